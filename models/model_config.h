@@ -1,0 +1,75 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+namespace shoal {
+
+/// Rotary position embedding, as transformers' modeling_rope_utils defines the four types.
+struct RopeConfig {
+  enum class Type { kDefault, kLinear, kLlama3, kYarn };
+  Type type = Type::kDefault;
+  double theta = 10000;
+  double factor = 1;
+  // llama3
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int original_max_position_embeddings = 0;  ///< llama3 and yarn
+  // yarn
+  double beta_fast = 32;
+  double beta_slow = 1;
+  bool truncate = true;
+  std::optional<double> attention_factor;
+  std::optional<double> mscale;
+  std::optional<double> mscale_all_dim;
+};
+
+/// A decoder-only model as config.json describes it, old spelling or new.
+struct ModelConfig {
+  std::string model_type;  ///< llama, mistral, qwen2, qwen3
+  Dtype dtype = Dtype::kF32;  ///< torch_dtype / dtype; what the tensors really are is the checkpoint's say
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int num_hidden_layers = 0;
+  int num_attention_heads = 0;
+  int num_key_value_heads = 0;
+  int head_dim = 0;
+  int max_position_embeddings = 0;
+  float rms_norm_eps = 1e-6f;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;
+  std::vector<int> sliding_window;  ///< per layer; 0: full attention
+  RopeConfig rope;
+  std::vector<int32_t> eos_token_ids;
+  std::optional<int32_t> bos_token_id;
+};
+
+/// generation_config.json: sampling where a request says nothing. Absent fields stay unset.
+struct GenerationConfig {
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int32_t> top_k;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::vector<int32_t> eos_token_ids;  ///< replaces config.json's where not empty
+};
+
+/// From text (fuzzed) and from MODEL/config.json. NOT_FOUND: no such directory or file; UNIMPLEMENTED: well-formed and
+/// not supported, by name; INVALID_ARGUMENT: malformed or impossible. `what` names the file in messages.
+Result<ModelConfig> parse_model_config(std::string_view text, std::string_view what);
+Result<ModelConfig> load_model_config(const std::string& model_dir);
+
+/// An absent generation_config.json gives an empty one. do_sample=false counts as temperature 0 where no temperature-like
+/// field says otherwise.
+Result<GenerationConfig> parse_generation_config(std::string_view text, std::string_view what);
+Result<GenerationConfig> load_generation_config(const std::string& model_dir);
+
+}  // namespace shoal

@@ -1,0 +1,151 @@
+#include "runtime/base/json.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cmath>
+
+#include "runtime/base/fd.h"
+
+namespace shoal {
+namespace {
+
+/// Builds the document while counting; stops at the first thing out of bounds.
+class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
+  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
+
+ public:
+  BoundedBuilder(Json& document, const JsonLimits& limits) : Base(document, false), limits_(limits) {}
+
+  bool null() { return count() && Base::null(); }
+  bool boolean(bool v) { return count() && Base::boolean(v); }
+  bool number_integer(Json::number_integer_t v) { return count() && Base::number_integer(v); }
+  bool number_unsigned(Json::number_unsigned_t v) { return count() && Base::number_unsigned(v); }
+  bool number_float(Json::number_float_t v, const std::string& s) { return count() && Base::number_float(v, s); }
+  bool string(std::string& v) { return count() && Base::string(v); }
+  bool key(std::string& v) { return count() && Base::key(v); }
+  bool start_object(std::size_t n) { return enter() && Base::start_object(n); }
+  bool start_array(std::size_t n) { return enter() && Base::start_array(n); }
+  bool end_object() { return leave() && Base::end_object(); }
+  bool end_array() { return leave() && Base::end_array(); }
+  template <typename Exception>
+  bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
+    if (reason_.empty()) reason_ = cat("byte ", position, ": ", clean(error.what()));
+    return Base::parse_error(position, token, error);
+  }
+
+  const std::string& reason() const { return reason_; }
+
+ private:
+  /// nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column 2: ".
+  static std::string clean(std::string_view text) {
+    if (const size_t cut = text.find(": "); cut != std::string_view::npos) text.remove_prefix(cut + 2);
+    return std::string(text.substr(0, 200));
+  }
+  bool stop(std::string why) {
+    if (reason_.empty()) reason_ = std::move(why);
+    return false;
+  }
+  bool count() { return ++values_ <= limits_.max_values || stop(cat("more than ", limits_.max_values, " values")); }
+  bool enter() {
+    if (++depth_ > limits_.max_depth) return stop(cat("nested deeper than ", limits_.max_depth));
+    return count();
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
+  const JsonLimits limits_;
+  size_t depth_ = 0;
+  size_t values_ = 0;
+  std::string reason_;
+};
+
+Status wrong_type(std::string_view what, const char* key, const char* wanted, const Json& value) {
+  std::string shown = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
+  return Status::error(Code::kInvalidArgument, cat(what, ": \"", key, "\" must be ", wanted, ", not ", shown));
+}
+
+const Json* member(const Json& object, const char* key) {
+  if (!object.is_object()) return nullptr;
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view text, std::string_view what, const JsonLimits& limits) {
+  Json root;
+  BoundedBuilder builder(root, limits);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json)) {
+    return Status::error(Code::kInvalidArgument,
+                         cat(what, ": ", builder.reason().empty() ? "not JSON" : builder.reason()));
+  }
+  return root;
+}
+
+Result<std::string> read_file(const std::string& path, size_t max_bytes) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
+    return Status::error(errno == ENOENT || errno == ENOTDIR ? Code::kNotFound : Code::kPermissionDenied,
+                         cat("open ", path), errno);
+  }
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return Status::error(Code::kInternal, cat("stat ", path), errno);
+  if (!S_ISREG(info.st_mode)) return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
+  if (static_cast<uint64_t>(info.st_size) > max_bytes) {
+    return Status::error(Code::kResourceExhausted, cat(path, " has ", info.st_size, " B; at most ", max_bytes, " B are read"));
+  }
+  std::string text(static_cast<size_t>(info.st_size), '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = ::read(fd.get(), text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Status::error(Code::kDataLoss, cat("read ", path), errno);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  text.resize(done);
+  return text;
+}
+
+Result<std::optional<int64_t>> json_int(const Json& object, const char* key, std::string_view what) {
+  const Json* value = member(object, key);
+  if (value == nullptr) return std::optional<int64_t>();
+  if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    return wrong_type(what, key, "an integer below 2^63", *value);
+  }
+  if (value->is_number_integer()) return std::optional<int64_t>(value->get<int64_t>());
+  if (value->is_number_float()) {
+    const double number = value->get<double>();
+    if (std::floor(number) == number && std::fabs(number) < 9e15) {
+      return std::optional<int64_t>(static_cast<int64_t>(number));
+    }
+  }
+  return wrong_type(what, key, "an integer", *value);
+}
+
+Result<std::optional<double>> json_double(const Json& object, const char* key, std::string_view what) {
+  const Json* value = member(object, key);
+  if (value == nullptr) return std::optional<double>();
+  if (!value->is_number()) return wrong_type(what, key, "a number", *value);
+  return std::optional<double>(value->get<double>());
+}
+
+Result<std::optional<bool>> json_bool(const Json& object, const char* key, std::string_view what) {
+  const Json* value = member(object, key);
+  if (value == nullptr) return std::optional<bool>();
+  if (!value->is_boolean()) return wrong_type(what, key, "true or false", *value);
+  return std::optional<bool>(value->get<bool>());
+}
+
+Result<std::optional<std::string>> json_string(const Json& object, const char* key, std::string_view what) {
+  const Json* value = member(object, key);
+  if (value == nullptr) return std::optional<std::string>();
+  if (!value->is_string()) return wrong_type(what, key, "a string", *value);
+  return std::optional<std::string>(value->get<std::string>());
+}
+
+}  // namespace shoal

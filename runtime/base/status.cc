@@ -1,0 +1,100 @@
+#include "runtime/base/status.h"
+
+#include <cstring>
+
+namespace shoal {
+namespace {
+
+int g_process_rank = kFrontRank;
+
+constexpr const char* kCodeNames[] = {"OK",
+                                      "CANCELLED",
+                                      "UNKNOWN",
+                                      "INVALID_ARGUMENT",
+                                      "DEADLINE_EXCEEDED",
+                                      "NOT_FOUND",
+                                      "ALREADY_EXISTS",
+                                      "PERMISSION_DENIED",
+                                      "RESOURCE_EXHAUSTED",
+                                      "FAILED_PRECONDITION",
+                                      "ABORTED",
+                                      "OUT_OF_RANGE",
+                                      "UNIMPLEMENTED",
+                                      "INTERNAL",
+                                      "UNAVAILABLE",
+                                      "DATA_LOSS",
+                                      "UNAUTHENTICATED"};
+
+/// The last two components of a path: enough to find the file, nothing about the machine that built it.
+std::string short_path(const char* file) {
+  std::string_view path(file);
+  size_t cut = path.rfind('/');
+  if (cut != std::string_view::npos && cut > 0) cut = path.rfind('/', cut - 1);
+  return std::string(cut == std::string_view::npos ? path : path.substr(cut + 1));
+}
+
+std::string cause_line(const Cause& cause) {
+  std::string line = cat("\n  because ", code_name(cause.code), " [");
+  line += cause.rank == kFrontRank ? std::string("front") : cat("rank ", cause.rank);
+  line += cat("] ", cause.where, " ", cause.what);
+  if (cause.os_error != 0) line += cat(": ", std::strerror(cause.os_error), " (", cause.os_error, ")");
+  return line;
+}
+
+std::string clip(std::string text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
+  size_t cut = max_bytes > 3 ? max_bytes - 3 : 0;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;  // never half a character
+  return text.substr(0, cut) + "...";
+}
+
+}  // namespace
+
+void set_process_rank(int rank) { g_process_rank = rank; }
+int process_rank() { return g_process_rank; }
+
+std::string code_name(Code code) {
+  const int number = static_cast<int>(code);
+  if (number < 0 || number >= static_cast<int>(std::size(kCodeNames))) return cat("CODE_", number);
+  return kCodeNames[number];
+}
+
+Status Status::error(Code code, std::string what, int os_error, const char* file, int line) {
+  return Status({Cause{code, g_process_rank, cat(short_path(file), ":", line), std::move(what), os_error}});
+}
+
+Status Status::because_of(Code code, std::string what, const char* file, int line) const {
+  if (ok()) return *this;
+  std::vector<Cause> causes;
+  causes.reserve(causes_.size() + 1);
+  causes.push_back(Cause{code, g_process_rank, cat(short_path(file), ":", line), std::move(what), 0});
+  causes.insert(causes.end(), causes_.begin(), causes_.end());
+  return Status(std::move(causes));
+}
+
+Status Status::while_doing(std::string what, const char* file, int line) const {
+  return because_of(code(), std::move(what), file, line);
+}
+
+std::string Status::to_string(size_t max_bytes) const {
+  if (ok()) return "OK";
+  const Cause& first = causes_.front();
+  std::string head = cat(code_name(first.code), ": ", first.what);
+  if (first.os_error != 0) head += cat(": ", std::strerror(first.os_error), " (", first.os_error, ")");
+  if (causes_.size() == 1) return clip(head, max_bytes);
+  // The ends of the chain matter most: what was wanted, and the root. Middles go first when room is short.
+  const size_t share = max_bytes / 3;
+  std::string text = clip(head, share);
+  const std::string root = clip(cause_line(causes_.back()), share);
+  for (size_t i = 1; i + 1 < causes_.size(); ++i) {
+    const std::string line = cause_line(causes_[i]);
+    if (text.size() + line.size() + root.size() + 8 > max_bytes) {
+      text += "\n  ...";
+      break;
+    }
+    text += line;
+  }
+  return text + root;
+}
+
+}  // namespace shoal

@@ -1,0 +1,62 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace shoal {
+
+/// Sets this thread's floating-point rules: round to nearest even, subnormals flushed to zero (FTZ and DAZ), as the
+/// bf16 dot product instruction does anyway. Every compute thread calls it: the same bits on each.
+void set_float_environment();
+
+/// A fixed team of threads that run one function together. The caller is thread 0; the others spin briefly for the
+/// next call, then sleep on a futex. Not reentrant; run() is called from one thread only.
+class ThreadPool {
+ public:
+  /// threads >= 1. cpus: where not empty, thread i is bound to cpus[i] (the caller too, at its first run()).
+  explicit ThreadPool(int threads, std::vector<int> cpus = {});
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return threads_; }
+
+  /// Calls body(thread) for thread = 0 .. size()-1 at the same time; returns when all have returned.
+  template <typename Body>
+  void run(const Body& body) {
+    if (threads_ == 1) {
+      body(0);
+      return;
+    }
+    run_erased([](const void* context, int thread) { (*static_cast<const Body*>(context))(thread); }, &body);
+  }
+
+  /// Calls body(begin, end) on each thread for its even, contiguous share of [0, units). No call for an empty share.
+  template <typename Body>
+  void split(int64_t units, const Body& body) {
+    run([&](int thread) {
+      const int64_t begin = units * thread / threads_;
+      const int64_t end = units * (thread + 1) / threads_;
+      if (begin < end) body(begin, end);
+    });
+  }
+
+ private:
+  using Erased = void (*)(const void* context, int thread);
+  void run_erased(Erased body, const void* context);
+  void work(int thread);
+
+  const int threads_;
+  const std::vector<int> cpus_;
+  bool caller_ready_ = false;
+  Erased body_ = nullptr;
+  const void* context_ = nullptr;
+  std::atomic<uint32_t> generation_{0};  // bumped per run(); ~0 never comes within a process's life
+  std::atomic<uint32_t> sleepers_{0};
+  std::atomic<int> running_{0};
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> team_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,112 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+// What the front and a worker say to each other: plain values. wire.cc alone knows how they look as bytes.
+
+namespace shoal {
+
+/// How one token is chosen. Defaults: plain sampling from the model's distribution.
+struct SamplingParams {
+  float temperature = 1;  ///< 0: greedy
+  float top_p = 1;
+  int32_t top_k = 0;  ///< 0: off
+  float min_p = 0;
+  float repetition_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  uint64_t seed = 0;
+  int32_t logprobs = -1;  ///< -1: none; K >= 0: the token's own and the K best
+  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
+};
+
+/// One sequence's part of a step. Self-contained: a worker that has just started can continue any sequence from it,
+/// once its earlier tokens have been prefilled again.
+struct SequenceStep {
+  uint64_t id = 0;
+  std::vector<int32_t> token_ids;   ///< to process in this step
+  int32_t first_position = 0;       ///< absolute position of token_ids[0]
+  std::vector<int32_t> block_table; ///< KV blocks of positions [0, first_position + token_ids.size())
+  bool sample = false;              ///< choose a token after the last one
+  bool all_logits = false;          ///< return the logits of every token (shoal logits)
+  SamplingParams sampling;
+  /// For the penalties, where any is set: every token so far, and how many of them are the prompt's.
+  std::vector<int32_t> history;
+  int32_t history_prompt_tokens = 0;
+};
+
+struct StepPlan {
+  uint64_t step = 0;
+  std::vector<SequenceStep> sequences;
+};
+
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0;
+};
+
+/// The token chosen for a sequence with sample set, from rank 0.
+struct SampledToken {
+  uint64_t id = 0;
+  int32_t token_id = 0;
+  float logprob = 0;              ///< of the raw logits; 0 unless asked for
+  int32_t rank = 0;               ///< 1: the most likely; 0 unless asked for
+  std::vector<TokenLogprob> top;  ///< the K best, best first
+};
+
+struct StepResult {
+  uint64_t step = 0;
+  std::vector<SampledToken> tokens;  ///< in the plan's order
+  std::vector<float> logits;         ///< of sequences with all_logits: [tokens, vocab] one after the other
+};
+
+/// Front to worker, first message: all that a rank needs to load its part.
+struct WorkerInit {
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  std::string model_dir;
+  Dtype dtype = Dtype::kBf16;  ///< to which weights are widened where it is wider
+  int32_t max_model_len = 0;
+  int32_t max_num_batched_tokens = 0;
+  int32_t max_num_seqs = 0;
+  int32_t kv_blocks = 0;
+  int32_t threads = 1;
+  std::vector<int32_t> cpus;  ///< to bind the threads to; empty: not bound
+  std::string kernels;
+  std::string transport;
+  std::vector<int32_t> tcp_ports;  ///< where each rank listens on loopback (rank order)
+  int64_t shm_bytes = 0;
+  int64_t collective_timeout_ms = 0;
+  int32_t log_level = 1;
+  bool log_json = false;
+};
+
+struct LoadProgress {
+  int64_t bytes_done = 0;
+  int64_t bytes_total = 0;
+};
+
+/// The rank has loaded, its communicator works, its KV cache is there.
+struct WorkerReady {
+  std::string transport;
+  std::string kernels;
+  int64_t weight_bytes = 0;
+  int64_t kv_bytes = 0;
+};
+
+/// The rank gives up: its own reason. It exits right after.
+struct WorkerFailure {
+  Status status;
+};
+
+struct Shutdown {};
+
+using FrontMessage = std::variant<WorkerInit, StepPlan, Shutdown>;
+using WorkerMessage = std::variant<LoadProgress, WorkerReady, StepResult, WorkerFailure>;
+
+}  // namespace shoal

@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace shoal {
+
+/// Hands out KV blocks by number. The lowest free block goes first, so plans depend on calls alone.
+class KvBlockPool {
+ public:
+  explicit KvBlockPool(int32_t blocks);
+
+  std::optional<int32_t> allocate();
+  void free(int32_t block);
+  int32_t free_blocks() const { return static_cast<int32_t>(free_.size()); }
+  int32_t total_blocks() const { return total_; }
+
+ private:
+  int32_t total_;
+  std::vector<int32_t> free_;  // a heap, lowest first
+};
+
+}  // namespace shoal

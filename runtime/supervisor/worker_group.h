@@ -1,0 +1,48 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/status.h"
+#include "runtime/control/messages.h"
+
+namespace shoal {
+
+struct WorkerGroupOptions {
+  WorkerInit init;  ///< rank, cpus and transport parts are filled in per rank
+  int world_size = 1;
+  std::string transport;  ///< the rung to use
+  double startup_timeout_s = 600;
+  double step_timeout_s = 600;
+  /// Called with the summed progress of all ranks while they load.
+  std::function<void(const LoadProgress&)> on_progress;
+};
+
+/// The processes of one tensor-parallel group. Started by posix_spawn of this program from the calling thread, which must
+/// live as long as the group (PR_SET_PDEATHSIG follows it). A worker that dies ends the group: the others are killed and
+/// reaped, and the status names the first failing rank with its own reason.
+class WorkerGroup {
+ public:
+  /// Spawns, loads, connects. ABORTED: a rank died (rank and signal or exit code named); a rank's own status (with
+  /// because ... [rank N]) when it gave one; DEADLINE_EXCEEDED names the phase and the ranks that are late.
+  static Result<std::unique_ptr<WorkerGroup>> start(const WorkerGroupOptions& options);
+  ~WorkerGroup();  ///< shuts down: asks, waits briefly, kills, reaps
+
+  /// Runs one step on every rank. On failure the group has been ended and every later call fails the same way.
+  Result<StepResult> step(const StepPlan& plan);
+
+  /// ABORTED with rank and signal as soon as a worker has died while idle; ok otherwise. Waits up to the deadline.
+  Status watch(Deadline deadline);
+
+  const std::vector<WorkerReady>& ready() const;
+  std::vector<int> pids() const;
+
+ private:
+  struct Impl;
+  explicit WorkerGroup(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,59 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/model_config.h"
+#include "models/tokenizer.h"
+#include "runtime/engine/request.h"
+
+namespace shoal {
+
+/// A request as a client wrote it, over gRPC, the command line or JSON lines: absent is not the same as zero.
+struct GenerationRequest {
+  std::optional<std::string> prompt;  ///< exactly one of prompt and prompt_ids
+  std::optional<std::vector<int64_t>> prompt_ids;
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<int64_t> top_k;  ///< 0 and -1: off
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<uint64_t> seed;
+  std::optional<int64_t> max_tokens;  ///< absent: up to the model length
+  std::vector<std::string> stop;
+  std::vector<int64_t> stop_token_ids;
+  bool ignore_eos = false;
+  bool include_stop_in_output = false;
+  std::optional<int64_t> logprobs;  ///< K best per token; absent: none
+};
+
+/// What requests are checked against. Immutable after start.
+struct ServedModel {
+  std::string name;  ///< MODEL's last path component
+  ModelConfig config;
+  GenerationConfig generation;
+  Tokenizer tokenizer;
+  int32_t max_model_len = 0;
+  uint64_t default_seed = 0;
+};
+
+/// A checked request: what the engine gets, and what is done to its text on the way out.
+struct ResolvedRequest {
+  EngineRequest engine;  ///< id still 0
+  std::vector<std::string> stop;
+  bool include_stop_in_output = false;
+};
+
+/// The most logprobs a request may ask for, and the most stop strings.
+inline constexpr int kMaxLogprobs = 64;
+inline constexpr int kMaxStopStrings = 16;
+
+/// Tokenizes, fills defaults (generation_config.json, else temperature 1, top_p 1), checks. INVALID_ARGUMENT names the
+/// field, its value and the bounds: "temperature must be in [0, 100], not -1"; a prompt longer than max_model_len - 1
+/// tokens, an id not below vocab_size.
+Result<ResolvedRequest> resolve_request(const GenerationRequest& request, const ServedModel& model);
+
+}  // namespace shoal
