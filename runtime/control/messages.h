@@ -82,6 +82,7 @@ struct WorkerInit {
   std::vector<int32_t> tcp_ports;  ///< where each rank listens on loopback (rank order)
   int64_t shm_bytes = 0;
   int64_t collective_timeout_ms = 0;
+  uint64_t group_key = 0;  ///< names the group on tcp, so that a stranger's connection is told apart
   int32_t log_level = 1;
   bool log_json = false;
 };
