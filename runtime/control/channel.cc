@@ -1,11 +1,10 @@
 #include "runtime/control/channel.h"
 
+#include <cerrno>
+#include <cstring>
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
-
-#include <cerrno>
-#include <cstring>
 
 namespace shoal {
 namespace {

@@ -29,11 +29,11 @@ struct SamplingParams {
 /// once its earlier tokens have been prefilled again.
 struct SequenceStep {
   uint64_t id = 0;
-  std::vector<int32_t> token_ids;   ///< to process in this step
-  int32_t first_position = 0;       ///< absolute position of token_ids[0]
-  std::vector<int32_t> block_table; ///< KV blocks of positions [0, first_position + token_ids.size())
-  bool sample = false;              ///< choose a token after the last one
-  bool all_logits = false;          ///< return the logits of every token (shoal logits)
+  std::vector<int32_t> token_ids;    ///< to process in this step
+  int32_t first_position = 0;        ///< absolute position of token_ids[0]
+  std::vector<int32_t> block_table;  ///< KV blocks of positions [0, first_position + token_ids.size())
+  bool sample = false;               ///< choose a token after the last one
+  bool all_logits = false;           ///< return the logits of every token (shoal logits)
   SamplingParams sampling;
   /// For the penalties, where any is set: every token so far, and how many of them are the prompt's.
   std::vector<int32_t> history;

@@ -180,7 +180,9 @@ struct Overloaded : Handlers... {
 template <typename... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
-Status not_a_message() { return Status::error(Code::kInternal, "control channel: bytes that are no message"); }
+Status not_a_message() {
+  return Status::error(Code::kInternal, "control channel: bytes that are no message");
+}
 
 }  // namespace
 
@@ -216,10 +218,14 @@ Result<FrontMessage> decode_front_message(std::string_view bytes) {
   pb::ToWorker in;
   if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return not_a_message();
   switch (in.message_case()) {
-    case pb::ToWorker::kInit: return FrontMessage(get(in.init()));
-    case pb::ToWorker::kPlan: return FrontMessage(get(in.plan()));
-    case pb::ToWorker::kShutdown: return FrontMessage(Shutdown{});
-    case pb::ToWorker::MESSAGE_NOT_SET: break;
+    case pb::ToWorker::kInit:
+      return FrontMessage(get(in.init()));
+    case pb::ToWorker::kPlan:
+      return FrontMessage(get(in.plan()));
+    case pb::ToWorker::kShutdown:
+      return FrontMessage(Shutdown{});
+    case pb::ToWorker::MESSAGE_NOT_SET:
+      break;
   }
   return not_a_message();
 }
@@ -238,8 +244,10 @@ Result<WorkerMessage> decode_worker_message(std::string_view bytes) {
       SHOAL_ASSIGN_OR_RETURN(StepResult result, get(in.result()));
       return WorkerMessage(std::move(result));
     }
-    case pb::ToFront::kFailure: return WorkerMessage(WorkerFailure{get(in.failure())});
-    case pb::ToFront::MESSAGE_NOT_SET: break;
+    case pb::ToFront::kFailure:
+      return WorkerMessage(WorkerFailure{get(in.failure())});
+    case pb::ToFront::MESSAGE_NOT_SET:
+      break;
   }
   return not_a_message();
 }

@@ -20,9 +20,9 @@ struct WorkerGroupOptions {
   std::function<void(const LoadProgress&)> on_progress;
 };
 
-/// The processes of one tensor-parallel group. Started by posix_spawn of this program from the calling thread, which must
-/// live as long as the group (PR_SET_PDEATHSIG follows it). A worker that dies ends the group: the others are killed and
-/// reaped, and the status names the first failing rank with its own reason.
+/// The processes of one tensor-parallel group. Started by posix_spawn of this program from the calling thread, which
+/// must live as long as the group (PR_SET_PDEATHSIG follows it). A worker that dies ends the group: the others are
+/// killed and reaped, and the status names the first failing rank with its own reason.
 class WorkerGroup {
  public:
   /// Spawns, loads, connects. ABORTED: a rank died (rank and signal or exit code named); a rank's own status (with

@@ -1,0 +1,55 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/packed_matrix.h"
+#include "models/model_config.h"
+#include "models/safetensors.h"
+#include "models/shard_plan.h"
+#include "runtime/base/thread_pool.h"
+
+namespace shoal {
+
+/// One rank's part of a decoder layer. Vectors are float32 (a wider type holds the same values). Empty: not there.
+struct LayerWeights {
+  std::vector<float> input_norm;           ///< [hidden]
+  std::vector<float> post_attention_norm;  ///< [hidden]
+  PackedMatrix qkv;                        ///< [(q + 2 kv heads) * head_dim, hidden], column-parallel
+  std::vector<float> qkv_bias;
+  std::vector<float> q_norm, k_norm;  ///< [head_dim]
+  PackedMatrix o;                     ///< [hidden, q heads * head_dim], row-parallel
+  std::vector<float> o_bias;          ///< [hidden], added once to the sum
+  PackedMatrix gate_up;               ///< [2 * mlp columns, hidden], column-parallel: gate rows, then up rows
+  std::vector<float> gate_up_bias;
+  PackedMatrix down;  ///< [hidden, mlp columns], row-parallel
+  std::vector<float> down_bias;
+};
+
+/// One rank's weights. The embedding table stays where it is, in the mapped checkpoint.
+struct Weights {
+  Dtype dtype = Dtype::kBf16;
+  TensorView embedding;  ///< [vocab, hidden], of its own dtype
+  std::vector<LayerWeights> layers;
+  std::vector<float> final_norm;
+  PackedMatrix lm_head;  ///< [vocab of this rank, hidden]; n = 0 where it has none
+  int64_t packed_bytes = 0;
+};
+
+/// bytes of the checkpoint read so far, and in all, by this rank.
+using LoadCallback = std::function<void(int64_t done, int64_t total)>;
+
+/// The type the products run in: what the checkpoint's matrices have (asked == nullopt), or as asked.
+/// FAILED_PRECONDITION: a change between float16 and bfloat16, which would lose range or precision.
+Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> asked);
+
+/// Reads the rank's slices and packs them. dtype is resolve_dtype's. Errors name the tensor.
+Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, const ShardPlan& plan,
+                             Dtype dtype, ThreadPool& pool, const LoadCallback& progress);
+
+/// What load_weights will allocate on this rank, in bytes, by arithmetic alone.
+int64_t packed_weight_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype);
+
+}  // namespace shoal

@@ -1,0 +1,88 @@
+#include "runtime/supervisor/spawn.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <vector>
+
+#include "runtime/control/descriptors.h"
+
+extern char** environ;
+
+namespace shoal {
+namespace {
+
+/// Sources lie above every target, so that no dup2 of the list overwrites a later one's source.
+constexpr int kFirstSafeFd = 16;
+
+class FileActions {
+ public:
+  FileActions() { posix_spawn_file_actions_init(&actions_); }
+  ~FileActions() { posix_spawn_file_actions_destroy(&actions_); }
+  FileActions(const FileActions&) = delete;
+  FileActions& operator=(const FileActions&) = delete;
+
+  Status pass(int fd, int as) {
+    if (fd < 0) return {};
+    Fd high(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstSafeFd));
+    if (!high.valid()) return Status::error(Code::kResourceExhausted, "duplicate a descriptor for a worker", errno);
+    posix_spawn_file_actions_adddup2(&actions_, high.get(), as);
+    kept_.push_back(std::move(high));
+    return {};
+  }
+  void stdout_to_stderr() { posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO); }
+  const posix_spawn_file_actions_t* get() const { return &actions_; }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  std::vector<Fd> kept_;
+};
+
+}  // namespace
+
+Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors) {
+  FileActions actions;
+  actions.stdout_to_stderr();
+  SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.control, kWorkerControlFd));
+  SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.shm, kWorkerShmFd));
+  SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.listener, kWorkerListenerFd));
+
+  // Until the worker has said that it ignores them, a signal to the process group must not end it.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  sigaddset(&blocked, SIGINT);
+  posix_spawnattr_setsigmask(&attributes, &blocked);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+
+  std::string control = cat(kWorkerControlFd), name = cat("rank-", rank);
+  char program[] = "shoal", command[] = "worker";
+  char* const argv[] = {program, command, control.data(), name.data(), nullptr};
+  pid_t pid = -1;
+  const int error = ::posix_spawn(&pid, "/proc/self/exe", actions.get(), &attributes, argv, environ);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), error);
+  // The pid is ours until we have reaped it, so this cannot name a stranger.
+  WorkerProcess process{pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))};
+  if (!process.pidfd.valid()) {
+    const int open_error = errno;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    return Status::error(Code::kResourceExhausted, cat("open a pidfd for rank ", rank), open_error);
+  }
+  ::fcntl(process.pidfd.get(), F_SETFD, FD_CLOEXEC);
+  return process;
+}
+
+std::string describe_exit(int code, int status) {
+  if (code == CLD_EXITED) return cat("exited with code ", status);
+  return cat("was killed by signal ", status, " (", ::strsignal(status), ")");
+}
+
+}  // namespace shoal

@@ -1,0 +1,31 @@
+#pragma once
+#include <string>
+#include <sys/types.h>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/status.h"
+
+namespace shoal {
+
+/// A worker process and the descriptor that tells of its end.
+struct WorkerProcess {
+  pid_t pid = -1;
+  Fd pidfd;  ///< readable once the process has exited
+};
+
+/// Descriptors to hand to a worker, -1 for none; they stay the caller's.
+struct WorkerDescriptors {
+  int control = -1;
+  int shm = -1;
+  int listener = -1;
+};
+
+/// Starts `shoal worker` for a rank, from this very program file, by posix_spawn (nothing forks once gRPC runs). Its
+/// stdout is our stderr, since stdout belongs to the front. The calling thread must live as long as the worker shall:
+/// the kernel kills the worker when that thread ends. RESOURCE_EXHAUSTED with errno.
+Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors);
+
+/// "was killed by signal 9 (Killed)", "exited with code 1": what waitid said.
+std::string describe_exit(int code, int status);
+
+}  // namespace shoal

@@ -1,0 +1,62 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/status.h"
+#include "runtime/base/world.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/memory/shm_segment.h"
+
+namespace shoal {
+
+/// What the front made for a group before its workers start; they inherit the descriptors. Nothing in it has a name in
+/// a file system, so that SIGKILL at any moment leaves nothing behind.
+struct TransportSetup {
+  std::string rung;
+  ShmSegment shm;             ///< one for all ranks; empty where the rung needs none
+  std::vector<Fd> listeners;  ///< one per rank, or empty
+  std::vector<int32_t> tcp_ports;
+  uint64_t group_key = 0;
+};
+
+/// A worker's side of it.
+struct OpenArgs {
+  World world;
+  Fd shm;
+  int64_t shm_bytes = 0;
+  Fd listener;
+  std::vector<int32_t> tcp_ports;
+  uint64_t group_key = 0;
+  int64_t timeout_ms = 0;
+};
+
+/// One step of the ladder: a way for ranks to move partial sums. Data, not a class: the ladder is an array.
+struct Rung {
+  const char* name;  ///< also the value of --transport
+  /// In the front: reserves what the rung needs. RESOURCE_EXHAUSTED and the like say why it cannot be had.
+  Result<TransportSetup> (*prepare)(int world_size);
+  /// In each worker: connects the group.
+  Result<std::unique_ptr<Communicator>> (*open)(OpenArgs args);
+};
+
+/// Every rung, in the default order.
+std::span<const Rung> rungs();
+
+/// "shm,tcp": the rungs' names in the default order.
+std::string rung_names();
+
+/// nullptr: no such rung.
+const Rung* find_rung(std::string_view name);
+
+/// "shm,tcp" -> names in that order. INVALID_ARGUMENT lists the known ones; an empty list or a repeated name likewise.
+Result<std::vector<std::string>> parse_transport_order(std::string_view text);
+
+/// The name a group of one rank reports: it has nothing to move.
+inline constexpr const char* kNoTransport = "none";
+
+}  // namespace shoal

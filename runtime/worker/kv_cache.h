@@ -1,0 +1,28 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/args.h"
+#include "runtime/base/aligned_buffer.h"
+
+namespace shoal {
+
+/// A rank's paged KV cache: one KvLayer per layer over memory that is there from the start (touched, not promised).
+class KvCache {
+ public:
+  /// RESOURCE_EXHAUSTED with the size when memory is refused.
+  static Result<KvCache> allocate(int layers, int blocks, int kv_heads, int head_dim, Dtype dtype);
+
+  /// Bytes of allocate() with these numbers.
+  static int64_t bytes(int layers, int64_t blocks, int kv_heads, int head_dim, Dtype dtype);
+
+  const std::vector<KvLayer>& layers() const { return layers_; }
+  int64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  AlignedBuffer memory_;
+  std::vector<KvLayer> layers_;
+  int64_t size_bytes_ = 0;
+};
+
+}  // namespace shoal
