@@ -10,7 +10,9 @@
 namespace shoal {
 
 /// The type in which a product reads its inputs: bf16 weights read bf16, f16 and f32 weights read f32.
-constexpr Dtype activation_dtype(Dtype weights) { return weights == Dtype::kBf16 ? Dtype::kBf16 : Dtype::kF32; }
+constexpr Dtype activation_dtype(Dtype weights) {
+  return weights == Dtype::kBf16 ? Dtype::kBf16 : Dtype::kF32;
+}
 
 /// Row strides of activations are multiples of this and the padding is zero, so that a pair or a vector may be read
 /// past an odd or short row.
@@ -30,7 +32,7 @@ struct EmbedArgs {
 
 /// out = round(x * rsqrt(mean(x^2) + eps) * weight) per row; the sum of squares in one fixed lane order. Part: rows.
 struct RmsNormArgs {
-  const float* x = nullptr;  ///< [rows, cols], cols apart
+  const float* x = nullptr;       ///< [rows, cols], cols apart
   const float* weight = nullptr;  ///< [cols]
   float eps = 0;
   int cols = 0;
@@ -46,15 +48,15 @@ struct MatmulArgs {
   const PackedMatrix* w = nullptr;
   const void* x = nullptr;  ///< [rows, k] of activation_dtype(w->dtype()), x_stride apart
   int64_t x_stride = 0;
-  float* y = nullptr;        ///< [contributions, rows, n]; rows y_stride apart
+  float* y = nullptr;  ///< [contributions, rows, n]; rows y_stride apart
   int64_t y_stride = 0;
   int64_t plane_stride = 0;  ///< between contributions
 };
 
 /// residual[t, :] += sum[t, :] + bias (bias added to the sum first; nullptr: none). Part: rows.
 struct ResidualAddArgs {
-  float* residual = nullptr;   ///< [rows, cols]
-  const float* sum = nullptr;  ///< [rows, cols]
+  float* residual = nullptr;    ///< [rows, cols]
+  const float* sum = nullptr;   ///< [rows, cols]
   const float* bias = nullptr;  ///< [cols] or nullptr
   int cols = 0;
 };
@@ -104,7 +106,8 @@ struct AttentionArgs {
   const float* q = nullptr;  ///< [rows, heads, head_dim] of the step, q_stride apart (QkvArgs::qkv)
   int64_t q_stride = 0;
   int heads = 0;
-  const int32_t* head_begin = nullptr;  ///< [kv_heads + 1]: local q heads [head_begin[g], head_begin[g+1]) read kv head g
+  const int32_t* head_begin =
+      nullptr;  ///< [kv_heads + 1]: local q heads [head_begin[g], head_begin[g+1]) read kv head g
   KvLayer cache;
   SequenceRows sequence;
   int window = 0;  ///< a row at position p sees keys in (p - window, p]; 0: all up to p

@@ -9,7 +9,8 @@
 namespace shoal {
 
 /// One set of kernels. Two sets may give other bits; within one set every result is the same whatever the batch, the
-/// split into parts and the number of ranks. Functions are thread-safe on disjoint parts and need set_float_environment.
+/// split into parts and the number of ranks. Functions are thread-safe on disjoint parts and need
+/// set_float_environment.
 struct KernelTable {
   const char* name;  ///< value of --cpu-kernels: reference, avx2, avx512, avx512-bf16
 
@@ -31,8 +32,8 @@ struct KernelTable {
 /// The sets compiled in that this processor can run, best first; "reference" is always the last.
 std::vector<const KernelTable*> available_kernels();
 
-/// The set by name, or the best one for "auto". INVALID_ARGUMENT: unknown name; FAILED_PRECONDITION: the processor lacks
-/// what it needs (the message lists what can run).
+/// The set by name, or the best one for "auto". INVALID_ARGUMENT: unknown name; FAILED_PRECONDITION: the processor
+/// lacks what it needs (the message lists what can run).
 Result<const KernelTable*> find_kernels(std::string_view name);
 
 }  // namespace shoal

@@ -39,11 +39,12 @@ class OutputSink {
   virtual void on_end(OutputEnd end) = 0;
 };
 
-/// One step on the workers: the plan's result, or why there is none (then the loop stops: every request gets the status).
+/// One step on the workers: the plan's result, or why there is none (then the loop stops: every request gets the
+/// status).
 using StepFunction = std::function<Result<StepResult>(const StepPlan&)>;
 
-/// Drives the scheduler: a thread that plans, steps, detokenizes and hands out, as long as there is work. submit, cancel,
-/// load and drain may be called from any thread.
+/// Drives the scheduler: a thread that plans, steps, detokenizes and hands out, as long as there is work. submit,
+/// cancel, load and drain may be called from any thread.
 class InferenceLoop {
  public:
   InferenceLoop(const ServedModel& model, const SchedulerLimits& limits, StepFunction step);
@@ -57,11 +58,12 @@ class InferenceLoop {
 
   EngineLoad load() const;
 
-  /// No new requests; waits until the open ones have ended or the deadline passes (then they end with CANCELLED). True: all
-  /// ended by themselves.
+  /// No new requests; waits until the open ones have ended or the deadline passes (then they end with CANCELLED). True:
+  /// all ended by themselves.
   bool drain(Deadline deadline);
 
-  /// The step function's failure once it has failed, else ok. `on_failure` (may be empty) is called once, from the loop.
+  /// The step function's failure once it has failed, else ok. `on_failure` (may be empty) is called once, from the
+  /// loop.
   Status status() const;
   void set_failure_handler(std::function<void(const Status&)> on_failure);
 

@@ -1,9 +1,8 @@
 #pragma once
-#include <sys/mman.h>
-
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <sys/mman.h>
 #include <utility>
 
 #include "runtime/base/status.h"

@@ -7,9 +7,12 @@ namespace shoal {
 
 std::string_view dtype_name(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kF32: return "float32";
-    case Dtype::kF16: return "float16";
-    case Dtype::kBf16: return "bfloat16";
+    case Dtype::kF32:
+      return "float32";
+    case Dtype::kF16:
+      return "float16";
+    case Dtype::kBf16:
+      return "bfloat16";
   }
   return "?";
 }
@@ -22,7 +25,9 @@ std::optional<Dtype> parse_dtype(std::string_view name) {
   return std::nullopt;
 }
 
-float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+float bf16_to_float(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);

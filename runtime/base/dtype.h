@@ -9,7 +9,9 @@ namespace shoal {
 /// Element types of weights, activations and the KV cache.
 enum class Dtype : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
 
-constexpr size_t dtype_bytes(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
+constexpr size_t dtype_bytes(Dtype dtype) {
+  return dtype == Dtype::kF32 ? 4 : 2;
+}
 
 /// "float32", "float16", "bfloat16": the names of config.json.
 std::string_view dtype_name(Dtype dtype);

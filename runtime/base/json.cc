@@ -1,9 +1,8 @@
 #include "runtime/base/json.h"
 
+#include <cmath>
 #include <fcntl.h>
 #include <sys/stat.h>
-
-#include <cmath>
 
 #include "runtime/base/fd.h"
 
@@ -92,11 +91,12 @@ Result<std::string> read_file(const std::string& path, size_t max_bytes) {
     return Status::error(errno == ENOENT || errno == ENOTDIR ? Code::kNotFound : Code::kPermissionDenied,
                          cat("open ", path), errno);
   }
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return Status::error(Code::kInternal, cat("stat ", path), errno);
   if (!S_ISREG(info.st_mode)) return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
   if (static_cast<uint64_t>(info.st_size) > max_bytes) {
-    return Status::error(Code::kResourceExhausted, cat(path, " has ", info.st_size, " B; at most ", max_bytes, " B are read"));
+    return Status::error(Code::kResourceExhausted,
+                         cat(path, " has ", info.st_size, " B; at most ", max_bytes, " B are read"));
   }
   std::string text(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;

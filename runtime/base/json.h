@@ -12,8 +12,8 @@ namespace shoal {
 using Json = nlohmann::json;
 
 struct JsonLimits {
-  size_t max_depth = 64;              ///< nesting; real configuration files stay below 10
-  size_t max_values = 20'000'000;     ///< scalars, keys and containers together: bounds memory
+  size_t max_depth = 64;           ///< nesting; real configuration files stay below 10
+  size_t max_values = 20'000'000;  ///< scalars, keys and containers together: bounds memory
 };
 
 /// Parses text that may be hostile. INVALID_ARGUMENT "what: byte N: ..." for syntax, depth, size or bad UTF-8; never

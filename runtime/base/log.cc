@@ -1,11 +1,10 @@
 #include "runtime/base/log.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <unistd.h>
 
 #include "runtime/base/status.h"
 
@@ -28,10 +27,14 @@ std::string timestamp() {
 
 const char* level_name(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return "DEBUG";
-    case LogLevel::kInfo: return "INFO";
-    case LogLevel::kWarning: return "WARNING";
-    case LogLevel::kError: return "ERROR";
+    case LogLevel::kDebug:
+      return "DEBUG";
+    case LogLevel::kInfo:
+      return "INFO";
+    case LogLevel::kWarning:
+      return "WARNING";
+    case LogLevel::kError:
+      return "ERROR";
   }
   return "?";
 }
@@ -55,8 +58,12 @@ size_t utf8_length(std::string_view text, size_t at) {
 
 }  // namespace
 
-void set_log_options(const LogOptions& options) { g_options = options; }
-const LogOptions& log_options() { return g_options; }
+void set_log_options(const LogOptions& options) {
+  g_options = options;
+}
+const LogOptions& log_options() {
+  return g_options;
+}
 
 std::string json_escape(std::string_view text) {
   std::string out;

@@ -21,10 +21,18 @@ const LogOptions& log_options();
 /// "pid":..., "message":...}. Thread-safe.
 void log_line(LogLevel level, std::string_view text);
 
-inline void log_debug(std::string_view text) { log_line(LogLevel::kDebug, text); }
-inline void log_info(std::string_view text) { log_line(LogLevel::kInfo, text); }
-inline void log_warning(std::string_view text) { log_line(LogLevel::kWarning, text); }
-inline void log_error(std::string_view text) { log_line(LogLevel::kError, text); }
+inline void log_debug(std::string_view text) {
+  log_line(LogLevel::kDebug, text);
+}
+inline void log_info(std::string_view text) {
+  log_line(LogLevel::kInfo, text);
+}
+inline void log_warning(std::string_view text) {
+  log_line(LogLevel::kWarning, text);
+}
+inline void log_error(std::string_view text) {
+  log_line(LogLevel::kError, text);
+}
 
 /// The text with JSON's escapes, without quotes. Bytes that are not UTF-8 become U+FFFD.
 std::string json_escape(std::string_view text);

@@ -16,7 +16,9 @@ Halves halves(Range node) {
   return {{node.begin, middle}, {middle, node.end}};
 }
 
-bool power_of_two(int n) { return (n & (n - 1)) == 0; }
+bool power_of_two(int n) {
+  return (n & (n - 1)) == 0;
+}
 
 /// Calls emit(begin, end) for each maximal complete sub-tree of [0, leaves) inside `owned`, in leaf order.
 template <typename Emit>
@@ -52,7 +54,9 @@ Range leaf_units(int leaf, int leaves, int units) {
   return {cut(leaf), cut(leaf + 1)};
 }
 
-int leaf_count(int num_attention_heads) { return std::min(kMaxLeaves, num_attention_heads); }
+int leaf_count(int num_attention_heads) {
+  return std::min(kMaxLeaves, num_attention_heads);
+}
 
 Range leaves_of_rank(int rank, int world_size, int leaves) {
   if (!power_of_two(world_size)) return {rank * leaves / world_size, (rank + 1) * leaves / world_size};

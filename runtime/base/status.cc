@@ -7,23 +7,11 @@ namespace {
 
 int g_process_rank = kFrontRank;
 
-constexpr const char* kCodeNames[] = {"OK",
-                                      "CANCELLED",
-                                      "UNKNOWN",
-                                      "INVALID_ARGUMENT",
-                                      "DEADLINE_EXCEEDED",
-                                      "NOT_FOUND",
-                                      "ALREADY_EXISTS",
-                                      "PERMISSION_DENIED",
-                                      "RESOURCE_EXHAUSTED",
-                                      "FAILED_PRECONDITION",
-                                      "ABORTED",
-                                      "OUT_OF_RANGE",
-                                      "UNIMPLEMENTED",
-                                      "INTERNAL",
-                                      "UNAVAILABLE",
-                                      "DATA_LOSS",
-                                      "UNAUTHENTICATED"};
+constexpr const char* kCodeNames[] = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
 
 /// The last two components of a path: enough to find the file, nothing about the machine that built it.
 std::string short_path(const char* file) {
@@ -50,8 +38,12 @@ std::string clip(std::string text, size_t max_bytes) {
 
 }  // namespace
 
-void set_process_rank(int rank) { g_process_rank = rank; }
-int process_rank() { return g_process_rank; }
+void set_process_rank(int rank) {
+  g_process_rank = rank;
+}
+int process_rank() {
+  return g_process_rank;
+}
 
 std::string code_name(Code code) {
   const int number = static_cast<int>(code);

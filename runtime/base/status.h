@@ -66,7 +66,8 @@ class [[nodiscard]] Status {
 
   /// This error as the reason of a larger one: the new cause comes first. Add one where the reader changes (another
   /// module, another process), not per function. No effect on an ok status.
-  Status because_of(Code code, std::string what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) const;
+  Status because_of(Code code, std::string what, const char* file = __builtin_FILE(),
+                    int line = __builtin_LINE()) const;
   /// The same with this error's own code.
   Status while_doing(std::string what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) const;
 
@@ -82,7 +83,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT: implicit by design
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT: implicit by design
   Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT: implicit by design
 
   bool ok() const { return state_.index() == 0; }
@@ -104,10 +105,9 @@ class [[nodiscard]] Result {
 #define SHOAL_CONCAT(a, b) SHOAL_CONCAT_INNER(a, b)
 
 /// Returns the status from the enclosing function unless it is ok.
-#define SHOAL_RETURN_IF_ERROR(expression)                      \
-  do {                                                         \
-    if (::shoal::Status status_ = (expression); !status_.ok()) \
-      return status_;                                          \
+#define SHOAL_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                         \
+    if (::shoal::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
 /// SHOAL_ASSIGN_OR_RETURN(auto x, make_x()): declares (or assigns) x from a Result, or returns its status.
