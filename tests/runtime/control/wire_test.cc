@@ -1,0 +1,138 @@
+#include "runtime/control/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+namespace shoal {
+namespace {
+
+template <typename T, typename Message>
+T as(const Result<Message>& message) {
+  EXPECT_TRUE(message.ok()) << message.status().to_string();
+  EXPECT_TRUE(std::holds_alternative<T>(*message));
+  return std::get<T>(*message);
+}
+
+TEST(Wire, InitRoundTrip) {
+  WorkerInit init;
+  init.rank = 3;
+  init.world_size = 5;
+  init.model_dir = "/models/a b/ü";
+  init.dtype = Dtype::kF16;
+  init.max_model_len = 4096;
+  init.max_num_batched_tokens = 512;
+  init.max_num_seqs = 64;
+  init.kv_blocks = 1000;
+  init.threads = 2;
+  init.cpus = {4, 5};
+  init.kernels = "avx2";
+  init.transport = "tcp";
+  init.tcp_ports = {40000, 40001};
+  init.shm_bytes = int64_t{1} << 40;
+  init.collective_timeout_ms = 123456789012;
+  init.group_key = ~uint64_t{0};
+  init.log_level = 2;
+  init.log_json = true;
+  const auto back = as<WorkerInit>(decode_front_message(encode(FrontMessage(init))));
+  EXPECT_EQ(back.rank, 3);
+  EXPECT_EQ(back.world_size, 5);
+  EXPECT_EQ(back.model_dir, init.model_dir);
+  EXPECT_EQ(back.dtype, Dtype::kF16);
+  EXPECT_EQ(back.max_model_len, 4096);
+  EXPECT_EQ(back.max_num_batched_tokens, 512);
+  EXPECT_EQ(back.max_num_seqs, 64);
+  EXPECT_EQ(back.kv_blocks, 1000);
+  EXPECT_EQ(back.threads, 2);
+  EXPECT_EQ(back.cpus, init.cpus);
+  EXPECT_EQ(back.kernels, "avx2");
+  EXPECT_EQ(back.transport, "tcp");
+  EXPECT_EQ(back.tcp_ports, init.tcp_ports);
+  EXPECT_EQ(back.shm_bytes, init.shm_bytes);
+  EXPECT_EQ(back.collective_timeout_ms, init.collective_timeout_ms);
+  EXPECT_EQ(back.group_key, init.group_key);
+  EXPECT_EQ(back.log_level, 2);
+  EXPECT_TRUE(back.log_json);
+}
+
+TEST(Wire, PlanRoundTripKeepsEverySamplingField) {
+  SequenceStep sequence;
+  sequence.id = 77;
+  sequence.token_ids = {1, 2, 262143};
+  sequence.first_position = 31;
+  sequence.block_table = {9, 0, 4};
+  sequence.sample = true;
+  sequence.all_logits = true;
+  sequence.sampling = {.temperature = 0.1f,
+                       .top_p = 0.9f,
+                       .top_k = 40,
+                       .min_p = 0.05f,
+                       .repetition_penalty = 1.1f,
+                       .presence_penalty = -0.5f,
+                       .frequency_penalty = 0.25f,
+                       .seed = ~uint64_t{0} - 1,
+                       .logprobs = -1};
+  sequence.history = {5, 6, 7};
+  sequence.history_prompt_tokens = 2;
+  const auto back = as<StepPlan>(decode_front_message(encode(FrontMessage(StepPlan{42, {sequence, {}}}))));
+  EXPECT_EQ(back.step, 42u);
+  ASSERT_EQ(back.sequences.size(), 2u);
+  const SequenceStep& s = back.sequences[0];
+  EXPECT_EQ(s.id, 77u);
+  EXPECT_EQ(s.token_ids, sequence.token_ids);
+  EXPECT_EQ(s.first_position, 31);
+  EXPECT_EQ(s.block_table, sequence.block_table);
+  EXPECT_TRUE(s.sample);
+  EXPECT_TRUE(s.all_logits);
+  EXPECT_EQ(s.sampling, sequence.sampling);
+  EXPECT_EQ(s.history, sequence.history);
+  EXPECT_EQ(s.history_prompt_tokens, 2);
+  EXPECT_EQ(back.sequences[1].sampling, SamplingParams{});
+}
+
+TEST(Wire, ResultRoundTripKeepsFloatsToTheBit) {
+  StepResult result;
+  result.step = 7;
+  result.tokens = {{1, 5, -0.1f, 2, {{5, -0.1f}, {6, -3.4028235e38f}}}, {2, 9, 0, 0, {}}};
+  result.logits = {0.1f, -0.0f, std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::infinity()};
+  const auto back = as<StepResult>(decode_worker_message(encode(WorkerMessage(result))));
+  EXPECT_EQ(back.step, 7u);
+  ASSERT_EQ(back.tokens.size(), 2u);
+  EXPECT_EQ(back.tokens[0].token_id, 5);
+  EXPECT_EQ(back.tokens[0].logprob, -0.1f);
+  EXPECT_EQ(back.tokens[0].rank, 2);
+  ASSERT_EQ(back.tokens[0].top.size(), 2u);
+  EXPECT_EQ(back.tokens[0].top[1].token_id, 6);
+  EXPECT_EQ(back.tokens[0].top[1].logprob, -3.4028235e38f);
+  ASSERT_EQ(back.logits.size(), 4u);
+  EXPECT_EQ(std::memcmp(back.logits.data(), result.logits.data(), 16), 0);
+}
+
+TEST(Wire, AStatusKeepsItsChainAcrossProcesses) {
+  set_process_rank(1);
+  const Status root = Status::error(Code::kResourceExhausted, "fallocate 9637892 B", 28);
+  set_process_rank(kFrontRank);
+  const Status whole = root.because_of(Code::kUnavailable, "no transport for 4 ranks");
+  const auto back = as<WorkerFailure>(decode_worker_message(encode(WorkerMessage(WorkerFailure{whole}))));
+  EXPECT_EQ(back.status.to_string(), whole.to_string());
+  EXPECT_EQ(back.status.causes().back().rank, 1);
+  EXPECT_EQ(back.status.causes().back().os_error, 28);
+}
+
+TEST(Wire, OtherMessages) {
+  EXPECT_EQ(as<LoadProgress>(decode_worker_message(encode(WorkerMessage(LoadProgress{5, 10})))).bytes_total, 10);
+  const auto ready = as<WorkerReady>(decode_worker_message(encode(WorkerMessage(WorkerReady{"shm", "avx2", 1, 2}))));
+  EXPECT_EQ(ready.transport, "shm");
+  EXPECT_EQ(ready.kv_bytes, 2);
+  EXPECT_TRUE(std::holds_alternative<Shutdown>(*decode_front_message(encode(FrontMessage(Shutdown{})))));
+}
+
+TEST(Wire, BytesThatAreNoMessageAreAnError) {
+  EXPECT_EQ(decode_front_message("").status().code(), Code::kInternal);
+  EXPECT_EQ(decode_front_message("\xff\xff\xff garbage").status().code(), Code::kInternal);
+  EXPECT_EQ(decode_worker_message(std::string(100, '\x07')).status().code(), Code::kInternal);
+}
+
+}  // namespace
+}  // namespace shoal

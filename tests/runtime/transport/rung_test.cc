@@ -1,0 +1,36 @@
+#include "runtime/transport/rung.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+TEST(Rung, DefaultOrderIsFastestFirst) {
+  EXPECT_EQ(rung_names(), "shm,tcp");
+  EXPECT_STREQ(find_rung("tcp")->name, "tcp");
+  EXPECT_EQ(find_rung("nvlink"), nullptr);
+}
+
+TEST(Rung, OrdersParse) {
+  EXPECT_EQ(*parse_transport_order("shm"), std::vector<std::string>({"shm"}));
+  EXPECT_EQ(*parse_transport_order("tcp,shm"), (std::vector<std::string>{"tcp", "shm"}));
+  for (const char* bad : {"", "shm,", ",shm", "shm,shm", "SHM", "shm tcp", "rdma"}) {
+    const auto order = parse_transport_order(bad);
+    EXPECT_EQ(order.status().code(), Code::kInvalidArgument) << bad;
+  }
+  EXPECT_NE(parse_transport_order("rdma").status().to_string().find("shm,tcp"), std::string::npos);
+}
+
+TEST(Rung, PrepareReservesAndLeavesNoName) {
+  for (const Rung& rung : rungs()) {
+    const auto setup = rung.prepare(4);
+    ASSERT_TRUE(setup.ok()) << setup.status().to_string();
+    EXPECT_EQ(setup->rung, rung.name);
+    EXPECT_EQ(setup->listeners.size(), setup->tcp_ports.size());
+    if (setup->rung == "tcp") EXPECT_EQ(setup->tcp_ports.size(), 4u);
+    if (setup->rung == "shm") EXPECT_GT(setup->shm.size(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace shoal
