@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/dtype.h"
@@ -28,9 +29,10 @@ struct RopeConfig {
   std::optional<double> mscale_all_dim;
 };
 
-/// A decoder-only model as config.json describes it, old spelling or new.
+/// A decoder-only model as config.json describes it, old spelling or new. Parsed configs are within bounds that keep
+/// every product of these numbers (bytes of a tensor, of the KV cache of max_position_embeddings) below 2^63.
 struct ModelConfig {
-  std::string model_type;  ///< llama, mistral, qwen2, qwen3
+  std::string model_type;     ///< llama, mistral, qwen2, qwen3
   Dtype dtype = Dtype::kF32;  ///< torch_dtype / dtype; what the tensors really are is the checkpoint's say
   int vocab_size = 0;
   int hidden_size = 0;
@@ -46,7 +48,8 @@ struct ModelConfig {
   bool o_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;
-  std::vector<int> sliding_window;  ///< per layer; 0: full attention
+  /// Per layer: a query sees the last so many positions, its own among them; 0: all of them (full attention).
+  std::vector<int> sliding_window;
   RopeConfig rope;
   std::vector<int32_t> eos_token_ids;
   std::optional<int32_t> bos_token_id;
@@ -56,7 +59,7 @@ struct ModelConfig {
 struct GenerationConfig {
   std::optional<float> temperature;
   std::optional<float> top_p;
-  std::optional<int32_t> top_k;
+  std::optional<int32_t> top_k;  ///< 0: off (files write 0 or -1)
   std::optional<float> min_p;
   std::optional<float> repetition_penalty;
   std::vector<int32_t> eos_token_ids;  ///< replaces config.json's where not empty
@@ -67,8 +70,9 @@ struct GenerationConfig {
 Result<ModelConfig> parse_model_config(std::string_view text, std::string_view what);
 Result<ModelConfig> load_model_config(const std::string& model_dir);
 
-/// An absent generation_config.json gives an empty one. do_sample=false counts as temperature 0 where no temperature-like
-/// field says otherwise.
+/// An absent generation_config.json gives an empty one. As vLLM does, fields count where they are present, whatever
+/// do_sample says; do_sample=false without a temperature counts as temperature 0. INVALID_ARGUMENT: malformed or
+/// impossible.
 Result<GenerationConfig> parse_generation_config(std::string_view text, std::string_view what);
 Result<GenerationConfig> load_generation_config(const std::string& model_dir);
 

@@ -37,6 +37,10 @@ struct TensorEntry {
 Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head, uint64_t file_bytes,
                                                           std::string_view what);
 
+/// Parses model.safetensors.index.json: tensor name to shard, a plain file name of the same directory.
+/// INVALID_ARGUMENT naming the tensor where it is anything else (a path, "..", not a string).
+Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_view text, std::string_view what);
+
 /// The tensors of a model directory (model.safetensors, or model.safetensors.index.json and its shards), mapped
 /// read-only and shared: pages come in when touched, so each rank reads only what it uses.
 class Checkpoint {

@@ -1,0 +1,207 @@
+#include "models/safetensors.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <optional>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <utility>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/json.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr size_t kMaxIndexBytes = 100'000'000;
+
+/// A whole regular file, mapped read-only and shared: its bytes live once in the page cache, whatever the number of
+/// ranks.
+class MappedFile {
+ public:
+  static Result<MappedFile> open(const std::string& path) {
+    // O_NONBLOCK: a FIFO in a file's place must not stop us before fstat tells.
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd.valid()) {
+      const bool missing = errno == ENOENT || errno == ENOTDIR;
+      return Status::error(missing ? Code::kNotFound : Code::kPermissionDenied, cat("open ", path), errno);
+    }
+    struct stat info {};
+    if (::fstat(fd.get(), &info) != 0) return Status::error(Code::kInternal, cat("stat ", path), errno);
+    if (!S_ISREG(info.st_mode)) return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
+    MappedFile file;
+    file.path_ = path;
+    file.bytes_ = static_cast<uint64_t>(info.st_size);
+    if (file.bytes_ == 0) return Status::error(Code::kInvalidArgument, cat(path, " is empty"));
+    void* data = ::mmap(nullptr, file.bytes_, PROT_READ, MAP_SHARED, fd.get(), 0);
+    if (data == MAP_FAILED) {
+      return Status::error(Code::kResourceExhausted, cat("map ", file.bytes_, " B of ", path), errno);
+    }
+    file.data_ = static_cast<const std::byte*>(data);
+    return file;
+  }
+  MappedFile(MappedFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile() {
+    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), bytes_);
+  }
+
+  const std::string& path() const { return path_; }
+  const std::byte* data() const { return data_; }
+  Result<std::vector<TensorEntry>> header() const {
+    return parse_safetensors_header({reinterpret_cast<const char*>(data_), bytes_}, bytes_, path_);
+  }
+
+ private:
+  MappedFile() = default;
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+bool exists(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (const int64_t dim : shape) {
+    if (text.size() > 1) text += ", ";
+    text += dim < 0 ? "*" : std::to_string(dim);
+  }
+  return text + "]";
+}
+
+bool fits(const std::vector<int64_t>& shape, const std::vector<int64_t>& wanted) {
+  if (shape.size() != wanted.size()) return false;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (wanted[i] >= 0 && shape[i] != wanted[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t TensorView::elements() const {
+  int64_t count = 1;
+  for (const int64_t dim : shape) count *= dim;
+  return count;
+}
+
+struct Checkpoint::Impl {
+  struct Placed {
+    TensorEntry entry;
+    size_t file = 0;
+  };
+  std::string dir;
+  std::vector<MappedFile> files;
+  std::map<std::string, Placed> tensors;
+
+  Status add_single_file();
+  Status add_shards();
+};
+
+Checkpoint::Checkpoint() : impl_(std::make_unique<Impl>()) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+Status Checkpoint::Impl::add_single_file() {
+  SHOAL_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(cat(dir, "/", kSingleFile)));
+  SHOAL_ASSIGN_OR_RETURN(std::vector<TensorEntry> entries, file.header());
+  for (TensorEntry& entry : entries) {
+    std::string name = entry.name;
+    tensors.emplace(std::move(name), Placed{std::move(entry), 0});
+  }
+  files.push_back(std::move(file));
+  return {};
+}
+
+Status Checkpoint::Impl::add_shards() {
+  const std::string index_path = cat(dir, "/", kIndexFile);
+  SHOAL_ASSIGN_OR_RETURN(const std::string text, read_file(index_path, kMaxIndexBytes));
+  SHOAL_ASSIGN_OR_RETURN(const auto shard_of, parse_safetensors_index(text, index_path));
+  std::map<std::string, std::vector<const std::string*>> tensors_of;
+  for (const auto& [tensor, shard] : shard_of) tensors_of[shard].push_back(&tensor);
+  for (const auto& [shard, wanted] : tensors_of) {
+    Result<MappedFile> file = MappedFile::open(cat(dir, "/", shard));
+    if (!file.ok()) return file.status().while_doing(cat("open shard ", shard, ", which ", index_path, " names"));
+    SHOAL_ASSIGN_OR_RETURN(std::vector<TensorEntry> entries, file->header());
+    std::map<std::string_view, TensorEntry*> by_name;
+    for (TensorEntry& entry : entries) by_name.emplace(entry.name, &entry);
+    for (const std::string* name : wanted) {
+      const auto it = by_name.find(*name);
+      if (it == by_name.end()) {
+        return Status::error(Code::kInvalidArgument, cat("tensor \"", *name, "\" is not in ", file->path(), ", where ",
+                                                         index_path, " says it is; was the download complete?"));
+      }
+      tensors.emplace(*name, Placed{*it->second, files.size()});
+    }
+    files.push_back(std::move(*file));
+  }
+  return {};
+}
+
+Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
+  Checkpoint checkpoint;
+  Impl& impl = *checkpoint.impl_;
+  impl.dir = model_dir;
+  // The single file first, as transformers does.
+  if (exists(cat(model_dir, "/", kSingleFile))) {
+    SHOAL_RETURN_IF_ERROR(impl.add_single_file());
+  } else if (exists(cat(model_dir, "/", kIndexFile))) {
+    SHOAL_RETURN_IF_ERROR(impl.add_shards());
+  } else {
+    const bool pickled =
+        exists(cat(model_dir, "/pytorch_model.bin")) || exists(cat(model_dir, "/pytorch_model.bin.index.json"));
+    return Status::error(Code::kNotFound, cat("no ", kSingleFile, " and no ", kIndexFile, " in ", model_dir,
+                                              pickled ? "; convert its pytorch_model.bin to safetensors"
+                                                      : "; give the directory of a Hugging Face checkpoint"));
+  }
+  return checkpoint;
+}
+
+bool Checkpoint::has(const std::string& name) const {
+  return impl_->tensors.contains(name);
+}
+
+Result<TensorView> Checkpoint::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
+  const auto it = impl_->tensors.find(name);
+  if (it == impl_->tensors.end()) {
+    return Status::error(Code::kNotFound, cat("no tensor \"", name, "\" in the checkpoint ", impl_->dir));
+  }
+  const TensorEntry& entry = it->second.entry;
+  const MappedFile& file = impl_->files[it->second.file];
+  const std::optional<Dtype> dtype = parse_dtype(entry.dtype);
+  if (!dtype) {
+    return Status::error(Code::kUnimplemented, cat("tensor \"", name, "\" in ", file.path(), " has dtype ", entry.dtype,
+                                                   "; supported are F32, F16 and BF16"));
+  }
+  if (!fits(entry.shape, shape)) {
+    return Status::error(Code::kInvalidArgument,
+                         cat("tensor \"", name, "\" in ", file.path(), " has shape ", shape_text(entry.shape),
+                             "; config.json asks for ", shape_text(shape)));
+  }
+  return TensorView{*dtype, entry.shape, file.data() + entry.begin};
+}
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  names.reserve(impl_->tensors.size());
+  for (const auto& [name, placed] : impl_->tensors) names.push_back(name);
+  return names;
+}
+
+uint64_t Checkpoint::total_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, placed] : impl_->tensors) bytes += placed.entry.end - placed.entry.begin;
+  return bytes;
+}
+
+}  // namespace shoal
