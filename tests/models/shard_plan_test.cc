@@ -24,7 +24,7 @@ struct Case {
 };
 
 /// Shapes that divide by nothing beside ones that do; the last has fewer MLP units than leaves.
-constexpr Case kCases[] = {{8, 8, 192, 900}, {8, 2, 192, 892},  {6, 3, 192, 886},  {14, 2, 304, 914},
+constexpr Case kCases[] = {{8, 8, 192, 900}, {8, 2, 192, 892},  {6, 3, 192, 886},     {14, 2, 304, 914},
                            {9, 3, 200, 886}, {28, 4, 37, 5000}, {32, 8, 5632, 32000}, {16, 1, 48, 100}};
 
 TEST(ShardPlan, EveryHeadColumnAndIdBelongsToExactlyOneRank) {
@@ -106,7 +106,8 @@ TEST(ShardTable, SlicesFollowThePlan) {
   EXPECT_EQ(slice("lm_head.weight").rows, plan.vocab);
   EXPECT_EQ(slice("model.norm.weight").rows, (Range{0, 72}));
   EXPECT_EQ(slice("model.embed_tokens.weight").shape, (std::vector<int64_t>{886, 72}));
-  for (const char* name : {"model.layers.x.mlp.up_proj.weight", "model.layers..mlp.up_proj.weight", "visual.patch", ""}) {
+  for (const char* name :
+       {"model.layers.x.mlp.up_proj.weight", "model.layers..mlp.up_proj.weight", "visual.patch", ""}) {
     EXPECT_EQ(slice_tensor(name, config, plan).status().code(), Code::kNotFound) << name;
   }
 }

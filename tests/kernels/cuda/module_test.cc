@@ -1,9 +1,8 @@
 #include "kernels/cuda/module.h"
 
+#include <cstring>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-
-#include <cstring>
 
 namespace {
 

@@ -1,8 +1,7 @@
 #include "runtime/control/wire.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
+#include <gtest/gtest.h>
 #include <limits>
 
 namespace shoal {

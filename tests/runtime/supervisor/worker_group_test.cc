@@ -1,0 +1,190 @@
+// Real ranks: this program is its own worker (see main below), as the server is.
+#include "runtime/supervisor/worker_group.h"
+
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include "kernels/args.h"
+#include "models/model_config.h"
+#include "models/safetensors.h"
+#include "models/weights.h"
+#include "runtime/worker/worker_main.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char* kNineHeads = SHOAL_TEST_DATA "/oracle/llama-nine-heads";
+
+WorkerGroupOptions options_for(const std::string& model, int world_size, const std::string& transport) {
+  WorkerGroupOptions options;
+  options.world_size = world_size;
+  options.transport = transport;
+  options.startup_timeout_s = 60;
+  options.step_timeout_s = 60;
+  options.init.model_dir = model;
+  options.init.dtype = Dtype::kBf16;
+  options.init.max_model_len = 256;
+  options.init.max_num_batched_tokens = 64;
+  options.init.max_num_seqs = 4;
+  options.init.kv_blocks = 16;
+  options.init.threads = 1;
+  options.init.kernels = "auto";
+  options.init.collective_timeout_ms = 60'000;
+  return options;
+}
+
+StepPlan one_step(uint64_t step, std::vector<int32_t> ids, int32_t first_position, bool all_logits) {
+  SequenceStep sequence;
+  sequence.id = 1;
+  sequence.token_ids = std::move(ids);
+  sequence.first_position = first_position;
+  for (int i = 0; i * kBlockTokens < first_position + static_cast<int>(sequence.token_ids.size()); ++i) {
+    sequence.block_table.push_back(i);
+  }
+  sequence.sample = true;
+  sequence.all_logits = all_logits;
+  sequence.sampling.temperature = 0;
+  return {step, {sequence}};
+}
+
+std::vector<float> logits_of(int world_size, const std::string& transport) {
+  auto group = WorkerGroup::start(options_for(kNineHeads, world_size, transport));
+  EXPECT_TRUE(group.ok()) << group.status().to_string();
+  if (!group.ok()) return {};
+  EXPECT_EQ((*group)->ready()[0].transport, world_size == 1 ? "none" : transport);
+  auto result = (*group)->step(one_step(1, {1, 2, 3, 40, 500, 600, 7, 8}, 0, true));
+  EXPECT_TRUE(result.ok()) << result.status().to_string();
+  return result.ok() ? result->logits : std::vector<float>();
+}
+
+TEST(WorkerGroup, EveryWorldSizeAndTransportGivesTheSameBits) {
+  const std::vector<float> alone = logits_of(1, "shm");
+  ASSERT_EQ(alone.size(), 8u * 886);
+  for (const int world_size : {2, 3, 5, 9}) {
+    for (const char* transport : {"shm", "tcp"})
+      EXPECT_TRUE(logits_of(world_size, transport) == alone) << world_size << transport;
+  }
+}
+
+TEST(WorkerGroup, AKilledRankIsNamedWhileIdleAndTheOthersAreReaped) {
+  auto group = WorkerGroup::start(options_for(kNineHeads, 3, "shm"));
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  const std::vector<int> pids = (*group)->pids();
+  ASSERT_TRUE((*group)->watch(Deadline::after_ms(0)).ok());
+  ::kill(pids[1], SIGKILL);
+  const Status status = (*group)->watch(Deadline::after_s(10));
+  EXPECT_EQ(status.code(), Code::kAborted);
+  EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.to_string();
+  EXPECT_NE(status.message().find("signal 9"), std::string::npos) << status.to_string();
+  for (const int pid : pids) EXPECT_EQ(::kill(pid, 0), -1) << "still there: " << pid;
+  EXPECT_EQ((*group)->step(one_step(1, {1}, 0, false)).status().to_string(), status.to_string());
+}
+
+TEST(WorkerGroup, ARankKilledBetweenStepsEndsTheNextStep) {
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const int rank : {0, 1}) {
+      auto group = WorkerGroup::start(options_for(kNineHeads, 2, transport));
+      ASSERT_TRUE(group.ok()) << group.status().to_string();
+      ASSERT_TRUE((*group)->step(one_step(1, {1, 2}, 0, false)).ok());
+      ::kill((*group)->pids()[rank], SIGKILL);
+      const auto result = (*group)->step(one_step(2, {3}, 2, false));
+      ASSERT_FALSE(result.ok());
+      EXPECT_EQ(result.status().code(), Code::kAborted) << result.status().to_string();
+      EXPECT_NE(result.status().message().find(cat("rank ", rank)), std::string::npos) << result.status().to_string();
+    }
+  }
+}
+
+TEST(WorkerGroup, AStoppedRankEndsTheStepAtItsDeadline) {
+  WorkerGroupOptions options = options_for(kNineHeads, 2, "shm");
+  options.step_timeout_s = 0.5;
+  auto group = WorkerGroup::start(options);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  ::kill((*group)->pids()[1], SIGSTOP);
+  const auto result = (*group)->step(one_step(1, {1, 2}, 0, false));
+  EXPECT_EQ(result.status().code(), Code::kDeadlineExceeded) << result.status().to_string();
+  EXPECT_NE(result.status().message().find("step 1"), std::string::npos);
+}
+
+TEST(WorkerGroup, SignalsToTheGroupMeanNothingToWorkers) {
+  auto group = WorkerGroup::start(options_for(kNineHeads, 2, "shm"));
+  ASSERT_TRUE(group.ok());
+  for (const int pid : (*group)->pids()) {
+    ::kill(pid, SIGTERM);
+    ::kill(pid, SIGINT);
+  }
+  EXPECT_TRUE((*group)->step(one_step(1, {1, 2}, 0, false)).ok());
+}
+
+TEST(WorkerGroup, ADamagedModelIsTheRanksOwnReason) {
+  const std::filesystem::path dir = std::filesystem::temp_directory_path() / cat("shoal-damaged-", ::getpid());
+  std::filesystem::create_directories(dir);
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(std::filesystem::path(kNineHeads) / file, dir / file,
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+  std::filesystem::resize_file(dir / "model.safetensors", 100'000);
+  const auto group = WorkerGroup::start(options_for(dir.string(), 2, "shm"));
+  std::filesystem::remove_all(dir);
+  ASSERT_FALSE(group.ok());
+  EXPECT_EQ(group.status().code(), Code::kInvalidArgument) << group.status().to_string();
+  EXPECT_NE(group.status().to_string().find("[rank "), std::string::npos) << group.status().to_string();
+  EXPECT_NE(group.status().to_string().find("model.safetensors"), std::string::npos) << group.status().to_string();
+}
+
+TEST(WorkerGroup, APlanBeyondTheLimitsIsAnErrorNotACrash) {
+  StepPlan plan = one_step(1, {1, 2}, 0, false);
+  plan.sequences[0].block_table = {16};  // there are 16 blocks: 0..15
+  auto group = WorkerGroup::start(options_for(kNineHeads, 2, "shm"));
+  ASSERT_TRUE(group.ok());
+  EXPECT_EQ((*group)->step(plan).status().code(), Code::kInternal);
+  auto another = WorkerGroup::start(options_for(kNineHeads, 2, "shm"));
+  EXPECT_EQ((*another)->step(one_step(1, {886}, 0, false)).status().code(), Code::kInternal);
+}
+
+TEST(WorkerGroup, TheDeathOfTheFrontEndsItsWorkers) {
+  int report[2];
+  ASSERT_EQ(::pipe(report), 0);
+  const pid_t front = ::fork();
+  if (front == 0) {
+    auto group = WorkerGroup::start(options_for(kNineHeads, 2, "shm"));
+    const std::vector<int> pids = group.ok() ? (*group)->pids() : std::vector<int>{0, 0};
+    (void)!::write(report[1], pids.data(), 2 * sizeof(int));
+    ::pause();
+    ::_exit(0);
+  }
+  int pids[2] = {0, 0};
+  ASSERT_EQ(::read(report[0], pids, sizeof pids), static_cast<ssize_t>(sizeof pids));
+  ASSERT_GT(pids[0], 0);
+  ::kill(front, SIGKILL);
+  ::waitpid(front, nullptr, 0);
+  const auto gone = [](int pid) {
+    // An orphan's new parent may be slow to reap it: a zombie is as good as gone.
+    std::ifstream stat(cat("/proc/", pid, "/stat"));
+    std::string word;
+    for (int i = 0; i < 3 && stat >> word; ++i) continue;
+    return !stat || word == "Z";
+  };
+  const Deadline deadline = Deadline::after_s(10);
+  while (!(gone(pids[0]) && gone(pids[1])) && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(gone(pids[0]));
+  EXPECT_TRUE(gone(pids[1]));
+  ::close(report[0]);
+  ::close(report[1]);
+}
+
+}  // namespace
+}  // namespace shoal
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "worker") return shoal::worker_main(3);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
