@@ -6,7 +6,7 @@
 
 namespace shoal {
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr size_t kShown = 120;
   return cat('"', json_escape(text.substr(0, kShown)), text.size() > kShown ? "...\"" : "\"");
 }

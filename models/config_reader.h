@@ -55,7 +55,7 @@ class ConfigReader {
 };
 
 /// Text from a hostile file, fit for a message: escaped, in quotes, shortened.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 /// The text of model_dir/name, of at most 4 MiB; errors are read_file's.
 Result<std::string> read_config_file(const std::string& model_dir, const char* name);

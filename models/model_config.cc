@@ -49,7 +49,7 @@ const Family* find_family(ConfigReader& config) {
   }
   const auto family = std::find_if(kFamilies.begin(), kFamilies.end(), [&](auto& f) { return f.model_type == *type; });
   if (family == kFamilies.end()) {
-    config.unimplemented(cat("model type ", quoted(*type), "; ", kSupported));
+    config.unimplemented(cat("model type ", in_quotes(*type), "; ", kSupported));
     return nullptr;
   }
   return &*family;
@@ -65,8 +65,8 @@ void check_architecture(ConfigReader& config, const Family& family) {
   }
   for (const Json& name : names) {
     if (name.get_ref<const std::string&>() != family.architecture) {
-      config.unimplemented(
-          cat("architecture ", quoted(name.get<std::string>()), "; supported for this type is ", family.architecture));
+      config.unimplemented(cat("architecture ", in_quotes(name.get<std::string>()), "; supported for this type is ",
+                               family.architecture));
     }
   }
 }
@@ -80,7 +80,8 @@ void check_features(ConfigReader& config, const Family& family) {
     if (config.integer(key, 0, kMaxInt, 0) > 0) config.unimplemented(cat("\"", key, "\": mixtures of experts"));
   }
   const std::string act = config.string("hidden_act").value_or("silu");
-  if (act != "silu" && act != "swish") config.unimplemented(cat("\"hidden_act\" ", quoted(act), "; supported is silu"));
+  if (act != "silu" && act != "swish")
+    config.unimplemented(cat("\"hidden_act\" ", in_quotes(act), "; supported is silu"));
   if (config.boolean("attention_bias").value_or(false) && family.model_type == "mistral") {
     config.unimplemented("\"attention_bias\" in a mistral model");
   }
@@ -152,7 +153,7 @@ void read_layer_types(ConfigReader& config, int window, ModelConfig& model) {
     if (type == "sliding_attention" && window == 0) {
       config.invalid(cat("layer ", layer, " is \"sliding_attention\", but no \"sliding_window\" is in force"));
     } else if (type != "sliding_attention" && type != "full_attention") {
-      config.unimplemented(cat("layer type ", quoted(type), "; supported are full_attention and sliding_attention"));
+      config.unimplemented(cat("layer type ", in_quotes(type), "; supported are full_attention and sliding_attention"));
     }
     model.sliding_window[layer] = type == "sliding_attention" ? window : 0;
   }
@@ -178,7 +179,7 @@ void read_dtype(ConfigReader& config, ModelConfig& model) {
   if (const std::optional<Dtype> dtype = parse_dtype(*name)) {
     model.dtype = *dtype;
   } else {
-    config.unimplemented(cat("dtype ", quoted(*name), "; supported are float32, float16 and bfloat16"));
+    config.unimplemented(cat("dtype ", in_quotes(*name), "; supported are float32, float16 and bfloat16"));
   }
 }
 

@@ -39,14 +39,14 @@ RopeConfig::Type read_type(ConfigReader& rope) {
   const std::string new_name = rope.string("rope_type").value_or("");
   const std::string old_name = rope.string("type").value_or("");
   if (!new_name.empty() && !old_name.empty() && new_name != old_name) {
-    rope.invalid(cat("\"rope_type\" is ", quoted(new_name), " and \"type\" is ", quoted(old_name)));
+    rope.invalid(cat("\"rope_type\" is ", in_quotes(new_name), " and \"type\" is ", in_quotes(old_name)));
   }
   const std::string& name = new_name.empty() ? old_name : new_name;
   if (name.empty() || name == "default") return RopeConfig::Type::kDefault;
   if (name == "linear") return RopeConfig::Type::kLinear;
   if (name == "llama3") return RopeConfig::Type::kLlama3;
   if (name == "yarn") return RopeConfig::Type::kYarn;
-  rope.unimplemented(cat("rope type ", quoted(name), "; supported are default, linear, llama3 and yarn"));
+  rope.unimplemented(cat("rope type ", in_quotes(name), "; supported are default, linear, llama3 and yarn"));
   return RopeConfig::Type::kDefault;
 }
 

@@ -167,7 +167,7 @@ class HeaderReader {
     return true;
   }
   bool stop(std::string_view why) {
-    reason_ = place_ == Place::kDocument ? std::string(why) : cat("tensor ", quoted(tensor_.name), ": ", why);
+    reason_ = place_ == Place::kDocument ? std::string(why) : cat("tensor ", in_quotes(tensor_.name), ": ", why);
     return false;
   }
   bool stop_at_byte(size_t position) {
@@ -192,7 +192,7 @@ Status bad(std::string_view what, const std::string& why) {
   return Status::error(Code::kInvalidArgument, cat(what, ": ", why));
 }
 Status bad_tensor(std::string_view what, const TensorEntry& tensor, const std::string& why) {
-  return bad(what, cat("tensor ", quoted(tensor.name), ": ", why));
+  return bad(what, cat("tensor ", in_quotes(tensor.name), ": ", why));
 }
 
 /// Bits of the whole tensor, or nullopt if the product of its non-zero dimensions or the size does not fit: then no
@@ -217,7 +217,7 @@ std::optional<uint64_t> size_in_bits(const TensorEntry& tensor, uint64_t element
 /// Checks one tensor and makes its offsets absolute.
 Status check_tensor(TensorEntry& tensor, uint64_t data_start, uint64_t data_bytes, std::string_view what) {
   const auto* dtype = std::find_if(kDtypes.begin(), kDtypes.end(), [&](auto& d) { return d.name == tensor.dtype; });
-  if (dtype == kDtypes.end()) return bad_tensor(what, tensor, cat("unknown dtype ", quoted(tensor.dtype)));
+  if (dtype == kDtypes.end()) return bad_tensor(what, tensor, cat("unknown dtype ", in_quotes(tensor.dtype)));
   const std::optional<uint64_t> bits = size_in_bits(tensor, dtype->bits);
   if (!bits) return bad_tensor(what, tensor, "the product of its dimensions does not fit 63 bits");
   if (tensor.begin > tensor.end || tensor.end > data_bytes) {
@@ -243,7 +243,7 @@ Status check_overlap(const std::vector<TensorEntry>& tensors, std::string_view w
   std::sort(by_place.begin(), by_place.end(), [](auto* a, auto* b) { return a->begin < b->begin; });
   for (size_t i = 1; i < by_place.size(); ++i) {
     if (by_place[i]->begin < by_place[i - 1]->end) {
-      return bad_tensor(what, *by_place[i], cat("its bytes overlap those of ", quoted(by_place[i - 1]->name)));
+      return bad_tensor(what, *by_place[i], cat("its bytes overlap those of ", in_quotes(by_place[i - 1]->name)));
     }
   }
   return {};
@@ -293,12 +293,12 @@ Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_v
   std::map<std::string, std::string> files_of_tensors;
   std::map<std::string, int> shards;
   for (const auto& [tensor, value] : map->items()) {
-    if (!value.is_string()) return bad(what, cat("weight_map: the file of ", quoted(tensor), " is not a string"));
+    if (!value.is_string()) return bad(what, cat("weight_map: the file of ", in_quotes(tensor), " is not a string"));
     const auto& file = value.get_ref<const std::string&>();
     // A shard lies beside its index: a path would let a downloaded model read any file of this machine.
     if (file.empty() || file.size() > 255 || file == "." || file == ".." ||
         file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
-      return bad(what, cat("weight_map: the file of ", quoted(tensor), " is ", quoted(file),
+      return bad(what, cat("weight_map: the file of ", in_quotes(tensor), " is ", in_quotes(file),
                            ", not the plain name of a file in the same directory"));
     }
     files_of_tensors.emplace(tensor, file);
