@@ -5,12 +5,14 @@
 
 namespace shoal {
 
-/// Hands out KV blocks by number. The lowest free block goes first, so plans depend on calls alone.
+/// Hands out KV blocks by number. The lowest free block goes first, so plans depend on calls alone. Not thread-safe.
 class KvBlockPool {
  public:
   explicit KvBlockPool(int32_t blocks);
 
+  /// A block nobody holds; nullopt when there is none.
   std::optional<int32_t> allocate();
+  /// Precondition: block came from allocate() and has not been freed since.
   void free(int32_t block);
   int32_t free_blocks() const { return static_cast<int32_t>(free_.size()); }
   int32_t total_blocks() const { return total_; }

@@ -11,8 +11,8 @@ struct EngineRequest {
   uint64_t id = 0;
   std::vector<int32_t> prompt;  ///< at least one id
   SamplingParams sampling;
-  int32_t max_tokens = 0;                ///< >= 1
-  std::vector<int32_t> eos_token_ids;    ///< empty with ignore_eos
+  int32_t max_tokens = 0;              ///< >= 1
+  std::vector<int32_t> eos_token_ids;  ///< empty with ignore_eos
   std::vector<int32_t> stop_token_ids;
 };
 

@@ -1,0 +1,282 @@
+#include "runtime/engine/scheduler.h"
+
+#include <gtest/gtest.h>
+#include <numeric>
+
+#include "tests/runtime/engine/cached_model.h"
+
+namespace shoal {
+namespace {
+
+SchedulerLimits roomy_limits() {
+  return {.max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 32, .max_model_len = 256, .max_waiting = 16};
+}
+
+EngineRequest request(uint64_t id, int32_t prompt_tokens, int32_t max_tokens) {
+  EngineRequest result;
+  result.id = id;
+  result.prompt.resize(static_cast<size_t>(prompt_tokens));
+  std::iota(result.prompt.begin(), result.prompt.end(), static_cast<int32_t>(id) * 1000);
+  result.max_tokens = max_tokens;
+  return result;
+}
+
+/// The plan's answer: every sampled sequence gets this token.
+StepResult answer(const StepPlan& plan, int32_t token) {
+  StepResult result;
+  result.step = plan.step;
+  for (const SequenceStep& step : plan.sequences) {
+    if (step.sample) result.tokens.push_back({step.id, token, 0, 0, {}});
+  }
+  return result;
+}
+
+std::vector<uint64_t> ids_of(const StepPlan& plan) {
+  std::vector<uint64_t> ids;
+  for (const SequenceStep& step : plan.sequences) ids.push_back(step.id);
+  return ids;
+}
+
+TEST(SchedulerTest, RefusesWhatCouldNeverRun) {
+  SchedulerLimits limits = roomy_limits();
+  limits.max_model_len = 100;
+  Scheduler scheduler(limits);
+  EXPECT_EQ(scheduler.add(request(1, 0, 5)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(scheduler.add(request(1, 5, 0)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(scheduler.add(request(1, 100, 5)).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(scheduler.add(request(1, 99, 5)).ok());
+  EXPECT_EQ(scheduler.add(request(1, 5, 5)).code(), Code::kAlreadyExists);
+
+  limits.kv_blocks = 2;
+  Scheduler small(limits);
+  EXPECT_EQ(small.add(request(1, 32, 5)).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(small.add(request(1, 31, 5)).ok());
+}
+
+TEST(SchedulerTest, QueueIsBounded) {
+  SchedulerLimits limits = roomy_limits();
+  limits.max_num_seqs = 2;
+  limits.max_waiting = 1;
+  Scheduler scheduler(limits);
+  for (const uint64_t id : {1, 2, 3}) EXPECT_TRUE(scheduler.add(request(id, 4, 4)).ok());
+  const Status full = scheduler.add(request(4, 4, 4));
+  EXPECT_EQ(full.code(), Code::kResourceExhausted);
+  EXPECT_TRUE(scheduler.finish(2));
+  EXPECT_TRUE(scheduler.add(request(4, 4, 4)).ok());
+}
+
+TEST(SchedulerTest, IdleSchedulerPlansNothing) {
+  Scheduler scheduler(roomy_limits());
+  EXPECT_FALSE(scheduler.has_work());
+  EXPECT_TRUE(scheduler.plan().sequences.empty());
+  EXPECT_TRUE(scheduler.complete({}).empty());
+}
+
+TEST(SchedulerTest, LongPromptTakesSeveralStepsAndTheLastSamples) {
+  SchedulerLimits limits = roomy_limits();
+  limits.max_num_batched_tokens = 10;
+  Scheduler scheduler(limits);
+  ASSERT_TRUE(scheduler.add(request(1, 25, 3)).ok());
+  int32_t position = 0;
+  for (const int32_t chunk : {10, 10, 5}) {
+    const StepPlan plan = scheduler.plan();
+    ASSERT_EQ(plan.sequences.size(), 1u);
+    EXPECT_EQ(plan.sequences[0].first_position, position);
+    EXPECT_EQ(static_cast<int32_t>(plan.sequences[0].token_ids.size()), chunk);
+    EXPECT_EQ(plan.sequences[0].token_ids[0], 1000 + position);
+    EXPECT_EQ(plan.sequences[0].sample, chunk == 5);
+    EXPECT_EQ(scheduler.complete(answer(plan, 7)).size(), chunk == 5 ? 1u : 0u);
+    position += chunk;
+  }
+  const StepPlan decode = scheduler.plan();
+  EXPECT_EQ(decode.sequences[0].token_ids, std::vector<int32_t>{7});
+  EXPECT_EQ(decode.sequences[0].first_position, 25);
+}
+
+TEST(SchedulerTest, DecodesComeBeforePromptChunks) {
+  SchedulerLimits limits = roomy_limits();
+  limits.max_num_batched_tokens = 10;
+  Scheduler scheduler(limits);
+  ASSERT_TRUE(scheduler.add(request(1, 15, 5)).ok());
+  scheduler.complete(answer(scheduler.plan(), 7));
+  ASSERT_TRUE(scheduler.add(request(2, 3, 5)).ok());
+  scheduler.complete(answer(scheduler.plan(), 7));  // 5 + 3 tokens: both sample
+  ASSERT_TRUE(scheduler.add(request(3, 30, 5)).ok());
+  const StepPlan plan = scheduler.plan();
+  EXPECT_EQ(ids_of(plan), (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(plan.sequences[0].token_ids.size(), 1u);
+  EXPECT_EQ(plan.sequences[1].token_ids.size(), 1u);
+  EXPECT_EQ(plan.sequences[2].token_ids.size(), 8u);
+}
+
+TEST(SchedulerTest, RunningSequencesNeverExceedSeqsOrTokens) {
+  SchedulerLimits limits = roomy_limits();
+  limits.max_num_seqs = 3;
+  Scheduler by_seqs(limits);
+  limits.max_num_seqs = 8;
+  limits.max_num_batched_tokens = 2;
+  Scheduler by_tokens(limits);
+  for (Scheduler* scheduler : {&by_seqs, &by_tokens}) {
+    for (const uint64_t id : {1, 2, 3, 4, 5}) ASSERT_TRUE(scheduler->add(request(id, 1, 9)).ok());
+    const StepPlan plan = scheduler->plan();
+    EXPECT_EQ(ids_of(plan), scheduler == &by_seqs ? (std::vector<uint64_t>{1, 2, 3}) : (std::vector<uint64_t>{1, 2}));
+    scheduler->complete(answer(plan, 7));
+    EXPECT_EQ(ids_of(scheduler->plan()), ids_of(plan));
+  }
+}
+
+TEST(SchedulerTest, EndsByEosStopIdAndLength) {
+  Scheduler scheduler(roomy_limits());
+  EngineRequest by_eos = request(1, 4, 9);
+  by_eos.eos_token_ids = {7};
+  by_eos.stop_token_ids = {7};
+  EngineRequest by_stop = request(2, 4, 9);
+  by_stop.stop_token_ids = {3, 7};
+  ASSERT_TRUE(scheduler.add(by_eos).ok());
+  ASSERT_TRUE(scheduler.add(by_stop).ok());
+  ASSERT_TRUE(scheduler.add(request(3, 4, 1)).ok());
+  const std::vector<TokenEvent> events = scheduler.complete(answer(scheduler.plan(), 7));
+  ASSERT_EQ(events.size(), 3u);
+  for (const TokenEvent& event : events) EXPECT_TRUE(event.finished);
+  EXPECT_EQ(events[0].reason, FinishReason::kStop);
+  EXPECT_TRUE(events[0].stopped_by_eos);
+  EXPECT_EQ(events[0].stop_token_id, 7);
+  EXPECT_EQ(events[1].reason, FinishReason::kStop);
+  EXPECT_FALSE(events[1].stopped_by_eos);
+  EXPECT_EQ(events[1].stop_token_id, 7);
+  EXPECT_EQ(events[2].reason, FinishReason::kLength);
+  EXPECT_EQ(events[2].stop_token_id, -1);
+  EXPECT_FALSE(scheduler.has_work());
+  EXPECT_EQ(scheduler.load().used_kv_blocks, 0);
+}
+
+TEST(SchedulerTest, ModelLengthAndTheWholeCacheEndWithLength) {
+  SchedulerLimits limits = roomy_limits();
+  limits.max_model_len = 20;
+  limits.kv_blocks = 9;
+  Scheduler by_model(limits);
+  limits.max_model_len = 200;
+  limits.kv_blocks = 2;
+  Scheduler by_cache(limits);
+  for (Scheduler* scheduler : {&by_model, &by_cache}) {
+    ASSERT_TRUE(scheduler->add(request(1, 15, 1000)).ok());
+    int tokens = 15;
+    FinishReason reason = FinishReason::kStop;
+    while (scheduler->has_work()) {
+      for (const TokenEvent& event : scheduler->complete(answer(scheduler->plan(), 7))) {
+        ++tokens;
+        reason = event.reason;
+      }
+    }
+    EXPECT_EQ(tokens, scheduler == &by_model ? 20 : 32);
+    EXPECT_EQ(reason, FinishReason::kLength);
+  }
+}
+
+TEST(SchedulerTest, YoungestIsPreemptedAndResumesWithItsTokens) {
+  SchedulerLimits limits = roomy_limits();
+  limits.kv_blocks = 3;
+  Scheduler scheduler(limits);
+  ASSERT_TRUE(scheduler.add(request(1, 15, 30)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, 14, 30)).ok());
+  // Both fill their block; the elder takes the third; the younger needs one at position 16 and waits, until the elder
+  // needs another at 32 and takes the younger's.
+  std::vector<int32_t> second_prefix;
+  bool preempted = false;
+  for (int step = 0; step < 60 && scheduler.has_work(); ++step) {
+    const StepPlan plan = scheduler.plan();
+    ASSERT_FALSE(plan.sequences.empty());
+    for (const SequenceStep& sequence : plan.sequences) {
+      if (sequence.id == 2 && preempted && second_prefix.empty()) {
+        second_prefix = sequence.token_ids;
+        EXPECT_EQ(sequence.first_position, 0);
+      }
+    }
+    scheduler.complete(answer(plan, 7));
+    preempted = scheduler.load().preemptions > 0;
+  }
+  EXPECT_EQ(scheduler.load().preemptions, 1);
+  ASSERT_EQ(second_prefix.size(), 17u);  // 14 of the prompt and the tokens sampled before
+  EXPECT_EQ(second_prefix[13], 2013);
+  EXPECT_EQ(second_prefix[14], 7);
+  EXPECT_FALSE(scheduler.has_work());
+}
+
+TEST(SchedulerTest, SequenceFinishedInMidStepIsDropped) {
+  Scheduler scheduler(roomy_limits());
+  ASSERT_TRUE(scheduler.add(request(1, 4, 9)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, 4, 9)).ok());
+  const StepPlan plan = scheduler.plan();
+  EXPECT_TRUE(scheduler.finish(1));
+  EXPECT_FALSE(scheduler.finish(1));
+  ASSERT_TRUE(scheduler.add(request(1, 4, 9)).ok());  // the same id again is another sequence
+  const std::vector<TokenEvent> events = scheduler.complete(answer(plan, 7));
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].id, 2u);
+  const StepPlan next = scheduler.plan();
+  EXPECT_EQ(ids_of(next), (std::vector<uint64_t>{2, 1}));
+  EXPECT_EQ(next.sequences[1].token_ids.size(), 4u);
+}
+
+TEST(SchedulerTest, RequeuedSequencesGoAheadInOrderWithTheirTokens) {
+  SchedulerLimits limits = roomy_limits();
+  limits.max_num_seqs = 2;
+  Scheduler scheduler(limits);
+  for (const uint64_t id : {1, 2, 3}) ASSERT_TRUE(scheduler.add(request(id, 4, 9)).ok());
+  scheduler.complete(answer(scheduler.plan(), 7));
+  (void)scheduler.plan();  // lost
+  scheduler.requeue_running();
+  EXPECT_EQ(scheduler.load().used_kv_blocks, 0);
+  EXPECT_EQ(scheduler.load().waiting, 3);
+  const StepPlan plan = scheduler.plan();
+  EXPECT_EQ(ids_of(plan), (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(plan.sequences[0].first_position, 0);
+  EXPECT_EQ(plan.sequences[0].token_ids, (std::vector<int32_t>{1000, 1001, 1002, 1003, 7}));
+  EXPECT_TRUE(plan.sequences[0].sample);
+}
+
+TEST(SchedulerTest, HistoryTravelsOnlyWithPenalties) {
+  Scheduler scheduler(roomy_limits());
+  EngineRequest with = request(2, 3, 9);
+  with.sampling.presence_penalty = 0.5f;
+  ASSERT_TRUE(scheduler.add(request(1, 3, 9)).ok());
+  ASSERT_TRUE(scheduler.add(with).ok());
+  scheduler.complete(answer(scheduler.plan(), 7));
+  const StepPlan plan = scheduler.plan();
+  EXPECT_TRUE(plan.sequences[0].history.empty());
+  EXPECT_EQ(plan.sequences[1].history, (std::vector<int32_t>{2000, 2001, 2002, 7}));
+  EXPECT_EQ(plan.sequences[1].history_prompt_tokens, 3);
+  EXPECT_EQ(plan.sequences[1].sampling.presence_penalty, 0.5f);
+}
+
+TEST(SchedulerTest, LoadCountsTokensAndBlocks) {
+  SchedulerLimits limits = roomy_limits();
+  limits.max_num_seqs = 1;
+  Scheduler scheduler(limits);
+  ASSERT_TRUE(scheduler.add(request(1, 20, 9)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, 5, 9)).ok());
+  scheduler.complete(answer(scheduler.plan(), 7));
+  const EngineLoad load = scheduler.load();
+  EXPECT_EQ(load.running, 1);
+  EXPECT_EQ(load.waiting, 1);
+  EXPECT_EQ(load.running_tokens, 21);
+  EXPECT_EQ(load.waiting_tokens, 5);
+  EXPECT_EQ(load.used_kv_blocks, 2);
+  EXPECT_EQ(load.total_kv_blocks, 32);
+}
+
+TEST(KvBlockPoolTest, LowestFreeBlockFirst) {
+  KvBlockPool pool(3);
+  EXPECT_EQ(pool.allocate(), 0);
+  EXPECT_EQ(pool.allocate(), 1);
+  EXPECT_EQ(pool.allocate(), 2);
+  EXPECT_EQ(pool.allocate(), std::nullopt);
+  pool.free(2);
+  pool.free(0);
+  EXPECT_EQ(pool.free_blocks(), 2);
+  EXPECT_EQ(pool.allocate(), 0);
+  EXPECT_EQ(pool.allocate(), 2);
+}
+
+}  // namespace
+}  // namespace shoal
