@@ -19,10 +19,12 @@ class AlignedBuffer {
     AlignedBuffer buffer;
     if (bytes == 0) return buffer;
     constexpr size_t kHugePage = size_t{2} << 20;
-    const size_t rounded = bytes >= kHugePage ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes;
+    // Whole huge pages; a size within one of SIZE_MAX stays as it is, for mmap to refuse.
+    const bool huge = bytes >= kHugePage && bytes <= SIZE_MAX - kHugePage;
+    const size_t rounded = huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes;
     void* data = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return Status::error(Code::kResourceExhausted, cat("allocate ", rounded, " B"), errno);
-    if (rounded >= kHugePage) (void)::madvise(data, rounded, MADV_HUGEPAGE);  // advice; a no costs speed alone
+    if (huge) (void)::madvise(data, rounded, MADV_HUGEPAGE);  // advice; a no costs speed alone
     buffer.data_ = data;
     buffer.bytes_ = rounded;
     return buffer;

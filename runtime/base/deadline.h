@@ -9,10 +9,16 @@ using Clock = std::chrono::steady_clock;
 /// A moment by which something must have happened. A value; infinite() never passes.
 class Deadline {
  public:
+  /// From a hundred years on it is infinite(), so that no number a user gives overflows the clock.
   static Deadline after_ms(int64_t milliseconds) {
-    return Deadline(Clock::now() + std::chrono::milliseconds(milliseconds));
+    if (milliseconds >= kForeverMs) return infinite();
+    return Deadline(Clock::now() + std::chrono::milliseconds(milliseconds < 0 ? 0 : milliseconds));
   }
-  static Deadline after_s(double seconds) { return after_ms(static_cast<int64_t>(seconds * 1e3)); }
+  /// The same in seconds; NaN is infinite().
+  static Deadline after_s(double seconds) {
+    if (!(seconds < kForeverMs / 1e3)) return infinite();
+    return after_ms(seconds < 0 ? 0 : static_cast<int64_t>(seconds * 1e3));
+  }
   static Deadline infinite() { return Deadline(Clock::time_point::max()); }
 
   bool passed() const { return at_ != Clock::time_point::max() && Clock::now() >= at_; }
@@ -26,6 +32,7 @@ class Deadline {
   Clock::time_point at() const { return at_; }
 
  private:
+  static constexpr int64_t kForeverMs = int64_t{100} * 365 * 24 * 3600 * 1000;
   explicit Deadline(Clock::time_point at) : at_(at) {}
   Clock::time_point at_;
 };

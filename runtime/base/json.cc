@@ -36,9 +36,11 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   const std::string& reason() const { return reason_; }
 
  private:
-  /// nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column 2: ".
+  /// nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column 2: " and without the
+  /// bytes it read last, which may be anything: reasons must stay valid UTF-8 on their way through protobuf.
   static std::string clean(std::string_view text) {
     if (const size_t cut = text.find(": "); cut != std::string_view::npos) text.remove_prefix(cut + 2);
+    text = text.substr(0, text.find("; last read: "));
     return std::string(text.substr(0, 200));
   }
   bool stop(std::string why) {

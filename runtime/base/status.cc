@@ -1,6 +1,8 @@
 #include "runtime/base/status.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace shoal {
 namespace {
@@ -31,7 +33,8 @@ std::string cause_line(const Cause& cause) {
 
 std::string clip(std::string text, size_t max_bytes) {
   if (text.size() <= max_bytes) return text;
-  size_t cut = max_bytes > 3 ? max_bytes - 3 : 0;
+  if (max_bytes < 3) return "";
+  size_t cut = max_bytes - 3;
   while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;  // never half a character
   return text.substr(0, cut) + "...";
 }
@@ -74,13 +77,15 @@ std::string Status::to_string(size_t max_bytes) const {
   std::string head = cat(code_name(first.code), ": ", first.what);
   if (first.os_error != 0) head += cat(": ", std::strerror(first.os_error), " (", first.os_error, ")");
   if (causes_.size() == 1) return clip(head, max_bytes);
-  // The ends of the chain matter most: what was wanted, and the root. Middles go first when room is short.
-  const size_t share = max_bytes / 3;
-  std::string text = clip(head, share);
-  const std::string root = clip(cause_line(causes_.back()), share);
+  // The ends of the chain matter most: what was wanted, and the root, which has a third at least. Middles go first.
+  constexpr size_t kMark = 6;  // "\n  ..."
+  const size_t room = max_bytes > kMark ? max_bytes - kMark : 0;
+  const size_t for_root = std::max(room / 3, room - std::min(room, head.size()));
+  const std::string root = clip(cause_line(causes_.back()), for_root);
+  std::string text = clip(head, room - root.size());
   for (size_t i = 1; i + 1 < causes_.size(); ++i) {
     const std::string line = cause_line(causes_[i]);
-    if (text.size() + line.size() + root.size() + 8 > max_bytes) {
+    if (text.size() + line.size() + root.size() > room) {
       text += "\n  ...";
       break;
     }

@@ -48,11 +48,12 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : team_) thread.join();
 }
 
+void ThreadPool::prepare_caller() {
+  caller_ready_ = true;
+  if (!cpus_.empty()) bind_to(cpus_[0]);
+}
+
 void ThreadPool::run_erased(Erased body, const void* context) {
-  if (!caller_ready_) {
-    caller_ready_ = true;
-    if (!cpus_.empty()) bind_to(cpus_[0]);
-  }
   body_ = body;
   context_ = context;
   running_.store(threads_ - 1, std::memory_order_relaxed);

@@ -14,7 +14,7 @@ void set_float_environment();
 /// next call, then sleep on a futex. Not reentrant; run() is called from one thread only.
 class ThreadPool {
  public:
-  /// threads >= 1. cpus: where not empty, thread i is bound to cpus[i] (the caller too, at its first run()).
+  /// threads >= 1. cpus: empty, or one per thread: thread i is bound to cpus[i] (the caller too, at its first run()).
   explicit ThreadPool(int threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -25,6 +25,7 @@ class ThreadPool {
   /// Calls body(thread) for thread = 0 .. size()-1 at the same time; returns when all have returned.
   template <typename Body>
   void run(const Body& body) {
+    if (!caller_ready_) prepare_caller();
     if (threads_ == 1) {
       body(0);
       return;
@@ -44,6 +45,7 @@ class ThreadPool {
 
  private:
   using Erased = void (*)(const void* context, int thread);
+  void prepare_caller();
   void run_erased(Erased body, const void* context);
   void work(int thread);
 

@@ -1,0 +1,108 @@
+#include "runtime/base/log.h"
+
+#include <gtest/gtest.h>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "runtime/base/json.h"
+
+namespace shoal {
+namespace {
+
+/// What is written to file descriptor 2 while one of these lives.
+class LogTest : public testing::Test {
+ protected:
+  ~LogTest() override {
+    set_log_options({});
+    set_process_rank(kFrontRank);
+  }
+  template <typename Body>
+  static std::string written_by(const Body& body) {
+    testing::internal::CaptureStderr();
+    body();
+    return testing::internal::GetCapturedStderr();
+  }
+};
+
+TEST_F(LogTest, TextLine) {
+  const std::string front = written_by([] { log_warning("low on shared memory"); });
+  const std::string time = R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)";
+  EXPECT_TRUE(
+      std::regex_match(front, std::regex(cat(time, R"( WARNING front \[)", getpid(), R"(\] low on shared memory\n)"))))
+      << front;
+  set_process_rank(1);
+  const std::string rank = written_by([] { log_info("loading 40 %"); });
+  EXPECT_TRUE(std::regex_match(rank, std::regex(cat(time, R"( INFO rank 1 \[)", getpid(), R"(\] loading 40 %\n)"))))
+      << rank;
+}
+
+TEST_F(LogTest, LevelsBelowAreDropped) {
+  set_log_options({.level = LogLevel::kWarning});
+  EXPECT_EQ(written_by([] {
+              log_debug("a");
+              log_info("b");
+            }),
+            "");
+  EXPECT_NE(written_by([] { log_error("c"); }), "");
+}
+
+TEST_F(LogTest, JsonLineReadsBack) {
+  set_log_options({.format = LogFormat::kJson});
+  set_process_rank(2);
+  const std::string hostile = "quote \" backslash \\ newline \n tab \t bell \a bytes \xFF\xC0\x80 \xE2\x82\xAC";
+  const std::string line = written_by([&] { log_error(hostile); });
+  ASSERT_TRUE(line.ends_with("}\n")) << line;
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  const Result<Json> json = parse_json(line, "line");
+  ASSERT_TRUE(json.ok()) << json.status().to_string();
+  EXPECT_EQ((*json)["level"], "ERROR");
+  EXPECT_EQ((*json)["process"], "worker");
+  EXPECT_EQ((*json)["rank"], 2);
+  EXPECT_EQ((*json)["pid"], getpid());
+  EXPECT_EQ((*json)["message"],
+            "quote \" backslash \\ newline \n tab \t bell \a bytes \xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD \xE2\x82\xAC");
+}
+
+TEST_F(LogTest, LinesOfThreadsStayWhole) {
+  constexpr int kThreads = 4, kLines = 200;
+  const std::string text = written_by([] {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([thread] {
+        for (int i = 0; i < kLines; ++i) log_info(cat("<", thread, " ", i, " ", std::string(200, 'x'), ">"));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+  std::set<std::string> messages;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    ASSERT_TRUE(line.ends_with(std::string(200, 'x') + ">")) << line;
+    messages.insert(line.substr(line.find('<')));
+  }
+  EXPECT_EQ(messages.size(), size_t{kThreads * kLines});
+}
+
+TEST(JsonEscapeTest, OnlyValidUtf8ComesThrough) {
+  const std::string bad = "\xEF\xBF\xBD";
+  EXPECT_EQ(json_escape(""), "");
+  EXPECT_EQ(json_escape(std::string_view("a\0b", 3)), "a\\u0000b");
+  EXPECT_EQ(json_escape("\x7F"), "\x7F");
+  EXPECT_EQ(json_escape("\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F"), "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F");
+  EXPECT_EQ(json_escape("\xC3"), bad);                                // ends too soon
+  EXPECT_EQ(json_escape("\xE2\x82z"), bad + bad + "z");               // breaks off
+  EXPECT_EQ(json_escape("\xC1\x81"), bad + bad);                      // overlong
+  EXPECT_EQ(json_escape("\xE0\x80\x80"), bad + bad + bad);            // overlong
+  EXPECT_EQ(json_escape("\xED\xA0\x80"), bad + bad + bad);            // a surrogate
+  EXPECT_EQ(json_escape("\xF0\x80\x80\x80"), bad + bad + bad + bad);  // overlong
+  EXPECT_EQ(json_escape("\xF4\x90\x80\x80"), bad + bad + bad + bad);  // above U+10FFFF
+  EXPECT_EQ(json_escape("\xFE\xFF"), bad + bad);
+}
+
+}  // namespace
+}  // namespace shoal

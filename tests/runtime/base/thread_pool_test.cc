@@ -1,0 +1,128 @@
+#include "runtime/base/thread_pool.h"
+
+#include <atomic>
+#include <gtest/gtest.h>
+#include <limits>
+#include <numeric>
+#include <sched.h>
+#include <thread>
+#include <vector>
+
+namespace shoal {
+namespace {
+
+TEST(ThreadPoolTest, EveryThreadRunsOnceEachTime) {
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    std::vector<int> calls(static_cast<size_t>(threads), 0);  // each written by its own thread alone
+    for (int round = 0; round < 500; ++round) {
+      pool.run([&](int thread) { ++calls[static_cast<size_t>(thread)]; });
+      for (const int count : calls) ASSERT_EQ(count, round + 1) << threads << " threads";
+    }
+  }
+}
+
+TEST(ThreadPoolTest, TheThreadsRunAtTheSameTime) {
+  constexpr int kThreads = 4;
+  ThreadPool pool(kThreads);
+  std::atomic<int> arrived = 0;
+  pool.run([&](int) {
+    ++arrived;
+    while (arrived.load() < kThreads) std::this_thread::yield();  // hangs if one had to wait for another's end
+  });
+  EXPECT_EQ(arrived.load(), kThreads);
+}
+
+TEST(ThreadPoolTest, SplitCoversTheUnitsInOrderAndEvenly) {
+  for (const int threads : {1, 3, 7}) {
+    ThreadPool pool(threads);
+    for (const int64_t units : {0, 1, 2, 6, 7, 8, 1000}) {
+      std::vector<int> hits(static_cast<size_t>(units), 0);
+      std::atomic<int> calls = 0;
+      pool.split(units, [&](int64_t begin, int64_t end) {
+        ++calls;
+        EXPECT_LT(begin, end);
+        EXPECT_LE(end - begin, units / threads + 1);
+        for (int64_t unit = begin; unit < end; ++unit) ++hits[static_cast<size_t>(unit)];
+      });
+      EXPECT_EQ(calls.load(), std::min<int64_t>(units, threads));
+      EXPECT_EQ(hits, std::vector<int>(static_cast<size_t>(units), 1));
+    }
+  }
+}
+
+TEST(ThreadPoolTest, SleepersWakeUp) {
+  ThreadPool pool(3);
+  std::atomic<int> calls = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // past the spinning
+    pool.run([&](int) { ++calls; });
+  }
+  EXPECT_EQ(calls.load(), 60);
+}
+
+TEST(ThreadPoolTest, EndsWithoutHavingRun) {
+  for (int i = 0; i < 50; ++i) ThreadPool pool(4);
+}
+
+TEST(ThreadPoolTest, WhatTheThreadsWroteIsSeenByTheCaller) {
+  ThreadPool pool(4);
+  std::vector<int64_t> values(100'000);
+  int64_t total = 0;
+  for (int64_t round = 1; round <= 20; ++round) {
+    pool.split(static_cast<int64_t>(values.size()), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] += round;
+    });
+    total += round;
+    ASSERT_EQ(std::accumulate(values.begin(), values.end(), int64_t{0}), total * static_cast<int64_t>(values.size()));
+  }
+}
+
+TEST(ThreadPoolTest, ThreadsAreBoundToTheirCpus) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  std::vector<int> allowed;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) allowed.push_back(cpu);
+  }
+  for (const size_t threads : {size_t{1}, size_t{3}}) {
+    std::vector<int> cpus;
+    for (size_t i = 0; i < threads; ++i) cpus.push_back(allowed[i % allowed.size()]);
+    std::vector<cpu_set_t> seen(threads);
+    std::thread([&] {  // a caller of its own: it stays bound
+      ThreadPool pool(static_cast<int>(threads), cpus);
+      pool.run([&](int thread) { sched_getaffinity(0, sizeof(cpu_set_t), &seen[static_cast<size_t>(thread)]); });
+    })
+        .join();
+    for (size_t i = 0; i < threads; ++i) {
+      EXPECT_EQ(CPU_COUNT(&seen[i]), 1) << "thread " << i << " of " << threads;
+      EXPECT_TRUE(CPU_ISSET(cpus[i], &seen[i])) << "thread " << i << " of " << threads;
+    }
+  }
+}
+
+TEST(ThreadPoolTest, ACpuThatIsNotThereCostsNothing) {
+  std::atomic<int> calls = 0;
+  std::thread([&] {
+    ThreadPool pool(2, {100'000, -1});
+    pool.run([&](int) { ++calls; });
+  }).join();
+  EXPECT_EQ(calls.load(), 2);
+}
+
+#if defined(__x86_64__)
+TEST(FloatEnvironmentTest, SubnormalsAreZeroOnEveryThread) {
+  std::thread([] {
+    set_float_environment();
+    ThreadPool pool(3);
+    volatile float smallest = std::numeric_limits<float>::min();
+    std::vector<float> halves(3, 1.0f);
+    pool.run([&](int thread) { halves[static_cast<size_t>(thread)] = smallest * 0.5f; });
+    for (const float half : halves) EXPECT_EQ(half, 0.0f);
+  }).join();
+}
+#endif
+
+}  // namespace
+}  // namespace shoal
