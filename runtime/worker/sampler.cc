@@ -1,0 +1,222 @@
+#include "runtime/worker/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <ranges>
+#include <vector>
+
+namespace shoal {
+namespace {
+
+constexpr float kLowest = std::numeric_limits<float>::lowest();
+constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;  // SplitMix64's increment, 2^64 / golden ratio
+
+/// SplitMix64's output function: a bijection whose every output bit depends on every input bit.
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+/// Where the stream of one draw starts. Mixed twice: seeds or positions that are neighbours share nothing.
+uint64_t stream_of(uint64_t seed, int32_t position) {
+  return mix(mix(seed + kGamma) + kGamma * (static_cast<uint64_t>(position) + 1));
+}
+
+/// 52 random bits. More would let (bits + 0.5) / 2^bits round to 1, whose noise is infinite.
+uint64_t bits_of(uint64_t stream, int32_t id) {
+  return mix(stream + kGamma * (static_cast<uint64_t>(id) + 1)) >> 12;
+}
+
+double uniform_of(uint64_t bits) {
+  return (static_cast<double>(bits) + 0.5) * 0x1p-52;
+}
+
+float finite(double value) {
+  if (!(value > kLowest)) return kLowest;  // NaN too
+  return static_cast<float>(std::min(value, static_cast<double>(std::numeric_limits<float>::max())));
+}
+
+bool all_finite(std::span<const float> values) {
+  // |x| <= max fails for NaN and both infinities; counted without a branch so that it is vectorised.
+  int64_t bad = 0;
+  for (const float value : values) bad += !(std::fabs(value) <= std::numeric_limits<float>::max());
+  return bad == 0;
+}
+
+/// log(sum(exp(x))) from the kernels' chunks, folded in id order.
+double log_sum_exp(std::span<const float> logits, const KernelTable& kernels) {
+  std::vector<ChunkSum> chunks((logits.size() + kVocabChunk - 1) / kVocabChunk);
+  kernels.chunk_sums(logits.data(), static_cast<int64_t>(logits.size()), chunks.data());
+  double max = kLowest;
+  for (const ChunkSum& chunk : chunks) max = std::max<double>(max, chunk.max);
+  double sum = 0;
+  for (const ChunkSum& chunk : chunks) sum += chunk.sum * std::exp(chunk.max - max);
+  return max + std::log(sum);
+}
+
+void add_logprobs(std::span<const float> logits, int32_t count, const KernelTable& kernels, SampledToken* token) {
+  const double normalizer = log_sum_exp(logits, kernels);
+  const auto vocab = static_cast<int32_t>(logits.size());
+  const auto chosen = static_cast<size_t>(token->token_id);
+  const float own = logits[chosen];
+  const auto logprob = [normalizer](float logit) { return finite(logit - normalizer); };
+  token->logprob = logprob(own);
+  const auto greater = std::ranges::count_if(logits, [own](float logit) { return logit > own; });
+  const auto equal_before = std::ranges::count(logits.first(chosen), own);
+  token->rank = static_cast<int32_t>(1 + greater + equal_before);
+
+  std::vector<int32_t> best(static_cast<size_t>(std::clamp(count, 0, vocab)));
+  const auto better = [logits](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x > y || (x == y && a < b);
+  };
+  std::ranges::partial_sort_copy(std::views::iota(0, vocab), best, better);
+  for (const int32_t id : best) token->top.push_back({id, logprob(logits[static_cast<size_t>(id)])});
+}
+
+bool has_penalty(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
+}
+
+/// Repetition as in CTRL (Keskar et al. 2019) and Hugging Face: towards less likely on either side of zero. Presence
+/// and frequency as OpenAI's API defines them.
+void apply_penalties(const SamplingParams& params, std::span<const int32_t> history, int32_t prompt_tokens,
+                     std::vector<float>* scores) {
+  std::vector<bool> seen(scores->size());
+  std::vector<int32_t> output_count(scores->size());
+  for (size_t i = 0; i < history.size(); ++i) {
+    const auto id = static_cast<size_t>(history[i]);
+    if (id >= scores->size()) continue;
+    seen[id] = true;
+    output_count[id] += i >= static_cast<size_t>(prompt_tokens);
+  }
+  for (const int32_t token : history) {
+    const auto id = static_cast<size_t>(token);
+    if (id >= scores->size() || !seen[id]) continue;
+    seen[id] = false;  // once per distinct id
+    float score = (*scores)[id];
+    score = score > 0 ? score / params.repetition_penalty : score * params.repetition_penalty;
+    score -= params.frequency_penalty * static_cast<float>(output_count[id]);
+    score -= output_count[id] > 0 ? params.presence_penalty : 0;
+    (*scores)[id] = finite(score);
+  }
+}
+
+/// A token that may be drawn. weight: its log-probability up to a constant, after temperature; the best has 0.
+struct Candidate {
+  double weight;
+  int32_t id;
+};
+
+bool better(const Candidate& a, const Candidate& b) {
+  return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
+}
+
+/// In id order, those that min-p leaves. The best always stays.
+std::vector<Candidate> candidates_of(std::span<const float> scores, float best, const SamplingParams& params) {
+  const double inverse = 1 / static_cast<double>(params.temperature);
+  const double least = params.min_p > 0 ? std::log(std::min<double>(params.min_p, 1)) : -HUGE_VAL;
+  std::vector<Candidate> candidates;
+  candidates.reserve(scores.size());
+  for (size_t id = 0; id < scores.size(); ++id) {
+    const double weight = (static_cast<double>(scores[id]) - best) * inverse;
+    if (weight >= least) candidates.push_back({weight, static_cast<int32_t>(id)});
+  }
+  return candidates;
+}
+
+/// Keeps the k best, sorted.
+void keep_top_k(int32_t k, std::vector<Candidate>* candidates) {
+  const auto kept = static_cast<size_t>(k);
+  if (k <= 0 || kept >= candidates->size()) return;
+  const auto end = candidates->begin() + k;
+  std::nth_element(candidates->begin(), end, candidates->end(), better);
+  candidates->resize(kept);
+  std::sort(candidates->begin(), candidates->end(), better);
+}
+
+/// Keeps the shortest list of best candidates whose probability reaches top_p: the one that crosses it included. The
+/// total is summed in the order in which the candidates stand, the list best first: both depend on the row alone.
+void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
+  if (top_p >= 1) return;
+  double total = 0;
+  for (const Candidate& candidate : *candidates) total += std::exp(candidate.weight);
+  const double target = top_p * total;
+  double sum = 0;
+  // Sorted piece by piece: the best few hundred nearly always hold most of the probability.
+  auto sorted = candidates->begin();
+  for (size_t piece = 256; sorted != candidates->end(); piece *= 4) {
+    const auto left = static_cast<size_t>(candidates->end() - sorted);
+    const auto end = sorted + static_cast<ptrdiff_t>(std::min(piece, left));
+    if (end != candidates->end()) std::nth_element(sorted, end, candidates->end(), better);
+    std::sort(sorted, end, better);
+    for (; sorted != end; ++sorted) {
+      sum += std::exp(sorted->weight);
+      if (sum >= target) {
+        candidates->erase(sorted + 1, candidates->end());
+        return;
+      }
+    }
+  }
+}
+
+/// The Gumbel-max trick: argmax of weight - log(-log(u)) is a draw from softmax(weight). The lowest id of equals.
+int32_t draw(std::span<const Candidate> candidates, uint64_t seed, int32_t position) {
+  const uint64_t stream = stream_of(seed, position);
+  double best = -HUGE_VAL;
+  int32_t chosen = candidates.front().id;
+  for (const Candidate& candidate : candidates) {
+    const uint64_t bits = bits_of(stream, candidate.id);
+    // -log(-log(u)) <= -log(1 - u) < (z + 1) log 2, where 1 - u has z leading zero bits: most tokens lose here, without
+    // a logarithm. 1e-9 covers the rounding.
+    const int leading_zeros = std::countl_zero(~(bits << 12));
+    if (candidate.weight + (leading_zeros + 1) * 0.6931471805599453 + 1e-9 < best) continue;
+    const double value = candidate.weight - std::log(-std::log(uniform_of(bits)));
+    if (value > best || (value == best && candidate.id < chosen)) {
+      best = value;
+      chosen = candidate.id;
+    }
+  }
+  return chosen;
+}
+
+}  // namespace
+
+double sampling_uniform(uint64_t seed, int32_t position, int32_t token_id) {
+  return uniform_of(bits_of(stream_of(seed, position), token_id));
+}
+
+SampledToken sample_token(std::span<const float> logits, const SamplingParams& params, std::span<const int32_t> history,
+                          int32_t history_prompt_tokens, int32_t position, const KernelTable& kernels) {
+  std::vector<float> cleaned;
+  if (!all_finite(logits)) {
+    cleaned.reserve(logits.size());
+    for (const float logit : logits) cleaned.push_back(finite(logit));
+    logits = cleaned;
+  }
+  std::vector<float> penalized;
+  std::span<const float> scores = logits;
+  if (has_penalty(params)) {
+    penalized.assign(logits.begin(), logits.end());
+    apply_penalties(params, history, history_prompt_tokens, &penalized);
+    scores = penalized;
+  }
+  const ArgmaxResult best = kernels.argmax(scores.data(), static_cast<int64_t>(scores.size()));
+
+  SampledToken token;
+  if (params.temperature > 0) {
+    std::vector<Candidate> candidates = candidates_of(scores, best.value, params);
+    keep_top_k(params.top_k, &candidates);
+    keep_top_p(params.top_p, &candidates);
+    token.token_id = draw(candidates, params.seed, position);
+  } else {
+    token.token_id = best.column;
+  }
+  if (params.logprobs >= 0) add_logprobs(logits, params.logprobs, kernels, &token);
+  return token;
+}
+
+}  // namespace shoal
