@@ -13,8 +13,8 @@ namespace shoal {
 
 /// Moves partial sums between the ranks of one tensor-parallel group. Collectives are called by every rank in the same
 /// order with the same sizes, from one thread per rank. Every wait is a bounded spin, then a sleep, and ends at the
-/// collective timeout with DEADLINE_EXCEEDED, or with UNAVAILABLE when a peer's end is closed; after an error the group is
-/// finished (the front ends it).
+/// collective timeout with DEADLINE_EXCEEDED, or with UNAVAILABLE when a peer's end is closed; after an error the group
+/// is finished (the front ends it).
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -1,0 +1,150 @@
+#include "runtime/memory/shm_segment.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <fcntl.h>
+#include <limits>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+Code code_of(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case EFBIG:
+      return Code::kResourceExhausted;
+    case ENOENT:
+    case ENOTDIR:
+      return Code::kNotFound;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return Code::kPermissionDenied;
+    default:
+      return Code::kInternal;
+  }
+}
+
+/// An unlinked file. File systems without O_TMPFILE (overlayfs before Linux 6.x, some FUSE ones) get a name for as long
+/// as it takes to unlink it: a process killed between the two calls leaves an empty file, no bytes.
+Result<Fd> open_unnamed(const std::string& directory) {
+  Fd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (fd.valid()) return fd;
+  int error = errno;
+  if (error != EOPNOTSUPP && error != EISDIR && error != EINVAL) {
+    return Status::error(code_of(error), cat("open an unnamed file in ", directory), error);
+  }
+  static std::atomic<uint64_t> counter{0};
+  const std::string name = cat(directory, "/.shoal-", ::getpid(), "-", counter.fetch_add(1));
+  fd.reset(::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
+  error = errno;
+  if (!fd.valid()) return Status::error(code_of(error), cat("create ", name), error);
+  if (::unlink(name.c_str()) != 0) {
+    error = errno;
+    return Status::error(code_of(error), cat("unlink ", name), error);
+  }
+  return fd;
+}
+
+/// "1048576 bytes free", as this process could use them.
+std::string free_text(int fd) {
+  struct statvfs facts;
+  if (::fstatvfs(fd, &facts) != 0) return "free bytes unknown";
+  return cat(uint64_t{facts.f_bavail} * facts.f_frsize, " bytes free");
+}
+
+/// Makes the file `bytes` long with every block allocated. ftruncate alone would make it sparse: the missing block is
+/// then noticed by a store, as SIGBUS.
+Status reserve(int fd, size_t bytes, const std::string& directory) {
+  // Beyond this limit the kernel sends SIGXFSZ, which ends the process, before it returns EFBIG.
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
+    return Status::error(Code::kResourceExhausted, cat("shared segment of ", bytes, " bytes: the file size limit is ",
+                                                       limit.rlim_cur, " bytes (ulimit -f)"));
+  }
+  int error;
+  do {
+    error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error == 0) return {};
+  return Status::error(code_of(error), cat("fallocate ", bytes, " bytes in ", directory, ": ", free_text(fd)), error);
+}
+
+/// Brings every page in for writing, now. Contents do not change.
+Status populate(std::byte* data, size_t bytes) {
+  int error;
+  do {
+    error = ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  } while (error == EINTR || error == EAGAIN);
+  if (error == 0) return {};
+  if (error == EINVAL) {  // Linux before 5.14: fault the pages in one at a time
+    for (size_t at = 0; at < bytes; at += 4096) {
+      std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(data[at])).fetch_or(0, std::memory_order_relaxed);
+    }
+    return {};
+  }
+  return Status::error(Code::kResourceExhausted, cat("touch ", bytes, " bytes of shared memory"), error);
+}
+
+}  // namespace
+
+ShmSegment::ShmSegment(ShmSegment&& other) noexcept
+    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+ShmSegment& ShmSegment::operator=(ShmSegment&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+ShmSegment::~ShmSegment() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+Result<ShmSegment> ShmSegment::create(size_t bytes, const std::string& directory) {
+  if (bytes == 0 || bytes > static_cast<size_t>(std::numeric_limits<off_t>::max())) {
+    return Status::error(Code::kInvalidArgument, cat("shared segment of ", bytes, " bytes"));
+  }
+  SHOAL_ASSIGN_OR_RETURN(Fd fd, open_unnamed(directory));
+  SHOAL_RETURN_IF_ERROR(reserve(fd.get(), bytes, directory));
+  return map(std::move(fd), bytes);
+}
+
+Result<ShmSegment> ShmSegment::open(int fd, size_t bytes) {
+  struct stat facts;
+  if (::fstat(fd, &facts) != 0) {
+    const int error = errno;
+    return Status::error(Code::kInvalidArgument, cat("shared segment: descriptor ", fd), error);
+  }
+  if (!S_ISREG(facts.st_mode) || bytes == 0 || static_cast<uint64_t>(facts.st_size) < bytes) {
+    return Status::error(Code::kInvalidArgument, cat("shared segment: descriptor ", fd, " has ", facts.st_size,
+                                                     " bytes, ", bytes, " are to be mapped"));
+  }
+  Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  const int error = errno;
+  if (!copy.valid()) return Status::error(code_of(error), cat("shared segment: duplicate descriptor ", fd), error);
+  return map(std::move(copy), bytes);
+}
+
+Result<ShmSegment> ShmSegment::map(Fd fd, size_t bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  const int error = errno;
+  if (data == MAP_FAILED) return Status::error(code_of(error), cat("map ", bytes, " bytes of shared memory"), error);
+  ShmSegment segment(std::move(fd), static_cast<std::byte*>(data), bytes);
+  SHOAL_RETURN_IF_ERROR(populate(segment.data_, bytes));
+  return segment;
+}
+
+}  // namespace shoal
