@@ -1,9 +1,16 @@
 # One static target per folder, one executable per test file; warnings, sanitizers and float rules are set here alone.
 
-include(CheckCXXCompilerFlag)
+# Recompiles only what changed, also across build directories and clones: paths in objects count from the root, so that
+# two clones agree.
+find_program(SHOAL_CCACHE ccache)
+if(SHOAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+                                  ${SHOAL_CCACHE})
+endif()
 
 add_library(shoal_options INTERFACE)
 target_include_directories(shoal_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(shoal_options INTERFACE -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 # Products and sums are fused only where the code says fma: section "Same bits everywhere" of docs/architecture.md.
 target_compile_options(shoal_options INTERFACE -ffp-contract=off -fno-math-errno)
 
@@ -26,6 +33,14 @@ if(SHOAL_FUZZ)
   target_compile_options(shoal_options INTERFACE -fsanitize=fuzzer-no-link)
   target_link_options(shoal_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
+
+# What every test's process sees. Debian's own interpreter: its numpy and grpcio are what tests use.
+set(SHOAL_TEST_ENVIRONMENT "")
+if(SHOAL_SANITIZE MATCHES thread)
+  list(APPEND SHOAL_TEST_ENVIRONMENT
+       "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/suppressions/tsan.txt:second_deadlock_stack=1")
+endif()
+find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
 
 # shoal_library(NAME SOURCES a.cc b.cc DEPS shoal_base ...)
 function(shoal_library name)
@@ -53,5 +68,21 @@ function(shoal_test name)
   endif()
   add_test(NAME ${folder}/${name} COMMAND ${target})
   set_tests_properties(${folder}/${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-                                                    SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] 1 test, listed below")
+                                                    SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] 1 test, listed below"
+                                                    ENVIRONMENT "${SHOAL_TEST_ENVIRONMENT}")
+endfunction()
+
+# shoal_python_test(e2e/oracle SCRIPT oracle_test.py [ARGS ...] [LABELS e2e] [TIMEOUT seconds]): runs the script against
+# the program just built, whose path it finds in $SHOAL; exit code 77 means skipped.
+function(shoal_python_test name)
+  cmake_parse_arguments(ARG "" "SCRIPT;TIMEOUT" "ARGS;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS e2e)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${SHOAL_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+                                          ENVIRONMENT "SHOAL=$<TARGET_FILE:shoal>;${SHOAL_TEST_ENVIRONMENT}")
 endfunction()
