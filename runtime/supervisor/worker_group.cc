@@ -291,7 +291,10 @@ Result<StepResult> WorkerGroup::step(const StepPlan& plan) {
 Status WorkerGroup::watch(Deadline deadline) {
   Impl& group = *impl_;
   if (!group.failed.ok()) return group.failed;
-  return group.poll_once(deadline) ? group.fail() : Status();
+  do {
+    if (group.poll_once(deadline)) return group.fail();
+  } while (!deadline.passed());
+  return {};
 }
 
 const std::vector<WorkerReady>& WorkerGroup::ready() const {

@@ -1,22 +1,21 @@
 #include "runtime/transport/rung.h"
 
-#include <algorithm>
 #include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
 
 #include "runtime/comm/shm_communicator.h"
 #include "runtime/comm/tcp_communicator.h"
+#include "runtime/comm/tcp_mesh.h"
 
 namespace shoal {
 namespace {
 
-/// Bytes of one slot of the shared pool: larger messages go through it in pieces. A quarter of an L2 cache; 8 ranks
-/// then need about 4 MiB of the 64 MiB that a container has by default.
-constexpr size_t kSlotBytes = 256 << 10;
-
 Result<TransportSetup> prepare_shm(int world_size) {
   TransportSetup setup;
   setup.rung = "shm";
-  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create(shm_communicator_bytes(world_size, kSlotBytes)));
+  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create(shm_communicator_bytes(world_size, kShmSlotBytes)));
   return setup;
 }
 
@@ -28,7 +27,7 @@ Result<TransportSetup> prepare_tcp(int world_size) {
   TransportSetup setup;
   setup.rung = "tcp";
   SHOAL_ASSIGN_OR_RETURN(TcpListeners listeners, make_tcp_listeners(world_size));
-  setup.listeners = std::move(listeners.fds);
+  setup.listeners = std::move(listeners.listeners);
   setup.tcp_ports.assign(listeners.ports.begin(), listeners.ports.end());
   if (::getrandom(&setup.group_key, sizeof setup.group_key, 0) != sizeof setup.group_key) {
     return Status::error(Code::kUnavailable, "getrandom for the group's key", errno);

@@ -57,6 +57,6 @@ const Rung* find_rung(std::string_view name);
 Result<std::vector<std::string>> parse_transport_order(std::string_view text);
 
 /// The name a group of one rank reports: it has nothing to move.
-inline constexpr const char* kNoTransport = "none";
+inline constexpr const char* kNoTransport = "single";
 
 }  // namespace shoal

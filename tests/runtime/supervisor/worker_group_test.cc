@@ -57,7 +57,7 @@ std::vector<float> logits_of(int world_size, const std::string& transport) {
   auto group = WorkerGroup::start(options_for(kNineHeads, world_size, transport));
   EXPECT_TRUE(group.ok()) << group.status().to_string();
   if (!group.ok()) return {};
-  EXPECT_EQ((*group)->ready()[0].transport, world_size == 1 ? "none" : transport);
+  EXPECT_EQ((*group)->ready()[0].transport, world_size == 1 ? "single" : transport);
   auto result = (*group)->step(one_step(1, {1, 2, 3, 40, 500, 600, 7, 8}, 0, true));
   EXPECT_TRUE(result.ok()) << result.status().to_string();
   return result.ok() ? result->logits : std::vector<float>();
