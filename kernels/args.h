@@ -30,7 +30,8 @@ struct EmbedArgs {
   float* out = nullptr;  ///< [tokens, hidden]
 };
 
-/// out = round(x * rsqrt(mean(x^2) + eps) * weight) per row; the sum of squares in one fixed lane order. Part: rows.
+/// out = round(x * rsqrt(mean(x^2) + eps) * weight) per row; the sum of squares in one fixed lane order. The padding of
+/// out's rows, up to out_stride, becomes zero. Part: rows.
 struct RmsNormArgs {
   const float* x = nullptr;       ///< [rows, cols], cols apart
   const float* weight = nullptr;  ///< [cols]
@@ -65,13 +66,16 @@ struct ResidualAddArgs {
 inline constexpr int kBlockTokens = 16;
 inline constexpr int kChunkTokens = 64;
 
+/// The largest head dimension that attention takes: its sums lie on the stack.
+inline constexpr int kMaxHeadDim = 1024;
+
 /// One layer of a rank's paged KV cache: [block][kv_head] tiles; a tile is K as [head_dim][kBlockTokens], then V as
 /// [kBlockTokens][head_dim], both of dtype.
 struct KvLayer {
   void* data = nullptr;
   Dtype dtype = Dtype::kF32;
   int kv_heads = 0;  ///< of this rank
-  int head_dim = 0;
+  int head_dim = 0;  ///< even, at most kMaxHeadDim
   int64_t tile_elements() const { return int64_t{2} * head_dim * kBlockTokens; }
   int64_t tile_offset(int64_t block, int kv_head) const { return (block * kv_heads + kv_head) * tile_elements(); }
 };
@@ -106,8 +110,8 @@ struct AttentionArgs {
   const float* q = nullptr;  ///< [rows, heads, head_dim] of the step, q_stride apart (QkvArgs::qkv)
   int64_t q_stride = 0;
   int heads = 0;
-  const int32_t* head_begin =
-      nullptr;  ///< [kv_heads + 1]: local q heads [head_begin[g], head_begin[g+1]) read kv head g
+  /// [kv_heads + 1]: local q heads [head_begin[g], head_begin[g + 1]) read kv head g.
+  const int32_t* head_begin = nullptr;
   KvLayer cache;
   SequenceRows sequence;
   int window = 0;  ///< a row at position p sees keys in (p - window, p]; 0: all up to p
@@ -117,7 +121,7 @@ struct AttentionArgs {
   int64_t out_stride = 0;
 };
 
-/// out = round(silu(gate + gate_bias) * (up + up_bias)). Part: rows x columns [begin, end).
+/// out = round(silu(gate + gate_bias) * (up + up_bias)); the padding of out's rows becomes zero. Part: rows.
 struct SiluMulArgs {
   const float* gate_up = nullptr;  ///< [rows, 2 * cols]: gate, then up; 2 * cols apart
   const float* bias = nullptr;     ///< [2 * cols] or nullptr
@@ -127,13 +131,15 @@ struct SiluMulArgs {
   int64_t out_stride = 0;
 };
 
-/// Of logits [cols]: the greatest and its column (the lowest of equals).
+/// Of logits [cols]: the greatest and its column (the lowest of equals). NaN is never the greatest; {-infinity, 0}
+/// where nothing is greater than -infinity.
 struct ArgmaxResult {
   float value = 0;
   int32_t column = 0;
 };
 
 /// Per chunk of kVocabChunk columns: the maximum and the sum of exp(x - maximum), for log-sum-exp in one fixed order.
+/// A chunk of -infinity alone has the sum 0.
 inline constexpr int kVocabChunk = 256;
 struct ChunkSum {
   float max = 0;

@@ -1,28 +1,79 @@
 #include "kernels/kernel_table.h"
 
-#include "kernels/reference/ops.h"
+#include "kernels/kernel_set.h"
+
+SHOAL_DECLARE_KERNEL_SET(reference)
+#if defined(SHOAL_X86_KERNELS)
+SHOAL_DECLARE_KERNEL_SET(avx2)
+SHOAL_DECLARE_KERNEL_SET(avx512)
+SHOAL_DECLARE_KERNEL_SET(avx512_bf16)
+#endif
 
 namespace shoal {
 namespace {
 
-constexpr KernelTable kReference = {"reference",          reference::embed,        reference::rms_norm,
-                                    reference::matmul,    reference::residual_add, reference::qkv,
-                                    reference::attention, reference::silu_mul,     reference::add,
-                                    reference::argmax,    reference::chunk_sums};
+struct Candidate {
+  KernelTable table;
+  bool (*runs_here)();
+  const char* needs;
+};
+
+#define SHOAL_KERNEL_TABLE(NAME, SET)                                                                         \
+  KernelTable {                                                                                               \
+    NAME, SET::embed, SET::rms_norm, SET::matmul, SET::residual_add, SET::qkv, SET::attention, SET::silu_mul, \
+        SET::add, SET::argmax, SET::chunk_sums                                                                \
+  }
+
+#if defined(SHOAL_X86_KERNELS)
+// __builtin_cpu_supports looks at what the operating system saves (XCR0) too. Every processor with AVX2 has F16C; not
+// all compilers know its name here.
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+bool has_avx512_bf16() {
+  return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+/// Best first.
+const Candidate kCandidates[] = {
+#if defined(SHOAL_X86_KERNELS)
+    {SHOAL_KERNEL_TABLE("avx512-bf16", avx512_bf16), has_avx512_bf16, "AVX-512 F, BW, VL, DQ and BF16"},
+    {SHOAL_KERNEL_TABLE("avx512", avx512), has_avx512, "AVX-512 F, BW, VL and DQ"},
+    {SHOAL_KERNEL_TABLE("avx2", avx2), has_avx2, "AVX2, FMA and F16C"},
+#endif
+    {SHOAL_KERNEL_TABLE("reference", reference), [] { return true; }, "nothing"},
+};
 
 }  // namespace
 
 std::vector<const KernelTable*> available_kernels() {
-  return {&kReference};
+  std::vector<const KernelTable*> tables;
+  for (const Candidate& candidate : kCandidates) {
+    if (candidate.runs_here()) tables.push_back(&candidate.table);
+  }
+  return tables;
 }
 
 Result<const KernelTable*> find_kernels(std::string_view name) {
-  std::string known;
-  for (const KernelTable* table : available_kernels()) {
-    if (name == "auto" || name == table->name) return table;
-    known += cat(known.empty() ? "" : ", ", table->name);
+  const std::vector<const KernelTable*> available = available_kernels();
+  if (name == "auto") return available.front();
+  std::string names;
+  for (const KernelTable* table : available) {
+    if (name == table->name) return table;
+    names += cat(names.empty() ? "" : ", ", table->name);
   }
-  return Status::error(Code::kInvalidArgument, cat("unknown kernel set \"", name, "\"; this processor runs: ", known));
+  for (const Candidate& candidate : kCandidates) {
+    if (name != candidate.table.name) continue;
+    return Status::error(Code::kFailedPrecondition, cat("kernel set \"", name, "\" needs ", candidate.needs,
+                                                        ", which this processor lacks; it runs: ", names));
+  }
+  return Status::error(Code::kInvalidArgument,
+                       cat("unknown kernel set \"", name, "\"; this processor runs: auto, ", names));
 }
 
 }  // namespace shoal

@@ -11,6 +11,9 @@ namespace shoal {
 /// Outputs of one panel: four 512-bit vectors of float32 accumulators.
 inline constexpr int kPanelOutputs = 64;
 
+/// The deepest fold stack of a product. 16 leaves need 5.
+inline constexpr int kMaxFoldDepth = 8;
+
 /// One leaf of a product's K dimension in the columns that this rank holds, and what follows it on the fold stack.
 struct LeafStep {
   int k_begin = 0;        ///< first column, relative to the rank's own; even
@@ -26,8 +29,9 @@ struct LeafStep {
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  /// Allocates zeroed panels. leaves: at least one; their k ranges are contiguous from 0 to k. A column-parallel matrix
-  /// has the one leaf {0, k, 0, 0}. RESOURCE_EXHAUSTED when memory is refused.
+  /// Allocates zeroed panels. leaves: their k ranges are contiguous from 0 to k; none where k is 0. A column-parallel
+  /// matrix has the one leaf {0, k, 0, 0}. INVALID_ARGUMENT: the leaves do not cover k, begin at an odd column, or do
+  /// not fold into contributions 0, 1, ...; RESOURCE_EXHAUSTED: memory is refused.
   static Result<PackedMatrix> allocate(Dtype dtype, int n, int k, std::vector<LeafStep> leaves);
 
   /// Copies rows [row, row + rows) from a row-major source (elements of dtype(), row_stride elements apart, k of them

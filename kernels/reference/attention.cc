@@ -9,35 +9,12 @@
 namespace shoal::reference {
 namespace {
 
-/// Normalises a head in place where it has a weight, then rotates it.
-void norm_and_rotate(float* head, int d, const float* norm, float eps, const float* cos, const float* sin) {
-  if (norm != nullptr) {
-    float squares = 0;
-    for (int i = 0; i < d; ++i) squares = std::fma(head[i], head[i], squares);
-    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(d) + eps);
-    for (int i = 0; i < d; ++i) head[i] = head[i] * scale * norm[i];
-  }
-  const int half = d / 2;
-  for (int i = 0; i < half; ++i) {
-    const float a = head[i], b = head[half + i];
-    head[i] = std::fma(a, cos[i], -(b * sin[i]));
-    head[half + i] = std::fma(b, cos[i], a * sin[i]);
-  }
-}
-
 /// Running softmax of one row and head.
 struct Fold {
   float max = -std::numeric_limits<float>::infinity();
   float sum = 0;
   std::vector<float> out;
 };
-
-int64_t k_index(int64_t tile, int i, int key) {
-  return tile + int64_t{i} * kBlockTokens + key;
-}
-int64_t v_index(const KvLayer& cache, int64_t tile, int i, int key) {
-  return tile + int64_t{cache.head_dim} * kBlockTokens + int64_t{key} * cache.head_dim + i;
-}
 
 /// Keys [begin, end) of one chunk: own max, sum and P.V, then folded into what came before.
 void fold_chunk(const AttentionArgs& args, const float* q, int kv_head, int begin, int end, Fold* fold) {
@@ -76,31 +53,6 @@ void fold_chunk(const AttentionArgs& args, const float* q, int kv_head, int begi
 }
 
 }  // namespace
-
-void qkv(const QkvArgs& args, const SequenceRows& sequence, int row_begin, int row_end) {
-  const KvLayer& cache = args.cache;
-  const int d = cache.head_dim, columns = (args.heads + 2 * cache.kv_heads) * d;
-  for (int r = row_begin; r < row_end; ++r) {
-    const int64_t row = sequence.row_begin + r;
-    const int position = sequence.first_position + r;
-    float* x = args.qkv + row * args.qkv_stride;
-    if (args.bias != nullptr) {
-      for (int i = 0; i < columns; ++i) x[i] += args.bias[i];
-    }
-    const float *cos = args.cos + row * (d / 2), *sin = args.sin + row * (d / 2);
-    for (int head = 0; head < args.heads; ++head) norm_and_rotate(x + head * d, d, args.q_norm, args.eps, cos, sin);
-    for (int head = 0; head < cache.kv_heads; ++head) {
-      float* k = x + (args.heads + head) * d;
-      const float* v = k + cache.kv_heads * d;
-      norm_and_rotate(k, d, args.k_norm, args.eps, cos, sin);
-      const int64_t tile = cache.tile_offset(sequence.block_table[position / kBlockTokens], head);
-      for (int i = 0; i < d; ++i) {
-        store(k[i], cache.data, cache.dtype, k_index(tile, i, position % kBlockTokens));
-        store(v[i], cache.data, cache.dtype, v_index(cache, tile, i, position % kBlockTokens));
-      }
-    }
-  }
-}
 
 void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_head_begin, int kv_head_end) {
   const int d = args.cache.head_dim;

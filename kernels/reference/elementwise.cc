@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/reference/load.h"
@@ -51,23 +50,6 @@ void silu_mul(const SiluMulArgs& args, int64_t row_begin, int64_t row_end) {
 
 void add(float* acc, const float* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) acc[i] += b[i];
-}
-
-ArgmaxResult argmax(const float* logits, int64_t cols) {
-  ArgmaxResult best{logits[0], 0};
-  for (int64_t i = 1; i < cols; ++i) {
-    if (logits[i] > best.value) best = {logits[i], static_cast<int32_t>(i)};
-  }
-  return best;
-}
-
-void chunk_sums(const float* logits, int64_t cols, ChunkSum* sums) {
-  for (int64_t begin = 0; begin < cols; begin += kVocabChunk, ++sums) {
-    const int64_t end = std::min<int64_t>(begin + kVocabChunk, cols);
-    sums->max = *std::max_element(logits + begin, logits + end);
-    sums->sum = 0;
-    for (int64_t i = begin; i < end; ++i) sums->sum += std::exp(logits[i] - sums->max);
-  }
 }
 
 }  // namespace shoal::reference

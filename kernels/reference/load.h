@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/args.h"
 #include "runtime/base/dtype.h"
 
 namespace shoal::reference {
@@ -28,6 +29,14 @@ inline void store(float value, void* data, Dtype dtype, int64_t index) {
   }
   const uint16_t bits = dtype == Dtype::kBf16 ? float_to_bf16(value) : float_to_f16(value);
   std::memcpy(bytes, &bits, sizeof bits);
+}
+
+/// Where element i of a key or value lies in the cache; key counts within the block.
+inline int64_t k_index(int64_t tile, int i, int key) {
+  return tile + int64_t{i} * kBlockTokens + key;
+}
+inline int64_t v_index(const KvLayer& cache, int64_t tile, int i, int key) {
+  return tile + int64_t{cache.head_dim} * kBlockTokens + int64_t{key} * cache.head_dim + i;
 }
 
 }  // namespace shoal::reference

@@ -20,7 +20,7 @@ void matmul(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int pane
   const Dtype x_dtype = activation_dtype(w.dtype());
   for (int64_t row = row_begin; row < row_end; ++row) {
     for (int n = panel_begin * kPanelOutputs; n < w.n() && n < panel_end * kPanelOutputs; ++n) {
-      float stack[8];
+      float stack[kMaxFoldDepth];
       int top = 0;
       for (const LeafStep& leaf : w.leaves()) {
         float sum = 0;

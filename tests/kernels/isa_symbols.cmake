@@ -1,0 +1,21 @@
+# Objects compiled for AVX2 or AVX-512 may offer the linker their own namespace only. A function that other objects define
+# too (std::, inline members) could be taken from here, and would end the program on a processor without these
+# instructions.
+foreach(object IN LISTS OBJECTS)
+  execute_process(COMMAND ${NM} --demangle --defined-only ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "${NM} ${object}: ${failed}")
+  endif()
+  string(REGEX MATCHALL "[^\n]+" lines "${symbols}")
+  set(own 0)
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^[0-9a-f]+ T ${NAMESPACE}")
+      math(EXPR own "${own} + 1")
+    elseif(line MATCHES "^[0-9a-f]+ [TWVui] ")
+      message(FATAL_ERROR "${object} defines ${line}")
+    endif()
+  endforeach()
+  if(own EQUAL 0)
+    message(FATAL_ERROR "${object} defines nothing in ${NAMESPACE}: the check looks at the wrong thing")
+  endif()
+endforeach()
