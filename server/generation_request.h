@@ -47,9 +47,10 @@ struct ResolvedRequest {
   bool include_stop_in_output = false;
 };
 
-/// The most logprobs a request may ask for, and the most stop strings.
+/// The most logprobs a request may ask for, the most stop strings, and the longest of them.
 inline constexpr int kMaxLogprobs = 64;
-inline constexpr int kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopBytes = 4096;
 
 /// Tokenizes, fills defaults (generation_config.json, else temperature 1, top_p 1), checks. INVALID_ARGUMENT names the
 /// field, its value and the bounds: "temperature must be in [0, 100], not -1"; a prompt longer than max_model_len - 1

@@ -1,11 +1,11 @@
 #pragma once
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/deadline.h"
@@ -21,8 +21,8 @@ struct OutputDelta {
 };
 
 struct OutputEnd {
-  Status status;  ///< not ok: the request failed (workers lost, shut down, deadline); tokens so far stand
-  FinishReason reason = FinishReason::kLength;
+  Status status;  ///< not ok: the request failed (workers lost, shut down); tokens so far stand
+  FinishReason reason = FinishReason::kCancelled;
   std::string stop_text;       ///< the stop string that matched, if one did
   int32_t stop_token_id = -1;  ///< the id that ended it, if one did
   bool stopped_by_eos = false;
@@ -30,8 +30,9 @@ struct OutputEnd {
   int32_t completion_tokens = 0;
 };
 
-/// Where a request's output goes. Called from the loop's thread, never concurrently for one request; must not block.
-/// on_end comes exactly once, last.
+/// Where a request's output goes. Called from the loop's thread, never concurrently for one request, without any lock
+/// of the loop; must not block. on_delta comes for every step that gave the request a token, on_end exactly once, last.
+/// May call submit and cancel, not drain or the destructor.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
@@ -44,13 +45,16 @@ class OutputSink {
 using StepFunction = std::function<Result<StepResult>(const StepPlan&)>;
 
 /// Drives the scheduler: a thread that plans, steps, detokenizes and hands out, as long as there is work. submit,
-/// cancel, load and drain may be called from any thread.
+/// cancel, load, status and drain may be called from any thread.
 class InferenceLoop {
  public:
+  /// model and what step refers to must outlive the loop.
   InferenceLoop(const ServedModel& model, const SchedulerLimits& limits, StepFunction step);
-  ~InferenceLoop();  ///< stops at once: open requests end with CANCELLED
+  ~InferenceLoop();  ///< stops after the step under way: open requests end with CANCELLED
 
-  /// Queues a request; its id. RESOURCE_EXHAUSTED: queue full; UNAVAILABLE: draining or failed.
+  /// Queues a request; its id. The sink may be called before submit returns. RESOURCE_EXHAUSTED: queue full;
+  /// UNAVAILABLE: draining or failed; INVALID_ARGUMENT: longer than the whole KV cache. On an error the sink is never
+  /// called.
   Result<uint64_t> submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink);
 
   /// The request ends with reason kCancelled at the next step boundary and its blocks are free. Unknown ids: no effect.
@@ -58,34 +62,43 @@ class InferenceLoop {
 
   EngineLoad load() const;
 
-  /// No new requests; waits until the open ones have ended or the deadline passes (then they end with CANCELLED). True:
-  /// all ended by themselves.
+  /// No new requests; waits until the open ones have ended or the deadline passes (then they end with CANCELLED after
+  /// the step under way). True: all ended by themselves.
   bool drain(Deadline deadline);
 
   /// The step function's failure once it has failed, else ok. `on_failure` (may be empty) is called once, from the
-  /// loop.
+  /// loop, after every request has got its end.
   Status status() const;
   void set_failure_handler(std::function<void(const Status&)> on_failure);
 
  private:
   struct Open;
+  struct Delivery;
   void run();
+  Status step(const StepPlan& plan);
+  void fail(const Status& why);
+  static void end(std::vector<std::unique_ptr<Open>> ended);
+  void deliver(const StepResult& result);
+  std::vector<std::unique_ptr<Open>> take_cancelled();
+  std::vector<std::unique_ptr<Open>> take_all(const Status& status);
+  bool idle() const { return open_.empty() && !busy_; }
 
   const ServedModel& model_;
-  StepFunction step_;
+  const StepFunction step_;
   mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable idle_;
+  std::condition_variable wake_;  // the loop has something to do
+  std::condition_variable idle_;  // idle() may have become true
   Scheduler scheduler_;
-  std::unordered_map<uint64_t, std::unique_ptr<Open>> open_;
+  std::map<uint64_t, std::unique_ptr<Open>> open_;  // what an Open holds, the loop's thread alone touches
   std::vector<uint64_t> cancelled_;
   std::function<void(const Status&)> on_failure_;
-  Status status_;
+  Status failure_;
   uint64_t next_id_ = 1;
   bool draining_ = false;
+  bool end_all_ = false;
   bool stop_ = false;
-  bool stepping_ = false;
-  std::thread thread_;
+  bool busy_ = false;   // the loop is in a step, or handing out
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace shoal
