@@ -1,0 +1,130 @@
+// `shoal client` against a real server: what it prints, and its exit codes.
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+#include <unistd.h>
+
+#include "runtime/base/json.h"
+#include "server/client_command.h"
+#include "tests/server/grpc_fixture.h"
+
+namespace shoal {
+namespace {
+
+/// Blocked before any thread exists, so that the signal waits for the client under test, as it would in the program.
+const bool kSigintBlocked = [] {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  return pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0;
+}();
+
+class GrpcClient : public GrpcFixture {
+ protected:
+  struct Run {
+    int exit_code = -1;
+    std::string out;
+    std::string err;
+  };
+  static Run run(const ClientOptions& options) {
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    Run run;
+    run.exit_code = run_client(options);
+    run.out = testing::internal::GetCapturedStdout();
+    run.err = testing::internal::GetCapturedStderr();
+    return run;
+  }
+  ClientOptions options(const std::string& prompt) {
+    ClientOptions options;
+    options.server = server_->address();
+    options.request.prompt = prompt;
+    options.request.max_tokens = 4;
+    return options;
+  }
+};
+
+TEST_F(GrpcClient, PrintsTheTextAndThenTheFigures) {
+  start({});
+  const Run got = run(options("a"));
+  EXPECT_EQ(got.exit_code, 0);
+  EXPECT_EQ(got.out, "bcde\n");
+  EXPECT_NE(got.err.find("4 tokens from 2 of prompt, finish reason length"), std::string::npos) << got.err;
+}
+
+TEST_F(GrpcClient, PrintsJson) {
+  start({});
+  ClientOptions asked = options("");
+  asked.request.prompt.reset();
+  asked.request.prompt_ids = {{67, 90}};
+  asked.request.logprobs = 2;
+  asked.json = true;
+  const Run got = run(asked);
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  Result<Json> object = parse_json(got.out, "stdout");
+  ASSERT_TRUE(object.ok()) << got.out;
+  EXPECT_EQ((*object)["token_ids"], (Json{91, 92, 1}));
+  EXPECT_EQ((*object)["text"], "yz");
+  EXPECT_EQ((*object)["finish_reason"], "stop");
+  EXPECT_EQ((*object)["logprobs"][0]["top"], (Json{{91, -0.5}, {92, -1.5}}));
+  EXPECT_EQ((*object)["usage"]["prompt_tokens"], 2);
+}
+
+TEST_F(GrpcClient, TellsWhoseFaultItIs) {
+  Setup setup;
+  setup.ready = false;
+  start(setup);
+  Run got = run(options("a"));
+  EXPECT_EQ(got.exit_code, 69);
+  EXPECT_NE(got.err.find("loading"), std::string::npos) << got.err;
+  make_ready();
+
+  ClientOptions bad = options("a");
+  bad.request.temperature = -1;
+  got = run(bad);
+  EXPECT_EQ(got.exit_code, 64);
+  EXPECT_NE(got.err.find("temperature"), std::string::npos) << got.err;
+  EXPECT_EQ(std::count(got.err.begin(), got.err.end(), '\n'), 1) << got.err;
+  bad = options("a");
+  bad.model = "other";
+  EXPECT_EQ(run(bad).exit_code, 64);
+  bad = options("a");
+  bad.request.max_tokens = -3;
+  EXPECT_EQ(run(bad).exit_code, 64);
+
+  ClientOptions nobody = options("a");
+  server_->shutdown(Deadline::after_ms(0));
+  got = run(nobody);
+  EXPECT_EQ(got.exit_code, 69);
+  EXPECT_NE(got.err.find(nobody.server), std::string::npos) << got.err;
+  EXPECT_NE(got.err.find("shoal serve"), std::string::npos) << got.err;
+}
+
+TEST_F(GrpcClient, ALostServerIsAnError) {
+  start({});
+  workers_.fail(Status::error(Code::kAborted, "rank 1 was killed by signal 9"));
+  const Run got = run(options("a"));
+  EXPECT_EQ(got.exit_code, 70);
+  EXPECT_NE(got.err.find("rank 1 was killed by signal 9"), std::string::npos) << got.err;
+}
+
+TEST_F(GrpcClient, CtrlCCancelsTheRequest) {
+  start({});
+  workers_.hold();
+  int exit_code = -1;
+  testing::internal::CaptureStderr();
+  std::thread client([&] { exit_code = run_client(options("a")); });
+  EXPECT_TRUE(eventually([&] { return !idle(); }));
+  ASSERT_TRUE(kSigintBlocked);
+  ::kill(::getpid(), SIGINT);
+  client.join();
+  const std::string err = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(exit_code, 130);
+  EXPECT_NE(err.find("cancelled"), std::string::npos) << err;
+  workers_.release();
+  EXPECT_TRUE(eventually([&] { return idle(); }));
+}
+
+}  // namespace
+}  // namespace shoal
