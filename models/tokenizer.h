@@ -22,7 +22,9 @@ class Tokenizer {
   ~Tokenizer();
 
   /// Text (any bytes; invalid UTF-8 is read as U+FFFD) to ids. add_special: run the post-processor (BOS and the like).
-  /// Special tokens written in the text are recognised either way. RESOURCE_EXHAUSTED: the splitter's regex hit its limit.
+  /// Special tokens written in the text are recognised either way. RESOURCE_EXHAUSTED: the splitter's regex hit its
+  /// limit, or the text grows beyond 256 MiB. FAILED_PRECONDITION: a character that the vocabulary does not know, nor
+  /// its unk_token.
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
 
   /// Ids to text, as the file's decoder says. Ids outside the vocabulary give nothing. The result is valid UTF-8.
@@ -42,9 +44,9 @@ class Tokenizer {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Decodes a growing sequence: the concatenation of what push() and finish() return equals Tokenizer::decode of all ids,
-/// and no return value ends inside a UTF-8 character. push() returns text only once later ids cannot change it. Cost per
-/// push does not grow with the number of ids before it.
+/// Decodes a growing sequence: the concatenation of what push() and finish() return equals Tokenizer::decode of all
+/// ids, and no return value ends inside a UTF-8 character. push() returns text only once later ids cannot change it.
+/// Cost per push does not grow with the number of ids before it.
 class StreamDecoder {
  public:
   StreamDecoder(const Tokenizer& tokenizer, bool skip_special);

@@ -1,0 +1,167 @@
+#include "models/tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "models/tokenizer/added_tokens.h"
+#include "models/tokenizer/bpe.h"
+#include "models/tokenizer/normalizer.h"
+#include "models/tokenizer/post_processor.h"
+#include "models/tokenizer/pre_tokenizer.h"
+#include "models/tokenizer/token_decoder.h"
+#include "models/tokenizer/unicode.h"
+#include "runtime/base/cat.h"
+#include "runtime/base/json.h"
+
+namespace shoal {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{256} << 20;
+// The largest file known (262,000 pieces, 515,000 merges) has two million values.
+constexpr JsonLimits kJsonLimits{.max_depth = 64, .max_values = 8'000'000};
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  BpeModel model;
+  AddedTokens added;
+  PostProcessor post_processor;
+  TokenDecoder decoder;
+
+  /// Cuts the text at added tokens: those of raw text first, then, in what is left, those of normalized text.
+  Status cut(std::string_view text, PieceList& list, WorkLimit& limit) const {
+    std::vector<PieceList::Piece> raw;
+    added.split(text, true, false, raw);
+    for (const PieceList::Piece& piece : raw) {
+      if (piece.token >= 0 || normalizer.empty()) {
+        if (piece.token >= 0) {
+          list.pieces.push_back(piece);
+        } else {
+          added.split(piece.text, piece.begins_input, true, list.pieces);
+        }
+        continue;
+      }
+      NormalizedText normalized{std::string(piece.text), piece.begins_input};
+      SHOAL_RETURN_IF_ERROR(normalizer.apply(normalized, limit));
+      const std::string& kept = list.buffers.emplace_back(std::move(normalized.text));
+      added.split(kept, normalized.begins_input, true, list.pieces);
+    }
+    return {};
+  }
+
+  /// What decoding makes of an id; nullopt: nothing at all.
+  std::optional<std::string_view> spelling(int32_t id, bool skip_special) const {
+    if (const AddedToken* token = added.find(id)) {
+      if (skip_special && token->skipped) return std::nullopt;
+      return token->spelling;
+    }
+    const std::string_view piece = model.piece(id);
+    return piece.data() == nullptr ? std::nullopt : std::optional(piece);
+  }
+};
+
+Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Result<Tokenizer> Tokenizer::load(const std::string& model_dir_or_file) {
+  std::error_code ignored;
+  std::string path = model_dir_or_file;
+  if (std::filesystem::is_directory(path, ignored)) path += "/tokenizer.json";
+  const Result<std::string> text = read_file(path, kMaxFileBytes);
+  if (!text.ok()) {
+    return text.status().while_doing(
+        cat("no tokenizer: ", path, " cannot be read; the model's directory needs a ", "Hugging Face tokenizer.json"));
+  }
+  return parse(*text, path);
+}
+
+Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what) {
+  SHOAL_ASSIGN_OR_RETURN(const Json root, parse_json(json, what, kJsonLimits));
+  if (!root.is_object()) return Status::error(Code::kInvalidArgument, cat(what, ": not a JSON object"));
+  SHOAL_ASSIGN_OR_RETURN(const auto version, json_string(root, "version", what));
+  if (version.value_or("1.0") != "1.0") {
+    return Status::error(Code::kUnimplemented, cat(what, ": version \"", version->substr(0, 40), "\" is not 1.0"));
+  }
+  // "truncation" and "padding" shape training batches. A server must see the whole prompt, and refuses one that is too
+  // long by itself: both are left alone.
+  auto impl = std::make_shared<Impl>();
+  SHOAL_ASSIGN_OR_RETURN(impl->model, BpeModel::parse(root, what));
+  SHOAL_ASSIGN_OR_RETURN(impl->normalizer, Normalizer::parse(root, what));
+  SHOAL_ASSIGN_OR_RETURN(impl->pre_tokenizer, PreTokenizer::parse(root, what));
+  SHOAL_ASSIGN_OR_RETURN(impl->decoder, TokenDecoder::parse(root, what));
+  SHOAL_ASSIGN_OR_RETURN(impl->added, AddedTokens::parse(root, impl->model, impl->normalizer, what));
+  const int32_t max_id = std::max(impl->model.max_id(), impl->added.max_id());
+  SHOAL_ASSIGN_OR_RETURN(impl->post_processor, PostProcessor::parse(root, max_id, what));
+  return Tokenizer(std::move(impl));
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_special) const {
+  WorkLimit limit;
+  SHOAL_RETURN_IF_ERROR(limit.take_bytes(text.size()));
+  const std::string valid = to_valid_utf8(text);
+  PieceList list;
+  SHOAL_RETURN_IF_ERROR(impl_->cut(valid, list, limit));
+  SHOAL_RETURN_IF_ERROR(impl_->pre_tokenizer.apply(list, limit));
+  std::vector<int32_t> ids;
+  for (const PieceList::Piece& piece : list.pieces) {
+    if (piece.token >= 0) {
+      ids.push_back(piece.token);
+    } else {
+      SHOAL_RETURN_IF_ERROR(impl_->model.encode(piece.text, ids));
+    }
+  }
+  return impl_->post_processor.apply(std::move(ids), add_special);
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  StreamDecoder decoder(*this, skip_special);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  text += decoder.finish();
+  return text;
+}
+
+int32_t Tokenizer::vocab_size() const {
+  return std::max(impl_->model.max_id(), impl_->added.max_id()) + 1;
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  const AddedToken* token = impl_->added.find(id);
+  return token != nullptr && token->special;
+}
+
+std::string_view Tokenizer::piece(int32_t id) const {
+  const AddedToken* token = impl_->added.find(id);
+  return token != nullptr ? std::string_view(token->content) : impl_->model.piece(id);
+}
+
+struct StreamDecoder::State {
+  std::shared_ptr<const Tokenizer::Impl> tokenizer;  // the chain points into it
+  bool skip_special = false;
+  DecodeChain chain;
+};
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
+    : state_(std::make_unique<State>(State{tokenizer.impl_, skip_special, tokenizer.impl_->decoder.start()})) {}
+StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
+StreamDecoder::~StreamDecoder() = default;
+
+std::string StreamDecoder::push(int32_t id) {
+  const auto spelling = state_->tokenizer->spelling(id, state_->skip_special);
+  if (!spelling) return {};
+  state_->chain.push(*spelling);
+  return state_->chain.take();
+}
+
+std::string StreamDecoder::finish() {
+  state_->chain.finish();
+  return state_->chain.take();
+}
+
+}  // namespace shoal

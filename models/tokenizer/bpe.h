@@ -1,0 +1,74 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/json.h"
+
+namespace shoal {
+
+/// The "model" of tokenizer.json: byte pair encoding, with Hugging Face's options unk_token, fuse_unk, byte_fallback
+/// and ignore_merges. Immutable, thread-safe.
+class BpeModel {
+ public:
+  static constexpr int32_t kMaxId = (1 << 22) - 1;  ///< 16 times the largest vocabulary known; bounds the id table
+  static constexpr size_t kMaxPieceBytes = 16384;
+
+  /// INVALID_ARGUMENT (damaged, with the piece or merge) or UNIMPLEMENTED (another model type or option, by name).
+  static Result<BpeModel> parse(const Json& tokenizer, std::string_view what);
+
+  /// Appends the ids of one piece of text. O(n log n) in its length. FAILED_PRECONDITION: a character is unknown and
+  /// the unk_token is not in the vocabulary.
+  Status encode(std::string_view piece, std::vector<int32_t>& ids) const;
+
+  std::optional<int32_t> find(std::string_view piece) const;
+  /// The spelling of an id; empty if there is none.
+  std::string_view piece(int32_t id) const;
+  int32_t max_id() const { return static_cast<int32_t>(pieces_.size()) - 1; }
+  /// Entries, which is less than max_id() + 1 where ids have holes.
+  size_t size() const { return vocabulary_.size(); }
+
+ private:
+  struct Merge {
+    uint32_t rank = 0;
+    int32_t id = 0;
+  };
+  struct Symbol {
+    int32_t id = 0;  // -1: merged into the one before
+    int32_t previous = -1;
+    int32_t next = -1;
+  };
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+
+  static uint64_t pair_key(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  Status parse_options(const Json& model, std::string_view what);
+  Status parse_vocabulary(const Json& model, std::string_view what);
+  Status parse_merges(const Json& model, std::string_view what);
+  Status add_merge(std::string_view left, std::string_view right, size_t rank, std::string_view what);
+
+  Status to_symbols(std::string_view piece, std::vector<Symbol>& symbols) const;
+  bool append_bytes(std::string_view character, std::vector<Symbol>& symbols) const;
+  void merge_all(std::vector<Symbol>& symbols) const;
+  const Merge* find_merge(int32_t left, int32_t right) const;
+
+  std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> vocabulary_;
+  std::vector<std::string_view> pieces_;  // by id, into vocabulary_'s keys
+  std::unordered_map<uint64_t, Merge> merges_;
+  std::vector<int32_t> byte_ids_;  // of <0x00> .. <0xFF>; -1 where absent
+  std::string unk_token_;
+  bool has_unk_ = false;
+  int32_t unk_id_ = -1;
+  bool fuse_unk_ = false;
+  bool byte_fallback_ = false;
+  bool ignore_merges_ = false;
+};
+
+}  // namespace shoal

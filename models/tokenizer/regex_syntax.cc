@@ -1,0 +1,417 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "models/tokenizer/regex_syntax.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <pcre2.h>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+// Unicode's White_Space. PCRE2's own \s has U+180E too.
+constexpr std::string_view kSpace =
+    R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+// PCRE2's own \w lacks marks and connectors and has all of \p{N}.
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view kHex = "0-9A-Fa-f";
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 30> kLongCategories = {{
+    {"letter", "L"},
+    {"uppercaseletter", "Lu"},
+    {"lowercaseletter", "Ll"},
+    {"titlecaseletter", "Lt"},
+    {"modifierletter", "Lm"},
+    {"otherletter", "Lo"},
+    {"mark", "M"},
+    {"nonspacingmark", "Mn"},
+    {"spacingmark", "Mc"},
+    {"enclosingmark", "Me"},
+    {"number", "N"},
+    {"decimalnumber", "Nd"},
+    {"letternumber", "Nl"},
+    {"othernumber", "No"},
+    {"punctuation", "P"},
+    {"connectorpunctuation", "Pc"},
+    {"dashpunctuation", "Pd"},
+    {"openpunctuation", "Ps"},
+    {"closepunctuation", "Pe"},
+    {"initialpunctuation", "Pi"},
+    {"finalpunctuation", "Pf"},
+    {"otherpunctuation", "Po"},
+    {"symbol", "S"},
+    {"mathsymbol", "Sm"},
+    {"currencysymbol", "Sc"},
+    {"modifiersymbol", "Sk"},
+    {"othersymbol", "So"},
+    {"separator", "Z"},
+    {"digit", "Nd"},
+    {"space", "White_Space"},
+}};
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+bool pcre2_knows(const std::string& property) {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  const std::string pattern = "\\p{" + property + "}";
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP,
+                                   &error, &offset, nullptr);
+  const bool known = code != nullptr;
+  pcre2_code_free(code);
+  return known;
+}
+
+/// What Oniguruma means by a property name. A bare script name is the Script property there, Script_Extensions in
+/// PCRE2.
+std::string property_name(std::string_view name) {
+  std::string key;
+  for (const char c : name) {
+    if (c != ' ' && c != '_' && c != '-') key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  for (const auto& [long_name, short_name] : kLongCategories) {
+    if (key == long_name) return std::string(short_name);
+  }
+  if (key.size() > 2) {
+    if (std::string script = "sc:" + key; pcre2_knows(script)) return script;
+  }
+  return std::string(name);
+}
+
+class Translator {
+ public:
+  explicit Translator(std::string_view pattern) : in_(pattern) {}
+
+  Result<std::string> run() {
+    while (at_ < in_.size() && problem_.empty()) outside_class();
+    if (!problem_.empty()) return Status::error(Code::kUnimplemented, problem_);
+    return std::move(out_);
+  }
+
+ private:
+  char peek(size_t ahead = 0) const { return at_ + ahead < in_.size() ? in_[at_ + ahead] : '\0'; }
+  void refuse(std::string_view construct) {
+    if (problem_.empty()) problem_ = cat(construct, " at byte ", at_, " is not supported");
+  }
+  /// Emits one thing that a quantifier may follow.
+  void atom(std::string_view text) {
+    last_atom_ = out_.size();
+    out_ += text;
+  }
+  void wrap_last_atom() {
+    out_.insert(last_atom_, "(?:");
+    out_ += ')';
+  }
+
+  void outside_class() {
+    switch (const char c = peek()) {
+      case '\\':
+        ++at_;
+        escape_outside();
+        break;
+      case '[':
+        last_atom_ = out_.size();
+        ++at_;
+        open_class(0);
+        break;
+      case '(':
+        open_group();
+        break;
+      case ')':
+        ++at_;
+        out_ += c;
+        if (!groups_.empty()) {
+          last_atom_ = groups_.back();
+          groups_.pop_back();
+        }
+        break;
+      case '{':
+        interval();
+        break;
+      case '*':
+      case '+':
+      case '?':
+      case '|':
+        ++at_;
+        out_ += c;
+        break;
+      default:
+        character();
+    }
+  }
+
+  void character() {
+    size_t bytes = 1;
+    while (at_ + bytes < in_.size() && (static_cast<unsigned char>(in_[at_ + bytes]) & 0xC0) == 0x80) ++bytes;
+    atom(in_.substr(at_, bytes));
+    at_ += bytes;
+  }
+
+  void open_group() {
+    groups_.push_back(out_.size());
+    if (peek(1) == '*') return refuse("a callout or verb (*...)");
+    if (peek(1) != '?') {
+      ++at_;
+      out_ += '(';
+      return;
+    }
+    const char kind = peek(2);
+    if (kind == '#') {
+      const size_t end = std::min(in_.find(')', at_), in_.size());
+      at_ = end == in_.size() ? end : end + 1;
+      groups_.pop_back();
+      return;
+    }
+    if (kind == ':' || kind == '=' || kind == '!' || kind == '>' || kind == '<') {
+      out_ += in_.substr(at_, 3);
+      at_ += 3;
+      return;
+    }
+    // Options. Ruby's m is "dot matches newline", PCRE2's s.
+    size_t end = at_ + 2;
+    std::string options;
+    for (; end < in_.size() && (in_[end] == 'i' || in_[end] == 'm' || in_[end] == 'x' || in_[end] == '-'); ++end) {
+      options += in_[end] == 'm' ? 's' : in_[end];
+    }
+    if (end >= in_.size() || options.empty() || (in_[end] != ':' && in_[end] != ')')) return refuse("this group (?...");
+    out_ += cat("(?", options, in_[end]);
+    if (in_[end] == ')') groups_.pop_back();
+    at_ = end + 1;
+  }
+
+  /// {n}, {n,}, {n,m}, {,m}; any other brace is a character.
+  void interval() {
+    size_t end = at_ + 1;
+    while (end < in_.size() && is_digit(in_[end])) ++end;
+    const std::string_view low = in_.substr(at_ + 1, end - at_ - 1);
+    std::string_view high = low;
+    const bool range = end < in_.size() && in_[end] == ',';
+    if (range) {
+      const size_t begin = ++end;
+      while (end < in_.size() && is_digit(in_[end])) ++end;
+      high = in_.substr(begin, end - begin);
+    }
+    if (end >= in_.size() || in_[end] != '}' || (low.empty() && high.empty())) {
+      ++at_;
+      return atom("\\{");
+    }
+    at_ = end + 1;
+    out_ += cat("{", low.empty() ? "0" : low, range ? "," : "", range ? high : "", "}");
+    // In Ruby's syntax a + after braces repeats the whole, and so does a ? after a fixed count.
+    if (peek() == '+' || (peek() == '?' && !range)) wrap_last_atom();
+  }
+
+  void escape_outside() {
+    const char c = peek();
+    const auto negated = [](std::string_view items) { return cat("[^", items, "]"); };
+    const auto positive = [](std::string_view items) { return cat("[", items, "]"); };
+    switch (c) {
+      case 's':
+      case 'S':
+        ++at_;
+        return atom(c == 's' ? positive(kSpace) : negated(kSpace));
+      case 'w':
+      case 'W':
+        ++at_;
+        return atom(c == 'w' ? positive(kWord) : negated(kWord));
+      case 'h':
+      case 'H':
+        ++at_;
+        return atom(c == 'h' ? positive(kHex) : negated(kHex));
+      case 'b':
+        ++at_;
+        return atom(cat("(?:(?<=[", kWord, "])(?![", kWord, "])|(?<![", kWord, "])(?=[", kWord, "]))"));
+      case 'B':
+        ++at_;
+        return atom(cat("(?:(?<=[", kWord, "])(?=[", kWord, "])|(?<![", kWord, "])(?![", kWord, "]))"));
+      case 'A':
+      case 'Z':
+      case 'z':
+      case 'K':
+      case 'R':
+      case 'X':
+        ++at_;
+        return atom(cat("\\", c));
+      case 'k': {  // \k<name>
+        const size_t end = in_.find('>', at_);
+        if (peek(1) != '<' || end == std::string_view::npos) return refuse("this \\k");
+        atom(cat("\\", in_.substr(at_, end + 1 - at_)));
+        at_ = end + 1;
+        return;
+      }
+      default:
+        if (c >= '1' && c <= '9') {
+          ++at_;
+          return atom(cat("\\", c));
+        }
+        atom(shared_escape());
+    }
+  }
+
+  /// Escapes that mean the same inside and outside a class. The backslash is behind us.
+  std::string shared_escape() {
+    const char c = peek();
+    if (at_ >= in_.size()) return "\\";  // PCRE2 reports the lone backslash
+    switch (c) {
+      case 'd':
+      case 'D':
+      case 't':
+      case 'n':
+      case 'r':
+      case 'f':
+      case 'a':
+      case 'e':
+        ++at_;
+        return cat("\\", c);
+      case 'v':
+        ++at_;
+        return "\\x0B";
+      case '0':
+        ++at_;
+        return "\\x00";
+      case 'p':
+      case 'P':
+        return property();
+      case 'x':
+        return hexadecimal();
+      case 'u':
+        if (in_.size() - at_ < 5) break;
+        at_ += 5;
+        return cat("\\x{", in_.substr(at_ - 4, 4), "}");
+      default:
+        if (!is_letter(c) && !is_digit(c)) {
+          if (static_cast<unsigned char>(c) >= 0x80) return "";  // the character itself follows
+          ++at_;
+          return cat("\\", c);
+        }
+    }
+    refuse(cat("the escape \\", c));
+    return "";
+  }
+
+  std::string property() {
+    const char kind = peek();
+    const size_t end = in_.find('}', at_);
+    if (peek(1) != '{' || end == std::string_view::npos) {
+      refuse("\\p without braces");
+      return "";
+    }
+    std::string_view name = in_.substr(at_ + 2, end - at_ - 2);
+    bool negative = kind == 'P';
+    if (!name.empty() && name.front() == '^') {
+      negative = !negative;
+      name.remove_prefix(1);
+    }
+    at_ = end + 1;
+    return cat(negative ? "\\P{" : "\\p{", property_name(name), "}");
+  }
+
+  std::string hexadecimal() {
+    if (peek(1) == '{') {
+      const size_t end = in_.find('}', at_);
+      if (end != std::string_view::npos) {
+        std::string text = cat("\\", in_.substr(at_, end + 1 - at_));
+        at_ = end + 1;
+        return text;
+      }
+    } else if (peek(1) >= '0' && peek(1) <= '7' && std::isxdigit(static_cast<unsigned char>(peek(2)))) {
+      at_ += 3;
+      return cat("\\", in_.substr(at_ - 3, 3));
+    }
+    refuse("\\x of a raw byte");
+    return "";
+  }
+
+  /// After '['. Depth above 0 is a class within a class: its items join the outer ones.
+  void open_class(int depth) {
+    const bool negative = peek() == '^';
+    if (negative && depth > 0) return refuse("a negated class within a class");
+    if (depth > 32) return refuse("classes nested deeper than 32");
+    if (depth == 0) out_ += negative ? "[^" : "[";
+    if (negative) ++at_;
+    if (peek() == ']') {  // first of all it is a character
+      ++at_;
+      out_ += "\\]";
+    }
+    while (at_ < in_.size() && problem_.empty()) {
+      const char c = in_[at_];
+      if (c == ']') {
+        ++at_;
+        if (depth == 0) out_ += ']';
+        return;
+      }
+      class_item(c, depth);
+    }
+    // No closing bracket: PCRE2 reports it.
+  }
+
+  void class_item(char c, int depth) {
+    if (c == '\\') {
+      ++at_;
+      out_ += escape_inside();
+    } else if (c == '&' && peek(1) == '&') {
+      refuse("a class intersection &&");
+    } else if (c == '[' && peek(1) == ':') {
+      const size_t end = in_.find(":]", at_ + 2);
+      if (end == std::string_view::npos) return refuse("this [: in a class");
+      out_ += in_.substr(at_, end + 2 - at_);
+      at_ = end + 2;
+    } else if (c == '[') {
+      ++at_;
+      open_class(depth + 1);
+    } else {
+      out_ += c;
+      ++at_;
+    }
+  }
+
+  std::string escape_inside() {
+    switch (peek()) {
+      case 's':
+        ++at_;
+        return std::string(kSpace);
+      case 'S':
+        ++at_;
+        return "\\P{White_Space}";
+      case 'w':
+        ++at_;
+        return std::string(kWord);
+      case 'h':
+        ++at_;
+        return std::string(kHex);
+      case 'b':
+        ++at_;
+        return "\\x08";
+      case 'W':
+      case 'H':
+        refuse(cat("\\", peek(), " in a class"));
+        return "";
+      default:
+        return shared_escape();
+    }
+  }
+
+  const std::string_view in_;
+  size_t at_ = 0;
+  std::string out_;
+  size_t last_atom_ = 0;        // where the last quantifiable thing begins in out_
+  std::vector<size_t> groups_;  // where each open group begins in out_
+  std::string problem_;
+};
+
+}  // namespace
+
+Result<std::string> oniguruma_to_pcre2(std::string_view pattern) {
+  return Translator(pattern).run();
+}
+
+}  // namespace shoal

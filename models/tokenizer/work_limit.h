@@ -1,0 +1,57 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <time.h>
+
+#include "runtime/base/status.h"
+
+namespace shoal {
+
+/// What one encode or decode may cost, whatever the tokenizer file asks for: bytes of text made on the way, and CPU
+/// time of this thread spent in regexes. Used by one thread.
+class WorkLimit {
+ public:
+  static constexpr size_t kMaxBytes = size_t{256} << 20;
+  static constexpr int64_t kMaxCpuNs = 5'000'000'000;
+
+  /// RESOURCE_EXHAUSTED once more than kMaxBytes were taken in all.
+  Status take_bytes(size_t bytes) {
+    if (bytes > bytes_left_) return too_much_text();
+    bytes_left_ -= bytes;
+    return {};
+  }
+
+  /// Counts regex work (start positions tried); looks at the clock every kPositionsPerLook of it. RESOURCE_EXHAUSTED
+  /// after kMaxCpuNs. CPU time, so that a busy machine does not refuse what an idle one accepts.
+  Status count_regex_work(size_t positions) {
+    positions_ += positions;
+    if (positions_ < kPositionsPerLook) return {};
+    positions_ = 0;
+    const int64_t now = cpu_ns();
+    if (start_ns_ == 0) start_ns_ = now;
+    if (now - start_ns_ > kMaxCpuNs) return too_slow();
+    return {};
+  }
+
+ private:
+  static constexpr size_t kPositionsPerLook = 4096;
+
+  static int64_t cpu_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+  }
+  static Status too_much_text() {
+    return Status::error(Code::kResourceExhausted, "tokenizer: the text grows beyond 256 MiB; send less text");
+  }
+  static Status too_slow() {
+    return Status::error(Code::kResourceExhausted,
+                         "tokenizer: the regexes of tokenizer.json took more than 5 s on this text; send less text");
+  }
+
+  size_t bytes_left_ = kMaxBytes;
+  size_t positions_ = 0;
+  int64_t start_ns_ = 0;  // of the first look
+};
+
+}  // namespace shoal
