@@ -130,12 +130,10 @@ std::vector<Candidate> candidates_of(std::span<const float> scores, float best, 
 
 /// Keeps the k best, sorted.
 void keep_top_k(int32_t k, std::vector<Candidate>* candidates) {
-  const auto kept = static_cast<size_t>(k);
-  if (k <= 0 || kept >= candidates->size()) return;
+  if (k <= 0 || static_cast<size_t>(k) >= candidates->size()) return;
   const auto end = candidates->begin() + k;
-  std::nth_element(candidates->begin(), end, candidates->end(), better);
-  candidates->resize(kept);
-  std::sort(candidates->begin(), candidates->end(), better);
+  std::partial_sort(candidates->begin(), end, candidates->end(), better);
+  candidates->erase(end, candidates->end());
 }
 
 /// Keeps the shortest list of best candidates whose probability reaches top_p: the one that crosses it included. The
@@ -145,12 +143,16 @@ void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
   double total = 0;
   for (const Candidate& candidate : *candidates) total += std::exp(candidate.weight);
   const double target = top_p * total;
+  // Those that even all together make up less than half of the rest, 1 - top_p, lie behind the crossing: no need to
+  // sort them. (Half: far more than rounding can move.)
+  const double least = std::log(0.5 * (1 - top_p) * total / static_cast<double>(candidates->size()));
+  std::erase_if(*candidates, [least](const Candidate& candidate) { return candidate.weight < least; });
+
   double sum = 0;
   // Sorted piece by piece: the best few hundred nearly always hold most of the probability.
   auto sorted = candidates->begin();
-  for (size_t piece = 256; sorted != candidates->end(); piece *= 4) {
-    const auto left = static_cast<size_t>(candidates->end() - sorted);
-    const auto end = sorted + static_cast<ptrdiff_t>(std::min(piece, left));
+  for (ptrdiff_t piece = 256; sorted != candidates->end(); piece *= 4) {
+    const auto end = sorted + std::min(piece, candidates->end() - sorted);
     if (end != candidates->end()) std::nth_element(sorted, end, candidates->end(), better);
     std::sort(sorted, end, better);
     for (; sorted != end; ++sorted) {
