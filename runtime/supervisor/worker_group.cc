@@ -242,6 +242,9 @@ Status WorkerGroup::Impl::load(const WorkerGroupOptions& options) {
     if (deadline.passed()) return time_out(options.startup_timeout_s);
     if (!options.on_progress) continue;
     LoadProgress sum;
+    const auto has_begun = [](const Worker& w) { return w.progress.bytes_total > 0; };
+    if (!std::all_of(workers.begin(), workers.end(), has_begun))
+      continue;  // a sum that grows later would run backwards
     for (const Worker& worker : workers) {
       sum.bytes_done += worker.progress.bytes_done;
       sum.bytes_total += worker.progress.bytes_total;
