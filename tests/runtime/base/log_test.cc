@@ -1,7 +1,6 @@
 #include "runtime/base/log.h"
 
 #include <gtest/gtest.h>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -29,16 +28,21 @@ class LogTest : public testing::Test {
   }
 };
 
+/// The line with each digit of its time as a 9.
+std::string with_time_masked(std::string line) {
+  for (size_t i = 0; i < line.size() && line[i] != ' '; ++i) {
+    if (line[i] >= '0' && line[i] <= '9') line[i] = '9';
+  }
+  return line;
+}
+
 TEST_F(LogTest, TextLine) {
   const std::string front = written_by([] { log_warning("low on shared memory"); });
-  const std::string time = R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)";
-  EXPECT_TRUE(
-      std::regex_match(front, std::regex(cat(time, R"( WARNING front \[)", getpid(), R"(\] low on shared memory\n)"))))
-      << front;
+  EXPECT_EQ(with_time_masked(front),
+            cat("9999-99-99T99:99:99.999999Z WARNING front [", getpid(), "] low on shared memory\n"));
   set_process_rank(1);
   const std::string rank = written_by([] { log_info("loading 40 %"); });
-  EXPECT_TRUE(std::regex_match(rank, std::regex(cat(time, R"( INFO rank 1 \[)", getpid(), R"(\] loading 40 %\n)"))))
-      << rank;
+  EXPECT_EQ(with_time_masked(rank), cat("9999-99-99T99:99:99.999999Z INFO rank 1 [", getpid(), "] loading 40 %\n"));
 }
 
 TEST_F(LogTest, LevelsBelowAreDropped) {
