@@ -38,7 +38,6 @@ constexpr int kMaxIntermediate = 4 << 20;
 constexpr int kMaxLayers = 10'000;
 constexpr int kMaxHeads = 1 << 16;
 constexpr int kMaxHeadDim = 1024;
-constexpr int kMaxPositions = 64 << 20;
 constexpr int64_t kMaxInt = std::numeric_limits<int>::max();
 
 const Family* find_family(ConfigReader& config) {

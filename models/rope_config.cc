@@ -4,8 +4,6 @@
 namespace shoal {
 namespace {
 
-constexpr int kMaxPositions = 64 << 20;
-
 /// The parameters as one flat object: rope_scaling's fields win over rope_parameters', as in transformers, but fill it
 /// up rather than replace it (files that carry both for old and new readers write theta into the new one alone).
 Json merged_parameters(ConfigReader& config) {
