@@ -1,0 +1,247 @@
+"""Runs the real program and looks at it from outside, for the tests of this folder.
+
+The program is $SHOAL. Every process started here carries one environment variable, by which /proc tells what is left of
+it even when its parent is gone.
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import uuid
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+ORACLE = ROOT / "tests" / "data" / "oracle"
+DEMO = ROOT / "models" / "demo"
+SHOAL = os.environ.get("SHOAL", str(ROOT / "build" / "release" / "shoal"))
+# Exit codes, as docs and --help give them.
+USAGE, BAD_MODEL, NO_MODEL, UNAVAILABLE, INTERNAL, WORKER_DIED = 64, 65, 66, 69, 70, 75
+SKIPPED = 77  # to CTest
+
+TAG_NAME = "SHOAL_TEST_TAG"
+TAG = uuid.uuid4().hex
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, TAG_NAME: TAG}
+
+
+def start(*args, **popen) -> subprocess.Popen:
+    """The program in a process group of its own, output piped."""
+    popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+    return subprocess.Popen([SHOAL, *map(str, args)], env=environment(), start_new_session=True, **popen)
+
+
+def run(*args, code: int = 0, timeout: float = 120) -> subprocess.CompletedProcess:
+    """Runs to the end; the exit code must be `code`, and a success prints nothing but its result."""
+    process = start(*args)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    result = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if result.returncode != code:
+        shown = " ".join(map(str, args))[:300]
+        raise AssertionError(f"shoal {shown}: exit code {result.returncode}, not {code}\n{err.decode(errors='replace')}")
+    if code == 0 and err:
+        raise AssertionError(f"a one-shot command wrote to stderr: {err.decode(errors='replace')}")
+    return result
+
+
+def ids_flag(ids) -> str:
+    return ",".join(map(str, ids))
+
+
+def logits_file(model: Path, ids, *flags) -> bytes:
+    """The file that `shoal logits` writes, byte for byte."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "logits.npy"
+        run("logits", model, "--prompt-ids", ids_flag(ids), "--out", out, *flags)
+        return out.read_bytes()
+
+
+def logits(model: Path, ids, *flags) -> np.ndarray:
+    """float32 [tokens, vocab]"""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "logits.npy"
+        run("logits", model, "--prompt-ids", ids_flag(ids), "--out", out, *flags)
+        return np.load(out)
+
+
+def generate_jsonl(model: Path, requests: list[dict], *flags) -> list[dict]:
+    """What `shoal generate --jsonl` answers, a dict a request; "transport" is left out: it may differ, nothing else."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write("".join(json.dumps(request) + "\n" for request in requests))
+        file.flush()
+        out = run("generate", model, "--jsonl", file.name, *flags, timeout=240).stdout.decode()
+    answers = [json.loads(line) for line in out.splitlines()]
+    for answer in answers:
+        answer.pop("transport")
+    return answers
+
+
+def kernel_sets() -> list[str]:
+    """The names that --cpu-kernels takes on this processor."""
+    flags = set(re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split())
+    needs = {
+        "reference": set(),
+        "avx2": {"avx2", "fma", "f16c"},
+        "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq"},
+        "avx512-bf16": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16"},
+    }
+    return [name for name, wanted in needs.items() if wanted <= flags]
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def parent_of(pid: int) -> int | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[1])
+
+
+def pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def children(pid: int) -> list[int]:
+    """Living direct children, in the order they were started."""
+    return sorted(p for p in pids() if parent_of(p) == pid)
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for child in children(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def survivors() -> list[int]:
+    """Every living process that this test started, directly or not, orphans too."""
+    wanted = f"{TAG_NAME}={TAG}".encode()
+    found = []
+    for pid in pids():
+        try:
+            if pid != os.getpid() and wanted in Path(f"/proc/{pid}/environ").read_bytes() and parent_of(pid) is not None:
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
+def shared_memory_names() -> set[str]:
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def wait_until(condition, seconds: float, what: str):
+    """condition()'s first true value."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds} s still not: {what}")
+        time.sleep(0.002)
+
+
+class Reader(threading.Thread):
+    """Collects a pipe, so that nobody blocks on it."""
+
+    def __init__(self, pipe):
+        super().__init__(daemon=True)
+        self.pipe, self.data = pipe, b""
+        self.start()
+
+    def run(self):
+        while block := os.read(self.pipe.fileno(), 65536):
+            self.data += block
+
+    def text(self) -> str:
+        return self.data.decode(errors="replace")
+
+    def rest(self) -> str:
+        self.join(10)
+        return self.text()
+
+
+class Server:
+    """`shoal serve` on a free port. Not ready yet: wait_ready()."""
+
+    def __init__(self, model: Path, *flags):
+        self.process = start("serve", model, "--grpc-port", 0, *flags)
+        self.out, self.err = Reader(self.process.stdout), Reader(self.process.stderr)
+
+    def wait_ready(self, seconds: float = 60) -> dict[str, str]:
+        """The READY line's fields."""
+        def ready_or_dead():
+            if self.process.poll() is not None:
+                raise AssertionError(f"serve ended with {self.process.returncode}: {self.err.rest()}")
+            return "\n" in self.out.text()
+        wait_until(ready_or_dead, seconds, "a READY line")
+        line = self.out.text()
+        assert line.startswith("READY ") and line.count("\n") == 1, line
+        self.fields = dict(field.split("=", 1) for field in line.split()[1:])
+        return self.fields
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def workers(self, count: int) -> list[int]:
+        """The workers' process ids by rank, as soon as all of them run."""
+        return wait_until(lambda: len(found := children(self.pid)) == count and found, 30, f"{count} workers")
+
+    def client(self, *flags) -> subprocess.Popen:
+        return start("client", "--server", self.fields["grpc"], *flags)
+
+    def end(self, seconds: float = 40) -> int:
+        """The exit code, once the process is gone."""
+        return self.process.wait(seconds)
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+class TestCase(unittest.TestCase):
+    """Nothing may be left of a test: no process, no name in /dev/shm."""
+
+    maxDiff = 2000
+
+    def setUp(self):
+        self.names_before = shared_memory_names()
+        self.addCleanup(self.check_nothing_left)
+
+    def check_nothing_left(self):
+        try:
+            wait_until(lambda: not survivors(), 2, "every process of the test gone")
+        finally:
+            for pid in survivors():
+                os.kill(pid, signal.SIGKILL)
+        self.assertLessEqual(shared_memory_names(), self.names_before, "names left in /dev/shm")
+
+    def serve(self, model: Path, *flags) -> Server:
+        server = Server(model, *flags)
+        self.addCleanup(server.kill)
+        return server
+
+
+def main(*, arguments: tuple[str, ...] = ()):
+    """unittest.main, with test names as the only other arguments."""
+    for argument in arguments:
+        sys.argv.remove(argument)
+    unittest.main(verbosity=2)
