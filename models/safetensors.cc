@@ -131,7 +131,11 @@ Status Checkpoint::Impl::add_shards() {
   for (const auto& [tensor, shard] : shard_of) tensors_of[shard].push_back(&tensor);
   for (const auto& [shard, wanted] : tensors_of) {
     Result<MappedFile> file = MappedFile::open(cat(dir, "/", shard));
-    if (!file.ok()) return file.status().while_doing(cat("open shard ", shard, ", which ", index_path, " names"));
+    // The model was found: a part of it that is missing is damage.
+    if (!file.ok()) {
+      return file.status().because_of(Code::kInvalidArgument,
+                                      cat("open shard ", shard, ", which ", index_path, " names"));
+    }
     SHOAL_ASSIGN_OR_RETURN(std::vector<TensorEntry> entries, file->header());
     std::map<std::string_view, TensorEntry*> by_name;
     for (TensorEntry& entry : entries) by_name.emplace(entry.name, &entry);
