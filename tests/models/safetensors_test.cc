@@ -274,7 +274,7 @@ TEST_F(CheckpointTest, ATensorMissingFromItsShardNamesBoth) {
 TEST_F(CheckpointTest, AMissingShardIsNamed) {
   write("model.safetensors.index.json", R"({"weight_map": {"a": "x-7.safetensors"}})");
   const Status status = refusal();
-  EXPECT_EQ(status.code(), Code::kNotFound);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_NE(status.message().find("x-7.safetensors"), std::string_view::npos) << status.to_string();
 }
 
