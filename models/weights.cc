@@ -188,7 +188,10 @@ class Loader {
 }  // namespace
 
 Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> asked) {
-  SHOAL_ASSIGN_OR_RETURN(const TensorView view, checkpoint.tensor("model.layers.0.self_attn.q_proj.weight", {-1, -1}));
+  const Result<TensorView> found = checkpoint.tensor("model.layers.0.self_attn.q_proj.weight", {-1, -1});
+  // The model was found: a tensor it lacks is damage.
+  if (!found.ok()) return found.status().because_of(Code::kInvalidArgument, "find out the weights' type");
+  const TensorView& view = *found;
   if (!asked || *asked == view.dtype) return view.dtype;
   if (*asked != Dtype::kF32 && view.dtype != Dtype::kF32) {
     return Status::error(Code::kFailedPrecondition,

@@ -166,8 +166,9 @@ class Reader(threading.Thread):
         self.start()
 
     def run(self):
-        while block := os.read(self.pipe.fileno(), 65536):
-            self.data += block
+        with self.pipe:
+            while block := os.read(self.pipe.fileno(), 65536):
+                self.data += block
 
     def text(self) -> str:
         return self.data.decode(errors="replace")
@@ -204,8 +205,8 @@ class Server:
         """The workers' process ids by rank, as soon as all of them run."""
         return wait_until(lambda: len(found := children(self.pid)) == count and found, 30, f"{count} workers")
 
-    def client(self, *flags) -> subprocess.Popen:
-        return start("client", "--server", self.fields["grpc"], *flags)
+    def client(self, *flags, **popen) -> subprocess.Popen:
+        return start("client", "--server", self.fields["grpc"], *flags, **popen)
 
     def end(self, seconds: float = 40) -> int:
         """The exit code, once the process is gone."""
