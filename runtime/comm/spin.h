@@ -16,6 +16,15 @@ CpuMask calling_thread_cpus();
 /// awaited peer from running: it ends almost at once. masks: one per rank.
 int64_t spin_budget_ns(std::span<const CpuMask> masks);
 
+/// Asks for the cache line that holds `address` with the right to write it, without waiting.
+inline void prefetch_for_write(const void* address) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));  // the builtin gives a read prefetch here
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
+
 /// Tells the core that this is a polling loop.
 inline void cpu_relax() {
 #if defined(__x86_64__)

@@ -154,6 +154,7 @@ Status TcpCommunicator::one_round(const Piece& piece) {
   const Slice all{0, piece.width};
   start_exchange(Op::kAllReduce);
   for (int peer = 0; peer < world_.size; ++peer) {
+    send_to(peer, nullptr, 0);  // a rank without planes says so
     for (int plane = 0; plane < piece.plan.contributions[world_.rank]; ++plane) {
       send_to(peer, piece.own + plane * piece.count + piece.begin, piece.width * sizeof(float));
     }
@@ -169,6 +170,7 @@ Status TcpCommunicator::two_rounds(const Piece& piece) {
   start_exchange(Op::kAllReduce);
   for (int peer = 0; peer < world_.size; ++peer) {
     const Slice theirs = slice_of(peer, world_.size, piece.width);
+    send_to(peer, nullptr, 0);  // a rank without planes says so
     for (int plane = 0; plane < piece.plan.contributions[world_.rank]; ++plane) {
       send_to(peer, piece.own + plane * piece.count + piece.begin + theirs.begin, theirs.size() * sizeof(float));
     }

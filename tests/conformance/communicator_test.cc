@@ -1,0 +1,183 @@
+// Every communicator gives every rank the same bits: those of the canonical tree.
+#include "runtime/comm/communicator.h"
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <numeric>
+#include <tuple>
+
+#include "runtime/base/cat.h"
+#include "tests/conformance/rank_group.h"
+#include "tests/conformance/tree_cases.h"
+
+namespace shoal {
+namespace {
+
+/// Empty when the communicator gives the case's sum bit for bit.
+std::string reduce_and_compare(Communicator& communicator, const TreeCase& tree) {
+  std::vector<float> out(tree.count + 1, -7.0F);
+  const float* own = tree.own[communicator.world().rank].data();
+  const Status status = communicator.all_reduce(tree.plan, own, out.data(), tree.count);
+  if (!status.ok()) return status.to_string();
+  if (out[tree.count] != -7.0F) return cat("wrote behind ", tree.count, " floats");
+  for (size_t i = 0; i < tree.count; ++i) {
+    if (std::memcmp(&out[i], &tree.sum[i], sizeof(float)) == 0) continue;
+    return cat("element ", i, " of ", tree.count, ": ", out[i], " for ", tree.sum[i]);
+  }
+  return "";
+}
+
+/// Fills `mine` with what `rank` brings to the gather number `round`.
+std::vector<std::byte> gather_bytes(int rank, size_t bytes, uint64_t round) {
+  std::vector<std::byte> mine(bytes);
+  Pattern pattern(round * 131 + static_cast<uint64_t>(rank));
+  for (std::byte& b : mine) b = static_cast<std::byte>(pattern.next());
+  return mine;
+}
+
+std::string gather_and_compare(Communicator& communicator, int root, const std::vector<size_t>& sizes, uint64_t round) {
+  const int rank = communicator.world().rank;
+  std::vector<std::byte> out(std::accumulate(sizes.begin(), sizes.end(), size_t{1}));
+  const Status status = communicator.gather(root, gather_bytes(rank, sizes[rank], round), sizes, out.data());
+  if (!status.ok()) return status.to_string();
+  if (rank != root) return "";
+  std::vector<std::byte> expected;
+  for (int r = 0; r < communicator.world().size; ++r) {
+    const auto theirs = gather_bytes(r, sizes[r], round);
+    expected.insert(expected.end(), theirs.begin(), theirs.end());
+  }
+  expected.push_back(std::byte{0});  // the guard behind
+  return out == expected ? "" : cat("gather ", round, " to ", root, " differs");
+}
+
+using Setting = std::tuple<Transport, RankKind, int>;
+
+class CommunicatorTest : public testing::TestWithParam<Setting> {
+ protected:
+  static GroupOptions options() {
+    const auto [transport, kind, world_size] = GetParam();
+    return {transport, kind, world_size};
+  }
+  static std::string run(const RankBody& body) { return all_reports(run_ranks(options(), body)); }
+};
+
+TEST_P(CommunicatorTest, AllReduceGivesTheTreesBits) {
+  const int world_size = options().world_size;
+  std::vector<TreeCase> cases;
+  for (const size_t count : {0, 1, 3, 255, 4096, 10'007}) {
+    cases.push_back(make_tree_case(16, 16, world_size, count, count));
+    cases.push_back(make_tree_case(16, 5, world_size, count, count + 1));  // empty leaves: some ranks bring nothing
+    if (world_size <= 9) cases.push_back(make_tree_case(9, 9, world_size, count, count + 2));
+  }
+  const bool small = options().transport == Transport::kShmSmallSlots;  // a megabyte would be thousands of steps
+  cases.push_back(make_tree_case(16, 16, world_size, small ? 32'771 : 1 << 18, 5));
+  EXPECT_EQ(run([&](Communicator& communicator) {
+              std::string wrong;
+              for (const TreeCase& tree : cases) wrong += reduce_and_compare(communicator, tree);
+              return wrong;
+            }),
+            "");
+}
+
+TEST_P(CommunicatorTest, GatherKeepsRankOrderForAnySizes) {
+  const int world_size = options().world_size;
+  EXPECT_EQ(run([&](Communicator& communicator) {
+              std::string wrong;
+              uint64_t round = 0;
+              for (const size_t most : {1, 100, 9'000, 40'000}) {
+                std::vector<size_t> sizes;
+                for (int rank = 0; rank < world_size; ++rank) sizes.push_back(rank % 3 == 1 ? 0 : most / (1 + rank));
+                wrong += gather_and_compare(communicator, 0, sizes, ++round);
+                wrong += gather_and_compare(communicator, world_size - 1, sizes, ++round);
+              }
+              wrong += gather_and_compare(communicator, 0, std::vector<size_t>(world_size, 0), ++round);
+              return wrong;
+            }),
+            "");
+}
+
+// Slots and buffers are used again and again by ranks that are not in step: now a small sum, now a gather where most
+// ranks only send, now a barrier, now a message in pieces.
+TEST_P(CommunicatorTest, ThousandsOfMixedCollectivesStayApart) {
+  const int world_size = options().world_size;
+  const int rounds = world_size <= 2 ? 3000 : world_size <= 5 ? 1000 : 200;
+  std::vector<TreeCase> cases;
+  for (const size_t count : {1, 7, 64, 576, 2'048}) {
+    cases.push_back(make_tree_case(16, 16, world_size, count, count + 10));
+    cases.push_back(make_tree_case(16, 7, world_size, count, count + 11));
+  }
+  EXPECT_EQ(run([&](Communicator& communicator) -> std::string {
+              Pattern shared(99);  // the same choices on every rank
+              for (int round = 0; round < rounds; ++round) {
+                std::string wrong;
+                if (const size_t choice = shared.below(16); choice < 10) {
+                  wrong = reduce_and_compare(communicator, cases[choice]);
+                } else if (choice < 15) {
+                  std::vector<size_t> sizes;
+                  for (int rank = 0; rank < world_size; ++rank) sizes.push_back(shared.below(40) * shared.below(3));
+                  wrong = gather_and_compare(communicator, static_cast<int>(shared.below(world_size)), sizes, round);
+                } else if (const Status status = communicator.barrier(); !status.ok()) {
+                  wrong = status.to_string();
+                }
+                if (!wrong.empty()) return cat("round ", round, ": ", wrong);
+              }
+              return "";
+            }),
+            "");
+}
+
+TEST_P(CommunicatorTest, WrongArgumentsAreRefusedAlike) {
+  EXPECT_EQ(run([&](Communicator& communicator) -> std::string {
+              const int world_size = communicator.world().size;
+              float value = 0;
+              const ReducePlan other = make_reduce_plan(world_size + 1, world_size + 1, world_size + 1);
+              if (communicator.all_reduce(other, &value, &value, 1).code() != Code::kInvalidArgument) return "plan";
+              const std::vector<size_t> sizes(world_size, 0);
+              if (communicator.gather(world_size, {}, sizes, nullptr).code() != Code::kInvalidArgument) return "root";
+              if (communicator.gather(0, {}, {}, nullptr).code() != Code::kInvalidArgument) return "sizes";
+              return communicator.barrier().ok() ? "" : "unusable after a refusal";
+            }),
+            "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest,
+                         testing::Combine(testing::Values(Transport::kShm, Transport::kShmSmallSlots, Transport::kTcp),
+                                          testing::Values(RankKind::kThreads, RankKind::kProcesses),
+                                          testing::Values(1, 2, 3, 4, 5, 8, 16)),
+                         [](const testing::TestParamInfo<Setting>& setting) {
+                           return cat(transport_name(std::get<0>(setting.param)),
+                                      rank_kind_name(std::get<1>(setting.param)), std::get<2>(setting.param));
+                         });
+
+class LargeMessageTest : public testing::TestWithParam<Transport> {};
+
+TEST_P(LargeMessageTest, EightMebibytesOverThreeRanks) {
+  const TreeCase tree = make_tree_case(3, 3, 3, 2 << 20, 8);
+  EXPECT_EQ(all_reports(run_ranks({GetParam(), RankKind::kProcesses, 3},
+                                  [&](Communicator& communicator) { return reduce_and_compare(communicator, tree); })),
+            "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LargeMessageTest, testing::Values(Transport::kShm, Transport::kTcp),
+                         [](const auto& setting) { return transport_name(setting.param); });
+
+TEST(SingleCommunicatorTest, SumsItsOwnContributions) {
+  const std::unique_ptr<Communicator> communicator = make_single_communicator();
+  for (const size_t count : {0, 1, 3, 10'007}) {
+    EXPECT_EQ(reduce_and_compare(*communicator, make_tree_case(16, 16, 1, count, 3)), "");
+  }
+  // A group of one makes one contribution of its whole tree; a plan may also hold several.
+  ReducePlan two = make_reduce_plan(2, 2, 2);
+  two.contributions = {2};
+  const float own[] = {1, 2, 10, 20};
+  float out[2];
+  ASSERT_TRUE(communicator->all_reduce(two, own, out, 2).ok());
+  EXPECT_EQ(out[0], 11);
+  EXPECT_EQ(out[1], 22);
+  EXPECT_EQ(gather_and_compare(*communicator, 0, {1000}, 1), "");
+  EXPECT_TRUE(communicator->barrier().ok());
+  EXPECT_EQ(communicator->gather(1, {}, std::vector<size_t>{0}, nullptr).code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace shoal

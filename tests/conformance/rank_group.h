@@ -1,0 +1,41 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+
+namespace shoal {
+
+/// A way to build a group. Small slots: every message beyond a few hundred floats goes in pieces.
+enum class Transport { kShm, kShmSmallSlots, kTcp };
+enum class RankKind { kThreads, kProcesses };
+
+std::string transport_name(Transport transport);
+std::string rank_kind_name(RankKind kind);
+
+struct GroupOptions {
+  Transport transport = Transport::kShm;
+  RankKind kind = RankKind::kProcesses;
+  int world_size = 2;
+  int timeout_ms = 20'000;  ///< of a collective; generous, because the machine may be busy
+};
+
+/// How a rank ended.
+struct RankEnd {
+  int signal = 0;      ///< that ended its process, or 0
+  std::string report;  ///< what the body returned, or why the communicator did not open
+};
+
+/// What a rank does; the result is its report, by custom empty when all is well.
+using RankBody = std::function<std::string(Communicator&)>;
+
+/// Runs the body as every rank at the same time and returns their ends by rank. A process still alive (stopped, say)
+/// when all ranks outside `lost` have ended is killed. Call it with no other thread alive: it forks. A process that
+/// runs for a minute and a half is ended by SIGALRM, so that no fault hangs the test.
+std::vector<RankEnd> run_ranks(const GroupOptions& options, const RankBody& body, const std::vector<int>& lost = {});
+
+/// The reports of all ranks, one a line with the rank; empty when each is empty and no process died.
+std::string all_reports(const std::vector<RankEnd>& ends);
+
+}  // namespace shoal
