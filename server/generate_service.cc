@@ -63,6 +63,14 @@ bool deadline_passed(const grpc::CallbackServerContext& context) {
   return context.deadline() <= std::chrono::system_clock::now();
 }
 
+grpc::Status phase_refusal(ServingPhase phase) {
+  if (phase == ServingPhase::kLoading)
+    return to_grpc_status(Status::error(Code::kUnavailable, "the model is loading; try again soon"), "MODEL_LOADING",
+                          kLoadingRetryMs);
+  return to_grpc_status(Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests"),
+                        "DRAINING", kDrainingRetryMs);
+}
+
 /// One Generate call. gRPC's threads, the loop's thread and whoever aborts meet at mutex_. It owns itself until gRPC is
 /// done with it (OnDone); the loop may hold it longer.
 class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>,
@@ -184,9 +192,7 @@ grpc::Status GenerateCall::admit(const wire::GenerateRequest& request) {
   if (const Status status = check_metadata(context_->client_metadata()); !status.ok())
     return to_grpc_status(status, "INVALID_METADATA");
   const ServingState::View view = state_->view();
-  if (view.phase == ServingPhase::kLoading)
-    return to_grpc_status(Status::error(Code::kUnavailable, "the model is loading; try again soon"), "MODEL_LOADING",
-                          kLoadingRetryMs);
+  if (view.phase != ServingPhase::kReady) return phase_refusal(view.phase);
   if (const Status status = state_->check_model(request.model()); !status.ok())
     return to_grpc_status(status, "MODEL_NOT_FOUND");
   if (request.request_id().size() > kMaxRequestIdBytes)
@@ -199,19 +205,15 @@ grpc::Status GenerateCall::admit(const wire::GenerateRequest& request) {
   detail_ = token_detail(request);
   model_ = view.model;
   loop_ = view.loop;
-  if (view.phase == ServingPhase::kReady) {
-    Result<ResolvedRequest> resolved = resolve_request(*read, *model_);
-    if (!resolved.ok()) return to_grpc_status(resolved.status(), "INVALID_REQUEST");
-    return submit(std::move(resolved).value());
-  }
-  return to_grpc_status(Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests"),
-                        "DRAINING", kDrainingRetryMs);
+  Result<ResolvedRequest> resolved = resolve_request(*read, *model_);
+  if (!resolved.ok()) return to_grpc_status(resolved.status(), "INVALID_REQUEST");
+  return submit(std::move(resolved).value());
 }
 
 grpc::Status GenerateCall::submit(ResolvedRequest request) {
   if (const Status status = state_->enter(request_id_, self_); !status.ok()) {
     if (status.code() == Code::kAlreadyExists) return to_grpc_status(status, "DUPLICATE_REQUEST");
-    return to_grpc_status(status, "DRAINING", kDrainingRetryMs);
+    return phase_refusal(ServingPhase::kDraining);
   }
   Result<uint64_t> id = loop_->submit(std::move(request), self_);
   if (!id.ok()) {

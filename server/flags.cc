@@ -1,0 +1,400 @@
+#include "server/flags.h"
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/transport/rung.h"
+#include "server/flag_parser.h"
+#include "server/flag_values.h"
+
+#ifndef SHOAL_VERSION
+#define SHOAL_VERSION "unknown"
+#endif
+
+namespace shoal {
+namespace {
+
+constexpr int64_t kMaxInt = INT32_MAX;
+
+using Setter = FlagParser::Setter;
+
+// Setters for the usual kinds of value.
+
+template <typename Target>
+Setter whole(Target* target, int64_t min, int64_t max = kMaxInt) {
+  return [=](std::string_view flag, std::string_view text) -> Status {
+    SHOAL_ASSIGN_OR_RETURN(*target, parse_int_flag(flag, text, min, max));
+    return {};
+  };
+}
+
+Setter number(std::optional<double>* target) {
+  return [=](std::string_view flag, std::string_view text) -> Status {
+    SHOAL_ASSIGN_OR_RETURN(*target, parse_number_flag(flag, text));
+    return {};
+  };
+}
+
+template <typename Target>
+Setter words_as_they_are(Target* target) {
+  return [=](std::string_view, std::string_view text) -> Status {
+    *target = std::string(text);
+    return {};
+  };
+}
+
+Setter choice(std::string* target, std::vector<std::string> known) {
+  return [target, known = std::move(known)](std::string_view flag, std::string_view text) -> Status {
+    SHOAL_ASSIGN_OR_RETURN(*target, parse_choice_flag(flag, text, known));
+    return {};
+  };
+}
+
+template <typename Target>
+Setter ids(Target* target) {
+  return [=](std::string_view flag, std::string_view text) -> Status {
+    SHOAL_ASSIGN_OR_RETURN(*target, parse_ids_flag(flag, text));
+    return {};
+  };
+}
+
+Setter seed(std::optional<uint64_t>* target) {
+  return [=](std::string_view flag, std::string_view text) -> Status {
+    SHOAL_ASSIGN_OR_RETURN(*target, parse_seed_flag(flag, text));
+    return {};
+  };
+}
+
+Setter transport_order(std::vector<std::string>* target) {
+  return [=](std::string_view flag, std::string_view text) -> Status {
+    Result<std::vector<std::string>> order = parse_transport_order(text);
+    if (!order.ok()) return Status::error(Code::kInvalidArgument, cat(flag, ": ", order.status().message()));
+    *target = std::move(order).value();
+    return {};
+  };
+}
+
+// Flags that several commands share.
+
+void add_log_flags(FlagParser& parser, LogOptions* log) {
+  parser.group("Log (on stderr)");
+  parser.add_value("--log-format", "text|json", "How log lines and errors look (text)",
+                   [=](std::string_view flag, std::string_view text) -> Status {
+                     SHOAL_ASSIGN_OR_RETURN(const std::string name, parse_choice_flag(flag, text, {"text", "json"}));
+                     log->format = name == "json" ? LogFormat::kJson : LogFormat::kText;
+                     return {};
+                   });
+  parser.add_value("--log-level", "LEVEL", "debug, info, warning or error (serve: info, else warning)",
+                   [=](std::string_view flag, std::string_view text) -> Status {
+                     const std::vector<std::string> names = {"debug", "info", "warning", "error"};
+                     SHOAL_ASSIGN_OR_RETURN(const std::string name, parse_choice_flag(flag, text, names));
+                     log->level = static_cast<LogLevel>(std::find(names.begin(), names.end(), name) - names.begin());
+                     return {};
+                   });
+}
+
+void add_group_flags(FlagParser& parser, int* tensor_parallel_size, std::vector<std::string>* transport) {
+  parser.add_value("--tensor-parallel-size,--tp,--tp-size", "N", "Ranks, also -tp; up to min(16, attention heads)",
+                   whole(tensor_parallel_size, 1));
+  parser.add_value("--transport", "LIST", "Transports in the order to try (" + rung_names() + ")",
+                   transport_order(transport));
+}
+
+void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
+  parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors", &engine->model);
+  parser.group("Engine");
+  add_group_flags(parser, &engine->tensor_parallel_size, &engine->transport);
+  parser.add_value("--dtype", "TYPE", "auto (as stored), float32, float16 or bfloat16",
+                   choice(&engine->dtype, {"auto", "float32", "float16", "bfloat16"}));
+  parser.add_value("--max-model-len", "TOKENS", "Prompt and output of one request (the model's own limit)",
+                   whole(&engine->max_model_len, 2));
+  parser.add_value("--max-num-seqs", "N", "Requests in one running batch (64)", whole(&engine->max_num_seqs, 1, 65536));
+  parser.add_value("--max-num-batched-tokens", "N", "Tokens in one step (512)",
+                   whole(&engine->max_num_batched_tokens, 1, 65536));
+  parser.add_value("--kv-cache-memory", "SIZE",
+                   "KV cache of all ranks together, e.g. 2g (at most a quarter of the memory available)",
+                   [=](std::string_view flag, std::string_view text) -> Status {
+                     SHOAL_ASSIGN_OR_RETURN(engine->kv_cache_memory, parse_size_flag(flag, text));
+                     return {};
+                   });
+  parser.add_value("--threads-per-rank", "N", "Compute threads of each rank (usable CPUs / ranks)",
+                   whole(&engine->threads_per_rank, 1, 1024));
+  parser.add_value("--cpu-kernels", "SET", "auto, avx512-bf16, avx512, avx2 or reference: other sets, other last bits",
+                   words_as_they_are(&engine->cpu_kernels));
+}
+
+void add_sampling_flags(FlagParser& parser, GenerationRequest* request) {
+  parser.group("Sampling (default: generation_config.json, else temperature 1, top-p 1)");
+  parser.add_value("--max-tokens", "N", "Tokens to generate at most (up to the model length)",
+                   whole(&request->max_tokens, INT64_MIN, INT64_MAX));
+  parser.add_value("--temperature", "X", "0: always the most likely token", number(&request->temperature));
+  parser.add_value("--top-p", "X", "Keep the most likely tokens up to this probability", number(&request->top_p));
+  parser.add_value("--top-k", "N", "Keep the N most likely tokens; 0: all",
+                   whole(&request->top_k, INT64_MIN, INT64_MAX));
+  parser.add_value("--min-p", "X", "Keep tokens at least this likely, relative to the best", number(&request->min_p));
+  parser.add_value("--repetition-penalty", "X", "Above 1: fewer tokens that were there before",
+                   number(&request->repetition_penalty));
+  parser.add_value("--presence-penalty", "X", "Subtracted from tokens already generated",
+                   number(&request->presence_penalty));
+  parser.add_value("--frequency-penalty", "X", "The same, per occurrence", number(&request->frequency_penalty));
+  parser.add_value("--stop", "TEXT", "End before this text; may be given several times",
+                   [=](std::string_view, std::string_view text) -> Status {
+                     request->stop.emplace_back(text);
+                     return {};
+                   });
+  parser.add_value("--stop-token-ids", "IDS", "End after one of these ids, e.g. 2,5", ids(&request->stop_token_ids));
+  parser.add_value("--logprobs", "K", "Log probabilities of each token and the K most likely",
+                   whole(&request->logprobs, INT64_MIN, INT64_MAX));
+  parser.add_switch("--ignore-eos", "Go on past end-of-text tokens", &request->ignore_eos);
+}
+
+void add_prompt_flags(FlagParser& parser, GenerationRequest* request) {
+  parser.add_value("--prompt", "TEXT", "The prompt, as it is: no chat template; special tokens are recognised",
+                   words_as_they_are(&request->prompt));
+  parser.add_value("--prompt-ids", "IDS", "The prompt as token ids, e.g. 1,2,3", ids(&request->prompt_ids));
+}
+
+/// Exactly one of the alternatives must have been given.
+Status exactly_one(const char* command, const std::vector<std::pair<const char*, bool>>& alternatives) {
+  std::string names, given;
+  int count = 0;
+  for (const auto& [name, is_given] : alternatives) {
+    names += cat(names.empty() ? "" : ", ", name);
+    if (is_given) given += cat(count++ == 0 ? "" : " and ", name);
+  }
+  if (count == 1) return {};
+  return Status::error(Code::kInvalidArgument, count == 0 ? cat(command, " needs one of ", names)
+                                                          : cat(command, " takes one of ", names, ", not ", given));
+}
+
+// One function per command: registers its flags, reads them, checks what spans several.
+
+using Words = std::span<const std::string>;
+
+/// Reads the words; help, if asked for, replaces the command.
+template <typename Flags>
+Result<CommandLine> finish(FlagParser& parser, Words words, const LogOptions& log, const Flags& flags,
+                           const std::function<Status()>& check = nullptr) {
+  SHOAL_ASSIGN_OR_RETURN(const bool help, parser.parse(words));
+  if (help) return CommandLine{log, PrintText{parser.help()}};
+  if (check != nullptr) SHOAL_RETURN_IF_ERROR(check());
+  return CommandLine{log, flags};
+}
+
+EngineFlags default_engine() {
+  EngineFlags engine;
+  for (const Rung& rung : rungs()) engine.transport.emplace_back(rung.name);
+  return engine;
+}
+
+Result<CommandLine> parse_serve(Words words, LogOptions log) {
+  log.level = LogLevel::kInfo;
+  ServeFlags flags;
+  flags.engine = default_engine();
+  FlagParser parser("serve", "Serve MODEL over gRPC (openengine.v1, grpc.health.v1) until SIGTERM.");
+  add_engine_flags(parser, &flags.engine);
+  parser.group("Server");
+  parser.add_value("--host", "ADDRESS", "Address to listen on (127.0.0.1)", words_as_they_are(&flags.host));
+  parser.add_value("--grpc-port", "PORT", "Port to listen on (50051); 0: a free one",
+                   whole(&flags.grpc_port, 0, 65535));
+  parser.add_value("--seed", "N", "Seed of requests that bring none (random)", seed(&flags.engine.seed));
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags, [&]() -> Status {
+    if (!flags.host.empty()) return {};
+    return Status::error(Code::kInvalidArgument, "--host must be an address such as 127.0.0.1 or 0.0.0.0, not empty");
+  });
+}
+
+Result<CommandLine> parse_generate(Words words, LogOptions log) {
+  GenerateFlags flags;
+  flags.engine = default_engine();
+  FlagParser parser("generate", "Generate from a prompt, or from a file of requests, without a server.");
+  add_engine_flags(parser, &flags.engine);
+  parser.group("Input and output");
+  add_prompt_flags(parser, &flags.request);
+  parser.add_value("--jsonl", "FILE",
+                   "One request a line, all in one batch: {\"prompt_ids\":[1,2],\"max_tokens\":8,...}; - is stdin",
+                   words_as_they_are(&flags.jsonl));
+  parser.add_switch("--json", "Print one JSON object instead of the text (always with --jsonl)", &flags.json);
+  add_sampling_flags(parser, &flags.request);
+  parser.add_value("--seed", "N", "Seed (0)", seed(&flags.engine.seed));
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags, [&] {
+    return exactly_one("generate", {{"--prompt", flags.request.prompt.has_value()},
+                                    {"--prompt-ids", flags.request.prompt_ids.has_value()},
+                                    {"--jsonl", flags.jsonl.has_value()}});
+  });
+}
+
+Result<CommandLine> parse_logits(Words words, LogOptions log) {
+  LogitsFlags flags;
+  flags.engine = default_engine();
+  FlagParser parser("logits", "Write the logits of every prompt token as a NumPy file, float32 [tokens, vocabulary].");
+  add_engine_flags(parser, &flags.engine);
+  parser.group("Input and output");
+  parser.add_value("--prompt-ids", "IDS", "The tokens, e.g. 1,2,3", ids(&flags.prompt_ids));
+  parser.add_value("--out", "FILE", "The .npy file to write", words_as_they_are(&flags.out));
+  parser.add_value("--chunk", "N", "Tokens per prefill step (max-num-batched-tokens)", whole(&flags.chunk, 1));
+  parser.add_value("--decode-from", "K", "Process tokens from position K on one at a time",
+                   whole(&flags.decode_from, 0));
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags, [&]() -> Status {
+    if (flags.prompt_ids.empty()) return Status::error(Code::kInvalidArgument, "logits needs --prompt-ids 1,2,3");
+    if (flags.out.empty()) return Status::error(Code::kInvalidArgument, "logits needs --out FILE.npy");
+    return {};
+  });
+}
+
+Result<CommandLine> parse_tokenize(Words words, LogOptions log) {
+  TokenizeFlags flags;
+  FlagParser parser("tokenize", "Text to token ids.");
+  parser.add_positional("MODEL", "Model directory, or a tokenizer.json", &flags.model);
+  parser.add_value("--text", "TEXT", "The text", words_as_they_are(&flags.text));
+  parser.add_value("--file", "FILE", "The whole file is the text; - is stdin", words_as_they_are(&flags.file));
+  parser.add_value("--jsonl", "FILE", "A JSON string a line; gives {\"ids\":[...]} a line",
+                   words_as_they_are(&flags.jsonl));
+  parser.add_switch("--no-special", "Without the tokens that the post-processor adds (BOS)", &flags.no_special);
+  parser.add_switch("--json", "Print {\"ids\":[...]}", &flags.json);
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags, [&] {
+    return exactly_one(
+        "tokenize",
+        {{"--text", flags.text.has_value()}, {"--file", flags.file.has_value()}, {"--jsonl", flags.jsonl.has_value()}});
+  });
+}
+
+Result<CommandLine> parse_detokenize(Words words, LogOptions log) {
+  DetokenizeFlags flags;
+  FlagParser parser("detokenize", "Token ids to text.");
+  parser.add_positional("MODEL", "Model directory, or a tokenizer.json", &flags.model);
+  parser.add_value("--ids", "IDS", "The ids, e.g. 1,2,3", ids(&flags.ids));
+  parser.add_value("--jsonl", "FILE", "An array of ids a line; gives {\"text\":\"...\"} a line",
+                   words_as_they_are(&flags.jsonl));
+  parser.add_switch("--skip-special", "Leave special tokens out", &flags.skip_special);
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags, [&] {
+    return exactly_one("detokenize", {{"--ids", flags.ids.has_value()}, {"--jsonl", flags.jsonl.has_value()}});
+  });
+}
+
+Result<CommandLine> parse_client(Words words, LogOptions log) {
+  ClientFlags flags;
+  ClientOptions& options = flags.options;
+  FlagParser parser("client", "Ask a running server, and stream its answer to the terminal.");
+  parser.add_value("--server", "HOST:PORT", "The server (127.0.0.1:50051)", words_as_they_are(&options.server));
+  parser.add_value("--model", "NAME", "Its model's name (whatever it serves)", words_as_they_are(&options.model));
+  add_prompt_flags(parser, &options.request);
+  parser.add_switch("--json", "Print one JSON object instead of the text", &options.json);
+  add_sampling_flags(parser, &options.request);
+  parser.add_value("--seed", "N", "Seed (the server's)", seed(&options.request.seed));
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags, [&] {
+    return exactly_one("client", {{"--prompt", options.request.prompt.has_value()},
+                                  {"--prompt-ids", options.request.prompt_ids.has_value()}});
+  });
+}
+
+Result<CommandLine> parse_bench_model(Words words, LogOptions log, bool prefill) {
+  BenchModelFlags flags;
+  flags.engine = default_engine();
+  flags.prefill = prefill;
+  flags.tokens = prefill ? 512 : 64;
+  FlagParser parser(prefill ? "bench prefill" : "bench decode",
+                    prefill ? "Time the prefill of one prompt."
+                            : "Time decoding of one sequence, beside the read bandwidth of this machine.");
+  add_engine_flags(parser, &flags.engine);
+  parser.group("Bench");
+  parser.add_value("--tokens", "N", prefill ? "Prompt length (512)" : "Tokens to decode (64)",
+                   whole(&flags.tokens, 1, 1'000'000));
+  parser.add_switch("--json", "Print one JSON object", &flags.json);
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags);
+}
+
+Result<CommandLine> parse_bench_collectives(Words words, LogOptions log) {
+  BenchCollectivesFlags flags;
+  flags.transport = default_engine().transport;
+  FlagParser parser("bench collectives", "Time all_reduce between ranks, each a process bound to a CPU.");
+  parser.group("Bench");
+  add_group_flags(parser, &flags.tensor_parallel_size, &flags.transport);
+  parser.add_switch("--json", "Print one JSON object", &flags.json);
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags, [&]() -> Status {
+    constexpr int kMost = 16;
+    if (flags.tensor_parallel_size >= 2 && flags.tensor_parallel_size <= kMost) return {};
+    return Status::error(Code::kInvalidArgument, cat("--tensor-parallel-size must be in [2, ", kMost,
+                                                     "] for bench collectives, not ", flags.tensor_parallel_size));
+  });
+}
+
+constexpr const char* kHelp = R"(Shoal: a small tensor-parallel inference server for language models.
+
+Usage: shoal COMMAND ... (shoal COMMAND --help lists its flags)
+
+  serve MODEL          serve a model over gRPC
+  generate MODEL       generate from a prompt or a file of requests, without a server
+  client               ask a running server
+  logits MODEL         write the logits of every prompt token as a NumPy file
+  tokenize MODEL       text to token ids
+  detokenize MODEL     token ids to text
+  bench decode MODEL   tokens/s and bytes/s of decoding, beside the machine's read bandwidth
+  bench prefill MODEL  tokens/s of prefill
+  bench collectives    latency of all_reduce between ranks
+
+  shoal --version, shoal --help
+
+Exit codes: 0 done; 64 wrong flag or request; 65 model damaged or unsupported; 66 model not found; 69 no transport works
+or the port is busy; 70 our own fault; 75 a rank died.
+)";
+
+using CommandParser = Result<CommandLine> (*)(Words, LogOptions);
+
+const std::map<std::string, CommandParser>& command_parsers() {
+  static const std::map<std::string, CommandParser> parsers = {
+      {"serve", parse_serve},
+      {"generate", parse_generate},
+      {"logits", parse_logits},
+      {"tokenize", parse_tokenize},
+      {"detokenize", parse_detokenize},
+      {"client", parse_client},
+      {"bench decode", [](Words words, LogOptions log) { return parse_bench_model(words, log, false); }},
+      {"bench prefill", [](Words words, LogOptions log) { return parse_bench_model(words, log, true); }},
+      {"bench collectives", parse_bench_collectives},
+  };
+  return parsers;
+}
+
+Status unknown_command(const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto& [command, parse] : command_parsers()) known.push_back(command);
+  const std::string nearest = nearest_word(name, known);
+  return Status::error(Code::kInvalidArgument, cat("unknown command ", shown(name), "; ",
+                                                   nearest.empty() ? "see shoal --help for the commands"
+                                                                   : cat("did you mean shoal ", nearest, "?")));
+}
+
+}  // namespace
+
+Result<CommandLine> parse_command_line(Words words) {
+  if (words.empty()) {
+    return Status::error(Code::kInvalidArgument,
+                         "no command; start with shoal serve, generate, client, logits, tokenize, detokenize or bench "
+                         "(shoal --help lists them)");
+  }
+  LogOptions log;
+  log.level = LogLevel::kWarning;  // one-shot commands print no info lines
+  std::string name = words[0];
+  if (name == "--help" || name == "-h" || name == "help") return CommandLine{log, PrintText{kHelp}};
+  if (name == "--version" || name == "version") return CommandLine{log, PrintText{"shoal " SHOAL_VERSION "\n"}};
+  words = words.subspan(1);
+  if (name == "bench") {
+    if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) return CommandLine{log, PrintText{kHelp}};
+    if (words.empty()) return Status::error(Code::kInvalidArgument, "bench needs one of decode, prefill, collectives");
+    name += " " + words[0];
+    words = words.subspan(1);
+  }
+  const auto parse = command_parsers().find(name);
+  return parse == command_parsers().end() ? unknown_command(name) : parse->second(words, log);
+}
+
+}  // namespace shoal

@@ -1,0 +1,100 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/log.h"
+#include "runtime/base/status.h"
+#include "server/client_command.h"
+#include "server/generation_request.h"
+
+namespace shoal {
+
+// The command line as plain values, one struct per command.
+
+/// Flags of every command that runs a model. Absent values are decided once the model is known (engine_plan.h).
+struct EngineFlags {
+  std::string model;
+  int tensor_parallel_size = 1;
+  std::string dtype = "auto";
+  std::optional<int> max_model_len;  ///< tokens
+  int max_num_seqs = 64;
+  int max_num_batched_tokens = 512;
+  std::optional<uint64_t> kv_cache_memory;  ///< bytes, over all ranks
+  std::optional<int> threads_per_rank;
+  std::string cpu_kernels = "auto";
+  std::vector<std::string> transport;  ///< rungs in the order to try; never empty after parsing
+  std::optional<uint64_t> seed;        ///< of requests that bring none
+};
+
+struct ServeFlags {
+  EngineFlags engine;
+  std::string host = "127.0.0.1";
+  int grpc_port = 50051;  ///< 0: a free one
+};
+
+struct GenerateFlags {
+  EngineFlags engine;
+  GenerationRequest request;  ///< with jsonl: the fields that lines leave out
+  std::optional<std::string> jsonl;
+  bool json = false;
+};
+
+struct LogitsFlags {
+  EngineFlags engine;
+  std::vector<int64_t> prompt_ids;
+  std::string out;
+  std::optional<int64_t> chunk;        ///< tokens per prefill step
+  std::optional<int64_t> decode_from;  ///< first position that goes through the decode path
+};
+
+struct TokenizeFlags {
+  std::string model;
+  std::optional<std::string> text, file, jsonl;  ///< exactly one
+  bool no_special = false;
+  bool json = false;
+};
+
+struct DetokenizeFlags {
+  std::string model;
+  std::optional<std::vector<int64_t>> ids;  ///< this or jsonl
+  std::optional<std::string> jsonl;
+  bool skip_special = false;
+};
+
+struct ClientFlags {
+  ClientOptions options;
+};
+
+struct BenchModelFlags {
+  EngineFlags engine;
+  bool prefill = false;  ///< else decode
+  int tokens = 0;        ///< to prefill, or to decode
+  bool json = false;
+};
+
+struct BenchCollectivesFlags {
+  int tensor_parallel_size = 2;
+  std::vector<std::string> transport;
+  bool json = false;
+};
+
+/// --help and --version: text for stdout, and nothing else to do.
+struct PrintText {
+  std::string text;
+};
+
+struct CommandLine {
+  LogOptions log;
+  std::variant<PrintText, ServeFlags, GenerateFlags, LogitsFlags, TokenizeFlags, DetokenizeFlags, ClientFlags,
+               BenchModelFlags, BenchCollectivesFlags>
+      command;
+};
+
+/// Reads the words after the program's name. INVALID_ARGUMENT names the flag, its value, the bounds and what to do.
+Result<CommandLine> parse_command_line(std::span<const std::string> words);
+
+}  // namespace shoal

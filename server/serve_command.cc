@@ -1,0 +1,113 @@
+#include <cstdio>
+#include <sys/random.h>
+
+#include "kernels/args.h"
+#include "runtime/base/log.h"
+#include "server/command_io.h"
+#include "server/commands.h"
+#include "server/engine_host.h"
+#include "server/exit_code.h"
+#include "server/grpc_server.h"
+#include "server/inference_loop.h"
+#include "server/stop_signals.h"
+
+namespace shoal {
+namespace {
+
+/// How soon a worker that dies while nothing runs is noticed.
+constexpr int64_t kWatchMs = 100;
+constexpr double kDrainSeconds = 30;
+/// For last messages on their way out, once no request runs.
+constexpr int64_t kGoodbyeMs = 2'000;
+/// After a rank's death: clients are told, and the exit code is not kept waiting.
+constexpr int64_t kFailedGoodbyeMs = 300;
+
+Result<uint64_t> random_seed() {
+  uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, 0) == sizeof seed) return seed;
+  return Status::error(Code::kInternal, "getrandom for the default seed", errno);
+}
+
+DeploymentInfo deployment_of(const EnginePlan& plan, const EngineHost& host) {
+  DeploymentInfo info;
+  info.tensor_parallel_size = plan.world_size;
+  info.kv_block_tokens = kBlockTokens;
+  info.kv_blocks = plan.limits.kv_blocks;
+  info.max_num_seqs = plan.limits.max_num_seqs;
+  info.max_num_batched_tokens = plan.limits.max_num_batched_tokens;
+  info.transport = host.transport();
+  info.kernels = host.kernels();
+  return info;
+}
+
+void say_ready(const GrpcServer& server, const std::string& model, const EnginePlan& plan, const EngineHost& host,
+               double load_s) {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.2f", load_s);
+  const Status written =
+      write_stdout(cat("READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
+                       " transport=", host.transport(), " kernels=", host.kernels(), " load_s=", seconds, "\n"));
+  // Whoever waits for this line is gone; who calls us needs it no more.
+  if (!written.ok()) log_warning(cat("ready, but nobody reads it: ", written.to_string()));
+}
+
+/// Serves until a signal (ok, drained) or until the ranks are lost.
+Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& host, StopSignals& signals) {
+  while (!signals.wait(Deadline::after_ms(kWatchMs))) {
+    SHOAL_RETURN_IF_ERROR(loop.status());
+    SHOAL_RETURN_IF_ERROR(host.watch());
+  }
+  log_info("stopping: running requests may finish");
+  server.set_draining();
+  if (!loop.drain(Deadline::after_s(kDrainSeconds)) && loop.status().ok()) {
+    log_warning(cat("requests that still ran after ", kDrainSeconds, " s were cancelled"));
+  }
+  return loop.status();
+}
+
+Status serve(const ServeFlags& flags, Stage* stage) {
+  const Clock::time_point start = Clock::now();
+  *stage = Stage::kStart;
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::install());
+  *stage = Stage::kModel;
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, open_model(flags.engine.model));
+  *stage = Stage::kRequest;
+  SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan, plan_engine(flags.engine, files, host_resources()));
+
+  Result<std::unique_ptr<GrpcServer>> listening = GrpcServer::start({flags.host, flags.grpc_port, files.name});
+  if (!listening.ok()) {
+    *stage = listening.status().code() == Code::kInvalidArgument ? Stage::kRequest : Stage::kStart;
+    return listening.status();
+  }
+  const std::unique_ptr<GrpcServer> server = std::move(listening).value();
+
+  *stage = Stage::kModel;
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(flags.engine.model));
+  *stage = Stage::kStart;
+  SHOAL_ASSIGN_OR_RETURN(const uint64_t drawn_seed, random_seed());
+  const ServedModel model =
+      make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(drawn_seed));
+  log_info(plan.describe_memory());
+  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
+                         EngineHost::start(plan, flags.engine.transport, ProgressStyle::kLogged));
+
+  *stage = Stage::kRun;
+  InferenceLoop loop(model, plan.limits, [&host](const StepPlan& step) { return host->step(step); });
+  server->set_ready(&model, &loop, deployment_of(plan, *host));
+  signals->started();
+  say_ready(*server, files.name, plan, *host, seconds_since(start));
+  const Status status = serve_until_stopped(*server, loop, *host, *signals);
+  // Before the loop goes: the server's calls use it.
+  server->shutdown(Deadline::after_ms(status.ok() ? kGoodbyeMs : kFailedGoodbyeMs));
+  return status;
+}
+
+}  // namespace
+
+int run_serve(const ServeFlags& flags) {
+  Stage stage;
+  const Status status = serve(flags, &stage);
+  return report_failure(status, stage);
+}
+
+}  // namespace shoal
