@@ -213,9 +213,10 @@ Result<TcpListeners> make_tcp_listeners(int world_size) {
 
 Result<TcpMesh> connect_tcp_mesh(World world, Fd listener, const std::vector<int>& ports, uint64_t group_key,
                                  Deadline deadline) {
-  if (world.rank < 0 || world.rank >= world.size || ports.size() != static_cast<size_t>(world.size)) {
+  if (world.rank < 0 || world.rank >= world.size || ports.size() != static_cast<size_t>(world.size) ||
+      !listener.valid()) {
     return Status::error(Code::kInvalidArgument, cat("tcp communicator: rank ", world.rank, " of ", world.size,
-                                                     " with ", ports.size(), " ports"));
+                                                     " with ", ports.size(), " ports and listener ", listener.get()));
   }
   TcpMesh mesh;
   mesh.peers.resize(ports.size());

@@ -1,0 +1,178 @@
+#include "runtime/memory/shm_segment.h"
+
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <functional>
+#include <gtest/gtest.h>
+#include <limits>
+#include <sched.h>
+#include <set>
+#include <signal.h>
+#include <string>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+std::set<std::string> names_in(const std::string& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) names.insert(entry.path().filename());
+  return names;
+}
+
+/// Runs the body in a child, so that limits and mounts end with it; its text, or how it died.
+std::string in_child(const std::function<std::string()>& body) {
+  int ends[2];
+  if (::pipe(ends) != 0) return "no pipe";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string text = body();
+    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char buffer[1024];
+  for (ssize_t got; (got = ::read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(got));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status)) : text;
+}
+
+constexpr char kNoMounts[] = "no mounts";
+
+/// A private /dev/shm of one mebibyte for this process alone; false where the kernel or a container forbids it.
+bool mount_small_shm(const char* options) {
+  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", "/dev/shm", "tmpfs", 0, options) == 0;
+}
+
+TEST(ShmSegmentTest, BytesAreZeroReservedSharedAndNameless) {
+  const std::set<std::string> before = names_in("/dev/shm");
+  auto made = ShmSegment::create(1 << 20);
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  EXPECT_EQ(names_in("/dev/shm"), before);
+  struct stat facts;
+  ASSERT_EQ(::fstat(made->fd(), &facts), 0);
+  EXPECT_EQ(facts.st_size, 1 << 20);
+  EXPECT_GE(facts.st_blocks * 512, 1 << 20) << "sparse";
+  EXPECT_EQ(facts.st_nlink, 0u);
+  EXPECT_TRUE(::fcntl(made->fd(), F_GETFD) & FD_CLOEXEC);
+  for (size_t at = 0; at < made->size(); at += 512) ASSERT_EQ(made->data()[at], std::byte{0});
+
+  auto mapped = ShmSegment::open(made->fd(), 8192);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().to_string();
+  std::memcpy(made->data() + 8000, "shoal", 6);
+  EXPECT_STREQ(reinterpret_cast<const char*>(mapped->data() + 8000), "shoal");
+}
+
+TEST(ShmSegmentTest, MappingOutlivesItsMaker) {
+  auto made = ShmSegment::create(4096);
+  ASSERT_TRUE(made.ok());
+  auto mapped = ShmSegment::open(made->fd(), 4096);
+  ASSERT_TRUE(mapped.ok());
+  made->data()[7] = std::byte{9};
+  { const ShmSegment gone = std::move(*made); }
+  EXPECT_EQ(made->data(), nullptr);
+  const ShmSegment moved = std::move(*mapped);
+  EXPECT_EQ(moved.data()[7], std::byte{9});
+}
+
+TEST(ShmSegmentTest, WrongSizesAndDescriptorsAreRefused) {
+  EXPECT_EQ(ShmSegment::create(0).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(ShmSegment::create(std::numeric_limits<size_t>::max()).status().code(), Code::kInvalidArgument);
+  auto made = ShmSegment::create(4096);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(ShmSegment::open(made->fd(), 0).status().code(), Code::kInvalidArgument);
+  const Status larger = ShmSegment::open(made->fd(), 4097).status();
+  EXPECT_EQ(larger.code(), Code::kInvalidArgument);
+  EXPECT_NE(larger.to_string().find("4096 bytes, 4097"), std::string::npos) << larger.to_string();
+  EXPECT_EQ(ShmSegment::open(-1, 4096).status().code(), Code::kInvalidArgument);
+  const Fd device(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(ShmSegment::open(device.get(), 4096).status().code(), Code::kInvalidArgument);
+}
+
+TEST(ShmSegmentTest, MissingDirectoryIsNotFound) {
+  const Status missing = ShmSegment::create(4096, "/dev/shm/no/such/place").status();
+  EXPECT_EQ(missing.code(), Code::kNotFound);
+  EXPECT_NE(missing.to_string().find("/dev/shm/no/such/place"), std::string::npos);
+  EXPECT_EQ(ShmSegment::create(4096, "/dev/null").status().code(), Code::kNotFound);
+}
+
+TEST(ShmSegmentTest, MoreThanThereIsIsRefusedWithNumbersAndLeavesNothing) {
+  const std::set<std::string> before = names_in("/dev/shm");
+  const size_t bytes = size_t{1} << 50;
+  const Status status = ShmSegment::create(bytes).status();
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_NE(status.to_string().find(cat(bytes, " bytes in /dev/shm")), std::string::npos) << status.to_string();
+  EXPECT_NE(status.to_string().find("bytes free"), std::string::npos) << status.to_string();
+  EXPECT_EQ(names_in("/dev/shm"), before);
+}
+
+// Beyond RLIMIT_FSIZE the kernel ends the process with SIGXFSZ unless the limit is looked at first.
+TEST(ShmSegmentTest, FileSizeLimitIsAnErrorNotASignal) {
+  const std::string text = in_child([] {
+    const struct rlimit limit { 65536, 65536 };
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    return ShmSegment::create(1 << 20).status().to_string();
+  });
+  EXPECT_NE(text.find("RESOURCE_EXHAUSTED"), std::string::npos) << text;
+  EXPECT_NE(text.find("65536 bytes (ulimit -f)"), std::string::npos) << text;
+}
+
+TEST(ShmSegmentTest, NoDescriptorLeftIsResourceExhausted) {
+  const std::string text = in_child([] {
+    const struct rlimit limit { 0, 0 };
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    return ShmSegment::create(4096).status().to_string();
+  });
+  EXPECT_NE(text.find("RESOURCE_EXHAUSTED"), std::string::npos) << text;
+}
+
+TEST(ShmSegmentTest, FullTmpfsIsAnErrorThatLeavesNothing) {
+  const std::string text = in_child([]() -> std::string {
+    if (!mount_small_shm("size=1m")) return kNoMounts;
+    const auto fits = ShmSegment::create(600 * 1024);
+    if (!fits.ok()) return fits.status().to_string();
+    const std::string refusal = ShmSegment::create(600 * 1024).status().to_string();
+    if (!names_in("/dev/shm").empty()) return "a name is left";
+    const auto rest = ShmSegment::create(400 * 1024);  // what the refused one took is free again
+    return rest.ok() ? refusal : cat("bytes are left: ", rest.status().to_string());
+  });
+  if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";
+  EXPECT_NE(text.find("RESOURCE_EXHAUSTED"), std::string::npos) << text;
+  EXPECT_NE(text.find("fallocate 614400 bytes in /dev/shm: 434176 bytes free"), std::string::npos) << text;
+}
+
+TEST(ShmSegmentTest, NoInodeLeftIsResourceExhausted) {
+  const std::string text = in_child([]() -> std::string {
+    if (!mount_small_shm("size=1m,nr_inodes=2")) return kNoMounts;
+    const auto last = ShmSegment::create(4096);
+    if (!last.ok()) return cat("the first one: ", last.status().to_string());
+    return ShmSegment::create(4096).status().to_string();
+  });
+  if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";
+  EXPECT_EQ(text.find("RESOURCE_EXHAUSTED"), 0u) << text;
+}
+
+TEST(ShmSegmentTest, ReadOnlyIsPermissionDenied) {
+  const std::string text = in_child([]() -> std::string {
+    if (!mount_small_shm("size=1m")) return kNoMounts;
+    if (::mount(nullptr, "/dev/shm", nullptr, MS_REMOUNT | MS_RDONLY, "size=1m") != 0) return kNoMounts;
+    return ShmSegment::create(4096).status().to_string();
+  });
+  if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";
+  EXPECT_EQ(text.find("PERMISSION_DENIED"), 0u) << text;
+}
+
+}  // namespace
+}  // namespace shoal
