@@ -161,8 +161,8 @@ std::string figures(const Received& received) {
   const double after_first_s = received.last_s - received.first_s;
   const auto tokens = received.token_ids.size();
   std::ostringstream line;
-  line << std::fixed << std::setprecision(3) << "shoal client: " << tokens << " tokens from "
-       << received.usage.prompt_tokens() << " of prompt, finish reason " << finish_reason(received.finished)
+  line << std::fixed << std::setprecision(3) << "shoal client: " << tokens << " tokens after a prompt of "
+       << received.usage.prompt_tokens() << ", finish reason " << finish_reason(received.finished)
        << ", first token after " << received.first_s << " s";
   if (tokens > 1 && after_first_s > 0)
     line << std::setprecision(1) << ", then " << static_cast<double>(tokens - 1) / after_first_s << " tokens/s";

@@ -50,7 +50,7 @@ TEST_F(GrpcClient, PrintsTheTextAndThenTheFigures) {
   const Run got = run(options("a"));
   EXPECT_EQ(got.exit_code, 0);
   EXPECT_EQ(got.out, "bcde\n");
-  EXPECT_NE(got.err.find("4 tokens from 2 of prompt, finish reason length"), std::string::npos) << got.err;
+  EXPECT_NE(got.err.find("4 tokens after a prompt of 2, finish reason length"), std::string::npos) << got.err;
 }
 
 TEST_F(GrpcClient, PrintsJson) {
