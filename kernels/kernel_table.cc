@@ -6,7 +6,7 @@ SHOAL_DECLARE_KERNEL_SET(reference)
 #if defined(SHOAL_X86_KERNELS)
 SHOAL_DECLARE_KERNEL_SET(avx2)
 SHOAL_DECLARE_KERNEL_SET(avx512)
-SHOAL_DECLARE_KERNEL_SET(avx512_bf16)
+SHOAL_DECLARE_KERNEL_SET(avx512_bf16)  // matmul alone
 #endif
 
 namespace shoal {
@@ -18,10 +18,10 @@ struct Candidate {
   const char* needs;
 };
 
-#define SHOAL_KERNEL_TABLE(NAME, SET)                                                                         \
-  KernelTable {                                                                                               \
-    NAME, SET::embed, SET::rms_norm, SET::matmul, SET::residual_add, SET::qkv, SET::attention, SET::silu_mul, \
-        SET::add, SET::argmax, SET::chunk_sums                                                                \
+#define SHOAL_KERNEL_TABLE(NAME, SET, MATMUL_SET)                                                                    \
+  KernelTable {                                                                                                      \
+    NAME, SET::embed, SET::rms_norm, MATMUL_SET::matmul, SET::residual_add, SET::qkv, SET::attention, SET::silu_mul, \
+        SET::add, SET::argmax, SET::chunk_sums                                                                       \
   }
 
 #if defined(SHOAL_X86_KERNELS)
@@ -42,11 +42,11 @@ bool has_avx512_bf16() {
 /// Best first.
 const Candidate kCandidates[] = {
 #if defined(SHOAL_X86_KERNELS)
-    {SHOAL_KERNEL_TABLE("avx512-bf16", avx512_bf16), has_avx512_bf16, "AVX-512 F, BW, VL, DQ and BF16"},
-    {SHOAL_KERNEL_TABLE("avx512", avx512), has_avx512, "AVX-512 F, BW, VL and DQ"},
-    {SHOAL_KERNEL_TABLE("avx2", avx2), has_avx2, "AVX2, FMA and F16C"},
+    {SHOAL_KERNEL_TABLE("avx512-bf16", avx512, avx512_bf16), has_avx512_bf16, "AVX-512 F, BW, VL, DQ and BF16"},
+    {SHOAL_KERNEL_TABLE("avx512", avx512, avx512), has_avx512, "AVX-512 F, BW, VL and DQ"},
+    {SHOAL_KERNEL_TABLE("avx2", avx2, avx2), has_avx2, "AVX2, FMA and F16C"},
 #endif
-    {SHOAL_KERNEL_TABLE("reference", reference), [] { return true; }, "nothing"},
+    {SHOAL_KERNEL_TABLE("reference", reference, reference), [] { return true; }, "nothing"},
 };
 
 }  // namespace

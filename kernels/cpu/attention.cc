@@ -83,7 +83,7 @@ inline void chunk_scores(const Query* queries, const Element* const* tiles, int 
 
 /// Turns one query's scores of a chunk into exp(score - max) and exactly 0 where it does not see the key. What masked
 /// lanes hold before (NaN from memory never written, too) goes nowhere. Returns the maximum and the sum.
-inline void softmax(Keys keys, float* p, float* max_out, float* sum_out) {
+void softmax(Keys keys, float* p, float* max_out, float* sum_out) {
   Vec best = set1(-__builtin_inff());
   for (int b = 0; b < kChunkBlocks; ++b) {
     const Mask seen = lanes_between(keys.begin - b * kLanes, keys.end - b * kLanes);
@@ -130,9 +130,10 @@ inline void weigh(const Element* const* tiles, int d, Keys keys, int64_t i, int 
   }
 }
 
+/// The keys for all of head_dim.
 template <int Rows, typename Element>
-inline void weigh_keys(const Element* const* tiles, int d, Keys keys, const float (*p)[kChunkTokens],
-                       float (*out)[kMaxHeadDim]) {
+void weigh_keys(const Element* const* tiles, int d, Keys keys, const float (*p)[kChunkTokens],
+                float (*out)[kMaxHeadDim]) {
   if (keys.empty()) return;
   int i = 0;
   for (; i + kVecsAtOnce * kLanes <= d; i += kVecsAtOnce * kLanes) {
@@ -169,7 +170,7 @@ inline void chunk_values(const Keys* keys, const Element* const* tiles, int d, S
 }
 
 /// Adds a chunk to a query's softmax so far; the first one is taken as it is.
-inline void fold(float chunk_max, float chunk_sum, const float* chunk_out, int d, Query* query, float* out) {
+void fold(float chunk_max, float chunk_sum, const float* chunk_out, int d, Query* query, float* out) {
   if (!query->begun) {
     for_lanes(d, [&](int64_t i, int) { store(out + i, load(chunk_out + i)); });
     query->max = chunk_max;
@@ -187,6 +188,15 @@ inline void fold(float chunk_max, float chunk_sum, const float* chunk_out, int d
   query->max = merged;
 }
 
+void write_out(const AttentionArgs& args, const Query& query, const float* sums) {
+  const Vec total = set1(query.sum);
+  as_elements(args.out, args.out_dtype, [&](auto* out) {
+    for_lanes(args.cache.head_dim,
+              [&](int64_t i, int lanes) { store(out + query.out + i, div(load(sums + i), total), lanes); });
+  });
+}
+
+/// All chunks of the Rows queries of a task.
 template <int Rows, typename Element>
 void attend(const AttentionArgs& args, int kv_head, const Element* data, Query* queries, Scratch* scratch) {
   const int d = args.cache.head_dim;
@@ -214,13 +224,7 @@ void attend(const AttentionArgs& args, int kv_head, const Element* data, Query* 
       if (!keys[r].empty()) fold(max[r], sum[r], scratch->chunk_out[r], d, &queries[r], scratch->out[r]);
     }
   }
-  as_elements(args.out, args.out_dtype, [&](auto* out) {
-    for (int r = 0; r < Rows; ++r) {
-      for_lanes(d, [&](int64_t i, int lanes) {
-        store(out + queries[r].out + i, div(load(scratch->out[r] + i), set1(queries[r].sum)), lanes);
-      });
-    }
-  });
+  for (int r = 0; r < Rows; ++r) write_out(args, queries[r], scratch->out[r]);
 }
 
 template <typename Element>

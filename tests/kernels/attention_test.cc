@@ -16,6 +16,7 @@ struct Shape {
   Dtype out = Dtype::kF32;
   bool bias = false;
   bool norm = false;
+  int poisoned_token = -1;  // its k and v are NaN
   int heads() const { return head_begin.back(); }
   int kv_heads() const { return static_cast<int>(head_begin.size()) - 1; }
   int qkv_columns() const { return (heads() + 2 * kv_heads()) * head_dim; }
@@ -57,6 +58,10 @@ std::vector<float> run(const KernelTable& kernels, const Shape& shape, const Way
         sin(cos.size());
     for (int r = 0; r < rows; ++r) {
       std::copy_n(qkv.begin() + (position + r) * columns, columns, x.begin() + (way.row_begin + r) * columns);
+      if (position + r == shape.poisoned_token) {
+        const auto row = x.begin() + (way.row_begin + r) * columns;
+        std::fill(row + shape.heads() * d, row + columns, std::nanf(""));
+      }
       for (int i = 0; i < half; ++i) {
         const float angle =
             static_cast<float>(position + r) * std::pow(1e4f, -2.0f * static_cast<float>(i) / static_cast<float>(d));
@@ -166,6 +171,29 @@ TEST_P(AttentionTest, AgreesWithTheReference) {
     const float tolerance = shape.cache == Dtype::kF32 && shape.out == Dtype::kF32 ? 2e-4f : 3e-2f;
     for (size_t i = 0; i < want.size(); ++i) {
       ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0f, std::abs(want[i]))) << describe(shape) << " at " << i;
+    }
+  }
+}
+
+TEST_P(AttentionTest, AKeyThatARowDoesNotSeeCannotTouchIt) {
+  for (int head_dim : {16, 36, 128}) {
+    for (int window : {0, 10}) {
+      for (int poisoned : {0, 63, 70, 99}) {
+        Shape shape{.tokens = 100, .head_dim = head_dim, .window = window};
+        const std::vector<float> clean = run(kernels(), shape, {.steps = {shape.tokens}});
+        shape.poisoned_token = poisoned;
+        const std::vector<float> whole = run(kernels(), shape, {.steps = {shape.tokens}});
+        const auto columns = static_cast<size_t>(shape.heads() * head_dim);
+        for (int token = 0; token < shape.tokens; ++token) {
+          const bool sees = token >= poisoned && (window == 0 || token < poisoned + window);
+          for (size_t i = static_cast<size_t>(token) * columns; i < (static_cast<size_t>(token) + 1) * columns; ++i) {
+            ASSERT_EQ(std::isnan(whole[i]), sees) << describe(shape) << ": token " << token << ", poison " << poisoned;
+            if (!sees) {
+              ASSERT_EQ(whole[i], clean[i]);
+            }
+          }
+        }
+      }
     }
   }
 }

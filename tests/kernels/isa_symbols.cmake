@@ -11,7 +11,7 @@ foreach(object IN LISTS OBJECTS)
   foreach(line IN LISTS lines)
     if(line MATCHES "^[0-9a-f]+ T ${NAMESPACE}")
       math(EXPR own "${own} + 1")
-    elseif(line MATCHES "^[0-9a-f]+ [TWVui] ")
+    elseif(line MATCHES "^[0-9a-f]+ [TWi] ")  # code: strong, weak, indirect
       message(FATAL_ERROR "${object} defines ${line}")
     endif()
   endforeach()
