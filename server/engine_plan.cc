@@ -14,6 +14,9 @@ namespace {
 
 /// Requests that may wait beyond the running ones before a server says RESOURCE_EXHAUSTED.
 constexpr int kMaxWaiting = 1024;
+/// A default cache is no smaller than this, memory permitting, and no larger than the weights beyond it: its pages are
+/// touched at the start, which costs seconds per GiB on virtual machines.
+constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
 /// A collective that takes this long has lost a rank; a step holds hundreds of them.
 constexpr int64_t kCollectiveTimeoutMs = 120'000;
 
@@ -78,6 +81,14 @@ Status estimate_memory(const ModelFiles& model, const HostResources& host, Engin
   return {};
 }
 
+/// Bytes of KV cache where the flags do not say: in proportion to the model, with room for one request of any length,
+/// and at most a quarter of the memory available.
+uint64_t default_kv_bytes(const MemoryEstimate& memory, int64_t max_model_len) {
+  const int64_t longest = blocks_for_tokens(max_model_len) * memory.kv_bytes_per_block;
+  const int64_t wanted = std::max({kDefaultKvBytes, memory.weight_bytes, longest});
+  return std::min(static_cast<uint64_t>(wanted), memory.available_bytes / 4);
+}
+
 Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePlan* plan) {
   const int64_t per_block = plan->memory.kv_bytes_per_block;
   const uint64_t available = plan->memory.available_bytes;
@@ -93,7 +104,7 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
   int64_t max_model_len = flags.max_model_len.value_or(model_limit);
   // A default with room for every sequence at its longest would never preempt: more is of no use.
   const int64_t useful = flags.max_num_seqs * blocks_for_tokens(max_model_len);
-  const uint64_t budget = flags.kv_cache_memory.value_or(available / 4);
+  const uint64_t budget = flags.kv_cache_memory.value_or(default_kv_bytes(plan->memory, max_model_len));
   const int64_t fitting =
       static_cast<int64_t>(std::min<uint64_t>(budget / static_cast<uint64_t>(per_block), INT32_MAX));
   const int64_t blocks = std::min(fitting, useful);

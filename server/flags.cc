@@ -111,12 +111,13 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_value("--max-num-seqs", "N", "Requests in one running batch (64)", whole(&engine->max_num_seqs, 1, 65536));
   parser.add_value("--max-num-batched-tokens", "N", "Tokens in one step (512)",
                    whole(&engine->max_num_batched_tokens, 1, 65536));
-  parser.add_value("--kv-cache-memory", "SIZE",
-                   "KV cache of all ranks together, e.g. 2g (at most a quarter of the memory available)",
-                   [=](std::string_view flag, std::string_view text) -> Status {
-                     SHOAL_ASSIGN_OR_RETURN(engine->kv_cache_memory, parse_size_flag(flag, text));
-                     return {};
-                   });
+  parser.add_value(
+      "--kv-cache-memory", "SIZE",
+      "KV cache of all ranks together, e.g. 2g (as the model asks; at most a quarter of the memory available)",
+      [=](std::string_view flag, std::string_view text) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(engine->kv_cache_memory, parse_size_flag(flag, text));
+        return {};
+      });
   parser.add_value("--threads-per-rank", "N", "Compute threads of each rank (usable CPUs / ranks)",
                    whole(&engine->threads_per_rank, 1, 1024));
   parser.add_value("--cpu-kernels", "SET", "auto, avx512-bf16, avx512, avx2 or reference: other sets, other last bits",

@@ -94,6 +94,11 @@ TEST(EnginePlanTest, TheCacheTakesAtMostAQuarterAndNoMoreThanIsUseful) {
   EXPECT_EQ(plan.limits.kv_blocks, 10);
   EXPECT_EQ(plan.limits.max_model_len, 160);  // the default gives way to the memory
 
+  flags.max_num_seqs = 65536;  // could use 96 GiB; a small model starts with 1
+  plan = plan_engine(flags, demo(), machine(2, 64 * kGiB)).value();
+  EXPECT_EQ(plan.limits.kv_blocks, static_cast<int64_t>(kGiB) / kDemoBlockBytes);
+  flags.max_num_seqs = 64;
+
   flags.kv_cache_memory = 3 * kDemoBlockBytes + 5;
   plan = plan_engine(flags, demo(), machine(2, kGiB)).value();
   EXPECT_EQ(plan.limits.kv_blocks, 3);
