@@ -22,6 +22,7 @@ struct SamplingParams {
   float frequency_penalty = 0;
   uint64_t seed = 0;
   int32_t logprobs = -1;  ///< -1: none; K >= 0: the token's own and the K best
+  bool has_penalty() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 

@@ -17,10 +17,6 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-bool has_penalty(const SamplingParams& sampling) {
-  return sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
-}
-
 template <typename Sequences>
 int64_t total_tokens(const Sequences& sequences) {
   return std::accumulate(sequences.begin(), sequences.end(), int64_t{0},
@@ -149,7 +145,7 @@ SequenceStep Scheduler::step_of(const Sequence& sequence) const {
   step.block_table = sequence.blocks;
   step.sample = sequence.scheduled == sequence.missing();
   step.sampling = sequence.request.sampling;
-  if (step.sample && has_penalty(step.sampling)) {
+  if (step.sample && step.sampling.has_penalty()) {
     step.history = sequence.tokens;
     step.history_prompt_tokens = sequence.prompt_tokens;
   }

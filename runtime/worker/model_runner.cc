@@ -13,8 +13,7 @@ namespace {
 /// Greedy choice from each rank's best: no need for the whole row.
 bool argmax_suffices(const SequenceStep& sequence) {
   const SamplingParams& s = sequence.sampling;
-  return sequence.sample && !sequence.all_logits && s.temperature == 0 && s.logprobs < 0 && s.repetition_penalty == 1 &&
-         s.presence_penalty == 0 && s.frequency_penalty == 0;
+  return sequence.sample && !sequence.all_logits && s.temperature == 0 && s.logprobs < 0 && !s.has_penalty();
 }
 
 }  // namespace

@@ -77,10 +77,6 @@ void add_logprobs(std::span<const float> logits, int32_t count, const KernelTabl
   for (const int32_t id : best) token->top.push_back({id, logprob(logits[static_cast<size_t>(id)])});
 }
 
-bool has_penalty(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
-}
-
 /// Repetition as in CTRL (Keskar et al. 2019) and Hugging Face: towards less likely on either side of zero. Presence
 /// and frequency as OpenAI's API defines them.
 void apply_penalties(const SamplingParams& params, std::span<const int32_t> history, int32_t prompt_tokens,
@@ -201,7 +197,7 @@ SampledToken sample_token(std::span<const float> logits, const SamplingParams& p
   }
   std::vector<float> penalized;
   std::span<const float> scores = logits;
-  if (has_penalty(params)) {
+  if (params.has_penalty()) {
     penalized.assign(logits.begin(), logits.end());
     apply_penalties(params, history, history_prompt_tokens, &penalized);
     scores = penalized;
