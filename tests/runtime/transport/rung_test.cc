@@ -27,8 +27,8 @@ TEST(Rung, PrepareReservesAndLeavesNoName) {
     ASSERT_TRUE(setup.ok()) << setup.status().to_string();
     EXPECT_EQ(setup->rung, rung.name);
     EXPECT_EQ(setup->listeners.size(), setup->tcp_ports.size());
-    if (setup->rung == "tcp") EXPECT_EQ(setup->tcp_ports.size(), 4u);
-    if (setup->rung == "shm") EXPECT_GT(setup->shm.size(), 0u);
+    EXPECT_EQ(setup->tcp_ports.size(), setup->rung == "tcp" ? 4u : 0u);
+    EXPECT_EQ(setup->shm.size() > 0, setup->rung == "shm");
   }
 }
 
