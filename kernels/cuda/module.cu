@@ -1,8 +1,7 @@
-#include "kernels/cuda/module.h"
-
+#include <cstdio>
 #include <cuda_runtime.h>
 
-#include <cstdio>
+#include "kernels/cuda/module.h"
 
 namespace {
 
@@ -34,4 +33,6 @@ constexpr ShoalCudaModule kModule{sizeof(ShoalCudaModule), SHOAL_VERSION, CUDART
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const ShoalCudaModule* shoal_cuda_module() { return &kModule; }
+extern "C" __attribute__((visibility("default"))) const ShoalCudaModule* shoal_cuda_module() {
+  return &kModule;
+}

@@ -1,9 +1,8 @@
 #include "runtime/transport/rung.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
+#include <sys/random.h>
 
 #include "runtime/comm/shm_communicator.h"
 #include "runtime/comm/tcp_communicator.h"
