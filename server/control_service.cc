@@ -186,13 +186,9 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
     Result<ResolvedRequest> resolved = resolve_request(request, model);
     Result<uint64_t> id = resolved.ok() ? loop_->submit(std::move(resolved).value(), self_) : resolved.status();
     if (id.ok()) {
-      bool finished = false;
-      {
-        const std::lock_guard lock(mutex_);
-        id_ = *id;
-        finished = finished_;
-      }
-      if (finished) loop_->cancel(*id);
+      const std::lock_guard lock(mutex_);
+      id_ = *id;
+      if (finished_) loop_->cancel(id_);
       return;
     }
     // A full queue is no illness: requests before this one are being worked on.
@@ -209,16 +205,11 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
   }
 
   void OnCancel() override {
-    uint64_t id = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      id = id_;
-      if (!finished_) {
-        finished_ = true;
-        Finish({grpc::StatusCode::CANCELLED, "cancelled by the client"});
-      }
-    }
-    if (id != 0) loop_->cancel(id);
+    const std::lock_guard lock(mutex_);
+    if (id_ != 0) loop_->cancel(id_);
+    if (finished_) return;
+    finished_ = true;
+    Finish({grpc::StatusCode::CANCELLED, "cancelled by the client"});
   }
   void OnDone() override { const std::shared_ptr<HealthProbe> last = std::move(self_); }
 

@@ -108,22 +108,16 @@ class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateRespons
   }
 
   void OnWriteDone(bool ok) override {
-    {
-      const std::lock_guard lock(mutex_);
-      writing_ = false;
-      if (!ok) gone_ = true;
-      pump();
-    }
-    if (!ok) abort();
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok) lose_client();
+    pump();
   }
 
   void OnCancel() override {
-    {
-      const std::lock_guard lock(mutex_);
-      gone_ = true;
-      pump();
-    }
-    abort();
+    const std::lock_guard lock(mutex_);
+    lose_client();
+    pump();
   }
 
   void OnDone() override {
@@ -136,13 +130,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateRespons
   }
 
   void abort() override {
-    uint64_t id = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-      id = loop_id_;
-    }
-    if (id != 0) loop_->cancel(id);
+    const std::lock_guard lock(mutex_);
+    stop_generation();
   }
 
   void drop_slow_reader(Clock::time_point now, std::chrono::milliseconds limit) override {
@@ -156,7 +145,17 @@ class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateRespons
  private:
   grpc::Status admit(const wire::GenerateRequest& request);
   grpc::Status submit(ResolvedRequest request);
+
+  // With mutex_ held. The loop holds no lock of its own while it hands out, so it may be called from under ours.
   void pump();
+  void stop_generation() {
+    stop_ = true;
+    if (loop_id_ != 0) loop_->cancel(loop_id_);
+  }
+  void lose_client() {
+    gone_ = true;
+    stop_generation();
+  }
   void finish(const grpc::Status& status) {
     finished_ = true;
     Finish(status);
@@ -228,17 +227,13 @@ grpc::Status GenerateCall::submit(ResolvedRequest request) {
         return to_grpc_status(id.status(), "INVALID_REQUEST");
     }
   }
-  bool stop = false;
-  {
-    const std::lock_guard lock(mutex_);
-    loop_id_ = *id;
-    stop = stop_;
-  }
-  if (stop) loop_->cancel(*id);  // aborted before there was an id to cancel
+  const std::lock_guard lock(mutex_);
+  loop_id_ = *id;
+  if (stop_) stop_generation();  // aborted before there was an id to cancel
   return grpc::Status::OK;
 }
 
-/// Starts the next write, if none is outstanding and there is something to say. With mutex_ held: gRPC runs reactions
+/// Starts the next write, if none is outstanding and there is something to say. gRPC runs reactions
 /// on its own threads, never inside StartWrite or Finish.
 void GenerateCall::pump() {
   if (writing_ || finished_) return;
