@@ -296,9 +296,9 @@ TEST_F(CheckpointTest, WhatIsNoFile) {
   EXPECT_EQ(refusal().code(), Code::kInvalidArgument);
 }
 
-TEST_F(CheckpointTest, ASparseFileOfTerabytesCostsNothing) {
+TEST_F(CheckpointTest, ASparseFileLargerThanMemoryCostsNothing) {
   write("model.safetensors", file_of("{" + tensor("a", "U8", "[2]", "[0,2]") + "}", 2));
-  fs::resize_file(dir_ + "/model.safetensors", uint64_t{1} << 41);
+  fs::resize_file(dir_ + "/model.safetensors", uint64_t{1} << 38);
   const Result<Checkpoint> checkpoint = Checkpoint::open(dir_);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().to_string();
   EXPECT_EQ(checkpoint->total_bytes(), 2u);
