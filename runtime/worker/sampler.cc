@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <ranges>
+#include <numeric>
 #include <vector>
 
 namespace shoal {
@@ -68,12 +68,15 @@ void add_logprobs(std::span<const float> logits, int32_t count, const KernelTabl
   const auto equal_before = std::ranges::count(logits.first(chosen), own);
   token->rank = static_cast<int32_t>(1 + greater + equal_before);
 
-  std::vector<int32_t> best(static_cast<size_t>(std::clamp(count, 0, vocab)));
+  if (count <= 0) return;
+  std::vector<int32_t> best(static_cast<size_t>(std::min(count, vocab)));
   const auto better = [logits](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x > y || (x == y && a < b);
   };
-  std::ranges::partial_sort_copy(std::views::iota(0, vocab), best, better);
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::partial_sort_copy(ids.begin(), ids.end(), best.begin(), best.end(), better);
   for (const int32_t id : best) token->top.push_back({id, logprob(logits[static_cast<size_t>(id)])});
 }
 

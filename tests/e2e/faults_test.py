@@ -189,7 +189,7 @@ class Faults(harness.TestCase):
     def test_a_new_request_is_refused_while_stopping(self):
         server = self.serve(harness.DEMO, "-tp", 2, "--cpu-kernels", "reference")
         server.wait_ready()
-        client = server.client("--prompt-ids", SHORT_PROMPT, "--max-tokens", 200, "--ignore-eos", "--temperature", 0)
+        client = server.client("--prompt-ids", SHORT_PROMPT, "--max-tokens", 100, "--ignore-eos", "--temperature", 0)
         out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
         harness.wait_until(lambda: out.data, 30, "the first text")
         server.process.terminate()
