@@ -113,7 +113,7 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_s
     if (piece.token >= 0) {
       ids.push_back(piece.token);
     } else {
-      SHOAL_RETURN_IF_ERROR(impl_->model.encode(piece.text, ids));
+      SHOAL_RETURN_IF_ERROR(impl_->model.encode(piece.text, ids, limit));
     }
   }
   return impl_->post_processor.apply(std::move(ids), add_special);

@@ -23,8 +23,8 @@ class Tokenizer {
 
   /// Text (any bytes; invalid UTF-8 is read as U+FFFD) to ids. add_special: run the post-processor (BOS and the like).
   /// Special tokens written in the text are recognised either way. RESOURCE_EXHAUSTED: the splitter's regex hit its
-  /// limit, or the text grows beyond 256 MiB. FAILED_PRECONDITION: a character that the vocabulary does not know, nor
-  /// its unk_token.
+  /// limit, or the text needs more than 512 MiB of working memory. FAILED_PRECONDITION: a character is unknown to the
+  /// vocabulary, and so is its unk_token.
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
 
   /// Ids to text, as the file's decoder says. Ids outside the vocabulary give nothing. The result is valid UTF-8.

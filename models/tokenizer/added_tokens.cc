@@ -196,14 +196,15 @@ void AddedTokens::split(std::string_view text, bool begins_input, bool normalize
     at = end;  // the search goes on behind the text itself, whatever is stripped or discarded
     const AddedToken& token = tokens_.at(match.id);
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    if (token.lstrip && begin > done) begin = done + without_trailing_space(text.substr(done, begin - done));
+    if (token.lstrip) begin = begin > done ? done + without_trailing_space(text.substr(done, begin - done)) : done;
     if (token.rstrip) {
       // A token of white space meets the same run again and again: measure it once.
       if (end > space_end) space_end = end + leading_space(text.substr(end));
       end = space_end;
     }
     add_text(done, begin);
-    out.push_back({{}, false, match.id});
+    // Nothing is left of a token of white space that the one before it has taken along.
+    if (begin < end) out.push_back({{}, false, match.id});
     done = end;
   }
   add_text(done, text.size());

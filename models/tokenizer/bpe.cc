@@ -159,13 +159,23 @@ std::string_view BpeModel::piece(int32_t id) const {
   return id >= 0 && id <= max_id() ? pieces_[static_cast<size_t>(id)] : std::string_view();
 }
 
-Status BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids) const {
+struct BpeModel::Candidate {
+  uint32_t rank;
+  int32_t at;
+  int32_t id;
+  bool operator<(const Candidate& other) const {  // the top of the heap is the largest
+    return rank != other.rank ? rank > other.rank : at > other.at;
+  }
+};
+
+Status BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids, const WorkLimit& limit) const {
   if (ignore_merges_) {
     if (const auto id = find(piece)) {
       ids.push_back(*id);
       return {};
     }
   }
+  SHOAL_RETURN_IF_ERROR(limit.check_bytes(piece.size() * (sizeof(Symbol) + 2 * sizeof(Candidate))));
   std::vector<Symbol> symbols;
   SHOAL_RETURN_IF_ERROR(to_symbols(piece, symbols));
   merge_all(symbols);
@@ -226,14 +236,6 @@ const BpeModel::Merge* BpeModel::find_merge(int32_t left, int32_t right) const {
 /// Merges the pair of lowest rank, the leftmost first, until none is left. Candidates stand in a heap; one whose
 /// symbols have changed since is recognised when it comes up.
 void BpeModel::merge_all(std::vector<Symbol>& symbols) const {
-  struct Candidate {
-    uint32_t rank;
-    int32_t at;
-    int32_t id;
-    bool operator<(const Candidate& other) const {  // the top of the heap is the largest
-      return rank != other.rank ? rank > other.rank : at > other.at;
-    }
-  };
   const auto symbol = [&](int32_t i) -> Symbol& { return symbols[static_cast<size_t>(i)]; };
   std::vector<Candidate> candidates;
   candidates.reserve(symbols.size());

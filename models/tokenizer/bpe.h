@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "models/tokenizer/work_limit.h"
 #include "runtime/base/json.h"
 
 namespace shoal {
@@ -21,8 +22,8 @@ class BpeModel {
   static Result<BpeModel> parse(const Json& tokenizer, std::string_view what);
 
   /// Appends the ids of one piece of text. O(n log n) in its length. FAILED_PRECONDITION: a character is unknown and
-  /// the unk_token is not in the vocabulary.
-  Status encode(std::string_view piece, std::vector<int32_t>& ids) const;
+  /// the unk_token is not in the vocabulary. RESOURCE_EXHAUSTED: the piece is too long for the limit.
+  Status encode(std::string_view piece, std::vector<int32_t>& ids, const WorkLimit& limit) const;
 
   std::optional<int32_t> find(std::string_view piece) const;
   /// The spelling of an id; empty if there is none.
@@ -41,6 +42,7 @@ class BpeModel {
     int32_t previous = -1;
     int32_t next = -1;
   };
+  struct Candidate;  // a pair that could be merged
   struct Hash {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }

@@ -43,18 +43,20 @@ Result<Pattern> Pattern::parse(const Component& component) {
 Result<std::vector<Span>> Pattern::spans(std::string_view text, WorkLimit& limit) const {
   std::vector<Span> spans;
   size_t previous = 0;
-  const auto add = [&](size_t begin, size_t end) {
+  const auto add = [&](size_t begin, size_t end) -> Status {
+    SHOAL_RETURN_IF_ERROR(limit.take_bytes(2 * sizeof(Span)));
     if (previous != begin) spans.push_back({previous, begin, false});
     spans.push_back({begin, end, true});
     previous = end;
+    return {};
   };
   if (regex_) {
     SHOAL_ASSIGN_OR_RETURN(const auto matches, regex_->find_all(text, limit));
-    for (const RegexMatch& match : matches) add(match.begin, match.end);
+    for (const RegexMatch& match : matches) SHOAL_RETURN_IF_ERROR(add(match.begin, match.end));
   } else {
     for (size_t at = text.find(literal_); at != std::string_view::npos;
          at = text.find(literal_, at + literal_.size())) {
-      add(at, at + literal_.size());
+      SHOAL_RETURN_IF_ERROR(add(at, at + literal_.size()));
     }
   }
   if (previous != text.size()) spans.push_back({previous, text.size(), false});

@@ -145,6 +145,8 @@ Status PreTokenizer::split(const Step& step, const PieceList::Piece& piece, std:
                            WorkLimit& limit) {
   std::vector<Span> spans;
   if (step.kind == Kind::kCharacterClass) {
+    // Before the spans are made: there may be one for each byte.
+    SHOAL_RETURN_IF_ERROR(limit.check_bytes(piece.text.size() * sizeof(Span)));
     spans = class_spans(piece.text, step.classify);
   } else {
     SHOAL_ASSIGN_OR_RETURN(spans, step.pattern.spans(piece.text, limit));
@@ -154,6 +156,7 @@ Status PreTokenizer::split(const Step& step, const PieceList::Piece& piece, std:
   }
   for (const Span& span : merge(std::move(spans), step.behavior)) {
     if (span.begin == span.end || (span.match && step.behavior == Behavior::kRemoved)) continue;
+    SHOAL_RETURN_IF_ERROR(limit.take_bytes(sizeof(PieceList::Piece)));
     out.push_back({piece.text.substr(span.begin, span.end - span.begin), piece.begins_input && span.begin == 0, -1});
   }
   return {};

@@ -150,6 +150,7 @@ Result<std::vector<RegexMatch>> Regex::find_all(std::string_view text, WorkLimit
       from += character_bytes(text, from);
       continue;
     }
+    SHOAL_RETURN_IF_ERROR(limit.take_bytes(sizeof(RegexMatch)));
     matches.push_back(*match);
     from = match->end;
   }

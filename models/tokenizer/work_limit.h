@@ -11,7 +11,7 @@ namespace shoal {
 /// time of this thread spent in regexes. Used by one thread.
 class WorkLimit {
  public:
-  static constexpr size_t kMaxBytes = size_t{256} << 20;
+  static constexpr size_t kMaxBytes = size_t{512} << 20;
   static constexpr int64_t kMaxCpuNs = 5'000'000'000;
 
   /// RESOURCE_EXHAUSTED once more than kMaxBytes were taken in all.
@@ -20,6 +20,8 @@ class WorkLimit {
     bytes_left_ -= bytes;
     return {};
   }
+  /// The same for memory that is free again at once.
+  Status check_bytes(size_t bytes) const { return bytes > bytes_left_ ? too_much_text() : Status(); }
 
   /// Counts regex work (start positions tried); looks at the clock every kPositionsPerLook of it. RESOURCE_EXHAUSTED
   /// after kMaxCpuNs. CPU time, so that a busy machine does not refuse what an idle one accepts.
@@ -42,7 +44,8 @@ class WorkLimit {
     return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
   }
   static Status too_much_text() {
-    return Status::error(Code::kResourceExhausted, "tokenizer: the text grows beyond 256 MiB; send less text");
+    return Status::error(Code::kResourceExhausted,
+                         "tokenizer: this text needs more than 512 MiB of working memory; send less text");
   }
   static Status too_slow() {
     return Status::error(Code::kResourceExhausted,

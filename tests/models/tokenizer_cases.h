@@ -43,6 +43,15 @@ inline Tokenizer load_oracle(const std::string& name) {
   return std::move(tokenizer).value();
 }
 
+/// The tokenizer.json of an entry of tests/data/tokenizer/cases.json.
+inline Json case_tokenizer(const Json& file, const Json& variant) {
+  Json tokenizer = variant["parts"];
+  tokenizer["version"] = "1.0";
+  tokenizer["model"] = file["models"][variant["model"].get<std::string>()];
+  tokenizer["model"].update(variant["options"]);
+  return tokenizer;
+}
+
 /// Decodes through a StreamDecoder; each part must end at a character's end.
 inline std::string stream_decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool skip_special) {
   StreamDecoder stream(tokenizer, skip_special);
