@@ -40,6 +40,11 @@ if(SHOAL_SANITIZE MATCHES thread)
   list(APPEND SHOAL_TEST_ENVIRONMENT
        "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/suppressions/tsan.txt:second_deadlock_stack=1")
 endif()
+# Sanitized code is slower by about this much, and so is a test's patience.
+set(SHOAL_TIMEOUT_FACTOR 1)
+if(SHOAL_SANITIZE)
+  set(SHOAL_TIMEOUT_FACTOR 5)
+endif()
 find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
 
 # shoal_library(NAME SOURCES a.cc b.cc DEPS shoal_base ...)
@@ -66,6 +71,7 @@ function(shoal_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
   add_test(NAME ${folder}/${name} COMMAND ${target})
   set_tests_properties(${folder}/${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                                     SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] 1 test, listed below"
@@ -82,6 +88,7 @@ function(shoal_python_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
   add_test(NAME ${name} COMMAND ${SHOAL_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
                                           ENVIRONMENT "SHOAL=$<TARGET_FILE:shoal>;${SHOAL_TEST_ENVIRONMENT}")
