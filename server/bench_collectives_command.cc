@@ -1,12 +1,16 @@
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fcntl.h>
+#include <functional>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/comm/bare_exchange.h"
 #include "runtime/comm/collectives_bench.h"
 #include "runtime/transport/rung.h"
 #include "server/command_io.h"
@@ -28,7 +32,11 @@ void bind_rank(int rank, int world_size, const std::vector<int>& cpus) {
   ::sched_setaffinity(0, sizeof set, &set);
 }
 
-Result<std::vector<CollectiveTiming>> time_rank(const Rung& rung, World world, const TransportSetup& setup) {
+using Timings = std::vector<CollectiveTiming>;
+/// Times one rank, in a process of its own.
+using TimeRank = std::function<Result<Timings>(World)>;
+
+Result<Timings> time_rank(const Rung& rung, World world, const TransportSetup& setup) {
   OpenArgs args;
   args.world = world;
   if (setup.shm.size() > 0) args.shm = Fd(::fcntl(setup.shm.fd(), F_DUPFD_CLOEXEC, 3));
@@ -46,7 +54,7 @@ Result<std::vector<CollectiveTiming>> time_rank(const Rung& rung, World world, c
 class Children {
  public:
   /// They time too, for rank 0 to have partners. This process has one thread, and gRPC has not started: fork is safe.
-  Status start(const Rung& rung, int world_size, const TransportSetup& setup, const std::vector<int>& cpus) {
+  Status start(const TimeRank& time_rank, int world_size, const std::vector<int>& cpus) {
     for (int rank = 1; rank < world_size; ++rank) {
       const pid_t pid = ::fork();
       if (pid < 0) return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), errno);
@@ -54,7 +62,7 @@ class Children {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         set_process_rank(rank);
         bind_rank(rank, world_size, cpus);
-        ::_exit(report_failure(time_rank(rung, {rank, world_size}, setup).status(), Stage::kRun));
+        ::_exit(report_failure(time_rank({rank, world_size}).status(), Stage::kRun));
       }
       pids_.push_back(pid);
     }
@@ -86,47 +94,95 @@ class Children {
   std::vector<pid_t> pids_;
 };
 
-std::string report(const CollectiveTiming& timing, bool json) {
-  char text[256];
-  std::snprintf(text, sizeof text,
-                json ? "{\"transport\":\"%s\",\"tp\":%d,\"bytes\":%zu,\"median_us\":%.3f,"
-                       "\"p99_us\":%.3f}"
-                     : "all_reduce %-4s %2d ranks %8zu B  median %8.2f us  p99 %8.2f us\n",
-                timing.transport.c_str(), timing.world_size, timing.bytes, timing.median_us, timing.p99_us);
-  return text;
-}
-
-Result<std::vector<CollectiveTiming>> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus) {
-  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare(world_size));
+Result<Timings> time_ranks(const TimeRank& time_rank, int world_size, const std::vector<int>& cpus) {
   Children children;
-  SHOAL_RETURN_IF_ERROR(children.start(rung, world_size, setup, cpus));
+  SHOAL_RETURN_IF_ERROR(children.start(time_rank, world_size, cpus));
   bind_rank(0, world_size, cpus);
-  SHOAL_ASSIGN_OR_RETURN(std::vector<CollectiveTiming> timings, time_rank(rung, {0, world_size}, setup));
+  SHOAL_ASSIGN_OR_RETURN(Timings timings, time_rank({0, world_size}));
   SHOAL_RETURN_IF_ERROR(children.wait());
   return timings;
 }
 
-}  // namespace
+Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus) {
+  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare(world_size));
+  return time_ranks([&](World world) { return time_rank(rung, world, setup); }, world_size, cpus);
+}
 
-/// Every transport named, one after the other: this compares them, it does not fall back.
-int run_bench_collectives(const BenchCollectivesFlags& flags) {
-  const std::vector<int> cpus = host_resources().cpus;  // before this thread is bound to one of them
-  std::string objects;
-  for (const std::string& name : flags.transport) {
-    const Result<std::vector<CollectiveTiming>> timings = time_rung(*find_rung(name), flags.tensor_parallel_size, cpus);
-    if (!timings.ok()) return report_failure(timings.status().while_doing("transport " + name), Stage::kStart);
-    for (const CollectiveTiming& timing : *timings) {
-      const std::string text = report(timing, flags.json);
-      if (flags.json) {
-        objects += (objects.empty() ? "" : ",") + text;
-      } else if (const Status written = write_stdout(text); !written.ok()) {
-        return report_failure(written, Stage::kRequest);
-      }
+/// What any shared memory between two processes costs here: the yardstick beside the transports.
+Result<Timings> time_bare_exchange(const std::vector<int>& cpus) {
+  const size_t largest = *std::max_element(std::begin(kTimedBytes), std::end(kTimedBytes));
+  const size_t bytes = bare_exchange_bytes(largest);
+  void* shared = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (shared == MAP_FAILED) return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes"), errno);
+  Result<Timings> timings = time_ranks(
+      [&](World world) {
+        return time_collectives(*make_bare_exchange(world.rank, static_cast<std::byte*>(shared), largest));
+      },
+      2, cpus);
+  ::munmap(shared, bytes);
+  return timings;
+}
+
+/// The rounds' medians of one transport at one size.
+struct Row {
+  std::string transport;
+  size_t bytes = 0;
+  std::vector<double> medians_us;
+  double p99_us = 0;  ///< the least of the rounds
+};
+
+void add(std::vector<Row>& rows, const Timings& timings) {
+  for (const CollectiveTiming& timing : timings) {
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
+      return row.transport == timing.transport && row.bytes == timing.bytes;
+    });
+    if (known == rows.end()) {
+      rows.push_back({timing.transport, timing.bytes, {timing.median_us}, timing.p99_us});
+    } else {
+      known->medians_us.push_back(timing.median_us);
+      known->p99_us = std::min(known->p99_us, timing.p99_us);
     }
   }
-  if (!flags.json) return 0;
-  return report_failure(write_stdout("{\"bench\":\"collectives\",\"all_reduce\":[" + objects + "]}\n"),
-                        Stage::kRequest);
+}
+
+std::string report(Row row, int world_size, bool json) {
+  std::sort(row.medians_us.begin(), row.medians_us.end());
+  char text[256];
+  std::snprintf(
+      text, sizeof text,
+      json ? "{\"transport\":\"%s\",\"tp\":%d,\"bytes\":%zu,\"median_us\":%.3f,\"best_us\":%.3f,\"p99_us\":%.3f}"
+           : "all_reduce %-4s %2d ranks %8zu B  median %8.2f us  best round %8.2f us  its p99 %8.2f us\n",
+      row.transport.c_str(), world_size, row.bytes, row.medians_us[row.medians_us.size() / 2], row.medians_us.front(),
+      row.p99_us);
+  return text;
+}
+
+std::string report(const std::vector<Row>& rows, int world_size, bool json) {
+  std::string text;
+  for (const Row& row : rows) text += cat(json && !text.empty() ? "," : "", report(row, world_size, json));
+  return json ? cat("{\"bench\":\"collectives\",\"all_reduce\":[", text, "]}\n") : text;
+}
+
+}  // namespace
+
+/// Every transport named, one after the other: this compares them, it does not fall back. In rounds, because a virtual
+/// machine's processors may lie near each other in one minute and far in the next.
+int run_bench_collectives(const BenchCollectivesFlags& flags) {
+  const std::vector<int> cpus = host_resources().cpus;  // before this thread is bound to one of them
+  const int world_size = flags.tensor_parallel_size;
+  std::vector<Row> rows;
+  for (int round = 0; round < flags.rounds; ++round) {
+    for (const std::string& name : flags.transport) {
+      const Result<Timings> timings = time_rung(*find_rung(name), world_size, cpus);
+      if (!timings.ok()) return report_failure(timings.status().while_doing("transport " + name), Stage::kStart);
+      add(rows, *timings);
+    }
+    if (world_size != 2 || cpus.size() < 2) continue;  // the yardstick only polls: each rank needs a CPU of its own
+    const Result<Timings> timings = time_bare_exchange(cpus);
+    if (!timings.ok()) return report_failure(timings.status().while_doing("the bare exchange"), Stage::kStart);
+    add(rows, *timings);
+  }
+  return report_failure(write_stdout(report(rows, world_size, flags.json)), Stage::kRequest);
 }
 
 }  // namespace shoal

@@ -15,10 +15,14 @@ constexpr int kWarmupSteps = 8;
 constexpr int kDecodePrompt = 16;  // tokens before the first decoded one
 constexpr int kPrefillRepeats = 5;
 
+constexpr int kStepsBetweenProbes = 8;
+
 struct Measured {
   std::vector<double> seconds;  ///< of each repeat
   int64_t tokens = 0;           ///< per repeat
-  int64_t steps = 0;            ///< per repeat: each reads all weights once
+  // Decode only, one per block of kStepsBetweenProbes steps:
+  std::vector<double> bandwidth;  ///< bytes per second that the machine read, before or after the block: the better one
+  std::vector<double> fraction;   ///< of it, that the block's weights were read at
 };
 
 double median(std::vector<double> values) {
@@ -60,20 +64,34 @@ class SequenceRun {
   int64_t position_ = 0;
 };
 
-Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run) {
-  Measured measured{{}, 1, 1};
+/// In blocks of steps between two measurements of the read bandwidth, which changes within seconds.
+Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, size_t weight_bytes,
+                                ReadBandwidth& probe) {
+  Measured measured{{}, 1, {}, {}};
   SHOAL_RETURN_IF_ERROR(run.step(kDecodePrompt));
-  for (int i = -kWarmupSteps; i < flags.tokens; ++i) {
-    const Clock::time_point start = Clock::now();
-    SHOAL_RETURN_IF_ERROR(run.step(1));
-    if (i >= 0) measured.seconds.push_back(seconds_since(start));
+  for (int i = 0; i < kWarmupSteps; ++i) SHOAL_RETURN_IF_ERROR(run.step(1));
+  double before = probe.measure();
+  for (int done = 0; done < flags.tokens;) {
+    const int steps = std::min(kStepsBetweenProbes, flags.tokens - done);
+    double total = 0;
+    for (int i = 0; i < steps; ++i) {
+      const Clock::time_point start = Clock::now();
+      SHOAL_RETURN_IF_ERROR(run.step(1));
+      measured.seconds.push_back(seconds_since(start));
+      total += measured.seconds.back();
+    }
+    done += steps;
+    const double after = probe.measure();
+    measured.bandwidth.push_back(std::max(before, after));
+    measured.fraction.push_back(static_cast<double>(weight_bytes) * steps / total / measured.bandwidth.back());
+    before = after;
   }
   return measured;
 }
 
 Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run) {
   const int64_t chunk = flags.engine.max_num_batched_tokens;
-  Measured measured{{}, flags.tokens, (flags.tokens + chunk - 1) / chunk};
+  Measured measured{{}, flags.tokens, {}, {}};
   for (int repeat = -1; repeat < kPrefillRepeats; ++repeat) {  // the first one warms up
     run.restart();
     const Clock::time_point start = Clock::now();
@@ -85,24 +103,50 @@ Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run)
   return measured;
 }
 
-std::string report(const BenchModelFlags& flags, const ModelFiles& files, const EnginePlan& plan,
-                   const EngineHost& host, const Measured& measured, double bandwidth) {
+/// Floating-point operations of the layers' products over `tokens` tokens: two per weight and token. Attention and the
+/// vocabulary's product (one row) are left out, so a rate from it understates.
+double product_flops(const ModelConfig& config, int64_t tokens) {
+  const double hidden = config.hidden_size;
+  const double head = config.head_dim;
+  const double attention = hidden * head * (2.0 * config.num_attention_heads + 2.0 * config.num_key_value_heads);
+  const double mlp = 3.0 * hidden * config.intermediate_size;
+  return 2.0 * static_cast<double>(tokens) * config.num_hidden_layers * (attention + mlp);
+}
+
+std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files, const EnginePlan& plan,
+                           const EngineHost& host, const Measured& measured) {
   const double seconds = median(measured.seconds);
-  const double tokens_per_s = static_cast<double>(measured.tokens) / seconds;
-  const double bytes_per_s = static_cast<double>(host.weight_bytes() * measured.steps) / seconds;
-  const char* what = flags.prefill ? "prefill" : "decode";
+  const double flops = product_flops(files.config, measured.tokens);
   char text[1024];
   std::snprintf(text, sizeof text,
-                flags.json ? "{\"bench\":\"%s\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
+                flags.json ? "{\"bench\":\"prefill\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
+                             "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
+                             "\"product_flops\":%.0f,\"flops_per_s\":%.0f,\"model\":"
+                           : "prefill: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
+                             "  %.2f tokens/s (median %.6f s)\n"
+                             "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n",
+                plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(), flags.tokens,
+                static_cast<double>(measured.tokens) / seconds, seconds, flops, flops / seconds);
+  return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
+}
+
+std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files, const EnginePlan& plan,
+                          const EngineHost& host, const Measured& measured) {
+  const double seconds = median(measured.seconds);
+  const double tokens_per_s = static_cast<double>(measured.tokens) / seconds;
+  const double bytes_per_s = static_cast<double>(host.weight_bytes()) / seconds;
+  char text[1024];
+  std::snprintf(text, sizeof text,
+                flags.json ? "{\"bench\":\"decode\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
                              "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
                              "\"weight_bytes\":%.0f,\"bytes_per_s\":%.0f,\"read_bandwidth_bytes_per_s\":%.0f,"
                              "\"fraction\":%.4f,\"model\":"
-                           : "%s: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
+                           : "decode: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
                              "  %.2f tokens/s (median %.6f s)\n"
                              "  weights %.0f B read at %.3g B/s; this machine reads %.3g B/s; fraction %.3f\n",
-                what, plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(),
-                flags.tokens, tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), bytes_per_s, bandwidth,
-                bytes_per_s / bandwidth);
+                plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(), flags.tokens,
+                tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), bytes_per_s,
+                median(measured.bandwidth), median(measured.fraction));
   return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
 }
 
@@ -120,19 +164,22 @@ Status bench(const BenchModelFlags& flags, Stage* stage) {
   }
   plan.limit_kv_blocks(blocks_for_tokens(positions));
   plan.init.max_num_batched_tokens = std::max(plan.init.max_num_batched_tokens, kDecodePrompt);
-  const int threads = plan.world_size * plan.init.threads;
   *stage = Stage::kStart;
-  // Before and after, the better counts: a yardstick that another program disturbed would flatter us.
-  SHOAL_ASSIGN_OR_RETURN(const double before, measure_read_bandwidth(threads, plan.init.cpus));
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
                          EngineHost::start(plan, flags.engine.transport, ProgressStyle::kTerminalOnly));
   *stage = Stage::kRun;
   SequenceRun run(*host, files.config.vocab_size);
-  SHOAL_ASSIGN_OR_RETURN(const Measured measured,
-                         flags.prefill ? measure_prefill(flags, run) : measure_decode(flags, run));
-  SHOAL_ASSIGN_OR_RETURN(const double after, measure_read_bandwidth(threads, plan.init.cpus));
+  Measured measured;
+  if (flags.prefill) {
+    SHOAL_ASSIGN_OR_RETURN(measured, measure_prefill(flags, run));
+  } else {
+    SHOAL_ASSIGN_OR_RETURN(ReadBandwidth probe,
+                           ReadBandwidth::create(plan.world_size * plan.init.threads, plan.init.cpus));
+    SHOAL_ASSIGN_OR_RETURN(measured, measure_decode(flags, run, host->weight_bytes(), probe));
+  }
   *stage = Stage::kRequest;
-  return write_stdout(report(flags, files, plan, *host, measured, std::max(before, after)));
+  return write_stdout(flags.prefill ? report_prefill(flags, files, plan, *host, measured)
+                                    : report_decode(flags, files, plan, *host, measured));
 }
 
 }  // namespace

@@ -318,6 +318,8 @@ Result<CommandLine> parse_bench_collectives(Words words, LogOptions log) {
   FlagParser parser("bench collectives", "Time all_reduce between ranks, each a process bound to a CPU.");
   parser.group("Bench");
   add_group_flags(parser, &flags.tensor_parallel_size, &flags.transport);
+  parser.add_value("--rounds", "N", "Fresh starts of the ranks, all transports in each (3)",
+                   whole(&flags.rounds, 1, 1000));
   parser.add_switch("--json", "Print one JSON object", &flags.json);
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {

@@ -79,6 +79,7 @@ struct BenchModelFlags {
 struct BenchCollectivesFlags {
   int tensor_parallel_size = 2;
   std::vector<std::string> transport;
+  int rounds = 3;  ///< each starts the ranks anew
   bool json = false;
 };
 

@@ -13,7 +13,7 @@
 namespace shoal {
 namespace {
 
-constexpr int kPasses = 7;
+constexpr int kPasses = 3;
 constexpr size_t kBytesPerThread = size_t{256} << 20;
 constexpr size_t kMaxBytes = size_t{4} << 30;
 /// Far enough ahead for memory, near enough for L1; measured flat from 1 to 4 KiB.
@@ -56,35 +56,38 @@ auto best_sum() {
   return __builtin_cpu_supports("avx512f") ? sum_avx512 : __builtin_cpu_supports("avx2") ? sum_avx2 : sum_base;
 }
 
-Result<double> measure(int threads, const std::vector<int>& cpus) {
+}  // namespace
+
+Result<ReadBandwidth> ReadBandwidth::create(int threads, std::vector<int> cpus) {
   const size_t bytes = std::min(kBytesPerThread, kMaxBytes / static_cast<size_t>(threads)) & ~size_t{4095};
   std::vector<AlignedBuffer> buffers;
   for (int thread = 0; thread < threads; ++thread) {
     SHOAL_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::allocate(bytes));
     buffers.push_back(std::move(buffer));
   }
-  ThreadPool pool(threads, cpus);
-  // First touch by the thread that reads: its memory, on machines where that matters.
-  pool.run([&](int thread) { std::memset(buffers[static_cast<size_t>(thread)].as<std::byte>(), 1, bytes); });
-
-  const auto sum = best_sum();
-  std::atomic<uint64_t> kept{0};  // so that the sums are not optimised away
-  double best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const Clock::time_point start = Clock::now();
-    pool.run([&](int thread) { kept += sum(buffers[static_cast<size_t>(thread)].as<std::byte>(), bytes); });
-    best = std::max(best, static_cast<double>(bytes) * threads / seconds_since(start));
-  }
-  return best;
+  return ReadBandwidth(std::move(buffers), bytes, std::move(cpus));
 }
 
-}  // namespace
-
-Result<double> measure_read_bandwidth(int threads, const std::vector<int>& cpus) {
+double ReadBandwidth::measure() {
+  const size_t bytes = bytes_per_thread_;
+  const auto buffer = [&](int thread) { return buffers_[static_cast<size_t>(thread)].as<std::byte>(); };
+  double best = 0;
+  const auto passes = [&] {
+    ThreadPool pool(static_cast<int>(buffers_.size()), cpus_);
+    // First touch by the thread that reads: its memory, on machines where that matters.
+    if (!touched_) pool.run([&](int thread) { std::memset(buffer(thread), 1, bytes); });
+    touched_ = true;
+    const auto sum = best_sum();
+    std::atomic<uint64_t> kept{0};  // so that the sums are not optimised away
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const Clock::time_point start = Clock::now();
+      pool.run([&](int thread) { kept += sum(buffer(thread), bytes); });
+      best = std::max(best, static_cast<double>(bytes * buffers_.size()) / seconds_since(start));
+    }
+  };
   // In a thread of its own: the pool binds its caller, and what is spawned later would inherit that.
-  Result<double> result = 0.0;
-  std::thread([&] { result = measure(threads, cpus); }).join();
-  return result;
+  std::thread(passes).join();
+  return best;
 }
 
 }  // namespace shoal
