@@ -104,7 +104,7 @@ Result<Timings> time_ranks(const TimeRank& time_rank, int world_size, const std:
 }
 
 Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus) {
-  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare(world_size));
+  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare(world_size, HostFacts()));
   return time_ranks([&](World world) { return time_rank(rung, world, setup); }, world_size, cpus);
 }
 

@@ -92,6 +92,7 @@ class TcpCommunicator final : public Communicator {
   Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override;
   Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes, std::byte* out) override;
   Status barrier() override;
+  WaitState wait_state() const override { return {}; }
 
  private:
   /// A piece of an all_reduce: elements [begin, begin + width) of planes of `count`.

@@ -221,7 +221,7 @@ Status WorkerGroup::Impl::spawn(const WorkerGroupOptions& options) {
   if (options.world_size > 1) {
     const Rung* rung = find_rung(options.transport);
     if (rung == nullptr) return Status::error(Code::kInternal, cat("no transport ", options.transport));
-    SHOAL_ASSIGN_OR_RETURN(setup, rung->prepare(options.world_size));
+    SHOAL_ASSIGN_OR_RETURN(setup, rung->prepare(options.world_size, HostFacts()));
   }
   for (int rank = 0; rank < options.world_size; ++rank) {
     SHOAL_ASSIGN_OR_RETURN(auto ends, Channel::make_pair());

@@ -11,7 +11,7 @@
 namespace shoal {
 namespace {
 
-Result<TransportSetup> prepare_shm(int world_size) {
+Result<TransportSetup> prepare_shm(int world_size, const HostFacts&) {
   TransportSetup setup;
   setup.rung = "shm";
   SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create(shm_communicator_bytes(world_size, kShmSlotBytes)));
@@ -22,7 +22,7 @@ Result<std::unique_ptr<Communicator>> open_shm(OpenArgs args) {
   return open_shm_communicator(args.world, args.shm.get(), static_cast<size_t>(args.shm_bytes), args.timeout_ms);
 }
 
-Result<TransportSetup> prepare_tcp(int world_size) {
+Result<TransportSetup> prepare_tcp(int world_size, const HostFacts&) {
   TransportSetup setup;
   setup.rung = "tcp";
   SHOAL_ASSIGN_OR_RETURN(TcpListeners listeners, make_tcp_listeners(world_size));
@@ -40,9 +40,21 @@ Result<std::unique_ptr<Communicator>> open_tcp(OpenArgs args) {
                                args.group_key);
 }
 
+ShmNeed need_shm(int world_size) {
+  return {"shm", {{"slots", static_cast<int64_t>(shm_communicator_bytes(world_size, kShmSlotBytes)), 1}}, {}};
+}
+
+ShmNeed need_tcp(int) {
+  return {"tcp", {}, {}};
+}
+
+Status probe_nothing(const HostFacts&) {
+  return {};
+}
+
 constexpr Rung kRungs[] = {
-    {"shm", prepare_shm, open_shm},
-    {"tcp", prepare_tcp, open_tcp},
+    {"shm", need_shm, probe_nothing, prepare_shm, open_shm},
+    {"tcp", need_tcp, probe_nothing, prepare_tcp, open_tcp},
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ TEST(Rung, OrdersParse) {
 
 TEST(Rung, PrepareReservesAndLeavesNoName) {
   for (const Rung& rung : rungs()) {
-    const auto setup = rung.prepare(4);
+    const auto setup = rung.prepare(4, HostFacts());
     ASSERT_TRUE(setup.ok()) << setup.status().to_string();
     EXPECT_EQ(setup->rung, rung.name);
     EXPECT_EQ(setup->listeners.size(), setup->tcp_ports.size());
