@@ -67,6 +67,7 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
 
 Status serve(const ServeFlags& flags, Stage* stage) {
   const Clock::time_point start = Clock::now();
+  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
   *stage = Stage::kStart;
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::install());
   *stage = Stage::kModel;
@@ -89,7 +90,8 @@ Status serve(const ServeFlags& flags, Stage* stage) {
       make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(drawn_seed));
   log_info(plan.describe_memory());
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         EngineHost::start(plan, flags.engine.transport, ProgressStyle::kLogged));
+                         EngineHost::start(plan, flags.engine.transport,
+                                           {std::move(facts), ProgressStyle::kLogged, flags.engine.max_restarts}));
 
   *stage = Stage::kRun;
   InferenceLoop loop(model, plan.limits, [&host](const StepPlan& step) { return host->step(step); });

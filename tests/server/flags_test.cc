@@ -26,7 +26,7 @@ TEST(FlagsTest, ServeDefaults) {
   EXPECT_EQ(flags.engine.max_num_seqs, 64);
   EXPECT_EQ(flags.engine.max_num_batched_tokens, 512);
   EXPECT_EQ(flags.engine.cpu_kernels, "auto");
-  EXPECT_EQ(flags.engine.transport, (Words{"shm", "tcp"}));
+  EXPECT_EQ(flags.engine.transport.order, (Words{"shm", "tcp"}));
   EXPECT_FALSE(flags.engine.max_model_len || flags.engine.kv_cache_memory || flags.engine.threads_per_rank ||
                flags.engine.seed);
   EXPECT_EQ(flags.host, "127.0.0.1");
@@ -47,7 +47,7 @@ TEST(FlagsTest, EngineFlagsInEverySpelling) {
   EXPECT_EQ(flags.engine.kv_cache_memory, 64u << 20);
   EXPECT_EQ(flags.engine.threads_per_rank, 2);
   EXPECT_EQ(flags.engine.cpu_kernels, "reference");
-  EXPECT_EQ(flags.engine.transport, (Words{"tcp", "shm"}));
+  EXPECT_EQ(flags.engine.transport.order, (Words{"tcp", "shm"}));
   EXPECT_EQ(flags.engine.seed, 5u);
   EXPECT_EQ(flags.host, "0.0.0.0");
   EXPECT_EQ(flags.grpc_port, 0);

@@ -1,0 +1,17 @@
+#include "runtime/transport/host_facts.h"
+#include "runtime/transport/self_test.h"
+namespace shoal {
+HostFacts gather_host_facts(const FactsRequest&) {
+  HostFacts f;
+  f.dev_shm.exists = true;
+  f.dev_shm.size_bytes = 0;
+  return f;
+}
+std::string to_json(const HostFacts&) {
+  return "{}";
+}
+Result<SelfTestFigures> self_test(Communicator& c, uint64_t) {
+  SHOAL_RETURN_IF_ERROR(c.barrier());
+  return SelfTestFigures{1, 1, 0.1};
+}
+}  // namespace shoal
