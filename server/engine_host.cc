@@ -158,14 +158,14 @@ Status EngineHost::recover(const GroupFailure& first) {
 Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   const std::lock_guard lock(mutex_);
   if (std::exchange(lost_while_idle_, false)) {
-    return StepOutcome{std::nullopt, Status::error(Code::kAborted, "the ranks were lost before the step"), false};
+    return StepOutcome(Status::error(Code::kAborted, "the ranks were lost before the step"), false);
   }
   Result<StepResult> result = group_->step(plan);
-  if (result.ok()) return StepOutcome{std::move(result).value(), {}, false};
+  if (result.ok()) return StepOutcome(std::move(result).value());
   const GroupFailure failure = group_->failure();
   if (failure.status.ok()) return result.status();  // the group runs, its answer was wrong
   SHOAL_RETURN_IF_ERROR(recover(failure));
-  return StepOutcome{std::nullopt, failure.status, true};
+  return StepOutcome(failure.status, true);
 }
 
 Status EngineHost::watch() {

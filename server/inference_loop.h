@@ -44,6 +44,9 @@ class OutputSink {
 /// What became of a plan. No result: the workers were lost and run again; nothing that they held is left, and every
 /// request goes on from the tokens it has.
 struct StepOutcome {
+  StepOutcome(StepResult answer) : result(std::move(answer)) {}  // NOLINT: implicit by design
+  StepOutcome(Status why, bool in_this_step) : lost(std::move(why)), during_step(in_this_step) {}
+
   std::optional<StepResult> result;
   Status lost;               ///< why there is no result
   bool during_step = false;  ///< they were lost in this very step: its requests were present at a crash

@@ -28,15 +28,15 @@ Result<uint64_t> random_seed() {
   return Status::error(Code::kInternal, "getrandom for the default seed", errno);
 }
 
-DeploymentInfo deployment_of(const EnginePlan& plan, const EngineHost& host) {
+DeploymentInfo deployment_of(const EnginePlan& plan, EngineHost& host) {
   DeploymentInfo info;
   info.tensor_parallel_size = plan.world_size;
   info.kv_block_tokens = kBlockTokens;
   info.kv_blocks = plan.limits.kv_blocks;
   info.max_num_seqs = plan.limits.max_num_seqs;
   info.max_num_batched_tokens = plan.limits.max_num_batched_tokens;
-  info.transport = host.transport();
   info.kernels = host.kernels();
+  info.transport_report = [&host] { return host.report(); };
   return info;
 }
 
@@ -44,9 +44,12 @@ void say_ready(const GrpcServer& server, const std::string& model, const EngineP
                double load_s) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.2f", load_s);
+  const TransportReport report = host.report();
+  std::string refused;
+  for (const Refusal& refusal : report.refusals) refused += cat(refused.empty() ? " refused=" : ",", refusal.rung);
   const Status written =
       write_stdout(cat("READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
-                       " transport=", host.transport(), " kernels=", host.kernels(), " load_s=", seconds, "\n"));
+                       " transport=", report.rung, " kernels=", host.kernels(), " load_s=", seconds, refused, "\n"));
   // Whoever waits for this line is gone; who calls us needs it no more.
   if (!written.ok()) log_warning(cat("ready, but nobody reads it: ", written.to_string()));
 }

@@ -112,6 +112,15 @@ void Ladder::refuse_current(const std::string& phase, const Status& why) {
   }
 }
 
-void Ladder::find_remedies() {}
+void Ladder::find_remedies() {
+  std::vector<Shortage> refused;
+  for (const Refusal& refusal : report_.refusals) {
+    const auto need = std::find_if(report_.needs.begin(), report_.needs.end(),
+                                   [&](const ShmNeed& one) { return one.rung == refusal.rung; });
+    if (!before_ranks(refusal.phase) || need == report_.needs.end()) continue;
+    refused.push_back({*need, refusal.status, options_.budget.headroom_bytes, options_.budget.reserved_bytes});
+  }
+  report_.remedies = remedies(report_.facts, refused);
+}
 
 }  // namespace shoal

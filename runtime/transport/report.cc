@@ -77,7 +77,7 @@ Json to_json(const TransportReport& report) {
                         {"causes", causes_json(refusal.status)}});
   }
   for (const ShmNeed& need : report.needs) needs.push_back(need_json(need));
-  for (const RemedyText& remedy : report.remedies) {
+  for (const Remedy& remedy : report.remedies) {
     remedies.push_back({{"kind", remedy.kind}, {"title", remedy.title}, {"text", remedy.text}});
   }
   return {{"rung", report.rung},
@@ -108,7 +108,7 @@ std::string to_text(const TransportReport& report) {
       text += cat("      ", consumer.bytes, " B  ", consumer.what, " (memory)\n");
   }
   for (const std::string& restart : report.restarts) text += cat("  restarted: ", restart, "\n");
-  for (const RemedyText& remedy : report.remedies) {
+  for (const Remedy& remedy : report.remedies) {
     text += cat("remedy (", remedy.kind, "): ", remedy.title, "\n", indented(remedy.text, "    "));
   }
   return text;

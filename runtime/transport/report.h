@@ -8,6 +8,7 @@
 #include "runtime/base/status.h"
 #include "runtime/transport/budget.h"
 #include "runtime/transport/host_facts.h"
+#include "runtime/transport/remedy.h"
 
 namespace shoal {
 
@@ -17,13 +18,6 @@ struct Refusal {
   std::string phase;           ///< "budget", "probe", "reserve", "open", "self-test", "policy", "serving"
   bool shared_memory = false;  ///< for want of shared memory: what --on-shm-shortage=fail forbids
   Status status;
-};
-
-/// Something to paste that makes a refused rung work here.
-struct RemedyText {
-  std::string kind;  ///< "docker", "kubernetes", "mount", "sysctl", "ulimit", "cgroup", "other"
-  std::string title;
-  std::string text;
 };
 
 /// How the ranks talk and why: one object for the log, shoal doctor, the Transport RPC, the health detail and the READY
@@ -39,7 +33,7 @@ struct TransportReport {
   double bytes_per_s = 0;             ///< of the self-test: all_reduce of 1 MiB
   double verified_s = 0;              ///< from the first rung's first check to the verified transport
   std::vector<std::string> restarts;  ///< what ended a group that was started again, oldest first
-  std::vector<RemedyText> remedies;
+  std::vector<Remedy> remedies;
   HostFacts facts;
 
   /// A rung before the one in use was refused.

@@ -35,7 +35,7 @@ void AlphabetWorkers::fail(Status status) {
   failure_ = std::move(status);
 }
 
-Result<StepResult> AlphabetWorkers::step(const StepPlan& plan) {
+Result<StepOutcome> AlphabetWorkers::step(const StepPlan& plan) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !held_ || allowed_ > 0; });
   if (held_) --allowed_;
@@ -118,7 +118,13 @@ void GrpcFixture::make_ready() {
   deployment.kv_blocks = setup_.kv_blocks;
   deployment.max_num_seqs = setup_.max_num_seqs;
   deployment.max_num_batched_tokens = 512;
-  deployment.transport = "shm";
+  deployment.transport_report = [] {
+    TransportReport report;
+    report.world_size = 2;
+    report.order = {"shm", "tcp"};
+    report.rung = "shm";
+    return report;
+  };
   deployment.kernels = "reference";
   server_->set_ready(&*model_, loop_.get(), deployment);
 }

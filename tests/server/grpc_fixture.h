@@ -28,7 +28,7 @@ class AlphabetWorkers {
   void fail(Status status);
 
  private:
-  Result<StepResult> step(const StepPlan& plan);
+  Result<StepOutcome> step(const StepPlan& plan);
   std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false;

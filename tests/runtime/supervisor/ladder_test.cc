@@ -1,0 +1,124 @@
+// The ladder over real ranks and real rungs: this program is its own worker. Facts are made up, ranks are not.
+#include "runtime/supervisor/ladder.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <thread>
+
+#include "runtime/worker/worker_main.h"
+
+namespace shoal {
+namespace {
+
+WorkerGroupOptions transport_only(int world_size) {
+  WorkerGroupOptions options;
+  options.world_size = world_size;
+  options.startup_timeout_s = 60;
+  options.init.transport_only = true;
+  options.init.collective_timeout_ms = 20'000;
+  return options;
+}
+
+/// A place where everything works.
+HostFacts good_facts() {
+  HostFacts facts;
+  facts.dev_shm.exists = true;
+  facts.dev_shm.fs_type = "tmpfs";
+  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = int64_t{1} << 30;
+  facts.dev_shm.total_inodes = facts.dev_shm.free_inodes = 1000;
+  facts.loopback_ipv4 = true;
+  return facts;
+}
+
+HostFacts facts_with_free(int64_t bytes) {
+  HostFacts facts = good_facts();
+  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = bytes;
+  return facts;
+}
+
+std::vector<std::string> every_rung() {
+  std::vector<std::string> names;
+  for (const Rung& rung : rungs()) names.emplace_back(rung.name);
+  return names;
+}
+
+TEST(Ladder, EveryRungStartsAndIsProven) {
+  for (const std::string& rung : every_rung()) {
+    for (const int ranks : {2, 3}) {
+      Ladder ladder({.order = {rung}}, good_facts(), ranks);
+      GroupFailure failure;
+      const auto group = ladder.start(transport_only(ranks), &failure);
+      ASSERT_TRUE(group.ok()) << rung << ": " << group.status().to_string();
+      EXPECT_EQ(ladder.report().rung, rung);
+      EXPECT_FALSE(ladder.report().degraded());
+      EXPECT_GT(ladder.report().latency_us, 0);
+    }
+  }
+}
+
+TEST(Ladder, AShortageStepsDownWithItsNumbers) {
+  const int64_t need = find_rung("shm")->need(2).dev_shm_bytes();
+  Ladder ladder({.order = {"shm", "tcp"}}, facts_with_free(need - 4096), 2);
+  GroupFailure failure;
+  const auto group = ladder.start(transport_only(2), &failure);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  const TransportReport& report = ladder.report();
+  EXPECT_EQ(report.rung, "tcp");
+  ASSERT_EQ(report.refusals.size(), 1u);
+  EXPECT_EQ(report.refusals[0].rung, "shm");
+  EXPECT_EQ(report.refusals[0].phase, "budget");
+  EXPECT_TRUE(report.refusals[0].shared_memory);
+  EXPECT_NE(report.refusals[0].status.to_string().find(std::to_string(need)), std::string::npos);
+  EXPECT_FALSE(report.remedies.empty());
+
+  Ladder enough({.order = {"shm", "tcp"}}, facts_with_free(need), 2);
+  ASSERT_TRUE(enough.start(transport_only(2), &failure).ok());
+  EXPECT_EQ(enough.report().rung, "shm");
+}
+
+TEST(Ladder, PolicyForbidsToGoOn) {
+  const auto refused = [](LadderOptions options) {
+    Ladder ladder(std::move(options), facts_with_free(4096), 2);
+    GroupFailure failure;
+    const auto group = ladder.start(transport_only(2), &failure);
+    EXPECT_FALSE(group.ok());
+    EXPECT_TRUE(ladder.report().rung.empty());
+    return group.status();
+  };
+  const Status fail = refused({.order = {"shm", "tcp"}, .degrade_on_shm_shortage = false});
+  EXPECT_EQ(fail.code(), Code::kUnavailable);
+  EXPECT_NE(fail.to_string().find("--on-shm-shortage=fail"), std::string::npos) << fail.to_string();
+  const Status least = refused({.order = {"shm", "tcp"}, .min_transport = "shm"});
+  EXPECT_NE(least.to_string().find("--min-transport"), std::string::npos) << least.to_string();
+  const Status none = refused({.order = {"shm"}});
+  EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos) << none.to_string();
+}
+
+TEST(Ladder, ARungRefusedWhileServingIsLeft) {
+  Ladder ladder({.order = {"shm", "tcp"}}, good_facts(), 2);
+  GroupFailure failure;
+  ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
+  ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
+  ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
+  EXPECT_EQ(ladder.report().rung, "tcp");
+  EXPECT_EQ(ladder.report().refusals[0].phase, "serving");
+  ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
+  ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok()) << "the last one is not given up";
+  EXPECT_EQ(ladder.report().rung, "tcp");
+}
+
+TEST(Ladder, OneRankNeedsNoRung) {
+  Ladder ladder({.order = {"shm"}}, facts_with_free(0), 1);
+  GroupFailure failure;
+  ASSERT_TRUE(ladder.start(transport_only(1), &failure).ok());
+  EXPECT_EQ(ladder.report().rung, kNoTransport);
+}
+
+}  // namespace
+}  // namespace shoal
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "worker") return shoal::worker_main(3);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
