@@ -132,6 +132,19 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ", trouble.total_bytes, " bytes there"), text};
 }
 
+/// "mount -o remount", by which a mount keeps the options it has. mount(8) hands all of them back to the kernel; in a
+/// user namespace the kernel refuses its own uid=, which names an id of outside, so there only the flags are repeated.
+std::string remount_command(const std::string& mount_options) {
+  bool owned = false;
+  std::string flags;
+  std::istringstream text(mount_options);
+  for (std::string option; std::getline(text, option, ',');) {
+    owned = owned || option.starts_with("uid=") || option.starts_with("gid=");
+    if (option == "nosuid" || option == "nodev" || option == "noexec") flags += cat(",", option);
+  }
+  return owned ? cat("mount --options-mode ignore -o remount", flags) : "mount -o remount";
+}
+
 void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
   const std::string& path = facts.dev_shm.path;
   const std::string title = cat(why(trouble, path), ": ");
@@ -147,7 +160,7 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   if (trouble.few_inodes) options += cat(",nr_inodes=", trouble.total_inodes);
   if (!options.empty()) {
     list.push_back({"mount", cat(trouble.forbidden ? cat(path, " is too small: ") : title, "remount it"),
-                    cat("mount -o remount", options, " ", path)});
+                    cat(remount_command(facts.dev_shm.mount_options), options, " ", path)});
   }
   if (trouble.forbidden) list.push_back({"mount", cat(title, "open it to all users"), cat("chmod 1777 ", path)});
 }

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <optional>
 #include <sched.h>
+#include <sstream>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -37,6 +38,16 @@ HostFacts look(const std::string& path) {
   facts.dev_shm.free_bytes = static_cast<int64_t>(info.f_bavail * info.f_frsize);
   facts.dev_shm.total_inodes = static_cast<int64_t>(info.f_files);
   facts.dev_shm.free_inodes = static_cast<int64_t>(info.f_favail);
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream words(line);
+    std::string skipped, mounted_at, own, super;
+    words >> skipped >> skipped >> skipped >> skipped >> mounted_at >> own;
+    if (mounted_at != path) continue;
+    while (words >> super) {
+    }
+    facts.dev_shm.mount_options = own + "," + super;
+  }
   const Fd file(::open(path.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
   facts.dev_shm.open_errno = file.valid() ? 0 : errno;
   return facts;
@@ -74,7 +85,8 @@ bool closes(const std::string& path, const ShmNeed& need, int64_t headroom, bool
     return say(list[0].text + ": " + still.to_string());
   if (!can_have(path, need)) return say(list[0].text + ": not all bytes can be had");
   if (!has_size) return true;
-  const std::string less = cat("mount -o remount,size=", facts.dev_shm.size_bytes - kPage, " ", path);
+  const std::string less =
+      cat("mount --options-mode ignore -o remount,size=", facts.dev_shm.size_bytes - kPage, " ", path);
   if (std::system(less.c_str()) != 0) return say("failed: " + less);
   if (check_budget(need, look(path), options).ok()) return say("one page less is enough too");
   return headroom > 0 || !can_have(path, need) || say("one page less gives all bytes");

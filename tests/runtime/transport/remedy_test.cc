@@ -68,6 +68,13 @@ TEST(Remedy, TooSmallOnAPlainHost) {
   EXPECT_EQ(list[0].text, "mount -o remount,size=105910272 /dev/shm");  // 1 MiB + 100 MiB + 4096
 }
 
+TEST(Remedy, TooSmallInAUserNamespace) {
+  HostFacts facts = host();
+  facts.dev_shm.mount_options = "rw,nosuid,nodev,relatime,rw,size=65536k,uid=1000,gid=1000";
+  EXPECT_EQ(for_need(facts, need_of("shm", 100 * kMiB)).at(0).text,
+            "mount --options-mode ignore -o remount,nosuid,nodev,size=105906176 /dev/shm");
+}
+
 TEST(Remedy, TooSmallInDocker) {
   const auto list = for_need(host("docker"), need_of("shm", 100 * kMiB));
   ASSERT_EQ(kinds(list), "docker");
