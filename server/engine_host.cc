@@ -5,9 +5,12 @@
 
 #include "runtime/base/log.h"
 #include "runtime/transport/rung.h"
+#include "runtime/transport/stale_segments.h"
 
 namespace shoal {
 namespace {
+
+constexpr const char* kShmDir = "/dev/shm";
 
 /// Says how far loading is, when it has changed enough.
 class ProgressPrinter {
@@ -50,6 +53,15 @@ class ProgressPrinter {
 }  // namespace
 
 HostFacts facts_for(const TransportFlags& flags, int world_size) {
+  if (flags.clean_stale) {
+    const Result<SweepResult> swept = remove_stale(kShmDir);
+    if (!swept.ok()) {
+      log_warning(cat("--clean-stale: ", swept.status().to_string()));
+    } else {
+      log_info(cat("--clean-stale: removed ", swept->removed, " files (", swept->bytes, " bytes) from ", kShmDir,
+                   ", kept ", swept->kept.size()));
+    }
+  }
   FactsRequest request;
   if (world_size > 1) {
     request.probe_bytes = find_rung(flags.order.front())->need(world_size).dev_shm_bytes();

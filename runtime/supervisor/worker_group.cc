@@ -12,6 +12,7 @@
 #include "runtime/base/log.h"
 #include "runtime/control/channel.h"
 #include "runtime/control/wire.h"
+#include "runtime/supervisor/rank_segments.h"
 #include "runtime/supervisor/spawn.h"
 
 namespace shoal {
@@ -105,7 +106,8 @@ struct WorkerGroup::Impl {
   double startup_timeout_s = 0;
   double step_timeout_s = 0;
   Deadline step_deadline = Deadline::infinite();
-  GroupFailure failed;  // its status: not ok once the group has ended
+  GroupFailure failed;              // its status: not ok once the group has ended
+  std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries made, as far as seen
 
   ~Impl() { end_all(); }
 
@@ -126,6 +128,7 @@ struct WorkerGroup::Impl {
   int culprit() const;
   int awaited() const;
   std::string phase_of(const Worker& worker) const { return starting ? phase_name(worker.phase) : phase; }
+  void record_segments();
   void end_all();
   void say_goodbye();
 };
@@ -325,11 +328,30 @@ Status WorkerGroup::Impl::time_out(double seconds) {
   return failed.status;
 }
 
+/// While a rank lives it can be seen which files are its own; a dead one shows none.
+void WorkerGroup::Impl::record_segments() {
+  for (const Worker& worker : workers) {
+    if (worker.reaped) continue;
+    const std::vector<SegmentId> held = segments_held_by(worker.process.pid);
+    segments.insert(segments.end(), held.begin(), held.end());
+  }
+}
+
+/// Kills and reaps what is left, and removes what a killed rank's libraries leave in /dev/shm: those files alone, and
+/// only where nobody else has them open.
 void WorkerGroup::Impl::end_all() {
+  if (std::all_of(workers.begin(), workers.end(), [](const Worker& w) { return w.reaped; }) && segments.empty()) return;
+  record_segments();
   for (Worker& worker : workers) {
     if (!worker.reaped) ::kill(worker.process.pid, SIGKILL);  // ends stopped processes too
   }
   for (Worker& worker : workers) reap(worker, 0);
+  if (segments.empty()) return;
+  if (const auto swept = remove_recorded("/dev/shm", segments); swept.ok() && swept->removed > 0) {
+    log_info(
+        cat("removed ", swept->removed, " files (", swept->bytes, " bytes) that ended ranks had left in /dev/shm"));
+  }
+  segments.clear();
 }
 
 void WorkerGroup::Impl::say_goodbye() {
@@ -433,6 +455,7 @@ Status WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options) 
   }
   starting = false;
   phase = "idle";
+  record_segments();
   return {};
 }
 

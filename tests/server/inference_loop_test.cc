@@ -77,7 +77,7 @@ struct Script {
       const bool scripted = it != outputs.end() && index < it->second.size();
       result.tokens.push_back({step.id, scripted ? it->second[index] : filler, 0, 0, {}});
     }
-    return result;
+    return StepOutcome(std::move(result));
   }
 };
 

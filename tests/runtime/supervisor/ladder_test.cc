@@ -36,6 +36,12 @@ HostFacts facts_with_free(int64_t bytes) {
   return facts;
 }
 
+LadderOptions in_order(std::vector<std::string> order) {
+  LadderOptions options;
+  options.order = std::move(order);
+  return options;
+}
+
 std::vector<std::string> every_rung() {
   std::vector<std::string> names;
   for (const Rung& rung : rungs()) names.emplace_back(rung.name);
@@ -45,7 +51,7 @@ std::vector<std::string> every_rung() {
 TEST(Ladder, EveryRungStartsAndIsProven) {
   for (const std::string& rung : every_rung()) {
     for (const int ranks : {2, 3}) {
-      Ladder ladder({.order = {rung}}, good_facts(), ranks);
+      Ladder ladder(in_order({rung}), good_facts(), ranks);
       GroupFailure failure;
       const auto group = ladder.start(transport_only(ranks), &failure);
       ASSERT_TRUE(group.ok()) << rung << ": " << group.status().to_string();
@@ -58,7 +64,7 @@ TEST(Ladder, EveryRungStartsAndIsProven) {
 
 TEST(Ladder, AShortageStepsDownWithItsNumbers) {
   const int64_t need = find_rung("shm")->need(2).dev_shm_bytes();
-  Ladder ladder({.order = {"shm", "tcp"}}, facts_with_free(need - 4096), 2);
+  Ladder ladder(in_order({"shm", "tcp"}), facts_with_free(need - 4096), 2);
   GroupFailure failure;
   const auto group = ladder.start(transport_only(2), &failure);
   ASSERT_TRUE(group.ok()) << group.status().to_string();
@@ -71,7 +77,7 @@ TEST(Ladder, AShortageStepsDownWithItsNumbers) {
   EXPECT_NE(report.refusals[0].status.to_string().find(std::to_string(need)), std::string::npos);
   EXPECT_FALSE(report.remedies.empty());
 
-  Ladder enough({.order = {"shm", "tcp"}}, facts_with_free(need), 2);
+  Ladder enough(in_order({"shm", "tcp"}), facts_with_free(need), 2);
   ASSERT_TRUE(enough.start(transport_only(2), &failure).ok());
   EXPECT_EQ(enough.report().rung, "shm");
 }
@@ -85,17 +91,21 @@ TEST(Ladder, PolicyForbidsToGoOn) {
     EXPECT_TRUE(ladder.report().rung.empty());
     return group.status();
   };
-  const Status fail = refused({.order = {"shm", "tcp"}, .degrade_on_shm_shortage = false});
+  LadderOptions options = in_order({"shm", "tcp"});
+  options.degrade_on_shm_shortage = false;
+  const Status fail = refused(options);
   EXPECT_EQ(fail.code(), Code::kUnavailable);
   EXPECT_NE(fail.to_string().find("--on-shm-shortage=fail"), std::string::npos) << fail.to_string();
-  const Status least = refused({.order = {"shm", "tcp"}, .min_transport = "shm"});
+  options = in_order({"shm", "tcp"});
+  options.min_transport = "shm";
+  const Status least = refused(options);
   EXPECT_NE(least.to_string().find("--min-transport"), std::string::npos) << least.to_string();
-  const Status none = refused({.order = {"shm"}});
+  const Status none = refused(in_order({"shm"}));
   EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos) << none.to_string();
 }
 
 TEST(Ladder, ARungRefusedWhileServingIsLeft) {
-  Ladder ladder({.order = {"shm", "tcp"}}, good_facts(), 2);
+  Ladder ladder(in_order({"shm", "tcp"}), good_facts(), 2);
   GroupFailure failure;
   ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
   ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
@@ -108,7 +118,7 @@ TEST(Ladder, ARungRefusedWhileServingIsLeft) {
 }
 
 TEST(Ladder, OneRankNeedsNoRung) {
-  Ladder ladder({.order = {"shm"}}, facts_with_free(0), 1);
+  Ladder ladder(in_order({"shm"}), facts_with_free(0), 1);
   GroupFailure failure;
   ASSERT_TRUE(ladder.start(transport_only(1), &failure).ok());
   EXPECT_EQ(ladder.report().rung, kNoTransport);
