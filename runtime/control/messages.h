@@ -90,6 +90,7 @@ struct WorkerInit {
   uint64_t group_key = 0;  ///< names the group on tcp, so that a stranger's connection is told apart
   int32_t log_level = 1;
   bool log_json = false;
+  int32_t start_number = 0;       ///< 0 at first, one more each time the front starts its ranks anew
   bool transport_only = false;    ///< prove the transport, load nothing (shoal doctor)
   uint64_t self_test_seed = 0;    ///< the same on every rank, new at every start
   int64_t step_heartbeat_ms = 0;  ///< a step that takes longer says after a layer that it moves; 0: never

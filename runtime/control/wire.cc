@@ -35,6 +35,7 @@ void put(const WorkerInit& m, pb::Init* out) {
   out->set_group_key(m.group_key);
   out->set_log_level(m.log_level);
   out->set_log_json(m.log_json);
+  out->set_start_number(m.start_number);
   out->set_transport_only(m.transport_only);
   out->set_self_test_seed(m.self_test_seed);
   out->set_step_heartbeat_ms(m.step_heartbeat_ms);
@@ -60,6 +61,7 @@ WorkerInit get(const pb::Init& m) {
   out.group_key = m.group_key();
   out.log_level = m.log_level();
   out.log_json = m.log_json();
+  out.start_number = m.start_number();
   out.transport_only = m.transport_only();
   out.self_test_seed = m.self_test_seed();
   out.step_heartbeat_ms = m.step_heartbeat_ms();

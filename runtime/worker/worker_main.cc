@@ -1,8 +1,10 @@
 #include "runtime/worker/worker_main.h"
 
+#include <cstdlib>
 #include <deque>
 #include <optional>
 #include <signal.h>
+#include <string_view>
 #include <sys/prctl.h>
 
 #include "runtime/base/log.h"
@@ -31,6 +33,26 @@ void settle_process() {
   set_float_environment();
 }
 
+/// For tests of what the front does about it: the rank stops itself on entering a phase of the first start.
+/// SHOAL_TEST_STOP_AT=RANK:PHASE, where PHASE is spawn, open, self-test, load or step-N.
+class StopForTests {
+ public:
+  void set(const WorkerInit& init) {
+    const char* at = std::getenv("SHOAL_TEST_STOP_AT");
+    const std::string mine = cat(init.rank, ":");
+    if (at != nullptr && init.start_number == 0 && std::string_view(at).starts_with(mine)) phase_ = at + mine.size();
+  }
+  void enter(std::string_view phase) const {
+    if (!phase_.empty() && phase == phase_) ::raise(SIGSTOP);
+  }
+  void enter_step(uint64_t step) const {
+    if (!phase_.empty()) enter(cat("step-", step));
+  }
+
+ private:
+  std::string phase_;
+};
+
 class Worker {
  public:
   explicit Worker(int control_fd) : channel_(Fd(control_fd)) {}
@@ -45,6 +67,12 @@ class Worker {
  private:
   Status send(const WorkerMessage& message) {
     return channel_.send(encode(message), Deadline::after_ms(kSendTimeoutMs));
+  }
+
+  Status begin(WorkerPhase phase) {
+    SHOAL_RETURN_IF_ERROR(send(PhaseBegun{phase}));
+    stop_for_tests_.enter(phase_name(phase));
+    return {};
   }
 
   /// nullopt: the front is gone.
@@ -95,6 +123,8 @@ class Worker {
     if (init == nullptr) return Status::error(Code::kInternal, "the first control message is not the worker's start");
     set_process_rank(init->rank);
     set_log_options({static_cast<LogLevel>(init->log_level), init->log_json ? LogFormat::kJson : LogFormat::kText});
+    stop_for_tests_.set(*init);
+    stop_for_tests_.enter("spawn");
     SHOAL_RETURN_IF_ERROR(connect(*init));
     if (!init->transport_only) SHOAL_RETURN_IF_ERROR(load(*init));
     for (;;) {
@@ -107,6 +137,7 @@ class Worker {
       if (plan == nullptr || !runner_) return Status::error(Code::kInternal, "a control message out of turn");
       step_ = plan->step;
       heartbeat_at_ = Clock::now();
+      stop_for_tests_.enter_step(step_);
       SHOAL_ASSIGN_OR_RETURN(StepResult result, runner_->run(*plan));
       if (init->rank == 0) SHOAL_RETURN_IF_ERROR(send(std::move(result)));
     }
@@ -114,9 +145,9 @@ class Worker {
 
   /// The transport first: it fails in milliseconds, weights take minutes.
   Status connect(const WorkerInit& init) {
-    SHOAL_RETURN_IF_ERROR(send(PhaseBegun{WorkerPhase::kOpen}));
+    SHOAL_RETURN_IF_ERROR(begin(WorkerPhase::kOpen));
     SHOAL_ASSIGN_OR_RETURN(communicator_, open(init));
-    SHOAL_RETURN_IF_ERROR(send(PhaseBegun{WorkerPhase::kSelfTest}));
+    SHOAL_RETURN_IF_ERROR(begin(WorkerPhase::kSelfTest));
     TransportVerified verified;
     if (init.world_size > 1) {
       Result<SelfTestFigures> figures = self_test(*communicator_, init.self_test_seed);
@@ -158,7 +189,7 @@ class Worker {
   }
 
   Status load(const WorkerInit& init) {
-    SHOAL_RETURN_IF_ERROR(send(PhaseBegun{WorkerPhase::kLoad}));
+    SHOAL_RETURN_IF_ERROR(begin(WorkerPhase::kLoad));
     // One message per percent at most: progress is for people.
     int last_percent = -1;
     Status failed;
@@ -188,6 +219,7 @@ class Worker {
   std::deque<FrontMessage> kept_;               // came while a collective waited
   std::unique_ptr<Communicator> communicator_;  // until the runner has it
   std::unique_ptr<ModelRunner> runner_;
+  StopForTests stop_for_tests_;
   uint64_t step_ = 0;
   Clock::time_point heartbeat_at_;
 };

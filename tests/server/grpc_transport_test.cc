@@ -8,6 +8,9 @@
 #include "shoal/v1/transport.grpc.pb.h"
 
 namespace shoal {
+
+namespace wire = openengine::v1;
+
 namespace {
 
 class GrpcTransport : public GrpcFixture {
