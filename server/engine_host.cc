@@ -119,7 +119,6 @@ Status EngineHost::try_start(GroupFailure* failure) {
     group_options_.on_progress = [&printer](const LoadProgress& p) { printer(p); };
     Result<std::unique_ptr<WorkerGroup>> group = ladder_.start(group_options_, failure);
     group_options_.on_progress = nullptr;
-    ++group_options_.init.start_number;
     status = group.status();
     if (group.ok()) group_ = std::move(group).value();
   });

@@ -70,12 +70,13 @@ Status Ladder::no_rung_left(const char* why) {
   return Status(std::move(causes));
 }
 
-Result<std::unique_ptr<WorkerGroup>> Ladder::start(const WorkerGroupOptions& options, GroupFailure* failure) {
+Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, GroupFailure* failure) {
   *failure = {};
   const Clock::time_point began = Clock::now();
   if (report_.world_size == 1) {
     TransportSetup none;
     none.rung = kNoTransport;
+    options.init.start_number = starts_++;
     SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<WorkerGroup> group, WorkerGroup::start(options, none, failure));
     report_.rung = kNoTransport;
     return group;
@@ -89,6 +90,7 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(const WorkerGroupOptions& opt
       SHOAL_RETURN_IF_ERROR(refuse(need, phase, why));
       continue;
     }
+    options.init.start_number = starts_++;
     Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, failure);
     if (group.ok()) {
       report_.rung = rung.name;

@@ -27,7 +27,7 @@ class Ladder {
   /// Starts a group on the current rung, or the next that works. UNAVAILABLE: no rung is left, every refusal named;
   /// the same where the policy forbids to go on. What no other rung would cure (a broken
   /// model, a kill from outside) comes back as it is, with *failure filled in, and the rung stays.
-  Result<std::unique_ptr<WorkerGroup>> start(const WorkerGroupOptions& options, GroupFailure* failure);
+  Result<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options, GroupFailure* failure);
 
   /// The current rung has failed while it was in use: the next start() begins behind it.
   void refuse_current(const std::string& phase, const Status& why);
@@ -44,6 +44,7 @@ class Ladder {
   const LadderOptions options_;
   TransportReport report_;
   size_t at_ = 0;  // in the order
+  int32_t starts_ = 0;
 };
 
 }  // namespace shoal

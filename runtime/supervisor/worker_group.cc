@@ -72,6 +72,10 @@ bool stopped(const Worker& worker) {
   return state == 'T' || state == 't';
 }
 
+bool in_transport_phase(const Worker& worker) {
+  return worker.phase == WorkerPhase::kOpen || worker.phase == WorkerPhase::kSelfTest;
+}
+
 /// Signals that a fault of the program's own raises; any other came from outside (the kernel's out-of-memory killer
 /// counts as outside: another transport would not cure it).
 bool own_fault(int signal) {
@@ -253,7 +257,7 @@ Status WorkerGroup::Impl::fail() {
     failed.phase = phase_of(worker);
     if (worker.failure) {
       failed.status = worker.failure->status.while_doing(cat("rank ", failed.rank, " failed in phase ", failed.phase));
-      failed.moving = moves_bytes(worker.failure->status);
+      failed.moving = moves_bytes(worker.failure->status) || in_transport_phase(worker);
     } else {
       std::string what = cat("rank ", failed.rank, " (pid ", worker.process.pid, ") ",
                              describe_exit(worker.exit_code, worker.exit_status), " in phase ", failed.phase);
@@ -262,7 +266,7 @@ Status WorkerGroup::Impl::fail() {
         what += "; the kernel does that too when memory runs out: see dmesg and the container's memory limit";
       }
       failed.outside = signalled && !own_fault(worker.exit_status);
-      failed.moving = !failed.outside && (worker.phase == WorkerPhase::kOpen || worker.phase == WorkerPhase::kSelfTest);
+      failed.moving = !failed.outside && in_transport_phase(worker);
       failed.status = Status::error(Code::kAborted, std::move(what));
     }
   }

@@ -33,24 +33,26 @@ void settle_process() {
   set_float_environment();
 }
 
-/// For tests of what the front does about it: the rank stops itself on entering a phase of the first start.
-/// SHOAL_TEST_STOP_AT=RANK:PHASE, where PHASE is spawn, open, self-test, load or step-N.
-class StopForTests {
+/// For tests of what the front does about it: a rank's first start has a fault on entering a phase.
+/// SHOAL_TEST_FAULT=RANK:PHASE:KIND; PHASE is spawn, open, self-test, load or step-N; KIND is stop (SIGSTOP) or fail
+/// (an error of its own).
+class TestFault {
  public:
   void set(const WorkerInit& init) {
-    const char* at = std::getenv("SHOAL_TEST_STOP_AT");
+    const char* text = std::getenv("SHOAL_TEST_FAULT");
     const std::string mine = cat(init.rank, ":");
-    if (at != nullptr && init.start_number == 0 && std::string_view(at).starts_with(mine)) phase_ = at + mine.size();
+    if (text != nullptr && init.start_number == 0 && std::string_view(text).starts_with(mine)) at_ = text + mine.size();
   }
-  void enter(std::string_view phase) const {
-    if (!phase_.empty() && phase == phase_) ::raise(SIGSTOP);
+  Status enter(std::string_view phase) const {
+    if (at_.empty() || !at_.starts_with(cat(phase, ":"))) return {};
+    if (at_.ends_with(":stop")) ::raise(SIGSTOP);
+    if (at_.ends_with(":fail")) return Status::error(Code::kInternal, "SHOAL_TEST_FAULT asked for this failure");
+    return {};
   }
-  void enter_step(uint64_t step) const {
-    if (!phase_.empty()) enter(cat("step-", step));
-  }
+  Status enter_step(uint64_t step) const { return at_.empty() ? Status() : enter(cat("step-", step)); }
 
  private:
-  std::string phase_;
+  std::string at_;
 };
 
 class Worker {
@@ -71,8 +73,7 @@ class Worker {
 
   Status begin(WorkerPhase phase) {
     SHOAL_RETURN_IF_ERROR(send(PhaseBegun{phase}));
-    stop_for_tests_.enter(phase_name(phase));
-    return {};
+    return test_fault_.enter(phase_name(phase));
   }
 
   /// nullopt: the front is gone.
@@ -123,8 +124,8 @@ class Worker {
     if (init == nullptr) return Status::error(Code::kInternal, "the first control message is not the worker's start");
     set_process_rank(init->rank);
     set_log_options({static_cast<LogLevel>(init->log_level), init->log_json ? LogFormat::kJson : LogFormat::kText});
-    stop_for_tests_.set(*init);
-    stop_for_tests_.enter("spawn");
+    test_fault_.set(*init);
+    SHOAL_RETURN_IF_ERROR(test_fault_.enter("spawn"));
     SHOAL_RETURN_IF_ERROR(connect(*init));
     if (!init->transport_only) SHOAL_RETURN_IF_ERROR(load(*init));
     for (;;) {
@@ -137,7 +138,7 @@ class Worker {
       if (plan == nullptr || !runner_) return Status::error(Code::kInternal, "a control message out of turn");
       step_ = plan->step;
       heartbeat_at_ = Clock::now();
-      stop_for_tests_.enter_step(step_);
+      SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(step_));
       SHOAL_ASSIGN_OR_RETURN(StepResult result, runner_->run(*plan));
       if (init->rank == 0) SHOAL_RETURN_IF_ERROR(send(std::move(result)));
     }
@@ -219,7 +220,7 @@ class Worker {
   std::deque<FrontMessage> kept_;               // came while a collective waited
   std::unique_ptr<Communicator> communicator_;  // until the runner has it
   std::unique_ptr<ModelRunner> runner_;
-  StopForTests stop_for_tests_;
+  TestFault test_fault_;
   uint64_t step_ = 0;
   Clock::time_point heartbeat_at_;
 };
