@@ -1,10 +1,12 @@
 // The ladder over real ranks and real rungs: this program is its own worker. Facts are made up, ranks are not.
 #include "runtime/supervisor/ladder.h"
 
+#include <cstdlib>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <thread>
 
+#include "runtime/transport/stale_segments.h"
 #include "runtime/worker/worker_main.h"
 
 namespace shoal {
@@ -124,11 +126,35 @@ TEST(Ladder, OneRankNeedsNoRung) {
   EXPECT_EQ(ladder.report().rung, kNoTransport);
 }
 
+/// A library in the ranks that leaves a file when it is killed, as NCCL does: a fake, made by this program's worker.
+void leave_a_segment() {
+  char name[] = "/dev/shm/nccl-XXXXXX";
+  const int fd = ::mkstemp(name);
+  if (fd < 0 || ::posix_fallocate(fd, 0, 8192) != 0) std::abort();
+}
+
+TEST(Ladder, WhatAKilledRanksLibraryLeftGoesByItself) {
+  const std::vector<SegmentId> before = list_segments("/dev/shm");
+  ::setenv("SHOAL_TEST_LEAVE_SEGMENT", "1", 1);
+  Ladder ladder(in_order({"shm"}), good_facts(), 2);
+  GroupFailure failure;
+  auto group = ladder.start(transport_only(2), &failure);
+  ::unsetenv("SHOAL_TEST_LEAVE_SEGMENT");
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  EXPECT_EQ(new_segments(before, list_segments("/dev/shm")).size(), 2u);
+  ::kill((*group)->pids()[0], SIGKILL);
+  EXPECT_FALSE((*group)->watch(Deadline::after_s(10)).ok());
+  EXPECT_TRUE(new_segments(before, list_segments("/dev/shm")).empty());
+}
+
 }  // namespace
 }  // namespace shoal
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "worker") return shoal::worker_main(3);
+  if (argc > 1 && std::string(argv[1]) == "worker") {
+    if (std::getenv("SHOAL_TEST_LEAVE_SEGMENT") != nullptr) shoal::leave_a_segment();
+    return shoal::worker_main(3);
+  }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
