@@ -4,6 +4,7 @@
 #include "server/commands.h"
 #include "server/engine_host.h"
 #include "server/exit_code.h"
+#include "server/needs_table.h"
 
 namespace shoal {
 namespace {
@@ -30,6 +31,7 @@ Status prove(const DoctorFlags& flags, TransportReport* report) {
 }  // namespace
 
 int run_doctor(const DoctorFlags& flags) {
+  if (flags.needs) return report_failure(write_stdout(needs_table()), Stage::kRequest);
   TransportReport report;
   const Status status = prove(flags, &report);
   const std::string text = flags.json ? to_json(report).dump() + "\n" : to_text(report);

@@ -401,6 +401,7 @@ Result<CommandLine> parse_doctor(Words words, LogOptions log) {
   add_transport_flags(parser, &flags.transport);
   parser.group("Output");
   parser.add_switch("--json", "Print the report as one JSON document", &flags.json);
+  parser.add_switch("--needs", "Only print what each transport, and NCCL, needs for 2 to 16 ranks", &flags.needs);
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
     constexpr int kMost = 16;

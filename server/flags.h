@@ -84,6 +84,7 @@ struct ClientFlags {
 struct DoctorFlags {
   TransportFlags transport;
   int tensor_parallel_size = 2;
+  bool needs = false;  ///< print the table of needs, look at nothing
   bool json = false;
 };
 

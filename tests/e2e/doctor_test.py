@@ -39,7 +39,7 @@ class InSmallPlaces(harness.TestCase):
         return json.loads(done.stdout)  # exactly one document
 
     def test_each_size_takes_its_rung(self):
-        for ranks, shm_need in ((2, 1052672), (4, 2101248), (8, 4202496)):
+        for ranks, shm_need in ((2, 1052672), (4, 2101248), (8, 4198400)):
             for size, rung in (("4k", "memfd"), ("1m", "shm-lean"), ("16m", "shm"), ("64m", "shm")):
                 with self.subTest(ranks=ranks, size=size):
                     report = self.report(f"size={size}", "-tp", ranks, code=0 if rung == "shm" else 1)
