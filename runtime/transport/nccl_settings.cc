@@ -31,8 +31,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
 /// NCCL_ALGO (tuning.cc: parseList): "Ring", "^Tree", and since 2.24 "ring;allreduce:tree,ring". Whether any collective
 /// may take the tree; the ring is never off for all of them (broadcast and reduce have nothing else).
 Result<bool> algorithms_with_tree(const std::string& value) {
-  static const std::vector<std::string> kKnown = {"tree",         "ring", "collnet",  "collnetdirect",
-                                                  "collnetchain", "nvls", "nvlstree", "pat"};
+  static const std::vector<std::string> known_algorithms = {"tree",         "ring", "collnet",  "collnetdirect",
+                                                            "collnetchain", "nvls", "nvlstree", "pat"};
   bool tree = false;
   for (const std::string& part : split(lower(value), ';')) {
     const size_t colon = part.find(':');
@@ -41,7 +41,7 @@ Result<bool> algorithms_with_tree(const std::string& value) {
     if (except) list.erase(0, 1);
     bool named = false;
     for (const std::string& name : split(list, ',')) {
-      if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end())
+      if (std::find(known_algorithms.begin(), known_algorithms.end(), name) == known_algorithms.end())
         return bad_value("NCCL_ALGO", value, "names like Ring,Tree or ^Tree");
       named = named || name == "tree";
     }
@@ -112,9 +112,9 @@ Result<NcclSettings> nccl_settings(const std::map<std::string, std::string>& env
   }
   // graph/paths.cc: ncclTopoGetUserP2pLevel; the numbers are the names' older form, and DISABLE wins.
   if (const auto level = environment.find("NCCL_P2P_LEVEL"); level != environment.end()) {
-    static const std::vector<std::string> kLevels = {"LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "P2C",
-                                                     "PHB", "SYS", "0",   "1",   "2",   "3",   "4",   "5"};
-    if (std::find(kLevels.begin(), kLevels.end(), level->second) == kLevels.end())
+    static const std::vector<std::string> levels = {"LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "P2C",
+                                                    "PHB", "SYS", "0",   "1",   "2",   "3",   "4",   "5"};
+    if (std::find(levels.begin(), levels.end(), level->second) == levels.end())
       return bad_value("NCCL_P2P_LEVEL", level->second, "LOC, NVL, PIX, PXB, PHB or SYS");
     if (level->second == "LOC" || level->second == "0") base.p2p_disabled = true;
   }
