@@ -50,6 +50,16 @@ class ProgressPrinter {
   Clock::time_point shown_at_ = Clock::now();
 };
 
+/// The report's face in the log. The refusals themselves have been said as they came.
+void log_transport(const TransportReport& report) {
+  const std::string text = to_text(report);
+  log_info(text.substr(0, text.find('\n')));
+  if (!report.degraded() || report.remedies.empty()) return;
+  const Remedy& first = report.remedies.front();
+  log_warning(cat("running over ", report.rung, " instead of ", report.order.front(), "; what helps here (", first.kind,
+                  "): ", first.title, ": ", first.text));
+}
+
 }  // namespace
 
 HostFacts facts_for(const TransportFlags& flags, int world_size) {
@@ -106,9 +116,10 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan, co
 /// A first start, with as many attempts as restarts are granted.
 Status EngineHost::start_group() {
   GroupFailure failure;
-  const Status status = try_start(&failure);
-  if (status.ok()) return status;
-  return failure.status.ok() ? status : recover(failure);
+  Status status = try_start(&failure);
+  if (!status.ok()) status = failure.status.ok() ? status : recover(failure);
+  if (status.ok()) log_transport(ladder_.report());
+  return status;
 }
 
 /// failure->status: ok where the ladder itself has ended.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/supervisor/trial.h"
 #include "runtime/worker/worker_main.h"
 #include "server/client_command.h"
 #include "server/command_io.h"
@@ -71,5 +72,8 @@ int main(int argc, char** argv) {
   std::set_terminate(shoal::on_terminate);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   if (words.size() >= 2 && words[0] == "worker") return shoal::worker_main(std::atoi(words[1].c_str()));
+  if (words.size() == 3 && words[0] == "reserve-trial") {
+    return shoal::reserve_trial_main(words[1].c_str(), words[2].c_str());
+  }
   return shoal::run_front(words);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
+#include "runtime/supervisor/trial.h"
 
 namespace shoal {
 namespace {
@@ -32,6 +33,7 @@ Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* s
   SHOAL_RETURN_IF_ERROR(check_budget(need, report_.facts, options_.budget));
   *phase = "probe";
   SHOAL_RETURN_IF_ERROR(rung.probe(report_.facts));
+  if (near_memory_limit(need, report_.facts, options_.budget)) SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
   *phase = "reserve";
   SHOAL_ASSIGN_OR_RETURN(*setup, rung.prepare(report_.world_size, report_.facts));
   return {};
