@@ -8,6 +8,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
 #include "runtime/control/messages.h"
+#include "runtime/supervisor/group_failure.h"
 #include "runtime/transport/rung.h"
 
 namespace shoal {
@@ -19,15 +20,6 @@ struct WorkerGroupOptions {
   double step_timeout_s = 10;      ///< a step in which no rank gets a layer further for so long has hung
   /// Called with the summed progress of all ranks while they load.
   std::function<void(const LoadProgress&)> on_progress;
-};
-
-/// How a group came to its end, for who decides what comes next.
-struct GroupFailure {
-  Status status;
-  int rank = -1;         ///< that failed first, or that the others wait for; -1: cannot be told
-  std::string phase;     ///< "spawn", "open", "self-test", "load", "step 12", "idle"
-  bool outside = false;  ///< a signal from outside killed or stopped the rank: nobody's fault here
-  bool moving = false;   ///< failed while bytes were moved between ranks: another transport may work
 };
 
 /// The processes of one tensor-parallel group. Started by posix_spawn of this program from the calling thread, which
