@@ -23,7 +23,7 @@ struct GroupOptions {
   std::string transport = "shm";
   RankKind kind = RankKind::kProcesses;
   int world_size = 2;
-  int timeout_ms = 20'000;  ///< of a collective; generous, because the machine may be busy
+  int timeout_ms = 20'000;            ///< of a collective; generous, because the machine may be busy
   Interrupted interrupted = nullptr;  ///< of every rank
 };
 
