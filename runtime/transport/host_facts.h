@@ -108,8 +108,8 @@ struct FactsRequest {
   bool probe_cma = true;    ///< forks two children for some milliseconds
 };
 
-/// Well under 100 ms (some 5 ms, and 1 ms for each 4 MiB probed). Never fails: what cannot be read is left at its default. Forks (cma, and the shm probe near a
-/// cgroup limit), so call it while this process has one thread.
+/// Well under 100 ms (some 5 ms, and 1 ms for each 4 MiB probed). Never fails: what cannot be read is left at its
+/// default. Forks (cma, and the shm probe near a cgroup limit), so call it while this process has one thread.
 HostFacts gather_host_facts(const FactsRequest& request);
 
 std::string to_json(const HostFacts& facts);
