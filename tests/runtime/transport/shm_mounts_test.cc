@@ -1,4 +1,5 @@
 #include <cerrno>
+#include <fcntl.h>
 #include <functional>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/fd.h"
 #include "runtime/memory/shm_segment.h"
 #include "runtime/transport/budget.h"
 #include "runtime/transport/host_facts.h"
@@ -19,6 +21,22 @@ namespace {
 
 constexpr int64_t kPage = 4096;
 
+bool write_text(const char* path, const std::string& text) {
+  const Fd fd(::open(path, O_WRONLY | O_CLOEXEC));
+  return fd.valid() && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+/// As root of a user namespace of its own where this user may not do it as it is. Without the maps no file can be made
+/// there: nobody would own it.
+bool leave_mounts() {
+  if (::unshare(CLONE_NEWNS) == 0) return true;
+  const uid_t user = ::getuid();
+  const gid_t group = ::getgid();
+  return ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && write_text("/proc/self/setgroups", "deny") &&
+         write_text("/proc/self/uid_map", cat("0 ", user, " 1")) &&
+         write_text("/proc/self/gid_map", cat("0 ", group, " 1"));
+}
+
 /// Runs the body in a child with a private mount table: "", what is wrong, or "skip: ..." where that is forbidden.
 std::string with_own_mounts(const std::function<std::string()>& body) {
   int ends[2];
@@ -26,7 +44,7 @@ std::string with_own_mounts(const std::function<std::string()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     std::string text;
-    if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
+    if (!leave_mounts()) {
       text = cat("skip: no mount namespace, errno ", errno);
     } else if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
       text = cat("skip: mounts cannot be made private, errno ", errno);
