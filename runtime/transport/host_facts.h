@@ -21,15 +21,19 @@ struct ShmDirFacts {
   int64_t free_inodes = 0;
   int open_errno = 0;        ///< why an unnamed file could not be opened there; 0: it could
   int64_t probed_bytes = 0;  ///< what a fallocate there was asked for (and released again); 0: not tried
-  int probe_errno = 0;       ///< what it answered
+  int probe_errno = 0;       ///< what it answered; ENOMEM too where the try was killed, ETIMEDOUT where it hung
+  std::string probe_note;    ///< why it was not tried, or how it ended beside the errno; may be empty
+  bool operator==(const ShmDirFacts&) const = default;
 };
 
 /// One level of the memory cgroup, from the process's own up to the root.
 struct CgroupLevel {
-  std::string path;
+  std::string path;          ///< the directory, "/sys/fs/cgroup/..."
   int64_t limit_bytes = -1;  ///< -1: none
   int64_t usage_bytes = 0;
   int64_t reclaimable_bytes = 0;  ///< page cache that the kernel drops before it kills
+  bool oom_group = false;         ///< memory.oom.group: who is killed here takes the whole group along
+  bool operator==(const CgroupLevel&) const = default;
 };
 
 struct CgroupFacts {
@@ -37,6 +41,7 @@ struct CgroupFacts {
   std::vector<CgroupLevel> levels;
   /// limit - usage + reclaimable, the least of all levels, at least 0; -1: no limit anywhere.
   int64_t available_bytes() const;
+  bool operator==(const CgroupFacts&) const = default;
 };
 
 /// Soft limits; -1: none.
@@ -44,6 +49,7 @@ struct LimitFacts {
   int64_t memlock_bytes = -1;
   int64_t fsize_bytes = -1;
   int64_t nofile = -1;
+  bool operator==(const LimitFacts&) const = default;
 };
 
 /// Reading a sibling's memory (process_vm_readv), tried between two children of this process.
@@ -52,12 +58,14 @@ struct CmaFacts {
   int error = 0;        ///< errno; 0: it works
   int yama_scope = -1;  ///< /proc/sys/kernel/yama/ptrace_scope; -1: no yama
   int seccomp = 0;      ///< Seccomp in /proc/self/status: 0 none, 1 strict, 2 filter
+  bool operator==(const CmaFacts&) const = default;
 };
 
 struct GpuFacts {
   int count = 0;                         ///< device nodes seen; nothing of CUDA is loaded to look
   std::string driver_version;            ///< of /proc/driver/nvidia/version; empty: no driver
   std::vector<std::vector<bool>> peers;  ///< peers[i][j]: i reaches j's memory; empty: not known
+  bool operator==(const GpuFacts&) const = default;
 };
 
 /// A file that a killed run may have left: ours or NCCL's (nccl-XXXXXX). Told by a write lease, never by name or age.
@@ -68,6 +76,7 @@ struct LeftFile {
   /// "stale": nobody has it open; "in use"; "other user": not ours to look into; "unknown": no lease could be asked
   /// for.
   std::string state;
+  bool operator==(const LeftFile&) const = default;
 };
 
 /// Everything about this place that decides which transport works. Gathered once, before any thread is started; prints
@@ -90,6 +99,7 @@ struct HostFacts {
   GpuFacts gpu;
   std::vector<LeftFile> left_files;
   double gather_ms = 0;
+  bool operator==(const HostFacts&) const = default;
 };
 
 struct FactsRequest {
@@ -98,7 +108,7 @@ struct FactsRequest {
   bool probe_cma = true;    ///< forks two children for some milliseconds
 };
 
-/// Well under 100 ms. Never fails: what cannot be read is left at its default. Forks (cma, and the shm probe near a
+/// Well under 100 ms (some 5 ms, and 1 ms for each 4 MiB probed). Never fails: what cannot be read is left at its default. Forks (cma, and the shm probe near a
 /// cgroup limit), so call it while this process has one thread.
 HostFacts gather_host_facts(const FactsRequest& request);
 
