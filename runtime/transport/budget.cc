@@ -65,9 +65,9 @@ Status check_directory(int64_t bytes, const ShmDirFacts& dir) {
 Status check_space(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom_bytes) {
   const int64_t bytes = need.dev_shm_bytes();
   if (dir.size_bytes > 0 && bytes + headroom_bytes > dir.free_bytes) {
-    return Status::error(Code::kResourceExhausted, cat("needs ", bytes, " bytes in ", dir.path, " and ", headroom_bytes,
-                                                       " left free for others; ", dir.free_bytes, " of ",
-                                                       dir.size_bytes, " are free"));
+    return Status::error(Code::kResourceExhausted,
+                         cat("needs ", bytes, " bytes in ", dir.path, " and ", headroom_bytes,
+                             " left free for others; ", dir.free_bytes, " of ", dir.size_bytes, " are free"));
   }
   if (dir.total_inodes > 0 && need.dev_shm_inodes() > dir.free_inodes) {
     return Status::error(Code::kResourceExhausted, cat("needs ", need.dev_shm_inodes(), " inodes in ", dir.path, "; ",

@@ -31,8 +31,8 @@ struct BudgetOptions {
   int64_t reserved_bytes = 0;  ///< weights, KV cache and all else that the ranks will take from the same cgroup
 };
 
-/// Why a need cannot be met here; ok where arithmetic has nothing against it. In this order, so that the first answer is
-/// the one that would hurt most:
+/// Why a need cannot be met here; ok where arithmetic has nothing against it. In this order, so that the first answer
+/// is the one that would hurt most:
 ///   1. memory: the cgroup's, beyond which a page of tmpfs is SIGKILL and no errno; then the machine's.
 ///      RESOURCE_EXHAUSTED. Not asked of a rung that takes none.
 ///   2. the directory is there (NOT_FOUND), is a tmpfs, and files can be made in it (PERMISSION_DENIED). A file that

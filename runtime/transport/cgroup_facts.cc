@@ -45,7 +45,8 @@ CgroupLevel level_v1(const std::string& directory) {
 }
 
 /// Where the process's group is below the mount point: "" is the point itself. In a cgroup namespace, or where only the
-/// container's own group is mounted, the path of /proc/self/cgroup may not exist here; what is mounted is the group then.
+/// container's own group is mounted, the path of /proc/self/cgroup may not exist here; what is mounted is the group
+/// then.
 std::string path_below_mount(const SystemPaths& paths, const Mount& mount, std::string_view path) {
   if (!is_below(path, mount.root) || path.find("/..") != std::string_view::npos) return "";
   std::string below(mount.root == "/" ? path : path.substr(mount.root.size()));
