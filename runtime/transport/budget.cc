@@ -29,7 +29,6 @@ int64_t largest_file(const ShmNeed& need) {
 
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
   const int64_t bytes = need.memory_bytes(), cgroup = facts.cgroup.available_bytes();
-  if (bytes == 0) return {};  // the rung takes nothing: what the ranks take besides is not its affair
   if (cgroup >= 0 && bytes + options.reserved_bytes > cgroup) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs ", bytes, " bytes of memory beside ", options.reserved_bytes,

@@ -34,7 +34,7 @@ struct BudgetOptions {
 /// Why a need cannot be met here; ok where arithmetic has nothing against it. In this order, so that the first answer
 /// is the one that would hurt most:
 ///   1. memory: the cgroup's, beyond which a page of tmpfs is SIGKILL and no errno; then the machine's.
-///      RESOURCE_EXHAUSTED. Not asked of a rung that takes none.
+///      RESOURCE_EXHAUSTED, of every rung where what is reserved alone is too much.
 ///   2. the directory is there (NOT_FOUND), is a tmpfs, and files can be made in it (PERMISSION_DENIED). A file that
 ///      could not be made for want of something is left to 3.
 ///   3. bytes with headroom (a tmpfs of size 0 has no limit), inodes. RESOURCE_EXHAUSTED.
