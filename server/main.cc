@@ -49,6 +49,7 @@ int run_command(const CommandLine& line) {
     int operator()(const ClientFlags& flags) const { return run_client(flags.options); }
     int operator()(const BenchModelFlags& flags) const { return run_bench_model(flags); }
     int operator()(const BenchCollectivesFlags& flags) const { return run_bench_collectives(flags); }
+    int operator()(const ShmtestFlags& flags) const { return run_shmtest(flags); }
   };
   return std::visit(Run{}, line.command);
 }
