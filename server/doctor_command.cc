@@ -14,8 +14,8 @@ constexpr int kDegraded = 1;
 
 /// The whole way to a proven transport, with real ranks that load nothing.
 Status prove(const DoctorFlags& flags, TransportReport* report) {
-  Ladder ladder(ladder_options(flags.transport, 0), facts_for(flags.transport, flags.tensor_parallel_size),
-                flags.tensor_parallel_size);
+  Ladder ladder(ladder_options(flags.transport, flags.tensor_parallel_size, 0),
+                facts_for(flags.transport, flags.tensor_parallel_size), flags.tensor_parallel_size);
   WorkerGroupOptions options;
   options.world_size = flags.tensor_parallel_size;
   options.startup_timeout_s = flags.transport.startup_timeout_s;

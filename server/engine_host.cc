@@ -11,6 +11,8 @@ namespace shoal {
 namespace {
 
 constexpr const char* kShmDir = "/dev/shm";
+/// What a rank's process takes of the memory cgroup before it has loaded anything, the self-test's buffers among it.
+constexpr int64_t kRankBytes = int64_t{4} << 20;
 
 /// Says how far loading is, when it has changed enough.
 class ProgressPrinter {
@@ -81,18 +83,19 @@ HostFacts facts_for(const TransportFlags& flags, int world_size) {
   return gather_host_facts(request);
 }
 
-LadderOptions ladder_options(const TransportFlags& flags, int64_t reserved_bytes) {
+LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes) {
   LadderOptions options;
   options.order = flags.order;
   options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
   options.min_transport = flags.min_transport;
-  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes), reserved_bytes};
+  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes), reserved_bytes + world_size * kRankBytes};
   return options;
 }
 
 EngineHost::EngineHost(const EnginePlan& plan, const TransportFlags& flags, EngineHostOptions options)
     : options_(std::move(options)),
-      ladder_(ladder_options(flags, plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes),
+      ladder_(ladder_options(flags, plan.world_size,
+                             plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes),
               options_.facts, plan.world_size),
       policy_(options_.max_restarts) {
   group_options_.init = plan.init;

@@ -27,8 +27,9 @@ struct EngineHostOptions {
 /// What the machine says about transports for so many ranks. Forks probes: call it before any thread is started.
 HostFacts facts_for(const TransportFlags& flags, int world_size);
 
-/// The ladder's part of the flags; reserved: bytes that the ranks will take beside the transport.
-LadderOptions ladder_options(const TransportFlags& flags, int64_t reserved_bytes);
+/// The ladder's part of the flags; reserved: bytes of weights, KV cache and the like. What the ranks' processes take
+/// themselves is added.
+LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes);
 
 /// The ranks of one model, running, and started again when they are lost. step(), watch() and report() may be called
 /// from any thread.

@@ -6,6 +6,7 @@
 #include "runtime/transport/rung.h"
 #include "server/flag_parser.h"
 #include "server/flag_values.h"
+#include "server/shmtest_flags.h"
 
 #ifndef SHOAL_VERSION
 #define SHOAL_VERSION "unknown"
@@ -413,6 +414,19 @@ Result<CommandLine> parse_doctor(Words words, LogOptions log) {
   });
 }
 
+Result<CommandLine> parse_shmtest(Words words, LogOptions log) {
+  // What follows "--" is another program's.
+  const auto separator = std::find(words.begin(), words.end(), "--");
+  ShmtestFlags flags;
+  if (separator != words.end()) flags.command.assign(separator + 1, words.end());
+  FlagParser parser("shmtest",
+                    "Run a command under a matrix of /dev/shm conditions: shoal shmtest [FLAGS] -- COMMAND ...\n"
+                    "Exit codes: 0 all pass; 1 some fail; 64 wrong flag or no such command; 69 no namespaces here.");
+  add_shmtest_flags(parser, &flags);
+  add_log_flags(parser, &log);
+  return finish(parser, {words.begin(), separator}, log, flags, [&] { return check_shmtest_flags(flags); });
+}
+
 constexpr const char* kHelp = R"(Shoal: a small tensor-parallel inference server for language models.
 
 Usage: shoal COMMAND ... (shoal COMMAND --help lists its flags)
@@ -427,11 +441,12 @@ Usage: shoal COMMAND ... (shoal COMMAND --help lists its flags)
   bench decode MODEL   tokens/s and bytes/s of decoding, beside the machine's read bandwidth
   bench prefill MODEL  tokens/s of prefill
   bench collectives    latency of all_reduce between ranks
+  shmtest -- COMMAND   run any command under a matrix of /dev/shm conditions
 
   shoal --version, shoal --help
 
 Exit codes: 0 done; 64 wrong flag or request; 65 model damaged or unsupported; 66 model not found; 69 no transport works
-or the port is busy; 70 our own fault; 75 a rank died.
+or the port is busy; 70 our own fault; 75 a rank died. shmtest: 1 where the command failed in some condition.
 )";
 
 using CommandParser = Result<CommandLine> (*)(Words, LogOptions);
@@ -448,6 +463,7 @@ const std::map<std::string, CommandParser>& command_parsers() {
       {"bench decode", [](Words words, LogOptions log) { return parse_bench_model(words, log, false); }},
       {"bench prefill", [](Words words, LogOptions log) { return parse_bench_model(words, log, true); }},
       {"bench collectives", parse_bench_collectives},
+      {"shmtest", parse_shmtest},
   };
   return parsers;
 }

@@ -10,6 +10,7 @@
 #include "runtime/base/status.h"
 #include "server/client_command.h"
 #include "server/generation_request.h"
+#include "server/shmtest/condition.h"
 
 namespace shoal {
 
@@ -102,6 +103,15 @@ struct BenchCollectivesFlags {
   bool json = false;
 };
 
+struct ShmtestFlags {
+  std::vector<shmtest::Condition> matrix;  ///< never empty after parsing
+  std::vector<std::string> command;        ///< not empty, unless list
+  double timeout_s = 60;                   ///< of each condition
+  int jobs = 1;                            ///< conditions at the same time
+  std::optional<std::string> junit;        ///< file to write
+  bool json = false, list = false, keep_going = false, fail_fast = false, verbose = false;
+};
+
 /// --help and --version: text for stdout, and nothing else to do.
 struct PrintText {
   std::string text;
@@ -110,7 +120,7 @@ struct PrintText {
 struct CommandLine {
   LogOptions log;
   std::variant<PrintText, ServeFlags, GenerateFlags, LogitsFlags, TokenizeFlags, DetokenizeFlags, ClientFlags,
-               BenchModelFlags, BenchCollectivesFlags, DoctorFlags>
+               BenchModelFlags, BenchCollectivesFlags, DoctorFlags, ShmtestFlags>
       command;
 };
 

@@ -51,6 +51,7 @@ int run_command(const CommandLine& line) {
     int operator()(const DoctorFlags& flags) const { return run_doctor(flags); }
     int operator()(const BenchModelFlags& flags) const { return run_bench_model(flags); }
     int operator()(const BenchCollectivesFlags& flags) const { return run_bench_collectives(flags); }
+    int operator()(const ShmtestFlags& flags) const { return run_shmtest(flags); }
   };
   return std::visit(Run{}, line.command);
 }

@@ -70,6 +70,7 @@ class SlotCommunicator final : public Communicator {
   static constexpr size_t kSlicedFromBytes = 32 * 1024;
   static constexpr size_t kPrefetchBytes = 8 * 1024;
   static constexpr size_t kLineFloats = 16;  // of a cache line
+  static constexpr int kPolls = 16;          // between two looks at the clock
   static constexpr int kSliceMs = 100;       // of a wait: so long goes by between two looks at the rest of the world
 
   /// A piece of an all_reduce: elements [begin, begin + width) of planes of `count`.
@@ -329,12 +330,17 @@ Status SlotCommunicator<Flags, Slots>::wait_for(int peer) {
 /// Polls for the spin budget, then sleeps until the deadline.
 template <class Flags, class Slots>
 Status SlotCommunicator<Flags, Slots>::wait_slowly(int peer) {
-  const auto poll_until = Clock::now() + std::chrono::nanoseconds(std::max<int64_t>(spin_ns_, 0));
-  do {
-    for (int i = 0; i < 16; ++i) {
-      if (reached(flags_.word(peer), step_)) return {};
+  const auto polled = [&] {
+    for (int i = 0; i < kPolls; ++i) {
+      if (reached(flags_.word(peer), step_)) return true;
       cpu_relax();
     }
+    return false;
+  };
+  if (polled()) return {};  // most of the time, and without a look at the clock, which costs as much as a few polls
+  const auto poll_until = Clock::now() + std::chrono::nanoseconds(std::max<int64_t>(spin_ns_, 0));
+  do {
+    if (polled()) return {};
   } while (Clock::now() < poll_until);
   if (!until_) until_ = Deadline::after_ms(timeout_ms_);
   waiting_ = true;

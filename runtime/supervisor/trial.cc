@@ -67,6 +67,10 @@ Result<Trial> start(const ShmNeed& need) {
 bool near_memory_limit(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
   const int64_t available = facts.cgroup.available_bytes();
   if (available < 0 || need.memory_bytes() == 0) return false;
+  // Where the kernel ends a whole group at once, no process of it is disposable: arithmetic alone has to do.
+  for (const CgroupLevel& level : facts.cgroup.levels) {
+    if (level.oom_group) return false;
+  }
   return available - options.reserved_bytes < 2 * need.memory_bytes() + kSafeDistanceBytes;
 }
 

@@ -35,6 +35,9 @@ int numa_nodes(const SystemPaths& paths);
 /// kubernetes_service: $KUBERNETES_SERVICE_HOST is set.
 std::string container_kind(const SystemPaths& paths, bool kubernetes_service);
 
+/// CAP_SYS_ADMIN in the effective set.
+bool can_mount(const SystemPaths& paths);
+
 /// Whether a socket can be bound to 127.0.0.1, or to ::1.
 bool can_bind_loopback(int family);
 std::vector<std::string> interface_names();

@@ -26,6 +26,7 @@ HostFacts gather_host_facts(const FactsRequest& request) {
   HostFacts facts;
   if (struct utsname name; ::uname(&name) == 0) facts.kernel = name.release;
   facts.container = container_kind(paths, std::getenv("KUBERNETES_SERVICE_HOST") != nullptr);
+  facts.can_mount = can_mount(paths);
   if (const long page = ::sysconf(_SC_PAGESIZE); page > 0) facts.page_bytes = page;
   const std::string meminfo = text_of(paths.root + "/proc/meminfo");
   facts.memory_total_bytes = kibibytes(meminfo, "MemTotal:");

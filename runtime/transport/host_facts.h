@@ -82,8 +82,9 @@ struct LeftFile {
 /// Everything about this place that decides which transport works. Gathered once, before any thread is started; prints
 /// and parses as JSON, so that a bug report becomes a unit test.
 struct HostFacts {
-  std::string kernel;     ///< uname release
-  std::string container;  ///< "docker", "podman", "kubernetes", "containerd" or "" (none seen)
+  std::string kernel;      ///< uname release
+  std::string container;   ///< "docker", "podman", "kubernetes", "containerd" or "" (none seen)
+  bool can_mount = false;  ///< CAP_SYS_ADMIN here: also in a container that was given it
   int64_t page_bytes = 4096;
   int64_t memory_total_bytes = 0;
   int64_t memory_available_bytes = 0;

@@ -87,6 +87,7 @@ template <typename V>
 void describe(V& v, HostFacts& f) {
   v.value("kernel", f.kernel);
   v.value("container", f.container);
+  v.value("can_mount", f.can_mount);
   v.integer("page_bytes", f.page_bytes, {512, 1 << 30});
   v.integer("memory_total_bytes", f.memory_total_bytes);
   v.integer("memory_available_bytes", f.memory_available_bytes);

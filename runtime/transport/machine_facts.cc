@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -50,6 +51,13 @@ GpuFacts gpu_facts(const SystemPaths& paths) {
     if (facts.driver_version.empty() && !word.empty() && is_version(word)) facts.driver_version = std::string(word);
   }
   return facts;
+}
+
+bool can_mount(const SystemPaths& paths) {
+  constexpr int kSysAdmin = 21;  // linux/capability.h
+  const std::string status = text_of(paths.root + "/proc/self/status");
+  const size_t at = status.find("CapEff:");
+  return at != std::string::npos && (std::strtoull(status.c_str() + at + 7, nullptr, 16) >> kSysAdmin & 1) != 0;
 }
 
 int numa_nodes(const SystemPaths& paths) {

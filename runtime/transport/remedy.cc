@@ -173,9 +173,9 @@ void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<
       list.push_back(docker_shm(facts, trouble));
       // Kubernetes runs on containerd, and does not always show in the facts.
       if (facts.container == "containerd") list.push_back(kubernetes_shm(facts, trouble));
-    } else {
-      add_mount(facts, trouble, list);
     }
+    // In a container as well, where it was given the right to: it lasts as long as the container.
+    if (facts.container.empty() || facts.can_mount) add_mount(facts, trouble, list);
   }
   if (!trouble.file_limit) return;
   const std::string title =

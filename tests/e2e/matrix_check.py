@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHOAL = os.environ["SHOAL"]
+SHOAL = os.environ.get("SHOAL", "shoal")
 REQUEST = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", "12", "--ignore-eos", "--temperature", "0", "--json")
 
 

@@ -23,7 +23,9 @@ ShmNeed need_of(int64_t dev_shm, int64_t memory) {
 HostFacts limited(int64_t available) {
   HostFacts facts;
   facts.cgroup.version = 2;
-  facts.cgroup.levels = {{"/test", available, 0, 0}};
+  facts.cgroup.levels.push_back({});
+  facts.cgroup.levels[0].path = "/test";
+  facts.cgroup.levels[0].limit_bytes = available;
   return facts;
 }
 
