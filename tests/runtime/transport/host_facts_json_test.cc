@@ -11,6 +11,7 @@ HostFacts unusual_facts() {
   HostFacts facts;
   facts.kernel = "6.1.0-18-amd64 \"quoted\" \\ \u00e4";
   facts.container = "podman";
+  facts.can_mount = true;
   facts.page_bytes = 65536;
   facts.memory_total_bytes = 1LL << 40;
   facts.memory_available_bytes = 123456789012;
