@@ -12,6 +12,12 @@ constexpr int kTornReads = 1000;       // in a row: the writer was stopped in th
 constexpr int64_t kFirstPauseUs = 20;  // the least that a sleep costs is about twice that
 constexpr int64_t kLongestPauseUs = 1000;
 
+/// Release: after `back`, and after what the words tell of.
+template <class Word>
+void store(Word& word, Word value) {
+  std::atomic_ref<Word>(word).store(value, std::memory_order_release);
+}
+
 }  // namespace
 
 const std::byte* CmaSlots::mirror(int rank) const {
@@ -54,8 +60,8 @@ uint32_t PolledFlags::word(int rank) const {
     CmaControl now;
     const int error = group_->peers.read(rank, 0, &now, sizeof now);
     if (error != 0 || now.nonce != group_->peers.hello(rank).nonce) return seen.word | kClosed;
-    if (now.front != now.back) continue;
-    std::atomic_thread_fence(std::memory_order_acquire);  // what the peer wrote before, later reads find
+    // Acquire: what the peer wrote before, later reads of its memory find.
+    if (std::atomic_ref<uint32_t>(now.front).load(std::memory_order_acquire) != now.back) continue;
     seen = now;
     break;
   }
@@ -67,24 +73,23 @@ void PolledFlags::update(const Change& change) {
   CmaControl& mine = group_->control();
   const uint32_t number = mine.front + 1;
   std::atomic_ref<uint32_t>(mine.back).store(number, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   change(mine);
   std::atomic_ref<uint32_t>(mine.front).store(number, std::memory_order_release);
 }
 
 void PolledFlags::publish(uint32_t steps, uint64_t tag) {
   update([&](CmaControl& mine) {
-    mine.tags[(steps - 1) % 2] = tag;
-    mine.word = steps * kStep;
+    store(mine.tags[(steps - 1) % 2], tag);
+    store(mine.word, steps * kStep);
   });
 }
 
 void PolledFlags::close() {
-  update([](CmaControl& mine) { mine.word |= kClosed; });
+  update([](CmaControl& mine) { store(mine.word, mine.word | kClosed); });
 }
 
 void PolledFlags::set_done(uint32_t steps) {
-  update([&](CmaControl& mine) { mine.done = steps; });
+  update([&](CmaControl& mine) { store(mine.done, steps); });
 }
 
 void PolledFlags::sleep(int rank, uint32_t steps, int timeout_ms) const {

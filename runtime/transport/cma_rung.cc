@@ -43,6 +43,7 @@ Result<TransportSetup> prepare(int world_size, const HostFacts& facts) {
 }
 
 Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
+  if (!args.exchange) return Status::error(Code::kInvalidArgument, "cma: no exchange to tell of addresses through");
   return open_cma_communicator(args.world, args.shm.get(), static_cast<size_t>(args.shm_bytes), kCmaSlotBytes,
                                args.timeout_ms, args.exchange, std::move(args.interrupted));
 }
