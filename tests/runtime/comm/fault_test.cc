@@ -206,7 +206,9 @@ TEST_P(LeavingTest, DifferentCollectivesAreAnError) {
     if (communicator.world().rank == 1) return communicator.barrier().to_string();
     return communicator.gather(0, mine, std::vector<size_t>{24, 24}, out.data()).to_string();
   });
-  EXPECT_TRUE(says(ends[0], {"INTERNAL", "this rank is in gather", "rank 1 in barrier"}));
+  // Without a shared page a rank that has noticed and left takes its words with it: who looks later finds it gone.
+  const bool gone = std::string_view(transport) == "cma-no-page" && ends[0].report.starts_with("UNAVAILABLE");
+  if (!gone) EXPECT_TRUE(says(ends[0], {"INTERNAL", "this rank is in gather", "rank 1 in barrier"}));
   EXPECT_NE(ends[1].report, "OK");
 }
 
