@@ -232,6 +232,7 @@ Status Decoder::forward(const DecoderBatch& batch, const std::vector<KvLayer>& c
   for (int layer = 0; layer < parts_.config.num_hidden_layers; ++layer) {
     SHOAL_RETURN_IF_ERROR(attention_block(batch, layer, cache[static_cast<size_t>(layer)]));
     SHOAL_RETURN_IF_ERROR(mlp_block(rows, layer));
+    if (after_layer_) SHOAL_RETURN_IF_ERROR(after_layer_());
   }
   if (batch.logit_rows.empty() || parts_.plan.vocab.empty()) return {};
   // Only the wanted rows go through the last norm and product: gathered to the front, in order, in place.

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -38,6 +39,9 @@ class Decoder {
   /// logits [logit_rows, plan.vocab.size()], this rank's part of the vocabulary. Errors are the communicator's.
   Status forward(const DecoderBatch& batch, const std::vector<KvLayer>& cache, float* logits);
 
+  /// Called after every layer of a forward pass: a sign of life. An error from it ends the pass.
+  void set_after_layer(std::function<Status()> after_layer) { after_layer_ = std::move(after_layer); }
+
   /// Bytes of the activations that create() allocates for max_rows rows.
   static int64_t activation_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype, int max_rows);
   ~Decoder();
@@ -64,6 +68,7 @@ class Decoder {
   std::vector<float> inv_freq_;
   float attention_factor_ = 1;
   AlignedBuffer memory_;
+  std::function<Status()> after_layer_;
   std::unique_ptr<Buffers> buffers_;
 };
 

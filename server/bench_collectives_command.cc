@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fcntl.h>
 #include <functional>
 #include <sched.h>
@@ -9,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 #include "runtime/comm/bare_exchange.h"
 #include "runtime/comm/collectives_bench.h"
@@ -36,7 +39,53 @@ using Timings = std::vector<CollectiveTiming>;
 /// Times one rank, in a process of its own.
 using TimeRank = std::function<Result<Timings>(World)>;
 
-Result<Timings> time_rank(const Rung& rung, World world, const TransportSetup& setup) {
+/// Memory of all ranks, made before they are forked.
+class SharedMemory {
+ public:
+  static Result<SharedMemory> create(size_t bytes) {
+    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (data == MAP_FAILED) return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes"), errno);
+    return SharedMemory(static_cast<std::byte*>(data), bytes);
+  }
+  SharedMemory(SharedMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  ~SharedMemory() {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+  }
+  std::byte* data() const { return data_; }
+
+ private:
+  SharedMemory(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  std::byte* data_;
+  size_t bytes_;
+};
+
+/// What the front does for a real group: every rank leaves a note, and reads all.
+struct Note {
+  std::atomic<uint32_t> length;  ///< plus one; 0: not there yet
+  char text[1020];
+};
+static_assert(sizeof(Note) == 1024);
+
+Result<std::vector<std::string>> exchange_notes(Note* notes, World world, const std::string& mine) {
+  Note& own = notes[world.rank];
+  if (mine.size() > sizeof own.text) return Status::error(Code::kInternal, "a note too long to exchange");
+  std::memcpy(own.text, mine.data(), mine.size());
+  own.length.store(static_cast<uint32_t>(mine.size()) + 1, std::memory_order_release);
+  std::vector<std::string> all;
+  const Deadline deadline = Deadline::after_ms(kTimeoutMs);
+  for (int rank = 0; rank < world.size; ++rank) {
+    uint32_t length = 0;
+    while ((length = notes[rank].length.load(std::memory_order_acquire)) == 0) {
+      if (deadline.passed()) return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " left no note"));
+      ::usleep(100);
+    }
+    all.emplace_back(notes[rank].text, length - 1);
+  }
+  return all;
+}
+
+Result<Timings> time_rank(const Rung& rung, World world, const TransportSetup& setup, Note* notes) {
   OpenArgs args;
   args.world = world;
   if (setup.shm.size() > 0) args.shm = Fd(::fcntl(setup.shm.fd(), F_DUPFD_CLOEXEC, 3));
@@ -46,6 +95,7 @@ Result<Timings> time_rank(const Rung& rung, World world, const TransportSetup& s
   args.tcp_ports = setup.tcp_ports;
   args.group_key = setup.group_key;
   args.timeout_ms = kTimeoutMs;
+  args.exchange = [=](const std::string& mine) { return exchange_notes(notes, world, mine); };
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator, rung.open(std::move(args)));
   return time_collectives(*communicator);
 }
@@ -103,24 +153,20 @@ Result<Timings> time_ranks(const TimeRank& time_rank, int world_size, const std:
   return timings;
 }
 
-Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus) {
-  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare(world_size));
-  return time_ranks([&](World world) { return time_rank(rung, world, setup); }, world_size, cpus);
+Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus, const HostFacts& facts) {
+  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare(world_size, facts));
+  SHOAL_ASSIGN_OR_RETURN(const SharedMemory notes,
+                         SharedMemory::create(sizeof(Note) * static_cast<size_t>(world_size)));
+  return time_ranks([&](World world) { return time_rank(rung, world, setup, reinterpret_cast<Note*>(notes.data())); },
+                    world_size, cpus);
 }
 
 /// What any shared memory between two processes costs here: the yardstick beside the transports.
 Result<Timings> time_bare_exchange(const std::vector<int>& cpus) {
   const size_t largest = *std::max_element(std::begin(kTimedBytes), std::end(kTimedBytes));
-  const size_t bytes = bare_exchange_bytes(largest);
-  void* shared = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (shared == MAP_FAILED) return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes"), errno);
-  Result<Timings> timings = time_ranks(
-      [&](World world) {
-        return time_collectives(*make_bare_exchange(world.rank, static_cast<std::byte*>(shared), largest));
-      },
-      2, cpus);
-  ::munmap(shared, bytes);
-  return timings;
+  SHOAL_ASSIGN_OR_RETURN(const SharedMemory shared, SharedMemory::create(bare_exchange_bytes(largest)));
+  return time_ranks(
+      [&](World world) { return time_collectives(*make_bare_exchange(world.rank, shared.data(), largest)); }, 2, cpus);
 }
 
 /// The rounds' medians of one transport at one size.
@@ -151,7 +197,7 @@ std::string report(Row row, int world_size, bool json) {
   std::snprintf(
       text, sizeof text,
       json ? "{\"transport\":\"%s\",\"tp\":%d,\"bytes\":%zu,\"median_us\":%.3f,\"best_us\":%.3f,\"p99_us\":%.3f}"
-           : "all_reduce %-4s %2d ranks %8zu B  median %8.2f us  best round %8.2f us  its p99 %8.2f us\n",
+           : "all_reduce %-8s %2d ranks %8zu B  median %8.2f us  best round %8.2f us  its p99 %8.2f us\n",
       row.transport.c_str(), world_size, row.bytes, row.medians_us[row.medians_us.size() / 2], row.medians_us.front(),
       row.p99_us);
   return text;
@@ -170,10 +216,11 @@ std::string report(const std::vector<Row>& rows, int world_size, bool json) {
 int run_bench_collectives(const BenchCollectivesFlags& flags) {
   const std::vector<int> cpus = host_resources().cpus;  // before this thread is bound to one of them
   const int world_size = flags.tensor_parallel_size;
+  const HostFacts facts = gather_host_facts({});
   std::vector<Row> rows;
   for (int round = 0; round < flags.rounds; ++round) {
     for (const std::string& name : flags.transport) {
-      const Result<Timings> timings = time_rung(*find_rung(name), world_size, cpus);
+      const Result<Timings> timings = time_rung(*find_rung(name), world_size, cpus, facts);
       if (!timings.ok()) return report_failure(timings.status().while_doing("transport " + name), Stage::kStart);
       add(rows, *timings);
     }

@@ -53,7 +53,8 @@ class SequenceRun {
     sequence.sampling.temperature = 0;
     plan_.sequences = {std::move(sequence)};
     ++plan_.step;
-    return host_.step(plan_).status();
+    SHOAL_ASSIGN_OR_RETURN(const StepOutcome outcome, host_.step(plan_));
+    return outcome.result ? Status() : outcome.lost;
   }
   void restart() { position_ = 0; }
 
@@ -151,6 +152,7 @@ std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
 }
 
 Status bench(const BenchModelFlags& flags, Stage* stage) {
+  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
   *stage = Stage::kModel;
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, open_model(flags.engine.model));
   *stage = Stage::kRequest;
@@ -166,7 +168,7 @@ Status bench(const BenchModelFlags& flags, Stage* stage) {
   plan.init.max_num_batched_tokens = std::max(plan.init.max_num_batched_tokens, kDecodePrompt);
   *stage = Stage::kStart;
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         EngineHost::start(plan, flags.engine.transport, ProgressStyle::kTerminalOnly));
+                         EngineHost::start(plan, flags.engine.transport, {std::move(facts)}));
   *stage = Stage::kRun;
   SequenceRun run(*host, files.config.vocab_size);
   Measured measured;

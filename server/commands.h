@@ -12,6 +12,8 @@ int run_logits(const LogitsFlags& flags);
 int run_tokenize(const TokenizeFlags& flags);
 int run_detokenize(const DetokenizeFlags& flags);
 int run_bench_model(const BenchModelFlags& flags);
+int run_doctor(const DoctorFlags& flags);
 int run_bench_collectives(const BenchCollectivesFlags& flags);
+int run_shmtest(const ShmtestFlags& flags);
 
 }  // namespace shoal

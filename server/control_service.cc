@@ -55,7 +55,7 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   capacity->set_max_running_requests(static_cast<uint64_t>(deployment.max_num_seqs));
   capacity->set_max_batched_tokens(static_cast<uint64_t>(deployment.max_num_batched_tokens));
   capacity->set_max_loras(0);
-  set_text(info->mutable_extra(), "transport", deployment.transport);
+  if (deployment.transport_report) set_text(info->mutable_extra(), "transport", deployment.transport_report().rung);
   set_text(info->mutable_extra(), "kernels", deployment.kernels);
 }
 
@@ -138,6 +138,11 @@ void write_checks(const ServingState& state, wire::EngineRole role, wire::Health
   if (view.loop != nullptr) {
     const Status status = view.loop->status();
     add_check("scheduler", status.ok() ? wire::HEALTH_STATE_READY : wire::HEALTH_STATE_NOT_READY, explain(status),
+              response);
+  }
+  if (view.deployment.transport_report) {
+    const TransportReport report = view.deployment.transport_report();
+    add_check("transport", report.degraded() ? wire::HEALTH_STATE_DEGRADED : wire::HEALTH_STATE_READY, summary(report),
               response);
   }
   // Enum values of a later revision count as unspecified.

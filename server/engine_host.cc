@@ -1,12 +1,18 @@
 #include "server/engine_host.h"
 
+#include <cstdio>
 #include <unistd.h>
 
 #include "runtime/base/log.h"
-#include "server/exit_code.h"
+#include "runtime/transport/rung.h"
+#include "runtime/transport/stale_segments.h"
 
 namespace shoal {
 namespace {
+
+constexpr const char* kShmDir = "/dev/shm";
+/// What a rank's process takes of the memory cgroup before it has loaded anything, the self-test's buffers among it.
+constexpr int64_t kRankBytes = int64_t{4} << 20;
 
 /// Says how far loading is, when it has changed enough.
 class ProgressPrinter {
@@ -46,58 +52,159 @@ class ProgressPrinter {
   Clock::time_point shown_at_ = Clock::now();
 };
 
-/// One error from the refusals of every transport tried, the first one's reasons first.
-Status no_transport(const EnginePlan& plan, const std::vector<std::pair<std::string, Status>>& refusals) {
-  std::string tried;
-  for (const auto& [rung, status] : refusals) tried += cat(tried.empty() ? "" : ", ", rung);
-  std::vector<Cause> causes =
-      Status::error(Code::kUnavailable, cat("no transport works for ", plan.world_size, " ranks (tried ", tried, ")"))
-          .causes();
-  for (const auto& [rung, status] : refusals) {
-    for (const Cause& cause : status.causes()) causes.push_back(cause);
-  }
-  return Status(std::move(causes));
+/// The report's face in the log. The refusals themselves have been said as they came.
+void log_transport(const TransportReport& report) {
+  const std::string text = to_text(report);
+  log_info(text.substr(0, text.find('\n')));
+  if (!report.degraded() || report.remedies.empty()) return;
+  const Remedy& first = report.remedies.front();
+  log_warning(cat("running over ", report.rung, " instead of ", report.order.front(), "; what helps here (", first.kind,
+                  "): ", first.title, ": ", first.text));
 }
 
 }  // namespace
 
-Result<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
-                                                      const std::vector<std::string>& transports,
-                                                      ProgressStyle progress) {
-  std::vector<std::pair<std::string, Status>> refusals;
-  for (const std::string& rung : transports) {
-    WorkerGroupOptions options;
-    options.init = plan.init;
-    options.world_size = plan.world_size;
-    options.transport = rung;
-    ProgressPrinter printer(progress);
-    options.on_progress = [&printer](const LoadProgress& p) { printer(p); };
-    Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options);
-    if (group.ok()) return std::unique_ptr<EngineHost>(new EngineHost(std::move(group).value()));
-    const Status status = group.status();
-    if (!is_transport_failure(status)) return status;
-    refusals.emplace_back(rung, status.while_doing("transport " + rung));
-    if (refusals.size() < transports.size()) {
-      log_warning(cat("transport ", rung, " does not work, trying the next: ", status.to_string(600)));
+HostFacts facts_for(const TransportFlags& flags, int world_size) {
+  if (flags.clean_stale) {
+    const Result<SweepResult> swept = remove_stale(kShmDir);
+    if (!swept.ok()) {
+      log_warning(cat("--clean-stale: ", swept.status().to_string()));
+    } else {
+      log_info(cat("--clean-stale: removed ", swept->removed, " files (", swept->bytes, " bytes) from ", kShmDir,
+                   ", kept ", swept->kept.size()));
     }
   }
-  return no_transport(plan, refusals);
+  FactsRequest request;
+  if (world_size > 1) {
+    request.probe_bytes = find_rung(flags.order.front())->need(world_size).dev_shm_bytes();
+  } else {
+    request.probe_cma = false;
+  }
+  return gather_host_facts(request);
 }
 
-Result<StepResult> EngineHost::step(const StepPlan& plan) {
+LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes) {
+  LadderOptions options;
+  options.order = flags.order;
+  options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
+  options.min_transport = flags.min_transport;
+  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes), reserved_bytes + world_size * kRankBytes};
+  return options;
+}
+
+EngineHost::EngineHost(const EnginePlan& plan, const TransportFlags& flags, EngineHostOptions options)
+    : options_(std::move(options)),
+      ladder_(ladder_options(flags, plan.world_size,
+                             plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes),
+              options_.facts, plan.world_size),
+      policy_(options_.max_restarts) {
+  group_options_.init = plan.init;
+  group_options_.world_size = plan.world_size;
+  group_options_.startup_timeout_s = flags.startup_timeout_s;
+  group_options_.step_timeout_s = flags.step_timeout_s;
+}
+
+EngineHost::~EngineHost() {
+  // Where it was started, so that its ranks leave by themselves before the thread that they hang on ends.
+  spawner_.run([this] { group_.reset(); });
+}
+
+Result<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan, const TransportFlags& flags,
+                                                      EngineHostOptions options) {
+  std::unique_ptr<EngineHost> host(new EngineHost(plan, flags, std::move(options)));
+  SHOAL_RETURN_IF_ERROR(host->start_group());
+  return host;
+}
+
+/// A first start, with as many attempts as restarts are granted.
+Status EngineHost::start_group() {
+  GroupFailure failure;
+  Status status = try_start(&failure);
+  if (!status.ok()) status = failure.status.ok() ? status : recover(failure);
+  if (status.ok()) log_transport(ladder_.report());
+  return status;
+}
+
+/// failure->status: ok where the ladder itself has ended.
+Status EngineHost::try_start(GroupFailure* failure) {
+  Status status;
+  spawner_.run([&] {
+    ProgressPrinter printer(options_.progress);
+    group_options_.on_progress = [&printer](const LoadProgress& p) { printer(p); };
+    Result<std::unique_ptr<WorkerGroup>> group = ladder_.start(group_options_, failure);
+    group_options_.on_progress = nullptr;
+    status = group.status();
+    if (group.ok()) group_ = std::move(group).value();
+  });
+  if (status.code() == Code::kUnavailable && failure->moving) failure->status = Status();
+  {
+    const std::lock_guard lock(report_mutex_);
+    report_ = ladder_.report();
+  }
+  if (!status.ok()) return status;
+  policy_.started(seconds_since(origin_));
+  kernels_ = group_->ready().front().kernels;
+  weight_bytes_ = 0;
+  for (const WorkerReady& rank : group_->ready()) weight_bytes_ += rank.weight_bytes;
+  return status;
+}
+
+/// Starts the group again as long as the policy grants it; else the failure that it does not.
+Status EngineHost::recover(const GroupFailure& first) {
+  GroupFailure failure = first;
+  for (;;) {
+    // Only what restarts can cure: a model that does not load will not load the next time.
+    const bool curable = failure.outside || failure.moving || failure.status.code() == Code::kAborted ||
+                         failure.status.code() == Code::kDeadlineExceeded;
+    const RestartPolicy::Next next =
+        curable ? policy_.failed(failure, seconds_since(origin_)) : RestartPolicy::Next::kGiveUp;
+    if (next == RestartPolicy::Next::kGiveUp) {
+      if (options_.max_restarts == 0 || !curable) return failure.status;
+      return failure.status.while_doing(
+          cat("the ranks were started again ", policy_.restarts(), " times and failed again (--max-restarts)"));
+    }
+    log_warning(cat("starting the ranks again (", policy_.restarts(), " of ", options_.max_restarts,
+                    "): ", failure.status.to_string(900)));
+    if (next == RestartPolicy::Next::kNextRung) ladder_.refuse_current("serving", failure.status);
+    ladder_.add_restart(std::string(failure.status.message()));
+    const Clock::time_point began = Clock::now();
+    GroupFailure again;
+    const Status status = try_start(&again);
+    if (status.ok()) {
+      char seconds[32];
+      std::snprintf(seconds, sizeof seconds, "%.2f", seconds_since(began));
+      log_info(cat("the ranks run again over ", ladder_.report().rung, " after ", seconds, " s"));
+      return {};
+    }
+    if (again.status.ok()) return status;  // the ladder has ended
+    failure = again;
+  }
+}
+
+Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   const std::lock_guard lock(mutex_);
-  return group_->step(plan);
+  if (std::exchange(lost_while_idle_, false)) {
+    return StepOutcome(Status::error(Code::kAborted, "the ranks were lost before the step"), false);
+  }
+  Result<StepResult> result = group_->step(plan);
+  if (result.ok()) return StepOutcome(std::move(result).value());
+  const GroupFailure failure = group_->failure();
+  if (failure.status.ok()) return result.status();  // the group runs, its answer was wrong
+  SHOAL_RETURN_IF_ERROR(recover(failure));
+  return StepOutcome(failure.status, true);
 }
 
 Status EngineHost::watch() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() ? group_->watch(Deadline::after_ms(0)) : Status();
+  if (!lock.owns_lock() || group_->watch(Deadline::after_ms(0)).ok()) return {};
+  lost_while_idle_ = true;
+  const GroupFailure failure = group_->failure();
+  return recover(failure);
 }
 
-int64_t EngineHost::weight_bytes() const {
-  int64_t sum = 0;
-  for (const WorkerReady& rank : group_->ready()) sum += rank.weight_bytes;
-  return sum;
+TransportReport EngineHost::report() const {
+  const std::lock_guard lock(report_mutex_);
+  return report_;
 }
 
 ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan, uint64_t seed) {

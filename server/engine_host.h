@@ -1,42 +1,78 @@
 #pragma once
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "models/tokenizer.h"
-#include "runtime/supervisor/worker_group.h"
+#include "runtime/supervisor/ladder.h"
+#include "runtime/supervisor/living_thread.h"
+#include "runtime/supervisor/restart_policy.h"
 #include "server/engine_plan.h"
 #include "server/generation_request.h"
+#include "server/inference_loop.h"
 
 namespace shoal {
 
 /// How loading is shown on stderr: one line that changes on a terminal; elsewhere log lines (serve) or nothing.
 enum class ProgressStyle { kTerminalOnly, kLogged };
 
-/// The ranks of one model, running. start() and the destructor belong to one thread that lives on in between (the
-/// workers die with it); step() and watch() may be called from any.
+struct EngineHostOptions {
+  HostFacts facts;  ///< facts_for(), gathered before the first thread
+  ProgressStyle progress = ProgressStyle::kTerminalOnly;
+  int max_restarts = 0;  ///< how often lost ranks are started again; 0: their loss is the end
+};
+
+/// What the machine says about transports for so many ranks. Forks probes: call it before any thread is started.
+HostFacts facts_for(const TransportFlags& flags, int world_size);
+
+/// The ladder's part of the flags; reserved: bytes of weights, KV cache and the like. What the ranks' processes take
+/// themselves is added.
+LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes);
+
+/// The ranks of one model, running, and started again when they are lost. step(), watch() and report() may be called
+/// from any thread.
 class EngineHost {
  public:
-  /// Tries the transports in order until one works; what one was refused for is logged as a warning, or ends in the
-  /// error when none is left (UNAVAILABLE). Errors that another transport would not cure end it at once
+  /// Walks the ladder until a transport works; what one was refused for is logged as a warning, or ends in the error
+  /// when none is left (UNAVAILABLE). Errors that neither another transport nor a restart would cure end it at once
   /// (Stage::kStart).
-  static Result<std::unique_ptr<EngineHost>> start(const EnginePlan& plan, const std::vector<std::string>& transports,
-                                                   ProgressStyle progress);
+  static Result<std::unique_ptr<EngineHost>> start(const EnginePlan& plan, const TransportFlags& flags,
+                                                   EngineHostOptions options);
+  ~EngineHost();
 
-  /// One step on every rank; WorkerGroup::step.
-  Result<StepResult> step(const StepPlan& plan);
+  /// One step on every rank. Where the ranks are lost and could be started again, the outcome has no result: nothing
+  /// that they held is left. An error: they are lost for good.
+  Result<StepOutcome> step(const StepPlan& plan);
 
-  /// A worker's death while nothing runs; returns at once. ok while a step runs: the step will tell.
+  /// Looks for a rank that has died while nothing runs, and starts the group again; returns at once when all is well or
+  /// while a step runs: the step will tell. An error: they are lost for good.
   Status watch();
 
-  std::string transport() const { return group_->ready().front().transport; }
-  std::string kernels() const { return group_->ready().front().kernels; }
-  int64_t weight_bytes() const;  ///< of all ranks, as loaded
+  TransportReport report() const;
+  std::string transport() const { return report().rung; }
+  std::string kernels() const { return kernels_; }
+  int64_t weight_bytes() const { return weight_bytes_; }  ///< of all ranks, as loaded
 
  private:
-  explicit EngineHost(std::unique_ptr<WorkerGroup> group) : group_(std::move(group)) {}
-  std::mutex mutex_;
+  EngineHost(const EnginePlan& plan, const TransportFlags& flags, EngineHostOptions options);
+  Status start_group();
+  Status try_start(GroupFailure* failure);
+  Status recover(const GroupFailure& failure);
+
+  const EngineHostOptions options_;
+  WorkerGroupOptions group_options_;
+  std::mutex mutex_;  // group_, policy_, lost_
+  mutable std::mutex report_mutex_;
+  TransportReport report_;  // a copy of the ladder's, for others to read while a restart runs
+  Ladder ladder_;
+  RestartPolicy policy_;
+  Clock::time_point origin_ = Clock::now();
+  std::string kernels_;
+  int64_t weight_bytes_ = 0;
+  bool lost_while_idle_ = false;  // the next plan builds on what is gone
+  LivingThread spawner_;
   std::unique_ptr<WorkerGroup> group_;
 };
 

@@ -17,8 +17,8 @@ constexpr int kMaxWaiting = 1024;
 /// A default cache is no smaller than this, memory permitting, and no larger than the weights beyond it: its pages are
 /// touched at the start, which costs seconds per GiB on virtual machines.
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
-/// A collective that takes this long has lost a rank; a step holds hundreds of them.
-constexpr int64_t kCollectiveTimeoutMs = 120'000;
+/// The front ends a group whose step hangs long before (--step-timeout): this is for a front that hangs itself.
+constexpr int64_t kCollectiveTimeoutMs = 3'600'000;
 
 Status bad_flag(std::string what) {
   return Status::error(Code::kInvalidArgument, std::move(what));

@@ -6,6 +6,7 @@
 #include "runtime/transport/rung.h"
 #include "server/flag_parser.h"
 #include "server/flag_values.h"
+#include "server/shmtest_flags.h"
 
 #ifndef SHOAL_VERSION
 #define SHOAL_VERSION "unknown"
@@ -100,10 +101,60 @@ void add_group_flags(FlagParser& parser, int* tensor_parallel_size, std::vector<
                    transport_order(transport));
 }
 
+Setter size(uint64_t* target) {
+  return [=](std::string_view flag, std::string_view text) -> Status {
+    SHOAL_ASSIGN_OR_RETURN(*target, parse_size_flag(flag, text));
+    return {};
+  };
+}
+
+Setter seconds(double* target) {
+  return [=](std::string_view flag, std::string_view text) -> Status {
+    SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
+    if (!(value > 0)) return Status::error(Code::kInvalidArgument, cat(flag, " must be above 0 seconds, not ", text));
+    *target = value;
+    return {};
+  };
+}
+
+void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
+  parser.add_value(
+      "--on-shm-shortage", "degrade|fail",
+      "When shared memory does not suffice: the next transport, or exit 69 (degrade)",
+      [=](std::string_view flag, std::string_view text) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(const std::string choice, parse_choice_flag(flag, text, {"degrade", "fail"}));
+        transport->degrade_on_shm_shortage = choice == "degrade";
+        return {};
+      });
+  std::vector<std::string> names;
+  for (const Rung& rung : rungs()) names.emplace_back(rung.name);
+  parser.add_value("--min-transport", "RUNG", "The last transport of the order that may be used; else exit 69",
+                   choice(&transport->min_transport, names));
+  parser.add_value("--shm-headroom", "SIZE", "Bytes of /dev/shm left free for others (256k)",
+                   size(&transport->shm_headroom_bytes));
+  parser.add_value("--startup-timeout", "S", "Seconds for a start, all its phases (600)",
+                   seconds(&transport->startup_timeout_s));
+  parser.add_value("--step-timeout", "S", "Seconds without any progress after which a step has hung (10)",
+                   seconds(&transport->step_timeout_s));
+  parser.add_switch("--clean-stale", "First remove what killed runs of this user left in /dev/shm",
+                    &transport->clean_stale);
+}
+
+/// What spans several flags.
+Status check_transport(const TransportFlags& flags) {
+  if (flags.min_transport.empty() ||
+      std::find(flags.order.begin(), flags.order.end(), flags.min_transport) != flags.order.end()) {
+    return {};
+  }
+  return Status::error(Code::kInvalidArgument,
+                       cat("--min-transport ", flags.min_transport, " is not in the order of --transport"));
+}
+
 void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors", &engine->model);
   parser.group("Engine");
-  add_group_flags(parser, &engine->tensor_parallel_size, &engine->transport);
+  add_group_flags(parser, &engine->tensor_parallel_size, &engine->transport.order);
+  add_transport_flags(parser, &engine->transport);
   parser.add_value("--dtype", "TYPE", "auto (as stored), float32, float16 or bfloat16",
                    choice(&engine->dtype, {"auto", "float32", "float16", "bfloat16"}));
   parser.add_value("--max-model-len", "TOKENS", "Prompt and output of one request (the model's own limit)",
@@ -122,6 +173,11 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
                    whole(&engine->threads_per_rank, 1, 1024));
   parser.add_value("--cpu-kernels", "SET", "auto, avx512-bf16, avx512, avx2 or reference: other sets, other last bits",
                    words_as_they_are(&engine->cpu_kernels));
+}
+
+void add_restart_flag(FlagParser& parser, EngineFlags* engine) {
+  parser.add_value("--max-restarts", "N", "Restarts of lost ranks before exit 75; forgotten after 60 s of health (3)",
+                   whole(&engine->max_restarts, 0, 1'000'000));
 }
 
 void add_sampling_flags(FlagParser& parser, GenerationRequest* request) {
@@ -184,7 +240,7 @@ Result<CommandLine> finish(FlagParser& parser, Words words, const LogOptions& lo
 
 EngineFlags default_engine() {
   EngineFlags engine;
-  for (const Rung& rung : rungs()) engine.transport.emplace_back(rung.name);
+  for (const Rung& rung : rungs()) engine.transport.order.emplace_back(rung.name);
   return engine;
 }
 
@@ -199,8 +255,10 @@ Result<CommandLine> parse_serve(Words words, LogOptions log) {
   parser.add_value("--grpc-port", "PORT", "Port to listen on (50051); 0: a free one",
                    whole(&flags.grpc_port, 0, 65535));
   parser.add_value("--seed", "N", "Seed of requests that bring none (random)", seed(&flags.engine.seed));
+  add_restart_flag(parser, &flags.engine);
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
+    SHOAL_RETURN_IF_ERROR(check_transport(flags.engine.transport));
     if (!flags.host.empty()) return {};
     return Status::error(Code::kInvalidArgument, "--host must be an address such as 127.0.0.1 or 0.0.0.0, not empty");
   });
@@ -219,8 +277,10 @@ Result<CommandLine> parse_generate(Words words, LogOptions log) {
   parser.add_switch("--json", "Print one JSON object instead of the text (always with --jsonl)", &flags.json);
   add_sampling_flags(parser, &flags.request);
   parser.add_value("--seed", "N", "Seed (0)", seed(&flags.engine.seed));
+  add_restart_flag(parser, &flags.engine);
   add_log_flags(parser, &log);
-  return finish(parser, words, log, flags, [&] {
+  return finish(parser, words, log, flags, [&]() -> Status {
+    SHOAL_RETURN_IF_ERROR(check_transport(flags.engine.transport));
     return exactly_one("generate", {{"--prompt", flags.request.prompt.has_value()},
                                     {"--prompt-ids", flags.request.prompt_ids.has_value()},
                                     {"--jsonl", flags.jsonl.has_value()}});
@@ -240,6 +300,7 @@ Result<CommandLine> parse_logits(Words words, LogOptions log) {
                    whole(&flags.decode_from, 0));
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
+    SHOAL_RETURN_IF_ERROR(check_transport(flags.engine.transport));
     if (flags.prompt_ids.empty()) return Status::error(Code::kInvalidArgument, "logits needs --prompt-ids 1,2,3");
     if (flags.out.empty()) return Status::error(Code::kInvalidArgument, "logits needs --out FILE.npy");
     return {};
@@ -314,7 +375,7 @@ Result<CommandLine> parse_bench_model(Words words, LogOptions log, bool prefill)
 
 Result<CommandLine> parse_bench_collectives(Words words, LogOptions log) {
   BenchCollectivesFlags flags;
-  flags.transport = default_engine().transport;
+  flags.transport = default_engine().transport.order;
   FlagParser parser("bench collectives", "Time all_reduce between ranks, each a process bound to a CPU.");
   parser.group("Bench");
   add_group_flags(parser, &flags.tensor_parallel_size, &flags.transport);
@@ -330,6 +391,42 @@ Result<CommandLine> parse_bench_collectives(Words words, LogOptions log) {
   });
 }
 
+Result<CommandLine> parse_doctor(Words words, LogOptions log) {
+  DoctorFlags flags;
+  flags.transport = default_engine().transport;
+  FlagParser parser("doctor",
+                    "Say which transport ranks would use here, why not a better one, and what to do about it. Needs no "
+                    "model. Exit: 0 the first of the order works, 1 a later one, 69 none.");
+  parser.group("Transport");
+  add_group_flags(parser, &flags.tensor_parallel_size, &flags.transport.order);
+  add_transport_flags(parser, &flags.transport);
+  parser.group("Output");
+  parser.add_switch("--json", "Print the report as one JSON document", &flags.json);
+  parser.add_switch("--needs", "Only print what each transport, and NCCL, needs for 2 to 16 ranks", &flags.needs);
+  add_log_flags(parser, &log);
+  return finish(parser, words, log, flags, [&]() -> Status {
+    constexpr int kMost = 16;
+    if (flags.tensor_parallel_size > kMost) {
+      return Status::error(Code::kInvalidArgument,
+                           cat("--tensor-parallel-size must be in [1, ", kMost, "], not ", flags.tensor_parallel_size));
+    }
+    return check_transport(flags.transport);
+  });
+}
+
+Result<CommandLine> parse_shmtest(Words words, LogOptions log) {
+  // What follows "--" is another program's.
+  const auto separator = std::find(words.begin(), words.end(), "--");
+  ShmtestFlags flags;
+  if (separator != words.end()) flags.command.assign(separator + 1, words.end());
+  FlagParser parser("shmtest",
+                    "Run a command under a matrix of /dev/shm conditions: shoal shmtest [FLAGS] -- COMMAND ...\n"
+                    "Exit codes: 0 all pass; 1 some fail; 64 wrong flag or no such command; 69 no namespaces here.");
+  add_shmtest_flags(parser, &flags);
+  add_log_flags(parser, &log);
+  return finish(parser, {words.begin(), separator}, log, flags, [&] { return check_shmtest_flags(flags); });
+}
+
 constexpr const char* kHelp = R"(Shoal: a small tensor-parallel inference server for language models.
 
 Usage: shoal COMMAND ... (shoal COMMAND --help lists its flags)
@@ -337,17 +434,19 @@ Usage: shoal COMMAND ... (shoal COMMAND --help lists its flags)
   serve MODEL          serve a model over gRPC
   generate MODEL       generate from a prompt or a file of requests, without a server
   client               ask a running server
+  doctor               which transport ranks would use here, why, and what to do about it
   logits MODEL         write the logits of every prompt token as a NumPy file
   tokenize MODEL       text to token ids
   detokenize MODEL     token ids to text
   bench decode MODEL   tokens/s and bytes/s of decoding, beside the machine's read bandwidth
   bench prefill MODEL  tokens/s of prefill
   bench collectives    latency of all_reduce between ranks
+  shmtest -- COMMAND   run any command under a matrix of /dev/shm conditions
 
   shoal --version, shoal --help
 
 Exit codes: 0 done; 64 wrong flag or request; 65 model damaged or unsupported; 66 model not found; 69 no transport works
-or the port is busy; 70 our own fault; 75 a rank died.
+or the port is busy; 70 our own fault; 75 a rank died. shmtest: 1 where the command failed in some condition.
 )";
 
 using CommandParser = Result<CommandLine> (*)(Words, LogOptions);
@@ -360,9 +459,11 @@ const std::map<std::string, CommandParser>& command_parsers() {
       {"tokenize", parse_tokenize},
       {"detokenize", parse_detokenize},
       {"client", parse_client},
+      {"doctor", parse_doctor},
       {"bench decode", [](Words words, LogOptions log) { return parse_bench_model(words, log, false); }},
       {"bench prefill", [](Words words, LogOptions log) { return parse_bench_model(words, log, true); }},
       {"bench collectives", parse_bench_collectives},
+      {"shmtest", parse_shmtest},
   };
   return parsers;
 }
@@ -381,8 +482,8 @@ Status unknown_command(const std::string& name) {
 Result<CommandLine> parse_command_line(Words words) {
   if (words.empty()) {
     return Status::error(Code::kInvalidArgument,
-                         "no command; start with shoal serve, generate, client, logits, tokenize, detokenize or bench "
-                         "(shoal --help lists them)");
+                         "no command; start with shoal serve, generate, client, doctor, logits, tokenize, detokenize "
+                         "or bench (shoal --help lists them)");
   }
   LogOptions log;
   log.level = LogLevel::kWarning;  // one-shot commands print no info lines

@@ -10,10 +10,22 @@
 #include "runtime/base/status.h"
 #include "server/client_command.h"
 #include "server/generation_request.h"
+#include "server/shmtest/condition.h"
 
 namespace shoal {
 
 // The command line as plain values, one struct per command.
+
+/// Flags that say how ranks may talk.
+struct TransportFlags {
+  std::vector<std::string> order;  ///< rungs in the order to try; never empty after parsing
+  bool degrade_on_shm_shortage = true;
+  std::string min_transport;  ///< the last rung that may be used; empty: any
+  uint64_t shm_headroom_bytes = 256 * 1024;
+  double startup_timeout_s = 600;
+  double step_timeout_s = 10;
+  bool clean_stale = false;  ///< remove files that killed runs left in /dev/shm
+};
 
 /// Flags of every command that runs a model. Absent values are decided once the model is known (engine_plan.h).
 struct EngineFlags {
@@ -26,8 +38,9 @@ struct EngineFlags {
   std::optional<uint64_t> kv_cache_memory;  ///< bytes, over all ranks
   std::optional<int> threads_per_rank;
   std::string cpu_kernels = "auto";
-  std::vector<std::string> transport;  ///< rungs in the order to try; never empty after parsing
-  std::optional<uint64_t> seed;        ///< of requests that bring none
+  TransportFlags transport;
+  int max_restarts = 3;          ///< of lost ranks; serve and generate
+  std::optional<uint64_t> seed;  ///< of requests that bring none
 };
 
 struct ServeFlags {
@@ -69,6 +82,13 @@ struct ClientFlags {
   ClientOptions options;
 };
 
+struct DoctorFlags {
+  TransportFlags transport;
+  int tensor_parallel_size = 2;
+  bool needs = false;  ///< print the table of needs, look at nothing
+  bool json = false;
+};
+
 struct BenchModelFlags {
   EngineFlags engine;
   bool prefill = false;  ///< else decode
@@ -83,6 +103,15 @@ struct BenchCollectivesFlags {
   bool json = false;
 };
 
+struct ShmtestFlags {
+  std::vector<shmtest::Condition> matrix;  ///< never empty after parsing
+  std::vector<std::string> command;        ///< not empty, unless list
+  double timeout_s = 60;                   ///< of each condition
+  int jobs = 1;                            ///< conditions at the same time
+  std::optional<std::string> junit;        ///< file to write
+  bool json = false, list = false, keep_going = false, fail_fast = false, verbose = false;
+};
+
 /// --help and --version: text for stdout, and nothing else to do.
 struct PrintText {
   std::string text;
@@ -91,7 +120,7 @@ struct PrintText {
 struct CommandLine {
   LogOptions log;
   std::variant<PrintText, ServeFlags, GenerateFlags, LogitsFlags, TokenizeFlags, DetokenizeFlags, ClientFlags,
-               BenchModelFlags, BenchCollectivesFlags>
+               BenchModelFlags, BenchCollectivesFlags, DoctorFlags, ShmtestFlags>
       command;
 };
 

@@ -86,6 +86,7 @@ Status run_requests(const GenerateFlags& flags, const ServedModel& model, const 
 }
 
 Status generate(const GenerateFlags& flags, Stage* stage) {
+  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
   *stage = Stage::kRequest;
   SHOAL_ASSIGN_OR_RETURN(std::vector<Request> requests, read_requests(flags));
   *stage = Stage::kModel;
@@ -97,8 +98,10 @@ Status generate(const GenerateFlags& flags, Stage* stage) {
   SHOAL_RETURN_IF_ERROR(resolve_requests(model, &requests, &plan));
   if (requests.empty()) return {};
   *stage = Stage::kStart;
-  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         EngineHost::start(plan, flags.engine.transport, ProgressStyle::kTerminalOnly));
+  SHOAL_ASSIGN_OR_RETURN(
+      std::unique_ptr<EngineHost> host,
+      EngineHost::start(plan, flags.engine.transport,
+                        {std::move(facts), ProgressStyle::kTerminalOnly, flags.engine.max_restarts}));
   *stage = Stage::kRun;
   return run_requests(flags, model, plan.limits, std::move(requests), *host, stage);
 }

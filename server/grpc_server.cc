@@ -17,6 +17,7 @@
 #include "runtime/base/log.h"
 #include "server/control_service.h"
 #include "server/generate_service.h"
+#include "server/transport_service.h"
 
 namespace shoal {
 
@@ -133,6 +134,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   impl->state = std::make_shared<ServingState>(options.served_name);
   impl->services.push_back(make_generate_service(impl->state));
   impl->services.push_back(make_control_service(impl->state));
+  impl->services.push_back(make_transport_service(impl->state));
   grpc::ServerBuilder builder;
   configure(&builder);
   for (const auto& service : impl->services) builder.RegisterService(service.get());

@@ -30,6 +30,9 @@ Status check_result(const StepPlan& plan, const StepResult& result, int vocab_si
   return Status();
 }
 
+/// So many crashes may a request be present at before it counts as their cause.
+constexpr int kMaxCrashes = 1;
+
 Status shutting_down(Code code) {
   return Status::error(code, "the server is shutting down");
 }
@@ -51,6 +54,7 @@ struct InferenceLoop::Open {
   std::shared_ptr<OutputSink> sink;
   TextOutput text;
   bool include_stop;
+  int crashes = 0;  // of the workers, while this request was in their step
   OutputEnd end;
 };
 
@@ -179,10 +183,33 @@ void InferenceLoop::fail(const Status& why) {
 
 /// One plan through the workers and out to the sinks.
 Status InferenceLoop::step(const StepPlan& plan) {
-  SHOAL_ASSIGN_OR_RETURN(const StepResult result, step_(plan));
-  SHOAL_RETURN_IF_ERROR(check_result(plan, result, model_.config.vocab_size));
-  deliver(result);
+  SHOAL_ASSIGN_OR_RETURN(const StepOutcome outcome, step_(plan));
+  if (!outcome.result) {
+    resume(plan, outcome);
+    return Status();
+  }
+  SHOAL_RETURN_IF_ERROR(check_result(plan, *outcome.result, model_.config.vocab_size));
+  deliver(*outcome.result);
   return Status();
+}
+
+/// The workers are new and know nothing: every request goes on from its tokens, but for those that were in the step of
+/// two crashes, which may be their cause.
+void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
+  std::vector<std::unique_ptr<Open>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    scheduler_.requeue_running();
+    for (const SequenceStep& sequence : plan.sequences) {
+      const auto it = open_.find(sequence.id);
+      if (it == open_.end() || !outcome.during_step || ++it->second->crashes <= kMaxCrashes) continue;
+      scheduler_.finish(sequence.id);
+      it->second->end.status = outcome.lost.because_of(
+          Code::kInternal, "the ranks crashed twice while this request was in their step; it is not tried again");
+      ended.push_back(std::move(open_.extract(it).mapped()));
+    }
+  }
+  end(std::move(ended));
 }
 
 /// Three turns, because text is made and sinks are called without the lock, and a request that has ended holds no

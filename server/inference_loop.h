@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,9 +41,20 @@ class OutputSink {
   virtual void on_end(OutputEnd end) = 0;
 };
 
-/// One step on the workers: the plan's result, or why there is none (then the loop stops: every request gets the
+/// What became of a plan. No result: the workers were lost and run again; nothing that they held is left, and every
+/// request goes on from the tokens it has.
+struct StepOutcome {
+  StepOutcome(StepResult answer) : result(std::move(answer)) {}  // NOLINT: implicit by design
+  StepOutcome(Status why, bool in_this_step) : lost(std::move(why)), during_step(in_this_step) {}
+
+  std::optional<StepResult> result;
+  Status lost;               ///< why there is no result
+  bool during_step = false;  ///< they were lost in this very step: its requests were present at a crash
+};
+
+/// One step on the workers; an error means that they are lost for good (then the loop stops: every request gets the
 /// status).
-using StepFunction = std::function<Result<StepResult>(const StepPlan&)>;
+using StepFunction = std::function<Result<StepOutcome>(const StepPlan&)>;
 
 /// Drives the scheduler: a thread that plans, steps, detokenizes and hands out, as long as there is work. submit,
 /// cancel, load, status and drain may be called from any thread.
@@ -76,6 +88,7 @@ class InferenceLoop {
   struct Delivery;
   void run();
   Status step(const StepPlan& plan);
+  void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
   static void end(std::vector<std::unique_ptr<Open>> ended);
   void deliver(const StepResult& result);

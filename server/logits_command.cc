@@ -66,7 +66,9 @@ Status compute(const LogitsFlags& flags, const std::vector<int32_t>& ids, const 
     sequence.all_logits = true;
     ++step.step;
     step.sequences = {std::move(sequence)};
-    SHOAL_ASSIGN_OR_RETURN(const StepResult result, host.step(step));
+    SHOAL_ASSIGN_OR_RETURN(const StepOutcome outcome, host.step(step));
+    if (!outcome.result) return outcome.lost;
+    const StepResult& result = *outcome.result;
     if (static_cast<int64_t>(result.logits.size()) != (end - begin) * vocab) {
       return Status::error(Code::kInternal, cat("step ", step.step, " gave ", result.logits.size(), " logits, not ",
                                                 (end - begin) * vocab));
@@ -78,6 +80,7 @@ Status compute(const LogitsFlags& flags, const std::vector<int32_t>& ids, const 
 }
 
 Status logits(const LogitsFlags& flags, Stage* stage) {
+  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
   *stage = Stage::kModel;
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, open_model(flags.engine.model));
   *stage = Stage::kRequest;
@@ -87,7 +90,7 @@ Status logits(const LogitsFlags& flags, Stage* stage) {
   SHOAL_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::open(flags.out));
   *stage = Stage::kStart;
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         EngineHost::start(plan, flags.engine.transport, ProgressStyle::kTerminalOnly));
+                         EngineHost::start(plan, flags.engine.transport, {std::move(facts)}));
   *stage = Stage::kRun;
   return compute(flags, ids, plan, files.config.vocab_size, *host, out, stage);
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/supervisor/trial.h"
 #include "runtime/worker/worker_main.h"
 #include "server/client_command.h"
 #include "server/command_io.h"
@@ -47,8 +48,10 @@ int run_command(const CommandLine& line) {
     int operator()(const TokenizeFlags& flags) const { return run_tokenize(flags); }
     int operator()(const DetokenizeFlags& flags) const { return run_detokenize(flags); }
     int operator()(const ClientFlags& flags) const { return run_client(flags.options); }
+    int operator()(const DoctorFlags& flags) const { return run_doctor(flags); }
     int operator()(const BenchModelFlags& flags) const { return run_bench_model(flags); }
     int operator()(const BenchCollectivesFlags& flags) const { return run_bench_collectives(flags); }
+    int operator()(const ShmtestFlags& flags) const { return run_shmtest(flags); }
   };
   return std::visit(Run{}, line.command);
 }
@@ -70,5 +73,8 @@ int main(int argc, char** argv) {
   std::set_terminate(shoal::on_terminate);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   if (words.size() >= 2 && words[0] == "worker") return shoal::worker_main(std::atoi(words[1].c_str()));
+  if (words.size() == 3 && words[0] == "reserve-trial") {
+    return shoal::reserve_trial_main(words[1].c_str(), words[2].c_str());
+  }
   return shoal::run_front(words);
 }

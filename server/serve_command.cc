@@ -28,15 +28,15 @@ Result<uint64_t> random_seed() {
   return Status::error(Code::kInternal, "getrandom for the default seed", errno);
 }
 
-DeploymentInfo deployment_of(const EnginePlan& plan, const EngineHost& host) {
+DeploymentInfo deployment_of(const EnginePlan& plan, EngineHost& host) {
   DeploymentInfo info;
   info.tensor_parallel_size = plan.world_size;
   info.kv_block_tokens = kBlockTokens;
   info.kv_blocks = plan.limits.kv_blocks;
   info.max_num_seqs = plan.limits.max_num_seqs;
   info.max_num_batched_tokens = plan.limits.max_num_batched_tokens;
-  info.transport = host.transport();
   info.kernels = host.kernels();
+  info.transport_report = [&host] { return host.report(); };
   return info;
 }
 
@@ -44,9 +44,12 @@ void say_ready(const GrpcServer& server, const std::string& model, const EngineP
                double load_s) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.2f", load_s);
+  const TransportReport report = host.report();
+  std::string refused;
+  for (const Refusal& refusal : report.refusals) refused += cat(refused.empty() ? " refused=" : ",", refusal.rung);
   const Status written =
       write_stdout(cat("READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
-                       " transport=", host.transport(), " kernels=", host.kernels(), " load_s=", seconds, "\n"));
+                       " transport=", report.rung, " kernels=", host.kernels(), " load_s=", seconds, refused, "\n"));
   // Whoever waits for this line is gone; who calls us needs it no more.
   if (!written.ok()) log_warning(cat("ready, but nobody reads it: ", written.to_string()));
 }
@@ -67,6 +70,7 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
 
 Status serve(const ServeFlags& flags, Stage* stage) {
   const Clock::time_point start = Clock::now();
+  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
   *stage = Stage::kStart;
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::install());
   *stage = Stage::kModel;
@@ -89,7 +93,8 @@ Status serve(const ServeFlags& flags, Stage* stage) {
       make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(drawn_seed));
   log_info(plan.describe_memory());
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         EngineHost::start(plan, flags.engine.transport, ProgressStyle::kLogged));
+                         EngineHost::start(plan, flags.engine.transport,
+                                           {std::move(facts), ProgressStyle::kLogged, flags.engine.max_restarts}));
 
   *stage = Stage::kRun;
   InferenceLoop loop(model, plan.limits, [&host](const StepPlan& step) { return host->step(step); });

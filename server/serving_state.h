@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/deadline.h"
+#include "runtime/transport/report.h"
 #include "server/generation_request.h"
 #include "server/inference_loop.h"
 
@@ -23,8 +25,8 @@ struct DeploymentInfo {
   int64_t kv_blocks = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
-  std::string transport;  ///< rung: shm, tcp
-  std::string kernels;    ///< set: reference, avx2, ...
+  std::string kernels;                                ///< set: reference, avx2, ...
+  std::function<TransportReport()> transport_report;  ///< of now: a restart may have changed it
 };
 
 enum class ServingPhase { kLoading, kReady, kDraining };

@@ -38,6 +38,7 @@ class BareExchange final : public Communicator {
     exchange();
     return {};
   }
+  WaitState wait_state() const override { return {turn_, "exchange", {}}; }
 
  private:
   uint32_t& flag(int rank) const {

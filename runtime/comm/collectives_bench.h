@@ -17,8 +17,9 @@ struct CollectiveTiming {
   double p99_us = 0;
 };
 
-/// Sizes worth knowing: a decode step of a small model, of a large one, and a chunk of prefill.
-inline constexpr size_t kTimedBytes[] = {8 * 1024, 64 * 1024, 1024 * 1024};
+/// From a flag to a large chunk of prefill; 8 KiB is a decode step of a small model, 1 MiB a chunk of its prefill.
+inline constexpr size_t kTimedBytes[] = {64,         1024,        8 * 1024,        64 * 1024,
+                                         256 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024};
 
 /// Times all_reduce back to back, one contribution per rank: for each size `repeats` calls after a tenth as many to
 /// warm up (fewer for large sizes, so that a size moves at most 4 GiB). Every rank calls it at the same time; each has

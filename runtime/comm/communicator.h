@@ -1,8 +1,11 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/reduce_tree.h"
@@ -10,6 +13,17 @@
 #include "runtime/base/world.h"
 
 namespace shoal {
+
+/// Where a rank stands in its collectives: what "who waits for whom" is told from.
+struct WaitState {
+  uint64_t collective = 0;     ///< begun so far: the sequence number, the same on every rank that is as far
+  std::string what;            ///< "all_reduce of 2048 floats"; empty before the first
+  std::vector<int> waits_for;  ///< ranks whose part has not come; empty: it waits for nobody
+};
+
+/// Asked now and then during a long wait; an error ends the wait with it. For a worker: whether the front has said to
+/// stop. Must return at once.
+using Interrupted = std::function<Status()>;
 
 /// Moves partial sums between the ranks of one tensor-parallel group. Collectives are called by every rank in the same
 /// order with the same sizes, from one thread per rank. Every wait is a bounded spin, then a sleep, and ends at the
@@ -33,6 +47,10 @@ class Communicator {
 
   /// Returns once every rank has called it.
   virtual Status barrier() = 0;
+
+  /// Of the collective that runs, or ran last. Called by the rank's own thread: after a collective has failed, or from
+  /// Interrupted.
+  virtual WaitState wait_state() const = 0;
 };
 
 /// A group of one: sums its own contributions.

@@ -19,8 +19,9 @@ inline constexpr size_t kShmSlotBytes = 256 * 1024;
 /// read one slot, the rank fills the other.
 size_t shm_communicator_bytes(int world_size, size_t slot_bytes);
 
-/// A communicator over a fresh, zeroed segment (ShmSegment::create) that every rank of the group maps. Slots take what
-/// `bytes` leaves. fd stays the caller's and may be closed afterwards. timeout_ms: of one collective.
+/// A communicator over a fresh, zeroed segment (ShmSegment::create or create_memfd) that every rank of the group maps.
+/// Slots take what `bytes` leaves. fd stays the caller's and may be closed afterwards. timeout_ms: of one collective.
+/// name: the rung's, of static storage.
 /// INVALID_ARGUMENT: bytes do not suffice for the smallest slots, or fd is not such a segment. RESOURCE_EXHAUSTED: no
 /// address space or descriptor.
 ///
@@ -28,6 +29,7 @@ size_t shm_communicator_bytes(int world_size, size_t slot_bytes);
 /// peer's (acquire). Who sees all numbers of step n+1 knows that all have read step n's slots, so a slot may be filled
 /// again in step n+2 without a barrier. Small messages take one step: all planes in, everybody sums everything. Large
 /// ones take two per piece: a rank sums its slice of all planes, then shows the sum.
-Result<std::unique_ptr<Communicator>> open_shm_communicator(World world, int fd, size_t bytes, int64_t timeout_ms);
+Result<std::unique_ptr<Communicator>> open_shm_communicator(World world, int fd, size_t bytes, int64_t timeout_ms,
+                                                            Interrupted interrupted = {}, const char* name = "shm");
 
 }  // namespace shoal

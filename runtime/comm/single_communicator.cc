@@ -28,6 +28,7 @@ class SingleCommunicator final : public Communicator {
   }
 
   Status barrier() override { return {}; }
+  WaitState wait_state() const override { return {}; }
 
  private:
   std::vector<const float*> planes_;

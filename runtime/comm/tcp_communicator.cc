@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <poll.h>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
+#include "runtime/comm/collective_tag.h"
 #include "runtime/comm/spin.h"
 #include "runtime/comm/tree_sum.h"
 
@@ -20,15 +22,18 @@ namespace {
 constexpr size_t kPieceFloats = 256 * 1024;     // of one plane: bounds what is received before it is summed
 constexpr size_t kSlicedFromBytes = 32 * 1024;  // with three ranks and more; below, the second round costs more
 
-enum class Op : uint32_t { kAllReduce = 1, kSliceSum = 2, kGather = 3, kBarrier = 4 };
-const char* op_name(uint32_t op) {
-  switch (static_cast<Op>(op)) {
-    case Op::kAllReduce:
-    case Op::kSliceSum:
+constexpr int kSliceMs = 100;  // of a wait: so long goes by between two calls of Interrupted
+
+/// What a message belongs to.
+enum class Kind : uint32_t { kAllReduce = 1, kSliceSum = 2, kGather = 3, kBarrier = 4 };
+const char* kind_name(uint32_t kind) {
+  switch (static_cast<Kind>(kind)) {
+    case Kind::kAllReduce:
+    case Kind::kSliceSum:
       return "all_reduce";
-    case Op::kGather:
+    case Kind::kGather:
       return "gather";
-    case Op::kBarrier:
+    case Kind::kBarrier:
       return "barrier";
   }
   return "no collective";
@@ -36,7 +41,7 @@ const char* op_name(uint32_t op) {
 
 struct Header {
   uint32_t message = 0;  ///< number of this exchange in the communicator's life; wraps
-  uint32_t op = 0;
+  uint32_t kind = 0;
   uint64_t bytes = 0;  ///< of the payload
 };
 
@@ -81,8 +86,12 @@ struct Lane {
 
 class TcpCommunicator final : public Communicator {
  public:
-  TcpCommunicator(World world, TcpMesh mesh, int64_t timeout_ms)
-      : world_(world), timeout_ms_(timeout_ms), spin_ns_(spin_budget_ns(mesh.cpus)), lanes_(mesh.peers.size()) {
+  TcpCommunicator(World world, TcpMesh mesh, int64_t timeout_ms, Interrupted interrupted)
+      : world_(world),
+        timeout_ms_(timeout_ms),
+        interrupted_(std::move(interrupted)),
+        spin_ns_(spin_budget_ns(mesh.cpus)),
+        lanes_(mesh.peers.size()) {
     for (size_t rank = 0; rank < lanes_.size(); ++rank) lanes_[rank].fd = std::move(mesh.peers[rank]);
   }
 
@@ -92,6 +101,7 @@ class TcpCommunicator final : public Communicator {
   Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override;
   Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes, std::byte* out) override;
   Status barrier() override;
+  WaitState wait_state() const override { return {collectives_, collectives_ == 0 ? "" : tag_text(tag_), missing()}; }
 
  private:
   /// A piece of an all_reduce: elements [begin, begin + width) of planes of `count`.
@@ -104,13 +114,13 @@ class TcpCommunicator final : public Communicator {
     size_t width;
   };
 
-  Status begin();
+  Status begin(uint64_t tag);
   Status one_round(const Piece& piece);
   Status two_rounds(const Piece& piece);
   float* receive_planes(const Piece& piece, Slice slice);
   void sum_planes(const Piece& piece, Slice slice, const float* received);
 
-  void start_exchange(Op op);
+  void start_exchange(Kind kind);
   void send_to(int peer, const void* data, size_t bytes);
   void receive_from(int peer, void* data, size_t bytes);
   Status run_exchange();
@@ -118,14 +128,17 @@ class TcpCommunicator final : public Communicator {
   Status check_header(int peer);
   Status sleep();
   Status broken(int peer, int error);
+  std::vector<int> missing() const;
+  std::string here() const { return cat("tcp collective ", collectives_, " (", tag_text(tag_), ")"); }
   Status fail(Status status) { return failed_ = std::move(status); }
 
   const World world_;
   const int64_t timeout_ms_;
+  const Interrupted interrupted_;
   const int64_t spin_ns_;
   std::vector<Lane> lanes_;        // by rank; this rank's own is unused
   uint64_t collectives_ = 0;       // begun so far, for messages
-  Op op_ = Op::kBarrier;           // of the exchange that runs
+  uint64_t tag_ = 0;               // of the running collective
   uint32_t message_ = 0;           // number of the exchange
   std::optional<Deadline> until_;  // of the running collective, from its first sleep on
   Status failed_;                  // the first error; every later call returns it
@@ -133,15 +146,17 @@ class TcpCommunicator final : public Communicator {
   std::vector<const float*> planes_;
 };
 
-Status TcpCommunicator::begin() {
+Status TcpCommunicator::begin(uint64_t tag) {
+  if (!failed_.ok()) return failed_;  // and wait_state tells of the collective that failed
+  tag_ = tag;
   ++collectives_;
   until_.reset();
-  return failed_;
+  return {};
 }
 
 Status TcpCommunicator::all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world_));
-  SHOAL_RETURN_IF_ERROR(begin());
+  SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kAllReduce, count)));
   const bool sliced = world_.size > 2 && count * sizeof(float) >= kSlicedFromBytes;
   for (size_t at = 0; at < count; at += kPieceFloats) {
     const Piece piece{plan, own, out, count, at, std::min(kPieceFloats, count - at)};
@@ -152,7 +167,7 @@ Status TcpCommunicator::all_reduce(const ReducePlan& plan, const float* own, flo
 
 Status TcpCommunicator::one_round(const Piece& piece) {
   const Slice all{0, piece.width};
-  start_exchange(Op::kAllReduce);
+  start_exchange(Kind::kAllReduce);
   for (int peer = 0; peer < world_.size; ++peer) {
     send_to(peer, nullptr, 0);  // a rank without planes says so
     for (int plane = 0; plane < piece.plan.contributions[world_.rank]; ++plane) {
@@ -167,7 +182,7 @@ Status TcpCommunicator::one_round(const Piece& piece) {
 
 Status TcpCommunicator::two_rounds(const Piece& piece) {
   const Slice mine = slice_of(world_.rank, world_.size, piece.width);
-  start_exchange(Op::kAllReduce);
+  start_exchange(Kind::kAllReduce);
   for (int peer = 0; peer < world_.size; ++peer) {
     const Slice theirs = slice_of(peer, world_.size, piece.width);
     send_to(peer, nullptr, 0);  // a rank without planes says so
@@ -179,7 +194,7 @@ Status TcpCommunicator::two_rounds(const Piece& piece) {
   SHOAL_RETURN_IF_ERROR(run_exchange());
   sum_planes(piece, mine, received);
 
-  start_exchange(Op::kSliceSum);
+  start_exchange(Kind::kSliceSum);
   for (int peer = 0; peer < world_.size; ++peer) {
     const Slice theirs = slice_of(peer, world_.size, piece.width);
     send_to(peer, piece.out + piece.begin + mine.begin, mine.size() * sizeof(float));
@@ -221,8 +236,8 @@ void TcpCommunicator::sum_planes(const Piece& piece, Slice slice, const float* r
 Status TcpCommunicator::gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
                                std::byte* out) {
   SHOAL_RETURN_IF_ERROR(check_gather(root, mine.size(), sizes, world_));
-  SHOAL_RETURN_IF_ERROR(begin());
-  start_exchange(Op::kGather);
+  SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kGather, std::accumulate(sizes.begin(), sizes.end(), size_t{0}))));
+  start_exchange(Kind::kGather);
   if (world_.rank != root) {
     send_to(root, mine.data(), mine.size());
     return run_exchange();
@@ -240,8 +255,8 @@ Status TcpCommunicator::gather(int root, std::span<const std::byte> mine, std::s
 }
 
 Status TcpCommunicator::barrier() {
-  SHOAL_RETURN_IF_ERROR(begin());
-  start_exchange(Op::kBarrier);
+  SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kBarrier, 0)));
+  start_exchange(Kind::kBarrier);
   for (int peer = 0; peer < world_.size; ++peer) {
     send_to(peer, nullptr, 0);
     receive_from(peer, nullptr, 0);
@@ -249,11 +264,10 @@ Status TcpCommunicator::barrier() {
   return run_exchange();
 }
 
-void TcpCommunicator::start_exchange(Op op) {
-  op_ = op;
+void TcpCommunicator::start_exchange(Kind kind) {
   ++message_;
   for (Lane& lane : lanes_) {
-    lane.sent = lane.expected = {message_, static_cast<uint32_t>(op), 0};
+    lane.sent = lane.expected = {message_, static_cast<uint32_t>(kind), 0};
     lane.received = {};
     lane.received_bytes = 0;
     lane.sends = lane.receives = false;
@@ -336,49 +350,57 @@ Status TcpCommunicator::progress(int peer, bool& moved) {
 Status TcpCommunicator::check_header(int peer) {
   const Header& theirs = lanes_[peer].received;
   const Header& ours = lanes_[peer].expected;
-  if (theirs.message == ours.message && theirs.op == ours.op && theirs.bytes == ours.bytes) return {};
-  return fail(Status::error(Code::kInternal,
-                            cat("tcp collective ", collectives_, ": this rank is in ", op_name(ours.op), " (message ",
-                                ours.message, " of ", ours.bytes, " bytes), rank ", peer, " in ", op_name(theirs.op),
-                                " (message ", theirs.message, " of ", theirs.bytes, " bytes)")));
+  if (theirs.message == ours.message && theirs.kind == ours.kind && theirs.bytes == ours.bytes) return {};
+  return fail(Status::error(
+      Code::kInternal, cat("tcp collective ", collectives_, ": this rank is in ", kind_name(ours.kind), " (message ",
+                           ours.message, " of ", ours.bytes, " bytes), rank ", peer, " in ", kind_name(theirs.kind),
+                           " (message ", theirs.message, " of ", theirs.bytes, " bytes)")));
 }
 
-/// Until something can move; DEADLINE_EXCEEDED at the collective's deadline.
+/// Until something can move, or for a slice. DEADLINE_EXCEEDED at the collective's deadline.
 Status TcpCommunicator::sleep() {
   if (!until_) until_ = Deadline::after_ms(timeout_ms_);
   std::vector<pollfd> entries;
-  std::string waited_for;
-  for (int peer = 0; peer < world_.size; ++peer) {
+  for (const int peer : missing()) {
     const Lane& lane = lanes_[peer];
-    if (lane.out.empty() && lane.in.empty()) continue;
     const int events = (lane.in.empty() ? 0 : POLLIN) | (lane.out.empty() ? 0 : POLLOUT);
     entries.push_back({lane.fd.get(), static_cast<short>(events), 0});
   }
-  ::poll(entries.data(), entries.size(), until_->remaining_ms());
-  if (!until_->passed()) return {};
-  for (int peer = 0; peer < world_.size; ++peer) {
-    if (lanes_[peer].out.empty() && lanes_[peer].in.empty()) continue;
-    waited_for += cat(waited_for.empty() ? "rank " : ", rank ", peer);
+  const int ready = ::poll(entries.data(), entries.size(), until_->remaining_ms(kSliceMs));
+  if (until_->passed()) {
+    std::string waited_for;
+    for (const int peer : missing()) waited_for += cat(waited_for.empty() ? "rank " : ", rank ", peer);
+    return fail(Status::error(Code::kDeadlineExceeded,
+                              cat(here(), ", message ", message_, ": waited ", timeout_ms_, " ms for ", waited_for)));
   }
-  return fail(Status::error(Code::kDeadlineExceeded,
-                            cat("tcp collective ", collectives_, " (", op_name(static_cast<uint32_t>(op_)),
-                                "), message ", message_, ": waited ", timeout_ms_, " ms for ", waited_for)));
+  if (ready <= 0 && interrupted_) {
+    if (Status stop = interrupted_(); !stop.ok()) return fail(std::move(stop));
+  }
+  return {};
 }
 
 Status TcpCommunicator::broken(int peer, int error) {
-  return fail(Status::error(Code::kUnavailable,
-                            cat("tcp collective ", collectives_, " (", op_name(static_cast<uint32_t>(op_)), "): rank ",
-                                peer, " has closed its connection"),
-                            error));
+  return fail(Status::error(Code::kUnavailable, cat(here(), ": rank ", peer, " has closed its connection"), error));
+}
+
+/// Peers whose part has not come, or that do not take this rank's.
+std::vector<int> TcpCommunicator::missing() const {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < world_.size; ++peer) {
+    if (!lanes_[peer].in.empty() || !lanes_[peer].out.empty()) ranks.push_back(peer);
+  }
+  return ranks;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> open_tcp_communicator(World world, Fd listener, std::vector<int> ports,
-                                                            int64_t timeout_ms, uint64_t group_key) {
-  SHOAL_ASSIGN_OR_RETURN(
-      TcpMesh mesh, connect_tcp_mesh(world, std::move(listener), ports, group_key, Deadline::after_ms(timeout_ms)));
-  return std::unique_ptr<Communicator>(std::make_unique<TcpCommunicator>(world, std::move(mesh), timeout_ms));
+                                                            int64_t timeout_ms, uint64_t group_key,
+                                                            Interrupted interrupted) {
+  SHOAL_ASSIGN_OR_RETURN(TcpMesh mesh, connect_tcp_mesh(world, std::move(listener), ports, group_key,
+                                                        Deadline::after_ms(timeout_ms), interrupted));
+  return std::unique_ptr<Communicator>(
+      std::make_unique<TcpCommunicator>(world, std::move(mesh), timeout_ms, std::move(interrupted)));
 }
 
 }  // namespace shoal

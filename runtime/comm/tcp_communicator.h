@@ -20,6 +20,7 @@ namespace shoal {
 /// everybody sums everything. Large ones, from three ranks on: slice r of all planes to rank r, which sums it and sends
 /// the sum to everybody.
 Result<std::unique_ptr<Communicator>> open_tcp_communicator(World world, Fd listener, std::vector<int> ports,
-                                                            int64_t timeout_ms, uint64_t group_key);
+                                                            int64_t timeout_ms, uint64_t group_key,
+                                                            Interrupted interrupted = {});
 
 }  // namespace shoal

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kSocketBufferBytes = 4 << 20;  // the kernel grants at most net.core.[rw]mem_max; small ones stall 1 MiB
 constexpr int kBacklog = 128;                // room for every rank and a few strangers
+constexpr int kSliceMs = 100;                // of a wait: so long goes by between two calls of Interrupted
 constexpr size_t kMaxUnproven = 64;          // connections that have not yet shown the key
 constexpr uint64_t kMagic = 0x01'31'6c'61'6f'68'73;  // "shoal1" and a version
 
@@ -82,14 +83,26 @@ Result<Fd> make_listener(int& port) {
   return fd;
 }
 
-/// Waits until fd is ready for `events`; false at the deadline.
-bool wait_ready(int fd, short events, Deadline deadline) {
-  for (;;) {
-    pollfd entry{fd, events, 0};
-    const int ready = ::poll(&entry, 1, deadline.remaining_ms());
-    if (ready > 0) return true;
-    if (ready == 0 && deadline.passed()) return false;
-  }
+/// How long a handshake may take, and who may end it before.
+struct Patience {
+  Deadline deadline;
+  const Interrupted& interrupted;
+};
+
+/// One slice of waiting for any of the entries. OK: look at them. `what` is for the error at the deadline.
+Status wait_slice(std::vector<pollfd>& entries, const Patience& patience, const std::string& what) {
+  if (::poll(entries.data(), entries.size(), patience.deadline.remaining_ms(kSliceMs)) > 0) return {};
+  if (patience.deadline.passed()) return Status::error(Code::kDeadlineExceeded, what);
+  return patience.interrupted ? patience.interrupted() : Status();
+}
+
+/// Waits until fd is ready for `events`.
+Status wait_ready(int fd, short events, const Patience& patience, const std::string& what) {
+  std::vector<pollfd> entry{{fd, events, 0}};
+  do {
+    SHOAL_RETURN_IF_ERROR(wait_slice(entry, patience, what));
+  } while (entry[0].revents == 0);
+  return {};
 }
 
 /// All of a Hello fits a fresh socket's buffer: one call, or the connection is broken.
@@ -112,7 +125,7 @@ bool same_group(const Hello& theirs, const Hello& ours) {
   return theirs.magic == kMagic && theirs.group_key == ours.group_key && theirs.world_size == ours.world_size;
 }
 
-Result<Fd> connect_to(int rank, int port, Deadline deadline) {
+Result<Fd> connect_to(int rank, int port, const Patience& patience) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int error = errno;
   if (!fd.valid()) return socket_error(error, "open a TCP socket");
@@ -122,7 +135,7 @@ Result<Fd> connect_to(int rank, int port, Deadline deadline) {
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
   error = errno;
   if (error == EINPROGRESS) {
-    if (!wait_ready(fd.get(), POLLOUT, deadline)) return Status::error(Code::kDeadlineExceeded, what);
+    SHOAL_RETURN_IF_ERROR(wait_ready(fd.get(), POLLOUT, patience, what));
     socklen_t length = sizeof(error);
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
     if (error == 0) return fd;
@@ -131,16 +144,14 @@ Result<Fd> connect_to(int rank, int port, Deadline deadline) {
 }
 
 /// Connects to a lower rank and exchanges hellos with it.
-Status join(int rank, int port, const Hello& ours, Deadline deadline, TcpMesh& mesh) {
-  SHOAL_ASSIGN_OR_RETURN(Fd fd, connect_to(rank, port, deadline));
+Status join(int rank, int port, const Hello& ours, const Patience& patience, TcpMesh& mesh) {
+  SHOAL_ASSIGN_OR_RETURN(Fd fd, connect_to(rank, port, patience));
   Hello theirs;
   size_t received = 0;
   Progress progress = send_hello(fd.get(), ours) ? Progress::kMore : Progress::kBroken;
   while (progress == Progress::kMore) {
-    if (!wait_ready(fd.get(), POLLIN, deadline)) {
-      return Status::error(Code::kDeadlineExceeded,
-                           cat("tcp handshake: no answer from rank ", rank, " at 127.0.0.1:", port));
-    }
+    SHOAL_RETURN_IF_ERROR(wait_ready(fd.get(), POLLIN, patience,
+                                     cat("tcp handshake: no answer from rank ", rank, " at 127.0.0.1:", port)));
     progress = receive_hello(fd.get(), theirs, received);
   }
   if (progress == Progress::kBroken || !same_group(theirs, ours) || theirs.rank != rank) {
@@ -171,15 +182,14 @@ std::string missing_peers(const TcpMesh& mesh, int first) {
 }
 
 /// Accepts until every higher rank is there. Who connects without a word is kept aside, and the oldest such goes first.
-Status accept_peers(int listener, const Hello& ours, Deadline deadline, TcpMesh& mesh) {
+Status accept_peers(int listener, const Hello& ours, const Patience& patience, TcpMesh& mesh) {
   std::list<Unproven> unproven;
   for (std::string missing; !(missing = missing_peers(mesh, ours.rank + 1)).empty();) {
     std::vector<pollfd> entries{{listener, POLLIN, 0}};
     for (const Unproven& connection : unproven) entries.push_back({connection.fd.get(), POLLIN, 0});
-    ::poll(entries.data(), entries.size(), deadline.remaining_ms());
-    if (deadline.passed()) {
-      return Status::error(Code::kDeadlineExceeded, cat("tcp handshake: nothing from ", missing));
-    }
+    const std::string what = cat("tcp handshake: nothing from ", missing);
+    SHOAL_RETURN_IF_ERROR(wait_slice(entries, patience, what));
+    if (patience.deadline.passed()) return Status::error(Code::kDeadlineExceeded, what);  // strangers keep it busy
     for (auto it = unproven.begin(); it != unproven.end();) {
       const Progress progress = receive_hello(it->fd.get(), it->hello, it->received);
       if (progress == Progress::kComplete) admit(*it, ours, mesh);
@@ -212,7 +222,7 @@ Result<TcpListeners> make_tcp_listeners(int world_size) {
 }
 
 Result<TcpMesh> connect_tcp_mesh(World world, Fd listener, const std::vector<int>& ports, uint64_t group_key,
-                                 Deadline deadline) {
+                                 Deadline deadline, const Interrupted& interrupted) {
   if (world.rank < 0 || world.rank >= world.size || ports.size() != static_cast<size_t>(world.size) ||
       !listener.valid()) {
     return Status::error(Code::kInvalidArgument, cat("tcp communicator: rank ", world.rank, " of ", world.size,
@@ -222,15 +232,16 @@ Result<TcpMesh> connect_tcp_mesh(World world, Fd listener, const std::vector<int
   mesh.peers.resize(ports.size());
   mesh.cpus.resize(ports.size());
   mesh.cpus[world.rank] = calling_thread_cpus();
+  const Patience patience{deadline, interrupted};
   const Hello ours{kMagic, group_key, world.rank, world.size, mesh.cpus[world.rank]};
   // Lower ranks first: rank 0 only accepts, so there is no circle of waiting.
   for (int rank = 0; rank < world.rank; ++rank) {
-    SHOAL_RETURN_IF_ERROR(join(rank, ports[rank], ours, deadline, mesh));
+    SHOAL_RETURN_IF_ERROR(join(rank, ports[rank], ours, patience, mesh));
   }
   // The listener may have come through exec from another program's hands: make sure accept cannot block.
   const int flags = ::fcntl(listener.get(), F_GETFL);
   if (flags >= 0) ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK);
-  SHOAL_RETURN_IF_ERROR(accept_peers(listener.get(), ours, deadline, mesh));
+  SHOAL_RETURN_IF_ERROR(accept_peers(listener.get(), ours, patience, mesh));
   return mesh;
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/status.h"
 #include "runtime/base/world.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/comm/spin.h"
 
 namespace shoal {
@@ -28,9 +29,10 @@ struct TcpMesh {
 
 /// Connects to the lower ranks and accepts the higher ones. Both sides show group_key; a connection that does not is
 /// dropped without disturbing the group, as is one that says nothing. The key keeps out what is lost on the machine,
-/// not an attacker with rights to read this process. UNAVAILABLE: a lower rank is gone or refuses. DEADLINE_EXCEEDED:
-/// names the ranks that did not come. INVALID_ARGUMENT: ports are not one per rank.
+/// not an attacker with rights to read this process. interrupted is asked every 100 ms; its error is returned.
+/// UNAVAILABLE: a lower rank is gone or refuses. DEADLINE_EXCEEDED: names the ranks that did not come.
+/// INVALID_ARGUMENT: ports are not one per rank.
 Result<TcpMesh> connect_tcp_mesh(World world, Fd listener, const std::vector<int>& ports, uint64_t group_key,
-                                 Deadline deadline);
+                                 Deadline deadline, const Interrupted& interrupted = {});
 
 }  // namespace shoal

@@ -16,7 +16,8 @@ constexpr size_t kMaxFrameBytes = size_t{1} << 30;
 Result<std::pair<Fd, Fd>> Channel::make_pair() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-    return Status::error(Code::kResourceExhausted, "make the control channel's socket pair", errno);
+    return Status::error(Code::kResourceExhausted,
+                         "make the control channel's socket pair (ulimit -n is the limit of descriptors)", errno);
   }
   return std::pair(Fd(fds[0]), Fd(fds[1]));
 }

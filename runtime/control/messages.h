@@ -66,6 +66,10 @@ struct StepResult {
   std::vector<float> logits;         ///< of sequences with all_logits: [tokens, vocab] one after the other
 };
 
+/// What a rank does from its birth on, in this order.
+enum class WorkerPhase : int32_t { kSpawn, kOpen, kSelfTest, kLoad, kServe };
+const char* phase_name(WorkerPhase phase);
+
 /// Front to worker, first message: all that a rank needs to load its part.
 struct WorkerInit {
   int32_t rank = 0;
@@ -86,6 +90,10 @@ struct WorkerInit {
   uint64_t group_key = 0;  ///< names the group on tcp, so that a stranger's connection is told apart
   int32_t log_level = 1;
   bool log_json = false;
+  int32_t start_number = 0;       ///< 0 at first, one more each time the front starts its ranks anew
+  bool transport_only = false;    ///< prove the transport, load nothing (shoal doctor)
+  uint64_t self_test_seed = 0;    ///< the same on every rank, new at every start
+  int64_t step_heartbeat_ms = 0;  ///< a step that takes longer says after a layer that it moves; 0: never
 };
 
 struct LoadProgress {
@@ -101,14 +109,51 @@ struct WorkerReady {
   int64_t kv_bytes = 0;
 };
 
+/// A worker has entered a phase. kSpawn is never sent: it ends with the first of these.
+struct PhaseBegun {
+  WorkerPhase phase = WorkerPhase::kOpen;
+};
+
+/// What a rank brings to the exchange before it has a transport, and what all of them brought, in rank order.
+struct ExchangePart {
+  std::string part;
+};
+struct ExchangeAll {
+  std::vector<std::string> parts;
+};
+
+/// The transport has passed its self-test on this rank.
+struct TransportVerified {
+  double latency_us = 0;   ///< all_reduce of 8 KiB
+  double bytes_per_s = 0;  ///< all_reduce of 1 MiB
+  double seconds = 0;
+};
+
+/// A long step has got a layer further.
+struct StepProgress {
+  uint64_t step = 0;
+};
+
+/// Where a rank stood in its collectives; collective 0: in none.
+struct RankWait {
+  uint64_t collective = 0;
+  std::string what;
+  std::vector<int32_t> waits_for;
+};
+
 /// The rank gives up: its own reason. It exits right after.
 struct WorkerFailure {
   Status status;
+  RankWait wait;
 };
 
 struct Shutdown {};
 
-using FrontMessage = std::variant<WorkerInit, StepPlan, Shutdown>;
-using WorkerMessage = std::variant<LoadProgress, WorkerReady, StepResult, WorkerFailure>;
+/// The front has lost patience with the group: who still can says where it stands, as a WorkerFailure.
+struct Explain {};
+
+using FrontMessage = std::variant<WorkerInit, StepPlan, Shutdown, ExchangeAll, Explain>;
+using WorkerMessage = std::variant<LoadProgress, WorkerReady, StepResult, WorkerFailure, PhaseBegun, ExchangePart,
+                                   TransportVerified, StepProgress>;
 
 }  // namespace shoal

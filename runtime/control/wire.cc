@@ -35,6 +35,10 @@ void put(const WorkerInit& m, pb::Init* out) {
   out->set_group_key(m.group_key);
   out->set_log_level(m.log_level);
   out->set_log_json(m.log_json);
+  out->set_start_number(m.start_number);
+  out->set_transport_only(m.transport_only);
+  out->set_self_test_seed(m.self_test_seed);
+  out->set_step_heartbeat_ms(m.step_heartbeat_ms);
 }
 
 WorkerInit get(const pb::Init& m) {
@@ -57,6 +61,10 @@ WorkerInit get(const pb::Init& m) {
   out.group_key = m.group_key();
   out.log_level = m.log_level();
   out.log_json = m.log_json();
+  out.start_number = m.start_number();
+  out.transport_only = m.transport_only();
+  out.self_test_seed = m.self_test_seed();
+  out.step_heartbeat_ms = m.step_heartbeat_ms();
   return out;
 }
 
@@ -153,8 +161,8 @@ Result<StepResult> get(const pb::StepResult& m) {
   return out;
 }
 
-void put(const Status& status, pb::Failure* out) {
-  for (const Cause& c : status.causes()) {
+void put(const WorkerFailure& failure, pb::Failure* out) {
+  for (const Cause& c : failure.status.causes()) {
     pb::Cause* cause = out->add_causes();
     cause->set_code(static_cast<int>(c.code));
     cause->set_rank(c.rank);
@@ -162,15 +170,20 @@ void put(const Status& status, pb::Failure* out) {
     cause->set_what(c.what);
     cause->set_os_error(c.os_error);
   }
+  out->mutable_wait()->set_collective(failure.wait.collective);
+  out->mutable_wait()->set_what(failure.wait.what);
+  put(failure.wait.waits_for, out->mutable_wait()->mutable_waits_for());
 }
 
-Status get(const pb::Failure& m) {
+WorkerFailure get(const pb::Failure& m) {
   std::vector<Cause> causes;
   for (const pb::Cause& c : m.causes()) {
     causes.push_back({static_cast<Code>(c.code()), c.rank(), c.where(), c.what(), c.os_error()});
   }
-  if (causes.empty()) return Status::error(Code::kInternal, "a rank failed without a reason");
-  return Status(std::move(causes));
+  if (causes.empty()) causes = Status::error(Code::kInternal, "a rank failed without a reason").causes();
+  WorkerFailure out{Status(std::move(causes)), {m.wait().collective(), m.wait().what(), {}}};
+  get(m.wait().waits_for(), &out.wait.waits_for);
+  return out;
 }
 
 template <typename... Handlers>
@@ -186,11 +199,31 @@ Status not_a_message() {
 
 }  // namespace
 
+const char* phase_name(WorkerPhase phase) {
+  switch (phase) {
+    case WorkerPhase::kSpawn:
+      return "spawn";
+    case WorkerPhase::kOpen:
+      return "open";
+    case WorkerPhase::kSelfTest:
+      return "self-test";
+    case WorkerPhase::kLoad:
+      return "load";
+    case WorkerPhase::kServe:
+      return "serve";
+  }
+  return "unknown";
+}
+
 std::string encode(const FrontMessage& message) {
   pb::ToWorker out;
   std::visit(Overloaded{[&](const WorkerInit& m) { put(m, out.mutable_init()); },
                         [&](const StepPlan& m) { put(m, out.mutable_plan()); },
-                        [&](const Shutdown&) { out.mutable_shutdown(); }},
+                        [&](const Shutdown&) { out.mutable_shutdown(); },
+                        [&](const ExchangeAll& m) {
+                          for (const std::string& part : m.parts) out.mutable_exchange_all()->add_parts(part);
+                        },
+                        [&](const Explain&) { out.mutable_explain(); }},
              message);
   return out.SerializeAsString();
 }
@@ -209,7 +242,16 @@ std::string encode(const WorkerMessage& message) {
                           ready->set_kv_bytes(m.kv_bytes);
                         },
                         [&](const StepResult& m) { put(m, out.mutable_result()); },
-                        [&](const WorkerFailure& m) { put(m.status, out.mutable_failure()); }},
+                        [&](const WorkerFailure& m) { put(m, out.mutable_failure()); },
+                        [&](const PhaseBegun& m) { out.mutable_phase()->set_phase(static_cast<int>(m.phase)); },
+                        [&](const ExchangePart& m) { out.mutable_exchange_part()->set_part(m.part); },
+                        [&](const TransportVerified& m) {
+                          pb::Verified* verified = out.mutable_verified();
+                          verified->set_latency_us(m.latency_us);
+                          verified->set_bytes_per_s(m.bytes_per_s);
+                          verified->set_seconds(m.seconds);
+                        },
+                        [&](const StepProgress& m) { out.mutable_step_progress()->set_step(m.step); }},
              message);
   return out.SerializeAsString();
 }
@@ -224,6 +266,13 @@ Result<FrontMessage> decode_front_message(std::string_view bytes) {
       return FrontMessage(get(in.plan()));
     case pb::ToWorker::kShutdown:
       return FrontMessage(Shutdown{});
+    case pb::ToWorker::kExchangeAll: {
+      ExchangeAll all;
+      get(in.exchange_all().parts(), &all.parts);
+      return FrontMessage(std::move(all));
+    }
+    case pb::ToWorker::kExplain:
+      return FrontMessage(Explain{});
     case pb::ToWorker::MESSAGE_NOT_SET:
       break;
   }
@@ -245,7 +294,16 @@ Result<WorkerMessage> decode_worker_message(std::string_view bytes) {
       return WorkerMessage(std::move(result));
     }
     case pb::ToFront::kFailure:
-      return WorkerMessage(WorkerFailure{get(in.failure())});
+      return WorkerMessage(get(in.failure()));
+    case pb::ToFront::kPhase:
+      return WorkerMessage(PhaseBegun{static_cast<WorkerPhase>(in.phase().phase())});
+    case pb::ToFront::kExchangePart:
+      return WorkerMessage(ExchangePart{in.exchange_part().part()});
+    case pb::ToFront::kVerified:
+      return WorkerMessage(
+          TransportVerified{in.verified().latency_us(), in.verified().bytes_per_s(), in.verified().seconds()});
+    case pb::ToFront::kStepProgress:
+      return WorkerMessage(StepProgress{in.step_progress().step()});
     case pb::ToFront::MESSAGE_NOT_SET:
       break;
   }

@@ -31,6 +31,8 @@ Code code_of(int error) {
     case EPERM:
     case EROFS:
       return Code::kPermissionDenied;
+    case ENOSYS:
+      return Code::kUnimplemented;
     default:
       return Code::kInternal;
   }
@@ -57,16 +59,17 @@ Result<Fd> open_unnamed(const std::string& directory) {
   return fd;
 }
 
-/// "1048576 bytes free", as this process could use them.
+/// ": 1048576 bytes free", as this process could use them; nothing for a memfd, whose mount is not for users to fill.
 std::string free_text(int fd) {
   struct statvfs facts;
-  if (::fstatvfs(fd, &facts) != 0) return "free bytes unknown";
-  return cat(uint64_t{facts.f_bavail} * facts.f_frsize, " bytes free");
+  if (::fstatvfs(fd, &facts) != 0) return ": free bytes unknown";
+  if (facts.f_blocks == 0) return "";
+  return cat(": ", uint64_t{facts.f_bavail} * facts.f_frsize, " bytes free");
 }
 
 /// Makes the file `bytes` long with every block allocated. ftruncate alone would make it sparse: the missing block is
-/// then noticed by a store, as SIGBUS.
-Status reserve(int fd, size_t bytes, const std::string& directory) {
+/// then noticed by a store, as SIGBUS. place: "/dev/shm", for messages.
+Status reserve(int fd, size_t bytes, const std::string& place) {
   // Beyond this limit the kernel sends SIGXFSZ, which ends the process, before it returns EFBIG.
   struct rlimit limit;
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
@@ -78,7 +81,7 @@ Status reserve(int fd, size_t bytes, const std::string& directory) {
     error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
   if (error == 0) return {};
-  return Status::error(code_of(error), cat("fallocate ", bytes, " bytes in ", directory, ": ", free_text(fd)), error);
+  return Status::error(code_of(error), cat("fallocate ", bytes, " bytes in ", place, free_text(fd)), error);
 }
 
 /// Brings every page in for writing, now. Contents do not change.
@@ -95,6 +98,11 @@ Status populate(std::byte* data, size_t bytes) {
     return {};
   }
   return Status::error(Code::kResourceExhausted, cat("touch ", bytes, " bytes of shared memory"), error);
+}
+
+Status check_size(size_t bytes) {
+  if (bytes > 0 && bytes <= static_cast<size_t>(std::numeric_limits<off_t>::max())) return {};
+  return Status::error(Code::kInvalidArgument, cat("shared segment of ", bytes, " bytes"));
 }
 
 }  // namespace
@@ -114,12 +122,24 @@ ShmSegment::~ShmSegment() {
 }
 
 Result<ShmSegment> ShmSegment::create(size_t bytes, const std::string& directory) {
-  if (bytes == 0 || bytes > static_cast<size_t>(std::numeric_limits<off_t>::max())) {
-    return Status::error(Code::kInvalidArgument, cat("shared segment of ", bytes, " bytes"));
-  }
+  SHOAL_RETURN_IF_ERROR(check_size(bytes));
   SHOAL_ASSIGN_OR_RETURN(Fd fd, open_unnamed(directory));
   SHOAL_RETURN_IF_ERROR(reserve(fd.get(), bytes, directory));
   return map(std::move(fd), bytes);
+}
+
+Result<ShmSegment> ShmSegment::create_memfd(size_t bytes) {
+  SHOAL_RETURN_IF_ERROR(check_size(bytes));
+  Fd fd(::memfd_create("shoal", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  int error = errno;
+  if (!fd.valid()) return Status::error(code_of(error), "create a memfd", error);
+  SHOAL_RETURN_IF_ERROR(reserve(fd.get(), bytes, "a memfd"));
+  SHOAL_ASSIGN_OR_RETURN(ShmSegment segment, map(std::move(fd), bytes));
+  if (::fcntl(segment.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    error = errno;
+    return Status::error(code_of(error), cat("seal a memfd of ", bytes, " bytes"), error);
+  }
+  return segment;
 }
 
 Result<ShmSegment> ShmSegment::open(int fd, size_t bytes) {

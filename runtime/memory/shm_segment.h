@@ -25,6 +25,11 @@ class ShmSegment {
   /// answer.)
   static Result<ShmSegment> create(size_t bytes, const std::string& directory = "/dev/shm");
 
+  /// The same in a memfd: no mount bounds it, the memory cgroup alone does. Sealed once its bytes are there: no holder
+  /// of the descriptor can shrink it (a later access would be SIGBUS), grow it or take the seals off. UNIMPLEMENTED:
+  /// the kernel has no memfd. Else as create.
+  static Result<ShmSegment> create_memfd(size_t bytes);
+
   /// Maps the first `bytes` of a segment that another process created. `fd` stays the caller's.
   /// INVALID_ARGUMENT: fd is not a file of at least that size. RESOURCE_EXHAUSTED: no address space or descriptor left.
   static Result<ShmSegment> open(int fd, size_t bytes);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <vector>
@@ -19,6 +20,13 @@ namespace {
 /// Sources lie above every target, so that no dup2 of the list overwrites a later one's source.
 constexpr int kFirstSafeFd = 16;
 
+/// "; this process may have 16 descriptors (ulimit -n)", where that is the reason.
+std::string descriptor_limit(int error) {
+  struct rlimit limit;
+  if ((error != EMFILE && error != EINVAL) || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";
+  return cat("; this process may have ", limit.rlim_cur, " descriptors (ulimit -n)");
+}
+
 class FileActions {
  public:
   FileActions() { posix_spawn_file_actions_init(&actions_); }
@@ -29,7 +37,11 @@ class FileActions {
   Status pass(int fd, int as) {
     if (fd < 0) return {};
     Fd high(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstSafeFd));
-    if (!high.valid()) return Status::error(Code::kResourceExhausted, "duplicate a descriptor for a worker", errno);
+    if (!high.valid()) {
+      const int error = errno;
+      return Status::error(Code::kResourceExhausted,
+                           cat("duplicate a descriptor for a worker", descriptor_limit(error)), error);
+    }
     posix_spawn_file_actions_adddup2(&actions_, high.get(), as);
     kept_.push_back(std::move(high));
     return {};
@@ -74,7 +86,8 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
     const int open_error = errno;
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
-    return Status::error(Code::kResourceExhausted, cat("open a pidfd for rank ", rank), open_error);
+    return Status::error(Code::kResourceExhausted, cat("open a pidfd for rank ", rank, descriptor_limit(open_error)),
+                         open_error);
   }
   ::fcntl(process.pidfd.get(), F_SETFD, FD_CLOEXEC);
   return process;

@@ -1,65 +1,34 @@
 #include "runtime/transport/rung.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <sys/random.h>
 
-#include "runtime/comm/shm_communicator.h"
-#include "runtime/comm/tcp_communicator.h"
-#include "runtime/comm/tcp_mesh.h"
+#include "runtime/transport/rungs.h"
 
 namespace shoal {
 namespace {
 
-Result<TransportSetup> prepare_shm(int world_size) {
-  TransportSetup setup;
-  setup.rung = "shm";
-  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create(shm_communicator_bytes(world_size, kShmSlotBytes)));
-  return setup;
+/// Fastest first, and where the speed is the same the plainer one. Copied at the first call: the rungs live in other
+/// files.
+const std::vector<Rung>& all_rungs() {
+  static const std::vector<Rung> all{kShmRung, kShmLeanRung, kMemfdRung, kCmaRung, kTcpRung};
+  return all;
 }
-
-Result<std::unique_ptr<Communicator>> open_shm(OpenArgs args) {
-  return open_shm_communicator(args.world, args.shm.get(), static_cast<size_t>(args.shm_bytes), args.timeout_ms);
-}
-
-Result<TransportSetup> prepare_tcp(int world_size) {
-  TransportSetup setup;
-  setup.rung = "tcp";
-  SHOAL_ASSIGN_OR_RETURN(TcpListeners listeners, make_tcp_listeners(world_size));
-  setup.listeners = std::move(listeners.listeners);
-  setup.tcp_ports.assign(listeners.ports.begin(), listeners.ports.end());
-  if (::getrandom(&setup.group_key, sizeof setup.group_key, 0) != sizeof setup.group_key) {
-    return Status::error(Code::kUnavailable, "getrandom for the group's key", errno);
-  }
-  return setup;
-}
-
-Result<std::unique_ptr<Communicator>> open_tcp(OpenArgs args) {
-  return open_tcp_communicator(args.world, std::move(args.listener),
-                               std::vector<int>(args.tcp_ports.begin(), args.tcp_ports.end()), args.timeout_ms,
-                               args.group_key);
-}
-
-constexpr Rung kRungs[] = {
-    {"shm", prepare_shm, open_shm},
-    {"tcp", prepare_tcp, open_tcp},
-};
 
 }  // namespace
 
 std::span<const Rung> rungs() {
-  return kRungs;
+  return all_rungs();
 }
 
 std::string rung_names() {
   std::string names;
-  for (const Rung& rung : kRungs) names += (names.empty() ? "" : ",") + std::string(rung.name);
+  for (const Rung& rung : all_rungs()) names += (names.empty() ? "" : ",") + std::string(rung.name);
   return names;
 }
 
 const Rung* find_rung(std::string_view name) {
-  const auto it = std::find_if(std::begin(kRungs), std::end(kRungs), [&](const Rung& r) { return r.name == name; });
-  return it == std::end(kRungs) ? nullptr : it;
+  const auto it = std::find_if(all_rungs().begin(), all_rungs().end(), [&](const Rung& r) { return r.name == name; });
+  return it == all_rungs().end() ? nullptr : &*it;
 }
 
 Result<std::vector<std::string>> parse_transport_order(std::string_view text) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,8 @@
 #include "runtime/base/world.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/memory/shm_segment.h"
+#include "runtime/transport/budget.h"
+#include "runtime/transport/host_facts.h"
 
 namespace shoal {
 
@@ -24,6 +27,10 @@ struct TransportSetup {
   uint64_t group_key = 0;
 };
 
+/// Every rank brings a few bytes and gets those of all, in rank order. Goes through the front: the group has no
+/// transport yet. UNAVAILABLE: the front is gone; DEADLINE_EXCEEDED: a rank brings nothing.
+using Exchange = std::function<Result<std::vector<std::string>>(std::string mine)>;
+
 /// A worker's side of it.
 struct OpenArgs {
   World world;
@@ -32,14 +39,20 @@ struct OpenArgs {
   Fd listener;
   std::vector<int32_t> tcp_ports;
   uint64_t group_key = 0;
-  int64_t timeout_ms = 0;
+  int64_t timeout_ms = 0;   ///< of opening, and of each collective afterwards
+  Exchange exchange;        ///< always there
+  Interrupted interrupted;  ///< may be empty
 };
 
 /// One step of the ladder: a way for ranks to move partial sums. Data, not a class: the ladder is an array.
 struct Rung {
   const char* name;  ///< also the value of --transport
+  /// What it takes: pure arithmetic.
+  ShmNeed (*need)(int world_size);
+  /// In the front, before anything is made: what the facts alone forbid, beyond check_budget.
+  Status (*probe)(const HostFacts& facts);
   /// In the front: reserves what the rung needs. RESOURCE_EXHAUSTED and the like say why it cannot be had.
-  Result<TransportSetup> (*prepare)(int world_size);
+  Result<TransportSetup> (*prepare)(int world_size, const HostFacts& facts);
   /// In each worker: connects the group.
   Result<std::unique_ptr<Communicator>> (*open)(OpenArgs args);
 };
@@ -47,7 +60,7 @@ struct Rung {
 /// Every rung, in the default order.
 std::span<const Rung> rungs();
 
-/// "shm,tcp": the rungs' names in the default order.
+/// "shm,shm-lean,memfd,cma,tcp": the rungs' names in the default order.
 std::string rung_names();
 
 /// nullptr: no such rung.

@@ -77,6 +77,7 @@ Result<StepResult> ModelRunner::run(const StepPlan& plan) {
   if (decoder_ == nullptr) {
     const Decoder::Parts parts{config_, plan_, weights_, *kernels_, *pool_, *communicator_};
     SHOAL_ASSIGN_OR_RETURN(decoder_, Decoder::create(parts, max_rows_));
+    decoder_->set_after_layer(after_layer_);
   }
   SHOAL_RETURN_IF_ERROR(build_batch(plan));
   logits_.resize(batch_.logit_rows.size() * static_cast<size_t>(plan_.vocab.size()));

@@ -19,9 +19,14 @@ class ModelRunner {
 
   void connect(std::unique_ptr<Communicator> communicator);
 
+  /// Decoder::set_after_layer, from the first run() on.
+  void set_after_layer(std::function<Status()> after_layer) { after_layer_ = std::move(after_layer); }
+
   /// Runs a step. The result is complete on rank 0 and empty elsewhere. Errors: the communicator's; INTERNAL for a plan
   /// beyond the limits of WorkerInit.
   Result<StepResult> run(const StepPlan& plan);
+
+  const Communicator* communicator() const { return communicator_.get(); }
 
   int64_t weight_bytes() const { return weights_.packed_bytes; }
   int64_t kv_bytes() const { return cache_.size_bytes(); }
@@ -53,6 +58,7 @@ class ModelRunner {
   int kv_blocks_ = 0;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Decoder> decoder_;
+  std::function<Status()> after_layer_;
   DecoderBatch batch_;
   std::vector<Wanted> wanted_;
   std::vector<float> logits_;    // [logit rows, vocabulary of this rank]

@@ -1,52 +1,103 @@
 #include "tests/conformance/rank_group.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <fcntl.h>
+#include <memory>
 #include <signal.h>
+#include <string_view>
+#include <sys/mman.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
-#include "runtime/comm/shm_communicator.h"
-#include "runtime/comm/tcp_communicator.h"
-#include "runtime/memory/shm_segment.h"
+#include "runtime/transport/rung.h"
 
 namespace shoal {
 namespace {
 
-constexpr uint64_t kGroupKey = 0x5eed;
 constexpr unsigned kChildSeconds = 90;
+constexpr int kMaxRanks = 32;
+constexpr size_t kMaxExchangeBytes = 4000;
 
-/// What the front prepares: a segment, or a listener per rank.
+/// In place of the front: memory of threads and forked processes alike, where each rank leaves what it brings.
+struct Board {
+  struct Part {
+    std::atomic<bool> there;
+    size_t bytes;
+    char data[kMaxExchangeBytes];
+  };
+  Part parts[kMaxRanks];
+};
+
+Board* make_board() {
+  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::abort();
+  return static_cast<Board*>(memory);  // zeroed
+}
+
+/// What the front prepares.
 struct Prepared {
-  ShmSegment segment;
-  TcpListeners tcp;
+  const Rung* rung = nullptr;
+  TransportSetup setup;
+  std::unique_ptr<Board, void (*)(Board*)> board{make_board(), [](Board* b) { ::munmap(b, sizeof(Board)); }};
 };
 
 Prepared prepare(const GroupOptions& options) {
   Prepared prepared;
-  if (options.transport == Transport::kTcp) {
-    auto listeners = make_tcp_listeners(options.world_size);
-    if (!listeners.ok()) std::abort();
-    prepared.tcp = std::move(*listeners);
-  } else {
-    const size_t slot = options.transport == Transport::kShm ? kShmSlotBytes : kMinShmSlotBytes;
-    auto segment = ShmSegment::create(shm_communicator_bytes(options.world_size, slot));
-    if (!segment.ok()) std::abort();
-    prepared.segment = std::move(*segment);
-  }
+  const bool no_page = options.transport == kCmaNoPage;
+  prepared.rung = find_rung(no_page ? "cma" : options.transport);
+  if (prepared.rung == nullptr) std::abort();
+  auto setup = prepared.rung->prepare(options.world_size, HostFacts());
+  if (!setup.ok()) std::abort();
+  prepared.setup = std::move(*setup);
+  if (no_page) prepared.setup.shm = ShmSegment();
   return prepared;
 }
 
+/// Usable once by each rank.
+Exchange exchange_of(Board* board, World world) {
+  return [board, world](std::string mine) -> Result<std::vector<std::string>> {
+    if (mine.size() > kMaxExchangeBytes) std::abort();
+    Board::Part& own = board->parts[world.rank];
+    std::copy(mine.begin(), mine.end(), own.data);
+    own.bytes = mine.size();
+    own.there.store(true, std::memory_order_release);
+    std::vector<std::string> all;
+    const Deadline deadline = Deadline::after_ms(20'000);
+    for (int rank = 0; rank < world.size; ++rank) {
+      const Board::Part& part = board->parts[rank];
+      while (!part.there.load(std::memory_order_acquire)) {
+        if (deadline.passed()) return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " brings nothing"));
+        ::usleep(200);
+      }
+      all.emplace_back(part.data, part.bytes);
+    }
+    return all;
+  };
+}
+
 std::string run_rank(const GroupOptions& options, Prepared& prepared, int rank, const RankBody& body) {
-  const World world{rank, options.world_size};
-  auto communicator =
-      options.transport == Transport::kTcp
-          ? open_tcp_communicator(world, std::move(prepared.tcp.listeners[rank]), prepared.tcp.ports,
-                                  options.timeout_ms, kGroupKey)
-          : open_shm_communicator(world, prepared.segment.fd(), prepared.segment.size(), options.timeout_ms);
+  OpenArgs args;
+  args.world = {rank, options.world_size};
+  TransportSetup& setup = prepared.setup;
+  if (setup.shm.size() > 0) {
+    args.shm = Fd(::fcntl(setup.shm.fd(), F_DUPFD_CLOEXEC, 3));
+    args.shm_bytes = static_cast<int64_t>(setup.shm.size());
+  }
+  if (!setup.listeners.empty()) args.listener = std::move(setup.listeners[rank]);
+  args.tcp_ports = setup.tcp_ports;
+  args.group_key = setup.group_key;
+  args.timeout_ms = options.timeout_ms;
+  args.exchange = exchange_of(prepared.board.get(), args.world);
+  args.interrupted = options.interrupted;
+  auto communicator = prepared.rung->open(std::move(args));
   if (!communicator.ok()) return communicator.status().to_string();
+  if (std::string_view((*communicator)->name()) != prepared.rung->name) return "it has another rung's name";
   return body(**communicator);
 }
 
@@ -73,8 +124,8 @@ Child start_child(const GroupOptions& options, Prepared& prepared, int rank, con
   if (child.pid != 0) return child;
   ::alarm(kChildSeconds);
   // The other ranks' listeners would otherwise stay open here after their owner's death.
-  for (size_t other = 0; other < prepared.tcp.listeners.size(); ++other) {
-    if (static_cast<int>(other) != rank) prepared.tcp.listeners[other].reset();
+  for (size_t other = 0; other < prepared.setup.listeners.size(); ++other) {
+    if (static_cast<int>(other) != rank) prepared.setup.listeners[other].reset();
   }
   const std::string report = run_rank(options, prepared, rank, body);
   for (size_t at = 0; at < report.size();) {
@@ -103,7 +154,7 @@ std::vector<RankEnd> run_processes(const GroupOptions& options, Prepared& prepar
   for (int rank = 0; rank < options.world_size; ++rank) {
     children.push_back(start_child(options, prepared, rank, body));
   }
-  prepared.tcp.listeners.clear();
+  prepared.setup.listeners.clear();
   std::vector<RankEnd> ends(options.world_size);
   const auto is_lost = [&](int rank) { return std::find(lost.begin(), lost.end(), rank) != lost.end(); };
   for (int rank = 0; rank < options.world_size; ++rank) {
@@ -118,16 +169,24 @@ std::vector<RankEnd> run_processes(const GroupOptions& options, Prepared& prepar
 
 }  // namespace
 
-std::string transport_name(Transport transport) {
-  switch (transport) {
-    case Transport::kShm:
-      return "Shm";
-    case Transport::kShmSmallSlots:
-      return "ShmSmallSlots";
-    case Transport::kTcp:
-      return "Tcp";
+std::string test_name(const std::string& transport) {
+  std::string name;
+  bool upper = true;
+  for (const char c : transport) {
+    if (c != '-') name += upper ? static_cast<char>(c - 'a' + 'A') : c;
+    upper = c == '-';
   }
-  return "none";
+  return name;
+}
+
+std::string why_not(const std::string& transport) {
+  if (transport.substr(0, 3) != "cma") return "";
+  char from = 1;
+  char to = 0;
+  const iovec local{&to, 1};
+  const iovec remote{&from, 1};
+  if (::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1) return "";
+  return cat("process_vm_readv is forbidden here: errno ", errno);
 }
 
 std::string rank_kind_name(RankKind kind) {

@@ -7,18 +7,24 @@
 
 namespace shoal {
 
-/// A way to build a group. Small slots: every message beyond a few hundred floats goes in pieces.
-enum class Transport { kShm, kShmSmallSlots, kTcp };
+/// Every rung by its name, and cma as it is where no page can be shared.
+inline constexpr const char* kCmaNoPage = "cma-no-page";
+inline constexpr const char* kTransports[] = {"shm", "shm-lean", "memfd", "cma", kCmaNoPage, "tcp"};
 enum class RankKind { kThreads, kProcesses };
 
-std::string transport_name(Transport transport);
+/// "CmaNoPage" and the like, as test names must be.
+std::string test_name(const std::string& transport);
 std::string rank_kind_name(RankKind kind);
 
+/// Why the transport cannot be tried here; empty: it can.
+std::string why_not(const std::string& transport);
+
 struct GroupOptions {
-  Transport transport = Transport::kShm;
+  std::string transport = "shm";
   RankKind kind = RankKind::kProcesses;
   int world_size = 2;
-  int timeout_ms = 20'000;  ///< of a collective; generous, because the machine may be busy
+  int timeout_ms = 20'000;            ///< of a collective; generous, because the machine may be busy
+  Interrupted interrupted = nullptr;  ///< of every rank
 };
 
 /// How a rank ended.
@@ -32,7 +38,8 @@ using RankBody = std::function<std::string(Communicator&)>;
 
 /// Runs the body as every rank at the same time and returns their ends by rank. A process still alive (stopped, say)
 /// when all ranks outside `lost` have ended is killed. Call it with no other thread alive: it forks. A process that
-/// runs for a minute and a half is ended by SIGALRM, so that no fault hangs the test.
+/// runs for a minute and a half is ended by SIGALRM, so that no fault hangs the test. Groups are made through the rung
+/// table, as the product makes them.
 std::vector<RankEnd> run_ranks(const GroupOptions& options, const RankBody& body, const std::vector<int>& lost = {});
 
 /// The reports of all ranks, one a line with the rank; empty when each is empty and no process died.

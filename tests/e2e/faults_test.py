@@ -12,7 +12,8 @@ import harness
 
 RANKS = 3
 # Slow on purpose: plain loops leave time to kill somebody in the middle of a prefill.
-SLOW = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference")
+# And no second chance: recovery_test.py has what happens with one.
+SLOW = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference", "--max-restarts", 0)
 LONG_PROMPT = harness.ids_flag(4 + (i * 37) % 4000 for i in range(470))
 SHORT_PROMPT = harness.ids_flag([0, 1151, 262, 2088])
 ENDLESS = ("--max-tokens", 400, "--ignore-eos", "--temperature", 0)
@@ -118,7 +119,7 @@ class Faults(harness.TestCase):
         for transport in ("shm", "tcp"):
             with self.subTest(transport=transport):
                 def attempt():
-                    server = self.serve(harness.DEMO, "-tp", RANKS, "--transport", transport)
+                    server = self.serve(harness.DEMO, "-tp", RANKS, "--transport", transport, "--max-restarts", 0)
                     server.wait_ready()
                     return self.check_death(server.process, server.err, 1, self.kill_rank(server.pid, 1))
                 within_a_second(attempt)

@@ -112,6 +112,14 @@ def parent_of(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[1])
 
 
+def state_of(pid: int) -> str:
+    """R, S, D, T (stopped) ... as /proc says; "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 

@@ -15,7 +15,7 @@ LAYERS = {
     "bench": 7, "tests": 8,
 }
 # Generated code, by the one folder that may see it.
-GENERATED = {"control.pb.h": {"runtime/control"}, "google_rpc.pb.h": {"server"}, "openengine/": {"server"}}
+GENERATED = {"control.pb.h": {"runtime/control"}, "google_rpc.pb.h": {"server"}, "openengine/": {"server"}, "shoal/": {"server"}}
 SOURCES = {".h", ".cc", ".cu", ".cuh"}
 TEXTS = SOURCES | {".py", ".sh", ".md", ".txt", ".cmake", ".proto", ".yaml", ".service", ".json", ""}
 MAX_README_LINES = 20

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/transport/rung.h"
+
 namespace shoal {
 namespace {
 
@@ -26,7 +28,15 @@ TEST(FlagsTest, ServeDefaults) {
   EXPECT_EQ(flags.engine.max_num_seqs, 64);
   EXPECT_EQ(flags.engine.max_num_batched_tokens, 512);
   EXPECT_EQ(flags.engine.cpu_kernels, "auto");
-  EXPECT_EQ(flags.engine.transport, (Words{"shm", "tcp"}));
+  Words every_rung;
+  for (const Rung& rung : rungs()) every_rung.emplace_back(rung.name);
+  EXPECT_EQ(flags.engine.transport.order, every_rung);
+  EXPECT_TRUE(flags.engine.transport.degrade_on_shm_shortage);
+  EXPECT_EQ(flags.engine.transport.min_transport, "");
+  EXPECT_EQ(flags.engine.transport.startup_timeout_s, 600);
+  EXPECT_EQ(flags.engine.transport.step_timeout_s, 10);
+  EXPECT_FALSE(flags.engine.transport.clean_stale);
+  EXPECT_EQ(flags.engine.max_restarts, 3);
   EXPECT_FALSE(flags.engine.max_model_len || flags.engine.kv_cache_memory || flags.engine.threads_per_rank ||
                flags.engine.seed);
   EXPECT_EQ(flags.host, "127.0.0.1");
@@ -47,7 +57,7 @@ TEST(FlagsTest, EngineFlagsInEverySpelling) {
   EXPECT_EQ(flags.engine.kv_cache_memory, 64u << 20);
   EXPECT_EQ(flags.engine.threads_per_rank, 2);
   EXPECT_EQ(flags.engine.cpu_kernels, "reference");
-  EXPECT_EQ(flags.engine.transport, (Words{"tcp", "shm"}));
+  EXPECT_EQ(flags.engine.transport.order, (Words{"tcp", "shm"}));
   EXPECT_EQ(flags.engine.seed, 5u);
   EXPECT_EQ(flags.host, "0.0.0.0");
   EXPECT_EQ(flags.grpc_port, 0);
@@ -180,6 +190,22 @@ struct BadCase {
   const char* said;  ///< what the error must hold
 };
 
+TEST(FlagsTest, TransportPolicy) {
+  const auto flags = parsed<DoctorFlags>({"doctor", "-tp", "4", "--transport", "shm,tcp", "--on-shm-shortage=fail",
+                                          "--min-transport", "shm", "--shm-headroom=1m", "--startup-timeout", "2.5",
+                                          "--step-timeout=0.5", "--clean-stale", "--json"});
+  EXPECT_EQ(flags.tensor_parallel_size, 4);
+  EXPECT_FALSE(flags.transport.degrade_on_shm_shortage);
+  EXPECT_EQ(flags.transport.min_transport, "shm");
+  EXPECT_EQ(flags.transport.shm_headroom_bytes, 1u << 20);
+  EXPECT_EQ(flags.transport.startup_timeout_s, 2.5);
+  EXPECT_EQ(flags.transport.step_timeout_s, 0.5);
+  EXPECT_TRUE(flags.transport.clean_stale);
+  EXPECT_TRUE(flags.json);
+  EXPECT_EQ(parsed<DoctorFlags>({"doctor"}).tensor_parallel_size, 2);
+  EXPECT_EQ(parsed<ServeFlags>({"serve", "m", "--max-restarts", "0"}).engine.max_restarts, 0);
+}
+
 TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
   const BadCase kCases[] = {
       {{}, "no command"},
@@ -223,6 +249,12 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"detokenize", "m", "--ids", "1", "--jsonl", "f"}, "not --ids and --jsonl"},
       {{"client"}, "client needs one of --prompt, --prompt-ids"},
       {{"bench", "collectives", "-tp", "17"}, "[2, 16]"},
+      {{"doctor", "-tp", "17"}, "[1, 16]"},
+      {{"doctor", "m"}, "unexpected argument"},
+      {{"serve", "m", "--transport", "shm", "--min-transport", "tcp"}, "--min-transport tcp is not in the order"},
+      {{"serve", "m", "--on-shm-shortage", "hang"}, "--on-shm-shortage must be one of degrade, fail"},
+      {{"serve", "m", "--step-timeout", "0"}, "--step-timeout must be above 0 seconds"},
+      {{"logits", "m", "--max-restarts", "1"}, "unknown flag \"--max-restarts\""},
       {{"serve", "m", "--log-format", "xml"}, "--log-format must be one of text, json"},
       {{"serve", "m", std::string(5000, 'x')}, "unexpected argument"},
       {{"serve", "m", "--" + std::string(5000, 'x')}, "unknown flag"},

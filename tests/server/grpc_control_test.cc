@@ -123,9 +123,9 @@ TEST_F(GrpcControl, ReportsItsHealth) {
   EXPECT_EQ(health(true).state(), wire::HEALTH_STATE_STARTING);
   make_ready();
   EXPECT_EQ(health().state(), wire::HEALTH_STATE_READY);
-  EXPECT_EQ(check_names(health()), "grpc model scheduler ");
+  EXPECT_EQ(check_names(health()), "grpc model scheduler transport ");
   const wire::HealthResponse probed = health(true, wire::ENGINE_ROLE_AGGREGATED);
-  EXPECT_EQ(check_names(probed), "grpc model scheduler inference_probe ");
+  EXPECT_EQ(check_names(probed), "grpc model scheduler transport inference_probe ");
   EXPECT_EQ(probed.state(), wire::HEALTH_STATE_READY) << probed.DebugString();
   EXPECT_EQ(health(false, wire::ENGINE_ROLE_PREFILL).state(), wire::HEALTH_STATE_NOT_READY);
   {

@@ -35,7 +35,7 @@ void AlphabetWorkers::fail(Status status) {
   failure_ = std::move(status);
 }
 
-Result<StepResult> AlphabetWorkers::step(const StepPlan& plan) {
+Result<StepOutcome> AlphabetWorkers::step(const StepPlan& plan) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !held_ || allowed_ > 0; });
   if (held_) --allowed_;
@@ -56,7 +56,7 @@ Result<StepResult> AlphabetWorkers::step(const StepPlan& plan) {
     }
     result.tokens.push_back(std::move(token));
   }
-  return result;
+  return StepOutcome(std::move(result));
 }
 
 std::vector<uint32_t> StreamRecord::ids() const {
@@ -74,6 +74,8 @@ std::string StreamRecord::text() const {
 
 void GrpcFixture::start(const Setup& setup) {
   setup_ = setup;
+  if (transport_.rung.empty()) transport_.rung = "shm";
+  transport_.world_size = 2;
   GrpcServerOptions options;
   options.port = 0;
   options.served_name = "letters";
@@ -118,7 +120,7 @@ void GrpcFixture::make_ready() {
   deployment.kv_blocks = setup_.kv_blocks;
   deployment.max_num_seqs = setup_.max_num_seqs;
   deployment.max_num_batched_tokens = 512;
-  deployment.transport = "shm";
+  deployment.transport_report = [this] { return transport_; };
   deployment.kernels = "reference";
   server_->set_ready(&*model_, loop_.get(), deployment);
 }

@@ -28,7 +28,7 @@ class AlphabetWorkers {
   void fail(Status status);
 
  private:
-  Result<StepResult> step(const StepPlan& plan);
+  Result<StepOutcome> step(const StepPlan& plan);
   std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false;
@@ -70,6 +70,8 @@ class GrpcFixture : public testing::Test {
 
   Setup setup_;
   AlphabetWorkers workers_;
+  /// What the Transport service and the health detail tell; to be set before start() or make_ready().
+  TransportReport transport_;
   std::optional<ServedModel> model_;
   std::unique_ptr<InferenceLoop> loop_;
   std::unique_ptr<GrpcServer> server_;

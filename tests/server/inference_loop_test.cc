@@ -4,6 +4,7 @@
 #include <future>
 #include <gtest/gtest.h>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "tests/server/served_model.h"
@@ -66,7 +67,7 @@ struct Script {
   int32_t filler = 40;
   size_t prompt_tokens = 3;
 
-  Result<StepResult> operator()(const StepPlan& plan) const {
+  Result<StepOutcome> operator()(const StepPlan& plan) const {
     StepResult result;
     result.step = plan.step;
     for (const SequenceStep& step : plan.sequences) {
@@ -76,7 +77,7 @@ struct Script {
       const bool scripted = it != outputs.end() && index < it->second.size();
       result.tokens.push_back({step.id, scripted ? it->second[index] : filler, 0, 0, {}});
     }
-    return result;
+    return StepOutcome(std::move(result));
   }
 };
 
@@ -84,7 +85,7 @@ struct Script {
 constexpr SchedulerLimits kEndless = {
     .max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 10'000, .max_model_len = 150'000, .max_waiting = 100};
 
-Result<StepResult> unhurried(const StepPlan& plan) {
+Result<StepOutcome> unhurried(const StepPlan& plan) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return Script{}(plan);
 }
@@ -212,7 +213,7 @@ TEST(InferenceLoopTest, CancelOfAWaitingRequest) {
   SchedulerLimits one = kLimits;
   one.max_num_seqs = 1;
   std::atomic<bool> held = false;
-  InferenceLoop loop(test_model(), one, [&](const StepPlan& plan) -> Result<StepResult> {
+  InferenceLoop loop(test_model(), one, [&](const StepPlan& plan) -> Result<StepOutcome> {
     if (!held.exchange(true)) gate.pass();
     return Script{}(plan);
   });
@@ -234,7 +235,7 @@ TEST(InferenceLoopTest, FullQueueIsRefusedAndTheSinkNeverCalled) {
   tiny.max_waiting = 0;
   Gate gate;
   std::atomic<bool> held = false;
-  InferenceLoop loop(test_model(), tiny, [&](const StepPlan& plan) -> Result<StepResult> {
+  InferenceLoop loop(test_model(), tiny, [&](const StepPlan& plan) -> Result<StepOutcome> {
     if (!held.exchange(true)) gate.pass();
     return Script{}(plan);
   });
@@ -251,7 +252,7 @@ TEST(InferenceLoopTest, FullQueueIsRefusedAndTheSinkNeverCalled) {
 TEST(InferenceLoopTest, FailedStepEndsEveryRequestWithItsStatus) {
   std::atomic<int> handled = 0;
   Gate gate;
-  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan&) -> Result<StepResult> {
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan&) -> Result<StepOutcome> {
     gate.pass();
     return Status::error(Code::kAborted, "rank 1 was killed by SIGKILL");
   });
@@ -281,9 +282,9 @@ TEST(InferenceLoopTest, FailedStepEndsEveryRequestWithItsStatus) {
 
 TEST(InferenceLoopTest, AnswersThatDoNotFitThePlanAreAFailure) {
   const auto status_of = [](const std::function<void(StepResult&)>& change) {
-    InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) -> Result<StepResult> {
-      Result<StepResult> result = Script{}(plan);
-      change(*result);
+    InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) -> Result<StepOutcome> {
+      Result<StepOutcome> result = Script{}(plan);
+      change(*result->result);
       return result;
     });
     const auto sink = std::make_shared<CollectingSink>();
@@ -366,6 +367,86 @@ TEST(InferenceLoopTest, ManyThreadsSubmitAndCancel) {
   }
   EXPECT_EQ(refused + cancelled + complete, kThreads * kRounds);
   EXPECT_GT(complete, 0);
+}
+
+/// Loses the workers in the steps named; what they then know is nothing, so every sequence must come from its start.
+class ForgetfulWorkers {
+ public:
+  explicit ForgetfulWorkers(std::set<int> losses, bool during_step = true)
+      : losses_(std::move(losses)), during_step_(during_step) {}
+
+  Result<StepOutcome> operator()(const StepPlan& plan) {
+    if (losses_.contains(++call_)) {
+      computed_.clear();
+      return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), during_step_);
+    }
+    for (const SequenceStep& step : plan.sequences) {
+      EXPECT_EQ(step.first_position, computed_[step.id]) << "call " << call_ << " builds on what is gone";
+      computed_[step.id] += static_cast<int32_t>(step.token_ids.size());
+    }
+    Script script;
+    script.outputs = outputs;
+    return script(plan);
+  }
+
+  std::map<uint64_t, std::vector<int32_t>> outputs;
+
+ private:
+  const std::set<int> losses_;
+  const bool during_step_;
+  int call_ = 0;
+  std::map<uint64_t, int32_t> computed_;
+};
+
+TEST(InferenceLoopTest, LostWorkersCostNoTokenAndNoStream) {
+  const std::vector<int32_t> ids = {40, 41, 42, 43, 44, 45, 46, 47};
+  for (int lost = 1; lost <= 8; ++lost) {
+    ForgetfulWorkers workers({lost});
+    workers.outputs = {{1, ids}, {2, ids}};
+    InferenceLoop loop(test_model(), kLimits, workers);
+    const auto first = std::make_shared<CollectingSink>(), second = std::make_shared<CollectingSink>();
+    ASSERT_TRUE(loop.submit(request(8), first).ok());
+    ASSERT_TRUE(loop.submit(request(8), second).ok());
+    for (const auto& sink : {first, second}) {
+      EXPECT_TRUE(sink->wait().end.status.ok()) << sink->end.status.to_string();
+      EXPECT_EQ(sink->tokens, ids) << "lost in step " << lost;
+    }
+    EXPECT_TRUE(loop.status().ok());
+  }
+}
+
+TEST(InferenceLoopTest, ARequestPresentAtTwoCrashesFailsAlone) {
+  Gate gate;
+  std::atomic<bool> held{false};
+  ForgetfulWorkers workers({2, 3});
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) {
+    auto outcome = workers(plan);
+    if (!outcome->result && outcome->during_step && !held.exchange(true)) {
+      // After the first crash another request comes, which is present at the second one only.
+      gate.pass();
+    }
+    return outcome;
+  });
+  const auto guilty = std::make_shared<CollectingSink>(), innocent = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(loop.submit(request(9), guilty).ok());
+  gate.wait_entered();
+  ASSERT_TRUE(loop.submit(request(9), innocent).ok());
+  gate.open();
+  EXPECT_EQ(guilty->wait().end.status.code(), Code::kInternal);
+  EXPECT_NE(guilty->end.status.to_string().find("rank 1 was killed"), std::string::npos);
+  EXPECT_EQ(guilty->tokens.size(), 1u) << "what it had stands";
+  EXPECT_TRUE(innocent->wait().end.status.ok()) << innocent->end.status.to_string();
+  EXPECT_EQ(innocent->tokens.size(), 9u);
+  EXPECT_TRUE(loop.status().ok());
+}
+
+TEST(InferenceLoopTest, LossesBetweenStepsAreNobodysFault) {
+  ForgetfulWorkers workers({2, 4, 6}, false);
+  InferenceLoop loop(test_model(), kLimits, workers);
+  const auto sink = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(loop.submit(request(9), sink).ok());
+  EXPECT_TRUE(sink->wait().end.status.ok()) << sink->end.status.to_string();
+  EXPECT_EQ(sink->tokens.size(), 9u);
 }
 
 }  // namespace

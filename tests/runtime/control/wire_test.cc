@@ -113,10 +113,14 @@ TEST(Wire, AStatusKeepsItsChainAcrossProcesses) {
   const Status root = Status::error(Code::kResourceExhausted, "fallocate 9637892 B", 28);
   set_process_rank(kFrontRank);
   const Status whole = root.because_of(Code::kUnavailable, "no transport for 4 ranks");
-  const auto back = as<WorkerFailure>(decode_worker_message(encode(WorkerMessage(WorkerFailure{whole}))));
+  const WorkerFailure failure{whole, {7, "barrier", {1, 3}}};
+  const auto back = as<WorkerFailure>(decode_worker_message(encode(WorkerMessage(failure))));
   EXPECT_EQ(back.status.to_string(), whole.to_string());
   EXPECT_EQ(back.status.causes().back().rank, 1);
   EXPECT_EQ(back.status.causes().back().os_error, 28);
+  EXPECT_EQ(back.wait.collective, 7u);
+  EXPECT_EQ(back.wait.what, "barrier");
+  EXPECT_EQ(back.wait.waits_for, (std::vector<int32_t>{1, 3}));
 }
 
 TEST(Wire, OtherMessages) {
@@ -124,6 +128,19 @@ TEST(Wire, OtherMessages) {
   const auto ready = as<WorkerReady>(decode_worker_message(encode(WorkerMessage(WorkerReady{"shm", "avx2", 1, 2}))));
   EXPECT_EQ(ready.transport, "shm");
   EXPECT_EQ(ready.kv_bytes, 2);
+  const ExchangeAll all{{"a", std::string("\0b", 2), ""}};
+  EXPECT_EQ(as<ExchangeAll>(decode_front_message(encode(FrontMessage(all)))).parts, all.parts);
+  EXPECT_TRUE(std::holds_alternative<Explain>(*decode_front_message(encode(FrontMessage(Explain{})))));
+  const auto phase = as<PhaseBegun>(decode_worker_message(encode(WorkerMessage(PhaseBegun{WorkerPhase::kSelfTest}))));
+  EXPECT_STREQ(phase_name(phase.phase), "self-test");
+  const auto part = as<ExchangePart>(decode_worker_message(encode(WorkerMessage(ExchangePart{std::string(3, '\0')}))));
+  EXPECT_EQ(part.part.size(), 3u);
+  const auto verified =
+      as<TransportVerified>(decode_worker_message(encode(WorkerMessage(TransportVerified{1.5, 2e9, 0.25}))));
+  EXPECT_EQ(verified.latency_us, 1.5);
+  EXPECT_EQ(verified.bytes_per_s, 2e9);
+  EXPECT_EQ(verified.seconds, 0.25);
+  EXPECT_EQ(as<StepProgress>(decode_worker_message(encode(WorkerMessage(StepProgress{9})))).step, 9u);
   EXPECT_TRUE(std::holds_alternative<Shutdown>(*decode_front_message(encode(FrontMessage(Shutdown{})))));
 }
 

@@ -118,6 +118,40 @@ TEST(ShmSegmentTest, MoreThanThereIsIsRefusedWithNumbersAndLeavesNothing) {
   EXPECT_EQ(names_in("/dev/shm"), before);
 }
 
+TEST(ShmSegmentTest, MemfdIsReservedSealedAndShared) {
+  const std::set<std::string> before = names_in("/dev/shm");
+  auto made = ShmSegment::create_memfd(1 << 20);
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  EXPECT_EQ(names_in("/dev/shm"), before);
+  struct stat facts;
+  ASSERT_EQ(::fstat(made->fd(), &facts), 0);
+  EXPECT_GE(facts.st_blocks * 512, 1 << 20) << "sparse";
+  EXPECT_TRUE(::fcntl(made->fd(), F_GETFD) & FD_CLOEXEC);
+  EXPECT_EQ(::fcntl(made->fd(), F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  EXPECT_NE(::ftruncate(made->fd(), 0), 0);
+  EXPECT_NE(::ftruncate(made->fd(), 2 << 20), 0);
+  auto mapped = ShmSegment::open(made->fd(), 1 << 20);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().to_string();
+  made->data()[99] = std::byte{5};
+  EXPECT_EQ(mapped->data()[99], std::byte{5});
+}
+
+TEST(ShmSegmentTest, MemfdsErrorsAreValues) {
+  EXPECT_EQ(ShmSegment::create_memfd(0).status().code(), Code::kInvalidArgument);
+  const std::string text = in_child([] {
+    const struct rlimit limit { 65536, 65536 };
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    return ShmSegment::create_memfd(1 << 20).status().to_string();
+  });
+  EXPECT_NE(text.find("65536 bytes (ulimit -f)"), std::string::npos) << text;
+  const std::string none = in_child([] {
+    const struct rlimit limit { 0, 0 };
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    return ShmSegment::create_memfd(4096).status().to_string();
+  });
+  EXPECT_EQ(none.find("RESOURCE_EXHAUSTED"), 0u) << none;
+}
+
 // Beyond RLIMIT_FSIZE the kernel ends the process with SIGXFSZ unless the limit is looked at first.
 TEST(ShmSegmentTest, FileSizeLimitIsAnErrorNotASignal) {
   const std::string text = in_child([] {

@@ -21,8 +21,12 @@ namespace {
 
 constexpr const char* kNineHeads = SHOAL_TEST_DATA "/oracle/llama-nine-heads";
 
-WorkerGroupOptions options_for(const std::string& model, int world_size, const std::string& transport) {
-  WorkerGroupOptions options;
+struct GroupOptions : WorkerGroupOptions {
+  std::string transport;
+};
+
+GroupOptions options_for(const std::string& model, int world_size, const std::string& transport) {
+  GroupOptions options;
   options.world_size = world_size;
   options.transport = transport;
   options.startup_timeout_s = 60;
@@ -37,6 +41,16 @@ WorkerGroupOptions options_for(const std::string& model, int world_size, const s
   options.init.kernels = "auto";
   options.init.collective_timeout_ms = 60'000;
   return options;
+}
+
+Result<std::unique_ptr<WorkerGroup>> start_group(const GroupOptions& options) {
+  TransportSetup setup;
+  setup.rung = kNoTransport;
+  if (options.world_size > 1) {
+    SHOAL_ASSIGN_OR_RETURN(setup, find_rung(options.transport)->prepare(options.world_size, HostFacts()));
+  }
+  GroupFailure failure;
+  return WorkerGroup::start(options, setup, &failure);
 }
 
 StepPlan one_step(uint64_t step, std::vector<int32_t> ids, int32_t first_position, bool all_logits) {
@@ -54,7 +68,7 @@ StepPlan one_step(uint64_t step, std::vector<int32_t> ids, int32_t first_positio
 }
 
 std::vector<float> logits_of(int world_size, const std::string& transport) {
-  auto group = WorkerGroup::start(options_for(kNineHeads, world_size, transport));
+  auto group = start_group(options_for(kNineHeads, world_size, transport));
   EXPECT_TRUE(group.ok()) << group.status().to_string();
   if (!group.ok()) return {};
   EXPECT_EQ((*group)->ready()[0].transport, world_size == 1 ? "single" : transport);
@@ -73,7 +87,7 @@ TEST(WorkerGroup, EveryWorldSizeAndTransportGivesTheSameBits) {
 }
 
 TEST(WorkerGroup, AKilledRankIsNamedWhileIdleAndTheOthersAreReaped) {
-  auto group = WorkerGroup::start(options_for(kNineHeads, 3, "shm"));
+  auto group = start_group(options_for(kNineHeads, 3, "shm"));
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   const std::vector<int> pids = (*group)->pids();
   ASSERT_TRUE((*group)->watch(Deadline::after_ms(0)).ok());
@@ -89,7 +103,7 @@ TEST(WorkerGroup, AKilledRankIsNamedWhileIdleAndTheOthersAreReaped) {
 TEST(WorkerGroup, ARankKilledBetweenStepsEndsTheNextStep) {
   for (const char* transport : {"shm", "tcp"}) {
     for (const int rank : {0, 1}) {
-      auto group = WorkerGroup::start(options_for(kNineHeads, 2, transport));
+      auto group = start_group(options_for(kNineHeads, 2, transport));
       ASSERT_TRUE(group.ok()) << group.status().to_string();
       ASSERT_TRUE((*group)->step(one_step(1, {1, 2}, 0, false)).ok());
       ::kill((*group)->pids()[rank], SIGKILL);
@@ -102,18 +116,23 @@ TEST(WorkerGroup, ARankKilledBetweenStepsEndsTheNextStep) {
 }
 
 TEST(WorkerGroup, AStoppedRankEndsTheStepAtItsDeadline) {
-  WorkerGroupOptions options = options_for(kNineHeads, 2, "shm");
+  GroupOptions options = options_for(kNineHeads, 2, "shm");
   options.step_timeout_s = 0.5;
-  auto group = WorkerGroup::start(options);
+  auto group = start_group(options);
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   ::kill((*group)->pids()[1], SIGSTOP);
   const auto result = (*group)->step(one_step(1, {1, 2}, 0, false));
   EXPECT_EQ(result.status().code(), Code::kDeadlineExceeded) << result.status().to_string();
-  EXPECT_NE(result.status().message().find("step 1"), std::string::npos);
+  const std::string told(result.status().message());
+  EXPECT_NE(told.find("step 1"), std::string::npos) << told;
+  EXPECT_NE(told.find("rank 1 (step 1) is stopped by a signal"), std::string::npos) << told;
+  EXPECT_NE(told.find("waits for rank 1"), std::string::npos) << told;
+  EXPECT_EQ((*group)->failure().rank, 1);
+  EXPECT_TRUE((*group)->failure().outside);
 }
 
 TEST(WorkerGroup, SignalsToTheGroupMeanNothingToWorkers) {
-  auto group = WorkerGroup::start(options_for(kNineHeads, 2, "shm"));
+  auto group = start_group(options_for(kNineHeads, 2, "shm"));
   ASSERT_TRUE(group.ok());
   for (const int pid : (*group)->pids()) {
     ::kill(pid, SIGTERM);
@@ -130,7 +149,7 @@ TEST(WorkerGroup, ADamagedModelIsTheRanksOwnReason) {
                                std::filesystem::copy_options::overwrite_existing);
   }
   std::filesystem::resize_file(dir / "model.safetensors", 100'000);
-  const auto group = WorkerGroup::start(options_for(dir.string(), 2, "shm"));
+  const auto group = start_group(options_for(dir.string(), 2, "shm"));
   std::filesystem::remove_all(dir);
   ASSERT_FALSE(group.ok());
   EXPECT_EQ(group.status().code(), Code::kInvalidArgument) << group.status().to_string();
@@ -141,10 +160,10 @@ TEST(WorkerGroup, ADamagedModelIsTheRanksOwnReason) {
 TEST(WorkerGroup, APlanBeyondTheLimitsIsAnErrorNotACrash) {
   StepPlan plan = one_step(1, {1, 2}, 0, false);
   plan.sequences[0].block_table = {16};  // there are 16 blocks: 0..15
-  auto group = WorkerGroup::start(options_for(kNineHeads, 2, "shm"));
+  auto group = start_group(options_for(kNineHeads, 2, "shm"));
   ASSERT_TRUE(group.ok());
   EXPECT_EQ((*group)->step(plan).status().code(), Code::kInternal);
-  auto another = WorkerGroup::start(options_for(kNineHeads, 2, "shm"));
+  auto another = start_group(options_for(kNineHeads, 2, "shm"));
   EXPECT_EQ((*another)->step(one_step(1, {886}, 0, false)).status().code(), Code::kInternal);
 }
 
@@ -153,7 +172,7 @@ TEST(WorkerGroup, TheDeathOfTheFrontEndsItsWorkers) {
   ASSERT_EQ(::pipe(report), 0);
   const pid_t front = ::fork();
   if (front == 0) {
-    auto group = WorkerGroup::start(options_for(kNineHeads, 2, "shm"));
+    auto group = start_group(options_for(kNineHeads, 2, "shm"));
     const std::vector<int> pids = group.ok() ? (*group)->pids() : std::vector<int>{0, 0};
     (void)!::write(report[1], pids.data(), 2 * sizeof(int));
     ::pause();

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Starts the program and kills it, again and again: nothing may be left. One JSON line at the end.
+
+    bench/kill_cycles.py [--cycles 1000] [--model models/demo] [--ranks 2]
+
+Each cycle starts `shoal serve`, waits a random moment between exec and serving, and sends a real SIGKILL, by turns to every
+process at once and to the front alone. Then: no process of it lives, /dev/shm has the same names and gives the same free
+bytes. Exit 1 at the first cycle where that is not so within 2 s. The rung changes with the cycle.
+"""
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNGS = ("shm", "shm-lean", "memfd", "cma", "tcp")
+TAG = f"SHOAL_KILL_CYCLES={os.getpid()}"
+
+
+def tagged() -> list[int]:
+    """Living processes that this script started, directly or not; a zombie is dead."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            if TAG.encode() in Path(f"/proc/{entry}/environ").read_bytes() and \
+                    Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.append(int(entry))
+        except OSError:
+            pass
+    return found
+
+
+def shared_memory() -> tuple:
+    facts = os.statvfs("/dev/shm")
+    return frozenset(os.listdir("/dev/shm")), facts.f_bfree * facts.f_frsize, facts.f_ffree
+
+
+def available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def cycle(shoal: Path, model: Path, ranks: int, number: int, rng: random.Random) -> str:
+    """Empty when nothing was left; else what was."""
+    before = shared_memory()
+    process = subprocess.Popen(
+        [shoal, "serve", model, "--grpc-port", "0", "-tp", str(ranks), "--transport", RUNGS[number % len(RUNGS)]],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True,
+        env={**os.environ, TAG.split("=")[0]: TAG.split("=")[1]})
+    time.sleep(rng.uniform(0, 0.35))
+    if number % 2 == 0:
+        for pid in tagged():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    else:
+        process.kill()
+    process.wait()
+    deadline = time.monotonic() + 2
+    while True:
+        alive, after = tagged(), shared_memory()
+        if not alive and after == before:
+            return ""
+        if time.monotonic() > deadline:
+            return f"cycle {number}: alive {alive}; /dev/shm before {before}, after {after}"
+        time.sleep(0.002)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cycles", type=int, default=1000)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "demo")
+    parser.add_argument("--shoal", type=Path, default=Path(os.environ.get("SHOAL", ROOT / "build" / "release" / "shoal")))
+    args = parser.parse_args()
+    rng = random.Random(args.seed)
+    memory, began = available_memory(), time.monotonic()
+    for number in range(args.cycles):
+        left = cycle(args.shoal, args.model, args.ranks, number, rng)
+        if left:
+            for pid in tagged():
+                os.kill(pid, signal.SIGKILL)
+            sys.exit(f"kill_cycles: {left}")
+        if number % 100 == 99:
+            print(f"{number + 1} of {args.cycles}", file=sys.stderr)
+    print(json.dumps({"cycles": args.cycles, "ranks": args.ranks, "seconds": round(time.monotonic() - began, 1),
+                      "left": 0, "memory_available_change_bytes": available_memory() - memory}))
+
+
+if __name__ == "__main__":
+    main()

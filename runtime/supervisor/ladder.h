@@ -1,0 +1,50 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/supervisor/worker_group.h"
+#include "runtime/transport/report.h"
+
+namespace shoal {
+
+/// What the user allows.
+struct LadderOptions {
+  std::vector<std::string> order;       ///< rungs, the best first
+  bool degrade_on_shm_shortage = true;  ///< false: a rung refused for shared memory ends the start
+  std::string min_transport;            ///< the last rung of the order that may be used; empty: the last
+  BudgetOptions budget;
+};
+
+/// The one loop that finds a transport: takes the rungs in order, for the whole group, until one is reserved, opened
+/// and proven. What speaks against a rung is kept as a Refusal. Not thread-safe; the groups it starts belong to the
+/// calling thread (WorkerGroup).
+class Ladder {
+ public:
+  Ladder(LadderOptions options, HostFacts facts, int world_size);
+
+  /// Starts a group on the current rung, or the next that works. UNAVAILABLE: no rung is left, every refusal named;
+  /// the same where the policy forbids to go on. What no other rung would cure (a broken
+  /// model, a kill from outside) comes back as it is, with *failure filled in, and the rung stays.
+  Result<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options, GroupFailure* failure);
+
+  /// The current rung has failed while it was in use: the next start() begins behind it.
+  void refuse_current(const std::string& phase, const Status& why);
+
+  const TransportReport& report() const { return report_; }
+  void add_restart(std::string why) { report_.restarts.push_back(std::move(why)); }
+
+ private:
+  Status consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup, std::string* phase);
+  Status refuse(const ShmNeed& need, const std::string& phase, const Status& why);
+  Status no_rung_left(const char* why);
+  void find_remedies();
+
+  const LadderOptions options_;
+  TransportReport report_;
+  size_t at_ = 0;  // in the order
+  int32_t starts_ = 0;
+};
+
+}  // namespace shoal

@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shoal {
+
+/// One line of /proc/self/mountinfo, with its octal escapes resolved.
+struct Mount {
+  uint64_t device = 0;  ///< as st_dev
+  std::string root;     ///< which directory of the file system is mounted
+  std::string point;    ///< where
+  std::string options;  ///< of this mount
+  std::string fs_type;
+  std::string super_options;  ///< of the file system
+
+  bool has_super_option(std::string_view option) const;
+};
+
+/// In the file's order: a later mount hides an earlier one on the same point. Lines that are not understood are left
+/// out.
+std::vector<Mount> parse_mountinfo(std::string_view text);
+
+/// The mount that holds an absolute path without links: the longest mount point above it, among equals the last. Those
+/// of the path's st_dev come first, as a mount may be hidden by another one above it; 0: not known. nullptr: none.
+const Mount* find_mount(std::span<const Mount> mounts, std::string_view path, uint64_t device);
+
+/// True where path is folder or something below it.
+bool is_below(std::string_view path, std::string_view folder);
+
+}  // namespace shoal

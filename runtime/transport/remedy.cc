@@ -1,0 +1,318 @@
+#include "runtime/transport/remedy.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <sstream>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+/// What of /dev/shm stands in the way, for the largest of the needs.
+struct ShmTrouble {
+  bool missing = false;
+  bool no_tmpfs = false;
+  bool read_only = false;
+  bool forbidden = false;
+  bool small = false;
+  bool few_inodes = false;
+  bool file_limit = false;
+  int64_t bytes = 0;         ///< needed, with headroom
+  int64_t inodes = 0;        ///< needed
+  int64_t total_bytes = 0;   ///< what the file system must hold: used now and needed, in whole pages
+  int64_t total_inodes = 0;  ///< likewise
+  bool mount_helps() const { return missing || no_tmpfs || read_only || forbidden || small || few_inodes; }
+};
+
+bool has_option(const std::string& options, const std::string& wanted) {
+  std::istringstream text(options);
+  for (std::string option; std::getline(text, option, ',');)
+    if (option == wanted) return true;
+  return false;
+}
+
+int64_t in_pages(const HostFacts& facts, int64_t bytes) {
+  const int64_t page = std::max<int64_t>(facts.page_bytes, 1);
+  return (bytes + page - 1) / page * page;
+}
+
+ShmTrouble shm_trouble(const HostFacts& facts, const std::vector<Shortage>& refused) {
+  ShmTrouble trouble;
+  int64_t largest = 0;
+  for (const Shortage& shortage : refused) {
+    if (shortage.need.dev_shm_bytes() == 0) continue;
+    largest = std::max(largest, shortage.need.dev_shm_bytes());
+    trouble.bytes = std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
+    trouble.inodes = std::max(trouble.inodes, shortage.need.dev_shm_inodes());
+  }
+  if (largest == 0) return trouble;
+  const ShmDirFacts& dir = facts.dev_shm;
+  trouble.file_limit = facts.limits.fsize_bytes >= 0 && largest > facts.limits.fsize_bytes;
+  trouble.total_bytes = in_pages(facts, trouble.bytes);
+  trouble.total_inodes = trouble.inodes;
+  if (!dir.exists) {
+    trouble.missing = true;
+    return trouble;
+  }
+  trouble.no_tmpfs = !dir.fs_type.empty() && dir.fs_type != "tmpfs";
+  if (trouble.no_tmpfs) return trouble;
+  trouble.read_only = dir.open_errno == EROFS || (dir.open_errno != 0 && has_option(dir.mount_options, "ro"));
+  trouble.forbidden = !trouble.read_only && (dir.open_errno == EACCES || dir.open_errno == EPERM);
+  if (dir.size_bytes > 0) {
+    trouble.total_bytes = in_pages(facts, dir.size_bytes - dir.free_bytes + trouble.bytes);
+    trouble.small = trouble.bytes > dir.free_bytes;
+    if (!trouble.small && dir.probe_errno == ENOSPC && dir.probed_bytes <= trouble.bytes) {
+      // statvfs said yes and a real fallocate no: what counts is that there be more.
+      trouble.small = true;
+      trouble.total_bytes = in_pages(facts, dir.size_bytes + trouble.bytes);
+    }
+  }
+  if (dir.total_inodes > 0) {
+    trouble.total_inodes = dir.total_inodes - dir.free_inodes + trouble.inodes;
+    trouble.few_inodes = trouble.inodes > dir.free_inodes;
+  }
+  return trouble;
+}
+
+bool is_docker(const HostFacts& facts) {
+  return facts.container == "docker" || facts.container == "podman" || facts.container == "containerd";
+}
+
+/// The program that starts containers here; nerdctl has docker's flags.
+std::string docker_command(const HostFacts& facts) {
+  return cat(facts.container == "containerd" ? "nerdctl" : facts.container, " run");
+}
+
+std::string why(const ShmTrouble& trouble, const std::string& path) {
+  if (trouble.missing) return cat(path, " is missing");
+  if (trouble.no_tmpfs) return cat(path, " is no tmpfs");
+  if (trouble.read_only) return cat(path, " is read-only");
+  if (trouble.forbidden) return cat(path, " may not be written");
+  if (trouble.small) return cat(path, " is too small");
+  return cat(path, " has too few inodes");
+}
+
+Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
+  const std::string size = cat(trouble.total_bytes, "b");
+  Remedy remedy{"docker", cat(why(trouble, facts.dev_shm.path), ": start the container with ", size), ""};
+  if (trouble.few_inodes) {
+    // --shm-size has no say about inodes, a tmpfs of one's own has.
+    remedy.text = cat(docker_command(facts), " --tmpfs ", facts.dev_shm.path,
+                      ":rw,nosuid,nodev,noexec,mode=1777,size=", trouble.total_bytes,
+                      ",nr_inodes=", trouble.total_inodes, " ...");
+    return remedy;
+  }
+  // --ipc=none leaves /dev/shm out; a volume there hides it.
+  const bool hidden = trouble.missing || trouble.no_tmpfs || trouble.read_only || trouble.forbidden;
+  remedy.text =
+      cat(docker_command(facts), hidden ? " --ipc=private" : "", " --shm-size=", size, " ...\n",
+          "# in compose.yaml, under the service:\n", hidden ? "ipc: private\n" : "", "shm_size: \"", size, "\"");
+  if (hidden) remedy.text += cat("\n# and without a volume on ", facts.dev_shm.path);
+  return remedy;
+}
+
+Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
+  const std::string text =
+      cat("spec:\n"
+          "  containers:\n"
+          "    - name: shoal\n"
+          "      volumeMounts:\n"
+          "        - name: dshm\n"
+          "          mountPath: ",
+          facts.dev_shm.path,
+          "\n"
+          "  volumes:\n"
+          "    - name: dshm\n"
+          "      emptyDir:\n"
+          "        medium: Memory\n"
+          "        sizeLimit: \"",
+          trouble.total_bytes, "\"  # bytes; its pages count against resources.limits.memory");
+  return {"kubernetes",
+          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ", trouble.total_bytes, " bytes there"), text};
+}
+
+/// "mount -o remount", by which a mount keeps the options it has. mount(8) hands all of them back to the kernel; in a
+/// user namespace the kernel refuses its own uid=, which names an id of outside, so there only the flags are repeated.
+std::string remount_command(const std::string& mount_options) {
+  bool owned = false;
+  std::string flags;
+  std::istringstream text(mount_options);
+  for (std::string option; std::getline(text, option, ',');) {
+    owned = owned || option.starts_with("uid=") || option.starts_with("gid=");
+    if (option == "nosuid" || option == "nodev" || option == "noexec") flags += cat(",", option);
+  }
+  return owned ? cat("mount --options-mode ignore -o remount", flags) : "mount -o remount";
+}
+
+void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
+  const std::string& path = facts.dev_shm.path;
+  const std::string title = cat(why(trouble, path), ": ");
+  if (trouble.missing || trouble.no_tmpfs) {
+    list.push_back(
+        {"mount", cat(title, "mount a tmpfs of ", trouble.total_bytes, " bytes there"),
+         cat("mkdir -p ", path, " && mount -t tmpfs -o size=", trouble.total_bytes, ",mode=1777 tmpfs ", path)});
+    return;
+  }
+  std::string options;
+  if (trouble.read_only) options += ",rw";
+  if (trouble.small) options += cat(",size=", trouble.total_bytes);
+  if (trouble.few_inodes) options += cat(",nr_inodes=", trouble.total_inodes);
+  if (!options.empty()) {
+    list.push_back({"mount", cat(trouble.forbidden ? cat(path, " is too small: ") : title, "remount it"),
+                    cat(remount_command(facts.dev_shm.mount_options), options, " ", path)});
+  }
+  if (trouble.forbidden) list.push_back({"mount", cat(title, "open it to all users"), cat("chmod 1777 ", path)});
+}
+
+void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
+  if (trouble.mount_helps()) {
+    if (facts.container == "kubernetes") {
+      list.push_back(kubernetes_shm(facts, trouble));
+    } else if (is_docker(facts)) {
+      list.push_back(docker_shm(facts, trouble));
+      // Kubernetes runs on containerd, and does not always show in the facts.
+      if (facts.container == "containerd") list.push_back(kubernetes_shm(facts, trouble));
+    }
+    // In a container as well, where it was given the right to: it lasts as long as the container.
+    if (facts.container.empty() || facts.can_mount) add_mount(facts, trouble, list);
+  }
+  if (!trouble.file_limit) return;
+  const std::string title =
+      cat("a file may have ", facts.limits.fsize_bytes, " bytes and needs ", trouble.bytes, ": lift the limit");
+  if (is_docker(facts)) list.push_back({"docker", title, cat(docker_command(facts), " --ulimit fsize=-1:-1 ...")});
+  list.push_back({"ulimit", title, "ulimit -f unlimited"});
+}
+
+/// Files that killed runs left, where they take room that is missing. Whether they are enough decides the place.
+void add_stale(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
+  int64_t files = 0;
+  int64_t bytes = 0;
+  for (const LeftFile& file : facts.left_files) {
+    if (file.state != "stale") continue;
+    ++files;
+    bytes += file.bytes;
+  }
+  if (files == 0 || (!trouble.small && !trouble.few_inodes)) return;
+  const ShmDirFacts& dir = facts.dev_shm;
+  const bool enough = (!trouble.small || dir.free_bytes + bytes >= trouble.bytes) &&
+                      (!trouble.few_inodes || dir.free_inodes + files >= trouble.inodes) && !trouble.read_only &&
+                      !trouble.forbidden;
+  const Remedy remedy{"other",
+                      cat("killed runs left ", bytes, " bytes in ", dir.path, " (files: ", files, "): remove them",
+                          enough ? ", which is enough" : ""),
+                      "shoal doctor --clean-stale"};
+  list.insert(enough ? list.begin() : list.end(), remedy);
+}
+
+std::string cgroup_file(const CgroupFacts& cgroup, std::string path) {
+  if (path == "/") path.clear();
+  if (!path.starts_with("/sys/")) path = cat(cgroup.version == 1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", path);
+  return cat(path, cgroup.version == 1 ? "/memory.limit_in_bytes" : "/memory.max");
+}
+
+Remedy raise_limit(const HostFacts& facts, const CgroupLevel& level, int64_t limit, bool own) {
+  const std::string title = cat("the memory limit of ", level.limit_bytes, " bytes is ", limit - level.limit_bytes,
+                                " too low: raise it to ", limit);
+  if (own && facts.container == "kubernetes") {
+    return {"kubernetes", title,
+            cat("spec:\n"
+                "  containers:\n"
+                "    - name: shoal\n"
+                "      resources:\n"
+                "        limits:\n"
+                "          memory: \"",
+                limit, "\"  # bytes")};
+  }
+  if (own && is_docker(facts)) return {"docker", title, cat(docker_command(facts), " --memory=", limit, "b ...")};
+  return {"cgroup", title, cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path))};
+}
+
+/// Every level whose limit is in the way: the nearest is the container's own, those above are the host's affair.
+void add_cgroup(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+  int64_t need = 0;
+  for (const Shortage& shortage : refused)
+    need = std::max(need, shortage.need.memory_bytes() + shortage.reserved_bytes);
+  bool own = true;
+  for (const CgroupLevel& level : facts.cgroup.levels) {
+    if (level.limit_bytes < 0) continue;
+    const int64_t left = std::max<int64_t>(level.limit_bytes - level.usage_bytes + level.reclaimable_bytes, 0);
+    if (need > left) {
+      const int64_t limit = in_pages(facts, level.usage_bytes - level.reclaimable_bytes + need);
+      list.push_back(raise_limit(facts, level, limit, own));
+    }
+    own = false;
+  }
+}
+
+bool refused_rung(const std::vector<Shortage>& refused, const std::string& name) {
+  return std::any_of(refused.begin(), refused.end(),
+                     [&name](const Shortage& shortage) { return shortage.need.rung == name; });
+}
+
+void add_ptrace_capability(const HostFacts& facts, std::vector<Remedy>& list) {
+  const std::string title = "ranks may not read each other's memory: give the container SYS_PTRACE";
+  if (facts.container == "kubernetes") {
+    list.push_back({"kubernetes", title,
+                    "spec:\n"
+                    "  containers:\n"
+                    "    - name: shoal\n"
+                    "      securityContext:\n"
+                    "        capabilities:\n"
+                    "          add: [\"SYS_PTRACE\"]"});
+  } else if (is_docker(facts)) {
+    list.push_back({"docker", title, cat(docker_command(facts), " --cap-add=SYS_PTRACE ...")});
+  } else {
+    list.push_back({"other", "a seccomp filter refuses process_vm_readv: allow it, as in a systemd unit",
+                    "SystemCallFilter=process_vm_readv"});
+  }
+}
+
+Remedy lower_yama(int scope, bool contained) {
+  const std::string title = cat("yama's ptrace_scope ", scope, " keeps ranks from reading each other's memory");
+  if (scope >= 3) {
+    return {"sysctl", cat(title, ", until the host is started again with a lower one"),
+            "echo kernel.yama.ptrace_scope=1 > /etc/sysctl.d/99-shoal.conf"};
+  }
+  // From 2 to 1 first: it is enough where ranks may name each other as tracers. At 1 it evidently was not.
+  return {"sysctl", cat(title, contained ? ": lower it, on the host" : ": lower it"),
+          cat("sysctl -w kernel.yama.ptrace_scope=", scope - 1)};
+}
+
+void add_cma(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+  const CmaFacts& cma = facts.cma;
+  if (!refused_rung(refused, "cma") || !cma.tried) return;
+  if (cma.error != EPERM && cma.error != EACCES && cma.error != ENOSYS) return;
+  const bool yama = cma.yama_scope >= 1 && cma.error != ENOSYS;
+  const bool contained = is_docker(facts) || facts.container == "kubernetes";
+  // The capability opens docker's seccomp filter, and is what yama's scopes 1 and 2 ask for.
+  if (contained && cma.yama_scope < 3 && (cma.seccomp == 2 || yama)) add_ptrace_capability(facts, list);
+  if (yama) list.push_back(lower_yama(cma.yama_scope, contained));
+  if (!contained && cma.seccomp == 2) add_ptrace_capability(facts, list);
+}
+
+void add_others(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+  if (refused_rung(refused, "memfd") && (facts.memfd_error == EPERM || facts.memfd_error == ENOSYS) &&
+      is_docker(facts)) {
+    list.push_back({"docker", "the container's seccomp filter refuses memfd_create: use docker's present one, or none",
+                    cat(docker_command(facts), " --security-opt seccomp=unconfined ...")});
+  }
+  if (refused_rung(refused, "tcp") && !facts.loopback_ipv4 && !facts.loopback_ipv6)
+    list.push_back({"other", "the loopback interface is down: bring it up", "ip link set lo up"});
+}
+
+}  // namespace
+
+std::vector<Remedy> remedies(const HostFacts& facts, const std::vector<Shortage>& refused) {
+  std::vector<Remedy> list;
+  const ShmTrouble trouble = shm_trouble(facts, refused);
+  // The cgroup first: a larger /dev/shm under too low a limit only moves the failure to SIGKILL.
+  add_cgroup(facts, refused, list);
+  add_dev_shm(facts, trouble, list);
+  add_cma(facts, refused, list);
+  add_others(facts, refused, list);
+  add_stale(facts, trouble, list);
+  return list;
+}
+
+}  // namespace shoal

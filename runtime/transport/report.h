@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/json.h"
+#include "runtime/base/status.h"
+#include "runtime/transport/budget.h"
+#include "runtime/transport/host_facts.h"
+#include "runtime/transport/remedy.h"
+
+namespace shoal {
+
+/// Why a rung was not taken.
+struct Refusal {
+  std::string rung;
+  std::string phase;           ///< "budget", "probe", "reserve", "open", "self-test", "policy", "serving"
+  bool shared_memory = false;  ///< for want of shared memory: what --on-shm-shortage=fail forbids
+  Status status;
+};
+
+/// How the ranks talk and why: one object for the log, shoal doctor, the Transport RPC, the health detail and the READY
+/// line.
+struct TransportReport {
+  int world_size = 1;
+  std::vector<std::string> order;     ///< rungs as they were to be tried
+  std::string rung;                   ///< the one in use; empty: none works
+  std::vector<Refusal> refusals;      ///< in the order they happened
+  std::vector<ShmNeed> needs;         ///< of every rung in the order
+  int64_t headroom_bytes = 0;         ///< of /dev/shm, left free for others
+  double latency_us = 0;              ///< of the self-test: all_reduce of 8 KiB
+  double bytes_per_s = 0;             ///< of the self-test: all_reduce of 1 MiB
+  double verified_s = 0;              ///< from the first rung's first check to the verified transport
+  std::vector<std::string> restarts;  ///< what ended a group that was started again, oldest first
+  std::vector<Remedy> remedies;
+  HostFacts facts;
+
+  /// A rung before the one in use was refused.
+  bool degraded() const { return !refusals.empty(); }
+};
+
+/// {"rung", "tp", "order", "refusals", "needs", "remedies", "facts", ...}: docs/transport.md.
+Json to_json(const TransportReport& report);
+
+/// Some lines for people: rung and figures, refusals with numbers, remedies.
+std::string to_text(const TransportReport& report);
+
+/// One line: "shm-lean; refused: shm (budget: needs ...)".
+std::string summary(const TransportReport& report);
+
+}  // namespace shoal

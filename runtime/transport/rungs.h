@@ -1,0 +1,19 @@
+#pragma once
+#include "runtime/transport/rung.h"
+
+namespace shoal {
+
+// One each from the file of its name; rung.cc puts them in order.
+extern const Rung kShmRung;
+extern const Rung kShmLeanRung;
+extern const Rung kMemfdRung;
+extern const Rung kCmaRung;
+extern const Rung kTcpRung;
+
+/// "2 slots of 4096 B and 256 B of control words for each of 4 ranks": the pool of shm, shm-lean and memfd.
+Consumer slot_pool(int world_size, size_t slot_bytes, int64_t inodes);
+
+/// RESOURCE_EXHAUSTED where the file size limit is below `bytes`.
+Status check_file_size(int64_t bytes, const HostFacts& facts);
+
+}  // namespace shoal

@@ -1,0 +1,248 @@
+#include "runtime/transport/self_test.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+#include "runtime/comm/tree_sum.h"
+
+namespace shoal {
+namespace {
+
+// Around a cache line, a slot of 4 KiB, several of those, a slot of 256 KiB and more than two of those. None so small
+// that what an earlier round has left could be the same by chance.
+constexpr size_t kLineBytes[] = {60, 64, 68};
+constexpr size_t kSmallSlotBytes[] = {4092, 4096, 4100, 12'292, 40'004};
+constexpr size_t kLargeSlotBytes[] = {256 * 1024, 540'676};
+constexpr size_t kLatencyBytes = 8 * 1024;
+constexpr size_t kBandwidthBytes = 1024 * 1024;
+constexpr int kSmallRepeats = 3;  // of each size in a row: both slots are filled again with other bits
+constexpr int kLatencyRepeats = 21;
+constexpr int kBandwidthRepeats = 3;
+
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// Floats of one plane in one round: either sign, magnitudes in [1, 2), all bits of the mantissa random. So near to
+/// each other that no wrong part can vanish in the rounding of the sum, and yet the order of the sum shows in its bits.
+void fill_plane(float* to, size_t count, uint64_t key) {
+  const uint32_t seed = static_cast<uint32_t>(mix(key));
+  const uint32_t odd = static_cast<uint32_t>(mix(key) >> 32) | 1;
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t x = static_cast<uint32_t>(i) * odd + seed;
+    x = (x ^ (x >> 15)) * 0x85ebca6bu;
+    x ^= x >> 13;
+    const uint32_t bits = 0x3f800000u | (x & 0x807fffffu);
+    std::memcpy(to + i, &bits, sizeof bits);
+  }
+}
+
+class SelfTest {
+ public:
+  SelfTest(Communicator& communicator, uint64_t seed)
+      : communicator_(communicator), world_(communicator.world()), seed_(mix(seed + 1)) {}
+
+  Status gathers();
+  Status sums();
+  Result<double> timed_sums(size_t bytes, int repeats);
+
+ private:
+  /// What plane `plane` of `rank` is made from in the round.
+  uint64_t key(uint64_t round, int rank, int plane) const {
+    return seed_ + round * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank) * 0x632be59bd9b4e019u +
+           static_cast<uint64_t>(plane) * 0xd1b54a32d192ed03u;
+  }
+  Status gather(int root, size_t bytes);
+  Result<double> sum(const ReducePlan& plan, size_t count, bool timed = false);
+  void expect(const ReducePlan& plan, size_t count);
+  Status wrong_sum(const ReducePlan& plan, size_t count, size_t at) const;
+  std::string blame(const ReducePlan& plan, size_t at) const;
+  float value(uint64_t round, int rank, int plane, size_t at) const;
+
+  Communicator& communicator_;
+  const World world_;
+  const uint64_t seed_;
+  uint64_t round_ = 0;
+  std::vector<float> planes_;  // of all ranks, one after the other
+  std::vector<float> expected_;
+  std::vector<float> out_;
+};
+
+/// Every rank's bytes to one root: with every root, every pair in both directions.
+Status SelfTest::gather(int root, size_t bytes) {
+  ++round_;
+  std::vector<size_t> sizes;
+  size_t total = 0;
+  for (int rank = 0; rank < world_.size; ++rank) {
+    sizes.push_back(bytes + static_cast<size_t>(rank) * 8);  // uneven, so that a shifted part shows too
+    total += sizes.back();
+  }
+  const auto part = [&](int rank) {
+    std::vector<float> floats(sizes[rank] / sizeof(float));
+    fill_plane(floats.data(), floats.size(), key(round_, rank, 0));
+    return floats;
+  };
+  const std::vector<float> mine = part(world_.rank);
+  out_.assign(total / sizeof(float), 0.0F);
+  SHOAL_RETURN_IF_ERROR(
+      communicator_.gather(root, std::as_bytes(std::span(mine)), sizes, reinterpret_cast<std::byte*>(out_.data())));
+  if (world_.rank != root) return {};
+  const float* got = out_.data();
+  for (int rank = 0; rank < world_.size; ++rank) {
+    const std::vector<float> theirs = part(rank);
+    for (size_t i = 0; i < theirs.size(); ++i) {
+      if (std::memcmp(&got[i], &theirs[i], sizeof(float)) == 0) continue;
+      return Status::error(Code::kDataLoss,
+                           cat("self-test of ", communicator_.name(), ", gather of ", bytes, " bytes to rank ", root,
+                               ": the part of rank ", rank, " is wrong from element ", i, " of ", theirs.size(),
+                               " on: ", std::hexfloat, got[i], " for ", theirs[i]));
+    }
+    got += theirs.size();
+  }
+  return {};
+}
+
+Status SelfTest::gathers() {
+  for (int root = 0; root < world_.size; ++root) {
+    for (const size_t bytes : {size_t{64}, size_t{4104}}) SHOAL_RETURN_IF_ERROR(gather(root, bytes));
+  }
+  return gather(static_cast<int>(seed_ % static_cast<uint64_t>(world_.size)), 300'000);
+}
+
+/// All ranks' planes of the round, and their sum.
+void SelfTest::expect(const ReducePlan& plan, size_t count) {
+  planes_.resize(static_cast<size_t>(plan.total_contributions()) * count);
+  expected_.resize(count);
+  std::vector<const float*> planes;
+  float* to = planes_.data();
+  for (int rank = 0; rank < world_.size; ++rank) {
+    for (int plane = 0; plane < plan.contributions[rank]; ++plane, to += count) {
+      fill_plane(to, count, key(round_, rank, plane));
+      planes.push_back(to);
+    }
+  }
+  tree_sum(plan.finish, planes, expected_.data(), count);
+}
+
+/// One checked all_reduce; how long it took, in microseconds. timed: the ranks begin together.
+Result<double> SelfTest::sum(const ReducePlan& plan, size_t count, bool timed) {
+  ++round_;
+  expect(plan, count);
+  const float* own = planes_.data();
+  for (int rank = 0; rank < world_.rank; ++rank) own += static_cast<size_t>(plan.contributions[rank]) * count;
+  out_.assign(count, 0.0F);
+  if (timed) SHOAL_RETURN_IF_ERROR(communicator_.barrier());
+  const auto before = Clock::now();
+  SHOAL_RETURN_IF_ERROR(communicator_.all_reduce(plan, own, out_.data(), count));
+  const double us = seconds_since(before) * 1e6;
+  if (std::memcmp(out_.data(), expected_.data(), count * sizeof(float)) == 0) return us;
+  size_t at = 0;
+  while (std::memcmp(&out_[at], &expected_[at], sizeof(float)) == 0) ++at;
+  return wrong_sum(plan, count, at);
+}
+
+Status SelfTest::wrong_sum(const ReducePlan& plan, size_t count, size_t at) const {
+  return Status::error(Code::kDataLoss, cat("self-test of ", communicator_.name(), ", all_reduce of ", count,
+                                            " floats on rank ", world_.rank, ": wrong from element ", at,
+                                            " on: ", std::hexfloat, out_[at], " for ", expected_[at], blame(plan, at)));
+}
+
+float SelfTest::value(uint64_t round, int rank, int plane, size_t at) const {
+  std::vector<float> floats(at + 1);
+  fill_plane(floats.data(), floats.size(), key(round, rank, plane));
+  return floats[at];
+}
+
+/// Whose part explains the wrong sum: a rank's of an earlier round, or another rank's in its place. A sum does not
+/// always tell.
+std::string SelfTest::blame(const ReducePlan& plan, size_t at) const {
+  const auto explains_element = [&](int rank, uint64_t round, int source, size_t i) {
+    std::vector<float> values;
+    std::vector<const float*> planes;
+    values.reserve(static_cast<size_t>(plan.total_contributions()));
+    for (int r = 0; r < world_.size; ++r) {
+      for (int plane = 0; plane < plan.contributions[r]; ++plane) {
+        values.push_back(r == rank ? value(round, source, plane, i) : value(round_, r, plane, i));
+        planes.push_back(&values.back());
+      }
+    }
+    float sum = 0;
+    tree_sum(plan.finish, planes, &sum, 1);
+    return std::memcmp(&sum, &out_[i], sizeof sum) == 0;
+  };
+  const auto explains = [&](int rank, uint64_t round, int source) {  // three elements: one may agree by chance
+    for (size_t i = at; i < std::min(at + 3, out_.size()); ++i) {
+      if (!explains_element(rank, round, source, i)) return false;
+    }
+    return plan.contributions[rank] > 0;
+  };
+  for (int rank = 0; rank < world_.size; ++rank) {
+    for (uint64_t back = 1; back <= 2 && back < round_; ++back) {
+      if (explains(rank, round_ - back, rank)) {
+        return cat("; the part of rank ", rank, " is what it was ", back, " rounds before");
+      }
+    }
+    for (int source = 0; source < world_.size; ++source) {
+      if (source != rank && explains(rank, round_, source)) {
+        return cat("; in the place of rank ", rank, " stands the part of rank ", source);
+      }
+    }
+  }
+  if (world_.size == 2)
+    return cat("; rank ", 1 - world_.rank, "'s part is wrong, or what rank ", world_.rank, " made of it");
+  return "; whose part is wrong cannot be told from the sum";
+}
+
+Status SelfTest::sums() {
+  const ReducePlan even = make_reduce_plan(world_.size, world_.size, world_.size);
+  // More leaves than ranks, and not a multiple: ranks bring one, two or three planes. Of one leaf: most bring none.
+  const ReducePlan uneven = make_reduce_plan(world_.size + 3, world_.size + 3, world_.size);
+  const ReducePlan sparse = make_reduce_plan(world_.size, (world_.size + 1) / 2, world_.size);
+  for (const ReducePlan* plan : {&even, &uneven, &sparse}) {
+    for (const std::span<const size_t> sizes : {std::span<const size_t>(kLineBytes), {kSmallSlotBytes}}) {
+      for (const size_t bytes : sizes) {
+        for (int repeat = 0; repeat < kSmallRepeats; ++repeat) {
+          SHOAL_RETURN_IF_ERROR(sum(*plan, bytes / sizeof(float)).status());
+        }
+      }
+    }
+  }
+  for (const size_t bytes : kLargeSlotBytes) SHOAL_RETURN_IF_ERROR(sum(even, bytes / sizeof(float)).status());
+  return sum(uneven, kLargeSlotBytes[0] / sizeof(float)).status();
+}
+
+/// Median time of checked all_reduces, in microseconds.
+Result<double> SelfTest::timed_sums(size_t bytes, int repeats) {
+  const ReducePlan plan = make_reduce_plan(world_.size, world_.size, world_.size);
+  std::vector<double> times_us;
+  for (int i = 0; i < repeats; ++i) {
+    SHOAL_ASSIGN_OR_RETURN(const double us, sum(plan, bytes / sizeof(float), true));
+    times_us.push_back(us);
+  }
+  std::sort(times_us.begin(), times_us.end());
+  return times_us[times_us.size() / 2];
+}
+
+}  // namespace
+
+Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed) {
+  const auto start = Clock::now();
+  SelfTest test(communicator, seed);
+  SHOAL_RETURN_IF_ERROR(communicator.barrier());
+  SHOAL_RETURN_IF_ERROR(test.gathers());
+  SHOAL_RETURN_IF_ERROR(test.sums());
+  SelfTestFigures figures;
+  SHOAL_ASSIGN_OR_RETURN(figures.latency_us, test.timed_sums(kLatencyBytes, kLatencyRepeats));
+  SHOAL_ASSIGN_OR_RETURN(const double large_us, test.timed_sums(kBandwidthBytes, kBandwidthRepeats));
+  figures.bytes_per_s = static_cast<double>(kBandwidthBytes) / std::max(large_us, 1e-3) * 1e6;
+  figures.seconds = seconds_since(start);
+  return figures;
+}
+
+}  // namespace shoal

@@ -1,0 +1,36 @@
+#include "runtime/comm/shm_communicator.h"
+#include "runtime/transport/rungs.h"
+
+namespace shoal {
+namespace {
+
+constexpr char kName[] = "shm";
+
+ShmNeed need(int world_size) {
+  return {kName, {slot_pool(world_size, kShmSlotBytes, 1)}, {}};
+}
+
+/// What is free, and whether a file can be made at all, is check_budget's.
+Status probe(const HostFacts& facts) {
+  return check_file_size(need(2).dev_shm_bytes(), facts);
+}
+
+Result<TransportSetup> prepare(int world_size, const HostFacts& facts) {
+  TransportSetup setup;
+  setup.rung = kName;
+  SHOAL_ASSIGN_OR_RETURN(setup.shm,
+                         ShmSegment::create(shm_communicator_bytes(world_size, kShmSlotBytes), facts.dev_shm.path));
+  return setup;
+}
+
+Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
+  return open_shm_communicator(args.world, args.shm.get(), static_cast<size_t>(args.shm_bytes), args.timeout_ms,
+                               std::move(args.interrupted), kName);
+}
+
+}  // namespace
+
+/// A pool of slots in an unnamed file in /dev/shm.
+const Rung kShmRung{kName, need, probe, prepare, open};
+
+}  // namespace shoal

@@ -1,0 +1,151 @@
+#include "server/shmtest/outcome.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <unistd.h>
+
+namespace shoal::shmtest {
+namespace {
+
+uint64_t number_of(std::string_view text) {
+  uint64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+/// "BYTES NAME"
+LeftFile left_file_of(std::string_view value) {
+  const size_t space = std::min(value.find(' '), value.size());
+  return {std::string(value.substr(std::min(space + 1, value.size()))), number_of(value.substr(0, space))};
+}
+
+void end_with(Outcome& outcome, End end, std::string_view detail) {
+  if (outcome.end != End::kBroken) return;  // the first reason counts: what follows comes of it
+  outcome.end = end;
+  outcome.detail = std::string(detail);
+}
+
+void apply_record(std::string_view key, std::string_view value, Outcome& outcome) {
+  if (key == "forbidden") end_with(outcome, End::kForbidden, value);
+  if (key == "skip") end_with(outcome, End::kSkipped, value);
+  if (key == "notstarted") end_with(outcome, End::kNotStarted, value);
+  if (key == "exit") end_with(outcome, End::kExited, ""), outcome.exit_code = static_cast<int>(number_of(value));
+  if (key == "signal") end_with(outcome, End::kSignalled, ""), outcome.signal = static_cast<int>(number_of(value));
+  if (key == "hung") end_with(outcome, End::kHung, "");
+  if (key == "milliseconds") outcome.seconds = static_cast<double>(number_of(value)) / 1e3;
+  if (key == "peak") outcome.peak_bytes = number_of(value);
+  if (key == "oom") outcome.oom_kills = number_of(value);
+  if (key == "left") outcome.left.push_back(left_file_of(value));
+  if (key == "orphan") outcome.orphans.emplace_back(value);
+  if (key == "orphan_sigbus") outcome.orphan_sigbus = true;
+}
+
+std::string left_reason(const Outcome& outcome) {
+  uint64_t bytes = 0;
+  for (const LeftFile& file : outcome.left) bytes += file.bytes;
+  return cat("left ", outcome.left.size(), outcome.left.size() == 1 ? " name (" : " names (", human_bytes(bytes),
+             ") in /dev/shm: ", outcome.left[0].name, outcome.left.size() > 1 ? ", ..." : "");
+}
+
+std::string end_reason(const Outcome& outcome) {
+  switch (outcome.end) {
+    case End::kBroken:
+      return "the runner's own processes ended without a report (killed from outside?)";
+    case End::kForbidden:
+    case End::kSkipped:
+      return outcome.detail;
+    case End::kNotStarted:
+      return cat("could not be started: ", outcome.detail);
+    case End::kHung:
+      return cat("hang: killed after ", outcome.seconds, " s");
+    case End::kSignalled:
+      return cat("killed by ", signal_name(outcome.signal));
+    case End::kExited:
+      if (outcome.exit_code == 0) return "";
+      if (outcome.exit_code > 128 && outcome.exit_code < 128 + 32) {
+        return cat("exit code ", outcome.exit_code, " (128 + ", signal_name(outcome.exit_code - 128), ")");
+      }
+      return cat("exit code ", outcome.exit_code);
+  }
+  return "";
+}
+
+}  // namespace
+
+bool Outcome::passed() const {
+  return end == End::kExited && exit_code == 0 && left.empty() && orphans.empty();
+}
+
+bool Outcome::sigbus() const {
+  if (end == End::kSignalled && signal == SIGBUS) return true;
+  if (end == End::kExited && exit_code == 128 + SIGBUS) return true;
+  if (end == End::kExited && exit_code == 0) return orphan_sigbus;
+  return orphan_sigbus || output_tail.find("Bus error") != std::string::npos ||
+         output_tail.find("SIGBUS") != std::string::npos;
+}
+
+std::string Outcome::reason() const {
+  std::string text = end_reason(*this);
+  const auto add = [&](const std::string& part) { text += cat(text.empty() ? "" : "; ", part); };
+  if (end == End::kSkipped || end == End::kForbidden) return text;
+  if (sigbus() && text.find("SIGBUS") == std::string::npos) add("SIGBUS in one of its processes");
+  if (oom_kills > 0) add(cat(oom_kills, " killed by the cgroup's OOM killer"));
+  if (!left.empty()) add(left_reason(*this));
+  if (!orphans.empty()) {
+    add(cat(orphans.size(), end == End::kHung ? " running: " : " outlived it: ", orphans[0],
+            orphans.size() > 1 ? ", ..." : ""));
+  }
+  return text;
+}
+
+void write_fully(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void send_record(int fd, std::string_view key, std::string_view value) {
+  std::string record = cat(key, " ", value);
+  record.push_back('\0');
+  write_fully(fd, record);
+}
+
+void apply_records(std::string_view text, Outcome& outcome) {
+  for (size_t end = text.find('\0'); end != std::string_view::npos; end = text.find('\0')) {
+    const std::string_view record = text.substr(0, end);
+    const size_t space = record.find(' ');
+    if (space != std::string_view::npos) apply_record(record.substr(0, space), record.substr(space + 1), outcome);
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string root_reason(const Status& status) {
+  const Cause& root = status.causes().back();
+  return root.os_error == 0 ? root.what : cat(root.what, ": ", ::strerrordesc_np(root.os_error));
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? cat("signal ", signal) : cat("SIG", name);
+}
+
+std::string human_bytes(uint64_t bytes) {
+  if (bytes == 0) return "0";
+  if (bytes < 1024) return cat(bytes, " B");
+  const char* units[] = {"KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(units)) value /= 1024, ++unit;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %s", value, units[unit]);
+  return text;
+}
+
+}  // namespace shoal::shmtest

@@ -1,0 +1,315 @@
+#include "server/shmtest/runner.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <fcntl.h>
+#include <list>
+#include <memory>
+#include <optional>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/fd.h"
+#include "server/shmtest/sandbox.h"
+
+namespace shoal::shmtest {
+namespace {
+
+/// What pid 1 needs at most beyond the timeout to notice, look and report.
+constexpr double kReportSeconds = 10;
+/// Then the keeper is killed itself.
+constexpr double kCleanUpSeconds = 10;
+
+Status failed(const std::string& what) {
+  return Status::error(Code::kInternal, what, errno);
+}
+
+struct Pipe {
+  Fd read, write;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return failed("make a pipe");
+  return Pipe{Fd(ends[0]), Fd(ends[1])};
+}
+
+/// One condition under way.
+class Run {
+ public:
+  static Result<std::unique_ptr<Run>> start(const Condition& condition, size_t index, const RunOptions& options,
+                                            const std::list<std::unique_ptr<Run>>& others, const Fd& signals);
+  ~Run();
+
+  size_t index() const { return index_; }
+  int report_fd() const { return report_.read.get(); }
+  int output_fd() const { return output_.read.get(); }  ///< -1 once its end was read
+
+  void read_report();
+  void read_output();
+  bool done() const { return !report_.read.valid(); }
+  /// The runner's own deadlines, for a pid 1 or a keeper that does not keep them.
+  void check_time();
+  void stop() { lifeline_.write.reset(); }
+  /// Precondition: done(). Takes the keeper's exit, and what is left of the output.
+  Outcome finish();
+
+ private:
+  Run() = default;
+  void close_for_child();
+
+  size_t index_ = 0;
+  bool pass_output_ = false;
+  pid_t keeper_ = -1;
+  Pipe report_, output_, lifeline_;
+  Deadline stop_at_ = Deadline::infinite(), kill_at_ = Deadline::infinite();
+  std::string records_;
+  Outcome outcome_;
+};
+
+Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index, const RunOptions& options,
+                                        const std::list<std::unique_ptr<Run>>& others, const Fd& signals) {
+  std::unique_ptr<Run> run(new Run);
+  run->index_ = index;
+  run->pass_output_ = options.pass_output;
+  run->outcome_.condition = condition.name;
+  SHOAL_ASSIGN_OR_RETURN(run->report_, make_pipe());
+  SHOAL_ASSIGN_OR_RETURN(run->output_, make_pipe());
+  SHOAL_ASSIGN_OR_RETURN(run->lifeline_, make_pipe());
+  const SandboxArgs args = {condition,
+                            options.command,
+                            options.timeout_s,
+                            run->report_.write.get(),
+                            run->output_.write.get(),
+                            run->lifeline_.read.get()};
+  run->keeper_ = ::fork();
+  if (run->keeper_ < 0) return failed("start a process");
+  if (run->keeper_ == 0) {
+    // Another run's lifeline held here would keep that run alive.
+    for (const auto& other : others) other->close_for_child();
+    ::close(signals.get());
+    run->lifeline_.write.reset();
+    run->report_.read.reset();
+    run->output_.read.reset();
+    ::_exit(run_keeper(args));
+  }
+  run->report_.write.reset();
+  run->output_.write.reset();
+  run->lifeline_.read.reset();
+  run->stop_at_ = Deadline::after_s(options.timeout_s + kReportSeconds);
+  run->kill_at_ = Deadline::after_s(options.timeout_s + kReportSeconds + kCleanUpSeconds);
+  for (const int fd : {run->report_.read.get(), run->output_.read.get()}) ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  return run;
+}
+
+void Run::close_for_child() {
+  report_.read.reset();
+  output_.read.reset();
+  lifeline_.write.reset();
+  keeper_ = -1;
+}
+
+Run::~Run() {
+  if (keeper_ <= 0) return;
+  lifeline_.write.reset();
+  while (::waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+/// Appends what is there; false at the end.
+bool read_some(const Fd& fd, std::string& text) {
+  char block[16384];
+  const ssize_t got = ::read(fd.get(), block, sizeof block);
+  if (got > 0) text.append(block, static_cast<size_t>(got));
+  return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+void Run::read_report() {
+  if (!read_some(report_.read, records_)) report_.read.reset();
+}
+
+void Run::read_output() {
+  std::string more;
+  if (!read_some(output_.read, more)) output_.read.reset();
+  if (pass_output_) write_fully(STDERR_FILENO, more);
+  outcome_.output_tail += more;
+  if (outcome_.output_tail.size() > kTailBytes) {
+    outcome_.output_tail.erase(0, outcome_.output_tail.size() - kTailBytes);
+  }
+}
+
+void Run::check_time() {
+  if (stop_at_.passed() && lifeline_.write.valid()) {
+    outcome_.end = End::kHung;
+    stop();
+  }
+  if (kill_at_.passed() && keeper_ > 0) ::kill(keeper_, SIGKILL);
+}
+
+Outcome Run::finish() {
+  lifeline_.write.reset();
+  // Everything of the namespace is dead: what is in the pipe is all there will be.
+  for (int blocks = 0; output_.read.valid() && blocks < 64; ++blocks) {
+    const int fd = output_.read.get();
+    pollfd ready = {fd, POLLIN, 0};
+    if (::poll(&ready, 1, 0) <= 0) break;
+    read_output();
+  }
+  while (::waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  keeper_ = -1;
+  apply_records(records_, outcome_);
+  return std::move(outcome_);
+}
+
+/// SIGINT, SIGTERM and SIGHUP as a descriptor while it lives.
+class Signals {
+ public:
+  Signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+    ::sigprocmask(SIG_BLOCK, &set, &before_);
+    fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~Signals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+  const Fd& fd() const { return fd_; }
+  /// The one that came, or 0.
+  int take() const {
+    signalfd_siginfo info{};
+    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_{};
+  Fd fd_;
+};
+
+class Matrix {
+ public:
+  Matrix(const std::vector<Condition>& conditions, const RunOptions& options,
+         const std::function<void(const Outcome&)>& ended)
+      : conditions_(conditions), options_(options), ended_(ended), outcomes_(conditions.size()) {}
+
+  Result<RunResult> run() {
+    while (true) {
+      SHOAL_RETURN_IF_ERROR(start_more());
+      if (runs_.empty()) break;
+      wait();
+      collect();
+    }
+    if (!forbidden_.empty()) return Status::error(Code::kPermissionDenied, forbidden_);
+    RunResult result;
+    result.stopped_by = stopped_by_;
+    for (std::optional<Outcome>& outcome : outcomes_) {
+      if (outcome) result.outcomes.push_back(std::move(*outcome));
+    }
+    return result;
+  }
+
+ private:
+  Status start_more() {
+    while (!no_more_ && next_ < conditions_.size() && runs_.size() < static_cast<size_t>(options_.jobs)) {
+      SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<Run> run,
+                             Run::start(conditions_[next_], next_, options_, runs_, signals_.fd()));
+      runs_.push_back(std::move(run));
+      ++next_;
+    }
+    return {};
+  }
+
+  void wait() {
+    std::vector<pollfd> waits = {{signals_.fd().get(), POLLIN, 0}};
+    for (const auto& run : runs_) {
+      waits.push_back({run->report_fd(), POLLIN, 0});
+      waits.push_back({run->output_fd(), POLLIN, 0});  // poll passes over -1
+    }
+    ::poll(waits.data(), waits.size(), 500);
+    if (waits[0].revents != 0) stop(signals_.take());
+    size_t i = 1;
+    for (const auto& run : runs_) {
+      if (waits[i++].revents != 0) run->read_report();
+      if (waits[i++].revents != 0) run->read_output();
+      run->check_time();
+    }
+  }
+
+  void stop(int signal) {
+    if (signal == 0) return;
+    stopped_by_ = signal;
+    no_more_ = true;
+    for (const auto& run : runs_) run->stop();
+  }
+
+  void collect() {
+    for (auto run = runs_.begin(); run != runs_.end();) {
+      if (!(*run)->done()) {
+        ++run;
+        continue;
+      }
+      const size_t index = (*run)->index();
+      Outcome outcome = (*run)->finish();
+      run = runs_.erase(run);
+      if (stopped_by_ != 0 && outcome.end == End::kBroken) continue;  // we ended it
+      if (outcome.end == End::kForbidden) {
+        no_more_ = true;
+        forbidden_ = outcome.detail;
+        continue;
+      }
+      if (options_.fail_fast && !outcome.passed() && !outcome.skipped()) no_more_ = true;
+      ended_(outcome);
+      outcomes_[index] = std::move(outcome);
+    }
+  }
+
+  const std::vector<Condition>& conditions_;
+  const RunOptions& options_;
+  const std::function<void(const Outcome&)>& ended_;
+  const Signals signals_;
+  std::list<std::unique_ptr<Run>> runs_;
+  std::vector<std::optional<Outcome>> outcomes_;
+  size_t next_ = 0;
+  bool no_more_ = false;
+  int stopped_by_ = 0;
+  std::string forbidden_;
+};
+
+bool executable(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
+}
+
+}  // namespace
+
+Result<RunResult> run_matrix(const std::vector<Condition>& matrix, const RunOptions& options,
+                             const std::function<void(const Outcome&)>& ended) {
+  return Matrix(matrix, options, ended).run();
+}
+
+Status find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) {
+    if (executable(name)) return {};
+    if (::access(name.c_str(), F_OK) != 0)
+      return Status::error(Code::kNotFound, cat("command not found: ", name), errno);
+    return Status::error(Code::kPermissionDenied, cat("not a program that can be executed: ", name));
+  }
+  const char* path = std::getenv("PATH");
+  std::string_view rest = path == nullptr ? "/bin:/usr/bin" : path;
+  while (true) {
+    const size_t colon = rest.find(':');
+    const std::string folder(rest.substr(0, colon));
+    if (executable(cat(folder.empty() ? "." : folder, "/", name))) return {};
+    if (colon == std::string_view::npos) break;
+    rest.remove_prefix(colon + 1);
+  }
+  return Status::error(Code::kNotFound, cat("command not found: ", name, " (looked along PATH)"));
+}
+
+}  // namespace shoal::shmtest

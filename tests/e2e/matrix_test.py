@@ -1,0 +1,74 @@
+"""The shared memory matrix: in every condition the program starts on the expected rung, with the text of one rank.
+
+matrix_test.py RANKS. The conditions are made by `shoal shmtest`, real mounts and limits in namespaces of their own; what the
+kernel forbids here is skipped there, with the reason, and listed.
+"""
+import json
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+import harness
+import matrix_check
+
+RANKS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+# How much longer than without any shortage a start may take: what the deadline of one phase is not.
+PATIENCE_S = 5
+
+
+def expected() -> dict[str, str]:
+    """Condition -> rungs that are right there."""
+    lean_or_less = "shm-lean" if RANKS <= 4 else "cma"  # 64 KiB is the largest file: 8 ranks' lean pool is 68 KiB
+    return {
+        "host": "shm", "4k": "memfd", "1m": "shm-lean", "16m": "shm", "64m": "shm",
+        "no-inodes": "memfd", "few-inodes": "shm", "read-only": "memfd", "missing": "memfd", "not-tmpfs": "memfd",
+        "noexec": "shm", "other-user": "memfd", "full": "memfd", "stale-files": "shm",
+        # Whether it starts before /dev/shm is filled up is chance; once started it stays.
+        "full-after-0.05s": "shm,shm-lean,memfd", "full-after-0.2s": "shm,shm-lean,memfd",
+        "rlimit-fsize": lean_or_less, "rlimit-memlock": "shm", "no-cma": "shm", "no-memfd": "shm", "no-ipv6": "shm",
+        "ports-exhausted": "shm",
+        "4k+no-memfd": "cma", "4k+no-memfd+no-cma": "tcp", "missing+no-memfd": "cma", "missing+no-memfd+no-cma": "tcp",
+        "missing+no-memfd+no-cma+no-ipv6": "tcp", "4k+no-cma+rlimit-fsize": "memfd" if RANKS == 1 else "tcp",
+    }
+
+
+class Matrix(harness.TestCase):
+    def test_every_condition(self):
+        tokens = ",".join(map(str, json.loads(harness.run("generate", harness.DEMO, *matrix_check.REQUEST).stdout)["token_ids"]))
+        began = time.monotonic()
+        matrix_check.SHOAL = harness.SHOAL
+        self.assertEqual(matrix_check.generate(RANKS).returncode, 0)
+        seconds = time.monotonic() - began + PATIENCE_S
+        by_rung: dict[str, list[str]] = {}
+        for condition, rungs in expected().items():
+            by_rung.setdefault(rungs, []).append(condition)
+        skipped, failed = [], []
+        for rungs, conditions in by_rung.items():
+            process = subprocess.run(
+                [harness.SHOAL, "shmtest", "--matrix", ",".join(conditions), "--json", "--timeout", "60", "--",
+                 sys.executable, str(Path(__file__).with_name("matrix_check.py")), str(RANKS), rungs, str(seconds), tokens],
+                capture_output=True, text=True, env={**harness.environment(), "SHOAL": harness.SHOAL}, timeout=600)
+            if process.returncode == harness.UNAVAILABLE:
+                self.skipTest(process.stderr)
+            self.assertIn(process.returncode, (0, 1), process.stderr)
+            for result in json.loads(process.stdout)["conditions"]:
+                if result["result"] == "skipped":
+                    skipped.append(f"{result['condition']}: {result['reason']}")
+                elif result["result"] != "passed":
+                    failed.append(json.dumps(result, indent=1))
+        if skipped:
+            print("skipped here: " + "; ".join(skipped))
+        self.assertEqual(failed, [], "\n".join(failed))
+
+    def test_too_few_descriptors_is_named(self):
+        process = harness.start("generate", harness.DEMO, *matrix_check.REQUEST, "-tp", RANKS,
+                                preexec_fn=lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_NOFILE, (14, 14)))
+        err = process.communicate(timeout=60)[1].decode()
+        self.assertEqual(process.returncode, harness.UNAVAILABLE, err)
+        self.assertIn("ulimit -n", err)
+
+
+if __name__ == "__main__":
+    harness.main(arguments=(str(RANKS),))

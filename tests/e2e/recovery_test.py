@@ -1,0 +1,191 @@
+"""Ranks die or stop, the process stays up: streams go on with the same bits.
+
+Every fault is real: a rank stops itself with SIGSTOP on entering a phase (SHOAL_TEST_FAULT), and either stays so or is
+killed there. recovery_test.py phases RUNG, or recovery_test.py serving.
+"""
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+import harness
+
+RANKS = 2
+PROMPT = harness.ids_flag([0, 1151, 262, 2088])
+REQUEST = ("--prompt-ids", PROMPT, "--max-tokens", 24, "--ignore-eos", "--seed", 7, "--logprobs", 2)
+# Short deadlines, so that a stop is noticed soon: a quarter of the start's time for each of its first phases.
+DEADLINES = ("--startup-timeout", 6, "--step-timeout", 1)
+PHASES = ("spawn", "open", "self-test", "load", "step-1", "step-5")
+# What a busy machine may take longer than the deadline itself.
+PATIENCE_S = 20
+RUNG = sys.argv[2] if len(sys.argv) > 2 else "shm"
+
+
+def answer_without_fault() -> dict:
+    out = harness.run("generate", harness.DEMO, *REQUEST, "--json", "-tp", 1).stdout
+    return {key: value for key, value in json.loads(out).items() if key != "transport"}
+
+
+class Phases(harness.TestCase):
+    """shoal generate over one rung: a rank is killed, or stopped for good, in each phase."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.expected = answer_without_fault()
+
+    def start_stopping_at(self, rank: int, phase: str):
+        os.environ["SHOAL_TEST_FAULT"] = f"{rank}:{phase}:stop"
+        try:
+            process = harness.start("generate", harness.DEMO, *REQUEST, "--json", "-tp", RANKS, "--transport", RUNG, *DEADLINES)
+        finally:
+            del os.environ["SHOAL_TEST_FAULT"]
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        return process, harness.Reader(process.stdout), harness.Reader(process.stderr)
+
+    def stopped_child(self, process) -> int:
+        def find():
+            for pid in harness.children(process.pid):
+                if harness.state_of(pid) == "T":
+                    return pid
+            return None
+        return harness.wait_until(find, 30, "a stopped rank")
+
+    def check_answer(self, process, out, err, rank: int):
+        self.assertEqual(process.wait(60), 0, err.rest())
+        answer = json.loads(out.rest())
+        self.assertEqual(answer.pop("transport"), RUNG, "a kill or stop from outside does not count against the rung")
+        self.assertEqual(answer, self.expected)
+        self.assertRegex(err.rest(), rf"starting the ranks again \(1 of 3\).*rank {rank}\b")
+
+    def test_kill_in_every_phase(self):
+        for phase in PHASES:
+            for rank in range(RANKS):
+                with self.subTest(phase=phase, rank=rank):
+                    process, out, err = self.start_stopping_at(rank, phase)
+                    victim = self.stopped_child(process)
+                    killed_at = time.monotonic()
+                    os.kill(victim, signal.SIGKILL)
+                    harness.wait_until(lambda: "starting the ranks again" in err.text(), PATIENCE_S, "the answer to a kill")
+                    self.assertLess(time.monotonic() - killed_at, 1)
+                    self.check_answer(process, out, err, rank)
+                    self.assertIn(f"in phase {phase.replace('-1', ' 1').replace('-5', ' 5')}", err.text())
+
+    def test_stop_in_every_phase(self):
+        for phase in PHASES:
+            for rank in range(RANKS):
+                with self.subTest(phase=phase, rank=rank):
+                    process, out, err = self.start_stopping_at(rank, phase)
+                    self.stopped_child(process)
+                    self.check_answer(process, out, err, rank)
+                    self.assertRegex(err.text(), rf"rank {rank} \([^)]*\) is stopped by a signal")
+                    if phase.startswith("step"):
+                        self.assertRegex(err.text(), rf"rank {1 - rank} \([^)]*collective \d+, [^)]*\) waits for rank {rank}")
+
+
+class Serving(harness.TestCase):
+    """A server whose ranks are lost while streams are open."""
+
+    REQUEST = ("--prompt-ids", PROMPT, "--max-tokens", 200, "--ignore-eos", "--temperature", 0)
+    # The plain loops' speed: a stream that is surely still running at the fault.
+    FLAGS = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference", *DEADLINES)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.expected = harness.run("generate", harness.DEMO, *cls.REQUEST, "--cpu-kernels", "reference").stdout.decode().strip()
+
+    def started(self, *flags) -> harness.Server:
+        server = self.serve(harness.DEMO, *self.FLAGS, *flags)
+        server.wait_ready()
+        return server
+
+    def stream(self, server):
+        client = server.client(*self.REQUEST)
+        self.addCleanup(lambda: client.poll() is None and client.kill())
+        out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
+        return client, out, err
+
+    def hit(self, server, rank: int, number: int):
+        os.kill(harness.children(server.pid)[rank], number)
+
+    def check_stream(self, stream):
+        client, out, err = stream
+        self.assertEqual(client.wait(90), 0, err.rest())
+        self.assertEqual(out.rest().strip(), self.expected)
+
+    def restarts(self, server) -> int:
+        return server.err.text().count("the ranks run again over")
+
+    def test_streams_go_on_with_the_same_text(self):
+        for rung in ("shm", "shm-lean", "memfd", "cma", "tcp"):
+            for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV):
+                with self.subTest(rung=rung, signal=number.name):
+                    server = self.started("--transport", rung)
+                    streams = [self.stream(server) for _ in range(2)]
+                    harness.wait_until(lambda: all(len(out.data) > 10 for _, out, _ in streams), 60, "text on both streams")
+                    self.hit(server, 1, number)
+                    for stream in streams:
+                        self.check_stream(stream)
+                    self.assertEqual(self.restarts(server), 1, server.err.text())
+                    self.assertEqual(len(harness.descendants(server.pid)), RANKS, "the ranks, and nobody else")
+                    server.process.terminate()
+                    self.assertEqual(server.end(), 0, server.err.text())
+
+    def test_ranks_lost_while_idle_are_back_before_the_next_request(self):
+        server = self.started()
+        self.hit(server, 0, signal.SIGKILL)
+        harness.wait_until(lambda: self.restarts(server) == 1, 20, "a restart without any request")
+        self.check_stream(self.stream(server))
+
+    def test_a_request_present_at_two_crashes_fails_alone(self):
+        server = self.started()
+        client, out, err = self.stream(server)
+        for crash in (1, 2):
+            seen = len(out.data)
+            harness.wait_until(lambda: len(out.data) > seen + 10, 60, "text before the crash")
+            self.hit(server, 1, signal.SIGKILL)
+            harness.wait_until(lambda: self.restarts(server) == crash, 20, "a restart")
+        self.assertEqual(client.wait(30), harness.INTERNAL)
+        self.assertRegex(err.rest(), r"crashed twice.*rank 1 .*was killed by signal 9")
+        self.check_stream(self.stream(server))
+
+    def test_an_own_fault_twice_moves_to_the_next_rung(self):
+        server = self.started("--transport", "shm,tcp")
+        for crash in (1, 2):
+            self.hit(server, 0, signal.SIGSEGV)
+            harness.wait_until(lambda: self.restarts(server) == crash, 20, "a restart")
+        self.assertIn("the ranks run again over tcp", server.err.text())
+        self.check_stream(self.stream(server))
+
+    def test_the_end_of_patience_is_exit_75(self):
+        server = self.started("--max-restarts", 2)
+        for crash in (1, 2):
+            self.hit(server, 1, signal.SIGKILL)
+            harness.wait_until(lambda: self.restarts(server) == crash, 20, "a restart")
+        self.hit(server, 1, signal.SIGKILL)
+        self.assertEqual(server.end(), harness.WORKER_DIED)
+        self.assertRegex(server.err.rest(), r"--max-restarts")
+
+    def test_a_stop_of_the_group_with_a_stopped_rank(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(signal=number.name):
+                server = self.started()
+                os.kill(harness.children(server.pid)[1], signal.SIGSTOP)
+                os.killpg(server.pid, number)
+                self.assertEqual(server.end(10), 0, server.err.text())
+
+    def test_the_report_remembers_restarts(self):
+        server = self.started()
+        self.hit(server, 1, signal.SIGKILL)
+        harness.wait_until(lambda: self.restarts(server) == 1, 20, "a restart")
+        self.assertTrue(re.search(r"rank 1 \(pid \d+\) was killed by signal 9", server.err.text()))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "phases":
+        del Serving
+        harness.main(arguments=("phases", RUNG))
+    else:
+        del Phases
+        harness.main(arguments=("serving",))

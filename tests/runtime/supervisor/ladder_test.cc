@@ -1,0 +1,160 @@
+// The ladder over real ranks and real rungs: this program is its own worker. Facts are made up, ranks are not.
+#include "runtime/supervisor/ladder.h"
+
+#include <cstdlib>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "runtime/transport/stale_segments.h"
+#include "runtime/worker/worker_main.h"
+
+namespace shoal {
+namespace {
+
+WorkerGroupOptions transport_only(int world_size) {
+  WorkerGroupOptions options;
+  options.world_size = world_size;
+  options.startup_timeout_s = 60;
+  options.init.transport_only = true;
+  options.init.collective_timeout_ms = 20'000;
+  return options;
+}
+
+/// A place where everything works.
+HostFacts good_facts() {
+  HostFacts facts;
+  facts.dev_shm.exists = true;
+  facts.dev_shm.fs_type = "tmpfs";
+  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = int64_t{1} << 30;
+  facts.dev_shm.total_inodes = facts.dev_shm.free_inodes = 1000;
+  facts.loopback_ipv4 = true;
+  return facts;
+}
+
+HostFacts facts_with_free(int64_t bytes) {
+  HostFacts facts = good_facts();
+  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = bytes;
+  return facts;
+}
+
+LadderOptions in_order(std::vector<std::string> order) {
+  LadderOptions options;
+  options.order = std::move(order);
+  return options;
+}
+
+std::vector<std::string> every_rung() {
+  std::vector<std::string> names;
+  for (const Rung& rung : rungs()) names.emplace_back(rung.name);
+  return names;
+}
+
+TEST(Ladder, EveryRungStartsAndIsProven) {
+  for (const std::string& rung : every_rung()) {
+    for (const int ranks : {2, 3}) {
+      Ladder ladder(in_order({rung}), good_facts(), ranks);
+      GroupFailure failure;
+      const auto group = ladder.start(transport_only(ranks), &failure);
+      ASSERT_TRUE(group.ok()) << rung << ": " << group.status().to_string();
+      EXPECT_EQ(ladder.report().rung, rung);
+      EXPECT_FALSE(ladder.report().degraded());
+      EXPECT_GT(ladder.report().latency_us, 0);
+    }
+  }
+}
+
+TEST(Ladder, AShortageStepsDownWithItsNumbers) {
+  const int64_t need = find_rung("shm")->need(2).dev_shm_bytes();
+  Ladder ladder(in_order({"shm", "tcp"}), facts_with_free(need - 4096), 2);
+  GroupFailure failure;
+  const auto group = ladder.start(transport_only(2), &failure);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  const TransportReport& report = ladder.report();
+  EXPECT_EQ(report.rung, "tcp");
+  ASSERT_EQ(report.refusals.size(), 1u);
+  EXPECT_EQ(report.refusals[0].rung, "shm");
+  EXPECT_EQ(report.refusals[0].phase, "budget");
+  EXPECT_TRUE(report.refusals[0].shared_memory);
+  EXPECT_NE(report.refusals[0].status.to_string().find(std::to_string(need)), std::string::npos);
+  EXPECT_FALSE(report.remedies.empty());
+
+  Ladder enough(in_order({"shm", "tcp"}), facts_with_free(need), 2);
+  ASSERT_TRUE(enough.start(transport_only(2), &failure).ok());
+  EXPECT_EQ(enough.report().rung, "shm");
+}
+
+TEST(Ladder, PolicyForbidsToGoOn) {
+  const auto refused = [](LadderOptions options) {
+    Ladder ladder(std::move(options), facts_with_free(4096), 2);
+    GroupFailure failure;
+    const auto group = ladder.start(transport_only(2), &failure);
+    EXPECT_FALSE(group.ok());
+    EXPECT_TRUE(ladder.report().rung.empty());
+    return group.status();
+  };
+  LadderOptions options = in_order({"shm", "tcp"});
+  options.degrade_on_shm_shortage = false;
+  const Status fail = refused(options);
+  EXPECT_EQ(fail.code(), Code::kUnavailable);
+  EXPECT_NE(fail.to_string().find("--on-shm-shortage=fail"), std::string::npos) << fail.to_string();
+  options = in_order({"shm", "tcp"});
+  options.min_transport = "shm";
+  const Status least = refused(options);
+  EXPECT_NE(least.to_string().find("--min-transport"), std::string::npos) << least.to_string();
+  const Status none = refused(in_order({"shm"}));
+  EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos) << none.to_string();
+}
+
+TEST(Ladder, ARungRefusedWhileServingIsLeft) {
+  Ladder ladder(in_order({"shm", "tcp"}), good_facts(), 2);
+  GroupFailure failure;
+  ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
+  ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
+  ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
+  EXPECT_EQ(ladder.report().rung, "tcp");
+  EXPECT_EQ(ladder.report().refusals[0].phase, "serving");
+  ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
+  ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok()) << "the last one is not given up";
+  EXPECT_EQ(ladder.report().rung, "tcp");
+}
+
+TEST(Ladder, OneRankNeedsNoRung) {
+  Ladder ladder(in_order({"shm"}), facts_with_free(0), 1);
+  GroupFailure failure;
+  ASSERT_TRUE(ladder.start(transport_only(1), &failure).ok());
+  EXPECT_EQ(ladder.report().rung, kNoTransport);
+}
+
+/// A library in the ranks that leaves a file when it is killed, as NCCL does: a fake, made by this program's worker.
+void leave_a_segment() {
+  char name[] = "/dev/shm/nccl-XXXXXX";
+  const int fd = ::mkstemp(name);
+  if (fd < 0 || ::posix_fallocate(fd, 0, 8192) != 0) std::abort();
+}
+
+TEST(Ladder, WhatAKilledRanksLibraryLeftGoesByItself) {
+  const std::vector<SegmentId> before = list_segments("/dev/shm");
+  ::setenv("SHOAL_TEST_LEAVE_SEGMENT", "1", 1);
+  Ladder ladder(in_order({"shm"}), good_facts(), 2);
+  GroupFailure failure;
+  auto group = ladder.start(transport_only(2), &failure);
+  ::unsetenv("SHOAL_TEST_LEAVE_SEGMENT");
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  EXPECT_EQ(new_segments(before, list_segments("/dev/shm")).size(), 2u);
+  ::kill((*group)->pids()[0], SIGKILL);
+  EXPECT_FALSE((*group)->watch(Deadline::after_s(10)).ok());
+  EXPECT_TRUE(new_segments(before, list_segments("/dev/shm")).empty());
+}
+
+}  // namespace
+}  // namespace shoal
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "worker") {
+    if (std::getenv("SHOAL_TEST_LEAVE_SEGMENT") != nullptr) shoal::leave_a_segment();
+    return shoal::worker_main(3);
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

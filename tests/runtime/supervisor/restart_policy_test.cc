@@ -1,0 +1,62 @@
+#include "runtime/supervisor/restart_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+using Next = RestartPolicy::Next;
+
+GroupFailure own() {
+  return {};
+}
+GroupFailure from_outside() {
+  GroupFailure failure;
+  failure.outside = true;
+  return failure;
+}
+
+TEST(RestartPolicy, TheSameRungOnceThenTheNext) {
+  RestartPolicy policy(10);
+  policy.started(0);
+  EXPECT_EQ(policy.failed(own(), 1), Next::kSameRung);
+  policy.started(1);
+  EXPECT_EQ(policy.failed(own(), 2), Next::kNextRung);
+  policy.started(2);
+  EXPECT_EQ(policy.failed(own(), 3), Next::kSameRung) << "the next rung has its own chance";
+}
+
+TEST(RestartPolicy, KillsFromOutsideDoNotCountAgainstTheRung) {
+  RestartPolicy policy(10);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(policy.failed(from_outside(), i), Next::kSameRung);
+  EXPECT_EQ(policy.failed(own(), 6), Next::kSameRung);
+  EXPECT_EQ(policy.failed(from_outside(), 7), Next::kSameRung);
+  EXPECT_EQ(policy.failed(own(), 8), Next::kNextRung);
+}
+
+TEST(RestartPolicy, GivesUpWhenAllAreUsed) {
+  RestartPolicy policy(3);
+  for (int i = 0; i < 3; ++i) EXPECT_NE(policy.failed(from_outside(), i), Next::kGiveUp);
+  EXPECT_EQ(policy.failed(from_outside(), 3), Next::kGiveUp);
+  EXPECT_EQ(RestartPolicy(0).failed(own(), 0), Next::kGiveUp);
+}
+
+TEST(RestartPolicy, AMinuteOfHealthIsForgiveness) {
+  RestartPolicy policy(1, 60);
+  policy.started(0);
+  EXPECT_EQ(policy.failed(own(), 10), Next::kSameRung);
+  policy.started(11);
+  EXPECT_EQ(policy.failed(own(), 71), Next::kSameRung) << "60 s of health: the rung's fault is forgotten too";
+  policy.started(72);
+  EXPECT_EQ(policy.failed(own(), 131.9), Next::kGiveUp);
+}
+
+TEST(RestartPolicy, TimeThatAGroupDidNotRunIsNoHealth) {
+  RestartPolicy policy(1, 60);
+  policy.started(0);
+  EXPECT_EQ(policy.failed(own(), 1), Next::kSameRung);
+  EXPECT_EQ(policy.failed(own(), 100), Next::kGiveUp) << "it never came up";
+}
+
+}  // namespace
+}  // namespace shoal

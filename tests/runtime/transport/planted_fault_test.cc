@@ -1,0 +1,105 @@
+// The self-test finds what is wrong with a communicator that is wrong on purpose: each kind of fault, wherever it
+// happens, every time. Linked with a copy of runtime/comm that commits them (planted_fault.h).
+#include "runtime/comm/planted_fault.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/cat.h"
+#include "runtime/transport/self_test.h"
+#include "tests/conformance/rank_group.h"
+#include "tests/conformance/tree_cases.h"
+
+namespace shoal {
+namespace {
+
+constexpr FaultKind kKinds[] = {FaultKind::kDroppedWrite, FaultKind::kStaleRead, FaultKind::kSwappedSlot};
+constexpr const char* kKindNames[] = {"None", "DroppedWrite", "StaleRead", "SwappedSlot"};
+constexpr const char* kSlotTransports[] = {"shm", "shm-lean", "memfd", "cma", kCmaNoPage};
+constexpr uint32_t kFewestSteps = 120;  // of a self-test, on any of them and at any group size
+
+/// What rank `named` is said to have done; -1: nothing is said of one rank.
+int named_rank(const std::string& report) {
+  for (const std::string lead : {"in the place of rank ", "the part of rank "}) {
+    if (const size_t at = report.find(lead); at != std::string::npos) return std::atoi(&report[at + lead.size()]);
+  }
+  return -1;
+}
+
+/// Runs the self-test over a group that commits the fault. Empty when it is found, and nobody else is accused.
+std::string find_fault(const GroupOptions& options, const PlantedFault& fault, uint64_t seed, int& named) {
+  planted_fault = fault;
+  const auto ends = run_ranks(options, [&](Communicator& communicator) {
+    const auto figures = self_test(communicator, seed);
+    return figures.ok() ? std::string() : figures.status().to_string();
+  });
+  planted_fault = {};
+  int found = 0;
+  for (const RankEnd& end : ends) {
+    if (end.report.find("DATA_LOSS") != 0) continue;
+    ++found;
+    const int rank = named_rank(end.report);
+    if (rank >= 0 && rank != fault.rank) return end.report;
+    named += rank == fault.rank ? 1 : 0;
+  }
+  return found > 0 ? "" : cat("not found: ", all_reports(ends));
+}
+
+class PlantedFaultTest : public testing::TestWithParam<std::tuple<const char*, FaultKind>> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_not(std::get<0>(GetParam())); !reason.empty()) GTEST_SKIP() << reason;
+  }
+  static void find(RankKind rank_kind, int world_size, int seeds) {
+    const auto [transport, kind] = GetParam();
+    int named = 0;
+    for (int seed = 0; seed < seeds; ++seed) {
+      Pattern choice(static_cast<uint64_t>(seed) * 64 + static_cast<uint64_t>(world_size));
+      const PlantedFault fault{kind, static_cast<int>(choice.below(world_size)),
+                               static_cast<uint32_t>(choice.below(kFewestSteps))};
+      EXPECT_EQ(find_fault({transport, rank_kind, world_size}, fault, choice.next(), named), "")
+          << "rank " << fault.rank << " from step " << fault.after_steps << ", seed " << seed;
+    }
+    EXPECT_GT(named, 0) << "it is never said whose part is wrong";
+  }
+};
+
+TEST_P(PlantedFaultTest, TwoThreads) {
+  find(RankKind::kThreads, 2, 150);
+}
+TEST_P(PlantedFaultTest, ThreeThreads) {
+  find(RankKind::kThreads, 3, 60);
+}
+TEST_P(PlantedFaultTest, FiveThreads) {
+  find(RankKind::kThreads, 5, 20);
+}
+TEST_P(PlantedFaultTest, EightThreads) {
+  find(RankKind::kThreads, 8, 8);
+}
+TEST_P(PlantedFaultTest, TwoProcesses) {
+  find(RankKind::kProcesses, 2, 30);
+}
+TEST_P(PlantedFaultTest, FourProcesses) {
+  find(RankKind::kProcesses, 4, 12);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedFaultTest,
+                         testing::Combine(testing::ValuesIn(kSlotTransports), testing::ValuesIn(kKinds)),
+                         [](const auto& setting) {
+                           return test_name(std::get<0>(setting.param)) +
+                                  kKindNames[static_cast<int>(std::get<1>(setting.param))];
+                         });
+
+// The same build with no fault planted finds none: what it finds above is the fault.
+TEST(NoPlantedFaultTest, NothingIsFound) {
+  for (const char* transport : {"shm", "shm-lean"}) {
+    EXPECT_EQ(all_reports(run_ranks({transport, RankKind::kThreads, 4},
+                                    [](Communicator& communicator) {
+                                      const auto figures = self_test(communicator, 3);
+                                      return figures.ok() ? std::string() : figures.status().to_string();
+                                    })),
+              "");
+  }
+}
+
+}  // namespace
+}  // namespace shoal
