@@ -5,7 +5,9 @@
 
 #include "runtime/transport/rung.h"
 #include "server/flag_parser.h"
+#include "server/flag_setters.h"
 #include "server/flag_values.h"
+#include "server/shared_flags.h"
 #include "server/shmtest_flags.h"
 
 #ifndef SHOAL_VERSION
@@ -14,202 +16,6 @@
 
 namespace shoal {
 namespace {
-
-constexpr int64_t kMaxInt = INT32_MAX;
-
-using Setter = FlagParser::Setter;
-
-// Setters for the usual kinds of value.
-
-template <typename Target>
-Setter whole(Target* target, int64_t min, int64_t max = kMaxInt) {
-  return [=](std::string_view flag, std::string_view text) -> Status {
-    SHOAL_ASSIGN_OR_RETURN(*target, parse_int_flag(flag, text, min, max));
-    return {};
-  };
-}
-
-Setter number(std::optional<double>* target) {
-  return [=](std::string_view flag, std::string_view text) -> Status {
-    SHOAL_ASSIGN_OR_RETURN(*target, parse_number_flag(flag, text));
-    return {};
-  };
-}
-
-template <typename Target>
-Setter words_as_they_are(Target* target) {
-  return [=](std::string_view, std::string_view text) -> Status {
-    *target = std::string(text);
-    return {};
-  };
-}
-
-Setter choice(std::string* target, std::vector<std::string> known) {
-  return [target, known = std::move(known)](std::string_view flag, std::string_view text) -> Status {
-    SHOAL_ASSIGN_OR_RETURN(*target, parse_choice_flag(flag, text, known));
-    return {};
-  };
-}
-
-template <typename Target>
-Setter ids(Target* target) {
-  return [=](std::string_view flag, std::string_view text) -> Status {
-    SHOAL_ASSIGN_OR_RETURN(*target, parse_ids_flag(flag, text));
-    return {};
-  };
-}
-
-Setter seed(std::optional<uint64_t>* target) {
-  return [=](std::string_view flag, std::string_view text) -> Status {
-    SHOAL_ASSIGN_OR_RETURN(*target, parse_seed_flag(flag, text));
-    return {};
-  };
-}
-
-Setter transport_order(std::vector<std::string>* target) {
-  return [=](std::string_view flag, std::string_view text) -> Status {
-    Result<std::vector<std::string>> order = parse_transport_order(text);
-    if (!order.ok()) return Status::error(Code::kInvalidArgument, cat(flag, ": ", order.status().message()));
-    *target = std::move(order).value();
-    return {};
-  };
-}
-
-// Flags that several commands share.
-
-void add_log_flags(FlagParser& parser, LogOptions* log) {
-  parser.group("Log (on stderr)");
-  parser.add_value("--log-format", "text|json", "How log lines and errors look (text)",
-                   [=](std::string_view flag, std::string_view text) -> Status {
-                     SHOAL_ASSIGN_OR_RETURN(const std::string name, parse_choice_flag(flag, text, {"text", "json"}));
-                     log->format = name == "json" ? LogFormat::kJson : LogFormat::kText;
-                     return {};
-                   });
-  parser.add_value("--log-level", "LEVEL", "debug, info, warning or error (serve: info, else warning)",
-                   [=](std::string_view flag, std::string_view text) -> Status {
-                     const std::vector<std::string> names = {"debug", "info", "warning", "error"};
-                     SHOAL_ASSIGN_OR_RETURN(const std::string name, parse_choice_flag(flag, text, names));
-                     log->level = static_cast<LogLevel>(std::find(names.begin(), names.end(), name) - names.begin());
-                     return {};
-                   });
-}
-
-void add_group_flags(FlagParser& parser, int* tensor_parallel_size, std::vector<std::string>* transport) {
-  parser.add_value("--tensor-parallel-size,--tp,--tp-size", "N", "Ranks, also -tp; up to min(16, attention heads)",
-                   whole(tensor_parallel_size, 1));
-  parser.add_value("--transport", "LIST", "Transports in the order to try (" + rung_names() + ")",
-                   transport_order(transport));
-}
-
-Setter size(uint64_t* target) {
-  return [=](std::string_view flag, std::string_view text) -> Status {
-    SHOAL_ASSIGN_OR_RETURN(*target, parse_size_flag(flag, text));
-    return {};
-  };
-}
-
-Setter seconds(double* target) {
-  return [=](std::string_view flag, std::string_view text) -> Status {
-    SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
-    if (!(value > 0)) return Status::error(Code::kInvalidArgument, cat(flag, " must be above 0 seconds, not ", text));
-    *target = value;
-    return {};
-  };
-}
-
-void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
-  parser.add_value(
-      "--on-shm-shortage", "degrade|fail",
-      "When shared memory does not suffice: the next transport, or exit 69 (degrade)",
-      [=](std::string_view flag, std::string_view text) -> Status {
-        SHOAL_ASSIGN_OR_RETURN(const std::string choice, parse_choice_flag(flag, text, {"degrade", "fail"}));
-        transport->degrade_on_shm_shortage = choice == "degrade";
-        return {};
-      });
-  std::vector<std::string> names;
-  for (const Rung& rung : rungs()) names.emplace_back(rung.name);
-  parser.add_value("--min-transport", "RUNG", "The last transport of the order that may be used; else exit 69",
-                   choice(&transport->min_transport, names));
-  parser.add_value("--shm-headroom", "SIZE", "Bytes of /dev/shm left free for others (256k)",
-                   size(&transport->shm_headroom_bytes));
-  parser.add_value("--startup-timeout", "S", "Seconds for a start, all its phases (600)",
-                   seconds(&transport->startup_timeout_s));
-  parser.add_value("--step-timeout", "S", "Seconds without any progress after which a step has hung (10)",
-                   seconds(&transport->step_timeout_s));
-  parser.add_switch("--clean-stale", "First remove what killed runs of this user left in /dev/shm",
-                    &transport->clean_stale);
-}
-
-/// What spans several flags.
-Status check_transport(const TransportFlags& flags) {
-  if (flags.min_transport.empty() ||
-      std::find(flags.order.begin(), flags.order.end(), flags.min_transport) != flags.order.end()) {
-    return {};
-  }
-  return Status::error(Code::kInvalidArgument,
-                       cat("--min-transport ", flags.min_transport, " is not in the order of --transport"));
-}
-
-void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
-  parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors", &engine->model);
-  parser.group("Engine");
-  add_group_flags(parser, &engine->tensor_parallel_size, &engine->transport.order);
-  add_transport_flags(parser, &engine->transport);
-  parser.add_value("--dtype", "TYPE", "auto (as stored), float32, float16 or bfloat16",
-                   choice(&engine->dtype, {"auto", "float32", "float16", "bfloat16"}));
-  parser.add_value("--max-model-len", "TOKENS", "Prompt and output of one request (the model's own limit)",
-                   whole(&engine->max_model_len, 2));
-  parser.add_value("--max-num-seqs", "N", "Requests in one running batch (64)", whole(&engine->max_num_seqs, 1, 65536));
-  parser.add_value("--max-num-batched-tokens", "N", "Tokens in one step (512)",
-                   whole(&engine->max_num_batched_tokens, 1, 65536));
-  parser.add_value(
-      "--kv-cache-memory", "SIZE",
-      "KV cache of all ranks together, e.g. 2g (as the model asks; at most a quarter of the memory available)",
-      [=](std::string_view flag, std::string_view text) -> Status {
-        SHOAL_ASSIGN_OR_RETURN(engine->kv_cache_memory, parse_size_flag(flag, text));
-        return {};
-      });
-  parser.add_value("--threads-per-rank", "N", "Compute threads of each rank (usable CPUs / ranks)",
-                   whole(&engine->threads_per_rank, 1, 1024));
-  parser.add_value("--cpu-kernels", "SET", "auto, avx512-bf16, avx512, avx2 or reference: other sets, other last bits",
-                   words_as_they_are(&engine->cpu_kernels));
-}
-
-void add_restart_flag(FlagParser& parser, EngineFlags* engine) {
-  parser.add_value("--max-restarts", "N", "Restarts of lost ranks before exit 75; forgotten after 60 s of health (3)",
-                   whole(&engine->max_restarts, 0, 1'000'000));
-}
-
-void add_sampling_flags(FlagParser& parser, GenerationRequest* request) {
-  parser.group("Sampling (default: generation_config.json, else temperature 1, top-p 1)");
-  parser.add_value("--max-tokens", "N", "Tokens to generate at most (up to the model length)",
-                   whole(&request->max_tokens, INT64_MIN, INT64_MAX));
-  parser.add_value("--temperature", "X", "0: always the most likely token", number(&request->temperature));
-  parser.add_value("--top-p", "X", "Keep the most likely tokens up to this probability", number(&request->top_p));
-  parser.add_value("--top-k", "N", "Keep the N most likely tokens; 0: all",
-                   whole(&request->top_k, INT64_MIN, INT64_MAX));
-  parser.add_value("--min-p", "X", "Keep tokens at least this likely, relative to the best", number(&request->min_p));
-  parser.add_value("--repetition-penalty", "X", "Above 1: fewer tokens that were there before",
-                   number(&request->repetition_penalty));
-  parser.add_value("--presence-penalty", "X", "Subtracted from tokens already generated",
-                   number(&request->presence_penalty));
-  parser.add_value("--frequency-penalty", "X", "The same, per occurrence", number(&request->frequency_penalty));
-  parser.add_value("--stop", "TEXT", "End before this text; may be given several times",
-                   [=](std::string_view, std::string_view text) -> Status {
-                     request->stop.emplace_back(text);
-                     return {};
-                   });
-  parser.add_value("--stop-token-ids", "IDS", "End after one of these ids, e.g. 2,5", ids(&request->stop_token_ids));
-  parser.add_value("--logprobs", "K", "Log probabilities of each token and the K most likely",
-                   whole(&request->logprobs, INT64_MIN, INT64_MAX));
-  parser.add_switch("--ignore-eos", "Go on past end-of-text tokens", &request->ignore_eos);
-}
-
-void add_prompt_flags(FlagParser& parser, GenerationRequest* request) {
-  parser.add_value("--prompt", "TEXT", "The prompt, as it is: no chat template; special tokens are recognised",
-                   words_as_they_are(&request->prompt));
-  parser.add_value("--prompt-ids", "IDS", "The prompt as token ids, e.g. 1,2,3", ids(&request->prompt_ids));
-}
 
 /// Exactly one of the alternatives must have been given.
 Status exactly_one(const char* command, const std::vector<std::pair<const char*, bool>>& alternatives) {
@@ -236,12 +42,6 @@ Result<CommandLine> finish(FlagParser& parser, Words words, const LogOptions& lo
   if (help) return CommandLine{log, PrintText{parser.help()}};
   if (check != nullptr) SHOAL_RETURN_IF_ERROR(check());
   return CommandLine{log, flags};
-}
-
-EngineFlags default_engine() {
-  EngineFlags engine;
-  for (const Rung& rung : rungs()) engine.transport.order.emplace_back(rung.name);
-  return engine;
 }
 
 Result<CommandLine> parse_serve(Words words, LogOptions log) {
