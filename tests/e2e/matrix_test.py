@@ -62,6 +62,39 @@ class Matrix(harness.TestCase):
             print("skipped here: " + "; ".join(skipped))
         self.assertEqual(failed, [], "\n".join(failed))
 
+    def shmtest(self, condition: str, *command) -> dict:
+        process = subprocess.run([harness.SHOAL, "shmtest", "--matrix", condition, "--json", "--", *map(str, command)],
+                                 capture_output=True, text=True, env=harness.environment(), timeout=120)
+        if process.returncode == harness.UNAVAILABLE:
+            self.skipTest(process.stderr)
+        result = json.loads(process.stdout)["conditions"][0]
+        if result["result"] == "skipped":
+            self.skipTest(result["reason"])
+        return result
+
+    def test_filled_up_while_it_generates(self):
+        # The plain loops' speed: some seconds, of which the start is a fraction. The pool was reserved, so nothing changes.
+        slow = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", 60, "--ignore-eos", "--temperature", 0, "--cpu-kernels", "reference",
+                "--json")
+        alone = json.loads(harness.run("generate", harness.DEMO, *slow).stdout)
+        result = self.shmtest("64m+full-after-0.8s", harness.SHOAL, "generate", harness.DEMO, "-tp", RANKS, *slow)
+        self.assertEqual(result["result"], "passed", result)
+        self.assertGreater(result["seconds"], 0.9, "it was over before /dev/shm was full")
+        self.assertGreater(result["shm_peak_bytes"], 1 << 20)
+
+        answer = json.loads(harness.run("generate", harness.DEMO, *slow, "-tp", RANKS).stdout)
+        self.assertEqual(answer["token_ids"], alone["token_ids"])
+
+    def test_a_memory_limit_below_the_mount_is_a_refusal_and_no_kill(self):
+        # 32 MiB in a /dev/shm of 64: for so many ranks too little, said by arithmetic before a page is touched.
+        result = self.shmtest("64m+cgroup-32m", harness.SHOAL, "doctor", "-tp", RANKS)
+        self.assertEqual(result["oom_kills"], 0, result)
+        if RANKS == 8:
+            self.assertEqual(result["exit_code"], harness.UNAVAILABLE, result)
+            self.assertIn("the memory cgroup has", result["output_tail"])
+        else:
+            self.assertIn(result["exit_code"], (0, 1), result)
+
     def test_too_few_descriptors_is_named(self):
         process = harness.start("generate", harness.DEMO, *matrix_check.REQUEST, "-tp", RANKS,
                                 preexec_fn=lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_NOFILE, (14, 14)))
