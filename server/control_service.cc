@@ -17,7 +17,7 @@ namespace {
 
 using Context = grpc::CallbackServerContext;
 
-// The revision of the wire contract, as its repository counts: docs/api.md, "Server identity".
+// The revision of the wire contract at the commit that proto/README.md names, as its repository counts.
 constexpr uint32_t kSchemaRevision = 1;
 constexpr char kSchemaRelease[] = "v0.1.0";
 
