@@ -1,7 +1,7 @@
 #include <cstdio>
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/module.h"
+#include "runtime/device/cuda_module.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/module.h"
+#include "runtime/device/cuda_module.h"
 
 #include <cstring>
 #include <dlfcn.h>
