@@ -31,11 +31,12 @@ struct ShoalPushAllReduce {
   int32_t contributions[kShoalMostRanks];  ///< planes of each rank, in rank order; their sum is sum.values
   void* areas[kShoalMostRanks];            ///< of every rank as mapped here; areas[rank] is this rank's own
   int64_t area_bytes;
-  const float* own;   ///< [contributions[rank]][pitch]
-  int64_t pitch;      ///< floats from one plane of own to the next
-  ShoalTreeSum sum;   ///< planes is ignored; count floats are reduced, at most push_floats(...) of them
-  uint64_t spin_ns;   ///< how long a kernel waits for a peer
-  uint32_t* failure;  ///< mapped host memory: 0, or 1 + the rank that did not come; once set, later kernels return at once
+  const float* own;  ///< [contributions[rank]][pitch]
+  int64_t pitch;     ///< floats from one plane of own to the next
+  ShoalTreeSum sum;  ///< planes is ignored; count floats are reduced, at most push_floats(...) of them
+  uint64_t spin_ns;  ///< how long a kernel waits for a peer
+  uint32_t*
+      failure;  ///< mapped host memory: 0, or 1 + the rank that did not come; once set, later kernels return at once
 };
 
 /// What the module offers. A reader checks struct_bytes before it touches anything else.
@@ -51,12 +52,12 @@ struct ShoalCudaModule {
   /// "devices": [{"name", "pci_bus_id", "uuid", "compute_capability": "9.0", "total_bytes"}], "can_access_peer": [[]]}.
   /// Creates no context. A driver that is missing or too old is an error.
   int32_t (*facts)(char* text, size_t text_bytes);
-  /// A pattern of `bytes` written from device `from` into the memory of `to` (push) and read from there (pull), compared
-  /// on the host. 0 and *wrong_bytes == 0: peer access works. Creates contexts on both and may hang: call it in a
-  /// process of its own.
+  /// A pattern of `bytes` written from device `from` into the memory of `to` (push) and read from there (pull),
+  /// compared on the host. 0 and *wrong_bytes == 0: peer access works. Creates contexts on both and may hang: call it
+  /// in a process of its own.
   int32_t (*try_peer)(int32_t from, int32_t to, int64_t bytes, int64_t* wrong_bytes);
 
-  int32_t (*select)(int32_t device);  ///< for the calling thread; makes the device's primary context
+  int32_t (*select)(int32_t device);                 ///< for the calling thread; makes the device's primary context
   int32_t (*allocate)(size_t bytes, void** memory);  ///< of the device, zeroed
   int32_t (*release)(void* memory);
   int32_t (*allocate_pinned)(size_t bytes, void** memory);  ///< host memory that the device reads and writes too

@@ -11,8 +11,8 @@ namespace shoal {
 /// relative path with a slash; NOT_FOUND: no such file.
 Result<std::string> find_cuda_module(const std::string& flag);
 
-/// Opens it for the rest of the process (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, never closed) and checks struct size and
-/// build id. FAILED_PRECONDITION: the loader's own words, no entry, or of another build (both ids named).
+/// Opens it for the rest of the process (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, never closed) and checks struct size
+/// and build id. FAILED_PRECONDITION: the loader's own words, no entry, or of another build (both ids named).
 Result<const ShoalCudaModule*> load_cuda_module(const std::string& path);
 
 }  // namespace shoal
