@@ -84,7 +84,7 @@ Result take_config(const Config* config, fake_nccl::InitArgs* args) {
 
 FAKE_API Result ncclGetVersion(int* version) {
   if (version == nullptr) return fake_nccl::kInvalidArgument;
-  *version = fake_nccl::settings().version;
+  *version = fake_nccl::version_code();
   return fake_nccl::kSuccess;
 }
 

@@ -85,14 +85,8 @@ Settings read() {
   s.blocking = static_cast<int>(number("NCCL_COMM_BLOCKING", -1));
   s.host_hash = hash_of_host();
 
-  if (const std::string version = text("FAKE_NCCL_VERSION"); !version.empty()) {
-    int major = 0, minor = 0, patch = 0;
-    std::istringstream parts(version);
-    char dot = 0;
-    parts >> major >> dot >> minor >> dot >> patch;
-    s.version = major * 10000 + minor * 100 + patch;
-    s.version_text = version;
-  }
+  s.version = version_code();
+  if (const std::string version = text("FAKE_NCCL_VERSION"); !version.empty()) s.version_text = version;
   s.pool_bytes = pool_of(s.version);
   s.found_channels = static_cast<int>(number("FAKE_NCCL_CHANNELS", 2));
   s.peers = text("FAKE_CUDA_PEERS") == "all";
@@ -108,6 +102,15 @@ Settings read() {
 const Settings& settings() {
   static const Settings* const cached = new Settings(read());
   return *cached;
+}
+
+int version_code() {
+  const std::string version = text("FAKE_NCCL_VERSION");
+  if (version.empty()) return 22809;
+  int major = 0, minor = 0, patch = 0;
+  char dot = 0;
+  std::istringstream(version) >> major >> dot >> minor >> dot >> patch;
+  return major * 10000 + minor * 100 + patch;
 }
 
 bool algorithm_allowed(const char* name) {

@@ -36,6 +36,9 @@ struct Settings {
 
 const Settings& settings();
 
+/// FAKE_NCCL_VERSION alone: to ask for a version reads no other setting.
+int version_code();
+
 /// Read anew at every communicator's init, as NCCL does.
 bool algorithm_allowed(const char* name);
 
