@@ -62,7 +62,7 @@ inline FlagParser::Setter seed(std::optional<uint64_t>* target) {
 
 inline FlagParser::Setter transport_order(std::vector<std::string>* target) {
   return [=](std::string_view flag, std::string_view text) -> Status {
-    Result<std::vector<std::string>> order = parse_transport_order(text);
+    Result<std::vector<std::string>> order = parse_transport_order(text, DeviceKind::kCpu);
     if (!order.ok()) return Status::error(Code::kInvalidArgument, cat(flag, ": ", order.status().message()));
     *target = std::move(order).value();
     return {};

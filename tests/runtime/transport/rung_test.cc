@@ -16,13 +16,13 @@ TEST(Rung, DefaultOrderIsFastestFirst) {
 }
 
 TEST(Rung, OrdersParse) {
-  EXPECT_EQ(*parse_transport_order("shm"), std::vector<std::string>({"shm"}));
-  EXPECT_EQ(*parse_transport_order("tcp,shm"), (std::vector<std::string>{"tcp", "shm"}));
+  EXPECT_EQ(*parse_transport_order("shm", DeviceKind::kCpu), std::vector<std::string>({"shm"}));
+  EXPECT_EQ(*parse_transport_order("tcp,shm", DeviceKind::kCpu), (std::vector<std::string>{"tcp", "shm"}));
   for (const char* bad : {"", "shm,", ",shm", "shm,shm", "SHM", "shm tcp", "rdma", "lean"}) {
-    const auto order = parse_transport_order(bad);
+    const auto order = parse_transport_order(bad, DeviceKind::kCpu);
     EXPECT_EQ(order.status().code(), Code::kInvalidArgument) << bad;
   }
-  EXPECT_NE(parse_transport_order("rdma").status().to_string().find(rung_names()), std::string::npos);
+  EXPECT_NE(parse_transport_order("rdma", DeviceKind::kCpu).status().to_string().find(rung_names()), std::string::npos);
 }
 
 TEST(Rung, PrepareReservesAndLeavesNoName) {
