@@ -13,7 +13,7 @@ struct RankPlace {
   World world;
   ExchangeBytes exchange;  ///< kMostExchanges times at most; DEADLINE_EXCEEDED where a rank brings nothing in 20 s
 };
-inline constexpr int kMostExchanges = 16;
+inline constexpr int kMostExchanges = 24;
 
 /// What a rank does; the result is its report, by custom empty when all is well.
 using RankBody = std::function<std::string(const RankPlace&)>;
