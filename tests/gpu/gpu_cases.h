@@ -11,8 +11,9 @@ struct Options {
   std::string module;        ///< path of libshoal_cuda.so, or of a stand-in
   std::string nccl_library;  ///< empty: nccl is skipped
   std::vector<int> ranks = {2, 4};
-  int devices = 1;     ///< that the module shows
-  bool quick = false;  ///< fewer rounds: under a tool that makes everything many times slower
+  int devices = 1;        ///< that the module shows
+  bool stand_in = false;  ///< the module is one of tests/fakes: without CUDA's own runtime beside it
+  bool quick = false;     ///< fewer rounds: under a tool that makes everything many times slower
 };
 
 /// Why a case cannot be tried here: it begins a result.

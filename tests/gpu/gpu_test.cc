@@ -1,5 +1,5 @@
 // What only a device can show, in one program without a test framework, so that it builds on a bare machine:
-//   gpu_test --module PATH [--nccl-library PATH] [--ranks 2,4] [--only TEXT[,TEXT]] [--quick] [--list]
+//   gpu_test --module PATH [--nccl-library PATH] [--ranks 2,4] [--only TEXT[,TEXT]] [--quick] [--list] [--stand-in]
 // Runs the cases whose name holds one of the texts. Exit 0: all passed; 1: one failed; 77: no device, nothing was seen.
 #include <cstdio>
 #include <cstdlib>
@@ -83,6 +83,8 @@ int main(int argc, char** argv) {
     const bool has_value = i + 1 < argc;
     if (flag == "--quick") {
       options.quick = true;
+    } else if (flag == "--stand-in") {
+      options.stand_in = true;
     } else if (flag == "--list") {
       list = true;
     } else if (flag == "--module" && has_value) {

@@ -197,7 +197,9 @@ int print_facts(const std::string& path) {
   print("mps_control", quoted(find_tool("nvidia-cuda-mps-control")));
   print("nvidia_smi", quoted(find_tool("nvidia-smi")), true);
   std::printf("}\n");
-  return devices.find("\"pci_bus_id\"") == std::string::npos ? 77 : 0;
+  if (devices.find("\"pci_bus_id\"") != std::string::npos) return 0;
+  std::fprintf(stderr, "gpu_machine_facts: no device\n");
+  return 77;
 }
 
 }  // namespace
