@@ -198,6 +198,7 @@ int print_facts(const std::string& path) {
   print("nvidia_smi", quoted(find_tool("nvidia-smi")), true);
   std::printf("}\n");
   if (devices.find("\"pci_bus_id\"") != std::string::npos) return 0;
+  std::fflush(stdout);
   std::fprintf(stderr, "gpu_machine_facts: no device\n");
   return 77;
 }
