@@ -1,6 +1,7 @@
 #include "bench/gpu/device_group.h"
 
 #include <cstdlib>
+#include <dlfcn.h>
 #include <utility>
 
 #include "bench/gpu/tcp_collective.h"
@@ -21,6 +22,10 @@ Result<std::unique_ptr<DeviceCollective>> open_tcp(GroupSetup& setup, const Rank
   SHOAL_ASSIGN_OR_RETURN(auto communicator, open_tcp_communicator(place.world, std::move(listener),
                                                                   setup.listeners.ports, setup.timeout_ms, kGroupKey));
   return open_tcp_collective(std::move(device), std::move(communicator), setup.timeout_ms);
+}
+
+bool is_nccl(const GroupSetup& setup) {
+  return setup.rung == "nccl" || setup.rung == "nccl-sum";
 }
 
 #ifdef SHOAL_GPU_NCCL
@@ -44,9 +49,12 @@ Status prepare(GroupSetup& setup, int world_size) {
 }
 
 std::string why_not(const GroupSetup& setup) {
-  if (setup.rung != "nccl") return "";
+  if (!is_nccl(setup)) return "";
 #ifdef SHOAL_GPU_NCCL
-  return setup.nccl_library.empty() ? "no NCCL library is given (--nccl-library)" : "";
+  if (setup.nccl_library.empty()) return "no NCCL library is given (--nccl-library)";
+  return run_apart(60, [&]() -> std::string {
+    return ::dlopen(setup.nccl_library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr ? ::dlerror() : "";
+  });
 #else
   return "this build has no NCCL collective";
 #endif
@@ -66,12 +74,12 @@ Result<RankDevice> open_rank(GroupSetup& setup, const RankPlace& place) {
   } else if (setup.rung == "tcp") {
     SHOAL_ASSIGN_OR_RETURN(made.collective, open_tcp(setup, place, made.device));
 #ifdef SHOAL_GPU_NCCL
-  } else if (setup.rung == "nccl") {
+  } else if (is_nccl(setup)) {
     set_nccl_environment(setup, place.world);
     NcclOptions options;
     options.library = setup.nccl_library;
     options.max_ctas = 1;
-    options.reproducible = setup.reproducible;
+    options.reproducible = setup.rung == "nccl";
     options.timeout_ms = setup.timeout_ms;
     SHOAL_ASSIGN_OR_RETURN(made.collective,
                            open_nccl_collective(made.device, place.world, options, place.exchange, {}));

@@ -10,15 +10,15 @@
 
 namespace shoal::gpu {
 
-/// The ways between devices that are tried here; nccl only where its library is given.
-inline constexpr const char* kRungs[] = {"cuda-ipc", "host-memfd", "tcp", "nccl"};
+/// The ways between devices that are tried here. nccl gathers and sums in our order, nccl-sum adds in NCCL's; both only
+/// where a library is given.
+inline constexpr const char* kRungs[] = {"cuda-ipc", "host-memfd", "tcp", "nccl", "nccl-sum"};
 
 /// One group: where its ranks find the module and each other, made before they are.
 struct GroupSetup {
   std::string rung;
   std::string module;        ///< path of libshoal_cuda.so
   std::string nccl_library;  ///< for nccl: a path, or "libnccl.so.2"
-  bool reproducible = true;  ///< NcclOptions
   int ranks_per_gpu = 1;     ///< rank r is on device r / ranks_per_gpu
   int64_t timeout_ms = 20'000;
   ShmSegment segment;      ///< of host-memfd
