@@ -60,6 +60,7 @@ struct Rung {
   Result<TransportSetup> (*prepare)(int world_size, const HostFacts& facts);
   /// In each worker: connects the group.
   Result<std::unique_ptr<Communicator>> (*open)(OpenArgs args);
+  bool on_device = false;  ///< its ranks need a device: OpenArgs::device
 };
 
 /// Every rung for ranks on such devices, in the default order. tcp serves both.
