@@ -37,7 +37,8 @@ std::string text_of(const Call& call) {
 Code code_of(NcclResult result, const std::string& words) {
   const auto says = [&](const char* text) { return words.find(text) != std::string::npos; };
   if (says("No space left on device") || says("Cannot allocate memory")) return Code::kResourceExhausted;
-  if (says("Permission denied") || says("Operation not permitted")) return Code::kPermissionDenied;
+  if (says("Permission denied") || says("Operation not permitted") || says("Read-only file system"))
+    return Code::kPermissionDenied;
   if (result == kNcclRemoteError) return Code::kUnavailable;
   if (result == kNcclInvalidUsage || result == kNcclInvalidArgument) return Code::kFailedPrecondition;
   return Code::kInternal;

@@ -121,7 +121,7 @@ Result Comm::do_init() {
   mine.no_shm = s.shm_disable ? 1 : 0;
   mine.host_hash = s.host_hash;
   mine.shm_device = dev_shm.st_dev;
-  if (!sockets_.meet(args_.root_port, args_.key, mine, args_.ranks)) return peer_gone();
+  if (!sockets_.meet(args_.root_port, args_.key, mine, args_.ranks)) return not_connected();
   if (const Result result = check_peers(); result != kSuccess) return result;
   if (const Result result = share_nvls_region(); result != kSuccess) return result;
   if (!s.cumem || !s.runtime_connect) {
@@ -171,7 +171,7 @@ Result Comm::share_nvls_region() {
   if (local.front() == args_.rank) {
     if (!create_segment(bytes, local_ranks() - 1, &region)) return kSystemError;
     for (const int peer : local)
-      if (peer != args_.rank && !sockets_.send(peer, kNvlsTag, region.path)) return peer_gone();
+      if (peer != args_.rank && !sockets_.send(peer, kNvlsTag, region.path)) return not_connected();
   } else if (!attach_segment(sockets_.receive(local.front(), kNvlsTag), bytes, &region)) {
     return kSystemError;
   }
@@ -203,7 +203,7 @@ Result Comm::gather_ring(const char* mine, char* all, size_t bytes) {
   const auto ranks = static_cast<size_t>(args_.ranks), rank = static_cast<size_t>(args_.rank);
   if (all + rank * bytes != mine) std::memmove(all + rank * bytes, mine, bytes);
   if (ranks == 1) return kSuccess;
-  if (!sockets_.open_ring()) return peer_gone();
+  if (!sockets_.open_ring()) return not_connected();
   for (size_t step = 0; step + 1 < ranks; ++step) {
     const size_t out = (rank + ranks - step) % ranks, in = (out + ranks - 1) % ranks;
     if (!sockets_.exchange(all + out * bytes, all + in * bytes, bytes)) return peer_gone();
@@ -234,13 +234,22 @@ Result Comm::do_all_reduce(const float* own, float* out, size_t count) {
   return kSuccess;
 }
 
+/// After a minute of tries.
+Result Comm::not_connected() {
+  warn("misc/socket.cc:584",
+       "socketPollConnect: connect to 127.0.0.1<0> returned Connection refused, exceeded error retry count after 34 "
+       "attempts");
+  return kRemoteError;
+}
+
 /// A peer that is gone is noticed by sockets alone: over memory a kernel waits for a flag that never comes.
 Result Comm::peer_gone() {
-  bool network = sockets_.all().empty();
-  for (int rank = 0; rank < static_cast<int>(sockets_.all().size()); ++rank) network = network || !local_to(rank);
-  if (!network) hang();
-  warn("misc/socket.cc:73", "socketProgress: Connection closed by remote peer localhost<0>");
-  return kRemoteError;
+  for (int rank = 0, ranks = args_.ranks; rank < ranks; ++rank) {
+    if (local_to(rank)) continue;
+    warn("misc/socket.cc:73", "socketProgress: Connection closed by remote peer localhost<0>");
+    return kRemoteError;
+  }
+  hang();
 }
 
 }  // namespace fake_nccl

@@ -68,6 +68,7 @@ class Comm {
   Result do_all_reduce(const float* own, float* out, size_t count);
   Result gather_ring(const char* mine, char* all, size_t bytes);
   Result peer_gone();
+  Result not_connected();
 
   // fake_nccl_connect.cc
   Transport transport(Edge edge) const;

@@ -91,12 +91,12 @@ Result Comm::tell_peers(const Edges& edges, const std::vector<std::pair<Edge, st
   for (const auto& [edge, names] : mine) {
     std::string text;
     for (const std::string& name : names) text += name + "\n";
-    if (!sockets_.send(peer_of(edge), tag_of(edge, false), text)) return peer_gone();
+    if (!sockets_.send(peer_of(edge), tag_of(edge, false), text)) return not_connected();
   }
   for (const Edge& edge : edges) {
     const std::string names = sockets_.receive(peer_of(edge), tag_of(edge, false));
     if (const Result result = attach(edge, names); result != kSuccess) return result;
-    if (!sockets_.send(peer_of(edge), tag_of(edge, true), "")) return peer_gone();
+    if (!sockets_.send(peer_of(edge), tag_of(edge, true), "")) return not_connected();
   }
   for (const Edge& edge : edges) sockets_.receive(peer_of(edge), tag_of(edge, true));
   return kSuccess;

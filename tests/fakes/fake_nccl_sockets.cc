@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <cerrno>
+#include <chrono>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -48,6 +49,15 @@ int connect_to(int port) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   return fd;
+}
+
+/// To a peer that is not there, perhaps not any more: NCCL's 34 tries take a minute.
+int connect_patiently(int port) {
+  for (int attempt = 1;; ++attempt) {
+    const int fd = connect_to(port);
+    if (fd >= 0 || attempt > 34) return fd;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100 * attempt));
+  }
 }
 
 bool write_all(int fd, const void* data, size_t bytes) {
@@ -107,9 +117,10 @@ void run_root(int listener, uint64_t key) {
     sockets[rank] = fd;
     ++here;
   } while (all.empty() || here < all.size());
-  for (const int fd : sockets) {
-    write_all(fd, all.data(), all.size() * sizeof(RankInfo));
-    ::close(fd);
+  // Rank 0 last: this is its process, and it may fail and end as soon as it goes on.
+  for (auto fd = sockets.rbegin(); fd != sockets.rend(); ++fd) {
+    write_all(*fd, all.data(), all.size() * sizeof(RankInfo));
+    ::close(*fd);
   }
   ::close(listener);
 }
@@ -128,7 +139,7 @@ bool Sockets::meet(int root_port, uint64_t key, RankInfo mine, int ranks) {
   rank_ = mine.rank;
   listener_ = listen_somewhere(&mine.port);
   if (listener_ < 0) return false;
-  const int fd = connect_to(root_port);
+  const int fd = connect_patiently(root_port);
   const Hello hello{key, ranks, mine};
   all_.resize(static_cast<size_t>(ranks));
   const bool met =
@@ -139,12 +150,13 @@ bool Sockets::meet(int root_port, uint64_t key, RankInfo mine, int ranks) {
 }
 
 bool Sockets::send(int peer, int tag, const std::string& text) {
-  const int fd = connect_to(all_[static_cast<size_t>(peer)].port);
+  const int fd = connect_patiently(all_[static_cast<size_t>(peer)].port);
   if (fd < 0) return false;
   const MessageHead head{rank_, tag, text.size()};
-  const bool sent = write_all(fd, &head, sizeof head) && write_all(fd, text.data(), text.size());
+  // A peer that dies now is not noticed: the bytes are under way.
+  if (write_all(fd, &head, sizeof head)) write_all(fd, text.data(), text.size());
   ::close(fd);
-  return sent;
+  return true;
 }
 
 /// Takes one connection, if there is one.
@@ -182,7 +194,7 @@ std::string Sockets::receive(int peer, int tag) {
 
 bool Sockets::open_ring() {
   if (next_ >= 0) return true;
-  next_ = connect_to(all_[static_cast<size_t>(rank_ + 1) % all_.size()].port);
+  next_ = connect_patiently(all_[static_cast<size_t>(rank_ + 1) % all_.size()].port);
   const MessageHead head{rank_, kRingTag, 0};
   if (next_ < 0 || !write_all(next_, &head, sizeof head)) return false;
   while (before_ < 0) take_one();

@@ -34,7 +34,7 @@ class Sockets {
   bool meet(int root_port, uint64_t key, RankInfo mine, int ranks);
   const std::vector<RankInfo>& all() const { return all_; }
 
-  /// False: the peer's process is gone.
+  /// False: nobody listens there, tried for a minute.
   bool send(int peer, int tag, const std::string& text);
   /// Spins in accept until it is there.
   std::string receive(int peer, int tag);

@@ -74,7 +74,7 @@ ExchangeBytes exchange_of(Board& board, int rank, int world_size) {
 
 Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board, int rank) {
   SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_FAKE_CUDA_MODULE));
-  SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, Device::open(*module, rank));
+  SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, Device::open(*module, rank / group.ranks_per_gpu));
   NcclOptions options;
   options.library = group.library_of.contains(rank) ? group.library_of.at(rank) : SHOAL_FAKE_NCCL;
   options.max_ctas = group.max_ctas;
@@ -116,7 +116,7 @@ bool write_text(const char* path, const std::string& text) {
 }
 
 /// A /dev/shm of this process's own, as root of a user namespace where it must be.
-bool own_dev_shm(int64_t bytes) {
+bool own_dev_shm(int64_t bytes, bool read_only) {
   const uid_t user = ::getuid();
   const gid_t group = ::getgid();
   if (::unshare(CLONE_NEWNS) != 0) {
@@ -126,12 +126,13 @@ bool own_dev_shm(int64_t bytes) {
       return false;
   }
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         ::mount("tmpfs", "/dev/shm", "tmpfs", 0, cat("size=", bytes).c_str()) == 0;
+         ::mount("tmpfs", "/dev/shm", "tmpfs", read_only ? MS_RDONLY : 0, cat("size=", bytes).c_str()) == 0;
 }
 
 /// Starts the ranks and waits for them.
 void run_group(const NcclGroup& group, Board& board, const NcclBody& body) {
-  if (group.shm_bytes > 0 && !own_dev_shm(group.shm_bytes)) return put(board.skipped, "no mount namespace here");
+  if (group.shm_bytes > 0 && !own_dev_shm(group.shm_bytes, group.shm_read_only))
+    return put(board.skipped, "no mount namespace here");
   std::vector<pid_t> pids;
   for (int rank = 0; rank < group.world_size; ++rank) {
     const pid_t pid = ::fork();

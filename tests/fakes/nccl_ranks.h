@@ -23,7 +23,9 @@ struct NcclGroup {
   bool reproducible = true;
   int64_t timeout_ms = 20'000;
   Interrupted interrupted = nullptr;
-  int64_t shm_bytes = 0;  ///< of a /dev/shm of the group's own; 0: as it is here
+  int64_t shm_bytes = 0;       ///< of a /dev/shm of the group's own; 0: as it is here
+  bool shm_read_only = false;  ///< with shm_bytes
+  int ranks_per_gpu = 1;
 };
 
 /// What a rank has once it is open.
