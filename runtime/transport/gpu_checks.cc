@@ -5,6 +5,7 @@
 #include <charconv>
 #include <vector>
 
+#include "runtime/comm/nccl_api.h"
 #include "runtime/transport/fact_files.h"
 
 namespace shoal {
@@ -13,11 +14,6 @@ namespace {
 /// "13.0" of 13000.
 std::string cuda_version(int version) {
   return cat(version / 1000, ".", version % 1000 / 10);
-}
-
-/// "2.28.9" of 22809.
-std::string nccl_version(int version) {
-  return cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
 int number_of(std::string_view text) {
@@ -68,11 +64,6 @@ Status driver_refusal(const GpuFacts& facts) {
                            "; nvidia-smi lists what the driver has, and CUDA_VISIBLE_DEVICES may hide some"));
 }
 
-int group_devices(const GpuFacts& facts) {
-  if (facts.ranks <= 0) return static_cast<int>(facts.devices.size());
-  return (facts.ranks + facts.ranks_per_gpu - 1) / facts.ranks_per_gpu;
-}
-
 /// Are there enough devices, and does each of the group's run the module's code?
 Status check_group(const GpuFacts& facts) {
   const int wanted = group_devices(facts), there = static_cast<int>(facts.devices.size());
@@ -102,6 +93,11 @@ Status verdict_refusal(const GpuPeerVerdict& verdict, const char* advice) {
 }
 
 }  // namespace
+
+int group_devices(const GpuFacts& facts) {
+  if (facts.ranks <= 0) return static_cast<int>(facts.devices.size());
+  return (facts.ranks + facts.ranks_per_gpu - 1) / facts.ranks_per_gpu;
+}
 
 std::string_view oldest_driver(int cuda_runtime) {
   switch (cuda_runtime / 1000) {  // "CUDA Toolkit and Minimum Required Driver Version" of the CUDA release notes, Linux
@@ -137,15 +133,12 @@ Status check_devices(const GpuFacts& facts) {
 Status check_nccl(const GpuFacts& facts) {
   SHOAL_RETURN_IF_ERROR(check_devices(facts));
   if (facts.nccl_version == 0) {
-    return Status::error(
-        Code::kFailedPrecondition,
-        cat(facts.nccl_error.empty() ? std::string("no NCCL was found") : facts.nccl_error, "; install libnccl2 of ",
-            nccl_version(kOldestNccl), " or newer, or name its file with --nccl-library"));
+    return Status::error(Code::kFailedPrecondition, facts.nccl_error.empty() ? "NCCL was not found" : facts.nccl_error);
   }
-  if (facts.nccl_version < kOldestNccl) {
-    return Status::error(Code::kFailedPrecondition, cat("NCCL ", nccl_version(facts.nccl_version), " (",
-                                                        facts.nccl_path, ") is too old: ", nccl_version(kOldestNccl),
-                                                        " or newer is wanted; name one with --nccl-library"));
+  if (facts.nccl_version < kNcclFloor) {
+    return Status::error(Code::kFailedPrecondition,
+                         cat("NCCL ", nccl_version_text(facts.nccl_version), " (", facts.nccl_path, ") is too old: ",
+                             nccl_version_text(kNcclFloor), " or newer is wanted; name one with --nccl-library"));
   }
   return {};
 }

@@ -8,8 +8,8 @@ namespace shoal {
 
 // What the facts about devices forbid: pure functions for the rungs' probes. Each answer ends in one line of advice.
 
-/// Oldest version of NCCL that is used, as NCCL_VERSION_CODE: 2.27.5.
-inline constexpr int kOldestNccl = 22705;
+/// Devices that a group uses: ranks / ranks_per_gpu, rounded up.
+int group_devices(const GpuFacts& facts);
 
 /// The oldest driver for a CUDA runtime, "580.65.06" for 13000; empty: not known.
 std::string_view oldest_driver(int cuda_runtime);
