@@ -20,11 +20,12 @@ ShmNeed need(const RungContext& context) {
 
 Status probe(const RungContext& context) {
   if (!context.facts.cma.tried || context.facts.cma.error == 0) return {};
-  const std::string scope = context.facts.cma.yama_scope < 0 ? "there is no yama" : cat("yama_scope is ", context.facts.cma.yama_scope);
-  return Status::error(
-      Code::kPermissionDenied,
-      cat("a sibling's memory may not be read (process_vm_readv): ", scope, ", seccomp mode is ", context.facts.cma.seccomp),
-      context.facts.cma.error);
+  const std::string scope =
+      context.facts.cma.yama_scope < 0 ? "there is no yama" : cat("yama_scope is ", context.facts.cma.yama_scope);
+  return Status::error(Code::kPermissionDenied,
+                       cat("a sibling's memory may not be read (process_vm_readv): ", scope, ", seccomp mode is ",
+                           context.facts.cma.seccomp),
+                       context.facts.cma.error);
 }
 
 /// The page wherever one can be had: with none the rung works too, only slower, so that is no error.

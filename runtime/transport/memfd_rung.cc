@@ -12,7 +12,8 @@ ShmNeed need(const RungContext& context) {
 
 Status probe(const RungContext& context) {
   if (context.facts.memfd_error != 0) {
-    return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)", context.facts.memfd_error);
+    return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)",
+                         context.facts.memfd_error);
   }
   return check_file_size(need(2).memory_bytes(), context.facts);
 }
@@ -20,7 +21,8 @@ Status probe(const RungContext& context) {
 Result<TransportSetup> prepare(const RungContext& context) {
   TransportSetup setup;
   setup.rung = kName;
-  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create_memfd(shm_communicator_bytes(context.world_size, kShmSlotBytes)));
+  SHOAL_ASSIGN_OR_RETURN(setup.shm,
+                         ShmSegment::create_memfd(shm_communicator_bytes(context.world_size, kShmSlotBytes)));
   return setup;
 }
 

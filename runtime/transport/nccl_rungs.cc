@@ -1,9 +1,10 @@
+#include "runtime/transport/nccl_rungs.h"
+
 #include <algorithm>
 
 #include "runtime/comm/nccl_collective.h"
 #include "runtime/memory/shm_segment.h"
 #include "runtime/transport/gpu_checks.h"
-#include "runtime/transport/nccl_rungs.h"
 #include "runtime/transport/rungs.h"
 
 namespace shoal {
@@ -66,9 +67,8 @@ std::vector<RungSetting> p2p_environment(const RungContext& context, int) {
 }
 
 std::vector<RungSetting> over_shm(const RungContext& context, int channels) {
-  return with(with(common(context), {{"NCCL_P2P_DISABLE", "1", true},
-                                     {"NCCL_SHM_DISABLE", "0", true},
-                                     {"NCCL_NET_DISABLE_INTRA", "1"}}),
+  return with(with(common(context),
+                   {{"NCCL_P2P_DISABLE", "1", true}, {"NCCL_SHM_DISABLE", "0", true}, {"NCCL_NET_DISABLE_INTRA", "1"}}),
               channel_settings(channels));
 }
 
@@ -82,9 +82,8 @@ std::vector<RungSetting> lean_environment(const RungContext& context, int) {
 
 /// Ranks of one GPU must look like ranks of several hosts, or NCCL refuses them.
 std::vector<RungSetting> socket_environment(const RungContext& context, int rank) {
-  std::vector<RungSetting> settings = with(
-      common(context),
-      {{"NCCL_P2P_DISABLE", "1", true}, {"NCCL_SHM_DISABLE", "1", true}, {"NCCL_NET", "Socket"}});
+  std::vector<RungSetting> settings =
+      with(common(context), {{"NCCL_P2P_DISABLE", "1", true}, {"NCCL_SHM_DISABLE", "1", true}, {"NCCL_NET", "Socket"}});
   if (shares_gpus(context)) settings.push_back({"NCCL_HOSTID", cat("shoal-rank-", rank), true});
   return settings;
 }
@@ -150,10 +149,11 @@ ShmNeed need(const RungContext& context) {
 
 Status check_sharing(const RungContext& context, const char* name) {
   if (!shares_gpus(context)) return {};
-  return Status::error(Code::kFailedPrecondition,
-                       cat(context.facts.gpu.ranks_per_gpu, " ranks share a GPU (--ranks-per-gpu): NCCL takes them for "
-                                                            "ranks of several hosts, and knows only sockets between "
-                                                            "these; ", name, " is not possible"));
+  return Status::error(Code::kFailedPrecondition, cat(context.facts.gpu.ranks_per_gpu,
+                                                      " ranks share a GPU (--ranks-per-gpu): NCCL takes them for "
+                                                      "ranks of several hosts, and knows only sockets between "
+                                                      "these; ",
+                                                      name, " is not possible"));
 }
 
 template <int K>

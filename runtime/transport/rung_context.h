@@ -37,10 +37,10 @@ inline constexpr const char* kUserWon = "user's won";
 /// What became of it.
 struct SettingOutcome {
   std::string name;
-  std::string wanted;   ///< the rung's value
-  std::string value;    ///< in force; empty where another variable of the user's stands for it
-  std::string winner;   ///< kSettingIsSet or kUserWon
-  std::string source;   ///< of the user's: "the environment", "/etc/nccl.conf:3"; empty: the rung's
+  std::string wanted;  ///< the rung's value
+  std::string value;   ///< in force; empty where another variable of the user's stands for it
+  std::string winner;  ///< kSettingIsSet or kUserWon
+  std::string source;  ///< of the user's: "the environment", "/etc/nccl.conf:3"; empty: the rung's
   bool operator==(const SettingOutcome&) const = default;
 };
 

@@ -18,8 +18,8 @@ Status probe(const RungContext& context) {
 Result<TransportSetup> prepare(const RungContext& context) {
   TransportSetup setup;
   setup.rung = kName;
-  SHOAL_ASSIGN_OR_RETURN(setup.shm,
-                         ShmSegment::create(shm_communicator_bytes(context.world_size, kShmSlotBytes), context.facts.dev_shm.path));
+  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create(shm_communicator_bytes(context.world_size, kShmSlotBytes),
+                                                       context.facts.dev_shm.path));
   return setup;
 }
 
