@@ -67,8 +67,9 @@ TEST_P(NcclCollectiveTest, GathersAndBarriersMixWithSums) {
                                          std::string wrong;
                                          for (size_t round = 0; round < 100 && wrong.empty(); ++round) {
                                            wrong += reduce_and_compare(rank.communicator, cases[round % 2]);
-                                           wrong += gather_and_compare(
-                                               rank.communicator, static_cast<int>(round) % GetParam(), round * 100);
+                                           wrong += gather_and_compare(rank.communicator,
+                                                                       static_cast<int>(round) % GetParam(),
+                                                                       sizes_for(GetParam(), round * 100), round);
                                            if (round % 5 == 0 && !rank.communicator.barrier().ok()) wrong += "barrier";
                                          }
                                          return wrong;
