@@ -7,6 +7,7 @@ namespace shoal {
 namespace {
 
 constexpr auto kNone = std::string_view::npos;
+constexpr int64_t kPage = 4096;
 
 /// What stands behind `mark` in the line.
 std::optional<std::string_view> behind(std::string_view line, std::string_view mark) {
@@ -38,7 +39,9 @@ void take_channel(std::string_view text, NcclLog* log) {
 void take_info(std::string_view text, NcclLog* log) {
   if (text.starts_with("Channel ")) return take_channel(text, log);
   if (const auto bytes = behind(text, "Allocated "); bytes && bytes->find(" bytes of shared memory in ") != kNone) {
-    log->dev_shm_bytes += leading_number(*bytes);
+    const int64_t size = leading_number(*bytes);
+    log->dev_shm_bytes += size;
+    log->dev_shm_charged += (size + kPage - 1) / kPage * kPage;
     ++log->dev_shm_files;
   }
   if (text.find(" coll channels, ") != kNone) log->channels = static_cast<int>(leading_number(text));

@@ -13,6 +13,7 @@ struct NcclLog {
   std::map<std::string, int> transports;
   int channels = 0;             ///< collective channels; 0: not said
   int64_t dev_shm_bytes = 0;    ///< that this rank has allocated, reference counts among them, not rounded to pages
+  int64_t dev_shm_charged = 0;  ///< the same, each file in whole pages of 4096 B, as a tmpfs charges it
   int dev_shm_files = 0;        ///< in so many files
   bool rings = false;           ///< "Connected all rings"
   bool trees = false;           ///< "Connected all trees"

@@ -11,7 +11,8 @@ namespace {
 /// files.
 const std::vector<Rung>& all_rungs(DeviceKind device) {
   static const std::vector<Rung> cpu{kShmRung, kShmLeanRung, kMemfdRung, kCmaRung, kTcpRung};
-  static const std::vector<Rung> cuda{kTcpRung};
+  static const std::vector<Rung> cuda{kNcclP2pRung,   kCudaIpcRung,    kNcclShmRung, kNcclShmLeanRung,
+                                      kHostMemfdRung, kNcclSocketRung, kTcpRung};
   return device == DeviceKind::kCuda ? cuda : cpu;
 }
 

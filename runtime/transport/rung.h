@@ -16,6 +16,7 @@
 #include "runtime/memory/shm_segment.h"
 #include "runtime/transport/budget.h"
 #include "runtime/transport/host_facts.h"
+#include "runtime/transport/rung_context.h"
 
 namespace shoal {
 
@@ -27,6 +28,9 @@ struct TransportSetup {
   std::vector<Fd> listeners;  ///< one per rank, or empty
   std::vector<int32_t> tcp_ports;
   uint64_t group_key = 0;
+  /// For each rank, or empty: NAME=VALUE beyond the front's own environment.
+  std::vector<std::vector<std::string>> environment;
+  std::vector<Fd> logs;  ///< one per rank for its NCCL, or empty: unnamed memory that the front reads
 };
 
 /// Every rank brings a few bytes and gets those of all, in rank order. Goes through the front: the group has no
@@ -53,14 +57,17 @@ struct OpenArgs {
 struct Rung {
   const char* name;  ///< also the value of --transport
   /// What it takes: pure arithmetic.
-  ShmNeed (*need)(int world_size);
-  /// In the front, before anything is made: what the facts alone forbid, beyond check_budget.
-  Status (*probe)(const HostFacts& facts);
-  /// In the front: reserves what the rung needs. RESOURCE_EXHAUSTED and the like say why it cannot be had.
-  Result<TransportSetup> (*prepare)(int world_size, const HostFacts& facts);
+  ShmNeed (*need)(const RungContext& context);
+  /// In the front, before anything is made: what facts and settings alone forbid, beyond check_budget.
+  Status (*probe)(const RungContext& context);
+  /// In the front: reserves what the rung needs, or where a library takes it itself, tries whether it could be had.
+  /// RESOURCE_EXHAUSTED and the like say why not.
+  Result<TransportSetup> (*prepare)(const RungContext& context);
   /// In each worker: connects the group.
   Result<std::unique_ptr<Communicator>> (*open)(OpenArgs args);
   bool on_device = false;  ///< its ranks need a device: OpenArgs::device
+  /// What it wants in a rank's environment before the process starts, since NCCL reads it once; nullptr: nothing.
+  std::vector<RungSetting> (*environment)(const RungContext& context, int rank) = nullptr;
 };
 
 /// Every rung for ranks on such devices, in the default order. tcp serves both.
