@@ -21,6 +21,7 @@ Status prove(const DoctorFlags& flags, TransportReport* report) {
   options.startup_timeout_s = flags.transport.startup_timeout_s;
   options.step_timeout_s = flags.transport.step_timeout_s;
   options.init.transport_only = true;
+  set_device(flags.transport.device, &options.init);
   options.init.collective_timeout_ms = static_cast<int64_t>(flags.transport.startup_timeout_s * 1000);
   GroupFailure failure;
   const Result<std::unique_ptr<WorkerGroup>> group = ladder.start(options, &failure);

@@ -11,10 +11,11 @@ namespace shoal {
 
 /// What a group of NCCL needs beyond its environment, which NCCL caches for the process and the rung has set before.
 struct NcclOptions {
-  std::string library;       ///< for dlopen: a path, or "libnccl.so.2"
-  int max_ctas = 0;          ///< ncclConfig_t::maxCTAs with minCTAs 1, which bounds the channels; 0: NCCL's choice
-  bool reproducible = true;  ///< all-gather and our own tree sum; false: ncclAllReduce, in NCCL's order
-  int64_t timeout_ms = 0;    ///< of the init and of the warm-up each
+  std::string name = "nccl";  ///< the rung's
+  std::string library;        ///< for dlopen: a path, or "libnccl.so.2"
+  int max_ctas = 0;           ///< ncclConfig_t::maxCTAs with minCTAs 1, which bounds the channels; 0: NCCL's choice
+  bool reproducible = true;   ///< all-gather and our own tree sum; false: ncclAllReduce, in NCCL's order
+  int64_t timeout_ms = 0;     ///< of the init and of the warm-up each
 };
 
 /// Every rank brings a few bytes and gets those of all, in rank order (rung.h).

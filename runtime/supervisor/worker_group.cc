@@ -200,7 +200,8 @@ void WorkerGroup::Impl::say_goodbye() {
     if (!worker.reaped) (void)worker.channel.send(encode(FrontMessage(Shutdown{})), Deadline::after_ms(100));
   }
   const Deadline deadline = Deadline::after_ms(kGoodbyeMs);
-  // A stopped worker will not leave; nobody waits for it. A traced one may: LeakSanitizer stops its own process like that.
+  // A stopped worker will not leave; nobody waits for it. A traced one may: LeakSanitizer stops its own process like
+  // that.
   const auto may_leave = [](const RankProcess& w) { return !w.reaped && w.state() != 'T'; };
   while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), may_leave)) {
     poll_once(Deadline::after_ms(std::min(deadline.remaining_ms(), 100)));
@@ -235,9 +236,14 @@ void WorkerGroup::Impl::introduce(const WorkerGroupOptions& options, const Trans
 Status WorkerGroup::Impl::spawn(const WorkerGroupOptions& options, const TransportSetup& setup) {
   for (int rank = 0; rank < options.world_size; ++rank) {
     SHOAL_ASSIGN_OR_RETURN(auto ends, Channel::make_pair());
-    WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1};
-    if (!setup.listeners.empty()) descriptors.listener = setup.listeners[static_cast<size_t>(rank)].get();
-    SHOAL_ASSIGN_OR_RETURN(WorkerProcess process, spawn_worker(rank, descriptors));
+    const auto index = static_cast<size_t>(rank);
+    WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1, -1};
+    if (!setup.listeners.empty()) descriptors.listener = setup.listeners[index].get();
+    if (!setup.logs.empty()) descriptors.log = setup.logs[index].get();
+    const std::vector<std::string> none;
+    SHOAL_ASSIGN_OR_RETURN(
+        WorkerProcess process,
+        spawn_worker(rank, descriptors, setup.environment.empty() ? none : setup.environment[index]));
     workers.emplace_back(std::move(process), Channel(std::move(ends.first)));
   }
   introduce(options, setup);

@@ -52,7 +52,7 @@ Prepared prepare(const GroupOptions& options) {
   const bool no_page = options.transport == kCmaNoPage;
   prepared.rung = find_rung(no_page ? "cma" : options.transport);
   if (prepared.rung == nullptr) std::abort();
-  auto setup = prepared.rung->prepare(options.world_size, HostFacts());
+  auto setup = prepared.rung->prepare(options.world_size);
   if (!setup.ok()) std::abort();
   prepared.setup = std::move(*setup);
   if (no_page) prepared.setup.shm = ShmSegment();

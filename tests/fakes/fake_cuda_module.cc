@@ -130,10 +130,14 @@ int32_t unmap_block(void* memory) {
   return kOk;
 }
 
+thread_local int32_t selected = -1;
+
 int32_t select(int32_t device) {
   FAIL_IF_PLANNED();
   if (device_count() <= 0) return kNoDevice;
-  return device < 0 || device >= device_count() ? kInvalidDevice : kOk;
+  if (device < 0 || device >= device_count()) return kInvalidDevice;
+  selected = device;
+  return kOk;
 }
 
 int32_t allocate(size_t bytes, void** memory) {
@@ -294,6 +298,11 @@ int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream) {
 }
 
 }  // namespace
+
+// For the fake NCCL, which asks the CUDA runtime as the real one does: the calling thread's device; -1: none selected.
+extern "C" __attribute__((visibility("default"))) int32_t fake_cuda_selected_device() {
+  return selected;
+}
 
 extern "C" __attribute__((visibility("default"))) const ShoalCudaModule* shoal_cuda_module() {
   static const std::string build_id = setting("FAKE_CUDA_BUILD_ID", SHOAL_BUILD_ID);
