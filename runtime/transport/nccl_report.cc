@@ -1,6 +1,8 @@
 #include "runtime/transport/nccl_report.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "runtime/comm/nccl_api.h"
 #include "runtime/comm/nccl_log.h"
@@ -9,6 +11,17 @@
 
 namespace shoal {
 namespace {
+
+/// What the size in one of NCCL's messages is: "... (size 9637888)" or "extend ... to 9637892 bytes"; empty: none.
+std::string explained(const std::string& warning) {
+  for (const char* mark : {"(size ", " to "}) {
+    const size_t at = warning.find(mark);
+    if (at == std::string::npos) continue;
+    const std::string meaning = explain_nccl_size(std::strtoll(warning.c_str() + at + std::strlen(mark), nullptr, 10));
+    if (!meaning.empty()) return cat(" [", meaning, "]");
+  }
+  return "";
+}
 
 std::string shown(const std::map<std::string, int>& transports) {
   std::string text;
@@ -67,7 +80,7 @@ void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use) {
     use->used_bytes += log.dev_shm_charged;
     use->cumem_fallback = use->cumem_fallback || log.cumem_fallback;
     if (use->last_error.empty() && !log.last_warning.empty())
-      use->last_error = cat("[rank ", rank, "] ", log.last_warning);
+      use->last_error = cat("[rank ", rank, "] ", log.last_warning, explained(log.last_warning));
   }
 }
 
