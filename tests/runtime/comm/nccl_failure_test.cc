@@ -157,6 +157,25 @@ TEST(NcclFailureTest, RanksOnOneGpuNeedHostsOfTheirOwn) {
   EXPECT_EQ(all_reports(ends), "");
 }
 
+// The real library, where no driver is: an error in its own words, from every rank, and no crash.
+TEST(NcclFailureTest, TheRealLibraryWithoutADriverIsRefusedPolitely) {
+#ifdef SHOAL_TEST_NCCL_LIBRARY
+  if (std::filesystem::exists("/proc/driver/nvidia/version")) GTEST_SKIP() << "there is a driver";
+  NcclGroup group;
+  group.library_of = {{0, SHOAL_TEST_NCCL_LIBRARY}, {1, SHOAL_TEST_NCCL_LIBRARY}};
+  group.environment["NCCL_SOCKET_IFNAME"] = "lo";
+  group.timeout_ms = 20'000;
+  const NcclEnds ends = run_nccl_ranks(group, nothing);
+  for (const NcclEnd& end : ends.ranks) {
+    EXPECT_EQ(end.signal, 0);
+    EXPECT_NE(end.code, Code::kOk);
+    EXPECT_TRUE(has(end.report, "says unhandled cuda error")) << end.report;
+  }
+#else
+  GTEST_SKIP() << "libnccl.so.2 is not installed here";
+#endif
+}
+
 /// The last rank dies, the others go on.
 NcclEnds with_a_death(Environment environment) {
   NcclGroup group;
