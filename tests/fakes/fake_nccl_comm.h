@@ -61,6 +61,7 @@ class Comm {
 
   // In the thread.
   Result do_init();
+  RankInfo introduction(uint64_t shm_device) const;
   Result check_peers();
   Result share_nvls_region();
   void log_channels();
