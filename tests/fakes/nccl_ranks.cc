@@ -19,7 +19,7 @@
 namespace shoal {
 namespace {
 
-constexpr unsigned kRankSeconds = 90;
+constexpr unsigned kRankSeconds = patience_ms(90);
 constexpr int kMostRanks = 16;
 
 /// Memory of all processes of a group.

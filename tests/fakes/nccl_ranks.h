@@ -58,7 +58,7 @@ struct NcclEnds {
   int64_t left_files = 0;  ///< with shm_bytes: names in the group's /dev/shm when all ranks had ended
 };
 
-/// Runs the body as every rank. Forks: no other thread may be alive. SIGALRM ends a rank after 90 s.
+/// Runs the body as every rank. Forks: no other thread may be alive. SIGALRM ends a rank after 90 s, sanitized 360.
 NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body);
 
 /// The reports, one a line with the rank; empty when all opened and every report is empty.
