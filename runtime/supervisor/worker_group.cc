@@ -200,7 +200,8 @@ void WorkerGroup::Impl::say_goodbye() {
     if (!worker.reaped) (void)worker.channel.send(encode(FrontMessage(Shutdown{})), Deadline::after_ms(100));
   }
   const Deadline deadline = Deadline::after_ms(kGoodbyeMs);
-  // A stopped worker will not leave; nobody waits for it. A traced one may: LeakSanitizer stops its own process like that.
+  // A stopped worker will not leave; nobody waits for it. A traced one may: LeakSanitizer stops its own process like
+  // that.
   const auto may_leave = [](const RankProcess& w) { return !w.reaped && w.state() != 'T'; };
   while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), may_leave)) {
     poll_once(Deadline::after_ms(std::min(deadline.remaining_ms(), 100)));
