@@ -73,6 +73,15 @@ Status Ladder::equip(const Rung& rung, TransportSetup* setup) {
   return {};
 }
 
+/// A failed NCCL leaves files that none of its processes holds: its words name them.
+void Ladder::remove_left_segments(const Status& failed) const {
+  if (logs_.empty()) return;
+  std::string words = failed.to_string();
+  for (const std::string& log : read_rank_logs(logs_)) words += log;
+  const SweepResult swept = remove_named_in(report_.facts.dev_shm.path, words);
+  if (swept.removed > 0) log_info(cat("removed ", swept.removed, " files that a failed NCCL had left in /dev/shm"));
+}
+
 /// Takes what the ranks of the current rung have logged into the report. Not ok: the rung is not what it says.
 Status Ladder::look_at_logs() {
   const auto use = std::find_if(report_.nccl.begin(), report_.nccl.end(),
@@ -151,6 +160,7 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
       report_.verified_s = seconds_since(began);
       return group;
     }
+    remove_left_segments(group.status());
     if (!failure->moving) return group.status();
     SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
   }
