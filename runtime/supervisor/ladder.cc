@@ -6,6 +6,7 @@
 #include "runtime/supervisor/rank_logs.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/transport/nccl_rungs.h"
+#include "runtime/transport/stale_segments.h"
 
 namespace shoal {
 namespace {
