@@ -14,12 +14,11 @@
 
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/machine.cuh"
 
 namespace shoal::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kMostBlocks = 32;              // few: all of them must run at once, beside others' kernels
 constexpr int kGroup = 4;                    // floats that move as one; the unit in which blocks share out the elements
 constexpr uint64_t kPatienceNs = 1'000'000;  // before a wait also looks at host memory and lets others run
 
@@ -30,7 +29,7 @@ struct AreaHead {
     uint32_t finished;  ///< blocks of the running kernel that have ended
     uint32_t failed;    ///< a wait has ended without its peer
   } control;
-  uint64_t flags[kShoalMostRanks][kMostBlocks];  ///< the last step that this block of this rank has pushed here
+  uint64_t flags[kShoalMostRanks][kPushBlocks];  ///< the last step that this block of this rank has pushed here
 };
 static_assert(sizeof(AreaHead) % 256 == 0);
 
@@ -48,24 +47,8 @@ __device__ float* slot_of(void* area, int64_t area_bytes, uint64_t step) {
   return reinterpret_cast<float*>(head_of(area) + 1) + (step % 2) * slot_floats(area_bytes);
 }
 
-// Of the system's scope: the other side is another process's kernel, perhaps on another device. A release after a
-// block's barrier covers what the whole block wrote before it.
-__device__ void store_release(uint64_t* to, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-__device__ uint64_t load_acquire(const uint64_t* from) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
-}
-__device__ uint64_t nanoseconds() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-
 /// Whether the flag has reached the step: within spin_ns, and before another wait of this rank has failed.
-__device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns, const volatile uint32_t* failure) {
+__device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns, const uint32_t* failure) {
   constexpr int kPolls = 64;
   if (load_acquire(flag) >= step) return true;
   const uint64_t begin = nanoseconds();
@@ -76,7 +59,7 @@ __device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns, 
     const uint64_t waited = nanoseconds() - begin;
     if (waited >= spin_ns) return false;
     if (waited < kPatienceNs) continue;
-    if (*failure != 0) return false;
+    if (load_word(failure) != 0) return false;
     __nanosleep(1000);
   }
 }
@@ -116,8 +99,8 @@ struct Launch {
 __device__ void push_planes(const Launch& launch, uint64_t step) {
   const ShoalPushAllReduce& args = launch.args;
   const int64_t pitch = padded(args.sum.count);
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; group < pitch / kGroup;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kPushThreads;
+  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kPushThreads + threadIdx.x; group < pitch / kGroup;
        group += stride) {
     for (int plane = 0; plane < args.contributions[args.rank]; ++plane) {
       const Pack<kGroup> value = load_group(args.own + plane * args.pitch, group, args.sum.count, launch.own_aligned);
@@ -133,9 +116,9 @@ __device__ void push_planes(const Launch& launch, uint64_t step) {
 __device__ void sum_planes(const Launch& launch, uint64_t step) {
   const ShoalPushAllReduce& args = launch.args;
   const int64_t pitch = padded(args.sum.count);
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kPushThreads;
   const float* slot = slot_of(args.areas[args.rank], args.area_bytes, step);
-  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; group < pitch / kGroup;
+  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kPushThreads + threadIdx.x; group < pitch / kGroup;
        group += stride) {
     const Pack<kGroup> sum = fold<kGroup>(args.sum, [&](int value) {
       const int mine = value - launch.first;
@@ -154,29 +137,24 @@ __device__ bool exchange(const ShoalPushAllReduce& args, uint64_t step) {
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < args.world_size && peer != args.rank) {
     store_release(&head_of(args.areas[peer])->flags[args.rank][blockIdx.x], step);
-    volatile uint32_t* failure = args.failure;
-    lost = !wait_for(&own->flags[peer][blockIdx.x], step, args.spin_ns, failure);
+    lost = !wait_for(&own->flags[peer][blockIdx.x], step, args.spin_ns, args.failure);
     if (lost) {
-      // Plain stores: a bus may have no atomics on host memory, and of two ranks lost at once either may be named.
-      if (*failure == 0) *failure = 1 + static_cast<uint32_t>(peer);
-      *static_cast<volatile uint32_t*>(&own->control.failed) = 1;
+      if (load_word(args.failure) == 0) {  // of two ranks lost at once either may be named
+        store_word(args.failure, 1 + static_cast<uint32_t>(peer));
+      }
+      store_word(&own->control.failed, 1);
       __threadfence_system();
     }
   }
   return __syncthreads_or(lost) == 0;
 }
 
-__global__ void __launch_bounds__(kThreads) push_all_reduce_kernel(const __grid_constant__ Launch launch) {
+__global__ void __launch_bounds__(kPushThreads) push_all_reduce_kernel(const __grid_constant__ Launch launch) {
   const ShoalPushAllReduce& args = launch.args;
   AreaHead* own = head_of(args.areas[args.rank]);
-  __shared__ uint64_t shared_step;
-  bool failed = false;
-  if (threadIdx.x == 0) {
-    shared_step = own->control.steps + 1;
-    failed = *static_cast<volatile uint32_t*>(&own->control.failed) != 0;
-  }
+  const bool failed = threadIdx.x == 0 && load_word(&own->control.failed) != 0;
   if (__syncthreads_or(failed) != 0) return;
-  const uint64_t step = shared_step;
+  const uint64_t step = own->control.steps + 1;  // stays until every block has been through exchange
 
   push_planes(launch, step);
   if (!exchange(args, step)) return;
@@ -212,20 +190,17 @@ int64_t push_floats(int64_t area_bytes, int32_t world_size, int32_t most_contrib
 int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream) {
   if (!is_valid(*args)) return cudaErrorInvalidValue;
   if (args->sum.count == 0) return cudaSuccess;
-  Launch launch{*args, 0, false, is_aligned(args->sum.out, sizeof(float4))};
-  for (int rank = 0; rank < args->rank; ++rank) launch.first += args->contributions[rank];
-  launch.own_aligned =
+  Launch arguments{*args, 0, false, is_aligned(args->sum.out, sizeof(float4))};
+  for (int rank = 0; rank < args->rank; ++rank) arguments.first += args->contributions[rank];
+  arguments.own_aligned =
       is_aligned(args->own, sizeof(float4)) && (args->contributions[args->rank] <= 1 || args->pitch % kGroup == 0);
   const int64_t groups = padded(args->sum.count) / kGroup;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(kMostBlocks, (groups + kThreads - 1) / kThreads));
-  void* parameters[] = {&launch};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(&push_all_reduce_kernel), dim3(blocks), dim3(kThreads),
-                          parameters, 0, static_cast<cudaStream_t>(stream));
+  const int64_t blocks = std::min<int64_t>(kPushBlocks, (groups + kPushThreads - 1) / kPushThreads);
+  return launch(&push_all_reduce_kernel, blocks, kPushThreads, arguments, stream);
 }
 
 int32_t load_push_all_reduce() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, &push_all_reduce_kernel);
+  return load_kernel(&push_all_reduce_kernel);
 }
 
 }  // namespace shoal::cuda

@@ -123,11 +123,11 @@ Result Comm::do_init() {
   mine.shm_device = dev_shm.st_dev;
   if (!sockets_.meet(args_.root_port, args_.key, mine, args_.ranks)) return not_connected();
   if (const Result result = check_peers(); result != kSuccess) return result;
-  if (const Result result = share_nvls_region(); result != kSuccess) return result;
-  if (!s.cumem || !s.runtime_connect) {
-    // Nothing is left for later, the network of a single node's ranks among it.
-    for (const auto step : {&Comm::need_pool, &Comm::connect_ring, &Comm::connect_tree})
-      if (const Result result = (this->*step)(); result != kSuccess) return result;
+  const bool lazy = s.cumem && s.runtime_connect;
+  // Else nothing is left for later, whatever will be used, the network of a single node's ranks among it.
+  for (const auto step : {&Comm::connect_ring, &Comm::connect_tree, &Comm::share_nvls_region, &Comm::need_pool}) {
+    if (lazy && step != &Comm::share_nvls_region) continue;
+    if (const Result result = (this->*step)(); result != kSuccess) return result;
   }
   log_channels();
   return kSuccess;

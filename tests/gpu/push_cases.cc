@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -28,8 +29,10 @@ struct PushRank {
   Device::Memory area, own, out;
   Device::Memory own_host, out_host, failure;  // pinned
 };
-constexpr size_t kMostFloats = 64 * 1024;
+constexpr size_t kMostFloats = 16 * 1024;
 constexpr size_t kMostPlanes = 4;
+constexpr size_t kBurst = 4;  // all_reduces that a rank enqueues before it waits, each with memory of its own
+constexpr size_t kOwnFloats = kMostPlanes * kMostFloats;
 
 Result<PushRank> make_rank(const ShoalCudaModule& module) {
   PushRank rank;
@@ -38,16 +41,18 @@ Result<PushRank> make_rank(const ShoalCudaModule& module) {
   SHOAL_ASSIGN_OR_RETURN(rank.stream, device.make_stream());
   SHOAL_ASSIGN_OR_RETURN(rank.event, device.make_event());
   SHOAL_ASSIGN_OR_RETURN(rank.area, device.allocate(kAreaBytes));
-  SHOAL_ASSIGN_OR_RETURN(rank.own, device.allocate(kMostPlanes * kMostFloats * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(rank.out, device.allocate(kMostFloats * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(rank.own_host, device.allocate_pinned(kMostPlanes * kMostFloats * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(rank.out_host, device.allocate_pinned(kMostFloats * sizeof(float)));
+  SHOAL_ASSIGN_OR_RETURN(rank.own, device.allocate(kBurst * kOwnFloats * sizeof(float)));
+  SHOAL_ASSIGN_OR_RETURN(rank.out, device.allocate(kBurst * kMostFloats * sizeof(float)));
+  SHOAL_ASSIGN_OR_RETURN(rank.own_host, device.allocate_pinned(kBurst * kOwnFloats * sizeof(float)));
+  SHOAL_ASSIGN_OR_RETURN(rank.out_host, device.allocate_pinned(kBurst * kMostFloats * sizeof(float)));
   SHOAL_ASSIGN_OR_RETURN(rank.failure, device.allocate_pinned(sizeof(uint32_t)));
   std::memset(rank.failure.get(), 0, sizeof(uint32_t));
   return rank;
 }
 
-ShoalPushAllReduce arguments(const std::vector<PushRank>& group, int rank, const ReducePlan& plan, size_t count) {
+/// The group's all_reduce number `place` of a burst.
+ShoalPushAllReduce arguments(const std::vector<PushRank>& group, int rank, const ReducePlan& plan, size_t count,
+                             size_t place = 0) {
   ShoalPushAllReduce args{};
   args.rank = rank;
   args.world_size = static_cast<int32_t>(group.size());
@@ -57,51 +62,61 @@ ShoalPushAllReduce arguments(const std::vector<PushRank>& group, int rank, const
   }
   args.area_bytes = kAreaBytes;
   const PushRank& mine = group[static_cast<size_t>(rank)];
-  args.own = static_cast<const float*>(mine.own.get());
+  args.own = static_cast<const float*>(mine.own.get()) + place * kOwnFloats;
   args.pitch = static_cast<int64_t>(count);
   args.sum.values = plan.total_contributions();
   for (int i = 0; i < args.sum.values; ++i) {
     args.sum.merges[i] = static_cast<uint8_t>(plan.finish.merges[static_cast<size_t>(i)]);
   }
-  args.sum.out = static_cast<float*>(mine.out.get());
+  args.sum.out = static_cast<float*>(mine.out.get()) + place * kMostFloats;
   args.sum.count = static_cast<int64_t>(count);
   args.spin_ns = kSpinNs;
   args.failure = static_cast<uint32_t*>(mine.failure.get());
   return args;
 }
 
-/// Enqueues one all_reduce of one rank, from pinned memory to pinned memory.
-Status enqueue(std::vector<PushRank>& group, int rank, const TreeCase& tree) {
+/// Leaves the rank's planes in its pinned memory.
+void bring(PushRank& mine, const TreeCase& tree, int rank, size_t place = 0) {
+  const std::vector<float>& own = tree.own[static_cast<size_t>(rank)];
+  auto* to = static_cast<float*>(mine.own_host.get()) + place * kOwnFloats;
+  std::copy(own.begin(), own.end(), to);
+}
+
+/// Enqueues the all_reduce, from pinned memory to pinned memory.
+Status enqueue(std::vector<PushRank>& group, int rank, const TreeCase& tree, size_t place = 0) {
   PushRank& mine = group[static_cast<size_t>(rank)];
   Device& device = *mine.device;
   const size_t own_bytes = tree.own[static_cast<size_t>(rank)].size() * sizeof(float);
-  SHOAL_RETURN_IF_ERROR(device.copy(mine.own.get(), mine.own_host.get(), own_bytes, mine.stream.get()));
-  const ShoalPushAllReduce args = arguments(group, rank, tree.plan, tree.count);
+  const ShoalPushAllReduce args = arguments(group, rank, tree.plan, tree.count, place);
+  const auto* own_host = static_cast<const float*>(mine.own_host.get()) + place * kOwnFloats;
+  SHOAL_RETURN_IF_ERROR(device.copy(const_cast<float*>(args.own), own_host, own_bytes, mine.stream.get()));
   SHOAL_RETURN_IF_ERROR(device.check(device.module().push_all_reduce(&args, mine.stream.get()), "push"));
-  return device.copy(mine.out_host.get(), mine.out.get(), tree.count * sizeof(float), mine.stream.get());
+  auto* out_host = static_cast<float*>(mine.out_host.get()) + place * kMostFloats;
+  return device.copy(out_host, args.sum.out, tree.count * sizeof(float), mine.stream.get());
 }
 
-/// Waits for it and compares.
-std::string finish(PushRank& mine, const TreeCase& tree) {
+std::string wait_for(PushRank& mine) {
   SHOAL_EXPECT_OK(mine.device->record(mine.event.get(), mine.stream.get()));
   SHOAL_EXPECT_OK(mine.device->wait(mine.event.get(), Deadline::after_ms(20'000), {}));
   const uint32_t failure = *static_cast<const volatile uint32_t*>(mine.failure.get());
-  if (failure != 0) return cat("rank ", failure - 1, " did not come");
-  return std::memcmp(mine.out_host.get(), tree.sum.data(), tree.count * sizeof(float)) == 0
+  return failure == 0 ? "" : cat("rank ", failure - 1, " did not come");
+}
+
+std::string compare(const PushRank& mine, const TreeCase& tree, size_t place = 0) {
+  const auto* out = static_cast<const float*>(mine.out_host.get()) + place * kMostFloats;
+  return std::memcmp(out, tree.sum.data(), tree.count * sizeof(float)) == 0
              ? ""
-             : cat(tree.count, " floats have other bits");
+             : cat("sum ", place, " of a burst: ", tree.count, " floats have other bits");
 }
 
-void bring(PushRank& mine, const TreeCase& tree, int rank) {
-  const std::vector<float>& own = tree.own[static_cast<size_t>(rank)];
-  if (!own.empty()) std::memcpy(mine.own_host.get(), own.data(), own.size() * sizeof(float));
-}
-
-std::string push_once(std::vector<PushRank>& group, int rank, const TreeCase& tree) {
+/// The trees' all_reduces one after the other, without a wait between them.
+std::string push(std::vector<PushRank>& group, int rank, const std::vector<const TreeCase*>& trees) {
   PushRank& mine = group[static_cast<size_t>(rank)];
-  bring(mine, tree, rank);
-  SHOAL_EXPECT_OK(enqueue(group, rank, tree));
-  return finish(mine, tree);
+  for (size_t i = 0; i < trees.size(); ++i) bring(mine, *trees[i], rank, i);
+  for (size_t i = 0; i < trees.size(); ++i) SHOAL_EXPECT_OK(enqueue(group, rank, *trees[i], i));
+  std::string wrong = wait_for(mine);
+  for (size_t i = 0; i < trees.size() && wrong.empty(); ++i) wrong = compare(mine, *trees[i], i);
+  return wrong;
 }
 
 Result<std::vector<PushRank>> make_group(const std::string& path, int world_size) {
@@ -142,7 +157,9 @@ std::string ranks_as_threads(const Options& options, int world_size) {
   return run_threads(*group, [&](int rank) -> std::string {
     Pattern pattern(7);  // the same choices on every rank
     for (int round = 0; round < rounds && !failed; ++round) {
-      const std::string wrong = push_once(*group, rank, trees[pattern.below(trees.size())]);
+      std::vector<const TreeCase*> burst(1 + pattern.below(kBurst));
+      for (const TreeCase*& tree : burst) tree = &trees[pattern.below(trees.size())];
+      const std::string wrong = push(*group, rank, burst);
       if (wrong.empty()) continue;
       failed = true;
       return cat("round ", round, ": ", wrong);
@@ -168,7 +185,7 @@ std::string a_graph_is_replayed(const Options& options) {
   return run_threads(*group, [&](int rank) -> std::string {
     PushRank& mine = (*group)[static_cast<size_t>(rank)];
     auto* stream = static_cast<cudaStream_t>(mine.stream.get());
-    if (const std::string wrong = push_once(*group, rank, trees[0]); !wrong.empty()) return wrong;
+    if (const std::string wrong = push(*group, rank, {&trees[0]}); !wrong.empty()) return wrong;
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t replay = nullptr;
     std::string wrong = cuda_words(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -179,12 +196,13 @@ std::string a_graph_is_replayed(const Options& options) {
     for (int round = 0; round < rounds && wrong.empty(); ++round) {
       const TreeCase& tree = trees[static_cast<size_t>(round) % trees.size()];
       if (round % 5 == 4) {
-        wrong = push_once(*group, rank, tree);
+        wrong = push(*group, rank, {&tree});
         continue;
       }
       bring(mine, tree, rank);
       wrong = cuda_words(cudaGraphLaunch(replay, stream));
-      if (wrong.empty()) wrong = finish(mine, tree);
+      if (wrong.empty()) wrong = wait_for(mine);
+      if (wrong.empty()) wrong = compare(mine, tree);
       if (!wrong.empty()) wrong = cat("replay ", round, ": ", wrong);
     }
     return wrong;

@@ -40,7 +40,7 @@ TEST(NcclFailureTest, AFullDevShmIsSaidInNcclsWords) {
   NcclGroup group;
   group.world_size = 3;
   group.shm_bytes = 16 * kMiB;
-  group.timeout_ms = 1'500;
+  group.timeout_ms = patience_ms(1'500);
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   SKIP_WITHOUT_MOUNTS(ends);
   EXPECT_GE(count(ends, Code::kResourceExhausted), 1);
@@ -48,7 +48,7 @@ TEST(NcclFailureTest, AFullDevShmIsSaidInNcclsWords) {
   for (const NcclEnd& end : ends.ranks) {
     EXPECT_TRUE(has(end.report, "ncclAllGather of 4 bytes")) << end.report;
     if (end.code == Code::kDeadlineExceeded) {
-      EXPECT_TRUE(has(end.report, "has not ended after 1500 ms")) << end.report;
+      EXPECT_TRUE(has(end.report, cat("has not ended after ", group.timeout_ms, " ms"))) << end.report;
     } else {
       EXPECT_TRUE(has(end.report, "NCCL 2.28.9 says unhandled system error")) << end.report;
       EXPECT_TRUE(has(end.report, "Error while creating shared memory segment /dev/shm/nccl-")) << end.report;
@@ -77,7 +77,7 @@ TEST(NcclFailureTest, ADevShmThatCannotBeWrittenIsSaid) {
   NcclGroup group;
   group.shm_bytes = 64 * kMiB;
   group.shm_read_only = true;
-  group.timeout_ms = 1'000;
+  group.timeout_ms = patience_ms(1'000);
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   SKIP_WITHOUT_MOUNTS(ends);
   EXPECT_GE(count(ends, Code::kPermissionDenied), 1) << all_reports(ends);
@@ -88,18 +88,19 @@ TEST(NcclFailureTest, AnInitThatHangsEndsAtTheDeadline) {
   for (const char* which : {"init", "init:1"}) {
     NcclGroup group;
     group.world_size = 3;
-    group.timeout_ms = 500;
+    group.timeout_ms = patience_ms(500);
     group.environment["FAKE_NCCL_HANG"] = which;
     const NcclEnds ends = run_nccl_ranks(group, nothing);
     EXPECT_EQ(count(ends, Code::kDeadlineExceeded), 3) << all_reports(ends);
     for (const NcclEnd& end : ends.ranks)
-      EXPECT_TRUE(has(end.report, "ncclCommInitRankConfig has not ended after 500 ms")) << end.report;
+      EXPECT_TRUE(has(end.report, cat("ncclCommInitRankConfig has not ended after ", group.timeout_ms, " ms")))
+          << end.report;
   }
 }
 
 TEST(NcclFailureTest, AFirstCollectiveThatHangsEndsAtTheDeadline) {
   NcclGroup group;
-  group.timeout_ms = 500;
+  group.timeout_ms = patience_ms(500);
   group.environment["FAKE_NCCL_HANG"] = "collective";
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   EXPECT_EQ(count(ends, Code::kDeadlineExceeded), 2) << all_reports(ends);
@@ -160,7 +161,7 @@ TEST(NcclFailureTest, RanksOnOneGpuNeedHostsOfTheirOwn) {
 NcclEnds with_a_death(Environment environment) {
   NcclGroup group;
   group.world_size = 3;
-  group.timeout_ms = 2'000;
+  group.timeout_ms = patience_ms(2'000);
   group.environment = std::move(environment);
   return run_nccl_ranks(group, [](NcclRank& rank) -> std::string {
     rank.meet();
