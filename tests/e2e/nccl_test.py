@@ -79,7 +79,7 @@ class Sizes(Place):
                     self.assertEqual((use["predicted_bytes"], use["used_bytes"]), (bytes_, bytes_), use)
                     self.assertEqual(list(use["transports"]), ["SHM/direct"])
                     self.assertEqual(use["assumptions"], [])
-                    self.assertEqual(use["version"], "2.28.9")
+                    self.assertTrue(use["version"].startswith("2.28.9"), use)
 
     def test_a_wrong_prediction_shows(self):
         use = use_of(self.report("size=64m", "-tp", 2, FAKE_NCCL_WRONG_BYTES=4096), "nccl-shm")
@@ -217,11 +217,12 @@ class Running(Place):
                 self.assertEqual(answer, {name: value for name, value in alone.items() if name != "transport"})
 
     def test_a_rank_that_fails_leaves_nobody_and_nothing(self):
-        for fault in ("1:self-test:fail", "1:self-test:stop", "0:open:fail"):
+        # A rank that somebody else has stopped is no fault of the transport's: the start ends.
+        for fault, code, rung in (("1:self-test:fail", 1, "nccl-shm-lean"), ("0:open:fail", 1, "nccl-shm-lean"),
+                                  ("1:self-test:stop", harness.UNAVAILABLE, "")):
             with self.subTest(fault=fault):
-                report = self.report("size=64m", "-tp", 3, "--startup-timeout", 12, code=69 if fault.endswith("open:fail") else None or 1,
-                                     SHOAL_TEST_FAULT=fault)
-                self.assertIn(report["rung"], ("nccl-shm-lean", ""))
+                report = self.report("size=64m", "-tp", 3, "--startup-timeout", 12, code=code, SHOAL_TEST_FAULT=fault)
+                self.assertEqual(report["rung"], rung)
 
     def test_what_nccl_would_need_without_a_gpu(self):
         done = self.inside("size=64m", shoal("doctor", "--device", "cuda", "--nccl-version", "2.27", "-tp", 8, "--json") + " || [ $? = 1 ]")
