@@ -6,6 +6,7 @@ program's; the numbers in here are literals.
 import json
 import os
 import shlex
+import signal
 import subprocess
 import unittest
 from pathlib import Path
@@ -223,6 +224,17 @@ class Running(Place):
             with self.subTest(fault=fault):
                 report = self.report("size=64m", "-tp", 3, "--startup-timeout", 12, code=code, SHOAL_TEST_FAULT=fault)
                 self.assertEqual(report["rung"], rung)
+
+    def test_a_killed_rank_is_started_again_over_nccl(self):
+        # In the host's own /dev/shm, which the lean rung fits almost anywhere.
+        server = self.serve(harness.DEMO, "-tp", 2, *DEVICE, "--transport", "nccl-shm-lean,tcp")
+        self.assertEqual(server.wait_ready()["transport"], "nccl-shm-lean")
+        os.kill(server.workers(2)[1], signal.SIGKILL)
+        harness.wait_until(lambda: "starting the ranks again" in server.err.text(), 20, "the answer to a kill")
+        out, err = server.client("--prompt", "In", "--max-tokens", "4").communicate(timeout=60)
+        self.assertTrue(out, err)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
 
     def test_what_nccl_would_need_without_a_gpu(self):
         done = self.inside("size=64m", shoal("doctor", "--device", "cuda", "--nccl-version", "2.27", "-tp", 8, "--json") + " || [ $? = 1 ]")
