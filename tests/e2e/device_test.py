@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import harness
@@ -19,17 +20,18 @@ INSUFFICIENT = "cudaErrorInsufficientDriver: CUDA driver version is insufficient
 NO_DRIVER_HERE = not os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidiactl")
 
 
-def doctor(*flags, module=FAKE_MODULE, nccl=FAKE_NCCL, transport="cuda-ipc,tcp", ranks=2, **pretend):
-    """(exit code, report, what stderr said) of `shoal doctor --device cuda` where FAKE_CUDA_<pretend> is set."""
+def start_doctor(*flags, module=FAKE_MODULE, nccl=FAKE_NCCL, transport="cuda-ipc,tcp", ranks=2, nccl_version="2.28.9",
+                 **pretend):
+    """`shoal doctor --device cuda` where FAKE_CUDA_<pretend> is set."""
     environment = {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in pretend.items()}
-    saved = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        process = harness.start("doctor", "--device", "cuda", "--cuda-module", module, "--nccl-library", nccl, "-tp", ranks,
-                                "--transport", transport, "--json", *flags)
-    finally:
-        os.environ.clear()
-        os.environ.update(saved)
+    with unittest.mock.patch.dict(os.environ, {**environment, "FAKE_NCCL_VERSION": nccl_version}):
+        return harness.start("doctor", "--device", "cuda", "--cuda-module", module, "--nccl-library", nccl, "-tp", ranks,
+                             "--transport", transport, "--json", *flags)
+
+
+def doctor(*flags, **arguments):
+    """(exit code, report, what stderr said)"""
+    process = start_doctor(*flags, **arguments)
     out, err = process.communicate(timeout=200)
     return process.returncode, json.loads(out), err.decode()
 
@@ -78,6 +80,10 @@ class Refusals(harness.TestCase):
         self.assert_refused(["libnosuchnccl.so", "cannot open shared object file", "2.27.5"], transport="nccl-p2p,tcp",
                             nccl="libnosuchnccl.so", peers="all")
 
+    def test_nccl_too_old(self):
+        self.assert_refused(["2.23.4", "2.27.5", "libfake_nccl.so"], transport="nccl-p2p,tcp", peers="all",
+                            nccl_version="2.23.4")
+
     def test_no_rung_at_all(self):
         code, report, err = doctor(transport="cuda-ipc", devices=0)
         self.assertEqual(code, harness.UNAVAILABLE)
@@ -122,6 +128,14 @@ class Peers(harness.TestCase):
         self.assertEqual(verdicts, [(0, 1, "ok"), (0, 2, "ok"), (1, 0, "hung"), (1, 2, "not tried"), (2, 0, "not tried"),
                                     (2, 1, "not tried")])
 
+    def test_nothing_is_left_where_the_front_is_killed_meanwhile(self):
+        process = start_doctor(peers="all", peer_hang="0-1")
+        harness.wait_until(lambda: harness.children(process.pid), 20, "a process that looks at the devices")
+        time.sleep(0.3)
+        process.kill()
+        process.communicate()
+        harness.wait_until(lambda: not harness.survivors(), 5, "nothing left")
+
     def test_the_driver_forbids_it(self):
         _, report, _ = doctor(peers="none")
         self.assertIn("does not let GPU 0 reach the memory of GPU 1", report["refusals"][0]["reason"])
@@ -143,12 +157,9 @@ class OnDevices(harness.TestCase):
     def test_the_same_bits_as_on_the_cpu(self):
         prompt = ("--prompt", "In the beginning", "--max-tokens", 8, "-tp", 2, "--json")
         on_cpu = json.loads(harness.run("generate", harness.DEMO, *prompt).stdout)
-        os.environ["FAKE_CUDA_PEERS"] = "all"
-        try:
+        with unittest.mock.patch.dict(os.environ, {"FAKE_CUDA_PEERS": "all"}):
             process = harness.start("generate", harness.DEMO, *prompt, "--device", "cuda", "--cuda-module", FAKE_MODULE,
                                     "--transport", "cuda-ipc", "--log-level", "info")
-        finally:
-            del os.environ["FAKE_CUDA_PEERS"]
         out, err = process.communicate(timeout=100)
         self.assertEqual(process.returncode, 0, err)
         on_devices = json.loads(out)
