@@ -1,6 +1,7 @@
 """Ranks whose sums travel over devices, as far as a machine without a GPU can show: `--device cuda` over the stand-in module
 of tests/fakes (its environment says what it pretends to be), over the real module without a driver, and over none.
 """
+import contextlib
 import json
 import os
 import shutil
@@ -34,6 +35,16 @@ def doctor(*flags, **arguments):
     process = start_doctor(*flags, **arguments)
     out, err = process.communicate(timeout=200)
     return process.returncode, json.loads(out), err.decode()
+
+
+@contextlib.contextmanager
+def program_elsewhere():
+    """The program alone in a folder of its own, for as long as this lasts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        shutil.copy2(harness.SHOAL, folder / "shoal")
+        with unittest.mock.patch.object(harness, "SHOAL", str(folder / "shoal")):
+            yield folder
 
 
 class Refusals(harness.TestCase):
@@ -102,12 +113,13 @@ class Refusals(harness.TestCase):
         beside = json.loads(done.communicate(timeout=100)[0])
         self.assertEqual(beside["facts"]["gpu"]["module_path"], str(REAL_MODULE))
 
-    @unittest.skipIf(REAL_MODULE.exists(), "a real module is beside the program")
     def test_none_beside_the_program(self):
-        done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json")
-        out, err = done.communicate(timeout=100)
+        with program_elsewhere() as folder:
+            done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json", cwd=REAL_MODULE.parent)
+            out, err = done.communicate(timeout=100)
         self.assertEqual(done.returncode, 1, err)
-        self.assertIn("libshoal_cuda.so", json.loads(out)["refusals"][0]["reason"])
+        # Not taken from the working directory, where there may be one.
+        self.assertIn(f"{folder}/libshoal_cuda.so", json.loads(out)["refusals"][0]["reason"])
 
 
 class Peers(harness.TestCase):
@@ -174,18 +186,12 @@ class OnTheCpu(harness.TestCase):
     def test_module_present_absent_and_broken(self):
         answers = []
         for module in (None, REAL_MODULE if REAL_MODULE.exists() else FAKE_MODULE, "broken"):
-            with tempfile.TemporaryDirectory() as folder:
-                program = Path(folder) / "shoal"
-                shutil.copy2(harness.SHOAL, program)
+            with program_elsewhere() as folder:
                 if module == "broken":
-                    (Path(folder) / "libshoal_cuda.so").write_bytes(b"broken")
+                    (folder / "libshoal_cuda.so").write_bytes(b"broken")
                 elif module is not None:
-                    shutil.copy2(module, Path(folder) / "libshoal_cuda.so")
-                saved, harness.SHOAL = harness.SHOAL, str(program)
-                try:
-                    done = harness.run("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 4, "-tp", 2, "--json")
-                finally:
-                    harness.SHOAL = saved
+                    shutil.copy2(module, folder / "libshoal_cuda.so")
+                done = harness.run("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 4, "-tp", 2, "--json")
             answers.append(done.stdout)
         self.assertEqual(len(set(answers)), 1, answers)
 
