@@ -34,7 +34,7 @@ struct NcclGroup {
   bool reproducible = true;
   int64_t timeout_ms = 50'000;
   Interrupted interrupted = nullptr;
-  int64_t shm_bytes = 0;       ///< of a /dev/shm of the group's own; 0: as it is here
+  int64_t shm_bytes = 0;       ///< of a /dev/shm of the group's own; 0: a large one, or what is here
   bool shm_read_only = false;  ///< with shm_bytes
   int ranks_per_gpu = 1;
 };

@@ -157,6 +157,41 @@ TEST(NcclFailureTest, RanksOnOneGpuNeedHostsOfTheirOwn) {
   EXPECT_EQ(all_reports(ends), "");
 }
 
+// Ranks that disagree on cuMem host memory take a handle for a name: why the variable is set for all of them alike.
+TEST(NcclFailureTest, RanksThatDisagreeOnCumemHostDoNotUnderstandEachOther) {
+  NcclGroup group;
+  group.timeout_ms = patience_ms(1'000);
+  group.of_rank[1]["FAKE_NCCL_CUMEM_HOST"] = "1";
+  const NcclEnds ends = run_nccl_ranks(group, nothing);
+  EXPECT_EQ(count(ends, Code::kOk), 0) << all_reports(ends);
+  EXPECT_TRUE(has(all_reports(ends), "Error while attaching to shared memory segment /dev/shm/nccl-"))
+      << all_reports(ends);
+  EXPECT_TRUE(has(all_reports(ends), "(size 0)")) << all_reports(ends);
+
+  group.environment["NCCL_CUMEM_HOST_ENABLE"] = "0";
+  group.timeout_ms = 50'000;
+  EXPECT_EQ(all_reports(run_nccl_ranks(group, nothing)), "");
+}
+
+// The real library, where no driver is: an error in its own words, from every rank, and no crash.
+TEST(NcclFailureTest, TheRealLibraryWithoutADriverIsRefusedPolitely) {
+#ifdef SHOAL_TEST_NCCL_LIBRARY
+  if (std::filesystem::exists("/proc/driver/nvidia/version")) GTEST_SKIP() << "there is a driver";
+  NcclGroup group;
+  group.library_of = {{0, SHOAL_TEST_NCCL_LIBRARY}, {1, SHOAL_TEST_NCCL_LIBRARY}};
+  group.environment["NCCL_SOCKET_IFNAME"] = "lo";
+  group.timeout_ms = 20'000;
+  const NcclEnds ends = run_nccl_ranks(group, nothing);
+  for (const NcclEnd& end : ends.ranks) {
+    EXPECT_EQ(end.signal, 0);
+    EXPECT_NE(end.code, Code::kOk);
+    EXPECT_TRUE(has(end.report, "says unhandled cuda error")) << end.report;
+  }
+#else
+  GTEST_SKIP() << "libnccl.so.2 is not installed here";
+#endif
+}
+
 /// The last rank dies, the others go on.
 NcclEnds with_a_death(Environment environment) {
   NcclGroup group;
