@@ -177,6 +177,14 @@ class Seeds(Place):
         self.assertEqual(json.loads(done.stdout)["rung"], "nccl-shm")
 
 
+    def test_ranks_of_one_gpu_have_sockets_alone(self):
+        order = ("--ranks-per-gpu", 2, "--transport", "nccl-p2p,nccl-shm,nccl-socket,tcp")
+        report = self.report("size=128m", "-tp", 2, *order, FAKE_CUDA_DEVICES=1)
+        use = use_of(report, "nccl-socket")
+        self.assertEqual((report["rung"], use["used_bytes"], use["predicted_bytes"]), ("nccl-socket", 68427776, 68427776))
+        self.assertIn("share a GPU", report["refusals"][0]["reason"])
+
+
 class Settings(Place):
     def test_the_users_settings_win_and_are_told(self):
         report = self.report("size=64m", "-tp", 2, NCCL_BUFFSIZE=1048576, NCCL_DEBUG="WARN")
