@@ -4,6 +4,7 @@
 #include "server/commands.h"
 #include "server/engine_host.h"
 #include "server/exit_code.h"
+#include "server/nccl_plan.h"
 #include "server/needs_table.h"
 
 namespace shoal {
@@ -32,6 +33,7 @@ Status prove(const DoctorFlags& flags, TransportReport* report) {
 }  // namespace
 
 int run_doctor(const DoctorFlags& flags) {
+  if (flags.nccl_version) return run_nccl_plan(flags);
   if (flags.needs) return report_failure(write_stdout(needs_table()), Stage::kRequest);
   TransportReport report;
   const Status status = prove(flags, &report);

@@ -108,6 +108,8 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
   options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
   options.min_transport = flags.min_transport;
   options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes), reserved_bytes + world_size * kRankBytes};
+  options.reproducible = flags.device.reproducible;
+  if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
   return options;
 }
 

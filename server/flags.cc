@@ -201,6 +201,15 @@ Result<CommandLine> parse_doctor(Words words, LogOptions log) {
   parser.group("Output");
   parser.add_switch("--json", "Print the report as one JSON document", &flags.json);
   parser.add_switch("--needs", "Only print what each transport, and NCCL, needs for 2 to 16 ranks", &flags.needs);
+  parser.add_value("--nccl-version", "V",
+                   "Only print what NCCL V (2.27.7, or 2.27) would need here for -tp ranks; needs no GPU",
+                   [&](std::string_view flag, std::string_view text) -> Status {
+                     const Result<NcclVersion> version = parse_nccl_version(text);
+                     if (!version.ok())
+                       return Status::error(Code::kInvalidArgument, cat(flag, ": ", version.status().message()));
+                     flags.nccl_version = *version;
+                     return {};
+                   });
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
     constexpr int kMost = 16;

@@ -9,6 +9,7 @@
 #include "runtime/base/device_kind.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/transport/nccl_budget.h"
 #include "server/client_command.h"
 #include "server/generation_request.h"
 #include "server/shmtest/condition.h"
@@ -97,7 +98,8 @@ struct ClientFlags {
 struct DoctorFlags {
   TransportFlags transport;
   int tensor_parallel_size = 2;
-  bool needs = false;  ///< print the table of needs, look at nothing
+  bool needs = false;                       ///< print the table of needs, look at nothing
+  std::optional<NcclVersion> nccl_version;  ///< print what ranks of this NCCL would need here, start nothing
   bool json = false;
 };
 

@@ -7,6 +7,8 @@ namespace shoal {
 enum class DeviceKind : uint8_t { kCpu = 0, kCuda = 1 };
 
 /// "cpu", "cuda": also the value of --device.
-constexpr const char* device_name(DeviceKind kind) { return kind == DeviceKind::kCuda ? "cuda" : "cpu"; }
+constexpr const char* device_name(DeviceKind kind) {
+  return kind == DeviceKind::kCuda ? "cuda" : "cpu";
+}
 
 }  // namespace shoal

@@ -84,7 +84,7 @@ class NcclCollective final : public DeviceCollective {
     if (result == kNcclSuccess) return {};
     return settle(result, call, Deadline::after_ms(options_.timeout_ms));
   }
-  Status failure(NcclResult result, const Call& call);
+  Status failure(NcclResult result, const Call& call) const;
   std::string last_words() const;
   float* floats(const Device::Memory& memory) const { return static_cast<float*>(memory.get()); }
 
@@ -95,16 +95,14 @@ class NcclCollective final : public DeviceCollective {
   NcclApi api_;
   NcclComm comm_ = nullptr;
   Buffers buffers_;
-  bool failed_ = false;
 };
 
 /// ncclCommDestroy is not called, not even at a healthy end: it waits for the proxy's thread, and that for peers that
-/// hold connections, so that one that has died would hold this process for ever. The end of the process frees it all.
-/// After a failure a kernel or a thread of NCCL's may still use the buffers, and cudaFree would wait for it: they stay.
+/// hold connections, so that one that has died would hold this process for ever. The communicator lives as long as the
+/// process, and so do the buffers: a kernel or a thread of NCCL's may be in them still, and cudaFree would wait for it.
 NcclCollective::~NcclCollective() {
   static std::mutex mutex;
   static auto* const kept = new std::vector<Buffers>();
-  if (!failed_) return;
   const std::lock_guard<std::mutex> lock(mutex);
   kept->push_back(std::move(buffers_));
 }
@@ -114,8 +112,7 @@ std::string NcclCollective::last_words() const {
   return words == nullptr ? "" : words;
 }
 
-Status NcclCollective::failure(NcclResult result, const Call& call) {
-  failed_ = true;
+Status NcclCollective::failure(NcclResult result, const Call& call) const {
   const std::string words = last_words();
   return Status::error(code_of(result, words), cat(text_of(call), ": NCCL ", nccl_version_text(api_.version), " says ",
                                                    api_.get_error_string(result), " (", static_cast<int>(result), ")",
@@ -130,7 +127,6 @@ Status NcclCollective::settle(NcclResult result, const Call& call, Deadline dead
     if (asked != kNcclSuccess) return failure(asked, {"ncclCommGetAsyncError"});
     if (result != kNcclInProgress) break;
     if (deadline.passed()) {
-      failed_ = true;
       const std::string words = last_words();
       return Status::error(Code::kDeadlineExceeded,
                            cat(text_of(call), " has not ended after ", options_.timeout_ms,
@@ -139,9 +135,7 @@ Status NcclCollective::settle(NcclResult result, const Call& call, Deadline dead
     }
     if (Clock::now() - looked >= kBetweenLooks) {
       looked = Clock::now();
-      const Status stop = interrupted_ ? interrupted_() : Status();
-      failed_ = !stop.ok();
-      SHOAL_RETURN_IF_ERROR(stop);
+      if (interrupted_) SHOAL_RETURN_IF_ERROR(interrupted_());
     }
     std::this_thread::sleep_for(kNap);
   }
@@ -247,7 +241,6 @@ Status NcclCollective::finish(const Call& call, void* stream, Deadline deadline)
     SHOAL_RETURN_IF_ERROR(check());
     return interrupted_ ? interrupted_() : Status();
   });
-  failed_ = !status.ok();
   return status.while_doing(cat("warm up with ", text_of(call)));
 }
 

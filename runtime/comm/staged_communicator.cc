@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
@@ -24,6 +25,8 @@ class StagedCommunicator final : public Communicator {
         collective_(std::move(collective)),
         timeout_ms_(timeout_ms),
         interrupted_(std::move(interrupted)) {}
+
+  ~StagedCommunicator() override;
 
   Status prepare() {
     SHOAL_ASSIGN_OR_RETURN(stream_, device_->make_stream());
@@ -57,6 +60,16 @@ class StagedCommunicator final : public Communicator {
   bool waiting_ = false;
   Status failed_;  // the first error; every later call returns it
 };
+
+/// After a failure a kernel may be in the buffers still, and to free them would wait for it: they stay as long as the
+/// process, which is at its end.
+StagedCommunicator::~StagedCommunicator() {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<Stage>();
+  if (failed_.ok()) return;
+  const std::lock_guard<std::mutex> lock(mutex);
+  kept->insert(kept->end(), {std::move(in_), std::move(out_)});
+}
 
 Status StagedCommunicator::begin(Op op, size_t amount) {
   if (!failed_.ok()) return failed_;

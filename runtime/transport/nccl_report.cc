@@ -1,6 +1,8 @@
 #include "runtime/transport/nccl_report.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "runtime/comm/nccl_api.h"
 #include "runtime/comm/nccl_log.h"
@@ -9,6 +11,17 @@
 
 namespace shoal {
 namespace {
+
+/// What the size in one of NCCL's messages is: "... (size 9637888)" or "extend ... to 9637892 bytes"; empty: none.
+std::string explained(const std::string& warning) {
+  for (const char* mark : {"(size ", " to "}) {
+    const size_t at = warning.rfind(mark);
+    if (at == std::string::npos) continue;
+    const std::string meaning = explain_nccl_size(std::strtoll(warning.c_str() + at + std::strlen(mark), nullptr, 10));
+    if (!meaning.empty()) return cat(" [", meaning, "]");
+  }
+  return "";
+}
 
 std::string shown(const std::map<std::string, int>& transports) {
   std::string text;
@@ -47,7 +60,7 @@ NcclUse plan_nccl_use(const std::string& rung, const RungContext& context) {
   use.settings = settle(find_rung(rung)->environment(context, 0), context.user);
   use.user = context.user.list;
   use.predicted_bytes = need.need.dev_shm_bytes();
-  use.predicted_channels = use.predicted_bytes > 0 ? need.channels : 0;
+  use.predicted_channels = use.predicted_bytes > 0 && nccl_rung_transport(rung) == "SHM" ? need.channels : 0;
   use.assumptions = need.assumptions;
   const auto file = std::find_if(use.settings.begin(), use.settings.end(),
                                  [](const SettingOutcome& one) { return one.name == "NCCL_DEBUG_FILE"; });
@@ -67,7 +80,7 @@ void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use) {
     use->used_bytes += log.dev_shm_charged;
     use->cumem_fallback = use->cumem_fallback || log.cumem_fallback;
     if (use->last_error.empty() && !log.last_warning.empty())
-      use->last_error = cat("[rank ", rank, "] ", log.last_warning);
+      use->last_error = cat("[rank ", rank, "] ", log.last_warning, explained(log.last_warning));
   }
 }
 

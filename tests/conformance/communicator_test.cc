@@ -118,6 +118,13 @@ INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest,
                                       std::get<2>(setting.param));
                          });
 
+INSTANTIATE_TEST_SUITE_P(Devices, CommunicatorTest,
+                         testing::Combine(testing::ValuesIn(kDeviceTransports), testing::Values(RankKind::kProcesses),
+                                          testing::Values(1, 2, 3, 4, 5, 8)),
+                         [](const testing::TestParamInfo<Setting>& setting) {
+                           return cat(test_name(std::get<0>(setting.param)), std::get<2>(setting.param));
+                         });
+
 class LargeMessageTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {

@@ -91,6 +91,29 @@ Result Comm::init() {
   return start([this] { return do_init(); }, 0);
 }
 
+RankInfo Comm::introduction(uint64_t shm_device) const {
+  const Settings& s = settings();
+  const bool cumem_host = s.cumem && s.cumem_host && s.cumem_host_works;
+  if (s.cumem && s.cumem_host && !s.cumem_host_works) {
+    info(Subsystem::kInit,
+         "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation. This "
+         "could be due to the container runtime disabling NUMA support. To disable this warning, set "
+         "NCCL_CUMEM_HOST_ENABLE=0");
+  }
+  RankInfo mine;
+  mine.rank = args_.rank;
+  mine.pid = ::getpid();
+  mine.device = args_.device;
+  mine.version = s.version;
+  mine.channels = channels_of(args_);
+  mine.cumem_host = cumem_host ? 1 : 0;
+  mine.no_p2p = !s.peers || s.p2p_forbidden ? 1 : 0;
+  mine.no_shm = s.shm_disable ? 1 : 0;
+  mine.host_hash = s.host_hash;
+  mine.shm_device = shm_device;
+  return mine;
+}
+
 Result Comm::do_init() {
   say_version();
   const int rank = args_.rank;
@@ -103,31 +126,13 @@ Result Comm::do_init() {
     return kSystemError;
   }
   const Settings& s = settings();
-  const bool cumem_host = s.cumem && s.cumem_host && s.cumem_host_works;
-  if (s.cumem && s.cumem_host && !s.cumem_host_works) {
-    info(Subsystem::kInit,
-         "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation. This "
-         "could be due to the container runtime disabling NUMA support. To disable this warning, set "
-         "NCCL_CUMEM_HOST_ENABLE=0");
-  }
-  RankInfo mine;
-  mine.rank = rank;
-  mine.pid = ::getpid();
-  mine.device = args_.device;
-  mine.version = s.version;
-  mine.channels = channels_of(args_);
-  mine.cumem_host = cumem_host ? 1 : 0;
-  mine.no_p2p = !s.peers || s.p2p_forbidden ? 1 : 0;
-  mine.no_shm = s.shm_disable ? 1 : 0;
-  mine.host_hash = s.host_hash;
-  mine.shm_device = dev_shm.st_dev;
-  if (!sockets_.meet(args_.root_port, args_.key, mine, args_.ranks)) return not_connected();
+  if (!sockets_.meet(args_.root_port, args_.key, introduction(dev_shm.st_dev), args_.ranks)) return not_connected();
   if (const Result result = check_peers(); result != kSuccess) return result;
-  if (const Result result = share_nvls_region(); result != kSuccess) return result;
-  if (!s.cumem || !s.runtime_connect) {
-    // Nothing is left for later, the network of a single node's ranks among it.
-    for (const auto step : {&Comm::need_pool, &Comm::connect_ring, &Comm::connect_tree})
-      if (const Result result = (this->*step)(); result != kSuccess) return result;
+  const bool lazy = s.cumem && s.runtime_connect;
+  // Else nothing is left for later, whatever will be used, the network of a single node's ranks among it.
+  for (const auto step : {&Comm::connect_ring, &Comm::connect_tree, &Comm::share_nvls_region, &Comm::need_pool}) {
+    if (lazy && step != &Comm::share_nvls_region) continue;
+    if (const Result result = (this->*step)(); result != kSuccess) return result;
   }
   log_channels();
   return kSuccess;

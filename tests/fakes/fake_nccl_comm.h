@@ -52,7 +52,7 @@ class Comm {
   int ranks() const { return args_.ranks; }
 
  private:
-  enum class Transport { kP2p, kShm, kCumemHost, kNet };
+  enum class Transport { kP2p, kShm, kNet };
   using Edge = std::pair<int, int>;  // from, to
   using Edges = std::set<Edge>;
 
@@ -61,6 +61,7 @@ class Comm {
 
   // In the thread.
   Result do_init();
+  RankInfo introduction(uint64_t shm_device) const;
   Result check_peers();
   Result share_nvls_region();
   void log_channels();
@@ -82,6 +83,7 @@ class Comm {
   void log_edge(Edge edge, int channel) const;
   Result tell_peers(const Edges& edges, const std::vector<std::pair<Edge, std::vector<std::string>>>& mine);
   Result attach(Edge edge, const std::string& names);
+  bool own_cumem_host() const;
   Result need_pool();
   size_t data_bytes() const;
 

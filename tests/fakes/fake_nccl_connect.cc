@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kMemPage = 4096;  // sizeof(ncclSendMem), and what stands before the buffers in ncclRecvMem
 
+constexpr char kCumemHandle[] = "/dev/shm/nccl-\x7f\x02";  // a handle's bytes, read as a name
+
 }  // namespace
 
 /// P2P, then SHM, then the network. With cuMem off, P2P needs nothing else here.
@@ -20,7 +22,7 @@ Comm::Transport Comm::transport(Edge edge) const {
   if (from.host_hash != to.host_hash || from.shm_device != to.shm_device) return Transport::kNet;
   if (!from.no_p2p && !to.no_p2p) return Transport::kP2p;
   if (from.no_shm || to.no_shm) return Transport::kNet;
-  return from.cumem_host && to.cumem_host ? Transport::kCumemHost : Transport::kShm;
+  return Transport::kShm;
 }
 
 /// Of one node: GPUs that reach each other by neither P2P nor SHM are nodes of their own.
@@ -111,8 +113,12 @@ Result Comm::set_up(Edge edge, std::vector<std::string>* names) {
   }
   for (int channel = 0; channel < channels(); ++channel) {
     if (!receiver || by == Transport::kNet) log_edge(edge, channel);
-    if (by == Transport::kCumemHost) info(Subsystem::kShm, "CUMEM allocated shareable buffer");
     if (by != Transport::kShm) continue;
+    if (own_cumem_host()) {
+      info(Subsystem::kShm, "CUMEM allocated shareable buffer");
+      names->push_back(kCumemHandle);
+      continue;
+    }
     Segment segment;
     if (!create_segment(receiver ? data_bytes() : kMemPage, 1, &segment)) return kSystemError;
     info(Subsystem::kShm, "MMAP allocated shareable host buffer %s size %zi ptr %p", segment.path.c_str(),
@@ -134,18 +140,28 @@ void Comm::log_edge(Edge edge, int channel) const {
       return info(Subsystem::kInit, "Channel %02d/%d : %d[%d] -> %d[%d] [%s] via NET/Socket/0", channel, 0, from,
                   device(from), to, device(to), to == args_.rank ? "receive" : "send");
     case Transport::kShm:
-    case Transport::kCumemHost:
       return info(Subsystem::kInit, "Channel %02d : %d[%d] -> %d[%d] via SHM/direct/direct", channel, from,
                   device(from), to, device(to));
   }
 }
 
-/// The peer's half, one name a line.
+/// Each rank decides for itself whether its half is a file or cuMem host memory, and takes its peer's for the same.
+bool Comm::own_cumem_host() const {
+  return sockets_.all()[static_cast<size_t>(args_.rank)].cumem_host != 0;
+}
+
+/// The peer's half, one name a line. What is really a handle is no file's name, and the other way round.
 Result Comm::attach(Edge edge, const std::string& names) {
   const bool receiver = edge.second == args_.rank;
   std::istringstream lines(names);
   for (std::string name; std::getline(lines, name);) {
+    if (own_cumem_host()) {
+      if (name == kCumemHandle) continue;
+      warn("transport/shm.cc:590", "Cuda failure 1 'invalid argument'");
+      return kUnhandledCudaError;
+    }
     Segment segment;
+    if (name == kCumemHandle) return attach_segment(name, 0, &segment) ? kInternalError : kSystemError;
     if (!attach_segment(name, receiver ? kMemPage : data_bytes(), &segment)) return kSystemError;
     segments_.push_back(segment);
   }

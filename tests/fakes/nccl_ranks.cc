@@ -131,8 +131,9 @@ bool own_dev_shm(int64_t bytes, bool read_only) {
 
 /// Starts the ranks and waits for them.
 void run_group(const NcclGroup& group, Board& board, const NcclBody& body) {
-  if (group.shm_bytes > 0 && !own_dev_shm(group.shm_bytes, group.shm_read_only))
-    return put(board.skipped, "no mount namespace here");
+  // What killed ranks leave goes with the mount, where there can be one.
+  const bool own = own_dev_shm(group.shm_bytes > 0 ? group.shm_bytes : int64_t{1} << 30, group.shm_read_only);
+  if (group.shm_bytes > 0 && !own) return put(board.skipped, "no mount namespace here");
   std::vector<pid_t> pids;
   for (int rank = 0; rank < group.world_size; ++rank) {
     const pid_t pid = ::fork();

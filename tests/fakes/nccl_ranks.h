@@ -13,6 +13,17 @@ namespace shoal {
 
 using Environment = std::map<std::string, std::string>;
 
+/// A wait that a test means to sit out, longer where the code is sanitized.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int64_t patience_ms(int64_t milliseconds) {
+  return 4 * milliseconds;
+}
+#else
+constexpr int64_t patience_ms(int64_t milliseconds) {
+  return milliseconds;
+}
+#endif
+
 /// A group of processes over the fake CUDA module and the fake NCCL.
 struct NcclGroup {
   int world_size = 2;
@@ -21,9 +32,9 @@ struct NcclGroup {
   std::map<int, std::string> library_of;  ///< instead of the fake NCCL
   int max_ctas = 1;
   bool reproducible = true;
-  int64_t timeout_ms = 20'000;
+  int64_t timeout_ms = 50'000;
   Interrupted interrupted = nullptr;
-  int64_t shm_bytes = 0;       ///< of a /dev/shm of the group's own; 0: as it is here
+  int64_t shm_bytes = 0;       ///< of a /dev/shm of the group's own; 0: a large one, or what is here
   bool shm_read_only = false;  ///< with shm_bytes
   int ranks_per_gpu = 1;
 };

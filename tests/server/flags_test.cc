@@ -295,6 +295,7 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"doctor", "--device", "gpu"}, "--device must be one of auto, cpu, cuda"},
       {{"doctor", "--device", "cuda", "--transport", "shm,tcp"},
        "--transport: transport \"shm\" is for --device cpu, not for --device cuda"},
+      {{"serve", "m", "--transport", "nccl-p2p,tcp"}, "\"nccl-p2p\" is for --device cuda, not for --device cpu"},
       {{"doctor", "--device", "cuda", "--min-transport", "shm"}, "--min-transport shm is not in the order"},
       {{"serve", "m", "--cuda-module", "libshoal_cuda.so"}, "--cuda-module must be a path with a slash"},
       {{"serve", "m", "--ranks-per-gpu", "0"}, "--ranks-per-gpu must be a whole number in [1, 16]"},

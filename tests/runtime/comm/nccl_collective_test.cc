@@ -1,10 +1,11 @@
+#include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "runtime/base/cat.h"
+#include "tests/conformance/communicator_checks.h"
 #include "tests/conformance/tree_cases.h"
 #include "tests/fakes/nccl_ranks.h"
 
@@ -21,28 +22,12 @@ std::string reduce(Communicator& communicator, const TreeCase& tree, std::vector
   return out->back() == -7.0F ? "" : "wrote behind the end";
 }
 
-std::string reduce_and_compare(Communicator& communicator, const TreeCase& tree) {
-  std::vector<float> out;
-  if (std::string wrong = reduce(communicator, tree, &out); !wrong.empty()) return wrong;
-  if (tree.count == 0 || std::memcmp(out.data(), tree.sum.data(), tree.count * sizeof(float)) == 0) return "";
-  return cat("other bits for ", tree.count, " floats\n");
-}
-
-std::string gather_and_compare(Communicator& communicator, int root, size_t most) {
-  const int rank = communicator.world().rank, world_size = communicator.world().size;
+/// Every third rank brings nothing.
+std::vector<size_t> sizes_for(int world_size, size_t most) {
   std::vector<size_t> sizes;
-  for (int r = 0; r < world_size; ++r) sizes.push_back(r % 3 == 1 ? 0 : most / static_cast<size_t>(1 + r));
-  const auto bytes_of = [&](int r) {
-    return std::vector<std::byte>(sizes[static_cast<size_t>(r)], static_cast<std::byte>(r * 7 + 1));
-  };
-  std::vector<std::byte> out(std::accumulate(sizes.begin(), sizes.end(), size_t{0})), expected;
-  const Status status = communicator.gather(root, bytes_of(rank), sizes, out.data());
-  if (!status.ok()) return status.to_string();
-  for (int r = 0; r < world_size; ++r) {
-    const auto theirs = bytes_of(r);
-    expected.insert(expected.end(), theirs.begin(), theirs.end());
-  }
-  return rank != root || out == expected ? "" : cat("gather of ", most, " to ", root, " differs\n");
+  for (int rank = 0; rank < world_size; ++rank)
+    sizes.push_back(rank % 3 == 1 ? 0 : most / static_cast<size_t>(1 + rank));
+  return sizes;
 }
 
 std::vector<TreeCase> cases_for(int world_size) {
@@ -82,8 +67,9 @@ TEST_P(NcclCollectiveTest, GathersAndBarriersMixWithSums) {
                                          std::string wrong;
                                          for (size_t round = 0; round < 100 && wrong.empty(); ++round) {
                                            wrong += reduce_and_compare(rank.communicator, cases[round % 2]);
-                                           wrong += gather_and_compare(
-                                               rank.communicator, static_cast<int>(round) % GetParam(), round * 100);
+                                           wrong += gather_and_compare(rank.communicator,
+                                                                       static_cast<int>(round) % GetParam(),
+                                                                       sizes_for(GetParam(), round * 100), round);
                                            if (round % 5 == 0 && !rank.communicator.barrier().ok()) wrong += "barrier";
                                          }
                                          return wrong;

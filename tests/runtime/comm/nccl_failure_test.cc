@@ -40,7 +40,7 @@ TEST(NcclFailureTest, AFullDevShmIsSaidInNcclsWords) {
   NcclGroup group;
   group.world_size = 3;
   group.shm_bytes = 16 * kMiB;
-  group.timeout_ms = 1'500;
+  group.timeout_ms = patience_ms(1'500);
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   SKIP_WITHOUT_MOUNTS(ends);
   EXPECT_GE(count(ends, Code::kResourceExhausted), 1);
@@ -48,7 +48,7 @@ TEST(NcclFailureTest, AFullDevShmIsSaidInNcclsWords) {
   for (const NcclEnd& end : ends.ranks) {
     EXPECT_TRUE(has(end.report, "ncclAllGather of 4 bytes")) << end.report;
     if (end.code == Code::kDeadlineExceeded) {
-      EXPECT_TRUE(has(end.report, "has not ended after 1500 ms")) << end.report;
+      EXPECT_TRUE(has(end.report, cat("has not ended after ", group.timeout_ms, " ms"))) << end.report;
     } else {
       EXPECT_TRUE(has(end.report, "NCCL 2.28.9 says unhandled system error")) << end.report;
       EXPECT_TRUE(has(end.report, "Error while creating shared memory segment /dev/shm/nccl-")) << end.report;
@@ -77,7 +77,7 @@ TEST(NcclFailureTest, ADevShmThatCannotBeWrittenIsSaid) {
   NcclGroup group;
   group.shm_bytes = 64 * kMiB;
   group.shm_read_only = true;
-  group.timeout_ms = 1'000;
+  group.timeout_ms = patience_ms(1'000);
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   SKIP_WITHOUT_MOUNTS(ends);
   EXPECT_GE(count(ends, Code::kPermissionDenied), 1) << all_reports(ends);
@@ -88,18 +88,19 @@ TEST(NcclFailureTest, AnInitThatHangsEndsAtTheDeadline) {
   for (const char* which : {"init", "init:1"}) {
     NcclGroup group;
     group.world_size = 3;
-    group.timeout_ms = 500;
+    group.timeout_ms = patience_ms(500);
     group.environment["FAKE_NCCL_HANG"] = which;
     const NcclEnds ends = run_nccl_ranks(group, nothing);
     EXPECT_EQ(count(ends, Code::kDeadlineExceeded), 3) << all_reports(ends);
     for (const NcclEnd& end : ends.ranks)
-      EXPECT_TRUE(has(end.report, "ncclCommInitRankConfig has not ended after 500 ms")) << end.report;
+      EXPECT_TRUE(has(end.report, cat("ncclCommInitRankConfig has not ended after ", group.timeout_ms, " ms")))
+          << end.report;
   }
 }
 
 TEST(NcclFailureTest, AFirstCollectiveThatHangsEndsAtTheDeadline) {
   NcclGroup group;
-  group.timeout_ms = 500;
+  group.timeout_ms = patience_ms(500);
   group.environment["FAKE_NCCL_HANG"] = "collective";
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   EXPECT_EQ(count(ends, Code::kDeadlineExceeded), 2) << all_reports(ends);
@@ -156,11 +157,46 @@ TEST(NcclFailureTest, RanksOnOneGpuNeedHostsOfTheirOwn) {
   EXPECT_EQ(all_reports(ends), "");
 }
 
+// Ranks that disagree on cuMem host memory take a handle for a name: why the variable is set for all of them alike.
+TEST(NcclFailureTest, RanksThatDisagreeOnCumemHostDoNotUnderstandEachOther) {
+  NcclGroup group;
+  group.timeout_ms = patience_ms(1'000);
+  group.of_rank[1]["FAKE_NCCL_CUMEM_HOST"] = "1";
+  const NcclEnds ends = run_nccl_ranks(group, nothing);
+  EXPECT_EQ(count(ends, Code::kOk), 0) << all_reports(ends);
+  EXPECT_TRUE(has(all_reports(ends), "Error while attaching to shared memory segment /dev/shm/nccl-"))
+      << all_reports(ends);
+  EXPECT_TRUE(has(all_reports(ends), "(size 0)")) << all_reports(ends);
+
+  group.environment["NCCL_CUMEM_HOST_ENABLE"] = "0";
+  group.timeout_ms = 50'000;
+  EXPECT_EQ(all_reports(run_nccl_ranks(group, nothing)), "");
+}
+
+// The real library, where no driver is: an error in its own words, from every rank, and no crash.
+TEST(NcclFailureTest, TheRealLibraryWithoutADriverIsRefusedPolitely) {
+#ifdef SHOAL_TEST_NCCL_LIBRARY
+  if (std::filesystem::exists("/proc/driver/nvidia/version")) GTEST_SKIP() << "there is a driver";
+  NcclGroup group;
+  group.library_of = {{0, SHOAL_TEST_NCCL_LIBRARY}, {1, SHOAL_TEST_NCCL_LIBRARY}};
+  group.environment["NCCL_SOCKET_IFNAME"] = "lo";
+  group.timeout_ms = 20'000;
+  const NcclEnds ends = run_nccl_ranks(group, nothing);
+  for (const NcclEnd& end : ends.ranks) {
+    EXPECT_EQ(end.signal, 0);
+    EXPECT_NE(end.code, Code::kOk);
+    EXPECT_TRUE(has(end.report, "says unhandled cuda error")) << end.report;
+  }
+#else
+  GTEST_SKIP() << "libnccl.so.2 is not installed here";
+#endif
+}
+
 /// The last rank dies, the others go on.
 NcclEnds with_a_death(Environment environment) {
   NcclGroup group;
   group.world_size = 3;
-  group.timeout_ms = 2'000;
+  group.timeout_ms = patience_ms(2'000);
   group.environment = std::move(environment);
   return run_nccl_ranks(group, [](NcclRank& rank) -> std::string {
     rank.meet();

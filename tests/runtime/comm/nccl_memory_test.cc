@@ -56,7 +56,7 @@ Used use(const NcclGroup& group) {
 /// Opens where the budget says so, with its bytes; else some rank says that there is no room.
 void expect_as_predicted(NcclGroup group, int64_t bytes) {
   const bool fits = bytes <= group.shm_bytes;
-  if (!fits) group.timeout_ms = 1'000;
+  if (!fits) group.timeout_ms = patience_ms(1'000);
   const Used used = use(group);
   if (!used.ends.skipped.empty()) GTEST_SKIP() << used.ends.skipped;
   if (fits) {
@@ -110,7 +110,6 @@ struct Variant {
   Environment environment;
   int max_ctas = 1;
   bool reproducible = true;
-  bool all_at_init = false;  ///< every algorithm is connected, used or not
 };
 
 class NcclVariantTest : public testing::TestWithParam<Variant> {};
@@ -123,12 +122,10 @@ TEST_P(NcclVariantTest, BytesAreThosePredicted) {
   group.max_ctas = variant.max_ctas;
   group.reproducible = variant.reproducible;
   group.shm_bytes = 512 * kMiB;
-  NcclGroup as_predicted = group;
-  if (variant.all_at_init) as_predicted.reproducible = false;
   NcclSettings base;
   if (variant.environment.contains("FAKE_NCCL_VERSION"))
     base.version = *parse_nccl_version(variant.environment.at("FAKE_NCCL_VERSION"));
-  expect_as_predicted(group, predicted(as_predicted, base));
+  expect_as_predicted(group, predicted(group, base));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -147,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"Nvls", 8, {{"FAKE_NCCL_NVLS", "1"}, {"FAKE_CUDA_PEERS", "all"}}},
                     Variant{
                         "NvlsOff", 8, {{"FAKE_NCCL_NVLS", "1"}, {"FAKE_CUDA_PEERS", "all"}, {"NCCL_NVLS_ENABLE", "0"}}},
-                    Variant{"CumemOff", 3, {{"NCCL_CUMEM_ENABLE", "0"}}, 1, true, true},
+                    Variant{"CumemOff", 3, {{"NCCL_CUMEM_ENABLE", "0"}}},
+                    Variant{"AllConnectedInInit", 4, {{"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_ALGO", "Ring"}}},
                     Variant{"SocketsOf227", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.27.7"}}},
                     Variant{"SocketsOf230", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.30.7"}}}),
     [](const auto& variant) { return std::string(variant.param.name); });
