@@ -160,7 +160,7 @@ class Seeds(Place):
         self.assertIn(f'sizeLimit: "{8 * 9650176 + 256 * 1024}"', remedy["text"])
 
     def test_an_init_that_hangs(self):
-        report = self.report("size=64m", "-tp", 2, "--startup-timeout", 8, FAKE_NCCL_HANG="init")
+        report = self.report("size=64m", "-tp", 2, "--startup-timeout", 20, FAKE_NCCL_HANG="init")
         self.assertEqual(report["rung"], "host-memfd")
         refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
         self.assertEqual((refusal["phase"], refusal["code"]), ("open", "DEADLINE_EXCEEDED"), refusal)
@@ -230,7 +230,7 @@ class Running(Place):
         for fault, code, rung in (("1:self-test:fail", 1, "nccl-shm-lean"), ("0:open:fail", 1, "nccl-shm-lean"),
                                   ("1:self-test:stop", harness.UNAVAILABLE, "")):
             with self.subTest(fault=fault):
-                report = self.report("size=64m", "-tp", 3, "--startup-timeout", 12, code=code, SHOAL_TEST_FAULT=fault)
+                report = self.report("size=64m", "-tp", 3, "--startup-timeout", 24, code=code, SHOAL_TEST_FAULT=fault)
                 self.assertEqual(report["rung"], rung)
 
     def test_a_killed_rank_is_started_again_over_nccl(self):
