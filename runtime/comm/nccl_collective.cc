@@ -15,6 +15,7 @@
 namespace shoal {
 namespace {
 
+constexpr auto kSpin = std::chrono::microseconds(200);  // a call that only enqueues has ended by then
 constexpr auto kNap = std::chrono::microseconds(100);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 
@@ -121,11 +122,13 @@ Status NcclCollective::failure(NcclResult result, const Call& call) const {
 
 /// Polls until the communicator has done what was begun.
 Status NcclCollective::settle(NcclResult result, const Call& call, Deadline deadline) {
-  Clock::time_point looked = Clock::now();
+  const Clock::time_point began = Clock::now();
+  Clock::time_point looked = began;
   while (result == kNcclInProgress) {
     const NcclResult asked = api_.comm_get_async_error(comm_, &result);
     if (asked != kNcclSuccess) return failure(asked, {"ncclCommGetAsyncError"});
     if (result != kNcclInProgress) break;
+    if (Clock::now() - began < kSpin) continue;
     if (deadline.passed()) {
       const std::string words = last_words();
       return Status::error(Code::kDeadlineExceeded,

@@ -115,7 +115,7 @@ struct WorkerReady {
   int64_t kv_bytes = 0;
 };
 
-/// A worker has entered a phase. kSpawn is never sent: it ends with the first of these.
+/// A worker has entered a phase, or is still moving in it. kSpawn is never sent: it ends with the first of these.
 struct PhaseBegun {
   WorkerPhase phase = WorkerPhase::kOpen;
 };

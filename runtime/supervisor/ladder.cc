@@ -6,6 +6,7 @@
 #include "runtime/supervisor/rank_logs.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/transport/nccl_rungs.h"
+#include "runtime/transport/stale_segments.h"
 
 namespace shoal {
 namespace {
@@ -71,6 +72,15 @@ Status Ladder::equip(const Rung& rung, TransportSetup* setup) {
   }
   SHOAL_ASSIGN_OR_RETURN(setup->logs, make_rank_logs(report_.world_size));
   return {};
+}
+
+/// A failed NCCL leaves files that none of its processes holds: its words name them.
+void Ladder::remove_left_segments(const Status& failed) const {
+  if (logs_.empty()) return;
+  std::string words = failed.to_string();
+  for (const std::string& log : read_rank_logs(logs_)) words += log;
+  const SweepResult swept = remove_named_in(report_.facts.dev_shm.path, words);
+  if (swept.removed > 0) log_info(cat("removed ", swept.removed, " files that a failed NCCL had left in /dev/shm"));
 }
 
 /// Takes what the ranks of the current rung have logged into the report. Not ok: the rung is not what it says.
@@ -151,6 +161,7 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
       report_.verified_s = seconds_since(began);
       return group;
     }
+    remove_left_segments(group.status());
     if (!failure->moving) return group.status();
     SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
   }

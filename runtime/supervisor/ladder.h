@@ -44,6 +44,7 @@ class Ladder {
   void find_remedies();
   Status equip(const Rung& rung, TransportSetup* setup);
   Status look_at_logs();
+  void remove_left_segments(const Status& failed) const;
 
   const LadderOptions options_;
   const RungContext context_;

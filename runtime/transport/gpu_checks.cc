@@ -29,9 +29,9 @@ std::vector<int> numbers_of(std::string_view version) {
   return numbers;
 }
 
-/// Of a driver that says what it is.
+/// What the driver's library answers counts: a compatibility package runs a newer CUDA over an older kernel module.
 bool too_old(const GpuFacts& facts) {
-  if (facts.cuda_driver > 0 && facts.cuda_driver / 1000 < facts.cuda_runtime / 1000) return true;
+  if (facts.cuda_driver > 0) return facts.cuda_driver / 1000 < facts.cuda_runtime / 1000;
   const std::string_view oldest = oldest_driver(facts.cuda_runtime);
   return !facts.driver_version.empty() && !oldest.empty() && numbers_of(facts.driver_version) < numbers_of(oldest);
 }

@@ -15,7 +15,7 @@ namespace {
 /// What the size in one of NCCL's messages is: "... (size 9637888)" or "extend ... to 9637892 bytes"; empty: none.
 std::string explained(const std::string& warning) {
   for (const char* mark : {"(size ", " to "}) {
-    const size_t at = warning.find(mark);
+    const size_t at = warning.rfind(mark);
     if (at == std::string::npos) continue;
     const std::string meaning = explain_nccl_size(std::strtoll(warning.c_str() + at + std::strlen(mark), nullptr, 10));
     if (!meaning.empty()) return cat(" [", meaning, "]");
@@ -60,7 +60,7 @@ NcclUse plan_nccl_use(const std::string& rung, const RungContext& context) {
   use.settings = settle(find_rung(rung)->environment(context, 0), context.user);
   use.user = context.user.list;
   use.predicted_bytes = need.need.dev_shm_bytes();
-  use.predicted_channels = use.predicted_bytes > 0 ? need.channels : 0;
+  use.predicted_channels = use.predicted_bytes > 0 && nccl_rung_transport(rung) == "SHM" ? need.channels : 0;
   use.assumptions = need.assumptions;
   const auto file = std::find_if(use.settings.begin(), use.settings.end(),
                                  [](const SettingOutcome& one) { return one.name == "NCCL_DEBUG_FILE"; });

@@ -18,7 +18,7 @@ struct NcclUse {
   std::vector<SettingOutcome> settings;   ///< the rung's own, and who won
   std::vector<NcclUserSetting> user;      ///< all of the user's
   int64_t predicted_bytes = 0;            ///< of /dev/shm, in whole pages
-  int predicted_channels = 0;             ///< 0: NCCL's choice, which takes no shared memory
+  int predicted_channels = 0;             ///< 0: NCCL's choice, where no shared memory depends on it
   std::vector<std::string> assumptions;   ///< where the prediction is an upper bound
   bool tried = false;                     ///< ranks were started on it; what follows is of their logs
   bool logged = false;                    ///< false: the user keeps the logs

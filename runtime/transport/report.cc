@@ -98,9 +98,12 @@ Json to_json(const TransportReport& report) {
 
 std::string to_text(const TransportReport& report) {
   std::string text = chosen_text(report);
+  std::string before;
   for (const Refusal& refusal : report.refusals) {
-    text += cat("  refused ", refusal.rung, " (", refusal.phase, ")\n",
-                indented(refusal.status.to_string(kRefusalBytes), "    "));
+    const std::string why = refusal.status.to_string(kRefusalBytes);
+    text += cat("  refused ", refusal.rung, " (", refusal.phase, ")", why == before ? ": for the same reason\n" : "\n");
+    if (why != before) text += indented(why, "    ");
+    before = why;
   }
   for (const ShmNeed& need : report.needs) {
     text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ", need.dev_shm_bytes(), " B in ",

@@ -45,8 +45,8 @@ void fill_plane(float* to, size_t count, uint64_t key) {
 
 class SelfTest {
  public:
-  SelfTest(Communicator& communicator, uint64_t seed)
-      : communicator_(communicator), world_(communicator.world()), seed_(mix(seed + 1)) {}
+  SelfTest(Communicator& communicator, uint64_t seed, const std::function<Status()>& moved)
+      : communicator_(communicator), world_(communicator.world()), seed_(mix(seed + 1)), moved_(moved) {}
 
   Status gathers();
   Status sums();
@@ -68,6 +68,7 @@ class SelfTest {
   Communicator& communicator_;
   const World world_;
   const uint64_t seed_;
+  const std::function<Status()>& moved_;
   uint64_t round_ = 0;
   std::vector<float> planes_;  // of all ranks, one after the other
   std::vector<float> expected_;
@@ -92,6 +93,7 @@ Status SelfTest::gather(int root, size_t bytes) {
   out_.assign(total / sizeof(float), 0.0F);
   SHOAL_RETURN_IF_ERROR(
       communicator_.gather(root, std::as_bytes(std::span(mine)), sizes, reinterpret_cast<std::byte*>(out_.data())));
+  if (moved_) SHOAL_RETURN_IF_ERROR(moved_());
   if (world_.rank != root) return {};
   const float* got = out_.data();
   for (int rank = 0; rank < world_.size; ++rank) {
@@ -141,6 +143,7 @@ Result<double> SelfTest::sum(const ReducePlan& plan, size_t count, bool timed) {
   const auto before = Clock::now();
   SHOAL_RETURN_IF_ERROR(communicator_.all_reduce(plan, own, out_.data(), count));
   const double us = seconds_since(before) * 1e6;
+  if (moved_) SHOAL_RETURN_IF_ERROR(moved_());
   if (std::memcmp(out_.data(), expected_.data(), count * sizeof(float)) == 0) return us;
   size_t at = 0;
   while (std::memcmp(&out_[at], &expected_[at], sizeof(float)) == 0) ++at;
@@ -231,9 +234,9 @@ Result<double> SelfTest::timed_sums(size_t bytes, int repeats) {
 
 }  // namespace
 
-Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed) {
+Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed, const std::function<Status()>& moved) {
   const auto start = Clock::now();
-  SelfTest test(communicator, seed);
+  SelfTest test(communicator, seed, moved);
   SHOAL_RETURN_IF_ERROR(communicator.barrier());
   SHOAL_RETURN_IF_ERROR(test.gathers());
   SHOAL_RETURN_IF_ERROR(test.sums());

@@ -23,6 +23,8 @@ namespace {
 /// How long a rank looks for the next plan before it sleeps: the front needs about this long to make one.
 constexpr int kPlanSpinUs = 60;
 constexpr int64_t kSendTimeoutMs = 10'000;
+/// So long into the self-test a rank says again that it is at it: a busy machine is slow, a stuck group is silent.
+constexpr auto kStillAtIt = std::chrono::seconds(1);
 
 /// The signals that end the front gracefully may reach the whole process group: here they mean nothing.
 void settle_process() {
@@ -152,7 +154,12 @@ class Worker {
     SHOAL_RETURN_IF_ERROR(begin(WorkerPhase::kSelfTest));
     TransportVerified verified;
     if (init.world_size > 1) {
-      Result<SelfTestFigures> figures = self_test(*communicator_, init.self_test_seed);
+      Result<SelfTestFigures> figures =
+          self_test(*communicator_, init.self_test_seed, [this, said_at = Clock::now()]() mutable -> Status {
+            if (Clock::now() - said_at < kStillAtIt) return {};
+            said_at = Clock::now();
+            return send(PhaseBegun{WorkerPhase::kSelfTest});
+          });
       if (!figures.ok()) return figures.status().while_doing(cat("self-test of transport ", init.transport));
       verified = {figures->latency_us, figures->bytes_per_s, figures->seconds};
     }

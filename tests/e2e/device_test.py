@@ -1,12 +1,14 @@
 """Ranks whose sums travel over devices, as far as a machine without a GPU can show: `--device cuda` over the stand-in module
 of tests/fakes (its environment says what it pretends to be), over the real module without a driver, and over none.
 """
+import contextlib
 import json
 import os
 import shutil
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import harness
@@ -19,19 +21,30 @@ INSUFFICIENT = "cudaErrorInsufficientDriver: CUDA driver version is insufficient
 NO_DRIVER_HERE = not os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidiactl")
 
 
-def doctor(*flags, module=FAKE_MODULE, nccl=FAKE_NCCL, transport="cuda-ipc,tcp", ranks=2, **pretend):
-    """(exit code, report, what stderr said) of `shoal doctor --device cuda` where FAKE_CUDA_<pretend> is set."""
+def start_doctor(*flags, module=FAKE_MODULE, nccl=FAKE_NCCL, transport="cuda-ipc,tcp", ranks=2, nccl_version="2.28.9",
+                 **pretend):
+    """`shoal doctor --device cuda` where FAKE_CUDA_<pretend> is set."""
     environment = {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in pretend.items()}
-    saved = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        process = harness.start("doctor", "--device", "cuda", "--cuda-module", module, "--nccl-library", nccl, "-tp", ranks,
-                                "--transport", transport, "--json", *flags)
-    finally:
-        os.environ.clear()
-        os.environ.update(saved)
+    with unittest.mock.patch.dict(os.environ, {**environment, "FAKE_NCCL_VERSION": nccl_version}):
+        return harness.start("doctor", "--device", "cuda", "--cuda-module", module, "--nccl-library", nccl, "-tp", ranks,
+                             "--transport", transport, "--json", *flags)
+
+
+def doctor(*flags, **arguments):
+    """(exit code, report, what stderr said)"""
+    process = start_doctor(*flags, **arguments)
     out, err = process.communicate(timeout=200)
     return process.returncode, json.loads(out), err.decode()
+
+
+@contextlib.contextmanager
+def program_elsewhere():
+    """The program alone in a folder of its own, for as long as this lasts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        shutil.copy2(harness.SHOAL, folder / "shoal")
+        with unittest.mock.patch.object(harness, "SHOAL", str(folder / "shoal")):
+            yield folder
 
 
 class Refusals(harness.TestCase):
@@ -78,6 +91,10 @@ class Refusals(harness.TestCase):
         self.assert_refused(["libnosuchnccl.so", "cannot open shared object file", "2.27.5"], transport="nccl-p2p,tcp",
                             nccl="libnosuchnccl.so", peers="all")
 
+    def test_nccl_too_old(self):
+        self.assert_refused(["2.23.4", "2.27.5", "libfake_nccl.so"], transport="nccl-p2p,tcp", peers="all",
+                            nccl_version="2.23.4")
+
     def test_no_rung_at_all(self):
         code, report, err = doctor(transport="cuda-ipc", devices=0)
         self.assertEqual(code, harness.UNAVAILABLE)
@@ -96,12 +113,13 @@ class Refusals(harness.TestCase):
         beside = json.loads(done.communicate(timeout=100)[0])
         self.assertEqual(beside["facts"]["gpu"]["module_path"], str(REAL_MODULE))
 
-    @unittest.skipIf(REAL_MODULE.exists(), "a real module is beside the program")
     def test_none_beside_the_program(self):
-        done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json")
-        out, err = done.communicate(timeout=100)
+        with program_elsewhere() as folder:
+            done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json", cwd=REAL_MODULE.parent)
+            out, err = done.communicate(timeout=100)
         self.assertEqual(done.returncode, 1, err)
-        self.assertIn("libshoal_cuda.so", json.loads(out)["refusals"][0]["reason"])
+        # Not taken from the working directory, where there may be one.
+        self.assertIn(f"{folder}/libshoal_cuda.so", json.loads(out)["refusals"][0]["reason"])
 
 
 class Peers(harness.TestCase):
@@ -121,6 +139,14 @@ class Peers(harness.TestCase):
         verdicts = [(v["from"], v["to"], v["verdict"]) for v in report["facts"]["gpu"]["verdicts"]]
         self.assertEqual(verdicts, [(0, 1, "ok"), (0, 2, "ok"), (1, 0, "hung"), (1, 2, "not tried"), (2, 0, "not tried"),
                                     (2, 1, "not tried")])
+
+    def test_nothing_is_left_where_the_front_is_killed_meanwhile(self):
+        process = start_doctor(peers="all", peer_hang="0-1")
+        harness.wait_until(lambda: harness.children(process.pid), 20, "a process that looks at the devices")
+        time.sleep(0.3)
+        process.kill()
+        process.communicate()
+        harness.wait_until(lambda: not harness.survivors(), 5, "nothing left")
 
     def test_the_driver_forbids_it(self):
         _, report, _ = doctor(peers="none")
@@ -143,12 +169,9 @@ class OnDevices(harness.TestCase):
     def test_the_same_bits_as_on_the_cpu(self):
         prompt = ("--prompt", "In the beginning", "--max-tokens", 8, "-tp", 2, "--json")
         on_cpu = json.loads(harness.run("generate", harness.DEMO, *prompt).stdout)
-        os.environ["FAKE_CUDA_PEERS"] = "all"
-        try:
+        with unittest.mock.patch.dict(os.environ, {"FAKE_CUDA_PEERS": "all"}):
             process = harness.start("generate", harness.DEMO, *prompt, "--device", "cuda", "--cuda-module", FAKE_MODULE,
                                     "--transport", "cuda-ipc", "--log-level", "info")
-        finally:
-            del os.environ["FAKE_CUDA_PEERS"]
         out, err = process.communicate(timeout=100)
         self.assertEqual(process.returncode, 0, err)
         on_devices = json.loads(out)
@@ -163,18 +186,12 @@ class OnTheCpu(harness.TestCase):
     def test_module_present_absent_and_broken(self):
         answers = []
         for module in (None, REAL_MODULE if REAL_MODULE.exists() else FAKE_MODULE, "broken"):
-            with tempfile.TemporaryDirectory() as folder:
-                program = Path(folder) / "shoal"
-                shutil.copy2(harness.SHOAL, program)
+            with program_elsewhere() as folder:
                 if module == "broken":
-                    (Path(folder) / "libshoal_cuda.so").write_bytes(b"broken")
+                    (folder / "libshoal_cuda.so").write_bytes(b"broken")
                 elif module is not None:
-                    shutil.copy2(module, Path(folder) / "libshoal_cuda.so")
-                saved, harness.SHOAL = harness.SHOAL, str(program)
-                try:
-                    done = harness.run("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 4, "-tp", 2, "--json")
-                finally:
-                    harness.SHOAL = saved
+                    shutil.copy2(module, folder / "libshoal_cuda.so")
+                done = harness.run("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 4, "-tp", 2, "--json")
             answers.append(done.stdout)
         self.assertEqual(len(set(answers)), 1, answers)
 

@@ -6,6 +6,7 @@ program's; the numbers in here are literals.
 import json
 import os
 import shlex
+import signal
 import subprocess
 import unittest
 from pathlib import Path
@@ -79,7 +80,7 @@ class Sizes(Place):
                     self.assertEqual((use["predicted_bytes"], use["used_bytes"]), (bytes_, bytes_), use)
                     self.assertEqual(list(use["transports"]), ["SHM/direct"])
                     self.assertEqual(use["assumptions"], [])
-                    self.assertEqual(use["version"], "2.28.9")
+                    self.assertTrue(use["version"].startswith("2.28.9"), use)
 
     def test_a_wrong_prediction_shows(self):
         use = use_of(self.report("size=64m", "-tp", 2, FAKE_NCCL_WRONG_BYTES=4096), "nccl-shm")
@@ -159,7 +160,7 @@ class Seeds(Place):
         self.assertIn(f'sizeLimit: "{8 * 9650176 + 256 * 1024}"', remedy["text"])
 
     def test_an_init_that_hangs(self):
-        report = self.report("size=64m", "-tp", 2, "--startup-timeout", 8, FAKE_NCCL_HANG="init")
+        report = self.report("size=64m", "-tp", 2, "--startup-timeout", 20, FAKE_NCCL_HANG="init")
         self.assertEqual(report["rung"], "host-memfd")
         refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
         self.assertEqual((refusal["phase"], refusal["code"]), ("open", "DEADLINE_EXCEEDED"), refusal)
@@ -174,6 +175,14 @@ class Seeds(Place):
         done = self.inside("size=64m,ro", f"{remedy['text']}\n{shoal('doctor', *DEVICE, '-tp', 2, '--json')} || [ $? = 1 ]")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(done.stdout)["rung"], "nccl-shm")
+
+
+    def test_ranks_of_one_gpu_have_sockets_alone(self):
+        order = ("--ranks-per-gpu", 2, "--transport", "nccl-p2p,nccl-shm,nccl-socket,tcp")
+        report = self.report("size=128m", "-tp", 2, *order, FAKE_CUDA_DEVICES=1)
+        use = use_of(report, "nccl-socket")
+        self.assertEqual((report["rung"], use["used_bytes"], use["predicted_bytes"]), ("nccl-socket", 68427776, 68427776))
+        self.assertIn("share a GPU", report["refusals"][0]["reason"])
 
 
 class Settings(Place):
@@ -217,11 +226,23 @@ class Running(Place):
                 self.assertEqual(answer, {name: value for name, value in alone.items() if name != "transport"})
 
     def test_a_rank_that_fails_leaves_nobody_and_nothing(self):
-        for fault in ("1:self-test:fail", "1:self-test:stop", "0:open:fail"):
+        # A rank that somebody else has stopped is no fault of the transport's: the start ends.
+        for fault, code, rung in (("1:self-test:fail", 1, "nccl-shm-lean"), ("0:open:fail", 1, "nccl-shm-lean"),
+                                  ("1:self-test:stop", harness.UNAVAILABLE, "")):
             with self.subTest(fault=fault):
-                report = self.report("size=64m", "-tp", 3, "--startup-timeout", 12, code=69 if fault.endswith("open:fail") else None or 1,
-                                     SHOAL_TEST_FAULT=fault)
-                self.assertIn(report["rung"], ("nccl-shm-lean", ""))
+                report = self.report("size=64m", "-tp", 3, "--startup-timeout", 24, code=code, SHOAL_TEST_FAULT=fault)
+                self.assertEqual(report["rung"], rung)
+
+    def test_a_killed_rank_is_started_again_over_nccl(self):
+        # In the host's own /dev/shm, which the lean rung fits almost anywhere.
+        server = self.serve(harness.DEMO, "-tp", 2, *DEVICE, "--transport", "nccl-shm-lean,tcp")
+        self.assertEqual(server.wait_ready()["transport"], "nccl-shm-lean")
+        os.kill(server.workers(2)[1], signal.SIGKILL)
+        harness.wait_until(lambda: "starting the ranks again" in server.err.text(), 20, "the answer to a kill")
+        out, err = server.client("--prompt", "In", "--max-tokens", "4").communicate(timeout=60)
+        self.assertTrue(out, err)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
 
     def test_what_nccl_would_need_without_a_gpu(self):
         done = self.inside("size=64m", shoal("doctor", "--device", "cuda", "--nccl-version", "2.27", "-tp", 8, "--json") + " || [ $? = 1 ]")

@@ -242,6 +242,8 @@ TEST(FlagsTest, TransportPolicy) {
   EXPECT_TRUE(flags.transport.clean_stale);
   EXPECT_TRUE(flags.json);
   EXPECT_EQ(parsed<DoctorFlags>({"doctor"}).tensor_parallel_size, 2);
+  EXPECT_FALSE(parsed<DoctorFlags>({"doctor"}).nccl_version.has_value());
+  EXPECT_EQ(parsed<DoctorFlags>({"doctor", "--nccl-version", "2.27"}).nccl_version->code(), 22707);
   EXPECT_EQ(parsed<ServeFlags>({"serve", "m", "--max-restarts", "0"}).engine.max_restarts, 0);
 }
 
@@ -290,11 +292,13 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"bench", "collectives", "-tp", "17"}, "[2, 16]"},
       {{"doctor", "-tp", "17"}, "[1, 16]"},
       {{"doctor", "m"}, "unexpected argument"},
+      {{"doctor", "--nccl-version", "two"}, "--nccl-version: NCCL version \"two\""},
       {{"serve", "m", "--transport", "shm", "--min-transport", "tcp"}, "--min-transport tcp is not in the order"},
       {{"serve", "m", "--on-shm-shortage", "hang"}, "--on-shm-shortage must be one of degrade, fail"},
       {{"doctor", "--device", "gpu"}, "--device must be one of auto, cpu, cuda"},
       {{"doctor", "--device", "cuda", "--transport", "shm,tcp"},
        "--transport: transport \"shm\" is for --device cpu, not for --device cuda"},
+      {{"serve", "m", "--transport", "nccl-p2p,tcp"}, "\"nccl-p2p\" is for --device cuda, not for --device cpu"},
       {{"doctor", "--device", "cuda", "--min-transport", "shm"}, "--min-transport shm is not in the order"},
       {{"serve", "m", "--cuda-module", "libshoal_cuda.so"}, "--cuda-module must be a path with a slash"},
       {{"serve", "m", "--ranks-per-gpu", "0"}, "--ranks-per-gpu must be a whole number in [1, 16]"},

@@ -80,6 +80,7 @@ TEST(NcclLogTest, Release228) {
   EXPECT_TRUE(log.cumem_fallback);
   EXPECT_EQ(log.channels, 2);
   EXPECT_EQ(log.dev_shm_bytes, 9637892 + 4100);
+  EXPECT_EQ(log.dev_shm_charged, 9641984 + 8192);
   EXPECT_EQ(log.dev_shm_files, 2);
   EXPECT_EQ(log.transports, (Transports{{"SHM/direct", 1}}));
   EXPECT_TRUE(log.rings);

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "runtime/base/cat.h"
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -26,25 +27,6 @@ std::set<std::string> names_in(const std::string& directory) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) names.insert(entry.path().filename());
   return names;
-}
-
-/// Runs the body in a child, so that limits and mounts end with it; its text, or how it died.
-std::string in_child(const std::function<std::string()>& body) {
-  int ends[2];
-  if (::pipe(ends) != 0) return "no pipe";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const std::string text = body();
-    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char buffer[1024];
-  for (ssize_t got; (got = ::read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(got));
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status)) : text;
 }
 
 constexpr char kNoMounts[] = "no mounts";

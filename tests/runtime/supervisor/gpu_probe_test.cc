@@ -111,10 +111,10 @@ TEST(GpuProbe, AFailingPairIsSaidInCudasWords) {
 
 TEST(GpuProbe, ThePairThatHangsIsNamedWithinTheDeadline) {
   GpuProbeRequest request = over_fake(3);
-  request.deadline_s = 3;  // a busy machine takes its time to start a process
+  request.deadline_s = 6;  // a busy machine takes its time to start a process
   const Clock::time_point began = Clock::now();
   const GpuFacts facts = probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_PEER_HANG", "1-2"}}, request);
-  EXPECT_LT(seconds_since(began), 10);
+  EXPECT_LT(seconds_since(began), 15);
   EXPECT_EQ(facts.error, "") << "devices and NCCL are known";
   EXPECT_EQ(facts.devices.size(), 8u);
   const std::vector<GpuPeerVerdict> verdicts = {{0, 1, "ok"},   {0, 2, "ok"},        {1, 0, "ok"},

@@ -181,10 +181,17 @@ TEST(GpuChecks, DriverFloors) {
   EXPECT_EQ(oldest_driver(12080), "525.60.13");
   EXPECT_EQ(oldest_driver(99000), "");
   GpuFacts facts = good();
-  facts.driver_version = "580.105.08";  // above .65 as a number, below it as text
-  EXPECT_TRUE(check_devices(facts).ok());
-  facts.driver_version = "580.65.05";
-  EXPECT_FALSE(check_devices(facts).ok());
+  facts.driver_version = "535.104.05";
+  EXPECT_TRUE(check_devices(facts).ok()) << "with a library that runs CUDA 13 over it (cuda-compat)";
+  facts.cuda_driver = 0;
+  facts.devices.clear();
+  facts.error_at = "facts";
+  facts.error = kInsufficient;
+  for (const auto& [version, old] : {std::pair{"580.65.05", true}, {"580.105.08", false}, {"580.65.06", false}}) {
+    facts.driver_version = version;  // 105 is above 65 as a number, below it as text
+    const std::string text = check_devices(facts).to_string();
+    EXPECT_EQ(text.find("too old") != std::string::npos, old) << version << ": " << text;
+  }
 }
 
 }  // namespace

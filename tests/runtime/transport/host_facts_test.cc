@@ -22,29 +22,10 @@
 #include "runtime/transport/budget.h"
 #include "runtime/transport/child_probe.h"
 #include "runtime/transport/fact_sources.h"
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
-
-/// Runs the body in a child, so that limits, mounts and filters end with it: "" where all is as it should be, or why
-/// not; "skip: ..." where the machine forbids the test.
-std::string in_child(const std::function<std::string()>& body) {
-  int ends[2];
-  if (::pipe(ends) != 0) return "no pipe";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const std::string text = body();
-    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char buffer[1024];
-  for (ssize_t got; (got = ::read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(got));
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status)) : text;
-}
 
 #define EXPECT_IN_CHILD(...)                            \
   do {                                                  \

@@ -13,6 +13,7 @@
 #include "runtime/memory/shm_segment.h"
 #include "runtime/transport/budget.h"
 #include "runtime/transport/host_facts.h"
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -39,28 +40,13 @@ bool leave_mounts() {
 
 /// Runs the body in a child with a private mount table: "", what is wrong, or "skip: ..." where that is forbidden.
 std::string with_own_mounts(const std::function<std::string()>& body) {
-  int ends[2];
-  if (::pipe(ends) != 0) return "no pipe";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::string text;
-    if (!leave_mounts()) {
-      text = cat("skip: no mount namespace, errno ", errno);
-    } else if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
-      text = cat("skip: mounts cannot be made private, errno ", errno);
-    } else {
-      text = body();
+  return in_child([&]() -> std::string {
+    if (!leave_mounts()) return cat("skip: no mount namespace, errno ", errno);
+    if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+      return cat("skip: mounts cannot be made private, errno ", errno);
     }
-    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char buffer[1024];
-  for (ssize_t got; (got = ::read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(got));
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status)) : text;
+    return body();
+  });
 }
 
 bool mount_shm(const std::string& options, unsigned long flags = 0) {
