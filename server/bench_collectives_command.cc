@@ -154,7 +154,7 @@ Result<Timings> time_ranks(const TimeRank& time_rank, int world_size, const std:
 }
 
 Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus, const HostFacts& facts) {
-  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare(world_size, facts));
+  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare({world_size, facts}));
   SHOAL_ASSIGN_OR_RETURN(const SharedMemory notes,
                          SharedMemory::create(sizeof(Note) * static_cast<size_t>(world_size)));
   return time_ranks([&](World world) { return time_rank(rung, world, setup, reinterpret_cast<Note*>(notes.data())); },

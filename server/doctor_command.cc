@@ -4,6 +4,7 @@
 #include "server/commands.h"
 #include "server/engine_host.h"
 #include "server/exit_code.h"
+#include "server/nccl_plan.h"
 #include "server/needs_table.h"
 
 namespace shoal {
@@ -21,6 +22,7 @@ Status prove(const DoctorFlags& flags, TransportReport* report) {
   options.startup_timeout_s = flags.transport.startup_timeout_s;
   options.step_timeout_s = flags.transport.step_timeout_s;
   options.init.transport_only = true;
+  set_device(flags.transport.device, &options.init);
   options.init.collective_timeout_ms = static_cast<int64_t>(flags.transport.startup_timeout_s * 1000);
   GroupFailure failure;
   const Result<std::unique_ptr<WorkerGroup>> group = ladder.start(options, &failure);
@@ -31,6 +33,7 @@ Status prove(const DoctorFlags& flags, TransportReport* report) {
 }  // namespace
 
 int run_doctor(const DoctorFlags& flags) {
+  if (flags.nccl_version) return run_nccl_plan(flags);
   if (flags.needs) return report_failure(write_stdout(needs_table()), Stage::kRequest);
   TransportReport report;
   const Status status = prove(flags, &report);

@@ -1,9 +1,11 @@
 #include "server/engine_host.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/supervisor/gpu_probe.h"
 #include "runtime/transport/rung.h"
 #include "runtime/transport/stale_segments.h"
 
@@ -13,6 +15,8 @@ namespace {
 constexpr const char* kShmDir = "/dev/shm";
 /// What a rank's process takes of the memory cgroup before it has loaded anything, the self-test's buffers among it.
 constexpr int64_t kRankBytes = int64_t{4} << 20;
+/// How long devices may take to answer: contexts on eight of them take some seconds.
+constexpr double kGpuSeconds = 20;
 
 /// Says how far loading is, when it has changed enough.
 class ProgressPrinter {
@@ -80,7 +84,22 @@ HostFacts facts_for(const TransportFlags& flags, int world_size) {
   } else {
     request.probe_cma = false;
   }
-  return gather_host_facts(request);
+  HostFacts facts = gather_host_facts(request);
+  if (flags.device.kind == DeviceKind::kCuda && world_size > 1) {
+    log_info("--device cuda: ranks move their sums on GPUs; the model is computed on the CPU");
+    probe_gpus({flags.device.cuda_module, flags.device.nccl_library, world_size, flags.device.ranks_per_gpu,
+                std::min(kGpuSeconds, flags.startup_timeout_s / 4)},
+               &facts.gpu);
+  }
+  return facts;
+}
+
+void set_device(const DeviceFlags& flags, WorkerInit* init) {
+  init->device = flags.kind;
+  init->ranks_per_gpu = flags.ranks_per_gpu;
+  init->cuda_module = flags.cuda_module;
+  init->nccl_library = flags.nccl_library;
+  init->reproducible = flags.reproducible;
 }
 
 LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes) {
@@ -89,6 +108,8 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
   options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
   options.min_transport = flags.min_transport;
   options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes), reserved_bytes + world_size * kRankBytes};
+  options.reproducible = flags.device.reproducible;
+  if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
   return options;
 }
 
@@ -99,6 +120,7 @@ EngineHost::EngineHost(const EnginePlan& plan, const TransportFlags& flags, Engi
               options_.facts, plan.world_size),
       policy_(options_.max_restarts) {
   group_options_.init = plan.init;
+  set_device(flags.device, &group_options_.init);
   group_options_.world_size = plan.world_size;
   group_options_.startup_timeout_s = flags.startup_timeout_s;
   group_options_.step_timeout_s = flags.step_timeout_s;

@@ -24,8 +24,12 @@ struct EngineHostOptions {
   int max_restarts = 0;  ///< how often lost ranks are started again; 0: their loss is the end
 };
 
-/// What the machine says about transports for so many ranks. Forks probes: call it before any thread is started.
+/// What the machine says about transports for so many ranks, and about GPUs where they are to be used. Forks probes:
+/// call it before any thread is started.
 HostFacts facts_for(const TransportFlags& flags, int world_size);
+
+/// What ranks need to know of the device flags.
+void set_device(const DeviceFlags& flags, WorkerInit* init);
 
 /// The ladder's part of the flags; reserved: bytes of weights, KV cache and the like. What the ranks' processes take
 /// themselves is added.

@@ -61,7 +61,7 @@ ExitCode run_exit_code(Code code) {
 bool is_transport_failure(const Status& status) {
   if (status.ok()) return false;
   const std::string& where = status.causes().back().where;
-  for (const std::string_view folder : {"memory/", "comm/", "transport/"}) {
+  for (const std::string_view folder : {"memory/", "device/", "comm/", "transport/"}) {
     if (where.starts_with(folder)) return true;
   }
   return false;

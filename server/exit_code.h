@@ -22,8 +22,8 @@ enum class Stage {
   kRun,      ///< running on them
 };
 
-/// Did the failure come from moving bytes between ranks (its root lies in runtime/memory, comm or transport)? Then
-/// another transport may work.
+/// Did the failure come from moving bytes between ranks (its root lies in runtime/memory, device, comm or transport)?
+/// Then another transport may work.
 bool is_transport_failure(const Status& status);
 
 /// The exit code of a failure. ok() gives kOk.

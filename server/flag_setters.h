@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/rung.h"
 #include "server/flag_parser.h"
 #include "server/flag_values.h"
 
@@ -56,15 +55,6 @@ FlagParser::Setter ids(Target* target) {
 inline FlagParser::Setter seed(std::optional<uint64_t>* target) {
   return [=](std::string_view flag, std::string_view text) -> Status {
     SHOAL_ASSIGN_OR_RETURN(*target, parse_seed_flag(flag, text));
-    return {};
-  };
-}
-
-inline FlagParser::Setter transport_order(std::vector<std::string>* target) {
-  return [=](std::string_view flag, std::string_view text) -> Status {
-    Result<std::vector<std::string>> order = parse_transport_order(text);
-    if (!order.ok()) return Status::error(Code::kInvalidArgument, cat(flag, ": ", order.status().message()));
-    *target = std::move(order).value();
     return {};
   };
 }

@@ -47,7 +47,6 @@ Result<CommandLine> finish(FlagParser& parser, Words words, const LogOptions& lo
 Result<CommandLine> parse_serve(Words words, LogOptions log) {
   log.level = LogLevel::kInfo;
   ServeFlags flags;
-  flags.engine = default_engine();
   FlagParser parser("serve", "Serve MODEL over gRPC (openengine.v1, grpc.health.v1) until SIGTERM.");
   add_engine_flags(parser, &flags.engine);
   parser.group("Server");
@@ -58,7 +57,7 @@ Result<CommandLine> parse_serve(Words words, LogOptions log) {
   add_restart_flag(parser, &flags.engine);
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
-    SHOAL_RETURN_IF_ERROR(check_transport(flags.engine.transport));
+    SHOAL_RETURN_IF_ERROR(settle_transport(&flags.engine.transport));
     if (!flags.host.empty()) return {};
     return Status::error(Code::kInvalidArgument, "--host must be an address such as 127.0.0.1 or 0.0.0.0, not empty");
   });
@@ -66,7 +65,6 @@ Result<CommandLine> parse_serve(Words words, LogOptions log) {
 
 Result<CommandLine> parse_generate(Words words, LogOptions log) {
   GenerateFlags flags;
-  flags.engine = default_engine();
   FlagParser parser("generate", "Generate from a prompt, or from a file of requests, without a server.");
   add_engine_flags(parser, &flags.engine);
   parser.group("Input and output");
@@ -80,7 +78,7 @@ Result<CommandLine> parse_generate(Words words, LogOptions log) {
   add_restart_flag(parser, &flags.engine);
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
-    SHOAL_RETURN_IF_ERROR(check_transport(flags.engine.transport));
+    SHOAL_RETURN_IF_ERROR(settle_transport(&flags.engine.transport));
     return exactly_one("generate", {{"--prompt", flags.request.prompt.has_value()},
                                     {"--prompt-ids", flags.request.prompt_ids.has_value()},
                                     {"--jsonl", flags.jsonl.has_value()}});
@@ -89,7 +87,6 @@ Result<CommandLine> parse_generate(Words words, LogOptions log) {
 
 Result<CommandLine> parse_logits(Words words, LogOptions log) {
   LogitsFlags flags;
-  flags.engine = default_engine();
   FlagParser parser("logits", "Write the logits of every prompt token as a NumPy file, float32 [tokens, vocabulary].");
   add_engine_flags(parser, &flags.engine);
   parser.group("Input and output");
@@ -100,7 +97,7 @@ Result<CommandLine> parse_logits(Words words, LogOptions log) {
                    whole(&flags.decode_from, 0));
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
-    SHOAL_RETURN_IF_ERROR(check_transport(flags.engine.transport));
+    SHOAL_RETURN_IF_ERROR(settle_transport(&flags.engine.transport));
     if (flags.prompt_ids.empty()) return Status::error(Code::kInvalidArgument, "logits needs --prompt-ids 1,2,3");
     if (flags.out.empty()) return Status::error(Code::kInvalidArgument, "logits needs --out FILE.npy");
     return {};
@@ -158,7 +155,6 @@ Result<CommandLine> parse_client(Words words, LogOptions log) {
 
 Result<CommandLine> parse_bench_model(Words words, LogOptions log, bool prefill) {
   BenchModelFlags flags;
-  flags.engine = default_engine();
   flags.prefill = prefill;
   flags.tokens = prefill ? 512 : 64;
   FlagParser parser(prefill ? "bench prefill" : "bench decode",
@@ -170,21 +166,23 @@ Result<CommandLine> parse_bench_model(Words words, LogOptions log, bool prefill)
                    whole(&flags.tokens, 1, 1'000'000));
   parser.add_switch("--json", "Print one JSON object", &flags.json);
   add_log_flags(parser, &log);
-  return finish(parser, words, log, flags);
+  return finish(parser, words, log, flags, [&] { return settle_transport(&flags.engine.transport); });
 }
 
 Result<CommandLine> parse_bench_collectives(Words words, LogOptions log) {
   BenchCollectivesFlags flags;
-  flags.transport = default_engine().transport.order;
+  TransportFlags transport;
   FlagParser parser("bench collectives", "Time all_reduce between ranks, each a process bound to a CPU.");
   parser.group("Bench");
-  add_group_flags(parser, &flags.tensor_parallel_size, &flags.transport);
+  add_group_flags(parser, &flags.tensor_parallel_size, &transport.transport);
   parser.add_value("--rounds", "N", "Fresh starts of the ranks, all transports in each (3)",
                    whole(&flags.rounds, 1, 1000));
   parser.add_switch("--json", "Print one JSON object", &flags.json);
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
     constexpr int kMost = 16;
+    SHOAL_RETURN_IF_ERROR(settle_transport(&transport));
+    flags.transport = transport.order;
     if (flags.tensor_parallel_size >= 2 && flags.tensor_parallel_size <= kMost) return {};
     return Status::error(Code::kInvalidArgument, cat("--tensor-parallel-size must be in [2, ", kMost,
                                                      "] for bench collectives, not ", flags.tensor_parallel_size));
@@ -193,16 +191,25 @@ Result<CommandLine> parse_bench_collectives(Words words, LogOptions log) {
 
 Result<CommandLine> parse_doctor(Words words, LogOptions log) {
   DoctorFlags flags;
-  flags.transport = default_engine().transport;
   FlagParser parser("doctor",
                     "Say which transport ranks would use here, why not a better one, and what to do about it. Needs no "
                     "model. Exit: 0 the first of the order works, 1 a later one, 69 none.");
   parser.group("Transport");
-  add_group_flags(parser, &flags.tensor_parallel_size, &flags.transport.order);
+  add_group_flags(parser, &flags.tensor_parallel_size, &flags.transport.transport);
   add_transport_flags(parser, &flags.transport);
+  add_device_flags(parser, &flags.transport.device);
   parser.group("Output");
   parser.add_switch("--json", "Print the report as one JSON document", &flags.json);
   parser.add_switch("--needs", "Only print what each transport, and NCCL, needs for 2 to 16 ranks", &flags.needs);
+  parser.add_value("--nccl-version", "V",
+                   "Only print what NCCL V (2.27.7, or 2.27) would need here for -tp ranks; needs no GPU",
+                   [&](std::string_view flag, std::string_view text) -> Status {
+                     const Result<NcclVersion> version = parse_nccl_version(text);
+                     if (!version.ok())
+                       return Status::error(Code::kInvalidArgument, cat(flag, ": ", version.status().message()));
+                     flags.nccl_version = *version;
+                     return {};
+                   });
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
     constexpr int kMost = 16;
@@ -210,7 +217,7 @@ Result<CommandLine> parse_doctor(Words words, LogOptions log) {
       return Status::error(Code::kInvalidArgument,
                            cat("--tensor-parallel-size must be in [1, ", kMost, "], not ", flags.tensor_parallel_size));
     }
-    return check_transport(flags.transport);
+    return settle_transport(&flags.transport);
   });
 }
 

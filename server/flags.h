@@ -6,8 +6,10 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/base/device_kind.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/transport/nccl_budget.h"
 #include "server/client_command.h"
 #include "server/generation_request.h"
 #include "server/shmtest/condition.h"
@@ -16,9 +18,20 @@ namespace shoal {
 
 // The command line as plain values, one struct per command.
 
+/// Flags that say where ranks move their sums.
+struct DeviceFlags {
+  DeviceKind kind = DeviceKind::kCpu;         ///< --device; auto is decided by then
+  std::string cuda_module;                    ///< a path; empty: beside the program
+  std::string nccl_library = "libnccl.so.2";  ///< a path, or a name for the loader's search
+  int ranks_per_gpu = 1;                      ///< above 1: a test arrangement
+  bool reproducible = true;                   ///< the same bits on every transport
+};
+
 /// Flags that say how ranks may talk.
 struct TransportFlags {
-  std::vector<std::string> order;  ///< rungs in the order to try; never empty after parsing
+  DeviceFlags device;
+  std::optional<std::string> transport;  ///< --transport as it was given
+  std::vector<std::string> order;        ///< rungs in the order to try; never empty after settle_transport
   bool degrade_on_shm_shortage = true;
   std::string min_transport;  ///< the last rung that may be used; empty: any
   uint64_t shm_headroom_bytes = 256 * 1024;
@@ -85,7 +98,8 @@ struct ClientFlags {
 struct DoctorFlags {
   TransportFlags transport;
   int tensor_parallel_size = 2;
-  bool needs = false;  ///< print the table of needs, look at nothing
+  bool needs = false;                       ///< print the table of needs, look at nothing
+  std::optional<NcclVersion> nccl_version;  ///< print what ranks of this NCCL would need here, start nothing
   bool json = false;
 };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/supervisor/gpu_probe.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/worker/worker_main.h"
 #include "server/client_command.h"
@@ -75,6 +76,9 @@ int main(int argc, char** argv) {
   if (words.size() >= 2 && words[0] == "worker") return shoal::worker_main(std::atoi(words[1].c_str()));
   if (words.size() == 3 && words[0] == "reserve-trial") {
     return shoal::reserve_trial_main(words[1].c_str(), words[2].c_str());
+  }
+  if (words.size() == 5 && words[0] == "gpu-facts") {
+    return shoal::gpu_facts_main(words[1].c_str(), words[2].c_str(), words[3].c_str(), words[4].c_str());
   }
   return shoal::run_front(words);
 }

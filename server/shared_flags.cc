@@ -7,11 +7,22 @@
 
 namespace shoal {
 
-EngineFlags default_engine() {
-  EngineFlags engine;
-  for (const Rung& rung : rungs()) engine.transport.order.emplace_back(rung.name);
-  return engine;
+namespace {
+
+/// Models are computed on CPUs until there are kernels for devices, and sums that start there travel fastest there.
+constexpr DeviceKind kAutoDevice = DeviceKind::kCpu;
+
+std::vector<std::string> both_orders() {
+  std::vector<std::string> names;
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    for (const Rung& rung : rungs(device)) {
+      if (std::find(names.begin(), names.end(), rung.name) == names.end()) names.emplace_back(rung.name);
+    }
+  }
+  return names;
 }
+
+}  // namespace
 
 void add_log_flags(FlagParser& parser, LogOptions* log) {
   parser.group("Log (on stderr)");
@@ -31,11 +42,42 @@ void add_log_flags(FlagParser& parser, LogOptions* log) {
                    });
 }
 
-void add_group_flags(FlagParser& parser, int* tensor_parallel_size, std::vector<std::string>* transport) {
+void add_group_flags(FlagParser& parser, int* tensor_parallel_size, std::optional<std::string>* transport) {
   parser.add_value("--tensor-parallel-size,--tp,--tp-size", "N", "Ranks, also -tp; up to min(16, attention heads)",
                    whole(tensor_parallel_size, 1));
-  parser.add_value("--transport", "LIST", "Transports in the order to try (" + rung_names() + ")",
-                   transport_order(transport));
+  parser.add_value("--transport", "LIST",
+                   cat("Transports in the order to try (", rung_names(DeviceKind::kCpu), "; with --device cuda ",
+                       rung_names(DeviceKind::kCuda), ")"),
+                   words_as_they_are(transport));
+}
+
+void add_device_flags(FlagParser& parser, DeviceFlags* device) {
+  parser.add_value("--device", "auto|cpu|cuda",
+                   "Where ranks move their sums (auto: cpu); the model itself is computed on the CPU with each",
+                   [=](std::string_view flag, std::string_view text) -> Status {
+                     SHOAL_RETURN_IF_ERROR(parse_choice_flag(flag, text, {"auto", "cpu", "cuda"}).status());
+                     device->kind = text == "cuda" ? DeviceKind::kCuda : text == "cpu" ? DeviceKind::kCpu : kAutoDevice;
+                     return {};
+                   });
+  parser.add_value("--cuda-module", "PATH", "The CUDA part of this program (libshoal_cuda.so beside it)",
+                   [=](std::string_view flag, std::string_view text) -> Status {
+                     device->cuda_module = text;
+                     if (text.find('/') != std::string_view::npos) return {};
+                     return Status::error(Code::kInvalidArgument,
+                                          cat(flag, " must be a path with a slash, such as ./", text.substr(0, 80),
+                                              ": the loader's search is not used"));
+                   });
+  parser.add_value("--nccl-library", "PATH", "NCCL, a path or a name for the loader's search (libnccl.so.2)",
+                   words_as_they_are(&device->nccl_library));
+  parser.add_value("--ranks-per-gpu", "N", "Ranks that share a GPU; above 1 is for tests (1)",
+                   whole(&device->ranks_per_gpu, 1, 16));
+  parser.add_value("--reproducible", "on|off",
+                   "on: the same bits on every transport; off: NCCL may sum in an order of its own (on)",
+                   [=](std::string_view flag, std::string_view text) -> Status {
+                     SHOAL_RETURN_IF_ERROR(parse_choice_flag(flag, text, {"on", "off"}).status());
+                     device->reproducible = text == "on";
+                     return {};
+                   });
 }
 
 void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
@@ -48,7 +90,7 @@ void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
         return {};
       });
   parser.add_value("--min-transport", "RUNG", "The last transport of the order that may be used; else exit 69",
-                   choice(&transport->min_transport, default_engine().transport.order));
+                   choice(&transport->min_transport, both_orders()));
   parser.add_value("--shm-headroom", "SIZE", "Bytes of /dev/shm left free for others (256k)",
                    size(&transport->shm_headroom_bytes));
   parser.add_value("--startup-timeout", "S", "Seconds for a start, all its phases (600)",
@@ -59,20 +101,26 @@ void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
                     &transport->clean_stale);
 }
 
-Status check_transport(const TransportFlags& flags) {
-  if (flags.min_transport.empty() ||
-      std::find(flags.order.begin(), flags.order.end(), flags.min_transport) != flags.order.end()) {
+Status settle_transport(TransportFlags* flags) {
+  const DeviceKind device = flags->device.kind;
+  const std::string text = flags->transport.value_or(rung_names(device));
+  Result<std::vector<std::string>> order = parse_transport_order(text, device);
+  if (!order.ok()) return Status::error(Code::kInvalidArgument, cat("--transport: ", order.status().message()));
+  flags->order = std::move(order).value();
+  if (flags->min_transport.empty() ||
+      std::find(flags->order.begin(), flags->order.end(), flags->min_transport) != flags->order.end()) {
     return {};
   }
   return Status::error(Code::kInvalidArgument,
-                       cat("--min-transport ", flags.min_transport, " is not in the order of --transport"));
+                       cat("--min-transport ", flags->min_transport, " is not in the order of --transport"));
 }
 
 void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors", &engine->model);
   parser.group("Engine");
-  add_group_flags(parser, &engine->tensor_parallel_size, &engine->transport.order);
+  add_group_flags(parser, &engine->tensor_parallel_size, &engine->transport.transport);
   add_transport_flags(parser, &engine->transport);
+  add_device_flags(parser, &engine->transport.device);
   parser.add_value("--dtype", "TYPE", "auto (as stored), float32, float16 or bfloat16",
                    choice(&engine->dtype, {"auto", "float32", "float16", "bfloat16"}));
   parser.add_value("--max-model-len", "TOKENS", "Prompt and output of one request (the model's own limit)",

@@ -1,4 +1,7 @@
 #pragma once
+#include <optional>
+#include <string>
+
 #include "server/flag_parser.h"
 #include "server/flags.h"
 
@@ -6,18 +9,16 @@ namespace shoal {
 
 // Groups of flags that several commands have.
 
-/// What an engine's flags are where none is given.
-EngineFlags default_engine();
-
 void add_log_flags(FlagParser& parser, LogOptions* log);
-void add_group_flags(FlagParser& parser, int* tensor_parallel_size, std::vector<std::string>* transport);
+void add_group_flags(FlagParser& parser, int* tensor_parallel_size, std::optional<std::string>* transport);
+void add_device_flags(FlagParser& parser, DeviceFlags* device);
 void add_transport_flags(FlagParser& parser, TransportFlags* transport);
 void add_engine_flags(FlagParser& parser, EngineFlags* engine);
 void add_restart_flag(FlagParser& parser, EngineFlags* engine);
 void add_sampling_flags(FlagParser& parser, GenerationRequest* request);
 void add_prompt_flags(FlagParser& parser, GenerationRequest* request);
 
-/// What spans several transport flags. INVALID_ARGUMENT.
-Status check_transport(const TransportFlags& flags);
+/// Once all are read: the order of rungs for the device, and what spans several transport flags. INVALID_ARGUMENT.
+Status settle_transport(TransportFlags* flags);
 
 }  // namespace shoal

@@ -24,6 +24,19 @@ void write_consumers(const std::vector<Consumer>& consumers, bool in_dev_shm, wi
   }
 }
 
+void write_nccl(const NcclUse& use, wire::NcclUse* out) {
+  out->set_rung(use.rung);
+  out->set_version(use.version);
+  out->set_library(use.library);
+  out->set_predicted_bytes(use.predicted_bytes);
+  out->set_used_bytes(use.used_bytes);
+  out->set_tried(use.tried);
+  out->set_logged(use.logged);
+  for (const auto& [kind, count] : use.transports) (*out->mutable_transports())[kind] = count;
+  out->set_channels(use.channels);
+  out->set_last_error(use.last_error);
+}
+
 void write_report(const TransportReport& report, wire::TransportReport* out) {
   out->set_rung(report.rung);
   out->set_tensor_parallel_size(report.world_size);
@@ -46,6 +59,7 @@ void write_report(const TransportReport& report, wire::TransportReport* out) {
     write_consumers(need.dev_shm, true, one);
     write_consumers(need.memory, false, one);
   }
+  for (const NcclUse& use : report.nccl) write_nccl(use, out->add_nccl());
   for (const Remedy& remedy : report.remedies) {
     wire::Remedy* one = out->add_remedies();
     one->set_kind(remedy.kind);

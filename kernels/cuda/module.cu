@@ -1,38 +1,149 @@
+// The table, and those of its entries that are one call of the CUDA runtime.
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/module.h"
+#include "kernels/cuda/entries.h"
 
+namespace shoal::cuda {
 namespace {
 
-/// Elementwise, so any launch shape gives the same bits.
-__global__ void add_kernel(float* acc, const float* b, int64_t count) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) acc[i] += b[i];
+static_assert(sizeof(cudaIpcMemHandle_t) == kShoalIpcHandleBytes);
+
+cudaStream_t as_stream(void* stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+cudaEvent_t as_event(void* event) {
+  return static_cast<cudaEvent_t>(event);
 }
 
-int32_t add(float* acc, const float* b, int64_t count, void* stream) {
-  constexpr int kThreads = 256;
-  constexpr int64_t kMaxBlocks = 1024;  // the loop strides over the rest
-  if (count <= 0) return 0;
-  const int64_t wanted = (count + kThreads - 1) / kThreads;
-  const auto blocks = static_cast<unsigned>(wanted < kMaxBlocks ? wanted : kMaxBlocks);
-  add_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(acc, b, count);
-  return static_cast<int32_t>(cudaGetLastError());
+const char* error_text(int32_t error) {
+  thread_local char text[200];
+  const auto code = static_cast<cudaError_t>(error);
+  std::snprintf(text, sizeof text, "%s: %s", cudaGetErrorName(code), cudaGetErrorString(code));
+  return text;
 }
 
-int32_t device_count(char* error, size_t error_bytes) {
-  int count = 0;
-  const cudaError_t result = cudaGetDeviceCount(&count);
-  if (result == cudaSuccess) return count;
-  std::snprintf(error, error_bytes, "%s: %s", cudaGetErrorName(result), cudaGetErrorString(result));
-  return -1;
+int32_t select(int32_t device) {
+  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return error;
+  if (const int32_t error = load_tree_sum(); error != cudaSuccess) return error;
+  return load_push_all_reduce();
 }
 
-constexpr ShoalCudaModule kModule{sizeof(ShoalCudaModule), SHOAL_VERSION, CUDART_VERSION, device_count, add};
+int32_t allocate(size_t bytes, void** memory) {
+  *memory = nullptr;
+  const size_t taken = std::max<size_t>(bytes, 1);
+  if (const cudaError_t error = cudaMalloc(memory, taken); error != cudaSuccess) return error;
+  cudaError_t error = cudaMemset(*memory, 0, taken);
+  // Streams of create_stream do not wait for the default one, so the zeros must be there before anybody knows of them.
+  if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
+  if (error == cudaSuccess) return cudaSuccess;
+  (void)cudaFree(*memory);
+  *memory = nullptr;
+  return error;
+}
+int32_t release(void* memory) {
+  return cudaFree(memory);
+}
+
+int32_t allocate_pinned(size_t bytes, void** memory) {
+  *memory = nullptr;
+  const size_t taken = std::max<size_t>(bytes, 1);
+  const cudaError_t error = cudaHostAlloc(memory, taken, cudaHostAllocMapped | cudaHostAllocPortable);
+  if (error == cudaSuccess) std::memset(*memory, 0, taken);
+  return error;
+}
+int32_t release_pinned(void* memory) {
+  return cudaFreeHost(memory);
+}
+
+int32_t register_host(void* memory, size_t bytes, void** device_memory) {
+  const unsigned flags = cudaHostRegisterMapped | cudaHostRegisterPortable;
+  if (const cudaError_t error = cudaHostRegister(memory, bytes, flags); error != cudaSuccess) return error;
+  const cudaError_t error = cudaHostGetDevicePointer(device_memory, memory, 0);
+  if (error != cudaSuccess) (void)cudaHostUnregister(memory);
+  return error;
+}
+int32_t unregister_host(void* memory) {
+  return cudaHostUnregister(memory);
+}
+
+int32_t create_stream(void** stream) {
+  return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking);
+}
+int32_t destroy_stream(void* stream) {
+  return cudaStreamDestroy(as_stream(stream));
+}
+int32_t create_event(void** event) {
+  return cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event), cudaEventDisableTiming);
+}
+int32_t destroy_event(void* event) {
+  return cudaEventDestroy(as_event(event));
+}
+int32_t record_event(void* event, void* stream) {
+  return cudaEventRecord(as_event(event), as_stream(stream));
+}
+int32_t query_event(void* event, int32_t* done) {
+  const cudaError_t error = cudaEventQuery(as_event(event));
+  *done = error == cudaSuccess ? 1 : 0;
+  if (error != cudaErrorNotReady) return error;
+  (void)cudaGetLastError();  // it is no error, and must not be taken for one of a later call
+  return cudaSuccess;
+}
+int32_t copy(void* to, const void* from, size_t bytes, void* stream) {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, as_stream(stream));
+}
+
+int32_t export_memory(void* memory, uint8_t handle[kShoalIpcHandleBytes]) {
+  cudaIpcMemHandle_t made;
+  const cudaError_t error = cudaIpcGetMemHandle(&made, memory);
+  if (error == cudaSuccess) std::memcpy(handle, &made, sizeof made);
+  return error;
+}
+int32_t import_memory(const uint8_t handle[kShoalIpcHandleBytes], void** memory) {
+  cudaIpcMemHandle_t theirs;
+  std::memcpy(&theirs, handle, sizeof theirs);
+  return cudaIpcOpenMemHandle(memory, theirs, cudaIpcMemLazyEnablePeerAccess);
+}
+int32_t close_memory(void* memory) {
+  return cudaIpcCloseMemHandle(memory);
+}
+
+// In the table's order: C++17 has no names here.
+constexpr ShoalCudaModule kModule{
+    sizeof(ShoalCudaModule),
+    SHOAL_BUILD_ID,
+    CUDART_VERSION,
+    SHOAL_CUDA_ARCHITECTURES,
+    error_text,
+    facts,
+    try_peer,
+    select,
+    allocate,
+    release,
+    allocate_pinned,
+    release_pinned,
+    register_host,
+    unregister_host,
+    create_stream,
+    destroy_stream,
+    create_event,
+    destroy_event,
+    record_event,
+    query_event,
+    copy,
+    tree_sum,
+    export_memory,
+    import_memory,
+    close_memory,
+    push_floats,
+    push_all_reduce,
+};
 
 }  // namespace
+}  // namespace shoal::cuda
 
 extern "C" __attribute__((visibility("default"))) const ShoalCudaModule* shoal_cuda_module() {
-  return &kModule;
+  return &shoal::cuda::kModule;
 }

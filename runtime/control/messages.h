@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/base/device_kind.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
@@ -94,6 +95,11 @@ struct WorkerInit {
   bool transport_only = false;    ///< prove the transport, load nothing (shoal doctor)
   uint64_t self_test_seed = 0;    ///< the same on every rank, new at every start
   int64_t step_heartbeat_ms = 0;  ///< a step that takes longer says after a layer that it moves; 0: never
+  DeviceKind device = DeviceKind::kCpu;
+  int32_t ranks_per_gpu = 1;  ///< rank r uses device r / ranks_per_gpu
+  std::string cuda_module;    ///< as --cuda-module; empty: beside the program
+  std::string nccl_library;
+  bool reproducible = true;
 };
 
 struct LoadProgress {

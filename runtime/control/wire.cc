@@ -39,6 +39,11 @@ void put(const WorkerInit& m, pb::Init* out) {
   out->set_transport_only(m.transport_only);
   out->set_self_test_seed(m.self_test_seed);
   out->set_step_heartbeat_ms(m.step_heartbeat_ms);
+  out->set_device(static_cast<int>(m.device));
+  out->set_ranks_per_gpu(m.ranks_per_gpu);
+  out->set_cuda_module(m.cuda_module);
+  out->set_nccl_library(m.nccl_library);
+  out->set_reproducible(m.reproducible);
 }
 
 WorkerInit get(const pb::Init& m) {
@@ -65,6 +70,11 @@ WorkerInit get(const pb::Init& m) {
   out.transport_only = m.transport_only();
   out.self_test_seed = m.self_test_seed();
   out.step_heartbeat_ms = m.step_heartbeat_ms();
+  out.device = static_cast<DeviceKind>(m.device());
+  out.ranks_per_gpu = m.ranks_per_gpu();
+  out.cuda_module = m.cuda_module();
+  out.nccl_library = m.nccl_library();
+  out.reproducible = m.reproducible();
   return out;
 }
 

@@ -15,7 +15,8 @@ bool secondary(const Status& status) {
 /// Of a status: was its root noticed where bytes are moved?
 bool moves_bytes(const Status& status) {
   const std::string& where = status.causes().back().where;
-  return where.starts_with("memory/") || where.starts_with("comm/") || where.starts_with("transport/");
+  return where.starts_with("memory/") || where.starts_with("device/") || where.starts_with("comm/") ||
+         where.starts_with("transport/");
 }
 
 /// Signals that a fault of the program's own raises; any other came from outside (the kernel's out-of-memory killer

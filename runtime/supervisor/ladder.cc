@@ -3,46 +3,99 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
+#include "runtime/supervisor/rank_logs.h"
 #include "runtime/supervisor/trial.h"
+#include "runtime/transport/nccl_rungs.h"
+#include "runtime/transport/stale_segments.h"
 
 namespace shoal {
 namespace {
 
-/// Phases before a rank is there: here a rung that needs shared memory is refused for want of it.
-bool before_ranks(const std::string& phase) {
-  return phase == "budget" || phase == "probe" || phase == "reserve";
+/// Was it refused for want of shared memory? On CPUs that is what all phases before a rank is there are about; NCCL
+/// takes its own in its ranks, and its probe is about devices.
+bool for_want_of_memory(const std::string& rung, const std::string& phase, const Status& why) {
+  const bool early = phase == "budget" || phase == "reserve";
+  if (!find_rung(rung)->on_device) return early || phase == "probe";
+  return early || (phase != "probe" && why.code() == Code::kResourceExhausted);
+}
+
+RungContext context_of(const LadderOptions& options, HostFacts facts, int world_size) {
+  RungContext context(world_size, std::move(facts));
+  context.user = options.nccl;
+  context.reproducible = options.reproducible;
+  context.budget = options.budget;
+  return context;
 }
 
 }  // namespace
 
-Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size) : options_(std::move(options)) {
+Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
+    : options_(std::move(options)), context_(context_of(options_, std::move(facts), world_size)) {
   report_.world_size = world_size;
   report_.order = options_.order;
   report_.headroom_bytes = options_.budget.headroom_bytes;
-  report_.facts = std::move(facts);
+  report_.facts = context_.facts;
   if (world_size == 1) {
     report_.order = {kNoTransport};
     return;
   }
-  for (const std::string& name : report_.order) report_.needs.push_back(find_rung(name)->need(world_size));
+  for (const std::string& name : report_.order) {
+    report_.needs.push_back(find_rung(name)->need(context_));
+    if (!nccl_rung_transport(name).empty()) report_.nccl.push_back(plan_nccl_use(name, context_));
+  }
 }
 
 /// Everything that can be said before a process is started; fills in the setup.
 Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup, std::string* phase) {
+  *phase = "probe";
+  if (rung.on_device) SHOAL_RETURN_IF_ERROR(rung.probe(context_));  // without a device no memory is of use
   *phase = "budget";
   SHOAL_RETURN_IF_ERROR(check_budget(need, report_.facts, options_.budget));
   *phase = "probe";
-  SHOAL_RETURN_IF_ERROR(rung.probe(report_.facts));
+  if (!rung.on_device) SHOAL_RETURN_IF_ERROR(rung.probe(context_));
   if (near_memory_limit(need, report_.facts, options_.budget)) SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
   *phase = "reserve";
-  SHOAL_ASSIGN_OR_RETURN(*setup, rung.prepare(report_.world_size, report_.facts));
+  SHOAL_ASSIGN_OR_RETURN(*setup, rung.prepare(context_));
+  return equip(rung, setup);
+}
+
+/// What the ranks are born with beside the transport: environment, and memory for NCCL's log.
+Status Ladder::equip(const Rung& rung, TransportSetup* setup) {
+  logs_.clear();
+  if (rung.environment == nullptr) return {};
+  for (int rank = 0; rank < report_.world_size; ++rank) {
+    std::vector<std::string> variables;
+    for (const SettingOutcome& outcome : settle(rung.environment(context_, rank), context_.user)) {
+      if (outcome.winner == kSettingIsSet) variables.push_back(cat(outcome.name, "=", outcome.value));
+    }
+    setup->environment.push_back(std::move(variables));
+  }
+  SHOAL_ASSIGN_OR_RETURN(setup->logs, make_rank_logs(report_.world_size));
   return {};
+}
+
+/// A failed NCCL leaves files that none of its processes holds: its words name them.
+void Ladder::remove_left_segments(const Status& failed) const {
+  if (logs_.empty()) return;
+  std::string words = failed.to_string();
+  for (const std::string& log : read_rank_logs(logs_)) words += log;
+  const SweepResult swept = remove_named_in(report_.facts.dev_shm.path, words);
+  if (swept.removed > 0) log_info(cat("removed ", swept.removed, " files that a failed NCCL had left in /dev/shm"));
+}
+
+/// Takes what the ranks of the current rung have logged into the report. Not ok: the rung is not what it says.
+Status Ladder::look_at_logs() {
+  const auto use = std::find_if(report_.nccl.begin(), report_.nccl.end(),
+                                [&](const NcclUse& one) { return one.rung == report_.order[at_]; });
+  if (use == report_.nccl.end() || logs_.empty()) return {};
+  add_nccl_logs(read_rank_logs(logs_), &*use);
+  return check_nccl_use(*use);
 }
 
 /// Records why the current rung is not taken and steps down. Not ok: the policy forbids to.
 Status Ladder::refuse(const ShmNeed& need, const std::string& phase, const Status& why) {
   const std::string rung = report_.order[at_];
-  const bool shortage = before_ranks(phase) && need.memory_bytes() > 0;
+  const bool shortage = for_want_of_memory(rung, phase, why) && need.memory_bytes() > 0;
   report_.refusals.push_back({rung, phase, shortage, why});
   find_remedies();
   const bool last_allowed = rung == options_.min_transport;
@@ -94,6 +147,12 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
     }
     options.init.start_number = starts_++;
     Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, failure);
+    logs_ = std::move(setup.logs);
+    const Status as_planned = look_at_logs();
+    if (group.ok() && !as_planned.ok()) {
+      group = as_planned;  // its ranks are ended
+      *failure = {as_planned, -1, "self-test", false, true};
+    }
     if (group.ok()) {
       report_.rung = rung.name;
       const TransportVerified& figures = (*group)->verified();
@@ -102,6 +161,7 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
       report_.verified_s = seconds_since(began);
       return group;
     }
+    remove_left_segments(group.status());
     if (!failure->moving) return group.status();
     SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
   }
@@ -110,6 +170,7 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
 
 void Ladder::refuse_current(const std::string& phase, const Status& why) {
   if (report_.world_size == 1 || at_ >= report_.order.size()) return;
+  (void)look_at_logs();
   // What the policy says to it, the next start() says.
   if (at_ + 1 < report_.order.size() && report_.order[at_] != options_.min_transport) {
     (void)refuse(report_.needs[at_], phase, why);
@@ -121,7 +182,9 @@ void Ladder::find_remedies() {
   for (const Refusal& refusal : report_.refusals) {
     const auto need = std::find_if(report_.needs.begin(), report_.needs.end(),
                                    [&](const ShmNeed& one) { return one.rung == refusal.rung; });
-    if (!before_ranks(refusal.phase) || need == report_.needs.end()) continue;
+    const bool early = refusal.phase == "budget" || refusal.phase == "probe" || refusal.phase == "reserve";
+    if (!early || need == report_.needs.end()) continue;
+    if (find_rung(refusal.rung)->on_device && !refusal.shared_memory) continue;
     refused.push_back({*need, refusal.status, options_.budget.headroom_bytes, options_.budget.reserved_bytes});
   }
   report_.remedies = remedies(report_.facts, refused);

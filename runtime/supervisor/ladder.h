@@ -15,6 +15,8 @@ struct LadderOptions {
   bool degrade_on_shm_shortage = true;  ///< false: a rung refused for shared memory ends the start
   std::string min_transport;            ///< the last rung of the order that may be used; empty: the last
   BudgetOptions budget;
+  bool reproducible = true;  ///< sums in our own order: on devices it decides what NCCL connects
+  NcclUserSettings nccl;     ///< what the user has set for NCCL
 };
 
 /// The one loop that finds a transport: takes the rungs in order, for the whole group, until one is reserved, opened
@@ -40,10 +42,15 @@ class Ladder {
   Status refuse(const ShmNeed& need, const std::string& phase, const Status& why);
   Status no_rung_left(const char* why);
   void find_remedies();
+  Status equip(const Rung& rung, TransportSetup* setup);
+  Status look_at_logs();
+  void remove_left_segments(const Status& failed) const;
 
   const LadderOptions options_;
+  const RungContext context_;
   TransportReport report_;
-  size_t at_ = 0;  // in the order
+  std::vector<Fd> logs_;  // of the ranks that were started last
+  size_t at_ = 0;         // in the order
   int32_t starts_ = 0;
 };
 

@@ -1,10 +1,12 @@
 #include "runtime/supervisor/spawn.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <string_view>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -54,14 +56,31 @@ class FileActions {
   std::vector<Fd> kept_;
 };
 
+/// This process's environment with these in it; pointers into both, and nullptr last.
+std::vector<char*> environment_with(const std::vector<std::string>& own) {
+  const auto replaced = [&](std::string_view entry) {
+    const std::string_view name = entry.substr(0, entry.find('=') + 1);
+    return std::any_of(own.begin(), own.end(), [&](const std::string& one) { return one.starts_with(name); });
+  };
+  std::vector<char*> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!replaced(*entry)) all.push_back(*entry);
+  }
+  for (const std::string& one : own) all.push_back(const_cast<char*>(one.c_str()));  // posix_spawn writes nothing
+  all.push_back(nullptr);
+  return all;
+}
+
 }  // namespace
 
-Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors) {
+Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
+                                   const std::vector<std::string>& environment) {
   FileActions actions;
   actions.stdout_to_stderr();
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.control, kWorkerControlFd));
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.shm, kWorkerShmFd));
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.listener, kWorkerListenerFd));
+  SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.log, kWorkerLogFd));
 
   // Until the worker has said that it ignores them, a signal to the process group must not end it.
   posix_spawnattr_t attributes;
@@ -77,7 +96,8 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   char program[] = "shoal", command[] = "worker";
   char* const argv[] = {program, command, control.data(), name.data(), nullptr};
   pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, "/proc/self/exe", actions.get(), &attributes, argv, environ);
+  const int error =
+      ::posix_spawn(&pid, "/proc/self/exe", actions.get(), &attributes, argv, environment_with(environment).data());
   posix_spawnattr_destroy(&attributes);
   if (error != 0) return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), error);
   // The pid is ours until we have reaped it, so this cannot name a stranger.

@@ -1,6 +1,7 @@
 #pragma once
 #include <string>
 #include <sys/types.h>
+#include <vector>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/status.h"
@@ -18,12 +19,15 @@ struct WorkerDescriptors {
   int control = -1;
   int shm = -1;
   int listener = -1;
+  int log = -1;
 };
 
 /// Starts `shoal worker` for a rank, from this very program file, by posix_spawn (nothing forks once gRPC runs). Its
 /// stdout is our stderr, since stdout belongs to the front. The calling thread must live as long as the worker shall:
-/// the kernel kills the worker when that thread ends. RESOURCE_EXHAUSTED with errno.
-Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors);
+/// the kernel kills the worker when that thread ends. RESOURCE_EXHAUSTED with errno. environment: NAME=VALUE, each
+/// instead of what this process has under the name; all else is inherited.
+Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
+                                   const std::vector<std::string>& environment = {});
 
 /// "was killed by signal 9 (Killed)", "exited with code 1": what waitid said.
 std::string describe_exit(int code, int status);

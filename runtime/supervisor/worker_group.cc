@@ -24,6 +24,9 @@ constexpr int64_t kExplainMs = 400;
 /// How long workers have to leave by themselves after Shutdown.
 constexpr int64_t kGoodbyeMs = 2'000;
 constexpr double kMostPhaseSeconds = 15;
+/// Contexts and NCCL's kernels are loaded when first used: on a cold machine with eight GPUs that takes most of a
+/// minute.
+constexpr double kMostDevicePhaseSeconds = 60;
 /// How often a load that says nothing is looked at.
 constexpr int64_t kLookMs = 500;
 
@@ -43,6 +46,7 @@ struct WorkerGroup::Impl {
   std::optional<StepResult> result;
   GroupPhase phase;
   double startup_timeout_s = 0;
+  double most_phase_s = kMostPhaseSeconds;
   double step_timeout_s = 0;
   Deadline step_deadline = Deadline::infinite();
   GroupFailure failed;              // its status: not ok once the group has ended
@@ -236,9 +240,14 @@ void WorkerGroup::Impl::introduce(const WorkerGroupOptions& options, const Trans
 Status WorkerGroup::Impl::spawn(const WorkerGroupOptions& options, const TransportSetup& setup) {
   for (int rank = 0; rank < options.world_size; ++rank) {
     SHOAL_ASSIGN_OR_RETURN(auto ends, Channel::make_pair());
-    WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1};
-    if (!setup.listeners.empty()) descriptors.listener = setup.listeners[static_cast<size_t>(rank)].get();
-    SHOAL_ASSIGN_OR_RETURN(WorkerProcess process, spawn_worker(rank, descriptors));
+    const auto index = static_cast<size_t>(rank);
+    WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1, -1};
+    if (!setup.listeners.empty()) descriptors.listener = setup.listeners[index].get();
+    if (!setup.logs.empty()) descriptors.log = setup.logs[index].get();
+    const std::vector<std::string> none;
+    SHOAL_ASSIGN_OR_RETURN(
+        WorkerProcess process,
+        spawn_worker(rank, descriptors, setup.environment.empty() ? none : setup.environment[index]));
     workers.emplace_back(std::move(process), Channel(std::move(ends.first)));
   }
   introduce(options, setup);
@@ -252,7 +261,7 @@ bool WorkerGroup::Impl::started(const RankProcess& worker, bool transport_only) 
 /// By when a worker must have left the phase it is in. A load has the whole start's time: disks are slow.
 Deadline WorkerGroup::Impl::phase_deadline(const RankProcess& worker) const {
   if (worker.phase == WorkerPhase::kLoad) return Deadline::infinite();
-  const double seconds = std::min(startup_timeout_s / 4, kMostPhaseSeconds) - seconds_since(worker.heard_at);
+  const double seconds = std::min(startup_timeout_s / 4, most_phase_s) - seconds_since(worker.heard_at);
   return Deadline::after_s(std::max(seconds, 0.0));
 }
 
@@ -310,6 +319,7 @@ Result<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOptions
                                                         GroupFailure* failure) {
   auto impl = std::make_unique<Impl>();
   impl->startup_timeout_s = options.startup_timeout_s;
+  if (options.init.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
   impl->step_timeout_s = options.step_timeout_s;
   Status status = impl->spawn(options, setup);
   if (!status.ok()) {

@@ -6,35 +6,36 @@ namespace {
 
 constexpr char kName[] = "cma";
 
-ShmNeed need(int world_size) {
-  const int64_t ranks = world_size;
-  const auto rank_bytes = static_cast<int64_t>(cma_rank_bytes(world_size, kCmaSlotBytes));
+ShmNeed need(const RungContext& context) {
+  const int64_t ranks = context.world_size;
+  const auto rank_bytes = static_cast<int64_t>(cma_rank_bytes(context.world_size, kCmaSlotBytes));
   return {kName,
           {},
           {{cat("private memory of ", ranks, " ranks: 2 own slots and ", ranks - 1, " mirrors of ", kCmaSlotBytes,
                 " B, and a page of control words, each"),
             ranks * rank_bytes, 0},
            {cat("shared control words of 256 B for each of ", ranks, " ranks"),
-            static_cast<int64_t>(cma_page_bytes(world_size)), 1}}};
+            static_cast<int64_t>(cma_page_bytes(context.world_size)), 1}}};
 }
 
-Status probe(const HostFacts& facts) {
-  if (!facts.cma.tried || facts.cma.error == 0) return {};
-  const std::string scope = facts.cma.yama_scope < 0 ? "there is no yama" : cat("yama_scope is ", facts.cma.yama_scope);
-  return Status::error(
-      Code::kPermissionDenied,
-      cat("a sibling's memory may not be read (process_vm_readv): ", scope, ", seccomp mode is ", facts.cma.seccomp),
-      facts.cma.error);
+Status probe(const RungContext& context) {
+  if (!context.facts.cma.tried || context.facts.cma.error == 0) return {};
+  const std::string scope =
+      context.facts.cma.yama_scope < 0 ? "there is no yama" : cat("yama_scope is ", context.facts.cma.yama_scope);
+  return Status::error(Code::kPermissionDenied,
+                       cat("a sibling's memory may not be read (process_vm_readv): ", scope, ", seccomp mode is ",
+                           context.facts.cma.seccomp),
+                       context.facts.cma.error);
 }
 
 /// The page wherever one can be had: with none the rung works too, only slower, so that is no error.
-Result<TransportSetup> prepare(int world_size, const HostFacts& facts) {
+Result<TransportSetup> prepare(const RungContext& context) {
   TransportSetup setup;
   setup.rung = kName;
-  const size_t bytes = cma_page_bytes(world_size);
+  const size_t bytes = cma_page_bytes(context.world_size);
   Result<ShmSegment> page = ShmSegment::create_memfd(bytes);
   for (const std::string& directory :
-       {facts.dev_shm.path, std::string("/tmp"), std::string("/var/tmp"), std::string(".")}) {
+       {context.facts.dev_shm.path, std::string("/tmp"), std::string("/var/tmp"), std::string(".")}) {
     if (page.ok()) break;
     page = ShmSegment::create(bytes, directory);
   }

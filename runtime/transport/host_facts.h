@@ -61,10 +61,51 @@ struct CmaFacts {
   bool operator==(const CmaFacts&) const = default;
 };
 
+/// One device as the module sees it.
+struct GpuDevice {
+  std::string name;
+  std::string pci_bus_id;          ///< "0000:17:00.0"
+  std::string uuid;                ///< "GPU-..."; may be empty
+  std::string compute_capability;  ///< "9.0"
+  int64_t bytes = 0;               ///< of its memory
+  std::string why_unusable;        ///< empty: usable
+  bool operator==(const GpuDevice&) const = default;
+};
+
+/// What a pattern pushed and pulled between two devices came to.
+struct GpuPeerVerdict {
+  int from = 0;
+  int to = 0;
+  /// "ok", "corrupt N bytes", "hung", "not tried" (one before it hung), "failed: ..." in CUDA's words.
+  std::string verdict;
+  bool operator==(const GpuPeerVerdict&) const = default;
+};
+
+/// Devices, and what is needed to use them. Only the first three fields are read without loading anything; the others
+/// come from a process of its own (runtime/supervisor/gpu_probe.h), and only where ranks are to be on devices.
 struct GpuFacts {
-  int count = 0;                         ///< device nodes seen; nothing of CUDA is loaded to look
+  int count = 0;                         ///< device nodes seen
   std::string driver_version;            ///< of /proc/driver/nvidia/version; empty: no driver
-  std::vector<std::vector<bool>> peers;  ///< peers[i][j]: i reaches j's memory; empty: not known
+  std::vector<std::vector<bool>> peers;  ///< peers[i][j]: the driver lets i reach j's memory; empty: not known
+
+  bool asked = false;     ///< the fields below were looked for
+  int ranks = 0;          ///< of the group that was asked for
+  int ranks_per_gpu = 1;  ///< rank r uses device r / ranks_per_gpu
+  std::string module_path;
+  std::string module_build_id;
+  std::string module_architectures;      ///< "75-virtual 80-real 90-real"
+  int cuda_runtime = 0;                  ///< of the module, 13000; 0: no module was loaded
+  int cuda_driver = 0;                   ///< the newest CUDA that the driver knows, 13000; 0: no driver answered
+  std::vector<GpuDevice> devices;        ///< by CUDA's index
+  std::vector<GpuPeerVerdict> verdicts;  ///< of every pair of the group's devices that the driver allows
+  /// What stands in the way of all devices, in the loader's or CUDA's own words, and where: "find", "load", "facts",
+  /// "probe" (the process that looked hung or died). Both empty: nothing does.
+  std::string error_at;
+  std::string error;
+  int nccl_version = 0;  ///< 22809; 0: not loaded
+  std::string nccl_path;
+  std::string nccl_error;      ///< the loader's own words
+  std::string cublas_version;  ///< of a file's name, "13.1.0.3"; nothing of it is loaded. Empty: none seen
   bool operator==(const GpuFacts&) const = default;
 };
 

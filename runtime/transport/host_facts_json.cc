@@ -18,6 +18,7 @@ struct Range {
 };
 constexpr Range kLimit{-1, kMost};  ///< -1: none
 constexpr Range kErrno{0, 4095};
+constexpr Range kVersion{0, 10'000'000};
 
 // Each struct's fields once, for both directions: v is a Writer or a Reader.
 
@@ -69,10 +70,43 @@ void describe(V& v, CmaFacts& f) {
 }
 
 template <typename V>
+void describe(V& v, GpuDevice& f) {
+  v.value("name", f.name);
+  v.value("pci_bus_id", f.pci_bus_id);
+  v.value("uuid", f.uuid);
+  v.value("compute_capability", f.compute_capability);
+  v.integer("bytes", f.bytes);
+  v.value("why_unusable", f.why_unusable);
+}
+
+template <typename V>
+void describe(V& v, GpuPeerVerdict& f) {
+  v.integer("from", f.from, {0, static_cast<int64_t>(kMostGpus)});
+  v.integer("to", f.to, {0, static_cast<int64_t>(kMostGpus)});
+  v.value("verdict", f.verdict);
+}
+
+template <typename V>
 void describe(V& v, GpuFacts& f) {
   v.integer("count", f.count, {0, static_cast<int64_t>(kMostGpus)});
   v.value("driver_version", f.driver_version);
   v.matrix("peers", f.peers);
+  v.value("asked", f.asked);
+  v.integer("ranks", f.ranks, {0, 1 << 20});
+  v.integer("ranks_per_gpu", f.ranks_per_gpu, {1, 1 << 20});
+  v.value("module_path", f.module_path);
+  v.value("module_build_id", f.module_build_id);
+  v.value("module_architectures", f.module_architectures);
+  v.integer("cuda_runtime", f.cuda_runtime, kVersion);
+  v.integer("cuda_driver", f.cuda_driver, kVersion);
+  v.structs("devices", f.devices);
+  v.structs("verdicts", f.verdicts);
+  v.value("error_at", f.error_at);
+  v.value("error", f.error);
+  v.integer("nccl_version", f.nccl_version, kVersion);
+  v.value("nccl_path", f.nccl_path);
+  v.value("nccl_error", f.nccl_error);
+  v.value("cublas_version", f.cublas_version);
 }
 
 template <typename V>

@@ -6,21 +6,23 @@ namespace {
 
 constexpr char kName[] = "memfd";
 
-ShmNeed need(int world_size) {
-  return {kName, {}, {slot_pool(world_size, kShmSlotBytes, 1)}};
+ShmNeed need(const RungContext& context) {
+  return {kName, {}, {slot_pool(context.world_size, kShmSlotBytes, 1)}};
 }
 
-Status probe(const HostFacts& facts) {
-  if (facts.memfd_error != 0) {
-    return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)", facts.memfd_error);
+Status probe(const RungContext& context) {
+  if (context.facts.memfd_error != 0) {
+    return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)",
+                         context.facts.memfd_error);
   }
-  return check_file_size(need(2).memory_bytes(), facts);
+  return check_file_size(need(2).memory_bytes(), context.facts);
 }
 
-Result<TransportSetup> prepare(int world_size, const HostFacts&) {
+Result<TransportSetup> prepare(const RungContext& context) {
   TransportSetup setup;
   setup.rung = kName;
-  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create_memfd(shm_communicator_bytes(world_size, kShmSlotBytes)));
+  SHOAL_ASSIGN_OR_RETURN(setup.shm,
+                         ShmSegment::create_memfd(shm_communicator_bytes(context.world_size, kShmSlotBytes)));
   return setup;
 }
 

@@ -76,6 +76,11 @@ bool reaches(const NcclSettings& settings, int from, int to) {
   return settings.peers.empty() ? settings.all_peers : settings.peers[from][to];
 }
 
+/// Lazily connected (2.22, needs cuMem): a transport allocates when an algorithm first uses it, not in init.
+bool connects_lazily(const NcclSettings& settings) {
+  return settings.cumem && settings.runtime_connect && settings.version.code() >= 22200;
+}
+
 /// The most edges of a ring and of a tree's chain (both ways) that run over pairs which do (wanted) or do not reach
 /// each other's memory. Exact where all pairs are alike; else a bound, for the order that NCCL's search takes is not
 /// known.
@@ -95,16 +100,12 @@ Edges count_edges(const NcclSettings& settings, bool wanted) {
   // A ring leaves each rank once and enters it once; where other nodes are part of it, one edge goes out to them.
   edges.ring = std::min(std::count(out.begin(), out.end(), true), std::count(in.begin(), in.end(), true));
   if (settings.other_nodes) edges.ring = std::min<int64_t>(edges.ring, ranks - 1);
-  if (!settings.tree) return edges;
+  // What is not connected lazily is connected in init, whatever will be used (init.cc: ncclTransportTreeConnect).
+  if (!settings.tree && connects_lazily(settings)) return edges;
   // A chain has ranks-1 links, used both ways. In the ring's own order one way is the ring's already.
   const int64_t chain = settings.tree_follows_ring ? ranks - 1 : 2 * (ranks - 1);
   edges.tree = std::min(chain, edges.pairs - edges.ring);
   return edges;
-}
-
-/// Lazily connected (2.22, needs cuMem): a transport allocates when an algorithm first uses it, not in init.
-bool connects_lazily(const NcclSettings& settings) {
-  return settings.cumem && settings.runtime_connect && settings.version.code() >= 22200;
 }
 
 /// Buffers that are cuMem host memory (2.23), passed as file descriptors, and no files.

@@ -46,7 +46,7 @@ struct NcclSettings {
   int max_channels = 0;  ///< NCCL_MAX_NCHANNELS; 0: not set
   int min_channels = 0;  ///< NCCL_MIN_NCHANNELS; 0: not set
 
-  bool tree = true;                ///< beside the ring
+  bool tree = true;                ///< beside the ring; connected in any case where init connects all
   bool tree_follows_ring = false;  ///< both graphs use one order of ranks: fewer connections. Not known before init
   bool send_recv = false;          ///< ncclSend and ncclRecv between all pairs
 

@@ -67,7 +67,7 @@ std::string chosen_text(const TransportReport& report) {
 }  // namespace
 
 Json to_json(const TransportReport& report) {
-  Json refusals = Json::array(), needs = Json::array(), remedies = Json::array();
+  Json refusals = Json::array(), needs = Json::array(), remedies = Json::array(), nccl = Json::array();
   for (const Refusal& refusal : report.refusals) {
     refusals.push_back({{"rung", refusal.rung},
                         {"phase", refusal.phase},
@@ -77,6 +77,7 @@ Json to_json(const TransportReport& report) {
                         {"causes", causes_json(refusal.status)}});
   }
   for (const ShmNeed& need : report.needs) needs.push_back(need_json(need));
+  for (const NcclUse& use : report.nccl) nccl.push_back(to_json(use));
   for (const Remedy& remedy : report.remedies) {
     remedies.push_back({{"kind", remedy.kind}, {"title", remedy.title}, {"text", remedy.text}});
   }
@@ -86,6 +87,7 @@ Json to_json(const TransportReport& report) {
           {"degraded", report.degraded()},
           {"refusals", std::move(refusals)},
           {"needs", std::move(needs)},
+          {"nccl", std::move(nccl)},
           {"headroom_bytes", report.headroom_bytes},
           {"self_test",
            {{"latency_us", report.latency_us}, {"bytes_per_s", report.bytes_per_s}, {"verified_s", report.verified_s}}},
@@ -96,9 +98,12 @@ Json to_json(const TransportReport& report) {
 
 std::string to_text(const TransportReport& report) {
   std::string text = chosen_text(report);
+  std::string before;
   for (const Refusal& refusal : report.refusals) {
-    text += cat("  refused ", refusal.rung, " (", refusal.phase, ")\n",
-                indented(refusal.status.to_string(kRefusalBytes), "    "));
+    const std::string why = refusal.status.to_string(kRefusalBytes);
+    text += cat("  refused ", refusal.rung, " (", refusal.phase, ")", why == before ? ": for the same reason\n" : "\n");
+    if (why != before) text += indented(why, "    ");
+    before = why;
   }
   for (const ShmNeed& need : report.needs) {
     text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ", need.dev_shm_bytes(), " B in ",
@@ -106,6 +111,9 @@ std::string to_text(const TransportReport& report) {
     for (const Consumer& consumer : need.dev_shm) text += cat("      ", consumer.bytes, " B  ", consumer.what, "\n");
     for (const Consumer& consumer : need.memory)
       text += cat("      ", consumer.bytes, " B  ", consumer.what, " (memory)\n");
+  }
+  for (const NcclUse& use : report.nccl) {
+    if (use.tried || report.rung.empty()) text += to_text(use);
   }
   for (const std::string& restart : report.restarts) text += cat("  restarted: ", restart, "\n");
   for (const Remedy& remedy : report.remedies) {

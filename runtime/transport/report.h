@@ -8,6 +8,7 @@
 #include "runtime/base/status.h"
 #include "runtime/transport/budget.h"
 #include "runtime/transport/host_facts.h"
+#include "runtime/transport/nccl_report.h"
 #include "runtime/transport/remedy.h"
 
 namespace shoal {
@@ -28,6 +29,7 @@ struct TransportReport {
   std::string rung;                   ///< the one in use; empty: none works
   std::vector<Refusal> refusals;      ///< in the order they happened
   std::vector<ShmNeed> needs;         ///< of every rung in the order
+  std::vector<NcclUse> nccl;          ///< of NCCL's rungs in the order
   int64_t headroom_bytes = 0;         ///< of /dev/shm, left free for others
   double latency_us = 0;              ///< of the self-test: all_reduce of 8 KiB
   double bytes_per_s = 0;             ///< of the self-test: all_reduce of 1 MiB

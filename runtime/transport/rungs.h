@@ -9,6 +9,13 @@ extern const Rung kShmLeanRung;
 extern const Rung kMemfdRung;
 extern const Rung kCmaRung;
 extern const Rung kTcpRung;
+extern const Rung kCudaIpcRung;
+extern const Rung kHostMemfdRung;
+// These from nccl_rungs.cc.
+extern const Rung kNcclP2pRung;
+extern const Rung kNcclShmRung;
+extern const Rung kNcclShmLeanRung;
+extern const Rung kNcclSocketRung;
 
 /// "2 slots of 4096 B and 256 B of control words for each of 4 ranks": the pool of shm, shm-lean and memfd.
 Consumer slot_pool(int world_size, size_t slot_bytes, int64_t inodes);

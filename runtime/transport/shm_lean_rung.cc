@@ -6,20 +6,20 @@ namespace {
 
 constexpr char kName[] = "shm-lean";
 
-ShmNeed need(int world_size) {
-  return {kName, {slot_pool(world_size, kMinShmSlotBytes, 1)}, {}};
+ShmNeed need(const RungContext& context) {
+  return {kName, {slot_pool(context.world_size, kMinShmSlotBytes, 1)}, {}};
 }
 
 /// What is free, and whether a file can be made at all, is check_budget's.
-Status probe(const HostFacts& facts) {
-  return check_file_size(need(2).dev_shm_bytes(), facts);
+Status probe(const RungContext& context) {
+  return check_file_size(need(2).dev_shm_bytes(), context.facts);
 }
 
-Result<TransportSetup> prepare(int world_size, const HostFacts& facts) {
+Result<TransportSetup> prepare(const RungContext& context) {
   TransportSetup setup;
   setup.rung = kName;
-  SHOAL_ASSIGN_OR_RETURN(setup.shm,
-                         ShmSegment::create(shm_communicator_bytes(world_size, kMinShmSlotBytes), facts.dev_shm.path));
+  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create(shm_communicator_bytes(context.world_size, kMinShmSlotBytes),
+                                                       context.facts.dev_shm.path));
   return setup;
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <signal.h>
 #include <string_view>
 #include <sys/stat.h>
@@ -96,7 +97,7 @@ Result<SweepResult> sweep(const std::string& path, const Wanted& wanted) {
 
 }  // namespace
 
-LeftFileLease LeftFileLease::ask(int directory, const std::string& name) {
+LeftFileLease LeftFileLease::ask(int directory, const std::string& name, bool maker_is_gone) {
   LeftFileLease lease;
   lease.directory_ = directory;
   lease.name_ = name;
@@ -120,7 +121,7 @@ LeftFileLease LeftFileLease::ask(int directory, const std::string& name) {
   if (::fstat(file.get(), &opened) != 0 || !same_file(named, opened)) return lease;
   // Another name may be how somebody keeps it: not ours to judge, and no byte would come back.
   if (opened.st_nlink != 1) return lease;
-  if (may_be_being_created(opened)) return lease;
+  if (!maker_is_gone && may_be_being_created(opened)) return lease;
   const int refused = take_write_lease(file.get());
   // EINVAL: this file system has no leases; EACCES: not our file after all; else unknown too.
   if (refused == EAGAIN) lease.state_ = left_file::kInUse;
@@ -182,6 +183,25 @@ Result<SweepResult> remove_recorded(const std::string& directory, const std::vec
   return sweep(directory, [&ids](const struct stat& info) {
     return std::find(ids.begin(), ids.end(), SegmentId{info.st_dev, info.st_ino}) != ids.end();
   });
+}
+
+SweepResult remove_named_in(const std::string& directory, std::string_view text) {
+  SweepResult result;
+  const auto dir = open_directory(directory);
+  if (!dir.ok()) return result;
+  const std::string prefix = cat(directory, "/nccl-");
+  std::set<std::string> names;
+  for (size_t at = text.find(prefix); at != std::string_view::npos; at = text.find(prefix, at + 1)) {
+    const std::string_view name = text.substr(at + directory.size() + 1, prefix.size() - directory.size() - 1 + 6);
+    if (is_nccl_name(name)) names.emplace(name);
+  }
+  for (const std::string& name : names) {
+    LeftFileLease lease = LeftFileLease::ask(::dirfd(dir->get()), name, true);
+    if (!lease.unlink_name()) continue;
+    ++result.removed;
+    result.bytes += lease.bytes();
+  }
+  return result;
 }
 
 }  // namespace shoal

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <sys/types.h>
 #include <vector>
 
@@ -28,7 +29,8 @@ inline constexpr const char* kUnknown = "unknown";  ///< has other names, is emp
 class LeftFileLease {
  public:
   /// What the file is; the lease is held where state() is "stale". directory: an open descriptor that outlives this.
-  static LeftFileLease ask(int directory, const std::string& name);
+  /// maker_is_gone: the process that made the name has ended, so that a fresh and empty file is nobody's beginning.
+  static LeftFileLease ask(int directory, const std::string& name, bool maker_is_gone = false);
 
   const std::string& state() const { return state_; }
   int64_t bytes() const { return bytes_; }  ///< allocated
@@ -76,5 +78,9 @@ std::vector<SegmentId> new_segments(const std::vector<SegmentId>& before, const 
 /// Removes those of ids that are stale; all else stays. The ids only narrow the choice down: an inode number may have
 /// been given to a newer file, so that the lease decides here too.
 Result<SweepResult> remove_recorded(const std::string& directory, const std::vector<SegmentId>& ids);
+
+/// Removes the files that the text, a log of processes that have ended, names as NCCL's ("/dev/shm/nccl-XXXXXX") where
+/// they are stale: NCCL leaves an empty one behind when it finds no space, which nobody holds any more.
+SweepResult remove_named_in(const std::string& directory, std::string_view text);
 
 }  // namespace shoal

@@ -10,18 +10,18 @@ namespace {
 
 constexpr char kName[] = "tcp";
 
-ShmNeed need(int) {
+ShmNeed need(const RungContext&) {
   return {kName, {}, {}};
 }
 
-Status probe(const HostFacts&) {
+Status probe(const RungContext&) {
   return {};  // the loopback interface is tried in prepare, and nothing else can forbid it
 }
 
-Result<TransportSetup> prepare(int world_size, const HostFacts&) {
+Result<TransportSetup> prepare(const RungContext& context) {
   TransportSetup setup;
   setup.rung = kName;
-  SHOAL_ASSIGN_OR_RETURN(TcpListeners listeners, make_tcp_listeners(world_size));
+  SHOAL_ASSIGN_OR_RETURN(TcpListeners listeners, make_tcp_listeners(context.world_size));
   setup.listeners = std::move(listeners.listeners);
   setup.tcp_ports.assign(listeners.ports.begin(), listeners.ports.end());
   if (::getrandom(&setup.group_key, sizeof setup.group_key, 0) != sizeof setup.group_key) {

@@ -15,6 +15,7 @@
 #include "runtime/transport/rung.h"
 #include "runtime/transport/self_test.h"
 #include "runtime/worker/model_runner.h"
+#include "runtime/worker/rank_device.h"
 
 namespace shoal {
 namespace {
@@ -179,6 +180,13 @@ class Worker {
     args.timeout_ms = init.collective_timeout_ms;
     args.exchange = [this](std::string mine) { return exchange(std::move(mine)); };
     args.interrupted = [this] { return interrupted(); };
+    if (rung->on_device) {
+      Result<std::shared_ptr<Device>> device = open_rank_device(init, args.exchange);
+      if (!device.ok()) return device.status().while_doing(cat("a device for transport ", init.transport));
+      args.device = std::move(device).value();
+    }
+    args.nccl_library = init.nccl_library;
+    args.reproducible = init.reproducible;
     Result<std::unique_ptr<Communicator>> opened = rung->open(std::move(args));
     if (!opened.ok()) return opened.status().while_doing(cat("open transport ", init.transport));
     return opened;

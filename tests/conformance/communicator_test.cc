@@ -1,9 +1,7 @@
 // Every communicator gives every rank the same bits: those of the canonical tree.
 #include "runtime/comm/communicator.h"
 
-#include <cstring>
 #include <gtest/gtest.h>
-#include <numeric>
 #include <signal.h>
 #include <sys/wait.h>
 #include <tuple>
@@ -11,48 +9,12 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/spin.h"
+#include "tests/conformance/communicator_checks.h"
 #include "tests/conformance/rank_group.h"
 #include "tests/conformance/tree_cases.h"
 
 namespace shoal {
 namespace {
-
-/// Empty when the communicator gives the case's sum bit for bit.
-std::string reduce_and_compare(Communicator& communicator, const TreeCase& tree) {
-  std::vector<float> out(tree.count + 1, -7.0F);
-  const float* own = tree.own[communicator.world().rank].data();
-  const Status status = communicator.all_reduce(tree.plan, own, out.data(), tree.count);
-  if (!status.ok()) return status.to_string();
-  if (out[tree.count] != -7.0F) return cat("wrote behind ", tree.count, " floats");
-  for (size_t i = 0; i < tree.count; ++i) {
-    if (std::memcmp(&out[i], &tree.sum[i], sizeof(float)) == 0) continue;
-    return cat("element ", i, " of ", tree.count, ": ", out[i], " for ", tree.sum[i]);
-  }
-  return "";
-}
-
-/// Fills `mine` with what `rank` brings to the gather number `round`.
-std::vector<std::byte> gather_bytes(int rank, size_t bytes, uint64_t round) {
-  std::vector<std::byte> mine(bytes);
-  Pattern pattern(round * 131 + static_cast<uint64_t>(rank));
-  for (std::byte& b : mine) b = static_cast<std::byte>(pattern.next());
-  return mine;
-}
-
-std::string gather_and_compare(Communicator& communicator, int root, const std::vector<size_t>& sizes, uint64_t round) {
-  const int rank = communicator.world().rank;
-  std::vector<std::byte> out(std::accumulate(sizes.begin(), sizes.end(), size_t{1}));
-  const Status status = communicator.gather(root, gather_bytes(rank, sizes[rank], round), sizes, out.data());
-  if (!status.ok()) return status.to_string();
-  if (rank != root) return "";
-  std::vector<std::byte> expected;
-  for (int r = 0; r < communicator.world().size; ++r) {
-    const auto theirs = gather_bytes(r, sizes[r], round);
-    expected.insert(expected.end(), theirs.begin(), theirs.end());
-  }
-  expected.push_back(std::byte{0});  // the guard behind
-  return out == expected ? "" : cat("gather ", round, " to ", root, " differs");
-}
 
 using Setting = std::tuple<const char*, RankKind, int>;
 
@@ -154,6 +116,13 @@ INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest,
                          [](const testing::TestParamInfo<Setting>& setting) {
                            return cat(test_name(std::get<0>(setting.param)), rank_kind_name(std::get<1>(setting.param)),
                                       std::get<2>(setting.param));
+                         });
+
+INSTANTIATE_TEST_SUITE_P(Devices, CommunicatorTest,
+                         testing::Combine(testing::ValuesIn(kDeviceTransports), testing::Values(RankKind::kProcesses),
+                                          testing::Values(1, 2, 3, 4, 5, 8)),
+                         [](const testing::TestParamInfo<Setting>& setting) {
+                           return cat(test_name(std::get<0>(setting.param)), std::get<2>(setting.param));
                          });
 
 class LargeMessageTest : public testing::TestWithParam<const char*> {

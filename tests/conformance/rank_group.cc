@@ -9,12 +9,14 @@
 #include <signal.h>
 #include <string_view>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/device/module_loader.h"
 #include "runtime/transport/rung.h"
 
 namespace shoal {
@@ -23,6 +25,7 @@ namespace {
 constexpr unsigned kChildSeconds = 90;
 constexpr int kMaxRanks = 32;
 constexpr size_t kMaxExchangeBytes = 4000;
+constexpr int64_t kNcclBytes = int64_t{8} * 2 * 9650176;
 
 /// In place of the front: memory of threads and forked processes alike, where each rank leaves what it brings.
 struct Board {
@@ -52,7 +55,7 @@ Prepared prepare(const GroupOptions& options) {
   const bool no_page = options.transport == kCmaNoPage;
   prepared.rung = find_rung(no_page ? "cma" : options.transport);
   if (prepared.rung == nullptr) std::abort();
-  auto setup = prepared.rung->prepare(options.world_size, HostFacts());
+  auto setup = prepared.rung->prepare(options.world_size);
   if (!setup.ok()) std::abort();
   prepared.setup = std::move(*setup);
   if (no_page) prepared.setup.shm = ShmSegment();
@@ -81,6 +84,21 @@ Exchange exchange_of(Board* board, World world) {
   };
 }
 
+/// What the front and the worker give a rank on a device: its environment and the stand-ins.
+Status add_device(const Rung& rung, World world, OpenArgs& args) {
+  ::setenv("FAKE_CUDA_PEERS", "all", 1);
+  const RungContext context(world.size);
+  const auto settings =
+      rung.environment == nullptr ? std::vector<RungSetting>() : rung.environment(context, world.rank);
+  for (const RungSetting& setting : settings) {
+    if (!setting.name.starts_with("NCCL_DEBUG")) ::setenv(setting.name.c_str(), setting.value.c_str(), 1);
+  }
+  SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_FAKE_CUDA_MODULE));
+  SHOAL_ASSIGN_OR_RETURN(args.device, Device::open(*module, world.rank));
+  args.nccl_library = SHOAL_FAKE_NCCL;
+  return {};
+}
+
 std::string run_rank(const GroupOptions& options, Prepared& prepared, int rank, const RankBody& body) {
   OpenArgs args;
   args.world = {rank, options.world_size};
@@ -95,6 +113,9 @@ std::string run_rank(const GroupOptions& options, Prepared& prepared, int rank, 
   args.timeout_ms = options.timeout_ms;
   args.exchange = exchange_of(prepared.board.get(), args.world);
   args.interrupted = options.interrupted;
+  if (prepared.rung->on_device) {
+    if (const Status status = add_device(*prepared.rung, args.world, args); !status.ok()) return status.to_string();
+  }
   auto communicator = prepared.rung->open(std::move(args));
   if (!communicator.ok()) return communicator.status().to_string();
   if (std::string_view((*communicator)->name()) != prepared.rung->name) return "it has another rung's name";
@@ -180,6 +201,12 @@ std::string test_name(const std::string& transport) {
 }
 
 std::string why_not(const std::string& transport) {
+  if (transport.starts_with("nccl-shm")) {
+    struct statvfs file_system {};
+    const bool known = ::statvfs("/dev/shm", &file_system) == 0;
+    const auto free = known ? static_cast<int64_t>(file_system.f_bavail * file_system.f_frsize) : 0;
+    if (free < kNcclBytes) return cat("/dev/shm has ", free, " bytes free, 8 ranks of NCCL take ", kNcclBytes);
+  }
   if (transport.substr(0, 3) != "cma") return "";
   char from = 1;
   char to = 0;

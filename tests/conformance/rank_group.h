@@ -10,6 +10,9 @@ namespace shoal {
 /// Every rung by its name, and cma as it is where no page can be shared.
 inline constexpr const char* kCmaNoPage = "cma-no-page";
 inline constexpr const char* kTransports[] = {"shm", "shm-lean", "memfd", "cma", kCmaNoPage, "tcp"};
+/// Rungs between devices, over the stand-ins for a GPU's module and NCCL (tests/fakes); in processes only. NCCL's other
+/// rungs are the same communicator in another environment.
+inline constexpr const char* kDeviceTransports[] = {"cuda-ipc", "nccl-shm", "host-memfd"};
 enum class RankKind { kThreads, kProcesses };
 
 /// "CmaNoPage" and the like, as test names must be.

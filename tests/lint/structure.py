@@ -10,7 +10,7 @@ from pathlib import Path
 
 # The layers. A folder may include itself, every folder with a smaller number, and what ALSO names.
 LAYERS = {
-    "runtime/base": 1, "runtime/memory": 2, "kernels": 2, "runtime/comm": 3, "runtime/control": 3,
+    "runtime/base": 1, "runtime/memory": 2, "runtime/device": 2, "kernels": 2, "kernels/cuda": 3, "runtime/comm": 3, "runtime/control": 3,
     "runtime/transport": 4, "runtime/engine": 4, "models": 4, "runtime/worker": 5, "runtime/supervisor": 5, "server": 6,
     "bench": 7, "tests": 8,
 }

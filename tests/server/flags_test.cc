@@ -185,6 +185,45 @@ TEST(FlagsTest, LogFlags) {
   EXPECT_EQ(parse_command_line(Words{"serve", "m", "--log-format", "json"}).value().log.format, LogFormat::kJson);
 }
 
+TEST(FlagsTest, DeviceAndItsRungs) {
+  const DeviceFlags none = parsed<ServeFlags>({"serve", "m"}).engine.transport.device;
+  EXPECT_EQ(none.kind, DeviceKind::kCpu);
+  EXPECT_EQ(none.cuda_module, "");
+  EXPECT_EQ(none.nccl_library, "libnccl.so.2");
+  EXPECT_EQ(none.ranks_per_gpu, 1);
+  EXPECT_TRUE(none.reproducible);
+  EXPECT_EQ(parsed<ServeFlags>({"serve", "m", "--device", "auto"}).engine.transport.device.kind, DeviceKind::kCpu);
+
+  // The order of the flags does not matter.
+  for (const Words& words : {Words{"doctor", "--device", "cuda", "--transport", "tcp"},
+                             Words{"doctor", "--transport", "tcp", "--device", "cuda"}}) {
+    const auto flags = parsed<DoctorFlags>(words).transport;
+    EXPECT_EQ(flags.device.kind, DeviceKind::kCuda);
+    EXPECT_EQ(flags.order, Words{"tcp"});
+  }
+  Words cuda_rungs;
+  for (const Rung& rung : rungs(DeviceKind::kCuda)) cuda_rungs.emplace_back(rung.name);
+  EXPECT_EQ(parsed<DoctorFlags>({"doctor", "--device=cuda"}).transport.order, cuda_rungs);
+
+  const Words all = {
+      "--device=cuda",     "--cuda-module", "./m.so", "--nccl-library=libnccl.so", "--ranks-per-gpu", "4",
+      "--reproducible=off"};
+  for (const Words& command :
+       {Words{"serve", "m"}, Words{"generate", "m", "--prompt", "x"}, Words{"bench", "decode", "m"},
+        Words{"logits", "m", "--prompt-ids", "1", "--out", "f"}, Words{"doctor"}}) {
+    Words words = command;
+    words.insert(words.end(), all.begin(), all.end());
+    EXPECT_TRUE(parse_command_line(words).ok()) << command[0];
+  }
+  Words words = {"generate", "m", "--prompt", "x"};
+  words.insert(words.end(), all.begin(), all.end());
+  const DeviceFlags given = parsed<GenerateFlags>(words).engine.transport.device;
+  EXPECT_EQ(given.cuda_module, "./m.so");
+  EXPECT_EQ(given.nccl_library, "libnccl.so");
+  EXPECT_EQ(given.ranks_per_gpu, 4);
+  EXPECT_FALSE(given.reproducible);
+}
+
 struct BadCase {
   Words words;
   const char* said;  ///< what the error must hold
@@ -203,6 +242,8 @@ TEST(FlagsTest, TransportPolicy) {
   EXPECT_TRUE(flags.transport.clean_stale);
   EXPECT_TRUE(flags.json);
   EXPECT_EQ(parsed<DoctorFlags>({"doctor"}).tensor_parallel_size, 2);
+  EXPECT_FALSE(parsed<DoctorFlags>({"doctor"}).nccl_version.has_value());
+  EXPECT_EQ(parsed<DoctorFlags>({"doctor", "--nccl-version", "2.27"}).nccl_version->code(), 22707);
   EXPECT_EQ(parsed<ServeFlags>({"serve", "m", "--max-restarts", "0"}).engine.max_restarts, 0);
 }
 
@@ -251,8 +292,17 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"bench", "collectives", "-tp", "17"}, "[2, 16]"},
       {{"doctor", "-tp", "17"}, "[1, 16]"},
       {{"doctor", "m"}, "unexpected argument"},
+      {{"doctor", "--nccl-version", "two"}, "--nccl-version: NCCL version \"two\""},
       {{"serve", "m", "--transport", "shm", "--min-transport", "tcp"}, "--min-transport tcp is not in the order"},
       {{"serve", "m", "--on-shm-shortage", "hang"}, "--on-shm-shortage must be one of degrade, fail"},
+      {{"doctor", "--device", "gpu"}, "--device must be one of auto, cpu, cuda"},
+      {{"doctor", "--device", "cuda", "--transport", "shm,tcp"},
+       "--transport: transport \"shm\" is for --device cpu, not for --device cuda"},
+      {{"serve", "m", "--transport", "nccl-p2p,tcp"}, "\"nccl-p2p\" is for --device cuda, not for --device cpu"},
+      {{"doctor", "--device", "cuda", "--min-transport", "shm"}, "--min-transport shm is not in the order"},
+      {{"serve", "m", "--cuda-module", "libshoal_cuda.so"}, "--cuda-module must be a path with a slash"},
+      {{"serve", "m", "--ranks-per-gpu", "0"}, "--ranks-per-gpu must be a whole number in [1, 16]"},
+      {{"serve", "m", "--reproducible", "yes"}, "--reproducible must be one of on, off"},
       {{"serve", "m", "--step-timeout", "0"}, "--step-timeout must be above 0 seconds"},
       {{"logits", "m", "--max-restarts", "1"}, "unknown flag \"--max-restarts\""},
       {{"serve", "m", "--log-format", "xml"}, "--log-format must be one of text, json"},

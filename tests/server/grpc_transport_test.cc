@@ -36,6 +36,14 @@ class GrpcTransport : public GrpcFixture {
         {"shm", "budget", true, Status::error(Code::kResourceExhausted, "needs 2101248 bytes; 1048576 are free")}};
     transport_.remedies = {{"docker", "a larger /dev/shm", "docker run --shm-size=3m"}};
     transport_.restarts = {"rank 1 was killed"};
+    NcclUse use;
+    use.rung = "nccl-shm";
+    use.version = "2.28.9";
+    use.predicted_bytes = use.used_bytes = 38'600'704;
+    use.tried = use.logged = true;
+    use.transports = {{"SHM/direct", 4}};
+    use.channels = 2;
+    transport_.nccl = {use};
   }
 };
 
@@ -65,11 +73,16 @@ TEST_F(GrpcTransport, TellsTheWholeReport) {
   EXPECT_EQ(report.needs(0).dev_shm_bytes(), 2'101'248);
   EXPECT_EQ(report.remedies(0).text(), "docker run --shm-size=3m");
   EXPECT_EQ(report.restarts(0), "rank 1 was killed");
+  ASSERT_EQ(report.nccl_size(), 1);
+  EXPECT_EQ(report.nccl(0).predicted_bytes(), 38'600'704);
+  EXPECT_EQ(report.nccl(0).used_bytes(), 38'600'704);
+  EXPECT_EQ(report.nccl(0).transports().at("SHM/direct"), 4);
   const Result<Json> whole = parse_json(report.json(), "report");
   ASSERT_TRUE(whole.ok()) << whole.status().to_string();
   EXPECT_EQ((*whole)["rung"], "tcp");
   EXPECT_EQ((*whole)["refusals"][0]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_TRUE((*whole)["facts"].is_object());
+  EXPECT_EQ((*whole)["nccl"][0]["version"], "2.28.9");
 }
 
 TEST_F(GrpcTransport, ATransportThatWorksIsReady) {

@@ -34,6 +34,11 @@ TEST(Wire, InitRoundTrip) {
   init.group_key = ~uint64_t{0};
   init.log_level = 2;
   init.log_json = true;
+  init.device = DeviceKind::kCuda;
+  init.ranks_per_gpu = 2;
+  init.cuda_module = "./libshoal_cuda.so";
+  init.nccl_library = "/usr/lib/libnccl.so.2";
+  init.reproducible = false;
   const auto back = as<WorkerInit>(decode_front_message(encode(FrontMessage(init))));
   EXPECT_EQ(back.rank, 3);
   EXPECT_EQ(back.world_size, 5);
@@ -53,6 +58,11 @@ TEST(Wire, InitRoundTrip) {
   EXPECT_EQ(back.group_key, init.group_key);
   EXPECT_EQ(back.log_level, 2);
   EXPECT_TRUE(back.log_json);
+  EXPECT_EQ(back.device, DeviceKind::kCuda);
+  EXPECT_EQ(back.ranks_per_gpu, 2);
+  EXPECT_EQ(back.cuda_module, init.cuda_module);
+  EXPECT_EQ(back.nccl_library, init.nccl_library);
+  EXPECT_FALSE(back.reproducible);
 }
 
 TEST(Wire, PlanRoundTripKeepsEverySamplingField) {

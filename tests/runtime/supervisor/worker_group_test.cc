@@ -47,7 +47,7 @@ Result<std::unique_ptr<WorkerGroup>> start_group(const GroupOptions& options) {
   TransportSetup setup;
   setup.rung = kNoTransport;
   if (options.world_size > 1) {
-    SHOAL_ASSIGN_OR_RETURN(setup, find_rung(options.transport)->prepare(options.world_size, HostFacts()));
+    SHOAL_ASSIGN_OR_RETURN(setup, find_rung(options.transport)->prepare(options.world_size));
   }
   GroupFailure failure;
   return WorkerGroup::start(options, setup, &failure);

@@ -24,7 +24,25 @@ HostFacts unusual_facts() {
   facts.cma = {true, 1, 2, 2};
   facts.loopback_ipv4 = facts.loopback_ipv6 = true;
   facts.interfaces = {"lo", "eth0"};
-  facts.gpu = {2, "535.104.05", {{true, false}, {false, true}}};
+  facts.gpu = {.count = 2,
+               .driver_version = "535.104.05",
+               .peers = {{true, false}, {false, true}},
+               .asked = true,
+               .ranks = 4,
+               .ranks_per_gpu = 2,
+               .module_path = "/opt/libshoal_cuda.so",
+               .module_build_id = "1-abc",
+               .module_architectures = "80-real 90-virtual",
+               .cuda_runtime = 13000,
+               .cuda_driver = 12020,
+               .devices = {{"A", "0000:17:00.0", "GPU-1", "9.0", 1LL << 37, "no code for it"}},
+               .verdicts = {{1, 2, "corrupt 5 bytes"}},
+               .error_at = "facts",
+               .error = "cudaErrorNoDevice: none",
+               .nccl_version = 22809,
+               .nccl_path = "/usr/lib/libnccl.so.2",
+               .nccl_error = "no such file",
+               .cublas_version = "13.1.0.3"};
   facts.left_files = {{"/dev/shm/nccl-abc123", 33030532, 4294967295, "stale"}};
   facts.gather_ms = 4.625;
   return facts;
@@ -82,6 +100,9 @@ TEST(HostFactsJson, TheFirstWrongFieldIsNamed) {
       {R"({"interfaces": ["lo", 1]})", "interfaces"},
       {R"({"gpu": {"peers": [[true]  , [true, false]]}})", "peers"},
       {R"({"gpu": {"peers": [[1]]}})", "peers"},
+      {R"({"gpu": {"ranks_per_gpu": 0}})", "ranks_per_gpu"},
+      {R"({"gpu": {"devices": [{"bytes": -1}]}})", "host facts.gpu.devices[0]"},
+      {R"({"gpu": {"verdicts": [{"verdict": 1}]}})", "verdict"},
       {R"({"left_files": [{"uid": 4294967296}]})", "uid"},
       {R"({"gather_ms": -1})", "gather_ms"},
       {R"({"gather_ms": "fast"})", "gather_ms"},

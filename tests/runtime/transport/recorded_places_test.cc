@@ -62,7 +62,7 @@ TEST_P(RecordedPlace, TheLadderStopsWhereItShould) {
   std::map<std::string, std::string> refused;
   for (const Rung& rung : rungs()) {
     Status status = check_budget(rung.need(place.ranks), place.facts, place.options);
-    if (status.ok()) status = rung.probe(place.facts);
+    if (status.ok()) status = rung.probe({place.ranks, place.facts});
     if (status.ok()) {
       chosen = rung.name;
       break;

@@ -16,18 +16,18 @@ TEST(Rung, DefaultOrderIsFastestFirst) {
 }
 
 TEST(Rung, OrdersParse) {
-  EXPECT_EQ(*parse_transport_order("shm"), std::vector<std::string>({"shm"}));
-  EXPECT_EQ(*parse_transport_order("tcp,shm"), (std::vector<std::string>{"tcp", "shm"}));
+  EXPECT_EQ(*parse_transport_order("shm", DeviceKind::kCpu), std::vector<std::string>({"shm"}));
+  EXPECT_EQ(*parse_transport_order("tcp,shm", DeviceKind::kCpu), (std::vector<std::string>{"tcp", "shm"}));
   for (const char* bad : {"", "shm,", ",shm", "shm,shm", "SHM", "shm tcp", "rdma", "lean"}) {
-    const auto order = parse_transport_order(bad);
+    const auto order = parse_transport_order(bad, DeviceKind::kCpu);
     EXPECT_EQ(order.status().code(), Code::kInvalidArgument) << bad;
   }
-  EXPECT_NE(parse_transport_order("rdma").status().to_string().find(rung_names()), std::string::npos);
+  EXPECT_NE(parse_transport_order("rdma", DeviceKind::kCpu).status().to_string().find(rung_names()), std::string::npos);
 }
 
 TEST(Rung, PrepareReservesAndLeavesNoName) {
   for (const Rung& rung : rungs()) {
-    const auto setup = rung.prepare(4, HostFacts());
+    const auto setup = rung.prepare(4);
     ASSERT_TRUE(setup.ok()) << setup.status().to_string();
     EXPECT_EQ(setup->rung, rung.name);
     EXPECT_EQ(setup->listeners.size(), setup->tcp_ports.size());
@@ -45,7 +45,7 @@ TEST(Rung, NeedIsWhatPrepareTakes) {
     for (const int world_size : {1, 2, 3, 7, 8, 16, 17, 64}) {
       const ShmNeed need = rung.need(world_size);
       EXPECT_EQ(need.rung, rung.name);
-      const auto setup = rung.prepare(world_size, HostFacts());
+      const auto setup = rung.prepare(world_size);
       ASSERT_TRUE(setup.ok()) << setup.status().to_string();
       int64_t private_bytes = 0;
       if (need.rung == "cma")
@@ -70,11 +70,11 @@ TEST(Rung, NeedIsWhatPrepareTakes) {
 
 TEST(Rung, ProbesSayWhatTheFactsForbid) {
   HostFacts facts;
-  for (const Rung& rung : rungs()) EXPECT_TRUE(rung.probe(facts).ok()) << rung.name;
+  for (const Rung& rung : rungs()) EXPECT_TRUE(rung.probe({2, facts}).ok()) << rung.name;
   facts.memfd_error = ENOSYS;
   facts.cma = {true, EPERM, 2, 2};
   facts.limits.fsize_bytes = 65536;
-  const auto probe = [&](const char* name) { return find_rung(name)->probe(facts); };
+  const auto probe = [&](const char* name) { return find_rung(name)->probe({2, facts}); };
   EXPECT_EQ(probe("shm").code(), Code::kResourceExhausted);
   EXPECT_NE(probe("shm").to_string().find("65536 (ulimit -f)"), std::string::npos);
   EXPECT_TRUE(probe("shm-lean").ok());

@@ -333,6 +333,22 @@ TEST_F(StaleSegments, OnlyRecordedFilesAreRemoved) {
   EXPECT_EQ(remove_recorded(directory_, {})->removed, 0);
 }
 
+TEST_F(StaleSegments, FilesThatALogNamesAreRemoved) {
+  leave("nccl-AbCd01", 0);  // fresh and empty: its maker has ended, its log says so
+  leave("nccl-AbCd02");
+  leave("nccl-openxx");
+  leave("nccl-others");
+  const Fd open(::open(path("nccl-openxx").c_str(), O_RDONLY | O_CLOEXEC));
+  const SweepResult result =
+      remove_named_in(directory_, cat("Error: failed to extend ", path("nccl-AbCd01"), " to 9637892 bytes\n",
+                                      path("nccl-AbCd02"), "\n", path("nccl-openxx"), " ", path("nccl-AbCd01"),
+                                      path("nccl-short"), "/dev/shm/nccl-others ", path("nccl-")));
+  EXPECT_EQ(result.removed, 2);
+  EXPECT_FALSE(exists("nccl-AbCd01") || exists("nccl-AbCd02"));
+  EXPECT_TRUE(exists("nccl-openxx") && exists("nccl-others"));
+  EXPECT_EQ(remove_named_in(path("none"), path("nccl-AbCd01")).removed, 0);
+}
+
 TEST_F(StaleSegments, AMissingDirectoryHasNone) {
   EXPECT_TRUE(find_left_files(path("none")).empty());
   EXPECT_TRUE(list_segments(path("none")).empty());

@@ -1,0 +1,122 @@
+#include <cuda_runtime.h>
+#include <memory>
+#include <new>
+
+#include "kernels/cuda/entries.h"
+
+namespace shoal::cuda {
+namespace {
+
+#define RETURN_IF_ERROR(expression)                                                    \
+  do {                                                                                 \
+    if (const cudaError_t error_ = (expression); error_ != cudaSuccess) return error_; \
+  } while (false)
+
+/// Depends on place and seed, so that old data, data of another place and zeros all show.
+__host__ __device__ uint32_t pattern(uint64_t index, uint32_t seed) {
+  uint64_t z = index * 0x9e3779b97f4a7c15ULL + seed;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  return static_cast<uint32_t>(z >> 32);
+}
+
+__global__ void write_pattern(uint32_t* to, int64_t words, uint32_t seed) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += stride) {
+    to[i] = pattern(static_cast<uint64_t>(i), seed);
+  }
+}
+__global__ void read_words(uint32_t* to, const uint32_t* from, int64_t words) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += stride) to[i] = from[i];
+}
+
+/// Bytes of one device, freed at the end.
+class Words {
+ public:
+  Words() = default;
+  Words(const Words&) = delete;
+  Words& operator=(const Words&) = delete;
+  ~Words() {
+    if (data_ == nullptr) return;
+    (void)cudaSetDevice(device_);
+    (void)cudaFree(data_);
+  }
+  cudaError_t make(int device, int64_t words) {
+    device_ = device;
+    RETURN_IF_ERROR(cudaSetDevice(device));
+    RETURN_IF_ERROR(cudaMalloc(&data_, static_cast<size_t>(words) * sizeof(uint32_t)));
+    RETURN_IF_ERROR(cudaMemset(data_, 0, static_cast<size_t>(words) * sizeof(uint32_t)));
+    return cudaDeviceSynchronize();
+  }
+  uint32_t* data() const { return data_; }
+
+ private:
+  uint32_t* data_ = nullptr;
+  int device_ = 0;
+};
+
+cudaError_t reach(int from, int to) {
+  RETURN_IF_ERROR(cudaSetDevice(from));
+  if (from == to) return cudaSuccess;
+  int can = 0;
+  RETURN_IF_ERROR(cudaDeviceCanAccessPeer(&can, from, to));
+  if (can == 0) return cudaErrorPeerAccessUnsupported;
+  const cudaError_t enabled = cudaDeviceEnablePeerAccess(to, 0);
+  if (enabled != cudaErrorPeerAccessAlreadyEnabled) return enabled;
+  (void)cudaGetLastError();
+  return cudaSuccess;
+}
+
+/// Adds the bytes of memory on `device` that are not the seed's pattern.
+cudaError_t count_wrong(int device, const uint32_t* memory, int64_t words, uint32_t seed, int64_t* wrong_bytes) {
+  const std::unique_ptr<uint32_t[]> host(new (std::nothrow) uint32_t[static_cast<size_t>(words)]());
+  if (host == nullptr) return cudaErrorMemoryAllocation;
+  RETURN_IF_ERROR(cudaSetDevice(device));
+  RETURN_IF_ERROR(
+      cudaMemcpy(host.get(), memory, static_cast<size_t>(words) * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+  for (int64_t i = 0; i < words; ++i) {
+    uint32_t differ = host[static_cast<size_t>(i)] ^ pattern(static_cast<uint64_t>(i), seed);
+    for (; differ != 0; differ >>= 8) *wrong_bytes += (differ & 0xff) != 0 ? 1 : 0;
+  }
+  return cudaSuccess;
+}
+
+/// Each by a kernel on `from`: words pushed are read back by their owner, words pulled were written by their owner.
+cudaError_t push_and_pull(int from, int to, const Words& ours, const Words& theirs, int64_t words, uint32_t seed,
+                          int64_t* wrong_bytes) {
+  constexpr unsigned kBlocks = 64, kThreads = 256;
+  RETURN_IF_ERROR(cudaSetDevice(from));
+  write_pattern<<<kBlocks, kThreads>>>(theirs.data(), words, seed);
+  RETURN_IF_ERROR(cudaGetLastError());
+  RETURN_IF_ERROR(cudaDeviceSynchronize());
+  RETURN_IF_ERROR(count_wrong(to, theirs.data(), words, seed, wrong_bytes));
+
+  RETURN_IF_ERROR(cudaSetDevice(to));
+  write_pattern<<<kBlocks, kThreads>>>(theirs.data(), words, seed + 1);
+  RETURN_IF_ERROR(cudaGetLastError());
+  RETURN_IF_ERROR(cudaDeviceSynchronize());
+  RETURN_IF_ERROR(cudaSetDevice(from));
+  read_words<<<kBlocks, kThreads>>>(ours.data(), theirs.data(), words);
+  RETURN_IF_ERROR(cudaGetLastError());
+  RETURN_IF_ERROR(cudaDeviceSynchronize());
+  return count_wrong(from, ours.data(), words, seed + 1, wrong_bytes);
+}
+
+}  // namespace
+
+int32_t try_peer(int32_t from, int32_t to, int64_t bytes, int64_t* wrong_bytes) {
+  const int64_t words = bytes / static_cast<int64_t>(sizeof(uint32_t));
+  if (words < 1 || wrong_bytes == nullptr) return cudaErrorInvalidValue;
+  *wrong_bytes = 0;
+  RETURN_IF_ERROR(reach(from, to));
+  Words ours, theirs;
+  RETURN_IF_ERROR(ours.make(from, words));
+  RETURN_IF_ERROR(theirs.make(to, words));
+  // Twice in the same places: what is dropped the second time leaves the first round's words.
+  for (const uint32_t seed : {0x5a17u, 0xc0deu}) {
+    RETURN_IF_ERROR(push_and_pull(from, to, ours, theirs, words, seed, wrong_bytes));
+  }
+  return cudaSuccess;
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,86 @@
+#pragma once
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/status.h"
+
+namespace shoal {
+
+/// The part of NCCL's C interface that is used here, declared anew: the base program is built without nccl.h and finds
+/// the library when it runs. A test compares these with the header where it is installed.
+
+/// ncclUniqueId: where the ranks of one communicator meet.
+struct NcclUniqueId {
+  char internal[128] = {};
+};
+
+/// ncclConfig_t in the layout of 2.27.5. A newer library reads `size` bytes of it and takes its own defaults for what
+/// came later, by `version`.
+struct NcclConfig {
+  static constexpr int kNotSet = INT_MIN;  ///< NCCL_CONFIG_UNDEF_INT
+  size_t size = sizeof(NcclConfig);
+  uint32_t magic = 0xcafebeef;
+  uint32_t version = 22705;
+  int blocking = kNotSet;
+  int cga_cluster_size = kNotSet;
+  int min_ctas = kNotSet;
+  int max_ctas = kNotSet;
+  const char* net_name = nullptr;
+  int split_share = kNotSet;
+  int traffic_class = kNotSet;
+  const char* comm_name = nullptr;
+  int collnet_enable = kNotSet;
+  int cta_policy = kNotSet;
+  int shrink_share = kNotSet;
+  int nvls_ctas = kNotSet;
+};
+
+/// ncclResult_t.
+enum NcclResult : uint32_t {
+  kNcclSuccess = 0,
+  kNcclUnhandledCudaError = 1,
+  kNcclSystemError = 2,
+  kNcclInternalError = 3,
+  kNcclInvalidArgument = 4,
+  kNcclInvalidUsage = 5,
+  kNcclRemoteError = 6,
+  kNcclInProgress = 7,
+};
+
+inline constexpr uint32_t kNcclInt8 = 0;     ///< ncclDataType_t
+inline constexpr uint32_t kNcclFloat32 = 7;  ///< ncclDataType_t
+inline constexpr uint32_t kNcclSum = 0;      ///< ncclRedOp_t
+inline constexpr int kNcclFloor = 22705;     ///< the oldest version that is used: NCCL_VERSION_CODE
+
+using NcclComm = void*;  ///< ncclComm_t
+
+/// A loaded library's functions. stream is a cudaStream_t.
+struct NcclApi {
+  NcclResult (*get_version)(int* version) = nullptr;
+  NcclResult (*get_unique_id)(NcclUniqueId* id) = nullptr;
+  NcclResult (*comm_init_rank_config)(NcclComm* comm, int ranks, NcclUniqueId id, int rank,
+                                      NcclConfig* config) = nullptr;
+  NcclResult (*comm_get_async_error)(NcclComm comm, NcclResult* error) = nullptr;
+  NcclResult (*all_gather)(const void* mine, void* all, size_t count, uint32_t type, NcclComm comm,
+                           void* stream) = nullptr;
+  NcclResult (*all_reduce)(const void* own, void* out, size_t count, uint32_t type, uint32_t op, NcclComm comm,
+                           void* stream) = nullptr;
+  const char* (*get_error_string)(NcclResult result) = nullptr;
+  const char* (*get_last_error)(NcclComm comm) = nullptr;
+
+  int version = 0;   ///< 22809
+  std::string path;  ///< of the file that was really loaded
+};
+
+/// "2.28.9" of 22809.
+std::string nccl_version_text(int version);
+
+/// Opens `library` (a path, or a name like "libnccl.so.2" for the loader's search) for the rest of the process:
+/// RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, never closed. Needs no driver and makes no context. NCCL reads its
+/// environment later, when it is first used, and then never again. FAILED_PRECONDITION: the loader's own words, a
+/// function that is missing, a version below the floor.
+Result<NcclApi> load_nccl(const std::string& library);
+
+}  // namespace shoal

@@ -1,0 +1,82 @@
+#include "runtime/device/device.h"
+
+#include <thread>
+
+namespace shoal {
+namespace {
+
+constexpr int32_t kOutOfMemory = 2;  // cudaErrorMemoryAllocation
+constexpr int kPolls = 2000;         // a collective of a few microseconds ends within them
+constexpr auto kNap = std::chrono::microseconds(50);
+constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
+
+}  // namespace
+
+Result<std::shared_ptr<Device>> Device::open(const ShoalCudaModule& module, int index) {
+  std::shared_ptr<Device> device(new Device(module, index));
+  SHOAL_RETURN_IF_ERROR(device->check(module.select(index), "select"));
+  return device;
+}
+
+Status Device::check(int32_t error, const char* what) const {
+  if (error == 0) return {};
+  return Status::error(error == kOutOfMemory ? Code::kResourceExhausted : Code::kInternal,
+                       cat("GPU ", index_, ", ", what, ": ", module_.error_text(error)));
+}
+
+// What a destructor's call answers is of no use: the device's failure shows in the next call that matters.
+Result<Device::Memory> Device::allocate(size_t bytes) {
+  void* memory = nullptr;
+  SHOAL_RETURN_IF_ERROR(check(module_.allocate(bytes, &memory), "allocate"));
+  return Memory(memory, [&table = module_](void* m) { (void)table.release(m); });
+}
+
+Result<Device::Memory> Device::allocate_pinned(size_t bytes) {
+  void* memory = nullptr;
+  SHOAL_RETURN_IF_ERROR(check(module_.allocate_pinned(bytes, &memory), "allocate pinned memory"));
+  return Memory(memory, [&table = module_](void* m) { (void)table.release_pinned(m); });
+}
+
+Result<Device::Stream> Device::make_stream() {
+  void* stream = nullptr;
+  SHOAL_RETURN_IF_ERROR(check(module_.create_stream(&stream), "create a stream"));
+  return Stream(stream, [&table = module_](void* s) { (void)table.destroy_stream(s); });
+}
+
+Result<Device::Event> Device::make_event() {
+  void* event = nullptr;
+  SHOAL_RETURN_IF_ERROR(check(module_.create_event(&event), "create an event"));
+  return Event(event, [&table = module_](void* e) { (void)table.destroy_event(e); });
+}
+
+Status Device::copy(void* to, const void* from, size_t bytes, void* stream) {
+  if (bytes == 0) return {};
+  return check(module_.copy(to, from, bytes, stream), "copy");
+}
+
+Status Device::tree_sum(const ShoalTreeSum& sum, void* stream) {
+  if (sum.count == 0) return {};
+  return check(module_.tree_sum(&sum, stream), "tree sum");
+}
+
+Status Device::record(void* event, void* stream) {
+  return check(module_.record_event(event, stream), "record an event");
+}
+
+Status Device::wait(void* event, Deadline deadline, const std::function<Status()>& look) {
+  Clock::time_point looked = Clock::now();
+  for (int64_t polls = 0;; ++polls) {
+    int32_t done = 0;
+    SHOAL_RETURN_IF_ERROR(check(module_.query_event(event, &done), "what was enqueued has failed"));
+    if (done != 0) return {};
+    if (polls < kPolls) continue;
+    std::this_thread::sleep_for(kNap);
+    if (deadline.passed())
+      return Status::error(Code::kDeadlineExceeded, cat("GPU ", index_, " has not finished in time"));
+    if (Clock::now() - looked < kBetweenLooks) continue;
+    looked = Clock::now();
+    if (look) SHOAL_RETURN_IF_ERROR(look());
+  }
+}
+
+}  // namespace shoal

@@ -1,0 +1,138 @@
+#include "runtime/transport/nccl_report.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime/comm/nccl_api.h"
+#include "runtime/comm/nccl_log.h"
+#include "runtime/transport/nccl_rungs.h"
+#include "runtime/transport/rung.h"
+
+namespace shoal {
+namespace {
+
+/// What the size in one of NCCL's messages is: "... (size 9637888)" or "extend ... to 9637892 bytes"; empty: none.
+std::string explained(const std::string& warning) {
+  for (const char* mark : {"(size ", " to "}) {
+    const size_t at = warning.rfind(mark);
+    if (at == std::string::npos) continue;
+    const std::string meaning = explain_nccl_size(std::strtoll(warning.c_str() + at + std::strlen(mark), nullptr, 10));
+    if (!meaning.empty()) return cat(" [", meaning, "]");
+  }
+  return "";
+}
+
+std::string shown(const std::map<std::string, int>& transports) {
+  std::string text;
+  for (const auto& [kind, count] : transports) text += cat(text.empty() ? "" : ", ", kind, " x ", count);
+  return text;
+}
+
+Json user_json(const std::vector<NcclUserSetting>& user) {
+  Json list = Json::array();
+  for (const NcclUserSetting& one : user)
+    list.push_back({{"name", one.name}, {"value", one.value}, {"source", one.source}});
+  return list;
+}
+
+Json settings_json(const std::vector<SettingOutcome>& settings) {
+  Json list = Json::array();
+  for (const SettingOutcome& one : settings) {
+    list.push_back({{"name", one.name},
+                    {"wanted", one.wanted},
+                    {"value", one.value},
+                    {"winner", one.winner},
+                    {"source", one.source}});
+  }
+  return list;
+}
+
+}  // namespace
+
+NcclUse plan_nccl_use(const std::string& rung, const RungContext& context) {
+  NcclUse use;
+  use.rung = rung;
+  const NcclNeed need = nccl_rung_need(rung, context).value_or(NcclNeed());
+  const GpuFacts& gpu = context.facts.gpu;
+  use.version = nccl_version_text(gpu.nccl_version > 0 ? gpu.nccl_version : NcclVersion().code());
+  use.library = gpu.nccl_path;
+  use.settings = settle(find_rung(rung)->environment(context, 0), context.user);
+  use.user = context.user.list;
+  use.predicted_bytes = need.need.dev_shm_bytes();
+  use.predicted_channels = use.predicted_bytes > 0 && nccl_rung_transport(rung) == "SHM" ? need.channels : 0;
+  use.assumptions = need.assumptions;
+  const auto file = std::find_if(use.settings.begin(), use.settings.end(),
+                                 [](const SettingOutcome& one) { return one.name == "NCCL_DEBUG_FILE"; });
+  use.logged = file != use.settings.end() && file->winner == kSettingIsSet;
+  return use;
+}
+
+void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use) {
+  use->tried = true;
+  use->transports.clear();
+  use->used_bytes = 0;
+  for (size_t rank = 0; rank < logs.size(); ++rank) {
+    const NcclLog log = parse_nccl_log(logs[rank]);
+    if (!log.version.empty()) use->version = log.version;
+    for (const auto& [kind, count] : log.transports) use->transports[kind] += count;
+    use->channels = std::max(use->channels, log.channels);
+    use->used_bytes += log.dev_shm_charged;
+    use->cumem_fallback = use->cumem_fallback || log.cumem_fallback;
+    if (use->last_error.empty() && !log.last_warning.empty())
+      use->last_error = cat("[rank ", rank, "] ", log.last_warning, explained(log.last_warning));
+  }
+}
+
+Status check_nccl_use(const NcclUse& use) {
+  const std::string wanted(nccl_rung_transport(use.rung));
+  for (const auto& [kind, count] : use.transports) {
+    if (kind.starts_with(wanted + "/")) continue;
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat("NCCL connects by ", shown(use.transports), ", not by ", wanted, " alone as ", use.rung, " says; it took ",
+            use.used_bytes, " bytes of /dev/shm where ", use.predicted_bytes, " were planned"));
+  }
+  return {};
+}
+
+Json to_json(const NcclUse& use) {
+  return {{"rung", use.rung},
+          {"version", use.version},
+          {"library", use.library},
+          {"settings", settings_json(use.settings)},
+          {"user_settings", user_json(use.user)},
+          {"predicted_bytes", use.predicted_bytes},
+          {"predicted_channels", use.predicted_channels},
+          {"assumptions", use.assumptions},
+          {"tried", use.tried},
+          {"logged", use.logged},
+          {"transports", use.transports},
+          {"channels", use.channels},
+          {"used_bytes", use.used_bytes},
+          {"cumem_fallback", use.cumem_fallback},
+          {"last_error", use.last_error}};
+}
+
+std::string to_text(const NcclUse& use) {
+  std::string text = cat("  NCCL ", use.version, use.library.empty() ? "" : " of ", use.library, " on ", use.rung, ": ",
+                         use.predicted_bytes, " B of /dev/shm predicted");
+  if (use.predicted_channels > 0) text += cat(" with ", use.predicted_channels, " channels");
+  if (use.tried && use.logged) {
+    text += cat(", ", use.used_bytes, " B used, ", use.channels, " channels");
+    if (!use.transports.empty()) text += cat(" via ", shown(use.transports));
+  }
+  if (use.tried && !use.logged) text += "; its log is the user's";
+  text += "\n";
+  for (const std::string& assumption : use.assumptions) text += cat("      at most: ", assumption, "\n");
+  for (const SettingOutcome& one : use.settings) {
+    if (one.winner == kSettingIsSet) continue;
+    text += cat("      ", one.name, ": ", one.winner, " (", one.value.empty() ? "" : one.value + " of ", one.source,
+                "), ", one.wanted, " was wanted\n");
+  }
+  if (use.cumem_fallback) text += "      cuMem host memory was asked for and does not work here\n";
+  if (!use.last_error.empty()) text += cat("      its last error: ", use.last_error, "\n");
+  return text;
+}
+
+}  // namespace shoal

@@ -1,0 +1,200 @@
+"""Ranks whose sums travel over devices, as far as a machine without a GPU can show: `--device cuda` over the stand-in module
+of tests/fakes (its environment says what it pretends to be), over the real module without a driver, and over none.
+"""
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+import unittest
+import unittest.mock
+from pathlib import Path
+
+import harness
+
+FAKES = Path(harness.SHOAL).parent / "fakes"
+FAKE_MODULE = FAKES / "libfake_cuda_module.so"
+FAKE_NCCL = FAKES / "libfake_nccl.so"
+REAL_MODULE = Path(harness.SHOAL).parent / "libshoal_cuda.so"
+INSUFFICIENT = "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version"
+NO_DRIVER_HERE = not os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidiactl")
+
+
+def start_doctor(*flags, module=FAKE_MODULE, nccl=FAKE_NCCL, transport="cuda-ipc,tcp", ranks=2, nccl_version="2.28.9",
+                 **pretend):
+    """`shoal doctor --device cuda` where FAKE_CUDA_<pretend> is set."""
+    environment = {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in pretend.items()}
+    with unittest.mock.patch.dict(os.environ, {**environment, "FAKE_NCCL_VERSION": nccl_version}):
+        return harness.start("doctor", "--device", "cuda", "--cuda-module", module, "--nccl-library", nccl, "-tp", ranks,
+                             "--transport", transport, "--json", *flags)
+
+
+def doctor(*flags, **arguments):
+    """(exit code, report, what stderr said)"""
+    process = start_doctor(*flags, **arguments)
+    out, err = process.communicate(timeout=200)
+    return process.returncode, json.loads(out), err.decode()
+
+
+@contextlib.contextmanager
+def program_elsewhere():
+    """The program alone in a folder of its own, for as long as this lasts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        shutil.copy2(harness.SHOAL, folder / "shoal")
+        with unittest.mock.patch.object(harness, "SHOAL", str(folder / "shoal")):
+            yield folder
+
+
+class Refusals(harness.TestCase):
+    """Each names its reason in the loader's or CUDA's own words, ranks fall back to what works, and nothing is left."""
+
+    def assert_refused(self, said, transport="cuda-ipc,tcp", **arguments):
+        code, report, err = doctor(transport=transport, **arguments)
+        self.assertEqual(code, 1, err)
+        self.assertEqual(report["rung"], "tcp", "which needs no device")
+        first = report["refusals"][0]
+        self.assertEqual((first["rung"], first["phase"]), (transport.split(",")[0], "probe"), first)
+        for words in said:
+            self.assertIn(words, first["reason"])
+        return report
+
+    def test_module_absent(self):
+        self.assert_refused(["/nonexistent/m.so", "No such file", "--cuda-module"], module="/nonexistent/m.so")
+
+    def test_module_not_loadable(self):
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            file.write(b"no library\n" * 100)
+            file.flush()
+            self.assert_refused([file.name, "invalid ELF header"], module=file.name)
+
+    def test_module_of_another_build(self):
+        self.assert_refused(["of build 9-old", "this program of"], build_id="9-old")
+
+    def test_driver_absent(self):
+        self.assert_refused([INSUFFICIENT, "580.65.06"], fail="facts:35")
+
+    def test_driver_too_old(self):
+        self.assert_refused(["CUDA up to 12.8", "too old", "CUDA 13.0", "580.65.06"], driver=12080)
+
+    def test_no_device(self):
+        self.assert_refused(["no CUDA-capable device is detected"], devices=0)
+
+    def test_no_code_for_the_device(self):
+        self.assert_refused(["compute capability 7.0", "75-virtual"], capability="7.0")
+
+    def test_more_ranks_than_devices(self):
+        self.assert_refused(["2 ranks", "2 GPUs, 1 is here", "--ranks-per-gpu 2"], devices=1)
+
+    def test_nccl_absent(self):
+        self.assert_refused(["libnosuchnccl.so", "cannot open shared object file", "2.27.5"], transport="nccl-p2p,tcp",
+                            nccl="libnosuchnccl.so", peers="all")
+
+    def test_nccl_too_old(self):
+        self.assert_refused(["2.23.4", "2.27.5", "libfake_nccl.so"], transport="nccl-p2p,tcp", peers="all",
+                            nccl_version="2.23.4")
+
+    def test_no_rung_at_all(self):
+        code, report, err = doctor(transport="cuda-ipc", devices=0)
+        self.assertEqual(code, harness.UNAVAILABLE)
+        self.assertEqual(report["rung"], "")
+        self.assertIn("no CUDA-capable device is detected", err)
+
+    @unittest.skipUnless(REAL_MODULE.exists() and NO_DRIVER_HERE, "the real module, and no driver")
+    def test_the_real_module_without_a_driver(self):
+        report = self.assert_refused(["no NVIDIA driver is here", INSUFFICIENT, "580.65.06"], module=REAL_MODULE)
+        gpu = report["facts"]["gpu"]
+        self.assertEqual(gpu["error_at"], "facts")
+        self.assertGreater(gpu["cuda_runtime"], 11000)
+        self.assertNotEqual(gpu["module_architectures"], "")
+        # Beside the program it needs no flag.
+        done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json")
+        beside = json.loads(done.communicate(timeout=100)[0])
+        self.assertEqual(beside["facts"]["gpu"]["module_path"], str(REAL_MODULE))
+
+    def test_none_beside_the_program(self):
+        with program_elsewhere() as folder:
+            done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json", cwd=REAL_MODULE.parent)
+            out, err = done.communicate(timeout=100)
+        self.assertEqual(done.returncode, 1, err)
+        # Not taken from the working directory, where there may be one.
+        self.assertIn(f"{folder}/libshoal_cuda.so", json.loads(out)["refusals"][0]["reason"])
+
+
+class Peers(harness.TestCase):
+    def test_corruption_vetoes_every_user_of_peer_access(self):
+        for rung in ("cuda-ipc", "nccl-p2p"):
+            code, report, err = doctor(transport=f"{rung},tcp", peers="all", peer_wrong=17)
+            self.assertEqual((code, report["rung"]), (1, "tcp"), err)
+            self.assertIn("GPU 0 and GPU 1: corrupt 17 bytes", report["refusals"][0]["reason"])
+        self.assertEqual(report["facts"]["gpu"]["verdicts"][0], {"from": 0, "to": 1, "verdict": "corrupt 17 bytes"})
+
+    def test_a_pair_that_hangs_is_named_in_time(self):
+        began = time.monotonic()
+        code, report, err = doctor("--startup-timeout", 40, peers="all", peer_hang="1-0", ranks=3)
+        self.assertLess(time.monotonic() - began, 60)
+        self.assertEqual((code, report["rung"]), (1, "tcp"), err)
+        self.assertIn("GPU 1 and GPU 0: hung", report["refusals"][0]["reason"])
+        verdicts = [(v["from"], v["to"], v["verdict"]) for v in report["facts"]["gpu"]["verdicts"]]
+        self.assertEqual(verdicts, [(0, 1, "ok"), (0, 2, "ok"), (1, 0, "hung"), (1, 2, "not tried"), (2, 0, "not tried"),
+                                    (2, 1, "not tried")])
+
+    def test_nothing_is_left_where_the_front_is_killed_meanwhile(self):
+        process = start_doctor(peers="all", peer_hang="0-1")
+        harness.wait_until(lambda: harness.children(process.pid), 20, "a process that looks at the devices")
+        time.sleep(0.3)
+        process.kill()
+        process.communicate()
+        harness.wait_until(lambda: not harness.survivors(), 5, "nothing left")
+
+    def test_the_driver_forbids_it(self):
+        _, report, _ = doctor(peers="none")
+        self.assertIn("does not let GPU 0 reach the memory of GPU 1", report["refusals"][0]["reason"])
+
+
+class OnDevices(harness.TestCase):
+    def test_ranks_take_their_devices(self):
+        code, report, err = doctor(transport="cuda-ipc", peers="all", ranks=3)
+        self.assertEqual((code, report["rung"]), (0, "cuda-ipc"), err)
+        code, report, err = doctor("--ranks-per-gpu", 4, transport="cuda-ipc", devices=1, ranks=4)
+        self.assertEqual((code, report["rung"]), (0, "cuda-ipc"), err)
+
+    def test_a_device_that_fails_later_is_a_refusal(self):
+        code, report, err = doctor(peers="all", fail="select:719")
+        self.assertEqual((code, report["rung"]), (1, "tcp"), err)
+        self.assertIn("unspecified launch failure", report["refusals"][0]["reason"])
+        self.assertEqual(report["refusals"][0]["phase"], "open")
+
+    def test_the_same_bits_as_on_the_cpu(self):
+        prompt = ("--prompt", "In the beginning", "--max-tokens", 8, "-tp", 2, "--json")
+        on_cpu = json.loads(harness.run("generate", harness.DEMO, *prompt).stdout)
+        with unittest.mock.patch.dict(os.environ, {"FAKE_CUDA_PEERS": "all"}):
+            process = harness.start("generate", harness.DEMO, *prompt, "--device", "cuda", "--cuda-module", FAKE_MODULE,
+                                    "--transport", "cuda-ipc", "--log-level", "info")
+        out, err = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 0, err)
+        on_devices = json.loads(out)
+        self.assertEqual((on_cpu.pop("transport"), on_devices.pop("transport")), ("shm", "cuda-ipc"))
+        self.assertEqual(on_cpu, on_devices)
+        self.assertIn(b"the model is computed on the CPU", err)
+
+
+class OnTheCpu(harness.TestCase):
+    """A module beside the program is nothing to a program that was not asked for devices."""
+
+    def test_module_present_absent_and_broken(self):
+        answers = []
+        for module in (None, REAL_MODULE if REAL_MODULE.exists() else FAKE_MODULE, "broken"):
+            with program_elsewhere() as folder:
+                if module == "broken":
+                    (folder / "libshoal_cuda.so").write_bytes(b"broken")
+                elif module is not None:
+                    shutil.copy2(module, folder / "libshoal_cuda.so")
+                done = harness.run("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 4, "-tp", 2, "--json")
+            answers.append(done.stdout)
+        self.assertEqual(len(set(answers)), 1, answers)
+
+
+if __name__ == "__main__":
+    harness.main()

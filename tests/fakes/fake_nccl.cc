@@ -1,0 +1,163 @@
+// A FAKE of libnccl 2.28.9 for tests without a GPU: what can be seen of it from outside. The same names, files and
+// sizes in /dev/shm at the same moments (lazily, in the first collective of each algorithm), the same log lines, the
+// same failure: ENOSPC leaves an empty file and ends that rank's call, while the other ranks spin in accept and never
+// notice. Buffers are host memory, a stream is ignored, bytes travel over loopback sockets whatever the log says.
+// NCCL_* variables and nccl.conf are read once. What it pretends to be is set by
+//   FAKE_CUDA_PEERS=all|none     whether GPUs reach each other's memory, as for the fake CUDA module (none)
+//   FAKE_NCCL_VERSION=X.Y.Z      and that version's proxy pool (2.28.9)
+//   FAKE_NCCL_CHANNELS=N         what the search finds (2)
+//   FAKE_NCCL_NVLS=0|1           whether the hardware has it (0)
+//   FAKE_NCCL_CUMEM_HOST=0|1     whether cuMem host memory works (0)
+//   FAKE_NCCL_HANG=init|collective, or init:RANK: never comes back
+//   FAKE_NCCL_WRONG_BYTES=N      N bytes more in each data segment than 2.28.9 takes
+#include <climits>
+#include <cstdint>
+#include <cstring>
+#include <dlfcn.h>
+#include <random>
+
+#include "tests/fakes/fake_nccl_comm.h"
+#include "tests/fakes/fake_nccl_log.h"
+#include "tests/fakes/fake_nccl_settings.h"
+
+using fake_nccl::Comm;
+using fake_nccl::Result;
+
+namespace {
+
+struct UniqueId {
+  char internal[128];
+};
+
+/// What the id's bytes are.
+struct Meeting {
+  char magic[8];
+  uint64_t key;
+  int32_t port;
+};
+constexpr char kMagic[8] = {'F', 'A', 'K', 'E', 'N', 'C', 'C', 'L'};
+
+/// ncclConfig_t as far as it is read: every version has these.
+struct Config {
+  size_t size;
+  unsigned magic;
+  unsigned version;
+  int blocking, cga_cluster_size, min_ctas, max_ctas;
+};
+
+size_t type_bytes(int type) {
+  return type == 0 || type == 1 ? 1 : type == 7 ? 4 : 0;
+}
+
+/// The device that the calling thread has selected in the fake CUDA module, where the process has opened that; -1.
+int selected_device() {
+  void* module = ::dlopen("libfake_cuda_module.so", RTLD_NOW | RTLD_NOLOAD);
+  if (module == nullptr) return -1;
+  const auto selected = reinterpret_cast<int32_t (*)()>(::dlsym(module, "fake_cuda_selected_device"));
+  const int device = selected == nullptr ? -1 : selected();
+  ::dlclose(module);
+  return device;
+}
+
+Result invalid(const char* what) {
+  fake_nccl::warn("init.cc:1869", "%s", what);
+  return fake_nccl::kInvalidArgument;
+}
+
+Result take_config(const Config* config, fake_nccl::InitArgs* args) {
+  if (config == nullptr) return fake_nccl::kSuccess;
+  if (config->magic != 0xcafebeef || config->size < sizeof(Config))
+    return invalid("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+  const auto given = [](int value) { return value == INT_MIN ? 0 : value; };
+  args->min_ctas = given(config->min_ctas);
+  args->max_ctas = given(config->max_ctas);
+  if (config->blocking != INT_MIN) args->blocking = config->blocking != 0;
+  const bool both = (config->min_ctas == INT_MIN) == (config->max_ctas == INT_MIN);
+  if ((!both && config->max_ctas == INT_MIN) || (both && args->min_ctas > args->max_ctas) || args->min_ctas < 0)
+    return invalid("Invalid config min/max channels attribute value");
+  return fake_nccl::kSuccess;
+}
+
+}  // namespace
+
+#define FAKE_API extern "C" __attribute__((visibility("default")))
+
+FAKE_API Result ncclGetVersion(int* version) {
+  if (version == nullptr) return fake_nccl::kInvalidArgument;
+  *version = fake_nccl::version_code();
+  return fake_nccl::kSuccess;
+}
+
+FAKE_API const char* ncclGetErrorString(Result result) {
+  switch (result) {
+    case fake_nccl::kSuccess:
+      return "no error";
+    case fake_nccl::kUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case fake_nccl::kSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case fake_nccl::kInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case fake_nccl::kInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case fake_nccl::kInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case fake_nccl::kRemoteError:
+      return "remote process exited or there was a network error";
+    case fake_nccl::kInProgress:
+      return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+
+FAKE_API const char* ncclGetLastError(Comm*) {
+  return fake_nccl::last_error();
+}
+
+FAKE_API Result ncclGetUniqueId(UniqueId* id) {
+  Meeting meeting{};
+  std::memcpy(meeting.magic, kMagic, sizeof kMagic);
+  meeting.key = (uint64_t{std::random_device()()} << 32) | std::random_device()();
+  meeting.port = fake_nccl::start_root(meeting.key);
+  if (meeting.port == 0) {
+    fake_nccl::warn("bootstrap.cc:94", "Bootstrap : no socket interface found");
+    return fake_nccl::kSystemError;
+  }
+  fake_nccl::info(fake_nccl::Subsystem::kBootstrap, "Bootstrap: Using lo:127.0.0.1<0>");
+  std::memset(id, 0, sizeof *id);
+  std::memcpy(id->internal, &meeting, sizeof meeting);
+  return fake_nccl::kSuccess;
+}
+
+FAKE_API Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, const Config* config) {
+  Meeting meeting{};
+  std::memcpy(&meeting, id.internal, sizeof meeting);
+  if (comm == nullptr || ranks < 1 || rank < 0 || rank >= ranks) return invalid("Invalid rank requested");
+  if (std::memcmp(meeting.magic, kMagic, sizeof kMagic) != 0) return invalid("the unique id is not one of this fake");
+  fake_nccl::InitArgs args;
+  args.root_port = meeting.port;
+  args.key = meeting.key;
+  args.ranks = ranks;
+  args.rank = rank;
+  args.device = selected_device();
+  if (const Result result = take_config(config, &args); result != fake_nccl::kSuccess) return result;
+  if (fake_nccl::settings().blocking >= 0) args.blocking = fake_nccl::settings().blocking != 0;
+  *comm = new Comm(args);  // lives as long as the process
+  return (*comm)->init();
+}
+
+FAKE_API Result ncclCommGetAsyncError(Comm* comm, Result* error) {
+  if (comm == nullptr || error == nullptr) return fake_nccl::kInvalidArgument;
+  *error = comm->state();
+  return fake_nccl::kSuccess;
+}
+
+FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* comm, void*) {
+  if (comm == nullptr || type_bytes(type) == 0) return invalid("AllGather : invalid type");
+  return comm->all_gather(static_cast<const char*>(mine), static_cast<char*>(all), count * type_bytes(type));
+}
+
+FAKE_API Result ncclAllReduce(const void* own, void* out, size_t count, int type, int op, Comm* comm, void*) {
+  if (comm == nullptr || type != 7 || op != 0) return invalid("AllReduce : this fake sums floats");
+  return comm->all_reduce(static_cast<const float*>(own), static_cast<float*>(out), count);
+}

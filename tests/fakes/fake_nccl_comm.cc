@@ -1,0 +1,260 @@
+// Part of a FAKE of libnccl (fake_nccl.cc): a communicator's init and collectives.
+#include "tests/fakes/fake_nccl_comm.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#include "tests/fakes/fake_nccl_log.h"
+#include "tests/fakes/fake_nccl_settings.h"
+
+namespace fake_nccl {
+namespace {
+
+constexpr int kForever = -1;
+constexpr int kPatienceMs = 50;              // for peers that are late to a collective
+constexpr size_t kTreeBytes = 256 * 1024;    // the largest all-reduce that takes the tree
+constexpr size_t kPieceFloats = 256 * 1024;  // of an all-reduce
+constexpr size_t kNvlsBytesPerRank = 5632;   // 2 * (128 + 2688)
+constexpr int kNvlsTag = -2;
+
+/// What the search found, cut to the maxima, then raised to the minima. The environment outranks the config.
+int channels_of(const InitArgs& args) {
+  const Settings& s = settings();
+  int channels = std::min(s.found_channels, 64);
+  if (s.max_channels > 0) channels = std::min(channels, s.max_channels);
+  const int max_ctas = s.max_ctas > 0 ? s.max_ctas : args.max_ctas;
+  if (max_ctas > 0) channels = std::min(channels, max_ctas);
+  return std::max({channels, s.min_channels, s.min_ctas > 0 ? s.min_ctas : args.min_ctas});
+}
+
+/// FAKE_NCCL_HANG: "init", or "init:3" for rank 3 alone.
+bool hangs(const char* phase, int rank) {
+  const std::string& wanted = settings().hang;
+  return wanted == phase || wanted == std::string(phase) + ":" + std::to_string(rank);
+}
+
+}  // namespace
+
+void hang() {
+  for (;;) ::pause();
+}
+
+Comm::Comm(InitArgs args) : args_(args) {
+  std::thread([this] { run(); }).detach();
+}
+
+void Comm::run() {
+  set_log_device(std::max(args_.device, 0));
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return static_cast<bool>(work_); });
+    const std::function<Result()> work = std::move(work_);
+    work_ = nullptr;
+    lock.unlock();
+    const Result result = work();
+    lock.lock();
+    state_ = result;
+    changed_.notify_all();
+  }
+}
+
+Result Comm::start(std::function<Result()> work, int patience_ms) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (state_ == kInProgress) {
+    warn("init.cc:2600", "Attempt to use communicator before the previous operation returned ncclSuccess");
+    return kInvalidArgument;
+  }
+  if (state_ != kSuccess) return state_;
+  state_ = kInProgress;
+  work_ = std::move(work);
+  changed_.notify_all();
+  const auto done = [&] { return state_ != kInProgress; };
+  if (args_.blocking || patience_ms == kForever) {
+    changed_.wait(lock, done);
+  } else if (patience_ms > 0) {
+    // On the system's clock, whose wait ThreadSanitizer knows.
+    changed_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(patience_ms), done);
+  }
+  return state_;
+}
+
+Result Comm::state() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_;
+}
+
+Result Comm::init() {
+  return start([this] { return do_init(); }, 0);
+}
+
+RankInfo Comm::introduction(uint64_t shm_device) const {
+  const Settings& s = settings();
+  const bool cumem_host = s.cumem && s.cumem_host && s.cumem_host_works;
+  if (s.cumem && s.cumem_host && !s.cumem_host_works) {
+    info(Subsystem::kInit,
+         "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation. This "
+         "could be due to the container runtime disabling NUMA support. To disable this warning, set "
+         "NCCL_CUMEM_HOST_ENABLE=0");
+  }
+  RankInfo mine;
+  mine.rank = args_.rank;
+  mine.pid = ::getpid();
+  mine.device = args_.device;
+  mine.version = s.version;
+  mine.channels = channels_of(args_);
+  mine.cumem_host = cumem_host ? 1 : 0;
+  mine.no_p2p = !s.peers || s.p2p_forbidden ? 1 : 0;
+  mine.no_shm = s.shm_disable ? 1 : 0;
+  mine.host_hash = s.host_hash;
+  mine.shm_device = shm_device;
+  return mine;
+}
+
+Result Comm::do_init() {
+  say_version();
+  const int rank = args_.rank;
+  info(Subsystem::kInit, "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d - Init START",
+       static_cast<void*>(this), rank, args_.ranks, std::max(args_.device, 0));
+  if (hangs("init", rank)) hang();
+  struct stat dev_shm {};
+  if (::stat("/dev/shm", &dev_shm) != 0) {
+    warn("init.cc:631", "Call to stat failed: %s", std::strerror(errno));
+    return kSystemError;
+  }
+  const Settings& s = settings();
+  if (!sockets_.meet(args_.root_port, args_.key, introduction(dev_shm.st_dev), args_.ranks)) return not_connected();
+  if (const Result result = check_peers(); result != kSuccess) return result;
+  const bool lazy = s.cumem && s.runtime_connect;
+  // Else nothing is left for later, whatever will be used, the network of a single node's ranks among it.
+  for (const auto step : {&Comm::connect_ring, &Comm::connect_tree, &Comm::share_nvls_region, &Comm::need_pool}) {
+    if (lazy && step != &Comm::share_nvls_region) continue;
+    if (const Result result = (this->*step)(); result != kSuccess) return result;
+  }
+  log_channels();
+  return kSuccess;
+}
+
+void Comm::log_channels() {
+  info(Subsystem::kInit,
+       "%d coll channels, %d collnet channels, %d nvls channels, %d p2p channels, %d p2p channels per peer", channels(),
+       0, 0, channels(), std::min(channels(), 2));
+  info(Subsystem::kInit, "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d - Init COMPLETE",
+       static_cast<void*>(this), args_.rank, args_.ranks, std::max(args_.device, 0));
+}
+
+Result Comm::check_peers() {
+  const std::vector<RankInfo>& all = sockets_.all();
+  const RankInfo& mine = all[static_cast<size_t>(args_.rank)];
+  for (const RankInfo& other : all) {
+    if (other.version != mine.version) {
+      warn("init.cc:880", "Mismatched NCCL version detected : rank %d version %d rank %d version %d", mine.rank,
+           mine.version, other.rank, other.version);
+      return kInvalidUsage;
+    }
+    if (other.rank == mine.rank || mine.device < 0) continue;
+    if (other.host_hash != mine.host_hash || other.device != mine.device) continue;
+    warn("init.cc:904", "Duplicate GPU detected : rank %d and rank %d both on CUDA device %lx", mine.rank, other.rank,
+         static_cast<unsigned long>(0x10000 + 0x1000 * mine.device));
+    return kInvalidUsage;
+  }
+  return kSuccess;
+}
+
+/// The node's first rank makes it, all others attach; where it fails they wait for its name for ever.
+Result Comm::share_nvls_region() {
+  const Settings& s = settings();
+  if (!s.nvls_hardware || s.nvls == 0 || local_ranks() < 2) return kSuccess;
+  const size_t bytes = kNvlsBytesPerRank * static_cast<size_t>(local_ranks());
+  std::vector<int> local;
+  for (int rank = 0; rank < args_.ranks; ++rank)
+    if (local_to(rank)) local.push_back(rank);
+  Segment region;
+  if (local.front() == args_.rank) {
+    if (!create_segment(bytes, local_ranks() - 1, &region)) return kSystemError;
+    for (const int peer : local)
+      if (peer != args_.rank && !sockets_.send(peer, kNvlsTag, region.path)) return not_connected();
+  } else if (!attach_segment(sockets_.receive(local.front(), kNvlsTag), bytes, &region)) {
+    return kSystemError;
+  }
+  segments_.push_back(region);
+  return kSuccess;
+}
+
+Result Comm::all_gather(const char* mine, char* all, size_t bytes) {
+  return start([=, this] { return do_all_gather(mine, all, bytes); }, ring_ready_ ? kPatienceMs : 0);
+}
+
+Result Comm::all_reduce(const float* own, float* out, size_t count) {
+  return start([=, this] { return do_all_reduce(own, out, count); }, ring_ready_ || tree_ready_ ? kPatienceMs : 0);
+}
+
+Result Comm::do_all_gather(const char* mine, char* all, size_t bytes) {
+  if (hangs("collective", args_.rank)) hang();
+  if (bytes == 0) return kSuccess;
+  if (!algorithm_allowed("Ring") && args_.ranks > 1) {
+    warn("enqueue.cc:2000", "Error : no algorithm/protocol available for function AllGather");
+    return kInvalidUsage;
+  }
+  if (const Result result = connect_ring(); result != kSuccess) return result;
+  return gather_ring(mine, all, bytes);
+}
+
+/// Rank r's block goes round: in each step a rank passes on what it got in the step before.
+Result Comm::gather_ring(const char* mine, char* all, size_t bytes) {
+  const auto ranks = static_cast<size_t>(args_.ranks), rank = static_cast<size_t>(args_.rank);
+  if (all + rank * bytes != mine) std::memmove(all + rank * bytes, mine, bytes);
+  if (ranks == 1) return kSuccess;
+  if (!sockets_.open_ring()) return not_connected();
+  for (size_t step = 0; step + 1 < ranks; ++step) {
+    const size_t out = (rank + ranks - step) % ranks, in = (out + ranks - 1) % ranks;
+    if (!sockets_.exchange(all + out * bytes, all + in * bytes, bytes)) return peer_gone();
+  }
+  return kSuccess;
+}
+
+/// Every rank sums slice s from rank s+1 on around the ring: the same bits on all, and not those of a tree.
+Result Comm::do_all_reduce(const float* own, float* out, size_t count) {
+  if (hangs("collective", args_.rank)) hang();
+  if (count == 0) return kSuccess;
+  const bool tree = (count * sizeof(float) <= kTreeBytes || !algorithm_allowed("Ring")) && algorithm_allowed("Tree");
+  if (const Result result = tree ? connect_tree() : connect_ring(); result != kSuccess) return result;
+  const auto ranks = static_cast<size_t>(args_.ranks);
+  std::vector<float> all(ranks * std::min(count, kPieceFloats));
+  for (size_t begin = 0; begin < count; begin += kPieceFloats) {
+    const size_t floats = std::min(count - begin, kPieceFloats);
+    const Result result = gather_ring(reinterpret_cast<const char*>(own + begin), reinterpret_cast<char*>(all.data()),
+                                      floats * sizeof(float));
+    if (result != kSuccess) return result;
+    for (size_t i = 0; i < floats; ++i) {
+      const size_t slice = i * ranks / floats;
+      float sum = all[(slice + 1) % ranks * floats + i];
+      for (size_t hop = 2; hop <= ranks; ++hop) sum += all[(slice + hop) % ranks * floats + i];
+      out[begin + i] = sum;
+    }
+  }
+  return kSuccess;
+}
+
+/// After a minute of tries.
+Result Comm::not_connected() {
+  warn("misc/socket.cc:584",
+       "socketPollConnect: connect to 127.0.0.1<0> returned Connection refused, exceeded error retry count after 34 "
+       "attempts");
+  return kRemoteError;
+}
+
+/// A peer that is gone is noticed by sockets alone: over memory a kernel waits for a flag that never comes.
+Result Comm::peer_gone() {
+  for (int rank = 0, ranks = args_.ranks; rank < ranks; ++rank) {
+    if (local_to(rank)) continue;
+    warn("misc/socket.cc:73", "socketProgress: Connection closed by remote peer localhost<0>");
+    return kRemoteError;
+  }
+  hang();
+}
+
+}  // namespace fake_nccl

@@ -1,0 +1,107 @@
+// Part of a FAKE of libnccl (fake_nccl.cc): a communicator.
+#pragma once
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/fakes/fake_nccl_segment.h"
+#include "tests/fakes/fake_nccl_sockets.h"
+
+namespace fake_nccl {
+
+/// ncclResult_t.
+enum Result : int {
+  kSuccess = 0,
+  kUnhandledCudaError = 1,
+  kSystemError = 2,
+  kInternalError = 3,
+  kInvalidArgument = 4,
+  kInvalidUsage = 5,
+  kRemoteError = 6,
+  kInProgress = 7,
+};
+
+struct InitArgs {
+  int root_port = 0;
+  uint64_t key = 0;
+  int ranks = 0;
+  int rank = 0;
+  int device = -1;
+  int min_ctas = 0, max_ctas = 0;  ///< 0: not set
+  bool blocking = true;
+};
+
+/// Works in a thread of its own, one thing after the other; never destroyed.
+class Comm {
+ public:
+  explicit Comm(InitArgs args);
+
+  /// Begins the init; kInProgress, or how it ended where the communicator blocks.
+  Result init();
+  Result state();
+  /// Buffers are host memory, done in the order of the calls. An operation that needs new connections goes on behind
+  /// the caller's back (kInProgress), and so does one whose peers are late.
+  Result all_gather(const char* mine, char* all, size_t bytes);
+  Result all_reduce(const float* own, float* out, size_t count);
+  int ranks() const { return args_.ranks; }
+
+ private:
+  enum class Transport { kP2p, kShm, kNet };
+  using Edge = std::pair<int, int>;  // from, to
+  using Edges = std::set<Edge>;
+
+  Result start(std::function<Result()> work, int patience_ms);
+  void run();
+
+  // In the thread.
+  Result do_init();
+  RankInfo introduction(uint64_t shm_device) const;
+  Result check_peers();
+  Result share_nvls_region();
+  void log_channels();
+  Result do_all_gather(const char* mine, char* all, size_t bytes);
+  Result do_all_reduce(const float* own, float* out, size_t count);
+  Result gather_ring(const char* mine, char* all, size_t bytes);
+  Result peer_gone();
+  Result not_connected();
+
+  // fake_nccl_connect.cc
+  Transport transport(Edge edge) const;
+  bool local_to(int peer) const;
+  int local_ranks() const;
+  int channels() const;
+  Result connect_ring();
+  Result connect_tree();
+  Result connect(const Edges& edges);
+  Result set_up(Edge edge, std::vector<std::string>* names);
+  void log_edge(Edge edge, int channel) const;
+  Result tell_peers(const Edges& edges, const std::vector<std::pair<Edge, std::vector<std::string>>>& mine);
+  Result attach(Edge edge, const std::string& names);
+  bool own_cumem_host() const;
+  Result need_pool();
+  size_t data_bytes() const;
+
+  const InitArgs args_;
+  Sockets sockets_;
+  Edges connected_;
+  bool ring_ready_ = false, tree_ready_ = false;
+  bool pool_ready_ = false;
+  int round_ = 0;                  // of connections: the messages' tag
+  std::vector<Segment> segments_;  // kept mapped
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<Result()> work_;
+  Result state_ = kSuccess;
+};
+
+/// Never returns: what a kernel does that waits for a peer's flag.
+[[noreturn]] void hang();
+
+}  // namespace fake_nccl

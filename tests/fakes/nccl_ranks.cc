@@ -1,0 +1,193 @@
+#include "tests/fakes/nccl_ranks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/cat.h"
+#include "runtime/device/module_loader.h"
+
+namespace shoal {
+namespace {
+
+constexpr unsigned kRankSeconds = patience_ms(90);
+constexpr int kMostRanks = 16;
+
+/// Memory of all processes of a group.
+struct Board {
+  struct Rank {
+    std::atomic<bool> brought;
+    size_t bytes;
+    char data[1000];
+    int signal;
+    Code code;
+    char report[4000];
+  };
+  Rank ranks[kMostRanks];
+  std::atomic<int> arrived;
+  char skipped[200];
+  int64_t left_files;
+};
+
+Board* make_board() {
+  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::abort();
+  return static_cast<Board*>(memory);  // zeroed
+}
+
+template <size_t kSize>
+void put(char (&to)[kSize], const std::string& text) {
+  const size_t length = std::min(text.size(), kSize - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+
+ExchangeBytes exchange_of(Board& board, int rank, int world_size) {
+  return [&board, rank, world_size](std::string mine) -> Result<std::vector<std::string>> {
+    Board::Rank& own = board.ranks[rank];
+    if (mine.size() > sizeof own.data) std::abort();
+    std::copy(mine.begin(), mine.end(), own.data);
+    own.bytes = mine.size();
+    own.brought.store(true, std::memory_order_release);
+    std::vector<std::string> all;
+    const Deadline deadline = Deadline::after_ms(5'000);
+    for (int other = 0; other < world_size; ++other) {
+      const Board::Rank& part = board.ranks[other];
+      while (!part.brought.load(std::memory_order_acquire)) {
+        if (deadline.passed()) return Status::error(Code::kDeadlineExceeded, cat("rank ", other, " brings nothing"));
+        ::usleep(200);
+      }
+      all.emplace_back(part.data, part.bytes);
+    }
+    return all;
+  };
+}
+
+Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board, int rank) {
+  SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_FAKE_CUDA_MODULE));
+  SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, Device::open(*module, rank / group.ranks_per_gpu));
+  NcclOptions options;
+  options.library = group.library_of.contains(rank) ? group.library_of.at(rank) : SHOAL_FAKE_NCCL;
+  options.max_ctas = group.max_ctas;
+  options.reproducible = group.reproducible;
+  options.timeout_ms = group.timeout_ms;
+  SHOAL_ASSIGN_OR_RETURN(auto collective,
+                         open_nccl_collective(device, {rank, group.world_size}, options,
+                                              exchange_of(board, rank, group.world_size), group.interrupted));
+  return make_staged_communicator(device, std::move(collective), group.timeout_ms, group.interrupted);
+}
+
+void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& body) {
+  ::alarm(kRankSeconds);
+  for (const auto& [name, value] : group.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  if (group.of_rank.contains(rank)) {
+    for (const auto& [name, value] : group.of_rank.at(rank)) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  int met = 0;
+  const auto meet = [&] {
+    board.arrived.fetch_add(1);
+    ++met;
+    while (board.arrived.load() < met * group.world_size) ::usleep(500);
+  };
+  auto communicator = open(group, board, rank);
+  if (!communicator.ok()) {
+    board.ranks[rank].code = communicator.status().code();
+    put(board.ranks[rank].report, communicator.status().to_string());
+    return;
+  }
+  NcclRank self{**communicator, meet};
+  put(board.ranks[rank].report, body(self));
+}
+
+bool write_text(const char* path, const std::string& text) {
+  const int fd = ::open(path, O_WRONLY | O_CLOEXEC);
+  const bool wrote = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (fd >= 0) ::close(fd);
+  return wrote;
+}
+
+/// A /dev/shm of this process's own, as root of a user namespace where it must be.
+bool own_dev_shm(int64_t bytes, bool read_only) {
+  const uid_t user = ::getuid();
+  const gid_t group = ::getgid();
+  if (::unshare(CLONE_NEWNS) != 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !write_text("/proc/self/setgroups", "deny") ||
+        !write_text("/proc/self/uid_map", cat("0 ", user, " 1")) ||
+        !write_text("/proc/self/gid_map", cat("0 ", group, " 1")))
+      return false;
+  }
+  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", "/dev/shm", "tmpfs", read_only ? MS_RDONLY : 0, cat("size=", bytes).c_str()) == 0;
+}
+
+/// Starts the ranks and waits for them.
+void run_group(const NcclGroup& group, Board& board, const NcclBody& body) {
+  // What killed ranks leave goes with the mount, where there can be one.
+  const bool own = own_dev_shm(group.shm_bytes > 0 ? group.shm_bytes : int64_t{1} << 30, group.shm_read_only);
+  if (group.shm_bytes > 0 && !own) return put(board.skipped, "no mount namespace here");
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      run_rank(group, board, rank, body);
+      ::_exit(0);
+    }
+    pids.push_back(pid);
+  }
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    int status = 0;
+    ::waitpid(pids[static_cast<size_t>(rank)], &status, 0);
+    board.ranks[rank].signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
+      put(board.ranks[rank].report, cat("exited with ", WEXITSTATUS(status)));
+  }
+  if (group.shm_bytes == 0) return;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm")) ++board.left_files;
+}
+
+}  // namespace
+
+NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body) {
+  Board* const board = make_board();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    run_group(group, *board, body);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  NcclEnds ends;
+  ends.skipped = status == 0 ? board->skipped : cat("the group's process ended with status ", status);
+  ends.left_files = board->left_files;
+  for (int rank = 0; rank < group.world_size; ++rank)
+    ends.ranks.push_back({board->ranks[rank].signal, board->ranks[rank].code, board->ranks[rank].report});
+  ::munmap(board, sizeof(Board));
+  return ends;
+}
+
+std::string all_reports(const NcclEnds& ends) {
+  std::string text = ends.skipped.empty() ? "" : ends.skipped + "\n";
+  for (size_t rank = 0; rank < ends.ranks.size(); ++rank) {
+    const NcclEnd& end = ends.ranks[rank];
+    if (end.signal != 0) text += cat("rank ", rank, " was killed by signal ", end.signal, "\n");
+    if (!end.report.empty()) text += cat("rank ", rank, ": ", end.report, "\n");
+  }
+  return text;
+}
+
+int64_t dev_shm_used() {
+  struct statvfs file_system {};
+  if (::statvfs("/dev/shm", &file_system) != 0) return -1;
+  return static_cast<int64_t>((file_system.f_blocks - file_system.f_bfree) * file_system.f_frsize);
+}
+
+}  // namespace shoal

@@ -1,0 +1,81 @@
+// The loader and the device, against the stand-in module.
+#include "runtime/device/device.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <gtest/gtest.h>
+
+#include "runtime/device/module_loader.h"
+
+namespace shoal {
+namespace {
+
+const ShoalCudaModule& module() {
+  const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_FAKE_CUDA_MODULE);
+  if (!loaded.ok()) ADD_FAILURE() << loaded.status().to_string();
+  return **loaded;
+}
+
+TEST(ModuleLoaderTest, LooksBesideTheProgramAndNowhereElse) {
+  // Beside this test there is none; the working directory does not count.
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path(std::filesystem::path(SHOAL_FAKE_CUDA_MODULE).parent_path());
+  std::filesystem::copy_file(SHOAL_FAKE_CUDA_MODULE, "libshoal_cuda.so",
+                             std::filesystem::copy_options::overwrite_existing);
+  const Result<std::string> found = find_cuda_module("");
+  std::filesystem::remove("libshoal_cuda.so");
+  std::filesystem::current_path(here);
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.status().code(), Code::kNotFound);
+  EXPECT_EQ(find_cuda_module("libfake_cuda_module.so").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(find_cuda_module("./no-such-file.so").status().code(), Code::kNotFound);
+  const Result<std::string> given = find_cuda_module(SHOAL_FAKE_CUDA_MODULE);
+  ASSERT_TRUE(given.ok()) << given.status().to_string();
+  EXPECT_EQ(*given, SHOAL_FAKE_CUDA_MODULE);
+}
+
+TEST(ModuleLoaderTest, RefusesWithTheLoadersOwnWords) {
+  const Status text = load_cuda_module(SHOAL_SOURCE_DIR "/README.md").status();
+  EXPECT_EQ(text.code(), Code::kFailedPrecondition);
+  EXPECT_NE(text.to_string().find("invalid ELF header"), std::string::npos) << text.to_string();
+  const Status other = load_cuda_module("libm.so.6").status();
+  EXPECT_NE(other.to_string().find("undefined symbol: shoal_cuda_module"), std::string::npos) << other.to_string();
+}
+
+TEST(DeviceTest, MovesAndSums) {
+  const Result<std::shared_ptr<Device>> device = Device::open(module(), 0);
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  const Device::Memory memory = *(*device)->allocate(64);
+  const Device::Stream stream = *(*device)->make_stream();
+  const Device::Event event = *(*device)->make_event();
+  const float values[] = {1, 2, 3, 4, 10, 20, 30, 40};
+  ASSERT_TRUE((*device)->copy(memory.get(), values, sizeof values, stream.get()).ok());
+  const auto* floats = static_cast<const float*>(memory.get());
+  const Device::Memory out = *(*device)->allocate(16);
+  ShoalTreeSum sum{};
+  sum.values = 2;
+  sum.merges[1] = 1;
+  sum.planes[0] = floats;
+  sum.planes[1] = floats + 4;
+  sum.out = static_cast<float*>(out.get());
+  sum.count = 4;
+  ASSERT_TRUE((*device)->tree_sum(sum, stream.get()).ok());
+  ASSERT_TRUE((*device)->record(event.get(), stream.get()).ok());
+  ASSERT_TRUE((*device)->wait(event.get(), Deadline::after_ms(1000), {}).ok());
+  EXPECT_EQ(static_cast<float*>(out.get())[3], 44);
+}
+
+TEST(DeviceTest, ErrorsCarryTheModulesWords) {
+  const Status status = Device::open(module(), 99).status();
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_NE(status.to_string().find("GPU 99, select: cudaErrorInvalidDevice"), std::string::npos) << status.to_string();
+  const std::shared_ptr<Device> device = *Device::open(module(), 1);
+  ::setenv("FAKE_CUDA_FAIL", "allocate:2", 1);
+  const Status memory = device->allocate(64).status();
+  ::unsetenv("FAKE_CUDA_FAIL");
+  EXPECT_EQ(memory.code(), Code::kResourceExhausted) << memory.to_string();
+}
+
+}  // namespace
+}  // namespace shoal
