@@ -13,8 +13,12 @@ namespace shoal {
 namespace {
 
 constexpr const char* kShmDir = "/dev/shm";
-/// What a rank's process takes of the memory cgroup before it has loaded anything, the self-test's buffers among it.
-constexpr int64_t kRankBytes = int64_t{4} << 20;
+/// What the ranks' processes take of the memory cgroup before they have loaded anything: 3 MiB each, and the
+/// self-test's buffers, which hold every rank's part of a message of 1 MiB, what it should come to, and what it came
+/// to.
+int64_t ranks_bytes(int world_size) {
+  return int64_t{world_size} * (3 + world_size + 2) << 20;
+}
 /// How long devices may take to answer: contexts on eight of them take some seconds.
 constexpr double kGpuSeconds = 20;
 
@@ -107,7 +111,7 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
   options.order = flags.order;
   options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
   options.min_transport = flags.min_transport;
-  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes), reserved_bytes + world_size * kRankBytes};
+  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes), reserved_bytes + ranks_bytes(world_size)};
   options.reproducible = flags.device.reproducible;
   if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
   return options;
