@@ -27,8 +27,7 @@ Result<TransportSetup> prepare(const RungContext& context) {
 }
 
 Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
-  return open_shm_communicator(args.world, args.shm.get(), static_cast<size_t>(args.shm_bytes), args.timeout_ms,
-                               std::move(args.interrupted), kName);
+  return open_slot_pool(std::move(args), kName);
 }
 
 }  // namespace

@@ -20,6 +20,9 @@ extern const Rung kNcclSocketRung;
 /// "2 slots of 4096 B and 256 B of control words for each of 4 ranks": the pool of shm, shm-lean and memfd.
 Consumer slot_pool(int world_size, size_t slot_bytes, int64_t inodes);
 
+/// A rank's end of such a pool, whose descriptor args.shm is.
+Result<std::unique_ptr<Communicator>> open_slot_pool(OpenArgs args, const char* name);
+
 /// RESOURCE_EXHAUSTED where the file size limit is below `bytes`.
 Status check_file_size(int64_t bytes, const HostFacts& facts);
 

@@ -1,36 +1,14 @@
-#include "runtime/comm/shm_communicator.h"
-#include "runtime/transport/rungs.h"
+#include "runtime/transport/dev_shm_rung.h"
 
 namespace shoal {
 namespace {
 
 constexpr char kName[] = "shm-lean";
-
-ShmNeed need(const RungContext& context) {
-  return {kName, {slot_pool(context.world_size, kMinShmSlotBytes, 1)}, {}};
-}
-
-/// What is free, and whether a file can be made at all, is check_budget's.
-Status probe(const RungContext& context) {
-  return check_file_size(need(2).dev_shm_bytes(), context.facts);
-}
-
-Result<TransportSetup> prepare(const RungContext& context) {
-  TransportSetup setup;
-  setup.rung = kName;
-  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create(shm_communicator_bytes(context.world_size, kMinShmSlotBytes),
-                                                       context.facts.dev_shm.path));
-  return setup;
-}
-
-Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
-  return open_shm_communicator(args.world, args.shm.get(), static_cast<size_t>(args.shm_bytes), args.timeout_ms,
-                               std::move(args.interrupted), kName);
-}
+using ShmLeanRung = DevShmRung<kName, kMinShmSlotBytes>;
 
 }  // namespace
 
 /// As shm with the smallest slots: large messages take more steps, and the pool is as small as one can be.
-const Rung kShmLeanRung{kName, need, probe, prepare, open};
+const Rung kShmLeanRung{kName, ShmLeanRung::need, ShmLeanRung::probe, ShmLeanRung::prepare, ShmLeanRung::open};
 
 }  // namespace shoal

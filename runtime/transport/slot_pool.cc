@@ -8,6 +8,11 @@ Consumer slot_pool(int world_size, size_t slot_bytes, int64_t inodes) {
           static_cast<int64_t>(shm_communicator_bytes(world_size, slot_bytes)), inodes};
 }
 
+Result<std::unique_ptr<Communicator>> open_slot_pool(OpenArgs args, const char* name) {
+  return open_shm_communicator(args.world, args.shm.get(), static_cast<size_t>(args.shm_bytes), args.timeout_ms,
+                               std::move(args.interrupted), name);
+}
+
 Status check_file_size(int64_t bytes, const HostFacts& facts) {
   const int64_t limit = facts.limits.fsize_bytes;
   if (limit < 0 || bytes <= limit) return {};
