@@ -8,6 +8,7 @@
 #include "runtime/comm/collective_tag.h"
 #include "runtime/comm/slot_flags.h"
 #include "runtime/comm/spin.h"
+#include "runtime/comm/tree_sum.h"
 #include "runtime/memory/shm_segment.h"
 
 namespace shoal {
@@ -50,18 +51,8 @@ class HostMemfdCollective final : public DeviceCollective {
   Status check() override { return failed_; }
 
  private:
-  /// A piece of an all_reduce: elements [begin, begin + width) of planes of `count`.
-  struct Piece {
-    const ReducePlan& plan;
-    const float* own;
-    float* out;
-    size_t count;
-    size_t begin;
-    size_t width;
-  };
-
   Status begin(uint64_t tag);
-  Status reduce_piece(const Piece& piece, void* stream);
+  Status reduce_piece(const ReducePiece& piece, void* stream);
   Status exchange(void* stream);
   Status wait_for(int peer);
   Status sleep_for(int peer);
@@ -115,7 +106,7 @@ Status HostMemfdCollective::enqueue_all_reduce(const ReducePlan& plan, const flo
   return {};
 }
 
-Status HostMemfdCollective::reduce_piece(const Piece& piece, void* stream) {
+Status HostMemfdCollective::reduce_piece(const ReducePiece& piece, void* stream) {
   const uint32_t step = step_;
   const size_t pitch = stride(piece.width);
   auto* mine = reinterpret_cast<float*>(slot(world_.rank, step));

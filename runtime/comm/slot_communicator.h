@@ -73,16 +73,6 @@ class SlotCommunicator final : public Communicator {
   static constexpr int kPolls = 16;          // between two looks at the clock
   static constexpr int kSliceMs = 100;       // of a wait: so long goes by between two looks at the rest of the world
 
-  /// A piece of an all_reduce: elements [begin, begin + width) of planes of `count`.
-  struct Piece {
-    const ReducePlan& plan;
-    const float* own;
-    float* out;
-    size_t count;
-    size_t begin;
-    size_t width;
-  };
-
   float* own_floats(uint32_t step) const { return reinterpret_cast<float*>(slots_.own(step)); }
   /// Planes in a slot start at cache lines.
   static size_t stride(size_t width) { return (width + kLineFloats - 1) / kLineFloats * kLineFloats; }
@@ -92,9 +82,9 @@ class SlotCommunicator final : public Communicator {
     if constexpr (!Slots::kDirect) flags_.set_done(step_ + 1);
     return {};
   }
-  Status one_step(const Piece& piece);
-  Status two_steps(const Piece& piece);
-  Status list_planes(const Piece& piece, uint32_t step, Slice slice);
+  Status one_step(const ReducePiece& piece);
+  Status two_steps(const ReducePiece& piece);
+  Status list_planes(const ReducePiece& piece, uint32_t step, Slice slice);
   Status copy(SlotOf of, std::byte* to, size_t bytes);
   Status exchange();
   Status wait_for(int peer);
@@ -180,14 +170,14 @@ Status SlotCommunicator<Flags, Slots>::all_reduce(const ReducePlan& plan, const 
   }
   const bool sliced = world_.size > 2 && count * sizeof(float) >= kSlicedFromBytes;
   for (size_t at = 0; at < count; at += widest) {
-    const Piece piece{plan, own, out, count, at, std::min(widest, count - at)};
+    const ReducePiece piece{plan, own, out, count, at, std::min(widest, count - at)};
     SHOAL_RETURN_IF_ERROR(sliced ? two_steps(piece) : one_step(piece));
   }
   return end();
 }
 
 template <class Flags, class Slots>
-Status SlotCommunicator<Flags, Slots>::one_step(const Piece& piece) {
+Status SlotCommunicator<Flags, Slots>::one_step(const ReducePiece& piece) {
   const uint32_t step = step_;
   float* mine = own_floats(step);
   for (int plane = 0; plane < piece.plan.contributions[world_.rank]; ++plane) {
@@ -201,7 +191,7 @@ Status SlotCommunicator<Flags, Slots>::one_step(const Piece& piece) {
 }
 
 template <class Flags, class Slots>
-Status SlotCommunicator<Flags, Slots>::two_steps(const Piece& piece) {
+Status SlotCommunicator<Flags, Slots>::two_steps(const ReducePiece& piece) {
   const Slice slice = slice_of(world_.rank, world_.size, piece.width);
   const uint32_t step = step_;
   float* mine = own_floats(step);
@@ -229,7 +219,7 @@ Status SlotCommunicator<Flags, Slots>::two_steps(const Piece& piece) {
 
 /// Fills planes_: every rank's planes at the slice's first element; this rank's own come from where they are.
 template <class Flags, class Slots>
-Status SlotCommunicator<Flags, Slots>::list_planes(const Piece& piece, uint32_t step, Slice slice) {
+Status SlotCommunicator<Flags, Slots>::list_planes(const ReducePiece& piece, uint32_t step, Slice slice) {
   planes_.clear();
   const size_t pitch = stride(piece.width);
   for (int rank = 0; rank < world_.size; ++rank) {

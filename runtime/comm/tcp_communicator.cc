@@ -104,21 +104,11 @@ class TcpCommunicator final : public Communicator {
   WaitState wait_state() const override { return {collectives_, collectives_ == 0 ? "" : tag_text(tag_), missing()}; }
 
  private:
-  /// A piece of an all_reduce: elements [begin, begin + width) of planes of `count`.
-  struct Piece {
-    const ReducePlan& plan;
-    const float* own;
-    float* out;
-    size_t count;
-    size_t begin;
-    size_t width;
-  };
-
   Status begin(uint64_t tag);
-  Status one_round(const Piece& piece);
-  Status two_rounds(const Piece& piece);
-  float* receive_planes(const Piece& piece, Slice slice);
-  void sum_planes(const Piece& piece, Slice slice, const float* received);
+  Status one_round(const ReducePiece& piece);
+  Status two_rounds(const ReducePiece& piece);
+  float* receive_planes(const ReducePiece& piece, Slice slice);
+  void sum_planes(const ReducePiece& piece, Slice slice, const float* received);
 
   void start_exchange(Kind kind);
   void send_to(int peer, const void* data, size_t bytes);
@@ -159,13 +149,13 @@ Status TcpCommunicator::all_reduce(const ReducePlan& plan, const float* own, flo
   SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kAllReduce, count)));
   const bool sliced = world_.size > 2 && count * sizeof(float) >= kSlicedFromBytes;
   for (size_t at = 0; at < count; at += kPieceFloats) {
-    const Piece piece{plan, own, out, count, at, std::min(kPieceFloats, count - at)};
+    const ReducePiece piece{plan, own, out, count, at, std::min(kPieceFloats, count - at)};
     SHOAL_RETURN_IF_ERROR(sliced ? two_rounds(piece) : one_round(piece));
   }
   return {};
 }
 
-Status TcpCommunicator::one_round(const Piece& piece) {
+Status TcpCommunicator::one_round(const ReducePiece& piece) {
   const Slice all{0, piece.width};
   start_exchange(Kind::kAllReduce);
   for (int peer = 0; peer < world_.size; ++peer) {
@@ -180,7 +170,7 @@ Status TcpCommunicator::one_round(const Piece& piece) {
   return {};
 }
 
-Status TcpCommunicator::two_rounds(const Piece& piece) {
+Status TcpCommunicator::two_rounds(const ReducePiece& piece) {
   const Slice mine = slice_of(world_.rank, world_.size, piece.width);
   start_exchange(Kind::kAllReduce);
   for (int peer = 0; peer < world_.size; ++peer) {
@@ -204,7 +194,7 @@ Status TcpCommunicator::two_rounds(const Piece& piece) {
 }
 
 /// Lets every peer's planes of the slice arrive in scratch_, one after the other in rank order. Returns where.
-float* TcpCommunicator::receive_planes(const Piece& piece, Slice slice) {
+float* TcpCommunicator::receive_planes(const ReducePiece& piece, Slice slice) {
   const int theirs = piece.plan.total_contributions() - piece.plan.contributions[world_.rank];
   const size_t floats = static_cast<size_t>(theirs) * slice.size();
   if (scratch_.size() < floats) scratch_.resize(floats);
@@ -218,7 +208,7 @@ float* TcpCommunicator::receive_planes(const Piece& piece, Slice slice) {
   return scratch_.data();
 }
 
-void TcpCommunicator::sum_planes(const Piece& piece, Slice slice, const float* received) {
+void TcpCommunicator::sum_planes(const ReducePiece& piece, Slice slice, const float* received) {
   planes_.clear();
   for (int rank = 0; rank < world_.size; ++rank) {
     for (int plane = 0; plane < piece.plan.contributions[rank]; ++plane) {

@@ -21,6 +21,16 @@ struct Slice {
   size_t size() const { return end - begin; }
 };
 
+/// A piece of an all_reduce, as far as a buffer reaches: elements [begin, begin + width) of planes of `count`.
+struct ReducePiece {
+  const ReducePlan& plan;
+  const float* own;
+  float* out;
+  size_t count;
+  size_t begin;
+  size_t width;
+};
+
 /// The share of a large message that `rank` sums for everybody: contiguous, even, cut at whole cache lines of floats.
 /// It may be empty.
 Slice slice_of(int rank, int world_size, size_t count);
