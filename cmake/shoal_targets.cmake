@@ -46,6 +46,8 @@ if(SHOAL_SANITIZE)
   set(SHOAL_TIMEOUT_FACTOR 5)
 endif()
 find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
+# Every test has a /dev/shm of its own, so that those that run side by side do not find each other's files in it.
+set(SHOAL_OWN_DEV_SHM ${CMAKE_SOURCE_DIR}/tests/own_dev_shm.sh)
 
 # shoal_library(NAME SOURCES a.cc b.cc DEPS shoal_base ...)
 function(shoal_library name)
@@ -72,7 +74,7 @@ function(shoal_test name)
     set(ARG_TIMEOUT 120)
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
-  add_test(NAME ${folder}/${name} COMMAND ${target})
+  add_test(NAME ${folder}/${name} COMMAND ${SHOAL_OWN_DEV_SHM} $<TARGET_FILE:${target}>)
   set_tests_properties(${folder}/${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                                     SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] 1 test, listed below"
                                                     ENVIRONMENT "${SHOAL_TEST_ENVIRONMENT}")
@@ -89,7 +91,7 @@ function(shoal_python_test name)
     set(ARG_TIMEOUT 300)
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
-  add_test(NAME ${name} COMMAND ${SHOAL_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
+  add_test(NAME ${name} COMMAND ${SHOAL_OWN_DEV_SHM} ${SHOAL_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
                                           ENVIRONMENT "SHOAL=$<TARGET_FILE:shoal>;${SHOAL_TEST_ENVIRONMENT}")
 endfunction()
