@@ -95,7 +95,7 @@ class Phases(harness.TestCase):
 class Serving(harness.TestCase):
     """A server whose ranks are lost while streams are open."""
 
-    REQUEST = ("--prompt-ids", PROMPT, "--max-tokens", 200, "--ignore-eos", "--temperature", 0)
+    REQUEST = ("--prompt-ids", PROMPT, "--max-tokens", 120, "--ignore-eos", "--temperature", 0)
     # The plain loops' speed: a stream that is surely still running at the fault.
     FLAGS = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference", *DEADLINES)
 
