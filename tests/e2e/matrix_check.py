@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOAL = os.environ.get("SHOAL", "shoal")
+TOO_SLOW = "started too slowly"
 REQUEST = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", "12", "--ignore-eos", "--temperature", "0", "--json")
 
 
@@ -33,7 +34,7 @@ def main() -> None:
     if ",".join(map(str, answer["token_ids"])) != tokens:
         sys.exit(f"other tokens: {answer['token_ids']}")
     if took > seconds:
-        sys.exit(f"took {took:.1f} s, more than {seconds} s: {done.stderr}")
+        sys.exit(f"{TOO_SLOW}: took {took:.1f} s, more than {seconds:.1f} s: {done.stderr}")
 
 
 if __name__ == "__main__":

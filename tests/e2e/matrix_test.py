@@ -46,14 +46,11 @@ class Matrix(harness.TestCase):
             by_rung.setdefault(rungs, []).append(condition)
         skipped, failed = [], []
         for rungs, conditions in by_rung.items():
-            process = subprocess.run(
-                [harness.SHOAL, "shmtest", "--matrix", ",".join(conditions), "--json", "--timeout", "60", "--",
-                 sys.executable, str(Path(__file__).with_name("matrix_check.py")), str(RANKS), rungs, str(seconds), tokens],
-                capture_output=True, text=True, env={**harness.environment(), "SHOAL": harness.SHOAL}, timeout=600)
-            if process.returncode == harness.UNAVAILABLE:
-                self.skipTest(process.stderr)
-            self.assertIn(process.returncode, (0, 1), process.stderr)
-            for result in json.loads(process.stdout)["conditions"]:
+            check = (sys.executable, Path(__file__).with_name("matrix_check.py"), RANKS, rungs, seconds, tokens)
+            for result in self.conditions(",".join(conditions), *check):
+                if result["result"] == "failed" and matrix_check.TOO_SLOW in result["output_tail"]:
+                    # A machine that stood still for seconds looks like this once; a slow start does every time.
+                    result = self.conditions(result["condition"], *check)[0]
                 if result["result"] == "skipped":
                     skipped.append(f"{result['condition']}: {result['reason']}")
                 elif result["result"] != "passed":
@@ -62,12 +59,17 @@ class Matrix(harness.TestCase):
             print("skipped here: " + "; ".join(skipped))
         self.assertEqual(failed, [], "\n".join(failed))
 
-    def shmtest(self, condition: str, *command) -> dict:
-        process = subprocess.run([harness.SHOAL, "shmtest", "--matrix", condition, "--json", "--", *map(str, command)],
-                                 capture_output=True, text=True, env=harness.environment(), timeout=120)
+    def conditions(self, names: str, *command) -> list[dict]:
+        """What `shoal shmtest` says of the command in each of the comma-separated conditions."""
+        process = subprocess.run([harness.SHOAL, "shmtest", "--matrix", names, "--json", "--timeout", "60", "--", *map(str, command)],
+                                 capture_output=True, text=True, env={**harness.environment(), "SHOAL": harness.SHOAL}, timeout=600)
         if process.returncode == harness.UNAVAILABLE:
             self.skipTest(process.stderr)
-        result = json.loads(process.stdout)["conditions"][0]
+        self.assertIn(process.returncode, (0, 1), process.stderr)
+        return json.loads(process.stdout)["conditions"]
+
+    def shmtest(self, condition: str, *command) -> dict:
+        result = self.conditions(condition, *command)[0]
         if result["result"] == "skipped":
             self.skipTest(result["reason"])
         return result
