@@ -1,85 +1,14 @@
 #include "server/inference_loop.h"
 
 #include <atomic>
-#include <future>
 #include <gtest/gtest.h>
-#include <map>
-#include <set>
 #include <thread>
 
+#include "tests/server/loop_fixture.h"
 #include "tests/server/served_model.h"
 
 namespace shoal {
 namespace {
-
-/// Collects what a request gets; counts breaches of the sink's contract.
-class CollectingSink : public OutputSink {
- public:
-  void on_delta(OutputDelta delta) override {
-    EXPECT_FALSE(ended_.load()) << "a delta after the end";
-    EXPECT_FALSE(delta.tokens.empty());
-    for (const SampledToken& token : delta.tokens) tokens.push_back(token.token_id);
-    texts.push_back(delta.text);
-    if (after_delta) after_delta();
-  }
-  void on_end(OutputEnd reported) override {
-    EXPECT_FALSE(ended_.exchange(true)) << "a second end";
-    end = reported;
-    promise_.set_value();
-  }
-  /// Waits; then the members may be read.
-  CollectingSink& wait() {
-    promise_.get_future().wait();
-    return *this;
-  }
-  std::string text() const {
-    std::string all;
-    for (const std::string& part : texts) all += part;
-    return all;
-  }
-
-  std::vector<int32_t> tokens;
-  std::vector<std::string> texts;
-  OutputEnd end;
-  std::function<void()> after_delta;
-
- private:
-  std::atomic<bool> ended_ = false;
-  std::promise<void> promise_;
-};
-
-constexpr SchedulerLimits kLimits = {
-    .max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 64, .max_model_len = 200, .max_waiting = 100};
-
-ResolvedRequest request(int32_t max_tokens, std::vector<std::string> stop = {}) {
-  ResolvedRequest resolved;
-  resolved.engine.prompt = {4, 5, 6};
-  resolved.engine.max_tokens = max_tokens;
-  resolved.engine.eos_token_ids = {1};
-  resolved.stop = std::move(stop);
-  return resolved;
-}
-
-/// Workers that read from a script: output token i of the request with this id. Past its end, and without one,
-/// `filler`.
-struct Script {
-  std::map<uint64_t, std::vector<int32_t>> outputs;
-  int32_t filler = 40;
-  size_t prompt_tokens = 3;
-
-  Result<StepOutcome> operator()(const StepPlan& plan) const {
-    StepResult result;
-    result.step = plan.step;
-    for (const SequenceStep& step : plan.sequences) {
-      if (!step.sample) continue;
-      const size_t index = static_cast<size_t>(step.first_position) + step.token_ids.size() - prompt_tokens;
-      const auto it = outputs.find(step.id);
-      const bool scripted = it != outputs.end() && index < it->second.size();
-      result.tokens.push_back({step.id, scripted ? it->second[index] : filler, 0, 0, {}});
-    }
-    return StepOutcome(std::move(result));
-  }
-};
 
 /// For requests that would run for minutes, were they not ended.
 constexpr SchedulerLimits kEndless = {
@@ -89,20 +18,6 @@ Result<StepOutcome> unhurried(const StepPlan& plan) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return Script{}(plan);
 }
-
-/// Lets the test hold a step until it says so.
-class Gate {
- public:
-  void pass() {
-    entered_.set_value();
-    open_.get_future().wait();
-  }
-  void wait_entered() { entered_.get_future().wait(); }
-  void open() { open_.set_value(); }
-
- private:
-  std::promise<void> entered_, open_;
-};
 
 TEST(InferenceLoopTest, StreamsEveryTokenAndTheText) {
   const std::string text = "One shoal of fish. \xF0\x9F\x90\x9F\xF0\x9F\x90\x9F";
@@ -367,86 +282,6 @@ TEST(InferenceLoopTest, ManyThreadsSubmitAndCancel) {
   }
   EXPECT_EQ(refused + cancelled + complete, kThreads * kRounds);
   EXPECT_GT(complete, 0);
-}
-
-/// Loses the workers in the steps named; what they then know is nothing, so every sequence must come from its start.
-class ForgetfulWorkers {
- public:
-  explicit ForgetfulWorkers(std::set<int> losses, bool during_step = true)
-      : losses_(std::move(losses)), during_step_(during_step) {}
-
-  Result<StepOutcome> operator()(const StepPlan& plan) {
-    if (losses_.contains(++call_)) {
-      computed_.clear();
-      return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), during_step_);
-    }
-    for (const SequenceStep& step : plan.sequences) {
-      EXPECT_EQ(step.first_position, computed_[step.id]) << "call " << call_ << " builds on what is gone";
-      computed_[step.id] += static_cast<int32_t>(step.token_ids.size());
-    }
-    Script script;
-    script.outputs = outputs;
-    return script(plan);
-  }
-
-  std::map<uint64_t, std::vector<int32_t>> outputs;
-
- private:
-  const std::set<int> losses_;
-  const bool during_step_;
-  int call_ = 0;
-  std::map<uint64_t, int32_t> computed_;
-};
-
-TEST(InferenceLoopTest, LostWorkersCostNoTokenAndNoStream) {
-  const std::vector<int32_t> ids = {40, 41, 42, 43, 44, 45, 46, 47};
-  for (int lost = 1; lost <= 8; ++lost) {
-    ForgetfulWorkers workers({lost});
-    workers.outputs = {{1, ids}, {2, ids}};
-    InferenceLoop loop(test_model(), kLimits, workers);
-    const auto first = std::make_shared<CollectingSink>(), second = std::make_shared<CollectingSink>();
-    ASSERT_TRUE(loop.submit(request(8), first).ok());
-    ASSERT_TRUE(loop.submit(request(8), second).ok());
-    for (const auto& sink : {first, second}) {
-      EXPECT_TRUE(sink->wait().end.status.ok()) << sink->end.status.to_string();
-      EXPECT_EQ(sink->tokens, ids) << "lost in step " << lost;
-    }
-    EXPECT_TRUE(loop.status().ok());
-  }
-}
-
-TEST(InferenceLoopTest, ARequestPresentAtTwoCrashesFailsAlone) {
-  Gate gate;
-  std::atomic<bool> held{false};
-  ForgetfulWorkers workers({2, 3});
-  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) {
-    auto outcome = workers(plan);
-    if (!outcome->result && outcome->during_step && !held.exchange(true)) {
-      // After the first crash another request comes, which is present at the second one only.
-      gate.pass();
-    }
-    return outcome;
-  });
-  const auto guilty = std::make_shared<CollectingSink>(), innocent = std::make_shared<CollectingSink>();
-  ASSERT_TRUE(loop.submit(request(9), guilty).ok());
-  gate.wait_entered();
-  ASSERT_TRUE(loop.submit(request(9), innocent).ok());
-  gate.open();
-  EXPECT_EQ(guilty->wait().end.status.code(), Code::kInternal);
-  EXPECT_NE(guilty->end.status.to_string().find("rank 1 was killed"), std::string::npos);
-  EXPECT_EQ(guilty->tokens.size(), 1u) << "what it had stands";
-  EXPECT_TRUE(innocent->wait().end.status.ok()) << innocent->end.status.to_string();
-  EXPECT_EQ(innocent->tokens.size(), 9u);
-  EXPECT_TRUE(loop.status().ok());
-}
-
-TEST(InferenceLoopTest, LossesBetweenStepsAreNobodysFault) {
-  ForgetfulWorkers workers({2, 4, 6}, false);
-  InferenceLoop loop(test_model(), kLimits, workers);
-  const auto sink = std::make_shared<CollectingSink>();
-  ASSERT_TRUE(loop.submit(request(9), sink).ok());
-  EXPECT_TRUE(sink->wait().end.status.ok()) << sink->end.status.to_string();
-  EXPECT_EQ(sink->tokens.size(), 9u);
 }
 
 }  // namespace
