@@ -49,12 +49,12 @@ Result<CommandLine> parse_serve(Words words, LogOptions log) {
   ServeFlags flags;
   FlagParser parser("serve", "Serve MODEL over gRPC (openengine.v1, grpc.health.v1) until SIGTERM.");
   add_engine_flags(parser, &flags.engine);
+  add_restart_flag(parser, &flags.engine);
   parser.group("Server");
   parser.add_value("--host", "ADDRESS", "Address to listen on (127.0.0.1)", words_as_they_are(&flags.host));
   parser.add_value("--grpc-port", "PORT", "Port to listen on (50051); 0: a free one",
                    whole(&flags.grpc_port, 0, 65535));
   parser.add_value("--seed", "N", "Seed of requests that bring none (random)", seed(&flags.engine.seed));
-  add_restart_flag(parser, &flags.engine);
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
     SHOAL_RETURN_IF_ERROR(settle_transport(&flags.engine.transport));
@@ -67,6 +67,7 @@ Result<CommandLine> parse_generate(Words words, LogOptions log) {
   GenerateFlags flags;
   FlagParser parser("generate", "Generate from a prompt, or from a file of requests, without a server.");
   add_engine_flags(parser, &flags.engine);
+  add_restart_flag(parser, &flags.engine);
   parser.group("Input and output");
   add_prompt_flags(parser, &flags.request);
   parser.add_value("--jsonl", "FILE",
@@ -75,7 +76,6 @@ Result<CommandLine> parse_generate(Words words, LogOptions log) {
   parser.add_switch("--json", "Print one JSON object instead of the text (always with --jsonl)", &flags.json);
   add_sampling_flags(parser, &flags.request);
   parser.add_value("--seed", "N", "Seed (0)", seed(&flags.engine.seed));
-  add_restart_flag(parser, &flags.engine);
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
     SHOAL_RETURN_IF_ERROR(settle_transport(&flags.engine.transport));
@@ -174,7 +174,8 @@ Result<CommandLine> parse_bench_collectives(Words words, LogOptions log) {
   TransportFlags transport;
   FlagParser parser("bench collectives", "Time all_reduce between ranks, each a process bound to a CPU.");
   parser.group("Bench");
-  add_group_flags(parser, &flags.tensor_parallel_size, &transport.transport);
+  add_ranks_flag(parser, &flags.tensor_parallel_size, "2 to 16 (2)");
+  add_order_flag(parser, &transport.transport, rung_names(DeviceKind::kCpu));
   parser.add_value("--rounds", "N", "Fresh starts of the ranks, all transports in each (3)",
                    whole(&flags.rounds, 1, 1000));
   parser.add_switch("--json", "Print one JSON object", &flags.json);
@@ -195,7 +196,7 @@ Result<CommandLine> parse_doctor(Words words, LogOptions log) {
                     "Say which transport ranks would use here, why not a better one, and what to do about it. Needs no "
                     "model. Exit: 0 the first of the order works, 1 a later one, 69 none.");
   parser.group("Transport");
-  add_group_flags(parser, &flags.tensor_parallel_size, &flags.transport.transport);
+  add_ranks_flag(parser, &flags.tensor_parallel_size, "1 to 16 (2)");
   add_transport_flags(parser, &flags.transport);
   add_device_flags(parser, &flags.transport.device);
   parser.group("Output");
@@ -253,7 +254,8 @@ Usage: shoal COMMAND ... (shoal COMMAND --help lists its flags)
   shoal --version, shoal --help
 
 Exit codes: 0 done; 64 wrong flag or request; 65 model damaged or unsupported; 66 model not found; 69 no transport works
-or the port is busy; 70 our own fault; 75 a rank died. shmtest: 1 where the command failed in some condition.
+or the port is busy; 70 our own fault; 75 a rank died; 1 doctor: only a later transport works; shmtest: the command
+failed in some condition.
 )";
 
 using CommandParser = Result<CommandLine> (*)(Words, LogOptions);

@@ -42,12 +42,13 @@ void add_log_flags(FlagParser& parser, LogOptions* log) {
                    });
 }
 
-void add_group_flags(FlagParser& parser, int* tensor_parallel_size, std::optional<std::string>* transport) {
-  parser.add_value("--tensor-parallel-size,--tp,--tp-size", "N", "Ranks, also -tp; up to min(16, attention heads)",
+void add_ranks_flag(FlagParser& parser, int* tensor_parallel_size, std::string_view bounds) {
+  parser.add_value("--tensor-parallel-size,--tp,--tp-size", "N", cat("Ranks, also -tp; ", bounds),
                    whole(tensor_parallel_size, 1));
-  parser.add_value("--transport", "LIST",
-                   cat("Transports in the order to try (", rung_names(DeviceKind::kCpu), "; with --device cuda ",
-                       rung_names(DeviceKind::kCuda), ")"),
+}
+
+void add_order_flag(FlagParser& parser, std::optional<std::string>* transport, const std::string& order) {
+  parser.add_value("--transport", "LIST", cat("Transports in the order to try (", order, ")"),
                    words_as_they_are(transport));
 }
 
@@ -81,6 +82,8 @@ void add_device_flags(FlagParser& parser, DeviceFlags* device) {
 }
 
 void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
+  add_order_flag(parser, &transport->transport,
+                 cat(rung_names(DeviceKind::kCpu), "; with --device cuda ", rung_names(DeviceKind::kCuda)));
   parser.add_value(
       "--on-shm-shortage", "degrade|fail",
       "When shared memory does not suffice: the next transport, or exit 69 (degrade)",
@@ -118,7 +121,7 @@ Status settle_transport(TransportFlags* flags) {
 void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors", &engine->model);
   parser.group("Engine");
-  add_group_flags(parser, &engine->tensor_parallel_size, &engine->transport.transport);
+  add_ranks_flag(parser, &engine->tensor_parallel_size, "at most 16, and the attention heads (1)");
   add_transport_flags(parser, &engine->transport);
   add_device_flags(parser, &engine->transport.device);
   parser.add_value("--dtype", "TYPE", "auto (as stored), float32, float16 or bfloat16",
