@@ -250,7 +250,10 @@ class TestCase(unittest.TestCase):
 
 
 def main(*, arguments: tuple[str, ...] = ()):
-    """unittest.main, with test names as the only other arguments."""
+    """unittest.main, with test names as the only other arguments. Where every test was skipped, CTest is told so."""
     for argument in arguments:
         sys.argv.remove(argument)
-    unittest.main(verbosity=2)
+    result = unittest.main(verbosity=2, exit=False).result
+    if not result.wasSuccessful():
+        sys.exit(1)
+    sys.exit(SKIPPED if len(result.skipped) >= max(result.testsRun, 1) else 0)
