@@ -1,11 +1,12 @@
 #!/bin/sh
-# own_dev_shm.sh COMMAND...: runs a test where /dev/shm is its own, as large as the machine's. Tests run side by side and
-# check that nothing of theirs is left there; without this they find each other's files. Where the kernel forbids mount
-# namespaces the command runs as it is.
+# own_dev_shm.sh COMMAND...: runs a test where /dev/shm is its own, as large as the machine's and 1 GiB at least (which is
+# a limit, not memory). Tests run side by side and check that nothing of theirs is left there; without this they find
+# each other's files. Where the kernel forbids mount namespaces the command runs as it is.
 set -eu
 
 size_kib=$(df -k --output=size /dev/shm 2>/dev/null | tail -n 1 | tr -d ' ')
-[ "${size_kib:-0}" -gt 0 ] || exec "$@"
+[ -n "$size_kib" ] || exec "$@"
+[ "$size_kib" -ge 1048576 ] || size_kib=1048576
 mount_own="mount -t tmpfs -o size=${size_kib}k,mode=1777 tmpfs /dev/shm"
 
 if [ "$(id -u)" = 0 ]; then
