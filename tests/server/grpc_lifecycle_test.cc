@@ -111,7 +111,9 @@ TEST_F(GrpcLifecycle, ALostConnectionFreesTheBlocks) {
   setup.kv_blocks = 10'000;
   start(setup);
   {
-    const auto channel = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    const auto channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments);
     grpc::ClientContext context;
     const auto reader = wire::Inference::NewStub(channel)->Generate(&context, endless());
     wire::GenerateResponse event;
