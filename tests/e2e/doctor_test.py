@@ -109,7 +109,7 @@ class Here(harness.TestCase):
         done = harness.start("doctor", "--json")
         facts = json.loads(done.communicate(timeout=60)[0])["facts"]
         self.assertTrue(facts["dev_shm"]["exists"])
-        self.assertLess(facts["gather_ms"], 1000)
+        self.assertLess(facts["gather_ms"], 20000, "a probe without a deadline")
 
 
 if __name__ == "__main__":

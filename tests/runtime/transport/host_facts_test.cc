@@ -54,7 +54,7 @@ TEST(HostFactsTest, OfThisMachineArePlausibleAndQuick) {
   EXPECT_EQ(facts.dev_shm.exists, std::filesystem::is_directory("/dev/shm"));
   EXPECT_EQ(facts.dev_shm.fs_type.empty(), !facts.dev_shm.exists);
   EXPECT_GT(facts.gather_ms, 0);
-  EXPECT_LT(facts.gather_ms, 1000);
+  EXPECT_LT(facts.gather_ms, 20'000) << "a probe without a deadline";
   RecordProperty("gather_ms", cat(facts.gather_ms));
   const Result<HostFacts> again = parse_host_facts(to_json(facts));
   ASSERT_TRUE(again.ok()) << again.status().to_string();
