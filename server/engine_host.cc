@@ -233,7 +233,8 @@ TransportReport EngineHost::report() const {
   return report_;
 }
 
-ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan, uint64_t seed) {
+ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan,
+                              std::optional<uint64_t> seed) {
   return {files.name, files.config, files.generation, std::move(tokenizer), plan.limits.max_model_len, seed};
 }
 

@@ -81,6 +81,7 @@ class EngineHost {
 };
 
 /// What requests are checked against.
-ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan, uint64_t seed);
+ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan,
+                              std::optional<uint64_t> seed);
 
 }  // namespace shoal

@@ -54,7 +54,8 @@ Result<CommandLine> parse_serve(Words words, LogOptions log) {
   parser.add_value("--host", "ADDRESS", "Address to listen on (127.0.0.1)", words_as_they_are(&flags.host));
   parser.add_value("--grpc-port", "PORT", "Port to listen on (50051); 0: a free one",
                    whole(&flags.grpc_port, 0, 65535));
-  parser.add_value("--seed", "N", "Seed of requests that bring none (random)", seed(&flags.engine.seed));
+  parser.add_value("--seed", "N", "Seed of every request that brings none (a random one each)",
+                   seed(&flags.engine.seed));
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
     SHOAL_RETURN_IF_ERROR(settle_transport(&flags.engine.transport));

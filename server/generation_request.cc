@@ -1,8 +1,9 @@
 #include "server/generation_request.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <limits>
-#include <string_view>
+#include <sys/random.h>
 #include <utf8proc.h>
 
 namespace shoal {
@@ -39,6 +40,12 @@ Status check_range(const char* field, int64_t value, int64_t low, int64_t high) 
   return invalid(cat(field, " must be in [", low, ", ", high, "], not ", value));
 }
 
+Result<uint64_t> random_seed() {
+  uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, 0) == sizeof seed) return seed;
+  return Status::error(Code::kInternal, "getrandom for a request's seed", errno);
+}
+
 Status resolve_sampling(const GenerationRequest& request, const ServedModel& model, SamplingParams* sampling) {
   const GenerationConfig& defaults = model.generation;
   constexpr std::optional<float> kNone;
@@ -55,7 +62,11 @@ Status resolve_sampling(const GenerationRequest& request, const ServedModel& mod
   const int64_t top_k = request.top_k.value_or(defaults.top_k.value_or(0));
   SHOAL_RETURN_IF_ERROR(check_range("top_k", top_k, -1, std::numeric_limits<int32_t>::max()));
   sampling->top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
-  sampling->seed = request.seed.value_or(model.default_seed);
+  if (!request.seed && !model.default_seed) {
+    SHOAL_ASSIGN_OR_RETURN(sampling->seed, random_seed());
+  } else {
+    sampling->seed = request.seed ? *request.seed : *model.default_seed;
+  }
   if (request.logprobs) {
     SHOAL_RETURN_IF_ERROR(check_range("logprobs", *request.logprobs, 0, kMaxLogprobs));
     sampling->logprobs = static_cast<int32_t>(*request.logprobs);
@@ -76,12 +87,23 @@ Result<std::vector<int32_t>> checked_ids(const char* field, const std::vector<in
   return checked;
 }
 
+/// Text that is surely too long is refused before it is tokenized, which takes time.
+Status check_prompt_size(size_t bytes, int32_t max_model_len) {
+  constexpr size_t kBytesPerToken = 256;  // more than any text's average
+  constexpr size_t kAlways = size_t{1} << 20;
+  const size_t most = std::max(kAlways, kBytesPerToken * static_cast<size_t>(max_model_len));
+  if (bytes <= most) return {};
+  return invalid(cat("the prompt has ", bytes, " bytes; at most ", most, " are read for a model length of ",
+                     max_model_len, " tokens"));
+}
+
 Result<std::vector<int32_t>> resolve_prompt(const GenerationRequest& request, const ServedModel& model) {
   if (request.prompt.has_value() == request.prompt_ids.has_value()) {
     return invalid(cat("give exactly one of prompt and prompt_ids, not ", request.prompt ? "both" : "none"));
   }
   std::vector<int64_t> ids;
   if (request.prompt) {
+    SHOAL_RETURN_IF_ERROR(check_prompt_size(request.prompt->size(), model.max_model_len));
     Result<std::vector<int32_t>> encoded = model.tokenizer.encode(*request.prompt, /*add_special=*/true);
     if (!encoded.ok()) return encoded.status().because_of(Code::kInvalidArgument, "the prompt cannot be tokenized");
     ids.assign(encoded->begin(), encoded->end());
@@ -97,19 +119,6 @@ Result<std::vector<int32_t>> resolve_prompt(const GenerationRequest& request, co
                        model.max_model_len, " less one to generate"));
   }
   return checked_ids(field, source, model.config.vocab_size);
-}
-
-bool is_utf8(std::string_view text) {
-  const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  auto left = static_cast<utf8proc_ssize_t>(text.size());
-  while (left > 0) {
-    utf8proc_int32_t code_point;
-    const utf8proc_ssize_t length = utf8proc_iterate(at, left, &code_point);
-    if (length <= 0) return false;
-    at += length;
-    left -= length;
-  }
-  return true;
 }
 
 Status check_stop_strings(const std::vector<std::string>& stop) {
@@ -128,6 +137,19 @@ Status check_stop_strings(const std::vector<std::string>& stop) {
 }
 
 }  // namespace
+
+bool is_utf8(std::string_view text) {
+  const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  auto left = static_cast<utf8proc_ssize_t>(text.size());
+  while (left > 0) {
+    utf8proc_int32_t code_point;
+    const utf8proc_ssize_t length = utf8proc_iterate(at, left, &code_point);
+    if (length <= 0) return false;
+    at += length;
+    left -= length;
+  }
+  return true;
+}
 
 Result<ResolvedRequest> resolve_request(const GenerationRequest& request, const ServedModel& model) {
   ResolvedRequest resolved;

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/model_config.h"
@@ -37,7 +38,7 @@ struct ServedModel {
   GenerationConfig generation;
   Tokenizer tokenizer;
   int32_t max_model_len = 0;
-  uint64_t default_seed = 0;
+  std::optional<uint64_t> default_seed;  ///< of requests that bring none; absent: each draws its own
 };
 
 /// A checked request: what the engine gets, and what is done to its text on the way out.
@@ -54,7 +55,9 @@ inline constexpr size_t kMaxStopBytes = 4096;
 
 /// Tokenizes, fills defaults (generation_config.json, else temperature 1, top_p 1), checks. INVALID_ARGUMENT names the
 /// field, its value and the bounds: "temperature must be in [0, 100], not -1"; a prompt longer than max_model_len - 1
-/// tokens, an id not below vocab_size.
+/// tokens, an id not below vocab_size. INTERNAL: the kernel gave no random seed.
 Result<ResolvedRequest> resolve_request(const GenerationRequest& request, const ServedModel& model);
+
+bool is_utf8(std::string_view text);
 
 }  // namespace shoal

@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <sys/random.h>
 
 #include "kernels/args.h"
 #include "runtime/base/log.h"
@@ -21,12 +20,6 @@ constexpr double kDrainSeconds = 30;
 constexpr int64_t kGoodbyeMs = 2'000;
 /// After a rank's death: clients are told, and the exit code is not kept waiting.
 constexpr int64_t kFailedGoodbyeMs = 300;
-
-Result<uint64_t> random_seed() {
-  uint64_t seed = 0;
-  if (::getrandom(&seed, sizeof seed, 0) == sizeof seed) return seed;
-  return Status::error(Code::kInternal, "getrandom for the default seed", errno);
-}
 
 DeploymentInfo deployment_of(const EnginePlan& plan, EngineHost& host) {
   DeploymentInfo info;
@@ -88,9 +81,7 @@ Status serve(const ServeFlags& flags, Stage* stage) {
   *stage = Stage::kModel;
   SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(flags.engine.model));
   *stage = Stage::kStart;
-  SHOAL_ASSIGN_OR_RETURN(const uint64_t drawn_seed, random_seed());
-  const ServedModel model =
-      make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(drawn_seed));
+  const ServedModel model = make_served_model(files, std::move(tokenizer), plan, flags.engine.seed);
   log_info(plan.describe_memory());
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
                          EngineHost::start(plan, flags.engine.transport,

@@ -105,6 +105,13 @@ class ClientTest(unittest.TestCase):
         _, _, last = self.collect(by_ids)
         self.assertEqual(last.usage.prompt_tokens, len(ids))
 
+    def test_requests_without_a_seed_differ(self):
+        stopping = self.generate_pb2.StoppingOptions(max_tokens=24, ignore_eos=True)
+        answers = [b"".join(event.SerializeToString() for event in self.inference.Generate(
+            self.request(request_id="seedless", stopping=stopping, sampling=self.generate_pb2.SamplingParams(temperature=1))))
+            for _ in range(2)]
+        self.assertNotEqual(*answers)
+
     def test_a_stop_id_is_named(self):
         ids, _, _ = self.collect(self.limited(8))
         request = self.limited(8)

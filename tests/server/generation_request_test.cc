@@ -49,6 +49,26 @@ TEST(GenerationRequestTest, DefaultsWithoutGenerationConfig) {
   EXPECT_FALSE(resolved.include_stop_in_output);
 }
 
+TEST(GenerationRequestTest, WithoutAnySeedEachRequestDrawsItsOwn) {
+  ServedModel model = model_with({});
+  model.default_seed.reset();
+  const auto seed = [&](std::optional<uint64_t> own) {
+    GenerationRequest request = with_ids();
+    request.seed = own;
+    return resolve_request(request, model).value().engine.sampling.seed;
+  };
+  EXPECT_NE(seed({}), seed({}));
+  EXPECT_EQ(seed(7), 7u);
+}
+
+TEST(GenerationRequestTest, TextThatIsSurelyTooLongIsNotTokenized) {
+  const auto change = [](GenerationRequest& request) {
+    request.prompt_ids.reset();
+    request.prompt = std::string((1 << 20) + 1, 'a');
+  };
+  EXPECT_EQ(refusal(change), "the prompt has 1048577 bytes; at most 1048576 are read for a model length of 200 tokens");
+}
+
 TEST(GenerationRequestTest, GenerationConfigFillsWhatTheRequestLeavesOut) {
   const ServedModel model = model_with({.temperature = 0.6f,
                                         .top_p = 0.8f,
