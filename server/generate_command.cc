@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "runtime/base/json.h"
 #include "server/command_io.h"
 #include "server/commands.h"
 #include "server/completion_sink.h"
@@ -15,6 +16,19 @@ struct Request {
   GenerationRequest request;
   ResolvedRequest resolved;
 };
+
+/// The status, said of a line of the input.
+Status with_place(const Status& status, const std::string& where) {
+  std::vector<Cause> causes = status.causes();
+  causes.front().what = where + causes.front().what;
+  return Status(std::move(causes));
+}
+
+/// What stands in the place of an answer.
+std::string error_json(const Status& status) {
+  return Json{{"error", {{"code", code_name(status.code())}, {"message", status.to_string()}}}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);
+}
 
 Result<std::vector<Request>> read_requests(const GenerateFlags& flags) {
   std::vector<Request> requests;
@@ -38,9 +52,7 @@ Status resolve_requests(const ServedModel& model, std::vector<Request>* requests
   for (Request& request : *requests) {
     Result<ResolvedRequest> resolved = resolve_request(request.request, model);
     if (!resolved.ok()) {
-      std::vector<Cause> causes = resolved.status().causes();
-      causes.front().what = request.where + causes.front().what;
-      return Status(std::move(causes));
+      return with_place(resolved.status(), request.where);
     }
     request.resolved = std::move(resolved).value();
     const EngineRequest& engine = request.resolved.engine;
@@ -75,14 +87,22 @@ Status run_requests(const GenerateFlags& flags, const ServedModel& model, const 
     if (!written.ok()) *stage = Stage::kRequest;
     return written;
   };
-  for (const std::shared_ptr<CompletionSink>& sink : sinks) {
-    if (!json) SHOAL_RETURN_IF_ERROR(print(print_text(*sink)));
-    const Completion completion = sink->wait_end();
-    SHOAL_RETURN_IF_ERROR(completion.end.status);
+  Status first_failure;
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    if (!json) SHOAL_RETURN_IF_ERROR(print(print_text(*sinks[i])));
+    const Completion completion = sinks[i]->wait_end();
+    if (const Status& status = completion.end.status; !status.ok()) {
+      // Nothing is left that could answer the others, or there are none.
+      if (!flags.jsonl || !loop.status().ok()) return status;
+      // One request failed alone: its line says so, and the others have theirs.
+      SHOAL_RETURN_IF_ERROR(print(write_stdout(error_json(status) + "\n")));
+      if (first_failure.ok()) first_failure = with_place(status, requests[i].where);
+      continue;
+    }
     SHOAL_RETURN_IF_ERROR(
         print(write_stdout(json ? completion_json(completion, host.transport()) + "\n" : std::string("\n"))));
   }
-  return {};
+  return first_failure;
 }
 
 Status generate(const GenerateFlags& flags, Stage* stage) {

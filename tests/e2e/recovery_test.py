@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 
 import harness
@@ -157,6 +158,27 @@ class Serving(harness.TestCase):
         self.assertEqual(client.wait(30), harness.INTERNAL)
         self.assertRegex(err.rest(), r"crashed twice.*rank 1 .*was killed by signal 9")
         self.check_stream(self.stream(server))
+
+    def test_a_line_of_a_batch_that_is_in_two_crashes_fails_alone(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            for tokens in (600, 3):
+                file.write(json.dumps({"prompt_ids": [0, 1151, 262], "max_tokens": tokens, "ignore_eos": True}) + "\n")
+            file.flush()
+            process = harness.start("generate", harness.DEMO, "--jsonl", file.name, *self.FLAGS, "--max-num-seqs", 1,
+                                    "--log-level", "info")
+            self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+            out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
+            for crash in range(2):
+                harness.wait_until(lambda: len(harness.children(process.pid)) == RANKS, 20, "the ranks")
+                harness.wait_until(lambda: err.text().count("the ranks run again over") == crash, 20, "a restart")
+                time.sleep(1.5)  # into the 600 tokens
+                os.kill(harness.children(process.pid)[1], signal.SIGKILL)
+            self.assertEqual(process.wait(60), harness.INTERNAL, err.rest())
+        first, second = (json.loads(line) for line in out.rest().splitlines())
+        self.assertEqual(first["error"]["code"], "INTERNAL")
+        self.assertIn("crashed twice", first["error"]["message"])
+        self.assertEqual(len(second["token_ids"]), 3)
+        self.assertRegex(err.rest(), r"line 1: the ranks crashed twice")
 
     def test_an_own_fault_twice_moves_to_the_next_rung(self):
         server = self.started("--transport", "shm,tcp")
