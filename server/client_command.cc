@@ -199,6 +199,7 @@ std::shared_ptr<grpc::Channel> connect(const std::string& server) {
 int run_client(const ClientOptions& options) {
   Result<wire::GenerateRequest> request = write_generate_request(options.request);
   if (!request.ok()) return fail(kExitUsage, std::string(request.status().message()));
+  if (!is_utf8(options.model)) return fail(kExitUsage, "--model is not valid UTF-8");
   request->set_model(options.model);
   grpc::ClientContext context;
   const CancelOnSignal cancel(&context);

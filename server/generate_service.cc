@@ -1,5 +1,6 @@
 #include "server/generate_service.h"
 
+#include <algorithm>
 #include <charconv>
 #include <grpcpp/grpcpp.h>
 #include <map>
@@ -185,6 +186,16 @@ class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateRespons
   bool slow_ = false;
 };
 
+/// It stands in log lines, whose ends must not be the client's to choose.
+Status check_request_id(const std::string& id) {
+  if (id.size() > kMaxRequestIdBytes)
+    return Status::error(Code::kInvalidArgument,
+                         cat("request_id must have at most ", kMaxRequestIdBytes, " bytes, not ", id.size()));
+  if (std::any_of(id.begin(), id.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }))
+    return Status::error(Code::kInvalidArgument, "request_id must not have control characters");
+  return {};
+}
+
 grpc::Status GenerateCall::admit(const wire::GenerateRequest& request) {
   if (deadline_passed(*context_))
     return to_grpc_status(Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
@@ -194,10 +205,8 @@ grpc::Status GenerateCall::admit(const wire::GenerateRequest& request) {
   if (view.phase != ServingPhase::kReady) return phase_refusal(view.phase);
   if (const Status status = state_->check_model(request.model()); !status.ok())
     return to_grpc_status(status, "MODEL_NOT_FOUND");
-  if (request.request_id().size() > kMaxRequestIdBytes)
-    return to_grpc_status(Status::error(Code::kInvalidArgument, cat("request_id must have at most ", kMaxRequestIdBytes,
-                                                                    " bytes, not ", request.request_id().size())),
-                          "INVALID_REQUEST");
+  if (const Status status = check_request_id(request.request_id()); !status.ok())
+    return to_grpc_status(status, "INVALID_REQUEST");
   Result<GenerationRequest> read = read_generate_request(request);
   if (!read.ok()) return to_grpc_status(read.status(), "INVALID_REQUEST");
   request_id_ = request.request_id().empty() ? make_uuid() : request.request_id();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -34,6 +35,10 @@ void route_grpc_log(gpr_log_func_args* line) {
   log_debug(cat("grpc: ", line->message));
 }
 
+void route_protobuf_log(google::protobuf::LogLevel, const char*, int, const std::string& text) {
+  log_debug(cat("protobuf: ", text));
+}
+
 std::string join_host_port(const std::string& host, int port) {
   return host.find(':') == std::string::npos ? cat(host, ":", port) : cat("[", host, "]:", port);
 }
@@ -49,15 +54,24 @@ Status explain_listen_failure(const std::string& host, int port) {
     return Status::error(Code::kInvalidArgument, cat("cannot listen on ", address, ": ", ::gai_strerror(error),
                                                      "; --host takes an address or name of this machine"));
   int bind_error = 0;
+  int socket_error = 0;  // of a kind of address that this machine has not, or for want of descriptors
+  bool tried = false;
   for (const addrinfo* entry = list; entry != nullptr && bind_error == 0; entry = entry->ai_next) {
     const Fd socket(::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, 0));
-    if (!socket.valid()) continue;
+    if (!socket.valid()) {
+      socket_error = errno;
+      continue;
+    }
+    tried = true;
     const int on = 1;  // as gRPC does: a port in TIME_WAIT is not busy
     (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) != 0 || ::listen(socket.get(), 1) != 0)
       bind_error = errno;
   }
   ::freeaddrinfo(list);
+  if (!tried && socket_error != 0)
+    return Status::error(socket_error == EAFNOSUPPORT ? Code::kInvalidArgument : Code::kUnavailable,
+                         cat("cannot listen on ", address, ": no socket for it"), socket_error);
   switch (bind_error) {
     case EACCES:
       return Status::error(Code::kPermissionDenied,
@@ -127,6 +141,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   if (options.port < 0 || options.port > 65535)
     return Status::error(Code::kInvalidArgument, cat("--grpc-port must be in [0, 65535], not ", options.port));
   gpr_set_log_function(route_grpc_log);
+  google::protobuf::SetLogHandler(route_protobuf_log);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   auto impl = std::make_unique<Impl>();

@@ -177,6 +177,7 @@ TEST_F(GrpcGenerate, RefusesBadRequestsBeforeTheFirstEvent) {
       {"media", [](auto* r) { r->add_media()->set_url("http://x"); }},
       {"lora_name", [](auto* r) { r->set_lora_name("adapter"); }},
       {"request_id", [](auto* r) { r->set_request_id(std::string(1000, 'x')); }},
+      {"request_id", [](auto* r) { r->set_request_id("one\nERROR two"); }},
       {"prompt", [](auto* r) { r->set_prompt(std::string(100'000, 'a')); }},
   };
   for (const BadRequest& one : bad) {
