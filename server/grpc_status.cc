@@ -1,6 +1,7 @@
 #include "server/grpc_status.h"
 
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "google_rpc.pb.h"
@@ -56,6 +57,7 @@ std::string explain(const Status& status) {
   for (const Cause& cause : status.causes()) {
     if (!text.empty()) text += "; because: ";
     text += cause.what;
+    if (cause.os_error != 0) text += cat(": ", std::strerror(cause.os_error));
   }
   return clip_utf8(std::move(text));
 }
