@@ -140,11 +140,6 @@ Status InferenceLoop::status() const {
   return failure_;
 }
 
-void InferenceLoop::set_failure_handler(std::function<void(const Status&)> on_failure) {
-  const std::lock_guard lock(mutex_);
-  on_failure_ = std::move(on_failure);
-}
-
 void InferenceLoop::run() {
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
@@ -175,10 +170,8 @@ void InferenceLoop::fail(const Status& why) {
   std::unique_lock lock(mutex_);
   failure_ = why;
   auto ended = take_all(why);
-  const auto on_failure = on_failure_;
   lock.unlock();
   end(std::move(ended));
-  if (on_failure) on_failure(why);
 }
 
 /// One plan through the workers and out to the sinks.

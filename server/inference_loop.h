@@ -78,10 +78,8 @@ class InferenceLoop {
   /// the step under way). True: all ended by themselves.
   bool drain(Deadline deadline);
 
-  /// The step function's failure once it has failed, else ok. `on_failure` (may be empty) is called once, from the
-  /// loop, after every request has got its end.
+  /// The step function's failure once it has failed, else ok.
   Status status() const;
-  void set_failure_handler(std::function<void(const Status&)> on_failure);
 
  private:
   struct Open;
@@ -104,7 +102,6 @@ class InferenceLoop {
   Scheduler scheduler_;
   std::map<uint64_t, std::unique_ptr<Open>> open_;  // what an Open holds, the loop's thread alone touches
   std::vector<uint64_t> cancelled_;
-  std::function<void(const Status&)> on_failure_;
   Status failure_;
   uint64_t next_id_ = 1;
   bool draining_ = false;
