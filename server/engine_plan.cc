@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "kernels/kernel_table.h"
+#include "models/decoder.h"
 #include "models/shard_plan.h"
 #include "models/weights.h"
 #include "runtime/worker/kv_cache.h"
@@ -72,11 +73,8 @@ Status estimate_memory(const ModelFiles& model, const HostResources& host, Engin
     memory.largest_weight_bytes = std::max(memory.largest_weight_bytes, weights);
     memory.kv_bytes_per_block +=
         KvCache::bytes(config.num_hidden_layers, 1, shard.kv_heads.size(), config.head_dim, plan->init.dtype);
-    // fp32 rows: residual, norm and sum; q, k, v and the heads' output; gate, up and their product; logits.
-    const int64_t heads = int64_t{2} * shard.q_heads.size() + int64_t{2} * shard.kv_heads.size();
-    const int64_t columns =
-        int64_t{3} * config.hidden_size + heads * config.head_dim + int64_t{3} * shard.mlp_columns.size();
-    memory.activation_bytes += 4 * (rows * columns + logit_rows * shard.vocab.size());
+    memory.activation_bytes += Decoder::activation_bytes(config, shard, plan->init.dtype, static_cast<int>(rows)) +
+                               int64_t{4} * logit_rows * shard.vocab.size();
   }
   return {};
 }
