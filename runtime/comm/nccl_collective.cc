@@ -1,14 +1,15 @@
 #include "runtime/comm/nccl_collective.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <thread>
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
+#include "runtime/comm/keep_for_process.h"
 #include "runtime/comm/nccl_api.h"
 #include "runtime/comm/tree_sum.h"
 
@@ -102,10 +103,7 @@ class NcclCollective final : public DeviceCollective {
 /// hold connections, so that one that has died would hold this process for ever. The communicator lives as long as the
 /// process, and so do the buffers: a kernel or a thread of NCCL's may be in them still, and cudaFree would wait for it.
 NcclCollective::~NcclCollective() {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<Buffers>();
-  const std::lock_guard<std::mutex> lock(mutex);
-  kept->push_back(std::move(buffers_));
+  keep_for_process(std::move(buffers_));
 }
 
 std::string NcclCollective::last_words() const {
@@ -199,7 +197,11 @@ Status NcclCollective::init(const NcclUniqueId& id) {
     config.min_ctas = 1;  // one without the other is refused
     config.max_ctas = options_.max_ctas;
   }
-  const NcclResult result = api_.comm_init_rank_config(&comm_, world_.size, id, world_.rank, &config);
+  // NCCL stores the handle here at once, and again at the end of the init, from the init's own thread, whether that
+  // went well or not. Neither our deadline nor the front's word ends that thread: it may write long after this object.
+  NcclComm* const handle = keep_for_process<NcclComm>(nullptr);
+  const NcclResult result = api_.comm_init_rank_config(handle, world_.size, id, world_.rank, &config);
+  comm_ = std::atomic_ref<NcclComm>(*handle).load();
   if (result != kNcclSuccess && result != kNcclInProgress) return failure(result, {"ncclCommInitRankConfig"});
   return settle(kNcclInProgress, {"ncclCommInitRankConfig"}, Deadline::after_ms(options_.timeout_ms));
 }

@@ -9,6 +9,7 @@
 //   FAKE_NCCL_NVLS=0|1           whether the hardware has it (0)
 //   FAKE_NCCL_CUMEM_HOST=0|1     whether cuMem host memory works (0)
 //   FAKE_NCCL_HANG=init|collective, or init:RANK: never comes back
+//   FAKE_NCCL_INIT_MS=N          the init takes so much longer (0)
 //   FAKE_NCCL_WRONG_BYTES=N      N bytes more in each data segment than 2.28.9 takes
 #include <climits>
 #include <cstdint>
@@ -142,8 +143,8 @@ FAKE_API Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int 
   args.device = selected_device();
   if (const Result result = take_config(config, &args); result != fake_nccl::kSuccess) return result;
   if (fake_nccl::settings().blocking >= 0) args.blocking = fake_nccl::settings().blocking != 0;
-  *comm = new Comm(args);  // lives as long as the process
-  return (*comm)->init();
+  auto* const made = new Comm(args);  // lives as long as the process
+  return made->init(comm);
 }
 
 FAKE_API Result ncclCommGetAsyncError(Comm* comm, Result* error) {

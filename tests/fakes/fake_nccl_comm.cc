@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <sys/stat.h>
 #include <thread>
@@ -87,8 +89,19 @@ Result Comm::state() {
   return state_;
 }
 
-Result Comm::init() {
-  return start([this] { return do_init(); }, 0);
+Result Comm::init(Comm** place) {
+  *place = this;
+  return start([this, place] { return store_handle(place, do_init()); }, 0);
+}
+
+/// NCCL would write into whatever is there by now.
+Result Comm::store_handle(Comm** place, Result result) {
+  if (__atomic_load_n(place, __ATOMIC_ACQUIRE) != this) {
+    std::fprintf(stderr, "fake NCCL: the init ends, and the place of its handle is gone\n");
+    std::abort();
+  }
+  __atomic_store_n(place, this, __ATOMIC_RELEASE);
+  return result;
 }
 
 RankInfo Comm::introduction(uint64_t shm_device) const {
@@ -120,6 +133,7 @@ Result Comm::do_init() {
   info(Subsystem::kInit, "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d - Init START",
        static_cast<void*>(this), rank, args_.ranks, std::max(args_.device, 0));
   if (hangs("init", rank)) hang();
+  std::this_thread::sleep_for(std::chrono::milliseconds(settings().init_ms));
   struct stat dev_shm {};
   if (::stat("/dev/shm", &dev_shm) != 0) {
     warn("init.cc:631", "Call to stat failed: %s", std::strerror(errno));

@@ -86,6 +86,17 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
   return make_staged_communicator(device, std::move(collective), group.timeout_ms, group.interrupted);
 }
 
+/// Stays alive, with other things in the memory that was freed.
+void linger(int64_t milliseconds) {
+  if (milliseconds == 0) return;
+  constexpr int kOfEachSize = 16;
+  std::vector<std::string> others;
+  for (size_t bytes = 16; bytes <= 4096; bytes += 16) {
+    for (int i = 0; i < kOfEachSize; ++i) others.emplace_back(bytes, '\xa5');
+  }
+  ::usleep(static_cast<useconds_t>(milliseconds * 1000));
+}
+
 void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& body) {
   ::alarm(kRankSeconds);
   for (const auto& [name, value] : group.environment) ::setenv(name.c_str(), value.c_str(), 1);
@@ -102,6 +113,7 @@ void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& bo
   if (!communicator.ok()) {
     board.ranks[rank].code = communicator.status().code();
     put(board.ranks[rank].report, communicator.status().to_string());
+    linger(group.linger_ms);
     return;
   }
   NcclRank self{**communicator, meet};

@@ -37,6 +37,7 @@ struct NcclGroup {
   int64_t shm_bytes = 0;       ///< of a /dev/shm of the group's own; 0: a large one, or what is here
   bool shm_read_only = false;  ///< with shm_bytes
   int ranks_per_gpu = 1;
+  int64_t linger_ms = 0;  ///< a rank that has not opened lives on for so long, with all that it freed overwritten
 };
 
 /// What a rank has once it is open.

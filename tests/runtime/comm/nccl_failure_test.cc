@@ -98,6 +98,19 @@ TEST(NcclFailureTest, AnInitThatHangsEndsAtTheDeadline) {
   }
 }
 
+// NCCL's own thread goes on with an init that has been given up, and stores the handle when it comes to its end.
+TEST(NcclFailureTest, AnInitThatEndsAfterItsDeadlineHarmsNobody) {
+  NcclGroup group;
+  group.timeout_ms = patience_ms(300);
+  group.environment["FAKE_NCCL_INIT_MS"] = cat(patience_ms(900));
+  group.linger_ms = patience_ms(1'500);
+  const NcclEnds ends = run_nccl_ranks(group, nothing);
+  for (const NcclEnd& end : ends.ranks) {
+    EXPECT_EQ(end.signal, 0);
+    EXPECT_EQ(end.code, Code::kDeadlineExceeded) << end.report;
+  }
+}
+
 TEST(NcclFailureTest, AFirstCollectiveThatHangsEndsAtTheDeadline) {
   NcclGroup group;
   group.timeout_ms = patience_ms(500);
