@@ -7,6 +7,7 @@
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
+#include "runtime/comm/keep_for_process.h"
 
 namespace shoal {
 namespace {
@@ -20,6 +21,12 @@ struct Offer {
   uint8_t handle[kShoalIpcHandleBytes];
   int64_t push_bytes;
   uint64_t gather_bytes;
+};
+
+struct Memory {
+  Device::Memory area;     ///< this rank's
+  Device::Memory scratch;  ///< one float in, one out: of a barrier
+  Device::Memory failure;  ///< a word that the kernels write and the host reads
 };
 
 class CudaIpcCollective final : public DeviceCollective {
@@ -49,28 +56,27 @@ class CudaIpcCollective final : public DeviceCollective {
   const std::shared_ptr<Device> device_;
   const World world_;
   uint64_t spin_ns_ = 0;
-  Device::Memory area_;                // this rank's
-  Device::Memory scratch_;             // one float in, one out: of a barrier
-  Device::Memory failure_;             // a word that the kernels write and the host reads
+  Memory memory_;
   void* areas_[kShoalMostRanks] = {};  // by rank, as mapped here
   ReducePlan barrier_plan_;
   uint64_t collectives_ = 0;
   uint64_t tag_ = 0;
 };
 
-// The stream has run dry: whoever waits for a collective's end has waited for every peer's last write to this area.
+/// Neither is this rank's memory freed nor the peers' unmapped, whatever the end. After a failure a kernel may spin in
+/// both for the rest of its time: to unmap would be a fault of the device, and cudaFree would wait for the kernel. At a
+/// healthy end a peer may still have this area mapped, and CUDA forbids to free what another process has open: only a
+/// rendezvous could tell, and that would wait for ranks that are gone. The driver clears up behind the process.
 CudaIpcCollective::~CudaIpcCollective() {
-  for (int rank = 0; rank < world_.size; ++rank) {
-    if (rank != world_.rank && areas_[rank] != nullptr) (void)device_->module().close_memory(areas_[rank]);
-  }
+  keep_for_process(std::move(memory_));
 }
 
 Status CudaIpcCollective::open(const ExchangeBytes& exchange) {
-  SHOAL_ASSIGN_OR_RETURN(area_, device_->allocate(static_cast<size_t>(kPushBytes) + kGatherBytes));
-  SHOAL_ASSIGN_OR_RETURN(scratch_, device_->allocate(2 * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(failure_, device_->allocate_pinned(sizeof(uint32_t)));
-  std::memset(failure_.get(), 0, sizeof(uint32_t));
-  areas_[world_.rank] = area_.get();
+  SHOAL_ASSIGN_OR_RETURN(memory_.area, device_->allocate(static_cast<size_t>(kPushBytes) + kGatherBytes));
+  SHOAL_ASSIGN_OR_RETURN(memory_.scratch, device_->allocate(2 * sizeof(float)));
+  SHOAL_ASSIGN_OR_RETURN(memory_.failure, device_->allocate_pinned(sizeof(uint32_t)));
+  std::memset(memory_.failure.get(), 0, sizeof(uint32_t));
+  areas_[world_.rank] = memory_.area.get();
   barrier_plan_.contributions.assign(static_cast<size_t>(world_.size), 0);
   barrier_plan_.contributions[0] = 1;
   barrier_plan_.finish.merges = {0};
@@ -79,7 +85,7 @@ Status CudaIpcCollective::open(const ExchangeBytes& exchange) {
   mine.push_bytes = kPushBytes;
   mine.gather_bytes = kGatherBytes;
   SHOAL_RETURN_IF_ERROR(
-      device_->check(device_->module().export_memory(area_.get(), mine.handle), "cudaIpcGetMemHandle"));
+      device_->check(device_->module().export_memory(memory_.area.get(), mine.handle), "cudaIpcGetMemHandle"));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> offers,
                          exchange(std::string(reinterpret_cast<const char*>(&mine), sizeof mine)));
   return import_areas(offers);
@@ -140,13 +146,13 @@ Status CudaIpcCollective::push(const ReducePlan& plan, const float* own, int64_t
   args.sum.out = out;
   args.sum.count = count;
   args.spin_ns = spin_ns_;
-  args.failure = static_cast<uint32_t*>(failure_.get());
+  args.failure = static_cast<uint32_t*>(memory_.failure.get());
   return device_->check(device_->module().push_all_reduce(&args, stream), "push all_reduce");
 }
 
 /// A push of one float: whoever's comes has done what was enqueued before it.
 Status CudaIpcCollective::enqueue_barrier(void* stream) {
-  auto* scratch = static_cast<float*>(scratch_.get());
+  auto* scratch = static_cast<float*>(memory_.scratch.get());
   return push(barrier_plan_, scratch, 1, scratch + 1, 1, stream);
 }
 
@@ -176,7 +182,7 @@ Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t
 }
 
 Status CudaIpcCollective::check() {
-  const uint32_t failure = *static_cast<const volatile uint32_t*>(failure_.get());
+  const uint32_t failure = *static_cast<const volatile uint32_t*>(memory_.failure.get());
   if (failure == 0) return {};
   return Status::error(Code::kDeadlineExceeded,
                        cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", failure - 1));

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
 #include "runtime/comm/device_collective.h"
+#include "runtime/comm/keep_for_process.h"
 
 namespace shoal {
 namespace {
@@ -64,11 +64,9 @@ class StagedCommunicator final : public Communicator {
 /// After a failure a kernel may be in the buffers still, and to free them would wait for it: they stay as long as the
 /// process, which is at its end.
 StagedCommunicator::~StagedCommunicator() {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<Stage>();
   if (failed_.ok()) return;
-  const std::lock_guard<std::mutex> lock(mutex);
-  kept->insert(kept->end(), {std::move(in_), std::move(out_)});
+  keep_for_process(std::move(in_));
+  keep_for_process(std::move(out_));
 }
 
 Status StagedCommunicator::begin(Op op, size_t amount) {
