@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kPushBytes = int64_t{8} << 20;  // of the push's own part of an area: a whole number of 2 MiB pages
 constexpr size_t kGatherBytes = size_t{2} << 20;  // of an all_gather's part, cut among the ranks
-constexpr int64_t kLeastSpinNs = 2'000'000'000;
+constexpr int64_t kLeastSpinMs = 2'000;
+constexpr int64_t kMostSpinMs = int64_t{100} * 365 * 24 * 3600 * 1000;  // a hundred years, which nanoseconds still hold
 
 /// What the ranks show each other.
 struct Offer {
@@ -34,7 +35,8 @@ class CudaIpcCollective final : public DeviceCollective {
   CudaIpcCollective(std::shared_ptr<Device> device, World world, int64_t timeout_ms)
       : device_(std::move(device)), world_(world) {
     // A kernel gives up somewhat before the host does, so that its word, which names a rank, is the one that is read.
-    spin_ns_ = static_cast<uint64_t>(std::max(kLeastSpinNs, (timeout_ms - timeout_ms / 8) * 1'000'000));
+    const int64_t spin_ms = std::clamp(timeout_ms - timeout_ms / 8, kLeastSpinMs, kMostSpinMs);
+    spin_ns_ = static_cast<uint64_t>(spin_ms) * 1'000'000;
   }
   ~CudaIpcCollective() override;
 
