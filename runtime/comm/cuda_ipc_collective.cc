@@ -47,8 +47,11 @@ class CudaIpcCollective final : public DeviceCollective {
   Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream) override;
   Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) override;
   Status check() override;
+  std::vector<int> missing() const override;
 
  private:
+  /// One more than the rank that a kernel has given up; 0: none.
+  uint32_t given_up() const { return *static_cast<const volatile uint32_t*>(memory_.failure.get()); }
   Status import_areas(const std::vector<std::string>& offers);
   Status push(const ReducePlan& plan, const float* own, int64_t pitch, float* out, int64_t count, void* stream);
   Status enqueue_barrier(void* stream);
@@ -184,10 +187,15 @@ Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t
 }
 
 Status CudaIpcCollective::check() {
-  const uint32_t failure = *static_cast<const volatile uint32_t*>(memory_.failure.get());
+  const uint32_t failure = given_up();
   if (failure == 0) return {};
   return Status::error(Code::kDeadlineExceeded,
                        cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", failure - 1));
+}
+
+std::vector<int> CudaIpcCollective::missing() const {
+  const uint32_t failure = given_up();
+  return failure == 0 ? DeviceCollective::missing() : std::vector<int>{static_cast<int>(failure - 1)};
 }
 
 }  // namespace

@@ -31,6 +31,16 @@ class DeviceCollective {
 
   /// Asked while the host waits for the stream: a failure that the stream alone would not show.
   virtual Status check() = 0;
+
+  /// Ranks whose part of the collective that runs, or has failed, has not come. A device does not tell whose is
+  /// missing: everybody else's may be, unless the implementation knows better.
+  virtual std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world().size; ++rank) {
+      if (rank != world().rank) ranks.push_back(rank);
+    }
+    return ranks;
+  }
 };
 
 /// A Communicator for host memory over it: what the CPU's model needs while its sums travel between devices. Stages

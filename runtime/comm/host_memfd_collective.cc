@@ -49,6 +49,7 @@ class HostMemfdCollective final : public DeviceCollective {
   Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream) override;
   Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) override;
   Status check() override { return failed_; }
+  std::vector<int> missing() const override;
 
  private:
   Status begin(uint64_t tag);
@@ -57,7 +58,7 @@ class HostMemfdCollective final : public DeviceCollective {
   Status wait_for(int peer);
   Status sleep_for(int peer);
   Status timed_out() const;
-  Status fail(Status status) { return failed_ = std::move(status); }
+  Status fail(Status status);
   std::string here() const { return cat("host-memfd collective ", collectives_, " (", tag_text(tag_), ")"); }
   std::byte* slot(int rank, uint32_t step) const {
     const size_t index = static_cast<size_t>(rank) * 2 + step % 2;
@@ -80,6 +81,7 @@ class HostMemfdCollective final : public DeviceCollective {
   uint64_t tag_ = 0;
   Deadline until_ = Deadline::infinite();  // of the running collective
   Status failed_;                          // the first error; every later call returns it
+  std::vector<int> waited_for_;            // when it came
 };
 
 Status HostMemfdCollective::begin(uint64_t tag) {
@@ -205,12 +207,24 @@ Status HostMemfdCollective::sleep_for(int peer) {
   }
 }
 
+/// The host has published the step, so it knows. Nobody is missing while this rank's own device fills the slot.
+std::vector<int> HostMemfdCollective::missing() const {
+  if (!failed_.ok()) return waited_for_;
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_.size; ++rank) {
+    if (rank != world_.rank && !reached(flags_.word(rank), step_)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+Status HostMemfdCollective::fail(Status status) {
+  waited_for_ = missing();
+  return failed_ = std::move(status);
+}
+
 Status HostMemfdCollective::timed_out() const {
   std::string ranks;
-  for (int rank = 0; rank < world_.size; ++rank) {
-    if (rank != world_.rank && !reached(flags_.word(rank), step_))
-      ranks += cat(ranks.empty() ? "rank " : ", rank ", rank);
-  }
+  for (const int rank : missing()) ranks += cat(ranks.empty() ? "rank " : ", rank ", rank);
   return Status::error(Code::kDeadlineExceeded,
                        cat(here(), ", step ", step_, ": waited ", timeout_ms_, " ms for ", ranks));
 }
