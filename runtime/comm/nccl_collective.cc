@@ -20,7 +20,7 @@ constexpr auto kSpin = std::chrono::microseconds(200);  // a call that only enqu
 constexpr auto kNap = std::chrono::microseconds(100);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 
-/// What a rank brings to one all-gather of a sum's planes, at most: bounds the buffer that all of them come into.
+/// What a rank brings to one all-gather, at most: bounds the buffer that all of them come into.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kPieceFloats = kPieceBytes / sizeof(float);
 /// The longest ncclAllReduce. No message is longer than what the warm-up has tried.
@@ -258,8 +258,21 @@ Status NcclCollective::all_reduce(const float* own, float* out, size_t count, vo
                 {"ncclAllReduce", count * sizeof(float)});
 }
 
+/// In pieces that are gathered apart and put where they belong: a piece of `all` is not contiguous.
 Status NcclCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) {
-  return bytes_each == 0 ? Status() : all_gather(mine, all, bytes_each, stream);
+  if (bytes_each == 0) return {};
+  if (bytes_each <= kPieceBytes) return all_gather(mine, all, bytes_each, stream);
+  const auto* from = static_cast<const std::byte*>(mine);
+  for (size_t at = 0; at < bytes_each; at += kPieceBytes) {
+    const size_t width = std::min(kPieceBytes, bytes_each - at);
+    SHOAL_RETURN_IF_ERROR(all_gather(from + at, buffers_.gathered.get(), width, stream));
+    for (size_t rank = 0; rank < static_cast<size_t>(world_.size); ++rank) {
+      std::byte* const to = static_cast<std::byte*>(all) + rank * bytes_each + at;
+      const std::byte* const part = static_cast<const std::byte*>(buffers_.gathered.get()) + rank * width;
+      SHOAL_RETURN_IF_ERROR(device_->copy(to, part, width, stream));
+    }
+  }
+  return {};
 }
 
 Status NcclCollective::enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,

@@ -10,6 +10,7 @@
 //   FAKE_NCCL_CUMEM_HOST=0|1     whether cuMem host memory works (0)
 //   FAKE_NCCL_HANG=init|collective, or init:RANK: never comes back
 //   FAKE_NCCL_INIT_MS=N          the init takes so much longer (0)
+//   FAKE_NCCL_MOST_GATHERED=N    refuses an all-gather of more bytes from each rank (any)
 //   FAKE_NCCL_WRONG_BYTES=N      N bytes more in each data segment than 2.28.9 takes
 #include <climits>
 #include <cstdint>

@@ -209,6 +209,11 @@ Result Comm::all_reduce(const float* own, float* out, size_t count) {
 Result Comm::do_all_gather(const char* mine, char* all, size_t bytes) {
   if (hangs("collective", args_.rank)) hang();
   if (bytes == 0) return kSuccess;
+  if (const int64_t most = settings().most_gathered; most > 0 && bytes > static_cast<size_t>(most)) {
+    warn("enqueue.cc:2000", "an all-gather of %zu bytes: this fake was told to take %lld at most", bytes,
+         static_cast<long long>(most));
+    return kInvalidArgument;
+  }
   if (!algorithm_allowed("Ring") && args_.ranks > 1) {
     warn("enqueue.cc:2000", "Error : no algorithm/protocol available for function AllGather");
     return kInvalidUsage;

@@ -32,6 +32,7 @@ struct Settings {
   bool cumem_host_works = false;
   std::string hang;
   int64_t init_ms = 0;
+  int64_t most_gathered = 0;  ///< 0: any
   int64_t wrong_bytes = 0;
 };
 
