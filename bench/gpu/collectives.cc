@@ -66,7 +66,8 @@ class Clocked {
   }
   Status enqueue() {
     return rank_.collective->enqueue_all_reduce(plan_, static_cast<const float*>(own_.get()),
-                                                static_cast<float*>(out_.get()), count_, stream_.get());
+                                                static_cast<float*>(out_.get()), count_, stream_.get(),
+                                                Deadline::after_ms(60'000));
   }
   Status finish() {
     SHOAL_RETURN_IF_ERROR(rank_.device->record(event_.get(), stream_.get()));

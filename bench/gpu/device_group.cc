@@ -21,7 +21,7 @@ Result<std::unique_ptr<DeviceCollective>> open_tcp(GroupSetup& setup, const Rank
   Fd listener = std::move(setup.listeners.listeners[static_cast<size_t>(place.world.rank)]);
   SHOAL_ASSIGN_OR_RETURN(auto communicator, open_tcp_communicator(place.world, std::move(listener),
                                                                   setup.listeners.ports, setup.timeout_ms, kGroupKey));
-  return open_tcp_collective(std::move(device), std::move(communicator), setup.timeout_ms);
+  return open_tcp_collective(std::move(device), std::move(communicator));
 }
 
 bool is_nccl(const GroupSetup& setup) {
@@ -68,9 +68,8 @@ Result<RankDevice> open_rank(GroupSetup& setup, const RankPlace& place) {
     SHOAL_ASSIGN_OR_RETURN(made.collective,
                            open_cuda_ipc_collective(made.device, place.world, place.exchange, setup.timeout_ms));
   } else if (setup.rung == "host-memfd") {
-    SHOAL_ASSIGN_OR_RETURN(made.collective,
-                           open_host_memfd_collective(made.device, place.world, setup.segment.fd(),
-                                                      host_memfd_bytes(place.world.size), setup.timeout_ms, {}));
+    SHOAL_ASSIGN_OR_RETURN(made.collective, open_host_memfd_collective(made.device, place.world, setup.segment.fd(),
+                                                                       host_memfd_bytes(place.world.size), {}));
   } else if (setup.rung == "tcp") {
     SHOAL_ASSIGN_OR_RETURN(made.collective, open_tcp(setup, place, made.device));
 #ifdef SHOAL_GPU_NCCL

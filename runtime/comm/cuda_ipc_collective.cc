@@ -30,6 +30,7 @@ struct Memory {
   Device::Memory failure;  ///< a word that the kernels write and the host reads
 };
 
+/// The host waits for nobody here, so no call needs its deadline: kernels wait, and have a limit of their own.
 class CudaIpcCollective final : public DeviceCollective {
  public:
   CudaIpcCollective(std::shared_ptr<Device> device, World world, int64_t timeout_ms)
@@ -44,8 +45,9 @@ class CudaIpcCollective final : public DeviceCollective {
 
   const char* name() const override { return "cuda-ipc"; }
   World world() const override { return world_; }
-  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream) override;
-  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) override;
+  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream,
+                            Deadline until) override;
+  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline until) override;
   Status check() override;
   std::vector<int> missing() const override;
 
@@ -117,7 +119,7 @@ Status CudaIpcCollective::import_areas(const std::vector<std::string>& offers) {
 }
 
 Status CudaIpcCollective::enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
-                                             void* stream) {
+                                             void* stream, Deadline) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world_));
   SHOAL_RETURN_IF_ERROR(check());
   ++collectives_;
@@ -163,7 +165,7 @@ Status CudaIpcCollective::enqueue_barrier(void* stream) {
 
 /// Copies into the peers' areas, a barrier, a copy out of this rank's, and a barrier before the next piece: a gather
 /// keeps no count on the host, so that it too may be replayed.
-Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) {
+Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline) {
   SHOAL_RETURN_IF_ERROR(check());
   ++collectives_;
   tag_ = make_tag(Op::kGather, bytes_each);

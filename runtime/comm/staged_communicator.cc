@@ -50,13 +50,14 @@ class StagedCommunicator final : public Communicator {
 
   const std::shared_ptr<Device> device_;
   const std::unique_ptr<DeviceCollective> collective_;
-  const int64_t timeout_ms_;
+  const int64_t timeout_ms_;  // of a collective
   const Interrupted interrupted_;
   Device::Stream stream_;
   Device::Event done_;
   Stage in_, out_;
   uint64_t collectives_ = 0;  // begun so far
   uint64_t tag_ = 0;
+  Deadline until_ = Deadline::infinite();  // of the running collective
   bool waiting_ = false;  // a call of the collective's, which may wait for peers too, has begun and not ended well
   Status failed_;         // the first error; every later call returns it
 };
@@ -73,6 +74,7 @@ Status StagedCommunicator::begin(Op op, size_t amount) {
   if (!failed_.ok()) return failed_;
   tag_ = make_tag(op, amount);
   ++collectives_;
+  until_ = Deadline::after_ms(timeout_ms_);
   return {};
 }
 
@@ -99,7 +101,7 @@ Status StagedCommunicator::wait() {
     SHOAL_RETURN_IF_ERROR(collective_->check());
     return interrupted_ ? interrupted_() : Status();
   };
-  SHOAL_RETURN_IF_ERROR(device_->wait(done_.get(), Deadline::after_ms(timeout_ms_), look));
+  SHOAL_RETURN_IF_ERROR(device_->wait(done_.get(), until_, look));
   SHOAL_RETURN_IF_ERROR(collective_->check());  // a kernel that gave a peer up ends like any other
   waiting_ = false;
   return {};
@@ -117,8 +119,8 @@ Status StagedCommunicator::all_reduce(const ReducePlan& plan, const float* own, 
     SHOAL_RETURN_IF_ERROR(device_->copy(in_.device.get(), in_.pinned.get(), own_bytes, stream_.get()));
     waiting_ = true;
     SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(plan, static_cast<const float*>(in_.device.get()),
-                                                          static_cast<float*>(out_.device.get()), count,
-                                                          stream_.get()));
+                                                          static_cast<float*>(out_.device.get()), count, stream_.get(),
+                                                          until_));
     SHOAL_RETURN_IF_ERROR(device_->copy(out_.pinned.get(), out_.device.get(), bytes, stream_.get()));
     SHOAL_RETURN_IF_ERROR(wait());
     if (bytes > 0) std::memcpy(out, out_.pinned.get(), bytes);
@@ -136,7 +138,7 @@ Status StagedCommunicator::all_gather(const void* mine, size_t bytes, size_t byt
   SHOAL_RETURN_IF_ERROR(device_->copy(in_.device.get(), in_.pinned.get(), bytes_each, stream_.get()));
   waiting_ = true;
   SHOAL_RETURN_IF_ERROR(
-      collective_->enqueue_all_gather(in_.device.get(), out_.device.get(), bytes_each, stream_.get()));
+      collective_->enqueue_all_gather(in_.device.get(), out_.device.get(), bytes_each, stream_.get(), until_));
   SHOAL_RETURN_IF_ERROR(device_->copy(out_.pinned.get(), out_.device.get(), all_bytes, stream_.get()));
   return wait();
 }

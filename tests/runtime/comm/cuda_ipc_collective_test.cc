@@ -51,7 +51,7 @@ Status reduce(DeviceCollective& collective) {
   const ReducePlan plan = make_reduce_plan(2, 2, collective.world().size);
   const float own[] = {1};
   float out[1];
-  SHOAL_RETURN_IF_ERROR(collective.enqueue_all_reduce(plan, own, out, 1, nullptr));
+  SHOAL_RETURN_IF_ERROR(collective.enqueue_all_reduce(plan, own, out, 1, nullptr, Deadline::infinite()));
   return collective.check();
 }
 
