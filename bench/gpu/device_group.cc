@@ -33,6 +33,8 @@ void set_nccl_environment(const GroupSetup& setup, World world) {
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
   ::setenv("NCCL_IB_DISABLE", "1", 0);
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+  ::setenv("NCCL_MIN_CTAS", "1", 0);  // channels, as the rungs bound them
+  ::setenv("NCCL_MAX_CTAS", "1", 0);
   if (setup.ranks_per_gpu > 1) ::setenv("NCCL_HOSTID", cat("shoal-rank-", world.rank).c_str(), 1);
 }
 #endif
@@ -77,7 +79,6 @@ Result<RankDevice> open_rank(GroupSetup& setup, const RankPlace& place) {
     set_nccl_environment(setup, place.world);
     NcclOptions options;
     options.library = setup.nccl_library;
-    options.max_ctas = 1;
     options.reproducible = setup.rung == "nccl";
     options.timeout_ms = setup.timeout_ms;
     SHOAL_ASSIGN_OR_RETURN(made.collective,

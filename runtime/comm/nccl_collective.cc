@@ -193,10 +193,6 @@ Status NcclCollective::compare(int rank, int version, const std::string& path) c
 Status NcclCollective::init(const NcclUniqueId& id) {
   NcclConfig config;
   config.blocking = 0;
-  if (options_.max_ctas > 0) {
-    config.min_ctas = 1;  // one without the other is refused
-    config.max_ctas = options_.max_ctas;
-  }
   // NCCL stores the handle here at once, and again at the end of the init, from the init's own thread, whether that
   // went well or not. Neither our deadline nor the front's word ends that thread: it may write long after this object.
   NcclComm* const handle = keep_for_process<NcclComm>(nullptr);

@@ -39,12 +39,12 @@ struct Meeting {
 };
 constexpr char kMagic[8] = {'F', 'A', 'K', 'E', 'N', 'C', 'C', 'L'};
 
-/// ncclConfig_t as far as it is read: every version has these.
+/// ncclConfig_t as far as it is read here: every version begins so.
 struct Config {
   size_t size;
   unsigned magic;
   unsigned version;
-  int blocking, cga_cluster_size, min_ctas, max_ctas;
+  int blocking;
 };
 
 size_t type_bytes(int type) {
@@ -70,13 +70,7 @@ Result take_config(const Config* config, fake_nccl::InitArgs* args) {
   if (config == nullptr) return fake_nccl::kSuccess;
   if (config->magic != 0xcafebeef || config->size < sizeof(Config))
     return invalid("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
-  const auto given = [](int value) { return value == INT_MIN ? 0 : value; };
-  args->min_ctas = given(config->min_ctas);
-  args->max_ctas = given(config->max_ctas);
   if (config->blocking != INT_MIN) args->blocking = config->blocking != 0;
-  const bool both = (config->min_ctas == INT_MIN) == (config->max_ctas == INT_MIN);
-  if ((!both && config->max_ctas == INT_MIN) || (both && args->min_ctas > args->max_ctas) || args->min_ctas < 0)
-    return invalid("Invalid config min/max channels attribute value");
   return fake_nccl::kSuccess;
 }
 

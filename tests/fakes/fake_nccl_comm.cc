@@ -23,14 +23,13 @@ constexpr size_t kPieceFloats = 256 * 1024;  // of an all-reduce
 constexpr size_t kNvlsBytesPerRank = 5632;   // 2 * (128 + 2688)
 constexpr int kNvlsTag = -2;
 
-/// What the search found, cut to the maxima, then raised to the minima. The environment outranks the config.
-int channels_of(const InitArgs& args) {
+/// What the search found, cut to the maxima, then raised to the minima.
+int channels_found() {
   const Settings& s = settings();
   int channels = std::min(s.found_channels, 64);
   if (s.max_channels > 0) channels = std::min(channels, s.max_channels);
-  const int max_ctas = s.max_ctas > 0 ? s.max_ctas : args.max_ctas;
-  if (max_ctas > 0) channels = std::min(channels, max_ctas);
-  return std::max({channels, s.min_channels, s.min_ctas > 0 ? s.min_ctas : args.min_ctas});
+  if (s.max_ctas > 0) channels = std::min(channels, s.max_ctas);
+  return std::max({channels, s.min_channels, s.min_ctas});
 }
 
 /// FAKE_NCCL_HANG: "init", or "init:3" for rank 3 alone.
@@ -118,7 +117,7 @@ RankInfo Comm::introduction(uint64_t shm_device) const {
   mine.pid = ::getpid();
   mine.device = args_.device;
   mine.version = s.version;
-  mine.channels = channels_of(args_);
+  mine.channels = channels_found();
   mine.cumem_host = cumem_host ? 1 : 0;
   mine.no_p2p = !s.peers || s.p2p_forbidden ? 1 : 0;
   mine.no_shm = s.shm_disable ? 1 : 0;

@@ -33,7 +33,6 @@ struct InitArgs {
   int ranks = 0;
   int rank = 0;
   int device = -1;
-  int min_ctas = 0, max_ctas = 0;  ///< 0: not set
   bool blocking = true;
 };
 

@@ -77,7 +77,6 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
   SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, Device::open(*module, rank / group.ranks_per_gpu));
   NcclOptions options;
   options.library = group.library_of.contains(rank) ? group.library_of.at(rank) : SHOAL_FAKE_NCCL;
-  options.max_ctas = group.max_ctas;
   options.reproducible = group.reproducible;
   options.timeout_ms = group.timeout_ms;
   SHOAL_ASSIGN_OR_RETURN(auto collective,
@@ -99,6 +98,9 @@ void linger(int64_t milliseconds) {
 
 void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& body) {
   ::alarm(kRankSeconds);
+  if (group.channels > 0) {
+    for (const char* name : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) ::setenv(name, cat(group.channels).c_str(), 1);
+  }
   for (const auto& [name, value] : group.environment) ::setenv(name.c_str(), value.c_str(), 1);
   if (group.of_rank.contains(rank)) {
     for (const auto& [name, value] : group.of_rank.at(rank)) ::setenv(name.c_str(), value.c_str(), 1);

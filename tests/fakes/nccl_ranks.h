@@ -30,7 +30,7 @@ struct NcclGroup {
   Environment environment;                ///< of every rank, before it opens anything
   std::map<int, Environment> of_rank;     ///< over it
   std::map<int, std::string> library_of;  ///< instead of the fake NCCL
-  int max_ctas = 1;
+  int channels = 1;                       ///< bounded as the rungs do it, by the environment; 0: NCCL's choice
   bool reproducible = true;
   int64_t timeout_ms = 50'000;
   Interrupted interrupted = nullptr;

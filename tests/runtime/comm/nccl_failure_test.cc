@@ -238,7 +238,7 @@ void expect_logs(const Environment& environment, const std::function<std::string
   std::filesystem::create_directory(folder);
   NcclGroup group;
   group.world_size = 3;
-  group.max_ctas = 2;
+  group.channels = 2;
   group.environment = environment;
   group.environment["NCCL_DEBUG"] = "INFO";
   group.environment["NCCL_DEBUG_SUBSYS"] = "INIT,BOOTSTRAP,ENV,ALLOC";
