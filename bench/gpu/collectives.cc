@@ -136,7 +136,7 @@ bool bench_rung(const Settings& settings, const std::string& rung, int ranks, in
   setup.nccl_library = settings.nccl_library;
   setup.ranks_per_gpu = (ranks + devices - 1) / devices;
   setup.timeout_ms = 60'000;
-  if (const std::string reason = why_not(setup); !reason.empty()) {
+  if (const std::string reason = why_not(setup, ranks); !reason.empty()) {
     std::printf("| %-10s | %5d | skipped: %s\n", rung.c_str(), ranks, reason.c_str());
     return true;
   }

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <dlfcn.h>
+#include <sys/statvfs.h>
 #include <utility>
 
 #include "bench/gpu/tcp_collective.h"
@@ -37,6 +38,26 @@ void set_nccl_environment(const GroupSetup& setup, World world) {
   ::setenv("NCCL_MAX_CTAS", "1", 0);
   if (setup.ranks_per_gpu > 1) ::setenv("NCCL_HOSTID", cat("shoal-rank-", world.rank).c_str(), 1);
 }
+
+/// NCCL 2.28 of /dev/shm at most, with one channel: the proxy-ops pool of each rank where their host ids differ, else a
+/// connection's segments for each pair of neighbours, in NCCL's own order of sums those of its tree too. Where GPUs
+/// reach each other it takes nothing, but that is not known here.
+int64_t most_dev_shm_bytes(const GroupSetup& setup, int world_size) {
+  constexpr int64_t kPool = 34213888, kConnection = 9650176;
+  if (world_size < 2) return 0;
+  if (setup.ranks_per_gpu > 1) return world_size * kPool;
+  const int ring_and_tree = world_size == 2 ? 2 : 3 * world_size - 2;
+  return (setup.rung == "nccl" ? world_size : ring_and_tree) * kConnection;
+}
+
+std::string no_room(const GroupSetup& setup, int world_size) {
+  if (setup.any_room) return "";
+  struct statvfs file_system {};
+  const bool known = ::statvfs("/dev/shm", &file_system) == 0;
+  const auto free = known ? static_cast<int64_t>(file_system.f_bavail * file_system.f_frsize) : 0;
+  const int64_t most = most_dev_shm_bytes(setup, world_size);
+  return free >= most ? "" : cat("/dev/shm has ", free, " bytes free, ", world_size, " ranks of NCCL may take ", most);
+}
 #endif
 
 }  // namespace
@@ -50,10 +71,11 @@ Status prepare(GroupSetup& setup, int world_size) {
   return {};
 }
 
-std::string why_not(const GroupSetup& setup) {
+std::string why_not(const GroupSetup& setup, int world_size) {
   if (!is_nccl(setup)) return "";
 #ifdef SHOAL_GPU_NCCL
   if (setup.nccl_library.empty()) return "no NCCL library is given (--nccl-library)";
+  if (std::string reason = no_room(setup, world_size); !reason.empty()) return reason;
   return run_apart(60, [&]() -> std::string {
     return ::dlopen(setup.nccl_library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr ? ::dlerror() : "";
   });
