@@ -66,7 +66,8 @@ class Clocked {
   }
   Status enqueue() {
     return rank_.collective->enqueue_all_reduce(plan_, static_cast<const float*>(own_.get()),
-                                                static_cast<float*>(out_.get()), count_, stream_.get());
+                                                static_cast<float*>(out_.get()), count_, stream_.get(),
+                                                Deadline::after_ms(60'000));
   }
   Status finish() {
     SHOAL_RETURN_IF_ERROR(rank_.device->record(event_.get(), stream_.get()));
@@ -135,7 +136,7 @@ bool bench_rung(const Settings& settings, const std::string& rung, int ranks, in
   setup.nccl_library = settings.nccl_library;
   setup.ranks_per_gpu = (ranks + devices - 1) / devices;
   setup.timeout_ms = 60'000;
-  if (const std::string reason = why_not(setup); !reason.empty()) {
+  if (const std::string reason = why_not(setup, ranks); !reason.empty()) {
     std::printf("| %-10s | %5d | skipped: %s\n", rung.c_str(), ranks, reason.c_str());
     return true;
   }

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <dlfcn.h>
+#include <sys/statvfs.h>
 #include <utility>
 
 #include "bench/gpu/tcp_collective.h"
@@ -21,7 +22,7 @@ Result<std::unique_ptr<DeviceCollective>> open_tcp(GroupSetup& setup, const Rank
   Fd listener = std::move(setup.listeners.listeners[static_cast<size_t>(place.world.rank)]);
   SHOAL_ASSIGN_OR_RETURN(auto communicator, open_tcp_communicator(place.world, std::move(listener),
                                                                   setup.listeners.ports, setup.timeout_ms, kGroupKey));
-  return open_tcp_collective(std::move(device), std::move(communicator), setup.timeout_ms);
+  return open_tcp_collective(std::move(device), std::move(communicator));
 }
 
 bool is_nccl(const GroupSetup& setup) {
@@ -33,7 +34,29 @@ void set_nccl_environment(const GroupSetup& setup, World world) {
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
   ::setenv("NCCL_IB_DISABLE", "1", 0);
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+  ::setenv("NCCL_MIN_CTAS", "1", 0);  // channels, as the rungs bound them
+  ::setenv("NCCL_MAX_CTAS", "1", 0);
   if (setup.ranks_per_gpu > 1) ::setenv("NCCL_HOSTID", cat("shoal-rank-", world.rank).c_str(), 1);
+}
+
+/// NCCL 2.28 of /dev/shm at most, with one channel: the proxy-ops pool of each rank where their host ids differ, else a
+/// connection's segments for each pair of neighbours, in NCCL's own order of sums those of its tree too. Where GPUs
+/// reach each other it takes nothing, but that is not known here.
+int64_t most_dev_shm_bytes(const GroupSetup& setup, int world_size) {
+  constexpr int64_t kPool = 34213888, kConnection = 9650176;
+  if (world_size < 2) return 0;
+  if (setup.ranks_per_gpu > 1) return world_size * kPool;
+  const int ring_and_tree = world_size == 2 ? 2 : 3 * world_size - 2;
+  return (setup.rung == "nccl" ? world_size : ring_and_tree) * kConnection;
+}
+
+std::string no_room(const GroupSetup& setup, int world_size) {
+  if (setup.any_room) return "";
+  struct statvfs file_system {};
+  const bool known = ::statvfs("/dev/shm", &file_system) == 0;
+  const auto free = known ? static_cast<int64_t>(file_system.f_bavail * file_system.f_frsize) : 0;
+  const int64_t most = most_dev_shm_bytes(setup, world_size);
+  return free >= most ? "" : cat("/dev/shm has ", free, " bytes free, ", world_size, " ranks of NCCL may take ", most);
 }
 #endif
 
@@ -48,10 +71,11 @@ Status prepare(GroupSetup& setup, int world_size) {
   return {};
 }
 
-std::string why_not(const GroupSetup& setup) {
+std::string why_not(const GroupSetup& setup, int world_size) {
   if (!is_nccl(setup)) return "";
 #ifdef SHOAL_GPU_NCCL
   if (setup.nccl_library.empty()) return "no NCCL library is given (--nccl-library)";
+  if (std::string reason = no_room(setup, world_size); !reason.empty()) return reason;
   return run_apart(60, [&]() -> std::string {
     return ::dlopen(setup.nccl_library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr ? ::dlerror() : "";
   });
@@ -68,9 +92,8 @@ Result<RankDevice> open_rank(GroupSetup& setup, const RankPlace& place) {
     SHOAL_ASSIGN_OR_RETURN(made.collective,
                            open_cuda_ipc_collective(made.device, place.world, place.exchange, setup.timeout_ms));
   } else if (setup.rung == "host-memfd") {
-    SHOAL_ASSIGN_OR_RETURN(made.collective,
-                           open_host_memfd_collective(made.device, place.world, setup.segment.fd(),
-                                                      host_memfd_bytes(place.world.size), setup.timeout_ms, {}));
+    SHOAL_ASSIGN_OR_RETURN(made.collective, open_host_memfd_collective(made.device, place.world, setup.segment.fd(),
+                                                                       host_memfd_bytes(place.world.size), {}));
   } else if (setup.rung == "tcp") {
     SHOAL_ASSIGN_OR_RETURN(made.collective, open_tcp(setup, place, made.device));
 #ifdef SHOAL_GPU_NCCL
@@ -78,7 +101,6 @@ Result<RankDevice> open_rank(GroupSetup& setup, const RankPlace& place) {
     set_nccl_environment(setup, place.world);
     NcclOptions options;
     options.library = setup.nccl_library;
-    options.max_ctas = 1;
     options.reproducible = setup.rung == "nccl";
     options.timeout_ms = setup.timeout_ms;
     SHOAL_ASSIGN_OR_RETURN(made.collective,

@@ -21,13 +21,14 @@ struct GroupSetup {
   std::string nccl_library;  ///< for nccl: a path, or "libnccl.so.2"
   int ranks_per_gpu = 1;     ///< rank r is on device r / ranks_per_gpu
   int64_t timeout_ms = 20'000;
+  bool any_room = false;   ///< tries NCCL in a /dev/shm, too, that has not the room
   ShmSegment segment;      ///< of host-memfd
   TcpListeners listeners;  ///< of tcp
 };
 Status prepare(GroupSetup& setup, int world_size);
 
-/// Why the rung cannot be tried in this build, or with this setup; empty: it can.
-std::string why_not(const GroupSetup& setup);
+/// Why the rung cannot be tried in this build, with this setup, or in what /dev/shm has free; empty: it can.
+std::string why_not(const GroupSetup& setup, int world_size);
 
 /// A rank's end, in its own process. NCCL's ranks on one device get host ids of their own, so that it takes them for
 /// ranks of different machines and uses sockets.

@@ -8,8 +8,8 @@ namespace {
 
 class TcpCollective final : public DeviceCollective {
  public:
-  TcpCollective(std::shared_ptr<Device> device, std::unique_ptr<Communicator> communicator, int64_t timeout_ms)
-      : device_(std::move(device)), communicator_(std::move(communicator)), timeout_ms_(timeout_ms) {}
+  TcpCollective(std::shared_ptr<Device> device, std::unique_ptr<Communicator> communicator)
+      : device_(std::move(device)), communicator_(std::move(communicator)) {}
   Status open() {
     SHOAL_ASSIGN_OR_RETURN(done_, device_->make_event());
     return {};
@@ -18,18 +18,20 @@ class TcpCollective final : public DeviceCollective {
   const char* name() const override { return communicator_->name(); }
   World world() const override { return communicator_->world(); }
   Status check() override { return {}; }
+  std::vector<int> missing() const override { return communicator_->wait_state().waits_for; }
 
-  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream) override {
+  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream,
+                            Deadline until) override {
     const size_t planes = static_cast<size_t>(plan.contributions.at(static_cast<size_t>(world().rank)));
-    SHOAL_RETURN_IF_ERROR(fetch(own, planes * count * sizeof(float), count * sizeof(float), stream));
+    SHOAL_RETURN_IF_ERROR(fetch(own, planes * count * sizeof(float), count * sizeof(float), stream, until));
     SHOAL_RETURN_IF_ERROR(
         communicator_->all_reduce(plan, static_cast<const float*>(in_.get()), static_cast<float*>(out_.get()), count));
     return device_->copy(out, out_.get(), count * sizeof(float), stream);
   }
 
-  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) override {
+  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline until) override {
     const size_t ranks = static_cast<size_t>(world().size);
-    SHOAL_RETURN_IF_ERROR(fetch(mine, bytes_each, ranks * bytes_each, stream));
+    SHOAL_RETURN_IF_ERROR(fetch(mine, bytes_each, ranks * bytes_each, stream, until));
     const std::vector<size_t> sizes(ranks, bytes_each);
     auto* out = static_cast<std::byte*>(out_.get());
     for (int root = 0; root < world().size; ++root) {
@@ -41,9 +43,9 @@ class TcpCollective final : public DeviceCollective {
 
  private:
   /// Brings `bytes` to the host, where out_ then has room for `out_bytes`.
-  Status fetch(const void* from, size_t bytes, size_t out_bytes, void* stream) {
+  Status fetch(const void* from, size_t bytes, size_t out_bytes, void* stream, Deadline until) {
     // What the last call has enqueued still reads out_.
-    SHOAL_RETURN_IF_ERROR(wait(stream));
+    SHOAL_RETURN_IF_ERROR(wait(stream, until));
     if (bytes > in_bytes_) {
       SHOAL_ASSIGN_OR_RETURN(in_, device_->allocate_pinned(bytes));
       in_bytes_ = bytes;
@@ -53,16 +55,15 @@ class TcpCollective final : public DeviceCollective {
       out_bytes_ = out_bytes;
     }
     SHOAL_RETURN_IF_ERROR(device_->copy(in_.get(), from, bytes, stream));
-    return wait(stream);
+    return wait(stream, until);
   }
-  Status wait(void* stream) {
+  Status wait(void* stream, Deadline until) {
     SHOAL_RETURN_IF_ERROR(device_->record(done_.get(), stream));
-    return device_->wait(done_.get(), Deadline::after_ms(timeout_ms_), {});
+    return device_->wait(done_.get(), until, {});
   }
 
   const std::shared_ptr<Device> device_;
   const std::unique_ptr<Communicator> communicator_;
-  const int64_t timeout_ms_;
   Device::Event done_;
   Device::Memory in_, out_;  // pinned
   size_t in_bytes_ = 0;
@@ -72,9 +73,8 @@ class TcpCollective final : public DeviceCollective {
 }  // namespace
 
 Result<std::unique_ptr<DeviceCollective>> open_tcp_collective(std::shared_ptr<Device> device,
-                                                              std::unique_ptr<Communicator> communicator,
-                                                              int64_t timeout_ms) {
-  auto collective = std::make_unique<TcpCollective>(std::move(device), std::move(communicator), timeout_ms);
+                                                              std::unique_ptr<Communicator> communicator) {
+  auto collective = std::make_unique<TcpCollective>(std::move(device), std::move(communicator));
   SHOAL_RETURN_IF_ERROR(collective->open());
   return std::unique_ptr<DeviceCollective>(std::move(collective));
 }

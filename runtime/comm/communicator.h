@@ -26,9 +26,9 @@ struct WaitState {
 using Interrupted = std::function<Status()>;
 
 /// Moves partial sums between the ranks of one tensor-parallel group. Collectives are called by every rank in the same
-/// order with the same sizes, from one thread per rank. Every wait is a bounded spin, then a sleep, and ends at the
-/// collective timeout with DEADLINE_EXCEEDED, or with UNAVAILABLE when a peer's end is closed; after an error the group
-/// is finished (the front ends it).
+/// order with the same sizes, from one thread per rank. Every wait is a bounded spin, then a sleep. All waits of one
+/// collective together end at the collective timeout with DEADLINE_EXCEEDED, a wait also with UNAVAILABLE when a peer's
+/// end is closed; after an error the group is finished (the front ends it).
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -7,13 +7,15 @@
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
+#include "runtime/comm/keep_for_process.h"
 
 namespace shoal {
 namespace {
 
 constexpr int64_t kPushBytes = int64_t{8} << 20;  // of the push's own part of an area: a whole number of 2 MiB pages
 constexpr size_t kGatherBytes = size_t{2} << 20;  // of an all_gather's part, cut among the ranks
-constexpr int64_t kLeastSpinNs = 2'000'000'000;
+constexpr int64_t kLeastSpinMs = 2'000;
+constexpr int64_t kMostSpinMs = int64_t{100} * 365 * 24 * 3600 * 1000;  // a hundred years, which nanoseconds still hold
 
 /// What the ranks show each other.
 struct Offer {
@@ -22,12 +24,20 @@ struct Offer {
   uint64_t gather_bytes;
 };
 
+struct Memory {
+  Device::Memory area;     ///< this rank's
+  Device::Memory scratch;  ///< one float in, one out: of a barrier
+  Device::Memory failure;  ///< a word that the kernels write and the host reads
+};
+
+/// The host waits for nobody here, so no call needs its deadline: kernels wait, and have a limit of their own.
 class CudaIpcCollective final : public DeviceCollective {
  public:
   CudaIpcCollective(std::shared_ptr<Device> device, World world, int64_t timeout_ms)
       : device_(std::move(device)), world_(world) {
     // A kernel gives up somewhat before the host does, so that its word, which names a rank, is the one that is read.
-    spin_ns_ = static_cast<uint64_t>(std::max(kLeastSpinNs, (timeout_ms - timeout_ms / 8) * 1'000'000));
+    const int64_t spin_ms = std::clamp(timeout_ms - timeout_ms / 8, kLeastSpinMs, kMostSpinMs);
+    spin_ns_ = static_cast<uint64_t>(spin_ms) * 1'000'000;
   }
   ~CudaIpcCollective() override;
 
@@ -35,11 +45,15 @@ class CudaIpcCollective final : public DeviceCollective {
 
   const char* name() const override { return "cuda-ipc"; }
   World world() const override { return world_; }
-  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream) override;
-  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) override;
+  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream,
+                            Deadline until) override;
+  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline until) override;
   Status check() override;
+  std::vector<int> missing() const override;
 
  private:
+  /// One more than the rank that a kernel has given up; 0: none.
+  uint32_t given_up() const { return *static_cast<const volatile uint32_t*>(memory_.failure.get()); }
   Status import_areas(const std::vector<std::string>& offers);
   Status push(const ReducePlan& plan, const float* own, int64_t pitch, float* out, int64_t count, void* stream);
   Status enqueue_barrier(void* stream);
@@ -49,28 +63,27 @@ class CudaIpcCollective final : public DeviceCollective {
   const std::shared_ptr<Device> device_;
   const World world_;
   uint64_t spin_ns_ = 0;
-  Device::Memory area_;                // this rank's
-  Device::Memory scratch_;             // one float in, one out: of a barrier
-  Device::Memory failure_;             // a word that the kernels write and the host reads
+  Memory memory_;
   void* areas_[kShoalMostRanks] = {};  // by rank, as mapped here
   ReducePlan barrier_plan_;
   uint64_t collectives_ = 0;
   uint64_t tag_ = 0;
 };
 
-// The stream has run dry: whoever waits for a collective's end has waited for every peer's last write to this area.
+/// Neither is this rank's memory freed nor the peers' unmapped, whatever the end. After a failure a kernel may spin in
+/// both for the rest of its time: to unmap would be a fault of the device, and cudaFree would wait for the kernel. At a
+/// healthy end a peer may still have this area mapped, and CUDA forbids to free what another process has open: only a
+/// rendezvous could tell, and that would wait for ranks that are gone. The driver clears up behind the process.
 CudaIpcCollective::~CudaIpcCollective() {
-  for (int rank = 0; rank < world_.size; ++rank) {
-    if (rank != world_.rank && areas_[rank] != nullptr) (void)device_->module().close_memory(areas_[rank]);
-  }
+  keep_for_process(std::move(memory_));
 }
 
 Status CudaIpcCollective::open(const ExchangeBytes& exchange) {
-  SHOAL_ASSIGN_OR_RETURN(area_, device_->allocate(static_cast<size_t>(kPushBytes) + kGatherBytes));
-  SHOAL_ASSIGN_OR_RETURN(scratch_, device_->allocate(2 * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(failure_, device_->allocate_pinned(sizeof(uint32_t)));
-  std::memset(failure_.get(), 0, sizeof(uint32_t));
-  areas_[world_.rank] = area_.get();
+  SHOAL_ASSIGN_OR_RETURN(memory_.area, device_->allocate(static_cast<size_t>(kPushBytes) + kGatherBytes));
+  SHOAL_ASSIGN_OR_RETURN(memory_.scratch, device_->allocate(2 * sizeof(float)));
+  SHOAL_ASSIGN_OR_RETURN(memory_.failure, device_->allocate_pinned(sizeof(uint32_t)));
+  std::memset(memory_.failure.get(), 0, sizeof(uint32_t));
+  areas_[world_.rank] = memory_.area.get();
   barrier_plan_.contributions.assign(static_cast<size_t>(world_.size), 0);
   barrier_plan_.contributions[0] = 1;
   barrier_plan_.finish.merges = {0};
@@ -79,7 +92,7 @@ Status CudaIpcCollective::open(const ExchangeBytes& exchange) {
   mine.push_bytes = kPushBytes;
   mine.gather_bytes = kGatherBytes;
   SHOAL_RETURN_IF_ERROR(
-      device_->check(device_->module().export_memory(area_.get(), mine.handle), "cudaIpcGetMemHandle"));
+      device_->check(device_->module().export_memory(memory_.area.get(), mine.handle), "cudaIpcGetMemHandle"));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> offers,
                          exchange(std::string(reinterpret_cast<const char*>(&mine), sizeof mine)));
   return import_areas(offers);
@@ -106,7 +119,7 @@ Status CudaIpcCollective::import_areas(const std::vector<std::string>& offers) {
 }
 
 Status CudaIpcCollective::enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
-                                             void* stream) {
+                                             void* stream, Deadline) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world_));
   SHOAL_RETURN_IF_ERROR(check());
   ++collectives_;
@@ -140,19 +153,19 @@ Status CudaIpcCollective::push(const ReducePlan& plan, const float* own, int64_t
   args.sum.out = out;
   args.sum.count = count;
   args.spin_ns = spin_ns_;
-  args.failure = static_cast<uint32_t*>(failure_.get());
+  args.failure = static_cast<uint32_t*>(memory_.failure.get());
   return device_->check(device_->module().push_all_reduce(&args, stream), "push all_reduce");
 }
 
 /// A push of one float: whoever's comes has done what was enqueued before it.
 Status CudaIpcCollective::enqueue_barrier(void* stream) {
-  auto* scratch = static_cast<float*>(scratch_.get());
+  auto* scratch = static_cast<float*>(memory_.scratch.get());
   return push(barrier_plan_, scratch, 1, scratch + 1, 1, stream);
 }
 
 /// Copies into the peers' areas, a barrier, a copy out of this rank's, and a barrier before the next piece: a gather
 /// keeps no count on the host, so that it too may be replayed.
-Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) {
+Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline) {
   SHOAL_RETURN_IF_ERROR(check());
   ++collectives_;
   tag_ = make_tag(Op::kGather, bytes_each);
@@ -176,10 +189,15 @@ Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t
 }
 
 Status CudaIpcCollective::check() {
-  const uint32_t failure = *static_cast<const volatile uint32_t*>(failure_.get());
+  const uint32_t failure = given_up();
   if (failure == 0) return {};
   return Status::error(Code::kDeadlineExceeded,
                        cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", failure - 1));
+}
+
+std::vector<int> CudaIpcCollective::missing() const {
+  const uint32_t failure = given_up();
+  return failure == 0 ? DeviceCollective::missing() : std::vector<int>{static_cast<int>(failure - 1)};
 }
 
 }  // namespace

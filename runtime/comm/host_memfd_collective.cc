@@ -24,12 +24,10 @@ constexpr int kSliceMs = 100;       // of a wait: so long goes by between two lo
 /// device's writes to the slot have ended, which on one stream is also when its sums of earlier steps have.
 class HostMemfdCollective final : public DeviceCollective {
  public:
-  HostMemfdCollective(std::shared_ptr<Device> device, World world, ShmSegment segment, int64_t timeout_ms,
-                      Interrupted interrupted)
+  HostMemfdCollective(std::shared_ptr<Device> device, World world, ShmSegment segment, Interrupted interrupted)
       : device_(std::move(device)),
         world_(world),
         segment_(std::move(segment)),
-        timeout_ms_(timeout_ms),
         interrupted_(std::move(interrupted)),
         flags_(world, segment_.data()) {}
   ~HostMemfdCollective() override {
@@ -46,18 +44,20 @@ class HostMemfdCollective final : public DeviceCollective {
 
   const char* name() const override { return "host-memfd"; }
   World world() const override { return world_; }
-  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream) override;
-  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) override;
+  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream,
+                            Deadline until) override;
+  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline until) override;
   Status check() override { return failed_; }
+  std::vector<int> missing() const override;
 
  private:
-  Status begin(uint64_t tag);
+  Status begin(uint64_t tag, Deadline until);
   Status reduce_piece(const ReducePiece& piece, void* stream);
   Status exchange(void* stream);
   Status wait_for(int peer);
   Status sleep_for(int peer);
   Status timed_out() const;
-  Status fail(Status status) { return failed_ = std::move(status); }
+  Status fail(Status status);
   std::string here() const { return cat("host-memfd collective ", collectives_, " (", tag_text(tag_), ")"); }
   std::byte* slot(int rank, uint32_t step) const {
     const size_t index = static_cast<size_t>(rank) * 2 + step % 2;
@@ -69,7 +69,6 @@ class HostMemfdCollective final : public DeviceCollective {
   const std::shared_ptr<Device> device_;
   const World world_;
   const ShmSegment segment_;
-  const int64_t timeout_ms_;
   const Interrupted interrupted_;
   SharedFlags flags_;
   void* mapped_ = nullptr;  // the segment as the device sees it
@@ -78,22 +77,25 @@ class HostMemfdCollective final : public DeviceCollective {
   uint32_t step_ = 0;       // published so far; wraps
   uint64_t collectives_ = 0;
   uint64_t tag_ = 0;
-  Deadline until_ = Deadline::infinite();  // of the running collective
+  Clock::time_point began_;                // of the running collective
+  Deadline until_ = Deadline::infinite();  // and its end
   Status failed_;                          // the first error; every later call returns it
+  std::vector<int> waited_for_;            // when it came
 };
 
-Status HostMemfdCollective::begin(uint64_t tag) {
+Status HostMemfdCollective::begin(uint64_t tag, Deadline until) {
   SHOAL_RETURN_IF_ERROR(failed_);
   tag_ = tag;
   ++collectives_;
-  until_ = Deadline::after_ms(timeout_ms_);
+  began_ = Clock::now();
+  until_ = until;
   return {};
 }
 
 Status HostMemfdCollective::enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
-                                               void* stream) {
+                                               void* stream, Deadline until) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world_));
-  SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kAllReduce, count)));
+  SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kAllReduce, count), until));
   const int most = *std::max_element(plan.contributions.begin(), plan.contributions.end());
   const size_t widest = kSlotBytes / sizeof(float) / static_cast<size_t>(most) / kLineFloats * kLineFloats;
   if (plan.total_contributions() > kShoalMostPlanes || widest == 0) {
@@ -131,8 +133,9 @@ Status HostMemfdCollective::reduce_piece(const ReducePiece& piece, void* stream)
   return device_->tree_sum(sum, stream);
 }
 
-Status HostMemfdCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) {
-  SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kGather, bytes_each)));
+Status HostMemfdCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
+                                               Deadline until) {
+  SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kGather, bytes_each), until));
   const auto* from = static_cast<const std::byte*>(mine);
   auto* to = static_cast<std::byte*>(all);
   for (size_t at = 0; at < bytes_each; at += kSlotBytes) {
@@ -205,14 +208,27 @@ Status HostMemfdCollective::sleep_for(int peer) {
   }
 }
 
+/// The host has published the step, so it knows. Nobody is missing while this rank's own device fills the slot.
+std::vector<int> HostMemfdCollective::missing() const {
+  if (!failed_.ok()) return waited_for_;
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_.size; ++rank) {
+    if (rank != world_.rank && !reached(flags_.word(rank), step_)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+Status HostMemfdCollective::fail(Status status) {
+  waited_for_ = missing();
+  return failed_ = std::move(status);
+}
+
 Status HostMemfdCollective::timed_out() const {
   std::string ranks;
-  for (int rank = 0; rank < world_.size; ++rank) {
-    if (rank != world_.rank && !reached(flags_.word(rank), step_))
-      ranks += cat(ranks.empty() ? "rank " : ", rank ", rank);
-  }
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_);
+  for (const int rank : missing()) ranks += cat(ranks.empty() ? "rank " : ", rank ", rank);
   return Status::error(Code::kDeadlineExceeded,
-                       cat(here(), ", step ", step_, ": waited ", timeout_ms_, " ms for ", ranks));
+                       cat(here(), ", step ", step_, ": waited ", waited.count(), " ms for ", ranks));
 }
 
 }  // namespace
@@ -223,8 +239,7 @@ int64_t host_memfd_bytes(int world_size) {
 }
 
 Result<std::unique_ptr<DeviceCollective>> open_host_memfd_collective(std::shared_ptr<Device> device, World world,
-                                                                     int fd, int64_t bytes, int64_t timeout_ms,
-                                                                     Interrupted interrupted) {
+                                                                     int fd, int64_t bytes, Interrupted interrupted) {
   if (world.size < 1 || world.size > kShoalMostRanks || world.rank < 0 || world.rank >= world.size) {
     return Status::error(Code::kInvalidArgument, cat("host-memfd: rank ", world.rank, " of ", world.size, "; at most ",
                                                      static_cast<int>(kShoalMostRanks), " ranks"));
@@ -235,8 +250,8 @@ Result<std::unique_ptr<DeviceCollective>> open_host_memfd_collective(std::shared
                              host_memfd_bytes(world.size), " are needed"));
   }
   SHOAL_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::open(fd, static_cast<size_t>(bytes)));
-  auto collective = std::make_unique<HostMemfdCollective>(std::move(device), world, std::move(segment), timeout_ms,
-                                                          std::move(interrupted));
+  auto collective =
+      std::make_unique<HostMemfdCollective>(std::move(device), world, std::move(segment), std::move(interrupted));
   SHOAL_RETURN_IF_ERROR(collective->open());
   return std::unique_ptr<DeviceCollective>(std::move(collective));
 }

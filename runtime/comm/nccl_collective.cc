@@ -1,14 +1,15 @@
 #include "runtime/comm/nccl_collective.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <thread>
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
+#include "runtime/comm/keep_for_process.h"
 #include "runtime/comm/nccl_api.h"
 #include "runtime/comm/tree_sum.h"
 
@@ -19,7 +20,7 @@ constexpr auto kSpin = std::chrono::microseconds(200);  // a call that only enqu
 constexpr auto kNap = std::chrono::microseconds(100);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 
-/// What a rank brings to one all-gather of a sum's planes, at most: bounds the buffer that all of them come into.
+/// What a rank brings to one all-gather, at most: bounds the buffer that all of them come into.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kPieceFloats = kPieceBytes / sizeof(float);
 /// The longest ncclAllReduce. No message is longer than what the warm-up has tried.
@@ -62,8 +63,9 @@ class NcclCollective final : public DeviceCollective {
 
   const char* name() const override { return options_.name.c_str(); }
   World world() const override { return world_; }
-  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream) override;
-  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) override;
+  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream,
+                            Deadline until) override;
+  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline until) override;
   Status check() override;
 
  private:
@@ -74,17 +76,14 @@ class NcclCollective final : public DeviceCollective {
   Status warm_up();
   Status finish(const Call& call, void* stream, Deadline deadline);
 
-  Status tree_piece(const ReducePlan& plan, const float* own, float* out, size_t count, Slice piece, void* stream);
+  Status tree_piece(const ReducePlan& plan, const float* own, float* out, size_t count, Slice piece, void* stream,
+                    Deadline until);
   Result<const float*> planes_of(const ReducePlan& plan, const float* own, size_t count, Slice piece, void* stream);
   Result<const float*> folded(const ReducePlan& plan, const float* own, size_t count, Slice piece, void* stream);
-  Status all_gather(const void* mine, void* all, size_t bytes, void* stream);
-  Status all_reduce(const float* own, float* out, size_t count, void* stream);
+  Status all_gather(const void* mine, void* all, size_t bytes, void* stream, Deadline until);
+  Status all_reduce(const float* own, float* out, size_t count, void* stream, Deadline until);
 
   Status settle(NcclResult result, const Call& call, Deadline deadline);
-  Status settle(NcclResult result, const Call& call) {
-    if (result == kNcclSuccess) return {};
-    return settle(result, call, Deadline::after_ms(options_.timeout_ms));
-  }
   Status failure(NcclResult result, const Call& call) const;
   std::string last_words() const;
   float* floats(const Device::Memory& memory) const { return static_cast<float*>(memory.get()); }
@@ -102,10 +101,7 @@ class NcclCollective final : public DeviceCollective {
 /// hold connections, so that one that has died would hold this process for ever. The communicator lives as long as the
 /// process, and so do the buffers: a kernel or a thread of NCCL's may be in them still, and cudaFree would wait for it.
 NcclCollective::~NcclCollective() {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<Buffers>();
-  const std::lock_guard<std::mutex> lock(mutex);
-  kept->push_back(std::move(buffers_));
+  keep_for_process(std::move(buffers_));
 }
 
 std::string NcclCollective::last_words() const {
@@ -122,6 +118,7 @@ Status NcclCollective::failure(NcclResult result, const Call& call) const {
 
 /// Polls until the communicator has done what was begun.
 Status NcclCollective::settle(NcclResult result, const Call& call, Deadline deadline) {
+  if (result == kNcclSuccess) return {};
   const Clock::time_point began = Clock::now();
   Clock::time_point looked = began;
   while (result == kNcclInProgress) {
@@ -131,8 +128,9 @@ Status NcclCollective::settle(NcclResult result, const Call& call, Deadline dead
     if (Clock::now() - began < kSpin) continue;
     if (deadline.passed()) {
       const std::string words = last_words();
+      const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began);
       return Status::error(Code::kDeadlineExceeded,
-                           cat(text_of(call), " has not ended after ", options_.timeout_ms,
+                           cat(text_of(call), " has not ended after ", waited.count(),
                                " ms: a peer has failed or is not there, which NCCL does not notice",
                                words.empty() ? "" : "; its last error: ", words));
     }
@@ -195,11 +193,11 @@ Status NcclCollective::compare(int rank, int version, const std::string& path) c
 Status NcclCollective::init(const NcclUniqueId& id) {
   NcclConfig config;
   config.blocking = 0;
-  if (options_.max_ctas > 0) {
-    config.min_ctas = 1;  // one without the other is refused
-    config.max_ctas = options_.max_ctas;
-  }
-  const NcclResult result = api_.comm_init_rank_config(&comm_, world_.size, id, world_.rank, &config);
+  // NCCL stores the handle here at once, and again at the end of the init, from the init's own thread, whether that
+  // went well or not. Neither our deadline nor the front's word ends that thread: it may write long after this object.
+  NcclComm* const handle = keep_for_process<NcclComm>(nullptr);
+  const NcclResult result = api_.comm_init_rank_config(handle, world_.size, id, world_.rank, &config);
+  comm_ = std::atomic_ref<NcclComm>(*handle).load();
   if (result != kNcclSuccess && result != kNcclInProgress) return failure(result, {"ncclCommInitRankConfig"});
   return settle(kNcclInProgress, {"ncclCommInitRankConfig"}, Deadline::after_ms(options_.timeout_ms));
 }
@@ -247,21 +245,35 @@ Status NcclCollective::finish(const Call& call, void* stream, Deadline deadline)
   return status.while_doing(cat("warm up with ", text_of(call)));
 }
 
-Status NcclCollective::all_gather(const void* mine, void* all, size_t bytes, void* stream) {
-  return settle(api_.all_gather(mine, all, bytes, kNcclInt8, comm_, stream), {"ncclAllGather", bytes});
+Status NcclCollective::all_gather(const void* mine, void* all, size_t bytes, void* stream, Deadline until) {
+  return settle(api_.all_gather(mine, all, bytes, kNcclInt8, comm_, stream), {"ncclAllGather", bytes}, until);
 }
 
-Status NcclCollective::all_reduce(const float* own, float* out, size_t count, void* stream) {
+Status NcclCollective::all_reduce(const float* own, float* out, size_t count, void* stream, Deadline until) {
   return settle(api_.all_reduce(own, out, count, kNcclFloat32, kNcclSum, comm_, stream),
-                {"ncclAllReduce", count * sizeof(float)});
+                {"ncclAllReduce", count * sizeof(float)}, until);
 }
 
-Status NcclCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream) {
-  return bytes_each == 0 ? Status() : all_gather(mine, all, bytes_each, stream);
+/// In pieces that are gathered apart and put where they belong: a piece of `all` is not contiguous.
+Status NcclCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
+                                          Deadline until) {
+  if (bytes_each == 0) return {};
+  if (bytes_each <= kPieceBytes) return all_gather(mine, all, bytes_each, stream, until);
+  const auto* from = static_cast<const std::byte*>(mine);
+  for (size_t at = 0; at < bytes_each; at += kPieceBytes) {
+    const size_t width = std::min(kPieceBytes, bytes_each - at);
+    SHOAL_RETURN_IF_ERROR(all_gather(from + at, buffers_.gathered.get(), width, stream, until));
+    for (size_t rank = 0; rank < static_cast<size_t>(world_.size); ++rank) {
+      std::byte* const to = static_cast<std::byte*>(all) + rank * bytes_each + at;
+      const std::byte* const part = static_cast<const std::byte*>(buffers_.gathered.get()) + rank * width;
+      SHOAL_RETURN_IF_ERROR(device_->copy(to, part, width, stream));
+    }
+  }
+  return {};
 }
 
 Status NcclCollective::enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
-                                          void* stream) {
+                                          void* stream, Deadline until) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world_));
   if (plan.total_contributions() > kShoalMostPlanes)
     return Status::error(Code::kInvalidArgument, cat("a sum of ", plan.total_contributions(), " planes: at most ",
@@ -275,10 +287,10 @@ Status NcclCollective::enqueue_all_reduce(const ReducePlan& plan, const float* o
   for (size_t begin = 0; begin < count; begin += step) {
     const Slice piece{begin, std::min(count, begin + step)};
     if (options_.reproducible) {
-      SHOAL_RETURN_IF_ERROR(tree_piece(plan, own, out, count, piece, stream));
+      SHOAL_RETURN_IF_ERROR(tree_piece(plan, own, out, count, piece, stream, until));
     } else {
       SHOAL_ASSIGN_OR_RETURN(const float* mine, folded(plan, own, count, piece, stream));
-      SHOAL_RETURN_IF_ERROR(all_reduce(mine, out + begin, piece.size(), stream));
+      SHOAL_RETURN_IF_ERROR(all_reduce(mine, out + begin, piece.size(), stream, until));
     }
   }
   return {};
@@ -286,11 +298,11 @@ Status NcclCollective::enqueue_all_reduce(const ReducePlan& plan, const float* o
 
 /// All ranks' planes of the piece, then the plan's tree over them.
 Status NcclCollective::tree_piece(const ReducePlan& plan, const float* own, float* out, size_t count, Slice piece,
-                                  void* stream) {
+                                  void* stream, Deadline until) {
   const int most = *std::max_element(plan.contributions.begin(), plan.contributions.end());
   const size_t rank_floats = static_cast<size_t>(most) * piece.size();
   SHOAL_ASSIGN_OR_RETURN(const float* mine, planes_of(plan, own, count, piece, stream));
-  SHOAL_RETURN_IF_ERROR(all_gather(mine, buffers_.gathered.get(), rank_floats * sizeof(float), stream));
+  SHOAL_RETURN_IF_ERROR(all_gather(mine, buffers_.gathered.get(), rank_floats * sizeof(float), stream, until));
   ShoalTreeSum sum = {};
   for (size_t rank = 0; rank < plan.contributions.size(); ++rank) {
     const float* plane = floats(buffers_.gathered) + rank * rank_floats;

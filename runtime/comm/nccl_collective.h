@@ -13,9 +13,8 @@ namespace shoal {
 struct NcclOptions {
   std::string name = "nccl";  ///< the rung's
   std::string library;        ///< for dlopen: a path, or "libnccl.so.2"
-  int max_ctas = 0;           ///< ncclConfig_t::maxCTAs with minCTAs 1, which bounds the channels; 0: NCCL's choice
   bool reproducible = true;   ///< all-gather and our own tree sum; false: ncclAllReduce, in NCCL's order
-  int64_t timeout_ms = 0;     ///< of the init and of the warm-up each
+  int64_t timeout_ms = 0;     ///< of the init and of the warm-up each; a collective brings its own end
 };
 
 /// Every rank brings a few bytes and gets those of all, in rank order (rung.h).

@@ -27,8 +27,8 @@ size_t shm_communicator_bytes(int world_size, size_t slot_bytes);
 ///
 /// How: in a step each rank fills one of its two slots, publishes the step's number (release) and waits for every
 /// peer's (acquire). Who sees all numbers of step n+1 knows that all have read step n's slots, so a slot may be filled
-/// again in step n+2 without a barrier. Small messages take one step: all planes in, everybody sums everything. Large
-/// ones take two per piece: a rank sums its slice of all planes, then shows the sum.
+/// again in step n+2 without a barrier. A message takes one step per piece: all planes in, everybody sums everything.
+/// From three ranks on a large one takes two: a rank sums its slice of all planes, then shows the sum.
 Result<std::unique_ptr<Communicator>> open_shm_communicator(World world, int fd, size_t bytes, int64_t timeout_ms,
                                                             Interrupted interrupted = {}, const char* name = "shm");
 

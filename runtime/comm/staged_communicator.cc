@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
 #include "runtime/comm/device_collective.h"
+#include "runtime/comm/keep_for_process.h"
 
 namespace shoal {
 namespace {
@@ -50,31 +50,31 @@ class StagedCommunicator final : public Communicator {
 
   const std::shared_ptr<Device> device_;
   const std::unique_ptr<DeviceCollective> collective_;
-  const int64_t timeout_ms_;
+  const int64_t timeout_ms_;  // of a collective
   const Interrupted interrupted_;
   Device::Stream stream_;
   Device::Event done_;
   Stage in_, out_;
   uint64_t collectives_ = 0;  // begun so far
   uint64_t tag_ = 0;
-  bool waiting_ = false;
-  Status failed_;  // the first error; every later call returns it
+  Deadline until_ = Deadline::infinite();  // of the running collective
+  bool waiting_ = false;  // a call of the collective's, which may wait for peers too, has begun and not ended well
+  Status failed_;         // the first error; every later call returns it
 };
 
 /// After a failure a kernel may be in the buffers still, and to free them would wait for it: they stay as long as the
 /// process, which is at its end.
 StagedCommunicator::~StagedCommunicator() {
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<Stage>();
   if (failed_.ok()) return;
-  const std::lock_guard<std::mutex> lock(mutex);
-  kept->insert(kept->end(), {std::move(in_), std::move(out_)});
+  keep_for_process(std::move(in_));
+  keep_for_process(std::move(out_));
 }
 
 Status StagedCommunicator::begin(Op op, size_t amount) {
   if (!failed_.ok()) return failed_;
   tag_ = make_tag(op, amount);
   ++collectives_;
+  until_ = Deadline::after_ms(timeout_ms_);
   return {};
 }
 
@@ -97,14 +97,14 @@ Status StagedCommunicator::reserve(Stage& stage, size_t bytes) {
 
 Status StagedCommunicator::wait() {
   SHOAL_RETURN_IF_ERROR(device_->record(done_.get(), stream_.get()));
-  waiting_ = true;
-  const Status status = device_->wait(done_.get(), Deadline::after_ms(timeout_ms_), [this]() -> Status {
+  const auto look = [this]() -> Status {
     SHOAL_RETURN_IF_ERROR(collective_->check());
     return interrupted_ ? interrupted_() : Status();
-  });
-  waiting_ = !status.ok();
-  SHOAL_RETURN_IF_ERROR(status);
-  return collective_->check();  // a kernel that gave a peer up ends like any other
+  };
+  SHOAL_RETURN_IF_ERROR(device_->wait(done_.get(), until_, look));
+  SHOAL_RETURN_IF_ERROR(collective_->check());  // a kernel that gave a peer up ends like any other
+  waiting_ = false;
+  return {};
 }
 
 Status StagedCommunicator::all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) {
@@ -117,9 +117,10 @@ Status StagedCommunicator::all_reduce(const ReducePlan& plan, const float* own, 
     SHOAL_RETURN_IF_ERROR(reserve(out_, bytes));
     if (own_bytes > 0) std::memcpy(in_.pinned.get(), own, own_bytes);
     SHOAL_RETURN_IF_ERROR(device_->copy(in_.device.get(), in_.pinned.get(), own_bytes, stream_.get()));
+    waiting_ = true;
     SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(plan, static_cast<const float*>(in_.device.get()),
-                                                          static_cast<float*>(out_.device.get()), count,
-                                                          stream_.get()));
+                                                          static_cast<float*>(out_.device.get()), count, stream_.get(),
+                                                          until_));
     SHOAL_RETURN_IF_ERROR(device_->copy(out_.pinned.get(), out_.device.get(), bytes, stream_.get()));
     SHOAL_RETURN_IF_ERROR(wait());
     if (bytes > 0) std::memcpy(out, out_.pinned.get(), bytes);
@@ -135,8 +136,9 @@ Status StagedCommunicator::all_gather(const void* mine, size_t bytes, size_t byt
   SHOAL_RETURN_IF_ERROR(reserve(out_, all_bytes));
   if (bytes > 0) std::memcpy(in_.pinned.get(), mine, bytes);
   SHOAL_RETURN_IF_ERROR(device_->copy(in_.device.get(), in_.pinned.get(), bytes_each, stream_.get()));
+  waiting_ = true;
   SHOAL_RETURN_IF_ERROR(
-      collective_->enqueue_all_gather(in_.device.get(), out_.device.get(), bytes_each, stream_.get()));
+      collective_->enqueue_all_gather(in_.device.get(), out_.device.get(), bytes_each, stream_.get(), until_));
   SHOAL_RETURN_IF_ERROR(device_->copy(out_.pinned.get(), out_.device.get(), all_bytes, stream_.get()));
   return wait();
 }
@@ -163,13 +165,9 @@ Status StagedCommunicator::barrier() {
   return keep(all_gather(&here, sizeof here, sizeof here));
 }
 
-/// A device does not tell whose part is missing: everybody else's may be.
 WaitState StagedCommunicator::wait_state() const {
-  WaitState state{collectives_, collectives_ == 0 ? "" : tag_text(tag_), {}};
-  for (int rank = 0; waiting_ && rank < world().size; ++rank) {
-    if (rank != world().rank) state.waits_for.push_back(rank);
-  }
-  return state;
+  return {collectives_, collectives_ == 0 ? "" : tag_text(tag_),
+          waiting_ ? collective_->missing() : std::vector<int>()};
 }
 
 }  // namespace

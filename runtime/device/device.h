@@ -16,7 +16,8 @@ class Device {
   /// The index is CUDA's.
   static Result<std::shared_ptr<Device>> open(const ShoalCudaModule& module, int index);
 
-  /// Freed with the last copy of the pointer, which keeps the device.
+  /// Freed with the last copy of the pointer, through the module's table: that lives as long as the process, so what is
+  /// made here may outlive the Device.
   using Memory = std::shared_ptr<void>;
   using Stream = std::shared_ptr<void>;
   using Event = std::shared_ptr<void>;

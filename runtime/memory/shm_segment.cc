@@ -38,6 +38,22 @@ Code code_of(int error) {
   }
 }
 
+constexpr int kMostNames = 1000;
+
+/// A new file under a name that nobody has. An earlier process of this pid, which in a container may be the same at
+/// each start, may have been killed before it could unlink its own.
+Result<Fd> open_named(const std::string& directory, std::string* name) {
+  static std::atomic<uint64_t> counter{0};
+  int error = EEXIST;
+  for (int i = 0; i < kMostNames && error == EEXIST; ++i) {
+    *name = cat(directory, "/.shoal-", ::getpid(), "-", counter.fetch_add(1));
+    Fd fd(::open(name->c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (fd.valid()) return fd;
+    error = errno;
+  }
+  return Status::error(code_of(error), cat("create ", *name), error);
+}
+
 /// An unlinked file. File systems without O_TMPFILE (overlayfs before Linux 6.x, some FUSE ones) get a name for as long
 /// as it takes to unlink it: a process killed between the two calls leaves an empty file, no bytes.
 Result<Fd> open_unnamed(const std::string& directory) {
@@ -47,11 +63,8 @@ Result<Fd> open_unnamed(const std::string& directory) {
   if (error != EOPNOTSUPP && error != EISDIR && error != EINVAL) {
     return Status::error(code_of(error), cat("open an unnamed file in ", directory), error);
   }
-  static std::atomic<uint64_t> counter{0};
-  const std::string name = cat(directory, "/.shoal-", ::getpid(), "-", counter.fetch_add(1));
-  fd.reset(::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
-  error = errno;
-  if (!fd.valid()) return Status::error(code_of(error), cat("create ", name), error);
+  std::string name;
+  SHOAL_ASSIGN_OR_RETURN(fd, open_named(directory, &name));
   if (::unlink(name.c_str()) != 0) {
     error = errno;
     return Status::error(code_of(error), cat("unlink ", name), error);

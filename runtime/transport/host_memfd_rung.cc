@@ -31,9 +31,8 @@ Result<TransportSetup> prepare(const RungContext& context) {
 }
 
 Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
-  SHOAL_ASSIGN_OR_RETURN(auto collective,
-                         open_host_memfd_collective(args.device, args.world, args.shm.get(), args.shm_bytes,
-                                                    args.timeout_ms, args.interrupted));
+  SHOAL_ASSIGN_OR_RETURN(auto collective, open_host_memfd_collective(args.device, args.world, args.shm.get(),
+                                                                     args.shm_bytes, args.interrupted));
   return make_staged_communicator(std::move(args.device), std::move(collective), args.timeout_ms,
                                   std::move(args.interrupted));
 }

@@ -9,6 +9,8 @@
 //   FAKE_NCCL_NVLS=0|1           whether the hardware has it (0)
 //   FAKE_NCCL_CUMEM_HOST=0|1     whether cuMem host memory works (0)
 //   FAKE_NCCL_HANG=init|collective, or init:RANK: never comes back
+//   FAKE_NCCL_INIT_MS=N          the init takes so much longer (0)
+//   FAKE_NCCL_MOST_GATHERED=N    refuses an all-gather of more bytes from each rank (any)
 //   FAKE_NCCL_WRONG_BYTES=N      N bytes more in each data segment than 2.28.9 takes
 #include <climits>
 #include <cstdint>
@@ -37,12 +39,12 @@ struct Meeting {
 };
 constexpr char kMagic[8] = {'F', 'A', 'K', 'E', 'N', 'C', 'C', 'L'};
 
-/// ncclConfig_t as far as it is read: every version has these.
+/// ncclConfig_t as far as it is read here: every version begins so.
 struct Config {
   size_t size;
   unsigned magic;
   unsigned version;
-  int blocking, cga_cluster_size, min_ctas, max_ctas;
+  int blocking;
 };
 
 size_t type_bytes(int type) {
@@ -68,13 +70,7 @@ Result take_config(const Config* config, fake_nccl::InitArgs* args) {
   if (config == nullptr) return fake_nccl::kSuccess;
   if (config->magic != 0xcafebeef || config->size < sizeof(Config))
     return invalid("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
-  const auto given = [](int value) { return value == INT_MIN ? 0 : value; };
-  args->min_ctas = given(config->min_ctas);
-  args->max_ctas = given(config->max_ctas);
   if (config->blocking != INT_MIN) args->blocking = config->blocking != 0;
-  const bool both = (config->min_ctas == INT_MIN) == (config->max_ctas == INT_MIN);
-  if ((!both && config->max_ctas == INT_MIN) || (both && args->min_ctas > args->max_ctas) || args->min_ctas < 0)
-    return invalid("Invalid config min/max channels attribute value");
   return fake_nccl::kSuccess;
 }
 
@@ -142,8 +138,8 @@ FAKE_API Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int 
   args.device = selected_device();
   if (const Result result = take_config(config, &args); result != fake_nccl::kSuccess) return result;
   if (fake_nccl::settings().blocking >= 0) args.blocking = fake_nccl::settings().blocking != 0;
-  *comm = new Comm(args);  // lives as long as the process
-  return (*comm)->init();
+  auto* const made = new Comm(args);  // lives as long as the process
+  return made->init(comm);
 }
 
 FAKE_API Result ncclCommGetAsyncError(Comm* comm, Result* error) {

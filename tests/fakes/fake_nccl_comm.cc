@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <sys/stat.h>
 #include <thread>
@@ -21,14 +23,13 @@ constexpr size_t kPieceFloats = 256 * 1024;  // of an all-reduce
 constexpr size_t kNvlsBytesPerRank = 5632;   // 2 * (128 + 2688)
 constexpr int kNvlsTag = -2;
 
-/// What the search found, cut to the maxima, then raised to the minima. The environment outranks the config.
-int channels_of(const InitArgs& args) {
+/// What the search found, cut to the maxima, then raised to the minima.
+int channels_found() {
   const Settings& s = settings();
   int channels = std::min(s.found_channels, 64);
   if (s.max_channels > 0) channels = std::min(channels, s.max_channels);
-  const int max_ctas = s.max_ctas > 0 ? s.max_ctas : args.max_ctas;
-  if (max_ctas > 0) channels = std::min(channels, max_ctas);
-  return std::max({channels, s.min_channels, s.min_ctas > 0 ? s.min_ctas : args.min_ctas});
+  if (s.max_ctas > 0) channels = std::min(channels, s.max_ctas);
+  return std::max({channels, s.min_channels, s.min_ctas});
 }
 
 /// FAKE_NCCL_HANG: "init", or "init:3" for rank 3 alone.
@@ -87,8 +88,19 @@ Result Comm::state() {
   return state_;
 }
 
-Result Comm::init() {
-  return start([this] { return do_init(); }, 0);
+Result Comm::init(Comm** place) {
+  *place = this;
+  return start([this, place] { return store_handle(place, do_init()); }, 0);
+}
+
+/// NCCL would write into whatever is there by now.
+Result Comm::store_handle(Comm** place, Result result) {
+  if (__atomic_load_n(place, __ATOMIC_ACQUIRE) != this) {
+    std::fprintf(stderr, "fake NCCL: the init ends, and the place of its handle is gone\n");
+    std::abort();
+  }
+  __atomic_store_n(place, this, __ATOMIC_RELEASE);
+  return result;
 }
 
 RankInfo Comm::introduction(uint64_t shm_device) const {
@@ -105,7 +117,7 @@ RankInfo Comm::introduction(uint64_t shm_device) const {
   mine.pid = ::getpid();
   mine.device = args_.device;
   mine.version = s.version;
-  mine.channels = channels_of(args_);
+  mine.channels = channels_found();
   mine.cumem_host = cumem_host ? 1 : 0;
   mine.no_p2p = !s.peers || s.p2p_forbidden ? 1 : 0;
   mine.no_shm = s.shm_disable ? 1 : 0;
@@ -120,6 +132,7 @@ Result Comm::do_init() {
   info(Subsystem::kInit, "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d - Init START",
        static_cast<void*>(this), rank, args_.ranks, std::max(args_.device, 0));
   if (hangs("init", rank)) hang();
+  std::this_thread::sleep_for(std::chrono::milliseconds(settings().init_ms));
   struct stat dev_shm {};
   if (::stat("/dev/shm", &dev_shm) != 0) {
     warn("init.cc:631", "Call to stat failed: %s", std::strerror(errno));
@@ -195,6 +208,11 @@ Result Comm::all_reduce(const float* own, float* out, size_t count) {
 Result Comm::do_all_gather(const char* mine, char* all, size_t bytes) {
   if (hangs("collective", args_.rank)) hang();
   if (bytes == 0) return kSuccess;
+  if (const int64_t most = settings().most_gathered; most > 0 && bytes > static_cast<size_t>(most)) {
+    warn("enqueue.cc:2000", "an all-gather of %zu bytes: this fake was told to take %lld at most", bytes,
+         static_cast<long long>(most));
+    return kInvalidArgument;
+  }
   if (!algorithm_allowed("Ring") && args_.ranks > 1) {
     warn("enqueue.cc:2000", "Error : no algorithm/protocol available for function AllGather");
     return kInvalidUsage;

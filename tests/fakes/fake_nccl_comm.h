@@ -33,7 +33,6 @@ struct InitArgs {
   int ranks = 0;
   int rank = 0;
   int device = -1;
-  int min_ctas = 0, max_ctas = 0;  ///< 0: not set
   bool blocking = true;
 };
 
@@ -42,8 +41,9 @@ class Comm {
  public:
   explicit Comm(InitArgs args);
 
-  /// Begins the init; kInProgress, or how it ended where the communicator blocks.
-  Result init();
+  /// Begins the init; kInProgress, or how it ended where the communicator blocks. The handle's place gets it at once,
+  /// and at the end again: from the thread, whether the init went well or not, as in NCCL.
+  Result init(Comm** place);
   Result state();
   /// Buffers are host memory, done in the order of the calls. An operation that needs new connections goes on behind
   /// the caller's back (kInProgress), and so does one whose peers are late.
@@ -61,6 +61,7 @@ class Comm {
 
   // In the thread.
   Result do_init();
+  Result store_handle(Comm** place, Result result);
   RankInfo introduction(uint64_t shm_device) const;
   Result check_peers();
   Result share_nvls_region();

@@ -77,7 +77,6 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
   SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, Device::open(*module, rank / group.ranks_per_gpu));
   NcclOptions options;
   options.library = group.library_of.contains(rank) ? group.library_of.at(rank) : SHOAL_FAKE_NCCL;
-  options.max_ctas = group.max_ctas;
   options.reproducible = group.reproducible;
   options.timeout_ms = group.timeout_ms;
   SHOAL_ASSIGN_OR_RETURN(auto collective,
@@ -86,8 +85,22 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
   return make_staged_communicator(device, std::move(collective), group.timeout_ms, group.interrupted);
 }
 
+/// Stays alive, with other things in the memory that was freed.
+void linger(int64_t milliseconds) {
+  if (milliseconds == 0) return;
+  constexpr int kOfEachSize = 16;
+  std::vector<std::string> others;
+  for (size_t bytes = 16; bytes <= 4096; bytes += 16) {
+    for (int i = 0; i < kOfEachSize; ++i) others.emplace_back(bytes, '\xa5');
+  }
+  ::usleep(static_cast<useconds_t>(milliseconds * 1000));
+}
+
 void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& body) {
   ::alarm(kRankSeconds);
+  if (group.channels > 0) {
+    for (const char* name : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) ::setenv(name, cat(group.channels).c_str(), 1);
+  }
   for (const auto& [name, value] : group.environment) ::setenv(name.c_str(), value.c_str(), 1);
   if (group.of_rank.contains(rank)) {
     for (const auto& [name, value] : group.of_rank.at(rank)) ::setenv(name.c_str(), value.c_str(), 1);
@@ -102,6 +115,7 @@ void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& bo
   if (!communicator.ok()) {
     board.ranks[rank].code = communicator.status().code();
     put(board.ranks[rank].report, communicator.status().to_string());
+    linger(group.linger_ms);
     return;
   }
   NcclRank self{**communicator, meet};

@@ -30,13 +30,14 @@ struct NcclGroup {
   Environment environment;                ///< of every rank, before it opens anything
   std::map<int, Environment> of_rank;     ///< over it
   std::map<int, std::string> library_of;  ///< instead of the fake NCCL
-  int max_ctas = 1;
+  int channels = 1;                       ///< bounded as the rungs do it, by the environment; 0: NCCL's choice
   bool reproducible = true;
   int64_t timeout_ms = 50'000;
   Interrupted interrupted = nullptr;
   int64_t shm_bytes = 0;       ///< of a /dev/shm of the group's own; 0: a large one, or what is here
   bool shm_read_only = false;  ///< with shm_bytes
   int ranks_per_gpu = 1;
+  int64_t linger_ms = 0;  ///< a rank that has not opened lives on for so long, with all that it freed overwritten
 };
 
 /// What a rank has once it is open.

@@ -21,7 +21,8 @@ std::string run_group(const Options& options, const std::string& rung, int world
   setup.nccl_library = options.nccl_library;
   setup.ranks_per_gpu = (world_size + options.devices - 1) / options.devices;
   setup.timeout_ms = 60'000;
-  if (const std::string reason = why_not(setup); !reason.empty()) return kSkip + reason;
+  setup.any_room = options.any_room;
+  if (const std::string reason = why_not(setup, world_size); !reason.empty()) return kSkip + reason;
   SHOAL_EXPECT_OK(prepare(setup, world_size));
   return all_reports(run_ranks(world_size, kSeconds, [&](const RankPlace& place) -> std::string {
     const Result<std::unique_ptr<Communicator>> communicator = open_staged(setup, place);

@@ -13,6 +13,7 @@ struct Options {
   std::vector<int> ranks = {2, 4};
   int devices = 1;        ///< that the module shows
   bool stand_in = false;  ///< the module is one of tests/fakes: without CUDA's own runtime beside it
+  bool any_room = false;  ///< NCCL is tried even where /dev/shm has not the room: to see what it says
   bool quick = false;     ///< fewer rounds: under a tool that makes everything many times slower
 };
 

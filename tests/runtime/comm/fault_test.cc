@@ -170,6 +170,49 @@ INSTANTIATE_TEST_SUITE_P(All, WaitTest,
                          testing::Combine(testing::ValuesIn(kTransports),
                                           testing::Values(RankKind::kThreads, RankKind::kProcesses)));
 
+class DeviceWaitTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_not(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+Clock::time_point front_asks_at = Clock::time_point::max();  // of a rank's process
+
+/// A barrier in which all meet, then a collective to which the last rank does not come.
+std::string wait_for_the_lost(Communicator& communicator, bool sum) {
+  if (const Status status = communicator.barrier(); !status.ok()) return status.to_string();
+  if (communicator.world().rank == kLost) ::pause();
+  front_asks_at = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(1000 * kPatience));
+  const TreeCase tree = make_tree_case(16, 16, kWorldSize, 64, 1);
+  std::vector<float> out(tree.count);
+  const float* own = tree.own[communicator.world().rank].data();
+  const Status status = sum ? communicator.all_reduce(tree.plan, own, out.data(), tree.count) : communicator.barrier();
+  return cat(status.to_string(), wait_text(communicator));
+}
+
+// Over the stand-ins for a GPU: the front asks the others for whom they wait. Some wait where the work is enqueued,
+// some for the stream. NCCL tells nobody who is missing: anybody may be.
+TEST_P(DeviceWaitTest, ARankThatNeverComesIsNamed) {
+  GroupOptions options{GetParam(), RankKind::kProcesses, kWorldSize, kLongMs};
+  const bool asked = options.transport != "cuda-ipc";  // a kernel of the stand-in's runs in the call that launches it
+  if (!asked) options.timeout_ms = kShortMs;
+  options.interrupted = [] {
+    return Clock::now() < front_asks_at ? Status() : Status::error(Code::kCancelled, "the front asks");
+  };
+  for (const bool sum : {false, true}) {
+    const auto ends = run_ranks(options, [sum](Communicator& c) { return wait_for_the_lost(c, sum); }, {kLost});
+    for (const int rank : {0, 1}) {
+      const std::string missing = options.transport == "nccl-shm" ? cat(1 - rank, " ", kLost) : cat(kLost);
+      EXPECT_TRUE(says(ends[rank], {asked ? "CANCELLED" : "DEADLINE_EXCEEDED",
+                                    cat(sum ? "[2: all_reduce of 64 floats for " : "[2: barrier for ", missing, "]")}));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceWaitTest, testing::ValuesIn(kDeviceTransports),
+                         [](const auto& setting) { return test_name(setting.param); });
+
 class LeavingTest : public WaitTest {};
 
 // A rank that has its last result may go, whatever the others still have to read.

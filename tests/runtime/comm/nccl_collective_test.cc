@@ -77,6 +77,22 @@ TEST_P(NcclCollectiveTest, GathersAndBarriersMixWithSums) {
             "");
 }
 
+// NCCL takes memory for what it has not done before, in the middle of an answer: the warm-up ends at a mebibyte.
+TEST_P(NcclCollectiveTest, NoGatherIsLongerThanWhatTheWarmUpTried) {
+  NcclGroup group;
+  group.world_size = GetParam();
+  group.environment["FAKE_NCCL_MOST_GATHERED"] = cat(1 << 20);
+  EXPECT_EQ(all_reports(run_nccl_ranks(group,
+                                       [&](NcclRank& rank) {
+                                         std::string wrong;
+                                         for (const size_t most : {1 << 20, (1 << 20) + 1, 3'000'001})
+                                           wrong += gather_and_compare(rank.communicator, GetParam() - 1,
+                                                                       sizes_for(GetParam(), most), most);
+                                         return wrong;
+                                       })),
+            "");
+}
+
 // NCCL's own sum: the same on every rank, near ours, and of other bits where there are more than two to add.
 TEST_P(NcclCollectiveTest, WithoutReproducibleSumsAreNcclsOwn) {
   NcclGroup group;

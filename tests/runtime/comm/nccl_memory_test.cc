@@ -20,7 +20,7 @@ const Environment kSmallBuffers = {
 /// The budget's answer for a group as the fakes are by default: no peers, no cuMem host memory, no NVLS.
 int64_t predicted(const NcclGroup& group, NcclSettings base = {}) {
   base.ranks = group.world_size;
-  base.max_ctas = group.max_ctas;
+  base.min_ctas = base.max_ctas = group.channels;
   base.found_channels = 2;
   base.tree = base.tree && !group.reproducible;
   base.tree_follows_ring = true;
@@ -108,7 +108,7 @@ struct Variant {
   const char* name;
   int ranks;
   Environment environment;
-  int max_ctas = 1;
+  int channels = 1;
   bool reproducible = true;
 };
 
@@ -119,7 +119,7 @@ TEST_P(NcclVariantTest, BytesAreThosePredicted) {
   NcclGroup group;
   group.world_size = variant.ranks;
   group.environment = variant.environment;
-  group.max_ctas = variant.max_ctas;
+  group.channels = variant.channels;
   group.reproducible = variant.reproducible;
   group.shm_bytes = 512 * kMiB;
   NcclSettings base;
@@ -133,8 +133,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Variant{"TwoChannels", 4, {}, 2}, Variant{"ChannelsFound", 2, {}, 0},
                     Variant{"MaxChannelsOfTheUser", 2, {{"NCCL_MAX_NCHANNELS", "1"}}, 0},
                     Variant{"MinChannelsOutrankTheRest", 2, {{"NCCL_MIN_NCHANNELS", "3"}}},
-                    Variant{"MaxCtasOfTheUserOutranksTheConfig", 2, {{"NCCL_MAX_CTAS", "2"}}, 1},
-                    Variant{"RingAndTree", 4, {}, 1, false}, Variant{"RingAndTreeOfTwo", 2, {}, 1, false},
+                    Variant{"MaxCtasAlone", 2, {{"NCCL_MAX_CTAS", "1"}}, 0},
+                    Variant{"MinCtasAlone", 2, {{"NCCL_MIN_CTAS", "3"}}, 0}, Variant{"RingAndTree", 4, {}, 1, false},
+                    Variant{"RingAndTreeOfTwo", 2, {}, 1, false},
                     Variant{"OnlyRing", 4, {{"NCCL_ALGO", "Ring"}}, 1, false},
                     Variant{"Peers", 4, {{"FAKE_CUDA_PEERS", "all"}}},
                     Variant{"PeersForbidden", 3, {{"FAKE_CUDA_PEERS", "all"}, {"NCCL_P2P_DISABLE", "1"}}},

@@ -1,18 +1,25 @@
 #include "runtime/memory/shm_segment.h"
 
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <functional>
 #include <gtest/gtest.h>
+#include <iterator>
 #include <limits>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <set>
 #include <signal.h>
 #include <string>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
@@ -36,6 +43,21 @@ bool mount_small_shm(const char* options) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          ::mount("tmpfs", "/dev/shm", "tmpfs", 0, options) == 0;
+}
+
+/// This process's kernel knows no O_TMPFILE, as some file systems do not; false where no filter may be set.
+bool forbid_unnamed_files() {
+  constexpr uint32_t kFlags = offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);  // of openat: its lower half
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kFlags),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_TMPFILE & ~O_DIRECTORY, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 TEST(ShmSegmentTest, BytesAreZeroReservedSharedAndNameless) {
@@ -167,6 +189,33 @@ TEST(ShmSegmentTest, FullTmpfsIsAnErrorThatLeavesNothing) {
   if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";
   EXPECT_NE(text.find("RESOURCE_EXHAUSTED"), std::string::npos) << text;
   EXPECT_NE(text.find("fallocate 614400 bytes in /dev/shm: 434176 bytes free"), std::string::npos) << text;
+}
+
+constexpr char kNoFilter[] = "no filter";
+
+// Processes of this pid, killed before they could unlink their file, have left some names.
+TEST(ShmSegmentTest, NamesThatWereLeftAreSteppedOver) {
+  const std::string directory = cat(testing::TempDir(), "names-", ::getpid());
+  std::filesystem::create_directory(directory);
+  const auto create_beside = [&](int left) {
+    return in_child([&]() -> std::string {
+      if (!forbid_unnamed_files()) return kNoFilter;
+      for (int i = 0; i < left; ++i) {
+        const std::string name = cat(directory, "/.shoal-", ::getpid(), "-", i);
+        const Fd file(::open(name.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+      }
+      const auto before = names_in(directory);
+      const auto made = ShmSegment::create(4096, directory);
+      if (before.size() < static_cast<size_t>(left)) return "the names are not there";
+      return names_in(directory) == before ? made.status().to_string() : "a name is left, or gone";
+    });
+  };
+  const std::string none = create_beside(0), some = create_beside(3), all = create_beside(1100);
+  std::filesystem::remove_all(directory);
+  if (none == kNoFilter) GTEST_SKIP() << "needs a seccomp filter, which is forbidden here";
+  EXPECT_EQ(none, "OK");
+  EXPECT_EQ(some, "OK");
+  EXPECT_NE(all.find("File exists"), std::string::npos) << "it goes on for ever: " << all;
 }
 
 TEST(ShmSegmentTest, NoInodeLeftIsResourceExhausted) {
