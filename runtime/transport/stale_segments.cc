@@ -27,8 +27,24 @@ bool is_nccl_name(std::string_view name) {
   return std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
 }
 
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// ShmSegment's .shoal-PID-N and the facts' .shoal-probe-PID-N, where a file system has no O_TMPFILE. Nothing looser: a
+/// name that this program never makes is somebody's own file.
+bool is_own_name(std::string_view name) {
+  for (const std::string_view prefix : {".shoal-probe-", ".shoal-"}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view numbers = name.substr(prefix.size());
+    const size_t dash = numbers.find('-');
+    return dash != std::string_view::npos && is_number(numbers.substr(0, dash)) && is_number(numbers.substr(dash + 1));
+  }
+  return false;
+}
+
 bool is_segment_name(std::string_view name) {
-  return name.starts_with(".shoal-") || name.starts_with("shoal-") || is_nccl_name(name);
+  return is_own_name(name) || is_nccl_name(name);
 }
 
 struct DirCloser {

@@ -12,9 +12,10 @@
 namespace shoal {
 
 /// Files in a directory for shared memory that a killed run may have left: regular files directly in it, named as ours
-/// (.shoal-*, shoal-*) or as NCCL's (nccl-XXXXXX, mkstemp's six letters or digits). Whether somebody still has one is
-/// asked of the kernel: a write lease (fcntl F_SETLEASE) is refused while any process of any pid namespace has the file
-/// open or mapped. Pids, names and ages say nothing across containers that share a /dev/shm, and are not looked at.
+/// (.shoal-PID-N, .shoal-probe-PID-N) or as NCCL's (nccl-XXXXXX, mkstemp's six letters or digits). Whether somebody
+/// still has one is asked of the kernel: a write lease (fcntl F_SETLEASE) is refused while any process of any pid
+/// namespace has the file open or mapped. Pids and ages say nothing across containers that share a /dev/shm, and are
+/// not looked at.
 
 /// "stale", "in use", "other user" or "unknown".
 namespace left_file {

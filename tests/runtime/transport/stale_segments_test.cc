@@ -97,7 +97,7 @@ class StaleSegments : public ::testing::Test {
 };
 
 TEST_F(StaleSegments, StaleOnesAreFoundAndRemoved) {
-  for (const char* name : {".shoal-12-0", "shoal-x", "nccl-a1B2c3"}) leave(name);
+  for (const char* name : {".shoal-12-0", ".shoal-probe-12-34", "nccl-a1B2c3"}) leave(name);
   for (const char* other : {"nccl-a1B2c", "nccl-a1B2c3d", "nccl-a1B2c_", "sem.x", "psm_1", ".shoal", "xshoal-1"})
     leave(other);
   const auto files = find_left_files(directory_);
@@ -114,6 +114,14 @@ TEST_F(StaleSegments, StaleOnesAreFoundAndRemoved) {
   EXPECT_TRUE(result->kept.empty());
   EXPECT_TRUE(exists("psm_1") && exists("nccl-a1B2c") && exists(".shoal"));
   EXPECT_EQ(remove_stale(directory_)->removed, 0);
+}
+
+TEST_F(StaleSegments, FilesThatOnlySoundLikeOursAreSomebodysOwn) {
+  for (const char* name : {"shoal-requests.jsonl", "shoal-12-0", ".shoal-notes", ".shoal-12", ".shoal-12-", ".shoal--0",
+                           ".shoal-12-0.bak", ".shoal-probe-12", ".shoal-probe-x-0", ".shoal-probe-"})
+    leave(name);
+  EXPECT_TRUE(find_left_files(directory_).empty());
+  expect_kept();
 }
 
 TEST_F(StaleSegments, AFileOpenElsewhereIsInUse) {
@@ -178,7 +186,7 @@ TEST_F(StaleSegments, AFileOpenInAnotherPidNamespaceIsInUse) {
 TEST_F(StaleSegments, OnlyRegularFilesAreLookedAt) {
   leave("target");
   ASSERT_EQ(::symlink(path("target").c_str(), path("nccl-dddddd").c_str()), 0);
-  ASSERT_EQ(::mkdir(path("shoal-directory").c_str(), 0700), 0);
+  ASSERT_EQ(::mkdir(path(".shoal-1-1").c_str(), 0700), 0);
   ASSERT_EQ(::mkfifo(path("nccl-ffffff").c_str(), 0600), 0);
   EXPECT_TRUE(find_left_files(directory_).empty());
   expect_kept();
