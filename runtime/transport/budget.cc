@@ -29,7 +29,7 @@ int64_t largest_file(const ShmNeed& need) {
 
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
   const int64_t bytes = need.memory_bytes(), cgroup = facts.cgroup.available_bytes();
-  if (cgroup >= 0 && bytes + options.reserved_bytes > cgroup) {
+  if (cgroup >= 0 && options.reserved_bytes > cgroup - bytes) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs ", bytes, " bytes of memory beside ", options.reserved_bytes,
                              " for weights and KV cache; the memory cgroup has ", cgroup, " left"));
@@ -63,7 +63,7 @@ Status check_directory(int64_t bytes, const ShmDirFacts& dir) {
 
 Status check_space(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom_bytes) {
   const int64_t bytes = need.dev_shm_bytes();
-  if (dir.size_bytes > 0 && bytes + headroom_bytes > dir.free_bytes) {
+  if (dir.size_bytes > 0 && headroom_bytes > dir.free_bytes - bytes) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs ", bytes, " bytes in ", dir.path, " and ", headroom_bytes,
                              " left free for others; ", dir.free_bytes, " of ", dir.size_bytes, " are free"));

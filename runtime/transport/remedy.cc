@@ -9,6 +9,9 @@
 namespace shoal {
 namespace {
 
+/// More than this no place is said to have.
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+
 /// What of /dev/shm stands in the way, for the largest of the needs.
 struct ShmTrouble {
   bool missing = false;
@@ -43,12 +46,14 @@ ShmTrouble shm_trouble(const HostFacts& facts, const std::vector<Shortage>& refu
   for (const Shortage& shortage : refused) {
     if (shortage.need.dev_shm_bytes() == 0) continue;
     largest = std::max(largest, shortage.need.dev_shm_bytes());
+    // No file system holds this much, and a sum of two such numbers may be none: no size of a mount helps.
+    if (shortage.headroom_bytes > kMostBytes - shortage.need.dev_shm_bytes()) continue;
     trouble.bytes = std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
     trouble.inodes = std::max(trouble.inodes, shortage.need.dev_shm_inodes());
   }
-  if (largest == 0) return trouble;
-  const ShmDirFacts& dir = facts.dev_shm;
   trouble.file_limit = facts.limits.fsize_bytes >= 0 && largest > facts.limits.fsize_bytes;
+  if (trouble.bytes == 0) return trouble;
+  const ShmDirFacts& dir = facts.dev_shm;
   trouble.total_bytes = in_pages(facts, trouble.bytes);
   trouble.total_inodes = trouble.inodes;
   if (!dir.exists) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <gtest/gtest.h>
+#include <limits>
 
 namespace shoal {
 namespace {
@@ -66,6 +67,10 @@ TEST(Remedy, TooSmallOnAPlainHost) {
   ASSERT_EQ(kinds(list), "mount");
   EXPECT_EQ(list[0].title, "/dev/shm is too small: remount it");
   EXPECT_EQ(list[0].text, "mount -o remount,size=105910272 /dev/shm");  // 1 MiB + 100 MiB + 4096
+}
+
+TEST(Remedy, NoMountHasRoomForAnEndlessHeadroom) {
+  EXPECT_TRUE(for_need(host(), need_of("shm", kMiB), std::numeric_limits<int64_t>::max()).empty());
 }
 
 TEST(Remedy, TooSmallInAUserNamespace) {
