@@ -135,6 +135,16 @@ class Seeds(Place):
         self.assertIn("No space left on device", refusal["reason"])
         self.assertIn("No space left on device", use_of(report, "nccl-shm")["last_error"])
 
+    def test_a_file_size_limit_that_each_file_is_within(self):
+        # 4 segments of 9641984 B do not fit in one file of 20 MiB (sh counts in 512 B), and need not.
+        report = self.report("size=256m", "-tp", 2, before="ulimit -f 40960")
+        use = use_of(report, "nccl-shm")
+        self.assertEqual((report["rung"], use["used_bytes"]), ("nccl-shm", 4 * 9650176), report["refusals"])
+        report = self.report("size=256m", "-tp", 2, before="ulimit -f 16384")
+        refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
+        self.assertEqual((refusal["phase"], report["rung"]), ("budget", "nccl-shm-lean"), refusal)
+        self.assertIn("8388608 bytes and needs 9641984", next(r for r in report["remedies"] if r["kind"] == "ulimit")["title"])
+
     def test_33030532_bytes_over_sockets(self):
         order = ("--transport", "nccl-socket,tcp")
         pools = 2 * 33034240

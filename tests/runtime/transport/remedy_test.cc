@@ -179,6 +179,14 @@ TEST(Remedy, FileSizeLimit) {
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "ulimit -f unlimited");
   facts.container = "docker";
   EXPECT_EQ(kinds(for_need(facts, need_of("shm", kMiB))), "docker ulimit");
+  // What counts is the largest file, without the headroom, and a memfd is one.
+  facts = host();
+  facts.limits.fsize_bytes = 2 * kMiB;
+  EXPECT_TRUE(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).empty());
+  facts.limits.fsize_bytes -= 1;
+  EXPECT_EQ(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).at(0).title,
+            "a file may have 2097151 bytes and needs 2097152: lift the limit");
+  EXPECT_EQ(kinds(for_need(facts, {"memfd", {}, {{"slots", 2 * kMiB, 1}}})), "ulimit");
 }
 
 TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
