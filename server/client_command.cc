@@ -154,7 +154,7 @@ std::string result_json(const Received& received, bool with_logprobs) {
       {"logprobs", with_logprobs ? received.logprobs : Json()},
       {"usage",
        {{"prompt_tokens", received.usage.prompt_tokens()}, {"completion_tokens", received.usage.completion_tokens()}}}};
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(object) + "\n";
 }
 
 std::string figures(const Received& received) {

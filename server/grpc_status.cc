@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "models/tokenizer/unicode.h"
+
 #include "google_rpc.pb.h"
 
 namespace shoal {
@@ -57,7 +59,7 @@ std::string explain(const Status& status) {
     if (!text.empty()) text += "; because: ";
     text += cause.what;
   }
-  return clip_utf8(std::move(text));
+  return clip_utf8(to_valid_utf8(text));  // a path in it may be no UTF-8, which protobuf's strings must be
 }
 
 grpc::Status to_grpc_status(const Status& status, std::string_view reason, int retry_ms) {
