@@ -11,6 +11,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "models/tokenizer/unicode.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/json.h"
@@ -199,7 +200,7 @@ std::shared_ptr<grpc::Channel> connect(const std::string& server) {
 int run_client(const ClientOptions& options) {
   Result<wire::GenerateRequest> request = write_generate_request(options.request);
   if (!request.ok()) return fail(kExitUsage, std::string(request.status().message()));
-  request->set_model(options.model);
+  request->set_model(to_valid_utf8(options.model));
   grpc::ClientContext context;
   const CancelOnSignal cancel(&context);
   const auto stub = wire::Inference::NewStub(connect(options.server));
