@@ -191,6 +191,20 @@ void add_file_limit(const HostFacts& facts, const std::vector<Shortage>& refused
   list.push_back({"ulimit", title, "ulimit -f unlimited"});
 }
 
+void add_open_files(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+  int64_t most = 0;
+  for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
+  if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
+  constexpr int64_t kUsual = 1024;  // and so there is room for a server's clients, who are not counted
+  const int64_t limit = (most + kUsual - 1) / kUsual * kUsual;
+  const std::string title =
+      cat("a process may have ", facts.limits.nofile, " open files and needs ", most, ": raise the limit");
+  if (is_docker(facts)) {
+    list.push_back({"docker", title, cat(docker_command(facts), " --ulimit nofile=", limit, ":", limit, " ...")});
+  }
+  list.push_back({"ulimit", title, cat("ulimit -n ", limit)});
+}
+
 /// Files that killed runs left, where they take room that is missing. Whether they are enough decides the place.
 void add_stale(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
   int64_t files = 0;
@@ -317,6 +331,7 @@ std::vector<Remedy> remedies(const HostFacts& facts, const std::vector<Shortage>
   add_cgroup(facts, refused, list);
   add_dev_shm(facts, trouble, list);
   add_file_limit(facts, refused, list);
+  add_open_files(facts, refused, list);
   add_cma(facts, refused, list);
   add_others(facts, refused, list);
   add_stale(facts, trouble, list);

@@ -189,6 +189,20 @@ TEST(Remedy, FileSizeLimit) {
   EXPECT_EQ(kinds(for_need(facts, {"memfd", {}, {{"slots", 2 * kMiB, 1}}})), "ulimit");
 }
 
+TEST(Remedy, TooFewOpenFiles) {
+  HostFacts facts = host();
+  const ShmNeed need{"tcp", {}, {}, 30};
+  facts.limits.nofile = 30;
+  EXPECT_TRUE(for_need(facts, need).empty());
+  facts.limits.nofile = 29;
+  const auto list = for_need(facts, need);
+  ASSERT_EQ(kinds(list), "ulimit");
+  EXPECT_EQ(list[0].title, "a process may have 29 open files and needs 30: raise the limit");
+  EXPECT_EQ(list[0].text, "ulimit -n 1024");
+  facts.container = "podman";
+  EXPECT_EQ(for_need(facts, need).at(0).text, "podman run --ulimit nofile=1024:1024 ...");
+}
+
 TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
   HostFacts facts = host("docker");
   facts.left_files = {{"/dev/shm/nccl-aaaaaa", 34213888, 0, "stale"},
