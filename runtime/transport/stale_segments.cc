@@ -7,7 +7,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <set>
 #include <signal.h>
@@ -174,25 +173,6 @@ std::vector<LeftFile> find_left_files(const std::string& directory) {
 
 Result<SweepResult> remove_stale(const std::string& directory) {
   return sweep(directory, [](const struct stat&) { return true; });
-}
-
-std::vector<SegmentId> list_segments(const std::string& directory) {
-  std::vector<SegmentId> ids;
-  const auto dir = open_directory(directory);
-  if (!dir.ok()) return ids;
-  for (const std::string& name : segment_names(dir->get())) {
-    struct stat info = {};
-    if (::fstatat(::dirfd(dir->get()), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (S_ISREG(info.st_mode) && info.st_uid == ::geteuid()) ids.push_back({info.st_dev, info.st_ino});
-  }
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
-
-std::vector<SegmentId> new_segments(const std::vector<SegmentId>& before, const std::vector<SegmentId>& after) {
-  std::vector<SegmentId> added;
-  std::set_difference(after.begin(), after.end(), before.begin(), before.end(), std::back_inserter(added));
-  return added;
 }
 
 Result<SweepResult> remove_recorded(const std::string& directory, const std::vector<SegmentId>& ids) {

@@ -82,6 +82,11 @@ class StaleSegments : public ::testing::Test {
       if (file.path == path(name)) return file.state;
     return "not looked at";
   }
+  SegmentId id_of(const std::string& name) const {
+    struct stat info = {};
+    EXPECT_EQ(::stat(path(name).c_str(), &info), 0) << name;
+    return {info.st_dev, info.st_ino};
+  }
   bool exists(const std::string& name) const { return ::access(path(name).c_str(), F_OK) == 0; }
   /// remove_stale leaves everything.
   void expect_kept() const {
@@ -218,7 +223,6 @@ TEST_F(StaleSegments, AnotherUsersFileIsNeverTouched) {
   EXPECT_EQ(state("nccl-hhhhhh"), "other user");
   expect_kept();
   EXPECT_EQ(remove_stale(directory_)->kept.at(0).uid, kNobody);
-  EXPECT_TRUE(list_segments(directory_).empty());
 }
 
 TEST_F(StaleSegments, WorksWithoutPrivileges) {
@@ -321,15 +325,10 @@ TEST_F(StaleSegments, FilesBeingMadeSurviveASweepThatNeverStops) {
 
 TEST_F(StaleSegments, OnlyRecordedFilesAreRemoved) {
   leave("nccl-before");
-  const auto before = list_segments(directory_);
   leave("nccl-during");
   leave("nccl-openxx");
   const Fd open(::open(path("nccl-openxx").c_str(), O_RDONLY | O_CLOEXEC));
-  const auto after = list_segments(directory_);
-  const auto ours = new_segments(before, after);
-  EXPECT_EQ(before.size(), 1u);
-  EXPECT_EQ(ours.size(), 2u);
-  EXPECT_TRUE(new_segments(after, before).empty());
+  const std::vector<SegmentId> ours = {id_of("nccl-openxx"), id_of("nccl-during")};
   leave("nccl-laterx");
   const auto result = remove_recorded(directory_, ours);
   ASSERT_TRUE(result.ok());
@@ -359,7 +358,6 @@ TEST_F(StaleSegments, FilesThatALogNamesAreRemoved) {
 
 TEST_F(StaleSegments, AMissingDirectoryHasNone) {
   EXPECT_TRUE(find_left_files(path("none")).empty());
-  EXPECT_TRUE(list_segments(path("none")).empty());
   EXPECT_EQ(remove_stale(path("none")).status().code(), Code::kNotFound);
 }
 
