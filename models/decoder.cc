@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "models/rope.h"
+#include "runtime/memory/populate.h"
 
 namespace shoal {
 namespace {
@@ -79,6 +80,8 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const Parts& parts, int max_row
                                      &decoder->attention_factor_);
   const int64_t bytes = activation_bytes(parts.config, parts.plan, parts.weights.dtype, max_rows);
   SHOAL_ASSIGN_OR_RETURN(decoder->memory_, AlignedBuffer::allocate(static_cast<size_t>(bytes)));
+  const Status touched = populate(decoder->memory_.as<>(), decoder->memory_.bytes());
+  if (!touched.ok()) return touched.while_doing(cat("touch the activations of ", max_rows, " tokens"));
   decoder->buffers_ =
       std::make_unique<Buffers>(decoder->memory_.as<>(), parts.config, parts.plan, decoder->activation_, max_rows);
   return decoder;

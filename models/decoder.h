@@ -32,7 +32,8 @@ class Decoder {
     ThreadPool& pool;
     Communicator& communicator;
   };
-  /// Allocates the activations of max_rows rows. RESOURCE_EXHAUSTED when memory is refused. The parts outlive it.
+  /// Allocates the activations of max_rows rows and touches them: a page that cannot be had is told here and not in the
+  /// middle of a request. RESOURCE_EXHAUSTED when memory is refused. The parts outlive it.
   static Result<std::unique_ptr<Decoder>> create(const Parts& parts, int max_rows);
 
   /// Runs the rows through every layer: K and V go to the cache (one KvLayer per layer), and logits of logit_rows to

@@ -11,6 +11,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "models/tokenizer/unicode.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/json.h"
@@ -154,7 +155,7 @@ std::string result_json(const Received& received, bool with_logprobs) {
       {"logprobs", with_logprobs ? received.logprobs : Json()},
       {"usage",
        {{"prompt_tokens", received.usage.prompt_tokens()}, {"completion_tokens", received.usage.completion_tokens()}}}};
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(object) + "\n";
 }
 
 std::string figures(const Received& received) {
@@ -199,8 +200,7 @@ std::shared_ptr<grpc::Channel> connect(const std::string& server) {
 int run_client(const ClientOptions& options) {
   Result<wire::GenerateRequest> request = write_generate_request(options.request);
   if (!request.ok()) return fail(kExitUsage, std::string(request.status().message()));
-  if (!is_utf8(options.model)) return fail(kExitUsage, "--model is not valid UTF-8");
-  request->set_model(options.model);
+  request->set_model(to_valid_utf8(options.model));
   grpc::ClientContext context;
   const CancelOnSignal cancel(&context);
   const auto stub = wire::Inference::NewStub(connect(options.server));

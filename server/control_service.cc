@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 #include <utility>
 
+#include "models/tokenizer/unicode.h"
 #include "server/grpc_status.h"
 
 #include "openengine/v1/services.grpc.pb.h"
@@ -122,7 +123,7 @@ void add_check(const char* name, wire::HealthState state, const std::string& mes
   wire::HealthCheck* check = response->add_checks();
   check->set_name(name);
   check->set_state(state);
-  check->set_message(message);
+  check->set_message(to_valid_utf8(message));  // a path in it may be no UTF-8
 }
 
 /// The checks that need no work.

@@ -37,7 +37,7 @@ int run_doctor(const DoctorFlags& flags) {
   if (flags.needs) return report_failure(write_stdout(needs_table()), Stage::kRequest);
   TransportReport report;
   const Status status = prove(flags, &report);
-  const std::string text = flags.json ? to_json(report).dump() + "\n" : to_text(report);
+  const std::string text = flags.json ? json_text(to_json(report)) + "\n" : to_text(report);
   if (const Status written = write_stdout(text); !written.ok()) return report_failure(written, Stage::kRequest);
   if (!status.ok()) return report_failure(status, Stage::kStart);
   return report.degraded() ? kDegraded : 0;

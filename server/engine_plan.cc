@@ -7,6 +7,7 @@
 #include "kernels/kernel_table.h"
 #include "models/decoder.h"
 #include "models/shard_plan.h"
+#include "models/tokenizer/unicode.h"
 #include "models/weights.h"
 #include "runtime/worker/kv_cache.h"
 
@@ -121,12 +122,13 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
   return {};
 }
 
-/// "models/demo/", "." and ".." have names too. Links keep theirs: that is what the user wrote.
+/// "models/demo/", "." and ".." have names too. Links keep theirs: that is what the user wrote. A request names it in
+/// UTF-8, and could not say any other bytes.
 std::string last_component(const std::string& dir) {
   std::error_code error;
   std::filesystem::path path = std::filesystem::absolute(dir, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  return path.filename().string();
+  return to_valid_utf8(path.filename().string());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "models/tokenizer/unicode.h"
 #include "server/grpc_status.h"
 
 namespace shoal {
@@ -109,10 +110,7 @@ Status write_stopping(const GenerationRequest& request, wire::StoppingOptions* s
     SHOAL_ASSIGN_OR_RETURN(const uint32_t max_tokens, to_wire_u32(*request.max_tokens, "max_tokens"));
     stopping->set_max_tokens(max_tokens);
   }
-  for (const std::string& text : request.stop) {
-    if (!is_utf8(text)) return refuse("stop is not valid UTF-8");
-    stopping->add_conditions()->set_stop_text(text);
-  }
+  for (const std::string& text : request.stop) stopping->add_conditions()->set_stop_text(to_valid_utf8(text));
   for (const int64_t id : request.stop_token_ids) {
     SHOAL_ASSIGN_OR_RETURN(const uint32_t stop_id, to_wire_u32(id, "stop_token_ids"));
     stopping->add_conditions()->set_stop_token_id(stop_id);
@@ -204,11 +202,7 @@ TokenDetail token_detail(const wire::GenerateRequest& request) {
 
 Result<wire::GenerateRequest> write_generate_request(const GenerationRequest& request) {
   wire::GenerateRequest out;
-  if (request.prompt) {
-    // protobuf's strings are UTF-8, and it says nothing to the caller of one that is not.
-    if (!is_utf8(*request.prompt)) return refuse("the prompt is not valid UTF-8");
-    out.set_prompt(*request.prompt);
-  }
+  if (request.prompt) out.set_prompt(to_valid_utf8(*request.prompt));
   if (request.prompt_ids) {
     for (const int64_t id : *request.prompt_ids) {
       SHOAL_ASSIGN_OR_RETURN(const uint32_t wire_id, to_wire_u32(id, "prompt_ids"));

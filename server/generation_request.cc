@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <string_view>
 #include <sys/random.h>
 #include <utf8proc.h>
 
@@ -121,6 +122,19 @@ Result<std::vector<int32_t>> resolve_prompt(const GenerationRequest& request, co
   return checked_ids(field, source, model.config.vocab_size);
 }
 
+bool is_utf8(std::string_view text) {
+  const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  auto left = static_cast<utf8proc_ssize_t>(text.size());
+  while (left > 0) {
+    utf8proc_int32_t code_point;
+    const utf8proc_ssize_t length = utf8proc_iterate(at, left, &code_point);
+    if (length <= 0) return false;
+    at += length;
+    left -= length;
+  }
+  return true;
+}
+
 Status check_stop_strings(const std::vector<std::string>& stop) {
   if (stop.size() > kMaxStopStrings) {
     return invalid(cat("stop has ", stop.size(), " strings; at most ", kMaxStopStrings, " are allowed"));
@@ -137,19 +151,6 @@ Status check_stop_strings(const std::vector<std::string>& stop) {
 }
 
 }  // namespace
-
-bool is_utf8(std::string_view text) {
-  const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  auto left = static_cast<utf8proc_ssize_t>(text.size());
-  while (left > 0) {
-    utf8proc_int32_t code_point;
-    const utf8proc_ssize_t length = utf8proc_iterate(at, left, &code_point);
-    if (length <= 0) return false;
-    at += length;
-    left -= length;
-  }
-  return true;
-}
 
 Result<ResolvedRequest> resolve_request(const GenerationRequest& request, const ServedModel& model) {
   ResolvedRequest resolved;

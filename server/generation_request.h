@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "models/model_config.h"
@@ -57,7 +56,5 @@ inline constexpr size_t kMaxStopBytes = 4096;
 /// field, its value and the bounds: "temperature must be in [0, 100], not -1"; a prompt longer than max_model_len - 1
 /// tokens, an id not below vocab_size. INTERNAL: the kernel gave no random seed.
 Result<ResolvedRequest> resolve_request(const GenerationRequest& request, const ServedModel& model);
-
-bool is_utf8(std::string_view text);
 
 }  // namespace shoal

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "models/tokenizer/unicode.h"
+
 #include "google_rpc.pb.h"
 
 namespace shoal {
@@ -59,7 +61,7 @@ std::string explain(const Status& status) {
     text += cause.what;
     if (cause.os_error != 0) text += cat(": ", std::strerror(cause.os_error));
   }
-  return clip_utf8(std::move(text));
+  return clip_utf8(to_valid_utf8(text));  // a path in it may be no UTF-8, which protobuf's strings must be
 }
 
 grpc::Status to_grpc_status(const Status& status, std::string_view reason, int retry_ms) {

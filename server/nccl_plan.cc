@@ -125,7 +125,7 @@ std::string plan_text(const Plan& plan) {
 
 int run_nccl_plan(const DoctorFlags& flags) {
   const Plan plan = make_plan(flags);
-  const Status written = write_stdout(flags.json ? plan_json(plan).dump() + "\n" : plan_text(plan));
+  const Status written = write_stdout(flags.json ? json_text(plan_json(plan)) + "\n" : plan_text(plan));
   if (!written.ok()) return report_failure(written, Stage::kRequest);
   return plan.fits ? 0 : kDoesNotFit;
 }

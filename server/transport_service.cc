@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "models/tokenizer/unicode.h"
 #include "server/grpc_status.h"
 
 #include "shoal/v1/transport.grpc.pb.h"
@@ -15,10 +16,13 @@ namespace {
 constexpr int kLoadingRetryMs = 2000;
 constexpr size_t kReasonBytes = 900;
 
+// protobuf's strings are UTF-8, and a client refuses the whole message where one is not; paths, environment variables
+// and NCCL's words may have any bytes.
+
 void write_consumers(const std::vector<Consumer>& consumers, bool in_dev_shm, wire::Need* need) {
   for (const Consumer& consumer : consumers) {
     wire::Consumer* one = need->add_consumers();
-    one->set_what(consumer.what);
+    one->set_what(to_valid_utf8(consumer.what));
     one->set_bytes(consumer.bytes);
     one->set_in_dev_shm(in_dev_shm);
   }
@@ -26,15 +30,15 @@ void write_consumers(const std::vector<Consumer>& consumers, bool in_dev_shm, wi
 
 void write_nccl(const NcclUse& use, wire::NcclUse* out) {
   out->set_rung(use.rung);
-  out->set_version(use.version);
-  out->set_library(use.library);
+  out->set_version(to_valid_utf8(use.version));
+  out->set_library(to_valid_utf8(use.library));
   out->set_predicted_bytes(use.predicted_bytes);
   out->set_used_bytes(use.used_bytes);
   out->set_tried(use.tried);
   out->set_logged(use.logged);
-  for (const auto& [kind, count] : use.transports) (*out->mutable_transports())[kind] = count;
+  for (const auto& [kind, count] : use.transports) (*out->mutable_transports())[to_valid_utf8(kind)] += count;
   out->set_channels(use.channels);
-  out->set_last_error(use.last_error);
+  out->set_last_error(to_valid_utf8(use.last_error));
 }
 
 void write_report(const TransportReport& report, wire::TransportReport* out) {
@@ -48,7 +52,7 @@ void write_report(const TransportReport& report, wire::TransportReport* out) {
     one->set_phase(refusal.phase);
     one->set_shared_memory(refusal.shared_memory);
     one->set_code(code_name(refusal.status.code()));
-    one->set_reason(refusal.status.to_string(kReasonBytes));
+    one->set_reason(to_valid_utf8(refusal.status.to_string(kReasonBytes)));
   }
   for (const ShmNeed& need : report.needs) {
     wire::Need* one = out->add_needs();
@@ -63,15 +67,15 @@ void write_report(const TransportReport& report, wire::TransportReport* out) {
   for (const Remedy& remedy : report.remedies) {
     wire::Remedy* one = out->add_remedies();
     one->set_kind(remedy.kind);
-    one->set_title(remedy.title);
-    one->set_text(remedy.text);
+    one->set_title(to_valid_utf8(remedy.title));
+    one->set_text(to_valid_utf8(remedy.text));
   }
-  for (const std::string& restart : report.restarts) out->add_restarts(restart);
+  for (const std::string& restart : report.restarts) out->add_restarts(to_valid_utf8(restart));
   out->mutable_self_test()->set_latency_us(report.latency_us);
   out->mutable_self_test()->set_bytes_per_s(report.bytes_per_s);
   out->mutable_self_test()->set_verified_s(report.verified_s);
   out->set_headroom_bytes(report.headroom_bytes);
-  out->set_json(to_json(report).dump());
+  out->set_json(json_text(to_json(report)));
 }
 
 class TransportService final : public wire::Transport::CallbackService {

@@ -87,6 +87,10 @@ Result<Json> parse_json(std::string_view text, std::string_view what, const Json
   return root;
 }
 
+std::string json_text(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 Result<std::string> read_file(const std::string& path, size_t max_bytes) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) {

@@ -20,6 +20,10 @@ struct JsonLimits {
 /// throws. Duplicate keys: the last one counts, as in most readers.
 Result<Json> parse_json(std::string_view text, std::string_view what, const JsonLimits& limits = {});
 
+/// The document on one line, or over lines with so many blanks a level. Never throws: bytes that are not UTF-8 (paths
+/// and environment variables may have any) become U+FFFD.
+std::string json_text(const Json& json, int indent = -1);
+
 /// The file's text, or NOT_FOUND / RESOURCE_EXHAUSTED (larger than max_bytes) / INVALID_ARGUMENT (not a regular file).
 Result<std::string> read_file(const std::string& path, size_t max_bytes);
 

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/memory/populate.h"
 
 namespace shoal {
 namespace {
@@ -95,22 +96,6 @@ Status reserve(int fd, size_t bytes, const std::string& place) {
   } while (error == EINTR);
   if (error == 0) return {};
   return Status::error(code_of(error), cat("fallocate ", bytes, " bytes in ", place, free_text(fd)), error);
-}
-
-/// Brings every page in for writing, now. Contents do not change.
-Status populate(std::byte* data, size_t bytes) {
-  int error;
-  do {
-    error = ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
-  } while (error == EINTR || error == EAGAIN);
-  if (error == 0) return {};
-  if (error == EINVAL) {  // Linux before 5.14: fault the pages in one at a time
-    for (size_t at = 0; at < bytes; at += 4096) {
-      std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(data[at])).fetch_or(0, std::memory_order_relaxed);
-    }
-    return {};
-  }
-  return Status::error(Code::kResourceExhausted, cat("touch ", bytes, " bytes of shared memory"), error);
 }
 
 Status check_size(size_t bytes) {

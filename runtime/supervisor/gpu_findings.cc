@@ -11,7 +11,7 @@ constexpr char kWhat[] = "GPU facts";
 constexpr size_t kMostDevices = 1024;
 
 std::string line_of(Json json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 Status wrong(std::string_view what) {

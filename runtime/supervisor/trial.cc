@@ -14,7 +14,7 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
-#include "runtime/memory/shm_segment.h"
+#include "runtime/transport/reservation.h"
 
 extern char** environ;
 
@@ -104,14 +104,10 @@ int reserve_trial_main(const char* dev_shm_bytes, const char* memfd_bytes) {
   if (const Fd score(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)); score.valid()) {
     [[maybe_unused]] const ssize_t written = ::write(score.get(), "1000", 4);
   }
-  Status status;
   const int64_t in_shm = std::atoll(dev_shm_bytes), in_memory = std::atoll(memfd_bytes);
-  ShmSegment kept;  // until this process ends: both at once is what the rung takes
-  if (in_shm > 0) {
-    Result<ShmSegment> segment = ShmSegment::create(static_cast<size_t>(in_shm));
-    status = segment.status();
-    if (segment.ok()) kept = std::move(segment).value();
-  }
+  // Kept until this process ends: both at once is what the rung takes.
+  const Result<std::vector<ShmSegment>> kept = reserve_for_library(in_shm, "/dev/shm");
+  Status status = kept.status();
   if (status.ok() && in_memory > 0) status = touch(in_memory);
   if (status.ok()) return 0;
   const std::string text = status.to_string(900);

@@ -14,22 +14,9 @@ int64_t sum(const std::vector<Consumer>& consumers) {
   return total;
 }
 
-/// The largest file that the need makes, as a file size limit sees it: a consumer's bytes are evenly on its inodes.
-int64_t largest_file(const ShmNeed& need) {
-  int64_t largest = 0;
-  for (const Consumer& file : need.dev_shm) {
-    const int64_t files = std::max<int64_t>(file.inodes, 1);
-    largest = std::max(largest, (file.bytes + files - 1) / files);
-  }
-  for (const Consumer& memfd : need.memory) {  // one without inodes is private memory
-    if (memfd.inodes > 0) largest = std::max(largest, (memfd.bytes + memfd.inodes - 1) / memfd.inodes);
-  }
-  return largest;
-}
-
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
   const int64_t bytes = need.memory_bytes(), cgroup = facts.cgroup.available_bytes();
-  if (cgroup >= 0 && bytes + options.reserved_bytes > cgroup) {
+  if (cgroup >= 0 && options.reserved_bytes > cgroup - bytes) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs ", bytes, " bytes of memory beside ", options.reserved_bytes,
                              " for weights and KV cache; the memory cgroup has ", cgroup, " left"));
@@ -63,7 +50,7 @@ Status check_directory(int64_t bytes, const ShmDirFacts& dir) {
 
 Status check_space(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom_bytes) {
   const int64_t bytes = need.dev_shm_bytes();
-  if (dir.size_bytes > 0 && bytes + headroom_bytes > dir.free_bytes) {
+  if (dir.size_bytes > 0 && headroom_bytes > dir.free_bytes - bytes) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs ", bytes, " bytes in ", dir.path, " and ", headroom_bytes,
                              " left free for others; ", dir.free_bytes, " of ", dir.size_bytes, " are free"));
@@ -95,7 +82,7 @@ Status check_all(const ShmNeed& need, const HostFacts& facts, const BudgetOption
     SHOAL_RETURN_IF_ERROR(check_directory(bytes, facts.dev_shm));
     SHOAL_RETURN_IF_ERROR(check_space(need, facts.dev_shm, options.headroom_bytes));
   }
-  const int64_t file = largest_file(need), limit = facts.limits.fsize_bytes;
+  const int64_t file = need.largest_file_bytes(), limit = facts.limits.fsize_bytes;
   if (limit >= 0 && file > limit) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs a file of ", file, " bytes; the file size limit is ", limit, " (ulimit -f)"));
@@ -115,6 +102,18 @@ int64_t ShmNeed::dev_shm_inodes() const {
 
 int64_t ShmNeed::memory_bytes() const {
   return dev_shm_bytes() + sum<&Consumer::bytes>(memory);
+}
+
+int64_t ShmNeed::largest_file_bytes() const {
+  int64_t largest = 0;
+  for (const Consumer& file : dev_shm) {
+    const int64_t files = std::max<int64_t>(file.inodes, 1);
+    largest = std::max(largest, (file.bytes + files - 1) / files);
+  }
+  for (const Consumer& memfd : memory) {  // one without inodes is private memory
+    if (memfd.inodes > 0) largest = std::max(largest, (memfd.bytes + memfd.inodes - 1) / memfd.inodes);
+  }
+  return largest;
 }
 
 Status check_budget(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {

@@ -24,6 +24,8 @@ struct ShmNeed {
   int64_t dev_shm_bytes() const;
   int64_t dev_shm_inodes() const;
   int64_t memory_bytes() const;  ///< of both lists
+  /// Of the files and memfds, as a file size limit sees it: a consumer's bytes are evenly on its inodes.
+  int64_t largest_file_bytes() const;
 };
 
 struct BudgetOptions {

@@ -37,7 +37,8 @@ int read_from(pid_t owner, int ready) {
   return got == sizeof copy && copy == kThere ? 0 : EIO;
 }
 
-/// errno of one child reading another's memory.
+/// errno of one child reading another's memory. Whatever kept the try from being made, or from being answered in time,
+/// has an errno of its own here.
 int read_a_sibling() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return errno;
@@ -60,6 +61,11 @@ int read_a_sibling() {
   return EIO;
 }
 
+/// What a kernel or a filter answers that does not let anybody read.
+bool is_prohibition(int error) {
+  return error == EPERM || error == EACCES || error == ENOSYS;
+}
+
 }  // namespace
 
 CmaFacts cma_facts(const SystemPaths& paths, bool attempt) {
@@ -69,8 +75,10 @@ CmaFacts cma_facts(const SystemPaths& paths, bool attempt) {
   const auto seccomp = number_after(text_of(paths.root + "/proc/self/status"), "Seccomp:");
   if (seccomp && *seccomp >= 0 && *seccomp <= 2) facts.seccomp = static_cast<int>(*seccomp);
   if (!attempt) return facts;
-  facts.tried = true;
-  facts.error = read_a_sibling();
+  const int error = read_a_sibling();
+  // A machine too busy to answer or to fork has forbidden nothing: then open and self-test find out.
+  facts.tried = error == 0 || is_prohibition(error);
+  if (facts.tried) facts.error = error;
   return facts;
 }
 

@@ -54,8 +54,8 @@ struct LimitFacts {
 
 /// Reading a sibling's memory (process_vm_readv), tried between two children of this process.
 struct CmaFacts {
-  bool tried = false;
-  int error = 0;        ///< errno; 0: it works
+  bool tried = false;   ///< and answered: a try that failed for another reason than a prohibition tells nothing
+  int error = 0;        ///< errno of what forbids it: EPERM, EACCES, ENOSYS; 0: it works
   int yama_scope = -1;  ///< /proc/sys/kernel/yama/ptrace_scope; -1: no yama
   int seccomp = 0;      ///< Seccomp in /proc/self/status: 0 none, 1 strict, 2 filter
   bool operator==(const CmaFacts&) const = default;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "runtime/comm/nccl_collective.h"
-#include "runtime/memory/shm_segment.h"
 #include "runtime/transport/gpu_checks.h"
+#include "runtime/transport/reservation.h"
 #include "runtime/transport/rungs.h"
 
 namespace shoal {
@@ -178,8 +178,7 @@ Status probe(const RungContext& context) {
 template <int K>
 Result<TransportSetup> prepare(const RungContext& context) {
   const int64_t bytes = need<K>(context).dev_shm_bytes();
-  if (bytes > 0)
-    SHOAL_RETURN_IF_ERROR(ShmSegment::create(static_cast<size_t>(bytes), context.facts.dev_shm.path).status());
+  if (bytes > 0) SHOAL_RETURN_IF_ERROR(reserve_for_library(bytes, context.facts.dev_shm.path).status());
   TransportSetup setup;
   setup.rung = kKinds[K].name;
   return setup;

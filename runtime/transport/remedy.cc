@@ -9,6 +9,9 @@
 namespace shoal {
 namespace {
 
+/// More than this no place is said to have.
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+
 /// What of /dev/shm stands in the way, for the largest of the needs.
 struct ShmTrouble {
   bool missing = false;
@@ -17,7 +20,6 @@ struct ShmTrouble {
   bool forbidden = false;
   bool small = false;
   bool few_inodes = false;
-  bool file_limit = false;
   int64_t bytes = 0;         ///< needed, with headroom
   int64_t inodes = 0;        ///< needed
   int64_t total_bytes = 0;   ///< what the file system must hold: used now and needed, in whole pages
@@ -39,16 +41,15 @@ int64_t in_pages(const HostFacts& facts, int64_t bytes) {
 
 ShmTrouble shm_trouble(const HostFacts& facts, const std::vector<Shortage>& refused) {
   ShmTrouble trouble;
-  int64_t largest = 0;
   for (const Shortage& shortage : refused) {
     if (shortage.need.dev_shm_bytes() == 0) continue;
-    largest = std::max(largest, shortage.need.dev_shm_bytes());
+    // No file system holds this much, and a sum of two such numbers may be none: no size of a mount helps.
+    if (shortage.headroom_bytes > kMostBytes - shortage.need.dev_shm_bytes()) continue;
     trouble.bytes = std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
     trouble.inodes = std::max(trouble.inodes, shortage.need.dev_shm_inodes());
   }
-  if (largest == 0) return trouble;
+  if (trouble.bytes == 0) return trouble;
   const ShmDirFacts& dir = facts.dev_shm;
-  trouble.file_limit = facts.limits.fsize_bytes >= 0 && largest > facts.limits.fsize_bytes;
   trouble.total_bytes = in_pages(facts, trouble.bytes);
   trouble.total_inodes = trouble.inodes;
   if (!dir.exists) {
@@ -177,11 +178,31 @@ void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<
     // In a container as well, where it was given the right to: it lasts as long as the container.
     if (facts.container.empty() || facts.can_mount) add_mount(facts, trouble, list);
   }
-  if (!trouble.file_limit) return;
+}
+
+/// Of memfds too.
+void add_file_limit(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+  int64_t largest = 0;
+  for (const Shortage& shortage : refused) largest = std::max(largest, shortage.need.largest_file_bytes());
+  if (facts.limits.fsize_bytes < 0 || largest <= facts.limits.fsize_bytes) return;
   const std::string title =
-      cat("a file may have ", facts.limits.fsize_bytes, " bytes and needs ", trouble.bytes, ": lift the limit");
+      cat("a file may have ", facts.limits.fsize_bytes, " bytes and needs ", largest, ": lift the limit");
   if (is_docker(facts)) list.push_back({"docker", title, cat(docker_command(facts), " --ulimit fsize=-1:-1 ...")});
   list.push_back({"ulimit", title, "ulimit -f unlimited"});
+}
+
+void add_open_files(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+  int64_t most = 0;
+  for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
+  if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
+  constexpr int64_t kUsual = 1024;  // and so there is room for a server's clients, who are not counted
+  const int64_t limit = (most + kUsual - 1) / kUsual * kUsual;
+  const std::string title =
+      cat("a process may have ", facts.limits.nofile, " open files and needs ", most, ": raise the limit");
+  if (is_docker(facts)) {
+    list.push_back({"docker", title, cat(docker_command(facts), " --ulimit nofile=", limit, ":", limit, " ...")});
+  }
+  list.push_back({"ulimit", title, cat("ulimit -n ", limit)});
 }
 
 /// Files that killed runs left, where they take room that is missing. Whether they are enough decides the place.
@@ -309,6 +330,8 @@ std::vector<Remedy> remedies(const HostFacts& facts, const std::vector<Shortage>
   // The cgroup first: a larger /dev/shm under too low a limit only moves the failure to SIGKILL.
   add_cgroup(facts, refused, list);
   add_dev_shm(facts, trouble, list);
+  add_file_limit(facts, refused, list);
+  add_open_files(facts, refused, list);
   add_cma(facts, refused, list);
   add_others(facts, refused, list);
   add_stale(facts, trouble, list);

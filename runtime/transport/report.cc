@@ -31,6 +31,7 @@ Json need_json(const ShmNeed& need) {
           {"dev_shm_bytes", need.dev_shm_bytes()},
           {"dev_shm_inodes", need.dev_shm_inodes()},
           {"memory_bytes", need.memory_bytes()},
+          {"descriptors", need.descriptors},
           {"dev_shm", consumers_json(need.dev_shm)},
           {"memory", consumers_json(need.memory)}};
 }

@@ -16,7 +16,7 @@ namespace shoal {
 /// Why a rung was not taken.
 struct Refusal {
   std::string rung;
-  std::string phase;           ///< "budget", "probe", "reserve", "open", "self-test", "policy", "serving"
+  std::string phase;           ///< "budget", "probe", "reserve", "open", "self-test", "serving"
   bool shared_memory = false;  ///< for want of shared memory: what --on-shm-shortage=fail forbids
   Status status;
 };
@@ -48,7 +48,7 @@ Json to_json(const TransportReport& report);
 /// Some lines for people: rung and figures, refusals with numbers, remedies.
 std::string to_text(const TransportReport& report);
 
-/// One line: "shm-lean; refused: shm (budget: needs ...)".
+/// "shm-lean; shm refused (budget): needs ...": the rung in use, and of each refusal the root cause.
 std::string summary(const TransportReport& report);
 
 }  // namespace shoal

@@ -7,7 +7,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <set>
 #include <signal.h>
@@ -27,8 +26,24 @@ bool is_nccl_name(std::string_view name) {
   return std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
 }
 
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// ShmSegment's .shoal-PID-N and the facts' .shoal-probe-PID-N, where a file system has no O_TMPFILE. Nothing looser: a
+/// name that this program never makes is somebody's own file.
+bool is_own_name(std::string_view name) {
+  for (const std::string_view prefix : {".shoal-probe-", ".shoal-"}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view numbers = name.substr(prefix.size());
+    const size_t dash = numbers.find('-');
+    return dash != std::string_view::npos && is_number(numbers.substr(0, dash)) && is_number(numbers.substr(dash + 1));
+  }
+  return false;
+}
+
 bool is_segment_name(std::string_view name) {
-  return name.starts_with(".shoal-") || name.starts_with("shoal-") || is_nccl_name(name);
+  return is_own_name(name) || is_nccl_name(name);
 }
 
 struct DirCloser {
@@ -158,25 +173,6 @@ std::vector<LeftFile> find_left_files(const std::string& directory) {
 
 Result<SweepResult> remove_stale(const std::string& directory) {
   return sweep(directory, [](const struct stat&) { return true; });
-}
-
-std::vector<SegmentId> list_segments(const std::string& directory) {
-  std::vector<SegmentId> ids;
-  const auto dir = open_directory(directory);
-  if (!dir.ok()) return ids;
-  for (const std::string& name : segment_names(dir->get())) {
-    struct stat info = {};
-    if (::fstatat(::dirfd(dir->get()), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (S_ISREG(info.st_mode) && info.st_uid == ::geteuid()) ids.push_back({info.st_dev, info.st_ino});
-  }
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
-
-std::vector<SegmentId> new_segments(const std::vector<SegmentId>& before, const std::vector<SegmentId>& after) {
-  std::vector<SegmentId> added;
-  std::set_difference(after.begin(), after.end(), before.begin(), before.end(), std::back_inserter(added));
-  return added;
 }
 
 Result<SweepResult> remove_recorded(const std::string& directory, const std::vector<SegmentId>& ids) {

@@ -12,9 +12,10 @@
 namespace shoal {
 
 /// Files in a directory for shared memory that a killed run may have left: regular files directly in it, named as ours
-/// (.shoal-*, shoal-*) or as NCCL's (nccl-XXXXXX, mkstemp's six letters or digits). Whether somebody still has one is
-/// asked of the kernel: a write lease (fcntl F_SETLEASE) is refused while any process of any pid namespace has the file
-/// open or mapped. Pids, names and ages say nothing across containers that share a /dev/shm, and are not looked at.
+/// (.shoal-PID-N, .shoal-probe-PID-N) or as NCCL's (nccl-XXXXXX, mkstemp's six letters or digits). Whether somebody
+/// still has one is asked of the kernel: a write lease (fcntl F_SETLEASE) is refused while any process of any pid
+/// namespace has the file open or mapped. Pids and ages say nothing across containers that share a /dev/shm, and are
+/// not looked at.
 
 /// "stale", "in use", "other user" or "unknown".
 namespace left_file {
@@ -63,17 +64,13 @@ struct SweepResult {
 /// PERMISSION_DENIED: the directory cannot be read.
 Result<SweepResult> remove_stale(const std::string& directory);
 
-/// Which file, whatever its name: survives a rename, and a new file of the old name is another.
+/// Which file, whatever its name: survives a rename, and a new file of the old name is another. A group of ranks keeps
+/// those that its ranks hold open (segments_held_by, once they have started and again before they are killed).
 struct SegmentId {
   uint64_t device = 0;
   uint64_t inode = 0;
   auto operator<=>(const SegmentId&) const = default;
 };
-
-/// The files of this user in the directory that are named as above, sorted. Taken before ranks start and again after a
-/// kill: what appeared in between is new_segments().
-std::vector<SegmentId> list_segments(const std::string& directory);
-std::vector<SegmentId> new_segments(const std::vector<SegmentId>& before, const std::vector<SegmentId>& after);
 
 /// Removes those of ids that are stale; all else stays. The ids only narrow the choice down: an inode number may have
 /// been given to a newer file, so that the lease decides here too.

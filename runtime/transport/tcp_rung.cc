@@ -10,8 +10,15 @@ namespace {
 
 constexpr char kName[] = "tcp";
 
-ShmNeed need(const RungContext&) {
-  return {kName, {}, {}};
+/// Open files of the front, which has more of them than any rank: for each a listener, the control channel and its
+/// process; and while the last one is being born, the other end of its channel and copies of what it inherits.
+int64_t front_descriptors(int world_size) {
+  constexpr int64_t kStandard = 3, kForEachRank = 3, kWhileOneIsBorn = 3;
+  return kStandard + kForEachRank * world_size + kWhileOneIsBorn;
+}
+
+ShmNeed need(const RungContext& context) {
+  return {kName, {}, {}, front_descriptors(context.world_size)};
 }
 
 Status probe(const RungContext&) {

@@ -1,10 +1,6 @@
 #include "runtime/worker/kv_cache.h"
 
-#include <sys/mman.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14; glibc 2.36 of Debian 12 has it, older headers do not
-#endif
+#include "runtime/memory/populate.h"
 
 namespace shoal {
 
@@ -20,10 +16,8 @@ Result<KvCache> KvCache::allocate(int layers, int blocks, int kv_heads, int head
   if (!memory.ok()) return memory.status().while_doing(cat("allocate the KV cache of ", blocks, " blocks"));
   cache.memory_ = std::move(memory).value();
   // Now, not in the middle of a request: a page that cannot be had ends the start, with this line as the reason.
-  if (!cache.memory_.empty() && ::madvise(cache.memory_.as<>(), cache.memory_.bytes(), MADV_POPULATE_WRITE) != 0 &&
-      errno != EINVAL) {
-    return Status::error(Code::kResourceExhausted, cat("touch ", cache.size_bytes_, " B of KV cache"), errno);
-  }
+  const Status touched = populate(cache.memory_.as<>(), cache.memory_.bytes());
+  if (!touched.ok()) return touched.while_doing(cat("touch the KV cache of ", blocks, " blocks"));
   const int64_t layer_bytes = bytes(1, blocks, kv_heads, head_dim, dtype);
   for (int i = 0; i < layers; ++i) {
     cache.layers_.push_back({cache.memory_.as<>() + i * layer_bytes, dtype, kv_heads, head_dim});

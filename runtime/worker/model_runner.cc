@@ -41,8 +41,11 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerInit& init,
   return runner;
 }
 
-void ModelRunner::connect(std::unique_ptr<Communicator> communicator) {
+Status ModelRunner::connect(std::unique_ptr<Communicator> communicator) {
   communicator_ = std::move(communicator);
+  const Decoder::Parts parts{config_, plan_, weights_, *kernels_, *pool_, *communicator_};
+  SHOAL_ASSIGN_OR_RETURN(decoder_, Decoder::create(parts, max_rows_));
+  return {};
 }
 
 Status ModelRunner::build_batch(const StepPlan& plan) {
@@ -74,11 +77,6 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
 }
 
 Result<StepResult> ModelRunner::run(const StepPlan& plan) {
-  if (decoder_ == nullptr) {
-    const Decoder::Parts parts{config_, plan_, weights_, *kernels_, *pool_, *communicator_};
-    SHOAL_ASSIGN_OR_RETURN(decoder_, Decoder::create(parts, max_rows_));
-    decoder_->set_after_layer(after_layer_);
-  }
   SHOAL_RETURN_IF_ERROR(build_batch(plan));
   logits_.resize(batch_.logit_rows.size() * static_cast<size_t>(plan_.vocab.size()));
   SHOAL_RETURN_IF_ERROR(decoder_->forward(batch_, cache_.layers(), logits_.data()));

@@ -12,15 +12,16 @@ namespace shoal {
 /// One rank's model: weights, KV cache, forward pass, and on rank 0 the choice of tokens. One thread calls it.
 class ModelRunner {
  public:
-  /// Loads the rank's shard. The communicator is used from the first run() on. Errors name file and tensor, or the
-  /// memory that was refused.
+  /// Loads the rank's shard. Errors name file and tensor, or the memory that was refused.
   static Result<std::unique_ptr<ModelRunner>> load(const WorkerInit& init,
                                                    const std::function<void(const LoadProgress&)>& progress);
 
-  void connect(std::unique_ptr<Communicator> communicator);
+  /// Before the first run(), which is the first to use the communicator. Takes the memory of a step's activations:
+  /// RESOURCE_EXHAUSTED when it is refused.
+  Status connect(std::unique_ptr<Communicator> communicator);
 
-  /// Decoder::set_after_layer, from the first run() on.
-  void set_after_layer(std::function<Status()> after_layer) { after_layer_ = std::move(after_layer); }
+  /// Decoder::set_after_layer, once connected.
+  void set_after_layer(std::function<Status()> after_layer) { decoder_->set_after_layer(std::move(after_layer)); }
 
   /// Runs a step. The result is complete on rank 0 and empty elsewhere. Errors: the communicator's; INTERNAL for a plan
   /// beyond the limits of WorkerInit.
@@ -58,7 +59,6 @@ class ModelRunner {
   int kv_blocks_ = 0;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Decoder> decoder_;
-  std::function<Status()> after_layer_;
   DecoderBatch batch_;
   std::vector<Wanted> wanted_;
   std::vector<float> logits_;    // [logit rows, vocabulary of this rank]

@@ -218,7 +218,7 @@ class Worker {
     SHOAL_ASSIGN_OR_RETURN(runner_, ModelRunner::load(init, progress));
     SHOAL_RETURN_IF_ERROR(failed);
     WorkerReady ready{communicator_->name(), runner_->kernels_name(), runner_->weight_bytes(), runner_->kv_bytes()};
-    runner_->connect(std::move(communicator_));
+    SHOAL_RETURN_IF_ERROR(runner_->connect(std::move(communicator_)));
     if (init.step_heartbeat_ms > 0) {
       const auto pause = std::chrono::milliseconds(init.step_heartbeat_ms);
       runner_->set_after_layer([this, pause]() -> Status {

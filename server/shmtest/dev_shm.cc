@@ -36,7 +36,7 @@ std::string tmpfs_options(const Condition& condition) {
 
 /// What killed runs of various programs leave. Where there is no room the names stay empty.
 Status place_stale_files() {
-  const char* names[] = {"nccl-k3Jx9Q", "nccl-0aVtZr", "shoal-4711-0", "psm_1f3c9a2e", "sem.mp-a1b2c3d4"};
+  const char* names[] = {"nccl-k3Jx9Q", "nccl-0aVtZr", ".shoal-4711-0", "psm_1f3c9a2e", "sem.mp-a1b2c3d4"};
   for (const char* name : names) {
     const Fd file(::open(cat(kPath, "/", name).c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
     if (!file.valid()) return failed(cat("place the stale file ", name));

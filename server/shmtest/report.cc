@@ -158,7 +158,7 @@ std::string json_report(const std::vector<Outcome>& outcomes, const std::vector<
                        {"skipped", count(outcomes, "skip")},
                        {"conditions", std::move(conditions)}};
   // Output and names need not be UTF-8.
-  return report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(report, 2) + "\n";
 }
 
 std::string junit_report(const std::vector<Outcome>& outcomes, const std::vector<std::string>& command) {

@@ -6,6 +6,7 @@ finds nothing to say; with one page less it does.
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import time
@@ -104,6 +105,22 @@ class Here(harness.TestCase):
             report = json.loads(out)
             self.assertEqual(report["tp"], ranks)
             self.assertEqual(set(report) >= {"rung", "refusals", "needs", "facts", "remedies"}, True)
+
+    def test_open_files_are_counted_before_ranks_start(self):
+        # tcp over 8 ranks: 3 of the front's own, 3 for each rank, 3 while the last one is born. No less will do.
+        for limit, code in ((30, 0), (29, harness.UNAVAILABLE)):
+            done = harness.start("doctor", "-tp", 8, "--transport", "tcp", "--json",
+                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+            out, err = done.communicate(timeout=60)
+            self.assertEqual(done.returncode, code, err)
+            report = json.loads(out)
+            self.assertEqual(report["needs"][0]["descriptors"], 30)
+            if code == 0:
+                continue
+            refusal = report["refusals"][0]
+            self.assertEqual((refusal["phase"], refusal["code"]), ("budget", "RESOURCE_EXHAUSTED"))
+            self.assertIn("30 open files; the limit is 29", refusal["reason"])
+            self.assertIn("ulimit -n 1024", [remedy["text"] for remedy in report["remedies"]])
 
     def test_facts_are_said(self):
         done = harness.start("doctor", "--json")

@@ -54,7 +54,7 @@ class Place(harness.TestCase):
     def inside(self, mount: str, script: str, **variables) -> subprocess.CompletedProcess:
         """The script, run by sh where /dev/shm is a tmpfs of these options."""
         return subprocess.run([*NAMESPACE, "sh", "-ec", f"mount -t tmpfs -o {mount} tmpfs /dev/shm\n{script}"],
-                              capture_output=True, text=True, timeout=240, env=environment(**variables))
+                              capture_output=True, text=True, errors="replace", timeout=240, env=environment(**variables))
 
     def report(self, mount: str, *flags, code: int = 1, before: str = ":", **variables) -> dict:
         """doctor's; nothing may be left in /dev/shm."""
@@ -135,6 +135,16 @@ class Seeds(Place):
         self.assertIn("No space left on device", refusal["reason"])
         self.assertIn("No space left on device", use_of(report, "nccl-shm")["last_error"])
 
+    def test_a_file_size_limit_that_each_file_is_within(self):
+        # 4 segments of 9641984 B do not fit in one file of 20 MiB (sh counts in 512 B), and need not.
+        report = self.report("size=256m", "-tp", 2, before="ulimit -f 40960")
+        use = use_of(report, "nccl-shm")
+        self.assertEqual((report["rung"], use["used_bytes"]), ("nccl-shm", 4 * 9650176), report["refusals"])
+        report = self.report("size=256m", "-tp", 2, before="ulimit -f 16384")
+        refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
+        self.assertEqual((refusal["phase"], report["rung"]), ("budget", "nccl-shm-lean"), refusal)
+        self.assertIn("8388608 bytes and needs 9641984", next(r for r in report["remedies"] if r["kind"] == "ulimit")["title"])
+
     def test_33030532_bytes_over_sockets(self):
         order = ("--transport", "nccl-socket,tcp")
         pools = 2 * 33034240
@@ -200,6 +210,20 @@ class Settings(Place):
         report = self.report("size=64m", "-tp", 2, NCCL_P2P_DISABLE=1, FAKE_CUDA_PEERS="all")
         self.assertEqual(report["rung"], "cuda-ipc")
         self.assertIn("NCCL_P2P_DISABLE=1 of the environment", report["refusals"][0]["reason"])
+
+    def test_values_that_are_no_utf8(self):
+        # os.environ's way to write the byte 0xff; JSON has no such byte.
+        report = self.report("size=64m", "-tp", 2, NCCL_TOPO_FILE="/nowhere/\udcff")
+        use = use_of(report, "nccl-shm")
+        self.assertEqual(report["rung"], "nccl-shm")
+        self.assertIn({"name": "NCCL_TOPO_FILE", "value": "/nowhere/\ufffd", "source": "the environment"}, use["user_settings"])
+        report = self.report("size=64m", "-tp", 2, NCCL_BUFFSIZE="1\udcff")
+        refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
+        self.assertIn("1\ufffd", refusal["reason"])
+        plan = self.inside("size=64m", shoal("doctor", "--device", "cuda", "--nccl-version", "2.27", "-tp", 2, "--json") + " || [ $? = 1 ]",
+                           NCCL_TOPO_FILE="/nowhere/\udcff")
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+        self.assertIn("/nowhere/\ufffd", json.dumps(json.loads(plan.stdout), ensure_ascii=False))
 
     def test_a_file_of_settings(self):
         conf = "/tmp/shoal-nccl-$$.conf"

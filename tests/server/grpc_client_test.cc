@@ -53,6 +53,23 @@ TEST_F(GrpcClient, PrintsTheTextAndThenTheFigures) {
   EXPECT_NE(got.err.find("4 tokens after a prompt of 2, finish reason length"), std::string::npos) << got.err;
 }
 
+TEST_F(GrpcClient, ReadsBytesThatAreNoUtf8AsTheTokenizerDoes) {
+  start({});
+  ClientOptions asked = options(
+      "\xff"
+      "a");
+  asked.request.stop = {"d\xe9"};
+  const Run got = run(asked);
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  EXPECT_EQ(got.out, run(options("\xEF\xBF\xBD"
+                                 "a"))
+                         .out);
+  asked.model = "caf\xe9";
+  const Run refused = run(asked);
+  EXPECT_EQ(refused.exit_code, 64);
+  EXPECT_NE(refused.err.find("caf\xEF\xBF\xBD"), std::string::npos) << refused.err;
+}
+
 TEST_F(GrpcClient, PrintsJson) {
   start({});
   ClientOptions asked = options("");

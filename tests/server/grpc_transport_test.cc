@@ -85,6 +85,34 @@ TEST_F(GrpcTransport, TellsTheWholeReport) {
   EXPECT_EQ((*whole)["nccl"][0]["version"], "2.28.9");
 }
 
+TEST_F(GrpcTransport, TellsOfBytesThatAreNoUtf8) {
+  degrade();
+  const std::string raw = "/caf\xe9/\xff", valid = "/caf\xEF\xBF\xBD/\xEF\xBF\xBD";
+  transport_.refusals[0].status = Status::error(Code::kNotFound, raw);
+  transport_.needs[0].dev_shm[0].what = raw;
+  transport_.remedies[0].title = transport_.remedies[0].text = raw;
+  transport_.restarts[0] = raw;
+  NcclUse& use = transport_.nccl[0];
+  use.version = use.library = use.last_error = raw;
+  use.transports = {{raw, 4}};
+  use.user = {{"NCCL_DEBUG_FILE", raw, raw + ":1"}};
+  transport_.facts.dev_shm.path = raw;
+  start({});
+  shoal::v1::TransportReport report;
+  const grpc::Status status = get(&report);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_NE(report.refusals(0).reason().find(valid), std::string::npos) << report.refusals(0).reason();
+  EXPECT_EQ(report.needs(0).consumers(0).what(), valid);
+  EXPECT_EQ(report.remedies(0).title() + report.remedies(0).text(), valid + valid);
+  EXPECT_EQ(report.restarts(0), valid);
+  EXPECT_EQ(report.nccl(0).version() + report.nccl(0).library() + report.nccl(0).last_error(), valid + valid + valid);
+  EXPECT_EQ(report.nccl(0).transports().at(valid), 4);
+  const Result<Json> whole = parse_json(report.json(), "report");
+  ASSERT_TRUE(whole.ok()) << whole.status().to_string();
+  EXPECT_EQ((*whole)["nccl"][0]["user_settings"][0]["value"], valid);
+  EXPECT_NE(transport_check().second.find(valid), std::string::npos) << transport_check().second;
+}
+
 TEST_F(GrpcTransport, ATransportThatWorksIsReady) {
   start({});
   EXPECT_EQ(transport_check().first, wire::HEALTH_STATE_READY);

@@ -133,6 +133,21 @@ TEST(Wire, AStatusKeepsItsChainAcrossProcesses) {
   EXPECT_EQ(back.wait.waits_for, (std::vector<int32_t>{1, 3}));
 }
 
+TEST(Wire, TextNeedsNotBeUtf8) {
+  WorkerInit init;
+  init.model_dir = "/models/caf\xe9";
+  init.cuda_module = "/opt/\xff.so";
+  init.nccl_library = "/opt/\xfe.so";
+  const auto back = as<WorkerInit>(decode_front_message(encode(FrontMessage(init))));
+  EXPECT_EQ(back.model_dir, init.model_dir);
+  EXPECT_EQ(back.cuda_module, init.cuda_module);
+  EXPECT_EQ(back.nccl_library, init.nccl_library);
+  const WorkerFailure failure{Status::error(Code::kNotFound, "open /models/caf\xe9/config.json", 2), {1, "\xe9", {0}}};
+  const auto told = as<WorkerFailure>(decode_worker_message(encode(WorkerMessage(failure))));
+  EXPECT_EQ(told.status.to_string(), failure.status.to_string());
+  EXPECT_EQ(told.wait.what, "\xe9");
+}
+
 TEST(Wire, OtherMessages) {
   EXPECT_EQ(as<LoadProgress>(decode_worker_message(encode(WorkerMessage(LoadProgress{5, 10})))).bytes_total, 10);
   const auto ready = as<WorkerReady>(decode_worker_message(encode(WorkerMessage(WorkerReady{"shm", "avx2", 1, 2}))));

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <gtest/gtest.h>
+#include <limits>
 
 namespace shoal {
 namespace {
@@ -51,6 +52,15 @@ TEST(Budget, HeadroomIsLeftFree) {
   facts.dev_shm.free_bytes += 10 * kPage;
   EXPECT_TRUE(check_budget(shm_need(), facts, {10 * kPage, 0}).ok());
   expect_refused(check_budget(shm_need(), facts, {10 * kPage + 1, 0}), Code::kResourceExhausted, {"40961"});
+}
+
+TEST(Budget, AHeadroomBeyondEverySumIsRefused) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  expect_refused(check_budget(shm_need(), exact_facts(), {most, 0}), Code::kResourceExhausted, {cat(most)});
+  HostFacts facts = exact_facts();
+  facts.cgroup = {2, {{"/sys/fs/cgroup", int64_t{1} << 40, 0, 0, false}}};
+  expect_refused(check_budget(shm_need(), facts, {0, most}), Code::kResourceExhausted, {"memory cgroup"});
+  EXPECT_TRUE(check_budget(memfd_need(), exact_facts(), {most, 0}).ok()) << "it is of /dev/shm alone";
 }
 
 TEST(Budget, SizeZeroIsNoLimit) {

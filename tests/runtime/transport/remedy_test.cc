@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <gtest/gtest.h>
+#include <limits>
 
 namespace shoal {
 namespace {
@@ -66,6 +67,10 @@ TEST(Remedy, TooSmallOnAPlainHost) {
   ASSERT_EQ(kinds(list), "mount");
   EXPECT_EQ(list[0].title, "/dev/shm is too small: remount it");
   EXPECT_EQ(list[0].text, "mount -o remount,size=105910272 /dev/shm");  // 1 MiB + 100 MiB + 4096
+}
+
+TEST(Remedy, NoMountHasRoomForAnEndlessHeadroom) {
+  EXPECT_TRUE(for_need(host(), need_of("shm", kMiB), std::numeric_limits<int64_t>::max()).empty());
 }
 
 TEST(Remedy, TooSmallInAUserNamespace) {
@@ -174,6 +179,28 @@ TEST(Remedy, FileSizeLimit) {
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "ulimit -f unlimited");
   facts.container = "docker";
   EXPECT_EQ(kinds(for_need(facts, need_of("shm", kMiB))), "docker ulimit");
+  // What counts is the largest file, without the headroom, and a memfd is one.
+  facts = host();
+  facts.limits.fsize_bytes = 2 * kMiB;
+  EXPECT_TRUE(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).empty());
+  facts.limits.fsize_bytes -= 1;
+  EXPECT_EQ(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).at(0).title,
+            "a file may have 2097151 bytes and needs 2097152: lift the limit");
+  EXPECT_EQ(kinds(for_need(facts, {"memfd", {}, {{"slots", 2 * kMiB, 1}}})), "ulimit");
+}
+
+TEST(Remedy, TooFewOpenFiles) {
+  HostFacts facts = host();
+  const ShmNeed need{"tcp", {}, {}, 30};
+  facts.limits.nofile = 30;
+  EXPECT_TRUE(for_need(facts, need).empty());
+  facts.limits.nofile = 29;
+  const auto list = for_need(facts, need);
+  ASSERT_EQ(kinds(list), "ulimit");
+  EXPECT_EQ(list[0].title, "a process may have 29 open files and needs 30: raise the limit");
+  EXPECT_EQ(list[0].text, "ulimit -n 1024");
+  facts.container = "podman";
+  EXPECT_EQ(for_need(facts, need).at(0).text, "podman run --ulimit nofile=1024:1024 ...");
 }
 
 TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {

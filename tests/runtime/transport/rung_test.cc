@@ -68,6 +68,15 @@ TEST(Rung, NeedIsWhatPrepareTakes) {
   EXPECT_LT(find_rung("shm-lean")->need(8).dev_shm_bytes(), 70'000);
 }
 
+TEST(Rung, ConnectionsAreOpenFiles) {
+  for (const Rung& rung : rungs()) EXPECT_EQ(rung.need(8).descriptors, std::string(rung.name) == "tcp" ? 30 : 0);
+  HostFacts facts;
+  facts.limits.nofile = 29;
+  const Status refused = check_budget(find_rung("tcp")->need(8), facts, {});
+  EXPECT_NE(refused.to_string().find("30 open files; the limit is 29 (ulimit -n)"), std::string::npos)
+      << refused.to_string();
+}
+
 TEST(Rung, ProbesSayWhatTheFactsForbid) {
   HostFacts facts;
   for (const Rung& rung : rungs()) EXPECT_TRUE(rung.probe({2, facts}).ok()) << rung.name;

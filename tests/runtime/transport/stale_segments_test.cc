@@ -82,6 +82,11 @@ class StaleSegments : public ::testing::Test {
       if (file.path == path(name)) return file.state;
     return "not looked at";
   }
+  SegmentId id_of(const std::string& name) const {
+    struct stat info = {};
+    EXPECT_EQ(::stat(path(name).c_str(), &info), 0) << name;
+    return {info.st_dev, info.st_ino};
+  }
   bool exists(const std::string& name) const { return ::access(path(name).c_str(), F_OK) == 0; }
   /// remove_stale leaves everything.
   void expect_kept() const {
@@ -97,7 +102,7 @@ class StaleSegments : public ::testing::Test {
 };
 
 TEST_F(StaleSegments, StaleOnesAreFoundAndRemoved) {
-  for (const char* name : {".shoal-12-0", "shoal-x", "nccl-a1B2c3"}) leave(name);
+  for (const char* name : {".shoal-12-0", ".shoal-probe-12-34", "nccl-a1B2c3"}) leave(name);
   for (const char* other : {"nccl-a1B2c", "nccl-a1B2c3d", "nccl-a1B2c_", "sem.x", "psm_1", ".shoal", "xshoal-1"})
     leave(other);
   const auto files = find_left_files(directory_);
@@ -114,6 +119,14 @@ TEST_F(StaleSegments, StaleOnesAreFoundAndRemoved) {
   EXPECT_TRUE(result->kept.empty());
   EXPECT_TRUE(exists("psm_1") && exists("nccl-a1B2c") && exists(".shoal"));
   EXPECT_EQ(remove_stale(directory_)->removed, 0);
+}
+
+TEST_F(StaleSegments, FilesThatOnlySoundLikeOursAreSomebodysOwn) {
+  for (const char* name : {"shoal-requests.jsonl", "shoal-12-0", ".shoal-notes", ".shoal-12", ".shoal-12-", ".shoal--0",
+                           ".shoal-12-0.bak", ".shoal-probe-12", ".shoal-probe-x-0", ".shoal-probe-"})
+    leave(name);
+  EXPECT_TRUE(find_left_files(directory_).empty());
+  expect_kept();
 }
 
 TEST_F(StaleSegments, AFileOpenElsewhereIsInUse) {
@@ -178,7 +191,7 @@ TEST_F(StaleSegments, AFileOpenInAnotherPidNamespaceIsInUse) {
 TEST_F(StaleSegments, OnlyRegularFilesAreLookedAt) {
   leave("target");
   ASSERT_EQ(::symlink(path("target").c_str(), path("nccl-dddddd").c_str()), 0);
-  ASSERT_EQ(::mkdir(path("shoal-directory").c_str(), 0700), 0);
+  ASSERT_EQ(::mkdir(path(".shoal-1-1").c_str(), 0700), 0);
   ASSERT_EQ(::mkfifo(path("nccl-ffffff").c_str(), 0600), 0);
   EXPECT_TRUE(find_left_files(directory_).empty());
   expect_kept();
@@ -210,7 +223,6 @@ TEST_F(StaleSegments, AnotherUsersFileIsNeverTouched) {
   EXPECT_EQ(state("nccl-hhhhhh"), "other user");
   expect_kept();
   EXPECT_EQ(remove_stale(directory_)->kept.at(0).uid, kNobody);
-  EXPECT_TRUE(list_segments(directory_).empty());
 }
 
 TEST_F(StaleSegments, WorksWithoutPrivileges) {
@@ -313,15 +325,10 @@ TEST_F(StaleSegments, FilesBeingMadeSurviveASweepThatNeverStops) {
 
 TEST_F(StaleSegments, OnlyRecordedFilesAreRemoved) {
   leave("nccl-before");
-  const auto before = list_segments(directory_);
   leave("nccl-during");
   leave("nccl-openxx");
   const Fd open(::open(path("nccl-openxx").c_str(), O_RDONLY | O_CLOEXEC));
-  const auto after = list_segments(directory_);
-  const auto ours = new_segments(before, after);
-  EXPECT_EQ(before.size(), 1u);
-  EXPECT_EQ(ours.size(), 2u);
-  EXPECT_TRUE(new_segments(after, before).empty());
+  const std::vector<SegmentId> ours = {id_of("nccl-openxx"), id_of("nccl-during")};
   leave("nccl-laterx");
   const auto result = remove_recorded(directory_, ours);
   ASSERT_TRUE(result.ok());
@@ -351,7 +358,6 @@ TEST_F(StaleSegments, FilesThatALogNamesAreRemoved) {
 
 TEST_F(StaleSegments, AMissingDirectoryHasNone) {
   EXPECT_TRUE(find_left_files(path("none")).empty());
-  EXPECT_TRUE(list_segments(path("none")).empty());
   EXPECT_EQ(remove_stale(path("none")).status().code(), Code::kNotFound);
 }
 

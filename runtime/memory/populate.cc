@@ -1,0 +1,30 @@
+#include "runtime/memory/populate.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <sys/mman.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; glibc 2.36 of Debian 12 has it, older headers do not
+#endif
+
+namespace shoal {
+
+Status populate(std::byte* data, size_t bytes) {
+  if (bytes == 0) return {};
+  int error;
+  do {
+    error = ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  } while (error == EINTR || error == EAGAIN);
+  if (error == 0) return {};
+  if (error == EINVAL) {  // Linux before 5.14: fault the pages in one at a time
+    for (size_t at = 0; at < bytes; at += 4096) {
+      std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(data[at])).fetch_or(0, std::memory_order_relaxed);
+    }
+    return {};
+  }
+  return Status::error(Code::kResourceExhausted, cat("touch ", bytes, " bytes of memory"), error);
+}
+
+}  // namespace shoal
