@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <poll.h>
-#include <signal.h>
 #include <sys/random.h>
-#include <sys/wait.h>
 
 #include "runtime/base/log.h"
 #include "runtime/control/wire.h"
@@ -83,7 +81,7 @@ bool WorkerGroup::Impl::poll_once(Deadline deadline) {
   for (size_t i = 0; i < workers.size(); ++i) {
     // Messages before the exit: a worker that fails says why, then leaves.
     if (fds[2 * i].revents != 0) trouble |= read_messages(workers[i]);
-    if (fds[2 * i + 1].revents != 0 && workers[i].reap(WNOHANG)) {
+    if (fds[2 * i + 1].revents != 0 && workers[i].reap()) {
       trouble = true;
       if (workers[i].channel_open) read_messages(workers[i]);  // what it said between the two looks
     }
@@ -184,13 +182,10 @@ void WorkerGroup::Impl::record_segments() {
 /// Kills and reaps what is left, and removes what a killed rank's libraries leave in /dev/shm: those files alone, and
 /// only where nobody else has them open.
 void WorkerGroup::Impl::end_all() {
-  if (std::all_of(workers.begin(), workers.end(), [](const RankProcess& w) { return w.reaped; }) && segments.empty())
-    return;
+  const auto over = [](const RankProcess& w) { return w.reaped || w.left_behind; };
+  if (std::all_of(workers.begin(), workers.end(), over) && segments.empty()) return;
   record_segments();
-  for (RankProcess& worker : workers) {
-    if (!worker.reaped) ::kill(worker.process.pid, SIGKILL);  // ends stopped processes too
-  }
-  for (RankProcess& worker : workers) worker.reap(0);
+  end_ranks(workers);
   if (segments.empty()) return;
   if (const auto swept = remove_recorded("/dev/shm", segments); swept.ok() && swept->removed > 0) {
     log_info(
