@@ -11,12 +11,15 @@
 namespace shoal {
 namespace {
 
-/// Was it refused for want of shared memory? On CPUs that is what all phases before a rank is there are about; NCCL
-/// takes its own in its ranks, and its probe is about devices.
+/// Was it refused for want of shared memory? Budget and reservation are about nothing else. A probe is about
+/// permissions too, and on devices about nothing but them. In its ranks NCCL takes its own; what a device lacks is
+/// memory of its own.
 bool for_want_of_memory(const std::string& rung, const std::string& phase, const Status& why) {
-  const bool early = phase == "budget" || phase == "reserve";
-  if (!find_rung(rung)->on_device) return early || phase == "probe";
-  return early || (phase != "probe" && why.code() == Code::kResourceExhausted);
+  if (phase == "budget" || phase == "reserve") return true;
+  if (why.code() != Code::kResourceExhausted) return false;
+  const bool on_device = find_rung(rung)->on_device;
+  if (phase == "probe") return !on_device;
+  return on_device && !why.causes().back().where.starts_with("device/");
 }
 
 RungContext context_of(const LadderOptions& options, HostFacts facts, int world_size) {
@@ -53,8 +56,8 @@ Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* s
   SHOAL_RETURN_IF_ERROR(check_budget(need, report_.facts, options_.budget));
   *phase = "probe";
   if (!rung.on_device) SHOAL_RETURN_IF_ERROR(rung.probe(context_));
-  if (near_memory_limit(need, report_.facts, options_.budget)) SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
   *phase = "reserve";
+  if (near_memory_limit(need, report_.facts, options_.budget)) SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
   SHOAL_ASSIGN_OR_RETURN(*setup, rung.prepare(context_));
   return equip(rung, setup);
 }

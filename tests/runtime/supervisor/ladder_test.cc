@@ -1,11 +1,13 @@
 // The ladder over real ranks and real rungs: this program is its own worker. Facts are made up, ranks are not.
 #include "runtime/supervisor/ladder.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "runtime/supervisor/trial.h"
 #include "runtime/transport/stale_segments.h"
 #include "runtime/worker/worker_main.h"
 
@@ -106,6 +108,52 @@ TEST(Ladder, PolicyForbidsToGoOn) {
   EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos) << none.to_string();
 }
 
+TEST(Ladder, AMissingPermissionIsNoWantOfMemory) {
+  HostFacts facts = good_facts();
+  facts.cma.tried = true;
+  facts.cma.error = EPERM;
+  facts.cma.yama_scope = 1;
+  LadderOptions options = in_order({"cma", "tcp"});
+  options.degrade_on_shm_shortage = false;
+  Ladder ladder(options, facts, 2);
+  GroupFailure failure;
+  const auto group = ladder.start(transport_only(2), &failure);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  EXPECT_EQ(ladder.report().rung, "tcp");
+  EXPECT_EQ(ladder.report().refusals[0].phase, "probe");
+  EXPECT_FALSE(ladder.report().refusals[0].shared_memory);
+  EXPECT_FALSE(ladder.report().remedies.empty()) << "it is curable all the same";
+}
+
+/// Two devices, as far as a front can see.
+HostFacts facts_with_gpus() {
+  HostFacts facts = good_facts();
+  facts.gpu.asked = true;
+  facts.gpu.ranks = 2;
+  facts.gpu.cuda_runtime = facts.gpu.cuda_driver = 13000;
+  facts.gpu.devices.resize(2);
+  return facts;
+}
+
+// The trial is a real process and the signal is real; only the limit is made up.
+TEST(Ladder, ATrialKilledAtTheMemoryLimitIsWantOfMemoryOnEveryRung) {
+  for (const char* rung : {"shm", "host-memfd"}) {
+    HostFacts facts = facts_with_gpus();
+    facts.cgroup.version = 2;
+    facts.cgroup.levels.push_back({"/test", int64_t{64} << 20});
+    ::setenv("SHOAL_TEST_KILL_TRIAL", "1", 1);
+    Ladder ladder(in_order({rung, "tcp"}), facts, 2);
+    GroupFailure failure;
+    const auto group = ladder.start(transport_only(2), &failure);
+    ::unsetenv("SHOAL_TEST_KILL_TRIAL");
+    ASSERT_TRUE(group.ok()) << group.status().to_string();
+    const Refusal& refusal = ladder.report().refusals.at(0);
+    EXPECT_EQ(refusal.phase, "reserve") << rung;
+    EXPECT_TRUE(refusal.shared_memory) << rung;
+    EXPECT_NE(refusal.status.to_string().find("killed by signal 9"), std::string::npos) << refusal.status.to_string();
+  }
+}
+
 TEST(Ladder, ARungRefusedWhileServingIsLeft) {
   Ladder ladder(in_order({"shm", "tcp"}), good_facts(), 2);
   GroupFailure failure;
@@ -151,6 +199,10 @@ TEST(Ladder, WhatAKilledRanksLibraryLeftGoesByItself) {
 }  // namespace shoal
 
 int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "reserve-trial") {
+    if (std::getenv("SHOAL_TEST_KILL_TRIAL") != nullptr) ::raise(SIGKILL);  // as the kernel's out-of-memory killer does
+    return shoal::reserve_trial_main(argv[2], argv[3]);
+  }
   if (argc > 1 && std::string(argv[1]) == "worker") {
     if (std::getenv("SHOAL_TEST_LEAVE_SEGMENT") != nullptr) shoal::leave_a_segment();
     return shoal::worker_main(3);
