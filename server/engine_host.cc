@@ -151,6 +151,11 @@ Status EngineHost::start_group() {
   return status;
 }
 
+void EngineHost::publish_report() {
+  const std::lock_guard lock(report_mutex_);
+  report_ = ladder_.report();
+}
+
 /// failure->status: ok where the ladder itself has ended.
 Status EngineHost::try_start(GroupFailure* failure) {
   Status status;
@@ -163,10 +168,7 @@ Status EngineHost::try_start(GroupFailure* failure) {
     if (group.ok()) group_ = std::move(group).value();
   });
   if (status.code() == Code::kUnavailable && failure->moving) failure->status = Status();
-  {
-    const std::lock_guard lock(report_mutex_);
-    report_ = ladder_.report();
-  }
+  publish_report();
   if (!status.ok()) return status;
   policy_.started(seconds_since(origin_));
   kernels_ = group_->ready().front().kernels;
@@ -189,9 +191,13 @@ Status EngineHost::recover(const GroupFailure& first) {
       return failure.status.while_doing(
           cat("the ranks were started again ", policy_.restarts(), " times and failed again (--max-restarts)"));
     }
+    if (next == RestartPolicy::Next::kNextRung) {
+      const Status allowed = ladder_.refuse_current("serving", failure.status);
+      if (!allowed.ok()) publish_report();
+      SHOAL_RETURN_IF_ERROR(allowed);
+    }
     log_warning(cat("starting the ranks again (", policy_.restarts(), " of ", options_.max_restarts,
                     "): ", failure.status.to_string(900)));
-    if (next == RestartPolicy::Next::kNextRung) ladder_.refuse_current("serving", failure.status);
     ladder_.add_restart(std::string(failure.status.message()));
     const Clock::time_point began = Clock::now();
     GroupFailure again;

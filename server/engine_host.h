@@ -64,6 +64,7 @@ class EngineHost {
   Status start_group();
   Status try_start(GroupFailure* failure);
   Status recover(const GroupFailure& failure);
+  void publish_report();
 
   const EngineHostOptions options_;
   WorkerGroupOptions group_options_;

@@ -171,13 +171,12 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
   return no_rung_left(nullptr);
 }
 
-void Ladder::refuse_current(const std::string& phase, const Status& why) {
-  if (report_.world_size == 1 || at_ >= report_.order.size()) return;
+Status Ladder::refuse_current(const std::string& phase, const Status& why) {
+  if (report_.world_size == 1 || at_ >= report_.order.size()) return {};
   (void)look_at_logs();
-  // What the policy says to it, the next start() says.
-  if (at_ + 1 < report_.order.size() && report_.order[at_] != options_.min_transport) {
-    (void)refuse(report_.needs[at_], phase, why);
-  }
+  // The last one that may be used has worked, and is not given up.
+  if (at_ + 1 == report_.order.size() || report_.order[at_] == options_.min_transport) return {};
+  return refuse(report_.needs[at_], phase, why);
 }
 
 void Ladder::find_remedies() {

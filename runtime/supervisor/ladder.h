@@ -31,8 +31,9 @@ class Ladder {
   /// model, a kill from outside) comes back as it is, with *failure filled in, and the rung stays.
   Result<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options, GroupFailure* failure);
 
-  /// The current rung has failed while it was in use: the next start() begins behind it.
-  void refuse_current(const std::string& phase, const Status& why);
+  /// The current rung has failed while it was in use: the next start() begins behind it, or on it where it is the last
+  /// that may be used. UNAVAILABLE: the policy forbids to go on.
+  Status refuse_current(const std::string& phase, const Status& why);
 
   const TransportReport& report() const { return report_; }
   void add_restart(std::string why) { report_.restarts.push_back(std::move(why)); }

@@ -158,13 +158,27 @@ TEST(Ladder, ARungRefusedWhileServingIsLeft) {
   Ladder ladder(in_order({"shm", "tcp"}), good_facts(), 2);
   GroupFailure failure;
   ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
-  ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
+  EXPECT_TRUE(ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits")).ok());
   ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
   EXPECT_EQ(ladder.report().rung, "tcp");
   EXPECT_EQ(ladder.report().refusals[0].phase, "serving");
-  ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
+  EXPECT_TRUE(ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits")).ok());
   ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok()) << "the last one is not given up";
   EXPECT_EQ(ladder.report().rung, "tcp");
+}
+
+TEST(Ladder, ThePolicyHoldsWhileServingToo) {
+  const Status full = Status::error(Code::kResourceExhausted, "No space left on device", 0, "comm/nccl_collective.cc");
+  const Status wrong = Status::error(Code::kDataLoss, "wrong bits");
+  LadderOptions options = in_order({"nccl-shm", "tcp"});
+  EXPECT_TRUE(Ladder(options, facts_with_gpus(), 2).refuse_current("serving", full).ok());
+  options.degrade_on_shm_shortage = false;
+  Ladder ladder(options, facts_with_gpus(), 2);
+  const Status refused = ladder.refuse_current("serving", full);
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_NE(refused.to_string().find("--on-shm-shortage=fail"), std::string::npos) << refused.to_string();
+  EXPECT_TRUE(ladder.report().rung.empty());
+  EXPECT_TRUE(Ladder(options, facts_with_gpus(), 2).refuse_current("serving", wrong).ok()) << "no want of memory";
 }
 
 TEST(Ladder, OneRankNeedsNoRung) {
