@@ -131,6 +131,7 @@ Status Ladder::no_rung_left(const char* why) {
 Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, GroupFailure* failure) {
   *failure = {};
   const Clock::time_point began = Clock::now();
+  options.start_deadline = sooner(options.start_deadline, Deadline::after_s(options.startup_timeout_s));
   if (report_.world_size == 1) {
     TransportSetup none;
     none.rung = kNoTransport;
@@ -167,6 +168,7 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
     remove_left_segments(group.status());
     if (!failure->moving) return group.status();
     SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
+    if (options.start_deadline.passed()) return no_rung_left("--startup-timeout leaves no time for another");
   }
   return no_rung_left(nullptr);
 }

@@ -26,8 +26,8 @@ class Ladder {
  public:
   Ladder(LadderOptions options, HostFacts facts, int world_size);
 
-  /// Starts a group on the current rung, or the next that works. UNAVAILABLE: no rung is left, every refusal named;
-  /// the same where the policy forbids to go on. What no other rung would cure (a broken
+  /// Starts a group on the current rung, or the next that works, all within options.startup_timeout_s. UNAVAILABLE: no
+  /// rung is left, every refusal named; the same where the policy or the time forbids to go on. What no other rung would cure (a broken
   /// model, a kill from outside) comes back as it is, with *failure filled in, and the rung stays.
   Result<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options, GroupFailure* failure);
 

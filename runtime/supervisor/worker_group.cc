@@ -274,7 +274,8 @@ void WorkerGroup::Impl::report_progress(const WorkerGroupOptions& options) const
 }
 
 Status WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options) {
-  const Deadline all = Deadline::after_s(options.startup_timeout_s);
+  const Clock::time_point began = Clock::now();
+  const Deadline all = sooner(options.start_deadline, Deadline::after_s(options.startup_timeout_s));
   const bool transport_only = options.init.transport_only;
   for (;;) {
     Deadline next = all;
@@ -285,14 +286,14 @@ Status WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options) 
       phase.name = phase_name(worker.phase);
       const Deadline mine = phase_deadline(worker);
       if (mine.passed()) return time_out(seconds_since(worker.heard_at));
-      if (mine.at() < next.at()) next = mine;
+      next = sooner(next, mine);
       // A load has no deadline of its own: disks are slow. A stopped process is not slow, it is stopped.
       if (worker.phase == WorkerPhase::kLoad && seconds_since(worker.heard_at) > options.step_timeout_s &&
           worker.stopped())
         return time_out(options.step_timeout_s);
     }
     if (done) break;
-    if (all.passed()) return time_out(options.startup_timeout_s);
+    if (all.passed()) return time_out(seconds_since(began));
     if (poll_once(Deadline::after_ms(std::min<int64_t>(next.remaining_ms(), kLookMs)))) return fail();
     report_progress(options);
   }

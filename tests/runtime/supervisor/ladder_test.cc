@@ -6,7 +6,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include "runtime/control/channel.h"
+#include "runtime/control/wire.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/transport/stale_segments.h"
 #include "runtime/worker/worker_main.h"
@@ -188,6 +191,27 @@ TEST(Ladder, OneRankNeedsNoRung) {
   EXPECT_EQ(ladder.report().rung, kNoTransport);
 }
 
+/// A rank that hangs in opening its transport, whichever it is: this program's worker.
+int hang_in_open() {
+  Channel channel(Fd(3));
+  (void)channel.send(encode(WorkerMessage(PhaseBegun{WorkerPhase::kOpen})), Deadline::after_s(10));
+  for (;;) ::pause();
+}
+
+TEST(Ladder, AllRungsOfAStartShareItsTime) {
+  ::setenv("SHOAL_TEST_HANG_IN_OPEN", "1", 1);
+  Ladder ladder(in_order({"shm", "shm-lean", "memfd", "tcp"}), good_facts(), 2);
+  WorkerGroupOptions options = transport_only(2);
+  options.startup_timeout_s = 2;  // half a second each: with what it takes to ask and to kill, four are too many
+  GroupFailure failure;
+  const auto group = ladder.start(options, &failure);
+  ::unsetenv("SHOAL_TEST_HANG_IN_OPEN");
+  EXPECT_EQ(group.status().code(), Code::kUnavailable);
+  EXPECT_NE(group.status().to_string().find("--startup-timeout"), std::string::npos) << group.status().to_string();
+  EXPECT_LT(ladder.report().refusals.size(), 4u);
+  EXPECT_NE(group.status().to_string().find("in phase open"), std::string::npos) << group.status().to_string();
+}
+
 /// A library in the ranks that leaves a file when it is killed, as NCCL does: a fake, made by this program's worker.
 void leave_a_segment() {
   char name[] = "/dev/shm/nccl-XXXXXX";
@@ -218,6 +242,7 @@ int main(int argc, char** argv) {
     return shoal::reserve_trial_main(argv[2], argv[3]);
   }
   if (argc > 1 && std::string(argv[1]) == "worker") {
+    if (std::getenv("SHOAL_TEST_HANG_IN_OPEN") != nullptr) return shoal::hang_in_open();
     if (std::getenv("SHOAL_TEST_LEAVE_SEGMENT") != nullptr) shoal::leave_a_segment();
     return shoal::worker_main(3);
   }
