@@ -22,6 +22,11 @@ bool for_want_of_memory(const std::string& rung, const std::string& phase, const
   return on_device && !why.causes().back().where.starts_with("device/");
 }
 
+/// One of those that send NCCL's log to where the front reads it.
+bool is_own_log_setting(const SettingOutcome& outcome) {
+  return outcome.winner == kSettingIsSet && outcome.name.starts_with("NCCL_DEBUG");
+}
+
 RungContext context_of(const LadderOptions& options, HostFacts facts, int world_size) {
   RungContext context(world_size, std::move(facts));
   context.user = options.nccl;
@@ -59,27 +64,47 @@ Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* s
   *phase = "reserve";
   if (near_memory_limit(need, report_.facts, options_.budget)) SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
   SHOAL_ASSIGN_OR_RETURN(*setup, rung.prepare(context_));
-  return equip(rung, setup);
+  equip(rung, setup);
+  return {};
+}
+
+/// Of the current rung; nullptr: no rung of NCCL's.
+NcclUse* Ladder::nccl_use() {
+  const auto use = std::find_if(report_.nccl.begin(), report_.nccl.end(),
+                                [&](const NcclUse& one) { return one.rung == report_.order[at_]; });
+  return use == report_.nccl.end() ? nullptr : &*use;
+}
+
+/// Memory for NCCL's log, unless the user keeps it. It only tells what happened: a rung does without.
+std::vector<Fd> Ladder::make_logs() {
+  NcclUse* use = nccl_use();
+  if (use == nullptr || !use->logged) return {};
+  Result<std::vector<Fd>> logs = make_rank_logs(report_.world_size);
+  if (logs.ok()) return std::move(logs).value();
+  log_warning(cat("NCCL's log is not kept: ", logs.status().to_string()));
+  use->logged = false;
+  std::erase_if(use->settings, is_own_log_setting);
+  return {};
 }
 
 /// What the ranks are born with beside the transport: environment, and memory for NCCL's log.
-Status Ladder::equip(const Rung& rung, TransportSetup* setup) {
+void Ladder::equip(const Rung& rung, TransportSetup* setup) {
   logs_.clear();
-  if (rung.environment == nullptr) return {};
+  if (rung.environment == nullptr) return;
+  setup->logs = make_logs();
   for (int rank = 0; rank < report_.world_size; ++rank) {
     std::vector<std::string> variables;
     for (const SettingOutcome& outcome : settle(rung.environment(context_, rank), context_.user)) {
-      if (outcome.winner == kSettingIsSet) variables.push_back(cat(outcome.name, "=", outcome.value));
+      if (outcome.winner != kSettingIsSet || (setup->logs.empty() && is_own_log_setting(outcome))) continue;
+      variables.push_back(cat(outcome.name, "=", outcome.value));
     }
     setup->environment.push_back(std::move(variables));
   }
-  SHOAL_ASSIGN_OR_RETURN(setup->logs, make_rank_logs(report_.world_size));
-  return {};
 }
 
 /// A failed NCCL leaves files that none of its processes holds: its words name them.
 void Ladder::remove_left_segments(const Status& failed) const {
-  if (logs_.empty()) return;
+  if (nccl_rung_transport(report_.order[at_]).empty()) return;
   std::string words = failed.to_string();
   for (const std::string& log : read_rank_logs(logs_)) words += log;
   const SweepResult swept = remove_named_in(report_.facts.dev_shm.path, words);
@@ -88,10 +113,9 @@ void Ladder::remove_left_segments(const Status& failed) const {
 
 /// Takes what the ranks of the current rung have logged into the report. Not ok: the rung is not what it says.
 Status Ladder::look_at_logs() {
-  const auto use = std::find_if(report_.nccl.begin(), report_.nccl.end(),
-                                [&](const NcclUse& one) { return one.rung == report_.order[at_]; });
-  if (use == report_.nccl.end() || logs_.empty()) return {};
-  add_nccl_logs(read_rank_logs(logs_), &*use);
+  NcclUse* use = nccl_use();
+  if (use == nullptr) return {};
+  add_nccl_logs(read_rank_logs(logs_), use);
   return check_nccl_use(*use);
 }
 

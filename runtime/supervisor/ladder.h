@@ -43,7 +43,9 @@ class Ladder {
   Status refuse(const ShmNeed& need, const std::string& phase, const Status& why);
   Status no_rung_left(const char* why);
   void find_remedies();
-  Status equip(const Rung& rung, TransportSetup* setup);
+  NcclUse* nccl_use();
+  std::vector<Fd> make_logs();
+  void equip(const Rung& rung, TransportSetup* setup);
   Status look_at_logs();
   void remove_left_segments(const Status& failed) const;
 

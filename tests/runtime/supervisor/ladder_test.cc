@@ -6,13 +6,17 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/control/channel.h"
+#include "runtime/control/descriptors.h"
 #include "runtime/control/wire.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/transport/stale_segments.h"
 #include "runtime/worker/worker_main.h"
+#include "tests/forbid_calls.h"
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -184,6 +188,38 @@ TEST(Ladder, ThePolicyHoldsWhileServingToo) {
   EXPECT_TRUE(Ladder(options, facts_with_gpus(), 2).refuse_current("serving", wrong).ok()) << "no want of memory";
 }
 
+/// "": a rung of NCCL's gets as far as its ranks where no memfd can be made, and `warned` of its log.
+std::string without_memfds(const NcclUserSettings& user, bool warned) {
+  return in_child([&]() -> std::string {
+    if (!forbid({SYS_memfd_create}, SECCOMP_RET_ERRNO | EPERM)) return "skip: no seccomp";
+    HostFacts facts = facts_with_gpus();
+    facts.gpu.nccl_version = 22809;
+    LadderOptions options = in_order({"nccl-shm", "tcp"});
+    options.nccl = user;
+    Ladder ladder(options, facts, 2);
+    GroupFailure failure;
+    testing::internal::CaptureStderr();
+    const auto group = ladder.start(transport_only(2), &failure);
+    const std::string said = testing::internal::GetCapturedStderr();
+    if (!group.ok()) return group.status().to_string();
+    const Refusal& refusal = ladder.report().refusals.at(0);
+    if (refusal.phase != "open") return cat(refusal.phase, ": ", refusal.status.to_string());
+    const NcclUse& use = ladder.report().nccl.at(0);
+    if (!use.tried || use.logged) return "the report has a log";
+    return (said.find("log is not kept") != std::string::npos) == warned ? "" : said;
+  });
+}
+
+// There is no GPU, so the ranks get no further than to open their device: the log is asked for before.
+TEST(Ladder, WithoutMemoryForItsLogNcclIsTriedAllTheSame) {
+  const std::string told = without_memfds({}, true);
+  if (told.starts_with("skip")) GTEST_SKIP() << told;
+  EXPECT_EQ(told, "");
+  NcclUserSettings own;
+  own.list = {{"NCCL_DEBUG", "WARN", "the environment"}};
+  EXPECT_EQ(without_memfds(own, false), "") << "the user keeps it";
+}
+
 TEST(Ladder, OneRankNeedsNoRung) {
   Ladder ladder(in_order({"shm"}), facts_with_free(0), 1);
   GroupFailure failure;
@@ -242,6 +278,8 @@ int main(int argc, char** argv) {
     return shoal::reserve_trial_main(argv[2], argv[3]);
   }
   if (argc > 1 && std::string(argv[1]) == "worker") {
+    // A rank of NCCL's without a log to write to, and yet told to: nobody would ever read it.
+    if (std::getenv("NCCL_DEBUG_FILE") != nullptr && ::fcntl(shoal::kWorkerLogFd, F_GETFD) < 0) return 99;
     if (std::getenv("SHOAL_TEST_HANG_IN_OPEN") != nullptr) return shoal::hang_in_open();
     if (std::getenv("SHOAL_TEST_LEAVE_SEGMENT") != nullptr) shoal::leave_a_segment();
     return shoal::worker_main(3);
