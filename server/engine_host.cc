@@ -142,18 +142,25 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan, co
   return host;
 }
 
-/// A first start, with as many attempts as restarts are granted.
+/// A first start, with as many attempts as restarts are granted, all of them within one --startup-timeout.
 Status EngineHost::start_group() {
+  const Deadline deadline = start_deadline();
   GroupFailure failure;
-  Status status = try_start(&failure);
-  if (!status.ok()) status = failure.status.ok() ? status : recover(failure);
+  Status status = try_start(deadline, &failure);
+  if (!status.ok()) status = failure.status.ok() ? status : recover(failure, deadline);
   if (status.ok()) log_transport(ladder_.report());
   return status;
 }
 
+void EngineHost::publish_report() {
+  const std::lock_guard lock(report_mutex_);
+  report_ = ladder_.report();
+}
+
 /// failure->status: ok where the ladder itself has ended.
-Status EngineHost::try_start(GroupFailure* failure) {
+Status EngineHost::try_start(Deadline deadline, GroupFailure* failure) {
   Status status;
+  group_options_.start_deadline = deadline;
   spawner_.run([&] {
     ProgressPrinter printer(options_.progress);
     group_options_.on_progress = [&printer](const LoadProgress& p) { printer(p); };
@@ -163,10 +170,7 @@ Status EngineHost::try_start(GroupFailure* failure) {
     if (group.ok()) group_ = std::move(group).value();
   });
   if (status.code() == Code::kUnavailable && failure->moving) failure->status = Status();
-  {
-    const std::lock_guard lock(report_mutex_);
-    report_ = ladder_.report();
-  }
+  publish_report();
   if (!status.ok()) return status;
   policy_.started(seconds_since(origin_));
   kernels_ = group_->ready().front().kernels;
@@ -175,27 +179,40 @@ Status EngineHost::try_start(GroupFailure* failure) {
   return status;
 }
 
-/// Starts the group again as long as the policy grants it; else the failure that it does not.
-Status EngineHost::recover(const GroupFailure& first) {
+/// Ok: the group may be started again, on the rung that the ladder now stands on. Else what is to be said at the end.
+Status EngineHost::grant_restart(const GroupFailure& failure, Deadline deadline) {
+  // Only what restarts can cure: a model that does not load will not load the next time.
+  const bool curable = failure.outside || failure.moving || failure.status.code() == Code::kAborted ||
+                       failure.status.code() == Code::kDeadlineExceeded;
+  if (!curable || options_.max_restarts == 0) return failure.status;
+  if (deadline.passed()) {
+    return failure.status.while_doing(cat("the start has taken --startup-timeout, ", group_options_.startup_timeout_s,
+                                          " s, with ", policy_.restarts(), " restarts"));
+  }
+  const RestartPolicy::Next next = policy_.failed(failure, seconds_since(origin_));
+  if (next == RestartPolicy::Next::kGiveUp) {
+    return failure.status.while_doing(
+        cat("the ranks were started again ", policy_.restarts(), " times and failed again (--max-restarts)"));
+  }
+  if (next == RestartPolicy::Next::kNextRung) {
+    const Status allowed = ladder_.refuse_current("serving", failure.status);
+    if (!allowed.ok()) publish_report();
+    SHOAL_RETURN_IF_ERROR(allowed);
+  }
+  log_warning(cat("starting the ranks again (", policy_.restarts(), " of ", options_.max_restarts,
+                  "): ", failure.status.to_string(900)));
+  return {};
+}
+
+/// Starts the group again as long as the policy grants it and there is time; else the failure that it does not.
+Status EngineHost::recover(const GroupFailure& first, Deadline deadline) {
   GroupFailure failure = first;
   for (;;) {
-    // Only what restarts can cure: a model that does not load will not load the next time.
-    const bool curable = failure.outside || failure.moving || failure.status.code() == Code::kAborted ||
-                         failure.status.code() == Code::kDeadlineExceeded;
-    const RestartPolicy::Next next =
-        curable ? policy_.failed(failure, seconds_since(origin_)) : RestartPolicy::Next::kGiveUp;
-    if (next == RestartPolicy::Next::kGiveUp) {
-      if (options_.max_restarts == 0 || !curable) return failure.status;
-      return failure.status.while_doing(
-          cat("the ranks were started again ", policy_.restarts(), " times and failed again (--max-restarts)"));
-    }
-    log_warning(cat("starting the ranks again (", policy_.restarts(), " of ", options_.max_restarts,
-                    "): ", failure.status.to_string(900)));
-    if (next == RestartPolicy::Next::kNextRung) ladder_.refuse_current("serving", failure.status);
+    SHOAL_RETURN_IF_ERROR(grant_restart(failure, deadline));
     ladder_.add_restart(std::string(failure.status.message()));
     const Clock::time_point began = Clock::now();
     GroupFailure again;
-    const Status status = try_start(&again);
+    const Status status = try_start(deadline, &again);
     if (status.ok()) {
       char seconds[32];
       std::snprintf(seconds, sizeof seconds, "%.2f", seconds_since(began));
@@ -216,7 +233,7 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   if (result.ok()) return StepOutcome(std::move(result).value());
   const GroupFailure failure = group_->failure();
   if (failure.status.ok()) return result.status();  // the group runs, its answer was wrong
-  SHOAL_RETURN_IF_ERROR(recover(failure));
+  SHOAL_RETURN_IF_ERROR(recover(failure, start_deadline()));
   return StepOutcome(failure.status, true);
 }
 
@@ -225,7 +242,7 @@ Status EngineHost::watch() {
   if (!lock.owns_lock() || group_->watch(Deadline::after_ms(0)).ok()) return {};
   lost_while_idle_ = true;
   const GroupFailure failure = group_->failure();
-  return recover(failure);
+  return recover(failure, start_deadline());
 }
 
 TransportReport EngineHost::report() const {

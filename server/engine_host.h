@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/tokenizer.h"
+#include "runtime/base/deadline.h"
 #include "runtime/supervisor/ladder.h"
 #include "runtime/supervisor/living_thread.h"
 #include "runtime/supervisor/restart_policy.h"
@@ -62,8 +63,11 @@ class EngineHost {
  private:
   EngineHost(const EnginePlan& plan, const TransportFlags& flags, EngineHostOptions options);
   Status start_group();
-  Status try_start(GroupFailure* failure);
-  Status recover(const GroupFailure& failure);
+  Deadline start_deadline() const { return Deadline::after_s(group_options_.startup_timeout_s); }
+  Status try_start(Deadline deadline, GroupFailure* failure);
+  Status grant_restart(const GroupFailure& failure, Deadline deadline);
+  Status recover(const GroupFailure& failure, Deadline deadline);
+  void publish_report();
 
   const EngineHostOptions options_;
   WorkerGroupOptions group_options_;

@@ -66,10 +66,17 @@ inline FlagParser::Setter size(uint64_t* target) {
   };
 }
 
+/// Thirty years: what is reckoned from it (milliseconds, a tenth, a quarter) overflows nothing.
+constexpr int64_t kMaxSecondsFlag = 1'000'000'000;
+
 inline FlagParser::Setter seconds(double* target) {
   return [=](std::string_view flag, std::string_view text) -> Status {
     SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
     if (!(value > 0)) return Status::error(Code::kInvalidArgument, cat(flag, " must be above 0 seconds, not ", text));
+    if (value > kMaxSecondsFlag) {
+      return Status::error(Code::kInvalidArgument,
+                           cat(flag, " must be at most ", kMaxSecondsFlag, " seconds, not ", text));
+    }
     *target = value;
     return {};
   };

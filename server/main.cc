@@ -71,6 +71,8 @@ int run_front(const std::vector<std::string>& words) {
 int main(int argc, char** argv) {
   shoal::open_standard_descriptors();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that is gone is an error of write()
+  // A shell's trap '' CHLD reaches us through exec, and where it is ignored the kernel keeps nobody's end for us.
+  std::signal(SIGCHLD, SIG_DFL);
   std::set_terminate(shoal::on_terminate);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   if (words.size() >= 2 && words[0] == "worker") return shoal::worker_main(std::atoi(words[1].c_str()));

@@ -37,6 +37,10 @@ class Deadline {
   Clock::time_point at_;
 };
 
+inline Deadline sooner(Deadline a, Deadline b) {
+  return b.at() < a.at() ? b : a;
+}
+
 /// Seconds since start, for figures in logs and reports.
 inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();

@@ -8,20 +8,17 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
-#include "runtime/supervisor/spawn.h"
+#include "runtime/supervisor/process_end.h"
 
 extern char** environ;
 
 namespace shoal {
 namespace {
 
-/// How long the kernel may take to end a killed process: one that sits in the driver may not end at all.
-constexpr int64_t kDeathMs = 2'000;
 /// Beyond all that a machine of many devices has to say.
 constexpr size_t kMostText = size_t{4} << 20;
 
@@ -84,20 +81,16 @@ bool read_findings(const Prober& prober, Deadline deadline, GpuFindings* finding
 
 /// Kills it and takes its end from the kernel; says how it ended by itself, or nothing where it was killed here.
 std::string end(const Prober& prober, bool in_time) {
-  pollfd ended{prober.pidfd.get(), POLLIN, 0};
   // Its last line is out, or its pipe closed: it is about to leave, and how it leaves may be the answer.
-  const bool left = in_time && prober.pidfd.valid() && ::poll(&ended, 1, static_cast<int>(kDeathMs)) > 0;
-  if (!left) {
-    ::kill(prober.pid, SIGKILL);
-    if (prober.pidfd.valid() && ::poll(&ended, 1, static_cast<int>(kDeathMs)) <= 0) {
-      log_warning(cat("the process ", prober.pid, " that looked at the GPUs hangs in the kernel and cannot be ended"));
-      return "";
-    }
+  if (in_time) {
+    const auto left = await_end(prober.pid, prober.pidfd, Deadline::after_ms(kDeathMs));
+    if (left) return describe_exit(left->code, left->status);
   }
-  siginfo_t info{};
-  while (::waitid(P_PID, static_cast<id_t>(prober.pid), &info, WEXITED) < 0 && errno == EINTR) {
+  ::kill(prober.pid, SIGKILL);
+  if (!await_end(prober.pid, prober.pidfd, Deadline::after_ms(kDeathMs))) {
+    log_warning(cat("the process ", prober.pid, " that looked at the GPUs hangs in the kernel and cannot be ended"));
   }
-  return left ? describe_exit(info.si_code, info.si_status) : "";
+  return "";
 }
 
 /// It did not come to its end: what it was at gets the blame.

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <signal.h>
 
+#include "runtime/supervisor/process_end.h"
+
 namespace shoal {
 namespace {
 
@@ -50,7 +52,7 @@ int first_to_fail(const std::vector<RankProcess>& ranks) {
 void explain_death(const RankProcess& rank, GroupFailure* failure) {
   std::string what = cat("rank ", failure->rank, " (pid ", rank.process.pid, ") ",
                          describe_exit(rank.exit_code, rank.exit_status), " in phase ", failure->phase);
-  const bool signalled = rank.exit_code != CLD_EXITED;
+  const bool signalled = rank.exit_code == CLD_KILLED || rank.exit_code == CLD_DUMPED;
   if (signalled && rank.exit_status == SIGKILL) {
     what += "; the kernel does that too when memory runs out: see dmesg and the container's memory limit";
   }

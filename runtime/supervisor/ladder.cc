@@ -11,12 +11,20 @@
 namespace shoal {
 namespace {
 
-/// Was it refused for want of shared memory? On CPUs that is what all phases before a rank is there are about; NCCL
-/// takes its own in its ranks, and its probe is about devices.
+/// Was it refused for want of shared memory? Budget and reservation are about nothing else. A probe is about
+/// permissions too, and on devices about nothing but them. In its ranks NCCL takes its own; what a device lacks is
+/// memory of its own.
 bool for_want_of_memory(const std::string& rung, const std::string& phase, const Status& why) {
-  const bool early = phase == "budget" || phase == "reserve";
-  if (!find_rung(rung)->on_device) return early || phase == "probe";
-  return early || (phase != "probe" && why.code() == Code::kResourceExhausted);
+  if (phase == "budget" || phase == "reserve") return true;
+  if (why.code() != Code::kResourceExhausted) return false;
+  const bool on_device = find_rung(rung)->on_device;
+  if (phase == "probe") return !on_device;
+  return on_device && !why.causes().back().where.starts_with("device/");
+}
+
+/// One of those that send NCCL's log to where the front reads it.
+bool is_own_log_setting(const SettingOutcome& outcome) {
+  return outcome.winner == kSettingIsSet && outcome.name.starts_with("NCCL_DEBUG");
 }
 
 RungContext context_of(const LadderOptions& options, HostFacts facts, int world_size) {
@@ -53,30 +61,50 @@ Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* s
   SHOAL_RETURN_IF_ERROR(check_budget(need, report_.facts, options_.budget));
   *phase = "probe";
   if (!rung.on_device) SHOAL_RETURN_IF_ERROR(rung.probe(context_));
-  if (near_memory_limit(need, report_.facts, options_.budget)) SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
   *phase = "reserve";
+  if (near_memory_limit(need, report_.facts, options_.budget)) SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
   SHOAL_ASSIGN_OR_RETURN(*setup, rung.prepare(context_));
-  return equip(rung, setup);
+  equip(rung, setup);
+  return {};
+}
+
+/// Of the current rung; nullptr: no rung of NCCL's.
+NcclUse* Ladder::nccl_use() {
+  const auto use = std::find_if(report_.nccl.begin(), report_.nccl.end(),
+                                [&](const NcclUse& one) { return one.rung == report_.order[at_]; });
+  return use == report_.nccl.end() ? nullptr : &*use;
+}
+
+/// Memory for NCCL's log, unless the user keeps it. It only tells what happened: a rung does without.
+std::vector<Fd> Ladder::make_logs() {
+  NcclUse* use = nccl_use();
+  if (use == nullptr || !use->logged) return {};
+  Result<std::vector<Fd>> logs = make_rank_logs(report_.world_size);
+  if (logs.ok()) return std::move(logs).value();
+  log_warning(cat("NCCL's log is not kept: ", logs.status().to_string()));
+  use->logged = false;
+  std::erase_if(use->settings, is_own_log_setting);
+  return {};
 }
 
 /// What the ranks are born with beside the transport: environment, and memory for NCCL's log.
-Status Ladder::equip(const Rung& rung, TransportSetup* setup) {
+void Ladder::equip(const Rung& rung, TransportSetup* setup) {
   logs_.clear();
-  if (rung.environment == nullptr) return {};
+  if (rung.environment == nullptr) return;
+  setup->logs = make_logs();
   for (int rank = 0; rank < report_.world_size; ++rank) {
     std::vector<std::string> variables;
     for (const SettingOutcome& outcome : settle(rung.environment(context_, rank), context_.user)) {
-      if (outcome.winner == kSettingIsSet) variables.push_back(cat(outcome.name, "=", outcome.value));
+      if (outcome.winner != kSettingIsSet || (setup->logs.empty() && is_own_log_setting(outcome))) continue;
+      variables.push_back(cat(outcome.name, "=", outcome.value));
     }
     setup->environment.push_back(std::move(variables));
   }
-  SHOAL_ASSIGN_OR_RETURN(setup->logs, make_rank_logs(report_.world_size));
-  return {};
 }
 
 /// A failed NCCL leaves files that none of its processes holds: its words name them.
 void Ladder::remove_left_segments(const Status& failed) const {
-  if (logs_.empty()) return;
+  if (nccl_rung_transport(report_.order[at_]).empty()) return;
   std::string words = failed.to_string();
   for (const std::string& log : read_rank_logs(logs_)) words += log;
   const SweepResult swept = remove_named_in(report_.facts.dev_shm.path, words);
@@ -85,10 +113,9 @@ void Ladder::remove_left_segments(const Status& failed) const {
 
 /// Takes what the ranks of the current rung have logged into the report. Not ok: the rung is not what it says.
 Status Ladder::look_at_logs() {
-  const auto use = std::find_if(report_.nccl.begin(), report_.nccl.end(),
-                                [&](const NcclUse& one) { return one.rung == report_.order[at_]; });
-  if (use == report_.nccl.end() || logs_.empty()) return {};
-  add_nccl_logs(read_rank_logs(logs_), &*use);
+  NcclUse* use = nccl_use();
+  if (use == nullptr) return {};
+  add_nccl_logs(read_rank_logs(logs_), use);
   return check_nccl_use(*use);
 }
 
@@ -128,6 +155,7 @@ Status Ladder::no_rung_left(const char* why) {
 Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, GroupFailure* failure) {
   *failure = {};
   const Clock::time_point began = Clock::now();
+  options.start_deadline = sooner(options.start_deadline, Deadline::after_s(options.startup_timeout_s));
   if (report_.world_size == 1) {
     TransportSetup none;
     none.rung = kNoTransport;
@@ -164,17 +192,17 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
     remove_left_segments(group.status());
     if (!failure->moving) return group.status();
     SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
+    if (options.start_deadline.passed()) return no_rung_left("--startup-timeout leaves no time for another");
   }
   return no_rung_left(nullptr);
 }
 
-void Ladder::refuse_current(const std::string& phase, const Status& why) {
-  if (report_.world_size == 1 || at_ >= report_.order.size()) return;
+Status Ladder::refuse_current(const std::string& phase, const Status& why) {
+  if (report_.world_size == 1 || at_ >= report_.order.size()) return {};
   (void)look_at_logs();
-  // What the policy says to it, the next start() says.
-  if (at_ + 1 < report_.order.size() && report_.order[at_] != options_.min_transport) {
-    (void)refuse(report_.needs[at_], phase, why);
-  }
+  // The last one that may be used has worked, and is not given up.
+  if (at_ + 1 == report_.order.size() || report_.order[at_] == options_.min_transport) return {};
+  return refuse(report_.needs[at_], phase, why);
 }
 
 void Ladder::find_remedies() {

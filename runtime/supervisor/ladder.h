@@ -26,13 +26,14 @@ class Ladder {
  public:
   Ladder(LadderOptions options, HostFacts facts, int world_size);
 
-  /// Starts a group on the current rung, or the next that works. UNAVAILABLE: no rung is left, every refusal named;
-  /// the same where the policy forbids to go on. What no other rung would cure (a broken
-  /// model, a kill from outside) comes back as it is, with *failure filled in, and the rung stays.
+  /// Starts a group on the current rung, or the next that works, all within options.startup_timeout_s. UNAVAILABLE: no
+  /// rung is left, every refusal named; the same where the policy or the time forbids to go on. What no other rung
+  /// would cure (a broken model, a kill from outside) comes back as it is, with *failure filled in, and the rung stays.
   Result<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options, GroupFailure* failure);
 
-  /// The current rung has failed while it was in use: the next start() begins behind it.
-  void refuse_current(const std::string& phase, const Status& why);
+  /// The current rung has failed while it was in use: the next start() begins behind it, or on it where it is the last
+  /// that may be used. UNAVAILABLE: the policy forbids to go on.
+  Status refuse_current(const std::string& phase, const Status& why);
 
   const TransportReport& report() const { return report_; }
   void add_restart(std::string why) { report_.restarts.push_back(std::move(why)); }
@@ -42,7 +43,9 @@ class Ladder {
   Status refuse(const ShmNeed& need, const std::string& phase, const Status& why);
   Status no_rung_left(const char* why);
   void find_remedies();
-  Status equip(const Rung& rung, TransportSetup* setup);
+  NcclUse* nccl_use();
+  std::vector<Fd> make_logs();
+  void equip(const Rung& rung, TransportSetup* setup);
   Status look_at_logs();
   void remove_left_segments(const Status& failed) const;
 

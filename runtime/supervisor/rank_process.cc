@@ -1,20 +1,27 @@
 #include "runtime/supervisor/rank_process.h"
 
 #include <fstream>
-#include <sys/wait.h>
+#include <signal.h>
 
-#include "runtime/base/cat.h"
+#include "runtime/base/log.h"
+#include "runtime/supervisor/process_end.h"
 
 namespace shoal {
+namespace {
 
-bool RankProcess::reap(int options) {
-  siginfo_t info{};
-  if (reaped || ::waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | options) != 0 || info.si_pid == 0) {
-    return false;
-  }
+/// The same as kDeathMs of one that is at work on its end.
+constexpr int64_t kMostDeathMs = 30'000;
+constexpr int64_t kLookMs = 100;
+
+}  // namespace
+
+bool RankProcess::reap(Deadline deadline) {
+  if (reaped) return false;
+  const std::optional<ProcessEnd> end = await_end(process.pid, process.pidfd, deadline);
+  if (!end) return false;
   reaped = true;
-  exit_code = info.si_code;
-  exit_status = info.si_status;
+  exit_code = end->code;
+  exit_status = end->status;
   return true;
 }
 
@@ -25,6 +32,24 @@ char RankProcess::state() const {
   std::getline(file, text);
   const size_t name_end = text.rfind(')');  // the name may hold anything
   return name_end != std::string::npos && name_end + 2 < text.size() ? text[name_end + 2] : '?';
+}
+
+void end_ranks(std::vector<RankProcess>& ranks) {
+  for (const RankProcess& rank : ranks) {
+    if (!rank.reaped) ::kill(rank.process.pid, SIGKILL);  // ends stopped processes too
+  }
+  const Deadline soon = Deadline::after_ms(kDeathMs), last = Deadline::after_ms(kMostDeathMs);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    RankProcess& rank = ranks[i];
+    if (rank.reaped || rank.left_behind) continue;
+    bool ended = rank.reap(soon);
+    // Gigabytes take a while to be given back, and the next start needs them.
+    while (!ended && !last.passed() && uses_processor(rank.process.pid)) ended = rank.reap(Deadline::after_ms(kLookMs));
+    if (ended) continue;
+    rank.left_behind = true;
+    log_warning(cat("rank ", i, " (pid ", rank.process.pid, ", state ", rank.state(),
+                    ") hangs in the kernel and cannot be ended: it is left behind"));
+  }
 }
 
 }  // namespace shoal

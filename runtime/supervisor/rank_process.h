@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 #include "runtime/control/channel.h"
@@ -18,7 +19,8 @@ struct RankProcess {
   Channel channel;
   bool channel_open = true;
   bool reaped = false;
-  int exit_code = 0, exit_status = 0;    ///< waitid's si_code and si_status, once reaped
+  bool left_behind = false;              ///< it was killed and did not end: nobody waits for it again
+  int exit_code = 0, exit_status = 0;    ///< of its ProcessEnd, once reaped
   std::optional<WorkerFailure> failure;  ///< its own words
   std::optional<WorkerReady> ready;
   std::optional<TransportVerified> verified;
@@ -27,8 +29,8 @@ struct RankProcess {
   Clock::time_point heard_at = Clock::now();
   LoadProgress progress;
 
-  /// Takes the process's end from the kernel; false where it has not ended (options: WNOHANG) or was taken before.
-  bool reap(int options);
+  /// Takes the process's end from the kernel; false where it has not ended by the deadline or was taken before.
+  bool reap(Deadline deadline = Deadline::after_ms(0));
 
   /// 'R', 'S', 'D', 'T' ... of /proc; '?' where it cannot be read or the process is gone.
   char state() const;
@@ -39,5 +41,9 @@ struct RankProcess {
   /// It moves bytes to its peers and does nothing else.
   bool in_transport_phase() const { return phase == WorkerPhase::kOpen || phase == WorkerPhase::kSelfTest; }
 };
+
+/// Kills those that are left and takes their ends from the kernel, within some seconds for all: a process that hangs in
+/// the kernel is named in a warning and left behind.
+void end_ranks(std::vector<RankProcess>& ranks);
 
 }  // namespace shoal

@@ -7,7 +7,9 @@ RestartPolicy::Next RestartPolicy::failed(const GroupFailure& failure, double no
   healthy_since_s_ = -1;
   if (restarts_ >= max_restarts_) return Next::kGiveUp;
   ++restarts_;
-  if (failure.outside) return Next::kSameRung;
+  // Before they open their transport and after they have proven it, ranks that start move nothing.
+  const bool of_rung = !failure.outside && failure.phase != "spawn" && failure.phase != "load";
+  if (!of_rung) return Next::kSameRung;
   if (++rung_failures_ < 2) return Next::kSameRung;
   rung_failures_ = 0;
   return Next::kNextRung;

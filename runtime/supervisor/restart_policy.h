@@ -14,7 +14,8 @@ class RestartPolicy {
   /// A group runs, at this time.
   void started(double now_s) { healthy_since_s_ = now_s; }
 
-  /// A group has failed. A rung that fails twice by itself is left; what came from outside does not count against it.
+  /// A group has failed. A rung that fails twice by itself is left; what came from outside, or before and after bytes
+  /// are moved (spawn, load), does not count against it.
   Next failed(const GroupFailure& failure, double now_s);
 
   int restarts() const { return restarts_; }

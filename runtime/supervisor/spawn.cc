@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <string_view>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <vector>
 
 #include "runtime/control/descriptors.h"
+#include "runtime/supervisor/process_end.h"
 
 extern char** environ;
 
@@ -105,17 +104,12 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   if (!process.pidfd.valid()) {
     const int open_error = errno;
     ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
+    (void)await_end(pid, process.pidfd, Deadline::after_ms(kDeathMs));
     return Status::error(Code::kResourceExhausted, cat("open a pidfd for rank ", rank, descriptor_limit(open_error)),
                          open_error);
   }
   ::fcntl(process.pidfd.get(), F_SETFD, FD_CLOEXEC);
   return process;
-}
-
-std::string describe_exit(int code, int status) {
-  if (code == CLD_EXITED) return cat("exited with code ", status);
-  return cat("was killed by signal ", status, " (", ::strsignal(status), ")");
 }
 
 }  // namespace shoal

@@ -29,7 +29,4 @@ struct WorkerDescriptors {
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment = {});
 
-/// "was killed by signal 9 (Killed)", "exited with code 1": what waitid said.
-std::string describe_exit(int code, int status);
-
 }  // namespace shoal

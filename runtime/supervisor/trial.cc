@@ -3,17 +3,17 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <string>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
+#include "runtime/memory/shm_segment.h"
+#include "runtime/supervisor/process_end.h"
 #include "runtime/transport/reservation.h"
 
 extern char** environ;
@@ -76,26 +76,22 @@ bool near_memory_limit(const ShmNeed& need, const HostFacts& facts, const Budget
 
 Status try_in_disposable_process(const ShmNeed& need) {
   SHOAL_ASSIGN_OR_RETURN(Trial trial, start(need));
-  pollfd ended{trial.pidfd.get(), POLLIN, 0};
-  const bool answered = trial.pidfd.valid() ? ::poll(&ended, 1, static_cast<int>(kTrialMs)) > 0 : true;
-  if (!answered) ::kill(trial.pid, SIGKILL);
-  int status = 0;
-  while (::waitpid(trial.pid, &status, 0) < 0 && errno == EINTR) {
+  const std::string what = cat("a trial of reserving ", need.memory_bytes(), " bytes ");
+  const std::optional<ProcessEnd> end = await_end(trial.pid, trial.pidfd, Deadline::after_ms(kTrialMs));
+  if (!end) {
+    ::kill(trial.pid, SIGKILL);
+    const bool dead = await_end(trial.pid, trial.pidfd, Deadline::after_ms(kDeathMs)).has_value();
+    return Status::error(Code::kDeadlineExceeded, cat(what, "did not end within ", kTrialMs, " ms",
+                                                      dead ? "" : ", and hangs in the kernel: it is left behind"));
   }
-  if (!answered) {
-    return Status::error(Code::kDeadlineExceeded, cat("a trial of reserving ", need.memory_bytes(),
-                                                      " bytes did not end within ", kTrialMs, " ms"));
-  }
-  if (WIFSIGNALED(status)) {
+  // An end that nobody kept may have been a kill: it proves nothing.
+  if (end->code == 0) return Status::error(Code::kUnavailable, cat(what, describe_exit(end->code, end->status)));
+  if (end->code != CLD_EXITED) {
     return Status::error(Code::kResourceExhausted,
-                         cat("a trial of reserving ", need.memory_bytes(), " bytes was killed by signal ",
-                             WTERMSIG(status), ": the memory cgroup's limit"));
+                         cat(what, "was killed by signal ", end->status, ": the memory cgroup's limit"));
   }
-  if (WEXITSTATUS(status) != 0) {
-    return Status::error(Code::kResourceExhausted, cat("a trial of reserving ", need.memory_bytes(),
-                                                       " bytes failed: ", read_all(trial.words.get())));
-  }
-  return {};
+  if (end->status == 0) return {};
+  return Status::error(Code::kResourceExhausted, cat(what, "failed: ", read_all(trial.words.get())));
 }
 
 int reserve_trial_main(const char* dev_shm_bytes, const char* memfd_bytes) {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <poll.h>
-#include <signal.h>
 #include <sys/random.h>
-#include <sys/wait.h>
 
 #include "runtime/base/log.h"
 #include "runtime/control/wire.h"
@@ -83,7 +81,7 @@ bool WorkerGroup::Impl::poll_once(Deadline deadline) {
   for (size_t i = 0; i < workers.size(); ++i) {
     // Messages before the exit: a worker that fails says why, then leaves.
     if (fds[2 * i].revents != 0) trouble |= read_messages(workers[i]);
-    if (fds[2 * i + 1].revents != 0 && workers[i].reap(WNOHANG)) {
+    if (fds[2 * i + 1].revents != 0 && workers[i].reap()) {
       trouble = true;
       if (workers[i].channel_open) read_messages(workers[i]);  // what it said between the two looks
     }
@@ -184,13 +182,10 @@ void WorkerGroup::Impl::record_segments() {
 /// Kills and reaps what is left, and removes what a killed rank's libraries leave in /dev/shm: those files alone, and
 /// only where nobody else has them open.
 void WorkerGroup::Impl::end_all() {
-  if (std::all_of(workers.begin(), workers.end(), [](const RankProcess& w) { return w.reaped; }) && segments.empty())
-    return;
+  const auto over = [](const RankProcess& w) { return w.reaped || w.left_behind; };
+  if (std::all_of(workers.begin(), workers.end(), over) && segments.empty()) return;
   record_segments();
-  for (RankProcess& worker : workers) {
-    if (!worker.reaped) ::kill(worker.process.pid, SIGKILL);  // ends stopped processes too
-  }
-  for (RankProcess& worker : workers) worker.reap(0);
+  end_ranks(workers);
   if (segments.empty()) return;
   if (const auto swept = remove_recorded("/dev/shm", segments); swept.ok() && swept->removed > 0) {
     log_info(
@@ -279,7 +274,8 @@ void WorkerGroup::Impl::report_progress(const WorkerGroupOptions& options) const
 }
 
 Status WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options) {
-  const Deadline all = Deadline::after_s(options.startup_timeout_s);
+  const Clock::time_point began = Clock::now();
+  const Deadline all = sooner(options.start_deadline, Deadline::after_s(options.startup_timeout_s));
   const bool transport_only = options.init.transport_only;
   for (;;) {
     Deadline next = all;
@@ -290,14 +286,14 @@ Status WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options) 
       phase.name = phase_name(worker.phase);
       const Deadline mine = phase_deadline(worker);
       if (mine.passed()) return time_out(seconds_since(worker.heard_at));
-      if (mine.at() < next.at()) next = mine;
+      next = sooner(next, mine);
       // A load has no deadline of its own: disks are slow. A stopped process is not slow, it is stopped.
       if (worker.phase == WorkerPhase::kLoad && seconds_since(worker.heard_at) > options.step_timeout_s &&
           worker.stopped())
         return time_out(options.step_timeout_s);
     }
     if (done) break;
-    if (all.passed()) return time_out(options.startup_timeout_s);
+    if (all.passed()) return time_out(seconds_since(began));
     if (poll_once(Deadline::after_ms(std::min<int64_t>(next.remaining_ms(), kLookMs)))) return fail();
     report_progress(options);
   }

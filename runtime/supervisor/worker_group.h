@@ -18,6 +18,8 @@ struct WorkerGroupOptions {
   int world_size = 1;
   double startup_timeout_s =
       600;  ///< all phases together; spawn, open and self-test: a quarter each, 15 s at most (60 s on devices)
+  /// Ends the start too: where several groups are tried in one start, they have startup_timeout_s together.
+  Deadline start_deadline = Deadline::infinite();
   double step_timeout_s = 10;  ///< a step in which no rank gets a layer further for so long has hung
   /// Called with the summed progress of all ranks while they load.
   std::function<void(const LoadProgress&)> on_progress;

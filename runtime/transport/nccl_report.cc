@@ -122,7 +122,10 @@ std::string to_text(const NcclUse& use) {
     text += cat(", ", use.used_bytes, " B used, ", use.channels, " channels");
     if (!use.transports.empty()) text += cat(" via ", shown(use.transports));
   }
-  if (use.tried && !use.logged) text += "; its log is the user's";
+  const bool of_user = std::any_of(use.settings.begin(), use.settings.end(), [](const SettingOutcome& one) {
+    return one.name == "NCCL_DEBUG_FILE" && one.winner == kUserWon;
+  });
+  if (use.tried && !use.logged) text += of_user ? "; its log is the user's" : "; its log could not be kept";
   text += "\n";
   for (const std::string& assumption : use.assumptions) text += cat("      at most: ", assumption, "\n");
   for (const SettingOutcome& one : use.settings) {

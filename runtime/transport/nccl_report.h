@@ -21,7 +21,7 @@ struct NcclUse {
   int predicted_channels = 0;             ///< 0: NCCL's choice, where no shared memory depends on it
   std::vector<std::string> assumptions;   ///< where the prediction is an upper bound
   bool tried = false;                     ///< ranks were started on it; what follows is of their logs
-  bool logged = false;                    ///< false: the user keeps the logs
+  bool logged = false;                    ///< false: the user keeps the logs, or nobody could
   std::map<std::string, int> transports;  ///< connections of all ranks by kind: {"SHM/direct": 4}
   int channels = 0;
   int64_t used_bytes = 0;       ///< of /dev/shm, in whole pages, as its ranks' logs say

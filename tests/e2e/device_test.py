@@ -166,6 +166,13 @@ class OnDevices(harness.TestCase):
         self.assertIn("unspecified launch failure", report["refusals"][0]["reason"])
         self.assertEqual(report["refusals"][0]["phase"], "open")
 
+    def test_a_device_without_memory_is_no_want_of_shared_memory(self):
+        code, report, err = doctor("--on-shm-shortage", "fail", transport="host-memfd,tcp", fail="allocate:2")
+        self.assertEqual((code, report["rung"]), (1, "tcp"), err)
+        refusal = report["refusals"][0]
+        self.assertIn("out of memory", refusal["reason"])
+        self.assertEqual((refusal["code"], refusal["phase"], refusal["shared_memory"]), ("RESOURCE_EXHAUSTED", "self-test", False))
+
     def test_the_same_bits_as_on_the_cpu(self):
         prompt = ("--prompt", "In the beginning", "--max-tokens", 8, "-tp", 2, "--json")
         on_cpu = json.loads(harness.run("generate", harness.DEMO, *prompt).stdout)

@@ -124,6 +124,15 @@ class Faults(harness.TestCase):
                     return self.check_death(server.process, server.err, 1, self.kill_rank(server.pid, 1))
                 within_a_second(attempt)
 
+    def test_an_ignored_sigchld_hides_no_death(self):
+        # What trap '' CHLD of a shell, and other languages' ways to have no zombies, hand through exec.
+        process = harness.start("serve", harness.DEMO, "--grpc-port", 0, *SLOW,
+                                preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        err, out = harness.Reader(process.stderr), harness.Reader(process.stdout)
+        harness.wait_until(lambda: "READY" in out.text(), 60, "a READY line")
+        self.check_death(process, err, 1, self.kill_rank(process.pid, 1))
+
     # --- the front dies -------------------------------------------------------------------------------------------
 
     def kill_front(self, prompt: str | None) -> float:

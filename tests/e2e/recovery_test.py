@@ -205,6 +205,27 @@ class Serving(harness.TestCase):
                 os.killpg(server.pid, number)
                 self.assertEqual(server.end(10), 0, server.err.text())
 
+    def test_one_deadline_for_a_start_and_its_attempts(self):
+        # Stopped in its load, and noticed by the start's deadline alone: a second attempt would work, and have no time.
+        os.environ["SHOAL_TEST_FAULT"] = "1:load:stop"
+        try:
+            process = harness.start("generate", harness.DEMO, *REQUEST, "-tp", RANKS, "--startup-timeout", 4, "--step-timeout", 100)
+        finally:
+            del os.environ["SHOAL_TEST_FAULT"]
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        err = harness.Reader(process.stderr)
+        self.assertEqual(process.wait(PATIENCE_S), harness.UNAVAILABLE, err.rest())
+        self.assertRegex(err.rest(), r"--startup-timeout, 4 s")
+        self.assertRegex(err.rest(), r"in phase load; rank 1 \(load\) is stopped")
+        self.assertNotIn("starting the ranks again", err.rest())
+
+    def test_a_recovery_has_a_deadline_of_its_own(self):
+        server = self.serve(harness.DEMO, "-tp", RANKS, "--startup-timeout", 4)
+        server.wait_ready()
+        time.sleep(4)
+        self.hit(server, 1, signal.SIGKILL)
+        harness.wait_until(lambda: self.restarts(server) == 1, PATIENCE_S, "a restart")
+
     def test_the_report_remembers_restarts(self):
         server = self.started()
         self.hit(server, 1, signal.SIGKILL)

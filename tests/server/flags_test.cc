@@ -304,6 +304,8 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"serve", "m", "--ranks-per-gpu", "0"}, "--ranks-per-gpu must be a whole number in [1, 16]"},
       {{"serve", "m", "--reproducible", "yes"}, "--reproducible must be one of on, off"},
       {{"serve", "m", "--step-timeout", "0"}, "--step-timeout must be above 0 seconds"},
+      {{"serve", "m", "--step-timeout", "1e18"}, "--step-timeout must be at most 1000000000 seconds, not 1e18"},
+      {{"doctor", "--startup-timeout", "1e17"}, "--startup-timeout must be at most 1000000000 seconds"},
       {{"logits", "m", "--max-restarts", "1"}, "unknown flag \"--max-restarts\""},
       {{"serve", "m", "--log-format", "xml"}, "--log-format must be one of text, json"},
       {{"serve", "m", std::string(5000, 'x')}, "unexpected argument"},

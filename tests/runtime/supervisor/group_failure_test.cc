@@ -14,7 +14,7 @@ class GroupFailureTest : public testing::Test {
   ~GroupFailureTest() override {
     for (RankProcess& rank : ranks_) {
       if (!rank.reaped) ::kill(rank.process.pid, SIGKILL);
-      rank.reap(0);
+      rank.reap(Deadline::after_s(10));
     }
   }
 
@@ -29,7 +29,7 @@ class GroupFailureTest : public testing::Test {
   }
   static void kill_with(RankProcess& rank, int signal) {
     ::kill(rank.process.pid, signal);
-    rank.reap(0);
+    rank.reap(Deadline::after_s(10));
   }
   static void stop(RankProcess& rank) {
     ::kill(rank.process.pid, SIGSTOP);

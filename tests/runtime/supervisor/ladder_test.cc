@@ -1,13 +1,22 @@
 // The ladder over real ranks and real rungs: this program is its own worker. Facts are made up, ranks are not.
 #include "runtime/supervisor/ladder.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "runtime/control/channel.h"
+#include "runtime/control/descriptors.h"
+#include "runtime/control/wire.h"
+#include "runtime/supervisor/trial.h"
 #include "runtime/transport/stale_segments.h"
 #include "runtime/worker/worker_main.h"
+#include "tests/forbid_calls.h"
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -106,17 +115,109 @@ TEST(Ladder, PolicyForbidsToGoOn) {
   EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos) << none.to_string();
 }
 
+TEST(Ladder, AMissingPermissionIsNoWantOfMemory) {
+  HostFacts facts = good_facts();
+  facts.cma.tried = true;
+  facts.cma.error = EPERM;
+  facts.cma.yama_scope = 1;
+  LadderOptions options = in_order({"cma", "tcp"});
+  options.degrade_on_shm_shortage = false;
+  Ladder ladder(options, facts, 2);
+  GroupFailure failure;
+  const auto group = ladder.start(transport_only(2), &failure);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  EXPECT_EQ(ladder.report().rung, "tcp");
+  EXPECT_EQ(ladder.report().refusals[0].phase, "probe");
+  EXPECT_FALSE(ladder.report().refusals[0].shared_memory);
+  EXPECT_FALSE(ladder.report().remedies.empty()) << "it is curable all the same";
+}
+
+/// Two devices, as far as a front can see.
+HostFacts facts_with_gpus() {
+  HostFacts facts = good_facts();
+  facts.gpu.asked = true;
+  facts.gpu.ranks = 2;
+  facts.gpu.cuda_runtime = facts.gpu.cuda_driver = 13000;
+  facts.gpu.devices.resize(2);
+  return facts;
+}
+
+// The trial is a real process and the signal is real; only the limit is made up.
+TEST(Ladder, ATrialKilledAtTheMemoryLimitIsWantOfMemoryOnEveryRung) {
+  for (const char* rung : {"shm", "host-memfd"}) {
+    HostFacts facts = facts_with_gpus();
+    facts.cgroup.version = 2;
+    facts.cgroup.levels.push_back({"/test", int64_t{64} << 20});
+    ::setenv("SHOAL_TEST_KILL_TRIAL", "1", 1);
+    Ladder ladder(in_order({rung, "tcp"}), facts, 2);
+    GroupFailure failure;
+    const auto group = ladder.start(transport_only(2), &failure);
+    ::unsetenv("SHOAL_TEST_KILL_TRIAL");
+    ASSERT_TRUE(group.ok()) << group.status().to_string();
+    const Refusal& refusal = ladder.report().refusals.at(0);
+    EXPECT_EQ(refusal.phase, "reserve") << rung;
+    EXPECT_TRUE(refusal.shared_memory) << rung;
+    EXPECT_NE(refusal.status.to_string().find("killed by signal 9"), std::string::npos) << refusal.status.to_string();
+  }
+}
+
 TEST(Ladder, ARungRefusedWhileServingIsLeft) {
   Ladder ladder(in_order({"shm", "tcp"}), good_facts(), 2);
   GroupFailure failure;
   ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
-  ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
+  EXPECT_TRUE(ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits")).ok());
   ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok());
   EXPECT_EQ(ladder.report().rung, "tcp");
   EXPECT_EQ(ladder.report().refusals[0].phase, "serving");
-  ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits"));
+  EXPECT_TRUE(ladder.refuse_current("serving", Status::error(Code::kDataLoss, "wrong bits")).ok());
   ASSERT_TRUE(ladder.start(transport_only(2), &failure).ok()) << "the last one is not given up";
   EXPECT_EQ(ladder.report().rung, "tcp");
+}
+
+TEST(Ladder, ThePolicyHoldsWhileServingToo) {
+  const Status full = Status::error(Code::kResourceExhausted, "No space left on device", 0, "comm/nccl_collective.cc");
+  const Status wrong = Status::error(Code::kDataLoss, "wrong bits");
+  LadderOptions options = in_order({"nccl-shm", "tcp"});
+  EXPECT_TRUE(Ladder(options, facts_with_gpus(), 2).refuse_current("serving", full).ok());
+  options.degrade_on_shm_shortage = false;
+  Ladder ladder(options, facts_with_gpus(), 2);
+  const Status refused = ladder.refuse_current("serving", full);
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_NE(refused.to_string().find("--on-shm-shortage=fail"), std::string::npos) << refused.to_string();
+  EXPECT_TRUE(ladder.report().rung.empty());
+  EXPECT_TRUE(Ladder(options, facts_with_gpus(), 2).refuse_current("serving", wrong).ok()) << "no want of memory";
+}
+
+/// "": a rung of NCCL's gets as far as its ranks where no memfd can be made, and `warned` of its log.
+std::string without_memfds(const NcclUserSettings& user, bool warned) {
+  return in_child([&]() -> std::string {
+    if (!forbid({SYS_memfd_create}, SECCOMP_RET_ERRNO | EPERM)) return "skip: no seccomp";
+    HostFacts facts = facts_with_gpus();
+    facts.gpu.nccl_version = 22809;
+    LadderOptions options = in_order({"nccl-shm", "tcp"});
+    options.nccl = user;
+    Ladder ladder(options, facts, 2);
+    GroupFailure failure;
+    testing::internal::CaptureStderr();
+    const auto group = ladder.start(transport_only(2), &failure);
+    const std::string said = testing::internal::GetCapturedStderr();
+    if (!group.ok()) return group.status().to_string();
+    const Refusal& refusal = ladder.report().refusals.at(0);
+    if (refusal.phase != "open") return cat(refusal.phase, ": ", refusal.status.to_string());
+    const NcclUse& use = ladder.report().nccl.at(0);
+    if (!use.tried || use.logged) return "the report has a log";
+    return (said.find("log is not kept") != std::string::npos) == warned ? "" : said;
+  });
+}
+
+// There is no GPU, so the ranks get no further than to open their device: the log is asked for before.
+TEST(Ladder, WithoutMemoryForItsLogNcclIsTriedAllTheSame) {
+  const std::string told = without_memfds({}, true);
+  if (told.starts_with("skip")) GTEST_SKIP() << told;
+  EXPECT_EQ(told, "");
+  NcclUserSettings own;
+  own.list = {{"NCCL_DEBUG", "WARN", "the environment"}};
+  EXPECT_EQ(without_memfds(own, false), "") << "the user keeps it";
 }
 
 TEST(Ladder, OneRankNeedsNoRung) {
@@ -124,6 +225,27 @@ TEST(Ladder, OneRankNeedsNoRung) {
   GroupFailure failure;
   ASSERT_TRUE(ladder.start(transport_only(1), &failure).ok());
   EXPECT_EQ(ladder.report().rung, kNoTransport);
+}
+
+/// A rank that hangs in opening its transport, whichever it is: this program's worker.
+int hang_in_open() {
+  Channel channel(Fd(3));
+  (void)channel.send(encode(WorkerMessage(PhaseBegun{WorkerPhase::kOpen})), Deadline::after_s(10));
+  for (;;) ::pause();
+}
+
+TEST(Ladder, AllRungsOfAStartShareItsTime) {
+  ::setenv("SHOAL_TEST_HANG_IN_OPEN", "1", 1);
+  Ladder ladder(in_order({"shm", "shm-lean", "memfd", "tcp"}), good_facts(), 2);
+  WorkerGroupOptions options = transport_only(2);
+  options.startup_timeout_s = 2;  // half a second each: with what it takes to ask and to kill, four are too many
+  GroupFailure failure;
+  const auto group = ladder.start(options, &failure);
+  ::unsetenv("SHOAL_TEST_HANG_IN_OPEN");
+  EXPECT_EQ(group.status().code(), Code::kUnavailable);
+  EXPECT_NE(group.status().to_string().find("--startup-timeout"), std::string::npos) << group.status().to_string();
+  EXPECT_LT(ladder.report().refusals.size(), 4u);
+  EXPECT_NE(group.status().to_string().find("in phase open"), std::string::npos) << group.status().to_string();
 }
 
 /// A library in the ranks that leaves a file when it is killed, as NCCL does: a fake, made by this program's worker.
@@ -151,7 +273,14 @@ TEST(Ladder, WhatAKilledRanksLibraryLeftGoesByItself) {
 }  // namespace shoal
 
 int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "reserve-trial") {
+    if (std::getenv("SHOAL_TEST_KILL_TRIAL") != nullptr) ::raise(SIGKILL);  // as the kernel's out-of-memory killer does
+    return shoal::reserve_trial_main(argv[2], argv[3]);
+  }
   if (argc > 1 && std::string(argv[1]) == "worker") {
+    // A rank of NCCL's without a log to write to, and yet told to: nobody would ever read it.
+    if (std::getenv("NCCL_DEBUG_FILE") != nullptr && ::fcntl(shoal::kWorkerLogFd, F_GETFD) < 0) return 99;
+    if (std::getenv("SHOAL_TEST_HANG_IN_OPEN") != nullptr) return shoal::hang_in_open();
     if (std::getenv("SHOAL_TEST_LEAVE_SEGMENT") != nullptr) shoal::leave_a_segment();
     return shoal::worker_main(3);
   }

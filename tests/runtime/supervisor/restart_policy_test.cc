@@ -34,6 +34,17 @@ TEST(RestartPolicy, KillsFromOutsideDoNotCountAgainstTheRung) {
   EXPECT_EQ(policy.failed(own(), 8), Next::kNextRung);
 }
 
+TEST(RestartPolicy, AProcessThatDoesNotStartOrLoadIsNoFaultOfTheRung) {
+  RestartPolicy policy(10);
+  for (const char* phase : {"load", "spawn", "load"}) {
+    GroupFailure failure;
+    failure.phase = phase;
+    EXPECT_EQ(policy.failed(failure, 1), Next::kSameRung) << phase;
+  }
+  EXPECT_EQ(policy.failed(own(), 2), Next::kSameRung);
+  EXPECT_EQ(policy.failed(own(), 3), Next::kNextRung);
+}
+
 TEST(RestartPolicy, GivesUpWhenAllAreUsed) {
   RestartPolicy policy(3);
   for (int i = 0; i < 3; ++i) EXPECT_NE(policy.failed(from_outside(), i), Next::kGiveUp);

@@ -6,8 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -48,6 +51,14 @@ TEST(Trial, WhatCannotIsARefusalInItsOwnWords) {
   const Status status = try_in_disposable_process(need_of(int64_t{1} << 60, 0));
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_NE(status.to_string().find("fallocate"), std::string::npos) << status.to_string();
+}
+
+TEST(Trial, AnEndThatNobodyKeptProvesNothing) {
+  EXPECT_EQ(in_child([]() -> std::string {
+              ::signal(SIGCHLD, SIG_IGN);
+              return code_name(try_in_disposable_process(need_of(1 << 20, 0)).code());
+            }),
+            "UNAVAILABLE");
 }
 
 /// A memory cgroup of this test's own with a limit; empty where none can be had.

@@ -14,7 +14,10 @@
 #include "models/model_config.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
+#include "runtime/supervisor/process_end.h"
 #include "runtime/worker/worker_main.h"
+#include "tests/in_child.h"
+#include "tests/runtime/supervisor/held_process.h"
 
 namespace shoal {
 namespace {
@@ -98,6 +101,36 @@ TEST(WorkerGroup, AKilledRankIsNamedWhileIdleAndTheOthersAreReaped) {
   EXPECT_NE(status.message().find("signal 9"), std::string::npos) << status.to_string();
   for (const int pid : pids) EXPECT_EQ(::kill(pid, 0), -1) << "still there: " << pid;
   EXPECT_EQ((*group)->step(one_step(1, {1}, 0, false)).status().to_string(), status.to_string());
+}
+
+// As where a rank hangs in a driver or a dead file server.
+TEST(WorkerGroup, ARankThatNoKillEndsIsLeftBehind) {
+  auto group = start_group(options_for(kNineHeads, 2, "shm"));
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  const std::vector<int> pids = (*group)->pids();
+  HeldProcess held(pids[1]);
+  if (!held.holds()) GTEST_SKIP() << "this kernel lets nobody trace a sibling here";
+  ::kill(pids[0], SIGKILL);
+  testing::internal::CaptureStderr();
+  const Status status = (*group)->watch(Deadline::after_s(10));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(cat("rank 1 (pid ", pids[1])), std::string::npos);
+  EXPECT_NE(status.message().find("rank 0"), std::string::npos) << status.to_string();
+  EXPECT_EQ(::kill(pids[1], 0), 0) << "it is still there";
+  group = Status::error(Code::kAborted, "ended");  // nobody waits for it again
+  held.release();
+  EXPECT_TRUE(await_end(pids[1], Fd(), Deadline::after_s(10)));
+}
+
+TEST(WorkerGroup, ADeathIsNoticedWhereSigchldIsIgnored) {
+  EXPECT_EQ(in_child([]() -> std::string {
+              ::signal(SIGCHLD, SIG_IGN);  // as a shell's trap '' CHLD leaves it
+              auto group = start_group(options_for(kNineHeads, 2, "shm"));
+              if (!group.ok()) return group.status().to_string();
+              ::kill((*group)->pids()[1], SIGKILL);
+              const std::string told((*group)->watch(Deadline::after_s(10)).message());
+              return told.find("rank 1") != std::string::npos && told.find("SIGCHLD") != std::string::npos ? "" : told;
+            }),
+            "");
 }
 
 TEST(WorkerGroup, ARankKilledBetweenStepsEndsTheNextStep) {

@@ -1,13 +1,10 @@
 #include "runtime/transport/host_facts.h"
 
 #include <cerrno>
-#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -22,6 +19,7 @@
 #include "runtime/transport/budget.h"
 #include "runtime/transport/child_probe.h"
 #include "runtime/transport/fact_sources.h"
+#include "tests/forbid_calls.h"
 #include "tests/in_child.h"
 
 namespace shoal {
@@ -89,19 +87,6 @@ TEST(HostFactsTest, LimitsAreThisProcesss) {
     REQUIRE(facts.dev_shm.probed_bytes == 0 && !facts.dev_shm.probe_note.empty());
     return "";
   });
-}
-
-/// Answers the calls with an errno, or kills, from here on in this process and its children.
-bool forbid(const std::vector<int>& calls, uint32_t action) {
-  std::vector<sock_filter> program{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const int call : calls) {
-    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, action));
-  }
-  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0;
 }
 
 TEST(HostFactsTest, ASeccompFilterIsFound) {
