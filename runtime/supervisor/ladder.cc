@@ -53,6 +53,20 @@ Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
   }
 }
 
+/// A server may run for weeks: what was free when it started says nothing about now. With the facts change the needs of
+/// the rungs that are left.
+void Ladder::look_again() {
+  refresh_host_facts(&context_.facts);
+  report_.facts = context_.facts;
+  for (size_t i = at_; i < report_.order.size(); ++i) {
+    const std::string& name = report_.order[i];
+    report_.needs[i] = find_rung(name)->need(context_);
+    for (NcclUse& use : report_.nccl) {
+      if (use.rung == name) use = plan_nccl_use(name, context_);
+    }
+  }
+}
+
 /// Everything that can be said before a process is started; fills in the setup.
 Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup, std::string* phase) {
   *phase = "probe";
@@ -164,6 +178,7 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
     report_.rung = kNoTransport;
     return group;
   }
+  if (starts_ > 0) look_again();
   while (at_ < report_.order.size()) {
     const Rung& rung = *find_rung(report_.order[at_]);
     const ShmNeed& need = report_.needs[at_];
