@@ -166,6 +166,28 @@ Status Ladder::no_rung_left(const char* why) {
   return Status(std::move(causes));
 }
 
+/// One group over the current rung.
+Result<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup, WorkerGroupOptions options,
+                                                        GroupFailure* failure) {
+  options.init.start_number = starts_++;
+  Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, failure);
+  logs_ = std::move(setup.logs);
+  const Status as_planned = look_at_logs();
+  if (group.ok() && !as_planned.ok()) {
+    group = as_planned;  // its ranks are ended
+    *failure = {as_planned, -1, "self-test", false, true};
+  }
+  if (!group.ok()) {
+    remove_left_segments(group.status());
+    return group;
+  }
+  report_.rung = setup.rung;
+  const TransportVerified& figures = (*group)->verified();
+  report_.latency_us = figures.latency_us;
+  report_.bytes_per_s = figures.bytes_per_s;
+  return group;
+}
+
 Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, GroupFailure* failure) {
   *failure = {};
   const Clock::time_point began = Clock::now();
@@ -174,8 +196,8 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
     TransportSetup none;
     none.rung = kNoTransport;
     options.init.start_number = starts_++;
-    SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<WorkerGroup> group, WorkerGroup::start(options, none, failure));
-    report_.rung = kNoTransport;
+    Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, failure);
+    if (group.ok()) report_.rung = kNoTransport;
     return group;
   }
   if (starts_ > 0) look_again();
@@ -188,23 +210,11 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
       SHOAL_RETURN_IF_ERROR(refuse(need, phase, why));
       continue;
     }
-    options.init.start_number = starts_++;
-    Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, failure);
-    logs_ = std::move(setup.logs);
-    const Status as_planned = look_at_logs();
-    if (group.ok() && !as_planned.ok()) {
-      group = as_planned;  // its ranks are ended
-      *failure = {as_planned, -1, "self-test", false, true};
-    }
+    Result<std::unique_ptr<WorkerGroup>> group = start_over(std::move(setup), options, failure);
     if (group.ok()) {
-      report_.rung = rung.name;
-      const TransportVerified& figures = (*group)->verified();
-      report_.latency_us = figures.latency_us;
-      report_.bytes_per_s = figures.bytes_per_s;
       report_.verified_s = seconds_since(began);
       return group;
     }
-    remove_left_segments(group.status());
     if (!failure->moving) return group.status();
     SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
     if (options.start_deadline.passed()) return no_rung_left("--startup-timeout leaves no time for another");
