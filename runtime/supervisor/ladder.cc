@@ -53,6 +53,20 @@ Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
   }
 }
 
+/// A server may run for weeks: what was free when it started says nothing about now. With the facts change the needs of
+/// the rungs that are left.
+void Ladder::look_again() {
+  refresh_host_facts(&context_.facts);
+  report_.facts = context_.facts;
+  for (size_t i = at_; i < report_.order.size(); ++i) {
+    const std::string& name = report_.order[i];
+    report_.needs[i] = find_rung(name)->need(context_);
+    for (NcclUse& use : report_.nccl) {
+      if (use.rung == name) use = plan_nccl_use(name, context_);
+    }
+  }
+}
+
 /// Everything that can be said before a process is started; fills in the setup.
 Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup, std::string* phase) {
   *phase = "probe";
@@ -152,6 +166,28 @@ Status Ladder::no_rung_left(const char* why) {
   return Status(std::move(causes));
 }
 
+/// One group over the current rung.
+Result<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup, WorkerGroupOptions options,
+                                                        GroupFailure* failure) {
+  options.init.start_number = starts_++;
+  Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, failure);
+  logs_ = std::move(setup.logs);
+  const Status as_planned = look_at_logs();
+  if (group.ok() && !as_planned.ok()) {
+    group = as_planned;  // its ranks are ended
+    *failure = {as_planned, -1, "self-test", false, true};
+  }
+  if (!group.ok()) {
+    remove_left_segments(group.status());
+    return group;
+  }
+  report_.rung = setup.rung;
+  const TransportVerified& figures = (*group)->verified();
+  report_.latency_us = figures.latency_us;
+  report_.bytes_per_s = figures.bytes_per_s;
+  return group;
+}
+
 Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, GroupFailure* failure) {
   *failure = {};
   const Clock::time_point began = Clock::now();
@@ -160,10 +196,11 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
     TransportSetup none;
     none.rung = kNoTransport;
     options.init.start_number = starts_++;
-    SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<WorkerGroup> group, WorkerGroup::start(options, none, failure));
-    report_.rung = kNoTransport;
+    Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, failure);
+    if (group.ok()) report_.rung = kNoTransport;
     return group;
   }
+  if (starts_ > 0) look_again();
   while (at_ < report_.order.size()) {
     const Rung& rung = *find_rung(report_.order[at_]);
     const ShmNeed& need = report_.needs[at_];
@@ -173,23 +210,11 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
       SHOAL_RETURN_IF_ERROR(refuse(need, phase, why));
       continue;
     }
-    options.init.start_number = starts_++;
-    Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, failure);
-    logs_ = std::move(setup.logs);
-    const Status as_planned = look_at_logs();
-    if (group.ok() && !as_planned.ok()) {
-      group = as_planned;  // its ranks are ended
-      *failure = {as_planned, -1, "self-test", false, true};
-    }
+    Result<std::unique_ptr<WorkerGroup>> group = start_over(std::move(setup), options, failure);
     if (group.ok()) {
-      report_.rung = rung.name;
-      const TransportVerified& figures = (*group)->verified();
-      report_.latency_us = figures.latency_us;
-      report_.bytes_per_s = figures.bytes_per_s;
       report_.verified_s = seconds_since(began);
       return group;
     }
-    remove_left_segments(group.status());
     if (!failure->moving) return group.status();
     SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
     if (options.start_deadline.passed()) return no_rung_left("--startup-timeout leaves no time for another");

@@ -26,9 +26,10 @@ class Ladder {
  public:
   Ladder(LadderOptions options, HostFacts facts, int world_size);
 
-  /// Starts a group on the current rung, or the next that works, all within options.startup_timeout_s. UNAVAILABLE: no
-  /// rung is left, every refusal named; the same where the policy or the time forbids to go on. What no other rung
-  /// would cure (a broken model, a kill from outside) comes back as it is, with *failure filled in, and the rung stays.
+  /// Starts a group on the current rung, or the next that works, all within options.startup_timeout_s. From the second
+  /// start on by the memory and the /dev/shm of that moment. UNAVAILABLE: no rung is left, every refusal named; the
+  /// same where the policy or the time forbids to go on. What no other rung would cure (a broken model, a kill from
+  /// outside) comes back as it is, with *failure filled in, and the rung stays.
   Result<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options, GroupFailure* failure);
 
   /// The current rung has failed while it was in use: the next start() begins behind it, or on it where it is the last
@@ -39,6 +40,9 @@ class Ladder {
   void add_restart(std::string why) { report_.restarts.push_back(std::move(why)); }
 
  private:
+  void look_again();
+  Result<std::unique_ptr<WorkerGroup>> start_over(TransportSetup setup, WorkerGroupOptions options,
+                                                  GroupFailure* failure);
   Status consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup, std::string* phase);
   Status refuse(const ShmNeed& need, const std::string& phase, const Status& why);
   Status no_rung_left(const char* why);
@@ -50,7 +54,7 @@ class Ladder {
   void remove_left_segments(const Status& failed) const;
 
   const LadderOptions options_;
-  const RungContext context_;
+  RungContext context_;
   TransportReport report_;
   std::vector<Fd> logs_;  // of the ranks that were started last
   size_t at_ = 0;         // in the order

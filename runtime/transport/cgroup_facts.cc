@@ -99,6 +99,16 @@ CgroupFacts cgroup_facts(const SystemPaths& paths) {
   return facts;
 }
 
+void count_page_cache_in_full(const SystemPaths& paths, CgroupFacts* facts) {
+  const std::string prefix = facts->version == 1 ? "total_" : "";
+  for (CgroupLevel& level : facts->levels) {
+    const std::string stat = text_of(paths.root + level.path + "/memory.stat");
+    const int64_t cache =
+        amount_of(number_after(stat, prefix + "inactive_file")) + amount_of(number_after(stat, prefix + "active_file"));
+    level.reclaimable_bytes = std::min(cache, level.usage_bytes);
+  }
+}
+
 int64_t CgroupFacts::available_bytes() const {
   int64_t least = -1;
   for (const CgroupLevel& level : levels) {

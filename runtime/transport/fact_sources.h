@@ -23,6 +23,12 @@ ShmDirFacts shm_dir_facts(const SystemPaths& paths, const std::string& directory
 void probe_shm_dir(int64_t bytes, HostFacts* facts);
 
 CgroupFacts cgroup_facts(const SystemPaths& paths);
+
+/// Counts all of the page cache as reclaimable. A model that has been loaded before is in it, and the second reading
+/// has made its pages active: the kernel gives these up too before it kills, and the same model needs no more room than
+/// it had.
+void count_page_cache_in_full(const SystemPaths& paths, CgroupFacts* facts);
+
 LimitFacts limit_facts();
 int memfd_error();
 

@@ -18,6 +18,12 @@ int64_t kibibytes(const std::string& meminfo, const char* key) {
   return std::clamp<int64_t>(number_after(meminfo, key).value_or(0), 0, int64_t{1} << 50) * 1024;
 }
 
+void read_memory(const SystemPaths& paths, HostFacts* facts) {
+  const std::string meminfo = text_of(paths.root + "/proc/meminfo");
+  facts->memory_total_bytes = kibibytes(meminfo, "MemTotal:");
+  facts->memory_available_bytes = kibibytes(meminfo, "MemAvailable:");
+}
+
 }  // namespace
 
 HostFacts gather_host_facts(const FactsRequest& request) {
@@ -28,9 +34,7 @@ HostFacts gather_host_facts(const FactsRequest& request) {
   facts.container = container_kind(paths, std::getenv("KUBERNETES_SERVICE_HOST") != nullptr);
   facts.can_mount = can_mount(paths);
   if (const long page = ::sysconf(_SC_PAGESIZE); page > 0) facts.page_bytes = page;
-  const std::string meminfo = text_of(paths.root + "/proc/meminfo");
-  facts.memory_total_bytes = kibibytes(meminfo, "MemTotal:");
-  facts.memory_available_bytes = kibibytes(meminfo, "MemAvailable:");
+  read_memory(paths, &facts);
   facts.numa_nodes = numa_nodes(paths);
   facts.memfd_error = memfd_error();
   facts.cgroup = cgroup_facts(paths);
@@ -45,6 +49,14 @@ HostFacts gather_host_facts(const FactsRequest& request) {
   if (request.probe_bytes > 0) probe_shm_dir(request.probe_bytes, &facts);
   facts.gather_ms = seconds_since(start) * 1e3;
   return facts;
+}
+
+void refresh_host_facts(HostFacts* facts) {
+  const SystemPaths paths;
+  read_memory(paths, facts);
+  facts->cgroup = cgroup_facts(paths);
+  count_page_cache_in_full(paths, &facts->cgroup);
+  facts->dev_shm = shm_dir_facts(paths, facts->dev_shm.path);
 }
 
 }  // namespace shoal

@@ -154,6 +154,10 @@ struct FactsRequest {
 /// default. Forks (cma, and the shm probe near a cgroup limit), so call it while this process has one thread.
 HostFacts gather_host_facts(const FactsRequest& request);
 
+/// Reads again what changes while a server runs: the machine's memory, the cgroup's, and facts->dev_shm.path without
+/// any try. The rest stays. Forks nothing: for any thread, at any time.
+void refresh_host_facts(HostFacts* facts);
+
 std::string to_json(const HostFacts& facts);
 /// INVALID_ARGUMENT names the first field that is wrong. Absent fields keep their defaults, unknown ones are ignored.
 Result<HostFacts> parse_host_facts(std::string_view text);

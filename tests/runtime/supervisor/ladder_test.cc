@@ -4,8 +4,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
+#include <filesystem>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -225,6 +228,37 @@ TEST(Ladder, OneRankNeedsNoRung) {
   GroupFailure failure;
   ASSERT_TRUE(ladder.start(transport_only(1), &failure).ok());
   EXPECT_EQ(ladder.report().rung, kNoTransport);
+}
+
+/// "" or what is wrong: a mount of 2 MiB has room for the pool at the first start, and none at the second.
+std::string second_start_in_a_fuller_place(const char* directory) {
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", directory, "tmpfs", 0, "size=2m") != 0)
+    return "skip: no mount of its own";
+  HostFacts facts = facts_with_free(int64_t{2} << 20);
+  facts.dev_shm.path = directory;
+  Ladder ladder(in_order({"shm", "tcp"}), facts, 2);
+  GroupFailure failure;
+  auto group = ladder.start(transport_only(2), &failure);
+  if (!group.ok() || ladder.report().rung != "shm") return cat("first: ", summary(ladder.report()));
+  group = Status::error(Code::kAborted, "ended");
+  const Fd others(::open(cat(directory, "/others").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  if (::posix_fallocate(others.get(), 0, 3 << 19) != 0) return "no file of others";
+  group = ladder.start(transport_only(2), &failure);
+  const TransportReport& report = ladder.report();
+  if (!group.ok() || report.rung != "tcp") return cat("second: ", summary(report));
+  if (report.refusals[0].phase != "budget") return cat("it was not arithmetic: ", summary(report));
+  if (report.facts.dev_shm.free_bytes != 1 << 19) return cat("free: ", report.facts.dev_shm.free_bytes);
+  return report.remedies.empty() ? "no remedy" : "";
+}
+
+TEST(Ladder, ALaterStartGoesByWhatIsFreeThen) {
+  const std::filesystem::path directory = std::filesystem::temp_directory_path() / cat("shoal-ladder-", ::getpid());
+  std::filesystem::create_directory(directory);
+  const std::string told = in_child([&] { return second_start_in_a_fuller_place(directory.c_str()); });
+  std::filesystem::remove(directory);
+  if (told.starts_with("skip")) GTEST_SKIP() << told;
+  EXPECT_EQ(told, "");
 }
 
 /// A rank that hangs in opening its transport, whichever it is: this program's worker.

@@ -45,7 +45,7 @@ TEST_F(FactSources, CgroupV2WithEveryAncestor) {
   put("/sys/fs/cgroup/kubepods.slice/pod1/memory.current", "600000000\n");
   put("/sys/fs/cgroup/kubepods.slice/memory.max", "max\n");
   put("/sys/fs/cgroup/kubepods.slice/memory.current", "7\n");
-  const CgroupFacts facts = cgroup_facts(paths_);
+  CgroupFacts facts = cgroup_facts(paths_);
   EXPECT_EQ(facts.version, 2);
   ASSERT_EQ(facts.levels.size(), 3u) << "the root has no such files";
   const std::string top = "/sys/fs/cgroup/kubepods.slice";
@@ -53,6 +53,9 @@ TEST_F(FactSources, CgroupV2WithEveryAncestor) {
   EXPECT_TRUE(facts.levels[1] == (CgroupLevel{top + "/pod1", 900000000, 600000000, 0, false}));
   EXPECT_TRUE(facts.levels[2] == (CgroupLevel{top, -1, 7, 0, false}));
   EXPECT_EQ(facts.available_bytes(), 300000000);
+  count_page_cache_in_full(paths_, &facts);
+  EXPECT_EQ(facts.levels[0].reclaimable_bytes, 12288);
+  EXPECT_EQ(facts.levels[1].reclaimable_bytes, 0) << "no statistics";
 }
 
 TEST_F(FactSources, CgroupV2InANamespaceIsTheMountsRoot) {
@@ -75,6 +78,8 @@ TEST_F(FactSources, CgroupV1WithHugeNumbersAndHiddenParents) {
   put("/sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes", "1000000\n");
   put("/sys/fs/cgroup/memory/docker/abc/memory.stat",
       "inactive_file 5\nhierarchical_memory_limit 9223372036854771712\ntotal_inactive_file 2000000\n");
+  put("/sys/fs/cgroup/memory/docker/memory.stat",
+      "active_file 9\ntotal_inactive_file 300000\ntotal_active_file 100000\n");
   put("/sys/fs/cgroup/memory/docker/memory.limit_in_bytes", "8000000\n");
   put("/sys/fs/cgroup/memory/docker/memory.usage_in_bytes", "3000000\n");
   put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "18446744073709551615\n");
@@ -85,7 +90,10 @@ TEST_F(FactSources, CgroupV1WithHugeNumbersAndHiddenParents) {
   EXPECT_EQ(facts.levels[0].limit_bytes, -1);
   EXPECT_EQ(facts.levels[0].reclaimable_bytes, 1000000) << "no more than is used";
   EXPECT_EQ(facts.levels[2].limit_bytes, -1);
-  EXPECT_EQ(facts.available_bytes(), 5000000);
+  EXPECT_EQ(facts.available_bytes(), 5300000);
+  count_page_cache_in_full(paths_, &facts);
+  EXPECT_EQ(facts.levels[0].reclaimable_bytes, 1000000) << "no more than is used";
+  EXPECT_EQ(facts.available_bytes(), 5400000);
 
   // Docker without a cgroup namespace mounts the container's group alone; a parent's limit shows in the statistics.
   put("/proc/self/mountinfo", "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory,hugetlb\n");

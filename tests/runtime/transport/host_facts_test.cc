@@ -57,6 +57,26 @@ TEST(HostFactsTest, OfThisMachineArePlausibleAndQuick) {
   EXPECT_TRUE(*again == facts) << to_json(facts);
 }
 
+TEST(HostFactsTest, WhatChangesIsReadAgainWithoutAFork) {
+  EXPECT_IN_CHILD([]() -> std::string {
+    HostFacts facts;
+    facts.kernel = "as it was";
+    facts.cma.error = EPERM;
+    facts.memory_available_bytes = 1;
+    facts.cgroup.levels.push_back({"/of/old", 1});
+    facts.dev_shm.path = "/tmp";
+    facts.dev_shm.probe_errno = ENOSPC;
+    if (!forbid({SYS_clone, SYS_clone3}, SECCOMP_RET_KILL_PROCESS)) return "skip: no seccomp";
+    refresh_host_facts(&facts);
+    REQUIRE(facts.kernel == "as it was" && facts.cma.error == EPERM);
+    REQUIRE(facts.memory_available_bytes > 1 && facts.memory_total_bytes >= facts.memory_available_bytes);
+    REQUIRE(facts.cgroup.levels.empty() || facts.cgroup.levels[0].path != "/of/old");
+    REQUIRE(facts.dev_shm.path == "/tmp" && facts.dev_shm.exists && !facts.dev_shm.fs_type.empty());
+    REQUIRE(facts.dev_shm.probe_errno == 0);  // a try of then says nothing about now
+    return "";
+  });
+}
+
 TEST(HostFactsTest, LeaveNoChildNoFileAndNoDescriptor) {
   const auto descriptors = [] {
     const auto all = std::filesystem::directory_iterator("/proc/self/fd");
