@@ -128,6 +128,7 @@ EngineHost::EngineHost(const EnginePlan& plan, const TransportFlags& flags, Engi
   group_options_.world_size = plan.world_size;
   group_options_.startup_timeout_s = flags.startup_timeout_s;
   group_options_.step_timeout_s = flags.step_timeout_s;
+  group_options_.given_up = [this] { return given_up_.load(); };
 }
 
 EngineHost::~EngineHost() {
@@ -189,6 +190,7 @@ Status EngineHost::grant_restart(const GroupFailure& failure, Deadline deadline)
     return failure.status.while_doing(cat("the start has taken --startup-timeout, ", group_options_.startup_timeout_s,
                                           " s, with ", policy_.restarts(), " restarts"));
   }
+  if (group_options_.given_up()) return failure.status.because_of(Code::kCancelled, "the ranks are not started again");
   const RestartPolicy::Next next = policy_.failed(failure, seconds_since(origin_));
   if (next == RestartPolicy::Next::kGiveUp) {
     return failure.status.while_doing(
@@ -233,16 +235,22 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   if (result.ok()) return StepOutcome(std::move(result).value());
   const GroupFailure failure = group_->failure();
   if (failure.status.ok()) return result.status();  // the group runs, its answer was wrong
-  SHOAL_RETURN_IF_ERROR(recover(failure, start_deadline()));
-  return StepOutcome(failure.status, true);
+  const Status status = recover(failure, start_deadline());
+  if (status.ok()) return StepOutcome(failure.status, true);
+  // What a rank lacks is not what a request may not have.
+  const bool like_a_refusal = status.code() == Code::kResourceExhausted || status.code() == Code::kInvalidArgument;
+  return like_a_refusal ? status.because_of(Code::kInternal, "the ranks cannot go on") : status;
 }
 
-Status EngineHost::watch() {
+Status EngineHost::watch(const std::function<bool()>& given_up) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || group_->watch(Deadline::after_ms(0)).ok()) return {};
   lost_while_idle_ = true;
   const GroupFailure failure = group_->failure();
-  return recover(failure, start_deadline());
+  group_options_.given_up = [this, &given_up] { return given_up_ || given_up(); };
+  const Status status = recover(failure, start_deadline());
+  group_options_.given_up = [this] { return given_up_.load(); };
+  return status;
 }
 
 TransportReport EngineHost::report() const {

@@ -1,4 +1,6 @@
 #pragma once
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -53,7 +55,11 @@ class EngineHost {
 
   /// Looks for a rank that has died while nothing runs, and starts the group again; returns at once when all is well or
   /// while a step runs: the step will tell. An error: they are lost for good.
-  Status watch();
+  /// `given_up` is looked at every half second of such a start: true ends it, and the ranks are lost for good.
+  Status watch(const std::function<bool()>& given_up);
+
+  /// From now on lost ranks are not started again, and a start under way ends: CANCELLED. Of any thread.
+  void give_up() { given_up_ = true; }
 
   TransportReport report() const;
   std::string transport() const { return report().rung; }
@@ -79,6 +85,7 @@ class EngineHost {
   Clock::time_point origin_ = Clock::now();
   std::string kernels_;
   int64_t weight_bytes_ = 0;
+  std::atomic<bool> given_up_ = false;
   bool lost_while_idle_ = false;  // the next plan builds on what is gone
   LivingThread spawner_;
   std::unique_ptr<WorkerGroup> group_;

@@ -124,13 +124,14 @@ EngineLoad InferenceLoop::load() const {
   return scheduler_.load();
 }
 
-bool InferenceLoop::drain(Deadline deadline) {
+bool InferenceLoop::drain(Deadline deadline, const std::function<void()>& late) {
   std::unique_lock lock(mutex_);
   draining_ = true;
   const auto is_idle = [this] { return idle(); };
   if (idle_.wait_until(lock, deadline.at(), is_idle)) return true;
   end_all_ = true;
   wake_.notify_one();
+  if (late) late();
   idle_.wait(lock, is_idle);
   return false;
 }

@@ -75,8 +75,8 @@ class InferenceLoop {
   EngineLoad load() const;
 
   /// No new requests; waits until the open ones have ended or the deadline passes (then they end with CANCELLED after
-  /// the step under way). True: all ended by themselves.
-  bool drain(Deadline deadline);
+  /// the step under way, which `late` may shorten). True: all ended by themselves.
+  bool drain(Deadline deadline, const std::function<void()>& late = {});
 
   /// The step function's failure once it has failed, else ok.
   Status status() const;

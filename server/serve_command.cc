@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <optional>
 
 #include "kernels/args.h"
 #include "runtime/base/log.h"
@@ -49,16 +50,28 @@ void say_ready(const GrpcServer& server, const std::string& model, const EngineP
 
 /// Serves until a signal (ok, drained) or until the ranks are lost.
 Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& host, StopSignals& signals) {
+  const auto stopping = [&signals] { return signals.wait(Deadline::after_ms(0)); };
+  std::optional<Deadline> finish_by;
+  // Ranks that are just being started again are waited for as long as somebody needs them.
+  const auto given_up = [&] {
+    if (!stopping()) return false;
+    if (!finish_by) finish_by = Deadline::after_s(kDrainSeconds);
+    const EngineLoad load = loop.load();
+    return finish_by->passed() || load.running + load.waiting == 0;
+  };
   while (!signals.wait(Deadline::after_ms(kWatchMs))) {
     SHOAL_RETURN_IF_ERROR(loop.status());
-    SHOAL_RETURN_IF_ERROR(host.watch());
+    const Status status = host.watch(given_up);
+    if (!status.ok() && !stopping()) return status;
   }
   log_info("stopping: running requests may finish");
   server.set_draining();
-  if (!loop.drain(Deadline::after_s(kDrainSeconds)) && loop.status().ok()) {
+  if (!loop.drain(finish_by.value_or(Deadline::after_s(kDrainSeconds)), [&host] { host.give_up(); }) &&
+      loop.status().ok()) {
     log_warning(cat("requests that still ran after ", kDrainSeconds, " s were cancelled"));
   }
-  return loop.status();
+  const Status status = loop.status();
+  return status.code() == Code::kCancelled ? Status() : status;  // given up: nobody's ranks are missing
 }
 
 Status serve(const ServeFlags& flags, Stage* stage) {

@@ -64,6 +64,7 @@ struct WorkerGroup::Impl {
   Deadline phase_deadline(const RankProcess& worker) const;
   Status fail();
   Status time_out(double seconds);
+  Status give_up();
   void record_segments();
   void end_all();
   void say_goodbye();
@@ -166,6 +167,12 @@ Status WorkerGroup::Impl::time_out(double seconds) {
   const auto quiet = [](const RankProcess& w) { return !w.failure && !w.reaped; };
   while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), quiet)) poll_once(deadline);
   failed = explain_silence(workers, phase, seconds);
+  end_all();
+  return failed.status;
+}
+
+Status WorkerGroup::Impl::give_up() {
+  failed = {Status::error(Code::kCancelled, cat("the start was given up in phase ", phase.name)), -1, phase.name};
   end_all();
   return failed.status;
 }
@@ -293,6 +300,7 @@ Status WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options) 
         return time_out(options.step_timeout_s);
     }
     if (done) break;
+    if (options.given_up && options.given_up()) return give_up();
     if (all.passed()) return time_out(seconds_since(began));
     if (poll_once(Deadline::after_ms(std::min<int64_t>(next.remaining_ms(), kLookMs)))) return fail();
     report_progress(options);

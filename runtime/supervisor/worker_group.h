@@ -16,11 +16,13 @@ namespace shoal {
 struct WorkerGroupOptions {
   WorkerInit init;  ///< rank, cpus and transport parts are filled in per rank
   int world_size = 1;
-  double startup_timeout_s =
-      600;  ///< all phases together; spawn, open and self-test: a quarter each, 15 s at most (60 s on devices)
+  /// All phases together; spawn, open and self-test: a quarter each, 15 s at most (60 s on devices).
+  double startup_timeout_s = 600;
   /// Ends the start too: where several groups are tried in one start, they have startup_timeout_s together.
   Deadline start_deadline = Deadline::infinite();
   double step_timeout_s = 10;  ///< a step in which no rank gets a layer further for so long has hung
+  /// Looked at every half second of a start: true ends it with CANCELLED. Empty: never.
+  std::function<bool()> given_up;
   /// Called with the summed progress of all ranks while they load.
   std::function<void(const LoadProgress&)> on_progress;
 };

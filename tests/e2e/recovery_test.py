@@ -226,6 +226,20 @@ class Serving(harness.TestCase):
         self.hit(server, 1, signal.SIGKILL)
         harness.wait_until(lambda: self.restarts(server) == 1, PATIENCE_S, "a restart")
 
+    def test_a_stop_does_not_wait_for_ranks_that_nobody_needs(self):
+        server = self.serve(harness.DEMO, "-tp", RANKS)  # default deadlines: 15 s until a stopped rank is given up
+        server.wait_ready()
+        old = set(server.workers(RANKS))
+        os.kill(min(old), signal.SIGKILL)
+        successor = harness.wait_until(lambda: next(iter(set(harness.children(server.pid)) - old), None), 10, "a new rank")
+        os.kill(successor, signal.SIGSTOP)
+        harness.wait_until(lambda: harness.state_of(successor) == "T", 5, "a stopped rank")
+        if self.restarts(server) == 0:  # it was stopped before it was ready
+            server.process.terminate()
+            self.assertEqual(server.end(8), 0, server.err.text())
+        else:
+            self.skipTest("the new ranks were ready before one could be stopped")
+
     def test_the_report_remembers_restarts(self):
         server = self.started()
         self.hit(server, 1, signal.SIGKILL)
