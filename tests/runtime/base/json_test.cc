@@ -90,6 +90,14 @@ TEST(JsonMemberTest, AHostileValueIsShortInTheMessage) {
   for (const char c : status.message()) EXPECT_TRUE(c >= 0x20 && c < 0x7F) << status.to_string();
 }
 
+TEST(JsonText, NeverThrowsAndStaysJson) {
+  const Json json = {{"caf\xe9", "\xff"}, {"list", {1, "\xc3\xa9"}}};
+  const std::string text = json_text(json);
+  EXPECT_EQ(text, "{\"caf\xEF\xBF\xBD\":\"\xEF\xBF\xBD\",\"list\":[1,\"\xc3\xa9\"]}");
+  EXPECT_TRUE(parse_json(text, "text").ok());
+  EXPECT_EQ(json_text(Json{1}, 2), "[\n  1\n]");
+}
+
 class ReadFileTest : public testing::Test {
  protected:
   ReadFileTest() : dir_(testing::TempDir() + "/shoal-read-" + std::to_string(getpid())) {
