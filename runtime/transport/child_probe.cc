@@ -14,6 +14,10 @@
 namespace shoal {
 namespace {
 
+/// How long the kernel may take to end a killed child: one that hangs in it (a dead file server) is left behind.
+constexpr int64_t kDeathMs = 2'000;
+constexpr useconds_t kNapUs = 100;
+
 /// True where an answer came before the deadline, or the end of all writers.
 bool wait_readable(int fd, int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
@@ -37,12 +41,15 @@ pid_t fork_probe(const std::function<void()>& body) {
 }
 
 int end_probe(pid_t child) {
-  int status = 0;
   ::kill(child, SIGKILL);
-  while (::waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) return 0;
+  const Deadline deadline = Deadline::after_ms(kDeathMs);
+  for (;;) {
+    int status = 0;
+    const pid_t ended = ::waitpid(child, &status, WNOHANG);
+    if (ended == child) return status;
+    if ((ended < 0 && errno != EINTR) || deadline.passed()) return 0;
+    ::usleep(kNapUs);
   }
-  return status;
 }
 
 ChildAnswer ask_child(const std::function<int()>& body, int64_t deadline_ms) {

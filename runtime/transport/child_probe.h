@@ -15,10 +15,11 @@ struct ChildAnswer {
 /// A child that ends with its parent. Call it while this process has one thread. Negative: errno is set.
 pid_t fork_probe(const std::function<void()>& body);
 
-/// Kills the child, if it lives, and reaps it; its status as of waitpid, or 0.
+/// Kills the child, if it lives, and reaps it; its status as of waitpid, or 0: it could not be had within 2 s.
 int end_probe(pid_t child);
 
-/// Runs the body in a child and gives its answer; the child is gone when this returns. It is killed at the deadline.
+/// Runs the body in a child and gives its answer. The child is killed at the deadline, and gone when this returns, if
+/// the kernel lets it go.
 ChildAnswer ask_child(const std::function<int()>& body, int64_t deadline_ms);
 
 }  // namespace shoal

@@ -21,6 +21,7 @@
 #include "runtime/transport/fact_sources.h"
 #include "tests/forbid_calls.h"
 #include "tests/in_child.h"
+#include "tests/runtime/supervisor/held_process.h"
 
 namespace shoal {
 namespace {
@@ -107,6 +108,21 @@ TEST(HostFactsTest, LimitsAreThisProcesss) {
     REQUIRE(facts.dev_shm.probed_bytes == 0 && !facts.dev_shm.probe_note.empty());
     return "";
   });
+}
+
+TEST(HostFactsTest, AProbeThatDoesNotDieIsLeftBehind) {
+  const pid_t probe = fork_probe([] { ::pause(); });
+  ASSERT_GT(probe, 0);
+  HeldProcess held(probe);
+  if (!held.holds()) {
+    end_probe(probe);
+    GTEST_SKIP() << "ptrace is forbidden here";
+  }
+  EXPECT_EQ(end_probe(probe), 0);
+  held.release();
+  int status = 0;
+  EXPECT_EQ(::waitpid(probe, &status, 0), probe);
+  EXPECT_TRUE(WIFSIGNALED(status));
 }
 
 TEST(HostFactsTest, ASeccompFilterIsFound) {
