@@ -52,7 +52,10 @@ TEST(NcclFailureTest, AFullDevShmIsSaidInNcclsWords) {
     } else {
       EXPECT_TRUE(has(end.report, "NCCL 2.28.9 says unhandled system error")) << end.report;
       EXPECT_TRUE(has(end.report, "Error while creating shared memory segment /dev/shm/nccl-")) << end.report;
-      EXPECT_TRUE(has(end.report, "(size 9637888), error: No space left on device (28)")) << end.report;
+      // While two reserve at once, the small segment of a third may be the one that finds no room.
+      EXPECT_TRUE(has(end.report, "(size 9637888), error: No space left on device (28)") ||
+                  has(end.report, "(size 4096), error: No space left on device (28)"))
+          << end.report;
     }
   }
 }
