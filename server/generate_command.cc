@@ -26,8 +26,7 @@ Status with_place(const Status& status, const std::string& where) {
 
 /// What stands in the place of an answer.
 std::string error_json(const Status& status) {
-  return Json{{"error", {{"code", code_name(status.code())}, {"message", status.to_string()}}}}.dump(
-      -1, ' ', false, Json::error_handler_t::replace);
+  return json_text(Json{{"error", {{"code", code_name(status.code())}, {"message", status.to_string()}}}});
 }
 
 Result<std::vector<Request>> read_requests(const GenerateFlags& flags) {
