@@ -53,38 +53,38 @@ Status explain_listen_failure(const std::string& host, int port) {
   if (const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list); error != 0)
     return Status::error(Code::kInvalidArgument, cat("cannot listen on ", address, ": ", ::gai_strerror(error),
                                                      "; --host takes an address or name of this machine"));
-  int bind_error = 0;
-  int socket_error = 0;  // of a kind of address that this machine has not, or for want of descriptors
-  bool tried = false;
-  for (const addrinfo* entry = list; entry != nullptr && bind_error == 0; entry = entry->ai_next) {
+  int error = 0;
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
     const Fd socket(::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, 0));
-    if (!socket.valid()) {
-      socket_error = errno;
-      continue;
-    }
-    tried = true;
     const int on = 1;  // as gRPC does: a port in TIME_WAIT is not busy
-    (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) != 0 || ::listen(socket.get(), 1) != 0)
-      bind_error = errno;
+    if (socket.valid()) (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    const bool listens = socket.valid() && ::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0 &&
+                         ::listen(socket.get(), 1) == 0;
+    error = listens ? 0 : errno;
+    if (socket.valid() && !listens) break;
   }
   ::freeaddrinfo(list);
-  if (!tried && socket_error != 0)
-    return Status::error(socket_error == EAFNOSUPPORT ? Code::kInvalidArgument : Code::kUnavailable,
-                         cat("cannot listen on ", address, ": no socket for it"), socket_error);
-  switch (bind_error) {
+  switch (error) {
+    case EAFNOSUPPORT:
+      return Status::error(Code::kInvalidArgument,
+                           cat("cannot listen on ", address, ": choose a --host that this machine has, as 127.0.0.1"),
+                           error);
+    case EMFILE:
+    case ENFILE:
+      return Status::error(Code::kUnavailable, cat("cannot listen on ", address, ": raise the limit (ulimit -n)"),
+                           error);
     case EACCES:
       return Status::error(Code::kPermissionDenied,
-                           cat("cannot listen on ", address, ": choose a --grpc-port above 1023"), bind_error);
+                           cat("cannot listen on ", address, ": choose a --grpc-port above 1023"), error);
     case EADDRNOTAVAIL:
       return Status::error(Code::kInvalidArgument,
-                           cat("cannot listen on ", address, ": --host is no address of this machine"), bind_error);
+                           cat("cannot listen on ", address, ": --host is no address of this machine"), error);
     default:  // EADDRINUSE, or free again by now
       return Status::error(Code::kUnavailable,
                            cat("cannot listen on ", address,
                                ": the port is in use; stop the other server, or choose another --grpc-port "
                                "(0 takes a free one)"),
-                           bind_error);
+                           error);
   }
 }
 
