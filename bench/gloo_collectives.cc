@@ -1,6 +1,7 @@
-// Gloo's all-reduce between two processes on this machine, timed as `shoal bench collectives` times its transports:
-// back to back, each rank bound to a CPU. One JSON object: the default algorithm (a ring) and the fastest that Gloo has
-// for two ranks (halving-doubling, synchronous, polling), 64 B to 16 MiB.
+// Gloo's all-reduce between two processes on this machine, timed as `shoal bench collectives` times
+// its transports: back to back, each rank bound to a CPU. One JSON object: the default algorithm (a
+// ring) and the fastest that Gloo has for two ranks (halving-doubling, synchronous, polling), 64 B
+// to 16 MiB.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -35,7 +36,8 @@ void bind_to(int index) {
   if (CPU_COUNT(&one) == 1) sched_setaffinity(0, sizeof one, &one);
 }
 
-std::shared_ptr<gloo::rendezvous::Context> connect(int rank, const std::string& directory, bool polling) {
+std::shared_ptr<gloo::rendezvous::Context> connect(int rank, const std::string& directory,
+                                                   bool polling) {
   gloo::transport::tcp::attr attributes("127.0.0.1");
   std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, 2);
@@ -45,7 +47,8 @@ std::shared_ptr<gloo::rendezvous::Context> connect(int rank, const std::string& 
   return context;
 }
 
-/// The size alone decides how often, so that both ranks agree. The ring stalls for 40 ms and more on large messages.
+/// The size alone decides how often, so that both ranks agree. The ring stalls for 40 ms and more
+/// on large messages.
 template <typename Reduce>
 double median_us(size_t bytes, const Reduce& reduce) {
   for (int i = 0; i < 5; ++i) reduce();
@@ -73,7 +76,8 @@ double ring(const std::shared_ptr<gloo::rendezvous::Context>& context, size_t by
   gloo::AllreduceOptions options(context);
   options.setInput(in.data(), in.size());
   options.setOutput(out.data(), out.size());
-  options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
+  options.setReduceFunction(
+      static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
   const double us = median_us(bytes, [&] { gloo::allreduce(options); });
   check(out, 2);
   return us;
@@ -81,7 +85,8 @@ double ring(const std::shared_ptr<gloo::rendezvous::Context>& context, size_t by
 
 double halving_doubling(const std::shared_ptr<gloo::rendezvous::Context>& context, size_t bytes) {
   std::vector<float> data(bytes / sizeof(float), 1);
-  gloo::AllreduceHalvingDoubling<float> algorithm(context, {data.data()}, static_cast<int>(data.size()));
+  gloo::AllreduceHalvingDoubling<float> algorithm(context, {data.data()},
+                                                  static_cast<int>(data.size()));
   std::fill(data.begin(), data.end(), 1.0F);
   algorithm.run();
   check(data, 2);
@@ -96,7 +101,8 @@ void run_rank(int rank, const std::string& directory) {
   std::vector<std::string> objects;
   const auto add = [&](const char* algorithm, size_t bytes, double us) {
     char text[160];
-    std::snprintf(text, sizeof text, R"({"transport":"%s","tp":2,"bytes":%zu,"median_us":%.3f})", algorithm, bytes, us);
+    std::snprintf(text, sizeof text, R"({"transport":"%s","tp":2,"bytes":%zu,"median_us":%.3f})",
+                  algorithm, bytes, us);
     objects.emplace_back(text);
   };
   {

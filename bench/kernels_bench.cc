@@ -13,8 +13,9 @@
 #include "runtime/base/aligned_buffer.h"
 #include "runtime/base/thread_pool.h"
 
-// What the kernels reach of what the machine gives, on one thread: decode against the read bandwidth measured in turn
-// with it, prefill against oneDNN, 16 leaves against one. Shapes of a Llama of 1.1 B parameters.
+// What the kernels reach of what the machine gives, on one thread: decode against the read
+// bandwidth measured in turn with it, prefill against oneDNN, 16 leaves against one. Shapes of a
+// Llama of 1.1 B parameters.
 
 namespace shoal {
 namespace {
@@ -24,9 +25,11 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}};
 constexpr int kPrefillRows = 512;
-constexpr int64_t kStreamBytes = int64_t{256} << 20;  // what decode walks through: far more than any cache
+constexpr int64_t kStreamBytes = int64_t{256}
+                                 << 20;  // what decode walks through: far more than any cache
 
-/// Processor time of this thread, which does all the work: what else runs on the machine takes none of it.
+/// Processor time of this thread, which does all the work: what else runs on the machine takes none
+/// of it.
 double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -48,10 +51,11 @@ std::vector<double> best_of(int rounds, const std::vector<std::function<void()>>
   return best;
 }
 
-/// Reads everything in order and leaves the prefetching to the processor, which does that best for a plain stream.
-/// Returns a sum so that nothing can be left out.
+/// Reads everything in order and leaves the prefetching to the processor, which does that best for
+/// a plain stream. Returns a sum so that nothing can be left out.
 uint64_t read_all(const AlignedBuffer& buffer) {
-  using Words = uint64_t __attribute__((vector_size(16)));  // of any x86-64: four of them are a cache line
+  using Words =
+      uint64_t __attribute__((vector_size(16)));  // of any x86-64: four of them are a cache line
   const auto* p = buffer.as<const Words>();
   Words a = {}, b = {}, c = {}, d = {};
   for (size_t i = 0; i < buffer.bytes() / sizeof(Words); i += 4) {
@@ -74,7 +78,8 @@ std::vector<LeafStep> even_leaves(int leaves, int k) {
   return steps;
 }
 
-/// Random weights of one shape, as many copies as make up kStreamBytes, and inputs for kPrefillRows.
+/// Random weights of one shape, as many copies as make up kStreamBytes, and inputs for
+/// kPrefillRows.
 struct Workload {
   Shape shape{};
   Dtype dtype = Dtype::kF32;
@@ -82,7 +87,9 @@ struct Workload {
   AlignedBuffer x, y, row_major;
   int64_t x_stride = 0;
 
-  double bytes() const { return static_cast<double>(copies.size()) * static_cast<double>(copies.front().bytes()); }
+  double bytes() const {
+    return static_cast<double>(copies.size()) * static_cast<double>(copies.front().bytes());
+  }
   double flops() const { return 2.0 * kPrefillRows * shape.n * shape.k; }
 
   void multiply(const KernelTable& kernels, const PackedMatrix& w, int rows) const {
@@ -118,16 +125,20 @@ Result<Workload> make_workload(Shape shape, Dtype dtype, int leaves) {
   work.x_stride = activation_stride(shape.k);
   const int64_t elements = int64_t{shape.n} * shape.k;
   const Dtype x_dtype = activation_dtype(dtype);
-  SHOAL_ASSIGN_OR_RETURN(work.row_major, AlignedBuffer::allocate(static_cast<size_t>(elements) * dtype_bytes(dtype)));
   SHOAL_ASSIGN_OR_RETURN(
-      work.x, AlignedBuffer::allocate(static_cast<size_t>(kPrefillRows * work.x_stride) * dtype_bytes(x_dtype)));
-  SHOAL_ASSIGN_OR_RETURN(work.y, AlignedBuffer::allocate(static_cast<size_t>(kPrefillRows * shape.n) * sizeof(float)));
+      work.row_major, AlignedBuffer::allocate(static_cast<size_t>(elements) * dtype_bytes(dtype)));
+  SHOAL_ASSIGN_OR_RETURN(work.x,
+                         AlignedBuffer::allocate(static_cast<size_t>(kPrefillRows * work.x_stride) *
+                                                 dtype_bytes(x_dtype)));
+  SHOAL_ASSIGN_OR_RETURN(
+      work.y, AlignedBuffer::allocate(static_cast<size_t>(kPrefillRows * shape.n) * sizeof(float)));
   fill(work.row_major, dtype, elements);
   fill(work.x, x_dtype, kPrefillRows * work.x_stride);
-  const int64_t copies = std::max<int64_t>(1, kStreamBytes / static_cast<int64_t>(work.row_major.bytes()));
+  const int64_t copies =
+      std::max<int64_t>(1, kStreamBytes / static_cast<int64_t>(work.row_major.bytes()));
   for (int64_t i = 0; i < copies; ++i) {
-    SHOAL_ASSIGN_OR_RETURN(PackedMatrix w,
-                           PackedMatrix::allocate(dtype, shape.n, shape.k, even_leaves(leaves, shape.k)));
+    SHOAL_ASSIGN_OR_RETURN(PackedMatrix w, PackedMatrix::allocate(dtype, shape.n, shape.k,
+                                                                  even_leaves(leaves, shape.k)));
     w.pack_rows(0, shape.n, work.row_major.as<>(), shape.k);
     work.copies.push_back(std::move(w));
   }
@@ -141,10 +152,12 @@ struct Report {
   void line(const std::string& what, double value, const char* unit, double other, const char* of) {
     const double fraction = other > 0 ? value / other : 0;
     if (json) {
-      std::printf("%s\n  {\"what\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"beside\": %.4g, \"of\": \"%s\"}",
-                  first ? "[" : ",", what.c_str(), value, unit, other, of);
+      std::printf(
+          "%s\n  {\"what\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"beside\": %.4g, \"of\": \"%s\"}",
+          first ? "[" : ",", what.c_str(), value, unit, other, of);
     } else if (other > 0) {
-      std::printf("%-38s %9.1f %-8s %5.1f %% of %s (%.1f)\n", what.c_str(), value, unit, 100 * fraction, of, other);
+      std::printf("%-38s %9.1f %-8s %5.1f %% of %s (%.1f)\n", what.c_str(), value, unit,
+                  100 * fraction, of, other);
     } else {
       std::printf("%-38s %9.1f %s\n", what.c_str(), value, unit);
     }
@@ -156,8 +169,8 @@ struct Report {
   }
 };
 
-Status bench_shape(const KernelTable& kernels, Shape shape, Dtype dtype, const AlignedBuffer& stream, int rounds,
-                   Report* report) {
+Status bench_shape(const KernelTable& kernels, Shape shape, Dtype dtype,
+                   const AlignedBuffer& stream, int rounds, Report* report) {
   const std::string name = cat(shape.n, "x", shape.k, " ", dtype_name(dtype));
   SHOAL_ASSIGN_OR_RETURN(const Workload work, make_workload(shape, dtype, 1));
   volatile uint64_t sink = 0;
@@ -166,10 +179,11 @@ Status bench_shape(const KernelTable& kernels, Shape shape, Dtype dtype, const A
   report->line(cat("decode ", name), work.bytes() / decode[1] / 1e9, "GB/s",
                static_cast<double>(stream.bytes()) / decode[0] / 1e9, "read bandwidth");
 
-  OnednnGemm yardstick(kPrefillRows, shape.n, shape.k, dtype == Dtype::kBf16, work.row_major.as<>());
-  const std::vector<double> prefill =
-      best_of(std::max(3, rounds / 2),
-              {[&] { work.multiply(kernels, work.copies.front(), kPrefillRows); }, [&] { yardstick.run(); }});
+  OnednnGemm yardstick(kPrefillRows, shape.n, shape.k, dtype == Dtype::kBf16,
+                       work.row_major.as<>());
+  const std::vector<double> prefill = best_of(
+      std::max(3, rounds / 2), {[&] { work.multiply(kernels, work.copies.front(), kPrefillRows); },
+                                [&] { yardstick.run(); }});
   report->line(cat("prefill of 512, ", name), work.flops() / prefill[0] / 1e9, "GFLOP/s",
                yardstick.available() ? work.flops() / prefill[1] / 1e9 : 0, "oneDNN");
 
@@ -185,12 +199,15 @@ Status bench_shape(const KernelTable& kernels, Shape shape, Dtype dtype, const A
   return {};
 }
 
-/// 32 heads of 64 on 4 kv heads: one new token after kContext, which reads the cache once, and a prompt's tokens.
-Status bench_attention(const KernelTable& kernels, const AlignedBuffer& stream, int rounds, Report* report) {
+/// 32 heads of 64 on 4 kv heads: one new token after kContext, which reads the cache once, and a
+/// prompt's tokens.
+Status bench_attention(const KernelTable& kernels, const AlignedBuffer& stream, int rounds,
+                       Report* report) {
   constexpr int kContext = 32768, kHeads = 32, kKvHeads = 4, kHeadDim = 64;
   KvLayer cache{.data = nullptr, .dtype = Dtype::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim};
   const int64_t elements = cache.tile_elements() * kKvHeads * (kContext / kBlockTokens);
-  SHOAL_ASSIGN_OR_RETURN(const AlignedBuffer memory, AlignedBuffer::allocate(static_cast<size_t>(elements) * 2));
+  SHOAL_ASSIGN_OR_RETURN(const AlignedBuffer memory,
+                         AlignedBuffer::allocate(static_cast<size_t>(elements) * 2));
   fill(memory, cache.dtype, elements);
   cache.data = memory.as<>();
   std::vector<int32_t> table(kContext / kBlockTokens), head_begin;
@@ -198,26 +215,28 @@ Status bench_attention(const KernelTable& kernels, const AlignedBuffer& stream, 
   for (int i = 0; i <= kKvHeads; ++i) head_begin.push_back(i * kHeads / kKvHeads);
   std::vector<float> q(kPrefillRows * kHeads * kHeadDim, 0.1f), out(q.size());
   const auto attend = [&](int first_position, int rows) {
-    kernels.attention({.q = q.data(),
-                       .q_stride = kHeads * kHeadDim,
-                       .heads = kHeads,
-                       .head_begin = head_begin.data(),
-                       .cache = cache,
-                       .sequence = {.block_table = table.data(), .first_position = first_position, .rows = rows},
-                       .scale = 0.125f,
-                       .out = out.data(),
-                       .out_stride = kHeads * kHeadDim},
-                      0, rows, 0, kKvHeads);
+    kernels.attention(
+        {.q = q.data(),
+         .q_stride = kHeads * kHeadDim,
+         .heads = kHeads,
+         .head_begin = head_begin.data(),
+         .cache = cache,
+         .sequence = {.block_table = table.data(), .first_position = first_position, .rows = rows},
+         .scale = 0.125f,
+         .out = out.data(),
+         .out_stride = kHeads * kHeadDim},
+        0, rows, 0, kKvHeads);
   };
   volatile uint64_t sink = 0;
-  const std::vector<double> times = best_of(
-      rounds,
-      {[&] { sink = sink + read_all(stream); }, [&] { attend(kContext - 1, 1); }, [&] { attend(0, kPrefillRows); }});
-  report->line(cat("attention, a token after ", kContext), static_cast<double>(memory.bytes()) / times[1] / 1e9, "GB/s",
+  const std::vector<double> times =
+      best_of(rounds, {[&] { sink = sink + read_all(stream); }, [&] { attend(kContext - 1, 1); },
+                       [&] { attend(0, kPrefillRows); }});
+  report->line(cat("attention, a token after ", kContext),
+               static_cast<double>(memory.bytes()) / times[1] / 1e9, "GB/s",
                static_cast<double>(stream.bytes()) / times[0] / 1e9, "read bandwidth");
   const double pairs = kPrefillRows * (kPrefillRows + 1) / 2.0;
-  report->line(cat("attention, ", kPrefillRows, " tokens"), 4.0 * pairs * kHeads * kHeadDim / times[2] / 1e9, "GFLOP/s",
-               0, "");
+  report->line(cat("attention, ", kPrefillRows, " tokens"),
+               4.0 * pairs * kHeads * kHeadDim / times[2] / 1e9, "GFLOP/s", 0, "");
   return {};
 }
 
@@ -248,7 +267,9 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", dtype, "of the weights")
       ->capture_default_str()
       ->check(CLI::IsMember({"bfloat16", "float16", "float32"}));
-  app.add_option("--rounds", rounds, "the best of so many")->capture_default_str()->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", rounds, "the best of so many")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
   app.add_flag("--json", json, "one JSON array in place of the table");
   CLI11_PARSE(app, argc, argv);
   const shoal::Status status = shoal::run(set, *shoal::parse_dtype(dtype), rounds, json);

@@ -23,9 +23,11 @@ OnednnGemm::OnednnGemm(int m, int n, int k, bool bf16, const void* w) {
   omp_set_num_threads(1);
   const auto type = bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
   state_ = std::make_unique<State>();
-  const Desc x_desc({m, k}, type, Tag::ab), plain_w({k, n}, type, Tag::ba), any_w({k, n}, type, Tag::any);
+  const Desc x_desc({m, k}, type, Tag::ab), plain_w({k, n}, type, Tag::ba),
+      any_w({k, n}, type, Tag::any);
   const Desc y_desc({m, n}, dnnl::memory::data_type::f32, Tag::ab);
-  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(x_desc, any_w, y_desc), state_->engine);
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(x_desc, any_w, y_desc),
+                                                 state_->engine);
   state_->matmul = dnnl::matmul(description);
   state_->x = dnnl::memory(x_desc, state_->engine);
   state_->y = dnnl::memory(y_desc, state_->engine);
@@ -37,8 +39,9 @@ OnednnGemm::OnednnGemm(int m, int n, int k, bool bf16, const void* w) {
 }
 
 void OnednnGemm::run() {
-  state_->matmul.execute(state_->stream,
-                         {{DNNL_ARG_SRC, state_->x}, {DNNL_ARG_WEIGHTS, state_->w}, {DNNL_ARG_DST, state_->y}});
+  state_->matmul.execute(
+      state_->stream,
+      {{DNNL_ARG_SRC, state_->x}, {DNNL_ARG_WEIGHTS, state_->w}, {DNNL_ARG_DST, state_->y}});
   state_->stream.wait();
 }
 

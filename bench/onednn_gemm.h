@@ -3,8 +3,8 @@
 
 namespace shoal {
 
-/// y [m, n] (float32) = x [m, k] * w [n, k]^T by oneDNN on one thread, its weights reordered as it likes: a yardstick.
-/// bf16 or float32 inputs. Without oneDNN in the build, run() does nothing.
+/// y [m, n] (float32) = x [m, k] * w [n, k]^T by oneDNN on one thread, its weights reordered as it
+/// likes: a yardstick. bf16 or float32 inputs. Without oneDNN in the build, run() does nothing.
 class OnednnGemm {
  public:
   /// w: row-major [n, k], of the element type. Inputs are made up.

@@ -18,15 +18,15 @@ struct Candidate {
   const char* needs;
 };
 
-#define SHOAL_KERNEL_TABLE(NAME, SET, MATMUL_SET)                                                                    \
-  KernelTable {                                                                                                      \
-    NAME, SET::embed, SET::rms_norm, MATMUL_SET::matmul, SET::residual_add, SET::qkv, SET::attention, SET::silu_mul, \
-        SET::add, SET::argmax, SET::chunk_sums                                                                       \
+#define SHOAL_KERNEL_TABLE(NAME, SET, MATMUL_SET)                                     \
+  KernelTable {                                                                       \
+    NAME, SET::embed, SET::rms_norm, MATMUL_SET::matmul, SET::residual_add, SET::qkv, \
+        SET::attention, SET::silu_mul, SET::add, SET::argmax, SET::chunk_sums         \
   }
 
 #if defined(SHOAL_X86_KERNELS)
-// __builtin_cpu_supports looks at what the operating system saves (XCR0) too. Every processor with AVX2 has F16C; not
-// all compilers know its name here.
+// __builtin_cpu_supports looks at what the operating system saves (XCR0) too. Every processor with
+// AVX2 has F16C; not all compilers know its name here.
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
@@ -42,7 +42,8 @@ bool has_avx512_bf16() {
 /// Best first.
 const Candidate kCandidates[] = {
 #if defined(SHOAL_X86_KERNELS)
-    {SHOAL_KERNEL_TABLE("avx512-bf16", avx512, avx512_bf16), has_avx512_bf16, "AVX-512 F, BW, VL, DQ and BF16"},
+    {SHOAL_KERNEL_TABLE("avx512-bf16", avx512, avx512_bf16), has_avx512_bf16,
+     "AVX-512 F, BW, VL, DQ and BF16"},
     {SHOAL_KERNEL_TABLE("avx512", avx512, avx512), has_avx512, "AVX-512 F, BW, VL and DQ"},
     {SHOAL_KERNEL_TABLE("avx2", avx2, avx2), has_avx2, "AVX2, FMA and F16C"},
 #endif
@@ -69,11 +70,12 @@ Result<const KernelTable*> find_kernels(std::string_view name) {
   }
   for (const Candidate& candidate : kCandidates) {
     if (name != candidate.table.name) continue;
-    return Status::error(Code::kFailedPrecondition, cat("kernel set \"", name, "\" needs ", candidate.needs,
-                                                        ", which this processor lacks; it runs: ", names));
+    return Status::error(Code::kFailedPrecondition,
+                         cat("kernel set \"", name, "\" needs ", candidate.needs,
+                             ", which this processor lacks; it runs: ", names));
   }
-  return Status::error(Code::kInvalidArgument,
-                       cat("unknown kernel set \"", name, "\"; this processor runs: auto, ", names));
+  return Status::error(Code::kInvalidArgument, cat("unknown kernel set \"", name,
+                                                   "\"; this processor runs: auto, ", names));
 }
 
 }  // namespace shoal

@@ -8,21 +8,24 @@
 
 namespace shoal {
 
-/// One set of kernels. Two sets may give other bits; within one set every result is the same whatever the batch, the
-/// split into parts and the number of ranks. Functions are thread-safe on disjoint parts and need
-/// set_float_environment.
+/// One set of kernels. Two sets may give other bits; within one set every result is the same
+/// whatever the batch, the split into parts and the number of ranks. Functions are thread-safe on
+/// disjoint parts and need set_float_environment.
 struct KernelTable {
   const char* name;  ///< value of --cpu-kernels: reference, avx2, avx512, avx512-bf16
 
   void (*embed)(const EmbedArgs&, int64_t token_begin, int64_t token_end);
   void (*rms_norm)(const RmsNormArgs&, int64_t row_begin, int64_t row_end);
-  void (*matmul)(const MatmulArgs&, int64_t row_begin, int64_t row_end, int panel_begin, int panel_end);
+  void (*matmul)(const MatmulArgs&, int64_t row_begin, int64_t row_end, int panel_begin,
+                 int panel_end);
   void (*residual_add)(const ResidualAddArgs&, int64_t row_begin, int64_t row_end);
   /// rows [row_begin, row_end) of the sequence, counted from its first row.
   void (*qkv)(const QkvArgs&, const SequenceRows&, int row_begin, int row_end);
-  void (*attention)(const AttentionArgs&, int row_begin, int row_end, int kv_head_begin, int kv_head_end);
+  void (*attention)(const AttentionArgs&, int row_begin, int row_end, int kv_head_begin,
+                    int kv_head_end);
   void (*silu_mul)(const SiluMulArgs&, int64_t row_begin, int64_t row_end);
-  /// acc[i] += b[i]: the fold of two nodes of the reduction tree. Elementwise, so any split gives the same bits.
+  /// acc[i] += b[i]: the fold of two nodes of the reduction tree. Elementwise, so any split gives
+  /// the same bits.
   void (*add)(float* acc, const float* b, int64_t count);
   ArgmaxResult (*argmax)(const float* logits, int64_t cols);
   /// sums: one per started chunk of kVocabChunk columns.
@@ -32,8 +35,8 @@ struct KernelTable {
 /// The sets compiled in that this processor can run, best first; "reference" is always the last.
 std::vector<const KernelTable*> available_kernels();
 
-/// The set by name, or the best one for "auto". INVALID_ARGUMENT: unknown name; FAILED_PRECONDITION: the processor
-/// lacks what it needs (the message lists what can run).
+/// The set by name, or the best one for "auto". INVALID_ARGUMENT: unknown name;
+/// FAILED_PRECONDITION: the processor lacks what it needs (the message lists what can run).
 Result<const KernelTable*> find_kernels(std::string_view name);
 
 }  // namespace shoal

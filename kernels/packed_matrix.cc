@@ -14,8 +14,9 @@ int64_t padded(Dtype dtype, int64_t k) {
 /// Plays the fold through: kernels trust the leaves and check nothing.
 Status check_leaves(const std::vector<LeafStep>& leaves, int k, int* contributions) {
   const auto wrong = [&](size_t leaf, const char* what) {
-    return Status::error(Code::kInvalidArgument, cat("leaf ", leaf, " of ", leaves.size(), ", columns [",
-                                                     leaves[leaf].k_begin, ", ", leaves[leaf].k_end, "): ", what));
+    return Status::error(Code::kInvalidArgument,
+                         cat("leaf ", leaf, " of ", leaves.size(), ", columns [",
+                             leaves[leaf].k_begin, ", ", leaves[leaf].k_end, "): ", what));
   };
   int column = 0, depth = 0;
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -26,22 +27,25 @@ Status check_leaves(const std::vector<LeafStep>& leaves, int k, int* contributio
     if (leaf.merges < 0 || leaf.merges >= depth) return wrong(i, "folds more than the stack holds");
     depth -= leaf.merges;
     if (leaf.contribution >= 0) {
-      if (leaf.contribution != *contributions || depth != 1) return wrong(i, "ends a contribution out of turn");
+      if (leaf.contribution != *contributions || depth != 1)
+        return wrong(i, "ends a contribution out of turn");
       ++*contributions;
       depth = 0;
     }
     column = leaf.k_end;
   }
   if (column != k || depth != 0) {
-    return Status::error(Code::kInvalidArgument,
-                         cat("leaves cover ", column, " of ", k, " columns and leave ", depth, " sums unfolded"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("leaves cover ", column, " of ", k, " columns and leave ", depth, " sums unfolded"));
   }
   return {};
 }
 
 }  // namespace
 
-Result<PackedMatrix> PackedMatrix::allocate(Dtype dtype, int n, int k, std::vector<LeafStep> leaves) {
+Result<PackedMatrix> PackedMatrix::allocate(Dtype dtype, int n, int k,
+                                            std::vector<LeafStep> leaves) {
   PackedMatrix matrix;
   SHOAL_RETURN_IF_ERROR(check_leaves(leaves, k, &matrix.contributions_));
   matrix.dtype_ = dtype;
@@ -49,8 +53,9 @@ Result<PackedMatrix> PackedMatrix::allocate(Dtype dtype, int n, int k, std::vect
   matrix.k_ = k;
   matrix.panel_bytes_ = padded(dtype, k) * kPanelOutputs * static_cast<int64_t>(dtype_bytes(dtype));
   matrix.leaves_ = std::move(leaves);
-  SHOAL_ASSIGN_OR_RETURN(matrix.data_,
-                         AlignedBuffer::allocate(static_cast<size_t>(matrix.panels() * matrix.panel_bytes_)));
+  SHOAL_ASSIGN_OR_RETURN(
+      matrix.data_,
+      AlignedBuffer::allocate(static_cast<size_t>(matrix.panels() * matrix.panel_bytes_)));
   return matrix;
 }
 
@@ -58,14 +63,16 @@ std::byte* PackedMatrix::element(int row, int k) const {
   const auto bytes = static_cast<int64_t>(dtype_bytes(dtype_));
   const int64_t output = row % kPanelOutputs;
   // Leaves begin at even columns, so that the pairs of all leaves line up one after the other.
-  const int64_t index = dtype_ == Dtype::kF32 ? int64_t{k} * kPanelOutputs + output
-                                              : (int64_t{k / 2} * kPanelOutputs + output) * 2 + k % 2;
+  const int64_t index = dtype_ == Dtype::kF32
+                            ? int64_t{k} * kPanelOutputs + output
+                            : (int64_t{k / 2} * kPanelOutputs + output) * 2 + k % 2;
   return data_.as<std::byte>() + row / kPanelOutputs * panel_bytes_ + index * bytes;
 }
 
 void PackedMatrix::pack_rows(int row, int rows, const void* source, int64_t row_stride) {
-  // A group is what lies together in a panel: one float32 or a pair of 2-byte values, four bytes either way. Columns
-  // go in strips, so that the cache lines of the panel that a strip touches stay at hand from row to row.
+  // A group is what lies together in a panel: one float32 or a pair of 2-byte values, four bytes
+  // either way. Columns go in strips, so that the cache lines of the panel that a strip touches
+  // stay at hand from row to row.
   constexpr int kGroupBytes = 4, kStripGroups = 128;
   const auto bytes = static_cast<int>(dtype_bytes(dtype_));
   const int per_group = kGroupBytes / bytes, whole_groups = k_ / per_group;
@@ -82,7 +89,8 @@ void PackedMatrix::pack_rows(int row, int rows, const void* source, int64_t row_
   }
   for (int k = whole_groups * per_group; k < k_; ++k) {
     for (int r = 0; r < rows; ++r) {
-      std::memcpy(element(row + r, k), from + (r * row_stride + k) * bytes, static_cast<size_t>(bytes));
+      std::memcpy(element(row + r, k), from + (r * row_stride + k) * bytes,
+                  static_cast<size_t>(bytes));
     }
   }
 }

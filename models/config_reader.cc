@@ -70,7 +70,8 @@ std::vector<int32_t> ConfigReader::token_ids(const char* key) {
     return ids;
   }
   if (value.size() > kMaxIds) {
-    invalid(cat('"', key, "\" lists ", value.size(), " token ids; at most ", kMaxIds, " are supported"));
+    invalid(cat('"', key, "\" lists ", value.size(), " token ids; at most ", kMaxIds,
+                " are supported"));
     return ids;
   }
   for (const Json& entry : value) {
@@ -89,8 +90,10 @@ Result<std::string> read_config_file(const std::string& model_dir, const char* n
 }
 
 Result<Json> parse_config_object(std::string_view text, std::string_view what) {
-  SHOAL_ASSIGN_OR_RETURN(Json config, parse_json(text, what, {.max_depth = 32, .max_values = 1'000'000}));
-  if (!config.is_object()) return Status::error(Code::kInvalidArgument, cat(what, ": is not a JSON object"));
+  SHOAL_ASSIGN_OR_RETURN(Json config,
+                         parse_json(text, what, {.max_depth = 32, .max_values = 1'000'000}));
+  if (!config.is_object())
+    return Status::error(Code::kInvalidArgument, cat(what, ": is not a JSON object"));
   return config;
 }
 

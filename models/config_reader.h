@@ -11,12 +11,14 @@
 
 namespace shoal {
 
-/// The longest context a file may ask for: far above every real model, and its KV cache still counts in 63 bits.
+/// The longest context a file may ask for: far above every real model, and its KV cache still
+/// counts in 63 bits.
 inline constexpr int kMaxPositions = 64 << 20;
 
-/// Typed, bounded members of one JSON object out of a model directory. The first problem sticks: read every field, then
-/// look at status() once. Absent and null both read as nullopt; lists() tells them apart where that matters.
-/// Not thread-safe. `what` names the file in messages; object and what outlive the reader.
+/// Typed, bounded members of one JSON object out of a model directory. The first problem sticks:
+/// read every field, then look at status() once. Absent and null both read as nullopt; lists()
+/// tells them apart where that matters. Not thread-safe. `what` names the file in messages; object
+/// and what outlive the reader.
 class ConfigReader {
  public:
   ConfigReader(const Json& object, std::string_view what) : object_(object), what_(what) {}

@@ -37,7 +37,8 @@ struct Decoder::Buffers {
   int64_t bytes = 0;
 
   /// Lays the buffers out from base (nullptr: only counts bytes).
-  Buffers(std::byte* base, const ModelConfig& config, const ShardPlan& plan, Dtype activation_type, int64_t rows) {
+  Buffers(std::byte* base, const ModelConfig& config, const ShardPlan& plan, Dtype activation_type,
+          int64_t rows) {
     const auto take = [&](int64_t elements, int64_t element_bytes) {
       std::byte* at = base == nullptr ? nullptr : base + bytes;
       bytes += (elements * element_bytes + kLine - 1) / kLine * kLine;
@@ -45,9 +46,11 @@ struct Decoder::Buffers {
     };
     const auto floats = [&](int64_t elements) { return static_cast<float*>(take(elements, 4)); };
     const auto wide = static_cast<int64_t>(dtype_bytes(activation_type));
-    const int64_t hidden = config.hidden_size, d = config.head_dim, mlp_columns = plan.mlp_columns.size();
+    const int64_t hidden = config.hidden_size, d = config.head_dim,
+                  mlp_columns = plan.mlp_columns.size();
     const auto rank = static_cast<size_t>(plan.world.rank);
-    const int planes = std::max(plan.attention_reduce.contributions[rank], plan.mlp_reduce.contributions[rank]);
+    const int planes =
+        std::max(plan.attention_reduce.contributions[rank], plan.mlp_reduce.contributions[rank]);
     qkv_stride = (plan.q_heads.size() + 2 * plan.kv_heads.size()) * d;
     hidden_stride = activation_stride(hidden);
     attention_stride = activation_stride(plan.q_heads.size() * d);
@@ -70,20 +73,23 @@ Decoder::Decoder(const Parts& parts, int max_rows)
 
 Decoder::~Decoder() = default;
 
-int64_t Decoder::activation_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype, int max_rows) {
+int64_t Decoder::activation_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype,
+                                  int max_rows) {
   return Buffers(nullptr, config, plan, activation_dtype(dtype), max_rows).bytes;
 }
 
 Result<std::unique_ptr<Decoder>> Decoder::create(const Parts& parts, int max_rows) {
   std::unique_ptr<Decoder> decoder(new Decoder(parts, max_rows));
-  decoder->inv_freq_ = rope_inv_freq(parts.config.rope, parts.config.head_dim, parts.config.max_position_embeddings,
-                                     &decoder->attention_factor_);
+  decoder->inv_freq_ =
+      rope_inv_freq(parts.config.rope, parts.config.head_dim, parts.config.max_position_embeddings,
+                    &decoder->attention_factor_);
   const int64_t bytes = activation_bytes(parts.config, parts.plan, parts.weights.dtype, max_rows);
   SHOAL_ASSIGN_OR_RETURN(decoder->memory_, AlignedBuffer::allocate(static_cast<size_t>(bytes)));
   const Status touched = populate(decoder->memory_.as<>(), decoder->memory_.bytes());
-  if (!touched.ok()) return touched.while_doing(cat("touch the activations of ", max_rows, " tokens"));
-  decoder->buffers_ =
-      std::make_unique<Buffers>(decoder->memory_.as<>(), parts.config, parts.plan, decoder->activation_, max_rows);
+  if (!touched.ok())
+    return touched.while_doing(cat("touch the activations of ", max_rows, " tokens"));
+  decoder->buffers_ = std::make_unique<Buffers>(decoder->memory_.as<>(), parts.config, parts.plan,
+                                                decoder->activation_, max_rows);
   return decoder;
 }
 
@@ -100,8 +106,8 @@ void Decoder::rotary_angles(const DecoderBatch& batch) {
   const int64_t half = parts_.config.head_dim / 2;
   over_rows(static_cast<int64_t>(batch.positions.size()), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      rope_angles(inv_freq_, attention_factor_, batch.positions[static_cast<size_t>(row)], buffers_->cos + row * half,
-                  buffers_->sin + row * half);
+      rope_angles(inv_freq_, attention_factor_, batch.positions[static_cast<size_t>(row)],
+                  buffers_->cos + row * half, buffers_->sin + row * half);
     }
   });
 }
@@ -117,8 +123,14 @@ void Decoder::normalize(const float* weight, int64_t rows) {
   over_rows(rows, [&](int64_t begin, int64_t end) { parts_.kernels.rms_norm(args, begin, end); });
 }
 
-void Decoder::multiply(const PackedMatrix& w, const void* x, int64_t x_stride, int64_t rows, float* y) {
-  const MatmulArgs args{.w = &w, .x = x, .x_stride = x_stride, .y = y, .y_stride = w.n(), .plane_stride = rows * w.n()};
+void Decoder::multiply(const PackedMatrix& w, const void* x, int64_t x_stride, int64_t rows,
+                       float* y) {
+  const MatmulArgs args{.w = &w,
+                        .x = x,
+                        .x_stride = x_stride,
+                        .y = y,
+                        .y_stride = w.n(),
+                        .plane_stride = rows * w.n()};
   parts_.pool.split(w.panels(), [&](int64_t begin, int64_t end) {
     parts_.kernels.matmul(args, 0, rows, static_cast<int>(begin), static_cast<int>(end));
   });
@@ -152,7 +164,8 @@ void Decoder::attend(const DecoderBatch& batch, int window, const KvLayer& cache
                                .out = buffers_->attention,
                                .out_dtype = activation_,
                                .out_stride = buffers_->attention_stride};
-      parts_.kernels.attention(args, tasks[i].row_begin, tasks[i].row_end, tasks[i].kv_head, tasks[i].kv_head + 1);
+      parts_.kernels.attention(args, tasks[i].row_begin, tasks[i].row_end, tasks[i].kv_head,
+                               tasks[i].kv_head + 1);
     }
   };
   if (tasks.size() == 1) {
@@ -162,15 +175,17 @@ void Decoder::attend(const DecoderBatch& batch, int window, const KvLayer& cache
   }
 }
 
-Status Decoder::reduce_into_residual(const ReducePlan& plan, const std::vector<float>& bias, int64_t rows) {
+Status Decoder::reduce_into_residual(const ReducePlan& plan, const std::vector<float>& bias,
+                                     int64_t rows) {
   const int hidden = parts_.config.hidden_size;
-  SHOAL_RETURN_IF_ERROR(
-      parts_.communicator.all_reduce(plan, buffers_->partial, buffers_->sum, static_cast<size_t>(rows * hidden)));
+  SHOAL_RETURN_IF_ERROR(parts_.communicator.all_reduce(plan, buffers_->partial, buffers_->sum,
+                                                       static_cast<size_t>(rows * hidden)));
   const ResidualAddArgs args{.residual = buffers_->residual,
                              .sum = buffers_->sum,
                              .bias = bias.empty() ? nullptr : bias.data(),
                              .cols = hidden};
-  over_rows(rows, [&](int64_t begin, int64_t end) { parts_.kernels.residual_add(args, begin, end); });
+  over_rows(rows,
+            [&](int64_t begin, int64_t end) { parts_.kernels.residual_add(args, begin, end); });
   return {};
 }
 
@@ -194,7 +209,8 @@ Status Decoder::attention_block(const DecoderBatch& batch, int layer, const KvLa
     for (const SequenceRows& sequence : batch.sequences) {
       const int64_t from = std::max<int64_t>(begin - sequence.row_begin, 0);
       const int64_t to = std::min<int64_t>(end - sequence.row_begin, sequence.rows);
-      if (from < to) parts_.kernels.qkv(args, sequence, static_cast<int>(from), static_cast<int>(to));
+      if (from < to)
+        parts_.kernels.qkv(args, sequence, static_cast<int>(from), static_cast<int>(to));
     }
   });
   attend(batch, parts_.config.sliding_window[static_cast<size_t>(layer)], cache);
@@ -206,23 +222,27 @@ Status Decoder::mlp_block(int64_t rows, int layer) {
   const LayerWeights& weights = parts_.weights.layers[static_cast<size_t>(layer)];
   if (!parts_.plan.mlp_columns.empty()) {
     normalize(weights.post_attention_norm.data(), rows);
-    multiply(weights.gate_up, buffers_->activation, buffers_->hidden_stride, rows, buffers_->gate_up);
-    const SiluMulArgs args{.gate_up = buffers_->gate_up,
-                           .bias = weights.gate_up_bias.empty() ? nullptr : weights.gate_up_bias.data(),
-                           .cols = parts_.plan.mlp_columns.size(),
-                           .out = buffers_->mlp,
-                           .out_dtype = activation_,
-                           .out_stride = buffers_->mlp_stride};
+    multiply(weights.gate_up, buffers_->activation, buffers_->hidden_stride, rows,
+             buffers_->gate_up);
+    const SiluMulArgs args{
+        .gate_up = buffers_->gate_up,
+        .bias = weights.gate_up_bias.empty() ? nullptr : weights.gate_up_bias.data(),
+        .cols = parts_.plan.mlp_columns.size(),
+        .out = buffers_->mlp,
+        .out_dtype = activation_,
+        .out_stride = buffers_->mlp_stride};
     over_rows(rows, [&](int64_t begin, int64_t end) { parts_.kernels.silu_mul(args, begin, end); });
     multiply(weights.down, buffers_->mlp, buffers_->mlp_stride, rows, buffers_->partial);
   }
   return reduce_into_residual(parts_.plan.mlp_reduce, weights.down_bias, rows);
 }
 
-Status Decoder::forward(const DecoderBatch& batch, const std::vector<KvLayer>& cache, float* logits) {
+Status Decoder::forward(const DecoderBatch& batch, const std::vector<KvLayer>& cache,
+                        float* logits) {
   const auto rows = static_cast<int64_t>(batch.token_ids.size());
   if (rows == 0 || rows > max_rows_) {
-    return Status::error(Code::kInternal, cat("a step of ", rows, " rows; the decoder has room for 1..", max_rows_));
+    return Status::error(Code::kInternal,
+                         cat("a step of ", rows, " rows; the decoder has room for 1..", max_rows_));
   }
   const int hidden = parts_.config.hidden_size;
   const EmbedArgs embed{.table = parts_.weights.embedding.data,
@@ -238,12 +258,13 @@ Status Decoder::forward(const DecoderBatch& batch, const std::vector<KvLayer>& c
     if (after_layer_) SHOAL_RETURN_IF_ERROR(after_layer_());
   }
   if (batch.logit_rows.empty() || parts_.plan.vocab.empty()) return {};
-  // Only the wanted rows go through the last norm and product: gathered to the front, in order, in place.
+  // Only the wanted rows go through the last norm and product: gathered to the front, in order, in
+  // place.
   for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
     const int64_t row = batch.logit_rows[i];
     if (row != static_cast<int64_t>(i)) {
-      std::memcpy(buffers_->residual + static_cast<int64_t>(i) * hidden, buffers_->residual + row * hidden,
-                  static_cast<size_t>(hidden) * sizeof(float));
+      std::memcpy(buffers_->residual + static_cast<int64_t>(i) * hidden,
+                  buffers_->residual + row * hidden, static_cast<size_t>(hidden) * sizeof(float));
     }
   }
   const auto wanted = static_cast<int64_t>(batch.logit_rows.size());

@@ -21,7 +21,8 @@ struct DecoderBatch {
   std::vector<int32_t> logit_rows;      ///< rows whose logits are wanted, ascending
 };
 
-/// One rank's forward pass over its shard. One call at a time; the pool's threads share each call's work.
+/// One rank's forward pass over its shard. One call at a time; the pool's threads share each call's
+/// work.
 class Decoder {
  public:
   struct Parts {
@@ -32,19 +33,24 @@ class Decoder {
     ThreadPool& pool;
     Communicator& communicator;
   };
-  /// Allocates the activations of max_rows rows and touches them: a page that cannot be had is told here and not in the
-  /// middle of a request. RESOURCE_EXHAUSTED when memory is refused. The parts outlive it.
+  /// Allocates the activations of max_rows rows and touches them: a page that cannot be had is told
+  /// here and not in the middle of a request. RESOURCE_EXHAUSTED when memory is refused. The parts
+  /// outlive it.
   static Result<std::unique_ptr<Decoder>> create(const Parts& parts, int max_rows);
 
-  /// Runs the rows through every layer: K and V go to the cache (one KvLayer per layer), and logits of logit_rows to
-  /// logits [logit_rows, plan.vocab.size()], this rank's part of the vocabulary. Errors are the communicator's.
+  /// Runs the rows through every layer: K and V go to the cache (one KvLayer per layer), and logits
+  /// of logit_rows to logits [logit_rows, plan.vocab.size()], this rank's part of the vocabulary.
+  /// Errors are the communicator's.
   Status forward(const DecoderBatch& batch, const std::vector<KvLayer>& cache, float* logits);
 
   /// Called after every layer of a forward pass: a sign of life. An error from it ends the pass.
-  void set_after_layer(std::function<Status()> after_layer) { after_layer_ = std::move(after_layer); }
+  void set_after_layer(std::function<Status()> after_layer) {
+    after_layer_ = std::move(after_layer);
+  }
 
   /// Bytes of the activations that create() allocates for max_rows rows.
-  static int64_t activation_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype, int max_rows);
+  static int64_t activation_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype,
+                                  int max_rows);
   ~Decoder();
 
  private:

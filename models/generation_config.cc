@@ -25,8 +25,10 @@ Result<GenerationConfig> parse_generation_config(std::string_view text, std::str
   generation.top_k = config.integer("top_k", -1, std::numeric_limits<int32_t>::max());
   if (generation.top_k == -1) generation.top_k = 0;
   generation.eos_token_ids = config.token_ids("eos_token_id");
-  // Greedy where the file says so and nothing else: a temperature in the file means that its author samples.
-  if (!config.boolean("do_sample").value_or(true) && !generation.temperature) generation.temperature = 0.0f;
+  // Greedy where the file says so and nothing else: a temperature in the file means that its author
+  // samples.
+  if (!config.boolean("do_sample").value_or(true) && !generation.temperature)
+    generation.temperature = 0.0f;
   if (!config.ok()) return config.status();
   return generation;
 }

@@ -26,8 +26,26 @@ struct Family {
 constexpr auto kFamilies = std::to_array<Family>({
     {"llama", "LlamaForCausalLM", 32000, 11008, 0, 0, 2048, 1, 2, Family::Window::kNone},
     {"mistral", "MistralForCausalLM", 32000, 14336, 8, 0, 131072, 1, 2, Family::Window::kAllLayers},
-    {"qwen2", "Qwen2ForCausalLM", 151936, 22016, 32, 0, 32768, {}, {}, Family::Window::kUpperLayers},
-    {"qwen3", "Qwen3ForCausalLM", 151936, 22016, 32, 128, 32768, {}, {}, Family::Window::kUpperLayers},
+    {"qwen2",
+     "Qwen2ForCausalLM",
+     151936,
+     22016,
+     32,
+     0,
+     32768,
+     {},
+     {},
+     Family::Window::kUpperLayers},
+    {"qwen3",
+     "Qwen3ForCausalLM",
+     151936,
+     22016,
+     32,
+     128,
+     32768,
+     {},
+     {},
+     Family::Window::kUpperLayers},
 });
 constexpr std::string_view kSupported = "supported model types are llama, mistral, qwen2 and qwen3";
 
@@ -46,7 +64,8 @@ const Family* find_family(ConfigReader& config) {
     config.invalid(cat("\"model_type\" is missing; ", kSupported));
     return nullptr;
   }
-  const auto family = std::find_if(kFamilies.begin(), kFamilies.end(), [&](auto& f) { return f.model_type == *type; });
+  const auto family = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                   [&](auto& f) { return f.model_type == *type; });
   if (family == kFamilies.end()) {
     config.unimplemented(cat("model type ", in_quotes(*type), "; ", kSupported));
     return nullptr;
@@ -64,19 +83,21 @@ void check_architecture(ConfigReader& config, const Family& family) {
   }
   for (const Json& name : names) {
     if (name.get_ref<const std::string&>() != family.architecture) {
-      config.unimplemented(cat("architecture ", in_quotes(name.get<std::string>()), "; supported for this type is ",
-                               family.architecture));
+      config.unimplemented(cat("architecture ", in_quotes(name.get<std::string>()),
+                               "; supported for this type is ", family.architecture));
     }
   }
 }
 
-/// Features that well-formed files of these model types may ask for and that would change the result if ignored.
+/// Features that well-formed files of these model types may ask for and that would change the
+/// result if ignored.
 void check_features(ConfigReader& config, const Family& family) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (config.has(key)) config.unimplemented(cat("\"", key, "\": quantized checkpoints"));
   }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (config.integer(key, 0, kMaxInt, 0) > 0) config.unimplemented(cat("\"", key, "\": mixtures of experts"));
+    if (config.integer(key, 0, kMaxInt, 0) > 0)
+      config.unimplemented(cat("\"", key, "\": mixtures of experts"));
   }
   const std::string act = config.string("hidden_act").value_or("silu");
   if (act != "silu" && act != "swish")
@@ -92,7 +113,8 @@ void check_features(ConfigReader& config, const Family& family) {
 void read_sizes(ConfigReader& config, const Family& family, ModelConfig& model) {
   model.vocab_size = config.integer("vocab_size", 1, kMaxVocab, family.vocab_size);
   model.hidden_size = config.integer("hidden_size", 1, kMaxHidden, 4096);
-  model.intermediate_size = config.integer("intermediate_size", 1, kMaxIntermediate, family.intermediate_size);
+  model.intermediate_size =
+      config.integer("intermediate_size", 1, kMaxIntermediate, family.intermediate_size);
   model.num_hidden_layers = config.integer("num_hidden_layers", 1, kMaxLayers, 32);
   model.num_attention_heads = config.integer("num_attention_heads", 1, kMaxHeads, 32);
   model.max_position_embeddings =
@@ -100,23 +122,28 @@ void read_sizes(ConfigReader& config, const Family& family, ModelConfig& model) 
   model.rms_norm_eps = static_cast<float>(config.number("rms_norm_eps", 1e-30, 1).value_or(1e-6));
 
   const int heads = model.num_attention_heads;
-  // Written as null, it means one per query head in every family; left out, it is the family's default.
+  // Written as null, it means one per query head in every family; left out, it is the family's
+  // default.
   const bool by_family = !config.lists("num_key_value_heads") && family.num_key_value_heads != 0;
-  model.num_key_value_heads =
-      config.integer("num_key_value_heads", 1, kMaxHeads, by_family ? family.num_key_value_heads : heads);
+  model.num_key_value_heads = config.integer("num_key_value_heads", 1, kMaxHeads,
+                                             by_family ? family.num_key_value_heads : heads);
   if (config.ok() && heads % model.num_key_value_heads != 0) {
-    config.invalid(cat("\"num_attention_heads\" is ", heads, "; it must be a multiple of \"num_key_value_heads\", ",
+    config.invalid(cat("\"num_attention_heads\" is ", heads,
+                       "; it must be a multiple of \"num_key_value_heads\", ",
                        model.num_key_value_heads));
   }
 
   const std::optional<int> head_dim = config.integer("head_dim", 2, kMaxHeadDim);
-  model.head_dim = head_dim.value_or(family.head_dim != 0 ? family.head_dim : model.hidden_size / heads);
+  model.head_dim =
+      head_dim.value_or(family.head_dim != 0 ? family.head_dim : model.hidden_size / heads);
   if (!config.ok()) return;
   if (!head_dim && family.head_dim == 0 && model.hidden_size % heads != 0) {
-    config.invalid(cat("\"hidden_size\" is ", model.hidden_size, "; without \"head_dim\" it must be a multiple of ",
+    config.invalid(cat("\"hidden_size\" is ", model.hidden_size,
+                       "; without \"head_dim\" it must be a multiple of ",
                        "\"num_attention_heads\", ", heads));
   } else if (model.head_dim % 2 != 0 || model.head_dim < 2 || model.head_dim > kMaxHeadDim) {
-    config.invalid(cat("the head dimension is ", model.head_dim, "; it must be even and between 2 and ", kMaxHeadDim));
+    config.invalid(cat("the head dimension is ", model.head_dim,
+                       "; it must be even and between 2 and ", kMaxHeadDim));
   } else if (int64_t{heads} * model.head_dim > kMaxHidden) {
     config.invalid(cat("\"num_attention_heads\" x head_dim is ", int64_t{heads} * model.head_dim,
                        "; it must be at most ", kMaxHidden));
@@ -136,7 +163,9 @@ void read_biases_and_norms(ConfigReader& config, const Family& family, ModelConf
 /// The window that the model's sliding layers use; 0: it has none.
 int read_window(ConfigReader& config, const Family& family) {
   if (family.window == Family::Window::kNone) return 0;
-  if (family.window == Family::Window::kUpperLayers && !config.boolean("use_sliding_window").value_or(false)) return 0;
+  if (family.window == Family::Window::kUpperLayers &&
+      !config.boolean("use_sliding_window").value_or(false))
+    return 0;
   if (config.lists("sliding_window") && !config.has("sliding_window")) return 0;
   return config.integer("sliding_window", 1, kMaxInt, 4096);
 }
@@ -144,15 +173,18 @@ int read_window(ConfigReader& config, const Family& family) {
 void read_layer_types(ConfigReader& config, int window, ModelConfig& model) {
   const Json& types = config.object()["layer_types"];
   if (!types.is_array() || types.size() != model.sliding_window.size()) {
-    config.invalid(cat("\"layer_types\" must list one type for each of the ", model.sliding_window.size(), " layers"));
+    config.invalid(cat("\"layer_types\" must list one type for each of the ",
+                       model.sliding_window.size(), " layers"));
     return;
   }
   for (size_t layer = 0; layer < types.size(); ++layer) {
     const std::string type = types[layer].is_string() ? types[layer].get<std::string>() : "";
     if (type == "sliding_attention" && window == 0) {
-      config.invalid(cat("layer ", layer, " is \"sliding_attention\", but no \"sliding_window\" is in force"));
+      config.invalid(
+          cat("layer ", layer, " is \"sliding_attention\", but no \"sliding_window\" is in force"));
     } else if (type != "sliding_attention" && type != "full_attention") {
-      config.unimplemented(cat("layer type ", in_quotes(type), "; supported are full_attention and sliding_attention"));
+      config.unimplemented(cat("layer type ", in_quotes(type),
+                               "; supported are full_attention and sliding_attention"));
     }
     model.sliding_window[layer] = type == "sliding_attention" ? window : 0;
   }
@@ -173,18 +205,21 @@ void read_windows(ConfigReader& config, const Family& family, ModelConfig& model
 }
 
 void read_dtype(ConfigReader& config, ModelConfig& model) {
-  const std::optional<std::string> name = config.string(config.has("dtype") ? "dtype" : "torch_dtype");
+  const std::optional<std::string> name =
+      config.string(config.has("dtype") ? "dtype" : "torch_dtype");
   if (!name) return;
   if (const std::optional<Dtype> dtype = parse_dtype(*name)) {
     model.dtype = *dtype;
   } else {
-    config.unimplemented(cat("dtype ", in_quotes(*name), "; supported are float32, float16 and bfloat16"));
+    config.unimplemented(
+        cat("dtype ", in_quotes(*name), "; supported are float32, float16 and bfloat16"));
   }
 }
 
 void read_tokens(ConfigReader& config, const Family& family, ModelConfig& model) {
   model.eos_token_ids = config.token_ids("eos_token_id");
-  if (!config.lists("eos_token_id") && family.eos_token_id) model.eos_token_ids = {*family.eos_token_id};
+  if (!config.lists("eos_token_id") && family.eos_token_id)
+    model.eos_token_ids = {*family.eos_token_id};
   // Some files list several; the first is what a prompt starts with.
   const std::vector<int32_t> bos = config.token_ids("bos_token_id");
   if (!bos.empty()) model.bos_token_id = bos.front();
@@ -210,7 +245,8 @@ Result<ModelConfig> parse_model_config(std::string_view text, std::string_view w
   read_dtype(config, model);
   read_tokens(config, *family, model);
   if (!config.ok()) return config.status();
-  SHOAL_ASSIGN_OR_RETURN(model.rope, parse_rope_config(object, model.max_position_embeddings, what));
+  SHOAL_ASSIGN_OR_RETURN(model.rope,
+                         parse_rope_config(object, model.max_position_embeddings, what));
   return model;
 }
 
@@ -219,7 +255,8 @@ Result<ModelConfig> load_model_config(const std::string& model_dir) {
   const Result<std::string> text = read_config_file(model_dir, "config.json");
   if (!text.ok() && text.status().code() == Code::kNotFound) {
     return text.status().while_doing(
-        cat("no model in ", model_dir, "; give the directory of a Hugging Face checkpoint, with its config.json"));
+        cat("no model in ", model_dir,
+            "; give the directory of a Hugging Face checkpoint, with its config.json"));
   }
   if (!text.ok()) return text.status();
   return parse_model_config(*text, path);

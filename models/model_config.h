@@ -29,11 +29,13 @@ struct RopeConfig {
   std::optional<double> mscale_all_dim;
 };
 
-/// A decoder-only model as config.json describes it, old spelling or new. Parsed configs are within bounds that keep
-/// every product of these numbers (bytes of a tensor, of the KV cache of max_position_embeddings) below 2^63.
+/// A decoder-only model as config.json describes it, old spelling or new. Parsed configs are within
+/// bounds that keep every product of these numbers (bytes of a tensor, of the KV cache of
+/// max_position_embeddings) below 2^63.
 struct ModelConfig {
-  std::string model_type;     ///< llama, mistral, qwen2, qwen3
-  Dtype dtype = Dtype::kF32;  ///< torch_dtype / dtype; what the tensors really are is the checkpoint's say
+  std::string model_type;  ///< llama, mistral, qwen2, qwen3
+  Dtype dtype =
+      Dtype::kF32;  ///< torch_dtype / dtype; what the tensors really are is the checkpoint's say
   int vocab_size = 0;
   int hidden_size = 0;
   int intermediate_size = 0;
@@ -48,7 +50,8 @@ struct ModelConfig {
   bool o_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;
-  /// Per layer: a query sees the last so many positions, its own among them; 0: all of them (full attention).
+  /// Per layer: a query sees the last so many positions, its own among them; 0: all of them (full
+  /// attention).
   std::vector<int> sliding_window;
   RopeConfig rope;
   std::vector<int32_t> eos_token_ids;
@@ -65,14 +68,15 @@ struct GenerationConfig {
   std::vector<int32_t> eos_token_ids;  ///< replaces config.json's where not empty
 };
 
-/// From text (fuzzed) and from MODEL/config.json. NOT_FOUND: no such directory or file; UNIMPLEMENTED: well-formed and
-/// not supported, by name; INVALID_ARGUMENT: malformed or impossible. `what` names the file in messages.
+/// From text (fuzzed) and from MODEL/config.json. NOT_FOUND: no such directory or file;
+/// UNIMPLEMENTED: well-formed and not supported, by name; INVALID_ARGUMENT: malformed or
+/// impossible. `what` names the file in messages.
 Result<ModelConfig> parse_model_config(std::string_view text, std::string_view what);
 Result<ModelConfig> load_model_config(const std::string& model_dir);
 
-/// An absent generation_config.json gives an empty one. As vLLM does, fields count where they are present, whatever
-/// do_sample says; do_sample=false without a temperature counts as temperature 0. INVALID_ARGUMENT: malformed or
-/// impossible.
+/// An absent generation_config.json gives an empty one. As vLLM does, fields count where they are
+/// present, whatever do_sample says; do_sample=false without a temperature counts as temperature 0.
+/// INVALID_ARGUMENT: malformed or impossible.
 Result<GenerationConfig> parse_generation_config(std::string_view text, std::string_view what);
 Result<GenerationConfig> load_generation_config(const std::string& model_dir);
 

@@ -7,14 +7,15 @@
 namespace shoal {
 namespace {
 
-/// base ** (2i / head_dim): the wavelengths over 2 pi. The power is computed in double and rounded: it is then within
-/// one unit in the last place of torch's vectorised powf.
+/// base ** (2i / head_dim): the wavelengths over 2 pi. The power is computed in double and rounded:
+/// it is then within one unit in the last place of torch's vectorised powf.
 std::vector<float> powers(double theta, int head_dim) {
   std::vector<float> values(static_cast<size_t>(head_dim) / 2);
   const float base = static_cast<float>(theta);
   for (size_t i = 0; i < values.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    values[i] = static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
+    values[i] =
+        static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
   }
   return values;
 }
@@ -33,8 +34,9 @@ void scale_llama3(const RopeConfig& rope, int original_max, std::vector<float>& 
     if (wavelen > low_wavelen) {
       freq = freq / factor;
     } else if (!(wavelen < high_wavelen)) {
-      const float smooth = (over(original_max, wavelen) - static_cast<float>(rope.low_freq_factor)) /
-                           static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+      const float smooth =
+          (over(original_max, wavelen) - static_cast<float>(rope.low_freq_factor)) /
+          static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
       freq = (1 - smooth) * freq / factor + smooth * freq;
     }
   }
@@ -42,10 +44,12 @@ void scale_llama3(const RopeConfig& rope, int original_max, std::vector<float>& 
 
 /// The (fractional) dimension whose wave turns `rotations` times over the original context.
 double correction_dim(double rotations, int head_dim, double theta, int original_max) {
-  return head_dim * std::log(original_max / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
+  return head_dim * std::log(original_max / (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(theta));
 }
 
-void scale_yarn(const RopeConfig& rope, int head_dim, int original_max, std::vector<float>& inv_freq) {
+void scale_yarn(const RopeConfig& rope, int head_dim, int original_max,
+                std::vector<float>& inv_freq) {
   double low = correction_dim(rope.beta_fast, head_dim, rope.theta, original_max);
   double high = correction_dim(rope.beta_slow, head_dim, rope.theta, original_max);
   if (rope.truncate) {
@@ -57,7 +61,8 @@ void scale_yarn(const RopeConfig& rope, int head_dim, int original_max, std::vec
   if (low == high) high += 0.001;  // as transformers: no division by zero
   const std::vector<float> power = powers(rope.theta, head_dim);
   for (size_t i = 0; i < inv_freq.size(); ++i) {
-    const float ramp = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
+    const float ramp =
+        (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
     const float extrapolated = 1 - std::clamp(ramp, 0.0f, 1.0f);
     const float interpolation = 1.0f / (static_cast<float>(rope.factor) * power[i]);
     inv_freq[i] = interpolation * (1 - extrapolated) + inv_freq[i] * extrapolated;
@@ -83,8 +88,9 @@ std::vector<float> rope_inv_freq(const RopeConfig& rope, int head_dim, int max_p
   *attention_factor = 1;
   std::vector<float> inv_freq = powers(rope.theta, head_dim);
   for (float& value : inv_freq) value = 1.0f / value;
-  const int original_max =
-      rope.original_max_position_embeddings > 0 ? rope.original_max_position_embeddings : max_position_embeddings;
+  const int original_max = rope.original_max_position_embeddings > 0
+                               ? rope.original_max_position_embeddings
+                               : max_position_embeddings;
   switch (rope.type) {
     case RopeConfig::Type::kDefault:
       break;
@@ -102,7 +108,8 @@ std::vector<float> rope_inv_freq(const RopeConfig& rope, int head_dim, int max_p
   return inv_freq;
 }
 
-void rope_angles(std::span<const float> inv_freq, float attention_factor, int position, float* cos, float* sin) {
+void rope_angles(std::span<const float> inv_freq, float attention_factor, int position, float* cos,
+                 float* sin) {
   for (size_t i = 0; i < inv_freq.size(); ++i) {
     const double angle = static_cast<float>(position) * inv_freq[i];
     cos[i] = static_cast<float>(std::cos(angle)) * attention_factor;

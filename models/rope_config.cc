@@ -4,8 +4,9 @@
 namespace shoal {
 namespace {
 
-/// The parameters as one flat object: rope_scaling's fields win over rope_parameters', as in transformers, but fill it
-/// up rather than replace it (files that carry both for old and new readers write theta into the new one alone).
+/// The parameters as one flat object: rope_scaling's fields win over rope_parameters', as in
+/// transformers, but fill it up rather than replace it (files that carry both for old and new
+/// readers write theta into the new one alone).
 Json merged_parameters(ConfigReader& config) {
   Json merged = Json::object();
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
@@ -19,13 +20,15 @@ Json merged_parameters(ConfigReader& config) {
   return merged;
 }
 
-/// Parameters nested by layer type ({"full_attention": {...}, "sliding_attention": {...}}) count if all are equal.
+/// Parameters nested by layer type ({"full_attention": {...}, "sliding_attention": {...}}) count if
+/// all are equal.
 Json without_nesting(Json parameters, ConfigReader& config) {
   const Json* first = nullptr;
   for (const auto& [key, value] : parameters.items()) {
     if (!key.ends_with("_attention") || !value.is_object()) continue;
     if (first != nullptr && *first != value) {
-      config.unimplemented("rope_parameters differ between layer types; one set for all layers is supported");
+      config.unimplemented(
+          "rope_parameters differ between layer types; one set for all layers is supported");
       return Json::object();
     }
     first = &value;
@@ -37,14 +40,16 @@ RopeConfig::Type read_type(ConfigReader& rope) {
   const std::string new_name = rope.string("rope_type").value_or("");
   const std::string old_name = rope.string("type").value_or("");
   if (!new_name.empty() && !old_name.empty() && new_name != old_name) {
-    rope.invalid(cat("\"rope_type\" is ", in_quotes(new_name), " and \"type\" is ", in_quotes(old_name)));
+    rope.invalid(
+        cat("\"rope_type\" is ", in_quotes(new_name), " and \"type\" is ", in_quotes(old_name)));
   }
   const std::string& name = new_name.empty() ? old_name : new_name;
   if (name.empty() || name == "default") return RopeConfig::Type::kDefault;
   if (name == "linear") return RopeConfig::Type::kLinear;
   if (name == "llama3") return RopeConfig::Type::kLlama3;
   if (name == "yarn") return RopeConfig::Type::kYarn;
-  rope.unimplemented(cat("rope type ", in_quotes(name), "; supported are default, linear, llama3 and yarn"));
+  rope.unimplemented(
+      cat("rope type ", in_quotes(name), "; supported are default, linear, llama3 and yarn"));
   return RopeConfig::Type::kDefault;
 }
 
@@ -57,8 +62,8 @@ void read_llama3(ConfigReader& rope, RopeConfig& result) {
   result.low_freq_factor = required_number(rope, "low_freq_factor", 1e-3, 1e6);
   result.high_freq_factor = required_number(rope, "high_freq_factor", 1e-3, 1e6);
   if (rope.ok() && result.high_freq_factor <= result.low_freq_factor) {
-    rope.invalid(cat("\"high_freq_factor\" is ", result.high_freq_factor, "; it must be above \"low_freq_factor\", ",
-                     result.low_freq_factor));
+    rope.invalid(cat("\"high_freq_factor\" is ", result.high_freq_factor,
+                     "; it must be above \"low_freq_factor\", ", result.low_freq_factor));
   }
 }
 
@@ -78,7 +83,8 @@ void read_yarn(ConfigReader& rope, RopeConfig& result) {
 
 }  // namespace
 
-Result<RopeConfig> parse_rope_config(const Json& config, int max_position_embeddings, std::string_view what) {
+Result<RopeConfig> parse_rope_config(const Json& config, int max_position_embeddings,
+                                     std::string_view what) {
   ConfigReader top(config, what);
   const Json parameters = without_nesting(merged_parameters(top), top);
   const std::string where = cat(what, ": rope parameters");
@@ -86,7 +92,8 @@ Result<RopeConfig> parse_rope_config(const Json& config, int max_position_embedd
 
   RopeConfig result;
   result.type = read_type(rope);
-  // The base's logarithm divides in yarn; 1 would also mean that no dimension rotates slower than another.
+  // The base's logarithm divides in yarn; 1 would also mean that no dimension rotates slower than
+  // another.
   constexpr double kMinTheta = 1.001, kMaxTheta = 1e15;
   result.theta = top.number("rope_theta", kMinTheta, kMaxTheta).value_or(result.theta);
   result.theta = rope.number("rope_theta", kMinTheta, kMaxTheta).value_or(result.theta);
@@ -95,15 +102,19 @@ Result<RopeConfig> parse_rope_config(const Json& config, int max_position_embedd
       reader->unimplemented("\"partial_rotary_factor\" other than 1");
     }
   }
-  const bool stretched = result.type == RopeConfig::Type::kLlama3 || result.type == RopeConfig::Type::kYarn;
+  const bool stretched =
+      result.type == RopeConfig::Type::kLlama3 || result.type == RopeConfig::Type::kYarn;
   if (stretched) {
     // Phi-3 writes it at the top, and there it counts first: transformers' standardize_rope_params.
-    const std::optional<int> outer = top.integer("original_max_position_embeddings", 1, kMaxPositions);
-    const int inner = rope.integer("original_max_position_embeddings", 1, kMaxPositions, max_position_embeddings);
+    const std::optional<int> outer =
+        top.integer("original_max_position_embeddings", 1, kMaxPositions);
+    const int inner =
+        rope.integer("original_max_position_embeddings", 1, kMaxPositions, max_position_embeddings);
     result.original_max_position_embeddings = outer.value_or(inner);
   }
   if (result.type == RopeConfig::Type::kYarn && !rope.has("factor")) {
-    result.factor = static_cast<double>(max_position_embeddings) / result.original_max_position_embeddings;
+    result.factor =
+        static_cast<double>(max_position_embeddings) / result.original_max_position_embeddings;
   } else if (result.type != RopeConfig::Type::kDefault) {
     result.factor = required_number(rope, "factor", 1e-3, 1e6);
   }

@@ -17,8 +17,8 @@ constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr size_t kMaxIndexBytes = 100'000'000;
 
-/// A whole regular file, mapped read-only and shared: its bytes live once in the page cache, whatever the number of
-/// ranks.
+/// A whole regular file, mapped read-only and shared: its bytes live once in the page cache,
+/// whatever the number of ranks.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path) {
@@ -26,18 +26,22 @@ class MappedFile {
     const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd.valid()) {
       const bool missing = errno == ENOENT || errno == ENOTDIR;
-      return Status::error(missing ? Code::kNotFound : Code::kPermissionDenied, cat("open ", path), errno);
+      return Status::error(missing ? Code::kNotFound : Code::kPermissionDenied, cat("open ", path),
+                           errno);
     }
     struct stat info {};
-    if (::fstat(fd.get(), &info) != 0) return Status::error(Code::kInternal, cat("stat ", path), errno);
-    if (!S_ISREG(info.st_mode)) return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
+    if (::fstat(fd.get(), &info) != 0)
+      return Status::error(Code::kInternal, cat("stat ", path), errno);
+    if (!S_ISREG(info.st_mode))
+      return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
     MappedFile file;
     file.path_ = path;
     file.bytes_ = static_cast<uint64_t>(info.st_size);
     if (file.bytes_ == 0) return Status::error(Code::kInvalidArgument, cat(path, " is empty"));
     void* data = ::mmap(nullptr, file.bytes_, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (data == MAP_FAILED) {
-      return Status::error(Code::kResourceExhausted, cat("map ", file.bytes_, " B of ", path), errno);
+      return Status::error(Code::kResourceExhausted, cat("map ", file.bytes_, " B of ", path),
+                           errno);
     }
     file.data_ = static_cast<const std::byte*>(data);
     return file;
@@ -142,8 +146,9 @@ Status Checkpoint::Impl::add_shards() {
     for (const std::string* name : wanted) {
       const auto it = by_name.find(*name);
       if (it == by_name.end()) {
-        return Status::error(Code::kInvalidArgument, cat("tensor \"", *name, "\" is not in ", file->path(), ", where ",
-                                                         index_path, " says it is; was the download complete?"));
+        return Status::error(Code::kInvalidArgument,
+                             cat("tensor \"", *name, "\" is not in ", file->path(), ", where ",
+                                 index_path, " says it is; was the download complete?"));
       }
       tensors.emplace(*name, Placed{*it->second, files.size()});
     }
@@ -162,11 +167,12 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   } else if (exists(cat(model_dir, "/", kIndexFile))) {
     SHOAL_RETURN_IF_ERROR(impl.add_shards());
   } else {
-    const bool pickled =
-        exists(cat(model_dir, "/pytorch_model.bin")) || exists(cat(model_dir, "/pytorch_model.bin.index.json"));
-    return Status::error(Code::kNotFound, cat("no ", kSingleFile, " and no ", kIndexFile, " in ", model_dir,
-                                              pickled ? "; convert its pytorch_model.bin to safetensors"
-                                                      : "; give the directory of a Hugging Face checkpoint"));
+    const bool pickled = exists(cat(model_dir, "/pytorch_model.bin")) ||
+                         exists(cat(model_dir, "/pytorch_model.bin.index.json"));
+    return Status::error(Code::kNotFound,
+                         cat("no ", kSingleFile, " and no ", kIndexFile, " in ", model_dir,
+                             pickled ? "; convert its pytorch_model.bin to safetensors"
+                                     : "; give the directory of a Hugging Face checkpoint"));
   }
   return checkpoint;
 }
@@ -175,22 +181,25 @@ bool Checkpoint::has(const std::string& name) const {
   return impl_->tensors.contains(name);
 }
 
-Result<TensorView> Checkpoint::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
+Result<TensorView> Checkpoint::tensor(const std::string& name,
+                                      const std::vector<int64_t>& shape) const {
   const auto it = impl_->tensors.find(name);
   if (it == impl_->tensors.end()) {
-    return Status::error(Code::kNotFound, cat("no tensor \"", name, "\" in the checkpoint ", impl_->dir));
+    return Status::error(Code::kNotFound,
+                         cat("no tensor \"", name, "\" in the checkpoint ", impl_->dir));
   }
   const TensorEntry& entry = it->second.entry;
   const MappedFile& file = impl_->files[it->second.file];
   const std::optional<Dtype> dtype = parse_dtype(entry.dtype);
   if (!dtype) {
-    return Status::error(Code::kUnimplemented, cat("tensor \"", name, "\" in ", file.path(), " has dtype ", entry.dtype,
-                                                   "; supported are F32, F16 and BF16"));
+    return Status::error(Code::kUnimplemented,
+                         cat("tensor \"", name, "\" in ", file.path(), " has dtype ", entry.dtype,
+                             "; supported are F32, F16 and BF16"));
   }
   if (!fits(entry.shape, shape)) {
-    return Status::error(Code::kInvalidArgument,
-                         cat("tensor \"", name, "\" in ", file.path(), " has shape ", shape_text(entry.shape),
-                             "; config.json asks for ", shape_text(shape)));
+    return Status::error(Code::kInvalidArgument, cat("tensor \"", name, "\" in ", file.path(),
+                                                     " has shape ", shape_text(entry.shape),
+                                                     "; config.json asks for ", shape_text(shape)));
   }
   return TensorView{*dtype, entry.shape, file.data() + entry.begin};
 }

@@ -23,25 +23,29 @@ struct DtypeBits {
   uint64_t bits;
 };
 constexpr auto kDtypes = std::to_array<DtypeBits>({
-    {"BOOL", 8}, {"U8", 8},   {"I8", 8},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"U16", 16},
-    {"I16", 16}, {"F16", 16}, {"BF16", 16}, {"U32", 32},    {"I32", 32},    {"F32", 32},    {"U64", 64},
-    {"I64", 64}, {"F64", 64}, {"C64", 64},  {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},
+    {"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"U16", 16}, {"I16", 16}, {"F16", 16},    {"BF16", 16},
+    {"U32", 32},    {"I32", 32}, {"F32", 32}, {"U64", 64},    {"I64", 64},
+    {"F64", 64},    {"C64", 64}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6},
 });
 
-/// Reads the header's JSON as a stream, so that a large one costs its tensors and nothing else, and so that a name that
-/// comes twice is seen (a document tree would keep the last one silently).
+/// Reads the header's JSON as a stream, so that a large one costs its tensors and nothing else, and
+/// so that a name that comes twice is seen (a document tree would keep the last one silently).
 class HeaderReader {
  public:
   bool null() { return scalar("null"); }
   bool boolean(bool) { return scalar("a boolean"); }
   bool number_integer(int64_t) { return scalar("a negative number"); }
-  bool number_float(double, const std::string&) { return scalar("a number that is not an integer below 2^64"); }
+  bool number_float(double, const std::string&) {
+    return scalar("a number that is not an integer below 2^64");
+  }
   bool binary(Json::binary_t&) { return scalar("binary data"); }
 
   bool number_unsigned(uint64_t number) {
     if (place_ == Place::kShape) {
       if (number > kMaxElements) return stop(cat("dimension ", number, " is larger than 2^63-1"));
-      if (tensor_.shape.size() == kMaxDims) return stop(cat("shape has more than ", kMaxDims, " dimensions"));
+      if (tensor_.shape.size() == kMaxDims)
+        return stop(cat("shape has more than ", kMaxDims, " dimensions"));
       tensor_.shape.push_back(static_cast<int64_t>(number));
       return true;
     }
@@ -85,7 +89,8 @@ class HeaderReader {
       place_ = Place::kTensor;
       return true;
     }
-    return place_ == Place::kSkipped || unknown_key() ? skip() : stop(cat("an object ", misplaced()));
+    return place_ == Place::kSkipped || unknown_key() ? skip()
+                                                      : stop(cat("an object ", misplaced()));
   }
 
   bool start_array(size_t) {
@@ -99,7 +104,8 @@ class HeaderReader {
       place_ = Place::kOffsets;
       return true;
     }
-    return place_ == Place::kSkipped || unknown_key() ? skip() : stop(cat("an array ", misplaced()));
+    return place_ == Place::kSkipped || unknown_key() ? skip()
+                                                      : stop(cat("an array ", misplaced()));
   }
 
   bool end_object() {
@@ -160,14 +166,16 @@ class HeaderReader {
       after_skip_ = place_;
       place_ = Place::kSkipped;
     }
-    return ++skipped_depth_ <= kMaxSkippedDepth || stop(cat("nested deeper than ", kMaxSkippedDepth));
+    return ++skipped_depth_ <= kMaxSkippedDepth ||
+           stop(cat("nested deeper than ", kMaxSkippedDepth));
   }
   bool unskip() {
     if (--skipped_depth_ == 0) place_ = after_skip_;
     return true;
   }
   bool stop(std::string_view why) {
-    reason_ = place_ == Place::kDocument ? std::string(why) : cat("tensor ", in_quotes(tensor_.name), ": ", why);
+    reason_ = place_ == Place::kDocument ? std::string(why)
+                                         : cat("tensor ", in_quotes(tensor_.name), ": ", why);
     return false;
   }
   bool stop_at_byte(size_t position) {
@@ -195,8 +203,8 @@ Status bad_tensor(std::string_view what, const TensorEntry& tensor, const std::s
   return bad(what, cat("tensor ", in_quotes(tensor.name), ": ", why));
 }
 
-/// Bits of the whole tensor, or nullopt if the product of its non-zero dimensions or the size does not fit: then no
-/// order of multiplying the dimensions overflows later.
+/// Bits of the whole tensor, or nullopt if the product of its non-zero dimensions or the size does
+/// not fit: then no order of multiplying the dimensions overflows later.
 std::optional<uint64_t> size_in_bits(const TensorEntry& tensor, uint64_t element_bits) {
   uint64_t elements = 1;
   bool empty = false;
@@ -215,19 +223,24 @@ std::optional<uint64_t> size_in_bits(const TensorEntry& tensor, uint64_t element
 }
 
 /// Checks one tensor and makes its offsets absolute.
-Status check_tensor(TensorEntry& tensor, uint64_t data_start, uint64_t data_bytes, std::string_view what) {
-  const auto* dtype = std::find_if(kDtypes.begin(), kDtypes.end(), [&](auto& d) { return d.name == tensor.dtype; });
-  if (dtype == kDtypes.end()) return bad_tensor(what, tensor, cat("unknown dtype ", in_quotes(tensor.dtype)));
+Status check_tensor(TensorEntry& tensor, uint64_t data_start, uint64_t data_bytes,
+                    std::string_view what) {
+  const auto* dtype =
+      std::find_if(kDtypes.begin(), kDtypes.end(), [&](auto& d) { return d.name == tensor.dtype; });
+  if (dtype == kDtypes.end())
+    return bad_tensor(what, tensor, cat("unknown dtype ", in_quotes(tensor.dtype)));
   const std::optional<uint64_t> bits = size_in_bits(tensor, dtype->bits);
   if (!bits) return bad_tensor(what, tensor, "the product of its dimensions does not fit 63 bits");
   if (tensor.begin > tensor.end || tensor.end > data_bytes) {
-    return bad_tensor(what, tensor,
-                      cat("data_offsets [", tensor.begin, ", ", tensor.end, ") lie outside the file's ", data_bytes,
-                          " B of data; is the file truncated?"));
+    return bad_tensor(
+        what, tensor,
+        cat("data_offsets [", tensor.begin, ", ", tensor.end, ") lie outside the file's ",
+            data_bytes, " B of data; is the file truncated?"));
   }
   if (*bits % 8 != 0 || *bits / 8 != tensor.end - tensor.begin) {
     return bad_tensor(what, tensor,
-                      cat("has ", tensor.end - tensor.begin, " B of data, its shape and dtype need ", *bits / 8, " B"));
+                      cat("has ", tensor.end - tensor.begin,
+                          " B of data, its shape and dtype need ", *bits / 8, " B"));
   }
   tensor.begin += data_start;
   tensor.end += data_start;
@@ -243,7 +256,8 @@ Status check_overlap(const std::vector<TensorEntry>& tensors, std::string_view w
   std::sort(by_place.begin(), by_place.end(), [](auto* a, auto* b) { return a->begin < b->begin; });
   for (size_t i = 1; i < by_place.size(); ++i) {
     if (by_place[i]->begin < by_place[i - 1]->end) {
-      return bad_tensor(what, *by_place[i], cat("its bytes overlap those of ", in_quotes(by_place[i - 1]->name)));
+      return bad_tensor(what, *by_place[i],
+                        cat("its bytes overlap those of ", in_quotes(by_place[i - 1]->name)));
     }
   }
   return {};
@@ -251,22 +265,27 @@ Status check_overlap(const std::vector<TensorEntry>& tensors, std::string_view w
 
 }  // namespace
 
-Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head, uint64_t file_bytes,
+Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head,
+                                                          uint64_t file_bytes,
                                                           std::string_view what) {
   constexpr uint64_t kLengthBytes = 8;
   if (file_bytes < kLengthBytes || head.size() < kLengthBytes) {
     return bad(what, cat("has ", file_bytes, " B, too short for a safetensors file"));
   }
   uint64_t length = 0;  // little-endian
-  for (size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(head[i]);
+  for (size_t i = kLengthBytes; i-- > 0;)
+    length = length << 8 | static_cast<unsigned char>(head[i]);
   if (length > kMaxHeaderBytes) {
-    return bad(what, cat("header length ", length, " B is above ", kMaxHeaderBytes, " B: not a safetensors file?"));
+    return bad(what, cat("header length ", length, " B is above ", kMaxHeaderBytes,
+                         " B: not a safetensors file?"));
   }
   if (length > file_bytes - kLengthBytes || length > head.size() - kLengthBytes) {
-    return bad(what, cat("the header of ", length, " B ends after the file's ", file_bytes, " B; is it truncated?"));
+    return bad(what, cat("the header of ", length, " B ends after the file's ", file_bytes,
+                         " B; is it truncated?"));
   }
   const std::string_view text = head.substr(kLengthBytes, length);
-  if (!text.starts_with('{')) return bad(what, "the header does not start with '{': not a safetensors file?");
+  if (!text.starts_with('{'))
+    return bad(what, "the header does not start with '{': not a safetensors file?");
 
   HeaderReader reader;
   if (!Json::sax_parse(text.begin(), text.end(), &reader)) return bad(what, reader.reason());
@@ -283,19 +302,24 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head,
   return tensors;
 }
 
-Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_view text, std::string_view what) {
-  SHOAL_ASSIGN_OR_RETURN(const Json index, parse_json(text, what, {.max_depth = 16, .max_values = 4 * kMaxTensors}));
+Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_view text,
+                                                                   std::string_view what) {
+  SHOAL_ASSIGN_OR_RETURN(const Json index,
+                         parse_json(text, what, {.max_depth = 16, .max_values = 4 * kMaxTensors}));
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   if (!index.is_object() || map == index.end() || !map->is_object() || map->empty()) {
     return bad(what, "has no object \"weight_map\" of tensor names and files");
   }
-  if (map->size() > kMaxTensors) return bad(what, cat("weight_map names more than ", kMaxTensors, " tensors"));
+  if (map->size() > kMaxTensors)
+    return bad(what, cat("weight_map names more than ", kMaxTensors, " tensors"));
   std::map<std::string, std::string> files_of_tensors;
   std::map<std::string, int> shards;
   for (const auto& [tensor, value] : map->items()) {
-    if (!value.is_string()) return bad(what, cat("weight_map: the file of ", in_quotes(tensor), " is not a string"));
+    if (!value.is_string())
+      return bad(what, cat("weight_map: the file of ", in_quotes(tensor), " is not a string"));
     const auto& file = value.get_ref<const std::string&>();
-    // A shard lies beside its index: a path would let a downloaded model read any file of this machine.
+    // A shard lies beside its index: a path would let a downloaded model read any file of this
+    // machine.
     if (file.empty() || file.size() > 255 || file == "." || file == ".." ||
         file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
       return bad(what, cat("weight_map: the file of ", in_quotes(tensor), " is ", in_quotes(file),
@@ -303,7 +327,8 @@ Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_v
     }
     files_of_tensors.emplace(tensor, file);
     shards.emplace(file, 0);
-    if (shards.size() > kMaxShards) return bad(what, cat("weight_map names more than ", kMaxShards, " files"));
+    if (shards.size() > kMaxShards)
+      return bad(what, cat("weight_map names more than ", kMaxShards, " files"));
   }
   return files_of_tensors;
 }

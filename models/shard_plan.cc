@@ -13,7 +13,8 @@ int mlp_units(const ModelConfig& config) {
 
 /// Units of all leaves of a contiguous range.
 Range units_of(Range leaf_range, int leaves, int units) {
-  return {leaf_units(leaf_range.begin, leaves, units).begin, leaf_units(leaf_range.end - 1, leaves, units).end};
+  return {leaf_units(leaf_range.begin, leaves, units).begin,
+          leaf_units(leaf_range.end - 1, leaves, units).end};
 }
 
 /// "model.layers.12.mlp.up_proj.weight" matches "model.layers.*.mlp.up_proj.weight".
@@ -21,7 +22,9 @@ bool matches(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
   if (star == std::string_view::npos) return pattern == name;
   const std::string_view head = pattern.substr(0, star), tail = pattern.substr(star + 1);
-  if (name.size() < head.size() + tail.size() + 1 || !name.starts_with(head) || !name.ends_with(tail)) return false;
+  if (name.size() < head.size() + tail.size() + 1 || !name.starts_with(head) ||
+      !name.ends_with(tail))
+    return false;
   const std::string_view number = name.substr(head.size(), name.size() - head.size() - tail.size());
   return std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
@@ -57,7 +60,8 @@ Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world) {
   const int group = config.num_attention_heads / config.num_key_value_heads;
   plan.kv_heads = {plan.q_heads.begin / group, (plan.q_heads.end - 1) / group + 1};
   for (int kv = plan.kv_heads.begin; kv <= plan.kv_heads.end; ++kv) {
-    plan.head_begin.push_back(std::clamp(kv * group, plan.q_heads.begin, plan.q_heads.end) - plan.q_heads.begin);
+    plan.head_begin.push_back(std::clamp(kv * group, plan.q_heads.begin, plan.q_heads.end) -
+                              plan.q_heads.begin);
   }
   const Range units = units_of(plan.leaf_range, plan.leaves, mlp_units(config));
   plan.mlp_columns = {std::min(units.begin * kMlpUnitColumns, config.intermediate_size),
@@ -70,7 +74,8 @@ Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world) {
 
 const std::vector<ShardRule>& shard_table() {
   static const std::vector<ShardRule> table = {
-      {"model.embed_tokens.weight", Shard::kReplicate},  // mapped, not copied: a step reads only its tokens' rows
+      {"model.embed_tokens.weight",
+       Shard::kReplicate},  // mapped, not copied: a step reads only its tokens' rows
       {"lm_head.weight", Shard::kVocabRows},
       {"model.norm.weight", Shard::kReplicate},
       {"model.layers.*.input_layernorm.weight", Shard::kReplicate},
@@ -95,7 +100,8 @@ const std::vector<ShardRule>& shard_table() {
   return table;
 }
 
-Result<TensorSlice> slice_tensor(std::string_view name, const ModelConfig& config, const ShardPlan& plan) {
+Result<TensorSlice> slice_tensor(std::string_view name, const ModelConfig& config,
+                                 const ShardPlan& plan) {
   const auto rule = std::find_if(shard_table().begin(), shard_table().end(),
                                  [&](const ShardRule& r) { return matches(r.pattern, name); });
   if (rule == shard_table().end()) {
@@ -111,7 +117,9 @@ Result<TensorSlice> slice_tensor(std::string_view name, const ModelConfig& confi
     }
     return slice;
   };
-  const auto columns = [&](int all, Range mine) { return TensorSlice{{hidden, all}, {0, hidden}, mine}; };
+  const auto columns = [&](int all, Range mine) {
+    return TensorSlice{{hidden, all}, {0, hidden}, mine};
+  };
   switch (rule->shard) {
     case Shard::kReplicate: {
       const bool per_head = name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight");

@@ -32,7 +32,8 @@ struct Tokenizer::Impl {
   PostProcessor post_processor;
   TokenDecoder decoder;
 
-  /// Cuts the text at added tokens: those of raw text first, then, in what is left, those of normalized text.
+  /// Cuts the text at added tokens: those of raw text first, then, in what is left, those of
+  /// normalized text.
   Status cut(std::string_view text, PieceList& list, WorkLimit& limit) const {
     std::vector<PieceList::Piece> raw;
     added.split(text, true, false, raw);
@@ -75,27 +76,31 @@ Result<Tokenizer> Tokenizer::load(const std::string& model_dir_or_file) {
   if (std::filesystem::is_directory(path, ignored)) path += "/tokenizer.json";
   const Result<std::string> text = read_file(path, kMaxFileBytes);
   if (!text.ok()) {
-    return text.status().while_doing(
-        cat("no tokenizer: ", path, " cannot be read; the model's directory needs a ", "Hugging Face tokenizer.json"));
+    return text.status().while_doing(cat("no tokenizer: ", path,
+                                         " cannot be read; the model's directory needs a ",
+                                         "Hugging Face tokenizer.json"));
   }
   return parse(*text, path);
 }
 
 Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what) {
   SHOAL_ASSIGN_OR_RETURN(const Json root, parse_json(json, what, kJsonLimits));
-  if (!root.is_object()) return Status::error(Code::kInvalidArgument, cat(what, ": not a JSON object"));
+  if (!root.is_object())
+    return Status::error(Code::kInvalidArgument, cat(what, ": not a JSON object"));
   SHOAL_ASSIGN_OR_RETURN(const auto version, json_string(root, "version", what));
   if (version.value_or("1.0") != "1.0") {
-    return Status::error(Code::kUnimplemented, cat(what, ": version \"", version->substr(0, 40), "\" is not 1.0"));
+    return Status::error(Code::kUnimplemented,
+                         cat(what, ": version \"", version->substr(0, 40), "\" is not 1.0"));
   }
-  // "truncation" and "padding" shape training batches. A server must see the whole prompt, and refuses one that is too
-  // long by itself: both are left alone.
+  // "truncation" and "padding" shape training batches. A server must see the whole prompt, and
+  // refuses one that is too long by itself: both are left alone.
   auto impl = std::make_shared<Impl>();
   SHOAL_ASSIGN_OR_RETURN(impl->model, BpeModel::parse(root, what));
   SHOAL_ASSIGN_OR_RETURN(impl->normalizer, Normalizer::parse(root, what));
   SHOAL_ASSIGN_OR_RETURN(impl->pre_tokenizer, PreTokenizer::parse(root, what));
   SHOAL_ASSIGN_OR_RETURN(impl->decoder, TokenDecoder::parse(root, what));
-  SHOAL_ASSIGN_OR_RETURN(impl->added, AddedTokens::parse(root, impl->model, impl->normalizer, what));
+  SHOAL_ASSIGN_OR_RETURN(impl->added,
+                         AddedTokens::parse(root, impl->model, impl->normalizer, what));
   const int32_t max_id = std::max(impl->model.max_id(), impl->added.max_id());
   SHOAL_ASSIGN_OR_RETURN(impl->post_processor, PostProcessor::parse(root, max_id, what));
   return Tokenizer(std::move(impl));
@@ -148,7 +153,8 @@ struct StreamDecoder::State {
 };
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-    : state_(std::make_unique<State>(State{tokenizer.impl_, skip_special, tokenizer.impl_->decoder.start()})) {}
+    : state_(std::make_unique<State>(
+          State{tokenizer.impl_, skip_special, tokenizer.impl_->decoder.start()})) {}
 StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
 StreamDecoder::~StreamDecoder() = default;
 

@@ -10,24 +10,27 @@
 
 namespace shoal {
 
-/// A Hugging Face tokenizer.json: byte-level BPE and byte-fallback BPE. Immutable; encode and decode are thread-safe.
+/// A Hugging Face tokenizer.json: byte-level BPE and byte-fallback BPE. Immutable; encode and
+/// decode are thread-safe.
 class Tokenizer {
  public:
-  /// From MODEL/tokenizer.json, or the file itself. NOT_FOUND, INVALID_ARGUMENT (damaged) or UNIMPLEMENTED (a part that
-  /// is not supported, by its name).
+  /// From MODEL/tokenizer.json, or the file itself. NOT_FOUND, INVALID_ARGUMENT (damaged) or
+  /// UNIMPLEMENTED (a part that is not supported, by its name).
   static Result<Tokenizer> load(const std::string& model_dir_or_file);
   static Result<Tokenizer> parse(std::string_view json, std::string_view what);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Text (any bytes; invalid UTF-8 is read as U+FFFD) to ids. add_special: run the post-processor (BOS and the like).
-  /// Special tokens written in the text are recognised either way. RESOURCE_EXHAUSTED: the splitter's regex hit its
-  /// limit, or the text needs more than 512 MiB of working memory. FAILED_PRECONDITION: a character is unknown to the
-  /// vocabulary, and so is its unk_token.
+  /// Text (any bytes; invalid UTF-8 is read as U+FFFD) to ids. add_special: run the post-processor
+  /// (BOS and the like). Special tokens written in the text are recognised either way.
+  /// RESOURCE_EXHAUSTED: the splitter's regex hit its limit, or the text needs more than 512 MiB of
+  /// working memory. FAILED_PRECONDITION: a character is unknown to the vocabulary, and so is its
+  /// unk_token.
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
 
-  /// Ids to text, as the file's decoder says. Ids outside the vocabulary give nothing. The result is valid UTF-8.
+  /// Ids to text, as the file's decoder says. Ids outside the vocabulary give nothing. The result
+  /// is valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
   /// One past the largest id.
@@ -44,9 +47,10 @@ class Tokenizer {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Decodes a growing sequence: the concatenation of what push() and finish() return equals Tokenizer::decode of all
-/// ids, and no return value ends inside a UTF-8 character. push() returns text only once later ids cannot change it.
-/// Cost per push does not grow with the number of ids before it.
+/// Decodes a growing sequence: the concatenation of what push() and finish() return equals
+/// Tokenizer::decode of all ids, and no return value ends inside a UTF-8 character. push() returns
+/// text only once later ids cannot change it. Cost per push does not grow with the number of ids
+/// before it.
 class StreamDecoder {
  public:
   StreamDecoder(const Tokenizer& tokenizer, bool skip_special);

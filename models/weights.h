@@ -13,16 +13,17 @@
 
 namespace shoal {
 
-/// One rank's part of a decoder layer. Vectors are float32 (a wider type holds the same values). Empty: not there.
+/// One rank's part of a decoder layer. Vectors are float32 (a wider type holds the same values).
+/// Empty: not there.
 struct LayerWeights {
   std::vector<float> input_norm;           ///< [hidden]
   std::vector<float> post_attention_norm;  ///< [hidden]
-  PackedMatrix qkv;                        ///< [(q + 2 kv heads) * head_dim, hidden], column-parallel
+  PackedMatrix qkv;  ///< [(q + 2 kv heads) * head_dim, hidden], column-parallel
   std::vector<float> qkv_bias;
   std::vector<float> q_norm, k_norm;  ///< [head_dim]
   PackedMatrix o;                     ///< [hidden, q heads * head_dim], row-parallel
   std::vector<float> o_bias;          ///< [hidden], added once to the sum
-  PackedMatrix gate_up;               ///< [2 * mlp columns, hidden], column-parallel: gate rows, then up rows
+  PackedMatrix gate_up;  ///< [2 * mlp columns, hidden], column-parallel: gate rows, then up rows
   std::vector<float> gate_up_bias;
   PackedMatrix down;  ///< [hidden, mlp columns], row-parallel
   std::vector<float> down_bias;
@@ -41,13 +42,15 @@ struct Weights {
 /// bytes of the checkpoint read so far, and in all, by this rank.
 using LoadCallback = std::function<void(int64_t done, int64_t total)>;
 
-/// The type the products run in: what the checkpoint's matrices have (asked == nullopt), or as asked.
-/// FAILED_PRECONDITION: a change between float16 and bfloat16, which would lose range or precision.
+/// The type the products run in: what the checkpoint's matrices have (asked == nullopt), or as
+/// asked. FAILED_PRECONDITION: a change between float16 and bfloat16, which would lose range or
+/// precision.
 Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> asked);
 
 /// Reads the rank's slices and packs them. dtype is resolve_dtype's. Errors name the tensor.
-Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, const ShardPlan& plan,
-                             Dtype dtype, ThreadPool& pool, const LoadCallback& progress);
+Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+                             const ShardPlan& plan, Dtype dtype, ThreadPool& pool,
+                             const LoadCallback& progress);
 
 /// What load_weights will allocate on this rank, in bytes, by arithmetic alone.
 int64_t packed_weight_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype);

@@ -43,11 +43,14 @@ using TimeRank = std::function<Result<Timings>(World)>;
 class SharedMemory {
  public:
   static Result<SharedMemory> create(size_t bytes) {
-    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (data == MAP_FAILED) return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes"), errno);
+    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (data == MAP_FAILED)
+      return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes"), errno);
     return SharedMemory(static_cast<std::byte*>(data), bytes);
   }
-  SharedMemory(SharedMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  SharedMemory(SharedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
   SharedMemory& operator=(SharedMemory&&) = delete;
   ~SharedMemory() {
     if (data_ != nullptr) ::munmap(data_, bytes_);
@@ -69,7 +72,8 @@ static_assert(sizeof(Note) == 1024);
 
 Result<std::vector<std::string>> exchange_notes(Note* notes, World world, const std::string& mine) {
   Note& own = notes[world.rank];
-  if (mine.size() > sizeof own.text) return Status::error(Code::kInternal, "a note too long to exchange");
+  if (mine.size() > sizeof own.text)
+    return Status::error(Code::kInternal, "a note too long to exchange");
   std::memcpy(own.text, mine.data(), mine.size());
   own.length.store(static_cast<uint32_t>(mine.size()) + 1, std::memory_order_release);
   std::vector<std::string> all;
@@ -77,7 +81,8 @@ Result<std::vector<std::string>> exchange_notes(Note* notes, World world, const 
   for (int rank = 0; rank < world.size; ++rank) {
     uint32_t length = 0;
     while ((length = notes[rank].length.load(std::memory_order_acquire)) == 0) {
-      if (deadline.passed()) return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " left no note"));
+      if (deadline.passed())
+        return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " left no note"));
       ::usleep(100);
     }
     all.emplace_back(notes[rank].text, length - 1);
@@ -91,23 +96,28 @@ Result<Timings> time_rank(const Rung& rung, World world, const TransportSetup& s
   if (setup.shm.size() > 0) args.shm = Fd(::fcntl(setup.shm.fd(), F_DUPFD_CLOEXEC, 3));
   args.shm_bytes = static_cast<int64_t>(setup.shm.size());
   const auto rank = static_cast<size_t>(world.rank);
-  if (!setup.listeners.empty()) args.listener = Fd(::fcntl(setup.listeners[rank].get(), F_DUPFD_CLOEXEC, 3));
+  if (!setup.listeners.empty())
+    args.listener = Fd(::fcntl(setup.listeners[rank].get(), F_DUPFD_CLOEXEC, 3));
   args.tcp_ports = setup.tcp_ports;
   args.group_key = setup.group_key;
   args.timeout_ms = kTimeoutMs;
   args.exchange = [=](const std::string& mine) { return exchange_notes(notes, world, mine); };
-  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator, rung.open(std::move(args)));
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                         rung.open(std::move(args)));
   return time_collectives(*communicator);
 }
 
 /// Ranks 1 .. as children of this process.
 class Children {
  public:
-  /// They time too, for rank 0 to have partners. This process has one thread, and gRPC has not started: fork is safe.
+  /// They time too, for rank 0 to have partners. This process has one thread, and gRPC has not
+  /// started: fork is safe.
   Status start(const TimeRank& time_rank, int world_size, const std::vector<int>& cpus) {
     for (int rank = 1; rank < world_size; ++rank) {
       const pid_t pid = ::fork();
-      if (pid < 0) return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), errno);
+      if (pid < 0)
+        return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank),
+                             errno);
       if (pid == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         set_process_rank(rank);
@@ -127,9 +137,10 @@ class Children {
       while (::waitpid(pids_[i], &status, 0) < 0 && errno == EINTR) {
       }
       if (status == 0 || !failed.ok()) continue;
-      failed = Status::error(Code::kAborted, WIFSIGNALED(status)
-                                                 ? cat("rank ", i + 1, " was killed by signal ", WTERMSIG(status))
-                                                 : cat("rank ", i + 1, " exited with code ", WEXITSTATUS(status)));
+      failed = Status::error(Code::kAborted,
+                             WIFSIGNALED(status)
+                                 ? cat("rank ", i + 1, " was killed by signal ", WTERMSIG(status))
+                                 : cat("rank ", i + 1, " exited with code ", WEXITSTATUS(status)));
     }
     pids_.clear();
     return failed;
@@ -144,7 +155,8 @@ class Children {
   std::vector<pid_t> pids_;
 };
 
-Result<Timings> time_ranks(const TimeRank& time_rank, int world_size, const std::vector<int>& cpus) {
+Result<Timings> time_ranks(const TimeRank& time_rank, int world_size,
+                           const std::vector<int>& cpus) {
   Children children;
   SHOAL_RETURN_IF_ERROR(children.start(time_rank, world_size, cpus));
   bind_rank(0, world_size, cpus);
@@ -153,20 +165,28 @@ Result<Timings> time_ranks(const TimeRank& time_rank, int world_size, const std:
   return timings;
 }
 
-Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus, const HostFacts& facts) {
+Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus,
+                          const HostFacts& facts) {
   SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare({world_size, facts}));
   SHOAL_ASSIGN_OR_RETURN(const SharedMemory notes,
                          SharedMemory::create(sizeof(Note) * static_cast<size_t>(world_size)));
-  return time_ranks([&](World world) { return time_rank(rung, world, setup, reinterpret_cast<Note*>(notes.data())); },
-                    world_size, cpus);
+  return time_ranks(
+      [&](World world) {
+        return time_rank(rung, world, setup, reinterpret_cast<Note*>(notes.data()));
+      },
+      world_size, cpus);
 }
 
 /// What any shared memory between two processes costs here: the yardstick beside the transports.
 Result<Timings> time_bare_exchange(const std::vector<int>& cpus) {
   const size_t largest = *std::max_element(std::begin(kTimedBytes), std::end(kTimedBytes));
-  SHOAL_ASSIGN_OR_RETURN(const SharedMemory shared, SharedMemory::create(bare_exchange_bytes(largest)));
+  SHOAL_ASSIGN_OR_RETURN(const SharedMemory shared,
+                         SharedMemory::create(bare_exchange_bytes(largest)));
   return time_ranks(
-      [&](World world) { return time_collectives(*make_bare_exchange(world.rank, shared.data(), largest)); }, 2, cpus);
+      [&](World world) {
+        return time_collectives(*make_bare_exchange(world.rank, shared.data(), largest));
+      },
+      2, cpus);
 }
 
 /// The rounds' medians of one transport at one size.
@@ -196,37 +216,44 @@ std::string report(Row row, int world_size, bool json) {
   char text[256];
   std::snprintf(
       text, sizeof text,
-      json ? "{\"transport\":\"%s\",\"tp\":%d,\"bytes\":%zu,\"median_us\":%.3f,\"best_us\":%.3f,\"p99_us\":%.3f}"
-           : "all_reduce %-8s %2d ranks %8zu B  median %8.2f us  best round %8.2f us  its p99 %8.2f us\n",
-      row.transport.c_str(), world_size, row.bytes, row.medians_us[row.medians_us.size() / 2], row.medians_us.front(),
-      row.p99_us);
+      json
+          ? "{\"transport\":\"%s\",\"tp\":%d,\"bytes\":%zu,\"median_us\":%.3f,\"best_us\":%.3f,\"p99_us\":%.3f}"
+          : "all_reduce %-8s %2d ranks %8zu B  median %8.2f us  best round %8.2f us  its p99 %8.2f us\n",
+      row.transport.c_str(), world_size, row.bytes, row.medians_us[row.medians_us.size() / 2],
+      row.medians_us.front(), row.p99_us);
   return text;
 }
 
 std::string report(const std::vector<Row>& rows, int world_size, bool json) {
   std::string text;
-  for (const Row& row : rows) text += cat(json && !text.empty() ? "," : "", report(row, world_size, json));
+  for (const Row& row : rows)
+    text += cat(json && !text.empty() ? "," : "", report(row, world_size, json));
   return json ? cat("{\"bench\":\"collectives\",\"all_reduce\":[", text, "]}\n") : text;
 }
 
 }  // namespace
 
-/// Every transport named, one after the other: this compares them, it does not fall back. In rounds, because a virtual
-/// machine's processors may lie near each other in one minute and far in the next.
+/// Every transport named, one after the other: this compares them, it does not fall back. In
+/// rounds, because a virtual machine's processors may lie near each other in one minute and far in
+/// the next.
 int run_bench_collectives(const BenchCollectivesFlags& flags) {
-  const std::vector<int> cpus = host_resources().cpus;  // before this thread is bound to one of them
+  const std::vector<int> cpus =
+      host_resources().cpus;  // before this thread is bound to one of them
   const int world_size = flags.tensor_parallel_size;
   const HostFacts facts = gather_host_facts({});
   std::vector<Row> rows;
   for (int round = 0; round < flags.rounds; ++round) {
     for (const std::string& name : flags.transport) {
       const Result<Timings> timings = time_rung(*find_rung(name), world_size, cpus, facts);
-      if (!timings.ok()) return report_failure(timings.status().while_doing("transport " + name), Stage::kStart);
+      if (!timings.ok())
+        return report_failure(timings.status().while_doing("transport " + name), Stage::kStart);
       add(rows, *timings);
     }
-    if (world_size != 2 || cpus.size() < 2) continue;  // the yardstick only polls: each rank needs a CPU of its own
+    if (world_size != 2 || cpus.size() < 2)
+      continue;  // the yardstick only polls: each rank needs a CPU of its own
     const Result<Timings> timings = time_bare_exchange(cpus);
-    if (!timings.ok()) return report_failure(timings.status().while_doing("the bare exchange"), Stage::kStart);
+    if (!timings.ok())
+      return report_failure(timings.status().while_doing("the bare exchange"), Stage::kStart);
     add(rows, *timings);
   }
   return report_failure(write_stdout(report(rows, world_size, flags.json)), Stage::kRequest);

@@ -21,7 +21,8 @@ struct Measured {
   std::vector<double> seconds;  ///< of each repeat
   int64_t tokens = 0;           ///< per repeat
   // Decode only, one per block of kStepsBetweenProbes steps:
-  std::vector<double> bandwidth;  ///< bytes per second that the machine read, before or after the block: the better one
+  std::vector<double> bandwidth;  ///< bytes per second that the machine read, before or after the
+                                  ///< block: the better one
   std::vector<double> fraction;   ///< of it, that the block's weights were read at
 };
 
@@ -84,7 +85,8 @@ Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, 
     done += steps;
     const double after = probe.measure();
     measured.bandwidth.push_back(std::max(before, after));
-    measured.fraction.push_back(static_cast<double>(weight_bytes) * steps / total / measured.bandwidth.back());
+    measured.fraction.push_back(static_cast<double>(weight_bytes) * steps / total /
+                                measured.bandwidth.back());
     before = after;
   }
   return measured;
@@ -104,50 +106,59 @@ Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run)
   return measured;
 }
 
-/// Floating-point operations of the layers' products over `tokens` tokens: two per weight and token. Attention and the
-/// vocabulary's product (one row) are left out, so a rate from it understates.
+/// Floating-point operations of the layers' products over `tokens` tokens: two per weight and
+/// token. Attention and the vocabulary's product (one row) are left out, so a rate from it
+/// understates.
 double product_flops(const ModelConfig& config, int64_t tokens) {
   const double hidden = config.hidden_size;
   const double head = config.head_dim;
-  const double attention = hidden * head * (2.0 * config.num_attention_heads + 2.0 * config.num_key_value_heads);
+  const double attention =
+      hidden * head * (2.0 * config.num_attention_heads + 2.0 * config.num_key_value_heads);
   const double mlp = 3.0 * hidden * config.intermediate_size;
   return 2.0 * static_cast<double>(tokens) * config.num_hidden_layers * (attention + mlp);
 }
 
-std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files, const EnginePlan& plan,
-                           const EngineHost& host, const Measured& measured) {
+std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files,
+                           const EnginePlan& plan, const EngineHost& host,
+                           const Measured& measured) {
   const double seconds = median(measured.seconds);
   const double flops = product_flops(files.config, measured.tokens);
   char text[1024];
-  std::snprintf(text, sizeof text,
-                flags.json ? "{\"bench\":\"prefill\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
-                             "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
-                             "\"product_flops\":%.0f,\"flops_per_s\":%.0f,\"model\":"
-                           : "prefill: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
-                             "  %.2f tokens/s (median %.6f s)\n"
-                             "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n",
-                plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(), flags.tokens,
-                static_cast<double>(measured.tokens) / seconds, seconds, flops, flops / seconds);
+  std::snprintf(
+      text, sizeof text,
+      flags.json
+          ? "{\"bench\":\"prefill\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
+            "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
+            "\"product_flops\":%.0f,\"flops_per_s\":%.0f,\"model\":"
+          : "prefill: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
+            "  %.2f tokens/s (median %.6f s)\n"
+            "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n",
+      plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(),
+      flags.tokens, static_cast<double>(measured.tokens) / seconds, seconds, flops,
+      flops / seconds);
   return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
 }
 
-std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files, const EnginePlan& plan,
-                          const EngineHost& host, const Measured& measured) {
+std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
+                          const EnginePlan& plan, const EngineHost& host,
+                          const Measured& measured) {
   const double seconds = median(measured.seconds);
   const double tokens_per_s = static_cast<double>(measured.tokens) / seconds;
   const double bytes_per_s = static_cast<double>(host.weight_bytes()) / seconds;
   char text[1024];
-  std::snprintf(text, sizeof text,
-                flags.json ? "{\"bench\":\"decode\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
-                             "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
-                             "\"weight_bytes\":%.0f,\"bytes_per_s\":%.0f,\"read_bandwidth_bytes_per_s\":%.0f,"
-                             "\"fraction\":%.4f,\"model\":"
-                           : "decode: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
-                             "  %.2f tokens/s (median %.6f s)\n"
-                             "  weights %.0f B read at %.3g B/s; this machine reads %.3g B/s; fraction %.3f\n",
-                plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(), flags.tokens,
-                tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), bytes_per_s,
-                median(measured.bandwidth), median(measured.fraction));
+  std::snprintf(
+      text, sizeof text,
+      flags.json
+          ? "{\"bench\":\"decode\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
+            "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
+            "\"weight_bytes\":%.0f,\"bytes_per_s\":%.0f,\"read_bandwidth_bytes_per_s\":%.0f,"
+            "\"fraction\":%.4f,\"model\":"
+          : "decode: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
+            "  %.2f tokens/s (median %.6f s)\n"
+            "  weights %.0f B read at %.3g B/s; this machine reads %.3g B/s; fraction %.3f\n",
+      plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(),
+      flags.tokens, tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), bytes_per_s,
+      median(measured.bandwidth), median(measured.fraction));
   return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
 }
 
@@ -162,7 +173,8 @@ Status bench(const BenchModelFlags& flags, Stage* stage) {
     return Status::error(
         Code::kInvalidArgument,
         cat("--tokens must be in [1, ", plan.limits.max_model_len - (positions - flags.tokens),
-            "] within the model length of ", plan.limits.max_model_len, " tokens, not ", flags.tokens));
+            "] within the model length of ", plan.limits.max_model_len, " tokens, not ",
+            flags.tokens));
   }
   plan.limit_kv_blocks(blocks_for_tokens(positions));
   plan.init.max_num_batched_tokens = std::max(plan.init.max_num_batched_tokens, kDecodePrompt);
@@ -175,8 +187,9 @@ Status bench(const BenchModelFlags& flags, Stage* stage) {
   if (flags.prefill) {
     SHOAL_ASSIGN_OR_RETURN(measured, measure_prefill(flags, run));
   } else {
-    SHOAL_ASSIGN_OR_RETURN(ReadBandwidth probe,
-                           ReadBandwidth::create(plan.world_size * plan.init.threads, plan.init.cpus));
+    SHOAL_ASSIGN_OR_RETURN(
+        ReadBandwidth probe,
+        ReadBandwidth::create(plan.world_size * plan.init.threads, plan.init.cpus));
     SHOAL_ASSIGN_OR_RETURN(measured, measure_decode(flags, run, host->weight_bytes(), probe));
   }
   *stage = Stage::kRequest;

@@ -38,8 +38,9 @@ int fail(int exit_code, const std::string& text) {
   return exit_code;
 }
 
-/// SIGINT and SIGTERM cancel a call while this lives; a second one ends the process. The signals are blocked and read
-/// from a descriptor, because a handler may not call gRPC. Threads made in its life inherit the mask.
+/// SIGINT and SIGTERM cancel a call while this lives; a second one ends the process. The signals
+/// are blocked and read from a descriptor, because a handler may not call gRPC. Threads made in its
+/// life inherit the mask.
 class CancelOnSignal {
  public:
   explicit CancelOnSignal(grpc::ClientContext* context) : context_(context) {
@@ -50,7 +51,8 @@ class CancelOnSignal {
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask_);
     signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC));
     leave_.reset(::eventfd(0, EFD_CLOEXEC));
-    // Without descriptors Ctrl-C would do nothing at all: rather let it end the process as it always does.
+    // Without descriptors Ctrl-C would do nothing at all: rather let it end the process as it
+    // always does.
     if (signals_.valid() && leave_.valid())
       thread_ = std::thread([this] { watch(); });
     else
@@ -110,13 +112,15 @@ void record_tokens(const wire::TokenOutput& output, Received* received) {
     Json top = Json::array();
     for (const wire::LogProb& candidate : token.candidates())
       top.push_back(Json::array({candidate.token_id(), candidate.logprob()}));
-    received->logprobs.push_back({{"token_id", token.token_id()}, {"logprob", token.logprob()}, {"top", top}});
+    received->logprobs.push_back(
+        {{"token_id", token.token_id()}, {"logprob", token.logprob()}, {"top", top}});
   }
   received->text += output.text();
 }
 
 /// Reads the stream to its end. DATA_LOSS: stdout takes no more.
-Status read_stream(grpc::ClientReader<wire::GenerateResponse>* reader, bool print_text, Received* received) {
+Status read_stream(grpc::ClientReader<wire::GenerateResponse>* reader, bool print_text,
+                   Received* received) {
   wire::GenerateResponse response;
   while (reader->Read(&response)) {
     received->request_id = response.request_id();
@@ -147,14 +151,14 @@ const char* finish_reason(const wire::GenerationFinished& finished) {
 }
 
 std::string result_json(const Received& received, bool with_logprobs) {
-  Json object = {
-      {"request_id", received.request_id},
-      {"token_ids", received.token_ids},
-      {"text", received.text},
-      {"finish_reason", finish_reason(received.finished)},
-      {"logprobs", with_logprobs ? received.logprobs : Json()},
-      {"usage",
-       {{"prompt_tokens", received.usage.prompt_tokens()}, {"completion_tokens", received.usage.completion_tokens()}}}};
+  Json object = {{"request_id", received.request_id},
+                 {"token_ids", received.token_ids},
+                 {"text", received.text},
+                 {"finish_reason", finish_reason(received.finished)},
+                 {"logprobs", with_logprobs ? received.logprobs : Json()},
+                 {"usage",
+                  {{"prompt_tokens", received.usage.prompt_tokens()},
+                   {"completion_tokens", received.usage.completion_tokens()}}}};
   return json_text(object) + "\n";
 }
 
@@ -162,11 +166,12 @@ std::string figures(const Received& received) {
   const double after_first_s = received.last_s - received.first_s;
   const auto tokens = received.token_ids.size();
   std::ostringstream line;
-  line << std::fixed << std::setprecision(3) << "shoal client: " << tokens << " tokens after a prompt of "
-       << received.usage.prompt_tokens() << ", finish reason " << finish_reason(received.finished)
-       << ", first token after " << received.first_s << " s";
+  line << std::fixed << std::setprecision(3) << "shoal client: " << tokens
+       << " tokens after a prompt of " << received.usage.prompt_tokens() << ", finish reason "
+       << finish_reason(received.finished) << ", first token after " << received.first_s << " s";
   if (tokens > 1 && after_first_s > 0)
-    line << std::setprecision(1) << ", then " << static_cast<double>(tokens - 1) / after_first_s << " tokens/s";
+    line << std::setprecision(1) << ", then " << static_cast<double>(tokens - 1) / after_first_s
+         << " tokens/s";
   line << "\n";
   return std::move(line).str();
 }
@@ -179,9 +184,12 @@ int report_refusal(const ClientOptions& options, const grpc::Status& status) {
       return fail(kExitUsage, text);
     case grpc::StatusCode::UNAVAILABLE:
       // Only an answer of the server itself carries details.
-      if (!status.error_details().empty()) return fail(kExitUnavailable, cat(options.server, ": ", text));
-      return fail(kExitUnavailable, cat("no server answers at ", options.server,
-                                        ": start one with `shoal serve MODEL`, or name it with --server (", text, ")"));
+      if (!status.error_details().empty())
+        return fail(kExitUnavailable, cat(options.server, ": ", text));
+      return fail(
+          kExitUnavailable,
+          cat("no server answers at ", options.server,
+              ": start one with `shoal serve MODEL`, or name it with --server (", text, ")"));
     default:
       return fail(kExitInternal, cat(options.server, ": ", text));
   }
@@ -190,7 +198,8 @@ int report_refusal(const ClientOptions& options, const grpc::Status& status) {
 std::shared_ptr<grpc::Channel> connect(const std::string& server) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
-  // A proxy meant for the web does not lead to an inference server; http_proxy would break even 127.0.0.1.
+  // A proxy meant for the web does not lead to an inference server; http_proxy would break even
+  // 127.0.0.1.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
 }
@@ -211,7 +220,8 @@ int run_client(const ClientOptions& options) {
   const grpc::Status status = reader->Finish();
   if (!written.ok()) return fail(kExitInternal, written.to_string());
   const bool line_open = !options.json && !received.text.empty();
-  if (line_open && !write_stdout("\n").ok()) return fail(kExitInternal, "stdout takes no more output");
+  if (line_open && !write_stdout("\n").ok())
+    return fail(kExitInternal, "stdout takes no more output");
   if (cancel.interrupted()) return fail(kExitInterrupted, "cancelled");
   if (!status.ok()) return report_refusal(options, status);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED)
@@ -219,7 +229,8 @@ int run_client(const ClientOptions& options) {
   if (received.finished.reason() == wire::FINISH_REASON_CANCELLED)
     return fail(kExitInternal, "the request was aborted at the server");
   if (options.json) {
-    const Status printed = write_stdout(result_json(received, options.request.logprobs.has_value()));
+    const Status printed =
+        write_stdout(result_json(received, options.request.logprobs.has_value()));
     if (!printed.ok()) return fail(kExitInternal, printed.to_string());
   }
   (void)write_all(STDERR_FILENO, figures(received), "the figures to stderr");

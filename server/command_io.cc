@@ -13,7 +13,8 @@ Status write_all(int fd, std::string_view text, std::string_view name) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) {  // somebody made this pipe non-blocking; it is not ours to change
+    if (n < 0 &&
+        errno == EAGAIN) {  // somebody made this pipe non-blocking; it is not ours to change
       pollfd writable{fd, POLLOUT, 0};
       ::poll(&writable, 1, -1);
       continue;
@@ -31,14 +32,16 @@ Status write_stdout(std::string_view text) {
 Result<std::string> read_input(std::string_view flag, const std::string& path, size_t max_bytes) {
   const Fd opened(path == "-" ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int fd = path == "-" ? STDIN_FILENO : opened.get();
-  if (fd < 0) return Status::error(Code::kInvalidArgument, cat(flag, " ", path, " cannot be opened"), errno);
+  if (fd < 0)
+    return Status::error(Code::kInvalidArgument, cat(flag, " ", path, " cannot be opened"), errno);
   std::string text;
   constexpr size_t kStep = size_t{1} << 16;
   for (;;) {
     const size_t old_size = text.size();
     if (old_size > max_bytes) {
-      return Status::error(Code::kInvalidArgument,
-                           cat(flag, " ", path, " has more than ", max_bytes, " B; split it into several files"));
+      return Status::error(
+          Code::kInvalidArgument,
+          cat(flag, " ", path, " has more than ", max_bytes, " B; split it into several files"));
     }
     text.resize(old_size + kStep);
     const ssize_t n = ::read(fd, text.data() + old_size, kStep);
@@ -51,8 +54,9 @@ Result<std::string> read_input(std::string_view flag, const std::string& path, s
   }
 }
 
-Status for_each_line(std::string_view text, std::string_view source,
-                     const std::function<Status(std::string_view line, const std::string& where)>& handle) {
+Status for_each_line(
+    std::string_view text, std::string_view source,
+    const std::function<Status(std::string_view line, const std::string& where)>& handle) {
   for (size_t number = 1; !text.empty(); ++number) {
     const size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);

@@ -3,8 +3,8 @@
 
 namespace shoal {
 
-// One function per command: does it, reports failures on stderr, and returns main's exit code. Called from the main
-// thread, which spawns the workers and outlives them.
+// One function per command: does it, reports failures on stderr, and returns main's exit code.
+// Called from the main thread, which spawns the workers and outlives them.
 
 int run_serve(const ServeFlags& flags);
 int run_generate(const GenerateFlags& flags);

@@ -7,7 +7,8 @@
 
 namespace shoal {
 
-/// Collects a request's output for the thread that started it. The loop's thread writes, one other reads.
+/// Collects a request's output for the thread that started it. The loop's thread writes, one other
+/// reads.
 class CompletionSink : public OutputSink {
  public:
   CompletionSink(std::vector<int32_t> prompt_token_ids, bool with_logprobs);
@@ -15,7 +16,8 @@ class CompletionSink : public OutputSink {
   void on_delta(OutputDelta delta) override;
   void on_end(OutputEnd end) override;
 
-  /// Waits for text that was not returned before; false once the request has ended and nothing is left.
+  /// Waits for text that was not returned before; false once the request has ended and nothing is
+  /// left.
   bool wait_text(std::string* text);
   /// Waits for the end. Call once.
   Completion wait_end();

@@ -18,7 +18,8 @@ namespace {
 
 using Context = grpc::CallbackServerContext;
 
-// The revision of the wire contract at the commit that proto/README.md names, as its repository counts.
+// The revision of the wire contract at the commit that proto/README.md names, as its repository
+// counts.
 constexpr uint32_t kSchemaRevision = 1;
 constexpr char kSchemaRelease[] = "v0.1.0";
 
@@ -56,7 +57,8 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   capacity->set_max_running_requests(static_cast<uint64_t>(deployment.max_num_seqs));
   capacity->set_max_batched_tokens(static_cast<uint64_t>(deployment.max_num_batched_tokens));
   capacity->set_max_loras(0);
-  if (deployment.transport_report) set_text(info->mutable_extra(), "transport", deployment.transport_report().rung);
+  if (deployment.transport_report)
+    set_text(info->mutable_extra(), "transport", deployment.transport_report().rung);
   set_text(info->mutable_extra(), "kernels", deployment.kernels);
 }
 
@@ -64,7 +66,8 @@ void write_model_info(const ServedModel& model, wire::ModelInfo* info) {
   info->set_model_id(model.name);
   info->set_served_model_name(model.name);
   info->set_max_context_length(static_cast<uint32_t>(model.max_model_len));
-  info->set_max_output_tokens(static_cast<uint32_t>(model.max_model_len - 1));  // a prompt has one token at least
+  info->set_max_output_tokens(
+      static_cast<uint32_t>(model.max_model_len - 1));  // a prompt has one token at least
   info->add_tokenizer_modes("auto");
   info->set_supports_text_input(true);
   info->set_supports_token_ids_input(true);
@@ -119,7 +122,8 @@ void write_load(const ServingState& state, bool per_rank, wire::LoadInfo* info) 
   write_counts(load, rank);
 }
 
-void add_check(const char* name, wire::HealthState state, const std::string& message, wire::HealthResponse* response) {
+void add_check(const char* name, wire::HealthState state, const std::string& message,
+               wire::HealthResponse* response) {
   wire::HealthCheck* check = response->add_checks();
   check->set_name(name);
   check->set_state(state);
@@ -127,28 +131,32 @@ void add_check(const char* name, wire::HealthState state, const std::string& mes
 }
 
 /// The checks that need no work.
-void write_checks(const ServingState& state, wire::EngineRole role, wire::HealthResponse* response) {
+void write_checks(const ServingState& state, wire::EngineRole role,
+                  wire::HealthResponse* response) {
   const ServingState::View view = state.view();
   add_check("grpc", wire::HEALTH_STATE_READY, "", response);
   if (view.phase == ServingPhase::kLoading)
     add_check("model", wire::HEALTH_STATE_STARTING, "loading", response);
   else if (view.phase == ServingPhase::kDraining)
-    add_check("model", wire::HEALTH_STATE_DRAINING, "running streams end, no new ones are taken", response);
+    add_check("model", wire::HEALTH_STATE_DRAINING, "running streams end, no new ones are taken",
+              response);
   else
     add_check("model", wire::HEALTH_STATE_READY, "", response);
   if (view.loop != nullptr) {
     const Status status = view.loop->status();
-    add_check("scheduler", status.ok() ? wire::HEALTH_STATE_READY : wire::HEALTH_STATE_NOT_READY, explain(status),
-              response);
+    add_check("scheduler", status.ok() ? wire::HEALTH_STATE_READY : wire::HEALTH_STATE_NOT_READY,
+              explain(status), response);
   }
   if (view.deployment.transport_report) {
     const TransportReport report = view.deployment.transport_report();
-    add_check("transport", report.degraded() ? wire::HEALTH_STATE_DEGRADED : wire::HEALTH_STATE_READY, summary(report),
-              response);
+    add_check("transport",
+              report.degraded() ? wire::HEALTH_STATE_DEGRADED : wire::HEALTH_STATE_READY,
+              summary(report), response);
   }
   // Enum values of a later revision count as unspecified.
   if (role == wire::ENGINE_ROLE_PREFILL || role == wire::ENGINE_ROLE_DECODE)
-    add_check("role", wire::HEALTH_STATE_NOT_READY, "this server does prefill and decode: role AGGREGATED", response);
+    add_check("role", wire::HEALTH_STATE_NOT_READY,
+              "this server does prefill and decode: role AGGREGATED", response);
 }
 
 /// How bad a state is: the enum's own order does not say.
@@ -175,12 +183,14 @@ void summarize(wire::HealthResponse* response) {
   response->set_state(worst);
 }
 
-/// A Health call that generates one token. It owns itself until gRPC is done with it; the loop may hold it longer.
+/// A Health call that generates one token. It owns itself until gRPC is done with it; the loop may
+/// hold it longer.
 class HealthProbe final : public grpc::ServerUnaryReactor,
                           public OutputSink,
                           public std::enable_shared_from_this<HealthProbe> {
  public:
-  HealthProbe(InferenceLoop* loop, wire::HealthResponse* response) : loop_(loop), response_(response) {}
+  HealthProbe(InferenceLoop* loop, wire::HealthResponse* response)
+      : loop_(loop), response_(response) {}
 
   void start(const ServedModel& model) {
     self_ = shared_from_this();
@@ -190,7 +200,8 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
     request.temperature = 0;
     request.ignore_eos = true;
     Result<ResolvedRequest> resolved = resolve_request(request, model);
-    Result<uint64_t> id = resolved.ok() ? loop_->submit(std::move(resolved).value(), self_) : resolved.status();
+    Result<uint64_t> id =
+        resolved.ok() ? loop_->submit(std::move(resolved).value(), self_) : resolved.status();
     if (id.ok()) {
       const std::lock_guard lock(mutex_);
       id_ = *id;
@@ -254,7 +265,8 @@ class ControlService final : public wire::Control::CallbackService {
       return finish(context, to_grpc_status(status, "MODEL_NOT_FOUND"));
     const ServingState::View view = state_->view();
     if (view.model == nullptr)
-      return finish(context, to_grpc_status(Status::error(Code::kUnavailable, "the model is loading; try again soon"),
+      return finish(context, to_grpc_status(Status::error(Code::kUnavailable,
+                                                          "the model is loading; try again soon"),
                                             "MODEL_LOADING", kLoadingRetryMs));
     write_model_info(*view.model, info);
     return finish(context, grpc::Status::OK);
@@ -286,7 +298,8 @@ class ControlService final : public wire::Control::CallbackService {
     return finish(context, to_grpc_status(abort(*request, response)));
   }
 
-  grpc::ServerUnaryReactor* LoadLora(Context* context, const wire::LoadLoraRequest*, wire::LoadLoraResponse*) override {
+  grpc::ServerUnaryReactor* LoadLora(Context* context, const wire::LoadLoraRequest*,
+                                     wire::LoadLoraResponse*) override {
     return finish(context, unimplemented("LoadLora: this server has no LoRA adapters"));
   }
   grpc::ServerUnaryReactor* UnloadLora(Context* context, const wire::UnloadLoraRequest*,
@@ -297,7 +310,8 @@ class ControlService final : public wire::Control::CallbackService {
                                       wire::ListLorasResponse*) override {
     return finish(context, unimplemented("ListLoras: this server has no LoRA adapters"));
   }
-  grpc::ServerUnaryReactor* GetKvEventSources(Context* context, const wire::GetKvEventSourcesRequest*,
+  grpc::ServerUnaryReactor* GetKvEventSources(Context* context,
+                                              const wire::GetKvEventSourcesRequest*,
                                               wire::GetKvEventSourcesResponse*) override {
     return finish(context, unimplemented("GetKvEventSources: this server publishes no KV events"));
   }
@@ -314,7 +328,9 @@ class ControlService final : public wire::Control::CallbackService {
  private:
   static constexpr int kLoadingRetryMs = 2000;
 
-  static grpc::Status unimplemented(const char* what) { return {grpc::StatusCode::UNIMPLEMENTED, what}; }
+  static grpc::Status unimplemented(const char* what) {
+    return {grpc::StatusCode::UNIMPLEMENTED, what};
+  }
   static grpc::ServerUnaryReactor* finish(Context* context, const grpc::Status& status) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(status);
@@ -332,7 +348,8 @@ class ControlService final : public wire::Control::CallbackService {
             response->set_status(wire::ABORT_STATUS_ALREADY_FINISHED);
             return {};
           case ServingState::AbortOutcome::kUnknown:
-            return Status::error(Code::kNotFound, cat("no request \"", request.request_id(), "\" is known here"));
+            return Status::error(Code::kNotFound,
+                                 cat("no request \"", request.request_id(), "\" is known here"));
         }
         return {};
       case wire::AbortRequest::kKvSession:
@@ -341,7 +358,8 @@ class ControlService final : public wire::Control::CallbackService {
         response->set_message(cat(state_->abort_all(), " requests aborted"));
         return {};
       case wire::AbortRequest::TARGET_NOT_SET:
-        return Status::error(Code::kInvalidArgument, "target must be set: request_id, or all_requests for all");
+        return Status::error(Code::kInvalidArgument,
+                             "target must be set: request_id, or all_requests for all");
     }
     return {};
   }

@@ -23,7 +23,8 @@ Status prove(const DoctorFlags& flags, TransportReport* report) {
   options.step_timeout_s = flags.transport.step_timeout_s;
   options.init.transport_only = true;
   set_device(flags.transport.device, &options.init);
-  options.init.collective_timeout_ms = static_cast<int64_t>(flags.transport.startup_timeout_s * 1000);
+  options.init.collective_timeout_ms =
+      static_cast<int64_t>(flags.transport.startup_timeout_s * 1000);
   GroupFailure failure;
   const Result<std::unique_ptr<WorkerGroup>> group = ladder.start(options, &failure);
   *report = ladder.report();
@@ -38,7 +39,8 @@ int run_doctor(const DoctorFlags& flags) {
   TransportReport report;
   const Status status = prove(flags, &report);
   const std::string text = flags.json ? json_text(to_json(report)) + "\n" : to_text(report);
-  if (const Status written = write_stdout(text); !written.ok()) return report_failure(written, Stage::kRequest);
+  if (const Status written = write_stdout(text); !written.ok())
+    return report_failure(written, Stage::kRequest);
   if (!status.ok()) return report_failure(status, Stage::kStart);
   return report.degraded() ? kDegraded : 0;
 }

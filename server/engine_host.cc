@@ -13,9 +13,9 @@ namespace shoal {
 namespace {
 
 constexpr const char* kShmDir = "/dev/shm";
-/// What the ranks' processes take of the memory cgroup before they have loaded anything: 3 MiB each, and the
-/// self-test's buffers, which hold every rank's part of a message of 1 MiB, what it should come to, and what it came
-/// to.
+/// What the ranks' processes take of the memory cgroup before they have loaded anything: 3 MiB
+/// each, and the self-test's buffers, which hold every rank's part of a message of 1 MiB, what it
+/// should come to, and what it came to.
 int64_t ranks_bytes(int world_size) {
   return int64_t{world_size} * (3 + world_size + 2) << 20;
 }
@@ -25,7 +25,8 @@ constexpr double kGpuSeconds = 20;
 /// Says how far loading is, when it has changed enough.
 class ProgressPrinter {
  public:
-  explicit ProgressPrinter(ProgressStyle style) : terminal_(::isatty(STDERR_FILENO) == 1), style_(style) {}
+  explicit ProgressPrinter(ProgressStyle style)
+      : terminal_(::isatty(STDERR_FILENO) == 1), style_(style) {}
   ~ProgressPrinter() {
     if (shown_ > 0 && terminal_) say("\r\033[K");
   }
@@ -35,8 +36,8 @@ class ProgressPrinter {
   void operator()(const LoadProgress& progress) {
     if (progress.bytes_total <= 0) return;
     // Never backwards, though the total grows while one rank after the other reports its part.
-    const int percent =
-        static_cast<int>(static_cast<double>(progress.bytes_done) * 100 / static_cast<double>(progress.bytes_total));
+    const int percent = static_cast<int>(static_cast<double>(progress.bytes_done) * 100 /
+                                         static_cast<double>(progress.bytes_total));
     const int step = terminal_ ? 1 : 10;
     const double pause_s = terminal_ ? 0.05 : 0.5;
     if (percent / step <= shown_ / step || seconds_since(shown_at_) < pause_s) return;
@@ -66,8 +67,8 @@ void log_transport(const TransportReport& report) {
   log_info(text.substr(0, text.find('\n')));
   if (!report.degraded() || report.remedies.empty()) return;
   const Remedy& first = report.remedies.front();
-  log_warning(cat("running over ", report.rung, " instead of ", report.order.front(), "; what helps here (", first.kind,
-                  "): ", first.title, ": ", first.text));
+  log_warning(cat("running over ", report.rung, " instead of ", report.order.front(),
+                  "; what helps here (", first.kind, "): ", first.title, ": ", first.text));
 }
 
 }  // namespace
@@ -78,8 +79,8 @@ HostFacts facts_for(const TransportFlags& flags, int world_size) {
     if (!swept.ok()) {
       log_warning(cat("--clean-stale: ", swept.status().to_string()));
     } else {
-      log_info(cat("--clean-stale: removed ", swept->removed, " files (", swept->bytes, " bytes) from ", kShmDir,
-                   ", kept ", swept->kept.size()));
+      log_info(cat("--clean-stale: removed ", swept->removed, " files (", swept->bytes,
+                   " bytes) from ", kShmDir, ", kept ", swept->kept.size()));
     }
   }
   FactsRequest request;
@@ -91,8 +92,8 @@ HostFacts facts_for(const TransportFlags& flags, int world_size) {
   HostFacts facts = gather_host_facts(request);
   if (flags.device.kind == DeviceKind::kCuda && world_size > 1) {
     log_info("--device cuda: ranks move their sums on GPUs; the model is computed on the CPU");
-    probe_gpus({flags.device.cuda_module, flags.device.nccl_library, world_size, flags.device.ranks_per_gpu,
-                std::min(kGpuSeconds, flags.startup_timeout_s / 4)},
+    probe_gpus({flags.device.cuda_module, flags.device.nccl_library, world_size,
+                flags.device.ranks_per_gpu, std::min(kGpuSeconds, flags.startup_timeout_s / 4)},
                &facts.gpu);
   }
   return facts;
@@ -111,17 +112,20 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
   options.order = flags.order;
   options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
   options.min_transport = flags.min_transport;
-  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes), reserved_bytes + ranks_bytes(world_size)};
+  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes),
+                    reserved_bytes + ranks_bytes(world_size)};
   options.reproducible = flags.device.reproducible;
   if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
   return options;
 }
 
-EngineHost::EngineHost(const EnginePlan& plan, const TransportFlags& flags, EngineHostOptions options)
+EngineHost::EngineHost(const EnginePlan& plan, const TransportFlags& flags,
+                       EngineHostOptions options)
     : options_(std::move(options)),
-      ladder_(ladder_options(flags, plan.world_size,
-                             plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes),
-              options_.facts, plan.world_size),
+      ladder_(
+          ladder_options(flags, plan.world_size,
+                         plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes),
+          options_.facts, plan.world_size),
       policy_(options_.max_restarts) {
   group_options_.init = plan.init;
   set_device(flags.device, &group_options_.init);
@@ -132,18 +136,21 @@ EngineHost::EngineHost(const EnginePlan& plan, const TransportFlags& flags, Engi
 }
 
 EngineHost::~EngineHost() {
-  // Where it was started, so that its ranks leave by themselves before the thread that they hang on ends.
+  // Where it was started, so that its ranks leave by themselves before the thread that they hang on
+  // ends.
   spawner_.run([this] { group_.reset(); });
 }
 
-Result<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan, const TransportFlags& flags,
+Result<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
+                                                      const TransportFlags& flags,
                                                       EngineHostOptions options) {
   std::unique_ptr<EngineHost> host(new EngineHost(plan, flags, std::move(options)));
   SHOAL_RETURN_IF_ERROR(host->start_group());
   return host;
 }
 
-/// A first start, with as many attempts as restarts are granted, all of them within one --startup-timeout.
+/// A first start, with as many attempts as restarts are granted, all of them within one
+/// --startup-timeout.
 Status EngineHost::start_group() {
   const Deadline deadline = start_deadline();
   GroupFailure failure;
@@ -180,21 +187,25 @@ Status EngineHost::try_start(Deadline deadline, GroupFailure* failure) {
   return status;
 }
 
-/// Ok: the group may be started again, on the rung that the ladder now stands on. Else what is to be said at the end.
+/// Ok: the group may be started again, on the rung that the ladder now stands on. Else what is to
+/// be said at the end.
 Status EngineHost::grant_restart(const GroupFailure& failure, Deadline deadline) {
   // Only what restarts can cure: a model that does not load will not load the next time.
-  const bool curable = failure.outside || failure.moving || failure.status.code() == Code::kAborted ||
+  const bool curable = failure.outside || failure.moving ||
+                       failure.status.code() == Code::kAborted ||
                        failure.status.code() == Code::kDeadlineExceeded;
   if (!curable || options_.max_restarts == 0) return failure.status;
   if (deadline.passed()) {
-    return failure.status.while_doing(cat("the start has taken --startup-timeout, ", group_options_.startup_timeout_s,
-                                          " s, with ", policy_.restarts(), " restarts"));
+    return failure.status.while_doing(cat("the start has taken --startup-timeout, ",
+                                          group_options_.startup_timeout_s, " s, with ",
+                                          policy_.restarts(), " restarts"));
   }
-  if (group_options_.given_up()) return failure.status.because_of(Code::kCancelled, "the ranks are not started again");
+  if (group_options_.given_up())
+    return failure.status.because_of(Code::kCancelled, "the ranks are not started again");
   const RestartPolicy::Next next = policy_.failed(failure, seconds_since(origin_));
   if (next == RestartPolicy::Next::kGiveUp) {
-    return failure.status.while_doing(
-        cat("the ranks were started again ", policy_.restarts(), " times and failed again (--max-restarts)"));
+    return failure.status.while_doing(cat("the ranks were started again ", policy_.restarts(),
+                                          " times and failed again (--max-restarts)"));
   }
   if (next == RestartPolicy::Next::kNextRung) {
     const Status allowed = ladder_.refuse_current("serving", failure.status);
@@ -206,7 +217,8 @@ Status EngineHost::grant_restart(const GroupFailure& failure, Deadline deadline)
   return {};
 }
 
-/// Starts the group again as long as the policy grants it and there is time; else the failure that it does not.
+/// Starts the group again as long as the policy grants it and there is time; else the failure that
+/// it does not.
 Status EngineHost::recover(const GroupFailure& first, Deadline deadline) {
   GroupFailure failure = first;
   for (;;) {
@@ -238,7 +250,8 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   const Status status = recover(failure, start_deadline());
   if (status.ok()) return StepOutcome(failure.status, true);
   // What a rank lacks is not what a request may not have.
-  const bool like_a_refusal = status.code() == Code::kResourceExhausted || status.code() == Code::kInvalidArgument;
+  const bool like_a_refusal =
+      status.code() == Code::kResourceExhausted || status.code() == Code::kInvalidArgument;
   return like_a_refusal ? status.because_of(Code::kInternal, "the ranks cannot go on") : status;
 }
 
@@ -260,7 +273,9 @@ TransportReport EngineHost::report() const {
 
 ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan,
                               std::optional<uint64_t> seed) {
-  return {files.name, files.config, files.generation, std::move(tokenizer), plan.limits.max_model_len, seed};
+  return {
+      files.name, files.config, files.generation, std::move(tokenizer), plan.limits.max_model_len,
+      seed};
 }
 
 }  // namespace shoal

@@ -18,7 +18,8 @@
 
 namespace shoal {
 
-/// How loading is shown on stderr: one line that changes on a terminal; elsewhere log lines (serve) or nothing.
+/// How loading is shown on stderr: one line that changes on a terminal; elsewhere log lines (serve)
+/// or nothing.
 enum class ProgressStyle { kTerminalOnly, kLogged };
 
 struct EngineHostOptions {
@@ -27,38 +28,41 @@ struct EngineHostOptions {
   int max_restarts = 0;  ///< how often lost ranks are started again; 0: their loss is the end
 };
 
-/// What the machine says about transports for so many ranks, and about GPUs where they are to be used. Forks probes:
-/// call it before any thread is started.
+/// What the machine says about transports for so many ranks, and about GPUs where they are to be
+/// used. Forks probes: call it before any thread is started.
 HostFacts facts_for(const TransportFlags& flags, int world_size);
 
 /// What ranks need to know of the device flags.
 void set_device(const DeviceFlags& flags, WorkerInit* init);
 
-/// The ladder's part of the flags; reserved: bytes of weights, KV cache and the like. What the ranks' processes take
-/// themselves is added.
+/// The ladder's part of the flags; reserved: bytes of weights, KV cache and the like. What the
+/// ranks' processes take themselves is added.
 LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes);
 
-/// The ranks of one model, running, and started again when they are lost. step(), watch() and report() may be called
-/// from any thread.
+/// The ranks of one model, running, and started again when they are lost. step(), watch() and
+/// report() may be called from any thread.
 class EngineHost {
  public:
-  /// Walks the ladder until a transport works; what one was refused for is logged as a warning, or ends in the error
-  /// when none is left (UNAVAILABLE). Errors that neither another transport nor a restart would cure end it at once
-  /// (Stage::kStart).
-  static Result<std::unique_ptr<EngineHost>> start(const EnginePlan& plan, const TransportFlags& flags,
+  /// Walks the ladder until a transport works; what one was refused for is logged as a warning, or
+  /// ends in the error when none is left (UNAVAILABLE). Errors that neither another transport nor a
+  /// restart would cure end it at once (Stage::kStart).
+  static Result<std::unique_ptr<EngineHost>> start(const EnginePlan& plan,
+                                                   const TransportFlags& flags,
                                                    EngineHostOptions options);
   ~EngineHost();
 
-  /// One step on every rank. Where the ranks are lost and could be started again, the outcome has no result: nothing
-  /// that they held is left. An error: they are lost for good.
+  /// One step on every rank. Where the ranks are lost and could be started again, the outcome has
+  /// no result: nothing that they held is left. An error: they are lost for good.
   Result<StepOutcome> step(const StepPlan& plan);
 
-  /// Looks for a rank that has died while nothing runs, and starts the group again; returns at once when all is well or
-  /// while a step runs: the step will tell. An error: they are lost for good.
-  /// `given_up` is looked at every half second of such a start: true ends it, and the ranks are lost for good.
+  /// Looks for a rank that has died while nothing runs, and starts the group again; returns at once
+  /// when all is well or while a step runs: the step will tell. An error: they are lost for good.
+  /// `given_up` is looked at every half second of such a start: true ends it, and the ranks are
+  /// lost for good.
   Status watch(const std::function<bool()>& given_up);
 
-  /// From now on lost ranks are not started again, and a start under way ends: CANCELLED. Of any thread.
+  /// From now on lost ranks are not started again, and a start under way ends: CANCELLED. Of any
+  /// thread.
   void give_up() { given_up_ = true; }
 
   TransportReport report() const;

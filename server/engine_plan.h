@@ -11,7 +11,8 @@
 
 namespace shoal {
 
-/// MODEL's files, opened and checked as far as the front needs; the tokenizer apart, since not every command wants one.
+/// MODEL's files, opened and checked as far as the front needs; the tokenizer apart, since not
+/// every command wants one.
 struct ModelFiles {
   std::string name;  ///< MODEL's last path component
   std::string dir;
@@ -35,7 +36,8 @@ struct MemoryEstimate {
 /// How a model will run: everything decided, nothing started.
 struct EnginePlan {
   int world_size = 1;
-  WorkerInit init;  ///< as WorkerGroupOptions wants it; cpus holds every rank's, one after the other
+  WorkerInit
+      init;  ///< as WorkerGroupOptions wants it; cpus holds every rank's, one after the other
   SchedulerLimits limits;
   MemoryEstimate memory;
 
@@ -46,9 +48,11 @@ struct EnginePlan {
   std::string describe_memory() const;
 };
 
-/// Decides what the flags leave open, and checks what they say against model and machine. INVALID_ARGUMENT (kernels:
-/// FAILED_PRECONDITION) with numbers and what to do: all are the flags' fault (Stage::kRequest).
-Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model, const HostResources& host);
+/// Decides what the flags leave open, and checks what they say against model and machine.
+/// INVALID_ARGUMENT (kernels: FAILED_PRECONDITION) with numbers and what to do: all are the flags'
+/// fault (Stage::kRequest).
+Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model,
+                               const HostResources& host);
 
 /// KV blocks for so many tokens.
 int64_t blocks_for_tokens(int64_t tokens);

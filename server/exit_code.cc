@@ -88,7 +88,8 @@ int report_failure(const Status& status, Stage stage) {
     log_error(status.to_string());
   } else {
     const std::string text = cat("shoal: ", status.to_string(), "\n");
-    // One write, so that lines of several processes do not mix. Where stderr is gone there is nobody to tell.
+    // One write, so that lines of several processes do not mix. Where stderr is gone there is
+    // nobody to tell.
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
   }
   return static_cast<int>(exit_code(status, stage));

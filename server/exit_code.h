@@ -14,7 +14,8 @@ enum class ExitCode : int {
   kWorkerDied = 75,   ///< a rank died
 };
 
-/// What a command was doing when it failed: the same code means something else in a flag than in a checkpoint.
+/// What a command was doing when it failed: the same code means something else in a flag than in a
+/// checkpoint.
 enum class Stage {
   kRequest,  ///< flags, requests, files for input and output
   kModel,    ///< opening MODEL: configuration, tokenizer, checkpoint
@@ -22,16 +23,16 @@ enum class Stage {
   kRun,      ///< running on them
 };
 
-/// Did the failure come from moving bytes between ranks (its root lies in runtime/memory, device, comm or transport)?
-/// Then another transport may work.
+/// Did the failure come from moving bytes between ranks (its root lies in runtime/memory, device,
+/// comm or transport)? Then another transport may work.
 bool is_transport_failure(const Status& status);
 
 /// The exit code of a failure. ok() gives kOk.
 ExitCode exit_code(const Status& status, Stage stage);
 
-/// Says it on stderr: one line "shoal: CODE: what", its chain of causes below it, under 2 kB in all (a log line instead
-/// with --log-format json). Returns the exit code as main does;
-/// ok() is 0 and says nothing.
+/// Says it on stderr: one line "shoal: CODE: what", its chain of causes below it, under 2 kB in all
+/// (a log line instead with --log-format json). Returns the exit code as main does; ok() is 0 and
+/// says nothing.
 int report_failure(const Status& status, Stage stage);
 
 }  // namespace shoal

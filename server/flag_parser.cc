@@ -16,7 +16,8 @@ struct FlagParser::Impl {
     app.get_formatter()->label("REQUIRED", "");
   }
 
-  /// What CLI11 is given: known flags in their first spelling, each value a word of its own, positionals at the end.
+  /// What CLI11 is given: known flags in their first spelling, each value a word of its own,
+  /// positionals at the end.
   struct Words {
     std::vector<std::string> flags;
     std::vector<std::string> positionals;
@@ -40,8 +41,8 @@ void FlagParser::group(std::string heading) {
   impl_->heading = std::move(heading);
 }
 
-void FlagParser::add_value(const std::string& names, const std::string& value_name, const std::string& help,
-                           Setter set) {
+void FlagParser::add_value(const std::string& names, const std::string& value_name,
+                           const std::string& help, Setter set) {
   const std::string flag = names.substr(0, names.find(','));
   const auto take = [impl = impl_.get(), flag, set = std::move(set)](const CLI::results_t& values) {
     for (const std::string& value : values) {
@@ -60,9 +61,12 @@ void FlagParser::add_switch(const std::string& name, const std::string& help, bo
   impl_->app.add_flag(name, *target, help)->group(impl_->heading);
 }
 
-void FlagParser::add_positional(const std::string& name, const std::string& help, std::string* target) {
+void FlagParser::add_positional(const std::string& name, const std::string& help,
+                                std::string* target) {
   impl_->positional = name;
-  impl_->app.add_option(name, *target, help)->type_name("")->required();  // for the help; parse() says it better
+  impl_->app.add_option(name, *target, help)
+      ->type_name("")
+      ->required();  // for the help; parse() says it better
 }
 
 Status FlagParser::Impl::unknown_flag(const std::string& name) const {
@@ -71,9 +75,10 @@ Status FlagParser::Impl::unknown_flag(const std::string& name) const {
     for (const std::string& long_name : option->get_lnames()) known.push_back("--" + long_name);
   }
   const std::string nearest = nearest_word(name, known);
-  return Status::error(Code::kInvalidArgument, cat("unknown flag ", shown(name), " for ", command, "; ",
-                                                   nearest.empty() ? cat("see shoal ", command, " --help")
-                                                                   : cat("did you mean ", nearest, "?")));
+  return Status::error(Code::kInvalidArgument,
+                       cat("unknown flag ", shown(name), " for ", command, "; ",
+                           nearest.empty() ? cat("see shoal ", command, " --help")
+                                           : cat("did you mean ", nearest, "?")));
 }
 
 Result<FlagParser::Impl::Words> FlagParser::Impl::normalise(std::span<const std::string> words) {
@@ -81,7 +86,8 @@ Result<FlagParser::Impl::Words> FlagParser::Impl::normalise(std::span<const std:
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "--") {
-      out.positionals.insert(out.positionals.end(), words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end());
+      out.positionals.insert(out.positionals.end(),
+                             words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end());
       break;
     }
     if (word.size() < 2 || word[0] != '-') {
@@ -94,21 +100,24 @@ Result<FlagParser::Impl::Words> FlagParser::Impl::normalise(std::span<const std:
       out.help = true;
       return out;
     }
-    if (name == "-tp") name = "--tensor-parallel-size";  // vLLM's spelling, which no usual parser reads as one flag
+    if (name == "-tp")
+      name = "--tensor-parallel-size";  // vLLM's spelling, which no usual parser reads as one flag
     std::replace(name.begin(), name.end(), '_', '-');
     const CLI::Option* option = name.starts_with("--") ? app.get_option_no_throw(name) : nullptr;
     if (option == nullptr) return unknown_flag(word.substr(0, equals));
     out.flags.push_back(name);
     if (option->get_items_expected_max() == 0) {  // a switch
       if (equals != std::string::npos) {
-        return Status::error(Code::kInvalidArgument, cat(name, " takes no value, but has ", shown(word)));
+        return Status::error(Code::kInvalidArgument,
+                             cat(name, " takes no value, but has ", shown(word)));
       }
     } else if (equals != std::string::npos) {
       out.flags.push_back(word.substr(equals + 1));
     } else if (i + 1 < words.size()) {
       out.flags.push_back(words[++i]);
     } else {
-      return Status::error(Code::kInvalidArgument, cat(name, " needs a value: ", name, " ", option->get_type_name()));
+      return Status::error(Code::kInvalidArgument,
+                           cat(name, " needs a value: ", name, " ", option->get_type_name()));
     }
   }
   return out;
@@ -119,13 +128,15 @@ Result<bool> FlagParser::parse(std::span<const std::string> words) {
   if (in.help) return true;
   const size_t allowed = impl_->positional.empty() ? 0 : 1;
   if (in.positionals.size() > allowed) {
-    return Status::error(Code::kInvalidArgument,
-                         cat("unexpected argument ", shown(in.positionals[allowed]), " for ", impl_->command,
-                             "; a value with spaces needs quotes, see shoal ", impl_->command, " --help"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("unexpected argument ", shown(in.positionals[allowed]), " for ", impl_->command,
+            "; a value with spaces needs quotes, see shoal ", impl_->command, " --help"));
   }
   if (in.positionals.size() < allowed) {
-    return Status::error(Code::kInvalidArgument, cat(impl_->command, " needs ", impl_->positional, ": shoal ",
-                                                     impl_->command, " ", impl_->positional, " ..."));
+    return Status::error(Code::kInvalidArgument,
+                         cat(impl_->command, " needs ", impl_->positional, ": shoal ",
+                             impl_->command, " ", impl_->positional, " ..."));
   }
   std::vector<std::string> all = std::move(in.flags);
   all.push_back("--");

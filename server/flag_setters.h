@@ -10,7 +10,8 @@
 
 namespace shoal {
 
-// What a flag's value is put into, for FlagParser::add_value: each reads one kind of value and says what is wrong.
+// What a flag's value is put into, for FlagParser::add_value: each reads one kind of value and says
+// what is wrong.
 
 constexpr int64_t kMaxIntFlag = INT32_MAX;
 
@@ -38,10 +39,11 @@ FlagParser::Setter words_as_they_are(Target* target) {
 }
 
 inline FlagParser::Setter choice(std::string* target, std::vector<std::string> known) {
-  return [target, known = std::move(known)](std::string_view flag, std::string_view text) -> Status {
-    SHOAL_ASSIGN_OR_RETURN(*target, parse_choice_flag(flag, text, known));
-    return {};
-  };
+  return
+      [target, known = std::move(known)](std::string_view flag, std::string_view text) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(*target, parse_choice_flag(flag, text, known));
+        return {};
+      };
 }
 
 template <typename Target>
@@ -72,7 +74,9 @@ constexpr int64_t kMaxSecondsFlag = 1'000'000'000;
 inline FlagParser::Setter seconds(double* target) {
   return [=](std::string_view flag, std::string_view text) -> Status {
     SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
-    if (!(value > 0)) return Status::error(Code::kInvalidArgument, cat(flag, " must be above 0 seconds, not ", text));
+    if (!(value > 0))
+      return Status::error(Code::kInvalidArgument,
+                           cat(flag, " must be above 0 seconds, not ", text));
     if (value > kMaxSecondsFlag) {
       return Status::error(Code::kInvalidArgument,
                            cat(flag, " must be at most ", kMaxSecondsFlag, " seconds, not ", text));

@@ -9,8 +9,9 @@ namespace shoal {
 namespace {
 
 Status wrong(std::string_view flag, std::string_view wanted, std::string_view text) {
-  return Status::error(Code::kInvalidArgument, text.empty() ? cat(flag, " must be ", wanted, ", not empty")
-                                                            : cat(flag, " must be ", wanted, ", not ", shown(text)));
+  return Status::error(Code::kInvalidArgument,
+                       text.empty() ? cat(flag, " must be ", wanted, ", not empty")
+                                    : cat(flag, " must be ", wanted, ", not ", shown(text)));
 }
 
 /// The number if the whole text is one.
@@ -60,7 +61,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-Result<int64_t> parse_int_flag(std::string_view flag, std::string_view text, int64_t min, int64_t max) {
+Result<int64_t> parse_int_flag(std::string_view flag, std::string_view text, int64_t min,
+                               int64_t max) {
   int64_t number = 0;
   if (whole_number(text, &number) && number >= min && number <= max) return number;
   return wrong(flag, cat("a whole number in [", min, ", ", max, "]"), text);
@@ -79,18 +81,22 @@ Result<double> parse_number_flag(std::string_view flag, std::string_view text) {
 }
 
 Result<uint64_t> parse_size_flag(std::string_view flag, std::string_view text) {
-  constexpr std::string_view kWanted = "a size such as 1048576, 512M or 4GiB (below 2^63 bytes, no fraction)";
+  constexpr std::string_view kWanted =
+      "a size such as 1048576, 512M or 4GiB (below 2^63 bytes, no fraction)";
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   uint64_t number = 0;
-  if (digits == 0 || !whole_number(text.substr(0, digits), &number)) return wrong(flag, kWanted, text);
+  if (digits == 0 || !whole_number(text.substr(0, digits), &number))
+    return wrong(flag, kWanted, text);
 
   std::string unit(text.substr(digits));
-  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return c < 128 ? std::tolower(c) : c; });
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return c < 128 ? std::tolower(c) : c; });
   int shift = 0;
   if (!unit.empty() && unit != "b") {
     const size_t power = std::string_view("kmgt").find(unit[0]);
     const std::string_view rest = std::string_view(unit).substr(1);
-    if (power == std::string_view::npos || (!rest.empty() && rest != "ib" && rest != "b" && rest != "i")) {
+    if (power == std::string_view::npos ||
+        (!rest.empty() && rest != "ib" && rest != "b" && rest != "i")) {
       return wrong(flag, kWanted, text);
     }
     shift = 10 * (static_cast<int>(power) + 1);
@@ -104,7 +110,8 @@ Result<std::vector<int64_t>> parse_ids_flag(std::string_view flag, std::string_v
   SHOAL_RETURN_IF_ERROR(for_each_piece(text, [&](std::string_view piece) -> Status {
     int64_t id = 0;
     if (!whole_number(piece, &id) || id < 0 || id > INT32_MAX) {
-      return wrong(flag, "token ids such as 1,2,3 (each in [0, 2^31 - 1])", piece.empty() ? text : piece);
+      return wrong(flag, "token ids such as 1,2,3 (each in [0, 2^31 - 1])",
+                   piece.empty() ? text : piece);
     }
     ids.push_back(id);
     return {};
@@ -119,7 +126,8 @@ Result<std::string> parse_choice_flag(std::string_view flag, std::string_view te
 }
 
 std::string nearest_word(std::string_view text, const std::vector<std::string>& candidates) {
-  constexpr size_t kLongest = 64;  // no flag is longer, and the distance costs a product of the lengths
+  constexpr size_t kLongest =
+      64;  // no flag is longer, and the distance costs a product of the lengths
   if (text.size() > kLongest) return {};
   std::string best;
   size_t best_distance = std::max<size_t>(text.size() / 3, 1) + 1;

@@ -31,7 +31,8 @@ struct DeviceFlags {
 struct TransportFlags {
   DeviceFlags device;
   std::optional<std::string> transport;  ///< --transport as it was given
-  std::vector<std::string> order;        ///< rungs in the order to try; never empty after settle_transport
+  std::vector<std::string>
+      order;  ///< rungs in the order to try; never empty after settle_transport
   bool degrade_on_shm_shortage = true;
   std::string min_transport;  ///< the last rung that may be used; empty: any
   uint64_t shm_headroom_bytes = 256 * 1024;
@@ -40,7 +41,8 @@ struct TransportFlags {
   bool clean_stale = false;  ///< remove files that killed runs left in /dev/shm
 };
 
-/// Flags of every command that runs a model. Absent values are decided once the model is known (engine_plan.h).
+/// Flags of every command that runs a model. Absent values are decided once the model is known
+/// (engine_plan.h).
 struct EngineFlags {
   std::string model;
   int tensor_parallel_size = 1;
@@ -98,8 +100,9 @@ struct ClientFlags {
 struct DoctorFlags {
   TransportFlags transport;
   int tensor_parallel_size = 2;
-  bool needs = false;                       ///< print the table of needs, look at nothing
-  std::optional<NcclVersion> nccl_version;  ///< print what ranks of this NCCL would need here, start nothing
+  bool needs = false;  ///< print the table of needs, look at nothing
+  std::optional<NcclVersion>
+      nccl_version;  ///< print what ranks of this NCCL would need here, start nothing
   bool json = false;
 };
 
@@ -133,12 +136,13 @@ struct PrintText {
 
 struct CommandLine {
   LogOptions log;
-  std::variant<PrintText, ServeFlags, GenerateFlags, LogitsFlags, TokenizeFlags, DetokenizeFlags, ClientFlags,
-               BenchModelFlags, BenchCollectivesFlags, DoctorFlags, ShmtestFlags>
+  std::variant<PrintText, ServeFlags, GenerateFlags, LogitsFlags, TokenizeFlags, DetokenizeFlags,
+               ClientFlags, BenchModelFlags, BenchCollectivesFlags, DoctorFlags, ShmtestFlags>
       command;
 };
 
-/// Reads the words after the program's name. INVALID_ARGUMENT names the flag, its value, the bounds and what to do.
+/// Reads the words after the program's name. INVALID_ARGUMENT names the flag, its value, the bounds
+/// and what to do.
 Result<CommandLine> parse_command_line(std::span<const std::string> words);
 
 }  // namespace shoal

@@ -38,7 +38,8 @@ bool is_printable_ascii(std::string_view text) {
   return !text.empty();
 }
 
-/// The openengine-* keys: at most one value each, of the right form. The priority is not acted on, and not advertised.
+/// The openengine-* keys: at most one value each, of the right form. The priority is not acted on,
+/// and not advertised.
 Status check_metadata(const Metadata& metadata) {
   for (auto entry = metadata.begin(); entry != metadata.end(); ++entry) {
     const std::string_view key(entry->first.data(), entry->first.size());
@@ -50,8 +51,10 @@ Status check_metadata(const Metadata& metadata) {
     if (metadata.count(entry->first) > 1) return refuse("must be given once");
     uint32_t dp_rank = 0;
     int32_t priority = 0;
-    if (key == "openengine-routing-key" && !is_printable_ascii(value)) return refuse("must be non-empty ASCII");
-    if (key == "openengine-priority" && !is_integer(value, &priority)) return refuse("must be a decimal int32");
+    if (key == "openengine-routing-key" && !is_printable_ascii(value))
+      return refuse("must be non-empty ASCII");
+    if (key == "openengine-priority" && !is_integer(value, &priority))
+      return refuse("must be a decimal int32");
     if (key == "openengine-target-dp-rank") {
       if (!is_integer(value, &dp_rank)) return refuse("must be a decimal uint32");
       if (dp_rank != 0) return refuse("must be 0: this server has one data-parallel rank");
@@ -66,14 +69,15 @@ bool deadline_passed(const grpc::CallbackServerContext& context) {
 
 grpc::Status phase_refusal(ServingPhase phase) {
   if (phase == ServingPhase::kLoading)
-    return to_grpc_status(Status::error(Code::kUnavailable, "the model is loading; try again soon"), "MODEL_LOADING",
-                          kLoadingRetryMs);
-  return to_grpc_status(Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests"),
-                        "DRAINING", kDrainingRetryMs);
+    return to_grpc_status(Status::error(Code::kUnavailable, "the model is loading; try again soon"),
+                          "MODEL_LOADING", kLoadingRetryMs);
+  return to_grpc_status(
+      Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests"),
+      "DRAINING", kDrainingRetryMs);
 }
 
-/// One Generate call. gRPC's threads, the loop's thread and whoever aborts meet at mutex_. It owns itself until gRPC is
-/// done with it (OnDone); the loop may hold it longer.
+/// One Generate call. gRPC's threads, the loop's thread and whoever aborts meet at mutex_. It owns
+/// itself until gRPC is done with it (OnDone); the loop may hold it longer.
 class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>,
                            public OutputSink,
                            public LiveCall,
@@ -139,7 +143,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateRespons
     const std::lock_guard lock(mutex_);
     if (context_ == nullptr || !writing_ || slow_ || now - write_started_ <= limit) return;
     slow_ = true;
-    log_warning(cat("request ", request_id_, ": the client has not read for ", limit.count(), " ms; cancelled"));
+    log_warning(cat("request ", request_id_, ": the client has not read for ", limit.count(),
+                    " ms; cancelled"));
     context_->TryCancel();  // the outstanding write then fails, and OnCancel does the rest
   }
 
@@ -147,7 +152,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateRespons
   grpc::Status admit(const wire::GenerateRequest& request);
   grpc::Status submit(ResolvedRequest request);
 
-  // With mutex_ held. The loop holds no lock of its own while it hands out, so it may be called from under ours.
+  // With mutex_ held. The loop holds no lock of its own while it hands out, so it may be called
+  // from under ours.
   void pump();
   void stop_generation() {
     stop_ = true;
@@ -181,16 +187,18 @@ class GenerateCall final : public grpc::ServerWriteReactor<wire::GenerateRespons
   Clock::time_point write_started_;
   bool writing_ = false;   // a write is outstanding
   bool finished_ = false;  // Finish has been called: nothing is written any more
-  bool gone_ = false;      // the client has cancelled, or its deadline has passed, or the connection is broken
-  bool stop_ = false;      // the loop is told to end the request as soon as it has an id
+  bool gone_ =
+      false;  // the client has cancelled, or its deadline has passed, or the connection is broken
+  bool stop_ = false;  // the loop is told to end the request as soon as it has an id
   bool slow_ = false;
 };
 
 /// It stands in log lines, whose ends must not be the client's to choose.
 Status check_request_id(const std::string& id) {
   if (id.size() > kMaxRequestIdBytes)
-    return Status::error(Code::kInvalidArgument,
-                         cat("request_id must have at most ", kMaxRequestIdBytes, " bytes, not ", id.size()));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("request_id must have at most ", kMaxRequestIdBytes, " bytes, not ", id.size()));
   if (std::any_of(id.begin(), id.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }))
     return Status::error(Code::kInvalidArgument, "request_id must not have control characters");
   return {};
@@ -198,7 +206,8 @@ Status check_request_id(const std::string& id) {
 
 grpc::Status GenerateCall::admit(const wire::GenerateRequest& request) {
   if (deadline_passed(*context_))
-    return to_grpc_status(Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
+    return to_grpc_status(
+        Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
   if (const Status status = check_metadata(context_->client_metadata()); !status.ok())
     return to_grpc_status(status, "INVALID_METADATA");
   const ServingState::View view = state_->view();
@@ -279,8 +288,8 @@ class GenerateService final : public wire::Inference::CallbackService {
  public:
   explicit GenerateService(std::shared_ptr<ServingState> state) : state_(std::move(state)) {}
 
-  grpc::ServerWriteReactor<wire::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
-                                                             const wire::GenerateRequest* request) override {
+  grpc::ServerWriteReactor<wire::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const wire::GenerateRequest* request) override {
     const auto call = std::make_shared<GenerateCall>(state_, context);
     call->start(*request);
     return call.get();  // it keeps itself

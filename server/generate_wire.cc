@@ -23,17 +23,21 @@ Status check_features(const wire::GenerateRequest& request) {
     return refuse(cat("sampling.num_sequences must be 1, not ", sampling.num_sequences(),
                       ": send one request for each sequence"));
   if (request.stopping().min_tokens() > 0)
-    return refuse("stopping.min_tokens is not supported: leave it out, or use ignore_eos with max_tokens");
+    return refuse(
+        "stopping.min_tokens is not supported: leave it out, or use ignore_eos with max_tokens");
   if (request.has_guided()) return refuse("guided decoding is not supported by this server");
-  if (request.media_size() > 0) return refuse("media is not supported: this server has text models only");
-  if (!request.lora_name().empty()) return refuse("lora_name must be empty: this server has no LoRA adapters");
+  if (request.media_size() > 0)
+    return refuse("media is not supported: this server has text models only");
+  if (!request.lora_name().empty())
+    return refuse("lora_name must be empty: this server has no LoRA adapters");
   if (request.kv().has_session())
     return refuse("kv.session is not supported: this server does prefill and decode itself");
   return {};
 }
 
 Status check_response_options(const wire::ResponseOptions& options) {
-  if (options.return_prompt_logprobs()) return refuse("response.return_prompt_logprobs is not supported");
+  if (options.return_prompt_logprobs())
+    return refuse("response.return_prompt_logprobs is not supported");
   if (options.has_prompt_candidates()) return refuse("response.prompt_candidates is not supported");
   if (options.has_prompt_logprob_start())
     return refuse("response.prompt_logprob_start is not supported: there are no prompt logprobs");
@@ -44,7 +48,8 @@ Status check_response_options(const wire::ResponseOptions& options) {
     case Selection::kAll:
       return refuse("response.output_candidates.all is not supported: use top_n");
     case Selection::SELECTION_NOT_SET:
-      if (options.has_output_candidates()) return refuse("response.output_candidates must have a selection: use top_n");
+      if (options.has_output_candidates())
+        return refuse("response.output_candidates must have a selection: use top_n");
       return {};
     case Selection::kTopN:
       return {};
@@ -76,7 +81,8 @@ void read_sampling(const wire::SamplingParams& sampling, GenerationRequest* requ
   if (sampling.has_top_p()) request->top_p = sampling.top_p();
   if (sampling.has_top_k()) request->top_k = sampling.top_k();
   if (sampling.has_min_p()) request->min_p = sampling.min_p();
-  if (sampling.has_repetition_penalty()) request->repetition_penalty = sampling.repetition_penalty();
+  if (sampling.has_repetition_penalty())
+    request->repetition_penalty = sampling.repetition_penalty();
   if (sampling.has_presence_penalty()) request->presence_penalty = sampling.presence_penalty();
   if (sampling.has_frequency_penalty()) request->frequency_penalty = sampling.frequency_penalty();
   if (sampling.has_seed()) request->seed = sampling.seed();
@@ -85,7 +91,8 @@ void read_sampling(const wire::SamplingParams& sampling, GenerationRequest* requ
 /// An id or a count that the wire holds in 32 bits.
 Result<uint32_t> to_wire_u32(int64_t value, const char* name) {
   if (value < 0 || value > std::numeric_limits<uint32_t>::max())
-    return refuse(cat(name, " must be in [0, ", std::numeric_limits<uint32_t>::max(), "], not ", value));
+    return refuse(
+        cat(name, " must be in [0, ", std::numeric_limits<uint32_t>::max(), "], not ", value));
   return static_cast<uint32_t>(value);
 }
 
@@ -93,7 +100,8 @@ Status write_sampling(const GenerationRequest& request, wire::SamplingParams* sa
   if (request.temperature) sampling->set_temperature(*request.temperature);
   if (request.top_p) sampling->set_top_p(*request.top_p);
   if (request.top_k) {
-    if (*request.top_k < std::numeric_limits<int32_t>::min() || *request.top_k > std::numeric_limits<int32_t>::max())
+    if (*request.top_k < std::numeric_limits<int32_t>::min() ||
+        *request.top_k > std::numeric_limits<int32_t>::max())
       return refuse(cat("top_k must fit 32 bits, not ", *request.top_k));
     sampling->set_top_k(static_cast<int32_t>(*request.top_k));
   }
@@ -107,10 +115,12 @@ Status write_sampling(const GenerationRequest& request, wire::SamplingParams* sa
 
 Status write_stopping(const GenerationRequest& request, wire::StoppingOptions* stopping) {
   if (request.max_tokens) {
-    SHOAL_ASSIGN_OR_RETURN(const uint32_t max_tokens, to_wire_u32(*request.max_tokens, "max_tokens"));
+    SHOAL_ASSIGN_OR_RETURN(const uint32_t max_tokens,
+                           to_wire_u32(*request.max_tokens, "max_tokens"));
     stopping->set_max_tokens(max_tokens);
   }
-  for (const std::string& text : request.stop) stopping->add_conditions()->set_stop_text(to_valid_utf8(text));
+  for (const std::string& text : request.stop)
+    stopping->add_conditions()->set_stop_text(to_valid_utf8(text));
   for (const int64_t id : request.stop_token_ids) {
     SHOAL_ASSIGN_OR_RETURN(const uint32_t stop_id, to_wire_u32(id, "stop_token_ids"));
     stopping->add_conditions()->set_stop_token_id(stop_id);
@@ -126,7 +136,8 @@ struct WireError {
 };
 
 WireError wire_error(Code code, bool draining) {
-  if (draining && (code == Code::kCancelled || code == Code::kUnavailable)) return {wire::ERROR_CODE_DRAINING, true};
+  if (draining && (code == Code::kCancelled || code == Code::kUnavailable))
+    return {wire::ERROR_CODE_DRAINING, true};
   switch (code) {
     case Code::kInvalidArgument:
       return {wire::ERROR_CODE_INVALID_ARGUMENT, false};
@@ -197,7 +208,8 @@ Result<GenerationRequest> read_generate_request(const wire::GenerateRequest& req
 
 TokenDetail token_detail(const wire::GenerateRequest& request) {
   const wire::ResponseOptions& response = request.response();
-  return {.logprob = response.return_output_logprobs(), .candidates = response.has_output_candidates()};
+  return {.logprob = response.return_output_logprobs(),
+          .candidates = response.has_output_candidates()};
 }
 
 Result<wire::GenerateRequest> write_generate_request(const GenerationRequest& request) {
@@ -219,8 +231,9 @@ Result<wire::GenerateRequest> write_generate_request(const GenerationRequest& re
   return out;
 }
 
-void write_token_event(const std::vector<SampledToken>& tokens, std::string text, const Tokenizer& tokenizer,
-                       const TokenDetail& detail, wire::GenerateResponse* response) {
+void write_token_event(const std::vector<SampledToken>& tokens, std::string text,
+                       const Tokenizer& tokenizer, const TokenDetail& detail,
+                       wire::GenerateResponse* response) {
   wire::TokenOutput* output = response->mutable_token();
   output->set_output_index(0);
   output->set_text(std::move(text));

@@ -10,7 +10,8 @@
 
 namespace shoal {
 
-/// A request as a client wrote it, over gRPC, the command line or JSON lines: absent is not the same as zero.
+/// A request as a client wrote it, over gRPC, the command line or JSON lines: absent is not the
+/// same as zero.
 struct GenerationRequest {
   std::optional<std::string> prompt;  ///< exactly one of prompt and prompt_ids
   std::optional<std::vector<int64_t>> prompt_ids;
@@ -37,7 +38,8 @@ struct ServedModel {
   GenerationConfig generation;
   Tokenizer tokenizer;
   int32_t max_model_len = 0;
-  std::optional<uint64_t> default_seed;  ///< of requests that bring none; absent: each draws its own
+  std::optional<uint64_t>
+      default_seed;  ///< of requests that bring none; absent: each draws its own
 };
 
 /// A checked request: what the engine gets, and what is done to its text on the way out.
@@ -52,9 +54,10 @@ inline constexpr int kMaxLogprobs = 64;
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 4096;
 
-/// Tokenizes, fills defaults (generation_config.json, else temperature 1, top_p 1), checks. INVALID_ARGUMENT names the
-/// field, its value and the bounds: "temperature must be in [0, 100], not -1"; a prompt longer than max_model_len - 1
-/// tokens, an id not below vocab_size. INTERNAL: the kernel gave no random seed.
+/// Tokenizes, fills defaults (generation_config.json, else temperature 1, top_p 1), checks.
+/// INVALID_ARGUMENT names the field, its value and the bounds: "temperature must be in [0, 100],
+/// not -1"; a prompt longer than max_model_len - 1 tokens, an id not below vocab_size. INTERNAL:
+/// the kernel gave no random seed.
 Result<ResolvedRequest> resolve_request(const GenerationRequest& request, const ServedModel& model);
 
 }  // namespace shoal

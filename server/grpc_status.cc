@@ -12,9 +12,11 @@ namespace shoal {
 
 namespace {
 
-constexpr size_t kMaxMessageBytes = 1900;  // trailers share gRPC's 8 KiB of metadata with the details
+constexpr size_t kMaxMessageBytes =
+    1900;  // trailers share gRPC's 8 KiB of metadata with the details
 
-/// resolve_request() speaks of fields by the names that every front shares; in openengine.v1 they stand here.
+/// resolve_request() speaks of fields by the names that every front shares; in openengine.v1 they
+/// stand here.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kPaths = {{
     {"prompt", "prompt"},
     {"prompt_ids", "token_ids.ids"},
@@ -45,12 +47,15 @@ std::string clip_utf8(std::string text) {
 }  // namespace
 
 std::string field_path(std::string_view message) {
-  if (message.starts_with("the prompt")) return "prompt";  // its length or its text, whichever way it came
+  if (message.starts_with("the prompt"))
+    return "prompt";  // its length or its text, whichever way it came
   const std::string_view word = message.substr(0, message.find_first_of(" :=["));
   for (const auto& [name, path] : kPaths)
     if (word == name) return std::string(path);
-  for (const std::string_view prefix : {"sampling.", "stopping.", "response.", "kv.", "guided", "media", "lora_name"})
-    if (word.starts_with(prefix)) return std::string(message.substr(0, message.find_first_of(" :=")));
+  for (const std::string_view prefix :
+       {"sampling.", "stopping.", "response.", "kv.", "guided", "media", "lora_name"})
+    if (word.starts_with(prefix))
+      return std::string(message.substr(0, message.find_first_of(" :=")));
   return {};
 }
 
@@ -61,7 +66,8 @@ std::string explain(const Status& status) {
     text += cause.what;
     if (cause.os_error != 0) text += cat(": ", std::strerror(cause.os_error));
   }
-  return clip_utf8(to_valid_utf8(text));  // a path in it may be no UTF-8, which protobuf's strings must be
+  return clip_utf8(
+      to_valid_utf8(text));  // a path in it may be no UTF-8, which protobuf's strings must be
 }
 
 grpc::Status to_grpc_status(const Status& status, std::string_view reason, int retry_ms) {
@@ -81,7 +87,8 @@ grpc::Status to_grpc_status(const Status& status, std::string_view reason, int r
     retry.mutable_retry_delay()->set_nanos(retry_ms % 1000 * 1'000'000);
     wire.add_details()->PackFrom(retry);
   }
-  const std::string field = status.code() == Code::kInvalidArgument ? field_path(status.message()) : std::string();
+  const std::string field =
+      status.code() == Code::kInvalidArgument ? field_path(status.message()) : std::string();
   if (!field.empty()) {
     google::rpc::BadRequest bad;
     google::rpc::BadRequest::FieldViolation* violation = bad.add_field_violations();
@@ -89,7 +96,8 @@ grpc::Status to_grpc_status(const Status& status, std::string_view reason, int r
     violation->set_description(wire.message());
     wire.add_details()->PackFrom(bad);
   }
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), wire.message(), wire.SerializeAsString());
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), wire.message(),
+                      wire.SerializeAsString());
 }
 
 }  // namespace shoal

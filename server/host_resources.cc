@@ -37,8 +37,8 @@ uint64_t number_after(const std::string& path, const std::string& key) {
   return 0;
 }
 
-/// A cgroup's directory and its parents': limits apply at every level. Inside a container the path of /proc/self/cgroup
-/// may not exist; then the mount's root is the container's own group.
+/// A cgroup's directory and its parents': limits apply at every level. Inside a container the path
+/// of /proc/self/cgroup may not exist; then the mount's root is the container's own group.
 std::vector<std::string> cgroup_levels(const std::string& mount, std::string path) {
   std::vector<std::string> levels;
   while (!path.empty() && path != "/") {
@@ -54,9 +54,11 @@ void limit_memory(HostResources* host, const std::string& limit_file, const std:
   const std::optional<double> limit = number_in(limit_file), usage = number_in(usage_file);
   if (!limit || !usage) return;
   // File pages count as used and give way when memory is asked for.
-  const double kept = std::max(0.0, *usage - static_cast<double>(number_after(stat_file, reclaimable)));
+  const double kept =
+      std::max(0.0, *usage - static_cast<double>(number_after(stat_file, reclaimable)));
   const double available = std::max(0.0, *limit - kept);
-  if (available < static_cast<double>(host->memory_bytes)) host->memory_bytes = static_cast<uint64_t>(available);
+  if (available < static_cast<double>(host->memory_bytes))
+    host->memory_bytes = static_cast<uint64_t>(available);
 }
 
 void limit_cpus(HostResources* host, double quota, double period) {
@@ -67,9 +69,11 @@ void limit_cpus(HostResources* host, double quota, double period) {
 
 void apply_cgroup_v2(HostResources* host, const std::string& mount, const std::string& path) {
   for (const std::string& level : cgroup_levels(mount, path)) {
-    limit_memory(host, level + "/memory.max", level + "/memory.current", level + "/memory.stat", "inactive_file");
+    limit_memory(host, level + "/memory.max", level + "/memory.current", level + "/memory.stat",
+                 "inactive_file");
     double quota = 0, period = 0;
-    if (const auto line = first_line(level + "/cpu.max"); line && std::istringstream(*line) >> quota >> period) {
+    if (const auto line = first_line(level + "/cpu.max");
+        line && std::istringstream(*line) >> quota >> period) {
       limit_cpus(host, quota, period);  // "max 100000" reads as no number
     }
   }
@@ -78,8 +82,8 @@ void apply_cgroup_v2(HostResources* host, const std::string& mount, const std::s
 void apply_cgroup_v1(HostResources* host, const std::string& mount, const std::string& controllers,
                      const std::string& path) {
   for (const std::string& level : cgroup_levels(mount + "/" + controllers, path)) {
-    limit_memory(host, level + "/memory.limit_in_bytes", level + "/memory.usage_in_bytes", level + "/memory.stat",
-                 "total_inactive_file");
+    limit_memory(host, level + "/memory.limit_in_bytes", level + "/memory.usage_in_bytes",
+                 level + "/memory.stat", "total_inactive_file");
     limit_cpus(host, number_in(level + "/cpu.cfs_quota_us").value_or(0),
                number_in(level + "/cpu.cfs_period_us").value_or(0));
   }
@@ -116,7 +120,8 @@ HostResources host_resources(const std::string& root) {
   if (host.memory_bytes == 0) host.memory_bytes = UINT64_MAX;  // unknown does not limit
 
   const std::string mount = root + "/sys/fs/cgroup";
-  std::ifstream memberships(root + "/proc/self/cgroup");  // lines "4:memory:/path"; "0::/path" is version 2
+  std::ifstream memberships(
+      root + "/proc/self/cgroup");  // lines "4:memory:/path"; "0::/path" is version 2
   for (std::string line; std::getline(memberships, line);) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
@@ -126,7 +131,8 @@ HostResources host_resources(const std::string& root) {
     if (controllers.empty()) {
       apply_cgroup_v2(&host, mount, path);
       apply_cgroup_v2(&host, mount + "/unified", path);
-    } else if (controllers.find("memory") != std::string::npos || controllers.find("cpu") != std::string::npos) {
+    } else if (controllers.find("memory") != std::string::npos ||
+               controllers.find("cpu") != std::string::npos) {
       apply_cgroup_v1(&host, mount, controllers, path);
     }
   }

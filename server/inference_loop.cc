@@ -15,16 +15,18 @@ Status check_result(const StepPlan& plan, const StepResult& result, int vocab_si
     if (sequence.sample) expected.push_back(sequence.id);
   }
   const auto same_id = [](const SampledToken& token, uint64_t id) { return token.id == id; };
-  if (result.step != plan.step ||
-      !std::equal(result.tokens.begin(), result.tokens.end(), expected.begin(), expected.end(), same_id)) {
+  if (result.step != plan.step || !std::equal(result.tokens.begin(), result.tokens.end(),
+                                              expected.begin(), expected.end(), same_id)) {
     return Status::error(Code::kInternal,
-                         cat("the workers answered step ", result.step, " with ", result.tokens.size(),
-                             " tokens; asked was step ", plan.step, " for ", expected.size(), " sequences, in order"));
+                         cat("the workers answered step ", result.step, " with ",
+                             result.tokens.size(), " tokens; asked was step ", plan.step, " for ",
+                             expected.size(), " sequences, in order"));
   }
   for (const SampledToken& token : result.tokens) {
     if (token.token_id < 0 || token.token_id >= vocab_size) {
-      return Status::error(Code::kInternal, cat("the workers chose token ", token.token_id, " of a vocabulary of ",
-                                                vocab_size, " in step ", plan.step));
+      return Status::error(Code::kInternal,
+                           cat("the workers chose token ", token.token_id, " of a vocabulary of ",
+                               vocab_size, " in step ", plan.step));
     }
   }
   return Status();
@@ -41,7 +43,8 @@ Status shutting_down(Code code) {
 
 /// A request whose end has not been handed out.
 struct InferenceLoop::Open {
-  Open(const Tokenizer& tokenizer, const ResolvedRequest& request, std::shared_ptr<OutputSink> output)
+  Open(const Tokenizer& tokenizer, const ResolvedRequest& request,
+       std::shared_ptr<OutputSink> output)
       : sink(std::move(output)),
         text(tokenizer, request.stop, request.include_stop_in_output),
         include_stop(request.include_stop_in_output) {
@@ -82,7 +85,8 @@ struct InferenceLoop::Delivery {
   std::unique_ptr<Open> ended;  // open itself, where this was its last step
 };
 
-InferenceLoop::InferenceLoop(const ServedModel& model, const SchedulerLimits& limits, StepFunction step)
+InferenceLoop::InferenceLoop(const ServedModel& model, const SchedulerLimits& limits,
+                             StepFunction step)
     : model_(model), step_(std::move(step)), scheduler_(limits), thread_([this] { run(); }) {}
 
 InferenceLoop::~InferenceLoop() {
@@ -144,7 +148,8 @@ Status InferenceLoop::status() const {
 void InferenceLoop::run() {
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
-    wake_.wait(lock, [this] { return stop_ || end_all_ || !cancelled_.empty() || scheduler_.has_work(); });
+    wake_.wait(
+        lock, [this] { return stop_ || end_all_ || !cancelled_.empty() || scheduler_.has_work(); });
     busy_ = true;
     last = stop_;
     auto ended = stop_ || end_all_ ? take_all(shutting_down(Code::kCancelled)) : take_cancelled();
@@ -187,8 +192,8 @@ Status InferenceLoop::step(const StepPlan& plan) {
   return Status();
 }
 
-/// The workers are new and know nothing: every request goes on from its tokens, but for those that were in the step of
-/// two crashes, which may be their cause.
+/// The workers are new and know nothing: every request goes on from its tokens, but for those that
+/// were in the step of two crashes, which may be their cause.
 void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
   std::vector<std::unique_ptr<Open>> ended;
   {
@@ -196,18 +201,20 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
     scheduler_.requeue_running();
     for (const SequenceStep& sequence : plan.sequences) {
       const auto it = open_.find(sequence.id);
-      if (it == open_.end() || !outcome.during_step || ++it->second->crashes <= kMaxCrashes) continue;
+      if (it == open_.end() || !outcome.during_step || ++it->second->crashes <= kMaxCrashes)
+        continue;
       scheduler_.finish(sequence.id);
       it->second->end.status = outcome.lost.because_of(
-          Code::kInternal, "the ranks crashed twice while this request was in their step; it is not tried again");
+          Code::kInternal,
+          "the ranks crashed twice while this request was in their step; it is not tried again");
       ended.push_back(std::move(open_.extract(it).mapped()));
     }
   }
   end(std::move(ended));
 }
 
-/// Three turns, because text is made and sinks are called without the lock, and a request that has ended holds no
-/// blocks by the time its client hears of it.
+/// Three turns, because text is made and sinks are called without the lock, and a request that has
+/// ended holds no blocks by the time its client hears of it.
 void InferenceLoop::deliver(const StepResult& result) {
   std::vector<TokenEvent> events;
   std::vector<Delivery> deliveries;
@@ -222,7 +229,8 @@ void InferenceLoop::deliver(const StepResult& result) {
   }
   std::vector<Delivery*> last;
   for (size_t i = 0; i < events.size(); ++i) {
-    if (deliveries[i].open->take(events[i], &deliveries[i].delta.text)) last.push_back(&deliveries[i]);
+    if (deliveries[i].open->take(events[i], &deliveries[i].delta.text))
+      last.push_back(&deliveries[i]);
     deliveries[i].delta.tokens.push_back(std::move(events[i].token));
   }
   {
@@ -238,7 +246,8 @@ void InferenceLoop::deliver(const StepResult& result) {
   }
 }
 
-/// Takes the requests that were cancelled since the last step out of the engine. The caller holds the lock.
+/// Takes the requests that were cancelled since the last step out of the engine. The caller holds
+/// the lock.
 std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_cancelled() {
   std::vector<std::unique_ptr<Open>> ended;
   for (const uint64_t id : std::exchange(cancelled_, {})) {

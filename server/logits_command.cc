@@ -16,8 +16,8 @@ Result<std::vector<int32_t>> check_ids(const LogitsFlags& flags, const ModelConf
   std::vector<int32_t> ids;
   for (const int64_t id : flags.prompt_ids) {
     if (id >= config.vocab_size) {
-      return Status::error(Code::kInvalidArgument,
-                           cat("--prompt-ids: ids must be in [0, ", config.vocab_size - 1, "], not ", id));
+      return Status::error(Code::kInvalidArgument, cat("--prompt-ids: ids must be in [0, ",
+                                                       config.vocab_size - 1, "], not ", id));
     }
     ids.push_back(static_cast<int32_t>(id));
   }
@@ -25,17 +25,21 @@ Result<std::vector<int32_t>> check_ids(const LogitsFlags& flags, const ModelConf
 }
 
 /// The plan for one sequence of that many tokens, all of whose logits are wanted.
-Status fit_plan(const LogitsFlags& flags, const ModelConfig& config, int64_t tokens, EnginePlan* plan) {
+Status fit_plan(const LogitsFlags& flags, const ModelConfig& config, int64_t tokens,
+                EnginePlan* plan) {
   if (tokens > plan->limits.max_model_len) {
-    return Status::error(Code::kInvalidArgument, cat("--prompt-ids has ", tokens, " tokens, more than the ",
-                                                     plan->limits.max_model_len, " of --max-model-len"));
+    return Status::error(Code::kInvalidArgument,
+                         cat("--prompt-ids has ", tokens, " tokens, more than the ",
+                             plan->limits.max_model_len, " of --max-model-len"));
   }
   const int64_t most = std::max<int64_t>(kMaxStepBytes / (int64_t{4} * config.vocab_size), 1);
   if (flags.chunk && std::min(*flags.chunk, tokens) > most) {
-    return Status::error(Code::kInvalidArgument, cat("--chunk must be in [1, ", most, "] with ", config.vocab_size,
-                                                     " logits a token, not ", *flags.chunk));
+    return Status::error(Code::kInvalidArgument,
+                         cat("--chunk must be in [1, ", most, "] with ", config.vocab_size,
+                             " logits a token, not ", *flags.chunk));
   }
-  const int64_t chunk = flags.chunk.value_or(std::min<int64_t>(flags.engine.max_num_batched_tokens, most));
+  const int64_t chunk =
+      flags.chunk.value_or(std::min<int64_t>(flags.engine.max_num_batched_tokens, most));
   plan->init.max_num_batched_tokens = static_cast<int32_t>(std::min(chunk, tokens));
   plan->init.max_num_seqs = 1;
   plan->limit_kv_blocks(blocks_for_tokens(tokens));
@@ -43,8 +47,8 @@ Status fit_plan(const LogitsFlags& flags, const ModelConfig& config, int64_t tok
 }
 
 /// Steps through the tokens: in chunks up to decode_from, then one by one.
-Status compute(const LogitsFlags& flags, const std::vector<int32_t>& ids, const EnginePlan& plan, int vocab,
-               EngineHost& host, NpyWriter& out, Stage* stage) {
+Status compute(const LogitsFlags& flags, const std::vector<int32_t>& ids, const EnginePlan& plan,
+               int vocab, EngineHost& host, NpyWriter& out, Stage* stage) {
   const auto tokens = static_cast<int64_t>(ids.size());
   const int64_t decode_from = std::min(flags.decode_from.value_or(tokens), tokens);
   const auto write = [&](const Status& written) {
@@ -55,7 +59,9 @@ Status compute(const LogitsFlags& flags, const std::vector<int32_t>& ids, const 
   StepPlan step;
   for (int64_t begin = 0; begin < tokens;) {
     const int64_t end =
-        begin < decode_from ? std::min<int64_t>(begin + plan.init.max_num_batched_tokens, decode_from) : begin + 1;
+        begin < decode_from
+            ? std::min<int64_t>(begin + plan.init.max_num_batched_tokens, decode_from)
+            : begin + 1;
     SequenceStep sequence;
     sequence.id = 1;
     sequence.token_ids.assign(ids.begin() + begin, ids.begin() + end);
@@ -70,8 +76,8 @@ Status compute(const LogitsFlags& flags, const std::vector<int32_t>& ids, const 
     if (!outcome.result) return outcome.lost;
     const StepResult& result = *outcome.result;
     if (static_cast<int64_t>(result.logits.size()) != (end - begin) * vocab) {
-      return Status::error(Code::kInternal, cat("step ", step.step, " gave ", result.logits.size(), " logits, not ",
-                                                (end - begin) * vocab));
+      return Status::error(Code::kInternal, cat("step ", step.step, " gave ", result.logits.size(),
+                                                " logits, not ", (end - begin) * vocab));
     }
     SHOAL_RETURN_IF_ERROR(write(out.append(result.logits)));
     begin = end;

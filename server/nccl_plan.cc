@@ -41,7 +41,8 @@ Plan make_plan(const DoctorFlags& flags) {
   flags_of_place.device.kind = DeviceKind::kCpu;  // whatever devices are here, they are not asked
   const LadderOptions options = ladder_options(flags.transport, flags.tensor_parallel_size, 0);
   Plan plan{nccl_version_text(flags.nccl_version->code()),
-            RungContext(flags.tensor_parallel_size, facts_for(flags_of_place, flags.tensor_parallel_size)),
+            RungContext(flags.tensor_parallel_size,
+                        facts_for(flags_of_place, flags.tensor_parallel_size)),
             {},
             {},
             false};
@@ -59,7 +60,8 @@ Plan make_plan(const DoctorFlags& flags) {
     if (std::string_view(rung.name) == kDecides) {
       plan.fits = line.fits.ok();
       if (!plan.fits)
-        shortages.push_back({need, line.fits, context.budget.headroom_bytes, context.budget.reserved_bytes});
+        shortages.push_back(
+            {need, line.fits, context.budget.headroom_bytes, context.budget.reserved_bytes});
     }
     plan.lines.push_back(std::move(line));
   }
@@ -96,7 +98,8 @@ Json plan_json(const Plan& plan) {
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
   return {{"nccl_version", plan.version},
           {"tp", plan.context.world_size},
-          {"dev_shm", {{"path", dir.path}, {"size_bytes", dir.size_bytes}, {"free_bytes", dir.free_bytes}}},
+          {"dev_shm",
+           {{"path", dir.path}, {"size_bytes", dir.size_bytes}, {"free_bytes", dir.free_bytes}}},
           {"headroom_bytes", plan.context.budget.headroom_bytes},
           {"fits", plan.fits},
           {"rungs", std::move(lines)},
@@ -105,19 +108,25 @@ Json plan_json(const Plan& plan) {
 
 std::string plan_text(const Plan& plan) {
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
-  std::string text =
-      cat(plan.context.world_size, " ranks of NCCL ", plan.version, "; ", dir.path, " has ", dir.free_bytes,
-          " B free of ", dir.size_bytes, ", ", plan.context.budget.headroom_bytes, " B are left for others\n");
+  std::string text = cat(plan.context.world_size, " ranks of NCCL ", plan.version, "; ", dir.path,
+                         " has ", dir.free_bytes, " B free of ", dir.size_bytes, ", ",
+                         plan.context.budget.headroom_bytes, " B are left for others\n");
   for (const Line& line : plan.lines) {
-    text += cat(line.fits.ok() ? "  fits    " : "  refused ", line.need.rung, ": ", line.need.dev_shm_bytes(), " B");
-    if (line.use.predicted_channels > 0) text += cat(", ", line.use.predicted_channels, " channels");
+    text += cat(line.fits.ok() ? "  fits    " : "  refused ", line.need.rung, ": ",
+                line.need.dev_shm_bytes(), " B");
+    if (line.use.predicted_channels > 0)
+      text += cat(", ", line.use.predicted_channels, " channels");
     text += "\n";
-    for (const Consumer& one : line.need.dev_shm) text += cat("      ", one.bytes, " B  ", one.what, "\n");
-    for (const Consumer& one : line.need.memory) text += cat("      ", one.bytes, " B  ", one.what, " (memory)\n");
-    for (const std::string& assumption : line.use.assumptions) text += cat("      at most: ", assumption, "\n");
+    for (const Consumer& one : line.need.dev_shm)
+      text += cat("      ", one.bytes, " B  ", one.what, "\n");
+    for (const Consumer& one : line.need.memory)
+      text += cat("      ", one.bytes, " B  ", one.what, " (memory)\n");
+    for (const std::string& assumption : line.use.assumptions)
+      text += cat("      at most: ", assumption, "\n");
     if (!line.fits.ok()) text += cat("      ", line.fits.to_string(700), "\n");
   }
-  for (const Remedy& one : plan.remedies) text += cat("remedy (", one.kind, "): ", one.title, "\n", one.text, "\n");
+  for (const Remedy& one : plan.remedies)
+    text += cat("remedy (", one.kind, "): ", one.title, "\n", one.text, "\n");
   return text;
 }
 
@@ -125,7 +134,8 @@ std::string plan_text(const Plan& plan) {
 
 int run_nccl_plan(const DoctorFlags& flags) {
   const Plan plan = make_plan(flags);
-  const Status written = write_stdout(flags.json ? json_text(plan_json(plan)) + "\n" : plan_text(plan));
+  const Status written =
+      write_stdout(flags.json ? json_text(plan_json(plan)) + "\n" : plan_text(plan));
   if (!written.ok()) return report_failure(written, Stage::kRequest);
   return plan.fits ? 0 : kDoesNotFit;
 }

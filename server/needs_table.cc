@@ -30,7 +30,8 @@ std::string head(const char* first) {
   return text + " |\n|---|--:|--:|--:|--:|--:|\n";
 }
 
-/// One channel over files in /dev/shm: no P2P, no cuMem host memory, ring only (and what init connects unasked).
+/// One channel over files in /dev/shm: no P2P, no cuMem host memory, ring only (and what init
+/// connects unasked).
 NcclSettings lean_shm(const NcclVersion& version, int ranks) {
   NcclSettings settings;
   settings.version = version;
@@ -61,12 +62,13 @@ std::string nccl_rows(bool sockets) {
 }  // namespace
 
 std::string needs_table() {
-  return cat("Bytes in /dev/shm:\n\n", head("rung"), rung_rows(true),
-             "\nBytes of memory, those in /dev/shm among them:\n\n", head("rung"), rung_rows(false),
-             "\nNCCL over files in /dev/shm, one channel, ring, before 2.22 the tree too (no P2P, no cuMem host "
-             "memory, no NVLS):\n\n",
-             head("NCCL"), nccl_rows(false), "\nNCCL over sockets (the proxy-ops pool of each rank):\n\n", head("NCCL"),
-             nccl_rows(true));
+  return cat(
+      "Bytes in /dev/shm:\n\n", head("rung"), rung_rows(true),
+      "\nBytes of memory, those in /dev/shm among them:\n\n", head("rung"), rung_rows(false),
+      "\nNCCL over files in /dev/shm, one channel, ring, before 2.22 the tree too (no P2P, no cuMem host "
+      "memory, no NVLS):\n\n",
+      head("NCCL"), nccl_rows(false), "\nNCCL over sockets (the proxy-ops pool of each rank):\n\n",
+      head("NCCL"), nccl_rows(true));
 }
 
 }  // namespace shoal

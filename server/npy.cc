@@ -11,14 +11,17 @@
 namespace shoal {
 namespace {
 
-/// Magic, version 1.0, header length, then a Python dictionary padded so that the data starts at a multiple of 64.
+/// Magic, version 1.0, header length, then a Python dictionary padded so that the data starts at a
+/// multiple of 64.
 std::string npy_header(int64_t rows, int64_t columns) {
-  std::string dictionary = cat("{'descr': '<f4', 'fortran_order': False, 'shape': (", rows, ", ", columns, "), }");
+  std::string dictionary =
+      cat("{'descr': '<f4', 'fortran_order': False, 'shape': (", rows, ", ", columns, "), }");
   constexpr size_t kPrefix = 10, kAlign = 64;
   const size_t total = (kPrefix + dictionary.size() + 1 + kAlign - 1) / kAlign * kAlign;
   dictionary.resize(total - kPrefix - 1, ' ');
   std::string header("\x93NUMPY\x01\x00", 8);
-  header += static_cast<char>(dictionary.size() + 1);  // below 256 for any two numbers, so the high byte is 0
+  header += static_cast<char>(dictionary.size() +
+                              1);  // below 256 for any two numbers, so the high byte is 0
   header += '\0';
   return header + dictionary + '\n';
 }
@@ -46,7 +49,8 @@ Result<NpyWriter> NpyWriter::open(const std::string& path) {
     created = false;
     fd.reset(::open(path.c_str(), flags, 0666));
   }
-  if (!fd.valid()) return Status::error(Code::kInvalidArgument, cat("--out ", path, " cannot be opened"), errno);
+  if (!fd.valid())
+    return Status::error(Code::kInvalidArgument, cat("--out ", path, " cannot be opened"), errno);
   return NpyWriter(path, std::move(fd), created);
 }
 
@@ -61,12 +65,15 @@ Status NpyWriter::begin(int64_t rows, int64_t columns) {
 
 Status NpyWriter::append(std::span<const float> values) {
   remaining_ -= static_cast<int64_t>(values.size());
-  return write_all(fd_.get(), {reinterpret_cast<const char*>(values.data()), values.size_bytes()}, path_);
+  return write_all(fd_.get(), {reinterpret_cast<const char*>(values.data()), values.size_bytes()},
+                   path_);
 }
 
 Status NpyWriter::finish() {
-  if (remaining_ != 0) return Status::error(Code::kInternal, cat(path_, " is ", remaining_, " values short"));
-  if (::close(fd_.release()) != 0) return Status::error(Code::kDataLoss, cat("close ", path_), errno);
+  if (remaining_ != 0)
+    return Status::error(Code::kInternal, cat(path_, " is ", remaining_, " values short"));
+  if (::close(fd_.release()) != 0)
+    return Status::error(Code::kDataLoss, cat("close ", path_), errno);
   created_ = false;
   return {};
 }

@@ -8,11 +8,13 @@
 
 namespace shoal {
 
-/// Writes one float32 matrix, row by row, as NumPy's format version 1.0 (numpy.lib.format). Opened before the work
-/// whose result it holds, so that a bad path is known at once; a file that this made and did not finish is removed.
+/// Writes one float32 matrix, row by row, as NumPy's format version 1.0 (numpy.lib.format). Opened
+/// before the work whose result it holds, so that a bad path is known at once; a file that this
+/// made and did not finish is removed.
 class NpyWriter {
  public:
-  /// INVALID_ARGUMENT with errno: the path cannot be opened for writing. What is there stays as it is until begin().
+  /// INVALID_ARGUMENT with errno: the path cannot be opened for writing. What is there stays as it
+  /// is until begin().
   static Result<NpyWriter> open(const std::string& path);
   NpyWriter(NpyWriter&& other) noexcept;
   NpyWriter& operator=(NpyWriter&&) = delete;

@@ -53,13 +53,16 @@ uint64_t sum_base(const std::byte* data, size_t bytes) {
 }
 
 auto best_sum() {
-  return __builtin_cpu_supports("avx512f") ? sum_avx512 : __builtin_cpu_supports("avx2") ? sum_avx2 : sum_base;
+  return __builtin_cpu_supports("avx512f") ? sum_avx512
+         : __builtin_cpu_supports("avx2")  ? sum_avx2
+                                           : sum_base;
 }
 
 }  // namespace
 
 Result<ReadBandwidth> ReadBandwidth::create(int threads, std::vector<int> cpus) {
-  const size_t bytes = std::min(kBytesPerThread, kMaxBytes / static_cast<size_t>(threads)) & ~size_t{4095};
+  const size_t bytes =
+      std::min(kBytesPerThread, kMaxBytes / static_cast<size_t>(threads)) & ~size_t{4095};
   std::vector<AlignedBuffer> buffers;
   for (int thread = 0; thread < threads; ++thread) {
     SHOAL_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::allocate(bytes));
@@ -70,7 +73,9 @@ Result<ReadBandwidth> ReadBandwidth::create(int threads, std::vector<int> cpus) 
 
 double ReadBandwidth::measure() {
   const size_t bytes = bytes_per_thread_;
-  const auto buffer = [&](int thread) { return buffers_[static_cast<size_t>(thread)].as<std::byte>(); };
+  const auto buffer = [&](int thread) {
+    return buffers_[static_cast<size_t>(thread)].as<std::byte>();
+  };
   double best = 0;
   const auto passes = [&] {
     ThreadPool pool(static_cast<int>(buffers_.size()), cpus_);
@@ -85,7 +90,8 @@ double ReadBandwidth::measure() {
       best = std::max(best, static_cast<double>(bytes * buffers_.size()) / seconds_since(start));
     }
   };
-  // In a thread of its own: the pool binds its caller, and what is spawned later would inherit that.
+  // In a thread of its own: the pool binds its caller, and what is spawned later would inherit
+  // that.
   std::thread(passes).join();
   return best;
 }

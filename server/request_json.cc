@@ -34,7 +34,8 @@ Status bad(std::string_view where, const std::string& what) {
 }
 
 Status check_fields(const Json& object, std::string_view where) {
-  if (!object.is_object()) return bad(where, "must be a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}");
+  if (!object.is_object())
+    return bad(where, "must be a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}");
   for (const auto& [name, value] : object.items()) {
     const auto& known = known_fields();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
@@ -64,7 +65,8 @@ Result<std::vector<int64_t>> id_array(const Json& array, const char* key, std::s
     }
     if (ids.size() == array.size()) return ids;
   }
-  return bad(where, cat('"', key, "\" must be an array of token ids, each a whole number in [0, 2^31 - 1]"));
+  return bad(where, cat('"', key,
+                        "\" must be an array of token ids, each a whole number in [0, 2^31 - 1]"));
 }
 
 Status take_lists(const Json& object, GenerationRequest* request, std::string_view where) {
@@ -87,7 +89,8 @@ Status take_lists(const Json& object, GenerationRequest* request, std::string_vi
 Status take_seed(const Json& object, GenerationRequest* request, std::string_view where) {
   const auto seed = object.find("seed");
   if (seed == object.end() || seed->is_null()) return {};
-  if (!seed->is_number_unsigned()) return bad(where, "\"seed\" must be a whole number in [0, 2^64 - 1]");
+  if (!seed->is_number_unsigned())
+    return bad(where, "\"seed\" must be a whole number in [0, 2^64 - 1]");
   request->seed = seed->get<uint64_t>();
   return {};
 }
@@ -117,13 +120,15 @@ std::string logprobs_json(const std::vector<SampledToken>& tokens) {
     const std::string top = json_array(token.top, [](const TokenLogprob& candidate) {
       return cat('[', candidate.token_id, ',', float_json(candidate.logprob), ']');
     });
-    return cat("{\"token_id\":", token.token_id, ",\"logprob\":", float_json(token.logprob), ",\"top\":", top, '}');
+    return cat("{\"token_id\":", token.token_id, ",\"logprob\":", float_json(token.logprob),
+               ",\"top\":", top, '}');
   });
 }
 
 }  // namespace
 
-Result<GenerationRequest> parse_request_json(std::string_view line, const GenerationRequest& defaults,
+Result<GenerationRequest> parse_request_json(std::string_view line,
+                                             const GenerationRequest& defaults,
                                              std::string_view where) {
   SHOAL_ASSIGN_OR_RETURN(const Json object, parse_json(line, where));
   SHOAL_RETURN_IF_ERROR(check_fields(object, where));
@@ -134,17 +139,21 @@ Result<GenerationRequest> parse_request_json(std::string_view line, const Genera
   SHOAL_RETURN_IF_ERROR(take(json_double(object, "top_p", where), &request.top_p));
   SHOAL_RETURN_IF_ERROR(take(json_int(object, "top_k", where), &request.top_k));
   SHOAL_RETURN_IF_ERROR(take(json_double(object, "min_p", where), &request.min_p));
-  SHOAL_RETURN_IF_ERROR(take(json_double(object, "repetition_penalty", where), &request.repetition_penalty));
-  SHOAL_RETURN_IF_ERROR(take(json_double(object, "presence_penalty", where), &request.presence_penalty));
-  SHOAL_RETURN_IF_ERROR(take(json_double(object, "frequency_penalty", where), &request.frequency_penalty));
+  SHOAL_RETURN_IF_ERROR(
+      take(json_double(object, "repetition_penalty", where), &request.repetition_penalty));
+  SHOAL_RETURN_IF_ERROR(
+      take(json_double(object, "presence_penalty", where), &request.presence_penalty));
+  SHOAL_RETURN_IF_ERROR(
+      take(json_double(object, "frequency_penalty", where), &request.frequency_penalty));
   SHOAL_RETURN_IF_ERROR(take(json_int(object, "logprobs", where), &request.logprobs));
-  SHOAL_ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, json_bool(object, "ignore_eos", where));
+  SHOAL_ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos,
+                         json_bool(object, "ignore_eos", where));
   request.ignore_eos = ignore_eos.value_or(request.ignore_eos);
   SHOAL_RETURN_IF_ERROR(take_lists(object, &request, where));
   SHOAL_RETURN_IF_ERROR(take_seed(object, &request, where));
   if (request.prompt.has_value() == request.prompt_ids.has_value()) {
-    return bad(where,
-               request.prompt ? "takes \"prompt\" or \"prompt_ids\", not both" : "needs \"prompt\" or \"prompt_ids\"");
+    return bad(where, request.prompt ? "takes \"prompt\" or \"prompt_ids\", not both"
+                                     : "needs \"prompt\" or \"prompt_ids\"");
   }
   return request;
 }
@@ -154,12 +163,15 @@ std::string completion_json(const Completion& completion, std::string_view trans
                        : completion.end.reason == FinishReason::kLength ? "length"
                                                                         : "cancelled";
   return cat(
-      "{\"prompt_token_ids\":", json_array(completion.prompt_token_ids, [](int32_t id) { return cat(id); }),
-      ",\"token_ids\":", json_array(completion.tokens, [](const SampledToken& token) { return cat(token.token_id); }),
+      "{\"prompt_token_ids\":",
+      json_array(completion.prompt_token_ids, [](int32_t id) { return cat(id); }),
+      ",\"token_ids\":",
+      json_array(completion.tokens, [](const SampledToken& token) { return cat(token.token_id); }),
       ",\"text\":\"", json_escape(completion.text), "\",\"finish_reason\":\"", reason,
       "\",\"logprobs\":", completion.with_logprobs ? logprobs_json(completion.tokens) : "null",
       ",\"usage\":{\"prompt_tokens\":", completion.end.prompt_tokens,
-      ",\"completion_tokens\":", completion.end.completion_tokens, "},\"transport\":\"", transport, "\"}");
+      ",\"completion_tokens\":", completion.end.completion_tokens, "},\"transport\":\"", transport,
+      "\"}");
 }
 
 }  // namespace shoal

@@ -8,10 +8,12 @@
 
 namespace shoal {
 
-/// One line of generate --jsonl over the defaults: fields are the flags' names with underscores; lists may be arrays
-/// or, for stop, one string. INVALID_ARGUMENT "WHERE: ..." for syntax, an unknown field (by name, with the nearest
-/// known one), a wrong type, and for prompt and prompt_ids both or neither.
-Result<GenerationRequest> parse_request_json(std::string_view line, const GenerationRequest& defaults,
+/// One line of generate --jsonl over the defaults: fields are the flags' names with underscores;
+/// lists may be arrays or, for stop, one string. INVALID_ARGUMENT "WHERE: ..." for syntax, an
+/// unknown field (by name, with the nearest known one), a wrong type, and for prompt and prompt_ids
+/// both or neither.
+Result<GenerationRequest> parse_request_json(std::string_view line,
+                                             const GenerationRequest& defaults,
                                              std::string_view where);
 
 /// All that a finished request gave.
@@ -24,8 +26,9 @@ struct Completion {
 };
 
 /// {"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length","logprobs":[{"token_id":...,
-/// "logprob":...,"top":[[id,logprob],...]},...] or null,"usage":{"prompt_tokens":...,"completion_tokens":...},
-/// "transport":"shm"}, without a newline. A float has the fewest digits that read back as the same float32.
+/// "logprob":...,"top":[[id,logprob],...]},...] or
+/// null,"usage":{"prompt_tokens":...,"completion_tokens":...}, "transport":"shm"}, without a
+/// newline. A float has the fewest digits that read back as the same float32.
 std::string completion_json(const Completion& completion, std::string_view transport);
 
 }  // namespace shoal

@@ -34,22 +34,24 @@ DeploymentInfo deployment_of(const EnginePlan& plan, EngineHost& host) {
   return info;
 }
 
-void say_ready(const GrpcServer& server, const std::string& model, const EnginePlan& plan, const EngineHost& host,
-               double load_s) {
+void say_ready(const GrpcServer& server, const std::string& model, const EnginePlan& plan,
+               const EngineHost& host, double load_s) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.2f", load_s);
   const TransportReport report = host.report();
   std::string refused;
-  for (const Refusal& refusal : report.refusals) refused += cat(refused.empty() ? " refused=" : ",", refusal.rung);
-  const Status written =
-      write_stdout(cat("READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
-                       " transport=", report.rung, " kernels=", host.kernels(), " load_s=", seconds, refused, "\n"));
+  for (const Refusal& refusal : report.refusals)
+    refused += cat(refused.empty() ? " refused=" : ",", refusal.rung);
+  const Status written = write_stdout(cat(
+      "READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
+      " transport=", report.rung, " kernels=", host.kernels(), " load_s=", seconds, refused, "\n"));
   // Whoever waits for this line is gone; who calls us needs it no more.
   if (!written.ok()) log_warning(cat("ready, but nobody reads it: ", written.to_string()));
 }
 
 /// Serves until a signal (ok, drained) or until the ranks are lost.
-Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& host, StopSignals& signals) {
+Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& host,
+                           StopSignals& signals) {
   const auto stopping = [&signals] { return signals.wait(Deadline::after_ms(0)); };
   std::optional<Deadline> finish_by;
   // Ranks that are just being started again are waited for as long as somebody needs them.
@@ -66,12 +68,14 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
   }
   log_info("stopping: running requests may finish");
   server.set_draining();
-  if (!loop.drain(finish_by.value_or(Deadline::after_s(kDrainSeconds)), [&host] { host.give_up(); }) &&
+  if (!loop.drain(finish_by.value_or(Deadline::after_s(kDrainSeconds)),
+                  [&host] { host.give_up(); }) &&
       loop.status().ok()) {
     log_warning(cat("requests that still ran after ", kDrainSeconds, " s were cancelled"));
   }
   const Status status = loop.status();
-  return status.code() == Code::kCancelled ? Status() : status;  // given up: nobody's ranks are missing
+  return status.code() == Code::kCancelled ? Status()
+                                           : status;  // given up: nobody's ranks are missing
 }
 
 Status serve(const ServeFlags& flags, Stage* stage) {
@@ -84,7 +88,8 @@ Status serve(const ServeFlags& flags, Stage* stage) {
   *stage = Stage::kRequest;
   SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan, plan_engine(flags.engine, files, host_resources()));
 
-  Result<std::unique_ptr<GrpcServer>> listening = GrpcServer::start({flags.host, flags.grpc_port, files.name});
+  Result<std::unique_ptr<GrpcServer>> listening =
+      GrpcServer::start({flags.host, flags.grpc_port, files.name});
   if (!listening.ok()) {
     *stage = listening.status().code() == Code::kInvalidArgument ? Stage::kRequest : Stage::kStart;
     return listening.status();
@@ -96,12 +101,14 @@ Status serve(const ServeFlags& flags, Stage* stage) {
   *stage = Stage::kStart;
   const ServedModel model = make_served_model(files, std::move(tokenizer), plan, flags.engine.seed);
   log_info(plan.describe_memory());
-  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         EngineHost::start(plan, flags.engine.transport,
-                                           {std::move(facts), ProgressStyle::kLogged, flags.engine.max_restarts}));
+  SHOAL_ASSIGN_OR_RETURN(
+      std::unique_ptr<EngineHost> host,
+      EngineHost::start(plan, flags.engine.transport,
+                        {std::move(facts), ProgressStyle::kLogged, flags.engine.max_restarts}));
 
   *stage = Stage::kRun;
-  InferenceLoop loop(model, plan.limits, [&host](const StepPlan& step) { return host->step(step); });
+  InferenceLoop loop(model, plan.limits,
+                     [&host](const StepPlan& step) { return host->step(step); });
   server->set_ready(&model, &loop, deployment_of(plan, *host));
   signals->started();
   say_ready(*server, files.name, plan, *host, seconds_since(start));

@@ -7,7 +7,8 @@
 namespace shoal {
 
 namespace {
-// Enough for Abort to tell "just finished" from "never heard of"; bounded, as ids come from clients.
+// Enough for Abort to tell "just finished" from "never heard of"; bounded, as ids come from
+// clients.
 constexpr size_t kRememberedIds = 4096;
 }  // namespace
 
@@ -22,18 +23,21 @@ std::string make_uuid() {
   char text[37];
   std::snprintf(text, sizeof text, "%08x-%04x-%04x-%04x-%012llx", static_cast<unsigned>(high >> 32),
                 static_cast<unsigned>(high >> 16 & 0xFFFF), static_cast<unsigned>(high & 0xFFFF),
-                static_cast<unsigned>(low >> 48), static_cast<unsigned long long>(low & 0xFFFFFFFFFFFF));
+                static_cast<unsigned>(low >> 48),
+                static_cast<unsigned long long>(low & 0xFFFFFFFFFFFF));
   return text;
 }
 
-ServingState::ServingState(std::string served_name) : served_name_(std::move(served_name)), instance_id_(make_uuid()) {}
+ServingState::ServingState(std::string served_name)
+    : served_name_(std::move(served_name)), instance_id_(make_uuid()) {}
 
 ServingState::View ServingState::view() const {
   const std::lock_guard lock(mutex_);
   return view_;
 }
 
-void ServingState::set_ready(const ServedModel* model, InferenceLoop* loop, DeploymentInfo deployment) {
+void ServingState::set_ready(const ServedModel* model, InferenceLoop* loop,
+                             DeploymentInfo deployment) {
   const std::lock_guard lock(mutex_);
   view_.model = model;
   view_.loop = loop;
@@ -49,18 +53,21 @@ void ServingState::set_draining() {
 
 Status ServingState::check_model(const std::string& model) const {
   if (model.empty() || model == served_name_) return {};
-  return Status::error(Code::kNotFound, cat("model \"", model, "\" is not served here: this server has \"",
-                                            served_name_, "\" (an empty name means that one)"));
+  return Status::error(Code::kNotFound,
+                       cat("model \"", model, "\" is not served here: this server has \"",
+                           served_name_, "\" (an empty name means that one)"));
 }
 
 Status ServingState::enter(const std::string& request_id, std::shared_ptr<LiveCall> call) {
   const std::lock_guard lock(mutex_);
   if (view_.phase == ServingPhase::kDraining)
-    return Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests");
+    return Status::error(Code::kUnavailable,
+                         "the server is shutting down and takes no new requests");
   const LiveCall* key = call.get();
   if (!by_id_.emplace(request_id, key).second)
-    return Status::error(Code::kAlreadyExists, cat("request_id \"", request_id,
-                                                   "\" is running: choose another, or leave it empty to get one"));
+    return Status::error(Code::kAlreadyExists,
+                         cat("request_id \"", request_id,
+                             "\" is running: choose another, or leave it empty to get one"));
   live_.emplace(key, std::move(call));
   return {};
 }

@@ -41,7 +41,8 @@ class LiveCall {
   virtual void drop_slow_reader(Clock::time_point now, std::chrono::milliseconds limit) = 0;
 };
 
-/// What the services share: the phase, what is served, and the calls in progress. Any thread. No gRPC here.
+/// What the services share: the phase, what is served, and the calls in progress. Any thread. No
+/// gRPC here.
 class ServingState {
  public:
   explicit ServingState(std::string served_name);
@@ -63,7 +64,8 @@ class ServingState {
   /// NOT_FOUND unless `model` is empty or the served name.
   Status check_model(const std::string& model) const;
 
-  /// Enters a call; it is live until leave(). ALREADY_EXISTS: a live call holds that request id; UNAVAILABLE: draining.
+  /// Enters a call; it is live until leave(). ALREADY_EXISTS: a live call holds that request id;
+  /// UNAVAILABLE: draining.
   Status enter(const std::string& request_id, std::shared_ptr<LiveCall> call);
   /// The request has ended: its id may be used again. Before the client can know of the end.
   void release_id(const std::string& request_id, const LiveCall* call);

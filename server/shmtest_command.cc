@@ -22,7 +22,8 @@ constexpr const char* kRemedy =
 
 Status write_file(const std::string& path, const std::string& text) {
   const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid()) return Status::error(Code::kInvalidArgument, cat("--junit: open ", path), errno);
+  if (!file.valid())
+    return Status::error(Code::kInvalidArgument, cat("--junit: open ", path), errno);
   return write_all(file.get(), text, path);
 }
 
@@ -49,17 +50,22 @@ int run_shmtest(const ShmtestFlags& flags) {
   }
   size_t ended = 0;
   const auto show = [&](const shmtest::Outcome& outcome) {
-    (void)write_all(STDERR_FILENO, shmtest::progress_line(outcome, ++ended, flags.matrix.size()), "stderr");
+    (void)write_all(STDERR_FILENO, shmtest::progress_line(outcome, ++ended, flags.matrix.size()),
+                    "stderr");
   };
-  const Result<shmtest::RunResult> run = shmtest::run_matrix(flags.matrix, run_options(flags), show);
+  const Result<shmtest::RunResult> run =
+      shmtest::run_matrix(flags.matrix, run_options(flags), show);
   if (!run.ok()) {
     const bool forbidden = run.status().code() == Code::kPermissionDenied;
-    return report_failure(forbidden ? run.status().because_of(Code::kUnavailable, kRemedy) : run.status(),
-                          Stage::kStart);
+    return report_failure(
+        forbidden ? run.status().because_of(Code::kUnavailable, kRemedy) : run.status(),
+        Stage::kStart);
   }
   const std::vector<shmtest::Outcome>& outcomes = run->outcomes;
-  Status written = write_stdout(flags.json ? shmtest::json_report(outcomes, flags.command) : shmtest::table(outcomes));
-  if (written.ok() && flags.junit) written = write_file(*flags.junit, shmtest::junit_report(outcomes, flags.command));
+  Status written = write_stdout(flags.json ? shmtest::json_report(outcomes, flags.command)
+                                           : shmtest::table(outcomes));
+  if (written.ok() && flags.junit)
+    written = write_file(*flags.junit, shmtest::junit_report(outcomes, flags.command));
   if (!written.ok()) return report_failure(written, Stage::kRequest);
   if (run->stopped_by != 0) return 128 + run->stopped_by;
   for (const shmtest::Outcome& outcome : outcomes) {

@@ -20,7 +20,8 @@ Result<std::unique_ptr<StopSignals>> StopSignals::install() {
   if (!signals.valid() || !requested.valid() || !leave.valid()) {
     return Status::error(Code::kInternal, "make descriptors for signals", errno);
   }
-  return std::unique_ptr<StopSignals>(new StopSignals(std::move(signals), std::move(requested), std::move(leave)));
+  return std::unique_ptr<StopSignals>(
+      new StopSignals(std::move(signals), std::move(requested), std::move(leave)));
 }
 
 StopSignals::StopSignals(Fd signals, Fd requested, Fd leave)

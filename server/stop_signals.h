@@ -9,9 +9,10 @@
 
 namespace shoal {
 
-/// SIGTERM and SIGINT as an event. Make it before any other thread exists: it blocks both signals in the calling thread
-/// and so in all that come from it, and a thread of its own receives them. The first one is told to wait(); before
-/// started() there is nothing to finish and it ends the process at once with code 0, as the second one always does.
+/// SIGTERM and SIGINT as an event. Make it before any other thread exists: it blocks both signals
+/// in the calling thread and so in all that come from it, and a thread of its own receives them.
+/// The first one is told to wait(); before started() there is nothing to finish and it ends the
+/// process at once with code 0, as the second one always does.
 class StopSignals {
  public:
   static Result<std::unique_ptr<StopSignals>> install();

@@ -19,8 +19,11 @@ bool StopMatcher::push(char byte) {
   return matched_ == stop_.size();
 }
 
-TextOutput::TextOutput(const Tokenizer& tokenizer, const std::vector<std::string>& stop, bool include_stop)
-    : decoder_(tokenizer, /*skip_special=*/true), matchers_(stop.begin(), stop.end()), include_stop_(include_stop) {}
+TextOutput::TextOutput(const Tokenizer& tokenizer, const std::vector<std::string>& stop,
+                       bool include_stop)
+    : decoder_(tokenizer, /*skip_special=*/true),
+      matchers_(stop.begin(), stop.end()),
+      include_stop_(include_stop) {}
 
 std::string TextOutput::push(int32_t id) {
   return stopped() ? std::string() : settle(decoder_.push(id));
@@ -38,10 +41,12 @@ std::string TextOutput::settle(std::string_view decoded) {
   for (const char byte : decoded) {
     held_ += byte;
     for (StopMatcher& matcher : matchers_) {
-      if (matcher.push(byte) && matcher.stop().size() > stop_text_.size()) stop_text_ = matcher.stop();
+      if (matcher.push(byte) && matcher.stop().size() > stop_text_.size())
+        stop_text_ = matcher.stop();
     }
     if (stopped()) {
-      // The match lies wholly in held_: at every byte before it, at least what it had matched was held back.
+      // The match lies wholly in held_: at every byte before it, at least what it had matched was
+      // held back.
       if (!include_stop_) held_.resize(held_.size() - stop_text_.size());
       return std::exchange(held_, {});
     }

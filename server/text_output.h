@@ -8,8 +8,8 @@
 
 namespace shoal {
 
-/// One stop string followed through a growing text, byte by byte: the Knuth-Morris-Pratt automaton, so that the cost is
-/// the text's length whatever the string.
+/// One stop string followed through a growing text, byte by byte: the Knuth-Morris-Pratt automaton,
+/// so that the cost is the text's length whatever the string.
 class StopMatcher {
  public:
   /// Precondition: not empty.
@@ -27,14 +27,16 @@ class StopMatcher {
   size_t matched_ = 0;
 };
 
-/// A request's token ids as text deltas, up to a stop string. Special tokens give no text. What could still turn out to
-/// be the beginning of a stop string is held back. The match is the one that is complete first, and of those complete
-/// at the same byte the longest: it does not depend on how the text is cut into tokens. Not thread-safe.
+/// A request's token ids as text deltas, up to a stop string. Special tokens give no text. What
+/// could still turn out to be the beginning of a stop string is held back. The match is the one
+/// that is complete first, and of those complete at the same byte the longest: it does not depend
+/// on how the text is cut into tokens. Not thread-safe.
 class TextOutput {
  public:
   TextOutput(const Tokenizer& tokenizer, const std::vector<std::string>& stop, bool include_stop);
 
-  /// The text that this token settles: whole characters, often empty. After a match nothing more comes.
+  /// The text that this token settles: whole characters, often empty. After a match nothing more
+  /// comes.
   std::string push(int32_t id);
   /// The rest, when no more tokens come. It may itself complete a stop string.
   std::string finish();

@@ -27,17 +27,22 @@ Result<std::vector<int32_t>> ids_of(const Json& array, const std::string& where)
     }
     if (ids.size() == array.size()) return ids;
   }
-  return Status::error(Code::kInvalidArgument,
-                       where + ": must be an array of token ids, each a whole number in [0, 2^31 - 1]");
+  return Status::error(
+      Code::kInvalidArgument,
+      where + ": must be an array of token ids, each a whole number in [0, 2^31 - 1]");
 }
 
-Status tokenize_lines(const TokenizeFlags& flags, const Tokenizer& tokenizer, const std::string& input) {
+Status tokenize_lines(const TokenizeFlags& flags, const Tokenizer& tokenizer,
+                      const std::string& input) {
   std::string output;
-  SHOAL_RETURN_IF_ERROR(
-      for_each_line(input, "--jsonl " + *flags.jsonl, [&](std::string_view line, const std::string& where) -> Status {
+  SHOAL_RETURN_IF_ERROR(for_each_line(
+      input, "--jsonl " + *flags.jsonl,
+      [&](std::string_view line, const std::string& where) -> Status {
         SHOAL_ASSIGN_OR_RETURN(const Json text, parse_json(line, where));
-        if (!text.is_string()) return Status::error(Code::kInvalidArgument, where + ": must be a JSON string");
-        Result<std::vector<int32_t>> ids = tokenizer.encode(text.get_ref<const std::string&>(), !flags.no_special);
+        if (!text.is_string())
+          return Status::error(Code::kInvalidArgument, where + ": must be a JSON string");
+        Result<std::vector<int32_t>> ids =
+            tokenizer.encode(text.get_ref<const std::string&>(), !flags.no_special);
         if (!ids.ok()) return ids.status().while_doing(where);
         output += ids_json(*ids);
         return {};
@@ -58,7 +63,8 @@ Status tokenize(const TokenizeFlags& flags, Stage* stage) {
   SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(flags.model));
   *stage = Stage::kRequest;
   if (flags.jsonl) return tokenize_lines(flags, tokenizer, input);
-  SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.encode(input, !flags.no_special));
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                         tokenizer.encode(input, !flags.no_special));
   return write_stdout(flags.json ? ids_json(ids) : joined(ids) + "\n");
 }
 
@@ -72,15 +78,18 @@ Status detokenize(const DetokenizeFlags& flags, Stage* stage) {
   SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(flags.model));
   *stage = Stage::kRequest;
   if (flags.ids) {
-    return write_stdout(
-        tokenizer.decode(std::vector<int32_t>(flags.ids->begin(), flags.ids->end()), flags.skip_special) + "\n");
+    return write_stdout(tokenizer.decode(std::vector<int32_t>(flags.ids->begin(), flags.ids->end()),
+                                         flags.skip_special) +
+                        "\n");
   }
   std::string output;
-  SHOAL_RETURN_IF_ERROR(
-      for_each_line(input, "--jsonl " + *flags.jsonl, [&](std::string_view line, const std::string& where) -> Status {
+  SHOAL_RETURN_IF_ERROR(for_each_line(
+      input, "--jsonl " + *flags.jsonl,
+      [&](std::string_view line, const std::string& where) -> Status {
         SHOAL_ASSIGN_OR_RETURN(const Json array, parse_json(line, where));
         SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ids_of(array, where));
-        output += cat("{\"text\":\"", json_escape(tokenizer.decode(ids, flags.skip_special)), "\"}\n");
+        output +=
+            cat("{\"text\":\"", json_escape(tokenizer.decode(ids, flags.skip_special)), "\"}\n");
         return {};
       }));
   return write_stdout(output);

@@ -16,8 +16,8 @@ namespace {
 constexpr int kLoadingRetryMs = 2000;
 constexpr size_t kReasonBytes = 900;
 
-// protobuf's strings are UTF-8, and a client refuses the whole message where one is not; paths, environment variables
-// and NCCL's words may have any bytes.
+// protobuf's strings are UTF-8, and a client refuses the whole message where one is not; paths,
+// environment variables and NCCL's words may have any bytes.
 
 void write_consumers(const std::vector<Consumer>& consumers, bool in_dev_shm, wire::Need* need) {
   for (const Consumer& consumer : consumers) {
@@ -36,7 +36,8 @@ void write_nccl(const NcclUse& use, wire::NcclUse* out) {
   out->set_used_bytes(use.used_bytes);
   out->set_tried(use.tried);
   out->set_logged(use.logged);
-  for (const auto& [kind, count] : use.transports) (*out->mutable_transports())[to_valid_utf8(kind)] += count;
+  for (const auto& [kind, count] : use.transports)
+    (*out->mutable_transports())[to_valid_utf8(kind)] += count;
   out->set_channels(use.channels);
   out->set_last_error(to_valid_utf8(use.last_error));
 }
@@ -82,13 +83,15 @@ class TransportService final : public wire::Transport::CallbackService {
  public:
   explicit TransportService(std::shared_ptr<ServingState> state) : state_(std::move(state)) {}
 
-  grpc::ServerUnaryReactor* GetReport(grpc::CallbackServerContext* context, const wire::GetReportRequest*,
+  grpc::ServerUnaryReactor* GetReport(grpc::CallbackServerContext* context,
+                                      const wire::GetReportRequest*,
                                       wire::TransportReport* out) override {
     const ServingState::View view = state_->view();
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     if (!view.deployment.transport_report) {
-      reactor->Finish(to_grpc_status(Status::error(Code::kUnavailable, "the model is loading; try again soon"),
-                                     "MODEL_LOADING", kLoadingRetryMs));
+      reactor->Finish(
+          to_grpc_status(Status::error(Code::kUnavailable, "the model is loading; try again soon"),
+                         "MODEL_LOADING", kLoadingRetryMs));
       return reactor;
     }
     write_report(view.deployment.transport_report(), out);

@@ -8,20 +8,24 @@
 
 namespace shoal {
 
-/// Runs the body in a child process, so that limits, mounts and filters end with it. Returns the body's text, by custom
-/// "" where all is as it should be and "skip: ..." where the machine forbids the test; or how the child died.
+/// Runs the body in a child process, so that limits, mounts and filters end with it. Returns the
+/// body's text, by custom
+/// "" where all is as it should be and "skip: ..." where the machine forbids the test; or how the
+/// child died.
 inline std::string in_child(const std::function<std::string()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";
   const pid_t child = ::fork();
   if (child == 0) {
     const std::string text = body();
-    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
+    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0
+                                                                                            : 1);
   }
   ::close(ends[1]);
   std::string text;
   char buffer[1024];
-  for (ssize_t got; (got = ::read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(got));
+  for (ssize_t got; (got = ::read(ends[0], buffer, sizeof(buffer))) > 0;)
+    text.append(buffer, static_cast<size_t>(got));
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);

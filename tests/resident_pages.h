@@ -17,11 +17,12 @@ inline size_t resident_pages(const void* data, size_t bytes) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> pages((bytes + page - 1) / page);
   if (::mincore(const_cast<void*>(data), bytes, pages.data()) != 0) return 0;
-  return static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](unsigned char c) { return (c & 1) != 0; }));
+  return static_cast<size_t>(
+      std::count_if(pages.begin(), pages.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
-/// From here on this process's kernel is one before Linux 5.14: madvise(MADV_POPULATE_WRITE) is EINVAL. False: there is
-/// no seccomp. For a child, since it does not end.
+/// From here on this process's kernel is one before Linux 5.14: madvise(MADV_POPULATE_WRITE) is
+/// EINVAL. False: there is no seccomp. For a child, since it does not end.
 inline bool forget_populate_write() {
   constexpr unsigned kPopulateWrite = 23;
   sock_filter program[] = {

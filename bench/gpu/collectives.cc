@@ -1,7 +1,9 @@
 // How long an all_reduce between devices takes, by rung and size:
-//   gpu_collectives --module PATH [--nccl-library PATH] [--ranks 2,4] [--seconds 1] [--rungs cuda-ipc,tcp]
-// Memory of the device to memory of the device, one contribution per rank. "call" is the median of a call that the host
-// waits for; "stream" the time per call of many enqueued without a wait. Prints a table with machine and date.
+//   gpu_collectives --module PATH [--nccl-library PATH] [--ranks 2,4] [--seconds 1] [--rungs
+//   cuda-ipc,tcp]
+// Memory of the device to memory of the device, one contribution per rank. "call" is the median of
+// a call that the host waits for; "stream" the time per call of many enqueued without a wait.
+// Prints a table with machine and date.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +19,8 @@
 namespace shoal::gpu {
 namespace {
 
-constexpr size_t kSizes[] = {8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20};
+constexpr size_t kSizes[] = {8 << 10,   16 << 10,  32 << 10,  64 << 10,
+                             128 << 10, 256 << 10, 512 << 10, 1 << 20};
 constexpr int kMostCalls = 2000;
 
 struct Settings {
@@ -66,8 +69,8 @@ class Clocked {
   }
   Status enqueue() {
     return rank_.collective->enqueue_all_reduce(plan_, static_cast<const float*>(own_.get()),
-                                                static_cast<float*>(out_.get()), count_, stream_.get(),
-                                                Deadline::after_ms(60'000));
+                                                static_cast<float*>(out_.get()), count_,
+                                                stream_.get(), Deadline::after_ms(60'000));
   }
   Status finish() {
     SHOAL_RETURN_IF_ERROR(rank_.device->record(event_.get(), stream_.get()));
@@ -108,8 +111,10 @@ Result<std::string> measure(GroupSetup& setup, const RankPlace& place, double se
     SHOAL_RETURN_IF_ERROR(clocked.open());
     SHOAL_ASSIGN_OR_RETURN(const Timing warm, clocked.time(5));
     // Rank 0 says how many calls are affordable.
-    const int mine = std::clamp(static_cast<int>(seconds * 0.5e6 / std::max(warm.call_us, 1.0)), 10, kMostCalls);
-    SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> calls, place.exchange(std::to_string(mine)));
+    const int mine =
+        std::clamp(static_cast<int>(seconds * 0.5e6 / std::max(warm.call_us, 1.0)), 10, kMostCalls);
+    SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> calls,
+                           place.exchange(std::to_string(mine)));
     SHOAL_ASSIGN_OR_RETURN(const Timing timing, clocked.time(std::atoi(calls[0].c_str())));
     lines << bytes << ' ' << timing.call_us << ' ' << timing.stream_us << '\n';
   }
@@ -144,11 +149,12 @@ bool bench_rung(const Settings& settings, const std::string& rung, int ranks, in
     std::printf("| %-10s | %5d | %s\n", rung.c_str(), ranks, status.to_string().c_str());
     return false;
   }
-  const std::vector<std::string> reports = run_ranks(ranks, 280, [&](const RankPlace& place) -> std::string {
-    const Result<std::string> lines = measure(setup, place, settings.seconds);
-    if (!lines.ok()) return kError + lines.status().to_string();
-    return place.world.rank == 0 ? *lines : "";
-  });
+  const std::vector<std::string> reports =
+      run_ranks(ranks, 280, [&](const RankPlace& place) -> std::string {
+        const Result<std::string> lines = measure(setup, place, settings.seconds);
+        if (!lines.ok()) return kError + lines.status().to_string();
+        return place.world.rank == 0 ? *lines : "";
+      });
   bool good = true;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (rank == 0 && reports[0].find(kError) == std::string::npos && !reports[0].empty()) continue;
@@ -163,7 +169,8 @@ bool bench_rung(const Settings& settings, const std::string& rung, int ranks, in
 int bench(const Settings& settings) {
   const std::string machine = facts(settings.module);
   int devices = 0;
-  for (size_t at = 0; (at = machine.find("\"pci_bus_id\"", at)) != std::string::npos; ++at) ++devices;
+  for (size_t at = 0; (at = machine.find("\"pci_bus_id\"", at)) != std::string::npos; ++at)
+    ++devices;
   if (devices == 0) {
     std::printf("gpu_collectives: SKIPPED, NOTHING WAS MEASURED: no device\n");
     return 77;
@@ -171,8 +178,9 @@ int bench(const Settings& settings) {
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
-  std::printf("%s\n%s\n%d device(s): more ranks than devices share one, which is a test arrangement.\n\n", date,
-              machine.c_str(), devices);
+  std::printf(
+      "%s\n%s\n%d device(s): more ranks than devices share one, which is a test arrangement.\n\n",
+      date, machine.c_str(), devices);
   std::printf("All_reduce in us, call / stream:\n\n| rung       | ranks |");
   for (const size_t bytes : kSizes) std::printf(" %zu KiB |", bytes >> 10);
   std::printf("\n|---|--:|");
@@ -180,7 +188,8 @@ int bench(const Settings& settings) {
   std::printf("\n");
   bool good = true;
   for (const std::string& rung : settings.rungs) {
-    for (const int ranks : settings.ranks) good = bench_rung(settings, rung, ranks, devices) && good;
+    for (const int ranks : settings.ranks)
+      good = bench_rung(settings, rung, ranks, devices) && good;
   }
   return good ? 0 : 1;
 }
@@ -200,12 +209,14 @@ int main(int argc, char** argv) {
     if (flag == "--rungs") settings.rungs = split(value);
     if (flag == "--ranks") {
       settings.ranks.clear();
-      for (const std::string& ranks : split(value)) settings.ranks.push_back(std::atoi(ranks.c_str()));
+      for (const std::string& ranks : split(value))
+        settings.ranks.push_back(std::atoi(ranks.c_str()));
     }
   }
   if (settings.module.empty() || argc % 2 == 0) {
-    std::fprintf(stderr,
-                 "gpu_collectives --module PATH [--nccl-library PATH] [--ranks 2,4] [--seconds 1] [--rungs A,B]\n");
+    std::fprintf(
+        stderr,
+        "gpu_collectives --module PATH [--nccl-library PATH] [--ranks 2,4] [--seconds 1] [--rungs A,B]\n");
     return 64;
   }
   return bench(settings);

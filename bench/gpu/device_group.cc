@@ -20,8 +20,9 @@ constexpr uint64_t kGroupKey = 0x5ca1ab1e;
 Result<std::unique_ptr<DeviceCollective>> open_tcp(GroupSetup& setup, const RankPlace& place,
                                                    std::shared_ptr<Device> device) {
   Fd listener = std::move(setup.listeners.listeners[static_cast<size_t>(place.world.rank)]);
-  SHOAL_ASSIGN_OR_RETURN(auto communicator, open_tcp_communicator(place.world, std::move(listener),
-                                                                  setup.listeners.ports, setup.timeout_ms, kGroupKey));
+  SHOAL_ASSIGN_OR_RETURN(auto communicator,
+                         open_tcp_communicator(place.world, std::move(listener),
+                                               setup.listeners.ports, setup.timeout_ms, kGroupKey));
   return open_tcp_collective(std::move(device), std::move(communicator));
 }
 
@@ -39,9 +40,10 @@ void set_nccl_environment(const GroupSetup& setup, World world) {
   if (setup.ranks_per_gpu > 1) ::setenv("NCCL_HOSTID", cat("shoal-rank-", world.rank).c_str(), 1);
 }
 
-/// NCCL 2.28 of /dev/shm at most, with one channel: the proxy-ops pool of each rank where their host ids differ, else a
-/// connection's segments for each pair of neighbours, in NCCL's own order of sums those of its tree too. Where GPUs
-/// reach each other it takes nothing, but that is not known here.
+/// NCCL 2.28 of /dev/shm at most, with one channel: the proxy-ops pool of each rank where their
+/// host ids differ, else a connection's segments for each pair of neighbours, in NCCL's own order
+/// of sums those of its tree too. Where GPUs reach each other it takes nothing, but that is not
+/// known here.
 int64_t most_dev_shm_bytes(const GroupSetup& setup, int world_size) {
   constexpr int64_t kPool = 34213888, kConnection = 9650176;
   if (world_size < 2) return 0;
@@ -56,7 +58,9 @@ std::string no_room(const GroupSetup& setup, int world_size) {
   const bool known = ::statvfs("/dev/shm", &file_system) == 0;
   const auto free = known ? static_cast<int64_t>(file_system.f_bavail * file_system.f_frsize) : 0;
   const int64_t most = most_dev_shm_bytes(setup, world_size);
-  return free >= most ? "" : cat("/dev/shm has ", free, " bytes free, ", world_size, " ranks of NCCL may take ", most);
+  return free >= most ? ""
+                      : cat("/dev/shm has ", free, " bytes free, ", world_size,
+                            " ranks of NCCL may take ", most);
 }
 #endif
 
@@ -64,7 +68,8 @@ std::string no_room(const GroupSetup& setup, int world_size) {
 
 Status prepare(GroupSetup& setup, int world_size) {
   if (setup.rung == "host-memfd") {
-    SHOAL_ASSIGN_OR_RETURN(setup.segment, ShmSegment::create_memfd(static_cast<size_t>(host_memfd_bytes(world_size))));
+    SHOAL_ASSIGN_OR_RETURN(
+        setup.segment, ShmSegment::create_memfd(static_cast<size_t>(host_memfd_bytes(world_size))));
   } else if (setup.rung == "tcp") {
     SHOAL_ASSIGN_OR_RETURN(setup.listeners, make_tcp_listeners(world_size));
   }
@@ -77,7 +82,8 @@ std::string why_not(const GroupSetup& setup, int world_size) {
   if (setup.nccl_library.empty()) return "no NCCL library is given (--nccl-library)";
   if (std::string reason = no_room(setup, world_size); !reason.empty()) return reason;
   return run_apart(60, [&]() -> std::string {
-    return ::dlopen(setup.nccl_library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr ? ::dlerror() : "";
+    return ::dlopen(setup.nccl_library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr ? ::dlerror()
+                                                                                  : "";
   });
 #else
   return "this build has no NCCL collective";
@@ -87,13 +93,16 @@ std::string why_not(const GroupSetup& setup, int world_size) {
 Result<RankDevice> open_rank(GroupSetup& setup, const RankPlace& place) {
   SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(setup.module));
   RankDevice made;
-  SHOAL_ASSIGN_OR_RETURN(made.device, Device::open(*module, place.world.rank / setup.ranks_per_gpu));
+  SHOAL_ASSIGN_OR_RETURN(made.device,
+                         Device::open(*module, place.world.rank / setup.ranks_per_gpu));
   if (setup.rung == "cuda-ipc") {
-    SHOAL_ASSIGN_OR_RETURN(made.collective,
-                           open_cuda_ipc_collective(made.device, place.world, place.exchange, setup.timeout_ms));
+    SHOAL_ASSIGN_OR_RETURN(
+        made.collective,
+        open_cuda_ipc_collective(made.device, place.world, place.exchange, setup.timeout_ms));
   } else if (setup.rung == "host-memfd") {
-    SHOAL_ASSIGN_OR_RETURN(made.collective, open_host_memfd_collective(made.device, place.world, setup.segment.fd(),
-                                                                       host_memfd_bytes(place.world.size), {}));
+    SHOAL_ASSIGN_OR_RETURN(made.collective,
+                           open_host_memfd_collective(made.device, place.world, setup.segment.fd(),
+                                                      host_memfd_bytes(place.world.size), {}));
   } else if (setup.rung == "tcp") {
     SHOAL_ASSIGN_OR_RETURN(made.collective, open_tcp(setup, place, made.device));
 #ifdef SHOAL_GPU_NCCL
@@ -103,8 +112,8 @@ Result<RankDevice> open_rank(GroupSetup& setup, const RankPlace& place) {
     options.library = setup.nccl_library;
     options.reproducible = setup.rung == "nccl";
     options.timeout_ms = setup.timeout_ms;
-    SHOAL_ASSIGN_OR_RETURN(made.collective,
-                           open_nccl_collective(made.device, place.world, options, place.exchange, {}));
+    SHOAL_ASSIGN_OR_RETURN(made.collective, open_nccl_collective(made.device, place.world, options,
+                                                                 place.exchange, {}));
 #endif
   } else {
     return Status::error(Code::kInvalidArgument, cat("no rung ", setup.rung));

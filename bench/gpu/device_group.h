@@ -10,8 +10,8 @@
 
 namespace shoal::gpu {
 
-/// The ways between devices that are tried here. nccl gathers and sums in our order, nccl-sum adds in NCCL's; both only
-/// where a library is given.
+/// The ways between devices that are tried here. nccl gathers and sums in our order, nccl-sum adds
+/// in NCCL's; both only where a library is given.
 inline constexpr const char* kRungs[] = {"cuda-ipc", "host-memfd", "tcp", "nccl", "nccl-sum"};
 
 /// One group: where its ranks find the module and each other, made before they are.
@@ -27,11 +27,12 @@ struct GroupSetup {
 };
 Status prepare(GroupSetup& setup, int world_size);
 
-/// Why the rung cannot be tried in this build, with this setup, or in what /dev/shm has free; empty: it can.
+/// Why the rung cannot be tried in this build, with this setup, or in what /dev/shm has free;
+/// empty: it can.
 std::string why_not(const GroupSetup& setup, int world_size);
 
-/// A rank's end, in its own process. NCCL's ranks on one device get host ids of their own, so that it takes them for
-/// ranks of different machines and uses sockets.
+/// A rank's end, in its own process. NCCL's ranks on one device get host ids of their own, so that
+/// it takes them for ranks of different machines and uses sockets.
 struct RankDevice {
   std::shared_ptr<Device> device;
   std::unique_ptr<DeviceCollective> collective;

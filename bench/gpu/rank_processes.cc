@@ -32,7 +32,8 @@ struct Board {
 };
 
 Board* make_board() {
-  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();
   return static_cast<Board*>(memory);  // zeroed
 }
@@ -50,7 +51,8 @@ ExchangeBytes exchange_over(Board* board, World world) {
     const Deadline deadline = Deadline::after_ms(20'000);
     for (int rank = 0; rank < world.size; ++rank) {
       while (!parts[rank].there.load(std::memory_order_acquire)) {
-        if (deadline.passed()) return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " brings nothing"));
+        if (deadline.passed())
+          return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " brings nothing"));
         ::usleep(200);
       }
       all.emplace_back(parts[rank].data, parts[rank].bytes);
@@ -91,17 +93,21 @@ std::string collect(const Child& child) {
   int status = 0;
   ::waitpid(child.pid, &status, 0);
   if (!WIFSIGNALED(status)) return report;
-  return report + (WTERMSIG(status) == SIGALRM ? "not done in its time" : cat("ended by signal ", WTERMSIG(status)));
+  return report + (WTERMSIG(status) == SIGALRM ? "not done in its time"
+                                               : cat("ended by signal ", WTERMSIG(status)));
 }
 
 }  // namespace
 
 std::vector<std::string> run_ranks(int world_size, int seconds, const RankBody& body) {
-  const std::unique_ptr<Board, void (*)(Board*)> board(make_board(), [](Board* b) { ::munmap(b, sizeof(Board)); });
+  const std::unique_ptr<Board, void (*)(Board*)> board(
+      make_board(), [](Board* b) { ::munmap(b, sizeof(Board)); });
   std::vector<Child> children;
   for (int rank = 0; rank < world_size; ++rank) {
     const World world{rank, world_size};
-    children.push_back(start(seconds, [&] { return body({world, exchange_over(board.get(), world)}); }));
+    children.push_back(start(seconds, [&] {
+      return body({world, exchange_over(board.get(), world)});
+    }));
   }
   std::vector<std::string> reports;
   for (const Child& child : children) reports.push_back(collect(child));

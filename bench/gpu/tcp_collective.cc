@@ -20,23 +20,26 @@ class TcpCollective final : public DeviceCollective {
   Status check() override { return {}; }
   std::vector<int> missing() const override { return communicator_->wait_state().waits_for; }
 
-  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream,
-                            Deadline until) override {
-    const size_t planes = static_cast<size_t>(plan.contributions.at(static_cast<size_t>(world().rank)));
-    SHOAL_RETURN_IF_ERROR(fetch(own, planes * count * sizeof(float), count * sizeof(float), stream, until));
+  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
+                            void* stream, Deadline until) override {
+    const size_t planes =
+        static_cast<size_t>(plan.contributions.at(static_cast<size_t>(world().rank)));
     SHOAL_RETURN_IF_ERROR(
-        communicator_->all_reduce(plan, static_cast<const float*>(in_.get()), static_cast<float*>(out_.get()), count));
+        fetch(own, planes * count * sizeof(float), count * sizeof(float), stream, until));
+    SHOAL_RETURN_IF_ERROR(communicator_->all_reduce(plan, static_cast<const float*>(in_.get()),
+                                                    static_cast<float*>(out_.get()), count));
     return device_->copy(out, out_.get(), count * sizeof(float), stream);
   }
 
-  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline until) override {
+  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
+                            Deadline until) override {
     const size_t ranks = static_cast<size_t>(world().size);
     SHOAL_RETURN_IF_ERROR(fetch(mine, bytes_each, ranks * bytes_each, stream, until));
     const std::vector<size_t> sizes(ranks, bytes_each);
     auto* out = static_cast<std::byte*>(out_.get());
     for (int root = 0; root < world().size; ++root) {
-      SHOAL_RETURN_IF_ERROR(
-          communicator_->gather(root, {static_cast<const std::byte*>(in_.get()), bytes_each}, sizes, out));
+      SHOAL_RETURN_IF_ERROR(communicator_->gather(
+          root, {static_cast<const std::byte*>(in_.get()), bytes_each}, sizes, out));
     }
     return device_->copy(all, out, ranks * bytes_each, stream);
   }
@@ -72,8 +75,8 @@ class TcpCollective final : public DeviceCollective {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceCollective>> open_tcp_collective(std::shared_ptr<Device> device,
-                                                              std::unique_ptr<Communicator> communicator) {
+Result<std::unique_ptr<DeviceCollective>> open_tcp_collective(
+    std::shared_ptr<Device> device, std::unique_ptr<Communicator> communicator) {
   auto collective = std::make_unique<TcpCollective>(std::move(device), std::move(communicator));
   SHOAL_RETURN_IF_ERROR(collective->open());
   return std::unique_ptr<DeviceCollective>(std::move(collective));

@@ -1,8 +1,9 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vec.h"
 
-// A task is up to kTaskRows (row, head) pairs that read the same kv head: they share the loads of its tiles. What a
-// pair computes does not depend on which others are in its task: every sum is its own chain over its own keys.
+// A task is up to kTaskRows (row, head) pairs that read the same kv head: they share the loads of
+// its tiles. What a pair computes does not depend on which others are in its task: every sum is its
+// own chain over its own keys.
 
 namespace shoal::SHOAL_ISA {
 namespace {
@@ -44,7 +45,8 @@ struct Scratch {
   alignas(64) float out[kTaskRows][kMaxHeadDim];        // of all chunks so far
 };
 
-/// p[row][key] = scale * q[row] . k[key] for Blocks blocks of keys: keys in lanes, head_dim one after the other.
+/// p[row][key] = scale * q[row] . k[key] for Blocks blocks of keys: keys in lanes, head_dim one
+/// after the other.
 template <int Rows, int Blocks, typename Element>
 inline void scores(const Query* queries, const Element* const* tiles, int block, int d, float scale,
                    float (*p)[kChunkTokens]) {
@@ -68,21 +70,25 @@ inline void scores(const Query* queries, const Element* const* tiles, int block,
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-    for (int b = 0; b < Blocks; ++b) store(p[r] + (block + b) * kBlockTokens, mul(sums[r][b], set1(scale)));
+    for (int b = 0; b < Blocks; ++b)
+      store(p[r] + (block + b) * kBlockTokens, mul(sums[r][b], set1(scale)));
   }
 }
 
-/// The scores of the blocks [begin, end) of a chunk; blocks that nobody sees are not read, and may not exist.
+/// The scores of the blocks [begin, end) of a chunk; blocks that nobody sees are not read, and may
+/// not exist.
 template <int Rows, typename Element>
-inline void chunk_scores(const Query* queries, const Element* const* tiles, int begin, int end, int d, float scale,
-                         float (*p)[kChunkTokens]) {
+inline void chunk_scores(const Query* queries, const Element* const* tiles, int begin, int end,
+                         int d, float scale, float (*p)[kChunkTokens]) {
   int b = begin;
-  for (; b + kBlocksAtOnce <= end; b += kBlocksAtOnce) scores<Rows, kBlocksAtOnce>(queries, tiles, b, d, scale, p);
+  for (; b + kBlocksAtOnce <= end; b += kBlocksAtOnce)
+    scores<Rows, kBlocksAtOnce>(queries, tiles, b, d, scale, p);
   for (; b < end; ++b) scores<Rows, 1>(queries, tiles, b, d, scale, p);
 }
 
-/// Turns one query's scores of a chunk into exp(score - max) and exactly 0 where it does not see the key. What masked
-/// lanes hold before (NaN from memory never written, too) goes nowhere. Returns the maximum and the sum.
+/// Turns one query's scores of a chunk into exp(score - max) and exactly 0 where it does not see
+/// the key. What masked lanes hold before (NaN from memory never written, too) goes nowhere.
+/// Returns the maximum and the sum.
 void softmax(Keys keys, float* p, float* max_out, float* sum_out) {
   Vec best = set1(-__builtin_inff());
   for (int b = 0; b < kChunkBlocks; ++b) {
@@ -101,10 +107,11 @@ void softmax(Keys keys, float* p, float* max_out, float* sum_out) {
   *sum_out = sum_of(add(add(parts[0], parts[1]), add(parts[2], parts[3])));
 }
 
-/// out[row][i ...] += p[row][key] * v[key][i ...] for the keys in order: Vecs vectors of head_dim in lanes.
+/// out[row][i ...] += p[row][key] * v[key][i ...] for the keys in order: Vecs vectors of head_dim
+/// in lanes.
 template <int Rows, int Vecs, typename Element>
-inline void weigh(const Element* const* tiles, int d, Keys keys, int64_t i, int lanes, const float (*p)[kChunkTokens],
-                  float (*out)[kMaxHeadDim]) {
+inline void weigh(const Element* const* tiles, int d, Keys keys, int64_t i, int lanes,
+                  const float (*p)[kChunkTokens], float (*out)[kMaxHeadDim]) {
   Vec sums[Rows][Vecs];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
@@ -112,7 +119,8 @@ inline void weigh(const Element* const* tiles, int d, Keys keys, int64_t i, int 
     for (int j = 0; j < Vecs; ++j) sums[r][j] = load(out[r] + i + j * kLanes);
   }
   for (int key = keys.begin; key < keys.end; ++key) {
-    const Element* v = tiles[key / kBlockTokens] + int64_t{d} * (kBlockTokens + key % kBlockTokens) + i;
+    const Element* v =
+        tiles[key / kBlockTokens] + int64_t{d} * (kBlockTokens + key % kBlockTokens) + i;
     Vec values[Vecs];
 #pragma GCC unroll 4
     for (int j = 0; j < Vecs; ++j) values[j] = load(v + j * kLanes, lanes);
@@ -143,9 +151,9 @@ void weigh_keys(const Element* const* tiles, int d, Keys keys, const float (*p)[
   if (i < d) weigh<Rows, 1>(tiles, d, keys, i, d - i, p, out);
 }
 
-/// P.V of a chunk. A key that a query does not see must not meet its sum at all: 0 * v is NaN for a v that was never
-/// written, and turns -0 into +0. So the keys that all see are done together and the rest of each query by itself, in
-/// the order of the keys all the same.
+/// P.V of a chunk. A key that a query does not see must not meet its sum at all: 0 * v is NaN for a
+/// v that was never written, and turns -0 into +0. So the keys that all see are done together and
+/// the rest of each query by itself, in the order of the keys all the same.
 template <int Rows, typename Element>
 inline void chunk_values(const Keys* keys, const Element* const* tiles, int d, Scratch* scratch) {
   Keys common = keys[0];
@@ -157,7 +165,8 @@ inline void chunk_values(const Keys* keys, const Element* const* tiles, int d, S
     for_lanes(d, [&](int64_t i, int) { store(scratch->chunk_out[r] + i, zero()); });
   }
   if (common.empty()) {
-    for (int r = 0; r < Rows; ++r) weigh_keys<1>(tiles, d, keys[r], scratch->p + r, scratch->chunk_out + r);
+    for (int r = 0; r < Rows; ++r)
+      weigh_keys<1>(tiles, d, keys[r], scratch->p + r, scratch->chunk_out + r);
     return;
   }
   for (int r = 0; r < Rows; ++r) {
@@ -170,7 +179,8 @@ inline void chunk_values(const Keys* keys, const Element* const* tiles, int d, S
 }
 
 /// Adds a chunk to a query's softmax so far; the first one is taken as it is.
-void fold(float chunk_max, float chunk_sum, const float* chunk_out, int d, Query* query, float* out) {
+void fold(float chunk_max, float chunk_sum, const float* chunk_out, int d, Query* query,
+          float* out) {
   if (!query->begun) {
     for_lanes(d, [&](int64_t i, int) { store(out + i, load(chunk_out + i)); });
     query->max = chunk_max;
@@ -180,8 +190,9 @@ void fold(float chunk_max, float chunk_sum, const float* chunk_out, int d, Query
   }
   const float merged = query->max > chunk_max ? query->max : chunk_max;
   const Vec old_scale = exp(set1(query->max - merged)), new_scale = exp(set1(chunk_max - merged));
-  for_lanes(
-      d, [&](int64_t i, int) { store(out + i, fma(load(out + i), old_scale, mul(load(chunk_out + i), new_scale))); });
+  for_lanes(d, [&](int64_t i, int) {
+    store(out + i, fma(load(out + i), old_scale, mul(load(chunk_out + i), new_scale)));
+  });
   float sums[kLanes];
   store(sums, fma(set1(query->sum), old_scale, mul(set1(chunk_sum), new_scale)));
   query->sum = sums[0];
@@ -191,14 +202,16 @@ void fold(float chunk_max, float chunk_sum, const float* chunk_out, int d, Query
 void write_out(const AttentionArgs& args, const Query& query, const float* sums) {
   const Vec total = set1(query.sum);
   as_elements(args.out, args.out_dtype, [&](auto* out) {
-    for_lanes(args.cache.head_dim,
-              [&](int64_t i, int lanes) { store(out + query.out + i, div(load(sums + i), total), lanes); });
+    for_lanes(args.cache.head_dim, [&](int64_t i, int lanes) {
+      store(out + query.out + i, div(load(sums + i), total), lanes);
+    });
   });
 }
 
 /// All chunks of the Rows queries of a task.
 template <int Rows, typename Element>
-void attend(const AttentionArgs& args, int kv_head, const Element* data, Query* queries, Scratch* scratch) {
+void attend(const AttentionArgs& args, int kv_head, const Element* data, Query* queries,
+            Scratch* scratch) {
   const int d = args.cache.head_dim;
   int first = queries[0].first, end = queries[0].end;
   for (int r = 1; r < Rows; ++r) {
@@ -207,10 +220,12 @@ void attend(const AttentionArgs& args, int kv_head, const Element* data, Query* 
   }
   for (int chunk = first / kChunkTokens * kChunkTokens; chunk < end; chunk += kChunkTokens) {
     const int block_begin = first > chunk ? (first - chunk) / kBlockTokens : 0;
-    const int block_end = end >= chunk + kChunkTokens ? kChunkBlocks : (end - chunk - 1) / kBlockTokens + 1;
+    const int block_end =
+        end >= chunk + kChunkTokens ? kChunkBlocks : (end - chunk - 1) / kBlockTokens + 1;
     const Element* tiles[kChunkBlocks] = {};
     for (int b = block_begin; b < block_end; ++b) {
-      tiles[b] = data + args.cache.tile_offset(args.sequence.block_table[chunk / kBlockTokens + b], kv_head);
+      tiles[b] = data + args.cache.tile_offset(args.sequence.block_table[chunk / kBlockTokens + b],
+                                               kv_head);
     }
     chunk_scores<Rows>(queries, tiles, block_begin, block_end, d, args.scale, scratch->p);
     Keys keys[Rows];
@@ -221,15 +236,16 @@ void attend(const AttentionArgs& args, int kv_head, const Element* data, Query* 
     }
     chunk_values<Rows>(keys, tiles, d, scratch);
     for (int r = 0; r < Rows; ++r) {
-      if (!keys[r].empty()) fold(max[r], sum[r], scratch->chunk_out[r], d, &queries[r], scratch->out[r]);
+      if (!keys[r].empty())
+        fold(max[r], sum[r], scratch->chunk_out[r], d, &queries[r], scratch->out[r]);
     }
   }
   for (int r = 0; r < Rows; ++r) write_out(args, queries[r], scratch->out[r]);
 }
 
 template <typename Element>
-inline void attend_some(int count, const AttentionArgs& args, int kv_head, const Element* data, Query* queries,
-                        Scratch* scratch) {
+inline void attend_some(int count, const AttentionArgs& args, int kv_head, const Element* data,
+                        Query* queries, Scratch* scratch) {
   switch (count) {
     case 1:
       return attend<1>(args, kv_head, data, queries, scratch);
@@ -246,11 +262,14 @@ inline void attend_some(int count, const AttentionArgs& args, int kv_head, const
 
 }  // namespace
 
-void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_head_begin, int kv_head_end) {
+void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_head_begin,
+               int kv_head_end) {
   const int d = args.cache.head_dim;
   Scratch scratch;
-  // Scores of blocks that are not read stay what they are here and masked; they must be memory that was written.
-  for (int r = 0; r < kTaskRows; ++r) for_lanes(kChunkTokens, [&](int64_t i, int) { store(scratch.p[r] + i, zero()); });
+  // Scores of blocks that are not read stay what they are here and masked; they must be memory that
+  // was written.
+  for (int r = 0; r < kTaskRows; ++r)
+    for_lanes(kChunkTokens, [&](int64_t i, int) { store(scratch.p[r] + i, zero()); });
   as_elements(static_cast<const void*>(args.cache.data), args.cache.dtype, [&](const auto* data) {
     for (int kv_head = kv_head_begin; kv_head < kv_head_end; ++kv_head) {
       Query queries[kTaskRows];
@@ -258,7 +277,8 @@ void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_hea
       for (int r = row_begin; r < row_end; ++r) {
         const int64_t row = args.sequence.row_begin + r;
         const int position = args.sequence.first_position + r;
-        const int first = args.window > 0 && position >= args.window ? position - args.window + 1 : 0;
+        const int first =
+            args.window > 0 && position >= args.window ? position - args.window + 1 : 0;
         for (int head = args.head_begin[kv_head]; head < args.head_begin[kv_head + 1]; ++head) {
           queries[count++] = {args.q + row * args.q_stride + head * d,
                               row * args.out_stride + head * d,

@@ -9,7 +9,8 @@ void embed(const EmbedArgs& args, int64_t token_begin, int64_t token_end) {
     for (int64_t t = token_begin; t < token_end; ++t) {
       const auto* row = table + int64_t{args.ids[t]} * args.hidden;
       float* out = args.out + t * args.hidden;
-      for_lanes(args.hidden, [&](int64_t i, int lanes) { store(out + i, load(row + i, lanes), lanes); });
+      for_lanes(args.hidden,
+                [&](int64_t i, int lanes) { store(out + i, load(row + i, lanes), lanes); });
     }
   });
 }
@@ -23,7 +24,8 @@ void rms_norm(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {
       for_lanes(args.cols, [&](int64_t i, int lanes) {
         store(out + i, mul(mul(load(x + i, lanes), scale), load(args.weight + i, lanes)), lanes);
       });
-      for_lanes(args.out_stride - args.cols, [&](int64_t i, int lanes) { store(out + args.cols + i, zero(), lanes); });
+      for_lanes(args.out_stride - args.cols,
+                [&](int64_t i, int lanes) { store(out + args.cols + i, zero(), lanes); });
     }
   });
 }
@@ -55,13 +57,16 @@ void silu_mul(const SiluMulArgs& args, int64_t row_begin, int64_t row_end) {
         const Vec silu = div(g, add(set1(1.0f), exp(sub(zero(), g))));
         store(out + i, mul(silu, u), lanes);
       });
-      for_lanes(args.out_stride - args.cols, [&](int64_t i, int lanes) { store(out + args.cols + i, zero(), lanes); });
+      for_lanes(args.out_stride - args.cols,
+                [&](int64_t i, int lanes) { store(out + args.cols + i, zero(), lanes); });
     }
   });
 }
 
 void add(float* acc, const float* b, int64_t count) {
-  for_lanes(count, [&](int64_t i, int lanes) { store(acc + i, add(load(acc + i, lanes), load(b + i, lanes)), lanes); });
+  for_lanes(count, [&](int64_t i, int lanes) {
+    store(acc + i, add(load(acc + i, lanes), load(b + i, lanes)), lanes);
+  });
 }
 
 }  // namespace shoal::SHOAL_ISA

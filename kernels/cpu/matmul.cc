@@ -1,19 +1,22 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vec.h"
 
-// Outputs lie in lanes and k runs in order, so every output of every row is its own chain: rows, panels and threads can
-// be cut anywhere. A block is Rows rows x Vecs vectors of outputs, held in registers over a leaf.
+// Outputs lie in lanes and k runs in order, so every output of every row is its own chain: rows,
+// panels and threads can be cut anywhere. A block is Rows rows x Vecs vectors of outputs, held in
+// registers over a leaf.
 
 namespace shoal::SHOAL_ISA {
 namespace {
 
-/// A step reads one 512-bit group of weights per vector of outputs, in every type: 16 float32, or 16 pairs.
+/// A step reads one 512-bit group of weights per vector of outputs, in every type: 16 float32, or
+/// 16 pairs.
 constexpr int64_t kGroupBytes = 64;
 constexpr int kPanelVecs = kPanelOutputs / kLanes;
 constexpr int64_t kStepBytes = kPanelVecs * kGroupBytes;
 
-/// How far ahead of its use a weight is asked for, into the second-level cache: a page, which is where the processor's
-/// own prefetching stops. Nearer, or into the first level, cost 5 % of decode's bandwidth on Zen 4.
+/// How far ahead of its use a weight is asked for, into the second-level cache: a page, which is
+/// where the processor's own prefetching stops. Nearer, or into the first level, cost 5 % of
+/// decode's bandwidth on Zen 4.
 constexpr int64_t kPrefetchBytes = 4096;
 
 #if defined(__AVX512F__)
@@ -22,7 +25,8 @@ inline __m512i load_group(const std::byte* p) {
 }
 constexpr int kWideVecs = kPanelVecs;
 #else
-/// Blocks of several rows: 4 rows x 2 registers of sums leave room for a pair of weights and of inputs.
+/// Blocks of several rows: 4 rows x 2 registers of sums leave room for a pair of weights and of
+/// inputs.
 constexpr int kWideVecs = 1;
 #endif
 
@@ -66,21 +70,26 @@ struct F16Product {
   using Weights = Pair;
   using Inputs = Pair;
   static Pair weights(const std::byte* group) {
-    // Within 128 bits: the even halves to the front, the odd ones to the back; then the 64-bit pieces in order.
+    // Within 128 bits: the even halves to the front, the odd ones to the back; then the 64-bit
+    // pieces in order.
     const __m128i split = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
 #if defined(__AVX512F__)
     const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    const __m512i halves =
-        _mm512_permutexvar_epi64(in_order, _mm512_shuffle_epi8(load_group(group), _mm512_broadcast_i32x4(split)));
-    return {{_mm512_cvtph_ps(_mm512_castsi512_si256(halves))}, {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))}};
+    const __m512i halves = _mm512_permutexvar_epi64(
+        in_order, _mm512_shuffle_epi8(load_group(group), _mm512_broadcast_i32x4(split)));
+    return {{_mm512_cvtph_ps(_mm512_castsi512_si256(halves))},
+            {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))}};
 #else
     const auto half = [&](const std::byte* p) {
       const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-      return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(split)), 0xD8);
+      return _mm256_permute4x64_epi64(
+          _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(split)), 0xD8);
     };
     const __m256i lo = half(group), hi = half(group + 32);
-    return {{_mm256_cvtph_ps(_mm256_castsi256_si128(lo)), _mm256_cvtph_ps(_mm256_castsi256_si128(hi))},
-            {_mm256_cvtph_ps(_mm256_extracti128_si256(lo, 1)), _mm256_cvtph_ps(_mm256_extracti128_si256(hi, 1))}};
+    return {
+        {_mm256_cvtph_ps(_mm256_castsi256_si128(lo)), _mm256_cvtph_ps(_mm256_castsi256_si128(hi))},
+        {_mm256_cvtph_ps(_mm256_extracti128_si256(lo, 1)),
+         _mm256_cvtph_ps(_mm256_extracti128_si256(hi, 1))}};
 #endif
   }
   static Pair inputs(const float* x) {
@@ -92,7 +101,8 @@ struct F16Product {
 };
 
 #if defined(__AVX512BF16__)
-/// bf16 weights and inputs, two products at once by the dot-product instruction; a step is a pair of k.
+/// bf16 weights and inputs, two products at once by the dot-product instruction; a step is a pair
+/// of k.
 struct Bf16Product {
   using Input = Bf16;
   static constexpr int kStep = 2;
@@ -107,7 +117,9 @@ struct Bf16Product {
     __builtin_memcpy(&pair, x, sizeof pair);
     return {(__m512bh)_mm512_set1_epi32(pair)};
   }
-  static Vec add_to(Vec sum, const Weights& w, const Inputs& x) { return {_mm512_dpbf16_ps(sum.v, w.pairs, x.pairs)}; }
+  static Vec add_to(Vec sum, const Weights& w, const Inputs& x) {
+    return {_mm512_dpbf16_ps(sum.v, w.pairs, x.pairs)};
+  }
 };
 #else
 /// bf16 weights and inputs, widened; a step is a pair of k.
@@ -120,7 +132,8 @@ struct Bf16Product {
 #if defined(__AVX512F__)
   static Pair widen(__m512i pairs) {
     return {{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))},
-            {_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))))}};
+            {_mm512_castsi512_ps(
+                _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))))}};
   }
   static Pair weights(const std::byte* group) {
     return widen(load_group(group));
@@ -130,7 +143,8 @@ struct Bf16Product {
     return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
   }
   static __m256 odd(__m256i pairs) {
-    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
   }
   static Pair weights(const std::byte* group) {
     const __m256i lo = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
@@ -153,10 +167,11 @@ struct Bf16Product {
 };
 #endif
 
-/// The sums of one leaf: steps of weights one after the other from `w`, inputs from `x`, rows x_stride apart.
+/// The sums of one leaf: steps of weights one after the other from `w`, inputs from `x`, rows
+/// x_stride apart.
 template <typename Product, int Rows, int Vecs>
-inline void leaf_sums(const std::byte* w, const typename Product::Input* x, int64_t x_stride, int64_t steps,
-                      Vec (&sums)[Rows][Vecs]) {
+inline void leaf_sums(const std::byte* w, const typename Product::Input* x, int64_t x_stride,
+                      int64_t steps, Vec (&sums)[Rows][Vecs]) {
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
@@ -166,7 +181,8 @@ inline void leaf_sums(const std::byte* w, const typename Product::Input* x, int6
     typename Product::Weights weights[Vecs];
 #pragma GCC unroll 4
     for (int v = 0; v < Vecs; ++v) {
-      _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + v * kGroupBytes), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + v * kGroupBytes),
+                   _MM_HINT_T1);
       weights[v] = Product::weights(w + v * kGroupBytes);
     }
 #pragma GCC unroll 6
@@ -217,17 +233,20 @@ void block(const MatmulArgs& args, int64_t row, int panel, int vec) {
 #pragma GCC unroll 4
       for (int v = 0; v < Vecs; ++v) {
         const int left = w.n() - column - v * kLanes;
-        if (left > 0) store(y + r * args.y_stride + v * kLanes, sums[r][v], left < kLanes ? left : kLanes);
+        if (left > 0)
+          store(y + r * args.y_stride + v * kLanes, sums[r][v], left < kLanes ? left : kLanes);
       }
     }
   }
 }
 
-/// The rows [row_begin, row_end) of one panel, Product::kRows at a time while the panel is in the cache.
+/// The rows [row_begin, row_end) of one panel, Product::kRows at a time while the panel is in the
+/// cache.
 template <typename Product>
 void panel_rows(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int panel) {
   if (row_end - row_begin == 1) return block<Product, 1, kPanelVecs>(args, row_begin, panel, 0);
-  for (int vec = 0; vec < kPanelVecs && panel * kPanelOutputs + vec * kLanes < args.w->n(); vec += kWideVecs) {
+  for (int vec = 0; vec < kPanelVecs && panel * kPanelOutputs + vec * kLanes < args.w->n();
+       vec += kWideVecs) {
     int64_t row = row_begin;
     for (; row + Product::kRows <= row_end; row += Product::kRows) {
       block<Product, Product::kRows, kWideVecs>(args, row, panel, vec);
@@ -254,7 +273,8 @@ void panel_rows(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int 
 
 }  // namespace
 
-void matmul(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int panel_begin, int panel_end) {
+void matmul(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int panel_begin,
+            int panel_end) {
   if (row_begin >= row_end) return;
   for (int panel = panel_begin; panel < panel_end; ++panel) {
     switch (args.w->dtype()) {

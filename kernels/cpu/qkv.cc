@@ -6,7 +6,8 @@ namespace shoal::SHOAL_ISA {
 namespace {
 
 /// Normalises a head in place where it has a weight, then rotates it.
-void norm_and_rotate(float* head, int d, const float* norm, float eps, const float* cos, const float* sin) {
+void norm_and_rotate(float* head, int d, const float* norm, float eps, const float* cos,
+                     const float* sin) {
   if (norm != nullptr) {
     const Vec scale = set1(inverse_rms(head, d, eps));
     for_lanes(d, [&](int64_t i, int lanes) {
@@ -22,7 +23,8 @@ void norm_and_rotate(float* head, int d, const float* norm, float eps, const flo
   });
 }
 
-/// One token's k becomes a column of the tile's [head_dim][kBlockTokens], its v a row of [kBlockTokens][head_dim].
+/// One token's k becomes a column of the tile's [head_dim][kBlockTokens], its v a row of
+/// [kBlockTokens][head_dim].
 template <typename Element>
 void store_kv(const float* k, const float* v, int d, int slot, Element* tile) {
   for_lanes(d, [&](int64_t i, int lanes) {
@@ -49,13 +51,15 @@ void qkv(const QkvArgs& args, const SequenceRows& sequence, int row_begin, int r
       });
     }
     const float *cos = args.cos + row * (d / 2), *sin = args.sin + row * (d / 2);
-    for (int head = 0; head < args.heads; ++head) norm_and_rotate(x + head * d, d, args.q_norm, args.eps, cos, sin);
+    for (int head = 0; head < args.heads; ++head)
+      norm_and_rotate(x + head * d, d, args.q_norm, args.eps, cos, sin);
     const int32_t block = sequence.block_table[position / kBlockTokens];
     for (int head = 0; head < cache.kv_heads; ++head) {
       float* k = x + (args.heads + head) * d;
       norm_and_rotate(k, d, args.k_norm, args.eps, cos, sin);
       as_elements(cache.data, cache.dtype, [&](auto* data) {
-        store_kv(k, k + cache.kv_heads * d, d, position % kBlockTokens, data + cache.tile_offset(block, head));
+        store_kv(k, k + cache.kv_heads * d, d, position % kBlockTokens,
+                 data + cache.tile_offset(block, head));
       });
     }
   }

@@ -4,12 +4,14 @@
 
 #include "runtime/base/dtype.h"
 
-// Sixteen float32 lanes in every instruction set: one 512-bit register, or two of 256 bits. The files of this folder
-// are written once on top of it and compiled once per set (kernels/CMakeLists.txt).
+// Sixteen float32 lanes in every instruction set: one 512-bit register, or two of 256 bits. The
+// files of this folder are written once on top of it and compiled once per set
+// (kernels/CMakeLists.txt).
 //
-// Everything here has internal linkage, and these files use no std containers or algorithms: a function with a common
-// name that was compiled with AVX-512 could otherwise be linked into the rest of the program and end it with SIGILL on
-// an older processor (tests/kernels/isa_symbols checks it).
+// Everything here has internal linkage, and these files use no std containers or algorithms: a
+// function with a common name that was compiled with AVX-512 could otherwise be linked into the
+// rest of the program and end it with SIGILL on an older processor (tests/kernels/isa_symbols
+// checks it).
 
 namespace shoal::SHOAL_ISA {
 namespace {
@@ -98,7 +100,8 @@ inline void store_u16(void* p, __m256i bits, int lanes) {
   }
 }
 
-/// The first `lanes` (1..16) elements at any address, widened; the other lanes are zero and their memory is not read.
+/// The first `lanes` (1..16) elements at any address, widened; the other lanes are zero and their
+/// memory is not read.
 inline Vec load(const float* p, int lanes = kLanes) {
   if (lanes == kLanes) return {_mm512_loadu_ps(p)};
   return {_mm512_maskz_loadu_ps(lanes_between(0, lanes), p)};
@@ -230,7 +233,8 @@ inline void store_u16(void* p, __m256i bits, int lanes) {
   __builtin_memcpy(p, all, static_cast<size_t>(lanes) * sizeof(uint16_t));
 }
 
-/// The first `lanes` (1..16) elements at any address, widened; the other lanes are zero and their memory is not read.
+/// The first `lanes` (1..16) elements at any address, widened; the other lanes are zero and their
+/// memory is not read.
 inline Vec load(const float* p, int lanes = kLanes) {
   if (lanes == kLanes) return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
   const Mask mask = lanes_between(0, lanes);
@@ -245,7 +249,8 @@ inline Vec load(const Bf16* p, int lanes = kLanes) {
 }
 inline Vec load(const F16* p, int lanes = kLanes) {
   const __m256i bits = load_u16(p, lanes);
-  return {_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1))};
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(bits)),
+          _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1))};
 }
 
 /// Rounds the first `lanes` to the element type (to nearest even; NaN stays NaN) and stores them.
@@ -263,12 +268,14 @@ inline void store(Bf16* p, Vec x, int lanes = kLanes) {
   const auto round_bits = [](__m256 half) {
     const __m256i bits = _mm256_castps_si256(half);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i rounded =
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     const __m256 nan = _mm256_cmp_ps(half, half, _CMP_UNORD_Q);
     return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan)), 16);
   };
-  const __m256i packed = _mm256_packus_epi32(round_bits(x.lo), round_bits(x.hi));  // 64-bit groups lo hi lo hi
+  const __m256i packed =
+      _mm256_packus_epi32(round_bits(x.lo), round_bits(x.hi));  // 64-bit groups lo hi lo hi
   store_u16(p, _mm256_permute4x64_epi64(packed, 0xD8), lanes);
 }
 inline void store(F16* p, Vec x, int lanes = kLanes) {
@@ -300,10 +307,10 @@ inline float max_of(Vec x) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-/// exp(x) within 2 ulp: 0 from -104 down, infinity from 89 up, NaN for NaN. The one exponential of these sets: whole
-/// vectors and masked tails alike. x = n ln2 + r with |r| <= ln2 / 2; exp(r) by its Taylor polynomial of degree 7,
-/// whose remainder is below 1e-8; ln2 in two parts, its float32 and what that leaves, each product subtracted with one
-/// rounding.
+/// exp(x) within 2 ulp: 0 from -104 down, infinity from 89 up, NaN for NaN. The one exponential of
+/// these sets: whole vectors and masked tails alike. x = n ln2 + r with |r| <= ln2 / 2; exp(r) by
+/// its Taylor polynomial of degree 7, whose remainder is below 1e-8; ln2 in two parts, its float32
+/// and what that leaves, each product subtracted with one rounding.
 inline Vec exp(Vec x) {
   x = min(set1(89.0f), max(set1(-104.0f), x));
   const Vec n = round(mul(x, set1(0x1.715476p+0f)));
@@ -319,7 +326,8 @@ inline Vec exp(Vec x) {
   return scale_by_power(p, n);
 }
 
-/// Calls body(i, lanes) for i = 0, 16, 32, ... below count, with 16 lanes and at the end what is left.
+/// Calls body(i, lanes) for i = 0, 16, 32, ... below count, with 16 lanes and at the end what is
+/// left.
 template <typename Body>
 inline void for_lanes(int64_t count, const Body& body) {
   int64_t i = 0;

@@ -26,7 +26,8 @@ ArgmaxResult argmax(const float* logits, int64_t cols) {
     const uint32_t equal = equal_bits(load(logits + i, lanes), set1(best)) & ((1u << lanes) - 1);
     if (equal != 0) {
       const int64_t column = i + __builtin_ctz(equal);
-      return {logits[column], static_cast<int32_t>(column)};  // of zeros the one that is there, not its negative
+      return {logits[column],
+              static_cast<int32_t>(column)};  // of zeros the one that is there, not its negative
     }
   }
   return {kLowest, 0};

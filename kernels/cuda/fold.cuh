@@ -3,8 +3,9 @@
 
 #include "runtime/device/cuda_module.h"
 
-/// A FoldProgram applied to single elements, in the order of runtime/comm/tree_sum.cc and so with its bits. Sums are
-/// float32, rounded once each, and flush subnormals (--ftz=true): so do the CPU's compute threads.
+/// A FoldProgram applied to single elements, in the order of runtime/comm/tree_sum.cc and so with
+/// its bits. Sums are float32, rounded once each, and flush subnormals (--ftz=true): so do the
+/// CPU's compute threads.
 namespace shoal::cuda {
 
 /// Deepest stack that a program may need, as on the CPU: a balanced tree over 128 values.
@@ -63,8 +64,8 @@ class Stack {
   Pack<W> values_[kMostFoldDepth] = {};
 };
 
-/// load_value(i) gives the program's value i. Values are loaded some at a time: one after the other, every plane would
-/// cost the whole latency of memory.
+/// load_value(i) gives the program's value i. Values are loaded some at a time: one after the
+/// other, every plane would cost the whole latency of memory.
 template <int W, class LoadValue>
 __device__ Pack<W> fold(const ShoalTreeSum& program, const LoadValue& load_value) {
   constexpr int kAtOnce = 8;

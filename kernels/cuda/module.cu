@@ -36,7 +36,8 @@ int32_t allocate(size_t bytes, void** memory) {
   const size_t taken = std::max<size_t>(bytes, 1);
   if (const cudaError_t error = cudaMalloc(memory, taken); error != cudaSuccess) return error;
   cudaError_t error = cudaMemset(*memory, 0, taken);
-  // Streams of create_stream do not wait for the default one, so the zeros must be there before anybody knows of them.
+  // Streams of create_stream do not wait for the default one, so the zeros must be there before
+  // anybody knows of them.
   if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
   if (error == cudaSuccess) return cudaSuccess;
   (void)cudaFree(*memory);
@@ -50,7 +51,8 @@ int32_t release(void* memory) {
 int32_t allocate_pinned(size_t bytes, void** memory) {
   *memory = nullptr;
   const size_t taken = std::max<size_t>(bytes, 1);
-  const cudaError_t error = cudaHostAlloc(memory, taken, cudaHostAllocMapped | cudaHostAllocPortable);
+  const cudaError_t error =
+      cudaHostAlloc(memory, taken, cudaHostAllocMapped | cudaHostAllocPortable);
   if (error == cudaSuccess) std::memset(*memory, 0, taken);
   return error;
 }
@@ -60,7 +62,8 @@ int32_t release_pinned(void* memory) {
 
 int32_t register_host(void* memory, size_t bytes, void** device_memory) {
   const unsigned flags = cudaHostRegisterMapped | cudaHostRegisterPortable;
-  if (const cudaError_t error = cudaHostRegister(memory, bytes, flags); error != cudaSuccess) return error;
+  if (const cudaError_t error = cudaHostRegister(memory, bytes, flags); error != cudaSuccess)
+    return error;
   const cudaError_t error = cudaHostGetDevicePointer(device_memory, memory, 0);
   if (error != cudaSuccess) (void)cudaHostUnregister(memory);
   return error;

@@ -21,13 +21,16 @@ __host__ __device__ uint32_t pattern(uint64_t index, uint32_t seed) {
 
 __global__ void write_pattern(uint32_t* to, int64_t words, uint32_t seed) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += stride) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words;
+       i += stride) {
     to[i] = pattern(static_cast<uint64_t>(i), seed);
   }
 }
 __global__ void read_words(uint32_t* to, const uint32_t* from, int64_t words) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += stride) to[i] = from[i];
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words;
+       i += stride)
+    to[i] = from[i];
 }
 
 /// Bytes of one device, freed at the end.
@@ -68,12 +71,13 @@ cudaError_t reach(int from, int to) {
 }
 
 /// Adds the bytes of memory on `device` that are not the seed's pattern.
-cudaError_t count_wrong(int device, const uint32_t* memory, int64_t words, uint32_t seed, int64_t* wrong_bytes) {
+cudaError_t count_wrong(int device, const uint32_t* memory, int64_t words, uint32_t seed,
+                        int64_t* wrong_bytes) {
   const std::unique_ptr<uint32_t[]> host(new (std::nothrow) uint32_t[static_cast<size_t>(words)]());
   if (host == nullptr) return cudaErrorMemoryAllocation;
   RETURN_IF_ERROR(cudaSetDevice(device));
-  RETURN_IF_ERROR(
-      cudaMemcpy(host.get(), memory, static_cast<size_t>(words) * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+  RETURN_IF_ERROR(cudaMemcpy(host.get(), memory, static_cast<size_t>(words) * sizeof(uint32_t),
+                             cudaMemcpyDeviceToHost));
   for (int64_t i = 0; i < words; ++i) {
     uint32_t differ = host[static_cast<size_t>(i)] ^ pattern(static_cast<uint64_t>(i), seed);
     for (; differ != 0; differ >>= 8) *wrong_bytes += (differ & 0xff) != 0 ? 1 : 0;
@@ -81,9 +85,10 @@ cudaError_t count_wrong(int device, const uint32_t* memory, int64_t words, uint3
   return cudaSuccess;
 }
 
-/// Each by a kernel on `from`: words pushed are read back by their owner, words pulled were written by their owner.
-cudaError_t push_and_pull(int from, int to, const Words& ours, const Words& theirs, int64_t words, uint32_t seed,
-                          int64_t* wrong_bytes) {
+/// Each by a kernel on `from`: words pushed are read back by their owner, words pulled were written
+/// by their owner.
+cudaError_t push_and_pull(int from, int to, const Words& ours, const Words& theirs, int64_t words,
+                          uint32_t seed, int64_t* wrong_bytes) {
   constexpr unsigned kBlocks = 64, kThreads = 256;
   RETURN_IF_ERROR(cudaSetDevice(from));
   write_pattern<<<kBlocks, kThreads>>>(theirs.data(), words, seed);

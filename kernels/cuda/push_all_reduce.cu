@@ -1,14 +1,16 @@
 // The all_reduce by pushing, over peer memory. A step of a rank's kernel:
 //
 //   1. step = the area's step counter + 1; the slot is step's parity.
-//   2. Its planes go into that slot of every peer's area; then, per block, the flag (this rank, block) there becomes
-//   step.
-//   3. It waits until its own area's flags of the block have reached step for every peer, and sums what its slot holds.
+//   2. Its planes go into that slot of every peer's area; then, per block, the flag (this rank,
+//   block) there becomes step.
+//   3. It waits until its own area's flags of the block have reached step for every peer, and sums
+//   what its slot holds.
 //
-// Blocks with one number work on the same elements on every rank, so a block waits for its like alone. The slot of step
-// n is filled again in step n + 2: a rank gets there only when it has seen all flags of step n + 1, and a peer sets
-// those in a kernel that began when its kernel of step n, the reader, had ended. So there is no barrier at the end.
-// The counter lies in device memory and the kernel alone moves it: a replayed CUDA graph goes on where it stands.
+// Blocks with one number work on the same elements on every rank, so a block waits for its like
+// alone. The slot of step n is filled again in step n + 2: a rank gets there only when it has seen
+// all flags of step n + 1, and a peer sets those in a kernel that began when its kernel of step n,
+// the reader, had ended. So there is no barrier at the end. The counter lies in device memory and
+// the kernel alone moves it: a replayed CUDA graph goes on where it stands.
 #include <algorithm>
 #include <cuda_runtime.h>
 
@@ -19,8 +21,10 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kGroup = 4;                    // floats that move as one; the unit in which blocks share out the elements
-constexpr uint64_t kPatienceNs = 1'000'000;  // before a wait also looks at host memory and lets others run
+constexpr int kGroup =
+    4;  // floats that move as one; the unit in which blocks share out the elements
+constexpr uint64_t kPatienceNs =
+    1'000'000;  // before a wait also looks at host memory and lets others run
 
 /// The head of an area; the two slots follow. Zeroed before first use.
 struct AreaHead {
@@ -29,12 +33,14 @@ struct AreaHead {
     uint32_t finished;  ///< blocks of the running kernel that have ended
     uint32_t failed;    ///< a wait has ended without its peer
   } control;
-  uint64_t flags[kShoalMostRanks][kPushBlocks];  ///< the last step that this block of this rank has pushed here
+  uint64_t flags[kShoalMostRanks]
+                [kPushBlocks];  ///< the last step that this block of this rank has pushed here
 };
 static_assert(sizeof(AreaHead) % 256 == 0);
 
 __host__ __device__ int64_t slot_floats(int64_t area_bytes) {
-  return (area_bytes - static_cast<int64_t>(sizeof(AreaHead))) / 2 / 256 * 256 / static_cast<int64_t>(sizeof(float));
+  return (area_bytes - static_cast<int64_t>(sizeof(AreaHead))) / 2 / 256 * 256 /
+         static_cast<int64_t>(sizeof(float));
 }
 __host__ __device__ int64_t padded(int64_t count) {
   return (count + kGroup - 1) / kGroup * kGroup;
@@ -47,8 +53,10 @@ __device__ float* slot_of(void* area, int64_t area_bytes, uint64_t step) {
   return reinterpret_cast<float*>(head_of(area) + 1) + (step % 2) * slot_floats(area_bytes);
 }
 
-/// Whether the flag has reached the step: within spin_ns, and before another wait of this rank has failed.
-__device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns, const uint32_t* failure) {
+/// Whether the flag has reached the step: within spin_ns, and before another wait of this rank has
+/// failed.
+__device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns,
+                         const uint32_t* failure) {
   constexpr int kPolls = 64;
   if (load_acquire(flag) >= step) return true;
   const uint64_t begin = nanoseconds();
@@ -76,7 +84,8 @@ __device__ Pack<kGroup> load_group(const float* plane, int64_t group, int64_t co
   return value;
 }
 
-__device__ void store_group(float* out, int64_t group, int64_t count, bool aligned, const Pack<kGroup>& value) {
+__device__ void store_group(float* out, int64_t group, int64_t count, bool aligned,
+                            const Pack<kGroup>& value) {
   const int64_t at = group * kGroup;
   if (aligned && at + kGroup <= count) {
     store<kGroup>(out + at, value);
@@ -100,10 +109,11 @@ __device__ void push_planes(const Launch& launch, uint64_t step) {
   const ShoalPushAllReduce& args = launch.args;
   const int64_t pitch = padded(args.sum.count);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kPushThreads;
-  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kPushThreads + threadIdx.x; group < pitch / kGroup;
-       group += stride) {
+  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kPushThreads + threadIdx.x;
+       group < pitch / kGroup; group += stride) {
     for (int plane = 0; plane < args.contributions[args.rank]; ++plane) {
-      const Pack<kGroup> value = load_group(args.own + plane * args.pitch, group, args.sum.count, launch.own_aligned);
+      const Pack<kGroup> value =
+          load_group(args.own + plane * args.pitch, group, args.sum.count, launch.own_aligned);
       const int64_t at = (launch.first + plane) * pitch + group * kGroup;
       for (int distance = 1; distance < args.world_size; ++distance) {
         const int peer = (args.rank + distance) % args.world_size;
@@ -118,18 +128,20 @@ __device__ void sum_planes(const Launch& launch, uint64_t step) {
   const int64_t pitch = padded(args.sum.count);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kPushThreads;
   const float* slot = slot_of(args.areas[args.rank], args.area_bytes, step);
-  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kPushThreads + threadIdx.x; group < pitch / kGroup;
-       group += stride) {
+  for (int64_t group = static_cast<int64_t>(blockIdx.x) * kPushThreads + threadIdx.x;
+       group < pitch / kGroup; group += stride) {
     const Pack<kGroup> sum = fold<kGroup>(args.sum, [&](int value) {
       const int mine = value - launch.first;
-      if (mine < 0 || mine >= args.contributions[args.rank]) return load<kGroup>(slot + value * pitch + group * kGroup);
+      if (mine < 0 || mine >= args.contributions[args.rank])
+        return load<kGroup>(slot + value * pitch + group * kGroup);
       return load_group(args.own + mine * args.pitch, group, args.sum.count, launch.own_aligned);
     });
     store_group(args.sum.out, group, args.sum.count, launch.out_aligned, sum);
   }
 }
 
-/// Tells every peer that this block's part is there, and waits for theirs: a thread per peer. False: one has not come.
+/// Tells every peer that this block's part is there, and waits for theirs: a thread per peer.
+/// False: one has not come.
 __device__ bool exchange(const ShoalPushAllReduce& args, uint64_t step) {
   AreaHead* own = head_of(args.areas[args.rank]);
   bool lost = false;
@@ -149,12 +161,14 @@ __device__ bool exchange(const ShoalPushAllReduce& args, uint64_t step) {
   return __syncthreads_or(lost) == 0;
 }
 
-__global__ void __launch_bounds__(kPushThreads) push_all_reduce_kernel(const __grid_constant__ Launch launch) {
+__global__ void __launch_bounds__(kPushThreads)
+    push_all_reduce_kernel(const __grid_constant__ Launch launch) {
   const ShoalPushAllReduce& args = launch.args;
   AreaHead* own = head_of(args.areas[args.rank]);
   const bool failed = threadIdx.x == 0 && load_word(&own->control.failed) != 0;
   if (__syncthreads_or(failed) != 0) return;
-  const uint64_t step = own->control.steps + 1;  // stays until every block has been through exchange
+  const uint64_t step =
+      own->control.steps + 1;  // stays until every block has been through exchange
 
   push_planes(launch, step);
   if (!exchange(args, step)) return;
@@ -169,14 +183,16 @@ __global__ void __launch_bounds__(kPushThreads) push_all_reduce_kernel(const __g
 }
 
 bool is_valid(const ShoalPushAllReduce& args) {
-  if (!fold_is_valid(args.sum) || args.world_size < 1 || args.world_size > kShoalMostRanks) return false;
+  if (!fold_is_valid(args.sum) || args.world_size < 1 || args.world_size > kShoalMostRanks)
+    return false;
   if (args.rank < 0 || args.rank >= args.world_size || args.failure == nullptr) return false;
   int64_t values = 0;
   for (int rank = 0; rank < args.world_size; ++rank) {
     if (args.contributions[rank] < 0 || args.areas[rank] == nullptr) return false;
     values += args.contributions[rank];
   }
-  return values == args.sum.values && values * padded(args.sum.count) <= slot_floats(args.area_bytes);
+  return values == args.sum.values &&
+         values * padded(args.sum.count) <= slot_floats(args.area_bytes);
 }
 
 }  // namespace
@@ -192,8 +208,8 @@ int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream) {
   if (args->sum.count == 0) return cudaSuccess;
   Launch arguments{*args, 0, false, is_aligned(args->sum.out, sizeof(float4))};
   for (int rank = 0; rank < args->rank; ++rank) arguments.first += args->contributions[rank];
-  arguments.own_aligned =
-      is_aligned(args->own, sizeof(float4)) && (args->contributions[args->rank] <= 1 || args->pitch % kGroup == 0);
+  arguments.own_aligned = is_aligned(args->own, sizeof(float4)) &&
+                          (args->contributions[args->rank] <= 1 || args->pitch % kGroup == 0);
   const int64_t groups = padded(args->sum.count) / kGroup;
   const int64_t blocks = std::min<int64_t>(kPushBlocks, (groups + kPushThreads - 1) / kPushThreads);
   return launch(&push_all_reduce_kernel, blocks, kPushThreads, arguments, stream);

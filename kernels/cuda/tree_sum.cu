@@ -10,11 +10,13 @@ namespace {
 
 /// Elements are independent of each other: any launch shape and any W give the same bits.
 template <int W>
-__global__ void __launch_bounds__(kSumThreads) tree_sum_kernel(const __grid_constant__ ShoalTreeSum args) {
+__global__ void __launch_bounds__(kSumThreads)
+    tree_sum_kernel(const __grid_constant__ ShoalTreeSum args) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kSumThreads * W;
   int64_t at = (static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x) * W;
   for (; at < args.count; at += stride) {
-    store<W>(args.out + at, fold<W>(args, [&](int value) { return load<W>(args.planes[value] + at); }));
+    store<W>(args.out + at,
+             fold<W>(args, [&](int value) { return load<W>(args.planes[value] + at); }));
   }
 }
 
@@ -27,7 +29,8 @@ cudaError_t launch_sum(const ShoalTreeSum& sum, void* stream) {
 
 bool all_aligned(const ShoalTreeSum& sum) {
   bool aligned = is_aligned(sum.out, sizeof(float4)) && sum.count % 4 == 0;
-  for (int i = 0; i < sum.values; ++i) aligned = aligned && is_aligned(sum.planes[i], sizeof(float4));
+  for (int i = 0; i < sum.values; ++i)
+    aligned = aligned && is_aligned(sum.planes[i], sizeof(float4));
   return aligned;
 }
 

@@ -17,7 +17,8 @@ struct Fold {
 };
 
 /// Keys [begin, end) of one chunk: own max, sum and P.V, then folded into what came before.
-void fold_chunk(const AttentionArgs& args, const float* q, int kv_head, int begin, int end, Fold* fold) {
+void fold_chunk(const AttentionArgs& args, const float* q, int kv_head, int begin, int end,
+                Fold* fold) {
   const KvLayer& cache = args.cache;
   const int d = cache.head_dim;
   float scores[kChunkTokens];
@@ -28,7 +29,8 @@ void fold_chunk(const AttentionArgs& args, const float* q, int kv_head, int begi
   for (int key = begin; key < end; ++key) {
     float dot = 0;
     for (int i = 0; i < d; ++i) {
-      dot = std::fma(q[i], load(cache.data, cache.dtype, k_index(tile_of(key), i, key % kBlockTokens)), dot);
+      dot = std::fma(
+          q[i], load(cache.data, cache.dtype, k_index(tile_of(key), i, key % kBlockTokens)), dot);
     }
     scores[key - begin] = dot * args.scale;
     max = std::max(max, scores[key - begin]);
@@ -43,10 +45,12 @@ void fold_chunk(const AttentionArgs& args, const float* q, int kv_head, int begi
   for (int i = 0; i < d; ++i) {
     float out = 0;
     for (int key = begin; key < end; ++key) {
-      out = std::fma(scores[key - begin],
-                     load(cache.data, cache.dtype, v_index(cache, tile_of(key), i, key % kBlockTokens)), out);
+      out = std::fma(
+          scores[key - begin],
+          load(cache.data, cache.dtype, v_index(cache, tile_of(key), i, key % kBlockTokens)), out);
     }
-    fold->out[static_cast<size_t>(i)] = std::fma(fold->out[static_cast<size_t>(i)], old_scale, out * new_scale);
+    fold->out[static_cast<size_t>(i)] =
+        std::fma(fold->out[static_cast<size_t>(i)], old_scale, out * new_scale);
   }
   fold->sum = std::fma(fold->sum, old_scale, sum * new_scale);
   fold->max = merged;
@@ -54,7 +58,8 @@ void fold_chunk(const AttentionArgs& args, const float* q, int kv_head, int begi
 
 }  // namespace
 
-void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_head_begin, int kv_head_end) {
+void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_head_begin,
+               int kv_head_end) {
   const int d = args.cache.head_dim;
   for (int r = row_begin; r < row_end; ++r) {
     const int64_t row = args.sequence.row_begin + r;
@@ -64,7 +69,8 @@ void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_hea
       for (int head = args.head_begin[kv_head]; head < args.head_begin[kv_head + 1]; ++head) {
         Fold fold;
         fold.out.assign(static_cast<size_t>(d), 0.0f);
-        for (int chunk = first / kChunkTokens * kChunkTokens; chunk <= last; chunk += kChunkTokens) {
+        for (int chunk = first / kChunkTokens * kChunkTokens; chunk <= last;
+             chunk += kChunkTokens) {
           fold_chunk(args, args.q + row * args.q_stride + head * d, kv_head, std::max(chunk, first),
                      std::min(chunk + kChunkTokens, last + 1), &fold);
         }

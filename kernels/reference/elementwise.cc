@@ -8,7 +8,8 @@ namespace shoal::reference {
 void embed(const EmbedArgs& args, int64_t token_begin, int64_t token_end) {
   for (int64_t t = token_begin; t < token_end; ++t) {
     for (int64_t i = 0; i < args.hidden; ++i) {
-      args.out[t * args.hidden + i] = load(args.table, args.dtype, int64_t{args.ids[t]} * args.hidden + i);
+      args.out[t * args.hidden + i] =
+          load(args.table, args.dtype, int64_t{args.ids[t]} * args.hidden + i);
     }
   }
 }
@@ -22,7 +23,8 @@ void rms_norm(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {
     for (int i = 0; i < args.cols; ++i) {
       store(x[i] * scale * args.weight[i], args.out, args.out_dtype, row * args.out_stride + i);
     }
-    for (int64_t i = args.cols; i < args.out_stride; ++i) store(0, args.out, args.out_dtype, row * args.out_stride + i);
+    for (int64_t i = args.cols; i < args.out_stride; ++i)
+      store(0, args.out, args.out_dtype, row * args.out_stride + i);
   }
 }
 
@@ -44,7 +46,8 @@ void silu_mul(const SiluMulArgs& args, int64_t row_begin, int64_t row_end) {
       const float u = args.bias == nullptr ? up[i] : up[i] + args.bias[args.cols + i];
       store(g / (1.0f + std::exp(-g)) * u, args.out, args.out_dtype, row * args.out_stride + i);
     }
-    for (int64_t i = args.cols; i < args.out_stride; ++i) store(0, args.out, args.out_dtype, row * args.out_stride + i);
+    for (int64_t i = args.cols; i < args.out_stride; ++i)
+      store(0, args.out, args.out_dtype, row * args.out_stride + i);
   }
 }
 

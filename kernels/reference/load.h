@@ -9,7 +9,8 @@ namespace shoal::reference {
 
 /// Element `index` of an array of dtype, wherever it lies.
 inline float load(const void* data, Dtype dtype, int64_t index) {
-  const auto* bytes = static_cast<const std::byte*>(data) + index * static_cast<int64_t>(dtype_bytes(dtype));
+  const auto* bytes =
+      static_cast<const std::byte*>(data) + index * static_cast<int64_t>(dtype_bytes(dtype));
   if (dtype == Dtype::kF32) {
     float value;
     std::memcpy(&value, bytes, sizeof value);

@@ -8,14 +8,16 @@ namespace {
 
 /// W[output of the panel, k], from the layout that packed_matrix.h describes.
 float weight(const PackedMatrix& w, int panel, int output, int k) {
-  const int64_t index = w.dtype() == Dtype::kF32 ? int64_t{k} * kPanelOutputs + output
-                                                 : (int64_t{k / 2} * kPanelOutputs + output) * 2 + k % 2;
+  const int64_t index = w.dtype() == Dtype::kF32
+                            ? int64_t{k} * kPanelOutputs + output
+                            : (int64_t{k / 2} * kPanelOutputs + output) * 2 + k % 2;
   return load(w.panel(panel), w.dtype(), index);
 }
 
 }  // namespace
 
-void matmul(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int panel_begin, int panel_end) {
+void matmul(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int panel_begin,
+            int panel_end) {
   const PackedMatrix& w = *args.w;
   const Dtype x_dtype = activation_dtype(w.dtype());
   for (int64_t row = row_begin; row < row_end; ++row) {

@@ -7,7 +7,8 @@ namespace shoal::reference {
 namespace {
 
 /// Normalises a head in place where it has a weight, then rotates it.
-void norm_and_rotate(float* head, int d, const float* norm, float eps, const float* cos, const float* sin) {
+void norm_and_rotate(float* head, int d, const float* norm, float eps, const float* cos,
+                     const float* sin) {
   if (norm != nullptr) {
     float squares = 0;
     for (int i = 0; i < d; ++i) squares = std::fma(head[i], head[i], squares);
@@ -35,7 +36,8 @@ void qkv(const QkvArgs& args, const SequenceRows& sequence, int row_begin, int r
       for (int i = 0; i < columns; ++i) x[i] += args.bias[i];
     }
     const float *cos = args.cos + row * (d / 2), *sin = args.sin + row * (d / 2);
-    for (int head = 0; head < args.heads; ++head) norm_and_rotate(x + head * d, d, args.q_norm, args.eps, cos, sin);
+    for (int head = 0; head < args.heads; ++head)
+      norm_and_rotate(x + head * d, d, args.q_norm, args.eps, cos, sin);
     for (int head = 0; head < cache.kv_heads; ++head) {
       float* k = x + (args.heads + head) * d;
       const float* v = k + cache.kv_heads * d;

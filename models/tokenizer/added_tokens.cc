@@ -40,14 +40,16 @@ bool stands_alone(std::string_view text, size_t begin, size_t end) {
 }
 
 Result<AddedToken> parse_token(const Json& json, const std::string& what) {
-  if (!json.is_object()) return Status::error(Code::kInvalidArgument, cat(what, " must be an object"));
+  if (!json.is_object())
+    return Status::error(Code::kInvalidArgument, cat(what, " must be an object"));
   AddedToken token;
   SHOAL_ASSIGN_OR_RETURN(auto content, json_string(json, "content", what));
   if (!content) return Status::error(Code::kInvalidArgument, cat(what, ": \"content\" is missing"));
   token.content = std::move(*content);
   if (token.content.size() > kMaxContentBytes) {
-    return Status::error(Code::kInvalidArgument,
-                         cat(what, ": \"content\" has ", token.content.size(), " B; at most ", kMaxContentBytes));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat(what, ": \"content\" has ", token.content.size(), " B; at most ", kMaxContentBytes));
   }
   const auto read = [&](const char* key, bool fallback, bool& into) -> Status {
     SHOAL_ASSIGN_OR_RETURN(const auto value, json_bool(json, key, what));
@@ -78,9 +80,10 @@ void AddedTokens::Matcher::freeze() {
   }
 }
 
-/// Narrows the sorted texts byte by byte to those that agree with the input; a text that ends inside the range stands
-/// first in it.
-AddedTokens::Matcher::Match AddedTokens::Matcher::longest_at(std::string_view text, size_t at) const {
+/// Narrows the sorted texts byte by byte to those that agree with the input; a text that ends
+/// inside the range stands first in it.
+AddedTokens::Matcher::Match AddedTokens::Matcher::longest_at(std::string_view text,
+                                                             size_t at) const {
   Range range = by_first_byte_[static_cast<uint8_t>(text[at])];
   Match longest;
   for (size_t length = 1; range.begin < range.end; ++length) {
@@ -96,21 +99,23 @@ AddedTokens::Matcher::Match AddedTokens::Matcher::longest_at(std::string_view te
     };
     const auto begin = sorted_.begin() + static_cast<ptrdiff_t>(range.begin);
     const auto end = sorted_.begin() + static_cast<ptrdiff_t>(range.end);
-    const auto low =
-        std::lower_bound(begin, end, next, [&](const auto& entry, uint8_t b) { return byte_at(entry) < b; });
-    const auto high =
-        std::upper_bound(low, end, next, [&](uint8_t b, const auto& entry) { return b < byte_at(entry); });
-    range = {static_cast<size_t>(low - sorted_.begin()), static_cast<size_t>(high - sorted_.begin())};
+    const auto low = std::lower_bound(
+        begin, end, next, [&](const auto& entry, uint8_t b) { return byte_at(entry) < b; });
+    const auto high = std::upper_bound(
+        low, end, next, [&](uint8_t b, const auto& entry) { return b < byte_at(entry); });
+    range = {static_cast<size_t>(low - sorted_.begin()),
+             static_cast<size_t>(high - sorted_.begin())};
   }
   return longest;
 }
 
-Result<AddedTokens> AddedTokens::parse(const Json& tokenizer, const BpeModel& model, const Normalizer& normalizer,
-                                       std::string_view what) {
+Result<AddedTokens> AddedTokens::parse(const Json& tokenizer, const BpeModel& model,
+                                       const Normalizer& normalizer, std::string_view what) {
   AddedTokens added;
   const auto list = tokenizer.find("added_tokens");
   if (list == tokenizer.end() || list->is_null()) return added;
-  if (!list->is_array()) return Status::error(Code::kInvalidArgument, cat(what, ": \"added_tokens\" must be a list"));
+  if (!list->is_array())
+    return Status::error(Code::kInvalidArgument, cat(what, ": \"added_tokens\" must be a list"));
 
   std::unordered_map<std::string, int32_t> ids;
   WorkLimit limit;
@@ -130,11 +135,13 @@ Result<AddedTokens> AddedTokens::parse(const Json& tokenizer, const BpeModel& mo
     } else if (const auto known = model.find(token.content)) {
       id = *known;
     } else {
-      if (next_id > BpeModel::kMaxId) return Status::error(Code::kInvalidArgument, cat(where, ": too many tokens"));
+      if (next_id > BpeModel::kMaxId)
+        return Status::error(Code::kInvalidArgument, cat(where, ": too many tokens"));
       id = static_cast<int32_t>(next_id++);
     }
     if (id != *file_id) {
-      log_warning(cat(where, " says id ", *file_id, ", but gets ", id, " as in Hugging Face tokenizers"));
+      log_warning(
+          cat(where, " says id ", *file_id, ", but gets ", id, " as in Hugging Face tokenizers"));
     }
     ids.emplace(token.content, id);
     SHOAL_RETURN_IF_ERROR(added.add(std::move(token), id, normalizer, where, limit));
@@ -143,14 +150,16 @@ Result<AddedTokens> AddedTokens::parse(const Json& tokenizer, const BpeModel& mo
   return added;
 }
 
-Status AddedTokens::add(AddedToken token, int32_t id, const Normalizer& normalizer, std::string_view what,
-                        WorkLimit& limit) {
+Status AddedTokens::add(AddedToken token, int32_t id, const Normalizer& normalizer,
+                        std::string_view what, WorkLimit& limit) {
   token.spelling = token.content;
   if (token.normalized && !normalizer.empty()) {
     NormalizedText text{token.content, true};
-    if (const Status status = normalizer.apply(text, limit); !status.ok()) return status.while_doing(std::string(what));
+    if (const Status status = normalizer.apply(text, limit); !status.ok())
+      return status.while_doing(std::string(what));
     if (text.text.size() > 16 * kMaxContentBytes) {
-      return Status::error(Code::kInvalidArgument, cat(what, ": its normalized spelling has ", text.text.size(), " B"));
+      return Status::error(Code::kInvalidArgument,
+                           cat(what, ": its normalized spelling has ", text.text.size(), " B"));
     }
     token.spelling = std::move(text.text);
   }
@@ -164,12 +173,14 @@ Status AddedTokens::build_matchers(std::string_view what) {
     if (token.special) special.insert(token.content);
   }
   for (auto& [id, token] : tokens_) {
-    // By its spelling: a special token that normalization changes is not skipped, in Hugging Face and so here.
+    // By its spelling: a special token that normalization changes is not skipped, in Hugging Face
+    // and so here.
     token.skipped = special.contains(token.spelling);
     if (!(token.normalized ? normalized_ : raw_).add(token.spelling, id)) {
-      return Status::error(Code::kInvalidArgument,
-                           cat(what, ": the added token of id ", id,
-                               " is, normalized, empty or the same as another one; set its \"normalized\" to false"));
+      return Status::error(
+          Code::kInvalidArgument,
+          cat(what, ": the added token of id ", id,
+              " is, normalized, empty or the same as another one; set its \"normalized\" to false"));
     }
   }
   raw_.freeze();
@@ -181,7 +192,8 @@ void AddedTokens::split(std::string_view text, bool begins_input, bool normalize
                         std::vector<PieceList::Piece>& out) const {
   const Matcher& matcher = normalized ? normalized_ : raw_;
   const auto add_text = [&](size_t begin, size_t end) {
-    if (begin < end) out.push_back({text.substr(begin, end - begin), begins_input && begin == 0, -1});
+    if (begin < end)
+      out.push_back({text.substr(begin, end - begin), begins_input && begin == 0, -1});
   };
   size_t done = 0;
   size_t space_end = 0;  // up to here there is nothing but white space behind the last rstrip token
@@ -196,7 +208,8 @@ void AddedTokens::split(std::string_view text, bool begins_input, bool normalize
     at = end;  // the search goes on behind the text itself, whatever is stripped or discarded
     const AddedToken& token = tokens_.at(match.id);
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    if (token.lstrip) begin = begin > done ? done + without_trailing_space(text.substr(done, begin - done)) : done;
+    if (token.lstrip)
+      begin = begin > done ? done + without_trailing_space(text.substr(done, begin - done)) : done;
     if (token.rstrip) {
       // A token of white space meets the same run again and again: measure it once.
       if (end > space_end) space_end = end + leading_space(text.substr(end));

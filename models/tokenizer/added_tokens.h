@@ -24,18 +24,20 @@ struct AddedToken {
   bool skipped = false;  ///< left out by decode(skip_special)
 };
 
-/// The "added_tokens" of tokenizer.json: texts that become one id before the model sees the rest. Immutable,
-/// thread-safe.
+/// The "added_tokens" of tokenizer.json: texts that become one id before the model sees the rest.
+/// Immutable, thread-safe.
 class AddedTokens {
  public:
-  /// Ids are given as Hugging Face gives them: the vocabulary's own, else the next after it; a file that says another
-  /// id is warned about. INVALID_ARGUMENT for damage and for two tokens of one normalized spelling.
-  static Result<AddedTokens> parse(const Json& tokenizer, const BpeModel& model, const Normalizer& normalizer,
-                                   std::string_view what);
+  /// Ids are given as Hugging Face gives them: the vocabulary's own, else the next after it; a file
+  /// that says another id is warned about. INVALID_ARGUMENT for damage and for two tokens of one
+  /// normalized spelling.
+  static Result<AddedTokens> parse(const Json& tokenizer, const BpeModel& model,
+                                   const Normalizer& normalizer, std::string_view what);
 
-  /// Cuts a valid UTF-8 text into token pieces and the texts between, whose views lie in `text`. With normalized, looks
-  /// for the tokens of normalized text, else for the others.
-  void split(std::string_view text, bool begins_input, bool normalized, std::vector<PieceList::Piece>& out) const;
+  /// Cuts a valid UTF-8 text into token pieces and the texts between, whose views lie in `text`.
+  /// With normalized, looks for the tokens of normalized text, else for the others.
+  void split(std::string_view text, bool begins_input, bool normalized,
+             std::vector<PieceList::Piece>& out) const;
 
   const AddedToken* find(int32_t id) const;
   int32_t max_id() const { return tokens_.empty() ? -1 : tokens_.rbegin()->first; }
@@ -64,7 +66,8 @@ class AddedTokens {
     std::array<Range, 256> by_first_byte_{};
   };
 
-  Status add(AddedToken token, int32_t id, const Normalizer& normalizer, std::string_view what, WorkLimit& limit);
+  Status add(AddedToken token, int32_t id, const Normalizer& normalizer, std::string_view what,
+             WorkLimit& limit);
   Status build_matchers(std::string_view what);
 
   std::map<int32_t, AddedToken> tokens_;

@@ -33,18 +33,21 @@ Result<BpeModel> BpeModel::parse(const Json& tokenizer, std::string_view what) {
 Status BpeModel::parse_options(const Json& model, std::string_view what) {
   SHOAL_ASSIGN_OR_RETURN(const auto type, json_string(model, "type", what));
   if (type.value_or("BPE") != "BPE") {
-    return Status::error(Code::kUnimplemented, cat(what, " type ", quoted(*type),
-                                                   " is not supported, only \"BPE\"; convert the tokenizer to BPE"));
+    return Status::error(Code::kUnimplemented,
+                         cat(what, " type ", quoted(*type),
+                             " is not supported, only \"BPE\"; convert the tokenizer to BPE"));
   }
   SHOAL_ASSIGN_OR_RETURN(const auto dropout, json_double(model, "dropout", what));
   if (dropout.value_or(0.0) != 0.0) {
-    return Status::error(Code::kUnimplemented, cat(what, ": dropout ", *dropout,
-                                                   " makes encoding random and is not supported; set it to null"));
+    return Status::error(Code::kUnimplemented,
+                         cat(what, ": dropout ", *dropout,
+                             " makes encoding random and is not supported; set it to null"));
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     SHOAL_ASSIGN_OR_RETURN(const auto affix, json_string(model, key, what));
     if (!affix.value_or("").empty()) {
-      return Status::error(Code::kUnimplemented, cat(what, ": ", key, " ", quoted(*affix), " is not supported"));
+      return Status::error(Code::kUnimplemented,
+                           cat(what, ": ", key, " ", quoted(*affix), " is not supported"));
     }
   }
   SHOAL_ASSIGN_OR_RETURN(const auto unk, json_string(model, "unk_token", what));
@@ -62,19 +65,21 @@ Status BpeModel::parse_options(const Json& model, std::string_view what) {
 Status BpeModel::parse_vocabulary(const Json& model, std::string_view what) {
   const auto vocab = model.find("vocab");
   if (vocab == model.end() || !vocab->is_object()) {
-    return Status::error(Code::kInvalidArgument, cat(what, ": \"vocab\" must be an object of piece: id"));
+    return Status::error(Code::kInvalidArgument,
+                         cat(what, ": \"vocab\" must be an object of piece: id"));
   }
   vocabulary_.reserve(vocab->size());
   int64_t max_id = -1;
   for (const auto& [piece, id] : vocab->items()) {
     if (!id.is_number_integer() || id < 0 || id > kMaxId) {
-      return Status::error(Code::kInvalidArgument,
-                           cat(what, ": the id of ", quoted(piece), " must be an integer from 0 to ", kMaxId, ", not ",
-                               id.dump().substr(0, 40)));
+      return Status::error(Code::kInvalidArgument, cat(what, ": the id of ", quoted(piece),
+                                                       " must be an integer from 0 to ", kMaxId,
+                                                       ", not ", id.dump().substr(0, 40)));
     }
     if (piece.size() > kMaxPieceBytes) {
-      return Status::error(Code::kInvalidArgument, cat(what, ": the piece of id ", id.get<int64_t>(), " has ",
-                                                       piece.size(), " B; at most ", kMaxPieceBytes));
+      return Status::error(Code::kInvalidArgument,
+                           cat(what, ": the piece of id ", id.get<int64_t>(), " has ", piece.size(),
+                               " B; at most ", kMaxPieceBytes));
     }
     max_id = std::max(max_id, id.get<int64_t>());
     vocabulary_.emplace(piece, id.get<int32_t>());
@@ -83,8 +88,8 @@ Status BpeModel::parse_vocabulary(const Json& model, std::string_view what) {
   for (const auto& [piece, id] : vocabulary_) {
     std::string_view& slot = pieces_[static_cast<size_t>(id)];
     if (slot.data() != nullptr) {
-      return Status::error(Code::kInvalidArgument,
-                           cat(what, ": ", quoted(slot), " and ", quoted(piece), " both have id ", id));
+      return Status::error(Code::kInvalidArgument, cat(what, ": ", quoted(slot), " and ",
+                                                       quoted(piece), " both have id ", id));
     }
     slot = piece;
   }
@@ -122,21 +127,25 @@ Status BpeModel::parse_merges(const Json& model, std::string_view what) {
       }
       SHOAL_RETURN_IF_ERROR(add_merge(text.substr(0, space), text.substr(space + 1), rank, where));
     } else {
-      if (!merge.is_array() || merge.size() != 2 || !merge[0].is_string() || !merge[1].is_string()) {
-        return Status::error(Code::kInvalidArgument, cat(where, " must be \"a b\" or [\"a\", \"b\"]"));
+      if (!merge.is_array() || merge.size() != 2 || !merge[0].is_string() ||
+          !merge[1].is_string()) {
+        return Status::error(Code::kInvalidArgument,
+                             cat(where, " must be \"a b\" or [\"a\", \"b\"]"));
       }
-      SHOAL_RETURN_IF_ERROR(
-          add_merge(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>(), rank, where));
+      SHOAL_RETURN_IF_ERROR(add_merge(merge[0].get_ref<const std::string&>(),
+                                      merge[1].get_ref<const std::string&>(), rank, where));
     }
     ++rank;
   }
   return {};
 }
 
-Status BpeModel::add_merge(std::string_view left, std::string_view right, size_t rank, std::string_view what) {
+Status BpeModel::add_merge(std::string_view left, std::string_view right, size_t rank,
+                           std::string_view what) {
   const auto missing = [&](std::string_view piece) {
-    return Status::error(Code::kInvalidArgument, cat(what, " of ", quoted(left), " and ", quoted(right), ": ",
-                                                     quoted(piece), " is not in the vocabulary"));
+    return Status::error(Code::kInvalidArgument,
+                         cat(what, " of ", quoted(left), " and ", quoted(right), ": ",
+                             quoted(piece), " is not in the vocabulary"));
   };
   const auto left_id = find(left);
   if (!left_id) return missing(left);
@@ -168,7 +177,8 @@ struct BpeModel::Candidate {
   }
 };
 
-Status BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids, const WorkLimit& limit) const {
+Status BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids,
+                        const WorkLimit& limit) const {
   if (ignore_merges_) {
     if (const auto id = find(piece)) {
       ids.push_back(*id);
@@ -187,8 +197,8 @@ Status BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids, const
 
 Status BpeModel::to_symbols(std::string_view piece, std::vector<Symbol>& symbols) const {
   symbols.reserve(piece.size());
-  // An unknown character is held back until a known one comes, so that unknown ones can fuse. Characters spelled in
-  // bytes do not release it: they overtake it, in Hugging Face and so here.
+  // An unknown character is held back until a known one comes, so that unknown ones can fuse.
+  // Characters spelled in bytes do not release it: they overtake it, in Hugging Face and so here.
   bool unknown_held = false;
   const auto release = [&] {
     if (unknown_held) symbols.push_back({unk_id_, -1, -1});
@@ -205,9 +215,10 @@ Status BpeModel::to_symbols(std::string_view piece, std::vector<Symbol>& symbols
     if (byte_fallback_ && append_bytes(character, symbols)) continue;
     if (!has_unk_) continue;
     if (unk_id_ < 0) {
-      return Status::error(Code::kFailedPrecondition,
-                           cat("tokenizer: the character ", quoted(character),
-                               " is not in the vocabulary, and neither is the unk_token ", quoted(unk_token_)));
+      return Status::error(
+          Code::kFailedPrecondition,
+          cat("tokenizer: the character ", quoted(character),
+              " is not in the vocabulary, and neither is the unk_token ", quoted(unk_token_)));
     }
     if (!fuse_unk_) release();
     unknown_held = true;
@@ -223,7 +234,8 @@ Status BpeModel::to_symbols(std::string_view piece, std::vector<Symbol>& symbols
 
 bool BpeModel::append_bytes(std::string_view character, std::vector<Symbol>& symbols) const {
   const auto id_of = [&](char c) { return byte_ids_[static_cast<uint8_t>(c)]; };
-  if (std::any_of(character.begin(), character.end(), [&](char c) { return id_of(c) < 0; })) return false;
+  if (std::any_of(character.begin(), character.end(), [&](char c) { return id_of(c) < 0; }))
+    return false;
   for (const char c : character) symbols.push_back({id_of(c), -1, -1});
   return true;
 }
@@ -233,8 +245,8 @@ const BpeModel::Merge* BpeModel::find_merge(int32_t left, int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-/// Merges the pair of lowest rank, the leftmost first, until none is left. Candidates stand in a heap; one whose
-/// symbols have changed since is recognised when it comes up.
+/// Merges the pair of lowest rank, the leftmost first, until none is left. Candidates stand in a
+/// heap; one whose symbols have changed since is recognised when it comes up.
 void BpeModel::merge_all(std::vector<Symbol>& symbols) const {
   const auto symbol = [&](int32_t i) -> Symbol& { return symbols[static_cast<size_t>(i)]; };
   std::vector<Candidate> candidates;
@@ -263,7 +275,8 @@ void BpeModel::merge_all(std::vector<Symbol>& symbols) const {
       }
     }
     if (left.next >= 0) {
-      if (const Merge* merge = find_merge(left.id, symbol(left.next).id)) heap.push({merge->rank, top.at, merge->id});
+      if (const Merge* merge = find_merge(left.id, symbol(left.next).id))
+        heap.push({merge->rank, top.at, merge->id});
     }
   }
 }

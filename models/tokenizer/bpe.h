@@ -11,18 +11,21 @@
 
 namespace shoal {
 
-/// The "model" of tokenizer.json: byte pair encoding, with Hugging Face's options unk_token, fuse_unk, byte_fallback
-/// and ignore_merges. Immutable, thread-safe.
+/// The "model" of tokenizer.json: byte pair encoding, with Hugging Face's options unk_token,
+/// fuse_unk, byte_fallback and ignore_merges. Immutable, thread-safe.
 class BpeModel {
  public:
-  static constexpr int32_t kMaxId = (1 << 22) - 1;  ///< 16 times the largest vocabulary known; bounds the id table
+  static constexpr int32_t kMaxId =
+      (1 << 22) - 1;  ///< 16 times the largest vocabulary known; bounds the id table
   static constexpr size_t kMaxPieceBytes = 16384;
 
-  /// INVALID_ARGUMENT (damaged, with the piece or merge) or UNIMPLEMENTED (another model type or option, by name).
+  /// INVALID_ARGUMENT (damaged, with the piece or merge) or UNIMPLEMENTED (another model type or
+  /// option, by name).
   static Result<BpeModel> parse(const Json& tokenizer, std::string_view what);
 
-  /// Appends the ids of one piece of text. O(n log n) in its length. FAILED_PRECONDITION: a character is unknown and
-  /// the unk_token is not in the vocabulary. RESOURCE_EXHAUSTED: the piece is too long for the limit.
+  /// Appends the ids of one piece of text. O(n log n) in its length. FAILED_PRECONDITION: a
+  /// character is unknown and the unk_token is not in the vocabulary. RESOURCE_EXHAUSTED: the piece
+  /// is too long for the limit.
   Status encode(std::string_view piece, std::vector<int32_t>& ids, const WorkLimit& limit) const;
 
   std::optional<int32_t> find(std::string_view piece) const;
@@ -54,7 +57,8 @@ class BpeModel {
   Status parse_options(const Json& model, std::string_view what);
   Status parse_vocabulary(const Json& model, std::string_view what);
   Status parse_merges(const Json& model, std::string_view what);
-  Status add_merge(std::string_view left, std::string_view right, size_t rank, std::string_view what);
+  Status add_merge(std::string_view left, std::string_view right, size_t rank,
+                   std::string_view what);
 
   Status to_symbols(std::string_view piece, std::vector<Symbol>& symbols) const;
   bool append_bytes(std::string_view character, std::vector<Symbol>& symbols) const;

@@ -20,8 +20,8 @@ constexpr Alphabet make_alphabet() {
   for (int16_t& byte : alphabet.of_character) byte = -1;
   char32_t next = kFirstShifted;
   for (int byte = 0; byte < 256; ++byte) {
-    const bool printable =
-        (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
+    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                           (byte >= 0xAE && byte <= 0xFF);
     const char32_t character = printable ? static_cast<char32_t>(byte) : next++;
     alphabet.of_byte[static_cast<size_t>(byte)] = character;
     alphabet.of_character[character] = static_cast<int16_t>(byte);

@@ -42,8 +42,8 @@ void ReplaceStage::text(std::string_view text) {
   if (!pattern_.literal().empty()) replace_literals();
 }
 
-/// Hands on all but a tail that may be the beginning of a match. Both ends of what goes on lie between characters,
-/// since the pattern begins with a whole one.
+/// Hands on all but a tail that may be the beginning of a match. Both ends of what goes on lie
+/// between characters, since the pattern begins with a whole one.
 void ReplaceStage::replace_literals() {
   const std::string& pattern = pattern_.literal();
   size_t done = 0;
@@ -53,7 +53,8 @@ void ReplaceStage::replace_literals() {
     done = at + pattern.size();
   }
   size_t keep = std::min(pattern.size() - 1, held_.size() - done);
-  while (keep > 0 && !std::string_view(pattern).starts_with(std::string_view(held_).substr(held_.size() - keep)))
+  while (keep > 0 && !std::string_view(pattern).starts_with(
+                         std::string_view(held_).substr(held_.size() - keep)))
     --keep;
   const size_t end = held_.size() - keep;
   if (end > done) next_.text(std::string_view(held_).substr(done, end - done));
@@ -86,7 +87,8 @@ void ReplaceStage::end_token() {
 
 namespace {
 
-/// The byte that <0xNN> names. Rust's from_str_radix, which decides in Hugging Face, also takes a sign for a digit.
+/// The byte that <0xNN> names. Rust's from_str_radix, which decides in Hugging Face, also takes a
+/// sign for a digit.
 std::optional<uint8_t> byte_of(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece.back() != '>') return std::nullopt;
   int value = 0;

@@ -10,7 +10,8 @@
 
 namespace shoal {
 
-/// The stages that token_decoder.cc puts together; each is one decoder of Hugging Face tokenizers, as a stream.
+/// The stages that token_decoder.cc puts together; each is one decoder of Hugging Face tokenizers,
+/// as a stream.
 
 /// The end of the chain.
 class CollectStage : public DecodeStage {
@@ -52,7 +53,8 @@ class ByteLevelStage : public DecodeStage {
   LossyUtf8 utf8_;
 };
 
-/// A text for each match within a token. A plain pattern keeps at most its own length; a regex keeps the token.
+/// A text for each match within a token. A plain pattern keeps at most its own length; a regex
+/// keeps the token.
 class ReplaceStage : public DecodeStage {
  public:
   ReplaceStage(const Pattern& pattern, std::string_view content, DecodeStage& next)
@@ -71,7 +73,8 @@ class ReplaceStage : public DecodeStage {
   std::string held_;
 };
 
-/// Tokens <0x00> to <0xFF> as bytes: a run of them is one text where it is UTF-8 as a whole, else one U+FFFD for each.
+/// Tokens <0x00> to <0xFF> as bytes: a run of them is one text where it is UTF-8 as a whole, else
+/// one U+FFFD for each.
 class ByteFallbackStage : public DecodeStage {
  public:
   explicit ByteFallbackStage(DecodeStage& next) : next_(next) {}
@@ -104,7 +107,8 @@ class FuseStage : public DecodeStage {
   DecodeStage& next_;
 };
 
-/// Takes a character off each token: at most `start` times at its beginning, `stop` times at its end.
+/// Takes a character off each token: at most `start` times at its beginning, `stop` times at its
+/// end.
 class StripStage : public DecodeStage {
  public:
   StripStage(std::string_view content, int64_t start, int64_t stop, DecodeStage& next)

@@ -14,8 +14,8 @@ int combining_class(utf8proc_int32_t c) {
   return utf8proc_get_property(c)->combining_class;
 }
 
-/// Unicode's canonical order: each run of marks sorted by class. utf8proc's own sort is quadratic in the run's length,
-/// and a prompt may hold a run of a million marks.
+/// Unicode's canonical order: each run of marks sorted by class. utf8proc's own sort is quadratic
+/// in the run's length, and a prompt may hold a run of a million marks.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
   for (size_t begin = 0; begin < text.size();) {
     if (combining_class(text[begin]) == 0) {
@@ -24,7 +24,8 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
     }
     size_t end = begin + 1;
     while (end < text.size() && combining_class(text[end]) != 0) ++end;
-    std::stable_sort(text.begin() + static_cast<ptrdiff_t>(begin), text.begin() + static_cast<ptrdiff_t>(end),
+    std::stable_sort(text.begin() + static_cast<ptrdiff_t>(begin),
+                     text.begin() + static_cast<ptrdiff_t>(end),
                      [](auto a, auto b) { return combining_class(a) < combining_class(b); });
     begin = end;
   }
@@ -32,8 +33,8 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
 
 std::string unicode_normalized(std::string_view text, bool compatibility, bool compose) {
   constexpr utf8proc_ssize_t kMaxExpansion = 18;  // U+FDFA under NFKD
-  const auto options =
-      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : 0));
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                      (compatibility ? UTF8PROC_COMPAT : 0));
   std::vector<utf8proc_int32_t> characters;
   characters.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
@@ -41,8 +42,8 @@ std::string unicode_normalized(std::string_view text, bool compatibility, bool c
     at += c.bytes;
     utf8proc_int32_t parts[kMaxExpansion];
     int boundary_class = 0;
-    const auto count =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.value), parts, kMaxExpansion, options, &boundary_class);
+    const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.value), parts,
+                                               kMaxExpansion, options, &boundary_class);
     if (count > 0 && count <= kMaxExpansion) {
       characters.insert(characters.end(), parts, parts + count);
     } else {
@@ -52,8 +53,8 @@ std::string unicode_normalized(std::string_view text, bool compatibility, bool c
   order_marks(characters);
   if (compose && !characters.empty()) {
     const auto options_compose = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    const auto count =
-        utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()), options_compose);
+    const auto count = utf8proc_normalize_utf32(
+        characters.data(), static_cast<utf8proc_ssize_t>(characters.size()), options_compose);
     if (count >= 0) characters.resize(static_cast<size_t>(count));
   }
   std::string out;
@@ -72,7 +73,8 @@ bool changes_nothing(std::string_view text, bool compatibility) {
 }
 
 void normalize_unicode(std::string& text, bool compatibility, bool compose) {
-  if (!changes_nothing(text, compatibility)) text = unicode_normalized(text, compatibility, compose);
+  if (!changes_nothing(text, compatibility))
+    text = unicode_normalized(text, compatibility, compose);
 }
 
 /// Character by character, as Rust's char::to_lowercase: no rule looks at the neighbours.
@@ -85,7 +87,8 @@ std::string lowercased(std::string_view text) {
     if (c.value == 0x130) {
       out += "i\xCC\x87";  // the one letter whose small form is two characters
     } else {
-      append_utf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))), out);
+      append_utf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))),
+                  out);
     }
   }
   return out;
@@ -107,17 +110,20 @@ void strip(NormalizedText& text, bool left, bool right) {
   text.text = std::string(rest);
 }
 
-Status replace(NormalizedText& text, const Pattern& pattern, const std::string& content, WorkLimit& limit) {
+Status replace(NormalizedText& text, const Pattern& pattern, const std::string& content,
+               WorkLimit& limit) {
   SHOAL_ASSIGN_OR_RETURN(const auto spans, pattern.spans(text.text, limit));
   if (spans.empty() || (spans.size() == 1 && !spans.front().match)) return {};
   if (const Span& first = spans.front(); first.match && first.begin != first.end) {
     // What replaces several characters stands for the last of them.
-    if (content.empty() || code_point_at(text.text, 0).bytes != first.end) text.begins_input = false;
+    if (content.empty() || code_point_at(text.text, 0).bytes != first.end)
+      text.begins_input = false;
   }
   std::string out;
   for (const Span& span : spans) {
     const std::string_view part =
-        span.match ? std::string_view(content) : std::string_view(text.text).substr(span.begin, span.end - span.begin);
+        span.match ? std::string_view(content)
+                   : std::string_view(text.text).substr(span.begin, span.end - span.begin);
     SHOAL_RETURN_IF_ERROR(limit.take_bytes(part.size()));
     out += part;
   }
@@ -128,7 +134,8 @@ Status replace(NormalizedText& text, const Pattern& pattern, const std::string& 
 }  // namespace
 
 Result<Normalizer> Normalizer::parse(const Json& tokenizer, std::string_view what) {
-  SHOAL_ASSIGN_OR_RETURN(const auto components, flatten_components(tokenizer, "normalizer", "normalizers", what));
+  SHOAL_ASSIGN_OR_RETURN(const auto components,
+                         flatten_components(tokenizer, "normalizer", "normalizers", what));
   Normalizer normalizer;
   for (const Component& component : components) {
     SHOAL_ASSIGN_OR_RETURN(auto step, parse_step(component));

@@ -11,11 +11,12 @@ namespace shoal {
 /// A stretch of the input text on its way to the model.
 struct NormalizedText {
   std::string text;
-  bool begins_input = false;  ///< its first character stands for the first of the input (Metaspace asks)
+  bool begins_input =
+      false;  ///< its first character stands for the first of the input (Metaspace asks)
 };
 
-/// The "normalizer" of tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace and Sequences of them.
-/// Immutable, thread-safe.
+/// The "normalizer" of tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace and
+/// Sequences of them. Immutable, thread-safe.
 class Normalizer {
  public:
   /// INVALID_ARGUMENT (damaged) or UNIMPLEMENTED (by name).

@@ -16,8 +16,8 @@ Result<Pattern> Pattern::from_literal(std::string literal, std::string_view what
   constexpr size_t kMaxLiteralBytes = 4096;
   if (literal.empty()) return from_regex("", what);
   if (literal.size() > kMaxLiteralBytes) {
-    return Status::error(Code::kUnimplemented,
-                         cat(what, ": a pattern longer than ", kMaxLiteralBytes, " B is not supported"));
+    return Status::error(Code::kUnimplemented, cat(what, ": a pattern longer than ",
+                                                   kMaxLiteralBytes, " B is not supported"));
   }
   Pattern pattern;
   pattern.literal_ = std::move(literal);
@@ -27,14 +27,16 @@ Result<Pattern> Pattern::from_literal(std::string literal, std::string_view what
 Result<Pattern> Pattern::parse(const Component& component) {
   const auto found = component.json->find("pattern");
   if (found == component.json->end() || !found->is_object()) {
-    return Status::error(Code::kInvalidArgument,
-                         cat(component.what, R"(: "pattern" must be {"String": ...} or {"Regex": ...})"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat(component.what, R"(: "pattern" must be {"String": ...} or {"Regex": ...})"));
   }
   SHOAL_ASSIGN_OR_RETURN(auto literal, json_string(*found, "String", component.what));
   SHOAL_ASSIGN_OR_RETURN(const auto regex, json_string(*found, "Regex", component.what));
   if (literal.has_value() == regex.has_value()) {
-    return Status::error(Code::kInvalidArgument,
-                         cat(component.what, R"(: "pattern" must be {"String": ...} or {"Regex": ...})"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat(component.what, R"(: "pattern" must be {"String": ...} or {"Regex": ...})"));
   }
   if (regex) return from_regex(*regex, component.what);
   return from_literal(std::move(*literal), component.what);

@@ -17,7 +17,8 @@ struct Span {
   bool match = false;
 };
 
-/// The "pattern" of Replace and Split: {"String": text} or {"Regex": regex}. Immutable, thread-safe.
+/// The "pattern" of Replace and Split: {"String": text} or {"Regex": regex}. Immutable,
+/// thread-safe.
 class Pattern {
  public:
   /// INVALID_ARGUMENT for another shape, UNIMPLEMENTED for a regex that cannot be used.
@@ -25,7 +26,8 @@ class Pattern {
   static Result<Pattern> from_literal(std::string literal, std::string_view what);
   static Result<Pattern> from_regex(std::string_view regex, std::string_view what);
 
-  /// Matches and what lies between, in order, covering the text; matches may be empty. Precondition: valid UTF-8.
+  /// Matches and what lies between, in order, covering the text; matches may be empty.
+  /// Precondition: valid UTF-8.
   Result<std::vector<Span>> spans(std::string_view text, WorkLimit& limit) const;
 
   /// The text itself where the pattern is a plain, non-empty one; empty for a regex.
@@ -33,7 +35,8 @@ class Pattern {
 
  private:
   std::string literal_;
-  std::optional<Regex> regex_;  // an empty literal matches at each character, as the empty regex does
+  std::optional<Regex>
+      regex_;  // an empty literal matches at each character, as the empty regex does
 };
 
 }  // namespace shoal

@@ -14,14 +14,16 @@ constexpr int kMaxTexts = 2;
 
 Result<int32_t> template_id(const Json& json, int32_t max_id, const std::string& what) {
   if (!json.is_number_integer() || json < 0 || json > max_id) {
-    return Status::error(Code::kInvalidArgument, cat(what, ": the id ", json.dump(-1, ' ', true).substr(0, 40),
-                                                     " is not in the vocabulary (0 to ", max_id, ")"));
+    return Status::error(Code::kInvalidArgument,
+                         cat(what, ": the id ", json.dump(-1, ' ', true).substr(0, 40),
+                             " is not in the vocabulary (0 to ", max_id, ")"));
   }
   return json.get<int32_t>();
 }
 
 /// The ids of special_tokens[name].
-Result<std::vector<int32_t>> special_ids(const Component& component, const std::string& name, int32_t max_id) {
+Result<std::vector<int32_t>> special_ids(const Component& component, const std::string& name,
+                                         int32_t max_id) {
   const auto damaged = [&](std::string_view why) {
     return Status::error(Code::kInvalidArgument, cat(component.what, ": ", why));
   };
@@ -34,8 +36,8 @@ Result<std::vector<int32_t>> special_ids(const Component& component, const std::
   }
   const auto list = token->find("ids");
   if (list == token->end() || !list->is_array() || list->size() > kMaxIdsPerToken) {
-    return damaged(
-        cat("the special token \"", name.substr(0, 64), "\" needs a list \"ids\" of at most ", kMaxIdsPerToken));
+    return damaged(cat("the special token \"", name.substr(0, 64),
+                       "\" needs a list \"ids\" of at most ", kMaxIdsPerToken));
   }
   std::vector<int32_t> ids;
   for (const Json& id : *list) {
@@ -47,17 +49,21 @@ Result<std::vector<int32_t>> special_ids(const Component& component, const std::
 
 }  // namespace
 
-Result<PostProcessor> PostProcessor::parse(const Json& tokenizer, int32_t max_id, std::string_view what) {
-  SHOAL_ASSIGN_OR_RETURN(const auto components, flatten_components(tokenizer, "post_processor", "processors", what));
+Result<PostProcessor> PostProcessor::parse(const Json& tokenizer, int32_t max_id,
+                                           std::string_view what) {
+  SHOAL_ASSIGN_OR_RETURN(const auto components,
+                         flatten_components(tokenizer, "post_processor", "processors", what));
   PostProcessor processor;
   for (const Component& component : components) {
     if (component.type == "ByteLevel") continue;
     const bool is_template = component.type == "TemplateProcessing";
-    if (!is_template && component.type != "BertProcessing" && component.type != "RobertaProcessing") {
+    if (!is_template && component.type != "BertProcessing" &&
+        component.type != "RobertaProcessing") {
       return unsupported_component(component);
     }
     if (processor.present_) {
-      return Status::error(Code::kUnimplemented, cat(component.what, ": a second template is not supported"));
+      return Status::error(Code::kUnimplemented,
+                           cat(component.what, ": a second template is not supported"));
     }
     processor.present_ = true;
     SHOAL_RETURN_IF_ERROR(is_template ? processor.parse_template(component, max_id)
@@ -71,8 +77,10 @@ Status PostProcessor::parse_template(const Component& component, int32_t max_id)
     return Status::error(Code::kInvalidArgument, cat(component.what, ": ", why));
   };
   const auto single = component.json->find("single");
-  if (single == component.json->end() || !single->is_array()) return damaged("the list \"single\" is missing");
-  if (single->size() > kMaxParts) return damaged(cat("\"single\" has more than ", kMaxParts, " parts"));
+  if (single == component.json->end() || !single->is_array())
+    return damaged("the list \"single\" is missing");
+  if (single->size() > kMaxParts)
+    return damaged(cat("\"single\" has more than ", kMaxParts, " parts"));
   int texts = 0;
   for (const Json& part : *single) {
     const bool is_text = part.is_object() && part.size() == 1 && part.contains("Sequence");
@@ -88,7 +96,8 @@ Status PostProcessor::parse_template(const Component& component, int32_t max_id)
       parts_.push_back({false, std::move(ids)});
     } else {
       if (*id != "A") return damaged("\"single\" can only use the sequence A");
-      if (++texts > kMaxTexts) return damaged(cat("\"single\" uses the text more than ", kMaxTexts, " times"));
+      if (++texts > kMaxTexts)
+        return damaged(cat("\"single\" uses the text more than ", kMaxTexts, " times"));
       parts_.push_back({true, {}});
     }
   }
@@ -100,7 +109,8 @@ Status PostProcessor::parse_cls_sep(const Component& component, int32_t max_id) 
   for (const char* key : {"cls", "sep"}) {
     const auto pair = component.json->find(key);
     if (pair == component.json->end() || !pair->is_array() || pair->size() != 2) {
-      return Status::error(Code::kInvalidArgument, cat(component.what, ": \"", key, "\" must be [token, id]"));
+      return Status::error(Code::kInvalidArgument,
+                           cat(component.what, ": \"", key, "\" must be [token, id]"));
     }
     SHOAL_ASSIGN_OR_RETURN(const int32_t id, template_id((*pair)[1], max_id, component.what));
     ids.push_back(id);

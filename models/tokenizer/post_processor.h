@@ -6,8 +6,9 @@
 
 namespace shoal {
 
-/// The "post_processor" of tokenizer.json for one text: TemplateProcessing, BertProcessing, RobertaProcessing,
-/// ByteLevel (which moves offsets only) and Sequences of them. Immutable, thread-safe.
+/// The "post_processor" of tokenizer.json for one text: TemplateProcessing, BertProcessing,
+/// RobertaProcessing, ByteLevel (which moves offsets only) and Sequences of them. Immutable,
+/// thread-safe.
 class PostProcessor {
  public:
   /// INVALID_ARGUMENT (damaged, or an id above max_id) or UNIMPLEMENTED (by name).

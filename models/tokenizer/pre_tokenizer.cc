@@ -10,7 +10,8 @@
 namespace shoal {
 
 Result<PreTokenizer> PreTokenizer::parse(const Json& tokenizer, std::string_view what) {
-  SHOAL_ASSIGN_OR_RETURN(const auto components, flatten_components(tokenizer, "pre_tokenizer", "pretokenizers", what));
+  SHOAL_ASSIGN_OR_RETURN(const auto components,
+                         flatten_components(tokenizer, "pre_tokenizer", "pretokenizers", what));
   PreTokenizer pre_tokenizer;
   for (const Component& component : components) {
     SHOAL_ASSIGN_OR_RETURN(auto step, parse_step(component));
@@ -75,7 +76,8 @@ Result<PreTokenizer::Step> PreTokenizer::parse_metaspace(const Component& compon
   SHOAL_ASSIGN_OR_RETURN(step.pattern, Pattern::from_literal(step.replacement, component.what));
   SHOAL_ASSIGN_OR_RETURN(step.split, bool_or(component, "split", true));
   SHOAL_ASSIGN_OR_RETURN(const bool prefix, bool_or(component, "add_prefix_space", true));
-  SHOAL_ASSIGN_OR_RETURN(const auto scheme, json_string(*component.json, "prepend_scheme", component.what));
+  SHOAL_ASSIGN_OR_RETURN(const auto scheme,
+                         json_string(*component.json, "prepend_scheme", component.what));
   if (scheme.value_or("always") == "always") {
     step.prepend = Prepend::kAlways;
   } else if (*scheme == "first") {
@@ -83,21 +85,23 @@ Result<PreTokenizer::Step> PreTokenizer::parse_metaspace(const Component& compon
   } else if (*scheme == "never") {
     step.prepend = Prepend::kNever;
   } else {
-    return Status::error(Code::kInvalidArgument,
-                         cat(component.what, ": \"prepend_scheme\" must be always, first or never"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat(component.what, ": \"prepend_scheme\" must be always, first or never"));
   }
   if (!prefix) {  // how files before prepend_scheme said "never"
     if (scheme && step.prepend != Prepend::kNever) {
-      return Status::error(Code::kInvalidArgument,
-                           cat(component.what, ": add_prefix_space false contradicts prepend_scheme ", *scheme));
+      return Status::error(
+          Code::kInvalidArgument,
+          cat(component.what, ": add_prefix_space false contradicts prepend_scheme ", *scheme));
     }
     step.prepend = Prepend::kNever;
   }
   return step;
 }
 
-Result<PreTokenizer::Behavior> PreTokenizer::parse_behavior(const Component& component, Behavior fallback,
-                                                            bool required) {
+Result<PreTokenizer::Behavior> PreTokenizer::parse_behavior(const Component& component,
+                                                            Behavior fallback, bool required) {
   SHOAL_ASSIGN_OR_RETURN(const auto name, json_string(*component.json, "behavior", component.what));
   if (!name && !required) return fallback;
   constexpr std::pair<std::string_view, Behavior> kBehaviors[] = {
@@ -111,9 +115,10 @@ Result<PreTokenizer::Behavior> PreTokenizer::parse_behavior(const Component& com
   for (const auto& [known, behavior] : kBehaviors) {
     if (wanted == known) return behavior;
   }
-  return Status::error(Code::kInvalidArgument,
-                       cat(component.what, ": \"behavior\" must be Removed, Isolated, MergedWithPrevious, ",
-                           "MergedWithNext or Contiguous"));
+  return Status::error(
+      Code::kInvalidArgument,
+      cat(component.what, ": \"behavior\" must be Removed, Isolated, MergedWithPrevious, ",
+          "MergedWithNext or Contiguous"));
 }
 
 Status PreTokenizer::apply(PieceList& list, WorkLimit& limit) const {
@@ -123,9 +128,11 @@ Status PreTokenizer::apply(PieceList& list, WorkLimit& limit) const {
 
 Status PreTokenizer::apply_step(const Step& step, PieceList& list, WorkLimit& limit) {
   if (step.kind == Kind::kMetaspace) SHOAL_RETURN_IF_ERROR(rewrite_metaspace(step, list, limit));
-  if (step.kind == Kind::kByteLevel && step.add_prefix_space) SHOAL_RETURN_IF_ERROR(add_prefix_spaces(list, limit));
+  if (step.kind == Kind::kByteLevel && step.add_prefix_space)
+    SHOAL_RETURN_IF_ERROR(add_prefix_spaces(list, limit));
 
-  const bool splits = step.kind == Kind::kByteLevel ? step.use_regex : step.kind != Kind::kMetaspace || step.split;
+  const bool splits =
+      step.kind == Kind::kByteLevel ? step.use_regex : step.kind != Kind::kMetaspace || step.split;
   if (splits) {
     std::vector<PieceList::Piece> out;
     out.reserve(list.pieces.size());
@@ -141,8 +148,8 @@ Status PreTokenizer::apply_step(const Step& step, PieceList& list, WorkLimit& li
   return step.kind == Kind::kByteLevel ? to_byte_level(list, limit) : Status();
 }
 
-Status PreTokenizer::split(const Step& step, const PieceList::Piece& piece, std::vector<PieceList::Piece>& out,
-                           WorkLimit& limit) {
+Status PreTokenizer::split(const Step& step, const PieceList::Piece& piece,
+                           std::vector<PieceList::Piece>& out, WorkLimit& limit) {
   std::vector<Span> spans;
   if (step.kind == Kind::kCharacterClass) {
     // Before the spans are made: there may be one for each byte.
@@ -157,7 +164,8 @@ Status PreTokenizer::split(const Step& step, const PieceList::Piece& piece, std:
   for (const Span& span : merge(std::move(spans), step.behavior)) {
     if (span.begin == span.end || (span.match && step.behavior == Behavior::kRemoved)) continue;
     SHOAL_RETURN_IF_ERROR(limit.take_bytes(sizeof(PieceList::Piece)));
-    out.push_back({piece.text.substr(span.begin, span.end - span.begin), piece.begins_input && span.begin == 0, -1});
+    out.push_back({piece.text.substr(span.begin, span.end - span.begin),
+                   piece.begins_input && span.begin == 0, -1});
   }
   return {};
 }
@@ -179,7 +187,8 @@ std::vector<Span> PreTokenizer::class_spans(std::string_view text, CharacterClas
   return spans;
 }
 
-/// What becomes of the matches (tokenizers, NormalizedString::split). Removed ones are dropped by the caller.
+/// What becomes of the matches (tokenizers, NormalizedString::split). Removed ones are dropped by
+/// the caller.
 std::vector<Span> PreTokenizer::merge(std::vector<Span> spans, Behavior behavior) {
   if (behavior == Behavior::kRemoved || behavior == Behavior::kIsolated) return spans;
   std::vector<Span> merged;
@@ -197,7 +206,8 @@ std::vector<Span> PreTokenizer::merge(std::vector<Span> spans, Behavior behavior
     return merged;
   }
   for (const Span& span : spans) {
-    const bool join = behavior == Behavior::kContiguous ? span.match == previous : span.match && !previous;
+    const bool join =
+        behavior == Behavior::kContiguous ? span.match == previous : span.match && !previous;
     if (join && !merged.empty()) {
       merged.back().end = span.end;
     } else {
@@ -220,7 +230,8 @@ Status PreTokenizer::rewrite_metaspace(const Step& step, PieceList& list, WorkLi
         out += c;
       }
     }
-    const bool prepend = step.prepend == Prepend::kAlways || (step.prepend == Prepend::kFirst && piece.begins_input);
+    const bool prepend =
+        step.prepend == Prepend::kAlways || (step.prepend == Prepend::kFirst && piece.begins_input);
     if (prepend && !out.starts_with(step.replacement)) out.insert(0, step.replacement);
     SHOAL_RETURN_IF_ERROR(limit.take_bytes(out.size()));
     piece.text = list.buffers.emplace_back(std::move(out));
@@ -239,7 +250,8 @@ Status PreTokenizer::add_prefix_spaces(PieceList& list, WorkLimit& limit) {
 
 Status PreTokenizer::to_byte_level(PieceList& list, WorkLimit& limit) {
   size_t bytes = 0;
-  for (const PieceList::Piece& piece : list.pieces) bytes += piece.token >= 0 ? 0 : piece.text.size();
+  for (const PieceList::Piece& piece : list.pieces)
+    bytes += piece.token >= 0 ? 0 : piece.text.size();
   SHOAL_RETURN_IF_ERROR(limit.take_bytes(2 * bytes));
   // One buffer for all, with room for two bytes a character: it never moves.
   std::string& buffer = list.buffers.emplace_back();

@@ -22,8 +22,8 @@ struct PieceList {
   std::deque<std::string> buffers;  ///< deque: growing moves no string
 };
 
-/// The "pre_tokenizer" of tokenizer.json: ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit,
-/// Punctuation, CharDelimiterSplit and Sequences of them. Immutable, thread-safe.
+/// The "pre_tokenizer" of tokenizer.json: ByteLevel, Split, Digits, Metaspace, Whitespace,
+/// WhitespaceSplit, Punctuation, CharDelimiterSplit and Sequences of them. Immutable, thread-safe.
 class PreTokenizer {
  public:
   /// INVALID_ARGUMENT (damaged) or UNIMPLEMENTED (by name).
@@ -43,7 +43,8 @@ class PreTokenizer {
     Pattern pattern;  // Split; ByteLevel with use_regex
     Behavior behavior = Behavior::kIsolated;
     bool invert = false;
-    CharacterClass classify = nullptr;  // 0: no match; kEach: each character is a match of its own; else a run is
+    CharacterClass classify =
+        nullptr;  // 0: no match; kEach: each character is a match of its own; else a run is
     bool add_prefix_space = false;
     bool use_regex = false;
     std::string replacement;  // Metaspace
@@ -55,13 +56,14 @@ class PreTokenizer {
   static Result<Step> parse_step(const Component& component);
   static Result<Step> parse_split(const Component& component);
   static Result<Step> parse_metaspace(const Component& component);
-  static Result<Behavior> parse_behavior(const Component& component, Behavior fallback, bool required);
+  static Result<Behavior> parse_behavior(const Component& component, Behavior fallback,
+                                         bool required);
 
   static std::vector<Span> class_spans(std::string_view text, CharacterClass classify);
   static std::vector<Span> merge(std::vector<Span> spans, Behavior behavior);
   static Status apply_step(const Step& step, PieceList& list, WorkLimit& limit);
-  static Status split(const Step& step, const PieceList::Piece& piece, std::vector<PieceList::Piece>& out,
-                      WorkLimit& limit);
+  static Status split(const Step& step, const PieceList::Piece& piece,
+                      std::vector<PieceList::Piece>& out, WorkLimit& limit);
   static Status rewrite_metaspace(const Step& step, PieceList& list, WorkLimit& limit);
   static Status add_prefix_spaces(PieceList& list, WorkLimit& limit);
   static Status to_byte_level(PieceList& list, WorkLimit& limit);

@@ -13,12 +13,13 @@ namespace shoal {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16384;
-// Start positions that one call of PCRE2 may try. Its match limit holds per position, so this bounds the time between
-// two looks at the clock.
+// Start positions that one call of PCRE2 may try. Its match limit holds per position, so this
+// bounds the time between two looks at the clock.
 constexpr size_t kWindowBytes = 256;
 constexpr uint32_t kHeapLimitKib = 64 * 1024;
 
-/// Steps for one start position. A sane splitter needs a few per byte of a run that it first takes and then gives back.
+/// Steps for one start position. A sane splitter needs a few per byte of a run that it first takes
+/// and then gives back.
 uint32_t match_limit(size_t text_bytes) {
   return static_cast<uint32_t>(std::min<size_t>(200'000 + 8 * text_bytes, 100'000'000));
 }
@@ -64,7 +65,8 @@ class Search {
       if (count < 0 && count != PCRE2_ERROR_NOMATCH) return failure(count);
       const size_t* bounds = pcre2_get_ovector_pointer(data_.get());
       if (count >= 0) {
-        SHOAL_RETURN_IF_ERROR(limit_.count_regex_work(16 + (bounds[1] > from ? bounds[1] - from : 0)));
+        SHOAL_RETURN_IF_ERROR(
+            limit_.count_regex_work(16 + (bounds[1] > from ? bounds[1] - from : 0)));
         // \K can put the start behind the end: no text to split off there.
         if (bounds[0] > bounds[1] || bounds[0] < from) return std::optional<RegexMatch>();
         return std::optional(RegexMatch{bounds[0], bounds[1]});
@@ -72,23 +74,26 @@ class Search {
       SHOAL_RETURN_IF_ERROR(limit_.count_regex_work(kWindowBytes));
       if (window_end == text_.size()) return std::optional<RegexMatch>();
       from = window_end;
-      while (from < text_.size() && (static_cast<unsigned char>(text_[from]) & 0xC0) == 0x80) ++from;
+      while (from < text_.size() && (static_cast<unsigned char>(text_[from]) & 0xC0) == 0x80)
+        ++from;
     }
   }
 
  private:
   int match(size_t from) {
     const auto subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
-    const int count = pcre2_match(code_, subject, text_.size(), from, PCRE2_NO_UTF_CHECK, data_.get(), context_.get());
+    const int count = pcre2_match(code_, subject, text_.size(), from, PCRE2_NO_UTF_CHECK,
+                                  data_.get(), context_.get());
     if (count != PCRE2_ERROR_JIT_STACKLIMIT) return count;
     // The JIT's 32 KiB stack was too small: the interpreter keeps its frames on the heap.
-    return pcre2_match(code_, subject, text_.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data_.get(),
-                       context_.get());
+    return pcre2_match(code_, subject, text_.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                       data_.get(), context_.get());
   }
   static Status failure(int error) {
     return Status::error(
         Code::kResourceExhausted,
-        cat("tokenizer: a regex of tokenizer.json did not come to an end on this text (", reason(error), ")"));
+        cat("tokenizer: a regex of tokenizer.json did not come to an end on this text (",
+            reason(error), ")"));
   }
 
   const pcre2_code* code_;
@@ -100,7 +105,8 @@ class Search {
 
 size_t character_bytes(std::string_view text, size_t at) {
   size_t bytes = 1;
-  while (at + bytes < text.size() && (static_cast<unsigned char>(text[at + bytes]) & 0xC0) == 0x80) ++bytes;
+  while (at + bytes < text.size() && (static_cast<unsigned char>(text[at + bytes]) & 0xC0) == 0x80)
+    ++bytes;
   return bytes;
 }
 
@@ -118,31 +124,37 @@ Regex::Regex(std::shared_ptr<const Compiled> code) : code_(std::move(code)) {}
 
 Result<Regex> Regex::compile(std::string_view pattern, std::string_view what) {
   const auto refuse = [&](std::string_view why) {
-    return Status::error(Code::kUnimplemented,
-                         cat(what, ": the regex \"", pattern.substr(0, 200), "\" cannot be used: ", why));
+    return Status::error(Code::kUnimplemented, cat(what, ": the regex \"", pattern.substr(0, 200),
+                                                   "\" cannot be used: ", why));
   };
-  if (pattern.size() > kMaxPatternBytes) return refuse(cat("it is longer than ", kMaxPatternBytes, " B"));
+  if (pattern.size() > kMaxPatternBytes)
+    return refuse(cat("it is longer than ", kMaxPatternBytes, " B"));
   const Result<std::string> translated = oniguruma_to_pcre2(pattern);
   if (!translated.ok()) return refuse(translated.status().message());
 
   auto code = std::make_shared<Compiled>();
-  const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(pcre2_compile_context_create(nullptr));
+  const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(
+      pcre2_compile_context_create(nullptr));
   if (context == nullptr) return refuse("out of memory");
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  code->pcre = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT | PCRE2_NEVER_BACKSLASH_C,
-                             &error, &offset, context.get());
+  code->pcre = pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT | PCRE2_NEVER_BACKSLASH_C,
+      &error, &offset, context.get());
   if (code->pcre == nullptr) return refuse(reason(error));
-  pcre2_jit_compile(code->pcre, PCRE2_JIT_COMPLETE);  // refused where memory cannot be executable: then interpreted
+  pcre2_jit_compile(
+      code->pcre,
+      PCRE2_JIT_COMPLETE);  // refused where memory cannot be executable: then interpreted
   return Regex(std::move(code));
 }
 
 Result<std::vector<RegexMatch>> Regex::find_all(std::string_view text, WorkLimit& limit) const {
   std::vector<RegexMatch> matches;
   Search search(code_->pcre, text, limit);
-  if (!search.allocated()) return Status::error(Code::kResourceExhausted, "tokenizer: no memory for a regex match");
+  if (!search.allocated())
+    return Status::error(Code::kResourceExhausted, "tokenizer: no memory for a regex match");
   for (size_t from = 0; from <= text.size();) {
     SHOAL_ASSIGN_OR_RETURN(const std::optional<RegexMatch> match, search.next(from));
     if (!match) break;

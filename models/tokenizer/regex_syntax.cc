@@ -16,7 +16,8 @@ namespace {
 // Unicode's White_Space. PCRE2's own \s has U+180E too.
 constexpr std::string_view kSpace =
     R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-// PCRE2's own \w lacks marks and connectors and has all of \p{N}. Oniguruma's has the numbers of Latin-1 alone.
+// PCRE2's own \w lacks marks and connectors and has all of \p{N}. Oniguruma's has the numbers of
+// Latin-1 alone.
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
 constexpr std::string_view kHex = "0-9A-Fa-f";
 
@@ -64,19 +65,20 @@ bool pcre2_knows(const std::string& property) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   const std::string pattern = "\\p{" + property + "}";
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP,
-                                   &error, &offset, nullptr);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                   PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   const bool known = code != nullptr;
   pcre2_code_free(code);
   return known;
 }
 
-/// What Oniguruma means by a property name. A bare script name is the Script property there, Script_Extensions in
-/// PCRE2.
+/// What Oniguruma means by a property name. A bare script name is the Script property there,
+/// Script_Extensions in PCRE2.
 std::string property_name(std::string_view name) {
   std::string key;
   for (const char c : name) {
-    if (c != ' ' && c != '_' && c != '-') key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (c != ' ' && c != '_' && c != '-')
+      key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   for (const auto& [long_name, short_name] : kLongCategories) {
     if (key == long_name) return std::string(short_name);
@@ -151,7 +153,9 @@ class Translator {
 
   void character() {
     size_t bytes = 1;
-    while (at_ + bytes < in_.size() && (static_cast<unsigned char>(in_[at_ + bytes]) & 0xC0) == 0x80) ++bytes;
+    while (at_ + bytes < in_.size() &&
+           (static_cast<unsigned char>(in_[at_ + bytes]) & 0xC0) == 0x80)
+      ++bytes;
     atom(in_.substr(at_, bytes));
     at_ += bytes;
   }
@@ -179,10 +183,13 @@ class Translator {
     // Options. Ruby's m is "dot matches newline", PCRE2's s.
     size_t end = at_ + 2;
     std::string options;
-    for (; end < in_.size() && (in_[end] == 'i' || in_[end] == 'm' || in_[end] == 'x' || in_[end] == '-'); ++end) {
+    for (; end < in_.size() &&
+           (in_[end] == 'i' || in_[end] == 'm' || in_[end] == 'x' || in_[end] == '-');
+         ++end) {
       options += in_[end] == 'm' ? 's' : in_[end];
     }
-    if (end >= in_.size() || options.empty() || (in_[end] != ':' && in_[end] != ')')) return refuse("this group (?...");
+    if (end >= in_.size() || options.empty() || (in_[end] != ':' && in_[end] != ')'))
+      return refuse("this group (?...");
     out_ += cat("(?", options, in_[end]);
     if (in_[end] == ')') groups_.pop_back();
     at_ = end + 1;
@@ -229,10 +236,12 @@ class Translator {
         return atom(c == 'h' ? positive(kHex) : negated(kHex));
       case 'b':
         ++at_;
-        return atom(cat("(?:(?<=[", kWord, "])(?![", kWord, "])|(?<![", kWord, "])(?=[", kWord, "]))"));
+        return atom(
+            cat("(?:(?<=[", kWord, "])(?![", kWord, "])|(?<![", kWord, "])(?=[", kWord, "]))"));
       case 'B':
         ++at_;
-        return atom(cat("(?:(?<=[", kWord, "])(?=[", kWord, "])|(?<![", kWord, "])(?![", kWord, "]))"));
+        return atom(
+            cat("(?:(?<=[", kWord, "])(?=[", kWord, "])|(?<![", kWord, "])(?![", kWord, "]))"));
       case 'A':
       case 'Z':
       case 'z':
@@ -323,7 +332,8 @@ class Translator {
         at_ = end + 1;
         return text;
       }
-    } else if (peek(1) >= '0' && peek(1) <= '7' && std::isxdigit(static_cast<unsigned char>(peek(2)))) {
+    } else if (peek(1) >= '0' && peek(1) <= '7' &&
+               std::isxdigit(static_cast<unsigned char>(peek(2)))) {
       at_ += 3;
       return cat("\\", in_.substr(at_ - 3, 3));
     }

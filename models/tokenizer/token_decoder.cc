@@ -9,8 +9,8 @@
 namespace shoal {
 namespace {
 
-/// How many times longer a Replace can make a text. Bounded for the whole decoder: a row of a -> aa would give 2^64
-/// bytes for one token.
+/// How many times longer a Replace can make a text. Bounded for the whole decoder: a row of a -> aa
+/// would give 2^64 bytes for one token.
 size_t growth_of(const Pattern& pattern, size_t content_bytes) {
   const size_t literal = pattern.literal().size();
   if (literal == 0) return 1 + content_bytes;  // a regex may match at every character
@@ -22,14 +22,15 @@ Result<int64_t> count_field(const Component& component, const char* key) {
   constexpr int64_t kMaxCount = 1 << 20;
   SHOAL_ASSIGN_OR_RETURN(const auto value, json_int(*component.json, key, component.what));
   if (value && *value >= 0 && *value <= kMaxCount) return *value;
-  return Status::error(Code::kInvalidArgument,
-                       cat(component.what, ": \"", key, "\" must be an integer from 0 to ", kMaxCount));
+  return Status::error(Code::kInvalidArgument, cat(component.what, ": \"", key,
+                                                   "\" must be an integer from 0 to ", kMaxCount));
 }
 
 }  // namespace
 
 Result<TokenDecoder> TokenDecoder::parse(const Json& tokenizer, std::string_view what) {
-  SHOAL_ASSIGN_OR_RETURN(const auto components, flatten_components(tokenizer, "decoder", "decoders", what));
+  SHOAL_ASSIGN_OR_RETURN(const auto components,
+                         flatten_components(tokenizer, "decoder", "decoders", what));
   TokenDecoder decoder;
   size_t growth = 1;
   for (const Component& component : components) {
@@ -37,8 +38,9 @@ Result<TokenDecoder> TokenDecoder::parse(const Json& tokenizer, std::string_view
     if (step.kind == Kind::kReplace) {
       growth *= growth_of(step.pattern, step.content.size());
       if (growth > kMaxGrowth) {
-        return Status::error(Code::kUnimplemented, cat(component.what, " can make a text more than ", kMaxGrowth,
-                                                       " times longer; that is not supported"));
+        return Status::error(Code::kUnimplemented,
+                             cat(component.what, " can make a text more than ", kMaxGrowth,
+                                 " times longer; that is not supported"));
       }
     }
     decoder.steps_.push_back(std::move(step));
@@ -71,7 +73,8 @@ Result<TokenDecoder::Step> TokenDecoder::parse_step(const Component& component) 
   } else if (component.type == "Metaspace") {
     step.kind = Kind::kMetaspace;
     SHOAL_ASSIGN_OR_RETURN(step.content, required_character(component, "replacement"));
-    SHOAL_ASSIGN_OR_RETURN(const auto scheme, json_string(*component.json, "prepend_scheme", component.what));
+    SHOAL_ASSIGN_OR_RETURN(const auto scheme,
+                           json_string(*component.json, "prepend_scheme", component.what));
     SHOAL_ASSIGN_OR_RETURN(const bool prefix, bool_or(component, "add_prefix_space", true));
     step.drop_first = prefix && scheme.value_or("always") != "never";
   } else {

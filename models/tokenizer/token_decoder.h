@@ -11,9 +11,9 @@
 
 namespace shoal {
 
-/// One step of decoding, fed piece by piece. A token is text() calls and one end_token(); each text() is whole
-/// characters. A stage hands on what later input cannot change and keeps the rest, in constant space except where the
-/// decoder's own rule looks ahead without bound.
+/// One step of decoding, fed piece by piece. A token is text() calls and one end_token(); each
+/// text() is whole characters. A stage hands on what later input cannot change and keeps the rest,
+/// in constant space except where the decoder's own rule looks ahead without bound.
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
@@ -37,11 +37,12 @@ class DecodeChain {
  private:
   friend class TokenDecoder;
   std::unique_ptr<std::string> out_ = std::make_unique<std::string>();
-  std::vector<std::unique_ptr<DecodeStage>> stages_;  // last first: each points at the one before it
+  std::vector<std::unique_ptr<DecodeStage>>
+      stages_;  // last first: each points at the one before it
 };
 
-/// The "decoder" of tokenizer.json: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and Sequences of them.
-/// Immutable, thread-safe.
+/// The "decoder" of tokenizer.json: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and
+/// Sequences of them. Immutable, thread-safe.
 class TokenDecoder {
  public:
   /// INVALID_ARGUMENT (damaged) or UNIMPLEMENTED (by name).

@@ -25,8 +25,9 @@ class Utf8Automaton {
   uint8_t high_ = 0xBF;
 };
 
-/// Bytes that come piece by piece, made valid: each maximal part that is no character becomes one U+FFFD, as in Rust's
-/// from_utf8_lossy and the W3C's rule. A character is written only once it is complete.
+/// Bytes that come piece by piece, made valid: each maximal part that is no character becomes one
+/// U+FFFD, as in Rust's from_utf8_lossy and the W3C's rule. A character is written only once it is
+/// complete.
 class LossyUtf8 {
  public:
   void write(std::string_view bytes, std::string& out);
@@ -43,7 +44,8 @@ struct CodePoint {
   char32_t value = 0;
   size_t bytes = 0;
 };
-/// The character that starts at byte `at`, or ends before byte `end`. Precondition: valid UTF-8, a character is there.
+/// The character that starts at byte `at`, or ends before byte `end`. Precondition: valid UTF-8, a
+/// character is there.
 CodePoint code_point_at(std::string_view text, size_t at);
 CodePoint code_point_before(std::string_view text, size_t end);
 
@@ -52,8 +54,8 @@ void append_utf8(char32_t value, std::string& out);
 /// The text is exactly one character.
 bool is_one_character(std::string_view text);
 
-/// The classes that Hugging Face's splitters use, which are Rust's: White_Space; Nd, Nl and No; P* and ASCII
-/// punctuation; \w of the regex crate (Alphabetic, M*, Nd, Pc, Join_Control).
+/// The classes that Hugging Face's splitters use, which are Rust's: White_Space; Nd, Nl and No; P*
+/// and ASCII punctuation; \w of the regex crate (Alphabetic, M*, Nd, Pc, Join_Control).
 bool is_whitespace(char32_t c);
 bool is_numeric(char32_t c);
 bool is_punctuation(char32_t c);

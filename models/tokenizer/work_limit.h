@@ -7,8 +7,8 @@
 
 namespace shoal {
 
-/// What one encode or decode may cost, whatever the tokenizer file asks for: bytes of text made on the way, and CPU
-/// time of this thread spent in regexes. Used by one thread.
+/// What one encode or decode may cost, whatever the tokenizer file asks for: bytes of text made on
+/// the way, and CPU time of this thread spent in regexes. Used by one thread.
 class WorkLimit {
  public:
   static constexpr size_t kMaxBytes = size_t{512} << 20;
@@ -21,10 +21,13 @@ class WorkLimit {
     return {};
   }
   /// The same for memory that is free again at once.
-  Status check_bytes(size_t bytes) const { return bytes > bytes_left_ ? too_much_text() : Status(); }
+  Status check_bytes(size_t bytes) const {
+    return bytes > bytes_left_ ? too_much_text() : Status();
+  }
 
-  /// Counts regex work (start positions tried); looks at the clock every kPositionsPerLook of it. RESOURCE_EXHAUSTED
-  /// after kMaxCpuNs. CPU time, so that a busy machine does not refuse what an idle one accepts.
+  /// Counts regex work (start positions tried); looks at the clock every kPositionsPerLook of it.
+  /// RESOURCE_EXHAUSTED after kMaxCpuNs. CPU time, so that a busy machine does not refuse what an
+  /// idle one accepts.
   Status count_regex_work(size_t positions) {
     positions_ += positions;
     if (positions_ < kPositionsPerLook) return {};
@@ -44,12 +47,14 @@ class WorkLimit {
     return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
   }
   static Status too_much_text() {
-    return Status::error(Code::kResourceExhausted,
-                         "tokenizer: this text needs more than 512 MiB of working memory; send less text");
+    return Status::error(
+        Code::kResourceExhausted,
+        "tokenizer: this text needs more than 512 MiB of working memory; send less text");
   }
   static Status too_slow() {
-    return Status::error(Code::kResourceExhausted,
-                         "tokenizer: the regexes of tokenizer.json took more than 5 s on this text; send less text");
+    return Status::error(
+        Code::kResourceExhausted,
+        "tokenizer: the regexes of tokenizer.json took more than 5 s on this text; send less text");
   }
 
   size_t bytes_left_ = kMaxBytes;

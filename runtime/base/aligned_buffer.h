@@ -9,8 +9,8 @@
 
 namespace shoal {
 
-/// Zeroed anonymous memory, 64-byte aligned and on huge pages where the kernel grants them (worth 5-12 % of read
-/// bandwidth on two cores: docs/benchmarks.md). Move-only.
+/// Zeroed anonymous memory, 64-byte aligned and on huge pages where the kernel grants them (worth
+/// 5-12 % of read bandwidth on two cores: docs/benchmarks.md). Move-only.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -22,8 +22,10 @@ class AlignedBuffer {
     // Whole huge pages; a size within one of SIZE_MAX stays as it is, for mmap to refuse.
     const bool huge = bytes >= kHugePage && bytes <= SIZE_MAX - kHugePage;
     const size_t rounded = huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes;
-    void* data = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return Status::error(Code::kResourceExhausted, cat("allocate ", rounded, " B"), errno);
+    void* data =
+        ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+      return Status::error(Code::kResourceExhausted, cat("allocate ", rounded, " B"), errno);
     if (huge) (void)::madvise(data, rounded, MADV_HUGEPAGE);  // advice; a no costs speed alone
     buffer.data_ = data;
     buffer.bytes_ = rounded;

@@ -22,8 +22,8 @@ class Deadline {
   static Deadline infinite() { return Deadline(Clock::time_point::max()); }
 
   bool passed() const { return at_ != Clock::time_point::max() && Clock::now() >= at_; }
-  /// What is left in milliseconds, rounded up, at least 0 and at most limit: ready for poll(). With an infinite
-  /// deadline it is limit.
+  /// What is left in milliseconds, rounded up, at least 0 and at most limit: ready for poll(). With
+  /// an infinite deadline it is limit.
   int remaining_ms(int limit = 1 << 30) const {
     if (at_ == Clock::time_point::max()) return limit;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();

@@ -31,7 +31,8 @@ float bf16_to_float(uint16_t bits) {
 
 uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN, kept quiet
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
+    return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN, kept quiet
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -40,7 +41,8 @@ float f16_to_float(uint16_t bits) {
   const uint32_t exponent = (bits >> 10) & 0x1Fu;
   const uint32_t fraction = bits & 0x3FFu;
   if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | (fraction << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
   const float magnitude = std::ldexp(static_cast<float>(fraction), -24);
   return sign ? -magnitude : magnitude;
 }
@@ -50,8 +52,9 @@ uint16_t float_to_f16(float value) {
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
-  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // rounds to infinity from 65520 on
-  if (magnitude < 0x38800000u) {  // subnormal half: an integer multiple of 2^-24
+  if (magnitude >= 0x477FF000u)
+    return static_cast<uint16_t>(sign | 0x7C00u);  // rounds to infinity from 65520 on
+  if (magnitude < 0x38800000u) {                   // subnormal half: an integer multiple of 2^-24
     const float scaled = std::ldexp(std::bit_cast<float>(magnitude), 24);
     return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(scaled)));
   }

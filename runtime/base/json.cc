@@ -14,13 +14,16 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
 
  public:
-  BoundedBuilder(Json& document, const JsonLimits& limits) : Base(document, false), limits_(limits) {}
+  BoundedBuilder(Json& document, const JsonLimits& limits)
+      : Base(document, false), limits_(limits) {}
 
   bool null() { return count() && Base::null(); }
   bool boolean(bool v) { return count() && Base::boolean(v); }
   bool number_integer(Json::number_integer_t v) { return count() && Base::number_integer(v); }
   bool number_unsigned(Json::number_unsigned_t v) { return count() && Base::number_unsigned(v); }
-  bool number_float(Json::number_float_t v, const std::string& s) { return count() && Base::number_float(v, s); }
+  bool number_float(Json::number_float_t v, const std::string& s) {
+    return count() && Base::number_float(v, s);
+  }
   bool string(std::string& v) { return count() && Base::string(v); }
   bool key(std::string& v) { return count() && Base::key(v); }
   bool start_object(std::size_t n) { return enter() && Base::start_object(n); }
@@ -36,10 +39,12 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   const std::string& reason() const { return reason_; }
 
  private:
-  /// nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column 2: " and without the
-  /// bytes it read last, which may be anything: reasons must stay valid UTF-8 on their way through protobuf.
+  /// nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column 2: "
+  /// and without the bytes it read last, which may be anything: reasons must stay valid UTF-8 on
+  /// their way through protobuf.
   static std::string clean(std::string_view text) {
-    if (const size_t cut = text.find(": "); cut != std::string_view::npos) text.remove_prefix(cut + 2);
+    if (const size_t cut = text.find(": "); cut != std::string_view::npos)
+      text.remove_prefix(cut + 2);
     text = text.substr(0, text.find("; last read: "));
     return std::string(text.substr(0, 200));
   }
@@ -47,7 +52,10 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
     if (reason_.empty()) reason_ = std::move(why);
     return false;
   }
-  bool count() { return ++values_ <= limits_.max_values || stop(cat("more than ", limits_.max_values, " values")); }
+  bool count() {
+    return ++values_ <= limits_.max_values ||
+           stop(cat("more than ", limits_.max_values, " values"));
+  }
   bool enter() {
     if (++depth_ > limits_.max_depth) return stop(cat("nested deeper than ", limits_.max_depth));
     return count();
@@ -66,7 +74,8 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
 Status wrong_type(std::string_view what, const char* key, const char* wanted, const Json& value) {
   std::string shown = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-  return Status::error(Code::kInvalidArgument, cat(what, ": \"", key, "\" must be ", wanted, ", not ", shown));
+  return Status::error(Code::kInvalidArgument,
+                       cat(what, ": \"", key, "\" must be ", wanted, ", not ", shown));
 }
 
 const Json* member(const Json& object, const char* key) {
@@ -94,15 +103,18 @@ std::string json_text(const Json& json, int indent) {
 Result<std::string> read_file(const std::string& path, size_t max_bytes) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) {
-    return Status::error(errno == ENOENT || errno == ENOTDIR ? Code::kNotFound : Code::kPermissionDenied,
-                         cat("open ", path), errno);
+    return Status::error(
+        errno == ENOENT || errno == ENOTDIR ? Code::kNotFound : Code::kPermissionDenied,
+        cat("open ", path), errno);
   }
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return Status::error(Code::kInternal, cat("stat ", path), errno);
-  if (!S_ISREG(info.st_mode)) return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
+  if (::fstat(fd.get(), &info) != 0)
+    return Status::error(Code::kInternal, cat("stat ", path), errno);
+  if (!S_ISREG(info.st_mode))
+    return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
   if (static_cast<uint64_t>(info.st_size) > max_bytes) {
-    return Status::error(Code::kResourceExhausted,
-                         cat(path, " has ", info.st_size, " B; at most ", max_bytes, " B are read"));
+    return Status::error(Code::kResourceExhausted, cat(path, " has ", info.st_size, " B; at most ",
+                                                       max_bytes, " B are read"));
   }
   std::string text(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;
@@ -117,7 +129,8 @@ Result<std::string> read_file(const std::string& path, size_t max_bytes) {
   return text;
 }
 
-Result<std::optional<int64_t>> json_int(const Json& object, const char* key, std::string_view what) {
+Result<std::optional<int64_t>> json_int(const Json& object, const char* key,
+                                        std::string_view what) {
   const Json* value = member(object, key);
   if (value == nullptr) return std::optional<int64_t>();
   if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
@@ -133,7 +146,8 @@ Result<std::optional<int64_t>> json_int(const Json& object, const char* key, std
   return wrong_type(what, key, "an integer", *value);
 }
 
-Result<std::optional<double>> json_double(const Json& object, const char* key, std::string_view what) {
+Result<std::optional<double>> json_double(const Json& object, const char* key,
+                                          std::string_view what) {
   const Json* value = member(object, key);
   if (value == nullptr) return std::optional<double>();
   if (!value->is_number()) return wrong_type(what, key, "a number", *value);
@@ -147,7 +161,8 @@ Result<std::optional<bool>> json_bool(const Json& object, const char* key, std::
   return std::optional<bool>(value->get<bool>());
 }
 
-Result<std::optional<std::string>> json_string(const Json& object, const char* key, std::string_view what) {
+Result<std::optional<std::string>> json_string(const Json& object, const char* key,
+                                               std::string_view what) {
   const Json* value = member(object, key);
   if (value == nullptr) return std::optional<std::string>();
   if (!value->is_string()) return wrong_type(what, key, "a string", *value);

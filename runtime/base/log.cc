@@ -20,8 +20,9 @@ std::string timestamp() {
   std::tm utc{};
   gmtime_r(&seconds, &utc);
   char text[96];
-  std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", utc.tm_year + 1900, utc.tm_mon + 1,
-                utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, static_cast<int>(micros % 1000000));
+  std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", utc.tm_year + 1900,
+                utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                static_cast<int>(micros % 1000000));
   return text;
 }
 
@@ -43,7 +44,11 @@ const char* level_name(LogLevel level) {
 size_t utf8_length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(at);
-  const size_t length = lead < 0x80 ? 1 : (lead >> 5) == 6 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 ? 4 : 0;
+  const size_t length = lead < 0x80         ? 1
+                        : (lead >> 5) == 6  ? 2
+                        : (lead >> 4) == 14 ? 3
+                        : (lead >> 3) == 30 ? 4
+                                            : 0;
   if (length == 0 || at + length > text.size()) return 0;
   for (size_t i = 1; i < length; ++i) {
     if ((byte(at + i) & 0xC0) != 0x80) return 0;
@@ -104,13 +109,14 @@ void log_line(LogLevel level, std::string_view text) {
   const int rank = process_rank();
   std::string line;
   if (g_options.format == LogFormat::kJson) {
-    line = cat("{\"time\":\"", timestamp(), "\",\"level\":\"", level_name(level), "\",\"process\":\"",
-               rank == kFrontRank ? "front" : "worker", "\",");
+    line = cat("{\"time\":\"", timestamp(), "\",\"level\":\"", level_name(level),
+               "\",\"process\":\"", rank == kFrontRank ? "front" : "worker", "\",");
     if (rank != kFrontRank) line += cat("\"rank\":", rank, ",");
     line += cat("\"pid\":", getpid(), ",\"message\":\"", json_escape(text), "\"}\n");
   } else {
-    line = cat(timestamp(), " ", level_name(level), " ", rank == kFrontRank ? std::string("front") : cat("rank ", rank),
-               " [", getpid(), "] ", text, "\n");
+    line = cat(timestamp(), " ", level_name(level), " ",
+               rank == kFrontRank ? std::string("front") : cat("rank ", rank), " [", getpid(), "] ",
+               text, "\n");
   }
   // One write keeps lines of several processes whole; there is nobody to tell if stderr is gone.
   for (size_t done = 0; done < line.size();) {

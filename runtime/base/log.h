@@ -12,13 +12,14 @@ struct LogOptions {
   LogFormat format = LogFormat::kText;
 };
 
-/// Set once at start, before threads exist. Lines go to stderr, one write() each, so that processes do not mix.
+/// Set once at start, before threads exist. Lines go to stderr, one write() each, so that processes
+/// do not mix.
 void set_log_options(const LogOptions& options);
 const LogOptions& log_options();
 
 /// One line: time (UTC, microseconds), level, process (front or rank N, and pid), text.
-/// text: `2026-11-21T03:43:00.123456Z INFO  rank 1 [4711] loading 40 %`; json: {"time":..., "level":..., "rank":...,
-/// "pid":..., "message":...}. Thread-safe.
+/// text: `2026-11-21T03:43:00.123456Z INFO  rank 1 [4711] loading 40 %`; json: {"time":...,
+/// "level":..., "rank":..., "pid":..., "message":...}. Thread-safe.
 void log_line(LogLevel level, std::string_view text);
 
 inline void log_debug(std::string_view text) {

@@ -20,7 +20,8 @@ bool power_of_two(int n) {
   return (n & (n - 1)) == 0;
 }
 
-/// Calls emit(begin, end) for each maximal complete sub-tree of [0, leaves) inside `owned`, in leaf order.
+/// Calls emit(begin, end) for each maximal complete sub-tree of [0, leaves) inside `owned`, in leaf
+/// order.
 template <typename Emit>
 void maximal_nodes(Range node, Range owned, const Emit& emit) {
   if (node.empty() || node.end <= owned.begin || node.begin >= owned.end) return;
@@ -33,8 +34,8 @@ void maximal_nodes(Range node, Range owned, const Emit& emit) {
   maximal_nodes(right, owned, emit);
 }
 
-/// Walks the tree below `node` down to what is_value says is a value; after the last value of a sub-tree with two
-/// non-empty sides one merge is due. Returns whether anything was there.
+/// Walks the tree below `node` down to what is_value says is a value; after the last value of a
+/// sub-tree with two non-empty sides one merge is due. Returns whether anything was there.
 template <typename IsValue, typename Push, typename Merge>
 bool fold(Range node, const IsValue& is_value, const Push& push, const Merge& merge) {
   if (node.empty()) return false;
@@ -50,7 +51,9 @@ bool fold(Range node, const IsValue& is_value, const Push& push, const Merge& me
 }  // namespace
 
 Range leaf_units(int leaf, int leaves, int units) {
-  const auto cut = [&](int i) { return static_cast<int>(static_cast<long long>(i) * units / leaves); };
+  const auto cut = [&](int i) {
+    return static_cast<int>(static_cast<long long>(i) * units / leaves);
+  };
   return {cut(leaf), cut(leaf + 1)};
 }
 
@@ -59,7 +62,8 @@ int leaf_count(int num_attention_heads) {
 }
 
 Range leaves_of_rank(int rank, int world_size, int leaves) {
-  if (!power_of_two(world_size)) return {rank * leaves / world_size, (rank + 1) * leaves / world_size};
+  if (!power_of_two(world_size))
+    return {rank * leaves / world_size, (rank + 1) * leaves / world_size};
   Range node{0, leaves};
   for (int half = world_size / 2; half > 0; half /= 2) {
     const auto [left, right] = halves(node);

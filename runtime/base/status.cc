@@ -15,7 +15,8 @@ constexpr const char* kCodeNames[] = {
     "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
     "DATA_LOSS", "UNAUTHENTICATED"};
 
-/// The last two components of a path: enough to find the file, nothing about the machine that built it.
+/// The last two components of a path: enough to find the file, nothing about the machine that built
+/// it.
 std::string short_path(const char* file) {
   std::string_view path(file);
   size_t cut = path.rfind('/');
@@ -27,7 +28,8 @@ std::string cause_line(const Cause& cause) {
   std::string line = cat("\n  because ", code_name(cause.code), " [");
   line += cause.rank == kFrontRank ? std::string("front") : cat("rank ", cause.rank);
   line += cat("] ", cause.where, " ", cause.what);
-  if (cause.os_error != 0) line += cat(": ", std::strerror(cause.os_error), " (", cause.os_error, ")");
+  if (cause.os_error != 0)
+    line += cat(": ", std::strerror(cause.os_error), " (", cause.os_error, ")");
   return line;
 }
 
@@ -35,7 +37,8 @@ std::string clip(std::string text, size_t max_bytes) {
   if (text.size() <= max_bytes) return text;
   if (max_bytes < 3) return "";
   size_t cut = max_bytes - 3;
-  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;  // never half a character
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80)
+    --cut;  // never half a character
   return text.substr(0, cut) + "...";
 }
 
@@ -55,14 +58,16 @@ std::string code_name(Code code) {
 }
 
 Status Status::error(Code code, std::string what, int os_error, const char* file, int line) {
-  return Status({Cause{code, g_process_rank, cat(short_path(file), ":", line), std::move(what), os_error}});
+  return Status(
+      {Cause{code, g_process_rank, cat(short_path(file), ":", line), std::move(what), os_error}});
 }
 
 Status Status::because_of(Code code, std::string what, const char* file, int line) const {
   if (ok()) return *this;
   std::vector<Cause> causes;
   causes.reserve(causes_.size() + 1);
-  causes.push_back(Cause{code, g_process_rank, cat(short_path(file), ":", line), std::move(what), 0});
+  causes.push_back(
+      Cause{code, g_process_rank, cat(short_path(file), ":", line), std::move(what), 0});
   causes.insert(causes.end(), causes_.begin(), causes_.end());
   return Status(std::move(causes));
 }
@@ -75,9 +80,11 @@ std::string Status::to_string(size_t max_bytes) const {
   if (ok()) return "OK";
   const Cause& first = causes_.front();
   std::string head = cat(code_name(first.code), ": ", first.what);
-  if (first.os_error != 0) head += cat(": ", std::strerror(first.os_error), " (", first.os_error, ")");
+  if (first.os_error != 0)
+    head += cat(": ", std::strerror(first.os_error), " (", first.os_error, ")");
   if (causes_.size() == 1) return clip(head, max_bytes);
-  // The ends of the chain matter most: what was wanted, and the root, which has a third at least. Middles go first.
+  // The ends of the chain matter most: what was wanted, and the root, which has a third at least.
+  // Middles go first.
   constexpr size_t kMark = 6;  // "\n  ..."
   const size_t room = max_bytes > kMark ? max_bytes - kMark : 0;
   const size_t for_root = std::max(room / 3, room - std::min(room, head.size()));

@@ -47,16 +47,16 @@ struct Cause {
   int os_error = 0;       ///< errno, 0 where none applies
 };
 
-/// Success, or an error with the chain of its causes: the outermost (what the user wanted) first, the root last.
-/// Copyable (nvcc needs that), cheap when ok. Not thread-safe, like any value.
+/// Success, or an error with the chain of its causes: the outermost (what the user wanted) first,
+/// the root last. Copyable (nvcc needs that), cheap when ok. Not thread-safe, like any value.
 class [[nodiscard]] Status {
  public:
   Status() = default;
   explicit Status(std::vector<Cause> causes) : causes_(std::move(causes)) {}
 
   /// A new error with one cause. The call site is recorded as where.
-  static Status error(Code code, std::string what, int os_error = 0, const char* file = __builtin_FILE(),
-                      int line = __builtin_LINE());
+  static Status error(Code code, std::string what, int os_error = 0,
+                      const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
   bool ok() const { return causes_.empty(); }
   Code code() const { return ok() ? Code::kOk : causes_.front().code; }
@@ -64,15 +64,16 @@ class [[nodiscard]] Status {
   /// The outermost cause's text; empty when ok.
   std::string_view message() const { return ok() ? std::string_view() : causes_.front().what; }
 
-  /// This error as the reason of a larger one: the new cause comes first. Add one where the reader changes (another
-  /// module, another process), not per function. No effect on an ok status.
+  /// This error as the reason of a larger one: the new cause comes first. Add one where the reader
+  /// changes (another module, another process), not per function. No effect on an ok status.
   Status because_of(Code code, std::string what, const char* file = __builtin_FILE(),
                     int line = __builtin_LINE()) const;
   /// The same with this error's own code.
-  Status while_doing(std::string what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) const;
+  Status while_doing(std::string what, const char* file = __builtin_FILE(),
+                     int line = __builtin_LINE()) const;
 
-  /// "CODE: what\n  because CODE [rank 1] file.cc:88 what: strerror (errno)" ..., without a final newline, at most
-  /// max_bytes (the middle causes are left out first). "OK" when ok.
+  /// "CODE: what\n  because CODE [rank 1] file.cc:88 what: strerror (errno)" ..., without a final
+  /// newline, at most max_bytes (the middle causes are left out first). "OK" when ok.
   std::string to_string(size_t max_bytes = 1900) const;
 
  private:
@@ -83,8 +84,10 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT: implicit by design
-  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT: implicit by design
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(Status status)
+      : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT: implicit by design
 
   bool ok() const { return state_.index() == 0; }
   Status status() const { return ok() ? Status() : std::get<1>(state_); }
@@ -110,7 +113,8 @@ class [[nodiscard]] Result {
     if (::shoal::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
-/// SHOAL_ASSIGN_OR_RETURN(auto x, make_x()): declares (or assigns) x from a Result, or returns its status.
+/// SHOAL_ASSIGN_OR_RETURN(auto x, make_x()): declares (or assigns) x from a Result, or returns its
+/// status.
 #define SHOAL_ASSIGN_OR_RETURN(target, expression) \
   SHOAL_ASSIGN_OR_RETURN_INNER(SHOAL_CONCAT(result_, __LINE__), target, expression)
 #define SHOAL_ASSIGN_OR_RETURN_INNER(result, target, expression) \

@@ -10,7 +10,8 @@
 namespace shoal {
 namespace {
 
-// Long enough to bridge the gaps inside a layer (tens of microseconds), short against a scheduler slice.
+// Long enough to bridge the gaps inside a layer (tens of microseconds), short against a scheduler
+// slice.
 constexpr int kSpins = 4000;
 
 void relax() {
@@ -36,9 +37,11 @@ void set_float_environment() {
 #endif
 }
 
-ThreadPool::ThreadPool(int threads, std::vector<int> cpus) : threads_(threads), cpus_(std::move(cpus)) {
+ThreadPool::ThreadPool(int threads, std::vector<int> cpus)
+    : threads_(threads), cpus_(std::move(cpus)) {
   team_.reserve(static_cast<size_t>(threads_ - 1));
-  for (int thread = 1; thread < threads_; ++thread) team_.emplace_back([this, thread] { work(thread); });
+  for (int thread = 1; thread < threads_; ++thread)
+    team_.emplace_back([this, thread] { work(thread); });
 }
 
 ThreadPool::~ThreadPool() {

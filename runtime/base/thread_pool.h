@@ -6,15 +6,18 @@
 
 namespace shoal {
 
-/// Sets this thread's floating-point rules: round to nearest even, subnormals flushed to zero (FTZ and DAZ), as the
-/// bf16 dot product instruction does anyway. Every compute thread calls it: the same bits on each.
+/// Sets this thread's floating-point rules: round to nearest even, subnormals flushed to zero (FTZ
+/// and DAZ), as the bf16 dot product instruction does anyway. Every compute thread calls it: the
+/// same bits on each.
 void set_float_environment();
 
-/// A fixed team of threads that run one function together. The caller is thread 0; the others spin briefly for the
-/// next call, then sleep on a futex. Not reentrant; run() is called from one thread only.
+/// A fixed team of threads that run one function together. The caller is thread 0; the others spin
+/// briefly for the next call, then sleep on a futex. Not reentrant; run() is called from one thread
+/// only.
 class ThreadPool {
  public:
-  /// threads >= 1. cpus: empty, or one per thread: thread i is bound to cpus[i] (the caller too, at its first run()).
+  /// threads >= 1. cpus: empty, or one per thread: thread i is bound to cpus[i] (the caller too, at
+  /// its first run()).
   explicit ThreadPool(int threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -22,7 +25,8 @@ class ThreadPool {
 
   int size() const { return threads_; }
 
-  /// Calls body(thread) for thread = 0 .. size()-1 at the same time; returns when all have returned.
+  /// Calls body(thread) for thread = 0 .. size()-1 at the same time; returns when all have
+  /// returned.
   template <typename Body>
   void run(const Body& body) {
     if (!caller_ready_) prepare_caller();
@@ -30,10 +34,13 @@ class ThreadPool {
       body(0);
       return;
     }
-    run_erased([](const void* context, int thread) { (*static_cast<const Body*>(context))(thread); }, &body);
+    run_erased(
+        [](const void* context, int thread) { (*static_cast<const Body*>(context))(thread); },
+        &body);
   }
 
-  /// Calls body(begin, end) on each thread for its even, contiguous share of [0, units). No call for an empty share.
+  /// Calls body(begin, end) on each thread for its even, contiguous share of [0, units). No call
+  /// for an empty share.
   template <typename Body>
   void split(int64_t units, const Body& body) {
     run([&](int thread) {

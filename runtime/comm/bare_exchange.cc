@@ -15,14 +15,16 @@ constexpr size_t kFlagBytes = 128;  // neighbouring lines are fetched in pairs
 
 class BareExchange final : public Communicator {
  public:
-  BareExchange(int rank, std::byte* shared, size_t max_bytes) : rank_(rank), shared_(shared), max_bytes_(max_bytes) {}
+  BareExchange(int rank, std::byte* shared, size_t max_bytes)
+      : rank_(rank), shared_(shared), max_bytes_(max_bytes) {}
 
   const char* name() const override { return "bare"; }
   World world() const override { return {rank_, kRanks}; }
 
   Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override {
     if (count * sizeof(float) > max_bytes_ || plan.contributions != std::vector<int>{1, 1}) {
-      return Status::error(Code::kUnimplemented, "bare exchange: one contribution per rank, that fits");
+      return Status::error(Code::kUnimplemented,
+                           "bare exchange: one contribution per rank, that fits");
     }
     const auto* theirs = reinterpret_cast<const float*>(slot(1 - rank_));
     std::memcpy(slot(rank_), own, count * sizeof(float));

@@ -10,13 +10,15 @@ Status check_plan(const ReducePlan& plan, World world) {
     return Status::error(Code::kInvalidArgument,
                          cat("reduce plan for rank ", world.rank, " of ", world.size, ": ", what));
   };
-  if (plan.contributions.size() != static_cast<size_t>(world.size)) return wrong("made for another group size");
+  if (plan.contributions.size() != static_cast<size_t>(world.size))
+    return wrong("made for another group size");
   int planes = 0;
   for (const int contributions : plan.contributions) {
     if (contributions < 0) return wrong("a negative number of contributions");
     planes += contributions;
   }
-  if (planes == 0 || planes != plan.total_contributions()) return wrong("program and contributions differ in number");
+  if (planes == 0 || planes != plan.total_contributions())
+    return wrong("program and contributions differ in number");
   int depth = 0;
   for (const int merges : plan.finish.merges) {
     if (++depth > kMaxFoldDepth) return wrong("the tree is too deep");
@@ -31,9 +33,10 @@ Status check_gather(int root, size_t mine_bytes, std::span<const size_t> sizes, 
       sizes[static_cast<size_t>(world.rank)] == mine_bytes) {
     return {};
   }
-  return Status::error(Code::kInvalidArgument,
-                       cat("gather to rank ", root, " in a group of ", world.size, ": ", sizes.size(),
-                           " sizes are given, and rank ", world.rank, " brings ", mine_bytes, " bytes"));
+  return Status::error(
+      Code::kInvalidArgument,
+      cat("gather to rank ", root, " in a group of ", world.size, ": ", sizes.size(),
+          " sizes are given, and rank ", world.rank, " brings ", mine_bytes, " bytes"));
 }
 
 }  // namespace shoal

@@ -20,15 +20,17 @@ size_t whole_pages(size_t bytes) {
 
 Status check(World world, size_t page_bytes, size_t slot_bytes) {
   if (world.size < 1 || world.rank < 0 || world.rank >= world.size) {
-    return Status::error(Code::kInvalidArgument, cat("cma communicator: rank ", world.rank, " of ", world.size));
+    return Status::error(Code::kInvalidArgument,
+                         cat("cma communicator: rank ", world.rank, " of ", world.size));
   }
   if (slot_bytes < kPageBytes || slot_bytes % 64 != 0) {
-    return Status::error(Code::kInvalidArgument, cat("cma communicator: slots of ", slot_bytes, " bytes"));
+    return Status::error(Code::kInvalidArgument,
+                         cat("cma communicator: slots of ", slot_bytes, " bytes"));
   }
   if (page_bytes != 0 && page_bytes < cma_page_bytes(world.size)) {
-    return Status::error(Code::kInvalidArgument,
-                         cat("cma communicator of ", world.size, " ranks: ", page_bytes, " shared bytes are given, ",
-                             cma_page_bytes(world.size), " are needed"));
+    return Status::error(Code::kInvalidArgument, cat("cma communicator of ", world.size, " ranks: ",
+                                                     page_bytes, " shared bytes are given, ",
+                                                     cma_page_bytes(world.size), " are needed"));
   }
   return {};
 }
@@ -39,7 +41,8 @@ Result<CmaHello> introduce(CmaGroup& group) {
   if (::getrandom(&mine.nonce, sizeof mine.nonce, 0) != sizeof mine.nonce) {
     return Status::error(Code::kUnavailable, "getrandom for a rank's nonce", errno);
   }
-  SHOAL_ASSIGN_OR_RETURN(group.memory, PrivateMemory::create(cma_rank_bytes(group.world.size, group.slot_bytes)));
+  SHOAL_ASSIGN_OR_RETURN(group.memory,
+                         PrivateMemory::create(cma_rank_bytes(group.world.size, group.slot_bytes)));
   group.control().nonce = mine.nonce;
   mine.address = reinterpret_cast<uint64_t>(group.memory.data());
   mine.slot_bytes = group.slot_bytes;
@@ -58,18 +61,21 @@ Result<CmaHello> accept(const std::string& bytes, const CmaHello& mine, int rank
   if (bytes.size() != sizeof theirs || theirs.magic != CmaHello::kMagic || theirs.rank != rank ||
       theirs.world_size != mine.world_size || theirs.slot_bytes != mine.slot_bytes ||
       theirs.has_page != mine.has_page) {
-    return Status::error(Code::kInvalidArgument,
-                         cat("cma handshake: rank ", rank, " has other settings than rank ", mine.rank));
+    return Status::error(Code::kInvalidArgument, cat("cma handshake: rank ", rank,
+                                                     " has other settings than rank ", mine.rank));
   }
   return theirs;
 }
 
 Status reading_failed(int rank, int pid, int error) {
-  const std::string what = cat("read the memory of rank ", rank, " (process ", pid, ") with process_vm_readv");
+  const std::string what =
+      cat("read the memory of rank ", rank, " (process ", pid, ") with process_vm_readv");
   if (error == EPERM || error == ENOSYS) {
     return Status::error(
         Code::kPermissionDenied,
-        cat(what, ": forbidden by seccomp, kernel.yama.ptrace_scope, another user, or a user namespace"), error);
+        cat(what,
+            ": forbidden by seccomp, kernel.yama.ptrace_scope, another user, or a user namespace"),
+        error);
   }
   return Status::error(Code::kUnavailable, what, error);
 }
@@ -84,9 +90,11 @@ size_t cma_page_bytes(int world_size) {
   return whole_pages(static_cast<size_t>(world_size) * sizeof(RankControl));
 }
 
-Result<std::unique_ptr<Communicator>> open_cma_communicator(World world, int page_fd, size_t page_bytes,
-                                                            size_t slot_bytes, int64_t timeout_ms,
-                                                            const CmaExchange& exchange, Interrupted interrupted) {
+Result<std::unique_ptr<Communicator>> open_cma_communicator(World world, int page_fd,
+                                                            size_t page_bytes, size_t slot_bytes,
+                                                            int64_t timeout_ms,
+                                                            const CmaExchange& exchange,
+                                                            Interrupted interrupted) {
   SHOAL_RETURN_IF_ERROR(check(world, page_bytes, slot_bytes));
   auto group = std::make_unique<CmaGroup>();
   group->world = world;
@@ -94,14 +102,15 @@ Result<std::unique_ptr<Communicator>> open_cma_communicator(World world, int pag
   if (page_bytes != 0) {
     SHOAL_ASSIGN_OR_RETURN(group->page, ShmSegment::open(page_fd, page_bytes));
   }
-  // Yama's scope 1 lets only ancestors look; the ranks are siblings, so each names the parent, whose descendants may
-  // then. Fails where there is no yama, which is as well.
+  // Yama's scope 1 lets only ancestors look; the ranks are siblings, so each names the parent,
+  // whose descendants may then. Fails where there is no yama, which is as well.
   ::prctl(PR_SET_PTRACER, static_cast<unsigned long>(::getppid()), 0, 0, 0);
   SHOAL_ASSIGN_OR_RETURN(const CmaHello mine, introduce(*group));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                          exchange(std::string(reinterpret_cast<const char*>(&mine), sizeof mine)));
   if (all.size() != static_cast<size_t>(world.size)) {
-    return Status::error(Code::kInternal, cat("cma handshake: ", all.size(), " of ", world.size, " ranks"));
+    return Status::error(Code::kInternal,
+                         cat("cma handshake: ", all.size(), " of ", world.size, " ranks"));
   }
   std::vector<CmaHello> hellos;
   for (int rank = 0; rank < world.size; ++rank) {

@@ -21,10 +21,12 @@ PrivateMemory::~PrivateMemory() {
 
 Result<PrivateMemory> PrivateMemory::create(size_t bytes) {
   // Populated: the memory is had now or not at all, and no collective waits for a page.
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   const int error = errno;
   if (data == MAP_FAILED) {
-    return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes of private memory"), error);
+    return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes of private memory"),
+                         error);
   }
   PrivateMemory memory;
   memory.data_ = static_cast<std::byte*>(data);
@@ -38,14 +40,17 @@ int CmaPeers::read(int rank, size_t offset, void* to, size_t bytes) const {
   return read_pieces(rank, {&local, 1}, {&remote, 1});
 }
 
-int CmaPeers::read_pieces(int rank, std::span<const iovec> to, std::span<iovec> from_offsets) const {
+int CmaPeers::read_pieces(int rank, std::span<const iovec> to,
+                          std::span<iovec> from_offsets) const {
   const CmaHello& peer = hellos_[rank];
   size_t bytes = 0;
   for (iovec& piece : from_offsets) {
-    piece.iov_base = reinterpret_cast<void*>(peer.address + reinterpret_cast<uintptr_t>(piece.iov_base));
+    piece.iov_base =
+        reinterpret_cast<void*>(peer.address + reinterpret_cast<uintptr_t>(piece.iov_base));
     bytes += piece.iov_len;
   }
-  const ssize_t got = ::process_vm_readv(peer.pid, to.data(), to.size(), from_offsets.data(), from_offsets.size(), 0);
+  const ssize_t got = ::process_vm_readv(peer.pid, to.data(), to.size(), from_offsets.data(),
+                                         from_offsets.size(), 0);
   if (got == static_cast<ssize_t>(bytes)) return 0;
   return got < 0 ? errno : EFAULT;  // part of it: the rest is no longer mapped
 }

@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-constexpr int kTornReads = 1000;       // in a row: the writer was stopped in the middle of an update
+constexpr int kTornReads = 1000;  // in a row: the writer was stopped in the middle of an update
 constexpr int64_t kFirstPauseUs = 20;  // the least that a sleep costs is about twice that
 constexpr int64_t kLongestPauseUs = 1000;
 
@@ -27,7 +27,8 @@ const std::byte* CmaSlots::mirror(int rank) const {
 
 int CmaSlots::fetch(SlotOf of, SlotRows rows, int mirror_rank) const {
   if (rows.bytes == 0) return 0;
-  // One piece where little else lies between the rows: most of the time there is one row, or whole planes.
+  // One piece where little else lies between the rows: most of the time there is one row, or whole
+  // planes.
   if (rows.rows == 1 || rows.bytes * 2 >= rows.pitch) {
     rows.bytes += (rows.rows - 1) * rows.pitch;
     rows.rows = 1;
@@ -44,14 +45,16 @@ int CmaSlots::fetch(SlotOf of, SlotRows rows, int mirror_rank) const {
       local[pieces] = {to + at, rows.bytes};
       remote[pieces] = {reinterpret_cast<void*>(from + at), rows.bytes};
     }
-    if (const int error = group_->peers.read_pieces(of.rank, {local, pieces}, {remote, pieces}); error != 0) {
+    if (const int error = group_->peers.read_pieces(of.rank, {local, pieces}, {remote, pieces});
+        error != 0) {
       return error;
     }
   }
   return 0;
 }
 
-PolledFlags::PolledFlags(const CmaGroup& group) : group_(&group), seen_(static_cast<size_t>(group.world.size)) {}
+PolledFlags::PolledFlags(const CmaGroup& group)
+    : group_(&group), seen_(static_cast<size_t>(group.world.size)) {}
 
 /// The rank's word, closed where the rank has gone.
 uint32_t PolledFlags::word(int rank) const {
@@ -94,7 +97,8 @@ void PolledFlags::set_done(uint32_t steps) {
 
 void PolledFlags::sleep(int rank, uint32_t steps, int timeout_ms) const {
   const Deadline deadline = Deadline::after_ms(timeout_ms);
-  for (int64_t pause_us = kFirstPauseUs; !deadline.passed(); pause_us = std::min(pause_us * 2, kLongestPauseUs)) {
+  for (int64_t pause_us = kFirstPauseUs; !deadline.passed();
+       pause_us = std::min(pause_us * 2, kLongestPauseUs)) {
     ::usleep(static_cast<useconds_t>(pause_us));
     const uint32_t now = word(rank);
     if (reached(now, steps) || (now & kClosed)) return;

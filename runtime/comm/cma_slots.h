@@ -11,9 +11,10 @@
 
 namespace shoal {
 
-/// A rank's control words in its private memory, at the start of its mapping, read by the peers. They are written from
-/// back to front and read from front to back: where both ends carry the same number, so does what is between, whatever
-/// pieces the kernel's copy is made of. (x86 keeps both orders; elsewhere the copy's own order is the kernel's word.)
+/// A rank's control words in its private memory, at the start of its mapping, read by the peers.
+/// They are written from back to front and read from front to back: where both ends carry the same
+/// number, so does what is between, whatever pieces the kernel's copy is made of. (x86 keeps both
+/// orders; elsewhere the copy's own order is the kernel's word.)
 struct alignas(64) CmaControl {
   uint64_t nonce;  ///< CmaHello::nonce, for ever
   uint32_t front;  ///< number of the update
@@ -26,8 +27,9 @@ struct alignas(64) CmaControl {
 
 inline constexpr size_t kCmaControlBytes = 4096;
 
-/// What a rank of a cma group has: its mapping (control words, its two slots, a mirror of each peer's slot) and the way
-/// to the peers'. The page: control words of all ranks, where they share one.
+/// What a rank of a cma group has: its mapping (control words, its two slots, a mirror of each
+/// peer's slot) and the way to the peers'. The page: control words of all ranks, where they share
+/// one.
 struct CmaGroup {
   World world;
   size_t slot_bytes = 0;
@@ -47,7 +49,8 @@ class CmaSlots {
   explicit CmaSlots(std::unique_ptr<CmaGroup> group) : group_(std::move(group)) {}
 
   std::byte* own(uint32_t step) const { return group_->memory.data() + group_->slot_offset(step); }
-  /// Brings rows of a peer's slot to the same place in the mirror of `mirror_rank`. 0 or an errno (CmaPeers::read).
+  /// Brings rows of a peer's slot to the same place in the mirror of `mirror_rank`. 0 or an errno
+  /// (CmaPeers::read).
   int fetch(SlotOf of, SlotRows rows, int mirror_rank) const;
   const std::byte* mirror(int rank) const;
   int copy(SlotOf of, std::byte* to, size_t bytes) const {
@@ -59,8 +62,8 @@ class CmaSlots {
   std::unique_ptr<CmaGroup> group_;
 };
 
-/// Control words where no page can be shared: each poll is a system call, and nobody can be woken, so a wait that is
-/// long sleeps for a while and looks again. One thread.
+/// Control words where no page can be shared: each poll is a system call, and nobody can be woken,
+/// so a wait that is long sleeps for a while and looks again. One thread.
 class PolledFlags {
  public:
   /// group outlives it.

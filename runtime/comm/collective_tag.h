@@ -8,7 +8,8 @@ namespace shoal {
 
 enum class Op : uint8_t { kAllReduce = 1, kGather = 2, kBarrier = 3 };
 
-/// Op and size (floats or bytes, below 2^56) in one word; both must agree between the ranks in every step.
+/// Op and size (floats or bytes, below 2^56) in one word; both must agree between the ranks in
+/// every step.
 constexpr uint64_t make_tag(Op op, uint64_t amount) {
   return uint64_t{static_cast<uint8_t>(op)} << 56 | amount;
 }

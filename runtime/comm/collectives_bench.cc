@@ -38,20 +38,23 @@ Result<CollectiveTiming> time_size(Communicator& communicator, size_t bytes, int
   }
   std::sort(times_us.begin(), times_us.end());
   const size_t p99 = times_us.size() * 99 / 100;
-  return CollectiveTiming{communicator.name(), communicator.world().size, bytes, times_us[times_us.size() / 2],
-                          times_us[p99]};
+  return CollectiveTiming{communicator.name(), communicator.world().size, bytes,
+                          times_us[times_us.size() / 2], times_us[p99]};
 }
 
 }  // namespace
 
-Result<std::vector<CollectiveTiming>> time_collectives(Communicator& communicator, std::span<const size_t> sizes_bytes,
+Result<std::vector<CollectiveTiming>> time_collectives(Communicator& communicator,
+                                                       std::span<const size_t> sizes_bytes,
                                                        int repeats) {
   std::vector<CollectiveTiming> timings;
   for (const size_t bytes : sizes_bytes) {
     if (bytes % sizeof(float) != 0 || repeats < 1) {
-      return Status::error(Code::kInvalidArgument, cat("timing ", repeats, " all_reduces of ", bytes, " bytes"));
+      return Status::error(Code::kInvalidArgument,
+                           cat("timing ", repeats, " all_reduces of ", bytes, " bytes"));
     }
-    const size_t affordable = std::max<size_t>(kMinRepeats, kMaxMovedBytes / std::max<size_t>(bytes, 1));
+    const size_t affordable =
+        std::max<size_t>(kMinRepeats, kMaxMovedBytes / std::max<size_t>(bytes, 1));
     const int times = static_cast<int>(std::min<size_t>(static_cast<size_t>(repeats), affordable));
     SHOAL_ASSIGN_OR_RETURN(const CollectiveTiming timing, time_size(communicator, bytes, times));
     timings.push_back(timing);

@@ -12,10 +12,12 @@
 namespace shoal {
 namespace {
 
-constexpr int64_t kPushBytes = int64_t{8} << 20;  // of the push's own part of an area: a whole number of 2 MiB pages
+constexpr int64_t kPushBytes =
+    int64_t{8} << 20;  // of the push's own part of an area: a whole number of 2 MiB pages
 constexpr size_t kGatherBytes = size_t{2} << 20;  // of an all_gather's part, cut among the ranks
 constexpr int64_t kLeastSpinMs = 2'000;
-constexpr int64_t kMostSpinMs = int64_t{100} * 365 * 24 * 3600 * 1000;  // a hundred years, which nanoseconds still hold
+constexpr int64_t kMostSpinMs =
+    int64_t{100} * 365 * 24 * 3600 * 1000;  // a hundred years, which nanoseconds still hold
 
 /// What the ranks show each other.
 struct Offer {
@@ -30,12 +32,14 @@ struct Memory {
   Device::Memory failure;  ///< a word that the kernels write and the host reads
 };
 
-/// The host waits for nobody here, so no call needs its deadline: kernels wait, and have a limit of their own.
+/// The host waits for nobody here, so no call needs its deadline: kernels wait, and have a limit of
+/// their own.
 class CudaIpcCollective final : public DeviceCollective {
  public:
   CudaIpcCollective(std::shared_ptr<Device> device, World world, int64_t timeout_ms)
       : device_(std::move(device)), world_(world) {
-    // A kernel gives up somewhat before the host does, so that its word, which names a rank, is the one that is read.
+    // A kernel gives up somewhat before the host does, so that its word, which names a rank, is the
+    // one that is read.
     const int64_t spin_ms = std::clamp(timeout_ms - timeout_ms / 8, kLeastSpinMs, kMostSpinMs);
     spin_ns_ = static_cast<uint64_t>(spin_ms) * 1'000'000;
   }
@@ -45,20 +49,28 @@ class CudaIpcCollective final : public DeviceCollective {
 
   const char* name() const override { return "cuda-ipc"; }
   World world() const override { return world_; }
-  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count, void* stream,
+  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
+                            void* stream, Deadline until) override;
+  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
                             Deadline until) override;
-  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline until) override;
   Status check() override;
   std::vector<int> missing() const override;
 
  private:
   /// One more than the rank that a kernel has given up; 0: none.
-  uint32_t given_up() const { return *static_cast<const volatile uint32_t*>(memory_.failure.get()); }
+  uint32_t given_up() const {
+    return *static_cast<const volatile uint32_t*>(memory_.failure.get());
+  }
   Status import_areas(const std::vector<std::string>& offers);
-  Status push(const ReducePlan& plan, const float* own, int64_t pitch, float* out, int64_t count, void* stream);
+  Status push(const ReducePlan& plan, const float* own, int64_t pitch, float* out, int64_t count,
+              void* stream);
   Status enqueue_barrier(void* stream);
-  std::byte* gather_part(int rank) const { return static_cast<std::byte*>(areas_[rank]) + kPushBytes; }
-  std::string here() const { return cat("cuda-ipc collective ", collectives_, " (", tag_text(tag_), ")"); }
+  std::byte* gather_part(int rank) const {
+    return static_cast<std::byte*>(areas_[rank]) + kPushBytes;
+  }
+  std::string here() const {
+    return cat("cuda-ipc collective ", collectives_, " (", tag_text(tag_), ")");
+  }
 
   const std::shared_ptr<Device> device_;
   const World world_;
@@ -70,16 +82,18 @@ class CudaIpcCollective final : public DeviceCollective {
   uint64_t tag_ = 0;
 };
 
-/// Neither is this rank's memory freed nor the peers' unmapped, whatever the end. After a failure a kernel may spin in
-/// both for the rest of its time: to unmap would be a fault of the device, and cudaFree would wait for the kernel. At a
-/// healthy end a peer may still have this area mapped, and CUDA forbids to free what another process has open: only a
-/// rendezvous could tell, and that would wait for ranks that are gone. The driver clears up behind the process.
+/// Neither is this rank's memory freed nor the peers' unmapped, whatever the end. After a failure a
+/// kernel may spin in both for the rest of its time: to unmap would be a fault of the device, and
+/// cudaFree would wait for the kernel. At a healthy end a peer may still have this area mapped, and
+/// CUDA forbids to free what another process has open: only a rendezvous could tell, and that would
+/// wait for ranks that are gone. The driver clears up behind the process.
 CudaIpcCollective::~CudaIpcCollective() {
   keep_for_process(std::move(memory_));
 }
 
 Status CudaIpcCollective::open(const ExchangeBytes& exchange) {
-  SHOAL_ASSIGN_OR_RETURN(memory_.area, device_->allocate(static_cast<size_t>(kPushBytes) + kGatherBytes));
+  SHOAL_ASSIGN_OR_RETURN(memory_.area,
+                         device_->allocate(static_cast<size_t>(kPushBytes) + kGatherBytes));
   SHOAL_ASSIGN_OR_RETURN(memory_.scratch, device_->allocate(2 * sizeof(float)));
   SHOAL_ASSIGN_OR_RETURN(memory_.failure, device_->allocate_pinned(sizeof(uint32_t)));
   std::memset(memory_.failure.get(), 0, sizeof(uint32_t));
@@ -91,8 +105,8 @@ Status CudaIpcCollective::open(const ExchangeBytes& exchange) {
   Offer mine{};
   mine.push_bytes = kPushBytes;
   mine.gather_bytes = kGatherBytes;
-  SHOAL_RETURN_IF_ERROR(
-      device_->check(device_->module().export_memory(memory_.area.get(), mine.handle), "cudaIpcGetMemHandle"));
+  SHOAL_RETURN_IF_ERROR(device_->check(
+      device_->module().export_memory(memory_.area.get(), mine.handle), "cudaIpcGetMemHandle"));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> offers,
                          exchange(std::string(reinterpret_cast<const char*>(&mine), sizeof mine)));
   return import_areas(offers);
@@ -100,7 +114,8 @@ Status CudaIpcCollective::open(const ExchangeBytes& exchange) {
 
 Status CudaIpcCollective::import_areas(const std::vector<std::string>& offers) {
   if (offers.size() != static_cast<size_t>(world_.size)) {
-    return Status::error(Code::kInternal, cat("cuda-ipc: ", offers.size(), " offers for ", world_.size, " ranks"));
+    return Status::error(Code::kInternal,
+                         cat("cuda-ipc: ", offers.size(), " offers for ", world_.size, " ranks"));
   }
   for (int rank = 0; rank < world_.size; ++rank) {
     if (rank == world_.rank) continue;
@@ -108,18 +123,19 @@ Status CudaIpcCollective::import_areas(const std::vector<std::string>& offers) {
     Offer theirs{};
     if (text.size() == sizeof theirs) std::memcpy(&theirs, text.data(), sizeof theirs);
     if (theirs.push_bytes != kPushBytes || theirs.gather_bytes != kGatherBytes) {
-      return Status::error(Code::kFailedPrecondition,
-                           cat("cuda-ipc: rank ", rank, " offers another area than this rank: another build?"));
+      return Status::error(
+          Code::kFailedPrecondition,
+          cat("cuda-ipc: rank ", rank, " offers another area than this rank: another build?"));
     }
-    const Status opened =
-        device_->check(device_->module().import_memory(theirs.handle, &areas_[rank]), "cudaIpcOpenMemHandle");
+    const Status opened = device_->check(
+        device_->module().import_memory(theirs.handle, &areas_[rank]), "cudaIpcOpenMemHandle");
     if (!opened.ok()) return opened.while_doing(cat("mapping the memory of rank ", rank));
   }
   return {};
 }
 
-Status CudaIpcCollective::enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
-                                             void* stream, Deadline) {
+Status CudaIpcCollective::enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out,
+                                             size_t count, void* stream, Deadline) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world_));
   SHOAL_RETURN_IF_ERROR(check());
   ++collectives_;
@@ -128,17 +144,19 @@ Status CudaIpcCollective::enqueue_all_reduce(const ReducePlan& plan, const float
   const int64_t widest = device_->module().push_floats(kPushBytes, world_.size, most);
   if (plan.total_contributions() > kShoalMostPlanes || widest <= 0) {
     return Status::error(Code::kInvalidArgument,
-                         cat(here(), ": ", plan.total_contributions(), " contributions are more than a push can sum"));
+                         cat(here(), ": ", plan.total_contributions(),
+                             " contributions are more than a push can sum"));
   }
   const auto floats = static_cast<int64_t>(count);
   for (int64_t at = 0; at < floats; at += widest) {
-    SHOAL_RETURN_IF_ERROR(push(plan, own + at, floats, out + at, std::min(widest, floats - at), stream));
+    SHOAL_RETURN_IF_ERROR(
+        push(plan, own + at, floats, out + at, std::min(widest, floats - at), stream));
   }
   return {};
 }
 
-Status CudaIpcCollective::push(const ReducePlan& plan, const float* own, int64_t pitch, float* out, int64_t count,
-                               void* stream) {
+Status CudaIpcCollective::push(const ReducePlan& plan, const float* own, int64_t pitch, float* out,
+                               int64_t count, void* stream) {
   ShoalPushAllReduce args{};
   args.rank = world_.rank;
   args.world_size = world_.size;
@@ -163,9 +181,10 @@ Status CudaIpcCollective::enqueue_barrier(void* stream) {
   return push(barrier_plan_, scratch, 1, scratch + 1, 1, stream);
 }
 
-/// Copies into the peers' areas, a barrier, a copy out of this rank's, and a barrier before the next piece: a gather
-/// keeps no count on the host, so that it too may be replayed.
-Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream, Deadline) {
+/// Copies into the peers' areas, a barrier, a copy out of this rank's, and a barrier before the
+/// next piece: a gather keeps no count on the host, so that it too may be replayed.
+Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each,
+                                             void* stream, Deadline) {
   SHOAL_RETURN_IF_ERROR(check());
   ++collectives_;
   tag_ = make_tag(Op::kGather, bytes_each);
@@ -181,7 +200,8 @@ Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t
     SHOAL_RETURN_IF_ERROR(enqueue_barrier(stream));
     for (int rank = 0; rank < world_.size; ++rank) {
       const std::byte* slot = gather_part(world_.rank) + static_cast<size_t>(rank) * widest;
-      SHOAL_RETURN_IF_ERROR(device_->copy(to + static_cast<size_t>(rank) * bytes_each + at, slot, width, stream));
+      SHOAL_RETURN_IF_ERROR(
+          device_->copy(to + static_cast<size_t>(rank) * bytes_each + at, slot, width, stream));
     }
     SHOAL_RETURN_IF_ERROR(enqueue_barrier(stream));
   }
@@ -191,22 +211,28 @@ Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t
 Status CudaIpcCollective::check() {
   const uint32_t failure = given_up();
   if (failure == 0) return {};
-  return Status::error(Code::kDeadlineExceeded,
-                       cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", failure - 1));
+  return Status::error(
+      Code::kDeadlineExceeded,
+      cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", failure - 1));
 }
 
 std::vector<int> CudaIpcCollective::missing() const {
   const uint32_t failure = given_up();
-  return failure == 0 ? DeviceCollective::missing() : std::vector<int>{static_cast<int>(failure - 1)};
+  return failure == 0 ? DeviceCollective::missing()
+                      : std::vector<int>{static_cast<int>(failure - 1)};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceCollective>> open_cuda_ipc_collective(std::shared_ptr<Device> device, World world,
-                                                                   const ExchangeBytes& exchange, int64_t timeout_ms) {
-  if (world.size < 1 || world.size > kShoalMostRanks || world.rank < 0 || world.rank >= world.size) {
-    return Status::error(Code::kInvalidArgument, cat("cuda-ipc: rank ", world.rank, " of ", world.size, "; at most ",
-                                                     static_cast<int>(kShoalMostRanks), " ranks"));
+Result<std::unique_ptr<DeviceCollective>> open_cuda_ipc_collective(std::shared_ptr<Device> device,
+                                                                   World world,
+                                                                   const ExchangeBytes& exchange,
+                                                                   int64_t timeout_ms) {
+  if (world.size < 1 || world.size > kShoalMostRanks || world.rank < 0 ||
+      world.rank >= world.size) {
+    return Status::error(Code::kInvalidArgument,
+                         cat("cuda-ipc: rank ", world.rank, " of ", world.size, "; at most ",
+                             static_cast<int>(kShoalMostRanks), " ranks"));
   }
   auto collective = std::make_unique<CudaIpcCollective>(std::move(device), world, timeout_ms);
   SHOAL_RETURN_IF_ERROR(collective->open(exchange));

@@ -24,7 +24,8 @@ struct SlotRows {
   size_t rows;
 };
 
-/// Slots in a segment that every rank maps, behind the ranks' control words: a peer's slot is read where it is.
+/// Slots in a segment that every rank maps, behind the ranks' control words: a peer's slot is read
+/// where it is.
 class MappedSlots {
  public:
   static constexpr bool kDirect = true;
@@ -45,7 +46,9 @@ class MappedSlots {
   }
 
  private:
-  std::byte* slot(SlotOf of) const { return first_ + (static_cast<size_t>(of.rank) * 2 + of.step % 2) * slot_bytes_; }
+  std::byte* slot(SlotOf of) const {
+    return first_ + (static_cast<size_t>(of.rank) * 2 + of.step % 2) * slot_bytes_;
+  }
 
   int rank_;
   ShmSegment segment_;

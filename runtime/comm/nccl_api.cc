@@ -44,7 +44,8 @@ Result<NcclApi> load_nccl(const std::string& library) {
   Status missing;
   const auto find = [&](auto& function, const char* name) {
     void* const symbol = ::dlsym(handle, name);
-    if (symbol == nullptr && missing.ok()) missing = refused(cat(library, " is no usable NCCL: ", loader_words()));
+    if (symbol == nullptr && missing.ok())
+      missing = refused(cat(library, " is no usable NCCL: ", loader_words()));
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
   };
   find(api.get_version, "ncclGetVersion");
@@ -60,7 +61,8 @@ Result<NcclApi> load_nccl(const std::string& library) {
   if (const NcclResult result = api.get_version(&api.version); result != kNcclSuccess)
     return refused(cat("ncclGetVersion of ", api.path, " failed: ", api.get_error_string(result)));
   if (api.version < kNcclFloor || api.version >= 30000)
-    return refused(cat("NCCL ", nccl_version_text(api.version), " at ", api.path, " cannot be used"));
+    return refused(
+        cat("NCCL ", nccl_version_text(api.version), " at ", api.path, " cannot be used"));
   return api;
 }
 

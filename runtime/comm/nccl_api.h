@@ -8,16 +8,17 @@
 
 namespace shoal {
 
-/// The part of NCCL's C interface that is used here, declared anew: the base program is built without nccl.h and finds
-/// the library when it runs. A test compares these with the header where it is installed.
+/// The part of NCCL's C interface that is used here, declared anew: the base program is built
+/// without nccl.h and finds the library when it runs. A test compares these with the header where
+/// it is installed.
 
 /// ncclUniqueId: where the ranks of one communicator meet.
 struct NcclUniqueId {
   char internal[128] = {};
 };
 
-/// ncclConfig_t in the layout of 2.27.5. A newer library reads `size` bytes of it and takes its own defaults for what
-/// came later, by `version`.
+/// ncclConfig_t in the layout of 2.27.5. A newer library reads `size` bytes of it and takes its own
+/// defaults for what came later, by `version`.
 struct NcclConfig {
   static constexpr int kNotSet = INT_MIN;  ///< NCCL_CONFIG_UNDEF_INT
   size_t size = sizeof(NcclConfig);
@@ -65,8 +66,8 @@ struct NcclApi {
   NcclResult (*comm_get_async_error)(NcclComm comm, NcclResult* error) = nullptr;
   NcclResult (*all_gather)(const void* mine, void* all, size_t count, uint32_t type, NcclComm comm,
                            void* stream) = nullptr;
-  NcclResult (*all_reduce)(const void* own, void* out, size_t count, uint32_t type, uint32_t op, NcclComm comm,
-                           void* stream) = nullptr;
+  NcclResult (*all_reduce)(const void* own, void* out, size_t count, uint32_t type, uint32_t op,
+                           NcclComm comm, void* stream) = nullptr;
   const char* (*get_error_string)(NcclResult result) = nullptr;
   const char* (*get_last_error)(NcclComm comm) = nullptr;
 
@@ -77,10 +78,11 @@ struct NcclApi {
 /// "2.28.9" of 22809.
 std::string nccl_version_text(int version);
 
-/// Opens `library` (a path, or a name like "libnccl.so.2" for the loader's search) for the rest of the process:
-/// RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, never closed. Needs no driver and makes no context. NCCL reads its
-/// environment later, when it is first used, and then never again. FAILED_PRECONDITION: the loader's own words, a
-/// function that is missing, a version below the floor.
+/// Opens `library` (a path, or a name like "libnccl.so.2" for the loader's search) for the rest of
+/// the process: RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, never closed. Needs no driver and makes no
+/// context. NCCL reads its environment later, when it is first used, and then never again.
+/// FAILED_PRECONDITION: the loader's own words, a function that is missing, a version below the
+/// floor.
 Result<NcclApi> load_nccl(const std::string& library);
 
 }  // namespace shoal

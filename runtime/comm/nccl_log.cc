@@ -22,15 +22,17 @@ int64_t leading_number(std::string_view text) {
   return number;
 }
 
-/// "SHM/direct" of "SHM/direct/direct", "NET/Socket" of "NET/Socket/0/GDRDMA", "NET/IB" of "NET/IB/0(1)": the two words
-/// that say what it is. The rest are numbers and modes, which differ between releases.
+/// "SHM/direct" of "SHM/direct/direct", "NET/Socket" of "NET/Socket/0/GDRDMA", "NET/IB" of
+/// "NET/IB/0(1)": the two words that say what it is. The rest are numbers and modes, which differ
+/// between releases.
 std::string kind_of(std::string_view via) {
   const size_t first = via.find('/');
   if (first == kNone) return std::string(via);
   return std::string(via.substr(0, via.find('/', first + 1)));
 }
 
-/// "Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0". Over memory the sender alone says it, over a network both do.
+/// "Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0". Over memory the sender alone says it,
+/// over a network both do.
 void take_channel(std::string_view text, NcclLog* log) {
   if (text.find(" -> ") == kNone || text.find("[receive]") != kNone) return;
   if (const auto via = behind(text, " via ")) ++log->transports[kind_of(*via)];
@@ -38,16 +40,19 @@ void take_channel(std::string_view text, NcclLog* log) {
 
 void take_info(std::string_view text, NcclLog* log) {
   if (text.starts_with("Channel ")) return take_channel(text, log);
-  if (const auto bytes = behind(text, "Allocated "); bytes && bytes->find(" bytes of shared memory in ") != kNone) {
+  if (const auto bytes = behind(text, "Allocated ");
+      bytes && bytes->find(" bytes of shared memory in ") != kNone) {
     const int64_t size = leading_number(*bytes);
     log->dev_shm_bytes += size;
     log->dev_shm_charged += (size + kPage - 1) / kPage * kPage;
     ++log->dev_shm_files;
   }
-  if (text.find(" coll channels, ") != kNone) log->channels = static_cast<int>(leading_number(text));
+  if (text.find(" coll channels, ") != kNone)
+    log->channels = static_cast<int>(leading_number(text));
   if (text.starts_with("Connected all rings")) log->rings = true;
   if (text.starts_with("Connected all trees")) log->trees = true;
-  if (text.starts_with("cuMem host allocations do not appear to be working")) log->cumem_fallback = true;
+  if (text.starts_with("cuMem host allocations do not appear to be working"))
+    log->cumem_fallback = true;
 }
 
 void take_line(std::string_view line, NcclLog* log) {

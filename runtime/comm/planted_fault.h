@@ -3,8 +3,9 @@
 
 namespace shoal {
 
-/// What SlotCommunicator does wrong on purpose, once, so that the self-test can be seen to notice. Tests alone: without
-/// the compile definition SHOAL_PLANTED_FAULTS, which only a test's copy of this library has, nothing of it exists.
+/// What SlotCommunicator does wrong on purpose, once, so that the self-test can be seen to notice.
+/// Tests alone: without the compile definition SHOAL_PLANTED_FAULTS, which only a test's copy of
+/// this library has, nothing of it exists.
 enum class FaultKind {
   kNone,
   kDroppedWrite,  ///< the second half of what `rank` puts into its slot does not get there

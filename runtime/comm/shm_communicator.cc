@@ -16,15 +16,19 @@ size_t shm_communicator_bytes(int world_size, size_t slot_bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-Result<std::unique_ptr<Communicator>> open_shm_communicator(World world, int fd, size_t bytes, int64_t timeout_ms,
-                                                            Interrupted interrupted, const char* name) {
+Result<std::unique_ptr<Communicator>> open_shm_communicator(World world, int fd, size_t bytes,
+                                                            int64_t timeout_ms,
+                                                            Interrupted interrupted,
+                                                            const char* name) {
   if (world.size < 1 || world.rank < 0 || world.rank >= world.size) {
-    return Status::error(Code::kInvalidArgument, cat("shm communicator: rank ", world.rank, " of ", world.size));
+    return Status::error(Code::kInvalidArgument,
+                         cat("shm communicator: rank ", world.rank, " of ", world.size));
   }
   const size_t needed = shm_communicator_bytes(world.size, kMinShmSlotBytes);
   if (bytes < needed) {
-    return Status::error(Code::kInvalidArgument, cat("shm communicator of ", world.size, " ranks: ", bytes,
-                                                     " bytes are given, at least ", needed, " are needed"));
+    return Status::error(Code::kInvalidArgument,
+                         cat("shm communicator of ", world.size, " ranks: ", bytes,
+                             " bytes are given, at least ", needed, " are needed"));
   }
   SHOAL_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::open(fd, bytes));
   const size_t share = bytes / static_cast<size_t>(world.size) - sizeof(RankControl);

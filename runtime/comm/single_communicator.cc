@@ -16,12 +16,14 @@ class SingleCommunicator final : public Communicator {
   Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override {
     SHOAL_RETURN_IF_ERROR(check_plan(plan, world()));
     planes_.clear();
-    for (int plane = 0; plane < plan.total_contributions(); ++plane) planes_.push_back(own + plane * count);
+    for (int plane = 0; plane < plan.total_contributions(); ++plane)
+      planes_.push_back(own + plane * count);
     tree_sum(plan.finish, planes_, out, count);
     return {};
   }
 
-  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes, std::byte* out) override {
+  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
+                std::byte* out) override {
     SHOAL_RETURN_IF_ERROR(check_gather(root, mine.size(), sizes, world()));
     std::copy(mine.begin(), mine.end(), out);
     return {};

@@ -27,9 +27,10 @@ struct SlotSettings {
   Interrupted interrupted;
 };
 
-/// The protocol of shm_communicator.h over any control words (Flags) and slots (Slots). A template, not an interface:
-/// an all_reduce of 8 KiB takes about a microsecond, of which calls through pointers would be a visible part. Where
-/// Slots::kDirect is false a peer's slot is first fetched, and a rank that leaves waits until its slots have been read.
+/// The protocol of shm_communicator.h over any control words (Flags) and slots (Slots). A template,
+/// not an interface: an all_reduce of 8 KiB takes about a microsecond, of which calls through
+/// pointers would be a visible part. Where Slots::kDirect is false a peer's slot is first fetched,
+/// and a rank that leaves waits until its slots have been read.
 template <class Flags, class Slots>
 class SlotCommunicator final : public Communicator {
  public:
@@ -41,7 +42,8 @@ class SlotCommunicator final : public Communicator {
         interrupted_(std::move(settings.interrupted)),
         slots_(std::move(slots)),
         flags_(std::move(flags)) {
-    if constexpr (!Slots::kDirect) flags_.set_done(1);  // done counts from 1: 0 is a rank that has yet to open
+    if constexpr (!Slots::kDirect)
+      flags_.set_done(1);  // done counts from 1: 0 is a rank that has yet to open
   }
 
   ~SlotCommunicator() override {
@@ -55,7 +57,8 @@ class SlotCommunicator final : public Communicator {
   World world() const override { return world_; }
 
   Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override;
-  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes, std::byte* out) override;
+  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
+                std::byte* out) override;
   Status barrier() override;
   WaitState wait_state() const override {
     return {collectives_, collectives_ == 0 ? "" : tag_text(tag_),
@@ -65,17 +68,21 @@ class SlotCommunicator final : public Communicator {
   }
 
  private:
-  // From here a group of three and more sums slices (two steps, each byte read twice) rather than everything everywhere
-  // (one step, each byte read by every rank). Two ranks read the same bytes either way and save the step.
+  // From here a group of three and more sums slices (two steps, each byte read twice) rather than
+  // everything everywhere (one step, each byte read by every rank). Two ranks read the same bytes
+  // either way and save the step.
   static constexpr size_t kSlicedFromBytes = 32 * 1024;
   static constexpr size_t kPrefetchBytes = 8 * 1024;
   static constexpr size_t kLineFloats = 16;  // of a cache line
   static constexpr int kPolls = 16;          // between two looks at the clock
-  static constexpr int kSliceMs = 100;       // of a wait: so long goes by between two looks at the rest of the world
+  static constexpr int kSliceMs =
+      100;  // of a wait: so long goes by between two looks at the rest of the world
 
   float* own_floats(uint32_t step) const { return reinterpret_cast<float*>(slots_.own(step)); }
   /// Planes in a slot start at cache lines.
-  static size_t stride(size_t width) { return (width + kLineFloats - 1) / kLineFloats * kLineFloats; }
+  static size_t stride(size_t width) {
+    return (width + kLineFloats - 1) / kLineFloats * kLineFloats;
+  }
 
   Status begin(uint64_t tag);
   Status end() {
@@ -95,18 +102,22 @@ class SlotCommunicator final : public Communicator {
   Status lost(int peer, int error);
   void linger();
   std::vector<int> missing() const;
-  std::string here() const { return cat(name_, " collective ", collectives_, " (", tag_text(tag_), ")"); }
+  std::string here() const {
+    return cat(name_, " collective ", collectives_, " (", tag_text(tag_), ")");
+  }
 
 #ifdef SHOAL_PLANTED_FAULTS
   bool fires(FaultKind kind, int rank, uint32_t step) {
     const PlantedFault& fault = planted_fault;
-    const bool now = !fired_ && fault.kind == kind && fault.rank == rank && step >= fault.after_steps;
+    const bool now =
+        !fired_ && fault.kind == kind && fault.rank == rank && step >= fault.after_steps;
     fired_ = fired_ || now;
     return now;
   }
   SlotOf source(SlotOf of) {
     if (fires(FaultKind::kStaleRead, of.rank, of.step)) return {of.rank, of.step - 1};
-    if (fires(FaultKind::kSwappedSlot, of.rank, of.step)) return {(of.rank + 1) % world_.size, of.step};
+    if (fires(FaultKind::kSwappedSlot, of.rank, of.step))
+      return {(of.rank + 1) % world_.size, of.step};
     return of;
   }
   template <class Fill>
@@ -138,14 +149,15 @@ class SlotCommunicator final : public Communicator {
   const Interrupted interrupted_;
   Slots slots_;
   Flags flags_;
-  int64_t spin_ns_ = -1;           // known after the first step, when all have shown their CPUs
-  uint32_t step_ = 0;              // steps published so far; wraps
-  uint64_t collectives_ = 0;       // begun so far, for messages
-  uint64_t tag_ = 0;               // of the running collective
-  std::optional<Deadline> until_;  // of the running collective, from its first sleep on: no clock is read before
-  bool waiting_ = false;           // asleep for a peer
-  Status failed_;                  // the first error; every later call returns it
-  std::vector<int> waited_for_;    // when it came
+  int64_t spin_ns_ = -1;      // known after the first step, when all have shown their CPUs
+  uint32_t step_ = 0;         // steps published so far; wraps
+  uint64_t collectives_ = 0;  // begun so far, for messages
+  uint64_t tag_ = 0;          // of the running collective
+  std::optional<Deadline>
+      until_;  // of the running collective, from its first sleep on: no clock is read before
+  bool waiting_ = false;         // asleep for a peer
+  Status failed_;                // the first error; every later call returns it
+  std::vector<int> waited_for_;  // when it came
   std::vector<const float*> planes_;
 };
 
@@ -159,14 +171,17 @@ Status SlotCommunicator<Flags, Slots>::begin(uint64_t tag) {
 }
 
 template <class Flags, class Slots>
-Status SlotCommunicator<Flags, Slots>::all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) {
+Status SlotCommunicator<Flags, Slots>::all_reduce(const ReducePlan& plan, const float* own,
+                                                  float* out, size_t count) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world_));
   SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kAllReduce, count)));
   const int most = *std::max_element(plan.contributions.begin(), plan.contributions.end());
-  const size_t widest = slot_bytes_ / sizeof(float) / static_cast<size_t>(most) / kLineFloats * kLineFloats;
+  const size_t widest =
+      slot_bytes_ / sizeof(float) / static_cast<size_t>(most) / kLineFloats * kLineFloats;
   if (widest == 0) {
-    return Status::error(Code::kInvalidArgument,
-                         cat("all_reduce: ", most, " contributions do not fit a slot of ", slot_bytes_, " bytes"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("all_reduce: ", most, " contributions do not fit a slot of ", slot_bytes_, " bytes"));
   }
   const bool sliced = world_.size > 2 && count * sizeof(float) >= kSlicedFromBytes;
   for (size_t at = 0; at < count; at += widest) {
@@ -195,7 +210,8 @@ Status SlotCommunicator<Flags, Slots>::two_steps(const ReducePiece& piece) {
   const Slice slice = slice_of(world_.rank, world_.size, piece.width);
   const uint32_t step = step_;
   float* mine = own_floats(step);
-  for (int plane = 0; plane < piece.plan.contributions[world_.rank]; ++plane) {  // nobody reads my own slice there
+  for (int plane = 0; plane < piece.plan.contributions[world_.rank];
+       ++plane) {  // nobody reads my own slice there
     const float* from = piece.own + plane * piece.count + piece.begin;
     float* to = mine + plane * stride(piece.width);
     write_copy(reinterpret_cast<std::byte*>(to), from, slice.begin * sizeof(float));
@@ -217,9 +233,11 @@ Status SlotCommunicator<Flags, Slots>::two_steps(const ReducePiece& piece) {
   return {};
 }
 
-/// Fills planes_: every rank's planes at the slice's first element; this rank's own come from where they are.
+/// Fills planes_: every rank's planes at the slice's first element; this rank's own come from where
+/// they are.
 template <class Flags, class Slots>
-Status SlotCommunicator<Flags, Slots>::list_planes(const ReducePiece& piece, uint32_t step, Slice slice) {
+Status SlotCommunicator<Flags, Slots>::list_planes(const ReducePiece& piece, uint32_t step,
+                                                   Slice slice) {
   planes_.clear();
   const size_t pitch = stride(piece.width);
   for (int rank = 0; rank < world_.size; ++rank) {
@@ -232,14 +250,15 @@ Status SlotCommunicator<Flags, Slots>::list_planes(const ReducePiece& piece, uin
       if constexpr (Slots::kDirect) {
         first = reinterpret_cast<const float*>(slots_.view(of));
       } else {
-        const SlotRows rows{slice.begin * sizeof(float), slice.size() * sizeof(float), pitch * sizeof(float),
-                            static_cast<size_t>(contributions)};
+        const SlotRows rows{slice.begin * sizeof(float), slice.size() * sizeof(float),
+                            pitch * sizeof(float), static_cast<size_t>(contributions)};
         if (const int error = slots_.fetch(of, rows, rank); error != 0) return lost(rank, error);
         first = reinterpret_cast<const float*>(slots_.mirror(rank));
       }
       next = pitch;
     }
-    for (int plane = 0; plane < contributions; ++plane) planes_.push_back(first + plane * next + slice.begin);
+    for (int plane = 0; plane < contributions; ++plane)
+      planes_.push_back(first + plane * next + slice.begin);
   }
   return {};
 }
@@ -252,8 +271,8 @@ Status SlotCommunicator<Flags, Slots>::copy(SlotOf of, std::byte* to, size_t byt
 }
 
 template <class Flags, class Slots>
-Status SlotCommunicator<Flags, Slots>::gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
-                                              std::byte* out) {
+Status SlotCommunicator<Flags, Slots>::gather(int root, std::span<const std::byte> mine,
+                                              std::span<const size_t> sizes, std::byte* out) {
   SHOAL_RETURN_IF_ERROR(check_gather(root, mine.size(), sizes, world_));
   size_t largest = 0;
   size_t total = 0;
@@ -263,7 +282,9 @@ Status SlotCommunicator<Flags, Slots>::gather(int root, std::span<const std::byt
   }
   SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kGather, total)));
   for (size_t at = 0; at < largest; at += slot_bytes_) {
-    const auto width = [&](int rank) { return std::min(slot_bytes_, sizes[rank] - std::min(sizes[rank], at)); };
+    const auto width = [&](int rank) {
+      return std::min(slot_bytes_, sizes[rank] - std::min(sizes[rank], at));
+    };
     const uint32_t step = step_;
     if (world_.rank != root && width(world_.rank) > 0) {
       write_copy(slots_.own(step), mine.data() + at, width(world_.rank));
@@ -293,10 +314,11 @@ Status SlotCommunicator<Flags, Slots>::barrier() {
 template <class Flags, class Slots>
 Status SlotCommunicator<Flags, Slots>::exchange() {
   flags_.publish(++step_, tag_);
-  // While the peers' numbers come, get back the next slot's lines, which they hold since they read them: 5-10 % at 8
-  // KiB.
+  // While the peers' numbers come, get back the next slot's lines, which they hold since they read
+  // them: 5-10 % at 8 KiB.
   const std::byte* next = slots_.own(step_);
-  for (size_t at = 0; at < kPrefetchBytes && at < slot_bytes_; at += 64) prefetch_for_write(next + at);
+  for (size_t at = 0; at < kPrefetchBytes && at < slot_bytes_; at += 64)
+    prefetch_for_write(next + at);
   for (int distance = 1; distance < world_.size; ++distance) {
     SHOAL_RETURN_IF_ERROR(wait_for((world_.rank + distance) % world_.size));
   }
@@ -313,8 +335,9 @@ Status SlotCommunicator<Flags, Slots>::wait_for(int peer) {
   if (!reached(flags_.word(peer), step_)) SHOAL_RETURN_IF_ERROR(wait_slowly(peer));
   const uint64_t tag = flags_.tag(peer, step_ - 1);
   if (tag == tag_) return {};
-  return fail(Status::error(Code::kInternal, cat(name_, " collective ", collectives_, ": this rank is in ",
-                                                 tag_text(tag_), ", rank ", peer, " in ", tag_text(tag))));
+  return fail(
+      Status::error(Code::kInternal, cat(name_, " collective ", collectives_, ": this rank is in ",
+                                         tag_text(tag_), ", rank ", peer, " in ", tag_text(tag))));
 }
 
 /// Polls for the spin budget, then sleeps until the deadline.
@@ -327,7 +350,9 @@ Status SlotCommunicator<Flags, Slots>::wait_slowly(int peer) {
     }
     return false;
   };
-  if (polled()) return {};  // most of the time, and without a look at the clock, which costs as much as a few polls
+  if (polled())
+    return {};  // most of the time, and without a look at the clock, which costs as much as a few
+                // polls
   const auto poll_until = Clock::now() + std::chrono::nanoseconds(std::max<int64_t>(spin_ns_, 0));
   do {
     if (polled()) return {};
@@ -372,9 +397,11 @@ Status SlotCommunicator<Flags, Slots>::fail(Status status) {
 template <class Flags, class Slots>
 Status SlotCommunicator<Flags, Slots>::lost(int peer, int error) {
   if (error == EPERM || error == ENOSYS) {
-    return fail(Status::error(Code::kPermissionDenied, cat(here(), ": reading rank ", peer, "'s memory"), error));
+    return fail(Status::error(Code::kPermissionDenied,
+                              cat(here(), ": reading rank ", peer, "'s memory"), error));
   }
-  return fail(Status::error(Code::kUnavailable, cat(here(), ": rank ", peer, " has closed its end"), error));
+  return fail(Status::error(Code::kUnavailable, cat(here(), ": rank ", peer, " has closed its end"),
+                            error));
 }
 
 template <class Flags, class Slots>
@@ -382,7 +409,8 @@ Status SlotCommunicator<Flags, Slots>::timed_out() {
   std::string text;
   for (const int rank : missing()) {
     const uint32_t behind = (step_ * kStep - (flags_.word(rank) & ~(kStep - 1))) / kStep;
-    text += cat(text.empty() ? "rank " : ", rank ", rank, " (", behind, behind == 1 ? " step" : " steps", " behind)");
+    text += cat(text.empty() ? "rank " : ", rank ", rank, " (", behind,
+                behind == 1 ? " step" : " steps", " behind)");
   }
   return Status::error(Code::kDeadlineExceeded,
                        cat(here(), ", step ", step_, ": waited ", timeout_ms_, " ms for ", text));
@@ -404,7 +432,8 @@ void SlotCommunicator<Flags, Slots>::linger() {
   Deadline look = Deadline::after_ms(kSliceMs);
   for (int rank = 0; rank < world_.size; ++rank) {
     if (rank == world_.rank) continue;
-    for (int64_t pause_us = 20; static_cast<int32_t>(flags_.done(rank) - (step_ + 1)) < 0; pause_us *= 2) {
+    for (int64_t pause_us = 20; static_cast<int32_t>(flags_.done(rank) - (step_ + 1)) < 0;
+         pause_us *= 2) {
       if ((flags_.word(rank) & kClosed) || deadline.passed()) break;
       if (look.passed()) {
         if constexpr (!Slots::kDirect) {

@@ -8,7 +8,8 @@
 
 namespace shoal {
 
-// Not the private variants of the futex calls: the word is shared between processes, by the file's inode.
+// Not the private variants of the futex calls: the word is shared between processes, by the file's
+// inode.
 
 void SharedFlags::wake() {
   ::syscall(SYS_futex, &controls_[rank_].progress, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -20,11 +21,13 @@ void SharedFlags::sleep(int rank, uint32_t steps, int timeout_ms) {
   uint32_t seen = progress.load(std::memory_order_acquire);
   if (reached(seen, steps) || (seen & kClosed)) return;
   if (!(seen & kSleepers)) {
-    if (!progress.compare_exchange_strong(seen, seen | kSleepers, std::memory_order_acq_rel)) return;
+    if (!progress.compare_exchange_strong(seen, seen | kSleepers, std::memory_order_acq_rel))
+      return;
     seen |= kSleepers;
   }
   const timespec timeout{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
-  ::syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, nullptr, 0);  // however it ends, the word is what counts
+  ::syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, nullptr,
+            0);  // however it ends, the word is what counts
 }
 
 }  // namespace shoal

@@ -19,8 +19,8 @@ struct Stage {
 
 class StagedCommunicator final : public Communicator {
  public:
-  StagedCommunicator(std::shared_ptr<Device> device, std::unique_ptr<DeviceCollective> collective, int64_t timeout_ms,
-                     Interrupted interrupted)
+  StagedCommunicator(std::shared_ptr<Device> device, std::unique_ptr<DeviceCollective> collective,
+                     int64_t timeout_ms, Interrupted interrupted)
       : device_(std::move(device)),
         collective_(std::move(collective)),
         timeout_ms_(timeout_ms),
@@ -37,7 +37,8 @@ class StagedCommunicator final : public Communicator {
   const char* name() const override { return collective_->name(); }
   World world() const override { return collective_->world(); }
   Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override;
-  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes, std::byte* out) override;
+  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
+                std::byte* out) override;
   Status barrier() override;
   WaitState wait_state() const override;
 
@@ -58,12 +59,13 @@ class StagedCommunicator final : public Communicator {
   uint64_t collectives_ = 0;  // begun so far
   uint64_t tag_ = 0;
   Deadline until_ = Deadline::infinite();  // of the running collective
-  bool waiting_ = false;  // a call of the collective's, which may wait for peers too, has begun and not ended well
+  bool waiting_ = false;  // a call of the collective's, which may wait for peers too, has begun and
+                          // not ended well
   Status failed_;         // the first error; every later call returns it
 };
 
-/// After a failure a kernel may be in the buffers still, and to free them would wait for it: they stay as long as the
-/// process, which is at its end.
+/// After a failure a kernel may be in the buffers still, and to free them would wait for it: they
+/// stay as long as the process, which is at its end.
 StagedCommunicator::~StagedCommunicator() {
   if (failed_.ok()) return;
   keep_for_process(std::move(in_));
@@ -80,7 +82,8 @@ Status StagedCommunicator::begin(Op op, size_t amount) {
 
 Status StagedCommunicator::keep(Status status) {
   if (!status.ok() && failed_.ok()) {
-    failed_ = status.while_doing(cat(name(), " collective ", collectives_, " (", tag_text(tag_), ")"));
+    failed_ =
+        status.while_doing(cat(name(), " collective ", collectives_, " (", tag_text(tag_), ")"));
   }
   return failed_;
 }
@@ -107,21 +110,25 @@ Status StagedCommunicator::wait() {
   return {};
 }
 
-Status StagedCommunicator::all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) {
+Status StagedCommunicator::all_reduce(const ReducePlan& plan, const float* own, float* out,
+                                      size_t count) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world()));
   SHOAL_RETURN_IF_ERROR(begin(Op::kAllReduce, count));
   const size_t bytes = count * sizeof(float);
-  const size_t own_bytes = bytes * static_cast<size_t>(plan.contributions[static_cast<size_t>(world().rank)]);
+  const size_t own_bytes =
+      bytes * static_cast<size_t>(plan.contributions[static_cast<size_t>(world().rank)]);
   const auto run = [&]() -> Status {
     SHOAL_RETURN_IF_ERROR(reserve(in_, own_bytes));
     SHOAL_RETURN_IF_ERROR(reserve(out_, bytes));
     if (own_bytes > 0) std::memcpy(in_.pinned.get(), own, own_bytes);
-    SHOAL_RETURN_IF_ERROR(device_->copy(in_.device.get(), in_.pinned.get(), own_bytes, stream_.get()));
+    SHOAL_RETURN_IF_ERROR(
+        device_->copy(in_.device.get(), in_.pinned.get(), own_bytes, stream_.get()));
     waiting_ = true;
-    SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(plan, static_cast<const float*>(in_.device.get()),
-                                                          static_cast<float*>(out_.device.get()), count, stream_.get(),
-                                                          until_));
-    SHOAL_RETURN_IF_ERROR(device_->copy(out_.pinned.get(), out_.device.get(), bytes, stream_.get()));
+    SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(
+        plan, static_cast<const float*>(in_.device.get()), static_cast<float*>(out_.device.get()),
+        count, stream_.get(), until_));
+    SHOAL_RETURN_IF_ERROR(
+        device_->copy(out_.pinned.get(), out_.device.get(), bytes, stream_.get()));
     SHOAL_RETURN_IF_ERROR(wait());
     if (bytes > 0) std::memcpy(out, out_.pinned.get(), bytes);
     return {};
@@ -135,16 +142,18 @@ Status StagedCommunicator::all_gather(const void* mine, size_t bytes, size_t byt
   SHOAL_RETURN_IF_ERROR(reserve(in_, bytes_each));
   SHOAL_RETURN_IF_ERROR(reserve(out_, all_bytes));
   if (bytes > 0) std::memcpy(in_.pinned.get(), mine, bytes);
-  SHOAL_RETURN_IF_ERROR(device_->copy(in_.device.get(), in_.pinned.get(), bytes_each, stream_.get()));
-  waiting_ = true;
   SHOAL_RETURN_IF_ERROR(
-      collective_->enqueue_all_gather(in_.device.get(), out_.device.get(), bytes_each, stream_.get(), until_));
-  SHOAL_RETURN_IF_ERROR(device_->copy(out_.pinned.get(), out_.device.get(), all_bytes, stream_.get()));
+      device_->copy(in_.device.get(), in_.pinned.get(), bytes_each, stream_.get()));
+  waiting_ = true;
+  SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_gather(in_.device.get(), out_.device.get(),
+                                                        bytes_each, stream_.get(), until_));
+  SHOAL_RETURN_IF_ERROR(
+      device_->copy(out_.pinned.get(), out_.device.get(), all_bytes, stream_.get()));
   return wait();
 }
 
-Status StagedCommunicator::gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
-                                  std::byte* out) {
+Status StagedCommunicator::gather(int root, std::span<const std::byte> mine,
+                                  std::span<const size_t> sizes, std::byte* out) {
   SHOAL_RETURN_IF_ERROR(check_gather(root, mine.size(), sizes, world()));
   const size_t largest = *std::max_element(sizes.begin(), sizes.end());
   SHOAL_RETURN_IF_ERROR(begin(Op::kGather, largest));
@@ -172,11 +181,11 @@ WaitState StagedCommunicator::wait_state() const {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> make_staged_communicator(std::shared_ptr<Device> device,
-                                                               std::unique_ptr<DeviceCollective> collective,
-                                                               int64_t timeout_ms, Interrupted interrupted) {
-  auto staged = std::make_unique<StagedCommunicator>(std::move(device), std::move(collective), timeout_ms,
-                                                     std::move(interrupted));
+Result<std::unique_ptr<Communicator>> make_staged_communicator(
+    std::shared_ptr<Device> device, std::unique_ptr<DeviceCollective> collective,
+    int64_t timeout_ms, Interrupted interrupted) {
+  auto staged = std::make_unique<StagedCommunicator>(std::move(device), std::move(collective),
+                                                     timeout_ms, std::move(interrupted));
   SHOAL_RETURN_IF_ERROR(staged->prepare());
   return std::unique_ptr<Communicator>(std::move(staged));
 }

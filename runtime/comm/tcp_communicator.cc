@@ -19,8 +19,10 @@
 namespace shoal {
 namespace {
 
-constexpr size_t kPieceFloats = 256 * 1024;     // of one plane: bounds what is received before it is summed
-constexpr size_t kSlicedFromBytes = 32 * 1024;  // with three ranks and more; below, the second round costs more
+constexpr size_t kPieceFloats =
+    256 * 1024;  // of one plane: bounds what is received before it is summed
+constexpr size_t kSlicedFromBytes =
+    32 * 1024;  // with three ranks and more; below, the second round costs more
 
 constexpr int kSliceMs = 100;  // of a wait: so long goes by between two calls of Interrupted
 
@@ -60,7 +62,8 @@ class BufferList {
     return header;
   }
   void advance(size_t bytes) {
-    while (next_ < buffers_.size() && bytes >= buffers_[next_].iov_len) bytes -= buffers_[next_++].iov_len;
+    while (next_ < buffers_.size() && bytes >= buffers_[next_].iov_len)
+      bytes -= buffers_[next_++].iov_len;
     if (bytes == 0) return;
     buffers_[next_].iov_base = static_cast<char*>(buffers_[next_].iov_base) + bytes;
     buffers_[next_].iov_len -= bytes;
@@ -92,16 +95,20 @@ class TcpCommunicator final : public Communicator {
         interrupted_(std::move(interrupted)),
         spin_ns_(spin_budget_ns(mesh.cpus)),
         lanes_(mesh.peers.size()) {
-    for (size_t rank = 0; rank < lanes_.size(); ++rank) lanes_[rank].fd = std::move(mesh.peers[rank]);
+    for (size_t rank = 0; rank < lanes_.size(); ++rank)
+      lanes_[rank].fd = std::move(mesh.peers[rank]);
   }
 
   const char* name() const override { return "tcp"; }
   World world() const override { return world_; }
 
   Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override;
-  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes, std::byte* out) override;
+  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
+                std::byte* out) override;
   Status barrier() override;
-  WaitState wait_state() const override { return {collectives_, collectives_ == 0 ? "" : tag_text(tag_), missing()}; }
+  WaitState wait_state() const override {
+    return {collectives_, collectives_ == 0 ? "" : tag_text(tag_), missing()};
+  }
 
  private:
   Status begin(uint64_t tag);
@@ -119,7 +126,9 @@ class TcpCommunicator final : public Communicator {
   Status sleep();
   Status broken(int peer, int error);
   std::vector<int> missing() const;
-  std::string here() const { return cat("tcp collective ", collectives_, " (", tag_text(tag_), ")"); }
+  std::string here() const {
+    return cat("tcp collective ", collectives_, " (", tag_text(tag_), ")");
+  }
   Status fail(Status status) { return failed_ = std::move(status); }
 
   const World world_;
@@ -144,7 +153,8 @@ Status TcpCommunicator::begin(uint64_t tag) {
   return {};
 }
 
-Status TcpCommunicator::all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) {
+Status TcpCommunicator::all_reduce(const ReducePlan& plan, const float* own, float* out,
+                                   size_t count) {
   SHOAL_RETURN_IF_ERROR(check_plan(plan, world_));
   SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kAllReduce, count)));
   const bool sliced = world_.size > 2 && count * sizeof(float) >= kSlicedFromBytes;
@@ -177,7 +187,8 @@ Status TcpCommunicator::two_rounds(const ReducePiece& piece) {
     const Slice theirs = slice_of(peer, world_.size, piece.width);
     send_to(peer, nullptr, 0);  // a rank without planes says so
     for (int plane = 0; plane < piece.plan.contributions[world_.rank]; ++plane) {
-      send_to(peer, piece.own + plane * piece.count + piece.begin + theirs.begin, theirs.size() * sizeof(float));
+      send_to(peer, piece.own + plane * piece.count + piece.begin + theirs.begin,
+              theirs.size() * sizeof(float));
     }
   }
   const float* received = receive_planes(piece, mine);
@@ -193,7 +204,8 @@ Status TcpCommunicator::two_rounds(const ReducePiece& piece) {
   return run_exchange();
 }
 
-/// Lets every peer's planes of the slice arrive in scratch_, one after the other in rank order. Returns where.
+/// Lets every peer's planes of the slice arrive in scratch_, one after the other in rank order.
+/// Returns where.
 float* TcpCommunicator::receive_planes(const ReducePiece& piece, Slice slice) {
   const int theirs = piece.plan.total_contributions() - piece.plan.contributions[world_.rank];
   const size_t floats = static_cast<size_t>(theirs) * slice.size();
@@ -223,10 +235,11 @@ void TcpCommunicator::sum_planes(const ReducePiece& piece, Slice slice, const fl
   tree_sum(piece.plan.finish, planes_, piece.out + piece.begin + slice.begin, slice.size());
 }
 
-Status TcpCommunicator::gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
-                               std::byte* out) {
+Status TcpCommunicator::gather(int root, std::span<const std::byte> mine,
+                               std::span<const size_t> sizes, std::byte* out) {
   SHOAL_RETURN_IF_ERROR(check_gather(root, mine.size(), sizes, world_));
-  SHOAL_RETURN_IF_ERROR(begin(make_tag(Op::kGather, std::accumulate(sizes.begin(), sizes.end(), size_t{0}))));
+  SHOAL_RETURN_IF_ERROR(
+      begin(make_tag(Op::kGather, std::accumulate(sizes.begin(), sizes.end(), size_t{0}))));
   start_exchange(Kind::kGather);
   if (world_.rank != root) {
     send_to(root, mine.data(), mine.size());
@@ -266,7 +279,8 @@ void TcpCommunicator::start_exchange(Kind kind) {
   }
 }
 
-/// Adds to the message for the peer; several calls make one message. To itself a rank sends nothing.
+/// Adds to the message for the peer; several calls make one message. To itself a rank sends
+/// nothing.
 void TcpCommunicator::send_to(int peer, const void* data, size_t bytes) {
   if (peer == world_.rank) return;
   Lane& lane = lanes_[peer];
@@ -299,7 +313,8 @@ Status TcpCommunicator::run_exchange() {
     }
     if (!pending) return {};
     const auto now = Clock::now();
-    if (moved || poll_until == Clock::time_point::min()) poll_until = now + std::chrono::nanoseconds(spin_ns_);
+    if (moved || poll_until == Clock::time_point::min())
+      poll_until = now + std::chrono::nanoseconds(spin_ns_);
     if (now < poll_until) {
       cpu_relax();
       continue;
@@ -340,11 +355,13 @@ Status TcpCommunicator::progress(int peer, bool& moved) {
 Status TcpCommunicator::check_header(int peer) {
   const Header& theirs = lanes_[peer].received;
   const Header& ours = lanes_[peer].expected;
-  if (theirs.message == ours.message && theirs.kind == ours.kind && theirs.bytes == ours.bytes) return {};
+  if (theirs.message == ours.message && theirs.kind == ours.kind && theirs.bytes == ours.bytes)
+    return {};
   return fail(Status::error(
-      Code::kInternal, cat("tcp collective ", collectives_, ": this rank is in ", kind_name(ours.kind), " (message ",
-                           ours.message, " of ", ours.bytes, " bytes), rank ", peer, " in ", kind_name(theirs.kind),
-                           " (message ", theirs.message, " of ", theirs.bytes, " bytes)")));
+      Code::kInternal,
+      cat("tcp collective ", collectives_, ": this rank is in ", kind_name(ours.kind), " (message ",
+          ours.message, " of ", ours.bytes, " bytes), rank ", peer, " in ", kind_name(theirs.kind),
+          " (message ", theirs.message, " of ", theirs.bytes, " bytes)")));
 }
 
 /// Until something can move, or for a slice. DEADLINE_EXCEEDED at the collective's deadline.
@@ -359,9 +376,11 @@ Status TcpCommunicator::sleep() {
   const int ready = ::poll(entries.data(), entries.size(), until_->remaining_ms(kSliceMs));
   if (until_->passed()) {
     std::string waited_for;
-    for (const int peer : missing()) waited_for += cat(waited_for.empty() ? "rank " : ", rank ", peer);
-    return fail(Status::error(Code::kDeadlineExceeded,
-                              cat(here(), ", message ", message_, ": waited ", timeout_ms_, " ms for ", waited_for)));
+    for (const int peer : missing())
+      waited_for += cat(waited_for.empty() ? "rank " : ", rank ", peer);
+    return fail(Status::error(
+        Code::kDeadlineExceeded,
+        cat(here(), ", message ", message_, ": waited ", timeout_ms_, " ms for ", waited_for)));
   }
   if (ready <= 0 && interrupted_) {
     if (Status stop = interrupted_(); !stop.ok()) return fail(std::move(stop));
@@ -370,7 +389,8 @@ Status TcpCommunicator::sleep() {
 }
 
 Status TcpCommunicator::broken(int peer, int error) {
-  return fail(Status::error(Code::kUnavailable, cat(here(), ": rank ", peer, " has closed its connection"), error));
+  return fail(Status::error(Code::kUnavailable,
+                            cat(here(), ": rank ", peer, " has closed its connection"), error));
 }
 
 /// Peers whose part has not come, or that do not take this rank's.
@@ -384,13 +404,15 @@ std::vector<int> TcpCommunicator::missing() const {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> open_tcp_communicator(World world, Fd listener, std::vector<int> ports,
+Result<std::unique_ptr<Communicator>> open_tcp_communicator(World world, Fd listener,
+                                                            std::vector<int> ports,
                                                             int64_t timeout_ms, uint64_t group_key,
                                                             Interrupted interrupted) {
-  SHOAL_ASSIGN_OR_RETURN(TcpMesh mesh, connect_tcp_mesh(world, std::move(listener), ports, group_key,
-                                                        Deadline::after_ms(timeout_ms), interrupted));
-  return std::unique_ptr<Communicator>(
-      std::make_unique<TcpCommunicator>(world, std::move(mesh), timeout_ms, std::move(interrupted)));
+  SHOAL_ASSIGN_OR_RETURN(TcpMesh mesh,
+                         connect_tcp_mesh(world, std::move(listener), ports, group_key,
+                                          Deadline::after_ms(timeout_ms), interrupted));
+  return std::unique_ptr<Communicator>(std::make_unique<TcpCommunicator>(
+      world, std::move(mesh), timeout_ms, std::move(interrupted)));
 }
 
 }  // namespace shoal

@@ -16,10 +16,11 @@
 namespace shoal {
 namespace {
 
-constexpr int kSocketBufferBytes = 4 << 20;  // the kernel grants at most net.core.[rw]mem_max; small ones stall 1 MiB
-constexpr int kBacklog = 128;                // room for every rank and a few strangers
-constexpr int kSliceMs = 100;                // of a wait: so long goes by between two calls of Interrupted
-constexpr size_t kMaxUnproven = 64;          // connections that have not yet shown the key
+constexpr int kSocketBufferBytes =
+    4 << 20;  // the kernel grants at most net.core.[rw]mem_max; small ones stall 1 MiB
+constexpr int kBacklog = 128;        // room for every rank and a few strangers
+constexpr int kSliceMs = 100;        // of a wait: so long goes by between two calls of Interrupted
+constexpr size_t kMaxUnproven = 64;  // connections that have not yet shown the key
 constexpr uint64_t kMagic = 0x01'31'6c'61'6f'68'73;  // "shoal1" and a version
 
 /// The first bytes in both directions. Same machine and same program: memory layout is the format.
@@ -55,7 +56,8 @@ void set_option(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-/// Before connect or listen, because the window scale is fixed then. Best effort: each is a matter of speed alone.
+/// Before connect or listen, because the window scale is fixed then. Best effort: each is a matter
+/// of speed alone.
 void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_SNDBUF, kSocketBufferBytes);
@@ -73,7 +75,8 @@ Result<Fd> make_listener(int& port) {
   tune(fd.get());
   sockaddr_in address = loopback(0);
   socklen_t length = sizeof(address);
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 || ::listen(fd.get(), kBacklog) != 0 ||
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(fd.get(), kBacklog) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     error = errno;
     return Status::error(error == EADDRINUSE ? Code::kResourceExhausted : Code::kUnavailable,
@@ -89,9 +92,11 @@ struct Patience {
   const Interrupted& interrupted;
 };
 
-/// One slice of waiting for any of the entries. OK: look at them. `what` is for the error at the deadline.
+/// One slice of waiting for any of the entries. OK: look at them. `what` is for the error at the
+/// deadline.
 Status wait_slice(std::vector<pollfd>& entries, const Patience& patience, const std::string& what) {
-  if (::poll(entries.data(), entries.size(), patience.deadline.remaining_ms(kSliceMs)) > 0) return {};
+  if (::poll(entries.data(), entries.size(), patience.deadline.remaining_ms(kSliceMs)) > 0)
+    return {};
   if (patience.deadline.passed()) return Status::error(Code::kDeadlineExceeded, what);
   return patience.interrupted ? patience.interrupted() : Status();
 }
@@ -114,7 +119,8 @@ enum class Progress { kMore, kComplete, kBroken };
 
 /// Takes what is there of a Hello.
 Progress receive_hello(int fd, Hello& hello, size_t& received) {
-  const ssize_t got = ::recv(fd, reinterpret_cast<char*>(&hello) + received, sizeof(hello) - received, MSG_DONTWAIT);
+  const ssize_t got = ::recv(fd, reinterpret_cast<char*>(&hello) + received,
+                             sizeof(hello) - received, MSG_DONTWAIT);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? Progress::kMore : Progress::kBroken;
   received += static_cast<size_t>(got);
   if (got == 0) return Progress::kBroken;
@@ -122,7 +128,8 @@ Progress receive_hello(int fd, Hello& hello, size_t& received) {
 }
 
 bool same_group(const Hello& theirs, const Hello& ours) {
-  return theirs.magic == kMagic && theirs.group_key == ours.group_key && theirs.world_size == ours.world_size;
+  return theirs.magic == kMagic && theirs.group_key == ours.group_key &&
+         theirs.world_size == ours.world_size;
 }
 
 Result<Fd> connect_to(int rank, int port, const Patience& patience) {
@@ -132,7 +139,8 @@ Result<Fd> connect_to(int rank, int port, const Patience& patience) {
   tune(fd.get());
   const sockaddr_in address = loopback(port);
   const std::string what = cat("connect to rank ", rank, " at 127.0.0.1:", port);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+    return fd;
   error = errno;
   if (error == EINPROGRESS) {
     SHOAL_RETURN_IF_ERROR(wait_ready(fd.get(), POLLOUT, patience, what));
@@ -150,14 +158,16 @@ Status join(int rank, int port, const Hello& ours, const Patience& patience, Tcp
   size_t received = 0;
   Progress progress = send_hello(fd.get(), ours) ? Progress::kMore : Progress::kBroken;
   while (progress == Progress::kMore) {
-    SHOAL_RETURN_IF_ERROR(wait_ready(fd.get(), POLLIN, patience,
-                                     cat("tcp handshake: no answer from rank ", rank, " at 127.0.0.1:", port)));
+    SHOAL_RETURN_IF_ERROR(
+        wait_ready(fd.get(), POLLIN, patience,
+                   cat("tcp handshake: no answer from rank ", rank, " at 127.0.0.1:", port)));
     progress = receive_hello(fd.get(), theirs, received);
   }
   if (progress == Progress::kBroken || !same_group(theirs, ours) || theirs.rank != rank) {
-    return Status::error(Code::kUnavailable,
-                         cat("tcp handshake: rank ", rank, " at 127.0.0.1:", port,
-                             progress == Progress::kBroken ? " closed" : " answered as another group"));
+    return Status::error(
+        Code::kUnavailable,
+        cat("tcp handshake: rank ", rank, " at 127.0.0.1:", port,
+            progress == Progress::kBroken ? " closed" : " answered as another group"));
   }
   mesh.peers[rank] = std::move(fd);
   mesh.cpus[rank] = theirs.cpus;
@@ -167,7 +177,8 @@ Status join(int rank, int port, const Hello& ours, const Patience& patience, Tcp
 /// Makes a connection whose Hello is complete a peer, if it is one; else it is closed.
 void admit(Unproven& connection, const Hello& ours, TcpMesh& mesh) {
   const Hello& theirs = connection.hello;
-  if (!same_group(theirs, ours) || theirs.rank <= ours.rank || theirs.rank >= ours.world_size) return;
+  if (!same_group(theirs, ours) || theirs.rank <= ours.rank || theirs.rank >= ours.world_size)
+    return;
   if (mesh.peers[theirs.rank].valid() || !send_hello(connection.fd.get(), ours)) return;
   mesh.peers[theirs.rank] = std::move(connection.fd);
   mesh.cpus[theirs.rank] = theirs.cpus;
@@ -181,7 +192,8 @@ std::string missing_peers(const TcpMesh& mesh, int first) {
   return text;
 }
 
-/// Accepts until every higher rank is there. Who connects without a word is kept aside, and the oldest such goes first.
+/// Accepts until every higher rank is there. Who connects without a word is kept aside, and the
+/// oldest such goes first.
 Status accept_peers(int listener, const Hello& ours, const Patience& patience, TcpMesh& mesh) {
   std::list<Unproven> unproven;
   for (std::string missing; !(missing = missing_peers(mesh, ours.rank + 1)).empty();) {
@@ -189,7 +201,8 @@ Status accept_peers(int listener, const Hello& ours, const Patience& patience, T
     for (const Unproven& connection : unproven) entries.push_back({connection.fd.get(), POLLIN, 0});
     const std::string what = cat("tcp handshake: nothing from ", missing);
     SHOAL_RETURN_IF_ERROR(wait_slice(entries, patience, what));
-    if (patience.deadline.passed()) return Status::error(Code::kDeadlineExceeded, what);  // strangers keep it busy
+    if (patience.deadline.passed())
+      return Status::error(Code::kDeadlineExceeded, what);  // strangers keep it busy
     for (auto it = unproven.begin(); it != unproven.end();) {
       const Progress progress = receive_hello(it->fd.get(), it->hello, it->received);
       if (progress == Progress::kComplete) admit(*it, ours, mesh);
@@ -201,8 +214,10 @@ Status accept_peers(int listener, const Hello& ours, const Patience& patience, T
       tune(fd.get());
       if (unproven.size() == kMaxUnproven) unproven.pop_front();
       unproven.push_back({std::move(fd), {}, 0});
-    } else if (error == EMFILE || error == ENFILE || error == EBADF || error == EINVAL || error == ENOTSOCK) {
-      return socket_error(error, "accept a peer's TCP connection");  // would come again at once, for ever
+    } else if (error == EMFILE || error == ENFILE || error == EBADF || error == EINVAL ||
+               error == ENOTSOCK) {
+      return socket_error(error,
+                          "accept a peer's TCP connection");  // would come again at once, for ever
     }
   }
   return {};
@@ -221,12 +236,14 @@ Result<TcpListeners> make_tcp_listeners(int world_size) {
   return made;
 }
 
-Result<TcpMesh> connect_tcp_mesh(World world, Fd listener, const std::vector<int>& ports, uint64_t group_key,
-                                 Deadline deadline, const Interrupted& interrupted) {
-  if (world.rank < 0 || world.rank >= world.size || ports.size() != static_cast<size_t>(world.size) ||
-      !listener.valid()) {
-    return Status::error(Code::kInvalidArgument, cat("tcp communicator: rank ", world.rank, " of ", world.size,
-                                                     " with ", ports.size(), " ports and listener ", listener.get()));
+Result<TcpMesh> connect_tcp_mesh(World world, Fd listener, const std::vector<int>& ports,
+                                 uint64_t group_key, Deadline deadline,
+                                 const Interrupted& interrupted) {
+  if (world.rank < 0 || world.rank >= world.size ||
+      ports.size() != static_cast<size_t>(world.size) || !listener.valid()) {
+    return Status::error(Code::kInvalidArgument,
+                         cat("tcp communicator: rank ", world.rank, " of ", world.size, " with ",
+                             ports.size(), " ports and listener ", listener.get()));
   }
   TcpMesh mesh;
   mesh.peers.resize(ports.size());
@@ -238,7 +255,8 @@ Result<TcpMesh> connect_tcp_mesh(World world, Fd listener, const std::vector<int
   for (int rank = 0; rank < world.rank; ++rank) {
     SHOAL_RETURN_IF_ERROR(join(rank, ports[rank], ours, patience, mesh));
   }
-  // The listener may have come through exec from another program's hands: make sure accept cannot block.
+  // The listener may have come through exec from another program's hands: make sure accept cannot
+  // block.
   const int flags = ::fcntl(listener.get(), F_GETFL);
   if (flags >= 0) ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK);
   SHOAL_RETURN_IF_ERROR(accept_peers(listener.get(), ours, patience, mesh));

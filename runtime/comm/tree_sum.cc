@@ -6,17 +6,20 @@
 namespace shoal {
 namespace {
 
-constexpr size_t kTile = 512;       // floats: a few tiles and the planes' current lines fit in 32 KiB
+constexpr size_t kTile = 512;  // floats: a few tiles and the planes' current lines fit in 32 KiB
 constexpr size_t kLineFloats = 16;  // of a cache line
 
-// The pointers never overlap (tree_sum alternates its tiles), which lets the compiler use vectors without a check.
-void add(const float* __restrict a, const float* __restrict b, float* __restrict sum, size_t count) {
+// The pointers never overlap (tree_sum alternates its tiles), which lets the compiler use vectors
+// without a check.
+void add(const float* __restrict a, const float* __restrict b, float* __restrict sum,
+         size_t count) {
   for (size_t i = 0; i < count; ++i) sum[i] = a[i] + b[i];
 }
 
 }  // namespace
 
-void tree_sum(const FoldProgram& program, std::span<const float* const> planes, float* out, size_t count) {
+void tree_sum(const FoldProgram& program, std::span<const float* const> planes, float* out,
+              size_t count) {
   // Two tiles per level: a sum whose left side lies in one goes to the other.
   alignas(64) float tiles[kMaxFoldDepth][2][kTile];
   const float* stack[kMaxFoldDepth];
@@ -40,7 +43,9 @@ void tree_sum(const FoldProgram& program, std::span<const float* const> planes, 
 
 Slice slice_of(int rank, int world_size, size_t count) {
   const size_t lines = (count + kLineFloats - 1) / kLineFloats;
-  const auto cut = [&](size_t r) { return std::min(count, lines * r / static_cast<size_t>(world_size) * kLineFloats); };
+  const auto cut = [&](size_t r) {
+    return std::min(count, lines * r / static_cast<size_t>(world_size) * kLineFloats);
+  };
   return {cut(static_cast<size_t>(rank)), cut(static_cast<size_t>(rank) + 1)};
 }
 

@@ -16,27 +16,31 @@ constexpr size_t kMaxFrameBytes = size_t{1} << 30;
 Result<std::pair<Fd, Fd>> Channel::make_pair() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-    return Status::error(Code::kResourceExhausted,
-                         "make the control channel's socket pair (ulimit -n is the limit of descriptors)", errno);
+    return Status::error(
+        Code::kResourceExhausted,
+        "make the control channel's socket pair (ulimit -n is the limit of descriptors)", errno);
   }
   return std::pair(Fd(fds[0]), Fd(fds[1]));
 }
 
 Status Channel::send(std::string_view frame, Deadline deadline) {
   if (frame.size() >= kMaxFrameBytes) {
-    return Status::error(Code::kInvalidArgument, cat("a control message of ", frame.size(), " B is too long"));
+    return Status::error(Code::kInvalidArgument,
+                         cat("a control message of ", frame.size(), " B is too long"));
   }
   const auto length = static_cast<uint32_t>(frame.size());
   std::string bytes(sizeof length, '\0');
   std::memcpy(bytes.data(), &length, sizeof length);
   bytes.append(frame);
   for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = ::send(socket_.get(), bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = ::send(socket_.get(), bytes.data() + done, bytes.size() - done,
+                             MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n >= 0) {
       done += static_cast<size_t>(n);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       if (deadline.passed()) {
-        return Status::error(Code::kDeadlineExceeded, cat("the other end read ", done, " of ", bytes.size(), " B"));
+        return Status::error(Code::kDeadlineExceeded,
+                             cat("the other end read ", done, " of ", bytes.size(), " B"));
       }
       pollfd ready{socket_.get(), POLLOUT, 0};
       ::poll(&ready, 1, deadline.remaining_ms(1000));
@@ -77,7 +81,8 @@ Result<std::string> Channel::receive(Deadline deadline, int spin_us) {
       sched_yield();  // the sender may need this very core
       continue;
     }
-    if (deadline.passed()) return Status::error(Code::kDeadlineExceeded, "no control message came in time");
+    if (deadline.passed())
+      return Status::error(Code::kDeadlineExceeded, "no control message came in time");
     pollfd ready{socket_.get(), POLLIN, 0};
     ::poll(&ready, 1, deadline.remaining_ms(1000));
   }

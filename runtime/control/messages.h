@@ -8,7 +8,8 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
-// What the front and a worker say to each other: plain values. wire.cc alone knows how they look as bytes.
+// What the front and a worker say to each other: plain values. wire.cc alone knows how they look as
+// bytes.
 
 namespace shoal {
 
@@ -23,21 +24,25 @@ struct SamplingParams {
   float frequency_penalty = 0;
   uint64_t seed = 0;
   int32_t logprobs = -1;  ///< -1: none; K >= 0: the token's own and the K best
-  bool has_penalty() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
+  bool has_penalty() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+  }
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
-/// One sequence's part of a step. Self-contained: a worker that has just started can continue any sequence from it,
-/// once its earlier tokens have been prefilled again.
+/// One sequence's part of a step. Self-contained: a worker that has just started can continue any
+/// sequence from it, once its earlier tokens have been prefilled again.
 struct SequenceStep {
   uint64_t id = 0;
-  std::vector<int32_t> token_ids;    ///< to process in this step
-  int32_t first_position = 0;        ///< absolute position of token_ids[0]
-  std::vector<int32_t> block_table;  ///< KV blocks of positions [0, first_position + token_ids.size())
-  bool sample = false;               ///< choose a token after the last one
-  bool all_logits = false;           ///< return the logits of every token (shoal logits)
+  std::vector<int32_t> token_ids;  ///< to process in this step
+  int32_t first_position = 0;      ///< absolute position of token_ids[0]
+  std::vector<int32_t>
+      block_table;          ///< KV blocks of positions [0, first_position + token_ids.size())
+  bool sample = false;      ///< choose a token after the last one
+  bool all_logits = false;  ///< return the logits of every token (shoal logits)
   SamplingParams sampling;
-  /// For the penalties, where any is set: every token so far, and how many of them are the prompt's.
+  /// For the penalties, where any is set: every token so far, and how many of them are the
+  /// prompt's.
   std::vector<int32_t> history;
   int32_t history_prompt_tokens = 0;
 };
@@ -64,7 +69,7 @@ struct SampledToken {
 struct StepResult {
   uint64_t step = 0;
   std::vector<SampledToken> tokens;  ///< in the plan's order
-  std::vector<float> logits;         ///< of sequences with all_logits: [tokens, vocab] one after the other
+  std::vector<float> logits;  ///< of sequences with all_logits: [tokens, vocab] one after the other
 };
 
 /// What a rank does from its birth on, in this order.
@@ -88,13 +93,15 @@ struct WorkerInit {
   std::vector<int32_t> tcp_ports;  ///< where each rank listens on loopback (rank order)
   int64_t shm_bytes = 0;
   int64_t collective_timeout_ms = 0;
-  uint64_t group_key = 0;  ///< names the group on tcp, so that a stranger's connection is told apart
+  uint64_t group_key =
+      0;  ///< names the group on tcp, so that a stranger's connection is told apart
   int32_t log_level = 1;
   bool log_json = false;
-  int32_t start_number = 0;       ///< 0 at first, one more each time the front starts its ranks anew
-  bool transport_only = false;    ///< prove the transport, load nothing (shoal doctor)
-  uint64_t self_test_seed = 0;    ///< the same on every rank, new at every start
-  int64_t step_heartbeat_ms = 0;  ///< a step that takes longer says after a layer that it moves; 0: never
+  int32_t start_number = 0;     ///< 0 at first, one more each time the front starts its ranks anew
+  bool transport_only = false;  ///< prove the transport, load nothing (shoal doctor)
+  uint64_t self_test_seed = 0;  ///< the same on every rank, new at every start
+  int64_t step_heartbeat_ms =
+      0;  ///< a step that takes longer says after a layer that it moves; 0: never
   DeviceKind device = DeviceKind::kCpu;
   int32_t ranks_per_gpu = 1;  ///< rank r uses device r / ranks_per_gpu
   std::string cuda_module;    ///< as --cuda-module; empty: beside the program
@@ -115,12 +122,14 @@ struct WorkerReady {
   int64_t kv_bytes = 0;
 };
 
-/// A worker has entered a phase, or is still moving in it. kSpawn is never sent: it ends with the first of these.
+/// A worker has entered a phase, or is still moving in it. kSpawn is never sent: it ends with the
+/// first of these.
 struct PhaseBegun {
   WorkerPhase phase = WorkerPhase::kOpen;
 };
 
-/// What a rank brings to the exchange before it has a transport, and what all of them brought, in rank order.
+/// What a rank brings to the exchange before it has a transport, and what all of them brought, in
+/// rank order.
 struct ExchangePart {
   std::string part;
 };
@@ -155,11 +164,12 @@ struct WorkerFailure {
 
 struct Shutdown {};
 
-/// The front has lost patience with the group: who still can says where it stands, as a WorkerFailure.
+/// The front has lost patience with the group: who still can says where it stands, as a
+/// WorkerFailure.
 struct Explain {};
 
 using FrontMessage = std::variant<WorkerInit, StepPlan, Shutdown, ExchangeAll, Explain>;
-using WorkerMessage = std::variant<LoadProgress, WorkerReady, StepResult, WorkerFailure, PhaseBegun, ExchangePart,
-                                   TransportVerified, StepProgress>;
+using WorkerMessage = std::variant<LoadProgress, WorkerReady, StepResult, WorkerFailure, PhaseBegun,
+                                   ExchangePart, TransportVerified, StepProgress>;
 
 }  // namespace shoal

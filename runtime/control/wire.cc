@@ -165,7 +165,8 @@ Result<StepResult> get(const pb::StepResult& m) {
     token.token_id = t.token_id();
     token.logprob = t.logprob();
     token.rank = t.rank();
-    for (int i = 0; i < t.top_ids_size(); ++i) token.top.push_back({t.top_ids(i), t.top_logprobs(i)});
+    for (int i = 0; i < t.top_ids_size(); ++i)
+      token.top.push_back({t.top_ids(i), t.top_logprobs(i)});
   }
   get(m.logits(), &out.logits);
   return out;
@@ -190,7 +191,8 @@ WorkerFailure get(const pb::Failure& m) {
   for (const pb::Cause& c : m.causes()) {
     causes.push_back({static_cast<Code>(c.code()), c.rank(), c.where(), c.what(), c.os_error()});
   }
-  if (causes.empty()) causes = Status::error(Code::kInternal, "a rank failed without a reason").causes();
+  if (causes.empty())
+    causes = Status::error(Code::kInternal, "a rank failed without a reason").causes();
   WorkerFailure out{Status(std::move(causes)), {m.wait().collective(), m.wait().what(), {}}};
   get(m.wait().waits_for(), &out.wait.waits_for);
   return out;
@@ -231,7 +233,8 @@ std::string encode(const FrontMessage& message) {
                         [&](const StepPlan& m) { put(m, out.mutable_plan()); },
                         [&](const Shutdown&) { out.mutable_shutdown(); },
                         [&](const ExchangeAll& m) {
-                          for (const std::string& part : m.parts) out.mutable_exchange_all()->add_parts(part);
+                          for (const std::string& part : m.parts)
+                            out.mutable_exchange_all()->add_parts(part);
                         },
                         [&](const Explain&) { out.mutable_explain(); }},
              message);
@@ -240,29 +243,31 @@ std::string encode(const FrontMessage& message) {
 
 std::string encode(const WorkerMessage& message) {
   pb::ToFront out;
-  std::visit(Overloaded{[&](const LoadProgress& m) {
-                          out.mutable_progress()->set_bytes_done(m.bytes_done);
-                          out.mutable_progress()->set_bytes_total(m.bytes_total);
-                        },
-                        [&](const WorkerReady& m) {
-                          pb::Ready* ready = out.mutable_ready();
-                          ready->set_transport(m.transport);
-                          ready->set_kernels(m.kernels);
-                          ready->set_weight_bytes(m.weight_bytes);
-                          ready->set_kv_bytes(m.kv_bytes);
-                        },
-                        [&](const StepResult& m) { put(m, out.mutable_result()); },
-                        [&](const WorkerFailure& m) { put(m, out.mutable_failure()); },
-                        [&](const PhaseBegun& m) { out.mutable_phase()->set_phase(static_cast<int>(m.phase)); },
-                        [&](const ExchangePart& m) { out.mutable_exchange_part()->set_part(m.part); },
-                        [&](const TransportVerified& m) {
-                          pb::Verified* verified = out.mutable_verified();
-                          verified->set_latency_us(m.latency_us);
-                          verified->set_bytes_per_s(m.bytes_per_s);
-                          verified->set_seconds(m.seconds);
-                        },
-                        [&](const StepProgress& m) { out.mutable_step_progress()->set_step(m.step); }},
-             message);
+  std::visit(
+      Overloaded{
+          [&](const LoadProgress& m) {
+            out.mutable_progress()->set_bytes_done(m.bytes_done);
+            out.mutable_progress()->set_bytes_total(m.bytes_total);
+          },
+          [&](const WorkerReady& m) {
+            pb::Ready* ready = out.mutable_ready();
+            ready->set_transport(m.transport);
+            ready->set_kernels(m.kernels);
+            ready->set_weight_bytes(m.weight_bytes);
+            ready->set_kv_bytes(m.kv_bytes);
+          },
+          [&](const StepResult& m) { put(m, out.mutable_result()); },
+          [&](const WorkerFailure& m) { put(m, out.mutable_failure()); },
+          [&](const PhaseBegun& m) { out.mutable_phase()->set_phase(static_cast<int>(m.phase)); },
+          [&](const ExchangePart& m) { out.mutable_exchange_part()->set_part(m.part); },
+          [&](const TransportVerified& m) {
+            pb::Verified* verified = out.mutable_verified();
+            verified->set_latency_us(m.latency_us);
+            verified->set_bytes_per_s(m.bytes_per_s);
+            verified->set_seconds(m.seconds);
+          },
+          [&](const StepProgress& m) { out.mutable_step_progress()->set_step(m.step); }},
+      message);
   return out.SerializeAsString();
 }
 
@@ -310,8 +315,8 @@ Result<WorkerMessage> decode_worker_message(std::string_view bytes) {
     case pb::ToFront::kExchangePart:
       return WorkerMessage(ExchangePart{in.exchange_part().part()});
     case pb::ToFront::kVerified:
-      return WorkerMessage(
-          TransportVerified{in.verified().latency_us(), in.verified().bytes_per_s(), in.verified().seconds()});
+      return WorkerMessage(TransportVerified{in.verified().latency_us(),
+                                             in.verified().bytes_per_s(), in.verified().seconds()});
     case pb::ToFront::kStepProgress:
       return WorkerMessage(StepProgress{in.step_progress().step()});
     case pb::ToFront::MESSAGE_NOT_SET:

@@ -24,7 +24,8 @@ Status Device::check(int32_t error, const char* what) const {
                        cat("GPU ", index_, ", ", what, ": ", module_.error_text(error)));
 }
 
-// What a destructor's call answers is of no use: the device's failure shows in the next call that matters.
+// What a destructor's call answers is of no use: the device's failure shows in the next call that
+// matters.
 Result<Device::Memory> Device::allocate(size_t bytes) {
   void* memory = nullptr;
   SHOAL_RETURN_IF_ERROR(check(module_.allocate(bytes, &memory), "allocate"));
@@ -72,7 +73,8 @@ Status Device::wait(void* event, Deadline deadline, const std::function<Status()
     if (polls < kPolls) continue;
     std::this_thread::sleep_for(kNap);
     if (deadline.passed())
-      return Status::error(Code::kDeadlineExceeded, cat("GPU ", index_, " has not finished in time"));
+      return Status::error(Code::kDeadlineExceeded,
+                           cat("GPU ", index_, " has not finished in time"));
     if (Clock::now() - looked < kBetweenLooks) continue;
     looked = Clock::now();
     if (look) SHOAL_RETURN_IF_ERROR(look());

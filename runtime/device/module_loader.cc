@@ -33,22 +33,27 @@ Result<std::string> find_cuda_module(const std::string& flag) {
   if (flag.empty()) {
     const std::string folder = executable_folder();
     if (folder.empty()) {
-      return Status::error(Code::kNotFound, "the executable's folder is not known (no /proc): give --cuda-module PATH");
+      return Status::error(
+          Code::kNotFound,
+          "the executable's folder is not known (no /proc): give --cuda-module PATH");
     }
     path = folder + kFileName;
   } else if (flag.find('/') == std::string::npos) {
-    return Status::error(Code::kInvalidArgument,
-                         cat("--cuda-module \"", flag, "\": a path with a slash is wanted (./", flag,
-                             " for the working directory); the loader's own search is not used"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("--cuda-module \"", flag, "\": a path with a slash is wanted (./", flag,
+            " for the working directory); the loader's own search is not used"));
   }
   struct stat file {};
   if (::stat(path.c_str(), &file) != 0) {
     return Status::error(
         Code::kNotFound,
-        cat("the CUDA module ", path, flag.empty() ? " (none beside the program: build with a CUDA toolkit)" : ""),
+        cat("the CUDA module ", path,
+            flag.empty() ? " (none beside the program: build with a CUDA toolkit)" : ""),
         errno);
   }
-  if (!S_ISREG(file.st_mode)) return Status::error(Code::kNotFound, cat("the CUDA module ", path, " is not a file"));
+  if (!S_ISREG(file.st_mode))
+    return Status::error(Code::kNotFound, cat("the CUDA module ", path, " is not a file"));
   return path;
 }
 
@@ -56,24 +61,29 @@ Result<const ShoalCudaModule*> load_cuda_module(const std::string& path) {
   ::dlerror();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
-    return Status::error(Code::kFailedPrecondition, cat("load the CUDA module ", path, ": ", loader_words()));
+    return Status::error(Code::kFailedPrecondition,
+                         cat("load the CUDA module ", path, ": ", loader_words()));
   }
-  const auto entry = reinterpret_cast<ShoalCudaModuleFunction>(::dlsym(library, "shoal_cuda_module"));
+  const auto entry =
+      reinterpret_cast<ShoalCudaModuleFunction>(::dlsym(library, "shoal_cuda_module"));
   if (entry == nullptr) {
-    return Status::error(Code::kFailedPrecondition, cat(path, " is no CUDA module of Shoal: ", loader_words()));
+    return Status::error(Code::kFailedPrecondition,
+                         cat(path, " is no CUDA module of Shoal: ", loader_words()));
   }
   const ShoalCudaModule* module = entry();
   // The size first: of another size, nothing behind it is where this program looks.
   if (module == nullptr || module->struct_bytes != sizeof(ShoalCudaModule)) {
     return Status::error(
         Code::kFailedPrecondition,
-        cat("the CUDA module ", path, " has a table of ", module == nullptr ? 0 : module->struct_bytes,
-            " bytes, this program's is of ", sizeof(ShoalCudaModule), ": use the module of the same build"));
+        cat("the CUDA module ", path, " has a table of ",
+            module == nullptr ? 0 : module->struct_bytes, " bytes, this program's is of ",
+            sizeof(ShoalCudaModule), ": use the module of the same build"));
   }
   if (std::strcmp(module->build_id, SHOAL_BUILD_ID) != 0) {
-    return Status::error(Code::kFailedPrecondition,
-                         cat("the CUDA module ", path, " is of build ", module->build_id,
-                             ", this program of " SHOAL_BUILD_ID ": use the module of the same build"));
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat("the CUDA module ", path, " is of build ", module->build_id,
+            ", this program of " SHOAL_BUILD_ID ": use the module of the same build"));
   }
   return module;
 }

@@ -5,7 +5,8 @@
 
 namespace shoal {
 
-/// Hands out KV blocks by number. The lowest free block goes first, so plans depend on calls alone. Not thread-safe.
+/// Hands out KV blocks by number. The lowest free block goes first, so plans depend on calls alone.
+/// Not thread-safe.
 class KvBlockPool {
  public:
   explicit KvBlockPool(int32_t blocks);

@@ -6,7 +6,8 @@
 
 namespace shoal {
 
-/// A request as the engine sees it: ids in, a limit, and which ids end it. Every default has been filled in.
+/// A request as the engine sees it: ids in, a limit, and which ids end it. Every default has been
+/// filled in.
 struct EngineRequest {
   uint64_t id = 0;
   std::vector<int32_t> prompt;  ///< at least one id

@@ -27,9 +27,11 @@ int64_t total_tokens(const Sequences& sequences) {
 
 Scheduler::Scheduler(const SchedulerLimits& limits)
     : limits_(limits),
-      longest_(static_cast<int32_t>(std::min<int64_t>(limits.max_model_len, int64_t{limits.kv_blocks} * kBlockTokens))),
+      longest_(static_cast<int32_t>(
+          std::min<int64_t>(limits.max_model_len, int64_t{limits.kv_blocks} * kBlockTokens))),
       pool_(limits.kv_blocks) {
-  // Every running sequence gets at least one token per step, so that a decode never waits for the budget.
+  // Every running sequence gets at least one token per step, so that a decode never waits for the
+  // budget.
   limits_.max_num_seqs = std::min(limits_.max_num_seqs, limits_.max_num_batched_tokens);
 }
 
@@ -37,7 +39,8 @@ Status Scheduler::add(EngineRequest request) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   if (prompt_tokens == 0) return Status::error(Code::kInvalidArgument, "the prompt has no tokens");
   if (request.max_tokens < 1) {
-    return Status::error(Code::kInvalidArgument, cat("max_tokens must be at least 1, not ", request.max_tokens));
+    return Status::error(Code::kInvalidArgument,
+                         cat("max_tokens must be at least 1, not ", request.max_tokens));
   }
   if (prompt_tokens + 1 > limits_.max_model_len) {
     return Status::error(Code::kInvalidArgument,
@@ -45,14 +48,16 @@ Status Scheduler::add(EngineRequest request) {
                              "the model length is ", limits_.max_model_len));
   }
   if (prompt_tokens + 1 > longest_) {
-    return Status::error(Code::kInvalidArgument, cat("the prompt has ", prompt_tokens,
-                                                     " tokens; with one to generate, the whole KV cache holds ",
-                                                     longest_, " (give --kv-cache-memory more)"));
+    return Status::error(Code::kInvalidArgument,
+                         cat("the prompt has ", prompt_tokens,
+                             " tokens; with one to generate, the whole KV cache holds ", longest_,
+                             " (give --kv-cache-memory more)"));
   }
   const int64_t here = static_cast<int64_t>(running_.size() + waiting_.size());
   if (here >= int64_t{limits_.max_num_seqs} + limits_.max_waiting) {
     return Status::error(Code::kResourceExhausted,
-                         cat("the queue is full: ", running_.size(), " requests run and ", waiting_.size(), " wait"));
+                         cat("the queue is full: ", running_.size(), " requests run and ",
+                             waiting_.size(), " wait"));
   }
   if (!ids_.insert(request.id).second) {
     return Status::error(Code::kAlreadyExists, cat("request id ", request.id, " is in use"));
@@ -68,12 +73,15 @@ Status Scheduler::add(EngineRequest request) {
 StepPlan Scheduler::plan() {
   for (const Owned& sequence : running_) sequence->scheduled = 0;
   const int64_t preemptions_before = preemptions_;
-  // A preempted sequence gives its tokens back to the budget, so what is left is counted anew for each.
+  // A preempted sequence gives its tokens back to the budget, so what is left is counted anew for
+  // each.
   const auto left = [this] {
-    return std::accumulate(running_.begin(), running_.end(), limits_.max_num_batched_tokens,
-                           [](int32_t budget, const Owned& sequence) { return budget - sequence->scheduled; });
+    return std::accumulate(
+        running_.begin(), running_.end(), limits_.max_num_batched_tokens,
+        [](int32_t budget, const Owned& sequence) { return budget - sequence->scheduled; });
   };
-  // grant() may take the youngest away from the end of running_, never the sequence it is called for or an older one.
+  // grant() may take the youngest away from the end of running_, never the sequence it is called
+  // for or an older one.
   for (size_t i = 0; i < running_.size(); ++i) {
     if (running_[i]->missing() == 1) grant(i, 1);
   }
@@ -96,7 +104,8 @@ StepPlan Scheduler::plan() {
   return plan;
 }
 
-/// Schedules up to budget tokens of a running sequence, as many as blocks can be had for; 0: none in this step.
+/// Schedules up to budget tokens of a running sequence, as many as blocks can be had for; 0: none
+/// in this step.
 int32_t Scheduler::grant(size_t index, int32_t budget) {
   Sequence& sequence = *running_[index];
   const int32_t wanted = std::min(budget, sequence.missing());
@@ -116,9 +125,11 @@ int32_t Scheduler::grant(size_t index, int32_t budget) {
   return sequence.scheduled;
 }
 
-/// Starts waiting sequences in order while there is budget and their first chunk finds its blocks free.
+/// Starts waiting sequences in order while there is budget and their first chunk finds its blocks
+/// free.
 void Scheduler::admit(int32_t budget) {
-  while (budget > 0 && !waiting_.empty() && running_.size() < static_cast<size_t>(limits_.max_num_seqs)) {
+  while (budget > 0 && !waiting_.empty() &&
+         running_.size() < static_cast<size_t>(limits_.max_num_seqs)) {
     const int32_t chunk = std::min(budget, waiting_.front()->missing());
     if (blocks_for(chunk) > pool_.free_blocks()) return;
     running_.push_back(std::move(waiting_.front()));
@@ -160,7 +171,8 @@ std::vector<TokenEvent> Scheduler::complete(const StepResult& result) {
     sequence->computed += std::exchange(sequence->scheduled, 0);
     if (sequence->missing() > 0) continue;  // a chunk that was not the prompt's last
     const uint64_t id = sequence->request.id;
-    token = std::find_if(token, result.tokens.end(), [id](const SampledToken& t) { return t.id == id; });
+    token = std::find_if(token, result.tokens.end(),
+                         [id](const SampledToken& t) { return t.id == id; });
     if (token == result.tokens.end()) break;
     sequence->tokens.push_back(token->token_id);
     TokenEvent event;
@@ -189,7 +201,8 @@ bool Scheduler::ends(const Sequence& sequence, TokenEvent& event) const {
 bool Scheduler::finish(uint64_t id) {
   if (ids_.erase(id) == 0) return false;
   const auto has_id = [id](const Owned& sequence) { return sequence->request.id == id; };
-  if (const auto it = std::find_if(running_.begin(), running_.end(), has_id); it != running_.end()) {
+  if (const auto it = std::find_if(running_.begin(), running_.end(), has_id);
+      it != running_.end()) {
     std::replace(planned_.begin(), planned_.end(), it->get(), static_cast<Sequence*>(nullptr));
     release_blocks(**it);
     running_.erase(it);

@@ -6,8 +6,8 @@
 
 namespace shoal {
 
-/// One request while the scheduler has it. Between steps computed < tokens.size(): what is missing is one token for a
-/// decode, more for a prompt (or a re-prefill) under way.
+/// One request while the scheduler has it. Between steps computed < tokens.size(): what is missing
+/// is one token for a decode, more for a prompt (or a re-prefill) under way.
 struct Sequence {
   EngineRequest request;        ///< its prompt has moved to tokens
   std::vector<int32_t> tokens;  ///< prompt, then output

@@ -20,7 +20,8 @@ Status populate(std::byte* data, size_t bytes) {
   if (error == 0) return {};
   if (error == EINVAL) {  // Linux before 5.14: fault the pages in one at a time
     for (size_t at = 0; at < bytes; at += 4096) {
-      std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(data[at])).fetch_or(0, std::memory_order_relaxed);
+      std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(data[at]))
+          .fetch_or(0, std::memory_order_relaxed);
     }
     return {};
   }

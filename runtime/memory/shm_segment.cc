@@ -41,8 +41,8 @@ Code code_of(int error) {
 
 constexpr int kMostNames = 1000;
 
-/// A new file under a name that nobody has. An earlier process of this pid, which in a container may be the same at
-/// each start, may have been killed before it could unlink its own.
+/// A new file under a name that nobody has. An earlier process of this pid, which in a container
+/// may be the same at each start, may have been killed before it could unlink its own.
 Result<Fd> open_named(const std::string& directory, std::string* name) {
   static std::atomic<uint64_t> counter{0};
   int error = EEXIST;
@@ -55,8 +55,9 @@ Result<Fd> open_named(const std::string& directory, std::string* name) {
   return Status::error(code_of(error), cat("create ", *name), error);
 }
 
-/// An unlinked file. File systems without O_TMPFILE (overlayfs before Linux 6.x, some FUSE ones) get a name for as long
-/// as it takes to unlink it: a process killed between the two calls leaves an empty file, no bytes.
+/// An unlinked file. File systems without O_TMPFILE (overlayfs before Linux 6.x, some FUSE ones)
+/// get a name for as long as it takes to unlink it: a process killed between the two calls leaves
+/// an empty file, no bytes.
 Result<Fd> open_unnamed(const std::string& directory) {
   Fd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (fd.valid()) return fd;
@@ -73,7 +74,8 @@ Result<Fd> open_unnamed(const std::string& directory) {
   return fd;
 }
 
-/// ": 1048576 bytes free", as this process could use them; nothing for a memfd, whose mount is not for users to fill.
+/// ": 1048576 bytes free", as this process could use them; nothing for a memfd, whose mount is not
+/// for users to fill.
 std::string free_text(int fd) {
   struct statvfs facts;
   if (::fstatvfs(fd, &facts) != 0) return ": free bytes unknown";
@@ -81,21 +83,24 @@ std::string free_text(int fd) {
   return cat(": ", uint64_t{facts.f_bavail} * facts.f_frsize, " bytes free");
 }
 
-/// Makes the file `bytes` long with every block allocated. ftruncate alone would make it sparse: the missing block is
-/// then noticed by a store, as SIGBUS. place: "/dev/shm", for messages.
+/// Makes the file `bytes` long with every block allocated. ftruncate alone would make it sparse:
+/// the missing block is then noticed by a store, as SIGBUS. place: "/dev/shm", for messages.
 Status reserve(int fd, size_t bytes, const std::string& place) {
   // Beyond this limit the kernel sends SIGXFSZ, which ends the process, before it returns EFBIG.
   struct rlimit limit;
-  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
-    return Status::error(Code::kResourceExhausted, cat("shared segment of ", bytes, " bytes: the file size limit is ",
-                                                       limit.rlim_cur, " bytes (ulimit -f)"));
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      bytes > limit.rlim_cur) {
+    return Status::error(Code::kResourceExhausted,
+                         cat("shared segment of ", bytes, " bytes: the file size limit is ",
+                             limit.rlim_cur, " bytes (ulimit -f)"));
   }
   int error;
   do {
     error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
   if (error == 0) return {};
-  return Status::error(code_of(error), cat("fallocate ", bytes, " bytes in ", place, free_text(fd)), error);
+  return Status::error(code_of(error), cat("fallocate ", bytes, " bytes in ", place, free_text(fd)),
+                       error);
 }
 
 Status check_size(size_t bytes) {
@@ -106,7 +111,9 @@ Status check_size(size_t bytes) {
 }  // namespace
 
 ShmSegment::ShmSegment(ShmSegment&& other) noexcept
-    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 ShmSegment& ShmSegment::operator=(ShmSegment&& other) noexcept {
   std::swap(fd_, other.fd_);
@@ -147,19 +154,22 @@ Result<ShmSegment> ShmSegment::open(int fd, size_t bytes) {
     return Status::error(Code::kInvalidArgument, cat("shared segment: descriptor ", fd), error);
   }
   if (!S_ISREG(facts.st_mode) || bytes == 0 || static_cast<uint64_t>(facts.st_size) < bytes) {
-    return Status::error(Code::kInvalidArgument, cat("shared segment: descriptor ", fd, " has ", facts.st_size,
-                                                     " bytes, ", bytes, " are to be mapped"));
+    return Status::error(Code::kInvalidArgument,
+                         cat("shared segment: descriptor ", fd, " has ", facts.st_size, " bytes, ",
+                             bytes, " are to be mapped"));
   }
   Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
   const int error = errno;
-  if (!copy.valid()) return Status::error(code_of(error), cat("shared segment: duplicate descriptor ", fd), error);
+  if (!copy.valid())
+    return Status::error(code_of(error), cat("shared segment: duplicate descriptor ", fd), error);
   return map(std::move(copy), bytes);
 }
 
 Result<ShmSegment> ShmSegment::map(Fd fd, size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   const int error = errno;
-  if (data == MAP_FAILED) return Status::error(code_of(error), cat("map ", bytes, " bytes of shared memory"), error);
+  if (data == MAP_FAILED)
+    return Status::error(code_of(error), cat("map ", bytes, " bytes of shared memory"), error);
   ShmSegment segment(std::move(fd), static_cast<std::byte*>(data), bytes);
   SHOAL_RETURN_IF_ERROR(populate(segment.data_, bytes));
   return segment;

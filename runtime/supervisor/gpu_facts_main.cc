@@ -47,7 +47,8 @@ class Finder {
     if (!path.ok()) return refuse("find", path.status());
     const Result<const ShoalCudaModule*> module = load_cuda_module(*path);
     if (!module.ok()) return refuse("load", module.status());
-    say(gpu_module_line(*path, (*module)->build_id, (*module)->architectures, (*module)->cuda_runtime_version));
+    say(gpu_module_line(*path, (*module)->build_id, (*module)->architectures,
+                        (*module)->cuda_runtime_version));
     return *module;
   }
 
@@ -85,9 +86,10 @@ class Finder {
 
  private:
   const ShoalCudaModule* refuse(const char* at, const Status& why) {
-    const std::string system = why.causes().back().os_error == 0
-                                   ? ""
-                                   : cat(": ", std::generic_category().message(why.causes().back().os_error));
+    const std::string system =
+        why.causes().back().os_error == 0
+            ? ""
+            : cat(": ", std::generic_category().message(why.causes().back().os_error));
     say(gpu_error_line(at, cat(why.message(), system)));
     return nullptr;
   }
@@ -103,8 +105,8 @@ std::vector<std::string> library_folders() {
   if (const char* path = std::getenv("LD_LIBRARY_PATH"); path != nullptr) {
     for (const std::string_view folder : split(path, ':')) folders.emplace_back(folder);
   }
-  for (const char* folder :
-       {"/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"})
+  for (const char* folder : {"/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu",
+                             "/usr/lib/aarch64-linux-gnu", "/usr/lib64"})
     folders.emplace_back(folder);
   return folders;
 }
@@ -115,7 +117,8 @@ std::string cublas_version() {
   for (const std::string& folder : library_folders()) {
     std::string longest;
     std::error_code error;
-    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+         at.increment(error)) {
       const std::string name = at->path().filename().string();
       if (name.starts_with(kPrefix) && name.size() - kPrefix.size() > longest.size())
         longest = name.substr(kPrefix.size());
@@ -127,12 +130,14 @@ std::string cublas_version() {
 
 }  // namespace
 
-int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* ranks, const char* ranks_per_gpu) {
+int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* ranks,
+                   const char* ranks_per_gpu) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Libraries print what they like to stdout (NCCL_DEBUG): that is not ours to read.
   Fd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
-  Finder finder(std::move(out), std::max(std::atoi(ranks), 1), std::max(std::atoi(ranks_per_gpu), 1));
+  Finder finder(std::move(out), std::max(std::atoi(ranks), 1),
+                std::max(std::atoi(ranks_per_gpu), 1));
   const ShoalCudaModule* module = finder.find_module(cuda_module);
   if (module != nullptr) finder.find_devices(*module);
   finder.find_nccl(nccl_library);

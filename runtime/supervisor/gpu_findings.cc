@@ -56,7 +56,8 @@ Status take_peers(const Json& rows, GpuFacts* facts) {
 Status take_driver(const Json& driver, GpuFacts* facts) {
   const auto devices = driver.find("devices"), peers = driver.find("can_access_peer");
   SHOAL_RETURN_IF_ERROR(number_of(driver, "driver_version", &facts->cuda_driver));
-  if (devices == driver.end() || !devices->is_array() || devices->size() > kMostDevices) return wrong("no devices");
+  if (devices == driver.end() || !devices->is_array() || devices->size() > kMostDevices)
+    return wrong("no devices");
   facts->devices.clear();
   for (const Json& device : *devices) SHOAL_RETURN_IF_ERROR(take_device(device, facts));
   return peers != driver.end() && peers->is_array() ? take_peers(*peers, facts) : Status();
@@ -115,7 +116,8 @@ Status GpuFindings::take(std::string_view line) {
     return {};
   }
   const std::pair<const char*, Status (*)(const Json&, GpuFacts*)> kinds[] = {
-      {"module", take_module}, {"error", take_error}, {"driver", take_driver}, {"nccl", take_nccl}, {"peer", take_peer},
+      {"module", take_module}, {"error", take_error}, {"driver", take_driver},
+      {"nccl", take_nccl},     {"peer", take_peer},
   };
   for (const auto& [name, take_kind] : kinds) {
     if (kind == name && value.is_object()) return take_kind(value, facts);
@@ -131,11 +133,13 @@ std::string gpu_error_line(std::string_view at, std::string_view words) {
   return line_of({{"error", {{"at", at}, {"words", words}}}});
 }
 
-std::string gpu_module_line(const std::string& path, std::string_view build_id, std::string_view architectures,
-                            int cuda_runtime) {
-  return line_of(
-      {{"module",
-        {{"path", path}, {"build_id", build_id}, {"architectures", architectures}, {"cuda_runtime", cuda_runtime}}}});
+std::string gpu_module_line(const std::string& path, std::string_view build_id,
+                            std::string_view architectures, int cuda_runtime) {
+  return line_of({{"module",
+                   {{"path", path},
+                    {"build_id", build_id},
+                    {"architectures", architectures},
+                    {"cuda_runtime", cuda_runtime}}}});
 }
 
 std::string gpu_driver_line(std::string_view facts) {
@@ -163,7 +167,8 @@ std::vector<std::pair<int, int>> gpu_pairs_to_try(const GpuFacts& facts) {
   std::vector<std::pair<int, int>> pairs;
   for (size_t from = 0; from < devices; ++from) {
     for (size_t to = 0; to < devices; ++to) {
-      if (from != to && facts.peers[from][to]) pairs.emplace_back(static_cast<int>(from), static_cast<int>(to));
+      if (from != to && facts.peers[from][to])
+        pairs.emplace_back(static_cast<int>(from), static_cast<int>(to));
     }
   }
   return pairs;

@@ -30,7 +30,8 @@ struct Prober {
 
 Result<Prober> start(const GpuProbeRequest& request) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Status::error(Code::kResourceExhausted, "make a pipe", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return Status::error(Code::kResourceExhausted, "make a pipe", errno);
   Prober prober{-1, Fd(), Fd(ends[0])};
   const Fd write_end(ends[1]);
   posix_spawn_file_actions_t actions;
@@ -39,7 +40,8 @@ Result<Prober> start(const GpuProbeRequest& request) {
   std::string module = request.cuda_module, nccl = request.nccl_library;
   std::string ranks = cat(request.ranks), per_gpu = cat(request.ranks_per_gpu);
   char program[] = "shoal", command[] = "gpu-facts";
-  char* const argv[] = {program, command, module.data(), nccl.data(), ranks.data(), per_gpu.data(), nullptr};
+  char* const argv[] = {program,      command,        module.data(), nccl.data(),
+                        ranks.data(), per_gpu.data(), nullptr};
   const int error = ::posix_spawn(&prober.pid, "/proc/self/exe", &actions, nullptr, argv, environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return Status::error(Code::kResourceExhausted, "start a process", error);
@@ -47,11 +49,13 @@ Result<Prober> start(const GpuProbeRequest& request) {
   return prober;
 }
 
-/// Takes over every whole line of what has come; what is left of the last one stays. False: no line of ours.
+/// Takes over every whole line of what has come; what is left of the last one stays. False: no line
+/// of ours.
 bool take_lines(std::string* text, GpuFindings* findings) {
   size_t begin = 0;
   for (size_t end; (end = text->find('\n', begin)) != std::string::npos; begin = end + 1) {
-    if (const Status taken = findings->take(std::string_view(*text).substr(begin, end - begin)); !taken.ok()) {
+    if (const Status taken = findings->take(std::string_view(*text).substr(begin, end - begin));
+        !taken.ok()) {
       findings->facts->error_at = "probe";
       findings->facts->error = taken.to_string();
       return false;
@@ -79,16 +83,19 @@ bool read_findings(const Prober& prober, Deadline deadline, GpuFindings* finding
   return true;
 }
 
-/// Kills it and takes its end from the kernel; says how it ended by itself, or nothing where it was killed here.
+/// Kills it and takes its end from the kernel; says how it ended by itself, or nothing where it was
+/// killed here.
 std::string end(const Prober& prober, bool in_time) {
-  // Its last line is out, or its pipe closed: it is about to leave, and how it leaves may be the answer.
+  // Its last line is out, or its pipe closed: it is about to leave, and how it leaves may be the
+  // answer.
   if (in_time) {
     const auto left = await_end(prober.pid, prober.pidfd, Deadline::after_ms(kDeathMs));
     if (left) return describe_exit(left->code, left->status);
   }
   ::kill(prober.pid, SIGKILL);
   if (!await_end(prober.pid, prober.pidfd, Deadline::after_ms(kDeathMs))) {
-    log_warning(cat("the process ", prober.pid, " that looked at the GPUs hangs in the kernel and cannot be ended"));
+    log_warning(cat("the process ", prober.pid,
+                    " that looked at the GPUs hangs in the kernel and cannot be ended"));
   }
   return "";
 }
@@ -97,8 +104,9 @@ std::string end(const Prober& prober, bool in_time) {
 void blame(const GpuFindings& findings, const std::string& why) {
   GpuFacts* facts = findings.facts;
   if (!facts->error.empty()) return;
-  const auto trying = std::find_if(facts->verdicts.begin(), facts->verdicts.end(),
-                                   [](const GpuPeerVerdict& verdict) { return verdict.verdict == "hung"; });
+  const auto trying =
+      std::find_if(facts->verdicts.begin(), facts->verdicts.end(),
+                   [](const GpuPeerVerdict& verdict) { return verdict.verdict == "hung"; });
   if (trying != facts->verdicts.end()) {
     if (!why.empty()) trying->verdict = cat("failed: the process that tried it ", why);
     return;
@@ -114,7 +122,9 @@ void blame(const GpuFindings& findings, const std::string& why) {
 /// Every pair has a verdict.
 void complete_verdicts(GpuFacts* facts) {
   for (const auto& [from, to] : gpu_pairs_to_try(*facts)) {
-    const auto same = [from = from, to = to](const GpuPeerVerdict& v) { return v.from == from && v.to == to; };
+    const auto same = [from = from, to = to](const GpuPeerVerdict& v) {
+      return v.from == from && v.to == to;
+    };
     if (std::none_of(facts->verdicts.begin(), facts->verdicts.end(), same)) {
       facts->verdicts.push_back({from, to, "not tried"});
     }
@@ -143,8 +153,9 @@ void probe_gpus(const GpuProbeRequest& request, GpuFacts* facts) {
   const bool in_time = read_findings(*prober, Deadline::after_s(request.deadline_s), &findings);
   const std::string ended = end(*prober, in_time);
   if (!in_time) {
-    const bool pair_hung = std::any_of(facts->verdicts.begin(), facts->verdicts.end(),
-                                       [](const GpuPeerVerdict& verdict) { return verdict.verdict == "hung"; });
+    const bool pair_hung =
+        std::any_of(facts->verdicts.begin(), facts->verdicts.end(),
+                    [](const GpuPeerVerdict& verdict) { return verdict.verdict == "hung"; });
     blame(findings, pair_hung ? "" : cat("did not end within ", seconds_text(request.deadline_s)));
   } else if (!findings.done) {
     blame(findings, ended.empty() ? "did not end" : ended);

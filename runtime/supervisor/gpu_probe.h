@@ -18,11 +18,12 @@ struct GpuProbeRequest {
   double deadline_s = 20;  ///< of everything together: contexts on eight devices take some seconds
 };
 
-/// Asks a process of its own (posix_spawn of this program, which must dispatch the word "gpu-facts" to gpu_facts_main)
-/// about module, driver, devices, NCCL and peer access, and fills in *facts. Loading CUDA, a context and above all peer
-/// access may hang or crash: what was found before that is kept, the pair that hung is named, and this process never
-/// has a context. Never fails: what stands in the way is in facts->error. Leaves no process behind, but one that the
-/// kernel does not let die (it says so).
+/// Asks a process of its own (posix_spawn of this program, which must dispatch the word "gpu-facts"
+/// to gpu_facts_main) about module, driver, devices, NCCL and peer access, and fills in *facts.
+/// Loading CUDA, a context and above all peer access may hang or crash: what was found before that
+/// is kept, the pair that hung is named, and this process never has a context. Never fails: what
+/// stands in the way is in facts->error. Leaves no process behind, but one that the kernel does not
+/// let die (it says so).
 void probe_gpus(const GpuProbeRequest& request, GpuFacts* facts);
 
 /// What that process says, taken over line by line.
@@ -38,8 +39,8 @@ struct GpuFindings {
 /// Its lines, each one JSON object and its end of line.
 std::string gpu_doing_line(std::string_view what);
 std::string gpu_error_line(std::string_view at, std::string_view words);
-std::string gpu_module_line(const std::string& path, std::string_view build_id, std::string_view architectures,
-                            int cuda_runtime);
+std::string gpu_module_line(const std::string& path, std::string_view build_id,
+                            std::string_view architectures, int cuda_runtime);
 std::string gpu_driver_line(std::string_view facts);  ///< as the module's facts() writes it
 std::string gpu_nccl_line(int version, const std::string& path, std::string_view error);
 std::string gpu_cublas_line(const std::string& version);
@@ -50,6 +51,7 @@ std::string gpu_done_line();
 std::vector<std::pair<int, int>> gpu_pairs_to_try(const GpuFacts& facts);
 
 /// That process: finds out, and writes one JSON object a line to stdout. Its exit code.
-int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* ranks, const char* ranks_per_gpu);
+int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* ranks,
+                   const char* ranks_per_gpu);
 
 }  // namespace shoal

@@ -17,12 +17,12 @@ bool secondary(const Status& status) {
 /// Of a status: was its root noticed where bytes are moved?
 bool moves_bytes(const Status& status) {
   const std::string& where = status.causes().back().where;
-  return where.starts_with("memory/") || where.starts_with("device/") || where.starts_with("comm/") ||
-         where.starts_with("transport/");
+  return where.starts_with("memory/") || where.starts_with("device/") ||
+         where.starts_with("comm/") || where.starts_with("transport/");
 }
 
-/// Signals that a fault of the program's own raises; any other came from outside (the kernel's out-of-memory killer
-/// counts as outside: another transport would not cure it).
+/// Signals that a fault of the program's own raises; any other came from outside (the kernel's
+/// out-of-memory killer counts as outside: another transport would not cure it).
 bool own_fault(int signal) {
   for (const int fault : {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGSYS, SIGTRAP}) {
     if (signal == fault) return true;
@@ -32,7 +32,8 @@ bool own_fault(int signal) {
 
 std::string names_of(const std::vector<int32_t>& ranks) {
   std::string names;
-  for (const int32_t rank : ranks) names += cat(names.empty() ? (ranks.size() == 1 ? "rank " : "ranks ") : ", ", rank);
+  for (const int32_t rank : ranks)
+    names += cat(names.empty() ? (ranks.size() == 1 ? "rank " : "ranks ") : ", ", rank);
   return names;
 }
 
@@ -41,8 +42,9 @@ int first_to_fail(const std::vector<RankProcess>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].reaped && !ranks[i].failure) return static_cast<int>(i);
     if (!ranks[i].failure) continue;
-    const bool better = first < 0 || (secondary(ranks[static_cast<size_t>(first)].failure->status) &&
-                                      !secondary(ranks[i].failure->status));
+    const bool better =
+        first < 0 || (secondary(ranks[static_cast<size_t>(first)].failure->status) &&
+                      !secondary(ranks[i].failure->status));
     if (better) first = static_cast<int>(i);
   }
   return first;
@@ -50,11 +52,13 @@ int first_to_fail(const std::vector<RankProcess>& ranks) {
 
 /// It ended without a word.
 void explain_death(const RankProcess& rank, GroupFailure* failure) {
-  std::string what = cat("rank ", failure->rank, " (pid ", rank.process.pid, ") ",
-                         describe_exit(rank.exit_code, rank.exit_status), " in phase ", failure->phase);
+  std::string what =
+      cat("rank ", failure->rank, " (pid ", rank.process.pid, ") ",
+          describe_exit(rank.exit_code, rank.exit_status), " in phase ", failure->phase);
   const bool signalled = rank.exit_code == CLD_KILLED || rank.exit_code == CLD_DUMPED;
   if (signalled && rank.exit_status == SIGKILL) {
-    what += "; the kernel does that too when memory runs out: see dmesg and the container's memory limit";
+    what +=
+        "; the kernel does that too when memory runs out: see dmesg and the container's memory limit";
   }
   failure->outside = signalled && !own_fault(rank.exit_status);
   failure->moving = !failure->outside && rank.in_transport_phase();
@@ -67,14 +71,15 @@ std::string standing(int index, const RankProcess& rank, const GroupPhase& phase
   if (rank.failure && rank.failure->wait.collective > 0) {
     const RankWait& wait = rank.failure->wait;
     return cat(who, ", collective ", wait.collective, ", ", wait.what,
-               wait.waits_for.empty() ? ") waits for nobody" : ") waits for ", names_of(wait.waits_for));
+               wait.waits_for.empty() ? ") waits for nobody" : ") waits for ",
+               names_of(wait.waits_for));
   }
   if (rank.failure) return cat(who, ") waits in no collective");
   if (rank.reaped) return cat(who, ") ", describe_exit(rank.exit_code, rank.exit_status));
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f", seconds_since(rank.heard_at));
-  return cat(who, rank.stopped() ? ") is stopped by a signal" : ") does not answer", ", last heard of ", seconds,
-             " s ago, state ", rank.state());
+  return cat(who, rank.stopped() ? ") is stopped by a signal" : ") does not answer",
+             ", last heard of ", seconds, " s ago, state ", rank.state());
 }
 
 int root_of_waiting(const std::vector<RankProcess>& ranks, const GroupPhase& phase) {
@@ -96,7 +101,8 @@ GroupFailure explain_failure(const std::vector<RankProcess>& ranks, const GroupP
   failure.rank = first_to_fail(ranks);
   failure.phase = phase.name;
   if (failure.rank < 0) {
-    failure.status = Status::error(Code::kInternal, cat("the group ended in phase ", phase.name, " without a reason"));
+    failure.status = Status::error(
+        Code::kInternal, cat("the group ended in phase ", phase.name, " without a reason"));
     return failure;
   }
   const RankProcess& rank = ranks[static_cast<size_t>(failure.rank)];
@@ -105,12 +111,14 @@ GroupFailure explain_failure(const std::vector<RankProcess>& ranks, const GroupP
     explain_death(rank, &failure);
     return failure;
   }
-  failure.status = rank.failure->status.while_doing(cat("rank ", failure.rank, " failed in phase ", failure.phase));
+  failure.status = rank.failure->status.while_doing(
+      cat("rank ", failure.rank, " failed in phase ", failure.phase));
   failure.moving = moves_bytes(rank.failure->status) || rank.in_transport_phase();
   return failure;
 }
 
-GroupFailure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase, double seconds) {
+GroupFailure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
+                             double seconds) {
   GroupFailure failure;
   failure.rank = root_of_waiting(ranks, phase);
   failure.phase = phase.name;
@@ -121,14 +129,15 @@ GroupFailure explain_silence(const std::vector<RankProcess>& ranks, const GroupP
     const RankProcess& root = ranks[static_cast<size_t>(failure.rank)];
     failure.outside = root.stopped();
     failure.phase = phase.of(root);
-    failure.moving = !failure.outside && root.phase != WorkerPhase::kSpawn && root.phase != WorkerPhase::kLoad;
+    failure.moving =
+        !failure.outside && root.phase != WorkerPhase::kSpawn && root.phase != WorkerPhase::kLoad;
     who = cat("; ", standing(failure.rank, root, phase));
   }
   for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
     if (i != failure.rank) who += cat("; ", standing(i, ranks[static_cast<size_t>(i)], phase));
   }
-  failure.status =
-      Status::error(Code::kDeadlineExceeded, cat("no answer for ", limit, " s in phase ", failure.phase, who));
+  failure.status = Status::error(Code::kDeadlineExceeded,
+                                 cat("no answer for ", limit, " s in phase ", failure.phase, who));
   return failure;
 }
 

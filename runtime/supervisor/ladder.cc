@@ -11,9 +11,9 @@
 namespace shoal {
 namespace {
 
-/// Was it refused for want of shared memory? Budget and reservation are about nothing else. A probe is about
-/// permissions too, and on devices about nothing but them. In its ranks NCCL takes its own; what a device lacks is
-/// memory of its own.
+/// Was it refused for want of shared memory? Budget and reservation are about nothing else. A probe
+/// is about permissions too, and on devices about nothing but them. In its ranks NCCL takes its
+/// own; what a device lacks is memory of its own.
 bool for_want_of_memory(const std::string& rung, const std::string& phase, const Status& why) {
   if (phase == "budget" || phase == "reserve") return true;
   if (why.code() != Code::kResourceExhausted) return false;
@@ -53,8 +53,8 @@ Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
   }
 }
 
-/// A server may run for weeks: what was free when it started says nothing about now. With the facts change the needs of
-/// the rungs that are left.
+/// A server may run for weeks: what was free when it started says nothing about now. With the facts
+/// change the needs of the rungs that are left.
 void Ladder::look_again() {
   refresh_host_facts(&context_.facts);
   report_.facts = context_.facts;
@@ -68,15 +68,18 @@ void Ladder::look_again() {
 }
 
 /// Everything that can be said before a process is started; fills in the setup.
-Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup, std::string* phase) {
+Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup,
+                        std::string* phase) {
   *phase = "probe";
-  if (rung.on_device) SHOAL_RETURN_IF_ERROR(rung.probe(context_));  // without a device no memory is of use
+  if (rung.on_device)
+    SHOAL_RETURN_IF_ERROR(rung.probe(context_));  // without a device no memory is of use
   *phase = "budget";
   SHOAL_RETURN_IF_ERROR(check_budget(need, report_.facts, options_.budget));
   *phase = "probe";
   if (!rung.on_device) SHOAL_RETURN_IF_ERROR(rung.probe(context_));
   *phase = "reserve";
-  if (near_memory_limit(need, report_.facts, options_.budget)) SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
+  if (near_memory_limit(need, report_.facts, options_.budget))
+    SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
   SHOAL_ASSIGN_OR_RETURN(*setup, rung.prepare(context_));
   equip(rung, setup);
   return {};
@@ -89,7 +92,8 @@ NcclUse* Ladder::nccl_use() {
   return use == report_.nccl.end() ? nullptr : &*use;
 }
 
-/// Memory for NCCL's log, unless the user keeps it. It only tells what happened: a rung does without.
+/// Memory for NCCL's log, unless the user keeps it. It only tells what happened: a rung does
+/// without.
 std::vector<Fd> Ladder::make_logs() {
   NcclUse* use = nccl_use();
   if (use == nullptr || !use->logged) return {};
@@ -109,7 +113,8 @@ void Ladder::equip(const Rung& rung, TransportSetup* setup) {
   for (int rank = 0; rank < report_.world_size; ++rank) {
     std::vector<std::string> variables;
     for (const SettingOutcome& outcome : settle(rung.environment(context_, rank), context_.user)) {
-      if (outcome.winner != kSettingIsSet || (setup->logs.empty() && is_own_log_setting(outcome))) continue;
+      if (outcome.winner != kSettingIsSet || (setup->logs.empty() && is_own_log_setting(outcome)))
+        continue;
       variables.push_back(cat(outcome.name, "=", outcome.value));
     }
     setup->environment.push_back(std::move(variables));
@@ -122,10 +127,12 @@ void Ladder::remove_left_segments(const Status& failed) const {
   std::string words = failed.to_string();
   for (const std::string& log : read_rank_logs(logs_)) words += log;
   const SweepResult swept = remove_named_in(report_.facts.dev_shm.path, words);
-  if (swept.removed > 0) log_info(cat("removed ", swept.removed, " files that a failed NCCL had left in /dev/shm"));
+  if (swept.removed > 0)
+    log_info(cat("removed ", swept.removed, " files that a failed NCCL had left in /dev/shm"));
 }
 
-/// Takes what the ranks of the current rung have logged into the report. Not ok: the rung is not what it says.
+/// Takes what the ranks of the current rung have logged into the report. Not ok: the rung is not
+/// what it says.
 Status Ladder::look_at_logs() {
   NcclUse* use = nccl_use();
   if (use == nullptr) return {};
@@ -146,7 +153,8 @@ Status Ladder::refuse(const ShmNeed& need, const std::string& phase, const Statu
   }
   if (last_allowed) return no_rung_left("--min-transport forbids to go on");
   if (at_ >= report_.order.size()) return no_rung_left(nullptr);
-  log_warning(cat("transport ", rung, " refused (", phase, "), trying ", report_.order[at_], ": ", why.to_string(600)));
+  log_warning(cat("transport ", rung, " refused (", phase, "), trying ", report_.order[at_], ": ",
+                  why.to_string(600)));
   return {};
 }
 
@@ -154,20 +162,24 @@ Status Ladder::refuse(const ShmNeed& need, const std::string& phase, const Statu
 Status Ladder::no_rung_left(const char* why) {
   report_.rung.clear();
   std::string tried;
-  for (const Refusal& refusal : report_.refusals) tried += cat(tried.empty() ? "" : ", ", refusal.rung);
-  std::string what = cat("no transport works for ", report_.world_size, " ranks (tried ", tried, ")");
+  for (const Refusal& refusal : report_.refusals)
+    tried += cat(tried.empty() ? "" : ", ", refusal.rung);
+  std::string what =
+      cat("no transport works for ", report_.world_size, " ranks (tried ", tried, ")");
   if (why != nullptr) what += cat("; ", why);
   if (!report_.remedies.empty()) what += "; shoal doctor prints a remedy to paste";
   std::vector<Cause> causes = Status::error(Code::kUnavailable, std::move(what)).causes();
   for (const Refusal& refusal : report_.refusals) {
-    const Status named = refusal.status.while_doing(cat("transport ", refusal.rung, ", ", refusal.phase));
+    const Status named =
+        refusal.status.while_doing(cat("transport ", refusal.rung, ", ", refusal.phase));
     causes.insert(causes.end(), named.causes().begin(), named.causes().end());
   }
   return Status(std::move(causes));
 }
 
 /// One group over the current rung.
-Result<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup, WorkerGroupOptions options,
+Result<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
+                                                        WorkerGroupOptions options,
                                                         GroupFailure* failure) {
   options.init.start_number = starts_++;
   Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, failure);
@@ -188,10 +200,12 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup, Wo
   return group;
 }
 
-Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, GroupFailure* failure) {
+Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
+                                                   GroupFailure* failure) {
   *failure = {};
   const Clock::time_point began = Clock::now();
-  options.start_deadline = sooner(options.start_deadline, Deadline::after_s(options.startup_timeout_s));
+  options.start_deadline =
+      sooner(options.start_deadline, Deadline::after_s(options.startup_timeout_s));
   if (report_.world_size == 1) {
     TransportSetup none;
     none.rung = kNoTransport;
@@ -217,7 +231,8 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options, G
     }
     if (!failure->moving) return group.status();
     SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
-    if (options.start_deadline.passed()) return no_rung_left("--startup-timeout leaves no time for another");
+    if (options.start_deadline.passed())
+      return no_rung_left("--startup-timeout leaves no time for another");
   }
   return no_rung_left(nullptr);
 }
@@ -235,10 +250,12 @@ void Ladder::find_remedies() {
   for (const Refusal& refusal : report_.refusals) {
     const auto need = std::find_if(report_.needs.begin(), report_.needs.end(),
                                    [&](const ShmNeed& one) { return one.rung == refusal.rung; });
-    const bool early = refusal.phase == "budget" || refusal.phase == "probe" || refusal.phase == "reserve";
+    const bool early =
+        refusal.phase == "budget" || refusal.phase == "probe" || refusal.phase == "reserve";
     if (!early || need == report_.needs.end()) continue;
     if (find_rung(refusal.rung)->on_device && !refusal.shared_memory) continue;
-    refused.push_back({*need, refusal.status, options_.budget.headroom_bytes, options_.budget.reserved_bytes});
+    refused.push_back(
+        {*need, refusal.status, options_.budget.headroom_bytes, options_.budget.reserved_bytes});
   }
   report_.remedies = remedies(report_.facts, refused);
 }

@@ -13,27 +13,28 @@ namespace shoal {
 struct LadderOptions {
   std::vector<std::string> order;       ///< rungs, the best first
   bool degrade_on_shm_shortage = true;  ///< false: a rung refused for shared memory ends the start
-  std::string min_transport;            ///< the last rung of the order that may be used; empty: the last
+  std::string min_transport;  ///< the last rung of the order that may be used; empty: the last
   BudgetOptions budget;
   bool reproducible = true;  ///< sums in our own order: on devices it decides what NCCL connects
   NcclUserSettings nccl;     ///< what the user has set for NCCL
 };
 
-/// The one loop that finds a transport: takes the rungs in order, for the whole group, until one is reserved, opened
-/// and proven. What speaks against a rung is kept as a Refusal. Not thread-safe; the groups it starts belong to the
-/// calling thread (WorkerGroup).
+/// The one loop that finds a transport: takes the rungs in order, for the whole group, until one is
+/// reserved, opened and proven. What speaks against a rung is kept as a Refusal. Not thread-safe;
+/// the groups it starts belong to the calling thread (WorkerGroup).
 class Ladder {
  public:
   Ladder(LadderOptions options, HostFacts facts, int world_size);
 
-  /// Starts a group on the current rung, or the next that works, all within options.startup_timeout_s. From the second
-  /// start on by the memory and the /dev/shm of that moment. UNAVAILABLE: no rung is left, every refusal named; the
-  /// same where the policy or the time forbids to go on. What no other rung would cure (a broken model, a kill from
-  /// outside) comes back as it is, with *failure filled in, and the rung stays.
+  /// Starts a group on the current rung, or the next that works, all within
+  /// options.startup_timeout_s. From the second start on by the memory and the /dev/shm of that
+  /// moment. UNAVAILABLE: no rung is left, every refusal named; the same where the policy or the
+  /// time forbids to go on. What no other rung would cure (a broken model, a kill from outside)
+  /// comes back as it is, with *failure filled in, and the rung stays.
   Result<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options, GroupFailure* failure);
 
-  /// The current rung has failed while it was in use: the next start() begins behind it, or on it where it is the last
-  /// that may be used. UNAVAILABLE: the policy forbids to go on.
+  /// The current rung has failed while it was in use: the next start() begins behind it, or on it
+  /// where it is the last that may be used. UNAVAILABLE: the policy forbids to go on.
   Status refuse_current(const std::string& phase, const Status& why);
 
   const TransportReport& report() const { return report_; }

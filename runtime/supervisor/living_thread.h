@@ -6,8 +6,9 @@
 
 namespace shoal {
 
-/// A thread that lives as long as this object and runs what others bring, one at a time. Workers are started from it:
-/// the kernel ends a worker when the thread that started it ends (PR_SET_PDEATHSIG).
+/// A thread that lives as long as this object and runs what others bring, one at a time. Workers
+/// are started from it: the kernel ends a worker when the thread that started it ends
+/// (PR_SET_PDEATHSIG).
 class LivingThread {
  public:
   LivingThread();

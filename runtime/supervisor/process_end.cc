@@ -20,7 +20,8 @@ constexpr int kLookMs = 10;
 std::optional<ProcessEnd> take_end(pid_t child) {
   siginfo_t info{};
   while (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG) != 0) {
-    if (errno != EINTR) return ProcessEnd();  // ECHILD: where SIGCHLD is ignored the kernel keeps no end
+    if (errno != EINTR)
+      return ProcessEnd();  // ECHILD: where SIGCHLD is ignored the kernel keeps no end
   }
   if (info.si_pid == 0) return std::nullopt;
   return ProcessEnd{info.si_code, info.si_status};
@@ -31,7 +32,8 @@ std::optional<ProcessEnd> await_end(pid_t child, const Fd& pidfd, Deadline deadl
   for (;;) {
     if (const auto end = take_end(child)) return end;
     if (deadline.passed()) return std::nullopt;
-    if (ended.revents != 0) ended.fd = -1;  // it is dead, and a debugger is told before us: poll would not wait
+    if (ended.revents != 0)
+      ended.fd = -1;  // it is dead, and a debugger is told before us: poll would not wait
     ::poll(&ended, 1, ended.fd < 0 ? deadline.remaining_ms(kLookMs) : deadline.remaining_ms());
   }
 }

@@ -44,7 +44,8 @@ void end_ranks(std::vector<RankProcess>& ranks) {
     if (rank.reaped || rank.left_behind) continue;
     bool ended = rank.reap(soon);
     // Gigabytes take a while to be given back, and the next start needs them.
-    while (!ended && !last.passed() && uses_processor(rank.process.pid)) ended = rank.reap(Deadline::after_ms(kLookMs));
+    while (!ended && !last.passed() && uses_processor(rank.process.pid))
+      ended = rank.reap(Deadline::after_ms(kLookMs));
     if (ended) continue;
     rank.left_behind = true;
     log_warning(cat("rank ", i, " (pid ", rank.process.pid, ", state ", rank.state(),

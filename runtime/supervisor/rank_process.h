@@ -19,8 +19,8 @@ struct RankProcess {
   Channel channel;
   bool channel_open = true;
   bool reaped = false;
-  bool left_behind = false;              ///< it was killed and did not end: nobody waits for it again
-  int exit_code = 0, exit_status = 0;    ///< of its ProcessEnd, once reaped
+  bool left_behind = false;            ///< it was killed and did not end: nobody waits for it again
+  int exit_code = 0, exit_status = 0;  ///< of its ProcessEnd, once reaped
   std::optional<WorkerFailure> failure;  ///< its own words
   std::optional<WorkerReady> ready;
   std::optional<TransportVerified> verified;
@@ -29,7 +29,8 @@ struct RankProcess {
   Clock::time_point heard_at = Clock::now();
   LoadProgress progress;
 
-  /// Takes the process's end from the kernel; false where it has not ended by the deadline or was taken before.
+  /// Takes the process's end from the kernel; false where it has not ended by the deadline or was
+  /// taken before.
   bool reap(Deadline deadline = Deadline::after_ms(0));
 
   /// 'R', 'S', 'D', 'T' ... of /proc; '?' where it cannot be read or the process is gone.
@@ -39,11 +40,13 @@ struct RankProcess {
   bool stopped() const { return state() == 'T' || state() == 't'; }
 
   /// It moves bytes to its peers and does nothing else.
-  bool in_transport_phase() const { return phase == WorkerPhase::kOpen || phase == WorkerPhase::kSelfTest; }
+  bool in_transport_phase() const {
+    return phase == WorkerPhase::kOpen || phase == WorkerPhase::kSelfTest;
+  }
 };
 
-/// Kills those that are left and takes their ends from the kernel, within some seconds for all: a process that hangs in
-/// the kernel is named in a warning and left behind.
+/// Kills those that are left and takes their ends from the kernel, within some seconds for all: a
+/// process that hangs in the kernel is named in a warning and left behind.
 void end_ranks(std::vector<RankProcess>& ranks);
 
 }  // namespace shoal

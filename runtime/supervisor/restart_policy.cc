@@ -3,7 +3,8 @@
 namespace shoal {
 
 RestartPolicy::Next RestartPolicy::failed(const GroupFailure& failure, double now_s) {
-  if (healthy_since_s_ >= 0 && now_s - healthy_since_s_ >= forget_s_) restarts_ = rung_failures_ = 0;
+  if (healthy_since_s_ >= 0 && now_s - healthy_since_s_ >= forget_s_)
+    restarts_ = rung_failures_ = 0;
   healthy_since_s_ = -1;
   if (restarts_ >= max_restarts_) return Next::kGiveUp;
   ++restarts_;

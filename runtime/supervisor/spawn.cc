@@ -41,13 +41,16 @@ class FileActions {
     if (!high.valid()) {
       const int error = errno;
       return Status::error(Code::kResourceExhausted,
-                           cat("duplicate a descriptor for a worker", descriptor_limit(error)), error);
+                           cat("duplicate a descriptor for a worker", descriptor_limit(error)),
+                           error);
     }
     posix_spawn_file_actions_adddup2(&actions_, high.get(), as);
     kept_.push_back(std::move(high));
     return {};
   }
-  void stdout_to_stderr() { posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO); }
+  void stdout_to_stderr() {
+    posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO);
+  }
   const posix_spawn_file_actions_t* get() const { return &actions_; }
 
  private:
@@ -59,13 +62,15 @@ class FileActions {
 std::vector<char*> environment_with(const std::vector<std::string>& own) {
   const auto replaced = [&](std::string_view entry) {
     const std::string_view name = entry.substr(0, entry.find('=') + 1);
-    return std::any_of(own.begin(), own.end(), [&](const std::string& one) { return one.starts_with(name); });
+    return std::any_of(own.begin(), own.end(),
+                       [&](const std::string& one) { return one.starts_with(name); });
   };
   std::vector<char*> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (!replaced(*entry)) all.push_back(*entry);
   }
-  for (const std::string& one : own) all.push_back(const_cast<char*>(one.c_str()));  // posix_spawn writes nothing
+  for (const std::string& one : own)
+    all.push_back(const_cast<char*>(one.c_str()));  // posix_spawn writes nothing
   all.push_back(nullptr);
   return all;
 }
@@ -95,17 +100,19 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   char program[] = "shoal", command[] = "worker";
   char* const argv[] = {program, command, control.data(), name.data(), nullptr};
   pid_t pid = -1;
-  const int error =
-      ::posix_spawn(&pid, "/proc/self/exe", actions.get(), &attributes, argv, environment_with(environment).data());
+  const int error = ::posix_spawn(&pid, "/proc/self/exe", actions.get(), &attributes, argv,
+                                  environment_with(environment).data());
   posix_spawnattr_destroy(&attributes);
-  if (error != 0) return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), error);
+  if (error != 0)
+    return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), error);
   // The pid is ours until we have reaped it, so this cannot name a stranger.
   WorkerProcess process{pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))};
   if (!process.pidfd.valid()) {
     const int open_error = errno;
     ::kill(pid, SIGKILL);
     (void)await_end(pid, process.pidfd, Deadline::after_ms(kDeathMs));
-    return Status::error(Code::kResourceExhausted, cat("open a pidfd for rank ", rank, descriptor_limit(open_error)),
+    return Status::error(Code::kResourceExhausted,
+                         cat("open a pidfd for rank ", rank, descriptor_limit(open_error)),
                          open_error);
   }
   ::fcntl(process.pidfd.get(), F_SETFD, FD_CLOEXEC);

@@ -22,10 +22,11 @@ struct WorkerDescriptors {
   int log = -1;
 };
 
-/// Starts `shoal worker` for a rank, from this very program file, by posix_spawn (nothing forks once gRPC runs). Its
-/// stdout is our stderr, since stdout belongs to the front. The calling thread must live as long as the worker shall:
-/// the kernel kills the worker when that thread ends. RESOURCE_EXHAUSTED with errno. environment: NAME=VALUE, each
-/// instead of what this process has under the name; all else is inherited.
+/// Starts `shoal worker` for a rank, from this very program file, by posix_spawn (nothing forks
+/// once gRPC runs). Its stdout is our stderr, since stdout belongs to the front. The calling thread
+/// must live as long as the worker shall: the kernel kills the worker when that thread ends.
+/// RESOURCE_EXHAUSTED with errno. environment: NAME=VALUE, each instead of what this process has
+/// under the name; all else is inherited.
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment = {});
 

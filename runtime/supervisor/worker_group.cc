@@ -14,16 +14,16 @@ namespace shoal {
 namespace {
 
 constexpr int64_t kSendTimeoutMs = 10'000;
-/// After the first sign of trouble, how long others may still tell theirs: a rank whose peer died often speaks before
-/// the kernel has told us of the death.
+/// After the first sign of trouble, how long others may still tell theirs: a rank whose peer died
+/// often speaks before the kernel has told us of the death.
 constexpr int64_t kEvidenceMs = 150;
 /// How long ranks that wait may take to say for whom. They look up every 100 ms.
 constexpr int64_t kExplainMs = 400;
 /// How long workers have to leave by themselves after Shutdown.
 constexpr int64_t kGoodbyeMs = 2'000;
 constexpr double kMostPhaseSeconds = 15;
-/// Contexts and NCCL's kernels are loaded when first used: on a cold machine with eight GPUs that takes most of a
-/// minute.
+/// Contexts and NCCL's kernels are loaded when first used: on a cold machine with eight GPUs that
+/// takes most of a minute.
 constexpr double kMostDevicePhaseSeconds = 60;
 /// How often a load that says nothing is looked at.
 constexpr int64_t kLookMs = 500;
@@ -47,8 +47,9 @@ struct WorkerGroup::Impl {
   double most_phase_s = kMostPhaseSeconds;
   double step_timeout_s = 0;
   Deadline step_deadline = Deadline::infinite();
-  GroupFailure failed;              // its status: not ok once the group has ended
-  std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries made, as far as seen
+  GroupFailure failed;  // its status: not ok once the group has ended
+  std::vector<SegmentId>
+      segments;  // files in /dev/shm that the ranks' libraries made, as far as seen
 
   ~Impl() { end_all(); }
 
@@ -135,7 +136,9 @@ bool WorkerGroup::Impl::take(RankProcess& worker, WorkerMessage message) {
 
 /// Once every rank has brought its part, all get all.
 void WorkerGroup::Impl::exchange() {
-  if (!std::all_of(workers.begin(), workers.end(), [](const RankProcess& w) { return w.part.has_value(); })) return;
+  if (!std::all_of(workers.begin(), workers.end(),
+                   [](const RankProcess& w) { return w.part.has_value(); }))
+    return;
   ExchangeAll all;
   for (RankProcess& worker : workers) {
     all.parts.push_back(std::move(*worker.part));
@@ -143,15 +146,17 @@ void WorkerGroup::Impl::exchange() {
   }
   const std::string frame = encode(FrontMessage(std::move(all)));
   // A send that fails means that the worker has died: the next poll finds out how.
-  for (RankProcess& worker : workers) (void)worker.channel.send(frame, Deadline::after_ms(kSendTimeoutMs));
+  for (RankProcess& worker : workers)
+    (void)worker.channel.send(frame, Deadline::after_ms(kSendTimeoutMs));
 }
 
 /// Ends the group because somebody failed; the failure is kept for every later call.
 Status WorkerGroup::Impl::fail() {
   const Deadline evidence = Deadline::after_ms(kEvidenceMs);
   const auto died = [](const RankProcess& w) { return w.reaped && !w.failure; };
-  while (!evidence.passed() && std::none_of(workers.begin(), workers.end(), died) &&
-         std::any_of(workers.begin(), workers.end(), [](const RankProcess& w) { return !w.reaped; })) {
+  while (
+      !evidence.passed() && std::none_of(workers.begin(), workers.end(), died) &&
+      std::any_of(workers.begin(), workers.end(), [](const RankProcess& w) { return !w.reaped; })) {
     poll_once(evidence);
   }
   failed = explain_failure(workers, phase);
@@ -165,14 +170,16 @@ Status WorkerGroup::Impl::time_out(double seconds) {
   for (RankProcess& worker : workers) (void)worker.channel.send(explain, Deadline::after_ms(0));
   const Deadline deadline = Deadline::after_ms(kExplainMs);
   const auto quiet = [](const RankProcess& w) { return !w.failure && !w.reaped; };
-  while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), quiet)) poll_once(deadline);
+  while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), quiet))
+    poll_once(deadline);
   failed = explain_silence(workers, phase, seconds);
   end_all();
   return failed.status;
 }
 
 Status WorkerGroup::Impl::give_up() {
-  failed = {Status::error(Code::kCancelled, cat("the start was given up in phase ", phase.name)), -1, phase.name};
+  failed = {Status::error(Code::kCancelled, cat("the start was given up in phase ", phase.name)),
+            -1, phase.name};
   end_all();
   return failed.status;
 }
@@ -186,8 +193,8 @@ void WorkerGroup::Impl::record_segments() {
   }
 }
 
-/// Kills and reaps what is left, and removes what a killed rank's libraries leave in /dev/shm: those files alone, and
-/// only where nobody else has them open.
+/// Kills and reaps what is left, and removes what a killed rank's libraries leave in /dev/shm:
+/// those files alone, and only where nobody else has them open.
 void WorkerGroup::Impl::end_all() {
   const auto over = [](const RankProcess& w) { return w.reaped || w.left_behind; };
   if (std::all_of(workers.begin(), workers.end(), over) && segments.empty()) return;
@@ -195,19 +202,20 @@ void WorkerGroup::Impl::end_all() {
   end_ranks(workers);
   if (segments.empty()) return;
   if (const auto swept = remove_recorded("/dev/shm", segments); swept.ok() && swept->removed > 0) {
-    log_info(
-        cat("removed ", swept->removed, " files (", swept->bytes, " bytes) that ended ranks had left in /dev/shm"));
+    log_info(cat("removed ", swept->removed, " files (", swept->bytes,
+                 " bytes) that ended ranks had left in /dev/shm"));
   }
   segments.clear();
 }
 
 void WorkerGroup::Impl::say_goodbye() {
   for (RankProcess& worker : workers) {
-    if (!worker.reaped) (void)worker.channel.send(encode(FrontMessage(Shutdown{})), Deadline::after_ms(100));
+    if (!worker.reaped)
+      (void)worker.channel.send(encode(FrontMessage(Shutdown{})), Deadline::after_ms(100));
   }
   const Deadline deadline = Deadline::after_ms(kGoodbyeMs);
-  // A stopped worker will not leave; nobody waits for it. A traced one may: LeakSanitizer stops its own process like
-  // that.
+  // A stopped worker will not leave; nobody waits for it. A traced one may: LeakSanitizer stops its
+  // own process like that.
   const auto may_leave = [](const RankProcess& w) { return !w.reaped && w.state() != 'T'; };
   while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), may_leave)) {
     poll_once(Deadline::after_ms(std::min(deadline.remaining_ms(), 100)));
@@ -225,7 +233,8 @@ void WorkerGroup::Impl::introduce(const WorkerGroupOptions& options, const Trans
     init.tcp_ports = setup.tcp_ports;
     init.group_key = setup.group_key;
     init.self_test_seed = seed;
-    init.step_heartbeat_ms = std::max<int64_t>(static_cast<int64_t>(options.step_timeout_s * 100), 1);
+    init.step_heartbeat_ms =
+        std::max<int64_t>(static_cast<int64_t>(options.step_timeout_s * 100), 1);
     const auto threads = static_cast<size_t>(init.threads);
     init.cpus.clear();
     if (options.init.cpus.size() >= threads * workers.size()) {
@@ -235,7 +244,8 @@ void WorkerGroup::Impl::introduce(const WorkerGroupOptions& options, const Trans
     init.log_level = static_cast<int32_t>(log_options().level);
     init.log_json = log_options().format == LogFormat::kJson;
     // A send that fails means that the worker has died: the next poll finds out how.
-    (void)workers[rank].channel.send(encode(FrontMessage(std::move(init))), Deadline::after_ms(kSendTimeoutMs));
+    (void)workers[rank].channel.send(encode(FrontMessage(std::move(init))),
+                                     Deadline::after_ms(kSendTimeoutMs));
   }
 }
 
@@ -249,7 +259,8 @@ Status WorkerGroup::Impl::spawn(const WorkerGroupOptions& options, const Transpo
     const std::vector<std::string> none;
     SHOAL_ASSIGN_OR_RETURN(
         WorkerProcess process,
-        spawn_worker(rank, descriptors, setup.environment.empty() ? none : setup.environment[index]));
+        spawn_worker(rank, descriptors,
+                     setup.environment.empty() ? none : setup.environment[index]));
     workers.emplace_back(std::move(process), Channel(std::move(ends.first)));
   }
   introduce(options, setup);
@@ -260,10 +271,12 @@ bool WorkerGroup::Impl::started(const RankProcess& worker, bool transport_only) 
   return transport_only ? worker.verified.has_value() : worker.ready.has_value();
 }
 
-/// By when a worker must have left the phase it is in. A load has the whole start's time: disks are slow.
+/// By when a worker must have left the phase it is in. A load has the whole start's time: disks are
+/// slow.
 Deadline WorkerGroup::Impl::phase_deadline(const RankProcess& worker) const {
   if (worker.phase == WorkerPhase::kLoad) return Deadline::infinite();
-  const double seconds = std::min(startup_timeout_s / 4, most_phase_s) - seconds_since(worker.heard_at);
+  const double seconds =
+      std::min(startup_timeout_s / 4, most_phase_s) - seconds_since(worker.heard_at);
   return Deadline::after_s(std::max(seconds, 0.0));
 }
 
@@ -294,15 +307,17 @@ Status WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options) 
       const Deadline mine = phase_deadline(worker);
       if (mine.passed()) return time_out(seconds_since(worker.heard_at));
       next = sooner(next, mine);
-      // A load has no deadline of its own: disks are slow. A stopped process is not slow, it is stopped.
-      if (worker.phase == WorkerPhase::kLoad && seconds_since(worker.heard_at) > options.step_timeout_s &&
-          worker.stopped())
+      // A load has no deadline of its own: disks are slow. A stopped process is not slow, it is
+      // stopped.
+      if (worker.phase == WorkerPhase::kLoad &&
+          seconds_since(worker.heard_at) > options.step_timeout_s && worker.stopped())
         return time_out(options.step_timeout_s);
     }
     if (done) break;
     if (options.given_up && options.given_up()) return give_up();
     if (all.passed()) return time_out(seconds_since(began));
-    if (poll_once(Deadline::after_ms(std::min<int64_t>(next.remaining_ms(), kLookMs)))) return fail();
+    if (poll_once(Deadline::after_ms(std::min<int64_t>(next.remaining_ms(), kLookMs))))
+      return fail();
     report_progress(options);
   }
   for (const RankProcess& worker : workers) {
@@ -319,7 +334,8 @@ WorkerGroup::~WorkerGroup() {
   if (impl_->failed.status.ok()) impl_->say_goodbye();
 }
 
-Result<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOptions& options, const TransportSetup& setup,
+Result<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOptions& options,
+                                                        const TransportSetup& setup,
                                                         GroupFailure* failure) {
   auto impl = std::make_unique<Impl>();
   impl->startup_timeout_s = options.startup_timeout_s;
@@ -356,7 +372,8 @@ Result<StepResult> WorkerGroup::step(const StepPlan& plan) {
   }
   group.phase.name = "idle";
   if (group.result->step != plan.step) {
-    return Status::error(Code::kInternal, cat("asked for step ", plan.step, ", got step ", group.result->step));
+    return Status::error(Code::kInternal,
+                         cat("asked for step ", plan.step, ", got step ", group.result->step));
   }
   return std::move(*group.result);
 }

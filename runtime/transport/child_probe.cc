@@ -14,7 +14,8 @@
 namespace shoal {
 namespace {
 
-/// How long the kernel may take to end a killed child: one that hangs in it (a dead file server) is left behind.
+/// How long the kernel may take to end a killed child: one that hangs in it (a dead file server) is
+/// left behind.
 constexpr int64_t kDeathMs = 2'000;
 constexpr useconds_t kNapUs = 100;
 

@@ -16,10 +16,12 @@ namespace {
 constexpr uint64_t kThere = 0x73686f616c636d61;
 constexpr int64_t kDeadlineMs = 200;
 
-/// What the owner writes after the fork: who reads it has read the owner's memory and not its own copy.
+/// What the owner writes after the fork: who reads it has read the owner's memory and not its own
+/// copy.
 volatile uint64_t word;
 
-/// As a worker of the cma rung does: under yama scope 1 the descendants of who is named here may read.
+/// As a worker of the cma rung does: under yama scope 1 the descendants of who is named here may
+/// read.
 [[noreturn]] void own(int ready) {
   ::prctl(PR_SET_PTRACER, static_cast<unsigned long>(::getppid()), 0, 0, 0);
   word = kThere;
@@ -37,8 +39,8 @@ int read_from(pid_t owner, int ready) {
   return got == sizeof copy && copy == kThere ? 0 : EIO;
 }
 
-/// errno of one child reading another's memory. Whatever kept the try from being made, or from being answered in time,
-/// has an errno of its own here.
+/// errno of one child reading another's memory. Whatever kept the try from being made, or from
+/// being answered in time, has an errno of its own here.
 int read_a_sibling() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return errno;
@@ -47,7 +49,8 @@ int read_a_sibling() {
   const pid_t owner = fork_probe([&] { own(write_end.get()); });
   if (owner < 0) return errno;
   write_end.reset();  // so that the owner's death is the end of the pipe
-  const ChildAnswer answer = ask_child([&] { return read_from(owner, read_end.get()); }, kDeadlineMs);
+  const ChildAnswer answer =
+      ask_child([&] { return read_from(owner, read_end.get()); }, kDeadlineMs);
   end_probe(owner);
   switch (answer.end) {
     case ChildAnswer::End::kAnswered:
@@ -76,7 +79,8 @@ CmaFacts cma_facts(const SystemPaths& paths, bool attempt) {
   if (seccomp && *seccomp >= 0 && *seccomp <= 2) facts.seccomp = static_cast<int>(*seccomp);
   if (!attempt) return facts;
   const int error = read_a_sibling();
-  // A machine too busy to answer or to fork has forbidden nothing: then open and self-test find out.
+  // A machine too busy to answer or to fork has forbidden nothing: then open and self-test find
+  // out.
   facts.tried = error == 0 || is_prohibition(error);
   if (facts.tried) facts.error = error;
   return facts;

@@ -23,8 +23,8 @@ Result<TransportSetup> prepare(const RungContext&) {
 }
 
 Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
-  SHOAL_ASSIGN_OR_RETURN(auto collective,
-                         open_cuda_ipc_collective(args.device, args.world, args.exchange, args.timeout_ms));
+  SHOAL_ASSIGN_OR_RETURN(auto collective, open_cuda_ipc_collective(args.device, args.world,
+                                                                   args.exchange, args.timeout_ms));
   return make_staged_communicator(std::move(args.device), std::move(collective), args.timeout_ms,
                                   std::move(args.interrupted));
 }

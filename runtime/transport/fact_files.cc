@@ -19,7 +19,8 @@ std::optional<int64_t> leading_number(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc::result_out_of_range) return INT64_MAX;  // cgroup v1 writes "no limit" as a huge number
+  if (error == std::errc::result_out_of_range)
+    return INT64_MAX;  // cgroup v1 writes "no limit" as a huge number
   if (error != std::errc()) return std::nullopt;
   return number;
 }

@@ -29,11 +29,13 @@ std::vector<int> numbers_of(std::string_view version) {
   return numbers;
 }
 
-/// What the driver's library answers counts: a compatibility package runs a newer CUDA over an older kernel module.
+/// What the driver's library answers counts: a compatibility package runs a newer CUDA over an
+/// older kernel module.
 bool too_old(const GpuFacts& facts) {
   if (facts.cuda_driver > 0) return facts.cuda_driver / 1000 < facts.cuda_runtime / 1000;
   const std::string_view oldest = oldest_driver(facts.cuda_runtime);
-  return !facts.driver_version.empty() && !oldest.empty() && numbers_of(facts.driver_version) < numbers_of(oldest);
+  return !facts.driver_version.empty() && !oldest.empty() &&
+         numbers_of(facts.driver_version) < numbers_of(oldest);
 }
 
 Status driver_refusal(const GpuFacts& facts) {
@@ -41,27 +43,33 @@ Status driver_refusal(const GpuFacts& facts) {
   const std::string advice = oldest.empty() ? std::string("install a driver that knows this CUDA")
                                             : cat("install driver ", oldest, " or newer");
   const std::string words = facts.error.empty() ? "" : cat(": ", facts.error);
-  const std::string needs = cat("the CUDA module is built with CUDA ", cuda_version(facts.cuda_runtime));
+  const std::string needs =
+      cat("the CUDA module is built with CUDA ", cuda_version(facts.cuda_runtime));
   const bool insufficient = facts.error.find("InsufficientDriver") != std::string::npos;
   if (too_old(facts)) {
-    const std::string knows =
-        facts.cuda_driver > 0 ? cat(", which knows CUDA up to ", cuda_version(facts.cuda_driver), ",") : "";
+    const std::string knows = facts.cuda_driver > 0 ? cat(", which knows CUDA up to ",
+                                                          cuda_version(facts.cuda_driver), ",")
+                                                    : "";
     return Status::error(Code::kFailedPrecondition,
-                         cat("the NVIDIA driver ", facts.driver_version, knows, " is too old", words, "; ", needs, ": ",
-                             advice, " on the machine itself"));
+                         cat("the NVIDIA driver ", facts.driver_version, knows, " is too old",
+                             words, "; ", needs, ": ", advice, " on the machine itself"));
   }
   if (insufficient && facts.driver_version.empty()) {
-    return Status::error(Code::kFailedPrecondition, cat("no NVIDIA driver is here", words, "; ", needs, ": ", advice,
-                                                        ", and give a container the GPUs (docker run --gpus all)"));
+    return Status::error(Code::kFailedPrecondition,
+                         cat("no NVIDIA driver is here", words, "; ", needs, ": ", advice,
+                             ", and give a container the GPUs (docker run --gpus all)"));
   }
   if (insufficient) {
-    return Status::error(Code::kFailedPrecondition,
-                         cat("the kernel has NVIDIA driver ", facts.driver_version, ", its libcuda.so.1 is not here",
-                             words, "; give the container the GPUs with NVIDIA_DRIVER_CAPABILITIES=compute,utility"));
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat("the kernel has NVIDIA driver ", facts.driver_version, ", its libcuda.so.1 is not here",
+            words,
+            "; give the container the GPUs with NVIDIA_DRIVER_CAPABILITIES=compute,utility"));
   }
-  return Status::error(Code::kFailedPrecondition,
-                       cat("no usable CUDA device", words,
-                           "; nvidia-smi lists what the driver has, and CUDA_VISIBLE_DEVICES may hide some"));
+  return Status::error(
+      Code::kFailedPrecondition,
+      cat("no usable CUDA device", words,
+          "; nvidia-smi lists what the driver has, and CUDA_VISIBLE_DEVICES may hide some"));
 }
 
 /// Are there enough devices, and does each of the group's run the module's code?
@@ -69,17 +77,18 @@ Status check_group(const GpuFacts& facts) {
   const int wanted = group_devices(facts), there = static_cast<int>(facts.devices.size());
   if (wanted > there) {
     const int per_gpu = (facts.ranks + there - 1) / there;
-    return Status::error(Code::kFailedPrecondition,
-                         cat(facts.ranks, " ranks with --ranks-per-gpu ", facts.ranks_per_gpu, " need ", wanted,
-                             " GPUs, ", there, there == 1 ? " is" : " are", " here; lower -tp to ",
-                             there * facts.ranks_per_gpu, ", or for a test only --ranks-per-gpu ", per_gpu));
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat(facts.ranks, " ranks with --ranks-per-gpu ", facts.ranks_per_gpu, " need ", wanted,
+            " GPUs, ", there, there == 1 ? " is" : " are", " here; lower -tp to ",
+            there * facts.ranks_per_gpu, ", or for a test only --ranks-per-gpu ", per_gpu));
   }
   for (int i = 0; i < wanted; ++i) {
     const GpuDevice& device = facts.devices[static_cast<size_t>(i)];
     if (device.why_unusable.empty()) continue;
     return Status::error(Code::kFailedPrecondition,
-                         cat("GPU ", i, " (", device.name, ", ", device.pci_bus_id, "): ", device.why_unusable,
-                             "; CUDA_VISIBLE_DEVICES can leave it out"));
+                         cat("GPU ", i, " (", device.name, ", ", device.pci_bus_id, "): ",
+                             device.why_unusable, "; CUDA_VISIBLE_DEVICES can leave it out"));
   }
   return {};
 }
@@ -88,8 +97,8 @@ Status verdict_refusal(const GpuPeerVerdict& verdict, const char* advice) {
   Code code = Code::kFailedPrecondition;
   if (verdict.verdict == "hung") code = Code::kDeadlineExceeded;
   if (verdict.verdict.starts_with("corrupt")) code = Code::kDataLoss;
-  return Status::error(code, cat("a pattern pushed and pulled between GPU ", verdict.from, " and GPU ", verdict.to,
-                                 ": ", verdict.verdict, advice));
+  return Status::error(code, cat("a pattern pushed and pulled between GPU ", verdict.from,
+                                 " and GPU ", verdict.to, ": ", verdict.verdict, advice));
 }
 
 }  // namespace
@@ -100,7 +109,8 @@ int group_devices(const GpuFacts& facts) {
 }
 
 std::string_view oldest_driver(int cuda_runtime) {
-  switch (cuda_runtime / 1000) {  // "CUDA Toolkit and Minimum Required Driver Version" of the CUDA release notes, Linux
+  switch (cuda_runtime / 1000) {  // "CUDA Toolkit and Minimum Required Driver Version" of the CUDA
+                                  // release notes, Linux
     case 11:
       return "450.80.02";
     case 12:
@@ -114,17 +124,22 @@ std::string_view oldest_driver(int cuda_runtime) {
 
 Status check_devices(const GpuFacts& facts) {
   if (!facts.asked)
-    return Status::error(Code::kFailedPrecondition, "nobody has looked for CUDA devices (--device cuda)");
+    return Status::error(Code::kFailedPrecondition,
+                         "nobody has looked for CUDA devices (--device cuda)");
   if (facts.error_at == "find") {
-    return Status::error(Code::kNotFound,
-                         cat(facts.error, "; put libshoal_cuda.so beside the program, or name it with --cuda-module"));
+    return Status::error(
+        Code::kNotFound,
+        cat(facts.error,
+            "; put libshoal_cuda.so beside the program, or name it with --cuda-module"));
   }
   if (facts.error_at == "load") {
-    return Status::error(Code::kFailedPrecondition, cat(facts.error, "; --device cpu needs no module"));
+    return Status::error(Code::kFailedPrecondition,
+                         cat(facts.error, "; --device cpu needs no module"));
   }
   if (facts.error_at == "probe") {
-    return Status::error(Code::kDeadlineExceeded,
-                         cat(facts.error, "; dmesg may say more (Xid), and --device cpu does without"));
+    return Status::error(
+        Code::kDeadlineExceeded,
+        cat(facts.error, "; dmesg may say more (Xid), and --device cpu does without"));
   }
   if (!facts.error.empty() || facts.devices.empty() || too_old(facts)) return driver_refusal(facts);
   return check_group(facts);
@@ -133,12 +148,14 @@ Status check_devices(const GpuFacts& facts) {
 Status check_nccl(const GpuFacts& facts) {
   SHOAL_RETURN_IF_ERROR(check_devices(facts));
   if (facts.nccl_version == 0) {
-    return Status::error(Code::kFailedPrecondition, facts.nccl_error.empty() ? "NCCL was not found" : facts.nccl_error);
+    return Status::error(Code::kFailedPrecondition,
+                         facts.nccl_error.empty() ? "NCCL was not found" : facts.nccl_error);
   }
   if (facts.nccl_version < kNcclFloor) {
     return Status::error(Code::kFailedPrecondition,
-                         cat("NCCL ", nccl_version_text(facts.nccl_version), " (", facts.nccl_path, ") is too old: ",
-                             nccl_version_text(kNcclFloor), " or newer is wanted; name one with --nccl-library"));
+                         cat("NCCL ", nccl_version_text(facts.nccl_version), " (", facts.nccl_path,
+                             ") is too old: ", nccl_version_text(kNcclFloor),
+                             " or newer is wanted; name one with --nccl-library"));
   }
   return {};
 }
@@ -148,23 +165,27 @@ Status check_peers(const GpuFacts& facts) {
   // What has gone wrong says more than what was not tried for it.
   for (const GpuPeerVerdict& verdict : facts.verdicts) {
     if (verdict.verdict == "ok" || verdict.verdict == "not tried") continue;
-    return verdict_refusal(verdict, "; peer access is not used: look at IOMMU and ACS, which must be off for it");
+    return verdict_refusal(
+        verdict, "; peer access is not used: look at IOMMU and ACS, which must be off for it");
   }
   const int devices = group_devices(facts);
   for (int from = 0; from < devices; ++from) {
     for (int to = 0; to < devices; ++to) {
       if (from == to) continue;
       const auto row = static_cast<size_t>(from), column = static_cast<size_t>(to);
-      if (row >= facts.peers.size() || column >= facts.peers[row].size() || !facts.peers[row][column]) {
+      if (row >= facts.peers.size() || column >= facts.peers[row].size() ||
+          !facts.peers[row][column]) {
         return Status::error(Code::kFailedPrecondition,
-                             cat("the driver does not let GPU ", from, " reach the memory of GPU ", to,
-                                 " (nvidia-smi topo -p2p r shows all pairs)"));
+                             cat("the driver does not let GPU ", from, " reach the memory of GPU ",
+                                 to, " (nvidia-smi topo -p2p r shows all pairs)"));
       }
-      const auto tried = std::find_if(facts.verdicts.begin(), facts.verdicts.end(), [&](const GpuPeerVerdict& v) {
-        return v.from == from && v.to == to && v.verdict == "ok";
-      });
+      const auto tried =
+          std::find_if(facts.verdicts.begin(), facts.verdicts.end(), [&](const GpuPeerVerdict& v) {
+            return v.from == from && v.to == to && v.verdict == "ok";
+          });
       if (tried != facts.verdicts.end()) continue;
-      return verdict_refusal({from, to, "not tried"}, "; peer access is used only where it was proven");
+      return verdict_refusal({from, to, "not tried"},
+                             "; peer access is used only where it was proven");
     }
   }
   return {};
@@ -177,13 +198,15 @@ std::string why_no_code(std::string_view architectures, std::string_view compute
   for (const std::string_view word : split(architectures, ' ')) {
     const size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
     const int code = number_of(word.substr(0, digits));
-    const bool exact = digits < word.size() && std::isalpha(static_cast<unsigned char>(word[digits]));  // "90a-real"
+    const bool exact = digits < word.size() &&
+                       std::isalpha(static_cast<unsigned char>(word[digits]));  // "90a-real"
     if (digits == 0) continue;
     const bool real = !word.ends_with("-virtual") && code / 10 == major && code <= device;
     const bool made_later = !word.ends_with("-real") && code <= device;
     if (exact ? code == device : real || made_later) return "";
   }
-  return cat("compute capability ", compute_capability, " has no code in the module, compiled for ", architectures);
+  return cat("compute capability ", compute_capability, " has no code in the module, compiled for ",
+             architectures);
 }
 
 }  // namespace shoal

@@ -175,7 +175,8 @@ class Writer {
 /// Fills in what is there, until the first field that is wrong.
 class Reader {
  public:
-  Reader(const Json& json, std::string where, Status* status) : json_(json), where_(std::move(where)), status_(status) {
+  Reader(const Json& json, std::string where, Status* status)
+      : json_(json), where_(std::move(where)), status_(status) {
     if (status_->ok() && !json.is_object()) fail(cat(where_, " must be an object"));
   }
 
@@ -193,7 +194,8 @@ class Reader {
     take(json_int(json_, key, where_), number);
     if (!status_->ok()) return;
     if (number < range.least || number > range.most) {
-      return fail(cat(where_, ": \"", key, "\" must be from ", range.least, " to ", range.most, ", not ", number));
+      return fail(cat(where_, ": \"", key, "\" must be from ", range.least, " to ", range.most,
+                      ", not ", number));
     }
     out = static_cast<T>(number);
   }
@@ -224,7 +226,8 @@ class Reader {
       }
       std::vector<bool>& out = rows.emplace_back();
       for (const Json& cell : row) {
-        if (!cell.is_boolean()) return fail(cat(where_, ": \"", key, "\" must hold true and false"));
+        if (!cell.is_boolean())
+          return fail(cat(where_, ": \"", key, "\" must hold true and false"));
         out.push_back(cell.get<bool>());
       }
     }
@@ -267,7 +270,8 @@ std::string to_json(const HostFacts& facts) {
   HostFacts copy = facts;
   Writer writer;
   describe(writer, copy);
-  return writer.json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);  // a path may be no UTF-8
+  return writer.json.dump(2, ' ', false,
+                          OrderedJson::error_handler_t::replace);  // a path may be no UTF-8
 }
 
 Result<HostFacts> parse_host_facts(std::string_view text) {

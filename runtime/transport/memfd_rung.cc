@@ -21,8 +21,8 @@ Status probe(const RungContext& context) {
 Result<TransportSetup> prepare(const RungContext& context) {
   TransportSetup setup;
   setup.rung = kName;
-  SHOAL_ASSIGN_OR_RETURN(setup.shm,
-                         ShmSegment::create_memfd(shm_communicator_bytes(context.world_size, kShmSlotBytes)));
+  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create_memfd(
+                                        shm_communicator_bytes(context.world_size, kShmSlotBytes)));
   return setup;
 }
 

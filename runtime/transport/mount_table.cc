@@ -17,9 +17,10 @@ bool is_octal(char c) {
 std::string unescape(std::string_view text) {
   std::string plain;
   for (size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == '\\' && at + 3 < text.size() && is_octal(text[at + 1]) && is_octal(text[at + 2]) &&
-        is_octal(text[at + 3])) {
-      plain += static_cast<char>((text[at + 1] - '0') * 64 + (text[at + 2] - '0') * 8 + (text[at + 3] - '0'));
+    if (text[at] == '\\' && at + 3 < text.size() && is_octal(text[at + 1]) &&
+        is_octal(text[at + 2]) && is_octal(text[at + 3])) {
+      plain += static_cast<char>((text[at + 1] - '0') * 64 + (text[at + 2] - '0') * 8 +
+                                 (text[at + 3] - '0'));
       at += 3;
     } else {
       plain += text[at];
@@ -78,8 +79,10 @@ const Mount* find_mount(std::span<const Mount> mounts, std::string_view path, ui
       best = &mount;
       continue;
     }
-    // Some file systems (overlayfs, btrfs) give files another st_dev than their mount: then the point alone decides.
-    const bool fits = device != 0 && mount.device == device, best_fits = device != 0 && best->device == device;
+    // Some file systems (overlayfs, btrfs) give files another st_dev than their mount: then the
+    // point alone decides.
+    const bool fits = device != 0 && mount.device == device,
+               best_fits = device != 0 && best->device == device;
     if (fits != best_fits ? fits : mount.point.size() >= best->point.size()) best = &mount;
   }
   return best;

@@ -19,12 +19,13 @@ struct Mount {
   bool has_super_option(std::string_view option) const;
 };
 
-/// In the file's order: a later mount hides an earlier one on the same point. Lines that are not understood are left
-/// out.
+/// In the file's order: a later mount hides an earlier one on the same point. Lines that are not
+/// understood are left out.
 std::vector<Mount> parse_mountinfo(std::string_view text);
 
-/// The mount that holds an absolute path without links: the longest mount point above it, among equals the last. Those
-/// of the path's st_dev come first, as a mount may be hidden by another one above it; 0: not known. nullptr: none.
+/// The mount that holds an absolute path without links: the longest mount point above it, among
+/// equals the last. Those of the path's st_dev come first, as a mount may be hidden by another one
+/// above it; 0: not known. nullptr: none.
 const Mount* find_mount(std::span<const Mount> mounts, std::string_view path, uint64_t device);
 
 /// True where path is folder or something below it.

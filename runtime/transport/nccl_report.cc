@@ -12,12 +12,14 @@
 namespace shoal {
 namespace {
 
-/// What the size in one of NCCL's messages is: "... (size 9637888)" or "extend ... to 9637892 bytes"; empty: none.
+/// What the size in one of NCCL's messages is: "... (size 9637888)" or "extend ... to 9637892
+/// bytes"; empty: none.
 std::string explained(const std::string& warning) {
   for (const char* mark : {"(size ", " to "}) {
     const size_t at = warning.rfind(mark);
     if (at == std::string::npos) continue;
-    const std::string meaning = explain_nccl_size(std::strtoll(warning.c_str() + at + std::strlen(mark), nullptr, 10));
+    const std::string meaning =
+        explain_nccl_size(std::strtoll(warning.c_str() + at + std::strlen(mark), nullptr, 10));
     if (!meaning.empty()) return cat(" [", meaning, "]");
   }
   return "";
@@ -25,7 +27,8 @@ std::string explained(const std::string& warning) {
 
 std::string shown(const std::map<std::string, int>& transports) {
   std::string text;
-  for (const auto& [kind, count] : transports) text += cat(text.empty() ? "" : ", ", kind, " x ", count);
+  for (const auto& [kind, count] : transports)
+    text += cat(text.empty() ? "" : ", ", kind, " x ", count);
   return text;
 }
 
@@ -60,10 +63,12 @@ NcclUse plan_nccl_use(const std::string& rung, const RungContext& context) {
   use.settings = settle(find_rung(rung)->environment(context, 0), context.user);
   use.user = context.user.list;
   use.predicted_bytes = need.need.dev_shm_bytes();
-  use.predicted_channels = use.predicted_bytes > 0 && nccl_rung_transport(rung) == "SHM" ? need.channels : 0;
+  use.predicted_channels =
+      use.predicted_bytes > 0 && nccl_rung_transport(rung) == "SHM" ? need.channels : 0;
   use.assumptions = need.assumptions;
-  const auto file = std::find_if(use.settings.begin(), use.settings.end(),
-                                 [](const SettingOutcome& one) { return one.name == "NCCL_DEBUG_FILE"; });
+  const auto file =
+      std::find_if(use.settings.begin(), use.settings.end(),
+                   [](const SettingOutcome& one) { return one.name == "NCCL_DEBUG_FILE"; });
   use.logged = file != use.settings.end() && file->winner == kSettingIsSet;
   return use;
 }
@@ -88,10 +93,10 @@ Status check_nccl_use(const NcclUse& use) {
   const std::string wanted(nccl_rung_transport(use.rung));
   for (const auto& [kind, count] : use.transports) {
     if (kind.starts_with(wanted + "/")) continue;
-    return Status::error(
-        Code::kFailedPrecondition,
-        cat("NCCL connects by ", shown(use.transports), ", not by ", wanted, " alone as ", use.rung, " says; it took ",
-            use.used_bytes, " bytes of /dev/shm where ", use.predicted_bytes, " were planned"));
+    return Status::error(Code::kFailedPrecondition,
+                         cat("NCCL connects by ", shown(use.transports), ", not by ", wanted,
+                             " alone as ", use.rung, " says; it took ", use.used_bytes,
+                             " bytes of /dev/shm where ", use.predicted_bytes, " were planned"));
   }
   return {};
 }
@@ -115,23 +120,27 @@ Json to_json(const NcclUse& use) {
 }
 
 std::string to_text(const NcclUse& use) {
-  std::string text = cat("  NCCL ", use.version, use.library.empty() ? "" : " of ", use.library, " on ", use.rung, ": ",
-                         use.predicted_bytes, " B of /dev/shm predicted");
+  std::string text = cat("  NCCL ", use.version, use.library.empty() ? "" : " of ", use.library,
+                         " on ", use.rung, ": ", use.predicted_bytes, " B of /dev/shm predicted");
   if (use.predicted_channels > 0) text += cat(" with ", use.predicted_channels, " channels");
   if (use.tried && use.logged) {
     text += cat(", ", use.used_bytes, " B used, ", use.channels, " channels");
     if (!use.transports.empty()) text += cat(" via ", shown(use.transports));
   }
-  const bool of_user = std::any_of(use.settings.begin(), use.settings.end(), [](const SettingOutcome& one) {
-    return one.name == "NCCL_DEBUG_FILE" && one.winner == kUserWon;
-  });
-  if (use.tried && !use.logged) text += of_user ? "; its log is the user's" : "; its log could not be kept";
+  const bool of_user =
+      std::any_of(use.settings.begin(), use.settings.end(), [](const SettingOutcome& one) {
+        return one.name == "NCCL_DEBUG_FILE" && one.winner == kUserWon;
+      });
+  if (use.tried && !use.logged)
+    text += of_user ? "; its log is the user's" : "; its log could not be kept";
   text += "\n";
-  for (const std::string& assumption : use.assumptions) text += cat("      at most: ", assumption, "\n");
+  for (const std::string& assumption : use.assumptions)
+    text += cat("      at most: ", assumption, "\n");
   for (const SettingOutcome& one : use.settings) {
     if (one.winner == kSettingIsSet) continue;
-    text += cat("      ", one.name, ": ", one.winner, " (", one.value.empty() ? "" : one.value + " of ", one.source,
-                "), ", one.wanted, " was wanted\n");
+    text +=
+        cat("      ", one.name, ": ", one.winner, " (", one.value.empty() ? "" : one.value + " of ",
+            one.source, "), ", one.wanted, " was wanted\n");
   }
   if (use.cumem_fallback) text += "      cuMem host memory was asked for and does not work here\n";
   if (!use.last_error.empty()) text += cat("      its last error: ", use.last_error, "\n");

@@ -22,8 +22,8 @@ bool shares_gpus(const RungContext& context) {
   return context.facts.gpu.ranks_per_gpu > 1;
 }
 
-/// What every rung of NCCL wants. cuMem host memory is off for all: each rank would find out for itself whether it
-/// works, and ranks that disagree do not understand each other.
+/// What every rung of NCCL wants. cuMem host memory is off for all: each rank would find out for
+/// itself whether it works, and ranks that disagree do not understand each other.
 std::vector<RungSetting> common(const RungContext& context) {
   std::vector<RungSetting> settings = {
       {"NCCL_CUMEM_ENABLE", "1"},
@@ -53,8 +53,9 @@ std::vector<RungSetting> with(std::vector<RungSetting> settings, std::vector<Run
 /// So many channels, no more and no fewer. One variable of the user's about them stands for all.
 std::vector<RungSetting> channel_settings(int channels) {
   const std::string count = cat(channels);
-  const std::vector<std::string> others = {"NCCL_MAX_CTAS",      "NCCL_MIN_CTAS",   "NCCL_MAX_NCHANNELS",
-                                           "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MIN_NRINGS"};
+  const std::vector<std::string> others = {"NCCL_MAX_CTAS",      "NCCL_MIN_CTAS",
+                                           "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS",
+                                           "NCCL_MAX_NRINGS",    "NCCL_MIN_NRINGS"};
   return {{"NCCL_MIN_CTAS", count, false, others}, {"NCCL_MAX_CTAS", count, false, others}};
 }
 
@@ -67,12 +68,14 @@ std::vector<RungSetting> p2p_environment(const RungContext& context, int) {
 }
 
 std::vector<RungSetting> over_shm(const RungContext& context, int channels) {
-  return with(with(common(context),
-                   {{"NCCL_P2P_DISABLE", "1", true}, {"NCCL_SHM_DISABLE", "0", true}, {"NCCL_NET_DISABLE_INTRA", "1"}}),
+  return with(with(common(context), {{"NCCL_P2P_DISABLE", "1", true},
+                                     {"NCCL_SHM_DISABLE", "0", true},
+                                     {"NCCL_NET_DISABLE_INTRA", "1"}}),
               channel_settings(channels));
 }
 
-/// Buffers a sixth of the default. LL128 is off over shared memory in any case, and its buffer is the largest part.
+/// Buffers a sixth of the default. LL128 is off over shared memory in any case, and its buffer is
+/// the largest part.
 std::vector<RungSetting> lean_environment(const RungContext& context, int) {
   return with(over_shm(context, 1), {{"NCCL_ALGO", "Ring"},
                                      {"NCCL_BUFFSIZE", "1048576"},
@@ -82,14 +85,16 @@ std::vector<RungSetting> lean_environment(const RungContext& context, int) {
 
 /// Ranks of one GPU must look like ranks of several hosts, or NCCL refuses them.
 std::vector<RungSetting> socket_environment(const RungContext& context, int rank) {
-  std::vector<RungSetting> settings =
-      with(common(context), {{"NCCL_P2P_DISABLE", "1", true}, {"NCCL_SHM_DISABLE", "1", true}, {"NCCL_NET", "Socket"}});
+  std::vector<RungSetting> settings = with(
+      common(context),
+      {{"NCCL_P2P_DISABLE", "1", true}, {"NCCL_SHM_DISABLE", "1", true}, {"NCCL_NET", "Socket"}});
   if (shares_gpus(context)) settings.push_back({"NCCL_HOSTID", cat("shoal-rank-", rank), true});
   return settings;
 }
 
 /// With the user's own settings where they win. Not ok: they are out of range together.
-Result<NcclNeed> need_with(const RungContext& context, const std::vector<RungSetting>& settings, bool peers) {
+Result<NcclNeed> need_with(const RungContext& context, const std::vector<RungSetting>& settings,
+                           bool peers) {
   std::map<std::string, std::string> environment = context.user.values();
   for (const SettingOutcome& outcome : settle(settings, context.user)) {
     if (outcome.winner == kSettingIsSet) environment[outcome.name] = outcome.value;
@@ -105,9 +110,10 @@ Result<NcclNeed> need_with(const RungContext& context, const std::vector<RungSet
   return nccl_need(all);
 }
 
-/// Where the user's settings are refused, as if there were none: probe says what is wrong with them.
-NcclNeed settled_need(const RungContext& context, const std::vector<RungSetting>& settings, bool peers,
-                      const char* name) {
+/// Where the user's settings are refused, as if there were none: probe says what is wrong with
+/// them.
+NcclNeed settled_need(const RungContext& context, const std::vector<RungSetting>& settings,
+                      bool peers, const char* name) {
   Result<NcclNeed> need = need_with(context, settings, peers);
   if (!need.ok()) {
     RungContext alone = context;
@@ -144,16 +150,18 @@ constexpr Kind kKinds[] = {{kP2p, p2p_environment, true},
 
 template <int K>
 ShmNeed need(const RungContext& context) {
-  return settled_need(context, kKinds[K].environment(context, 0), kKinds[K].peers, kKinds[K].name).need;
+  return settled_need(context, kKinds[K].environment(context, 0), kKinds[K].peers, kKinds[K].name)
+      .need;
 }
 
 Status check_sharing(const RungContext& context, const char* name) {
   if (!shares_gpus(context)) return {};
-  return Status::error(Code::kFailedPrecondition, cat(context.facts.gpu.ranks_per_gpu,
-                                                      " ranks share a GPU (--ranks-per-gpu): NCCL takes them for "
-                                                      "ranks of several hosts, and knows only sockets between "
-                                                      "these; ",
-                                                      name, " is not possible"));
+  return Status::error(Code::kFailedPrecondition,
+                       cat(context.facts.gpu.ranks_per_gpu,
+                           " ranks share a GPU (--ranks-per-gpu): NCCL takes them for "
+                           "ranks of several hosts, and knows only sockets between "
+                           "these; ",
+                           name, " is not possible"));
 }
 
 template <int K>
@@ -167,8 +175,8 @@ Status probe(const RungContext& context) {
   if (!kind.peers) return {};
   if (const NcclUserSetting* level = context.user.find("NCCL_P2P_LEVEL"); level != nullptr) {
     if (level->value == "LOC" || level->value == "0") {
-      return Status::error(Code::kFailedPrecondition,
-                           cat(level->name, "=", level->value, " of ", level->source, " forbids ", kind.name));
+      return Status::error(Code::kFailedPrecondition, cat(level->name, "=", level->value, " of ",
+                                                          level->source, " forbids ", kind.name));
     }
   }
   return check_peers(context.facts.gpu);
@@ -178,7 +186,8 @@ Status probe(const RungContext& context) {
 template <int K>
 Result<TransportSetup> prepare(const RungContext& context) {
   const int64_t bytes = need<K>(context).dev_shm_bytes();
-  if (bytes > 0) SHOAL_RETURN_IF_ERROR(reserve_for_library(bytes, context.facts.dev_shm.path).status());
+  if (bytes > 0)
+    SHOAL_RETURN_IF_ERROR(reserve_for_library(bytes, context.facts.dev_shm.path).status());
   TransportSetup setup;
   setup.rung = kKinds[K].name;
   return setup;
@@ -191,8 +200,8 @@ Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
   options.library = args.nccl_library;
   options.reproducible = args.reproducible;
   options.timeout_ms = args.timeout_ms;
-  SHOAL_ASSIGN_OR_RETURN(auto collective,
-                         open_nccl_collective(args.device, args.world, options, args.exchange, args.interrupted));
+  SHOAL_ASSIGN_OR_RETURN(auto collective, open_nccl_collective(args.device, args.world, options,
+                                                               args.exchange, args.interrupted));
   return make_staged_communicator(std::move(args.device), std::move(collective), args.timeout_ms,
                                   std::move(args.interrupted));
 }
@@ -201,7 +210,8 @@ Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
 
 std::optional<NcclNeed> nccl_rung_need(std::string_view rung, const RungContext& context) {
   for (const Kind& kind : kKinds) {
-    if (rung == kind.name) return settled_need(context, kind.environment(context, 0), kind.peers, kind.name);
+    if (rung == kind.name)
+      return settled_need(context, kind.environment(context, 0), kind.peers, kind.name);
   }
   return std::nullopt;
 }
@@ -215,6 +225,7 @@ std::string_view nccl_rung_transport(std::string_view rung) {
 const Rung kNcclP2pRung{kP2p, need<0>, probe<0>, prepare<0>, open<0>, true, p2p_environment};
 const Rung kNcclShmRung{kShm, need<1>, probe<1>, prepare<1>, open<1>, true, shm_environment};
 const Rung kNcclShmLeanRung{kLean, need<2>, probe<2>, prepare<2>, open<2>, true, lean_environment};
-const Rung kNcclSocketRung{kSocket, need<3>, probe<3>, prepare<3>, open<3>, true, socket_environment};
+const Rung kNcclSocketRung{kSocket, need<3>, probe<3>,          prepare<3>,
+                           open<3>, true,    socket_environment};
 
 }  // namespace shoal

@@ -28,11 +28,12 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-/// NCCL_ALGO (tuning.cc: parseList): "Ring", "^Tree", and since 2.24 "ring;allreduce:tree,ring". Whether any collective
-/// may take the tree; the ring is never off for all of them (broadcast and reduce have nothing else).
+/// NCCL_ALGO (tuning.cc: parseList): "Ring", "^Tree", and since 2.24 "ring;allreduce:tree,ring".
+/// Whether any collective may take the tree; the ring is never off for all of them (broadcast and
+/// reduce have nothing else).
 Result<bool> algorithms_with_tree(const std::string& value) {
-  static const std::vector<std::string> known_algorithms = {"tree",         "ring", "collnet",  "collnetdirect",
-                                                            "collnetchain", "nvls", "nvlstree", "pat"};
+  static const std::vector<std::string> known_algorithms = {
+      "tree", "ring", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"};
   bool tree = false;
   for (const std::string& part : split(lower(value), ';')) {
     const size_t colon = part.find(':');
@@ -41,7 +42,8 @@ Result<bool> algorithms_with_tree(const std::string& value) {
     if (except) list.erase(0, 1);
     bool named = false;
     for (const std::string& name : split(list, ',')) {
-      if (std::find(known_algorithms.begin(), known_algorithms.end(), name) == known_algorithms.end())
+      if (std::find(known_algorithms.begin(), known_algorithms.end(), name) ==
+          known_algorithms.end())
         return bad_value("NCCL_ALGO", value, "names like Ring,Tree or ^Tree");
       named = named || name == "tree";
     }
@@ -51,7 +53,8 @@ Result<bool> algorithms_with_tree(const std::string& value) {
 }
 
 /// A number as NCCL reads it (param.cc: strtoll with base 0, so 0x100000 too), and all of the text.
-Result<int64_t> number(const std::string& name, const std::string& value, int64_t least, int64_t most) {
+Result<int64_t> number(const std::string& name, const std::string& value, int64_t least,
+                       int64_t most) {
   errno = 0;
   char* end = nullptr;
   const long long parsed = std::strtoll(value.c_str(), &end, 0);
@@ -67,16 +70,23 @@ struct Numeric {
   void (*set)(NcclSettings&, int64_t);
 };
 
-/// Negative values of the cuMem variables and 2 of NVLS mean "if it works": the base, which knows the place, stays.
+/// Negative values of the cuMem variables and 2 of NVLS mean "if it works": the base, which knows
+/// the place, stays.
 constexpr Numeric kNumerics[] = {
-    {"NCCL_BUFFSIZE", 1, int64_t{1} << 31, [](NcclSettings& s, int64_t v) { s.buffers.simple = v; }},
+    {"NCCL_BUFFSIZE", 1, int64_t{1} << 31,
+     [](NcclSettings& s, int64_t v) { s.buffers.simple = v; }},
     {"NCCL_LL_BUFFSIZE", 1, int64_t{1} << 31, [](NcclSettings& s, int64_t v) { s.buffers.ll = v; }},
-    {"NCCL_LL128_BUFFSIZE", 1, int64_t{1} << 31, [](NcclSettings& s, int64_t v) { s.buffers.ll128 = v; }},
+    {"NCCL_LL128_BUFFSIZE", 1, int64_t{1} << 31,
+     [](NcclSettings& s, int64_t v) { s.buffers.ll128 = v; }},
     // The older names first, so that the newer ones win as they do in NCCL.
-    {"NCCL_MAX_NRINGS", 1, 64, [](NcclSettings& s, int64_t v) { s.max_channels = static_cast<int>(v); }},
-    {"NCCL_MIN_NRINGS", 1, 64, [](NcclSettings& s, int64_t v) { s.min_channels = static_cast<int>(v); }},
-    {"NCCL_MAX_NCHANNELS", 1, 64, [](NcclSettings& s, int64_t v) { s.max_channels = static_cast<int>(v); }},
-    {"NCCL_MIN_NCHANNELS", 1, 64, [](NcclSettings& s, int64_t v) { s.min_channels = static_cast<int>(v); }},
+    {"NCCL_MAX_NRINGS", 1, 64,
+     [](NcclSettings& s, int64_t v) { s.max_channels = static_cast<int>(v); }},
+    {"NCCL_MIN_NRINGS", 1, 64,
+     [](NcclSettings& s, int64_t v) { s.min_channels = static_cast<int>(v); }},
+    {"NCCL_MAX_NCHANNELS", 1, 64,
+     [](NcclSettings& s, int64_t v) { s.max_channels = static_cast<int>(v); }},
+    {"NCCL_MIN_NCHANNELS", 1, 64,
+     [](NcclSettings& s, int64_t v) { s.min_channels = static_cast<int>(v); }},
     {"NCCL_MAX_CTAS", 1, 64, [](NcclSettings& s, int64_t v) { s.max_ctas = static_cast<int>(v); }},
     {"NCCL_MIN_CTAS", 1, 64, [](NcclSettings& s, int64_t v) { s.min_ctas = static_cast<int>(v); }},
     {"NCCL_CUMEM_ENABLE", -2, 1,
@@ -94,31 +104,39 @@ constexpr Numeric kNumerics[] = {
     {"NCCL_RUNTIME_CONNECT", 0, 1, [](NcclSettings& s, int64_t v) { s.runtime_connect = v == 1; }},
     {"NCCL_SHM_DISABLE", 0, 1, [](NcclSettings& s, int64_t v) { s.shm_disabled = v == 1; }},
     {"NCCL_P2P_DISABLE", 0, 1, [](NcclSettings& s, int64_t v) { s.p2p_disabled = v == 1; }},
-    {"NCCL_SHM_USE_CUDA_MEMCPY", 0, 1, [](NcclSettings& s, int64_t v) { s.cuda_memcpy = s.cuda_memcpy || v == 1; }},
-    {"NCCL_P2P_USE_CUDA_MEMCPY", 0, 1, [](NcclSettings& s, int64_t v) { s.cuda_memcpy = s.cuda_memcpy || v == 1; }},
+    {"NCCL_SHM_USE_CUDA_MEMCPY", 0, 1,
+     [](NcclSettings& s, int64_t v) { s.cuda_memcpy = s.cuda_memcpy || v == 1; }},
+    {"NCCL_P2P_USE_CUDA_MEMCPY", 0, 1,
+     [](NcclSettings& s, int64_t v) { s.cuda_memcpy = s.cuda_memcpy || v == 1; }},
 };
 
 }  // namespace
 
-Result<NcclSettings> nccl_settings(const std::map<std::string, std::string>& environment, NcclSettings base) {
+Result<NcclSettings> nccl_settings(const std::map<std::string, std::string>& environment,
+                                   NcclSettings base) {
   for (const Numeric& numeric : kNumerics) {
     const auto found = environment.find(numeric.name);
     if (found == environment.end()) continue;
-    SHOAL_ASSIGN_OR_RETURN(const int64_t value, number(found->first, found->second, numeric.least, numeric.most));
+    SHOAL_ASSIGN_OR_RETURN(const int64_t value,
+                           number(found->first, found->second, numeric.least, numeric.most));
     numeric.set(base, value);
   }
-  if (const auto algo = environment.find("NCCL_ALGO"); algo != environment.end() && !algo->second.empty()) {
+  if (const auto algo = environment.find("NCCL_ALGO");
+      algo != environment.end() && !algo->second.empty()) {
     SHOAL_ASSIGN_OR_RETURN(base.tree, algorithms_with_tree(algo->second));
   }
-  // graph/paths.cc: ncclTopoGetUserP2pLevel; the numbers are the names' older form, and DISABLE wins.
+  // graph/paths.cc: ncclTopoGetUserP2pLevel; the numbers are the names' older form, and DISABLE
+  // wins.
   if (const auto level = environment.find("NCCL_P2P_LEVEL"); level != environment.end()) {
-    static const std::vector<std::string> levels = {"LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "P2C",
-                                                    "PHB", "SYS", "0",   "1",   "2",   "3",   "4",   "5"};
+    static const std::vector<std::string> levels = {"LOC", "NVL", "NVB", "C2C", "PIX", "PXB",
+                                                    "PXN", "P2C", "PHB", "SYS", "0",   "1",
+                                                    "2",   "3",   "4",   "5"};
     if (std::find(levels.begin(), levels.end(), level->second) == levels.end())
       return bad_value("NCCL_P2P_LEVEL", level->second, "LOC, NVL, PIX, PXB, PHB or SYS");
     if (level->second == "LOC" || level->second == "0") base.p2p_disabled = true;
   }
-  if (const auto net = environment.find("NCCL_NET"); net != environment.end()) base.net = net->second;
+  if (const auto net = environment.find("NCCL_NET"); net != environment.end())
+    base.net = net->second;
   return base;
 }
 

@@ -23,7 +23,8 @@ void add(NcclUserSetting setting, std::map<std::string, NcclUserSetting>* all) {
   all->try_emplace(std::move(name), std::move(setting));
 }
 
-/// NAME=VALUE, a line each; NCCL takes blanks as they stand, so that "NCCL_X = 1" sets a variable that nobody reads.
+/// NAME=VALUE, a line each; NCCL takes blanks as they stand, so that "NCCL_X = 1" sets a variable
+/// that nobody reads.
 void add_file(const std::string& path, std::map<std::string, NcclUserSetting>* all, Status* error) {
   std::ifstream file(path);
   int number = 0;
@@ -34,8 +35,9 @@ void add_file(const std::string& path, std::map<std::string, NcclUserSetting>* a
     const std::string name = line.substr(0, equals), source = cat(path, ":", number);
     if (name.find_first_of(" \t") != std::string::npos) {
       if (error->ok()) {
-        *error = Status::error(Code::kInvalidArgument,
-                               cat(source, ": \"", line, "\": NCCL reads NAME=VALUE without blanks around the ="));
+        *error = Status::error(
+            Code::kInvalidArgument,
+            cat(source, ": \"", line, "\": NCCL reads NAME=VALUE without blanks around the ="));
       }
       continue;
     }
@@ -43,10 +45,12 @@ void add_file(const std::string& path, std::map<std::string, NcclUserSetting>* a
   }
 }
 
-/// One at a time, so that the message has the right source. What two of them do together nccl_need checks.
+/// One at a time, so that the message has the right source. What two of them do together nccl_need
+/// checks.
 Status check(const NcclUserSetting& setting) {
   const Result<NcclSettings> read = nccl_settings({{setting.name, setting.value}});
-  return read.ok() ? Status() : read.status().while_doing(cat("read ", setting.name, " of ", setting.source));
+  return read.ok() ? Status()
+                   : read.status().while_doing(cat("read ", setting.name, " of ", setting.source));
 }
 
 std::string home_directory() {
@@ -57,7 +61,8 @@ std::string home_directory() {
 }  // namespace
 
 const NcclUserSetting* NcclUserSettings::find(const std::string& name) const {
-  const auto it = std::find_if(list.begin(), list.end(), [&](const NcclUserSetting& s) { return s.name == name; });
+  const auto it = std::find_if(list.begin(), list.end(),
+                               [&](const NcclUserSetting& s) { return s.name == name; });
   return it == list.end() ? nullptr : &*it;
 }
 

@@ -17,15 +17,16 @@ struct NcclUserSetting {
 
 struct NcclUserSettings {
   std::vector<NcclUserSetting> list;  ///< by name; each once, as NCCL will see it
-  /// INVALID_ARGUMENT: a value that NCCL would ignore or misread, with its source. NCCL is not used with such.
+  /// INVALID_ARGUMENT: a value that NCCL would ignore or misread, with its source. NCCL is not used
+  /// with such.
   Status error;
 
   const NcclUserSetting* find(const std::string& name) const;
   std::map<std::string, std::string> values() const;
 };
 
-/// From the environment, which wins, then the files in this order (param.cc of NCCL: setenv without overwriting).
-/// A file that is not there is no error.
+/// From the environment, which wins, then the files in this order (param.cc of NCCL: setenv without
+/// overwriting). A file that is not there is no error.
 NcclUserSettings collect_nccl_settings(const std::map<std::string, std::string>& environment,
                                        const std::vector<std::string>& files);
 

@@ -20,11 +20,13 @@ struct ShmTrouble {
   bool forbidden = false;
   bool small = false;
   bool few_inodes = false;
-  int64_t bytes = 0;         ///< needed, with headroom
-  int64_t inodes = 0;        ///< needed
-  int64_t total_bytes = 0;   ///< what the file system must hold: used now and needed, in whole pages
+  int64_t bytes = 0;        ///< needed, with headroom
+  int64_t inodes = 0;       ///< needed
+  int64_t total_bytes = 0;  ///< what the file system must hold: used now and needed, in whole pages
   int64_t total_inodes = 0;  ///< likewise
-  bool mount_helps() const { return missing || no_tmpfs || read_only || forbidden || small || few_inodes; }
+  bool mount_helps() const {
+    return missing || no_tmpfs || read_only || forbidden || small || few_inodes;
+  }
 };
 
 bool has_option(const std::string& options, const std::string& wanted) {
@@ -43,9 +45,11 @@ ShmTrouble shm_trouble(const HostFacts& facts, const std::vector<Shortage>& refu
   ShmTrouble trouble;
   for (const Shortage& shortage : refused) {
     if (shortage.need.dev_shm_bytes() == 0) continue;
-    // No file system holds this much, and a sum of two such numbers may be none: no size of a mount helps.
+    // No file system holds this much, and a sum of two such numbers may be none: no size of a mount
+    // helps.
     if (shortage.headroom_bytes > kMostBytes - shortage.need.dev_shm_bytes()) continue;
-    trouble.bytes = std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
+    trouble.bytes =
+        std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
     trouble.inodes = std::max(trouble.inodes, shortage.need.dev_shm_inodes());
   }
   if (trouble.bytes == 0) return trouble;
@@ -58,7 +62,8 @@ ShmTrouble shm_trouble(const HostFacts& facts, const std::vector<Shortage>& refu
   }
   trouble.no_tmpfs = !dir.fs_type.empty() && dir.fs_type != "tmpfs";
   if (trouble.no_tmpfs) return trouble;
-  trouble.read_only = dir.open_errno == EROFS || (dir.open_errno != 0 && has_option(dir.mount_options, "ro"));
+  trouble.read_only =
+      dir.open_errno == EROFS || (dir.open_errno != 0 && has_option(dir.mount_options, "ro"));
   trouble.forbidden = !trouble.read_only && (dir.open_errno == EACCES || dir.open_errno == EPERM);
   if (dir.size_bytes > 0) {
     trouble.total_bytes = in_pages(facts, dir.size_bytes - dir.free_bytes + trouble.bytes);
@@ -77,7 +82,8 @@ ShmTrouble shm_trouble(const HostFacts& facts, const std::vector<Shortage>& refu
 }
 
 bool is_docker(const HostFacts& facts) {
-  return facts.container == "docker" || facts.container == "podman" || facts.container == "containerd";
+  return facts.container == "docker" || facts.container == "podman" ||
+         facts.container == "containerd";
 }
 
 /// The program that starts containers here; nerdctl has docker's flags.
@@ -96,7 +102,8 @@ std::string why(const ShmTrouble& trouble, const std::string& path) {
 
 Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
   const std::string size = cat(trouble.total_bytes, "b");
-  Remedy remedy{"docker", cat(why(trouble, facts.dev_shm.path), ": start the container with ", size), ""};
+  Remedy remedy{"docker",
+                cat(why(trouble, facts.dev_shm.path), ": start the container with ", size), ""};
   if (trouble.few_inodes) {
     // --shm-size has no say about inodes, a tmpfs of one's own has.
     remedy.text = cat(docker_command(facts), " --tmpfs ", facts.dev_shm.path,
@@ -106,9 +113,9 @@ Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
   }
   // --ipc=none leaves /dev/shm out; a volume there hides it.
   const bool hidden = trouble.missing || trouble.no_tmpfs || trouble.read_only || trouble.forbidden;
-  remedy.text =
-      cat(docker_command(facts), hidden ? " --ipc=private" : "", " --shm-size=", size, " ...\n",
-          "# in compose.yaml, under the service:\n", hidden ? "ipc: private\n" : "", "shm_size: \"", size, "\"");
+  remedy.text = cat(docker_command(facts), hidden ? " --ipc=private" : "", " --shm-size=", size,
+                    " ...\n", "# in compose.yaml, under the service:\n",
+                    hidden ? "ipc: private\n" : "", "shm_size: \"", size, "\"");
   if (hidden) remedy.text += cat("\n# and without a volume on ", facts.dev_shm.path);
   return remedy;
 }
@@ -130,11 +137,14 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           "        sizeLimit: \"",
           trouble.total_bytes, "\"  # bytes; its pages count against resources.limits.memory");
   return {"kubernetes",
-          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ", trouble.total_bytes, " bytes there"), text};
+          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ", trouble.total_bytes,
+              " bytes there"),
+          text};
 }
 
-/// "mount -o remount", by which a mount keeps the options it has. mount(8) hands all of them back to the kernel; in a
-/// user namespace the kernel refuses its own uid=, which names an id of outside, so there only the flags are repeated.
+/// "mount -o remount", by which a mount keeps the options it has. mount(8) hands all of them back
+/// to the kernel; in a user namespace the kernel refuses its own uid=, which names an id of
+/// outside, so there only the flags are repeated.
 std::string remount_command(const std::string& mount_options) {
   bool owned = false;
   std::string flags;
@@ -150,9 +160,9 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   const std::string& path = facts.dev_shm.path;
   const std::string title = cat(why(trouble, path), ": ");
   if (trouble.missing || trouble.no_tmpfs) {
-    list.push_back(
-        {"mount", cat(title, "mount a tmpfs of ", trouble.total_bytes, " bytes there"),
-         cat("mkdir -p ", path, " && mount -t tmpfs -o size=", trouble.total_bytes, ",mode=1777 tmpfs ", path)});
+    list.push_back({"mount", cat(title, "mount a tmpfs of ", trouble.total_bytes, " bytes there"),
+                    cat("mkdir -p ", path, " && mount -t tmpfs -o size=", trouble.total_bytes,
+                        ",mode=1777 tmpfs ", path)});
     return;
   }
   std::string options;
@@ -160,10 +170,12 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   if (trouble.small) options += cat(",size=", trouble.total_bytes);
   if (trouble.few_inodes) options += cat(",nr_inodes=", trouble.total_inodes);
   if (!options.empty()) {
-    list.push_back({"mount", cat(trouble.forbidden ? cat(path, " is too small: ") : title, "remount it"),
+    list.push_back({"mount",
+                    cat(trouble.forbidden ? cat(path, " is too small: ") : title, "remount it"),
                     cat(remount_command(facts.dev_shm.mount_options), options, " ", path)});
   }
-  if (trouble.forbidden) list.push_back({"mount", cat(title, "open it to all users"), cat("chmod 1777 ", path)});
+  if (trouble.forbidden)
+    list.push_back({"mount", cat(title, "open it to all users"), cat("chmod 1777 ", path)});
 }
 
 void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
@@ -181,31 +193,38 @@ void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<
 }
 
 /// Of memfds too.
-void add_file_limit(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+void add_file_limit(const HostFacts& facts, const std::vector<Shortage>& refused,
+                    std::vector<Remedy>& list) {
   int64_t largest = 0;
-  for (const Shortage& shortage : refused) largest = std::max(largest, shortage.need.largest_file_bytes());
+  for (const Shortage& shortage : refused)
+    largest = std::max(largest, shortage.need.largest_file_bytes());
   if (facts.limits.fsize_bytes < 0 || largest <= facts.limits.fsize_bytes) return;
-  const std::string title =
-      cat("a file may have ", facts.limits.fsize_bytes, " bytes and needs ", largest, ": lift the limit");
-  if (is_docker(facts)) list.push_back({"docker", title, cat(docker_command(facts), " --ulimit fsize=-1:-1 ...")});
+  const std::string title = cat("a file may have ", facts.limits.fsize_bytes, " bytes and needs ",
+                                largest, ": lift the limit");
+  if (is_docker(facts))
+    list.push_back({"docker", title, cat(docker_command(facts), " --ulimit fsize=-1:-1 ...")});
   list.push_back({"ulimit", title, "ulimit -f unlimited"});
 }
 
-void add_open_files(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+void add_open_files(const HostFacts& facts, const std::vector<Shortage>& refused,
+                    std::vector<Remedy>& list) {
   int64_t most = 0;
   for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
   if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
-  constexpr int64_t kUsual = 1024;  // and so there is room for a server's clients, who are not counted
+  constexpr int64_t kUsual =
+      1024;  // and so there is room for a server's clients, who are not counted
   const int64_t limit = (most + kUsual - 1) / kUsual * kUsual;
-  const std::string title =
-      cat("a process may have ", facts.limits.nofile, " open files and needs ", most, ": raise the limit");
+  const std::string title = cat("a process may have ", facts.limits.nofile,
+                                " open files and needs ", most, ": raise the limit");
   if (is_docker(facts)) {
-    list.push_back({"docker", title, cat(docker_command(facts), " --ulimit nofile=", limit, ":", limit, " ...")});
+    list.push_back({"docker", title,
+                    cat(docker_command(facts), " --ulimit nofile=", limit, ":", limit, " ...")});
   }
   list.push_back({"ulimit", title, cat("ulimit -n ", limit)});
 }
 
-/// Files that killed runs left, where they take room that is missing. Whether they are enough decides the place.
+/// Files that killed runs left, where they take room that is missing. Whether they are enough
+/// decides the place.
 void add_stale(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
   int64_t files = 0;
   int64_t bytes = 0;
@@ -217,24 +236,25 @@ void add_stale(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   if (files == 0 || (!trouble.small && !trouble.few_inodes)) return;
   const ShmDirFacts& dir = facts.dev_shm;
   const bool enough = (!trouble.small || dir.free_bytes + bytes >= trouble.bytes) &&
-                      (!trouble.few_inodes || dir.free_inodes + files >= trouble.inodes) && !trouble.read_only &&
-                      !trouble.forbidden;
+                      (!trouble.few_inodes || dir.free_inodes + files >= trouble.inodes) &&
+                      !trouble.read_only && !trouble.forbidden;
   const Remedy remedy{"other",
-                      cat("killed runs left ", bytes, " bytes in ", dir.path, " (files: ", files, "): remove them",
-                          enough ? ", which is enough" : ""),
+                      cat("killed runs left ", bytes, " bytes in ", dir.path, " (files: ", files,
+                          "): remove them", enough ? ", which is enough" : ""),
                       "shoal doctor --clean-stale"};
   list.insert(enough ? list.begin() : list.end(), remedy);
 }
 
 std::string cgroup_file(const CgroupFacts& cgroup, std::string path) {
   if (path == "/") path.clear();
-  if (!path.starts_with("/sys/")) path = cat(cgroup.version == 1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", path);
+  if (!path.starts_with("/sys/"))
+    path = cat(cgroup.version == 1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", path);
   return cat(path, cgroup.version == 1 ? "/memory.limit_in_bytes" : "/memory.max");
 }
 
 Remedy raise_limit(const HostFacts& facts, const CgroupLevel& level, int64_t limit, bool own) {
-  const std::string title = cat("the memory limit of ", level.limit_bytes, " bytes is ", limit - level.limit_bytes,
-                                " too low: raise it to ", limit);
+  const std::string title = cat("the memory limit of ", level.limit_bytes, " bytes is ",
+                                limit - level.limit_bytes, " too low: raise it to ", limit);
   if (own && facts.container == "kubernetes") {
     return {"kubernetes", title,
             cat("spec:\n"
@@ -245,19 +265,23 @@ Remedy raise_limit(const HostFacts& facts, const CgroupLevel& level, int64_t lim
                 "          memory: \"",
                 limit, "\"  # bytes")};
   }
-  if (own && is_docker(facts)) return {"docker", title, cat(docker_command(facts), " --memory=", limit, "b ...")};
+  if (own && is_docker(facts))
+    return {"docker", title, cat(docker_command(facts), " --memory=", limit, "b ...")};
   return {"cgroup", title, cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path))};
 }
 
-/// Every level whose limit is in the way: the nearest is the container's own, those above are the host's affair.
-void add_cgroup(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+/// Every level whose limit is in the way: the nearest is the container's own, those above are the
+/// host's affair.
+void add_cgroup(const HostFacts& facts, const std::vector<Shortage>& refused,
+                std::vector<Remedy>& list) {
   int64_t need = 0;
   for (const Shortage& shortage : refused)
     need = std::max(need, shortage.need.memory_bytes() + shortage.reserved_bytes);
   bool own = true;
   for (const CgroupLevel& level : facts.cgroup.levels) {
     if (level.limit_bytes < 0) continue;
-    const int64_t left = std::max<int64_t>(level.limit_bytes - level.usage_bytes + level.reclaimable_bytes, 0);
+    const int64_t left =
+        std::max<int64_t>(level.limit_bytes - level.usage_bytes + level.reclaimable_bytes, 0);
     if (need > left) {
       const int64_t limit = in_pages(facts, level.usage_bytes - level.reclaimable_bytes + need);
       list.push_back(raise_limit(facts, level, limit, own));
@@ -284,39 +308,47 @@ void add_ptrace_capability(const HostFacts& facts, std::vector<Remedy>& list) {
   } else if (is_docker(facts)) {
     list.push_back({"docker", title, cat(docker_command(facts), " --cap-add=SYS_PTRACE ...")});
   } else {
-    list.push_back({"other", "a seccomp filter refuses process_vm_readv: allow it, as in a systemd unit",
+    list.push_back({"other",
+                    "a seccomp filter refuses process_vm_readv: allow it, as in a systemd unit",
                     "SystemCallFilter=process_vm_readv"});
   }
 }
 
 Remedy lower_yama(int scope, bool contained) {
-  const std::string title = cat("yama's ptrace_scope ", scope, " keeps ranks from reading each other's memory");
+  const std::string title =
+      cat("yama's ptrace_scope ", scope, " keeps ranks from reading each other's memory");
   if (scope >= 3) {
     return {"sysctl", cat(title, ", until the host is started again with a lower one"),
             "echo kernel.yama.ptrace_scope=1 > /etc/sysctl.d/99-shoal.conf"};
   }
-  // From 2 to 1 first: it is enough where ranks may name each other as tracers. At 1 it evidently was not.
+  // From 2 to 1 first: it is enough where ranks may name each other as tracers. At 1 it evidently
+  // was not.
   return {"sysctl", cat(title, contained ? ": lower it, on the host" : ": lower it"),
           cat("sysctl -w kernel.yama.ptrace_scope=", scope - 1)};
 }
 
-void add_cma(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
+void add_cma(const HostFacts& facts, const std::vector<Shortage>& refused,
+             std::vector<Remedy>& list) {
   const CmaFacts& cma = facts.cma;
   if (!refused_rung(refused, "cma") || !cma.tried) return;
   if (cma.error != EPERM && cma.error != EACCES && cma.error != ENOSYS) return;
   const bool yama = cma.yama_scope >= 1 && cma.error != ENOSYS;
   const bool contained = is_docker(facts) || facts.container == "kubernetes";
   // The capability opens docker's seccomp filter, and is what yama's scopes 1 and 2 ask for.
-  if (contained && cma.yama_scope < 3 && (cma.seccomp == 2 || yama)) add_ptrace_capability(facts, list);
+  if (contained && cma.yama_scope < 3 && (cma.seccomp == 2 || yama))
+    add_ptrace_capability(facts, list);
   if (yama) list.push_back(lower_yama(cma.yama_scope, contained));
   if (!contained && cma.seccomp == 2) add_ptrace_capability(facts, list);
 }
 
-void add_others(const HostFacts& facts, const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
-  if (refused_rung(refused, "memfd") && (facts.memfd_error == EPERM || facts.memfd_error == ENOSYS) &&
-      is_docker(facts)) {
-    list.push_back({"docker", "the container's seccomp filter refuses memfd_create: use docker's present one, or none",
-                    cat(docker_command(facts), " --security-opt seccomp=unconfined ...")});
+void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
+                std::vector<Remedy>& list) {
+  if (refused_rung(refused, "memfd") &&
+      (facts.memfd_error == EPERM || facts.memfd_error == ENOSYS) && is_docker(facts)) {
+    list.push_back(
+        {"docker",
+         "the container's seccomp filter refuses memfd_create: use docker's present one, or none",
+         cat(docker_command(facts), " --security-opt seccomp=unconfined ...")});
   }
   if (refused_rung(refused, "tcp") && !facts.loopback_ipv4 && !facts.loopback_ipv6)
     list.push_back({"other", "the loopback interface is down: bring it up", "ip link set lo up"});

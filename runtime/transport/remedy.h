@@ -11,10 +11,11 @@ namespace shoal {
 
 /// What would let a refused rung work here.
 struct Remedy {
-  std::string kind;   ///< where it is applied: "docker" (podman too), "kubernetes", "mount", "sysctl", "ulimit",
-                      ///< "cgroup", "other"
+  std::string kind;  ///< where it is applied: "docker" (podman too), "kubernetes", "mount",
+                     ///< "sysctl", "ulimit", "cgroup", "other"
   std::string title;  ///< one line for people, with the numbers
-  std::string text;   ///< to paste: a command line or YAML, comments in it where they help; no final newline
+  std::string
+      text;  ///< to paste: a command line or YAML, comments in it where they help; no final newline
 };
 
 /// A rung that was refused, and the numbers it was refused with.
@@ -25,9 +26,10 @@ struct Shortage {
   int64_t reserved_bytes = 0;
 };
 
-/// What to change in this environment so that each of the refused rungs works, the most useful first. Only for causes
-/// that the facts and needs show; the status is not read. Sizes are enough for the largest of the needs, exact to the
-/// page: with one page less check_budget still refuses. Empty: nothing known helps.
+/// What to change in this environment so that each of the refused rungs works, the most useful
+/// first. Only for causes that the facts and needs show; the status is not read. Sizes are enough
+/// for the largest of the needs, exact to the page: with one page less check_budget still refuses.
+/// Empty: nothing known helps.
 std::vector<Remedy> remedies(const HostFacts& facts, const std::vector<Shortage>& refused);
 
 }  // namespace shoal

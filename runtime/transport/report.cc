@@ -11,7 +11,10 @@ constexpr size_t kRefusalBytes = 700;
 Json causes_json(const Status& status) {
   Json causes = Json::array();
   for (const Cause& cause : status.causes()) {
-    Json one = {{"code", code_name(cause.code)}, {"where", cause.where}, {"what", cause.what}, {"rank", cause.rank}};
+    Json one = {{"code", code_name(cause.code)},
+                {"where", cause.where},
+                {"what", cause.what},
+                {"rank", cause.rank}};
     if (cause.os_error != 0) one["errno"] = cause.os_error;
     causes.push_back(std::move(one));
   }
@@ -21,7 +24,8 @@ Json causes_json(const Status& status) {
 Json consumers_json(const std::vector<Consumer>& consumers) {
   Json list = Json::array();
   for (const Consumer& consumer : consumers) {
-    list.push_back({{"what", consumer.what}, {"bytes", consumer.bytes}, {"inodes", consumer.inodes}});
+    list.push_back(
+        {{"what", consumer.what}, {"bytes", consumer.bytes}, {"inodes", consumer.inodes}});
   }
   return list;
 }
@@ -55,12 +59,12 @@ std::string indented(const std::string& text, const std::string& indent) {
 
 std::string chosen_text(const TransportReport& report) {
   if (report.rung.empty()) return cat("no transport works for ", report.world_size, " ranks\n");
-  std::string text =
-      cat("transport ", report.rung, " for ", report.world_size, report.world_size == 1 ? " rank" : " ranks");
+  std::string text = cat("transport ", report.rung, " for ", report.world_size,
+                         report.world_size == 1 ? " rank" : " ranks");
   if (report.latency_us > 0) {
-    text +=
-        cat(": 8 KiB all-reduce ", figure("%.1f", report.latency_us), " us, 1 MiB at ",
-            figure("%.2f", report.bytes_per_s / 1e9), " GB/s, verified in ", figure("%.2f", report.verified_s), " s");
+    text += cat(": 8 KiB all-reduce ", figure("%.1f", report.latency_us), " us, 1 MiB at ",
+                figure("%.2f", report.bytes_per_s / 1e9), " GB/s, verified in ",
+                figure("%.2f", report.verified_s), " s");
   }
   return text + "\n";
 }
@@ -68,7 +72,8 @@ std::string chosen_text(const TransportReport& report) {
 }  // namespace
 
 Json to_json(const TransportReport& report) {
-  Json refusals = Json::array(), needs = Json::array(), remedies = Json::array(), nccl = Json::array();
+  Json refusals = Json::array(), needs = Json::array(), remedies = Json::array(),
+       nccl = Json::array();
   for (const Refusal& refusal : report.refusals) {
     refusals.push_back({{"rung", refusal.rung},
                         {"phase", refusal.phase},
@@ -91,7 +96,9 @@ Json to_json(const TransportReport& report) {
           {"nccl", std::move(nccl)},
           {"headroom_bytes", report.headroom_bytes},
           {"self_test",
-           {{"latency_us", report.latency_us}, {"bytes_per_s", report.bytes_per_s}, {"verified_s", report.verified_s}}},
+           {{"latency_us", report.latency_us},
+            {"bytes_per_s", report.bytes_per_s},
+            {"verified_s", report.verified_s}}},
           {"restarts", report.restarts},
           {"remedies", std::move(remedies)},
           {"facts", Json::parse(to_json(report.facts))}};
@@ -102,14 +109,17 @@ std::string to_text(const TransportReport& report) {
   std::string before;
   for (const Refusal& refusal : report.refusals) {
     const std::string why = refusal.status.to_string(kRefusalBytes);
-    text += cat("  refused ", refusal.rung, " (", refusal.phase, ")", why == before ? ": for the same reason\n" : "\n");
+    text += cat("  refused ", refusal.rung, " (", refusal.phase, ")",
+                why == before ? ": for the same reason\n" : "\n");
     if (why != before) text += indented(why, "    ");
     before = why;
   }
   for (const ShmNeed& need : report.needs) {
-    text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ", need.dev_shm_bytes(), " B in ",
-                report.facts.dev_shm.path, ", ", need.memory_bytes(), " B of memory\n");
-    for (const Consumer& consumer : need.dev_shm) text += cat("      ", consumer.bytes, " B  ", consumer.what, "\n");
+    text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ",
+                need.dev_shm_bytes(), " B in ", report.facts.dev_shm.path, ", ",
+                need.memory_bytes(), " B of memory\n");
+    for (const Consumer& consumer : need.dev_shm)
+      text += cat("      ", consumer.bytes, " B  ", consumer.what, "\n");
     for (const Consumer& consumer : need.memory)
       text += cat("      ", consumer.bytes, " B  ", consumer.what, " (memory)\n");
   }
@@ -126,7 +136,8 @@ std::string to_text(const TransportReport& report) {
 std::string summary(const TransportReport& report) {
   std::string text = report.rung.empty() ? "none" : report.rung;
   for (const Refusal& refusal : report.refusals) {
-    text += cat("; ", refusal.rung, " refused (", refusal.phase, "): ", refusal.status.causes().back().what);
+    text += cat("; ", refusal.rung, " refused (", refusal.phase,
+                "): ", refusal.status.causes().back().what);
   }
   return text;
 }

@@ -21,19 +21,19 @@ struct Refusal {
   Status status;
 };
 
-/// How the ranks talk and why: one object for the log, shoal doctor, the Transport RPC, the health detail and the READY
-/// line.
+/// How the ranks talk and why: one object for the log, shoal doctor, the Transport RPC, the health
+/// detail and the READY line.
 struct TransportReport {
   int world_size = 1;
-  std::vector<std::string> order;     ///< rungs as they were to be tried
-  std::string rung;                   ///< the one in use; empty: none works
-  std::vector<Refusal> refusals;      ///< in the order they happened
-  std::vector<ShmNeed> needs;         ///< of every rung in the order
-  std::vector<NcclUse> nccl;          ///< of NCCL's rungs in the order
-  int64_t headroom_bytes = 0;         ///< of /dev/shm, left free for others
-  double latency_us = 0;              ///< of the self-test: all_reduce of 8 KiB
-  double bytes_per_s = 0;             ///< of the self-test: all_reduce of 1 MiB
-  double verified_s = 0;              ///< from the first rung's first check to the verified transport
+  std::vector<std::string> order;  ///< rungs as they were to be tried
+  std::string rung;                ///< the one in use; empty: none works
+  std::vector<Refusal> refusals;   ///< in the order they happened
+  std::vector<ShmNeed> needs;      ///< of every rung in the order
+  std::vector<NcclUse> nccl;       ///< of NCCL's rungs in the order
+  int64_t headroom_bytes = 0;      ///< of /dev/shm, left free for others
+  double latency_us = 0;           ///< of the self-test: all_reduce of 8 KiB
+  double bytes_per_s = 0;          ///< of the self-test: all_reduce of 1 MiB
+  double verified_s = 0;           ///< from the first rung's first check to the verified transport
   std::vector<std::string> restarts;  ///< what ended a group that was started again, oldest first
   std::vector<Remedy> remedies;
   HostFacts facts;
@@ -48,7 +48,8 @@ Json to_json(const TransportReport& report);
 /// Some lines for people: rung and figures, refusals with numbers, remedies.
 std::string to_text(const TransportReport& report);
 
-/// "shm-lean; shm refused (budget): needs ...": the rung in use, and of each refusal the root cause.
+/// "shm-lean; shm refused (budget): needs ...": the rung in use, and of each refusal the root
+/// cause.
 std::string summary(const TransportReport& report);
 
 }  // namespace shoal

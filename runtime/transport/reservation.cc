@@ -9,11 +9,12 @@
 namespace shoal {
 namespace {
 
-/// Of one file, in whole pages: a part of a page would be charged as one. At least a page, for create to say what is
-/// wrong with it.
+/// Of one file, in whole pages: a part of a page would be charged as one. At least a page, for
+/// create to say what is wrong with it.
 int64_t largest_piece(int64_t bytes) {
   struct rlimit limit;
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(bytes)) return bytes;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(bytes))
+    return bytes;
   const int64_t page = ::sysconf(_SC_PAGESIZE);
   return std::max(static_cast<int64_t>(limit.rlim_cur) / page * page, page);
 }
@@ -24,8 +25,10 @@ Result<std::vector<ShmSegment>> reserve_for_library(int64_t bytes, const std::st
   std::vector<ShmSegment> pieces;
   const int64_t piece = largest_piece(bytes);
   for (int64_t taken = 0; taken < bytes; taken += piece) {
-    Result<ShmSegment> segment = ShmSegment::create(static_cast<size_t>(std::min(piece, bytes - taken)), directory);
-    if (!segment.ok()) return segment.status().while_doing(cat("take ", bytes, " bytes in ", directory));
+    Result<ShmSegment> segment =
+        ShmSegment::create(static_cast<size_t>(std::min(piece, bytes - taken)), directory);
+    if (!segment.ok())
+      return segment.status().while_doing(cat("take ", bytes, " bytes in ", directory));
     pieces.push_back(std::move(segment).value());
   }
   return pieces;

@@ -7,17 +7,19 @@
 namespace shoal {
 namespace {
 
-/// Fastest first, and where the speed is the same the plainer one. Copied at the first call: the rungs live in other
-/// files.
+/// Fastest first, and where the speed is the same the plainer one. Copied at the first call: the
+/// rungs live in other files.
 const std::vector<Rung>& all_rungs(DeviceKind device) {
   static const std::vector<Rung> cpu{kShmRung, kShmLeanRung, kMemfdRung, kCmaRung, kTcpRung};
-  static const std::vector<Rung> cuda{kNcclP2pRung,   kCudaIpcRung,    kNcclShmRung, kNcclShmLeanRung,
-                                      kHostMemfdRung, kNcclSocketRung, kTcpRung};
+  static const std::vector<Rung> cuda{kNcclP2pRung,     kCudaIpcRung,   kNcclShmRung,
+                                      kNcclShmLeanRung, kHostMemfdRung, kNcclSocketRung,
+                                      kTcpRung};
   return device == DeviceKind::kCuda ? cuda : cpu;
 }
 
 const Rung* find_in(const std::vector<Rung>& rungs, std::string_view name) {
-  const auto it = std::find_if(rungs.begin(), rungs.end(), [&](const Rung& r) { return r.name == name; });
+  const auto it =
+      std::find_if(rungs.begin(), rungs.end(), [&](const Rung& r) { return r.name == name; });
   return it == rungs.end() ? nullptr : &*it;
 }
 
@@ -25,11 +27,12 @@ const Rung* find_in(const std::vector<Rung>& rungs, std::string_view name) {
 Status unknown_transport(const std::string& name, DeviceKind device) {
   const DeviceKind other = device == DeviceKind::kCpu ? DeviceKind::kCuda : DeviceKind::kCpu;
   const bool others = find_in(all_rungs(other), name) != nullptr;
-  return Status::error(Code::kInvalidArgument,
-                       others ? cat("transport \"", name, "\" is for --device ", device_name(other),
-                                    ", not for --device ", device_name(device), ", which has ", rung_names(device))
-                              : cat("unknown transport \"", name, "\"; known for --device ", device_name(device),
-                                    ", in the default order: ", rung_names(device)));
+  return Status::error(
+      Code::kInvalidArgument,
+      others ? cat("transport \"", name, "\" is for --device ", device_name(other),
+                   ", not for --device ", device_name(device), ", which has ", rung_names(device))
+             : cat("unknown transport \"", name, "\"; known for --device ", device_name(device),
+                   ", in the default order: ", rung_names(device)));
 }
 
 }  // namespace
@@ -40,7 +43,8 @@ std::span<const Rung> rungs(DeviceKind device) {
 
 std::string rung_names(DeviceKind device) {
   std::string names;
-  for (const Rung& rung : all_rungs(device)) names += (names.empty() ? "" : ",") + std::string(rung.name);
+  for (const Rung& rung : all_rungs(device))
+    names += (names.empty() ? "" : ",") + std::string(rung.name);
   return names;
 }
 

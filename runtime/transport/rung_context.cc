@@ -14,7 +14,8 @@ const NcclUserSetting* in_the_way(const RungSetting& setting, const NcclUserSett
 
 }  // namespace
 
-std::vector<SettingOutcome> settle(const std::vector<RungSetting>& settings, const NcclUserSettings& user) {
+std::vector<SettingOutcome> settle(const std::vector<RungSetting>& settings,
+                                   const NcclUserSettings& user) {
   std::vector<SettingOutcome> outcomes;
   for (const RungSetting& setting : settings) {
     const NcclUserSetting* theirs = in_the_way(setting, user);
@@ -29,13 +30,15 @@ std::vector<SettingOutcome> settle(const std::vector<RungSetting>& settings, con
   return outcomes;
 }
 
-Status check_essential(const char* rung, const std::vector<RungSetting>& settings, const NcclUserSettings& user) {
+Status check_essential(const char* rung, const std::vector<RungSetting>& settings,
+                       const NcclUserSettings& user) {
   for (const RungSetting& setting : settings) {
     const NcclUserSetting* theirs = user.find(setting.name);
     if (!setting.essential || theirs == nullptr || theirs->value == setting.value) continue;
-    return Status::error(Code::kFailedPrecondition,
-                         cat(theirs->name, "=", theirs->value, " of ", theirs->source, " forbids ", rung,
-                             ", which needs ", setting.value, ": remove it there to allow the transport"));
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat(theirs->name, "=", theirs->value, " of ", theirs->source, " forbids ", rung,
+            ", which needs ", setting.value, ": remove it there to allow the transport"));
   }
   return {};
 }

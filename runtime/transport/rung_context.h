@@ -9,7 +9,8 @@
 
 namespace shoal {
 
-/// What a rung's arithmetic and its checks depend on: the group, the place, and what the user wants.
+/// What a rung's arithmetic and its checks depend on: the group, the place, and what the user
+/// wants.
 struct RungContext {
   /// A group of so many ranks; by default in a place of which nothing is known.
   RungContext(int ranks, HostFacts place = {}) : world_size(ranks), facts(std::move(place)) {}
@@ -25,7 +26,8 @@ struct RungContext {
 struct RungSetting {
   std::string name;
   std::string value;
-  /// The rung is not itself with any other value: where the user has set another one, the rung is refused.
+  /// The rung is not itself with any other value: where the user has set another one, the rung is
+  /// refused.
   bool essential = false;
   /// Other variables whose setting by the user stands for one of this too.
   std::vector<std::string> yields_to = {};
@@ -45,9 +47,12 @@ struct SettingOutcome {
 };
 
 /// The user's own settings win, always.
-std::vector<SettingOutcome> settle(const std::vector<RungSetting>& settings, const NcclUserSettings& user);
+std::vector<SettingOutcome> settle(const std::vector<RungSetting>& settings,
+                                   const NcclUserSettings& user);
 
-/// FAILED_PRECONDITION names the first variable by which the user forbids what a rung needs, and where it is set.
-Status check_essential(const char* rung, const std::vector<RungSetting>& settings, const NcclUserSettings& user);
+/// FAILED_PRECONDITION names the first variable by which the user forbids what a rung needs, and
+/// where it is set.
+Status check_essential(const char* rung, const std::vector<RungSetting>& settings,
+                       const NcclUserSettings& user);
 
 }  // namespace shoal

@@ -17,7 +17,8 @@ extern const Rung kNcclShmRung;
 extern const Rung kNcclShmLeanRung;
 extern const Rung kNcclSocketRung;
 
-/// "2 slots of 4096 B and 256 B of control words for each of 4 ranks": the pool of shm, shm-lean and memfd.
+/// "2 slots of 4096 B and 256 B of control words for each of 4 ranks": the pool of shm, shm-lean
+/// and memfd.
 Consumer slot_pool(int world_size, size_t slot_bytes, int64_t inodes);
 
 /// A rank's end of such a pool, whose descriptor args.shm is.

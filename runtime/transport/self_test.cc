@@ -12,14 +12,15 @@
 namespace shoal {
 namespace {
 
-// Around a cache line, a slot of 4 KiB, several of those, a slot of 256 KiB and more than two of those. None so small
-// that what an earlier round has left could be the same by chance.
+// Around a cache line, a slot of 4 KiB, several of those, a slot of 256 KiB and more than two of
+// those. None so small that what an earlier round has left could be the same by chance.
 constexpr size_t kLineBytes[] = {60, 64, 68};
 constexpr size_t kSmallSlotBytes[] = {4092, 4096, 4100, 12'292, 40'004};
 constexpr size_t kLargeSlotBytes[] = {256 * 1024, 540'676};
 constexpr size_t kLatencyBytes = 8 * 1024;
 constexpr size_t kBandwidthBytes = 1024 * 1024;
-constexpr int kSmallRepeats = 3;  // of each size in a row: both slots are filled again with other bits
+constexpr int kSmallRepeats =
+    3;  // of each size in a row: both slots are filled again with other bits
 constexpr int kLatencyRepeats = 21;
 constexpr int kBandwidthRepeats = 3;
 
@@ -29,8 +30,9 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Floats of one plane in one round: either sign, magnitudes in [1, 2), all bits of the mantissa random. So near to
-/// each other that no wrong part can vanish in the rounding of the sum, and yet the order of the sum shows in its bits.
+/// Floats of one plane in one round: either sign, magnitudes in [1, 2), all bits of the mantissa
+/// random. So near to each other that no wrong part can vanish in the rounding of the sum, and yet
+/// the order of the sum shows in its bits.
 void fill_plane(float* to, size_t count, uint64_t key) {
   const uint32_t seed = static_cast<uint32_t>(mix(key));
   const uint32_t odd = static_cast<uint32_t>(mix(key) >> 32) | 1;
@@ -46,7 +48,10 @@ void fill_plane(float* to, size_t count, uint64_t key) {
 class SelfTest {
  public:
   SelfTest(Communicator& communicator, uint64_t seed, const std::function<Status()>& moved)
-      : communicator_(communicator), world_(communicator.world()), seed_(mix(seed + 1)), moved_(moved) {}
+      : communicator_(communicator),
+        world_(communicator.world()),
+        seed_(mix(seed + 1)),
+        moved_(moved) {}
 
   Status gathers();
   Status sums();
@@ -81,7 +86,8 @@ Status SelfTest::gather(int root, size_t bytes) {
   std::vector<size_t> sizes;
   size_t total = 0;
   for (int rank = 0; rank < world_.size; ++rank) {
-    sizes.push_back(bytes + static_cast<size_t>(rank) * 8);  // uneven, so that a shifted part shows too
+    sizes.push_back(bytes +
+                    static_cast<size_t>(rank) * 8);  // uneven, so that a shifted part shows too
     total += sizes.back();
   }
   const auto part = [&](int rank) {
@@ -91,8 +97,8 @@ Status SelfTest::gather(int root, size_t bytes) {
   };
   const std::vector<float> mine = part(world_.rank);
   out_.assign(total / sizeof(float), 0.0F);
-  SHOAL_RETURN_IF_ERROR(
-      communicator_.gather(root, std::as_bytes(std::span(mine)), sizes, reinterpret_cast<std::byte*>(out_.data())));
+  SHOAL_RETURN_IF_ERROR(communicator_.gather(root, std::as_bytes(std::span(mine)), sizes,
+                                             reinterpret_cast<std::byte*>(out_.data())));
   if (moved_) SHOAL_RETURN_IF_ERROR(moved_());
   if (world_.rank != root) return {};
   const float* got = out_.data();
@@ -100,10 +106,11 @@ Status SelfTest::gather(int root, size_t bytes) {
     const std::vector<float> theirs = part(rank);
     for (size_t i = 0; i < theirs.size(); ++i) {
       if (std::memcmp(&got[i], &theirs[i], sizeof(float)) == 0) continue;
-      return Status::error(Code::kDataLoss,
-                           cat("self-test of ", communicator_.name(), ", gather of ", bytes, " bytes to rank ", root,
-                               ": the part of rank ", rank, " is wrong from element ", i, " of ", theirs.size(),
-                               " on: ", std::hexfloat, got[i], " for ", theirs[i]));
+      return Status::error(
+          Code::kDataLoss,
+          cat("self-test of ", communicator_.name(), ", gather of ", bytes, " bytes to rank ", root,
+              ": the part of rank ", rank, " is wrong from element ", i, " of ", theirs.size(),
+              " on: ", std::hexfloat, got[i], " for ", theirs[i]));
     }
     got += theirs.size();
   }
@@ -112,7 +119,8 @@ Status SelfTest::gather(int root, size_t bytes) {
 
 Status SelfTest::gathers() {
   for (int root = 0; root < world_.size; ++root) {
-    for (const size_t bytes : {size_t{64}, size_t{4104}}) SHOAL_RETURN_IF_ERROR(gather(root, bytes));
+    for (const size_t bytes : {size_t{64}, size_t{4104}})
+      SHOAL_RETURN_IF_ERROR(gather(root, bytes));
   }
   return gather(static_cast<int>(seed_ % static_cast<uint64_t>(world_.size)), 300'000);
 }
@@ -137,7 +145,8 @@ Result<double> SelfTest::sum(const ReducePlan& plan, size_t count, bool timed) {
   ++round_;
   expect(plan, count);
   const float* own = planes_.data();
-  for (int rank = 0; rank < world_.rank; ++rank) own += static_cast<size_t>(plan.contributions[rank]) * count;
+  for (int rank = 0; rank < world_.rank; ++rank)
+    own += static_cast<size_t>(plan.contributions[rank]) * count;
   out_.assign(count, 0.0F);
   if (timed) SHOAL_RETURN_IF_ERROR(communicator_.barrier());
   const auto before = Clock::now();
@@ -151,9 +160,10 @@ Result<double> SelfTest::sum(const ReducePlan& plan, size_t count, bool timed) {
 }
 
 Status SelfTest::wrong_sum(const ReducePlan& plan, size_t count, size_t at) const {
-  return Status::error(Code::kDataLoss, cat("self-test of ", communicator_.name(), ", all_reduce of ", count,
-                                            " floats on rank ", world_.rank, ": wrong from element ", at,
-                                            " on: ", std::hexfloat, out_[at], " for ", expected_[at], blame(plan, at)));
+  return Status::error(Code::kDataLoss,
+                       cat("self-test of ", communicator_.name(), ", all_reduce of ", count,
+                           " floats on rank ", world_.rank, ": wrong from element ", at, " on: ",
+                           std::hexfloat, out_[at], " for ", expected_[at], blame(plan, at)));
 }
 
 float SelfTest::value(uint64_t round, int rank, int plane, size_t at) const {
@@ -162,8 +172,8 @@ float SelfTest::value(uint64_t round, int rank, int plane, size_t at) const {
   return floats[at];
 }
 
-/// Whose part explains the wrong sum: a rank's of an earlier round, or another rank's in its place. A sum does not
-/// always tell.
+/// Whose part explains the wrong sum: a rank's of an earlier round, or another rank's in its place.
+/// A sum does not always tell.
 std::string SelfTest::blame(const ReducePlan& plan, size_t at) const {
   const auto explains_element = [&](int rank, uint64_t round, int source, size_t i) {
     std::vector<float> values;
@@ -179,7 +189,8 @@ std::string SelfTest::blame(const ReducePlan& plan, size_t at) const {
     tree_sum(plan.finish, planes, &sum, 1);
     return std::memcmp(&sum, &out_[i], sizeof sum) == 0;
   };
-  const auto explains = [&](int rank, uint64_t round, int source) {  // three elements: one may agree by chance
+  const auto explains = [&](int rank, uint64_t round,
+                            int source) {  // three elements: one may agree by chance
     for (size_t i = at; i < std::min(at + 3, out_.size()); ++i) {
       if (!explains_element(rank, round, source, i)) return false;
     }
@@ -198,17 +209,20 @@ std::string SelfTest::blame(const ReducePlan& plan, size_t at) const {
     }
   }
   if (world_.size == 2)
-    return cat("; rank ", 1 - world_.rank, "'s part is wrong, or what rank ", world_.rank, " made of it");
+    return cat("; rank ", 1 - world_.rank, "'s part is wrong, or what rank ", world_.rank,
+               " made of it");
   return "; whose part is wrong cannot be told from the sum";
 }
 
 Status SelfTest::sums() {
   const ReducePlan even = make_reduce_plan(world_.size, world_.size, world_.size);
-  // More leaves than ranks, and not a multiple: ranks bring one, two or three planes. Of one leaf: most bring none.
+  // More leaves than ranks, and not a multiple: ranks bring one, two or three planes. Of one leaf:
+  // most bring none.
   const ReducePlan uneven = make_reduce_plan(world_.size + 3, world_.size + 3, world_.size);
   const ReducePlan sparse = make_reduce_plan(world_.size, (world_.size + 1) / 2, world_.size);
   for (const ReducePlan* plan : {&even, &uneven, &sparse}) {
-    for (const std::span<const size_t> sizes : {std::span<const size_t>(kLineBytes), {kSmallSlotBytes}}) {
+    for (const std::span<const size_t> sizes :
+         {std::span<const size_t>(kLineBytes), {kSmallSlotBytes}}) {
       for (const size_t bytes : sizes) {
         for (int repeat = 0; repeat < kSmallRepeats; ++repeat) {
           SHOAL_RETURN_IF_ERROR(sum(*plan, bytes / sizeof(float)).status());
@@ -216,7 +230,8 @@ Status SelfTest::sums() {
       }
     }
   }
-  for (const size_t bytes : kLargeSlotBytes) SHOAL_RETURN_IF_ERROR(sum(even, bytes / sizeof(float)).status());
+  for (const size_t bytes : kLargeSlotBytes)
+    SHOAL_RETURN_IF_ERROR(sum(even, bytes / sizeof(float)).status());
   return sum(uneven, kLargeSlotBytes[0] / sizeof(float)).status();
 }
 
@@ -234,7 +249,8 @@ Result<double> SelfTest::timed_sums(size_t bytes, int repeats) {
 
 }  // namespace
 
-Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed, const std::function<Status()>& moved) {
+Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed,
+                                  const std::function<Status()>& moved) {
   const auto start = Clock::now();
   SelfTest test(communicator, seed, moved);
   SHOAL_RETURN_IF_ERROR(communicator.barrier());
@@ -242,7 +258,8 @@ Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed, con
   SHOAL_RETURN_IF_ERROR(test.sums());
   SelfTestFigures figures;
   SHOAL_ASSIGN_OR_RETURN(figures.latency_us, test.timed_sums(kLatencyBytes, kLatencyRepeats));
-  SHOAL_ASSIGN_OR_RETURN(const double large_us, test.timed_sums(kBandwidthBytes, kBandwidthRepeats));
+  SHOAL_ASSIGN_OR_RETURN(const double large_us,
+                         test.timed_sums(kBandwidthBytes, kBandwidthRepeats));
   figures.bytes_per_s = static_cast<double>(kBandwidthBytes) / std::max(large_us, 1e-3) * 1e6;
   figures.seconds = seconds_since(start);
   return figures;

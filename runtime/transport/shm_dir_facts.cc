@@ -68,7 +68,8 @@ void allocate_in_child(int64_t bytes, ShmDirFacts* dir) {
   const ChildAnswer answer = ask_child(
       [&] {
         // Whoever runs out of memory now is this one.
-        if (const Fd score(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)); score.valid()) {
+        if (const Fd score(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
+            score.valid()) {
           [[maybe_unused]] const ssize_t wrote = ::write(score.get(), "1000", 4);
         }
         return allocate_and_release(dir->path, bytes);
@@ -103,7 +104,8 @@ std::string against_probe(int64_t bytes, const HostFacts& facts) {
   const ShmDirFacts& dir = facts.dev_shm;
   if (!dir.exists || dir.open_errno != 0) return "not tried: no file can be made";
   if (dir.size_bytes > 0 && bytes > dir.free_bytes) return "not tried: more than is free";
-  if (facts.limits.fsize_bytes >= 0 && bytes > facts.limits.fsize_bytes) return "not tried: the file size limit";
+  if (facts.limits.fsize_bytes >= 0 && bytes > facts.limits.fsize_bytes)
+    return "not tried: the file size limit";
   const int64_t left = memory_left(facts);
   if (left >= 0 && bytes > left) return "not tried: more memory than is left";
   return "";
@@ -126,7 +128,8 @@ ShmDirFacts shm_dir_facts(const SystemPaths& paths, const std::string& directory
   struct statfs kind;
   if (const Mount* mount = find_mount(mounts, resolved(directory), entry.st_dev)) {
     facts.fs_type = mount->fs_type;
-    facts.mount_options = cat(mount->options, mount->super_options.empty() ? "" : ",", mount->super_options);
+    facts.mount_options =
+        cat(mount->options, mount->super_options.empty() ? "" : ",", mount->super_options);
   } else if (::statfs(directory.c_str(), &kind) == 0 && kind.f_type == TMPFS_MAGIC) {
     facts.fs_type = "tmpfs";
   }
@@ -152,8 +155,10 @@ void probe_shm_dir(int64_t bytes, HostFacts* facts) {
     return;
   }
   const std::vector<CgroupLevel>& levels = facts->cgroup.levels;
-  if (std::any_of(levels.begin(), levels.end(), [](const CgroupLevel& level) { return level.oom_group; })) {
-    dir.probe_note = "not tried: near the memory limit, and a kill would take the whole group (memory.oom.group)";
+  if (std::any_of(levels.begin(), levels.end(),
+                  [](const CgroupLevel& level) { return level.oom_group; })) {
+    dir.probe_note =
+        "not tried: near the memory limit, and a kill would take the whole group (memory.oom.group)";
     return;
   }
   allocate_in_child(bytes, &dir);

@@ -19,25 +19,29 @@
 namespace shoal {
 namespace {
 
-/// NCCL: mkstemp("/dev/shm/nccl-XXXXXX") (shmutils.cc, ncclShmOpen); mkstemp takes letters and digits.
+/// NCCL: mkstemp("/dev/shm/nccl-XXXXXX") (shmutils.cc, ncclShmOpen); mkstemp takes letters and
+/// digits.
 bool is_nccl_name(std::string_view name) {
   constexpr std::string_view kPrefix = "nccl-";
   if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + 6) return false;
-  return std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+  return std::all_of(name.begin() + kPrefix.size(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0; });
 }
 
 bool is_number(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// ShmSegment's .shoal-PID-N and the facts' .shoal-probe-PID-N, where a file system has no O_TMPFILE. Nothing looser: a
-/// name that this program never makes is somebody's own file.
+/// ShmSegment's .shoal-PID-N and the facts' .shoal-probe-PID-N, where a file system has no
+/// O_TMPFILE. Nothing looser: a name that this program never makes is somebody's own file.
 bool is_own_name(std::string_view name) {
   for (const std::string_view prefix : {".shoal-probe-", ".shoal-"}) {
     if (!name.starts_with(prefix)) continue;
     const std::string_view numbers = name.substr(prefix.size());
     const size_t dash = numbers.find('-');
-    return dash != std::string_view::npos && is_number(numbers.substr(0, dash)) && is_number(numbers.substr(dash + 1));
+    return dash != std::string_view::npos && is_number(numbers.substr(0, dash)) &&
+           is_number(numbers.substr(dash + 1));
   }
   return false;
 }
@@ -74,15 +78,17 @@ bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/// Between the moment an open(O_CREAT) makes a name and the moment the kernel counts its opener, nobody seems to have
-/// the file. It is empty then: an empty file is believed only once its creator has had ample time.
+/// Between the moment an open(O_CREAT) makes a name and the moment the kernel counts its opener,
+/// nobody seems to have the file. It is empty then: an empty file is believed only once its creator
+/// has had ample time.
 bool may_be_being_created(const struct stat& info) {
   constexpr time_t kAmpleSeconds = 5;
   if (info.st_size != 0 || info.st_blocks != 0) return false;
   return info.st_mtim.tv_sec + kAmpleSeconds > ::time(nullptr);
 }
 
-/// 0: granted. A lease is broken by a signal; SIGURG is the one whose default is to be ignored, SIGIO's would end us.
+/// 0: granted. A lease is broken by a signal; SIGURG is the one whose default is to be ignored,
+/// SIGIO's would end us.
 int take_write_lease(int fd) {
   if (::fcntl(fd, F_SETSIG, SIGURG) != 0) return errno;
   return ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0 ? 0 : errno;
@@ -96,15 +102,17 @@ Result<SweepResult> sweep(const std::string& path, const Wanted& wanted) {
   SweepResult result;
   for (const std::string& name : segment_names(dir.get())) {
     struct stat info = {};
-    if (::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !wanted(info)) continue;
+    if (::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !wanted(info))
+      continue;
     LeftFileLease lease = LeftFileLease::ask(directory, name);
     if (!lease.is_candidate()) continue;
     if (lease.state() == left_file::kStale && lease.unlink_name()) {
       ++result.removed;
       result.bytes += lease.bytes();
     } else {
-      result.kept.push_back({cat(path, "/", name), lease.bytes(), lease.uid(),
-                             lease.state() == left_file::kStale ? left_file::kUnknown : lease.state()});
+      result.kept.push_back(
+          {cat(path, "/", name), lease.bytes(), lease.uid(),
+           lease.state() == left_file::kStale ? left_file::kUnknown : lease.state()});
     }
   }
   return result;
@@ -117,7 +125,9 @@ LeftFileLease LeftFileLease::ask(int directory, const std::string& name, bool ma
   lease.directory_ = directory;
   lease.name_ = name;
   struct stat named = {};
-  if (::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(named.st_mode)) return lease;
+  if (::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 ||
+      !S_ISREG(named.st_mode))
+    return lease;
   lease.candidate_ = true;
   lease.bytes_ = int64_t{named.st_blocks} * 512;
   lease.uid_ = named.st_uid;
@@ -152,9 +162,11 @@ bool LeftFileLease::unlink_name() {
   if (!file_.valid() || ::fstat(file_.get(), &leased) != 0 || leased.st_nlink != 1) return false;
   // Broken in the meantime: somebody waits to open it, and means to use it.
   if (::fcntl(file_.get(), F_GETLEASE) != F_WRLCK) return false;
-  // A name of mkstemp's becomes another file's only after an unlink by its own user; what is left of the race is the
-  // time between these two calls.
-  if (::fstatat(directory_, name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 || !same_file(named, leased)) return false;
+  // A name of mkstemp's becomes another file's only after an unlink by its own user; what is left
+  // of the race is the time between these two calls.
+  if (::fstatat(directory_, name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 ||
+      !same_file(named, leased))
+    return false;
   const bool done = ::unlinkat(directory_, name_.c_str(), 0) == 0;
   file_.reset();
   return done;
@@ -166,7 +178,8 @@ std::vector<LeftFile> find_left_files(const std::string& directory) {
   if (!dir.ok()) return files;
   for (const std::string& name : segment_names(dir->get())) {
     const LeftFileLease lease = LeftFileLease::ask(::dirfd(dir->get()), name);
-    if (lease.is_candidate()) files.push_back({cat(directory, "/", name), lease.bytes(), lease.uid(), lease.state()});
+    if (lease.is_candidate())
+      files.push_back({cat(directory, "/", name), lease.bytes(), lease.uid(), lease.state()});
   }
   return files;
 }
@@ -175,7 +188,8 @@ Result<SweepResult> remove_stale(const std::string& directory) {
   return sweep(directory, [](const struct stat&) { return true; });
 }
 
-Result<SweepResult> remove_recorded(const std::string& directory, const std::vector<SegmentId>& ids) {
+Result<SweepResult> remove_recorded(const std::string& directory,
+                                    const std::vector<SegmentId>& ids) {
   return sweep(directory, [&ids](const struct stat& info) {
     return std::find(ids.begin(), ids.end(), SegmentId{info.st_dev, info.st_ino}) != ids.end();
   });
@@ -187,8 +201,10 @@ SweepResult remove_named_in(const std::string& directory, std::string_view text)
   if (!dir.ok()) return result;
   const std::string prefix = cat(directory, "/nccl-");
   std::set<std::string> names;
-  for (size_t at = text.find(prefix); at != std::string_view::npos; at = text.find(prefix, at + 1)) {
-    const std::string_view name = text.substr(at + directory.size() + 1, prefix.size() - directory.size() - 1 + 6);
+  for (size_t at = text.find(prefix); at != std::string_view::npos;
+       at = text.find(prefix, at + 1)) {
+    const std::string_view name =
+        text.substr(at + directory.size() + 1, prefix.size() - directory.size() - 1 + 6);
     if (is_nccl_name(name)) names.emplace(name);
   }
   for (const std::string& name : names) {

@@ -10,8 +10,9 @@ namespace {
 
 constexpr char kName[] = "tcp";
 
-/// Open files of the front, which has more of them than any rank: for each a listener, the control channel and its
-/// process; and while the last one is being born, the other end of its channel and copies of what it inherits.
+/// Open files of the front, which has more of them than any rank: for each a listener, the control
+/// channel and its process; and while the last one is being born, the other end of its channel and
+/// copies of what it inherits.
 int64_t front_descriptors(int world_size) {
   constexpr int64_t kStandard = 3, kForEachRank = 3, kWhileOneIsBorn = 3;
   return kStandard + kForEachRank * world_size + kWhileOneIsBorn;
@@ -39,8 +40,8 @@ Result<TransportSetup> prepare(const RungContext& context) {
 
 Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
   return open_tcp_communicator(args.world, std::move(args.listener),
-                               std::vector<int>(args.tcp_ports.begin(), args.tcp_ports.end()), args.timeout_ms,
-                               args.group_key, std::move(args.interrupted));
+                               std::vector<int>(args.tcp_ports.begin(), args.tcp_ports.end()),
+                               args.timeout_ms, args.group_key, std::move(args.interrupted));
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 
 namespace shoal {
 
-/// A rank's paged KV cache: one KvLayer per layer over memory that is there from the start (touched, not promised).
+/// A rank's paged KV cache: one KvLayer per layer over memory that is there from the start
+/// (touched, not promised).
 class KvCache {
  public:
   /// RESOURCE_EXHAUSTED with the size when memory is refused.

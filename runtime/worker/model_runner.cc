@@ -13,7 +13,8 @@ namespace {
 /// Greedy choice from each rank's best: no need for the whole row.
 bool argmax_suffices(const SequenceStep& sequence) {
   const SamplingParams& s = sequence.sampling;
-  return sequence.sample && !sequence.all_logits && s.temperature == 0 && s.logprobs < 0 && !s.has_penalty();
+  return sequence.sample && !sequence.all_logits && s.temperature == 0 && s.logprobs < 0 &&
+         !s.has_penalty();
 }
 
 }  // namespace
@@ -21,23 +22,27 @@ bool argmax_suffices(const SequenceStep& sequence) {
 ModelRunner::ModelRunner() = default;
 ModelRunner::~ModelRunner() = default;
 
-Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerInit& init,
-                                                       const std::function<void(const LoadProgress&)>& progress) {
+Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
+    const WorkerInit& init, const std::function<void(const LoadProgress&)>& progress) {
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
   SHOAL_ASSIGN_OR_RETURN(runner->config_, load_model_config(init.model_dir));
-  SHOAL_ASSIGN_OR_RETURN(runner->plan_, make_shard_plan(runner->config_, {init.rank, init.world_size}));
+  SHOAL_ASSIGN_OR_RETURN(runner->plan_,
+                         make_shard_plan(runner->config_, {init.rank, init.world_size}));
   SHOAL_ASSIGN_OR_RETURN(runner->kernels_, find_kernels(init.kernels));
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(init.model_dir));
   runner->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
-  runner->pool_ = std::make_unique<ThreadPool>(init.threads, std::vector<int>(init.cpus.begin(), init.cpus.end()));
+  runner->pool_ = std::make_unique<ThreadPool>(
+      init.threads, std::vector<int>(init.cpus.begin(), init.cpus.end()));
   runner->max_rows_ = init.max_num_batched_tokens;
   runner->kv_blocks_ = init.kv_blocks;
   const LoadCallback report = [&](int64_t done, int64_t total) { progress({done, total}); };
-  SHOAL_ASSIGN_OR_RETURN(runner->weights_, load_weights(*runner->checkpoint_, runner->config_, runner->plan_,
-                                                        init.dtype, *runner->pool_, report));
-  SHOAL_ASSIGN_OR_RETURN(runner->cache_,
-                         KvCache::allocate(runner->config_.num_hidden_layers, init.kv_blocks,
-                                           runner->plan_.kv_heads.size(), runner->config_.head_dim, init.dtype));
+  SHOAL_ASSIGN_OR_RETURN(runner->weights_,
+                         load_weights(*runner->checkpoint_, runner->config_, runner->plan_,
+                                      init.dtype, *runner->pool_, report));
+  SHOAL_ASSIGN_OR_RETURN(
+      runner->cache_,
+      KvCache::allocate(runner->config_.num_hidden_layers, init.kv_blocks,
+                        runner->plan_.kv_heads.size(), runner->config_.head_dim, init.dtype));
   return runner;
 }
 
@@ -55,23 +60,29 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
     const auto rows = static_cast<int>(sequence.token_ids.size());
     const int row_begin = static_cast<int>(batch_.token_ids.size());
     const int64_t end = int64_t{sequence.first_position} + rows;
-    const bool in_range = std::all_of(sequence.block_table.begin(), sequence.block_table.end(),
-                                      [&](int32_t block) { return block >= 0 && block < kv_blocks_; });
-    if (rows == 0 || static_cast<int64_t>(sequence.block_table.size()) * kBlockTokens < end || !in_range) {
-      return Status::error(Code::kInternal,
-                           cat("step ", plan.step, ": sequence ", sequence.id, " has ", rows, " tokens, ",
-                               sequence.block_table.size(), " blocks, ends at position ", end));
+    const bool in_range =
+        std::all_of(sequence.block_table.begin(), sequence.block_table.end(),
+                    [&](int32_t block) { return block >= 0 && block < kv_blocks_; });
+    if (rows == 0 || static_cast<int64_t>(sequence.block_table.size()) * kBlockTokens < end ||
+        !in_range) {
+      return Status::error(
+          Code::kInternal,
+          cat("step ", plan.step, ": sequence ", sequence.id, " has ", rows, " tokens, ",
+              sequence.block_table.size(), " blocks, ends at position ", end));
     }
-    batch_.token_ids.insert(batch_.token_ids.end(), sequence.token_ids.begin(), sequence.token_ids.end());
+    batch_.token_ids.insert(batch_.token_ids.end(), sequence.token_ids.begin(),
+                            sequence.token_ids.end());
     for (int i = 0; i < rows; ++i) batch_.positions.push_back(sequence.first_position + i);
-    batch_.sequences.push_back({sequence.block_table.data(), sequence.first_position, row_begin, rows});
+    batch_.sequences.push_back(
+        {sequence.block_table.data(), sequence.first_position, row_begin, rows});
     const int logits_of = sequence.all_logits ? rows : sequence.sample ? 1 : 0;
     if (logits_of == 0) continue;
     wanted_.push_back({&sequence, static_cast<int>(batch_.logit_rows.size()), logits_of});
     for (int i = rows - logits_of; i < rows; ++i) batch_.logit_rows.push_back(row_begin + i);
   }
   for (const int32_t id : batch_.token_ids) {
-    if (id < 0 || id >= config_.vocab_size) return Status::error(Code::kInternal, cat("token id ", id, " in a step"));
+    if (id < 0 || id >= config_.vocab_size)
+      return Status::error(Code::kInternal, cat("token id ", id, " in a step"));
   }
   return {};
 }
@@ -87,10 +98,10 @@ Result<StepResult> ModelRunner::run(const StepPlan& plan) {
 }
 
 Status ModelRunner::collect(StepResult* result) {
-  const bool any_rows =
-      std::any_of(wanted_.begin(), wanted_.end(), [](const Wanted& w) { return !argmax_suffices(*w.sequence); });
-  const bool any_greedy =
-      std::any_of(wanted_.begin(), wanted_.end(), [](const Wanted& w) { return argmax_suffices(*w.sequence); });
+  const bool any_rows = std::any_of(wanted_.begin(), wanted_.end(),
+                                    [](const Wanted& w) { return !argmax_suffices(*w.sequence); });
+  const bool any_greedy = std::any_of(wanted_.begin(), wanted_.end(),
+                                      [](const Wanted& w) { return argmax_suffices(*w.sequence); });
   if (any_greedy) SHOAL_RETURN_IF_ERROR(gather_best());
   if (any_rows) SHOAL_RETURN_IF_ERROR(gather_rows());
   if (plan_.world.rank != 0) return {};
@@ -107,12 +118,13 @@ Status ModelRunner::collect(StepResult* result) {
     }
     const float* rows = rows_.data() + row * vocab;
     row += static_cast<size_t>(wanted.rows);
-    if (sequence.all_logits) result->logits.insert(result->logits.end(), rows, rows + wanted.rows * vocab);
+    if (sequence.all_logits)
+      result->logits.insert(result->logits.end(), rows, rows + wanted.rows * vocab);
     if (!sequence.sample) continue;
     const std::span<const float> last(rows + (wanted.rows - 1) * vocab, vocab);
     const int position = sequence.first_position + static_cast<int>(sequence.token_ids.size());
-    SampledToken token =
-        sample_token(last, sequence.sampling, sequence.history, sequence.history_prompt_tokens, position, *kernels_);
+    SampledToken token = sample_token(last, sequence.sampling, sequence.history,
+                                      sequence.history_prompt_tokens, position, *kernels_);
     token.id = sequence.id;
     result->tokens.push_back(std::move(token));
   }
@@ -125,8 +137,9 @@ Status ModelRunner::gather_best() {
     if (!argmax_suffices(*wanted.sequence)) continue;
     ArgmaxResult best{-std::numeric_limits<float>::infinity(), -1};
     if (!plan_.vocab.empty()) {
-      best = kernels_->argmax(logits_.data() + static_cast<int64_t>(wanted.row_begin) * plan_.vocab.size(),
-                              plan_.vocab.size());
+      best = kernels_->argmax(
+          logits_.data() + static_cast<int64_t>(wanted.row_begin) * plan_.vocab.size(),
+          plan_.vocab.size());
       best.column += plan_.vocab.begin;
     }
     mine.push_back(best);
@@ -134,13 +147,14 @@ Status ModelRunner::gather_best() {
   const auto ranks = static_cast<size_t>(plan_.world.size);
   std::vector<ArgmaxResult> all(plan_.world.rank == 0 ? mine.size() * ranks : 0);
   const std::vector<size_t> sizes(ranks, mine.size() * sizeof(ArgmaxResult));
-  SHOAL_RETURN_IF_ERROR(
-      communicator_->gather(0, std::as_bytes(std::span(mine)), sizes, reinterpret_cast<std::byte*>(all.data())));
+  SHOAL_RETURN_IF_ERROR(communicator_->gather(0, std::as_bytes(std::span(mine)), sizes,
+                                              reinterpret_cast<std::byte*>(all.data())));
   if (plan_.world.rank != 0) return {};
   best_.clear();
   for (size_t i = 0; i < mine.size(); ++i) {
     ArgmaxResult best = all[i];
-    for (size_t rank = 1; rank < ranks; ++rank) {  // ids ascend with ranks: the lowest of equals stays
+    for (size_t rank = 1; rank < ranks;
+         ++rank) {  // ids ascend with ranks: the lowest of equals stays
       const ArgmaxResult& other = all[rank * mine.size() + i];
       if (other.column >= 0 && (best.column < 0 || other.value > best.value)) best = other;
     }
@@ -150,7 +164,8 @@ Status ModelRunner::gather_best() {
 }
 
 Status ModelRunner::gather_rows() {
-  const auto local = static_cast<size_t>(plan_.vocab.size()), vocab = static_cast<size_t>(config_.vocab_size);
+  const auto local = static_cast<size_t>(plan_.vocab.size()),
+             vocab = static_cast<size_t>(config_.vocab_size);
   std::vector<float> mine;
   size_t count = 0;
   for (const Wanted& wanted : wanted_) {

@@ -9,22 +9,25 @@
 
 namespace shoal {
 
-/// One rank's model: weights, KV cache, forward pass, and on rank 0 the choice of tokens. One thread calls it.
+/// One rank's model: weights, KV cache, forward pass, and on rank 0 the choice of tokens. One
+/// thread calls it.
 class ModelRunner {
  public:
   /// Loads the rank's shard. Errors name file and tensor, or the memory that was refused.
-  static Result<std::unique_ptr<ModelRunner>> load(const WorkerInit& init,
-                                                   const std::function<void(const LoadProgress&)>& progress);
+  static Result<std::unique_ptr<ModelRunner>> load(
+      const WorkerInit& init, const std::function<void(const LoadProgress&)>& progress);
 
-  /// Before the first run(), which is the first to use the communicator. Takes the memory of a step's activations:
-  /// RESOURCE_EXHAUSTED when it is refused.
+  /// Before the first run(), which is the first to use the communicator. Takes the memory of a
+  /// step's activations: RESOURCE_EXHAUSTED when it is refused.
   Status connect(std::unique_ptr<Communicator> communicator);
 
   /// Decoder::set_after_layer, once connected.
-  void set_after_layer(std::function<Status()> after_layer) { decoder_->set_after_layer(std::move(after_layer)); }
+  void set_after_layer(std::function<Status()> after_layer) {
+    decoder_->set_after_layer(std::move(after_layer));
+  }
 
-  /// Runs a step. The result is complete on rank 0 and empty elsewhere. Errors: the communicator's; INTERNAL for a plan
-  /// beyond the limits of WorkerInit.
+  /// Runs a step. The result is complete on rank 0 and empty elsewhere. Errors: the communicator's;
+  /// INTERNAL for a plan beyond the limits of WorkerInit.
   Result<StepResult> run(const StepPlan& plan);
 
   const Communicator* communicator() const { return communicator_.get(); }
@@ -46,7 +49,8 @@ class ModelRunner {
   Status build_batch(const StepPlan& plan);
   Status collect(StepResult* result);
   Status gather_best();  ///< fills best_ on rank 0: the greedy choices, in order
-  Status gather_rows();  ///< fills rows_ on rank 0: whole rows of logits, where more than the best is wanted
+  Status gather_rows();  ///< fills rows_ on rank 0: whole rows of logits, where more than the best
+                         ///< is wanted
 
   ModelConfig config_;
   ShardPlan plan_;

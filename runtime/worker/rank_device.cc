@@ -13,12 +13,15 @@ constexpr size_t kFactsBytes = size_t{256} << 10;
 Result<std::string> device_versions(const ShoalCudaModule& module) {
   std::string text(kFactsBytes, '\0');
   if (const int32_t error = module.facts(text.data(), text.size()); error != 0) {
-    return Status::error(Code::kFailedPrecondition, cat("ask the CUDA driver: ", module.error_text(error)));
+    return Status::error(Code::kFailedPrecondition,
+                         cat("ask the CUDA driver: ", module.error_text(error)));
   }
   text.resize(text.find('\0'));
   SHOAL_ASSIGN_OR_RETURN(const Json facts, parse_json(text, "the module's facts"));
-  SHOAL_ASSIGN_OR_RETURN(const std::optional<int64_t> driver, json_int(facts, "driver_version", "the module's facts"));
-  return cat("module ", module.build_id, ", CUDA ", module.cuda_runtime_version, ", driver ", driver.value_or(0));
+  SHOAL_ASSIGN_OR_RETURN(const std::optional<int64_t> driver,
+                         json_int(facts, "driver_version", "the module's facts"));
+  return cat("module ", module.build_id, ", CUDA ", module.cuda_runtime_version, ", driver ",
+             driver.value_or(0));
 }
 
 Status check_same_versions(const std::vector<std::string>& of_ranks) {
@@ -26,8 +29,9 @@ Status check_same_versions(const std::vector<std::string>& of_ranks) {
     if (of_ranks[rank] == of_ranks[0]) continue;
     return Status::error(
         Code::kFailedPrecondition,
-        cat("ranks must use the same versions: rank 0 has ", of_ranks[0].substr(0, 200), "; rank ", rank, " has ",
-            of_ranks[rank].substr(0, 200), "; was the module or the driver replaced while the ranks started?"));
+        cat("ranks must use the same versions: rank 0 has ", of_ranks[0].substr(0, 200), "; rank ",
+            rank, " has ", of_ranks[rank].substr(0, 200),
+            "; was the module or the driver replaced while the ranks started?"));
   }
   return {};
 }

@@ -20,7 +20,8 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Where the stream of one draw starts. Mixed twice: seeds or positions that are neighbours share nothing.
+/// Where the stream of one draw starts. Mixed twice: seeds or positions that are neighbours share
+/// nothing.
 uint64_t stream_of(uint64_t seed, int32_t position) {
   return mix(mix(seed + kGamma) + kGamma * (static_cast<uint64_t>(position) + 1));
 }
@@ -36,11 +37,13 @@ double uniform_of(uint64_t bits) {
 
 float finite(double value) {
   if (!(value > kLowest)) return kLowest;  // NaN too
-  return static_cast<float>(std::min(value, static_cast<double>(std::numeric_limits<float>::max())));
+  return static_cast<float>(
+      std::min(value, static_cast<double>(std::numeric_limits<float>::max())));
 }
 
 bool all_finite(std::span<const float> values) {
-  // |x| <= max fails for NaN and both infinities; counted without a branch so that it is vectorised.
+  // |x| <= max fails for NaN and both infinities; counted without a branch so that it is
+  // vectorised.
   int64_t bad = 0;
   for (const float value : values) bad += !(std::fabs(value) <= std::numeric_limits<float>::max());
   return bad == 0;
@@ -57,7 +60,8 @@ double log_sum_exp(std::span<const float> logits, const KernelTable& kernels) {
   return max + std::log(sum);
 }
 
-void add_logprobs(std::span<const float> logits, int32_t count, const KernelTable& kernels, SampledToken* token) {
+void add_logprobs(std::span<const float> logits, int32_t count, const KernelTable& kernels,
+                  SampledToken* token) {
   const double normalizer = log_sum_exp(logits, kernels);
   const auto vocab = static_cast<int32_t>(logits.size());
   const auto chosen = static_cast<size_t>(token->token_id);
@@ -77,13 +81,14 @@ void add_logprobs(std::span<const float> logits, int32_t count, const KernelTabl
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::partial_sort_copy(ids.begin(), ids.end(), best.begin(), best.end(), better);
-  for (const int32_t id : best) token->top.push_back({id, logprob(logits[static_cast<size_t>(id)])});
+  for (const int32_t id : best)
+    token->top.push_back({id, logprob(logits[static_cast<size_t>(id)])});
 }
 
-/// Repetition as in CTRL (Keskar et al. 2019) and Hugging Face: towards less likely on either side of zero. Presence
-/// and frequency as OpenAI's API defines them.
-void apply_penalties(const SamplingParams& params, std::span<const int32_t> history, int32_t prompt_tokens,
-                     std::vector<float>* scores) {
+/// Repetition as in CTRL (Keskar et al. 2019) and Hugging Face: towards less likely on either side
+/// of zero. Presence and frequency as OpenAI's API defines them.
+void apply_penalties(const SamplingParams& params, std::span<const int32_t> history,
+                     int32_t prompt_tokens, std::vector<float>* scores) {
   std::vector<bool> seen(scores->size());
   std::vector<int32_t> output_count(scores->size());
   for (size_t i = 0; i < history.size(); ++i) {
@@ -104,7 +109,8 @@ void apply_penalties(const SamplingParams& params, std::span<const int32_t> hist
   }
 }
 
-/// A token that may be drawn. weight: its log-probability up to a constant, after temperature; the best has 0.
+/// A token that may be drawn. weight: its log-probability up to a constant, after temperature; the
+/// best has 0.
 struct Candidate {
   double weight;
   int32_t id;
@@ -115,7 +121,8 @@ bool better(const Candidate& a, const Candidate& b) {
 }
 
 /// In id order, those that min-p leaves. The best always stays.
-std::vector<Candidate> candidates_of(std::span<const float> scores, float best, const SamplingParams& params) {
+std::vector<Candidate> candidates_of(std::span<const float> scores, float best,
+                                     const SamplingParams& params) {
   const double inverse = 1 / static_cast<double>(params.temperature);
   const double least = params.min_p > 0 ? std::log(std::min<double>(params.min_p, 1)) : -HUGE_VAL;
   std::vector<Candidate> candidates;
@@ -135,17 +142,20 @@ void keep_top_k(int32_t k, std::vector<Candidate>* candidates) {
   candidates->erase(end, candidates->end());
 }
 
-/// Keeps the shortest list of best candidates whose probability reaches top_p: the one that crosses it included. The
-/// total is summed in the order in which the candidates stand, the list best first: both depend on the row alone.
+/// Keeps the shortest list of best candidates whose probability reaches top_p: the one that crosses
+/// it included. The total is summed in the order in which the candidates stand, the list best
+/// first: both depend on the row alone.
 void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
   if (top_p >= 1) return;
   double total = 0;
   for (const Candidate& candidate : *candidates) total += std::exp(candidate.weight);
   const double target = top_p * total;
-  // Those that even all together make up less than half of the rest, 1 - top_p, lie behind the crossing: no need to
-  // sort them. (Half: far more than rounding can move.)
-  const double least = std::log(0.5 * (1 - top_p) * total / static_cast<double>(candidates->size()));
-  std::erase_if(*candidates, [least](const Candidate& candidate) { return candidate.weight < least; });
+  // Those that even all together make up less than half of the rest, 1 - top_p, lie behind the
+  // crossing: no need to sort them. (Half: far more than rounding can move.)
+  const double least =
+      std::log(0.5 * (1 - top_p) * total / static_cast<double>(candidates->size()));
+  std::erase_if(*candidates,
+                [least](const Candidate& candidate) { return candidate.weight < least; });
 
   double sum = 0;
   // Sorted piece by piece: the best few hundred nearly always hold most of the probability.
@@ -164,15 +174,16 @@ void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
   }
 }
 
-/// The Gumbel-max trick: argmax of weight - log(-log(u)) is a draw from softmax(weight). The lowest id of equals.
+/// The Gumbel-max trick: argmax of weight - log(-log(u)) is a draw from softmax(weight). The lowest
+/// id of equals.
 int32_t draw(std::span<const Candidate> candidates, uint64_t seed, int32_t position) {
   const uint64_t stream = stream_of(seed, position);
   double best = -HUGE_VAL;
   int32_t chosen = candidates.front().id;
   for (const Candidate& candidate : candidates) {
     const uint64_t bits = bits_of(stream, candidate.id);
-    // -log(-log(u)) <= -log(1 - u) < (z + 1) log 2, where 1 - u has z leading zero bits: most tokens lose here, without
-    // a logarithm. 1e-9 covers the rounding.
+    // -log(-log(u)) <= -log(1 - u) < (z + 1) log 2, where 1 - u has z leading zero bits: most
+    // tokens lose here, without a logarithm. 1e-9 covers the rounding.
     const int leading_zeros = std::countl_zero(~(bits << 12));
     if (candidate.weight + (leading_zeros + 1) * 0.6931471805599453 + 1e-9 < best) continue;
     const double value = candidate.weight - std::log(-std::log(uniform_of(bits)));
@@ -190,8 +201,9 @@ double sampling_uniform(uint64_t seed, int32_t position, int32_t token_id) {
   return uniform_of(bits_of(stream_of(seed, position), token_id));
 }
 
-SampledToken sample_token(std::span<const float> logits, const SamplingParams& params, std::span<const int32_t> history,
-                          int32_t history_prompt_tokens, int32_t position, const KernelTable& kernels) {
+SampledToken sample_token(std::span<const float> logits, const SamplingParams& params,
+                          std::span<const int32_t> history, int32_t history_prompt_tokens,
+                          int32_t position, const KernelTable& kernels) {
   std::vector<float> cleaned;
   if (!all_finite(logits)) {
     cleaned.reserve(logits.size());

@@ -20,39 +20,47 @@
 namespace shoal {
 namespace {
 
-/// How long a rank looks for the next plan before it sleeps: the front needs about this long to make one.
+/// How long a rank looks for the next plan before it sleeps: the front needs about this long to
+/// make one.
 constexpr int kPlanSpinUs = 60;
 constexpr int64_t kSendTimeoutMs = 10'000;
-/// So long into the self-test a rank says again that it is at it: a busy machine is slow, a stuck group is silent.
+/// So long into the self-test a rank says again that it is at it: a busy machine is slow, a stuck
+/// group is silent.
 constexpr auto kStillAtIt = std::chrono::seconds(1);
 
-/// The signals that end the front gracefully may reach the whole process group: here they mean nothing.
+/// The signals that end the front gracefully may reach the whole process group: here they mean
+/// nothing.
 void settle_process() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int number : {SIGTERM, SIGINT, SIGPIPE}) ::signal(number, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);  // the front blocked them while this process was being born
+  ::sigprocmask(SIG_SETMASK, &none,
+                nullptr);  // the front blocked them while this process was being born
   set_float_environment();
 }
 
 /// For tests of what the front does about it: a rank's first start has a fault on entering a phase.
-/// SHOAL_TEST_FAULT=RANK:PHASE:KIND; PHASE is spawn, open, self-test, load or step-N; KIND is stop (SIGSTOP) or fail
-/// (an error of its own).
+/// SHOAL_TEST_FAULT=RANK:PHASE:KIND; PHASE is spawn, open, self-test, load or step-N; KIND is stop
+/// (SIGSTOP) or fail (an error of its own).
 class TestFault {
  public:
   void set(const WorkerInit& init) {
     const char* text = std::getenv("SHOAL_TEST_FAULT");
     const std::string mine = cat(init.rank, ":");
-    if (text != nullptr && init.start_number == 0 && std::string_view(text).starts_with(mine)) at_ = text + mine.size();
+    if (text != nullptr && init.start_number == 0 && std::string_view(text).starts_with(mine))
+      at_ = text + mine.size();
   }
   Status enter(std::string_view phase) const {
     if (at_.empty() || !at_.starts_with(cat(phase, ":"))) return {};
     if (at_.ends_with(":stop")) ::raise(SIGSTOP);
-    if (at_.ends_with(":fail")) return Status::error(Code::kInternal, "SHOAL_TEST_FAULT asked for this failure");
+    if (at_.ends_with(":fail"))
+      return Status::error(Code::kInternal, "SHOAL_TEST_FAULT asked for this failure");
     return {};
   }
-  Status enter_step(uint64_t step) const { return at_.empty() ? Status() : enter(cat("step-", step)); }
+  Status enter_step(uint64_t step) const {
+    return at_.empty() ? Status() : enter(cat("step-", step));
+  }
 
  private:
   std::string at_;
@@ -124,9 +132,11 @@ class Worker {
     SHOAL_ASSIGN_OR_RETURN(std::optional<FrontMessage> first, next(0));
     if (!first) return {};
     const auto* init = std::get_if<WorkerInit>(&*first);
-    if (init == nullptr) return Status::error(Code::kInternal, "the first control message is not the worker's start");
+    if (init == nullptr)
+      return Status::error(Code::kInternal, "the first control message is not the worker's start");
     set_process_rank(init->rank);
-    set_log_options({static_cast<LogLevel>(init->log_level), init->log_json ? LogFormat::kJson : LogFormat::kText});
+    set_log_options({static_cast<LogLevel>(init->log_level),
+                     init->log_json ? LogFormat::kJson : LogFormat::kText});
     test_fault_.set(*init);
     SHOAL_RETURN_IF_ERROR(test_fault_.enter("spawn"));
     SHOAL_RETURN_IF_ERROR(connect(*init));
@@ -138,7 +148,8 @@ class Worker {
         return Status::error(Code::kUnavailable, "the front has given this step up");
       }
       const auto* plan = std::get_if<StepPlan>(&*message);
-      if (plan == nullptr || !runner_) return Status::error(Code::kInternal, "a control message out of turn");
+      if (plan == nullptr || !runner_)
+        return Status::error(Code::kInternal, "a control message out of turn");
       step_ = plan->step;
       heartbeat_at_ = Clock::now();
       SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(step_));
@@ -154,13 +165,14 @@ class Worker {
     SHOAL_RETURN_IF_ERROR(begin(WorkerPhase::kSelfTest));
     TransportVerified verified;
     if (init.world_size > 1) {
-      Result<SelfTestFigures> figures =
-          self_test(*communicator_, init.self_test_seed, [this, said_at = Clock::now()]() mutable -> Status {
+      Result<SelfTestFigures> figures = self_test(
+          *communicator_, init.self_test_seed, [this, said_at = Clock::now()]() mutable -> Status {
             if (Clock::now() - said_at < kStillAtIt) return {};
             said_at = Clock::now();
             return send(PhaseBegun{WorkerPhase::kSelfTest});
           });
-      if (!figures.ok()) return figures.status().while_doing(cat("self-test of transport ", init.transport));
+      if (!figures.ok())
+        return figures.status().while_doing(cat("self-test of transport ", init.transport));
       verified = {figures->latency_us, figures->bytes_per_s, figures->seconds};
     }
     return send(verified);
@@ -169,7 +181,8 @@ class Worker {
   Result<std::unique_ptr<Communicator>> open(const WorkerInit& init) {
     if (init.world_size == 1) return make_single_communicator();
     const Rung* rung = find_rung(init.transport);
-    if (rung == nullptr) return Status::error(Code::kInternal, cat("no transport ", init.transport));
+    if (rung == nullptr)
+      return Status::error(Code::kInternal, cat("no transport ", init.transport));
     OpenArgs args;
     args.world = {init.rank, init.world_size};
     if (init.shm_bytes > 0) args.shm = Fd(kWorkerShmFd);
@@ -182,7 +195,8 @@ class Worker {
     args.interrupted = [this] { return interrupted(); };
     if (rung->on_device) {
       Result<std::shared_ptr<Device>> device = open_rank_device(init, args.exchange);
-      if (!device.ok()) return device.status().while_doing(cat("a device for transport ", init.transport));
+      if (!device.ok())
+        return device.status().while_doing(cat("a device for transport ", init.transport));
       args.device = std::move(device).value();
     }
     args.nccl_library = init.nccl_library;
@@ -210,14 +224,16 @@ class Worker {
     int last_percent = -1;
     Status failed;
     const auto progress = [&](const LoadProgress& p) {
-      const int percent = p.bytes_total == 0 ? 100 : static_cast<int>(p.bytes_done * 100 / p.bytes_total);
+      const int percent =
+          p.bytes_total == 0 ? 100 : static_cast<int>(p.bytes_done * 100 / p.bytes_total);
       if (percent == last_percent || !failed.ok()) return;
       last_percent = percent;
       failed = send(p);
     };
     SHOAL_ASSIGN_OR_RETURN(runner_, ModelRunner::load(init, progress));
     SHOAL_RETURN_IF_ERROR(failed);
-    WorkerReady ready{communicator_->name(), runner_->kernels_name(), runner_->weight_bytes(), runner_->kv_bytes()};
+    WorkerReady ready{communicator_->name(), runner_->kernels_name(), runner_->weight_bytes(),
+                      runner_->kv_bytes()};
     SHOAL_RETURN_IF_ERROR(runner_->connect(std::move(communicator_)));
     if (init.step_heartbeat_ms > 0) {
       const auto pause = std::chrono::milliseconds(init.step_heartbeat_ms);

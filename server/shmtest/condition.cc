@@ -12,23 +12,31 @@ constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
 constexpr uint64_t kDockerDefault = 64 * kMiB;
 constexpr double kMaxFullAfterSeconds = 3600;
 
-// Aspects: s what is mounted and its size, i inodes, o read-only, x exec, u owner, t stale files, f filler, c cgroup,
-// y fsize, z nofile, k memlock, p process_vm, d memfd, 6 IPv6, r ports. compatible() says what else excludes what.
+// Aspects: s what is mounted and its size, i inodes, o read-only, x exec, u owner, t stale files, f
+// filler, c cgroup, y fsize, z nofile, k memlock, p process_vm, d memfd, 6 IPv6, r ports.
+// compatible() says what else excludes what.
 constexpr ConditionName kNames[] = {
     {"host", true, "s", [](Condition& c) { c.shm = ShmKind::kHost; }, "no change, the control"},
     {"4k", true, "s", [](Condition& c) { c.size_bytes = 4 * kKiB; }, "/dev/shm of 4 KiB: one page"},
     {"1m", true, "s", [](Condition& c) { c.size_bytes = kMiB; }, "/dev/shm of 1 MiB"},
     {"16m", false, "s", [](Condition& c) { c.size_bytes = 16 * kMiB; }, "/dev/shm of 16 MiB"},
-    {"64m", true, "s", [](Condition& c) { c.size_bytes = kDockerDefault; }, "/dev/shm of 64 MiB, Docker's default"},
-    {"no-inodes", true, "i", [](Condition& c) { c.inodes = 1; }, "no name and no file fits (nr_inodes=1)"},
+    {"64m", true, "s", [](Condition& c) { c.size_bytes = kDockerDefault; },
+     "/dev/shm of 64 MiB, Docker's default"},
+    {"no-inodes", true, "i", [](Condition& c) { c.inodes = 1; },
+     "no name and no file fits (nr_inodes=1)"},
     {"few-inodes", false, "i", [](Condition& c) { c.inodes = 4; }, "three files fit (nr_inodes=4)"},
-    {"read-only", true, "o", [](Condition& c) { c.read_only = true; }, "/dev/shm mounted read-only"},
-    {"missing", true, "s", [](Condition& c) { c.shm = ShmKind::kMissing; }, "/dev/shm does not exist"},
-    {"not-tmpfs", true, "s", [](Condition& c) { c.shm = ShmKind::kDisk; }, "/dev/shm is a directory on a disk"},
-    {"noexec", false, "x", [](Condition& c) { c.noexec = true; }, "/dev/shm mounted noexec (as Docker does)"},
+    {"read-only", true, "o", [](Condition& c) { c.read_only = true; },
+     "/dev/shm mounted read-only"},
+    {"missing", true, "s", [](Condition& c) { c.shm = ShmKind::kMissing; },
+     "/dev/shm does not exist"},
+    {"not-tmpfs", true, "s", [](Condition& c) { c.shm = ShmKind::kDisk; },
+     "/dev/shm is a directory on a disk"},
+    {"noexec", false, "x", [](Condition& c) { c.noexec = true; },
+     "/dev/shm mounted noexec (as Docker does)"},
     {"other-user", false, "u", [](Condition& c) { c.other_user = true; },
      "/dev/shm has mode 0700 and another owner; root loses what lets it pass"},
-    {"full", true, "f", [](Condition& c) { c.full_after_s = 0; }, "/dev/shm (64 MiB if not said) is full at the start"},
+    {"full", true, "f", [](Condition& c) { c.full_after_s = 0; },
+     "/dev/shm (64 MiB if not said) is full at the start"},
     {"full-after-0.2s", false, "f", [](Condition& c) { c.full_after_s = 0.2; },
      "all that is free is taken 0.2 s after the start; any number may stand there"},
     {"full-after-2s", false, "f", [](Condition& c) { c.full_after_s = 2; }, "the same after 2 s"},
@@ -38,10 +46,12 @@ constexpr ConditionName kNames[] = {
      "memory cgroup of 32 MiB, below the mount: an OOM kill in place of ENOSPC"},
     {"rlimit-fsize", false, "y", [](Condition& c) { c.rlimit_fsize_bytes = 64 * kKiB; },
      "files of at most 64 KiB (SIGXFSZ, EFBIG)"},
-    {"rlimit-nofile", false, "z", [](Condition& c) { c.rlimit_nofile = 40; }, "at most 40 descriptors"},
+    {"rlimit-nofile", false, "z", [](Condition& c) { c.rlimit_nofile = 40; },
+     "at most 40 descriptors"},
     {"rlimit-memlock", false, "k", [](Condition& c) { c.rlimit_memlock_bytes = 64 * kKiB; },
      "at most 64 KiB locked, without CAP_IPC_LOCK"},
-    {"no-cma", true, "p", [](Condition& c) { c.no_cma = true; }, "process_vm_readv and process_vm_writev give EPERM"},
+    {"no-cma", true, "p", [](Condition& c) { c.no_cma = true; },
+     "process_vm_readv and process_vm_writev give EPERM"},
     {"no-memfd", true, "d", [](Condition& c) { c.no_memfd = true; }, "memfd_create gives EPERM"},
     {"no-ipv6", false, "6", [](Condition& c) { c.no_ipv6 = true; }, "loopback alone, without IPv6"},
     {"ports-exhausted", false, "r", [](Condition& c) { c.few_ports = true; },
@@ -66,8 +76,9 @@ Status unknown_name(std::string_view name) {
   std::vector<std::string> known;
   for (const ConditionName& entry : kNames) known.emplace_back(entry.name);
   const std::string nearest = nearest_word(name, known);
-  return wrong(cat("unknown condition ", shown(name), "; ",
-                   nearest.empty() ? "shoal shmtest --list prints them" : cat("did you mean ", nearest, "?")));
+  return wrong(cat(
+      "unknown condition ", shown(name), "; ",
+      nearest.empty() ? "shoal shmtest --list prints them" : cat("did you mean ", nearest, "?")));
 }
 
 /// T of "full-after-Ts".
@@ -77,7 +88,8 @@ Result<std::optional<double>> full_after_seconds(std::string_view name) {
   const std::string_view number = name.substr(kPrefix.size(), name.size() - kPrefix.size() - 1);
   const Result<double> seconds = parse_number_flag("--matrix", number);
   if (!seconds.ok() || *seconds < 0 || *seconds > kMaxFullAfterSeconds) {
-    return wrong(cat("full-after-Ts needs seconds in [0, ", kMaxFullAfterSeconds, "], not ", shown(number)));
+    return wrong(
+        cat("full-after-Ts needs seconds in [0, ", kMaxFullAfterSeconds, "], not ", shown(number)));
   }
   return std::optional<double>(*seconds);
 }
@@ -97,8 +109,10 @@ Result<std::string> apply_name(std::string_view name, Condition& condition) {
 
 /// Things that only a tmpfs of our own can be.
 Status compatible(const Condition& c) {
-  if (c.shm != ShmKind::kTmpfs && (c.inodes != 0 || c.read_only || c.noexec || c.other_user || c.full_after_s)) {
-    return wrong(cat(c.name, ": the machine's own, a missing or a disk's /dev/shm cannot be changed further"));
+  if (c.shm != ShmKind::kTmpfs &&
+      (c.inodes != 0 || c.read_only || c.noexec || c.other_user || c.full_after_s)) {
+    return wrong(cat(
+        c.name, ": the machine's own, a missing or a disk's /dev/shm cannot be changed further"));
   }
   if (c.stale_files && c.shm != ShmKind::kTmpfs && c.shm != ShmKind::kDisk) {
     return wrong(cat(c.name, ": stale files need a /dev/shm of their own"));
@@ -119,12 +133,15 @@ Status add_once(std::vector<Condition>& matrix, std::string_view name) {
 Status add_matching(std::vector<Condition>& matrix, const std::string& glob) {
   bool any = false;
   for (const ConditionName& entry : kNames) {
-    const bool matches = glob == "all" || (glob == "basic" ? entry.basic : ::fnmatch(glob.c_str(), entry.name, 0) == 0);
+    const bool matches =
+        glob == "all" ||
+        (glob == "basic" ? entry.basic : ::fnmatch(glob.c_str(), entry.name, 0) == 0);
     if (!matches) continue;
     any = true;
     SHOAL_RETURN_IF_ERROR(add_once(matrix, entry.name));
   }
-  return any ? Status() : wrong(cat(shown(glob), " matches no condition; shoal shmtest --list prints them"));
+  return any ? Status()
+             : wrong(cat(shown(glob), " matches no condition; shoal shmtest --list prints them"));
 }
 
 }  // namespace
@@ -153,7 +170,8 @@ Result<Condition> parse_condition(std::string_view text) {
 Result<std::vector<Condition>> parse_matrix(std::string_view text) {
   std::vector<Condition> matrix;
   for (const std::string_view part : split(text, ',')) {
-    const bool glob = part == "all" || part == "basic" || part.find_first_of("*?") != std::string_view::npos;
+    const bool glob =
+        part == "all" || part == "basic" || part.find_first_of("*?") != std::string_view::npos;
     SHOAL_RETURN_IF_ERROR(glob ? add_matching(matrix, std::string(part)) : add_once(matrix, part));
   }
   return matrix;
@@ -163,8 +181,8 @@ std::string list_conditions() {
   std::string text;
   for (const ConditionName& entry : kNames) {
     const std::string name = entry.name;
-    text += cat(name, std::string(17 - std::min<size_t>(16, name.size()), ' '), entry.basic ? "basic  " : "       ",
-                entry.description, "\n");
+    text += cat(name, std::string(17 - std::min<size_t>(16, name.size()), ' '),
+                entry.basic ? "basic  " : "       ", entry.description, "\n");
   }
   return text;
 }

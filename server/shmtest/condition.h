@@ -18,7 +18,8 @@ enum class ShmKind {
   kDisk,     ///< a directory of a disk file system
 };
 
-/// The environment that a command runs in, as plain values: what the names of a condition ask for, together.
+/// The environment that a command runs in, as plain values: what the names of a condition ask for,
+/// together.
 struct Condition {
   std::string name;  ///< as it was written: "1m+no-cma"
   ShmKind shm = ShmKind::kTmpfs;
@@ -41,19 +42,21 @@ struct Condition {
 struct ConditionName {
   const char* name;
   bool basic;           ///< in the default matrix
-  const char* aspects;  ///< what it decides, one letter each; two names that share one contradict each other
+  const char* aspects;  ///< what it decides, one letter each; two names that share one contradict
+                        ///< each other
   void (*apply)(Condition& condition);
   const char* description;
 };
 
 std::span<const ConditionName> condition_names();
 
-/// NAME or NAME+NAME...; also full-after-Ts with any T in [0, 3600] seconds. INVALID_ARGUMENT: an unknown name (with
-/// the nearest known one), or names that contradict each other.
+/// NAME or NAME+NAME...; also full-after-Ts with any T in [0, 3600] seconds. INVALID_ARGUMENT: an
+/// unknown name (with the nearest known one), or names that contradict each other.
 Result<Condition> parse_condition(std::string_view text);
 
-/// Comma-separated conditions; each may be a glob (* and ?) over the table's names, `all` or `basic`. Doubles are left
-/// out. INVALID_ARGUMENT: as parse_condition, a glob that matches nothing, or an empty list.
+/// Comma-separated conditions; each may be a glob (* and ?) over the table's names, `all` or
+/// `basic`. Doubles are left out. INVALID_ARGUMENT: as parse_condition, a glob that matches
+/// nothing, or an empty list.
 Result<std::vector<Condition>> parse_matrix(std::string_view text);
 
 /// What --list prints: a line per name.

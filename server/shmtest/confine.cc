@@ -19,9 +19,12 @@ Status failed(const std::string& what) {
 
 Status limit(int resource, const char* name, uint64_t value) {
   rlimit now{};
-  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &now) != 0) return failed(cat("read ", name));
-  const rlimit wanted = {std::min<rlim_t>(value, now.rlim_max), std::min<rlim_t>(value, now.rlim_max)};
-  if (::setrlimit(static_cast<__rlimit_resource_t>(resource), &wanted) != 0) return failed(cat("set ", name));
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &now) != 0)
+    return failed(cat("read ", name));
+  const rlimit wanted = {std::min<rlim_t>(value, now.rlim_max),
+                         std::min<rlim_t>(value, now.rlim_max)};
+  if (::setrlimit(static_cast<__rlimit_resource_t>(resource), &wanted) != 0)
+    return failed(cat("set ", name));
   return {};
 }
 
@@ -29,7 +32,8 @@ Status limit(int resource, const char* name, uint64_t value) {
 Status drop_capabilities(std::initializer_list<int> capabilities) {
   for (const int capability : capabilities) {
     if (::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0) continue;
-    if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) return failed(cat("drop capability ", capability));
+    if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0)
+      return failed(cat("drop capability ", capability));
   }
   // Inheritable ones would come back through exec in spite of the bounding set.
   __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};

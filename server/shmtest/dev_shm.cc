@@ -36,9 +36,11 @@ std::string tmpfs_options(const Condition& condition) {
 
 /// What killed runs of various programs leave. Where there is no room the names stay empty.
 Status place_stale_files() {
-  const char* names[] = {"nccl-k3Jx9Q", "nccl-0aVtZr", ".shoal-4711-0", "psm_1f3c9a2e", "sem.mp-a1b2c3d4"};
+  const char* names[] = {"nccl-k3Jx9Q", "nccl-0aVtZr", ".shoal-4711-0", "psm_1f3c9a2e",
+                         "sem.mp-a1b2c3d4"};
   for (const char* name : names) {
-    const Fd file(::open(cat(kPath, "/", name).c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+    const Fd file(
+        ::open(cat(kPath, "/", name).c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
     if (!file.valid()) return failed(cat("place the stale file ", name));
     if (::ftruncate(file.get(), 4096) != 0) return failed(cat("size the stale file ", name));
     [[maybe_unused]] const int error = ::posix_fallocate(file.get(), 0, 4096);
@@ -49,11 +51,13 @@ Status place_stale_files() {
 Status mount_tmpfs(const Condition& condition) {
   const unsigned long flags = kMountFlags | (condition.noexec ? MS_NOEXEC : 0);
   if (::mount("shm", kPath, "tmpfs", flags, tmpfs_options(condition).c_str()) != 0) {
-    return failed(condition.other_user ? "mount a tmpfs of another user (a user namespace of ours has one user only)"
-                                       : cat("mount a tmpfs with ", tmpfs_options(condition)));
+    return failed(condition.other_user
+                      ? "mount a tmpfs of another user (a user namespace of ours has one user only)"
+                      : cat("mount a tmpfs with ", tmpfs_options(condition)));
   }
   if (condition.stale_files) SHOAL_RETURN_IF_ERROR(place_stale_files());
-  if (condition.read_only && ::mount("shm", kPath, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, nullptr) != 0) {
+  if (condition.read_only &&
+      ::mount("shm", kPath, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, nullptr) != 0) {
     return failed("remount read-only");
   }
   return {};
@@ -73,7 +77,8 @@ Status mount_disk_folder(std::string& disk_folder) {
     if (::mkdtemp(folder.data()) == nullptr) continue;
     disk_folder = folder;
     if (::chmod(folder.c_str(), 01777) != 0) return failed(cat("chmod ", folder));
-    if (::mount(folder.c_str(), kPath, nullptr, MS_BIND, nullptr) != 0) return failed("bind a directory of a disk");
+    if (::mount(folder.c_str(), kPath, nullptr, MS_BIND, nullptr) != 0)
+      return failed("bind a directory of a disk");
     return {};
   }
   return Status::error(Code::kFailedPrecondition,
@@ -89,7 +94,8 @@ void walk(Fd folder, const std::string& prefix, const Visit& visit) {
   while (const dirent* entry = ::readdir(stream)) {
     const std::string name = entry->d_name;
     struct stat info {};
-    if (name == "." || name == ".." || ::fstatat(fd, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (name == "." || name == ".." || ::fstatat(fd, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
+      continue;
     visit(prefix + name, info);
     if (!S_ISDIR(info.st_mode)) continue;
     Fd below(::openat(fd, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -123,11 +129,14 @@ void remove_disk_folder(const std::string& disk_folder) {
   if (!disk_folder.empty()) std::filesystem::remove_all(disk_folder, ignored);
 }
 
-DevShmWatch::DevShmWatch(const Condition& condition) : folder_(::open(kPath, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+DevShmWatch::DevShmWatch(const Condition& condition)
+    : folder_(::open(kPath, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   struct statfs info {};
-  counts_files_ = condition.shm == ShmKind::kDisk || !folder_.valid() || ::fstatfs(folder_.get(), &info) != 0 ||
-                  info.f_type != TMPFS_MAGIC || info.f_blocks == 0;
-  walk(reopened(folder_), "", [&](const std::string& name, const struct stat&) { names_before_.insert(name); });
+  counts_files_ = condition.shm == ShmKind::kDisk || !folder_.valid() ||
+                  ::fstatfs(folder_.get(), &info) != 0 || info.f_type != TMPFS_MAGIC ||
+                  info.f_blocks == 0;
+  walk(reopened(folder_), "",
+       [&](const std::string& name, const struct stat&) { names_before_.insert(name); });
   bytes_before_ = used_bytes();
 }
 
@@ -135,17 +144,20 @@ uint64_t DevShmWatch::used_bytes() const {
   uint64_t bytes = 0;
   struct statvfs info {};
   if (counts_files_) {
-    walk(reopened(folder_), "", [&](const std::string&, const struct stat& file) { bytes += allocated(file); });
+    walk(reopened(folder_), "",
+         [&](const std::string&, const struct stat& file) { bytes += allocated(file); });
   } else if (::fstatvfs(folder_.get(), &info) == 0) {
     bytes = (info.f_blocks - info.f_bfree) * info.f_frsize;
   }
   struct stat filler {};
-  if (filler_.valid() && ::fstat(filler_.get(), &filler) == 0) bytes -= std::min(bytes, allocated(filler));
+  if (filler_.valid() && ::fstat(filler_.get(), &filler) == 0)
+    bytes -= std::min(bytes, allocated(filler));
   return bytes;
 }
 
 Status DevShmWatch::fill() {
-  if (!filler_.valid()) filler_.reset(::openat(folder_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!filler_.valid())
+    filler_.reset(::openat(folder_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!filler_.valid()) return failed("open what fills /dev/shm");
   struct stat now {};
   struct statvfs space {};
@@ -154,10 +166,12 @@ Status DevShmWatch::fill() {
   // A failed fallocate gives back all it took: halve until single pages fail.
   if (::fstatvfs(folder_.get(), &space) != 0) return failed("look at /dev/shm");
   const auto page = static_cast<off_t>(space.f_frsize);
-  for (off_t chunk = std::max(page, static_cast<off_t>(space.f_bfree * space.f_frsize)); chunk >= page;) {
+  for (off_t chunk = std::max(page, static_cast<off_t>(space.f_bfree * space.f_frsize));
+       chunk >= page;) {
     const int error = ::posix_fallocate(filler_.get(), end, chunk);
     if (error == 0) end += chunk;
-    if (error != 0 && error != EINTR) chunk = chunk == page ? 0 : std::max(page, chunk / 2 / page * page);
+    if (error != 0 && error != EINTR)
+      chunk = chunk == page ? 0 : std::max(page, chunk / 2 / page * page);
   }
   return {};
 }
@@ -172,7 +186,8 @@ std::vector<LeftFile> DevShmWatch::left() const {
   walk(reopened(folder_), "", [&](const std::string& name, const struct stat& info) {
     if (!names_before_.contains(name)) files.push_back({name, allocated(info)});
   });
-  std::sort(files.begin(), files.end(), [](const LeftFile& a, const LeftFile& b) { return a.name < b.name; });
+  std::sort(files.begin(), files.end(),
+            [](const LeftFile& a, const LeftFile& b) { return a.name < b.name; });
   return files;
 }
 

@@ -11,8 +11,9 @@
 
 namespace shoal::shmtest {
 
-/// Mounts what the condition wants at /dev/shm, in a mount namespace of our own. Any error means that this condition
-/// cannot be had here. disk_folder becomes the directory, if any, that remove_disk_folder() must take away in the end.
+/// Mounts what the condition wants at /dev/shm, in a mount namespace of our own. Any error means
+/// that this condition cannot be had here. disk_folder becomes the directory, if any, that
+/// remove_disk_folder() must take away in the end.
 Status mount_dev_shm(const Condition& condition, std::string& disk_folder);
 
 void remove_disk_folder(const std::string& disk_folder);
@@ -23,7 +24,8 @@ class DevShmWatch {
   /// What is there now counts neither as use nor as left behind.
   explicit DevShmWatch(const Condition& condition);
 
-  /// Takes every block that is free now, in a file without a name. Again: what has become free since.
+  /// Takes every block that is free now, in a file without a name. Again: what has become free
+  /// since.
   Status fill();
   /// Samples the use.
   void sample();

@@ -24,7 +24,8 @@ namespace shoal::shmtest {
 namespace {
 
 constexpr int64_t kSampleNs = 10'000'000;
-/// Helpers that end by themselves once their parent is gone (Python's resource tracker) are no orphans.
+/// Helpers that end by themselves once their parent is gone (Python's resource tracker) are no
+/// orphans.
 constexpr int64_t kGraceMs = 500;
 
 [[noreturn]] void leave(int report, std::string_view key, const std::string& value) {
@@ -69,9 +70,11 @@ std::vector<std::string> others() {
     std::string text;
     std::getline(in, text, '\0');
     const size_t open = text.find('('), close = text.rfind(')');  // the name may hold anything
-    if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size()) continue;
+    if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size())
+      continue;
     const char state = text[close + 2];
-    if (state != 'Z' && state != 'X') found.push_back(cat(pid, " ", text.substr(open + 1, close - open - 1)));
+    if (state != 'Z' && state != 'X')
+      found.push_back(cat(pid, " ", text.substr(open + 1, close - open - 1)));
   }
   ::closedir(proc);
   return found;
@@ -81,7 +84,10 @@ std::vector<std::string> others() {
 class Watch {
  public:
   Watch(const SandboxArgs& args, DevShmWatch& shm, pid_t command)
-      : args_(args), shm_(shm), command_(command), fill_at_s_(args.condition.full_after_s.value_or(0)) {}
+      : args_(args),
+        shm_(shm),
+        command_(command),
+        fill_at_s_(args.condition.full_after_s.value_or(0)) {}
 
   /// Until the command has ended or its time is over.
   void run() {
@@ -99,7 +105,8 @@ class Watch {
     send_record(fd, "peak", cat(shm_.peak_bytes()));
     if (orphan_sigbus_) send_record(fd, "orphan_sigbus", "1");
     for (const std::string& process : others()) send_record(fd, "orphan", process);
-    for (const LeftFile& file : shm_.left()) send_record(fd, "left", cat(file.bytes, " ", file.name));
+    for (const LeftFile& file : shm_.left())
+      send_record(fd, "left", cat(file.bytes, " ", file.name));
     if (!status_) return send_record(fd, "hung", "");
     if (WIFSIGNALED(*status_)) return send_record(fd, "signal", cat(WTERMSIG(*status_)));
     send_record(fd, "exit", cat(WEXITSTATUS(*status_)));
@@ -122,7 +129,8 @@ class Watch {
 
   void reap() {
     int status = 0;
-    for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0; pid = ::waitpid(-1, &status, WNOHANG)) {
+    for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0;
+         pid = ::waitpid(-1, &status, WNOHANG)) {
       if (pid == command_) {
         status_ = status;
       } else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) {
@@ -149,7 +157,8 @@ void run_init(const SandboxArgs& args, const MemoryCgroup& cgroup) {
   sigaddset(&child, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &child, nullptr);
   if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
-    leave(args.report, "forbidden", cat("mount /proc of the process namespace: ", ::strerrordesc_np(errno)));
+    leave(args.report, "forbidden",
+          cat("mount /proc of the process namespace: ", ::strerrordesc_np(errno)));
   }
   Status status = args.condition.private_network() ? set_up_network(args.condition) : Status();
   DevShmWatch shm(args.condition);

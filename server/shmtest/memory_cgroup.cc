@@ -44,7 +44,8 @@ std::optional<std::string> mount_point(bool v2) {
     std::istringstream in(line);
     std::string device, folder, type, options;
     in >> device >> folder >> type >> options;
-    if (v2 ? type == "cgroup2" : type == "cgroup" && has_word(options, "memory", ',')) return folder;
+    if (v2 ? type == "cgroup2" : type == "cgroup" && has_word(options, "memory", ','))
+      return folder;
   }
   return std::nullopt;
 }
@@ -56,7 +57,8 @@ std::string own_path(bool v2) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (v2 ? controllers.empty() : has_word(controllers, "memory", ',')) return line.substr(second + 1);
+    if (v2 ? controllers.empty() : has_word(controllers, "memory", ','))
+      return line.substr(second + 1);
   }
   return "/";
 }
@@ -71,18 +73,22 @@ Result<Place> find_place() {
   const std::optional<std::string> root = mount_point(/*v2=*/true);
   if (!root) return Status::error(Code::kFailedPrecondition, "no cgroup file system is mounted");
   std::string own = *root + own_path(true);
-  // A group with processes gives its children no controllers (except the root): then a sibling will do.
+  // A group with processes gives its children no controllers (except the root): then a sibling will
+  // do.
   for (int up = 0; up < 2; ++up) {
-    if (has_word(first_line(own + "/cgroup.subtree_control"), "memory", ' ')) return Place{own, true};
+    if (has_word(first_line(own + "/cgroup.subtree_control"), "memory", ' '))
+      return Place{own, true};
     if (own.size() <= root->size()) break;
     own.resize(own.find_last_of('/'));
   }
-  return Status::error(Code::kFailedPrecondition, "no cgroup here gives its children the memory controller");
+  return Status::error(Code::kFailedPrecondition,
+                       "no cgroup here gives its children the memory controller");
 }
 
 Status write_file(const std::string& path, const std::string& value) {
   const Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!file.valid() || ::write(file.get(), value.data(), value.size()) < 0) return failed("write " + path);
+  if (!file.valid() || ::write(file.get(), value.data(), value.size()) < 0)
+    return failed("write " + path);
   return {};
 }
 
@@ -94,7 +100,8 @@ Result<MemoryCgroup> MemoryCgroup::create(uint64_t limit_bytes) {
   if (::mkdir(folder.c_str(), 0755) != 0) return failed("make the cgroup " + folder);
   MemoryCgroup group(std::move(folder), place.v2);
   const std::string limit = cat(limit_bytes);
-  SHOAL_RETURN_IF_ERROR(write_file(group.folder_ + (place.v2 ? "/memory.max" : "/memory.limit_in_bytes"), limit));
+  SHOAL_RETURN_IF_ERROR(
+      write_file(group.folder_ + (place.v2 ? "/memory.max" : "/memory.limit_in_bytes"), limit));
   // Swap would hide the limit; where there is none there is no such file.
   (void)write_file(group.folder_ + (place.v2 ? "/memory.swap.max" : "/memory.memsw.limit_in_bytes"),
                    place.v2 ? "0" : limit);
@@ -104,7 +111,8 @@ Result<MemoryCgroup> MemoryCgroup::create(uint64_t limit_bytes) {
 MemoryCgroup::~MemoryCgroup() {
   if (folder_.empty()) return;
   // Killed processes leave their group a moment after their end is seen.
-  for (int tries = 0; ::rmdir(folder_.c_str()) != 0 && errno == EBUSY && tries < 200; ++tries) ::usleep(5000);
+  for (int tries = 0; ::rmdir(folder_.c_str()) != 0 && errno == EBUSY && tries < 200; ++tries)
+    ::usleep(5000);
 }
 
 Status MemoryCgroup::join() const {

@@ -7,12 +7,13 @@
 
 namespace shoal::shmtest {
 
-/// A memory cgroup of our own, v2 or v1, below or beside the one that this process is in. No setting of the machine's
-/// changes. Removed with the object, once no process is in it.
+/// A memory cgroup of our own, v2 or v1, below or beside the one that this process is in. No
+/// setting of the machine's changes. Removed with the object, once no process is in it.
 class MemoryCgroup {
  public:
   MemoryCgroup() = default;
-  MemoryCgroup(MemoryCgroup&& other) noexcept : folder_(std::exchange(other.folder_, "")), v2_(other.v2_) {}
+  MemoryCgroup(MemoryCgroup&& other) noexcept
+      : folder_(std::exchange(other.folder_, "")), v2_(other.v2_) {}
   MemoryCgroup& operator=(MemoryCgroup&& other) noexcept {
     std::swap(folder_, other.folder_);
     std::swap(v2_, other.v2_);

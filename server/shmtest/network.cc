@@ -42,7 +42,8 @@ Status set_up_network(const Condition& condition) {
   // Before lo comes up: an address that it has already got would stay for a moment.
   if (condition.no_ipv6 && ::access("/proc/sys/net/ipv6", F_OK) == 0) {
     for (const char* which : {"all", "default", "lo"}) {
-      SHOAL_RETURN_IF_ERROR(write_setting(cat("/proc/sys/net/ipv6/conf/", which, "/disable_ipv6"), "1"));
+      SHOAL_RETURN_IF_ERROR(
+          write_setting(cat("/proc/sys/net/ipv6/conf/", which, "/disable_ipv6"), "1"));
     }
   }
   SHOAL_RETURN_IF_ERROR(raise_loopback());

@@ -20,7 +20,8 @@ uint64_t number_of(std::string_view text) {
 /// "BYTES NAME"
 LeftFile left_file_of(std::string_view value) {
   const size_t space = std::min(value.find(' '), value.size());
-  return {std::string(value.substr(std::min(space + 1, value.size()))), number_of(value.substr(0, space))};
+  return {std::string(value.substr(std::min(space + 1, value.size()))),
+          number_of(value.substr(0, space))};
 }
 
 void end_with(Outcome& outcome, End end, std::string_view detail) {
@@ -33,8 +34,10 @@ void apply_record(std::string_view key, std::string_view value, Outcome& outcome
   if (key == "forbidden") end_with(outcome, End::kForbidden, value);
   if (key == "skip") end_with(outcome, End::kSkipped, value);
   if (key == "notstarted") end_with(outcome, End::kNotStarted, value);
-  if (key == "exit") end_with(outcome, End::kExited, ""), outcome.exit_code = static_cast<int>(number_of(value));
-  if (key == "signal") end_with(outcome, End::kSignalled, ""), outcome.signal = static_cast<int>(number_of(value));
+  if (key == "exit")
+    end_with(outcome, End::kExited, ""), outcome.exit_code = static_cast<int>(number_of(value));
+  if (key == "signal")
+    end_with(outcome, End::kSignalled, ""), outcome.signal = static_cast<int>(number_of(value));
   if (key == "hung") end_with(outcome, End::kHung, "");
   if (key == "milliseconds") outcome.seconds = static_cast<double>(number_of(value)) / 1e3;
   if (key == "peak") outcome.peak_bytes = number_of(value);
@@ -47,8 +50,9 @@ void apply_record(std::string_view key, std::string_view value, Outcome& outcome
 std::string left_reason(const Outcome& outcome) {
   uint64_t bytes = 0;
   for (const LeftFile& file : outcome.left) bytes += file.bytes;
-  return cat("left ", outcome.left.size(), outcome.left.size() == 1 ? " name (" : " names (", human_bytes(bytes),
-             ") in /dev/shm: ", outcome.left[0].name, outcome.left.size() > 1 ? ", ..." : "");
+  return cat("left ", outcome.left.size(), outcome.left.size() == 1 ? " name (" : " names (",
+             human_bytes(bytes), ") in /dev/shm: ", outcome.left[0].name,
+             outcome.left.size() > 1 ? ", ..." : "");
 }
 
 std::string end_reason(const Outcome& outcome) {
@@ -67,7 +71,8 @@ std::string end_reason(const Outcome& outcome) {
     case End::kExited:
       if (outcome.exit_code == 0) return "";
       if (outcome.exit_code > 128 && outcome.exit_code < 128 + 32) {
-        return cat("exit code ", outcome.exit_code, " (128 + ", signal_name(outcome.exit_code - 128), ")");
+        return cat("exit code ", outcome.exit_code, " (128 + ",
+                   signal_name(outcome.exit_code - 128), ")");
       }
       return cat("exit code ", outcome.exit_code);
   }
@@ -121,7 +126,8 @@ void apply_records(std::string_view text, Outcome& outcome) {
   for (size_t end = text.find('\0'); end != std::string_view::npos; end = text.find('\0')) {
     const std::string_view record = text.substr(0, end);
     const size_t space = record.find(' ');
-    if (space != std::string_view::npos) apply_record(record.substr(0, space), record.substr(space + 1), outcome);
+    if (space != std::string_view::npos)
+      apply_record(record.substr(0, space), record.substr(space + 1), outcome);
     text.remove_prefix(end + 1);
   }
 }

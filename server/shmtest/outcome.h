@@ -31,13 +31,14 @@ struct Outcome {
   int exit_code = 0;
   int signal = 0;
   double seconds = 0;
-  uint64_t peak_bytes = 0;           ///< most that stood in /dev/shm beyond what was there before
-  uint64_t oom_kills = 0;            ///< in the condition's memory cgroup
-  std::vector<LeftFile> left;        ///< in /dev/shm once the command had ended
-  std::vector<std::string> orphans;  ///< "PID name" of processes that outlived it (at a hang: that were running)
-  bool orphan_sigbus = false;        ///< a process whose parent had ended before it died of SIGBUS
-  std::string detail;                ///< of skipped, not started, forbidden
-  std::string output_tail;           ///< last bytes of stdout and stderr together
+  uint64_t peak_bytes = 0;     ///< most that stood in /dev/shm beyond what was there before
+  uint64_t oom_kills = 0;      ///< in the condition's memory cgroup
+  std::vector<LeftFile> left;  ///< in /dev/shm once the command had ended
+  std::vector<std::string>
+      orphans;  ///< "PID name" of processes that outlived it (at a hang: that were running)
+  bool orphan_sigbus = false;  ///< a process whose parent had ended before it died of SIGBUS
+  std::string detail;          ///< of skipped, not started, forbidden
+  std::string output_tail;     ///< last bytes of stdout and stderr together
 
   bool skipped() const { return end == End::kSkipped; }
   bool passed() const;
@@ -50,10 +51,12 @@ struct Outcome {
 /// Writes all of it; where nobody reads there is nobody to tell.
 void write_fully(int fd, std::string_view text);
 
-/// Writes one record, KEY space VALUE NUL: how the processes of a sandbox tell the runner what they see.
+/// Writes one record, KEY space VALUE NUL: how the processes of a sandbox tell the runner what they
+/// see.
 void send_record(int fd, std::string_view key, std::string_view value);
 
-/// Reads records into an outcome. What is no record of ours is ignored: the sender may have been killed half-way.
+/// Reads records into an outcome. What is no record of ours is ignored: the sender may have been
+/// killed half-way.
 void apply_records(std::string_view text, Outcome& outcome);
 
 /// The root cause alone, "what: Permission denied": what a record carries of an error.

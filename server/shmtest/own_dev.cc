@@ -24,7 +24,8 @@ struct Node {
 };
 
 bool usual(const std::string& name) {
-  for (const char* known : {"null", "zero", "full", "random", "urandom", "tty", "pts", "mqueue", "infiniband", "dri"}) {
+  for (const char* known :
+       {"null", "zero", "full", "random", "urandom", "tty", "pts", "mqueue", "infiniband", "dri"}) {
     if (name == known) return true;
   }
   return name.starts_with("nvidia");
@@ -56,7 +57,8 @@ Status bind_node(const Node& node) {
     if (!file.valid()) return failed("make " + target);
   }
   const std::string source = cat("/proc/self/fd/", node.fd.get());
-  if (::mount(source.c_str(), target.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) return failed("bind " + target);
+  if (::mount(source.c_str(), target.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0)
+    return failed("bind " + target);
   return {};
 }
 
@@ -64,7 +66,8 @@ Status bind_node(const Node& node) {
 
 Status mount_own_dev(bool with_shm) {
   const std::vector<Node> nodes = open_usual_nodes();
-  if (::mount("dev", "/dev", "tmpfs", MS_NOSUID, "mode=0755,size=64k") != 0) return failed("mount a tmpfs on /dev");
+  if (::mount("dev", "/dev", "tmpfs", MS_NOSUID, "mode=0755,size=64k") != 0)
+    return failed("mount a tmpfs on /dev");
   for (const Node& node : nodes) SHOAL_RETURN_IF_ERROR(bind_node(node));
   const std::pair<const char*, const char*> links[] = {{"/proc/self/fd", "/dev/fd"},
                                                        {"/proc/self/fd/0", "/dev/stdin"},

@@ -46,8 +46,9 @@ std::string end_text(const Outcome& outcome) {
 }
 
 size_t count(const std::vector<Outcome>& outcomes, std::string_view wanted) {
-  return static_cast<size_t>(std::count_if(outcomes.begin(), outcomes.end(),
-                                           [&](const Outcome& outcome) { return verdict(outcome) == wanted; }));
+  return static_cast<size_t>(
+      std::count_if(outcomes.begin(), outcomes.end(),
+                    [&](const Outcome& outcome) { return verdict(outcome) == wanted; }));
 }
 
 std::string padded(std::string text, size_t width) {
@@ -64,7 +65,8 @@ uint64_t left_bytes(const Outcome& outcome) {
 /// Everything that is known of a failure beyond its row.
 std::string failure_text(const Outcome& outcome) {
   std::string text = cat(outcome.reason(), "\n");
-  for (const LeftFile& file : outcome.left) text += cat("left in /dev/shm: ", file.name, " (", file.bytes, " bytes)\n");
+  for (const LeftFile& file : outcome.left)
+    text += cat("left in /dev/shm: ", file.name, " (", file.bytes, " bytes)\n");
   for (const std::string& process : outcome.orphans) {
     text += cat(outcome.end == End::kHung ? "running: " : "outlived it: ", process, "\n");
   }
@@ -76,7 +78,8 @@ std::string failure_text(const Outcome& outcome) {
 
 Json json_of(const Outcome& outcome) {
   Json left = Json::array();
-  for (const LeftFile& file : outcome.left) left.push_back({{"name", file.name}, {"bytes", file.bytes}});
+  for (const LeftFile& file : outcome.left)
+    left.push_back({{"name", file.name}, {"bytes", file.bytes}});
   const bool exited = outcome.end == End::kExited, signalled = outcome.end == End::kSignalled;
   return {{"condition", outcome.condition},
           {"result", outcome.skipped()  ? "skipped"
@@ -103,7 +106,9 @@ std::string joined(const std::vector<std::string>& words) {
 
 /// Bytes of the UTF-8 character at the start of text that XML may hold; 0: none.
 size_t xml_character(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(i < text.size() ? text[i] : 0); };
+  const auto byte = [&](size_t i) {
+    return static_cast<unsigned char>(i < text.size() ? text[i] : 0);
+  };
   const unsigned char first = byte(0);
   if (first < 0x80) return first >= 0x20 || first == '\t' || first == '\n' || first == '\r' ? 1 : 0;
   const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
@@ -115,41 +120,49 @@ size_t xml_character(std::string_view text) {
   }
   const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  return code < least[length] || surrogate || code == 0xFFFE || code == 0xFFFF || code > 0x10FFFF ? 0 : length;
+  return code < least[length] || surrogate || code == 0xFFFE || code == 0xFFFF || code > 0x10FFFF
+             ? 0
+             : length;
 }
 
 }  // namespace
 
 std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
   const std::string reason = outcome.reason();
-  return cat("shmtest: [", number, "/", of, "] ", padded(outcome.condition, 16), " ", verdict(outcome), "  ",
-             seconds_text(outcome.seconds), " s", reason.empty() ? "" : "  ", reason, "\n");
+  return cat("shmtest: [", number, "/", of, "] ", padded(outcome.condition, 16), " ",
+             verdict(outcome), "  ", seconds_text(outcome.seconds), " s",
+             reason.empty() ? "" : "  ", reason, "\n");
 }
 
 std::string table(const std::vector<Outcome>& outcomes) {
   size_t width = 10;
   for (const Outcome& outcome : outcomes) width = std::max(width, outcome.condition.size());
-  std::string text = cat(padded("condition", width + 2), "result  seconds  exit     shm peak    left behind\n");
+  std::string text =
+      cat(padded("condition", width + 2), "result  seconds  exit     shm peak    left behind\n");
   for (const Outcome& outcome : outcomes) {
-    std::string left =
-        outcome.left.empty() ? "-" : cat(outcome.left.size(), " (", human_bytes(left_bytes(outcome)), ")");
-    if (!outcome.orphans.empty() && outcome.end != End::kHung) left += cat(", ", outcome.orphans.size(), " processes");
-    text +=
-        cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8), padded(seconds_text(outcome.seconds), 9),
-            padded(end_text(outcome), 9), padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12), left,
-            outcome.sigbus() ? "  SIGBUS" : "", "\n");
+    std::string left = outcome.left.empty()
+                           ? "-"
+                           : cat(outcome.left.size(), " (", human_bytes(left_bytes(outcome)), ")");
+    if (!outcome.orphans.empty() && outcome.end != End::kHung)
+      left += cat(", ", outcome.orphans.size(), " processes");
+    text += cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
+                padded(seconds_text(outcome.seconds), 9), padded(end_text(outcome), 9),
+                padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12), left,
+                outcome.sigbus() ? "  SIGBUS" : "", "\n");
   }
-  text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ", count(outcomes, "skip"),
-              " skipped\n");
+  text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
+              count(outcomes, "skip"), " skipped\n");
   for (const Outcome& outcome : outcomes) {
     if (outcome.passed()) continue;
-    text += cat("\n--- ", outcome.condition, ": ",
-                outcome.skipped() ? cat("skipped: ", outcome.reason(), "\n") : failure_text(outcome));
+    text +=
+        cat("\n--- ", outcome.condition, ": ",
+            outcome.skipped() ? cat("skipped: ", outcome.reason(), "\n") : failure_text(outcome));
   }
   return text;
 }
 
-std::string json_report(const std::vector<Outcome>& outcomes, const std::vector<std::string>& command) {
+std::string json_report(const std::vector<Outcome>& outcomes,
+                        const std::vector<std::string>& command) {
   Json conditions = Json::array();
   for (const Outcome& outcome : outcomes) conditions.push_back(json_of(outcome));
   const Json report = {{"command", command},
@@ -161,21 +174,24 @@ std::string json_report(const std::vector<Outcome>& outcomes, const std::vector<
   return json_text(report, 2) + "\n";
 }
 
-std::string junit_report(const std::vector<Outcome>& outcomes, const std::vector<std::string>& command) {
+std::string junit_report(const std::vector<Outcome>& outcomes,
+                         const std::vector<std::string>& command) {
   double seconds = 0;
   for (const Outcome& outcome : outcomes) seconds += outcome.seconds;
   std::string text =
       cat("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"shmtest ",
-          xml_escape(joined(command)), "\" tests=\"", outcomes.size(), "\" failures=\"", count(outcomes, "FAIL"),
-          "\" errors=\"0\" skipped=\"", count(outcomes, "skip"), "\" time=\"", seconds_text(seconds), "\">\n");
+          xml_escape(joined(command)), "\" tests=\"", outcomes.size(), "\" failures=\"",
+          count(outcomes, "FAIL"), "\" errors=\"0\" skipped=\"", count(outcomes, "skip"),
+          "\" time=\"", seconds_text(seconds), "\">\n");
   for (const Outcome& outcome : outcomes) {
-    text += cat("<testcase classname=\"shmtest\" name=\"", xml_escape(outcome.condition), "\" time=\"",
-                seconds_text(outcome.seconds), "\">");
+    text += cat("<testcase classname=\"shmtest\" name=\"", xml_escape(outcome.condition),
+                "\" time=\"", seconds_text(outcome.seconds), "\">");
     if (outcome.skipped()) {
       text += cat("<skipped message=\"", xml_escape(outcome.reason()), "\"/>");
     } else if (!outcome.passed()) {
-      text += cat("<failure type=\"", end_name(outcome.end), "\" message=\"", xml_escape(outcome.reason()), "\">",
-                  xml_escape(failure_text(outcome)), "</failure>");
+      text +=
+          cat("<failure type=\"", end_name(outcome.end), "\" message=\"",
+              xml_escape(outcome.reason()), "\">", xml_escape(failure_text(outcome)), "</failure>");
     }
     text += "</testcase>\n";
   }

@@ -43,8 +43,10 @@ Result<Pipe> make_pipe() {
 /// One condition under way.
 class Run {
  public:
-  static Result<std::unique_ptr<Run>> start(const Condition& condition, size_t index, const RunOptions& options,
-                                            const std::list<std::unique_ptr<Run>>& others, const Fd& signals);
+  static Result<std::unique_ptr<Run>> start(const Condition& condition, size_t index,
+                                            const RunOptions& options,
+                                            const std::list<std::unique_ptr<Run>>& others,
+                                            const Fd& signals);
   ~Run();
 
   size_t index() const { return index_; }
@@ -73,8 +75,10 @@ class Run {
   Outcome outcome_;
 };
 
-Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index, const RunOptions& options,
-                                        const std::list<std::unique_ptr<Run>>& others, const Fd& signals) {
+Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index,
+                                        const RunOptions& options,
+                                        const std::list<std::unique_ptr<Run>>& others,
+                                        const Fd& signals) {
   std::unique_ptr<Run> run(new Run);
   run->index_ = index;
   run->pass_output_ = options.pass_output;
@@ -104,7 +108,8 @@ Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index
   run->lifeline_.read.reset();
   run->stop_at_ = Deadline::after_s(options.timeout_s + kReportSeconds);
   run->kill_at_ = Deadline::after_s(options.timeout_s + kReportSeconds + kCleanUpSeconds);
-  for (const int fd : {run->report_.read.get(), run->output_.read.get()}) ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  for (const int fd : {run->report_.read.get(), run->output_.read.get()})
+    ::fcntl(fd, F_SETFL, O_NONBLOCK);
   return run;
 }
 
@@ -184,7 +189,8 @@ class Signals {
   /// The one that came, or 0.
   int take() const {
     signalfd_siginfo info{};
-    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo)
+                                                                : 0;
   }
 
  private:
@@ -216,7 +222,8 @@ class Matrix {
 
  private:
   Status start_more() {
-    while (!no_more_ && next_ < conditions_.size() && runs_.size() < static_cast<size_t>(options_.jobs)) {
+    while (!no_more_ && next_ < conditions_.size() &&
+           runs_.size() < static_cast<size_t>(options_.jobs)) {
       SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<Run> run,
                              Run::start(conditions_[next_], next_, options_, runs_, signals_.fd()));
       runs_.push_back(std::move(run));
@@ -283,7 +290,8 @@ class Matrix {
 
 bool executable(const std::string& path) {
   struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
 }
 
 }  // namespace
@@ -298,7 +306,8 @@ Status find_program(const std::string& name) {
     if (executable(name)) return {};
     if (::access(name.c_str(), F_OK) != 0)
       return Status::error(Code::kNotFound, cat("command not found: ", name), errno);
-    return Status::error(Code::kPermissionDenied, cat("not a program that can be executed: ", name));
+    return Status::error(Code::kPermissionDenied,
+                         cat("not a program that can be executed: ", name));
   }
   const char* path = std::getenv("PATH");
   std::string_view rest = path == nullptr ? "/bin:/usr/bin" : path;

@@ -24,12 +24,14 @@ struct RunResult {
   int stopped_by = 0;             ///< SIGINT, SIGTERM or SIGHUP came: everything was ended; 0: none
 };
 
-/// Runs the command once in each condition; ended(outcome) as each ends. The process must have one thread: it forks.
-/// PERMISSION_DENIED: the kernel gives no namespaces, with the reason and what to do. INTERNAL: no pipe or process.
+/// Runs the command once in each condition; ended(outcome) as each ends. The process must have one
+/// thread: it forks. PERMISSION_DENIED: the kernel gives no namespaces, with the reason and what to
+/// do. INTERNAL: no pipe or process.
 Result<RunResult> run_matrix(const std::vector<Condition>& matrix, const RunOptions& options,
                              const std::function<void(const Outcome&)>& ended);
 
-/// NOT_FOUND or PERMISSION_DENIED where the shell would not find the program either; by PATH as execvp.
+/// NOT_FOUND or PERMISSION_DENIED where the shell would not find the program either; by PATH as
+/// execvp.
 Status find_program(const std::string& name);
 
 }  // namespace shoal::shmtest

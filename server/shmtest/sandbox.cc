@@ -27,7 +27,8 @@ Status failed(const std::string& what) {
 
 Status write_file(const char* path, const std::string& text) {
   const Fd file(::open(path, O_WRONLY | O_CLOEXEC));
-  if (!file.valid() || ::write(file.get(), text.data(), text.size()) < 0) return failed(cat("write ", path));
+  if (!file.valid() || ::write(file.get(), text.data(), text.size()) < 0)
+    return failed(cat("write ", path));
   return {};
 }
 
@@ -36,7 +37,8 @@ Status enter_user_namespace() {
   const uid_t user = ::geteuid();
   const gid_t group = ::getegid();
   if (::unshare(CLONE_NEWUSER) != 0) return failed("make a user namespace");
-  (void)write_file("/proc/self/setgroups", "deny");  // absent in old kernels, which do not ask for it
+  (void)write_file("/proc/self/setgroups",
+                   "deny");  // absent in old kernels, which do not ask for it
   SHOAL_RETURN_IF_ERROR(write_file("/proc/self/uid_map", cat(user, " ", user, " 1")));
   return write_file("/proc/self/gid_map", cat(group, " ", group, " 1"));
 }
@@ -48,14 +50,16 @@ Status enter_namespaces() {
     SHOAL_RETURN_IF_ERROR(enter_user_namespace());
     if (::unshare(CLONE_NEWNS) != 0) return failed("make a mount namespace");
   }
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return failed("make mounts private");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    return failed("make mounts private");
   if (::unshare(CLONE_NEWPID) != 0) return failed("make a process namespace");
   return {};
 }
 
 /// What this condition needs; it may be refused alone.
 Status enter_condition(const Condition& condition, std::string& disk_folder, MemoryCgroup& cgroup) {
-  if (condition.private_network() && ::unshare(CLONE_NEWNET) != 0) return failed("make a network namespace");
+  if (condition.private_network() && ::unshare(CLONE_NEWNET) != 0)
+    return failed("make a network namespace");
   if (condition.cgroup_bytes > 0) {
     SHOAL_ASSIGN_OR_RETURN(cgroup, MemoryCgroup::create(condition.cgroup_bytes));
   }

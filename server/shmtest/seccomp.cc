@@ -19,7 +19,8 @@ struct Abi {
 };
 
 #if defined(__x86_64__)
-// The x32 ABI has the same arch, this bit in its numbers, and numbers of its own for calls that take iovec.
+// The x32 ABI has the same arch, this bit in its numbers, and numbers of its own for calls that
+// take iovec.
 constexpr uint32_t kX32Bit = 0x40000000;
 constexpr Abi kAbis[] = {{AUDIT_ARCH_X86_64, 310, 311, 319},
                          {AUDIT_ARCH_X86_64, kX32Bit + 539, kX32Bit + 540, kX32Bit + 319},
@@ -56,7 +57,8 @@ sock_filter unless_equal_skip(uint32_t value, size_t skip) {
 std::vector<sock_filter> deny_filter(const std::vector<DeniedCall>& denied) {
   std::vector<sock_filter> program;
   for (const Abi& abi : kAbis) {
-    // Numbers mean something only together with the ABI: look at that first, or i386 calls would be taken for others.
+    // Numbers mean something only together with the ABI: look at that first, or i386 calls would be
+    // taken for others.
     const std::vector<uint32_t> calls = numbers(abi, denied);
     program.push_back(load(offsetof(seccomp_data, arch)));
     program.push_back(unless_equal_skip(abi.arch, 1 + 2 * calls.size()));
@@ -73,12 +75,15 @@ std::vector<sock_filter> deny_filter(const std::vector<DeniedCall>& denied) {
 Status deny_calls(const std::vector<DeniedCall>& denied) {
   std::vector<sock_filter> program = deny_filter(denied);
   if (program.empty()) {
-    return Status::error(Code::kFailedPrecondition, "no seccomp filter for this processor: only x86-64 and aarch64");
+    return Status::error(Code::kFailedPrecondition,
+                         "no seccomp filter for this processor: only x86-64 and aarch64");
   }
   const sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
   if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0) return {};
-  // Without CAP_SYS_ADMIN the kernel wants this promise first; setuid programs then lose their effect.
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0) {
+  // Without CAP_SYS_ADMIN the kernel wants this promise first; setuid programs then lose their
+  // effect.
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0) {
     return {};
   }
   return Status::error(Code::kFailedPrecondition, "install a seccomp filter", errno);

@@ -31,10 +31,12 @@ std::string reduce_and_compare(Communicator& communicator, const TreeCase& tree)
   return "";
 }
 
-std::string gather_and_compare(Communicator& communicator, int root, const std::vector<size_t>& sizes, uint64_t round) {
+std::string gather_and_compare(Communicator& communicator, int root,
+                               const std::vector<size_t>& sizes, uint64_t round) {
   const int rank = communicator.world().rank;
   std::vector<std::byte> out(std::accumulate(sizes.begin(), sizes.end(), size_t{1}));
-  const Status status = communicator.gather(root, gather_bytes(rank, sizes[rank], round), sizes, out.data());
+  const Status status =
+      communicator.gather(root, gather_bytes(rank, sizes[rank], round), sizes, out.data());
   if (!status.ok()) return status.to_string();
   if (rank != root) return "";
   std::vector<std::byte> expected;

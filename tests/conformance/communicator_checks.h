@@ -13,6 +13,7 @@ namespace shoal {
 std::string reduce_and_compare(Communicator& communicator, const TreeCase& tree);
 
 /// Empty when a gather of made-up bytes, others for every round, brings root what each rank has.
-std::string gather_and_compare(Communicator& communicator, int root, const std::vector<size_t>& sizes, uint64_t round);
+std::string gather_and_compare(Communicator& communicator, int root,
+                               const std::vector<size_t>& sizes, uint64_t round);
 
 }  // namespace shoal

@@ -21,7 +21,8 @@ using Setting = std::tuple<const char*, RankKind, int>;
 class CommunicatorTest : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
-    if (const std::string reason = why_not(options().transport); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = why_not(options().transport); !reason.empty())
+      GTEST_SKIP() << reason;
   }
   static GroupOptions options() {
     const auto [transport, kind, world_size] = GetParam();
@@ -35,7 +36,8 @@ TEST_P(CommunicatorTest, AllReduceGivesTheTreesBits) {
   std::vector<TreeCase> cases;
   for (const size_t count : {0, 1, 3, 255, 4096, 10'007}) {
     cases.push_back(make_tree_case(16, 16, world_size, count, count));
-    cases.push_back(make_tree_case(16, 5, world_size, count, count + 1));  // empty leaves: some ranks bring nothing
+    cases.push_back(make_tree_case(16, 5, world_size, count,
+                                   count + 1));  // empty leaves: some ranks bring nothing
     if (world_size <= 9) cases.push_back(make_tree_case(9, 9, world_size, count, count + 2));
   }
   const bool small = options().transport == "shm-lean";  // a megabyte would be thousands of steps
@@ -55,18 +57,20 @@ TEST_P(CommunicatorTest, GatherKeepsRankOrderForAnySizes) {
               uint64_t round = 0;
               for (const size_t most : {1, 100, 9'000, 40'000}) {
                 std::vector<size_t> sizes;
-                for (int rank = 0; rank < world_size; ++rank) sizes.push_back(rank % 3 == 1 ? 0 : most / (1 + rank));
+                for (int rank = 0; rank < world_size; ++rank)
+                  sizes.push_back(rank % 3 == 1 ? 0 : most / (1 + rank));
                 wrong += gather_and_compare(communicator, 0, sizes, ++round);
                 wrong += gather_and_compare(communicator, world_size - 1, sizes, ++round);
               }
-              wrong += gather_and_compare(communicator, 0, std::vector<size_t>(world_size, 0), ++round);
+              wrong +=
+                  gather_and_compare(communicator, 0, std::vector<size_t>(world_size, 0), ++round);
               return wrong;
             }),
             "");
 }
 
-// Slots and buffers are used again and again by ranks that are not in step: now a small sum, now a gather where most
-// ranks only send, now a barrier, now a message in pieces.
+// Slots and buffers are used again and again by ranks that are not in step: now a small sum, now a
+// gather where most ranks only send, now a barrier, now a message in pieces.
 TEST_P(CommunicatorTest, ThousandsOfMixedCollectivesStayApart) {
   const int world_size = options().world_size;
   const int rounds = world_size <= 2 ? 3000 : world_size <= 5 ? 1000 : 200;
@@ -83,8 +87,10 @@ TEST_P(CommunicatorTest, ThousandsOfMixedCollectivesStayApart) {
                   wrong = reduce_and_compare(communicator, cases[choice]);
                 } else if (choice < 15) {
                   std::vector<size_t> sizes;
-                  for (int rank = 0; rank < world_size; ++rank) sizes.push_back(shared.below(40) * shared.below(3));
-                  wrong = gather_and_compare(communicator, static_cast<int>(shared.below(world_size)), sizes, round);
+                  for (int rank = 0; rank < world_size; ++rank)
+                    sizes.push_back(shared.below(40) * shared.below(3));
+                  wrong = gather_and_compare(
+                      communicator, static_cast<int>(shared.below(world_size)), sizes, round);
                 } else if (const Status status = communicator.barrier(); !status.ok()) {
                   wrong = status.to_string();
                 }
@@ -96,17 +102,21 @@ TEST_P(CommunicatorTest, ThousandsOfMixedCollectivesStayApart) {
 }
 
 TEST_P(CommunicatorTest, WrongArgumentsAreRefusedAlike) {
-  EXPECT_EQ(run([&](Communicator& communicator) -> std::string {
-              const int world_size = communicator.world().size;
-              float value = 0;
-              const ReducePlan other = make_reduce_plan(world_size + 1, world_size + 1, world_size + 1);
-              if (communicator.all_reduce(other, &value, &value, 1).code() != Code::kInvalidArgument) return "plan";
-              const std::vector<size_t> sizes(world_size, 0);
-              if (communicator.gather(world_size, {}, sizes, nullptr).code() != Code::kInvalidArgument) return "root";
-              if (communicator.gather(0, {}, {}, nullptr).code() != Code::kInvalidArgument) return "sizes";
-              return communicator.barrier().ok() ? "" : "unusable after a refusal";
-            }),
-            "");
+  EXPECT_EQ(
+      run([&](Communicator& communicator) -> std::string {
+        const int world_size = communicator.world().size;
+        float value = 0;
+        const ReducePlan other = make_reduce_plan(world_size + 1, world_size + 1, world_size + 1);
+        if (communicator.all_reduce(other, &value, &value, 1).code() != Code::kInvalidArgument)
+          return "plan";
+        const std::vector<size_t> sizes(world_size, 0);
+        if (communicator.gather(world_size, {}, sizes, nullptr).code() != Code::kInvalidArgument)
+          return "root";
+        if (communicator.gather(0, {}, {}, nullptr).code() != Code::kInvalidArgument)
+          return "sizes";
+        return communicator.barrier().ok() ? "" : "unusable after a refusal";
+      }),
+      "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest,
@@ -114,15 +124,18 @@ INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest,
                                           testing::Values(RankKind::kThreads, RankKind::kProcesses),
                                           testing::Values(1, 2, 3, 4, 5, 8, 16)),
                          [](const testing::TestParamInfo<Setting>& setting) {
-                           return cat(test_name(std::get<0>(setting.param)), rank_kind_name(std::get<1>(setting.param)),
+                           return cat(test_name(std::get<0>(setting.param)),
+                                      rank_kind_name(std::get<1>(setting.param)),
                                       std::get<2>(setting.param));
                          });
 
 INSTANTIATE_TEST_SUITE_P(Devices, CommunicatorTest,
-                         testing::Combine(testing::ValuesIn(kDeviceTransports), testing::Values(RankKind::kProcesses),
+                         testing::Combine(testing::ValuesIn(kDeviceTransports),
+                                          testing::Values(RankKind::kProcesses),
                                           testing::Values(1, 2, 3, 4, 5, 8)),
                          [](const testing::TestParamInfo<Setting>& setting) {
-                           return cat(test_name(std::get<0>(setting.param)), std::get<2>(setting.param));
+                           return cat(test_name(std::get<0>(setting.param)),
+                                      std::get<2>(setting.param));
                          });
 
 class LargeMessageTest : public testing::TestWithParam<const char*> {
@@ -135,32 +148,41 @@ class LargeMessageTest : public testing::TestWithParam<const char*> {
 TEST_P(LargeMessageTest, EightMebibytesOverThreeRanks) {
   const TreeCase tree = make_tree_case(3, 3, 3, (2 << 20) + 1, 8);
   EXPECT_EQ(all_reports(run_ranks({GetParam(), RankKind::kProcesses, 3},
-                                  [&](Communicator& communicator) { return reduce_and_compare(communicator, tree); })),
+                                  [&](Communicator& communicator) {
+                                    return reduce_and_compare(communicator, tree);
+                                  })),
             "");
 }
 
 TEST_P(LargeMessageTest, SixtyFourMebibytesOverTwoRanks) {
-  const bool lean = GetParam() == std::string("shm-lean");  // 4 MiB: more would be sixteen thousand steps
+  const bool lean =
+      GetParam() == std::string("shm-lean");  // 4 MiB: more would be sixteen thousand steps
   const TreeCase tree = make_tree_case(2, 2, 2, lean ? 1 << 20 : 16 << 20, 9);
   EXPECT_EQ(all_reports(run_ranks({GetParam(), RankKind::kProcesses, 2},
-                                  [&](Communicator& communicator) { return reduce_and_compare(communicator, tree); })),
+                                  [&](Communicator& communicator) {
+                                    return reduce_and_compare(communicator, tree);
+                                  })),
             "");
 }
 
-// Two groups at once, of one rung, beside a process that takes a CPU: other ranks run between any two steps.
+// Two groups at once, of one rung, beside a process that takes a CPU: other ranks run between any
+// two steps.
 TEST_P(LargeMessageTest, TwoGroupsUnderLoadStayApart) {
-  const TreeCase trees[] = {make_tree_case(16, 16, 4, 3001, 20), make_tree_case(16, 16, 3, 20'011, 21)};
+  const TreeCase trees[] = {make_tree_case(16, 16, 4, 3001, 20),
+                            make_tree_case(16, 16, 3, 20'011, 21)};
   const pid_t hog = ::fork();
   if (hog == 0) {
     ::alarm(60);
     for (;;) cpu_relax();
   }
   const auto run = [&](int world_size, const TreeCase& tree) {
-    return all_reports(run_ranks({GetParam(), RankKind::kProcesses, world_size}, [&](Communicator& communicator) {
-      std::string wrong;
-      for (int round = 0; round < 50 && wrong.empty(); ++round) wrong = reduce_and_compare(communicator, tree);
-      return wrong;
-    }));
+    return all_reports(
+        run_ranks({GetParam(), RankKind::kProcesses, world_size}, [&](Communicator& communicator) {
+          std::string wrong;
+          for (int round = 0; round < 50 && wrong.empty(); ++round)
+            wrong = reduce_and_compare(communicator, tree);
+          return wrong;
+        }));
   };
   const pid_t second = ::fork();
   if (second == 0) ::_exit(run(3, trees[1]).empty() ? 0 : 1);
@@ -190,7 +212,8 @@ TEST(SingleCommunicatorTest, SumsItsOwnContributions) {
   EXPECT_EQ(out[1], 22);
   EXPECT_EQ(gather_and_compare(*communicator, 0, {1000}, 1), "");
   EXPECT_TRUE(communicator->barrier().ok());
-  EXPECT_EQ(communicator->gather(1, {}, std::vector<size_t>{0}, nullptr).code(), Code::kInvalidArgument);
+  EXPECT_EQ(communicator->gather(1, {}, std::vector<size_t>{0}, nullptr).code(),
+            Code::kInvalidArgument);
 }
 
 }  // namespace

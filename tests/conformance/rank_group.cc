@@ -27,7 +27,8 @@ constexpr int kMaxRanks = 32;
 constexpr size_t kMaxExchangeBytes = 4000;
 constexpr int64_t kNcclBytes = int64_t{8} * 2 * 9650176;
 
-/// In place of the front: memory of threads and forked processes alike, where each rank leaves what it brings.
+/// In place of the front: memory of threads and forked processes alike, where each rank leaves what
+/// it brings.
 struct Board {
   struct Part {
     std::atomic<bool> there;
@@ -38,7 +39,8 @@ struct Board {
 };
 
 Board* make_board() {
-  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();
   return static_cast<Board*>(memory);  // zeroed
 }
@@ -47,7 +49,8 @@ Board* make_board() {
 struct Prepared {
   const Rung* rung = nullptr;
   TransportSetup setup;
-  std::unique_ptr<Board, void (*)(Board*)> board{make_board(), [](Board* b) { ::munmap(b, sizeof(Board)); }};
+  std::unique_ptr<Board, void (*)(Board*)> board{make_board(),
+                                                 [](Board* b) { ::munmap(b, sizeof(Board)); }};
 };
 
 Prepared prepare(const GroupOptions& options) {
@@ -75,7 +78,8 @@ Exchange exchange_of(Board* board, World world) {
     for (int rank = 0; rank < world.size; ++rank) {
       const Board::Part& part = board->parts[rank];
       while (!part.there.load(std::memory_order_acquire)) {
-        if (deadline.passed()) return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " brings nothing"));
+        if (deadline.passed())
+          return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " brings nothing"));
         ::usleep(200);
       }
       all.emplace_back(part.data, part.bytes);
@@ -88,10 +92,11 @@ Exchange exchange_of(Board* board, World world) {
 Status add_device(const Rung& rung, World world, OpenArgs& args) {
   ::setenv("FAKE_CUDA_PEERS", "all", 1);
   const RungContext context(world.size);
-  const auto settings =
-      rung.environment == nullptr ? std::vector<RungSetting>() : rung.environment(context, world.rank);
+  const auto settings = rung.environment == nullptr ? std::vector<RungSetting>()
+                                                    : rung.environment(context, world.rank);
   for (const RungSetting& setting : settings) {
-    if (!setting.name.starts_with("NCCL_DEBUG")) ::setenv(setting.name.c_str(), setting.value.c_str(), 1);
+    if (!setting.name.starts_with("NCCL_DEBUG"))
+      ::setenv(setting.name.c_str(), setting.value.c_str(), 1);
   }
   SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_FAKE_CUDA_MODULE));
   SHOAL_ASSIGN_OR_RETURN(args.device, Device::open(*module, world.rank));
@@ -99,7 +104,8 @@ Status add_device(const Rung& rung, World world, OpenArgs& args) {
   return {};
 }
 
-std::string run_rank(const GroupOptions& options, Prepared& prepared, int rank, const RankBody& body) {
+std::string run_rank(const GroupOptions& options, Prepared& prepared, int rank,
+                     const RankBody& body) {
   OpenArgs args;
   args.world = {rank, options.world_size};
   TransportSetup& setup = prepared.setup;
@@ -114,19 +120,23 @@ std::string run_rank(const GroupOptions& options, Prepared& prepared, int rank, 
   args.exchange = exchange_of(prepared.board.get(), args.world);
   args.interrupted = options.interrupted;
   if (prepared.rung->on_device) {
-    if (const Status status = add_device(*prepared.rung, args.world, args); !status.ok()) return status.to_string();
+    if (const Status status = add_device(*prepared.rung, args.world, args); !status.ok())
+      return status.to_string();
   }
   auto communicator = prepared.rung->open(std::move(args));
   if (!communicator.ok()) return communicator.status().to_string();
-  if (std::string_view((*communicator)->name()) != prepared.rung->name) return "it has another rung's name";
+  if (std::string_view((*communicator)->name()) != prepared.rung->name)
+    return "it has another rung's name";
   return body(**communicator);
 }
 
-std::vector<RankEnd> run_threads(const GroupOptions& options, Prepared& prepared, const RankBody& body) {
+std::vector<RankEnd> run_threads(const GroupOptions& options, Prepared& prepared,
+                                 const RankBody& body) {
   std::vector<RankEnd> ends(options.world_size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.world_size; ++rank) {
-    threads.emplace_back([&, rank] { ends[rank].report = run_rank(options, prepared, rank, body); });
+    threads.emplace_back(
+        [&, rank] { ends[rank].report = run_rank(options, prepared, rank, body); });
   }
   for (std::thread& thread : threads) thread.join();
   return ends;
@@ -169,15 +179,17 @@ RankEnd collect(Child& child) {
   return end;
 }
 
-std::vector<RankEnd> run_processes(const GroupOptions& options, Prepared& prepared, const RankBody& body,
-                                   const std::vector<int>& lost) {
+std::vector<RankEnd> run_processes(const GroupOptions& options, Prepared& prepared,
+                                   const RankBody& body, const std::vector<int>& lost) {
   std::vector<Child> children;
   for (int rank = 0; rank < options.world_size; ++rank) {
     children.push_back(start_child(options, prepared, rank, body));
   }
   prepared.setup.listeners.clear();
   std::vector<RankEnd> ends(options.world_size);
-  const auto is_lost = [&](int rank) { return std::find(lost.begin(), lost.end(), rank) != lost.end(); };
+  const auto is_lost = [&](int rank) {
+    return std::find(lost.begin(), lost.end(), rank) != lost.end();
+  };
   for (int rank = 0; rank < options.world_size; ++rank) {
     if (!is_lost(rank)) ends[rank] = collect(children[rank]);
   }
@@ -205,7 +217,8 @@ std::string why_not(const std::string& transport) {
     struct statvfs file_system {};
     const bool known = ::statvfs("/dev/shm", &file_system) == 0;
     const auto free = known ? static_cast<int64_t>(file_system.f_bavail * file_system.f_frsize) : 0;
-    if (free < kNcclBytes) return cat("/dev/shm has ", free, " bytes free, 8 ranks of NCCL take ", kNcclBytes);
+    if (free < kNcclBytes)
+      return cat("/dev/shm has ", free, " bytes free, 8 ranks of NCCL take ", kNcclBytes);
   }
   if (transport.substr(0, 3) != "cma") return "";
   char from = 1;
@@ -220,7 +233,8 @@ std::string rank_kind_name(RankKind kind) {
   return kind == RankKind::kThreads ? "Threads" : "Processes";
 }
 
-std::vector<RankEnd> run_ranks(const GroupOptions& options, const RankBody& body, const std::vector<int>& lost) {
+std::vector<RankEnd> run_ranks(const GroupOptions& options, const RankBody& body,
+                               const std::vector<int>& lost) {
   Prepared prepared = prepare(options);
   return options.kind == RankKind::kThreads ? run_threads(options, prepared, body)
                                             : run_processes(options, prepared, body, lost);

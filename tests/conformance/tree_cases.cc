@@ -6,7 +6,8 @@
 namespace shoal {
 namespace {
 
-/// Sums the leaves [begin, end) of one element. A sub-tree that one rank owns whole is that rank's next contribution.
+/// Sums the leaves [begin, end) of one element. A sub-tree that one rank owns whole is that rank's
+/// next contribution.
 struct TreeWalk {
   const std::vector<int>& owner;   // by leaf
   const std::vector<bool>& empty;  // by leaf
@@ -59,7 +60,8 @@ TreeCase make_tree_case(int leaves, int units, int world_size, size_t count, uin
     const Range mine = leaves_of_rank(rank, world_size, leaves);
     for (int leaf = mine.begin; leaf < mine.end; ++leaf) {
       owner[leaf] = rank;
-      empty[leaf] = static_cast<int64_t>(leaf) * units / leaves == static_cast<int64_t>(leaf + 1) * units / leaves;
+      empty[leaf] = static_cast<int64_t>(leaf) * units / leaves ==
+                    static_cast<int64_t>(leaf + 1) * units / leaves;
     }
     made.own[rank].resize(made.plan.contributions[rank] * count);
     for (float& value : made.own[rank]) value = pattern.value();

@@ -29,8 +29,9 @@ struct TreeCase {
   std::vector<float> sum;
 };
 
-/// The case for a product whose K dimension of `units` is cut into `leaves` (docs/architecture.md, "Same bits
-/// everywhere"). The sum is made by walking the tree's definition, one element after the other, with no fold program.
+/// The case for a product whose K dimension of `units` is cut into `leaves` (docs/architecture.md,
+/// "Same bits everywhere"). The sum is made by walking the tree's definition, one element after the
+/// other, with no fold program.
 TreeCase make_tree_case(int leaves, int units, int world_size, size_t count, uint64_t seed);
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
-// A FAKE of libshoal_cuda.so for tests without a GPU: the same table over host memory. Streams run what they are given
-// at once; memory of `allocate` is a memfd, so that another process can import it. What it pretends to be is set by
+// A FAKE of libshoal_cuda.so for tests without a GPU: the same table over host memory. Streams run
+// what they are given at once; memory of `allocate` is a memfd, so that another process can import
+// it. What it pretends to be is set by
 //   FAKE_CUDA_DEVICES=N       devices (8)
 //   FAKE_CUDA_PEERS=all|none  whether devices reach each other's memory (none)
 //   FAKE_CUDA_DRIVER=N        the driver's CUDA version (13000)
@@ -25,8 +26,8 @@
 namespace {
 
 // As cudaError_t numbers them.
-constexpr int32_t kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidDevice = 101,
-                  kInvalidHandle = 400, kPeerUnsupported = 217;
+constexpr int32_t kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100,
+                  kInvalidDevice = 101, kInvalidHandle = 400, kPeerUnsupported = 217;
 
 std::string setting(const char* name, const char* otherwise) {
   const char* text = std::getenv(name);
@@ -41,7 +42,9 @@ int device_count() {
 int32_t planned(const char* function) {
   const std::string text = setting("FAKE_CUDA_FAIL", "");
   const size_t colon = text.find(':');
-  return colon != std::string::npos && text.substr(0, colon) == function ? std::atoi(text.c_str() + colon + 1) : kOk;
+  return colon != std::string::npos && text.substr(0, colon) == function
+             ? std::atoi(text.c_str() + colon + 1)
+             : kOk;
 }
 #define FAIL_IF_PLANNED() \
   if (const int32_t planned_error = planned(__func__); planned_error != kOk) return planned_error
@@ -72,8 +75,8 @@ const char* error_text(int32_t error) {
 int32_t facts(char* text, size_t text_bytes) {
   FAIL_IF_PLANNED();
   if (device_count() <= 0) return kNoDevice;
-  std::string json =
-      "{\"driver_version\": " + setting("FAKE_CUDA_DRIVER", "13000") + ", \"runtime_version\": 13000, \"devices\": [";
+  std::string json = "{\"driver_version\": " + setting("FAKE_CUDA_DRIVER", "13000") +
+                     ", \"runtime_version\": 13000, \"devices\": [";
   std::string peers;
   for (int i = 0; i < device_count(); ++i) {
     char bus[32];
@@ -211,7 +214,8 @@ int32_t tree_sum(const ShoalTreeSum* sum, void*) {
   return kOk;
 }
 
-// Another process finds the memfd through /proc; like CUDA, the process that exported a handle cannot import it.
+// Another process finds the memfd through /proc; like CUDA, the process that exported a handle
+// cannot import it.
 struct Handle {
   pid_t pid;
   int fd;
@@ -234,14 +238,15 @@ int32_t import_memory(const uint8_t handle[kShoalIpcHandleBytes], void** memory)
   Handle theirs{};
   std::memcpy(&theirs, handle, sizeof theirs);
   if (theirs.pid == ::getpid()) return kInvalidHandle;
-  const std::string path = "/proc/" + std::to_string(theirs.pid) + "/fd/" + std::to_string(theirs.fd);
+  const std::string path =
+      "/proc/" + std::to_string(theirs.pid) + "/fd/" + std::to_string(theirs.fd);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   return fd < 0 ? kInvalidHandle : map_block(fd, theirs.bytes, memory);
 }
 
-// The push: an area is a header (its rank's own sequence number, and one flag for each sender), then two halves by the
-// number's parity, each a slot for every sender. A sender two calls ahead would have needed this rank's next flag, so
-// nobody overwrites what is still being read.
+// The push: an area is a header (its rank's own sequence number, and one flag for each sender),
+// then two halves by the number's parity, each a slot for every sender. A sender two calls ahead
+// would have needed this rank's next flag, so nobody overwrites what is still being read.
 struct AreaHeader {
   uint64_t sequence;
   uint64_t came[kShoalMostRanks];
@@ -252,7 +257,8 @@ int64_t slot_floats(int64_t area_bytes, int32_t world_size) {
   return (area_bytes - kHeaderBytes) / 2 / world_size / static_cast<int64_t>(sizeof(float));
 }
 int64_t push_floats(int64_t area_bytes, int32_t world_size, int32_t most_contributions) {
-  const int64_t floats = slot_floats(area_bytes, world_size) / (most_contributions < 1 ? 1 : most_contributions);
+  const int64_t floats =
+      slot_floats(area_bytes, world_size) / (most_contributions < 1 ? 1 : most_contributions);
   return floats < 0 ? 0 : floats;
 }
 float* slot_of(void* area, const ShoalPushAllReduce& args, uint64_t sequence, int sender) {
@@ -279,7 +285,8 @@ int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream) {
   for (int peer = 0; peer < args->world_size; ++peer) {
     float* slot = slot_of(args->areas[peer], *args, sequence, args->rank);
     for (int plane = 0; plane < args->contributions[args->rank]; ++plane) {
-      std::memcpy(slot + plane * count, args->own + plane * args->pitch, static_cast<size_t>(count) * sizeof(float));
+      std::memcpy(slot + plane * count, args->own + plane * args->pitch,
+                  static_cast<size_t>(count) * sizeof(float));
     }
     auto* header = static_cast<AreaHeader*>(args->areas[peer]);
     __atomic_store_n(&header->came[args->rank], sequence, __ATOMIC_RELEASE);
@@ -292,14 +299,16 @@ int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream) {
       return kOk;
     }
     const float* slot = slot_of(args->areas[args->rank], *args, sequence, rank);
-    for (int plane = 0; plane < args->contributions[rank]; ++plane) sum.planes[value++] = slot + plane * count;
+    for (int plane = 0; plane < args->contributions[rank]; ++plane)
+      sum.planes[value++] = slot + plane * count;
   }
   return tree_sum(&sum, stream);
 }
 
 }  // namespace
 
-// For the fake NCCL, which asks the CUDA runtime as the real one does: the calling thread's device; -1: none selected.
+// For the fake NCCL, which asks the CUDA runtime as the real one does: the calling thread's device;
+// -1: none selected.
 extern "C" __attribute__((visibility("default"))) int32_t fake_cuda_selected_device() {
   return selected;
 }

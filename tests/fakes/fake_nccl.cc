@@ -1,10 +1,11 @@
-// A FAKE of libnccl 2.28.9 for tests without a GPU: what can be seen of it from outside. The same names, files and
-// sizes in /dev/shm at the same moments (lazily, in the first collective of each algorithm), the same log lines, the
-// same failure: ENOSPC leaves an empty file and ends that rank's call, while the other ranks spin in accept and never
-// notice. Buffers are host memory, a stream is ignored, bytes travel over loopback sockets whatever the log says.
-// NCCL_* variables and nccl.conf are read once. What it pretends to be is set by
-//   FAKE_CUDA_PEERS=all|none     whether GPUs reach each other's memory, as for the fake CUDA module (none)
-//   FAKE_NCCL_VERSION=X.Y.Z      and that version's proxy pool (2.28.9)
+// A FAKE of libnccl 2.28.9 for tests without a GPU: what can be seen of it from outside. The same
+// names, files and sizes in /dev/shm at the same moments (lazily, in the first collective of each
+// algorithm), the same log lines, the same failure: ENOSPC leaves an empty file and ends that
+// rank's call, while the other ranks spin in accept and never notice. Buffers are host memory, a
+// stream is ignored, bytes travel over loopback sockets whatever the log says. NCCL_* variables and
+// nccl.conf are read once. What it pretends to be is set by
+//   FAKE_CUDA_PEERS=all|none     whether GPUs reach each other's memory, as for the fake CUDA
+//   module (none) FAKE_NCCL_VERSION=X.Y.Z      and that version's proxy pool (2.28.9)
 //   FAKE_NCCL_CHANNELS=N         what the search finds (2)
 //   FAKE_NCCL_NVLS=0|1           whether the hardware has it (0)
 //   FAKE_NCCL_CUMEM_HOST=0|1     whether cuMem host memory works (0)
@@ -51,11 +52,13 @@ size_t type_bytes(int type) {
   return type == 0 || type == 1 ? 1 : type == 7 ? 4 : 0;
 }
 
-/// The device that the calling thread has selected in the fake CUDA module, where the process has opened that; -1.
+/// The device that the calling thread has selected in the fake CUDA module, where the process has
+/// opened that; -1.
 int selected_device() {
   void* module = ::dlopen("libfake_cuda_module.so", RTLD_NOW | RTLD_NOLOAD);
   if (module == nullptr) return -1;
-  const auto selected = reinterpret_cast<int32_t (*)()>(::dlsym(module, "fake_cuda_selected_device"));
+  const auto selected =
+      reinterpret_cast<int32_t (*)()>(::dlsym(module, "fake_cuda_selected_device"));
   const int device = selected == nullptr ? -1 : selected();
   ::dlclose(module);
   return device;
@@ -125,18 +128,22 @@ FAKE_API Result ncclGetUniqueId(UniqueId* id) {
   return fake_nccl::kSuccess;
 }
 
-FAKE_API Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, const Config* config) {
+FAKE_API Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank,
+                                       const Config* config) {
   Meeting meeting{};
   std::memcpy(&meeting, id.internal, sizeof meeting);
-  if (comm == nullptr || ranks < 1 || rank < 0 || rank >= ranks) return invalid("Invalid rank requested");
-  if (std::memcmp(meeting.magic, kMagic, sizeof kMagic) != 0) return invalid("the unique id is not one of this fake");
+  if (comm == nullptr || ranks < 1 || rank < 0 || rank >= ranks)
+    return invalid("Invalid rank requested");
+  if (std::memcmp(meeting.magic, kMagic, sizeof kMagic) != 0)
+    return invalid("the unique id is not one of this fake");
   fake_nccl::InitArgs args;
   args.root_port = meeting.port;
   args.key = meeting.key;
   args.ranks = ranks;
   args.rank = rank;
   args.device = selected_device();
-  if (const Result result = take_config(config, &args); result != fake_nccl::kSuccess) return result;
+  if (const Result result = take_config(config, &args); result != fake_nccl::kSuccess)
+    return result;
   if (fake_nccl::settings().blocking >= 0) args.blocking = fake_nccl::settings().blocking != 0;
   auto* const made = new Comm(args);  // lives as long as the process
   return made->init(comm);
@@ -148,12 +155,15 @@ FAKE_API Result ncclCommGetAsyncError(Comm* comm, Result* error) {
   return fake_nccl::kSuccess;
 }
 
-FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* comm, void*) {
+FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* comm,
+                              void*) {
   if (comm == nullptr || type_bytes(type) == 0) return invalid("AllGather : invalid type");
-  return comm->all_gather(static_cast<const char*>(mine), static_cast<char*>(all), count * type_bytes(type));
+  return comm->all_gather(static_cast<const char*>(mine), static_cast<char*>(all),
+                          count * type_bytes(type));
 }
 
-FAKE_API Result ncclAllReduce(const void* own, void* out, size_t count, int type, int op, Comm* comm, void*) {
+FAKE_API Result ncclAllReduce(const void* own, void* out, size_t count, int type, int op,
+                              Comm* comm, void*) {
   if (comm == nullptr || type != 7 || op != 0) return invalid("AllReduce : this fake sums floats");
   return comm->all_reduce(static_cast<const float*>(own), static_cast<float*>(out), count);
 }

@@ -66,7 +66,8 @@ void Comm::run() {
 Result Comm::start(std::function<Result()> work, int patience_ms) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (state_ == kInProgress) {
-    warn("init.cc:2600", "Attempt to use communicator before the previous operation returned ncclSuccess");
+    warn("init.cc:2600",
+         "Attempt to use communicator before the previous operation returned ncclSuccess");
     return kInvalidArgument;
   }
   if (state_ != kSuccess) return state_;
@@ -78,7 +79,8 @@ Result Comm::start(std::function<Result()> work, int patience_ms) {
     changed_.wait(lock, done);
   } else if (patience_ms > 0) {
     // On the system's clock, whose wait ThreadSanitizer knows.
-    changed_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(patience_ms), done);
+    changed_.wait_until(
+        lock, std::chrono::system_clock::now() + std::chrono::milliseconds(patience_ms), done);
   }
   return state_;
 }
@@ -107,10 +109,11 @@ RankInfo Comm::introduction(uint64_t shm_device) const {
   const Settings& s = settings();
   const bool cumem_host = s.cumem && s.cumem_host && s.cumem_host_works;
   if (s.cumem && s.cumem_host && !s.cumem_host_works) {
-    info(Subsystem::kInit,
-         "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation. This "
-         "could be due to the container runtime disabling NUMA support. To disable this warning, set "
-         "NCCL_CUMEM_HOST_ENABLE=0");
+    info(
+        Subsystem::kInit,
+        "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation. This "
+        "could be due to the container runtime disabling NUMA support. To disable this warning, set "
+        "NCCL_CUMEM_HOST_ENABLE=0");
   }
   RankInfo mine;
   mine.rank = args_.rank;
@@ -139,11 +142,14 @@ Result Comm::do_init() {
     return kSystemError;
   }
   const Settings& s = settings();
-  if (!sockets_.meet(args_.root_port, args_.key, introduction(dev_shm.st_dev), args_.ranks)) return not_connected();
+  if (!sockets_.meet(args_.root_port, args_.key, introduction(dev_shm.st_dev), args_.ranks))
+    return not_connected();
   if (const Result result = check_peers(); result != kSuccess) return result;
   const bool lazy = s.cumem && s.runtime_connect;
-  // Else nothing is left for later, whatever will be used, the network of a single node's ranks among it.
-  for (const auto step : {&Comm::connect_ring, &Comm::connect_tree, &Comm::share_nvls_region, &Comm::need_pool}) {
+  // Else nothing is left for later, whatever will be used, the network of a single node's ranks
+  // among it.
+  for (const auto step :
+       {&Comm::connect_ring, &Comm::connect_tree, &Comm::share_nvls_region, &Comm::need_pool}) {
     if (lazy && step != &Comm::share_nvls_region) continue;
     if (const Result result = (this->*step)(); result != kSuccess) return result;
   }
@@ -152,10 +158,12 @@ Result Comm::do_init() {
 }
 
 void Comm::log_channels() {
+  info(
+      Subsystem::kInit,
+      "%d coll channels, %d collnet channels, %d nvls channels, %d p2p channels, %d p2p channels per peer",
+      channels(), 0, 0, channels(), std::min(channels(), 2));
   info(Subsystem::kInit,
-       "%d coll channels, %d collnet channels, %d nvls channels, %d p2p channels, %d p2p channels per peer", channels(),
-       0, 0, channels(), std::min(channels(), 2));
-  info(Subsystem::kInit, "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d - Init COMPLETE",
+       "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d - Init COMPLETE",
        static_cast<void*>(this), args_.rank, args_.ranks, std::max(args_.device, 0));
 }
 
@@ -164,20 +172,22 @@ Result Comm::check_peers() {
   const RankInfo& mine = all[static_cast<size_t>(args_.rank)];
   for (const RankInfo& other : all) {
     if (other.version != mine.version) {
-      warn("init.cc:880", "Mismatched NCCL version detected : rank %d version %d rank %d version %d", mine.rank,
+      warn("init.cc:880",
+           "Mismatched NCCL version detected : rank %d version %d rank %d version %d", mine.rank,
            mine.version, other.rank, other.version);
       return kInvalidUsage;
     }
     if (other.rank == mine.rank || mine.device < 0) continue;
     if (other.host_hash != mine.host_hash || other.device != mine.device) continue;
-    warn("init.cc:904", "Duplicate GPU detected : rank %d and rank %d both on CUDA device %lx", mine.rank, other.rank,
-         static_cast<unsigned long>(0x10000 + 0x1000 * mine.device));
+    warn("init.cc:904", "Duplicate GPU detected : rank %d and rank %d both on CUDA device %lx",
+         mine.rank, other.rank, static_cast<unsigned long>(0x10000 + 0x1000 * mine.device));
     return kInvalidUsage;
   }
   return kSuccess;
 }
 
-/// The node's first rank makes it, all others attach; where it fails they wait for its name for ever.
+/// The node's first rank makes it, all others attach; where it fails they wait for its name for
+/// ever.
 Result Comm::share_nvls_region() {
   const Settings& s = settings();
   if (!s.nvls_hardware || s.nvls == 0 || local_ranks() < 2) return kSuccess;
@@ -198,19 +208,22 @@ Result Comm::share_nvls_region() {
 }
 
 Result Comm::all_gather(const char* mine, char* all, size_t bytes) {
-  return start([=, this] { return do_all_gather(mine, all, bytes); }, ring_ready_ ? kPatienceMs : 0);
+  return start([=, this] { return do_all_gather(mine, all, bytes); },
+               ring_ready_ ? kPatienceMs : 0);
 }
 
 Result Comm::all_reduce(const float* own, float* out, size_t count) {
-  return start([=, this] { return do_all_reduce(own, out, count); }, ring_ready_ || tree_ready_ ? kPatienceMs : 0);
+  return start([=, this] { return do_all_reduce(own, out, count); },
+               ring_ready_ || tree_ready_ ? kPatienceMs : 0);
 }
 
 Result Comm::do_all_gather(const char* mine, char* all, size_t bytes) {
   if (hangs("collective", args_.rank)) hang();
   if (bytes == 0) return kSuccess;
-  if (const int64_t most = settings().most_gathered; most > 0 && bytes > static_cast<size_t>(most)) {
-    warn("enqueue.cc:2000", "an all-gather of %zu bytes: this fake was told to take %lld at most", bytes,
-         static_cast<long long>(most));
+  if (const int64_t most = settings().most_gathered;
+      most > 0 && bytes > static_cast<size_t>(most)) {
+    warn("enqueue.cc:2000", "an all-gather of %zu bytes: this fake was told to take %lld at most",
+         bytes, static_cast<long long>(most));
     return kInvalidArgument;
   }
   if (!algorithm_allowed("Ring") && args_.ranks > 1) {
@@ -234,18 +247,21 @@ Result Comm::gather_ring(const char* mine, char* all, size_t bytes) {
   return kSuccess;
 }
 
-/// Every rank sums slice s from rank s+1 on around the ring: the same bits on all, and not those of a tree.
+/// Every rank sums slice s from rank s+1 on around the ring: the same bits on all, and not those of
+/// a tree.
 Result Comm::do_all_reduce(const float* own, float* out, size_t count) {
   if (hangs("collective", args_.rank)) hang();
   if (count == 0) return kSuccess;
-  const bool tree = (count * sizeof(float) <= kTreeBytes || !algorithm_allowed("Ring")) && algorithm_allowed("Tree");
-  if (const Result result = tree ? connect_tree() : connect_ring(); result != kSuccess) return result;
+  const bool tree = (count * sizeof(float) <= kTreeBytes || !algorithm_allowed("Ring")) &&
+                    algorithm_allowed("Tree");
+  if (const Result result = tree ? connect_tree() : connect_ring(); result != kSuccess)
+    return result;
   const auto ranks = static_cast<size_t>(args_.ranks);
   std::vector<float> all(ranks * std::min(count, kPieceFloats));
   for (size_t begin = 0; begin < count; begin += kPieceFloats) {
     const size_t floats = std::min(count - begin, kPieceFloats);
-    const Result result = gather_ring(reinterpret_cast<const char*>(own + begin), reinterpret_cast<char*>(all.data()),
-                                      floats * sizeof(float));
+    const Result result = gather_ring(reinterpret_cast<const char*>(own + begin),
+                                      reinterpret_cast<char*>(all.data()), floats * sizeof(float));
     if (result != kSuccess) return result;
     for (size_t i = 0; i < floats; ++i) {
       const size_t slice = i * ranks / floats;
@@ -259,13 +275,15 @@ Result Comm::do_all_reduce(const float* own, float* out, size_t count) {
 
 /// After a minute of tries.
 Result Comm::not_connected() {
-  warn("misc/socket.cc:584",
-       "socketPollConnect: connect to 127.0.0.1<0> returned Connection refused, exceeded error retry count after 34 "
-       "attempts");
+  warn(
+      "misc/socket.cc:584",
+      "socketPollConnect: connect to 127.0.0.1<0> returned Connection refused, exceeded error retry count after 34 "
+      "attempts");
   return kRemoteError;
 }
 
-/// A peer that is gone is noticed by sockets alone: over memory a kernel waits for a flag that never comes.
+/// A peer that is gone is noticed by sockets alone: over memory a kernel waits for a flag that
+/// never comes.
 Result Comm::peer_gone() {
   for (int rank = 0, ranks = args_.ranks; rank < ranks; ++rank) {
     if (local_to(rank)) continue;

@@ -41,12 +41,14 @@ class Comm {
  public:
   explicit Comm(InitArgs args);
 
-  /// Begins the init; kInProgress, or how it ended where the communicator blocks. The handle's place gets it at once,
-  /// and at the end again: from the thread, whether the init went well or not, as in NCCL.
+  /// Begins the init; kInProgress, or how it ended where the communicator blocks. The handle's
+  /// place gets it at once, and at the end again: from the thread, whether the init went well or
+  /// not, as in NCCL.
   Result init(Comm** place);
   Result state();
-  /// Buffers are host memory, done in the order of the calls. An operation that needs new connections goes on behind
-  /// the caller's back (kInProgress), and so does one whose peers are late.
+  /// Buffers are host memory, done in the order of the calls. An operation that needs new
+  /// connections goes on behind the caller's back (kInProgress), and so does one whose peers are
+  /// late.
   Result all_gather(const char* mine, char* all, size_t bytes);
   Result all_reduce(const float* own, float* out, size_t count);
   int ranks() const { return args_.ranks; }
@@ -82,7 +84,8 @@ class Comm {
   Result connect(const Edges& edges);
   Result set_up(Edge edge, std::vector<std::string>* names);
   void log_edge(Edge edge, int channel) const;
-  Result tell_peers(const Edges& edges, const std::vector<std::pair<Edge, std::vector<std::string>>>& mine);
+  Result tell_peers(const Edges& edges,
+                    const std::vector<std::pair<Edge, std::vector<std::string>>>& mine);
   Result attach(Edge edge, const std::string& names);
   bool own_cumem_host() const;
   Result need_pool();

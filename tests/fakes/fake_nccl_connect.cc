@@ -1,4 +1,5 @@
-// Part of a FAKE of libnccl (fake_nccl.cc): which connections a communicator makes, and the memory they take.
+// Part of a FAKE of libnccl (fake_nccl.cc): which connections a communicator makes, and the memory
+// they take.
 #include <algorithm>
 #include <sstream>
 
@@ -9,7 +10,8 @@
 namespace fake_nccl {
 namespace {
 
-constexpr size_t kMemPage = 4096;  // sizeof(ncclSendMem), and what stands before the buffers in ncclRecvMem
+constexpr size_t kMemPage =
+    4096;  // sizeof(ncclSendMem), and what stands before the buffers in ncclRecvMem
 
 constexpr char kCumemHandle[] = "/dev/shm/nccl-\x7f\x02";  // a handle's bytes, read as a name
 
@@ -58,7 +60,8 @@ Result Comm::connect_ring() {
   return kSuccess;
 }
 
-/// A chain in the ring's order, both ways: it shares the ring's connections where they go the same way.
+/// A chain in the ring's order, both ways: it shares the ring's connections where they go the same
+/// way.
 Result Comm::connect_tree() {
   if (tree_ready_ || args_.ranks < 2) return kSuccess;
   Edges edges;
@@ -72,12 +75,14 @@ Result Comm::connect_tree() {
   return kSuccess;
 }
 
-/// This rank's halves of the edges first; then all tell their peers the names, attach, and say that they have.
+/// This rank's halves of the edges first; then all tell their peers the names, attach, and say that
+/// they have.
 Result Comm::connect(const Edges& edges) {
   ++round_;
   Edges fresh;
   for (const Edge& edge : edges)
-    if (connected_.insert(edge).second && (edge.first == args_.rank || edge.second == args_.rank)) fresh.insert(edge);
+    if (connected_.insert(edge).second && (edge.first == args_.rank || edge.second == args_.rank))
+      fresh.insert(edge);
   std::vector<std::pair<Edge, std::vector<std::string>>> mine;
   for (const Edge& edge : fresh) {
     mine.emplace_back(edge, std::vector<std::string>());
@@ -86,10 +91,15 @@ Result Comm::connect(const Edges& edges) {
   return tell_peers(fresh, mine);
 }
 
-Result Comm::tell_peers(const Edges& edges, const std::vector<std::pair<Edge, std::vector<std::string>>>& mine) {
-  const auto peer_of = [&](Edge edge) { return edge.first == args_.rank ? edge.second : edge.first; };
+Result Comm::tell_peers(const Edges& edges,
+                        const std::vector<std::pair<Edge, std::vector<std::string>>>& mine) {
+  const auto peer_of = [&](Edge edge) {
+    return edge.first == args_.rank ? edge.second : edge.first;
+  };
   // A tag for each direction and for the answer.
-  const auto tag_of = [&](Edge edge, bool answer) { return round_ * 4 + (edge.first < edge.second ? 0 : 2) + answer; };
+  const auto tag_of = [&](Edge edge, bool answer) {
+    return round_ * 4 + (edge.first < edge.second ? 0 : 2) + answer;
+  };
   for (const auto& [edge, names] : mine) {
     std::string text;
     for (const std::string& name : names) text += name + "\n";
@@ -121,8 +131,9 @@ Result Comm::set_up(Edge edge, std::vector<std::string>* names) {
     }
     Segment segment;
     if (!create_segment(receiver ? data_bytes() : kMemPage, 1, &segment)) return kSystemError;
-    info(Subsystem::kShm, "MMAP allocated shareable host buffer %s size %zi ptr %p", segment.path.c_str(),
-         static_cast<ssize_t>(segment.bytes), static_cast<void*>(segment.memory));
+    info(Subsystem::kShm, "MMAP allocated shareable host buffer %s size %zi ptr %p",
+         segment.path.c_str(), static_cast<ssize_t>(segment.bytes),
+         static_cast<void*>(segment.memory));
     names->push_back(segment.path);
     segments_.push_back(segment);
   }
@@ -130,27 +141,32 @@ Result Comm::set_up(Edge edge, std::vector<std::string>* names) {
 }
 
 void Comm::log_edge(Edge edge, int channel) const {
-  const auto device = [&](int rank) { return std::max(sockets_.all()[static_cast<size_t>(rank)].device, 0); };
+  const auto device = [&](int rank) {
+    return std::max(sockets_.all()[static_cast<size_t>(rank)].device, 0);
+  };
   const int from = edge.first, to = edge.second;
   switch (transport(edge)) {
     case Transport::kP2p:
-      return info(Subsystem::kInit, "Channel %02d/%01d : %d[%d] -> %d[%d] via P2P/%s", channel, 0, from, device(from),
-                  to, device(to), settings().cumem ? "CUMEM" : "IPC");
+      return info(Subsystem::kInit, "Channel %02d/%01d : %d[%d] -> %d[%d] via P2P/%s", channel, 0,
+                  from, device(from), to, device(to), settings().cumem ? "CUMEM" : "IPC");
     case Transport::kNet:
-      return info(Subsystem::kInit, "Channel %02d/%d : %d[%d] -> %d[%d] [%s] via NET/Socket/0", channel, 0, from,
-                  device(from), to, device(to), to == args_.rank ? "receive" : "send");
+      return info(Subsystem::kInit, "Channel %02d/%d : %d[%d] -> %d[%d] [%s] via NET/Socket/0",
+                  channel, 0, from, device(from), to, device(to),
+                  to == args_.rank ? "receive" : "send");
     case Transport::kShm:
-      return info(Subsystem::kInit, "Channel %02d : %d[%d] -> %d[%d] via SHM/direct/direct", channel, from,
-                  device(from), to, device(to));
+      return info(Subsystem::kInit, "Channel %02d : %d[%d] -> %d[%d] via SHM/direct/direct",
+                  channel, from, device(from), to, device(to));
   }
 }
 
-/// Each rank decides for itself whether its half is a file or cuMem host memory, and takes its peer's for the same.
+/// Each rank decides for itself whether its half is a file or cuMem host memory, and takes its
+/// peer's for the same.
 bool Comm::own_cumem_host() const {
   return sockets_.all()[static_cast<size_t>(args_.rank)].cumem_host != 0;
 }
 
-/// The peer's half, one name a line. What is really a handle is no file's name, and the other way round.
+/// The peer's half, one name a line. What is really a handle is no file's name, and the other way
+/// round.
 Result Comm::attach(Edge edge, const std::string& names) {
   const bool receiver = edge.second == args_.rank;
   std::istringstream lines(names);
@@ -161,19 +177,22 @@ Result Comm::attach(Edge edge, const std::string& names) {
       return kUnhandledCudaError;
     }
     Segment segment;
-    if (name == kCumemHandle) return attach_segment(name, 0, &segment) ? kInternalError : kSystemError;
+    if (name == kCumemHandle)
+      return attach_segment(name, 0, &segment) ? kInternalError : kSystemError;
     if (!attach_segment(name, receiver ? kMemPage : data_bytes(), &segment)) return kSystemError;
     segments_.push_back(segment);
   }
   return kSuccess;
 }
 
-/// Its count is that of the node's ranks, of whom only this one ever attaches: alone on its node the name goes at once,
-/// else it stays, even behind a healthy end, unless cuMem is off (then init removes it).
+/// Its count is that of the node's ranks, of whom only this one ever attaches: alone on its node
+/// the name goes at once, else it stays, even behind a healthy end, unless cuMem is off (then init
+/// removes it).
 Result Comm::need_pool() {
   if (pool_ready_) return kSuccess;
   Segment segment;
-  if (!create_segment(static_cast<size_t>(settings().pool_bytes), local_ranks(), &segment)) return kSystemError;
+  if (!create_segment(static_cast<size_t>(settings().pool_bytes), local_ranks(), &segment))
+    return kSystemError;
   if (local_ranks() == 1 || !settings().cumem) unlink_segment(&segment);
   segments_.push_back(segment);
   pool_ready_ = true;

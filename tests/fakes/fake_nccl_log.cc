@@ -40,7 +40,8 @@ Level level_of(const char* text) {
 }
 
 uint32_t subsystem_bit(const std::string& name) {
-  static constexpr const char* kNames[] = {"INIT", "BOOTSTRAP", "ENV", "ALLOC", "SHM", "P2P", "NET"};
+  static constexpr const char* kNames[] = {"INIT", "BOOTSTRAP", "ENV", "ALLOC",
+                                           "SHM",  "P2P",       "NET"};
   if (::strcasecmp(name.c_str(), "ALL") == 0) return ~0U;
   for (uint32_t i = 0; i < std::size(kNames); ++i)
     if (::strcasecmp(name.c_str(), kNames[i]) == 0) return 1U << i;
@@ -100,8 +101,8 @@ std::string format_text(const char* format, va_list arguments) {
 }
 
 std::string prefix(const Log& log) {
-  return log.host + ":" + std::to_string(::getpid()) + ":" + std::to_string(::syscall(SYS_gettid)) + " [" +
-         std::to_string(log_device) + "] ";
+  return log.host + ":" + std::to_string(::getpid()) + ":" + std::to_string(::syscall(SYS_gettid)) +
+         " [" + std::to_string(log_device) + "] ";
 }
 
 void put(Log& log, const std::string& line) {

@@ -5,13 +5,22 @@
 namespace fake_nccl {
 
 /// NCCL_DEBUG_SUBSYS; without it the first three are on.
-enum class Subsystem : uint32_t { kInit = 1, kBootstrap = 2, kEnv = 4, kAlloc = 8, kShm = 16, kP2p = 32, kNet = 64 };
+enum class Subsystem : uint32_t {
+  kInit = 1,
+  kBootstrap = 2,
+  kEnv = 4,
+  kAlloc = 8,
+  kShm = 16,
+  kP2p = 32,
+  kNet = 64
+};
 
 /// The CUDA device in the lines of the calling thread.
 void set_log_device(int device);
 
 __attribute__((format(printf, 2, 3))) void info(Subsystem subsystem, const char* format, ...);
-/// where is a file and line of the real library. The text stays as the last error whatever NCCL_DEBUG is.
+/// where is a file and line of the real library. The text stays as the last error whatever
+/// NCCL_DEBUG is.
 __attribute__((format(printf, 2, 3))) void warn(const char* where, const char* format, ...);
 /// The line with the version, once for a process.
 void say_version();

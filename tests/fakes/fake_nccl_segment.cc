@@ -17,8 +17,8 @@ constexpr size_t kCountBytes = 4;
 
 bool failed(const char* doing, const Segment& segment) {
   const int error = errno;
-  warn("misc/shmutils.cc:131", "Error while %s shared memory segment %s (size %ld), error: %s (%d)", doing,
-       segment.path.c_str(), static_cast<long>(segment.bytes), std::strerror(error), error);
+  warn("misc/shmutils.cc:131", "Error while %s shared memory segment %s (size %ld), error: %s (%d)",
+       doing, segment.path.c_str(), static_cast<long>(segment.bytes), std::strerror(error), error);
   return false;
 }
 
@@ -26,8 +26,8 @@ bool map(Segment* segment) {
   const size_t bytes = segment->bytes + kCountBytes;
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd, 0);
   if (memory == MAP_FAILED) {
-    warn("misc/shmutils.cc:98", "Error: Could not map %s size %zu, error: %s (%d)", segment->path.c_str(), bytes,
-         std::strerror(errno), errno);
+    warn("misc/shmutils.cc:98", "Error: Could not map %s size %zu, error: %s (%d)",
+         segment->path.c_str(), bytes, std::strerror(errno), errno);
     return false;
   }
   segment->memory = static_cast<char*>(memory);
@@ -35,7 +35,8 @@ bool map(Segment* segment) {
 }
 
 int* count_of(const Segment& segment) {
-  // Buffer sizes are the user's: the count need not be aligned, but x86-64's are, and so is every default.
+  // Buffer sizes are the user's: the count need not be aligned, but x86-64's are, and so is every
+  // default.
   return reinterpret_cast<int*>(segment.memory + segment.bytes);
 }
 
@@ -48,8 +49,8 @@ bool create_segment(size_t bytes, int attachers, Segment* segment) {
   segment->path = path;
   if (segment->fd < 0) {
     const int error = errno;
-    warn("misc/shmutils.cc:72", "Error: failed to create shared memory file %s, error %s (%d)", path,
-         std::strerror(error), error);
+    warn("misc/shmutils.cc:72", "Error: failed to create shared memory file %s, error %s (%d)",
+         path, std::strerror(error), error);
     errno = error;
     return failed("creating", *segment);
   }
@@ -62,7 +63,8 @@ bool create_segment(size_t bytes, int attachers, Segment* segment) {
     errno = error;
     return failed("creating", *segment);
   }
-  info(Subsystem::kAlloc, "Allocated %ld bytes of shared memory in %s", static_cast<long>(bytes + kCountBytes), path);
+  info(Subsystem::kAlloc, "Allocated %ld bytes of shared memory in %s",
+       static_cast<long>(bytes + kCountBytes), path);
   if (!map(segment)) return failed("creating", *segment);
   std::memset(segment->memory, 0, bytes);
   __atomic_store_n(count_of(*segment), attachers, __ATOMIC_RELEASE);
@@ -86,8 +88,8 @@ bool attach_segment(const std::string& path, size_t bytes, Segment* segment) {
 
 void unlink_segment(Segment* segment) {
   if (::unlink(segment->path.c_str()) == 0) return;
-  info(Subsystem::kAlloc, "unlink shared memory %s failed, error: %s (%d)", segment->path.c_str(), std::strerror(errno),
-       errno);
+  info(Subsystem::kAlloc, "unlink shared memory %s failed, error: %s (%d)", segment->path.c_str(),
+       std::strerror(errno), errno);
 }
 
 }  // namespace fake_nccl

@@ -39,7 +39,8 @@ int64_t number(const char* name, int64_t otherwise) {
   return result;
 }
 
-/// The size of ncclProxyOpsPool, file without its reference count: literals, compiled from each tag's headers.
+/// The size of ncclProxyOpsPool, file without its reference count: literals, compiled from each
+/// tag's headers.
 int64_t pool_of(int version) {
   if (version < 22000) return 4194656;
   if (version < 22100) return 5767520;
@@ -86,7 +87,8 @@ Settings read() {
   s.host_hash = hash_of_host();
 
   s.version = version_code();
-  if (const std::string version = text("FAKE_NCCL_VERSION"); !version.empty()) s.version_text = version;
+  if (const std::string version = text("FAKE_NCCL_VERSION"); !version.empty())
+    s.version_text = version;
   s.pool_bytes = pool_of(s.version);
   s.found_channels = static_cast<int>(number("FAKE_NCCL_CHANNELS", 2));
   s.peers = text("FAKE_CUDA_PEERS") == "all";
@@ -121,7 +123,8 @@ bool algorithm_allowed(const char* name) {
   const bool others = list[0] == '^';
   bool named = false;
   std::istringstream names(others ? list.substr(1) : list);
-  for (std::string one; std::getline(names, one, ',');) named = named || ::strcasecmp(one.c_str(), name) == 0;
+  for (std::string one; std::getline(names, one, ',');)
+    named = named || ::strcasecmp(one.c_str(), name) == 0;
   return named != others;
 }
 

@@ -32,7 +32,8 @@ int listen_somewhere(int* port) {
   sockaddr_in address = loopback(0);
   socklen_t length = sizeof address;
   auto* plain = reinterpret_cast<sockaddr*>(&address);
-  if (fd < 0 || ::bind(fd, plain, length) != 0 || ::listen(fd, 256) != 0 || ::getsockname(fd, plain, &length) != 0)
+  if (fd < 0 || ::bind(fd, plain, length) != 0 || ::listen(fd, 256) != 0 ||
+      ::getsockname(fd, plain, &length) != 0)
     return -1;
   *port = ntohs(address.sin_port);
   return fd;
@@ -102,8 +103,8 @@ void run_root(int listener, uint64_t key) {
   do {
     const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     Hello hello;
-    const bool fine = fd >= 0 && read_all(fd, &hello, sizeof hello) && hello.key == key && hello.ranks > 0 &&
-                      static_cast<size_t>(hello.ranks) <= kMaxRanks;
+    const bool fine = fd >= 0 && read_all(fd, &hello, sizeof hello) && hello.key == key &&
+                      hello.ranks > 0 && static_cast<size_t>(hello.ranks) <= kMaxRanks;
     if (fine && all.empty()) {
       all.resize(static_cast<size_t>(hello.ranks));
       sockets.assign(static_cast<size_t>(hello.ranks), -1);
@@ -142,8 +143,8 @@ bool Sockets::meet(int root_port, uint64_t key, RankInfo mine, int ranks) {
   const int fd = connect_patiently(root_port);
   const Hello hello{key, ranks, mine};
   all_.resize(static_cast<size_t>(ranks));
-  const bool met =
-      fd >= 0 && write_all(fd, &hello, sizeof hello) && read_all(fd, all_.data(), all_.size() * sizeof(RankInfo));
+  const bool met = fd >= 0 && write_all(fd, &hello, sizeof hello) &&
+                   read_all(fd, all_.data(), all_.size() * sizeof(RankInfo));
   if (fd >= 0) ::close(fd);
   ::fcntl(listener_, F_SETFL, O_NONBLOCK);
   return met;
@@ -206,7 +207,8 @@ bool Sockets::open_ring() {
 bool Sockets::exchange(const char* out, char* in, size_t bytes) {
   size_t sent = 0, got = 0;
   while (sent < bytes || got < bytes) {
-    pollfd ends[] = {{sent < bytes ? next_ : -1, POLLOUT, 0}, {got < bytes ? before_ : -1, POLLIN, 0}};
+    pollfd ends[] = {{sent < bytes ? next_ : -1, POLLOUT, 0},
+                     {got < bytes ? before_ : -1, POLLIN, 0}};
     if (::poll(ends, 2, -1) < 0 && errno != EINTR) return false;
     if (ends[0].revents != 0) {
       const ssize_t wrote = ::send(next_, out + sent, bytes - sent, MSG_NOSIGNAL);

@@ -23,11 +23,13 @@ struct RankInfo {
   uint64_t shm_device = 0;  ///< st_dev of /dev/shm
 };
 
-/// Starts the thread that introduces the ranks of one communicator to each other, in this process, as the real one
-/// does. 0: no socket. The port is what the unique id carries, with a key that tells it from others.
+/// Starts the thread that introduces the ranks of one communicator to each other, in this process,
+/// as the real one does. 0: no socket. The port is what the unique id carries, with a key that
+/// tells it from others.
 int start_root(uint64_t key);
 
-/// One rank's end. Waits as the real library waits: for ever, and busily while a peer has to connect.
+/// One rank's end. Waits as the real library waits: for ever, and busily while a peer has to
+/// connect.
 class Sockets {
  public:
   /// Meets all others at the root. False: nobody listens there.

@@ -39,7 +39,8 @@ struct Board {
 };
 
 Board* make_board() {
-  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();
   return static_cast<Board*>(memory);  // zeroed
 }
@@ -63,7 +64,8 @@ ExchangeBytes exchange_of(Board& board, int rank, int world_size) {
     for (int other = 0; other < world_size; ++other) {
       const Board::Rank& part = board.ranks[other];
       while (!part.brought.load(std::memory_order_acquire)) {
-        if (deadline.passed()) return Status::error(Code::kDeadlineExceeded, cat("rank ", other, " brings nothing"));
+        if (deadline.passed())
+          return Status::error(Code::kDeadlineExceeded, cat("rank ", other, " brings nothing"));
         ::usleep(200);
       }
       all.emplace_back(part.data, part.bytes);
@@ -74,15 +76,18 @@ ExchangeBytes exchange_of(Board& board, int rank, int world_size) {
 
 Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board, int rank) {
   SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_FAKE_CUDA_MODULE));
-  SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, Device::open(*module, rank / group.ranks_per_gpu));
+  SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device,
+                         Device::open(*module, rank / group.ranks_per_gpu));
   NcclOptions options;
   options.library = group.library_of.contains(rank) ? group.library_of.at(rank) : SHOAL_FAKE_NCCL;
   options.reproducible = group.reproducible;
   options.timeout_ms = group.timeout_ms;
-  SHOAL_ASSIGN_OR_RETURN(auto collective,
-                         open_nccl_collective(device, {rank, group.world_size}, options,
-                                              exchange_of(board, rank, group.world_size), group.interrupted));
-  return make_staged_communicator(device, std::move(collective), group.timeout_ms, group.interrupted);
+  SHOAL_ASSIGN_OR_RETURN(
+      auto collective,
+      open_nccl_collective(device, {rank, group.world_size}, options,
+                           exchange_of(board, rank, group.world_size), group.interrupted));
+  return make_staged_communicator(device, std::move(collective), group.timeout_ms,
+                                  group.interrupted);
 }
 
 /// Stays alive, with other things in the memory that was freed.
@@ -99,11 +104,13 @@ void linger(int64_t milliseconds) {
 void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& body) {
   ::alarm(kRankSeconds);
   if (group.channels > 0) {
-    for (const char* name : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) ::setenv(name, cat(group.channels).c_str(), 1);
+    for (const char* name : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"})
+      ::setenv(name, cat(group.channels).c_str(), 1);
   }
   for (const auto& [name, value] : group.environment) ::setenv(name.c_str(), value.c_str(), 1);
   if (group.of_rank.contains(rank)) {
-    for (const auto& [name, value] : group.of_rank.at(rank)) ::setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : group.of_rank.at(rank))
+      ::setenv(name.c_str(), value.c_str(), 1);
   }
   int met = 0;
   const auto meet = [&] {
@@ -124,7 +131,8 @@ void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& bo
 
 bool write_text(const char* path, const std::string& text) {
   const int fd = ::open(path, O_WRONLY | O_CLOEXEC);
-  const bool wrote = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool wrote =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (fd >= 0) ::close(fd);
   return wrote;
 }
@@ -134,19 +142,22 @@ bool own_dev_shm(int64_t bytes, bool read_only) {
   const uid_t user = ::getuid();
   const gid_t group = ::getgid();
   if (::unshare(CLONE_NEWNS) != 0) {
-    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !write_text("/proc/self/setgroups", "deny") ||
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ||
+        !write_text("/proc/self/setgroups", "deny") ||
         !write_text("/proc/self/uid_map", cat("0 ", user, " 1")) ||
         !write_text("/proc/self/gid_map", cat("0 ", group, " 1")))
       return false;
   }
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         ::mount("tmpfs", "/dev/shm", "tmpfs", read_only ? MS_RDONLY : 0, cat("size=", bytes).c_str()) == 0;
+         ::mount("tmpfs", "/dev/shm", "tmpfs", read_only ? MS_RDONLY : 0,
+                 cat("size=", bytes).c_str()) == 0;
 }
 
 /// Starts the ranks and waits for them.
 void run_group(const NcclGroup& group, Board& board, const NcclBody& body) {
   // What killed ranks leave goes with the mount, where there can be one.
-  const bool own = own_dev_shm(group.shm_bytes > 0 ? group.shm_bytes : int64_t{1} << 30, group.shm_read_only);
+  const bool own =
+      own_dev_shm(group.shm_bytes > 0 ? group.shm_bytes : int64_t{1} << 30, group.shm_read_only);
   if (group.shm_bytes > 0 && !own) return put(board.skipped, "no mount namespace here");
   std::vector<pid_t> pids;
   for (int rank = 0; rank < group.world_size; ++rank) {
@@ -165,7 +176,8 @@ void run_group(const NcclGroup& group, Board& board, const NcclBody& body) {
       put(board.ranks[rank].report, cat("exited with ", WEXITSTATUS(status)));
   }
   if (group.shm_bytes == 0) return;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm")) ++board.left_files;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    ++board.left_files;
 }
 
 }  // namespace
@@ -180,10 +192,12 @@ NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body) {
   int status = 0;
   ::waitpid(pid, &status, 0);
   NcclEnds ends;
-  ends.skipped = status == 0 ? board->skipped : cat("the group's process ended with status ", status);
+  ends.skipped =
+      status == 0 ? board->skipped : cat("the group's process ended with status ", status);
   ends.left_files = board->left_files;
   for (int rank = 0; rank < group.world_size; ++rank)
-    ends.ranks.push_back({board->ranks[rank].signal, board->ranks[rank].code, board->ranks[rank].report});
+    ends.ranks.push_back(
+        {board->ranks[rank].signal, board->ranks[rank].code, board->ranks[rank].report});
   ::munmap(board, sizeof(Board));
   return ends;
 }

@@ -30,14 +30,15 @@ struct NcclGroup {
   Environment environment;                ///< of every rank, before it opens anything
   std::map<int, Environment> of_rank;     ///< over it
   std::map<int, std::string> library_of;  ///< instead of the fake NCCL
-  int channels = 1;                       ///< bounded as the rungs do it, by the environment; 0: NCCL's choice
+  int channels = 1;  ///< bounded as the rungs do it, by the environment; 0: NCCL's choice
   bool reproducible = true;
   int64_t timeout_ms = 50'000;
   Interrupted interrupted = nullptr;
-  int64_t shm_bytes = 0;       ///< of a /dev/shm of the group's own; 0: a large one, or what is here
+  int64_t shm_bytes = 0;  ///< of a /dev/shm of the group's own; 0: a large one, or what is here
   bool shm_read_only = false;  ///< with shm_bytes
   int ranks_per_gpu = 1;
-  int64_t linger_ms = 0;  ///< a rank that has not opened lives on for so long, with all that it freed overwritten
+  int64_t linger_ms =
+      0;  ///< a rank that has not opened lives on for so long, with all that it freed overwritten
 };
 
 /// What a rank has once it is open.
@@ -56,10 +57,12 @@ struct NcclEnd {
 struct NcclEnds {
   std::string skipped;  ///< why the group cannot be had here: no private mounts
   std::vector<NcclEnd> ranks;
-  int64_t left_files = 0;  ///< with shm_bytes: names in the group's /dev/shm when all ranks had ended
+  int64_t left_files =
+      0;  ///< with shm_bytes: names in the group's /dev/shm when all ranks had ended
 };
 
-/// Runs the body as every rank. Forks: no other thread may be alive. SIGALRM ends a rank after 90 s, sanitized 360.
+/// Runs the body as every rank. Forks: no other thread may be alive. SIGALRM ends a rank after 90
+/// s, sanitized 360.
 NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body);
 
 /// The reports, one a line with the rank; empty when all opened and every report is empty.

@@ -1,5 +1,5 @@
-// Feeds any bytes to the readers of a model directory's JSON files. Beyond not crashing, what they accept must keep the
-// bounds that the rest of the program computes with.
+// Feeds any bytes to the readers of a model directory's JSON files. Beyond not crashing, what they
+// accept must keep the bounds that the rest of the program computes with.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -17,11 +17,13 @@ void require(bool condition) {
 
 void check(const shoal::ModelConfig& model) {
   require(model.vocab_size > 0 && model.hidden_size > 0 && model.intermediate_size > 0);
-  require(model.num_key_value_heads > 0 && model.num_attention_heads % model.num_key_value_heads == 0);
+  require(model.num_key_value_heads > 0 &&
+          model.num_attention_heads % model.num_key_value_heads == 0);
   require(model.head_dim > 0 && model.head_dim % 2 == 0);
   require(model.sliding_window.size() == static_cast<size_t>(model.num_hidden_layers));
   float factor = 0;
-  for (const float freq : rope_inv_freq(model.rope, model.head_dim, model.max_position_embeddings, &factor)) {
+  for (const float freq :
+       rope_inv_freq(model.rope, model.head_dim, model.max_position_embeddings, &factor)) {
     require(std::isfinite(freq));
   }
   require(std::isfinite(factor) && factor > 0);
@@ -37,7 +39,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (generation.ok() && generation->temperature) require(*generation->temperature >= 0);
   const auto index = shoal::parse_safetensors_index(text, "model.safetensors.index.json");
   if (index.ok()) {
-    for (const auto& [tensor, file] : *index) require(!file.empty() && file.find('/') == std::string::npos);
+    for (const auto& [tensor, file] : *index)
+      require(!file.empty() && file.find('/') == std::string::npos);
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// Feeds any bytes to the safetensors header parser. What it accepts must lie inside the file and multiply out.
+// Feeds any bytes to the safetensors header parser. What it accepts must lie inside the file and
+// multiply out.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,6 +1,6 @@
-// Feeds any bytes as a tokenizer.json, then any bytes as text to what it accepts. The input is the file, a line with
-// four bars, the text. Beyond not crashing: encoded ids are in the vocabulary, decoded texts are UTF-8, and a stream
-// gives the text of the whole.
+// Feeds any bytes as a tokenizer.json, then any bytes as text to what it accepts. The input is the
+// file, a line with four bars, the text. Beyond not crashing: encoded ids are in the vocabulary,
+// decoded texts are UTF-8, and a stream gives the text of the whole.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -50,6 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t bar = input.find(kBar);
   const auto tokenizer = shoal::Tokenizer::parse(input.substr(0, bar), "tokenizer.json");
-  if (tokenizer.ok()) check(*tokenizer, bar == std::string_view::npos ? "" : input.substr(bar + kBar.size()));
+  if (tokenizer.ok())
+    check(*tokenizer, bar == std::string_view::npos ? "" : input.substr(bar + kBar.size()));
   return 0;
 }

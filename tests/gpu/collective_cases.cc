@@ -14,7 +14,8 @@ constexpr int kSeconds = 240;
 using GroupBody = std::function<std::string(Communicator&)>;
 
 /// The body as every rank of a group of the rung.
-std::string run_group(const Options& options, const std::string& rung, int world_size, const GroupBody& body) {
+std::string run_group(const Options& options, const std::string& rung, int world_size,
+                      const GroupBody& body) {
   GroupSetup setup;
   setup.rung = rung;
   setup.module = options.module;
@@ -38,7 +39,8 @@ std::string sums_are_the_trees(const Options& options, const std::string& rung, 
   std::vector<TreeCase> trees;
   for (const size_t count : {0, 1, 3, 255, 4096, 10'007}) {
     trees.push_back(make_tree_case(16, 16, world_size, count, count));
-    trees.push_back(make_tree_case(16, 5, world_size, count, count + 1));  // empty leaves: some ranks bring nothing
+    trees.push_back(make_tree_case(16, 5, world_size, count,
+                                   count + 1));  // empty leaves: some ranks bring nothing
     if (world_size <= 9) trees.push_back(make_tree_case(9, 9, world_size, count, count + 2));
   }
   // In pieces, the last of them a short one.
@@ -50,7 +52,8 @@ std::string sums_are_the_trees(const Options& options, const std::string& rung, 
   });
 }
 
-/// As sums, in whatever order: within what the order can make of it. Elements far from each other in size lose most.
+/// As sums, in whatever order: within what the order can make of it. Elements far from each other
+/// in size lose most.
 std::string sums_are_close(const Options& options, const std::string& rung, int world_size) {
   const TreeCase tree = make_tree_case(16, 16, world_size, 10'007, 5);
   return run_group(options, rung, world_size, [&](Communicator& communicator) -> std::string {
@@ -60,7 +63,8 @@ std::string sums_are_close(const Options& options, const std::string& rung, int 
     for (size_t i = 0; i < tree.count; ++i) {
       double magnitudes = 0;
       for (const std::vector<float>& planes : tree.own) {
-        for (size_t at = i; at < planes.size(); at += tree.count) magnitudes += std::abs(planes[at]);
+        for (size_t at = i; at < planes.size(); at += tree.count)
+          magnitudes += std::abs(planes[at]);
       }
       if (std::abs(out[i] - tree.sum[i]) > 1e-6 * magnitudes) {
         return cat("element ", i, ": ", out[i], " for ", tree.sum[i]);
@@ -70,7 +74,8 @@ std::string sums_are_close(const Options& options, const std::string& rung, int 
   });
 }
 
-std::string gathers_keep_rank_order(const Options& options, const std::string& rung, int world_size) {
+std::string gathers_keep_rank_order(const Options& options, const std::string& rung,
+                                    int world_size) {
   return run_group(options, rung, world_size, [&](Communicator& communicator) {
     std::string wrong;
     uint64_t round = 0;
@@ -87,7 +92,8 @@ std::string gathers_keep_rank_order(const Options& options, const std::string& r
   });
 }
 
-std::string mixed_collectives_stay_apart(const Options& options, const std::string& rung, int world_size) {
+std::string mixed_collectives_stay_apart(const Options& options, const std::string& rung,
+                                         int world_size) {
   std::vector<TreeCase> trees;
   for (const size_t count : {1, 7, 64, 576, 2'048}) {
     trees.push_back(make_tree_case(16, 16, world_size, count, count + 10));
@@ -102,7 +108,8 @@ std::string mixed_collectives_stay_apart(const Options& options, const std::stri
         wrong = reduce_and_compare(communicator, trees[choice]);
       } else if (choice < 15) {
         std::vector<size_t> sizes;
-        for (int rank = 0; rank < world_size; ++rank) sizes.push_back(shared.below(40) * shared.below(3));
+        for (int rank = 0; rank < world_size; ++rank)
+          sizes.push_back(shared.below(40) * shared.below(3));
         const int root = static_cast<int>(shared.below(static_cast<size_t>(world_size)));
         wrong = gather_and_compare(communicator, root, sizes, static_cast<uint64_t>(round));
       } else if (const Status status = communicator.barrier(); !status.ok()) {
@@ -114,9 +121,10 @@ std::string mixed_collectives_stay_apart(const Options& options, const std::stri
   });
 }
 
-/// Two all_reduces; the last rank is there for the first one alone, and then waits or is killed. The others end in time
-/// with an error that names it.
-std::string a_lost_rank_is_named(const Options& options, const std::string& rung, int world_size, bool killed) {
+/// Two all_reduces; the last rank is there for the first one alone, and then waits or is killed.
+/// The others end in time with an error that names it.
+std::string a_lost_rank_is_named(const Options& options, const std::string& rung, int world_size,
+                                 bool killed) {
   GroupSetup setup;
   setup.rung = rung;
   setup.module = options.module;
@@ -125,30 +133,35 @@ std::string a_lost_rank_is_named(const Options& options, const std::string& rung
   SHOAL_EXPECT_OK(prepare(setup, world_size));
   const TreeCase tree = make_tree_case(16, 16, world_size, 2048, 3);
   const int lost = world_size - 1;
-  std::vector<std::string> reports = run_ranks(world_size, kSeconds, [&](const RankPlace& place) -> std::string {
-    const Result<std::unique_ptr<Communicator>> communicator = open_staged(setup, place);
-    SHOAL_EXPECT_OK(communicator.status());
-    if (const std::string wrong = reduce_and_compare(**communicator, tree); !wrong.empty()) return wrong;
-    if (place.world.rank == lost) {
-      if (killed) ::raise(SIGKILL);
-      return place.exchange("").ok() ? "" : "the others are not done";
-    }
-    const auto began = Clock::now();
-    const std::string wrong = reduce_and_compare(**communicator, tree);
-    const double took = seconds_since(began);
-    if (!killed) SHOAL_EXPECT_OK(place.exchange("").status());
-    if (wrong.find(cat("rank ", lost)) == std::string::npos) return cat("names no rank ", lost, ": ", wrong);
-    const bool in_time = took < 10 && (killed || took > 1.9);
-    const bool timed_out = wrong.find("DEADLINE_EXCEEDED") != std::string::npos;
-    return in_time && (killed || timed_out) ? "" : cat("after ", took, " s: ", wrong);
-  });
+  std::vector<std::string> reports =
+      run_ranks(world_size, kSeconds, [&](const RankPlace& place) -> std::string {
+        const Result<std::unique_ptr<Communicator>> communicator = open_staged(setup, place);
+        SHOAL_EXPECT_OK(communicator.status());
+        if (const std::string wrong = reduce_and_compare(**communicator, tree); !wrong.empty())
+          return wrong;
+        if (place.world.rank == lost) {
+          if (killed) ::raise(SIGKILL);
+          return place.exchange("").ok() ? "" : "the others are not done";
+        }
+        const auto began = Clock::now();
+        const std::string wrong = reduce_and_compare(**communicator, tree);
+        const double took = seconds_since(began);
+        if (!killed) SHOAL_EXPECT_OK(place.exchange("").status());
+        if (wrong.find(cat("rank ", lost)) == std::string::npos)
+          return cat("names no rank ", lost, ": ", wrong);
+        const bool in_time = took < 10 && (killed || took > 1.9);
+        const bool timed_out = wrong.find("DEADLINE_EXCEEDED") != std::string::npos;
+        return in_time && (killed || timed_out) ? "" : cat("after ", took, " s: ", wrong);
+      });
   if (killed && reports.back() == "ended by signal 9") reports.back().clear();
   return all_reports(reports);
 }
-std::string a_missing_rank_is_named(const Options& options, const std::string& rung, int world_size) {
+std::string a_missing_rank_is_named(const Options& options, const std::string& rung,
+                                    int world_size) {
   return a_lost_rank_is_named(options, rung, world_size, false);
 }
-std::string a_killed_rank_is_named(const Options& options, const std::string& rung, int world_size) {
+std::string a_killed_rank_is_named(const Options& options, const std::string& rung,
+                                   int world_size) {
   return a_lost_rank_is_named(options, rung, world_size, true);
 }
 
@@ -157,8 +170,10 @@ std::string a_killed_rank_is_named(const Options& options, const std::string& ru
 void add_collective_cases(const Options& options, std::vector<Case>& cases) {
   for (const std::string rung : kRungs) {
     for (const int ranks : options.ranks) {
-      const auto add = [&](const char* what, std::string (*body)(const Options&, const std::string&, int)) {
-        cases.push_back({cat(rung, "/", ranks, "/", what), [=] { return body(options, rung, ranks); }});
+      const auto add = [&](const char* what,
+                           std::string (*body)(const Options&, const std::string&, int)) {
+        cases.push_back(
+            {cat(rung, "/", ranks, "/", what), [=] { return body(options, rung, ranks); }});
       };
       if (rung == "nccl-sum") {
         add("sums", sums_are_close);

@@ -11,17 +11,19 @@ struct Options {
   std::string module;        ///< path of libshoal_cuda.so, or of a stand-in
   std::string nccl_library;  ///< empty: nccl is skipped
   std::vector<int> ranks = {2, 4};
-  int devices = 1;        ///< that the module shows
-  bool stand_in = false;  ///< the module is one of tests/fakes: without CUDA's own runtime beside it
-  bool any_room = false;  ///< NCCL is tried even where /dev/shm has not the room: to see what it says
-  bool quick = false;     ///< fewer rounds: under a tool that makes everything many times slower
+  int devices = 1;  ///< that the module shows
+  bool stand_in =
+      false;  ///< the module is one of tests/fakes: without CUDA's own runtime beside it
+  bool any_room =
+      false;           ///< NCCL is tried even where /dev/shm has not the room: to see what it says
+  bool quick = false;  ///< fewer rounds: under a tool that makes everything many times slower
 };
 
 /// Why a case cannot be tried here: it begins a result.
 inline constexpr const char* kSkip = "skip: ";
 
-/// One thing to see. The result is empty when it is so. Each runs in a process that has not touched a device, and those
-/// that touch one do it in processes of their own (bench/gpu/rank_processes.h).
+/// One thing to see. The result is empty when it is so. Each runs in a process that has not touched
+/// a device, and those that touch one do it in processes of their own (bench/gpu/rank_processes.h).
 struct Case {
   std::string name;
   std::function<std::string()> run;

@@ -1,8 +1,10 @@
-// What only a device can show, in one program without a test framework, so that it builds on a bare machine:
-//   gpu_test --module PATH [--nccl-library PATH] [--ranks 2,4] [--only TEXT[,TEXT]] [--quick] [--any-room]
+// What only a device can show, in one program without a test framework, so that it builds on a bare
+// machine:
+//   gpu_test --module PATH [--nccl-library PATH] [--ranks 2,4] [--only TEXT[,TEXT]] [--quick]
+//   [--any-room]
 //   [--list] [--stand-in]
-// Runs the cases whose name holds one of the texts. Exit 0: all that could be tried passed; 1: one failed, or there is
-// no such case; 77: no device, or every case was skipped: nothing was seen.
+// Runs the cases whose name holds one of the texts. Exit 0: all that could be tried passed; 1: one
+// failed, or there is no such case; 77: no device, or every case was skipped: nothing was seen.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,7 +44,8 @@ Found find_devices(const std::string& path) {
     return error == 0 ? text : (*module)->error_text(error);
   });
   Found found{0, facts};
-  for (size_t at = 0; (at = facts.find("\"pci_bus_id\"", at)) != std::string::npos; ++at) ++found.devices;
+  for (size_t at = 0; (at = facts.find("\"pci_bus_id\"", at)) != std::string::npos; ++at)
+    ++found.devices;
   return found;
 }
 
@@ -100,7 +103,8 @@ int main(int argc, char** argv) {
       only = split(argv[++i]);
     } else if (flag == "--ranks" && has_value) {
       options.ranks.clear();
-      for (const std::string& ranks : split(argv[++i])) options.ranks.push_back(std::atoi(ranks.c_str()));
+      for (const std::string& ranks : split(argv[++i]))
+        options.ranks.push_back(std::atoi(ranks.c_str()));
     } else {
       std::fprintf(stderr, "gpu_test: unknown or incomplete argument %s\n", flag.c_str());
       return 64;

@@ -1,5 +1,6 @@
-// What works on this machine, as JSON: the first step on an unknown one. gpu_machine_facts --module PATH. Each question
-// is asked in a process of its own with a deadline, so that none can hang the rest. Exit 77: no device.
+// What works on this machine, as JSON: the first step on an unknown one. gpu_machine_facts --module
+// PATH. Each question is asked in a process of its own with a deadline, so that none can hang the
+// rest. Exit 77: no device.
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -76,17 +77,21 @@ Status share_a_word(const std::string& path, const RankPlace& place) {
   SHOAL_ASSIGN_OR_RETURN(const Device::Memory pinned, device->allocate_pinned(sizeof(uint32_t)));
   auto* word = static_cast<uint32_t*>(pinned.get());
   uint8_t handle[kShoalIpcHandleBytes] = {};
-  SHOAL_RETURN_IF_ERROR(device->check(device->module().export_memory(memory.get(), handle), "cudaIpcGetMemHandle"));
-  SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> handles,
-                         place.exchange(std::string(reinterpret_cast<char*>(handle), sizeof handle)));
+  SHOAL_RETURN_IF_ERROR(
+      device->check(device->module().export_memory(memory.get(), handle), "cudaIpcGetMemHandle"));
+  SHOAL_ASSIGN_OR_RETURN(
+      const std::vector<std::string> handles,
+      place.exchange(std::string(reinterpret_cast<char*>(handle), sizeof handle)));
   if (place.world.rank == 1) {
     void* theirs = nullptr;
     SHOAL_RETURN_IF_ERROR(
-        device->check(device->module().import_memory(reinterpret_cast<const uint8_t*>(handles[0].data()), &theirs),
+        device->check(device->module().import_memory(
+                          reinterpret_cast<const uint8_t*>(handles[0].data()), &theirs),
                       "cudaIpcOpenMemHandle"));
     *word = 0x5ca1ab1e;
     SHOAL_RETURN_IF_ERROR(copy_and_wait(*device, theirs, word, sizeof *word));
-    SHOAL_RETURN_IF_ERROR(device->check(device->module().close_memory(theirs), "cudaIpcCloseMemHandle"));
+    SHOAL_RETURN_IF_ERROR(
+        device->check(device->module().close_memory(theirs), "cudaIpcCloseMemHandle"));
   }
   SHOAL_RETURN_IF_ERROR(place.exchange("written").status());
   if (place.world.rank == 1) return {};
@@ -108,17 +113,21 @@ std::string register_memfd(const std::string& path) {
   const Result<ShmSegment> segment = ShmSegment::create_memfd(16 << 20);
   if (!segment.ok()) return segment.status().to_string();
   void* mapped = nullptr;
-  const Status status = (*device)->check((*device)->module().register_host(segment->data(), segment->size(), &mapped),
-                                         "cudaHostRegister of 16 MiB");
+  const Status status =
+      (*device)->check((*device)->module().register_host(segment->data(), segment->size(), &mapped),
+                       "cudaHostRegister of 16 MiB");
   return status.ok() ? kWorks : status.to_string();
 }
 
-/// A tmpfs of 1 MiB over /dev/shm in a mount namespace of its own: as root, or through a user namespace.
+/// A tmpfs of 1 MiB over /dev/shm in a mount namespace of its own: as root, or through a user
+/// namespace.
 std::string mount_in_a_namespace() {
   const int flags = ::geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER;
   if (::unshare(flags) != 0) return failed("unshare");
-  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return failed("mount / private");
-  if (::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") != 0) return failed("mount a tmpfs of 1 MiB on /dev/shm");
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    return failed("mount / private");
+  if (::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") != 0)
+    return failed("mount a tmpfs of 1 MiB on /dev/shm");
   return kWorks;
 }
 
@@ -136,7 +145,8 @@ std::string nccl() {
   int version = 0;
   Dl_info info{};
   if (version_of == nullptr || version_of(&version) != 0) return "ncclGetVersion fails";
-  return cat(version, " ", ::dladdr(reinterpret_cast<void*>(version_of), &info) != 0 ? info.dli_fname : "");
+  return cat(version, " ",
+             ::dladdr(reinterpret_cast<void*>(version_of), &info) != 0 ? info.dli_fname : "");
 }
 
 /// Where the shell would find it.
@@ -154,7 +164,8 @@ std::string find_tool(const std::string& name) {
 
 std::string cgroup_memory_limit() {
   std::string limit = "unknown";
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     if (std::ifstream file(path); file >> limit) return limit;
   }
   return limit;
@@ -190,7 +201,8 @@ int print_facts(const std::string& path) {
   print("mount_in_a_namespace", quoted(ask(mount_in_a_namespace)));
   print("fallocate_in_shm", quoted(ask(fallocate_in_shm)));
   print("shm_free_bytes", std::to_string(static_cast<uint64_t>(shm.f_bavail) * shm.f_frsize));
-  print("memlock_bytes", memlock.rlim_cur == RLIM_INFINITY ? "null" : std::to_string(memlock.rlim_cur));
+  print("memlock_bytes",
+        memlock.rlim_cur == RLIM_INFINITY ? "null" : std::to_string(memlock.rlim_cur));
   print("cgroup_memory_limit", quoted(cgroup_memory_limit()));
   print("nccl", quoted(ask(nccl)));
   print("compute_sanitizer", quoted(find_tool("compute-sanitizer")));

@@ -31,7 +31,8 @@ struct PushRank {
 };
 constexpr size_t kMostFloats = 16 * 1024;
 constexpr size_t kMostPlanes = 4;
-constexpr size_t kBurst = 4;  // all_reduces that a rank enqueues before it waits, each with memory of its own
+constexpr size_t kBurst =
+    4;  // all_reduces that a rank enqueues before it waits, each with memory of its own
 constexpr size_t kOwnFloats = kMostPlanes * kMostFloats;
 
 Result<PushRank> make_rank(const ShoalCudaModule& module) {
@@ -43,16 +44,18 @@ Result<PushRank> make_rank(const ShoalCudaModule& module) {
   SHOAL_ASSIGN_OR_RETURN(rank.area, device.allocate(kAreaBytes));
   SHOAL_ASSIGN_OR_RETURN(rank.own, device.allocate(kBurst * kOwnFloats * sizeof(float)));
   SHOAL_ASSIGN_OR_RETURN(rank.out, device.allocate(kBurst * kMostFloats * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(rank.own_host, device.allocate_pinned(kBurst * kOwnFloats * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(rank.out_host, device.allocate_pinned(kBurst * kMostFloats * sizeof(float)));
+  SHOAL_ASSIGN_OR_RETURN(rank.own_host,
+                         device.allocate_pinned(kBurst * kOwnFloats * sizeof(float)));
+  SHOAL_ASSIGN_OR_RETURN(rank.out_host,
+                         device.allocate_pinned(kBurst * kMostFloats * sizeof(float)));
   SHOAL_ASSIGN_OR_RETURN(rank.failure, device.allocate_pinned(sizeof(uint32_t)));
   std::memset(rank.failure.get(), 0, sizeof(uint32_t));
   return rank;
 }
 
 /// The group's all_reduce number `place` of a burst.
-ShoalPushAllReduce arguments(const std::vector<PushRank>& group, int rank, const ReducePlan& plan, size_t count,
-                             size_t place = 0) {
+ShoalPushAllReduce arguments(const std::vector<PushRank>& group, int rank, const ReducePlan& plan,
+                             size_t count, size_t place = 0) {
   ShoalPushAllReduce args{};
   args.rank = rank;
   args.world_size = static_cast<int32_t>(group.size());
@@ -89,8 +92,10 @@ Status enqueue(std::vector<PushRank>& group, int rank, const TreeCase& tree, siz
   const size_t own_bytes = tree.own[static_cast<size_t>(rank)].size() * sizeof(float);
   const ShoalPushAllReduce args = arguments(group, rank, tree.plan, tree.count, place);
   const auto* own_host = static_cast<const float*>(mine.own_host.get()) + place * kOwnFloats;
-  SHOAL_RETURN_IF_ERROR(device.copy(const_cast<float*>(args.own), own_host, own_bytes, mine.stream.get()));
-  SHOAL_RETURN_IF_ERROR(device.check(device.module().push_all_reduce(&args, mine.stream.get()), "push"));
+  SHOAL_RETURN_IF_ERROR(
+      device.copy(const_cast<float*>(args.own), own_host, own_bytes, mine.stream.get()));
+  SHOAL_RETURN_IF_ERROR(
+      device.check(device.module().push_all_reduce(&args, mine.stream.get()), "push"));
   auto* out_host = static_cast<float*>(mine.out_host.get()) + place * kMostFloats;
   return device.copy(out_host, args.sum.out, tree.count * sizeof(float), mine.stream.get());
 }
@@ -110,7 +115,8 @@ std::string compare(const PushRank& mine, const TreeCase& tree, size_t place = 0
 }
 
 /// The trees' all_reduces one after the other, without a wait between them.
-std::string push(std::vector<PushRank>& group, int rank, const std::vector<const TreeCase*>& trees) {
+std::string push(std::vector<PushRank>& group, int rank,
+                 const std::vector<const TreeCase*>& trees) {
   PushRank& mine = group[static_cast<size_t>(rank)];
   for (size_t i = 0; i < trees.size(); ++i) bring(mine, *trees[i], rank, i);
   for (size_t i = 0; i < trees.size(); ++i) SHOAL_EXPECT_OK(enqueue(group, rank, *trees[i], i));
@@ -130,7 +136,8 @@ Result<std::vector<PushRank>> make_group(const std::string& path, int world_size
 }
 
 /// The body as every rank of the group, in threads of this process.
-std::string run_threads(std::vector<PushRank>& group, const std::function<std::string(int rank)>& body) {
+std::string run_threads(std::vector<PushRank>& group,
+                        const std::function<std::string(int rank)>& body) {
   std::vector<std::string> reports(group.size());
   std::vector<std::thread> threads;
   for (int rank = 0; rank < static_cast<int>(group.size()); ++rank) {
@@ -143,7 +150,8 @@ std::string run_threads(std::vector<PushRank>& group, const std::function<std::s
   return all_reports(reports);
 }
 
-/// Many sums of changing size, which use the same slots over and over and blocks in changing numbers.
+/// Many sums of changing size, which use the same slots over and over and blocks in changing
+/// numbers.
 std::string ranks_as_threads(const Options& options, int world_size) {
   Result<std::vector<PushRank>> group = make_group(options.module, world_size);
   SHOAL_EXPECT_OK(group.status());
@@ -173,14 +181,15 @@ std::string cuda_words(cudaError_t error) {
   return error == cudaSuccess ? "" : cudaGetErrorString(error);
 }
 
-/// A graph of one all_reduce, replayed with other values each time: an odd number of steps, so that the slots' parity
-/// must come from the device. Calls outside the graph come between.
+/// A graph of one all_reduce, replayed with other values each time: an odd number of steps, so that
+/// the slots' parity must come from the device. Calls outside the graph come between.
 std::string a_graph_is_replayed(const Options& options) {
   constexpr int kRanks = 2;
   Result<std::vector<PushRank>> group = make_group(options.module, kRanks);
   SHOAL_EXPECT_OK(group.status());
   std::vector<TreeCase> trees;
-  for (uint64_t seed = 0; seed < 7; ++seed) trees.push_back(make_tree_case(16, 16, kRanks, 10'007, seed));
+  for (uint64_t seed = 0; seed < 7; ++seed)
+    trees.push_back(make_tree_case(16, 16, kRanks, 10'007, seed));
   const int rounds = options.quick ? 10 : 300;
   return run_threads(*group, [&](int rank) -> std::string {
     PushRank& mine = (*group)[static_cast<size_t>(rank)];
@@ -188,7 +197,8 @@ std::string a_graph_is_replayed(const Options& options) {
     if (const std::string wrong = push(*group, rank, {&trees[0]}); !wrong.empty()) return wrong;
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t replay = nullptr;
-    std::string wrong = cuda_words(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    std::string wrong =
+        cuda_words(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     if (!wrong.empty()) return wrong;
     SHOAL_EXPECT_OK(enqueue(*group, rank, trees[0]));
     wrong = cuda_words(cudaStreamEndCapture(stream, &graph));
@@ -210,7 +220,8 @@ std::string a_graph_is_replayed(const Options& options) {
 }
 #endif
 
-/// A rank alone: its kernel gives up in time and names who is missing; later ones end at once and touch nothing.
+/// A rank alone: its kernel gives up in time and names who is missing; later ones end at once and
+/// touch nothing.
 std::string a_lost_rank_is_named(const Options& options) {
   Result<std::vector<PushRank>> group = make_group(options.module, 2);
   SHOAL_EXPECT_OK(group.status());
@@ -220,11 +231,13 @@ std::string a_lost_rank_is_named(const Options& options) {
   args.spin_ns = 2'000'000'000;
   for (int call = 0; call < 3; ++call) {
     const auto began = Clock::now();
-    SHOAL_EXPECT_OK(mine.device->check(mine.device->module().push_all_reduce(&args, mine.stream.get()), "push"));
+    SHOAL_EXPECT_OK(mine.device->check(
+        mine.device->module().push_all_reduce(&args, mine.stream.get()), "push"));
     SHOAL_EXPECT_OK(mine.device->record(mine.event.get(), mine.stream.get()));
     SHOAL_EXPECT_OK(mine.device->wait(mine.event.get(), Deadline::after_ms(10'000), {}));
     const double took = seconds_since(began);
-    if (*args.failure != 1) return cat("call ", call, ": the word is ", *args.failure, ", not 1 for rank 0");
+    if (*args.failure != 1)
+      return cat("call ", call, ": the word is ", *args.failure, ", not 1 for rank 0");
     if (call == 0 && took < 1.9) return cat("it waited ", took, " s of 2");
     if (call > 0 && took > 1) return cat("call ", call, " waited ", took, " s after a failure");
   }
@@ -235,15 +248,21 @@ std::string a_lost_rank_is_named(const Options& options) {
 
 void add_push_cases(const Options& options, std::vector<Case>& cases) {
   for (const int world_size : {1, 2, 3, 4, 8}) {
-    cases.push_back({cat("push/threads-", world_size),
-                     [=] { return run_apart(kSeconds, [&] { return ranks_as_threads(options, world_size); }); }});
+    cases.push_back({cat("push/threads-", world_size), [=] {
+                       return run_apart(kSeconds,
+                                        [&] { return ranks_as_threads(options, world_size); });
+                     }});
   }
 #ifdef SHOAL_GPU_CUDART
   if (!options.stand_in) {
-    cases.push_back({"push/graph", [=] { return run_apart(kSeconds, [&] { return a_graph_is_replayed(options); }); }});
+    cases.push_back({"push/graph", [=] {
+                       return run_apart(kSeconds, [&] { return a_graph_is_replayed(options); });
+                     }});
   }
 #endif
-  cases.push_back({"push/lost", [=] { return run_apart(kSeconds, [&] { return a_lost_rank_is_named(options); }); }});
+  cases.push_back({"push/lost", [=] {
+                     return run_apart(kSeconds, [&] { return a_lost_rank_is_named(options); });
+                   }});
 }
 
 }  // namespace shoal::gpu

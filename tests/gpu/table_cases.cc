@@ -101,7 +101,8 @@ std::string errors_have_words(const std::string& path) {
   return "";
 }
 
-/// A kernel reads what the host has put into a registered memfd, and writes there what the host reads.
+/// A kernel reads what the host has put into a registered memfd, and writes there what the host
+/// reads.
 std::string a_memfd_is_mapped(const std::string& path) {
   Result<Bench> bench = Bench::open(path);
   SHOAL_EXPECT_OK(bench.status());
@@ -112,8 +113,8 @@ std::string a_memfd_is_mapped(const std::string& path) {
   for (size_t i = 0; i < kFloats; ++i) host[i] = static_cast<float>(i);
   void* mapped = nullptr;
   const ShoalCudaModule& module = bench->device->module();
-  SHOAL_EXPECT_OK(
-      bench->device->check(module.register_host(segment->data(), segment->size(), &mapped), "register a memfd"));
+  SHOAL_EXPECT_OK(bench->device->check(
+      module.register_host(segment->data(), segment->size(), &mapped), "register a memfd"));
   ShoalTreeSum sum{};
   sum.values = 2;
   sum.merges[1] = 1;
@@ -123,9 +124,12 @@ std::string a_memfd_is_mapped(const std::string& path) {
   SHOAL_EXPECT_OK(bench->device->tree_sum(sum, bench->stream.get()));
   SHOAL_EXPECT_OK(bench->finish());
   for (size_t i = 0; i < kFloats; ++i) {
-    if (host[kFloats + i] != 2 * static_cast<float>(i)) return cat("float ", i, ": ", host[kFloats + i]);
+    if (host[kFloats + i] != 2 * static_cast<float>(i))
+      return cat("float ", i, ": ", host[kFloats + i]);
   }
-  return bench->device->check(module.unregister_host(segment->data()), "unregister").ok() ? "" : "unregister";
+  return bench->device->check(module.unregister_host(segment->data()), "unregister").ok()
+             ? ""
+             : "unregister";
 }
 
 /// Memory of the device itself, then of every other that says it can be reached.
@@ -159,7 +163,8 @@ float any_value(Pattern& pattern) {
   }
 }
 
-std::string sums_like_the_cpu(Bench& bench, const FoldProgram& program, size_t count, size_t offset, uint64_t seed) {
+std::string sums_like_the_cpu(Bench& bench, const FoldProgram& program, size_t count, size_t offset,
+                              uint64_t seed) {
   const size_t values = program.merges.size();
   const size_t pitch = count + offset;
   Pattern pattern(seed);
@@ -184,10 +189,12 @@ std::string sums_like_the_cpu(Bench& bench, const FoldProgram& program, size_t c
   std::vector<float> got(count + 1), expected(count + 1, 0.0F);
   SHOAL_EXPECT_OK(bench.get(got.data(), out->get(), got.size() * sizeof(float)));
   tree_sum(program, on_host, expected.data(), count);
-  for (size_t i = 0; i <= count; ++i) {                           // one behind: it must still be zero
-    if (std::isnan(got[i]) && std::isnan(expected[i])) continue;  // infinity less infinity: CPUs' payloads differ too
+  for (size_t i = 0; i <= count; ++i) {  // one behind: it must still be zero
+    if (std::isnan(got[i]) && std::isnan(expected[i]))
+      continue;  // infinity less infinity: CPUs' payloads differ too
     if (std::memcmp(&got[i], &expected[i], sizeof(float)) != 0) {
-      return cat("float ", i, " of ", count, ", ", values, " values: ", got[i], " for ", expected[i]);
+      return cat("float ", i, " of ", count, ", ", values, " values: ", got[i], " for ",
+                 expected[i]);
     }
   }
   return "";
@@ -201,9 +208,11 @@ std::string tree_sums_are_the_cpus(const std::string& path) {
   for (const int ranks : {1, 2, 3, 4, 5, 7, 8, 11, 16}) {
     for (const int units : {16, 5}) {
       const FoldProgram program = make_reduce_plan(16, units, ranks).finish;
-      for (const size_t count : {size_t{1}, size_t{3}, size_t{255}, size_t{4096}, size_t{10'007}, size_t{1} << 18}) {
+      for (const size_t count :
+           {size_t{1}, size_t{3}, size_t{255}, size_t{4096}, size_t{10'007}, size_t{1} << 18}) {
         for (const size_t offset : {size_t{0}, size_t{1}, size_t{4}}) {
-          if (const std::string wrong = sums_like_the_cpu(*bench, program, count, offset, ++seed); !wrong.empty()) {
+          if (const std::string wrong = sums_like_the_cpu(*bench, program, count, offset, ++seed);
+              !wrong.empty()) {
             return cat(ranks, " ranks, offset ", offset, ": ", wrong);
           }
         }
@@ -218,20 +227,23 @@ std::string tree_sums_are_the_cpus(const std::string& path) {
 void add_table_cases(const Options& options, std::vector<Case>& cases) {
   const std::string path = options.module;
   const auto add = [&](const std::string& name, std::string (*body)(const std::string&)) {
-    cases.push_back({name, [path, body] { return run_apart(kSeconds, [&] { return body(path); }); }});
+    cases.push_back(
+        {name, [path, body] { return run_apart(kSeconds, [&] { return body(path); }); }});
   };
   add("table/memory", memory_is_zeroed_and_copied);
   add("table/errors", errors_have_words);
   add("table/memfd", a_memfd_is_mapped);
   cases.push_back({"table/peers", [path, devices = options.devices] {
-                     return run_apart(kSeconds, [&] { return devices_reach_each_other(path, devices); });
+                     return run_apart(kSeconds,
+                                      [&] { return devices_reach_each_other(path, devices); });
                    }});
 }
 
 void add_tree_sum_cases(const Options& options, std::vector<Case>& cases) {
   const std::string path = options.module;
-  cases.push_back(
-      {"tree-sum/bits", [path] { return run_apart(kSeconds, [&] { return tree_sums_are_the_cpus(path); }); }});
+  cases.push_back({"tree-sum/bits", [path] {
+                     return run_apart(kSeconds, [&] { return tree_sums_are_the_cpus(path); });
+                   }});
 }
 
 }  // namespace shoal::gpu

@@ -30,8 +30,9 @@ struct Way {
   int row_begin = 0;            // where the sequence starts among the step's rows
 };
 
-/// Runs a sequence of random q, k, v through qkv and attention, step by step, over a cache that is NaN where nothing
-/// was written, with no block beyond what a step needs. Returns [tokens, heads * head_dim].
+/// Runs a sequence of random q, k, v through qkv and attention, step by step, over a cache that is
+/// NaN where nothing was written, with no block beyond what a step needs. Returns [tokens, heads *
+/// head_dim].
 std::vector<float> run(const KernelTable& kernels, const Shape& shape, const Way& way) {
   const int d = shape.head_dim, half = d / 2, columns = shape.qkv_columns();
   const std::vector<float> qkv = random_floats(static_cast<size_t>(shape.tokens * columns), 31, 3),
@@ -46,7 +47,8 @@ std::vector<float> run(const KernelTable& kernels, const Shape& shape, const Way
     for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[engine() % (i + 1)]);
   }
   KvLayer cache{.dtype = shape.cache, .kv_heads = shape.kv_heads(), .head_dim = d};
-  const auto cache_elements = static_cast<size_t>(cache.tile_elements() * (blocks + spare) * shape.kv_heads());
+  const auto cache_elements =
+      static_cast<size_t>(cache.tile_elements() * (blocks + spare) * shape.kv_heads());
   Elements memory(shape.cache, std::vector<float>(cache_elements, std::nanf("")));
   cache.data = memory.data();
 
@@ -54,17 +56,18 @@ std::vector<float> run(const KernelTable& kernels, const Shape& shape, const Way
   int position = 0;
   for (int rows : way.steps) {
     const int step_rows = way.row_begin + rows;
-    std::vector<float> x(static_cast<size_t>(step_rows * columns)), cos(static_cast<size_t>(step_rows * half)),
-        sin(cos.size());
+    std::vector<float> x(static_cast<size_t>(step_rows * columns)),
+        cos(static_cast<size_t>(step_rows * half)), sin(cos.size());
     for (int r = 0; r < rows; ++r) {
-      std::copy_n(qkv.begin() + (position + r) * columns, columns, x.begin() + (way.row_begin + r) * columns);
+      std::copy_n(qkv.begin() + (position + r) * columns, columns,
+                  x.begin() + (way.row_begin + r) * columns);
       if (position + r == shape.poisoned_token) {
         const auto row = x.begin() + (way.row_begin + r) * columns;
         std::fill(row + shape.heads() * d, row + columns, std::nanf(""));
       }
       for (int i = 0; i < half; ++i) {
-        const float angle =
-            static_cast<float>(position + r) * std::pow(1e4f, -2.0f * static_cast<float>(i) / static_cast<float>(d));
+        const float angle = static_cast<float>(position + r) *
+                            std::pow(1e4f, -2.0f * static_cast<float>(i) / static_cast<float>(d));
         cos[static_cast<size_t>((way.row_begin + r) * half + i)] = std::cos(angle);
         sin[static_cast<size_t>((way.row_begin + r) * half + i)] = std::sin(angle);
       }
@@ -75,8 +78,10 @@ std::vector<float> run(const KernelTable& kernels, const Shape& shape, const Way
     for (int b = first_seen / kBlockTokens; b <= (position + rows - 1) / kBlockTokens; ++b) {
       table[static_cast<size_t>(b)] = order[static_cast<size_t>(b)];
     }
-    const SequenceRows sequence{
-        .block_table = table.data(), .first_position = position, .row_begin = way.row_begin, .rows = rows};
+    const SequenceRows sequence{.block_table = table.data(),
+                                .first_position = position,
+                                .row_begin = way.row_begin,
+                                .rows = rows};
     const QkvArgs qkv_args{.qkv = x.data(),
                            .qkv_stride = columns,
                            .heads = shape.heads(),
@@ -109,7 +114,8 @@ std::vector<float> run(const KernelTable& kernels, const Shape& shape, const Way
       }
     }
     for (int r = way.row_begin; r < step_rows; ++r) {
-      for (int i = 0; i < shape.heads() * d; ++i) result.push_back(out.get(static_cast<size_t>(r * out_stride + i)));
+      for (int i = 0; i < shape.heads() * d; ++i)
+        result.push_back(out.get(static_cast<size_t>(r * out_stride + i)));
     }
     position += rows;
   }
@@ -124,20 +130,28 @@ std::vector<int> steps_of(int tokens, int chunk) {
 }
 
 std::string describe(const Shape& shape) {
-  return cat("head_dim ", shape.head_dim, ", ", shape.heads(), " heads, window ", shape.window, ", cache ",
-             dtype_name(shape.cache));
+  return cat("head_dim ", shape.head_dim, ", ", shape.heads(), " heads, window ", shape.window,
+             ", cache ", dtype_name(shape.cache));
 }
 
 std::vector<Shape> shapes() {
   std::vector<Shape> all;
   for (int head_dim : {8, 10, 16, 64, 80, 128})
     all.push_back({.tokens = head_dim > 64 ? 80 : 150, .head_dim = head_dim});
-  for (int window : {1, 5, 16, 64, 65, 100, 1000}) all.push_back({.head_dim = 20, .window = window});
+  for (int window : {1, 5, 16, 64, 65, 100, 1000})
+    all.push_back({.head_dim = 20, .window = window});
   for (Dtype cache : kAllDtypes) {
-    all.push_back({.tokens = 70, .head_dim = 36, .cache = cache, .out = Dtype::kBf16, .bias = true, .norm = true});
+    all.push_back({.tokens = 70,
+                   .head_dim = 36,
+                   .cache = cache,
+                   .out = Dtype::kBf16,
+                   .bias = true,
+                   .norm = true});
   }
-  all.push_back(
-      {.tokens = 66, .head_dim = 32, .head_begin = {0, 1, 1, 9, 11}, .window = 40});  // a kv head without heads
+  all.push_back({.tokens = 66,
+                 .head_dim = 32,
+                 .head_begin = {0, 1, 1, 9, 11},
+                 .window = 40});  // a kv head without heads
   return all;
 }
 
@@ -146,7 +160,8 @@ class AttentionTest : public KernelTest {};
 TEST_P(AttentionTest, BitsDoNotDependOnStepsBlocksOrParts) {
   for (const Shape& shape : shapes()) {
     const std::vector<float> whole = run(kernels(), shape, {.steps = {shape.tokens}});
-    EXPECT_TRUE(std::none_of(whole.begin(), whole.end(), [](float v) { return std::isnan(v); })) << describe(shape);
+    EXPECT_TRUE(std::none_of(whole.begin(), whole.end(), [](float v) { return std::isnan(v); }))
+        << describe(shape);
     const Way ways[] = {
         {.steps = steps_of(shape.tokens, 1)},
         {.steps = steps_of(shape.tokens, 7), .block_seed = 1},
@@ -156,8 +171,8 @@ TEST_P(AttentionTest, BitsDoNotDependOnStepsBlocksOrParts) {
     };
     for (const Way& way : ways) {
       EXPECT_TRUE(same_bits(run(kernels(), shape, way), whole))
-          << describe(shape) << ": " << way.steps.size() << " steps, block seed " << way.block_seed << ", "
-          << way.rows_per_call << " rows a call";
+          << describe(shape) << ": " << way.steps.size() << " steps, block seed " << way.block_seed
+          << ", " << way.rows_per_call << " rows a call";
     }
   }
 }
@@ -170,7 +185,8 @@ TEST_P(AttentionTest, AgreesWithTheReference) {
     // Two sets may round a key or an output to neighbouring values of a 2-byte type.
     const float tolerance = shape.cache == Dtype::kF32 && shape.out == Dtype::kF32 ? 2e-4f : 3e-2f;
     for (size_t i = 0; i < want.size(); ++i) {
-      ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0f, std::abs(want[i]))) << describe(shape) << " at " << i;
+      ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0f, std::abs(want[i])))
+          << describe(shape) << " at " << i;
     }
   }
 }
@@ -186,8 +202,10 @@ TEST_P(AttentionTest, AKeyThatARowDoesNotSeeCannotTouchIt) {
         const auto columns = static_cast<size_t>(shape.heads() * head_dim);
         for (int token = 0; token < shape.tokens; ++token) {
           const bool sees = token >= poisoned && (window == 0 || token < poisoned + window);
-          for (size_t i = static_cast<size_t>(token) * columns; i < (static_cast<size_t>(token) + 1) * columns; ++i) {
-            ASSERT_EQ(std::isnan(whole[i]), sees) << describe(shape) << ": token " << token << ", poison " << poisoned;
+          for (size_t i = static_cast<size_t>(token) * columns;
+               i < (static_cast<size_t>(token) + 1) * columns; ++i) {
+            ASSERT_EQ(std::isnan(whole[i]), sees)
+                << describe(shape) << ": token " << token << ", poison " << poisoned;
             if (!sees) {
               ASSERT_EQ(whole[i], clean[i]);
             }
@@ -198,21 +216,27 @@ TEST_P(AttentionTest, AKeyThatARowDoesNotSeeCannotTouchIt) {
   }
 }
 
-/// The plain formula in double precision, for q, k, v without bias, norm or (position 0 everywhere) rotation.
+/// The plain formula in double precision, for q, k, v without bias, norm or (position 0 everywhere)
+/// rotation.
 TEST_P(AttentionTest, IsSoftmaxOfScoresTimesValues) {
   const int tokens = 100, d = 12, window = 70;
   const int columns = 3 * d;
   std::vector<float> x = random_floats(static_cast<size_t>(tokens * columns), 9, 4);
-  const std::vector<float> original = x, cos(static_cast<size_t>(tokens * d / 2), 1.0f), sin(cos.size(), 0.0f);
+  const std::vector<float> original = x, cos(static_cast<size_t>(tokens * d / 2), 1.0f),
+                           sin(cos.size(), 0.0f);
   std::vector<int32_t> table(7);
   std::iota(table.begin(), table.end(), 0);
   KvLayer cache{.kv_heads = 1, .head_dim = d};
   std::vector<float> memory(static_cast<size_t>(cache.tile_elements() * 7), std::nanf(""));
   cache.data = memory.data();
   const SequenceRows sequence{.block_table = table.data(), .rows = tokens};
-  kernels().qkv(
-      {.qkv = x.data(), .qkv_stride = columns, .heads = 1, .cos = cos.data(), .sin = sin.data(), .cache = cache},
-      sequence, 0, tokens);
+  kernels().qkv({.qkv = x.data(),
+                 .qkv_stride = columns,
+                 .heads = 1,
+                 .cos = cos.data(),
+                 .sin = sin.data(),
+                 .cache = cache},
+                sequence, 0, tokens);
   EXPECT_TRUE(same_bits(x, original));
   const int32_t head_begin[] = {0, 1};
   std::vector<float> out(static_cast<size_t>(tokens * d));
@@ -243,7 +267,8 @@ TEST_P(AttentionTest, IsSoftmaxOfScoresTimesValues) {
     for (double& v : p) sum += v = std::exp(v - max);
     for (int i = 0; i < d; ++i) {
       double want = 0;
-      for (int key = first; key <= t; ++key) want += p[static_cast<size_t>(key - first)] * value(key, 2, i) / sum;
+      for (int key = first; key <= t; ++key)
+        want += p[static_cast<size_t>(key - first)] * value(key, 2, i) / sum;
       ASSERT_NEAR(out[static_cast<size_t>(t * d + i)], want, 1e-4) << "token " << t;
     }
   }
@@ -253,14 +278,19 @@ TEST_P(AttentionTest, RotatesHalvesAndKeepsValues) {
   const int d = 10, columns = 3 * d;  // an odd half
   std::vector<float> x = random_floats(static_cast<size_t>(columns), 4);
   const std::vector<float> before = x;
-  const std::vector<float> cos = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f}, sin = {0.9f, 0.8f, 0.7f, 0.6f, 0.55f};
+  const std::vector<float> cos = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f},
+                           sin = {0.9f, 0.8f, 0.7f, 0.6f, 0.55f};
   KvLayer cache{.kv_heads = 1, .head_dim = d};
   std::vector<float> memory(static_cast<size_t>(cache.tile_elements()), 5.0f);
   cache.data = memory.data();
   const int32_t block = 0;
-  kernels().qkv(
-      {.qkv = x.data(), .qkv_stride = columns, .heads = 1, .cos = cos.data(), .sin = sin.data(), .cache = cache},
-      {.block_table = &block, .first_position = 6, .rows = 1}, 0, 1);
+  kernels().qkv({.qkv = x.data(),
+                 .qkv_stride = columns,
+                 .heads = 1,
+                 .cos = cos.data(),
+                 .sin = sin.data(),
+                 .cache = cache},
+                {.block_table = &block, .first_position = 6, .rows = 1}, 0, 1);
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_NEAR(x[i], before[i] * cos[i] - before[i + 5] * sin[i], 1e-6);
     EXPECT_NEAR(x[i + 5], before[i + 5] * cos[i] + before[i] * sin[i], 1e-6);

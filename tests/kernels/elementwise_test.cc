@@ -20,13 +20,17 @@ TEST_P(ElementwiseTest, EmbedWidensFromAnyAddress) {
         std::memcpy(moved.data() + shift, table.bytes.data(), table.bytes.size());
         const int32_t ids[] = {4, 0, 2, 4};
         std::vector<float> out(static_cast<size_t>(4 * hidden), std::nanf(""));
-        const EmbedArgs args{
-            .table = moved.data() + shift, .dtype = dtype, .ids = ids, .hidden = hidden, .out = out.data()};
+        const EmbedArgs args{.table = moved.data() + shift,
+                             .dtype = dtype,
+                             .ids = ids,
+                             .hidden = hidden,
+                             .out = out.data()};
         kernels().embed(args, 0, 1);
         kernels().embed(args, 1, 4);
         for (int t = 0; t < 4; ++t) {
           for (int i = 0; i < hidden; ++i) {
-            EXPECT_EQ(out[static_cast<size_t>(t * hidden + i)], table.get(static_cast<size_t>(ids[t] * hidden + i)));
+            EXPECT_EQ(out[static_cast<size_t>(t * hidden + i)],
+                      table.get(static_cast<size_t>(ids[t] * hidden + i)));
           }
         }
       }
@@ -67,7 +71,8 @@ TEST_P(ElementwiseTest, RmsNormIsThatOfEachRow) {
             continue;
           }
           const double want = x[r * static_cast<size_t>(cols) + i] * scale * weight[i];
-          EXPECT_NEAR(got, want, std::abs(want) * (out_dtype == Dtype::kF32 ? 2e-6 : 4e-3)) << cols << " at " << i;
+          EXPECT_NEAR(got, want, std::abs(want) * (out_dtype == Dtype::kF32 ? 2e-6 : 4e-3))
+              << cols << " at " << i;
         }
       }
     }
@@ -75,15 +80,18 @@ TEST_P(ElementwiseTest, RmsNormIsThatOfEachRow) {
 }
 
 TEST_P(ElementwiseTest, RoundsToBf16AsTheDefinition) {
-  // Ties, values that round to infinity and NaN as `up`; the same product once unrounded and once rounded.
-  std::vector<float> up = {1.00390625f, 1.01171875f, -1.00390625f, 3.39e38f, -3.4e38f, 0.0f, -0.0f, std::nanf("")};
+  // Ties, values that round to infinity and NaN as `up`; the same product once unrounded and once
+  // rounded.
+  std::vector<float> up = {1.00390625f, 1.01171875f, -1.00390625f, 3.39e38f,
+                           -3.4e38f,    0.0f,        -0.0f,        std::nanf("")};
   const std::vector<float> random = random_floats(1000, 4, 100);
   up.insert(up.end(), random.begin(), random.end());
   std::vector<float> gate_up(up.size(), 100.0f);  // silu(100) is 100
   gate_up.insert(gate_up.end(), up.begin(), up.end());
   std::vector<float> exact(up.size());
   const auto cols = static_cast<int>(up.size());
-  SiluMulArgs args{.gate_up = gate_up.data(), .cols = cols, .out = exact.data(), .out_stride = cols};
+  SiluMulArgs args{
+      .gate_up = gate_up.data(), .cols = cols, .out = exact.data(), .out_stride = cols};
   kernels().silu_mul(args, 0, 1);
   Elements rounded(Dtype::kBf16, up.size());
   args.out = rounded.data();
@@ -104,8 +112,10 @@ TEST_P(ElementwiseTest, ResidualAddsTheSumWithItsBias) {
                              bias = random_floats(static_cast<size_t>(cols), 3);
     for (bool with_bias : {false, true}) {
       std::vector<float> residual = start;
-      const ResidualAddArgs args{
-          .residual = residual.data(), .sum = sum.data(), .bias = with_bias ? bias.data() : nullptr, .cols = cols};
+      const ResidualAddArgs args{.residual = residual.data(),
+                                 .sum = sum.data(),
+                                 .bias = with_bias ? bias.data() : nullptr,
+                                 .cols = cols};
       kernels().residual_add(args, 1, kRows);
       kernels().residual_add(args, 0, 1);
       for (size_t i = 0; i < count; ++i) {
@@ -120,7 +130,8 @@ TEST_P(ElementwiseTest, SiluMulIsSiluTimesUp) {
   constexpr size_t kRows = 2;
   for (Dtype out_dtype : {Dtype::kF32, Dtype::kBf16}) {
     for (int cols : kSizes) {
-      const auto columns = static_cast<size_t>(cols), stride = static_cast<size_t>(activation_stride(cols));
+      const auto columns = static_cast<size_t>(cols),
+                 stride = static_cast<size_t>(activation_stride(cols));
       const std::vector<float> gate_up = random_floats(kRows * 2 * columns, 6, 20),
                                bias = random_floats(2 * columns, 7);
       for (bool with_bias : {false, true}) {
@@ -141,9 +152,12 @@ TEST_P(ElementwiseTest, SiluMulIsSiluTimesUp) {
               continue;
             }
             const float g = gate_up[r * 2 * columns + i] + (with_bias ? bias[i] : 0.0f);
-            const float u = gate_up[r * 2 * columns + columns + i] + (with_bias ? bias[columns + i] : 0.0f);
+            const float u =
+                gate_up[r * 2 * columns + columns + i] + (with_bias ? bias[columns + i] : 0.0f);
             const double want = g / (1 + std::exp(-static_cast<double>(g))) * u;
-            EXPECT_NEAR(got, want, std::abs(want) * (out_dtype == Dtype::kF32 ? 2e-6 : 4e-3) + 1e-30) << g << " " << u;
+            EXPECT_NEAR(got, want,
+                        std::abs(want) * (out_dtype == Dtype::kF32 ? 2e-6 : 4e-3) + 1e-30)
+                << g << " " << u;
           }
         }
       }
@@ -156,7 +170,8 @@ TEST_P(ElementwiseTest, SiluOfLargeGatesIsTheGateOrZero) {
   std::vector<float> gate_up = gates;
   gate_up.resize(2 * gates.size(), 1.0f);
   std::vector<float> out(gates.size());
-  kernels().silu_mul({.gate_up = gate_up.data(), .cols = 8, .out = out.data(), .out_stride = 8}, 0, 1);
+  kernels().silu_mul({.gate_up = gate_up.data(), .cols = 8, .out = out.data(), .out_stride = 8}, 0,
+                     1);
   for (size_t i = 0; i < gates.size(); ++i) {
     EXPECT_NEAR(out[i], gates[i] > 0 ? gates[i] : 0.0f, std::abs(gates[i]) * 1e-30) << gates[i];
   }

@@ -72,11 +72,13 @@ struct Elements {
 
 /// Bit for bit: NaN equals itself and 0 differs from -0.
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 /// A packed matrix of row-major values, rounded to dtype.
-inline PackedMatrix pack(Dtype dtype, int n, int k, const std::vector<float>& values, std::vector<LeafStep> leaves) {
+inline PackedMatrix pack(Dtype dtype, int n, int k, const std::vector<float>& values,
+                         std::vector<LeafStep> leaves) {
   Result<PackedMatrix> matrix = PackedMatrix::allocate(dtype, n, k, std::move(leaves));
   EXPECT_TRUE(matrix.ok()) << matrix.status().to_string();
   const Elements source(dtype, values);
@@ -85,12 +87,14 @@ inline PackedMatrix pack(Dtype dtype, int n, int k, const std::vector<float>& va
 }
 
 /// Rows of activations with the padding that kernels may rely on.
-inline Elements activations(Dtype weights, int rows, int columns, const std::vector<float>& values) {
+inline Elements activations(Dtype weights, int rows, int columns,
+                            const std::vector<float>& values) {
   const auto stride = static_cast<size_t>(activation_stride(columns));
   Elements x(activation_dtype(weights), static_cast<size_t>(rows) * stride);
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < columns; ++c) {
-      x.set(static_cast<size_t>(r) * stride + static_cast<size_t>(c), values[static_cast<size_t>(r * columns + c)]);
+      x.set(static_cast<size_t>(r) * stride + static_cast<size_t>(c),
+            values[static_cast<size_t>(r * columns + c)]);
     }
   }
   return x;

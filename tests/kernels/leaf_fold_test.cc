@@ -3,7 +3,8 @@
 #include "runtime/base/reduce_tree.h"
 #include "tests/kernels/kernel_test.h"
 
-// A row-parallel product over any number of ranks gives the bits of one rank: docs/architecture.md, section 5.
+// A row-parallel product over any number of ranks gives the bits of one rank: docs/architecture.md,
+// section 5.
 
 namespace shoal {
 namespace {
@@ -31,20 +32,23 @@ struct Layer {
   std::vector<float> slice(const std::vector<float>& all, int rows, Range range) const {
     std::vector<float> part;
     for (int r = 0; r < rows; ++r) {
-      part.insert(part.end(), all.begin() + r * columns + range.begin, all.begin() + r * columns + range.end);
+      part.insert(part.end(), all.begin() + r * columns + range.begin,
+                  all.begin() + r * columns + range.end);
     }
     return part;
   }
 
   /// The planes that one rank contributes.
-  std::vector<std::vector<float>> contribute(const KernelTable& kernels, const RankFold& fold, int leaves) const {
+  std::vector<std::vector<float>> contribute(const KernelTable& kernels, const RankFold& fold,
+                                             int leaves) const {
     if (fold.steps.empty()) return {};
     const Range mine{columns_of(leaf_units(fold.steps.front().leaf, leaves, units)).begin,
                      columns_of(leaf_units(fold.steps.back().leaf, leaves, units)).end};
     std::vector<LeafStep> steps;
     for (const RankFold::Step& step : fold.steps) {
       const Range range = columns_of(leaf_units(step.leaf, leaves, units));
-      steps.push_back({range.begin - mine.begin, range.end - mine.begin, step.merges, step.contribution});
+      steps.push_back(
+          {range.begin - mine.begin, range.end - mine.begin, step.merges, step.contribution});
     }
     const PackedMatrix matrix = pack(dtype, kOutputs, mine.size(), slice(w, kOutputs, mine), steps);
     const Elements input = activations(dtype, kRows, mine.size(), slice(x, kRows, mine));
@@ -94,8 +98,8 @@ TEST_P(LeafFoldTest, AnyNumberOfRanksGivesTheBitsOfOne) {
         const std::vector<float> one = layer.run(kernels(), leaves, 1);
         for (int world_size = 2; world_size <= leaves; ++world_size) {
           EXPECT_TRUE(same_bits(layer.run(kernels(), leaves, world_size), one))
-              << dtype_name(dtype) << ": " << leaves << " leaves over " << units << " units on " << world_size
-              << " ranks";
+              << dtype_name(dtype) << ": " << leaves << " leaves over " << units << " units on "
+              << world_size << " ranks";
         }
       }
     }

@@ -34,16 +34,21 @@ struct Product {
                           .y = y.data(),
                           .y_stride = stride,
                           .plane_stride = rows * stride};
-    for (const Part& p : parts) kernels.matmul(args, p.row_begin, p.row_end, p.panel_begin, p.panel_end);
+    for (const Part& p : parts)
+      kernels.matmul(args, p.row_begin, p.row_end, p.panel_begin, p.panel_end);
     return y;
   }
-  std::vector<float> run(const KernelTable& kernels) const { return run(kernels, {{0, rows, 0, w.panels()}}); }
+  std::vector<float> run(const KernelTable& kernels) const {
+    return run(kernels, {{0, rows, 0, w.panels()}});
+  }
 };
 
 class MatmulTest : public KernelTest {};
 
 TEST_P(MatmulTest, IsTheProductInDoublePrecisionWithinRounding) {
-  const struct { int n, k; } shapes[] = {{1, 1}, {16, 2}, {64, 32}, {65, 33}, {130, 96}, {200, 257}};
+  const struct {
+    int n, k;
+  } shapes[] = {{1, 1}, {16, 2}, {64, 32}, {65, 33}, {130, 96}, {200, 257}};
   for (Dtype dtype : kAllDtypes) {
     for (const auto& shape : shapes) {
       const Product product(dtype, 7, shape.n, shape.k, {{0, shape.k, 0, 0}});
@@ -81,8 +86,10 @@ TEST_P(MatmulTest, BitsDoNotDependOnRowsOrParts) {
     EXPECT_TRUE(same_bits(product.run(kernels(), one_row), whole)) << dtype_name(dtype);
     EXPECT_TRUE(same_bits(product.run(kernels(), panels), whole)) << dtype_name(dtype);
     for (int cut = 1; cut < 13; ++cut) {
-      const std::vector<Product::Part> parts = {{0, cut, 0, 1}, {0, cut, 1, 4}, {cut, 13, 0, 3}, {cut, 13, 3, 4}};
-      EXPECT_TRUE(same_bits(product.run(kernels(), parts), whole)) << dtype_name(dtype) << " cut at row " << cut;
+      const std::vector<Product::Part> parts = {
+          {0, cut, 0, 1}, {0, cut, 1, 4}, {cut, 13, 0, 3}, {cut, 13, 3, 4}};
+      EXPECT_TRUE(same_bits(product.run(kernels(), parts), whole))
+          << dtype_name(dtype) << " cut at row " << cut;
     }
   }
 }
@@ -90,7 +97,8 @@ TEST_P(MatmulTest, BitsDoNotDependOnRowsOrParts) {
 TEST_P(MatmulTest, APartWritesItsPartAlone) {
   for (Dtype dtype : kAllDtypes) {
     const Product product(dtype, 9, 150, 34, {{0, 34, 0, 0}});
-    const std::vector<float> whole = product.run(kernels()), part = product.run(kernels(), {{2, 7, 1, 2}});
+    const std::vector<float> whole = product.run(kernels()),
+                             part = product.run(kernels(), {{2, 7, 1, 2}});
     for (int r = 0; r < 9; ++r) {
       for (int n = 0; n < 150; ++n) {
         const auto at = static_cast<size_t>(r * 153 + n);

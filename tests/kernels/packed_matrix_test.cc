@@ -19,9 +19,11 @@ TEST(PackedMatrix, LayoutIsPanelsOfPairs) {
     const size_t panel = all.size() / 2;
     for (size_t row = 0; row < 128; ++row) {
       for (size_t column = 0; column < (dtype == Dtype::kF32 ? 5u : 6u); ++column) {
-        const size_t at = dtype == Dtype::kF32 ? column * 64 + row % 64 : (column / 2 * 64 + row % 64) * 2 + column % 2;
+        const size_t at = dtype == Dtype::kF32 ? column * 64 + row % 64
+                                               : (column / 2 * 64 + row % 64) * 2 + column % 2;
         const float want = row < 70 && column < 5 ? values[row * 5 + column] : 0.0f;
-        EXPECT_EQ(all.get(row / 64 * panel + at), want) << dtype_name(dtype) << " row " << row << " column " << column;
+        EXPECT_EQ(all.get(row / 64 * panel + at), want)
+            << dtype_name(dtype) << " row " << row << " column " << column;
       }
     }
   }
@@ -35,16 +37,20 @@ TEST(PackedMatrix, RowsMayComeInAnyOrderAndFromWiderRows) {
     const int stride = k + 7;
     Elements wide(dtype, static_cast<size_t>(n * stride));
     for (int r = 0; r < n; ++r) {
-      for (int c = 0; c < k; ++c) wide.set(static_cast<size_t>(r * stride + c), values[static_cast<size_t>(r * k + c)]);
+      for (int c = 0; c < k; ++c)
+        wide.set(static_cast<size_t>(r * stride + c), values[static_cast<size_t>(r * k + c)]);
     }
     Result<PackedMatrix> pieces = PackedMatrix::allocate(dtype, n, k, {{0, k, 0, 0}});
     ASSERT_TRUE(pieces.ok());
     for (int row : {64, 0, 129, 1, 65}) {
       const int end = row == 64 ? 65 : row == 0 ? 1 : row == 129 ? 130 : row == 1 ? 64 : 129;
-      pieces->pack_rows(row, end - row, wide.bytes.data() + static_cast<size_t>(row * stride) * dtype_bytes(dtype),
+      pieces->pack_rows(row, end - row,
+                        wide.bytes.data() + static_cast<size_t>(row * stride) * dtype_bytes(dtype),
                         stride);
     }
-    EXPECT_EQ(std::memcmp(whole.panel(0), pieces->panel(0), static_cast<size_t>(3 * whole.panel_bytes())), 0)
+    EXPECT_EQ(
+        std::memcmp(whole.panel(0), pieces->panel(0), static_cast<size_t>(3 * whole.panel_bytes())),
+        0)
         << dtype_name(dtype);
   }
 }
@@ -64,13 +70,15 @@ TEST(PackedMatrix, RefusesLeavesThatDoNotFold) {
   };
   EXPECT_EQ(code(8, {{0, 4, 0, -1}, {4, 8, 1, 0}}), Code::kOk);
   EXPECT_EQ(code(8, {{0, 4, 0, 0}, {4, 8, 0, 1}}), Code::kOk);
-  EXPECT_EQ(code(8, {{0, 4, 0, -1}, {5, 8, 1, 0}}), Code::kInvalidArgument);   // a gap
-  EXPECT_EQ(code(9, {{0, 4, 0, -1}, {4, 8, 1, 0}}), Code::kInvalidArgument);   // not all of k
-  EXPECT_EQ(code(8, {{0, 3, 0, -1}, {3, 8, 1, 0}}), Code::kInvalidArgument);   // an odd start
-  EXPECT_EQ(code(8, {{0, 4, 1, -1}, {4, 8, 1, 0}}), Code::kInvalidArgument);   // folds what is not there
-  EXPECT_EQ(code(8, {{0, 4, 0, -1}, {4, 8, 0, 0}}), Code::kInvalidArgument);   // two sums at the end
-  EXPECT_EQ(code(8, {{0, 4, 0, -1}, {4, 8, 1, -1}}), Code::kInvalidArgument);  // never a contribution
-  EXPECT_EQ(code(8, {{0, 8, 0, 1}}), Code::kInvalidArgument);                  // contribution 0 is missing
+  EXPECT_EQ(code(8, {{0, 4, 0, -1}, {5, 8, 1, 0}}), Code::kInvalidArgument);  // a gap
+  EXPECT_EQ(code(9, {{0, 4, 0, -1}, {4, 8, 1, 0}}), Code::kInvalidArgument);  // not all of k
+  EXPECT_EQ(code(8, {{0, 3, 0, -1}, {3, 8, 1, 0}}), Code::kInvalidArgument);  // an odd start
+  EXPECT_EQ(code(8, {{0, 4, 1, -1}, {4, 8, 1, 0}}),
+            Code::kInvalidArgument);  // folds what is not there
+  EXPECT_EQ(code(8, {{0, 4, 0, -1}, {4, 8, 0, 0}}), Code::kInvalidArgument);  // two sums at the end
+  EXPECT_EQ(code(8, {{0, 4, 0, -1}, {4, 8, 1, -1}}),
+            Code::kInvalidArgument);                           // never a contribution
+  EXPECT_EQ(code(8, {{0, 8, 0, 1}}), Code::kInvalidArgument);  // contribution 0 is missing
   EXPECT_EQ(code(8, {}), Code::kInvalidArgument);
   std::vector<LeafStep> deep;
   for (int i = 0; i <= kMaxFoldDepth; ++i) deep.push_back({2 * i, 2 * i + 2, 0, -1});

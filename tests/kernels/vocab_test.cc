@@ -12,7 +12,8 @@ class VocabTest : public KernelTest {};
 
 TEST_P(VocabTest, ArgmaxFindsTheLowestOfTheGreatest) {
   for (int cols : {1, 2, 15, 16, 17, 255, 256, 300, 1000}) {
-    std::vector<float> logits = random_floats(static_cast<size_t>(cols), static_cast<uint32_t>(cols));
+    std::vector<float> logits =
+        random_floats(static_cast<size_t>(cols), static_cast<uint32_t>(cols));
     for (int winner : {0, cols / 2, cols - 1}) {
       std::vector<float> with = logits;
       with[static_cast<size_t>(winner)] = 3;
@@ -56,7 +57,8 @@ TEST_P(VocabTest, ChunkSumsAreThoseOfEachChunk) {
       float max = -kInfinity;
       double sum = 0;
       for (int i = begin; i < end; ++i) max = std::max(max, logits[static_cast<size_t>(i)]);
-      for (int i = begin; i < end; ++i) sum += std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) - max);
+      for (int i = begin; i < end; ++i)
+        sum += std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) - max);
       const ChunkSum got = sums[static_cast<size_t>(c)];
       EXPECT_EQ(got.max, max);
       EXPECT_NEAR(got.sum, sum, sum * 2e-6);

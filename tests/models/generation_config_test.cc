@@ -16,7 +16,8 @@ GenerationConfig parsed(const std::string& text) {
 }
 
 TEST(GenerationConfigTest, Qwen25AsPublished) {
-  const GenerationConfig config = parsed(R"({"bos_token_id": 151643, "pad_token_id": 151643, "do_sample": true,
+  const GenerationConfig config =
+      parsed(R"({"bos_token_id": 151643, "pad_token_id": 151643, "do_sample": true,
     "eos_token_id": [151645, 151643], "repetition_penalty": 1.05, "temperature": 0.7, "top_p": 0.8, "top_k": 20,
     "transformers_version": "4.37.0"})");
   EXPECT_EQ(config.temperature, 0.7f);
@@ -28,9 +29,11 @@ TEST(GenerationConfigTest, Qwen25AsPublished) {
 }
 
 TEST(GenerationConfigTest, AbsentFieldsStayUnset) {
-  for (const char* text : {"{}", R"({"temperature": null, "top_p": null, "top_k": null, "eos_token_id": null})"}) {
+  for (const char* text :
+       {"{}", R"({"temperature": null, "top_p": null, "top_k": null, "eos_token_id": null})"}) {
     const GenerationConfig config = parsed(text);
-    EXPECT_FALSE(config.temperature || config.top_p || config.top_k || config.min_p || config.repetition_penalty);
+    EXPECT_FALSE(config.temperature || config.top_p || config.top_k || config.min_p ||
+                 config.repetition_penalty);
     EXPECT_TRUE(config.eos_token_ids.empty());
   }
 }
@@ -48,16 +51,19 @@ TEST(GenerationConfigTest, TopKOffIsZero) {
 }
 
 TEST(GenerationConfigTest, ImpossibleValuesAreNamed) {
-  for (const char* field : {R"("temperature": -0.1)", R"("temperature": 1e30)", R"("temperature": "hot")",
-                            R"("top_p": 0)", R"("top_p": 1.5)", R"("top_k": -2)", R"("top_k": 4294967296)",
-                            R"("min_p": -1)", R"("min_p": 2)", R"("repetition_penalty": 0)",
-                            R"("repetition_penalty": 1e-300)", R"("eos_token_id": "x")", R"("do_sample": "yes")"}) {
+  for (const char* field :
+       {R"("temperature": -0.1)", R"("temperature": 1e30)", R"("temperature": "hot")",
+        R"("top_p": 0)", R"("top_p": 1.5)", R"("top_k": -2)", R"("top_k": 4294967296)",
+        R"("min_p": -1)", R"("min_p": 2)", R"("repetition_penalty": 0)",
+        R"("repetition_penalty": 1e-300)", R"("eos_token_id": "x")", R"("do_sample": "yes")"}) {
     SCOPED_TRACE(field);
-    const Result<GenerationConfig> config = parse_generation_config("{" + std::string(field) + "}", "dir/gen.json");
+    const Result<GenerationConfig> config =
+        parse_generation_config("{" + std::string(field) + "}", "dir/gen.json");
     ASSERT_FALSE(config.ok());
     EXPECT_EQ(config.status().code(), Code::kInvalidArgument);
     const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
-    EXPECT_NE(config.status().to_string().find(name), std::string::npos) << config.status().to_string();
+    EXPECT_NE(config.status().to_string().find(name), std::string::npos)
+        << config.status().to_string();
     EXPECT_NE(config.status().to_string().find("dir/gen.json"), std::string::npos);
   }
   EXPECT_FALSE(parse_generation_config("[]", "x").ok());

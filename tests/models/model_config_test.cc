@@ -39,7 +39,8 @@ TEST(ModelConfigTest, Llama31AsPublished) {
   EXPECT_EQ(model.head_dim, 128);
   EXPECT_EQ(model.max_position_embeddings, 131072);
   EXPECT_EQ(model.rms_norm_eps, 1e-5f);
-  EXPECT_FALSE(model.tie_word_embeddings || model.qkv_bias || model.o_bias || model.mlp_bias || model.qk_norm);
+  EXPECT_FALSE(model.tie_word_embeddings || model.qkv_bias || model.o_bias || model.mlp_bias ||
+               model.qk_norm);
   EXPECT_EQ(model.sliding_window, std::vector<int>(32, 0));
   EXPECT_EQ(model.eos_token_ids, (std::vector<int32_t>{128001, 128008, 128009}));
   EXPECT_EQ(model.bos_token_id, 128000);
@@ -76,18 +77,24 @@ TEST(ModelConfigTest, AbsentFieldsAreTheFamilysDefaults) {
   EXPECT_TRUE(qwen2.eos_token_ids.empty());
   EXPECT_FALSE(qwen2.bos_token_id.has_value());
 
-  EXPECT_EQ(parsed(R"("model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8)")
-                .head_dim,
-            128);
+  EXPECT_EQ(
+      parsed(
+          R"("model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8)")
+          .head_dim,
+      128);
 }
 
 TEST(ModelConfigTest, NullIsNotAbsent) {
-  EXPECT_EQ(parsed(R"("model_type": "mistral", "num_key_value_heads": null)").num_key_value_heads, 32);
-  EXPECT_EQ(parsed(R"("model_type": "mistral", "sliding_window": null)").sliding_window, std::vector<int>(32, 0));
-  const ModelConfig silent = parsed(R"("model_type": "llama", "eos_token_id": null, "bos_token_id": null)");
+  EXPECT_EQ(parsed(R"("model_type": "mistral", "num_key_value_heads": null)").num_key_value_heads,
+            32);
+  EXPECT_EQ(parsed(R"("model_type": "mistral", "sliding_window": null)").sliding_window,
+            std::vector<int>(32, 0));
+  const ModelConfig silent =
+      parsed(R"("model_type": "llama", "eos_token_id": null, "bos_token_id": null)");
   EXPECT_TRUE(silent.eos_token_ids.empty());
   EXPECT_FALSE(silent.bos_token_id.has_value());
-  EXPECT_EQ(parsed(R"("model_type": "llama", "eos_token_id": [-1, 7])").eos_token_ids, std::vector<int32_t>{7});
+  EXPECT_EQ(parsed(R"("model_type": "llama", "eos_token_id": [-1, 7])").eos_token_ids,
+            std::vector<int32_t>{7});
 }
 
 TEST(ModelConfigTest, BiasesAndNormsOfEachFamily) {
@@ -97,22 +104,30 @@ TEST(ModelConfigTest, BiasesAndNormsOfEachFamily) {
   };
   using Flags = std::vector<bool>;
   EXPECT_EQ(biases(R"("model_type": "llama")"), (Flags{false, false, false, false}));
-  EXPECT_EQ(biases(R"("model_type": "llama", "attention_bias": true)"), (Flags{true, true, false, false}));
-  EXPECT_EQ(biases(R"("model_type": "llama", "mlp_bias": true)"), (Flags{false, false, true, false}));
+  EXPECT_EQ(biases(R"("model_type": "llama", "attention_bias": true)"),
+            (Flags{true, true, false, false}));
+  EXPECT_EQ(biases(R"("model_type": "llama", "mlp_bias": true)"),
+            (Flags{false, false, true, false}));
   EXPECT_EQ(biases(R"("model_type": "mistral")"), (Flags{false, false, false, false}));
   EXPECT_EQ(biases(R"("model_type": "qwen2")"), (Flags{true, false, false, false}));
-  EXPECT_EQ(biases(R"("model_type": "qwen2", "attention_bias": false)"), (Flags{true, false, false, false}));
+  EXPECT_EQ(biases(R"("model_type": "qwen2", "attention_bias": false)"),
+            (Flags{true, false, false, false}));
   EXPECT_EQ(biases(R"("model_type": "qwen3")"), (Flags{false, false, false, true}));
-  EXPECT_EQ(biases(R"("model_type": "qwen3", "attention_bias": true)"), (Flags{true, true, false, true}));
+  EXPECT_EQ(biases(R"("model_type": "qwen3", "attention_bias": true)"),
+            (Flags{true, true, false, true}));
 }
 
 TEST(ModelConfigTest, WindowsPerLayer) {
   const std::string four = R"(, "num_hidden_layers": 4)";
-  const auto windows = [&](const std::string& fields) { return parsed(fields + four).sliding_window; };
+  const auto windows = [&](const std::string& fields) {
+    return parsed(fields + four).sliding_window;
+  };
   using Windows = std::vector<int>;
   EXPECT_EQ(windows(R"("model_type": "llama", "sliding_window": 128)"), (Windows{0, 0, 0, 0}));
-  EXPECT_EQ(windows(R"("model_type": "mistral", "sliding_window": 128)"), (Windows{128, 128, 128, 128}));
-  EXPECT_EQ(windows(R"("model_type": "qwen2", "sliding_window": 128, "max_window_layers": 0)"), (Windows{0, 0, 0, 0}));
+  EXPECT_EQ(windows(R"("model_type": "mistral", "sliding_window": 128)"),
+            (Windows{128, 128, 128, 128}));
+  EXPECT_EQ(windows(R"("model_type": "qwen2", "sliding_window": 128, "max_window_layers": 0)"),
+            (Windows{0, 0, 0, 0}));
   EXPECT_EQ(windows(R"("model_type": "qwen2", "use_sliding_window": true, "sliding_window": 128)"),
             (Windows{0, 0, 0, 0}));  // max_window_layers is 28
   EXPECT_EQ(windows(R"("model_type": "qwen2", "use_sliding_window": true, "sliding_window": 128,
@@ -144,27 +159,33 @@ void expect_refused(const std::vector<Bad>& cases) {
     const Result<ModelConfig> model = parse(test.fields);
     ASSERT_FALSE(model.ok());
     EXPECT_EQ(model.status().code(), test.code) << model.status().to_string();
-    EXPECT_NE(model.status().message().find(test.says), std::string_view::npos) << model.status().to_string();
-    EXPECT_TRUE(model.status().message().starts_with("some/config.json: ")) << model.status().to_string();
+    EXPECT_NE(model.status().message().find(test.says), std::string_view::npos)
+        << model.status().to_string();
+    EXPECT_TRUE(model.status().message().starts_with("some/config.json: "))
+        << model.status().to_string();
   }
 }
 
 TEST(ModelConfigTest, UnsupportedIsRefusedByName) {
   expect_refused({
-      {R"("model_type": "gemma2")", Code::kUnimplemented, "model type \"gemma2\"; supported model types are llama"},
-      {R"("model_type": "llama", "architectures": ["LlamaForSequenceClassification"])", Code::kUnimplemented,
-       "\"LlamaForSequenceClassification\""},
-      {R"("model_type": "llama", "hidden_act": "gelu")", Code::kUnimplemented, "\"hidden_act\" \"gelu\""},
-      {R"("model_type": "llama", "quantization_config": {"quant_method": "awq"})", Code::kUnimplemented,
-       "quantization_config"},
+      {R"("model_type": "gemma2")", Code::kUnimplemented,
+       "model type \"gemma2\"; supported model types are llama"},
+      {R"("model_type": "llama", "architectures": ["LlamaForSequenceClassification"])",
+       Code::kUnimplemented, "\"LlamaForSequenceClassification\""},
+      {R"("model_type": "llama", "hidden_act": "gelu")", Code::kUnimplemented,
+       "\"hidden_act\" \"gelu\""},
+      {R"("model_type": "llama", "quantization_config": {"quant_method": "awq"})",
+       Code::kUnimplemented, "quantization_config"},
       {R"("model_type": "qwen2", "num_experts": 60)", Code::kUnimplemented, "num_experts"},
-      {R"("model_type": "mistral", "attention_bias": true)", Code::kUnimplemented, "attention_bias"},
+      {R"("model_type": "mistral", "attention_bias": true)", Code::kUnimplemented,
+       "attention_bias"},
       {R"("model_type": "qwen3", "mlp_bias": true)", Code::kUnimplemented, "mlp_bias"},
-      {R"("model_type": "llama", "torch_dtype": "float8_e4m3fn")", Code::kUnimplemented, "float8_e4m3fn"},
-      {R"("model_type": "llama", "rope_scaling": {"rope_type": "dynamic", "factor": 2})", Code::kUnimplemented,
-       "dynamic"},
-      {R"("model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"])", Code::kUnimplemented,
-       "linear_attention"},
+      {R"("model_type": "llama", "torch_dtype": "float8_e4m3fn")", Code::kUnimplemented,
+       "float8_e4m3fn"},
+      {R"("model_type": "llama", "rope_scaling": {"rope_type": "dynamic", "factor": 2})",
+       Code::kUnimplemented, "dynamic"},
+      {R"("model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["linear_attention"])",
+       Code::kUnimplemented, "linear_attention"},
   });
 }
 
@@ -174,27 +195,38 @@ TEST(ModelConfigTest, ImpossibleValuesNameFieldValueAndBounds) {
       {"", Code::kInvalidArgument, "\"model_type\" is missing"},
       {R"("model_type": 5)", Code::kInvalidArgument, "\"model_type\" must be a string, not 5"},
       {llama + R"("architectures": "LlamaForCausalLM")", Code::kInvalidArgument, "architectures"},
-      {llama + R"("vocab_size": 0)", Code::kInvalidArgument, "\"vocab_size\" is 0; it must be between 1 and 16777216"},
+      {llama + R"("vocab_size": 0)", Code::kInvalidArgument,
+       "\"vocab_size\" is 0; it must be between 1 and 16777216"},
       {llama + R"("vocab_size": 16777217)", Code::kInvalidArgument, "\"vocab_size\" is 16777217"},
       {llama + R"("hidden_size": -1)", Code::kInvalidArgument, "\"hidden_size\" is -1"},
-      {llama + R"("hidden_size": 4294967297)", Code::kInvalidArgument, "\"hidden_size\" is 4294967297"},
+      {llama + R"("hidden_size": 4294967297)", Code::kInvalidArgument,
+       "\"hidden_size\" is 4294967297"},
       {llama + R"("hidden_size": 18446744073709551615)", Code::kInvalidArgument, "hidden_size"},
       {llama + R"("hidden_size": 1e300)", Code::kInvalidArgument, "hidden_size"},
       {llama + R"("hidden_size": 4096.5)", Code::kInvalidArgument, "hidden_size"},
       {llama + R"("hidden_size": "4096")", Code::kInvalidArgument, "hidden_size"},
       {llama + R"("hidden_size": [4096])", Code::kInvalidArgument, "hidden_size"},
-      {llama + R"("num_hidden_layers": 10001)", Code::kInvalidArgument, "\"num_hidden_layers\" is 10001"},
-      {llama + R"("num_attention_heads": 0)", Code::kInvalidArgument, "\"num_attention_heads\" is 0"},
-      {llama + R"("num_attention_heads": 9, "hidden_size": 576, "num_key_value_heads": 2)", Code::kInvalidArgument,
+      {llama + R"("num_hidden_layers": 10001)", Code::kInvalidArgument,
+       "\"num_hidden_layers\" is 10001"},
+      {llama + R"("num_attention_heads": 0)", Code::kInvalidArgument,
+       "\"num_attention_heads\" is 0"},
+      {llama + R"("num_attention_heads": 9, "hidden_size": 576, "num_key_value_heads": 2)",
+       Code::kInvalidArgument,
        "\"num_attention_heads\" is 9; it must be a multiple of \"num_key_value_heads\", 2"},
-      {llama + R"("num_attention_heads": 3, "hidden_size": 64)", Code::kInvalidArgument, "\"hidden_size\" is 64"},
-      {llama + R"("head_dim": 63)", Code::kInvalidArgument, "the head dimension is 63; it must be even"},
+      {llama + R"("num_attention_heads": 3, "hidden_size": 64)", Code::kInvalidArgument,
+       "\"hidden_size\" is 64"},
+      {llama + R"("head_dim": 63)", Code::kInvalidArgument,
+       "the head dimension is 63; it must be even"},
       {llama + R"("head_dim": 0)", Code::kInvalidArgument, "\"head_dim\" is 0"},
       {llama + R"("head_dim": 1000000)", Code::kInvalidArgument, "\"head_dim\" is 1000000"},
-      {llama + R"("num_attention_heads": 32, "hidden_size": 32)", Code::kInvalidArgument, "the head dimension is 1"},
-      {llama + R"("num_attention_heads": 65536, "head_dim": 128)", Code::kInvalidArgument, "x head_dim is 8388608"},
-      {llama + R"("max_position_embeddings": 0)", Code::kInvalidArgument, "max_position_embeddings"},
-      {llama + R"("max_position_embeddings": 1000000000)", Code::kInvalidArgument, "between 1 and 67108864"},
+      {llama + R"("num_attention_heads": 32, "hidden_size": 32)", Code::kInvalidArgument,
+       "the head dimension is 1"},
+      {llama + R"("num_attention_heads": 65536, "head_dim": 128)", Code::kInvalidArgument,
+       "x head_dim is 8388608"},
+      {llama + R"("max_position_embeddings": 0)", Code::kInvalidArgument,
+       "max_position_embeddings"},
+      {llama + R"("max_position_embeddings": 1000000000)", Code::kInvalidArgument,
+       "between 1 and 67108864"},
       {llama + R"("rms_norm_eps": 0)", Code::kInvalidArgument, "rms_norm_eps"},
       {llama + R"("rms_norm_eps": 1e-60)", Code::kInvalidArgument, "rms_norm_eps"},
       {llama + R"("tie_word_embeddings": 1)", Code::kInvalidArgument, "tie_word_embeddings"},
@@ -202,19 +234,23 @@ TEST(ModelConfigTest, ImpossibleValuesNameFieldValueAndBounds) {
       {llama + R"("eos_token_id": [1, null])", Code::kInvalidArgument, "eos_token_id"},
       {llama + R"("eos_token_id": [1, "2"])", Code::kInvalidArgument, "eos_token_id"},
       {llama + R"("eos_token_id": 2147483648)", Code::kInvalidArgument, "eos_token_id"},
-      {llama + R"("layer_types": ["full_attention"])", Code::kInvalidArgument, "each of the 32 layers"},
-      {llama + R"("num_hidden_layers": 1, "layer_types": ["sliding_attention"])", Code::kInvalidArgument,
-       "no \"sliding_window\" is in force"},
-      {R"("model_type": "mistral", "sliding_window": 0)", Code::kInvalidArgument, "\"sliding_window\" is 0"},
-      {R"("model_type": "mistral", "sliding_window": -4096)", Code::kInvalidArgument, "\"sliding_window\" is -4096"},
+      {llama + R"("layer_types": ["full_attention"])", Code::kInvalidArgument,
+       "each of the 32 layers"},
+      {llama + R"("num_hidden_layers": 1, "layer_types": ["sliding_attention"])",
+       Code::kInvalidArgument, "no \"sliding_window\" is in force"},
+      {R"("model_type": "mistral", "sliding_window": 0)", Code::kInvalidArgument,
+       "\"sliding_window\" is 0"},
+      {R"("model_type": "mistral", "sliding_window": -4096)", Code::kInvalidArgument,
+       "\"sliding_window\" is -4096"},
   });
 }
 
 TEST(ModelConfigTest, HostileText) {
   const std::string deep(100'000, '[');
-  for (const std::string& text : {std::string(), std::string("null"), std::string("[]"), std::string("{"), deep,
-                                  std::string("{\"model_type\": \"llama\\ud800\"}"), std::string("\xff\xfe{}"),
-                                  std::string("{\"model_type\": NaN}"), std::string(1000, '\0')}) {
+  for (const std::string& text :
+       {std::string(), std::string("null"), std::string("[]"), std::string("{"), deep,
+        std::string("{\"model_type\": \"llama\\ud800\"}"), std::string("\xff\xfe{}"),
+        std::string("{\"model_type\": NaN}"), std::string(1000, '\0')}) {
     const Result<ModelConfig> model = parse_model_config(text, "some/config.json");
     ASSERT_FALSE(model.ok());
     EXPECT_EQ(model.status().code(), Code::kInvalidArgument) << model.status().to_string();
@@ -247,7 +283,8 @@ TEST_F(ModelConfigFileTest, MissingFileSaysWhatToGive) {
   const Result<ModelConfig> model = load_model_config(dir_);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.status().code(), Code::kNotFound);
-  EXPECT_NE(model.status().to_string().find("directory of a Hugging Face checkpoint"), std::string::npos);
+  EXPECT_NE(model.status().to_string().find("directory of a Hugging Face checkpoint"),
+            std::string::npos);
 }
 
 TEST_F(ModelConfigFileTest, FifoDoesNotBlock) {

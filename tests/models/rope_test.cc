@@ -38,7 +38,8 @@ TEST(RopeTest, FrequenciesAreTransformersOwn) {
     const auto expected = test["inv_freq"].get<std::vector<float>>();
     ASSERT_EQ(freq.size(), expected.size());
     for (size_t i = 0; i < freq.size(); ++i) {
-      // torch's powf is off by one unit in the last place at times; the steps after it can turn that into three.
+      // torch's powf is off by one unit in the last place at times; the steps after it can turn
+      // that into three.
       EXPECT_LE(ulps(freq[i], expected[i]), 3) << i << ": " << freq[i] << " and " << expected[i];
       equal += freq[i] == expected[i];
       ++total;
@@ -86,14 +87,17 @@ TEST(RopeTest, ParametersOfBothSpellingsAndNestedOnesReadAlike) {
     float factor = 0;
     return rope.ok() ? rope_inv_freq(*rope, 16, 8192, &factor) : std::vector<float>();
   };
-  const auto old_spelling = freq(R"("rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2})");
-  EXPECT_EQ(old_spelling, freq(R"("rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0})"));
-  EXPECT_EQ(old_spelling, freq(R"("rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 5e5})"));
+  const auto old_spelling =
+      freq(R"("rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2})");
+  EXPECT_EQ(old_spelling,
+            freq(R"("rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0})"));
+  EXPECT_EQ(old_spelling,
+            freq(R"("rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 5e5})"));
   EXPECT_EQ(old_spelling, freq(R"("rope_parameters": {"rope_theta": 5e5},
                                    "rope_scaling": {"type": "linear", "factor": 2})"));
   const std::string one = R"({"rope_type": "linear", "factor": 2, "rope_theta": 5e5})";
-  EXPECT_EQ(old_spelling,
-            freq(R"("rope_parameters": {"full_attention": )" + one + R"(, "sliding_attention": )" + one + "}"));
+  EXPECT_EQ(old_spelling, freq(R"("rope_parameters": {"full_attention": )" + one +
+                               R"(, "sliding_attention": )" + one + "}"));
   EXPECT_NE(old_spelling, freq(R"("rope_theta": 5e5)"));
 }
 
@@ -106,27 +110,33 @@ struct BadRope {
 TEST(RopeTest, WhatIsWrongIsNamed) {
   const std::vector<BadRope> cases = {
       {R"("rope_scaling": {"type": "dynamic", "factor": 2})", Code::kUnimplemented, "\"dynamic\""},
-      {R"("rope_scaling": {"rope_type": "longrope", "long_factor": []})", Code::kUnimplemented, "\"longrope\""},
+      {R"("rope_scaling": {"rope_type": "longrope", "long_factor": []})", Code::kUnimplemented,
+       "\"longrope\""},
       {R"("rope_scaling": {"rope_type": 7})", Code::kInvalidArgument, "rope_type"},
-      {R"("rope_scaling": {"rope_type": "yarn", "type": "linear"})", Code::kInvalidArgument, "\"type\" is \"linear\""},
+      {R"("rope_scaling": {"rope_type": "yarn", "type": "linear"})", Code::kInvalidArgument,
+       "\"type\" is \"linear\""},
       {R"("rope_scaling": 2)", Code::kInvalidArgument, "\"rope_scaling\" must be an object"},
       {R"("rope_scaling": {"type": "linear"})", Code::kInvalidArgument, "\"factor\" is missing"},
-      {R"("rope_scaling": {"type": "linear", "factor": 0})", Code::kInvalidArgument, "\"factor\" is 0"},
-      {R"("rope_scaling": {"type": "linear", "factor": 1e300})", Code::kInvalidArgument, "\"factor\" is 1e+300"},
+      {R"("rope_scaling": {"type": "linear", "factor": 0})", Code::kInvalidArgument,
+       "\"factor\" is 0"},
+      {R"("rope_scaling": {"type": "linear", "factor": 1e300})", Code::kInvalidArgument,
+       "\"factor\" is 1e+300"},
       {R"("rope_theta": 1)", Code::kInvalidArgument, "\"rope_theta\" is 1"},
       {R"("rope_theta": -5)", Code::kInvalidArgument, "\"rope_theta\" is -5"},
       {R"("rope_theta": "1e6")", Code::kInvalidArgument, "rope_theta"},
       {R"("partial_rotary_factor": 0.5)", Code::kUnimplemented, "partial_rotary_factor"},
-      {R"("rope_parameters": {"partial_rotary_factor": 0.25})", Code::kUnimplemented, "partial_rotary_factor"},
+      {R"("rope_parameters": {"partial_rotary_factor": 0.25})", Code::kUnimplemented,
+       "partial_rotary_factor"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", Code::kInvalidArgument,
        "\"low_freq_factor\" is missing"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})",
        Code::kInvalidArgument, "\"high_freq_factor\" is 4"},
       {R"("rope_scaling": {"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 0})",
        Code::kInvalidArgument, "\"original_max_position_embeddings\" is 0"},
-      {R"("rope_scaling": {"rope_type": "yarn", "factor": 8, "beta_fast": -1})", Code::kInvalidArgument,
-       "\"beta_fast\""},
-      {R"("rope_scaling": {"rope_type": "yarn", "factor": 8, "truncate": "no"})", Code::kInvalidArgument, "truncate"},
+      {R"("rope_scaling": {"rope_type": "yarn", "factor": 8, "beta_fast": -1})",
+       Code::kInvalidArgument, "\"beta_fast\""},
+      {R"("rope_scaling": {"rope_type": "yarn", "factor": 8, "truncate": "no"})",
+       Code::kInvalidArgument, "truncate"},
       {R"("rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}})",
        Code::kUnimplemented, "differ between layer types"},
   };

@@ -24,7 +24,8 @@ std::string file_of(const std::string& header, size_t data_bytes = 0) {
 
 std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
                    const std::string& offsets) {
-  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
+  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
+         ",\"data_offsets\":" + offsets + "}";
 }
 
 Result<std::vector<TensorEntry>> parse(const std::string& header, size_t data_bytes = 0) {
@@ -33,9 +34,10 @@ Result<std::vector<TensorEntry>> parse(const std::string& header, size_t data_by
 }
 
 TEST(SafetensorsHeaderTest, Reads) {
-  const std::string header = "{\"__metadata__\":{\"format\":\"pt\"}," + tensor("b", "BF16", "[2, 3]", "[4, 16]") + "," +
-                             tensor("a", "F32", "[]", "[0, 4]") + "," + tensor("none", "I64", "[0, 5]", "[16, 16]") +
-                             "}   ";
+  const std::string header = "{\"__metadata__\":{\"format\":\"pt\"}," +
+                             tensor("b", "BF16", "[2, 3]", "[4, 16]") + "," +
+                             tensor("a", "F32", "[]", "[0, 4]") + "," +
+                             tensor("none", "I64", "[0, 5]", "[16, 16]") + "}   ";
   const auto tensors = parse(header, 16);
   ASSERT_TRUE(tensors.ok()) << tensors.status().to_string();
   ASSERT_EQ(tensors->size(), 3u);
@@ -50,23 +52,28 @@ TEST(SafetensorsHeaderTest, Reads) {
 }
 
 TEST(SafetensorsHeaderTest, HolesAndUnknownKeysAreAllowed) {
-  const auto tensors = parse("{" + tensor("a", "U8", "[1]", "[0,1]") + "," + tensor("b", "U8", "[1]", "[9,10]") +
-                                 ",\"c\":{\"dtype\":\"U8\",\"note\":{\"x\":[1,{\"y\":null}]},\"shape\":[1]," +
-                                 "\"more\":true,\"data_offsets\":[5,6]}}",
-                             10);
+  const auto tensors =
+      parse("{" + tensor("a", "U8", "[1]", "[0,1]") + "," + tensor("b", "U8", "[1]", "[9,10]") +
+                ",\"c\":{\"dtype\":\"U8\",\"note\":{\"x\":[1,{\"y\":null}]},\"shape\":[1]," +
+                "\"more\":true,\"data_offsets\":[5,6]}}",
+            10);
   ASSERT_TRUE(tensors.ok()) << tensors.status().to_string();
   EXPECT_EQ(tensors->size(), 3u);
 }
 
 TEST(SafetensorsHeaderTest, EveryDtypeOfTheFormatHasItsSize) {
   const std::vector<std::pair<std::string, int>> bits = {
-      {"BOOL", 8}, {"U8", 8},   {"I8", 8},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"U16", 16},
-      {"I16", 16}, {"F16", 16}, {"BF16", 16}, {"U32", 32},    {"I32", 32},    {"F32", 32},    {"U64", 64},
-      {"I64", 64}, {"F64", 64}, {"C64", 64},  {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}};
+      {"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8},
+      {"F8_E8M0", 8}, {"U16", 16}, {"I16", 16}, {"F16", 16},    {"BF16", 16},
+      {"U32", 32},    {"I32", 32}, {"F32", 32}, {"U64", 64},    {"I64", 64},
+      {"F64", 64},    {"C64", 64}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}};
   for (const auto& [dtype, width] : bits) {
-    const auto fits = parse("{" + tensor("a", dtype, "[8]", "[0," + std::to_string(width) + "]") + "}", 64);
+    const auto fits =
+        parse("{" + tensor("a", dtype, "[8]", "[0," + std::to_string(width) + "]") + "}", 64);
     EXPECT_TRUE(fits.ok()) << fits.status().to_string();
-    EXPECT_FALSE(parse("{" + tensor("a", dtype, "[8]", "[0," + std::to_string(width - 1) + "]") + "}", 64).ok());
+    EXPECT_FALSE(
+        parse("{" + tensor("a", dtype, "[8]", "[0," + std::to_string(width - 1) + "]") + "}", 64)
+            .ok());
   }
 }
 
@@ -92,28 +99,38 @@ TEST(SafetensorsHeaderTest, DamageNamesTheTensor) {
       {"{\"w\":{}}", "tensor \"w\": dtype, shape or data_offsets (two numbers) is missing"},
       {"{\"w\":{\"dtype\":\"U8\",\"shape\":[4]}}", "is missing"},
       {"{\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0]}}", "is missing"},
-      {"{\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"shape\":[4],\"data_offsets\":[0,4]}}", "shape comes twice"},
-      {"{\"w\":{\"dtype\":8,\"shape\":[4],\"data_offsets\":[0,4]}}", "tensor \"w\": a number as dtype"},
-      {"{\"w\":{\"dtype\":\"U8\",\"shape\":4,\"data_offsets\":[0,4]}}", "tensor \"w\": a number as shape"},
-      {"{\"w\":{\"dtype\":\"U8\",\"shape\":{},\"data_offsets\":[0,4]}}", "tensor \"w\": an object as shape"},
+      {"{\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"shape\":[4],\"data_offsets\":[0,4]}}",
+       "shape comes twice"},
+      {"{\"w\":{\"dtype\":8,\"shape\":[4],\"data_offsets\":[0,4]}}",
+       "tensor \"w\": a number as dtype"},
+      {"{\"w\":{\"dtype\":\"U8\",\"shape\":4,\"data_offsets\":[0,4]}}",
+       "tensor \"w\": a number as shape"},
+      {"{\"w\":{\"dtype\":\"U8\",\"shape\":{},\"data_offsets\":[0,4]}}",
+       "tensor \"w\": an object as shape"},
       {"{" + tensor("w", "U8", "[[4]]", "[0,4]") + "}", "tensor \"w\": an array in shape"},
       {"{" + tensor("w", "U8", "[-4]", "[0,4]") + "}", "tensor \"w\": a negative number in shape"},
       {"{" + tensor("w", "U8", "[4.0]", "[0,4]") + "}", "not an integer below 2^64 in shape"},
       {"{" + tensor("w", "U8", "[4]", "[0,\"4\"]") + "}", "a string in data_offsets"},
       {"{" + tensor("w", "U8", "[4]", "[0,2,4]") + "}", "more than 2 numbers"},
       {"{" + tensor("w", "U8", "[4]", "[4,0]") + "}", "data_offsets [4, 0) lie outside"},
-      {"{" + tensor("w", "U8", "[9]", "[0,9]") + "}", "data_offsets [0, 9) lie outside the file's 8 B of data"},
-      {"{" + tensor("w", "U8", "[4]", "[18446744073709551612,18446744073709551615]") + "}", "lie outside"},
+      {"{" + tensor("w", "U8", "[9]", "[0,9]") + "}",
+       "data_offsets [0, 9) lie outside the file's 8 B of data"},
+      {"{" + tensor("w", "U8", "[4]", "[18446744073709551612,18446744073709551615]") + "}",
+       "lie outside"},
       {"{" + tensor("w", "U8", "[4]", "[0,18446744073709551616]") + "}", "in data_offsets"},
-      {"{" + tensor("w", "U8", "[4]", "[0,5]") + "}", "has 5 B of data, its shape and dtype need 4 B"},
-      {"{" + tensor("w", "U8", "[9223372036854775808]", "[0,4]") + "}", "dimension 9223372036854775808 is larger"},
+      {"{" + tensor("w", "U8", "[4]", "[0,5]") + "}",
+       "has 5 B of data, its shape and dtype need 4 B"},
+      {"{" + tensor("w", "U8", "[9223372036854775808]", "[0,4]") + "}",
+       "dimension 9223372036854775808 is larger"},
       {"{" + tensor("w", "F32", "[4611686018427387904]", "[0,4]") + "}", "does not fit 63 bits"},
       {"{" + tensor("w", "U8", "[4294967296,4294967296]", "[0,0]") + "}", "does not fit 63 bits"},
       {"{" + tensor("w", "U8", "[4294967296,0,4294967296]", "[0,0]") + "}", "does not fit 63 bits"},
-      {"{" + tensor("w", "U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,1]") + "}", "more than 16 dimensions"},
+      {"{" + tensor("w", "U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,1]") + "}",
+       "more than 16 dimensions"},
       {"{" + tensor("w", "F4", "[3]", "[0,2]") + "}", "has 2 B of data"},
       {"{" + tensor("w", "X9", "[4]", "[0,4]") + "}", "tensor \"w\": unknown dtype \"X9\""},
-      {"{" + good + "," + tensor("v", "U8", "[4]", "[3,7]") + "}", "tensor \"v\": its bytes overlap those of \"w\""},
+      {"{" + good + "," + tensor("v", "U8", "[4]", "[3,7]") + "}",
+       "tensor \"v\": its bytes overlap those of \"w\""},
       {"{" + good + "," + tensor("v", "U8", "[1]", "[0,1]") + "}", "overlap"},
       {"{\"__metadata__\":" + std::string(100'000, '[') + "}", "\"__metadata__\": an array where"},
       {"{\"__metadata__\":{\"a\":" + std::string(100'000, '[') + "}}", "nested deeper than 64"},
@@ -124,8 +141,10 @@ TEST(SafetensorsHeaderTest, DamageNamesTheTensor) {
     const auto tensors = parse(test.header, 8);
     ASSERT_FALSE(tensors.ok());
     EXPECT_EQ(tensors.status().code(), Code::kInvalidArgument);
-    EXPECT_NE(tensors.status().message().find(test.says), std::string_view::npos) << tensors.status().to_string();
-    EXPECT_TRUE(tensors.status().message().starts_with("a.safetensors: ")) << tensors.status().to_string();
+    EXPECT_NE(tensors.status().message().find(test.says), std::string_view::npos)
+        << tensors.status().to_string();
+    EXPECT_TRUE(tensors.status().message().starts_with("a.safetensors: "))
+        << tensors.status().to_string();
   }
 }
 
@@ -136,14 +155,15 @@ TEST(SafetensorsHeaderTest, LengthsThatCannotBe) {
     return parse_safetensors_header({head, 10}, file_bytes, "a.safetensors");
   };
   EXPECT_TRUE(parse_length(2, 10).ok());
-  for (const auto& [length, file_bytes] : std::vector<std::pair<uint64_t, uint64_t>>{{3, 10},
-                                                                                     {3, 11},
-                                                                                     {100'000'001, uint64_t{1} << 40},
-                                                                                     {uint64_t{1} << 63, 10},
-                                                                                     {UINT64_MAX, 10},
-                                                                                     {UINT64_MAX - 7, UINT64_MAX},
-                                                                                     {2, 9},
-                                                                                     {2, 0}}) {
+  for (const auto& [length, file_bytes] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{3, 10},
+                                                  {3, 11},
+                                                  {100'000'001, uint64_t{1} << 40},
+                                                  {uint64_t{1} << 63, 10},
+                                                  {UINT64_MAX, 10},
+                                                  {UINT64_MAX - 7, UINT64_MAX},
+                                                  {2, 9},
+                                                  {2, 0}}) {
     EXPECT_FALSE(parse_length(length, file_bytes).ok()) << length << " in " << file_bytes;
   }
   EXPECT_FALSE(parse_safetensors_header("", 0, "a").ok());
@@ -151,8 +171,8 @@ TEST(SafetensorsHeaderTest, LengthsThatCannotBe) {
 }
 
 TEST(SafetensorsHeaderTest, EveryTruncationOfAFileIsSeen) {
-  const std::string file =
-      file_of("{" + tensor("a", "U8", "[4]", "[0,4]") + "," + tensor("b", "F32", "[1]", "[4,8]") + "}", 8);
+  const std::string file = file_of(
+      "{" + tensor("a", "U8", "[4]", "[0,4]") + "," + tensor("b", "F32", "[1]", "[4,8]") + "}", 8);
   ASSERT_TRUE(parse_safetensors_header(file, file.size(), "a").ok());
   for (size_t size = 0; size < file.size(); ++size) {
     EXPECT_FALSE(parse_safetensors_header(file.substr(0, size), size, "a").ok()) << size;
@@ -161,21 +181,26 @@ TEST(SafetensorsHeaderTest, EveryTruncationOfAFileIsSeen) {
 
 TEST(SafetensorsIndexTest, Reads) {
   const auto index = parse_safetensors_index(
-      R"({"metadata": {"total_size": 8}, "weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}})", "index");
+      R"({"metadata": {"total_size": 8}, "weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}})",
+      "index");
   ASSERT_TRUE(index.ok()) << index.status().to_string();
-  EXPECT_EQ(*index, (std::map<std::string, std::string>{{"a", "x-1.safetensors"}, {"b", "x-2.safetensors"}}));
+  EXPECT_EQ(*index, (std::map<std::string, std::string>{{"a", "x-1.safetensors"},
+                                                        {"b", "x-2.safetensors"}}));
 }
 
 TEST(SafetensorsIndexTest, OnlyPlainNames) {
-  for (const char* file : {R"("../x.safetensors")", R"("/etc/passwd")", R"("sub/x.safetensors")", R"("..")", R"(".")",
-                           R"("")", R"("a\\b")", R"("a\u0000b")", "5", "null", "[]"}) {
-    const auto index =
-        parse_safetensors_index(std::string(R"({"weight_map": {"some.weight": )") + file + "}}", "index");
+  for (const char* file :
+       {R"("../x.safetensors")", R"("/etc/passwd")", R"("sub/x.safetensors")", R"("..")", R"(".")",
+        R"("")", R"("a\\b")", R"("a\u0000b")", "5", "null", "[]"}) {
+    const auto index = parse_safetensors_index(
+        std::string(R"({"weight_map": {"some.weight": )") + file + "}}", "index");
     ASSERT_FALSE(index.ok()) << file;
     EXPECT_EQ(index.status().code(), Code::kInvalidArgument);
-    EXPECT_NE(index.status().message().find("\"some.weight\""), std::string_view::npos) << index.status().to_string();
+    EXPECT_NE(index.status().message().find("\"some.weight\""), std::string_view::npos)
+        << index.status().to_string();
   }
-  for (const char* text : {"", "[]", "{}", R"({"weight_map": []})", R"({"weight_map": {}})", "{\"weight_map\""}) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"weight_map": []})", R"({"weight_map": {}})", "{\"weight_map\""}) {
     EXPECT_FALSE(parse_safetensors_index(text, "index").ok()) << text;
   }
 }
@@ -199,8 +224,9 @@ class CheckpointTest : public testing::Test {
 };
 
 TEST_F(CheckpointTest, SingleFile) {
-  const std::string header = "{" + tensor("a", "F32", "[1, 2]", "[0,8]") + "," + tensor("i", "I64", "[1]", "[8,16]") +
-                             "," + tensor("empty", "F16", "[0, 7]", "[16,16]") + "}";
+  const std::string header = "{" + tensor("a", "F32", "[1, 2]", "[0,8]") + "," +
+                             tensor("i", "I64", "[1]", "[8,16]") + "," +
+                             tensor("empty", "F16", "[0, 7]", "[16,16]") + "}";
   write("model.safetensors", file_of(header, 16));
   Result<Checkpoint> opened = Checkpoint::open(dir_);
   ASSERT_TRUE(opened.ok()) << opened.status().to_string();
@@ -224,8 +250,9 @@ TEST_F(CheckpointTest, SingleFile) {
 }
 
 TEST_F(CheckpointTest, WhatATensorIsNot) {
-  write("model.safetensors",
-        file_of("{" + tensor("a", "F32", "[1, 2]", "[0,8]") + "," + tensor("i", "I64", "[1]", "[8,16]") + "}", 16));
+  write("model.safetensors", file_of("{" + tensor("a", "F32", "[1, 2]", "[0,8]") + "," +
+                                         tensor("i", "I64", "[1]", "[8,16]") + "}",
+                                     16));
   const Result<Checkpoint> checkpoint = Checkpoint::open(dir_);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().to_string();
   EXPECT_EQ(checkpoint->tensor("b", {1}).status().code(), Code::kNotFound);
@@ -233,16 +260,19 @@ TEST_F(CheckpointTest, WhatATensorIsNot) {
   for (const auto& shape : std::vector<std::vector<int64_t>>{{2}, {2, 1}, {1, 3}, {1, 2, 1}, {}}) {
     const Status status = checkpoint->tensor("a", shape).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_NE(status.message().find("\"a\" in " + dir_ + "/model.safetensors has shape [1, 2]"), std::string_view::npos)
+    EXPECT_NE(status.message().find("\"a\" in " + dir_ + "/model.safetensors has shape [1, 2]"),
+              std::string_view::npos)
         << status.to_string();
   }
 }
 
 TEST_F(CheckpointTest, Shards) {
   write("x-1.safetensors", file_of("{" + tensor("a", "U8", "[2]", "[0,2]") + "}", 2));
-  write("x-2.safetensors",
-        file_of("{" + tensor("b", "F16", "[1]", "[0,2]") + "," + tensor("unlisted", "F16", "[1]", "[2,4]") + "}", 4));
-  write("model.safetensors.index.json", R"({"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}})");
+  write("x-2.safetensors", file_of("{" + tensor("b", "F16", "[1]", "[0,2]") + "," +
+                                       tensor("unlisted", "F16", "[1]", "[2,4]") + "}",
+                                   4));
+  write("model.safetensors.index.json",
+        R"({"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}})");
   const Result<Checkpoint> checkpoint = Checkpoint::open(dir_);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().to_string();
   EXPECT_EQ(checkpoint->names(), (std::vector<std::string>{"a", "b"}));

@@ -24,8 +24,9 @@ struct Case {
 };
 
 /// Shapes that divide by nothing beside ones that do; the last has fewer MLP units than leaves.
-constexpr Case kCases[] = {{8, 8, 192, 900}, {8, 2, 192, 892},  {6, 3, 192, 886},     {14, 2, 304, 914},
-                           {9, 3, 200, 886}, {28, 4, 37, 5000}, {32, 8, 5632, 32000}, {16, 1, 48, 100}};
+constexpr Case kCases[] = {{8, 8, 192, 900},     {8, 2, 192, 892}, {6, 3, 192, 886},
+                           {14, 2, 304, 914},    {9, 3, 200, 886}, {28, 4, 37, 5000},
+                           {32, 8, 5632, 32000}, {16, 1, 48, 100}};
 
 TEST(ShardPlan, EveryHeadColumnAndIdBelongsToExactlyOneRank) {
   for (const Case& c : kCases) {
@@ -63,7 +64,8 @@ TEST(ShardPlan, EveryQueryHeadFindsItsKvHeadOnItsOwnRank) {
         EXPECT_EQ(plan->head_begin.front(), 0);
         EXPECT_EQ(plan->head_begin.back(), plan->q_heads.size());
         for (int kv = 0; kv < plan->kv_heads.size(); ++kv) {
-          EXPECT_LT(plan->head_begin[kv], plan->head_begin[kv + 1]) << "a KV head that nobody reads";
+          EXPECT_LT(plan->head_begin[kv], plan->head_begin[kv + 1])
+              << "a KV head that nobody reads";
           for (int q = plan->head_begin[kv]; q < plan->head_begin[kv + 1]; ++q) {
             EXPECT_EQ((plan->q_heads.begin + q) / group, plan->kv_heads.begin + kv);
           }
@@ -81,12 +83,14 @@ TEST(ShardPlan, ASizeBeyondTheLeavesIsRefusedWithTheLimitAndWhy) {
     EXPECT_NE(plan.status().message().find("1..9"), std::string::npos);
     EXPECT_NE(plan.status().message().find("9 attention heads"), std::string::npos);
   }
-  EXPECT_EQ(make_shard_plan(shape(64, 8, 5632, 32000), {0, 17}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(make_shard_plan(shape(64, 8, 5632, 32000), {0, 17}).status().code(),
+            Code::kInvalidArgument);
 }
 
 TEST(ShardTable, SlicesFollowThePlan) {
   const ModelConfig config = shape(9, 3, 200, 886);
-  const ShardPlan plan = *make_shard_plan(config, {1, 2});  // leaves 5..9: q heads 5..9, kv heads 1..3
+  const ShardPlan plan =
+      *make_shard_plan(config, {1, 2});  // leaves 5..9: q heads 5..9, kv heads 1..3
   const auto slice = [&](const char* name) {
     const auto result = slice_tensor(name, config, plan);
     EXPECT_TRUE(result.ok()) << name;
@@ -106,8 +110,8 @@ TEST(ShardTable, SlicesFollowThePlan) {
   EXPECT_EQ(slice("lm_head.weight").rows, plan.vocab);
   EXPECT_EQ(slice("model.norm.weight").rows, (Range{0, 72}));
   EXPECT_EQ(slice("model.embed_tokens.weight").shape, (std::vector<int64_t>{886, 72}));
-  for (const char* name :
-       {"model.layers.x.mlp.up_proj.weight", "model.layers..mlp.up_proj.weight", "visual.patch", ""}) {
+  for (const char* name : {"model.layers.x.mlp.up_proj.weight", "model.layers..mlp.up_proj.weight",
+                           "visual.patch", ""}) {
     EXPECT_EQ(slice_tensor(name, config, plan).status().code(), Code::kNotFound) << name;
   }
 }

@@ -1,4 +1,5 @@
-// StreamDecoder against Tokenizer::decode, on random ids: the same text, whole characters only, nothing withdrawn.
+// StreamDecoder against Tokenizer::decode, on random ids: the same text, whole characters only,
+// nothing withdrawn.
 #include <gtest/gtest.h>
 #include <random>
 #include <string>
@@ -9,7 +10,8 @@
 namespace shoal {
 namespace {
 
-/// Random ids: from the whole vocabulary and a little beyond, or mostly from its first entries, where bytes are.
+/// Random ids: from the whole vocabulary and a little beyond, or mostly from its first entries,
+/// where bytes are.
 std::vector<int32_t> random_ids(std::mt19937& random, int32_t vocab_size) {
   const int32_t limit = random() % 2 == 0 ? vocab_size + 2 : std::min(vocab_size, 262);
   std::vector<int32_t> ids(random() % 40);
@@ -17,8 +19,10 @@ std::vector<int32_t> random_ids(std::mt19937& random, int32_t vocab_size) {
   return ids;
 }
 
-/// What was pushed out after each prefix must begin the text of the prefix, however the sequence goes on.
-void check_prefixes(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool skip_special) {
+/// What was pushed out after each prefix must begin the text of the prefix, however the sequence
+/// goes on.
+void check_prefixes(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
+                    bool skip_special) {
   StreamDecoder stream(tokenizer, skip_special);
   std::string out;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -74,7 +78,8 @@ TEST(TokenStream, HoldsBytesUntilTheirRunIsDecided) {
   StreamDecoder broken(tokenizer, false);
   EXPECT_EQ(broken.push(3 + 0xF0), "");
   EXPECT_EQ(broken.push(3 + 0x9F), "");
-  EXPECT_EQ(broken.push(3 + 'A'), "\uFFFD\uFFFD\uFFFD");  // nothing can mend it: one for each byte, at once
+  EXPECT_EQ(broken.push(3 + 'A'),
+            "\uFFFD\uFFFD\uFFFD");  // nothing can mend it: one for each byte, at once
   EXPECT_EQ(broken.push(3 + 'B'), "\uFFFD");
   EXPECT_EQ(broken.finish(), "");
 }

@@ -27,7 +27,8 @@ inline Json read_json(const std::string& path) {
 inline std::vector<std::string> oracle_cases() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(SHOAL_TEST_DATA "/oracle")) {
-    if (std::filesystem::exists(entry.path() / "tokenizer.json")) names.push_back(entry.path().filename().string());
+    if (std::filesystem::exists(entry.path() / "tokenizer.json"))
+      names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -53,7 +54,8 @@ inline Json case_tokenizer(const Json& file, const Json& variant) {
 }
 
 /// Decodes through a StreamDecoder; each part must end at a character's end.
-inline std::string stream_decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool skip_special) {
+inline std::string stream_decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
+                                 bool skip_special) {
   StreamDecoder stream(tokenizer, skip_special);
   std::string all;
   const auto add = [&](const std::string& part) {

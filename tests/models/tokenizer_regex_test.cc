@@ -1,5 +1,5 @@
-// Oniguruma's regexes by PCRE2. The expected matches were taken from Oniguruma (tokenizers' Split) or follow from its
-// documentation.
+// Oniguruma's regexes by PCRE2. The expected matches were taken from Oniguruma (tokenizers' Split)
+// or follow from its documentation.
 #include <gtest/gtest.h>
 #include <string>
 #include <utility>
@@ -46,7 +46,8 @@ TEST(Regex, MeansWhatOnigurumaMeans) {
   EXPECT_EQ(find("[a[bc]d]+", "abcdx"), (Found{"abcd"}));
   EXPECT_EQ(find("[]a]+", "a]"), (Found{"a]"}));
   EXPECT_EQ(find("[[:alpha:]]+", "a\u00E91"), (Found{"a\u00E9"}));
-  EXPECT_EQ(find("\\p{Han}+", "\u3001\u65E5\u672C"), (Found{"\u65E5\u672C"}));  // the script, not its extensions
+  EXPECT_EQ(find("\\p{Han}+", "\u3001\u65E5\u672C"),
+            (Found{"\u65E5\u672C"}));  // the script, not its extensions
   EXPECT_EQ(find("\\p{^L}", "a1"), (Found{"1"}));
   EXPECT_EQ(find("\\P{Letter}", "a1"), (Found{"1"}));
   EXPECT_EQ(find("\\u00e9|\\x{65E5}|\\x41", "A\u00E9\u65E5"), (Found{"A", "\u00E9", "\u65E5"}));
@@ -83,9 +84,9 @@ TEST(Regex, DeepNestingUsesTheHeapAndNotTheStack) {
 }
 
 TEST(Regex, RefusesWhatOnlyOneEngineHas) {
-  for (const char* pattern :
-       {"(*UTF)a", "a(?{x})", "[a&&b]", "(?<a>x)\\g<a>", "(?R)", "(?|a|b)", "(?P<n>a)", "(?C1)a", "\\Qa\\E",
-        "\\xE3\\x81", "[a[^b]]", "[\\W]", "\\Gx", "\\pL", "(", "a**", "[z-a]", "\\p{Nonsense}", "\\"}) {
+  for (const char* pattern : {"(*UTF)a", "a(?{x})", "[a&&b]", "(?<a>x)\\g<a>", "(?R)", "(?|a|b)",
+                              "(?P<n>a)", "(?C1)a", "\\Qa\\E", "\\xE3\\x81", "[a[^b]]", "[\\W]",
+                              "\\Gx", "\\pL", "(", "a**", "[z-a]", "\\p{Nonsense}", "\\"}) {
     SCOPED_TRACE(pattern);
     const auto regex = Regex::compile(pattern, "test");
     ASSERT_FALSE(regex.ok());

@@ -35,7 +35,8 @@ TEST_P(Oracle, DecodesAsHuggingFace) {
     EXPECT_EQ(tokenizer.decode(ids, false), entry["text"].get<std::string>());
     EXPECT_EQ(tokenizer.decode(ids, true), entry["text_without_special"].get<std::string>());
     EXPECT_EQ(stream_decode(tokenizer, ids, false), entry["text"].get<std::string>());
-    EXPECT_EQ(stream_decode(tokenizer, ids, true), entry["text_without_special"].get<std::string>());
+    EXPECT_EQ(stream_decode(tokenizer, ids, true),
+              entry["text_without_special"].get<std::string>());
   }
 }
 
@@ -130,8 +131,8 @@ TEST(Tokenizer, LongTextsOfOnePieceAreNotQuadratic) {
   constexpr size_t kBytes = 1'000'000;
   std::string marks = "a";
   while (marks.size() < kBytes) marks += "\u0301\u0323";
-  const std::string texts[] = {std::string(kBytes, 'a'), std::string(kBytes, ' ') + "x", std::string(kBytes, '\n'),
-                               marks};
+  const std::string texts[] = {std::string(kBytes, 'a'), std::string(kBytes, ' ') + "x",
+                               std::string(kBytes, '\n'), marks};
   for (const char* name : {"llama2-mha-f16", "llama3-gqa-tied-sharded", "qwen2-bias-uneven"}) {
     const Tokenizer tokenizer = load_oracle(name);
     for (size_t i = 0; i < 3; ++i) {

@@ -58,7 +58,9 @@ TEST(EnginePlanTest, RanksUpToTheLeaves) {
   }
   flags.tensor_parallel_size = 9;
   const std::string text = refusal(flags, machine(4, 64 * kGiB));
-  EXPECT_NE(text.find("--tensor-parallel-size must be in [1, 8] for this model, not 9"), std::string::npos) << text;
+  EXPECT_NE(text.find("--tensor-parallel-size must be in [1, 8] for this model, not 9"),
+            std::string::npos)
+      << text;
 }
 
 TEST(EnginePlanTest, BindsThreadsThatFillTheMachine) {
@@ -106,21 +108,25 @@ TEST(EnginePlanTest, TheCacheTakesAtMostAQuarterAndNoMoreThanIsUseful) {
 
   flags.kv_cache_memory.reset();
   flags.tensor_parallel_size = 8;  // each KV head is read by two ranks
-  EXPECT_EQ(plan_engine(flags, demo(), machine(2, 64 * kGiB)).value().memory.kv_bytes_per_block, 2 * kDemoBlockBytes);
+  EXPECT_EQ(plan_engine(flags, demo(), machine(2, 64 * kGiB)).value().memory.kv_bytes_per_block,
+            2 * kDemoBlockBytes);
 }
 
 TEST(EnginePlanTest, LengthsThatDoNotFitAreRefusedWithTheNumbers) {
   EngineFlags flags;
   flags.max_model_len = 513;
-  EXPECT_NE(refusal(flags, machine(2, kGiB)).find("--max-model-len must be in [2, 512]"), std::string::npos);
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find("--max-model-len must be in [2, 512]"),
+            std::string::npos);
   flags.max_model_len = 100;  // 7 blocks
   flags.kv_cache_memory = 6 * kDemoBlockBytes;
-  EXPECT_NE(refusal(flags, machine(2, kGiB)).find(cat("--kv-cache-memory ", 7 * kDemoBlockBytes)), std::string::npos);
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find(cat("--kv-cache-memory ", 7 * kDemoBlockBytes)),
+            std::string::npos);
   flags.kv_cache_memory = 7 * kDemoBlockBytes;
   EXPECT_EQ(plan_engine(flags, demo(), machine(2, kGiB)).value().limits.max_model_len, 100);
   flags.max_model_len.reset();
   flags.kv_cache_memory = 100;
-  EXPECT_NE(refusal(flags, machine(2, kGiB)).find(cat("--kv-cache-memory ", kDemoBlockBytes)), std::string::npos);
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find(cat("--kv-cache-memory ", kDemoBlockBytes)),
+            std::string::npos);
   flags.kv_cache_memory = 2 * kGiB;
   EXPECT_NE(refusal(flags, machine(2, kGiB)).find("available"), std::string::npos);
 }
@@ -149,7 +155,8 @@ TEST(EnginePlanTest, CommandsCutTheCacheToTheirRequests) {
   EXPECT_EQ(blocks_for_tokens(0), 0);
   EXPECT_EQ(blocks_for_tokens(16), 1);
   EXPECT_EQ(blocks_for_tokens(17), 2);
-  EXPECT_NE(plan.describe_memory().find("5 blocks of 16 tokens"), std::string::npos) << plan.describe_memory();
+  EXPECT_NE(plan.describe_memory().find("5 blocks of 16 tokens"), std::string::npos)
+      << plan.describe_memory();
 }
 
 TEST(FormatBytesTest, PicksTheUnit) {

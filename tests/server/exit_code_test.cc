@@ -62,13 +62,15 @@ TEST(ExitCodeTest, TheRootDecidesWhetherATransportFailed) {
 
 TEST(ReportFailureTest, IsUnderTwoKilobytesWithTheChain) {
   Status status = failure(Code::kNotFound, "models/x.cc:1");
-  for (int i = 0; i < 50; ++i) status = status.while_doing(cat("layer ", i, " ", std::string(100, 'x')));
+  for (int i = 0; i < 50; ++i)
+    status = status.while_doing(cat("layer ", i, " ", std::string(100, 'x')));
   testing::internal::CaptureStderr();
   EXPECT_EQ(report_failure(status, Stage::kModel), 66);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_LT(text.size(), 2000u);
   EXPECT_EQ(text.rfind("shoal: NOT_FOUND: layer 49", 0), 0u) << text;
-  EXPECT_NE(text.find("because NOT_FOUND [rank 1] models/x.cc:1 something"), std::string::npos) << text;
+  EXPECT_NE(text.find("because NOT_FOUND [rank 1] models/x.cc:1 something"), std::string::npos)
+      << text;
   EXPECT_EQ(text.back(), '\n');
 
   testing::internal::CaptureStderr();

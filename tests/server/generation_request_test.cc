@@ -19,7 +19,8 @@ GenerationRequest with_ids(std::vector<int64_t> ids = {5, 6, 7}) {
   return request;
 }
 
-std::string refusal(const std::function<void(GenerationRequest&)>& change, const ServedModel& model = test_model()) {
+std::string refusal(const std::function<void(GenerationRequest&)>& change,
+                    const ServedModel& model = test_model()) {
   GenerationRequest request = with_ids();
   change(request);
   const Result<ResolvedRequest> resolved = resolve_request(request, model);
@@ -66,7 +67,9 @@ TEST(GenerationRequestTest, TextThatIsSurelyTooLongIsNotTokenized) {
     request.prompt_ids.reset();
     request.prompt = std::string((1 << 20) + 1, 'a');
   };
-  EXPECT_EQ(refusal(change), "the prompt has 1048577 bytes; at most 1048576 are read for a model length of 200 tokens");
+  EXPECT_EQ(
+      refusal(change),
+      "the prompt has 1048577 bytes; at most 1048576 are read for a model length of 200 tokens");
 }
 
 TEST(GenerationRequestTest, GenerationConfigFillsWhatTheRequestLeavesOut) {
@@ -78,10 +81,12 @@ TEST(GenerationRequestTest, GenerationConfigFillsWhatTheRequestLeavesOut) {
                                         .eos_token_ids = {9}});
   GenerationRequest request = with_ids();
   ResolvedRequest resolved = resolve_request(request, model).value();
-  EXPECT_EQ(
-      resolved.engine.sampling,
-      (SamplingParams{
-          .temperature = 0.6f, .top_p = 0.8f, .top_k = 20, .min_p = 0.1f, .repetition_penalty = 1.1f, .seed = 1}));
+  EXPECT_EQ(resolved.engine.sampling, (SamplingParams{.temperature = 0.6f,
+                                                      .top_p = 0.8f,
+                                                      .top_k = 20,
+                                                      .min_p = 0.1f,
+                                                      .repetition_penalty = 1.1f,
+                                                      .seed = 1}));
   EXPECT_EQ(resolved.engine.eos_token_ids, std::vector<int32_t>{9});
 
   request.temperature = 0;
@@ -138,14 +143,19 @@ TEST(GenerationRequestTest, TextGoesThroughThePostProcessor) {
 }
 
 TEST(GenerationRequestTest, PromptMustBeOneOfTwoAndNotEmpty) {
-  EXPECT_EQ(refusal([](auto& r) { r.prompt = "x"; }), "give exactly one of prompt and prompt_ids, not both");
-  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids.reset(); }), "give exactly one of prompt and prompt_ids, not none");
-  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids->clear(); }), "prompt_ids gives no tokens; at least 1 is needed");
+  EXPECT_EQ(refusal([](auto& r) { r.prompt = "x"; }),
+            "give exactly one of prompt and prompt_ids, not both");
+  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids.reset(); }),
+            "give exactly one of prompt and prompt_ids, not none");
+  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids->clear(); }),
+            "prompt_ids gives no tokens; at least 1 is needed");
 }
 
 TEST(GenerationRequestTest, IdsMustBeTheModels) {
-  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids->back() = 892; }), "prompt_ids[2] is 892; the model's ids are 0 to 891");
-  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids->front() = -1; }), "prompt_ids[0] is -1; the model's ids are 0 to 891");
+  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids->back() = 892; }),
+            "prompt_ids[2] is 892; the model's ids are 0 to 891");
+  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids->front() = -1; }),
+            "prompt_ids[0] is -1; the model's ids are 0 to 891");
   EXPECT_EQ(refusal([](auto& r) {
               r.stop_token_ids = {5, int64_t{1} << 40};
             }),
@@ -153,8 +163,9 @@ TEST(GenerationRequestTest, IdsMustBeTheModels) {
 }
 
 TEST(GenerationRequestTest, LengthIsBounded) {
-  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids->assign(200, 4); }),
-            "the prompt has 200 tokens; at most 199 fit, the model length of 200 less one to generate");
+  EXPECT_EQ(
+      refusal([](auto& r) { r.prompt_ids->assign(200, 4); }),
+      "the prompt has 200 tokens; at most 199 fit, the model length of 200 less one to generate");
   EXPECT_EQ(refusal([](auto& r) { r.max_tokens = 0; }), "max_tokens must be at least 1, not 0");
   GenerationRequest request = with_ids(std::vector<int64_t>(199, 4));
   request.max_tokens = std::numeric_limits<int64_t>::max();
@@ -162,17 +173,24 @@ TEST(GenerationRequestTest, LengthIsBounded) {
 }
 
 TEST(GenerationRequestTest, NumbersOutOfBoundsNameTheFieldAndTheBounds) {
-  EXPECT_EQ(refusal([](auto& r) { r.temperature = -1; }), "temperature must be in [0, 100], not -1");
-  EXPECT_EQ(refusal([](auto& r) { r.temperature = kNan; }), "temperature must be in [0, 100], not nan");
-  EXPECT_EQ(refusal([](auto& r) { r.temperature = kInfinity; }), "temperature must be in [0, 100], not inf");
-  EXPECT_EQ(refusal([](auto& r) { r.temperature = 1e300; }), "temperature must be in [0, 100], not 1e+300");
+  EXPECT_EQ(refusal([](auto& r) { r.temperature = -1; }),
+            "temperature must be in [0, 100], not -1");
+  EXPECT_EQ(refusal([](auto& r) { r.temperature = kNan; }),
+            "temperature must be in [0, 100], not nan");
+  EXPECT_EQ(refusal([](auto& r) { r.temperature = kInfinity; }),
+            "temperature must be in [0, 100], not inf");
+  EXPECT_EQ(refusal([](auto& r) { r.temperature = 1e300; }),
+            "temperature must be in [0, 100], not 1e+300");
   EXPECT_EQ(refusal([](auto& r) { r.top_p = 0; }), "top_p must be in (0, 1], not 0");
   EXPECT_EQ(refusal([](auto& r) { r.top_p = 1e-60; }), "top_p must be in (0, 1], not 1e-60");
   EXPECT_EQ(refusal([](auto& r) { r.top_p = 1.5; }), "top_p must be in (0, 1], not 1.5");
   EXPECT_EQ(refusal([](auto& r) { r.min_p = -0.5; }), "min_p must be in [0, 1], not -0.5");
-  EXPECT_EQ(refusal([](auto& r) { r.repetition_penalty = 0; }), "repetition_penalty must be in (0, 100], not 0");
-  EXPECT_EQ(refusal([](auto& r) { r.presence_penalty = 2.5; }), "presence_penalty must be in [-2, 2], not 2.5");
-  EXPECT_EQ(refusal([](auto& r) { r.frequency_penalty = kNan; }), "frequency_penalty must be in [-2, 2], not nan");
+  EXPECT_EQ(refusal([](auto& r) { r.repetition_penalty = 0; }),
+            "repetition_penalty must be in (0, 100], not 0");
+  EXPECT_EQ(refusal([](auto& r) { r.presence_penalty = 2.5; }),
+            "presence_penalty must be in [-2, 2], not 2.5");
+  EXPECT_EQ(refusal([](auto& r) { r.frequency_penalty = kNan; }),
+            "frequency_penalty must be in [-2, 2], not nan");
   EXPECT_EQ(refusal([](auto& r) { r.top_k = -2; }), "top_k must be in [-1, 2147483647], not -2");
   EXPECT_EQ(refusal([](auto& r) { r.logprobs = 65; }), "logprobs must be in [0, 64], not 65");
   EXPECT_EQ(refusal([](auto& r) { r.logprobs = -1; }), "logprobs must be in [0, 64], not -1");
@@ -182,7 +200,8 @@ TEST(GenerationRequestTest, BadDefaultsOfTheModelAreNamedAsSuch) {
   GenerationConfig bad;
   bad.temperature = -3.f;
   const ServedModel model = model_with(bad);
-  EXPECT_EQ(refusal([](auto&) {}, model), "temperature (of generation_config.json) must be in [0, 100], not -3");
+  EXPECT_EQ(refusal([](auto&) {}, model),
+            "temperature (of generation_config.json) must be in [0, 100], not -3");
   GenerationRequest request = with_ids();
   request.temperature = 1;
   EXPECT_TRUE(resolve_request(request, model).ok());
@@ -190,7 +209,8 @@ TEST(GenerationRequestTest, BadDefaultsOfTheModelAreNamedAsSuch) {
 
 TEST(GenerationRequestTest, StopStringsAreBounded) {
   EXPECT_EQ(refusal([](auto& r) { r.stop = {"a", ""}; }), "stop[1] is empty");
-  EXPECT_EQ(refusal([](auto& r) { r.stop.assign(17, "a"); }), "stop has 17 strings; at most 16 are allowed");
+  EXPECT_EQ(refusal([](auto& r) { r.stop.assign(17, "a"); }),
+            "stop has 17 strings; at most 16 are allowed");
   EXPECT_EQ(refusal([](auto& r) { r.stop = {std::string(4097, 'a')}; }),
             "stop[0] has 4097 bytes; at most 4096 are allowed");
   EXPECT_EQ(refusal([](auto& r) { r.stop = {"\x80"}; }), "stop[0] is not valid UTF-8");

@@ -12,7 +12,8 @@
 namespace shoal {
 namespace {
 
-/// Blocked before any thread exists, so that the signal waits for the client under test, as it would in the program.
+/// Blocked before any thread exists, so that the signal waits for the client under test, as it
+/// would in the program.
 const bool kSigintBlocked = [] {
   sigset_t signals;
   sigemptyset(&signals);
@@ -50,7 +51,8 @@ TEST_F(GrpcClient, PrintsTheTextAndThenTheFigures) {
   const Run got = run(options("a"));
   EXPECT_EQ(got.exit_code, 0);
   EXPECT_EQ(got.out, "bcde\n");
-  EXPECT_NE(got.err.find("4 tokens after a prompt of 2, finish reason length"), std::string::npos) << got.err;
+  EXPECT_NE(got.err.find("4 tokens after a prompt of 2, finish reason length"), std::string::npos)
+      << got.err;
 }
 
 TEST_F(GrpcClient, ReadsBytesThatAreNoUtf8AsTheTokenizerDoes) {

@@ -9,7 +9,8 @@ namespace wire = openengine::v1;
 
 class GrpcControl : public GrpcFixture {
  protected:
-  wire::HealthResponse health(bool probe = false, wire::EngineRole role = wire::ENGINE_ROLE_UNSPECIFIED) {
+  wire::HealthResponse health(bool probe = false,
+                              wire::EngineRole role = wire::ENGINE_ROLE_UNSPECIFIED) {
     grpc::ClientContext context;
     wire::HealthRequest request;
     request.set_include_inference_probe(probe);
@@ -133,7 +134,8 @@ TEST_F(GrpcControl, ReportsItsHealth) {
     wire::HealthRequest request;
     request.set_model("other");
     wire::HealthResponse response;
-    EXPECT_EQ(control_->Health(&context, request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+    EXPECT_EQ(control_->Health(&context, request, &response).error_code(),
+              grpc::StatusCode::NOT_FOUND);
   }
   workers_.fail(Status::error(Code::kAborted, "rank 0 is gone"));
   const wire::HealthResponse broken = health(true);
@@ -152,7 +154,8 @@ TEST_F(GrpcControl, AProbeThatIsCancelledLeavesNothing) {
   wire::HealthRequest request;
   request.set_include_inference_probe(true);
   wire::HealthResponse response;
-  EXPECT_EQ(control_->Health(&context, request, &response).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(control_->Health(&context, request, &response).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
   workers_.release();
   EXPECT_TRUE(eventually([&] { return idle() && loop_->load().used_kv_blocks == 0; }));
 }
@@ -216,7 +219,8 @@ TEST_F(GrpcControl, NamesWhatItDoesNotHave) {
   wire::ListLorasResponse list;
   expect_unimplemented(control_->ListLoras(&contexts[2], {}, &list), "ListLoras");
   wire::GetKvEventSourcesResponse sources;
-  expect_unimplemented(control_->GetKvEventSources(&contexts[3], {}, &sources), "GetKvEventSources");
+  expect_unimplemented(control_->GetKvEventSources(&contexts[3], {}, &sources),
+                       "GetKvEventSources");
   const auto events = control_->SubscribeKvEvents(&contexts[4], {});
   wire::SubscribeKvEventsResponse event;
   EXPECT_FALSE(events->Read(&event));

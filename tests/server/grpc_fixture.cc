@@ -85,11 +85,13 @@ void GrpcFixture::start(const Setup& setup) {
   server_ = std::move(server).value();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Windows that do not grow, so that a client that does not read is felt after 64 KiB; and a connection of its own.
+  // Windows that do not grow, so that a client that does not read is felt after 64 KiB; and a
+  // connection of its own.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  channel_ = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments);
+  channel_ =
+      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments);
   inference_ = wire::Inference::NewStub(channel_);
   control_ = wire::Control::NewStub(channel_);
   if (setup.ready) make_ready();
@@ -143,7 +145,8 @@ StreamRecord GrpcFixture::generate(const wire::GenerateRequest& request) {
   return generate(&context, request);
 }
 
-StreamRecord GrpcFixture::generate(grpc::ClientContext* context, const wire::GenerateRequest& request) {
+StreamRecord GrpcFixture::generate(grpc::ClientContext* context,
+                                   const wire::GenerateRequest& request) {
   StreamRecord record;
   const auto reader = inference_->Generate(context, request);
   for (wire::GenerateResponse event; reader->Read(&event);) record.events.push_back(event);
@@ -174,7 +177,8 @@ RefusalDetails refusal_details(const grpc::Status& status) {
       EXPECT_EQ(info.domain(), "shoal");
       details.reason = info.reason();
     } else if (detail.UnpackTo(&retry)) {
-      details.retry_ms = retry.retry_delay().seconds() * 1000 + retry.retry_delay().nanos() / 1'000'000;
+      details.retry_ms =
+          retry.retry_delay().seconds() * 1000 + retry.retry_delay().nanos() / 1'000'000;
     } else if (detail.UnpackTo(&bad)) {
       details.field = bad.field_violations(0).field();
     }

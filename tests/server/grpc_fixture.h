@@ -14,8 +14,8 @@
 
 namespace shoal {
 
-/// In place of workers: after a letter comes the next one, after z the EOS, after anything else an a. Steps can be
-/// held, and made to fail.
+/// In place of workers: after a letter comes the next one, after z the EOS, after anything else an
+/// a. Steps can be held, and made to fail.
 class AlphabetWorkers {
  public:
   static constexpr int32_t kA = 67;  ///< the tokenizer's id of "a"; the other letters follow
@@ -61,16 +61,19 @@ class GrpcFixture : public testing::Test {
   void TearDown() override;
 
   /// "a prompt in text", 8 tokens at most.
-  static openengine::v1::GenerateRequest text_request(const std::string& prompt, uint32_t max_tokens = 8);
+  static openengine::v1::GenerateRequest text_request(const std::string& prompt,
+                                                      uint32_t max_tokens = 8);
   StreamRecord generate(const openengine::v1::GenerateRequest& request);
-  StreamRecord generate(grpc::ClientContext* context, const openengine::v1::GenerateRequest& request);
+  StreamRecord generate(grpc::ClientContext* context,
+                        const openengine::v1::GenerateRequest& request);
   /// Polls until it holds or 20 s have passed.
   static bool eventually(const std::function<bool()>& condition);
   bool idle() const { return loop_->load().running == 0 && loop_->load().waiting == 0; }
 
   Setup setup_;
   AlphabetWorkers workers_;
-  /// What the Transport service and the health detail tell; to be set before start() or make_ready().
+  /// What the Transport service and the health detail tell; to be set before start() or
+  /// make_ready().
   TransportReport transport_;
   std::optional<ServedModel> model_;
   std::unique_ptr<InferenceLoop> loop_;

@@ -148,28 +148,41 @@ TEST_F(GrpcGenerate, RefusesBadRequestsBeforeTheFirstEvent) {
       {"token_ids.ids", [](auto* r) { r->mutable_token_ids()->add_ids(4294967295U); }},
       {"sampling.temperature", [](auto* r) { r->mutable_sampling()->set_temperature(-1); }},
       {"sampling.temperature",
-       [](auto* r) { r->mutable_sampling()->set_temperature(std::numeric_limits<double>::quiet_NaN()); }},
+       [](auto* r) {
+         r->mutable_sampling()->set_temperature(std::numeric_limits<double>::quiet_NaN());
+       }},
       {"sampling.top_p", [](auto* r) { r->mutable_sampling()->set_top_p(1.5); }},
       {"sampling.top_k", [](auto* r) { r->mutable_sampling()->set_top_k(-2); }},
       {"sampling.min_p", [](auto* r) { r->mutable_sampling()->set_min_p(-0.1); }},
-      {"sampling.repetition_penalty", [](auto* r) { r->mutable_sampling()->set_repetition_penalty(0); }},
-      {"sampling.presence_penalty", [](auto* r) { r->mutable_sampling()->set_presence_penalty(1e9); }},
-      {"sampling.frequency_penalty", [](auto* r) { r->mutable_sampling()->set_frequency_penalty(-1e9); }},
+      {"sampling.repetition_penalty",
+       [](auto* r) { r->mutable_sampling()->set_repetition_penalty(0); }},
+      {"sampling.presence_penalty",
+       [](auto* r) { r->mutable_sampling()->set_presence_penalty(1e9); }},
+      {"sampling.frequency_penalty",
+       [](auto* r) { r->mutable_sampling()->set_frequency_penalty(-1e9); }},
       {"sampling.num_sequences", [](auto* r) { r->mutable_sampling()->set_num_sequences(0); }},
       {"sampling.num_sequences", [](auto* r) { r->mutable_sampling()->set_num_sequences(2); }},
       {"stopping.max_tokens", [](auto* r) { r->mutable_stopping()->set_max_tokens(0); }},
       {"stopping.min_tokens", [](auto* r) { r->mutable_stopping()->set_min_tokens(1); }},
       {"stopping.conditions[0]", [](auto* r) { r->mutable_stopping()->add_conditions(); }},
-      {"stopping.conditions[0]", [](auto* r) { r->mutable_stopping()->add_conditions()->set_stop_text(""); }},
-      {"stopping.conditions", [](auto* r) { r->mutable_stopping()->add_conditions()->set_stop_token_id(892); }},
-      {"response.return_prompt_logprobs", [](auto* r) { r->mutable_response()->set_return_prompt_logprobs(true); }},
-      {"response.prompt_candidates", [](auto* r) { r->mutable_response()->mutable_prompt_candidates(); }},
-      {"response.prompt_logprob_start", [](auto* r) { r->mutable_response()->set_prompt_logprob_start(0); }},
-      {"response.output_candidates", [](auto* r) { r->mutable_response()->mutable_output_candidates(); }},
+      {"stopping.conditions[0]",
+       [](auto* r) { r->mutable_stopping()->add_conditions()->set_stop_text(""); }},
+      {"stopping.conditions",
+       [](auto* r) { r->mutable_stopping()->add_conditions()->set_stop_token_id(892); }},
+      {"response.return_prompt_logprobs",
+       [](auto* r) { r->mutable_response()->set_return_prompt_logprobs(true); }},
+      {"response.prompt_candidates",
+       [](auto* r) { r->mutable_response()->mutable_prompt_candidates(); }},
+      {"response.prompt_logprob_start",
+       [](auto* r) { r->mutable_response()->set_prompt_logprob_start(0); }},
+      {"response.output_candidates",
+       [](auto* r) { r->mutable_response()->mutable_output_candidates(); }},
       {"response.output_candidates.all",
        [](auto* r) { r->mutable_response()->mutable_output_candidates()->mutable_all(); }},
       {"response.output_candidates.token_ids",
-       [](auto* r) { r->mutable_response()->mutable_output_candidates()->mutable_token_ids()->add_ids(1); }},
+       [](auto* r) {
+         r->mutable_response()->mutable_output_candidates()->mutable_token_ids()->add_ids(1);
+       }},
       {"response.output_candidates.top_n",
        [](auto* r) { r->mutable_response()->mutable_output_candidates()->set_top_n(4000000000U); }},
       {"kv.session", [](auto* r) { r->mutable_kv()->mutable_session(); }},
@@ -230,8 +243,10 @@ TEST_F(GrpcGenerate, ChecksItsMetadata) {
     grpc::ClientContext context;
     for (const auto& [key, value] : pairs) context.AddMetadata(key, value);
     const grpc::Status status = generate(&context, text_request("a")).status;
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << pairs[0].first << "=" << pairs[0].second;
-    EXPECT_NE(status.error_message().find(pairs[0].first), std::string::npos) << status.error_message();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << pairs[0].first << "=" << pairs[0].second;
+    EXPECT_NE(status.error_message().find(pairs[0].first), std::string::npos)
+        << status.error_message();
   }
   grpc::ClientContext context;
   context.AddMetadata("openengine-priority", "-5");
@@ -265,13 +280,15 @@ TEST_F(GrpcGenerate, ServesManyStreamsAtOnce) {
   std::vector<StreamRecord> records(kStreams);
   std::vector<std::thread> clients;
   for (int i = 0; i < kStreams; ++i)
-    clients.emplace_back(
-        [&, i] { records[i] = generate(text_request(std::string(1, static_cast<char>('a' + i % 10)), 12)); });
+    clients.emplace_back([&, i] {
+      records[i] = generate(text_request(std::string(1, static_cast<char>('a' + i % 10)), 12));
+    });
   for (std::thread& client : clients) client.join();
   for (int i = 0; i < kStreams; ++i) {
     ASSERT_TRUE(records[i].status.ok()) << records[i].status.error_message();
     std::string expected;
-    for (int letter = 1; letter <= 12; ++letter) expected += static_cast<char>('a' + i % 10 + letter);
+    for (int letter = 1; letter <= 12; ++letter)
+      expected += static_cast<char>('a' + i % 10 + letter);
     EXPECT_EQ(records[i].text(), expected);
   }
   EXPECT_TRUE(eventually([&] { return loop_->load().used_kv_blocks == 0; }));

@@ -18,11 +18,13 @@ enum class Serving { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknow
 
 class HealthWatch {
  public:
-  HealthWatch(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) : stub_(channel) {
+  HealthWatch(const std::shared_ptr<grpc::Channel>& channel, const std::string& service)
+      : stub_(channel) {
     call_ = stub_.PrepareCall(&context_, "/grpc.health.v1.Health/Watch", &queue_);
     call_->StartCall(this);
     wait();
-    const std::string bytes = service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
+    const std::string bytes =
+        service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
     const grpc::Slice slice(bytes);
     const grpc::ByteBuffer request(&slice, 1);
     call_->WriteLast(request, grpc::WriteOptions(), this);
@@ -113,7 +115,8 @@ TEST_F(GrpcLifecycle, ALostConnectionFreesTheBlocks) {
   {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    const auto channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments);
+    const auto channel = grpc::CreateCustomChannel(server_->address(),
+                                                   grpc::InsecureChannelCredentials(), arguments);
     grpc::ClientContext context;
     const auto reader = wire::Inference::NewStub(channel)->Generate(&context, endless());
     wire::GenerateResponse event;
@@ -139,7 +142,8 @@ TEST_F(GrpcLifecycle, AClientThatDoesNotReadIsDropped) {
   setup.slow_reader_ms = 200;
   start(setup);
   wire::GenerateRequest request = endless();
-  request.mutable_response()->mutable_output_candidates()->set_top_n(60);  // large events fill the window soon
+  request.mutable_response()->mutable_output_candidates()->set_top_n(
+      60);  // large events fill the window soon
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, request);
   ASSERT_TRUE(eventually([&] { return !idle(); }));
@@ -186,7 +190,8 @@ TEST_F(GrpcLifecycle, LostWorkersEndTheStreamWithOneError) {
   EXPECT_EQ(event.request_id(), "victim");
   EXPECT_EQ(event.error().code(), wire::ERROR_CODE_INTERNAL);
   EXPECT_TRUE(event.error().retryable());
-  EXPECT_NE(event.error().message().find("rank 1 was killed"), std::string::npos) << event.error().message();
+  EXPECT_NE(event.error().message().find("rank 1 was killed"), std::string::npos)
+      << event.error().message();
   EXPECT_TRUE(event.has_usage());
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_TRUE(reader->Finish().ok()) << "an accepted request's failure is an event, not a status";
@@ -243,7 +248,8 @@ TEST(GrpcListen, SaysWhyItCannotListen) {
   options.port = ntohs(address.sin_port);
   const Status busy = GrpcServer::start(options).status();
   EXPECT_EQ(busy.code(), Code::kUnavailable);
-  EXPECT_NE(busy.message().find(cat("127.0.0.1:", options.port)), std::string::npos) << busy.to_string();
+  EXPECT_NE(busy.message().find(cat("127.0.0.1:", options.port)), std::string::npos)
+      << busy.to_string();
   EXPECT_NE(busy.message().find("--grpc-port"), std::string::npos) << busy.to_string();
 
   options.port = 0;

@@ -33,7 +33,8 @@ class GrpcTransport : public GrpcFixture {
     transport_.rung = "tcp";
     transport_.needs = {need};
     transport_.refusals = {
-        {"shm", "budget", true, Status::error(Code::kResourceExhausted, "needs 2101248 bytes; 1048576 are free")}};
+        {"shm", "budget", true,
+         Status::error(Code::kResourceExhausted, "needs 2101248 bytes; 1048576 are free")}};
     transport_.remedies = {{"docker", "a larger /dev/shm", "docker run --shm-size=3m"}};
     transport_.restarts = {"rank 1 was killed"};
     NcclUse use;
@@ -101,11 +102,13 @@ TEST_F(GrpcTransport, TellsOfBytesThatAreNoUtf8) {
   shoal::v1::TransportReport report;
   const grpc::Status status = get(&report);
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_NE(report.refusals(0).reason().find(valid), std::string::npos) << report.refusals(0).reason();
+  EXPECT_NE(report.refusals(0).reason().find(valid), std::string::npos)
+      << report.refusals(0).reason();
   EXPECT_EQ(report.needs(0).consumers(0).what(), valid);
   EXPECT_EQ(report.remedies(0).title() + report.remedies(0).text(), valid + valid);
   EXPECT_EQ(report.restarts(0), valid);
-  EXPECT_EQ(report.nccl(0).version() + report.nccl(0).library() + report.nccl(0).last_error(), valid + valid + valid);
+  EXPECT_EQ(report.nccl(0).version() + report.nccl(0).library() + report.nccl(0).last_error(),
+            valid + valid + valid);
   EXPECT_EQ(report.nccl(0).transports().at(valid), 4);
   const Result<Json> whole = parse_json(report.json(), "report");
   ASSERT_TRUE(whole.ok()) << whole.status().to_string();

@@ -12,10 +12,12 @@ namespace {
 class HostResourcesTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "host_resources_XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "host_resources_XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
-    write("/proc/meminfo", "MemTotal:       16000000 kB\nMemFree:  100 kB\nMemAvailable:    8000000 kB\n");
+    write("/proc/meminfo",
+          "MemTotal:       16000000 kB\nMemFree:  100 kB\nMemAvailable:    8000000 kB\n");
   }
   void TearDown() override { std::filesystem::remove_all(root_); }
 
@@ -42,7 +44,8 @@ TEST_F(HostResourcesTest, Version2LimitsAtEveryLevel) {
   write("/proc/self/cgroup", "0::/pod/container\n");
   write("/sys/fs/cgroup/pod/memory.max", "3000000000\n");
   write("/sys/fs/cgroup/pod/memory.current", "1500000000\n");
-  write("/sys/fs/cgroup/pod/memory.stat", "anon 1000000000\ninactive_file 400000000\nactive_file 5\n");
+  write("/sys/fs/cgroup/pod/memory.stat",
+        "anon 1000000000\ninactive_file 400000000\nactive_file 5\n");
   write("/sys/fs/cgroup/pod/cpu.max", "max 100000\n");
   write("/sys/fs/cgroup/pod/container/memory.max", "max\n");
   write("/sys/fs/cgroup/pod/container/memory.current", "1400000000\n");

@@ -10,7 +10,8 @@
 namespace shoal {
 namespace {
 
-/// Loses the workers in the steps named; what they then know is nothing, so every sequence must come from its start.
+/// Loses the workers in the steps named; what they then know is nothing, so every sequence must
+/// come from its start.
 class ForgetfulWorkers {
  public:
   explicit ForgetfulWorkers(std::set<int> losses, bool during_step = true)
@@ -22,7 +23,8 @@ class ForgetfulWorkers {
       return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), during_step_);
     }
     for (const SequenceStep& step : plan.sequences) {
-      EXPECT_EQ(step.first_position, computed_[step.id]) << "call " << call_ << " builds on what is gone";
+      EXPECT_EQ(step.first_position, computed_[step.id])
+          << "call " << call_ << " builds on what is gone";
       computed_[step.id] += static_cast<int32_t>(step.token_ids.size());
     }
     Script script;
@@ -45,7 +47,8 @@ TEST(InferenceLoopRecoveryTest, LostWorkersCostNoTokenAndNoStream) {
     ForgetfulWorkers workers({lost});
     workers.outputs = {{1, ids}, {2, ids}};
     InferenceLoop loop(test_model(), kLimits, workers);
-    const auto first = std::make_shared<CollectingSink>(), second = std::make_shared<CollectingSink>();
+    const auto first = std::make_shared<CollectingSink>(),
+               second = std::make_shared<CollectingSink>();
     ASSERT_TRUE(loop.submit(request(8), first).ok());
     ASSERT_TRUE(loop.submit(request(8), second).ok());
     for (const auto& sink : {first, second}) {
@@ -68,7 +71,8 @@ TEST(InferenceLoopRecoveryTest, ARequestPresentAtTwoCrashesFailsAlone) {
     }
     return outcome;
   });
-  const auto guilty = std::make_shared<CollectingSink>(), innocent = std::make_shared<CollectingSink>();
+  const auto guilty = std::make_shared<CollectingSink>(),
+             innocent = std::make_shared<CollectingSink>();
   ASSERT_TRUE(loop.submit(request(9), guilty).ok());
   gate.wait_entered();
   ASSERT_TRUE(loop.submit(request(9), innocent).ok());

@@ -11,8 +11,11 @@ namespace shoal {
 namespace {
 
 /// For requests that would run for minutes, were they not ended.
-constexpr SchedulerLimits kEndless = {
-    .max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 10'000, .max_model_len = 150'000, .max_waiting = 100};
+constexpr SchedulerLimits kEndless = {.max_num_seqs = 8,
+                                      .max_num_batched_tokens = 64,
+                                      .kv_blocks = 10'000,
+                                      .max_model_len = 150'000,
+                                      .max_waiting = 100};
 
 Result<StepOutcome> unhurried(const StepPlan& plan) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -46,7 +49,8 @@ TEST(InferenceLoopTest, StopStringEndsTheSequenceAtThatStep) {
   ASSERT_TRUE(loop.submit(request(100, {"STOP"}), sink).ok());
   sink->wait();
   EXPECT_EQ(sink->text(), "one ");
-  EXPECT_EQ(sink->tokens, std::vector<int32_t>(ids.begin(), ids.begin() + 8)) << "the match's own ids included";
+  EXPECT_EQ(sink->tokens, std::vector<int32_t>(ids.begin(), ids.begin() + 8))
+      << "the match's own ids included";
   EXPECT_EQ(sink->end.reason, FinishReason::kStop);
   EXPECT_EQ(sink->end.stop_text, "STOP");
   EXPECT_EQ(sink->end.stop_token_id, -1);
@@ -90,7 +94,8 @@ TEST(InferenceLoopTest, HeldBackTextComesWithTheLastToken) {
 TEST(InferenceLoopTest, RequestsOfOneBatchDoNotMix) {
   Script script;
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (uint64_t id = 1; id <= 30; ++id) script.outputs[id] = byte_ids_of_text("request " + std::to_string(id));
+  for (uint64_t id = 1; id <= 30; ++id)
+    script.outputs[id] = byte_ids_of_text("request " + std::to_string(id));
   for (auto& [id, ids] : script.outputs) ids.push_back(1);
   SchedulerLimits tight = kLimits;
   tight.kv_blocks = 13;
@@ -110,7 +115,8 @@ TEST(InferenceLoopTest, CancelEndsAtTheNextBoundary) {
   const auto sink = std::make_shared<CollectingSink>();
   std::atomic<uint64_t> id = 0;
   sink->after_delta = [&] {
-    if (sink->tokens.size() >= 5 && id != 0) loop.cancel(id);  // from inside a callback: no lock is held
+    if (sink->tokens.size() >= 5 && id != 0)
+      loop.cancel(id);  // from inside a callback: no lock is held
   };
   id = loop.submit(request(100'000), sink).value();
   sink->wait();
@@ -239,7 +245,8 @@ TEST(InferenceLoopTest, DestructorEndsOpenRequests) {
     ASSERT_TRUE(loop.submit(request(100'000), running).ok());
     ASSERT_TRUE(loop.submit(request(100'000), waiting).ok());
   }
-  for (const auto& sink : {running, waiting}) EXPECT_EQ(sink->wait().end.status.code(), Code::kCancelled);
+  for (const auto& sink : {running, waiting})
+    EXPECT_EQ(sink->wait().end.status.code(), Code::kCancelled);
   EXPECT_TRUE(waiting->tokens.empty());
 }
 
@@ -267,7 +274,8 @@ TEST(InferenceLoopTest, ManyThreadsSubmitAndCancel) {
           (void)loop.load();
           sinks.push_back(std::move(sink));
         }
-        for (const auto& sink : sinks) ++(sink->wait().end.reason == FinishReason::kCancelled ? cancelled : complete);
+        for (const auto& sink : sinks)
+          ++(sink->wait().end.reason == FinishReason::kCancelled ? cancelled : complete);
       });
     }
     for (std::thread& thread : threads) thread.join();

@@ -47,8 +47,11 @@ class CollectingSink : public OutputSink {
   std::promise<void> promise_;
 };
 
-inline constexpr SchedulerLimits kLimits = {
-    .max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 64, .max_model_len = 200, .max_waiting = 100};
+inline constexpr SchedulerLimits kLimits = {.max_num_seqs = 8,
+                                            .max_num_batched_tokens = 64,
+                                            .kv_blocks = 64,
+                                            .max_model_len = 200,
+                                            .max_waiting = 100};
 
 inline ResolvedRequest request(int32_t max_tokens, std::vector<std::string> stop = {}) {
   ResolvedRequest resolved;
@@ -59,8 +62,8 @@ inline ResolvedRequest request(int32_t max_tokens, std::vector<std::string> stop
   return resolved;
 }
 
-/// Workers that read from a script: output token i of the request with this id. Past its end, and without one,
-/// `filler`.
+/// Workers that read from a script: output token i of the request with this id. Past its end, and
+/// without one, `filler`.
 struct Script {
   std::map<uint64_t, std::vector<int32_t>> outputs;
   int32_t filler = 40;
@@ -71,7 +74,8 @@ struct Script {
     result.step = plan.step;
     for (const SequenceStep& step : plan.sequences) {
       if (!step.sample) continue;
-      const size_t index = static_cast<size_t>(step.first_position) + step.token_ids.size() - prompt_tokens;
+      const size_t index =
+          static_cast<size_t>(step.first_position) + step.token_ids.size() - prompt_tokens;
       const auto it = outputs.find(step.id);
       const bool scripted = it != outputs.end() && index < it->second.size();
       result.tokens.push_back({step.id, scripted ? it->second[index] : filler, 0, 0, {}});

@@ -43,10 +43,12 @@ TEST_F(NpyTest, WritesHeaderAndRows) {
   const std::string text = bytes(file);
   ASSERT_GE(text.size(), 10u);
   EXPECT_EQ(text.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
-  const size_t header = static_cast<unsigned char>(text[8]) + 256u * static_cast<unsigned char>(text[9]);
+  const size_t header =
+      static_cast<unsigned char>(text[8]) + 256u * static_cast<unsigned char>(text[9]);
   EXPECT_EQ((10 + header) % 64, 0u);
   const std::string dictionary = text.substr(10, header);
-  EXPECT_EQ(dictionary.find("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }"), 0u) << dictionary;
+  EXPECT_EQ(dictionary.find("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }"), 0u)
+      << dictionary;
   EXPECT_EQ(dictionary.back(), '\n');
   ASSERT_EQ(text.size(), 10 + header + 24);
   EXPECT_EQ(std::memcmp(text.data() + 10 + header, values.data(), 24), 0);

@@ -63,7 +63,8 @@ TEST(RequestJsonTest, BadLinesAreNamed) {
       {"\"x\"", "must be a JSON object"},
       {"{}", "needs \"prompt\" or \"prompt_ids\""},
       {R"({"prompt":"a","prompt_ids":[1]})", "not both"},
-      {R"({"prompt":"a","max_token":1})", "unknown field \"max_token\"; did you mean \"max_tokens\"?"},
+      {R"({"prompt":"a","max_token":1})",
+       "unknown field \"max_token\"; did you mean \"max_tokens\"?"},
       {R"({"prompt":"a","n":2})", "unknown field \"n\""},
       {R"({"prompt":1})", "\"prompt\" must be a string"},
       {R"({"prompt_ids":"1,2"})", "\"prompt_ids\" must be an array of token ids"},
@@ -105,11 +106,12 @@ Completion example() {
 
 TEST(CompletionJsonTest, IsExactlyTheDocumentedObject) {
   Completion completion = example();
-  EXPECT_EQ(completion_json(completion, "shm"),
-            "{\"prompt_token_ids\":[1,2],\"token_ids\":[5,7],\"text\":\"a\\\"b\\n\xC3\xA9\",\"finish_reason\":\"stop\","
-            "\"logprobs\":[{\"token_id\":5,\"logprob\":-0.125,\"top\":[[5,-0.125],[6,-2.5]]},"
-            "{\"token_id\":7,\"logprob\":-0.0,\"top\":[]}],"
-            "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":2},\"transport\":\"shm\"}");
+  EXPECT_EQ(
+      completion_json(completion, "shm"),
+      "{\"prompt_token_ids\":[1,2],\"token_ids\":[5,7],\"text\":\"a\\\"b\\n\xC3\xA9\",\"finish_reason\":\"stop\","
+      "\"logprobs\":[{\"token_id\":5,\"logprob\":-0.125,\"top\":[[5,-0.125],[6,-2.5]]},"
+      "{\"token_id\":7,\"logprob\":-0.0,\"top\":[]}],"
+      "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":2},\"transport\":\"shm\"}");
   completion.with_logprobs = false;
   completion.end.reason = FinishReason::kLength;
   const std::string text = completion_json(completion, "tcp");
@@ -120,7 +122,8 @@ TEST(CompletionJsonTest, IsExactlyTheDocumentedObject) {
 
 TEST(CompletionJsonTest, FloatsReadBackToTheSameBits) {
   uint32_t state = 12345;
-  std::vector<float> values = {0.0f, -0.0f, 1.0f, -1e-45f, std::numeric_limits<float>::lowest(), -16777216.0f, -1e20f};
+  std::vector<float> values = {
+      0.0f, -0.0f, 1.0f, -1e-45f, std::numeric_limits<float>::lowest(), -16777216.0f, -1e20f};
   while (values.size() < 20000) {
     state = state * 1664525u + 1013904223u;
     float value;
@@ -138,7 +141,8 @@ TEST(CompletionJsonTest, FloatsReadBackToTheSameBits) {
     for (const Json& number : {logprobs[i]["logprob"], logprobs[i]["top"][0][1]}) {
       ASSERT_TRUE(number.is_number_float()) << number;
       const float back = static_cast<float>(number.get<double>());
-      EXPECT_EQ(std::memcmp(&back, &values[i], sizeof back), 0) << values[i] << " came back as " << back;
+      EXPECT_EQ(std::memcmp(&back, &values[i], sizeof back), 0)
+          << values[i] << " came back as " << back;
     }
   }
 }

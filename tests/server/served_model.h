@@ -7,8 +7,9 @@
 
 namespace shoal {
 
-/// A model to check requests against and to write text with: the configuration and byte-level tokenizer of an oracle
-/// checkpoint (892 ids; 0 to 2 are <|begin|>, <|end|>, <|role|>; the post-processor puts 0 in front).
+/// A model to check requests against and to write text with: the configuration and byte-level
+/// tokenizer of an oracle checkpoint (892 ids; 0 to 2 are <|begin|>, <|end|>, <|role|>; the
+/// post-processor puts 0 in front).
 inline const ServedModel& test_model() {
   static const ServedModel& model = *new ServedModel([] {
     const std::string folder = SHOAL_TEST_DATA "/oracle/llama3-gqa-tied-sharded";
@@ -37,11 +38,13 @@ inline std::vector<int32_t> ids_of_text(std::string_view text) {
 /// One id per byte: the text cut as finely as can be, also inside characters.
 inline std::vector<int32_t> byte_ids_of_text(std::string_view text) {
   static const std::vector<int32_t> id_of_byte = [] {
-    // GPT-2's printable stand-ins: bytes that are printable as they are, the others counted up from U+0100.
+    // GPT-2's printable stand-ins: bytes that are printable as they are, the others counted up from
+    // U+0100.
     std::vector<int32_t> ids(256, -1);
     int next = 256;
     for (int byte = 0; byte < 256; ++byte) {
-      const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+      const bool printable =
+          (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
       const int code_point = printable ? byte : next++;
       std::string piece;
       if (code_point < 0x80) {

@@ -57,15 +57,17 @@ TEST(ShmtestConditionTest, FullAfterTakesAnyTime) {
   EXPECT_DOUBLE_EQ(parse_condition("full-after-0.75s").value().full_after_s.value(), 0.75);
   EXPECT_EQ(parse_condition("full").value().size_bytes, 64U << 20);
   EXPECT_EQ(parse_condition("1m+full-after-3s").value().size_bytes, 1U << 20);
-  for (const char* wrong : {"full-after-s", "full-after-xs", "full-after--1s", "full-after-1e9s", "full-after-nans"}) {
+  for (const char* wrong :
+       {"full-after-s", "full-after-xs", "full-after--1s", "full-after-1e9s", "full-after-nans"}) {
     EXPECT_NE(error(wrong).find("full-after-T"), std::string::npos) << error(wrong);
   }
 }
 
 TEST(ShmtestConditionTest, ContradictionsAreRefused) {
   for (const char* wrong :
-       {"4k+1m", "host+4k", "missing+1m", "no-cma+no-cma", "full+full-after-2s", "missing+read-only", "host+full",
-        "not-tmpfs+noexec", "host+stale-files", "no-inodes+few-inodes", "no-inodes+full", "few-inodes+stale-files"}) {
+       {"4k+1m", "host+4k", "missing+1m", "no-cma+no-cma", "full+full-after-2s",
+        "missing+read-only", "host+full", "not-tmpfs+noexec", "host+stale-files",
+        "no-inodes+few-inodes", "no-inodes+full", "few-inodes+stale-files"}) {
     EXPECT_NE(error(wrong).find(wrong), std::string::npos) << error(wrong);
   }
   EXPECT_TRUE(parse_condition("host+no-cma").ok());

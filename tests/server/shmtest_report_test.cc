@@ -52,7 +52,8 @@ TEST(ShmtestReportTest, VerdictsAndReasons) {
 TEST(ShmtestReportTest, RecordsMayBeCutAndOverruled) {
   Outcome outcome;
   using namespace std::string_view_literals;
-  apply_records("milliseconds 1500\0left 4096 a b\0notstarted no such file\0exit 1\0peak 12"sv, outcome);
+  apply_records("milliseconds 1500\0left 4096 a b\0notstarted no such file\0exit 1\0peak 12"sv,
+                outcome);
   EXPECT_EQ(outcome.end, End::kNotStarted);  // the first reason; the exit code is our own child's
   EXPECT_DOUBLE_EQ(outcome.seconds, 1.5);
   ASSERT_EQ(outcome.left.size(), 1U);
@@ -77,7 +78,8 @@ TEST(ShmtestReportTest, DocumentsCountAndParse) {
   EXPECT_EQ(json["failed"], 1);
   EXPECT_EQ(json["skipped"], 1);
   const std::string xml = junit_report(outcomes, {"a&b"});
-  EXPECT_NE(xml.find("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"1\""), std::string::npos) << xml;
+  EXPECT_NE(xml.find("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"1\""), std::string::npos)
+      << xml;
   EXPECT_NE(xml.find("no &lt;cgroup&gt;"), std::string::npos);
   EXPECT_NE(xml.find("a&amp;b"), std::string::npos);
 }

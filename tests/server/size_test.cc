@@ -39,13 +39,14 @@ TEST(SizeTest, AcceptsPowersOf1024InAnyCase) {
 }
 
 TEST(SizeTest, RefusesEverythingElseAndSaysWhat) {
-  for (const char* text :
-       {"", "k", "g4", "-1", "+1", "1.5g", "1e9", "0x10", "4 g", " 4g", "4g ", "4gg", "4gb/s", "4p", "4ki b",
-        "9223372036854775808", "8388608t", "99999999999999999999", "18446744073709551616g"}) {
+  for (const char* text : {"", "k", "g4", "-1", "+1", "1.5g", "1e9", "0x10", "4 g", " 4g", "4g ",
+                           "4gg", "4gb/s", "4p", "4ki b", "9223372036854775808", "8388608t",
+                           "99999999999999999999", "18446744073709551616g"}) {
     const Result<uint64_t> size = parse_size_flag("--kv-cache-memory", text);
     ASSERT_FALSE(size.ok()) << text << " gave " << *size;
     EXPECT_EQ(size.status().code(), Code::kInvalidArgument) << text;
-    EXPECT_NE(size.status().to_string().find("--kv-cache-memory must be a size such as"), std::string::npos);
+    EXPECT_NE(size.status().to_string().find("--kv-cache-memory must be a size such as"),
+              std::string::npos);
     EXPECT_EQ(size.status().to_string().find('\n'), std::string::npos);
   }
 }
@@ -54,10 +55,13 @@ TEST(IntTest, ChecksBounds) {
   EXPECT_EQ(*parse_int_flag("--n", "7", 1, 10), 7);
   EXPECT_EQ(*parse_int_flag("--n", "+7", 1, 10), 7);
   EXPECT_EQ(*parse_int_flag("--n", "-3", -5, 10), -3);
-  for (const char* text : {"", "0", "11", "7.0", "7x", "x", "99999999999999999999", "+-7", "--7", " 7"}) {
+  for (const char* text :
+       {"", "0", "11", "7.0", "7x", "x", "99999999999999999999", "+-7", "--7", " 7"}) {
     const Result<int64_t> number = parse_int_flag("--n", text, 1, 10);
     ASSERT_FALSE(number.ok()) << text;
-    EXPECT_NE(number.status().message().find("--n must be a whole number in [1, 10], not "), std::string::npos) << text;
+    EXPECT_NE(number.status().message().find("--n must be a whole number in [1, 10], not "),
+              std::string::npos)
+        << text;
   }
 }
 
@@ -84,7 +88,8 @@ TEST(IdsTest, ReadsLists) {
 }
 
 TEST(NearestWordTest, FindsTyposAndNothingElse) {
-  const std::vector<std::string> words = {"serve", "generate", "logits", "--max-tokens", "--max-num-seqs"};
+  const std::vector<std::string> words = {"serve", "generate", "logits", "--max-tokens",
+                                          "--max-num-seqs"};
   EXPECT_EQ(nearest_word("genrate", words), "generate");
   EXPECT_EQ(nearest_word("--max-token", words), "--max-tokens");
   EXPECT_EQ(nearest_word("xyz", words), "");

@@ -13,7 +13,8 @@ struct Expected {
   std::string stop;
 };
 
-/// By the definition: the first position at which a stop string ends; of several there, the longest.
+/// By the definition: the first position at which a stop string ends; of several there, the
+/// longest.
 Expected naive_cut(const std::string& text, const std::vector<std::string>& stop, bool include) {
   for (size_t end = 1; end <= text.size(); ++end) {
     std::string longest;
@@ -31,7 +32,8 @@ bool is_char_boundary(const std::string& text, size_t at) {
 }
 
 /// Pushes the ids; every piece is whole characters of the expected text, in order.
-Expected run(const std::vector<int32_t>& ids, const std::vector<std::string>& stop, bool include = false) {
+Expected run(const std::vector<int32_t>& ids, const std::vector<std::string>& stop,
+             bool include = false) {
   TextOutput output(test_model().tokenizer, stop, include);
   Expected got;
   for (const int32_t id : ids) {
@@ -107,7 +109,8 @@ TEST(TextOutputTest, StopStringThatTheLastFlushCompletes) {
 
 TEST(TextOutputTest, SameCutHoweverTheTextIsTokenized) {
   std::mt19937 random(5);
-  const std::vector<std::string> alphabet = {"a", "b", "ab", "\xC3\xA9", "\xF0\x9F\x90\x9F", " ", "\n"};
+  const std::vector<std::string> alphabet = {"a", "b", "ab", "\xC3\xA9", "\xF0\x9F\x90\x9F",
+                                             " ", "\n"};
   const auto words = [&](size_t count) {
     std::string text;
     while (count-- > 0) text += alphabet[random() % alphabet.size()];

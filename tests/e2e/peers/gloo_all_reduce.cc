@@ -1,4 +1,5 @@
-// Gloo's allreduce over its TCP transport between two processes, which meet through a folder: 1 KiB, 64 KiB, 4 MiB.
+// Gloo's allreduce over its TCP transport between two processes, which meet through a folder: 1
+// KiB, 64 KiB, 4 MiB.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -34,7 +35,8 @@ int all_reduce(int rank, const std::string& folder) {
     options.setOutput(sum.data(), count);
     options.setReduceFunction([](void* out, const void* a, const void* b, size_t n) {
       for (size_t i = 0; i < n; ++i) {
-        static_cast<float*>(out)[i] = static_cast<const float*>(a)[i] + static_cast<const float*>(b)[i];
+        static_cast<float*>(out)[i] =
+            static_cast<const float*>(a)[i] + static_cast<const float*>(b)[i];
       }
     });
     gloo::allreduce(options);

@@ -1,4 +1,5 @@
-// MPI_Allreduce of 1 KiB, 64 KiB and 4 MiB of floats, twenty times each; every rank checks every sum.
+// MPI_Allreduce of 1 KiB, 64 KiB and 4 MiB of floats, twenty times each; every rank checks every
+// sum.
 #include <cstdio>
 #include <mpi.h>
 #include <vector>
@@ -13,7 +14,8 @@ int main(int argc, char** argv) {
     for (int round = 0; round < 20; ++round) {
       std::vector<float> mine(count, static_cast<float>(rank + 1 + round)), sum(count);
       MPI_Allreduce(mine.data(), sum.data(), count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-      for (const float value : sum) wrong += value != static_cast<float>(ranks * (ranks + 1) / 2 + ranks * round);
+      for (const float value : sum)
+        wrong += value != static_cast<float>(ranks * (ranks + 1) / 2 + ranks * round);
     }
   }
   if (rank == 0) std::printf("%d ranks, %d wrong\n", ranks, wrong);

@@ -1,4 +1,5 @@
-// The real module as any machine can see it, with or without a driver. What needs a device is in tests/gpu.
+// The real module as any machine can see it, with or without a driver. What needs a device is in
+// tests/gpu.
 #include <cstdlib>
 #include <cstring>
 #include <gtest/gtest.h>
@@ -89,7 +90,8 @@ TEST_F(CudaModuleTest, APushFitsItsArea) {
       const int64_t floats = module_->push_floats(kArea, world_size, most);
       EXPECT_GT(floats, 0);
       EXPECT_LE(floats * most * world_size * 2 * static_cast<int64_t>(sizeof(float)), kArea);
-      EXPECT_GE(floats * most * world_size * 2 * static_cast<int64_t>(sizeof(float)), kArea * 9 / 10);
+      EXPECT_GE(floats * most * world_size * 2 * static_cast<int64_t>(sizeof(float)),
+                kArea * 9 / 10);
     }
   }
   EXPECT_EQ(module_->push_floats(100, 2, 1), 0);
@@ -110,7 +112,8 @@ TEST_F(CudaModuleTest, APushFitsItsArea) {
   EXPECT_EQ(module_->push_all_reduce(&push, nullptr), kInvalidValue) << "larger than the area";
   push.sum.count = 1;
   push.contributions[0] = 2;
-  EXPECT_EQ(module_->push_all_reduce(&push, nullptr), kInvalidValue) << "contributions and values differ";
+  EXPECT_EQ(module_->push_all_reduce(&push, nullptr), kInvalidValue)
+      << "contributions and values differ";
 }
 
 }  // namespace

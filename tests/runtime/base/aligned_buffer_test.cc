@@ -9,7 +9,8 @@ namespace shoal {
 namespace {
 
 TEST(AlignedBufferTest, IsZeroedAlignedAndLargeEnough) {
-  for (const size_t bytes : {size_t{1}, size_t{4097}, (size_t{2} << 20) - 1, (size_t{2} << 20) + 1}) {
+  for (const size_t bytes :
+       {size_t{1}, size_t{4097}, (size_t{2} << 20) - 1, (size_t{2} << 20) + 1}) {
     Result<AlignedBuffer> buffer = AlignedBuffer::allocate(bytes);
     ASSERT_TRUE(buffer.ok()) << buffer.status().to_string();
     EXPECT_GE(buffer->bytes(), bytes);
@@ -42,7 +43,8 @@ TEST(AlignedBufferTest, MovesItsMemory) {
 
 TEST(AlignedBufferTest, SizesThatCannotBe) {
   for (const size_t bytes :
-       {std::numeric_limits<size_t>::max(), std::numeric_limits<size_t>::max() - (size_t{2} << 20), size_t{1} << 62}) {
+       {std::numeric_limits<size_t>::max(), std::numeric_limits<size_t>::max() - (size_t{2} << 20),
+        size_t{1} << 62}) {
     const Result<AlignedBuffer> buffer = AlignedBuffer::allocate(bytes);
     ASSERT_FALSE(buffer.ok()) << bytes;
     EXPECT_EQ(buffer.status().code(), Code::kResourceExhausted);

@@ -34,10 +34,13 @@ TEST(DeadlineTest, InfiniteNeverPasses) {
 }
 
 TEST(DeadlineTest, NumbersTooLargeForTheClockAreInfinite) {
-  EXPECT_EQ(Deadline::after_ms(std::numeric_limits<int64_t>::max()).at(), Deadline::infinite().at());
+  EXPECT_EQ(Deadline::after_ms(std::numeric_limits<int64_t>::max()).at(),
+            Deadline::infinite().at());
   EXPECT_EQ(Deadline::after_s(1e300).at(), Deadline::infinite().at());
-  EXPECT_EQ(Deadline::after_s(std::numeric_limits<double>::infinity()).at(), Deadline::infinite().at());
-  EXPECT_EQ(Deadline::after_s(std::numeric_limits<double>::quiet_NaN()).at(), Deadline::infinite().at());
+  EXPECT_EQ(Deadline::after_s(std::numeric_limits<double>::infinity()).at(),
+            Deadline::infinite().at());
+  EXPECT_EQ(Deadline::after_s(std::numeric_limits<double>::quiet_NaN()).at(),
+            Deadline::infinite().at());
   EXPECT_LT(Deadline::after_ms(1000 * kHourMs).at(), Deadline::infinite().at());
 }
 

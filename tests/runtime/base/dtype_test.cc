@@ -32,7 +32,8 @@ TEST(DtypeTest, NamesReadBack) {
   EXPECT_EQ(parse_dtype("F32"), Dtype::kF32);
   EXPECT_EQ(parse_dtype("F16"), Dtype::kF16);
   EXPECT_EQ(parse_dtype("BF16"), Dtype::kBf16);
-  for (const char* name : {"", "torch.", "float64", "F8_E4M3", "bf16x", "I64"}) EXPECT_FALSE(parse_dtype(name)) << name;
+  for (const char* name : {"", "torch.", "float64", "F8_E4M3", "bf16x", "I64"})
+    EXPECT_FALSE(parse_dtype(name)) << name;
   EXPECT_EQ(dtype_bytes(Dtype::kF32), 4u);
   EXPECT_EQ(dtype_bytes(Dtype::kF16), 2u);
   EXPECT_EQ(dtype_bytes(Dtype::kBf16), 2u);
@@ -80,13 +81,15 @@ TEST(DtypeTest, KnownValues) {
 TEST(DtypeTest, RoundsToNearestEven) {
   std::mt19937 random(7);
   for (int i = 0; i < 200'000; ++i) {
-    // Exponents around the whole range of f16, subnormals and overflow among them; half of them exact ties.
+    // Exponents around the whole range of f16, subnormals and overflow among them; half of them
+    // exact ties.
     uint32_t bits = (100u + static_cast<uint32_t>(random() % 44)) << 23 | (random() & 0x807FFFFFu);
     if (i % 2 == 0) bits = (bits & ~0x1FFFu) | 0x1000u;
     const float value = std::bit_cast<float>(bits);
     if (std::fabs(value) < 65520.0f) expect_nearest(value, float_to_f16(value), f16_to_float);
     if (i % 2 == 0) bits = (bits & ~0xFFFFu) | 0x8000u;
-    expect_nearest(std::bit_cast<float>(bits), float_to_bf16(std::bit_cast<float>(bits)), bf16_to_float);
+    expect_nearest(std::bit_cast<float>(bits), float_to_bf16(std::bit_cast<float>(bits)),
+                   bf16_to_float);
   }
 }
 

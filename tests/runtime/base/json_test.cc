@@ -17,15 +17,16 @@ std::string nested(size_t depth) {
 }
 
 TEST(ParseJsonTest, Reads) {
-  const Result<Json> json = parse_json(R"({"a": [1, 2.5, "x", null, true], "b": {"c": -3}, "a": "last"})", "x.json");
+  const Result<Json> json =
+      parse_json(R"({"a": [1, 2.5, "x", null, true], "b": {"c": -3}, "a": "last"})", "x.json");
   ASSERT_TRUE(json.ok()) << json.status().to_string();
   EXPECT_EQ((*json)["a"], "last");
   EXPECT_EQ((*json)["b"]["c"], -3);
 }
 
 TEST(ParseJsonTest, DamageIsPlaced) {
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\" 1}", "nul", "\"open", "1 2", "{\"a\":1}x", "\"\xff\"",
-                           "\"\\ud800\"", "NaN", "1e999", "\x01", "// c\n1"}) {
+  for (const char* text : {"", " ", "{", "[1,]", "{\"a\" 1}", "nul", "\"open", "1 2", "{\"a\":1}x",
+                           "\"\xff\"", "\"\\ud800\"", "NaN", "1e999", "\x01", "// c\n1"}) {
     const Result<Json> json = parse_json(text, "x.json");
     ASSERT_FALSE(json.ok()) << text;
     const Status status = json.status();
@@ -49,7 +50,8 @@ TEST(ParseJsonTest, DepthAndValuesAreBounded) {
   const Result<Json> many = parse_json("[1,2,3]", "x", {.max_values = 3});
   ASSERT_FALSE(many.ok());
   EXPECT_EQ(many.status().message(), "x: more than 3 values");
-  EXPECT_FALSE(parse_json(R"({"a":{},"b":{}})", "x", {.max_values = 4}).ok());  // keys cost memory too
+  EXPECT_FALSE(
+      parse_json(R"({"a":{},"b":{}})", "x", {.max_values = 4}).ok());  // keys cost memory too
 }
 
 TEST(JsonMemberTest, Integers) {
@@ -64,23 +66,29 @@ TEST(JsonMemberTest, Integers) {
     const auto value = json_int(object, key, "x.json");
     ASSERT_FALSE(value.ok()) << key;
     EXPECT_EQ(value.status().code(), Code::kInvalidArgument);
-    EXPECT_TRUE(value.status().message().starts_with(cat("x.json: \"", key, "\" must be an integer")))
+    EXPECT_TRUE(
+        value.status().message().starts_with(cat("x.json: \"", key, "\" must be an integer")))
         << value.status().to_string();
   }
 }
 
 TEST(JsonMemberTest, OtherTypes) {
-  const Json object = {{"number", 2}, {"text", "t"}, {"flag", false}, {"none", nullptr}, {"list", {1, 2}}};
+  const Json object = {
+      {"number", 2}, {"text", "t"}, {"flag", false}, {"none", nullptr}, {"list", {1, 2}}};
   EXPECT_EQ(*json_double(object, "number", "x"), 2.0);
   EXPECT_EQ(*json_bool(object, "flag", "x"), false);
   EXPECT_EQ(*json_string(object, "text", "x"), "t");
   EXPECT_EQ(*json_double(object, "none", "x"), std::nullopt);
   EXPECT_EQ(*json_bool(object, "absent", "x"), std::nullopt);
   EXPECT_EQ(*json_string(object, "none", "x"), std::nullopt);
-  EXPECT_EQ(json_double(object, "list", "x").status().message(), "x: \"list\" must be a number, not [1,2]");
-  EXPECT_EQ(json_bool(object, "number", "x").status().message(), "x: \"number\" must be true or false, not 2");
-  EXPECT_EQ(json_string(object, "flag", "x").status().message(), "x: \"flag\" must be a string, not false");
-  EXPECT_EQ(*json_int(Json::array(), "any", "x"), std::nullopt);  // what is no object has no members
+  EXPECT_EQ(json_double(object, "list", "x").status().message(),
+            "x: \"list\" must be a number, not [1,2]");
+  EXPECT_EQ(json_bool(object, "number", "x").status().message(),
+            "x: \"number\" must be true or false, not 2");
+  EXPECT_EQ(json_string(object, "flag", "x").status().message(),
+            "x: \"flag\" must be a string, not false");
+  EXPECT_EQ(*json_int(Json::array(), "any", "x"),
+            std::nullopt);  // what is no object has no members
 }
 
 TEST(JsonMemberTest, AHostileValueIsShortInTheMessage) {
@@ -119,7 +127,8 @@ TEST_F(ReadFileTest, WhatCannotBeRead) {
   EXPECT_EQ(read_file(dir_ + "/absent", 9).status().code(), Code::kNotFound);
   EXPECT_EQ(read_file(dir_, 9).status().code(), Code::kInvalidArgument);
   ASSERT_EQ(mkfifo((dir_ + "/fifo").c_str(), 0600), 0);
-  EXPECT_EQ(read_file(dir_ + "/fifo", 9).status().code(), Code::kInvalidArgument);  // and does not wait for a writer
+  EXPECT_EQ(read_file(dir_ + "/fifo", 9).status().code(),
+            Code::kInvalidArgument);  // and does not wait for a writer
   EXPECT_EQ(read_file("/dev/zero", 9).status().code(), Code::kInvalidArgument);
 }
 

@@ -38,11 +38,12 @@ std::string with_time_masked(std::string line) {
 
 TEST_F(LogTest, TextLine) {
   const std::string front = written_by([] { log_warning("low on shared memory"); });
-  EXPECT_EQ(with_time_masked(front),
-            cat("9999-99-99T99:99:99.999999Z WARNING front [", getpid(), "] low on shared memory\n"));
+  EXPECT_EQ(with_time_masked(front), cat("9999-99-99T99:99:99.999999Z WARNING front [", getpid(),
+                                         "] low on shared memory\n"));
   set_process_rank(1);
   const std::string rank = written_by([] { log_info("loading 40 %"); });
-  EXPECT_EQ(with_time_masked(rank), cat("9999-99-99T99:99:99.999999Z INFO rank 1 [", getpid(), "] loading 40 %\n"));
+  EXPECT_EQ(with_time_masked(rank),
+            cat("9999-99-99T99:99:99.999999Z INFO rank 1 [", getpid(), "] loading 40 %\n"));
 }
 
 TEST_F(LogTest, LevelsBelowAreDropped) {
@@ -58,7 +59,8 @@ TEST_F(LogTest, LevelsBelowAreDropped) {
 TEST_F(LogTest, JsonLineReadsBack) {
   set_log_options({.format = LogFormat::kJson});
   set_process_rank(2);
-  const std::string hostile = "quote \" backslash \\ newline \n tab \t bell \a bytes \xFF\xC0\x80 \xE2\x82\xAC";
+  const std::string hostile =
+      "quote \" backslash \\ newline \n tab \t bell \a bytes \xFF\xC0\x80 \xE2\x82\xAC";
   const std::string line = written_by([&] { log_error(hostile); });
   ASSERT_TRUE(line.ends_with("}\n")) << line;
   EXPECT_EQ(line.find('\n'), line.size() - 1);
@@ -68,8 +70,9 @@ TEST_F(LogTest, JsonLineReadsBack) {
   EXPECT_EQ((*json)["process"], "worker");
   EXPECT_EQ((*json)["rank"], 2);
   EXPECT_EQ((*json)["pid"], getpid());
-  EXPECT_EQ((*json)["message"],
-            "quote \" backslash \\ newline \n tab \t bell \a bytes \xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD \xE2\x82\xAC");
+  EXPECT_EQ(
+      (*json)["message"],
+      "quote \" backslash \\ newline \n tab \t bell \a bytes \xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD \xE2\x82\xAC");
 }
 
 TEST_F(LogTest, LinesOfThreadsStayWhole) {
@@ -78,7 +81,8 @@ TEST_F(LogTest, LinesOfThreadsStayWhole) {
     std::vector<std::thread> threads;
     for (int thread = 0; thread < kThreads; ++thread) {
       threads.emplace_back([thread] {
-        for (int i = 0; i < kLines; ++i) log_info(cat("<", thread, " ", i, " ", std::string(200, 'x'), ">"));
+        for (int i = 0; i < kLines; ++i)
+          log_info(cat("<", thread, " ", i, " ", std::string(200, 'x'), ">"));
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -97,7 +101,8 @@ TEST(JsonEscapeTest, OnlyValidUtf8ComesThrough) {
   EXPECT_EQ(json_escape(""), "");
   EXPECT_EQ(json_escape(std::string_view("a\0b", 3)), "a\\u0000b");
   EXPECT_EQ(json_escape("\x7F"), "\x7F");
-  EXPECT_EQ(json_escape("\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F"), "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F");
+  EXPECT_EQ(json_escape("\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F"),
+            "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F");
   EXPECT_EQ(json_escape("\xC3"), bad);                                // ends too soon
   EXPECT_EQ(json_escape("\xE2\x82z"), bad + bad + "z");               // breaks off
   EXPECT_EQ(json_escape("\xC1\x81"), bad + bad);                      // overlong

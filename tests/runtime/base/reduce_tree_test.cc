@@ -13,9 +13,10 @@ namespace {
 constexpr int kLeaves = 16;
 constexpr int kUnits = 40;
 
-/// The tree's definition, written down once more: a node of n leaves is ceil(n/2) | floor(n/2), and what is empty is
-/// left out.
-std::optional<float> tree_sum(const std::vector<std::optional<float>>& leaves, size_t begin, size_t end) {
+/// The tree's definition, written down once more: a node of n leaves is ceil(n/2) | floor(n/2), and
+/// what is empty is left out.
+std::optional<float> tree_sum(const std::vector<std::optional<float>>& leaves, size_t begin,
+                              size_t end) {
   if (end - begin == 1) return leaves[begin];
   const size_t middle = begin + (end - begin + 1) / 2;
   const std::optional<float> left = tree_sum(leaves, begin, middle);
@@ -35,10 +36,12 @@ void merge_top(std::vector<float>& stack, int times) {
 }
 
 /// What one rank sends.
-std::vector<float> contributions_of(const RankFold& fold, const std::vector<std::optional<float>>& leaves) {
+std::vector<float> contributions_of(const RankFold& fold,
+                                    const std::vector<std::optional<float>>& leaves) {
   std::vector<float> sent, stack;
   for (const RankFold::Step& step : fold.steps) {
-    stack.push_back(leaves[static_cast<size_t>(step.leaf)].value());  // an empty leaf has no value to push
+    stack.push_back(
+        leaves[static_cast<size_t>(step.leaf)].value());  // an empty leaf has no value to push
     merge_top(stack, step.merges);
     if (step.contribution < 0) continue;
     EXPECT_EQ(stack.size(), 1u);
@@ -67,8 +70,8 @@ std::vector<std::optional<float>> leaf_values(int leaves, int units) {
   std::mt19937 random(static_cast<unsigned>(leaves * 1000 + units));
   std::vector<std::optional<float>> values;
   for (int leaf = 0; leaf < leaves; ++leaf) {
-    const float value =
-        std::ldexp(static_cast<float>(random() % 0xFFFFFF) - 8e6f, static_cast<int>(random() % 40) - 30);
+    const float value = std::ldexp(static_cast<float>(random() % 0xFFFFFF) - 8e6f,
+                                   static_cast<int>(random() % 40) - 30);
     values.push_back(leaf_units(leaf, leaves, units).empty() ? std::nullopt : std::optional(value));
   }
   return values;
@@ -125,8 +128,8 @@ TEST(ReduceTreeTest, EqualBitsForEveryNumberOfRanks) {
       const std::optional<float> expected = tree_sum(values, 0, values.size());
       ASSERT_TRUE(expected.has_value());
       for (int ranks = 1; ranks <= leaves; ++ranks) {
-        SCOPED_TRACE(std::to_string(leaves) + " leaves, " + std::to_string(units) + " units, " + std::to_string(ranks) +
-                     " ranks");
+        SCOPED_TRACE(std::to_string(leaves) + " leaves, " + std::to_string(units) + " units, " +
+                     std::to_string(ranks) + " ranks");
         const ReducePlan plan = make_reduce_plan(leaves, units, ranks);
         ASSERT_EQ(plan.ranks.size(), static_cast<size_t>(ranks));
         ASSERT_EQ(plan.contributions.size(), static_cast<size_t>(ranks));
@@ -138,7 +141,8 @@ TEST(ReduceTreeTest, EqualBitsForEveryNumberOfRanks) {
         }
         EXPECT_EQ(plan.total_contributions(), static_cast<int>(all.size()));
         const float sum = finish(plan.finish, all);
-        ASSERT_EQ(std::bit_cast<uint32_t>(sum), std::bit_cast<uint32_t>(*expected)) << sum << " and " << *expected;
+        ASSERT_EQ(std::bit_cast<uint32_t>(sum), std::bit_cast<uint32_t>(*expected))
+            << sum << " and " << *expected;
       }
     }
   }
@@ -167,7 +171,8 @@ TEST(ReduceTreeTest, EachRankComputesItsOwnLeavesOnceAndSendsWholeSubTrees) {
           for (int leaf = owned.begin; leaf < owned.end; ++leaf) {
             if (!leaf_units(leaf, leaves, units).empty()) expected.push_back(leaf);
           }
-          for (const RankFold::Step& step : plan.ranks[static_cast<size_t>(rank)].steps) computed.push_back(step.leaf);
+          for (const RankFold::Step& step : plan.ranks[static_cast<size_t>(rank)].steps)
+            computed.push_back(step.leaf);
           EXPECT_EQ(computed, expected);
           const bool power_of_two = (ranks & (ranks - 1)) == 0;
           EXPECT_LE(plan.contributions[static_cast<size_t>(rank)], power_of_two ? 1 : 4)

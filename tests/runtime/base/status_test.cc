@@ -51,15 +51,19 @@ TEST(StatusTest, TheChainReadsFromWishToRoot) {
   ASSERT_EQ(status.causes().size(), 3u);
   EXPECT_EQ(status.causes()[1].code, Code::kNotFound);  // while_doing keeps the code
   const std::string text = status.to_string();
-  EXPECT_TRUE(text.starts_with("UNAVAILABLE: no model\n  because NOT_FOUND [front] base/status_test.cc:")) << text;
-  EXPECT_TRUE(text.ends_with("\n  because NOT_FOUND [front] b/file.cc:7 open x: No such file or directory (2)"))
+  EXPECT_TRUE(
+      text.starts_with("UNAVAILABLE: no model\n  because NOT_FOUND [front] base/status_test.cc:"))
+      << text;
+  EXPECT_TRUE(text.ends_with(
+      "\n  because NOT_FOUND [front] b/file.cc:7 open x: No such file or directory (2)"))
       << text;
   EXPECT_EQ(root.causes().size(), 1u);  // the original is as it was
 }
 
 TEST(StatusTest, ALongChainKeepsItsEnds) {
   Status status = Status::error(Code::kInternal, "the root of it all");
-  for (int i = 0; i < 100; ++i) status = status.while_doing(cat("step ", i, " ", std::string(50, '.')));
+  for (int i = 0; i < 100; ++i)
+    status = status.while_doing(cat("step ", i, " ", std::string(50, '.')));
   status = status.while_doing("the wish");
   for (const size_t limit : {200, 500, 1900, 4000}) {
     const std::string text = status.to_string(limit);

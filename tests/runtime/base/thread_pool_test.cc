@@ -15,7 +15,8 @@ TEST(ThreadPoolTest, EveryThreadRunsOnceEachTime) {
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.size(), threads);
-    std::vector<int> calls(static_cast<size_t>(threads), 0);  // each written by its own thread alone
+    std::vector<int> calls(static_cast<size_t>(threads),
+                           0);  // each written by its own thread alone
     for (int round = 0; round < 500; ++round) {
       pool.run([&](int thread) { ++calls[static_cast<size_t>(thread)]; });
       for (const int count : calls) ASSERT_EQ(count, round + 1) << threads << " threads";
@@ -29,7 +30,8 @@ TEST(ThreadPoolTest, TheThreadsRunAtTheSameTime) {
   std::atomic<int> arrived = 0;
   pool.run([&](int) {
     ++arrived;
-    while (arrived.load() < kThreads) std::this_thread::yield();  // hangs if one had to wait for another's end
+    while (arrived.load() < kThreads)
+      std::this_thread::yield();  // hangs if one had to wait for another's end
   });
   EXPECT_EQ(arrived.load(), kThreads);
 }
@@ -75,7 +77,8 @@ TEST(ThreadPoolTest, WhatTheThreadsWroteIsSeenByTheCaller) {
       for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] += round;
     });
     total += round;
-    ASSERT_EQ(std::accumulate(values.begin(), values.end(), int64_t{0}), total * static_cast<int64_t>(values.size()));
+    ASSERT_EQ(std::accumulate(values.begin(), values.end(), int64_t{0}),
+              total * static_cast<int64_t>(values.size()));
   }
 }
 
@@ -92,7 +95,9 @@ TEST(ThreadPoolTest, ThreadsAreBoundToTheirCpus) {
     std::vector<cpu_set_t> seen(threads);
     std::thread([&] {  // a caller of its own: it stays bound
       ThreadPool pool(static_cast<int>(threads), cpus);
-      pool.run([&](int thread) { sched_getaffinity(0, sizeof(cpu_set_t), &seen[static_cast<size_t>(thread)]); });
+      pool.run([&](int thread) {
+        sched_getaffinity(0, sizeof(cpu_set_t), &seen[static_cast<size_t>(thread)]);
+      });
     })
         .join();
     for (size_t i = 0; i < threads; ++i) {

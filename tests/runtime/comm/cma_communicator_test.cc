@@ -26,7 +26,9 @@ TEST(CmaCommunicatorTest, WrongArgumentsAreRefused) {
   auto page = ShmSegment::create_memfd(4096);
   ASSERT_TRUE(page.ok());
   const auto code = [&](World world, size_t page_bytes, size_t slot_bytes) {
-    return open_cma_communicator(world, page->fd(), page_bytes, slot_bytes, 1000, alone).status().code();
+    return open_cma_communicator(world, page->fd(), page_bytes, slot_bytes, 1000, alone)
+        .status()
+        .code();
   };
   EXPECT_EQ(code({0, 1}, 4096, 4096), Code::kOk);
   EXPECT_EQ(code({0, 1}, 0, 4096), Code::kOk);
@@ -41,11 +43,13 @@ TEST(CmaCommunicatorTest, ExchangesErrorsComeThrough) {
   const CmaExchange gone = [](std::string) -> Result<std::vector<std::string>> {
     return Status::error(Code::kUnavailable, "the front is gone");
   };
-  EXPECT_EQ(open_cma_communicator({0, 2}, -1, 0, 4096, 1000, gone).status().message(), "the front is gone");
+  EXPECT_EQ(open_cma_communicator({0, 2}, -1, 0, 4096, 1000, gone).status().message(),
+            "the front is gone");
   const CmaExchange other = [](std::string mine) -> Result<std::vector<std::string>> {
     return std::vector<std::string>{mine, "something else"};
   };
-  EXPECT_EQ(open_cma_communicator({0, 2}, -1, 0, 4096, 1000, other).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(open_cma_communicator({0, 2}, -1, 0, 4096, 1000, other).status().code(),
+            Code::kInvalidArgument);
 }
 
 TEST(CmaPeersTest, GoneAndForeignMemoryIsToldApart) {

@@ -19,7 +19,8 @@ TEST(CollectivesBenchTest, EveryRankGetsATimingPerSize) {
       std::string text;
       for (const CollectiveTiming& timing : *timings) {
         const bool plausible = timing.median_us > 0 && timing.p99_us >= timing.median_us;
-        text += cat(timing.transport, " ", timing.world_size, " ", timing.bytes, plausible ? " " : "?");
+        text +=
+            cat(timing.transport, " ", timing.world_size, " ", timing.bytes, plausible ? " " : "?");
       }
       return text;
     });

@@ -14,7 +14,8 @@ namespace {
 int freed = 0;
 uint64_t spin_ns = 0;  // of the last push
 
-/// The stand-in's table, in which is seen what is freed or unmapped, and how long a kernel may wait.
+/// The stand-in's table, in which is seen what is freed or unmapped, and how long a kernel may
+/// wait.
 const ShoalCudaModule& watched_module() {
   static const ShoalCudaModule* const real = [] {
     const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_FAKE_CUDA_MODULE);
@@ -30,17 +31,21 @@ const ShoalCudaModule& watched_module() {
       spin_ns = args->spin_ns;
       return real->push_all_reduce(args, stream);
     };
-    // A handle of this process's own is refused by CUDA and by the stand-in: any memory will do for a peer's.
-    table.import_memory = [](const uint8_t*, void** memory) { return real->allocate(size_t{10} << 20, memory); };
+    // A handle of this process's own is refused by CUDA and by the stand-in: any memory will do for
+    // a peer's.
+    table.import_memory = [](const uint8_t*, void** memory) {
+      return real->allocate(size_t{10} << 20, memory);
+    };
     return table;
   }();
   return watched;
 }
 
 /// Rank 0 of a group; of the others there are only areas, in which nobody does anything.
-Result<std::unique_ptr<DeviceCollective>> open(const std::shared_ptr<Device>& device, int world_size,
-                                               int64_t timeout_ms) {
-  const ExchangeBytes exchange = [world_size](std::string mine) -> Result<std::vector<std::string>> {
+Result<std::unique_ptr<DeviceCollective>> open(const std::shared_ptr<Device>& device,
+                                               int world_size, int64_t timeout_ms) {
+  const ExchangeBytes exchange =
+      [world_size](std::string mine) -> Result<std::vector<std::string>> {
     return std::vector<std::string>(static_cast<size_t>(world_size), mine);
   };
   return open_cuda_ipc_collective(device, {0, world_size}, exchange, timeout_ms);
@@ -51,7 +56,8 @@ Status reduce(DeviceCollective& collective) {
   const ReducePlan plan = make_reduce_plan(2, 2, collective.world().size);
   const float own[] = {1};
   float out[1];
-  SHOAL_RETURN_IF_ERROR(collective.enqueue_all_reduce(plan, own, out, 1, nullptr, Deadline::infinite()));
+  SHOAL_RETURN_IF_ERROR(
+      collective.enqueue_all_reduce(plan, own, out, 1, nullptr, Deadline::infinite()));
   return collective.check();
 }
 

@@ -1,4 +1,5 @@
-// What the other ranks see when one of them is killed, stopped, gone or in another collective: an error that names it.
+// What the other ranks see when one of them is killed, stopped, gone or in another collective: an
+// error that names it.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <string>
@@ -29,7 +30,8 @@ using testing::AssertionSuccess;
 AssertionResult says(const RankEnd& end, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
     if (end.report.find(part) == std::string::npos) {
-      return AssertionFailure() << "'" << part << "' is missing from '" << end.report << "', signal " << end.signal;
+      return AssertionFailure() << "'" << part << "' is missing from '" << end.report
+                                << "', signal " << end.signal;
     }
   }
   return AssertionSuccess();
@@ -43,7 +45,8 @@ std::string wait_text(const Communicator& communicator) {
   return text + "]";
 }
 
-/// Ten sums, then the lost rank gets the signal, between two collectives; the others report their first error.
+/// Ten sums, then the lost rank gets the signal, between two collectives; the others report their
+/// first error.
 std::vector<RankEnd> lose_a_rank(const GroupOptions& options, int signal, size_t count) {
   const TreeCase tree = make_tree_case(16, 16, options.world_size, count, 1);
   return run_ranks(options,
@@ -53,10 +56,12 @@ std::vector<RankEnd> lose_a_rank(const GroupOptions& options, int signal, size_t
                      Status status;
                      for (int round = 0; round < 20 && status.ok(); ++round) {
                        if (round == 10 && rank == kLost) ::raise(signal);
-                       status = communicator.all_reduce(tree.plan, tree.own[rank].data(), out.data(), tree.count);
+                       status = communicator.all_reduce(tree.plan, tree.own[rank].data(),
+                                                        out.data(), tree.count);
                      }
                      const Status again = communicator.barrier();
-                     return cat(status.to_string(), wait_text(communicator), again.ok() ? " and works again" : "");
+                     return cat(status.to_string(), wait_text(communicator),
+                                again.ok() ? " and works again" : "");
                    },
                    {kLost});
 }
@@ -77,7 +82,8 @@ bool only_deadline(const std::string& transport) {
 
 TEST_P(LostRankTest, KilledPeerIsNamed) {
   const int timeout_ms = only_deadline(transport()) ? kShortMs : kLongMs;
-  const auto ends = lose_a_rank({transport(), RankKind::kProcesses, kWorldSize, timeout_ms}, SIGKILL, count());
+  const auto ends =
+      lose_a_rank({transport(), RankKind::kProcesses, kWorldSize, timeout_ms}, SIGKILL, count());
   EXPECT_EQ(ends[kLost].signal, SIGKILL);
   for (const int rank : {0, 1}) {
     // The first of the two to give up may close its end before the other has seen the killed one's.
@@ -87,18 +93,21 @@ TEST_P(LostRankTest, KilledPeerIsNamed) {
     EXPECT_TRUE(!first || only_deadline(transport())) << ends[rank].report;
     EXPECT_EQ(ends[rank].report.find("works again"), std::string::npos);
   }
-  EXPECT_TRUE(ends[0].report.find("rank 2") != std::string::npos || ends[1].report.find("rank 2") != std::string::npos);
+  EXPECT_TRUE(ends[0].report.find("rank 2") != std::string::npos ||
+              ends[1].report.find("rank 2") != std::string::npos);
 }
 
 TEST_P(LostRankTest, StoppedPeerIsNamedAtTheDeadline) {
-  const auto ends = lose_a_rank({transport(), RankKind::kProcesses, kWorldSize, kShortMs}, SIGSTOP, count());
+  const auto ends =
+      lose_a_rank({transport(), RankKind::kProcesses, kWorldSize, kShortMs}, SIGSTOP, count());
   EXPECT_EQ(ends[kLost].signal, SIGKILL) << "it was stopped until the end";
   int named = 0;
   for (const int rank : {0, 1}) {
     const bool deadline = ends[rank].report.find("DEADLINE_EXCEEDED") == 0;
     EXPECT_TRUE(deadline || ends[rank].report.find("UNAVAILABLE") == 0) << ends[rank].report;
     if (!deadline) continue;
-    EXPECT_TRUE(says(ends[rank], {"waited 400 ms for", cat("[11: all_reduce of ", count(), " floats for ")}));
+    EXPECT_TRUE(says(ends[rank],
+                     {"waited 400 ms for", cat("[11: all_reduce of ", count(), " floats for ")}));
     const auto list = ends[rank].report.find(" floats for ");
     named += ends[rank].report.find(" 2", list + 11) != std::string::npos ? 1 : 0;
   }
@@ -106,12 +115,14 @@ TEST_P(LostRankTest, StoppedPeerIsNamedAtTheDeadline) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LostRankTest,
-                         testing::Combine(testing::ValuesIn(kTransports), testing::Values(64, 1 << 18)));
+                         testing::Combine(testing::ValuesIn(kTransports),
+                                          testing::Values(64, 1 << 18)));
 
 class WaitTest : public testing::TestWithParam<std::tuple<const char*, RankKind>> {
  protected:
   void SetUp() override {
-    if (const std::string reason = why_not(std::get<0>(GetParam())); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = why_not(std::get<0>(GetParam())); !reason.empty())
+      GTEST_SKIP() << reason;
   }
 };
 
@@ -121,7 +132,8 @@ TEST_P(WaitTest, InterruptedEndsItSoon) {
   GroupOptions options{transport, kind, 2, kLongMs};
   const Clock::time_point said_at = Clock::now() + std::chrono::milliseconds(400);
   options.interrupted = [said_at] {
-    return Clock::now() < said_at ? Status() : Status::error(Code::kCancelled, "the front says stop");
+    return Clock::now() < said_at ? Status()
+                                  : Status::error(Code::kCancelled, "the front says stop");
   };
   const auto ends = run_ranks(options, [said_at](Communicator& communicator) -> std::string {
     if (const Status status = communicator.barrier(); !status.ok()) return status.to_string();
@@ -132,7 +144,8 @@ TEST_P(WaitTest, InterruptedEndsItSoon) {
     }
     const Status status = communicator.barrier();
     const double late = seconds_since(said_at);
-    return cat(status.to_string(), wait_text(communicator), late < 5 * kPatience ? " soon" : " late", late);
+    return cat(status.to_string(), wait_text(communicator),
+               late < 5 * kPatience ? " soon" : " late", late);
   });
   EXPECT_TRUE(says(ends[0], {"CANCELLED", "the front says stop", "[2: barrier for 1]", " soon"}));
   EXPECT_EQ(ends[1].report, "");
@@ -159,7 +172,8 @@ TEST_P(WaitTest, StateIsKnownDuringTheWait) {
     if (const Status status = communicator.barrier(); !status.ok()) return status.to_string();
     waiting = &communicator;
     if (communicator.world().rank == 1) ::usleep(static_cast<useconds_t>(500'000 * kPatience));
-    if (const Status status = communicator.gather(0, mine, sizes, out.data()); !status.ok()) return status.to_string();
+    if (const Status status = communicator.gather(0, mine, sizes, out.data()); !status.ok())
+      return status.to_string();
     waiting = nullptr;
     return cat(seen, "then", wait_text(communicator));
   });
@@ -168,7 +182,8 @@ TEST_P(WaitTest, StateIsKnownDuringTheWait) {
 
 INSTANTIATE_TEST_SUITE_P(All, WaitTest,
                          testing::Combine(testing::ValuesIn(kTransports),
-                                          testing::Values(RankKind::kThreads, RankKind::kProcesses)));
+                                          testing::Values(RankKind::kThreads,
+                                                          RankKind::kProcesses)));
 
 class DeviceWaitTest : public testing::TestWithParam<const char*> {
  protected:
@@ -187,25 +202,32 @@ std::string wait_for_the_lost(Communicator& communicator, bool sum) {
   const TreeCase tree = make_tree_case(16, 16, kWorldSize, 64, 1);
   std::vector<float> out(tree.count);
   const float* own = tree.own[communicator.world().rank].data();
-  const Status status = sum ? communicator.all_reduce(tree.plan, own, out.data(), tree.count) : communicator.barrier();
+  const Status status = sum ? communicator.all_reduce(tree.plan, own, out.data(), tree.count)
+                            : communicator.barrier();
   return cat(status.to_string(), wait_text(communicator));
 }
 
-// Over the stand-ins for a GPU: the front asks the others for whom they wait. Some wait where the work is enqueued,
-// some for the stream. NCCL tells nobody who is missing: anybody may be.
+// Over the stand-ins for a GPU: the front asks the others for whom they wait. Some wait where the
+// work is enqueued, some for the stream. NCCL tells nobody who is missing: anybody may be.
 TEST_P(DeviceWaitTest, ARankThatNeverComesIsNamed) {
   GroupOptions options{GetParam(), RankKind::kProcesses, kWorldSize, kLongMs};
-  const bool asked = options.transport != "cuda-ipc";  // a kernel of the stand-in's runs in the call that launches it
+  const bool asked = options.transport !=
+                     "cuda-ipc";  // a kernel of the stand-in's runs in the call that launches it
   if (!asked) options.timeout_ms = kShortMs;
   options.interrupted = [] {
-    return Clock::now() < front_asks_at ? Status() : Status::error(Code::kCancelled, "the front asks");
+    return Clock::now() < front_asks_at ? Status()
+                                        : Status::error(Code::kCancelled, "the front asks");
   };
   for (const bool sum : {false, true}) {
-    const auto ends = run_ranks(options, [sum](Communicator& c) { return wait_for_the_lost(c, sum); }, {kLost});
+    const auto ends =
+        run_ranks(options, [sum](Communicator& c) { return wait_for_the_lost(c, sum); }, {kLost});
     for (const int rank : {0, 1}) {
-      const std::string missing = options.transport == "nccl-shm" ? cat(1 - rank, " ", kLost) : cat(kLost);
-      EXPECT_TRUE(says(ends[rank], {asked ? "CANCELLED" : "DEADLINE_EXCEEDED",
-                                    cat(sum ? "[2: all_reduce of 64 floats for " : "[2: barrier for ", missing, "]")}));
+      const std::string missing =
+          options.transport == "nccl-shm" ? cat(1 - rank, " ", kLost) : cat(kLost);
+      EXPECT_TRUE(
+          says(ends[rank],
+               {asked ? "CANCELLED" : "DEADLINE_EXCEEDED",
+                cat(sum ? "[2: all_reduce of 64 floats for " : "[2: barrier for ", missing, "]")}));
     }
   }
 }
@@ -250,15 +272,18 @@ TEST_P(LeavingTest, DifferentCollectivesAreAnError) {
     if (communicator.world().rank == 1) return communicator.barrier().to_string();
     return communicator.gather(0, mine, std::vector<size_t>{24, 24}, out.data()).to_string();
   });
-  // Without a shared page a rank that has noticed and left takes its words with it: who looks later finds it gone.
-  const bool gone = std::string_view(transport) == "cma-no-page" && ends[0].report.starts_with("UNAVAILABLE");
+  // Without a shared page a rank that has noticed and left takes its words with it: who looks later
+  // finds it gone.
+  const bool gone =
+      std::string_view(transport) == "cma-no-page" && ends[0].report.starts_with("UNAVAILABLE");
   EXPECT_TRUE(gone || says(ends[0], {"INTERNAL", "this rank is in gather", "rank 1 in barrier"}));
   EXPECT_NE(ends[1].report, "OK");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LeavingTest,
                          testing::Combine(testing::ValuesIn(kTransports),
-                                          testing::Values(RankKind::kThreads, RankKind::kProcesses)));
+                                          testing::Values(RankKind::kThreads,
+                                                          RankKind::kProcesses)));
 
 }  // namespace
 }  // namespace shoal

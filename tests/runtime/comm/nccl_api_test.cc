@@ -22,15 +22,21 @@ namespace {
 #ifdef SHOAL_TEST_NCCL_CONFIG
 
 // Our declarations against the installed header, which may have more fields behind.
-static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId) && alignof(NcclUniqueId) == alignof(ncclUniqueId));
-static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t) && alignof(NcclConfig) == alignof(ncclConfig_t));
+static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId) &&
+              alignof(NcclUniqueId) == alignof(ncclUniqueId));
+static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t) &&
+              alignof(NcclConfig) == alignof(ncclConfig_t));
 static_assert(sizeof(NcclResult) == sizeof(ncclResult_t) && sizeof(NcclComm) == sizeof(ncclComm_t));
-static_assert(sizeof(uint32_t) == sizeof(ncclDataType_t) && sizeof(uint32_t) == sizeof(ncclRedOp_t));
+static_assert(sizeof(uint32_t) == sizeof(ncclDataType_t) &&
+              sizeof(uint32_t) == sizeof(ncclRedOp_t));
 static_assert(NcclConfig::kNotSet == NCCL_CONFIG_UNDEF_INT);
-static_assert(uint32_t{kNcclSuccess} == ncclSuccess && uint32_t{kNcclUnhandledCudaError} == ncclUnhandledCudaError);
-static_assert(uint32_t{kNcclSystemError} == ncclSystemError && uint32_t{kNcclInternalError} == ncclInternalError);
+static_assert(uint32_t{kNcclSuccess} == ncclSuccess &&
+              uint32_t{kNcclUnhandledCudaError} == ncclUnhandledCudaError);
+static_assert(uint32_t{kNcclSystemError} == ncclSystemError &&
+              uint32_t{kNcclInternalError} == ncclInternalError);
 static_assert(uint32_t{kNcclInvalidArgument} == ncclInvalidArgument);
-static_assert(uint32_t{kNcclInvalidUsage} == ncclInvalidUsage && uint32_t{kNcclRemoteError} == ncclRemoteError);
+static_assert(uint32_t{kNcclInvalidUsage} == ncclInvalidUsage &&
+              uint32_t{kNcclRemoteError} == ncclRemoteError);
 static_assert(uint32_t{kNcclInProgress} == ncclInProgress);
 static_assert(kNcclInt8 == ncclInt8 && kNcclFloat32 == ncclFloat32 && kNcclSum == ncclSum);
 
@@ -61,8 +67,8 @@ TEST(NcclApiTest, ConfigHasTheHeadersDefaults) {
   EXPECT_EQ(ours.net_name, theirs.netName);
   // All between version and the end that the header has too: not set.
   const size_t begin = offsetof(NcclConfig, blocking);
-  EXPECT_EQ(std::memcmp(reinterpret_cast<const char*>(&ours) + begin, reinterpret_cast<const char*>(&theirs) + begin,
-                        sizeof(ours) - begin),
+  EXPECT_EQ(std::memcmp(reinterpret_cast<const char*>(&ours) + begin,
+                        reinterpret_cast<const char*>(&theirs) + begin, sizeof(ours) - begin),
             0);
 }
 
@@ -93,7 +99,9 @@ TEST(NcclApiTest, AMissingLibraryIsRefusedInTheLoadersWords) {
   ASSERT_FALSE(api.ok());
   EXPECT_EQ(api.status().code(), Code::kFailedPrecondition);
   const std::string text(api.status().message());
-  EXPECT_NE(text.find("/nonexistent/libnccl.so.2: cannot open shared object file"), std::string::npos) << text;
+  EXPECT_NE(text.find("/nonexistent/libnccl.so.2: cannot open shared object file"),
+            std::string::npos)
+      << text;
   EXPECT_NE(text.find("--nccl-library"), std::string::npos) << text;
 }
 
@@ -106,13 +114,15 @@ TEST(NcclApiTest, AFileThatIsNoLibraryIsRefused) {
   const auto api = load_nccl(path);
   ::unlink(path);
   ASSERT_FALSE(api.ok());
-  EXPECT_NE(api.status().message().find("invalid ELF header"), std::string::npos) << api.status().to_string();
+  EXPECT_NE(api.status().message().find("invalid ELF header"), std::string::npos)
+      << api.status().to_string();
 }
 
 TEST(NcclApiTest, ALibraryThatIsNotNcclIsRefused) {
   const auto api = load_nccl("libm.so.6");
   ASSERT_FALSE(api.ok());
-  EXPECT_NE(api.status().message().find("ncclGetVersion"), std::string::npos) << api.status().to_string();
+  EXPECT_NE(api.status().message().find("ncclGetVersion"), std::string::npos)
+      << api.status().to_string();
 }
 
 /// The real library, which loads without a driver. Empty: not here.
@@ -126,7 +136,8 @@ std::string real_library() {
 
 TEST(NcclApiTest, TheRealLibraryGivesItsVersionAndAUniqueId) {
   if (real_library().empty()) GTEST_SKIP() << "libnccl.so.2 is not installed here";
-  ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);  // an id has an address, and a sandbox has perhaps no other interface
+  ::setenv("NCCL_SOCKET_IFNAME", "lo",
+           1);  // an id has an address, and a sandbox has perhaps no other interface
   const auto api = load_nccl(real_library());
   if (!api.ok() && api.status().message().find("cannot be used") != std::string::npos)
     GTEST_SKIP() << api.status().to_string();

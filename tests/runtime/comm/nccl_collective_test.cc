@@ -34,7 +34,8 @@ std::vector<TreeCase> cases_for(int world_size) {
   std::vector<TreeCase> cases;
   for (const size_t count : {0, 1, 3, 255, 4096, 10'007}) {
     cases.push_back(make_tree_case(16, 16, world_size, count, count));
-    cases.push_back(make_tree_case(16, 5, world_size, count, count + 1));  // some ranks bring nothing
+    cases.push_back(
+        make_tree_case(16, 5, world_size, count, count + 1));  // some ranks bring nothing
     if (world_size <= 9) cases.push_back(make_tree_case(9, 9, world_size, count, count + 2));
   }
   cases.push_back(make_tree_case(16, 16, world_size, 600'001, 5));  // several pieces
@@ -62,46 +63,52 @@ TEST_P(NcclCollectiveTest, GathersAndBarriersMixWithSums) {
   group.world_size = GetParam();
   const std::vector<TreeCase> cases = {make_tree_case(16, 16, GetParam(), 576, 1),
                                        make_tree_case(16, 7, GetParam(), 2048, 2)};
-  EXPECT_EQ(all_reports(run_nccl_ranks(group,
-                                       [&](NcclRank& rank) {
-                                         std::string wrong;
-                                         for (size_t round = 0; round < 100 && wrong.empty(); ++round) {
-                                           wrong += reduce_and_compare(rank.communicator, cases[round % 2]);
-                                           wrong += gather_and_compare(rank.communicator,
-                                                                       static_cast<int>(round) % GetParam(),
-                                                                       sizes_for(GetParam(), round * 100), round);
-                                           if (round % 5 == 0 && !rank.communicator.barrier().ok()) wrong += "barrier";
-                                         }
-                                         return wrong;
-                                       })),
+  EXPECT_EQ(all_reports(run_nccl_ranks(
+                group,
+                [&](NcclRank& rank) {
+                  std::string wrong;
+                  for (size_t round = 0; round < 100 && wrong.empty(); ++round) {
+                    wrong += reduce_and_compare(rank.communicator, cases[round % 2]);
+                    wrong +=
+                        gather_and_compare(rank.communicator, static_cast<int>(round) % GetParam(),
+                                           sizes_for(GetParam(), round * 100), round);
+                    if (round % 5 == 0 && !rank.communicator.barrier().ok()) wrong += "barrier";
+                  }
+                  return wrong;
+                })),
             "");
 }
 
-// NCCL takes memory for what it has not done before, in the middle of an answer: the warm-up ends at a mebibyte.
+// NCCL takes memory for what it has not done before, in the middle of an answer: the warm-up ends
+// at a mebibyte.
 TEST_P(NcclCollectiveTest, NoGatherIsLongerThanWhatTheWarmUpTried) {
   NcclGroup group;
   group.world_size = GetParam();
   group.environment["FAKE_NCCL_MOST_GATHERED"] = cat(1 << 20);
-  EXPECT_EQ(all_reports(run_nccl_ranks(group,
-                                       [&](NcclRank& rank) {
-                                         std::string wrong;
-                                         for (const size_t most : {1 << 20, (1 << 20) + 1, 3'000'001})
-                                           wrong += gather_and_compare(rank.communicator, GetParam() - 1,
-                                                                       sizes_for(GetParam(), most), most);
-                                         return wrong;
-                                       })),
-            "");
+  EXPECT_EQ(
+      all_reports(run_nccl_ranks(group,
+                                 [&](NcclRank& rank) {
+                                   std::string wrong;
+                                   for (const size_t most : {1 << 20, (1 << 20) + 1, 3'000'001})
+                                     wrong += gather_and_compare(rank.communicator, GetParam() - 1,
+                                                                 sizes_for(GetParam(), most), most);
+                                   return wrong;
+                                 })),
+      "");
 }
 
-// NCCL's own sum: the same on every rank, near ours, and of other bits where there are more than two to add.
+// NCCL's own sum: the same on every rank, near ours, and of other bits where there are more than
+// two to add.
 TEST_P(NcclCollectiveTest, WithoutReproducibleSumsAreNcclsOwn) {
   NcclGroup group;
   group.world_size = GetParam();
   group.reproducible = false;
   std::vector<TreeCase> cases = cases_for(GetParam());
-  const bool quick = patience_ms(1) == 1;  // element by element over millions takes minutes where it is sanitized
+  const bool quick =
+      patience_ms(1) == 1;  // element by element over millions takes minutes where it is sanitized
   if (!quick) cases.pop_back();
-  if (quick && GetParam() == 2) cases.push_back(make_tree_case(2, 2, 2, (4 << 20) + 5, 6));  // over the longest message
+  if (quick && GetParam() == 2)
+    cases.push_back(make_tree_case(2, 2, 2, (4 << 20) + 5, 6));  // over the longest message
   EXPECT_EQ(all_reports(run_nccl_ranks(
                 group,
                 [&](NcclRank& rank) {
@@ -115,17 +122,22 @@ TEST_P(NcclCollectiveTest, WithoutReproducibleSumsAreNcclsOwn) {
                       for (size_t r = 0; r < tree.own.size(); ++r)
                         for (size_t at = i; at < tree.own[r].size(); at += tree.count)
                           size += std::abs(double{tree.own[r][at]});
-                      if (std::abs(double{out[i]} - tree.sum[i]) > 1e-5 * size) wrong = cat("far off at ", i, "\n");
-                      other_bits = other_bits || std::memcmp(&out[i], &tree.sum[i], sizeof(float)) != 0;
+                      if (std::abs(double{out[i]} - tree.sum[i]) > 1e-5 * size)
+                        wrong = cat("far off at ", i, "\n");
+                      other_bits =
+                          other_bits || std::memcmp(&out[i], &tree.sum[i], sizeof(float)) != 0;
                     }
                     // Every rank's bits are rank 0's.
                     const size_t bytes = tree.count * sizeof(float);
                     std::vector<size_t> sizes(static_cast<size_t>(GetParam()), bytes);
                     std::vector<std::byte> all(bytes * sizes.size());
                     const auto* mine = reinterpret_cast<const std::byte*>(out.data());
-                    if (!rank.communicator.gather(0, {mine, bytes}, sizes, all.data()).ok()) wrong += "gather";
-                    for (size_t r = 0; rank.communicator.world().rank == 0 && bytes > 0 && r < sizes.size(); ++r)
-                      if (std::memcmp(all.data(), all.data() + r * bytes, bytes) != 0) wrong += "ranks differ";
+                    if (!rank.communicator.gather(0, {mine, bytes}, sizes, all.data()).ok())
+                      wrong += "gather";
+                    for (size_t r = 0;
+                         rank.communicator.world().rank == 0 && bytes > 0 && r < sizes.size(); ++r)
+                      if (std::memcmp(all.data(), all.data() + r * bytes, bytes) != 0)
+                        wrong += "ranks differ";
                   }
                   if (GetParam() >= 4 && !other_bits) wrong += "the tree's bits by chance";
                   return wrong;

@@ -27,15 +27,15 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 int count(const NcclEnds& ends, Code code) {
-  return static_cast<int>(
-      std::count_if(ends.ranks.begin(), ends.ranks.end(), [&](const NcclEnd& end) { return end.code == code; }));
+  return static_cast<int>(std::count_if(ends.ranks.begin(), ends.ranks.end(),
+                                        [&](const NcclEnd& end) { return end.code == code; }));
 }
 
 #define SKIP_WITHOUT_MOUNTS(ends) \
   if (!(ends).skipped.empty()) GTEST_SKIP() << (ends).skipped
 
-// Three ranks of 9650176 B each in 16 MiB: who comes too late says the size and the reason, the others that they have
-// waited.
+// Three ranks of 9650176 B each in 16 MiB: who comes too late says the size and the reason, the
+// others that they have waited.
 TEST(NcclFailureTest, AFullDevShmIsSaidInNcclsWords) {
   NcclGroup group;
   group.world_size = 3;
@@ -44,14 +44,16 @@ TEST(NcclFailureTest, AFullDevShmIsSaidInNcclsWords) {
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   SKIP_WITHOUT_MOUNTS(ends);
   EXPECT_GE(count(ends, Code::kResourceExhausted), 1);
-  EXPECT_EQ(count(ends, Code::kResourceExhausted) + count(ends, Code::kDeadlineExceeded), 3) << all_reports(ends);
+  EXPECT_EQ(count(ends, Code::kResourceExhausted) + count(ends, Code::kDeadlineExceeded), 3)
+      << all_reports(ends);
   for (const NcclEnd& end : ends.ranks) {
     EXPECT_TRUE(has(end.report, "ncclAllGather of 4 bytes")) << end.report;
     if (end.code == Code::kDeadlineExceeded) {
       EXPECT_TRUE(has(end.report, "has not ended after ")) << end.report;
     } else {
       EXPECT_TRUE(has(end.report, "NCCL 2.28.9 says unhandled system error")) << end.report;
-      EXPECT_TRUE(has(end.report, "Error while creating shared memory segment /dev/shm/nccl-")) << end.report;
+      EXPECT_TRUE(has(end.report, "Error while creating shared memory segment /dev/shm/nccl-"))
+          << end.report;
       // While two reserve at once, the small segment of a third may be the one that finds no room.
       EXPECT_TRUE(has(end.report, "(size 9637888), error: No space left on device (28)") ||
                   has(end.report, "(size 4096), error: No space left on device (28)"))
@@ -100,7 +102,8 @@ TEST(NcclFailureTest, AnInitThatHangsEndsAtTheDeadline) {
   }
 }
 
-// NCCL's own thread goes on with an init that has been given up, and stores the handle when it comes to its end.
+// NCCL's own thread goes on with an init that has been given up, and stores the handle when it
+// comes to its end.
 TEST(NcclFailureTest, AnInitThatEndsAfterItsDeadlineHarmsNobody) {
   NcclGroup group;
   group.timeout_ms = patience_ms(300);
@@ -119,7 +122,8 @@ TEST(NcclFailureTest, AFirstCollectiveThatHangsEndsAtTheDeadline) {
   group.environment["FAKE_NCCL_HANG"] = "collective";
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   EXPECT_EQ(count(ends, Code::kDeadlineExceeded), 2) << all_reports(ends);
-  for (const NcclEnd& end : ends.ranks) EXPECT_TRUE(has(end.report, "ncclAllGather of 4 bytes")) << end.report;
+  for (const NcclEnd& end : ends.ranks)
+    EXPECT_TRUE(has(end.report, "ncclAllGather of 4 bytes")) << end.report;
 }
 
 TEST(NcclFailureTest, VersionsThatDifferAreRefusedBeforeInit) {
@@ -158,7 +162,8 @@ TEST(NcclFailureTest, RanksOnOneGpuNeedHostsOfTheirOwn) {
   group.ranks_per_gpu = 2;
   const NcclEnds refused = run_nccl_ranks(group, nothing);
   EXPECT_EQ(count(refused, Code::kFailedPrecondition), 2) << all_reports(refused);
-  EXPECT_TRUE(has(refused.ranks[0].report, "Duplicate GPU detected : rank 0 and rank 1")) << all_reports(refused);
+  EXPECT_TRUE(has(refused.ranks[0].report, "Duplicate GPU detected : rank 0 and rank 1"))
+      << all_reports(refused);
 
   group.of_rank = {{0, {{"NCCL_HOSTID", "a"}}}, {1, {{"NCCL_HOSTID", "b"}}}};
   group.shm_bytes = 80 * kMiB;
@@ -172,14 +177,16 @@ TEST(NcclFailureTest, RanksOnOneGpuNeedHostsOfTheirOwn) {
   EXPECT_EQ(all_reports(ends), "");
 }
 
-// Ranks that disagree on cuMem host memory take a handle for a name: why the variable is set for all of them alike.
+// Ranks that disagree on cuMem host memory take a handle for a name: why the variable is set for
+// all of them alike.
 TEST(NcclFailureTest, RanksThatDisagreeOnCumemHostDoNotUnderstandEachOther) {
   NcclGroup group;
   group.timeout_ms = patience_ms(1'000);
   group.of_rank[1]["FAKE_NCCL_CUMEM_HOST"] = "1";
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   EXPECT_EQ(count(ends, Code::kOk), 0) << all_reports(ends);
-  EXPECT_TRUE(has(all_reports(ends), "Error while attaching to shared memory segment /dev/shm/nccl-"))
+  EXPECT_TRUE(
+      has(all_reports(ends), "Error while attaching to shared memory segment /dev/shm/nccl-"))
       << all_reports(ends);
   EXPECT_TRUE(has(all_reports(ends), "(size 0)")) << all_reports(ends);
 
@@ -226,17 +233,21 @@ TEST(NcclFailureTest, ADeathOverMemoryEndsAtTheDeadline) {
   const NcclEnds ends = with_a_death({});
   EXPECT_EQ(ends.ranks[2].signal, SIGKILL);
   for (const int rank : {0, 1})
-    EXPECT_TRUE(has(ends.ranks[static_cast<size_t>(rank)].report, "DEADLINE_EXCEEDED")) << all_reports(ends);
+    EXPECT_TRUE(has(ends.ranks[static_cast<size_t>(rank)].report, "DEADLINE_EXCEEDED"))
+        << all_reports(ends);
 }
 
 TEST(NcclFailureTest, ADeathOverSocketsIsNoticed) {
   const NcclEnds ends = with_a_death({{"NCCL_SHM_DISABLE", "1"}});
-  EXPECT_TRUE(has(ends.ranks[0].report, "UNAVAILABLE")) << all_reports(ends);  // its predecessor in the ring is gone
-  EXPECT_TRUE(has(ends.ranks[0].report, "remote process exited or there was a network error (6)")) << all_reports(ends);
+  EXPECT_TRUE(has(ends.ranks[0].report, "UNAVAILABLE"))
+      << all_reports(ends);  // its predecessor in the ring is gone
+  EXPECT_TRUE(has(ends.ranks[0].report, "remote process exited or there was a network error (6)"))
+      << all_reports(ends);
 }
 
 /// What every rank's log said, read by the rank itself.
-void expect_logs(const Environment& environment, const std::function<std::string(const NcclLog&)>& wrong) {
+void expect_logs(const Environment& environment,
+                 const std::function<std::string(const NcclLog&)>& wrong) {
   const std::string folder = cat(testing::TempDir(), "nccl-logs-", ::getpid());
   std::filesystem::create_directory(folder);
   NcclGroup group;
@@ -266,17 +277,22 @@ TEST(NcclLogOfRanksTest, OverSharedMemory) {
   expect_logs({}, [](const NcclLog& log) {
     if (log.version != "2.28.9+cuda13.0") return cat("version ", log.version);
     if (log.transports != Transports{{"SHM/direct", 2}}) return std::string("transports");
-    if (log.channels != 2 || !log.rings || log.trees) return cat(log.channels, " channels, or the algorithms");
+    if (log.channels != 2 || !log.rings || log.trees)
+      return cat(log.channels, " channels, or the algorithms");
     if (!log.cumem_fallback) return std::string("no word of the cuMem fallback");
     const int64_t bytes = 2 * (9637892 + 4100);
-    return log.dev_shm_bytes == bytes && log.dev_shm_files == 4 ? "" : cat(log.dev_shm_bytes, " bytes");
+    return log.dev_shm_bytes == bytes && log.dev_shm_files == 4 ? ""
+                                                                : cat(log.dev_shm_bytes, " bytes");
   });
 }
 
 TEST(NcclLogOfRanksTest, OverSockets) {
   expect_logs({{"NCCL_SHM_DISABLE", "1"}, {"NCCL_CUMEM_HOST_ENABLE", "0"}}, [](const NcclLog& log) {
-    if (log.transports != Transports{{"NET/Socket", 2}} || log.cumem_fallback) return std::string("transports");
-    return log.dev_shm_bytes == 34210180 && log.dev_shm_files == 1 ? "" : cat(log.dev_shm_bytes, " bytes");
+    if (log.transports != Transports{{"NET/Socket", 2}} || log.cumem_fallback)
+      return std::string("transports");
+    return log.dev_shm_bytes == 34210180 && log.dev_shm_files == 1
+               ? ""
+               : cat(log.dev_shm_bytes, " bytes");
   });
 }
 

@@ -9,7 +9,8 @@ using Transports = std::map<std::string, int>;
 
 TEST(NcclLogTest, NothingGivesNothing) {
   EXPECT_EQ(parse_nccl_log(""), NcclLog());
-  EXPECT_EQ(parse_nccl_log("\n\nsome other program's line\nNCCL\nNCCL INFO \nNCCL WARN \n"), NcclLog());
+  EXPECT_EQ(parse_nccl_log("\n\nsome other program's line\nNCCL\nNCCL INFO \nNCCL WARN \n"),
+            NcclLog());
 }
 
 // 2.12: bus ids in the brackets, no NVLS in the channels' line, no mode behind P2P/IPC.
@@ -55,7 +56,8 @@ TEST(NcclLogTest, NoSpaceIn219) {
       "pod:31:52 [1] misc/shmutils.cc:113 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Kb5gVq "
       "(size 9637888)\n"
       "pod:31:52 [1] NCCL INFO transport/shm.cc:114 -> 2\n");
-  EXPECT_EQ(log.last_warning, "Error while creating shared memory segment /dev/shm/nccl-Kb5gVq (size 9637888)");
+  EXPECT_EQ(log.last_warning,
+            "Error while creating shared memory segment /dev/shm/nccl-Kb5gVq (size 9637888)");
   EXPECT_TRUE(log.transports.empty());
 }
 
@@ -75,7 +77,9 @@ TEST(NcclLogTest, Release228) {
       "vm:70:77 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n"
       "\n"
       "[2026-11-21 10:43:14] vm:70:78 [0] misc/shmutils.cc:131 NCCL WARN Error while creating shared memory segment "
-      "/dev/shm/nccl-g7H8i9 (size 34210176), error: No space left on device (28)");  // cut short, no end of line
+      "/dev/shm/nccl-g7H8i9 (size 34210176), error: No space left on device (28)");  // cut short,
+                                                                                     // no end of
+                                                                                     // line
   EXPECT_EQ(log.version, "2.28.9+cuda13.0");
   EXPECT_TRUE(log.cumem_fallback);
   EXPECT_EQ(log.channels, 2);
@@ -85,9 +89,10 @@ TEST(NcclLogTest, Release228) {
   EXPECT_EQ(log.transports, (Transports{{"SHM/direct", 1}}));
   EXPECT_TRUE(log.rings);
   EXPECT_FALSE(log.trees);
-  EXPECT_EQ(log.last_warning,
-            "Error while creating shared memory segment /dev/shm/nccl-g7H8i9 (size 34210176), error: No space left on "
-            "device (28)");
+  EXPECT_EQ(
+      log.last_warning,
+      "Error while creating shared memory segment /dev/shm/nccl-g7H8i9 (size 34210176), error: No space left on "
+      "device (28)");
 }
 
 // 2.30.7 says the transport's mode once.

@@ -10,14 +10,15 @@
 namespace shoal {
 namespace {
 
-/// What NCCL takes of /dev/shm against what the budget says it will: the fake NCCL, whose sizes are its own, in a
-/// /dev/shm of the group's own.
+/// What NCCL takes of /dev/shm against what the budget says it will: the fake NCCL, whose sizes are
+/// its own, in a /dev/shm of the group's own.
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 const Environment kSmallBuffers = {
     {"NCCL_BUFFSIZE", "65536"}, {"NCCL_LL_BUFFSIZE", "32768"}, {"NCCL_LL128_BUFFSIZE", "61440"}};
 
-/// The budget's answer for a group as the fakes are by default: no peers, no cuMem host memory, no NVLS.
+/// The budget's answer for a group as the fakes are by default: no peers, no cuMem host memory, no
+/// NVLS.
 int64_t predicted(const NcclGroup& group, NcclSettings base = {}) {
   base.ranks = group.world_size;
   base.min_ctas = base.max_ctas = group.channels;
@@ -48,7 +49,8 @@ Used use(const NcclGroup& group) {
     return cat(bytes);
   });
   const auto& ranks = used.ends.ranks;
-  const bool all = std::all_of(ranks.begin(), ranks.end(), [](const NcclEnd& end) { return end.code == Code::kOk; });
+  const bool all = std::all_of(ranks.begin(), ranks.end(),
+                               [](const NcclEnd& end) { return end.code == Code::kOk; });
   if (all && used.ends.skipped.empty()) used.bytes = std::atoll(ranks.front().report.c_str());
   return used;
 }
@@ -67,7 +69,8 @@ void expect_as_predicted(NcclGroup group, int64_t bytes) {
   int full = 0;
   for (const NcclEnd& end : used.ends.ranks) {
     full += end.code == Code::kResourceExhausted ? 1 : 0;
-    EXPECT_TRUE(end.code == Code::kResourceExhausted || end.code == Code::kDeadlineExceeded) << end.report;
+    EXPECT_TRUE(end.code == Code::kResourceExhausted || end.code == Code::kDeadlineExceeded)
+        << end.report;
   }
   EXPECT_GE(full, 1) << all_reports(used.ends);
   EXPECT_GE(used.ends.left_files, full) << "each failure leaves an empty file";
@@ -99,9 +102,11 @@ TEST_P(NcclMemoryTest, SocketsTakeThePoolPredicted) {
   expect_as_predicted(group(sockets), predicted(group(sockets)));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NcclMemoryTest, testing::Combine(testing::Values(2, 3, 4, 8), testing::Values(64, 16, 1)),
+INSTANTIATE_TEST_SUITE_P(All, NcclMemoryTest,
+                         testing::Combine(testing::Values(2, 3, 4, 8), testing::Values(64, 16, 1)),
                          [](const auto& place) {
-                           return cat("Ranks", std::get<0>(place.param), "In", std::get<1>(place.param), "MiB");
+                           return cat("Ranks", std::get<0>(place.param), "In",
+                                      std::get<1>(place.param), "MiB");
                          });
 
 struct Variant {
@@ -130,28 +135,33 @@ TEST_P(NcclVariantTest, BytesAreThosePredicted) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, NcclVariantTest,
-    testing::Values(Variant{"TwoChannels", 4, {}, 2}, Variant{"ChannelsFound", 2, {}, 0},
-                    Variant{"MaxChannelsOfTheUser", 2, {{"NCCL_MAX_NCHANNELS", "1"}}, 0},
-                    Variant{"MinChannelsOutrankTheRest", 2, {{"NCCL_MIN_NCHANNELS", "3"}}},
-                    Variant{"MaxCtasAlone", 2, {{"NCCL_MAX_CTAS", "1"}}, 0},
-                    Variant{"MinCtasAlone", 2, {{"NCCL_MIN_CTAS", "3"}}, 0}, Variant{"RingAndTree", 4, {}, 1, false},
-                    Variant{"RingAndTreeOfTwo", 2, {}, 1, false},
-                    Variant{"OnlyRing", 4, {{"NCCL_ALGO", "Ring"}}, 1, false},
-                    Variant{"Peers", 4, {{"FAKE_CUDA_PEERS", "all"}}},
-                    Variant{"PeersForbidden", 3, {{"FAKE_CUDA_PEERS", "all"}, {"NCCL_P2P_DISABLE", "1"}}},
-                    Variant{"PeersForbiddenByLevel", 3, {{"FAKE_CUDA_PEERS", "all"}, {"NCCL_P2P_LEVEL", "LOC"}}},
-                    Variant{"CumemHost", 4, {{"FAKE_NCCL_CUMEM_HOST", "1"}}},
-                    Variant{"CumemHostOff", 2, {{"FAKE_NCCL_CUMEM_HOST", "1"}, {"NCCL_CUMEM_HOST_ENABLE", "0"}}},
-                    Variant{"Nvls", 8, {{"FAKE_NCCL_NVLS", "1"}, {"FAKE_CUDA_PEERS", "all"}}},
-                    Variant{
-                        "NvlsOff", 8, {{"FAKE_NCCL_NVLS", "1"}, {"FAKE_CUDA_PEERS", "all"}, {"NCCL_NVLS_ENABLE", "0"}}},
-                    Variant{"CumemOff", 3, {{"NCCL_CUMEM_ENABLE", "0"}}},
-                    Variant{"AllConnectedInInit", 4, {{"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_ALGO", "Ring"}}},
-                    Variant{"SocketsOf227", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.27.7"}}},
-                    Variant{"SocketsOf230", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.30.7"}}}),
+    testing::Values(
+        Variant{"TwoChannels", 4, {}, 2}, Variant{"ChannelsFound", 2, {}, 0},
+        Variant{"MaxChannelsOfTheUser", 2, {{"NCCL_MAX_NCHANNELS", "1"}}, 0},
+        Variant{"MinChannelsOutrankTheRest", 2, {{"NCCL_MIN_NCHANNELS", "3"}}},
+        Variant{"MaxCtasAlone", 2, {{"NCCL_MAX_CTAS", "1"}}, 0},
+        Variant{"MinCtasAlone", 2, {{"NCCL_MIN_CTAS", "3"}}, 0},
+        Variant{"RingAndTree", 4, {}, 1, false}, Variant{"RingAndTreeOfTwo", 2, {}, 1, false},
+        Variant{"OnlyRing", 4, {{"NCCL_ALGO", "Ring"}}, 1, false},
+        Variant{"Peers", 4, {{"FAKE_CUDA_PEERS", "all"}}},
+        Variant{"PeersForbidden", 3, {{"FAKE_CUDA_PEERS", "all"}, {"NCCL_P2P_DISABLE", "1"}}},
+        Variant{
+            "PeersForbiddenByLevel", 3, {{"FAKE_CUDA_PEERS", "all"}, {"NCCL_P2P_LEVEL", "LOC"}}},
+        Variant{"CumemHost", 4, {{"FAKE_NCCL_CUMEM_HOST", "1"}}},
+        Variant{
+            "CumemHostOff", 2, {{"FAKE_NCCL_CUMEM_HOST", "1"}, {"NCCL_CUMEM_HOST_ENABLE", "0"}}},
+        Variant{"Nvls", 8, {{"FAKE_NCCL_NVLS", "1"}, {"FAKE_CUDA_PEERS", "all"}}},
+        Variant{"NvlsOff",
+                8,
+                {{"FAKE_NCCL_NVLS", "1"}, {"FAKE_CUDA_PEERS", "all"}, {"NCCL_NVLS_ENABLE", "0"}}},
+        Variant{"CumemOff", 3, {{"NCCL_CUMEM_ENABLE", "0"}}},
+        Variant{"AllConnectedInInit", 4, {{"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_ALGO", "Ring"}}},
+        Variant{"SocketsOf227", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.27.7"}}},
+        Variant{"SocketsOf230", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.30.7"}}}),
     [](const auto& variant) { return std::string(variant.param.name); });
 
-// The seed of this test's own worth: a library that takes more than the budget knows of fails the comparison.
+// The seed of this test's own worth: a library that takes more than the budget knows of fails the
+// comparison.
 TEST(NcclPredictionTest, AWrongPredictionIsNoticed) {
   NcclGroup group;
   group.world_size = 2;

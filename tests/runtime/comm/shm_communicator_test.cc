@@ -11,7 +11,8 @@ namespace shoal {
 namespace {
 
 TEST(ShmCommunicatorTest, BytesFollowTheFormula) {
-  EXPECT_EQ(shm_communicator_bytes(2, 262144), 1052672u);  // 2 * (256 + 2 * 262144) = 1049088 = 256.1 pages
+  EXPECT_EQ(shm_communicator_bytes(2, 262144),
+            1052672u);  // 2 * (256 + 2 * 262144) = 1049088 = 256.1 pages
   EXPECT_EQ(shm_communicator_bytes(1, 4096), 12288u);
   EXPECT_EQ(shm_communicator_bytes(16, 4096), 135168u);
   EXPECT_EQ(shm_communicator_bytes(4, 1), shm_communicator_bytes(4, 64));  // whole cache lines
@@ -29,7 +30,8 @@ TEST(ShmCommunicatorTest, WrongSegmentsAreRefused) {
   EXPECT_EQ(code({2, 2}, segment->size()), Code::kInvalidArgument);
   EXPECT_EQ(code({-1, 2}, segment->size()), Code::kInvalidArgument);
   EXPECT_EQ(code({0, 0}, segment->size()), Code::kInvalidArgument);
-  EXPECT_EQ(open_shm_communicator({0, 2}, -1, segment->size(), 1000).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(open_shm_communicator({0, 2}, -1, segment->size(), 1000).status().code(),
+            Code::kInvalidArgument);
 }
 
 TEST(ShmCommunicatorTest, MoreContributionsThanASlotHoldsIsAnError) {

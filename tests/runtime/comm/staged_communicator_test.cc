@@ -27,10 +27,13 @@ class SlowCollective final : public DeviceCollective {
  public:
   const char* name() const override { return "slow"; }
   World world() const override { return {0, 2}; }
-  Status enqueue_all_reduce(const ReducePlan&, const float*, float*, size_t, void*, Deadline until) override {
+  Status enqueue_all_reduce(const ReducePlan&, const float*, float*, size_t, void*,
+                            Deadline until) override {
     return sit_out(until);
   }
-  Status enqueue_all_gather(const void*, void*, size_t, void*, Deadline until) override { return sit_out(until); }
+  Status enqueue_all_gather(const void*, void*, size_t, void*, Deadline until) override {
+    return sit_out(until);
+  }
   Status check() override { return {}; }
 
  private:
@@ -47,10 +50,12 @@ TEST(StagedCommunicatorTest, ACollectiveHasOneDeadline) {
   const float own[] = {1};
   float out[1];
   for (const bool sum : {false, true}) {
-    auto communicator = make_staged_communicator(device, std::make_unique<SlowCollective>(), 500, {});
+    auto communicator =
+        make_staged_communicator(device, std::make_unique<SlowCollective>(), 500, {});
     ASSERT_TRUE(communicator.ok()) << communicator.status().to_string();
     polls = 0;
-    const Status status = sum ? (*communicator)->all_reduce(plan, own, out, 1) : (*communicator)->barrier();
+    const Status status =
+        sum ? (*communicator)->all_reduce(plan, own, out, 1) : (*communicator)->barrier();
     EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.to_string();
     EXPECT_LT(polls, 2'500) << "it went on for another timeout";
     EXPECT_EQ((*communicator)->wait_state().waits_for, std::vector<int>{1});

@@ -24,19 +24,22 @@ Fd stranger(int port, const std::string& text) {
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  EXPECT_EQ(::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  EXPECT_EQ(::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(text.size()));
   return fd;
 }
 
 /// Opens every rank in a thread, then has them meet at a barrier. The result by rank.
-std::vector<Status> open_all(TcpListeners listeners, const std::vector<uint64_t>& keys, int timeout_ms) {
+std::vector<Status> open_all(TcpListeners listeners, const std::vector<uint64_t>& keys,
+                             int timeout_ms) {
   const int world_size = static_cast<int>(keys.size());
   std::vector<Status> ends(keys.size());
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
-      auto communicator = open_tcp_communicator({rank, world_size}, std::move(listeners.listeners[rank]),
-                                                listeners.ports, timeout_ms, keys[rank]);
+      auto communicator =
+          open_tcp_communicator({rank, world_size}, std::move(listeners.listeners[rank]),
+                                listeners.ports, timeout_ms, keys[rank]);
       ends[rank] = communicator.ok() ? (*communicator)->barrier() : communicator.status();
     });
   }
@@ -51,7 +54,8 @@ TEST(TcpMeshTest, ListenersAreOnLoopbackAndDistinct) {
   for (int i = 0; i < 3; ++i) {
     sockaddr_in address{};
     socklen_t length = sizeof(address);
-    ASSERT_EQ(::getsockname(made->listeners[i].get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+    ASSERT_EQ(
+        ::getsockname(made->listeners[i].get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
     EXPECT_EQ(address.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
     EXPECT_EQ(ntohs(address.sin_port), made->ports[i]);
     EXPECT_NE(made->ports[i], made->ports[(i + 1) % 3]);
@@ -63,12 +67,14 @@ TEST(TcpMeshTest, StrangersAreIgnored) {
   ASSERT_TRUE(made.ok());
   std::vector<Fd> strangers;
   for (const int port : made->ports) {
-    strangers.push_back(stranger(port, ""));                                   // says nothing, stays
-    strangers.push_back(stranger(port, "GET / HTTP/1.1\r\nHost: shoal\r\n"));  // says too little, stays
-    strangers.push_back(stranger(port, std::string(5000, 'x')));               // says too much
+    strangers.push_back(stranger(port, ""));  // says nothing, stays
+    strangers.push_back(
+        stranger(port, "GET / HTTP/1.1\r\nHost: shoal\r\n"));     // says too little, stays
+    strangers.push_back(stranger(port, std::string(5000, 'x')));  // says too much
     stranger(port, "gone");
   }
-  for (int i = 0; i < 90; ++i) strangers.push_back(stranger(made->ports[0], "crowd"));  // more than are kept waiting
+  for (int i = 0; i < 90; ++i)
+    strangers.push_back(stranger(made->ports[0], "crowd"));  // more than are kept waiting
   for (const Status& end : open_all(std::move(*made), {kKey, kKey, kKey}, 20'000)) {
     EXPECT_TRUE(end.ok()) << end.to_string();
   }
@@ -87,31 +93,35 @@ TEST(TcpMeshTest, AnotherGroupsRankIsRefused) {
 TEST(TcpMeshTest, MissingRanksAreNamedAtTheDeadline) {
   auto made = make_tcp_listeners(4);
   ASSERT_TRUE(made.ok());
-  const Status status =
-      connect_tcp_mesh({0, 4}, std::move(made->listeners[0]), made->ports, kKey, Deadline::after_ms(100)).status();
+  const Status status = connect_tcp_mesh({0, 4}, std::move(made->listeners[0]), made->ports, kKey,
+                                         Deadline::after_ms(100))
+                            .status();
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
-  EXPECT_NE(status.to_string().find("rank 1, rank 2, rank 3"), std::string::npos) << status.to_string();
+  EXPECT_NE(status.to_string().find("rank 1, rank 2, rank 3"), std::string::npos)
+      << status.to_string();
 }
 
 TEST(TcpMeshTest, DeadLowerRankIsUnavailableAtOnce) {
   auto made = make_tcp_listeners(2);
   ASSERT_TRUE(made.ok());
   made->listeners[0].reset();
-  const Status status =
-      connect_tcp_mesh({1, 2}, std::move(made->listeners[1]), made->ports, kKey, Deadline::after_ms(60'000)).status();
+  const Status status = connect_tcp_mesh({1, 2}, std::move(made->listeners[1]), made->ports, kKey,
+                                         Deadline::after_ms(60'000))
+                            .status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.to_string().find("rank 0"), std::string::npos) << status.to_string();
 }
 
 TEST(TcpMeshTest, WrongArgumentsAreRefused) {
-  EXPECT_EQ(connect_tcp_mesh({0, 2}, Fd(), {1}, kKey, Deadline::after_ms(100)).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(connect_tcp_mesh({0, 2}, Fd(), {1}, kKey, Deadline::after_ms(100)).status().code(),
+            Code::kInvalidArgument);
   EXPECT_EQ(connect_tcp_mesh({2, 2}, Fd(), {1, 2}, kKey, Deadline::after_ms(100)).status().code(),
             Code::kInvalidArgument);
   EXPECT_EQ(connect_tcp_mesh({0, 2}, Fd(), {1, 2}, kKey, Deadline::after_ms(100)).status().code(),
             Code::kInvalidArgument);
   // A descriptor that does not listen.
-  EXPECT_FALSE(connect_tcp_mesh({0, 2}, Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {1, 2}, kKey,
-                                Deadline::after_ms(60'000))
+  EXPECT_FALSE(connect_tcp_mesh({0, 2}, Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+                                {1, 2}, kKey, Deadline::after_ms(60'000))
                    .ok());
 }
 
@@ -120,8 +130,8 @@ TEST(TcpMeshTest, SocketsDoNotDelay) {
   ASSERT_TRUE(made.ok());
   TcpMesh meshes[2];
   const auto join = [&](int rank) {
-    auto mesh =
-        connect_tcp_mesh({rank, 2}, std::move(made->listeners[rank]), made->ports, kKey, Deadline::after_ms(20'000));
+    auto mesh = connect_tcp_mesh({rank, 2}, std::move(made->listeners[rank]), made->ports, kKey,
+                                 Deadline::after_ms(20'000));
     ASSERT_TRUE(mesh.ok()) << mesh.status().to_string();
     meshes[rank] = std::move(*mesh);
   };
@@ -134,7 +144,9 @@ TEST(TcpMeshTest, SocketsDoNotDelay) {
     EXPECT_EQ(meshes[rank].cpus[1 - rank], meshes[1 - rank].cpus[1 - rank]);
     int no_delay = 0;
     socklen_t length = sizeof(no_delay);
-    ASSERT_EQ(::getsockopt(meshes[rank].peers[1 - rank].get(), IPPROTO_TCP, TCP_NODELAY, &no_delay, &length), 0);
+    ASSERT_EQ(::getsockopt(meshes[rank].peers[1 - rank].get(), IPPROTO_TCP, TCP_NODELAY, &no_delay,
+                           &length),
+              0);
     EXPECT_NE(no_delay, 0);
   }
 }

@@ -38,7 +38,8 @@ TEST(CheckPlanTest, RefusesWhatDoesNotLeaveOneValue) {
   EXPECT_EQ(code(plan_with({1, 1}, {0, 0})), Code::kInvalidArgument);  // two values left
   EXPECT_EQ(code(plan_with({1, 1}, {1, 0})), Code::kInvalidArgument);  // one value merged
   EXPECT_EQ(code(plan_with({1, 1}, {0, -1})), Code::kInvalidArgument);
-  EXPECT_EQ(code(plan_with({8, 1}, {0, 0, 0, 0, 0, 0, 0, 0, 8})), Code::kInvalidArgument);  // too deep
+  EXPECT_EQ(code(plan_with({8, 1}, {0, 0, 0, 0, 0, 0, 0, 0, 8})),
+            Code::kInvalidArgument);  // too deep
 }
 
 TEST(TreeSumTest, LeftChainAndRightChainDiffer) {
@@ -52,7 +53,8 @@ TEST(TreeSumTest, LeftChainAndRightChainDiffer) {
   for (const float value : out) ASSERT_EQ(value, 0.0F);
 }
 
-// Lengths around tiles and vectors, planes at odd addresses, and a chain deep enough to reuse tiles of one level.
+// Lengths around tiles and vectors, planes at odd addresses, and a chain deep enough to reuse tiles
+// of one level.
 TEST(TreeSumTest, EveryLengthAndAlignment) {
   const FoldProgram chain{{0, 1, 1, 0, 2, 1}};  // ((((a+b)+c) + (d+e)) + f)
   std::vector<float> values(6 * 2000);

@@ -20,10 +20,12 @@ Ends make_ends() {
 
 TEST(Channel, FramesArriveWholeAndInOrder) {
   Ends ends = make_ends();
-  for (const std::string& frame : {std::string("one"), std::string(), std::string(1000, 'x'), std::string("a\0b", 3)}) {
+  for (const std::string& frame :
+       {std::string("one"), std::string(), std::string(1000, 'x'), std::string("a\0b", 3)}) {
     ASSERT_TRUE(ends.front.send(frame, Deadline::after_s(5)).ok());
   }
-  for (const std::string& frame : {std::string("one"), std::string(), std::string(1000, 'x'), std::string("a\0b", 3)}) {
+  for (const std::string& frame :
+       {std::string("one"), std::string(), std::string(1000, 'x'), std::string("a\0b", 3)}) {
     const auto got = ends.worker.receive(Deadline::after_s(5));
     ASSERT_TRUE(got.ok()) << got.status().to_string();
     EXPECT_EQ(*got, frame);
@@ -67,7 +69,8 @@ TEST(Channel, AClosedEndIsUnavailable) {
 
 TEST(Channel, AFrameOfAGibibyteIsRefused) {
   Ends ends = make_ends();
-  const std::string_view too_long(static_cast<const char*>("x"), size_t{1} << 30);  // never dereferenced
+  const std::string_view too_long(static_cast<const char*>("x"),
+                                  size_t{1} << 30);  // never dereferenced
   EXPECT_EQ(ends.front.send(too_long, Deadline::after_s(1)).code(), Code::kInvalidArgument);
 }
 

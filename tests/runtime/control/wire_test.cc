@@ -84,7 +84,8 @@ TEST(Wire, PlanRoundTripKeepsEverySamplingField) {
                        .logprobs = -1};
   sequence.history = {5, 6, 7};
   sequence.history_prompt_tokens = 2;
-  const auto back = as<StepPlan>(decode_front_message(encode(FrontMessage(StepPlan{42, {sequence, {}}}))));
+  const auto back =
+      as<StepPlan>(decode_front_message(encode(FrontMessage(StepPlan{42, {sequence, {}}}))));
   EXPECT_EQ(back.step, 42u);
   ASSERT_EQ(back.sequences.size(), 2u);
   const SequenceStep& s = back.sequences[0];
@@ -104,7 +105,8 @@ TEST(Wire, ResultRoundTripKeepsFloatsToTheBit) {
   StepResult result;
   result.step = 7;
   result.tokens = {{1, 5, -0.1f, 2, {{5, -0.1f}, {6, -3.4028235e38f}}}, {2, 9, 0, 0, {}}};
-  result.logits = {0.1f, -0.0f, std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::infinity()};
+  result.logits = {0.1f, -0.0f, std::numeric_limits<float>::denorm_min(),
+                   std::numeric_limits<float>::infinity()};
   const auto back = as<StepResult>(decode_worker_message(encode(WorkerMessage(result))));
   EXPECT_EQ(back.step, 7u);
   ASSERT_EQ(back.tokens.size(), 2u);
@@ -142,31 +144,40 @@ TEST(Wire, TextNeedsNotBeUtf8) {
   EXPECT_EQ(back.model_dir, init.model_dir);
   EXPECT_EQ(back.cuda_module, init.cuda_module);
   EXPECT_EQ(back.nccl_library, init.nccl_library);
-  const WorkerFailure failure{Status::error(Code::kNotFound, "open /models/caf\xe9/config.json", 2), {1, "\xe9", {0}}};
+  const WorkerFailure failure{Status::error(Code::kNotFound, "open /models/caf\xe9/config.json", 2),
+                              {1, "\xe9", {0}}};
   const auto told = as<WorkerFailure>(decode_worker_message(encode(WorkerMessage(failure))));
   EXPECT_EQ(told.status.to_string(), failure.status.to_string());
   EXPECT_EQ(told.wait.what, "\xe9");
 }
 
 TEST(Wire, OtherMessages) {
-  EXPECT_EQ(as<LoadProgress>(decode_worker_message(encode(WorkerMessage(LoadProgress{5, 10})))).bytes_total, 10);
-  const auto ready = as<WorkerReady>(decode_worker_message(encode(WorkerMessage(WorkerReady{"shm", "avx2", 1, 2}))));
+  EXPECT_EQ(as<LoadProgress>(decode_worker_message(encode(WorkerMessage(LoadProgress{5, 10}))))
+                .bytes_total,
+            10);
+  const auto ready = as<WorkerReady>(
+      decode_worker_message(encode(WorkerMessage(WorkerReady{"shm", "avx2", 1, 2}))));
   EXPECT_EQ(ready.transport, "shm");
   EXPECT_EQ(ready.kv_bytes, 2);
   const ExchangeAll all{{"a", std::string("\0b", 2), ""}};
   EXPECT_EQ(as<ExchangeAll>(decode_front_message(encode(FrontMessage(all)))).parts, all.parts);
-  EXPECT_TRUE(std::holds_alternative<Explain>(*decode_front_message(encode(FrontMessage(Explain{})))));
-  const auto phase = as<PhaseBegun>(decode_worker_message(encode(WorkerMessage(PhaseBegun{WorkerPhase::kSelfTest}))));
+  EXPECT_TRUE(
+      std::holds_alternative<Explain>(*decode_front_message(encode(FrontMessage(Explain{})))));
+  const auto phase = as<PhaseBegun>(
+      decode_worker_message(encode(WorkerMessage(PhaseBegun{WorkerPhase::kSelfTest}))));
   EXPECT_STREQ(phase_name(phase.phase), "self-test");
-  const auto part = as<ExchangePart>(decode_worker_message(encode(WorkerMessage(ExchangePart{std::string(3, '\0')}))));
+  const auto part = as<ExchangePart>(
+      decode_worker_message(encode(WorkerMessage(ExchangePart{std::string(3, '\0')}))));
   EXPECT_EQ(part.part.size(), 3u);
-  const auto verified =
-      as<TransportVerified>(decode_worker_message(encode(WorkerMessage(TransportVerified{1.5, 2e9, 0.25}))));
+  const auto verified = as<TransportVerified>(
+      decode_worker_message(encode(WorkerMessage(TransportVerified{1.5, 2e9, 0.25}))));
   EXPECT_EQ(verified.latency_us, 1.5);
   EXPECT_EQ(verified.bytes_per_s, 2e9);
   EXPECT_EQ(verified.seconds, 0.25);
-  EXPECT_EQ(as<StepProgress>(decode_worker_message(encode(WorkerMessage(StepProgress{9})))).step, 9u);
-  EXPECT_TRUE(std::holds_alternative<Shutdown>(*decode_front_message(encode(FrontMessage(Shutdown{})))));
+  EXPECT_EQ(as<StepProgress>(decode_worker_message(encode(WorkerMessage(StepProgress{9})))).step,
+            9u);
+  EXPECT_TRUE(
+      std::holds_alternative<Shutdown>(*decode_front_message(encode(FrontMessage(Shutdown{})))));
 }
 
 TEST(Wire, BytesThatAreNoMessageAreAnError) {

@@ -40,7 +40,8 @@ TEST(ModuleLoaderTest, RefusesWithTheLoadersOwnWords) {
   EXPECT_EQ(text.code(), Code::kFailedPrecondition);
   EXPECT_NE(text.to_string().find("invalid ELF header"), std::string::npos) << text.to_string();
   const Status other = load_cuda_module("libm.so.6").status();
-  EXPECT_NE(other.to_string().find("undefined symbol: shoal_cuda_module"), std::string::npos) << other.to_string();
+  EXPECT_NE(other.to_string().find("undefined symbol: shoal_cuda_module"), std::string::npos)
+      << other.to_string();
 }
 
 TEST(DeviceTest, MovesAndSums) {
@@ -69,7 +70,8 @@ TEST(DeviceTest, MovesAndSums) {
 TEST(DeviceTest, ErrorsCarryTheModulesWords) {
   const Status status = Device::open(module(), 99).status();
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_NE(status.to_string().find("GPU 99, select: cudaErrorInvalidDevice"), std::string::npos) << status.to_string();
+  EXPECT_NE(status.to_string().find("GPU 99, select: cudaErrorInvalidDevice"), std::string::npos)
+      << status.to_string();
   const std::shared_ptr<Device> device = *Device::open(module(), 1);
   ::setenv("FAKE_CUDA_FAIL", "allocate:2", 1);
   const Status memory = device->allocate(64).status();

@@ -10,12 +10,13 @@
 
 namespace shoal {
 
-/// Stands in for the workers: a paged cache that holds token ids instead of keys and values, and a "model" whose next
-/// token is a hash of everything it reads back through the block table. A block that is shared, lost or not covered
-/// changes the tokens that follow.
+/// Stands in for the workers: a paged cache that holds token ids instead of keys and values, and a
+/// "model" whose next token is a hash of everything it reads back through the block table. A block
+/// that is shared, lost or not covered changes the tokens that follow.
 class CachedModel {
  public:
-  explicit CachedModel(int32_t blocks, int32_t vocab = 50) : vocab_(vocab), cache_(static_cast<size_t>(blocks)) {
+  explicit CachedModel(int32_t blocks, int32_t vocab = 50)
+      : vocab_(vocab), cache_(static_cast<size_t>(blocks)) {
     for (auto& block : cache_) block.fill(-1);
   }
 
@@ -36,7 +37,8 @@ class CachedModel {
         EXPECT_TRUE(block >= 0 && static_cast<size_t>(block) < cache_.size());
         EXPECT_TRUE(blocks_in_use.insert(block).second) << "block " << block << " is shared";
       }
-      for (size_t i = 0; i < step.token_ids.size(); ++i) slot(step, step.first_position + i) = step.token_ids[i];
+      for (size_t i = 0; i < step.token_ids.size(); ++i)
+        slot(step, step.first_position + i) = step.token_ids[i];
       if (step.sample) result.tokens.push_back({step.id, next_token(step, end), 0, 0, {}});
     }
     EXPECT_LE(tokens, static_cast<size_t>(max_num_batched_tokens));
@@ -46,13 +48,15 @@ class CachedModel {
   /// What the model says after these tokens.
   int32_t next_token(const std::vector<int32_t>& tokens) const {
     uint64_t hash = 1469598103934665603u;
-    for (const int32_t token : tokens) hash = (hash ^ static_cast<uint64_t>(token)) * 1099511628211u;
+    for (const int32_t token : tokens)
+      hash = (hash ^ static_cast<uint64_t>(token)) * 1099511628211u;
     return static_cast<int32_t>((hash >> 20) % static_cast<uint64_t>(vocab_));
   }
 
  private:
   int32_t& slot(const SequenceStep& step, size_t position) {
-    return cache_.at(static_cast<size_t>(step.block_table.at(position / kBlockTokens)))[position % kBlockTokens];
+    return cache_.at(
+        static_cast<size_t>(step.block_table.at(position / kBlockTokens)))[position % kBlockTokens];
   }
   int32_t next_token(const SequenceStep& step, size_t end) {
     std::vector<int32_t> tokens;

@@ -5,8 +5,9 @@
 #include "runtime/engine/scheduler.h"
 #include "tests/runtime/engine/cached_model.h"
 
-// Seeded random workloads against a model that reads its history back through the block tables: whatever the limits,
-// the batch mix, preemptions, cancels and lost steps, each request's tokens are those it gets alone.
+// Seeded random workloads against a model that reads its history back through the block tables:
+// whatever the limits, the batch mix, preemptions, cancels and lost steps, each request's tokens
+// are those it gets alone.
 
 namespace shoal {
 namespace {
@@ -46,14 +47,16 @@ std::vector<int32_t> alone(const EngineRequest& request, const SchedulerLimits& 
   const CachedModel model(0);
   std::vector<int32_t> tokens = request.prompt;
   std::vector<int32_t> output;
-  const auto longest = static_cast<size_t>(std::min(limits.max_model_len, limits.kv_blocks * kBlockTokens));
+  const auto longest =
+      static_cast<size_t>(std::min(limits.max_model_len, limits.kv_blocks * kBlockTokens));
   const auto is = [](const std::vector<int32_t>& ids, int32_t id) {
     return std::find(ids.begin(), ids.end(), id) != ids.end();
   };
   while (output.size() < static_cast<size_t>(request.max_tokens) && tokens.size() < longest) {
     output.push_back(model.next_token(tokens));
     tokens.push_back(output.back());
-    if (is(request.eos_token_ids, output.back()) || is(request.stop_token_ids, output.back())) break;
+    if (is(request.eos_token_ids, output.back()) || is(request.stop_token_ids, output.back()))
+      break;
   }
   return output;
 }
@@ -114,7 +117,8 @@ void expect_as_alone(const Workload& workload, const Outcome& outcome) {
   for (const EngineRequest& request : workload.requests) {
     std::vector<int32_t> expected = alone(request, workload.limits);
     const auto it = outcome.outputs.find(request.id);
-    const std::vector<int32_t> got = it == outcome.outputs.end() ? std::vector<int32_t>{} : it->second;
+    const std::vector<int32_t> got =
+        it == outcome.outputs.end() ? std::vector<int32_t>{} : it->second;
     const auto& cancelled = outcome.cancelled;
     if (std::find(cancelled.begin(), cancelled.end(), request.id) != cancelled.end()) {
       ASSERT_LE(got.size(), expected.size());
@@ -161,8 +165,11 @@ TEST(SchedulerPropertyTest, LostStepsAreRunAgainWithTheSameTokens) {
 
 TEST(SchedulerPropertyTest, ManyLongSequencesInAlmostNoBlocks) {
   Workload workload;
-  workload.limits = {
-      .max_num_seqs = 16, .max_num_batched_tokens = 16, .kv_blocks = 6, .max_model_len = 96, .max_waiting = 100};
+  workload.limits = {.max_num_seqs = 16,
+                     .max_num_batched_tokens = 16,
+                     .kv_blocks = 6,
+                     .max_model_len = 96,
+                     .max_waiting = 100};
   for (uint64_t id = 1; id <= 20; ++id) {
     EngineRequest request;
     request.id = id;
@@ -173,7 +180,8 @@ TEST(SchedulerPropertyTest, ManyLongSequencesInAlmostNoBlocks) {
   const Outcome outcome = run(workload, 1, {});
   expect_as_alone(workload, outcome);
   EXPECT_GT(outcome.preemptions, 20);
-  // The oldest runs in every step, so there are never more steps than tokens and chunks of a one-by-one run.
+  // The oldest runs in every step, so there are never more steps than tokens and chunks of a
+  // one-by-one run.
   EXPECT_LT(outcome.steps, 20 * 96);
 }
 

@@ -9,7 +9,11 @@ namespace shoal {
 namespace {
 
 SchedulerLimits roomy_limits() {
-  return {.max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 32, .max_model_len = 256, .max_waiting = 16};
+  return {.max_num_seqs = 8,
+          .max_num_batched_tokens = 64,
+          .kv_blocks = 32,
+          .max_model_len = 256,
+          .max_waiting = 16};
 }
 
 EngineRequest request(uint64_t id, int32_t prompt_tokens, int32_t max_tokens) {
@@ -119,7 +123,8 @@ TEST(SchedulerTest, RunningSequencesNeverExceedSeqsOrTokens) {
   for (Scheduler* scheduler : {&by_seqs, &by_tokens}) {
     for (const uint64_t id : {1, 2, 3, 4, 5}) ASSERT_TRUE(scheduler->add(request(id, 1, 9)).ok());
     const StepPlan plan = scheduler->plan();
-    EXPECT_EQ(ids_of(plan), scheduler == &by_seqs ? (std::vector<uint64_t>{1, 2, 3}) : (std::vector<uint64_t>{1, 2}));
+    EXPECT_EQ(ids_of(plan), scheduler == &by_seqs ? (std::vector<uint64_t>{1, 2, 3})
+                                                  : (std::vector<uint64_t>{1, 2}));
     scheduler->complete(answer(plan, 7));
     EXPECT_EQ(ids_of(scheduler->plan()), ids_of(plan));
   }
@@ -179,8 +184,8 @@ TEST(SchedulerTest, YoungestIsPreemptedAndResumesWithItsTokens) {
   Scheduler scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 15, 30)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 14, 30)).ok());
-  // Both fill their block; the elder takes the third; the younger needs one at position 16 and waits, until the elder
-  // needs another at 32 and takes the younger's.
+  // Both fill their block; the elder takes the third; the younger needs one at position 16 and
+  // waits, until the elder needs another at 32 and takes the younger's.
   std::vector<int32_t> second_prefix;
   bool preempted = false;
   for (int step = 0; step < 60 && scheduler.has_work(); ++step) {

@@ -28,8 +28,9 @@ TEST(Populate, TouchesEveryPage) {
 }
 
 TEST(Populate, TouchesThemOneByOneWhereTheKernelKnowsNoBetter) {
-  const std::string said = in_child(
-      []() -> std::string { return forget_populate_write() ? touches_every_page() : std::string("skip: no seccomp"); });
+  const std::string said = in_child([]() -> std::string {
+    return forget_populate_write() ? touches_every_page() : std::string("skip: no seccomp");
+  });
   if (said.starts_with("skip")) GTEST_SKIP() << said;
   EXPECT_EQ(said, "");
 }

@@ -32,22 +32,26 @@ namespace {
 
 std::set<std::string> names_in(const std::string& directory) {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) names.insert(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    names.insert(entry.path().filename());
   return names;
 }
 
 constexpr char kNoMounts[] = "no mounts";
 
-/// A private /dev/shm of one mebibyte for this process alone; false where the kernel or a container forbids it.
+/// A private /dev/shm of one mebibyte for this process alone; false where the kernel or a container
+/// forbids it.
 bool mount_small_shm(const char* options) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          ::mount("tmpfs", "/dev/shm", "tmpfs", 0, options) == 0;
 }
 
-/// This process's kernel knows no O_TMPFILE, as some file systems do not; false where no filter may be set.
+/// This process's kernel knows no O_TMPFILE, as some file systems do not; false where no filter may
+/// be set.
 bool forbid_unnamed_files() {
-  constexpr uint32_t kFlags = offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);  // of openat: its lower half
+  constexpr uint32_t kFlags =
+      offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);  // of openat: its lower half
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
@@ -57,7 +61,8 @@ bool forbid_unnamed_files() {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog filter{std::size(program), program};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 TEST(ShmSegmentTest, BytesAreZeroReservedSharedAndNameless) {
@@ -93,7 +98,8 @@ TEST(ShmSegmentTest, MappingOutlivesItsMaker) {
 
 TEST(ShmSegmentTest, WrongSizesAndDescriptorsAreRefused) {
   EXPECT_EQ(ShmSegment::create(0).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(ShmSegment::create(std::numeric_limits<size_t>::max()).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(ShmSegment::create(std::numeric_limits<size_t>::max()).status().code(),
+            Code::kInvalidArgument);
   auto made = ShmSegment::create(4096);
   ASSERT_TRUE(made.ok());
   EXPECT_EQ(ShmSegment::open(made->fd(), 0).status().code(), Code::kInvalidArgument);
@@ -117,7 +123,8 @@ TEST(ShmSegmentTest, MoreThanThereIsIsRefusedWithNumbersAndLeavesNothing) {
   const size_t bytes = size_t{1} << 50;
   const Status status = ShmSegment::create(bytes).status();
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_NE(status.to_string().find(cat(bytes, " bytes in /dev/shm")), std::string::npos) << status.to_string();
+  EXPECT_NE(status.to_string().find(cat(bytes, " bytes in /dev/shm")), std::string::npos)
+      << status.to_string();
   EXPECT_NE(status.to_string().find("bytes free"), std::string::npos) << status.to_string();
   EXPECT_EQ(names_in("/dev/shm"), before);
 }
@@ -188,7 +195,8 @@ TEST(ShmSegmentTest, FullTmpfsIsAnErrorThatLeavesNothing) {
   });
   if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";
   EXPECT_NE(text.find("RESOURCE_EXHAUSTED"), std::string::npos) << text;
-  EXPECT_NE(text.find("fallocate 614400 bytes in /dev/shm: 434176 bytes free"), std::string::npos) << text;
+  EXPECT_NE(text.find("fallocate 614400 bytes in /dev/shm: 434176 bytes free"), std::string::npos)
+      << text;
 }
 
 constexpr char kNoFilter[] = "no filter";
@@ -232,7 +240,8 @@ TEST(ShmSegmentTest, NoInodeLeftIsResourceExhausted) {
 TEST(ShmSegmentTest, ReadOnlyIsPermissionDenied) {
   const std::string text = in_child([]() -> std::string {
     if (!mount_small_shm("size=1m")) return kNoMounts;
-    if (::mount(nullptr, "/dev/shm", nullptr, MS_REMOUNT | MS_RDONLY, "size=1m") != 0) return kNoMounts;
+    if (::mount(nullptr, "/dev/shm", nullptr, MS_REMOUNT | MS_RDONLY, "size=1m") != 0)
+      return kNoMounts;
     return ShmSegment::create(4096).status().to_string();
   });
   if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";

@@ -1,5 +1,5 @@
-// The real process (this program, see main below) over the stand-in module, whose environment says what it pretends to
-// be.
+// The real process (this program, see main below) over the stand-in module, whose environment says
+// what it pretends to be.
 #include "runtime/supervisor/gpu_probe.h"
 
 #include <cerrno>
@@ -38,7 +38,8 @@ bool no_children() {
 }
 
 TEST(GpuProbe, FactsOfDevices) {
-  const GpuFacts facts = probed({{"FAKE_CUDA_DEVICES", "3"}, {"FAKE_CUDA_PEERS", "all"}}, over_fake(2));
+  const GpuFacts facts =
+      probed({{"FAKE_CUDA_DEVICES", "3"}, {"FAKE_CUDA_PEERS", "all"}}, over_fake(2));
   EXPECT_TRUE(facts.asked);
   EXPECT_EQ(facts.error, "");
   EXPECT_EQ(facts.ranks, 2);
@@ -85,18 +86,22 @@ TEST(GpuProbe, TheModuleIsAbsentOrOfAnotherBuildOrNone) {
 TEST(GpuProbe, WhatCudaSaysIsKept) {
   GpuFacts facts = probed({{"FAKE_CUDA_FAIL", "facts:35"}}, over_fake());
   EXPECT_EQ(facts.error_at, "facts");
-  EXPECT_EQ(facts.error, "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version");
+  EXPECT_EQ(
+      facts.error,
+      "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version");
   facts = probed({{"FAKE_CUDA_DEVICES", "0"}}, over_fake());
   EXPECT_EQ(facts.error, "cudaErrorNoDevice: no CUDA-capable device is detected");
   facts = probed({{"FAKE_CUDA_DRIVER", "12080"}}, over_fake());
-  EXPECT_NE(check_devices(facts).to_string().find("too old"), std::string::npos) << check_devices(facts).to_string();
+  EXPECT_NE(check_devices(facts).to_string().find("too old"), std::string::npos)
+      << check_devices(facts).to_string();
   facts = probed({{"FAKE_CUDA_CAPABILITY", "7.0"}}, over_fake());
   EXPECT_NE(facts.devices[0].why_unusable.find("7.0"), std::string::npos);
   EXPECT_EQ(check_devices(facts).code(), Code::kFailedPrecondition);
 }
 
 TEST(GpuProbe, SilentCorruptionIsAVerdict) {
-  const GpuFacts facts = probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_PEER_WRONG", "17"}}, over_fake());
+  const GpuFacts facts =
+      probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_PEER_WRONG", "17"}}, over_fake());
   ASSERT_EQ(facts.verdicts.size(), 2u);
   EXPECT_EQ(facts.verdicts[0].verdict, "corrupt 17 bytes");
   EXPECT_TRUE(check_devices(facts).ok());
@@ -104,25 +109,30 @@ TEST(GpuProbe, SilentCorruptionIsAVerdict) {
 }
 
 TEST(GpuProbe, AFailingPairIsSaidInCudasWords) {
-  const GpuFacts facts = probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_FAIL", "try_peer:719"}}, over_fake());
+  const GpuFacts facts =
+      probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_FAIL", "try_peer:719"}}, over_fake());
   ASSERT_EQ(facts.verdicts.size(), 2u);
-  EXPECT_EQ(facts.verdicts[1].verdict, "failed: cudaErrorLaunchFailure: unspecified launch failure");
+  EXPECT_EQ(facts.verdicts[1].verdict,
+            "failed: cudaErrorLaunchFailure: unspecified launch failure");
 }
 
 TEST(GpuProbe, ThePairThatHangsIsNamedWithinTheDeadline) {
   GpuProbeRequest request = over_fake(3);
   request.deadline_s = 6;  // a busy machine takes its time to start a process
   const Clock::time_point began = Clock::now();
-  const GpuFacts facts = probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_PEER_HANG", "1-2"}}, request);
+  const GpuFacts facts =
+      probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_PEER_HANG", "1-2"}}, request);
   EXPECT_LT(seconds_since(began), 15);
   EXPECT_EQ(facts.error, "") << "devices and NCCL are known";
   EXPECT_EQ(facts.devices.size(), 8u);
-  const std::vector<GpuPeerVerdict> verdicts = {{0, 1, "ok"},   {0, 2, "ok"},        {1, 0, "ok"},
-                                                {1, 2, "hung"}, {2, 0, "not tried"}, {2, 1, "not tried"}};
+  const std::vector<GpuPeerVerdict> verdicts = {{0, 1, "ok"},        {0, 2, "ok"},
+                                                {1, 0, "ok"},        {1, 2, "hung"},
+                                                {2, 0, "not tried"}, {2, 1, "not tried"}};
   EXPECT_EQ(facts.verdicts, verdicts);
   const Status status = check_peers(facts);
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
-  EXPECT_NE(status.to_string().find("GPU 1 and GPU 2: hung"), std::string::npos) << status.to_string();
+  EXPECT_NE(status.to_string().find("GPU 1 and GPU 2: hung"), std::string::npos)
+      << status.to_string();
   EXPECT_TRUE(no_children());
 }
 
@@ -132,8 +142,9 @@ TEST(GpuProbe, ProcessesThatHangOrDieAreBlamedForWhatTheyWereAt) {
   EXPECT_TRUE(findings.take(R"({"doing": "load NCCL"})").ok());
   EXPECT_EQ(findings.doing, "load NCCL");
   for (const char* bad :
-       {"", "{}", "[]", "7", R"({"later": 1})", R"({"peer": 1})", R"({"peer": {"from": "x"}})", R"({"driver": {}})",
-        R"({"driver": {"devices": [1]}})", R"({"driver": {"devices": [], "can_access_peer": [[true, false]]}})",
+       {"", "{}", "[]", "7", R"({"later": 1})", R"({"peer": 1})", R"({"peer": {"from": "x"}})",
+        R"({"driver": {}})", R"({"driver": {"devices": [1]}})",
+        R"({"driver": {"devices": [], "can_access_peer": [[true, false]]}})",
         "NCCL version 2.28.9"}) {
     EXPECT_EQ(findings.take(bad).code(), Code::kInvalidArgument) << bad;
   }
@@ -146,7 +157,9 @@ TEST(GpuProbe, ProcessesThatHangOrDieAreBlamedForWhatTheyWereAt) {
   request.cuda_module = "dies";
   facts = probed({}, request);
   EXPECT_EQ(facts.error_at, "probe");
-  EXPECT_EQ(facts.error, "a try to ask the CUDA driver for its devices was killed by signal 11 (Segmentation fault)");
+  EXPECT_EQ(
+      facts.error,
+      "a try to ask the CUDA driver for its devices was killed by signal 11 (Segmentation fault)");
   request.cuda_module = "hangs";
   request.deadline_s = 1;
   facts = probed({}, request);

@@ -1,4 +1,5 @@
-// Who failed first, and who waits for whom. The processes are real children that sleep, stop or die.
+// Who failed first, and who waits for whom. The processes are real children that sleep, stop or
+// die.
 #include "runtime/supervisor/group_failure.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,8 @@ class GroupFailureTest : public testing::Test {
     ::waitpid(rank.process.pid, nullptr, WUNTRACED);
   }
   static WorkerFailure waits(std::vector<int32_t> for_whom) {
-    return {Status::error(Code::kUnavailable, "given up"), {42, "all_reduce of 576 floats", std::move(for_whom)}};
+    return {Status::error(Code::kUnavailable, "given up"),
+            {42, "all_reduce of 576 floats", std::move(for_whom)}};
   }
 
   std::vector<RankProcess> ranks_;
@@ -46,7 +48,8 @@ class GroupFailureTest : public testing::Test {
 TEST_F(GroupFailureTest, ADeathWithoutAWordComesBeforeComplaints) {
   add(WorkerPhase::kServe).failure = {Status::error(Code::kInternal, "a reason of its own"), {}};
   add(WorkerPhase::kServe);
-  add(WorkerPhase::kServe).failure = {Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}};
+  add(WorkerPhase::kServe).failure = {
+      Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}};
   kill_with(ranks_[1], SIGKILL);
   const GroupFailure failure = explain_failure(ranks_, step_);
   EXPECT_EQ(failure.rank, 1);
@@ -54,11 +57,13 @@ TEST_F(GroupFailureTest, ADeathWithoutAWordComesBeforeComplaints) {
   EXPECT_TRUE(failure.outside);
   EXPECT_FALSE(failure.moving);
   EXPECT_EQ(failure.status.code(), Code::kAborted);
-  EXPECT_NE(failure.status.message().find("killed by signal 9"), std::string::npos) << failure.status.message();
+  EXPECT_NE(failure.status.message().find("killed by signal 9"), std::string::npos)
+      << failure.status.message();
 }
 
 TEST_F(GroupFailureTest, AReasonOfOnesOwnComesBeforeAGonePeer) {
-  add(WorkerPhase::kServe).failure = {Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}};
+  add(WorkerPhase::kServe).failure = {
+      Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}};
   add(WorkerPhase::kServe).failure = {Status::error(Code::kDataLoss, "the sum is wrong"), {}};
   const GroupFailure failure = explain_failure(ranks_, step_);
   EXPECT_EQ(failure.rank, 1);
@@ -88,8 +93,11 @@ TEST_F(GroupFailureTest, AStoppedRankIsWhomTheOthersWaitFor) {
   EXPECT_TRUE(failure.outside);
   const std::string told(failure.status.message());
   EXPECT_EQ(failure.status.code(), Code::kDeadlineExceeded);
-  EXPECT_EQ(told.find("no answer for 10 s in phase step 7; rank 2 (step 7) is stopped by a signal"), 0u) << told;
-  EXPECT_NE(told.find("rank 0 (step 7, collective 42, all_reduce of 576 floats) waits for rank 2"), std::string::npos)
+  EXPECT_EQ(told.find("no answer for 10 s in phase step 7; rank 2 (step 7) is stopped by a signal"),
+            0u)
+      << told;
+  EXPECT_NE(told.find("rank 0 (step 7, collective 42, all_reduce of 576 floats) waits for rank 2"),
+            std::string::npos)
       << told;
   EXPECT_NE(told.find("waits for ranks 0, 2"), std::string::npos) << told;
 }

@@ -8,8 +8,8 @@
 
 namespace shoal {
 
-/// A real process that SIGKILL does not end while this object holds it: a debugger (a child of this program) keeps it
-/// at the last stop before its exit, as a driver or a dead file server would.
+/// A real process that SIGKILL does not end while this object holds it: a debugger (a child of this
+/// program) keeps it at the last stop before its exit, as a driver or a dead file server would.
 class HeldProcess {
  public:
   explicit HeldProcess(pid_t process) {
@@ -20,7 +20,8 @@ class HeldProcess {
       ::close(release[1]);
       const char answer = ::ptrace(PTRACE_SEIZE, process, nullptr, PTRACE_O_TRACEEXIT) == 0 ? 1 : 0;
       char end;
-      [[maybe_unused]] const ssize_t told = ::write(held[1], &answer, 1), none = ::read(release[0], &end, 1);
+      [[maybe_unused]] const ssize_t told = ::write(held[1], &answer, 1),
+                                     none = ::read(release[0], &end, 1);
       ::_exit(0);
     }
     const Fd answer_end(held[0]), other(held[1]), wait_end(release[0]);

@@ -1,4 +1,5 @@
-// The ladder over real ranks and real rungs: this program is its own worker. Facts are made up, ranks are not.
+// The ladder over real ranks and real rungs: this program is its own worker. Facts are made up,
+// ranks are not.
 #include "runtime/supervisor/ladder.h"
 
 #include <cerrno>
@@ -115,7 +116,8 @@ TEST(Ladder, PolicyForbidsToGoOn) {
   const Status least = refused(options);
   EXPECT_NE(least.to_string().find("--min-transport"), std::string::npos) << least.to_string();
   const Status none = refused(in_order({"shm"}));
-  EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos) << none.to_string();
+  EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos)
+      << none.to_string();
 }
 
 TEST(Ladder, AMissingPermissionIsNoWantOfMemory) {
@@ -160,7 +162,8 @@ TEST(Ladder, ATrialKilledAtTheMemoryLimitIsWantOfMemoryOnEveryRung) {
     const Refusal& refusal = ladder.report().refusals.at(0);
     EXPECT_EQ(refusal.phase, "reserve") << rung;
     EXPECT_TRUE(refusal.shared_memory) << rung;
-    EXPECT_NE(refusal.status.to_string().find("killed by signal 9"), std::string::npos) << refusal.status.to_string();
+    EXPECT_NE(refusal.status.to_string().find("killed by signal 9"), std::string::npos)
+        << refusal.status.to_string();
   }
 }
 
@@ -178,7 +181,8 @@ TEST(Ladder, ARungRefusedWhileServingIsLeft) {
 }
 
 TEST(Ladder, ThePolicyHoldsWhileServingToo) {
-  const Status full = Status::error(Code::kResourceExhausted, "No space left on device", 0, "comm/nccl_collective.cc");
+  const Status full = Status::error(Code::kResourceExhausted, "No space left on device", 0,
+                                    "comm/nccl_collective.cc");
   const Status wrong = Status::error(Code::kDataLoss, "wrong bits");
   LadderOptions options = in_order({"nccl-shm", "tcp"});
   EXPECT_TRUE(Ladder(options, facts_with_gpus(), 2).refuse_current("serving", full).ok());
@@ -186,12 +190,15 @@ TEST(Ladder, ThePolicyHoldsWhileServingToo) {
   Ladder ladder(options, facts_with_gpus(), 2);
   const Status refused = ladder.refuse_current("serving", full);
   EXPECT_EQ(refused.code(), Code::kUnavailable);
-  EXPECT_NE(refused.to_string().find("--on-shm-shortage=fail"), std::string::npos) << refused.to_string();
+  EXPECT_NE(refused.to_string().find("--on-shm-shortage=fail"), std::string::npos)
+      << refused.to_string();
   EXPECT_TRUE(ladder.report().rung.empty());
-  EXPECT_TRUE(Ladder(options, facts_with_gpus(), 2).refuse_current("serving", wrong).ok()) << "no want of memory";
+  EXPECT_TRUE(Ladder(options, facts_with_gpus(), 2).refuse_current("serving", wrong).ok())
+      << "no want of memory";
 }
 
-/// "": a rung of NCCL's gets as far as its ranks where no memfd can be made, and `warned` of its log.
+/// "": a rung of NCCL's gets as far as its ranks where no memfd can be made, and `warned` of its
+/// log.
 std::string without_memfds(const NcclUserSettings& user, bool warned) {
   return in_child([&]() -> std::string {
     if (!forbid({SYS_memfd_create}, SECCOMP_RET_ERRNO | EPERM)) return "skip: no seccomp";
@@ -213,7 +220,8 @@ std::string without_memfds(const NcclUserSettings& user, bool warned) {
   });
 }
 
-// There is no GPU, so the ranks get no further than to open their device: the log is asked for before.
+// There is no GPU, so the ranks get no further than to open their device: the log is asked for
+// before.
 TEST(Ladder, WithoutMemoryForItsLogNcclIsTriedAllTheSame) {
   const std::string told = without_memfds({}, true);
   if (told.starts_with("skip")) GTEST_SKIP() << told;
@@ -230,9 +238,11 @@ TEST(Ladder, OneRankNeedsNoRung) {
   EXPECT_EQ(ladder.report().rung, kNoTransport);
 }
 
-/// "" or what is wrong: a mount of 2 MiB has room for the pool at the first start, and none at the second.
+/// "" or what is wrong: a mount of 2 MiB has room for the pool at the first start, and none at the
+/// second.
 std::string second_start_in_a_fuller_place(const char* directory) {
-  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       ::mount("tmpfs", directory, "tmpfs", 0, "size=2m") != 0)
     return "skip: no mount of its own";
   HostFacts facts = facts_with_free(int64_t{2} << 20);
@@ -248,14 +258,17 @@ std::string second_start_in_a_fuller_place(const char* directory) {
   const TransportReport& report = ladder.report();
   if (!group.ok() || report.rung != "tcp") return cat("second: ", summary(report));
   if (report.refusals[0].phase != "budget") return cat("it was not arithmetic: ", summary(report));
-  if (report.facts.dev_shm.free_bytes != 1 << 19) return cat("free: ", report.facts.dev_shm.free_bytes);
+  if (report.facts.dev_shm.free_bytes != 1 << 19)
+    return cat("free: ", report.facts.dev_shm.free_bytes);
   return report.remedies.empty() ? "no remedy" : "";
 }
 
 TEST(Ladder, ALaterStartGoesByWhatIsFreeThen) {
-  const std::filesystem::path directory = std::filesystem::temp_directory_path() / cat("shoal-ladder-", ::getpid());
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() / cat("shoal-ladder-", ::getpid());
   std::filesystem::create_directory(directory);
-  const std::string told = in_child([&] { return second_start_in_a_fuller_place(directory.c_str()); });
+  const std::string told =
+      in_child([&] { return second_start_in_a_fuller_place(directory.c_str()); });
   std::filesystem::remove(directory);
   if (told.starts_with("skip")) GTEST_SKIP() << told;
   EXPECT_EQ(told, "");
@@ -272,17 +285,21 @@ TEST(Ladder, AllRungsOfAStartShareItsTime) {
   ::setenv("SHOAL_TEST_HANG_IN_OPEN", "1", 1);
   Ladder ladder(in_order({"shm", "shm-lean", "memfd", "tcp"}), good_facts(), 2);
   WorkerGroupOptions options = transport_only(2);
-  options.startup_timeout_s = 2;  // half a second each: with what it takes to ask and to kill, four are too many
+  options.startup_timeout_s =
+      2;  // half a second each: with what it takes to ask and to kill, four are too many
   GroupFailure failure;
   const auto group = ladder.start(options, &failure);
   ::unsetenv("SHOAL_TEST_HANG_IN_OPEN");
   EXPECT_EQ(group.status().code(), Code::kUnavailable);
-  EXPECT_NE(group.status().to_string().find("--startup-timeout"), std::string::npos) << group.status().to_string();
+  EXPECT_NE(group.status().to_string().find("--startup-timeout"), std::string::npos)
+      << group.status().to_string();
   EXPECT_LT(ladder.report().refusals.size(), 4u);
-  EXPECT_NE(group.status().to_string().find("in phase open"), std::string::npos) << group.status().to_string();
+  EXPECT_NE(group.status().to_string().find("in phase open"), std::string::npos)
+      << group.status().to_string();
 }
 
-/// A library in the ranks that leaves a file when it is killed, as NCCL does: a fake, made by this program's worker.
+/// A library in the ranks that leaves a file when it is killed, as NCCL does: a fake, made by this
+/// program's worker.
 void leave_a_segment() {
   char name[] = "/dev/shm/nccl-XXXXXX";
   const int fd = ::mkstemp(name);
@@ -308,12 +325,14 @@ TEST(Ladder, WhatAKilledRanksLibraryLeftGoesByItself) {
 
 int main(int argc, char** argv) {
   if (argc == 4 && std::string(argv[1]) == "reserve-trial") {
-    if (std::getenv("SHOAL_TEST_KILL_TRIAL") != nullptr) ::raise(SIGKILL);  // as the kernel's out-of-memory killer does
+    if (std::getenv("SHOAL_TEST_KILL_TRIAL") != nullptr)
+      ::raise(SIGKILL);  // as the kernel's out-of-memory killer does
     return shoal::reserve_trial_main(argv[2], argv[3]);
   }
   if (argc > 1 && std::string(argv[1]) == "worker") {
     // A rank of NCCL's without a log to write to, and yet told to: nobody would ever read it.
-    if (std::getenv("NCCL_DEBUG_FILE") != nullptr && ::fcntl(shoal::kWorkerLogFd, F_GETFD) < 0) return 99;
+    if (std::getenv("NCCL_DEBUG_FILE") != nullptr && ::fcntl(shoal::kWorkerLogFd, F_GETFD) < 0)
+      return 99;
     if (std::getenv("SHOAL_TEST_HANG_IN_OPEN") != nullptr) return shoal::hang_in_open();
     if (std::getenv("SHOAL_TEST_LEAVE_SEGMENT") != nullptr) shoal::leave_a_segment();
     return shoal::worker_main(3);

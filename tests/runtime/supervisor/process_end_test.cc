@@ -31,14 +31,16 @@ TEST(ProcessEnd, IsTakenWithAndWithoutAPidfd) {
   for (const bool with_pidfd : {true, false}) {
     const pid_t leaves = ::fork();
     if (leaves == 0) ::_exit(7);
-    EXPECT_EQ(end_of(await_end(leaves, with_pidfd ? pidfd_of(leaves) : Fd(), Deadline::after_s(10))),
-              "exited with code 7");
+    EXPECT_EQ(
+        end_of(await_end(leaves, with_pidfd ? pidfd_of(leaves) : Fd(), Deadline::after_s(10))),
+        "exited with code 7");
     const pid_t stays = child_that_waits();
     const Fd pidfd = with_pidfd ? pidfd_of(stays) : Fd();
     EXPECT_FALSE(take_end(stays));
     EXPECT_FALSE(await_end(stays, pidfd, Deadline::after_ms(30)));
     ::kill(stays, SIGKILL);
-    EXPECT_EQ(end_of(await_end(stays, pidfd, Deadline::after_s(10))), "was killed by signal 9 (Killed)");
+    EXPECT_EQ(end_of(await_end(stays, pidfd, Deadline::after_s(10))),
+              "was killed by signal 9 (Killed)");
   }
 }
 
@@ -51,7 +53,8 @@ TEST(ProcessEnd, OfAProcessThatNoKillEndsIsNotWaitedForForEver) {
   EXPECT_FALSE(await_end(child, pidfd, Deadline::after_ms(50)));
   EXPECT_FALSE(uses_processor(child));
   held.release();
-  EXPECT_EQ(end_of(await_end(child, pidfd, Deadline::after_s(10))), "was killed by signal 9 (Killed)");
+  EXPECT_EQ(end_of(await_end(child, pidfd, Deadline::after_s(10))),
+            "was killed by signal 9 (Killed)");
 }
 
 TEST(ProcessEnd, IsNotKnownWhereSigchldIsIgnored) {

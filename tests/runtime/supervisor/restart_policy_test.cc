@@ -57,7 +57,8 @@ TEST(RestartPolicy, AMinuteOfHealthIsForgiveness) {
   policy.started(0);
   EXPECT_EQ(policy.failed(own(), 10), Next::kSameRung);
   policy.started(11);
-  EXPECT_EQ(policy.failed(own(), 71), Next::kSameRung) << "60 s of health: the rung's fault is forgotten too";
+  EXPECT_EQ(policy.failed(own(), 71), Next::kSameRung)
+      << "60 s of health: the rung's fault is forgotten too";
   policy.started(72);
   EXPECT_EQ(policy.failed(own(), 131.9), Next::kGiveUp);
 }

@@ -1,4 +1,5 @@
-// A real disposable process (this program, see main below), and a real memory cgroup where one can be had.
+// A real disposable process (this program, see main below), and a real memory cgroup where one can
+// be had.
 #include "runtime/supervisor/trial.h"
 
 #include <cstdlib>
@@ -83,7 +84,9 @@ class LimitedCgroup {
   ~LimitedCgroup() {
     if (!path_.empty()) ::rmdir(path_.c_str());
   }
-  bool enter() const { return !path_.empty() && write(path_ + "/cgroup.procs", std::to_string(::getpid())); }
+  bool enter() const {
+    return !path_.empty() && write(path_ + "/cgroup.procs", std::to_string(::getpid()));
+  }
 
  private:
   static bool write(const std::string& path, const std::string& text) {
@@ -115,7 +118,8 @@ TEST(Trial, ThePageBeyondTheLimitKillsTheTrialAndNobodyElse) {
 }  // namespace shoal
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[1]) == "reserve-trial") return shoal::reserve_trial_main(argv[2], argv[3]);
+  if (argc == 4 && std::string(argv[1]) == "reserve-trial")
+    return shoal::reserve_trial_main(argv[2], argv[3]);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -56,12 +56,14 @@ Result<std::unique_ptr<WorkerGroup>> start_group(const GroupOptions& options) {
   return WorkerGroup::start(options, setup, &failure);
 }
 
-StepPlan one_step(uint64_t step, std::vector<int32_t> ids, int32_t first_position, bool all_logits) {
+StepPlan one_step(uint64_t step, std::vector<int32_t> ids, int32_t first_position,
+                  bool all_logits) {
   SequenceStep sequence;
   sequence.id = 1;
   sequence.token_ids = std::move(ids);
   sequence.first_position = first_position;
-  for (int i = 0; i * kBlockTokens < first_position + static_cast<int>(sequence.token_ids.size()); ++i) {
+  for (int i = 0; i * kBlockTokens < first_position + static_cast<int>(sequence.token_ids.size());
+       ++i) {
     sequence.block_table.push_back(i);
   }
   sequence.sample = true;
@@ -113,7 +115,8 @@ TEST(WorkerGroup, ARankThatNoKillEndsIsLeftBehind) {
   ::kill(pids[0], SIGKILL);
   testing::internal::CaptureStderr();
   const Status status = (*group)->watch(Deadline::after_s(10));
-  EXPECT_NE(testing::internal::GetCapturedStderr().find(cat("rank 1 (pid ", pids[1])), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(cat("rank 1 (pid ", pids[1])),
+            std::string::npos);
   EXPECT_NE(status.message().find("rank 0"), std::string::npos) << status.to_string();
   EXPECT_EQ(::kill(pids[1], 0), 0) << "it is still there";
   group = Status::error(Code::kAborted, "ended");  // nobody waits for it again
@@ -128,7 +131,10 @@ TEST(WorkerGroup, ADeathIsNoticedWhereSigchldIsIgnored) {
               if (!group.ok()) return group.status().to_string();
               ::kill((*group)->pids()[1], SIGKILL);
               const std::string told((*group)->watch(Deadline::after_s(10)).message());
-              return told.find("rank 1") != std::string::npos && told.find("SIGCHLD") != std::string::npos ? "" : told;
+              return told.find("rank 1") != std::string::npos &&
+                             told.find("SIGCHLD") != std::string::npos
+                         ? ""
+                         : told;
             }),
             "");
 }
@@ -143,7 +149,8 @@ TEST(WorkerGroup, ARankKilledBetweenStepsEndsTheNextStep) {
       const auto result = (*group)->step(one_step(2, {3}, 2, false));
       ASSERT_FALSE(result.ok());
       EXPECT_EQ(result.status().code(), Code::kAborted) << result.status().to_string();
-      EXPECT_NE(result.status().message().find(cat("rank ", rank)), std::string::npos) << result.status().to_string();
+      EXPECT_NE(result.status().message().find(cat("rank ", rank)), std::string::npos)
+          << result.status().to_string();
     }
   }
 }
@@ -175,7 +182,8 @@ TEST(WorkerGroup, SignalsToTheGroupMeanNothingToWorkers) {
 }
 
 TEST(WorkerGroup, ADamagedModelIsTheRanksOwnReason) {
-  const std::filesystem::path dir = std::filesystem::temp_directory_path() / cat("shoal-damaged-", ::getpid());
+  const std::filesystem::path dir =
+      std::filesystem::temp_directory_path() / cat("shoal-damaged-", ::getpid());
   std::filesystem::create_directories(dir);
   for (const char* file : {"config.json", "model.safetensors"}) {
     std::filesystem::copy_file(std::filesystem::path(kNineHeads) / file, dir / file,
@@ -186,8 +194,10 @@ TEST(WorkerGroup, ADamagedModelIsTheRanksOwnReason) {
   std::filesystem::remove_all(dir);
   ASSERT_FALSE(group.ok());
   EXPECT_EQ(group.status().code(), Code::kInvalidArgument) << group.status().to_string();
-  EXPECT_NE(group.status().to_string().find("[rank "), std::string::npos) << group.status().to_string();
-  EXPECT_NE(group.status().to_string().find("model.safetensors"), std::string::npos) << group.status().to_string();
+  EXPECT_NE(group.status().to_string().find("[rank "), std::string::npos)
+      << group.status().to_string();
+  EXPECT_NE(group.status().to_string().find("model.safetensors"), std::string::npos)
+      << group.status().to_string();
 }
 
 TEST(WorkerGroup, APlanBeyondTheLimitsIsAnErrorNotACrash) {

@@ -29,8 +29,10 @@ class FactSources : public testing::Test {
   SystemPaths paths_;
 };
 
-constexpr char kV2Mount[] = "31 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
-constexpr char kV1Mount[] = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
+constexpr char kV2Mount[] =
+    "31 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+constexpr char kV1Mount[] =
+    "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
 
 TEST_F(FactSources, CgroupV2WithEveryAncestor) {
   put("/proc/self/mountinfo", kV2Mount);
@@ -49,7 +51,8 @@ TEST_F(FactSources, CgroupV2WithEveryAncestor) {
   EXPECT_EQ(facts.version, 2);
   ASSERT_EQ(facts.levels.size(), 3u) << "the root has no such files";
   const std::string top = "/sys/fs/cgroup/kubepods.slice";
-  EXPECT_TRUE(facts.levels[0] == (CgroupLevel{top + "/pod1/ctr", 1073741824, 500000000, 8192, true}));
+  EXPECT_TRUE(facts.levels[0] ==
+              (CgroupLevel{top + "/pod1/ctr", 1073741824, 500000000, 8192, true}));
   EXPECT_TRUE(facts.levels[1] == (CgroupLevel{top + "/pod1", 900000000, 600000000, 0, false}));
   EXPECT_TRUE(facts.levels[2] == (CgroupLevel{top, -1, 7, 0, false}));
   EXPECT_EQ(facts.available_bytes(), 300000000);
@@ -95,8 +98,10 @@ TEST_F(FactSources, CgroupV1WithHugeNumbersAndHiddenParents) {
   EXPECT_EQ(facts.levels[0].reclaimable_bytes, 1000000) << "no more than is used";
   EXPECT_EQ(facts.available_bytes(), 5400000);
 
-  // Docker without a cgroup namespace mounts the container's group alone; a parent's limit shows in the statistics.
-  put("/proc/self/mountinfo", "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory,hugetlb\n");
+  // Docker without a cgroup namespace mounts the container's group alone; a parent's limit shows in
+  // the statistics.
+  put("/proc/self/mountinfo",
+      "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory,hugetlb\n");
   put("/sys/fs/cgroup/memory/memory.stat", "hierarchical_memory_limit 7000000\n");
   facts = cgroup_facts(paths_);
   ASSERT_EQ(facts.levels.size(), 1u);
@@ -144,8 +149,10 @@ TEST(MountTable, TheLongestPointHoldsAPathAndAmongEqualsTheLast) {
   EXPECT_EQ(options("/dev/shm", 0), "tmpfs rw,size=2k");
   EXPECT_EQ(options("/dev/shm/sub", makedev(0, 27)), "tmpfs rw,size=2k");
   EXPECT_EQ(options("/dev/shm", makedev(0, 23)), "tmpfs rw,size=1k");
-  EXPECT_EQ(options("/dev/shm", makedev(0, 5)), "devtmpfs rw") << "hidden by what was mounted on /dev";
-  EXPECT_EQ(options("/dev/shm", makedev(9, 9)), "tmpfs rw,size=2k") << "another number than the mount's";
+  EXPECT_EQ(options("/dev/shm", makedev(0, 5)), "devtmpfs rw")
+      << "hidden by what was mounted on /dev";
+  EXPECT_EQ(options("/dev/shm", makedev(9, 9)), "tmpfs rw,size=2k")
+      << "another number than the mount's";
   EXPECT_EQ(options("/dev/shmm", 0), "devtmpfs rw");
   EXPECT_EQ(options("/home", 0), "ext4 rw");
   EXPECT_EQ(find_mount({}, "/home", 0), nullptr);
@@ -162,10 +169,14 @@ TEST_F(FactSources, ContainerKinds) {
       {"/proc/self/cgroup", "0::/system.slice/docker-0123.scope\n", "docker"},
       {"/proc/self/cgroup", "0::/user.slice/libpod-0123.scope\n", "podman"},
       {"/proc/self/cgroup", "0::/system.slice/cri-containerd-0123.scope\n", "containerd"},
-      {"/proc/self/mountinfo", "1 0 8:1 /var/lib/docker/containers/01/hosts /etc/hosts rw - ext4 a rw\n", "docker"},
-      {"/proc/self/mountinfo", "1 0 8:1 /var/lib/kubelet/pods/0/etc-hosts /etc/hosts rw - ext4 a rw\n", "kubernetes"},
-      {"/proc/self/mountinfo", "1 0 0:9 / / rw - overlay o rw,lowerdir=/a/io.containerd.snapshotter/1\n", "containerd"},
-      {"/proc/self/mountinfo", "1 0 0:9 / /var/lib/docker/containers/01/shm rw - tmpfs shm rw\n", ""},
+      {"/proc/self/mountinfo",
+       "1 0 8:1 /var/lib/docker/containers/01/hosts /etc/hosts rw - ext4 a rw\n", "docker"},
+      {"/proc/self/mountinfo",
+       "1 0 8:1 /var/lib/kubelet/pods/0/etc-hosts /etc/hosts rw - ext4 a rw\n", "kubernetes"},
+      {"/proc/self/mountinfo",
+       "1 0 0:9 / / rw - overlay o rw,lowerdir=/a/io.containerd.snapshotter/1\n", "containerd"},
+      {"/proc/self/mountinfo", "1 0 0:9 / /var/lib/docker/containers/01/shm rw - tmpfs shm rw\n",
+       ""},
       {"/.dockerenv", "", "docker"},
       {"/run/.containerenv", "", "podman"},
   };
@@ -180,7 +191,8 @@ TEST_F(FactSources, GpusNodesYamaAndSeccomp) {
   EXPECT_TRUE(gpu_facts(paths_) == GpuFacts());
   EXPECT_EQ(numa_nodes(paths_), 1);
   EXPECT_TRUE(cma_facts(paths_, false) == CmaFacts());
-  for (const char* name : {"nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia0x"}) {
+  for (const char* name :
+       {"nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia0x"}) {
     put(std::string("/dev/") + name, "");
   }
   put("/proc/driver/nvidia/version",

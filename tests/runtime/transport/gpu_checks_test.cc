@@ -20,7 +20,8 @@ GpuFacts good(int ranks = 4) {
   facts.cuda_runtime = facts.cuda_driver = 13000;
   facts.peers.assign(4, std::vector<bool>(4, true));
   for (int from = 0; from < 4; ++from) {
-    facts.devices.push_back({"H100", cat("0000:", 10 + from, ":00.0"), "", "9.0", int64_t{80} << 30, ""});
+    facts.devices.push_back(
+        {"H100", cat("0000:", 10 + from, ":00.0"), "", "9.0", int64_t{80} << 30, ""});
     for (int to = 0; to < 4; ++to) {
       if (from != to) facts.verdicts.push_back({from, to, "ok"});
     }
@@ -50,14 +51,20 @@ TEST(GpuChecks, AGoodMachinePasses) {
 
 TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
   const Refusal table[] = {
-      {"not asked", [](GpuFacts& f) { f = GpuFacts(); }, check_devices, Code::kFailedPrecondition, {"--device cuda"}},
+      {"not asked",
+       [](GpuFacts& f) { f = GpuFacts(); },
+       check_devices,
+       Code::kFailedPrecondition,
+       {"--device cuda"}},
       {"module absent",
        [](GpuFacts& f) { f.error_at = "find", f.error = "the CUDA module /x.so: No such file"; },
        check_devices,
        Code::kNotFound,
        {"/x.so: No such file", "--cuda-module"}},
       {"module of another build",
-       [](GpuFacts& f) { f.error_at = "load", f.error = "/x.so is of build 1-a, this program of 1-b"; },
+       [](GpuFacts& f) {
+         f.error_at = "load", f.error = "/x.so is of build 1-a, this program of 1-b";
+       },
        check_nccl,
        Code::kFailedPrecondition,
        {"build 1-a", "1-b", "--device cpu"}},
@@ -83,13 +90,16 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
        Code::kFailedPrecondition,
        {"CUDA up to 12.8", "too old", "CUDA 13.0", "580.65.06"}},
       {"driver in the kernel alone",
-       [](GpuFacts& f) { f.cuda_driver = 0, f.devices.clear(), f.error_at = "facts", f.error = kInsufficient; },
+       [](GpuFacts& f) {
+         f.cuda_driver = 0, f.devices.clear(), f.error_at = "facts", f.error = kInsufficient;
+       },
        check_devices,
        Code::kFailedPrecondition,
        {"libcuda.so.1", "NVIDIA_DRIVER_CAPABILITIES"}},
       {"no device",
        [](GpuFacts& f) {
-         f.devices.clear(), f.error_at = "facts", f.error = "cudaErrorNoDevice: no CUDA-capable device is detected";
+         f.devices.clear(), f.error_at = "facts",
+                            f.error = "cudaErrorNoDevice: no CUDA-capable device is detected";
        },
        check_devices,
        Code::kFailedPrecondition,
@@ -110,7 +120,9 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
        Code::kFailedPrecondition,
        {"8 ranks", "8 GPUs", "4 are here", "--ranks-per-gpu 2"}},
       {"NCCL absent",
-       [](GpuFacts& f) { f.nccl_version = 0, f.nccl_error = "libnccl.so.2: cannot open shared object file"; },
+       [](GpuFacts& f) {
+         f.nccl_version = 0, f.nccl_error = "libnccl.so.2: cannot open shared object file";
+       },
        check_nccl,
        Code::kFailedPrecondition,
        {"cannot open shared object file"}},
@@ -149,7 +161,8 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
     const Status status = refusal.check(facts);
     const std::string text = status.to_string();
     EXPECT_EQ(status.code(), refusal.code) << refusal.name << ": " << text;
-    for (const char* said : refusal.said) EXPECT_NE(text.find(said), std::string::npos) << refusal.name << ": " << text;
+    for (const char* said : refusal.said)
+      EXPECT_NE(text.find(said), std::string::npos) << refusal.name << ": " << text;
   }
 }
 
@@ -182,12 +195,14 @@ TEST(GpuChecks, DriverFloors) {
   EXPECT_EQ(oldest_driver(99000), "");
   GpuFacts facts = good();
   facts.driver_version = "535.104.05";
-  EXPECT_TRUE(check_devices(facts).ok()) << "with a library that runs CUDA 13 over it (cuda-compat)";
+  EXPECT_TRUE(check_devices(facts).ok())
+      << "with a library that runs CUDA 13 over it (cuda-compat)";
   facts.cuda_driver = 0;
   facts.devices.clear();
   facts.error_at = "facts";
   facts.error = kInsufficient;
-  for (const auto& [version, old] : {std::pair{"580.65.05", true}, {"580.105.08", false}, {"580.65.06", false}}) {
+  for (const auto& [version, old] :
+       {std::pair{"580.65.05", true}, {"580.105.08", false}, {"580.65.06", false}}) {
     facts.driver_version = version;  // 105 is above 65 as a number, below it as text
     const std::string text = check_devices(facts).to_string();
     EXPECT_EQ(text.find("too old") != std::string::npos, old) << version << ": " << text;

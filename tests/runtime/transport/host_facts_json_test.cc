@@ -19,7 +19,8 @@ HostFacts unusual_facts() {
   facts.dev_shm = {"/mnt/shm", true, "tmpfs", "rw,size=64k", (1ULL << 44) + 27, 65536, 4096, 16, 15,
                    13,         8192, 28,      "killed"};
   facts.memfd_error = 38;
-  facts.cgroup = {1, {{"/sys/fs/cgroup/memory/a", 1 << 20, 4096, 1024, true}, {"/", -1, 5, 0, false}}};
+  facts.cgroup = {1,
+                  {{"/sys/fs/cgroup/memory/a", 1 << 20, 4096, 1024, true}, {"/", -1, 5, 0, false}}};
   facts.limits = {65536, 1 << 20, 1024};
   facts.cma = {true, 1, 2, 2};
   facts.loopback_ipv4 = facts.loopback_ipv6 = true;
@@ -56,7 +57,8 @@ TEST(HostFactsJson, EveryFieldComesBack) {
 }
 
 TEST(HostFactsJson, TheUnusualFactsAreUnusualInEveryField) {
-  const Json unusual = Json::parse(to_json(unusual_facts())), usual = Json::parse(to_json(HostFacts()));
+  const Json unusual = Json::parse(to_json(unusual_facts())),
+             usual = Json::parse(to_json(HostFacts()));
   for (const char* part : {"", "/dev_shm", "/limits", "/cma", "/cgroup", "/gpu"}) {
     const Json &a = unusual.at(Json::json_pointer(part)), &b = usual.at(Json::json_pointer(part));
     for (const auto& [key, value] : a.items()) EXPECT_NE(value, b.at(key)) << part << "/" << key;
@@ -64,7 +66,8 @@ TEST(HostFactsJson, TheUnusualFactsAreUnusualInEveryField) {
 }
 
 TEST(HostFactsJson, AbsentFieldsKeepTheirDefaultsAndUnknownOnesAreIgnored) {
-  for (const char* text : {"{}", R"({"dev_shm": null, "cgroup": {"levels": null}})", R"({"later": [1], "gpu": {}})"}) {
+  for (const char* text :
+       {"{}", R"({"dev_shm": null, "cgroup": {"levels": null}})", R"({"later": [1], "gpu": {}})"}) {
     const Result<HostFacts> facts = parse_host_facts(text);
     ASSERT_TRUE(facts.ok()) << facts.status().to_string();
     EXPECT_TRUE(*facts == HostFacts()) << text;
@@ -113,14 +116,16 @@ TEST(HostFactsJson, TheFirstWrongFieldIsNamed) {
   for (const auto& [text, name] : wrong) {
     const Status status = parse_host_facts(text).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << text;
-    EXPECT_NE(status.to_string().find(name), std::string::npos) << text << ": " << status.to_string();
+    EXPECT_NE(status.to_string().find(name), std::string::npos)
+        << text << ": " << status.to_string();
   }
 }
 
 TEST(HostFactsJson, HostileTextIsAnError) {
   const std::string whole = to_json(unusual_facts());
   for (size_t bytes = 0; bytes + 1 < whole.size(); bytes += 3) {
-    EXPECT_EQ(parse_host_facts(whole.substr(0, bytes)).status().code(), Code::kInvalidArgument) << bytes;
+    EXPECT_EQ(parse_host_facts(whole.substr(0, bytes)).status().code(), Code::kInvalidArgument)
+        << bytes;
   }
   EXPECT_FALSE(parse_host_facts(std::string(100'000, '[')).ok());
   EXPECT_FALSE(parse_host_facts(R"({"gather_ms": 1e999})").ok());

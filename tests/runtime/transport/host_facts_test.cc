@@ -70,7 +70,8 @@ TEST(HostFactsTest, WhatChangesIsReadAgainWithoutAFork) {
     if (!forbid({SYS_clone, SYS_clone3}, SECCOMP_RET_KILL_PROCESS)) return "skip: no seccomp";
     refresh_host_facts(&facts);
     REQUIRE(facts.kernel == "as it was" && facts.cma.error == EPERM);
-    REQUIRE(facts.memory_available_bytes > 1 && facts.memory_total_bytes >= facts.memory_available_bytes);
+    REQUIRE(facts.memory_available_bytes > 1 &&
+            facts.memory_total_bytes >= facts.memory_available_bytes);
     REQUIRE(facts.cgroup.levels.empty() || facts.cgroup.levels[0].path != "/of/old");
     REQUIRE(facts.dev_shm.path == "/tmp" && facts.dev_shm.exists && !facts.dev_shm.fs_type.empty());
     REQUIRE(facts.dev_shm.probe_errno == 0);  // a try of then says nothing about now
@@ -99,7 +100,8 @@ TEST(HostFactsTest, LeaveNoChildNoFileAndNoDescriptor) {
 TEST(HostFactsTest, LimitsAreThisProcesss) {
   EXPECT_IN_CHILD([]() -> std::string {
     const rlimit files{48, 48}, size{65536, 65536};
-    if (::setrlimit(RLIMIT_NOFILE, &files) != 0 || ::setrlimit(RLIMIT_FSIZE, &size) != 0) return "skip: setrlimit";
+    if (::setrlimit(RLIMIT_NOFILE, &files) != 0 || ::setrlimit(RLIMIT_FSIZE, &size) != 0)
+      return "skip: setrlimit";
     FactsRequest request;
     request.probe_bytes = 1 << 20;  // a try would be SIGXFSZ
     const HostFacts facts = gather_host_facts(request);
@@ -127,7 +129,8 @@ TEST(HostFactsTest, AProbeThatDoesNotDieIsLeftBehind) {
 
 TEST(HostFactsTest, ASeccompFilterIsFound) {
   EXPECT_IN_CHILD([]() -> std::string {
-    if (!forbid({SYS_process_vm_readv, SYS_memfd_create}, SECCOMP_RET_ERRNO | EPERM)) return "skip: no seccomp";
+    if (!forbid({SYS_process_vm_readv, SYS_memfd_create}, SECCOMP_RET_ERRNO | EPERM))
+      return "skip: no seccomp";
     const HostFacts facts = gather_host_facts({});
     REQUIRE(facts.cma.tried && facts.cma.error == EPERM && facts.cma.seccomp == 2);
     REQUIRE(facts.memfd_error == EPERM);
@@ -157,7 +160,8 @@ TEST(HostFactsTest, WhatMayNotBeTracedMayNotBeRead) {
 TEST(HostFactsTest, ATryThatCouldNotBeMadeForbidsNothing) {
   const auto try_without = [](std::initializer_list<int> calls, int error) {
     return [calls = std::vector<int>(calls), error]() -> std::string {
-      if (!forbid(calls, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error))) return "skip: no seccomp";
+      if (!forbid(calls, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)))
+        return "skip: no seccomp";
       HostFacts facts;
       facts.cma = cma_facts({}, true);
       REQUIRE(!facts.cma.tried && facts.cma.error == 0);
@@ -235,7 +239,8 @@ TEST(ShmProbe, ItsDeathIsTheAnswer) {
   probe_shm_dir(1 << 20, &facts);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_EQ(facts.dev_shm.probe_errno, ENOMEM);
-  EXPECT_NE(facts.dev_shm.probe_note.find("killed by signal"), std::string::npos) << facts.dev_shm.probe_note;
+  EXPECT_NE(facts.dev_shm.probe_note.find("killed by signal"), std::string::npos)
+      << facts.dev_shm.probe_note;
   const ShmNeed need{"shm", {{"slots", 1 << 20, 1}}, {}};
   EXPECT_EQ(check_budget(need, facts, {}).code(), Code::kResourceExhausted);
 }

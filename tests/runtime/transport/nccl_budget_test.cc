@@ -34,12 +34,15 @@ TEST(NcclBudget, SegmentSizesAreThoseOfNcclsMessages) {
     int64_t file;      ///< "failed to extend /dev/shm/nccl-... to N bytes"
     int64_t in_pages;  ///< what tmpfs charged for it
   } seen[] = {
-      {"2.12.12", 4194660, 4198400},  {"2.17.1", 4194660, 4198400},   {"2.19.4", 4194660, 4198400},
-      {"2.20.5", 5767524, 5771264},   {"2.21.5", 7340388, 7344128},   {"2.22.3", 7340388, 7344128},
-      {"2.23.4", 10486116, 10489856}, {"2.24.3", 14156132, 14159872}, {"2.25.1", 31850884, 31854592},
-      {"2.26.2", 33030532, 33034240}, {"2.27.7", 33030532, 33034240}, {"2.27", 33030532, 33034240},
-      {"2.28.3", 34210180, 34213888}, {"2.28.9", 34210180, 34213888}, {"2.30.7", 34210180, 34213888},
-      {"22809", 34210180, 34213888},  {"2.31.2", 34210180, 34213888},
+      {"2.12.12", 4194660, 4198400},  {"2.17.1", 4194660, 4198400},
+      {"2.19.4", 4194660, 4198400},   {"2.20.5", 5767524, 5771264},
+      {"2.21.5", 7340388, 7344128},   {"2.22.3", 7340388, 7344128},
+      {"2.23.4", 10486116, 10489856}, {"2.24.3", 14156132, 14159872},
+      {"2.25.1", 31850884, 31854592}, {"2.26.2", 33030532, 33034240},
+      {"2.27.7", 33030532, 33034240}, {"2.27", 33030532, 33034240},
+      {"2.28.3", 34210180, 34213888}, {"2.28.9", 34210180, 34213888},
+      {"2.30.7", 34210180, 34213888}, {"22809", 34210180, 34213888},
+      {"2.31.2", 34210180, 34213888},
   };
   for (const auto& row : seen) {
     NcclSettings settings = ring_of(1, 1);
@@ -72,7 +75,8 @@ TEST(NcclBudget, SmallerBuffersAsReported) {
 
 TEST(NcclBudget, CrossChecksFromTheField) {
   EXPECT_EQ(nccl_connection_bytes(NcclBuffers()), kConnection);
-  // Three GPUs with two channels: the first communicator fits 64 MiB, a second one does not (llama.cpp issue 23523).
+  // Three GPUs with two channels: the first communicator fits 64 MiB, a second one does not
+  // (llama.cpp issue 23523).
   NcclSettings settings = ring_of(3, 2);
   settings.cumem_host = true;
   settings.one_process = true;
@@ -91,7 +95,8 @@ TEST(NcclBudget, TablesOfRanksAndChannels) {
   const struct {
     int ranks;
     double ring, same_order, worst, pools;  ///< MiB, one channel
-  } rows[] = {{2, 18.4, 18.4, 18.4, 65.3}, {4, 36.8, 64.4, 92.0, 130.5}, {8, 73.6, 138.0, 202.5, 261.0}};
+  } rows[] = {
+      {2, 18.4, 18.4, 18.4, 65.3}, {4, 36.8, 64.4, 92.0, 130.5}, {8, 73.6, 138.0, 202.5, 261.0}};
   for (const auto& row : rows) {
     for (const int channels : {1, 2, 4}) {
       NcclSettings settings = ring_of(row.ranks, channels);
@@ -189,7 +194,8 @@ TEST(NcclBudget, SaysWhatItAssumed) {
   EXPECT_TRUE(nccl_need(settings)->assumptions.empty());
   settings.version = *parse_nccl_version("2.31.2");
   ASSERT_EQ(nccl_need(settings)->assumptions.size(), 1u);
-  EXPECT_NE(nccl_need(settings)->assumptions[0].find("newer than the newest known, 2.30.7"), std::string::npos);
+  EXPECT_NE(nccl_need(settings)->assumptions[0].find("newer than the newest known, 2.30.7"),
+            std::string::npos);
   settings.version = *parse_nccl_version("2.18.6");
   EXPECT_NE(nccl_need(settings)->assumptions.at(0).find("SIGBUS"), std::string::npos);
 }
@@ -214,7 +220,8 @@ TEST(NcclBudget, VersionsParse) {
   EXPECT_EQ(parse_nccl_version("2.30.7-1")->code(), 23007);
   EXPECT_EQ(parse_nccl_version("22809")->minor, 28);
   EXPECT_EQ(parse_nccl_version("2.99")->code(), 29900);
-  for (const char* bad : {"", "2", "2.", "2.x", "v2.27", "2.27.7.1", "2.-1", "2.27 ", "300.1.2x", "2.100"})
+  for (const char* bad :
+       {"", "2", "2.", "2.x", "v2.27", "2.27.7.1", "2.-1", "2.27 ", "300.1.2x", "2.100"})
     EXPECT_EQ(parse_nccl_version(bad).status().code(), Code::kInvalidArgument) << bad;
 }
 
@@ -260,19 +267,23 @@ TEST(NcclSettings, AlgorithmLists) {
                                                 {"nvls,PAT", false},
                                                 {"ring;allreduce:tree", true},
                                                 {"allreduce:^tree;ring", false}};
-  for (const auto& [list, tree] : lists) EXPECT_EQ(nccl_settings({{"NCCL_ALGO", list}})->tree, tree) << list;
+  for (const auto& [list, tree] : lists)
+    EXPECT_EQ(nccl_settings({{"NCCL_ALGO", list}})->tree, tree) << list;
 }
 
 TEST(NcclSettings, NamesBadValues) {
   const std::pair<const char*, const char*> bad[] = {
-      {"NCCL_BUFFSIZE", "4M"},     {"NCCL_BUFFSIZE", ""},        {"NCCL_BUFFSIZE", "-1"},
-      {"NCCL_SHM_DISABLE", "yes"}, {"NCCL_SHM_DISABLE", "2"},    {"NCCL_MAX_CTAS", "65"},
-      {"NCCL_ALGO", "Rings"},      {"NCCL_P2P_LEVEL", "NVLINK"}, {"NCCL_MAX_NCHANNELS", "0"},
-      {"NCCL_NVLS_ENABLE", "3"},   {"NCCL_ALGO", "ring,"},       {"NCCL_BUFFSIZE", "99999999999999999999"}};
+      {"NCCL_BUFFSIZE", "4M"},     {"NCCL_BUFFSIZE", ""},
+      {"NCCL_BUFFSIZE", "-1"},     {"NCCL_SHM_DISABLE", "yes"},
+      {"NCCL_SHM_DISABLE", "2"},   {"NCCL_MAX_CTAS", "65"},
+      {"NCCL_ALGO", "Rings"},      {"NCCL_P2P_LEVEL", "NVLINK"},
+      {"NCCL_MAX_NCHANNELS", "0"}, {"NCCL_NVLS_ENABLE", "3"},
+      {"NCCL_ALGO", "ring,"},      {"NCCL_BUFFSIZE", "99999999999999999999"}};
   for (const auto& [name, value] : bad) {
     const Status status = nccl_settings({{name, value}}).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << name << "=" << value;
-    EXPECT_NE(status.message().find(cat(name, "=\"", value, "\"")), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find(cat(name, "=\"", value, "\"")), std::string::npos)
+        << status.message();
   }
 }
 

@@ -47,7 +47,8 @@ NcclUserSettings user(const std::map<std::string, std::string>& environment) {
 }
 
 TEST(NcclRungs, OrderOfTheLadder) {
-  EXPECT_EQ(rung_names(DeviceKind::kCuda), "nccl-p2p,cuda-ipc,nccl-shm,nccl-shm-lean,host-memfd,nccl-socket,tcp");
+  EXPECT_EQ(rung_names(DeviceKind::kCuda),
+            "nccl-p2p,cuda-ipc,nccl-shm,nccl-shm-lean,host-memfd,nccl-socket,tcp");
   for (const Rung& rung : rungs(DeviceKind::kCuda)) {
     EXPECT_EQ(rung.on_device, std::string(rung.name) != "tcp");
     EXPECT_EQ(rung.environment != nullptr, !nccl_rung_transport(rung.name).empty()) << rung.name;
@@ -109,12 +110,16 @@ TEST(NcclRungs, ASettingThatForbidsARungIsNamed) {
     context.user = user(environment);
     return find_rung(rung)->probe(context).to_string();
   };
-  EXPECT_NE(refusal("nccl-p2p", {{"NCCL_P2P_DISABLE", "1"}}).find("NCCL_P2P_DISABLE=1 of the environment"),
+  EXPECT_NE(refusal("nccl-p2p", {{"NCCL_P2P_DISABLE", "1"}})
+                .find("NCCL_P2P_DISABLE=1 of the environment"),
             std::string::npos);
-  EXPECT_NE(refusal("nccl-p2p", {{"NCCL_P2P_LEVEL", "LOC"}}).find("NCCL_P2P_LEVEL=LOC"), std::string::npos);
-  EXPECT_NE(refusal("nccl-shm", {{"NCCL_SHM_DISABLE", "1"}}).find("NCCL_SHM_DISABLE=1"), std::string::npos);
+  EXPECT_NE(refusal("nccl-p2p", {{"NCCL_P2P_LEVEL", "LOC"}}).find("NCCL_P2P_LEVEL=LOC"),
+            std::string::npos);
+  EXPECT_NE(refusal("nccl-shm", {{"NCCL_SHM_DISABLE", "1"}}).find("NCCL_SHM_DISABLE=1"),
+            std::string::npos);
   EXPECT_NE(refusal("nccl-socket", {{"NCCL_SHM_DISABLE", "0"}}).find("needs 1"), std::string::npos);
-  EXPECT_NE(refusal("nccl-socket", {{"NCCL_NVLS_ENABLE", "maybe"}}).find("NCCL_NVLS_ENABLE"), std::string::npos);
+  EXPECT_NE(refusal("nccl-socket", {{"NCCL_NVLS_ENABLE", "maybe"}}).find("NCCL_NVLS_ENABLE"),
+            std::string::npos);
   context.user = user({{"NCCL_SHM_DISABLE", "1"}});
   EXPECT_TRUE(find_rung("nccl-socket")->probe(context).ok());
 }
@@ -123,7 +128,8 @@ TEST(NcclRungs, RanksOfOneGpuHaveSocketsAlone) {
   RungContext context = place(2, int64_t{1} << 30);
   context.facts.gpu.ranks_per_gpu = 2;
   for (const char* rung : {"nccl-p2p", "nccl-shm", "nccl-shm-lean"})
-    EXPECT_NE(find_rung(rung)->probe(context).to_string().find("share a GPU"), std::string::npos) << rung;
+    EXPECT_NE(find_rung(rung)->probe(context).to_string().find("share a GPU"), std::string::npos)
+        << rung;
   EXPECT_TRUE(find_rung("nccl-socket")->probe(context).ok());
   std::vector<std::string> hosts;
   for (const int rank : {0, 1}) {
@@ -139,34 +145,39 @@ TEST(NcclRungs, TheReportSaysWhoWon) {
   NcclUse use = plan_nccl_use("nccl-shm", context);
   std::map<std::string, SettingOutcome> outcomes;
   for (const SettingOutcome& one : use.settings) outcomes[one.name] = one;
-  EXPECT_EQ(outcomes["NCCL_DEBUG"], (SettingOutcome{"NCCL_DEBUG", "INFO", "WARN", kUserWon, "the environment"}));
+  EXPECT_EQ(outcomes["NCCL_DEBUG"],
+            (SettingOutcome{"NCCL_DEBUG", "INFO", "WARN", kUserWon, "the environment"}));
   EXPECT_EQ(outcomes["NCCL_DEBUG_FILE"].winner, kUserWon);
   EXPECT_EQ(outcomes["NCCL_MAX_CTAS"].source, "NCCL_MIN_NCHANNELS of the environment");
-  EXPECT_EQ(outcomes["NCCL_NVLS_ENABLE"], (SettingOutcome{"NCCL_NVLS_ENABLE", "0", "0", kSettingIsSet, ""}));
+  EXPECT_EQ(outcomes["NCCL_NVLS_ENABLE"],
+            (SettingOutcome{"NCCL_NVLS_ENABLE", "0", "0", kSettingIsSet, ""}));
   EXPECT_FALSE(use.logged);
   EXPECT_TRUE(check_nccl_use(use).ok());
 
   context.user = {};
   use = plan_nccl_use("nccl-p2p", context);
   EXPECT_TRUE(use.logged);
-  add_nccl_logs({"h:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/CUMEM\n",
-                 "h:2:2 [1] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct\n"
-                 "h:2:2 [1] NCCL INFO Allocated 9637892 bytes of shared memory in /dev/shm/nccl-abc\n"
-                 "[2025-01-01 00:00:00] h:2:2 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend "
-                 "/dev/shm/nccl-abc to 33030532 bytes, error: No space left on device (28)\n"},
-                &use);
+  add_nccl_logs(
+      {"h:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/CUMEM\n",
+       "h:2:2 [1] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct\n"
+       "h:2:2 [1] NCCL INFO Allocated 9637892 bytes of shared memory in /dev/shm/nccl-abc\n"
+       "[2025-01-01 00:00:00] h:2:2 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend "
+       "/dev/shm/nccl-abc to 33030532 bytes, error: No space left on device (28)\n"},
+      &use);
   EXPECT_EQ(use.used_bytes, 9641984);
   EXPECT_EQ(use.transports, (std::map<std::string, int>{{"P2P/CUMEM", 1}, {"SHM/direct", 1}}));
   EXPECT_EQ(check_nccl_use(use).code(), Code::kFailedPrecondition);
   EXPECT_NE(use.last_error.find("[rank 1] Error: failed to extend"), std::string::npos);
-  EXPECT_NE(use.last_error.find("[proxy-ops pool of NCCL 2.26 to 2.27]"), std::string::npos) << use.last_error;
+  EXPECT_NE(use.last_error.find("[proxy-ops pool of NCCL 2.26 to 2.27]"), std::string::npos)
+      << use.last_error;
   EXPECT_NE(to_text(use).find("its last error"), std::string::npos);
 }
 
 class Conf : public testing::Test {
  protected:
   std::string write(const std::string& text) {
-    const std::string path = testing::TempDir() + cat("nccl-", ::getpid(), "-", files_.size(), ".conf");
+    const std::string path =
+        testing::TempDir() + cat("nccl-", ::getpid(), "-", files_.size(), ".conf");
     std::ofstream(path) << text;
     files_.push_back(path);
     return path;
@@ -178,10 +189,11 @@ class Conf : public testing::Test {
 };
 
 TEST_F(Conf, EarlierSourcesWin) {
-  const std::string own = write("# comment=1\nNCCL_ALGO=Tree\nNCCL_BUFFSIZE=65536\nPATH=/x\nnonsense\n");
+  const std::string own =
+      write("# comment=1\nNCCL_ALGO=Tree\nNCCL_BUFFSIZE=65536\nPATH=/x\nnonsense\n");
   const std::string system = write("NCCL_BUFFSIZE=1\nNCCL_SHM_DISABLE=1\n");
-  const NcclUserSettings all =
-      collect_nccl_settings({{"NCCL_ALGO", "Ring"}, {"HOME", "/"}}, {own, system, "/nowhere/nccl.conf"});
+  const NcclUserSettings all = collect_nccl_settings({{"NCCL_ALGO", "Ring"}, {"HOME", "/"}},
+                                                     {own, system, "/nowhere/nccl.conf"});
   EXPECT_TRUE(all.error.ok()) << all.error.to_string();
   EXPECT_EQ(all.list, (std::vector<NcclUserSetting>{{"NCCL_ALGO", "Ring", "the environment"},
                                                     {"NCCL_BUFFSIZE", "65536", own + ":3"},
@@ -194,7 +206,8 @@ TEST_F(Conf, WhatNcclWouldMisreadIsAnErrorWithItsLine) {
   EXPECT_NE(text.find(value + ":2"), std::string::npos) << text;
   EXPECT_NE(text.find("NCCL_P2P_DISABLE"), std::string::npos);
   const std::string blank = write("NCCL_ALGO = Ring\n");
-  EXPECT_NE(collect_nccl_settings({}, {blank}).error.to_string().find(blank + ":1"), std::string::npos);
+  EXPECT_NE(collect_nccl_settings({}, {blank}).error.to_string().find(blank + ":1"),
+            std::string::npos);
 }
 
 TEST_F(Conf, TheFileOfTheEnvironmentIsRead) {

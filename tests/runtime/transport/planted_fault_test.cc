@@ -1,5 +1,6 @@
-// The self-test finds what is wrong with a communicator that is wrong on purpose: each kind of fault, wherever it
-// happens, every time. Linked with a copy of runtime/comm that commits them (planted_fault.h).
+// The self-test finds what is wrong with a communicator that is wrong on purpose: each kind of
+// fault, wherever it happens, every time. Linked with a copy of runtime/comm that commits them
+// (planted_fault.h).
 #include "runtime/comm/planted_fault.h"
 
 #include <algorithm>
@@ -13,12 +14,14 @@
 namespace shoal {
 namespace {
 
-constexpr FaultKind kKinds[] = {FaultKind::kDroppedWrite, FaultKind::kStaleRead, FaultKind::kSwappedSlot};
+constexpr FaultKind kKinds[] = {FaultKind::kDroppedWrite, FaultKind::kStaleRead,
+                                FaultKind::kSwappedSlot};
 constexpr const char* kKindNames[] = {"None", "DroppedWrite", "StaleRead", "SwappedSlot"};
 constexpr const char* kSlotTransports[] = {"shm", "shm-lean", "memfd", "cma", kCmaNoPage};
 constexpr uint32_t kFewestSteps = 120;  // of a self-test, on any of them and at any group size
 
-/// So many of these faults are planted; under a sanitizer, which is to see races and not to find every fault, fewer.
+/// So many of these faults are planted; under a sanitizer, which is to see races and not to find
+/// every fault, fewer.
 constexpr int planted(int seeds) {
 #if defined(SHOAL_TSAN) || defined(__SANITIZE_ADDRESS__)
   return std::max(8, seeds / 4);
@@ -30,13 +33,16 @@ constexpr int planted(int seeds) {
 /// What rank `named` is said to have done; -1: nothing is said of one rank.
 int named_rank(const std::string& report) {
   for (const std::string lead : {"in the place of rank ", "the part of rank "}) {
-    if (const size_t at = report.find(lead); at != std::string::npos) return std::atoi(&report[at + lead.size()]);
+    if (const size_t at = report.find(lead); at != std::string::npos)
+      return std::atoi(&report[at + lead.size()]);
   }
   return -1;
 }
 
-/// Runs the self-test over a group that commits the fault. Empty when it is found, and nobody else is accused.
-std::string find_fault(const GroupOptions& options, const PlantedFault& fault, uint64_t seed, int& named) {
+/// Runs the self-test over a group that commits the fault. Empty when it is found, and nobody else
+/// is accused.
+std::string find_fault(const GroupOptions& options, const PlantedFault& fault, uint64_t seed,
+                       int& named) {
   planted_fault = fault;
   const auto ends = run_ranks(options, [&](Communicator& communicator) {
     const auto figures = self_test(communicator, seed);
@@ -57,7 +63,8 @@ std::string find_fault(const GroupOptions& options, const PlantedFault& fault, u
 class PlantedFaultTest : public testing::TestWithParam<std::tuple<const char*, FaultKind>> {
  protected:
   void SetUp() override {
-    if (const std::string reason = why_not(std::get<0>(GetParam())); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = why_not(std::get<0>(GetParam())); !reason.empty())
+      GTEST_SKIP() << reason;
   }
   static void find(RankKind rank_kind, int world_size, int seeds) {
     const auto [transport, kind] = GetParam();
@@ -93,7 +100,8 @@ TEST_P(PlantedFaultTest, FourProcesses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PlantedFaultTest,
-                         testing::Combine(testing::ValuesIn(kSlotTransports), testing::ValuesIn(kKinds)),
+                         testing::Combine(testing::ValuesIn(kSlotTransports),
+                                          testing::ValuesIn(kKinds)),
                          [](const auto& setting) {
                            return test_name(std::get<0>(setting.param)) +
                                   kKindNames[static_cast<int>(std::get<1>(setting.param))];
@@ -105,7 +113,8 @@ TEST(NoPlantedFaultTest, NothingIsFound) {
     EXPECT_EQ(all_reports(run_ranks({transport, RankKind::kThreads, 4},
                                     [](Communicator& communicator) {
                                       const auto figures = self_test(communicator, 3);
-                                      return figures.ok() ? std::string() : figures.status().to_string();
+                                      return figures.ok() ? std::string()
+                                                          : figures.status().to_string();
                                     })),
               "");
   }

@@ -24,11 +24,13 @@ void expect_known_fields(const Json& written, const Json& known) {
   for (const auto& [key, value] : written.items()) {
     ASSERT_TRUE(known.contains(key)) << "unknown fact " << key;
     if (value.is_object()) expect_known_fields(value, known[key]);
-    if (value.is_array() && !value.empty() && value[0].is_object()) expect_known_fields(value[0], known[key][0]);
+    if (value.is_array() && !value.empty() && value[0].is_object())
+      expect_known_fields(value[0], known[key][0]);
   }
 }
 
-/// tests/data/host_facts/README.md has the format. Throws where a file of ours is not of it: the test fails.
+/// tests/data/host_facts/README.md has the format. Throws where a file of ours is not of it: the
+/// test fails.
 Place read_place(const std::string& path) {
   const Json json = Json::parse(*read_file(path, 1 << 20));
   Place place;
@@ -81,7 +83,9 @@ INSTANTIATE_TEST_SUITE_P(All, RecordedPlace, testing::ValuesIn(recorded_places()
 /// The figures that the places' free bytes were chosen by.
 TEST(RecordedPlaces, NeedsAreWholePagesOfTheFormula) {
   for (const int ranks : {2, 3, 4, 8, 16}) {
-    const auto pages = [ranks](int64_t slot) { return (ranks * (256 + 2 * slot) + 4095) / 4096 * 4096; };
+    const auto pages = [ranks](int64_t slot) {
+      return (ranks * (256 + 2 * slot) + 4095) / 4096 * 4096;
+    };
     EXPECT_EQ(find_rung("shm")->need(ranks).dev_shm_bytes(), pages(262144));
     EXPECT_EQ(find_rung("shm-lean")->need(ranks).dev_shm_bytes(), pages(4096));
     EXPECT_EQ(find_rung("memfd")->need(ranks).dev_shm_bytes(), 0);

@@ -1,5 +1,6 @@
-// Closed loop: the printed commands are run, word for word, in a mount namespace of their own; the check that refused
-// must then pass and the bytes be had, and with one page less it must refuse again.
+// Closed loop: the printed commands are run, word for word, in a mount namespace of their own; the
+// check that refused must then pass and the bytes be had, and with one page less it must refuse
+// again.
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -85,8 +86,8 @@ bool closes(const std::string& path, const ShmNeed& need, int64_t headroom, bool
     return say(list[0].text + ": " + still.to_string());
   if (!can_have(path, need)) return say(list[0].text + ": not all bytes can be had");
   if (!has_size) return true;
-  const std::string less =
-      cat("mount --options-mode ignore -o remount,size=", facts.dev_shm.size_bytes - kPage, " ", path);
+  const std::string less = cat(
+      "mount --options-mode ignore -o remount,size=", facts.dev_shm.size_bytes - kPage, " ", path);
   if (std::system(less.c_str()) != 0) return say("failed: " + less);
   if (check_budget(need, look(path), options).ok()) return say("one page less is enough too");
   return headroom > 0 || !can_have(path, need) || say("one page less gives all bytes");
@@ -118,7 +119,8 @@ std::optional<bool> in_namespace(const std::function<bool()>& body) {
 }
 
 bool mount_tmpfs(const std::string& path, const std::string& options, unsigned long flags = 0) {
-  return ::mount("tmpfs", path.c_str(), "tmpfs", flags, options.c_str()) == 0 || say(std::strerror(errno));
+  return ::mount("tmpfs", path.c_str(), "tmpfs", flags, options.c_str()) == 0 ||
+         say(std::strerror(errno));
 }
 
 /// Somebody else's file of some pages, so that what is used now is part of the sum.
@@ -137,8 +139,10 @@ bool use(const std::string& path, int64_t bytes) {
 TEST(RemedyLoop, TooSmall) {
   for (const int64_t headroom : {int64_t{0}, kPage, int64_t{100}, int64_t{1 << 20}}) {
     EXPECT_IN_NAMESPACE([headroom] {
-      return mount_tmpfs("/dev/shm", "size=1048576,mode=1777") && use("/dev/shm/other", 7 * kPage) &&
-             closes("/dev/shm", {"shm", {{"slots", 3 * 9641984, 3}, {"pool", 34213888, 1}}, {}}, headroom, true);
+      return mount_tmpfs("/dev/shm", "size=1048576,mode=1777") &&
+             use("/dev/shm/other", 7 * kPage) &&
+             closes("/dev/shm", {"shm", {{"slots", 3 * 9641984, 3}, {"pool", 34213888, 1}}, {}},
+                    headroom, true);
     });
   }
 }

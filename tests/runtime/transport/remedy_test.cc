@@ -33,13 +33,15 @@ HostFacts host(const std::string& container = "") {
   return facts;
 }
 
-std::vector<Remedy> for_need(const HostFacts& facts, const ShmNeed& need, int64_t headroom = 0, int64_t reserved = 0) {
+std::vector<Remedy> for_need(const HostFacts& facts, const ShmNeed& need, int64_t headroom = 0,
+                             int64_t reserved = 0) {
   const Status status = Status::error(Code::kResourceExhausted, "refused");
   const auto list = remedies(facts, {{need, status, headroom, reserved}});
   for (const Remedy& remedy : list) {
     EXPECT_FALSE(remedy.title.empty());
     EXPECT_EQ(remedy.title.find('\n'), std::string::npos) << remedy.title;
-    EXPECT_EQ((remedy.text + "\n").find(" \n"), std::string::npos) << "trailing space: " << remedy.text;
+    EXPECT_EQ((remedy.text + "\n").find(" \n"), std::string::npos)
+        << "trailing space: " << remedy.text;
     EXPECT_FALSE(remedy.text.ends_with("\n"));
   }
   return list;
@@ -88,7 +90,8 @@ TEST(Remedy, TooSmallInDocker) {
             "docker run --shm-size=105906176b ...\n"
             "# in compose.yaml, under the service:\n"
             "shm_size: \"105906176b\"");
-  EXPECT_TRUE(for_need(host("podman"), need_of("shm", 100 * kMiB))[0].text.starts_with("podman run --shm-size="));
+  EXPECT_TRUE(for_need(host("podman"), need_of("shm", 100 * kMiB))[0].text.starts_with(
+      "podman run --shm-size="));
   const auto containerd = for_need(host("containerd"), need_of("shm", 100 * kMiB));
   EXPECT_EQ(kinds(containerd), "docker kubernetes");
   EXPECT_TRUE(containerd[0].text.starts_with("nerdctl run --shm-size="));
@@ -97,26 +100,27 @@ TEST(Remedy, TooSmallInDocker) {
 TEST(Remedy, TooSmallInKubernetes) {
   const auto list = for_need(host("kubernetes"), need_of("shm", 100 * kMiB));
   ASSERT_EQ(kinds(list), "kubernetes");
-  EXPECT_EQ(list[0].text,
-            "spec:\n"
-            "  containers:\n"
-            "    - name: shoal\n"
-            "      volumeMounts:\n"
-            "        - name: dshm\n"
-            "          mountPath: /dev/shm\n"
-            "  volumes:\n"
-            "    - name: dshm\n"
-            "      emptyDir:\n"
-            "        medium: Memory\n"
-            "        sizeLimit: \"105906176\"  # bytes; its pages count against resources.limits.memory");
+  EXPECT_EQ(
+      list[0].text,
+      "spec:\n"
+      "  containers:\n"
+      "    - name: shoal\n"
+      "      volumeMounts:\n"
+      "        - name: dshm\n"
+      "          mountPath: /dev/shm\n"
+      "  volumes:\n"
+      "    - name: dshm\n"
+      "      emptyDir:\n"
+      "        medium: Memory\n"
+      "        sizeLimit: \"105906176\"  # bytes; its pages count against resources.limits.memory");
 }
 
 TEST(Remedy, SizesAreWholePagesAndForTheLargestNeed) {
   HostFacts facts = host();
   facts.page_bytes = 65536;
   const Status status = Status::error(Code::kResourceExhausted, "refused");
-  const auto list = remedies(
-      facts, {{need_of("shm-lean", 64 * kMiB), status, 0, 0}, {need_of("shm", 100 * kMiB + 4096), status, 0, 0}});
+  const auto list = remedies(facts, {{need_of("shm-lean", 64 * kMiB), status, 0, 0},
+                                     {need_of("shm", 100 * kMiB + 4096), status, 0, 0}});
   ASSERT_EQ(kinds(list), "mount");
   EXPECT_EQ(list[0].text, cat("mount -o remount,size=", 101 * kMiB + 65536, " /dev/shm"));
 }
@@ -151,7 +155,8 @@ TEST(Remedy, ReadOnlyOrForbidden) {
   HostFacts facts = host();
   facts.dev_shm.open_errno = EROFS;
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "mount -o remount,rw /dev/shm");
-  EXPECT_EQ(for_need(facts, need_of("shm", 100 * kMiB)).at(0).text, "mount -o remount,rw,size=105906176 /dev/shm");
+  EXPECT_EQ(for_need(facts, need_of("shm", 100 * kMiB)).at(0).text,
+            "mount -o remount,rw,size=105906176 /dev/shm");
   facts.dev_shm.open_errno = EACCES;
   facts.dev_shm.mount_options = "ro,nosuid";
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "mount -o remount,rw /dev/shm");
@@ -167,10 +172,12 @@ TEST(Remedy, TooFewInodes) {
   const ShmNeed need = need_of("nccl", kMiB, 8);
   EXPECT_EQ(for_need(facts, need).at(0).text, "mount -o remount,nr_inodes=1005 /dev/shm");
   const ShmNeed both = need_of("nccl", 100 * kMiB, 8);
-  EXPECT_EQ(for_need(facts, both).at(0).text, "mount -o remount,size=105906176,nr_inodes=1005 /dev/shm");
-  facts.container = "docker";
   EXPECT_EQ(for_need(facts, both).at(0).text,
-            "docker run --tmpfs /dev/shm:rw,nosuid,nodev,noexec,mode=1777,size=105906176,nr_inodes=1005 ...");
+            "mount -o remount,size=105906176,nr_inodes=1005 /dev/shm");
+  facts.container = "docker";
+  EXPECT_EQ(
+      for_need(facts, both).at(0).text,
+      "docker run --tmpfs /dev/shm:rw,nosuid,nodev,noexec,mode=1777,size=105906176,nr_inodes=1005 ...");
 }
 
 TEST(Remedy, FileSizeLimit) {
@@ -211,7 +218,8 @@ TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
   auto list = for_need(facts, need_of("shm", 90 * kMiB));
   ASSERT_EQ(kinds(list), "other docker");
   EXPECT_EQ(list[0].text, "shoal doctor --clean-stale");
-  EXPECT_EQ(list[0].title, "killed runs left 34213888 bytes in /dev/shm (files: 1): remove them, which is enough");
+  EXPECT_EQ(list[0].title,
+            "killed runs left 34213888 bytes in /dev/shm (files: 1): remove them, which is enough");
   list = for_need(facts, need_of("shm", 100 * kMiB));
   EXPECT_EQ(kinds(list), "docker other");
 }
@@ -224,17 +232,20 @@ TEST(Remedy, CgroupLimits) {
   auto list = for_need(facts, need, 0, 100 * kMiB);
   ASSERT_EQ(kinds(list), "docker");
   EXPECT_EQ(list[0].text, cat("docker run --memory=", 620 * kMiB, "b ..."));
-  EXPECT_EQ(list[0].title,
-            cat("the memory limit of ", 512 * kMiB, " bytes is ", 108 * kMiB, " too low: raise it to ", 620 * kMiB));
+  EXPECT_EQ(list[0].title, cat("the memory limit of ", 512 * kMiB, " bytes is ", 108 * kMiB,
+                               " too low: raise it to ", 620 * kMiB));
   facts.container = "kubernetes";
   list = for_need(facts, need, 0, 100 * kMiB);
   ASSERT_EQ(kinds(list), "kubernetes");
-  EXPECT_EQ(list[0].text,
-            "spec:\n  containers:\n    - name: shoal\n      resources:\n        limits:\n          memory: "
-            "\"650117120\"  # bytes");
+  EXPECT_EQ(
+      list[0].text,
+      "spec:\n  containers:\n    - name: shoal\n      resources:\n        limits:\n          memory: "
+      "\"650117120\"  # bytes");
   facts.container = "";
-  facts.cgroup.levels = {{"/user.slice/a", -1, 0, 0}, {"/user.slice", 16 * kMiB, 0, 0}, {"/", -1, 0, 0}};
-  EXPECT_EQ(for_need(facts, need).at(0).text, cat("echo ", 32 * kMiB, " > /sys/fs/cgroup/user.slice/memory.max"));
+  facts.cgroup.levels = {
+      {"/user.slice/a", -1, 0, 0}, {"/user.slice", 16 * kMiB, 0, 0}, {"/", -1, 0, 0}};
+  EXPECT_EQ(for_need(facts, need).at(0).text,
+            cat("echo ", 32 * kMiB, " > /sys/fs/cgroup/user.slice/memory.max"));
   facts.cgroup.version = 1;
   EXPECT_EQ(for_need(facts, need).at(0).text,
             cat("echo ", 32 * kMiB, " > /sys/fs/cgroup/memory/user.slice/memory.limit_in_bytes"));
@@ -265,7 +276,8 @@ TEST(Remedy, TheCgroupComesBeforeTheMountAndTheHostAfterTheContainer) {
 }
 
 TEST(Remedy, ReadingASiblingsMemory) {
-  const auto texts = [](const std::string& container, CmaFacts cma, const std::string& rung = "cma") {
+  const auto texts = [](const std::string& container, CmaFacts cma,
+                        const std::string& rung = "cma") {
     HostFacts facts = host(container);
     facts.cma = cma;
     std::string all;
@@ -274,13 +286,16 @@ TEST(Remedy, ReadingASiblingsMemory) {
   };
   EXPECT_EQ(texts("", {true, EPERM, 1, 0}), "sysctl -w kernel.yama.ptrace_scope=0|");
   EXPECT_EQ(texts("", {true, EPERM, 2, 0}), "sysctl -w kernel.yama.ptrace_scope=1|");
-  EXPECT_EQ(texts("", {true, EPERM, 3, 0}), "echo kernel.yama.ptrace_scope=1 > /etc/sysctl.d/99-shoal.conf|");
+  EXPECT_EQ(texts("", {true, EPERM, 3, 0}),
+            "echo kernel.yama.ptrace_scope=1 > /etc/sysctl.d/99-shoal.conf|");
   EXPECT_EQ(texts("docker", {true, EPERM, 0, 2}), "docker run --cap-add=SYS_PTRACE ...|");
   EXPECT_EQ(texts("docker", {true, EPERM, 1, 2}),
             "docker run --cap-add=SYS_PTRACE ...|sysctl -w kernel.yama.ptrace_scope=0|");
   EXPECT_EQ(texts("", {true, ENOSYS, 1, 2}), "SystemCallFilter=process_vm_readv|");
-  EXPECT_EQ(texts("", {true, EPERM, 1, 2}), "sysctl -w kernel.yama.ptrace_scope=0|SystemCallFilter=process_vm_readv|");
-  EXPECT_NE(texts("kubernetes", {true, EPERM, -1, 2}).find("add: [\"SYS_PTRACE\"]"), std::string::npos);
+  EXPECT_EQ(texts("", {true, EPERM, 1, 2}),
+            "sysctl -w kernel.yama.ptrace_scope=0|SystemCallFilter=process_vm_readv|");
+  EXPECT_NE(texts("kubernetes", {true, EPERM, -1, 2}).find("add: [\"SYS_PTRACE\"]"),
+            std::string::npos);
   EXPECT_EQ(texts("", {true, EPERM, 1, 0}, "shm"), "") << "another rung was refused";
   EXPECT_EQ(texts("", {true, EFAULT, 1, 0}), "");
 }

@@ -17,12 +17,14 @@ TEST(Rung, DefaultOrderIsFastestFirst) {
 
 TEST(Rung, OrdersParse) {
   EXPECT_EQ(*parse_transport_order("shm", DeviceKind::kCpu), std::vector<std::string>({"shm"}));
-  EXPECT_EQ(*parse_transport_order("tcp,shm", DeviceKind::kCpu), (std::vector<std::string>{"tcp", "shm"}));
+  EXPECT_EQ(*parse_transport_order("tcp,shm", DeviceKind::kCpu),
+            (std::vector<std::string>{"tcp", "shm"}));
   for (const char* bad : {"", "shm,", ",shm", "shm,shm", "SHM", "shm tcp", "rdma", "lean"}) {
     const auto order = parse_transport_order(bad, DeviceKind::kCpu);
     EXPECT_EQ(order.status().code(), Code::kInvalidArgument) << bad;
   }
-  EXPECT_NE(parse_transport_order("rdma", DeviceKind::kCpu).status().to_string().find(rung_names()), std::string::npos);
+  EXPECT_NE(parse_transport_order("rdma", DeviceKind::kCpu).status().to_string().find(rung_names()),
+            std::string::npos);
 }
 
 TEST(Rung, PrepareReservesAndLeavesNoName) {
@@ -49,8 +51,10 @@ TEST(Rung, NeedIsWhatPrepareTakes) {
       ASSERT_TRUE(setup.ok()) << setup.status().to_string();
       int64_t private_bytes = 0;
       if (need.rung == "cma")
-        private_bytes = world_size * static_cast<int64_t>(cma_rank_bytes(world_size, kCmaSlotBytes));
-      EXPECT_EQ(need.memory_bytes() - private_bytes, static_cast<int64_t>(setup->shm.size())) << rung.name;
+        private_bytes =
+            world_size * static_cast<int64_t>(cma_rank_bytes(world_size, kCmaSlotBytes));
+      EXPECT_EQ(need.memory_bytes() - private_bytes, static_cast<int64_t>(setup->shm.size()))
+          << rung.name;
       const bool in_dev_shm = need.rung == "shm" || need.rung == "shm-lean";
       EXPECT_EQ(need.dev_shm_bytes(), in_dev_shm ? need.memory_bytes() : 0);
       EXPECT_EQ(need.dev_shm_inodes(), in_dev_shm ? 1 : 0);
@@ -60,7 +64,8 @@ TEST(Rung, NeedIsWhatPrepareTakes) {
       for (const auto& list : {need.dev_shm, need.memory}) {
         for (const Consumer& consumer : list) {
           EXPECT_EQ(consumer.bytes % 4096, 0) << consumer.what;
-          EXPECT_NE(consumer.what.find(std::to_string(world_size)), std::string::npos) << consumer.what;
+          EXPECT_NE(consumer.what.find(std::to_string(world_size)), std::string::npos)
+              << consumer.what;
         }
       }
     }
@@ -69,11 +74,13 @@ TEST(Rung, NeedIsWhatPrepareTakes) {
 }
 
 TEST(Rung, ConnectionsAreOpenFiles) {
-  for (const Rung& rung : rungs()) EXPECT_EQ(rung.need(8).descriptors, std::string(rung.name) == "tcp" ? 30 : 0);
+  for (const Rung& rung : rungs())
+    EXPECT_EQ(rung.need(8).descriptors, std::string(rung.name) == "tcp" ? 30 : 0);
   HostFacts facts;
   facts.limits.nofile = 29;
   const Status refused = check_budget(find_rung("tcp")->need(8), facts, {});
-  EXPECT_NE(refused.to_string().find("30 open files; the limit is 29 (ulimit -n)"), std::string::npos)
+  EXPECT_NE(refused.to_string().find("30 open files; the limit is 29 (ulimit -n)"),
+            std::string::npos)
       << refused.to_string();
 }
 

@@ -24,21 +24,24 @@ constexpr int64_t kPage = 4096;
 
 bool write_text(const char* path, const std::string& text) {
   const Fd fd(::open(path, O_WRONLY | O_CLOEXEC));
-  return fd.valid() && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  return fd.valid() &&
+         ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-/// As root of a user namespace of its own where this user may not do it as it is. Without the maps no file can be made
-/// there: nobody would own it.
+/// As root of a user namespace of its own where this user may not do it as it is. Without the maps
+/// no file can be made there: nobody would own it.
 bool leave_mounts() {
   if (::unshare(CLONE_NEWNS) == 0) return true;
   const uid_t user = ::getuid();
   const gid_t group = ::getgid();
-  return ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && write_text("/proc/self/setgroups", "deny") &&
+  return ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 &&
+         write_text("/proc/self/setgroups", "deny") &&
          write_text("/proc/self/uid_map", cat("0 ", user, " 1")) &&
          write_text("/proc/self/gid_map", cat("0 ", group, " 1"));
 }
 
-/// Runs the body in a child with a private mount table: "", what is wrong, or "skip: ..." where that is forbidden.
+/// Runs the body in a child with a private mount table: "", what is wrong, or "skip: ..." where
+/// that is forbidden.
 std::string with_own_mounts(const std::function<std::string()>& body) {
   return in_child([&]() -> std::string {
     if (!leave_mounts()) return cat("skip: no mount namespace, errno ", errno);
@@ -113,7 +116,8 @@ TEST(ShmMounts, WithoutALimit) {
   EXPECT_WITH_OWN_MOUNTS([]() -> std::string {
     if (!mount_shm("size=0,nr_inodes=0")) return cat("skip: mount, errno ", errno);
     const HostFacts facts = facts_of_dev_shm(1 << 20);
-    REQUIRE(facts.dev_shm.size_bytes == 0 && facts.dev_shm.total_inodes == 0 && facts.dev_shm.open_errno == 0);
+    REQUIRE(facts.dev_shm.size_bytes == 0 && facts.dev_shm.total_inodes == 0 &&
+            facts.dev_shm.open_errno == 0);
     REQUIRE(facts.dev_shm.probed_bytes == 1 << 20 && facts.dev_shm.probe_errno == 0);
     REQUIRE(budget_code(1 << 20, facts) == Code::kOk);
     return "";
@@ -143,7 +147,8 @@ TEST(ShmMounts, ReadOnly) {
 
 TEST(ShmMounts, NoexecIsNoHindrance) {
   EXPECT_WITH_OWN_MOUNTS([]() -> std::string {
-    if (!mount_shm("size=1m", MS_NOEXEC | MS_NOSUID | MS_NODEV)) return cat("skip: mount, errno ", errno);
+    if (!mount_shm("size=1m", MS_NOEXEC | MS_NOSUID | MS_NODEV))
+      return cat("skip: mount, errno ", errno);
     const HostFacts facts = facts_of_dev_shm(1 << 20);
     REQUIRE(facts.dev_shm.mount_options.find("noexec") != std::string::npos);
     REQUIRE(facts.dev_shm.open_errno == 0 && facts.dev_shm.probe_errno == 0);

@@ -24,7 +24,8 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-/// A child that runs body, says so, and stays until this is destroyed. ok() is false where body returned false.
+/// A child that runs body, says so, and stays until this is destroyed. ok() is false where body
+/// returned false.
 class Child {
  public:
   explicit Child(const std::function<bool()>& body) {
@@ -103,7 +104,8 @@ class StaleSegments : public ::testing::Test {
 
 TEST_F(StaleSegments, StaleOnesAreFoundAndRemoved) {
   for (const char* name : {".shoal-12-0", ".shoal-probe-12-34", "nccl-a1B2c3"}) leave(name);
-  for (const char* other : {"nccl-a1B2c", "nccl-a1B2c3d", "nccl-a1B2c_", "sem.x", "psm_1", ".shoal", "xshoal-1"})
+  for (const char* other :
+       {"nccl-a1B2c", "nccl-a1B2c3d", "nccl-a1B2c_", "sem.x", "psm_1", ".shoal", "xshoal-1"})
     leave(other);
   const auto files = find_left_files(directory_);
   ASSERT_EQ(files.size(), 3u);
@@ -122,8 +124,9 @@ TEST_F(StaleSegments, StaleOnesAreFoundAndRemoved) {
 }
 
 TEST_F(StaleSegments, FilesThatOnlySoundLikeOursAreSomebodysOwn) {
-  for (const char* name : {"shoal-requests.jsonl", "shoal-12-0", ".shoal-notes", ".shoal-12", ".shoal-12-", ".shoal--0",
-                           ".shoal-12-0.bak", ".shoal-probe-12", ".shoal-probe-x-0", ".shoal-probe-"})
+  for (const char* name :
+       {"shoal-requests.jsonl", "shoal-12-0", ".shoal-notes", ".shoal-12", ".shoal-12-",
+        ".shoal--0", ".shoal-12-0.bak", ".shoal-probe-12", ".shoal-probe-x-0", ".shoal-probe-"})
     leave(name);
   EXPECT_TRUE(find_left_files(directory_).empty());
   expect_kept();
@@ -147,7 +150,8 @@ TEST_F(StaleSegments, AFileOnlyMappedIsInUse) {
   leave("nccl-bbbbbb");
   for (const int protection : {PROT_READ, PROT_READ | PROT_WRITE}) {
     const Child child([&] {
-      const int fd = ::open(path("nccl-bbbbbb").c_str(), (protection & PROT_WRITE) != 0 ? O_RDWR : O_RDONLY);
+      const int fd =
+          ::open(path("nccl-bbbbbb").c_str(), (protection & PROT_WRITE) != 0 ? O_RDWR : O_RDONLY);
       const bool mapped = ::mmap(nullptr, 4096, protection, MAP_SHARED, fd, 0) != MAP_FAILED;
       return ::close(fd) == 0 && mapped;
     });
@@ -165,10 +169,12 @@ TEST_F(StaleSegments, AFileOpenInAnotherPidNamespaceIsInUse) {
     int ends[2];
     ASSERT_EQ(::pipe(ends), 0);
     const Child child([&] {
-      if (::unshare(CLONE_NEWPID) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) return false;
+      if (::unshare(CLONE_NEWPID) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0)
+        return false;
       const pid_t inner = ::fork();
       if (inner == 0) {
-        // Init of the new namespace, invisible in the /proc of a sibling one. Ends with the pipe's other ends.
+        // Init of the new namespace, invisible in the /proc of a sibling one. Ends with the pipe's
+        // other ends.
         const bool opened = ::getpid() == 1 && ::open(path("nccl-cccccc").c_str(), O_RDWR) >= 0;
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::write(ends[1], opened ? "y" : "n", 1) != 1) ::_exit(1);
@@ -207,7 +213,8 @@ TEST_F(StaleSegments, AFileWithAnotherNameIsUnknown) {
 }
 
 TEST_F(StaleSegments, AnEmptyFileIsBelievedAfterSeconds) {
-  leave("nccl-gggggg", 0);  // what NCCL leaves when fallocate fails, and what every file is when it is being made
+  leave("nccl-gggggg",
+        0);  // what NCCL leaves when fallocate fails, and what every file is when it is being made
   EXPECT_EQ(state("nccl-gggggg"), "unknown");
   expect_kept();
   const timespec old[2] = {{::time(nullptr) - 60, 0}, {::time(nullptr) - 60, 0}};
@@ -254,7 +261,8 @@ bool refuse_leases(int error) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program = {static_cast<unsigned short>(std::size(code)), code};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 TEST_F(StaleSegments, WithoutLeasesNothingIsKnownNorRemoved) {
@@ -291,7 +299,9 @@ TEST_F(StaleSegments, AFileThatSomebodyBeginsToOpenStays) {
   LeftFileLease lease = LeftFileLease::ask(directory_fd_.get(), "nccl-kkkkkk");
   ASSERT_EQ(lease.state(), "stale");
   // Breaks the lease, and does not end this process by the signal that says so.
-  const Child child([&] { return ::open(path("nccl-kkkkkk").c_str(), O_RDWR | O_NONBLOCK) < 0 && errno == EAGAIN; });
+  const Child child([&] {
+    return ::open(path("nccl-kkkkkk").c_str(), O_RDWR | O_NONBLOCK) < 0 && errno == EAGAIN;
+  });
   EXPECT_TRUE(child.ok());
   EXPECT_FALSE(lease.unlink_name());
   EXPECT_TRUE(exists("nccl-kkkkkk"));
@@ -308,8 +318,8 @@ TEST_F(StaleSegments, FilesBeingMadeSurviveASweepThatNeverStops) {
       std::string name = path("nccl-XXXXXX");
       const int fd = ::mkstemp(name.data());
       struct stat info = {};
-      const bool ok = fd >= 0 && ::fallocate(fd, 0, 0, 4096) == 0 && ::fstat(fd, &info) == 0 && info.st_nlink == 1 &&
-                      ::unlink(name.c_str()) == 0 && ::close(fd) == 0;
+      const bool ok = fd >= 0 && ::fallocate(fd, 0, 0, 4096) == 0 && ::fstat(fd, &info) == 0 &&
+                      info.st_nlink == 1 && ::unlink(name.c_str()) == 0 && ::close(fd) == 0;
       if (!ok) ::_exit(::write(ends[1], "n", 1) == 1 ? 1 : 2);
     }
     ::_exit(::write(ends[1], "y", 1) == 1 ? 0 : 2);
@@ -346,10 +356,10 @@ TEST_F(StaleSegments, FilesThatALogNamesAreRemoved) {
   leave("nccl-openxx");
   leave("nccl-others");
   const Fd open(::open(path("nccl-openxx").c_str(), O_RDONLY | O_CLOEXEC));
-  const SweepResult result =
-      remove_named_in(directory_, cat("Error: failed to extend ", path("nccl-AbCd01"), " to 9637892 bytes\n",
-                                      path("nccl-AbCd02"), "\n", path("nccl-openxx"), " ", path("nccl-AbCd01"),
-                                      path("nccl-short"), "/dev/shm/nccl-others ", path("nccl-")));
+  const SweepResult result = remove_named_in(
+      directory_, cat("Error: failed to extend ", path("nccl-AbCd01"), " to 9637892 bytes\n",
+                      path("nccl-AbCd02"), "\n", path("nccl-openxx"), " ", path("nccl-AbCd01"),
+                      path("nccl-short"), "/dev/shm/nccl-others ", path("nccl-")));
   EXPECT_EQ(result.removed, 2);
   EXPECT_FALSE(exists("nccl-AbCd01") || exists("nccl-AbCd02"));
   EXPECT_TRUE(exists("nccl-openxx") && exists("nccl-others"));

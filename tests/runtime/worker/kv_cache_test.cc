@@ -13,14 +13,16 @@ std::string missing_pages() {
   if (!cache.ok()) return cache.status().to_string();
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const auto bytes = static_cast<size_t>(cache->size_bytes());
-  const size_t pages = (bytes + page - 1) / page, there = resident_pages(cache->layers().at(0).data, bytes);
+  const size_t pages = (bytes + page - 1) / page,
+               there = resident_pages(cache->layers().at(0).data, bytes);
   return there == pages ? "" : cat(there, " of ", pages, " pages are there");
 }
 
 TEST(KvCache, IsTouchedFromTheStart) {
   EXPECT_EQ(missing_pages(), "");
-  const std::string before_5_14 = in_child(
-      []() -> std::string { return forget_populate_write() ? missing_pages() : std::string("skip: no seccomp"); });
+  const std::string before_5_14 = in_child([]() -> std::string {
+    return forget_populate_write() ? missing_pages() : std::string("skip: no seccomp");
+  });
   if (before_5_14.starts_with("skip")) GTEST_SKIP() << before_5_14;
   EXPECT_EQ(before_5_14, "");
 }

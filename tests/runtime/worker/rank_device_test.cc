@@ -28,7 +28,8 @@ Exchange exchange_with(int world_size, std::string last = "") {
 }
 
 TEST(RankDevice, RanksTakeTheirDevices) {
-  for (const auto& [rank, per_gpu, index] : {std::tuple{0, 1, 0}, {3, 1, 3}, {3, 2, 1}, {1, 4, 0}}) {
+  for (const auto& [rank, per_gpu, index] :
+       {std::tuple{0, 1, 0}, {3, 1, 3}, {3, 2, 1}, {1, 4, 0}}) {
     const auto device = open_rank_device(init_of(rank, 4, per_gpu), exchange_with(4));
     ASSERT_TRUE(device.ok()) << device.status().to_string();
     EXPECT_EQ((*device)->index(), index);
@@ -53,7 +54,8 @@ TEST(RankDevice, VersionsMustAgree) {
   EXPECT_TRUE(check_same_versions({*mine, *mine, *mine}).ok());
 
   const Status status =
-      open_rank_device(init_of(0, 3, 1), exchange_with(3, "module 9-old, CUDA 12080, driver 13000")).status();
+      open_rank_device(init_of(0, 3, 1), exchange_with(3, "module 9-old, CUDA 12080, driver 13000"))
+          .status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   for (const char* said : {"rank 0 has module", "rank 2 has module 9-old, CUDA 12080"}) {
     EXPECT_NE(status.to_string().find(said), std::string::npos) << status.to_string();

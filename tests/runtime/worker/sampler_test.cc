@@ -22,8 +22,9 @@ const KernelTable& kernels() {
   return *find_kernels("reference").value();
 }
 
-SampledToken sample(const std::vector<float>& logits, const SamplingParams& params, int32_t position = 0,
-                    const std::vector<int32_t>& history = {}, int32_t prompt_tokens = 0) {
+SampledToken sample(const std::vector<float>& logits, const SamplingParams& params,
+                    int32_t position = 0, const std::vector<int32_t>& history = {},
+                    int32_t prompt_tokens = 0) {
   return sample_token(logits, params, history, prompt_tokens, position, kernels());
 }
 
@@ -45,8 +46,10 @@ std::vector<int32_t> ranking(const std::vector<float>& logits) {
   return ids;
 }
 
-/// Which tokens may be drawn and with what weights: by full sorts in double, the filters one after the other.
-std::vector<double> naive_distribution(const std::vector<float>& logits, const SamplingParams& params) {
+/// Which tokens may be drawn and with what weights: by full sorts in double, the filters one after
+/// the other.
+std::vector<double> naive_distribution(const std::vector<float>& logits,
+                                       const SamplingParams& params) {
   const std::vector<int32_t> order = ranking(logits);
   const double best = logits[static_cast<size_t>(order[0])];
   std::vector<double> weight(logits.size());
@@ -55,7 +58,8 @@ std::vector<double> naive_distribution(const std::vector<float>& logits, const S
     if (weight[i] < params.min_p) weight[i] = 0;
   }
   if (params.top_k > 0) {
-    for (size_t i = static_cast<size_t>(params.top_k); i < order.size(); ++i) weight[static_cast<size_t>(order[i])] = 0;
+    for (size_t i = static_cast<size_t>(params.top_k); i < order.size(); ++i)
+      weight[static_cast<size_t>(order[i])] = 0;
   }
   double total = 0, sum = 0;
   for (const double w : weight) total += w;
@@ -96,7 +100,8 @@ TEST(SamplerTest, GreedyTakesTheLowestIdOfEquals) {
     const std::vector<float> logits = random_logits(1000, seed);
     EXPECT_EQ(sample(logits, greedy).token_id, ranking(logits)[0]);
     const ArgmaxResult best = kernels().argmax(logits.data(), 1000);
-    EXPECT_EQ(sample(logits, greedy).token_id, best.column) << "disagrees with the ranks' own argmax";
+    EXPECT_EQ(sample(logits, greedy).token_id, best.column)
+        << "disagrees with the ranks' own argmax";
   }
 }
 
@@ -104,16 +109,19 @@ TEST(SamplerTest, FiltersAndDrawAgreeWithTheNaiveDefinition) {
   std::mt19937 random(1);
   std::set<int32_t> drawn;
   for (uint32_t round = 0; round < 1500; ++round) {
-    const std::vector<float> logits = random_logits(round % 5 == 0 ? 3000 : 1 + random() % 700, round);
+    const std::vector<float> logits =
+        random_logits(round % 5 == 0 ? 3000 : 1 + random() % 700, round);
     SamplingParams params;
     params.temperature = std::vector<float>{0.2f, 0.7f, 1, 2.5f}[random() % 4];
     if (random() % 2 == 0) params.top_k = static_cast<int32_t>(1 + random() % 400);
-    if (random() % 2 == 0) params.top_p = std::vector<float>{1e-6f, 0.3f, 0.9f, 0.999f}[random() % 4];
+    if (random() % 2 == 0)
+      params.top_p = std::vector<float>{1e-6f, 0.3f, 0.9f, 0.999f}[random() % 4];
     if (random() % 3 == 0) params.min_p = std::vector<float>{0.01f, 0.2f, 0.987f}[random() % 3];
     params.seed = round;
     const auto position = static_cast<int32_t>(random() % 5000);
     const int32_t got = sample(logits, params, position).token_id;
-    ASSERT_EQ(got, naive_draw(naive_distribution(logits, params), params.seed, position)) << "round " << round;
+    ASSERT_EQ(got, naive_draw(naive_distribution(logits, params), params.seed, position))
+        << "round " << round;
     drawn.insert(got);
   }
   EXPECT_GT(drawn.size(), 300u);
@@ -190,22 +198,26 @@ TEST(SamplerTest, UniformNumbersAreInsideTheIntervalAndUncorrelated) {
 }
 
 TEST(SamplerTest, GeneratorIsFixedForGood) {
-  // Streams that users have noted by their seed must not change with a release. SplitMix64 by its published constants.
+  // Streams that users have noted by their seed must not change with a release. SplitMix64 by its
+  // published constants.
   const auto mix = [](uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
     x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
     return x ^ (x >> 31);
   };
-  EXPECT_EQ(mix(0x9e3779b97f4a7c15), 0xe220a8397b1dcdafu);  // first output of SplitMix64 from state 0
+  EXPECT_EQ(mix(0x9e3779b97f4a7c15),
+            0xe220a8397b1dcdafu);  // first output of SplitMix64 from state 0
   const uint64_t stream = mix(0xe220a8397b1dcdaf + 0x9e3779b97f4a7c15);
-  const double expected = (static_cast<double>(mix(stream + 0x9e3779b97f4a7c15) >> 12) + 0.5) / 4503599627370496.;
+  const double expected =
+      (static_cast<double>(mix(stream + 0x9e3779b97f4a7c15) >> 12) + 0.5) / 4503599627370496.;
   EXPECT_EQ(sampling_uniform(0, 0, 0), expected);
 }
 
 TEST(SamplerTest, PenaltiesAreThoseOfTheDefinition) {
   // Ids 0..3: prompt holds 0 and 1, output 1 twice and 2 once.
   const std::vector<float> logits = {4, 3.5f, -1, 2};
-  const std::vector<int32_t> history = {0, 1, 1, 1, 2, -5, 99};  // ids outside the vocabulary count for nothing
+  const std::vector<int32_t> history = {0, 1,  1, 1,
+                                        2, -5, 99};  // ids outside the vocabulary count for nothing
   SamplingParams greedy{.temperature = 0};
   EXPECT_EQ(sample(logits, greedy, 0, history, 2).token_id, 0);
   greedy.repetition_penalty = 1.5f;  // 2.67, 2.33, -1.5, 2
@@ -229,7 +241,8 @@ TEST(SamplerTest, LogprobsAreOfTheRawLogits) {
     double sum = 0;
     for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
     const std::vector<int32_t> order = ranking(logits);
-    SamplingParams params{.temperature = 0.3f, .top_k = 4, .repetition_penalty = 1.7f, .seed = 5, .logprobs = 8};
+    SamplingParams params{
+        .temperature = 0.3f, .top_k = 4, .repetition_penalty = 1.7f, .seed = 5, .logprobs = 8};
     const SampledToken token = sample(logits, params, 3, {0}, 1);
     const auto exact = [&](int32_t id) { return logits[static_cast<size_t>(id)] - std::log(sum); };
     EXPECT_NEAR(token.logprob, exact(token.token_id), 1e-5);
@@ -256,23 +269,27 @@ TEST(SamplerTest, LogprobsOnlyWhenAskedFor) {
   EXPECT_LT(own.logprob, 0);
   EXPECT_EQ(own.rank, 1);
   EXPECT_TRUE(own.top.empty());
-  EXPECT_EQ(sample(logits, {.seed = 9}).token_id, sample(logits, {.seed = 9, .logprobs = 5}).token_id);
+  EXPECT_EQ(sample(logits, {.seed = 9}).token_id,
+            sample(logits, {.seed = 9, .logprobs = 5}).token_id);
 }
 
 TEST(SamplerTest, OddLogitsGiveATokenAndFiniteLogprobs) {
   const std::vector<std::vector<float>> rows = {
-      {kNan, kNan, kNan}, {-kInfinity, -kInfinity}, {kInfinity, 1, -kInfinity}, {kNan, 2, kInfinity, 1},
-      {3e38f, -3e38f, 0}, {kNan, -5, -kInfinity},   {kInfinity, kInfinity},
+      {kNan, kNan, kNan},      {-kInfinity, -kInfinity}, {kInfinity, 1, -kInfinity},
+      {kNan, 2, kInfinity, 1}, {3e38f, -3e38f, 0},       {kNan, -5, -kInfinity},
+      {kInfinity, kInfinity},
   };
   set_float_environment();
   for (const KernelTable* set : available_kernels()) {
     SCOPED_TRACE(set->name);
     for (const std::vector<float>& row : rows) {
       for (const float temperature : {0.f, 1e-30f, 1.f, 100.f}) {
-        SamplingParams params{.temperature = temperature, .top_p = 0.9f, .top_k = 2, .repetition_penalty = 1.3f};
+        SamplingParams params{
+            .temperature = temperature, .top_p = 0.9f, .top_k = 2, .repetition_penalty = 1.3f};
         params.min_p = 0.01f;
         params.logprobs = 3;
-        const SampledToken token = sample_token(row, params, std::vector<int32_t>{0, 1}, 1, 1, *set);
+        const SampledToken token =
+            sample_token(row, params, std::vector<int32_t>{0, 1}, 1, 1, *set);
         ASSERT_GE(token.token_id, 0);
         ASSERT_LT(token.token_id, static_cast<int32_t>(row.size()));
         EXPECT_TRUE(std::isfinite(token.logprob));
@@ -302,7 +319,8 @@ TEST(SamplerTest, LargeVocabularyWithEveryFilter) {
   const std::vector<float> flat = random_logits(262144, 13, 0.5f);
   for (const float top_p : {0.5f, 1.f}) {
     const SamplingParams flat_params{.top_p = top_p, .seed = 3};
-    EXPECT_EQ(sample(flat, flat_params, 9).token_id, naive_draw(naive_distribution(flat, flat_params), 3, 9));
+    EXPECT_EQ(sample(flat, flat_params, 9).token_id,
+              naive_draw(naive_distribution(flat, flat_params), 3, 9));
   }
 }
 

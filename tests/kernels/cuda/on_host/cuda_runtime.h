@@ -1,6 +1,6 @@
 #pragma once
-// A FAKE of CUDA's header, for the kernels of communicators alone: a block is a group of threads of the host that meet
-// at a barrier. It knows what those kernels use, and has no __shared__ memory.
+// A FAKE of CUDA's header, for the kernels of communicators alone: a block is a group of threads of
+// the host that meet at a barrier. It knows what those kernels use, and has no __shared__ memory.
 #include <atomic>
 #include <barrier>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A FAKE of libshoal_cuda.so: the stand-in of tests/fakes with the real kernels of communicators in it, which run in
-// threads of the host.
+// A FAKE of libshoal_cuda.so: the stand-in of tests/fakes with the real kernels of communicators in
+// it, which run in threads of the host.
 #include "kernels/cuda/entries.h"
 
 /// The stand-in's own entry, under another name in this library.

@@ -1,5 +1,6 @@
 #pragma once
-// Takes the place of kernels/cuda/machine.cuh: a FAKE machine, whose kernels run in threads of the host.
+// Takes the place of kernels/cuda/machine.cuh: a FAKE machine, whose kernels run in threads of the
+// host.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
