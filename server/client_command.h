@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "server/generation_request.h"
+#include "server/serving/generation_request.h"
 
 namespace shoal {
 

@@ -9,10 +9,10 @@
 #include "runtime/supervisor/gpu_probe.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/worker/worker_main.h"
+#include "server/cli/command_io.h"
+#include "server/cli/exit_code.h"
 #include "server/client_command.h"
-#include "server/command_io.h"
-#include "server/commands.h"
-#include "server/exit_code.h"
+#include "server/commands/commands.h"
 
 namespace shoal {
 namespace {

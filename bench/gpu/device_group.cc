@@ -7,9 +7,9 @@
 
 #include "bench/gpu/tcp_collective.h"
 #include "runtime/base/cat.h"
-#include "runtime/comm/cuda_ipc_collective.h"
-#include "runtime/comm/host_memfd_collective.h"
-#include "runtime/comm/tcp_communicator.h"
+#include "runtime/comm/device/cuda_ipc_collective.h"
+#include "runtime/comm/device/host_memfd_collective.h"
+#include "runtime/comm/tcp/tcp_communicator.h"
 #include "runtime/device/module_loader.h"
 
 namespace shoal::gpu {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "bench/gpu/rank_processes.h"
-#include "runtime/comm/device_collective.h"
-#include "runtime/comm/tcp_mesh.h"
+#include "runtime/comm/device/device_collective.h"
+#include "runtime/comm/tcp/tcp_mesh.h"
 #include "runtime/memory/shm_segment.h"
 
 namespace shoal::gpu {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/base/world.h"
-#include "runtime/comm/nccl_collective.h"
+#include "runtime/comm/device/nccl_collective.h"
 
 namespace shoal::gpu {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "runtime/comm/device_collective.h"
+#include "runtime/comm/device/device_collective.h"
 
 namespace shoal::gpu {
 

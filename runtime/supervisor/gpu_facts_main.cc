@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
-#include "runtime/comm/nccl_api.h"
+#include "runtime/comm/device/nccl_api.h"
 #include "runtime/device/module_loader.h"
 #include "runtime/supervisor/gpu_probe.h"
-#include "runtime/transport/fact_files.h"
+#include "runtime/transport/facts/fact_files.h"
 
 namespace shoal {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/supervisor/gpu_probe.h"
-#include "runtime/transport/gpu_checks.h"
+#include "runtime/transport/rungs/gpu_checks.h"
 
 namespace shoal {
 namespace {

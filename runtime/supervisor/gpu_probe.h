@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/transport/host_facts.h"
+#include "runtime/transport/facts/host_facts.h"
 
 namespace shoal {
 

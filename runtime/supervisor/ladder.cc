@@ -5,8 +5,8 @@
 #include "runtime/base/log.h"
 #include "runtime/supervisor/rank_logs.h"
 #include "runtime/supervisor/trial.h"
-#include "runtime/transport/nccl_rungs.h"
-#include "runtime/transport/stale_segments.h"
+#include "runtime/transport/facts/stale_segments.h"
+#include "runtime/transport/rungs/nccl_rungs.h"
 
 namespace shoal {
 namespace {

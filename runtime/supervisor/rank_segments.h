@@ -2,7 +2,7 @@
 #include <sys/types.h>
 #include <vector>
 
-#include "runtime/transport/stale_segments.h"
+#include "runtime/transport/facts/stale_segments.h"
 
 namespace shoal {
 

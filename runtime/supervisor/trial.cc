@@ -14,7 +14,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/memory/shm_segment.h"
 #include "runtime/supervisor/process_end.h"
-#include "runtime/transport/reservation.h"
+#include "runtime/transport/needs/reservation.h"
 
 extern char** environ;
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "runtime/base/status.h"
-#include "runtime/transport/budget.h"
+#include "runtime/transport/needs/budget.h"
 
 namespace shoal {
 

@@ -9,7 +9,7 @@
 #include "runtime/base/status.h"
 #include "runtime/control/messages.h"
 #include "runtime/supervisor/group_failure.h"
-#include "runtime/transport/rung.h"
+#include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
 

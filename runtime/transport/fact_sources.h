@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/transport/host_facts.h"
+#include "runtime/transport/facts/host_facts.h"
 
 namespace shoal {
 

@@ -4,10 +4,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/comm/nccl_api.h"
+#include "runtime/comm/device/nccl_api.h"
 #include "runtime/comm/nccl_log.h"
-#include "runtime/transport/nccl_rungs.h"
-#include "runtime/transport/rung.h"
+#include "runtime/transport/rungs/nccl_rungs.h"
+#include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
 namespace {

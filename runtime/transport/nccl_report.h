@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
-#include "runtime/transport/rung_context.h"
+#include "runtime/transport/rungs/rung_context.h"
 
 namespace shoal {
 

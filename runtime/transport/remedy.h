@@ -4,15 +4,15 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/transport/budget.h"
-#include "runtime/transport/host_facts.h"
+#include "runtime/transport/facts/host_facts.h"
+#include "runtime/transport/needs/budget.h"
 
 namespace shoal {
 
 /// What would let a refused rung work here.
 struct Remedy {
-  std::string kind;  ///< where it is applied: "docker" (podman too), "kubernetes", "mount",
-                     ///< "sysctl", "ulimit", "cgroup", "other"
+  std::string kind;   ///< where it is applied: "docker" (podman too), "kubernetes", "mount",
+                      ///< "sysctl", "ulimit", "cgroup", "other"
   std::string title;  ///< one line for people, with the numbers
   std::string
       text;  ///< to paste: a command line or YAML, comments in it where they help; no final newline

@@ -6,9 +6,9 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/status.h"
-#include "runtime/transport/budget.h"
-#include "runtime/transport/host_facts.h"
+#include "runtime/transport/facts/host_facts.h"
 #include "runtime/transport/nccl_report.h"
+#include "runtime/transport/needs/budget.h"
 #include "runtime/transport/remedy.h"
 
 namespace shoal {

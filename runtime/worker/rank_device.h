@@ -6,7 +6,7 @@
 #include "runtime/base/status.h"
 #include "runtime/control/messages.h"
 #include "runtime/device/device.h"
-#include "runtime/transport/rung.h"
+#include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
 

@@ -12,7 +12,7 @@
 #include "runtime/control/channel.h"
 #include "runtime/control/descriptors.h"
 #include "runtime/control/wire.h"
-#include "runtime/transport/rung.h"
+#include "runtime/transport/rungs/rung.h"
 #include "runtime/transport/self_test.h"
 #include "runtime/worker/model_runner.h"
 #include "runtime/worker/rank_device.h"

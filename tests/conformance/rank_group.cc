@@ -17,7 +17,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/device/module_loader.h"
-#include "runtime/transport/rung.h"
+#include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
-#include "runtime/comm/nccl_collective.h"
+#include "runtime/comm/device/nccl_collective.h"
 
 namespace shoal {
 

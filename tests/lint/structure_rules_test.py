@@ -13,7 +13,7 @@ class StructureRules(unittest.TestCase):
         self.root = Path(self.folder.name)
         self.write("tests/CMakeLists.txt", "foreach(folder models runtime/base)\n")
         self.write("runtime/base/status.h", "#pragma once\n")
-        self.write("server/flags.h", "#pragma once\n")
+        self.write("server/cli/flags.h", "#pragma once\n")
 
     def write(self, path: str, text: str) -> Path:
         file = self.root / path
@@ -28,7 +28,7 @@ class StructureRules(unittest.TestCase):
         self.assertEqual(self.problems("models/weights.cc", '#include "runtime/base/status.h"\n#include <vector>\n'), "")
 
     def test_an_upward_include_is_named_with_both_layers(self):
-        self.assertIn("models is layer 4, server is layer 6", self.problems("models/weights.cc", '#include "server/flags.h"\n'))
+        self.assertIn("models is layer 4, server is layer 6", self.problems("models/weights.cc", '#include "server/cli/flags.h"\n'))
 
     def test_folders_of_one_layer_do_not_see_each_other(self):
         self.write("runtime/engine/request.h", "#pragma once\n")
@@ -37,7 +37,7 @@ class StructureRules(unittest.TestCase):
 
     def test_includes_are_written_from_the_root(self):
         self.assertIn("written from the root", self.problems("models/weights.cc", '#include "weights.h"\n'))
-        self.assertIn("written from the root", self.problems("models/weights.cc", '#include "../server/flags.h"\n'))
+        self.assertIn("written from the root", self.problems("models/weights.cc", '#include "../server/cli/flags.h"\n'))
 
     def test_generated_code_stays_behind_its_folder(self):
         self.assertIn("only server may see", self.problems("models/weights.cc", '#include "openengine/v1/x.pb.h"\n'))

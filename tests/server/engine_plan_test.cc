@@ -1,5 +1,5 @@
 // What a start is decided to be, from the bundled demo model and made-up machines.
-#include "server/engine_plan.h"
+#include "server/host/engine_plan.h"
 
 #include <gtest/gtest.h>
 

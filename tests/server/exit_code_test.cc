@@ -1,4 +1,4 @@
-#include "server/exit_code.h"
+#include "server/cli/exit_code.h"
 
 #include <gtest/gtest.h>
 
@@ -21,12 +21,12 @@ Status failure(Code code, const char* where) {
 
 TEST(ExitCodeTest, FollowsStageCodeAndPlace) {
   constexpr ExitCase kCases[] = {
-      {Stage::kRequest, Code::kInvalidArgument, "server/flags.cc:1", ExitCode::kUsage},
+      {Stage::kRequest, Code::kInvalidArgument, "server/cli/flags.cc:1", ExitCode::kUsage},
       {Stage::kRequest, Code::kNotFound, "base/json.cc:1", ExitCode::kUsage},
-      {Stage::kRequest, Code::kDataLoss, "server/command_io.cc:1", ExitCode::kUsage},
+      {Stage::kRequest, Code::kDataLoss, "server/cli/command_io.cc:1", ExitCode::kUsage},
       {Stage::kRequest, Code::kResourceExhausted, "models/tokenizer.cc:1", ExitCode::kUsage},
-      {Stage::kRequest, Code::kInternal, "server/npy.cc:1", ExitCode::kInternal},
-      {Stage::kModel, Code::kNotFound, "server/engine_plan.cc:1", ExitCode::kNoModel},
+      {Stage::kRequest, Code::kInternal, "server/commands/npy.cc:1", ExitCode::kInternal},
+      {Stage::kModel, Code::kNotFound, "server/host/engine_plan.cc:1", ExitCode::kNoModel},
       {Stage::kModel, Code::kPermissionDenied, "base/json.cc:1", ExitCode::kNoModel},
       {Stage::kModel, Code::kInvalidArgument, "models/safetensors.cc:1", ExitCode::kBadModel},
       {Stage::kModel, Code::kUnimplemented, "models/model_config.cc:1", ExitCode::kBadModel},
@@ -36,7 +36,7 @@ TEST(ExitCodeTest, FollowsStageCodeAndPlace) {
       {Stage::kStart, Code::kResourceExhausted, "memory/shm_segment.cc:1", ExitCode::kUnavailable},
       {Stage::kStart, Code::kNotFound, "memory/shm_segment.cc:1", ExitCode::kUnavailable},
       {Stage::kStart, Code::kUnavailable, "comm/tcp_communicator.cc:1", ExitCode::kUnavailable},
-      {Stage::kStart, Code::kUnavailable, "server/grpc_server.cc:1", ExitCode::kUnavailable},
+      {Stage::kStart, Code::kUnavailable, "server/grpc/grpc_server.cc:1", ExitCode::kUnavailable},
       {Stage::kStart, Code::kNotFound, "models/safetensors.cc:1", ExitCode::kBadModel},
       {Stage::kStart, Code::kInvalidArgument, "models/weights.cc:1", ExitCode::kBadModel},
       {Stage::kStart, Code::kInternal, "worker/worker_main.cc:1", ExitCode::kInternal},

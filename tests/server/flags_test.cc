@@ -1,8 +1,8 @@
-#include "server/flags.h"
+#include "server/cli/flags.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/transport/rung.h"
+#include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/generation_request.h"
+#include "server/serving/generation_request.h"
 
 #include <cmath>
 #include <functional>

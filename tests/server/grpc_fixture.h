@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/grpc_server.h"
+#include "server/grpc/grpc_server.h"
 
 #include "openengine/v1/services.grpc.pb.h"
 

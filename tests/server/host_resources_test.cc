@@ -1,4 +1,4 @@
-#include "server/host_resources.h"
+#include "server/host/host_resources.h"
 
 #include <filesystem>
 #include <fstream>

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "server/inference_loop.h"
+#include "server/serving/inference_loop.h"
 #include "tests/server/loop_fixture.h"
 #include "tests/server/served_model.h"
 

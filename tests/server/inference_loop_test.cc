@@ -1,4 +1,4 @@
-#include "server/inference_loop.h"
+#include "server/serving/inference_loop.h"
 
 #include <atomic>
 #include <gtest/gtest.h>

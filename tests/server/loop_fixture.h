@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/inference_loop.h"
+#include "server/serving/inference_loop.h"
 
 namespace shoal {
 

@@ -1,4 +1,4 @@
-#include "server/npy.h"
+#include "server/commands/npy.h"
 
 #include <cstring>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // generate --jsonl: a request from a line, and a completion as JSON.
-#include "server/request_json.h"
+#include "server/commands/request_json.h"
 
 #include <cstring>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "server/generation_request.h"
+#include "server/serving/generation_request.h"
 
 namespace shoal {
 

@@ -1,4 +1,4 @@
-#include "server/text_output.h"
+#include "server/serving/text_output.h"
 
 #include <gtest/gtest.h>
 #include <random>

@@ -1,11 +1,11 @@
-#include "runtime/comm/cma_communicator.h"
+#include "runtime/comm/slots/cma_communicator.h"
 
 #include <cerrno>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/comm/cma_peers.h"
+#include "runtime/comm/slots/cma_peers.h"
 #include "runtime/memory/shm_segment.h"
 
 namespace shoal {

@@ -1,5 +1,5 @@
 // What the collective over peer memory asks of the module: the stand-in's table, watched.
-#include "runtime/comm/cuda_ipc_collective.h"
+#include "runtime/comm/device/cuda_ipc_collective.h"
 
 #include <gtest/gtest.h>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl_api.h"
+#include "runtime/comm/device/nccl_api.h"
 
 #include <cstdlib>
 #include <cstring>

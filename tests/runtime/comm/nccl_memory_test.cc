@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/base/cat.h"
-#include "runtime/transport/nccl_budget.h"
+#include "runtime/transport/needs/nccl_budget.h"
 #include "tests/fakes/nccl_ranks.h"
 
 namespace shoal {

@@ -1,4 +1,4 @@
-#include "runtime/comm/shm_communicator.h"
+#include "runtime/comm/slots/shm_communicator.h"
 
 #include <gtest/gtest.h>
 #include <numeric>

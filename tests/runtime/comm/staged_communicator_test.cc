@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <thread>
 
-#include "runtime/comm/device_collective.h"
+#include "runtime/comm/device/device_collective.h"
 #include "runtime/device/module_loader.h"
 
 namespace shoal {

@@ -1,4 +1,4 @@
-#include "runtime/comm/tcp_mesh.h"
+#include "runtime/comm/tcp/tcp_mesh.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/comm/tcp_communicator.h"
+#include "runtime/comm/tcp/tcp_communicator.h"
 
 namespace shoal {
 namespace {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
-#include "runtime/transport/gpu_checks.h"
+#include "runtime/transport/rungs/gpu_checks.h"
 
 namespace shoal {
 namespace {

@@ -17,7 +17,7 @@
 #include "runtime/control/descriptors.h"
 #include "runtime/control/wire.h"
 #include "runtime/supervisor/trial.h"
-#include "runtime/transport/stale_segments.h"
+#include "runtime/transport/facts/stale_segments.h"
 #include "runtime/worker/worker_main.h"
 #include "tests/forbid_calls.h"
 #include "tests/in_child.h"

@@ -1,4 +1,4 @@
-#include "runtime/transport/budget.h"
+#include "runtime/transport/needs/budget.h"
 
 #include <cerrno>
 #include <gtest/gtest.h>

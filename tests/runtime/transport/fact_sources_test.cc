@@ -7,7 +7,7 @@
 #include <sys/sysmacros.h>
 
 #include "runtime/base/cat.h"
-#include "runtime/transport/mount_table.h"
+#include "runtime/transport/facts/mount_table.h"
 
 namespace shoal {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/transport/gpu_checks.h"
+#include "runtime/transport/rungs/gpu_checks.h"
 
 #include <gtest/gtest.h>
 

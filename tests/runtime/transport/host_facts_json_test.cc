@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/json.h"
-#include "runtime/transport/host_facts.h"
+#include "runtime/transport/facts/host_facts.h"
 
 namespace shoal {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/transport/host_facts.h"
+#include "runtime/transport/facts/host_facts.h"
 
 #include <cerrno>
 #include <filesystem>
@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
-#include "runtime/transport/budget.h"
-#include "runtime/transport/child_probe.h"
 #include "runtime/transport/fact_sources.h"
+#include "runtime/transport/facts/child_probe.h"
+#include "runtime/transport/needs/budget.h"
 #include "tests/forbid_calls.h"
 #include "tests/in_child.h"
 #include "tests/runtime/supervisor/held_process.h"

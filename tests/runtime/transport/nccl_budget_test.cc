@@ -1,4 +1,4 @@
-#include "runtime/transport/nccl_budget.h"
+#include "runtime/transport/needs/nccl_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // NCCL's rungs as arithmetic: needs, settings and who wins. Sizes are literals.
-#include "runtime/transport/nccl_rungs.h"
+#include "runtime/transport/rungs/nccl_rungs.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/transport/nccl_report.h"
-#include "runtime/transport/rung.h"
+#include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
 namespace {

@@ -1,7 +1,7 @@
 // The self-test finds what is wrong with a communicator that is wrong on purpose: each kind of
 // fault, wherever it happens, every time. Linked with a copy of runtime/comm that commits them
 // (planted_fault.h).
-#include "runtime/comm/planted_fault.h"
+#include "runtime/comm/slots/planted_fault.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>

@@ -4,9 +4,9 @@
 #include <map>
 
 #include "runtime/base/json.h"
-#include "runtime/transport/budget.h"
-#include "runtime/transport/host_facts.h"
-#include "runtime/transport/rung.h"
+#include "runtime/transport/facts/host_facts.h"
+#include "runtime/transport/needs/budget.h"
+#include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
 namespace {

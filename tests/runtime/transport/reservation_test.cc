@@ -1,4 +1,4 @@
-#include "runtime/transport/reservation.h"
+#include "runtime/transport/needs/reservation.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

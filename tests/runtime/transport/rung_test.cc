@@ -1,10 +1,10 @@
-#include "runtime/transport/rung.h"
+#include "runtime/transport/rungs/rung.h"
 
 #include <cerrno>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "runtime/comm/cma_communicator.h"
+#include "runtime/comm/slots/cma_communicator.h"
 
 namespace shoal {
 namespace {

@@ -11,8 +11,8 @@
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
 #include "runtime/memory/shm_segment.h"
-#include "runtime/transport/budget.h"
-#include "runtime/transport/host_facts.h"
+#include "runtime/transport/facts/host_facts.h"
+#include "runtime/transport/needs/budget.h"
 #include "tests/in_child.h"
 
 namespace shoal {

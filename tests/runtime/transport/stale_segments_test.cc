@@ -1,4 +1,4 @@
-#include "runtime/transport/stale_segments.h"
+#include "runtime/transport/facts/stale_segments.h"
 
 #include <cerrno>
 #include <cstddef>

@@ -1,0 +1,69 @@
+#include "runtime/comm/device/nccl_api.h"
+
+#include <cstdlib>
+#include <dlfcn.h>
+#include <memory>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char* kAdvice =
+    "install NCCL 2.27.5 or newer (libnccl2, or the Python package nvidia-nccl-cu13), or name it with --nccl-library "
+    "PATH";
+
+Status refused(const std::string& what) {
+  return Status::error(Code::kFailedPrecondition, cat(what, "; ", kAdvice));
+}
+
+/// The loader's own words about what has just failed.
+std::string loader_words() {
+  const char* words = ::dlerror();
+  return words == nullptr ? "the loader says nothing" : words;
+}
+
+/// Links resolved, so that two names of one library compare equal.
+std::string file_of(void* function, const std::string& library) {
+  Dl_info info = {};
+  if (::dladdr(function, &info) == 0 || info.dli_fname == nullptr) return library;
+  const std::unique_ptr<char, void (*)(void*)> real(::realpath(info.dli_fname, nullptr), ::free);
+  return real ? real.get() : info.dli_fname;
+}
+
+}  // namespace
+
+std::string nccl_version_text(int version) {
+  return cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+Result<NcclApi> load_nccl(const std::string& library) {
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle == nullptr) return refused(cat("NCCL cannot be loaded: ", loader_words()));
+  NcclApi api;
+  Status missing;
+  const auto find = [&](auto& function, const char* name) {
+    void* const symbol = ::dlsym(handle, name);
+    if (symbol == nullptr && missing.ok())
+      missing = refused(cat(library, " is no usable NCCL: ", loader_words()));
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+  };
+  find(api.get_version, "ncclGetVersion");
+  find(api.get_unique_id, "ncclGetUniqueId");
+  find(api.comm_init_rank_config, "ncclCommInitRankConfig");
+  find(api.comm_get_async_error, "ncclCommGetAsyncError");
+  find(api.all_gather, "ncclAllGather");
+  find(api.all_reduce, "ncclAllReduce");
+  find(api.get_error_string, "ncclGetErrorString");
+  find(api.get_last_error, "ncclGetLastError");
+  SHOAL_RETURN_IF_ERROR(missing);
+  api.path = file_of(reinterpret_cast<void*>(api.get_version), library);
+  if (const NcclResult result = api.get_version(&api.version); result != kNcclSuccess)
+    return refused(cat("ncclGetVersion of ", api.path, " failed: ", api.get_error_string(result)));
+  if (api.version < kNcclFloor || api.version >= 30000)
+    return refused(
+        cat("NCCL ", nccl_version_text(api.version), " at ", api.path, " cannot be used"));
+  return api;
+}
+
+}  // namespace shoal

@@ -1,0 +1,108 @@
+#include "runtime/comm/slots/cma_slots.h"
+
+#include <algorithm>
+#include <unistd.h>
+
+#include "runtime/base/deadline.h"
+
+namespace shoal {
+namespace {
+
+constexpr int kTornReads = 1000;  // in a row: the writer was stopped in the middle of an update
+constexpr int64_t kFirstPauseUs = 20;  // the least that a sleep costs is about twice that
+constexpr int64_t kLongestPauseUs = 1000;
+
+/// Release: after `back`, and after what the words tell of.
+template <class Word>
+void store(Word& word, Word value) {
+  std::atomic_ref<Word>(word).store(value, std::memory_order_release);
+}
+
+}  // namespace
+
+const std::byte* CmaSlots::mirror(int rank) const {
+  const size_t index = static_cast<size_t>(rank < group_->world.rank ? rank : rank - 1) + 2;
+  return group_->memory.data() + kCmaControlBytes + index * group_->slot_bytes;
+}
+
+int CmaSlots::fetch(SlotOf of, SlotRows rows, int mirror_rank) const {
+  if (rows.bytes == 0) return 0;
+  // One piece where little else lies between the rows: most of the time there is one row, or whole
+  // planes.
+  if (rows.rows == 1 || rows.bytes * 2 >= rows.pitch) {
+    rows.bytes += (rows.rows - 1) * rows.pitch;
+    rows.rows = 1;
+  }
+  std::byte* to = const_cast<std::byte*>(mirror(mirror_rank));
+  const size_t from = group_->slot_offset(of.step);
+  constexpr size_t kAtOnce = 64;
+  iovec local[kAtOnce];
+  iovec remote[kAtOnce];
+  for (size_t row = 0; row < rows.rows;) {
+    size_t pieces = 0;
+    for (; pieces < kAtOnce && row < rows.rows; ++pieces, ++row) {
+      const size_t at = rows.offset + row * rows.pitch;
+      local[pieces] = {to + at, rows.bytes};
+      remote[pieces] = {reinterpret_cast<void*>(from + at), rows.bytes};
+    }
+    if (const int error = group_->peers.read_pieces(of.rank, {local, pieces}, {remote, pieces});
+        error != 0) {
+      return error;
+    }
+  }
+  return 0;
+}
+
+PolledFlags::PolledFlags(const CmaGroup& group)
+    : group_(&group), seen_(static_cast<size_t>(group.world.size)) {}
+
+/// The rank's word, closed where the rank has gone.
+uint32_t PolledFlags::word(int rank) const {
+  CmaControl& seen = seen_[rank];
+  for (int attempt = 0; attempt < kTornReads; ++attempt) {
+    CmaControl now;
+    const int error = group_->peers.read(rank, 0, &now, sizeof now);
+    if (error != 0 || now.nonce != group_->peers.hello(rank).nonce) return seen.word | kClosed;
+    // Acquire: what the peer wrote before, later reads of its memory find.
+    if (std::atomic_ref<uint32_t>(now.front).load(std::memory_order_acquire) != now.back) continue;
+    seen = now;
+    break;
+  }
+  return seen.word;
+}
+
+template <class Change>
+void PolledFlags::update(const Change& change) {
+  CmaControl& mine = group_->control();
+  const uint32_t number = mine.front + 1;
+  std::atomic_ref<uint32_t>(mine.back).store(number, std::memory_order_relaxed);
+  change(mine);
+  std::atomic_ref<uint32_t>(mine.front).store(number, std::memory_order_release);
+}
+
+void PolledFlags::publish(uint32_t steps, uint64_t tag) {
+  update([&](CmaControl& mine) {
+    store(mine.tags[(steps - 1) % 2], tag);
+    store(mine.word, steps * kStep);
+  });
+}
+
+void PolledFlags::close() {
+  update([](CmaControl& mine) { store(mine.word, mine.word | kClosed); });
+}
+
+void PolledFlags::set_done(uint32_t steps) {
+  update([&](CmaControl& mine) { store(mine.done, steps); });
+}
+
+void PolledFlags::sleep(int rank, uint32_t steps, int timeout_ms) const {
+  const Deadline deadline = Deadline::after_ms(timeout_ms);
+  for (int64_t pause_us = kFirstPauseUs; !deadline.passed();
+       pause_us = std::min(pause_us * 2, kLongestPauseUs)) {
+    ::usleep(static_cast<useconds_t>(pause_us));
+    const uint32_t now = word(rank);
+    if (reached(now, steps) || (now & kClosed)) return;
+  }
+}
+
+}  // namespace shoal

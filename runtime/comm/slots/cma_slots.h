@@ -1,0 +1,89 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/slots/cma_peers.h"
+#include "runtime/comm/slots/mapped_slots.h"
+#include "runtime/memory/shm_segment.h"
+
+namespace shoal {
+
+/// A rank's control words in its private memory, at the start of its mapping, read by the peers.
+/// They are written from back to front and read from front to back: where both ends carry the same
+/// number, so does what is between, whatever pieces the kernel's copy is made of. (x86 keeps both
+/// orders; elsewhere the copy's own order is the kernel's word.)
+struct alignas(64) CmaControl {
+  uint64_t nonce;  ///< CmaHello::nonce, for ever
+  uint32_t front;  ///< number of the update
+  uint32_t word;
+  uint32_t done;
+  uint32_t unused;
+  uint64_t tags[2];
+  uint32_t back;
+};
+
+inline constexpr size_t kCmaControlBytes = 4096;
+
+/// What a rank of a cma group has: its mapping (control words, its two slots, a mirror of each
+/// peer's slot) and the way to the peers'. The page: control words of all ranks, where they share
+/// one.
+struct CmaGroup {
+  World world;
+  size_t slot_bytes = 0;
+  PrivateMemory memory;
+  ShmSegment page;
+  CmaPeers peers{{}};
+
+  CmaControl& control() const { return *reinterpret_cast<CmaControl*>(memory.data()); }
+  size_t slot_offset(uint32_t step) const { return kCmaControlBytes + step % 2 * slot_bytes; }
+};
+
+/// Slots in the ranks' private memory.
+class CmaSlots {
+ public:
+  static constexpr bool kDirect = false;
+
+  explicit CmaSlots(std::unique_ptr<CmaGroup> group) : group_(std::move(group)) {}
+
+  std::byte* own(uint32_t step) const { return group_->memory.data() + group_->slot_offset(step); }
+  /// Brings rows of a peer's slot to the same place in the mirror of `mirror_rank`. 0 or an errno
+  /// (CmaPeers::read).
+  int fetch(SlotOf of, SlotRows rows, int mirror_rank) const;
+  const std::byte* mirror(int rank) const;
+  int copy(SlotOf of, std::byte* to, size_t bytes) const {
+    return group_->peers.read(of.rank, group_->slot_offset(of.step), to, bytes);
+  }
+  int check(int rank) const { return group_->peers.check(rank); }
+
+ private:
+  std::unique_ptr<CmaGroup> group_;
+};
+
+/// Control words where no page can be shared: each poll is a system call, and nobody can be woken,
+/// so a wait that is long sleeps for a while and looks again. One thread.
+class PolledFlags {
+ public:
+  /// group outlives it.
+  explicit PolledFlags(const CmaGroup& group);
+
+  uint32_t word(int rank) const;
+  uint64_t tag(int rank, uint32_t step) const { return seen_[rank].tags[step % 2]; }
+  void publish(uint32_t steps, uint64_t tag);
+  void close();
+  void set_done(uint32_t steps);
+  uint32_t done(int rank) const { return word(rank), seen_[rank].done; }
+  const CpuMask& cpus(int rank) const { return group_->peers.hello(rank).cpus; }
+  void sleep(int rank, uint32_t steps, int timeout_ms) const;
+
+ private:
+  template <class Change>
+  void update(const Change& change);
+
+  const CmaGroup* group_;
+  mutable std::vector<CmaControl> seen_;  // of each rank, as last read whole
+};
+
+}  // namespace shoal

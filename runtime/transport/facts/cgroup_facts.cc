@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <string_view>
+
+#include "runtime/transport/fact_sources.h"
+#include "runtime/transport/facts/fact_files.h"
+#include "runtime/transport/facts/mount_table.h"
+
+namespace shoal {
+namespace {
+
+/// From here on a number means "no limit": version 1 writes the largest multiple of a page that an
+/// int64 holds.
+constexpr int64_t kNoLimit = int64_t{1} << 60;
+
+int64_t limit_of(std::optional<int64_t> number) {
+  return !number || *number < 0 || *number >= kNoLimit ? -1 : *number;
+}
+
+int64_t amount_of(std::optional<int64_t> number) {
+  return std::clamp<int64_t>(number.value_or(0), 0, kNoLimit);
+}
+
+/// tmpfs pages are on the anonymous lists and in neither number. Of the active pages the kernel
+/// gives up half before it calls memory short, as its own MemAvailable has it.
+CgroupLevel level_v2(const std::string& directory) {
+  CgroupLevel level;
+  level.limit_bytes = limit_of(number_in(directory + "/memory.max"));
+  level.usage_bytes = amount_of(number_in(directory + "/memory.current"));
+  const std::string stat = text_of(directory + "/memory.stat");
+  level.reclaimable_bytes = amount_of(number_after(stat, "inactive_file")) +
+                            amount_of(number_after(stat, "active_file")) / 2;
+  level.oom_group = number_in(directory + "/memory.oom.group") == 1;
+  return level;
+}
+
+/// hierarchical_memory_limit tells of limits above what is mounted here, where their files cannot
+/// be seen.
+CgroupLevel level_v1(const std::string& directory) {
+  CgroupLevel level;
+  const std::string stat = text_of(directory + "/memory.stat");
+  const int64_t own = limit_of(number_in(directory + "/memory.limit_in_bytes"));
+  const int64_t above = limit_of(number_after(stat, "hierarchical_memory_limit"));
+  level.limit_bytes = own < 0 || (above >= 0 && above < own) ? above : own;
+  level.usage_bytes = amount_of(number_in(directory + "/memory.usage_in_bytes"));
+  level.reclaimable_bytes = amount_of(number_after(stat, "total_inactive_file"));
+  return level;
+}
+
+/// Where the process's group is below the mount point: "" is the point itself. In a cgroup
+/// namespace, or where only the container's own group is mounted, the path of /proc/self/cgroup may
+/// not exist here; what is mounted is the group then.
+std::string path_below_mount(const SystemPaths& paths, const Mount& mount, std::string_view path) {
+  if (!is_below(path, mount.root) || path.find("/..") != std::string_view::npos) return "";
+  std::string below(mount.root == "/" ? path : path.substr(mount.root.size()));
+  while (below.ends_with('/')) below.pop_back();
+  return path_exists(paths.root + mount.point + below) ? below : "";
+}
+
+/// Limits apply at every level, so each one counts up to the mount point.
+std::vector<CgroupLevel> levels_of(const SystemPaths& paths, const Mount& mount,
+                                   std::string_view path, int version) {
+  const std::string usage = version == 1 ? "/memory.usage_in_bytes" : "/memory.current";
+  std::vector<CgroupLevel> levels;
+  std::string below = path_below_mount(paths, mount, path);
+  for (;;) {
+    const std::string shown = mount.point + below, directory = paths.root + shown;
+    // The root group of version 2 has no such files, and a group may not have the controller.
+    if (path_exists(directory + usage)) {
+      CgroupLevel level = version == 1 ? level_v1(directory) : level_v2(directory);
+      level.path = shown;
+      level.reclaimable_bytes = std::min(level.reclaimable_bytes, level.usage_bytes);
+      levels.push_back(std::move(level));
+    }
+    if (below.empty()) return levels;
+    below.resize(below.rfind('/'));
+  }
+}
+
+bool is_memory_hierarchy(const Mount& mount, int version) {
+  return version == 1 ? mount.fs_type == "cgroup" && mount.has_super_option("memory")
+                      : mount.fs_type == "cgroup2";
+}
+
+}  // namespace
+
+CgroupFacts cgroup_facts(const SystemPaths& paths) {
+  const std::vector<Mount> mounts = parse_mountinfo(text_of(paths.root + "/proc/self/mountinfo"));
+  const std::string memberships = text_of(paths.root + "/proc/self/cgroup");
+  CgroupFacts facts;
+  for (const std::string_view line :
+       split(memberships, '\n')) {  // "4:memory:/path"; "0::/path" is version 2
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string_view::npos || second == std::string_view::npos) continue;
+    const std::vector<std::string_view> controllers =
+        split(line.substr(first + 1, second - first - 1), ',');
+    const bool memory =
+        std::find(controllers.begin(), controllers.end(), "memory") != controllers.end();
+    if (!memory && !controllers.empty()) continue;
+    const int version = memory ? 1 : 2;
+    for (const Mount& mount : mounts) {
+      if (!facts.levels.empty() || !is_memory_hierarchy(mount, version)) continue;
+      facts.levels = levels_of(paths, mount, line.substr(second + 1), version);
+      if (!facts.levels.empty()) facts.version = version;
+    }
+  }
+  return facts;
+}
+
+void count_page_cache_in_full(const SystemPaths& paths, CgroupFacts* facts) {
+  const std::string prefix = facts->version == 1 ? "total_" : "";
+  for (CgroupLevel& level : facts->levels) {
+    const std::string stat = text_of(paths.root + level.path + "/memory.stat");
+    const int64_t cache = amount_of(number_after(stat, prefix + "inactive_file")) +
+                          amount_of(number_after(stat, prefix + "active_file"));
+    level.reclaimable_bytes = std::min(cache, level.usage_bytes);
+  }
+}
+
+int64_t CgroupFacts::available_bytes() const {
+  int64_t least = -1;
+  for (const CgroupLevel& level : levels) {
+    if (level.limit_bytes < 0) continue;
+    const int64_t left =
+        std::max<int64_t>(level.limit_bytes - level.usage_bytes + level.reclaimable_bytes, 0);
+    least = least < 0 ? left : std::min(least, left);
+  }
+  return least;
+}
+
+}  // namespace shoal

@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "runtime/base/fd.h"
+#include "runtime/transport/fact_sources.h"
+#include "runtime/transport/facts/fact_files.h"
+#include "runtime/transport/facts/mount_table.h"
+
+namespace shoal {
+namespace {
+
+int64_t soft_limit(int resource) {
+  struct rlimit limit;
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return -1;
+  return limit.rlim_cur >= rlim_t{1} << 60 ? -1 : static_cast<int64_t>(limit.rlim_cur);
+}
+
+/// "535.104.05", not "x86_64" or "2024".
+bool is_version(std::string_view word) {
+  return word.find('.') != std::string_view::npos &&
+         std::isdigit(static_cast<unsigned char>(word.front())) &&
+         std::all_of(word.begin(), word.end(), [](char c) {
+           return c == '.' || std::isdigit(static_cast<unsigned char>(c));
+         });
+}
+
+/// What a run-time mounts into its containers comes from folders that bear its name. Only the root
+/// field of a mount tells: on the machine itself the same folders are mount points.
+bool has_mount_from(const std::vector<Mount>& mounts, std::string_view folder) {
+  return std::any_of(mounts.begin(), mounts.end(), [folder](const Mount& mount) {
+    return mount.root.find(folder) != std::string::npos ||
+           (mount.point == "/" && mount.super_options.find(folder) != std::string::npos);
+  });
+}
+
+}  // namespace
+
+LimitFacts limit_facts() {
+  return {soft_limit(RLIMIT_MEMLOCK), soft_limit(RLIMIT_FSIZE), soft_limit(RLIMIT_NOFILE)};
+}
+
+GpuFacts gpu_facts(const SystemPaths& paths) {
+  GpuFacts facts;
+  facts.count = count_numbered(paths.root + "/dev", "nvidia");
+  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
+  const std::string text = text_of(paths.root + "/proc/driver/nvidia/version");
+  for (const std::string_view word :
+       split(std::string_view(text).substr(0, text.find('\n')), ' ')) {
+    if (facts.driver_version.empty() && !word.empty() && is_version(word))
+      facts.driver_version = std::string(word);
+  }
+  return facts;
+}
+
+bool can_mount(const SystemPaths& paths) {
+  constexpr int kSysAdmin = 21;  // linux/capability.h
+  const std::string status = text_of(paths.root + "/proc/self/status");
+  const size_t at = status.find("CapEff:");
+  return at != std::string::npos &&
+         (std::strtoull(status.c_str() + at + 7, nullptr, 16) >> kSysAdmin & 1) != 0;
+}
+
+int numa_nodes(const SystemPaths& paths) {
+  return std::max(1, count_numbered(paths.root + "/sys/devices/system/node", "node"));
+}
+
+std::string container_kind(const SystemPaths& paths, bool kubernetes_service) {
+  const std::vector<Mount> mounts = parse_mountinfo(text_of(paths.root + "/proc/self/mountinfo"));
+  const std::string groups = text_of(paths.root + "/proc/self/cgroup");
+  const auto in_group = [&groups](const char* name) {
+    return groups.find(name) != std::string::npos;
+  };
+  // Kubernetes first: its containers are containerd's or docker's too.
+  if (kubernetes_service || in_group("kubepods") || has_mount_from(mounts, "/kubelet/pods/"))
+    return "kubernetes";
+  if (path_exists(paths.root + "/run/.containerenv") || in_group("libpod")) return "podman";
+  // With what follows the name, as docker.service and containerd.service are groups of the machine.
+  if (path_exists(paths.root + "/.dockerenv") || in_group("/docker/") || in_group("/docker-") ||
+      has_mount_from(mounts, "/docker/containers/")) {
+    return "docker";
+  }
+  if (in_group("cri-containerd") || in_group("nerdctl") || has_mount_from(mounts, "io.containerd"))
+    return "containerd";
+  return "";
+}
+
+bool can_bind_loopback(int family) {
+  const Fd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return false;
+  if (family == AF_INET) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  }
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+std::vector<std::string> interface_names() {
+  std::vector<std::string> names;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return names;
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) names.emplace_back(at->ifa_name);
+  ::freeifaddrs(list);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+}  // namespace shoal

@@ -1,0 +1,219 @@
+#include "runtime/transport/facts/stale_segments.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <ctime>
+#include <dirent.h>
+#include <fcntl.h>
+#include <functional>
+#include <memory>
+#include <set>
+#include <signal.h>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+/// NCCL: mkstemp("/dev/shm/nccl-XXXXXX") (shmutils.cc, ncclShmOpen); mkstemp takes letters and
+/// digits.
+bool is_nccl_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "nccl-";
+  if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + 6) return false;
+  return std::all_of(name.begin() + kPrefix.size(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0; });
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// ShmSegment's .shoal-PID-N and the facts' .shoal-probe-PID-N, where a file system has no
+/// O_TMPFILE. Nothing looser: a name that this program never makes is somebody's own file.
+bool is_own_name(std::string_view name) {
+  for (const std::string_view prefix : {".shoal-probe-", ".shoal-"}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view numbers = name.substr(prefix.size());
+    const size_t dash = numbers.find('-');
+    return dash != std::string_view::npos && is_number(numbers.substr(0, dash)) &&
+           is_number(numbers.substr(dash + 1));
+  }
+  return false;
+}
+
+bool is_segment_name(std::string_view name) {
+  return is_own_name(name) || is_nccl_name(name);
+}
+
+struct DirCloser {
+  void operator()(DIR* dir) const { ::closedir(dir); }
+};
+using Dir = std::unique_ptr<DIR, DirCloser>;
+
+Result<Dir> open_directory(const std::string& path) {
+  Dir dir(::opendir(path.c_str()));
+  if (dir) return dir;
+  const int error = errno;
+  const Code code = error == EACCES || error == EPERM ? Code::kPermissionDenied : Code::kNotFound;
+  return Status::error(code, cat("the directory ", path, " cannot be read"), error);
+}
+
+std::vector<std::string> segment_names(DIR* dir) {
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(dir)) {
+    // DT_UNKNOWN: the file system does not say; a later fstatat does.
+    const bool regular = entry->d_type == DT_REG || entry->d_type == DT_UNKNOWN;
+    if (regular && is_segment_name(entry->d_name)) names.emplace_back(entry->d_name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/// Between the moment an open(O_CREAT) makes a name and the moment the kernel counts its opener,
+/// nobody seems to have the file. It is empty then: an empty file is believed only once its creator
+/// has had ample time.
+bool may_be_being_created(const struct stat& info) {
+  constexpr time_t kAmpleSeconds = 5;
+  if (info.st_size != 0 || info.st_blocks != 0) return false;
+  return info.st_mtim.tv_sec + kAmpleSeconds > ::time(nullptr);
+}
+
+/// 0: granted. A lease is broken by a signal; SIGURG is the one whose default is to be ignored,
+/// SIGIO's would end us.
+int take_write_lease(int fd) {
+  if (::fcntl(fd, F_SETSIG, SIGURG) != 0) return errno;
+  return ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0 ? 0 : errno;
+}
+
+using Wanted = std::function<bool(const struct stat&)>;
+
+Result<SweepResult> sweep(const std::string& path, const Wanted& wanted) {
+  SHOAL_ASSIGN_OR_RETURN(const Dir dir, open_directory(path));
+  const int directory = ::dirfd(dir.get());
+  SweepResult result;
+  for (const std::string& name : segment_names(dir.get())) {
+    struct stat info = {};
+    if (::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !wanted(info))
+      continue;
+    LeftFileLease lease = LeftFileLease::ask(directory, name);
+    if (!lease.is_candidate()) continue;
+    if (lease.state() == left_file::kStale && lease.unlink_name()) {
+      ++result.removed;
+      result.bytes += lease.bytes();
+    } else {
+      result.kept.push_back(
+          {cat(path, "/", name), lease.bytes(), lease.uid(),
+           lease.state() == left_file::kStale ? left_file::kUnknown : lease.state()});
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+LeftFileLease LeftFileLease::ask(int directory, const std::string& name, bool maker_is_gone) {
+  LeftFileLease lease;
+  lease.directory_ = directory;
+  lease.name_ = name;
+  struct stat named = {};
+  if (::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 ||
+      !S_ISREG(named.st_mode))
+    return lease;
+  lease.candidate_ = true;
+  lease.bytes_ = int64_t{named.st_blocks} * 512;
+  lease.uid_ = named.st_uid;
+  if (named.st_uid != ::geteuid()) {
+    lease.state_ = left_file::kOtherUser;
+    return lease;
+  }
+  // O_NONBLOCK: somebody else's lease (another sweep) answers at once.
+  Fd file(::openat(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file.valid()) {
+    if (errno == EWOULDBLOCK || errno == ETXTBSY) lease.state_ = left_file::kInUse;
+    if (errno == ENOENT) lease.candidate_ = false;
+    return lease;
+  }
+  struct stat opened = {};
+  if (::fstat(file.get(), &opened) != 0 || !same_file(named, opened)) return lease;
+  // Another name may be how somebody keeps it: not ours to judge, and no byte would come back.
+  if (opened.st_nlink != 1) return lease;
+  if (!maker_is_gone && may_be_being_created(opened)) return lease;
+  const int refused = take_write_lease(file.get());
+  // EINVAL: this file system has no leases; EACCES: not our file after all; else unknown too.
+  if (refused == EAGAIN) lease.state_ = left_file::kInUse;
+  if (refused != 0) return lease;
+  lease.state_ = left_file::kStale;
+  lease.file_ = std::move(file);
+  return lease;
+}
+
+bool LeftFileLease::unlink_name() {
+  struct stat leased = {};
+  struct stat named = {};
+  if (!file_.valid() || ::fstat(file_.get(), &leased) != 0 || leased.st_nlink != 1) return false;
+  // Broken in the meantime: somebody waits to open it, and means to use it.
+  if (::fcntl(file_.get(), F_GETLEASE) != F_WRLCK) return false;
+  // A name of mkstemp's becomes another file's only after an unlink by its own user; what is left
+  // of the race is the time between these two calls.
+  if (::fstatat(directory_, name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 ||
+      !same_file(named, leased))
+    return false;
+  const bool done = ::unlinkat(directory_, name_.c_str(), 0) == 0;
+  file_.reset();
+  return done;
+}
+
+std::vector<LeftFile> find_left_files(const std::string& directory) {
+  std::vector<LeftFile> files;
+  const auto dir = open_directory(directory);
+  if (!dir.ok()) return files;
+  for (const std::string& name : segment_names(dir->get())) {
+    const LeftFileLease lease = LeftFileLease::ask(::dirfd(dir->get()), name);
+    if (lease.is_candidate())
+      files.push_back({cat(directory, "/", name), lease.bytes(), lease.uid(), lease.state()});
+  }
+  return files;
+}
+
+Result<SweepResult> remove_stale(const std::string& directory) {
+  return sweep(directory, [](const struct stat&) { return true; });
+}
+
+Result<SweepResult> remove_recorded(const std::string& directory,
+                                    const std::vector<SegmentId>& ids) {
+  return sweep(directory, [&ids](const struct stat& info) {
+    return std::find(ids.begin(), ids.end(), SegmentId{info.st_dev, info.st_ino}) != ids.end();
+  });
+}
+
+SweepResult remove_named_in(const std::string& directory, std::string_view text) {
+  SweepResult result;
+  const auto dir = open_directory(directory);
+  if (!dir.ok()) return result;
+  const std::string prefix = cat(directory, "/nccl-");
+  std::set<std::string> names;
+  for (size_t at = text.find(prefix); at != std::string_view::npos;
+       at = text.find(prefix, at + 1)) {
+    const std::string_view name =
+        text.substr(at + directory.size() + 1, prefix.size() - directory.size() - 1 + 6);
+    if (is_nccl_name(name)) names.emplace(name);
+  }
+  for (const std::string& name : names) {
+    LeftFileLease lease = LeftFileLease::ask(::dirfd(dir->get()), name, true);
+    if (!lease.unlink_name()) continue;
+    ++result.removed;
+    result.bytes += lease.bytes();
+  }
+  return result;
+}
+
+}  // namespace shoal

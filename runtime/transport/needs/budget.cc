@@ -1,0 +1,144 @@
+#include "runtime/transport/needs/budget.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+namespace shoal {
+namespace {
+
+template <int64_t Consumer::*Amount>
+int64_t sum(const std::vector<Consumer>& consumers) {
+  int64_t total = 0;
+  for (const Consumer& consumer : consumers) total += consumer.*Amount;
+  return total;
+}
+
+Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
+  const int64_t bytes = need.memory_bytes(), cgroup = facts.cgroup.available_bytes();
+  if (cgroup >= 0 && options.reserved_bytes > cgroup - bytes) {
+    return Status::error(Code::kResourceExhausted,
+                         cat("needs ", bytes, " bytes of memory beside ", options.reserved_bytes,
+                             " for weights and KV cache; the memory cgroup has ", cgroup, " left"));
+  }
+  // Without what is reserved besides: weights may be mapped files, and swap may take the rest.
+  if (facts.memory_available_bytes > 0 && bytes > facts.memory_available_bytes) {
+    return Status::error(Code::kResourceExhausted,
+                         cat("needs ", bytes, " bytes of memory; the machine has ",
+                             facts.memory_available_bytes, " available"));
+  }
+  return {};
+}
+
+/// A shortage is told by its numbers afterwards, not here.
+bool is_shortage(int error) {
+  return error == ENOSPC || error == EDQUOT || error == ENOMEM || error == EMFILE ||
+         error == ENFILE;
+}
+
+/// Only tmpfs will do: another file system on /dev/shm writes the ranks' traffic to a disk,
+/// hugetlbfs counts in pages of its own, and ramfs has no limit that could be kept. A type that is
+/// not known forbids nothing.
+Status check_directory(int64_t bytes, const ShmDirFacts& dir) {
+  const std::string what = cat("needs ", bytes, " bytes in ", dir.path);
+  if (!dir.exists) return Status::error(Code::kNotFound, cat(what, ", which is missing"));
+  if (!dir.fs_type.empty() && dir.fs_type != "tmpfs") {
+    return Status::error(Code::kPermissionDenied,
+                         cat(what, ", which is ", dir.fs_type, " and no tmpfs"));
+  }
+  if (dir.open_errno != 0 && !is_shortage(dir.open_errno)) {
+    return Status::error(Code::kPermissionDenied, cat(what, ", where no file can be made"),
+                         dir.open_errno);
+  }
+  return {};
+}
+
+Status check_space(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom_bytes) {
+  const int64_t bytes = need.dev_shm_bytes();
+  if (dir.size_bytes > 0 && headroom_bytes > dir.free_bytes - bytes) {
+    return Status::error(
+        Code::kResourceExhausted,
+        cat("needs ", bytes, " bytes in ", dir.path, " and ", headroom_bytes,
+            " left free for others; ", dir.free_bytes, " of ", dir.size_bytes, " are free"));
+  }
+  if (dir.total_inodes > 0 && need.dev_shm_inodes() > dir.free_inodes) {
+    return Status::error(Code::kResourceExhausted,
+                         cat("needs ", need.dev_shm_inodes(), " inodes in ", dir.path, "; ",
+                             dir.free_inodes, " of ", dir.total_inodes, " are free"));
+  }
+  if (dir.open_errno != 0) {
+    return Status::error(
+        Code::kResourceExhausted,
+        cat("needs ", bytes, " bytes in ", dir.path, ", where no file could be made"),
+        dir.open_errno);
+  }
+  return {};
+}
+
+/// A try that failed speaks against every need that is no smaller.
+Status check_probe(int64_t bytes, const ShmDirFacts& dir) {
+  if (dir.probe_errno == 0 || bytes < dir.probed_bytes) return {};
+  return Status::error(
+      Code::kResourceExhausted,
+      cat("needs ", bytes, " bytes in ", dir.path, "; a try to allocate ", dir.probed_bytes,
+          " there failed", dir.probe_note.empty() ? "" : ": ", dir.probe_note),
+      dir.probe_errno);
+}
+
+Status check_all(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
+  SHOAL_RETURN_IF_ERROR(check_memory(need, facts, options));
+  const int64_t bytes = need.dev_shm_bytes();
+  if (bytes > 0) {
+    SHOAL_RETURN_IF_ERROR(check_directory(bytes, facts.dev_shm));
+    SHOAL_RETURN_IF_ERROR(check_space(need, facts.dev_shm, options.headroom_bytes));
+  }
+  const int64_t file = need.largest_file_bytes(), limit = facts.limits.fsize_bytes;
+  if (limit >= 0 && file > limit) {
+    return Status::error(
+        Code::kResourceExhausted,
+        cat("needs a file of ", file, " bytes; the file size limit is ", limit, " (ulimit -f)"));
+  }
+  return bytes > 0 ? check_probe(bytes, facts.dev_shm) : Status();
+}
+
+}  // namespace
+
+int64_t ShmNeed::dev_shm_bytes() const {
+  return sum<&Consumer::bytes>(dev_shm);
+}
+
+int64_t ShmNeed::dev_shm_inodes() const {
+  return sum<&Consumer::inodes>(dev_shm);
+}
+
+int64_t ShmNeed::memory_bytes() const {
+  return dev_shm_bytes() + sum<&Consumer::bytes>(memory);
+}
+
+int64_t ShmNeed::largest_file_bytes() const {
+  int64_t largest = 0;
+  for (const Consumer& file : dev_shm) {
+    const int64_t files = std::max<int64_t>(file.inodes, 1);
+    largest = std::max(largest, (file.bytes + files - 1) / files);
+  }
+  for (const Consumer& memfd : memory) {  // one without inodes is private memory
+    if (memfd.inodes > 0)
+      largest = std::max(largest, (memfd.bytes + memfd.inodes - 1) / memfd.inodes);
+  }
+  return largest;
+}
+
+Status check_budget(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
+  const Status refused = check_all(need, facts, options);
+  const int64_t limit = facts.limits.nofile;
+  if (limit < 0 || need.descriptors <= limit) return refused;
+  std::string files = cat("a process needs ", need.descriptors, " open files; the limit is ", limit,
+                          " (ulimit -n)");
+  if (refused.ok()) return Status::error(Code::kResourceExhausted, std::move(files));
+  // Said at once, so that it is not what is met next.
+  std::vector<Cause> causes = refused.causes();
+  causes.front().what += cat("; besides, ", files);
+  return Status(std::move(causes));
+}
+
+}  // namespace shoal

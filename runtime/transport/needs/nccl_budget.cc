@@ -1,0 +1,317 @@
+#include "runtime/transport/needs/nccl_budget.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <tuple>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+/// sizeof(ncclProxyOp) and the pool's two factors, MAX_OPS_PER_PEER and NCCL_MAX_LOCAL_RANKS
+/// (proxy.h, comm.h), from this version on. Compiled from the headers of the tags
+/// v2.12.12-1, 2.14.3, 2.17.1, 2.18.1, 2.18.6, 2.19.4, 2.20.5,
+/// 2.21.5, 2.22.3, 2.23.4, 2.24.3, 2.25.1, 2.26.2 to .6, 2.27.3, 2.27.7, 2.28.3 to
+/// .9, 2.29.2, 2.29.7, 2.30.3 to .7; 2.13, 2.15 and 2.16 lie between equal neighbours.
+struct PoolRelease {
+  int minor;       ///< of 2.x
+  int last_patch;  ///< the newest of that minor known
+  int op_bytes;
+  int ops_per_peer;
+  int local_ranks;
+};
+constexpr std::array<PoolRelease, 19> kPools = {{
+    {12, 12, 64, 1024, 64}, {13, 4, 64, 1024, 64},  {14, 3, 64, 1024, 64},  {15, 5, 64, 1024, 64},
+    {16, 5, 64, 1024, 64},  {17, 1, 64, 1024, 64},  {18, 6, 64, 1024, 64},  {19, 4, 64, 1024, 64},
+    {20, 5, 88, 1024, 64},  {21, 5, 112, 1024, 64}, {22, 3, 112, 1024, 64}, {23, 4, 160, 1024, 64},
+    {24, 3, 216, 1024, 64}, {25, 1, 216, 2048, 72}, {26, 6, 224, 2048, 72}, {27, 7, 224, 2048, 72},
+    {28, 9, 232, 2048, 72}, {29, 7, 232, 2048, 72}, {30, 7, 232, 2048, 72},
+}};
+
+constexpr int64_t kNcclPage =
+    4096;  ///< sizeof(ncclSendMem) and the head of ncclRecvMem (comm.h: MEM_ALIGN)
+constexpr int kMaxChannels = 64;  ///< MAXCHANNELS, and what ncclTopoPostset cuts at
+constexpr int kMostRanks = 72;    ///< NCCL_MAX_LOCAL_RANKS of the newest
+
+/// struct ncclProxyOpsPool (proxy.h): the ops, one cursor, a free list per rank, and two locks.
+constexpr int64_t pool_bytes(const PoolRelease& release) {
+  return int64_t{release.op_bytes} * release.ops_per_peer * release.local_ranks + 8 +
+         4 * release.local_ranks + 40 + 48;
+}
+static_assert(pool_bytes(kPools[0]) + kNcclRefcountBytes == 4194660);
+static_assert(pool_bytes(kPools[15]) + kNcclRefcountBytes == 33030532);
+static_assert(pool_bytes(kPools[18]) + kNcclRefcountBytes == 34210180);
+
+const PoolRelease& pool_of(const NcclVersion& version) {
+  if (version.major > 2) return kPools.back();
+  const int index = std::clamp<int>(version.minor - kPools.front().minor, 0, kPools.size() - 1);
+  return kPools[index];
+}
+
+int64_t in_pages(int64_t bytes, int64_t page) {
+  return (bytes + page - 1) / page * page;
+}
+
+/// In /dev/shm: the segment and its reference count, in pages.
+int64_t file_bytes(int64_t segment, int64_t page) {
+  return in_pages(segment + kNcclRefcountBytes, page);
+}
+
+/// ncclTopoPostset (graph/connect.cc): what the search found, cut to the maxima, then raised to the
+/// minima.
+int channels_of(const NcclSettings& settings) {
+  int channels = std::min(settings.found_channels, kMaxChannels);
+  if (settings.max_channels > 0) channels = std::min(channels, settings.max_channels);
+  if (settings.max_ctas > 0) channels = std::min(channels, settings.max_ctas);
+  return std::max({channels, settings.min_channels, settings.min_ctas});
+}
+
+/// Directed connections among L ranks that go through something, of all that there could be.
+struct Edges {
+  int64_t pairs = 0;  ///< directed pairs
+  int64_t ring = 0;
+  int64_t tree = 0;  ///< beyond those of the ring, whose connections it shares
+};
+
+bool reaches(const NcclSettings& settings, int from, int to) {
+  if (settings.p2p_disabled) return false;
+  return settings.peers.empty() ? settings.all_peers : settings.peers[from][to];
+}
+
+/// Lazily connected (2.22, needs cuMem): a transport allocates when an algorithm first uses it, not
+/// in init.
+bool connects_lazily(const NcclSettings& settings) {
+  return settings.cumem && settings.runtime_connect && settings.version.code() >= 22200;
+}
+
+/// The most edges of a ring and of a tree's chain (both ways) that run over pairs which do (wanted)
+/// or do not reach each other's memory. Exact where all pairs are alike; else a bound, for the
+/// order that NCCL's search takes is not known.
+Edges count_edges(const NcclSettings& settings, bool wanted) {
+  const int ranks = settings.ranks;
+  if (ranks < 2) return {};
+  Edges edges;
+  std::vector<bool> out(ranks), in(ranks);
+  for (int i = 0; i < ranks; ++i) {
+    for (int j = 0; j < ranks; ++j) {
+      if (i == j || reaches(settings, i, j) != wanted) continue;
+      ++edges.pairs;
+      out[i] = true;
+      in[j] = true;
+    }
+  }
+  // A ring leaves each rank once and enters it once; where other nodes are part of it, one edge
+  // goes out to them.
+  edges.ring =
+      std::min(std::count(out.begin(), out.end(), true), std::count(in.begin(), in.end(), true));
+  if (settings.other_nodes) edges.ring = std::min<int64_t>(edges.ring, ranks - 1);
+  // What is not connected lazily is connected in init, whatever will be used (init.cc:
+  // ncclTransportTreeConnect).
+  if (!settings.tree && connects_lazily(settings)) return edges;
+  // A chain has ranks-1 links, used both ways. In the ring's own order one way is the ring's
+  // already.
+  const int64_t chain = settings.tree_follows_ring ? ranks - 1 : 2 * (ranks - 1);
+  edges.tree = std::min(chain, edges.pairs - edges.ring);
+  return edges;
+}
+
+/// Buffers that are cuMem host memory (2.23), passed as file descriptors, and no files.
+bool buffers_are_files(const NcclSettings& settings) {
+  return !settings.cumem || !settings.cumem_host || settings.one_process ||
+         settings.version.code() < 22300;
+}
+
+/// Ranks that start the proxy's progress thread, whose pool is a file.
+int64_t proxies(const NcclSettings& settings, const Edges& not_peers) {
+  const bool network = settings.other_nodes || (settings.shm_disabled && not_peers.pairs > 0);
+  const bool copies = settings.cuda_memcpy && settings.ranks > 1;
+  return network || copies || !connects_lazily(settings) ? settings.ranks : 0;
+}
+
+Status check(const NcclSettings& settings) {
+  const auto bad = [](const std::string& what) {
+    return Status::error(Code::kInvalidArgument, what);
+  };
+  const NcclVersion& version = settings.version;
+  if (version.major < 2 || (version.major == 2 && version.minor < kPools.front().minor))
+    return bad(cat("NCCL ", version.major, ".", version.minor, ": sizes are known from 2.12 on"));
+  if (settings.ranks < 1 || settings.ranks > kMostRanks)
+    return bad(cat("ranks ", settings.ranks, ": 1 to 72"));
+  if (settings.communicators < 0)
+    return bad(cat("communicators ", settings.communicators, ": 0 or more"));
+  if (settings.page_bytes < 1) return bad(cat("page_bytes ", settings.page_bytes, ": 1 or more"));
+  if (settings.found_channels < 1)
+    return bad(cat("found_channels ", settings.found_channels, ": 1 or more"));
+  for (const int channels :
+       {settings.max_ctas, settings.min_ctas, settings.max_channels, settings.min_channels})
+    if (channels < 0 || channels > kMaxChannels)
+      return bad(cat("channels ", channels, ": 0 (not set) to 64"));
+  for (const int64_t bytes : {settings.buffers.ll, settings.buffers.ll128, settings.buffers.simple})
+    if (bytes < 0 || bytes > int64_t{1} << 40)
+      return bad(cat("buffer of ", bytes, " bytes: 0 to 1 TiB"));
+  if (settings.peers.empty()) return {};
+  if (static_cast<int>(settings.peers.size()) != settings.ranks)
+    return bad(cat("peers has ", settings.peers.size(), " rows for ", settings.ranks, " ranks"));
+  for (const auto& row : settings.peers)
+    if (row.size() != settings.peers.size())
+      return bad(cat("peers has a row of ", row.size(), " columns"));
+  return {};
+}
+
+/// Collects one communicator's consumers, times the communicators.
+class Bill {
+ public:
+  explicit Bill(const NcclSettings& settings) : settings_(settings) {}
+
+  void files(std::vector<Consumer>& list, const std::string& what, int64_t count,
+             int64_t segment) const {
+    count *= settings_.communicators;
+    if (count == 0) return;
+    list.push_back({cat(what, ": ", count, " files of ", segment + kNcclRefcountBytes, " B"),
+                    count * file_bytes(segment, settings_.page_bytes), count});
+  }
+
+  /// Both halves of the connections over edges x channels.
+  void connections(NcclNeed& result, const std::string& what, int64_t edges,
+                   int64_t channels) const {
+    const std::string text =
+        cat("SHM transport, ", what, " (", edges, " directed pairs x ", channels, " channels)");
+    const int64_t count = edges * channels;
+    if (buffers_are_files(settings_)) {
+      files(result.need.dev_shm, cat(text, ", receiver's half"), count, result.segments.data);
+      files(result.need.dev_shm, cat(text, ", sender's half"), count, result.segments.control);
+    } else if (count > 0) {
+      const int64_t each = in_pages(result.segments.data, settings_.page_bytes) +
+                           in_pages(result.segments.control, settings_.page_bytes);
+      result.need.memory.push_back(
+          {cat(text, ", in cuMem host memory"), count * settings_.communicators * each, 0});
+    }
+  }
+
+ private:
+  const NcclSettings& settings_;
+};
+
+std::vector<std::string> assumptions_of(const NcclSettings& settings, const Edges& shm,
+                                        const NcclNeed& result) {
+  std::vector<std::string> list;
+  const NcclVersion& version = settings.version;
+  const auto newest = std::tuple(2, kPools.back().minor, kPools.back().last_patch);
+  if (std::tuple(version.major, version.minor, version.patch) > newest) {
+    list.push_back(cat("NCCL ", version.major, ".", version.minor, ".", version.patch,
+                       " is newer than the newest known, 2.", kPools.back().minor, ".",
+                       kPools.back().last_patch, ", whose sizes are used"));
+  }
+  if (version.code() < 21900)
+    list.push_back(
+        "before 2.19 files are sparse: pages are taken as they are written, and a full /dev/shm is SIGBUS");
+  if (shm.ring > 0 && !settings.shm_disabled) {
+    const bool bound = result.channels <= 1 || result.channels < settings.found_channels;
+    if (!bound)
+      list.push_back(
+          cat(result.channels, " channels, unless maxCTAs or NCCL_MAX_NCHANNELS says fewer"));
+    if (shm.pairs < int64_t{settings.ranks} * (settings.ranks - 1))
+      list.push_back(
+          "the order of ranks in the ring is not known: as many edges as possible are taken to use SHM");
+    if (settings.tree && settings.ranks > 2 && !settings.tree_follows_ring)
+      list.push_back("ring and tree are taken to use different orders of ranks");
+    if (!buffers_are_files(settings)) list.push_back("cuMem host memory works on every rank");
+  }
+  return list;
+}
+
+}  // namespace
+
+int64_t nccl_connection_bytes(const NcclBuffers& buffers, int64_t page_bytes) {
+  return file_bytes(kNcclPage + buffers.ll + buffers.ll128 + buffers.simple, page_bytes) +
+         file_bytes(kNcclPage, page_bytes);
+}
+
+Result<NcclNeed> nccl_need(const NcclSettings& settings) {
+  SHOAL_RETURN_IF_ERROR(check(settings));
+  const NcclBuffers& buffers = settings.buffers;
+  NcclNeed result;
+  result.need.rung = "nccl";
+  result.channels = channels_of(settings);
+  // transport/shm.cc: shmRecvProxySetup and shmSendProxySetup; NCCL_SHM_LOCALITY=1 swaps the two,
+  // the sum stays.
+  result.segments.data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
+  result.segments.control = kNcclPage;
+  result.segments.pool = pool_bytes(pool_of(settings.version));
+  // transport/nvls.cc: two regions of struct localRegData and a handle, per rank.
+  result.segments.nvls = int64_t{2} * settings.ranks * (128 + 2688);
+
+  const Bill bill(settings);
+  const Edges shm = count_edges(settings, false);
+  if (!settings.shm_disabled) {
+    bill.connections(result, "ring", shm.ring, result.channels);
+    bill.connections(result, "tree", shm.tree, result.channels);
+    // graph/paths.cc: two channels for each peer without NVLink, at most all.
+    if (settings.send_recv)
+      bill.connections(result, "send and receive", shm.pairs, std::min(2, result.channels));
+  }
+  if (settings.cuda_memcpy) {
+    const Edges peers = count_edges(settings, true);
+    bill.files(result.need.dev_shm, "P2P by cudaMemcpy",
+               (peers.ring + peers.tree) * result.channels, 8192);
+  }
+  const std::string why =
+      settings.net.empty() ? "proxy-ops pool" : cat("proxy-ops pool for ", settings.net);
+  bill.files(result.need.dev_shm, why, proxies(settings, shm), result.segments.pool);
+  // Since 2.17; made in every init, by local rank 0.
+  if (settings.nvls && settings.ranks > 1 && settings.version.code() >= 21700)
+    bill.files(result.need.dev_shm, "NVLS registration region", 1, result.segments.nvls);
+  result.assumptions = assumptions_of(settings, shm, result);
+  return result;
+}
+
+Result<NcclVersion> parse_nccl_version(std::string_view text) {
+  const Status bad = Status::error(
+      Code::kInvalidArgument, cat("NCCL version \"", text, "\": not like 2.27.7, 2.27 or 22707"));
+  std::array<int, 3> parts = {0, 0, -1};
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  size_t count = 0;
+  while (count < parts.size()) {
+    const auto [next, error] = std::from_chars(at, end, parts[count]);
+    if (error != std::errc() || parts[count] < 0) return bad;
+    ++count;
+    at = next;
+    if (at == end || *at != '.') break;
+    ++at;
+  }
+  // "2.28.9+cuda13.0" and "2.28.9-1": how packages name a build.
+  if (at != end && *at != '+' && *at != '-') return bad;
+  if (count == 1) {
+    if (parts[0] < 20000 || parts[0] > 99999) return bad;
+    return NcclVersion{parts[0] / 10000, parts[0] / 100 % 100, parts[0] % 100};
+  }
+  if (parts[1] > 99 || parts[2] > 99) return bad;
+  NcclVersion version{parts[0], parts[1], std::max(parts[2], 0)};
+  const bool known = version.major == 2 && version.minor >= kPools.front().minor &&
+                     version.minor <= kPools.back().minor;
+  if (parts[2] < 0 && known) version.patch = pool_of(version).last_patch;
+  return version;
+}
+
+std::string explain_nccl_size(int64_t bytes) {
+  const NcclBuffers defaults;
+  const int64_t data = kNcclPage + defaults.ll + defaults.ll128 + defaults.simple;
+  for (const int64_t extra : {int64_t{0}, kNcclRefcountBytes}) {
+    if (bytes == data + extra)
+      return "SHM transport, receiver's half of one connection, default buffers";
+    int first = 0, last = 0;
+    for (const PoolRelease& release : kPools) {
+      if (bytes != pool_bytes(release) + extra) continue;
+      if (first == 0) first = release.minor;
+      last = release.minor;
+    }
+    if (first > 0)
+      return cat("proxy-ops pool of NCCL 2.", first, first == last ? "" : cat(" to 2.", last));
+  }
+  return "";
+}
+
+}  // namespace shoal

@@ -1,0 +1,37 @@
+#include "runtime/transport/needs/reservation.h"
+
+#include <algorithm>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+/// Of one file, in whole pages: a part of a page would be charged as one. At least a page, for
+/// create to say what is wrong with it.
+int64_t largest_piece(int64_t bytes) {
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(bytes))
+    return bytes;
+  const int64_t page = ::sysconf(_SC_PAGESIZE);
+  return std::max(static_cast<int64_t>(limit.rlim_cur) / page * page, page);
+}
+
+}  // namespace
+
+Result<std::vector<ShmSegment>> reserve_for_library(int64_t bytes, const std::string& directory) {
+  std::vector<ShmSegment> pieces;
+  const int64_t piece = largest_piece(bytes);
+  for (int64_t taken = 0; taken < bytes; taken += piece) {
+    Result<ShmSegment> segment =
+        ShmSegment::create(static_cast<size_t>(std::min(piece, bytes - taken)), directory);
+    if (!segment.ok())
+      return segment.status().while_doing(cat("take ", bytes, " bytes in ", directory));
+    pieces.push_back(std::move(segment).value());
+  }
+  return pieces;
+}
+
+}  // namespace shoal

@@ -1,0 +1,37 @@
+#include "runtime/comm/device/cuda_ipc_collective.h"
+#include "runtime/transport/rungs/gpu_checks.h"
+#include "runtime/transport/rungs/rungs.h"
+
+namespace shoal {
+namespace {
+
+constexpr char kName[] = "cuda-ipc";
+
+/// Device memory alone.
+ShmNeed need(const RungContext&) {
+  return {kName, {}, {}};
+}
+
+Status probe(const RungContext& context) {
+  return check_peers(context.facts.gpu);
+}
+
+Result<TransportSetup> prepare(const RungContext&) {
+  TransportSetup setup;
+  setup.rung = kName;
+  return setup;
+}
+
+Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
+  SHOAL_ASSIGN_OR_RETURN(auto collective, open_cuda_ipc_collective(args.device, args.world,
+                                                                   args.exchange, args.timeout_ms));
+  return make_staged_communicator(std::move(args.device), std::move(collective), args.timeout_ms,
+                                  std::move(args.interrupted));
+}
+
+}  // namespace
+
+/// Kernels that write into their peers' memory: no NCCL, no shared memory of the host.
+const Rung kCudaIpcRung{kName, need, probe, prepare, open, true};
+
+}  // namespace shoal

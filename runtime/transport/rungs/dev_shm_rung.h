@@ -1,0 +1,33 @@
+#pragma once
+#include "runtime/comm/slots/shm_communicator.h"
+#include "runtime/transport/rungs/rungs.h"
+
+namespace shoal {
+
+/// A rung whose pool of slots lies in an unnamed file in /dev/shm. Name: of static storage.
+template <const char* Name, size_t SlotBytes>
+struct DevShmRung {
+  static ShmNeed need(const RungContext& context) {
+    return {Name, {slot_pool(context.world_size, SlotBytes, 1)}, {}};
+  }
+
+  /// What is free, and whether a file can be made at all, is check_budget's.
+  static Status probe(const RungContext& context) {
+    return check_file_size(need(2).dev_shm_bytes(), context.facts);
+  }
+
+  static Result<TransportSetup> prepare(const RungContext& context) {
+    TransportSetup setup;
+    setup.rung = Name;
+    SHOAL_ASSIGN_OR_RETURN(setup.shm,
+                           ShmSegment::create(shm_communicator_bytes(context.world_size, SlotBytes),
+                                              context.facts.dev_shm.path));
+    return setup;
+  }
+
+  static Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
+    return open_slot_pool(std::move(args), Name);
+  }
+};
+
+}  // namespace shoal

@@ -1,0 +1,212 @@
+#include "runtime/transport/rungs/gpu_checks.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <vector>
+
+#include "runtime/comm/device/nccl_api.h"
+#include "runtime/transport/facts/fact_files.h"
+
+namespace shoal {
+namespace {
+
+/// "13.0" of 13000.
+std::string cuda_version(int version) {
+  return cat(version / 1000, ".", version % 1000 / 10);
+}
+
+int number_of(std::string_view text) {
+  int number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+/// As numbers, so that 580.105.08 is above 580.65.06.
+std::vector<int> numbers_of(std::string_view version) {
+  std::vector<int> numbers;
+  for (const std::string_view part : split(version, '.')) numbers.push_back(number_of(part));
+  return numbers;
+}
+
+/// What the driver's library answers counts: a compatibility package runs a newer CUDA over an
+/// older kernel module.
+bool too_old(const GpuFacts& facts) {
+  if (facts.cuda_driver > 0) return facts.cuda_driver / 1000 < facts.cuda_runtime / 1000;
+  const std::string_view oldest = oldest_driver(facts.cuda_runtime);
+  return !facts.driver_version.empty() && !oldest.empty() &&
+         numbers_of(facts.driver_version) < numbers_of(oldest);
+}
+
+Status driver_refusal(const GpuFacts& facts) {
+  const std::string_view oldest = oldest_driver(facts.cuda_runtime);
+  const std::string advice = oldest.empty() ? std::string("install a driver that knows this CUDA")
+                                            : cat("install driver ", oldest, " or newer");
+  const std::string words = facts.error.empty() ? "" : cat(": ", facts.error);
+  const std::string needs =
+      cat("the CUDA module is built with CUDA ", cuda_version(facts.cuda_runtime));
+  const bool insufficient = facts.error.find("InsufficientDriver") != std::string::npos;
+  if (too_old(facts)) {
+    const std::string knows = facts.cuda_driver > 0 ? cat(", which knows CUDA up to ",
+                                                          cuda_version(facts.cuda_driver), ",")
+                                                    : "";
+    return Status::error(Code::kFailedPrecondition,
+                         cat("the NVIDIA driver ", facts.driver_version, knows, " is too old",
+                             words, "; ", needs, ": ", advice, " on the machine itself"));
+  }
+  if (insufficient && facts.driver_version.empty()) {
+    return Status::error(Code::kFailedPrecondition,
+                         cat("no NVIDIA driver is here", words, "; ", needs, ": ", advice,
+                             ", and give a container the GPUs (docker run --gpus all)"));
+  }
+  if (insufficient) {
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat("the kernel has NVIDIA driver ", facts.driver_version, ", its libcuda.so.1 is not here",
+            words,
+            "; give the container the GPUs with NVIDIA_DRIVER_CAPABILITIES=compute,utility"));
+  }
+  return Status::error(
+      Code::kFailedPrecondition,
+      cat("no usable CUDA device", words,
+          "; nvidia-smi lists what the driver has, and CUDA_VISIBLE_DEVICES may hide some"));
+}
+
+/// Are there enough devices, and does each of the group's run the module's code?
+Status check_group(const GpuFacts& facts) {
+  const int wanted = group_devices(facts), there = static_cast<int>(facts.devices.size());
+  if (wanted > there) {
+    const int per_gpu = (facts.ranks + there - 1) / there;
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat(facts.ranks, " ranks with --ranks-per-gpu ", facts.ranks_per_gpu, " need ", wanted,
+            " GPUs, ", there, there == 1 ? " is" : " are", " here; lower -tp to ",
+            there * facts.ranks_per_gpu, ", or for a test only --ranks-per-gpu ", per_gpu));
+  }
+  for (int i = 0; i < wanted; ++i) {
+    const GpuDevice& device = facts.devices[static_cast<size_t>(i)];
+    if (device.why_unusable.empty()) continue;
+    return Status::error(Code::kFailedPrecondition,
+                         cat("GPU ", i, " (", device.name, ", ", device.pci_bus_id, "): ",
+                             device.why_unusable, "; CUDA_VISIBLE_DEVICES can leave it out"));
+  }
+  return {};
+}
+
+Status verdict_refusal(const GpuPeerVerdict& verdict, const char* advice) {
+  Code code = Code::kFailedPrecondition;
+  if (verdict.verdict == "hung") code = Code::kDeadlineExceeded;
+  if (verdict.verdict.starts_with("corrupt")) code = Code::kDataLoss;
+  return Status::error(code, cat("a pattern pushed and pulled between GPU ", verdict.from,
+                                 " and GPU ", verdict.to, ": ", verdict.verdict, advice));
+}
+
+}  // namespace
+
+int group_devices(const GpuFacts& facts) {
+  if (facts.ranks <= 0) return static_cast<int>(facts.devices.size());
+  return (facts.ranks + facts.ranks_per_gpu - 1) / facts.ranks_per_gpu;
+}
+
+std::string_view oldest_driver(int cuda_runtime) {
+  switch (cuda_runtime / 1000) {  // "CUDA Toolkit and Minimum Required Driver Version" of the CUDA
+                                  // release notes, Linux
+    case 11:
+      return "450.80.02";
+    case 12:
+      return "525.60.13";
+    case 13:
+      return "580.65.06";
+    default:
+      return "";
+  }
+}
+
+Status check_devices(const GpuFacts& facts) {
+  if (!facts.asked)
+    return Status::error(Code::kFailedPrecondition,
+                         "nobody has looked for CUDA devices (--device cuda)");
+  if (facts.error_at == "find") {
+    return Status::error(
+        Code::kNotFound,
+        cat(facts.error,
+            "; put libshoal_cuda.so beside the program, or name it with --cuda-module"));
+  }
+  if (facts.error_at == "load") {
+    return Status::error(Code::kFailedPrecondition,
+                         cat(facts.error, "; --device cpu needs no module"));
+  }
+  if (facts.error_at == "probe") {
+    return Status::error(
+        Code::kDeadlineExceeded,
+        cat(facts.error, "; dmesg may say more (Xid), and --device cpu does without"));
+  }
+  if (!facts.error.empty() || facts.devices.empty() || too_old(facts)) return driver_refusal(facts);
+  return check_group(facts);
+}
+
+Status check_nccl(const GpuFacts& facts) {
+  SHOAL_RETURN_IF_ERROR(check_devices(facts));
+  if (facts.nccl_version == 0) {
+    return Status::error(Code::kFailedPrecondition,
+                         facts.nccl_error.empty() ? "NCCL was not found" : facts.nccl_error);
+  }
+  if (facts.nccl_version < kNcclFloor) {
+    return Status::error(Code::kFailedPrecondition,
+                         cat("NCCL ", nccl_version_text(facts.nccl_version), " (", facts.nccl_path,
+                             ") is too old: ", nccl_version_text(kNcclFloor),
+                             " or newer is wanted; name one with --nccl-library"));
+  }
+  return {};
+}
+
+Status check_peers(const GpuFacts& facts) {
+  SHOAL_RETURN_IF_ERROR(check_devices(facts));
+  // What has gone wrong says more than what was not tried for it.
+  for (const GpuPeerVerdict& verdict : facts.verdicts) {
+    if (verdict.verdict == "ok" || verdict.verdict == "not tried") continue;
+    return verdict_refusal(
+        verdict, "; peer access is not used: look at IOMMU and ACS, which must be off for it");
+  }
+  const int devices = group_devices(facts);
+  for (int from = 0; from < devices; ++from) {
+    for (int to = 0; to < devices; ++to) {
+      if (from == to) continue;
+      const auto row = static_cast<size_t>(from), column = static_cast<size_t>(to);
+      if (row >= facts.peers.size() || column >= facts.peers[row].size() ||
+          !facts.peers[row][column]) {
+        return Status::error(Code::kFailedPrecondition,
+                             cat("the driver does not let GPU ", from, " reach the memory of GPU ",
+                                 to, " (nvidia-smi topo -p2p r shows all pairs)"));
+      }
+      const auto tried =
+          std::find_if(facts.verdicts.begin(), facts.verdicts.end(), [&](const GpuPeerVerdict& v) {
+            return v.from == from && v.to == to && v.verdict == "ok";
+          });
+      if (tried != facts.verdicts.end()) continue;
+      return verdict_refusal({from, to, "not tried"},
+                             "; peer access is used only where it was proven");
+    }
+  }
+  return {};
+}
+
+std::string why_no_code(std::string_view architectures, std::string_view compute_capability) {
+  const std::vector<int> capability = numbers_of(compute_capability);
+  if (capability.size() != 2) return "";  // not known: what CUDA says to the first kernel counts
+  const int major = capability[0], device = 10 * major + capability[1];
+  for (const std::string_view word : split(architectures, ' ')) {
+    const size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
+    const int code = number_of(word.substr(0, digits));
+    const bool exact = digits < word.size() &&
+                       std::isalpha(static_cast<unsigned char>(word[digits]));  // "90a-real"
+    if (digits == 0) continue;
+    const bool real = !word.ends_with("-virtual") && code / 10 == major && code <= device;
+    const bool made_later = !word.ends_with("-real") && code <= device;
+    if (exact ? code == device : real || made_later) return "";
+  }
+  return cat("compute capability ", compute_capability, " has no code in the module, compiled for ",
+             architectures);
+}
+
+}  // namespace shoal

@@ -1,0 +1,49 @@
+#include "runtime/comm/device/host_memfd_collective.h"
+#include "runtime/memory/shm_segment.h"
+#include "runtime/transport/rungs/gpu_checks.h"
+#include "runtime/transport/rungs/rungs.h"
+
+namespace shoal {
+namespace {
+
+constexpr char kName[] = "host-memfd";
+
+ShmNeed need(const RungContext& context) {
+  return {kName,
+          {},
+          {{cat("a pinned pool for ", context.world_size, " ranks"),
+            host_memfd_bytes(context.world_size), 1}}};
+}
+
+Status probe(const RungContext& context) {
+  SHOAL_RETURN_IF_ERROR(check_devices(context.facts.gpu));
+  if (context.facts.memfd_error != 0) {
+    return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)",
+                         context.facts.memfd_error);
+  }
+  return check_file_size(need(context).memory_bytes(), context.facts);
+}
+
+Result<TransportSetup> prepare(const RungContext& context) {
+  TransportSetup setup;
+  setup.rung = kName;
+  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create_memfd(
+                                        static_cast<size_t>(host_memfd_bytes(context.world_size))));
+  return setup;
+}
+
+Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
+  SHOAL_ASSIGN_OR_RETURN(auto collective,
+                         open_host_memfd_collective(args.device, args.world, args.shm.get(),
+                                                    args.shm_bytes, args.interrupted));
+  return make_staged_communicator(std::move(args.device), std::move(collective), args.timeout_ms,
+                                  std::move(args.interrupted));
+}
+
+}  // namespace
+
+/// A pool in host memory that every device reads and writes: no peer access, no NCCL, no mount's
+/// size bounds it.
+const Rung kHostMemfdRung{kName, need, probe, prepare, open, true};
+
+}  // namespace shoal

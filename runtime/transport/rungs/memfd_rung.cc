@@ -1,0 +1,38 @@
+#include "runtime/comm/slots/shm_communicator.h"
+#include "runtime/transport/rungs/rungs.h"
+
+namespace shoal {
+namespace {
+
+constexpr char kName[] = "memfd";
+
+ShmNeed need(const RungContext& context) {
+  return {kName, {}, {slot_pool(context.world_size, kShmSlotBytes, 1)}};
+}
+
+Status probe(const RungContext& context) {
+  if (context.facts.memfd_error != 0) {
+    return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)",
+                         context.facts.memfd_error);
+  }
+  return check_file_size(need(2).memory_bytes(), context.facts);
+}
+
+Result<TransportSetup> prepare(const RungContext& context) {
+  TransportSetup setup;
+  setup.rung = kName;
+  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create_memfd(
+                                        shm_communicator_bytes(context.world_size, kShmSlotBytes)));
+  return setup;
+}
+
+Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
+  return open_slot_pool(std::move(args), kName);
+}
+
+}  // namespace
+
+/// The pool of shm in a memfd: the same speed, and no mount's size bounds it.
+const Rung kMemfdRung{kName, need, probe, prepare, open};
+
+}  // namespace shoal

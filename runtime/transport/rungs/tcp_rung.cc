@@ -1,0 +1,52 @@
+#include <cerrno>
+#include <sys/random.h>
+
+#include "runtime/comm/tcp/tcp_communicator.h"
+#include "runtime/comm/tcp/tcp_mesh.h"
+#include "runtime/transport/rungs/rungs.h"
+
+namespace shoal {
+namespace {
+
+constexpr char kName[] = "tcp";
+
+/// Open files of the front, which has more of them than any rank: for each a listener, the control
+/// channel and its process; and while the last one is being born, the other end of its channel and
+/// copies of what it inherits.
+int64_t front_descriptors(int world_size) {
+  constexpr int64_t kStandard = 3, kForEachRank = 3, kWhileOneIsBorn = 3;
+  return kStandard + kForEachRank * world_size + kWhileOneIsBorn;
+}
+
+ShmNeed need(const RungContext& context) {
+  return {kName, {}, {}, front_descriptors(context.world_size)};
+}
+
+Status probe(const RungContext&) {
+  return {};  // the loopback interface is tried in prepare, and nothing else can forbid it
+}
+
+Result<TransportSetup> prepare(const RungContext& context) {
+  TransportSetup setup;
+  setup.rung = kName;
+  SHOAL_ASSIGN_OR_RETURN(TcpListeners listeners, make_tcp_listeners(context.world_size));
+  setup.listeners = std::move(listeners.listeners);
+  setup.tcp_ports.assign(listeners.ports.begin(), listeners.ports.end());
+  if (::getrandom(&setup.group_key, sizeof setup.group_key, 0) != sizeof setup.group_key) {
+    return Status::error(Code::kUnavailable, "getrandom for the group's key", errno);
+  }
+  return setup;
+}
+
+Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
+  return open_tcp_communicator(args.world, std::move(args.listener),
+                               std::vector<int>(args.tcp_ports.begin(), args.tcp_ports.end()),
+                               args.timeout_ms, args.group_key, std::move(args.interrupted));
+}
+
+}  // namespace
+
+/// Loopback connections: no shared memory, no reading of others' memory.
+const Rung kTcpRung{kName, need, probe, prepare, open};
+
+}  // namespace shoal

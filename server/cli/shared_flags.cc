@@ -1,0 +1,211 @@
+#include "server/cli/shared_flags.h"
+
+#include <algorithm>
+
+#include "runtime/transport/rungs/rung.h"
+#include "server/cli/flag_setters.h"
+
+namespace shoal {
+
+namespace {
+
+/// Models are computed on CPUs until there are kernels for devices, and sums that start there
+/// travel fastest there.
+constexpr DeviceKind kAutoDevice = DeviceKind::kCpu;
+
+std::vector<std::string> both_orders() {
+  std::vector<std::string> names;
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    for (const Rung& rung : rungs(device)) {
+      if (std::find(names.begin(), names.end(), rung.name) == names.end())
+        names.emplace_back(rung.name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+void add_log_flags(FlagParser& parser, LogOptions* log) {
+  parser.group("Log (on stderr)");
+  parser.add_value("--log-format", "text|json", "How log lines and errors look (text)",
+                   [=](std::string_view flag, std::string_view text) -> Status {
+                     const std::vector<std::string> names = {"text", "json"};
+                     SHOAL_ASSIGN_OR_RETURN(const std::string name,
+                                            parse_choice_flag(flag, text, names));
+                     log->format = name == names[1] ? LogFormat::kJson : LogFormat::kText;
+                     return {};
+                   });
+  parser.add_value(
+      "--log-level", "LEVEL", "debug, info, warning or error (serve: info, else warning)",
+      [=](std::string_view flag, std::string_view text) -> Status {
+        const std::vector<std::string> names = {"debug", "info", "warning", "error"};
+        SHOAL_ASSIGN_OR_RETURN(const std::string name, parse_choice_flag(flag, text, names));
+        log->level =
+            static_cast<LogLevel>(std::find(names.begin(), names.end(), name) - names.begin());
+        return {};
+      });
+}
+
+void add_ranks_flag(FlagParser& parser, int* tensor_parallel_size, std::string_view bounds) {
+  parser.add_value("--tensor-parallel-size,--tp,--tp-size", "N", cat("Ranks, also -tp; ", bounds),
+                   whole(tensor_parallel_size, 1));
+}
+
+void add_order_flag(FlagParser& parser, std::optional<std::string>* transport,
+                    const std::string& order) {
+  parser.add_value("--transport", "LIST", cat("Transports in the order to try (", order, ")"),
+                   words_as_they_are(transport));
+}
+
+void add_device_flags(FlagParser& parser, DeviceFlags* device) {
+  parser.add_value(
+      "--device", "auto|cpu|cuda",
+      "Where ranks move their sums (auto: cpu); the model itself is computed on the CPU with each",
+      [=](std::string_view flag, std::string_view text) -> Status {
+        SHOAL_RETURN_IF_ERROR(parse_choice_flag(flag, text, {"auto", "cpu", "cuda"}).status());
+        device->kind = text == "cuda"  ? DeviceKind::kCuda
+                       : text == "cpu" ? DeviceKind::kCpu
+                                       : kAutoDevice;
+        return {};
+      });
+  parser.add_value(
+      "--cuda-module", "PATH", "The CUDA part of this program (libshoal_cuda.so beside it)",
+      [=](std::string_view flag, std::string_view text) -> Status {
+        device->cuda_module = text;
+        if (text.find('/') != std::string_view::npos) return {};
+        return Status::error(Code::kInvalidArgument,
+                             cat(flag, " must be a path with a slash, such as ./",
+                                 text.substr(0, 80), ": the loader's search is not used"));
+      });
+  parser.add_value("--nccl-library", "PATH",
+                   "NCCL, a path or a name for the loader's search (libnccl.so.2)",
+                   words_as_they_are(&device->nccl_library));
+  parser.add_value("--ranks-per-gpu", "N", "Ranks that share a GPU; above 1 is for tests (1)",
+                   whole(&device->ranks_per_gpu, 1, 16));
+  parser.add_value(
+      "--reproducible", "on|off",
+      "on: the same bits on every transport; off: NCCL may sum in an order of its own (on)",
+      [=](std::string_view flag, std::string_view text) -> Status {
+        SHOAL_RETURN_IF_ERROR(parse_choice_flag(flag, text, {"on", "off"}).status());
+        device->reproducible = text == "on";
+        return {};
+      });
+}
+
+void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
+  add_order_flag(
+      parser, &transport->transport,
+      cat(rung_names(DeviceKind::kCpu), "; with --device cuda ", rung_names(DeviceKind::kCuda)));
+  parser.add_value("--on-shm-shortage", "degrade|fail",
+                   "When shared memory does not suffice: the next transport, or exit 69 (degrade)",
+                   [=](std::string_view flag, std::string_view text) -> Status {
+                     SHOAL_ASSIGN_OR_RETURN(const std::string choice,
+                                            parse_choice_flag(flag, text, {"degrade", "fail"}));
+                     transport->degrade_on_shm_shortage = choice == "degrade";
+                     return {};
+                   });
+  parser.add_value("--min-transport", "RUNG",
+                   "The last transport of the order that may be used; else exit 69",
+                   choice(&transport->min_transport, both_orders()));
+  parser.add_value("--shm-headroom", "SIZE", "Bytes of /dev/shm left free for others (256k)",
+                   size(&transport->shm_headroom_bytes));
+  parser.add_value("--startup-timeout", "S", "Seconds for a start, all its phases (600)",
+                   seconds(&transport->startup_timeout_s));
+  parser.add_value("--step-timeout", "S",
+                   "Seconds without any progress after which a step has hung (10)",
+                   seconds(&transport->step_timeout_s));
+  parser.add_switch("--clean-stale", "First remove what killed runs of this user left in /dev/shm",
+                    &transport->clean_stale);
+}
+
+Status settle_transport(TransportFlags* flags) {
+  const DeviceKind device = flags->device.kind;
+  const std::string text = flags->transport.value_or(rung_names(device));
+  Result<std::vector<std::string>> order = parse_transport_order(text, device);
+  if (!order.ok())
+    return Status::error(Code::kInvalidArgument, cat("--transport: ", order.status().message()));
+  flags->order = std::move(order).value();
+  if (flags->min_transport.empty() || std::find(flags->order.begin(), flags->order.end(),
+                                                flags->min_transport) != flags->order.end()) {
+    return {};
+  }
+  return Status::error(Code::kInvalidArgument, cat("--min-transport ", flags->min_transport,
+                                                   " is not in the order of --transport"));
+}
+
+void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
+  parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors",
+                        &engine->model);
+  parser.group("Engine");
+  add_ranks_flag(parser, &engine->tensor_parallel_size, "at most 16, and the attention heads (1)");
+  add_transport_flags(parser, &engine->transport);
+  add_device_flags(parser, &engine->transport.device);
+  parser.add_value("--dtype", "TYPE", "auto (as stored), float32, float16 or bfloat16",
+                   choice(&engine->dtype, {"auto", "float32", "float16", "bfloat16"}));
+  parser.add_value("--max-model-len", "TOKENS",
+                   "Prompt and output of one request (the model's own limit)",
+                   whole(&engine->max_model_len, 2));
+  parser.add_value("--max-num-seqs", "N", "Requests in one running batch (64)",
+                   whole(&engine->max_num_seqs, 1, 65536));
+  parser.add_value("--max-num-batched-tokens", "N", "Tokens in one step (512)",
+                   whole(&engine->max_num_batched_tokens, 1, 65536));
+  parser.add_value(
+      "--kv-cache-memory", "SIZE",
+      "KV cache of all ranks together, e.g. 2g (as the model asks; at most a quarter of the memory available)",
+      [=](std::string_view flag, std::string_view text) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(engine->kv_cache_memory, parse_size_flag(flag, text));
+        return {};
+      });
+  parser.add_value("--threads-per-rank", "N", "Compute threads of each rank (usable CPUs / ranks)",
+                   whole(&engine->threads_per_rank, 1, 1024));
+  parser.add_value("--cpu-kernels", "SET",
+                   "auto, avx512-bf16, avx512, avx2 or reference: other sets, other last bits",
+                   words_as_they_are(&engine->cpu_kernels));
+}
+
+void add_restart_flag(FlagParser& parser, EngineFlags* engine) {
+  parser.add_value("--max-restarts", "N",
+                   "Restarts of lost ranks before exit 75; forgotten after 60 s of health (3)",
+                   whole(&engine->max_restarts, 0, 1'000'000));
+}
+
+void add_sampling_flags(FlagParser& parser, GenerationRequest* request) {
+  parser.group("Sampling (default: generation_config.json, else temperature 1, top-p 1)");
+  parser.add_value("--max-tokens", "N", "Tokens to generate at most (up to the model length)",
+                   whole(&request->max_tokens, INT64_MIN, INT64_MAX));
+  parser.add_value("--temperature", "X", "0: always the most likely token",
+                   number(&request->temperature));
+  parser.add_value("--top-p", "X", "Keep the most likely tokens up to this probability",
+                   number(&request->top_p));
+  parser.add_value("--top-k", "N", "Keep the N most likely tokens; 0: all",
+                   whole(&request->top_k, INT64_MIN, INT64_MAX));
+  parser.add_value("--min-p", "X", "Keep tokens at least this likely, relative to the best",
+                   number(&request->min_p));
+  parser.add_value("--repetition-penalty", "X", "Above 1: fewer tokens that were there before",
+                   number(&request->repetition_penalty));
+  parser.add_value("--presence-penalty", "X", "Subtracted from tokens already generated",
+                   number(&request->presence_penalty));
+  parser.add_value("--frequency-penalty", "X", "The same, per occurrence",
+                   number(&request->frequency_penalty));
+  parser.add_value("--stop", "TEXT", "End before this text; may be given several times",
+                   [=](std::string_view, std::string_view text) -> Status {
+                     request->stop.emplace_back(text);
+                     return {};
+                   });
+  parser.add_value("--stop-token-ids", "IDS", "End after one of these ids, e.g. 2,5",
+                   ids(&request->stop_token_ids));
+  parser.add_value("--logprobs", "K", "Log probabilities of each token and the K most likely",
+                   whole(&request->logprobs, INT64_MIN, INT64_MAX));
+  parser.add_switch("--ignore-eos", "Go on past end-of-text tokens", &request->ignore_eos);
+}
+
+void add_prompt_flags(FlagParser& parser, GenerationRequest* request) {
+  parser.add_value("--prompt", "TEXT",
+                   "The prompt, as it is: no chat template; special tokens are recognised",
+                   words_as_they_are(&request->prompt));
+  parser.add_value("--prompt-ids", "IDS", "The prompt as token ids, e.g. 1,2,3",
+                   ids(&request->prompt_ids));
+}
+
+}  // namespace shoal

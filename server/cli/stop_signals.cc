@@ -1,0 +1,56 @@
+#include "server/cli/stop_signals.h"
+
+#include <cerrno>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+namespace shoal {
+
+Result<std::unique_ptr<StopSignals>> StopSignals::install() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  Fd signals(::signalfd(-1, &set, SFD_CLOEXEC));
+  Fd requested(::eventfd(0, EFD_CLOEXEC)), leave(::eventfd(0, EFD_CLOEXEC));
+  if (!signals.valid() || !requested.valid() || !leave.valid()) {
+    return Status::error(Code::kInternal, "make descriptors for signals", errno);
+  }
+  return std::unique_ptr<StopSignals>(
+      new StopSignals(std::move(signals), std::move(requested), std::move(leave)));
+}
+
+StopSignals::StopSignals(Fd signals, Fd requested, Fd leave)
+    : signals_(std::move(signals)), requested_(std::move(requested)), leave_(std::move(leave)) {
+  thread_ = std::thread([this] { receive(); });
+}
+
+StopSignals::~StopSignals() {
+  ::eventfd_write(leave_.get(), 1);
+  thread_.join();
+}
+
+void StopSignals::receive() {
+  for (bool first = true;;) {
+    pollfd fds[] = {{signals_.get(), POLLIN, 0}, {leave_.get(), POLLIN, 0}};
+    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return;
+    if (fds[1].revents != 0) return;
+    signalfd_siginfo info;
+    if (fds[0].revents == 0 || ::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
+    // The kernel ends the workers with us, and nothing of ours has a name in a file system.
+    if (!first || !started_) ::_exit(0);
+    first = false;
+    ::eventfd_write(requested_.get(), 1);
+  }
+}
+
+bool StopSignals::wait(Deadline deadline) {
+  pollfd fd{requested_.get(), POLLIN, 0};
+  return ::poll(&fd, 1, deadline.remaining_ms()) > 0;
+}
+
+}  // namespace shoal

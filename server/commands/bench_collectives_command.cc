@@ -1,0 +1,262 @@
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <functional>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+#include "runtime/comm/bare_exchange.h"
+#include "runtime/comm/collectives_bench.h"
+#include "runtime/transport/rungs/rung.h"
+#include "server/cli/command_io.h"
+#include "server/cli/exit_code.h"
+#include "server/commands/commands.h"
+#include "server/host/host_resources.h"
+
+namespace shoal {
+namespace {
+
+constexpr int64_t kTimeoutMs = 20'000;
+
+/// Ranks on CPUs of their own where there are enough.
+void bind_rank(int rank, int world_size, const std::vector<int>& cpus) {
+  if (static_cast<size_t>(world_size) > cpus.size()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(cpus[static_cast<size_t>(rank)]), &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
+using Timings = std::vector<CollectiveTiming>;
+/// Times one rank, in a process of its own.
+using TimeRank = std::function<Result<Timings>(World)>;
+
+/// Memory of all ranks, made before they are forked.
+class SharedMemory {
+ public:
+  static Result<SharedMemory> create(size_t bytes) {
+    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (data == MAP_FAILED)
+      return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes"), errno);
+    return SharedMemory(static_cast<std::byte*>(data), bytes);
+  }
+  SharedMemory(SharedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  ~SharedMemory() {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+  }
+  std::byte* data() const { return data_; }
+
+ private:
+  SharedMemory(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  std::byte* data_;
+  size_t bytes_;
+};
+
+/// What the front does for a real group: every rank leaves a note, and reads all.
+struct Note {
+  std::atomic<uint32_t> length;  ///< plus one; 0: not there yet
+  char text[1020];
+};
+static_assert(sizeof(Note) == 1024);
+
+Result<std::vector<std::string>> exchange_notes(Note* notes, World world, const std::string& mine) {
+  Note& own = notes[world.rank];
+  if (mine.size() > sizeof own.text)
+    return Status::error(Code::kInternal, "a note too long to exchange");
+  std::memcpy(own.text, mine.data(), mine.size());
+  own.length.store(static_cast<uint32_t>(mine.size()) + 1, std::memory_order_release);
+  std::vector<std::string> all;
+  const Deadline deadline = Deadline::after_ms(kTimeoutMs);
+  for (int rank = 0; rank < world.size; ++rank) {
+    uint32_t length = 0;
+    while ((length = notes[rank].length.load(std::memory_order_acquire)) == 0) {
+      if (deadline.passed())
+        return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " left no note"));
+      ::usleep(100);
+    }
+    all.emplace_back(notes[rank].text, length - 1);
+  }
+  return all;
+}
+
+Result<Timings> time_rank(const Rung& rung, World world, const TransportSetup& setup, Note* notes) {
+  OpenArgs args;
+  args.world = world;
+  if (setup.shm.size() > 0) args.shm = Fd(::fcntl(setup.shm.fd(), F_DUPFD_CLOEXEC, 3));
+  args.shm_bytes = static_cast<int64_t>(setup.shm.size());
+  const auto rank = static_cast<size_t>(world.rank);
+  if (!setup.listeners.empty())
+    args.listener = Fd(::fcntl(setup.listeners[rank].get(), F_DUPFD_CLOEXEC, 3));
+  args.tcp_ports = setup.tcp_ports;
+  args.group_key = setup.group_key;
+  args.timeout_ms = kTimeoutMs;
+  args.exchange = [=](const std::string& mine) { return exchange_notes(notes, world, mine); };
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                         rung.open(std::move(args)));
+  return time_collectives(*communicator);
+}
+
+/// Ranks 1 .. as children of this process.
+class Children {
+ public:
+  /// They time too, for rank 0 to have partners. This process has one thread, and gRPC has not
+  /// started: fork is safe.
+  Status start(const TimeRank& time_rank, int world_size, const std::vector<int>& cpus) {
+    for (int rank = 1; rank < world_size; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid < 0)
+        return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank),
+                             errno);
+      if (pid == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        set_process_rank(rank);
+        bind_rank(rank, world_size, cpus);
+        ::_exit(report_failure(time_rank({rank, world_size}).status(), Stage::kRun));
+      }
+      pids_.push_back(pid);
+    }
+    return {};
+  }
+
+  /// Waits for all; the first that failed, by name.
+  Status wait() {
+    Status failed;
+    for (size_t i = 0; i < pids_.size(); ++i) {
+      int status = 0;
+      while (::waitpid(pids_[i], &status, 0) < 0 && errno == EINTR) {
+      }
+      if (status == 0 || !failed.ok()) continue;
+      failed = Status::error(Code::kAborted,
+                             WIFSIGNALED(status)
+                                 ? cat("rank ", i + 1, " was killed by signal ", WTERMSIG(status))
+                                 : cat("rank ", i + 1, " exited with code ", WEXITSTATUS(status)));
+    }
+    pids_.clear();
+    return failed;
+  }
+
+  ~Children() {
+    for (const pid_t pid : pids_) ::kill(pid, SIGKILL);
+    (void)wait();
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+Result<Timings> time_ranks(const TimeRank& time_rank, int world_size,
+                           const std::vector<int>& cpus) {
+  Children children;
+  SHOAL_RETURN_IF_ERROR(children.start(time_rank, world_size, cpus));
+  bind_rank(0, world_size, cpus);
+  SHOAL_ASSIGN_OR_RETURN(Timings timings, time_rank({0, world_size}));
+  SHOAL_RETURN_IF_ERROR(children.wait());
+  return timings;
+}
+
+Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<int>& cpus,
+                          const HostFacts& facts) {
+  SHOAL_ASSIGN_OR_RETURN(const TransportSetup setup, rung.prepare({world_size, facts}));
+  SHOAL_ASSIGN_OR_RETURN(const SharedMemory notes,
+                         SharedMemory::create(sizeof(Note) * static_cast<size_t>(world_size)));
+  return time_ranks(
+      [&](World world) {
+        return time_rank(rung, world, setup, reinterpret_cast<Note*>(notes.data()));
+      },
+      world_size, cpus);
+}
+
+/// What any shared memory between two processes costs here: the yardstick beside the transports.
+Result<Timings> time_bare_exchange(const std::vector<int>& cpus) {
+  const size_t largest = *std::max_element(std::begin(kTimedBytes), std::end(kTimedBytes));
+  SHOAL_ASSIGN_OR_RETURN(const SharedMemory shared,
+                         SharedMemory::create(bare_exchange_bytes(largest)));
+  return time_ranks(
+      [&](World world) {
+        return time_collectives(*make_bare_exchange(world.rank, shared.data(), largest));
+      },
+      2, cpus);
+}
+
+/// The rounds' medians of one transport at one size.
+struct Row {
+  std::string transport;
+  size_t bytes = 0;
+  std::vector<double> medians_us;
+  double p99_us = 0;  ///< the least of the rounds
+};
+
+void add(std::vector<Row>& rows, const Timings& timings) {
+  for (const CollectiveTiming& timing : timings) {
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
+      return row.transport == timing.transport && row.bytes == timing.bytes;
+    });
+    if (known == rows.end()) {
+      rows.push_back({timing.transport, timing.bytes, {timing.median_us}, timing.p99_us});
+    } else {
+      known->medians_us.push_back(timing.median_us);
+      known->p99_us = std::min(known->p99_us, timing.p99_us);
+    }
+  }
+}
+
+std::string report(Row row, int world_size, bool json) {
+  std::sort(row.medians_us.begin(), row.medians_us.end());
+  char text[256];
+  std::snprintf(
+      text, sizeof text,
+      json
+          ? "{\"transport\":\"%s\",\"tp\":%d,\"bytes\":%zu,\"median_us\":%.3f,\"best_us\":%.3f,\"p99_us\":%.3f}"
+          : "all_reduce %-8s %2d ranks %8zu B  median %8.2f us  best round %8.2f us  its p99 %8.2f us\n",
+      row.transport.c_str(), world_size, row.bytes, row.medians_us[row.medians_us.size() / 2],
+      row.medians_us.front(), row.p99_us);
+  return text;
+}
+
+std::string report(const std::vector<Row>& rows, int world_size, bool json) {
+  std::string text;
+  for (const Row& row : rows)
+    text += cat(json && !text.empty() ? "," : "", report(row, world_size, json));
+  return json ? cat("{\"bench\":\"collectives\",\"all_reduce\":[", text, "]}\n") : text;
+}
+
+}  // namespace
+
+/// Every transport named, one after the other: this compares them, it does not fall back. In
+/// rounds, because a virtual machine's processors may lie near each other in one minute and far in
+/// the next.
+int run_bench_collectives(const BenchCollectivesFlags& flags) {
+  const std::vector<int> cpus =
+      host_resources().cpus;  // before this thread is bound to one of them
+  const int world_size = flags.tensor_parallel_size;
+  const HostFacts facts = gather_host_facts({});
+  std::vector<Row> rows;
+  for (int round = 0; round < flags.rounds; ++round) {
+    for (const std::string& name : flags.transport) {
+      const Result<Timings> timings = time_rung(*find_rung(name), world_size, cpus, facts);
+      if (!timings.ok())
+        return report_failure(timings.status().while_doing("transport " + name), Stage::kStart);
+      add(rows, *timings);
+    }
+    if (world_size != 2 || cpus.size() < 2)
+      continue;  // the yardstick only polls: each rank needs a CPU of its own
+    const Result<Timings> timings = time_bare_exchange(cpus);
+    if (!timings.ok())
+      return report_failure(timings.status().while_doing("the bare exchange"), Stage::kStart);
+    add(rows, *timings);
+  }
+  return report_failure(write_stdout(report(rows, world_size, flags.json)), Stage::kRequest);
+}
+
+}  // namespace shoal

@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/base/log.h"
+#include "server/cli/command_io.h"
+#include "server/cli/exit_code.h"
+#include "server/commands/commands.h"
+#include "server/commands/read_bandwidth.h"
+#include "server/host/engine_host.h"
+
+namespace shoal {
+namespace {
+
+constexpr int kWarmupSteps = 8;
+constexpr int kDecodePrompt = 16;  // tokens before the first decoded one
+constexpr int kPrefillRepeats = 5;
+
+constexpr int kStepsBetweenProbes = 8;
+
+struct Measured {
+  std::vector<double> seconds;  ///< of each repeat
+  int64_t tokens = 0;           ///< per repeat
+  // Decode only, one per block of kStepsBetweenProbes steps:
+  std::vector<double> bandwidth;  ///< bytes per second that the machine read, before or after the
+                                  ///< block: the better one
+  std::vector<double> fraction;   ///< of it, that the block's weights were read at
+};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Drives one sequence through the ranks, step by step.
+class SequenceRun {
+ public:
+  SequenceRun(EngineHost& host, int vocab_size) : host_(host), vocab_size_(vocab_size) {}
+
+  /// Processes `count` tokens at the sequence's end and samples greedily.
+  Status step(int64_t count) {
+    SequenceStep sequence;
+    sequence.id = 1;
+    sequence.first_position = static_cast<int32_t>(position_);
+    for (int64_t i = 0; i < count; ++i) {
+      // Any ids do: time does not depend on them.
+      sequence.token_ids.push_back(static_cast<int32_t>((position_ + i) * 7919 % vocab_size_));
+    }
+    position_ += count;
+    for (int64_t block = 0; block < blocks_for_tokens(position_); ++block) {
+      sequence.block_table.push_back(static_cast<int32_t>(block));
+    }
+    sequence.sample = true;
+    sequence.sampling.temperature = 0;
+    plan_.sequences = {std::move(sequence)};
+    ++plan_.step;
+    SHOAL_ASSIGN_OR_RETURN(const StepOutcome outcome, host_.step(plan_));
+    return outcome.result ? Status() : outcome.lost;
+  }
+  void restart() { position_ = 0; }
+
+ private:
+  EngineHost& host_;
+  const int64_t vocab_size_;
+  StepPlan plan_;
+  int64_t position_ = 0;
+};
+
+/// In blocks of steps between two measurements of the read bandwidth, which changes within seconds.
+Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, size_t weight_bytes,
+                                ReadBandwidth& probe) {
+  Measured measured{{}, 1, {}, {}};
+  SHOAL_RETURN_IF_ERROR(run.step(kDecodePrompt));
+  for (int i = 0; i < kWarmupSteps; ++i) SHOAL_RETURN_IF_ERROR(run.step(1));
+  double before = probe.measure();
+  for (int done = 0; done < flags.tokens;) {
+    const int steps = std::min(kStepsBetweenProbes, flags.tokens - done);
+    double total = 0;
+    for (int i = 0; i < steps; ++i) {
+      const Clock::time_point start = Clock::now();
+      SHOAL_RETURN_IF_ERROR(run.step(1));
+      measured.seconds.push_back(seconds_since(start));
+      total += measured.seconds.back();
+    }
+    done += steps;
+    const double after = probe.measure();
+    measured.bandwidth.push_back(std::max(before, after));
+    measured.fraction.push_back(static_cast<double>(weight_bytes) * steps / total /
+                                measured.bandwidth.back());
+    before = after;
+  }
+  return measured;
+}
+
+Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run) {
+  const int64_t chunk = flags.engine.max_num_batched_tokens;
+  Measured measured{{}, flags.tokens, {}, {}};
+  for (int repeat = -1; repeat < kPrefillRepeats; ++repeat) {  // the first one warms up
+    run.restart();
+    const Clock::time_point start = Clock::now();
+    for (int64_t done = 0; done < flags.tokens; done += chunk) {
+      SHOAL_RETURN_IF_ERROR(run.step(std::min<int64_t>(chunk, flags.tokens - done)));
+    }
+    if (repeat >= 0) measured.seconds.push_back(seconds_since(start));
+  }
+  return measured;
+}
+
+/// Floating-point operations of the layers' products over `tokens` tokens: two per weight and
+/// token. Attention and the vocabulary's product (one row) are left out, so a rate from it
+/// understates.
+double product_flops(const ModelConfig& config, int64_t tokens) {
+  const double hidden = config.hidden_size;
+  const double head = config.head_dim;
+  const double attention =
+      hidden * head * (2.0 * config.num_attention_heads + 2.0 * config.num_key_value_heads);
+  const double mlp = 3.0 * hidden * config.intermediate_size;
+  return 2.0 * static_cast<double>(tokens) * config.num_hidden_layers * (attention + mlp);
+}
+
+std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files,
+                           const EnginePlan& plan, const EngineHost& host,
+                           const Measured& measured) {
+  const double seconds = median(measured.seconds);
+  const double flops = product_flops(files.config, measured.tokens);
+  char text[1024];
+  std::snprintf(
+      text, sizeof text,
+      flags.json
+          ? "{\"bench\":\"prefill\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
+            "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
+            "\"product_flops\":%.0f,\"flops_per_s\":%.0f,\"model\":"
+          : "prefill: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
+            "  %.2f tokens/s (median %.6f s)\n"
+            "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n",
+      plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(),
+      flags.tokens, static_cast<double>(measured.tokens) / seconds, seconds, flops,
+      flops / seconds);
+  return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
+}
+
+std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
+                          const EnginePlan& plan, const EngineHost& host,
+                          const Measured& measured) {
+  const double seconds = median(measured.seconds);
+  const double tokens_per_s = static_cast<double>(measured.tokens) / seconds;
+  const double bytes_per_s = static_cast<double>(host.weight_bytes()) / seconds;
+  char text[1024];
+  std::snprintf(
+      text, sizeof text,
+      flags.json
+          ? "{\"bench\":\"decode\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
+            "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
+            "\"weight_bytes\":%.0f,\"bytes_per_s\":%.0f,\"read_bandwidth_bytes_per_s\":%.0f,"
+            "\"fraction\":%.4f,\"model\":"
+          : "decode: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
+            "  %.2f tokens/s (median %.6f s)\n"
+            "  weights %.0f B read at %.3g B/s; this machine reads %.3g B/s; fraction %.3f\n",
+      plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(),
+      flags.tokens, tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), bytes_per_s,
+      median(measured.bandwidth), median(measured.fraction));
+  return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
+}
+
+Status bench(const BenchModelFlags& flags, Stage* stage) {
+  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
+  *stage = Stage::kModel;
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, open_model(flags.engine.model));
+  *stage = Stage::kRequest;
+  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(flags.engine, files, host_resources()));
+  const int64_t positions = flags.tokens + (flags.prefill ? 0 : kDecodePrompt + kWarmupSteps);
+  if (positions > plan.limits.max_model_len) {
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("--tokens must be in [1, ", plan.limits.max_model_len - (positions - flags.tokens),
+            "] within the model length of ", plan.limits.max_model_len, " tokens, not ",
+            flags.tokens));
+  }
+  plan.limit_kv_blocks(blocks_for_tokens(positions));
+  plan.init.max_num_batched_tokens = std::max(plan.init.max_num_batched_tokens, kDecodePrompt);
+  *stage = Stage::kStart;
+  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
+                         EngineHost::start(plan, flags.engine.transport, {std::move(facts)}));
+  *stage = Stage::kRun;
+  SequenceRun run(*host, files.config.vocab_size);
+  Measured measured;
+  if (flags.prefill) {
+    SHOAL_ASSIGN_OR_RETURN(measured, measure_prefill(flags, run));
+  } else {
+    SHOAL_ASSIGN_OR_RETURN(
+        ReadBandwidth probe,
+        ReadBandwidth::create(plan.world_size * plan.init.threads, plan.init.cpus));
+    SHOAL_ASSIGN_OR_RETURN(measured, measure_decode(flags, run, host->weight_bytes(), probe));
+  }
+  *stage = Stage::kRequest;
+  return write_stdout(flags.prefill ? report_prefill(flags, files, plan, *host, measured)
+                                    : report_decode(flags, files, plan, *host, measured));
+}
+
+}  // namespace
+
+int run_bench_model(const BenchModelFlags& flags) {
+  Stage stage;
+  const Status status = bench(flags, &stage);
+  return report_failure(status, stage);
+}
+
+}  // namespace shoal

@@ -1,0 +1,112 @@
+#include <algorithm>
+
+#include "server/cli/command_io.h"
+#include "server/cli/exit_code.h"
+#include "server/commands/commands.h"
+#include "server/commands/npy.h"
+#include "server/host/engine_host.h"
+
+namespace shoal {
+namespace {
+
+/// What one step's logits may take: they cross the control channel in one frame.
+constexpr int64_t kMaxStepBytes = int64_t{1} << 28;
+
+Result<std::vector<int32_t>> check_ids(const LogitsFlags& flags, const ModelConfig& config) {
+  std::vector<int32_t> ids;
+  for (const int64_t id : flags.prompt_ids) {
+    if (id >= config.vocab_size) {
+      return Status::error(Code::kInvalidArgument, cat("--prompt-ids: ids must be in [0, ",
+                                                       config.vocab_size - 1, "], not ", id));
+    }
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+/// The plan for one sequence of that many tokens, all of whose logits are wanted.
+Status fit_plan(const LogitsFlags& flags, const ModelConfig& config, int64_t tokens,
+                EnginePlan* plan) {
+  if (tokens > plan->limits.max_model_len) {
+    return Status::error(Code::kInvalidArgument,
+                         cat("--prompt-ids has ", tokens, " tokens, more than the ",
+                             plan->limits.max_model_len, " of --max-model-len"));
+  }
+  const int64_t most = std::max<int64_t>(kMaxStepBytes / (int64_t{4} * config.vocab_size), 1);
+  if (flags.chunk && std::min(*flags.chunk, tokens) > most) {
+    return Status::error(Code::kInvalidArgument,
+                         cat("--chunk must be in [1, ", most, "] with ", config.vocab_size,
+                             " logits a token, not ", *flags.chunk));
+  }
+  const int64_t chunk =
+      flags.chunk.value_or(std::min<int64_t>(flags.engine.max_num_batched_tokens, most));
+  plan->init.max_num_batched_tokens = static_cast<int32_t>(std::min(chunk, tokens));
+  plan->init.max_num_seqs = 1;
+  plan->limit_kv_blocks(blocks_for_tokens(tokens));
+  return {};
+}
+
+/// Steps through the tokens: in chunks up to decode_from, then one by one.
+Status compute(const LogitsFlags& flags, const std::vector<int32_t>& ids, const EnginePlan& plan,
+               int vocab, EngineHost& host, NpyWriter& out, Stage* stage) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const int64_t decode_from = std::min(flags.decode_from.value_or(tokens), tokens);
+  const auto write = [&](const Status& written) {
+    if (!written.ok()) *stage = Stage::kRequest;
+    return written;
+  };
+  SHOAL_RETURN_IF_ERROR(write(out.begin(tokens, vocab)));
+  StepPlan step;
+  for (int64_t begin = 0; begin < tokens;) {
+    const int64_t end =
+        begin < decode_from
+            ? std::min<int64_t>(begin + plan.init.max_num_batched_tokens, decode_from)
+            : begin + 1;
+    SequenceStep sequence;
+    sequence.id = 1;
+    sequence.token_ids.assign(ids.begin() + begin, ids.begin() + end);
+    sequence.first_position = static_cast<int32_t>(begin);
+    for (int64_t block = 0; block < blocks_for_tokens(end); ++block) {
+      sequence.block_table.push_back(static_cast<int32_t>(block));
+    }
+    sequence.all_logits = true;
+    ++step.step;
+    step.sequences = {std::move(sequence)};
+    SHOAL_ASSIGN_OR_RETURN(const StepOutcome outcome, host.step(step));
+    if (!outcome.result) return outcome.lost;
+    const StepResult& result = *outcome.result;
+    if (static_cast<int64_t>(result.logits.size()) != (end - begin) * vocab) {
+      return Status::error(Code::kInternal, cat("step ", step.step, " gave ", result.logits.size(),
+                                                " logits, not ", (end - begin) * vocab));
+    }
+    SHOAL_RETURN_IF_ERROR(write(out.append(result.logits)));
+    begin = end;
+  }
+  return write(out.finish());
+}
+
+Status logits(const LogitsFlags& flags, Stage* stage) {
+  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
+  *stage = Stage::kModel;
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, open_model(flags.engine.model));
+  *stage = Stage::kRequest;
+  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(flags.engine, files, host_resources()));
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, check_ids(flags, files.config));
+  SHOAL_RETURN_IF_ERROR(fit_plan(flags, files.config, static_cast<int64_t>(ids.size()), &plan));
+  SHOAL_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::open(flags.out));
+  *stage = Stage::kStart;
+  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
+                         EngineHost::start(plan, flags.engine.transport, {std::move(facts)}));
+  *stage = Stage::kRun;
+  return compute(flags, ids, plan, files.config.vocab_size, *host, out, stage);
+}
+
+}  // namespace
+
+int run_logits(const LogitsFlags& flags) {
+  Stage stage;
+  const Status status = logits(flags, &stage);
+  return report_failure(status, stage);
+}
+
+}  // namespace shoal

@@ -1,0 +1,112 @@
+#include "models/tokenizer.h"
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "server/cli/command_io.h"
+#include "server/cli/exit_code.h"
+#include "server/commands/commands.h"
+
+namespace shoal {
+namespace {
+
+std::string joined(const std::vector<int32_t>& ids) {
+  std::string text;
+  for (const int32_t id : ids) text += (text.empty() ? "" : ",") + std::to_string(id);
+  return text;
+}
+
+std::string ids_json(const std::vector<int32_t>& ids) {
+  return cat("{\"ids\":[", joined(ids), "]}\n");
+}
+
+Result<std::vector<int32_t>> ids_of(const Json& array, const std::string& where) {
+  std::vector<int32_t> ids;
+  if (array.is_array()) {
+    for (const Json& id : array) {
+      if (!id.is_number_integer() || id < 0 || id > INT32_MAX) break;
+      ids.push_back(id.get<int32_t>());
+    }
+    if (ids.size() == array.size()) return ids;
+  }
+  return Status::error(
+      Code::kInvalidArgument,
+      where + ": must be an array of token ids, each a whole number in [0, 2^31 - 1]");
+}
+
+Status tokenize_lines(const TokenizeFlags& flags, const Tokenizer& tokenizer,
+                      const std::string& input) {
+  std::string output;
+  SHOAL_RETURN_IF_ERROR(for_each_line(
+      input, "--jsonl " + *flags.jsonl,
+      [&](std::string_view line, const std::string& where) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(const Json text, parse_json(line, where));
+        if (!text.is_string())
+          return Status::error(Code::kInvalidArgument, where + ": must be a JSON string");
+        Result<std::vector<int32_t>> ids =
+            tokenizer.encode(text.get_ref<const std::string&>(), !flags.no_special);
+        if (!ids.ok()) return ids.status().while_doing(where);
+        output += ids_json(*ids);
+        return {};
+      }));
+  return write_stdout(output);
+}
+
+Status tokenize(const TokenizeFlags& flags, Stage* stage) {
+  *stage = Stage::kRequest;
+  std::string input = flags.text.value_or("");
+  if (flags.file) {
+    SHOAL_ASSIGN_OR_RETURN(input, read_input("--file", *flags.file, kMaxInputBytes));
+  }
+  if (flags.jsonl) {
+    SHOAL_ASSIGN_OR_RETURN(input, read_input("--jsonl", *flags.jsonl, kMaxInputBytes));
+  }
+  *stage = Stage::kModel;
+  SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(flags.model));
+  *stage = Stage::kRequest;
+  if (flags.jsonl) return tokenize_lines(flags, tokenizer, input);
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                         tokenizer.encode(input, !flags.no_special));
+  return write_stdout(flags.json ? ids_json(ids) : joined(ids) + "\n");
+}
+
+Status detokenize(const DetokenizeFlags& flags, Stage* stage) {
+  *stage = Stage::kRequest;
+  std::string input;
+  if (flags.jsonl) {
+    SHOAL_ASSIGN_OR_RETURN(input, read_input("--jsonl", *flags.jsonl, kMaxInputBytes));
+  }
+  *stage = Stage::kModel;
+  SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(flags.model));
+  *stage = Stage::kRequest;
+  if (flags.ids) {
+    return write_stdout(tokenizer.decode(std::vector<int32_t>(flags.ids->begin(), flags.ids->end()),
+                                         flags.skip_special) +
+                        "\n");
+  }
+  std::string output;
+  SHOAL_RETURN_IF_ERROR(for_each_line(
+      input, "--jsonl " + *flags.jsonl,
+      [&](std::string_view line, const std::string& where) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(const Json array, parse_json(line, where));
+        SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ids_of(array, where));
+        output +=
+            cat("{\"text\":\"", json_escape(tokenizer.decode(ids, flags.skip_special)), "\"}\n");
+        return {};
+      }));
+  return write_stdout(output);
+}
+
+}  // namespace
+
+int run_tokenize(const TokenizeFlags& flags) {
+  Stage stage;
+  const Status status = tokenize(flags, &stage);
+  return report_failure(status, stage);
+}
+
+int run_detokenize(const DetokenizeFlags& flags) {
+  Stage stage;
+  const Status status = detokenize(flags, &stage);
+  return report_failure(status, stage);
+}
+
+}  // namespace shoal

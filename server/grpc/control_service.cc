@@ -1,0 +1,376 @@
+#include "server/grpc/control_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <grpcpp/grpcpp.h>
+#include <utility>
+
+#include "models/tokenizer/unicode.h"
+#include "server/grpc/grpc_status.h"
+
+#include "openengine/v1/services.grpc.pb.h"
+
+namespace shoal {
+
+namespace wire = openengine::v1;
+
+namespace {
+
+using Context = grpc::CallbackServerContext;
+
+// The revision of the wire contract at the commit that proto/README.md names, as its repository
+// counts.
+constexpr uint32_t kSchemaRevision = 1;
+constexpr char kSchemaRelease[] = "v0.1.0";
+
+void set_text(google::protobuf::Struct* extra, const char* key, const std::string& value) {
+  (*extra->mutable_fields())[key].set_string_value(value);
+}
+
+void set_number(google::protobuf::Struct* extra, const char* key, double value) {
+  (*extra->mutable_fields())[key].set_number_value(value);
+}
+
+void write_server_info(const ServingState& state, wire::ServerInfo* info) {
+  info->set_engine_name("shoal");
+  info->set_engine_version(SHOAL_VERSION);
+  info->set_engine_role(wire::ENGINE_ROLE_AGGREGATED);
+  info->set_instance_id(state.instance_id());
+  info->add_supported_models(state.served_name());
+  info->set_schema_revision(kSchemaRevision);
+  info->set_minimum_client_revision(kSchemaRevision);
+  info->set_schema_release(kSchemaRelease);
+  info->mutable_kv_connector()->set_enabled(false);
+  const ServingState::View view = state.view();
+  if (view.loop == nullptr) return;  // still loading: nothing below is known yet
+  const DeploymentInfo& deployment = view.deployment;
+  wire::ParallelismInfo* parallelism = info->mutable_parallelism();
+  parallelism->set_tensor_parallel_size(static_cast<uint32_t>(deployment.tensor_parallel_size));
+  parallelism->set_pipeline_parallel_size(1);
+  parallelism->set_data_parallel_size(1);
+  parallelism->set_data_parallel_rank(0);
+  parallelism->set_data_parallel_start_rank(0);
+  parallelism->set_decode_context_parallel_size(1);
+  wire::DeploymentCapacity* capacity = info->mutable_capacity();
+  capacity->set_kv_block_size(static_cast<uint32_t>(deployment.kv_block_tokens));
+  capacity->set_total_kv_blocks(static_cast<uint64_t>(deployment.kv_blocks));
+  capacity->set_max_running_requests(static_cast<uint64_t>(deployment.max_num_seqs));
+  capacity->set_max_batched_tokens(static_cast<uint64_t>(deployment.max_num_batched_tokens));
+  capacity->set_max_loras(0);
+  if (deployment.transport_report)
+    set_text(info->mutable_extra(), "transport", deployment.transport_report().rung);
+  set_text(info->mutable_extra(), "kernels", deployment.kernels);
+}
+
+void write_model_info(const ServedModel& model, wire::ModelInfo* info) {
+  info->set_model_id(model.name);
+  info->set_served_model_name(model.name);
+  info->set_max_context_length(static_cast<uint32_t>(model.max_model_len));
+  info->set_max_output_tokens(
+      static_cast<uint32_t>(model.max_model_len - 1));  // a prompt has one token at least
+  info->add_tokenizer_modes("auto");
+  info->set_supports_text_input(true);
+  info->set_supports_token_ids_input(true);
+  info->set_supports_lora(false);
+  info->set_supports_multimodal(false);
+  wire::GenerationCapabilities* generation = info->mutable_generation();
+  generation->mutable_prompt_logprobs()->set_supported(false);
+  wire::LogprobCapabilities* logprobs = generation->mutable_output_logprobs();
+  logprobs->set_supported(true);
+  logprobs->add_candidate_selection_modes(wire::CANDIDATE_TOKEN_SELECTION_MODE_TOP_N);
+  logprobs->set_max_top_n(kMaxLogprobs);
+  generation->mutable_guided_decoding()->set_supported(false);
+  generation->set_max_num_sequences(1);
+  generation->set_supports_priority(false);
+  generation->set_supports_stop_in_output(true);
+  // No KV block is ever shared between requests, so both hold for every request.
+  generation->set_supports_cache_salt(true);
+  generation->set_supports_prefix_cache_bypass(true);
+  google::protobuf::Struct* extra = info->mutable_extra();
+  set_text(extra, "model_type", model.config.model_type);
+  set_number(extra, "vocab_size", model.config.vocab_size);
+  set_number(extra, "num_hidden_layers", model.config.num_hidden_layers);
+  set_number(extra, "hidden_size", model.config.hidden_size);
+  set_number(extra, "num_attention_heads", model.config.num_attention_heads);
+  set_number(extra, "num_key_value_heads", model.config.num_key_value_heads);
+}
+
+template <typename Load>
+void write_counts(const EngineLoad& load, Load* info) {
+  info->set_running_requests(static_cast<uint32_t>(load.running));
+  info->set_queued_requests(static_cast<uint32_t>(load.waiting));
+  info->set_used_kv_blocks(static_cast<uint64_t>(load.used_kv_blocks));
+  info->set_total_kv_blocks(static_cast<uint64_t>(load.total_kv_blocks));
+}
+
+void write_load(const ServingState& state, bool per_rank, wire::LoadInfo* info) {
+  info->set_instance_id(state.instance_id());
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  info->set_timestamp_unix_nanos(
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
+  const ServingState::View view = state.view();
+  if (view.loop == nullptr) return;
+  const EngineLoad load = view.loop->load();
+  write_counts(load, info);
+  info->set_active_kv_sessions(0);
+  info->set_running_tokens(static_cast<uint64_t>(load.running_tokens));
+  info->set_waiting_tokens(static_cast<uint64_t>(load.waiting_tokens));
+  set_number(info->mutable_attributes(), "preemptions", static_cast<double>(load.preemptions));
+  if (!per_rank) return;
+  wire::RankLoadInfo* rank = info->add_ranks();
+  rank->set_data_parallel_rank(0);
+  write_counts(load, rank);
+}
+
+void add_check(const char* name, wire::HealthState state, const std::string& message,
+               wire::HealthResponse* response) {
+  wire::HealthCheck* check = response->add_checks();
+  check->set_name(name);
+  check->set_state(state);
+  check->set_message(to_valid_utf8(message));  // a path in it may be no UTF-8
+}
+
+/// The checks that need no work.
+void write_checks(const ServingState& state, wire::EngineRole role,
+                  wire::HealthResponse* response) {
+  const ServingState::View view = state.view();
+  add_check("grpc", wire::HEALTH_STATE_READY, "", response);
+  if (view.phase == ServingPhase::kLoading)
+    add_check("model", wire::HEALTH_STATE_STARTING, "loading", response);
+  else if (view.phase == ServingPhase::kDraining)
+    add_check("model", wire::HEALTH_STATE_DRAINING, "running streams end, no new ones are taken",
+              response);
+  else
+    add_check("model", wire::HEALTH_STATE_READY, "", response);
+  if (view.loop != nullptr) {
+    const Status status = view.loop->status();
+    add_check("scheduler", status.ok() ? wire::HEALTH_STATE_READY : wire::HEALTH_STATE_NOT_READY,
+              explain(status), response);
+  }
+  if (view.deployment.transport_report) {
+    const TransportReport report = view.deployment.transport_report();
+    add_check("transport",
+              report.degraded() ? wire::HEALTH_STATE_DEGRADED : wire::HEALTH_STATE_READY,
+              summary(report), response);
+  }
+  // Enum values of a later revision count as unspecified.
+  if (role == wire::ENGINE_ROLE_PREFILL || role == wire::ENGINE_ROLE_DECODE)
+    add_check("role", wire::HEALTH_STATE_NOT_READY,
+              "this server does prefill and decode: role AGGREGATED", response);
+}
+
+/// How bad a state is: the enum's own order does not say.
+int severity(wire::HealthState state) {
+  switch (state) {
+    case wire::HEALTH_STATE_READY:
+      return 0;
+    case wire::HEALTH_STATE_DEGRADED:
+      return 1;
+    case wire::HEALTH_STATE_DRAINING:
+      return 2;
+    case wire::HEALTH_STATE_STARTING:
+      return 3;
+    default:
+      return 4;
+  }
+}
+
+/// The state as a whole: the worst of the checks.
+void summarize(wire::HealthResponse* response) {
+  wire::HealthState worst = wire::HEALTH_STATE_READY;
+  for (const wire::HealthCheck& check : response->checks())
+    if (severity(check.state()) > severity(worst)) worst = check.state();
+  response->set_state(worst);
+}
+
+/// A Health call that generates one token. It owns itself until gRPC is done with it; the loop may
+/// hold it longer.
+class HealthProbe final : public grpc::ServerUnaryReactor,
+                          public OutputSink,
+                          public std::enable_shared_from_this<HealthProbe> {
+ public:
+  HealthProbe(InferenceLoop* loop, wire::HealthResponse* response)
+      : loop_(loop), response_(response) {}
+
+  void start(const ServedModel& model) {
+    self_ = shared_from_this();
+    GenerationRequest request;
+    request.prompt_ids = std::vector<int64_t>{model.config.bos_token_id.value_or(0)};
+    request.max_tokens = 1;
+    request.temperature = 0;
+    request.ignore_eos = true;
+    Result<ResolvedRequest> resolved = resolve_request(request, model);
+    Result<uint64_t> id =
+        resolved.ok() ? loop_->submit(std::move(resolved).value(), self_) : resolved.status();
+    if (id.ok()) {
+      const std::lock_guard lock(mutex_);
+      id_ = *id;
+      if (finished_) loop_->cancel(id_);
+      return;
+    }
+    // A full queue is no illness: requests before this one are being worked on.
+    const bool busy = id.status().code() == Code::kResourceExhausted;
+    report(busy ? wire::HEALTH_STATE_DEGRADED : wire::HEALTH_STATE_NOT_READY, explain(id.status()));
+  }
+
+  void on_delta(OutputDelta delta) override { tokens_ += delta.tokens.size(); }
+  void on_end(OutputEnd end) override {
+    if (end.status.ok() && tokens_ == 1)
+      report(wire::HEALTH_STATE_READY, "");
+    else
+      report(wire::HEALTH_STATE_NOT_READY, end.status.ok() ? "no token came" : explain(end.status));
+  }
+
+  void OnCancel() override {
+    const std::lock_guard lock(mutex_);
+    if (id_ != 0) loop_->cancel(id_);
+    if (finished_) return;
+    finished_ = true;
+    Finish({grpc::StatusCode::CANCELLED, "cancelled by the client"});
+  }
+  void OnDone() override { const std::shared_ptr<HealthProbe> last = std::move(self_); }
+
+ private:
+  void report(wire::HealthState state, const std::string& message) {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return;  // response_ may be gone
+    finished_ = true;
+    add_check("inference_probe", state, message, response_);
+    summarize(response_);
+    Finish(grpc::Status::OK);
+  }
+
+  InferenceLoop* const loop_;
+  wire::HealthResponse* const response_;
+  std::shared_ptr<HealthProbe> self_;
+  size_t tokens_ = 0;  // the loop's thread alone
+  std::mutex mutex_;
+  uint64_t id_ = 0;
+  bool finished_ = false;
+};
+
+class ControlService final : public wire::Control::CallbackService {
+ public:
+  explicit ControlService(std::shared_ptr<ServingState> state) : state_(std::move(state)) {}
+
+  grpc::ServerUnaryReactor* GetServerInfo(Context* context, const wire::GetServerInfoRequest*,
+                                          wire::ServerInfo* info) override {
+    write_server_info(*state_, info);
+    return finish(context, grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* GetModelInfo(Context* context, const wire::GetModelInfoRequest* request,
+                                         wire::ModelInfo* info) override {
+    if (const Status status = state_->check_model(request->model()); !status.ok())
+      return finish(context, to_grpc_status(status, "MODEL_NOT_FOUND"));
+    const ServingState::View view = state_->view();
+    if (view.model == nullptr)
+      return finish(context, to_grpc_status(Status::error(Code::kUnavailable,
+                                                          "the model is loading; try again soon"),
+                                            "MODEL_LOADING", kLoadingRetryMs));
+    write_model_info(*view.model, info);
+    return finish(context, grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* GetLoad(Context* context, const wire::GetLoadRequest* request,
+                                    wire::LoadInfo* info) override {
+    write_load(*state_, request->include_per_rank(), info);
+    return finish(context, grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* Health(Context* context, const wire::HealthRequest* request,
+                                   wire::HealthResponse* response) override {
+    if (const Status status = state_->check_model(request->model()); !status.ok())
+      return finish(context, to_grpc_status(status, "MODEL_NOT_FOUND"));
+    write_checks(*state_, request->role(), response);
+    const ServingState::View view = state_->view();
+    if (request->include_inference_probe() && view.phase == ServingPhase::kReady) {
+      const auto probe = std::make_shared<HealthProbe>(view.loop, response);
+      probe->start(*view.model);
+      return probe.get();  // it keeps itself
+    }
+    summarize(response);
+    return finish(context, grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* Abort(Context* context, const wire::AbortRequest* request,
+                                  wire::AbortResponse* response) override {
+    return finish(context, to_grpc_status(abort(*request, response)));
+  }
+
+  grpc::ServerUnaryReactor* LoadLora(Context* context, const wire::LoadLoraRequest*,
+                                     wire::LoadLoraResponse*) override {
+    return finish(context, unimplemented("LoadLora: this server has no LoRA adapters"));
+  }
+  grpc::ServerUnaryReactor* UnloadLora(Context* context, const wire::UnloadLoraRequest*,
+                                       wire::UnloadLoraResponse*) override {
+    return finish(context, unimplemented("UnloadLora: this server has no LoRA adapters"));
+  }
+  grpc::ServerUnaryReactor* ListLoras(Context* context, const wire::ListLorasRequest*,
+                                      wire::ListLorasResponse*) override {
+    return finish(context, unimplemented("ListLoras: this server has no LoRA adapters"));
+  }
+  grpc::ServerUnaryReactor* GetKvEventSources(Context* context,
+                                              const wire::GetKvEventSourcesRequest*,
+                                              wire::GetKvEventSourcesResponse*) override {
+    return finish(context, unimplemented("GetKvEventSources: this server publishes no KV events"));
+  }
+  grpc::ServerWriteReactor<wire::SubscribeKvEventsResponse>* SubscribeKvEvents(
+      Context*, const wire::SubscribeKvEventsRequest*) override {
+    class Refusal final : public grpc::ServerWriteReactor<wire::SubscribeKvEventsResponse> {
+     public:
+      Refusal() { Finish(unimplemented("SubscribeKvEvents: this server publishes no KV events")); }
+      void OnDone() override { delete this; }
+    };
+    return new Refusal;  // gRPC calls OnDone once, last
+  }
+
+ private:
+  static constexpr int kLoadingRetryMs = 2000;
+
+  static grpc::Status unimplemented(const char* what) {
+    return {grpc::StatusCode::UNIMPLEMENTED, what};
+  }
+  static grpc::ServerUnaryReactor* finish(Context* context, const grpc::Status& status) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(status);
+    return reactor;
+  }
+
+  Status abort(const wire::AbortRequest& request, wire::AbortResponse* response) {
+    response->set_status(wire::ABORT_STATUS_ABORTED);
+    switch (request.target_case()) {
+      case wire::AbortRequest::kRequestId:
+        switch (state_->abort(request.request_id())) {
+          case ServingState::AbortOutcome::kAborted:
+            return {};
+          case ServingState::AbortOutcome::kFinished:
+            response->set_status(wire::ABORT_STATUS_ALREADY_FINISHED);
+            return {};
+          case ServingState::AbortOutcome::kUnknown:
+            return Status::error(Code::kNotFound,
+                                 cat("no request \"", request.request_id(), "\" is known here"));
+        }
+        return {};
+      case wire::AbortRequest::kKvSession:
+        return Status::error(Code::kNotFound, "this server has no KV sessions");
+      case wire::AbortRequest::kAllRequests:
+        response->set_message(cat(state_->abort_all(), " requests aborted"));
+        return {};
+      case wire::AbortRequest::TARGET_NOT_SET:
+        return Status::error(Code::kInvalidArgument,
+                             "target must be set: request_id, or all_requests for all");
+    }
+    return {};
+  }
+
+  const std::shared_ptr<ServingState> state_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> make_control_service(std::shared_ptr<ServingState> state) {
+  return std::make_unique<ControlService>(std::move(state));
+}
+
+}  // namespace shoal

@@ -1,0 +1,16 @@
+#pragma once
+#include <memory>
+
+#include "server/serving/serving_state.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace shoal {
+
+/// openengine.v1.Control over `state`: what is served, how busy it is, how well it is, and how to
+/// end requests. The calls for LoRA adapters and KV transfer are UNIMPLEMENTED.
+std::unique_ptr<grpc::Service> make_control_service(std::shared_ptr<ServingState> state);
+
+}  // namespace shoal

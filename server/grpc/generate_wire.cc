@@ -1,0 +1,275 @@
+#include "server/grpc/generate_wire.h"
+
+#include <limits>
+#include <utility>
+
+#include "models/tokenizer/unicode.h"
+#include "server/grpc/grpc_status.h"
+
+namespace shoal {
+
+namespace wire = openengine::v1;
+
+namespace {
+
+Status refuse(const std::string& text) {
+  return Status::error(Code::kInvalidArgument, text);
+}
+
+/// What this server does not have, each by its name.
+Status check_features(const wire::GenerateRequest& request) {
+  const wire::SamplingParams& sampling = request.sampling();
+  if (sampling.has_num_sequences() && sampling.num_sequences() != 1)
+    return refuse(cat("sampling.num_sequences must be 1, not ", sampling.num_sequences(),
+                      ": send one request for each sequence"));
+  if (request.stopping().min_tokens() > 0)
+    return refuse(
+        "stopping.min_tokens is not supported: leave it out, or use ignore_eos with max_tokens");
+  if (request.has_guided()) return refuse("guided decoding is not supported by this server");
+  if (request.media_size() > 0)
+    return refuse("media is not supported: this server has text models only");
+  if (!request.lora_name().empty())
+    return refuse("lora_name must be empty: this server has no LoRA adapters");
+  if (request.kv().has_session())
+    return refuse("kv.session is not supported: this server does prefill and decode itself");
+  return {};
+}
+
+Status check_response_options(const wire::ResponseOptions& options) {
+  if (options.return_prompt_logprobs())
+    return refuse("response.return_prompt_logprobs is not supported");
+  if (options.has_prompt_candidates()) return refuse("response.prompt_candidates is not supported");
+  if (options.has_prompt_logprob_start())
+    return refuse("response.prompt_logprob_start is not supported: there are no prompt logprobs");
+  using Selection = wire::CandidateTokenSelection;
+  switch (options.output_candidates().selection_case()) {
+    case Selection::kTokenIds:
+      return refuse("response.output_candidates.token_ids is not supported: use top_n");
+    case Selection::kAll:
+      return refuse("response.output_candidates.all is not supported: use top_n");
+    case Selection::SELECTION_NOT_SET:
+      if (options.has_output_candidates())
+        return refuse("response.output_candidates must have a selection: use top_n");
+      return {};
+    case Selection::kTopN:
+      return {};
+  }
+  return {};
+}
+
+Status read_stop_conditions(const wire::StoppingOptions& stopping, GenerationRequest* request) {
+  for (int i = 0; i < stopping.conditions_size(); ++i) {
+    const wire::StopCondition& condition = stopping.conditions(i);
+    switch (condition.condition_case()) {
+      case wire::StopCondition::kStopText:
+        if (condition.stop_text().empty())
+          return refuse(cat("stopping.conditions[", i, "] stop_text must not be empty"));
+        request->stop.push_back(condition.stop_text());
+        break;
+      case wire::StopCondition::kStopTokenId:
+        request->stop_token_ids.push_back(condition.stop_token_id());
+        break;
+      case wire::StopCondition::CONDITION_NOT_SET:
+        return refuse(cat("stopping.conditions[", i, "] must have stop_text or stop_token_id"));
+    }
+  }
+  return {};
+}
+
+void read_sampling(const wire::SamplingParams& sampling, GenerationRequest* request) {
+  if (sampling.has_temperature()) request->temperature = sampling.temperature();
+  if (sampling.has_top_p()) request->top_p = sampling.top_p();
+  if (sampling.has_top_k()) request->top_k = sampling.top_k();
+  if (sampling.has_min_p()) request->min_p = sampling.min_p();
+  if (sampling.has_repetition_penalty())
+    request->repetition_penalty = sampling.repetition_penalty();
+  if (sampling.has_presence_penalty()) request->presence_penalty = sampling.presence_penalty();
+  if (sampling.has_frequency_penalty()) request->frequency_penalty = sampling.frequency_penalty();
+  if (sampling.has_seed()) request->seed = sampling.seed();
+}
+
+/// An id or a count that the wire holds in 32 bits.
+Result<uint32_t> to_wire_u32(int64_t value, const char* name) {
+  if (value < 0 || value > std::numeric_limits<uint32_t>::max())
+    return refuse(
+        cat(name, " must be in [0, ", std::numeric_limits<uint32_t>::max(), "], not ", value));
+  return static_cast<uint32_t>(value);
+}
+
+Status write_sampling(const GenerationRequest& request, wire::SamplingParams* sampling) {
+  if (request.temperature) sampling->set_temperature(*request.temperature);
+  if (request.top_p) sampling->set_top_p(*request.top_p);
+  if (request.top_k) {
+    if (*request.top_k < std::numeric_limits<int32_t>::min() ||
+        *request.top_k > std::numeric_limits<int32_t>::max())
+      return refuse(cat("top_k must fit 32 bits, not ", *request.top_k));
+    sampling->set_top_k(static_cast<int32_t>(*request.top_k));
+  }
+  if (request.min_p) sampling->set_min_p(*request.min_p);
+  if (request.repetition_penalty) sampling->set_repetition_penalty(*request.repetition_penalty);
+  if (request.presence_penalty) sampling->set_presence_penalty(*request.presence_penalty);
+  if (request.frequency_penalty) sampling->set_frequency_penalty(*request.frequency_penalty);
+  if (request.seed) sampling->set_seed(*request.seed);
+  return {};
+}
+
+Status write_stopping(const GenerationRequest& request, wire::StoppingOptions* stopping) {
+  if (request.max_tokens) {
+    SHOAL_ASSIGN_OR_RETURN(const uint32_t max_tokens,
+                           to_wire_u32(*request.max_tokens, "max_tokens"));
+    stopping->set_max_tokens(max_tokens);
+  }
+  for (const std::string& text : request.stop)
+    stopping->add_conditions()->set_stop_text(to_valid_utf8(text));
+  for (const int64_t id : request.stop_token_ids) {
+    SHOAL_ASSIGN_OR_RETURN(const uint32_t stop_id, to_wire_u32(id, "stop_token_ids"));
+    stopping->add_conditions()->set_stop_token_id(stop_id);
+  }
+  if (request.ignore_eos) stopping->set_ignore_eos(true);
+  if (request.include_stop_in_output) stopping->set_include_stop_in_output(true);
+  return {};
+}
+
+struct WireError {
+  wire::ErrorCode code;
+  bool retryable;
+};
+
+WireError wire_error(Code code, bool draining) {
+  if (draining && (code == Code::kCancelled || code == Code::kUnavailable))
+    return {wire::ERROR_CODE_DRAINING, true};
+  switch (code) {
+    case Code::kInvalidArgument:
+      return {wire::ERROR_CODE_INVALID_ARGUMENT, false};
+    case Code::kUnimplemented:
+      return {wire::ERROR_CODE_UNSUPPORTED_FEATURE, false};
+    case Code::kResourceExhausted:
+      return {wire::ERROR_CODE_OVERLOADED, true};
+    case Code::kCancelled:
+      return {wire::ERROR_CODE_CANCELLED, true};
+    case Code::kUnavailable:  // workers lost: another try may meet new ones
+    case Code::kAborted:
+      return {wire::ERROR_CODE_INTERNAL, true};
+    default:
+      return {wire::ERROR_CODE_INTERNAL, false};
+  }
+}
+
+void write_finished(const OutputEnd& end, wire::GenerationFinished* finished) {
+  finished->set_output_index(0);
+  switch (end.reason) {
+    case FinishReason::kStop:
+      finished->set_reason(wire::FINISH_REASON_STOP);
+      if (!end.stop_text.empty()) {
+        finished->mutable_stop_match()->set_stop_text(end.stop_text);
+      } else if (end.stop_token_id >= 0) {
+        const auto id = static_cast<uint32_t>(end.stop_token_id);
+        wire::StopMatch* match = finished->mutable_stop_match();
+        end.stopped_by_eos ? match->set_eos_token_id(id) : match->set_stop_token_id(id);
+      }
+      break;
+    case FinishReason::kLength:
+      finished->set_reason(wire::FINISH_REASON_LENGTH);
+      break;
+    case FinishReason::kCancelled:
+      finished->set_reason(wire::FINISH_REASON_CANCELLED);
+      finished->set_message("aborted");
+      break;
+  }
+}
+
+}  // namespace
+
+Result<GenerationRequest> read_generate_request(const wire::GenerateRequest& request) {
+  SHOAL_RETURN_IF_ERROR(check_features(request));
+  SHOAL_RETURN_IF_ERROR(check_response_options(request.response()));
+  GenerationRequest out;
+  switch (request.input_case()) {
+    case wire::GenerateRequest::kPrompt:
+      out.prompt = request.prompt();
+      break;
+    case wire::GenerateRequest::kTokenIds:
+      out.prompt_ids.emplace(request.token_ids().ids().begin(), request.token_ids().ids().end());
+      break;
+    case wire::GenerateRequest::INPUT_NOT_SET:
+      return refuse("prompt or token_ids must be set");
+  }
+  read_sampling(request.sampling(), &out);
+  const wire::StoppingOptions& stopping = request.stopping();
+  if (stopping.has_max_tokens()) out.max_tokens = stopping.max_tokens();
+  out.ignore_eos = stopping.ignore_eos();
+  out.include_stop_in_output = stopping.include_stop_in_output();
+  SHOAL_RETURN_IF_ERROR(read_stop_conditions(stopping, &out));
+  const wire::ResponseOptions& response = request.response();
+  if (response.return_output_logprobs()) out.logprobs = 0;
+  if (response.has_output_candidates()) out.logprobs = response.output_candidates().top_n();
+  return out;
+}
+
+TokenDetail token_detail(const wire::GenerateRequest& request) {
+  const wire::ResponseOptions& response = request.response();
+  return {.logprob = response.return_output_logprobs(),
+          .candidates = response.has_output_candidates()};
+}
+
+Result<wire::GenerateRequest> write_generate_request(const GenerationRequest& request) {
+  wire::GenerateRequest out;
+  if (request.prompt) out.set_prompt(to_valid_utf8(*request.prompt));
+  if (request.prompt_ids) {
+    for (const int64_t id : *request.prompt_ids) {
+      SHOAL_ASSIGN_OR_RETURN(const uint32_t wire_id, to_wire_u32(id, "prompt_ids"));
+      out.mutable_token_ids()->add_ids(wire_id);
+    }
+  }
+  SHOAL_RETURN_IF_ERROR(write_sampling(request, out.mutable_sampling()));
+  SHOAL_RETURN_IF_ERROR(write_stopping(request, out.mutable_stopping()));
+  if (request.logprobs) {
+    SHOAL_ASSIGN_OR_RETURN(const uint32_t top_n, to_wire_u32(*request.logprobs, "logprobs"));
+    out.mutable_response()->set_return_output_logprobs(true);
+    out.mutable_response()->mutable_output_candidates()->set_top_n(top_n);
+  }
+  return out;
+}
+
+void write_token_event(const std::vector<SampledToken>& tokens, std::string text,
+                       const Tokenizer& tokenizer, const TokenDetail& detail,
+                       wire::GenerateResponse* response) {
+  wire::TokenOutput* output = response->mutable_token();
+  output->set_output_index(0);
+  output->set_text(std::move(text));
+  for (const SampledToken& token : tokens) {
+    wire::TokenInfo* info = output->add_tokens();
+    info->set_token_id(static_cast<uint32_t>(token.token_id));
+    info->set_token(std::string(tokenizer.piece(token.token_id)));
+    if (detail.logprob) {
+      info->set_logprob(token.logprob);
+      info->set_rank(static_cast<uint32_t>(token.rank));
+    }
+    if (!detail.candidates) continue;
+    uint32_t rank = 0;
+    for (const TokenLogprob& candidate : token.top) {
+      wire::LogProb* entry = info->add_candidates();
+      entry->set_token_id(static_cast<uint32_t>(candidate.token_id));
+      entry->set_logprob(candidate.logprob);
+      entry->set_token(std::string(tokenizer.piece(candidate.token_id)));
+      entry->set_rank(++rank);
+    }
+  }
+}
+
+void write_end_event(const OutputEnd& end, bool draining, wire::GenerateResponse* response) {
+  if (end.status.ok()) {
+    write_finished(end, response->mutable_finished());
+  } else {
+    const WireError error = wire_error(end.status.code(), draining);
+    response->mutable_error()->set_code(error.code);
+    response->mutable_error()->set_retryable(error.retryable);
+    response->mutable_error()->set_message(explain(end.status));
+  }
+  wire::Usage* usage = response->mutable_usage();
+  usage->set_prompt_tokens(static_cast<uint32_t>(end.prompt_tokens));
+  usage->set_completion_tokens(static_cast<uint32_t>(end.completion_tokens));
+  usage->set_total_tokens(static_cast<uint32_t>(end.prompt_tokens + end.completion_tokens));
+}
+
+}  // namespace shoal

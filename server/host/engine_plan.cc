@@ -1,0 +1,209 @@
+#include "server/host/engine_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "kernels/kernel_table.h"
+#include "models/decoder.h"
+#include "models/shard_plan.h"
+#include "models/tokenizer/unicode.h"
+#include "models/weights.h"
+#include "runtime/worker/kv_cache.h"
+
+namespace shoal {
+namespace {
+
+/// Requests that may wait beyond the running ones before a server says RESOURCE_EXHAUSTED.
+constexpr int kMaxWaiting = 1024;
+/// A default cache is no smaller than this, memory permitting, and no larger than the weights
+/// beyond it: its pages are touched at the start, which costs seconds per GiB on virtual machines.
+constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
+/// The front ends a group whose step hangs long before (--step-timeout): this is for a front that
+/// hangs itself.
+constexpr int64_t kCollectiveTimeoutMs = 3'600'000;
+
+Status bad_flag(std::string what) {
+  return Status::error(Code::kInvalidArgument, std::move(what));
+}
+
+Status plan_ranks(const EngineFlags& flags, const ModelFiles& model, EnginePlan* plan) {
+  plan->world_size = flags.tensor_parallel_size;
+  const int limit = leaf_count(model.config.num_attention_heads);
+  if (plan->world_size > limit) {
+    return bad_flag(cat(
+        "--tensor-parallel-size must be in [1, ", limit, "] for this model, not ", plan->world_size,
+        ": its ", model.config.num_attention_heads, " attention heads are summed in ", limit,
+        " parts, the same for every size so that results are the same bits, and a rank needs one part"));
+  }
+  return {};
+}
+
+Status plan_types(const EngineFlags& flags, const ModelFiles& model, EnginePlan* plan) {
+  std::optional<Dtype> asked;
+  if (flags.dtype != "auto") asked = parse_dtype(flags.dtype);
+  Result<Dtype> dtype = resolve_dtype(model.checkpoint, asked);
+  if (!dtype.ok()) return bad_flag(std::string(dtype.status().message()));
+  plan->init.dtype = *dtype;
+  Result<const KernelTable*> kernels = find_kernels(flags.cpu_kernels);
+  if (!kernels.ok()) return bad_flag(cat("--cpu-kernels: ", kernels.status().message()));
+  plan->init.kernels = (*kernels)->name;
+  return {};
+}
+
+/// Threads are bound when they fill more than half of the CPUs that we may use: then a thread that
+/// moves meets another one. With fewer, or under a time quota, other programs' threads decide, and
+/// the first CPUs may be theirs as well.
+void plan_threads(const EngineFlags& flags, const HostResources& host, EnginePlan* plan) {
+  const int threads =
+      flags.threads_per_rank.value_or(std::max(1, host.usable_cpus() / plan->world_size));
+  plan->init.threads = threads;
+  const size_t all = static_cast<size_t>(threads) * static_cast<size_t>(plan->world_size);
+  const bool whole_cpus = host.usable_cpus() == static_cast<int>(host.cpus.size());
+  if (whole_cpus && all <= host.cpus.size() && 2 * all > host.cpus.size()) {
+    plan->init.cpus.assign(host.cpus.begin(), host.cpus.begin() + static_cast<std::ptrdiff_t>(all));
+  }
+}
+
+Status estimate_memory(const ModelFiles& model, const HostResources& host, EnginePlan* plan) {
+  MemoryEstimate& memory = plan->memory;
+  const ModelConfig& config = model.config;
+  memory.available_bytes = host.memory_bytes;
+  const int64_t rows = plan->init.max_num_batched_tokens, logit_rows = plan->init.max_num_seqs;
+  for (int rank = 0; rank < plan->world_size; ++rank) {
+    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard,
+                           make_shard_plan(config, {rank, plan->world_size}));
+    const int64_t weights = packed_weight_bytes(config, shard, plan->init.dtype);
+    memory.weight_bytes += weights;
+    memory.largest_weight_bytes = std::max(memory.largest_weight_bytes, weights);
+    memory.kv_bytes_per_block += KvCache::bytes(config.num_hidden_layers, 1, shard.kv_heads.size(),
+                                                config.head_dim, plan->init.dtype);
+    memory.activation_bytes +=
+        Decoder::activation_bytes(config, shard, plan->init.dtype, static_cast<int>(rows)) +
+        int64_t{4} * logit_rows * shard.vocab.size();
+  }
+  return {};
+}
+
+/// Bytes of KV cache where the flags do not say: in proportion to the model, with room for one
+/// request of any length, and at most a quarter of the memory available.
+uint64_t default_kv_bytes(const MemoryEstimate& memory, int64_t max_model_len) {
+  const int64_t longest = blocks_for_tokens(max_model_len) * memory.kv_bytes_per_block;
+  const int64_t wanted = std::max({kDefaultKvBytes, memory.weight_bytes, longest});
+  return std::min(static_cast<uint64_t>(wanted), memory.available_bytes / 4);
+}
+
+Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePlan* plan) {
+  const int64_t per_block = plan->memory.kv_bytes_per_block;
+  const uint64_t available = plan->memory.available_bytes;
+  if (flags.kv_cache_memory && *flags.kv_cache_memory > available) {
+    return bad_flag(cat("--kv-cache-memory ", *flags.kv_cache_memory, " B is more than the ",
+                        available, " B of memory that are available"));
+  }
+  const int model_limit = model.config.max_position_embeddings;
+  if (flags.max_model_len && *flags.max_model_len > model_limit) {
+    return bad_flag(cat("--max-model-len must be in [2, ", model_limit,
+                        "], the model's max_position_embeddings, not ", *flags.max_model_len));
+  }
+  int64_t max_model_len = flags.max_model_len.value_or(model_limit);
+  // A default with room for every sequence at its longest would never preempt: more is of no use.
+  const int64_t useful = flags.max_num_seqs * blocks_for_tokens(max_model_len);
+  const uint64_t budget =
+      flags.kv_cache_memory.value_or(default_kv_bytes(plan->memory, max_model_len));
+  const int64_t fitting = static_cast<int64_t>(
+      std::min<uint64_t>(budget / static_cast<uint64_t>(per_block), INT32_MAX));
+  const int64_t blocks = std::min(fitting, useful);
+  if (blocks < (flags.max_model_len ? blocks_for_tokens(max_model_len) : 1)) {
+    const int64_t tokens = flags.max_model_len.value_or(kBlockTokens);
+    return bad_flag(
+        cat("the KV cache must hold ", tokens, " tokens, which takes --kv-cache-memory ",
+            blocks_for_tokens(tokens) * per_block, ", but has ", budget, " B (",
+            flags.kv_cache_memory ? "--kv-cache-memory" : "a quarter of the memory available",
+            flags.max_model_len ? "); raise it, or lower --max-model-len" : "); raise it"));
+  }
+  max_model_len = std::min(max_model_len, blocks * kBlockTokens);
+  plan->limits = {flags.max_num_seqs, flags.max_num_batched_tokens, static_cast<int32_t>(blocks),
+                  static_cast<int32_t>(max_model_len), kMaxWaiting};
+  plan->init.max_model_len = plan->limits.max_model_len;
+  plan->init.kv_blocks = plan->limits.kv_blocks;
+  return {};
+}
+
+/// "models/demo/", "." and ".." have names too. Links keep theirs: that is what the user wrote. A
+/// request names it in UTF-8, and could not say any other bytes.
+std::string last_component(const std::string& dir) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(dir, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return to_valid_utf8(path.filename().string());
+}
+
+}  // namespace
+
+int64_t blocks_for_tokens(int64_t tokens) {
+  return (tokens + kBlockTokens - 1) / kBlockTokens;
+}
+
+std::string format_bytes(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  char text[40];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+  return text;
+}
+
+void EnginePlan::limit_kv_blocks(int64_t blocks) {
+  limits.kv_blocks = static_cast<int32_t>(std::clamp<int64_t>(blocks, 1, limits.kv_blocks));
+  init.kv_blocks = limits.kv_blocks;
+}
+
+std::string EnginePlan::describe_memory() const {
+  const double weights = static_cast<double>(memory.weight_bytes),
+               activations = double(memory.activation_bytes);
+  const double kv = static_cast<double>(kv_bytes());
+  return cat("memory for ", world_size, world_size == 1 ? " rank: weights " : " ranks: weights ",
+             format_bytes(weights), " (at most ", format_bytes(double(memory.largest_weight_bytes)),
+             " a rank), KV cache ", format_bytes(kv), " (", limits.kv_blocks, " blocks of ",
+             kBlockTokens, " tokens), activations about ", format_bytes(activations), "; ",
+             format_bytes(weights + kv + activations), " in all, ",
+             format_bytes(double(memory.available_bytes)), " available");
+}
+
+Result<ModelFiles> open_model(const std::string& dir) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(dir, error)) {
+    const bool exists = std::filesystem::exists(dir, error);
+    return Status::error(Code::kNotFound,
+                         cat("MODEL ", dir.empty() ? "\"\"" : dir.substr(0, 400),
+                             exists ? " is not a directory" : " does not exist",
+                             "; it must be a Hugging Face model directory (config.json, "
+                             "tokenizer.json, model.safetensors)"));
+  }
+  SHOAL_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
+  SHOAL_ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(dir));
+  SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
+  // A checkpoint without this is damaged; what is left for plan_engine to refuse is a --dtype.
+  if (const Status status = resolve_dtype(checkpoint, std::nullopt).status(); !status.ok()) {
+    return status.because_of(Code::kInvalidArgument, cat(dir, " holds no whole model"));
+  }
+  return ModelFiles{last_component(dir), dir, std::move(config), std::move(generation),
+                    std::move(checkpoint)};
+}
+
+Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model,
+                               const HostResources& host) {
+  EnginePlan plan;
+  plan.init.model_dir = model.dir;
+  plan.init.max_num_batched_tokens = flags.max_num_batched_tokens;
+  plan.init.max_num_seqs = flags.max_num_seqs;
+  plan.init.collective_timeout_ms = kCollectiveTimeoutMs;
+  SHOAL_RETURN_IF_ERROR(plan_ranks(flags, model, &plan));
+  SHOAL_RETURN_IF_ERROR(plan_types(flags, model, &plan));
+  plan_threads(flags, host, &plan);
+  SHOAL_RETURN_IF_ERROR(estimate_memory(model, host, &plan));
+  SHOAL_RETURN_IF_ERROR(plan_kv_cache(flags, model, &plan));
+  return plan;
+}
+
+}  // namespace shoal
