@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""All-reduce between two processes: Shoal's transports and Gloo, 64 B to 16 MiB, in one run. A Markdown table and a picture.
+"""Measures an all-reduce between two processes, over Shoal's transports and over Gloo.
 
     scripts/build release all && bench/collectives.py [--rounds 5] [--picture docs/collectives.svg]
 
-Each round starts every transport's ranks anew, in turn with Gloo (built where Debian's libgloo-dev is) and with the bare
-exchange that `shoal bench collectives` has as its yardstick. The table has the median of the rounds' medians and, in
-brackets, the best round: a virtual machine's memory and processors lie near each other in one start and far in the next.
-The picture needs matplotlib, which comes into build/venv-bench.
+One run covers 64 B to 16 MiB and gives a Markdown table and a picture. Each round starts the ranks
+of every transport again, in turn with Gloo (built if Debian's libgloo-dev is installed) and with
+the bare exchange that `shoal bench collectives` uses as its yardstick. The table has the median of
+the rounds' medians and, in brackets, the best round, because a virtual machine's memory and
+processors are near each other after one start and far apart after the next. The picture needs
+matplotlib, which is installed into build/venv-bench.
 """
 import argparse
 import json
@@ -21,7 +23,8 @@ VENV = ROOT / "build" / "venv-bench"
 
 
 def run(*command: object, timeout: float = 300) -> list:
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout)
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=timeout)
     if done.returncode != 0:
         sys.exit(f"collectives: {command[0]} ended with {done.returncode}: {done.stderr[-800:]}")
     return json.loads(done.stdout)["all_reduce"]
@@ -32,14 +35,16 @@ def measure(build: Path, rounds: int) -> dict:
     times: dict[tuple, list[float]] = {}
     gloo = build / "bench" / "gloo_collectives"
     if not gloo.exists():
-        print("collectives: no gloo_collectives in the build (Debian: libgloo-dev): without Gloo", file=sys.stderr)
+        print("collectives: no gloo_collectives in the build (Debian: libgloo-dev): without Gloo",
+              file=sys.stderr)
     for i in range(rounds):
         rows = run(build / "shoal", "bench", "collectives", "--rounds", 1, "--json")
         if gloo.exists():
             try:
                 rows += run(gloo)
             except subprocess.TimeoutExpired:
-                print("collectives: Gloo did not end within 300 s: left out of this round", file=sys.stderr)
+                print("collectives: Gloo did not end within 300 s: left out of this round",
+                      file=sys.stderr)
         for row in rows:
             times.setdefault((row["transport"], row["bytes"]), []).append(row["median_us"])
         print(f"round {i + 1} of {rounds}", file=sys.stderr)
@@ -75,7 +80,8 @@ data = json.load(sys.stdin)
 figure, axes = plt.subplots(figsize=(8, 5))
 for name, points in data["lines"].items():
     dashed = name == "bare" or name.startswith("gloo")
-    axes.plot(*zip(*points), marker="o", markersize=3, linestyle="--" if dashed else "-", label=name)
+    axes.plot(*zip(*points), marker="o", markersize=3, linestyle="--" if dashed else "-",
+              label=name)
 axes.set_xscale("log", base=2)
 axes.set_yscale("log")
 axes.set_xlabel("bytes")
@@ -91,7 +97,8 @@ figure.savefig(data["out"], metadata={"Date": None})
 def picture(times: dict, out: Path, machine: str) -> None:
     if not (VENV / "bin" / "python").exists():
         subprocess.run(["/usr/bin/python3", "-m", "venv", VENV], check=True)
-    subprocess.run([VENV / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "matplotlib"], check=True)
+    subprocess.run([VENV / "bin" / "pip", "install", "--quiet",
+                    "--disable-pip-version-check", "matplotlib"], check=True)
     lines: dict[str, list] = {}
     for (name, size), values in sorted(times.items(), key=lambda item: item[0][1]):
         lines.setdefault(name, []).append([size, min(values)])
@@ -107,20 +114,23 @@ def cpu_name() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="build directory")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release",
+                        help="build directory")
     parser.add_argument("--picture", type=Path, help="an .svg to write")
     args = parser.parse_args()
     load = os.getloadavg()[0]
     times = measure(args.build, max(1, args.rounds))
-    print(f"{cpu_name()}, {len(os.sched_getaffinity(0))} CPUs, {args.rounds} rounds, load average before {load:.2f}; "
-          "median (best round), microseconds\n")
+    print(f"{cpu_name()}, {len(os.sched_getaffinity(0))} CPUs, {args.rounds} rounds, "
+          f"load average before {load:.2f}; median (best round), microseconds\n")
     print(table(times))
     gloo = [min(v) for (name, size), v in times.items() if name.startswith("gloo") and size == 8192]
     if gloo:
         ours = min(times[("shm", 8192)])
-        print(f"\n8 KiB: shm takes {ours:.2f} us, Gloo's best {min(gloo):.1f} us: {min(gloo) / ours:.0f} times as long")
+        print(f"\n8 KiB: shm takes {ours:.2f} us, Gloo's best {min(gloo):.1f} us: "
+              f"{min(gloo) / ours:.0f} times as long")
     if args.picture:
         picture(times, args.picture, cpu_name())
 

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Times SmolLM2-135M-Instruct in Shoal and in llama.cpp: the same bf16 weights, one machine, turn by turn.
+"""Times SmolLM2-135M-Instruct in Shoal and in llama.cpp, in turn, with the same bf16 weights.
 
     scripts/build && scripts/get-model smollm2
-    bench/compare_llama_cpp.py                 # up to 5 rounds within 4 minutes, and a Markdown table
+    bench/compare_llama_cpp.py                 # up to 5 rounds within 4 minutes, a Markdown table
     bench/compare_llama_cpp.py --quick         # one round: does it work at all?
     bench/compare_llama_cpp.py --shoal PATH    # another program than build/release/shoal
 
-llama.cpp comes as the wheel `xllamacpp`, installed into build/venv-bench; the weights are written once more as
-build/bench/smollm2-bf16.gguf. Prompt: 512 tokens in one batch, nothing cached. Decode: 128 tokens of one sequence after
-24 others. Both by the programs' own clocks: of each run the median repeat or step, in the table the median of the
-runs and, in brackets, the least and the most. Every run is a process of its own.
+llama.cpp comes as the wheel `xllamacpp`, installed into build/venv-bench. The weights are written
+once more as build/bench/smollm2-bf16.gguf. The prompt is 512 tokens in one batch, with nothing
+cached. Decoding is 128 tokens of one sequence after 24 others. Both are timed by the programs' own
+clocks: each run gives its median repeat or step, and the table has the median of the runs and, in
+brackets, the least and the most. Every run is a process of its own.
 
-A wheel must run on many machines, so it may have been built without this one's instructions. Where Shoal would use wider
-ones than llama.cpp was built for, the table has rows for both: "kernels" says which.
+A wheel must run on many machines, so it may have been built without this one's instructions. If
+Shoal would use wider ones than llama.cpp was built for, the table has rows for both: "kernels" says
+which.
 """
 import argparse
 import json
@@ -27,8 +29,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / "build" / "venv-bench"
 GGUF = ROOT / "build" / "bench" / "smollm2-bf16.gguf"
-PROMPT_TOKENS, DECODE_TOKENS, DECODE_AFTER = 512, 128, 24  # `shoal bench decode`: 16 tokens of prompt, 8 of warm-up
-CHECK_PROMPT, CHECK_TOKENS = "The capital of France is", 24  # the 30th ends the text, which llama.cpp would ban
+# `shoal bench decode`: 16 tokens of prompt, 8 of warm-up
+PROMPT_TOKENS, DECODE_TOKENS, DECODE_AFTER = 512, 128, 24
+# the 30th token is the end of text, which llama.cpp bans
+CHECK_PROMPT, CHECK_TOKENS = "The capital of France is", 24
 RUN_TIMEOUT_S = 300
 RESULT = "RESULT "  # llama.cpp may write to stdout too
 
@@ -36,7 +40,7 @@ RESULT = "RESULT "  # llama.cpp may write to stdout too
 
 
 def write_gguf(model: Path, out: Path) -> None:
-    """The Hugging Face directory as GGUF, every number as it is: scripts/from_gguf.py the other way round."""
+    """Writes the Hugging Face directory as GGUF, with every number as it is."""
     import gguf
     import numpy as np
 
@@ -69,15 +73,17 @@ def write_gguf(model: Path, out: Path) -> None:
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]])
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m)
+                             for m in tokenizer["model"]["merges"]])
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
 
     def permute(weight, heads: int):
-        """GGUF keeps the rotary pairs of q and k side by side; Hugging Face keeps them half a head apart."""
+        """GGUF has rotary pairs of q and k side by side; Hugging Face, half a head apart."""
         rows = weight.shape[0] // heads
-        return weight.reshape(heads, 2, rows // 2, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+        return weight.reshape(heads, 2, rows // 2,
+                              weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     data = np.memmap(model / "model.safetensors", mode="r")
@@ -86,7 +92,8 @@ def write_gguf(model: Path, out: Path) -> None:
         if name == "__metadata__":
             continue
         if tensor["dtype"] != "BF16":
-            sys.exit(f"compare_llama_cpp: {name} in {model} is {tensor['dtype']}, not BF16: scripts/get-model smollm2")
+            sys.exit(f"compare_llama_cpp: {name} in {model} is {tensor['dtype']}, not BF16: "
+                     "scripts/get-model smollm2")
         begin, end = (8 + header_bytes + offset for offset in tensor["data_offsets"])
         bits = data[begin:end].view(np.uint16).reshape(tensor["shape"])
         gguf_name = names.get_name(name, (".weight",))
@@ -119,47 +126,52 @@ def llama_server(threads: int):
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.n_gpu_layers = 0
-    params.cache_prompt = False  # every prompt from its first token
+    params.cache_prompt = False  # compute every prompt from its first token
     params.cache_ram_mib = 0
     params.n_ctx_checkpoints = 0
     params.fit_params = False
     params.warmup = True
     params.verbosity = 0
-    return xllamacpp.Server(params)  # flash attention, loading and all else: llama.cpp's defaults
+    return xllamacpp.Server(params)  # all else, such as flash attention, is llama.cpp's default
 
 
 def llama_complete(server, ids: list[int], count: int, **options) -> list[dict]:
-    """The chunks of a streamed greedy completion; each says what llama.cpp's clock said then."""
+    """The chunks of a streamed greedy completion, each with llama.cpp's own timings so far."""
     chunks: list = []
-    server.handle_completions(
-        {"prompt": ids, "max_tokens": count, "temperature": 0, "samplers": ["top_k"], "top_k": 1, "ignore_eos": True,
-         "cache_prompt": False, "stream": True, "timings_per_token": True, **options},
-        chunks.append)
+    server.handle_completions({"prompt": ids, "max_tokens": count, "temperature": 0,
+                               "samplers": ["top_k"], "top_k": 1, "ignore_eos": True,
+                               "cache_prompt": False, "stream": True, "timings_per_token": True,
+                               **options}, chunks.append)
     if not chunks or not all(isinstance(chunk, dict) and "timings" in chunk for chunk in chunks):
         sys.exit(f"compare_llama_cpp: no timings in llama.cpp's answer: {chunks[:1]}")
     timings = chunks[-1]["timings"]
-    if timings["prompt_n"] != len(ids) or timings["cache_n"] != 0 or timings["predicted_n"] != count:
-        sys.exit(f"compare_llama_cpp: llama.cpp took other tokens than asked, {len(ids)} and {count}: {timings}")
+    if (timings["prompt_n"] != len(ids) or timings["cache_n"] != 0
+            or timings["predicted_n"] != count):
+        sys.exit("compare_llama_cpp: llama.cpp took other tokens than asked, "
+                 f"{len(ids)} and {count}: {timings}")
     return chunks
 
 
 def llama_run(job: dict) -> dict:
-    """What a process of its own measures: seconds of a prompt and of a decode step."""
+    """Measures the seconds of a prompt and of a decode step. Runs in a process of its own."""
     import xllamacpp
 
     result: dict = {"system": xllamacpp.get_system_info(), "version": xllamacpp.__version__}
     server = llama_server(job["threads"])
-    prompt_ms = [llama_complete(server, job["prompt"], 1)[0]["timings"]["prompt_ms"] for _ in range(4)]
+    prompt_ms = [llama_complete(server, job["prompt"], 1)[0]["timings"]["prompt_ms"]
+                 for _ in range(4)]
     result["prompt_s"] = statistics.median(prompt_ms[1:]) / 1e3  # the first one warms up
 
-    # The first token comes with the prompt. A chunk may hold several tokens: a character in pieces.
+    # The first token comes with the prompt. A chunk may hold several tokens,
+    # if a character is spread over them.
     chunks = llama_complete(server, job["prompt"][:DECODE_AFTER], DECODE_TOKENS + 1)
     clock = [(c["timings"]["predicted_n"], c["timings"]["predicted_ms"]) for c in chunks[:-1]]
     steps = [(ms - ms0) / (n - n0) for (n0, ms0), (n, ms) in zip(clock, clock[1:]) if n > n0]
     result["decode_s"] = statistics.median(steps) / 1e3
 
     if job["check"]:
-        chunks = llama_complete(server, job["check"], CHECK_TOKENS, logprobs=1)  # they carry the ids
+        # with logprobs, chunks carry the ids
+        chunks = llama_complete(server, job["check"], CHECK_TOKENS, logprobs=1)
         result["tokens"] = [token["id"] for c in chunks if c["choices"][0].get("logprobs")
                             for token in c["choices"][0]["logprobs"]["content"]]
     return result
@@ -170,14 +182,16 @@ def llama_run(job: dict) -> dict:
 
 def run(command: list, what: str) -> str:
     try:
-        done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True,
                               timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         sys.exit(f"compare_llama_cpp: {what} took more than {RUN_TIMEOUT_S} s")
     except OSError as error:
         sys.exit(f"compare_llama_cpp: cannot start {what}: {error}")
     if done.returncode != 0:
-        sys.exit(f"compare_llama_cpp: {what} ended with {done.returncode}:\n{done.stderr[-2000:]}{done.stdout[-500:]}")
+        sys.exit(f"compare_llama_cpp: {what} ended with {done.returncode}:\n"
+                 f"{done.stderr[-2000:]}{done.stdout[-500:]}")
     return done.stdout
 
 
@@ -187,7 +201,8 @@ def venv_python(*arguments: str) -> str:
 
 def prepare(model: Path) -> None:
     if not (VENV / "bin" / "pip").exists():
-        run(["/usr/bin/python3", "-m", "venv", VENV], "making build/venv-bench (Debian: apt-get install python3-venv)")
+        run(["/usr/bin/python3", "-m", "venv", VENV],
+            "making build/venv-bench (Debian: apt-get install python3-venv)")
     run([VENV / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "-r",
          ROOT / "bench" / "requirements.txt"], "pip install -r bench/requirements.txt")
     newest = max((model / "model.safetensors").stat().st_mtime, Path(__file__).stat().st_mtime)
@@ -200,22 +215,24 @@ class Shoal:
         self.program, self.model = program, model
 
     def json(self, *arguments) -> dict:
-        return json.loads(run([self.program, *arguments, "--json"], "shoal " + " ".join(map(str, arguments))))
+        return json.loads(run([self.program, *arguments, "--json"],
+                              "shoal " + " ".join(map(str, arguments))))
 
     def ids(self, *source: str) -> list[int]:
         return self.json("tokenize", self.model, *source)["ids"]
 
     def greedy(self, ids: list[int], kernels: str) -> list[int]:
-        return self.json("generate", self.model, "--prompt-ids", ",".join(map(str, ids)), "--max-tokens", CHECK_TOKENS,
-                         "--temperature", 0, "--ignore-eos", "--cpu-kernels", kernels, "-tp", 1)["token_ids"]
+        return self.json("generate", self.model, "--prompt-ids", ",".join(map(str, ids)),
+                         "--max-tokens", CHECK_TOKENS, "--temperature", 0, "--ignore-eos",
+                         "--cpu-kernels", kernels, "-tp", 1)["token_ids"]
 
     def bench(self, what: str, tokens: int, ranks: int, threads: int, kernels: str) -> dict:
-        return self.json("bench", what, self.model, "--tokens", tokens, "-tp", ranks, "--threads-per-rank", threads,
-                         "--cpu-kernels", kernels)
+        return self.json("bench", what, self.model, "--tokens", tokens, "-tp", ranks,
+                         "--threads-per-rank", threads, "--cpu-kernels", kernels)
 
 
 def comparable_kernels(system: str) -> str:
-    """Shoal's kernels with the instructions that this llama.cpp was built for."""
+    """The kernel set of Shoal that uses the same instructions as this build of llama.cpp."""
     if "AVX512_BF16 = 1" in system:
         return "avx512-bf16"
     return "avx512" if "AVX512 = 1" in system else "avx2"
@@ -237,18 +254,22 @@ class Table:
         row["decode"].append(decode_tokens_per_s)
 
     def add_shoal(self, key: tuple, prefill: dict, decode: dict) -> None:
-        self.weight_bytes = self.weight_bytes or decode["weight_bytes"]  # of one rank: more of them keep some twice
-        # The best counts: a yardstick that another program disturbed would flatter both.
-        self.bandwidth[key[0]] = max(self.bandwidth.get(key[0], 0), decode["read_bandwidth_bytes_per_s"])
+        # The first run has one rank. Several ranks keep some weights twice.
+        self.weight_bytes = self.weight_bytes or decode["weight_bytes"]
+        # The best counts, because a yardstick that another program slowed down would flatter both.
+        self.bandwidth[key[0]] = max(self.bandwidth.get(key[0], 0),
+                                     decode["read_bandwidth_bytes_per_s"])
         self.add((*key, decode["kernels"]), prefill["tokens_per_s"], decode["tokens_per_s"])
 
     def markdown(self) -> str:
-        lines = ["| threads | program | kernels | prompt, tokens/s | decode, tokens/s | decode reads, GB/s "
-                 "| machine reads, GB/s | share |", "|--:|---|---|--:|--:|--:|--:|--:|"]
+        lines = ["| threads | program | kernels | prompt, tokens/s | decode, tokens/s | decode "
+                 "reads, GB/s | machine reads, GB/s | share |", "|--:|---|---|--:|--:|--:|--:|--:|"]
         for (threads, program, layout, kernels), row in sorted(self.rows.items()):
-            reads, machine = statistics.median(row["decode"]) * self.weight_bytes, self.bandwidth[threads]
-            lines.append(f"| {threads} | {program}{layout} | {kernels} | {spread(row['prompt'])} | {spread(row['decode'])} "
-                         f"| {reads / 1e9:.1f} | {machine / 1e9:.1f} | {reads / machine:.2f} |")
+            reads, machine = (statistics.median(row["decode"]) * self.weight_bytes,
+                              self.bandwidth[threads])
+            lines.append(f"| {threads} | {program}{layout} | {kernels} | "
+                         f"{spread(row['prompt'])} | {spread(row['decode'])} | "
+                         f"{reads / 1e9:.1f} | {machine / 1e9:.1f} | {reads / machine:.2f} |")
         return "\n".join(lines)
 
 
@@ -260,12 +281,15 @@ def cpu_name() -> str:
 
 
 def llama_turn(threads: int, prompt: list[int], check: list[int]) -> dict:
-    out = venv_python("--worker-llama", json.dumps({"threads": threads, "prompt": prompt, "check": check}))
-    return json.loads(next(line for line in reversed(out.splitlines()) if line.startswith(RESULT))[len(RESULT):])
+    out = venv_python("--worker-llama",
+                      json.dumps({"threads": threads, "prompt": prompt, "check": check}))
+    return json.loads(
+        next(line for line in reversed(out.splitlines()) if line.startswith(RESULT))[len(RESULT):])
 
 
 def agreement(ours: list[int], theirs: list[int]) -> str:
-    same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+    same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b),
+                min(len(ours), len(theirs)))
     return f"the first {same} of {CHECK_TOKENS} greedy tokens agree" if same < CHECK_TOKENS else \
         f"all {CHECK_TOKENS} greedy tokens agree"
 
@@ -273,7 +297,8 @@ def agreement(ours: list[int], theirs: list[int]) -> str:
 def compare(shoal: Shoal, rounds: int, seconds: float) -> None:
     prompt = shoal.ids("--file", str(ROOT / "docs" / "architecture.md"))[:PROMPT_TOKENS]
     if len(prompt) < PROMPT_TOKENS:
-        sys.exit(f"compare_llama_cpp: docs/architecture.md has {len(prompt)} tokens, fewer than {PROMPT_TOKENS}")
+        sys.exit(f"compare_llama_cpp: docs/architecture.md has {len(prompt)} tokens, "
+                 f"fewer than {PROMPT_TOKENS}")
     check = shoal.ids("--text", CHECK_PROMPT)
     usable = len(os.sched_getaffinity(0))
     thread_counts = [n for n in (1, 2) if n <= usable]
@@ -295,7 +320,8 @@ def compare(shoal: Shoal, rounds: int, seconds: float) -> None:
             turn = llama_turn(threads, prompt, [] if llama else check)
             kernels = kernels or comparable_kernels(turn["system"])
             llama = llama or turn
-            table.add((threads, "llama.cpp", "", kernels), PROMPT_TOKENS / turn["prompt_s"], 1 / turn["decode_s"])
+            table.add((threads, "llama.cpp", "", kernels), PROMPT_TOKENS / \
+                      turn["prompt_s"], 1 / turn["decode_s"])
             if threads == 2:
                 shoal_turn(2, "auto")
             if kernels != widest:
@@ -309,21 +335,27 @@ def compare(shoal: Shoal, rounds: int, seconds: float) -> None:
 
     greedy = shoal.greedy(check, kernels)
     version = run([shoal.program, "--version"], "shoal --version").strip()
-    print(f"SmolLM2-135M-Instruct, bf16 ({table.weight_bytes / 1e6:.0f} MB read per token); prompt {PROMPT_TOKENS} tokens, "
-          f"decode {DECODE_TOKENS} tokens; median (least – most) of {done} round{'s' * (done > 1)}\n")
+    print(f"SmolLM2-135M-Instruct, bf16 ({table.weight_bytes / 1e6:.0f} MB read per token); "
+          f"prompt {PROMPT_TOKENS} tokens, decode {DECODE_TOKENS} tokens; "
+          f"median (least – most) of {done} round{'s' * (done > 1)}\n")
     print(f"- machine: {cpu_name()}, {usable} usable CPUs, load average before the start {load:.2f}"
           f"{': busy, the numbers mean little' if load > 0.3 else ''}")
-    print(f"- {version}; xllamacpp {llama['version']}, whose llama.cpp says: {llama['system'].strip(' |')}")
-    print(f"- \"{CHECK_PROMPT}\": {agreement(greedy, llama['tokens'])} (Shoal's kernels: {kernels})\n")
+    print(f"- {version}; xllamacpp {llama['version']}, whose llama.cpp says: "
+          f"{llama['system'].strip(' |')}")
+    print(f"- \"{CHECK_PROMPT}\": {agreement(greedy, llama['tokens'])} (Shoal's kernels: "
+          f"{kernels})\n")
     print(table.markdown())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--rounds", type=int, default=5, help="at most so many (5)")
-    parser.add_argument("--seconds", type=float, default=240, help="no new round that would end later (240)")
-    parser.add_argument("--shoal", type=Path, default=ROOT / "build" / "release" / "shoal", metavar="PATH")
+    parser.add_argument("--rounds", type=int, default=5, help="at most this many (5)")
+    parser.add_argument("--seconds", type=float, default=240,
+                        help="no new round that would end later (240)")
+    parser.add_argument("--shoal", type=Path, default=ROOT / "build" / "release" / "shoal",
+                        metavar="PATH")
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "smollm2", metavar="DIR")
     parser.add_argument("--worker-gguf", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--worker-llama", type=json.loads, help=argparse.SUPPRESS)
@@ -339,7 +371,8 @@ def main() -> None:
     if not args.shoal.exists():
         sys.exit(f"compare_llama_cpp: no program {args.shoal}: scripts/build, or --shoal PATH")
     prepare(args.model)
-    compare(Shoal(args.shoal.resolve(), args.model.resolve()), 1 if args.quick else max(1, args.rounds), args.seconds)
+    compare(Shoal(args.shoal.resolve(), args.model.resolve()),
+            1 if args.quick else max(1, args.rounds), args.seconds)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""The whole engine on a 1.1 B Llama shape, beside what the machine gives, as a Markdown table.
+"""Measures the whole engine on a 1.1 B Llama shape, beside what the machine gives.
 
-    scripts/build release all && /usr/bin/python3 bench/make_random_model.py DIR && bench/engine.py DIR
+    scripts/build release all
+    /usr/bin/python3 bench/make_random_model.py DIR && bench/engine.py DIR
 
-2 ranks x 1 thread. Decode stands beside the read bandwidth that the same run measures; prefill of 512 tokens beside the
-best bf16 GEMM of oneDNN (kernels_bench, one process per processor at the same time, their rates added). Every turn runs
-all of them; the table has medians of the turns and, in brackets, the least and the most.
+It prints a Markdown table for 2 ranks x 1 thread. Decoding is compared with the read bandwidth that
+the same run measures, and the prefill of 512 tokens with the best bf16 GEMM of oneDNN
+(kernels_bench, one process per processor at the same time, their rates added). Every turn runs all
+of them, and the table has medians of the turns and, in brackets, the least and the most.
 """
 import argparse
 import json
@@ -20,7 +22,8 @@ RANKS, PROMPT_TOKENS, DECODE_TOKENS = 2, 512, 64
 
 
 def start(cpu: "int | None", *command: object) -> subprocess.Popen:
-    return subprocess.Popen([*(["taskset", "-c", str(cpu)] if cpu is not None else []), *map(str, command)],
+    return subprocess.Popen([*(["taskset", "-c", str(cpu)] if cpu is not None else []),
+                             *map(str, command)],
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
@@ -32,11 +35,15 @@ def result(process: subprocess.Popen):
 
 
 def gemm_peak(program: Path, cpus: list) -> dict:
-    """Of all `cpus` together: oneDNN's best product, and what the same-bits contract costs against one leaf."""
+    """oneDNN's best rate on all `cpus` together, and how much longer 16 leaves take than one.
+
+    The 16 leaves are what gives the same bits with any number of ranks.
+    """
     runs = [result(p) for p in [start(cpu, program, "--json", "--rounds", 5) for cpu in cpus]]
     peak = sum(max(row["beside"] for row in run if row["of"] == "oneDNN") for run in runs)
     costs = {what: [row["beside"] / row["value"] - 1 for run in runs for row in run
-                    if row["of"] == "one leaf" and row["what"].startswith(what)] for what in ("decode", "prefill")}
+                    if row["of"] == "one leaf" and row["what"].startswith(what)]
+             for what in ("decode", "prefill")}
     return {"peak": peak * 1e9, **costs}
 
 
@@ -45,10 +52,13 @@ def spread(values: list, form: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="a directory that bench/make_random_model.py wrote")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path,
+                        help="a directory that bench/make_random_model.py wrote")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="build directory")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release",
+                        help="build directory")
     args = parser.parse_args()
     cpus = sorted(os.sched_getaffinity(0))[:RANKS]
     if len(cpus) < RANKS:
@@ -73,14 +83,17 @@ def main() -> None:
         for what, values in costs.items():
             values += g[what]
         print(f"turn {turn + 1} of {args.turns}", file=sys.stderr)
-    print(f"{RANKS} ranks x 1 thread, kernels {d['kernels']}, transport {d['transport']}; {args.turns} turns, load average "
-          f"before the start {load:.2f}\n")
+    print(f"{RANKS} ranks x 1 thread, kernels {d['kernels']}, transport {d['transport']}; "
+          f"{args.turns} turns, load average before the start {load:.2f}\n")
     print("| what | tokens/s | the machine gives | share |\n|---|--:|--:|--:|")
-    print(f"| decode, bf16 | {spread(decode, '.1f')} | reads {spread(reads, '.1f')} GB/s | {spread(decode_share, '.2f')} |")
-    print(f"| prefill of {PROMPT_TOKENS}, bf16 | {spread(prefill, '.0f')} | oneDNN's bf16 GEMM {spread(peaks, '.0f')} "
-          f"GFLOP/s | {spread(prefill_share, '.2f')} |")
+    print(f"| decode, bf16 | {spread(decode, '.1f')} | reads {spread(reads, '.1f')} GB/s | "
+          f"{spread(decode_share, '.2f')} |")
+    print(f"| prefill of {PROMPT_TOKENS}, bf16 | {spread(prefill, '.0f')} | "
+          f"oneDNN's bf16 GEMM {spread(peaks, '.0f')} GFLOP/s | {spread(prefill_share, '.2f')} |")
     for what, values in costs.items():
-        print(f"\n16 leaves against one, {what}: {spread([100 * v for v in values], '+.1f')} % time", end="")
+        print(
+            f"\n16 leaves against one, {what}: {spread([100 * v for v in values], '+.1f')} % time",
+            end="")
     print()
 
 

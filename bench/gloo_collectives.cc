@@ -1,7 +1,7 @@
-// Gloo's all-reduce between two processes on this machine, timed as `shoal bench collectives` times
-// its transports: back to back, each rank bound to a CPU. One JSON object: the default algorithm (a
-// ring) and the fastest that Gloo has for two ranks (halving-doubling, synchronous, polling), 64 B
-// to 16 MiB.
+// Times Gloo's all-reduce between two processes on this machine in the same way as `shoal bench
+// collectives` times its transports: calls back to back, each rank bound to a CPU. Prints one JSON
+// object with the default algorithm (a ring) and the fastest that Gloo has for two ranks
+// (halving-doubling, synchronous, polling), from 64 B to 16 MiB.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -47,8 +47,8 @@ std::shared_ptr<gloo::rendezvous::Context> connect(int rank, const std::string& 
   return context;
 }
 
-/// The size alone decides how often, so that both ranks agree. The ring stalls for 40 ms and more
-/// on large messages.
+/// The number of repeats depends only on the size, so that both ranks agree. It is small for large
+/// messages, on which the ring stalls for 40 ms and more.
 template <typename Reduce>
 double median_us(size_t bytes, const Reduce& reduce) {
   for (int i = 0; i < 5; ++i) reduce();
@@ -91,7 +91,8 @@ double halving_doubling(const std::shared_ptr<gloo::rendezvous::Context>& contex
   algorithm.run();
   check(data, 2);
   return median_us(bytes, [&] {
-    data[0] = 1;  // the rest may grow: sums of floats take the same time until they are infinite
+    data[0] = 1;  // the other values may grow, because adding floats takes the same time until they
+                  // are infinite
     algorithm.run();
   });
 }

@@ -13,9 +13,9 @@
 #include "runtime/base/aligned_buffer.h"
 #include "runtime/base/thread_pool.h"
 
-// What the kernels reach of what the machine gives, on one thread: decode against the read
-// bandwidth measured in turn with it, prefill against oneDNN, 16 leaves against one. Shapes of a
-// Llama of 1.1 B parameters.
+// Compares the kernels with the limits of the machine, on one thread: decode with the read
+// bandwidth measured in turn with it, prefill with oneDNN, and 16 leaves with one. The shapes are
+// those of a Llama of 1.1 B parameters.
 
 namespace shoal {
 namespace {
@@ -25,11 +25,11 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}};
 constexpr int kPrefillRows = 512;
-constexpr int64_t kStreamBytes = int64_t{256}
-                                 << 20;  // what decode walks through: far more than any cache
+// What decode reads in all: far more than any cache holds.
+constexpr int64_t kStreamBytes = int64_t{256} << 20;
 
-/// Processor time of this thread, which does all the work: what else runs on the machine takes none
-/// of it.
+/// CPU time of this thread, which does all the work. Other programs on the machine do not add to
+/// it.
 double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -42,7 +42,8 @@ double seconds(const std::function<void()>& work) {
   return thread_seconds() - begin;
 }
 
-/// The shortest time of each, taken in turn: both see the same moods of the machine.
+/// The shortest time of each. They are run in turn, so that slow phases of the machine affect all
+/// of them.
 std::vector<double> best_of(int rounds, const std::vector<std::function<void()>>& works) {
   std::vector<double> best(works.size(), 1e30);
   for (int round = 0; round < rounds; ++round) {
@@ -52,10 +53,10 @@ std::vector<double> best_of(int rounds, const std::vector<std::function<void()>>
 }
 
 /// Reads everything in order and leaves the prefetching to the processor, which does that best for
-/// a plain stream. Returns a sum so that nothing can be left out.
+/// a plain stream. Returns a sum, so that the compiler cannot remove any read.
 uint64_t read_all(const AlignedBuffer& buffer) {
-  using Words =
-      uint64_t __attribute__((vector_size(16)));  // of any x86-64: four of them are a cache line
+  // Every x86-64 has vectors of 16 bytes; four of them fill a cache line.
+  using Words = uint64_t __attribute__((vector_size(16)));
   const auto* p = buffer.as<const Words>();
   Words a = {}, b = {}, c = {}, d = {};
   for (size_t i = 0; i < buffer.bytes() / sizeof(Words); i += 4) {
@@ -68,7 +69,8 @@ uint64_t read_all(const AlignedBuffer& buffer) {
   return sum[0] ^ sum[1];
 }
 
-/// `leaves` even leaves folded into one sum; kernels do not care about the order of the merges.
+/// The steps of `leaves` leaves of the same size that are folded into one sum. The order of the
+/// merges does not affect the kernels' speed.
 std::vector<LeafStep> even_leaves(int leaves, int k) {
   std::vector<LeafStep> steps;
   for (int i = 0; i < leaves; ++i) {
@@ -78,8 +80,8 @@ std::vector<LeafStep> even_leaves(int leaves, int k) {
   return steps;
 }
 
-/// Random weights of one shape, as many copies as make up kStreamBytes, and inputs for
-/// kPrefillRows.
+/// Random weights of one shape, in as many copies as fit into kStreamBytes (at least one), and
+/// inputs for kPrefillRows.
 struct Workload {
   Shape shape{};
   Dtype dtype = Dtype::kF32;
@@ -199,8 +201,8 @@ Status bench_shape(const KernelTable& kernels, Shape shape, Dtype dtype,
   return {};
 }
 
-/// 32 heads of 64 on 4 kv heads: one new token after kContext, which reads the cache once, and a
-/// prompt's tokens.
+/// Measures attention with 32 heads of 64 on 4 kv heads: for the last token of kContext, which
+/// reads the cache once, and for a prompt of kPrefillRows tokens.
 Status bench_attention(const KernelTable& kernels, const AlignedBuffer& stream, int rounds,
                        Report* report) {
   constexpr int kContext = 32768, kHeads = 32, kKvHeads = 4, kHeadDim = 64;

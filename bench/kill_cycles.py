@@ -3,10 +3,12 @@
 
     bench/kill_cycles.py [--cycles 1000] [--model models/demo] [--ranks 2]
 
-Each cycle starts `shoal serve`, waits a random moment between exec and serving, and sends a real SIGKILL, by turns to every
-process at once and to the front alone. Then: no process of it lives, /dev/shm has the same names and gives the same free
-bytes. Exit 1 at the first cycle where that is not so within 2 s. The rung changes with the cycle. It runs in a mount
-namespace with a /dev/shm of its own, where that may be made: what others do in theirs is not seen.
+Each cycle starts `shoal serve`, waits for a random moment between exec and serving, and sends a
+real SIGKILL, by turns to every process at once and to the front alone. Afterwards none of its
+processes may live, and /dev/shm must have the same names and as many free bytes as before. The exit
+code is 1 at the first cycle in which that is not so within 2 s. The rung changes with the cycle. It
+runs in a mount namespace with a /dev/shm of its own if it may make one, so that it does not see
+what others do in theirs.
 """
 import argparse
 import json
@@ -30,8 +32,9 @@ def tagged() -> list[int]:
         if not entry.isdigit():
             continue
         try:
-            if TAG.encode() in Path(f"/proc/{entry}/environ").read_bytes() and \
-                    Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+            if (TAG.encode() in Path(f"/proc/{entry}/environ").read_bytes()
+                    and Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+                    not in "ZX"):
                 found.append(int(entry))
         except OSError:
             pass
@@ -51,12 +54,13 @@ def available_memory() -> int:
 
 
 def cycle(shoal: Path, model: Path, ranks: int, number: int, rng: random.Random) -> str:
-    """Empty when nothing was left; else what was."""
+    """Returns an empty string if nothing was left, otherwise a description of what was."""
     before = shared_memory()
-    process = subprocess.Popen(
-        [shoal, "serve", model, "--grpc-port", "0", "-tp", str(ranks), "--transport", RUNGS[number % len(RUNGS)]],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True,
-        env={**os.environ, TAG.split("=")[0]: TAG.split("=")[1]})
+    process = subprocess.Popen([shoal, "serve", model, "--grpc-port", "0", "-tp",
+                                str(ranks), "--transport", RUNGS[number % len(RUNGS)]],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               stdin=subprocess.DEVNULL, start_new_session=True,
+                               env={**os.environ, TAG.split("=")[0]: TAG.split("=")[1]})
     time.sleep(rng.uniform(0, 0.35))
     if number % 2 == 0:
         for pid in tagged():
@@ -78,10 +82,11 @@ def cycle(shoal: Path, model: Path, ranks: int, number: int, rng: random.Random)
 
 
 def in_own_mounts() -> None:
-    """Goes on as itself with a private /dev/shm; returns where it already has one, or may not have one."""
+    """Restarts this script with a private /dev/shm, unless it has one or may not make one."""
     if os.environ.get("SHOAL_OWN_MOUNTS"):
         return
-    command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=256m shoal /dev/shm && exec "$@"', "sh"]
+    command = ["unshare", "--mount", "sh", "-c",
+               'mount -t tmpfs -o size=256m shoal /dev/shm && exec "$@"', "sh"]
     try:
         if subprocess.run([*command, "true"], capture_output=True).returncode != 0:
             return
@@ -93,12 +98,14 @@ def in_own_mounts() -> None:
 
 def main() -> None:
     in_own_mounts()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "demo")
-    parser.add_argument("--shoal", type=Path, default=Path(os.environ.get("SHOAL", ROOT / "build" / "release" / "shoal")))
+    parser.add_argument("--shoal", type=Path,
+                        default=Path(os.environ.get("SHOAL", ROOT / "build" / "release" / "shoal")))
     args = parser.parse_args()
     rng = random.Random(args.seed)
     memory, began = available_memory(), time.monotonic()
@@ -110,7 +117,8 @@ def main() -> None:
             sys.exit(f"kill_cycles: {left}")
         if number % 100 == 99:
             print(f"{number + 1} of {args.cycles}", file=sys.stderr)
-    print(json.dumps({"cycles": args.cycles, "ranks": args.ranks, "seconds": round(time.monotonic() - began, 1),
+    print(json.dumps({"cycles": args.cycles, "ranks": args.ranks,
+                      "seconds": round(time.monotonic() - began, 1),
                       "left": 0, "memory_available_change_bytes": available_memory() - memory}))
 
 

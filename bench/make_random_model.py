@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes a checkpoint of random bf16 weights in a known shape, for speed measurements only.
 
-    bench/make_random_model.py OUT_DIR [--shape tinyllama-1.1b]      # needs numpy (Debian: python3-numpy)
+    bench/make_random_model.py OUT_DIR [--shape tinyllama-1.1b]
 
-The numbers mean nothing, the bytes do: decoding one token reads every weight once. Weights are small normals, so that
-activations stay finite through all layers. There is no tokenizer: benches take token ids.
+It needs numpy (Debian: python3-numpy). Only the number of bytes matters, because decoding one token
+reads every weight once. Weights are small normals, so that activations stay finite through all
+layers. There is no tokenizer, because benches take token ids.
 """
 import argparse
 import json
@@ -51,22 +52,25 @@ def main() -> None:
     args = parser.parse_args()
     hidden, layers, heads, kv_heads, intermediate, vocab, context = SHAPES[args.shape]
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "config.json").write_text(json.dumps({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "torch_dtype": "bfloat16",
-        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "intermediate_size": intermediate, "vocab_size": vocab,
-        "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}, indent=2) + "\n")
+    (args.out / "config.json").write_text(json.dumps(
+        {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+         "torch_dtype": "bfloat16",
+         "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+         "num_key_value_heads": kv_heads, "intermediate_size": intermediate, "vocab_size": vocab,
+         "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+         "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}, indent=2) + "\n")
 
     header, offset = {}, 0
     for name, shape in tensors(hidden, layers, heads, kv_heads, intermediate, vocab):
         size = 2 * int(np.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        header[name] = {"dtype": "BF16", "shape": list(shape),
+                        "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + 8) % 64)
     rng = np.random.default_rng(1)
-    # One long stretch of normals, used from varying places: drawing 10^9 of them would take longer than the bench.
+    # One pool of normals is reused from random positions, because drawing
+    # 10^9 of them would take longer than the bench.
     pool = rng.standard_normal(1 << 22, dtype=np.float32)
     with (args.out / "model.safetensors").open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)

@@ -3,11 +3,12 @@
 
 namespace shoal {
 
-/// y [m, n] (float32) = x [m, k] * w [n, k]^T by oneDNN on one thread, its weights reordered as it
-/// likes: a yardstick. bf16 or float32 inputs. Without oneDNN in the build, run() does nothing.
+/// A yardstick: y [m, n] (float32) = x [m, k] * w [n, k]^T by oneDNN on one thread, with the
+/// weights in the layout that oneDNN prefers. Inputs are bf16 or float32. If the build has no
+/// oneDNN, available() is false and run() does nothing.
 class OnednnGemm {
  public:
-  /// w: row-major [n, k], of the element type. Inputs are made up.
+  /// w is row-major [n, k] and of the element type. x is filled with a constant.
   OnednnGemm(int m, int n, int k, bool bf16, const void* w);
   ~OnednnGemm();
   bool available() const { return state_ != nullptr; }

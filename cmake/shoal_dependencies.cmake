@@ -1,4 +1,5 @@
-# Every package of the build; docs/decisions/dependencies.md says why each is here. All come from Debian 12.
+# Every package that the build uses. docs/decisions/dependencies.md gives the reason for each. All
+# are in Debian 12.
 find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(gRPC CONFIG REQUIRED)

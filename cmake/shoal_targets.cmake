@@ -1,31 +1,49 @@
-# One static target per folder, one executable per test file; warnings, sanitizers and float rules are set here alone.
+# One static target per folder, one executable per test file; warnings, sanitizers and float rules
+# are set here alone.
 
-# Recompiles only what changed, also across build directories and clones: paths in objects count from the root, so that
-# two clones agree.
+# The root of these sources, whichever project builds them (examples/lift is another one).
+get_filename_component(SHOAL_ROOT ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
+
+# Recompiles only what changed, also across build directories and clones: paths in objects count
+# from the root, so that two clones agree.
 find_program(SHOAL_CCACHE ccache)
 if(SHOAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
-                                  ${SHOAL_CCACHE})
+  # What ccache needs for precompiled headers: no header of the build writes down a time or asks for
+  # a macro late.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${SHOAL_ROOT}
+      CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${SHOAL_CCACHE})
 endif()
 
 add_library(shoal_options INTERFACE)
-target_include_directories(shoal_options INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(shoal_options INTERFACE -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
-# Products and sums are fused only where the code says fma: section "Same bits everywhere" of docs/architecture.md.
+target_include_directories(shoal_options INTERFACE ${SHOAL_ROOT})
+target_compile_options(shoal_options INTERFACE -ffile-prefix-map=${SHOAL_ROOT}/=)
+# Products and sums are fused only if the code says fma: section "Same bits everywhere" of
+# docs/architecture.md.
 target_compile_options(shoal_options INTERFACE -ffp-contract=off -fno-math-errno)
 
 add_library(shoal_warnings INTERFACE)
-target_compile_options(shoal_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+target_compile_options(shoal_warnings
+                       INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
 if(SHOAL_WERROR)
   target_compile_options(shoal_warnings INTERFACE -Werror)
 endif()
 
 if(SHOAL_SANITIZE)
-  target_compile_options(shoal_options INTERFACE -fsanitize=${SHOAL_SANITIZE} -fno-omit-frame-pointer
-                                                 -fno-sanitize-recover=all)
+  target_compile_options(shoal_options INTERFACE -fsanitize=${SHOAL_SANITIZE}
+                           -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(shoal_options INTERFACE -fsanitize=${SHOAL_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL Clang AND SHOAL_SANITIZE MATCHES undefined)
+    # NCCL's functions are found by name and called through types of our own
+    # (runtime/comm/device/nccl_api.h).
+    target_compile_options(shoal_options INTERFACE -fno-sanitize=function)
+  endif()
+  target_compile_definitions(shoal_options INTERFACE SHOAL_SANITIZED=1)
   if(SHOAL_SANITIZE MATCHES thread)
     target_compile_definitions(shoal_options INTERFACE SHOAL_TSAN=1)
+    # Under TSan protobuf's headers give map fields two more members, which Debian's libprotobuf
+    # does not have: every map would be read at the wrong offset. Therefore no header sees TSan
+    # except libstdc++'s, which asks the second macro.
+    target_compile_options(shoal_options INTERFACE -U__SANITIZE_THREAD__ -D_GLIBCXX_TSAN=1)
   endif()
 endif()
 if(SHOAL_FUZZ)
@@ -34,20 +52,68 @@ if(SHOAL_FUZZ)
   target_link_options(shoal_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# How the tests' own sources compile, which are half of all that is compiled. They compile with -O1,
+# because only the libraries have to be tested as they are shipped, and with the headers that nearly
+# all of them include compiled once (SHOAL_PCH).
+add_library(shoal_test_options INTERFACE)
+target_link_libraries(shoal_test_options INTERFACE GTest::gtest shoal_options shoal_warnings)
+# gRPC asks for -pthread. The precompiled header fits only if all tests are compiled with it.
+target_compile_options(shoal_test_options INTERFACE -pthread)
+if(NOT CMAKE_BUILD_TYPE STREQUAL Debug)
+  target_compile_options(shoal_test_options INTERFACE -O1)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # At -O1 g++ 12 takes the two halves of a std::string for one (its bug 105329).
+  target_compile_options(shoal_test_options
+                         INTERFACE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+endif()
+
+if(SHOAL_TESTS AND SHOAL_PCH)
+  # A target whose one source is empty: it carries the precompiled header that the tests reuse.
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/shoal_test_pch.cc CONTENT "")
+  add_library(shoal_test_pch OBJECT ${CMAKE_BINARY_DIR}/shoal_test_pch.cc)
+  target_link_libraries(shoal_test_pch PRIVATE shoal_test_options)
+  target_precompile_headers(shoal_test_pch PRIVATE <gtest/gtest.h> <algorithm> <array> <atomic>
+      <chrono> <filesystem> <fstream> <functional> <map> <memory> <optional>
+      <span> <sstream> <string> <string_view> <thread> <tuple> <variant> <vector>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(shoal_test_options INTERFACE -fpch-preprocess)  # ccache needs it
+  endif()
+endif()
+
 # What every test's process sees. Debian's own interpreter: its numpy and grpcio are what tests use.
 set(SHOAL_TEST_ENVIRONMENT "")
+if(SHOAL_SANITIZE)
+  list(APPEND SHOAL_TEST_ENVIRONMENT "SHOAL_TEST_SANITIZED=1")  # tests/e2e/breadth.py
+endif()
 if(SHOAL_SANITIZE MATCHES thread)
   list(APPEND SHOAL_TEST_ENVIRONMENT
-       "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/suppressions/tsan.txt:second_deadlock_stack=1")
+      "TSAN_OPTIONS=suppressions=${SHOAL_ROOT}/tests/suppressions/tsan.txt:second_deadlock_stack=1")
 endif()
+# CTest starts what costs most first, so that no processor is idle at the end. The numbers are CPU
+# seconds of the release build; what is not listed costs less than the least of them.
+set(SHOAL_TEST_COSTS runtime/transport/planted_fault_test=40 e2e/same_bits/logits/demo=39
+    conformance/communicator_test=32 conformance/kernels_on_host=30 runtime/comm/fault_test=25
+    runtime/comm/nccl_collective_test=20 e2e/doctor=20 conformance/device_nccl=15
+    conformance/device_table=12 conformance/device_cuda-ipc=10
+    conformance/device_host-memfd=10 conformance/device_tcp=10 e2e/shmtest=9 e2e/exit_codes=9)
+function(shoal_test_cost name)
+  foreach(entry ${SHOAL_TEST_COSTS})
+    if(entry MATCHES "^(.*)=(.*)$" AND CMAKE_MATCH_1 STREQUAL name)
+      set_tests_properties(${name} PROPERTIES COST ${CMAKE_MATCH_2})
+    endif()
+  endforeach()
+endfunction()
+
 # Sanitized code is slower by about this much, and so is a test's patience.
 set(SHOAL_TIMEOUT_FACTOR 1)
 if(SHOAL_SANITIZE)
   set(SHOAL_TIMEOUT_FACTOR 5)
 endif()
 find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
-# Every test has a /dev/shm of its own, so that those that run side by side do not find each other's files in it.
-set(SHOAL_OWN_DEV_SHM ${CMAKE_SOURCE_DIR}/tests/own_dev_shm.sh)
+# Every test has a /dev/shm of its own, so that those that run side by side do not find each other's
+# files in it.
+set(SHOAL_OWN_DEV_SHM ${SHOAL_ROOT}/tests/own_dev_shm.sh)
 
 # shoal_library(NAME SOURCES a.cc b.cc DEPS shoal_base ...)
 function(shoal_library name)
@@ -56,17 +122,26 @@ function(shoal_library name)
   target_link_libraries(${name} PUBLIC shoal_options ${ARG_DEPS} PRIVATE shoal_warnings)
 endfunction()
 
-# shoal_test(status_test DEPS shoal_base [LABELS unit] [ARGS ...] [TIMEOUT seconds]): builds NAME.cc of the current
-# folder into an executable and registers it with CTest under the folder's name, e.g. runtime/base/status_test.
+# shoal_test(status_test DEPS shoal_base [LABELS unit] [ARGS ...] [TIMEOUT seconds]): builds NAME.cc
+# of the current folder into an executable and registers it with CTest under the folder's name, e.g.
+# runtime/base/status_test.
 function(shoal_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS;SOURCES" ${ARGN})
-  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR}/tests ${CMAKE_CURRENT_SOURCE_DIR})
+  file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE "/" "_" prefix ${folder})
   set(target test_${prefix}_${name})
   add_executable(${target} ${name}.cc ${ARG_SOURCES})
-  target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main shoal_options shoal_warnings)
-  target_compile_definitions(${target} PRIVATE SHOAL_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
-                                               SHOAL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gtest_main shoal_test_options)
+  if(SHOAL_PCH)
+    target_precompile_headers(${target} REUSE_FROM shoal_test_pch)
+    # The program's own sources among a test's are compiled as they are elsewhere. clang-tidy reads
+    # their commands too, and cannot read g++'s precompiled headers.
+    if(ARG_SOURCES)
+      set_source_files_properties(${ARG_SOURCES} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endif()
+  target_compile_definitions(${target} PRIVATE SHOAL_TEST_DATA="${SHOAL_ROOT}/tests/data"
+                                               SHOAL_SOURCE_DIR="${SHOAL_ROOT}")
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
@@ -77,10 +152,17 @@ function(shoal_test name)
   add_test(NAME ${folder}/${name} COMMAND ${SHOAL_OWN_DEV_SHM} $<TARGET_FILE:${target}>)
   set_tests_properties(${folder}/${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                                     ENVIRONMENT "${SHOAL_TEST_ENVIRONMENT}")
+  shoal_test_cost(${folder}/${name})
+  if("fault" IN_LIST ARG_LABELS)
+    # Such a test says within which time a death is noticed. Of the four tests that scripts/test
+    # runs at once on two processors, it leaves room for one beside it.
+    set_tests_properties(${folder}/${name} PROPERTIES PROCESSORS 3)
+  endif()
 endfunction()
 
-# shoal_python_test(e2e/oracle SCRIPT oracle_test.py [ARGS ...] [LABELS e2e] [TIMEOUT seconds]): runs the script against
-# the program just built, whose path it finds in $SHOAL; exit code 77 means skipped.
+# shoal_python_test(e2e/oracle SCRIPT oracle_test.py [ARGS ...] [LABELS e2e] [TIMEOUT seconds]):
+# runs the script against the program just built, whose path it finds in $SHOAL; exit code 77 means
+# skipped.
 function(shoal_python_test name)
   cmake_parse_arguments(ARG "" "SCRIPT;TIMEOUT" "ARGS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
@@ -90,7 +172,10 @@ function(shoal_python_test name)
     set(ARG_TIMEOUT 300)
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
-  add_test(NAME ${name} COMMAND ${SHOAL_OWN_DEV_SHM} ${SHOAL_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
-                                          ENVIRONMENT "SHOAL=$<TARGET_FILE:shoal>;${SHOAL_TEST_ENVIRONMENT}")
+  add_test(NAME ${name} COMMAND ${SHOAL_OWN_DEV_SHM} ${SHOAL_PYTHON}
+             ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+                       SKIP_RETURN_CODE 77
+                       ENVIRONMENT "SHOAL=$<TARGET_FILE:shoal>;${SHOAL_TEST_ENVIRONMENT}")
+  shoal_test_cost(${name})
 endfunction()

@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/args.h"
 
-/// Declares one set's functions in shoal::NAME; their contracts are KernelTable's.
+/// Declares the functions of one kernel set in shoal::NAME. KernelTable has their contracts.
 #define SHOAL_DECLARE_KERNEL_SET(NAME)                                                     \
   namespace shoal::NAME {                                                                  \
   void embed(const EmbedArgs& args, int64_t token_begin, int64_t token_end);               \

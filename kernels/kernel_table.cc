@@ -6,7 +6,7 @@ SHOAL_DECLARE_KERNEL_SET(reference)
 #if defined(SHOAL_X86_KERNELS)
 SHOAL_DECLARE_KERNEL_SET(avx2)
 SHOAL_DECLARE_KERNEL_SET(avx512)
-SHOAL_DECLARE_KERNEL_SET(avx512_bf16)  // matmul alone
+SHOAL_DECLARE_KERNEL_SET(avx512_bf16)  // only its matmul is used
 #endif
 
 namespace shoal {
@@ -25,8 +25,8 @@ struct Candidate {
   }
 
 #if defined(SHOAL_X86_KERNELS)
-// __builtin_cpu_supports looks at what the operating system saves (XCR0) too. Every processor with
-// AVX2 has F16C; not all compilers know its name here.
+// __builtin_cpu_supports also checks which registers the operating system saves (XCR0). Every
+// processor with AVX2 has F16C, which is not checked because not all compilers know its name here.
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
@@ -39,7 +39,7 @@ bool has_avx512_bf16() {
 }
 #endif
 
-/// Best first.
+/// In order of preference, best first.
 const Candidate kCandidates[] = {
 #if defined(SHOAL_X86_KERNELS)
     {SHOAL_KERNEL_TABLE("avx512-bf16", avx512, avx512_bf16), has_avx512_bf16,
@@ -58,6 +58,12 @@ std::vector<const KernelTable*> available_kernels() {
     if (candidate.runs_here()) tables.push_back(&candidate.table);
   }
   return tables;
+}
+
+std::vector<const char*> built_in_kernels() {
+  std::vector<const char*> names;
+  for (const Candidate& candidate : kCandidates) names.push_back(candidate.table.name);
+  return names;
 }
 
 Result<const KernelTable*> find_kernels(std::string_view name) {

@@ -8,9 +8,9 @@
 
 namespace shoal {
 
-/// One set of kernels. Two sets may give other bits; within one set every result is the same
-/// whatever the batch, the split into parts and the number of ranks. Functions are thread-safe on
-/// disjoint parts and need set_float_environment.
+/// One kernel set. Two sets may give different bits. Within one set, every result is the same for
+/// any batch, any split into parts and any number of ranks. The functions are thread-safe on
+/// disjoint parts, and each thread must have called set_float_environment.
 struct KernelTable {
   const char* name;  ///< value of --cpu-kernels: reference, avx2, avx512, avx512-bf16
 
@@ -19,24 +19,28 @@ struct KernelTable {
   void (*matmul)(const MatmulArgs&, int64_t row_begin, int64_t row_end, int panel_begin,
                  int panel_end);
   void (*residual_add)(const ResidualAddArgs&, int64_t row_begin, int64_t row_end);
-  /// rows [row_begin, row_end) of the sequence, counted from its first row.
+  /// Takes rows [row_begin, row_end) of the sequence, counted from its first row.
   void (*qkv)(const QkvArgs&, const SequenceRows&, int row_begin, int row_end);
   void (*attention)(const AttentionArgs&, int row_begin, int row_end, int kv_head_begin,
                     int kv_head_end);
   void (*silu_mul)(const SiluMulArgs&, int64_t row_begin, int64_t row_end);
-  /// acc[i] += b[i]: the fold of two nodes of the reduction tree. Elementwise, so any split gives
-  /// the same bits.
+  /// acc[i] += b[i], which folds two nodes of the reduction tree. It works on each element alone,
+  /// so any split gives the same bits.
   void (*add)(float* acc, const float* b, int64_t count);
   ArgmaxResult (*argmax)(const float* logits, int64_t cols);
-  /// sums: one per started chunk of kVocabChunk columns.
+  /// sums: one entry for each full or partial chunk of kVocabChunk columns.
   void (*chunk_sums)(const float* logits, int64_t cols, ChunkSum* sums);
 };
 
-/// The sets compiled in that this processor can run, best first; "reference" is always the last.
+/// The compiled-in sets that this processor can run, best first. "reference" is always the last.
 std::vector<const KernelTable*> available_kernels();
 
-/// The set by name, or the best one for "auto". INVALID_ARGUMENT: unknown name;
-/// FAILED_PRECONDITION: the processor lacks what it needs (the message lists what can run).
+/// The names of all compiled-in sets, best first, even of those that this processor cannot run.
+std::vector<const char*> built_in_kernels();
+
+/// Returns the set with this name, or the best one for "auto". INVALID_ARGUMENT: unknown name.
+/// FAILED_PRECONDITION: the processor lacks what the set needs (the message lists the sets that can
+/// run).
 Result<const KernelTable*> find_kernels(std::string_view name);
 
 }  // namespace shoal

@@ -6,12 +6,12 @@
 namespace shoal {
 namespace {
 
-/// Elements of one output over k columns: 2-byte types hold pairs.
+/// Number of elements that one output takes over k columns. 2-byte types are stored in pairs.
 int64_t padded(Dtype dtype, int64_t k) {
   return dtype == Dtype::kF32 ? k : (k + 1) / 2 * 2;
 }
 
-/// Plays the fold through: kernels trust the leaves and check nothing.
+/// Checks the leaves by playing the fold through, because kernels trust them and check nothing.
 Status check_leaves(const std::vector<LeafStep>& leaves, int k, int* contributions) {
   const auto wrong = [&](size_t leaf, const char* what) {
     return Status::error(Code::kInvalidArgument,
@@ -62,7 +62,7 @@ Result<PackedMatrix> PackedMatrix::allocate(Dtype dtype, int n, int k,
 std::byte* PackedMatrix::element(int row, int k) const {
   const auto bytes = static_cast<int64_t>(dtype_bytes(dtype_));
   const int64_t output = row % kPanelOutputs;
-  // Leaves begin at even columns, so that the pairs of all leaves line up one after the other.
+  // Leaves begin at even columns, so the pairs of all leaves follow one another without a gap.
   const int64_t index = dtype_ == Dtype::kF32
                             ? int64_t{k} * kPanelOutputs + output
                             : (int64_t{k / 2} * kPanelOutputs + output) * 2 + k % 2;
@@ -70,9 +70,9 @@ std::byte* PackedMatrix::element(int row, int k) const {
 }
 
 void PackedMatrix::pack_rows(int row, int rows, const void* source, int64_t row_stride) {
-  // A group is what lies together in a panel: one float32 or a pair of 2-byte values, four bytes
-  // either way. Columns go in strips, so that the cache lines of the panel that a strip touches
-  // stay at hand from row to row.
+  // A group is what is stored together in a panel: one float32 or a pair of 2-byte values, four
+  // bytes either way. Columns are packed in strips, so that the panel's cache lines that a strip
+  // touches stay in the cache from row to row.
   constexpr int kGroupBytes = 4, kStripGroups = 128;
   const auto bytes = static_cast<int>(dtype_bytes(dtype_));
   const int per_group = kGroupBytes / bytes, whole_groups = k_ / per_group;

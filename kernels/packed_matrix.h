@@ -8,39 +8,40 @@
 
 namespace shoal {
 
-/// Outputs of one panel: four 512-bit vectors of float32 accumulators.
+/// Number of outputs in one panel: four 512-bit vectors of float32 accumulators.
 inline constexpr int kPanelOutputs = 64;
 
-/// The deepest fold stack of a product. 16 leaves need 5.
+/// The deepest fold stack that a product may need. 16 leaves need 5.
 inline constexpr int kMaxFoldDepth = 8;
 
-/// One leaf of a product's K dimension in the columns that this rank holds, and what follows it on
-/// the fold stack.
+/// One leaf of a product's K dimension, in the columns that this rank holds, and the folds that
+/// follow it on the stack.
 struct LeafStep {
-  int k_begin = 0;        ///< first column, relative to the rank's own; even
-  int k_end = 0;          ///< one past the last; odd only for the last leaf of the model
-  int merges = 0;         ///< stack folds after this leaf's sum has been pushed
-  int contribution = -1;  ///< >= 0: the stack's one value is then this plane of the result
+  int k_begin = 0;  ///< first column, relative to the rank's own; even
+  int k_end = 0;    ///< one past the last; odd only for the last leaf of the model
+  int merges = 0;   ///< stack folds after this leaf's sum has been pushed
+  /// If >= 0, the stack's one value is then written to this plane of the result.
+  int contribution = -1;
 };
 
-/// A weight matrix W [n outputs, k inputs] of a rank, rearranged so that a product streams it once,
-/// in order: panels of kPanelOutputs outputs; in a panel, leaf after leaf; in a leaf, for 2-byte
-/// types pairs of k
+/// A weight matrix W [n outputs, k inputs] of a rank, rearranged so that a product reads it once,
+/// from start to end. It consists of panels of kPanelOutputs outputs. In a panel, leaf follows
+/// leaf. In a leaf, 2-byte types are stored in pairs of k
 ///     [pair][output][2], an odd last k padded with zero,
-/// and for float32 [k][output]. Outputs past n are zero rows. Immutable once packed; shared by
-/// threads.
+/// and float32 as [k][output]. Outputs past n are zero rows. Immutable once packed, so threads may
+/// share it.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  /// Allocates zeroed panels. leaves: their k ranges are contiguous from 0 to k; none where k is 0.
-  /// A column-parallel matrix has the one leaf {0, k, 0, 0}. INVALID_ARGUMENT: the leaves do not
-  /// cover k, begin at an odd column, or do not fold into contributions 0, 1, ...;
-  /// RESOURCE_EXHAUSTED: memory is refused.
+  /// Allocates zeroed panels. leaves: their k ranges are contiguous from 0 to k; there are none if
+  /// k is 0. A column-parallel matrix has the one leaf {0, k, 0, 0}. INVALID_ARGUMENT: the leaves
+  /// do not cover k, begin at an odd column, or do not fold into contributions 0, 1, ...
+  /// RESOURCE_EXHAUSTED: there is not enough memory.
   static Result<PackedMatrix> allocate(Dtype dtype, int n, int k, std::vector<LeafStep> leaves);
 
-  /// Copies rows [row, row + rows) from a row-major source (elements of dtype(), row_stride
-  /// elements apart, k of them used). Rows may be packed in any order and by several threads where
-  /// they fall into different panels.
+  /// Copies rows [row, row + rows) from a row-major source: elements of dtype(), rows row_stride
+  /// elements apart, the first k of each used. Rows may be packed in any order, and by several
+  /// threads if these work on different panels.
   void pack_rows(int row, int rows, const void* source, int64_t row_stride);
 
   Dtype dtype() const { return dtype_; }
@@ -48,7 +49,8 @@ class PackedMatrix {
   int k() const { return k_; }
   int panels() const { return (n_ + kPanelOutputs - 1) / kPanelOutputs; }
   const std::vector<LeafStep>& leaves() const { return leaves_; }
-  /// Planes of a product's result: contributions of this rank (1 for a column-parallel matrix).
+  /// Number of planes in a product's result: the contributions of this rank (1 if the matrix is
+  /// column-parallel).
   int contributions() const { return contributions_; }
   const std::byte* panel(int index) const { return data_.as<std::byte>() + index * panel_bytes_; }
   int64_t panel_bytes() const { return panel_bytes_; }

@@ -11,14 +11,14 @@
 
 namespace shoal {
 
-/// The longest context a file may ask for: far above every real model, and its KV cache still
-/// counts in 63 bits.
+/// The longest context that a file may ask for. It is far above every real model, and the byte
+/// count of its KV cache still fits in 63 bits.
 inline constexpr int kMaxPositions = 64 << 20;
 
-/// Typed, bounded members of one JSON object out of a model directory. The first problem sticks:
-/// read every field, then look at status() once. Absent and null both read as nullopt; lists()
-/// tells them apart where that matters. Not thread-safe. `what` names the file in messages; object
-/// and what outlive the reader.
+/// Reads typed, bounded members of one JSON object from a model directory. The first problem is
+/// kept, so read every field and then check status() once. Absent and null both read as nullopt;
+/// lists() tells them apart if that matters. Not thread-safe. `what` names the file in messages;
+/// object and what must outlive the reader.
 class ConfigReader {
  public:
   ConfigReader(const Json& object, std::string_view what) : object_(object), what_(what) {}
@@ -26,12 +26,13 @@ class ConfigReader {
   const Json& object() const { return object_; }
   std::string_view what() const { return what_; }
 
-  /// The key is written in the object, if only as null.
+  /// True if the key is written in the object, even if its value is null.
   bool lists(const char* key) const { return object_.contains(key); }
-  /// The key has a value other than null.
+  /// True if the key has a value other than null.
   bool has(const char* key) const { return lists(key) && !object_[key].is_null(); }
 
-  /// INVALID_ARGUMENT naming key, value and bounds (both inclusive) where the value lies outside.
+  /// The bounds are inclusive. A value outside them is INVALID_ARGUMENT, and the message names key,
+  /// value and bounds.
   std::optional<int> integer(const char* key, int64_t min, int64_t max);
   int integer(const char* key, int64_t min, int64_t max, int fallback) {
     return integer(key, min, max).value_or(fallback);
@@ -39,10 +40,12 @@ class ConfigReader {
   std::optional<double> number(const char* key, double min, double max);
   std::optional<bool> boolean(const char* key);
   std::optional<std::string> string(const char* key);
-  /// One token id or a list of at most 1024 of them; -1 stands for none, as some files have it.
+  /// Reads one token id, or a list of at most 1024 of them. -1 means none, because some files write
+  /// it that way.
   std::vector<int32_t> token_ids(const char* key);
 
-  /// Notes INVALID_ARGUMENT / UNIMPLEMENTED with "what: why" unless something failed before.
+  /// Records INVALID_ARGUMENT / UNIMPLEMENTED with "what: why", unless an earlier problem is
+  /// recorded.
   void invalid(const std::string& why) { fail(Code::kInvalidArgument, why); }
   void unimplemented(const std::string& why) { fail(Code::kUnimplemented, why); }
   const Status& status() const { return status_; }
@@ -59,13 +62,13 @@ class ConfigReader {
   Status status_;
 };
 
-/// Text from a hostile file, fit for a message: escaped, in quotes, shortened.
+/// Makes text from an untrusted file safe to print in a message: escaped, in quotes, shortened.
 std::string in_quotes(std::string_view text);
 
-/// The text of model_dir/name, of at most 4 MiB; errors are read_file's.
+/// Reads model_dir/name, which may have at most 4 MiB. Returns read_file's errors.
 Result<std::string> read_config_file(const std::string& model_dir, const char* name);
 
-/// The object that a config file is. INVALID_ARGUMENT for anything else.
+/// Parses a config file, which must be one JSON object. INVALID_ARGUMENT for anything else.
 Result<Json> parse_config_object(std::string_view text, std::string_view what);
 
 }  // namespace shoal

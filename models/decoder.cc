@@ -13,15 +13,16 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-/// Fewer rows than this are done by the caller alone: waking the team costs more than they take.
+/// The caller computes fewer rows than this alone, because waking the team would take longer.
 constexpr int64_t kRowsWorthSharing = 8;
 
-/// Query rows of one attention task: enough to reuse a KV tile, few enough to spread over threads.
+/// Query rows of one attention task: enough to reuse a KV tile, and few enough to spread the tasks
+/// over threads.
 constexpr int kAttentionRows = 32;
 
 }  // namespace
 
-/// Where each activation lies in the decoder's one allocation.
+/// The address of each activation inside the decoder's single allocation.
 struct Decoder::Buffers {
   float* residual;   // [rows, hidden]
   void* activation;  // [rows, stride(hidden)]: normed input of products
@@ -36,7 +37,7 @@ struct Decoder::Buffers {
   int64_t qkv_stride, hidden_stride, attention_stride, mlp_stride;
   int64_t bytes = 0;
 
-  /// Lays the buffers out from base (nullptr: only counts bytes).
+  /// Lays the buffers out from base on, or only counts the bytes if base is nullptr.
   Buffers(std::byte* base, const ModelConfig& config, const ShardPlan& plan, Dtype activation_type,
           int64_t rows) {
     const auto take = [&](int64_t elements, int64_t element_bytes) {
@@ -258,8 +259,8 @@ Status Decoder::forward(const DecoderBatch& batch, const std::vector<KvLayer>& c
     if (after_layer_) SHOAL_RETURN_IF_ERROR(after_layer_());
   }
   if (batch.logit_rows.empty() || parts_.plan.vocab.empty()) return {};
-  // Only the wanted rows go through the last norm and product: gathered to the front, in order, in
-  // place.
+  // Only the wanted rows go through the last norm and product, so they are first moved to the
+  // front, in place. This is safe because they are in ascending order.
   for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
     const int64_t row = batch.logit_rows[i];
     if (row != static_cast<int64_t>(i)) {

@@ -17,12 +17,13 @@ namespace shoal {
 struct DecoderBatch {
   std::vector<int32_t> token_ids;       ///< [rows]
   std::vector<int32_t> positions;       ///< [rows]
-  std::vector<SequenceRows> sequences;  ///< cover the rows; their block tables outlive the call
-  std::vector<int32_t> logit_rows;      ///< rows whose logits are wanted, ascending
+  std::vector<SequenceRows> sequences;  ///< cover the rows; their block tables must outlive the
+                                        ///< call
+  std::vector<int32_t> logit_rows;      ///< the rows whose logits are wanted, ascending
 };
 
-/// One rank's forward pass over its shard. One call at a time; the pool's threads share each call's
-/// work.
+/// Runs one rank's forward pass over its shard. Make one call at a time; the pool's threads share
+/// the work of each call.
 class Decoder {
  public:
   struct Parts {
@@ -33,22 +34,23 @@ class Decoder {
     ThreadPool& pool;
     Communicator& communicator;
   };
-  /// Allocates the activations of max_rows rows and touches them: a page that cannot be had is told
-  /// here and not in the middle of a request. RESOURCE_EXHAUSTED when memory is refused. The parts
-  /// outlive it.
+  /// Allocates the activations of max_rows rows and touches them, so that missing memory is
+  /// reported here and not in the middle of a request. RESOURCE_EXHAUSTED if the memory is refused.
+  /// The parts must outlive the decoder.
   static Result<std::unique_ptr<Decoder>> create(const Parts& parts, int max_rows);
 
-  /// Runs the rows through every layer: K and V go to the cache (one KvLayer per layer), and logits
-  /// of logit_rows to logits [logit_rows, plan.vocab.size()], this rank's part of the vocabulary.
-  /// Errors are the communicator's.
+  /// Runs the rows through every layer. K and V are written to the cache (one KvLayer per layer).
+  /// The logits of logit_rows are written to logits [logit_rows, plan.vocab.size()], which is this
+  /// rank's part of the vocabulary. Returns the communicator's errors.
   Status forward(const DecoderBatch& batch, const std::vector<KvLayer>& cache, float* logits);
 
-  /// Called after every layer of a forward pass: a sign of life. An error from it ends the pass.
+  /// Sets a function that is called after every layer of a forward pass, as a sign of life. If it
+  /// returns an error, the pass ends with that error.
   void set_after_layer(std::function<Status()> after_layer) {
     after_layer_ = std::move(after_layer);
   }
 
-  /// Bytes of the activations that create() allocates for max_rows rows.
+  /// The bytes of activations that create() allocates for max_rows rows.
   static int64_t activation_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype,
                                   int max_rows);
   ~Decoder();
@@ -65,7 +67,7 @@ class Decoder {
   Status mlp_block(int64_t rows, int layer);
   Status reduce_into_residual(const ReducePlan& plan, const std::vector<float>& bias, int64_t rows);
 
-  /// Runs body(begin, end) over rows, on the team only where there is enough to share.
+  /// Runs body(begin, end) over the rows, on the whole team only if there is enough work to share.
   template <typename Body>
   void over_rows(int64_t rows, const Body& body);
 

@@ -1,7 +1,8 @@
+#include "models/generation_config.h"
+
 #include <limits>
 
 #include "models/config_reader.h"
-#include "models/model_config.h"
 
 namespace shoal {
 namespace {
@@ -15,7 +16,7 @@ std::optional<float> as_float(std::optional<double> value) {
 Result<GenerationConfig> parse_generation_config(std::string_view text, std::string_view what) {
   SHOAL_ASSIGN_OR_RETURN(const Json object, parse_config_object(text, what));
   ConfigReader config(object, what);
-  // The smallest normal float: a positive value stays positive when it is narrowed.
+  // The smallest normal float, so that a positive value stays positive when it is narrowed.
   constexpr double kPositive = std::numeric_limits<float>::min();
   GenerationConfig generation;
   generation.temperature = as_float(config.number("temperature", 0, 100));
@@ -25,8 +26,8 @@ Result<GenerationConfig> parse_generation_config(std::string_view text, std::str
   generation.top_k = config.integer("top_k", -1, std::numeric_limits<int32_t>::max());
   if (generation.top_k == -1) generation.top_k = 0;
   generation.eos_token_ids = config.token_ids("eos_token_id");
-  // Greedy where the file says so and nothing else: a temperature in the file means that its author
-  // samples.
+  // Greedy only if the file says so and has no temperature, because an author who writes a
+  // temperature wants sampling.
   if (!config.boolean("do_sample").value_or(true) && !generation.temperature)
     generation.temperature = 0.0f;
   if (!config.ok()) return config.status();

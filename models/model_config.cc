@@ -5,12 +5,13 @@
 
 #include "models/config_reader.h"
 #include "models/rope.h"
+#include "models/rope_config.h"
 
 namespace shoal {
 namespace {
 
-/// What transformers' configuration class of a model type assumes where config.json says nothing
-/// (models/{llama,mistral,qwen2,qwen3}/configuration_*.py).
+/// The defaults of transformers' configuration class of a model type, for fields that config.json
+/// leaves out (models/{llama,mistral,qwen2,qwen3}/configuration_*.py).
 struct Family {
   std::string_view model_type;
   std::string_view architecture;
@@ -49,7 +50,8 @@ constexpr auto kFamilies = std::to_array<Family>({
 });
 constexpr std::string_view kSupported = "supported model types are llama, mistral, qwen2 and qwen3";
 
-// Far above every real model, and low enough that no product of them overflows (model_config.h).
+// These are far above every real model, and low enough that no product of them overflows
+// (model_config.h).
 constexpr int kMaxVocab = 16 << 20;
 constexpr int kMaxHidden = 1 << 20;
 constexpr int kMaxIntermediate = 4 << 20;
@@ -89,8 +91,8 @@ void check_architecture(ConfigReader& config, const Family& family) {
   }
 }
 
-/// Features that well-formed files of these model types may ask for and that would change the
-/// result if ignored.
+/// Refuses features that well-formed files of these model types may ask for, because ignoring them
+/// would change the result.
 void check_features(ConfigReader& config, const Family& family) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (config.has(key)) config.unimplemented(cat("\"", key, "\": quantized checkpoints"));
@@ -122,8 +124,8 @@ void read_sizes(ConfigReader& config, const Family& family, ModelConfig& model) 
   model.rms_norm_eps = static_cast<float>(config.number("rms_norm_eps", 1e-30, 1).value_or(1e-6));
 
   const int heads = model.num_attention_heads;
-  // Written as null, it means one per query head in every family; left out, it is the family's
-  // default.
+  // In every family, null means one KV head per query head. If the key is absent, the family's
+  // default applies.
   const bool by_family = !config.lists("num_key_value_heads") && family.num_key_value_heads != 0;
   model.num_key_value_heads = config.integer("num_key_value_heads", 1, kMaxHeads,
                                              by_family ? family.num_key_value_heads : heads);
@@ -152,7 +154,7 @@ void read_sizes(ConfigReader& config, const Family& family, ModelConfig& model) 
 
 void read_biases_and_norms(ConfigReader& config, const Family& family, ModelConfig& model) {
   const bool attention_bias = config.boolean("attention_bias").value_or(false);
-  // Qwen2 has q, k and v biases whatever the file says, and never one after o.
+  // Qwen2 always has q, k and v biases and never an o bias, whatever the file says.
   model.qkv_bias = family.model_type == "qwen2" || attention_bias;
   model.o_bias = family.model_type != "qwen2" && attention_bias;
   model.mlp_bias = config.boolean("mlp_bias").value_or(false);
@@ -160,7 +162,7 @@ void read_biases_and_norms(ConfigReader& config, const Family& family, ModelConf
   model.tie_word_embeddings = config.boolean("tie_word_embeddings").value_or(false);
 }
 
-/// The window that the model's sliding layers use; 0: it has none.
+/// The window of the model's sliding layers; 0: the model has none.
 int read_window(ConfigReader& config, const Family& family) {
   if (family.window == Family::Window::kNone) return 0;
   if (family.window == Family::Window::kUpperLayers &&
@@ -220,7 +222,7 @@ void read_tokens(ConfigReader& config, const Family& family, ModelConfig& model)
   model.eos_token_ids = config.token_ids("eos_token_id");
   if (!config.lists("eos_token_id") && family.eos_token_id)
     model.eos_token_ids = {*family.eos_token_id};
-  // Some files list several; the first is what a prompt starts with.
+  // Some files list several; a prompt starts with the first.
   const std::vector<int32_t> bos = config.token_ids("bos_token_id");
   if (!bos.empty()) model.bos_token_id = bos.front();
   if (!config.lists("bos_token_id")) model.bos_token_id = family.bos_token_id;

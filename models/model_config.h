@@ -10,7 +10,7 @@
 
 namespace shoal {
 
-/// Rotary position embedding, as transformers' modeling_rope_utils defines the four types.
+/// Rotary position embedding. transformers' modeling_rope_utils defines the four types.
 struct RopeConfig {
   enum class Type { kDefault, kLinear, kLlama3, kYarn };
   Type type = Type::kDefault;
@@ -29,13 +29,13 @@ struct RopeConfig {
   std::optional<double> mscale_all_dim;
 };
 
-/// A decoder-only model as config.json describes it, old spelling or new. Parsed configs are within
-/// bounds that keep every product of these numbers (bytes of a tensor, of the KV cache of
-/// max_position_embeddings) below 2^63.
+/// A decoder-only model as config.json describes it, in the old spelling or the new. The parser
+/// bounds every number, so that each product of them (the bytes of a tensor, or of the KV cache for
+/// max_position_embeddings) stays below 2^63.
 struct ModelConfig {
   std::string model_type;  ///< llama, mistral, qwen2, qwen3
-  Dtype dtype =
-      Dtype::kF32;  ///< torch_dtype / dtype; what the tensors really are is the checkpoint's say
+  /// torch_dtype / dtype of the file. The checkpoint decides which type the tensors really have.
+  Dtype dtype = Dtype::kF32;
   int vocab_size = 0;
   int hidden_size = 0;
   int intermediate_size = 0;
@@ -50,34 +50,29 @@ struct ModelConfig {
   bool o_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;
-  /// Per layer: a query sees the last so many positions, its own among them; 0: all of them (full
-  /// attention).
+  /// Per layer: the number of latest positions that a query sees, including its own. 0: all of them
+  /// (full attention).
   std::vector<int> sliding_window;
   RopeConfig rope;
   std::vector<int32_t> eos_token_ids;
   std::optional<int32_t> bos_token_id;
 };
 
-/// generation_config.json: sampling where a request says nothing. Absent fields stay unset.
+/// generation_config.json: the sampling parameters for requests that do not set their own. Absent
+/// fields stay unset.
 struct GenerationConfig {
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<int32_t> top_k;  ///< 0: off (files write 0 or -1)
   std::optional<float> min_p;
   std::optional<float> repetition_penalty;
-  std::vector<int32_t> eos_token_ids;  ///< replaces config.json's where not empty
+  std::vector<int32_t> eos_token_ids;  ///< if not empty, replaces config.json's
 };
 
-/// From text (fuzzed) and from MODEL/config.json. NOT_FOUND: no such directory or file;
-/// UNIMPLEMENTED: well-formed and not supported, by name; INVALID_ARGUMENT: malformed or
-/// impossible. `what` names the file in messages.
+/// Parse text (this function is fuzzed) or MODEL/config.json. NOT_FOUND: no such directory or file;
+/// UNIMPLEMENTED: well-formed but not supported, and the message names the feature;
+/// INVALID_ARGUMENT: malformed or impossible. `what` names the file in messages.
 Result<ModelConfig> parse_model_config(std::string_view text, std::string_view what);
 Result<ModelConfig> load_model_config(const std::string& model_dir);
-
-/// An absent generation_config.json gives an empty one. As vLLM does, fields count where they are
-/// present, whatever do_sample says; do_sample=false without a temperature counts as temperature 0.
-/// INVALID_ARGUMENT: malformed or impossible.
-Result<GenerationConfig> parse_generation_config(std::string_view text, std::string_view what);
-Result<GenerationConfig> load_generation_config(const std::string& model_dir);
 
 }  // namespace shoal

@@ -7,8 +7,8 @@
 namespace shoal {
 namespace {
 
-/// base ** (2i / head_dim): the wavelengths over 2 pi. The power is computed in double and rounded:
-/// it is then within one unit in the last place of torch's vectorised powf.
+/// base ** (2i / head_dim), that is, the wavelengths divided by 2 pi. The power is computed in
+/// double and rounded, so it is within one unit in the last place of torch's vectorised powf.
 std::vector<float> powers(double theta, int head_dim) {
   std::vector<float> values(static_cast<size_t>(head_dim) / 2);
   const float base = static_cast<float>(theta);
@@ -42,7 +42,7 @@ void scale_llama3(const RopeConfig& rope, int original_max, std::vector<float>& 
   }
 }
 
-/// The (fractional) dimension whose wave turns `rotations` times over the original context.
+/// The (fractional) dimension that makes `rotations` full turns over the original context.
 double correction_dim(double rotations, int head_dim, double theta, int original_max) {
   return head_dim * std::log(original_max / (rotations * 2 * std::numbers::pi)) /
          (2 * std::log(theta));
@@ -58,7 +58,7 @@ void scale_yarn(const RopeConfig& rope, int head_dim, int original_max,
   }
   low = std::max(low, 0.0);
   high = std::min(high, head_dim - 1.0);
-  if (low == high) high += 0.001;  // as transformers: no division by zero
+  if (low == high) high += 0.001;  // as in transformers, against a division by zero
   const std::vector<float> power = powers(rope.theta, head_dim);
   for (size_t i = 0; i < inv_freq.size(); ++i) {
     const float ramp =

@@ -1,12 +1,14 @@
+#include "models/rope_config.h"
+
 #include "models/config_reader.h"
-#include "models/rope.h"
 
 namespace shoal {
 namespace {
 
-/// The parameters as one flat object: rope_scaling's fields win over rope_parameters', as in
-/// transformers, but fill it up rather than replace it (files that carry both for old and new
-/// readers write theta into the new one alone).
+/// Merges the parameters into one flat object. As in transformers, a field of rope_scaling
+/// overrides the same field of rope_parameters. Unlike there, the other fields of rope_parameters
+/// are kept, because files that carry both objects for old and new readers write theta only into
+/// the new one.
 Json merged_parameters(ConfigReader& config) {
   Json merged = Json::object();
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
@@ -20,8 +22,8 @@ Json merged_parameters(ConfigReader& config) {
   return merged;
 }
 
-/// Parameters nested by layer type ({"full_attention": {...}, "sliding_attention": {...}}) count if
-/// all are equal.
+/// Returns the common parameters if they are nested by layer type ({"full_attention": {...},
+/// "sliding_attention": {...}}) and all equal.
 Json without_nesting(Json parameters, ConfigReader& config) {
   const Json* first = nullptr;
   for (const auto& [key, value] : parameters.items()) {
@@ -68,7 +70,7 @@ void read_llama3(ConfigReader& rope, RopeConfig& result) {
 }
 
 void read_yarn(ConfigReader& rope, RopeConfig& result) {
-  // 0 stands for the default, as in transformers' `x or default`.
+  // 0 means the default, as in transformers' `x or default`.
   const auto or_default = [&](const char* key, double fallback) {
     const double value = rope.number(key, 0, 1e6).value_or(0);
     return value == 0 ? fallback : value;
@@ -79,6 +81,16 @@ void read_yarn(ConfigReader& rope, RopeConfig& result) {
   result.attention_factor = rope.number("attention_factor", 1e-3, 1e3);
   result.mscale = rope.number("mscale", 0, 1e3);
   result.mscale_all_dim = rope.number("mscale_all_dim", 0, 1e3);
+}
+
+/// The length before stretching. Phi-3 writes it at the top level, where it takes precedence:
+/// transformers' standardize_rope_params.
+int original_positions(ConfigReader& top, ConfigReader& rope, int max_position_embeddings) {
+  const std::optional<int> outer =
+      top.integer("original_max_position_embeddings", 1, kMaxPositions);
+  const int inner =
+      rope.integer("original_max_position_embeddings", 1, kMaxPositions, max_position_embeddings);
+  return outer.value_or(inner);
 }
 
 }  // namespace
@@ -92,8 +104,8 @@ Result<RopeConfig> parse_rope_config(const Json& config, int max_position_embedd
 
   RopeConfig result;
   result.type = read_type(rope);
-  // The base's logarithm divides in yarn; 1 would also mean that no dimension rotates slower than
-  // another.
+  // yarn divides by the logarithm of the base, so it must not be 1. With base 1, all dimensions
+  // would also rotate at the same speed.
   constexpr double kMinTheta = 1.001, kMaxTheta = 1e15;
   result.theta = top.number("rope_theta", kMinTheta, kMaxTheta).value_or(result.theta);
   result.theta = rope.number("rope_theta", kMinTheta, kMaxTheta).value_or(result.theta);
@@ -102,15 +114,9 @@ Result<RopeConfig> parse_rope_config(const Json& config, int max_position_embedd
       reader->unimplemented("\"partial_rotary_factor\" other than 1");
     }
   }
-  const bool stretched =
-      result.type == RopeConfig::Type::kLlama3 || result.type == RopeConfig::Type::kYarn;
-  if (stretched) {
-    // Phi-3 writes it at the top, and there it counts first: transformers' standardize_rope_params.
-    const std::optional<int> outer =
-        top.integer("original_max_position_embeddings", 1, kMaxPositions);
-    const int inner =
-        rope.integer("original_max_position_embeddings", 1, kMaxPositions, max_position_embeddings);
-    result.original_max_position_embeddings = outer.value_or(inner);
+  if (result.type == RopeConfig::Type::kLlama3 || result.type == RopeConfig::Type::kYarn) {
+    result.original_max_position_embeddings =
+        original_positions(top, rope, max_position_embeddings);
   }
   if (result.type == RopeConfig::Type::kYarn && !rope.has("factor")) {
     result.factor =

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <utility>
 
+#include "models/safetensors_header.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/json.h"
 
@@ -17,12 +18,12 @@ constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr size_t kMaxIndexBytes = 100'000'000;
 
-/// A whole regular file, mapped read-only and shared: its bytes live once in the page cache,
-/// whatever the number of ranks.
+/// A whole regular file, mapped read-only and shared, so that the page cache holds its bytes once
+/// for any number of ranks.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path) {
-    // O_NONBLOCK: a FIFO in a file's place must not stop us before fstat tells.
+    // O_NONBLOCK: if the path is a FIFO, open must not block before fstat can find that out.
     const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd.valid()) {
       const bool missing = errno == ENOENT || errno == ENOTDIR;
@@ -135,7 +136,7 @@ Status Checkpoint::Impl::add_shards() {
   for (const auto& [tensor, shard] : shard_of) tensors_of[shard].push_back(&tensor);
   for (const auto& [shard, wanted] : tensors_of) {
     Result<MappedFile> file = MappedFile::open(cat(dir, "/", shard));
-    // The model was found: a part of it that is missing is damage.
+    // The index exists, so a missing shard is a damaged checkpoint, not "not found".
     if (!file.ok()) {
       return file.status().because_of(Code::kInvalidArgument,
                                       cat("open shard ", shard, ", which ", index_path, " names"));
@@ -161,7 +162,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   Checkpoint checkpoint;
   Impl& impl = *checkpoint.impl_;
   impl.dir = model_dir;
-  // The single file first, as transformers does.
+  // The single file is tried first, as in transformers.
   if (exists(cat(model_dir, "/", kSingleFile))) {
     SHOAL_RETURN_IF_ERROR(impl.add_single_file());
   } else if (exists(cat(model_dir, "/", kIndexFile))) {

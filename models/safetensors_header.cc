@@ -1,16 +1,17 @@
+#include "models/safetensors_header.h"
+
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <optional>
 
 #include "models/config_reader.h"
-#include "models/safetensors.h"
 #include "runtime/base/json.h"
 
 namespace shoal {
 namespace {
 
-// The reference implementation's own limit; a real header of 100 000 tensors has 15 MB.
+// The same limit as in the reference implementation; a real header of 100 000 tensors has 15 MB.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kMaxTensors = 1'000'000;
 constexpr size_t kMaxDims = 16;
@@ -29,8 +30,8 @@ constexpr auto kDtypes = std::to_array<DtypeBits>({
     {"F64", 64},    {"C64", 64}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6},
 });
 
-/// Reads the header's JSON as a stream, so that a large one costs its tensors and nothing else, and
-/// so that a name that comes twice is seen (a document tree would keep the last one silently).
+/// Reads the header's JSON as a stream. A large header then needs memory only for its tensors, and
+/// a name that occurs twice is detected (a document tree would silently keep the last one).
 class HeaderReader {
  public:
   bool null() { return scalar("null"); }
@@ -137,7 +138,7 @@ class HeaderReader {
  private:
   enum class Place { kDocument, kTop, kTensor, kShape, kOffsets, kSkipped };
 
-  /// Other keys of a tensor are ignored, as the reference implementation does.
+  /// Other keys of a tensor are ignored, as in the reference implementation.
   bool unknown_key() const {
     return place_ == Place::kTensor && key_ != "dtype" && key_ != "shape" && key_ != "data_offsets";
   }
@@ -203,8 +204,9 @@ Status bad_tensor(std::string_view what, const TensorEntry& tensor, const std::s
   return bad(what, cat("tensor ", in_quotes(tensor.name), ": ", why));
 }
 
-/// Bits of the whole tensor, or nullopt if the product of its non-zero dimensions or the size does
-/// not fit: then no order of multiplying the dimensions overflows later.
+/// The bits of the whole tensor, or nullopt if they, or the product of its non-zero dimensions, do
+/// not fit. Zero dimensions are left out of the product, so that multiplying the dimensions in any
+/// order cannot overflow later.
 std::optional<uint64_t> size_in_bits(const TensorEntry& tensor, uint64_t element_bits) {
   uint64_t elements = 1;
   bool empty = false;
@@ -247,7 +249,7 @@ Status check_tensor(TensorEntry& tensor, uint64_t data_start, uint64_t data_byte
   return {};
 }
 
-/// No two tensors of a file share bytes: a header that says so was damaged or forged.
+/// Refuses tensors that share bytes: such a header is damaged or forged.
 Status check_overlap(const std::vector<TensorEntry>& tensors, std::string_view what) {
   std::vector<const TensorEntry*> by_place;
   for (const TensorEntry& tensor : tensors) {
@@ -318,8 +320,8 @@ Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_v
     if (!value.is_string())
       return bad(what, cat("weight_map: the file of ", in_quotes(tensor), " is not a string"));
     const auto& file = value.get_ref<const std::string&>();
-    // A shard lies beside its index: a path would let a downloaded model read any file of this
-    // machine.
+    // A shard must be in the directory of its index, because with a path a downloaded model could
+    // read any file of this machine.
     if (file.empty() || file.size() > 255 || file == "." || file == ".." ||
         file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
       return bad(what, cat("weight_map: the file of ", in_quotes(tensor), " is ", in_quotes(file),

@@ -11,7 +11,7 @@ int mlp_units(const ModelConfig& config) {
   return (config.intermediate_size + kMlpUnitColumns - 1) / kMlpUnitColumns;
 }
 
-/// Units of all leaves of a contiguous range.
+/// The units of all leaves in leaf_range.
 Range units_of(Range leaf_range, int leaves, int units) {
   return {leaf_units(leaf_range.begin, leaves, units).begin,
           leaf_units(leaf_range.end - 1, leaves, units).end};
@@ -31,6 +31,14 @@ bool matches(std::string_view pattern, std::string_view name) {
 
 Range scaled(Range range, int factor) {
   return {range.begin * factor, range.end * factor};
+}
+
+/// The row of the shard table for a tensor; nullptr: there is none.
+const ShardRule* find_rule(std::string_view name) {
+  for (const ShardRule& rule : shard_table()) {
+    if (matches(rule.pattern, name)) return &rule;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -75,7 +83,7 @@ Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world) {
 const std::vector<ShardRule>& shard_table() {
   static const std::vector<ShardRule> table = {
       {"model.embed_tokens.weight",
-       Shard::kReplicate},  // mapped, not copied: a step reads only its tokens' rows
+       Shard::kReplicate},  // not copied but mapped: a step reads only the rows of its tokens
       {"lm_head.weight", Shard::kVocabRows},
       {"model.norm.weight", Shard::kReplicate},
       {"model.layers.*.input_layernorm.weight", Shard::kReplicate},
@@ -102,9 +110,8 @@ const std::vector<ShardRule>& shard_table() {
 
 Result<TensorSlice> slice_tensor(std::string_view name, const ModelConfig& config,
                                  const ShardPlan& plan) {
-  const auto rule = std::find_if(shard_table().begin(), shard_table().end(),
-                                 [&](const ShardRule& r) { return matches(r.pattern, name); });
-  if (rule == shard_table().end()) {
+  const ShardRule* rule = find_rule(name);
+  if (rule == nullptr) {
     return Status::error(Code::kNotFound, cat("tensor ", name, " has no row in the shard table"));
   }
   const int hidden = config.hidden_size, d = config.head_dim;

@@ -10,19 +10,23 @@
 
 namespace shoal {
 
-/// What of a model one rank holds. Everything follows from the leaves it owns
-/// (runtime/base/reduce_tree.h), so a tensor-parallel size need not divide anything.
+/// The part of a model that one rank holds. Everything follows from the leaves that the rank owns
+/// (runtime/base/reduce_tree.h), so the number of heads or columns need not be divisible by the
+/// number of ranks.
 struct ShardPlan {
   World world;
   int leaves = 0;
   Range leaf_range;
-  Range q_heads;   ///< the heads of its leaves
-  Range kv_heads;  ///< those that its q heads read; a KV head shared by two ranks' q heads lives on
-                   ///< both
-  Range mlp_columns;  ///< the 16-column units of its leaves; may be empty in tiny models
-  Range vocab;        ///< whole chunks of kVocabChunk ids; may be empty
-  std::vector<int32_t>
-      head_begin;  ///< [kv_heads + 1]: local q heads of each local kv head (AttentionArgs)
+  Range q_heads;  ///< the query heads of its leaves
+  /// The KV heads that its q heads read. If q heads of two ranks share a KV head, both ranks hold
+  /// it.
+  Range kv_heads;
+  /// The columns of its leaves, which are cut in units of kMlpUnitColumns. May be empty in tiny
+  /// models.
+  Range mlp_columns;
+  Range vocab;  ///< whole chunks of kVocabChunk ids; may be empty
+  /// [kv_heads + 1]: where the local q heads of each local kv head begin (AttentionArgs).
+  std::vector<int32_t> head_begin;
   ReducePlan attention_reduce;  ///< of o_proj
   ReducePlan mlp_reduce;        ///< of down_proj
 
@@ -30,14 +34,15 @@ struct ShardPlan {
   int vocab_size = 0;
 };
 
-/// Columns of the intermediate dimension that stay together; the last unit may be partial.
+/// The number of columns of the intermediate dimension that are never split; the last unit may have
+/// fewer.
 inline constexpr int kMlpUnitColumns = 16;
 
-/// INVALID_ARGUMENT: world size below 1, or beyond the model's leaves; the text says what the limit
-/// is and why.
+/// INVALID_ARGUMENT: the world size is below 1 or above the model's number of leaves; the message
+/// says what the limit is and why.
 Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world);
 
-/// How one kind of tensor is cut. Rows are outputs, columns inputs of a product.
+/// How one kind of tensor is cut. Rows are the outputs of a product, columns its inputs.
 enum class Shard {
   kReplicate,    ///< every rank has all of it
   kVocabRows,    ///< the rank's vocabulary chunks
@@ -49,14 +54,14 @@ enum class Shard {
 };
 
 struct ShardRule {
-  std::string_view pattern;  ///< tensor name; `*` stands for the layer number
+  std::string_view pattern;  ///< tensor name; `*` matches the layer number
   Shard shard;
 };
 
-/// The table, one row per kind of tensor.
+/// The table of all rules, one row per kind of tensor.
 const std::vector<ShardRule>& shard_table();
 
-/// A tensor's whole shape by the config, and the part of it that the rank reads.
+/// The whole shape that a tensor must have by the config, and the part of it that the rank reads.
 struct TensorSlice {
   std::vector<int64_t> shape;
   Range rows;     ///< of dimension 0

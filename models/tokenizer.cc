@@ -32,8 +32,8 @@ struct Tokenizer::Impl {
   PostProcessor post_processor;
   TokenDecoder decoder;
 
-  /// Cuts the text at added tokens: those of raw text first, then, in what is left, those of
-  /// normalized text.
+  /// Cuts the text at added tokens: first at those that are searched for in raw text, then the
+  /// remaining pieces at those that are searched for in normalized text.
   Status cut(std::string_view text, PieceList& list, WorkLimit& limit) const {
     std::vector<PieceList::Piece> raw;
     added.split(text, true, false, raw);
@@ -54,7 +54,7 @@ struct Tokenizer::Impl {
     return {};
   }
 
-  /// What decoding makes of an id; nullopt: nothing at all.
+  /// The spelling that decoding starts from; nullopt: the id is skipped entirely.
   std::optional<std::string_view> spelling(int32_t id, bool skip_special) const {
     if (const AddedToken* token = added.find(id)) {
       if (skip_special && token->skipped) return std::nullopt;
@@ -92,8 +92,8 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what)
     return Status::error(Code::kUnimplemented,
                          cat(what, ": version \"", version->substr(0, 40), "\" is not 1.0"));
   }
-  // "truncation" and "padding" shape training batches. A server must see the whole prompt, and
-  // refuses one that is too long by itself: both are left alone.
+  // "truncation" and "padding" are ignored because they shape training batches. A server must see
+  // the whole prompt, and it refuses a prompt that is too long.
   auto impl = std::make_shared<Impl>();
   SHOAL_ASSIGN_OR_RETURN(impl->model, BpeModel::parse(root, what));
   SHOAL_ASSIGN_OR_RETURN(impl->normalizer, Normalizer::parse(root, what));

@@ -14,29 +14,29 @@ namespace shoal {
 /// decode are thread-safe.
 class Tokenizer {
  public:
-  /// From MODEL/tokenizer.json, or the file itself. NOT_FOUND, INVALID_ARGUMENT (damaged) or
-  /// UNIMPLEMENTED (a part that is not supported, by its name).
+  /// Takes a model directory, or the path of a tokenizer.json. NOT_FOUND, INVALID_ARGUMENT
+  /// (damaged) or UNIMPLEMENTED (the message names the part that is not supported).
   static Result<Tokenizer> load(const std::string& model_dir_or_file);
   static Result<Tokenizer> parse(std::string_view json, std::string_view what);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Text (any bytes; invalid UTF-8 is read as U+FFFD) to ids. add_special: run the post-processor
-  /// (BOS and the like). Special tokens written in the text are recognised either way.
-  /// RESOURCE_EXHAUSTED: the splitter's regex hit its limit, or the text needs more than 512 MiB of
-  /// working memory. FAILED_PRECONDITION: a character is unknown to the vocabulary, and so is its
-  /// unk_token.
+  /// Converts text (any bytes; invalid UTF-8 is read as U+FFFD) to ids. With add_special, the
+  /// post-processor adds its special tokens (BOS and the like). Special tokens written in the text
+  /// are recognised in either case. RESOURCE_EXHAUSTED: the splitter's regex hit its limit, or the
+  /// text needs more than 512 MiB of working memory. FAILED_PRECONDITION: a character is unknown to
+  /// the vocabulary, and so is its unk_token.
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
 
-  /// Ids to text, as the file's decoder says. Ids outside the vocabulary give nothing. The result
-  /// is valid UTF-8.
+  /// Converts ids to text with the file's decoder. Ids outside the vocabulary give no text. The
+  /// result is valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
-  /// One past the largest id.
+  /// The largest id plus one.
   int32_t vocab_size() const;
   bool is_special(int32_t id) const;
-  /// The id's own spelling in the vocabulary; empty if there is none.
+  /// The id's spelling in the vocabulary; empty if it has none.
   std::string_view piece(int32_t id) const;
 
   struct Impl;
@@ -47,10 +47,10 @@ class Tokenizer {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Decodes a growing sequence: the concatenation of what push() and finish() return equals
-/// Tokenizer::decode of all ids, and no return value ends inside a UTF-8 character. push() returns
-/// text only once later ids cannot change it. Cost per push does not grow with the number of ids
-/// before it.
+/// Decodes a growing sequence. The concatenation of everything that push() and finish() return
+/// equals Tokenizer::decode of all ids, and no return value ends inside a UTF-8 character. push()
+/// returns text only when later ids can no longer change it. The cost of a push does not grow with
+/// the number of ids before it.
 class StreamDecoder {
  public:
   StreamDecoder(const Tokenizer& tokenizer, bool skip_special);

@@ -33,8 +33,8 @@ int64_t packed_bytes(Dtype dtype, int64_t n, int64_t k) {
          static_cast<int64_t>(dtype_bytes(dtype));
 }
 
-/// The rank's leaves of a row-parallel product in its own columns. `columns_of` gives a leaf's
-/// columns in the model.
+/// The steps of the rank's leaves in a row-parallel product, with columns relative to the rank's
+/// first. `columns_of` gives a leaf's columns in the model.
 template <typename ColumnsOf>
 std::vector<LeafStep> leaf_steps(const RankFold& fold, int first_column,
                                  const ColumnsOf& columns_of) {
@@ -159,7 +159,7 @@ class Loader {
     return {};
   }
 
-  /// Packs the rank's slice of a matrix from row `at` of the packed one.
+  /// Packs the rank's slice of a matrix into *out, from its row `at` on.
   Status matrix(const std::string& name, int at, PackedMatrix* out) {
     SHOAL_ASSIGN_OR_RETURN(const TensorSlice slice, slice_tensor(name, config_, plan_));
     SHOAL_ASSIGN_OR_RETURN(const TensorView view, checkpoint_.tensor(name, slice.shape));
@@ -169,7 +169,7 @@ class Loader {
   Status pack(const TensorView& view, Range rows, Range columns, int at, PackedMatrix* out) {
     const int64_t stride = view.shape[1];
     const auto bytes = static_cast<int64_t>(dtype_bytes(view.dtype));
-    // Threads take whole panels of the target.
+    // Each thread packs whole panels, so that no two threads write to the same panel.
     const int first_panel = at / kPanelOutputs, last_panel = (at + rows.size() - 1) / kPanelOutputs;
     pool_.split(last_panel - first_panel + 1, [&](int64_t begin, int64_t end) {
       const int from = std::max<int>(at, static_cast<int>(first_panel + begin) * kPanelOutputs);
@@ -211,7 +211,7 @@ class Loader {
 Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> asked) {
   const Result<TensorView> found =
       checkpoint.tensor("model.layers.0.self_attn.q_proj.weight", {-1, -1});
-  // The model was found: a tensor it lacks is damage.
+  // The checkpoint exists, so a missing tensor is damage, not "not found".
   if (!found.ok())
     return found.status().because_of(Code::kInvalidArgument, "find out the weights' type");
   const TensorView& view = *found;

@@ -13,8 +13,8 @@
 
 namespace shoal {
 
-/// One rank's part of a decoder layer. Vectors are float32 (a wider type holds the same values).
-/// Empty: not there.
+/// One rank's part of a decoder layer. Vectors are widened to float32, which keeps their values. An
+/// empty vector means that the model does not have it.
 struct LayerWeights {
   std::vector<float> input_norm;           ///< [hidden]
   std::vector<float> post_attention_norm;  ///< [hidden]
@@ -29,30 +29,33 @@ struct LayerWeights {
   std::vector<float> down_bias;
 };
 
-/// One rank's weights. The embedding table stays where it is, in the mapped checkpoint.
+/// One rank's weights. The embedding table is not copied: it stays in the mapped checkpoint.
 struct Weights {
   Dtype dtype = Dtype::kBf16;
-  TensorView embedding;  ///< [vocab, hidden], of its own dtype
+  TensorView embedding;  ///< [vocab, hidden], in the checkpoint's dtype
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;
-  PackedMatrix lm_head;  ///< [vocab of this rank, hidden]; n = 0 where it has none
+  PackedMatrix lm_head;  ///< [vocab of this rank, hidden]; n = 0 if the rank has none
   int64_t packed_bytes = 0;
 };
 
-/// bytes of the checkpoint read so far, and in all, by this rank.
+/// Receives the bytes of the checkpoint that this rank has read so far, and the bytes that it will
+/// read in all.
 using LoadCallback = std::function<void(int64_t done, int64_t total)>;
 
-/// The type the products run in: what the checkpoint's matrices have (asked == nullopt), or as
-/// asked. FAILED_PRECONDITION: a change between float16 and bfloat16, which would lose range or
-/// precision.
+/// The type that the products are computed in: the type of the checkpoint's matrices (asked ==
+/// nullopt), or the one that was asked for. FAILED_PRECONDITION: a change between float16 and
+/// bfloat16, which would lose range or precision.
 Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> asked);
 
-/// Reads the rank's slices and packs them. dtype is resolve_dtype's. Errors name the tensor.
+/// Reads the rank's slices and packs them. dtype is the result of resolve_dtype. Errors name the
+/// tensor.
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                              const ShardPlan& plan, Dtype dtype, ThreadPool& pool,
                              const LoadCallback& progress);
 
-/// What load_weights will allocate on this rank, in bytes, by arithmetic alone.
+/// Computes, without reading the checkpoint, how many bytes load_weights will allocate on this
+/// rank.
 int64_t packed_weight_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype);
 
 }  // namespace shoal

@@ -3,22 +3,22 @@
 #include <cstdlib>
 #include <exception>
 #include <fcntl.h>
+#include <system_error>
 #include <unistd.h>
 
 #include "runtime/base/log.h"
-#include "runtime/supervisor/gpu_probe.h"
+#include "runtime/supervisor/gpu_facts_main.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/worker/worker_main.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
-#include "server/client_command.h"
 #include "server/commands/commands.h"
 
 namespace shoal {
 namespace {
 
-/// A file opened later must not become stdout by accident. Writing to these gives an error, as to a
-/// closed one.
+/// Opens the standard descriptors that are closed, so that a file opened later does not become
+/// stdout by accident. Writing to them fails, as it would on a closed descriptor.
 void open_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) < 0)
@@ -26,47 +26,53 @@ void open_standard_descriptors() {
   }
 }
 
-/// The last line of an exception that nobody expected (memory refused, above all): a reason and an
-/// exit code, no core.
+/// Reports an exception that no code expected (above all, failed memory allocation) as one line,
+/// and ends the process with an exit code instead of a core dump.
 [[noreturn]] void on_terminate() {
-  std::string what = "unexpected end";
+  Status why = Status::error(Code::kInternal, "unexpected end");
   if (const std::exception_ptr current = std::current_exception()) {
     try {
       std::rethrow_exception(current);
     } catch (const std::bad_alloc&) {
-      what = "memory was refused";
+      why = Status::error(Code::kInternal, "memory was refused");
+    } catch (const std::system_error& error) {
+      why = Status::error(Code::kUnavailable,
+                          cat("a thread could not be started: ", error.what(),
+                              "; raise ulimit -u or the container's limit of processes (pids)"));
     } catch (const std::exception& error) {
-      what = error.what();
+      why = Status::error(Code::kInternal, error.what());
     } catch (...) {
     }
   }
-  ::_exit(report_failure(Status::error(Code::kInternal, what), Stage::kRun));
+  const Stage stage = why.code() == Code::kUnavailable ? Stage::kStart : Stage::kRun;
+  ::_exit(report_failure(at(stage, why)));
 }
 
 int run_command(const CommandLine& line) {
   struct Run {
     int operator()(const PrintText& print) const {
-      return report_failure(write_stdout(print.text), Stage::kRequest);
+      return report_failure(at(Stage::kRequest, write_stdout(print.text)));
     }
     int operator()(const ServeFlags& flags) const { return run_serve(flags); }
     int operator()(const GenerateFlags& flags) const { return run_generate(flags); }
     int operator()(const LogitsFlags& flags) const { return run_logits(flags); }
     int operator()(const TokenizeFlags& flags) const { return run_tokenize(flags); }
     int operator()(const DetokenizeFlags& flags) const { return run_detokenize(flags); }
-    int operator()(const ClientFlags& flags) const { return run_client(flags.options); }
+    int operator()(const ClientFlags& flags) const { return run_client(flags); }
     int operator()(const DoctorFlags& flags) const { return run_doctor(flags); }
     int operator()(const BenchModelFlags& flags) const { return run_bench_model(flags); }
     int operator()(const BenchCollectivesFlags& flags) const {
       return run_bench_collectives(flags);
     }
     int operator()(const ShmtestFlags& flags) const { return run_shmtest(flags); }
+    int operator()(const VersionFlags& flags) const { return run_version(flags); }
   };
   return std::visit(Run{}, line.command);
 }
 
 int run_front(const std::vector<std::string>& words) {
   const Result<CommandLine> line = parse_command_line(words);
-  if (!line.ok()) return report_failure(line.status(), Stage::kRequest);
+  if (!line.ok()) return report_failure(at(Stage::kRequest, line.status()));
   set_log_options(line->log);
   return run_command(*line);
 }
@@ -74,12 +80,12 @@ int run_front(const std::vector<std::string>& words) {
 }  // namespace
 }  // namespace shoal
 
-/// The front, or one of the processes that it starts from this same file.
+/// The entry point of the front, and of the processes that it starts from this same executable.
 int main(int argc, char** argv) {
   shoal::open_standard_descriptors();
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that is gone is an error of write()
-  // A shell's trap '' CHLD reaches us through exec, and where it is ignored the kernel keeps
-  // nobody's end for us.
+  std::signal(SIGPIPE, SIG_IGN);  // if a reader is gone, write() returns an error instead
+  // A shell's trap '' CHLD reaches us through exec. While SIGCHLD is ignored, the kernel does not
+  // keep the exit status of children for us.
   std::signal(SIGCHLD, SIG_DFL);
   std::set_terminate(shoal::on_terminate);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);

@@ -8,8 +8,8 @@
 
 namespace shoal {
 
-/// Answers the calls with an errno (SECCOMP_RET_ERRNO | number), or kills, from here on in this
-/// process and its children. False: there is no seccomp here.
+/// From here on, these system calls fail with an errno (SECCOMP_RET_ERRNO | number) or kill, in
+/// this process and its children. Returns false if there is no seccomp here.
 inline bool forbid(const std::vector<int>& calls, uint32_t action) {
   std::vector<sock_filter> program{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   for (const int call : calls) {

@@ -9,9 +9,8 @@
 namespace shoal {
 
 /// Runs the body in a child process, so that limits, mounts and filters end with it. Returns the
-/// body's text, by custom
-/// "" where all is as it should be and "skip: ..." where the machine forbids the test; or how the
-/// child died.
+/// body's text, or how the child died. By convention the text is "" if all is well, and "skip: ..."
+/// if the machine forbids the test.
 inline std::string in_child(const std::function<std::string()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";

@@ -1,7 +1,8 @@
 #!/bin/sh
-# own_dev_shm.sh COMMAND...: runs a test where /dev/shm is its own, as large as the machine's and 1 GiB at least (which is
-# a limit, not memory). Tests run side by side and check that nothing of theirs is left there; without this they find
-# each other's files. Where the kernel forbids mount namespaces the command runs as it is.
+# own_dev_shm.sh COMMAND...: runs a test with a separate /dev/shm, as large as the machine's but at
+# least 1 GiB (a limit, which takes no memory). Tests run side by side and check that they leave
+# nothing there; in a shared /dev/shm they would find each other's files. If the kernel forbids
+# mount namespaces, the command runs without one.
 set -eu
 
 size_kib=$(df -k --output=size /dev/shm 2>/dev/null | tail -n 1 | tr -d ' ')
@@ -13,7 +14,8 @@ if [ "$(id -u)" = 0 ]; then
   own="unshare --mount --propagation private"
   back="env"
 else
-  # Root of a user namespace may mount; the test is then the user that it would be without all this.
+  # Only root of a user namespace may mount. The test itself then runs as the user that called this
+  # script.
   own="unshare --user --map-root-user --mount --propagation private"
   back="unshare --user --map-user=$(id -u) --map-group=$(id -g)"
 fi

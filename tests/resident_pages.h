@@ -12,7 +12,7 @@
 
 namespace shoal {
 
-/// How many of the memory's pages are there. data: at the start of a page.
+/// The number of pages of this memory that are resident. `data` must be the start of a page.
 inline size_t resident_pages(const void* data, size_t bytes) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> pages((bytes + page - 1) / page);
@@ -21,8 +21,9 @@ inline size_t resident_pages(const void* data, size_t bytes) {
       std::count_if(pages.begin(), pages.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
-/// From here on this process's kernel is one before Linux 5.14: madvise(MADV_POPULATE_WRITE) is
-/// EINVAL. False: there is no seccomp. For a child, since it does not end.
+/// From here on, madvise(MADV_POPULATE_WRITE) fails with EINVAL in this process, as on a kernel
+/// before Linux 5.14. Returns false if there is no seccomp. Call it in a child process, because it
+/// cannot be undone.
 inline bool forget_populate_write() {
   constexpr unsigned kPopulateWrite = 23;
   sock_filter program[] = {

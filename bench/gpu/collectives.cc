@@ -1,9 +1,9 @@
 // How long an all_reduce between devices takes, by rung and size:
-//   gpu_collectives --module PATH [--nccl-library PATH] [--ranks 2,4] [--seconds 1] [--rungs
-//   cuda-ipc,tcp]
-// Memory of the device to memory of the device, one contribution per rank. "call" is the median of
-// a call that the host waits for; "stream" the time per call of many enqueued without a wait.
-// Prints a table with machine and date.
+//   gpu_collectives --module PATH [--nccl-library PATH] [--ranks 2,4] [--seconds 1]
+//                   [--rungs cuda-ipc,tcp]
+// The data stays in device memory, and every rank has one contribution. "call" is the median time
+// of a call that the host waits for; "stream" is the time per call if many are enqueued without a
+// wait. Prints a table with machine and date.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +28,7 @@ struct Settings {
   std::string nccl_library;
   std::vector<std::string> rungs{std::begin(kRungs), std::end(kRungs)};
   std::vector<int> ranks = {2, 4};
-  double seconds = 1;  ///< of each measurement, about
+  double seconds = 1;  ///< approximate time of each measurement
 };
 
 struct Timing {
@@ -43,7 +43,8 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-/// The module's facts, asked in a process of its own; empty where there is no device.
+/// The module's facts, or "" if there is no device. They are read in a separate process, because
+/// CUDA does not survive a fork.
 std::string facts(const std::string& path) {
   return run_apart(60, [&]() -> std::string {
     const Result<const ShoalCudaModule*> module = load_cuda_module(path);
@@ -53,7 +54,7 @@ std::string facts(const std::string& path) {
   });
 }
 
-/// One rank's side of the measurement of one size.
+/// One rank's part in measuring one size.
 class Clocked {
  public:
   Clocked(RankDevice& rank, size_t bytes) : rank_(rank), count_(bytes / sizeof(float)) {
@@ -77,7 +78,7 @@ class Clocked {
     SHOAL_RETURN_IF_ERROR(rank_.device->wait(event_.get(), Deadline::after_ms(60'000), {}));
     return rank_.collective->check();
   }
-  /// Every rank makes as many calls as the others, so the number is agreed on before.
+  /// All ranks must make the same number of calls, so they agree on `calls` before.
   Result<Timing> time(int calls) {
     std::vector<double> each;
     for (int i = 0; i < calls; ++i) {
@@ -102,7 +103,7 @@ class Clocked {
   Device::Memory own_, out_;
 };
 
-/// Rank 0's figures, a line for each size: bytes, call, stream.
+/// Returns this rank's results, one line for each size: bytes, call, stream.
 Result<std::string> measure(GroupSetup& setup, const RankPlace& place, double seconds) {
   SHOAL_ASSIGN_OR_RETURN(RankDevice rank, open_rank(setup, place));
   std::ostringstream lines;
@@ -110,7 +111,7 @@ Result<std::string> measure(GroupSetup& setup, const RankPlace& place, double se
     Clocked clocked(rank, bytes);
     SHOAL_RETURN_IF_ERROR(clocked.open());
     SHOAL_ASSIGN_OR_RETURN(const Timing warm, clocked.time(5));
-    // Rank 0 says how many calls are affordable.
+    // All ranks use the number of calls that rank 0 has computed.
     const int mine =
         std::clamp(static_cast<int>(seconds * 0.5e6 / std::max(warm.call_us, 1.0)), 10, kMostCalls);
     SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> calls,
@@ -132,7 +133,8 @@ void print_row(const char* rung, int ranks, const std::string& lines) {
   std::fflush(stdout);
 }
 
-/// Whether it could be measured.
+/// Measures and prints one row. Returns false if a rank failed; a rung that is skipped is not a
+/// failure.
 bool bench_rung(const Settings& settings, const std::string& rung, int ranks, int devices) {
   constexpr const char* kError = "error: ";
   GroupSetup setup;

@@ -9,6 +9,7 @@
 #include "runtime/base/cat.h"
 #include "runtime/comm/device/cuda_ipc_collective.h"
 #include "runtime/comm/device/host_memfd_collective.h"
+#include "runtime/comm/device/staged_communicator.h"
 #include "runtime/comm/tcp/tcp_communicator.h"
 #include "runtime/device/module_loader.h"
 
@@ -35,15 +36,15 @@ void set_nccl_environment(const GroupSetup& setup, World world) {
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
   ::setenv("NCCL_IB_DISABLE", "1", 0);
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
-  ::setenv("NCCL_MIN_CTAS", "1", 0);  // channels, as the rungs bound them
+  ::setenv("NCCL_MIN_CTAS", "1", 0);  // one channel, the bound that the rungs set too
   ::setenv("NCCL_MAX_CTAS", "1", 0);
   if (setup.ranks_per_gpu > 1) ::setenv("NCCL_HOSTID", cat("shoal-rank-", world.rank).c_str(), 1);
 }
 
-/// NCCL 2.28 of /dev/shm at most, with one channel: the proxy-ops pool of each rank where their
-/// host ids differ, else a connection's segments for each pair of neighbours, in NCCL's own order
-/// of sums those of its tree too. Where GPUs reach each other it takes nothing, but that is not
-/// known here.
+/// The most of /dev/shm that NCCL 2.28 takes with one channel. If the ranks' host ids differ, this
+/// is the proxy-ops pool of each rank. Otherwise it is the segments of a connection for each pair
+/// of neighbours in the ring and, if NCCL adds in its own order, in its tree too. If the GPUs reach
+/// each other directly, NCCL takes nothing, but that is not known here.
 int64_t most_dev_shm_bytes(const GroupSetup& setup, int world_size) {
   constexpr int64_t kPool = 34213888, kConnection = 9650176;
   if (world_size < 2) return 0;

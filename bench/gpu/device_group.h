@@ -10,36 +10,37 @@
 
 namespace shoal::gpu {
 
-/// The ways between devices that are tried here. nccl gathers and sums in our order, nccl-sum adds
-/// in NCCL's; both only where a library is given.
+/// The transports between devices that are tried here. nccl gathers and adds in our order, nccl-sum
+/// adds in NCCL's order; both are tried only if a library is given.
 inline constexpr const char* kRungs[] = {"cuda-ipc", "host-memfd", "tcp", "nccl", "nccl-sum"};
 
-/// One group: where its ranks find the module and each other, made before they are.
+/// What the ranks of one group need to find the module and each other. It is made before the ranks
+/// are started.
 struct GroupSetup {
   std::string rung;
   std::string module;        ///< path of libshoal_cuda.so
   std::string nccl_library;  ///< for nccl: a path, or "libnccl.so.2"
   int ranks_per_gpu = 1;     ///< rank r is on device r / ranks_per_gpu
   int64_t timeout_ms = 20'000;
-  bool any_room = false;   ///< tries NCCL in a /dev/shm, too, that has not the room
+  bool any_room = false;   ///< tries NCCL even if /dev/shm has too little room
   ShmSegment segment;      ///< of host-memfd
   TcpListeners listeners;  ///< of tcp
 };
 Status prepare(GroupSetup& setup, int world_size);
 
-/// Why the rung cannot be tried in this build, with this setup, or in what /dev/shm has free;
-/// empty: it can.
+/// Why the rung cannot be tried: because of this build, this setup or the free space in /dev/shm.
+/// Empty if it can be tried.
 std::string why_not(const GroupSetup& setup, int world_size);
 
-/// A rank's end, in its own process. NCCL's ranks on one device get host ids of their own, so that
-/// it takes them for ranks of different machines and uses sockets.
+/// One rank's side of the group, in its own process. If ranks share a device, each gets its own
+/// NCCL host id, so that NCCL treats them as ranks of different machines and uses sockets.
 struct RankDevice {
   std::shared_ptr<Device> device;
   std::unique_ptr<DeviceCollective> collective;
 };
 Result<RankDevice> open_rank(GroupSetup& setup, const RankPlace& place);
 
-/// The same with host memory on either side.
+/// The same, with input and output in host memory.
 Result<std::unique_ptr<Communicator>> open_staged(GroupSetup& setup, const RankPlace& place);
 
 }  // namespace shoal::gpu

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kMostBytes = 4000;
 
-/// In place of the front: memory of all ranks, where each leaves what it brings.
+/// Replaces the front in exchanges: shared memory in which each rank leaves its part.
 struct Board {
   struct Part {
     std::atomic<bool> there;
@@ -38,7 +38,7 @@ Board* make_board() {
   return static_cast<Board*>(memory);  // zeroed
 }
 
-ExchangeBytes exchange_over(Board* board, World world) {
+Exchange exchange_over(Board* board, World world) {
   return [board, world, round = 0](std::string mine) mutable -> Result<std::vector<std::string>> {
     if (round >= kMostExchanges || mine.size() > kMostBytes) {
       return Status::error(Code::kInternal, cat("exchange ", round, " of ", mine.size(), " bytes"));

@@ -5,30 +5,32 @@
 
 #include "runtime/base/world.h"
 #include "runtime/comm/device/nccl_collective.h"
+#include "runtime/comm/exchange.h"
 
 namespace shoal::gpu {
 
-/// What a rank's process is given.
+/// What a rank's process receives.
 struct RankPlace {
   World world;
-  ExchangeBytes exchange;  ///< kMostExchanges times at most; DEADLINE_EXCEEDED where a rank brings
-                           ///< nothing in 20 s
+  /// May be called at most kMostExchanges times. DEADLINE_EXCEEDED if a rank gives nothing for 20
+  /// s.
+  Exchange exchange;
 };
 inline constexpr int kMostExchanges = 24;
 
-/// What a rank does; the result is its report, by custom empty when all is well.
+/// What a rank does. It returns the rank's report, which is empty by convention if nothing failed.
 using RankBody = std::function<std::string(const RankPlace&)>;
 
-/// Runs the body in a process for each rank at the same time and returns their reports by rank; a
-/// process that a signal ends, or that is not done after `seconds`, is reported so. CUDA does not
-/// survive a fork: call it from a process that has not touched a device, with no other thread
-/// alive.
+/// Runs the body for all ranks at the same time, each in its own process, and returns their reports
+/// by rank. If a signal ends a process, or it is not done after `seconds`, its report says so. Call
+/// it from a process that has not used a device, because CUDA does not survive a fork, and that has
+/// no other thread.
 std::vector<std::string> run_ranks(int world_size, int seconds, const RankBody& body);
 
-/// The same for one process alone.
+/// The same for a single process.
 std::string run_apart(int seconds, const std::function<std::string()>& body);
 
-/// The reports that are not empty, one a line with the rank.
+/// Joins the reports that are not empty, one per line with the rank.
 std::string all_reports(const std::vector<std::string>& reports);
 
 }  // namespace shoal::gpu

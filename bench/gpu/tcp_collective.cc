@@ -45,9 +45,9 @@ class TcpCollective final : public DeviceCollective {
   }
 
  private:
-  /// Brings `bytes` to the host, where out_ then has room for `out_bytes`.
+  /// Copies `bytes` to in_ on the host, and makes sure that out_ has room for `out_bytes`.
   Status fetch(const void* from, size_t bytes, size_t out_bytes, void* stream, Deadline until) {
-    // What the last call has enqueued still reads out_.
+    // The copy that the last call has enqueued may still be reading out_.
     SHOAL_RETURN_IF_ERROR(wait(stream, until));
     if (bytes > in_bytes_) {
       SHOAL_ASSIGN_OR_RETURN(in_, device_->allocate_pinned(bytes));

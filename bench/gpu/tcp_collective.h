@@ -3,8 +3,9 @@
 
 namespace shoal::gpu {
 
-/// The rung of last resort as a collective of devices: their memory goes through pinned memory of
-/// the host and over loopback connections. A call waits for the stream. communicator: tcp's.
+/// The last rung, tcp, as a collective of devices. Their data is copied through pinned host memory
+/// and sent over loopback connections, so each call waits for the stream. communicator must be the
+/// one of tcp.
 Result<std::unique_ptr<DeviceCollective>> open_tcp_collective(
     std::shared_ptr<Device> device, std::unique_ptr<Communicator> communicator);
 

@@ -1,9 +1,9 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vec.h"
 
-// A task is up to kTaskRows (row, head) pairs that read the same kv head: they share the loads of
-// its tiles. What a pair computes does not depend on which others are in its task: every sum is its
-// own chain over its own keys.
+// A task is up to kTaskRows (row, head) pairs that read the same kv head, so that they share the
+// loads of its tiles. The result of a pair does not depend on the other pairs in its task, because
+// every sum is its own chain over its own keys.
 
 namespace shoal::SHOAL_ISA {
 namespace {
@@ -13,7 +13,7 @@ constexpr int kTaskRows = 4;      // 4 pairs x 4 vectors of sums fill half of 32
 constexpr int kBlocksAtOnce = 4;  // of keys, in q.k
 constexpr int kVecsAtOnce = 4;    // of head_dim, in p.v
 #else
-constexpr int kTaskRows = 2;  // the same with vectors of two registers, of 16
+constexpr int kTaskRows = 2;  // 2 pairs x 2 vectors, of two registers each, fill half of 16
 constexpr int kBlocksAtOnce = 2;
 constexpr int kVecsAtOnce = 2;
 #endif
@@ -42,11 +42,11 @@ inline Keys keys_of(const Query& query, int chunk) {
 struct Scratch {
   alignas(64) float p[kTaskRows][kChunkTokens];         // scores, then probabilities
   alignas(64) float chunk_out[kTaskRows][kMaxHeadDim];  // P.V of the chunk
-  alignas(64) float out[kTaskRows][kMaxHeadDim];        // of all chunks so far
+  alignas(64) float out[kTaskRows][kMaxHeadDim];        // P.V of all chunks so far
 };
 
-/// p[row][key] = scale * q[row] . k[key] for Blocks blocks of keys: keys in lanes, head_dim one
-/// after the other.
+/// p[row][key] = scale * q[row] . k[key] for Blocks blocks of keys. Keys are in lanes, and head_dim
+/// is summed one element after the other.
 template <int Rows, int Blocks, typename Element>
 inline void scores(const Query* queries, const Element* const* tiles, int block, int d, float scale,
                    float (*p)[kChunkTokens]) {
@@ -75,8 +75,8 @@ inline void scores(const Query* queries, const Element* const* tiles, int block,
   }
 }
 
-/// The scores of the blocks [begin, end) of a chunk; blocks that nobody sees are not read, and may
-/// not exist.
+/// Computes the scores of the blocks [begin, end) of a chunk. Blocks outside of it are seen by no
+/// query, so they are not read and need not exist.
 template <int Rows, typename Element>
 inline void chunk_scores(const Query* queries, const Element* const* tiles, int begin, int end,
                          int d, float scale, float (*p)[kChunkTokens]) {
@@ -86,9 +86,9 @@ inline void chunk_scores(const Query* queries, const Element* const* tiles, int 
   for (; b < end; ++b) scores<Rows, 1>(queries, tiles, b, d, scale, p);
 }
 
-/// Turns one query's scores of a chunk into exp(score - max) and exactly 0 where it does not see
-/// the key. What masked lanes hold before (NaN from memory never written, too) goes nowhere.
-/// Returns the maximum and the sum.
+/// Turns one query's scores of a chunk into exp(score - max), or into exactly 0 if the query does
+/// not see the key. Previous values of masked lanes have no effect, even NaN from memory that was
+/// never written. Returns the maximum and the sum.
 void softmax(Keys keys, float* p, float* max_out, float* sum_out) {
   Vec best = set1(-__builtin_inff());
   for (int b = 0; b < kChunkBlocks; ++b) {
@@ -107,8 +107,8 @@ void softmax(Keys keys, float* p, float* max_out, float* sum_out) {
   *sum_out = sum_of(add(add(parts[0], parts[1]), add(parts[2], parts[3])));
 }
 
-/// out[row][i ...] += p[row][key] * v[key][i ...] for the keys in order: Vecs vectors of head_dim
-/// in lanes.
+/// out[row][i ...] += p[row][key] * v[key][i ...] for the keys in order. Vecs vectors of head_dim
+/// are in lanes.
 template <int Rows, int Vecs, typename Element>
 inline void weigh(const Element* const* tiles, int d, Keys keys, int64_t i, int lanes,
                   const float (*p)[kChunkTokens], float (*out)[kMaxHeadDim]) {
@@ -138,7 +138,7 @@ inline void weigh(const Element* const* tiles, int d, Keys keys, int64_t i, int 
   }
 }
 
-/// The keys for all of head_dim.
+/// Weighs the keys for all of head_dim.
 template <int Rows, typename Element>
 void weigh_keys(const Element* const* tiles, int d, Keys keys, const float (*p)[kChunkTokens],
                 float (*out)[kMaxHeadDim]) {
@@ -151,9 +151,10 @@ void weigh_keys(const Element* const* tiles, int d, Keys keys, const float (*p)[
   if (i < d) weigh<Rows, 1>(tiles, d, keys, i, d - i, p, out);
 }
 
-/// P.V of a chunk. A key that a query does not see must not meet its sum at all: 0 * v is NaN for a
-/// v that was never written, and turns -0 into +0. So the keys that all see are done together and
-/// the rest of each query by itself, in the order of the keys all the same.
+/// P.V of a chunk. A key that a query does not see must not enter its sum at all, because 0 * v is
+/// NaN for a v that was never written, and adding it turns -0 into +0. So the keys that all queries
+/// see are done together, and the other keys for each query by itself, still in the order of the
+/// keys.
 template <int Rows, typename Element>
 inline void chunk_values(const Keys* keys, const Element* const* tiles, int d, Scratch* scratch) {
   Keys common = keys[0];
@@ -178,7 +179,7 @@ inline void chunk_values(const Keys* keys, const Element* const* tiles, int d, S
   }
 }
 
-/// Adds a chunk to a query's softmax so far; the first one is taken as it is.
+/// Adds a chunk to a query's softmax so far. The first chunk is taken as it is.
 void fold(float chunk_max, float chunk_sum, const float* chunk_out, int d, Query* query,
           float* out) {
   if (!query->begun) {
@@ -208,7 +209,7 @@ void write_out(const AttentionArgs& args, const Query& query, const float* sums)
   });
 }
 
-/// All chunks of the Rows queries of a task.
+/// Processes all chunks for the Rows queries of a task.
 template <int Rows, typename Element>
 void attend(const AttentionArgs& args, int kv_head, const Element* data, Query* queries,
             Scratch* scratch) {
@@ -266,8 +267,8 @@ void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_hea
                int kv_head_end) {
   const int d = args.cache.head_dim;
   Scratch scratch;
-  // Scores of blocks that are not read stay what they are here and masked; they must be memory that
-  // was written.
+  // Scores of blocks that are not read keep these zeros and are masked. They are set because they
+  // must not be uninitialised memory.
   for (int r = 0; r < kTaskRows; ++r)
     for_lanes(kChunkTokens, [&](int64_t i, int) { store(scratch.p[r] + i, zero()); });
   as_elements(static_cast<const void*>(args.cache.data), args.cache.dtype, [&](const auto* data) {

@@ -1,22 +1,22 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vec.h"
 
-// Outputs lie in lanes and k runs in order, so every output of every row is its own chain: rows,
-// panels and threads can be cut anywhere. A block is Rows rows x Vecs vectors of outputs, held in
-// registers over a leaf.
+// Outputs are in lanes and k runs in order, so every output of every row is its own chain. Rows,
+// panels and threads can therefore be cut anywhere. A block is Rows rows x Vecs vectors of outputs,
+// kept in registers during a leaf.
 
 namespace shoal::SHOAL_ISA {
 namespace {
 
-/// A step reads one 512-bit group of weights per vector of outputs, in every type: 16 float32, or
-/// 16 pairs.
+/// A step reads one 512-bit group of weights per vector of outputs, for every type: 16 float32
+/// values or 16 pairs.
 constexpr int64_t kGroupBytes = 64;
 constexpr int kPanelVecs = kPanelOutputs / kLanes;
 constexpr int64_t kStepBytes = kPanelVecs * kGroupBytes;
 
-/// How far ahead of its use a weight is asked for, into the second-level cache: a page, which is
-/// where the processor's own prefetching stops. Nearer, or into the first level, cost 5 % of
-/// decode's bandwidth on Zen 4.
+/// How many bytes before its use a weight is prefetched into the second-level cache: one page,
+/// because the processor's own prefetching stops there. A shorter distance, or prefetching into the
+/// first level, cost 5 % of decode's bandwidth on Zen 4.
 constexpr int64_t kPrefetchBytes = 4096;
 
 #if defined(__AVX512F__)
@@ -25,8 +25,8 @@ inline __m512i load_group(const std::byte* p) {
 }
 constexpr int kWideVecs = kPanelVecs;
 #else
-/// Blocks of several rows: 4 rows x 2 registers of sums leave room for a pair of weights and of
-/// inputs.
+/// For blocks of several rows: 4 rows x 2 registers of sums leave room for a pair of weights and a
+/// pair of inputs.
 constexpr int kWideVecs = 1;
 #endif
 
@@ -54,7 +54,7 @@ struct F32Product {
   }
 };
 
-/// Two weights of each output, and the two inputs that belong to them; the even one is added first.
+/// Two weights of each output, or the two inputs that belong to them. The even one is added first.
 struct Pair {
   Vec even, odd;
 };
@@ -62,7 +62,7 @@ inline Vec add_pair(Vec sum, const Pair& w, const Pair& x) {
   return fma(x.odd, w.odd, fma(x.even, w.even, sum));
 }
 
-/// float16 weights, widened; a step is a pair of k.
+/// float16 weights, widened to float32. A step is a pair of k.
 struct F16Product {
   using Input = float;
   static constexpr int kStep = 2;
@@ -70,8 +70,8 @@ struct F16Product {
   using Weights = Pair;
   using Inputs = Pair;
   static Pair weights(const std::byte* group) {
-    // Within 128 bits: the even halves to the front, the odd ones to the back; then the 64-bit
-    // pieces in order.
+    // Within 128 bits, move the even halves to the front and the odd ones to the back. Then put the
+    // 64-bit pieces in order.
     const __m128i split = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
 #if defined(__AVX512F__)
     const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
@@ -101,7 +101,7 @@ struct F16Product {
 };
 
 #if defined(__AVX512BF16__)
-/// bf16 weights and inputs, two products at once by the dot-product instruction; a step is a pair
+/// bf16 weights and inputs. The dot-product instruction adds two products at once. A step is a pair
 /// of k.
 struct Bf16Product {
   using Input = Bf16;
@@ -122,7 +122,7 @@ struct Bf16Product {
   }
 };
 #else
-/// bf16 weights and inputs, widened; a step is a pair of k.
+/// bf16 weights and inputs, widened to float32. A step is a pair of k.
 struct Bf16Product {
   using Input = Bf16;
   static constexpr int kStep = 2;
@@ -167,8 +167,8 @@ struct Bf16Product {
 };
 #endif
 
-/// The sums of one leaf: steps of weights one after the other from `w`, inputs from `x`, rows
-/// x_stride apart.
+/// Computes the sums of one leaf. `w` points to its steps of weights, one after the other, and `x`
+/// to its inputs, rows x_stride apart.
 template <typename Product, int Rows, int Vecs>
 inline void leaf_sums(const std::byte* w, const typename Product::Input* x, int64_t x_stride,
                       int64_t steps, Vec (&sums)[Rows][Vecs]) {
@@ -194,7 +194,7 @@ inline void leaf_sums(const std::byte* w, const typename Product::Input* x, int6
   }
 }
 
-/// Rows rows x Vecs vectors of a panel's outputs: the leaves in order, folded on a stack.
+/// Computes Rows rows x Vecs vectors of a panel's outputs: the leaves in order, folded on a stack.
 template <typename Product, int Rows, int Vecs>
 void block(const MatmulArgs& args, int64_t row, int panel, int vec) {
   const PackedMatrix& w = *args.w;
@@ -240,8 +240,8 @@ void block(const MatmulArgs& args, int64_t row, int panel, int vec) {
   }
 }
 
-/// The rows [row_begin, row_end) of one panel, Product::kRows at a time while the panel is in the
-/// cache.
+/// Computes the rows [row_begin, row_end) of one panel, Product::kRows at a time while the panel is
+/// in the cache.
 template <typename Product>
 void panel_rows(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int panel) {
   if (row_end - row_begin == 1) return block<Product, 1, kPanelVecs>(args, row_begin, panel, 0);

@@ -4,8 +4,9 @@
 namespace shoal::SHOAL_ISA {
 namespace {
 
-/// 1 / sqrt(mean(x^2) + eps) of cols values. The squares are summed in 64 lanes (element i in lane
-/// i mod 64), which then add up in one order: the result depends on the values alone.
+/// Returns 1 / sqrt(mean(x^2) + eps) of cols values. The squares are summed in 64 lanes (element i
+/// in lane i mod 64), which are then added in one fixed order, so the result depends on the values
+/// alone.
 inline float inverse_rms(const float* x, int cols, float eps) {
   constexpr int kSums = 4;
   Vec sums[kSums] = {zero(), zero(), zero(), zero()};

@@ -5,7 +5,7 @@
 namespace shoal::SHOAL_ISA {
 namespace {
 
-/// Normalises a head in place where it has a weight, then rotates it.
+/// Normalises a head in place if there is a norm weight, then rotates it.
 void norm_and_rotate(float* head, int d, const float* norm, float eps, const float* cos,
                      const float* sin) {
   if (norm != nullptr) {
@@ -23,8 +23,8 @@ void norm_and_rotate(float* head, int d, const float* norm, float eps, const flo
   });
 }
 
-/// One token's k becomes a column of the tile's [head_dim][kBlockTokens], its v a row of
-/// [kBlockTokens][head_dim].
+/// Writes one token's k into a column of the tile's [head_dim][kBlockTokens], and its v into a row
+/// of the tile's [kBlockTokens][head_dim].
 template <typename Element>
 void store_kv(const float* k, const float* v, int d, int slot, Element* tile) {
   for_lanes(d, [&](int64_t i, int lanes) {

@@ -5,20 +5,20 @@
 #include "runtime/base/dtype.h"
 
 // Sixteen float32 lanes in every instruction set: one 512-bit register, or two of 256 bits. The
-// files of this folder are written once on top of it and compiled once per set
+// files of this folder are written once on top of this and compiled once per kernel set
 // (kernels/CMakeLists.txt).
 //
-// Everything here has internal linkage, and these files use no std containers or algorithms: a
-// function with a common name that was compiled with AVX-512 could otherwise be linked into the
-// rest of the program and end it with SIGILL on an older processor (tests/kernels/isa_symbols
-// checks it).
+// Everything here has internal linkage, and these files use no std containers or algorithms.
+// Otherwise a function with a common name that was compiled with AVX-512 could be linked into the
+// rest of the program, and end it with SIGILL on an older processor (tests/kernels/isa_symbols
+// checks this).
 
 namespace shoal::SHOAL_ISA {
 namespace {
 
 inline constexpr int kLanes = 16;
 
-/// Elements of two bytes, told apart by type.
+/// Elements of two bytes. They are structs so that functions can be overloaded for each.
 struct Bf16 {
   uint16_t bits;
 };
@@ -51,7 +51,7 @@ inline Vec mul(Vec a, Vec b) {
 inline Vec div(Vec a, Vec b) {
   return {_mm512_div_ps(a.v, b.v)};
 }
-/// b where either is NaN.
+/// Returns b if either is NaN.
 inline Vec max(Vec a, Vec b) {
   return {_mm512_max_ps(a.v, b.v)};
 }
@@ -74,16 +74,16 @@ inline Vec scale_by_power(Vec p, Vec n) {
   return {_mm512_scalef_ps(p.v, n.v)};
 }
 
-/// Lanes [begin, end); the bounds may lie outside of 0..16.
+/// Lanes [begin, end). The bounds may be outside of 0..16.
 inline Mask lanes_between(int begin, int end) {
   const auto below = [](int n) { return n <= 0 ? 0u : n >= kLanes ? 0xFFFFu : (1u << n) - 1; };
   return static_cast<Mask>(below(end) & ~below(begin));
 }
-/// a where the mask is set, else b.
+/// a if the mask is set, else b.
 inline Vec select(Mask mask, Vec a, Vec b) {
   return {_mm512_mask_blend_ps(mask, b.v, a.v)};
 }
-/// Bit i: a[i] == b[i].
+/// Bit i is set if a[i] == b[i].
 inline uint32_t equal_bits(Vec a, Vec b) {
   return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ);
 }
@@ -100,8 +100,8 @@ inline void store_u16(void* p, __m256i bits, int lanes) {
   }
 }
 
-/// The first `lanes` (1..16) elements at any address, widened; the other lanes are zero and their
-/// memory is not read.
+/// Loads the first `lanes` (1..16) elements from any address, widened. The other lanes are zero,
+/// and their memory is not read.
 inline Vec load(const float* p, int lanes = kLanes) {
   if (lanes == kLanes) return {_mm512_loadu_ps(p)};
   return {_mm512_maskz_loadu_ps(lanes_between(0, lanes), p)};
@@ -167,7 +167,7 @@ inline Vec mul(Vec a, Vec b) {
 inline Vec div(Vec a, Vec b) {
   return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
 }
-/// b where either is NaN.
+/// Returns b if either is NaN.
 inline Vec max(Vec a, Vec b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
@@ -188,7 +188,7 @@ inline __m256 round_half(__m256 x) {
 inline Vec round(Vec x) {
   return {round_half(x.lo), round_half(x.hi)};
 }
-/// p * 2^n for integral n in [-252, 252]: in two factors, since 2^n alone may not be a float32.
+/// p * 2^n for integral n in [-252, 252], in two factors because 2^n alone may not be a float32.
 inline __m256 scale_half(__m256 p, __m256 n) {
   const __m256i exponent = _mm256_cvtps_epi32(n), first = _mm256_srai_epi32(exponent, 1);
   const auto power = [](__m256i e) {
@@ -205,16 +205,16 @@ inline __m256i half_between(int begin, int end) {
   return _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin), lane),
                              _mm256_cmpgt_epi32(_mm256_set1_epi32(end), lane));
 }
-/// Lanes [begin, end); the bounds may lie outside of 0..16.
+/// Lanes [begin, end). The bounds may be outside of 0..16.
 inline Mask lanes_between(int begin, int end) {
   return {half_between(begin, end), half_between(begin - 8, end - 8)};
 }
-/// a where the mask is set, else b.
+/// a if the mask is set, else b.
 inline Vec select(Mask mask, Vec a, Vec b) {
   return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(mask.lo)),
           _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(mask.hi))};
 }
-/// Bit i: a[i] == b[i].
+/// Bit i is set if a[i] == b[i].
 inline uint32_t equal_bits(Vec a, Vec b) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ))) |
          static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ))) << 8;
@@ -233,8 +233,8 @@ inline void store_u16(void* p, __m256i bits, int lanes) {
   __builtin_memcpy(p, all, static_cast<size_t>(lanes) * sizeof(uint16_t));
 }
 
-/// The first `lanes` (1..16) elements at any address, widened; the other lanes are zero and their
-/// memory is not read.
+/// Loads the first `lanes` (1..16) elements from any address, widened. The other lanes are zero,
+/// and their memory is not read.
 inline Vec load(const float* p, int lanes = kLanes) {
   if (lanes == kLanes) return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
   const Mask mask = lanes_between(0, lanes);
@@ -274,8 +274,8 @@ inline void store(Bf16* p, Vec x, int lanes = kLanes) {
     const __m256 nan = _mm256_cmp_ps(half, half, _CMP_UNORD_Q);
     return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan)), 16);
   };
-  const __m256i packed =
-      _mm256_packus_epi32(round_bits(x.lo), round_bits(x.hi));  // 64-bit groups lo hi lo hi
+  // packus leaves the 64-bit groups in the order lo hi lo hi.
+  const __m256i packed = _mm256_packus_epi32(round_bits(x.lo), round_bits(x.hi));
   store_u16(p, _mm256_permute4x64_epi64(packed, 0xD8), lanes);
 }
 inline void store(F16* p, Vec x, int lanes = kLanes) {
@@ -307,10 +307,10 @@ inline float max_of(Vec x) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-/// exp(x) within 2 ulp: 0 from -104 down, infinity from 89 up, NaN for NaN. The one exponential of
-/// these sets: whole vectors and masked tails alike. x = n ln2 + r with |r| <= ln2 / 2; exp(r) by
-/// its Taylor polynomial of degree 7, whose remainder is below 1e-8; ln2 in two parts, its float32
-/// and what that leaves, each product subtracted with one rounding.
+/// exp(x) within 2 ulp: 0 from -104 down, infinity from 89 up, NaN for NaN. These kernel sets use
+/// no other exponential, neither for whole vectors nor for masked tails. x = n ln2 + r with |r| <=
+/// ln2 / 2. exp(r) is its Taylor polynomial of degree 7, whose remainder is below 1e-8. ln2 is
+/// split into its float32 value and the rest, and each product is subtracted with one rounding.
 inline Vec exp(Vec x) {
   x = min(set1(89.0f), max(set1(-104.0f), x));
   const Vec n = round(mul(x, set1(0x1.715476p+0f)));
@@ -326,8 +326,8 @@ inline Vec exp(Vec x) {
   return scale_by_power(p, n);
 }
 
-/// Calls body(i, lanes) for i = 0, 16, 32, ... below count, with 16 lanes and at the end what is
-/// left.
+/// Calls body(i, lanes) for i = 0, 16, 32, ... below count. lanes is 16, except that the last call
+/// gets what is left.
 template <typename Body>
 inline void for_lanes(int64_t count, const Body& body) {
   int64_t i = 0;

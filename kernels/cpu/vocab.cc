@@ -6,7 +6,7 @@ namespace {
 
 constexpr float kLowest = -__builtin_inff();
 
-/// The greatest of count values, -infinity where there is none; NaN is never the greatest.
+/// Returns the greatest of count values, or -infinity if there is none. NaN is never the greatest.
 float greatest(const float* x, int64_t count) {
   Vec best = set1(kLowest);
   for_lanes(count, [&](int64_t i, int lanes) {
@@ -26,8 +26,8 @@ ArgmaxResult argmax(const float* logits, int64_t cols) {
     const uint32_t equal = equal_bits(load(logits + i, lanes), set1(best)) & ((1u << lanes) - 1);
     if (equal != 0) {
       const int64_t column = i + __builtin_ctz(equal);
-      return {logits[column],
-              static_cast<int32_t>(column)};  // of zeros the one that is there, not its negative
+      // Not `best`, because +0 and -0 compare equal: return the zero that is in this column.
+      return {logits[column], static_cast<int32_t>(column)};
     }
   }
   return {kLowest, 0};

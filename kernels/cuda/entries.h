@@ -4,8 +4,8 @@
 
 #include "runtime/device/cuda_module.h"
 
-/// The module's parts: each is an entry of the table, and its words are in
-/// runtime/device/cuda_module.h.
+/// The parts of the module. Each function is an entry of the table, and
+/// runtime/device/cuda_module.h documents it.
 namespace shoal::cuda {
 
 int32_t facts(char* text, size_t text_bytes);                                     // facts.cu
@@ -15,9 +15,9 @@ int64_t push_floats(int64_t area_bytes, int32_t world_size,
                     int32_t most_contributions);  // push_all_reduce.cu
 int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream);
 
-/// Load the kernels of a file into the current context: with lazy loading the first launch of one
-/// may have to wait for the device, where a peer's kernel spins for that very launch. 209 (no
-/// kernel image): the module is not compiled for this device.
+/// Load the kernels of a file into the current context. With lazy loading, the first launch of a
+/// kernel may have to wait for the device, while a peer's kernel spins until that very launch.
+/// Error 209 (no kernel image): the module is not compiled for this device.
 int32_t load_tree_sum();
 int32_t load_push_all_reduce();
 

@@ -7,7 +7,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Text into a buffer of fixed size, cut where it ends.
+/// Writes text into a buffer of fixed size. Text that does not fit is cut off.
 class Text {
  public:
   Text(char* to, size_t bytes) : to_(to), left_(bytes) {
@@ -24,7 +24,7 @@ class Text {
     to_ += taken;
     left_ -= taken;
   }
-  /// As the inside of a JSON string. Names are plain text; what is not is left out.
+  /// Adds the text inside a JSON string. Names are plain text; other characters are left out.
   void add_plain(const char* text) {
     for (; *text != '\0'; ++text) {
       if (*text >= ' ' && *text <= '~' && *text != '"' && *text != '\\') add("%c", *text);
@@ -36,7 +36,7 @@ class Text {
   size_t left_;
 };
 
-/// As nvidia-smi writes it: GPU-8-4-4-4-12 hexadecimal digits.
+/// Writes it like nvidia-smi: GPU-8-4-4-4-12 hexadecimal digits.
 void add_uuid(Text& text, const cudaUUID_t& uuid) {
   text.add("GPU");
   for (int i = 0; i < 16; ++i) {
@@ -63,7 +63,7 @@ cudaError_t add_device(Text& text, int device) {
   return cudaSuccess;
 }
 
-/// Row `from` of the matrix; a device does not count as its own peer.
+/// Adds row `from` of the matrix. A device does not count as its own peer.
 cudaError_t add_peers(Text& text, int from, int devices) {
   text.add("%s[", from == 0 ? "" : ", ");
   for (int to = 0; to < devices; ++to) {

@@ -3,21 +3,22 @@
 
 #include "runtime/device/cuda_module.h"
 
-/// A FoldProgram applied to single elements, in the order of runtime/comm/tree_sum.cc and so with
-/// its bits. Sums are float32, rounded once each, and flush subnormals (--ftz=true): so do the
-/// CPU's compute threads.
+/// Applies a FoldProgram to single elements, in the order of runtime/comm/tree_sum.cc and so with
+/// the same bits. Sums are float32, are rounded once each, and flush subnormals (--ftz=true), like
+/// the CPU's compute threads.
 namespace shoal::cuda {
 
-/// Deepest stack that a program may need, as on the CPU: a balanced tree over 128 values.
+/// The deepest stack that a program may need. As on the CPU, it is enough for a balanced tree over
+/// 128 values.
 inline constexpr int kMostFoldDepth = 8;
 
-/// W neighbouring floats, loaded and stored as one.
+/// W neighbouring floats that are loaded and stored together.
 template <int W>
 struct alignas(sizeof(float) * W) Pack {
   float lane[W];
 };
 
-/// Past the first-level cache: nothing is read twice, and peers write what is read here.
+/// Bypasses the first-level cache, because nothing is read twice and peers write what is read here.
 __device__ inline Pack<4> load_pack(const float* from, Pack<4>*) {
   const float4 value = __ldcg(reinterpret_cast<const float4*>(from));
   return {{value.x, value.y, value.z, value.w}};
@@ -42,7 +43,7 @@ __device__ Pack<W> add(const Pack<W>& a, const Pack<W>& b) {
   return sum;
 }
 
-/// The stack shifts instead of being indexed, so that it lies in registers.
+/// The stack shifts its values instead of being indexed, so that it stays in registers.
 template <int W>
 class Stack {
  public:
@@ -64,8 +65,8 @@ class Stack {
   Pack<W> values_[kMostFoldDepth] = {};
 };
 
-/// load_value(i) gives the program's value i. Values are loaded some at a time: one after the
-/// other, every plane would cost the whole latency of memory.
+/// load_value(i) returns the program's value i. Several values are loaded at once, because
+/// otherwise each plane would cost the full latency of memory.
 template <int W, class LoadValue>
 __device__ Pack<W> fold(const ShoalTreeSum& program, const LoadValue& load_value) {
   constexpr int kAtOnce = 8;
@@ -86,7 +87,7 @@ __device__ Pack<W> fold(const ShoalTreeSum& program, const LoadValue& load_value
   return stack.top();
 }
 
-/// On the host: whether the program leaves one value and needs no deeper stack than there is.
+/// Runs on the host. Whether the program leaves one value and needs no deeper stack than there is.
 inline bool fold_is_valid(const ShoalTreeSum& program) {
   if (program.values < 1 || program.values > kShoalMostPlanes || program.count < 0) return false;
   int depth = 0;

@@ -2,16 +2,16 @@
 #include <cstdint>
 #include <cuda_runtime.h>
 
-/// What of the kernels belongs to the machine: launches, and memory that others see. A test runs
-/// the same kernels in threads of the host with another file in this one's place
+/// The part of the kernels that depends on the machine: launches, and memory that others can see. A
+/// test replaces this file by another to run the same kernels in threads of the host
 /// (tests/kernels/cuda/on_host).
 namespace shoal::cuda {
 
 inline constexpr int kSumThreads = 256;
-inline constexpr int kSumBlocks = 1024;  ///< at most; the loop strides over the rest
+inline constexpr int kSumBlocks = 1024;  ///< at most; the kernel's loop covers the rest
 inline constexpr int kPushThreads = 512;
-inline constexpr int kPushBlocks =
-    32;  ///< at most: all of them must run at once, beside others' kernels
+/// At most, because all of them must run at the same time, beside the kernels of others.
+inline constexpr int kPushBlocks = 32;
 
 template <class Args>
 cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args& args,
@@ -30,8 +30,8 @@ cudaError_t load_kernel(void (*kernel)(Args)) {
 }
 
 #ifdef __CUDACC__
-// Of the system's scope: the other side is another process's kernel, perhaps on another device. A
-// release after a block's barrier covers what the whole block wrote before it.
+// The scope is .sys, because the other side is another process's kernel, perhaps on another device.
+// A release after a barrier of the block covers everything that the block wrote before it.
 __device__ inline void store_release(uint64_t* to, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
@@ -41,8 +41,8 @@ __device__ inline uint64_t load_acquire(const uint64_t* from) {
   return value;
 }
 
-/// A word that may change at any moment, and whose neighbours do not matter. No atomics: a bus may
-/// have none for host memory.
+/// A word that may change at any moment, and whose order with other words does not matter. It does
+/// without atomics, because a bus may not support them for host memory.
 __device__ inline uint32_t load_word(const uint32_t* from) {
   return *static_cast<const volatile uint32_t*>(from);
 }

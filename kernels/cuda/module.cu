@@ -1,4 +1,4 @@
-// The table, and those of its entries that are one call of the CUDA runtime.
+// The table, and the entries that are a single call of the CUDA runtime.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -36,8 +36,8 @@ int32_t allocate(size_t bytes, void** memory) {
   const size_t taken = std::max<size_t>(bytes, 1);
   if (const cudaError_t error = cudaMalloc(memory, taken); error != cudaSuccess) return error;
   cudaError_t error = cudaMemset(*memory, 0, taken);
-  // Streams of create_stream do not wait for the default one, so the zeros must be there before
-  // anybody knows of them.
+  // Streams of create_stream do not wait for the default stream, so the zeros must be there before
+  // the caller gets the memory.
   if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
   if (error == cudaSuccess) return cudaSuccess;
   (void)cudaFree(*memory);
@@ -91,7 +91,7 @@ int32_t query_event(void* event, int32_t* done) {
   const cudaError_t error = cudaEventQuery(as_event(event));
   *done = error == cudaSuccess ? 1 : 0;
   if (error != cudaErrorNotReady) return error;
-  (void)cudaGetLastError();  // it is no error, and must not be taken for one of a later call
+  (void)cudaGetLastError();  // clear it: it is not an error, and a later call must not report it
   return cudaSuccess;
 }
 int32_t copy(void* to, const void* from, size_t bytes, void* stream) {
@@ -113,7 +113,7 @@ int32_t close_memory(void* memory) {
   return cudaIpcCloseMemHandle(memory);
 }
 
-// In the table's order: C++17 has no names here.
+// In the order of the table's fields, because C++17 has no designated initialisers.
 constexpr ShoalCudaModule kModule{
     sizeof(ShoalCudaModule),
     SHOAL_BUILD_ID,

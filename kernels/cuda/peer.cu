@@ -12,7 +12,8 @@ namespace {
     if (const cudaError_t error_ = (expression); error_ != cudaSuccess) return error_; \
   } while (false)
 
-/// Depends on place and seed, so that old data, data of another place and zeros all show.
+/// Depends on the place and the seed, so that old data, data of another place and zeros are all
+/// noticed.
 __host__ __device__ uint32_t pattern(uint64_t index, uint32_t seed) {
   uint64_t z = index * 0x9e3779b97f4a7c15ULL + seed;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -33,7 +34,7 @@ __global__ void read_words(uint32_t* to, const uint32_t* from, int64_t words) {
     to[i] = from[i];
 }
 
-/// Bytes of one device, freed at the end.
+/// Memory on one device, freed by the destructor.
 class Words {
  public:
   Words() = default;
@@ -70,7 +71,8 @@ cudaError_t reach(int from, int to) {
   return cudaSuccess;
 }
 
-/// Adds the bytes of memory on `device` that are not the seed's pattern.
+/// Counts the bytes of memory on `device` that differ from the seed's pattern, and adds them to
+/// *wrong_bytes.
 cudaError_t count_wrong(int device, const uint32_t* memory, int64_t words, uint32_t seed,
                         int64_t* wrong_bytes) {
   const std::unique_ptr<uint32_t[]> host(new (std::nothrow) uint32_t[static_cast<size_t>(words)]());
@@ -85,8 +87,8 @@ cudaError_t count_wrong(int device, const uint32_t* memory, int64_t words, uint3
   return cudaSuccess;
 }
 
-/// Each by a kernel on `from`: words pushed are read back by their owner, words pulled were written
-/// by their owner.
+/// A kernel on `from` pushes words into memory of `to`, and `to` reads them back. Then a kernel on
+/// `from` pulls words that a kernel on `to` has written.
 cudaError_t push_and_pull(int from, int to, const Words& ours, const Words& theirs, int64_t words,
                           uint32_t seed, int64_t* wrong_bytes) {
   constexpr unsigned kBlocks = 64, kThreads = 256;
@@ -117,7 +119,7 @@ int32_t try_peer(int32_t from, int32_t to, int64_t bytes, int64_t* wrong_bytes) 
   Words ours, theirs;
   RETURN_IF_ERROR(ours.make(from, words));
   RETURN_IF_ERROR(theirs.make(to, words));
-  // Twice in the same places: what is dropped the second time leaves the first round's words.
+  // Twice in the same places: if data of the second round is lost, words of the first round remain.
   for (const uint32_t seed : {0x5a17u, 0xc0deu}) {
     RETURN_IF_ERROR(push_and_pull(from, to, ours, theirs, words, seed, wrong_bytes));
   }

@@ -1,16 +1,17 @@
-// The all_reduce by pushing, over peer memory. A step of a rank's kernel:
+// The all_reduce by pushing, over peer memory. In each step, a rank's kernel does this:
 //
-//   1. step = the area's step counter + 1; the slot is step's parity.
-//   2. Its planes go into that slot of every peer's area; then, per block, the flag (this rank,
-//   block) there becomes step.
-//   3. It waits until its own area's flags of the block have reached step for every peer, and sums
-//   what its slot holds.
+//   1. step = the step counter of its area + 1. The slot is given by the parity of step.
+//   2. It writes its planes into that slot of every peer's area. Then each block sets the flag
+//      (this rank, block) there to step.
+//   3. It waits until the flags of the block in its own area have reached step for every peer, and
+//      sums what its slot holds.
 //
-// Blocks with one number work on the same elements on every rank, so a block waits for its like
-// alone. The slot of step n is filled again in step n + 2: a rank gets there only when it has seen
-// all flags of step n + 1, and a peer sets those in a kernel that began when its kernel of step n,
-// the reader, had ended. So there is no barrier at the end. The counter lies in device memory and
-// the kernel alone moves it: a replayed CUDA graph goes on where it stands.
+// Blocks with the same number work on the same elements on every rank, so a block only waits for
+// the blocks with its number. The slot of step n is filled again in step n + 2. A rank gets there
+// only when it has seen all flags of step n + 1. A peer sets those in a kernel that began after its
+// kernel of step n, the reader, had ended. So no barrier is needed at the end. The counter is in
+// device memory and only the kernel changes it, so a replayed CUDA graph continues with the next
+// step.
 #include <algorithm>
 #include <cuda_runtime.h>
 
@@ -21,20 +22,20 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kGroup =
-    4;  // floats that move as one; the unit in which blocks share out the elements
-constexpr uint64_t kPatienceNs =
-    1'000'000;  // before a wait also looks at host memory and lets others run
+// Number of floats that move together. Blocks share the elements in this unit.
+constexpr int kGroup = 4;
+// After this time, a wait also looks at host memory and lets others run.
+constexpr uint64_t kPatienceNs = 1'000'000;
 
-/// The head of an area; the two slots follow. Zeroed before first use.
+/// The head of an area. The two slots follow it. Zeroed before first use.
 struct AreaHead {
   struct alignas(256) {
-    uint64_t steps;     ///< finished by this area's rank
-    uint32_t finished;  ///< blocks of the running kernel that have ended
-    uint32_t failed;    ///< a wait has ended without its peer
+    uint64_t steps;     ///< steps that this area's rank has finished
+    uint32_t finished;  ///< number of blocks of the running kernel that have ended
+    uint32_t failed;    ///< 1 if a wait has ended without its peer
   } control;
-  uint64_t flags[kShoalMostRanks]
-                [kPushBlocks];  ///< the last step that this block of this rank has pushed here
+  /// flags[rank][block]: the last step that this block of this rank has pushed here.
+  uint64_t flags[kShoalMostRanks][kPushBlocks];
 };
 static_assert(sizeof(AreaHead) % 256 == 0);
 
@@ -53,8 +54,8 @@ __device__ float* slot_of(void* area, int64_t area_bytes, uint64_t step) {
   return reinterpret_cast<float*>(head_of(area) + 1) + (step % 2) * slot_floats(area_bytes);
 }
 
-/// Whether the flag has reached the step: within spin_ns, and before another wait of this rank has
-/// failed.
+/// Whether the flag has reached the step. False if that takes longer than spin_ns, or if another
+/// wait of this rank has failed.
 __device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns,
                          const uint32_t* failure) {
   constexpr int kPolls = 64;
@@ -72,7 +73,7 @@ __device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns,
   }
 }
 
-/// The group's floats of a plane of `count`; what lies behind the plane's end counts as 0.
+/// Loads the group's floats from a plane of `count`. Floats past the end of the plane count as 0.
 __device__ Pack<kGroup> load_group(const float* plane, int64_t group, int64_t count, bool aligned) {
   const int64_t at = group * kGroup;
   if (aligned && at + kGroup <= count) return load<kGroup>(plane + at);
@@ -97,11 +98,12 @@ __device__ void store_group(float* out, int64_t group, int64_t count, bool align
   }
 }
 
-/// What a launch adds to the caller's arguments.
+/// The caller's arguments and what a launch adds to them.
 struct Launch {
   ShoalPushAllReduce args;
-  int32_t first;     ///< this rank's first value among all
-  bool own_aligned;  ///< own planes, and out, may be moved four floats at once
+  int32_t first;  ///< index of this rank's first value among all values
+  /// Whether this rank's planes may be moved four floats at once. out_aligned: whether out may.
+  bool own_aligned;
   bool out_aligned;
 };
 
@@ -140,8 +142,8 @@ __device__ void sum_planes(const Launch& launch, uint64_t step) {
   }
 }
 
-/// Tells every peer that this block's part is there, and waits for theirs: a thread per peer.
-/// False: one has not come.
+/// Reports to every peer that this block's part has arrived, and waits for theirs, with one thread
+/// per peer. Returns false if a peer has not come.
 __device__ bool exchange(const ShoalPushAllReduce& args, uint64_t step) {
   AreaHead* own = head_of(args.areas[args.rank]);
   bool lost = false;
@@ -151,7 +153,8 @@ __device__ bool exchange(const ShoalPushAllReduce& args, uint64_t step) {
     store_release(&head_of(args.areas[peer])->flags[args.rank][blockIdx.x], step);
     lost = !wait_for(&own->flags[peer][blockIdx.x], step, args.spin_ns, args.failure);
     if (lost) {
-      if (load_word(args.failure) == 0) {  // of two ranks lost at once either may be named
+      // If two ranks are lost at the same time, either may be named.
+      if (load_word(args.failure) == 0) {
         store_word(args.failure, 1 + static_cast<uint32_t>(peer));
       }
       store_word(&own->control.failed, 1);
@@ -167,14 +170,14 @@ __global__ void __launch_bounds__(kPushThreads)
   AreaHead* own = head_of(args.areas[args.rank]);
   const bool failed = threadIdx.x == 0 && load_word(&own->control.failed) != 0;
   if (__syncthreads_or(failed) != 0) return;
-  const uint64_t step =
-      own->control.steps + 1;  // stays until every block has been through exchange
+  // The counter stays the same until every block has been through exchange.
+  const uint64_t step = own->control.steps + 1;
 
   push_planes(launch, step);
   if (!exchange(args, step)) return;
   sum_planes(launch, step);
 
-  // The last block to end moves the counter: the others have read it.
+  // The last block to end moves the counter, because by then the others have read it.
   if (threadIdx.x != 0) return;
   __threadfence();
   if (atomicAdd(&own->control.finished, 1U) + 1 < gridDim.x) return;

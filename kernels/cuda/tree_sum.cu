@@ -8,7 +8,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Elements are independent of each other: any launch shape and any W give the same bits.
+/// Elements are independent of each other, so any launch shape and any W give the same bits.
 template <int W>
 __global__ void __launch_bounds__(kSumThreads)
     tree_sum_kernel(const __grid_constant__ ShoalTreeSum args) {

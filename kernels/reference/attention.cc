@@ -16,7 +16,7 @@ struct Fold {
   std::vector<float> out;
 };
 
-/// Keys [begin, end) of one chunk: own max, sum and P.V, then folded into what came before.
+/// Computes the max, sum and P.V of keys [begin, end) of one chunk, and folds them into *fold.
 void fold_chunk(const AttentionArgs& args, const float* q, int kv_head, int begin, int end,
                 Fold* fold) {
   const KvLayer& cache = args.cache;

@@ -7,7 +7,7 @@
 
 namespace shoal::reference {
 
-/// Element `index` of an array of dtype, wherever it lies.
+/// Returns element `index` of an array of dtype. The array need not be aligned.
 inline float load(const void* data, Dtype dtype, int64_t index) {
   const auto* bytes =
       static_cast<const std::byte*>(data) + index * static_cast<int64_t>(dtype_bytes(dtype));
@@ -32,7 +32,7 @@ inline void store(float value, void* data, Dtype dtype, int64_t index) {
   std::memcpy(bytes, &bits, sizeof bits);
 }
 
-/// Where element i of a key or value lies in the cache; key counts within the block.
+/// Return the index of element i of a key or value in the cache. key counts within the block.
 inline int64_t k_index(int64_t tile, int i, int key) {
   return tile + int64_t{i} * kBlockTokens + key;
 }

@@ -6,7 +6,7 @@
 namespace shoal::reference {
 namespace {
 
-/// W[output of the panel, k], from the layout that packed_matrix.h describes.
+/// Returns W[output of the panel, k] from the layout that packed_matrix.h describes.
 float weight(const PackedMatrix& w, int panel, int output, int k) {
   const int64_t index = w.dtype() == Dtype::kF32
                             ? int64_t{k} * kPanelOutputs + output

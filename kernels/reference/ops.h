@@ -1,5 +1,5 @@
 #pragma once
 #include "kernels/kernel_set.h"
 
-// The contracts of kernel_table.h as plain loops.
+// Implements the contracts of kernel_table.h as plain loops.
 SHOAL_DECLARE_KERNEL_SET(reference)

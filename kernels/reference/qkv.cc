@@ -6,7 +6,7 @@
 namespace shoal::reference {
 namespace {
 
-/// Normalises a head in place where it has a weight, then rotates it.
+/// Normalises a head in place if there is a norm weight, then rotates it.
 void norm_and_rotate(float* head, int d, const float* norm, float eps, const float* cos,
                      const float* sin) {
   if (norm != nullptr) {

@@ -80,8 +80,8 @@ void AddedTokens::Matcher::freeze() {
   }
 }
 
-/// Narrows the sorted texts byte by byte to those that agree with the input; a text that ends
-/// inside the range stands first in it.
+/// Narrows the sorted texts byte by byte to those that agree with the input. A text that ends at
+/// the current length is the first of the remaining range.
 AddedTokens::Matcher::Match AddedTokens::Matcher::longest_at(std::string_view text,
                                                              size_t at) const {
   Range range = by_first_byte_[static_cast<uint8_t>(text[at])];
@@ -173,8 +173,8 @@ Status AddedTokens::build_matchers(std::string_view what) {
     if (token.special) special.insert(token.content);
   }
   for (auto& [id, token] : tokens_) {
-    // By its spelling: a special token that normalization changes is not skipped, in Hugging Face
-    // and so here.
+    // This compares the spelling, so a special token that normalization changes is not skipped.
+    // Hugging Face does the same.
     token.skipped = special.contains(token.spelling);
     if (!(token.normalized ? normalized_ : raw_).add(token.spelling, id)) {
       return Status::error(
@@ -196,7 +196,8 @@ void AddedTokens::split(std::string_view text, bool begins_input, bool normalize
       out.push_back({text.substr(begin, end - begin), begins_input && begin == 0, -1});
   };
   size_t done = 0;
-  size_t space_end = 0;  // up to here there is nothing but white space behind the last rstrip token
+  // From the end of the last rstrip token up to here, the text is all white space.
+  size_t space_end = 0;
   for (size_t at = 0; at < text.size();) {
     const Matcher::Match match = matcher.longest_at(text, at);
     if (match.id < 0) {
@@ -205,18 +206,19 @@ void AddedTokens::split(std::string_view text, bool begins_input, bool normalize
     }
     size_t begin = at;
     size_t end = at + match.bytes;
-    at = end;  // the search goes on behind the text itself, whatever is stripped or discarded
+    at = end;  // the search continues after the text itself, whatever is stripped or discarded
     const AddedToken& token = tokens_.at(match.id);
     if (token.single_word && !stands_alone(text, begin, end)) continue;
     if (token.lstrip)
       begin = begin > done ? done + without_trailing_space(text.substr(done, begin - done)) : done;
     if (token.rstrip) {
-      // A token of white space meets the same run again and again: measure it once.
+      // A token that is itself white space can match many times inside one run, so the run is
+      // measured only once.
       if (end > space_end) space_end = end + leading_space(text.substr(end));
       end = space_end;
     }
     add_text(done, begin);
-    // Nothing is left of a token of white space that the one before it has taken along.
+    // A token of white space is dropped if the token before it has already taken that white space.
     if (begin < end) out.push_back({{}, false, match.id});
     done = end;
   }

@@ -15,27 +15,27 @@ namespace shoal {
 
 struct AddedToken {
   std::string content;
-  bool single_word = false;  ///< matches only between non-word characters
-  bool lstrip = false;       ///< takes the white space on its left with it
+  bool single_word = false;  ///< matches only if no word character is next to it
+  bool lstrip = false;       ///< the match includes the white space on its left
   bool rstrip = false;
-  bool normalized = true;  ///< looked for in the normalized text, in its own normalized spelling
+  bool normalized = true;  ///< its normalized form is searched for in the normalized text
   bool special = false;
-  std::string spelling;  ///< what decoding gives: the normalized content where normalized
-  bool skipped = false;  ///< left out by decode(skip_special)
+  std::string spelling;  ///< what decoding gives: the normalized content if normalized is set
+  bool skipped = false;  ///< decode(skip_special) leaves it out
 };
 
-/// The "added_tokens" of tokenizer.json: texts that become one id before the model sees the rest.
-/// Immutable, thread-safe.
+/// The "added_tokens" of tokenizer.json: texts that become one id each before the model sees the
+/// rest. Immutable, thread-safe.
 class AddedTokens {
  public:
-  /// Ids are given as Hugging Face gives them: the vocabulary's own, else the next after it; a file
-  /// that says another id is warned about. INVALID_ARGUMENT for damage and for two tokens of one
-  /// normalized spelling.
+  /// Ids are assigned as Hugging Face assigns them: the vocabulary's id of the text, or else the
+  /// next id counted from the size of the vocabulary. If the file says another id, a warning is
+  /// logged. INVALID_ARGUMENT for damage, and for two tokens with the same normalized spelling.
   static Result<AddedTokens> parse(const Json& tokenizer, const BpeModel& model,
                                    const Normalizer& normalizer, std::string_view what);
 
-  /// Cuts a valid UTF-8 text into token pieces and the texts between, whose views lie in `text`.
-  /// With normalized, looks for the tokens of normalized text, else for the others.
+  /// Cuts a valid UTF-8 text into tokens and the pieces of text between them, which are views of
+  /// `text`. Searches for the tokens whose `normalized` equals the argument.
   void split(std::string_view text, bool begins_input, bool normalized,
              std::vector<PieceList::Piece>& out) const;
 
@@ -46,7 +46,7 @@ class AddedTokens {
   /// Leftmost-longest search for a set of texts.
   class Matcher {
    public:
-    /// False: this text is already there, or empty.
+    /// Returns false if this text is empty or has been added before.
     bool add(std::string text, int32_t id);
     void freeze();
     struct Match {

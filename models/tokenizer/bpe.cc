@@ -85,6 +85,11 @@ Status BpeModel::parse_vocabulary(const Json& model, std::string_view what) {
     vocabulary_.emplace(piece, id.get<int32_t>());
   }
   pieces_.resize(static_cast<size_t>(max_id + 1));
+  return index_vocabulary(what);
+}
+
+/// Fills in pieces_ by id, and the ids of the pieces that have a meaning of their own.
+Status BpeModel::index_vocabulary(std::string_view what) {
   for (const auto& [piece, id] : vocabulary_) {
     std::string_view& slot = pieces_[static_cast<size_t>(id)];
     if (slot.data() != nullptr) {
@@ -119,7 +124,7 @@ Status BpeModel::parse_merges(const Json& model, std::string_view what) {
     }
     if (strings) {
       const std::string_view text = merge.get_ref<const std::string&>();
-      if (text.starts_with("#version")) continue;  // of merges.txt
+      if (text.starts_with("#version")) continue;  // the first line of merges.txt
       const size_t space = text.find(' ');
       if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
         return Status::error(Code::kInvalidArgument,
@@ -154,7 +159,7 @@ Status BpeModel::add_merge(std::string_view left, std::string_view right, size_t
   const std::string joined = std::string(left) + std::string(right);
   const auto id = find(joined);
   if (!id) return missing(joined);
-  // A pair that stands twice has its last rank, as in Hugging Face's map.
+  // If a pair occurs twice, the last rank counts, as in Hugging Face's map.
   merges_[pair_key(*left_id, *right_id)] = {static_cast<uint32_t>(rank), *id};
   return {};
 }
@@ -172,7 +177,8 @@ struct BpeModel::Candidate {
   uint32_t rank;
   int32_t at;
   int32_t id;
-  bool operator<(const Candidate& other) const {  // the top of the heap is the largest
+  bool operator<(const Candidate& other) const {  // the heap's top is its largest element: the
+                                                  // candidate to merge next
     return rank != other.rank ? rank > other.rank : at > other.at;
   }
 };
@@ -197,8 +203,9 @@ Status BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids,
 
 Status BpeModel::to_symbols(std::string_view piece, std::vector<Symbol>& symbols) const {
   symbols.reserve(piece.size());
-  // An unknown character is held back until a known one comes, so that unknown ones can fuse.
-  // Characters spelled in bytes do not release it: they overtake it, in Hugging Face and so here.
+  // An unknown character is held back until a known one follows, so that unknown ones can fuse.
+  // Characters spelled in bytes do not release it, so their ids come before its id. Hugging Face
+  // does the same.
   bool unknown_held = false;
   const auto release = [&] {
     if (unknown_held) symbols.push_back({unk_id_, -1, -1});
@@ -245,8 +252,9 @@ const BpeModel::Merge* BpeModel::find_merge(int32_t left, int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-/// Merges the pair of lowest rank, the leftmost first, until none is left. Candidates stand in a
-/// heap; one whose symbols have changed since is recognised when it comes up.
+/// Merges the pair of lowest rank, the leftmost first, until none is left. Candidates are kept in a
+/// heap. If the symbols of a candidate have changed in the meantime, this is noticed when it
+/// reaches the top.
 void BpeModel::merge_all(std::vector<Symbol>& symbols) const {
   const auto symbol = [&](int32_t i) -> Symbol& { return symbols[static_cast<size_t>(i)]; };
   std::vector<Candidate> candidates;

@@ -15,24 +15,24 @@ namespace shoal {
 /// fuse_unk, byte_fallback and ignore_merges. Immutable, thread-safe.
 class BpeModel {
  public:
-  static constexpr int32_t kMaxId =
-      (1 << 22) - 1;  ///< 16 times the largest vocabulary known; bounds the id table
+  /// Bounds the id table. It is 16 times the largest vocabulary known.
+  static constexpr int32_t kMaxId = (1 << 22) - 1;
   static constexpr size_t kMaxPieceBytes = 16384;
 
-  /// INVALID_ARGUMENT (damaged, with the piece or merge) or UNIMPLEMENTED (another model type or
-  /// option, by name).
+  /// INVALID_ARGUMENT (damaged; names the piece or merge) or UNIMPLEMENTED (names the model type or
+  /// option that is not supported).
   static Result<BpeModel> parse(const Json& tokenizer, std::string_view what);
 
-  /// Appends the ids of one piece of text. O(n log n) in its length. FAILED_PRECONDITION: a
-  /// character is unknown and the unk_token is not in the vocabulary. RESOURCE_EXHAUSTED: the piece
-  /// is too long for the limit.
+  /// Appends the ids of one piece of text. Takes O(n log n) time for n bytes. FAILED_PRECONDITION:
+  /// a character is unknown and the unk_token is not in the vocabulary. RESOURCE_EXHAUSTED: the
+  /// piece is too long for the limit.
   Status encode(std::string_view piece, std::vector<int32_t>& ids, const WorkLimit& limit) const;
 
   std::optional<int32_t> find(std::string_view piece) const;
   /// The spelling of an id; empty if there is none.
   std::string_view piece(int32_t id) const;
   int32_t max_id() const { return static_cast<int32_t>(pieces_.size()) - 1; }
-  /// Entries, which is less than max_id() + 1 where ids have holes.
+  /// The number of entries. It is less than max_id() + 1 if some ids are not used.
   size_t size() const { return vocabulary_.size(); }
 
  private:
@@ -41,7 +41,7 @@ class BpeModel {
     int32_t id = 0;
   };
   struct Symbol {
-    int32_t id = 0;  // -1: merged into the one before
+    int32_t id = 0;  // -1: merged into the symbol before it
     int32_t previous = -1;
     int32_t next = -1;
   };
@@ -56,6 +56,7 @@ class BpeModel {
   }
   Status parse_options(const Json& model, std::string_view what);
   Status parse_vocabulary(const Json& model, std::string_view what);
+  Status index_vocabulary(std::string_view what);
   Status parse_merges(const Json& model, std::string_view what);
   Status add_merge(std::string_view left, std::string_view right, size_t rank,
                    std::string_view what);
@@ -66,9 +67,9 @@ class BpeModel {
   const Merge* find_merge(int32_t left, int32_t right) const;
 
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> vocabulary_;
-  std::vector<std::string_view> pieces_;  // by id, into vocabulary_'s keys
+  std::vector<std::string_view> pieces_;  // by id; views of vocabulary_'s keys
   std::unordered_map<uint64_t, Merge> merges_;
-  std::vector<int32_t> byte_ids_;  // of <0x00> .. <0xFF>; -1 where absent
+  std::vector<int32_t> byte_ids_;  // the ids of <0x00> .. <0xFF>; -1 if absent
   std::string unk_token_;
   bool has_unk_ = false;
   int32_t unk_id_ = -1;

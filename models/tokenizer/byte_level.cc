@@ -8,7 +8,8 @@ namespace shoal {
 namespace {
 
 constexpr char32_t kFirstShifted = 0x100;
-constexpr char32_t kEnd = 0x144;  // 68 bytes have no printable character of their own number
+constexpr char32_t kEnd = 0x144;  // for 68 bytes, the character with the byte's number is not
+                                  // printable
 
 struct Alphabet {
   std::array<char32_t, 256> of_byte{};

@@ -5,12 +5,12 @@
 
 namespace shoal {
 
-/// GPT-2's alphabet: every byte as one printable character (encoder.py, bytes_to_unicode). Appends
-/// the characters of the bytes to out.
+/// Appends the bytes to out in GPT-2's alphabet, which writes every byte as one printable character
+/// (encoder.py, bytes_to_unicode).
 void append_byte_level(std::string_view bytes, std::string& out);
 
-/// The bytes that a piece in that alphabet stands for; a piece with any other character stands for
-/// itself.
+/// Appends the bytes that a piece in that alphabet encodes. A piece that contains any other
+/// character is appended unchanged.
 void append_byte_level_decoded(std::string_view piece, std::string& out);
 
 /// GPT-2's splitter (encoder.py), which ByteLevel uses unless use_regex is false.

@@ -42,8 +42,8 @@ void ReplaceStage::text(std::string_view text) {
   if (!pattern_.literal().empty()) replace_literals();
 }
 
-/// Hands on all but a tail that may be the beginning of a match. Both ends of what goes on lie
-/// between characters, since the pattern begins with a whole one.
+/// Passes on everything except a tail that may be the beginning of a match. The text that is passed
+/// on holds whole characters, because the pattern begins with a whole character.
 void ReplaceStage::replace_literals() {
   const std::string& pattern = pattern_.literal();
   size_t done = 0;
@@ -64,7 +64,7 @@ void ReplaceStage::replace_literals() {
 void ReplaceStage::replace_all() {
   WorkLimit limit;
   const auto spans = pattern_.spans(held_, limit);
-  if (!spans.ok()) {  // a regex that does not end: the token stays as it is, decoding cannot fail
+  if (!spans.ok()) {  // the regex hit its limit: keep the token, because decoding cannot fail
     next_.text(held_);
     return;
   }
@@ -87,8 +87,8 @@ void ReplaceStage::end_token() {
 
 namespace {
 
-/// The byte that <0xNN> names. Rust's from_str_radix, which decides in Hugging Face, also takes a
-/// sign for a digit.
+/// The byte that <0xNN> names. A plus sign is accepted as the first digit, because Hugging Face
+/// uses Rust's from_str_radix, which accepts one.
 std::optional<uint8_t> byte_of(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece.back() != '>') return std::nullopt;
   int value = 0;
@@ -141,7 +141,7 @@ void ByteFallbackStage::add_byte(uint8_t byte) {
   if (run_is_bad_) return replacement();
   run_ += static_cast<char>(byte);
   if (automaton_.step(byte) != Utf8Automaton::State::kInvalid) return;
-  run_is_bad_ = true;  // nothing that follows can mend it
+  run_is_bad_ = true;  // no later byte can make the run valid
   for (size_t i = 0; i < run_.size(); ++i) replacement();
 }
 
@@ -175,7 +175,7 @@ void FuseStage::finish() {
 }
 
 void StripStage::text(std::string_view text) {
-  size_t kept = 0;  // text from here to `at` goes on as it is
+  size_t kept = 0;  // the text from here to `at` is passed on unchanged
   size_t at = 0;
   const auto pass = [&](size_t end) {
     if (end > kept) next_.text(text.substr(kept, end - kept));

@@ -10,10 +10,10 @@
 
 namespace shoal {
 
-/// The stages that token_decoder.cc puts together; each is one decoder of Hugging Face tokenizers,
-/// as a stream.
+/// The stages that token_decoder.cc chains. Each is the streaming form of one decoder of Hugging
+/// Face tokenizers.
 
-/// The end of the chain.
+/// The end of the chain: appends all text to a string.
 class CollectStage : public DecodeStage {
  public:
   explicit CollectStage(std::string& out) : out_(out) {}
@@ -25,7 +25,7 @@ class CollectStage : public DecodeStage {
   std::string& out_;
 };
 
-/// Without a decoder, tokens are joined by spaces.
+/// Joins tokens with spaces, which is the rule if there is no decoder.
 class JoinStage : public DecodeStage {
  public:
   explicit JoinStage(DecodeStage& next) : next_(next) {}
@@ -39,7 +39,8 @@ class JoinStage : public DecodeStage {
   bool inside_ = false;
 };
 
-/// Bytes in GPT-2's alphabet, all tokens together, as UTF-8. Becomes one token.
+/// Decodes GPT-2's alphabet to bytes and these to UTF-8. All tokens become one, because a character
+/// may be spread over several.
 class ByteLevelStage : public DecodeStage {
  public:
   explicit ByteLevelStage(DecodeStage& next) : next_(next) {}
@@ -49,12 +50,12 @@ class ByteLevelStage : public DecodeStage {
 
  private:
   DecodeStage& next_;
-  std::string piece_;  // whether it is in the alphabet shows only at its end
+  std::string piece_;  // kept, because only its end shows whether all of it is in the alphabet
   LossyUtf8 utf8_;
 };
 
-/// A text for each match within a token. A plain pattern keeps at most its own length; a regex
-/// keeps the token.
+/// Replaces each match within a token. A plain pattern holds back at most its own length of text; a
+/// regex holds back the whole token.
 class ReplaceStage : public DecodeStage {
  public:
   ReplaceStage(const Pattern& pattern, std::string_view content, DecodeStage& next)
@@ -73,8 +74,8 @@ class ReplaceStage : public DecodeStage {
   std::string held_;
 };
 
-/// Tokens <0x00> to <0xFF> as bytes: a run of them is one text where it is UTF-8 as a whole, else
-/// one U+FFFD for each.
+/// Decodes tokens <0x00> to <0xFF> as bytes. A run of them becomes text if the whole run is valid
+/// UTF-8, otherwise one U+FFFD for each byte.
 class ByteFallbackStage : public DecodeStage {
  public:
   explicit ByteFallbackStage(DecodeStage& next) : next_(next) {}
@@ -88,14 +89,14 @@ class ByteFallbackStage : public DecodeStage {
   void replacement();
 
   DecodeStage& next_;
-  std::string piece_;        // the token's beginning, while it may be a byte
-  bool passing_ = false;     // it is none: handed on as it comes
-  std::string run_;          // bytes so far
-  bool run_is_bad_ = false;  // some byte of the run cannot stand there: all of them are U+FFFD
+  std::string piece_;        // the token's beginning, as long as it may still be a byte
+  bool passing_ = false;     // it is not a byte: the rest is passed on directly
+  std::string run_;          // the bytes of the current run
+  bool run_is_bad_ = false;  // the run is not valid UTF-8: each of its bytes becomes U+FFFD
   Utf8Automaton automaton_;
 };
 
-/// All tokens become one.
+/// Joins all tokens to one.
 class FuseStage : public DecodeStage {
  public:
   explicit FuseStage(DecodeStage& next) : next_(next) {}
@@ -107,8 +108,8 @@ class FuseStage : public DecodeStage {
   DecodeStage& next_;
 };
 
-/// Takes a character off each token: at most `start` times at its beginning, `stop` times at its
-/// end.
+/// Removes a character from each token: at most `start` times at its beginning and `stop` times at
+/// its end.
 class StripStage : public DecodeStage {
  public:
   StripStage(std::string_view content, int64_t start, int64_t stop, DecodeStage& next)
@@ -126,10 +127,12 @@ class StripStage : public DecodeStage {
   DecodeStage& next_;
   int64_t stripped_ = 0;
   bool at_beginning_ = true;
-  int64_t held_ = 0;  // how many content_ in a row may yet be the token's end
+  // How many content_ in a row are held back, because they may be the token's end.
+  int64_t held_ = 0;
 };
 
-/// The replacement character as a space, and as nothing in the first token where it was prepended.
+/// Turns the replacement character into a space. In the first token it is dropped instead if
+/// encoding has prepended it.
 class MetaspaceStage : public DecodeStage {
  public:
   MetaspaceStage(std::string_view replacement, bool drop_first, DecodeStage& next)

@@ -14,8 +14,8 @@ int combining_class(utf8proc_int32_t c) {
   return utf8proc_get_property(c)->combining_class;
 }
 
-/// Unicode's canonical order: each run of marks sorted by class. utf8proc's own sort is quadratic
-/// in the run's length, and a prompt may hold a run of a million marks.
+/// Sorts each run of marks by class, which is Unicode's canonical order. utf8proc's own sort takes
+/// quadratic time, and a prompt may hold a run of a million marks.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
   for (size_t begin = 0; begin < text.size();) {
     if (combining_class(text[begin]) == 0) {
@@ -63,7 +63,8 @@ std::string unicode_normalized(std::string_view text, bool compatibility, bool c
   return out;
 }
 
-/// Nothing below U+00C0 changes under NFC and NFD, nothing below U+0080 under any form.
+/// True if no character is in a range that the form can change. NFC and NFD keep all characters
+/// below U+00C0, and every form keeps those below U+0080.
 bool changes_nothing(std::string_view text, bool compatibility) {
   const unsigned char first_lead = compatibility ? 0x80 : 0xC3;
   return std::all_of(text.begin(), text.end(), [&](char c) {
@@ -77,7 +78,8 @@ void normalize_unicode(std::string& text, bool compatibility, bool compose) {
     text = unicode_normalized(text, compatibility, compose);
 }
 
-/// Character by character, as Rust's char::to_lowercase: no rule looks at the neighbours.
+/// Lowercases each character by itself, as Rust's char::to_lowercase does, without the rules that
+/// depend on neighbours.
 std::string lowercased(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -85,7 +87,7 @@ std::string lowercased(std::string_view text) {
     const CodePoint c = code_point_at(text, at);
     at += c.bytes;
     if (c.value == 0x130) {
-      out += "i\xCC\x87";  // the one letter whose small form is two characters
+      out += "i\xCC\x87";  // the only letter whose lower case has two characters
     } else {
       append_utf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))),
                   out);
@@ -115,7 +117,8 @@ Status replace(NormalizedText& text, const Pattern& pattern, const std::string& 
   SHOAL_ASSIGN_OR_RETURN(const auto spans, pattern.spans(text.text, limit));
   if (spans.empty() || (spans.size() == 1 && !spans.front().match)) return {};
   if (const Span& first = spans.front(); first.match && first.begin != first.end) {
-    // What replaces several characters stands for the last of them.
+    // The replacement of several characters counts as the last of them, so it does not begin the
+    // input.
     if (content.empty() || code_point_at(text.text, 0).bytes != first.end)
       text.begins_input = false;
   }

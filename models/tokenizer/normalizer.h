@@ -11,19 +11,21 @@ namespace shoal {
 /// A stretch of the input text on its way to the model.
 struct NormalizedText {
   std::string text;
-  bool begins_input =
-      false;  ///< its first character stands for the first of the input (Metaspace asks)
+  /// True if its first character comes from the first character of the input. Metaspace depends on
+  /// this.
+  bool begins_input = false;
 };
 
 /// The "normalizer" of tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace and
 /// Sequences of them. Immutable, thread-safe.
 class Normalizer {
  public:
-  /// INVALID_ARGUMENT (damaged) or UNIMPLEMENTED (by name).
+  /// INVALID_ARGUMENT (damaged) or UNIMPLEMENTED (names what is not supported).
   static Result<Normalizer> parse(const Json& tokenizer, std::string_view what);
 
   bool empty() const { return steps_.empty(); }
-  /// In place; the text is and stays valid UTF-8. RESOURCE_EXHAUSTED by the limit.
+  /// Normalizes in place. The text must be valid UTF-8 and stays so. RESOURCE_EXHAUSTED if the
+  /// limit is reached.
   Status apply(NormalizedText& text, WorkLimit& limit) const;
 
  private:

@@ -21,22 +21,23 @@ struct Span {
 /// thread-safe.
 class Pattern {
  public:
-  /// INVALID_ARGUMENT for another shape, UNIMPLEMENTED for a regex that cannot be used.
+  /// INVALID_ARGUMENT if the field has another structure, UNIMPLEMENTED for a regex that cannot be
+  /// used.
   static Result<Pattern> parse(const Component& component);
   static Result<Pattern> from_literal(std::string literal, std::string_view what);
   static Result<Pattern> from_regex(std::string_view regex, std::string_view what);
 
-  /// Matches and what lies between, in order, covering the text; matches may be empty.
-  /// Precondition: valid UTF-8.
+  /// Returns the matches and the spans between them, in order, so that they cover the text. Matches
+  /// may be empty. Precondition: valid UTF-8. RESOURCE_EXHAUSTED if the limit is reached.
   Result<std::vector<Span>> spans(std::string_view text, WorkLimit& limit) const;
 
-  /// The text itself where the pattern is a plain, non-empty one; empty for a regex.
+  /// The text of a plain, non-empty pattern; empty for a regex.
   const std::string& literal() const { return literal_; }
 
  private:
   std::string literal_;
-  std::optional<Regex>
-      regex_;  // an empty literal matches at each character, as the empty regex does
+  // Also set for an empty literal: it matches at each character, as the empty regex does.
+  std::optional<Regex> regex_;
 };
 
 }  // namespace shoal

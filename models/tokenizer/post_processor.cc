@@ -7,7 +7,8 @@
 namespace shoal {
 namespace {
 
-// Real templates have three parts and one id each; these bound what one request's ids can grow to.
+// Real templates have three parts with one id each. These limits bound how many ids a template can
+// add to a request.
 constexpr size_t kMaxParts = 64;
 constexpr size_t kMaxIdsPerToken = 64;
 constexpr int kMaxTexts = 2;
@@ -21,7 +22,7 @@ Result<int32_t> template_id(const Json& json, int32_t max_id, const std::string&
   return json.get<int32_t>();
 }
 
-/// The ids of special_tokens[name].
+/// Reads the ids of special_tokens[name].
 Result<std::vector<int32_t>> special_ids(const Component& component, const std::string& name,
                                          int32_t max_id) {
   const auto damaged = [&](std::string_view why) {

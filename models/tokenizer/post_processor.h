@@ -7,14 +7,15 @@
 namespace shoal {
 
 /// The "post_processor" of tokenizer.json for one text: TemplateProcessing, BertProcessing,
-/// RobertaProcessing, ByteLevel (which moves offsets only) and Sequences of them. Immutable,
+/// RobertaProcessing, ByteLevel (which changes only offsets) and Sequences of them. Immutable,
 /// thread-safe.
 class PostProcessor {
  public:
-  /// INVALID_ARGUMENT (damaged, or an id above max_id) or UNIMPLEMENTED (by name).
+  /// INVALID_ARGUMENT (damaged, or an id above max_id) or UNIMPLEMENTED (names what is not
+  /// supported).
   static Result<PostProcessor> parse(const Json& tokenizer, int32_t max_id, std::string_view what);
 
-  /// The text's ids with the template's around them; those only with add_special.
+  /// Returns the text's ids, with the template's special tokens around them if add_special is set.
   std::vector<int32_t> apply(std::vector<int32_t> ids, bool add_special) const;
 
  private:
@@ -25,7 +26,7 @@ class PostProcessor {
   Status parse_template(const Component& component, int32_t max_id);
   Status parse_cls_sep(const Component& component, int32_t max_id);
 
-  bool present_ = false;  // without a template the text is the whole
+  bool present_ = false;  // false: there is no template, and ids pass unchanged
   std::vector<Part> parts_;
 };
 

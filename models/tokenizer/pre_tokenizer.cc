@@ -32,7 +32,7 @@ Result<PreTokenizer::Step> PreTokenizer::parse_step(const Component& component) 
     return step;
   }
   if (component.type == "CharDelimiterSplit" || component.type == "Delimiter") {
-    // A literal of one character splits as the character does.
+    // A literal of one character gives the same splits as a split at that character.
     SHOAL_ASSIGN_OR_RETURN(const auto delimiter, required_character(component, "delimiter"));
     SHOAL_ASSIGN_OR_RETURN(step.pattern, Pattern::from_literal(delimiter, component.what));
     step.behavior = Behavior::kRemoved;
@@ -50,7 +50,7 @@ Result<PreTokenizer::Step> PreTokenizer::parse_step(const Component& component) 
     step.classify = [](char32_t c) { return is_whitespace(c) ? kEach : 0; };
     step.behavior = Behavior::kRemoved;
   } else if (component.type == "Whitespace") {
-    // The regex \w+|[^\w\s]+ with everything else removed.
+    // Equivalent to the regex \w+|[^\w\s]+ with everything else removed.
     step.classify = [](char32_t c) { return is_word(c) ? 1 : is_whitespace(c) ? 0 : 2; };
     step.behavior = Behavior::kRemoved;
     step.invert = true;
@@ -89,7 +89,7 @@ Result<PreTokenizer::Step> PreTokenizer::parse_metaspace(const Component& compon
         Code::kInvalidArgument,
         cat(component.what, ": \"prepend_scheme\" must be always, first or never"));
   }
-  if (!prefix) {  // how files before prepend_scheme said "never"
+  if (!prefix) {  // files from before prepend_scheme write "never" like this
     if (scheme && step.prepend != Prepend::kNever) {
       return Status::error(
           Code::kInvalidArgument,
@@ -152,7 +152,7 @@ Status PreTokenizer::split(const Step& step, const PieceList::Piece& piece,
                            std::vector<PieceList::Piece>& out, WorkLimit& limit) {
   std::vector<Span> spans;
   if (step.kind == Kind::kCharacterClass) {
-    // Before the spans are made: there may be one for each byte.
+    // Checked before the spans are created, because there may be one for each byte.
     SHOAL_RETURN_IF_ERROR(limit.check_bytes(piece.text.size() * sizeof(Span)));
     spans = class_spans(piece.text, step.classify);
   } else {
@@ -187,8 +187,8 @@ std::vector<Span> PreTokenizer::class_spans(std::string_view text, CharacterClas
   return spans;
 }
 
-/// What becomes of the matches (tokenizers, NormalizedString::split). Removed ones are dropped by
-/// the caller.
+/// Joins matches with their neighbours as the behavior asks (tokenizers, NormalizedString::split).
+/// With kRemoved, the caller drops the matches.
 std::vector<Span> PreTokenizer::merge(std::vector<Span> spans, Behavior behavior) {
   if (behavior == Behavior::kRemoved || behavior == Behavior::kIsolated) return spans;
   std::vector<Span> merged;
@@ -253,7 +253,8 @@ Status PreTokenizer::to_byte_level(PieceList& list, WorkLimit& limit) {
   for (const PieceList::Piece& piece : list.pieces)
     bytes += piece.token >= 0 ? 0 : piece.text.size();
   SHOAL_RETURN_IF_ERROR(limit.take_bytes(2 * bytes));
-  // One buffer for all, with room for two bytes a character: it never moves.
+  // All pieces share one buffer. It has room for two output bytes per input byte, so it is never
+  // reallocated and the views stay valid.
   std::string& buffer = list.buffers.emplace_back();
   buffer.reserve(2 * bytes);
   for (PieceList::Piece& piece : list.pieces) {

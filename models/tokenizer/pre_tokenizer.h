@@ -11,40 +11,42 @@
 
 namespace shoal {
 
-/// A text on its way to ids, in pieces. Pieces are never empty texts.
+/// A text on its way to ids, cut into pieces. The text of a piece is never empty.
 struct PieceList {
   struct Piece {
-    std::string_view text;      ///< lies in buffers (or where the maker says)
-    bool begins_input = false;  ///< its first character stands for the first of the input
-    int32_t token = -1;         ///< an added token: done, text is not used
+    std::string_view text;      ///< a view into buffers, or into text that its maker keeps
+    bool begins_input = false;  ///< true if its first character comes from the input's first
+    int32_t token = -1;         ///< if not -1, the piece is this added token, and text is not used
   };
   std::vector<Piece> pieces;
-  std::deque<std::string> buffers;  ///< deque: growing moves no string
+  std::deque<std::string> buffers;  ///< a deque, because growing it does not move the strings
 };
 
 /// The "pre_tokenizer" of tokenizer.json: ByteLevel, Split, Digits, Metaspace, Whitespace,
 /// WhitespaceSplit, Punctuation, CharDelimiterSplit and Sequences of them. Immutable, thread-safe.
 class PreTokenizer {
  public:
-  /// INVALID_ARGUMENT (damaged) or UNIMPLEMENTED (by name).
+  /// INVALID_ARGUMENT (damaged) or UNIMPLEMENTED (names what is not supported).
   static Result<PreTokenizer> parse(const Json& tokenizer, std::string_view what);
 
-  /// Splits (and rewrites) every piece that is no token yet. RESOURCE_EXHAUSTED by the limit.
+  /// Splits (and rewrites) every piece that is not a token yet. RESOURCE_EXHAUSTED if the limit is
+  /// reached.
   Status apply(PieceList& list, WorkLimit& limit) const;
 
  private:
   enum class Kind { kSplit, kCharacterClass, kByteLevel, kMetaspace };
   enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
   enum class Prepend { kAlways, kFirst, kNever };
-  using CharacterClass = int (*)(char32_t);  // characters of one class stay together
+  using CharacterClass = int (*)(char32_t);  // neighbours of the same class stay together
 
   struct Step {
     Kind kind = Kind::kSplit;
     Pattern pattern;  // Split; ByteLevel with use_regex
     Behavior behavior = Behavior::kIsolated;
     bool invert = false;
-    CharacterClass classify =
-        nullptr;  // 0: no match; kEach: each character is a match of its own; else a run is
+    // 0: no match; kEach: each character is a match of its own; any other class: each run of
+    // characters of that class is one match.
+    CharacterClass classify = nullptr;
     bool add_prefix_space = false;
     bool use_regex = false;
     std::string replacement;  // Metaspace

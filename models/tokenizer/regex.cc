@@ -13,13 +13,13 @@ namespace shoal {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16384;
-// Start positions that one call of PCRE2 may try. Its match limit holds per position, so this
-// bounds the time between two looks at the clock.
+// The most start positions that one call of PCRE2 may try. Its match limit applies to each
+// position, so this bounds the time between two reads of the clock.
 constexpr size_t kWindowBytes = 256;
 constexpr uint32_t kHeapLimitKib = 64 * 1024;
 
-/// Steps for one start position. A sane splitter needs a few per byte of a run that it first takes
-/// and then gives back.
+/// The most steps for one start position. A reasonable splitter needs a few steps per byte of a run
+/// that it first matches and then gives back.
 uint32_t match_limit(size_t text_bytes) {
   return static_cast<uint32_t>(std::min<size_t>(200'000 + 8 * text_bytes, 100'000'000));
 }
@@ -40,7 +40,7 @@ struct FreeCompileContext {
   void operator()(pcre2_compile_context* context) const { pcre2_compile_context_free(context); }
 };
 
-/// One text being searched.
+/// The search of one text.
 class Search {
  public:
   Search(const pcre2_code* code, std::string_view text, WorkLimit& limit)
@@ -67,7 +67,8 @@ class Search {
       if (count >= 0) {
         SHOAL_RETURN_IF_ERROR(
             limit_.count_regex_work(16 + (bounds[1] > from ? bounds[1] - from : 0)));
-        // \K can put the start behind the end: no text to split off there.
+        // \K can set the start after the end, where there is no text to split off. The search ends
+        // here.
         if (bounds[0] > bounds[1] || bounds[0] < from) return std::optional<RegexMatch>();
         return std::optional(RegexMatch{bounds[0], bounds[1]});
       }
@@ -85,7 +86,8 @@ class Search {
     const int count = pcre2_match(code_, subject, text_.size(), from, PCRE2_NO_UTF_CHECK,
                                   data_.get(), context_.get());
     if (count != PCRE2_ERROR_JIT_STACKLIMIT) return count;
-    // The JIT's 32 KiB stack was too small: the interpreter keeps its frames on the heap.
+    // The JIT's 32 KiB stack was too small, so use the interpreter, which keeps its frames on the
+    // heap.
     return pcre2_match(code_, subject, text_.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                        data_.get(), context_.get());
   }
@@ -146,7 +148,7 @@ Result<Regex> Regex::compile(std::string_view pattern, std::string_view what) {
   if (code->pcre == nullptr) return refuse(reason(error));
   pcre2_jit_compile(
       code->pcre,
-      PCRE2_JIT_COMPLETE);  // refused where memory cannot be executable: then interpreted
+      PCRE2_JIT_COMPLETE);  // fails if memory cannot be executable; the regex is then interpreted
   return Regex(std::move(code));
 }
 

@@ -15,16 +15,16 @@ struct RegexMatch {
   size_t end = 0;
 };
 
-/// A regex of tokenizer.json (Oniguruma, Ruby syntax), run by PCRE2 with its JIT where the system
-/// allows one. Cheap to copy; immutable, find_all may be called from any thread.
+/// A regex of tokenizer.json (Oniguruma, Ruby syntax), run by PCRE2, with its JIT if the system
+/// allows one. Cheap to copy and immutable: find_all may be called from any thread.
 class Regex {
  public:
   /// UNIMPLEMENTED, with the pattern and PCRE2's reason. `what` names the owner.
   static Result<Regex> compile(std::string_view pattern, std::string_view what);
 
-  /// All matches from left to right, as the onig crate's find_iter gives them: an empty match
-  /// directly after another match is left out. Precondition: valid UTF-8. RESOURCE_EXHAUSTED when a
-  /// match takes too many steps or the limit's CPU time is over.
+  /// Returns all matches from left to right, as the onig crate's find_iter does: an empty match
+  /// directly after another match is left out. Precondition: valid UTF-8. RESOURCE_EXHAUSTED if a
+  /// match takes too many steps or the limit's CPU time is used up.
   Result<std::vector<RegexMatch>> find_all(std::string_view text, WorkLimit& limit) const;
 
  private:

@@ -1,13 +1,10 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "models/tokenizer/regex_syntax.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <pcre2.h>
-#include <utility>
 #include <vector>
 
+#include "models/tokenizer/regex_property.h"
 #include "runtime/base/cat.h"
 
 namespace shoal {
@@ -16,77 +13,16 @@ namespace {
 // Unicode's White_Space. PCRE2's own \s has U+180E too.
 constexpr std::string_view kSpace =
     R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-// PCRE2's own \w lacks marks and connectors and has all of \p{N}. Oniguruma's has the numbers of
-// Latin-1 alone.
+// PCRE2's own \w lacks marks and connectors and includes all of \p{N}. Of the numbers that are not
+// digits, Oniguruma's \w includes only those of Latin-1.
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
 constexpr std::string_view kHex = "0-9A-Fa-f";
-
-constexpr std::array<std::pair<std::string_view, std::string_view>, 30> kLongCategories = {{
-    {"letter", "L"},
-    {"uppercaseletter", "Lu"},
-    {"lowercaseletter", "Ll"},
-    {"titlecaseletter", "Lt"},
-    {"modifierletter", "Lm"},
-    {"otherletter", "Lo"},
-    {"mark", "M"},
-    {"nonspacingmark", "Mn"},
-    {"spacingmark", "Mc"},
-    {"enclosingmark", "Me"},
-    {"number", "N"},
-    {"decimalnumber", "Nd"},
-    {"letternumber", "Nl"},
-    {"othernumber", "No"},
-    {"punctuation", "P"},
-    {"connectorpunctuation", "Pc"},
-    {"dashpunctuation", "Pd"},
-    {"openpunctuation", "Ps"},
-    {"closepunctuation", "Pe"},
-    {"initialpunctuation", "Pi"},
-    {"finalpunctuation", "Pf"},
-    {"otherpunctuation", "Po"},
-    {"symbol", "S"},
-    {"mathsymbol", "Sm"},
-    {"currencysymbol", "Sc"},
-    {"modifiersymbol", "Sk"},
-    {"othersymbol", "So"},
-    {"separator", "Z"},
-    {"digit", "Nd"},
-    {"space", "White_Space"},
-}};
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-bool pcre2_knows(const std::string& property) {
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  const std::string pattern = "\\p{" + property + "}";
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                   PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
-  const bool known = code != nullptr;
-  pcre2_code_free(code);
-  return known;
-}
-
-/// What Oniguruma means by a property name. A bare script name is the Script property there,
-/// Script_Extensions in PCRE2.
-std::string property_name(std::string_view name) {
-  std::string key;
-  for (const char c : name) {
-    if (c != ' ' && c != '_' && c != '-')
-      key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  for (const auto& [long_name, short_name] : kLongCategories) {
-    if (key == long_name) return std::string(short_name);
-  }
-  if (key.size() > 2) {
-    if (std::string script = "sc:" + key; pcre2_knows(script)) return script;
-  }
-  return std::string(name);
 }
 
 class Translator {
@@ -104,7 +40,7 @@ class Translator {
   void refuse(std::string_view construct) {
     if (problem_.empty()) problem_ = cat(construct, " at byte ", at_, " is not supported");
   }
-  /// Emits one thing that a quantifier may follow.
+  /// Writes one atom, which a quantifier may follow.
   void atom(std::string_view text) {
     last_atom_ = out_.size();
     out_ += text;
@@ -180,7 +116,7 @@ class Translator {
       at_ += 3;
       return;
     }
-    // Options. Ruby's m is "dot matches newline", PCRE2's s.
+    // Options. Ruby's m means "dot matches newline", which is s in PCRE2.
     size_t end = at_ + 2;
     std::string options;
     for (; end < in_.size() &&
@@ -195,7 +131,7 @@ class Translator {
     at_ = end + 1;
   }
 
-  /// {n}, {n,}, {n,m}, {,m}; any other brace is a character.
+  /// Translates {n}, {n,}, {n,m} and {,m}; any other brace is a literal character.
   void interval() {
     size_t end = at_ + 1;
     while (end < in_.size() && is_digit(in_[end])) ++end;
@@ -213,74 +149,62 @@ class Translator {
     }
     at_ = end + 1;
     out_ += cat("{", low.empty() ? "0" : low, range ? "," : "", range ? high : "", "}");
-    // In Ruby's syntax a + after braces repeats the whole, and so does a ? after a fixed count.
+    // In Ruby's syntax a + after braces repeats the whole quantified atom, and a ? after a fixed
+    // count makes it optional.
     if (peek() == '+' || (peek() == '?' && !range)) wrap_last_atom();
   }
 
-  void escape_outside() {
-    const char c = peek();
-    const auto negated = [](std::string_view items) { return cat("[^", items, "]"); };
-    const auto positive = [](std::string_view items) { return cat("[", items, "]"); };
+  /// The translation of a one-letter escape outside a class; empty if it is not one of these.
+  static std::string short_escape(char c) {
     switch (c) {
       case 's':
+        return cat("[", kSpace, "]");
       case 'S':
-        ++at_;
-        return atom(c == 's' ? positive(kSpace) : negated(kSpace));
+        return cat("[^", kSpace, "]");
       case 'w':
+        return cat("[", kWord, "]");
       case 'W':
-        ++at_;
-        return atom(c == 'w' ? positive(kWord) : negated(kWord));
+        return cat("[^", kWord, "]");
       case 'h':
+        return cat("[", kHex, "]");
       case 'H':
-        ++at_;
-        return atom(c == 'h' ? positive(kHex) : negated(kHex));
+        return cat("[^", kHex, "]");
       case 'b':
-        ++at_;
-        return atom(
-            cat("(?:(?<=[", kWord, "])(?![", kWord, "])|(?<![", kWord, "])(?=[", kWord, "]))"));
+        return cat("(?:(?<=[", kWord, "])(?![", kWord, "])|(?<![", kWord, "])(?=[", kWord, "]))");
       case 'B':
-        ++at_;
-        return atom(
-            cat("(?:(?<=[", kWord, "])(?=[", kWord, "])|(?<![", kWord, "])(?![", kWord, "]))"));
-      case 'A':
-      case 'Z':
-      case 'z':
-      case 'K':
-      case 'R':
-      case 'X':
-        ++at_;
-        return atom(cat("\\", c));
-      case 'k': {  // \k<name>
-        const size_t end = in_.find('>', at_);
-        if (peek(1) != '<' || end == std::string_view::npos) return refuse("this \\k");
-        atom(cat("\\", in_.substr(at_, end + 1 - at_)));
-        at_ = end + 1;
-        return;
-      }
+        return cat("(?:(?<=[", kWord, "])(?=[", kWord, "])|(?<![", kWord, "])(?![", kWord, "]))");
       default:
-        if (c >= '1' && c <= '9') {
-          ++at_;
-          return atom(cat("\\", c));
-        }
-        atom(shared_escape());
+        break;
     }
+    // PCRE2 writes these in the same way as Oniguruma: anchors, \K, \R, \X and references to groups
+    // by number.
+    const bool same =
+        c != '\0' && std::string_view("AZzKRX123456789").find(c) != std::string_view::npos;
+    return same ? cat("\\", c) : "";
   }
 
-  /// Escapes that mean the same inside and outside a class. The backslash is behind us.
+  void escape_outside() {
+    if (const std::string text = short_escape(peek()); !text.empty()) {
+      ++at_;
+      return atom(text);
+    }
+    if (peek() != 'k') return atom(shared_escape());
+    const size_t end = in_.find('>', at_);  // \k<name>
+    if (peek(1) != '<' || end == std::string_view::npos) return refuse("this \\k");
+    atom(cat("\\", in_.substr(at_, end + 1 - at_)));
+    at_ = end + 1;
+  }
+
+  /// Translates escapes that mean the same inside and outside a class. The backslash has been
+  /// consumed.
   std::string shared_escape() {
     const char c = peek();
     if (at_ >= in_.size()) return "\\";  // PCRE2 reports the lone backslash
+    if (std::string_view("dDtnrfae").find(c) != std::string_view::npos) {
+      ++at_;
+      return cat("\\", c);
+    }
     switch (c) {
-      case 'd':
-      case 'D':
-      case 't':
-      case 'n':
-      case 'r':
-      case 'f':
-      case 'a':
-      case 'e':
-        ++at_;
-        return cat("\\", c);
       case 'v':
         ++at_;
         return "\\x0B";
@@ -321,7 +245,7 @@ class Translator {
       name.remove_prefix(1);
     }
     at_ = end + 1;
-    return cat(negative ? "\\P{" : "\\p{", property_name(name), "}");
+    return cat(negative ? "\\P{" : "\\p{", oniguruma_property(name), "}");
   }
 
   std::string hexadecimal() {
@@ -341,14 +265,15 @@ class Translator {
     return "";
   }
 
-  /// After '['. Depth above 0 is a class within a class: its items join the outer ones.
+  /// Called after '['. A depth above 0 is a class within a class, whose items are added to the
+  /// outer class.
   void open_class(int depth) {
     const bool negative = peek() == '^';
     if (negative && depth > 0) return refuse("a negated class within a class");
     if (depth > 32) return refuse("classes nested deeper than 32");
     if (depth == 0) out_ += negative ? "[^" : "[";
     if (negative) ++at_;
-    if (peek() == ']') {  // first of all it is a character
+    if (peek() == ']') {  // as the first item it is a literal character
       ++at_;
       out_ += "\\]";
     }

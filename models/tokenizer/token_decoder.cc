@@ -9,8 +9,8 @@
 namespace shoal {
 namespace {
 
-/// How many times longer a Replace can make a text. Bounded for the whole decoder: a row of a -> aa
-/// would give 2^64 bytes for one token.
+/// How many times longer a Replace can make a text. The product over the whole decoder is bounded,
+/// because 64 steps of a -> aa would give 2^64 bytes for one token.
 size_t growth_of(const Pattern& pattern, size_t content_bytes) {
   const size_t literal = pattern.literal().size();
   if (literal == 0) return 1 + content_bytes;  // a regex may match at every character
@@ -45,7 +45,8 @@ Result<TokenDecoder> TokenDecoder::parse(const Json& tokenizer, std::string_view
     }
     decoder.steps_.push_back(std::move(step));
   }
-  // An empty Sequence hands the pieces on unchanged; Fuse says so.
+  // An empty Sequence passes the pieces on unchanged, which a single Fuse does too. No step at all
+  // would join them with spaces.
   if (const auto found = tokenizer.find("decoder");
       decoder.steps_.empty() && found != tokenizer.end() && !found->is_null()) {
     decoder.steps_.push_back({Kind::kFuse, {}, {}, 0, 0, false});

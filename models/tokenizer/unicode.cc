@@ -17,7 +17,7 @@ Utf8Automaton::State Utf8Automaton::step(uint8_t byte) {
   if (byte < 0x80) return State::kComplete;
   if (byte < 0xC2 || byte > 0xF4) return State::kInvalid;
   missing_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
-  // No overlong forms, no surrogates, nothing above U+10FFFF.
+  // These bounds exclude overlong forms, surrogates and everything above U+10FFFF.
   low_ = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
   high_ = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
   return State::kPartial;
@@ -29,7 +29,7 @@ void LossyUtf8::write(std::string_view bytes, std::string& out) {
     const bool inside = !automaton_.at_start();
     Utf8Automaton::State state = automaton_.step(byte);
     if (state == Utf8Automaton::State::kInvalid && inside) {
-      out += kReplacementCharacter;  // for the part before; this byte may start anew
+      out += kReplacementCharacter;  // for the part before; this byte may begin a new character
       partial_.clear();
       state = automaton_.step(byte);
     }
@@ -133,7 +133,7 @@ bool is_word(char32_t c) {
   if (c < 0x80)
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
   if (c == 0x200C || c == 0x200D) return true;  // Join_Control
-  // Alphabetic beyond the categories below: circled and squared letters.
+  // These are Alphabetic but in none of the categories below: circled and squared letters.
   if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
       (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) {
     return true;

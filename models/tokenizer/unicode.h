@@ -14,20 +14,20 @@ class Utf8Automaton {
   enum class State {
     kComplete,  ///< this byte ended a character
     kPartial,   ///< more bytes must follow
-    kInvalid,   ///< this byte cannot stand here; the automaton is at the start again
+    kInvalid,   ///< this byte is not allowed here; the automaton is reset
   };
   State step(uint8_t byte);
   bool at_start() const { return missing_ == 0; }
 
  private:
   int missing_ = 0;
-  uint8_t low_ = 0x80;  // what the next byte may be
+  uint8_t low_ = 0x80;  // the next byte must be from low_ to high_
   uint8_t high_ = 0xBF;
 };
 
-/// Bytes that come piece by piece, made valid: each maximal part that is no character becomes one
-/// U+FFFD, as in Rust's from_utf8_lossy and the W3C's rule. A character is written only once it is
-/// complete.
+/// Turns bytes that arrive piece by piece into valid UTF-8. Each maximal part that is not a
+/// character becomes one U+FFFD, as in Rust's from_utf8_lossy and by the W3C's rule. A character is
+/// written only when it is complete.
 class LossyUtf8 {
  public:
   void write(std::string_view bytes, std::string& out);
@@ -44,18 +44,19 @@ struct CodePoint {
   char32_t value = 0;
   size_t bytes = 0;
 };
-/// The character that starts at byte `at`, or ends before byte `end`. Precondition: valid UTF-8, a
-/// character is there.
+/// Read the character that starts at byte `at`, or ends before byte `end`. Preconditions: valid
+/// UTF-8, and there is a character.
 CodePoint code_point_at(std::string_view text, size_t at);
 CodePoint code_point_before(std::string_view text, size_t end);
 
 void append_utf8(char32_t value, std::string& out);
 
-/// The text is exactly one character.
+/// True if the text is exactly one character.
 bool is_one_character(std::string_view text);
 
-/// The classes that Hugging Face's splitters use, which are Rust's: White_Space; Nd, Nl and No; P*
-/// and ASCII punctuation; \w of the regex crate (Alphabetic, M*, Nd, Pc, Join_Control).
+/// The character classes of Hugging Face's splitters. They are defined as in Rust: White_Space; Nd,
+/// Nl and No; P* and ASCII punctuation; \w of the regex crate (Alphabetic, M*, Nd, Pc,
+/// Join_Control).
 bool is_whitespace(char32_t c);
 bool is_numeric(char32_t c);
 bool is_punctuation(char32_t c);

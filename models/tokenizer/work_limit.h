@@ -7,27 +7,28 @@
 
 namespace shoal {
 
-/// What one encode or decode may cost, whatever the tokenizer file asks for: bytes of text made on
-/// the way, and CPU time of this thread spent in regexes. Used by one thread.
+/// Limits the cost of one encode or decode, whatever the tokenizer file asks for. It counts the
+/// bytes of text created on the way and the CPU time that this thread spends in regexes. Not
+/// thread-safe.
 class WorkLimit {
  public:
   static constexpr size_t kMaxBytes = size_t{512} << 20;
   static constexpr int64_t kMaxCpuNs = 5'000'000'000;
 
-  /// RESOURCE_EXHAUSTED once more than kMaxBytes were taken in all.
+  /// RESOURCE_EXHAUSTED if more than kMaxBytes have been taken in all.
   Status take_bytes(size_t bytes) {
     if (bytes > bytes_left_) return too_much_text();
     bytes_left_ -= bytes;
     return {};
   }
-  /// The same for memory that is free again at once.
+  /// The same check for memory that is freed again at once, and so is not counted.
   Status check_bytes(size_t bytes) const {
     return bytes > bytes_left_ ? too_much_text() : Status();
   }
 
-  /// Counts regex work (start positions tried); looks at the clock every kPositionsPerLook of it.
-  /// RESOURCE_EXHAUSTED after kMaxCpuNs. CPU time, so that a busy machine does not refuse what an
-  /// idle one accepts.
+  /// Counts regex work (start positions tried) and reads the clock every kPositionsPerLook
+  /// positions. RESOURCE_EXHAUSTED after kMaxCpuNs. It uses CPU time, so that a busy machine does
+  /// not refuse a text that an idle one accepts.
   Status count_regex_work(size_t positions) {
     positions_ += positions;
     if (positions_ < kPositionsPerLook) return {};
@@ -59,7 +60,7 @@ class WorkLimit {
 
   size_t bytes_left_ = kMaxBytes;
   size_t positions_ = 0;
-  int64_t start_ns_ = 0;  // of the first look
+  int64_t start_ns_ = 0;  // when the clock was first read; 0: not yet
 };
 
 }  // namespace shoal

@@ -9,24 +9,26 @@
 
 namespace shoal {
 
-/// Zeroed anonymous memory, 64-byte aligned and on huge pages where the kernel grants them (worth
-/// 5-12 % of read bandwidth on two cores: docs/benchmarks.md). Move-only.
+/// Zeroed anonymous memory, aligned to 64 bytes. It is on huge pages if the kernel grants them,
+/// which is worth 5-12 % of read bandwidth on two cores (docs/benchmarks.md). Move-only.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  /// RESOURCE_EXHAUSTED with the size when the kernel refuses. Zero bytes give an empty buffer.
+  /// At least `bytes` bytes; from 2 MiB on they are rounded up to whole huge pages. Zero bytes give
+  /// an empty buffer. RESOURCE_EXHAUSTED, with the size: the kernel refuses.
   static Result<AlignedBuffer> allocate(size_t bytes) {
     AlignedBuffer buffer;
     if (bytes == 0) return buffer;
     constexpr size_t kHugePage = size_t{2} << 20;
-    // Whole huge pages; a size within one of SIZE_MAX stays as it is, for mmap to refuse.
+    // Round up to whole huge pages. A size that would overflow stays as it is, so that mmap refuses
+    // it.
     const bool huge = bytes >= kHugePage && bytes <= SIZE_MAX - kHugePage;
     const size_t rounded = huge ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes;
     void* data =
         ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
       return Status::error(Code::kResourceExhausted, cat("allocate ", rounded, " B"), errno);
-    if (huge) (void)::madvise(data, rounded, MADV_HUGEPAGE);  // advice; a no costs speed alone
+    if (huge) (void)::madvise(data, rounded, MADV_HUGEPAGE);  // only advice: a refusal costs speed
     buffer.data_ = data;
     buffer.bytes_ = rounded;
     return buffer;

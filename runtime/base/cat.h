@@ -4,8 +4,8 @@
 
 namespace shoal {
 
-/// The arguments, each written with operator<<, one after the other. For messages, not for hot
-/// paths.
+/// The arguments as one text, each written with operator<<. Meant for messages: it is too slow for
+/// hot paths.
 template <typename... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream text;

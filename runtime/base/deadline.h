@@ -6,15 +6,16 @@ namespace shoal {
 
 using Clock = std::chrono::steady_clock;
 
-/// A moment by which something must have happened. A value; infinite() never passes.
+/// A moment by which something must have happened; infinite() never passes. A value type.
 class Deadline {
  public:
-  /// From a hundred years on it is infinite(), so that no number a user gives overflows the clock.
+  /// A hundred years or more give infinite(), so that no number from a user can overflow the clock.
+  /// A negative number counts as 0.
   static Deadline after_ms(int64_t milliseconds) {
     if (milliseconds >= kForeverMs) return infinite();
     return Deadline(Clock::now() + std::chrono::milliseconds(milliseconds < 0 ? 0 : milliseconds));
   }
-  /// The same in seconds; NaN is infinite().
+  /// The same in seconds; NaN gives infinite().
   static Deadline after_s(double seconds) {
     if (!(seconds < kForeverMs / 1e3)) return infinite();
     return after_ms(seconds < 0 ? 0 : static_cast<int64_t>(seconds * 1e3));
@@ -22,8 +23,8 @@ class Deadline {
   static Deadline infinite() { return Deadline(Clock::time_point::max()); }
 
   bool passed() const { return at_ != Clock::time_point::max() && Clock::now() >= at_; }
-  /// What is left in milliseconds, rounded up, at least 0 and at most limit: ready for poll(). With
-  /// an infinite deadline it is limit.
+  /// The time left in milliseconds for poll(): rounded up, at least 0 and at most `limit`. With an
+  /// infinite deadline it is `limit`.
   int remaining_ms(int limit = 1 << 30) const {
     if (at_ == Clock::time_point::max()) return limit;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();
@@ -45,5 +46,10 @@ inline Deadline sooner(Deadline a, Deadline b) {
 inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
+
+/// How long to wait for the kernel to end a killed process, in milliseconds. A process that hangs
+/// in the kernel (a dead file server, a driver) does not die of SIGKILL, so every wait for a death
+/// needs a bound.
+inline constexpr int64_t kDeathMs = 2'000;
 
 }  // namespace shoal

@@ -32,7 +32,7 @@ float bf16_to_float(uint16_t bits) {
 uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
-    return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN, kept quiet
+    return static_cast<uint16_t>((bits >> 16) | 0x40u);  // the quiet bit keeps it a NaN
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -53,7 +53,7 @@ uint16_t float_to_f16(float value) {
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
   if (magnitude >= 0x477FF000u)
-    return static_cast<uint16_t>(sign | 0x7C00u);  // rounds to infinity from 65520 on
+    return static_cast<uint16_t>(sign | 0x7C00u);  // 65520 and more round to infinity
   if (magnitude < 0x38800000u) {                   // subnormal half: an integer multiple of 2^-24
     const float scaled = std::ldexp(std::bit_cast<float>(magnitude), 24);
     return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(scaled)));

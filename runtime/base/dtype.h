@@ -18,8 +18,8 @@ std::string_view dtype_name(Dtype dtype);
 /// Accepts config.json's names (with or without "torch.") and safetensors' (F32, F16, BF16).
 std::optional<Dtype> parse_dtype(std::string_view name);
 
-/// Bit patterns to float and back. Rounding is to nearest even; NaN stays NaN. Scalar: for tests
-/// and small tables.
+/// Convert bit patterns to float and back. Rounding is to nearest even, and NaN stays NaN. They
+/// convert one number at a time, for tests and small tables.
 float bf16_to_float(uint16_t bits);
 uint16_t float_to_bf16(float value);
 float f16_to_float(uint16_t bits);

@@ -4,7 +4,7 @@
 
 namespace shoal {
 
-/// Owns a file descriptor; -1 is none.
+/// Owns a file descriptor, or none (-1).
 class Fd {
  public:
   Fd() = default;

@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-/// Builds the document while counting; stops at the first thing out of bounds.
+/// Builds the document, counts its values and stops at the first that is beyond the limits.
 class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
 
@@ -39,9 +39,9 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   const std::string& reason() const { return reason_; }
 
  private:
-  /// nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column 2: "
-  /// and without the bytes it read last, which may be anything: reasons must stay valid UTF-8 on
-  /// their way through protobuf.
+  /// nlohmann's message without its prefix "[json.exception...] parse error at line 1, column 2: "
+  /// and without the bytes that it read last. Those may be anything, but the reason must stay valid
+  /// UTF-8 so that protobuf can carry it.
   static std::string clean(std::string_view text) {
     if (const size_t cut = text.find(": "); cut != std::string_view::npos)
       text.remove_prefix(cut + 2);

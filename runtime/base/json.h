@@ -13,24 +13,28 @@ using Json = nlohmann::json;
 
 struct JsonLimits {
   size_t max_depth = 64;           ///< nesting; real configuration files stay below 10
-  size_t max_values = 20'000'000;  ///< scalars, keys and containers together: bounds memory
+  size_t max_values = 20'000'000;  ///< scalars, keys and containers; bounds memory
 };
 
-/// Parses text that may be hostile. INVALID_ARGUMENT "what: byte N: ..." for syntax, depth, size or
-/// bad UTF-8; never throws. Duplicate keys: the last one counts, as in most readers.
+/// Parses text that may be hostile. Never throws. If a key is repeated, the last one counts, as
+/// with most parsers. INVALID_ARGUMENT: the syntax or the UTF-8 is wrong ("what: byte N: ..."), or
+/// a limit is exceeded ("what: more than N values").
 Result<Json> parse_json(std::string_view text, std::string_view what,
                         const JsonLimits& limits = {});
 
-/// The document on one line, or over lines with so many blanks a level. Never throws: bytes that
-/// are not UTF-8 (paths and environment variables may have any) become U+FFFD.
+/// The document as text on one line, or over several lines with `indent` blanks per level. Never
+/// throws, because bytes that are not UTF-8 (paths and environment variables may have any) become
+/// U+FFFD.
 std::string json_text(const Json& json, int indent = -1);
 
-/// The file's text, or NOT_FOUND / RESOURCE_EXHAUSTED (larger than max_bytes) / INVALID_ARGUMENT
-/// (not a regular file).
+/// The text of a regular file. NOT_FOUND: there is no such file. INVALID_ARGUMENT: it is not a
+/// regular file. RESOURCE_EXHAUSTED: it is larger than max_bytes. PERMISSION_DENIED: it cannot be
+/// opened. DATA_LOSS: it cannot be read.
 Result<std::string> read_file(const std::string& path, size_t max_bytes);
 
-/// Typed members of an object. Absent or null gives nullopt; another type is INVALID_ARGUMENT
-/// naming what and key. Integers accept 5 and 5.0, and refuse what does not fit.
+/// A member of an object, or nullopt if it is absent or null. INVALID_ARGUMENT, naming `what` and
+/// `key`: the member has another type. json_int takes 5 and 5.0, and refuses a number that does not
+/// fit.
 Result<std::optional<int64_t>> json_int(const Json& object, const char* key, std::string_view what);
 Result<std::optional<double>> json_double(const Json& object, const char* key,
                                           std::string_view what);

@@ -118,7 +118,8 @@ void log_line(LogLevel level, std::string_view text) {
                rank == kFrontRank ? std::string("front") : cat("rank ", rank), " [", getpid(), "] ",
                text, "\n");
   }
-  // One write keeps lines of several processes whole; there is nobody to tell if stderr is gone.
+  // One write() per line keeps lines of several processes whole. If stderr is gone, there is
+  // nowhere to report that.
   for (size_t done = 0; done < line.size();) {
     const ssize_t n = ::write(STDERR_FILENO, line.data() + done, line.size() - done);
     if (n < 0 && errno == EINTR) continue;

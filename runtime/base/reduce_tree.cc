@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kMaxLeaves = 16;
 
-/// A node of the canonical tree, by the leaves below it.
+/// The two children of a node of the canonical tree, each as the range of leaves below it.
 struct Halves {
   Range left, right;
 };
@@ -20,8 +20,7 @@ bool power_of_two(int n) {
   return (n & (n - 1)) == 0;
 }
 
-/// Calls emit(begin, end) for each maximal complete sub-tree of [0, leaves) inside `owned`, in leaf
-/// order.
+/// Calls emit(node) for each maximal complete sub-tree of `node` inside `owned`, in leaf order.
 template <typename Emit>
 void maximal_nodes(Range node, Range owned, const Emit& emit) {
   if (node.empty() || node.end <= owned.begin || node.begin >= owned.end) return;
@@ -34,8 +33,9 @@ void maximal_nodes(Range node, Range owned, const Emit& emit) {
   maximal_nodes(right, owned, emit);
 }
 
-/// Walks the tree below `node` down to what is_value says is a value; after the last value of a
-/// sub-tree with two non-empty sides one merge is due. Returns whether anything was there.
+/// Walks the tree below `node` and calls push(node) if is_value(node) is true, otherwise goes on
+/// with both halves. push returns false to leave a value out. merge() follows the two halves of a
+/// node if both have values. Returns whether there was any value.
 template <typename IsValue, typename Push, typename Merge>
 bool fold(Range node, const IsValue& is_value, const Push& push, const Merge& merge) {
   if (node.empty()) return false;

@@ -15,8 +15,8 @@ constexpr const char* kCodeNames[] = {
     "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
     "DATA_LOSS", "UNAUTHENTICATED"};
 
-/// The last two components of a path: enough to find the file, nothing about the machine that built
-/// it.
+/// The last two components of a path. They are enough to find the file, and reveal nothing about
+/// the machine that built it.
 std::string short_path(const char* file) {
   std::string_view path(file);
   size_t cut = path.rfind('/');
@@ -38,7 +38,7 @@ std::string clip(std::string text, size_t max_bytes) {
   if (max_bytes < 3) return "";
   size_t cut = max_bytes - 3;
   while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80)
-    --cut;  // never half a character
+    --cut;  // do not cut a UTF-8 character in half
   return text.substr(0, cut) + "...";
 }
 
@@ -58,8 +58,14 @@ std::string code_name(Code code) {
 }
 
 Status Status::error(Code code, std::string what, int os_error, const char* file, int line) {
-  return Status(
-      {Cause{code, g_process_rank, cat(short_path(file), ":", line), std::move(what), os_error}});
+  return Status({Cause{code, g_process_rank, cat(short_path(file), ":", line), std::move(what),
+                       os_error, Fault::kOwn}});
+}
+
+Status Status::blamed_on(Fault fault) const {
+  Status blamed = *this;
+  if (!blamed.ok()) blamed.causes_.back().fault = fault;
+  return blamed;
 }
 
 Status Status::because_of(Code code, std::string what, const char* file, int line) const {
@@ -83,8 +89,8 @@ std::string Status::to_string(size_t max_bytes) const {
   if (first.os_error != 0)
     head += cat(": ", std::strerror(first.os_error), " (", first.os_error, ")");
   if (causes_.size() == 1) return clip(head, max_bytes);
-  // The ends of the chain matter most: what was wanted, and the root, which has a third at least.
-  // Middles go first.
+  // The two ends of the chain matter most: what was wanted, and the root cause. The root gets at
+  // least a third of the room, and causes in the middle are dropped first.
   constexpr size_t kMark = 6;  // "\n  ..."
   const size_t room = max_bytes > kMark ? max_bytes - kMark : 0;
   const size_t for_root = std::max(room / 3, room - std::min(room, head.size()));

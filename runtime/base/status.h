@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-/// google.rpc's codes and numbers, so that a Status crosses gRPC unchanged.
+/// The codes and numbers of google.rpc.Code, so that a Status crosses gRPC unchanged.
 enum class Code : int {
   kOk = 0,
   kCancelled = 1,
@@ -30,25 +30,41 @@ enum class Code : int {
   kUnauthenticated = 16,
 };
 
-/// "RESOURCE_EXHAUSTED" and the like; "CODE_99" for a number that is none.
+/// What is to blame for a failure, which decides what may cure it. The code that detects a failure
+/// states its fault, so that nobody has to guess it from a message or a source path.
+enum class Fault : int32_t {
+  kOwn,           ///< the process that failed, its model or its input: a retry would fail again
+  kTransport,     ///< bytes could not be moved between ranks: another transport may work
+  kSharedMemory,  ///< the transport found too little shared memory: a transport that needs less may
+                  ///< work
+  kDeath,         ///< a rank died by itself: a retry may work
+  kSilence,       ///< a rank stopped answering: a retry may work
+  kOutside,       ///< a signal from outside ended or stopped a rank: a retry may work
+  kGivenUp,       ///< the caller asked to stop
+  kPolicy,        ///< there is nothing left to try, or the rest is forbidden
+};
+
+/// The name of a code, such as "RESOURCE_EXHAUSTED"; "CODE_99" if the number is not a code.
 std::string code_name(Code code);
 
-/// The rank written into the causes that this process makes; -1 (the default) is the front.
+/// The rank that is written into the causes that this process makes; -1 (the default) is the front.
 inline constexpr int kFrontRank = -1;
 void set_process_rank(int rank);
 int process_rank();
 
-/// One link of an error's explanation. Plain data: it crosses the control channel as it is.
+/// One cause in the chain that explains an error. Plain data, which crosses the control channel as
+/// it is.
 struct Cause {
   Code code = Code::kUnknown;
-  int rank = kFrontRank;  ///< who noticed it
+  int rank = kFrontRank;  ///< the rank that noticed it
   std::string where;      ///< "folder/file.cc:line"
-  std::string what;       ///< the object, and numbers with units
-  int os_error = 0;       ///< errno, 0 where none applies
+  std::string what;       ///< what failed, with numbers and units
+  int os_error = 0;       ///< errno; 0 if none applies
+  Fault fault = Fault::kOwn;
 };
 
 /// Success, or an error with the chain of its causes: the outermost (what the user wanted) first,
-/// the root last. Copyable (nvcc needs that), cheap when ok. Not thread-safe, like any value.
+/// the root last. Copyable, because nvcc needs that, and cheap if ok. Not thread-safe.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -61,14 +77,18 @@ class [[nodiscard]] Status {
   bool ok() const { return causes_.empty(); }
   Code code() const { return ok() ? Code::kOk : causes_.front().code; }
   const std::vector<Cause>& causes() const { return causes_; }
+  /// What the root cause blames; kOwn when ok.
+  Fault fault() const { return ok() ? Fault::kOwn : causes_.back().fault; }
+  /// The same error with its root cause blaming `fault`. No effect on an ok status.
+  Status blamed_on(Fault fault) const;
   /// The outermost cause's text; empty when ok.
   std::string_view message() const { return ok() ? std::string_view() : causes_.front().what; }
 
-  /// This error as the reason of a larger one: the new cause comes first. Add one where the reader
-  /// changes (another module, another process), not per function. No effect on an ok status.
+  /// Makes this error the reason of a larger one: the new cause comes first. Add a cause when the
+  /// error crosses to another module or process, not in every function. No effect on an ok status.
   Status because_of(Code code, std::string what, const char* file = __builtin_FILE(),
                     int line = __builtin_LINE()) const;
-  /// The same with this error's own code.
+  /// The same, keeping this error's own code.
   Status while_doing(std::string what, const char* file = __builtin_FILE(),
                      int line = __builtin_LINE()) const;
 
@@ -80,17 +100,20 @@ class [[nodiscard]] Status {
   std::vector<Cause> causes_;
 };
 
-/// A value, or why there is none.
-template <typename T>
+/// A value, or the error that prevented it: a Status, or a type that holds a Status and more. Such
+/// a type must be ok when it is default-constructed, and have ok() as Status has.
+template <typename T, typename E = Status>
 class [[nodiscard]] Result {
  public:
   Result(T value)
       : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
-  Result(Status status)
-      : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT: implicit by design
+  Result(E error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
 
   bool ok() const { return state_.index() == 0; }
-  Status status() const { return ok() ? Status() : std::get<1>(state_); }
+  E error() const { return ok() ? E() : std::get<1>(state_); }
+  /// The same, for a result whose error is a Status.
+  Status status() const { return error(); }
   /// The value. Precondition: ok().
   T& value() & { return std::get<0>(state_); }
   const T& value() const& { return std::get<0>(state_); }
@@ -101,25 +124,25 @@ class [[nodiscard]] Result {
   const T* operator->() const { return &value(); }
 
  private:
-  std::variant<T, Status> state_;
+  std::variant<T, E> state_;
 };
 
 #define SHOAL_CONCAT_INNER(a, b) a##b
 #define SHOAL_CONCAT(a, b) SHOAL_CONCAT_INNER(a, b)
 
-/// Returns the status from the enclosing function unless it is ok.
-#define SHOAL_RETURN_IF_ERROR(expression)                                      \
-  do {                                                                         \
-    if (::shoal::Status status_ = (expression); !status_.ok()) return status_; \
+/// Returns the status (or the error that holds one) from the enclosing function unless it is ok.
+#define SHOAL_RETURN_IF_ERROR(expression)                           \
+  do {                                                              \
+    if (auto status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
 /// SHOAL_ASSIGN_OR_RETURN(auto x, make_x()): declares (or assigns) x from a Result, or returns its
-/// status.
+/// error.
 #define SHOAL_ASSIGN_OR_RETURN(target, expression) \
   SHOAL_ASSIGN_OR_RETURN_INNER(SHOAL_CONCAT(result_, __LINE__), target, expression)
 #define SHOAL_ASSIGN_OR_RETURN_INNER(result, target, expression) \
   auto result = (expression);                                    \
-  if (!result.ok()) return result.status();                      \
+  if (!result.ok()) return result.error();                       \
   target = std::move(result).value()
 
 }  // namespace shoal

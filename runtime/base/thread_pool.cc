@@ -10,8 +10,8 @@
 namespace shoal {
 namespace {
 
-// Long enough to bridge the gaps inside a layer (tens of microseconds), short against a scheduler
-// slice.
+// Long enough to bridge the gaps inside a layer (tens of microseconds), and short compared with a
+// time slice of the scheduler.
 constexpr int kSpins = 4000;
 
 void relax() {

@@ -7,8 +7,8 @@
 namespace shoal {
 
 /// Sets this thread's floating-point rules: round to nearest even, subnormals flushed to zero (FTZ
-/// and DAZ), as the bf16 dot product instruction does anyway. Every compute thread calls it: the
-/// same bits on each.
+/// and DAZ), as the bf16 dot product instruction does anyway. Every compute thread calls it, so
+/// that all of them produce the same bits.
 void set_float_environment();
 
 /// A fixed team of threads that run one function together. The caller is thread 0; the others spin
@@ -16,8 +16,8 @@ void set_float_environment();
 /// only.
 class ThreadPool {
  public:
-  /// threads >= 1. cpus: empty, or one per thread: thread i is bound to cpus[i] (the caller too, at
-  /// its first run()).
+  /// threads >= 1. cpus: empty, or one CPU per thread. Thread i is bound to cpus[i]; the caller,
+  /// thread 0, is bound at its first run().
   explicit ThreadPool(int threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -61,7 +61,8 @@ class ThreadPool {
   bool caller_ready_ = false;
   Erased body_ = nullptr;
   const void* context_ = nullptr;
-  std::atomic<uint32_t> generation_{0};  // bumped per run(); ~0 never comes within a process's life
+  // Counts the calls of run(). It may wrap around, because no thread can miss a call.
+  std::atomic<uint32_t> generation_{0};
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<int> running_{0};
   std::atomic<bool> stop_{false};

@@ -14,50 +14,54 @@
 
 namespace shoal {
 
-/// Where a rank stands in its collectives: what "who waits for whom" is told from.
+/// How far a rank has got with its collectives. From all ranks' states, the front reports which
+/// rank waits for which.
 struct WaitState {
-  uint64_t collective =
-      0;             ///< begun so far: the sequence number, the same on every rank that is as far
-  std::string what;  ///< "all_reduce of 2048 floats"; empty before the first
-  std::vector<int> waits_for;  ///< ranks whose part has not come; empty: it waits for nobody
+  /// Number of collectives begun so far, and so the number of the latest one. All ranks give the
+  /// same collective the same number.
+  uint64_t collective = 0;
+  std::string what;            ///< "all_reduce of 2048 floats"; empty before the first
+  std::vector<int> waits_for;  ///< ranks whose part has not arrived; empty if it waits for none
 };
 
-/// Asked now and then during a long wait; an error ends the wait with it. For a worker: whether the
-/// front has said to stop. Must return at once.
+/// Called every kSliceMs during a long wait. An error ends the wait and becomes its result. A
+/// worker uses it to check whether the front has told it to stop. Must return at once.
 using Interrupted = std::function<Status()>;
 
-/// Moves partial sums between the ranks of one tensor-parallel group. Collectives are called by
-/// every rank in the same order with the same sizes, from one thread per rank. Every wait is a
-/// bounded spin, then a sleep. All waits of one collective together end at the collective timeout
-/// with DEADLINE_EXCEEDED, a wait also with UNAVAILABLE when a peer's end is closed; after an error
-/// the group is finished (the front ends it).
+/// During a long wait, Interrupted is called each time this many milliseconds have passed; cma then
+/// also checks whether the peers still exist. That is seldom enough to cost nothing, and often
+/// enough for a stop to seem immediate.
+inline constexpr int kSliceMs = 100;
+
+/// Moves partial sums between the ranks of one tensor-parallel group. Every rank calls the
+/// collectives in the same order with the same sizes, from one thread. Every wait is a bounded spin
+/// and then a sleep. The collective timeout limits all waits of one collective together; when it
+/// expires, the collective fails with DEADLINE_EXCEEDED. A wait fails with UNAVAILABLE if a peer
+/// has closed its end. After an error the group cannot be used any more, and the front ends it.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  /// The rung's name as in --transport: "shm", "tcp".
+  /// The rung's name as given to --transport: "shm", "tcp".
   virtual const char* name() const = 0;
   virtual World world() const = 0;
 
   /// out[i] = the plan's tree sum over all ranks' contributions. own: [contributions of this
-  /// rank][count], the planes contiguous; out: [count], the same bits on every rank; may not
-  /// overlap own. Source of the order: reduce_tree.h.
+  /// rank][count], one plane after the other; out: [count], which may not overlap own and gets the
+  /// same bits on every rank. reduce_tree.h explains where the order of the sum comes from.
   virtual Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) = 0;
 
-  /// Rank root receives every rank's bytes, one after the other in rank order; sizes[r] is known to
-  /// all. out is used on root only.
+  /// Rank root receives every rank's bytes, one after the other in rank order. sizes must be the
+  /// same on every rank: sizes[r] bytes come from rank r. out is used on root only.
   virtual Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
                         std::byte* out) = 0;
 
   /// Returns once every rank has called it.
   virtual Status barrier() = 0;
 
-  /// Of the collective that runs, or ran last. Called by the rank's own thread: after a collective
-  /// has failed, or from Interrupted.
+  /// The state of the collective that runs or has run last. May only be called from the rank's own
+  /// thread: after a collective has failed, or inside Interrupted.
   virtual WaitState wait_state() const = 0;
 };
-
-/// A group of one: sums its own contributions.
-std::unique_ptr<Communicator> make_single_communicator();
 
 }  // namespace shoal

@@ -1,8 +1,9 @@
+#include "runtime/comm/single_communicator.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "runtime/comm/check_arguments.h"
-#include "runtime/comm/communicator.h"
 #include "runtime/comm/tree_sum.h"
 
 namespace shoal {

@@ -8,8 +8,8 @@
 
 namespace shoal {
 
-// Not the private variants of the futex calls: the word is shared between processes, by the file's
-// inode.
+// The futex calls are not the private variants, because processes share the word. The kernel
+// identifies it by the file's inode.
 
 void SharedFlags::wake() {
   ::syscall(SYS_futex, &controls_[rank_].progress, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -26,8 +26,8 @@ void SharedFlags::sleep(int rank, uint32_t steps, int timeout_ms) {
     seen |= kSleepers;
   }
   const timespec timeout{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
-  ::syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, nullptr,
-            0);  // however it ends, the word is what counts
+  // The result does not matter: the caller reads the word again.
+  ::syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }
 
 }  // namespace shoal

@@ -8,52 +8,57 @@
 
 namespace shoal {
 
-// A rank's progress word: the number of steps it has published, times four, and two flags.
-inline constexpr uint32_t kSleepers =
-    1;  ///< set by a peer before it sleeps: the next publication must wake it
-inline constexpr uint32_t kClosed = 2;  ///< the rank has gone; no further step will come
+// A rank's progress word is the number of steps it has published, times four, plus two flags.
+/// Set by a peer before it sleeps, so that the next publication wakes it.
+inline constexpr uint32_t kSleepers = 1;
+inline constexpr uint32_t kClosed = 2;  ///< the rank has left; no further step will come
 inline constexpr uint32_t kStep = 4;
 
-/// Whether the word is of a rank that has published that many steps. Numbers wrap.
+/// Whether the rank with this progress word has published at least this many steps. Numbers wrap.
 inline bool reached(uint32_t word, uint32_t steps) {
   return static_cast<int32_t>((word & ~(kStep - 1)) - steps * kStep) >= 0;
 }
 
-/// A rank's words in shared memory. 128: neighbouring lines are fetched in pairs.
+/// A rank's words in shared memory. Aligned to 128 bytes, because processors fetch neighbouring
+/// cache lines in pairs.
 struct alignas(128) RankControl {
   uint32_t progress;
-  uint32_t done;     ///< steps whose slots the rank has read; kept where a leaving rank takes its
-                     ///< slots along
-  uint64_t tags[2];  ///< per slot, what the rank believes this step to be; on the progress word's
-                     ///< line, so free to read
+  /// Number of steps whose slots the rank has read. Only kept if a rank's slots vanish when it
+  /// leaves (cma).
+  uint32_t done;
+  /// For each slot, the collective that the rank believes this step belongs to. On the cache line
+  /// of the progress word, so that reading it costs nothing extra.
+  uint64_t tags[2];
   alignas(128) CpuMask cpus;
 };
 static_assert(sizeof(RankControl) == 256);
 
-/// The ranks' control words in memory that all of them map: polled for nothing, slept on with a
-/// futex. One thread.
+/// The ranks' control words in memory that all ranks map. Polling needs no system call, and
+/// sleeping uses a futex. Used by one thread.
 class SharedFlags {
  public:
-  /// controls: world.size zeroed RankControls that outlive it.
+  /// controls: world.size zeroed RankControls that outlive this object.
   SharedFlags(World world, std::byte* controls)
       : rank_(world.rank), controls_(reinterpret_cast<RankControl*>(controls)) {
-    controls_[rank_].cpus = calling_thread_cpus();  // published with the first step
+    // Peers read it after the first step has been published.
+    controls_[rank_].cpus = calling_thread_cpus();
   }
 
   uint32_t word(int rank) const {
     return std::atomic_ref<uint32_t>(controls_[rank].progress).load(std::memory_order_acquire);
   }
-  /// What `rank` is in, in the step with that number (from 0); valid once the word has reached it.
+  /// The collective that `rank` is in, in the step with that number (from 0). Valid once the rank's
+  /// word has reached that step.
   uint64_t tag(int rank, uint32_t step) const {
     return std::atomic_ref<uint64_t>(controls_[rank].tags[step % 2])
         .load(std::memory_order_relaxed);
   }
-  /// steps: published with this one.
+  /// steps: the number of steps published, this one included.
   void publish(uint32_t steps, uint64_t tag) {
     RankControl& mine = controls_[rank_];
     std::atomic_ref<uint64_t>(mine.tags[(steps - 1) % 2]).store(tag, std::memory_order_relaxed);
-    // An exchange rather than a store: it takes the sleepers' flag in the same instant, so none is
-    // missed.
+    // An exchange instead of a store, because it reads and clears the sleepers' flag in the same
+    // instant, so that no sleeper is missed.
     const uint32_t before =
         std::atomic_ref<uint32_t>(mine.progress).exchange(steps * kStep, std::memory_order_acq_rel);
     if (before & kSleepers) wake();
@@ -70,8 +75,8 @@ class SharedFlags {
   }
   const CpuMask& cpus(int rank) const { return controls_[rank].cpus; }
 
-  /// Until the rank's word has reached `steps` or is closed, or the time has passed; it may return
-  /// before.
+  /// Sleeps until the rank's word has reached `steps` or is closed, or the time has passed. May
+  /// return earlier.
   void sleep(int rank, uint32_t steps, int timeout_ms);
 
  private:

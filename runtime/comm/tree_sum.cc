@@ -6,11 +6,11 @@
 namespace shoal {
 namespace {
 
-constexpr size_t kTile = 512;  // floats: a few tiles and the planes' current lines fit in 32 KiB
-constexpr size_t kLineFloats = 16;  // of a cache line
+constexpr size_t kTile = 512;  // floats; a few tiles and the planes' current lines fit in 32 KiB
+constexpr size_t kLineFloats = 16;  // in one cache line
 
-// The pointers never overlap (tree_sum alternates its tiles), which lets the compiler use vectors
-// without a check.
+// The pointers never overlap, because tree_sum alternates its tiles. Therefore the compiler can use
+// vectors without checking for overlap.
 void add(const float* __restrict a, const float* __restrict b, float* __restrict sum,
          size_t count) {
   for (size_t i = 0; i < count; ++i) sum[i] = a[i] + b[i];
@@ -20,7 +20,7 @@ void add(const float* __restrict a, const float* __restrict b, float* __restrict
 
 void tree_sum(const FoldProgram& program, std::span<const float* const> planes, float* out,
               size_t count) {
-  // Two tiles per level: a sum whose left side lies in one goes to the other.
+  // Two tiles per level: if the left side of a sum is in one of them, the sum goes to the other.
   alignas(64) float tiles[kMaxFoldDepth][2][kTile];
   const float* stack[kMaxFoldDepth];
   for (size_t begin = 0; begin < count; begin += kTile) {

@@ -9,23 +9,23 @@
 
 namespace shoal {
 
-/// One end of a socket pair between the front and a worker: whole frames, each a 4-byte length and
-/// that many bytes. One thread per direction at most. After an error the channel is of no more use.
+/// One end of a socket pair between the front and a worker. It carries whole frames, each a 4-byte
+/// length and this many bytes. One thread may send while another receives. After an error it is of
+/// no more use, except after DEADLINE_EXCEEDED from receive().
 class Channel {
  public:
   explicit Channel(Fd socket) : socket_(std::move(socket)) {}
 
-  /// Two connected ends, close-on-exec. RESOURCE_EXHAUSTED with errno when there is no descriptor
-  /// left.
+  /// Two connected ends, close-on-exec. RESOURCE_EXHAUSTED, with errno: no descriptor is left.
   static Result<std::pair<Fd, Fd>> make_pair();
 
-  /// UNAVAILABLE: the other end is closed. DEADLINE_EXCEEDED: the other end does not read.
-  /// INVALID_ARGUMENT: a frame of 1 GiB or more.
+  /// Sends one frame. UNAVAILABLE: the other end is closed. DEADLINE_EXCEEDED: the other end does
+  /// not read. INVALID_ARGUMENT: the frame has 1 GiB or more.
   Status send(std::string_view frame, Deadline deadline);
 
-  /// The next frame. spin_us: how long to look for it without sleeping (a wake-up costs 20-30 us on
-  /// a virtual machine). UNAVAILABLE: the other end is closed; DEADLINE_EXCEEDED: nothing came
-  /// (what had come of a frame is kept).
+  /// The next frame. spin_us: how many microseconds to look for it without sleeping, because a
+  /// wake-up costs 20-30 us on a virtual machine. UNAVAILABLE: the other end is closed.
+  /// DEADLINE_EXCEEDED: no whole frame came in time; the part that came is kept for the next call.
   Result<std::string> receive(Deadline deadline, int spin_us = 0);
 
   int fd() const { return socket_.get(); }

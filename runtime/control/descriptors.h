@@ -2,7 +2,8 @@
 
 namespace shoal {
 
-/// Descriptors that a worker is born with. Others are closed on exec.
+/// The descriptors that a worker inherits, apart from standard input, output and error. All others
+/// are closed on exec.
 inline constexpr int kWorkerControlFd = 3;
 inline constexpr int kWorkerShmFd = 4;       ///< only with a rung that shares memory
 inline constexpr int kWorkerListenerFd = 5;  ///< only with a rung that listens

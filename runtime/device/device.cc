@@ -6,7 +6,7 @@ namespace shoal {
 namespace {
 
 constexpr int32_t kOutOfMemory = 2;  // cudaErrorMemoryAllocation
-constexpr int kPolls = 2000;         // a collective of a few microseconds ends within them
+constexpr int kPolls = 2000;         // enough for a collective of a few microseconds
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 
@@ -24,8 +24,8 @@ Status Device::check(int32_t error, const char* what) const {
                        cat("GPU ", index_, ", ", what, ": ", module_.error_text(error)));
 }
 
-// What a destructor's call answers is of no use: the device's failure shows in the next call that
-// matters.
+// The deleters below ignore errors. Nobody could handle one there, and if the device has failed,
+// the next call that matters fails too.
 Result<Device::Memory> Device::allocate(size_t bytes) {
   void* memory = nullptr;
   SHOAL_RETURN_IF_ERROR(check(module_.allocate(bytes, &memory), "allocate"));

@@ -9,34 +9,37 @@
 
 namespace shoal {
 
-/// One device of the module, selected for the calling thread, and the owner of what is made through
-/// it: C++ over the module's table. Used by one thread. Errors: INTERNAL with CUDA's own words,
-/// RESOURCE_EXHAUSTED where memory is out.
+/// One device of the module as C++ over the module's table: it owns what it makes, returns errors
+/// as Status and bounds its waits. It is selected for the thread that opens it, and only that
+/// thread may use it. Errors: INTERNAL with CUDA's own message, RESOURCE_EXHAUSTED if the device is
+/// out of memory.
 class Device {
  public:
-  /// The index is CUDA's.
+  /// `index` is CUDA's device number.
   static Result<std::shared_ptr<Device>> open(const ShoalCudaModule& module, int index);
 
-  /// Freed with the last copy of the pointer, through the module's table: that lives as long as the
-  /// process, so what is made here may outlive the Device.
+  /// Each is freed with the last copy of its pointer, through the module's table. The table lives
+  /// as long as the process, so these may outlive the Device.
   using Memory = std::shared_ptr<void>;
   using Stream = std::shared_ptr<void>;
   using Event = std::shared_ptr<void>;
 
-  Result<Memory> allocate(size_t bytes);         ///< of the device, zeroed
-  Result<Memory> allocate_pinned(size_t bytes);  ///< of the host
+  Result<Memory> allocate(size_t bytes);         ///< device memory, zeroed
+  Result<Memory> allocate_pinned(size_t bytes);  ///< host memory
   Result<Stream> make_stream();
   Result<Event> make_event();
 
   Status copy(void* to, const void* from, size_t bytes, void* stream);
   Status tree_sum(const ShoalTreeSum& sum, void* stream);
   Status record(void* event, void* stream);
-  /// Waits until all that was enqueued before the event has run: a bounded spin, then naps. `look`
-  /// is asked about every 100 ms and may end the wait with its error. DEADLINE_EXCEEDED; INTERNAL:
-  /// the device failed.
+  /// Waits until everything that was enqueued before the event has run: it first polls a bounded
+  /// number of times, then sleeps between polls. It calls `look` about every 100 ms, and an error
+  /// from `look` ends the wait. DEADLINE_EXCEEDED: the deadline has passed. INTERNAL: the device
+  /// failed.
   Status wait(void* event, Deadline deadline, const std::function<Status()>& look);
 
-  /// INTERNAL (RESOURCE_EXHAUSTED for want of memory) with `what` and CUDA's words; ok for 0.
+  /// ok for 0. Otherwise INTERNAL (RESOURCE_EXHAUSTED if memory is out) with `what` and CUDA's
+  /// message.
   Status check(int32_t error, const char* what) const;
   const ShoalCudaModule& module() const { return module_; }
   int index() const { return index_; }

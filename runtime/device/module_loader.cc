@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kFileName[] = "libshoal_cuda.so";
 
-/// The running executable's folder with a final slash; empty where /proc is not there.
+/// The running executable's folder with a final slash; empty if /proc is not there.
 std::string executable_folder() {
   char path[PATH_MAX];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
@@ -38,6 +38,9 @@ Result<std::string> find_cuda_module(const std::string& flag) {
           "the executable's folder is not known (no /proc): give --cuda-module PATH");
     }
     path = folder + kFileName;
+    const std::string installed = folder + "../lib/shoal/" + kFileName;
+    if (::access(path.c_str(), F_OK) != 0 && ::access(installed.c_str(), F_OK) == 0)
+      path = installed;
   } else if (flag.find('/') == std::string::npos) {
     return Status::error(
         Code::kInvalidArgument,
@@ -57,6 +60,10 @@ Result<std::string> find_cuda_module(const std::string& flag) {
   return path;
 }
 
+const char* cuda_module_build_id() {
+  return SHOAL_BUILD_ID;
+}
+
 Result<const ShoalCudaModule*> load_cuda_module(const std::string& path) {
   ::dlerror();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -71,7 +78,7 @@ Result<const ShoalCudaModule*> load_cuda_module(const std::string& path) {
                          cat(path, " is no CUDA module of Shoal: ", loader_words()));
   }
   const ShoalCudaModule* module = entry();
-  // The size first: of another size, nothing behind it is where this program looks.
+  // Check the size first: if it differs, the members behind it may be elsewhere.
   if (module == nullptr || module->struct_bytes != sizeof(ShoalCudaModule)) {
     return Status::error(
         Code::kFailedPrecondition,

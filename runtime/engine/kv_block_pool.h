@@ -5,13 +5,13 @@
 
 namespace shoal {
 
-/// Hands out KV blocks by number. The lowest free block goes first, so plans depend on calls alone.
-/// Not thread-safe.
+/// Hands out KV blocks by number. The lowest free block goes first, so that plans depend only on
+/// the calls. Not thread-safe.
 class KvBlockPool {
  public:
   explicit KvBlockPool(int32_t blocks);
 
-  /// A block nobody holds; nullopt when there is none.
+  /// Takes a free block; nullopt if there is none.
   std::optional<int32_t> allocate();
   /// Precondition: block came from allocate() and has not been freed since.
   void free(int32_t block);

@@ -1,13 +1,14 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "runtime/control/messages.h"
+#include "runtime/base/sampling.h"
 
 namespace shoal {
 
-/// A request as the engine sees it: ids in, a limit, and which ids end it. Every default has been
-/// filled in.
+/// A request as the engine sees it: the prompt's ids, a limit, and the ids that end it. All
+/// defaults are filled in.
 struct EngineRequest {
   uint64_t id = 0;
   std::vector<int32_t> prompt;  ///< at least one id
@@ -19,22 +20,17 @@ struct EngineRequest {
 
 enum class FinishReason { kStop, kLength, kCancelled };
 
-/// What complete() made of one sequence's step.
-struct TokenEvent {
-  uint64_t id = 0;
-  SampledToken token;
-  bool finished = false;
-  FinishReason reason = FinishReason::kLength;
-  int32_t stop_token_id = -1;  ///< the id that ended it, where one did
+/// Why a sequence has ended.
+struct Finish {
+  FinishReason reason = FinishReason::kCancelled;
+  int32_t stop_token_id = -1;  ///< the id that ended it, if one did
   bool stopped_by_eos = false;
 };
 
-struct SchedulerLimits {
-  int32_t max_num_seqs = 0;            ///< running at once
-  int32_t max_num_batched_tokens = 0;  ///< per step
-  int32_t kv_blocks = 0;
-  int32_t max_model_len = 0;  ///< prompt and output tokens of one sequence
-  int32_t max_waiting = 0;    ///< requests queued beyond the running ones
+/// One token that Scheduler::complete() has added to a sequence.
+struct TokenEvent {
+  SampledToken token;
+  std::optional<Finish> finish;  ///< set if this token is the last one, by its id or by the length
 };
 
 struct EngineLoad {

@@ -4,13 +4,13 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/args.h"
+#include "runtime/base/kv_block.h"
 
 namespace shoal {
 namespace {
 
 int32_t blocks_for(int32_t tokens) {
-  return static_cast<int32_t>((int64_t{tokens} + kBlockTokens - 1) / kBlockTokens);
+  return tokens / kBlockTokens + (tokens % kBlockTokens != 0 ? 1 : 0);
 }
 
 bool contains(const std::vector<int32_t>& ids, int32_t id) {
@@ -25,7 +25,7 @@ int64_t total_tokens(const Sequences& sequences) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerLimits& limits)
+Scheduler::Scheduler(const EngineLimits& limits)
     : limits_(limits),
       longest_(static_cast<int32_t>(
           std::min<int64_t>(limits.max_model_len, int64_t{limits.kv_blocks} * kBlockTokens))),
@@ -35,20 +35,20 @@ Scheduler::Scheduler(const SchedulerLimits& limits)
   limits_.max_num_seqs = std::min(limits_.max_num_seqs, limits_.max_num_batched_tokens);
 }
 
-Status Scheduler::add(EngineRequest request) {
+RequestError Scheduler::add(EngineRequest request) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  if (prompt_tokens == 0) return Status::error(Code::kInvalidArgument, "the prompt has no tokens");
+  if (prompt_tokens == 0) return invalid_field(RequestField::kPrompt, "the prompt has no tokens");
   if (request.max_tokens < 1) {
-    return Status::error(Code::kInvalidArgument,
+    return invalid_field(RequestField::kMaxTokens,
                          cat("max_tokens must be at least 1, not ", request.max_tokens));
   }
   if (prompt_tokens + 1 > limits_.max_model_len) {
-    return Status::error(Code::kInvalidArgument,
+    return invalid_field(RequestField::kPrompt,
                          cat("the prompt has ", prompt_tokens, " tokens; with one to generate, ",
                              "the model length is ", limits_.max_model_len));
   }
   if (prompt_tokens + 1 > longest_) {
-    return Status::error(Code::kInvalidArgument,
+    return invalid_field(RequestField::kPrompt,
                          cat("the prompt has ", prompt_tokens,
                              " tokens; with one to generate, the whole KV cache holds ", longest_,
                              " (give --kv-cache-memory more)"));
@@ -67,28 +67,29 @@ Status Scheduler::add(EngineRequest request) {
   sequence->prompt_tokens = sequence->size();
   sequence->request = std::move(request);
   waiting_.push_back(std::move(sequence));
-  return Status();
+  return {};
 }
 
 StepPlan Scheduler::plan() {
   for (const Owned& sequence : running_) sequence->scheduled = 0;
   const int64_t preemptions_before = preemptions_;
-  // A preempted sequence gives its tokens back to the budget, so what is left is counted anew for
-  // each.
+  // A preempted sequence gives its tokens back to the budget, so count what is left again for each
+  // sequence.
   const auto left = [this] {
     return std::accumulate(
         running_.begin(), running_.end(), limits_.max_num_batched_tokens,
         [](int32_t budget, const Owned& sequence) { return budget - sequence->scheduled; });
   };
-  // grant() may take the youngest away from the end of running_, never the sequence it is called
-  // for or an older one.
+  // grant() may remove the youngest sequences from the end of running_, but never the one it is
+  // called for or an older one.
   for (size_t i = 0; i < running_.size(); ++i) {
     if (running_[i]->missing() == 1) grant(i, 1);
   }
   for (size_t i = 0; i < running_.size(); ++i) {
     if (running_[i]->missing() > 1) grant(i, left());
   }
-  // What has just been preempted must not take the blocks back that its elders need next.
+  // A sequence that has just been preempted must not take back the blocks that older ones need
+  // next.
   if (preemptions_ == preemptions_before) admit(left());
 
   StepPlan plan;
@@ -104,8 +105,8 @@ StepPlan Scheduler::plan() {
   return plan;
 }
 
-/// Schedules up to budget tokens of a running sequence, as many as blocks can be had for; 0: none
-/// in this step.
+/// Schedules up to `budget` tokens of a running sequence, as many as there are blocks for. Returns
+/// their number; 0 if the sequence gets none in this step.
 int32_t Scheduler::grant(size_t index, int32_t budget) {
   Sequence& sequence = *running_[index];
   const int32_t wanted = std::min(budget, sequence.missing());
@@ -125,8 +126,8 @@ int32_t Scheduler::grant(size_t index, int32_t budget) {
   return sequence.scheduled;
 }
 
-/// Starts waiting sequences in order while there is budget and their first chunk finds its blocks
-/// free.
+/// Starts waiting sequences in order, as long as there is budget and there are enough free blocks
+/// for the first chunk of the next one.
 void Scheduler::admit(int32_t budget) {
   while (budget > 0 && !waiting_.empty() &&
          running_.size() < static_cast<size_t>(limits_.max_num_seqs)) {
@@ -175,27 +176,21 @@ std::vector<TokenEvent> Scheduler::complete(const StepResult& result) {
                          [id](const SampledToken& t) { return t.id == id; });
     if (token == result.tokens.end()) break;
     sequence->tokens.push_back(token->token_id);
-    TokenEvent event;
-    event.id = id;
-    event.token = *token;
-    event.finished = ends(*sequence, event);
-    events.push_back(std::move(event));
-    if (events.back().finished) finish(id);
+    events.push_back({*token, finish_of(*sequence)});
   }
   return events;
 }
 
-/// Whether the token just taken is the last one; the event then says why.
-bool Scheduler::ends(const Sequence& sequence, TokenEvent& event) const {
+/// Why the token just taken is the sequence's last one; nullopt if it is not.
+std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   const int32_t token = sequence.tokens.back();
-  event.stopped_by_eos = contains(sequence.request.eos_token_ids, token);
-  if (event.stopped_by_eos || contains(sequence.request.stop_token_ids, token)) {
-    event.reason = FinishReason::kStop;
-    event.stop_token_id = token;
-    return true;
-  }
-  event.reason = FinishReason::kLength;
-  return sequence.output_tokens() >= sequence.request.max_tokens || sequence.size() >= longest_;
+  const bool by_eos = contains(sequence.request.eos_token_ids, token);
+  if (by_eos || contains(sequence.request.stop_token_ids, token))
+    return Finish{FinishReason::kStop, token, by_eos};
+  const bool full =
+      sequence.output_tokens() >= sequence.request.max_tokens || sequence.size() >= longest_;
+  if (full) return Finish{FinishReason::kLength};
+  return std::nullopt;
 }
 
 bool Scheduler::finish(uint64_t id) {

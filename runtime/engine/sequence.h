@@ -6,15 +6,15 @@
 
 namespace shoal {
 
-/// One request while the scheduler has it. Between steps computed < tokens.size(): what is missing
-/// is one token for a decode, more for a prompt (or a re-prefill) under way.
+/// One request while the scheduler has it. Between steps computed < tokens.size(). A decode lacks
+/// one token, and an unfinished prompt (or re-prefill) lacks more.
 struct Sequence {
   EngineRequest request;        ///< its prompt has moved to tokens
   std::vector<int32_t> tokens;  ///< prompt, then output
   int32_t prompt_tokens = 0;
   int32_t computed = 0;         ///< positions whose keys and values are in the cache
   std::vector<int32_t> blocks;  ///< cover [0, computed + scheduled)
-  int32_t scheduled = 0;        ///< tokens of the plan under way
+  int32_t scheduled = 0;        ///< tokens of it in the current plan
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   int32_t missing() const { return size() - computed; }

@@ -5,9 +5,9 @@
 
 namespace shoal {
 
-/// Brings every page of mapped memory in for writing, now; its contents stay. RESOURCE_EXHAUSTED:
-/// one cannot be had. Where memory is short in the cgroup the kernel ends the process instead.
-/// data: at the start of a page.
+/// Makes the kernel supply every page of this mapped memory now, ready for writing. The contents
+/// stay. `data` is at the start of a page. RESOURCE_EXHAUSTED: a page cannot be had. If the memory
+/// cgroup is at its limit, the kernel ends the process instead.
 Status populate(std::byte* data, size_t bytes);
 
 }  // namespace shoal

@@ -41,8 +41,9 @@ Code code_of(int error) {
 
 constexpr int kMostNames = 1000;
 
-/// A new file under a name that nobody has. An earlier process of this pid, which in a container
-/// may be the same at each start, may have been killed before it could unlink its own.
+/// Creates a file under a name that is not in use. A first choice may be, because in a container
+/// the pid may be the same at each start, and an earlier process of this pid may have been killed
+/// before it could unlink its file.
 Result<Fd> open_named(const std::string& directory, std::string* name) {
   static std::atomic<uint64_t> counter{0};
   int error = EEXIST;
@@ -55,9 +56,9 @@ Result<Fd> open_named(const std::string& directory, std::string* name) {
   return Status::error(code_of(error), cat("create ", *name), error);
 }
 
-/// An unlinked file. File systems without O_TMPFILE (overlayfs before Linux 6.x, some FUSE ones)
-/// get a name for as long as it takes to unlink it: a process killed between the two calls leaves
-/// an empty file, no bytes.
+/// Opens a file without a name. On a file system without O_TMPFILE (overlayfs before Linux 6.x,
+/// some FUSE ones) it has a name until it is unlinked right after. A process that is killed between
+/// the two calls leaves an empty file, which takes no bytes.
 Result<Fd> open_unnamed(const std::string& directory) {
   Fd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (fd.valid()) return fd;
@@ -74,8 +75,8 @@ Result<Fd> open_unnamed(const std::string& directory) {
   return fd;
 }
 
-/// ": 1048576 bytes free", as this process could use them; nothing for a memfd, whose mount is not
-/// for users to fill.
+/// ": 1048576 bytes free", which is what an unprivileged process may use. Empty if the mount
+/// reports no size, as that of a memfd does.
 std::string free_text(int fd) {
   struct statvfs facts;
   if (::fstatvfs(fd, &facts) != 0) return ": free bytes unknown";
@@ -83,8 +84,9 @@ std::string free_text(int fd) {
   return cat(": ", uint64_t{facts.f_bavail} * facts.f_frsize, " bytes free");
 }
 
-/// Makes the file `bytes` long with every block allocated. ftruncate alone would make it sparse:
-/// the missing block is then noticed by a store, as SIGBUS. place: "/dev/shm", for messages.
+/// Makes the file `bytes` long with every block allocated. ftruncate alone would make it sparse,
+/// and a missing block would only show as SIGBUS at the first store. place: for messages, for
+/// example "/dev/shm".
 Status reserve(int fd, size_t bytes, const std::string& place) {
   // Beyond this limit the kernel sends SIGXFSZ, which ends the process, before it returns EFBIG.
   struct rlimit limit;

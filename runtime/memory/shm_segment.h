@@ -7,8 +7,8 @@
 
 namespace shoal {
 
-/// Shared memory without a name. The front creates it and workers inherit the descriptor; the bytes
-/// live until the last process that holds the descriptor or a mapping is gone, however it ends.
+/// Shared memory without a name. The front creates it and workers inherit the descriptor. The bytes
+/// live until the last process that holds the descriptor or a mapping has ended, however it ends.
 /// Move-only; data() may be used from any thread.
 class ShmSegment {
  public:
@@ -17,28 +17,30 @@ class ShmSegment {
   ShmSegment& operator=(ShmSegment&& other) noexcept;
   ~ShmSegment();
 
-  /// `bytes` zeroed bytes in `directory` (a tmpfs), reserved there and touched. The descriptor is
-  /// close-on-exec. RESOURCE_EXHAUSTED: the file system, its inodes, a file size limit or the
-  /// process's descriptors do not suffice; says what was asked and what is free. NOT_FOUND: no such
-  /// directory. PERMISSION_DENIED: read-only, or not ours to write. INVALID_ARGUMENT: zero bytes,
-  /// or more than a file can have. Nothing is left behind on an error. (Where memory is short in
-  /// the cgroup the kernel ends the process here, at start-up, rather than in the middle of an
-  /// answer.)
+  /// Creates `bytes` zeroed bytes in `directory` (a tmpfs), reserves them there and touches them.
+  /// The descriptor is close-on-exec. RESOURCE_EXHAUSTED: the file system, its inodes, a file size
+  /// limit or the process's limit of descriptors is too small; if the file system is full, the
+  /// error says how much was asked for and how much is free. NOT_FOUND: there is no such directory.
+  /// PERMISSION_DENIED: it is read-only, or this process may not write to it. INVALID_ARGUMENT:
+  /// zero bytes, or more than a file can have. Nothing is left behind on an error. If the memory
+  /// cgroup is at its limit, the kernel ends the process here, at start-up, rather than in the
+  /// middle of an answer.
   static Result<ShmSegment> create(size_t bytes, const std::string& directory = "/dev/shm");
 
-  /// The same in a memfd: no mount bounds it, the memory cgroup alone does. Sealed once its bytes
-  /// are there: no holder of the descriptor can shrink it (a later access would be SIGBUS), grow it
-  /// or take the seals off. UNIMPLEMENTED: the kernel has no memfd. Else as create.
+  /// The same in a memfd, which only the memory cgroup limits, because no mount does. Once its
+  /// bytes are there it is sealed, so that no holder of the descriptor can shrink it (a later
+  /// access would be SIGBUS), grow it or remove the seals. UNIMPLEMENTED: the kernel has no memfd.
+  /// Other errors are those of create().
   static Result<ShmSegment> create_memfd(size_t bytes);
 
-  /// Maps the first `bytes` of a segment that another process created. `fd` stays the caller's.
-  /// INVALID_ARGUMENT: fd is not a file of at least that size. RESOURCE_EXHAUSTED: no address space
-  /// or descriptor left.
+  /// Maps the first `bytes` of a segment that another process created. The segment duplicates `fd`,
+  /// which stays with the caller. INVALID_ARGUMENT: fd is not a file of at least that size.
+  /// RESOURCE_EXHAUSTED: no address space or descriptor is left.
   static Result<ShmSegment> open(int fd, size_t bytes);
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  /// For passing to a child; owned by the segment.
+  /// To be passed to a child process. The segment owns it.
   int fd() const { return fd_.get(); }
 
  private:

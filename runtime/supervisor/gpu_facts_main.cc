@@ -1,3 +1,5 @@
+#include "runtime/supervisor/gpu_facts_main.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -12,17 +14,18 @@
 #include "runtime/base/fd.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/device/module_loader.h"
-#include "runtime/supervisor/gpu_probe.h"
+#include "runtime/supervisor/gpu_findings.h"
 #include "runtime/transport/facts/fact_files.h"
 
 namespace shoal {
 namespace {
 
 constexpr size_t kFactsBytes = size_t{256} << 10;
-/// Enough for every copy engine's path to be taken, and some milliseconds for a pair.
+/// Large enough that every copy engine's path is taken. A pair takes some milliseconds.
 constexpr int64_t kPatternBytes = int64_t{4} << 20;
 
-/// What is found goes to the front and into facts of its own.
+/// Sends what is found to the front, and keeps it in facts of its own, from which the pairs to try
+/// are taken.
 class Finder {
  public:
   Finder(Fd out, int ranks, int ranks_per_gpu) : out_(std::move(out)) {
@@ -35,18 +38,18 @@ class Finder {
     for (size_t at = 0; at < line.size();) {
       const ssize_t written = ::write(out_.get(), line.data() + at, line.size() - at);
       if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) std::_Exit(1);  // nobody listens any more
+      if (written <= 0) std::_Exit(1);  // nobody reads any more
       at += static_cast<size_t>(written);
     }
   }
 
-  /// nullptr: what stands in the way has been said.
+  /// nullptr: the reason has been reported.
   const ShoalCudaModule* find_module(const std::string& flag) {
     say(gpu_doing_line("load the CUDA module"));
     const Result<std::string> path = find_cuda_module(flag);
-    if (!path.ok()) return refuse("find", path.status());
+    if (!path.ok()) return refuse(GpuErrorAt::kFind, path.status());
     const Result<const ShoalCudaModule*> module = load_cuda_module(*path);
-    if (!module.ok()) return refuse("load", module.status());
+    if (!module.ok()) return refuse(GpuErrorAt::kLoad, module.status());
     say(gpu_module_line(*path, (*module)->build_id, (*module)->architectures,
                         (*module)->cuda_runtime_version));
     return *module;
@@ -56,7 +59,7 @@ class Finder {
     say(gpu_doing_line("ask the CUDA driver for its devices"));
     std::string text(kFactsBytes, '\0');
     if (const int32_t error = module.facts(text.data(), text.size()); error != 0) {
-      return say(gpu_error_line("facts", module.error_text(error)));
+      return say(gpu_error_line(GpuErrorAt::kFacts, module.error_text(error)));
     }
     text.resize(text.find('\0'));
     std::replace(text.begin(), text.end(), '\n', ' ');
@@ -72,20 +75,27 @@ class Finder {
 
   void try_peers(const ShoalCudaModule& module) {
     for (const auto& [from, to] : gpu_pairs_to_try(facts_)) {
-      say(gpu_peer_line(from, to, "hung"));  // the last word on it, unless another follows
+      using Outcome = GpuPeerVerdict::Outcome;
+      // If the process hangs, this remains the verdict on the pair.
+      say(gpu_peer_line({from, to, Outcome::kHung}));
       int64_t wrong = 0;
       const int32_t error = module.try_peer(from, to, kPatternBytes, &wrong);
-      say(gpu_peer_line(from, to,
-                        error != 0   ? cat("failed: ", module.error_text(error))
-                        : wrong != 0 ? cat("corrupt ", wrong, " bytes")
-                                     : "ok"));
+      GpuPeerVerdict verdict{from, to, Outcome::kOk};
+      if (error != 0) {
+        verdict.outcome = Outcome::kFailed;
+        verdict.detail = module.error_text(error);
+      } else if (wrong != 0) {
+        verdict.outcome = Outcome::kCorrupt;
+        verdict.detail = cat(wrong, " bytes");
+      }
+      say(gpu_peer_line(verdict));
     }
   }
 
   const GpuFacts& facts() const { return facts_; }
 
  private:
-  const ShoalCudaModule* refuse(const char* at, const Status& why) {
+  const ShoalCudaModule* refuse(GpuErrorAt at, const Status& why) {
     const std::string system =
         why.causes().back().os_error == 0
             ? ""
@@ -99,11 +109,11 @@ class Finder {
   GpuFindings findings_{&facts_, ""};
 };
 
-/// Where a loader would look, and the toolkit's own place.
+/// The folders in which a loader would look, and the toolkit's own.
 std::vector<std::string> library_folders() {
   std::vector<std::string> folders;
   if (const char* path = std::getenv("LD_LIBRARY_PATH"); path != nullptr) {
-    for (const std::string_view folder : split(path, ':')) folders.emplace_back(folder);
+    for (const std::string_view folder : parts_of(path, ':')) folders.emplace_back(folder);
   }
   for (const char* folder : {"/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu",
                              "/usr/lib/aarch64-linux-gnu", "/usr/lib64"})
@@ -111,7 +121,8 @@ std::vector<std::string> library_folders() {
   return folders;
 }
 
-/// By a file's name: the library is half a gigabyte, and nothing here calls it.
+/// Takes the version from a file's name instead of loading the library, which is half a gigabyte
+/// and is not called here.
 std::string cublas_version() {
   constexpr std::string_view kPrefix = "libcublas.so.";
   for (const std::string& folder : library_folders()) {
@@ -133,7 +144,8 @@ std::string cublas_version() {
 int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* ranks,
                    const char* ranks_per_gpu) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Libraries print what they like to stdout (NCCL_DEBUG): that is not ours to read.
+  // Libraries may print to stdout (NCCL_DEBUG), and the front must not read that. So the findings
+  // go to a copy of stdout, and stdout itself becomes stderr.
   Fd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   Finder finder(std::move(out), std::max(std::atoi(ranks), 1),
@@ -144,7 +156,7 @@ int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char
   finder.say(gpu_cublas_line(cublas_version()));
   if (module != nullptr) finder.try_peers(*module);
   finder.say(gpu_done_line());
-  std::_Exit(0);  // no destructor of a library may hang now
+  std::_Exit(0);  // so that no destructor of a library can hang
 }
 
 }  // namespace shoal

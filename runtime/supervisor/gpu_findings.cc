@@ -1,7 +1,9 @@
+#include "runtime/supervisor/gpu_findings.h"
+
 #include <algorithm>
 
 #include "runtime/base/json.h"
-#include "runtime/supervisor/gpu_probe.h"
+#include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/rungs/gpu_checks.h"
 
 namespace shoal {
@@ -23,6 +25,12 @@ Status text_of(const Json& object, const char* key, std::string* text) {
   SHOAL_ASSIGN_OR_RETURN(std::optional<std::string> value, json_string(object, key, kWhat));
   *text = std::move(value).value_or("");
   return {};
+}
+template <typename Words>
+Status words_of(const Json& object, const char* key, Words* words) {
+  std::string text;
+  SHOAL_RETURN_IF_ERROR(text_of(object, key, &text));
+  return from_text(text, words) ? Status() : wrong(cat("an unknown ", key));
 }
 template <typename Number>
 Status number_of(const Json& object, const char* key, Number* number) {
@@ -77,16 +85,16 @@ Status take_nccl(const Json& nccl, GpuFacts* facts) {
 }
 
 Status take_error(const Json& error, GpuFacts* facts) {
-  SHOAL_RETURN_IF_ERROR(text_of(error, "at", &facts->error_at));
+  SHOAL_RETURN_IF_ERROR(words_of(error, "at", &facts->error_at));
   return text_of(error, "words", &facts->error);
 }
 
-/// A later word on a pair replaces the earlier one.
+/// A later verdict for a pair overrides an earlier one.
 Status take_peer(const Json& peer, GpuFacts* facts) {
   GpuPeerVerdict verdict;
   SHOAL_RETURN_IF_ERROR(number_of(peer, "from", &verdict.from));
   SHOAL_RETURN_IF_ERROR(number_of(peer, "to", &verdict.to));
-  SHOAL_RETURN_IF_ERROR(text_of(peer, "verdict", &verdict.verdict));
+  SHOAL_RETURN_IF_ERROR(words_of(peer, "verdict", &verdict));
   for (GpuPeerVerdict& known : facts->verdicts) {
     if (known.from != verdict.from || known.to != verdict.to) continue;
     known = std::move(verdict);
@@ -129,8 +137,8 @@ std::string gpu_doing_line(std::string_view what) {
   return line_of({{"doing", what}});
 }
 
-std::string gpu_error_line(std::string_view at, std::string_view words) {
-  return line_of({{"error", {{"at", at}, {"words", words}}}});
+std::string gpu_error_line(GpuErrorAt at, std::string_view words) {
+  return line_of({{"error", {{"at", to_text(at)}, {"words", words}}}});
 }
 
 std::string gpu_module_line(const std::string& path, std::string_view build_id,
@@ -154,8 +162,9 @@ std::string gpu_cublas_line(const std::string& version) {
   return line_of({{"cublas", version}});
 }
 
-std::string gpu_peer_line(int from, int to, std::string_view verdict) {
-  return line_of({{"peer", {{"from", from}, {"to", to}, {"verdict", verdict}}}});
+std::string gpu_peer_line(const GpuPeerVerdict& verdict) {
+  return line_of(
+      {{"peer", {{"from", verdict.from}, {"to", verdict.to}, {"verdict", to_text(verdict)}}}});
 }
 
 std::string gpu_done_line() {

@@ -14,13 +14,6 @@ bool secondary(const Status& status) {
   return root == Code::kUnavailable || root == Code::kDeadlineExceeded;
 }
 
-/// Of a status: was its root noticed where bytes are moved?
-bool moves_bytes(const Status& status) {
-  const std::string& where = status.causes().back().where;
-  return where.starts_with("memory/") || where.starts_with("device/") ||
-         where.starts_with("comm/") || where.starts_with("transport/");
-}
-
 /// Signals that a fault of the program's own raises; any other came from outside (the kernel's
 /// out-of-memory killer counts as outside: another transport would not cure it).
 bool own_fault(int signal) {
@@ -50,27 +43,30 @@ int first_to_fail(const std::vector<RankProcess>& ranks) {
   return first;
 }
 
-/// It ended without a word.
-void explain_death(const RankProcess& rank, GroupFailure* failure) {
-  std::string what =
-      cat("rank ", failure->rank, " (pid ", rank.process.pid, ") ",
-          describe_exit(rank.exit_code, rank.exit_status), " in phase ", failure->phase);
+/// For a rank that ended without giving a reason.
+void explain_death(const RankProcess& rank, const std::string& phase, Failure* failure) {
+  std::string what = cat("rank ", failure->rank, " (pid ", rank.process.pid, ") ",
+                         describe_exit(rank.exit_code, rank.exit_status), " in phase ", phase);
   const bool signalled = rank.exit_code == CLD_KILLED || rank.exit_code == CLD_DUMPED;
   if (signalled && rank.exit_status == SIGKILL) {
     what +=
         "; the kernel does that too when memory runs out: see dmesg and the container's memory limit";
   }
-  failure->outside = signalled && !own_fault(rank.exit_status);
-  failure->moving = !failure->outside && rank.in_transport_phase();
-  failure->status = Status::error(Code::kAborted, std::move(what));
+  if (signalled && !own_fault(rank.exit_status)) {
+    failure->fault = Fault::kOutside;
+  } else {
+    failure->fault = rank.in_transport_phase() ? Fault::kTransport : Fault::kDeath;
+  }
+  failure->why = Status::error(Code::kAborted, std::move(what)).blamed_on(failure->fault);
 }
 
-/// Where a rank stands, in words.
+/// Says in words what a rank is doing or how it ended.
 std::string standing(int index, const RankProcess& rank, const GroupPhase& phase) {
-  const std::string who = cat("rank ", index, " (", phase.of(rank));
-  if (rank.failure && rank.failure->wait.collective > 0) {
+  const std::string who = cat("rank ", index, " (", phase.text_of(phase.of(rank)));
+  if (rank.failure && !rank.failure->wait.what.empty()) {
     const RankWait& wait = rank.failure->wait;
-    return cat(who, ", collective ", wait.collective, ", ", wait.what,
+    const std::string number = wait.collective > 0 ? cat(", collective ", wait.collective) : "";
+    return cat(who, number, ", ", wait.what,
                wait.waits_for.empty() ? ") waits for nobody" : ") waits for ",
                names_of(wait.waits_for));
   }
@@ -88,7 +84,7 @@ int root_of_waiting(const std::vector<RankProcess>& ranks, const GroupPhase& pha
     const RankProcess& rank = ranks[i];
     if (rank.stopped()) return static_cast<int>(i);
     const bool waits = rank.failure && !rank.failure->wait.waits_for.empty();
-    const bool done = phase.starting && rank.phase == WorkerPhase::kServe;
+    const bool done = phase.starting && rank.phase == Phase::kIdle;
     if (!waits && !done && root < 0) root = static_cast<int>(i);
   }
   return root;
@@ -96,48 +92,57 @@ int root_of_waiting(const std::vector<RankProcess>& ranks, const GroupPhase& pha
 
 }  // namespace
 
-GroupFailure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase) {
-  GroupFailure failure;
+std::string GroupPhase::text_of(Phase one) const {
+  return one == Phase::kStep ? cat(phase_name(one), " ", step) : std::string(phase_name(one));
+}
+
+Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase) {
+  Failure failure;
   failure.rank = first_to_fail(ranks);
-  failure.phase = phase.name;
+  failure.phase = phase.phase;
   if (failure.rank < 0) {
-    failure.status = Status::error(
-        Code::kInternal, cat("the group ended in phase ", phase.name, " without a reason"));
+    failure.why = Status::error(
+        Code::kInternal,
+        cat("the group ended in phase ", phase.text_of(phase.phase), " and no rank gave a reason"));
     return failure;
   }
   const RankProcess& rank = ranks[static_cast<size_t>(failure.rank)];
   failure.phase = phase.of(rank);
+  const std::string name = phase.text_of(failure.phase);
   if (!rank.failure) {
-    explain_death(rank, &failure);
+    explain_death(rank, name, &failure);
     return failure;
   }
-  failure.status = rank.failure->status.while_doing(
-      cat("rank ", failure.rank, " failed in phase ", failure.phase));
-  failure.moving = moves_bytes(rank.failure->status) || rank.in_transport_phase();
+  failure.fault = rank.failure->fault;
+  failure.why =
+      rank.failure->status.while_doing(cat("rank ", failure.rank, " failed in phase ", name));
   return failure;
 }
 
-GroupFailure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
-                             double seconds) {
-  GroupFailure failure;
+Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
+                        double seconds) {
+  Failure failure;
   failure.rank = root_of_waiting(ranks, phase);
-  failure.phase = phase.name;
+  failure.phase = phase.phase;
+  failure.fault = Fault::kSilence;
   char limit[32];
   std::snprintf(limit, sizeof limit, "%.3g", seconds);
   std::string who;
   if (failure.rank >= 0) {
     const RankProcess& root = ranks[static_cast<size_t>(failure.rank)];
-    failure.outside = root.stopped();
     failure.phase = phase.of(root);
-    failure.moving =
-        !failure.outside && root.phase != WorkerPhase::kSpawn && root.phase != WorkerPhase::kLoad;
+    // A rank that starts or loads by itself moves nothing, so that no other transport would be
+    // quicker.
+    if (root.moves_bytes()) failure.fault = Fault::kTransport;
+    if (root.stopped()) failure.fault = Fault::kOutside;
     who = cat("; ", standing(failure.rank, root, phase));
   }
   for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
     if (i != failure.rank) who += cat("; ", standing(i, ranks[static_cast<size_t>(i)], phase));
   }
-  failure.status = Status::error(Code::kDeadlineExceeded,
-                                 cat("no answer for ", limit, " s in phase ", failure.phase, who));
+  failure.why = Status::error(Code::kDeadlineExceeded, cat("no answer for ", limit, " s in phase ",
+                                                           phase.text_of(failure.phase), who))
+                    .blamed_on(failure.fault);
   return failure;
 }
 

@@ -2,35 +2,32 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/status.h"
+#include "runtime/base/failure.h"
 #include "runtime/supervisor/rank_process.h"
 
 namespace shoal {
 
-/// How a group came to its end, for who decides what comes next.
-struct GroupFailure {
-  Status status;
-  int rank = -1;         ///< that failed first, or that the others wait for; -1: cannot be told
-  std::string phase;     ///< "spawn", "open", "self-test", "load", "step 12", "idle"
-  bool outside = false;  ///< a signal from outside killed or stopped the rank: nobody's fault here
-  bool moving = false;  ///< failed while bytes were moved between ranks: another transport may work
-};
-
-/// What the group was doing: a phase of each rank's own until all have started, then one for all.
+/// What the group is doing. Each rank has a phase of its own until all have started; then there is
+/// one for all.
 struct GroupPhase {
   bool starting = true;
-  std::string name = "spawn";
+  Phase phase = Phase::kSpawn;
+  uint64_t step = 0;  ///< the number of the step, in Phase::kStep
 
-  std::string of(const RankProcess& rank) const { return starting ? phase_name(rank.phase) : name; }
+  Phase of(const RankProcess& rank) const { return starting ? rank.phase : phase; }
+  /// The phase of a rank, or of the group, as messages name it: "load", "step 12".
+  std::string text_of(Phase one) const;
 };
 
-/// A rank has ended or has said that it failed: who was first, and why. A death without a word
-/// counts before a reason of one's own, and that before "a peer is gone".
-GroupFailure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase);
+/// Finds out which rank failed first and why, after a rank has ended or has reported that it
+/// failed. A rank that died without a reason counts first, then a rank with a reason of its own,
+/// and only then a rank that merely lost a peer.
+Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase);
 
-/// Nothing has moved for so many seconds, and the ranks that could have said where they stand: who
-/// waits for whom. The root is the rank that waits for nobody; a stopped one before all.
-GroupFailure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
-                             double seconds);
+/// Finds out who waits for whom after nothing has moved for this many seconds. Call it once the
+/// ranks have had the time to report where they are. The rank to blame is one that is stopped,
+/// otherwise the one that waits for nobody.
+Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
+                        double seconds);
 
 }  // namespace shoal

@@ -11,18 +11,21 @@
 namespace shoal {
 namespace {
 
-/// Was it refused for want of shared memory? Budget and reservation are about nothing else. A probe
-/// is about permissions too, and on devices about nothing but them. In its ranks NCCL takes its
-/// own; what a device lacks is memory of its own.
-bool for_want_of_memory(const std::string& rung, const std::string& phase, const Status& why) {
-  if (phase == "budget" || phase == "reserve") return true;
-  if (why.code() != Code::kResourceExhausted) return false;
-  const bool on_device = find_rung(rung)->on_device;
-  if (phase == "probe") return !on_device;
-  return on_device && !why.causes().back().where.starts_with("device/");
+/// The fault of a failure in the front, before any rank of the rung was started. A refusal in
+/// budget or reservation is always about memory. A probe may refuse for permissions too, and on
+/// devices it only does so for reasons other than memory.
+Failure front_failure(const Rung& rung, const ShmNeed& need, Phase phase, const Status& why) {
+  const bool no_memory = phase == Phase::kBudget || phase == Phase::kReserve ||
+                         (why.code() == Code::kResourceExhausted && !rung.on_device);
+  return {why, phase, kFrontRank,
+          no_memory && need.memory_bytes() > 0 ? Fault::kSharedMemory : Fault::kTransport};
 }
 
-/// One of those that send NCCL's log to where the front reads it.
+bool another_rung_may_work(const Failure& failure) {
+  return failure.fault == Fault::kTransport || failure.fault == Fault::kSharedMemory;
+}
+
+/// True if this sends NCCL's log to where the front reads it.
 bool is_own_log_setting(const SettingOutcome& outcome) {
   return outcome.winner == kSettingIsSet && outcome.name.starts_with("NCCL_DEBUG");
 }
@@ -42,7 +45,6 @@ Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
   report_.world_size = world_size;
   report_.order = options_.order;
   report_.headroom_bytes = options_.budget.headroom_bytes;
-  report_.facts = context_.facts;
   if (world_size == 1) {
     report_.order = {kNoTransport};
     return;
@@ -53,11 +55,10 @@ Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
   }
 }
 
-/// A server may run for weeks: what was free when it started says nothing about now. With the facts
-/// change the needs of the rungs that are left.
+/// A server may run for weeks, so that what was free when it started says nothing about now. The
+/// needs of the rungs that are left change with the facts.
 void Ladder::look_again() {
   refresh_host_facts(&context_.facts);
-  report_.facts = context_.facts;
   for (size_t i = at_; i < report_.order.size(); ++i) {
     const std::string& name = report_.order[i];
     report_.needs[i] = find_rung(name)->need(context_);
@@ -67,33 +68,46 @@ void Ladder::look_again() {
   }
 }
 
-/// Everything that can be said before a process is started; fills in the setup.
-Status Ladder::consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup,
-                        std::string* phase) {
-  *phase = "probe";
-  if (rung.on_device)
-    SHOAL_RETURN_IF_ERROR(rung.probe(context_));  // without a device no memory is of use
-  *phase = "budget";
-  SHOAL_RETURN_IF_ERROR(check_budget(need, report_.facts, options_.budget));
-  *phase = "probe";
-  if (!rung.on_device) SHOAL_RETURN_IF_ERROR(rung.probe(context_));
-  *phase = "reserve";
-  if (near_memory_limit(need, report_.facts, options_.budget))
-    SHOAL_RETURN_IF_ERROR(try_in_disposable_process(need));
-  SHOAL_ASSIGN_OR_RETURN(*setup, rung.prepare(context_));
-  equip(rung, setup);
-  return {};
+/// Checks everything that can be checked before a process is started, and makes the setup.
+Attempt<TransportSetup> Ladder::consider(const Rung& rung, const ShmNeed& need) {
+  const auto failed = [&](Phase phase, const Status& why) {
+    return front_failure(rung, need, phase, why);
+  };
+  // Without a device no memory is of use, so that there the probe comes before the arithmetic.
+  if (rung.on_device) {
+    if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
+  }
+  if (const Status why = check_budget(need, context_.facts, options_.budget); !why.ok()) {
+    return failed(Phase::kBudget, why);
+  }
+  if (!rung.on_device) {
+    if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
+  }
+  if (near_memory_limit(need, context_.facts, options_.budget)) {
+    if (const Status why = try_in_disposable_process(need); !why.ok())
+      return failed(Phase::kReserve, why);
+  }
+  Result<TransportSetup> setup = rung.prepare(context_);
+  if (!setup.ok()) return failed(Phase::kReserve, setup.status());
+  equip(rung, &*setup);
+  return std::move(setup).value();
 }
 
-/// Of the current rung; nullptr: no rung of NCCL's.
+/// The entry of the current rung; nullptr: it is not one of NCCL's rungs.
 NcclUse* Ladder::nccl_use() {
   const auto use = std::find_if(report_.nccl.begin(), report_.nccl.end(),
                                 [&](const NcclUse& one) { return one.rung == report_.order[at_]; });
   return use == report_.nccl.end() ? nullptr : &*use;
 }
 
-/// Memory for NCCL's log, unless the user keeps it. It only tells what happened: a rung does
-/// without.
+TransportReport Ladder::report() const {
+  TransportReport report = report_;
+  report.facts = context_.facts;
+  return report;
+}
+
+/// Makes memory for NCCL's log, unless the user keeps the log. The log only reports what happened,
+/// so that a rung works without it too.
 std::vector<Fd> Ladder::make_logs() {
   NcclUse* use = nccl_use();
   if (use == nullptr || !use->logged) return {};
@@ -105,7 +119,7 @@ std::vector<Fd> Ladder::make_logs() {
   return {};
 }
 
-/// What the ranks are born with beside the transport: environment, and memory for NCCL's log.
+/// Sets the environment variables and log descriptors that ranks inherit.
 void Ladder::equip(const Rung& rung, TransportSetup* setup) {
   logs_.clear();
   if (rung.environment == nullptr) return;
@@ -121,18 +135,19 @@ void Ladder::equip(const Rung& rung, TransportSetup* setup) {
   }
 }
 
-/// A failed NCCL leaves files that none of its processes holds: its words name them.
+/// Removes the files that a failed NCCL leaves and that none of its processes holds open. Its
+/// messages name them.
 void Ladder::remove_left_segments(const Status& failed) const {
   if (nccl_rung_transport(report_.order[at_]).empty()) return;
   std::string words = failed.to_string();
   for (const std::string& log : read_rank_logs(logs_)) words += log;
-  const SweepResult swept = remove_named_in(report_.facts.dev_shm.path, words);
+  const SweepResult swept = remove_named_in(context_.facts.dev_shm.path, words);
   if (swept.removed > 0)
     log_info(cat("removed ", swept.removed, " files that a failed NCCL had left in /dev/shm"));
 }
 
-/// Takes what the ranks of the current rung have logged into the report. Not ok: the rung is not
-/// what it says.
+/// Adds what the ranks of the current rung have logged to the report. Not ok: NCCL does not connect
+/// as the rung says.
 Status Ladder::look_at_logs() {
   NcclUse* use = nccl_use();
   if (use == nullptr) return {};
@@ -140,54 +155,54 @@ Status Ladder::look_at_logs() {
   return check_nccl_use(*use);
 }
 
-/// Records why the current rung is not taken and steps down. Not ok: the policy forbids to.
-Status Ladder::refuse(const ShmNeed& need, const std::string& phase, const Status& why) {
+/// Records why the current rung is not taken and steps down. Returns a failure if the policy
+/// forbids that.
+std::optional<Failure> Ladder::refuse(const Failure& failure) {
   const std::string rung = report_.order[at_];
-  const bool shortage = for_want_of_memory(rung, phase, why) && need.memory_bytes() > 0;
-  report_.refusals.push_back({rung, phase, shortage, why});
+  report_.refusals.push_back({rung, failure.phase, failure.fault, failure.why});
   find_remedies();
-  const bool last_allowed = rung == options_.min_transport;
   ++at_;
-  if (shortage && !options_.degrade_on_shm_shortage) {
-    return no_rung_left("--on-shm-shortage=fail forbids to go on");
+  if (failure.fault == Fault::kSharedMemory && !options_.degrade_on_shm_shortage) {
+    return no_rung_left(options_.names.shm_shortage + " forbids to go on");
   }
-  if (last_allowed) return no_rung_left("--min-transport forbids to go on");
-  if (at_ >= report_.order.size()) return no_rung_left(nullptr);
-  log_warning(cat("transport ", rung, " refused (", phase, "), trying ", report_.order[at_], ": ",
-                  why.to_string(600)));
-  return {};
+  if (rung == options_.min_transport)
+    return no_rung_left(options_.names.min_transport + " forbids to go on");
+  if (at_ >= report_.order.size()) return no_rung_left("");
+  if (options_.on_refused) options_.on_refused(report_.refusals.back(), report_.order[at_]);
+  return std::nullopt;
 }
 
-/// One error from all refusals, the first one's reasons first.
-Status Ladder::no_rung_left(const char* why) {
+/// Makes one error from all refusals, with the reasons of the first one first.
+Failure Ladder::no_rung_left(const std::string& why) {
   report_.rung.clear();
   std::string tried;
   for (const Refusal& refusal : report_.refusals)
     tried += cat(tried.empty() ? "" : ", ", refusal.rung);
   std::string what =
       cat("no transport works for ", report_.world_size, " ranks (tried ", tried, ")");
-  if (why != nullptr) what += cat("; ", why);
+  if (!why.empty()) what += cat("; ", why);
   if (!report_.remedies.empty()) what += "; shoal doctor prints a remedy to paste";
   std::vector<Cause> causes = Status::error(Code::kUnavailable, std::move(what)).causes();
   for (const Refusal& refusal : report_.refusals) {
-    const Status named =
-        refusal.status.while_doing(cat("transport ", refusal.rung, ", ", refusal.phase));
+    const Status named = refusal.status.while_doing(
+        cat("transport ", refusal.rung, ", ", phase_name(refusal.phase)));
     causes.insert(causes.end(), named.causes().begin(), named.causes().end());
   }
-  return Status(std::move(causes));
+  const Phase phase = report_.refusals.empty() ? Phase::kBudget : report_.refusals.back().phase;
+  return {Status(std::move(causes)), phase, kFrontRank, Fault::kPolicy};
 }
 
-/// One group over the current rung.
-Result<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
-                                                        WorkerGroupOptions options,
-                                                        GroupFailure* failure) {
-  options.init.start_number = starts_++;
-  Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, failure);
+/// Starts one group over the current rung.
+Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
+                                                         WorkerGroupOptions options,
+                                                         const StartControl& control) {
+  options.start.start_number = starts_++;
+  Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, control);
   logs_ = std::move(setup.logs);
   const Status as_planned = look_at_logs();
   if (group.ok() && !as_planned.ok()) {
-    group = as_planned;  // its ranks are ended
-    *failure = {as_planned, -1, "self-test", false, true};
+    // This destroys the group, which ends its ranks.
+    group = Failure{as_planned, Phase::kSelfTest, kFrontRank, Fault::kTransport};
   }
   if (!group.ok()) {
     remove_left_segments(group.status());
@@ -200,49 +215,47 @@ Result<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
   return group;
 }
 
-Result<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
-                                                   GroupFailure* failure) {
-  *failure = {};
+Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
+                                                    const StartControl& caller) {
   const Clock::time_point began = Clock::now();
-  options.start_deadline =
-      sooner(options.start_deadline, Deadline::after_s(options.startup_timeout_s));
+  StartControl control = caller;
+  control.deadline = sooner(caller.deadline, Deadline::after_s(options.startup_timeout_s));
   if (report_.world_size == 1) {
     TransportSetup none;
     none.rung = kNoTransport;
-    options.init.start_number = starts_++;
-    Result<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, failure);
+    options.start.start_number = starts_++;
+    Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, control);
     if (group.ok()) report_.rung = kNoTransport;
     return group;
   }
   if (starts_ > 0) look_again();
   while (at_ < report_.order.size()) {
-    const Rung& rung = *find_rung(report_.order[at_]);
-    const ShmNeed& need = report_.needs[at_];
-    TransportSetup setup;
-    std::string phase;
-    if (const Status why = consider(rung, need, &setup, &phase); !why.ok()) {
-      SHOAL_RETURN_IF_ERROR(refuse(need, phase, why));
+    Attempt<TransportSetup> setup = consider(*find_rung(report_.order[at_]), report_.needs[at_]);
+    if (!setup.ok()) {
+      if (std::optional<Failure> forbidden = refuse(setup.failure())) return *forbidden;
       continue;
     }
-    Result<std::unique_ptr<WorkerGroup>> group = start_over(std::move(setup), options, failure);
+    Attempt<std::unique_ptr<WorkerGroup>> group =
+        start_over(std::move(setup).value(), options, control);
     if (group.ok()) {
       report_.verified_s = seconds_since(began);
       return group;
     }
-    if (!failure->moving) return group.status();
-    SHOAL_RETURN_IF_ERROR(refuse(need, failure->phase, group.status()));
-    if (options.start_deadline.passed())
-      return no_rung_left("--startup-timeout leaves no time for another");
+    if (!another_rung_may_work(group.failure())) return group;
+    if (std::optional<Failure> forbidden = refuse(group.failure())) return *forbidden;
+    if (control.deadline.passed())
+      return no_rung_left(options_.names.startup_timeout + " leaves no time for another");
   }
-  return no_rung_left(nullptr);
+  return no_rung_left("");
 }
 
-Status Ladder::refuse_current(const std::string& phase, const Status& why) {
-  if (report_.world_size == 1 || at_ >= report_.order.size()) return {};
+std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
+  if (report_.world_size == 1 || at_ >= report_.order.size()) return std::nullopt;
   (void)look_at_logs();
-  // The last one that may be used has worked, and is not given up.
-  if (at_ + 1 == report_.order.size() || report_.order[at_] == options_.min_transport) return {};
-  return refuse(report_.needs[at_], phase, why);
+  // This is the last permitted rung and it has worked before, so keep it.
+  if (at_ + 1 == report_.order.size() || report_.order[at_] == options_.min_transport)
+    return std::nullopt;
+  return refuse(failure);
 }
 
 void Ladder::find_remedies() {
@@ -250,14 +263,13 @@ void Ladder::find_remedies() {
   for (const Refusal& refusal : report_.refusals) {
     const auto need = std::find_if(report_.needs.begin(), report_.needs.end(),
                                    [&](const ShmNeed& one) { return one.rung == refusal.rung; });
-    const bool early =
-        refusal.phase == "budget" || refusal.phase == "probe" || refusal.phase == "reserve";
+    const bool early = refusal.phase < Phase::kSpawn;
     if (!early || need == report_.needs.end()) continue;
-    if (find_rung(refusal.rung)->on_device && !refusal.shared_memory) continue;
+    if (find_rung(refusal.rung)->on_device && !refusal.shared_memory()) continue;
     refused.push_back(
         {*need, refusal.status, options_.budget.headroom_bytes, options_.budget.reserved_bytes});
   }
-  report_.remedies = remedies(report_.facts, refused);
+  report_.remedies = remedies(context_.facts, refused);
 }
 
 }  // namespace shoal

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,44 +10,61 @@
 
 namespace shoal {
 
+/// How messages name the settings that keep a start from going on. The program fills in its flags.
+struct LimitNames {
+  std::string shm_shortage = "on_shm_shortage=fail";
+  std::string min_transport = "min_transport";
+  std::string startup_timeout = "startup_timeout";
+  std::string max_restarts = "max_restarts";
+};
+
 /// What the user allows.
 struct LadderOptions {
   std::vector<std::string> order;       ///< rungs, the best first
   bool degrade_on_shm_shortage = true;  ///< false: a rung refused for shared memory ends the start
-  std::string min_transport;  ///< the last rung of the order that may be used; empty: the last
+  /// The last rung of the order that may be used; empty: all may be used.
+  std::string min_transport;
   BudgetOptions budget;
-  bool reproducible = true;  ///< sums in our own order: on devices it decides what NCCL connects
+  bool reproducible = true;  ///< sums in our own order; on devices this decides what NCCL connects
   NcclUserSettings nccl;     ///< what the user has set for NCCL
+  LimitNames names;
+  /// Gets every refusal as it happens, with the rung that is tried next.
+  std::function<void(const Refusal&, const std::string& next)> on_refused;
 };
 
-/// The one loop that finds a transport: takes the rungs in order, for the whole group, until one is
-/// reserved, opened and proven. What speaks against a rung is kept as a Refusal. Not thread-safe;
-/// the groups it starts belong to the calling thread (WorkerGroup).
+/// The one loop that finds a transport. It takes the rungs in order, for the whole group, until one
+/// is reserved, opened and proven. Each rejected rung is recorded as a Refusal with its reason. Not
+/// thread-safe; the groups it starts belong to the calling thread (WorkerGroup).
 class Ladder {
  public:
   Ladder(LadderOptions options, HostFacts facts, int world_size);
 
-  /// Starts a group on the current rung, or the next that works, all within
-  /// options.startup_timeout_s. From the second start on by the memory and the /dev/shm of that
-  /// moment. UNAVAILABLE: no rung is left, every refusal named; the same where the policy or the
-  /// time forbids to go on. What no other rung would cure (a broken model, a kill from outside)
-  /// comes back as it is, with *failure filled in, and the rung stays.
-  Result<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options, GroupFailure* failure);
+  /// Starts a group on the current rung, or on the next one that works, before
+  /// control.deadline and within options.startup_timeout_s.
+  /// Every start but the first looks again at how much memory and /dev/shm is free. Fault::kPolicy
+  /// (UNAVAILABLE) names every refusal: no rung is left, or policy or time forbid to go on. A
+  /// failure that no other rung would cure, such as a broken model or a kill from outside, is
+  /// returned unchanged, and the rung stays.
+  Attempt<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options,
+                                              const StartControl& control);
 
-  /// The current rung has failed while it was in use: the next start() begins behind it, or on it
-  /// where it is the last that may be used. UNAVAILABLE: the policy forbids to go on.
-  Status refuse_current(const std::string& phase, const Status& why);
+  /// The current rung has failed while it was in use. The next start() begins behind it, or on it
+  /// again if it is the last that may be used. A Failure of Fault::kPolicy says that the policy
+  /// forbids to go on.
+  std::optional<Failure> refuse_current(const Failure& failure);
 
-  const TransportReport& report() const { return report_; }
+  /// A snapshot, with the facts that the last start went by.
+  TransportReport report() const;
+  const std::string& rung() const { return report_.rung; }  ///< the one in use; empty: none
   void add_restart(std::string why) { report_.restarts.push_back(std::move(why)); }
 
  private:
   void look_again();
-  Result<std::unique_ptr<WorkerGroup>> start_over(TransportSetup setup, WorkerGroupOptions options,
-                                                  GroupFailure* failure);
-  Status consider(const Rung& rung, const ShmNeed& need, TransportSetup* setup, std::string* phase);
-  Status refuse(const ShmNeed& need, const std::string& phase, const Status& why);
-  Status no_rung_left(const char* why);
+  Attempt<std::unique_ptr<WorkerGroup>> start_over(TransportSetup setup, WorkerGroupOptions options,
+                                                   const StartControl& control);
+  Attempt<TransportSetup> consider(const Rung& rung, const ShmNeed& need);
+  std::optional<Failure> refuse(const Failure& failure);
+  Failure no_rung_left(const std::string& why);
   void find_remedies();
   NcclUse* nccl_use();
   std::vector<Fd> make_logs();
@@ -55,10 +73,10 @@ class Ladder {
   void remove_left_segments(const Status& failed) const;
 
   const LadderOptions options_;
-  RungContext context_;
-  TransportReport report_;
-  std::vector<Fd> logs_;  // of the ranks that were started last
-  size_t at_ = 0;         // in the order
+  RungContext context_;     // owns the facts
+  TransportReport report_;  // without the facts, which report() adds
+  std::vector<Fd> logs_;    // of the ranks that were started last
+  size_t at_ = 0;           // an index into report_.order
   int32_t starts_ = 0;
 };
 

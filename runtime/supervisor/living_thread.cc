@@ -1,5 +1,7 @@
 #include "runtime/supervisor/living_thread.h"
 
+#include "runtime/base/wait.h"
+
 namespace shoal {
 
 LivingThread::LivingThread() : thread_([this] { serve(); }) {}
@@ -18,13 +20,13 @@ void LivingThread::run(const std::function<void()>& work) {
   std::unique_lock lock(mutex_);
   work_ = &work;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return work_ == nullptr; });
+  wait_until_ready(changed_, lock, [this] { return work_ == nullptr; });
 }
 
 void LivingThread::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stop_ || work_ != nullptr; });
+    wait_until_ready(changed_, lock, [this] { return stop_ || work_ != nullptr; });
     if (work_ == nullptr) return;
     lock.unlock();
     (*work_)();

@@ -6,15 +6,15 @@
 
 namespace shoal {
 
-/// A thread that lives as long as this object and runs what others bring, one at a time. Workers
-/// are started from it: the kernel ends a worker when the thread that started it ends
-/// (PR_SET_PDEATHSIG).
+/// A thread that lives as long as this object and runs work for other threads, one piece at a time.
+/// Workers are started from it, because the kernel ends a worker when the thread that started it
+/// ends (PR_SET_PDEATHSIG).
 class LivingThread {
  public:
   LivingThread();
   ~LivingThread();
 
-  /// Runs `work` there and returns when it is done. Any thread but this one.
+  /// Runs `work` there and returns when it is done. May be called from any thread but this one.
   void run(const std::function<void()>& work);
 
  private:

@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-/// How often a child is looked at that no descriptor tells of.
+/// How often to look at a child whose end no descriptor reports.
 constexpr int kLookMs = 10;
 
 }  // namespace
@@ -21,7 +21,7 @@ std::optional<ProcessEnd> take_end(pid_t child) {
   siginfo_t info{};
   while (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG) != 0) {
     if (errno != EINTR)
-      return ProcessEnd();  // ECHILD: where SIGCHLD is ignored the kernel keeps no end
+      return ProcessEnd();  // ECHILD: if SIGCHLD is ignored, the kernel keeps no end
   }
   if (info.si_pid == 0) return std::nullopt;
   return ProcessEnd{info.si_code, info.si_status};
@@ -33,7 +33,9 @@ std::optional<ProcessEnd> await_end(pid_t child, const Fd& pidfd, Deadline deadl
     if (const auto end = take_end(child)) return end;
     if (deadline.passed()) return std::nullopt;
     if (ended.revents != 0)
-      ended.fd = -1;  // it is dead, and a debugger is told before us: poll would not wait
+      // It is dead, but a debugger is told before us, and poll would return at once: do not ask it
+      // again.
+      ended.fd = -1;
     ::poll(&ended, 1, ended.fd < 0 ? deadline.remaining_ms(kLookMs) : deadline.remaining_ms());
   }
 }

@@ -7,8 +7,8 @@
 
 namespace shoal {
 
-/// One unnamed file in memory per rank, for what a library in the rank writes. RESOURCE_EXHAUSTED
-/// with errno.
+/// Makes one unnamed file in memory per rank, for what a library in the rank writes.
+/// RESOURCE_EXHAUSTED with errno.
 Result<std::vector<Fd>> make_rank_logs(int ranks);
 
 /// What is in them now, each cut to its first MiB; a log that cannot be read is empty.

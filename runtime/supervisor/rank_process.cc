@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-/// The same as kDeathMs of one that is at work on its end.
+/// Like kDeathMs, for a process that still works on its end.
 constexpr int64_t kMostDeathMs = 30'000;
 constexpr int64_t kLookMs = 100;
 

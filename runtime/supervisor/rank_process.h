@@ -21,32 +21,35 @@ struct RankProcess {
   bool reaped = false;
   bool left_behind = false;            ///< it was killed and did not end: nobody waits for it again
   int exit_code = 0, exit_status = 0;  ///< of its ProcessEnd, once reaped
-  std::optional<WorkerFailure> failure;  ///< its own words
-  std::optional<WorkerReady> ready;
+  std::optional<RankFailure> failure;  ///< as it has reported it
+  std::optional<Ready> ready;
   std::optional<TransportVerified> verified;
-  std::optional<std::string> part;  ///< for the exchange
-  WorkerPhase phase = WorkerPhase::kSpawn;
+  std::optional<std::string> part;  ///< its part of an exchange that is not complete yet
+  Phase phase = Phase::kSpawn;      ///< kIdle once it has started
   Clock::time_point heard_at = Clock::now();
   LoadProgress progress;
 
-  /// Takes the process's end from the kernel; false where it has not ended by the deadline or was
-  /// taken before.
+  /// Reaps the process. False: it has not ended by the deadline, or was reaped before.
   bool reap(Deadline deadline = Deadline::after_ms(0));
 
-  /// 'R', 'S', 'D', 'T' ... of /proc; '?' where it cannot be read or the process is gone.
+  /// Its state in /proc: 'R', 'S', 'D', 'T' ...; '?' if it cannot be read or the process is gone.
   char state() const;
 
-  /// By a signal (or a debugger): it will not answer, and it is nobody's fault here.
+  /// True if a signal or a debugger has stopped it. It will not answer then, and that is not a
+  /// fault of ours.
   bool stopped() const { return state() == 'T' || state() == 't'; }
 
-  /// It moves bytes to its peers and does nothing else.
-  bool in_transport_phase() const {
-    return phase == WorkerPhase::kOpen || phase == WorkerPhase::kSelfTest;
-  }
+  /// True if it moves bytes to its peers and does nothing else.
+  bool in_transport_phase() const { return phase == Phase::kOpen || phase == Phase::kSelfTest; }
+
+  /// True if its peers may wait for its bytes. A rank that is being started, loads or takes memory
+  /// does so alone.
+  bool moves_bytes() const { return shoal::moves_bytes(phase); }
 };
 
-/// Kills those that are left and takes their ends from the kernel, within some seconds for all: a
-/// process that hangs in the kernel is named in a warning and left behind.
+/// Kills and reaps the ranks that are left, within 2 s for all (kDeathMs), or 30 s while a rank
+/// still gives its memory back. A process that hangs in the kernel is named in a warning and left
+/// behind.
 void end_ranks(std::vector<RankProcess>& ranks);
 
 }  // namespace shoal

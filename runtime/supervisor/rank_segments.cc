@@ -18,7 +18,7 @@ std::vector<SegmentId> segments_held_by(pid_t pid) {
     const ssize_t length = ::readlink(entry.path().c_str(), target, sizeof target);
     if (length <= 0) continue;
     const std::string_view path(target, static_cast<size_t>(length));
-    // " (deleted)": what has no name any more leaves none.
+    // With " (deleted)" the file has no name any more, so that no name will be left.
     if (!path.starts_with("/dev/shm/") || path.ends_with(" (deleted)")) continue;
     struct stat facts;
     if (::stat(entry.path().c_str(), &facts) != 0 || !S_ISREG(facts.st_mode)) continue;

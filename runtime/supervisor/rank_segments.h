@@ -6,8 +6,8 @@
 
 namespace shoal {
 
-/// The files of a shared memory directory that a process holds open: what a library in it (NCCL)
-/// has made there and may leave when the process is killed. Empty where /proc does not show them.
+/// The files in /dev/shm that a process holds open. A library in it (NCCL) has made them, and may
+/// leave them there when the process is killed. Empty if /proc does not show them.
 std::vector<SegmentId> segments_held_by(pid_t pid);
 
 }  // namespace shoal

@@ -1,23 +1,26 @@
 #pragma once
-#include "runtime/supervisor/worker_group.h"
+#include "runtime/base/failure.h"
 
 namespace shoal {
 
-/// What to do after a group has failed: pure, no clock of its own.
+/// Decides what to do after a group has failed. It has no clock of its own, so callers pass the
+/// time.
 class RestartPolicy {
  public:
   enum class Next { kSameRung, kNextRung, kGiveUp };
 
-  /// max_restarts: so many restarts are granted; after forget_s of health their count starts anew.
+  /// Grants max_restarts restarts. The count begins at zero again after forget_s seconds without a
+  /// failure.
   explicit RestartPolicy(int max_restarts, double forget_s = 60)
       : max_restarts_(max_restarts), forget_s_(forget_s) {}
 
-  /// A group runs, at this time.
+  /// A group has started to run at this time.
   void started(double now_s) { healthy_since_s_ = now_s; }
 
-  /// A group has failed. A rung that fails twice by itself is left; what came from outside, or
-  /// before and after bytes are moved (spawn, load), does not count against it.
-  Next failed(const GroupFailure& failure, double now_s);
+  /// A group has failed. A rung that fails twice by itself is left. What came from outside does not
+  /// count against the rung, and neither does what happened while no bytes were moved (spawn, load,
+  /// touch).
+  Next failed(const Failure& failure, double now_s);
 
   int restarts() const { return restarts_; }
 
@@ -25,7 +28,7 @@ class RestartPolicy {
   const int max_restarts_;
   const double forget_s_;
   int restarts_ = 0;
-  int rung_failures_ = 0;  // of the current rung, its own
+  int rung_failures_ = 0;  // those of the current rung itself
   double healthy_since_s_ = -1;
 };
 

@@ -18,10 +18,11 @@ extern char** environ;
 namespace shoal {
 namespace {
 
-/// Sources lie above every target, so that no dup2 of the list overwrites a later one's source.
+/// Each source is first duplicated to a number above every target, so that no dup2 of the list
+/// overwrites the source of a later one.
 constexpr int kFirstSafeFd = 16;
 
-/// "; this process may have 16 descriptors (ulimit -n)", where that is the reason.
+/// "; this process may have 16 descriptors (ulimit -n)", if that is the reason.
 std::string descriptor_limit(int error) {
   struct rlimit limit;
   if ((error != EMFILE && error != EINVAL) || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";
@@ -58,7 +59,8 @@ class FileActions {
   std::vector<Fd> kept_;
 };
 
-/// This process's environment with these in it; pointers into both, and nullptr last.
+/// This process's environment, in which `own` replaces variables of the same name. Holds pointers
+/// into both, and nullptr last.
 std::vector<char*> environment_with(const std::vector<std::string>& own) {
   const auto replaced = [&](std::string_view entry) {
     const std::string_view name = entry.substr(0, entry.find('=') + 1);
@@ -70,13 +72,14 @@ std::vector<char*> environment_with(const std::vector<std::string>& own) {
     if (!replaced(*entry)) all.push_back(*entry);
   }
   for (const std::string& one : own)
-    all.push_back(const_cast<char*>(one.c_str()));  // posix_spawn writes nothing
+    all.push_back(const_cast<char*>(one.c_str()));  // posix_spawn does not write to it
   all.push_back(nullptr);
   return all;
 }
 
 }  // namespace
 
+/// The pid is ours until we have reaped it, so that pidfd_open cannot open another process.
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment) {
   FileActions actions;
@@ -86,7 +89,7 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.listener, kWorkerListenerFd));
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.log, kWorkerLogFd));
 
-  // Until the worker has said that it ignores them, a signal to the process group must not end it.
+  // Blocked until the worker ignores them, so that a signal to the process group does not end it.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t blocked;
@@ -105,7 +108,6 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   posix_spawnattr_destroy(&attributes);
   if (error != 0)
     return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), error);
-  // The pid is ours until we have reaped it, so this cannot name a stranger.
   WorkerProcess process{pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))};
   if (!process.pidfd.valid()) {
     const int open_error = errno;

@@ -8,13 +8,13 @@
 
 namespace shoal {
 
-/// A worker process and the descriptor that tells of its end.
+/// A worker process and the descriptor that reports its end.
 struct WorkerProcess {
   pid_t pid = -1;
   Fd pidfd;  ///< readable once the process has exited
 };
 
-/// Descriptors to hand to a worker, -1 for none; they stay the caller's.
+/// Descriptors to hand to a worker, -1 for none. The caller keeps its own.
 struct WorkerDescriptors {
   int control = -1;
   int shm = -1;
@@ -23,10 +23,10 @@ struct WorkerDescriptors {
 };
 
 /// Starts `shoal worker` for a rank, from this very program file, by posix_spawn (nothing forks
-/// once gRPC runs). Its stdout is our stderr, since stdout belongs to the front. The calling thread
-/// must live as long as the worker shall: the kernel kills the worker when that thread ends.
-/// RESOURCE_EXHAUSTED with errno. environment: NAME=VALUE, each instead of what this process has
-/// under the name; all else is inherited.
+/// once gRPC runs). Its stdout is our stderr, because stdout belongs to the front. The calling
+/// thread must live as long as the worker should, because the kernel kills the worker when that
+/// thread ends. environment: NAME=VALUE, each replaces what this process has under that name;
+/// everything else is inherited. RESOURCE_EXHAUSTED with errno.
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment = {});
 

@@ -6,7 +6,6 @@
 #include <sys/random.h>
 
 #include "runtime/base/log.h"
-#include "runtime/control/wire.h"
 #include "runtime/supervisor/rank_segments.h"
 #include "runtime/supervisor/spawn.h"
 
@@ -14,19 +13,15 @@ namespace shoal {
 namespace {
 
 constexpr int64_t kSendTimeoutMs = 10'000;
-/// After the first sign of trouble, how long others may still tell theirs: a rank whose peer died
-/// often speaks before the kernel has told us of the death.
+/// A rank often reports its peer's death before the kernel does: wait this long for more reports.
 constexpr int64_t kEvidenceMs = 150;
-/// How long ranks that wait may take to say for whom. They look up every 100 ms.
+/// How long ranks may take to report for whom they wait. They look up every 100 ms.
 constexpr int64_t kExplainMs = 400;
-/// How long workers have to leave by themselves after Shutdown.
-constexpr int64_t kGoodbyeMs = 2'000;
+constexpr int64_t kGoodbyeMs = 2'000;  ///< for workers to exit by themselves after Shutdown
 constexpr double kMostPhaseSeconds = 15;
-/// Contexts and NCCL's kernels are loaded when first used: on a cold machine with eight GPUs that
-/// takes most of a minute.
+/// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
 constexpr double kMostDevicePhaseSeconds = 60;
-/// How often a load that says nothing is looked at.
-constexpr int64_t kLookMs = 500;
+constexpr int64_t kLookMs = 500;  ///< how often a start looks again while nothing is reported
 
 uint64_t new_seed() {
   uint64_t seed = 0;
@@ -36,42 +31,47 @@ uint64_t new_seed() {
   return seed;
 }
 
+/// Disks are slow, and so is touching gigabytes: these phases may take all the time of the start.
+bool has_no_deadline(Phase phase) {
+  return phase == Phase::kLoad || phase == Phase::kTouch;
+}
+
 }  // namespace
 
 struct WorkerGroup::Impl {
   std::vector<RankProcess> workers;
-  std::vector<WorkerReady> ready;
-  std::optional<StepResult> result;
+  std::vector<std::string> ready;
+  std::optional<StepDone> result;
   GroupPhase phase;
   double startup_timeout_s = 0;
   double most_phase_s = kMostPhaseSeconds;
   double step_timeout_s = 0;
   Deadline step_deadline = Deadline::infinite();
-  GroupFailure failed;  // its status: not ok once the group has ended
-  std::vector<SegmentId>
-      segments;  // files in /dev/shm that the ranks' libraries made, as far as seen
-
+  std::optional<Failure> failed;    // once the group has ended
+  std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
   ~Impl() { end_all(); }
 
   Status spawn(const WorkerGroupOptions& options, const TransportSetup& setup);
   void introduce(const WorkerGroupOptions& options, const TransportSetup& setup);
-  Status wait_until_started(const WorkerGroupOptions& options);
-  void report_progress(const WorkerGroupOptions& options) const;
+  std::optional<Failure> wait_until_started(const WorkerGroupOptions& options,
+                                            const StartControl& control);
+  std::optional<Failure> hung(const RankProcess& worker, const WorkerGroupOptions& options);
+  void report_progress(const StartControl& control) const;
   bool poll_once(Deadline deadline);
   bool read_messages(RankProcess& worker);
-  bool take(RankProcess& worker, WorkerMessage message);
+  bool take(RankProcess& worker, RankMessage message);
   void exchange();
   bool started(const RankProcess& worker, bool transport_only) const;
   Deadline phase_deadline(const RankProcess& worker) const;
-  Status fail();
-  Status time_out(double seconds);
-  Status give_up();
+  Failure fail();
+  Failure time_out(double seconds);
+  Failure give_up();
   void record_segments();
   void end_all();
   void say_goodbye();
 };
 
-/// One wait for anything from anyone; true when a worker has ended or failed.
+/// Waits once for a message or the end of any worker. True: a worker has ended or failed.
 bool WorkerGroup::Impl::poll_once(Deadline deadline) {
   std::vector<pollfd> fds;
   for (const RankProcess& worker : workers) {
@@ -81,11 +81,11 @@ bool WorkerGroup::Impl::poll_once(Deadline deadline) {
   if (::poll(fds.data(), fds.size(), deadline.remaining_ms()) <= 0) return false;
   bool trouble = false;
   for (size_t i = 0; i < workers.size(); ++i) {
-    // Messages before the exit: a worker that fails says why, then leaves.
+    // Messages come before the exit, because a worker that fails reports why and then exits.
     if (fds[2 * i].revents != 0) trouble |= read_messages(workers[i]);
     if (fds[2 * i + 1].revents != 0 && workers[i].reap()) {
       trouble = true;
-      if (workers[i].channel_open) read_messages(workers[i]);  // what it said between the two looks
+      if (workers[i].channel_open) read_messages(workers[i]);  // what it sent between the two looks
     }
   }
   return trouble;
@@ -96,13 +96,13 @@ bool WorkerGroup::Impl::read_messages(RankProcess& worker) {
     Result<std::string> frame = worker.channel.receive(Deadline::after_ms(0));
     if (!frame.ok()) {
       if (frame.status().code() == Code::kDeadlineExceeded) return false;
-      worker.channel_open = false;  // its exit says more, and follows
+      worker.channel_open = false;  // its exit follows, and says more
       return false;
     }
     worker.heard_at = Clock::now();
-    Result<WorkerMessage> message = decode_worker_message(*frame);
+    Result<RankMessage> message = decode_rank_message(*frame);
     if (!message.ok()) {
-      worker.failure = WorkerFailure{message.status(), {}};
+      worker.failure = RankFailure{message.status(), {}, Fault::kOwn};
       return true;
     }
     if (take(worker, std::move(*message))) return true;
@@ -110,13 +110,13 @@ bool WorkerGroup::Impl::read_messages(RankProcess& worker) {
 }
 
 /// True: the worker has failed.
-bool WorkerGroup::Impl::take(RankProcess& worker, WorkerMessage message) {
+bool WorkerGroup::Impl::take(RankProcess& worker, RankMessage message) {
   if (auto* progress = std::get_if<LoadProgress>(&message)) {
     worker.progress = *progress;
-  } else if (auto* is_ready = std::get_if<WorkerReady>(&message)) {
+  } else if (auto* is_ready = std::get_if<Ready>(&message)) {
     worker.ready = std::move(*is_ready);
-    worker.phase = WorkerPhase::kServe;
-  } else if (auto* step = std::get_if<StepResult>(&message)) {
+    worker.phase = Phase::kIdle;
+  } else if (auto* step = std::get_if<StepDone>(&message)) {
     result = std::move(*step);
   } else if (auto* begun = std::get_if<PhaseBegun>(&message)) {
     worker.phase = begun->phase;
@@ -127,14 +127,14 @@ bool WorkerGroup::Impl::take(RankProcess& worker, WorkerMessage message) {
     worker.verified = *verified;
   } else if (std::holds_alternative<StepProgress>(message)) {
     step_deadline = Deadline::after_s(step_timeout_s);
-  } else if (auto* own = std::get_if<WorkerFailure>(&message)) {
+  } else if (auto* own = std::get_if<RankFailure>(&message)) {
     worker.failure = std::move(*own);
     return true;
   }
   return false;
 }
 
-/// Once every rank has brought its part, all get all.
+/// Once every rank has sent its part, all ranks get all parts.
 void WorkerGroup::Impl::exchange() {
   if (!std::all_of(workers.begin(), workers.end(),
                    [](const RankProcess& w) { return w.part.has_value(); }))
@@ -144,14 +144,14 @@ void WorkerGroup::Impl::exchange() {
     all.parts.push_back(std::move(*worker.part));
     worker.part.reset();
   }
-  const std::string frame = encode(FrontMessage(std::move(all)));
+  const std::string frame = encode_front_message(all);
   // A send that fails means that the worker has died: the next poll finds out how.
   for (RankProcess& worker : workers)
     (void)worker.channel.send(frame, Deadline::after_ms(kSendTimeoutMs));
 }
 
-/// Ends the group because somebody failed; the failure is kept for every later call.
-Status WorkerGroup::Impl::fail() {
+/// Ends the group because a rank failed. The failure is kept for every later call.
+Failure WorkerGroup::Impl::fail() {
   const Deadline evidence = Deadline::after_ms(kEvidenceMs);
   const auto died = [](const RankProcess& w) { return w.reaped && !w.failure; };
   while (
@@ -161,12 +161,12 @@ Status WorkerGroup::Impl::fail() {
   }
   failed = explain_failure(workers, phase);
   end_all();
-  return failed.status;
+  return *failed;
 }
 
-/// Ends it because nothing has moved for so long. Whoever still can says first where it stands.
-Status WorkerGroup::Impl::time_out(double seconds) {
-  const std::string explain = encode(FrontMessage(Explain{}));
+/// Asks the ranks where they are, then ends the group because nothing has moved for `seconds`.
+Failure WorkerGroup::Impl::time_out(double seconds) {
+  const std::string explain = encode_front_message(Explain{});
   for (RankProcess& worker : workers) (void)worker.channel.send(explain, Deadline::after_ms(0));
   const Deadline deadline = Deadline::after_ms(kExplainMs);
   const auto quiet = [](const RankProcess& w) { return !w.failure && !w.reaped; };
@@ -174,17 +174,18 @@ Status WorkerGroup::Impl::time_out(double seconds) {
     poll_once(deadline);
   failed = explain_silence(workers, phase, seconds);
   end_all();
-  return failed.status;
+  return *failed;
 }
 
-Status WorkerGroup::Impl::give_up() {
-  failed = {Status::error(Code::kCancelled, cat("the start was given up in phase ", phase.name)),
-            -1, phase.name};
+Failure WorkerGroup::Impl::give_up() {
+  const std::string name = phase.text_of(phase.phase);
+  failed = Failure{Status::error(Code::kCancelled, cat("the start was given up in phase ", name)),
+                   phase.phase, kFrontRank, Fault::kGivenUp};
   end_all();
-  return failed.status;
+  return *failed;
 }
 
-/// While a rank lives it can be seen which files are its own; a dead one shows none.
+/// Records the files that the living ranks hold open, because a dead rank shows none.
 void WorkerGroup::Impl::record_segments() {
   for (const RankProcess& worker : workers) {
     if (worker.reaped) continue;
@@ -193,8 +194,8 @@ void WorkerGroup::Impl::record_segments() {
   }
 }
 
-/// Kills and reaps what is left, and removes what a killed rank's libraries leave in /dev/shm:
-/// those files alone, and only where nobody else has them open.
+/// Kills and reaps what is left, and removes what a killed rank's libraries leave in /dev/shm: only
+/// those files, and only if nobody else has them open.
 void WorkerGroup::Impl::end_all() {
   const auto over = [](const RankProcess& w) { return w.reaped || w.left_behind; };
   if (std::all_of(workers.begin(), workers.end(), over) && segments.empty()) return;
@@ -211,11 +212,10 @@ void WorkerGroup::Impl::end_all() {
 void WorkerGroup::Impl::say_goodbye() {
   for (RankProcess& worker : workers) {
     if (!worker.reaped)
-      (void)worker.channel.send(encode(FrontMessage(Shutdown{})), Deadline::after_ms(100));
+      (void)worker.channel.send(encode_front_message(Shutdown{}), Deadline::after_ms(100));
   }
   const Deadline deadline = Deadline::after_ms(kGoodbyeMs);
-  // A stopped worker will not leave; nobody waits for it. A traced one may: LeakSanitizer stops its
-  // own process like that.
+  // A stopped worker will not exit. A traced one may: LeakSanitizer stops its process like that.
   const auto may_leave = [](const RankProcess& w) { return !w.reaped && w.state() != 'T'; };
   while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), may_leave)) {
     poll_once(Deadline::after_ms(std::min(deadline.remaining_ms(), 100)));
@@ -225,26 +225,20 @@ void WorkerGroup::Impl::say_goodbye() {
 void WorkerGroup::Impl::introduce(const WorkerGroupOptions& options, const TransportSetup& setup) {
   const uint64_t seed = new_seed();
   for (size_t rank = 0; rank < workers.size(); ++rank) {
-    WorkerInit init = options.init;
-    init.rank = static_cast<int32_t>(rank);
-    init.world_size = options.world_size;
-    init.transport = setup.rung;
-    init.shm_bytes = static_cast<int64_t>(setup.shm.size());
-    init.tcp_ports = setup.tcp_ports;
-    init.group_key = setup.group_key;
-    init.self_test_seed = seed;
-    init.step_heartbeat_ms =
-        std::max<int64_t>(static_cast<int64_t>(options.step_timeout_s * 100), 1);
-    const auto threads = static_cast<size_t>(init.threads);
-    init.cpus.clear();
-    if (options.init.cpus.size() >= threads * workers.size()) {
-      const auto begin = options.init.cpus.begin() + static_cast<std::ptrdiff_t>(rank * threads);
-      init.cpus.assign(begin, begin + static_cast<std::ptrdiff_t>(threads));
-    }
-    init.log_level = static_cast<int32_t>(log_options().level);
-    init.log_json = log_options().format == LogFormat::kJson;
-    // A send that fails means that the worker has died: the next poll finds out how.
-    (void)workers[rank].channel.send(encode(FrontMessage(std::move(init))),
+    RankStart start = options.start;
+    start.rank = static_cast<int32_t>(rank);
+    start.world_size = options.world_size;
+    start.transport = setup.rung;
+    start.shm_bytes = static_cast<int64_t>(setup.shm.size());
+    start.tcp_ports = setup.tcp_ports;
+    start.group_key = setup.group_key;
+    start.self_test_seed = seed;
+    start.heartbeat_ms = std::max<int64_t>(static_cast<int64_t>(options.step_timeout_s * 100), 1);
+    const size_t own = options.start.cpus.size() / workers.size();
+    const auto begin = options.start.cpus.begin() + static_cast<std::ptrdiff_t>(rank * own);
+    start.cpus.assign(begin, begin + static_cast<std::ptrdiff_t>(own));
+    start.log = log_options();
+    (void)workers[rank].channel.send(encode_front_message(start),
                                      Deadline::after_ms(kSendTimeoutMs));
   }
 }
@@ -271,95 +265,93 @@ bool WorkerGroup::Impl::started(const RankProcess& worker, bool transport_only) 
   return transport_only ? worker.verified.has_value() : worker.ready.has_value();
 }
 
-/// By when a worker must have left the phase it is in. A load has the whole start's time: disks are
-/// slow.
+/// The time by which a worker must have left its phase, or reported that it still moves in it.
 Deadline WorkerGroup::Impl::phase_deadline(const RankProcess& worker) const {
-  if (worker.phase == WorkerPhase::kLoad) return Deadline::infinite();
+  if (has_no_deadline(worker.phase)) return Deadline::infinite();
   const double seconds =
       std::min(startup_timeout_s / 4, most_phase_s) - seconds_since(worker.heard_at);
   return Deadline::after_s(std::max(seconds, 0.0));
 }
 
-void WorkerGroup::Impl::report_progress(const WorkerGroupOptions& options) const {
-  if (!options.on_progress) return;
+void WorkerGroup::Impl::report_progress(const StartControl& control) const {
+  if (!control.on_progress) return;
   const auto has_begun = [](const RankProcess& w) { return w.progress.bytes_total > 0; };
-  // A sum that grows later would run backwards.
+  // If the total grew later, the progress would run backwards.
   if (!std::all_of(workers.begin(), workers.end(), has_begun)) return;
   LoadProgress sum;
   for (const RankProcess& worker : workers) {
     sum.bytes_done += worker.progress.bytes_done;
     sum.bytes_total += worker.progress.bytes_total;
   }
-  options.on_progress(sum);
+  control.on_progress(sum);
 }
 
-Status WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options) {
-  const Clock::time_point began = Clock::now();
-  const Deadline all = sooner(options.start_deadline, Deadline::after_s(options.startup_timeout_s));
-  const bool transport_only = options.init.transport_only;
+/// A phase without a deadline may be slow, but a process that is stopped is not slow: it has hung.
+std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker,
+                                               const WorkerGroupOptions& options) {
+  if (phase_deadline(worker).passed()) return time_out(seconds_since(worker.heard_at));
+  if (has_no_deadline(worker.phase) && seconds_since(worker.heard_at) > options.step_timeout_s &&
+      worker.stopped()) {
+    return time_out(options.step_timeout_s);
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options,
+                                                             const StartControl& control) {
   for (;;) {
-    Deadline next = all;
+    Deadline next = control.deadline;
+    double silence = 0;  // of the rank that has been silent for longest
     bool done = true;
     for (const RankProcess& worker : workers) {
-      if (started(worker, transport_only)) continue;
+      if (started(worker, options.start.transport_only)) continue;
       done = false;
-      phase.name = phase_name(worker.phase);
-      const Deadline mine = phase_deadline(worker);
-      if (mine.passed()) return time_out(seconds_since(worker.heard_at));
-      next = sooner(next, mine);
-      // A load has no deadline of its own: disks are slow. A stopped process is not slow, it is
-      // stopped.
-      if (worker.phase == WorkerPhase::kLoad &&
-          seconds_since(worker.heard_at) > options.step_timeout_s && worker.stopped())
-        return time_out(options.step_timeout_s);
+      phase.phase = worker.phase;
+      if (std::optional<Failure> failure = hung(worker, options)) return failure;
+      next = sooner(next, phase_deadline(worker));
+      silence = std::max(silence, seconds_since(worker.heard_at));
     }
     if (done) break;
-    if (options.given_up && options.given_up()) return give_up();
-    if (all.passed()) return time_out(seconds_since(began));
-    if (poll_once(Deadline::after_ms(std::min<int64_t>(next.remaining_ms(), kLookMs))))
-      return fail();
-    report_progress(options);
+    if (control.given_up && control.given_up()) return give_up();
+    if (control.deadline.passed()) return time_out(silence);
+    const int64_t look_ms = std::min<int64_t>(next.remaining_ms(), kLookMs);
+    if (poll_once(Deadline::after_ms(look_ms))) return fail();
+    report_progress(control);
   }
   for (const RankProcess& worker : workers) {
-    if (worker.ready) ready.push_back(*worker.ready);
+    if (worker.ready) ready.push_back(worker.ready->about);
   }
-  phase = {false, "idle"};
+  phase = {false, Phase::kIdle};
   record_segments();
-  return {};
+  return std::nullopt;
 }
 
 WorkerGroup::WorkerGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 WorkerGroup::~WorkerGroup() {
-  if (impl_->failed.status.ok()) impl_->say_goodbye();
+  if (!impl_->failed) impl_->say_goodbye();
 }
 
-Result<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOptions& options,
-                                                        const TransportSetup& setup,
-                                                        GroupFailure* failure) {
+Attempt<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOptions& options,
+                                                         const TransportSetup& setup,
+                                                         const StartControl& control) {
   auto impl = std::make_unique<Impl>();
   impl->startup_timeout_s = options.startup_timeout_s;
-  if (options.init.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
+  if (options.start.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
   impl->step_timeout_s = options.step_timeout_s;
-  Status status = impl->spawn(options, setup);
-  if (!status.ok()) {
-    *failure = {status, -1, "spawn", false, false};
-    return status;
+  if (const Status spawned = impl->spawn(options, setup); !spawned.ok()) {
+    return Failure{spawned, Phase::kSpawn, kFrontRank, Fault::kOwn};
   }
-  status = impl->wait_until_started(options);
-  if (!status.ok()) {
-    *failure = impl->failed;
-    return status;
-  }
+  if (std::optional<Failure> failure = impl->wait_until_started(options, control)) return *failure;
   return std::unique_ptr<WorkerGroup>(new WorkerGroup(std::move(impl)));
 }
 
-Result<StepResult> WorkerGroup::step(const StepPlan& plan) {
+Attempt<std::string> WorkerGroup::step(uint64_t number, std::string plan) {
   Impl& group = *impl_;
-  if (!group.failed.status.ok()) return group.failed.status;
-  group.phase.name = cat("step ", plan.step);
+  if (group.failed) return *group.failed;
+  group.phase = {false, Phase::kStep, number};
   group.result.reset();
-  const std::string frame = encode(FrontMessage(plan));
+  const std::string frame = encode_front_message(Step{number, std::move(plan)});
   for (RankProcess& worker : group.workers) {
     const Status sent = worker.channel.send(frame, Deadline::after_s(group.step_timeout_s));
     if (sent.code() == Code::kDeadlineExceeded) return group.time_out(group.step_timeout_s);
@@ -370,28 +362,28 @@ Result<StepResult> WorkerGroup::step(const StepPlan& plan) {
     if (group.poll_once(group.step_deadline)) return group.fail();
     if (!group.result && group.step_deadline.passed()) return group.time_out(group.step_timeout_s);
   }
-  group.phase.name = "idle";
-  if (group.result->step != plan.step) {
-    return Status::error(Code::kInternal,
-                         cat("asked for step ", plan.step, ", got step ", group.result->step));
+  group.phase = {false, Phase::kIdle};
+  if (group.result->number != number) {
+    return Failure{Status::error(
+        Code::kInternal, cat("asked for step ", number, ", got step ", group.result->number))};
   }
-  return std::move(*group.result);
+  return std::move(group.result->result);
 }
 
-Status WorkerGroup::watch(Deadline deadline) {
+std::optional<Failure> WorkerGroup::watch(Deadline deadline) {
   Impl& group = *impl_;
-  if (!group.failed.status.ok()) return group.failed.status;
+  if (group.failed) return group.failed;
   do {
     if (group.poll_once(deadline)) return group.fail();
   } while (!deadline.passed());
-  return {};
+  return std::nullopt;
 }
 
-const GroupFailure& WorkerGroup::failure() const {
-  return impl_->failed;
+bool WorkerGroup::ended() const {
+  return impl_->failed.has_value();
 }
 
-const std::vector<WorkerReady>& WorkerGroup::ready() const {
+const std::vector<std::string>& WorkerGroup::ready() const {
   return impl_->ready;
 }
 

@@ -14,51 +14,59 @@
 namespace shoal {
 
 struct WorkerGroupOptions {
-  WorkerInit init;  ///< rank, cpus and transport parts are filled in per rank
+  /// What every rank is sent. Rank, log and transport are filled in for each rank. `cpus` holds
+  /// those of all ranks, one rank after the other, and each rank is given its part.
+  RankStart start;
   int world_size = 1;
-  /// All phases together; spawn, open and self-test: a quarter each, 15 s at most (60 s on
-  /// devices).
+  /// Spawn, open, self-test and warm-up may each take a quarter of it, but not more than 15 s (60 s
+  /// on devices).
   double startup_timeout_s = 600;
-  /// Ends the start too: where several groups are tried in one start, they have startup_timeout_s
-  /// together.
-  Deadline start_deadline = Deadline::infinite();
-  double step_timeout_s =
-      10;  ///< a step in which no rank gets a layer further for so long has hung
-  /// Looked at every half second of a start: true ends it with CANCELLED. Empty: never.
+  /// A step has hung if no rank gets a layer further for this long.
+  double step_timeout_s = 10;
+};
+
+/// How a caller follows a start, limits it and ends it. All of it may be left out.
+struct StartControl {
+  Deadline deadline = Deadline::infinite();
+  /// Asked every half second: true ends the start (Fault::kGivenUp).
   std::function<bool()> given_up;
-  /// Called with the summed progress of all ranks while they load.
+  /// Gets the summed progress of all ranks while they load.
   std::function<void(const LoadProgress&)> on_progress;
 };
 
-/// The processes of one tensor-parallel group. Started by posix_spawn of this program from the
-/// calling thread, which must live as long as the group (PR_SET_PDEATHSIG follows it). A worker
-/// that dies ends the group: the others are killed and reaped, and the status names the first
-/// failing rank with its own reason. Where a deadline passes, the status says who waits for whom:
-/// per rank the phase, the collective and its number.
+/// The processes of one tensor-parallel group. They are started by posix_spawn of this program from
+/// the calling thread, which must live as long as the group, because the kernel kills them when
+/// that thread ends (PR_SET_PDEATHSIG). A worker that dies ends the group: the others are killed
+/// and reaped, and the status names the first failing rank with its own reason. If a deadline
+/// passes, the status says who waits for whom, with the phase, the collective and its number for
+/// each rank.
 class WorkerGroup {
  public:
-  /// Spawns over the transport that `setup` holds (rung kNoTransport for one rank), opens and
-  /// proves it, loads. The setup may go afterwards. ABORTED: a rank died (rank and signal or exit
-  /// code named); a rank's own status (with because ... [rank N]) when it gave one;
-  /// DEADLINE_EXCEEDED names the phase and who is late. *failure tells more.
-  static Result<std::unique_ptr<WorkerGroup>> start(const WorkerGroupOptions& options,
-                                                    const TransportSetup& setup,
-                                                    GroupFailure* failure);
-  ~WorkerGroup();  ///< shuts down: asks, waits briefly, kills, reaps
+  /// Spawns the ranks over the transport that `setup` holds (rung kNoTransport for one rank), opens
+  /// and proves it, and loads. The setup may be destroyed afterwards. ABORTED: a rank died (its
+  /// number and the signal or exit code are named). If a rank gave a status of its own, that
+  /// status, with because ... [rank N]. DEADLINE_EXCEEDED names the phase and who is late.
+  /// CANCELLED: given_up has ended the start.
+  static Attempt<std::unique_ptr<WorkerGroup>> start(const WorkerGroupOptions& options,
+                                                     const TransportSetup& setup,
+                                                     const StartControl& control = {});
+  ~WorkerGroup();  ///< shuts down: asks, waits briefly, kills and reaps
 
-  /// Runs one step on every rank. On failure the group has been ended and every later call fails
-  /// the same way.
-  Result<StepResult> step(const StepPlan& plan);
+  /// Runs one step on every rank (RankWork::step) and returns what rank 0 answers. After a failure
+  /// the group has ended, and every later call fails the same way; only an answer to another step
+  /// (Fault::kOwn, Phase::kIdle) leaves it running.
+  Attempt<std::string> step(uint64_t number, std::string plan);
 
-  /// ABORTED with rank and signal as soon as a worker has died while idle; ok otherwise. Waits up
-  /// to the deadline.
-  Status watch(Deadline deadline);
+  /// The failure of a worker that has died while idle, or nullopt. Waits up to the deadline for
+  /// one.
+  std::optional<Failure> watch(Deadline deadline);
 
-  /// After step() or watch() has failed.
-  const GroupFailure& failure() const;
-  /// By rank; empty with init.transport_only.
-  const std::vector<WorkerReady>& ready() const;
-  /// Rank 0's figures.
+  /// True if the group has ended, so that another one must be started.
+  bool ended() const;
+  /// What each rank's work reports about itself (RankWork::begin), by rank; empty with
+  /// start.transport_only.
+  const std::vector<std::string>& ready() const;
+  /// The figures of rank 0's self-test.
   const TransportVerified& verified() const;
   std::vector<int> pids() const;
 

@@ -5,15 +5,15 @@
 #include <cstring>
 
 #include "runtime/comm/device/nccl_api.h"
-#include "runtime/comm/nccl_log.h"
+#include "runtime/transport/nccl_log.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
 namespace {
 
-/// What the size in one of NCCL's messages is: "... (size 9637888)" or "extend ... to 9637892
-/// bytes"; empty: none.
+/// Explains the size in a message of NCCL's, "... (size 9637888)" or "extend ... to 9637892 bytes".
+/// Empty: there is no known size in it.
 std::string explained(const std::string& warning) {
   for (const char* mark : {"(size ", " to "}) {
     const size_t at = warning.rfind(mark);
@@ -45,7 +45,7 @@ Json settings_json(const std::vector<SettingOutcome>& settings) {
     list.push_back({{"name", one.name},
                     {"wanted", one.wanted},
                     {"value", one.value},
-                    {"winner", one.winner},
+                    {"winner", name(one.winner)},
                     {"source", one.source}});
   }
   return list;
@@ -138,9 +138,9 @@ std::string to_text(const NcclUse& use) {
     text += cat("      at most: ", assumption, "\n");
   for (const SettingOutcome& one : use.settings) {
     if (one.winner == kSettingIsSet) continue;
-    text +=
-        cat("      ", one.name, ": ", one.winner, " (", one.value.empty() ? "" : one.value + " of ",
-            one.source, "), ", one.wanted, " was wanted\n");
+    text += cat("      ", one.name, ": ", name(one.winner), " (",
+                one.value.empty() ? "" : one.value + " of ", one.source, "), ", one.wanted,
+                " was wanted\n");
   }
   if (use.cumem_fallback) text += "      cuMem host memory was asked for and does not work here\n";
   if (!use.last_error.empty()) text += cat("      its last error: ", use.last_error, "\n");

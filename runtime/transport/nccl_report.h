@@ -10,21 +10,22 @@
 
 namespace shoal {
 
-/// One of NCCL's rungs: what was planned, and once it was tried what its ranks' logs say.
+/// One of NCCL's rungs: what was planned, and once it was tried what the logs of its ranks report.
 struct NcclUse {
   std::string rung;
-  std::string version;  ///< "2.28.9": the library's, else the one that was asked about
-  std::string library;  ///< the file; empty: none was loaded
-  std::vector<SettingOutcome> settings;  ///< the rung's own, and who won
-  std::vector<NcclUserSetting> user;     ///< all of the user's
+  std::string version;  ///< "2.28.9": of the log or the library, otherwise the one that was assumed
+  std::string library;  ///< the file; empty: no library was loaded
+  std::vector<SettingOutcome> settings;  ///< what the rung wants, and what is in force
+  std::vector<NcclUserSetting> user;     ///< all that the user has set
   int64_t predicted_bytes = 0;           ///< of /dev/shm, in whole pages
-  int predicted_channels = 0;            ///< 0: NCCL's choice, where no shared memory depends on it
-  std::vector<std::string> assumptions;  ///< where the prediction is an upper bound
-  bool tried = false;   ///< ranks were started on it; what follows is of their logs
-  bool logged = false;  ///< false: the user keeps the logs, or nobody could
+  int predicted_channels = 0;            ///< 0: NCCL chooses, and no shared memory depends on it
+  std::vector<std::string> assumptions;  ///< each makes the prediction an upper bound
+  /// Ranks were started on it. The fields below, except `logged`, come from their logs.
+  bool tried = false;
+  bool logged = false;  ///< false: the user keeps the logs, or there was no memory for them
   std::map<std::string, int> transports;  ///< connections of all ranks by kind: {"SHM/direct": 4}
   int channels = 0;
-  int64_t used_bytes = 0;       ///< of /dev/shm, in whole pages, as its ranks' logs say
+  int64_t used_bytes = 0;       ///< of /dev/shm, in whole pages, as the logs of its ranks report
   bool cumem_fallback = false;  ///< cuMem host memory was asked for and did not work
   std::string last_error;       ///< the last warning of the first rank that has one: "[rank 1] ..."
 };
@@ -32,15 +33,15 @@ struct NcclUse {
 /// rung must be one of NCCL's.
 NcclUse plan_nccl_use(const std::string& rung, const RungContext& context);
 
-/// logs: one per rank, as far as they were written.
+/// logs: one per rank, with what has been written so far.
 void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use);
 
-/// FAILED_PRECONDITION: NCCL connects otherwise than the rung says ("P2P" for nccl-p2p): its need
-/// was another one then. ok where nothing was logged.
+/// FAILED_PRECONDITION: NCCL does not connect as the rung says ("P2P" for nccl-p2p), so that its
+/// need was not the one that was checked. ok if nothing was logged.
 Status check_nccl_use(const NcclUse& use);
 
 Json to_json(const NcclUse& use);
-/// Some lines, indented by two.
+/// Some lines for people, indented by two spaces.
 std::string to_text(const NcclUse& use);
 
 }  // namespace shoal

@@ -9,10 +9,10 @@
 namespace shoal {
 namespace {
 
-/// More than this no place is said to have.
+/// Upper bound for any plausible size; larger values are treated as nonsense.
 constexpr int64_t kMostBytes = int64_t{1} << 60;
 
-/// What of /dev/shm stands in the way, for the largest of the needs.
+/// What is wrong with /dev/shm for the largest of the needs.
 struct ShmTrouble {
   bool missing = false;
   bool no_tmpfs = false;
@@ -20,9 +20,10 @@ struct ShmTrouble {
   bool forbidden = false;
   bool small = false;
   bool few_inodes = false;
-  int64_t bytes = 0;        ///< needed, with headroom
-  int64_t inodes = 0;       ///< needed
-  int64_t total_bytes = 0;  ///< what the file system must hold: used now and needed, in whole pages
+  int64_t bytes = 0;   ///< needed, with headroom
+  int64_t inodes = 0;  ///< needed
+  /// What the file system must hold, in whole pages: what is used now and what is needed.
+  int64_t total_bytes = 0;
   int64_t total_inodes = 0;  ///< likewise
   bool mount_helps() const {
     return missing || no_tmpfs || read_only || forbidden || small || few_inodes;
@@ -45,8 +46,8 @@ ShmTrouble shm_trouble(const HostFacts& facts, const std::vector<Shortage>& refu
   ShmTrouble trouble;
   for (const Shortage& shortage : refused) {
     if (shortage.need.dev_shm_bytes() == 0) continue;
-    // No file system holds this much, and a sum of two such numbers may be none: no size of a mount
-    // helps.
+    // No file system holds this much, and the sum of two such numbers may overflow, so that no size
+    // of a mount helps.
     if (shortage.headroom_bytes > kMostBytes - shortage.need.dev_shm_bytes()) continue;
     trouble.bytes =
         std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
@@ -69,7 +70,8 @@ ShmTrouble shm_trouble(const HostFacts& facts, const std::vector<Shortage>& refu
     trouble.total_bytes = in_pages(facts, dir.size_bytes - dir.free_bytes + trouble.bytes);
     trouble.small = trouble.bytes > dir.free_bytes;
     if (!trouble.small && dir.probe_errno == ENOSPC && dir.probed_bytes <= trouble.bytes) {
-      // statvfs said yes and a real fallocate no: what counts is that there be more.
+      // statvfs reports enough room, but a real fallocate failed. How much is missing is not known,
+      // so ask for the whole need on top of the present size.
       trouble.small = true;
       trouble.total_bytes = in_pages(facts, dir.size_bytes + trouble.bytes);
     }
@@ -86,7 +88,7 @@ bool is_docker(const HostFacts& facts) {
          facts.container == "containerd";
 }
 
-/// The program that starts containers here; nerdctl has docker's flags.
+/// The program that starts containers here. nerdctl has docker's flags.
 std::string docker_command(const HostFacts& facts) {
   return cat(facts.container == "containerd" ? "nerdctl" : facts.container, " run");
 }
@@ -105,13 +107,13 @@ Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
   Remedy remedy{"docker",
                 cat(why(trouble, facts.dev_shm.path), ": start the container with ", size), ""};
   if (trouble.few_inodes) {
-    // --shm-size has no say about inodes, a tmpfs of one's own has.
+    // --shm-size does not set the number of inodes, but a separate tmpfs has an option for it.
     remedy.text = cat(docker_command(facts), " --tmpfs ", facts.dev_shm.path,
                       ":rw,nosuid,nodev,noexec,mode=1777,size=", trouble.total_bytes,
                       ",nr_inodes=", trouble.total_inodes, " ...");
     return remedy;
   }
-  // --ipc=none leaves /dev/shm out; a volume there hides it.
+  // --ipc=none leaves /dev/shm out, and a volume on it hides it.
   const bool hidden = trouble.missing || trouble.no_tmpfs || trouble.read_only || trouble.forbidden;
   remedy.text = cat(docker_command(facts), hidden ? " --ipc=private" : "", " --shm-size=", size,
                     " ...\n", "# in compose.yaml, under the service:\n",
@@ -142,9 +144,9 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           text};
 }
 
-/// "mount -o remount", by which a mount keeps the options it has. mount(8) hands all of them back
-/// to the kernel; in a user namespace the kernel refuses its own uid=, which names an id of
-/// outside, so there only the flags are repeated.
+/// "mount -o remount", which keeps the options that the mount has. mount(8) passes all of them back
+/// to the kernel. In a user namespace the kernel refuses the uid= that it has listed itself,
+/// because that is an id of the outside, so that there only the flags are repeated.
 std::string remount_command(const std::string& mount_options) {
   bool owned = false;
   std::string flags;
@@ -184,15 +186,16 @@ void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<
       list.push_back(kubernetes_shm(facts, trouble));
     } else if (is_docker(facts)) {
       list.push_back(docker_shm(facts, trouble));
-      // Kubernetes runs on containerd, and does not always show in the facts.
+      // Kubernetes runs on containerd, and the facts do not always show it.
       if (facts.container == "containerd") list.push_back(kubernetes_shm(facts, trouble));
     }
-    // In a container as well, where it was given the right to: it lasts as long as the container.
+    // This works in a container too, if it was given the right to mount. The mount lasts as long as
+    // the container.
     if (facts.container.empty() || facts.can_mount) add_mount(facts, trouble, list);
   }
 }
 
-/// Of memfds too.
+/// Suggests raising RLIMIT_FSIZE, which also limits memfds.
 void add_file_limit(const HostFacts& facts, const std::vector<Shortage>& refused,
                     std::vector<Remedy>& list) {
   int64_t largest = 0;
@@ -211,8 +214,9 @@ void add_open_files(const HostFacts& facts, const std::vector<Shortage>& refused
   int64_t most = 0;
   for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
   if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
-  constexpr int64_t kUsual =
-      1024;  // and so there is room for a server's clients, who are not counted
+  // Round up to a multiple of this, so that there is room for a server's clients, whose connections
+  // are not counted.
+  constexpr int64_t kUsual = 1024;
   const int64_t limit = (most + kUsual - 1) / kUsual * kUsual;
   const std::string title = cat("a process may have ", facts.limits.nofile,
                                 " open files and needs ", most, ": raise the limit");
@@ -223,13 +227,13 @@ void add_open_files(const HostFacts& facts, const std::vector<Shortage>& refused
   list.push_back({"ulimit", title, cat("ulimit -n ", limit)});
 }
 
-/// Files that killed runs left, where they take room that is missing. Whether they are enough
-/// decides the place.
+/// Suggests removing the files that killed runs left, if room is missing. If removing them is
+/// enough, it comes first in the list, otherwise last.
 void add_stale(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
   int64_t files = 0;
   int64_t bytes = 0;
   for (const LeftFile& file : facts.left_files) {
-    if (file.state != "stale") continue;
+    if (file.state != LeftFileState::kStale) continue;
     ++files;
     bytes += file.bytes;
   }
@@ -270,8 +274,8 @@ Remedy raise_limit(const HostFacts& facts, const CgroupLevel& level, int64_t lim
   return {"cgroup", title, cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path))};
 }
 
-/// Every level whose limit is in the way: the nearest is the container's own, those above are the
-/// host's affair.
+/// Suggests raising every limit that is too low. The nearest one is the container's own. Those
+/// above it are set on the host.
 void add_cgroup(const HostFacts& facts, const std::vector<Shortage>& refused,
                 std::vector<Remedy>& list) {
   int64_t need = 0;
@@ -321,8 +325,8 @@ Remedy lower_yama(int scope, bool contained) {
     return {"sysctl", cat(title, ", until the host is started again with a lower one"),
             "echo kernel.yama.ptrace_scope=1 > /etc/sysctl.d/99-shoal.conf"};
   }
-  // From 2 to 1 first: it is enough where ranks may name each other as tracers. At 1 it evidently
-  // was not.
+  // From 2 it is lowered to 1 first, which is enough if ranks may name each other as tracers. If it
+  // is 1 already, that was evidently not enough.
   return {"sysctl", cat(title, contained ? ": lower it, on the host" : ": lower it"),
           cat("sysctl -w kernel.yama.ptrace_scope=", scope - 1)};
 }
@@ -359,7 +363,8 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
 std::vector<Remedy> remedies(const HostFacts& facts, const std::vector<Shortage>& refused) {
   std::vector<Remedy> list;
   const ShmTrouble trouble = shm_trouble(facts, refused);
-  // The cgroup first: a larger /dev/shm under too low a limit only moves the failure to SIGKILL.
+  // The cgroup comes first, because under too low a limit a larger /dev/shm only replaces the
+  // refusal by SIGKILL.
   add_cgroup(facts, refused, list);
   add_dev_shm(facts, trouble, list);
   add_file_limit(facts, refused, list);

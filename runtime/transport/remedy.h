@@ -9,27 +9,28 @@
 
 namespace shoal {
 
-/// What would let a refused rung work here.
+/// A change that would let a refused rung work here.
 struct Remedy {
-  std::string kind;   ///< where it is applied: "docker" (podman too), "kubernetes", "mount",
-                      ///< "sysctl", "ulimit", "cgroup", "other"
+  /// Where it is applied: "docker" (podman too), "kubernetes", "mount", "sysctl", "ulimit",
+  /// "cgroup", "other".
+  std::string kind;
   std::string title;  ///< one line for people, with the numbers
-  std::string
-      text;  ///< to paste: a command line or YAML, comments in it where they help; no final newline
+  /// To paste: a command line or YAML, with comments where they help. No final newline.
+  std::string text;
 };
 
 /// A rung that was refused, and the numbers it was refused with.
 struct Shortage {
   ShmNeed need;
   Status status;
-  int64_t headroom_bytes = 0;  ///< as BudgetOptions
+  int64_t headroom_bytes = 0;  ///< as in BudgetOptions
   int64_t reserved_bytes = 0;
 };
 
 /// What to change in this environment so that each of the refused rungs works, the most useful
-/// first. Only for causes that the facts and needs show; the status is not read. Sizes are enough
-/// for the largest of the needs, exact to the page: with one page less check_budget still refuses.
-/// Empty: nothing known helps.
+/// first. There are remedies only for causes that the facts and needs show; the status is not read.
+/// Sizes are enough for the largest of the needs, exact to the page: with one page less
+/// check_budget still refuses. Empty: no remedy is known.
 std::vector<Remedy> remedies(const HostFacts& facts, const std::vector<Shortage>& refused);
 
 }  // namespace shoal

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/transport/facts/host_facts_json.h"
+
 namespace shoal {
 namespace {
 
@@ -46,7 +48,7 @@ std::string figure(const char* format, double value) {
   return text;
 }
 
-/// Lines of `text`, each behind `indent`.
+/// The lines of `text`, each after `indent`.
 std::string indented(const std::string& text, const std::string& indent) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -76,8 +78,8 @@ Json to_json(const TransportReport& report) {
        nccl = Json::array();
   for (const Refusal& refusal : report.refusals) {
     refusals.push_back({{"rung", refusal.rung},
-                        {"phase", refusal.phase},
-                        {"shared_memory", refusal.shared_memory},
+                        {"phase", phase_name(refusal.phase)},
+                        {"shared_memory", refusal.shared_memory()},
                         {"code", code_name(refusal.status.code())},
                         {"reason", refusal.status.to_string(kRefusalBytes)},
                         {"causes", causes_json(refusal.status)}});
@@ -109,7 +111,7 @@ std::string to_text(const TransportReport& report) {
   std::string before;
   for (const Refusal& refusal : report.refusals) {
     const std::string why = refusal.status.to_string(kRefusalBytes);
-    text += cat("  refused ", refusal.rung, " (", refusal.phase, ")",
+    text += cat("  refused ", refusal.rung, " (", phase_name(refusal.phase), ")",
                 why == before ? ": for the same reason\n" : "\n");
     if (why != before) text += indented(why, "    ");
     before = why;
@@ -136,7 +138,7 @@ std::string to_text(const TransportReport& report) {
 std::string summary(const TransportReport& report) {
   std::string text = report.rung.empty() ? "none" : report.rung;
   for (const Refusal& refusal : report.refusals) {
-    text += cat("; ", refusal.rung, " refused (", refusal.phase,
+    text += cat("; ", refusal.rung, " refused (", phase_name(refusal.phase),
                 "): ", refusal.status.causes().back().what);
   }
   return text;

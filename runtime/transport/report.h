@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/failure.h"
 #include "runtime/base/json.h"
 #include "runtime/base/status.h"
 #include "runtime/transport/facts/host_facts.h"
@@ -16,16 +17,19 @@ namespace shoal {
 /// Why a rung was not taken.
 struct Refusal {
   std::string rung;
-  std::string phase;           ///< "budget", "probe", "reserve", "open", "self-test", "serving"
-  bool shared_memory = false;  ///< for want of shared memory: what --on-shm-shortage=fail forbids
+  Phase phase = Phase::kProbe;
+  Fault fault = Fault::kTransport;
   Status status;
+
+  /// True if there was too little shared memory, which --on-shm-shortage=fail does not accept.
+  bool shared_memory() const { return fault == Fault::kSharedMemory; }
 };
 
-/// How the ranks talk and why: one object for the log, shoal doctor, the Transport RPC, the health
-/// detail and the READY line.
+/// How the ranks exchange data and why: one object for the log, shoal doctor, the Transport RPC,
+/// the health detail and the READY line.
 struct TransportReport {
   int world_size = 1;
-  std::vector<std::string> order;  ///< rungs as they were to be tried
+  std::vector<std::string> order;  ///< the rungs in the order in which they were to be tried
   std::string rung;                ///< the one in use; empty: none works
   std::vector<Refusal> refusals;   ///< in the order they happened
   std::vector<ShmNeed> needs;      ///< of every rung in the order
@@ -38,7 +42,7 @@ struct TransportReport {
   std::vector<Remedy> remedies;
   HostFacts facts;
 
-  /// A rung before the one in use was refused.
+  /// True if a rung before the one in use was refused.
   bool degraded() const { return !refusals.empty(); }
 };
 
@@ -48,8 +52,8 @@ Json to_json(const TransportReport& report);
 /// Some lines for people: rung and figures, refusals with numbers, remedies.
 std::string to_text(const TransportReport& report);
 
-/// "shm-lean; shm refused (budget): needs ...": the rung in use, and of each refusal the root
-/// cause.
+/// "shm-lean; shm refused (budget): needs ...": the rung in use, and the root cause of each
+/// refusal.
 std::string summary(const TransportReport& report);
 
 }  // namespace shoal

@@ -13,14 +13,14 @@ namespace shoal {
 namespace {
 
 // Around a cache line, a slot of 4 KiB, several of those, a slot of 256 KiB and more than two of
-// those. None so small that what an earlier round has left could be the same by chance.
+// those. None is so small that what an earlier round has left could be the same by chance.
 constexpr size_t kLineBytes[] = {60, 64, 68};
 constexpr size_t kSmallSlotBytes[] = {4092, 4096, 4100, 12'292, 40'004};
 constexpr size_t kLargeSlotBytes[] = {256 * 1024, 540'676};
 constexpr size_t kLatencyBytes = 8 * 1024;
 constexpr size_t kBandwidthBytes = 1024 * 1024;
-constexpr int kSmallRepeats =
-    3;  // of each size in a row: both slots are filled again with other bits
+// How often each size is repeated in a row, so that both slots are filled again with other bits.
+constexpr int kSmallRepeats = 3;
 constexpr int kLatencyRepeats = 21;
 constexpr int kBandwidthRepeats = 3;
 
@@ -30,9 +30,9 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Floats of one plane in one round: either sign, magnitudes in [1, 2), all bits of the mantissa
-/// random. So near to each other that no wrong part can vanish in the rounding of the sum, and yet
-/// the order of the sum shows in its bits.
+/// Makes the floats of one plane in one round: either sign, magnitudes in [1, 2), all bits of the
+/// mantissa random. The magnitudes are so close to each other that no wrong part can vanish in the
+/// rounding of the sum, and yet the order of the sum shows in its bits.
 void fill_plane(float* to, size_t count, uint64_t key) {
   const uint32_t seed = static_cast<uint32_t>(mix(key));
   const uint32_t odd = static_cast<uint32_t>(mix(key) >> 32) | 1;
@@ -58,7 +58,7 @@ class SelfTest {
   Result<double> timed_sums(size_t bytes, int repeats);
 
  private:
-  /// What plane `plane` of `rank` is made from in the round.
+  /// The seed of plane `plane` of `rank` in the round.
   uint64_t key(uint64_t round, int rank, int plane) const {
     return seed_ + round * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank) * 0x632be59bd9b4e019u +
            static_cast<uint64_t>(plane) * 0xd1b54a32d192ed03u;
@@ -80,7 +80,8 @@ class SelfTest {
   std::vector<float> out_;
 };
 
-/// Every rank's bytes to one root: with every root, every pair in both directions.
+/// Gathers every rank's bytes at one root. Doing so with every root covers every pair in both
+/// directions.
 Status SelfTest::gather(int root, size_t bytes) {
   ++round_;
   std::vector<size_t> sizes;
@@ -125,7 +126,7 @@ Status SelfTest::gathers() {
   return gather(static_cast<int>(seed_ % static_cast<uint64_t>(world_.size)), 300'000);
 }
 
-/// All ranks' planes of the round, and their sum.
+/// Makes all ranks' planes of the round, and the sum that is expected.
 void SelfTest::expect(const ReducePlan& plan, size_t count) {
   planes_.resize(static_cast<size_t>(plan.total_contributions()) * count);
   expected_.resize(count);
@@ -140,7 +141,8 @@ void SelfTest::expect(const ReducePlan& plan, size_t count) {
   tree_sum(plan.finish, planes, expected_.data(), count);
 }
 
-/// One checked all_reduce; how long it took, in microseconds. timed: the ranks begin together.
+/// Runs one all_reduce, checks it and returns how long it took, in microseconds. timed: a barrier
+/// lets the ranks begin together.
 Result<double> SelfTest::sum(const ReducePlan& plan, size_t count, bool timed) {
   ++round_;
   expect(plan, count);
@@ -172,8 +174,8 @@ float SelfTest::value(uint64_t round, int rank, int plane, size_t at) const {
   return floats[at];
 }
 
-/// Whose part explains the wrong sum: a rank's of an earlier round, or another rank's in its place.
-/// A sum does not always tell.
+/// Names the rank whose stale or swapped data would produce the wrong sum, if one can be
+/// identified: its data of one or two rounds before, or another rank's data in its place.
 std::string SelfTest::blame(const ReducePlan& plan, size_t at) const {
   const auto explains_element = [&](int rank, uint64_t round, int source, size_t i) {
     std::vector<float> values;
@@ -216,8 +218,9 @@ std::string SelfTest::blame(const ReducePlan& plan, size_t at) const {
 
 Status SelfTest::sums() {
   const ReducePlan even = make_reduce_plan(world_.size, world_.size, world_.size);
-  // More leaves than ranks, and not a multiple: ranks bring one, two or three planes. Of one leaf:
-  // most bring none.
+  // `uneven` has more leaves than ranks, and usually not a multiple: ranks bring one, two or three
+  // planes. In `sparse` only half of the leaves hold anything, so that half of the ranks bring
+  // none.
   const ReducePlan uneven = make_reduce_plan(world_.size + 3, world_.size + 3, world_.size);
   const ReducePlan sparse = make_reduce_plan(world_.size, (world_.size + 1) / 2, world_.size);
   for (const ReducePlan* plan : {&even, &uneven, &sparse}) {
@@ -235,7 +238,7 @@ Status SelfTest::sums() {
   return sum(uneven, kLargeSlotBytes[0] / sizeof(float)).status();
 }
 
-/// Median time of checked all_reduces, in microseconds.
+/// The median time of checked all_reduces, in microseconds.
 Result<double> SelfTest::timed_sums(size_t bytes, int repeats) {
   const ReducePlan plan = make_reduce_plan(world_.size, world_.size, world_.size);
   std::vector<double> times_us;

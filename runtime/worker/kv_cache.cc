@@ -17,8 +17,8 @@ Result<KvCache> KvCache::allocate(int layers, int blocks, int kv_heads, int head
   if (!memory.ok())
     return memory.status().while_doing(cat("allocate the KV cache of ", blocks, " blocks"));
   cache.memory_ = std::move(memory).value();
-  // Now, not in the middle of a request: a page that cannot be had ends the start, with this line
-  // as the reason.
+  // Touch the pages now instead of in the middle of a request: a page that cannot be had then ends
+  // the start, with this error as the reason.
   const Status touched = populate(cache.memory_.as<>(), cache.memory_.bytes());
   if (!touched.ok()) return touched.while_doing(cat("touch the KV cache of ", blocks, " blocks"));
   const int64_t layer_bytes = bytes(1, blocks, kv_heads, head_dim, dtype);

@@ -7,14 +7,14 @@
 
 namespace shoal {
 
-/// A rank's paged KV cache: one KvLayer per layer over memory that is there from the start
-/// (touched, not promised).
+/// A rank's paged KV cache: one KvLayer per layer. All its memory is touched at the start, so that
+/// no page can be missing later.
 class KvCache {
  public:
-  /// RESOURCE_EXHAUSTED with the size when memory is refused.
+  /// RESOURCE_EXHAUSTED, with the number of blocks and the size: the memory is refused.
   static Result<KvCache> allocate(int layers, int blocks, int kv_heads, int head_dim, Dtype dtype);
 
-  /// Bytes of allocate() with these numbers.
+  /// The bytes that allocate() takes for these numbers.
   static int64_t bytes(int layers, int64_t blocks, int kv_heads, int head_dim, Dtype dtype);
 
   const std::vector<KvLayer>& layers() const { return layers_; }

@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-/// Greedy choice from each rank's best: no need for the whole row.
+/// True if each rank's best token is enough to choose from, so that the whole row is not needed.
 bool argmax_suffices(const SequenceStep& sequence) {
   const SamplingParams& s = sequence.sampling;
   return sequence.sample && !sequence.all_logits && s.temperature == 0 && s.logprobs < 0 &&
@@ -23,34 +23,42 @@ ModelRunner::ModelRunner() = default;
 ModelRunner::~ModelRunner() = default;
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
-    const WorkerInit& init, const std::function<void(const LoadProgress&)>& progress) {
+    const ModelStart& start, World world, const std::vector<int32_t>& cpus,
+    const std::function<void(const LoadProgress&)>& progress) {
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
-  SHOAL_ASSIGN_OR_RETURN(runner->config_, load_model_config(init.model_dir));
-  SHOAL_ASSIGN_OR_RETURN(runner->plan_,
-                         make_shard_plan(runner->config_, {init.rank, init.world_size}));
-  SHOAL_ASSIGN_OR_RETURN(runner->kernels_, find_kernels(init.kernels));
-  SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(init.model_dir));
+  SHOAL_ASSIGN_OR_RETURN(runner->config_, load_model_config(start.model_dir));
+  SHOAL_ASSIGN_OR_RETURN(runner->plan_, make_shard_plan(runner->config_, world));
+  SHOAL_ASSIGN_OR_RETURN(runner->kernels_, find_kernels(start.kernels));
+  SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(start.model_dir));
   runner->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
-  runner->pool_ = std::make_unique<ThreadPool>(
-      init.threads, std::vector<int>(init.cpus.begin(), init.cpus.end()));
-  runner->max_rows_ = init.max_num_batched_tokens;
-  runner->kv_blocks_ = init.kv_blocks;
+  runner->pool_ =
+      std::make_unique<ThreadPool>(start.threads, std::vector<int>(cpus.begin(), cpus.end()));
+  runner->dtype_ = start.dtype;
+  runner->limits_ = start.limits;
   const LoadCallback report = [&](int64_t done, int64_t total) { progress({done, total}); };
   SHOAL_ASSIGN_OR_RETURN(runner->weights_,
                          load_weights(*runner->checkpoint_, runner->config_, runner->plan_,
-                                      init.dtype, *runner->pool_, report));
-  SHOAL_ASSIGN_OR_RETURN(
-      runner->cache_,
-      KvCache::allocate(runner->config_.num_hidden_layers, init.kv_blocks,
-                        runner->plan_.kv_heads.size(), runner->config_.head_dim, init.dtype));
+                                      start.dtype, *runner->pool_, report));
   return runner;
 }
 
-Status ModelRunner::connect(std::unique_ptr<Communicator> communicator) {
-  communicator_ = std::move(communicator);
+Status ModelRunner::take_memory(Communicator& communicator) {
+  communicator_ = &communicator;
+  SHOAL_ASSIGN_OR_RETURN(
+      cache_, KvCache::allocate(config_.num_hidden_layers, limits_.kv_blocks, plan_.kv_heads.size(),
+                                config_.head_dim, dtype_));
   const Decoder::Parts parts{config_, plan_, weights_, *kernels_, *pool_, *communicator_};
-  SHOAL_ASSIGN_OR_RETURN(decoder_, Decoder::create(parts, max_rows_));
+  SHOAL_ASSIGN_OR_RETURN(decoder_, Decoder::create(parts, limits_.max_num_batched_tokens));
   return {};
+}
+
+Status ModelRunner::warm_up() {
+  SequenceStep token;
+  token.token_ids = {0};
+  token.block_table = {0};
+  token.sample = true;
+  token.sampling.temperature = 0;
+  return run({0, {token}}).status();
 }
 
 Status ModelRunner::build_batch(const StepPlan& plan) {
@@ -62,7 +70,7 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
     const int64_t end = int64_t{sequence.first_position} + rows;
     const bool in_range =
         std::all_of(sequence.block_table.begin(), sequence.block_table.end(),
-                    [&](int32_t block) { return block >= 0 && block < kv_blocks_; });
+                    [&](int32_t block) { return block >= 0 && block < limits_.kv_blocks; });
     if (rows == 0 || static_cast<int64_t>(sequence.block_table.size()) * kBlockTokens < end ||
         !in_range) {
       return Status::error(
@@ -153,8 +161,8 @@ Status ModelRunner::gather_best() {
   best_.clear();
   for (size_t i = 0; i < mine.size(); ++i) {
     ArgmaxResult best = all[i];
-    for (size_t rank = 1; rank < ranks;
-         ++rank) {  // ids ascend with ranks: the lowest of equals stays
+    // Ids ascend with the ranks, so that the lowest id of equals stays.
+    for (size_t rank = 1; rank < ranks; ++rank) {
       const ArgmaxResult& other = all[rank * mine.size() + i];
       if (other.column >= 0 && (best.column < 0 || other.value > best.value)) best = other;
     }

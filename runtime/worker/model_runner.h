@@ -1,36 +1,48 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "models/decoder.h"
 #include "models/safetensors.h"
+#include "runtime/base/world.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/control/messages.h"
+#include "runtime/engine/step_plan.h"
 #include "runtime/worker/kv_cache.h"
+#include "runtime/worker/model_work.h"
 
 namespace shoal {
 
-/// One rank's model: weights, KV cache, forward pass, and on rank 0 the choice of tokens. One
-/// thread calls it.
+/// One rank's model: weights, KV cache, forward pass, and on rank 0 the choice of tokens. Only one
+/// thread may call it.
 class ModelRunner {
  public:
-  /// Loads the rank's shard. Errors name file and tensor, or the memory that was refused.
+  /// Loads the rank's shard of the weights. cpus: one for each thread, or empty. Errors name the
+  /// file and the tensor, or the memory that was refused.
   static Result<std::unique_ptr<ModelRunner>> load(
-      const WorkerInit& init, const std::function<void(const LoadProgress&)>& progress);
+      const ModelStart& start, World world, const std::vector<int32_t>& cpus,
+      const std::function<void(const LoadProgress&)>& progress);
 
-  /// Before the first run(), which is the first to use the communicator. Takes the memory of a
-  /// step's activations: RESOURCE_EXHAUSTED when it is refused.
-  Status connect(std::unique_ptr<Communicator> communicator);
+  /// Takes and touches the memory of the KV cache and of a step's activations, so that a page that
+  /// cannot be had ends the start and not a request. `communicator` must live as long as the
+  /// runner. RESOURCE_EXHAUSTED: the memory is refused.
+  Status take_memory(Communicator& communicator);
 
-  /// Decoder::set_after_layer, once connected.
+  /// Runs a step of one token on every rank and drops the result, so that what happens only once
+  /// (loading pages of the weights and of the code, the transport's first use under load) is done
+  /// before a request waits for it. The one position that it writes to the KV cache is written
+  /// again before any sequence reads it.
+  Status warm_up();
+
+  /// Decoder::set_after_layer. Call take_memory() before.
   void set_after_layer(std::function<Status()> after_layer) {
     decoder_->set_after_layer(std::move(after_layer));
   }
 
-  /// Runs a step. The result is complete on rank 0 and empty elsewhere. Errors: the communicator's;
-  /// INTERNAL for a plan beyond the limits of WorkerInit.
+  /// Runs a step. The result is complete on rank 0 and empty elsewhere. Errors: those of the
+  /// communicator, and INTERNAL for a plan beyond the limits of ModelStart.
   Result<StepResult> run(const StepPlan& plan);
-
-  const Communicator* communicator() const { return communicator_.get(); }
 
   int64_t weight_bytes() const { return weights_.packed_bytes; }
   int64_t kv_bytes() const { return cache_.size_bytes(); }
@@ -38,7 +50,7 @@ class ModelRunner {
   ~ModelRunner();
 
  private:
-  /// Which logit row belongs to which sequence, and what is wanted of it.
+  /// Which logit rows belong to which sequence.
   struct Wanted {
     const SequenceStep* sequence;
     int row_begin;  ///< in DecoderBatch::logit_rows
@@ -48,9 +60,10 @@ class ModelRunner {
   ModelRunner();
   Status build_batch(const StepPlan& plan);
   Status collect(StepResult* result);
-  Status gather_best();  ///< fills best_ on rank 0: the greedy choices, in order
-  Status gather_rows();  ///< fills rows_ on rank 0: whole rows of logits, where more than the best
-                         ///< is wanted
+  /// Fills best_ on rank 0: the greedy choices, in order.
+  Status gather_best();
+  /// Fills rows_ on rank 0: whole rows of logits, for sequences that need more than the best.
+  Status gather_rows();
 
   ModelConfig config_;
   ShardPlan plan_;
@@ -59,9 +72,9 @@ class ModelRunner {
   std::unique_ptr<ThreadPool> pool_;
   Weights weights_;
   KvCache cache_;
-  int max_rows_ = 0;
-  int kv_blocks_ = 0;
-  std::unique_ptr<Communicator> communicator_;
+  Dtype dtype_ = Dtype::kBf16;
+  EngineLimits limits_;
+  Communicator* communicator_ = nullptr;
   std::unique_ptr<Decoder> decoder_;
   DecoderBatch batch_;
   std::vector<Wanted> wanted_;

@@ -20,13 +20,14 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Where the stream of one draw starts. Mixed twice: seeds or positions that are neighbours share
-/// nothing.
+/// The start of the stream of one draw. It is mixed twice, so that neighbouring seeds or positions
+/// share nothing.
 uint64_t stream_of(uint64_t seed, int32_t position) {
   return mix(mix(seed + kGamma) + kGamma * (static_cast<uint64_t>(position) + 1));
 }
 
-/// 52 random bits. More would let (bits + 0.5) / 2^bits round to 1, whose noise is infinite.
+/// 52 random bits. With more, (bits + 0.5) / 2^bits could round to 1, for which the noise is
+/// infinite.
 uint64_t bits_of(uint64_t stream, int32_t id) {
   return mix(stream + kGamma * (static_cast<uint64_t>(id) + 1)) >> 12;
 }
@@ -42,14 +43,14 @@ float finite(double value) {
 }
 
 bool all_finite(std::span<const float> values) {
-  // |x| <= max fails for NaN and both infinities; counted without a branch so that it is
-  // vectorised.
+  // |x| <= max fails for NaN and both infinities. Counting without a branch lets the compiler
+  // vectorise the loop.
   int64_t bad = 0;
   for (const float value : values) bad += !(std::fabs(value) <= std::numeric_limits<float>::max());
   return bad == 0;
 }
 
-/// log(sum(exp(x))) from the kernels' chunks, folded in id order.
+/// log(sum(exp(x))), from the sums that the kernels return for each chunk, folded in id order.
 double log_sum_exp(std::span<const float> logits, const KernelTable& kernels) {
   std::vector<ChunkSum> chunks((logits.size() + kVocabChunk - 1) / kVocabChunk);
   kernels.chunk_sums(logits.data(), static_cast<int64_t>(logits.size()), chunks.data());
@@ -85,8 +86,9 @@ void add_logprobs(std::span<const float> logits, int32_t count, const KernelTabl
     token->top.push_back({id, logprob(logits[static_cast<size_t>(id)])});
 }
 
-/// Repetition as in CTRL (Keskar et al. 2019) and Hugging Face: towards less likely on either side
-/// of zero. Presence and frequency as OpenAI's API defines them.
+/// The repetition penalty is that of CTRL (Keskar et al. 2019) and Hugging Face: it moves a score
+/// towards less likely, whether the score is above or below zero. Presence and frequency penalties
+/// are as OpenAI's API defines them.
 void apply_penalties(const SamplingParams& params, std::span<const int32_t> history,
                      int32_t prompt_tokens, std::vector<float>* scores) {
   std::vector<bool> seen(scores->size());
@@ -120,7 +122,7 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
 }
 
-/// In id order, those that min-p leaves. The best always stays.
+/// The tokens that min-p leaves, in id order. The best always stays.
 std::vector<Candidate> candidates_of(std::span<const float> scores, float best,
                                      const SamplingParams& params) {
   const double inverse = 1 / static_cast<double>(params.temperature);
@@ -134,7 +136,7 @@ std::vector<Candidate> candidates_of(std::span<const float> scores, float best,
   return candidates;
 }
 
-/// Keeps the k best, sorted.
+/// Keeps the k best, sorted; changes nothing if there are not more than k.
 void keep_top_k(int32_t k, std::vector<Candidate>* candidates) {
   if (k <= 0 || static_cast<size_t>(k) >= candidates->size()) return;
   const auto end = candidates->begin() + k;
@@ -142,23 +144,23 @@ void keep_top_k(int32_t k, std::vector<Candidate>* candidates) {
   candidates->erase(end, candidates->end());
 }
 
-/// Keeps the shortest list of best candidates whose probability reaches top_p: the one that crosses
-/// it included. The total is summed in the order in which the candidates stand, the list best
-/// first: both depend on the row alone.
+/// Keeps the shortest list of best candidates whose probability reaches top_p, including the one
+/// that crosses it. The total is summed in the order of `candidates`, and the list best first, so
+/// that both depend on the row alone.
 void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
   if (top_p >= 1) return;
   double total = 0;
   for (const Candidate& candidate : *candidates) total += std::exp(candidate.weight);
   const double target = top_p * total;
-  // Those that even all together make up less than half of the rest, 1 - top_p, lie behind the
-  // crossing: no need to sort them. (Half: far more than rounding can move.)
+  // Candidates that all together make up less than half of the rest, 1 - top_p, come after the
+  // crossing, so they need not be sorted. (A half leaves far more room than rounding needs.)
   const double least =
       std::log(0.5 * (1 - top_p) * total / static_cast<double>(candidates->size()));
   std::erase_if(*candidates,
                 [least](const Candidate& candidate) { return candidate.weight < least; });
 
   double sum = 0;
-  // Sorted piece by piece: the best few hundred nearly always hold most of the probability.
+  // Sort piece by piece, because the best few hundred nearly always hold most of the probability.
   auto sorted = candidates->begin();
   for (ptrdiff_t piece = 256; sorted != candidates->end(); piece *= 4) {
     const auto end = sorted + std::min(piece, candidates->end() - sorted);
@@ -174,16 +176,16 @@ void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
   }
 }
 
-/// The Gumbel-max trick: argmax of weight - log(-log(u)) is a draw from softmax(weight). The lowest
-/// id of equals.
+/// The Gumbel-max trick: argmax of weight - log(-log(u)) is a draw from softmax(weight). Of equal
+/// values the lowest id wins.
 int32_t draw(std::span<const Candidate> candidates, uint64_t seed, int32_t position) {
   const uint64_t stream = stream_of(seed, position);
   double best = -HUGE_VAL;
   int32_t chosen = candidates.front().id;
   for (const Candidate& candidate : candidates) {
     const uint64_t bits = bits_of(stream, candidate.id);
-    // -log(-log(u)) <= -log(1 - u) < (z + 1) log 2, where 1 - u has z leading zero bits: most
-    // tokens lose here, without a logarithm. 1e-9 covers the rounding.
+    // -log(-log(u)) <= -log(1 - u) < (z + 1) log 2, where 1 - u has z leading zero bits. By this
+    // bound most tokens lose here without a logarithm. 1e-9 covers the rounding.
     const int leading_zeros = std::countl_zero(~(bits << 12));
     if (candidate.weight + (leading_zeros + 1) * 0.6931471805599453 + 1e-9 < best) continue;
     const double value = candidate.weight - std::log(-std::log(uniform_of(bits)));

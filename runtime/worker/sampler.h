@@ -3,24 +3,24 @@
 #include <span>
 
 #include "kernels/kernel_table.h"
-#include "runtime/control/messages.h"
+#include "runtime/base/sampling.h"
 
 namespace shoal {
 
-/// The token that follows, chosen from one row of logits [vocab] by id; SampledToken::id stays 0.
-/// In this order, as vLLM (v1/sample/sampler.py): logprobs of the raw logits; repetition penalty
+/// Chooses the next token from one row of logits [vocab], by id; SampledToken::id stays 0. The
+/// order is that of vLLM (v1/sample/sampler.py): logprobs of the raw logits; repetition penalty
 /// over history, then frequency and presence penalties over its output part; temperature (0: the
-/// greatest, the lowest id of equals); min-p; top-k; top-p; the draw.
+/// greatest, and of equals the lowest id); min-p; top-k; top-p; the draw.
 ///
-/// history: every token so far, of which history_prompt_tokens are the prompt's (read only where a
+/// history: every token so far, of which history_prompt_tokens are the prompt's (read only if a
 /// penalty is set). position: the absolute position of the chosen token. The draw is the Gumbel-max
 /// trick with noise hashed from (seed, position, token id), so it depends on nothing else: not on
 /// the batch, the number of ranks, or earlier draws.
 ///
 /// NaN and -inf logits count as the lowest finite float, +inf as the greatest; every logprob is
-/// finite. Pure and thread-safe; the calling thread has set_float_environment(). Cost: a pass over
-/// the vocabulary, and a few more for sampling; no full sort unless top_k asks for most of it.
-/// Preconditions: vocab >= 1; params as resolve_request leaves them.
+/// finite. Pure and thread-safe; the calling thread has called set_float_environment(). Cost: a
+/// pass over the vocabulary, and a few more for sampling; no full sort unless top_k asks for most
+/// of it. Preconditions: vocab >= 1; params as resolve_request leaves them.
 SampledToken sample_token(std::span<const float> logits, const SamplingParams& params,
                           std::span<const int32_t> history, int32_t history_prompt_tokens,
                           int32_t position, const KernelTable& kernels);

@@ -14,7 +14,7 @@ Status write_all(int fd, std::string_view text, std::string_view name) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 &&
-        errno == EAGAIN) {  // somebody made this pipe non-blocking; it is not ours to change
+        errno == EAGAIN) {  // another program made this pipe non-blocking; we must not change that
       pollfd writable{fd, POLLOUT, 0};
       ::poll(&writable, 1, -1);
       continue;

@@ -19,11 +19,14 @@ ExitCode model_exit_code(Code code) {
   }
 }
 
-ExitCode start_exit_code(const Status& status) {
-  if (status.code() == Code::kAborted) return ExitCode::kWorkerDied;
-  if (is_transport_failure(status)) return ExitCode::kUnavailable;
-  switch (status.code()) {
-    // MODEL was there when it was opened: what a rank misses or cannot read now is damage.
+ExitCode start_exit_code(Code code, Fault fault) {
+  if (code == Code::kAborted) return ExitCode::kWorkerDied;
+  if (fault == Fault::kTransport || fault == Fault::kSharedMemory || fault == Fault::kPolicy) {
+    return ExitCode::kUnavailable;
+  }
+  switch (code) {
+    // MODEL was there when it was opened, so a file that a rank cannot find or read now means that
+    // the model is damaged.
     case Code::kNotFound:
     case Code::kInvalidArgument:
     case Code::kOutOfRange:
@@ -45,8 +48,10 @@ ExitCode start_exit_code(const Status& status) {
 ExitCode run_exit_code(Code code) {
   switch (code) {
     case Code::kAborted:
-    case Code::kUnavailable:       // a rank's peer was gone before we saw the death itself
-    case Code::kDeadlineExceeded:  // a rank that does not answer is ended like a dead one
+    // A rank's peer was gone before we noticed the death itself.
+    case Code::kUnavailable:
+    // A rank that does not answer is killed, so it counts as dead.
+    case Code::kDeadlineExceeded:
       return ExitCode::kWorkerDied;
     case Code::kInvalidArgument:
     case Code::kResourceExhausted:
@@ -58,41 +63,38 @@ ExitCode run_exit_code(Code code) {
 
 }  // namespace
 
-bool is_transport_failure(const Status& status) {
-  if (status.ok()) return false;
-  const std::string& where = status.causes().back().where;
-  for (const std::string_view folder : {"memory/", "device/", "comm/", "transport/"}) {
-    if (where.starts_with(folder)) return true;
-  }
-  return false;
+Ending at(Stage stage, Status status) {
+  const Fault fault = status.fault();
+  return {std::move(status), stage, fault};
 }
 
-ExitCode exit_code(const Status& status, Stage stage) {
-  if (status.ok()) return ExitCode::kOk;
-  switch (stage) {
+ExitCode exit_code(const Ending& ending) {
+  if (ending.ok()) return ExitCode::kOk;
+  const Code code = ending.why.code();
+  switch (ending.stage) {
     case Stage::kRequest:
-      return status.code() == Code::kInternal ? ExitCode::kInternal : ExitCode::kUsage;
+      return code == Code::kInternal ? ExitCode::kInternal : ExitCode::kUsage;
     case Stage::kModel:
-      return model_exit_code(status.code());
+      return model_exit_code(code);
     case Stage::kStart:
-      return start_exit_code(status);
+      return start_exit_code(code, ending.fault);
     case Stage::kRun:
-      return run_exit_code(status.code());
+      return run_exit_code(code);
   }
   return ExitCode::kInternal;
 }
 
-int report_failure(const Status& status, Stage stage) {
-  if (status.ok()) return 0;
+int report_failure(const Ending& ending) {
+  if (ending.ok()) return 0;
   if (log_options().format == LogFormat::kJson) {
-    log_error(status.to_string());
+    log_error(ending.why.to_string());
   } else {
-    const std::string text = cat("shoal: ", status.to_string(), "\n");
-    // One write, so that lines of several processes do not mix. Where stderr is gone there is
-    // nobody to tell.
+    const std::string text = cat("shoal: ", ending.why.to_string(), "\n");
+    // One write() call, so that lines of several processes do not mix. If it fails there is no
+    // other place to report to.
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
   }
-  return static_cast<int>(exit_code(status, stage));
+  return static_cast<int>(exit_code(ending));
 }
 
 }  // namespace shoal

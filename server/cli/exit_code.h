@@ -1,21 +1,41 @@
 #pragma once
+#include <utility>
+
+#include "runtime/base/failure.h"
 #include "runtime/base/status.h"
 
 namespace shoal {
 
-/// What the shell hears: numbers of sysexits.h, stable.
+/// The program's exit codes. The numbers are those of sysexits.h, and they are stable.
 enum class ExitCode : int {
   kOk = 0,
-  kUsage = 64,        ///< wrong flag or request; a file for output or input that cannot be used
-  kBadModel = 65,     ///< model damaged or unsupported
+  kUsage = 64,        ///< wrong flag or request, or an input or output file that cannot be used
+  kBadModel = 65,     ///< the model is damaged or unsupported
   kNoModel = 66,      ///< model not found
   kUnavailable = 69,  ///< no transport works, or the port is busy
-  kInternal = 70,     ///< our own fault
+  kInternal = 70,     ///< internal error: a bug in Shoal
   kWorkerDied = 75,   ///< a rank died
 };
 
-/// What a command was doing when it failed: the same code means something else in a flag than in a
-/// checkpoint.
+/// One line of the list of exit codes that --help and the man page show.
+struct ExitEntry {
+  int code;
+  const char* meaning;
+};
+
+inline constexpr ExitEntry kExitEntries[] = {
+    {0, "done"},
+    {1, "doctor: a fallback transport would be used, shmtest: at least one condition failed"},
+    {64, "wrong flag or request"},
+    {65, "model damaged or unsupported"},
+    {66, "model not found"},
+    {69, "no transport works, memory is short, or the port is busy"},
+    {70, "internal error (a bug in Shoal)"},
+    {75, "a rank died or stopped answering"},
+};
+
+/// What a command was doing when it failed. The exit code depends on it, because the same status
+/// code means one thing for a flag and another for a checkpoint.
 enum class Stage {
   kRequest,  ///< flags, requests, files for input and output
   kModel,    ///< opening MODEL: configuration, tokenizer, checkpoint
@@ -23,16 +43,38 @@ enum class Stage {
   kRun,      ///< running on them
 };
 
-/// Did the failure come from moving bytes between ranks (its root lies in runtime/memory, device,
-/// comm or transport)? Then another transport may work.
-bool is_transport_failure(const Status& status);
+/// How a command ended: the status together with what else decides the exit code. Ok by default.
+struct [[nodiscard]] Ending {
+  Status why;
+  Stage stage = Stage::kRequest;
+  Fault fault = Fault::kOwn;
 
-/// The exit code of a failure. ok() gives kOk.
-ExitCode exit_code(const Status& status, Stage stage);
+  bool ok() const { return why.ok(); }
+};
 
-/// Says it on stderr: one line "shoal: CODE: what", its chain of causes below it, under 2 kB in all
-/// (a log line instead with --log-format json). Returns the exit code as main does; ok() is 0 and
-/// says nothing.
-int report_failure(const Status& status, Stage stage);
+/// A value, or the Ending that explains why there is none. Made by at().
+template <typename T>
+using Staged = Result<T, Ending>;
+
+/// Adds to a status what the command was doing, so that an error carries its stage.
+Ending at(Stage stage, Status status);
+template <typename T>
+Staged<T> at(Stage stage, Result<T>&& result) {
+  if (!result.ok()) return at(stage, result.status());
+  return std::move(result).value();
+}
+template <typename T>
+Staged<T> at(Stage stage, Attempt<T>&& attempt) {
+  if (!attempt.ok()) return Ending{attempt.failure().why, stage, attempt.failure().fault};
+  return std::move(attempt).value();
+}
+
+/// The exit code of an ending.
+ExitCode exit_code(const Ending& ending);
+
+/// Reports the error on stderr as one line "shoal: CODE: what" with its chain of causes below it,
+/// at most 2 kB in all; with --log-format json it is a log line instead. Returns the exit code as
+/// main does. If the ending is ok, it prints nothing and returns 0.
+int report_failure(const Ending& ending);
 
 }  // namespace shoal

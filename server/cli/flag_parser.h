@@ -4,37 +4,43 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/status.h"
+#include "server/cli/command_table.h"
 
 namespace shoal {
 
 /// The flags of one command: registered once, then read from the words after the command's name.
-/// Accepts --flag value and --flag=value, `_` for `-` in names, and -tp. A flag given twice is set
-/// twice: the last one counts, or both do where the setter appends.
+/// Accepts --flag value and --flag=value, `_` for `-` in names, and -tp. If a flag is given twice,
+/// its setter is called twice: the last value counts, or both do if the setter appends.
 class FlagParser {
  public:
-  /// Takes a value over; its errors name the flag.
+  /// Takes one value of a flag. Its errors name the flag.
   using Setter = std::function<Status(std::string_view flag, std::string_view value)>;
 
   FlagParser(const std::string& command, const std::string& summary);
   ~FlagParser();
 
-  /// Flags registered from here on stand under this heading in the help.
+  /// Puts flags that are registered from here on under this heading in the help.
   void group(std::string heading);
-  /// names: "--flag" or "--flag,--alias"; the first is the one that messages use.
-  void add_value(const std::string& names, const std::string& value_name, const std::string& help,
+  /// names: "--flag" or "--flag,--alias"; messages use the first.
+  void add_value(const std::string& names, const ValueForm& form, const std::string& help,
                  Setter set);
   void add_switch(const std::string& name, const std::string& help, bool* target);
-  /// A required word without a flag, such as MODEL. At most one.
+  /// Registers a required word without a flag, such as MODEL. There can be at most one.
   void add_positional(const std::string& name, const std::string& help, std::string* target);
 
-  /// Sets what the words say. True: they ask for help, and nothing else was looked at.
-  /// INVALID_ARGUMENT: an unknown flag (with the nearest known one), a missing or superfluous
-  /// value, a missing positional, or a setter's own error.
+  /// Reads the words and calls the setters. Returns true if the words ask for help; then nothing
+  /// else is read. Errors: INVALID_ARGUMENT for an unknown flag (with the nearest known one), a
+  /// missing or superfluous value, a missing positional, or from a setter.
   Result<bool> parse(std::span<const std::string> words);
 
   std::string help() const;
+  /// What was registered, as data: the description given to the constructor, and the flags,
+  /// including --help.
+  const std::string& description() const;
+  const std::vector<FlagGroup>& groups() const;
 
  private:
   struct Impl;

@@ -5,13 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/text_values.h"
 #include "server/cli/flag_parser.h"
-#include "server/flag_values.h"
 
 namespace shoal {
 
-// What a flag's value is put into, for FlagParser::add_value: each reads one kind of value and says
-// what is wrong.
+// Makers of setters for FlagParser::add_value. Each setter reads one kind of value, stores it, and
+// reports what is wrong with it.
 
 constexpr int64_t kMaxIntFlag = INT32_MAX;
 
@@ -68,7 +68,8 @@ inline FlagParser::Setter size(uint64_t* target) {
   };
 }
 
-/// Thirty years: what is reckoned from it (milliseconds, a tenth, a quarter) overflows nothing.
+/// About thirty years. It keeps values that are derived from it (milliseconds, a tenth, a quarter)
+/// from overflowing.
 constexpr int64_t kMaxSecondsFlag = 1'000'000'000;
 
 inline FlagParser::Setter seconds(double* target) {

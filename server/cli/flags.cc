@@ -3,21 +3,18 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/base/text_values.h"
+#include "runtime/transport/needs/nccl_budget.h"
 #include "runtime/transport/rungs/rung.h"
 #include "server/cli/flag_parser.h"
 #include "server/cli/flag_setters.h"
 #include "server/cli/shared_flags.h"
 #include "server/cli/shmtest_flags.h"
-#include "server/flag_values.h"
-
-#ifndef SHOAL_VERSION
-#define SHOAL_VERSION "unknown"
-#endif
 
 namespace shoal {
 namespace {
 
-/// Exactly one of the alternatives must have been given.
+/// Checks that exactly one of the alternatives was given.
 Status exactly_one(const char* command,
                    const std::vector<std::pair<const char*, bool>>& alternatives) {
   std::string names, given;
@@ -32,16 +29,18 @@ Status exactly_one(const char* command,
                                   : cat(command, " takes one of ", names, ", not ", given));
 }
 
-// One function per command: registers its flags, reads them, checks what spans several.
+// One function per command. Each registers its flags, reads them, and checks what concerns several
+// of them.
 
 using Words = std::span<const std::string>;
 
-/// Reads the words; help, if asked for, replaces the command.
+/// Reads the words. If they ask for help, the result is the help instead of the command.
 template <typename Flags>
 Result<CommandLine> finish(FlagParser& parser, Words words, const LogOptions& log,
                            const Flags& flags, const std::function<Status()>& check = nullptr) {
   SHOAL_ASSIGN_OR_RETURN(const bool help, parser.parse(words));
-  if (help) return CommandLine{log, PrintText{parser.help()}};
+  if (help)
+    return CommandLine{log, PrintText{parser.help(), parser.description(), parser.groups()}};
   if (check != nullptr) SHOAL_RETURN_IF_ERROR(check());
   return CommandLine{log, flags};
 }
@@ -78,7 +77,7 @@ Result<CommandLine> parse_generate(Words words, LogOptions log) {
   parser.group("Input and output");
   add_prompt_flags(parser, &flags.request);
   parser.add_value(
-      "--jsonl", "FILE",
+      "--jsonl", path("FILE"),
       "One request a line, all in one batch: {\"prompt_ids\":[1,2],\"max_tokens\":8,...}; - is stdin",
       words_as_they_are(&flags.jsonl));
   parser.add_switch("--json", "Print one JSON object instead of the text (always with --jsonl)",
@@ -102,7 +101,7 @@ Result<CommandLine> parse_logits(Words words, LogOptions log) {
   add_engine_flags(parser, &flags.engine);
   parser.group("Input and output");
   parser.add_value("--prompt-ids", "IDS", "The tokens, e.g. 1,2,3", ids(&flags.prompt_ids));
-  parser.add_value("--out", "FILE", "The .npy file to write", words_as_they_are(&flags.out));
+  parser.add_value("--out", path("FILE"), "The .npy file to write", words_as_they_are(&flags.out));
   parser.add_value("--chunk", "N", "Tokens per prefill step (max-num-batched-tokens)",
                    whole(&flags.chunk, 1));
   parser.add_value("--decode-from", "K", "Process tokens from position K on one at a time",
@@ -123,9 +122,9 @@ Result<CommandLine> parse_tokenize(Words words, LogOptions log) {
   FlagParser parser("tokenize", "Text to token ids.");
   parser.add_positional("MODEL", "Model directory, or a tokenizer.json", &flags.model);
   parser.add_value("--text", "TEXT", "The text", words_as_they_are(&flags.text));
-  parser.add_value("--file", "FILE", "The whole file is the text; - is stdin",
+  parser.add_value("--file", path("FILE"), "The whole file is the text; - is stdin",
                    words_as_they_are(&flags.file));
-  parser.add_value("--jsonl", "FILE", "A JSON string a line; gives {\"ids\":[...]} a line",
+  parser.add_value("--jsonl", path("FILE"), "A JSON string a line; gives {\"ids\":[...]} a line",
                    words_as_they_are(&flags.jsonl));
   parser.add_switch("--no-special", "Without the tokens that the post-processor adds (BOS)",
                     &flags.no_special);
@@ -143,7 +142,8 @@ Result<CommandLine> parse_detokenize(Words words, LogOptions log) {
   FlagParser parser("detokenize", "Token ids to text.");
   parser.add_positional("MODEL", "Model directory, or a tokenizer.json", &flags.model);
   parser.add_value("--ids", "IDS", "The ids, e.g. 1,2,3", ids(&flags.ids));
-  parser.add_value("--jsonl", "FILE", "An array of ids a line; gives {\"text\":\"...\"} a line",
+  parser.add_value("--jsonl", path("FILE"),
+                   "An array of ids a line; gives {\"text\":\"...\"} a line",
                    words_as_they_are(&flags.jsonl));
   parser.add_switch("--skip-special", "Leave special tokens out", &flags.skip_special);
   add_log_flags(parser, &log);
@@ -155,20 +155,19 @@ Result<CommandLine> parse_detokenize(Words words, LogOptions log) {
 
 Result<CommandLine> parse_client(Words words, LogOptions log) {
   ClientFlags flags;
-  ClientOptions& options = flags.options;
   FlagParser parser("client", "Ask a running server, and stream its answer to the terminal.");
   parser.add_value("--server", "HOST:PORT", "The server (127.0.0.1:50051)",
-                   words_as_they_are(&options.server));
+                   words_as_they_are(&flags.server));
   parser.add_value("--model", "NAME", "Its model's name (whatever it serves)",
-                   words_as_they_are(&options.model));
-  add_prompt_flags(parser, &options.request);
-  parser.add_switch("--json", "Print one JSON object instead of the text", &options.json);
-  add_sampling_flags(parser, &options.request);
-  parser.add_value("--seed", "N", "Seed (the server's)", seed(&options.request.seed));
+                   words_as_they_are(&flags.model));
+  add_prompt_flags(parser, &flags.request);
+  parser.add_switch("--json", "Print one JSON object instead of the text", &flags.json);
+  add_sampling_flags(parser, &flags.request);
+  parser.add_value("--seed", "N", "Seed (the server's)", seed(&flags.request.seed));
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&] {
-    return exactly_one("client", {{"--prompt", options.request.prompt.has_value()},
-                                  {"--prompt-ids", options.request.prompt_ids.has_value()}});
+    return exactly_one("client", {{"--prompt", flags.request.prompt.has_value()},
+                                  {"--prompt-ids", flags.request.prompt_ids.has_value()}});
   });
 }
 
@@ -250,7 +249,7 @@ Result<CommandLine> parse_doctor(Words words, LogOptions log) {
 }
 
 Result<CommandLine> parse_shmtest(Words words, LogOptions log) {
-  // What follows "--" is another program's.
+  // The words after "--" belong to another program.
   const auto separator = std::find(words.begin(), words.end(), "--");
   ShmtestFlags flags;
   if (separator != words.end()) flags.command.assign(separator + 1, words.end());
@@ -264,54 +263,72 @@ Result<CommandLine> parse_shmtest(Words words, LogOptions log) {
                 [&] { return check_shmtest_flags(flags); });
 }
 
-constexpr const char* kHelp =
-    R"(Shoal: a small tensor-parallel inference server for language models.
+Result<CommandLine> parse_version(Words words, LogOptions log) {
+  VersionFlags flags;
+  FlagParser parser(
+      "--version",
+      "Say what this program was built from: version, commit, kernel sets, CUDA module.");
+  parser.add_switch("--json", "Print one JSON object", &flags.json);
+  return finish(parser, words, log, flags);
+}
 
-Usage: shoal COMMAND ... (shoal COMMAND --help lists its flags)
+/// One row of the table of commands.
+struct Command {
+  const char* name;
+  Operand operand;
+  const char* summary;
+  Result<CommandLine> (*parse)(Words, LogOptions);
+};
 
-  serve MODEL          serve a model over gRPC
-  generate MODEL       generate from a prompt or a file of requests, without a server
-  client               ask a running server
-  doctor               which transport ranks would use here, why, and what to do about it
-  logits MODEL         write the logits of every prompt token as a NumPy file
-  tokenize MODEL       text to token ids
-  detokenize MODEL     token ids to text
-  bench decode MODEL   tokens/s and bytes/s of decoding, beside the machine's read bandwidth
-  bench prefill MODEL  tokens/s of prefill
-  bench collectives    latency of all_reduce between ranks
-  shmtest -- COMMAND   run any command under a matrix of /dev/shm conditions
+constexpr Command kCommands[] = {
+    {"serve", Operand::kModel, "serve a model over gRPC", parse_serve},
+    {"generate", Operand::kModel, "generate from a prompt or a file of requests, without a server",
+     parse_generate},
+    {"client", Operand::kNone, "ask a running server", parse_client},
+    {"doctor", Operand::kNone, "which transport ranks would use here, why, and what to do about it",
+     parse_doctor},
+    {"logits", Operand::kModel, "write the logits of every prompt token as a NumPy file",
+     parse_logits},
+    {"tokenize", Operand::kModel, "text to token ids", parse_tokenize},
+    {"detokenize", Operand::kModel, "token ids to text", parse_detokenize},
+    {"bench decode", Operand::kModel,
+     "tokens/s and bytes/s of decoding, beside the machine's read bandwidth",
+     [](Words words, LogOptions log) { return parse_bench_model(words, log, false); }},
+    {"bench prefill", Operand::kModel, "tokens/s of prefill",
+     [](Words words, LogOptions log) { return parse_bench_model(words, log, true); }},
+    {"bench collectives", Operand::kNone, "latency of all_reduce between ranks",
+     parse_bench_collectives},
+    {"shmtest", Operand::kCommand, "run any command under a matrix of /dev/shm conditions",
+     parse_shmtest},
+};
 
-  shoal --version, shoal --help
-
-Exit codes: 0 done; 64 wrong flag or request; 65 model damaged or unsupported; 66 model not found; 69 no transport works
-or the port is busy; 70 our own fault; 75 a rank died; 1 doctor: only a later transport works; shmtest: the command
-failed in some condition.
-)";
-
-using CommandParser = Result<CommandLine> (*)(Words, LogOptions);
-
-const std::map<std::string, CommandParser>& command_parsers() {
-  static const std::map<std::string, CommandParser> parsers = {
-      {"serve", parse_serve},
-      {"generate", parse_generate},
-      {"logits", parse_logits},
-      {"tokenize", parse_tokenize},
-      {"detokenize", parse_detokenize},
-      {"client", parse_client},
-      {"doctor", parse_doctor},
-      {"bench decode",
-       [](Words words, LogOptions log) { return parse_bench_model(words, log, false); }},
-      {"bench prefill",
-       [](Words words, LogOptions log) { return parse_bench_model(words, log, true); }},
-      {"bench collectives", parse_bench_collectives},
-      {"shmtest", parse_shmtest},
-  };
-  return parsers;
+/// Parses `shoal help`, which prints the list of commands, the man page, or a shell's completion
+/// script.
+Result<CommandLine> parse_help(Words words, const LogOptions& log) {
+  using Writer = std::string (*)(const std::vector<CommandEntry>&);
+  const std::map<std::string, Writer> shells = {
+      {"bash", bash_completion}, {"zsh", zsh_completion}, {"fish", fish_completion}};
+  bool man = false;
+  Writer write = help_text;
+  FlagParser parser("help",
+                    "Print the list of commands, or what an installation makes from the flags.");
+  parser.add_switch("--man", "Print shoal.1", &man);
+  parser.add_value("--completion", one_of({"bash", "zsh", "fish"}),
+                   "Print the script that completes for this shell",
+                   [&](std::string_view flag, std::string_view text) -> Status {
+                     SHOAL_ASSIGN_OR_RETURN(const std::string shell,
+                                            parse_choice_flag(flag, text, {"bash", "zsh", "fish"}));
+                     write = shells.at(shell);
+                     return {};
+                   });
+  SHOAL_ASSIGN_OR_RETURN(const bool help, parser.parse(words));
+  if (help) return CommandLine{log, PrintText{parser.help()}};
+  return CommandLine{log, PrintText{man ? man_page(command_table()) : write(command_table())}};
 }
 
 Status unknown_command(const std::string& name) {
   std::vector<std::string> known;
-  for (const auto& [command, parse] : command_parsers()) known.push_back(command);
+  for (const Command& command : kCommands) known.emplace_back(command.name);
   const std::string nearest = nearest_word(name, known);
   return Status::error(Code::kInvalidArgument,
                        cat("unknown command ", shown(name), "; ",
@@ -321,31 +338,48 @@ Status unknown_command(const std::string& name) {
 
 }  // namespace
 
+std::vector<CommandEntry> command_table() {
+  std::vector<CommandEntry> table;
+  const std::vector<std::string> ask_for_help = {"--help"};
+  for (const Command& command : kCommands) {
+    const Result<CommandLine> line = command.parse(ask_for_help, {});
+    const auto& help =
+        std::get<PrintText>(line.value().command);  // --help needs no other flag, so it cannot fail
+    table.push_back(
+        {command.name, command.operand, command.summary, help.description, help.groups});
+  }
+  return table;
+}
+
 Result<CommandLine> parse_command_line(Words words) {
   if (words.empty()) {
     return Status::error(
         Code::kInvalidArgument,
-        "no command; start with shoal serve, generate, client, doctor, logits, tokenize, detokenize "
-        "or bench (shoal --help lists them)");
+        "no command; start with shoal serve, generate, client, doctor, shmtest, logits, tokenize, "
+        "detokenize or bench (shoal --help lists them)");
   }
   LogOptions log;
   log.level = LogLevel::kWarning;  // one-shot commands print no info lines
   std::string name = words[0];
-  if (name == "--help" || name == "-h" || name == "help") return CommandLine{log, PrintText{kHelp}};
-  if (name == "--version" || name == "version")
-    return CommandLine{log, PrintText{"shoal " SHOAL_VERSION "\n"}};
+  if (name == "--help" || name == "-h")
+    return CommandLine{log, PrintText{help_text(command_table())}};
+  if (name == "help") return parse_help(words.subspan(1), log);
+  if (name == "--version" || name == "version") return parse_version(words.subspan(1), log);
   words = words.subspan(1);
   if (name == "bench") {
-    if (!words.empty() && (words[0] == "--help" || words[0] == "-h"))
-      return CommandLine{log, PrintText{kHelp}};
+    if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) {
+      return CommandLine{log, PrintText{help_text(command_table())}};
+    }
     if (words.empty())
       return Status::error(Code::kInvalidArgument,
                            "bench needs one of decode, prefill, collectives");
     name += " " + words[0];
     words = words.subspan(1);
   }
-  const auto parse = command_parsers().find(name);
-  return parse == command_parsers().end() ? unknown_command(name) : parse->second(words, log);
+  const auto command =
+      std::find_if(std::begin(kCommands), std::end(kCommands),
+                   [&](const Command& candidate) { return candidate.name == name; });
+  return command == std::end(kCommands) ? unknown_command(name) : command->parse(words, log);
 }
 
 }  // namespace shoal

@@ -9,8 +9,8 @@ namespace shoal {
 
 namespace {
 
-/// Models are computed on CPUs until there are kernels for devices, and sums that start there
-/// travel fastest there.
+/// `auto` means the CPU until there are model kernels for devices, because sums that start in CPU
+/// memory travel fastest there.
 constexpr DeviceKind kAutoDevice = DeviceKind::kCpu;
 
 std::vector<std::string> both_orders() {
@@ -28,7 +28,7 @@ std::vector<std::string> both_orders() {
 
 void add_log_flags(FlagParser& parser, LogOptions* log) {
   parser.group("Log (on stderr)");
-  parser.add_value("--log-format", "text|json", "How log lines and errors look (text)",
+  parser.add_value("--log-format", one_of({"text", "json"}), "How log lines and errors look (text)",
                    [=](std::string_view flag, std::string_view text) -> Status {
                      const std::vector<std::string> names = {"text", "json"};
                      SHOAL_ASSIGN_OR_RETURN(const std::string name,
@@ -37,7 +37,8 @@ void add_log_flags(FlagParser& parser, LogOptions* log) {
                      return {};
                    });
   parser.add_value(
-      "--log-level", "LEVEL", "debug, info, warning or error (serve: info, else warning)",
+      "--log-level", one_of({"debug", "info", "warning", "error"}, "LEVEL"),
+      "debug, info, warning or error (serve: info, else warning)",
       [=](std::string_view flag, std::string_view text) -> Status {
         const std::vector<std::string> names = {"debug", "info", "warning", "error"};
         SHOAL_ASSIGN_OR_RETURN(const std::string name, parse_choice_flag(flag, text, names));
@@ -60,7 +61,7 @@ void add_order_flag(FlagParser& parser, std::optional<std::string>* transport,
 
 void add_device_flags(FlagParser& parser, DeviceFlags* device) {
   parser.add_value(
-      "--device", "auto|cpu|cuda",
+      "--device", one_of({"auto", "cpu", "cuda"}),
       "Where ranks move their sums (auto: cpu); the model itself is computed on the CPU with each",
       [=](std::string_view flag, std::string_view text) -> Status {
         SHOAL_RETURN_IF_ERROR(parse_choice_flag(flag, text, {"auto", "cpu", "cuda"}).status());
@@ -70,7 +71,7 @@ void add_device_flags(FlagParser& parser, DeviceFlags* device) {
         return {};
       });
   parser.add_value(
-      "--cuda-module", "PATH", "The CUDA part of this program (libshoal_cuda.so beside it)",
+      "--cuda-module", path("PATH"), "The CUDA part of this program (libshoal_cuda.so beside it)",
       [=](std::string_view flag, std::string_view text) -> Status {
         device->cuda_module = text;
         if (text.find('/') != std::string_view::npos) return {};
@@ -78,13 +79,13 @@ void add_device_flags(FlagParser& parser, DeviceFlags* device) {
                              cat(flag, " must be a path with a slash, such as ./",
                                  text.substr(0, 80), ": the loader's search is not used"));
       });
-  parser.add_value("--nccl-library", "PATH",
+  parser.add_value("--nccl-library", path("PATH"),
                    "NCCL, a path or a name for the loader's search (libnccl.so.2)",
                    words_as_they_are(&device->nccl_library));
   parser.add_value("--ranks-per-gpu", "N", "Ranks that share a GPU; above 1 is for tests (1)",
                    whole(&device->ranks_per_gpu, 1, 16));
   parser.add_value(
-      "--reproducible", "on|off",
+      "--reproducible", one_of({"on", "off"}),
       "on: the same bits on every transport; off: NCCL may sum in an order of its own (on)",
       [=](std::string_view flag, std::string_view text) -> Status {
         SHOAL_RETURN_IF_ERROR(parse_choice_flag(flag, text, {"on", "off"}).status());
@@ -97,7 +98,7 @@ void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
   add_order_flag(
       parser, &transport->transport,
       cat(rung_names(DeviceKind::kCpu), "; with --device cuda ", rung_names(DeviceKind::kCuda)));
-  parser.add_value("--on-shm-shortage", "degrade|fail",
+  parser.add_value("--on-shm-shortage", one_of({"degrade", "fail"}),
                    "When shared memory does not suffice: the next transport, or exit 69 (degrade)",
                    [=](std::string_view flag, std::string_view text) -> Status {
                      SHOAL_ASSIGN_OR_RETURN(const std::string choice,
@@ -105,7 +106,7 @@ void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
                      transport->degrade_on_shm_shortage = choice == "degrade";
                      return {};
                    });
-  parser.add_value("--min-transport", "RUNG",
+  parser.add_value("--min-transport", one_of(both_orders(), "RUNG"),
                    "The last transport of the order that may be used; else exit 69",
                    choice(&transport->min_transport, both_orders()));
   parser.add_value("--shm-headroom", "SIZE", "Bytes of /dev/shm left free for others (256k)",
@@ -141,7 +142,8 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   add_ranks_flag(parser, &engine->tensor_parallel_size, "at most 16, and the attention heads (1)");
   add_transport_flags(parser, &engine->transport);
   add_device_flags(parser, &engine->transport.device);
-  parser.add_value("--dtype", "TYPE", "auto (as stored), float32, float16 or bfloat16",
+  parser.add_value("--dtype", one_of({"auto", "float32", "float16", "bfloat16"}, "TYPE"),
+                   "auto (as stored), float32, float16 or bfloat16",
                    choice(&engine->dtype, {"auto", "float32", "float16", "bfloat16"}));
   parser.add_value("--max-model-len", "TOKENS",
                    "Prompt and output of one request (the model's own limit)",
@@ -159,7 +161,8 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
       });
   parser.add_value("--threads-per-rank", "N", "Compute threads of each rank (usable CPUs / ranks)",
                    whole(&engine->threads_per_rank, 1, 1024));
-  parser.add_value("--cpu-kernels", "SET",
+  parser.add_value("--cpu-kernels",
+                   one_of({"auto", "avx512-bf16", "avx512", "avx2", "reference"}, "SET"),
                    "auto, avx512-bf16, avx512, avx2 or reference: other sets, other last bits",
                    words_as_they_are(&engine->cpu_kernels));
 }

@@ -8,13 +8,13 @@
 
 namespace shoal {
 
-// Groups of flags that several commands have.
+// Groups of flags that several commands share.
 
 void add_log_flags(FlagParser& parser, LogOptions* log);
-/// -tp, whose bounds and default are given in words for --help, such as "up to 16 (2)".
+/// Adds -tp. `bounds` gives its bounds and default as text for --help, such as "up to 16 (2)".
 void add_ranks_flag(FlagParser& parser, int* tensor_parallel_size, std::string_view bounds);
-/// --transport; `order`: its default, which for --help is also the list of the rungs that there
-/// are.
+/// Adds --transport. `order` is its default. Because it names every rung, --help also shows it as
+/// the list of rungs.
 void add_order_flag(FlagParser& parser, std::optional<std::string>* transport,
                     const std::string& order);
 void add_device_flags(FlagParser& parser, DeviceFlags* device);
@@ -24,8 +24,8 @@ void add_restart_flag(FlagParser& parser, EngineFlags* engine);
 void add_sampling_flags(FlagParser& parser, GenerationRequest* request);
 void add_prompt_flags(FlagParser& parser, GenerationRequest* request);
 
-/// Once all are read: the order of rungs for the device, and what spans several transport flags.
-/// INVALID_ARGUMENT.
+/// Call it once all flags have been read: it decides the order of rungs for the device, and checks
+/// what concerns several transport flags at once. Error: INVALID_ARGUMENT.
 Status settle_transport(TransportFlags* flags);
 
 }  // namespace shoal

@@ -1,6 +1,6 @@
 #include "server/cli/shmtest_flags.h"
 
-#include "server/flag_values.h"
+#include "runtime/base/text_values.h"
 
 namespace shoal {
 namespace {
@@ -43,7 +43,7 @@ void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
                     &flags->fail_fast);
   parser.group("Report");
   parser.add_switch("--json", "Print one JSON document instead of the table", &flags->json);
-  parser.add_value("--junit", "FILE", "Write a JUnit XML file too",
+  parser.add_value("--junit", path("FILE"), "Write a JUnit XML file too",
                    [=](std::string_view, std::string_view text) -> Status {
                      flags->junit = std::string(text);
                      return {};

@@ -4,11 +4,11 @@
 
 namespace shoal {
 
-/// Registers the flags of shmtest, and sets the defaults that are no constants.
+/// Registers the flags of shmtest, and sets those defaults that are not constants.
 void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags);
 
-/// What spans several of them, once they are read. INVALID_ARGUMENT: no command, or flags that
-/// contradict each other.
+/// Checks what concerns several flags at once, after they have been read. Error: INVALID_ARGUMENT
+/// if there is no command, or if flags contradict each other.
 Status check_shmtest_flags(const ShmtestFlags& flags);
 
 }  // namespace shoal

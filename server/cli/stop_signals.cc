@@ -41,7 +41,7 @@ void StopSignals::receive() {
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     if (fds[0].revents == 0 || ::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
-    // The kernel ends the workers with us, and nothing of ours has a name in a file system.
+    // Nothing needs cleaning up: the kernel ends the workers with us, and our files have no names.
     if (!first || !started_) ::_exit(0);
     first = false;
     ::eventfd_write(requested_.get(), 1);

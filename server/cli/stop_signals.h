@@ -10,18 +10,19 @@
 namespace shoal {
 
 /// SIGTERM and SIGINT as an event. Make it before any other thread exists: it blocks both signals
-/// in the calling thread and so in all that come from it, and a thread of its own receives them.
-/// The first one is told to wait(); before started() there is nothing to finish and it ends the
-/// process at once with code 0, as the second one always does.
+/// in the calling thread, and so in all threads that this one starts, and receives them in a thread
+/// of its own. The first signal makes wait() return true. Before started() there is nothing to
+/// finish, so the first signal ends the process at once with exit code 0; a second signal always
+/// does.
 class StopSignals {
  public:
   static Result<std::unique_ptr<StopSignals>> install();
-  ~StopSignals();  ///< from here on the signals are queued, and nobody looks
+  ~StopSignals();  ///< from here on signals stay pending and are ignored
 
-  /// From now on the first signal is a request to finish.
+  /// Call it when the server is ready. From then on the first signal asks it to finish.
   void started() { started_ = true; }
 
-  /// Waits for the first signal; false when the deadline passes before.
+  /// Waits for the first signal. Returns false if the deadline passes first.
   bool wait(Deadline deadline);
 
  private:
@@ -29,8 +30,8 @@ class StopSignals {
   void receive();
 
   Fd signals_;    // signalfd
-  Fd requested_;  // eventfd: the first signal came
-  Fd leave_;      // eventfd: the thread may end
+  Fd requested_;  // eventfd: the first signal has arrived
+  Fd leave_;      // eventfd: the thread should end
   std::atomic<bool> started_{false};
   std::thread thread_;
 };

@@ -13,11 +13,11 @@
 #include <unistd.h>
 #include <utility>
 
-#include "runtime/comm/bare_exchange.h"
-#include "runtime/comm/collectives_bench.h"
 #include "runtime/transport/rungs/rung.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
+#include "server/commands/bare_exchange.h"
+#include "server/commands/collectives_bench.h"
 #include "server/commands/commands.h"
 #include "server/host/host_resources.h"
 
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kTimeoutMs = 20'000;
 
-/// Ranks on CPUs of their own where there are enough.
+/// Gives each rank a CPU of its own, if there are enough.
 void bind_rank(int rank, int world_size, const std::vector<int>& cpus) {
   if (static_cast<size_t>(world_size) > cpus.size()) return;
   cpu_set_t set;
@@ -36,10 +36,10 @@ void bind_rank(int rank, int world_size, const std::vector<int>& cpus) {
 }
 
 using Timings = std::vector<CollectiveTiming>;
-/// Times one rank, in a process of its own.
+/// Times one rank, in a separate process.
 using TimeRank = std::function<Result<Timings>(World)>;
 
-/// Memory of all ranks, made before they are forked.
+/// Memory that all ranks share. It must be made before they are forked.
 class SharedMemory {
  public:
   static Result<SharedMemory> create(size_t bytes) {
@@ -63,9 +63,10 @@ class SharedMemory {
   size_t bytes_;
 };
 
-/// What the front does for a real group: every rank leaves a note, and reads all.
+/// Takes the place of the front in a real group: every rank leaves a note, and reads those of all
+/// ranks.
 struct Note {
-  std::atomic<uint32_t> length;  ///< plus one; 0: not there yet
+  std::atomic<uint32_t> length;  ///< length plus one; 0: not written yet
   char text[1020];
 };
 static_assert(sizeof(Note) == 1024);
@@ -107,11 +108,11 @@ Result<Timings> time_rank(const Rung& rung, World world, const TransportSetup& s
   return time_collectives(*communicator);
 }
 
-/// Ranks 1 .. as children of this process.
+/// Ranks 1 and up, as children of this process.
 class Children {
  public:
-  /// They time too, for rank 0 to have partners. This process has one thread, and gRPC has not
-  /// started: fork is safe.
+  /// The children run the same calls, so that rank 0 has partners. It is safe to fork, because this
+  /// process has one thread and has not started gRPC.
   Status start(const TimeRank& time_rank, int world_size, const std::vector<int>& cpus) {
     for (int rank = 1; rank < world_size; ++rank) {
       const pid_t pid = ::fork();
@@ -122,14 +123,14 @@ class Children {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         set_process_rank(rank);
         bind_rank(rank, world_size, cpus);
-        ::_exit(report_failure(time_rank({rank, world_size}).status(), Stage::kRun));
+        ::_exit(report_failure(at(Stage::kRun, time_rank({rank, world_size}).status())));
       }
       pids_.push_back(pid);
     }
     return {};
   }
 
-  /// Waits for all; the first that failed, by name.
+  /// Waits for all children. Returns the error of the first that failed, naming its rank.
   Status wait() {
     Status failed;
     for (size_t i = 0; i < pids_.size(); ++i) {
@@ -177,7 +178,7 @@ Result<Timings> time_rung(const Rung& rung, int world_size, const std::vector<in
       world_size, cpus);
 }
 
-/// What any shared memory between two processes costs here: the yardstick beside the transports.
+/// Times the bare exchange, which shows what any shared memory between two processes costs here.
 Result<Timings> time_bare_exchange(const std::vector<int>& cpus) {
   const size_t largest = *std::max_element(std::begin(kTimedBytes), std::end(kTimedBytes));
   SHOAL_ASSIGN_OR_RETURN(const SharedMemory shared,
@@ -189,12 +190,12 @@ Result<Timings> time_bare_exchange(const std::vector<int>& cpus) {
       2, cpus);
 }
 
-/// The rounds' medians of one transport at one size.
+/// The medians of all rounds for one transport and one size.
 struct Row {
   std::string transport;
   size_t bytes = 0;
   std::vector<double> medians_us;
-  double p99_us = 0;  ///< the least of the rounds
+  double p99_us = 0;  ///< the lowest p99 of all rounds
 };
 
 void add(std::vector<Row>& rows, const Timings& timings) {
@@ -231,32 +232,36 @@ std::string report(const std::vector<Row>& rows, int world_size, bool json) {
   return json ? cat("{\"bench\":\"collectives\",\"all_reduce\":[", text, "]}\n") : text;
 }
 
+/// Every failure here counts as a transport failure, because the bench does nothing but move bytes.
+Ending failed(const Status& status, const std::string& what) {
+  return at(Stage::kStart, status.blamed_on(Fault::kTransport).while_doing(what));
+}
+
 }  // namespace
 
-/// Every transport named, one after the other: this compares them, it does not fall back. In
-/// rounds, because a virtual machine's processors may lie near each other in one minute and far in
-/// the next.
+/// Runs every transport named, one after the other, without falling back, because the purpose is to
+/// compare them. It does so in several rounds, because the hypervisor may place two virtual CPUs
+/// close together in one minute and far apart in the next.
 int run_bench_collectives(const BenchCollectivesFlags& flags) {
   const std::vector<int> cpus =
-      host_resources().cpus;  // before this thread is bound to one of them
+      host_resources().cpus;  // must be read before this thread is bound to one of them
   const int world_size = flags.tensor_parallel_size;
   const HostFacts facts = gather_host_facts({});
   std::vector<Row> rows;
   for (int round = 0; round < flags.rounds; ++round) {
     for (const std::string& name : flags.transport) {
       const Result<Timings> timings = time_rung(*find_rung(name), world_size, cpus, facts);
-      if (!timings.ok())
-        return report_failure(timings.status().while_doing("transport " + name), Stage::kStart);
+      if (!timings.ok()) return report_failure(failed(timings.status(), "transport " + name));
       add(rows, *timings);
     }
     if (world_size != 2 || cpus.size() < 2)
-      continue;  // the yardstick only polls: each rank needs a CPU of its own
+      // The yardstick never sleeps, so each rank needs a CPU of its own.
+      continue;
     const Result<Timings> timings = time_bare_exchange(cpus);
-    if (!timings.ok())
-      return report_failure(timings.status().while_doing("the bare exchange"), Stage::kStart);
+    if (!timings.ok()) return report_failure(failed(timings.status(), "the bare exchange"));
     add(rows, *timings);
   }
-  return report_failure(write_stdout(report(rows, world_size, flags.json)), Stage::kRequest);
+  return report_failure(at(Stage::kRequest, write_stdout(report(rows, world_size, flags.json))));
 }
 
 }  // namespace shoal

@@ -12,18 +12,19 @@ namespace shoal {
 namespace {
 
 constexpr int kWarmupSteps = 8;
-constexpr int kDecodePrompt = 16;  // tokens before the first decoded one
+constexpr int kDecodePrompt = 16;  // tokens processed before the first timed decode step
 constexpr int kPrefillRepeats = 5;
 
 constexpr int kStepsBetweenProbes = 8;
 
 struct Measured {
-  std::vector<double> seconds;  ///< of each repeat
-  int64_t tokens = 0;           ///< per repeat
+  std::vector<double> seconds;  ///< of each repeat or step
+  int64_t tokens = 0;           ///< tokens per repeat or step
   // Decode only, one per block of kStepsBetweenProbes steps:
-  std::vector<double> bandwidth;  ///< bytes per second that the machine read, before or after the
-                                  ///< block: the better one
-  std::vector<double> fraction;   ///< of it, that the block's weights were read at
+  std::vector<double> bandwidth;  ///< in bytes per second, the better of the measurements before
+                                  ///< and after the block
+  std::vector<double> fraction;   ///< the rate at which the block read the weights, as a fraction
+                                  ///< of that bandwidth
 };
 
 double median(std::vector<double> values) {
@@ -32,7 +33,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Drives one sequence through the ranks, step by step.
+/// Runs one sequence through the ranks, step by step.
 class SequenceRun {
  public:
   SequenceRun(EngineHost& host, int vocab_size) : host_(host), vocab_size_(vocab_size) {}
@@ -43,7 +44,7 @@ class SequenceRun {
     sequence.id = 1;
     sequence.first_position = static_cast<int32_t>(position_);
     for (int64_t i = 0; i < count; ++i) {
-      // Any ids do: time does not depend on them.
+      // Any token ids will do, because the time does not depend on them.
       sequence.token_ids.push_back(static_cast<int32_t>((position_ + i) * 7919 % vocab_size_));
     }
     position_ += count;
@@ -66,7 +67,8 @@ class SequenceRun {
   int64_t position_ = 0;
 };
 
-/// In blocks of steps between two measurements of the read bandwidth, which changes within seconds.
+/// Times blocks of steps, and measures the read bandwidth before and after each, because it changes
+/// within seconds.
 Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, size_t weight_bytes,
                                 ReadBandwidth& probe) {
   Measured measured{{}, 1, {}, {}};
@@ -95,7 +97,7 @@ Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, 
 Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run) {
   const int64_t chunk = flags.engine.max_num_batched_tokens;
   Measured measured{{}, flags.tokens, {}, {}};
-  for (int repeat = -1; repeat < kPrefillRepeats; ++repeat) {  // the first one warms up
+  for (int repeat = -1; repeat < kPrefillRepeats; ++repeat) {  // the first repeat only warms up
     run.restart();
     const Clock::time_point start = Clock::now();
     for (int64_t done = 0; done < flags.tokens; done += chunk) {
@@ -106,9 +108,9 @@ Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run)
   return measured;
 }
 
-/// Floating-point operations of the layers' products over `tokens` tokens: two per weight and
-/// token. Attention and the vocabulary's product (one row) are left out, so a rate from it
-/// understates.
+/// Floating-point operations of the layers' matrix products over `tokens` tokens: two per weight
+/// and token. Attention and the vocabulary product (one row) are left out, so a rate computed from
+/// it is slightly too low.
 double product_flops(const ModelConfig& config, int64_t tokens) {
   const double hidden = config.hidden_size;
   const double head = config.head_dim;
@@ -133,7 +135,7 @@ std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files
           : "prefill: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
             "  %.2f tokens/s (median %.6f s)\n"
             "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n",
-      plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(),
+      plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
       flags.tokens, static_cast<double>(measured.tokens) / seconds, seconds, flops,
       flops / seconds);
   return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
@@ -156,53 +158,56 @@ std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
           : "decode: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
             "  %.2f tokens/s (median %.6f s)\n"
             "  weights %.0f B read at %.3g B/s; this machine reads %.3g B/s; fraction %.3f\n",
-      plan.world_size, plan.init.threads, host.transport().c_str(), host.kernels().c_str(),
+      plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
       flags.tokens, tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), bytes_per_s,
       median(measured.bandwidth), median(measured.fraction));
   return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
 }
 
-Status bench(const BenchModelFlags& flags, Stage* stage) {
-  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
-  *stage = Stage::kModel;
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, open_model(flags.engine.model));
-  *stage = Stage::kRequest;
+/// Plans the model for the bench, with room for exactly its tokens.
+Result<EnginePlan> plan_bench(const BenchModelFlags& flags, const ModelFiles& files) {
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(flags.engine, files, host_resources()));
   const int64_t positions = flags.tokens + (flags.prefill ? 0 : kDecodePrompt + kWarmupSteps);
-  if (positions > plan.limits.max_model_len) {
-    return Status::error(
-        Code::kInvalidArgument,
-        cat("--tokens must be in [1, ", plan.limits.max_model_len - (positions - flags.tokens),
-            "] within the model length of ", plan.limits.max_model_len, " tokens, not ",
-            flags.tokens));
+  if (positions > plan.model.limits.max_model_len) {
+    return Status::error(Code::kInvalidArgument,
+                         cat("--tokens must be in [1, ",
+                             plan.model.limits.max_model_len - (positions - flags.tokens),
+                             "] within the model length of ", plan.model.limits.max_model_len,
+                             " tokens, not ", flags.tokens));
   }
   plan.limit_kv_blocks(blocks_for_tokens(positions));
-  plan.init.max_num_batched_tokens = std::max(plan.init.max_num_batched_tokens, kDecodePrompt);
-  *stage = Stage::kStart;
-  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         EngineHost::start(plan, flags.engine.transport, {std::move(facts)}));
-  *stage = Stage::kRun;
-  SequenceRun run(*host, files.config.vocab_size);
-  Measured measured;
-  if (flags.prefill) {
-    SHOAL_ASSIGN_OR_RETURN(measured, measure_prefill(flags, run));
-  } else {
-    SHOAL_ASSIGN_OR_RETURN(
-        ReadBandwidth probe,
-        ReadBandwidth::create(plan.world_size * plan.init.threads, plan.init.cpus));
-    SHOAL_ASSIGN_OR_RETURN(measured, measure_decode(flags, run, host->weight_bytes(), probe));
-  }
-  *stage = Stage::kRequest;
-  return write_stdout(flags.prefill ? report_prefill(flags, files, plan, *host, measured)
-                                    : report_decode(flags, files, plan, *host, measured));
+  plan.model.limits.max_num_batched_tokens =
+      std::max(plan.model.limits.max_num_batched_tokens, kDecodePrompt);
+  return plan;
+}
+
+Result<Measured> measure(const BenchModelFlags& flags, const ModelFiles& files,
+                         const EnginePlan& plan, EngineHost& host) {
+  SequenceRun run(host, files.config.vocab_size);
+  if (flags.prefill) return measure_prefill(flags, run);
+  SHOAL_ASSIGN_OR_RETURN(ReadBandwidth probe,
+                         ReadBandwidth::create(plan.world_size * plan.model.threads, plan.cpus));
+  return measure_decode(flags, run, host.weight_bytes(), probe);
+}
+
+Ending bench(const BenchModelFlags& flags) {
+  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan, at(Stage::kRequest, plan_bench(flags, files)));
+  SHOAL_ASSIGN_OR_RETURN(
+      std::unique_ptr<EngineHost> host,
+      at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));
+  SHOAL_ASSIGN_OR_RETURN(const Measured measured,
+                         at(Stage::kRun, measure(flags, files, plan, *host)));
+  return at(Stage::kRequest,
+            write_stdout(flags.prefill ? report_prefill(flags, files, plan, *host, measured)
+                                       : report_decode(flags, files, plan, *host, measured)));
 }
 
 }  // namespace
 
 int run_bench_model(const BenchModelFlags& flags) {
-  Stage stage;
-  const Status status = bench(flags, &stage);
-  return report_failure(status, stage);
+  return report_failure(bench(flags));
 }
 
 }  // namespace shoal

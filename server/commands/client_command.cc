@@ -1,5 +1,3 @@
-#include "server/client_command.h"
-
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -16,6 +14,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/json.h"
 #include "server/cli/command_io.h"
+#include "server/commands/commands.h"
 #include "server/grpc/generate_wire.h"
 
 #include "openengine/v1/services.grpc.pb.h"
@@ -34,13 +33,13 @@ constexpr int kExitInterrupted = 128 + SIGINT;
 
 int fail(int exit_code, const std::string& text) {
   const std::string line = "shoal client: " + text.substr(0, 1900) + "\n";
-  (void)write_all(STDERR_FILENO, line, "the error to stderr");  // nowhere else to say it
+  (void)write_all(STDERR_FILENO, line, "the error to stderr");  // nowhere else to report it
   return exit_code;
 }
 
-/// SIGINT and SIGTERM cancel a call while this lives; a second one ends the process. The signals
-/// are blocked and read from a descriptor, because a handler may not call gRPC. Threads made in its
-/// life inherit the mask.
+/// While this object lives, SIGINT and SIGTERM cancel a call, and a second signal ends the process.
+/// The signals are blocked and read from a descriptor, because a signal handler must not call gRPC.
+/// Threads that are started meanwhile inherit the mask.
 class CancelOnSignal {
  public:
   explicit CancelOnSignal(grpc::ClientContext* context) : context_(context) {
@@ -51,8 +50,8 @@ class CancelOnSignal {
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask_);
     signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC));
     leave_.reset(::eventfd(0, EFD_CLOEXEC));
-    // Without descriptors Ctrl-C would do nothing at all: rather let it end the process as it
-    // always does.
+    // Without the descriptors a blocked Ctrl-C would do nothing at all, so leave the signals alone
+    // and let Ctrl-C end the process as usual.
     if (signals_.valid() && leave_.valid())
       thread_ = std::thread([this] { watch(); });
     else
@@ -73,7 +72,7 @@ class CancelOnSignal {
   void watch() {
     for (;;) {
       pollfd waits[] = {{signals_.get(), POLLIN, 0}, {leave_.get(), POLLIN, 0}};
-      if (::poll(waits, 2, -1) < 0) continue;  // EINTR
+      if (::poll(waits, 2, -1) < 0) continue;  // interrupted by a signal
       if (waits[1].revents != 0) return;
       signalfd_siginfo info;
       if (::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
@@ -90,7 +89,7 @@ class CancelOnSignal {
   std::thread thread_;
 };
 
-/// What has come of one stream.
+/// What one stream has delivered.
 struct Received {
   std::string request_id;
   Json token_ids = Json::array();
@@ -100,7 +99,7 @@ struct Received {
   wire::EngineError error;
   wire::Usage usage;
   Clock::time_point started = Clock::now();
-  double first_s = 0;  ///< to the first token
+  double first_s = 0;  ///< seconds to the first token
   double last_s = 0;
 };
 
@@ -118,7 +117,7 @@ void record_tokens(const wire::TokenOutput& output, Received* received) {
   received->text += output.text();
 }
 
-/// Reads the stream to its end. DATA_LOSS: stdout takes no more.
+/// Reads the stream to its end. Error: DATA_LOSS if stdout cannot be written.
 Status read_stream(grpc::ClientReader<wire::GenerateResponse>* reader, bool print_text,
                    Received* received) {
   wire::GenerateResponse response;
@@ -176,61 +175,60 @@ std::string figures(const Received& received) {
   return std::move(line).str();
 }
 
-int report_refusal(const ClientOptions& options, const grpc::Status& status) {
+int report_refusal(const ClientFlags& flags, const grpc::Status& status) {
   const std::string text = status.error_message();
   switch (status.error_code()) {
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::NOT_FOUND:
       return fail(kExitUsage, text);
     case grpc::StatusCode::UNAVAILABLE:
-      // Only an answer of the server itself carries details.
+      // Only answers from the server itself carry details; errors of the connection have none.
       if (!status.error_details().empty())
-        return fail(kExitUnavailable, cat(options.server, ": ", text));
+        return fail(kExitUnavailable, cat(flags.server, ": ", text));
       return fail(
           kExitUnavailable,
-          cat("no server answers at ", options.server,
+          cat("no server answers at ", flags.server,
               ": start one with `shoal serve MODEL`, or name it with --server (", text, ")"));
     default:
-      return fail(kExitInternal, cat(options.server, ": ", text));
+      return fail(kExitInternal, cat(flags.server, ": ", text));
   }
 }
 
 std::shared_ptr<grpc::Channel> connect(const std::string& server) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
-  // A proxy meant for the web does not lead to an inference server; http_proxy would break even
-  // 127.0.0.1.
+  // Ignore proxy settings. A web proxy does not lead to an inference server, and http_proxy would
+  // even break calls to 127.0.0.1.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
 }
 
 }  // namespace
 
-int run_client(const ClientOptions& options) {
-  Result<wire::GenerateRequest> request = write_generate_request(options.request);
-  if (!request.ok()) return fail(kExitUsage, std::string(request.status().message()));
-  request->set_model(to_valid_utf8(options.model));
+int run_client(const ClientFlags& flags) {
+  Result<wire::GenerateRequest, RequestError> request = write_generate_request(flags.request);
+  if (!request.ok()) return fail(kExitUsage, std::string(request.error().status.message()));
+  request->set_model(to_valid_utf8(flags.model));
   grpc::ClientContext context;
   const CancelOnSignal cancel(&context);
-  const auto stub = wire::Inference::NewStub(connect(options.server));
+  const auto stub = wire::Inference::NewStub(connect(flags.server));
   Received received;
   const auto reader = stub->Generate(&context, *request);
-  const Status written = read_stream(reader.get(), !options.json, &received);
+  const Status written = read_stream(reader.get(), !flags.json, &received);
   if (!written.ok()) context.TryCancel();
   const grpc::Status status = reader->Finish();
   if (!written.ok()) return fail(kExitInternal, written.to_string());
-  const bool line_open = !options.json && !received.text.empty();
+  const bool line_open = !flags.json && !received.text.empty();
   if (line_open && !write_stdout("\n").ok())
     return fail(kExitInternal, "stdout takes no more output");
   if (cancel.interrupted()) return fail(kExitInterrupted, "cancelled");
-  if (!status.ok()) return report_refusal(options, status);
+  if (!status.ok()) return report_refusal(flags, status);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED)
     return fail(kExitInternal, cat("the request failed: ", received.error.message()));
   if (received.finished.reason() == wire::FINISH_REASON_CANCELLED)
     return fail(kExitInternal, "the request was aborted at the server");
-  if (options.json) {
-    const Status printed =
-        write_stdout(result_json(received, options.request.logprobs.has_value()));
+  if (flags.json) {
+    const Status printed = write_stdout(result_json(received, flags.request.logprobs.has_value()));
     if (!printed.ok()) return fail(kExitInternal, printed.to_string());
   }
   (void)write_all(STDERR_FILENO, figures(received), "the figures to stderr");

@@ -3,8 +3,8 @@
 
 namespace shoal {
 
-// One function per command: does it, reports failures on stderr, and returns main's exit code.
-// Called from the main thread, which spawns the workers and outlives them.
+// One function per command. Each runs the command, reports failures on stderr, and returns main's
+// exit code. They are called from the main thread, which spawns the workers and outlives them.
 
 int run_serve(const ServeFlags& flags);
 int run_generate(const GenerateFlags& flags);
@@ -12,8 +12,14 @@ int run_logits(const LogitsFlags& flags);
 int run_tokenize(const TokenizeFlags& flags);
 int run_detokenize(const DetokenizeFlags& flags);
 int run_bench_model(const BenchModelFlags& flags);
+/// Streams the text to stdout as it arrives, then writes one line of figures to stderr. Ctrl-C
+/// cancels the request. Returns 0; 64 if the server refuses the request; 69 if there is no server
+/// or it is not ready; 130 after Ctrl-C; otherwise 70. Call it before other threads exist, because
+/// it blocks SIGINT and SIGTERM while it runs.
+int run_client(const ClientFlags& flags);
 int run_doctor(const DoctorFlags& flags);
 int run_bench_collectives(const BenchCollectivesFlags& flags);
 int run_shmtest(const ShmtestFlags& flags);
+int run_version(const VersionFlags& flags);
 
 }  // namespace shoal

@@ -3,6 +3,8 @@
 #include <iterator>
 #include <utility>
 
+#include "runtime/base/wait.h"
+
 namespace shoal {
 
 CompletionSink::CompletionSink(std::vector<int32_t> prompt_token_ids, bool with_logprobs) {
@@ -27,7 +29,8 @@ void CompletionSink::on_end(OutputEnd end) {
 
 bool CompletionSink::wait_text(std::string* text) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ended_ || completion_.text.size() > returned_; });
+  wait_until_ready(changed_, lock,
+                   [this] { return ended_ || completion_.text.size() > returned_; });
   *text = completion_.text.substr(returned_);
   returned_ = completion_.text.size();
   return !text->empty();
@@ -35,7 +38,7 @@ bool CompletionSink::wait_text(std::string* text) {
 
 Completion CompletionSink::wait_end() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ended_; });
+  wait_until_ready(changed_, lock, [this] { return ended_; });
   return std::move(completion_);
 }
 

@@ -7,8 +7,8 @@
 
 namespace shoal {
 
-/// Collects a request's output for the thread that started it. The loop's thread writes, one other
-/// reads.
+/// Collects a request's output for the thread that started the request. The inference loop's thread
+/// writes, and one other thread reads.
 class CompletionSink : public OutputSink {
  public:
   CompletionSink(std::vector<int32_t> prompt_token_ids, bool with_logprobs);
@@ -16,17 +16,17 @@ class CompletionSink : public OutputSink {
   void on_delta(OutputDelta delta) override;
   void on_end(OutputEnd end) override;
 
-  /// Waits for text that was not returned before; false once the request has ended and nothing is
-  /// left.
+  /// Waits for text that has not been returned yet. Returns false once the request has ended and no
+  /// text is left.
   bool wait_text(std::string* text);
-  /// Waits for the end. Call once.
+  /// Waits until the request ends, and returns its whole output. Call it once.
   Completion wait_end();
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   Completion completion_;
-  size_t returned_ = 0;  // bytes of completion_.text
+  size_t returned_ = 0;  // bytes of completion_.text that wait_text() has returned
   bool ended_ = false;
 };
 

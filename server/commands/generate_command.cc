@@ -17,14 +17,14 @@ struct Request {
   ResolvedRequest resolved;
 };
 
-/// The status, said of a line of the input.
+/// Adds the place in the input to the status.
 Status with_place(const Status& status, const std::string& where) {
   std::vector<Cause> causes = status.causes();
   causes.front().what = where + causes.front().what;
   return Status(std::move(causes));
 }
 
-/// What stands in the place of an answer.
+/// The line that is printed instead of an answer.
 std::string error_json(const Status& status) {
   return json_text(
       Json{{"error", {{"code", code_name(status.code())}, {"message", status.to_string()}}}});
@@ -41,23 +41,23 @@ Result<std::vector<Request>> read_requests(const GenerateFlags& flags) {
   SHOAL_RETURN_IF_ERROR(
       for_each_line(text, "--jsonl " + *flags.jsonl,
                     [&](std::string_view line, const std::string& where) -> Status {
-                      SHOAL_ASSIGN_OR_RETURN(GenerationRequest request,
-                                             parse_request_json(line, flags.request, where));
-                      requests.push_back({where + ": ", std::move(request), {}});
+                      Result<GenerationRequest, RequestError> request =
+                          parse_request_json(line, flags.request, where);
+                      if (!request.ok()) return request.error().status;
+                      requests.push_back({where + ": ", std::move(request).value(), {}});
                       return {};
                     }));
   return requests;
 }
 
-/// Checks every request before any is run, and cuts the plan down to what they can use.
+/// Checks every request before any of them runs, and reduces the plan to what they can use.
 Status resolve_requests(const ServedModel& model, std::vector<Request>* requests,
                         EnginePlan* plan) {
   int64_t blocks = 0;
   for (Request& request : *requests) {
-    Result<ResolvedRequest> resolved = resolve_request(request.request, model);
-    if (!resolved.ok()) {
-      return with_place(resolved.status(), request.where);
-    }
+    Result<ResolvedRequest, RequestError> resolved =
+        resolve_request(std::move(request.request), model);
+    if (!resolved.ok()) return with_place(resolved.error().status, request.where);
     request.resolved = std::move(resolved).value();
     const EngineRequest& engine = request.resolved.engine;
     blocks += blocks_for_tokens(std::min<int64_t>(
@@ -65,81 +65,70 @@ Status resolve_requests(const ServedModel& model, std::vector<Request>* requests
   }
   plan->limit_kv_blocks(blocks);
   const auto count = static_cast<int32_t>(requests->size());
-  plan->limits.max_num_seqs = plan->init.max_num_seqs =
-      std::clamp(count, 1, plan->limits.max_num_seqs);
-  plan->limits.max_waiting = count;
+  EngineLimits& limits = plan->model.limits;
+  limits.max_num_seqs = std::clamp(count, 1, limits.max_num_seqs);
+  limits.max_waiting = count;
   return {};
 }
 
-/// Text as it comes, a newline at the end.
+/// Prints text as it arrives, then a newline.
 Status print_text(CompletionSink& sink) {
   for (std::string text; sink.wait_text(&text);) SHOAL_RETURN_IF_ERROR(write_stdout(text));
   return {};
 }
 
-/// Runs them as one batch. *stage tells failures of the output from those of the ranks.
-Status run_requests(const GenerateFlags& flags, const ServedModel& model,
-                    const SchedulerLimits& limits, std::vector<Request> requests, EngineHost& host,
-                    Stage* stage) {
+/// Runs all requests as one batch.
+Ending run_requests(const GenerateFlags& flags, const ServedModel& model,
+                    const EngineLimits& limits, std::vector<Request> requests, EngineHost& host) {
   InferenceLoop loop(model, limits, [&host](const StepPlan& plan) { return host.step(plan); });
   std::vector<std::shared_ptr<CompletionSink>> sinks;
   for (Request& request : requests) {
     const EngineRequest& engine = request.resolved.engine;
     sinks.push_back(std::make_shared<CompletionSink>(engine.prompt, engine.sampling.logprobs >= 0));
-    SHOAL_ASSIGN_OR_RETURN([[maybe_unused]] const uint64_t id,
-                           loop.submit(std::move(request.resolved), sinks.back()));
+    const RequestError refused = loop.submit(std::move(request.resolved), sinks.back()).error();
+    if (!refused.ok()) return at(Stage::kRun, with_place(refused.status, request.where));
   }
   const bool json = flags.json || flags.jsonl;
-  const auto print = [&](const Status& written) {
-    if (!written.ok()) *stage = Stage::kRequest;
-    return written;
-  };
   Status first_failure;
   for (size_t i = 0; i < sinks.size(); ++i) {
-    if (!json) SHOAL_RETURN_IF_ERROR(print(print_text(*sinks[i])));
+    if (!json) SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, print_text(*sinks[i])));
     const Completion completion = sinks[i]->wait_end();
     if (const Status& status = completion.end.status; !status.ok()) {
-      // Nothing is left that could answer the others, or there are none.
-      if (!flags.jsonl || !loop.status().ok()) return status;
-      // One request failed alone: its line says so, and the others have theirs.
-      SHOAL_RETURN_IF_ERROR(print(write_stdout(error_json(status) + "\n")));
+      // Stop if there are no other requests, or if the ranks that could answer them are lost.
+      if (!flags.jsonl || !loop.status().ok()) return host.ending(status);
+      // Only this request failed: print its error on its line, and go on with the others.
+      SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(error_json(status) + "\n")));
       if (first_failure.ok()) first_failure = with_place(status, requests[i].where);
       continue;
     }
-    SHOAL_RETURN_IF_ERROR(print(write_stdout(
-        json ? completion_json(completion, host.transport()) + "\n" : std::string("\n"))));
+    const std::string answer = json ? completion_json(completion, host.transport()) : "";
+    SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(answer + "\n")));
   }
-  return first_failure;
+  return at(Stage::kRun, first_failure);
 }
 
-Status generate(const GenerateFlags& flags, Stage* stage) {
+Ending generate(const GenerateFlags& flags) {
   HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
-  *stage = Stage::kRequest;
-  SHOAL_ASSIGN_OR_RETURN(std::vector<Request> requests, read_requests(flags));
-  *stage = Stage::kModel;
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, open_model(flags.engine.model));
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(flags.engine.model));
-  *stage = Stage::kRequest;
-  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(flags.engine, files, host_resources()));
+  SHOAL_ASSIGN_OR_RETURN(std::vector<Request> requests, at(Stage::kRequest, read_requests(flags)));
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
+                         at(Stage::kModel, Tokenizer::load(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
+                         at(Stage::kRequest, plan_engine(flags.engine, files, host_resources())));
   const ServedModel model =
       make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(0));
-  SHOAL_RETURN_IF_ERROR(resolve_requests(model, &requests, &plan));
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, resolve_requests(model, &requests, &plan)));
   if (requests.empty()) return {};
-  *stage = Stage::kStart;
-  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         EngineHost::start(plan, flags.engine.transport,
-                                           {std::move(facts), ProgressStyle::kTerminalOnly,
-                                            flags.engine.max_restarts}));
-  *stage = Stage::kRun;
-  return run_requests(flags, model, plan.limits, std::move(requests), *host, stage);
+  SHOAL_ASSIGN_OR_RETURN(
+      std::unique_ptr<EngineHost> host,
+      at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));
+  return run_requests(flags, model, plan.model.limits, std::move(requests), *host);
 }
 
 }  // namespace
 
 int run_generate(const GenerateFlags& flags) {
-  Stage stage;
-  const Status status = generate(flags, &stage);
-  return report_failure(status, stage);
+  return report_failure(generate(flags));
 }
 
 }  // namespace shoal

@@ -15,19 +15,19 @@ namespace {
 constexpr int kDoesNotFit = 1;
 constexpr const char* kDecides = "nccl-shm";
 
-/// One rung's answer.
+/// The result for one rung.
 struct Line {
   ShmNeed need;
   NcclUse use;
-  Status fits;  ///< budget and the user's settings; not whether there are devices
+  Status fits;  ///< checks the budget and the user's settings, but not whether there are devices
 };
 
 struct Plan {
   std::string version;
   RungContext context;
   std::vector<Line> lines;
-  std::vector<Remedy> remedies;  ///< so that nccl-shm fits
-  bool fits = false;             ///< nccl-shm
+  std::vector<Remedy> remedies;  ///< what would make nccl-shm fit
+  bool fits = false;             ///< whether nccl-shm fits
 };
 
 Status judge(const Rung& rung, const RungContext& context, const ShmNeed& need) {
@@ -38,7 +38,8 @@ Status judge(const Rung& rung, const RungContext& context, const ShmNeed& need) 
 
 Plan make_plan(const DoctorFlags& flags) {
   TransportFlags flags_of_place = flags.transport;
-  flags_of_place.device.kind = DeviceKind::kCpu;  // whatever devices are here, they are not asked
+  // Do not query devices, whichever this machine has.
+  flags_of_place.device.kind = DeviceKind::kCpu;
   const LadderOptions options = ladder_options(flags.transport, flags.tensor_parallel_size, 0);
   Plan plan{nccl_version_text(flags.nccl_version->code()),
             RungContext(flags.tensor_parallel_size,
@@ -136,7 +137,7 @@ int run_nccl_plan(const DoctorFlags& flags) {
   const Plan plan = make_plan(flags);
   const Status written =
       write_stdout(flags.json ? json_text(plan_json(plan)) + "\n" : plan_text(plan));
-  if (!written.ok()) return report_failure(written, Stage::kRequest);
+  if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   return plan.fits ? 0 : kDoesNotFit;
 }
 

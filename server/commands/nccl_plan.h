@@ -3,9 +3,9 @@
 
 namespace shoal {
 
-/// `shoal doctor --nccl-version`: what each of NCCL's rungs would need here, per consumer, and
-/// whether /dev/shm has it. Starts no rank and loads no library. The exit code: 0 nccl-shm fits, 1
-/// it does not.
+/// Runs `shoal doctor --nccl-version`, which prints what each NCCL rung would need here, by
+/// consumer, and whether /dev/shm has room for it. It starts no rank and loads no library. Returns
+/// the exit code: 0 if nccl-shm fits, 1 if it does not.
 int run_nccl_plan(const DoctorFlags& flags);
 
 }  // namespace shoal

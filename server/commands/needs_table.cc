@@ -30,8 +30,8 @@ std::string head(const char* first) {
   return text + " |\n|---|--:|--:|--:|--:|--:|\n";
 }
 
-/// One channel over files in /dev/shm: no P2P, no cuMem host memory, ring only (and what init
-/// connects unasked).
+/// One channel over files in /dev/shm: no P2P, no cuMem host memory, and the ring only, apart from
+/// what NCCL's init connects in any case.
 NcclSettings lean_shm(const NcclVersion& version, int ranks) {
   NcclSettings settings;
   settings.version = version;

@@ -3,8 +3,8 @@
 
 namespace shoal {
 
-/// What every rung needs, by number of ranks, and what NCCL's versions would: the Markdown of
-/// docs/transport.md, from the same arithmetic that refuses rungs.
+/// The tables of docs/transport.md, as Markdown: what every rung needs by number of ranks, and what
+/// the versions of NCCL would need. They come from the same arithmetic that refuses rungs.
 std::string needs_table();
 
 }  // namespace shoal

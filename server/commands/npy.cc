@@ -11,8 +11,8 @@
 namespace shoal {
 namespace {
 
-/// Magic, version 1.0, header length, then a Python dictionary padded so that the data starts at a
-/// multiple of 64.
+/// The magic bytes, version 1.0, the header length, then a Python dictionary, padded so that the
+/// data starts at a multiple of 64.
 std::string npy_header(int64_t rows, int64_t columns) {
   std::string dictionary =
       cat("{'descr': '<f4', 'fortran_order': False, 'shape': (", rows, ", ", columns, "), }");
@@ -20,8 +20,8 @@ std::string npy_header(int64_t rows, int64_t columns) {
   const size_t total = (kPrefix + dictionary.size() + 1 + kAlign - 1) / kAlign * kAlign;
   dictionary.resize(total - kPrefix - 1, ' ');
   std::string header("\x93NUMPY\x01\x00", 8);
-  header += static_cast<char>(dictionary.size() +
-                              1);  // below 256 for any two numbers, so the high byte is 0
+  // The length is below 256 for any two numbers, so its high byte is 0.
+  header += static_cast<char>(dictionary.size() + 1);
   header += '\0';
   return header + dictionary + '\n';
 }

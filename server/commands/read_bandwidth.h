@@ -7,17 +7,17 @@
 
 namespace shoal {
 
-/// How fast this machine reads memory just now, in bytes per second: the yardstick of decoding,
-/// which reads every weight once per token. So many threads sum buffers far larger than the caches.
-/// A virtual machine's memory may be half as fast a second later, so what is compared with it
-/// should stand between two measurements.
+/// Measures how fast this machine reads memory at the moment, in bytes per second. This bounds the
+/// speed of decoding, which reads every weight once per token. `threads` threads sum buffers that
+/// are far larger than the caches. A virtual machine's memory may be half as fast a second later,
+/// so measure both before and after the run that you compare with it.
 class ReadBandwidth {
  public:
-  /// cpus: where not empty, thread i runs on cpus[i]. RESOURCE_EXHAUSTED: no memory for the
-  /// buffers.
+  /// cpus: if it is not empty, thread i runs on cpus[i]. Error: RESOURCE_EXHAUSTED if there is no
+  /// memory for the buffers.
   static Result<ReadBandwidth> create(int threads, std::vector<int> cpus);
 
-  /// The best of a few passes: some 50 ms.
+  /// Returns the best of a few passes, which take about 50 ms together.
   double measure();
 
  private:

@@ -5,106 +5,135 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
-#include "server/flag_values.h"
+#include "runtime/base/text_values.h"
 
 namespace shoal {
 namespace {
 
+/// The fields that a line may have: all but the request id, which only clients of a server give.
 const std::vector<std::string>& known_fields() {
-  static const std::vector<std::string> fields = {"prompt",
-                                                  "prompt_ids",
-                                                  "max_tokens",
-                                                  "temperature",
-                                                  "top_p",
-                                                  "top_k",
-                                                  "min_p",
-                                                  "presence_penalty",
-                                                  "frequency_penalty",
-                                                  "stop",
-                                                  "stop_token_ids",
-                                                  "logprobs",
-                                                  "ignore_eos",
-                                                  "seed",
-                                                  "repetition_penalty"};
+  static const std::vector<std::string> fields = [] {
+    std::vector<std::string> names;
+    for (int field = static_cast<int>(RequestField::kPrompt); field < kRequestFields; ++field)
+      names.emplace_back(field_name(static_cast<RequestField>(field)));
+    return names;
+  }();
   return fields;
 }
 
-Status bad(std::string_view where, const std::string& what) {
-  return Status::error(Code::kInvalidArgument, cat(where, ": ", what));
+RequestError bad(RequestField field, std::string_view where, const std::string& what) {
+  return invalid_field(field, cat(where, ": ", what));
 }
 
-Status check_fields(const Json& object, std::string_view where) {
-  if (!object.is_object())
-    return bad(where, "must be a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}");
+RequestError check_fields(const Json& object, std::string_view where) {
+  using enum RequestField;
+  if (!object.is_object()) {
+    return bad(kNone, where, "must be a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}");
+  }
   for (const auto& [name, value] : object.items()) {
     const auto& known = known_fields();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string nearest = nearest_word(name, known);
-    return bad(where, cat("unknown field ", shown(name),
-                          nearest.empty() ? "; fields are the flags' names with underscores"
-                                          : cat("; did you mean \"", nearest, "\"?")));
+    return bad(kNone, where,
+               cat("unknown field ", shown(name),
+                   nearest.empty() ? "; fields are the flags' names with underscores"
+                                   : cat("; did you mean \"", nearest, "\"?")));
   }
   return {};
 }
 
-/// value = object[key], where it is there.
-template <typename Value>
-Status take(Result<std::optional<Value>> member, std::optional<Value>* value) {
-  if (!member.ok()) return member.status();
-  if (member->has_value()) *value = **member;
-  return {};
-}
+/// The members of one line. Each is checked for its type and stored in the request. Absent and null
+/// members change nothing.
+class LineReader {
+ public:
+  LineReader(const Json& object, std::string_view where) : object_(object), where_(where) {}
 
-Result<std::vector<int64_t>> id_array(const Json& array, const char* key, std::string_view where) {
-  std::vector<int64_t> ids;
-  if (array.is_array()) {
-    ids.reserve(array.size());
-    for (const Json& id : array) {
-      if (!id.is_number_integer() || id < 0 || id > INT32_MAX) break;
-      ids.push_back(id.get<int64_t>());
+  RequestError take(RequestField field, std::optional<std::string>* value) const {
+    return take(field, json_string(object_, field_name(field), where_), value);
+  }
+  RequestError take(RequestField field, std::optional<int64_t>* value) const {
+    return take(field, json_int(object_, field_name(field), where_), value);
+  }
+  RequestError take(RequestField field, std::optional<double>* value) const {
+    return take(field, json_double(object_, field_name(field), where_), value);
+  }
+  RequestError take(RequestField field, bool* value) const {
+    std::optional<bool> read;
+    SHOAL_RETURN_IF_ERROR(take(field, json_bool(object_, field_name(field), where_), &read));
+    *value = read.value_or(*value);
+    return {};
+  }
+  RequestError take(RequestField field, std::optional<uint64_t>* value) const {
+    const Json* seed = find(field);
+    if (seed == nullptr) return {};
+    if (!seed->is_number_unsigned()) {
+      return bad(field, where_,
+                 cat('"', field_name(field), "\" must be a whole number in [0, 2^64 - 1]"));
     }
-    if (ids.size() == array.size()) return ids;
+    *value = seed->get<uint64_t>();
+    return {};
   }
-  return bad(where, cat('"', key,
-                        "\" must be an array of token ids, each a whole number in [0, 2^31 - 1]"));
-}
+  /// Reads token ids. `ids` may be a vector or an optional vector.
+  template <typename Ids>
+  RequestError take_ids(RequestField field, Ids* ids) const {
+    const Json* array = find(field);
+    if (array == nullptr) return {};
+    std::vector<int64_t> read;
+    const auto is_id = [](const Json& id) {
+      return id.is_number_integer() && id >= 0 && id <= INT32_MAX;
+    };
+    if (!array->is_array() || !std::all_of(array->begin(), array->end(), is_id)) {
+      return bad(field, where_,
+                 cat('"', field_name(field),
+                     "\" must be an array of token ids, each a whole number in [0, 2^31 - 1]"));
+    }
+    for (const Json& id : *array) read.push_back(id.get<int64_t>());
+    *ids = std::move(read);
+    return {};
+  }
+  /// Reads a list of strings, or a single string.
+  RequestError take_texts(RequestField field, std::vector<std::string>* texts) const {
+    const Json* value = find(field);
+    if (value == nullptr) return {};
+    texts->clear();
+    for (const Json& text : value->is_array() ? *value : Json::array({*value})) {
+      if (!text.is_string()) {
+        return bad(field, where_,
+                   cat('"', field_name(field), "\" must be a string or an array of strings"));
+      }
+      texts->push_back(text.get<std::string>());
+    }
+    return {};
+  }
 
-Status take_lists(const Json& object, GenerationRequest* request, std::string_view where) {
-  if (const auto ids = object.find("prompt_ids"); ids != object.end() && !ids->is_null()) {
-    SHOAL_ASSIGN_OR_RETURN(request->prompt_ids, id_array(*ids, "prompt_ids", where));
+ private:
+  template <typename Value>
+  static RequestError take(RequestField field, Result<std::optional<Value>> member,
+                           std::optional<Value>* value) {
+    if (!member.ok()) return {field, member.status()};
+    if (member->has_value()) *value = **member;
+    return {};
   }
-  if (const auto ids = object.find("stop_token_ids"); ids != object.end() && !ids->is_null()) {
-    SHOAL_ASSIGN_OR_RETURN(request->stop_token_ids, id_array(*ids, "stop_token_ids", where));
+  /// Returns nullptr if the field is absent or null.
+  const Json* find(RequestField field) const {
+    const auto member = object_.find(field_name(field));
+    return member == object_.end() || member->is_null() ? nullptr : &*member;
   }
-  const auto stop = object.find("stop");
-  if (stop == object.end() || stop->is_null()) return {};
-  request->stop.clear();
-  for (const Json& text : stop->is_array() ? *stop : Json::array({*stop})) {
-    if (!text.is_string()) return bad(where, "\"stop\" must be a string or an array of strings");
-    request->stop.push_back(text.get<std::string>());
-  }
-  return {};
-}
 
-Status take_seed(const Json& object, GenerationRequest* request, std::string_view where) {
-  const auto seed = object.find("seed");
-  if (seed == object.end() || seed->is_null()) return {};
-  if (!seed->is_number_unsigned())
-    return bad(where, "\"seed\" must be a whole number in [0, 2^64 - 1]");
-  request->seed = seed->get<uint64_t>();
-  return {};
-}
+  const Json& object_;
+  const std::string_view where_;
+};
 
 std::string float_json(float value) {
   char text[32];
   const auto [end, error] = std::to_chars(text, text + sizeof text, value);
   std::string number(text, error == std::errc() ? end : text);
-  // "-0" would be read as the integer 0, without its sign.
+  // "-0" would be read back as the integer 0 and lose its sign.
   if (number.find_first_of(".e") == std::string::npos) number += ".0";
   return number;
 }
 
-/// items joined with commas, each written by write(item).
+/// The items joined with commas. write(item) writes each.
 template <typename Items, typename Write>
 std::string json_array(const Items& items, const Write& write) {
   std::string text = "[";
@@ -127,41 +156,42 @@ std::string logprobs_json(const std::vector<SampledToken>& tokens) {
 
 }  // namespace
 
-Result<GenerationRequest> parse_request_json(std::string_view line,
-                                             const GenerationRequest& defaults,
-                                             std::string_view where) {
-  SHOAL_ASSIGN_OR_RETURN(const Json object, parse_json(line, where));
-  SHOAL_RETURN_IF_ERROR(check_fields(object, where));
+Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
+                                                           const GenerationRequest& defaults,
+                                                           std::string_view where) {
+  using enum RequestField;
+  const Result<Json> object = parse_json(line, where);
+  if (!object.ok()) return RequestError(object.status());
+  SHOAL_RETURN_IF_ERROR(check_fields(*object, where));
   GenerationRequest request = defaults;
-  SHOAL_RETURN_IF_ERROR(take(json_string(object, "prompt", where), &request.prompt));
-  SHOAL_RETURN_IF_ERROR(take(json_int(object, "max_tokens", where), &request.max_tokens));
-  SHOAL_RETURN_IF_ERROR(take(json_double(object, "temperature", where), &request.temperature));
-  SHOAL_RETURN_IF_ERROR(take(json_double(object, "top_p", where), &request.top_p));
-  SHOAL_RETURN_IF_ERROR(take(json_int(object, "top_k", where), &request.top_k));
-  SHOAL_RETURN_IF_ERROR(take(json_double(object, "min_p", where), &request.min_p));
-  SHOAL_RETURN_IF_ERROR(
-      take(json_double(object, "repetition_penalty", where), &request.repetition_penalty));
-  SHOAL_RETURN_IF_ERROR(
-      take(json_double(object, "presence_penalty", where), &request.presence_penalty));
-  SHOAL_RETURN_IF_ERROR(
-      take(json_double(object, "frequency_penalty", where), &request.frequency_penalty));
-  SHOAL_RETURN_IF_ERROR(take(json_int(object, "logprobs", where), &request.logprobs));
-  SHOAL_ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos,
-                         json_bool(object, "ignore_eos", where));
-  request.ignore_eos = ignore_eos.value_or(request.ignore_eos);
-  SHOAL_RETURN_IF_ERROR(take_lists(object, &request, where));
-  SHOAL_RETURN_IF_ERROR(take_seed(object, &request, where));
+  const LineReader reader(*object, where);
+  SHOAL_RETURN_IF_ERROR(reader.take(kPrompt, &request.prompt));
+  SHOAL_RETURN_IF_ERROR(reader.take_ids(kPromptIds, &request.prompt_ids));
+  SHOAL_RETURN_IF_ERROR(reader.take(kMaxTokens, &request.max_tokens));
+  SHOAL_RETURN_IF_ERROR(reader.take(kTemperature, &request.temperature));
+  SHOAL_RETURN_IF_ERROR(reader.take(kTopP, &request.top_p));
+  SHOAL_RETURN_IF_ERROR(reader.take(kTopK, &request.top_k));
+  SHOAL_RETURN_IF_ERROR(reader.take(kMinP, &request.min_p));
+  SHOAL_RETURN_IF_ERROR(reader.take(kRepetitionPenalty, &request.repetition_penalty));
+  SHOAL_RETURN_IF_ERROR(reader.take(kPresencePenalty, &request.presence_penalty));
+  SHOAL_RETURN_IF_ERROR(reader.take(kFrequencyPenalty, &request.frequency_penalty));
+  SHOAL_RETURN_IF_ERROR(reader.take(kSeed, &request.seed));
+  SHOAL_RETURN_IF_ERROR(reader.take_texts(kStop, &request.stop));
+  SHOAL_RETURN_IF_ERROR(reader.take_ids(kStopTokenIds, &request.stop_token_ids));
+  SHOAL_RETURN_IF_ERROR(reader.take(kIgnoreEos, &request.ignore_eos));
+  SHOAL_RETURN_IF_ERROR(reader.take(kLogprobs, &request.logprobs));
   if (request.prompt.has_value() == request.prompt_ids.has_value()) {
-    return bad(where, request.prompt ? "takes \"prompt\" or \"prompt_ids\", not both"
-                                     : "needs \"prompt\" or \"prompt_ids\"");
+    return bad(kPrompt, where,
+               request.prompt ? "takes \"prompt\" or \"prompt_ids\", not both"
+                              : "needs \"prompt\" or \"prompt_ids\"");
   }
   return request;
 }
 
 std::string completion_json(const Completion& completion, std::string_view transport) {
-  const char* reason = completion.end.reason == FinishReason::kStop     ? "stop"
-                       : completion.end.reason == FinishReason::kLength ? "length"
-                                                                        : "cancelled";
+  const char* reason = completion.end.finish.reason == FinishReason::kStop     ? "stop"
+                       : completion.end.finish.reason == FinishReason::kLength ? "length"
+                                                                               : "cancelled";
   return cat(
       "{\"prompt_token_ids\":",
       json_array(completion.prompt_token_ids, [](int32_t id) { return cat(id); }),

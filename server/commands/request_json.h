@@ -8,15 +8,16 @@
 
 namespace shoal {
 
-/// One line of generate --jsonl over the defaults: fields are the flags' names with underscores;
-/// lists may be arrays or, for stop, one string. INVALID_ARGUMENT "WHERE: ..." for syntax, an
-/// unknown field (by name, with the nearest known one), a wrong type, and for prompt and prompt_ids
-/// both or neither.
-Result<GenerationRequest> parse_request_json(std::string_view line,
-                                             const GenerationRequest& defaults,
-                                             std::string_view where);
+/// Reads one line of generate --jsonl over the defaults. The fields are the flags' names with
+/// underscores; lists may be arrays, and `stop` may also be a single string. Error:
+/// INVALID_ARGUMENT "WHERE: ..." for bad syntax, an unknown field (with the nearest known one), a
+/// wrong type, or if both or neither of prompt and prompt_ids are given. The error holds the field
+/// if it is about a known one.
+Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
+                                                           const GenerationRequest& defaults,
+                                                           std::string_view where);
 
-/// All that a finished request gave.
+/// The whole result of a finished request.
 struct Completion {
   std::vector<int32_t> prompt_token_ids;
   std::vector<SampledToken> tokens;
@@ -25,10 +26,11 @@ struct Completion {
   OutputEnd end;
 };
 
-/// {"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length","logprobs":[{"token_id":...,
-/// "logprob":...,"top":[[id,logprob],...]},...] or
-/// null,"usage":{"prompt_tokens":...,"completion_tokens":...}, "transport":"shm"}, without a
-/// newline. A float has the fewest digits that read back as the same float32.
+/// The completion as JSON, without a newline:
+/// {"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length",
+/// "logprobs":[{"token_id":...,"logprob":...,"top":[[id,logprob],...]},...] or null,
+/// "usage":{"prompt_tokens":...,"completion_tokens":...},"transport":"shm"}. Floats are written
+/// with the fewest digits that read back as the same float32.
 std::string completion_json(const Completion& completion, std::string_view transport);
 
 }  // namespace shoal

@@ -1,7 +1,7 @@
 #include <cstdio>
 #include <optional>
 
-#include "kernels/args.h"
+#include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
@@ -14,21 +14,20 @@
 namespace shoal {
 namespace {
 
-/// How soon a worker that dies while nothing runs is noticed.
+/// While nothing runs, the death of a worker is noticed within this time.
 constexpr int64_t kWatchMs = 100;
 constexpr double kDrainSeconds = 30;
-/// For last messages on their way out, once no request runs.
+/// Time for last messages to go out, when no request runs any more.
 constexpr int64_t kGoodbyeMs = 2'000;
-/// After a rank's death: clients are told, and the exit code is not kept waiting.
+/// The same after a rank's death: long enough to notify clients, short enough not to delay the exit
+/// code.
 constexpr int64_t kFailedGoodbyeMs = 300;
 
 DeploymentInfo deployment_of(const EnginePlan& plan, EngineHost& host) {
   DeploymentInfo info;
   info.tensor_parallel_size = plan.world_size;
   info.kv_block_tokens = kBlockTokens;
-  info.kv_blocks = plan.limits.kv_blocks;
-  info.max_num_seqs = plan.limits.max_num_seqs;
-  info.max_num_batched_tokens = plan.limits.max_num_batched_tokens;
+  info.limits = plan.model.limits;
   info.kernels = host.kernels();
   info.transport_report = [&host] { return host.report(); };
   return info;
@@ -45,16 +44,17 @@ void say_ready(const GrpcServer& server, const std::string& model, const EngineP
   const Status written = write_stdout(cat(
       "READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
       " transport=", report.rung, " kernels=", host.kernels(), " load_s=", seconds, refused, "\n"));
-  // Whoever waits for this line is gone; who calls us needs it no more.
+  // The process that was waiting for this line is gone, but that is no reason to stop serving.
   if (!written.ok()) log_warning(cat("ready, but nobody reads it: ", written.to_string()));
 }
 
-/// Serves until a signal (ok, drained) or until the ranks are lost.
+/// Serves until a signal arrives and requests have drained (returns ok), or until the ranks are
+/// lost.
 Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& host,
                            StopSignals& signals) {
   const auto stopping = [&signals] { return signals.wait(Deadline::after_ms(0)); };
   std::optional<Deadline> finish_by;
-  // Ranks that are just being started again are waited for as long as somebody needs them.
+  // While ranks restart, keep waiting as long as any request depends on them.
   const auto given_up = [&] {
     if (!stopping()) return false;
     if (!finish_by) finish_by = Deadline::after_s(kDrainSeconds);
@@ -75,55 +75,52 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
   }
   const Status status = loop.status();
   return status.code() == Code::kCancelled ? Status()
-                                           : status;  // given up: nobody's ranks are missing
+                                           // We cancelled the restart ourselves during shutdown, so
+                                           // this is not an error.
+                                           : status;
 }
 
-Status serve(const ServeFlags& flags, Stage* stage) {
+/// A bad address is a mistake in the flags; a port that is taken is a problem of the machine.
+Stage listening_stage(const Status& status) {
+  return status.code() == Code::kInvalidArgument ? Stage::kRequest : Stage::kStart;
+}
+
+Ending serve(const ServeFlags& flags) {
   const Clock::time_point start = Clock::now();
   HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
-  *stage = Stage::kStart;
-  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::install());
-  *stage = Stage::kModel;
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, open_model(flags.engine.model));
-  *stage = Stage::kRequest;
-  SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan, plan_engine(flags.engine, files, host_resources()));
-
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals,
+                         at(Stage::kStart, StopSignals::install()));
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan,
+                         at(Stage::kRequest, plan_engine(flags.engine, files, host_resources())));
   Result<std::unique_ptr<GrpcServer>> listening =
       GrpcServer::start({flags.host, flags.grpc_port, files.name});
-  if (!listening.ok()) {
-    *stage = listening.status().code() == Code::kInvalidArgument ? Stage::kRequest : Stage::kStart;
-    return listening.status();
-  }
-  const std::unique_ptr<GrpcServer> server = std::move(listening).value();
-
-  *stage = Stage::kModel;
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(flags.engine.model));
-  *stage = Stage::kStart;
+  const Stage listen = listening_stage(listening.status());
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
+                         at(listen, std::move(listening)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
+                         at(Stage::kModel, Tokenizer::load(flags.engine.model)));
   const ServedModel model = make_served_model(files, std::move(tokenizer), plan, flags.engine.seed);
   log_info(plan.describe_memory());
-  SHOAL_ASSIGN_OR_RETURN(
-      std::unique_ptr<EngineHost> host,
-      EngineHost::start(plan, flags.engine.transport,
-                        {std::move(facts), ProgressStyle::kLogged, flags.engine.max_restarts}));
+  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
+                         at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts),
+                                                             ProgressStyle::kLogged)));
 
-  *stage = Stage::kRun;
-  InferenceLoop loop(model, plan.limits,
+  InferenceLoop loop(model, plan.model.limits,
                      [&host](const StepPlan& step) { return host->step(step); });
   server->set_ready(&model, &loop, deployment_of(plan, *host));
   signals->started();
   say_ready(*server, files.name, plan, *host, seconds_since(start));
   const Status status = serve_until_stopped(*server, loop, *host, *signals);
-  // Before the loop goes: the server's calls use it.
+  // Shut the server down before the loop is destroyed, because the server's calls use the loop.
   server->shutdown(Deadline::after_ms(status.ok() ? kGoodbyeMs : kFailedGoodbyeMs));
-  return status;
+  return host->ending(status);
 }
 
 }  // namespace
 
 int run_serve(const ServeFlags& flags) {
-  Stage stage;
-  const Status status = serve(flags, &stage);
-  return report_failure(status, stage);
+  return report_failure(serve(flags));
 }
 
 }  // namespace shoal

@@ -40,13 +40,14 @@ shmtest::RunOptions run_options(const ShmtestFlags& flags) {
 }  // namespace
 
 int run_shmtest(const ShmtestFlags& flags) {
-  if (flags.list) return report_failure(write_stdout(shmtest::list_conditions()), Stage::kRequest);
+  if (flags.list)
+    return report_failure(at(Stage::kRequest, write_stdout(shmtest::list_conditions())));
   const Status found = shmtest::find_program(flags.command[0]);
-  if (!found.ok()) return report_failure(found, Stage::kRequest);
-  // Known before the matrix has run for minutes.
+  if (!found.ok()) return report_failure(at(Stage::kRequest, found));
+  // Check now, so that an unwritable file is reported before the matrix has run for minutes.
   if (flags.junit) {
     const Status writable = write_file(*flags.junit, "");
-    if (!writable.ok()) return report_failure(writable, Stage::kRequest);
+    if (!writable.ok()) return report_failure(at(Stage::kRequest, writable));
   }
   size_t ended = 0;
   const auto show = [&](const shmtest::Outcome& outcome) {
@@ -58,15 +59,15 @@ int run_shmtest(const ShmtestFlags& flags) {
   if (!run.ok()) {
     const bool forbidden = run.status().code() == Code::kPermissionDenied;
     return report_failure(
-        forbidden ? run.status().because_of(Code::kUnavailable, kRemedy) : run.status(),
-        Stage::kStart);
+        at(Stage::kStart,
+           forbidden ? run.status().because_of(Code::kUnavailable, kRemedy) : run.status()));
   }
   const std::vector<shmtest::Outcome>& outcomes = run->outcomes;
   Status written = write_stdout(flags.json ? shmtest::json_report(outcomes, flags.command)
                                            : shmtest::table(outcomes));
   if (written.ok() && flags.junit)
     written = write_file(*flags.junit, shmtest::junit_report(outcomes, flags.command));
-  if (!written.ok()) return report_failure(written, Stage::kRequest);
+  if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (run->stopped_by != 0) return 128 + run->stopped_by;
   for (const shmtest::Outcome& outcome : outcomes) {
     if (!outcome.passed() && !outcome.skipped()) return kSomeFailed;

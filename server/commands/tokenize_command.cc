@@ -50,38 +50,27 @@ Status tokenize_lines(const TokenizeFlags& flags, const Tokenizer& tokenizer,
   return write_stdout(output);
 }
 
-Status tokenize(const TokenizeFlags& flags, Stage* stage) {
-  *stage = Stage::kRequest;
+Ending tokenize(const TokenizeFlags& flags) {
   std::string input = flags.text.value_or("");
   if (flags.file) {
-    SHOAL_ASSIGN_OR_RETURN(input, read_input("--file", *flags.file, kMaxInputBytes));
+    SHOAL_ASSIGN_OR_RETURN(input,
+                           at(Stage::kRequest, read_input("--file", *flags.file, kMaxInputBytes)));
   }
   if (flags.jsonl) {
-    SHOAL_ASSIGN_OR_RETURN(input, read_input("--jsonl", *flags.jsonl, kMaxInputBytes));
+    SHOAL_ASSIGN_OR_RETURN(
+        input, at(Stage::kRequest, read_input("--jsonl", *flags.jsonl, kMaxInputBytes)));
   }
-  *stage = Stage::kModel;
-  SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(flags.model));
-  *stage = Stage::kRequest;
-  if (flags.jsonl) return tokenize_lines(flags, tokenizer, input);
+  SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer,
+                         at(Stage::kModel, Tokenizer::load(flags.model)));
+  if (flags.jsonl) return at(Stage::kRequest, tokenize_lines(flags, tokenizer, input));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                         tokenizer.encode(input, !flags.no_special));
-  return write_stdout(flags.json ? ids_json(ids) : joined(ids) + "\n");
+                         at(Stage::kRequest, tokenizer.encode(input, !flags.no_special)));
+  return at(Stage::kRequest, write_stdout(flags.json ? ids_json(ids) : joined(ids) + "\n"));
 }
 
-Status detokenize(const DetokenizeFlags& flags, Stage* stage) {
-  *stage = Stage::kRequest;
-  std::string input;
-  if (flags.jsonl) {
-    SHOAL_ASSIGN_OR_RETURN(input, read_input("--jsonl", *flags.jsonl, kMaxInputBytes));
-  }
-  *stage = Stage::kModel;
-  SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(flags.model));
-  *stage = Stage::kRequest;
-  if (flags.ids) {
-    return write_stdout(tokenizer.decode(std::vector<int32_t>(flags.ids->begin(), flags.ids->end()),
-                                         flags.skip_special) +
-                        "\n");
-  }
+/// Prints one line of text for each line of ids.
+Status detokenize_lines(const DetokenizeFlags& flags, const Tokenizer& tokenizer,
+                        const std::string& input) {
   std::string output;
   SHOAL_RETURN_IF_ERROR(for_each_line(
       input, "--jsonl " + *flags.jsonl,
@@ -95,18 +84,27 @@ Status detokenize(const DetokenizeFlags& flags, Stage* stage) {
   return write_stdout(output);
 }
 
+Ending detokenize(const DetokenizeFlags& flags) {
+  std::string input;
+  if (flags.jsonl) {
+    SHOAL_ASSIGN_OR_RETURN(
+        input, at(Stage::kRequest, read_input("--jsonl", *flags.jsonl, kMaxInputBytes)));
+  }
+  SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer,
+                         at(Stage::kModel, Tokenizer::load(flags.model)));
+  if (flags.jsonl) return at(Stage::kRequest, detokenize_lines(flags, tokenizer, input));
+  const std::vector<int32_t> ids(flags.ids->begin(), flags.ids->end());
+  return at(Stage::kRequest, write_stdout(tokenizer.decode(ids, flags.skip_special) + "\n"));
+}
+
 }  // namespace
 
 int run_tokenize(const TokenizeFlags& flags) {
-  Stage stage;
-  const Status status = tokenize(flags, &stage);
-  return report_failure(status, stage);
+  return report_failure(tokenize(flags));
 }
 
 int run_detokenize(const DetokenizeFlags& flags) {
-  Stage stage;
-  const Status status = detokenize(flags, &stage);
-  return report_failure(status, stage);
+  return report_failure(detokenize(flags));
 }
 
 }  // namespace shoal

@@ -18,8 +18,8 @@ namespace {
 
 using Context = grpc::CallbackServerContext;
 
-// The revision of the wire contract at the commit that proto/README.md names, as its repository
-// counts.
+// The revision of the wire contract at the commit that proto/README.md names, in the numbering of
+// its own repository.
 constexpr uint32_t kSchemaRevision = 1;
 constexpr char kSchemaRelease[] = "v0.1.0";
 
@@ -53,9 +53,9 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   parallelism->set_decode_context_parallel_size(1);
   wire::DeploymentCapacity* capacity = info->mutable_capacity();
   capacity->set_kv_block_size(static_cast<uint32_t>(deployment.kv_block_tokens));
-  capacity->set_total_kv_blocks(static_cast<uint64_t>(deployment.kv_blocks));
-  capacity->set_max_running_requests(static_cast<uint64_t>(deployment.max_num_seqs));
-  capacity->set_max_batched_tokens(static_cast<uint64_t>(deployment.max_num_batched_tokens));
+  capacity->set_total_kv_blocks(static_cast<uint64_t>(deployment.limits.kv_blocks));
+  capacity->set_max_running_requests(static_cast<uint64_t>(deployment.limits.max_num_seqs));
+  capacity->set_max_batched_tokens(static_cast<uint64_t>(deployment.limits.max_num_batched_tokens));
   capacity->set_max_loras(0);
   if (deployment.transport_report)
     set_text(info->mutable_extra(), "transport", deployment.transport_report().rung);
@@ -66,8 +66,8 @@ void write_model_info(const ServedModel& model, wire::ModelInfo* info) {
   info->set_model_id(model.name);
   info->set_served_model_name(model.name);
   info->set_max_context_length(static_cast<uint32_t>(model.max_model_len));
-  info->set_max_output_tokens(
-      static_cast<uint32_t>(model.max_model_len - 1));  // a prompt has one token at least
+  // A prompt has at least one token.
+  info->set_max_output_tokens(static_cast<uint32_t>(model.max_model_len - 1));
   info->add_tokenizer_modes("auto");
   info->set_supports_text_input(true);
   info->set_supports_token_ids_input(true);
@@ -83,7 +83,7 @@ void write_model_info(const ServedModel& model, wire::ModelInfo* info) {
   generation->set_max_num_sequences(1);
   generation->set_supports_priority(false);
   generation->set_supports_stop_in_output(true);
-  // No KV block is ever shared between requests, so both hold for every request.
+  // Both are supported, because requests never share a KV block.
   generation->set_supports_cache_salt(true);
   generation->set_supports_prefix_cache_bypass(true);
   google::protobuf::Struct* extra = info->mutable_extra();
@@ -127,10 +127,10 @@ void add_check(const char* name, wire::HealthState state, const std::string& mes
   wire::HealthCheck* check = response->add_checks();
   check->set_name(name);
   check->set_state(state);
-  check->set_message(to_valid_utf8(message));  // a path in it may be no UTF-8
+  check->set_message(to_valid_utf8(message));  // a path in it may not be UTF-8
 }
 
-/// The checks that need no work.
+/// Writes the checks that need no inference.
 void write_checks(const ServingState& state, wire::EngineRole role,
                   wire::HealthResponse* response) {
   const ServingState::View view = state.view();
@@ -153,13 +153,13 @@ void write_checks(const ServingState& state, wire::EngineRole role,
               report.degraded() ? wire::HEALTH_STATE_DEGRADED : wire::HEALTH_STATE_READY,
               summary(report), response);
   }
-  // Enum values of a later revision count as unspecified.
+  // Role values of a later revision are treated as unspecified.
   if (role == wire::ENGINE_ROLE_PREFILL || role == wire::ENGINE_ROLE_DECODE)
     add_check("role", wire::HEALTH_STATE_NOT_READY,
               "this server does prefill and decode: role AGGREGATED", response);
 }
 
-/// How bad a state is: the enum's own order does not say.
+/// Orders states by how bad they are, because the enum is in another order.
 int severity(wire::HealthState state) {
   switch (state) {
     case wire::HEALTH_STATE_READY:
@@ -175,7 +175,7 @@ int severity(wire::HealthState state) {
   }
 }
 
-/// The state as a whole: the worst of the checks.
+/// Sets the overall state to the worst of the checks.
 void summarize(wire::HealthResponse* response) {
   wire::HealthState worst = wire::HEALTH_STATE_READY;
   for (const wire::HealthCheck& check : response->checks())
@@ -184,33 +184,29 @@ void summarize(wire::HealthResponse* response) {
 }
 
 /// A Health call that generates one token. It owns itself until gRPC is done with it; the loop may
-/// hold it longer.
+/// own it longer.
 class HealthProbe final : public grpc::ServerUnaryReactor,
                           public OutputSink,
                           public std::enable_shared_from_this<HealthProbe> {
  public:
-  HealthProbe(InferenceLoop* loop, wire::HealthResponse* response)
-      : loop_(loop), response_(response) {}
+  explicit HealthProbe(wire::HealthResponse* response) : response_(response) {}
 
-  void start(const ServedModel& model) {
+  void start(ServingState& state, const ServedModel& model) {
     self_ = shared_from_this();
     GenerationRequest request;
     request.prompt_ids = std::vector<int64_t>{model.config.bos_token_id.value_or(0)};
     request.max_tokens = 1;
     request.temperature = 0;
     request.ignore_eos = true;
-    Result<ResolvedRequest> resolved = resolve_request(request, model);
-    Result<uint64_t> id =
-        resolved.ok() ? loop_->submit(std::move(resolved).value(), self_) : resolved.status();
-    if (id.ok()) {
+    const Result<ServingState::Taken, RefusedRequest> taken =
+        state.submit(std::move(request), self_);
+    if (taken.ok()) {
       const std::lock_guard lock(mutex_);
-      id_ = *id;
-      if (finished_) loop_->cancel(id_);
+      taken_ = *taken;
+      if (finished_) taken_.loop->cancel(taken_.id);
       return;
     }
-    // A full queue is no illness: requests before this one are being worked on.
-    const bool busy = id.status().code() == Code::kResourceExhausted;
-    report(busy ? wire::HEALTH_STATE_DEGRADED : wire::HEALTH_STATE_NOT_READY, explain(id.status()));
+    refused(taken.error());
   }
 
   void on_delta(OutputDelta delta) override { tokens_ += delta.tokens.size(); }
@@ -223,7 +219,7 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
 
   void OnCancel() override {
     const std::lock_guard lock(mutex_);
-    if (id_ != 0) loop_->cancel(id_);
+    if (taken_.loop != nullptr) taken_.loop->cancel(taken_.id);
     if (finished_) return;
     finished_ = true;
     Finish({grpc::StatusCode::CANCELLED, "cancelled by the client"});
@@ -234,18 +230,38 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
   void report(wire::HealthState state, const std::string& message) {
     const std::lock_guard lock(mutex_);
     if (finished_) return;  // response_ may be gone
-    finished_ = true;
     add_check("inference_probe", state, message, response_);
+    finish();
+  }
+
+  void refused(const RefusedRequest& refused) {
+    const std::string text = explain(refused.error.status);
+    switch (refused.why) {
+      case NotTaken::kLoading:
+      case NotTaken::kDraining: {  // the checks have already reported it
+        const std::lock_guard lock(mutex_);
+        if (!finished_) finish();
+        return;
+      }
+      case NotTaken::kQueueFull:  // not a fault, because the server is working on earlier requests
+        return report(wire::HEALTH_STATE_DEGRADED, text);
+      default:
+        return report(wire::HEALTH_STATE_NOT_READY, text);
+    }
+  }
+
+  /// Requires that mutex_ is held.
+  void finish() {
+    finished_ = true;
     summarize(response_);
     Finish(grpc::Status::OK);
   }
 
-  InferenceLoop* const loop_;
   wire::HealthResponse* const response_;
   std::shared_ptr<HealthProbe> self_;
-  size_t tokens_ = 0;  // the loop's thread alone
+  size_t tokens_ = 0;  // used only by the loop's thread
   std::mutex mutex_;
-  uint64_t id_ = 0;
+  ServingState::Taken taken_;
   bool finished_ = false;
 };
 
@@ -262,12 +278,9 @@ class ControlService final : public wire::Control::CallbackService {
   grpc::ServerUnaryReactor* GetModelInfo(Context* context, const wire::GetModelInfoRequest* request,
                                          wire::ModelInfo* info) override {
     if (const Status status = state_->check_model(request->model()); !status.ok())
-      return finish(context, to_grpc_status(status, "MODEL_NOT_FOUND"));
+      return finish(context, to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"}));
     const ServingState::View view = state_->view();
-    if (view.model == nullptr)
-      return finish(context, to_grpc_status(Status::error(Code::kUnavailable,
-                                                          "the model is loading; try again soon"),
-                                            "MODEL_LOADING", kLoadingRetryMs));
+    if (view.model == nullptr) return finish(context, to_grpc_status(model_is_loading()));
     write_model_info(*view.model, info);
     return finish(context, grpc::Status::OK);
   }
@@ -281,13 +294,13 @@ class ControlService final : public wire::Control::CallbackService {
   grpc::ServerUnaryReactor* Health(Context* context, const wire::HealthRequest* request,
                                    wire::HealthResponse* response) override {
     if (const Status status = state_->check_model(request->model()); !status.ok())
-      return finish(context, to_grpc_status(status, "MODEL_NOT_FOUND"));
+      return finish(context, to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"}));
     write_checks(*state_, request->role(), response);
     const ServingState::View view = state_->view();
-    if (request->include_inference_probe() && view.phase == ServingPhase::kReady) {
-      const auto probe = std::make_shared<HealthProbe>(view.loop, response);
-      probe->start(*view.model);
-      return probe.get();  // it keeps itself
+    if (request->include_inference_probe() && view.model != nullptr) {
+      const auto probe = std::make_shared<HealthProbe>(response);
+      probe->start(*state_, *view.model);
+      return probe.get();  // it owns itself
     }
     summarize(response);
     return finish(context, grpc::Status::OK);
@@ -322,12 +335,10 @@ class ControlService final : public wire::Control::CallbackService {
       Refusal() { Finish(unimplemented("SubscribeKvEvents: this server publishes no KV events")); }
       void OnDone() override { delete this; }
     };
-    return new Refusal;  // gRPC calls OnDone once, last
+    return new Refusal;  // gRPC calls OnDone once, as the last call
   }
 
  private:
-  static constexpr int kLoadingRetryMs = 2000;
-
   static grpc::Status unimplemented(const char* what) {
     return {grpc::StatusCode::UNIMPLEMENTED, what};
   }

@@ -9,8 +9,8 @@ class Service;
 
 namespace shoal {
 
-/// openengine.v1.Inference over `state`. A request's way: check, submit to the state's inference
-/// loop, then write what the loop hands out, one message at a time.
+/// openengine.v1.Inference for `state`. It checks what only gRPC has (metadata, deadline, fields of
+/// the wire format). GenerateStream does the rest of a call.
 std::unique_ptr<grpc::Service> make_generate_service(std::shared_ptr<ServingState> state);
 
 }  // namespace shoal

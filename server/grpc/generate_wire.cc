@@ -12,44 +12,48 @@ namespace wire = openengine::v1;
 
 namespace {
 
-Status refuse(const std::string& text) {
-  return Status::error(Code::kInvalidArgument, text);
+/// Makes INVALID_ARGUMENT for this field. The message is its path followed by `what` is wrong.
+WireRefusal refuse(std::string field, std::string_view what) {
+  Status status = Status::error(Code::kInvalidArgument, cat(field, what));
+  return {std::move(status), std::move(field)};
 }
 
-/// What this server does not have, each by its name.
-Status check_features(const wire::GenerateRequest& request) {
+/// Refuses the features that this server does not have, and names the field.
+WireRefusal check_features(const wire::GenerateRequest& request) {
   const wire::SamplingParams& sampling = request.sampling();
   if (sampling.has_num_sequences() && sampling.num_sequences() != 1)
-    return refuse(cat("sampling.num_sequences must be 1, not ", sampling.num_sequences(),
-                      ": send one request for each sequence"));
+    return refuse("sampling.num_sequences", cat(" must be 1, not ", sampling.num_sequences(),
+                                                ": send one request for each sequence"));
   if (request.stopping().min_tokens() > 0)
-    return refuse(
-        "stopping.min_tokens is not supported: leave it out, or use ignore_eos with max_tokens");
-  if (request.has_guided()) return refuse("guided decoding is not supported by this server");
+    return refuse("stopping.min_tokens",
+                  " is not supported: leave it out, or use ignore_eos with max_tokens");
+  if (request.has_guided()) return refuse("guided", " decoding is not supported by this server");
   if (request.media_size() > 0)
-    return refuse("media is not supported: this server has text models only");
+    return refuse("media", " is not supported: this server has text models only");
   if (!request.lora_name().empty())
-    return refuse("lora_name must be empty: this server has no LoRA adapters");
+    return refuse("lora_name", " must be empty: this server has no LoRA adapters");
   if (request.kv().has_session())
-    return refuse("kv.session is not supported: this server does prefill and decode itself");
+    return refuse("kv.session", " is not supported: this server does prefill and decode itself");
   return {};
 }
 
-Status check_response_options(const wire::ResponseOptions& options) {
+WireRefusal check_response_options(const wire::ResponseOptions& options) {
   if (options.return_prompt_logprobs())
-    return refuse("response.return_prompt_logprobs is not supported");
-  if (options.has_prompt_candidates()) return refuse("response.prompt_candidates is not supported");
+    return refuse("response.return_prompt_logprobs", " is not supported");
+  if (options.has_prompt_candidates())
+    return refuse("response.prompt_candidates", " is not supported");
   if (options.has_prompt_logprob_start())
-    return refuse("response.prompt_logprob_start is not supported: there are no prompt logprobs");
+    return refuse("response.prompt_logprob_start",
+                  " is not supported: there are no prompt logprobs");
   using Selection = wire::CandidateTokenSelection;
   switch (options.output_candidates().selection_case()) {
     case Selection::kTokenIds:
-      return refuse("response.output_candidates.token_ids is not supported: use top_n");
+      return refuse("response.output_candidates.token_ids", " is not supported: use top_n");
     case Selection::kAll:
-      return refuse("response.output_candidates.all is not supported: use top_n");
+      return refuse("response.output_candidates.all", " is not supported: use top_n");
     case Selection::SELECTION_NOT_SET:
       if (options.has_output_candidates())
-        return refuse("response.output_candidates must have a selection: use top_n");
+        return refuse("response.output_candidates", " must have a selection: use top_n");
       return {};
     case Selection::kTopN:
       return {};
@@ -57,20 +61,23 @@ Status check_response_options(const wire::ResponseOptions& options) {
   return {};
 }
 
-Status read_stop_conditions(const wire::StoppingOptions& stopping, GenerationRequest* request) {
+WireRefusal read_stop_conditions(const wire::StoppingOptions& stopping,
+                                 GenerationRequest* request) {
   for (int i = 0; i < stopping.conditions_size(); ++i) {
     const wire::StopCondition& condition = stopping.conditions(i);
+    const auto wrong = [i](const char* what) {
+      return refuse(cat("stopping.conditions[", i, "]"), what);
+    };
     switch (condition.condition_case()) {
       case wire::StopCondition::kStopText:
-        if (condition.stop_text().empty())
-          return refuse(cat("stopping.conditions[", i, "] stop_text must not be empty"));
+        if (condition.stop_text().empty()) return wrong(" stop_text must not be empty");
         request->stop.push_back(condition.stop_text());
         break;
       case wire::StopCondition::kStopTokenId:
         request->stop_token_ids.push_back(condition.stop_token_id());
         break;
       case wire::StopCondition::CONDITION_NOT_SET:
-        return refuse(cat("stopping.conditions[", i, "] must have stop_text or stop_token_id"));
+        return wrong(" must have stop_text or stop_token_id");
     }
   }
   return {};
@@ -88,21 +95,22 @@ void read_sampling(const wire::SamplingParams& sampling, GenerationRequest* requ
   if (sampling.has_seed()) request->seed = sampling.seed();
 }
 
-/// An id or a count that the wire holds in 32 bits.
-Result<uint32_t> to_wire_u32(int64_t value, const char* name) {
+/// Converts an id or a count to the 32 bits of the wire type.
+Result<uint32_t, RequestError> to_wire_u32(int64_t value, RequestField field) {
   if (value < 0 || value > std::numeric_limits<uint32_t>::max())
-    return refuse(
-        cat(name, " must be in [0, ", std::numeric_limits<uint32_t>::max(), "], not ", value));
+    return invalid_field(field, cat(field_name(field), " must be in [0, ",
+                                    std::numeric_limits<uint32_t>::max(), "], not ", value));
   return static_cast<uint32_t>(value);
 }
 
-Status write_sampling(const GenerationRequest& request, wire::SamplingParams* sampling) {
+RequestError write_sampling(const GenerationRequest& request, wire::SamplingParams* sampling) {
   if (request.temperature) sampling->set_temperature(*request.temperature);
   if (request.top_p) sampling->set_top_p(*request.top_p);
   if (request.top_k) {
     if (*request.top_k < std::numeric_limits<int32_t>::min() ||
         *request.top_k > std::numeric_limits<int32_t>::max())
-      return refuse(cat("top_k must fit 32 bits, not ", *request.top_k));
+      return invalid_field(RequestField::kTopK,
+                           cat("top_k must fit 32 bits, not ", *request.top_k));
     sampling->set_top_k(static_cast<int32_t>(*request.top_k));
   }
   if (request.min_p) sampling->set_min_p(*request.min_p);
@@ -113,16 +121,16 @@ Status write_sampling(const GenerationRequest& request, wire::SamplingParams* sa
   return {};
 }
 
-Status write_stopping(const GenerationRequest& request, wire::StoppingOptions* stopping) {
+RequestError write_stopping(const GenerationRequest& request, wire::StoppingOptions* stopping) {
   if (request.max_tokens) {
     SHOAL_ASSIGN_OR_RETURN(const uint32_t max_tokens,
-                           to_wire_u32(*request.max_tokens, "max_tokens"));
+                           to_wire_u32(*request.max_tokens, RequestField::kMaxTokens));
     stopping->set_max_tokens(max_tokens);
   }
   for (const std::string& text : request.stop)
     stopping->add_conditions()->set_stop_text(to_valid_utf8(text));
   for (const int64_t id : request.stop_token_ids) {
-    SHOAL_ASSIGN_OR_RETURN(const uint32_t stop_id, to_wire_u32(id, "stop_token_ids"));
+    SHOAL_ASSIGN_OR_RETURN(const uint32_t stop_id, to_wire_u32(id, RequestField::kStopTokenIds));
     stopping->add_conditions()->set_stop_token_id(stop_id);
   }
   if (request.ignore_eos) stopping->set_ignore_eos(true);
@@ -147,7 +155,7 @@ WireError wire_error(Code code, bool draining) {
       return {wire::ERROR_CODE_OVERLOADED, true};
     case Code::kCancelled:
       return {wire::ERROR_CODE_CANCELLED, true};
-    case Code::kUnavailable:  // workers lost: another try may meet new ones
+    case Code::kUnavailable:  // workers lost: a retry may find new ones
     case Code::kAborted:
       return {wire::ERROR_CODE_INTERNAL, true};
     default:
@@ -157,15 +165,15 @@ WireError wire_error(Code code, bool draining) {
 
 void write_finished(const OutputEnd& end, wire::GenerationFinished* finished) {
   finished->set_output_index(0);
-  switch (end.reason) {
+  switch (end.finish.reason) {
     case FinishReason::kStop:
       finished->set_reason(wire::FINISH_REASON_STOP);
       if (!end.stop_text.empty()) {
         finished->mutable_stop_match()->set_stop_text(end.stop_text);
-      } else if (end.stop_token_id >= 0) {
-        const auto id = static_cast<uint32_t>(end.stop_token_id);
+      } else if (end.finish.stop_token_id >= 0) {
+        const auto id = static_cast<uint32_t>(end.finish.stop_token_id);
         wire::StopMatch* match = finished->mutable_stop_match();
-        end.stopped_by_eos ? match->set_eos_token_id(id) : match->set_stop_token_id(id);
+        end.finish.stopped_by_eos ? match->set_eos_token_id(id) : match->set_stop_token_id(id);
       }
       break;
     case FinishReason::kLength:
@@ -180,7 +188,7 @@ void write_finished(const OutputEnd& end, wire::GenerationFinished* finished) {
 
 }  // namespace
 
-Result<GenerationRequest> read_generate_request(const wire::GenerateRequest& request) {
+Result<GenerationRequest, WireRefusal> read_generate_request(const wire::GenerateRequest& request) {
   SHOAL_RETURN_IF_ERROR(check_features(request));
   SHOAL_RETURN_IF_ERROR(check_response_options(request.response()));
   GenerationRequest out;
@@ -192,7 +200,7 @@ Result<GenerationRequest> read_generate_request(const wire::GenerateRequest& req
       out.prompt_ids.emplace(request.token_ids().ids().begin(), request.token_ids().ids().end());
       break;
     case wire::GenerateRequest::INPUT_NOT_SET:
-      return refuse("prompt or token_ids must be set");
+      return refuse("prompt", " or token_ids must be set");
   }
   read_sampling(request.sampling(), &out);
   const wire::StoppingOptions& stopping = request.stopping();
@@ -212,19 +220,21 @@ TokenDetail token_detail(const wire::GenerateRequest& request) {
           .candidates = response.has_output_candidates()};
 }
 
-Result<wire::GenerateRequest> write_generate_request(const GenerationRequest& request) {
+Result<wire::GenerateRequest, RequestError> write_generate_request(
+    const GenerationRequest& request) {
   wire::GenerateRequest out;
   if (request.prompt) out.set_prompt(to_valid_utf8(*request.prompt));
   if (request.prompt_ids) {
     for (const int64_t id : *request.prompt_ids) {
-      SHOAL_ASSIGN_OR_RETURN(const uint32_t wire_id, to_wire_u32(id, "prompt_ids"));
+      SHOAL_ASSIGN_OR_RETURN(const uint32_t wire_id, to_wire_u32(id, RequestField::kPromptIds));
       out.mutable_token_ids()->add_ids(wire_id);
     }
   }
   SHOAL_RETURN_IF_ERROR(write_sampling(request, out.mutable_sampling()));
   SHOAL_RETURN_IF_ERROR(write_stopping(request, out.mutable_stopping()));
   if (request.logprobs) {
-    SHOAL_ASSIGN_OR_RETURN(const uint32_t top_n, to_wire_u32(*request.logprobs, "logprobs"));
+    SHOAL_ASSIGN_OR_RETURN(const uint32_t top_n,
+                           to_wire_u32(*request.logprobs, RequestField::kLogprobs));
     out.mutable_response()->set_return_output_logprobs(true);
     out.mutable_response()->mutable_output_candidates()->set_top_n(top_n);
   }

@@ -15,22 +15,33 @@ struct TokenDetail {
   bool candidates = false;
 };
 
-/// What a GenerateRequest asks for, in the words that every front shares. INVALID_ARGUMENT: a
-/// feature that this server does not have, or a field outside its meaning; the text begins with the
-/// field's path. Values are checked by resolve_request().
-Result<GenerationRequest> read_generate_request(const openengine::v1::GenerateRequest& wire);
+/// Why a GenerateRequest cannot be read, and the path of the field that is to blame. RequestField
+/// does not have these fields, because only the wire format has them.
+struct WireRefusal {
+  bool ok() const { return status.ok(); }
+
+  Status status;
+  std::string field;
+};
+
+/// Converts a GenerateRequest to the form that does not depend on the interface. INVALID_ARGUMENT:
+/// a feature that this server does not have, or a required field that is not set. resolve_request()
+/// checks the values.
+Result<GenerationRequest, WireRefusal> read_generate_request(
+    const openengine::v1::GenerateRequest& wire);
 TokenDetail token_detail(const openengine::v1::GenerateRequest& wire);
 
-/// The request as a GenerateRequest: what `shoal client` sends. INVALID_ARGUMENT: a number that the
-/// wire type cannot hold.
-Result<openengine::v1::GenerateRequest> write_generate_request(const GenerationRequest& request);
+/// Converts a request to the GenerateRequest that `shoal client` sends. INVALID_ARGUMENT: a number
+/// that the wire type cannot hold.
+Result<openengine::v1::GenerateRequest, RequestError> write_generate_request(
+    const GenerationRequest& request);
 
-/// The events, over a cleared response.
+/// Writes the tokens and their text. Precondition: *response has no event yet.
 void write_token_event(const std::vector<SampledToken>& tokens, std::string text,
                        const Tokenizer& tokenizer, const TokenDetail& detail,
                        openengine::v1::GenerateResponse* response);
-/// GenerationFinished, or EngineError where the request failed; with the usage. `draining`: the
-/// server is going away, so a cancelled request was none of its client's doing.
+/// Writes GenerationFinished, or EngineError if the request failed, and the usage. `draining`: the
+/// server is shutting down, so it was the server and not the client that cancelled the request.
 void write_end_event(const OutputEnd& end, bool draining,
                      openengine::v1::GenerateResponse* response);
 

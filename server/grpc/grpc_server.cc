@@ -24,13 +24,13 @@ namespace shoal {
 
 namespace {
 
-// Prompts of 128k tokens take about 1 MiB as text or as ids; gRPC's own 4 MiB would do for them,
-// and this leaves room without letting a few clients fill the memory.
+// A prompt of 128k tokens takes about 1 MiB as text or as ids. gRPC's own limit of 4 MiB would
+// suffice for it. This one leaves more room, without letting a few clients fill the memory.
 constexpr int kMaxReceiveBytes = 16 << 20;
 
 constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengine.v1.Control"};
 
-/// gRPC's own lines become ours, at debug level: what matters of them reaches the caller as a
+/// Logs gRPC's own lines at debug level only, because the caller receives the important errors as a
 /// status.
 void route_grpc_log(gpr_log_func_args* line) {
   log_debug(cat("grpc: ", line->message));
@@ -44,8 +44,44 @@ std::string join_host_port(const std::string& host, int port) {
   return host.find(':') == std::string::npos ? cat(host, ":", port) : cat("[", host, "]:", port);
 }
 
-/// gRPC says only that it could not listen; the reason is found by trying the same with a plain
-/// socket.
+/// Tries to listen on each address as gRPC does. Returns the errno of the first one that fails, or
+/// 0 if none fails.
+int try_to_listen(const addrinfo* list) {
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    const Fd socket(::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, 0));
+    const int on = 1;  // as in gRPC, because a port in TIME_WAIT is not busy
+    if (socket.valid()) (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    const bool listens = socket.valid() &&
+                         ::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0 &&
+                         ::listen(socket.get(), 1) == 0;
+    if (!listens && (socket.valid() || entry->ai_next == nullptr)) return errno;
+  }
+  return 0;
+}
+
+Status listen_failure(int error, const std::string& address) {
+  const auto failure = [&](Code code, const char* what_to_do) {
+    return Status::error(code, cat("cannot listen on ", address, ": ", what_to_do), error);
+  };
+  switch (error) {
+    case EAFNOSUPPORT:
+      return failure(Code::kInvalidArgument, "choose a --host that this machine has, as 127.0.0.1");
+    case EMFILE:
+    case ENFILE:
+      return failure(Code::kUnavailable, "raise the limit (ulimit -n)");
+    case EACCES:
+      return failure(Code::kPermissionDenied, "choose a --grpc-port above 1023");
+    case EADDRNOTAVAIL:
+      return failure(Code::kInvalidArgument, "--host is no address of this machine");
+    default:  // EADDRINUSE, or the port is free again by now
+      return failure(
+          Code::kUnavailable,
+          "the port is in use; stop the other server, or choose another --grpc-port (0 takes a free one)");
+  }
+}
+
+/// gRPC reports only that it could not listen. This finds the reason by trying the same with a
+/// plain socket.
 Status explain_listen_failure(const std::string& host, int port) {
   const std::string address = join_host_port(host, port);
   addrinfo hints{};
@@ -57,51 +93,15 @@ Status explain_listen_failure(const std::string& host, int port) {
     return Status::error(Code::kInvalidArgument,
                          cat("cannot listen on ", address, ": ", ::gai_strerror(error),
                              "; --host takes an address or name of this machine"));
-  int error = 0;
-  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
-    const Fd socket(::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, 0));
-    const int on = 1;  // as gRPC does: a port in TIME_WAIT is not busy
-    if (socket.valid()) (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    const bool listens = socket.valid() &&
-                         ::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0 &&
-                         ::listen(socket.get(), 1) == 0;
-    error = listens ? 0 : errno;
-    if (socket.valid() && !listens) break;
-  }
+  const int error = try_to_listen(list);
   ::freeaddrinfo(list);
-  switch (error) {
-    case EAFNOSUPPORT:
-      return Status::error(Code::kInvalidArgument,
-                           cat("cannot listen on ", address,
-                               ": choose a --host that this machine has, as 127.0.0.1"),
-                           error);
-    case EMFILE:
-    case ENFILE:
-      return Status::error(Code::kUnavailable,
-                           cat("cannot listen on ", address, ": raise the limit (ulimit -n)"),
-                           error);
-    case EACCES:
-      return Status::error(Code::kPermissionDenied,
-                           cat("cannot listen on ", address, ": choose a --grpc-port above 1023"),
-                           error);
-    case EADDRNOTAVAIL:
-      return Status::error(
-          Code::kInvalidArgument,
-          cat("cannot listen on ", address, ": --host is no address of this machine"), error);
-    default:  // EADDRINUSE, or free again by now
-      return Status::error(
-          Code::kUnavailable,
-          cat("cannot listen on ", address,
-              ": the port is in use; stop the other server, or choose another --grpc-port "
-              "(0 takes a free one)"),
-          error);
-  }
+  return listen_failure(error, address);
 }
 
 void configure(grpc::ServerBuilder* builder) {
-  // Without it two servers share a port in silence.
+  // Otherwise a second server could silently share the port.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A peer that vanished without a word would hold its KV blocks for two hours.
+  // Without keepalive, a peer that vanished silently would keep its KV blocks for two hours.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -130,7 +130,7 @@ struct GrpcServer::Impl {
       server->GetHealthCheckService()->SetServingStatus(name, serving);
   }
 
-  /// Looks for clients that do not read, four times per limit.
+  /// Looks for clients that do not read, four times in the length of the limit.
   void watch_readers() {
     const std::chrono::milliseconds limit(options.slow_reader_ms);
     std::unique_lock lock(mutex);
@@ -198,8 +198,8 @@ void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
   (void)impl_->state->wait_until_idle(deadline);
-  // An open Health.Watch would hold Shutdown until its deadline, so the wait for our own streams is
-  // above and this one is short; it cancels what is left.
+  // An open Health.Watch would make Shutdown wait until its deadline. So the wait for our own
+  // streams is above, and this deadline is short; Shutdown cancels what is left.
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
   {
     const std::lock_guard lock(impl_->mutex);

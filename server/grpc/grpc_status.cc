@@ -1,7 +1,8 @@
 #include "server/grpc/grpc_status.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "models/tokenizer/unicode.h"
@@ -12,29 +13,53 @@ namespace shoal {
 
 namespace {
 
-constexpr size_t kMaxMessageBytes =
-    1900;  // trailers share gRPC's 8 KiB of metadata with the details
+// The message and the details share gRPC's limit of 8 KiB for trailers.
+constexpr size_t kMaxMessageBytes = 1900;
 
-/// resolve_request() speaks of fields by the names that every front shares; in openengine.v1 they
-/// stand here.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kPaths = {{
-    {"prompt", "prompt"},
-    {"prompt_ids", "token_ids.ids"},
-    {"temperature", "sampling.temperature"},
-    {"top_p", "sampling.top_p"},
-    {"top_k", "sampling.top_k"},
-    {"min_p", "sampling.min_p"},
-    {"repetition_penalty", "sampling.repetition_penalty"},
-    {"presence_penalty", "sampling.presence_penalty"},
-    {"frequency_penalty", "sampling.frequency_penalty"},
-    {"seed", "sampling.seed"},
-    {"max_tokens", "stopping.max_tokens"},
-    {"stop", "stopping.conditions"},
-    {"stop_token_ids", "stopping.conditions"},
-    {"ignore_eos", "stopping.ignore_eos"},
-    {"logprobs", "response.output_candidates.top_n"},
-    {"request_id", "request_id"},
-}};
+/// How long a client should wait before a retry: roughly the rest of loading, the time until the
+/// queue moves, and the start of another server.
+constexpr int kLoadingRetryMs = 2000;
+constexpr int kQueueFullRetryMs = 1000;
+constexpr int kGoneRetryMs = 5000;
+
+/// The paths in openengine.v1 of the fields that do not depend on the interface.
+constexpr std::pair<RequestField, std::string_view> kPaths[] = {
+    {RequestField::kRequestId, "request_id"},
+    {RequestField::kPrompt, "prompt"},
+    {RequestField::kPromptIds, "token_ids.ids"},
+    {RequestField::kMaxTokens, "stopping.max_tokens"},
+    {RequestField::kTemperature, "sampling.temperature"},
+    {RequestField::kTopP, "sampling.top_p"},
+    {RequestField::kTopK, "sampling.top_k"},
+    {RequestField::kMinP, "sampling.min_p"},
+    {RequestField::kRepetitionPenalty, "sampling.repetition_penalty"},
+    {RequestField::kPresencePenalty, "sampling.presence_penalty"},
+    {RequestField::kFrequencyPenalty, "sampling.frequency_penalty"},
+    {RequestField::kSeed, "sampling.seed"},
+    {RequestField::kStop, "stopping.conditions"},
+    {RequestField::kStopTokenIds, "stopping.conditions"},
+    {RequestField::kIgnoreEos, "stopping.ignore_eos"},
+    {RequestField::kLogprobs, "response.output_candidates.top_n"},
+};
+static_assert(std::size(kPaths) == kRequestFields - 1, "every field has a path, but for kNone");
+
+RefusalInfo info_of(NotTaken why) {
+  switch (why) {
+    case NotTaken::kInvalid:
+      return {.reason = "INVALID_REQUEST"};
+    case NotTaken::kIdInUse:
+      return {.reason = "DUPLICATE_REQUEST"};
+    case NotTaken::kLoading:
+      return {.reason = "MODEL_LOADING", .retry_ms = kLoadingRetryMs};
+    case NotTaken::kDraining:
+      return {.reason = "DRAINING", .retry_ms = kGoneRetryMs};
+    case NotTaken::kEngineLost:
+      return {.reason = "WORKER_LOST", .retry_ms = kGoneRetryMs};
+    case NotTaken::kQueueFull:
+      return {.reason = "QUEUE_FULL", .retry_ms = kQueueFullRetryMs};
+  }
+  return {};
+}
 
 std::string clip_utf8(std::string text) {
   if (text.size() <= kMaxMessageBytes) return text;
@@ -46,17 +71,11 @@ std::string clip_utf8(std::string text) {
 
 }  // namespace
 
-std::string field_path(std::string_view message) {
-  if (message.starts_with("the prompt"))
-    return "prompt";  // its length or its text, whichever way it came
-  const std::string_view word = message.substr(0, message.find_first_of(" :=["));
-  for (const auto& [name, path] : kPaths)
-    if (word == name) return std::string(path);
-  for (const std::string_view prefix :
-       {"sampling.", "stopping.", "response.", "kv.", "guided", "media", "lora_name"})
-    if (word.starts_with(prefix))
-      return std::string(message.substr(0, message.find_first_of(" :=")));
-  return {};
+std::string_view field_path(RequestField field) {
+  const auto* const found =
+      std::find_if(std::begin(kPaths), std::end(kPaths),
+                   [field](const auto& entry) { return entry.first == field; });
+  return found == std::end(kPaths) ? std::string_view() : found->second;
 }
 
 std::string explain(const Status& status) {
@@ -66,38 +85,42 @@ std::string explain(const Status& status) {
     text += cause.what;
     if (cause.os_error != 0) text += cat(": ", std::strerror(cause.os_error));
   }
-  return clip_utf8(
-      to_valid_utf8(text));  // a path in it may be no UTF-8, which protobuf's strings must be
+  // protobuf's strings must be UTF-8, but a path in the message may hold other bytes.
+  return clip_utf8(to_valid_utf8(text));
 }
 
-grpc::Status to_grpc_status(const Status& status, std::string_view reason, int retry_ms) {
+grpc::Status to_grpc_status(const Status& status, const RefusalInfo& info) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::Status wire;
   wire.set_code(static_cast<int>(status.code()));
   wire.set_message(explain(status));
-  if (!reason.empty()) {
-    google::rpc::ErrorInfo info;
-    info.set_reason(std::string(reason));
-    info.set_domain("shoal");
-    wire.add_details()->PackFrom(info);
+  if (!info.reason.empty()) {
+    google::rpc::ErrorInfo error;
+    error.set_reason(std::string(info.reason));
+    error.set_domain("shoal");
+    wire.add_details()->PackFrom(error);
   }
-  if (retry_ms > 0) {
+  if (info.retry_ms > 0) {
     google::rpc::RetryInfo retry;
-    retry.mutable_retry_delay()->set_seconds(retry_ms / 1000);
-    retry.mutable_retry_delay()->set_nanos(retry_ms % 1000 * 1'000'000);
+    retry.mutable_retry_delay()->set_seconds(info.retry_ms / 1000);
+    retry.mutable_retry_delay()->set_nanos(info.retry_ms % 1000 * 1'000'000);
     wire.add_details()->PackFrom(retry);
   }
-  const std::string field =
-      status.code() == Code::kInvalidArgument ? field_path(status.message()) : std::string();
-  if (!field.empty()) {
+  if (!info.field.empty()) {
     google::rpc::BadRequest bad;
     google::rpc::BadRequest::FieldViolation* violation = bad.add_field_violations();
-    violation->set_field(field);
+    violation->set_field(std::string(info.field));
     violation->set_description(wire.message());
     wire.add_details()->PackFrom(bad);
   }
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), wire.message(),
                       wire.SerializeAsString());
+}
+
+grpc::Status to_grpc_status(const RefusedRequest& refused) {
+  RefusalInfo info = info_of(refused.why);
+  info.field = field_path(refused.error.field);
+  return to_grpc_status(refused.error.status, info);
 }
 
 }  // namespace shoal

@@ -13,11 +13,10 @@ namespace wire = shoal::v1;
 
 namespace {
 
-constexpr int kLoadingRetryMs = 2000;
 constexpr size_t kReasonBytes = 900;
 
-// protobuf's strings are UTF-8, and a client refuses the whole message where one is not; paths,
-// environment variables and NCCL's words may have any bytes.
+// protobuf's strings must be UTF-8: a client refuses the whole message if one of them is not.
+// Paths, environment variables and NCCL's messages may have any bytes, so they are converted.
 
 void write_consumers(const std::vector<Consumer>& consumers, bool in_dev_shm, wire::Need* need) {
   for (const Consumer& consumer : consumers) {
@@ -50,8 +49,8 @@ void write_report(const TransportReport& report, wire::TransportReport* out) {
   for (const Refusal& refusal : report.refusals) {
     wire::Refusal* one = out->add_refusals();
     one->set_rung(refusal.rung);
-    one->set_phase(refusal.phase);
-    one->set_shared_memory(refusal.shared_memory);
+    one->set_phase(phase_name(refusal.phase));
+    one->set_shared_memory(refusal.shared_memory());
     one->set_code(code_name(refusal.status.code()));
     one->set_reason(to_valid_utf8(refusal.status.to_string(kReasonBytes)));
   }
@@ -89,9 +88,7 @@ class TransportService final : public wire::Transport::CallbackService {
     const ServingState::View view = state_->view();
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     if (!view.deployment.transport_report) {
-      reactor->Finish(
-          to_grpc_status(Status::error(Code::kUnavailable, "the model is loading; try again soon"),
-                         "MODEL_LOADING", kLoadingRetryMs));
+      reactor->Finish(to_grpc_status(model_is_loading()));
       return reactor;
     }
     write_report(view.deployment.transport_report(), out);

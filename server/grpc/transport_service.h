@@ -9,7 +9,7 @@ class Service;
 
 namespace shoal {
 
-/// shoal.v1.Transport: the report of the group that runs.
+/// shoal.v1.Transport: reports on the transport of the running group.
 std::unique_ptr<grpc::Service> make_transport_service(std::shared_ptr<ServingState> state);
 
 }  // namespace shoal

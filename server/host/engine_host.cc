@@ -13,16 +13,19 @@ namespace shoal {
 namespace {
 
 constexpr const char* kShmDir = "/dev/shm";
-/// What the ranks' processes take of the memory cgroup before they have loaded anything: 3 MiB
-/// each, and the self-test's buffers, which hold every rank's part of a message of 1 MiB, what it
-/// should come to, and what it came to.
+/// The memory that the ranks' processes use before they have loaded anything: 3 MiB each, and the
+/// self-test's buffers. These hold every rank's part of a message of 1 MiB, the expected sum and
+/// the actual one.
 int64_t ranks_bytes(int world_size) {
   return int64_t{world_size} * (3 + world_size + 2) << 20;
 }
-/// How long devices may take to answer: contexts on eight of them take some seconds.
+/// The time that devices have to answer. Creating contexts on eight of them takes some seconds.
 constexpr double kGpuSeconds = 20;
+/// The front ends a group whose step hangs long before this (--step-timeout). This limit is for the
+/// case that the front itself hangs.
+constexpr int64_t kCollectiveTimeoutMs = 3'600'000;
 
-/// Says how far loading is, when it has changed enough.
+/// Prints how far loading is whenever this has changed enough.
 class ProgressPrinter {
  public:
   explicit ProgressPrinter(ProgressStyle style)
@@ -35,7 +38,8 @@ class ProgressPrinter {
 
   void operator()(const LoadProgress& progress) {
     if (progress.bytes_total <= 0) return;
-    // Never backwards, though the total grows while one rank after the other reports its part.
+    // The number never goes back, although the total grows while one rank after the other reports
+    // its part.
     const int percent = static_cast<int>(static_cast<double>(progress.bytes_done) * 100 /
                                          static_cast<double>(progress.bytes_total));
     const int step = terminal_ ? 1 : 10;
@@ -61,7 +65,8 @@ class ProgressPrinter {
   Clock::time_point shown_at_ = Clock::now();
 };
 
-/// The report's face in the log. The refusals themselves have been said as they came.
+/// Logs the first line of the report, and the first remedy if the transport is degraded. The
+/// refusals have already been logged one by one.
 void log_transport(const TransportReport& report) {
   const std::string text = to_text(report);
   log_info(text.substr(0, text.find('\n')));
@@ -99,12 +104,12 @@ HostFacts facts_for(const TransportFlags& flags, int world_size) {
   return facts;
 }
 
-void set_device(const DeviceFlags& flags, WorkerInit* init) {
-  init->device = flags.kind;
-  init->ranks_per_gpu = flags.ranks_per_gpu;
-  init->cuda_module = flags.cuda_module;
-  init->nccl_library = flags.nccl_library;
-  init->reproducible = flags.reproducible;
+void set_device(const DeviceFlags& flags, RankStart* start) {
+  start->device = flags.kind;
+  start->ranks_per_gpu = flags.ranks_per_gpu;
+  start->cuda_module = flags.cuda_module;
+  start->nccl_library = flags.nccl_library;
+  start->reproducible = flags.reproducible;
 }
 
 LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes) {
@@ -116,166 +121,117 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
                     reserved_bytes + ranks_bytes(world_size)};
   options.reproducible = flags.device.reproducible;
   if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
+  options.names = {"--on-shm-shortage=fail", "--min-transport", "--startup-timeout",
+                   "--max-restarts"};
+  options.on_refused = [](const Refusal& refusal, const std::string& next) {
+    log_warning(cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase),
+                    "), trying ", next, ": ", refusal.status.to_string(600)));
+  };
   return options;
 }
 
-EngineHost::EngineHost(const EnginePlan& plan, const TransportFlags& flags,
-                       EngineHostOptions options)
-    : options_(std::move(options)),
-      ladder_(
-          ladder_options(flags, plan.world_size,
-                         plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes),
-          options_.facts, plan.world_size),
-      policy_(options_.max_restarts) {
-  group_options_.init = plan.init;
-  set_device(flags.device, &group_options_.init);
-  group_options_.world_size = plan.world_size;
-  group_options_.startup_timeout_s = flags.startup_timeout_s;
-  group_options_.step_timeout_s = flags.step_timeout_s;
-  group_options_.given_up = [this] { return given_up_.load(); };
+namespace {
+
+SupervisorHooks hooks_for(ProgressStyle style) {
+  SupervisorHooks hooks;
+  // One printer per start, because its end clears the line.
+  auto printer = std::make_shared<std::optional<ProgressPrinter>>();
+  hooks.on_progress = [printer, style](const LoadProgress& p) {
+    if (!*printer) printer->emplace(style);
+    (**printer)(p);
+  };
+  hooks.on_start_over = [printer] { printer->reset(); };
+  hooks.on_restart = [](const Failure& why, int restart, int max_restarts) {
+    log_warning(cat("starting the ranks again (", restart, " of ", max_restarts,
+                    "): ", why.why.to_string(900)));
+  };
+  hooks.on_restarted = [](const std::string& rung, double seconds) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.2f", seconds);
+    log_info(cat("the ranks run again over ", rung, " after ", text, " s"));
+  };
+  return hooks;
 }
 
-EngineHost::~EngineHost() {
-  // Where it was started, so that its ranks leave by themselves before the thread that they hang on
-  // ends.
-  spawner_.run([this] { group_.reset(); });
+/// Why the ranks of a running engine cannot go on. RESOURCE_EXHAUSTED and INVALID_ARGUMENT are
+/// about the ranks here, not about a request or a flag. INTERNAL is put in front, so that neither a
+/// client nor the exit code takes them for the caller's fault.
+Status lost_for_good(const Failure& failure) {
+  const Code code = failure.why.code();
+  const bool like_a_refusal = code == Code::kResourceExhausted || code == Code::kInvalidArgument;
+  return like_a_refusal ? failure.why.because_of(Code::kInternal, "the ranks cannot go on")
+                        : failure.why;
 }
 
-Result<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
-                                                      const TransportFlags& flags,
-                                                      EngineHostOptions options) {
-  std::unique_ptr<EngineHost> host(new EngineHost(plan, flags, std::move(options)));
-  SHOAL_RETURN_IF_ERROR(host->start_group());
+}  // namespace
+
+Attempt<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
+                                                       const EngineFlags& flags, HostFacts facts,
+                                                       ProgressStyle progress) {
+  SupervisorOptions options;
+  options.ladder =
+      ladder_options(flags.transport, plan.world_size,
+                     plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes);
+  options.group.start.cpus = plan.cpus;
+  options.group.start.collective_timeout_ms = kCollectiveTimeoutMs;
+  options.group.start.work = encode(plan.model);
+  set_device(flags.transport.device, &options.group.start);
+  options.group.world_size = plan.world_size;
+  options.group.startup_timeout_s = flags.transport.startup_timeout_s;
+  options.group.step_timeout_s = flags.transport.step_timeout_s;
+  options.max_restarts = flags.max_restarts;
+  options.hooks = hooks_for(progress);
+  Attempt<std::unique_ptr<Supervisor>> supervisor =
+      Supervisor::start(std::move(options), std::move(facts));
+  if (!supervisor.ok()) return supervisor.failure();
+  std::unique_ptr<EngineHost> host(new EngineHost(std::move(supervisor).value()));
+  if (const Status read = host->read_ready(); !read.ok()) return Failure{read};
+  log_transport(host->report());
   return host;
 }
 
-/// A first start, with as many attempts as restarts are granted, all of them within one
-/// --startup-timeout.
-Status EngineHost::start_group() {
-  const Deadline deadline = start_deadline();
-  GroupFailure failure;
-  Status status = try_start(deadline, &failure);
-  if (!status.ok()) status = failure.status.ok() ? status : recover(failure, deadline);
-  if (status.ok()) log_transport(ladder_.report());
-  return status;
-}
-
-void EngineHost::publish_report() {
-  const std::lock_guard lock(report_mutex_);
-  report_ = ladder_.report();
-}
-
-/// failure->status: ok where the ladder itself has ended.
-Status EngineHost::try_start(Deadline deadline, GroupFailure* failure) {
-  Status status;
-  group_options_.start_deadline = deadline;
-  spawner_.run([&] {
-    ProgressPrinter printer(options_.progress);
-    group_options_.on_progress = [&printer](const LoadProgress& p) { printer(p); };
-    Result<std::unique_ptr<WorkerGroup>> group = ladder_.start(group_options_, failure);
-    group_options_.on_progress = nullptr;
-    status = group.status();
-    if (group.ok()) group_ = std::move(group).value();
-  });
-  if (status.code() == Code::kUnavailable && failure->moving) failure->status = Status();
-  publish_report();
-  if (!status.ok()) return status;
-  policy_.started(seconds_since(origin_));
-  kernels_ = group_->ready().front().kernels;
-  weight_bytes_ = 0;
-  for (const WorkerReady& rank : group_->ready()) weight_bytes_ += rank.weight_bytes;
-  return status;
-}
-
-/// Ok: the group may be started again, on the rung that the ladder now stands on. Else what is to
-/// be said at the end.
-Status EngineHost::grant_restart(const GroupFailure& failure, Deadline deadline) {
-  // Only what restarts can cure: a model that does not load will not load the next time.
-  const bool curable = failure.outside || failure.moving ||
-                       failure.status.code() == Code::kAborted ||
-                       failure.status.code() == Code::kDeadlineExceeded;
-  if (!curable || options_.max_restarts == 0) return failure.status;
-  if (deadline.passed()) {
-    return failure.status.while_doing(cat("the start has taken --startup-timeout, ",
-                                          group_options_.startup_timeout_s, " s, with ",
-                                          policy_.restarts(), " restarts"));
+Status EngineHost::read_ready() {
+  for (const std::string& about : supervisor_->ready()) {
+    SHOAL_ASSIGN_OR_RETURN(const ModelReady rank,
+                           decode<ModelReady>(about, "report of a model's rank"));
+    kernels_ = rank.kernels;
+    weight_bytes_ += rank.weight_bytes;
   }
-  if (group_options_.given_up())
-    return failure.status.because_of(Code::kCancelled, "the ranks are not started again");
-  const RestartPolicy::Next next = policy_.failed(failure, seconds_since(origin_));
-  if (next == RestartPolicy::Next::kGiveUp) {
-    return failure.status.while_doing(cat("the ranks were started again ", policy_.restarts(),
-                                          " times and failed again (--max-restarts)"));
-  }
-  if (next == RestartPolicy::Next::kNextRung) {
-    const Status allowed = ladder_.refuse_current("serving", failure.status);
-    if (!allowed.ok()) publish_report();
-    SHOAL_RETURN_IF_ERROR(allowed);
-  }
-  log_warning(cat("starting the ranks again (", policy_.restarts(), " of ", options_.max_restarts,
-                  "): ", failure.status.to_string(900)));
   return {};
 }
 
-/// Starts the group again as long as the policy grants it and there is time; else the failure that
-/// it does not.
-Status EngineHost::recover(const GroupFailure& first, Deadline deadline) {
-  GroupFailure failure = first;
-  for (;;) {
-    SHOAL_RETURN_IF_ERROR(grant_restart(failure, deadline));
-    ladder_.add_restart(std::string(failure.status.message()));
-    const Clock::time_point began = Clock::now();
-    GroupFailure again;
-    const Status status = try_start(deadline, &again);
-    if (status.ok()) {
-      char seconds[32];
-      std::snprintf(seconds, sizeof seconds, "%.2f", seconds_since(began));
-      log_info(cat("the ranks run again over ", ladder_.report().rung, " after ", seconds, " s"));
-      return {};
-    }
-    if (again.status.ok()) return status;  // the ladder has ended
-    failure = again;
-  }
-}
-
 Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
-  const std::lock_guard lock(mutex_);
-  if (std::exchange(lost_while_idle_, false)) {
-    return StepOutcome(Status::error(Code::kAborted, "the ranks were lost before the step"), false);
+  Attempt<GroupStep> step = supervisor_->step(plan.step, encode(plan));
+  if (step.ok() && step->result) {
+    SHOAL_ASSIGN_OR_RETURN(StepResult result, decode<StepResult>(*step->result, "step result"));
+    return StepOutcome(std::move(result));
   }
-  Result<StepResult> result = group_->step(plan);
-  if (result.ok()) return StepOutcome(std::move(result).value());
-  const GroupFailure failure = group_->failure();
-  if (failure.status.ok()) return result.status();  // the group runs, its answer was wrong
-  const Status status = recover(failure, start_deadline());
-  if (status.ok()) return StepOutcome(failure.status, true);
-  // What a rank lacks is not what a request may not have.
-  const bool like_a_refusal =
-      status.code() == Code::kResourceExhausted || status.code() == Code::kInvalidArgument;
-  return like_a_refusal ? status.because_of(Code::kInternal, "the ranks cannot go on") : status;
+  if (step.ok()) {
+    return StepOutcome(std::move(step->lost), step->during_step);
+  }
+  return lost_for_good(step.failure());
 }
 
 Status EngineHost::watch(const std::function<bool()>& given_up) {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || group_->watch(Deadline::after_ms(0)).ok()) return {};
-  lost_while_idle_ = true;
-  const GroupFailure failure = group_->failure();
-  group_options_.given_up = [this, &given_up] { return given_up_ || given_up(); };
-  const Status status = recover(failure, start_deadline());
-  group_options_.given_up = [this] { return given_up_.load(); };
-  return status;
+  const std::optional<Failure> failure = supervisor_->watch(given_up);
+  return failure ? lost_for_good(*failure) : Status();
 }
 
-TransportReport EngineHost::report() const {
-  const std::lock_guard lock(report_mutex_);
-  return report_;
+Ending EngineHost::ending(const Status& status) const {
+  const std::optional<Failure> lost = supervisor_->lost();
+  const bool at_start = lost && lost->fault == Fault::kOwn && lost->phase < Phase::kStep;
+  if (status.ok() || !at_start) return at(Stage::kRun, status);
+  return {lost->why, Stage::kStart, lost->fault};
 }
 
 ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan,
                               std::optional<uint64_t> seed) {
-  return {
-      files.name, files.config, files.generation, std::move(tokenizer), plan.limits.max_model_len,
-      seed};
+  return {files.name,
+          files.config,
+          files.generation,
+          std::move(tokenizer),
+          plan.model.limits.max_model_len,
+          seed};
 }
 
 }  // namespace shoal

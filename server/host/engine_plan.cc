@@ -6,6 +6,7 @@
 
 #include "kernels/kernel_table.h"
 #include "models/decoder.h"
+#include "models/generation_config.h"
 #include "models/shard_plan.h"
 #include "models/tokenizer/unicode.h"
 #include "models/weights.h"
@@ -14,14 +15,13 @@
 namespace shoal {
 namespace {
 
-/// Requests that may wait beyond the running ones before a server says RESOURCE_EXHAUSTED.
+/// The number of requests that may wait besides the running ones. More are refused with
+/// RESOURCE_EXHAUSTED.
 constexpr int kMaxWaiting = 1024;
-/// A default cache is no smaller than this, memory permitting, and no larger than the weights
-/// beyond it: its pages are touched at the start, which costs seconds per GiB on virtual machines.
+/// The default KV cache has at least this size if the memory allows it. It is larger only if the
+/// weights or the longest request are, because its pages are touched at the start, which takes
+/// seconds per GiB on virtual machines.
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
-/// The front ends a group whose step hangs long before (--step-timeout): this is for a front that
-/// hangs itself.
-constexpr int64_t kCollectiveTimeoutMs = 3'600'000;
 
 Status bad_flag(std::string what) {
   return Status::error(Code::kInvalidArgument, std::move(what));
@@ -44,24 +44,24 @@ Status plan_types(const EngineFlags& flags, const ModelFiles& model, EnginePlan*
   if (flags.dtype != "auto") asked = parse_dtype(flags.dtype);
   Result<Dtype> dtype = resolve_dtype(model.checkpoint, asked);
   if (!dtype.ok()) return bad_flag(std::string(dtype.status().message()));
-  plan->init.dtype = *dtype;
+  plan->model.dtype = *dtype;
   Result<const KernelTable*> kernels = find_kernels(flags.cpu_kernels);
   if (!kernels.ok()) return bad_flag(cat("--cpu-kernels: ", kernels.status().message()));
-  plan->init.kernels = (*kernels)->name;
+  plan->model.kernels = (*kernels)->name;
   return {};
 }
 
-/// Threads are bound when they fill more than half of the CPUs that we may use: then a thread that
-/// moves meets another one. With fewer, or under a time quota, other programs' threads decide, and
-/// the first CPUs may be theirs as well.
+/// Binds threads if they fill more than half of the CPUs that we may use, because a thread that
+/// moves would then share a CPU with another one. With fewer threads, or under a time quota,
+/// binding may do harm: other programs may be using the first CPUs.
 void plan_threads(const EngineFlags& flags, const HostResources& host, EnginePlan* plan) {
   const int threads =
       flags.threads_per_rank.value_or(std::max(1, host.usable_cpus() / plan->world_size));
-  plan->init.threads = threads;
+  plan->model.threads = threads;
   const size_t all = static_cast<size_t>(threads) * static_cast<size_t>(plan->world_size);
   const bool whole_cpus = host.usable_cpus() == static_cast<int>(host.cpus.size());
   if (whole_cpus && all <= host.cpus.size() && 2 * all > host.cpus.size()) {
-    plan->init.cpus.assign(host.cpus.begin(), host.cpus.begin() + static_cast<std::ptrdiff_t>(all));
+    plan->cpus.assign(host.cpus.begin(), host.cpus.begin() + static_cast<std::ptrdiff_t>(all));
   }
 }
 
@@ -69,24 +69,24 @@ Status estimate_memory(const ModelFiles& model, const HostResources& host, Engin
   MemoryEstimate& memory = plan->memory;
   const ModelConfig& config = model.config;
   memory.available_bytes = host.memory_bytes;
-  const int64_t rows = plan->init.max_num_batched_tokens, logit_rows = plan->init.max_num_seqs;
+  const EngineLimits& limits = plan->model.limits;
   for (int rank = 0; rank < plan->world_size; ++rank) {
     SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard,
                            make_shard_plan(config, {rank, plan->world_size}));
-    const int64_t weights = packed_weight_bytes(config, shard, plan->init.dtype);
+    const int64_t weights = packed_weight_bytes(config, shard, plan->model.dtype);
     memory.weight_bytes += weights;
     memory.largest_weight_bytes = std::max(memory.largest_weight_bytes, weights);
     memory.kv_bytes_per_block += KvCache::bytes(config.num_hidden_layers, 1, shard.kv_heads.size(),
-                                                config.head_dim, plan->init.dtype);
+                                                config.head_dim, plan->model.dtype);
     memory.activation_bytes +=
-        Decoder::activation_bytes(config, shard, plan->init.dtype, static_cast<int>(rows)) +
-        int64_t{4} * logit_rows * shard.vocab.size();
+        Decoder::activation_bytes(config, shard, plan->model.dtype, limits.max_num_batched_tokens) +
+        int64_t{4} * limits.max_num_seqs * shard.vocab.size();
   }
   return {};
 }
 
-/// Bytes of KV cache where the flags do not say: in proportion to the model, with room for one
-/// request of any length, and at most a quarter of the memory available.
+/// The bytes of KV cache if the flags do not set them: the largest of kDefaultKvBytes, the weights
+/// and the cache of one request of max_model_len, but at most a quarter of the available memory.
 uint64_t default_kv_bytes(const MemoryEstimate& memory, int64_t max_model_len) {
   const int64_t longest = blocks_for_tokens(max_model_len) * memory.kv_bytes_per_block;
   const int64_t wanted = std::max({kDefaultKvBytes, memory.weight_bytes, longest});
@@ -106,7 +106,8 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
                         "], the model's max_position_embeddings, not ", *flags.max_model_len));
   }
   int64_t max_model_len = flags.max_model_len.value_or(model_limit);
-  // A default with room for every sequence at its longest would never preempt: more is of no use.
+  // With room for every sequence at its longest, nothing is ever preempted, so more blocks are
+  // useless.
   const int64_t useful = flags.max_num_seqs * blocks_for_tokens(max_model_len);
   const uint64_t budget =
       flags.kv_cache_memory.value_or(default_kv_bytes(plan->memory, max_model_len));
@@ -122,15 +123,14 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
             flags.max_model_len ? "); raise it, or lower --max-model-len" : "); raise it"));
   }
   max_model_len = std::min(max_model_len, blocks * kBlockTokens);
-  plan->limits = {flags.max_num_seqs, flags.max_num_batched_tokens, static_cast<int32_t>(blocks),
-                  static_cast<int32_t>(max_model_len), kMaxWaiting};
-  plan->init.max_model_len = plan->limits.max_model_len;
-  plan->init.kv_blocks = plan->limits.kv_blocks;
+  plan->model.limits.kv_blocks = static_cast<int32_t>(blocks);
+  plan->model.limits.max_model_len = static_cast<int32_t>(max_model_len);
   return {};
 }
 
-/// "models/demo/", "." and ".." have names too. Links keep theirs: that is what the user wrote. A
-/// request names it in UTF-8, and could not say any other bytes.
+/// The name of the model's directory; "models/demo/", "." and ".." have one too. A symbolic link
+/// keeps its own name, because that is what the user wrote. Other bytes are replaced to give valid
+/// UTF-8, because a request can name the model only in UTF-8.
 std::string last_component(const std::string& dir) {
   std::error_code error;
   std::filesystem::path path = std::filesystem::absolute(dir, error).lexically_normal();
@@ -154,8 +154,8 @@ std::string format_bytes(double bytes) {
 }
 
 void EnginePlan::limit_kv_blocks(int64_t blocks) {
-  limits.kv_blocks = static_cast<int32_t>(std::clamp<int64_t>(blocks, 1, limits.kv_blocks));
-  init.kv_blocks = limits.kv_blocks;
+  int32_t& planned = model.limits.kv_blocks;
+  planned = static_cast<int32_t>(std::clamp<int64_t>(blocks, 1, planned));
 }
 
 std::string EnginePlan::describe_memory() const {
@@ -164,7 +164,7 @@ std::string EnginePlan::describe_memory() const {
   const double kv = static_cast<double>(kv_bytes());
   return cat("memory for ", world_size, world_size == 1 ? " rank: weights " : " ranks: weights ",
              format_bytes(weights), " (at most ", format_bytes(double(memory.largest_weight_bytes)),
-             " a rank), KV cache ", format_bytes(kv), " (", limits.kv_blocks, " blocks of ",
+             " a rank), KV cache ", format_bytes(kv), " (", model.limits.kv_blocks, " blocks of ",
              kBlockTokens, " tokens), activations about ", format_bytes(activations), "; ",
              format_bytes(weights + kv + activations), " in all, ",
              format_bytes(double(memory.available_bytes)), " available");
@@ -183,7 +183,7 @@ Result<ModelFiles> open_model(const std::string& dir) {
   SHOAL_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
   SHOAL_ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(dir));
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
-  // A checkpoint without this is damaged; what is left for plan_engine to refuse is a --dtype.
+  // A checkpoint for which this fails is damaged, so plan_engine can only fail because of --dtype.
   if (const Status status = resolve_dtype(checkpoint, std::nullopt).status(); !status.ok()) {
     return status.because_of(Code::kInvalidArgument, cat(dir, " holds no whole model"));
   }
@@ -194,10 +194,10 @@ Result<ModelFiles> open_model(const std::string& dir) {
 Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model,
                                const HostResources& host) {
   EnginePlan plan;
-  plan.init.model_dir = model.dir;
-  plan.init.max_num_batched_tokens = flags.max_num_batched_tokens;
-  plan.init.max_num_seqs = flags.max_num_seqs;
-  plan.init.collective_timeout_ms = kCollectiveTimeoutMs;
+  plan.model.model_dir = model.dir;
+  plan.model.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
+  plan.model.limits.max_num_seqs = flags.max_num_seqs;
+  plan.model.limits.max_waiting = kMaxWaiting;
   SHOAL_RETURN_IF_ERROR(plan_ranks(flags, model, &plan));
   SHOAL_RETURN_IF_ERROR(plan_types(flags, model, &plan));
   plan_threads(flags, host, &plan);

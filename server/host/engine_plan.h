@@ -1,18 +1,18 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "models/model_config.h"
 #include "models/safetensors.h"
-#include "runtime/control/messages.h"
-#include "runtime/engine/request.h"
+#include "runtime/worker/model_work.h"
 #include "server/cli/flags.h"
 #include "server/host/host_resources.h"
 
 namespace shoal {
 
-/// MODEL's files, opened and checked as far as the front needs; the tokenizer apart, since not
-/// every command wants one.
+/// MODEL's files, opened and checked as far as the front needs them. The tokenizer is not included,
+/// because not every command needs one.
 struct ModelFiles {
   std::string name;  ///< MODEL's last path component
   std::string dir;
@@ -21,40 +21,41 @@ struct ModelFiles {
   Checkpoint checkpoint;
 };
 
-/// Errors are of Stage::kModel: NOT_FOUND, INVALID_ARGUMENT (damaged), UNIMPLEMENTED.
+/// NOT_FOUND, INVALID_ARGUMENT (damaged) or UNIMPLEMENTED. Callers report these errors as
+/// Stage::kModel.
 Result<ModelFiles> open_model(const std::string& dir);
 
-/// Bytes that a start needs, by arithmetic, before anything is loaded.
+/// The bytes that a start needs, computed before anything is loaded.
 struct MemoryEstimate {
   int64_t weight_bytes = 0;          ///< of all ranks together, packed
-  int64_t largest_weight_bytes = 0;  ///< of the rank that has most
+  int64_t largest_weight_bytes = 0;  ///< of the rank that has the most
   int64_t kv_bytes_per_block = 0;    ///< of all ranks together
-  int64_t activation_bytes = 0;      ///< about, all ranks together
+  int64_t activation_bytes = 0;      ///< of all ranks together, approximately
   uint64_t available_bytes = 0;
 };
 
-/// How a model will run: everything decided, nothing started.
+/// How a model will run. Everything is decided, but nothing is started.
 struct EnginePlan {
   int world_size = 1;
-  WorkerInit
-      init;  ///< as WorkerGroupOptions wants it; cpus holds every rank's, one after the other
-  SchedulerLimits limits;
+  ModelStart model;           ///< what every rank receives; the scheduler uses its limits too
+  std::vector<int32_t> cpus;  ///< the CPUs of all ranks, one rank after the other; empty: not bound
   MemoryEstimate memory;
 
-  int64_t kv_bytes() const { return memory.kv_bytes_per_block * limits.kv_blocks; }
-  /// For commands that know their requests: no more KV blocks than those could use.
+  int64_t kv_bytes() const { return memory.kv_bytes_per_block * model.limits.kv_blocks; }
+  /// Lowers the number of KV blocks to `blocks`, for commands that know how many their requests can
+  /// use.
   void limit_kv_blocks(int64_t blocks);
-  /// One line for the log.
+  /// Describes the memory in one line for the log.
   std::string describe_memory() const;
 };
 
-/// Decides what the flags leave open, and checks what they say against model and machine.
-/// INVALID_ARGUMENT (kernels: FAILED_PRECONDITION) with numbers and what to do: all are the flags'
-/// fault (Stage::kRequest).
+/// Decides what the flags leave open, and checks the flags against model and machine.
+/// INVALID_ARGUMENT: a flag does not fit; the message has the numbers and what to do. Callers
+/// report these errors as Stage::kRequest, because the flags are at fault.
 Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model,
                                const HostResources& host);
 
-/// KV blocks for so many tokens.
+/// The number of KV blocks that this many tokens need.
 int64_t blocks_for_tokens(int64_t tokens);
 
 /// "1.5 GiB".

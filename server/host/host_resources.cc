@@ -17,7 +17,7 @@ std::optional<std::string> first_line(const std::string& path) {
   return line;
 }
 
-/// The first number of the file; nullopt for "max", "-1" and everything else that is no limit.
+/// The first number of the file; nullopt for "max", "-1" and everything else that is not a limit.
 std::optional<double> number_in(const std::string& path) {
   const std::optional<std::string> line = first_line(path);
   double number = 0;
@@ -25,7 +25,8 @@ std::optional<double> number_in(const std::string& path) {
   return number;
 }
 
-/// The number after a key such as "MemAvailable:" or "inactive_file"; 0 where there is none.
+/// The number after a key such as "MemAvailable:" or "inactive_file"; 0 if the file has no such
+/// key.
 uint64_t number_after(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string word;
@@ -37,8 +38,9 @@ uint64_t number_after(const std::string& path, const std::string& key) {
   return 0;
 }
 
-/// A cgroup's directory and its parents': limits apply at every level. Inside a container the path
-/// of /proc/self/cgroup may not exist; then the mount's root is the container's own group.
+/// The directories of a cgroup and of its parents, because limits apply at every level. Inside a
+/// container the path in /proc/self/cgroup may not exist; the root of the mount is then the
+/// container's own group.
 std::vector<std::string> cgroup_levels(const std::string& mount, std::string path) {
   std::vector<std::string> levels;
   while (!path.empty() && path != "/") {
@@ -53,7 +55,7 @@ void limit_memory(HostResources* host, const std::string& limit_file, const std:
                   const std::string& stat_file, const std::string& reclaimable) {
   const std::optional<double> limit = number_in(limit_file), usage = number_in(usage_file);
   if (!limit || !usage) return;
-  // File pages count as used and give way when memory is asked for.
+  // Cached file pages count as used, but the kernel reclaims them when memory is needed.
   const double kept =
       std::max(0.0, *usage - static_cast<double>(number_after(stat_file, reclaimable)));
   const double available = std::max(0.0, *limit - kept);
@@ -117,11 +119,11 @@ HostResources host_resources(const std::string& root) {
   HostResources host;
   host.cpus = affinity_mask();
   host.memory_bytes = number_after(root + "/proc/meminfo", "MemAvailable:") * 1024;
-  if (host.memory_bytes == 0) host.memory_bytes = UINT64_MAX;  // unknown does not limit
+  if (host.memory_bytes == 0) host.memory_bytes = UINT64_MAX;  // unknown means no limit
 
   const std::string mount = root + "/sys/fs/cgroup";
-  std::ifstream memberships(
-      root + "/proc/self/cgroup");  // lines "4:memory:/path"; "0::/path" is version 2
+  // Lines such as "4:memory:/path"; "0::/path" is version 2.
+  std::ifstream memberships(root + "/proc/self/cgroup");
   for (std::string line; std::getline(memberships, line);) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);

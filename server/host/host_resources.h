@@ -5,20 +5,22 @@
 
 namespace shoal {
 
-/// What this process may use of the machine: the affinity mask and the cgroup count, not what is
-/// built in.
+/// What this process may use of the machine. The affinity mask and the cgroup decide this, not the
+/// hardware that is installed.
 struct HostResources {
   std::vector<int> cpus;  ///< the affinity mask, ascending; never empty
-  double cpu_quota = 0;   ///< CPUs' worth of time that the cgroup allows; 0: no limit
-  uint64_t memory_bytes =
-      0;  ///< available: the least of MemAvailable and each cgroup's limit minus what it must keep
+  double cpu_quota = 0;   ///< CPU time that the cgroup allows, in CPUs; 0: no limit
+  /// Available memory: the least of MemAvailable and, for each cgroup, its limit minus the memory
+  /// that it cannot reclaim.
+  uint64_t memory_bytes = 0;
 
-  /// CPUs' worth of compute: the mask, cut by the quota (rounded up); at least 1.
+  /// The number of CPUs that can compute at the same time: those of the mask, but at most the quota
+  /// (rounded up), and at least 1.
   int usable_cpus() const;
 };
 
-/// Looks at the system below root ("" is the real one; tests bring their own proc and sys). Never
-/// fails: what cannot be read does not limit.
+/// Reads proc and sys below root ("" is the real system; tests pass their own). It never fails,
+/// because a file that cannot be read counts as no limit.
 HostResources host_resources(const std::string& root = "");
 
 }  // namespace shoal

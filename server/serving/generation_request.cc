@@ -10,39 +10,40 @@
 namespace shoal {
 namespace {
 
-Status invalid(std::string what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  return Status::error(Code::kInvalidArgument, std::move(what), 0, file, line);
-}
-
-/// What a number must be: in [low, high], or in (low, high] where low itself makes no sense.
+/// The range of a number: [low, high], or (low, high] if low itself is not allowed.
 struct Bounds {
   double low;
   double high;
   bool above_low = false;
 };
 
-/// The value asked for, else the model's own, else as it is; checked as the float32 that the
-/// sampler will use, so that 1e-60 does not pass as something above 0. Also refuses NaN and
-/// infinities.
-Status take(const char* field, std::optional<double> asked, std::optional<float> of_model,
-            Bounds bounds, float* out) {
-  if (!asked && !of_model) return Status();
+/// Sets *out to the request's value, or else to the model's; without either, *out keeps its value.
+/// The check uses the float32 that the sampler will use, so that 1e-60 does not pass as a number
+/// above 0. It also refuses NaN and infinities.
+RequestError take(RequestField field, std::optional<double> asked, std::optional<float> of_model,
+                  Bounds bounds, float* out) {
+  if (!asked && !of_model) return {};
   const double value = asked ? *asked : *of_model;
   const auto narrow = static_cast<float>(value);
   const bool inside =
       narrow <= bounds.high && (bounds.above_low ? narrow > bounds.low : narrow >= bounds.low);
   if (!inside) {
-    return invalid(cat(field, asked ? "" : " (of generation_config.json)", " must be in ",
-                       bounds.above_low ? "(" : "[", bounds.low, ", ", bounds.high, "], not ",
-                       value));
+    return invalid_field(
+        field, cat(field_name(field), asked ? "" : " (of generation_config.json)", " must be in ",
+                   bounds.above_low ? "(" : "[", bounds.low, ", ", bounds.high, "], not ", value));
   }
   *out = narrow;
-  return Status();
+  return {};
 }
 
-Status check_range(const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return Status();
-  return invalid(cat(field, " must be in [", low, ", ", high, "], not ", value));
+/// Checks that a client's integer is in the range that the engine accepts.
+RequestError take(RequestField field, int64_t asked, int32_t low, int32_t high, int32_t* out) {
+  if (asked < low || asked > high) {
+    return invalid_field(
+        field, cat(field_name(field), " must be in [", low, ", ", high, "], not ", asked));
+  }
+  *out = static_cast<int32_t>(asked);
+  return {};
 }
 
 Result<uint64_t> random_seed() {
@@ -51,89 +52,108 @@ Result<uint64_t> random_seed() {
   return Status::error(Code::kInternal, "getrandom for a request's seed", errno);
 }
 
-Status resolve_sampling(const GenerationRequest& request, const ServedModel& model,
-                        SamplingParams* sampling) {
+RequestError resolve_sampling(const GenerationRequest& request, const ServedModel& model,
+                              SamplingParams* sampling) {
+  using enum RequestField;
   const GenerationConfig& defaults = model.generation;
-  constexpr std::optional<float> kNone;
-  SHOAL_RETURN_IF_ERROR(take("temperature", request.temperature, defaults.temperature, {0, 100},
+  constexpr std::optional<float> kNoDefault;
+  SHOAL_RETURN_IF_ERROR(take(kTemperature, request.temperature, defaults.temperature, {0, 100},
                              &sampling->temperature));
-  SHOAL_RETURN_IF_ERROR(
-      take("top_p", request.top_p, defaults.top_p, {0, 1, true}, &sampling->top_p));
-  SHOAL_RETURN_IF_ERROR(take("min_p", request.min_p, defaults.min_p, {0, 1}, &sampling->min_p));
-  SHOAL_RETURN_IF_ERROR(take("repetition_penalty", request.repetition_penalty,
+  SHOAL_RETURN_IF_ERROR(take(kTopP, request.top_p, defaults.top_p, {0, 1, true}, &sampling->top_p));
+  SHOAL_RETURN_IF_ERROR(take(kMinP, request.min_p, defaults.min_p, {0, 1}, &sampling->min_p));
+  SHOAL_RETURN_IF_ERROR(take(kRepetitionPenalty, request.repetition_penalty,
                              defaults.repetition_penalty, {0, 100, true},
                              &sampling->repetition_penalty));
-  SHOAL_RETURN_IF_ERROR(take("presence_penalty", request.presence_penalty, kNone, {-2, 2},
+  SHOAL_RETURN_IF_ERROR(take(kPresencePenalty, request.presence_penalty, kNoDefault, {-2, 2},
                              &sampling->presence_penalty));
-  SHOAL_RETURN_IF_ERROR(take("frequency_penalty", request.frequency_penalty, kNone, {-2, 2},
+  SHOAL_RETURN_IF_ERROR(take(kFrequencyPenalty, request.frequency_penalty, kNoDefault, {-2, 2},
                              &sampling->frequency_penalty));
-  const int64_t top_k = request.top_k.value_or(defaults.top_k.value_or(0));
-  SHOAL_RETURN_IF_ERROR(check_range("top_k", top_k, -1, std::numeric_limits<int32_t>::max()));
-  sampling->top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
+  if (defaults.top_k) sampling->top_k = *defaults.top_k;
+  if (request.top_k) {
+    SHOAL_RETURN_IF_ERROR(
+        take(kTopK, *request.top_k, -1, std::numeric_limits<int32_t>::max(), &sampling->top_k));
+  }
+  sampling->top_k = std::max(sampling->top_k, 0);
   if (!request.seed && !model.default_seed) {
     SHOAL_ASSIGN_OR_RETURN(sampling->seed, random_seed());
   } else {
     sampling->seed = request.seed ? *request.seed : *model.default_seed;
   }
   if (request.logprobs) {
-    SHOAL_RETURN_IF_ERROR(check_range("logprobs", *request.logprobs, 0, kMaxLogprobs));
-    sampling->logprobs = static_cast<int32_t>(*request.logprobs);
+    SHOAL_RETURN_IF_ERROR(take(kLogprobs, *request.logprobs, 0, kMaxLogprobs, &sampling->logprobs));
   }
-  return Status();
+  return {};
 }
 
-/// Ids as the model takes them. The field's name is for the message.
-Result<std::vector<int32_t>> checked_ids(const char* field, const std::vector<int64_t>& ids,
-                                         int vocab_size) {
-  std::vector<int32_t> checked;
-  checked.reserve(ids.size());
+/// Checks that all ids belong to the model. `name` names the list in the message.
+template <typename Id>
+RequestError check_ids(RequestField field, const char* name, const std::vector<Id>& ids,
+                       int vocab_size) {
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= vocab_size) {
-      return invalid(
-          cat(field, "[", i, "] is ", ids[i], "; the model's ids are 0 to ", vocab_size - 1));
-    }
-    checked.push_back(static_cast<int32_t>(ids[i]));
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    return invalid_field(
+        field, cat(name, "[", i, "] is ", ids[i], "; the model's ids are 0 to ", vocab_size - 1));
   }
-  return checked;
+  return {};
 }
 
-/// Text that is surely too long is refused before it is tokenized, which takes time.
-Status check_prompt_size(size_t bytes, int32_t max_model_len) {
-  constexpr size_t kBytesPerToken = 256;  // more than any text's average
+/// Converts ids that have passed check_ids() to the engine's type.
+std::vector<int32_t> engine_ids(const std::vector<int64_t>& ids) {
+  std::vector<int32_t> narrow(ids.size());
+  std::transform(ids.begin(), ids.end(), narrow.begin(),
+                 [](int64_t id) { return static_cast<int32_t>(id); });
+  return narrow;
+}
+
+RequestError check_prompt_length(RequestField field, size_t tokens, int32_t max_model_len) {
+  if (tokens == 0)
+    return invalid_field(field, cat(field_name(field), " gives no tokens; at least 1 is needed"));
+  if (tokens < static_cast<size_t>(max_model_len)) return {};
+  return invalid_field(field,
+                       cat("the prompt has ", tokens, " tokens; at most ", max_model_len - 1,
+                           " fit, the model length of ", max_model_len, " less one to generate"));
+}
+
+/// Refuses text that is certainly too long before it is tokenized, because tokenizing takes time.
+RequestError check_prompt_size(size_t bytes, int32_t max_model_len) {
+  constexpr size_t kBytesPerToken = 256;  // more than the average of any text
   constexpr size_t kAlways = size_t{1} << 20;
   const size_t most = std::max(kAlways, kBytesPerToken * static_cast<size_t>(max_model_len));
   if (bytes <= most) return {};
-  return invalid(cat("the prompt has ", bytes, " bytes; at most ", most,
-                     " are read for a model length of ", max_model_len, " tokens"));
+  return invalid_field(RequestField::kPrompt,
+                       cat("the prompt has ", bytes, " bytes; at most ", most,
+                           " are read for a model length of ", max_model_len, " tokens"));
 }
 
-Result<std::vector<int32_t>> resolve_prompt(const GenerationRequest& request,
-                                            const ServedModel& model) {
+using PromptResult = Result<std::vector<int32_t>, RequestError>;
+
+PromptResult resolve_text(const std::string& prompt, const ServedModel& model) {
+  using enum RequestField;
+  SHOAL_RETURN_IF_ERROR(check_prompt_size(prompt.size(), model.max_model_len));
+  Result<std::vector<int32_t>> ids = model.tokenizer.encode(prompt, /*add_special=*/true);
+  if (!ids.ok()) {
+    return RequestError(
+        kPrompt, ids.status().because_of(Code::kInvalidArgument, "the prompt cannot be tokenized"));
+  }
+  SHOAL_RETURN_IF_ERROR(check_prompt_length(kPrompt, ids->size(), model.max_model_len));
+  // A tokenizer may know ids that the model has no embedding for.
+  SHOAL_RETURN_IF_ERROR(
+      check_ids(kPrompt, "the prompt's token ids", *ids, model.config.vocab_size));
+  return std::move(ids).value();
+}
+
+PromptResult resolve_prompt(const GenerationRequest& request, const ServedModel& model) {
+  using enum RequestField;
   if (request.prompt.has_value() == request.prompt_ids.has_value()) {
-    return invalid(
-        cat("give exactly one of prompt and prompt_ids, not ", request.prompt ? "both" : "none"));
+    const char* given = request.prompt ? "both" : "none";
+    return invalid_field(kPrompt, cat("give exactly one of prompt and prompt_ids, not ", given));
   }
-  std::vector<int64_t> ids;
-  if (request.prompt) {
-    SHOAL_RETURN_IF_ERROR(check_prompt_size(request.prompt->size(), model.max_model_len));
-    Result<std::vector<int32_t>> encoded =
-        model.tokenizer.encode(*request.prompt, /*add_special=*/true);
-    if (!encoded.ok())
-      return encoded.status().because_of(Code::kInvalidArgument, "the prompt cannot be tokenized");
-    ids.assign(encoded->begin(), encoded->end());
-  }
-  // A tokenizer may know ids that the model has no embedding for: the text's ids are checked too.
-  const std::vector<int64_t>& source = request.prompt ? ids : *request.prompt_ids;
-  const char* field = request.prompt ? "the prompt's token ids" : "prompt_ids";
-  if (source.empty())
-    return invalid(
-        cat(request.prompt ? "prompt" : "prompt_ids", " gives no tokens; at least 1 is needed"));
-  const int64_t most = int64_t{model.max_model_len} - 1;
-  if (static_cast<int64_t>(source.size()) > most) {
-    return invalid(cat("the prompt has ", source.size(), " tokens; at most ", most,
-                       " fit, the model length of ", model.max_model_len, " less one to generate"));
-  }
-  return checked_ids(field, source, model.config.vocab_size);
+  if (request.prompt) return resolve_text(*request.prompt, model);
+  SHOAL_RETURN_IF_ERROR(
+      check_prompt_length(kPromptIds, request.prompt_ids->size(), model.max_model_len));
+  SHOAL_RETURN_IF_ERROR(
+      check_ids(kPromptIds, field_name(kPromptIds), *request.prompt_ids, model.config.vocab_size));
+  return engine_ids(*request.prompt_ids);
 }
 
 bool is_utf8(std::string_view text) {
@@ -149,52 +169,61 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-Status check_stop_strings(const std::vector<std::string>& stop) {
+RequestError check_stop_strings(const std::vector<std::string>& stop) {
+  const auto wrong = [](std::string what) {
+    return invalid_field(RequestField::kStop, std::move(what));
+  };
   if (stop.size() > kMaxStopStrings) {
-    return invalid(
+    return wrong(
         cat("stop has ", stop.size(), " strings; at most ", kMaxStopStrings, " are allowed"));
   }
   for (size_t i = 0; i < stop.size(); ++i) {
-    if (stop[i].empty()) return invalid(cat("stop[", i, "] is empty"));
+    if (stop[i].empty()) return wrong(cat("stop[", i, "] is empty"));
     if (stop[i].size() > kMaxStopBytes) {
-      return invalid(cat("stop[", i, "] has ", stop[i].size(), " bytes; at most ", kMaxStopBytes,
-                         " are allowed"));
+      return wrong(cat("stop[", i, "] has ", stop[i].size(), " bytes; at most ", kMaxStopBytes,
+                       " are allowed"));
     }
-    // Output is whole characters: another string never matches, or would cut one in half.
-    if (!is_utf8(stop[i])) return invalid(cat("stop[", i, "] is not valid UTF-8"));
+    // Output consists of whole characters, so any other string never matches or would cut one in
+    // half.
+    if (!is_utf8(stop[i])) return wrong(cat("stop[", i, "] is not valid UTF-8"));
   }
-  return Status();
+  return {};
+}
+
+/// Removes repeated ids, because the list is searched for every output token.
+std::vector<int32_t> without_repeats(std::vector<int32_t> ids) {
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
 }
 
 }  // namespace
 
-Result<ResolvedRequest> resolve_request(const GenerationRequest& request,
-                                        const ServedModel& model) {
+Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
+                                                      const ServedModel& model) {
+  using enum RequestField;
   ResolvedRequest resolved;
   EngineRequest& engine = resolved.engine;
   SHOAL_RETURN_IF_ERROR(resolve_sampling(request, model, &engine.sampling));
   SHOAL_RETURN_IF_ERROR(check_stop_strings(request.stop));
-  SHOAL_ASSIGN_OR_RETURN(
-      engine.stop_token_ids,
-      checked_ids("stop_token_ids", request.stop_token_ids, model.config.vocab_size));
+  SHOAL_RETURN_IF_ERROR(check_ids(kStopTokenIds, field_name(kStopTokenIds), request.stop_token_ids,
+                                  model.config.vocab_size));
   if (request.max_tokens && *request.max_tokens < 1) {
-    return invalid(cat("max_tokens must be at least 1, not ", *request.max_tokens));
+    return invalid_field(kMaxTokens,
+                         cat("max_tokens must be at least 1, not ", *request.max_tokens));
   }
   SHOAL_ASSIGN_OR_RETURN(engine.prompt, resolve_prompt(request, model));
 
-  // Every output token is looked up in the list: once each is enough, however often a client
-  // repeats them.
-  std::sort(engine.stop_token_ids.begin(), engine.stop_token_ids.end());
-  engine.stop_token_ids.erase(
-      std::unique(engine.stop_token_ids.begin(), engine.stop_token_ids.end()),
-      engine.stop_token_ids.end());
-  const int64_t room = model.max_model_len - static_cast<int64_t>(engine.prompt.size());
-  engine.max_tokens = static_cast<int32_t>(std::min(request.max_tokens.value_or(room), room));
+  engine.stop_token_ids = without_repeats(engine_ids(request.stop_token_ids));
+  const int32_t room = model.max_model_len - static_cast<int32_t>(engine.prompt.size());
+  engine.max_tokens = request.max_tokens && *request.max_tokens < room
+                          ? static_cast<int32_t>(*request.max_tokens)
+                          : room;
   if (!request.ignore_eos) {
     const std::vector<int32_t>& of_generation = model.generation.eos_token_ids;
     engine.eos_token_ids = of_generation.empty() ? model.config.eos_token_ids : of_generation;
   }
-  resolved.stop = request.stop;
+  resolved.stop = std::move(request.stop);
   resolved.include_stop_in_output = request.include_stop_in_output;
   return resolved;
 }

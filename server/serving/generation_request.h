@@ -7,11 +7,12 @@
 #include "models/model_config.h"
 #include "models/tokenizer.h"
 #include "runtime/engine/request.h"
+#include "runtime/engine/request_error.h"
 
 namespace shoal {
 
-/// A request as a client wrote it, over gRPC, the command line or JSON lines: absent is not the
-/// same as zero.
+/// A request as a client wrote it, over gRPC, the command line or JSON lines. An absent field is
+/// not the same as zero.
 struct GenerationRequest {
   std::optional<std::string> prompt;  ///< exactly one of prompt and prompt_ids
   std::optional<std::vector<int64_t>> prompt_ids;
@@ -28,21 +29,21 @@ struct GenerationRequest {
   std::vector<int64_t> stop_token_ids;
   bool ignore_eos = false;
   bool include_stop_in_output = false;
-  std::optional<int64_t> logprobs;  ///< K best per token; absent: none
+  std::optional<int64_t> logprobs;  ///< the K best tokens of each position; absent: none
 };
 
-/// What requests are checked against. Immutable after start.
+/// The model and the limits that requests are checked against. Immutable after the start.
 struct ServedModel {
   std::string name;  ///< MODEL's last path component
   ModelConfig config;
   GenerationConfig generation;
   Tokenizer tokenizer;
   int32_t max_model_len = 0;
-  std::optional<uint64_t>
-      default_seed;  ///< of requests that bring none; absent: each draws its own
+  /// The seed of requests that have none; absent: each of them gets a random one.
+  std::optional<uint64_t> default_seed;
 };
 
-/// A checked request: what the engine gets, and what is done to its text on the way out.
+/// A checked request: what the engine gets, and how its output text is cut.
 struct ResolvedRequest {
   EngineRequest engine;  ///< id still 0
   std::vector<std::string> stop;
@@ -54,10 +55,12 @@ inline constexpr int kMaxLogprobs = 64;
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 4096;
 
-/// Tokenizes, fills defaults (generation_config.json, else temperature 1, top_p 1), checks.
-/// INVALID_ARGUMENT names the field, its value and the bounds: "temperature must be in [0, 100],
-/// not -1"; a prompt longer than max_model_len - 1 tokens, an id not below vocab_size. INTERNAL:
-/// the kernel gave no random seed.
-Result<ResolvedRequest> resolve_request(const GenerationRequest& request, const ServedModel& model);
+/// Tokenizes the prompt, fills in defaults (generation_config.json, otherwise temperature 1, top_p
+/// 1) and checks everything. INVALID_ARGUMENT: a value out of bounds, a prompt longer than
+/// max_model_len - 1 tokens, or an id not below vocab_size. The error holds the field, and its
+/// message has the value and the bounds: "temperature must be in [0, 100], not -1". INTERNAL: the
+/// kernel gave no random seed.
+Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
+                                                      const ServedModel& model);
 
 }  // namespace shoal

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/wait.h"
 #include "server/serving/text_output.h"
 
 namespace shoal {
 namespace {
 
-/// A result is what other processes sent: whether it answers the plan.
+/// Checks that a result answers the plan. It comes from another process, so it is not trusted.
 Status check_result(const StepPlan& plan, const StepResult& result, int vocab_size) {
   std::vector<uint64_t> expected;
   for (const SequenceStep& sequence : plan.sequences) {
@@ -32,16 +33,16 @@ Status check_result(const StepPlan& plan, const StepResult& result, int vocab_si
   return Status();
 }
 
-/// So many crashes may a request be present at before it counts as their cause.
+/// A request that was in the batch during more than this many crashes is assumed to be the cause.
 constexpr int kMaxCrashes = 1;
 
-Status shutting_down(Code code) {
-  return Status::error(code, "the server is shutting down");
+Status shutting_down() {
+  return Status::error(Code::kCancelled, "the server is shutting down");
 }
 
 }  // namespace
 
-/// A request whose end has not been handed out.
+/// A request whose end has not been reported to its sink yet.
 struct InferenceLoop::Open {
   Open(const Tokenizer& tokenizer, const ResolvedRequest& request,
        std::shared_ptr<OutputSink> output)
@@ -51,41 +52,39 @@ struct InferenceLoop::Open {
     end.prompt_tokens = static_cast<int32_t>(request.engine.prompt.size());
   }
 
-  /// The token's text; true when it was the last one, and end then says why.
+  /// Appends the token's text to *delta. Returns true if the token was the last one; `end` then has
+  /// the reason.
   bool take(const TokenEvent& event, std::string* delta);
 
   std::shared_ptr<OutputSink> sink;
   TextOutput text;
   bool include_stop;
-  int crashes = 0;  // of the workers, while this request was in their step
+  int crashes = 0;  // how often the workers crashed during a step with this request
   OutputEnd end;
 };
 
 bool InferenceLoop::Open::take(const TokenEvent& event, std::string* delta) {
   ++end.completion_tokens;
-  const bool ended_by_id = event.finished && event.reason == FinishReason::kStop;
+  const bool ended_by_id = event.finish && event.finish->reason == FinishReason::kStop;
   if (include_stop || !ended_by_id) *delta = text.push(event.token.token_id);
-  if (event.finished) *delta += text.finish();
+  if (event.finish) *delta += text.finish();
   if (text.stopped()) {
-    end.reason = FinishReason::kStop;
+    end.finish = {FinishReason::kStop};
     end.stop_text = text.stop_text();
     return true;
   }
-  if (!event.finished) return false;
-  end.reason = event.reason;
-  end.stop_token_id = event.stop_token_id;
-  end.stopped_by_eos = event.stopped_by_eos;
-  return true;
+  if (event.finish) end.finish = *event.finish;
+  return event.finish.has_value();
 }
 
 struct InferenceLoop::Delivery {
-  uint64_t id = 0;
   Open* open = nullptr;
   OutputDelta delta;
-  std::unique_ptr<Open> ended;  // open itself, where this was its last step
+  bool last = false;
+  std::unique_ptr<Open> ended;  // owns *open if this was its last step
 };
 
-InferenceLoop::InferenceLoop(const ServedModel& model, const SchedulerLimits& limits,
+InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limits,
                              StepFunction step)
     : model_(model), step_(std::move(step)), scheduler_(limits), thread_([this] { run(); }) {}
 
@@ -93,19 +92,22 @@ InferenceLoop::~InferenceLoop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
+    if (failure_.ok())
+      failure_ = shutting_down();  // refuses a sink that submits another request from its on_end
   }
   wake_.notify_one();
   thread_.join();
 }
 
-Result<uint64_t> InferenceLoop::submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink) {
-  // Made and, on a refusal, destroyed without the lock: the sink is a stranger's.
+Result<uint64_t, RequestError> InferenceLoop::submit(ResolvedRequest request,
+                                                     std::shared_ptr<OutputSink> sink) {
+  // Constructed, and destroyed on refusal, outside the lock, because the sink is the caller's code.
   auto open = std::make_unique<Open>(model_.tokenizer, request, std::move(sink));
   uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return failure_.because_of(Code::kUnavailable, "the engine has stopped");
-    if (draining_ || stop_) return shutting_down(Code::kUnavailable);
+    if (!failure_.ok())
+      return RequestError(failure_.because_of(Code::kUnavailable, "the engine has stopped"));
     id = request.engine.id = next_id_;
     SHOAL_RETURN_IF_ERROR(scheduler_.add(std::move(request.engine)));
     open_.emplace(next_id_++, std::move(open));
@@ -130,13 +132,12 @@ EngineLoad InferenceLoop::load() const {
 
 bool InferenceLoop::drain(Deadline deadline, const std::function<void()>& late) {
   std::unique_lock lock(mutex_);
-  draining_ = true;
   const auto is_idle = [this] { return idle(); };
   if (idle_.wait_until(lock, deadline.at(), is_idle)) return true;
   end_all_ = true;
   wake_.notify_one();
   if (late) late();
-  idle_.wait(lock, is_idle);
+  wait_until_ready(idle_, lock, is_idle);
   return false;
 }
 
@@ -148,11 +149,12 @@ Status InferenceLoop::status() const {
 void InferenceLoop::run() {
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
-    wake_.wait(
-        lock, [this] { return stop_ || end_all_ || !cancelled_.empty() || scheduler_.has_work(); });
+    wait_until_ready(wake_, lock, [this] {
+      return stop_ || end_all_ || !cancelled_.empty() || scheduler_.has_work();
+    });
     busy_ = true;
     last = stop_;
-    auto ended = stop_ || end_all_ ? take_all(shutting_down(Code::kCancelled)) : take_cancelled();
+    auto ended = stop_ || end_all_ ? take_all(shutting_down()) : take_cancelled();
     const StepPlan plan = scheduler_.plan();
     lock.unlock();
     end(std::move(ended));
@@ -167,11 +169,18 @@ void InferenceLoop::run() {
   }
 }
 
+/// Removes an open request from the engine. All sequences end here, whatever the reason. The caller
+/// holds the lock, and notifies the sink after releasing it.
+std::unique_ptr<InferenceLoop::Open> InferenceLoop::take_out(uint64_t id) {
+  scheduler_.finish(id);
+  return std::move(open_.extract(id).mapped());
+}
+
 void InferenceLoop::end(std::vector<std::unique_ptr<Open>> ended) {
   for (const std::unique_ptr<Open>& open : ended) open->sink->on_end(std::move(open->end));
 }
 
-/// Ends every request with this status and refuses others from now on.
+/// Ends every request with this status, and makes submit() refuse others from now on.
 void InferenceLoop::fail(const Status& why) {
   std::unique_lock lock(mutex_);
   failure_ = why;
@@ -180,7 +189,7 @@ void InferenceLoop::fail(const Status& why) {
   end(std::move(ended));
 }
 
-/// One plan through the workers and out to the sinks.
+/// Runs one plan on the workers and hands its result to the sinks.
 Status InferenceLoop::step(const StepPlan& plan) {
   SHOAL_ASSIGN_OR_RETURN(const StepOutcome outcome, step_(plan));
   if (!outcome.result) {
@@ -192,8 +201,9 @@ Status InferenceLoop::step(const StepPlan& plan) {
   return Status();
 }
 
-/// The workers are new and know nothing: every request goes on from its tokens, but for those that
-/// were in the step of two crashes, which may be their cause.
+/// Continues with new workers, whose KV cache is empty. Every request goes on from its tokens,
+/// except those that were in the step during more than kMaxCrashes crashes and so may be their
+/// cause.
 void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
   std::vector<std::unique_ptr<Open>> ended;
   {
@@ -203,41 +213,36 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
       const auto it = open_.find(sequence.id);
       if (it == open_.end() || !outcome.during_step || ++it->second->crashes <= kMaxCrashes)
         continue;
-      scheduler_.finish(sequence.id);
-      it->second->end.status = outcome.lost.because_of(
+      ended.push_back(take_out(sequence.id));
+      ended.back()->end.status = outcome.lost.because_of(
           Code::kInternal,
           "the ranks crashed twice while this request was in their step; it is not tried again");
-      ended.push_back(std::move(open_.extract(it).mapped()));
     }
   }
   end(std::move(ended));
 }
 
-/// Three turns, because text is made and sinks are called without the lock, and a request that has
-/// ended holds no blocks by the time its client hears of it.
+/// Locks twice, because the text is decoded and the sinks are called without the lock. A request
+/// that has ended is removed before its sink is called, so that its blocks are free when its client
+/// learns of the end.
 void InferenceLoop::deliver(const StepResult& result) {
   std::vector<TokenEvent> events;
   std::vector<Delivery> deliveries;
   {
     const std::lock_guard lock(mutex_);
     events = scheduler_.complete(result);
-    for (const TokenEvent& event : events) {
-      Delivery& delivery = deliveries.emplace_back();
-      delivery.id = event.id;
-      delivery.open = open_.at(event.id).get();
-    }
+    for (const TokenEvent& event : events)
+      deliveries.emplace_back().open = open_.at(event.token.id).get();
   }
-  std::vector<Delivery*> last;
   for (size_t i = 0; i < events.size(); ++i) {
-    if (deliveries[i].open->take(events[i], &deliveries[i].delta.text))
-      last.push_back(&deliveries[i]);
-    deliveries[i].delta.tokens.push_back(std::move(events[i].token));
+    Delivery& delivery = deliveries[i];
+    delivery.last = delivery.open->take(events[i], &delivery.delta.text);
+    delivery.delta.tokens.push_back(std::move(events[i].token));
   }
   {
     const std::lock_guard lock(mutex_);
-    for (Delivery* delivery : last) {
-      scheduler_.finish(delivery->id);  // a stop string's; by id or length it has gone already
-      delivery->ended = std::move(open_.extract(delivery->id).mapped());
+    for (Delivery& delivery : deliveries) {
+      if (delivery.last) delivery.ended = take_out(delivery.delta.tokens.front().id);
     }
   }
   for (Delivery& delivery : deliveries) {
@@ -246,28 +251,23 @@ void InferenceLoop::deliver(const StepResult& result) {
   }
 }
 
-/// Takes the requests that were cancelled since the last step out of the engine. The caller holds
+/// Removes the requests that were cancelled since the last step from the engine. The caller holds
 /// the lock.
 std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_cancelled() {
   std::vector<std::unique_ptr<Open>> ended;
   for (const uint64_t id : std::exchange(cancelled_, {})) {
-    auto node = open_.extract(id);
-    if (node.empty()) continue;  // it has ended meanwhile
-    scheduler_.finish(id);
-    node.mapped()->end.reason = FinishReason::kCancelled;
-    ended.push_back(std::move(node.mapped()));
+    if (!open_.contains(id)) continue;  // it has ended in the meantime
+    ended.push_back(take_out(id));
   }
   return ended;
 }
 
-/// Takes every request out of the engine, to end with this status. The caller holds the lock.
+/// Removes every request from the engine and gives it this status. The caller holds the lock.
 std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_all(const Status& status) {
   std::vector<std::unique_ptr<Open>> ended;
-  for (auto& [id, open] : std::exchange(open_, {})) {
-    scheduler_.finish(id);
-    open->end.status = status;
-    open->end.reason = FinishReason::kCancelled;
-    ended.push_back(std::move(open));
+  while (!open_.empty()) {
+    ended.push_back(take_out(open_.begin()->first));
+    ended.back()->end.status = status;
   }
   cancelled_.clear();
   end_all_ = false;

@@ -15,27 +15,26 @@
 
 namespace shoal {
 
-/// What one step gave one request. Text is a delta, whole characters only; stop strings are held
-/// back and cut.
+/// What one step produced for one request. The text is the part that is new, in whole characters.
+/// Text that may belong to a stop string is held back, and a stop string that matched is cut off.
 struct OutputDelta {
   std::vector<SampledToken> tokens;
   std::string text;
 };
 
 struct OutputEnd {
-  Status status;  ///< not ok: the request failed (workers lost, shut down); tokens so far stand
-  FinishReason reason = FinishReason::kCancelled;
-  std::string stop_text;       ///< the stop string that matched, if one did
-  int32_t stop_token_id = -1;  ///< the id that ended it, if one did
-  bool stopped_by_eos = false;
+  /// Not ok: the request failed (workers lost, or shutdown). The tokens before that are valid.
+  Status status;
+  Finish finish;
+  std::string stop_text;  ///< the stop string that matched, if one did
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
 };
 
-/// Where a request's output goes. Called from the loop's thread, never concurrently for one
-/// request, without any lock of the loop; must not block. on_delta comes for every step that gave
-/// the request a token, on_end exactly once, last. May call submit and cancel, not drain or the
-/// destructor.
+/// Receives a request's output. The loop's thread calls it, so never concurrently for one request,
+/// and holds no lock of the loop. It must not block. on_delta is called for every step that gave
+/// the request a token, and on_end exactly once, as the last call. Both may call submit and cancel,
+/// but not drain or the destructor.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
@@ -43,47 +42,50 @@ class OutputSink {
   virtual void on_end(OutputEnd end) = 0;
 };
 
-/// What became of a plan. No result: the workers were lost and run again; nothing that they held is
-/// left, and every request goes on from the tokens it has.
+/// The outcome of a plan. Without a result, the workers were lost and have been started again.
+/// Their KV cache is gone, and every request continues from the tokens that it has.
 struct StepOutcome {
   StepOutcome(StepResult answer) : result(std::move(answer)) {}  // NOLINT: implicit by design
   StepOutcome(Status why, bool in_this_step) : lost(std::move(why)), during_step(in_this_step) {}
 
   std::optional<StepResult> result;
   Status lost;  ///< why there is no result
-  bool during_step =
-      false;  ///< they were lost in this very step: its requests were present at a crash
+  /// True if they were lost during this step, so that its requests were present at the crash.
+  bool during_step = false;
 };
 
-/// One step on the workers; an error means that they are lost for good (then the loop stops: every
-/// request gets the status).
+/// Runs one step on the workers. An error means that they are lost for good: the loop then stops,
+/// and every request ends with this status.
 using StepFunction = std::function<Result<StepOutcome>(const StepPlan&)>;
 
-/// Drives the scheduler: a thread that plans, steps, detokenizes and hands out, as long as there is
-/// work. submit, cancel, load, status and drain may be called from any thread.
+/// Drives the scheduler. As long as there is work, a thread plans, runs steps, detokenizes and
+/// hands out the results. submit, cancel, load, status and drain may be called from any thread.
+/// ServingState, not this class, decides whether requests of clients are accepted at all.
 class InferenceLoop {
  public:
-  /// model and what step refers to must outlive the loop.
-  InferenceLoop(const ServedModel& model, const SchedulerLimits& limits, StepFunction step);
-  ~InferenceLoop();  ///< stops after the step under way: open requests end with CANCELLED
+  /// model and everything that step refers to must outlive the loop.
+  InferenceLoop(const ServedModel& model, const EngineLimits& limits, StepFunction step);
+  /// Stops after the current step. Open requests end with CANCELLED.
+  ~InferenceLoop();
 
-  /// Queues a request; its id. The sink may be called before submit returns. RESOURCE_EXHAUSTED:
-  /// queue full; UNAVAILABLE: draining or failed; INVALID_ARGUMENT: longer than the whole KV cache.
-  /// On an error the sink is never called.
-  Result<uint64_t> submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink);
+  /// Queues a request and returns its id. The sink may be called before submit returns.
+  /// RESOURCE_EXHAUSTED: the queue is full; UNAVAILABLE: the loop has stopped, because the workers
+  /// are lost or the destructor runs; INVALID_ARGUMENT, with the field: the request is longer than
+  /// the whole KV cache. On an error the sink is never called.
+  Result<uint64_t, RequestError> submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink);
 
-  /// The request ends with reason kCancelled at the next step boundary and its blocks are free.
-  /// Unknown ids: no effect.
+  /// Ends the request with reason kCancelled at the next step boundary and frees its blocks. No
+  /// effect for unknown ids.
   void cancel(uint64_t id);
 
   EngineLoad load() const;
 
-  /// No new requests; waits until the open ones have ended or the deadline passes (then they end
-  /// with CANCELLED after the step under way, which `late` may shorten). True: all ended by
-  /// themselves.
+  /// Waits until the open requests have ended, and returns true if all ended by themselves. At the
+  /// deadline, the remaining ones end with CANCELLED after the current step; `late` is called first
+  /// and may shorten that step. The caller makes sure that no more requests are submitted.
   bool drain(Deadline deadline, const std::function<void()>& late = {});
 
-  /// The step function's failure once it has failed, else ok.
+  /// The error of the step function if it has failed, otherwise ok.
   Status status() const;
 
  private:
@@ -94,6 +96,7 @@ class InferenceLoop {
   void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
   static void end(std::vector<std::unique_ptr<Open>> ended);
+  std::unique_ptr<Open> take_out(uint64_t id);
   void deliver(const StepResult& result);
   std::vector<std::unique_ptr<Open>> take_cancelled();
   std::vector<std::unique_ptr<Open>> take_all(const Status& status);
@@ -102,19 +105,18 @@ class InferenceLoop {
   const ServedModel& model_;
   const StepFunction step_;
   mutable std::mutex mutex_;
-  std::condition_variable wake_;  // the loop has something to do
-  std::condition_variable idle_;  // idle() may have become true
+  std::condition_variable wake_;  // notified when the loop has something to do
+  std::condition_variable idle_;  // notified when idle() may have become true
   Scheduler scheduler_;
-  std::map<uint64_t, std::unique_ptr<Open>>
-      open_;  // what an Open holds, the loop's thread alone touches
+  // The mutex guards the map. Only the loop's thread uses what an Open holds.
+  std::map<uint64_t, std::unique_ptr<Open>> open_;
   std::vector<uint64_t> cancelled_;
-  Status failure_;
+  Status failure_;  // not ok once the loop has stopped
   uint64_t next_id_ = 1;
-  bool draining_ = false;
   bool end_all_ = false;
   bool stop_ = false;
-  bool busy_ = false;   // the loop is in a step, or handing out
-  std::thread thread_;  // last: it uses all of the above
+  bool busy_ = false;   // the loop runs a step or hands out results
+  std::thread thread_;  // the last member, because it uses all of the above
 };
 
 }  // namespace shoal

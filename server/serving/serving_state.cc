@@ -1,5 +1,6 @@
 #include "server/serving/serving_state.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <random>
 #include <utility>
@@ -7,10 +8,42 @@
 namespace shoal {
 
 namespace {
-// Enough for Abort to tell "just finished" from "never heard of"; bounded, as ids come from
+// Enough for Abort to distinguish "just finished" from "unknown". Bounded, because ids come from
 // clients.
 constexpr size_t kRememberedIds = 4096;
+constexpr size_t kMaxRequestIdBytes = 256;  // it is echoed in every message
+
+/// Refuses control characters, because the id is logged and a client could forge log lines with
+/// them.
+RequestError check_request_id(const std::string& id) {
+  if (id.size() > kMaxRequestIdBytes)
+    return invalid_field(
+        RequestField::kRequestId,
+        cat("request_id must have at most ", kMaxRequestIdBytes, " bytes, not ", id.size()));
+  if (std::any_of(id.begin(), id.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }))
+    return invalid_field(RequestField::kRequestId, "request_id must not have control characters");
+  return {};
+}
+
+/// Maps a refusal by the loop to what it means for a client. The caller has already checked that
+/// requests are accepted at all.
+NotTaken meaning_of(Code code) {
+  switch (code) {
+    case Code::kResourceExhausted:
+      return NotTaken::kQueueFull;
+    case Code::kUnavailable:
+      return NotTaken::kEngineLost;
+    default:
+      return NotTaken::kInvalid;
+  }
+}
+
 }  // namespace
+
+RefusedRequest model_is_loading() {
+  return {NotTaken::kLoading,
+          Status::error(Code::kUnavailable, "the model is loading; try again soon")};
+}
 
 std::string make_uuid() {
   thread_local std::mt19937_64 generator = [] {
@@ -42,13 +75,18 @@ void ServingState::set_ready(const ServedModel* model, InferenceLoop* loop,
   view_.model = model;
   view_.loop = loop;
   view_.deployment = std::move(deployment);
-  // A server told to stop while it was loading stays draining.
+  // A server that was asked to stop during loading keeps draining.
   if (view_.phase == ServingPhase::kLoading) view_.phase = ServingPhase::kReady;
 }
 
 void ServingState::set_draining() {
   const std::lock_guard lock(mutex_);
   view_.phase = ServingPhase::kDraining;
+}
+
+bool ServingState::draining() const {
+  const std::lock_guard lock(mutex_);
+  return view_.phase == ServingPhase::kDraining;
 }
 
 Status ServingState::check_model(const std::string& model) const {
@@ -58,18 +96,70 @@ Status ServingState::check_model(const std::string& model) const {
                            served_name_, "\" (an empty name means that one)"));
 }
 
-Status ServingState::enter(const std::string& request_id, std::shared_ptr<LiveCall> call) {
-  const std::lock_guard lock(mutex_);
-  if (view_.phase == ServingPhase::kDraining)
-    return Status::error(Code::kUnavailable,
-                         "the server is shutting down and takes no new requests");
-  const LiveCall* key = call.get();
-  if (!by_id_.emplace(request_id, key).second)
-    return Status::error(Code::kAlreadyExists,
-                         cat("request_id \"", request_id,
-                             "\" is running: choose another, or leave it empty to get one"));
-  live_.emplace(key, std::move(call));
+/// Why no request at all is accepted now; ok if requests are accepted. The caller holds the lock.
+RefusedRequest ServingState::refusal() const {
+  switch (view_.phase) {
+    case ServingPhase::kLoading:
+      return model_is_loading();
+    case ServingPhase::kDraining:
+      return {NotTaken::kDraining,
+              Status::error(Code::kUnavailable,
+                            "the server is shutting down and takes no new requests")};
+    case ServingPhase::kReady:
+      return {};
+  }
   return {};
+}
+
+/// Releases the lock before tokenizing, because that takes long. It checks refusal() first, so that
+/// the work is not wasted.
+Result<ResolvedRequest, RefusedRequest> ServingState::resolve(GenerationRequest request) const {
+  const ServedModel* model = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    SHOAL_RETURN_IF_ERROR(refusal());
+    model = view_.model;
+  }
+  Result<ResolvedRequest, RequestError> resolved = resolve_request(std::move(request), *model);
+  if (!resolved.ok()) return RefusedRequest{NotTaken::kInvalid, resolved.error()};
+  return std::move(resolved).value();
+}
+
+/// The caller holds the lock, and has held it since it checked refusal().
+Result<ServingState::Taken, RefusedRequest> ServingState::queue(ResolvedRequest request,
+                                                                std::shared_ptr<OutputSink> sink) {
+  Result<uint64_t, RequestError> id = view_.loop->submit(std::move(request), std::move(sink));
+  if (!id.ok()) return RefusedRequest{meaning_of(id.error().code()), id.error()};
+  return Taken{view_.model, view_.loop, *id};
+}
+
+Result<ServingState::Taken, RefusedRequest> ServingState::submit(const std::string& request_id,
+                                                                 GenerationRequest request,
+                                                                 std::shared_ptr<LiveCall> call) {
+  if (RequestError error = check_request_id(request_id); !error.ok())
+    return RefusedRequest{NotTaken::kInvalid, std::move(error)};
+  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request)));
+  const std::lock_guard lock(mutex_);
+  SHOAL_RETURN_IF_ERROR(refusal());  // again, because the server may have begun to drain
+  if (by_id_.contains(request_id))
+    return RefusedRequest{
+        NotTaken::kIdInUse,
+        Status::error(Code::kAlreadyExists,
+                      cat("request_id \"", request_id,
+                          "\" is running: choose another, or leave it empty to get one"))};
+  SHOAL_ASSIGN_OR_RETURN(const Taken taken, queue(std::move(resolved), call));
+  const LiveCall* key = call.get();
+  by_id_.emplace(request_id, key);
+  live_.emplace(key, Live{std::move(call), taken.id});
+  return taken;
+}
+
+Result<ServingState::Taken, RefusedRequest> ServingState::submit(GenerationRequest request,
+                                                                 std::shared_ptr<OutputSink> sink) {
+  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request)));
+  const std::lock_guard lock(mutex_);
+  SHOAL_RETURN_IF_ERROR(refusal());
+  return queue(std::move(resolved), std::move(sink));
 }
 
 void ServingState::release_id(const std::string& request_id, const LiveCall* call) {
@@ -87,43 +177,36 @@ void ServingState::release_id(const std::string& request_id, const LiveCall* cal
 
 void ServingState::leave(const std::string& request_id, const LiveCall* call) {
   release_id(request_id, call);
-  std::shared_ptr<LiveCall> last;  // destroyed after the lock is gone: its destructor is the call's
+  std::shared_ptr<LiveCall> last;  // destroyed after the lock is released, because its destructor
+                                   // is the call's code
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(call);
   if (found == live_.end()) return;
-  last = std::move(found->second);
+  last = std::move(found->second.call);
   live_.erase(found);
   if (live_.empty()) idle_.notify_all();
 }
 
 ServingState::AbortOutcome ServingState::abort(const std::string& request_id) {
-  std::shared_ptr<LiveCall> call;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = by_id_.find(request_id);
-    if (found == by_id_.end())
-      return finished_set_.contains(request_id) ? AbortOutcome::kFinished : AbortOutcome::kUnknown;
-    call = live_.at(found->second);
-  }
-  call->abort();
+  const std::lock_guard lock(mutex_);
+  const auto found = by_id_.find(request_id);
+  if (found == by_id_.end())
+    return finished_set_.contains(request_id) ? AbortOutcome::kFinished : AbortOutcome::kUnknown;
+  view_.loop->cancel(live_.at(found->second).loop_id);
   return AbortOutcome::kAborted;
 }
 
 int ServingState::abort_all() {
-  std::vector<std::shared_ptr<LiveCall>> calls;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, call] : by_id_) calls.push_back(live_.at(call));
-  }
-  for (const auto& call : calls) call->abort();
-  return static_cast<int>(calls.size());
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, call] : by_id_) view_.loop->cancel(live_.at(call).loop_id);
+  return static_cast<int>(by_id_.size());
 }
 
 void ServingState::drop_slow_readers(std::chrono::milliseconds limit) {
   std::vector<std::shared_ptr<LiveCall>> calls;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [key, call] : live_) calls.push_back(call);
+    for (const auto& [key, live] : live_) calls.push_back(live.call);
   }
   const Clock::time_point now = Clock::now();
   for (const auto& call : calls) call->drop_slow_reader(now, limit);

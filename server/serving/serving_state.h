@@ -12,37 +12,55 @@
 #include <vector>
 
 #include "runtime/base/deadline.h"
+#include "runtime/engine/engine_limits.h"
 #include "runtime/transport/report.h"
 #include "server/serving/generation_request.h"
 #include "server/serving/inference_loop.h"
 
 namespace shoal {
 
-/// What GetServerInfo and GetModelInfo tell about this start, beside the model.
+/// What the Control and Transport services report about this deployment, besides the model.
 struct DeploymentInfo {
   int32_t tensor_parallel_size = 1;
   int32_t kv_block_tokens = 0;
-  int64_t kv_blocks = 0;
-  int32_t max_num_seqs = 0;
-  int32_t max_num_batched_tokens = 0;
-  std::string kernels;                                ///< set: reference, avx2, ...
-  std::function<TransportReport()> transport_report;  ///< of now: a restart may have changed it
+  EngineLimits limits;
+  std::string kernels;  ///< the kernel set: reference, avx2, ...
+  /// Returns the current report, which a restart may change.
+  std::function<TransportReport()> transport_report;
 };
 
 enum class ServingPhase { kLoading, kReady, kDraining };
 
-/// One Generate call as the others see it. Any thread.
-class LiveCall {
+/// Why a request was not taken.
+enum class NotTaken {
+  kInvalid,     ///< the request itself is wrong, so a retry fails in the same way
+  kIdInUse,     ///< a live request has the same request id
+  kLoading,     ///< the model is not loaded yet
+  kDraining,    ///< the server shuts down
+  kEngineLost,  ///< the ranks are lost for good
+  kQueueFull,   ///< no further request may wait
+};
+
+struct RefusedRequest {
+  bool ok() const { return error.ok(); }
+
+  NotTaken why = NotTaken::kInvalid;
+  RequestError error;
+};
+
+/// The refusal for everything that needs the model, as long as it is not loaded.
+RefusedRequest model_is_loading();
+
+/// One client's stream, as ServingState sees it. May be called from any thread.
+class LiveCall : public OutputSink {
  public:
-  virtual ~LiveCall() = default;
-  /// Ends the generation with reason kCancelled; its client is told so.
-  virtual void abort() = 0;
   /// Ends the call if its client has not taken a message for longer than `limit`.
   virtual void drop_slow_reader(Clock::time_point now, std::chrono::milliseconds limit) = 0;
 };
 
-/// What the services share: the phase, what is served, and the calls in progress. Any thread. No
-/// gRPC here.
+/// The state that all client interfaces share: the served model, the calls in progress, and whether
+/// requests are accepted. May be used from any thread. It does not depend on gRPC, so that another
+/// interface can share it.
 class ServingState {
  public:
   explicit ServingState(std::string served_name);
@@ -56,40 +74,68 @@ class ServingState {
   };
   View view() const;
   void set_ready(const ServedModel* model, InferenceLoop* loop, DeploymentInfo deployment);
+  /// After this has returned, no request is accepted, so the loop only has to finish those that it
+  /// has.
   void set_draining();
+  bool draining() const;
 
   const std::string& served_name() const { return served_name_; }
-  /// New at every start: lets a client tell a restarted server from the one it knew.
+  /// A new id at every start, by which a client can see that the server was restarted.
   const std::string& instance_id() const { return instance_id_; }
   /// NOT_FOUND unless `model` is empty or the served name.
   Status check_model(const std::string& model) const;
 
-  /// Enters a call; it is live until leave(). ALREADY_EXISTS: a live call holds that request id;
-  /// UNAVAILABLE: draining.
-  Status enter(const std::string& request_id, std::shared_ptr<LiveCall> call);
-  /// The request has ended: its id may be used again. Before the client can know of the end.
+  /// A request that the loop has accepted. Until it has ended, loop->cancel(id) ends it early.
+  struct Taken {
+    const ServedModel* model = nullptr;
+    InferenceLoop* loop = nullptr;
+    uint64_t id = 0;
+  };
+  /// Accepts a request, or returns why not. This is the only function that decides whether requests
+  /// are accepted. The request is checked, tokenized and queued. Its output goes to `call`,
+  /// possibly before submit() returns. The call is live under this request id until leave().
+  /// Nothing is kept of a request that was refused.
+  Result<Taken, RefusedRequest> submit(const std::string& request_id, GenerationRequest request,
+                                       std::shared_ptr<LiveCall> call);
+  /// The same for a request that the server itself makes. It has no request id, and
+  /// wait_until_idle() does not wait for it.
+  Result<Taken, RefusedRequest> submit(GenerationRequest request, std::shared_ptr<OutputSink> sink);
+
+  /// Frees the id of a request that has ended for use by another. Call it before the client can
+  /// learn of the end, because the client may then reuse the id at once.
   void release_id(const std::string& request_id, const LiveCall* call);
+  /// Removes a call that is over. No effect if its request was not accepted.
   void leave(const std::string& request_id, const LiveCall* call);
 
-  /// Aborts one request: kAborted, kFinished (one of the last few thousand), or kUnknown.
+  /// Ends one request with reason kCancelled, which its client receives. Returns kAborted,
+  /// kFinished if it was one of the last few thousand to end, or kUnknown.
   enum class AbortOutcome { kAborted, kFinished, kUnknown };
   AbortOutcome abort(const std::string& request_id);
-  /// Aborts all; how many.
+  /// Aborts all requests and returns how many.
   int abort_all();
   void drop_slow_readers(std::chrono::milliseconds limit);
 
-  /// True: no call is live. False: the deadline came first.
+  /// Returns true when no call is live any more, or false at the deadline.
   bool wait_until_idle(Deadline deadline);
 
  private:
+  struct Live {
+    std::shared_ptr<LiveCall> call;
+    uint64_t loop_id = 0;
+  };
+  RefusedRequest refusal() const;
+  Result<ResolvedRequest, RefusedRequest> resolve(GenerationRequest request) const;
+  Result<Taken, RefusedRequest> queue(ResolvedRequest request, std::shared_ptr<OutputSink> sink);
+
   const std::string served_name_;
   const std::string instance_id_;
+  // May be held when the loop's mutex is locked, never the other way round.
   mutable std::mutex mutex_;
   std::condition_variable idle_;
   View view_;
-  std::unordered_map<const LiveCall*, std::shared_ptr<LiveCall>> live_;
+  std::unordered_map<const LiveCall*, Live> live_;
   std::unordered_map<std::string, const LiveCall*> by_id_;
-  std::deque<std::string> finished_;  // the last ones, oldest first
+  std::deque<std::string> finished_;  // the ids that ended last, oldest first
   std::unordered_set<std::string> finished_set_;
 };
 

@@ -35,7 +35,8 @@ std::string TextOutput::finish() {
   return stopped() ? text : text + std::exchange(held_, {});
 }
 
-/// Takes more decoded text; gives out all but what may be the beginning of a stop string.
+/// Adds decoded text, and returns all of it except an end that may be the beginning of a stop
+/// string.
 std::string TextOutput::settle(std::string_view decoded) {
   if (matchers_.empty()) return std::string(decoded);
   for (const char byte : decoded) {
@@ -45,8 +46,8 @@ std::string TextOutput::settle(std::string_view decoded) {
         stop_text_ = matcher.stop();
     }
     if (stopped()) {
-      // The match lies wholly in held_: at every byte before it, at least what it had matched was
-      // held back.
+      // The whole match is in held_, because at every earlier byte at least the part that had
+      // matched was held back.
       if (!include_stop_) held_.resize(held_.size() - stop_text_.size());
       return std::exchange(held_, {});
     }

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <fnmatch.h>
 
-#include "server/flag_values.h"
+#include "runtime/base/split.h"
+#include "runtime/base/text_values.h"
 
 namespace shoal::shmtest {
 namespace {
@@ -12,64 +13,62 @@ constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
 constexpr uint64_t kDockerDefault = 64 * kMiB;
 constexpr double kMaxFullAfterSeconds = 3600;
 
-// Aspects: s what is mounted and its size, i inodes, o read-only, x exec, u owner, t stale files, f
-// filler, c cgroup, y fsize, z nofile, k memlock, p process_vm, d memfd, 6 IPv6, r ports.
-// compatible() says what else excludes what.
+// The table of names. Two names of different aspects can still exclude each other; compatible()
+// checks that.
 constexpr ConditionName kNames[] = {
-    {"host", true, "s", [](Condition& c) { c.shm = ShmKind::kHost; }, "no change, the control"},
-    {"4k", true, "s", [](Condition& c) { c.size_bytes = 4 * kKiB; }, "/dev/shm of 4 KiB: one page"},
-    {"1m", true, "s", [](Condition& c) { c.size_bytes = kMiB; }, "/dev/shm of 1 MiB"},
-    {"16m", false, "s", [](Condition& c) { c.size_bytes = 16 * kMiB; }, "/dev/shm of 16 MiB"},
-    {"64m", true, "s", [](Condition& c) { c.size_bytes = kDockerDefault; },
+    {"host", true, Aspect::kWhatItIs, [](Condition& c) { c.shm = ShmKind::kHost; },
+     "no change, the control"},
+    {"4k", true, Aspect::kWhatItIs, [](Condition& c) { c.size_bytes = 4 * kKiB; },
+     "/dev/shm of 4 KiB: one page"},
+    {"1m", true, Aspect::kWhatItIs, [](Condition& c) { c.size_bytes = kMiB; }, "/dev/shm of 1 MiB"},
+    {"16m", false, Aspect::kWhatItIs, [](Condition& c) { c.size_bytes = 16 * kMiB; },
+     "/dev/shm of 16 MiB"},
+    {"64m", true, Aspect::kWhatItIs, [](Condition& c) { c.size_bytes = kDockerDefault; },
      "/dev/shm of 64 MiB, Docker's default"},
-    {"no-inodes", true, "i", [](Condition& c) { c.inodes = 1; },
+    {"no-inodes", true, Aspect::kInodes, [](Condition& c) { c.inodes = 1; },
      "no name and no file fits (nr_inodes=1)"},
-    {"few-inodes", false, "i", [](Condition& c) { c.inodes = 4; }, "three files fit (nr_inodes=4)"},
-    {"read-only", true, "o", [](Condition& c) { c.read_only = true; },
+    {"few-inodes", false, Aspect::kInodes, [](Condition& c) { c.inodes = 4; },
+     "three files fit (nr_inodes=4)"},
+    {"read-only", true, Aspect::kWritable, [](Condition& c) { c.read_only = true; },
      "/dev/shm mounted read-only"},
-    {"missing", true, "s", [](Condition& c) { c.shm = ShmKind::kMissing; },
+    {"missing", true, Aspect::kWhatItIs, [](Condition& c) { c.shm = ShmKind::kMissing; },
      "/dev/shm does not exist"},
-    {"not-tmpfs", true, "s", [](Condition& c) { c.shm = ShmKind::kDisk; },
+    {"not-tmpfs", true, Aspect::kWhatItIs, [](Condition& c) { c.shm = ShmKind::kDisk; },
      "/dev/shm is a directory on a disk"},
-    {"noexec", false, "x", [](Condition& c) { c.noexec = true; },
+    {"noexec", false, Aspect::kExec, [](Condition& c) { c.noexec = true; },
      "/dev/shm mounted noexec (as Docker does)"},
-    {"other-user", false, "u", [](Condition& c) { c.other_user = true; },
+    {"other-user", false, Aspect::kOwner, [](Condition& c) { c.other_user = true; },
      "/dev/shm has mode 0700 and another owner; root loses what lets it pass"},
-    {"full", true, "f", [](Condition& c) { c.full_after_s = 0; },
+    {"full", true, Aspect::kFilled, [](Condition& c) { c.full_after_s = 0; },
      "/dev/shm (64 MiB if not said) is full at the start"},
-    {"full-after-0.2s", false, "f", [](Condition& c) { c.full_after_s = 0.2; },
+    {"full-after-0.2s", false, Aspect::kFilled, [](Condition& c) { c.full_after_s = 0.2; },
      "all that is free is taken 0.2 s after the start; any number may stand there"},
-    {"full-after-2s", false, "f", [](Condition& c) { c.full_after_s = 2; }, "the same after 2 s"},
-    {"stale-files", false, "t", [](Condition& c) { c.stale_files = true; },
+    {"full-after-2s", false, Aspect::kFilled, [](Condition& c) { c.full_after_s = 2; },
+     "the same after 2 s"},
+    {"stale-files", false, Aspect::kStale, [](Condition& c) { c.stale_files = true; },
      "files of killed runs lie in /dev/shm (nccl-*, shoal-*, psm_*, sem.*)"},
-    {"cgroup-32m", false, "c", [](Condition& c) { c.cgroup_bytes = 32 * kMiB; },
+    {"cgroup-32m", false, Aspect::kMemory, [](Condition& c) { c.cgroup_bytes = 32 * kMiB; },
      "memory cgroup of 32 MiB, below the mount: an OOM kill in place of ENOSPC"},
-    {"rlimit-fsize", false, "y", [](Condition& c) { c.rlimit_fsize_bytes = 64 * kKiB; },
+    {"rlimit-fsize", false, Aspect::kFileSize,
+     [](Condition& c) { c.rlimit_fsize_bytes = 64 * kKiB; },
      "files of at most 64 KiB (SIGXFSZ, EFBIG)"},
-    {"rlimit-nofile", false, "z", [](Condition& c) { c.rlimit_nofile = 40; },
+    {"rlimit-nofile", false, Aspect::kDescriptors, [](Condition& c) { c.rlimit_nofile = 40; },
      "at most 40 descriptors"},
-    {"rlimit-memlock", false, "k", [](Condition& c) { c.rlimit_memlock_bytes = 64 * kKiB; },
+    {"rlimit-memlock", false, Aspect::kLocked,
+     [](Condition& c) { c.rlimit_memlock_bytes = 64 * kKiB; },
      "at most 64 KiB locked, without CAP_IPC_LOCK"},
-    {"no-cma", true, "p", [](Condition& c) { c.no_cma = true; },
+    {"no-cma", true, Aspect::kCma, [](Condition& c) { c.no_cma = true; },
      "process_vm_readv and process_vm_writev give EPERM"},
-    {"no-memfd", true, "d", [](Condition& c) { c.no_memfd = true; }, "memfd_create gives EPERM"},
-    {"no-ipv6", false, "6", [](Condition& c) { c.no_ipv6 = true; }, "loopback alone, without IPv6"},
-    {"ports-exhausted", false, "r", [](Condition& c) { c.few_ports = true; },
+    {"no-memfd", true, Aspect::kMemfd, [](Condition& c) { c.no_memfd = true; },
+     "memfd_create gives EPERM"},
+    {"no-ipv6", false, Aspect::kIpv6, [](Condition& c) { c.no_ipv6 = true; },
+     "loopback alone, without IPv6"},
+    {"ports-exhausted", false, Aspect::kPorts, [](Condition& c) { c.few_ports = true; },
      "loopback alone, two ephemeral ports in all"},
 };
 
 Status wrong(std::string what) {
   return Status::error(Code::kInvalidArgument, cat("--matrix: ", what));
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
 }
 
 Status unknown_name(std::string_view name) {
@@ -81,7 +80,7 @@ Status unknown_name(std::string_view name) {
       nearest.empty() ? "shoal shmtest --list prints them" : cat("did you mean ", nearest, "?")));
 }
 
-/// T of "full-after-Ts".
+/// The number T in "full-after-Ts".
 Result<std::optional<double>> full_after_seconds(std::string_view name) {
   constexpr std::string_view kPrefix = "full-after-";
   if (!name.starts_with(kPrefix) || !name.ends_with("s")) return std::optional<double>();
@@ -94,20 +93,21 @@ Result<std::optional<double>> full_after_seconds(std::string_view name) {
   return std::optional<double>(*seconds);
 }
 
-/// Applies one name; returns its aspects.
-Result<std::string> apply_name(std::string_view name, Condition& condition) {
+/// Applies one name to the condition. Returns the aspect that it decides.
+Result<Aspect> apply_name(std::string_view name, Condition& condition) {
   for (const ConditionName& entry : kNames) {
     if (name != entry.name) continue;
     entry.apply(condition);
-    return std::string(entry.aspects);
+    return entry.aspect;
   }
   SHOAL_ASSIGN_OR_RETURN(const std::optional<double> seconds, full_after_seconds(name));
   if (!seconds) return unknown_name(name);
   condition.full_after_s = seconds;
-  return std::string("f");
+  return Aspect::kFilled;
 }
 
-/// Things that only a tmpfs of our own can be.
+/// Refuses settings that only a tmpfs of our own can have if /dev/shm is something else, and
+/// settings that exclude each other.
 Status compatible(const Condition& c) {
   if (c.shm != ShmKind::kTmpfs &&
       (c.inodes != 0 || c.read_only || c.noexec || c.other_user || c.full_after_s)) {
@@ -129,7 +129,7 @@ Status add_once(std::vector<Condition>& matrix, std::string_view name) {
   return {};
 }
 
-/// `all`, `basic` or a glob.
+/// Adds the conditions that match `all`, `basic` or a glob.
 Status add_matching(std::vector<Condition>& matrix, const std::string& glob) {
   bool any = false;
   for (const ConditionName& entry : kNames) {
@@ -153,16 +153,18 @@ std::span<const ConditionName> condition_names() {
 Result<Condition> parse_condition(std::string_view text) {
   Condition condition;
   condition.name = std::string(text);
-  std::string decided;
+  unsigned decided = 0;  // one bit for each aspect
   for (const std::string_view name : split(text, '+')) {
-    SHOAL_ASSIGN_OR_RETURN(const std::string aspects, apply_name(name, condition));
-    if (decided.find_first_of(aspects) != std::string::npos) {
+    SHOAL_ASSIGN_OR_RETURN(const Aspect aspect, apply_name(name, condition));
+    const unsigned bit = 1u << static_cast<unsigned>(aspect);
+    if ((decided & bit) != 0) {
       return wrong(cat(shown(text), ": ", shown(name), " contradicts what stands before it"));
     }
-    decided += aspects;
+    decided |= bit;
   }
   SHOAL_RETURN_IF_ERROR(compatible(condition));
-  // Filling half of the machine's memory would be another test.
+  // Filling a tmpfs of half the machine's memory would be a different test, so use Docker's default
+  // size.
   if (condition.full_after_s && condition.size_bytes == 0) condition.size_bytes = kDockerDefault;
   return condition;
 }

@@ -8,14 +8,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "server/shmtest/os_failure.h"
 #include "server/shmtest/seccomp.h"
 
 namespace shoal::shmtest {
 namespace {
-
-Status failed(const std::string& what) {
-  return Status::error(Code::kFailedPrecondition, what, errno);
-}
 
 Status limit(int resource, const char* name, uint64_t value) {
   rlimit now{};
@@ -28,14 +25,16 @@ Status limit(int resource, const char* name, uint64_t value) {
   return {};
 }
 
-/// The program to be executed will not have them, even as root.
+/// Drops capabilities so that the program to be executed will not have them, even if it runs as
+/// root.
 Status drop_capabilities(std::initializer_list<int> capabilities) {
   for (const int capability : capabilities) {
     if (::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0) continue;
     if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0)
       return failed(cat("drop capability ", capability));
   }
-  // Inheritable ones would come back through exec in spite of the bounding set.
+  // Also clear the inheritable set, because those would come back through exec in spite of the
+  // bounding set.
   __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[2] = {};
   if (::syscall(SYS_capget, &header, data) != 0) return failed("read capabilities");
@@ -47,7 +46,7 @@ Status drop_capabilities(std::initializer_list<int> capabilities) {
 }  // namespace
 
 Status confine(const Condition& condition) {
-  // A SIGBUS is an expected result: no core in the user's directory.
+  // A SIGBUS is an expected result, so leave no core file in the user's directory.
   SHOAL_RETURN_IF_ERROR(limit(RLIMIT_CORE, "RLIMIT_CORE", 0));
   if (condition.rlimit_fsize_bytes > 0) {
     SHOAL_RETURN_IF_ERROR(limit(RLIMIT_FSIZE, "RLIMIT_FSIZE", condition.rlimit_fsize_bytes));

@@ -4,8 +4,8 @@
 
 namespace shoal::shmtest {
 
-/// Takes from the calling process what the condition takes from its command: limits, capabilities,
-/// system calls. To be called last before exec. FAILED_PRECONDITION: the kernel refuses.
+/// Takes from the calling process what the condition denies its command: limits, capabilities,
+/// system calls. Call it last before exec. Error: FAILED_PRECONDITION if the kernel refuses.
 Status confine(const Condition& condition);
 
 }  // namespace shoal::shmtest

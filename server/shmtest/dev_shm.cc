@@ -13,6 +13,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "server/shmtest/os_failure.h"
 #include "server/shmtest/own_dev.h"
 
 namespace shoal::shmtest {
@@ -21,20 +22,17 @@ namespace {
 constexpr const char* kPath = "/dev/shm";
 constexpr unsigned long kMountFlags = MS_NOSUID | MS_NODEV;
 
-Status failed(std::string what) {
-  return Status::error(Code::kFailedPrecondition, std::move(what), errno);
-}
-
 std::string tmpfs_options(const Condition& condition) {
   std::string options = condition.other_user ? "mode=0700" : "mode=1777";
-  // Somebody whom the command is not.
+  // Any user other than the one that runs the command.
   if (condition.other_user) options += cat(",uid=", ::geteuid() == 65534 ? 65533 : 65534);
   if (condition.size_bytes > 0) options += cat(",size=", condition.size_bytes);
   if (condition.inodes > 0) options += cat(",nr_inodes=", condition.inodes);
   return options;
 }
 
-/// What killed runs of various programs leave. Where there is no room the names stay empty.
+/// Creates files such as killed processes of various programs leave behind. If there is no room for
+/// their data the files stay empty.
 Status place_stale_files() {
   const char* names[] = {"nccl-k3Jx9Q", "nccl-0aVtZr", ".shoal-4711-0", "psm_1f3c9a2e",
                          "sem.mp-a1b2c3d4"};
@@ -85,7 +83,7 @@ Status mount_disk_folder(std::string& disk_folder) {
                        "no writable directory on a disk: all of $TMPDIR, /var/tmp, /tmp are tmpfs");
 }
 
-/// Calls visit(name, stat) for everything below the directory, which it closes.
+/// Calls visit(name, stat) for everything below the directory, and closes the directory.
 template <typename Visit>
 void walk(Fd folder, const std::string& prefix, const Visit& visit) {
   DIR* stream = ::fdopendir(folder.get());
@@ -104,7 +102,7 @@ void walk(Fd folder, const std::string& prefix, const Visit& visit) {
   ::closedir(stream);
 }
 
-/// Opened anew: a directory's position belongs to the open file.
+/// Opens the directory again, because the position of a directory stream belongs to the open file.
 Fd reopened(const Fd& folder) {
   return Fd(folder.valid() ? ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
 }
@@ -163,7 +161,7 @@ Status DevShmWatch::fill() {
   struct statvfs space {};
   if (::fstat(filler_.get(), &now) != 0) return failed("look at what fills /dev/shm");
   off_t end = now.st_size;
-  // A failed fallocate gives back all it took: halve until single pages fail.
+  // A failed fallocate gives back everything it took, so halve the size until single pages fail.
   if (::fstatvfs(folder_.get(), &space) != 0) return failed("look at /dev/shm");
   const auto page = static_cast<off_t>(space.f_frsize);
   for (off_t chunk = std::max(page, static_cast<off_t>(space.f_bfree * space.f_frsize));

@@ -11,34 +11,34 @@
 
 namespace shoal::shmtest {
 
-/// Mounts what the condition wants at /dev/shm, in a mount namespace of our own. Any error means
-/// that this condition cannot be had here. disk_folder becomes the directory, if any, that
-/// remove_disk_folder() must take away in the end.
+/// Mounts what the condition wants at /dev/shm. Must be called in a mount namespace of our own. An
+/// error means that this condition is not available here. If the mount needs a directory on disk,
+/// disk_folder is set to it, and remove_disk_folder() must remove it in the end.
 Status mount_dev_shm(const Condition& condition, std::string& disk_folder);
 
 void remove_disk_folder(const std::string& disk_folder);
 
-/// Looks at /dev/shm from within the sandbox, and fills it.
+/// Observes /dev/shm from within the sandbox, and fills it.
 class DevShmWatch {
  public:
-  /// What is there now counts neither as use nor as left behind.
+  /// What is in /dev/shm now counts neither as used nor as left behind.
   explicit DevShmWatch(const Condition& condition);
 
-  /// Takes every block that is free now, in a file without a name. Again: what has become free
-  /// since.
+  /// Takes every block that is free now, in a file without a name. A later call takes what has
+  /// become free since.
   Status fill();
-  /// Samples the use.
+  /// Records how much is in use now.
   void sample();
   uint64_t peak_bytes() const { return peak_bytes_; }
-  /// Names that were not there at the start, with what is allocated to them.
+  /// Names that were not there at the start, with the bytes allocated to them.
   std::vector<LeftFile> left() const;
 
  private:
   uint64_t used_bytes() const;
 
-  Fd folder_;  // none where /dev/shm is missing
+  Fd folder_;  // invalid if /dev/shm is missing
   Fd filler_;
-  bool counts_files_ = false;  // not a file system of its own: its use is its files'
+  bool counts_files_ = false;  // /dev/shm is not a file system of its own, so add up its files
   std::set<std::string> names_before_;
   uint64_t bytes_before_ = 0;
   uint64_t peak_bytes_ = 0;

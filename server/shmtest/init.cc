@@ -24,8 +24,8 @@ namespace shoal::shmtest {
 namespace {
 
 constexpr int64_t kSampleNs = 10'000'000;
-/// Helpers that end by themselves once their parent is gone (Python's resource tracker) are no
-/// orphans.
+/// Time for helpers that end by themselves once their parent is gone (such as Python's resource
+/// tracker), so that they are not reported as orphans.
 constexpr int64_t kGraceMs = 500;
 
 [[noreturn]] void leave(int report, std::string_view key, const std::string& value) {
@@ -40,7 +40,7 @@ void restore_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-/// The command's own process, up to its exec.
+/// Runs in the command's own process, and replaces it by the command.
 [[noreturn]] void become_command(const SandboxArgs& args, const MemoryCgroup& cgroup) {
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (::dup2(null, 0) < 0 || ::dup2(args.output, 1) < 0 || ::dup2(args.output, 2) < 0) {
@@ -58,7 +58,7 @@ void restore_signals() {
   leave(args.report, "notstarted", cat(args.command[0], ": ", ::strerrordesc_np(errno)));
 }
 
-/// Living processes of the namespace besides this one, "PID name".
+/// The other living processes of the namespace, as "PID name".
 std::vector<std::string> others() {
   std::vector<std::string> found;
   DIR* proc = ::opendir("/proc");
@@ -69,7 +69,8 @@ std::vector<std::string> others() {
     std::ifstream in(cat("/proc/", pid, "/stat"));
     std::string text;
     std::getline(in, text, '\0');
-    const size_t open = text.find('('), close = text.rfind(')');  // the name may hold anything
+    // The name may contain any character, even parentheses.
+    const size_t open = text.find('('), close = text.rfind(')');
     if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size())
       continue;
     const char state = text[close + 2];
@@ -80,7 +81,7 @@ std::vector<std::string> others() {
   return found;
 }
 
-/// What pid 1 does while the command runs.
+/// What pid 1 observes while the command runs.
 class Watch {
  public:
   Watch(const SandboxArgs& args, DevShmWatch& shm, pid_t command)
@@ -89,7 +90,7 @@ class Watch {
         command_(command),
         fill_at_s_(args.condition.full_after_s.value_or(0)) {}
 
-  /// Until the command has ended or its time is over.
+  /// Runs until the command has ended or its time is over.
   void run() {
     const Deadline deadline = Deadline::after_s(args_.timeout_s);
     while (!status_ && !deadline.passed()) turn();
@@ -122,7 +123,8 @@ class Watch {
     reap();
     shm_.sample();
     if (fill_at_s_ == 0 || seconds_since(start_) < fill_at_s_) return;
-    // Whoever gives blocks back meanwhile and takes new ones finds room: as with a real neighbour.
+    // Fill once only: a process that frees blocks meanwhile can take new ones, as it could beside a
+    // real neighbour.
     (void)shm_.fill();
     fill_at_s_ = 0;
   }
@@ -142,7 +144,7 @@ class Watch {
   const SandboxArgs& args_;
   DevShmWatch& shm_;
   const pid_t command_;
-  double fill_at_s_;  // 0: never, or done
+  double fill_at_s_;  // seconds after the start; 0: never, or already done
   const Clock::time_point start_ = Clock::now();
   double seconds_ = 0;
   std::optional<int> status_;

@@ -4,8 +4,8 @@
 
 namespace shoal::shmtest {
 
-/// Pid 1 of the sandbox: mounts /proc, starts the command, reaps, watches /dev/shm and the clock,
-/// reports, and ends; the kernel then kills what is left.
+/// Runs pid 1 of the sandbox: mounts /proc, starts the command, reaps processes, watches /dev/shm
+/// and the clock, reports, and ends. The kernel then kills whatever is left in the namespace.
 [[noreturn]] void run_init(const SandboxArgs& args, const MemoryCgroup& cgroup);
 
 }  // namespace shoal::shmtest

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
+#include "server/shmtest/os_failure.h"
 
 namespace shoal::shmtest {
 namespace {
@@ -17,10 +18,6 @@ struct Place {
   std::string folder;
   bool v2 = false;
 };
-
-Status failed(const std::string& what) {
-  return Status::error(Code::kFailedPrecondition, what, errno);
-}
 
 bool has_word(const std::string& text, const std::string& word, char separator) {
   std::istringstream in(text);
@@ -37,7 +34,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-/// Where the hierarchy is mounted: of v1 the one with the memory controller.
+/// Where the cgroup hierarchy is mounted. For v1 it is the hierarchy of the memory controller.
 std::optional<std::string> mount_point(bool v2) {
   std::ifstream mounts("/proc/self/mounts");
   for (std::string line; std::getline(mounts, line);) {
@@ -50,7 +47,8 @@ std::optional<std::string> mount_point(bool v2) {
   return std::nullopt;
 }
 
-/// This process's own group in it: "ID:CONTROLLERS:PATH" lines; v2's has no controllers.
+/// This process's own group in the hierarchy, from /proc/self/cgroup. Its lines are
+/// "ID:CONTROLLERS:PATH"; the line of v2 has no controllers.
 std::string own_path(bool v2) {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -63,18 +61,19 @@ std::string own_path(bool v2) {
   return "/";
 }
 
-/// A group in which a child would have a memory limit.
+/// Finds a group in which a child group would have a memory limit.
 Result<Place> find_place() {
   if (const std::optional<std::string> root = mount_point(/*v2=*/false)) {
     const std::string own = *root + own_path(false);
-    // In a container the path may be the machine's, the mount our own root.
+    // In a container the path may be that of the host, while the mount shows only our own group as
+    // its root.
     return Place{::access(own.c_str(), F_OK) == 0 ? own : *root, false};
   }
   const std::optional<std::string> root = mount_point(/*v2=*/true);
   if (!root) return Status::error(Code::kFailedPrecondition, "no cgroup file system is mounted");
   std::string own = *root + own_path(true);
-  // A group with processes gives its children no controllers (except the root): then a sibling will
-  // do.
+  // A group that holds processes gives its children no controllers, unless it is the root. Then
+  // take the parent, so that the new group becomes a sibling.
   for (int up = 0; up < 2; ++up) {
     if (has_word(first_line(own + "/cgroup.subtree_control"), "memory", ' '))
       return Place{own, true};
@@ -102,7 +101,7 @@ Result<MemoryCgroup> MemoryCgroup::create(uint64_t limit_bytes) {
   const std::string limit = cat(limit_bytes);
   SHOAL_RETURN_IF_ERROR(
       write_file(group.folder_ + (place.v2 ? "/memory.max" : "/memory.limit_in_bytes"), limit));
-  // Swap would hide the limit; where there is none there is no such file.
+  // Swap would hide the limit. If there is no swap this file does not exist.
   (void)write_file(group.folder_ + (place.v2 ? "/memory.swap.max" : "/memory.memsw.limit_in_bytes"),
                    place.v2 ? "0" : limit);
   return group;
@@ -110,7 +109,8 @@ Result<MemoryCgroup> MemoryCgroup::create(uint64_t limit_bytes) {
 
 MemoryCgroup::~MemoryCgroup() {
   if (folder_.empty()) return;
-  // Killed processes leave their group a moment after their end is seen.
+  // Killed processes leave their group a moment after waitpid() reports them, so try again for a
+  // while.
   for (int tries = 0; ::rmdir(folder_.c_str()) != 0 && errno == EBUSY && tries < 200; ++tries)
     ::usleep(5000);
 }

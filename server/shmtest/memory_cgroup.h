@@ -7,8 +7,8 @@
 
 namespace shoal::shmtest {
 
-/// A memory cgroup of our own, v2 or v1, below or beside the one that this process is in. No
-/// setting of the machine's changes. Removed with the object, once no process is in it.
+/// A memory cgroup of our own, v2 or v1, below or beside the one that this process is in. It
+/// changes no setting of the machine. It is removed with the object, once no process is in it.
 class MemoryCgroup {
  public:
   MemoryCgroup() = default;
@@ -21,11 +21,11 @@ class MemoryCgroup {
   }
   ~MemoryCgroup();
 
-  /// FAILED_PRECONDITION: no memory controller, or no right to make a group.
+  /// Error: FAILED_PRECONDITION if there is no memory controller, or no permission to make a group.
   static Result<MemoryCgroup> create(uint64_t limit_bytes);
 
   bool exists() const { return !folder_.empty(); }
-  /// Puts the calling process in.
+  /// Moves the calling process into the group.
   Status join() const;
   uint64_t oom_kills() const;
 

@@ -10,13 +10,10 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
+#include "server/shmtest/os_failure.h"
 
 namespace shoal::shmtest {
 namespace {
-
-Status failed(const std::string& what) {
-  return Status::error(Code::kFailedPrecondition, what, errno);
-}
 
 Status raise_loopback() {
   const Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -39,7 +36,8 @@ Status write_setting(const std::string& path, std::string_view value) {
 }  // namespace
 
 Status set_up_network(const Condition& condition) {
-  // Before lo comes up: an address that it has already got would stay for a moment.
+  // Do this before lo comes up, because an address that it has already got would remain for a
+  // moment.
   if (condition.no_ipv6 && ::access("/proc/sys/net/ipv6", F_OK) == 0) {
     for (const char* which : {"all", "default", "lo"}) {
       SHOAL_RETURN_IF_ERROR(

@@ -4,9 +4,9 @@
 
 namespace shoal::shmtest {
 
-/// Sets up the network namespace that the calling process is alone in: loopback up, then what the
-/// condition takes away. Needs that namespace's own /proc/sys. FAILED_PRECONDITION: the kernel
-/// refuses.
+/// Sets up the network namespace, in which the calling process must be alone: brings loopback up,
+/// then takes away what the condition denies. /proc/sys must be that of this namespace. Error:
+/// FAILED_PRECONDITION if the kernel refuses.
 Status set_up_network(const Condition& condition);
 
 }  // namespace shoal::shmtest

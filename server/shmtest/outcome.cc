@@ -17,7 +17,7 @@ uint64_t number_of(std::string_view text) {
   return value;
 }
 
-/// "BYTES NAME"
+/// Reads "BYTES NAME".
 LeftFile left_file_of(std::string_view value) {
   const size_t space = std::min(value.find(' '), value.size());
   return {std::string(value.substr(std::min(space + 1, value.size()))),
@@ -25,7 +25,8 @@ LeftFile left_file_of(std::string_view value) {
 }
 
 void end_with(Outcome& outcome, End end, std::string_view detail) {
-  if (outcome.end != End::kBroken) return;  // the first reason counts: what follows comes of it
+  // Keep the first reason, because later ones follow from it.
+  if (outcome.end != End::kBroken) return;
   outcome.end = end;
   outcome.detail = std::string(detail);
 }

@@ -10,13 +10,15 @@
 #include <vector>
 
 #include "runtime/base/fd.h"
+#include "server/shmtest/os_failure.h"
 
 namespace shoal::shmtest {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Something of the machine's /dev, open, so that it can still be reached once /dev is covered.
+/// An open file of the machine's /dev, which can still be reached through its descriptor once /dev
+/// is covered.
 struct Node {
   std::string name;
   bool folder = false;
@@ -42,10 +44,6 @@ std::vector<Node> open_usual_nodes() {
     if (fd.valid()) nodes.push_back({name, entry.is_directory(ignored), std::move(fd)});
   }
   return nodes;
-}
-
-Status failed(const std::string& what) {
-  return Status::error(Code::kFailedPrecondition, what, errno);
 }
 
 Status bind_node(const Node& node) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "runtime/base/json.h"
+#include "runtime/base/number_text.h"
 
 namespace shoal::shmtest {
 namespace {
@@ -33,12 +34,6 @@ const char* end_name(End end) {
   return "broken";
 }
 
-std::string seconds_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", seconds);
-  return text;
-}
-
 std::string end_text(const Outcome& outcome) {
   if (outcome.end == End::kExited) return cat(outcome.exit_code);
   if (outcome.end == End::kSignalled) return signal_name(outcome.signal);
@@ -62,7 +57,7 @@ uint64_t left_bytes(const Outcome& outcome) {
   return bytes;
 }
 
-/// Everything that is known of a failure beyond its row.
+/// What is known about a failure beyond its row in the table.
 std::string failure_text(const Outcome& outcome) {
   std::string text = cat(outcome.reason(), "\n");
   for (const LeftFile& file : outcome.left)
@@ -104,7 +99,7 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-/// Bytes of the UTF-8 character at the start of text that XML may hold; 0: none.
+/// Length in bytes of the UTF-8 character at the start of text, if XML may contain it; otherwise 0.
 size_t xml_character(std::string_view text) {
   const auto byte = [&](size_t i) {
     return static_cast<unsigned char>(i < text.size() ? text[i] : 0);
@@ -130,7 +125,7 @@ size_t xml_character(std::string_view text) {
 std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
   const std::string reason = outcome.reason();
   return cat("shmtest: [", number, "/", of, "] ", padded(outcome.condition, 16), " ",
-             verdict(outcome), "  ", seconds_text(outcome.seconds), " s",
+             verdict(outcome), "  ", with_decimals(outcome.seconds, 2), " s",
              reason.empty() ? "" : "  ", reason, "\n");
 }
 
@@ -146,7 +141,7 @@ std::string table(const std::vector<Outcome>& outcomes) {
     if (!outcome.orphans.empty() && outcome.end != End::kHung)
       left += cat(", ", outcome.orphans.size(), " processes");
     text += cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
-                padded(seconds_text(outcome.seconds), 9), padded(end_text(outcome), 9),
+                padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
                 padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12), left,
                 outcome.sigbus() ? "  SIGBUS" : "", "\n");
   }
@@ -170,7 +165,7 @@ std::string json_report(const std::vector<Outcome>& outcomes,
                        {"failed", count(outcomes, "FAIL")},
                        {"skipped", count(outcomes, "skip")},
                        {"conditions", std::move(conditions)}};
-  // Output and names need not be UTF-8.
+  // Output and file names need not be valid UTF-8.
   return json_text(report, 2) + "\n";
 }
 
@@ -182,10 +177,10 @@ std::string junit_report(const std::vector<Outcome>& outcomes,
       cat("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"shmtest ",
           xml_escape(joined(command)), "\" tests=\"", outcomes.size(), "\" failures=\"",
           count(outcomes, "FAIL"), "\" errors=\"0\" skipped=\"", count(outcomes, "skip"),
-          "\" time=\"", seconds_text(seconds), "\">\n");
+          "\" time=\"", with_decimals(seconds, 2), "\">\n");
   for (const Outcome& outcome : outcomes) {
     text += cat("<testcase classname=\"shmtest\" name=\"", xml_escape(outcome.condition),
-                "\" time=\"", seconds_text(outcome.seconds), "\">");
+                "\" time=\"", with_decimals(outcome.seconds, 2), "\">");
     if (outcome.skipped()) {
       text += cat("<skipped message=\"", xml_escape(outcome.reason()), "\"/>");
     } else if (!outcome.passed()) {

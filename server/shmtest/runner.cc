@@ -16,19 +16,16 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
+#include "server/shmtest/os_failure.h"
 #include "server/shmtest/sandbox.h"
 
 namespace shoal::shmtest {
 namespace {
 
-/// What pid 1 needs at most beyond the timeout to notice, look and report.
+/// After the timeout, pid 1 needs at most this long to notice, inspect and report.
 constexpr double kReportSeconds = 10;
-/// Then the keeper is killed itself.
+/// After that time the keeper gets this long to clean up before it is killed itself.
 constexpr double kCleanUpSeconds = 10;
-
-Status failed(const std::string& what) {
-  return Status::error(Code::kInternal, what, errno);
-}
 
 struct Pipe {
   Fd read, write;
@@ -36,11 +33,11 @@ struct Pipe {
 
 Result<Pipe> make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return failed("make a pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) return failed("make a pipe", Code::kInternal);
   return Pipe{Fd(ends[0]), Fd(ends[1])};
 }
 
-/// One condition under way.
+/// One condition while it runs.
 class Run {
  public:
   static Result<std::unique_ptr<Run>> start(const Condition& condition, size_t index,
@@ -51,15 +48,15 @@ class Run {
 
   size_t index() const { return index_; }
   int report_fd() const { return report_.read.get(); }
-  int output_fd() const { return output_.read.get(); }  ///< -1 once its end was read
+  int output_fd() const { return output_.read.get(); }  ///< -1 once its end has been read
 
   void read_report();
   void read_output();
   bool done() const { return !report_.read.valid(); }
-  /// The runner's own deadlines, for a pid 1 or a keeper that does not keep them.
+  /// Enforces the runner's own deadlines, in case pid 1 or the keeper does not keep theirs.
   void check_time();
   void stop() { lifeline_.write.reset(); }
-  /// Precondition: done(). Takes the keeper's exit, and what is left of the output.
+  /// Collects the keeper's exit and the rest of the output. Precondition: done().
   Outcome finish();
 
  private:
@@ -93,9 +90,10 @@ Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index
                             run->output_.write.get(),
                             run->lifeline_.read.get()};
   run->keeper_ = ::fork();
-  if (run->keeper_ < 0) return failed("start a process");
+  if (run->keeper_ < 0) return failed("start a process", Code::kInternal);
   if (run->keeper_ == 0) {
-    // Another run's lifeline held here would keep that run alive.
+    // Close the pipes of other runs, because a copy of their lifeline here would keep those runs
+    // alive.
     for (const auto& other : others) other->close_for_child();
     ::close(signals.get());
     run->lifeline_.write.reset();
@@ -127,7 +125,7 @@ Run::~Run() {
   }
 }
 
-/// Appends what is there; false at the end.
+/// Appends the bytes that are available. Returns false at the end.
 bool read_some(const Fd& fd, std::string& text) {
   char block[16384];
   const ssize_t got = ::read(fd.get(), block, sizeof block);
@@ -159,7 +157,7 @@ void Run::check_time() {
 
 Outcome Run::finish() {
   lifeline_.write.reset();
-  // Everything of the namespace is dead: what is in the pipe is all there will be.
+  // Every process of the namespace is dead, so the pipe already holds all the remaining output.
   for (int blocks = 0; output_.read.valid() && blocks < 64; ++blocks) {
     const int fd = output_.read.get();
     pollfd ready = {fd, POLLIN, 0};
@@ -173,7 +171,7 @@ Outcome Run::finish() {
   return std::move(outcome_);
 }
 
-/// SIGINT, SIGTERM and SIGHUP as a descriptor while it lives.
+/// Receives SIGINT, SIGTERM and SIGHUP through a descriptor while it lives.
 class Signals {
  public:
   Signals() {
@@ -186,7 +184,7 @@ class Signals {
   ~Signals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
 
   const Fd& fd() const { return fd_; }
-  /// The one that came, or 0.
+  /// The signal that has arrived, or 0.
   int take() const {
     signalfd_siginfo info{};
     return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo)
@@ -236,7 +234,7 @@ class Matrix {
     std::vector<pollfd> waits = {{signals_.fd().get(), POLLIN, 0}};
     for (const auto& run : runs_) {
       waits.push_back({run->report_fd(), POLLIN, 0});
-      waits.push_back({run->output_fd(), POLLIN, 0});  // poll passes over -1
+      waits.push_back({run->output_fd(), POLLIN, 0});  // poll skips an fd of -1
     }
     ::poll(waits.data(), waits.size(), 500);
     if (waits[0].revents != 0) stop(signals_.take());
@@ -264,7 +262,7 @@ class Matrix {
       const size_t index = (*run)->index();
       Outcome outcome = (*run)->finish();
       run = runs_.erase(run);
-      if (stopped_by_ != 0 && outcome.end == End::kBroken) continue;  // we ended it
+      if (stopped_by_ != 0 && outcome.end == End::kBroken) continue;  // we ended it ourselves
       if (outcome.end == End::kForbidden) {
         no_more_ = true;
         forbidden_ = outcome.detail;

@@ -11,27 +11,27 @@ namespace shoal::shmtest {
 struct RunOptions {
   std::vector<std::string> command;  ///< never empty
   double timeout_s = 60;
-  int jobs = 1;              ///< conditions at the same time
-  bool fail_fast = false;    ///< start none after the first that fails
-  bool pass_output = false;  ///< the command's output to stderr as it comes
+  int jobs = 1;              ///< conditions that run at the same time
+  bool fail_fast = false;    ///< start no further condition after one has failed
+  bool pass_output = false;  ///< copy the command's output to stderr as it arrives
 };
 
-/// The most of a command's output that an outcome keeps.
+/// An outcome keeps at most this many of the last bytes of a command's output.
 inline constexpr size_t kTailBytes = 8192;
 
 struct RunResult {
-  std::vector<Outcome> outcomes;  ///< of the conditions that ended, in the matrix's order
-  int stopped_by = 0;             ///< SIGINT, SIGTERM or SIGHUP came: everything was ended; 0: none
+  std::vector<Outcome> outcomes;  ///< of the conditions that ended, in the order of the matrix
+  int stopped_by = 0;             ///< SIGINT, SIGTERM or SIGHUP, if one ended the run; otherwise 0
 };
 
-/// Runs the command once in each condition; ended(outcome) as each ends. The process must have one
-/// thread: it forks. PERMISSION_DENIED: the kernel gives no namespaces, with the reason and what to
-/// do. INTERNAL: no pipe or process.
+/// Runs the command once in each condition, and calls ended(outcome) as each one ends. The process
+/// must have only one thread, because this forks. Errors: PERMISSION_DENIED if the kernel allows no
+/// namespaces, with the reason and what to do; INTERNAL if a pipe or process cannot be made.
 Result<RunResult> run_matrix(const std::vector<Condition>& matrix, const RunOptions& options,
                              const std::function<void(const Outcome&)>& ended);
 
-/// NOT_FOUND or PERMISSION_DENIED where the shell would not find the program either; by PATH as
-/// execvp.
+/// Checks that the program exists, searching PATH as execvp does. Error: NOT_FOUND or
+/// PERMISSION_DENIED, as a shell would report.
 Status find_program(const std::string& name);
 
 }  // namespace shoal::shmtest

@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-/// Fills `mine` with what `rank` brings to the gather number `round`.
+/// The bytes that `rank` sends in the gather with number `round`.
 std::vector<std::byte> gather_bytes(int rank, size_t bytes, uint64_t round) {
   std::vector<std::byte> mine(bytes);
   Pattern pattern(round * 131 + static_cast<uint64_t>(rank));
@@ -44,7 +44,7 @@ std::string gather_and_compare(Communicator& communicator, int root,
     const auto theirs = gather_bytes(r, sizes[r], round);
     expected.insert(expected.end(), theirs.begin(), theirs.end());
   }
-  expected.push_back(std::byte{0});  // the guard behind
+  expected.push_back(std::byte{0});  // the guard byte behind the result
   return out == expected ? "" : cat("gather ", round, " to ", root, " differs");
 }
 

@@ -27,8 +27,8 @@ constexpr int kMaxRanks = 32;
 constexpr size_t kMaxExchangeBytes = 4000;
 constexpr int64_t kNcclBytes = int64_t{8} * 2 * 9650176;
 
-/// In place of the front: memory of threads and forked processes alike, where each rank leaves what
-/// it brings.
+/// Takes the place of the front: memory that threads and forked processes share, where each rank
+/// leaves its part of an exchange.
 struct Board {
   struct Part {
     std::atomic<bool> there;
@@ -45,7 +45,7 @@ Board* make_board() {
   return static_cast<Board*>(memory);  // zeroed
 }
 
-/// What the front prepares.
+/// What the front prepares for a rung.
 struct Prepared {
   const Rung* rung = nullptr;
   TransportSetup setup;
@@ -65,7 +65,7 @@ Prepared prepare(const GroupOptions& options) {
   return prepared;
 }
 
-/// Usable once by each rank.
+/// The exchange of one rank. Each rank can use it once.
 Exchange exchange_of(Board* board, World world) {
   return [board, world](std::string mine) -> Result<std::vector<std::string>> {
     if (mine.size() > kMaxExchangeBytes) std::abort();
@@ -88,7 +88,7 @@ Exchange exchange_of(Board* board, World world) {
   };
 }
 
-/// What the front and the worker give a rank on a device: its environment and the stand-ins.
+/// Adds what the front and the worker give a rank on a device: its environment and the stand-ins.
 Status add_device(const Rung& rung, World world, OpenArgs& args) {
   ::setenv("FAKE_CUDA_PEERS", "all", 1);
   const RungContext context(world.size);
@@ -154,7 +154,8 @@ Child start_child(const GroupOptions& options, Prepared& prepared, int rank, con
   Fd write_end(ends[1]);
   if (child.pid != 0) return child;
   ::alarm(kChildSeconds);
-  // The other ranks' listeners would otherwise stay open here after their owner's death.
+  // Close the listeners of the other ranks. They would otherwise stay open here after their owner's
+  // death.
   for (size_t other = 0; other < prepared.setup.listeners.size(); ++other) {
     if (static_cast<int>(other) != rank) prepared.setup.listeners[other].reset();
   }

@@ -6,11 +6,11 @@
 namespace shoal {
 namespace {
 
-/// Sums the leaves [begin, end) of one element. A sub-tree that one rank owns whole is that rank's
-/// next contribution.
+/// Sums the leaves [begin, end) of one element. If one rank owns a whole sub-tree, the sum of that
+/// sub-tree is the rank's next contribution.
 struct TreeWalk {
-  const std::vector<int>& owner;   // by leaf
-  const std::vector<bool>& empty;  // by leaf
+  const std::vector<int>& owner;   // the rank that owns each leaf
+  const std::vector<bool>& empty;  // whether each leaf is empty
   const std::vector<const float*>& planes;
   size_t element = 0;
   size_t next_plane = 0;
@@ -34,7 +34,7 @@ struct TreeWalk {
 
 }  // namespace
 
-uint64_t Pattern::next() {  // splitmix64
+uint64_t Pattern::next() {  // The splitmix64 generator.
   uint64_t z = (state_ += 0x9e3779b97f4a7c15);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;

@@ -1,5 +1,7 @@
-"""Ranks whose sums travel over devices, as far as a machine without a GPU can show: `--device cuda` over the stand-in module
-of tests/fakes (its environment says what it pretends to be), over the real module without a driver, and over none.
+"""Ranks whose sums travel over devices, as far as a machine without a GPU can show it.
+
+The tests run `--device cuda` over the stand-in module of tests/fakes (its environment sets what it
+pretends to be), over the real module without a driver, and without any module.
 """
 import contextlib
 import json
@@ -17,21 +19,24 @@ FAKES = Path(harness.SHOAL).parent / "fakes"
 FAKE_MODULE = FAKES / "libfake_cuda_module.so"
 FAKE_NCCL = FAKES / "libfake_nccl.so"
 REAL_MODULE = Path(harness.SHOAL).parent / "libshoal_cuda.so"
-INSUFFICIENT = "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version"
-NO_DRIVER_HERE = not os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidiactl")
+INSUFFICIENT = ("cudaErrorInsufficientDriver: "
+                "CUDA driver version is insufficient for CUDA runtime version")
+NO_DRIVER_HERE = (not os.path.exists("/proc/driver/nvidia/version")
+                  and not os.path.exists("/dev/nvidiactl"))
 
 
-def start_doctor(*flags, module=FAKE_MODULE, nccl=FAKE_NCCL, transport="cuda-ipc,tcp", ranks=2, nccl_version="2.28.9",
-                 **pretend):
-    """`shoal doctor --device cuda` where FAKE_CUDA_<pretend> is set."""
+def start_doctor(*flags, module=FAKE_MODULE, nccl=FAKE_NCCL, transport="cuda-ipc,tcp", ranks=2,
+                 nccl_version="2.28.9", **pretend):
+    """Starts `shoal doctor --device cuda` with the variables FAKE_CUDA_<pretend> set."""
     environment = {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in pretend.items()}
     with unittest.mock.patch.dict(os.environ, {**environment, "FAKE_NCCL_VERSION": nccl_version}):
-        return harness.start("doctor", "--device", "cuda", "--cuda-module", module, "--nccl-library", nccl, "-tp", ranks,
+        return harness.start("doctor", "--device", "cuda", "--cuda-module", module,
+                             "--nccl-library", nccl, "-tp", ranks,
                              "--transport", transport, "--json", *flags)
 
 
 def doctor(*flags, **arguments):
-    """(exit code, report, what stderr said)"""
+    """Runs doctor. Returns (exit code, report, text of stderr)."""
     process = start_doctor(*flags, **arguments)
     out, err = process.communicate(timeout=200)
     return process.returncode, json.loads(out), err.decode()
@@ -39,7 +44,7 @@ def doctor(*flags, **arguments):
 
 @contextlib.contextmanager
 def program_elsewhere():
-    """The program alone in a folder of its own, for as long as this lasts."""
+    """A folder that contains only a copy of the program. It exists while the context is open."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         shutil.copy2(harness.SHOAL, folder / "shoal")
@@ -48,7 +53,9 @@ def program_elsewhere():
 
 
 class Refusals(harness.TestCase):
-    """Each names its reason in the loader's or CUDA's own words, ranks fall back to what works, and nothing is left."""
+    """Each refusal gives its reason as the loader or CUDA reported it, ranks fall back to a
+    transport that works, and nothing is left.
+    """
 
     def assert_refused(self, said, transport="cuda-ipc,tcp", **arguments):
         code, report, err = doctor(transport=transport, **arguments)
@@ -61,7 +68,8 @@ class Refusals(harness.TestCase):
         return report
 
     def test_module_absent(self):
-        self.assert_refused(["/nonexistent/m.so", "No such file", "--cuda-module"], module="/nonexistent/m.so")
+        self.assert_refused(["/nonexistent/m.so", "No such file", "--cuda-module"],
+                            module="/nonexistent/m.so")
 
     def test_module_not_loadable(self):
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
@@ -88,12 +96,12 @@ class Refusals(harness.TestCase):
         self.assert_refused(["2 ranks", "2 GPUs, 1 is here", "--ranks-per-gpu 2"], devices=1)
 
     def test_nccl_absent(self):
-        self.assert_refused(["libnosuchnccl.so", "cannot open shared object file", "2.27.5"], transport="nccl-p2p,tcp",
-                            nccl="libnosuchnccl.so", peers="all")
+        self.assert_refused(["libnosuchnccl.so", "cannot open shared object file", "2.27.5"],
+                            transport="nccl-p2p,tcp", nccl="libnosuchnccl.so", peers="all")
 
     def test_nccl_too_old(self):
-        self.assert_refused(["2.23.4", "2.27.5", "libfake_nccl.so"], transport="nccl-p2p,tcp", peers="all",
-                            nccl_version="2.23.4")
+        self.assert_refused(["2.23.4", "2.27.5", "libfake_nccl.so"], transport="nccl-p2p,tcp",
+                            peers="all", nccl_version="2.23.4")
 
     def test_no_rung_at_all(self):
         code, report, err = doctor(transport="cuda-ipc", devices=0)
@@ -103,22 +111,24 @@ class Refusals(harness.TestCase):
 
     @unittest.skipUnless(REAL_MODULE.exists() and NO_DRIVER_HERE, "the real module, and no driver")
     def test_the_real_module_without_a_driver(self):
-        report = self.assert_refused(["no NVIDIA driver is here", INSUFFICIENT, "580.65.06"], module=REAL_MODULE)
+        report = self.assert_refused(["no NVIDIA driver is here", INSUFFICIENT, "580.65.06"],
+                                     module=REAL_MODULE)
         gpu = report["facts"]["gpu"]
         self.assertEqual(gpu["error_at"], "facts")
         self.assertGreater(gpu["cuda_runtime"], 11000)
         self.assertNotEqual(gpu["module_architectures"], "")
-        # Beside the program it needs no flag.
+        # A module next to the program is found without a flag.
         done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json")
         beside = json.loads(done.communicate(timeout=100)[0])
         self.assertEqual(beside["facts"]["gpu"]["module_path"], str(REAL_MODULE))
 
     def test_none_beside_the_program(self):
         with program_elsewhere() as folder:
-            done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json", cwd=REAL_MODULE.parent)
+            done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp",
+                                 "--json", cwd=REAL_MODULE.parent)
             out, err = done.communicate(timeout=100)
         self.assertEqual(done.returncode, 1, err)
-        # Not taken from the working directory, where there may be one.
+        # The module must not be taken from the working directory, although there may be one.
         self.assertIn(f"{folder}/libshoal_cuda.so", json.loads(out)["refusals"][0]["reason"])
 
 
@@ -128,7 +138,8 @@ class Peers(harness.TestCase):
             code, report, err = doctor(transport=f"{rung},tcp", peers="all", peer_wrong=17)
             self.assertEqual((code, report["rung"]), (1, "tcp"), err)
             self.assertIn("GPU 0 and GPU 1: corrupt 17 bytes", report["refusals"][0]["reason"])
-        self.assertEqual(report["facts"]["gpu"]["verdicts"][0], {"from": 0, "to": 1, "verdict": "corrupt 17 bytes"})
+        self.assertEqual(report["facts"]["gpu"]["verdicts"][0],
+                         {"from": 0, "to": 1, "verdict": "corrupt 17 bytes"})
 
     def test_a_pair_that_hangs_is_named_in_time(self):
         began = time.monotonic()
@@ -137,12 +148,13 @@ class Peers(harness.TestCase):
         self.assertEqual((code, report["rung"]), (1, "tcp"), err)
         self.assertIn("GPU 1 and GPU 0: hung", report["refusals"][0]["reason"])
         verdicts = [(v["from"], v["to"], v["verdict"]) for v in report["facts"]["gpu"]["verdicts"]]
-        self.assertEqual(verdicts, [(0, 1, "ok"), (0, 2, "ok"), (1, 0, "hung"), (1, 2, "not tried"), (2, 0, "not tried"),
-                                    (2, 1, "not tried")])
+        self.assertEqual(verdicts, [(0, 1, "ok"), (0, 2, "ok"), (1, 0, "hung"), (1, 2, "not tried"),
+                                    (2, 0, "not tried"), (2, 1, "not tried")])
 
     def test_nothing_is_left_where_the_front_is_killed_meanwhile(self):
         process = start_doctor(peers="all", peer_hang="0-1")
-        harness.wait_until(lambda: harness.children(process.pid), 20, "a process that looks at the devices")
+        harness.wait_until(lambda: harness.children(process.pid),
+                           20, "a process that looks at the devices")
         time.sleep(0.3)
         process.kill()
         process.communicate()
@@ -150,7 +162,8 @@ class Peers(harness.TestCase):
 
     def test_the_driver_forbids_it(self):
         _, report, _ = doctor(peers="none")
-        self.assertIn("does not let GPU 0 reach the memory of GPU 1", report["refusals"][0]["reason"])
+        self.assertIn("does not let GPU 0 reach the memory of GPU 1",
+                      report["refusals"][0]["reason"])
 
 
 class OnDevices(harness.TestCase):
@@ -167,28 +180,32 @@ class OnDevices(harness.TestCase):
         self.assertEqual(report["refusals"][0]["phase"], "open")
 
     def test_a_device_without_memory_is_no_want_of_shared_memory(self):
-        code, report, err = doctor("--on-shm-shortage", "fail", transport="host-memfd,tcp", fail="allocate:2")
+        code, report, err = doctor("--on-shm-shortage", "fail",
+                                   transport="host-memfd,tcp", fail="allocate:2")
         self.assertEqual((code, report["rung"]), (1, "tcp"), err)
         refusal = report["refusals"][0]
         self.assertIn("out of memory", refusal["reason"])
-        self.assertEqual((refusal["code"], refusal["phase"], refusal["shared_memory"]), ("RESOURCE_EXHAUSTED", "self-test", False))
+        self.assertEqual((refusal["code"], refusal["phase"], refusal["shared_memory"]),
+                         ("RESOURCE_EXHAUSTED", "self-test", False))
 
     def test_the_same_bits_as_on_the_cpu(self):
         prompt = ("--prompt", "In the beginning", "--max-tokens", 8, "-tp", 2, "--json")
         on_cpu = json.loads(harness.run("generate", harness.DEMO, *prompt).stdout)
         with unittest.mock.patch.dict(os.environ, {"FAKE_CUDA_PEERS": "all"}):
-            process = harness.start("generate", harness.DEMO, *prompt, "--device", "cuda", "--cuda-module", FAKE_MODULE,
+            process = harness.start("generate", harness.DEMO, *prompt, "--device", "cuda",
+                                    "--cuda-module", FAKE_MODULE,
                                     "--transport", "cuda-ipc", "--log-level", "info")
         out, err = process.communicate(timeout=100)
         self.assertEqual(process.returncode, 0, err)
         on_devices = json.loads(out)
-        self.assertEqual((on_cpu.pop("transport"), on_devices.pop("transport")), ("shm", "cuda-ipc"))
+        self.assertEqual((on_cpu.pop("transport"), on_devices.pop("transport")),
+                         ("shm", "cuda-ipc"))
         self.assertEqual(on_cpu, on_devices)
         self.assertIn(b"the model is computed on the CPU", err)
 
 
 class OnTheCpu(harness.TestCase):
-    """A module beside the program is nothing to a program that was not asked for devices."""
+    """A program that was not asked for devices must ignore a module next to it."""
 
     def test_module_present_absent_and_broken(self):
         answers = []
@@ -198,7 +215,8 @@ class OnTheCpu(harness.TestCase):
                     (folder / "libshoal_cuda.so").write_bytes(b"broken")
                 elif module is not None:
                     shutil.copy2(module, folder / "libshoal_cuda.so")
-                done = harness.run("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 4, "-tp", 2, "--json")
+                done = harness.run("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 4,
+                                   "-tp", 2, "--json")
             answers.append(done.stdout)
         self.assertEqual(len(set(answers)), 1, answers)
 

@@ -1,20 +1,164 @@
-"""What the documentation quotes from the program is what the program prints."""
+"""What the documentation quotes from the program must be what the program prints.
+
+Numbers that the documentation computes are computed again here.
+"""
+import os
+import re
+
+import numpy as np
+
 import harness
+
+# The names and numbers of sysexits.h, as Python provides them.
+SYSEXITS = {name: getattr(os, name) for name in dir(os) if name.startswith("EX_")}
+# Exit code 1 is an answer and not a failure of the program, so ExitCode has no name for it.
+ANSWERS = {1}
+
+
+def document(path: str) -> str:
+    return (harness.ROOT / path).read_text()
+
+
+def table(text: str, name: str) -> list[list[str]]:
+    """The cells, without the header, of the table between <!-- name: begin --> and end."""
+    block = text.split(f"<!-- {name}: begin -->\n")[1].split(f"<!-- {name}: end -->")[0]
+    rows = block.strip().splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def project_files() -> set[str]:
+    """The paths of all project files relative to the root, without build outputs."""
+    folders = ("bench", "deploy", "docs", "kernels", "models", "proto", "runtime", "scripts",
+               "server", "tests")
+    found = [path for folder in folders for path in (harness.ROOT / folder).rglob("*")]
+    found += harness.ROOT.glob("*")
+    return {path.relative_to(harness.ROOT).as_posix() for path in found if path.is_file()}
+
+
+def exit_codes() -> dict[int, str]:
+    """The map from number to name of enum class ExitCode.
+
+    The header may be anywhere below server/.
+    """
+    [header] = (harness.ROOT / "server").rglob("exit_code.h")
+    body = header.read_text().split("enum class ExitCode")[1].split("};")[0]
+    return {int(number): name for name, number in re.findall(r"\b(k\w+) = (\d+),", body)}
+
+
+def halves(begin: int, end: int) -> int:
+    """The leaf at which a node of the canonical tree is cut.
+
+    If the number is odd, the left half gets the additional leaf.
+    """
+    return begin + (end - begin + 1) // 2
+
+
+def rank_leaves(ranks: int, leaves: int) -> list[tuple[int, int]]:
+    """The leaves of each rank: the halves of the tree for two ranks, an even cut for three."""
+    if ranks == 2:
+        return [(0, halves(0, leaves)), (halves(0, leaves), leaves)]
+    return [(rank * leaves // ranks, (rank + 1) * leaves // ranks) for rank in range(ranks)]
+
+
+def contributions(node: tuple[int, int], own: tuple[int, int]) -> list[tuple[int, int]]:
+    """The largest complete sub-trees below `node` that lie inside `own`."""
+    begin, end = node
+    if end <= own[0] or own[1] <= begin:
+        return []
+    if own[0] <= begin and end <= own[1]:
+        return [node]
+    middle = halves(begin, end)
+    return contributions((begin, middle), own) + contributions((middle, end), own)
+
+
+def left_to_right(values: list[np.float32]) -> np.float32:
+    total = values[0]
+    for value in values[1:]:
+        total = np.float32(total + value)
+    return total
+
+
+def tree_sum(node: tuple[int, int], known: dict[tuple[int, int], np.float32]) -> np.float32:
+    """The tree's sum of `node`, computed from the sums of the nodes that are known."""
+    if node in known:
+        return known[node]
+    begin, end = node
+    middle = halves(begin, end)
+    return np.float32(tree_sum((begin, middle), known) + tree_sum((middle, end), known))
 
 
 class Documents(harness.TestCase):
     def test_the_table_of_needs(self):
-        text = (harness.ROOT / "docs" / "transport.md").read_text()
+        text = document("docs/transport.md")
         quoted = text.split("<!-- needs: begin -->\n")[1].split("<!-- needs: end -->")[0]
         printed = harness.run("doctor", "--needs").stdout.decode()
-        self.assertEqual(quoted.strip(), printed.strip(), "docs/transport.md: paste the output of shoal doctor --needs")
+        self.assertEqual(quoted.strip(), printed.strip(),
+                         "docs/transport.md: paste the output of shoal doctor --needs")
 
     def test_every_command_is_in_the_readme(self):
-        readme = (harness.ROOT / "README.md").read_text()
+        readme = document("README.md")
         listed = harness.run("--help").stdout.decode()
         for line in listed.splitlines():
             if line.startswith("  ") and not line.startswith("  shoal"):
                 self.assertIn(f"`{line.split()[0]}", readme, line)
+
+    def test_the_table_of_exit_codes(self):
+        codes = exit_codes()
+        self.assertGreaterEqual(len(codes), 7)
+        rows = table(document("README.md"), "exit codes")
+        self.assertEqual([int(row[0]) for row in rows], sorted(codes.keys() | ANSWERS),
+                         "README.md against ExitCode")
+        for number, sysexit, meaning in rows:
+            self.assertNotEqual(meaning, "")
+            if int(number) > 1:
+                self.assertEqual(SYSEXITS.get(sysexit.strip("`")), int(number), sysexit)
+
+    def test_links_lead_somewhere(self):
+        for path in sorted(name for name in project_files() if name.endswith(".md")):
+            for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document(path)):
+                place = (harness.ROOT / path).parent / target
+                self.assertTrue(place.exists(), f"{path} links to {target}")
+
+    def test_files_that_are_named_exist(self):
+        files = project_files()
+        names = {file.split("/")[-1] for file in files}
+        for path in sorted(name for name in files if name.endswith(".md")):
+            here = (harness.ROOT / path).parent
+            for named in re.findall(r"`([\w./-]+\.(?:h|cc|cu|cuh|py|proto))`", document(path)):
+                if "NAME" in named:  # the recipe's contributor has yet to make this file
+                    continue
+                folder, _, name = named.rpartition("/")
+                self.assertTrue(name in names, f"{path} names {named}: no file is called so")
+                roots = [root for root in (harness.ROOT, here) if folder
+                         and (root / folder).is_dir()]
+                found = any((root / named).exists() for root in roots)
+                self.assertTrue(found or not roots, f"{path} names {named}: it is elsewhere")
+
+    def test_the_picture_of_the_tree(self):
+        text = document("docs/architecture.md")
+        for ranks in (2, 3):
+            sent = re.search(rf"^T = {ranks}  owns .*\n +sends +(.*)$", text, re.MULTILINE)
+            nodes = [node for own in rank_leaves(ranks, 9) for node in contributions((0, 9), own)]
+            names = [f"{begin}" if end == begin + 1 else f"{begin}..{end - 1}"
+                     for begin, end in nodes]
+            self.assertEqual(sent[1].split(), names, f"what {ranks} ranks send")
+
+    def test_the_worked_sum(self):
+        leaves = [np.float32(2**24)] + 8 * [np.float32(1)]
+        naive, tree = [left_to_right(leaves)], []
+        for ranks in (2, 3):
+            owned = rank_leaves(ranks, 9)
+            naive.append(left_to_right([left_to_right(leaves[slice(*own)]) for own in owned]))
+        single = {(i, i + 1): leaf for i, leaf in enumerate(leaves)}
+        tree.append(tree_sum((0, 9), single))
+        for ranks in (2, 3):
+            sent = [node for own in rank_leaves(ranks, 9) for node in contributions((0, 9), own)]
+            tree.append(tree_sum((0, 9), {node: tree_sum(node, single) for node in sent}))
+        rows = table(document("docs/architecture.md"), "worked sum")
+        self.assertEqual([[int(cell) for cell in row[1:]] for row in rows],
+                         [[int(value) for value in sums] for sums in (naive, tree)])
+        self.assertEqual(len(set(tree)), 1)
+        self.assertEqual(len(set(naive)), 3)
 
 
 if __name__ == "__main__":

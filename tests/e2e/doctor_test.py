@@ -1,7 +1,7 @@
-"""shoal doctor in real places: mount namespaces of their own with a real tmpfs on /dev/shm.
+"""shoal doctor in real environments: mount namespaces with a real tmpfs on /dev/shm.
 
-The remedy is proven by a closed loop: what doctor prints is carried out in the namespace, word for word, and doctor then
-finds nothing to say; with one page less it does.
+A closed loop proves the remedy: the test runs what doctor prints, word for word, in the namespace.
+After that doctor must find no problem, and with one page less it must find one.
 """
 import json
 import os
@@ -14,18 +14,21 @@ import unittest
 
 import harness
 
-NAMESPACE = ["unshare", "--mount", "--propagation", "private"] + ([] if os.geteuid() == 0 else ["--user", "--map-root-user"])
+NAMESPACE = ["unshare", "--mount", "--propagation", "private"] + \
+    ([] if os.geteuid() == 0 else ["--user", "--map-root-user"])
 
 
 def namespaces_work() -> bool:
-    probe = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", "/dev/shm"], capture_output=True)
+    probe = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "-o",
+                            "size=4k", "tmpfs", "/dev/shm"], capture_output=True)
     return probe.returncode == 0
 
 
 def inside(mount: str, script: str, seconds: float = 60) -> subprocess.CompletedProcess:
-    """The script, run by sh where /dev/shm is a tmpfs of these options."""
-    return subprocess.run([*NAMESPACE, "sh", "-ec", f"mount -t tmpfs -o {mount} tmpfs /dev/shm\n{script}"],
-                          capture_output=True, text=True, timeout=seconds, env=harness.environment())
+    """Runs the script with sh, with a tmpfs of these options at /dev/shm."""
+    return subprocess.run(
+        [*NAMESPACE, "sh", "-ec", f"mount -t tmpfs -o {mount} tmpfs /dev/shm\n{script}"],
+        capture_output=True, text=True, timeout=seconds, env=harness.environment())
 
 
 def doctor(*flags) -> str:
@@ -37,13 +40,14 @@ class InSmallPlaces(harness.TestCase):
     def report(self, mount: str, *flags, code: int) -> dict:
         done = inside(mount, doctor(*flags, "--json"))
         self.assertEqual(done.returncode, code, done.stderr)
-        return json.loads(done.stdout)  # exactly one document
+        return json.loads(done.stdout)  # fails unless there is exactly one document
 
     def test_each_size_takes_its_rung(self):
         for ranks, shm_need in ((2, 1052672), (4, 2101248), (8, 4198400)):
             for size, rung in (("4k", "memfd"), ("1m", "shm-lean"), ("16m", "shm"), ("64m", "shm")):
                 with self.subTest(ranks=ranks, size=size):
-                    report = self.report(f"size={size}", "-tp", ranks, code=0 if rung == "shm" else 1)
+                    report = self.report(f"size={size}", "-tp", ranks,
+                                         code=0 if rung == "shm" else 1)
                     self.assertEqual(report["rung"], rung)
                     self.assertEqual(report["needs"][0]["dev_shm_bytes"], shm_need)
                     self.assertEqual([r["rung"] for r in report["refusals"]],
@@ -57,7 +61,8 @@ class InSmallPlaces(harness.TestCase):
             for headroom in ("0", "64k", "1m"):
                 with self.subTest(ranks=ranks, headroom=headroom):
                     flags = ("-tp", ranks, "--shm-headroom", headroom)
-                    remedy = next(r for r in self.report("size=1m", *flags, code=1)["remedies"] if r["kind"] == "mount")
+                    remedy = next(r for r in self.report("size=1m", *flags, code=1)["remedies"]
+                                  if r["kind"] == "mount")
                     done = inside("size=1m", f"{remedy['text']}\n{doctor(*flags)}")
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                     size = int(re.search(r"size=(\d+)", remedy["text"])[1])
@@ -66,8 +71,10 @@ class InSmallPlaces(harness.TestCase):
                     self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
 
     def test_policy(self):
-        self.assertEqual(inside("size=1m", doctor("--on-shm-shortage", "fail")).returncode, harness.UNAVAILABLE)
-        self.assertEqual(inside("size=1m", doctor("--min-transport", "shm")).returncode, harness.UNAVAILABLE)
+        self.assertEqual(inside("size=1m", doctor("--on-shm-shortage", "fail")).returncode,
+                         harness.UNAVAILABLE)
+        self.assertEqual(inside("size=1m", doctor("--min-transport", "shm")).returncode,
+                         harness.UNAVAILABLE)
         self.assertEqual(inside("size=1m", doctor("--min-transport", "memfd")).returncode, 1)
         none = inside("size=1m", doctor("--transport", "shm", "--json"))
         self.assertEqual(none.returncode, harness.UNAVAILABLE)
@@ -75,22 +82,30 @@ class InSmallPlaces(harness.TestCase):
         self.assertRegex(none.stderr, r"no transport works for 2 ranks \(tried shm\)")
 
     def test_serving_says_what_was_refused(self):
-        done = inside("size=1m", shlex.join([harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In", "--max-tokens", "4",
-                                            "-tp", "2", "--json"]))
+        done = inside("size=1m",
+                      shlex.join([harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In",
+                                  "--max-tokens", "4", "-tp", "2", "--json"]))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(done.stdout)["transport"], "shm-lean")
-        self.assertRegex(done.stderr, r"transport shm refused \(budget\), trying shm-lean: .*1052672")
-        done = inside("size=1m", shlex.join([harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In", "--max-tokens", "4",
-                                            "-tp", "2", "--on-shm-shortage", "fail"]))
+        self.assertRegex(done.stderr,
+                         r"transport shm refused \(budget\), trying shm-lean: .*1052672")
+        done = inside("size=1m",
+                      shlex.join([harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In",
+                                  "--max-tokens", "4", "-tp", "2", "--on-shm-shortage", "fail"]))
         self.assertEqual(done.returncode, harness.UNAVAILABLE, done.stderr)
 
     def test_left_files_are_found_and_cleaned_on_request_only(self):
-        left = "head -c 900000 /dev/zero > /dev/shm/nccl-AbCd01; touch -d '1 hour ago' /dev/shm/nccl-AbCd01"
+        left = ("head -c 900000 /dev/zero > /dev/shm/nccl-AbCd01; "
+                "touch -d '1 hour ago' /dev/shm/nccl-AbCd01")
         report = json.loads(inside("size=1m", f"{left}; {doctor('--json')} || true").stdout)
-        self.assertEqual([(f["path"], f["state"]) for f in report["facts"]["left_files"]], [("/dev/shm/nccl-AbCd01", "stale")])
-        done = inside("size=1m", f"{left}; {doctor('--clean-stale')} || true; ls -A /dev/shm | wc -l")
+        self.assertEqual([(f["path"], f["state"]) for f in report["facts"]["left_files"]],
+                         [("/dev/shm/nccl-AbCd01", "stale")])
+        done = inside("size=1m",
+                      f"{left}; {doctor('--clean-stale')} || true; ls -A /dev/shm | wc -l")
         self.assertEqual(done.stdout.splitlines()[-1], "0", done.stdout + done.stderr)
-        done = inside("size=1m", f"{left}; exec 7< /dev/shm/nccl-AbCd01; {doctor('--clean-stale')} || true; ls -A /dev/shm | wc -l")
+        done = inside("size=1m",
+                      f"{left}; exec 7< /dev/shm/nccl-AbCd01; {doctor('--clean-stale')} || true; "
+                      "ls -A /dev/shm | wc -l")
         self.assertEqual(done.stdout.splitlines()[-1], "1", "somebody has it open")
 
 
@@ -101,16 +116,19 @@ class Here(harness.TestCase):
             done = harness.start("doctor", "-tp", ranks, "--json")
             out, err = done.communicate(timeout=60)
             self.assertIn(done.returncode, (0, 1), err)
-            self.assertLess(time.monotonic() - began, 20)  # 3 s on a machine that has nothing else to do
+            self.assertLess(time.monotonic() - began, 20)  # takes 3 s on an idle machine
             report = json.loads(out)
             self.assertEqual(report["tp"], ranks)
-            self.assertEqual(set(report) >= {"rung", "refusals", "needs", "facts", "remedies"}, True)
+            self.assertEqual(set(report) >= {"rung", "refusals", "needs", "facts", "remedies"},
+                             True)
 
     def test_open_files_are_counted_before_ranks_start(self):
-        # tcp over 8 ranks: 3 of the front's own, 3 for each rank, 3 while the last one is born. No less will do.
+        # tcp over 8 ranks takes 3 descriptors of the front itself, 3 for each rank, and 3 more
+        # while the last one is started. One less must fail.
         for limit, code in ((30, 0), (29, harness.UNAVAILABLE)):
             done = harness.start("doctor", "-tp", 8, "--transport", "tcp", "--json",
-                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
+                                                                       (limit, limit)))
             out, err = done.communicate(timeout=60)
             self.assertEqual(done.returncode, code, err)
             report = json.loads(out)

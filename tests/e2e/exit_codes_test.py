@@ -1,6 +1,7 @@
-"""Wrong flags, wrong requests, broken models, busy ports: one clear error each, the promised exit code, nothing else.
+"""Wrong flags, wrong requests, broken models, busy ports: each gives one clear error and the
+promised exit code, and nothing else.
 
-Every error is under 2 kB, says what is wrong in its first line, and is no help text.
+Every error is under 2 kB, names the problem in its first line, and contains no help text.
 """
 import json
 import os
@@ -26,7 +27,7 @@ class ExitCodes(harness.TestCase):
         self.folder = Path(folder.name)
 
     def refused(self, code: int, *args, says: tuple[str, ...] = ()) -> str:
-        """The error text; stdout stays empty."""
+        """Runs the program, which must fail. Returns the error text; stdout must stay empty."""
         result = harness.run(*args, code=code)
         text = result.stderr.decode()
         self.assertEqual(result.stdout, b"")
@@ -41,37 +42,43 @@ class ExitCodes(harness.TestCase):
         return ("generate", model, "--prompt-ids", "1,2", "--max-tokens", 2, *flags)
 
     def model(self, source: Path = TINY) -> Path:
-        """A copy to damage."""
+        """A copy of the model that a test may damage."""
         copy = self.folder / "model"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(source, copy)
         return copy
 
-    # --- 64: wrong flag or request --------------------------------------------------------------------------------
+    # --- 64: wrong flag or request ------------------------------------------
 
     def test_no_or_unknown_command_or_flag(self):
         self.refused(USAGE)
         self.refused(USAGE, "sreve", says=("sreve",))
-        self.refused(USAGE, "serve", TINY, "--tensor-paralel-size", 2, says=("--tensor-paralel-size", "--tensor-parallel-size"))
+        self.refused(USAGE, "serve", TINY, "--tensor-paralel-size", 2,
+                     says=("--tensor-paralel-size", "--tensor-parallel-size"))
         self.refused(USAGE, "generate", TINY, says=("--prompt",))
         self.refused(USAGE, "generate", says=("MODEL",))
         self.refused(USAGE, "generate", TINY, "--prompt", "a", "--prompt-ids", "1")
 
     def test_flag_values(self):
-        for flag, value in (("-tp", 0), ("-tp", "two"), ("-tp", 10), ("--kv-cache-memory", "12q"), ("--kv-cache-memory", "1.5g"),
-                            ("--kv-cache-memory", "99999999999t"), ("--kv-cache-memory", "-1"), ("--transport", "pigeon"),
-                            ("--cpu-kernels", "mmx"), ("--dtype", "int8"), ("--max-num-seqs", 0), ("--max-model-len", 0),
-                            ("--threads-per-rank", -3), ("--max-model-len", 10**12), ("--kv-cache-memory", 1)):
+        for flag, value in (("-tp", 0), ("-tp", "two"), ("-tp", 10), ("--kv-cache-memory", "12q"),
+                            ("--kv-cache-memory", "1.5g"), ("--kv-cache-memory", "99999999999t"),
+                            ("--kv-cache-memory", "-1"), ("--transport", "pigeon"),
+                            ("--cpu-kernels", "mmx"), ("--dtype", "int8"), ("--max-num-seqs", 0),
+                            ("--max-model-len", 0), ("--threads-per-rank", -3),
+                            ("--max-model-len", 10**12), ("--kv-cache-memory", 1)):
             with self.subTest(flag=flag, value=value):
                 self.refused(USAGE, *self.generate(TINY, flag, value), says=(str(value),))
 
     def test_unknown_transport_lists_the_known(self):
-        self.refused(USAGE, *self.generate(TINY, "--transport", "shm,pigeon"), says=("pigeon", "shm", "tcp"))
+        self.refused(USAGE, *self.generate(TINY, "--transport", "shm,pigeon"),
+                     says=("pigeon", "shm", "tcp"))
 
     def test_sampling_values(self):
-        for flag, value in (("--temperature", -1), ("--temperature", "nan"), ("--top-p", 0), ("--top-p", 1.5), ("--top-k", -2),
-                            ("--min-p", 2), ("--repetition-penalty", 0), ("--presence-penalty", "inf"), ("--logprobs", -2),
-                            ("--logprobs", 100000), ("--max-tokens", 0), ("--seed", -1), ("--stop", "")):
+        for flag, value in (("--temperature", -1), ("--temperature", "nan"), ("--top-p", 0),
+                            ("--top-p", 1.5), ("--top-k", -2), ("--min-p", 2),
+                            ("--repetition-penalty", 0), ("--presence-penalty", "inf"),
+                            ("--logprobs", -2), ("--logprobs", 100000), ("--max-tokens", 0),
+                            ("--seed", -1), ("--stop", "")):
             with self.subTest(flag=flag, value=value):
                 self.refused(USAGE, "generate", TINY, "--prompt-ids", "1,2", flag, value)
 
@@ -81,8 +88,10 @@ class ExitCodes(harness.TestCase):
         self.refused(USAGE, "generate", TINY, "--prompt-ids", "1,-1")
         self.refused(USAGE, "generate", TINY, "--prompt-ids", "1,x")
         self.refused(USAGE, "generate", TINY, "--prompt-ids", "")
-        self.refused(USAGE, "generate", TINY, "--prompt-ids", harness.ids_flag([5] * 256), says=("256",))
-        self.refused(USAGE, "logits", TINY, "--prompt-ids", f"{vocab}", "--out", self.folder / "x.npy", says=(str(vocab),))
+        self.refused(USAGE, "generate", TINY, "--prompt-ids", harness.ids_flag([5] * 256),
+                     says=("256",))
+        self.refused(USAGE, "logits", TINY, "--prompt-ids", f"{vocab}", "--out",
+                     self.folder / "x.npy", says=(str(vocab),))
 
     def test_too_many_ranks_says_the_limit_and_why(self):
         text = self.refused(USAGE, *self.generate(TINY, "-tp", 10))
@@ -91,15 +100,19 @@ class ExitCodes(harness.TestCase):
 
     def test_files_that_cannot_be_opened(self):
         nowhere = self.folder / "no" / "where"
-        self.refused(USAGE, "logits", TINY, "--prompt-ids", 1, "--out", nowhere, says=(str(nowhere), "No such file"))
-        self.refused(USAGE, "logits", TINY, "--prompt-ids", 1, "--out", self.folder, says=(str(self.folder),))
+        self.refused(USAGE, "logits", TINY, "--prompt-ids", 1, "--out", nowhere,
+                     says=(str(nowhere), "No such file"))
+        self.refused(USAGE, "logits", TINY, "--prompt-ids", 1,
+                     "--out", self.folder, says=(str(self.folder),))
         self.refused(USAGE, "generate", TINY, "--jsonl", nowhere, says=(str(nowhere),))
         self.refused(USAGE, "tokenize", TINY, "--file", nowhere, says=(str(nowhere),))
         self.refused(USAGE, "detokenize", TINY, "--jsonl", nowhere, says=(str(nowhere),))
 
     def test_a_bad_line_is_named_before_anything_is_generated(self):
-        for line in ('{"prompt_ids":[1],"max_tokens":2', '{"prompt_ids":[1],"max_token":2}', '{"max_tokens":2}', "[1]", '{"prompt_ids":"1"}',
-                     '{"prompt_ids":[1],"temperature":-1}', '{"prompt_ids":[1],"prompt":"x"}', '{"prompt_ids":[99999999]}'):
+        for line in ('{"prompt_ids":[1],"max_tokens":2', '{"prompt_ids":[1],"max_token":2}',
+                     '{"max_tokens":2}', "[1]", '{"prompt_ids":"1"}',
+                     '{"prompt_ids":[1],"temperature":-1}', '{"prompt_ids":[1],"prompt":"x"}',
+                     '{"prompt_ids":[99999999]}'):
             with self.subTest(line=line):
                 file = self.folder / "requests.jsonl"
                 file.write_text('{"prompt_ids":[1],"max_tokens":2}\n' + line + "\n")
@@ -108,7 +121,7 @@ class ExitCodes(harness.TestCase):
         file.write_text('"fine"\n[1,\n')
         harness.run("tokenize", TINY, "--jsonl", file, code=USAGE)
 
-    # --- 66, 65: models -------------------------------------------------------------------------------------------
+    # --- 66, 65: models -----------------------------------------------------
 
     def test_no_model(self):
         self.refused(NO_MODEL, *self.generate(self.folder / "absent"), says=("absent",))
@@ -124,7 +137,8 @@ class ExitCodes(harness.TestCase):
                 result = harness.start(*self.generate(model))
                 _, err = result.communicate(timeout=60)
                 self.assertIn(result.returncode, (NO_MODEL, BAD_MODEL), err)
-                self.assertIn(b"model.safetensors" if file != "config.json" else b"config.json", err)
+                self.assertIn(b"model.safetensors" if file != "config.json" else b"config.json",
+                              err)
 
     def test_truncated_weights(self):
         whole = (TINY / "model.safetensors").read_bytes()
@@ -133,7 +147,8 @@ class ExitCodes(harness.TestCase):
             with self.subTest(length=length):
                 model = self.model()
                 (model / "model.safetensors").write_bytes(whole[:length])
-                self.refused(BAD_MODEL, *self.generate(model, "-tp", 2), says=("model.safetensors",))
+                self.refused(BAD_MODEL, *self.generate(model, "-tp", 2),
+                             says=("model.safetensors",))
 
     def test_damaged_headers(self):
         whole = (TINY / "model.safetensors").read_bytes()
@@ -143,10 +158,13 @@ class ExitCodes(harness.TestCase):
             return struct.pack("<Q", len(text) if length is None else length) + text + data
         cases = {
             "a length of 2^63": file(header, 2**63), "a length of 2^64-1": file(header, 2**64 - 1),
-            "not JSON": file(b"\x00" * size), "a dtype nobody knows": file(header.replace(b'"BF16"', b'"BF99"')),
+            "not JSON": file(b"\x00" * size),
+            "a dtype nobody knows": file(header.replace(b'"BF16"', b'"BF99"')),
             "deep JSON": file(b"[" * 100000), "an empty object": file(b"{}"),
-            "shapes that overflow": file(header.replace(b'"shape":[72]', b'"shape":[9223372036854775807,72]')),
-            "offsets past the end": file(header.replace(b'"data_offsets":[0,', b'"data_offsets":[99999999999,')),
+            "shapes that overflow": file(header.replace(b'"shape":[72]',
+                                                        b'"shape":[9223372036854775807,72]')),
+            "offsets past the end": file(header.replace(b'"data_offsets":[0,',
+                                                        b'"data_offsets":[99999999999,')),
             "another type": file(b"[1,2,3]"),
         }
         for name, damaged in cases.items():
@@ -166,15 +184,18 @@ class ExitCodes(harness.TestCase):
             (model / "model.safetensors").write_bytes(damaged)
             process = harness.start(*self.generate(model))
             _, err = process.communicate(timeout=60)
-            # A flip inside a name nobody asks for, or in metadata, may go unnoticed.
+            # A flipped bit may go unnoticed inside metadata, or inside a name that nobody asks for.
             self.assertIn(process.returncode, (0, BAD_MODEL), err)
             self.assertLess(len(err), 2048)
 
     def test_damaged_configs(self):
         config = json.loads((TINY / "config.json").read_text())
-        for change in ({"model_type": "mamba"}, {"num_attention_heads": 0}, {"hidden_size": -1}, {"hidden_act": "gelu_new"},
-                       {"num_key_value_heads": 4}, {"vocab_size": 2**40}, {"num_hidden_layers": 10**9}, {"rope_scaling": {"type": "longrope"}},
-                       {"quantization_config": {"quant_method": "gptq"}}, {"intermediate_size": 201}, {"vocab_size": "many"}):
+        for change in ({"model_type": "mamba"}, {"num_attention_heads": 0}, {"hidden_size": -1},
+                       {"hidden_act": "gelu_new"},
+                       {"num_key_value_heads": 4}, {"vocab_size": 2**40},
+                       {"num_hidden_layers": 10**9}, {"rope_scaling": {"type": "longrope"}},
+                       {"quantization_config": {"quant_method": "gptq"}},
+                       {"intermediate_size": 201}, {"vocab_size": "many"}):
             with self.subTest(change=change):
                 model = self.model()
                 (model / "config.json").write_text(json.dumps({**config, **change}))
@@ -189,7 +210,8 @@ class ExitCodes(harness.TestCase):
         whole = (TINY / "tokenizer.json").read_text()
         state = json.loads(whole)
         state["model"]["type"] = "Unigram"
-        for text, says in (("", "tokenizer.json"), (whole[: len(whole) // 2], "tokenizer.json"), ("[" * 100000, "tokenizer.json"),
+        for text, says in (("", "tokenizer.json"), (whole[: len(whole) // 2], "tokenizer.json"),
+                           ("[" * 100000, "tokenizer.json"),
                            (json.dumps(state), "Unigram"), ("{}", "tokenizer.json")):
             with self.subTest(text=text[:20]):
                 model = self.model()
@@ -207,7 +229,7 @@ class ExitCodes(harness.TestCase):
                 (model / "model.safetensors.index.json").write_text(json.dumps(changed))
                 self.refused(BAD_MODEL, *self.generate(model, "-tp", 2))
 
-    # --- 69: the port, the server ---------------------------------------------------------------------------------
+    # --- 69: the port, the server -------------------------------------------
 
     def test_a_busy_port(self):
         with socket.socket() as listener:
@@ -228,27 +250,32 @@ class ExitCodes(harness.TestCase):
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{unused.getsockname()[1]}"
-            self.refused(UNAVAILABLE, "client", "--server", address, "--prompt", "x", says=(address,))
+            self.refused(UNAVAILABLE, "client", "--server", address, "--prompt", "x",
+                         says=(address,))
 
     def test_a_client_with_a_bad_request(self):
         server = self.serve(TINY, "-tp", 2)
         address = server.wait_ready()["grpc"]
-        self.refused(USAGE, "client", "--server", address, "--prompt-ids", "99999999", says=("99999999",))
+        self.refused(USAGE, "client", "--server", address, "--prompt-ids", "99999999",
+                     says=("99999999",))
         self.refused(USAGE, "client", "--server", address, "--prompt", "x", "--temperature", "-1")
-        self.refused(USAGE, "client", "--server", address, "--prompt", "x", "--model", "other", says=("other",))
+        self.refused(USAGE, "client", "--server", address, "--prompt", "x", "--model", "other",
+                     says=("other",))
         os.killpg(server.pid, signal.SIGTERM)
         self.assertEqual(server.end(), 0)
 
-    # --- 0 --------------------------------------------------------------------------------------------------------
+    # --- 0 ------------------------------------------------------------------
 
     def test_help_and_version(self):
-        self.assertRegex(harness.run("--version").stdout.decode(), r"^shoal \d+\.\d+\.\d+\n$")
+        self.assertRegex(harness.run("--version").stdout.decode(),
+                         r"^shoal \d+\.\d+\.\d+\ncommit: ")
         for command in ("serve", "generate", "logits", "tokenize", "detokenize", "client", "bench"):
             with self.subTest(command=command):
                 self.assertIn(command, harness.run(command, "--help").stdout.decode())
 
     def test_a_reader_that_leaves_is_no_crash(self):
-        process = harness.start("generate", harness.DEMO, "--prompt", "In the beginning", "--max-tokens", 300, "--ignore-eos")
+        process = harness.start("generate", harness.DEMO, "--prompt", "In the beginning",
+                                "--max-tokens", 300, "--ignore-eos")
         process.stdout.read(1)
         process.stdout.close()
         self.assertGreaterEqual(process.wait(30), 0, "ended by a signal")
@@ -256,7 +283,8 @@ class ExitCodes(harness.TestCase):
 
     def test_a_full_disk_is_reported(self):
         with open("/dev/full", "wb") as full:
-            process = harness.start("generate", TINY, "--prompt-ids", 1, "--max-tokens", 2, "--json", stdout=full)
+            process = harness.start("generate", TINY, "--prompt-ids", 1, "--max-tokens", 2,
+                                    "--json", stdout=full)
             err = process.communicate(timeout=60)[1].decode()
         self.assertGreater(process.returncode, 0)
         self.assertIn("No space left", err)

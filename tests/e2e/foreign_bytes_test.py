@@ -1,4 +1,7 @@
-"""A model's directory whose name is no UTF-8, as Latin-1 file systems have them: ranks, names and logs cope with it."""
+"""A model directory whose name is not UTF-8, as on Latin-1 file systems.
+
+Ranks, names and logs must cope with it.
+"""
 import json
 import os
 import tempfile
@@ -21,7 +24,8 @@ class ForeignBytes(harness.TestCase):
         wanted = json.loads(harness.run("generate", harness.DEMO, *PROMPT, "--json").stdout)["text"]
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
-                answer = json.loads(harness.run("generate", self.model, *PROMPT, "--json", "-tp", ranks).stdout)
+                answer = json.loads(harness.run("generate", self.model, *PROMPT, "--json", "-tp",
+                                                ranks).stdout)
                 self.assertEqual(answer["text"], wanted)
 
     def test_it_is_served_under_a_name_that_a_request_can_say(self):
@@ -36,7 +40,8 @@ class ForeignBytes(harness.TestCase):
             json.loads(line)
 
     def test_an_error_has_the_path_as_it_is(self):
-        done = harness.run("generate", self.model / "none", *PROMPT, "-tp", 2, code=harness.NO_MODEL)
+        done = harness.run("generate", self.model / "none", *PROMPT, "-tp", 2,
+                           code=harness.NO_MODEL)
         self.assertIn(b"caf\xe9/none", done.stderr)
 
 

@@ -2,9 +2,10 @@
 
 usage: grpc_client_test.py [HOST:PORT MODEL]
 
-Generates Python stubs from proto/ into a temporary folder (protoc and grpc_python_plugin of Debian) and talks to the
-server as any user would. MODEL is the served name. Without arguments it starts a server of the program under test over
-two ranks and the bundled model. Exit code 77 (skipped) where Python has no grpc.
+Generates Python stubs from proto/ into a temporary folder (protoc and grpc_python_plugin of Debian)
+and talks to the server as any user would. MODEL is the served name. Without arguments it starts a
+server of the program under test over two ranks and the bundled model. The exit code is 77 (skipped)
+if Python has no grpc.
 """
 
 import glob
@@ -26,7 +27,8 @@ ADDRESS, MODEL = "", ""
 
 
 def make_stubs(folder):
-    protos = [os.path.relpath(path, PROTO_DIR) for path in glob.glob(os.path.join(PROTO_DIR, "openengine/v1/*.proto"))]
+    protos = [os.path.relpath(path, PROTO_DIR)
+              for path in glob.glob(os.path.join(PROTO_DIR, "openengine/v1/*.proto"))]
     subprocess.run(
         ["protoc", f"-I{PROTO_DIR}", f"--python_out={folder}", f"--grpc_out={folder}",
          "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin", "google_rpc.proto", *protos],
@@ -39,7 +41,8 @@ class ClientTest(unittest.TestCase):
     def setUpClass(cls):
         from openengine.v1 import control_pb2, generate_pb2, services_pb2_grpc
         import google_rpc_pb2
-        cls.control_pb2, cls.generate_pb2, cls.google_rpc = control_pb2, generate_pb2, google_rpc_pb2
+        cls.control_pb2, cls.generate_pb2, cls.google_rpc = (control_pb2, generate_pb2,
+                                                             google_rpc_pb2)
         cls.channel = grpc.insecure_channel(ADDRESS, options=[("grpc.enable_http_proxy", 0)])
         cls.inference = services_pb2_grpc.InferenceStub(cls.channel)
         cls.control = services_pb2_grpc.ControlStub(cls.channel)
@@ -60,7 +63,7 @@ class ClientTest(unittest.TestCase):
         return self.request(stopping=stopping, sampling=sampling, **fields)
 
     def collect(self, request, **call):
-        """(ids, text, last event); checks what holds for every stream that succeeds."""
+        """Collects (ids, text, last event), and checks what every successful stream must fulfil."""
         ids, text, events = [], "", list(self.inference.Generate(request, timeout=120, **call))
         for event in events:
             last = event is events[-1]
@@ -76,7 +79,10 @@ class ClientTest(unittest.TestCase):
         return ids, text, events[-1]
 
     def refused(self, request, code, **call):
-        """The call's error; checks the code, that nothing came before it, and the details."""
+        """The error of the call.
+
+        Checks its code, that nothing was sent before it, and its details.
+        """
         events = []
         with self.assertRaises(grpc.RpcError) as caught:
             for event in self.inference.Generate(request, timeout=120, **call):
@@ -108,8 +114,9 @@ class ClientTest(unittest.TestCase):
     def test_requests_without_a_seed_differ(self):
         stopping = self.generate_pb2.StoppingOptions(max_tokens=24, ignore_eos=True)
         answers = [b"".join(event.SerializeToString() for event in self.inference.Generate(
-            self.request(request_id="seedless", stopping=stopping, sampling=self.generate_pb2.SamplingParams(temperature=1))))
-            for _ in range(2)]
+            self.request(request_id="seedless", stopping=stopping,
+                         sampling=self.generate_pb2.SamplingParams(temperature=1))))
+                   for _ in range(2)]
         self.assertNotEqual(*answers)
 
     def test_a_stop_id_is_named(self):
@@ -185,25 +192,28 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(info.engine_name, "shoal")
         self.assertEqual(list(info.supported_models), [MODEL])
         self.assertEqual(info.schema_revision, 1)
-        model = self.control.GetModelInfo(self.control_pb2.GetModelInfoRequest(model=MODEL), timeout=60)
+        model = self.control.GetModelInfo(self.control_pb2.GetModelInfoRequest(model=MODEL),
+                                          timeout=60)
         self.assertEqual(model.served_model_name, MODEL)
         self.assertGreater(model.max_context_length, 1)
-        health = self.control.Health(self.control_pb2.HealthRequest(include_inference_probe=True), timeout=60)
+        health = self.control.Health(self.control_pb2.HealthRequest(include_inference_probe=True),
+                                     timeout=60)
         self.assertEqual(health.state, self.control_pb2.HEALTH_STATE_READY, health)
         self.assertIn("inference_probe", [check.name for check in health.checks])
 
     def test_standard_health(self):
-        check = self.channel.unary_unary("/grpc.health.v1.Health/Check")  # bytes in, bytes out
+        check = self.channel.unary_unary("/grpc.health.v1.Health/Check")  # works with raw bytes
         for service in (b"", b"openengine.v1.Inference", b"openengine.v1.Control"):
             request = b"\x0a" + bytes([len(service)]) + service
-            self.assertEqual(check(request, timeout=60), b"\x08\x01", service)  # SERVING
+            self.assertEqual(check(request, timeout=60), b"\x08\x01", service)  # the status SERVING
         with self.assertRaises(grpc.RpcError) as caught:
             check(b"\x0a\x04none", timeout=60)
         self.assertEqual(caught.exception.code(), grpc.StatusCode.NOT_FOUND)
 
     def test_reflection(self):
-        info = self.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-        answer = next(info(iter([b"\x3a\x00"]), timeout=60))  # list_services
+        info = self.channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        answer = next(info(iter([b"\x3a\x00"]), timeout=60))  # the request list_services
         self.assertIn(b"openengine.v1.Inference", answer)
         self.assertIn(b"openengine.v1.Control", answer)
 
@@ -217,7 +227,7 @@ def run_tests(address, model):
 
 
 def run_with_own_server():
-    import harness  # needs the program under test in the environment
+    import harness  # only now, because it needs the program under test in the environment
     server = harness.Server(harness.DEMO, "--tensor-parallel-size", 2)
     try:
         ready = server.wait_ready()

@@ -1,7 +1,7 @@
-"""Runs the real program and looks at it from outside, for the tests of this folder.
+"""Runs the real program and observes it from outside, for the tests of this folder.
 
-The program is $SHOAL. Every process started here carries one environment variable, by which /proc tells what is left of
-it even when its parent is gone.
+The program is $SHOAL. Every process started here carries a certain environment variable, so that
+/proc shows which processes are left even if their parent is gone.
 """
 import json
 import os
@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT / "tests" / "data" / "oracle"
 DEMO = ROOT / "models" / "demo"
 SHOAL = os.environ.get("SHOAL", str(ROOT / "build" / "release" / "shoal"))
-# Exit codes, as docs and --help give them.
+# The exit codes, as docs and --help list them.
 USAGE, BAD_MODEL, NO_MODEL, UNAVAILABLE, INTERNAL, WORKER_DIED = 64, 65, 66, 69, 70, 75
-SKIPPED = 77  # to CTest
+SKIPPED = 77  # CTest counts this exit code as skipped
 
 TAG_NAME = "SHOAL_TEST_TAG"
 TAG = uuid.uuid4().hex
@@ -35,13 +35,18 @@ def environment() -> dict[str, str]:
 
 
 def start(*args, **popen) -> subprocess.Popen:
-    """The program in a process group of its own, output piped."""
-    popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
-    return subprocess.Popen([SHOAL, *map(str, args)], env=environment(), start_new_session=True, **popen)
+    """Starts the program in a process group of its own, with its output in pipes."""
+    popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
+             **popen}
+    return subprocess.Popen([SHOAL, *map(str, args)], env=environment(),
+                            start_new_session=True, **popen)
 
 
 def run(*args, code: int = 0, timeout: float = 120) -> subprocess.CompletedProcess:
-    """Runs to the end; the exit code must be `code`, and a success prints nothing but its result."""
+    """Runs the program to its end.
+
+    The exit code must be `code`, and a successful run must print only its result.
+    """
     process = start(*args)
     try:
         out, err = process.communicate(timeout=timeout)
@@ -51,7 +56,8 @@ def run(*args, code: int = 0, timeout: float = 120) -> subprocess.CompletedProce
     result = subprocess.CompletedProcess(process.args, process.returncode, out, err)
     if result.returncode != code:
         shown = " ".join(map(str, args))[:300]
-        raise AssertionError(f"shoal {shown}: exit code {result.returncode}, not {code}\n{err.decode(errors='replace')}")
+        raise AssertionError(f"shoal {shown}: exit code {result.returncode}, not {code}\n"
+                             f"{err.decode(errors='replace')}")
     if code == 0 and err:
         raise AssertionError(f"a one-shot command wrote to stderr: {err.decode(errors='replace')}")
     return result
@@ -62,7 +68,7 @@ def ids_flag(ids) -> str:
 
 
 def logits_file(model: Path, ids, *flags) -> bytes:
-    """The file that `shoal logits` writes, byte for byte."""
+    """The bytes of the file that `shoal logits` writes."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logits.npy"
         run("logits", model, "--prompt-ids", ids_flag(ids), "--out", out, *flags)
@@ -70,7 +76,7 @@ def logits_file(model: Path, ids, *flags) -> bytes:
 
 
 def logits(model: Path, ids, *flags) -> np.ndarray:
-    """float32 [tokens, vocab]"""
+    """The logits as float32 [tokens, vocab]."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logits.npy"
         run("logits", model, "--prompt-ids", ids_flag(ids), "--out", out, *flags)
@@ -78,7 +84,10 @@ def logits(model: Path, ids, *flags) -> np.ndarray:
 
 
 def generate_jsonl(model: Path, requests: list[dict], *flags) -> list[dict]:
-    """What `shoal generate --jsonl` answers, a dict a request; "transport" is left out: it may differ, nothing else."""
+    """The answers of `shoal generate --jsonl`, one dict per request.
+
+    "transport" is left out, because it is the only field that may differ between runs.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.write("".join(json.dumps(request) + "\n" for request in requests))
         file.flush()
@@ -90,18 +99,20 @@ def generate_jsonl(model: Path, requests: list[dict], *flags) -> list[dict]:
 
 
 def kernel_sets() -> list[str]:
-    """The names that --cpu-kernels takes on this processor."""
-    flags = set(re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split())
+    """The names that --cpu-kernels accepts on this processor."""
+    flags = set(re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(),
+                          re.MULTILINE)[1].split())
     needs = {
         "reference": set(),
         "avx2": {"avx2", "fma", "f16c"},
         "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq"},
-        "avx512-bf16": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16"},
+        "avx512-bf16": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq",
+                        "avx512_bf16"},
     }
     return [name for name, wanted in needs.items() if wanted <= flags]
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------
 
 
 def parent_of(pid: int) -> int | None:
@@ -113,7 +124,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def state_of(pid: int) -> str:
-    """R, S, D, T (stopped) ... as /proc says; "" when it is gone."""
+    """The state in /proc, such as R, S, D or T (stopped). "" if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -125,7 +136,7 @@ def pids() -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Living direct children, in the order they were started."""
+    """The direct children that are alive, in the order in which they were started."""
     return sorted(p for p in pids() if parent_of(p) == pid)
 
 
@@ -137,12 +148,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def survivors() -> list[int]:
-    """Every living process that this test started, directly or not, orphans too."""
+    """Every living process that this test started, directly or not, including orphans."""
     wanted = f"{TAG_NAME}={TAG}".encode()
     found = []
     for pid in pids():
         try:
-            if pid != os.getpid() and wanted in Path(f"/proc/{pid}/environ").read_bytes() and parent_of(pid) is not None:
+            if pid != os.getpid() and wanted in Path(
+                    f"/proc/{pid}/environ").read_bytes() and parent_of(pid) is not None:
                 found.append(pid)
         except OSError:
             pass
@@ -154,7 +166,7 @@ def shared_memory_names() -> set[str]:
 
 
 def wait_until(condition, seconds: float, what: str):
-    """condition()'s first true value."""
+    """Waits until condition() returns a true value, and returns that value."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -166,7 +178,7 @@ def wait_until(condition, seconds: float, what: str):
 
 
 class Reader(threading.Thread):
-    """Collects a pipe, so that nobody blocks on it."""
+    """Collects the output of a pipe, so that the writer never blocks."""
 
     def __init__(self, pipe):
         super().__init__(daemon=True)
@@ -187,17 +199,18 @@ class Reader(threading.Thread):
 
 
 class Server:
-    """`shoal serve` on a free port. Not ready yet: wait_ready()."""
+    """`shoal serve` on a free port. Call wait_ready() before using it."""
 
     def __init__(self, model: Path, *flags):
         self.process = start("serve", model, "--grpc-port", 0, *flags)
         self.out, self.err = Reader(self.process.stdout), Reader(self.process.stderr)
 
     def wait_ready(self, seconds: float = 60) -> dict[str, str]:
-        """The READY line's fields."""
+        """Waits for the READY line, and returns its fields."""
         def ready_or_dead():
             if self.process.poll() is not None:
-                raise AssertionError(f"serve ended with {self.process.returncode}: {self.err.rest()}")
+                raise AssertionError(f"serve ended with {self.process.returncode}: "
+                                     f"{self.err.rest()}")
             return "\n" in self.out.text()
         wait_until(ready_or_dead, seconds, "a READY line")
         line = self.out.text()
@@ -210,14 +223,15 @@ class Server:
         return self.process.pid
 
     def workers(self, count: int) -> list[int]:
-        """The workers' process ids by rank, as soon as all of them run."""
-        return wait_until(lambda: len(found := children(self.pid)) == count and found, 30, f"{count} workers")
+        """The process ids of the workers by rank. Waits until all of them run."""
+        return wait_until(lambda: len(found := children(self.pid)) == count and found, 30,
+                          f"{count} workers")
 
     def client(self, *flags, **popen) -> subprocess.Popen:
         return start("client", "--server", self.fields["grpc"], *flags, **popen)
 
     def end(self, seconds: float = 40) -> int:
-        """The exit code, once the process is gone."""
+        """Waits for the end, and returns the exit code."""
         return self.process.wait(seconds)
 
     def kill(self):
@@ -227,7 +241,7 @@ class Server:
 
 
 class TestCase(unittest.TestCase):
-    """Nothing may be left of a test: no process, no name in /dev/shm."""
+    """A test must leave nothing behind: no process, and no name in /dev/shm."""
 
     maxDiff = 2000
 
@@ -250,7 +264,10 @@ class TestCase(unittest.TestCase):
 
 
 def main(*, arguments: tuple[str, ...] = ()):
-    """unittest.main, with test names as the only other arguments. Where every test was skipped, CTest is told so."""
+    """Runs unittest.main, with test names as the only other arguments.
+
+    If every test was skipped, the exit code reports that to CTest.
+    """
     for argument in arguments:
         sys.argv.remove(argument)
     result = unittest.main(verbosity=2, exit=False).result

@@ -1,9 +1,11 @@
-"""The shared memory matrix: in every condition the program starts on the expected rung, with the text of one rank.
+"""The shared memory matrix: in every condition the program starts on the expected rung and gives
+the text of one rank.
 
-matrix_test.py RANKS. The conditions are made by `shoal shmtest`, real mounts and limits in namespaces of their own; what the
-kernel forbids here is skipped there, with the reason, and listed.
+matrix_test.py RANKS. `shoal shmtest` makes the conditions with real mounts and limits in
+namespaces. Conditions that the kernel forbids here are skipped and listed with the reason.
 """
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -14,29 +16,37 @@ import harness
 import matrix_check
 
 RANKS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-# How much longer than without any shortage a start may take: what the deadline of one phase is not.
+# A start may take this many seconds longer than one without any shortage. The deadline of a phase
+# is longer, so no start may have waited for one.
 PATIENCE_S = 5
 
 
 def expected() -> dict[str, str]:
-    """Condition -> rungs that are right there."""
-    lean_or_less = "shm-lean" if RANKS <= 4 else "cma"  # 64 KiB is the largest file: 8 ranks' lean pool is 68 KiB
+    """The map from each condition to the rungs that are right in it."""
+    # The largest file is 64 KiB, but the lean pool of 8 ranks has 68 KiB.
+    lean_or_less = "shm-lean" if RANKS <= 4 else "cma"
     return {
         "host": "shm", "4k": "memfd", "1m": "shm-lean", "16m": "shm", "64m": "shm",
-        "no-inodes": "memfd", "few-inodes": "shm", "read-only": "memfd", "missing": "memfd", "not-tmpfs": "memfd",
+        "no-inodes": "memfd", "few-inodes": "shm", "read-only": "memfd", "missing": "memfd",
+        "not-tmpfs": "memfd",
         "noexec": "shm", "other-user": "memfd", "full": "memfd", "stale-files": "shm",
-        # Whether it starts before /dev/shm is filled up is chance; once started it stays.
+        # It is a matter of chance whether the pool is made before /dev/shm is full. Once started,
+        # the program must keep running.
         "full-after-0.05s": "shm,shm-lean,memfd", "full-after-0.2s": "shm,shm-lean,memfd",
-        "rlimit-fsize": lean_or_less, "rlimit-memlock": "shm", "no-cma": "shm", "no-memfd": "shm", "no-ipv6": "shm",
+        "rlimit-fsize": lean_or_less, "rlimit-memlock": "shm", "no-cma": "shm", "no-memfd": "shm",
+        "no-ipv6": "shm",
         "ports-exhausted": "shm",
-        "4k+no-memfd": "cma", "4k+no-memfd+no-cma": "tcp", "missing+no-memfd": "cma", "missing+no-memfd+no-cma": "tcp",
-        "missing+no-memfd+no-cma+no-ipv6": "tcp", "4k+no-cma+rlimit-fsize": "memfd" if RANKS == 1 else "tcp",
+        "4k+no-memfd": "cma", "4k+no-memfd+no-cma": "tcp",
+        "missing+no-memfd": "cma", "missing+no-memfd+no-cma": "tcp",
+        "missing+no-memfd+no-cma+no-ipv6": "tcp",
+        "4k+no-cma+rlimit-fsize": "memfd" if RANKS == 1 else "tcp",
     }
 
 
 class Matrix(harness.TestCase):
     def test_every_condition(self):
-        tokens = ",".join(map(str, json.loads(harness.run("generate", harness.DEMO, *matrix_check.REQUEST).stdout)["token_ids"]))
+        tokens = ",".join(map(str, json.loads(
+            harness.run("generate", harness.DEMO, *matrix_check.REQUEST).stdout)["token_ids"]))
         began = time.monotonic()
         matrix_check.SHOAL = harness.SHOAL
         self.assertEqual(matrix_check.generate(RANKS).returncode, 0)
@@ -46,10 +56,12 @@ class Matrix(harness.TestCase):
             by_rung.setdefault(rungs, []).append(condition)
         skipped, failed = [], []
         for rungs, conditions in by_rung.items():
-            check = (sys.executable, Path(__file__).with_name("matrix_check.py"), RANKS, rungs, seconds, tokens)
+            check = (sys.executable, Path(__file__).with_name("matrix_check.py"), RANKS, rungs,
+                     seconds, tokens)
             for result in self.conditions(",".join(conditions), *check):
                 if result["result"] == "failed" and matrix_check.TOO_SLOW in result["output_tail"]:
-                    # A machine that stood still for seconds looks like this once; a slow start does every time.
+                    # A machine that stood still for seconds looks like this once, but a slow start
+                    # does every time.
                     result = self.conditions(result["condition"], *check)[0]
                 if result["result"] == "skipped":
                     skipped.append(f"{result['condition']}: {result['reason']}")
@@ -60,9 +72,11 @@ class Matrix(harness.TestCase):
         self.assertEqual(failed, [], "\n".join(failed))
 
     def conditions(self, names: str, *command) -> list[dict]:
-        """What `shoal shmtest` says of the command in each of the comma-separated conditions."""
-        process = subprocess.run([harness.SHOAL, "shmtest", "--matrix", names, "--json", "--timeout", "60", "--", *map(str, command)],
-                                 capture_output=True, text=True, env={**harness.environment(), "SHOAL": harness.SHOAL}, timeout=600)
+        """The results of `shoal shmtest` for the command, one per comma-separated condition."""
+        process = subprocess.run([harness.SHOAL, "shmtest", "--matrix", names, "--json",
+                                  "--timeout", "60", "--", *map(str, command)],
+                                 capture_output=True, text=True,
+                                 env={**harness.environment(), "SHOAL": harness.SHOAL}, timeout=600)
         if process.returncode == harness.UNAVAILABLE:
             self.skipTest(process.stderr)
         self.assertIn(process.returncode, (0, 1), process.stderr)
@@ -75,11 +89,13 @@ class Matrix(harness.TestCase):
         return result
 
     def test_filled_up_while_it_generates(self):
-        # The plain loops' speed: some seconds, of which the start is a fraction. The pool was reserved, so nothing changes.
-        slow = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", 60, "--ignore-eos", "--temperature", 0, "--cpu-kernels", "reference",
-                "--json")
+        # The plain loops take some seconds, of which the start is a small part. The pool was
+        # reserved, so the fill changes nothing.
+        slow = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", 60, "--ignore-eos",
+                "--temperature", 0, "--cpu-kernels", "reference", "--json")
         alone = json.loads(harness.run("generate", harness.DEMO, *slow).stdout)
-        result = self.shmtest("64m+full-after-0.8s", harness.SHOAL, "generate", harness.DEMO, "-tp", RANKS, *slow)
+        result = self.shmtest("64m+full-after-0.8s", harness.SHOAL, "generate", harness.DEMO, "-tp",
+                              RANKS, *slow)
         self.assertEqual(result["result"], "passed", result)
         self.assertGreater(result["seconds"], 0.9, "it was over before /dev/shm was full")
         self.assertGreater(result["shm_peak_bytes"], 1 << 20)
@@ -88,7 +104,8 @@ class Matrix(harness.TestCase):
         self.assertEqual(answer["token_ids"], alone["token_ids"])
 
     def test_a_memory_limit_below_the_mount_is_a_refusal_and_no_kill(self):
-        # 32 MiB in a /dev/shm of 64: for so many ranks too little, said by arithmetic before a page is touched.
+        # A limit of 32 MiB with a /dev/shm of 64 MiB. If this is too little for the ranks,
+        # arithmetic must find that out before a page is touched.
         result = self.shmtest("64m+cgroup-32m", harness.SHOAL, "doctor", "-tp", RANKS)
         self.assertEqual(result["oom_kills"], 0, result)
         if RANKS >= 4:
@@ -99,7 +116,8 @@ class Matrix(harness.TestCase):
 
     def test_too_few_descriptors_is_named(self):
         process = harness.start("generate", harness.DEMO, *matrix_check.REQUEST, "-tp", RANKS,
-                                preexec_fn=lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_NOFILE, (14, 14)))
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
+                                                                      (14, 14)))
         err = process.communicate(timeout=60)[1].decode()
         self.assertEqual(process.returncode, harness.UNAVAILABLE, err)
         self.assertIn("ulimit -n", err)

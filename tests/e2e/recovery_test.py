@@ -1,7 +1,8 @@
-"""Ranks die or stop, the process stays up: streams go on with the same bits.
+"""Ranks die or stop, but the process stays up, and streams continue with the same bits.
 
-Every fault is real: a rank stops itself with SIGSTOP on entering a phase (SHOAL_TEST_FAULT), and either stays so or is
-killed there. recovery_test.py phases RUNG, or recovery_test.py serving.
+Every fault is real: a rank stops itself with SIGSTOP when it enters a phase (SHOAL_TEST_FAULT), and
+either stays stopped or is killed there. Usage: recovery_test.py phases RUNG, or recovery_test.py
+serving.
 """
 import json
 import os
@@ -16,10 +17,11 @@ import harness
 RANKS = 2
 PROMPT = harness.ids_flag([0, 1151, 262, 2088])
 REQUEST = ("--prompt-ids", PROMPT, "--max-tokens", 24, "--ignore-eos", "--seed", 7, "--logprobs", 2)
-# Short deadlines, so that a stop is noticed soon: a quarter of the start's time for each of its first phases.
+# The deadlines are short, so that a stop is noticed soon. Each of the first phases of a start gets
+# a quarter of its time.
 DEADLINES = ("--startup-timeout", 6, "--step-timeout", 1)
-PHASES = ("spawn", "open", "self-test", "load", "step-1", "step-5")
-# What a busy machine may take longer than the deadline itself.
+PHASES = ("spawn", "open", "self-test", "load", "touch", "warm-up", "step-1", "step-5")
+# A busy machine may take this many seconds longer than the deadline itself.
 PATIENCE_S = 20
 RUNG = sys.argv[2] if len(sys.argv) > 2 else "shm"
 
@@ -30,7 +32,7 @@ def answer_without_fault() -> dict:
 
 
 class Phases(harness.TestCase):
-    """shoal generate over one rung: a rank is killed, or stopped for good, in each phase."""
+    """shoal generate over one rung. In each phase a rank is killed, or stopped for good."""
 
     @classmethod
     def setUpClass(cls):
@@ -39,7 +41,8 @@ class Phases(harness.TestCase):
     def start_stopping_at(self, rank: int, phase: str):
         os.environ["SHOAL_TEST_FAULT"] = f"{rank}:{phase}:stop"
         try:
-            process = harness.start("generate", harness.DEMO, *REQUEST, "--json", "-tp", RANKS, "--transport", RUNG, *DEADLINES)
+            process = harness.start("generate", harness.DEMO, *REQUEST, "--json", "-tp", RANKS,
+                                    "--transport", RUNG, *DEADLINES)
         finally:
             del os.environ["SHOAL_TEST_FAULT"]
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
@@ -56,17 +59,22 @@ class Phases(harness.TestCase):
     def check_answer(self, process, out, err, rank: int):
         self.assertEqual(process.wait(60), 0, err.rest())
         answer = json.loads(out.rest())
-        self.assertEqual(answer.pop("transport"), RUNG, "a kill or stop from outside does not count against the rung")
+        self.assertEqual(answer.pop("transport"), RUNG,
+                         "a kill or stop from outside does not count against the rung")
         self.assertEqual(answer, self.expected)
         self.assertRegex(err.rest(), rf"starting the ranks again \(1 of 3\).*rank {rank}\b")
 
     def kill_in(self, phase: str, rank: int) -> float:
-        """Seconds from the kill to its answer; the answer and the text are checked."""
+        """Kills the rank in the phase, and checks the text.
+
+        Returns the seconds from the kill until the front reacted.
+        """
         process, out, err = self.start_stopping_at(rank, phase)
         victim = self.stopped_child(process)
         killed_at = time.monotonic()
         os.kill(victim, signal.SIGKILL)
-        harness.wait_until(lambda: "starting the ranks again" in err.text(), PATIENCE_S, "the answer to a kill")
+        harness.wait_until(lambda: "starting the ranks again" in err.text(), PATIENCE_S,
+                           "the answer to a kill")
         took = time.monotonic() - killed_at
         self.check_answer(process, out, err, rank)
         self.assertIn(f"in phase {phase.replace('-1', ' 1').replace('-5', ' 5')}", err.text())
@@ -77,7 +85,9 @@ class Phases(harness.TestCase):
             for rank in range(RANKS):
                 with self.subTest(phase=phase, rank=rank):
                     took = self.kill_in(phase, rank)
-                    if took > 1:  # in a queue for a processor, on a machine busy with other things: once more
+                    # On a busy machine the processes may have waited for a processor, so try once
+                    # more.
+                    if took > 1:
                         took = self.kill_in(phase, rank)
                     self.assertLess(took, 1)
 
@@ -90,19 +100,24 @@ class Phases(harness.TestCase):
                     self.check_answer(process, out, err, rank)
                     self.assertRegex(err.text(), rf"rank {rank} \([^)]*\) is stopped by a signal")
                     if phase.startswith("step"):
-                        self.assertRegex(err.text(), rf"rank {1 - rank} \([^)]*collective \d+, [^)]*\) waits for rank {rank}")
+                        self.assertRegex(
+                            err.text(),
+                            rf"rank {1 - rank} \([^)]*collective \d+, [^)]*\) "
+                            rf"waits for rank {rank}")
 
 
 class Serving(harness.TestCase):
     """A server whose ranks are lost while streams are open."""
 
     REQUEST = ("--prompt-ids", PROMPT, "--max-tokens", 120, "--ignore-eos", "--temperature", 0)
-    # The plain loops' speed: a stream that is surely still running at the fault.
+    # The plain loops are so slow that the stream is certainly still running at the time of the
+    # fault.
     FLAGS = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference", *DEADLINES)
 
     @classmethod
     def setUpClass(cls):
-        cls.expected = harness.run("generate", harness.DEMO, *cls.REQUEST, "--cpu-kernels", "reference").stdout.decode().strip()
+        cls.expected = harness.run("generate", harness.DEMO, *cls.REQUEST, "--cpu-kernels",
+                                   "reference").stdout.decode().strip()
 
     def started(self, *flags) -> harness.Server:
         server = self.serve(harness.DEMO, *self.FLAGS, *flags)
@@ -132,12 +147,14 @@ class Serving(harness.TestCase):
                 with self.subTest(rung=rung, signal=number.name):
                     server = self.started("--transport", rung)
                     streams = [self.stream(server) for _ in range(2)]
-                    harness.wait_until(lambda: all(len(out.data) > 10 for _, out, _ in streams), 60, "text on both streams")
+                    harness.wait_until(lambda: all(len(out.data) > 10 for _, out, _ in streams), 60,
+                                       "text on both streams")
                     self.hit(server, 1, number)
                     for stream in streams:
                         self.check_stream(stream)
                     self.assertEqual(self.restarts(server), 1, server.err.text())
-                    self.assertEqual(len(harness.descendants(server.pid)), RANKS, "the ranks, and nobody else")
+                    self.assertEqual(len(harness.descendants(server.pid)),
+                                     RANKS, "the ranks, and nobody else")
                     server.process.terminate()
                     self.assertEqual(server.end(), 0, server.err.text())
 
@@ -162,16 +179,20 @@ class Serving(harness.TestCase):
     def test_a_line_of_a_batch_that_is_in_two_crashes_fails_alone(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             for tokens in (600, 3):
-                file.write(json.dumps({"prompt_ids": [0, 1151, 262], "max_tokens": tokens, "ignore_eos": True}) + "\n")
+                file.write(json.dumps({"prompt_ids": [0, 1151, 262], "max_tokens": tokens,
+                                       "ignore_eos": True}) + "\n")
             file.flush()
-            process = harness.start("generate", harness.DEMO, "--jsonl", file.name, *self.FLAGS, "--max-num-seqs", 1,
-                                    "--log-level", "info")
-            self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+            process = harness.start("generate", harness.DEMO, "--jsonl", file.name, *self.FLAGS,
+                                    "--max-num-seqs", 1, "--log-level", "info")
+            self.addCleanup(lambda: process.poll() is None
+                            and os.killpg(process.pid, signal.SIGKILL))
             out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
             for crash in range(2):
-                harness.wait_until(lambda: len(harness.children(process.pid)) == RANKS, 20, "the ranks")
-                harness.wait_until(lambda: err.text().count("the ranks run again over") == crash, 20, "a restart")
-                time.sleep(1.5)  # into the 600 tokens
+                harness.wait_until(lambda: len(harness.children(process.pid)) == RANKS, 20,
+                                   "the ranks")
+                harness.wait_until(lambda: err.text().count("the ranks run again over") == crash,
+                                   20, "a restart")
+                time.sleep(1.5)  # wait until it is in the middle of the 600 tokens
                 os.kill(harness.children(process.pid)[1], signal.SIGKILL)
             self.assertEqual(process.wait(60), harness.INTERNAL, err.rest())
         first, second = (json.loads(line) for line in out.rest().splitlines())
@@ -206,10 +227,12 @@ class Serving(harness.TestCase):
                 self.assertEqual(server.end(10), 0, server.err.text())
 
     def test_one_deadline_for_a_start_and_its_attempts(self):
-        # Stopped in its load, and noticed by the start's deadline alone: a second attempt would work, and have no time.
+        # The rank stops while it loads, and only the deadline of the start notices that. A second
+        # attempt would succeed, but there is no time left for it.
         os.environ["SHOAL_TEST_FAULT"] = "1:load:stop"
         try:
-            process = harness.start("generate", harness.DEMO, *REQUEST, "-tp", RANKS, "--startup-timeout", 4, "--step-timeout", 100)
+            process = harness.start("generate", harness.DEMO, *REQUEST, "-tp", RANKS,
+                                    "--startup-timeout", 4, "--step-timeout", 100)
         finally:
             del os.environ["SHOAL_TEST_FAULT"]
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
@@ -227,14 +250,16 @@ class Serving(harness.TestCase):
         harness.wait_until(lambda: self.restarts(server) == 1, PATIENCE_S, "a restart")
 
     def test_a_stop_does_not_wait_for_ranks_that_nobody_needs(self):
-        server = self.serve(harness.DEMO, "-tp", RANKS)  # default deadlines: 15 s until a stopped rank is given up
+        # With the default deadlines a stopped rank is given up after 15 s.
+        server = self.serve(harness.DEMO, "-tp", RANKS)
         server.wait_ready()
         old = set(server.workers(RANKS))
         os.kill(min(old), signal.SIGKILL)
-        successor = harness.wait_until(lambda: next(iter(set(harness.children(server.pid)) - old), None), 10, "a new rank")
+        successor = harness.wait_until(lambda: next(iter(set(harness.children(server.pid)) - old),
+                                                    None), 10, "a new rank")
         os.kill(successor, signal.SIGSTOP)
         harness.wait_until(lambda: harness.state_of(successor) == "T", 5, "a stopped rank")
-        if self.restarts(server) == 0:  # it was stopped before it was ready
+        if self.restarts(server) == 0:  # the rank was stopped before it was ready
             server.process.terminate()
             self.assertEqual(server.end(8), 0, server.err.text())
         else:

@@ -1,12 +1,15 @@
-"""The same bits, however a model is run: same_bits_test.py logits CASE | kernels CASE | generate CASE
+"""The same bits, however a model is run: same_bits_test.py logits|kernels|generate CASE
 
-CASE is a folder of tests/data/oracle, or demo for the bundled model. Files and answers are compared for equality: no
-tolerance anywhere (docs/architecture.md, section 5).
+CASE is a folder of tests/data/oracle, or demo for the bundled model. Files and answers are compared
+for equality, without a tolerance anywhere (docs/architecture.md, section 5). Under a sanitizer,
+which looks for other things, settings are combined in pairs only (breadth.py); the release build's
+run tries every way.
 """
 import json
 import random
 import sys
 
+import breadth
 import harness
 
 PART, CASE = sys.argv.pop(1), sys.argv.pop(1)
@@ -16,7 +19,7 @@ CONFIG = json.loads((FOLDER / "config.json").read_text())
 
 
 def prompt_ids() -> list[int]:
-    """Long enough for several KV blocks, chunks of attention and pieces of prefill, and divisible by none of them."""
+    """Several KV blocks, attention chunks and prefill pieces long, and a multiple of none."""
     if CASE != "demo":
         return EXPECTED["prompts"][1]["ids"]
     return [random.Random(1).randrange(4, CONFIG["vocab_size"]) for _ in range(391)]
@@ -24,6 +27,16 @@ def prompt_ids() -> list[int]:
 
 def ranks() -> list[int]:
     return [1, 2, 3, 5, 8] if CASE == "demo" else EXPECTED["tensor_parallel_sizes"]
+
+
+def other_type() -> str:
+    """A data type that the model is not stored in."""
+    stored = CONFIG.get("dtype") or CONFIG["torch_dtype"]
+    return "float32" if stored != "float32" else "bfloat16"
+
+
+TYPE_VARIANTS = [("-tp", 2, "--chunk", 7),
+                 ("-tp", ranks()[-1], "--transport", "tcp", "--decode-from", 50)]
 
 
 class Logits(harness.TestCase):
@@ -36,6 +49,24 @@ class Logits(harness.TestCase):
                 self.assertTrue(harness.logits_file(FOLDER, ids, *flags, *common) == expected)
 
 
+class Pairs(Logits):
+    """What EveryWay tries, in combinations of which every two settings meet."""
+
+    def test_pairs(self):
+        ids = prompt_ids()
+        ways = breadth.pairs([ranks()[:3], [1, 2], ["shm", "tcp"],
+                              [None, 7, 64], [None, len(ids) // 2, len(ids) - 1]])
+        variants = []
+        for ranks_, threads, transport, chunk, decode_from in ways:
+            variants.append(("-tp", ranks_, "--threads-per-rank", threads, "--transport", transport,
+                             *(("--chunk", chunk) if chunk else ()),
+                             *(("--decode-from", decode_from) if decode_from else ())))
+        self.check(ids, variants)
+
+    def test_data_types(self):
+        self.check(prompt_ids(), TYPE_VARIANTS, "--dtype", other_type())
+
+
 class EveryWay(Logits):
     """Ranks, threads, transports, chunks and decode, alone and together."""
 
@@ -43,31 +74,32 @@ class EveryWay(Logits):
         self.check(prompt_ids(), [("-tp", t, "--threads-per-rank", 1) for t in ranks()[1:]])
 
     def test_threads(self):
-        self.check(prompt_ids(), [("-tp", t, "--threads-per-rank", n) for t, n in ((1, 2), (1, 3), (2, 2), (2, 3))])
+        self.check(prompt_ids(), [("-tp", t, "--threads-per-rank", n)
+                                  for t, n in ((1, 2), (1, 3), (2, 2), (2, 3))])
 
     def test_transports(self):
         self.check(prompt_ids(), [("-tp", t, "--transport", "tcp") for t in ranks()[1:]])
 
     def test_chunks(self):
         # One token at a time is 391 steps of the demo: once, on two ranks, is enough there.
-        self.check(prompt_ids(), [("-tp", t, "--chunk", n) for t in (1, 2) for n in (1, 7, 64, 100000)])
+        self.check(prompt_ids(),
+                   [("-tp", t, "--chunk", n) for t in (1, 2) for n in (1, 7, 64, 100000)])
 
     def test_decode(self):
         last = len(prompt_ids()) - 1
-        self.check(prompt_ids(), [("-tp", t, "--decode-from", k) for t, k in ((1, last), (2, last // 2), (2, 1), (1, 0))])
+        self.check(prompt_ids(), [("-tp", t, "--decode-from", k)
+                                  for t, k in ((1, last), (2, last // 2), (2, 1), (1, 0))])
 
     def test_all_at_once(self):
         most = ranks()[-1]
-        self.check(prompt_ids(), [
-            ("-tp", most, "--threads-per-rank", 2, "--transport", "tcp", "--chunk", 7, "--decode-from", 60),
-            ("-tp", 3 if 3 in ranks() else 2, "--threads-per-rank", 3, "--chunk", 64, "--decode-from", 77)])
+        self.check(prompt_ids(), [("-tp", most, "--threads-per-rank", 2, "--transport",
+                                   "tcp", "--chunk", 7, "--decode-from", 60),
+                                  ("-tp", 3 if 3 in ranks() else 2, "--threads-per-rank", 3,
+                                   "--chunk", 64, "--decode-from", 77)])
 
     def test_data_types(self):
         # Each type has its own bits, and they too do not depend on how the model is run.
-        stored = CONFIG.get("dtype") or CONFIG["torch_dtype"]
-        other = "float32" if stored != "float32" else "bfloat16"
-        self.check(prompt_ids(), [("-tp", 2, "--chunk", 7), ("-tp", ranks()[-1], "--transport", "tcp", "--decode-from", 50)],
-                   "--dtype", other)
+        self.check(prompt_ids(), TYPE_VARIANTS, "--dtype", other_type())
 
 
 class EveryKernelSet(Logits):
@@ -75,32 +107,44 @@ class EveryKernelSet(Logits):
         ids = prompt_ids()[:90]
         for kernels in harness.kernel_sets():
             with self.subTest(kernels=kernels):
-                self.check(ids, [("-tp", 2, "--chunk", 7), ("-tp", 3 if 3 in ranks() else 4, "--threads-per-rank", 2),
-                                 ("-tp", 2, "--transport", "tcp", "--decode-from", 40)], "--cpu-kernels", kernels)
+                self.check(ids, [("-tp", 2, "--chunk", 7),
+                                 ("-tp", 3 if 3 in ranks() else 4, "--threads-per-rank", 2),
+                                 ("-tp", 2, "--transport", "tcp", "--decode-from", 40)],
+                           "--cpu-kernels", kernels)
 
 
 def mixed_requests() -> list[dict]:
-    """Every kind of sampling beside every other, of lengths that start and end in the middle of everything."""
+    """Every kind of sampling beside every other, with lengths that start and end anywhere."""
     draw = random.Random(7)
     below = CONFIG["vocab_size"]
     ids = lambda n: [draw.randrange(3, below) for _ in range(n)]  # noqa: E731
     return [
-        {"prompt_ids": ids(5), "max_tokens": 24, "temperature": 0, "logprobs": 3, "ignore_eos": True},
+        {"prompt_ids": ids(5), "max_tokens": 24, "temperature": 0,
+         "logprobs": 3, "ignore_eos": True},
         {"prompt_ids": ids(41), "max_tokens": 9, "temperature": 0},
-        {"prompt_ids": ids(17), "max_tokens": 30, "temperature": 1, "seed": 11, "logprobs": 5, "ignore_eos": True},
-        {"prompt_ids": ids(2), "max_tokens": 30, "temperature": 0.8, "seed": 12, "top_k": 20, "top_p": 0.9, "ignore_eos": True},
-        {"prompt_ids": ids(33), "max_tokens": 13, "temperature": 1.3, "seed": 13, "top_p": 0.7, "logprobs": 1},
-        {"prompt_ids": ids(9), "max_tokens": 20, "temperature": 1, "seed": 14, "min_p": 0.05, "ignore_eos": True},
-        {"prompt_ids": ids(12), "max_tokens": 26, "temperature": 0.9, "seed": 15, "repetition_penalty": 1.3,
-         "logprobs": 2, "ignore_eos": True},
-        {"prompt_ids": ids(25), "max_tokens": 21, "temperature": 0, "presence_penalty": 0.7, "frequency_penalty": 0.4,
-         "ignore_eos": True},
-        {"prompt_ids": ids(7), "max_tokens": 28, "temperature": 1, "seed": 16, "stop": ["e"], "logprobs": 0},
-        {"prompt_ids": ids(64), "max_tokens": 16, "temperature": 1, "seed": 17, "stop_token_ids": [5, 300, 301, 302]},
+        {"prompt_ids": ids(17), "max_tokens": 30, "temperature": 1,
+         "seed": 11, "logprobs": 5, "ignore_eos": True},
+        {"prompt_ids": ids(2), "max_tokens": 30, "temperature": 0.8, "seed": 12,
+         "top_k": 20, "top_p": 0.9, "ignore_eos": True},
+        {"prompt_ids": ids(33), "max_tokens": 13, "temperature": 1.3,
+         "seed": 13, "top_p": 0.7, "logprobs": 1},
+        {"prompt_ids": ids(9), "max_tokens": 20, "temperature": 1,
+         "seed": 14, "min_p": 0.05, "ignore_eos": True},
+        {"prompt_ids": ids(12), "max_tokens": 26, "temperature": 0.9, "seed": 15,
+         "repetition_penalty": 1.3, "logprobs": 2, "ignore_eos": True},
+        {"prompt_ids": ids(25), "max_tokens": 21, "temperature": 0, "presence_penalty": 0.7,
+         "frequency_penalty": 0.4, "ignore_eos": True},
+        {"prompt_ids": ids(7), "max_tokens": 28, "temperature": 1,
+         "seed": 16, "stop": ["e"], "logprobs": 0},
+        {"prompt_ids": ids(64), "max_tokens": 16, "temperature": 1,
+         "seed": 17, "stop_token_ids": [5, 300, 301, 302]},
         {"prompt_ids": ids(1), "max_tokens": 1, "temperature": 1, "seed": 18, "logprobs": 8},
-        {"prompt": "In the beginning", "max_tokens": 25, "temperature": 0.7, "seed": 19, "top_k": 5, "ignore_eos": True},
-        {"prompt_ids": ids(50), "max_tokens": 30, "temperature": 1, "seed": 2**63, "top_k": 3, "ignore_eos": True},
-        {"prompt_ids": ids(3), "max_tokens": 30, "temperature": 0, "logprobs": 2, "ignore_eos": True},
+        {"prompt": "In the beginning", "max_tokens": 25, "temperature": 0.7, "seed": 19, "top_k": 5,
+         "ignore_eos": True},
+        {"prompt_ids": ids(50), "max_tokens": 30, "temperature": 1,
+         "seed": 2**63, "top_k": 3, "ignore_eos": True},
+        {"prompt_ids": ids(3), "max_tokens": 30, "temperature": 0,
+         "logprobs": 2, "ignore_eos": True},
     ]
 
 
@@ -110,7 +154,10 @@ class Generate(harness.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.requests = mixed_requests()
-        cls.alone = [harness.generate_jsonl(FOLDER, [request])[0] for request in cls.requests]
+        if breadth.NARROW:  # one after the other in one process, instead of a process for each
+            cls.alone = harness.generate_jsonl(FOLDER, cls.requests, "--max-num-seqs", 1)
+        else:
+            cls.alone = [harness.generate_jsonl(FOLDER, [request])[0] for request in cls.requests]
 
     def check_batch(self, *flags):
         answers = harness.generate_jsonl(FOLDER, self.requests, *flags)
@@ -128,20 +175,23 @@ class Generate(harness.TestCase):
                 if "prompt_ids" in request:
                     self.assertEqual(answer["prompt_token_ids"], request["prompt_ids"])
                 if request.get("ignore_eos"):
-                    self.assertEqual((count, answer["finish_reason"]), (request["max_tokens"], "length"))
+                    self.assertEqual((count, answer["finish_reason"]),
+                                     (request["max_tokens"], "length"))
                 self.assertLessEqual(count, request["max_tokens"])
-                self.assertEqual("logprobs" in answer and answer["logprobs"] is not None, "logprobs" in request)
+                self.assertEqual("logprobs" in answer and answer["logprobs"] is not None,
+                                 "logprobs" in request)
                 for token, entry in zip(answer["token_ids"], answer.get("logprobs") or []):
                     self.assertEqual(entry["token_id"], token)
                     self.assertEqual(len(entry["top"]), request["logprobs"])
                     self.assertTrue(-1e30 < entry["logprob"] <= 0)
-                    self.assertEqual(entry["top"], sorted(entry["top"], key=lambda pair: (-pair[1], pair[0])))
+                    self.assertEqual(entry["top"],
+                                     sorted(entry["top"], key=lambda pair: (-pair[1], pair[0])))
 
     def test_one_batch(self):
         self.check_batch()
 
     def test_ranks(self):
-        for t in ranks()[1:]:
+        for t in ranks()[-1:] if breadth.NARROW else ranks()[1:]:
             self.check_batch("-tp", t)
 
     def test_threads_and_tcp(self):
@@ -152,20 +202,25 @@ class Generate(harness.TestCase):
         self.check_batch("--max-num-batched-tokens", 5, "--max-num-seqs", 4)
 
     def test_preemption(self):
-        # A KV cache of little more than one request's worst case: running requests are put back and prefilled again.
+        # A KV cache of little more than one request's worst case: running
+        # requests are put back and prefilled again.
         head_dim = CONFIG.get("head_dim") or CONFIG["hidden_size"] // CONFIG["num_attention_heads"]
         bytes_per_value = 4 if (CONFIG.get("dtype") or CONFIG["torch_dtype"]) == "float32" else 2
-        token_bytes = 2 * bytes_per_value * CONFIG["num_hidden_layers"] * CONFIG["num_key_value_heads"] * head_dim
+        token_bytes = 2 * bytes_per_value * \
+            CONFIG["num_hidden_layers"] * CONFIG["num_key_value_heads"] * head_dim
         model_len = 112
-        self.check_batch("--max-model-len", model_len, "--kv-cache-memory", token_bytes * (model_len + 64))
+        self.check_batch("--max-model-len", model_len, "--kv-cache-memory",
+                         token_bytes * (model_len + 64))
         # Ranks that share KV heads keep copies: the total grows with them.
-        self.check_batch("-tp", 2, "--max-model-len", model_len, "--kv-cache-memory", 2 * token_bytes * (model_len + 64))
+        self.check_batch("-tp", 2, "--max-model-len", model_len,
+                         "--kv-cache-memory", 2 * token_bytes * (model_len + 64))
 
     def test_run_twice(self):
         self.check_batch("--seed", 99)  # every request that draws has a seed of its own
 
 
 if __name__ == "__main__":
-    wanted = {"logits": ["EveryWay"], "kernels": ["EveryKernelSet"], "generate": ["Generate"]}[PART]
+    wanted = {"logits": ["Pairs" if breadth.NARROW else "EveryWay"],
+              "kernels": ["EveryKernelSet"], "generate": ["Generate"]}[PART]
     sys.argv[1:] = sys.argv[1:] or wanted
     harness.main()

@@ -1,6 +1,7 @@
-"""shoal shmtest: small commands that behave, leave things, crash, hang, and what it says of each.
+"""shoal shmtest with small commands that behave, leave things behind, crash or hang: its verdict on
+each is checked.
 
-Where the kernel gives no namespaces, that refusal itself is checked, and the rest is skipped.
+If the kernel allows no namespaces, the refusal itself is checked and the rest is skipped.
 """
 import json
 import os
@@ -16,7 +17,7 @@ import harness
 from harness import SHOAL, SKIPPED, UNAVAILABLE, USAGE
 
 SOME_FAILED = 1
-# A sparse file is mapped and its second page touched: there is one page.
+# Maps a sparse file and touches its second page. There is room for only one page.
 SIGBUS = """
 import mmap, os
 fd = os.open("/dev/shm/sparse", os.O_RDWR | os.O_CREAT)
@@ -28,8 +29,8 @@ for page in range(0, 1 << 20, 4096): map[page] = 1
 
 
 def shmtest(*args, **popen) -> subprocess.CompletedProcess:
-    return subprocess.run([SHOAL, "shmtest", *map(str, args)], env=harness.environment(), capture_output=True,
-                          timeout=120, stdin=subprocess.DEVNULL, **popen)
+    return subprocess.run([SHOAL, "shmtest", *map(str, args)], env=harness.environment(),
+                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL, **popen)
 
 
 def namespaces() -> bool:
@@ -38,7 +39,7 @@ def namespaces() -> bool:
 
 class Shmtest(harness.TestCase):
     def report(self, matrix: str, *command, code: int, flags=()) -> dict[str, dict]:
-        """The JSON's conditions by name."""
+        """The conditions of the JSON report, by name."""
         result = shmtest("--matrix", matrix, "--json", *flags, "--", *command)
         self.assertEqual(result.returncode, code, result.stderr.decode())
         document = json.loads(result.stdout)
@@ -54,49 +55,61 @@ class Shmtest(harness.TestCase):
     def python(self, condition: str, text: str, *, code: int, flags=()) -> dict:
         return self.one(condition, "python3", "-c", text, code=code, flags=flags)
 
-    # --- verdicts ---------------------------------------------------------------------------------------------------
+    # --- verdicts -----------------------------------------------------------
 
     def test_a_command_that_behaves_passes_in_all(self):
-        # Not host: others may create names in the machine's own /dev/shm meanwhile.
+        # Leave out `host`, because other programs may create names in the machine's own /dev/shm
+        # meanwhile.
         names = [line.split()[0] for line in shmtest("--list").stdout.decode().splitlines()]
         self.assertGreater(len(names), 20)
         for name, entry in self.report(",".join(set(names) - {"host"}), "true", code=0).items():
             self.assertIn(entry["result"], ("passed", "skipped"), name)
             if entry["result"] == "skipped":
                 self.assertTrue(entry["reason"], name)
-                self.assertIn(name, ("other-user", "cgroup-32m", "not-tmpfs", "no-ipv6", "ports-exhausted"))
+                self.assertIn(name, ("other-user", "cgroup-32m", "not-tmpfs", "no-ipv6",
+                                     "ports-exhausted"))
 
     def test_exit_codes_and_output(self):
         entry = self.one("4k", "sh", "-c", "echo out; echo err >&2; exit 7", code=SOME_FAILED)
         self.assertEqual((entry["end"], entry["exit_code"]), ("exited", 7))
         self.assertEqual(entry["output_tail"], "out\nerr\n")
         entry = self.one("4k", "sh", "-c", "kill -TERM $$", code=SOME_FAILED)
-        self.assertEqual((entry["end"], entry["signal"], entry["sigbus"]), ("signalled", "SIGTERM", False))
+        self.assertEqual((entry["end"], entry["signal"], entry["sigbus"]),
+                         ("signalled", "SIGTERM", False))
 
     def test_a_long_output_is_cut(self):
-        entry = self.one("64m", "sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x; echo; echo last; exit 1", code=SOME_FAILED)
+        entry = self.one("64m", "sh", "-c",
+                         "head -c 1000000 /dev/zero | tr '\\0' x; echo; echo last; exit 1",
+                         code=SOME_FAILED)
         self.assertEqual(len(entry["output_tail"]), 8192)
         self.assertTrue(entry["output_tail"].endswith("x\nlast\n"))
 
     def test_a_file_left_behind(self):
-        entry = self.one("1m", "sh", "-c", "mkdir /dev/shm/a; head -c 8192 /dev/zero > '/dev/shm/a/<b> &'", code=SOME_FAILED)
-        self.assertEqual(entry["left"], [{"name": "a", "bytes": 0}, {"name": "a/<b> &", "bytes": 8192}])
+        entry = self.one("1m", "sh", "-c",
+                         "mkdir /dev/shm/a; head -c 8192 /dev/zero > '/dev/shm/a/<b> &'",
+                         code=SOME_FAILED)
+        self.assertEqual(entry["left"],
+                         [{"name": "a", "bytes": 0}, {"name": "a/<b> &", "bytes": 8192}])
         self.assertEqual((entry["exit_code"], entry["shm_peak_bytes"]), (0, 8192))
 
     def test_stale_files_are_not_the_command_s(self):
-        self.one("1m+stale-files", "sh", "-c", "test $(ls /dev/shm | wc -l) -ge 4 && rm /dev/shm/nccl-*", code=0)
+        self.one("1m+stale-files", "sh", "-c",
+                 "test $(ls /dev/shm | wc -l) -ge 4 && rm /dev/shm/nccl-*", code=0)
 
     def test_sigbus_is_called_out(self):
         for condition in ("4k", "full"):
             entry = self.python(condition, SIGBUS, code=SOME_FAILED)
             self.assertEqual((entry["signal"], entry["sigbus"]), ("SIGBUS", True))
-        shell = self.one("4k", "sh", "-c", 'python3 -c "$1"; exit $?', "sh", SIGBUS, code=SOME_FAILED)
+        shell = self.one("4k", "sh", "-c", 'python3 -c "$1"; exit $?', "sh", SIGBUS,
+                         code=SOME_FAILED)
         self.assertEqual((shell["exit_code"], shell["sigbus"]), (135, True))
-        self.assertGreaterEqual(self.python("64m", SIGBUS + "\nimport time; time.sleep(0.1)", code=0)["shm_peak_bytes"], 1 << 20)
+        self.assertGreaterEqual(self.python("64m", SIGBUS + "\nimport time; time.sleep(0.1)",
+                                            code=0)["shm_peak_bytes"], 1 << 20)
 
     def test_a_hang_is_killed_with_all_its_processes(self):
         start = time.monotonic()
-        entry = self.one("4k", "sh", "-c", "trap '' TERM; setsid sleep 987 & sleep 987", code=SOME_FAILED, flags=("--timeout", 0.5))
+        entry = self.one("4k", "sh", "-c", "trap '' TERM; setsid sleep 987 & sleep 987",
+                         code=SOME_FAILED, flags=("--timeout", 0.5))
         self.assertLess(time.monotonic() - start, 10)
         self.assertEqual(entry["end"], "hung")
         self.assertEqual(sum("sleep" in process for process in entry["orphans"]), 2)
@@ -106,21 +119,25 @@ class Shmtest(harness.TestCase):
         self.assertEqual((entry["end"], entry["exit_code"]), ("exited", 0))
         self.assertEqual(len(entry["orphans"]), 1)
         self.assertIn("sleep", entry["orphans"][0])
-        self.one("4k", "sh", "-c", "sleep 0.1 & exit 0", code=0)  # one that ends by itself at once is none
+        # A process that soon ends by itself does not count as an orphan.
+        self.one("4k", "sh", "-c", "sleep 0.1 & exit 0", code=0)
 
-    # --- conditions do what they say ----------------------------------------------------------------------------------
+    # --- conditions do what they say ----------------------------------------
 
     def test_conditions_of_the_mount(self):
         write = "head -c 65536 /dev/zero > /dev/shm/x; code=$?; rm -f /dev/shm/x; exit $code"
-        expected = {"4k": False, "1m": True, "64m": True, "no-inodes": False, "few-inodes": True, "read-only": False,
-                    "missing": False, "not-tmpfs": True, "full": False, "noexec": True, "64m+full-after-9s": True}
-        for name, entry in self.report(",".join(expected), "sh", "-c", write, code=SOME_FAILED).items():
+        expected = {"4k": False, "1m": True, "64m": True, "no-inodes": False, "few-inodes": True,
+                    "read-only": False, "missing": False, "not-tmpfs": True, "full": False,
+                    "noexec": True, "64m+full-after-9s": True}
+        for name, entry in self.report(",".join(expected), "sh", "-c",
+                                       write, code=SOME_FAILED).items():
             if entry["result"] != "skipped":
                 self.assertEqual(entry["result"] == "passed", expected[name], entry)
 
     def test_it_fills_up_in_time(self):
         # Late enough for an interpreter to start on a busy machine.
-        entry = self.python("full-after-2s", "import os, time\nopen('/dev/shm/a', 'wb').write(b'x' * 65536)\n"
+        entry = self.python("full-after-2s",
+                            "import os, time\nopen('/dev/shm/a', 'wb').write(b'x' * 65536)\n"
                             "while os.statvfs('/dev/shm').f_bfree > 0: time.sleep(0.05)\n"
                             "open('/dev/shm/b', 'wb').write(b'x' * 65536)", code=SOME_FAILED)
         self.assertIn("No space left", entry["output_tail"])
@@ -128,12 +145,17 @@ class Shmtest(harness.TestCase):
 
     def test_denied_calls_and_limits(self):
         for condition, text in {
-            "no-memfd": "import os\ntry: os.memfd_create('x')\nexcept PermissionError: pass\nelse: raise SystemExit('allowed')",
-            "64m+rlimit-nofile": "import resource; assert resource.getrlimit(resource.RLIMIT_NOFILE) == (40, 40)",
-            "rlimit-fsize": "import resource; assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 65536",
-            "rlimit-memlock": "import resource; assert resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == 65536",
+            "no-memfd": "import os\ntry: os.memfd_create('x')\nexcept PermissionError: pass\n"
+            "else: raise SystemExit('allowed')",
+            "64m+rlimit-nofile": "import resource; "
+            "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (40, 40)",
+            "rlimit-fsize": "import resource; "
+            "assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 65536",
+            "rlimit-memlock": "import resource; "
+            "assert resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == 65536",
             "no-cma": "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-                      "assert libc.process_vm_readv(os.getpid(), None, 0, None, 0, 0) == -1 and ctypes.get_errno() == 1",
+            "assert libc.process_vm_readv(os.getpid(), None, 0, None, 0, 0) == -1 "
+            "and ctypes.get_errno() == 1",
             "64m": "import os; os.close(os.memfd_create('x'))",
         }.items():
             with self.subTest(condition):
@@ -142,19 +164,24 @@ class Shmtest(harness.TestCase):
     @unittest.skipUnless(os.path.isdir("/dev/shm"), "the machine has no /dev/shm")
     def test_host_is_the_machine_s_own(self):
         show = "import os; print(os.stat('/dev/shm').st_dev); raise SystemExit(3)"
-        self.assertEqual(self.python("host", show, code=SOME_FAILED)["output_tail"], f"{os.stat('/dev/shm').st_dev}\n")
-        self.assertNotEqual(self.python("1m", show, code=SOME_FAILED)["output_tail"], f"{os.stat('/dev/shm').st_dev}\n")
+        self.assertEqual(self.python("host", show, code=SOME_FAILED)["output_tail"],
+                         f"{os.stat('/dev/shm').st_dev}\n")
+        self.assertNotEqual(self.python("1m", show, code=SOME_FAILED)["output_tail"],
+                            f"{os.stat('/dev/shm').st_dev}\n")
 
     def test_networks(self):
-        ports = "import socket\ns = [socket.socket() for _ in range(9)]\nfor x in s: x.bind(('127.0.0.1', 0))"
+        ports = ("import socket\n"
+                 "s = [socket.socket() for _ in range(9)]\n"
+                 "for x in s: x.bind(('127.0.0.1', 0))")
         ipv6 = "import socket\nsocket.socket(socket.AF_INET6).bind(('::1', 0))"
-        for condition, text, says in (("ports-exhausted", ports, "in use"), ("no-ipv6", ipv6, "assign requested")):
+        for condition, text, says in (("ports-exhausted", ports, "in use"),
+                                      ("no-ipv6", ipv6, "assign requested")):
             result = shmtest("--matrix", condition, "--json", "--", "python3", "-c", text)
             entry = json.loads(result.stdout)["conditions"][0]
             if entry["result"] != "skipped":
                 self.assertIn(says, entry["output_tail"])
 
-    # --- reports and flags --------------------------------------------------------------------------------------------
+    # --- reports and flags --------------------------------------------------
 
     def test_junit_is_well_formed(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -169,36 +196,46 @@ class Shmtest(harness.TestCase):
         self.assertIn('a<b>&"\ufffd\ufffd]]>', cases["4k"].find("failure").text)
 
     def test_the_table(self):
-        text = shmtest("--matrix", "4k,1m", "--", "sh", "-c", "echo seen; test $SHOAL_SHMTEST_CONDITION = 1m").stdout.decode()
+        text = shmtest("--matrix", "4k,1m", "--", "sh", "-c",
+                       "echo seen; test $SHOAL_SHMTEST_CONDITION = 1m").stdout.decode()
         self.assertIn("1 passed, 1 failed, 0 skipped", text)
         self.assertIn("--- 4k: exit code 1", text)
         self.assertIn("seen", text)
 
     def test_fail_fast_and_jobs(self):
-        self.assertEqual(list(self.report("4k,1m,64m", "false", code=SOME_FAILED, flags=("--fail-fast",))), ["4k"])
+        self.assertEqual(list(self.report("4k,1m,64m", "false", code=SOME_FAILED,
+                                          flags=("--fail-fast",))), ["4k"])
         start = time.monotonic()
         names = list(self.report("4k,1m,16m,64m", "sleep", "2", code=0, flags=("--jobs", 4)))
         self.assertEqual(names, ["4k", "1m", "16m", "64m"])
         self.assertLess(time.monotonic() - start, 7)
 
     def test_wrong_flags(self):
-        for args, says in ((("--matrix", "4q", "--", "true"), "4q"), ((), "--"), (("--",), "--"), (("true",), "true"),
-                           (("--matrix", "4k+1m", "--", "true"), "contradicts"), (("--timeout", "0", "--", "true"), "--timeout"),
-                           (("--matrix", "zz*", "--", "true"), "zz*"), (("--", "no-such-program"), "command not found"),
-                           (("--", "/etc/passwd"), "/etc/passwd"), (("--junit", "/no/such/x.xml", "--", "true"), "--junit")):
+        for args, says in ((("--matrix", "4q", "--", "true"), "4q"), ((), "--"), (("--",), "--"),
+                           (("true",), "true"),
+                           (("--matrix", "4k+1m", "--", "true"), "contradicts"),
+                           (("--timeout", "0", "--", "true"), "--timeout"),
+                           (("--matrix", "zz*", "--", "true"), "zz*"),
+                           (("--", "no-such-program"), "command not found"),
+                           (("--", "/etc/passwd"), "/etc/passwd"),
+                           (("--junit", "/no/such/x.xml", "--", "true"), "--junit")):
             with self.subTest(args=args):
                 result = shmtest(*args)
                 self.assertEqual((result.returncode, result.stdout), (USAGE, b""), result.stderr)
                 self.assertIn(says, result.stderr.decode())
 
-    # --- the runner's own end -----------------------------------------------------------------------------------------
+    # --- the runner's own end -----------------------------------------------
 
     def end_of_runner(self, send: int, *, group: bool) -> int:
-        """Sends the signal while a condition runs; its exit code. The test's end checks that no process is left."""
+        """Sends the signal while a condition runs, and returns the exit code.
+
+        The check at the end of every test makes sure that no process is left.
+        """
         process = harness.start("shmtest", "--matrix", "not-tmpfs,4k", "--", "sleep", "987")
-        harness.wait_until(lambda: any(b"987" in Path(f"/proc/{pid}/cmdline").read_bytes() and
-                                       Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
-                                       for pid in harness.descendants(process.pid)), 20, "the command runs")
+        harness.wait_until(lambda: any(b"987" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                                       and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+                                       for pid in harness.descendants(process.pid)), 20,
+                           "the command runs")
         (os.killpg if group else os.kill)(process.pid, send)
         process.communicate(timeout=20)
         harness.wait_until(lambda: not harness.survivors(), 5, "everything gone")
@@ -233,21 +270,27 @@ class WithoutRoot(harness.TestCase):
             self.skipTest("the program cannot be reached by another user")
         if subprocess.run([*become, "unshare", "-Ur", "true"], capture_output=True).returncode != 0:
             self.skipTest("no user namespaces for other users")
-        result = subprocess.run([*become, SHOAL, "shmtest", "--matrix", "4k,missing,not-tmpfs,full+no-cma", "--json", "--",
+        result = subprocess.run([*become, SHOAL, "shmtest", "--matrix",
+                                 "4k,missing,not-tmpfs,full+no-cma", "--json", "--",
                                  "sh", "-c", "test $(id -u) = 65534"],
                                 env=harness.environment(), capture_output=True, cwd="/tmp")
         self.skip_where_threaded(result)
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         self.assertEqual(json.loads(result.stdout)["failed"], 0)
 
-    @unittest.skipUnless(subprocess.run(["unshare", "-Ur", "true"], capture_output=True).returncode == 0, "no user namespaces")
+    @unittest.skipUnless(subprocess.run(["unshare", "-Ur", "true"],
+                                        capture_output=True).returncode == 0, "no user namespaces")
     def test_no_namespaces_is_69_with_the_remedy(self):
-        # In a user namespace that allows none below it, and without the capability that would make them needless.
-        script = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-sys_admin "$@"'
-        result = subprocess.run(["unshare", "-Ur", "sh", "-c", script, "sh", SHOAL, "shmtest", "--", "true"],
-                                env=harness.environment(), capture_output=True)
+        # Runs in a user namespace that allows no further ones below it, without the capability that
+        # would make them unnecessary.
+        script = ('echo 0 > /proc/sys/user/max_user_namespaces; '
+                  'exec setpriv --bounding-set=-sys_admin "$@"')
+        result = subprocess.run(
+            ["unshare", "-Ur", "sh", "-c", script, "sh", SHOAL, "shmtest", "--", "true"],
+            env=harness.environment(), capture_output=True)
         self.skip_where_threaded(result)
-        self.assertEqual((result.returncode, result.stdout), (UNAVAILABLE, b""), result.stderr.decode())
+        self.assertEqual((result.returncode, result.stdout),
+                         (UNAVAILABLE, b""), result.stderr.decode())
         for part in ("user namespace", "SYS_ADMIN", "No space left"):
             self.assertIn(part, result.stderr.decode())
 
@@ -256,5 +299,6 @@ if __name__ == "__main__":
     if not namespaces():
         refused = shmtest("--", "true")
         print(refused.stderr.decode())
-        raise SystemExit(SKIPPED if refused.returncode == UNAVAILABLE and b"because" in refused.stderr else 1)
+        raise SystemExit(SKIPPED if refused.returncode == UNAVAILABLE
+                         and b"because" in refused.stderr else 1)
     harness.main()

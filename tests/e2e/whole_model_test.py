@@ -1,6 +1,7 @@
-"""A whole model against the reference's answers: whole_model_test.py demo|smollm2
+"""Compares a whole model with the reference's answers: whole_model_test.py demo|smollm2
 
-The bundled demo model, or SmolLM2-135M-Instruct (scripts/get-model smollm2; skipped where it is not).
+The model is the bundled demo model, or SmolLM2-135M-Instruct (scripts/get-model smollm2; skipped if
+it is not there).
 """
 import json
 import sys
@@ -19,10 +20,12 @@ CLEAR_GAP = 0.5
 class WholeModel(harness.TestCase):
     def test_tokenization(self):
         for prompt in PROMPTS:
-            # A chat rendering carries its own special tokens; a plain text gets them from the post-processor.
+            # A text made by a chat template contains its own special tokens. A plain text gets them
+            # from the post-processor.
             flags = ("--no-special",) if prompt["kind"] == "chat" else ()
             with self.subTest(text=prompt["text"]):
-                out = harness.run("tokenize", FOLDER, "--text", prompt["text"], "--json", *flags).stdout
+                out = harness.run("tokenize", FOLDER, "--text", prompt["text"], "--json",
+                                  *flags).stdout
                 self.assertEqual(json.loads(out)["ids"], prompt["ids"])
 
     def test_logits_and_greedy_tokens(self):
@@ -33,7 +36,8 @@ class WholeModel(harness.TestCase):
                     rows = harness.logits(FOLDER, ids + greedy[:-1], "-tp", ranks)[len(ids) - 1 :]
                     for step, (token, gap) in enumerate(zip(greedy, prompt["gap"])):
                         if gap > CLEAR_GAP:
-                            self.assertEqual(rows[step].argmax(), token, f"greedy token {step}, gap {gap}")
+                            self.assertEqual(rows[step].argmax(), token,
+                                             f"greedy token {step}, gap {gap}")
                     best = np.array([logit for _, logit in prompt["first_top"]])
                     ours = np.array([rows[0][token] for token, _ in prompt["first_top"]])
                     self.assertLessEqual(np.linalg.norm(ours - best) / np.linalg.norm(best), 4e-2)
@@ -41,10 +45,12 @@ class WholeModel(harness.TestCase):
     def test_generation_follows_the_reference_as_far_as_its_choices_are_clear(self):
         for prompt in PROMPTS:
             with self.subTest(text=prompt["text"]):
-                out = harness.run("generate", FOLDER, "--prompt-ids", harness.ids_flag(prompt["ids"]), "--json", "-tp", 2,
+                out = harness.run("generate", FOLDER, "--prompt-ids",
+                                  harness.ids_flag(prompt["ids"]), "--json", "-tp", 2,
                                   "--temperature", 0, "--max-tokens", len(prompt["greedy"])).stdout
                 answer = json.loads(out)
-                clear = next((i for i, gap in enumerate(prompt["gap"]) if gap <= CLEAR_GAP), len(prompt["gap"]))
+                clear = next((i for i, gap in enumerate(prompt["gap"]) if gap <= CLEAR_GAP),
+                             len(prompt["gap"]))
                 self.assertEqual(answer["token_ids"][:clear], prompt["greedy"][:clear])
                 if answer["token_ids"] == prompt["greedy"]:
                     self.assertEqual(answer["text"].strip(), prompt["answer"].strip())

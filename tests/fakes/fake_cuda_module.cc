@@ -1,14 +1,14 @@
-// A FAKE of libshoal_cuda.so for tests without a GPU: the same table over host memory. Streams run
-// what they are given at once; memory of `allocate` is a memfd, so that another process can import
-// it. What it pretends to be is set by
-//   FAKE_CUDA_DEVICES=N       devices (8)
+// A FAKE of libshoal_cuda.so for tests without a GPU: the same table over host memory. Streams
+// execute their work at once. Memory of `allocate` is a memfd, so that another process can import
+// it. These variables set what it pretends to be (defaults in parentheses):
+//   FAKE_CUDA_DEVICES=N       number of devices (8)
 //   FAKE_CUDA_PEERS=all|none  whether devices reach each other's memory (none)
 //   FAKE_CUDA_DRIVER=N        the driver's CUDA version (13000)
 //   FAKE_CUDA_CAPABILITY=X.Y  of every device (9.0)
-//   FAKE_CUDA_FAIL=NAME:N     the function NAME of the table answers the error N
+//   FAKE_CUDA_FAIL=NAME:N     the function NAME of the table returns the error N
 //   FAKE_CUDA_PEER_WRONG=N    try_peer finds N wrong bytes
 //   FAKE_CUDA_PEER_HANG=F-T   try_peer from F to T never returns
-//   FAKE_CUDA_BUILD_ID=TEXT   instead of this build's
+//   FAKE_CUDA_BUILD_ID=TEXT   a build id instead of this build's
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -25,7 +25,7 @@
 
 namespace {
 
-// As cudaError_t numbers them.
+// The numbers of cudaError_t.
 constexpr int32_t kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100,
                   kInvalidDevice = 101, kInvalidHandle = 400, kPeerUnsupported = 217;
 
@@ -38,7 +38,7 @@ int device_count() {
   return std::atoi(setting("FAKE_CUDA_DEVICES", "8").c_str());
 }
 
-/// The error that a test wants of this function, or 0.
+/// The error that the test asks this function to return, or 0.
 int32_t planned(const char* function) {
   const std::string text = setting("FAKE_CUDA_FAIL", "");
   const size_t colon = text.find(':');
@@ -106,7 +106,7 @@ int32_t try_peer(int32_t from, int32_t to, int64_t, int64_t* wrong_bytes) {
   return kOk;
 }
 
-// Memory. Every allocation is a memfd: whose it is and how large is known by its address.
+// Memory. Every allocation is a memfd. Its address identifies its descriptor and size.
 struct Block {
   int fd = -1;
   size_t bytes = 0;
@@ -214,7 +214,7 @@ int32_t tree_sum(const ShoalTreeSum* sum, void*) {
   return kOk;
 }
 
-// Another process finds the memfd through /proc; like CUDA, the process that exported a handle
+// Another process opens the memfd through /proc. As with CUDA, the process that exported a handle
 // cannot import it.
 struct Handle {
   pid_t pid;
@@ -244,9 +244,10 @@ int32_t import_memory(const uint8_t handle[kShoalIpcHandleBytes], void** memory)
   return fd < 0 ? kInvalidHandle : map_block(fd, theirs.bytes, memory);
 }
 
-// The push: an area is a header (its rank's own sequence number, and one flag for each sender),
-// then two halves by the number's parity, each a slot for every sender. A sender two calls ahead
-// would have needed this rank's next flag, so nobody overwrites what is still being read.
+// The push all_reduce. An area is a header (its rank's own sequence number, and one flag for each
+// sender) followed by two halves, which are used in turn by the number's parity. Each half has a
+// slot for every sender. A sender cannot be two calls ahead, because it would have needed this
+// rank's next flag. So nobody overwrites a slot that is still being read.
 struct AreaHeader {
   uint64_t sequence;
   uint64_t came[kShoalMostRanks];
@@ -307,8 +308,8 @@ int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream) {
 
 }  // namespace
 
-// For the fake NCCL, which asks the CUDA runtime as the real one does: the calling thread's device;
-// -1: none selected.
+// For the fake NCCL, which asks the CUDA runtime for the calling thread's device as the real one
+// does. -1: no device was selected.
 extern "C" __attribute__((visibility("default"))) int32_t fake_cuda_selected_device() {
   return selected;
 }

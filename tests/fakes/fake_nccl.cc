@@ -1,18 +1,20 @@
-// A FAKE of libnccl 2.28.9 for tests without a GPU: what can be seen of it from outside. The same
-// names, files and sizes in /dev/shm at the same moments (lazily, in the first collective of each
-// algorithm), the same log lines, the same failure: ENOSPC leaves an empty file and ends that
-// rank's call, while the other ranks spin in accept and never notice. Buffers are host memory, a
-// stream is ignored, bytes travel over loopback sockets whatever the log says. NCCL_* variables and
-// nccl.conf are read once. What it pretends to be is set by
-//   FAKE_CUDA_PEERS=all|none     whether GPUs reach each other's memory, as for the fake CUDA
-//   module (none) FAKE_NCCL_VERSION=X.Y.Z      and that version's proxy pool (2.28.9)
-//   FAKE_NCCL_CHANNELS=N         what the search finds (2)
-//   FAKE_NCCL_NVLS=0|1           whether the hardware has it (0)
-//   FAKE_NCCL_CUMEM_HOST=0|1     whether cuMem host memory works (0)
-//   FAKE_NCCL_HANG=init|collective, or init:RANK: never comes back
-//   FAKE_NCCL_INIT_MS=N          the init takes so much longer (0)
-//   FAKE_NCCL_MOST_GATHERED=N    refuses an all-gather of more bytes from each rank (any)
-//   FAKE_NCCL_WRONG_BYTES=N      N bytes more in each data segment than 2.28.9 takes
+// A FAKE of libnccl 2.28.9 for tests without a GPU. It reproduces what can be seen from outside:
+// the same names, files and sizes in /dev/shm at the same moments (lazily, in the first collective
+// of each algorithm), the same log lines, and the same failure: ENOSPC leaves an empty file and
+// ends that rank's call, while the other ranks spin in accept and never notice. Buffers are host
+// memory, the stream is ignored, and bytes always travel over loopback sockets, whatever the log
+// says. NCCL_* variables and nccl.conf are read once. These variables set what it pretends to be
+// (defaults in parentheses):
+//   FAKE_CUDA_PEERS=all|none    whether GPUs reach each other's memory, as for the fake CUDA module
+//                               (none)
+//   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the size of the proxy pool (2.28.9)
+//   FAKE_NCCL_CHANNELS=N        channels that the search finds (2)
+//   FAKE_NCCL_NVLS=0|1          whether the hardware has NVLS (0)
+//   FAKE_NCCL_CUMEM_HOST=0|1    whether cuMem host memory works (0)
+//   FAKE_NCCL_HANG=init|collective, or init:RANK: never returns
+//   FAKE_NCCL_INIT_MS=N         the init takes N ms longer (0)
+//   FAKE_NCCL_MOST_GATHERED=N   refuses an all-gather of more than N bytes per rank (no limit)
+//   FAKE_NCCL_WRONG_BYTES=N     each data segment takes N bytes more than that of 2.28.9 (0)
 #include <climits>
 #include <cstdint>
 #include <cstring>
@@ -32,7 +34,7 @@ struct UniqueId {
   char internal[128];
 };
 
-/// What the id's bytes are.
+/// The content of a unique id.
 struct Meeting {
   char magic[8];
   uint64_t key;
@@ -40,7 +42,7 @@ struct Meeting {
 };
 constexpr char kMagic[8] = {'F', 'A', 'K', 'E', 'N', 'C', 'C', 'L'};
 
-/// ncclConfig_t as far as it is read here: every version begins so.
+/// The part of ncclConfig_t that is read here. Every version of it starts with these members.
 struct Config {
   size_t size;
   unsigned magic;
@@ -52,8 +54,8 @@ size_t type_bytes(int type) {
   return type == 0 || type == 1 ? 1 : type == 7 ? 4 : 0;
 }
 
-/// The device that the calling thread has selected in the fake CUDA module, where the process has
-/// opened that; -1.
+/// The device that the calling thread has selected in the fake CUDA module. -1 if it has selected
+/// none, or if the process has not opened the module.
 int selected_device() {
   void* module = ::dlopen("libfake_cuda_module.so", RTLD_NOW | RTLD_NOLOAD);
   if (module == nullptr) return -1;
@@ -145,7 +147,7 @@ FAKE_API Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int 
   if (const Result result = take_config(config, &args); result != fake_nccl::kSuccess)
     return result;
   if (fake_nccl::settings().blocking >= 0) args.blocking = fake_nccl::settings().blocking != 0;
-  auto* const made = new Comm(args);  // lives as long as the process
+  auto* const made = new Comm(args);  // lives until the process ends
   return made->init(comm);
 }
 

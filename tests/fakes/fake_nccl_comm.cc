@@ -17,13 +17,13 @@ namespace fake_nccl {
 namespace {
 
 constexpr int kForever = -1;
-constexpr int kPatienceMs = 50;              // for peers that are late to a collective
-constexpr size_t kTreeBytes = 256 * 1024;    // the largest all-reduce that takes the tree
-constexpr size_t kPieceFloats = 256 * 1024;  // of an all-reduce
+constexpr int kPatienceMs = 50;              // a call waits this long for late peers
+constexpr size_t kTreeBytes = 256 * 1024;    // the largest all-reduce that uses the tree
+constexpr size_t kPieceFloats = 256 * 1024;  // an all-reduce works in pieces of this size
 constexpr size_t kNvlsBytesPerRank = 5632;   // 2 * (128 + 2688)
 constexpr int kNvlsTag = -2;
 
-/// What the search found, cut to the maxima, then raised to the minima.
+/// The channels that the search found, reduced to the maxima, then raised to the minima.
 int channels_found() {
   const Settings& s = settings();
   int channels = std::min(s.found_channels, 64);
@@ -32,7 +32,7 @@ int channels_found() {
   return std::max({channels, s.min_channels, s.min_ctas});
 }
 
-/// FAKE_NCCL_HANG: "init", or "init:3" for rank 3 alone.
+/// Whether FAKE_NCCL_HANG names this phase: "init", or "init:3" for rank 3 only.
 bool hangs(const char* phase, int rank) {
   const std::string& wanted = settings().hang;
   return wanted == phase || wanted == std::string(phase) + ":" + std::to_string(rank);
@@ -78,7 +78,7 @@ Result Comm::start(std::function<Result()> work, int patience_ms) {
   if (args_.blocking || patience_ms == kForever) {
     changed_.wait(lock, done);
   } else if (patience_ms > 0) {
-    // On the system's clock, whose wait ThreadSanitizer knows.
+    // Wait on the system clock, because ThreadSanitizer knows only that form of the wait.
     changed_.wait_until(
         lock, std::chrono::system_clock::now() + std::chrono::milliseconds(patience_ms), done);
   }
@@ -95,7 +95,8 @@ Result Comm::init(Comm** place) {
   return start([this, place] { return store_handle(place, do_init()); }, 0);
 }
 
-/// NCCL would write into whatever is there by now.
+/// Aborts if the handle's place was reused in the meantime. The real NCCL would overwrite whatever
+/// is there.
 Result Comm::store_handle(Comm** place, Result result) {
   if (__atomic_load_n(place, __ATOMIC_ACQUIRE) != this) {
     std::fprintf(stderr, "fake NCCL: the init ends, and the place of its handle is gone\n");
@@ -146,8 +147,8 @@ Result Comm::do_init() {
     return not_connected();
   if (const Result result = check_peers(); result != kSuccess) return result;
   const bool lazy = s.cumem && s.runtime_connect;
-  // Else nothing is left for later, whatever will be used, the network of a single node's ranks
-  // among it.
+  // Without lazy connections, init connects everything, whether it will be used or not, including
+  // the network between ranks of a single node.
   for (const auto step :
        {&Comm::connect_ring, &Comm::connect_tree, &Comm::share_nvls_region, &Comm::need_pool}) {
     if (lazy && step != &Comm::share_nvls_region) continue;
@@ -186,8 +187,8 @@ Result Comm::check_peers() {
   return kSuccess;
 }
 
-/// The node's first rank makes it, all others attach; where it fails they wait for its name for
-/// ever.
+/// The first rank of the node makes the region and all others attach to it. If making it fails, the
+/// others wait for its name for ever.
 Result Comm::share_nvls_region() {
   const Settings& s = settings();
   if (!s.nvls_hardware || s.nvls == 0 || local_ranks() < 2) return kSuccess;
@@ -234,7 +235,8 @@ Result Comm::do_all_gather(const char* mine, char* all, size_t bytes) {
   return gather_ring(mine, all, bytes);
 }
 
-/// Rank r's block goes round: in each step a rank passes on what it got in the step before.
+/// Rank r's block travels around the ring: in each step a rank passes on what it received in the
+/// step before.
 Result Comm::gather_ring(const char* mine, char* all, size_t bytes) {
   const auto ranks = static_cast<size_t>(args_.ranks), rank = static_cast<size_t>(args_.rank);
   if (all + rank * bytes != mine) std::memmove(all + rank * bytes, mine, bytes);
@@ -247,8 +249,8 @@ Result Comm::gather_ring(const char* mine, char* all, size_t bytes) {
   return kSuccess;
 }
 
-/// Every rank sums slice s from rank s+1 on around the ring: the same bits on all, and not those of
-/// a tree.
+/// Every rank sums slice s starting at rank s+1 and continuing around the ring. All ranks get the
+/// same bits, but not those of a tree.
 Result Comm::do_all_reduce(const float* own, float* out, size_t count) {
   if (hangs("collective", args_.rank)) hang();
   if (count == 0) return kSuccess;
@@ -273,7 +275,7 @@ Result Comm::do_all_reduce(const float* own, float* out, size_t count) {
   return kSuccess;
 }
 
-/// After a minute of tries.
+/// The error after a minute of attempts to connect.
 Result Comm::not_connected() {
   warn(
       "misc/socket.cc:584",
@@ -282,8 +284,8 @@ Result Comm::not_connected() {
   return kRemoteError;
 }
 
-/// A peer that is gone is noticed by sockets alone: over memory a kernel waits for a flag that
-/// never comes.
+/// Only sockets notice that a peer is gone. Over memory, a kernel waits for a flag that never
+/// comes.
 Result Comm::peer_gone() {
   for (int rank = 0, ranks = args_.ranks; rank < ranks; ++rank) {
     if (local_to(rank)) continue;

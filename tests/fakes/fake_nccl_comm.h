@@ -15,7 +15,7 @@
 
 namespace fake_nccl {
 
-/// ncclResult_t.
+/// The values of ncclResult_t.
 enum Result : int {
   kSuccess = 0,
   kUnhandledCudaError = 1,
@@ -36,18 +36,19 @@ struct InitArgs {
   bool blocking = true;
 };
 
-/// Works in a thread of its own, one thing after the other; never destroyed.
+/// A communicator. It works through its tasks one at a time in a thread of its own, and is never
+/// destroyed.
 class Comm {
  public:
   explicit Comm(InitArgs args);
 
-  /// Begins the init; kInProgress, or how it ended where the communicator blocks. The handle's
-  /// place gets it at once, and at the end again: from the thread, whether the init went well or
-  /// not, as in NCCL.
+  /// Starts the init. Returns kInProgress, or the init's result if the communicator is blocking. As
+  /// in NCCL, the handle is stored in *place twice: at once, and by the thread when the init ends,
+  /// whether it succeeded or not.
   Result init(Comm** place);
   Result state();
-  /// Buffers are host memory, done in the order of the calls. An operation that needs new
-  /// connections goes on behind the caller's back (kInProgress), and so does one whose peers are
+  /// Buffers are host memory, and the operations run in the order of the calls. An operation that
+  /// needs new connections goes on in the background (kInProgress), and so does one whose peers are
   /// late.
   Result all_gather(const char* mine, char* all, size_t bytes);
   Result all_reduce(const float* own, float* out, size_t count);
@@ -61,7 +62,7 @@ class Comm {
   Result start(std::function<Result()> work, int patience_ms);
   void run();
 
-  // In the thread.
+  // These run in the thread:
   Result do_init();
   Result store_handle(Comm** place, Result result);
   RankInfo introduction(uint64_t shm_device) const;
@@ -74,7 +75,7 @@ class Comm {
   Result peer_gone();
   Result not_connected();
 
-  // fake_nccl_connect.cc
+  // These are in fake_nccl_connect.cc:
   Transport transport(Edge edge) const;
   bool local_to(int peer) const;
   int local_ranks() const;
@@ -96,8 +97,8 @@ class Comm {
   Edges connected_;
   bool ring_ready_ = false, tree_ready_ = false;
   bool pool_ready_ = false;
-  int round_ = 0;                  // of connections: the messages' tag
-  std::vector<Segment> segments_;  // kept mapped
+  int round_ = 0;                  // counts rounds of connections; the tag of their messages
+  std::vector<Segment> segments_;  // kept mapped for the communicator's life
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -105,7 +106,7 @@ class Comm {
   Result state_ = kSuccess;
 };
 
-/// Never returns: what a kernel does that waits for a peer's flag.
+/// Never returns. It does what a kernel does that waits for a peer's flag.
 [[noreturn]] void hang();
 
 }  // namespace fake_nccl

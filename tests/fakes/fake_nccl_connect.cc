@@ -11,13 +11,14 @@ namespace fake_nccl {
 namespace {
 
 constexpr size_t kMemPage =
-    4096;  // sizeof(ncclSendMem), and what stands before the buffers in ncclRecvMem
+    // sizeof(ncclSendMem), which is also the size of what precedes the buffers in ncclRecvMem.
+    4096;
 
 constexpr char kCumemHandle[] = "/dev/shm/nccl-\x7f\x02";  // a handle's bytes, read as a name
 
 }  // namespace
 
-/// P2P, then SHM, then the network. With cuMem off, P2P needs nothing else here.
+/// Prefers P2P, then SHM, then the network. P2P needs nothing else here, even if cuMem is off.
 Comm::Transport Comm::transport(Edge edge) const {
   const RankInfo& from = sockets_.all()[static_cast<size_t>(edge.first)];
   const RankInfo& to = sockets_.all()[static_cast<size_t>(edge.second)];
@@ -27,7 +28,8 @@ Comm::Transport Comm::transport(Edge edge) const {
   return Transport::kShm;
 }
 
-/// Of one node: GPUs that reach each other by neither P2P nor SHM are nodes of their own.
+/// Whether the peer is on the same node. GPUs that reach each other by neither P2P nor SHM count as
+/// separate nodes.
 bool Comm::local_to(int peer) const {
   return peer == args_.rank || transport({args_.rank, peer}) != Transport::kNet;
 }
@@ -38,7 +40,7 @@ int Comm::local_ranks() const {
   return count;
 }
 
-/// The least that any rank found.
+/// The smallest number of channels that any rank found.
 int Comm::channels() const {
   int channels = 64;
   for (const RankInfo& info : sockets_.all()) channels = std::min(channels, info.channels);
@@ -60,8 +62,8 @@ Result Comm::connect_ring() {
   return kSuccess;
 }
 
-/// A chain in the ring's order, both ways: it shares the ring's connections where they go the same
-/// way.
+/// The tree is a chain in the ring's order, used both ways. It shares the ring's connections that
+/// have the same direction.
 Result Comm::connect_tree() {
   if (tree_ready_ || args_.ranks < 2) return kSuccess;
   Edges edges;
@@ -75,8 +77,8 @@ Result Comm::connect_tree() {
   return kSuccess;
 }
 
-/// This rank's halves of the edges first; then all tell their peers the names, attach, and say that
-/// they have.
+/// Makes this rank's halves of the edges first. Then all ranks send their peers the names, attach,
+/// and confirm it.
 Result Comm::connect(const Edges& edges) {
   ++round_;
   Edges fresh;
@@ -96,7 +98,7 @@ Result Comm::tell_peers(const Edges& edges,
   const auto peer_of = [&](Edge edge) {
     return edge.first == args_.rank ? edge.second : edge.first;
   };
-  // A tag for each direction and for the answer.
+  // Each direction has a tag for the names and one for the answer.
   const auto tag_of = [&](Edge edge, bool answer) {
     return round_ * 4 + (edge.first < edge.second ? 0 : 2) + answer;
   };
@@ -114,7 +116,7 @@ Result Comm::tell_peers(const Edges& edges,
   return kSuccess;
 }
 
-/// This rank's half of an edge on every channel: the receiver's has the buffers.
+/// Makes this rank's half of an edge on every channel. The receiver's half contains the buffers.
 Result Comm::set_up(Edge edge, std::vector<std::string>* names) {
   const bool receiver = edge.second == args_.rank;
   const Transport by = transport(edge);
@@ -159,14 +161,14 @@ void Comm::log_edge(Edge edge, int channel) const {
   }
 }
 
-/// Each rank decides for itself whether its half is a file or cuMem host memory, and takes its
-/// peer's for the same.
+/// Each rank decides for itself whether its half is a file or cuMem host memory, and assumes that
+/// its peer's half is of the same kind.
 bool Comm::own_cumem_host() const {
   return sockets_.all()[static_cast<size_t>(args_.rank)].cumem_host != 0;
 }
 
-/// The peer's half, one name a line. What is really a handle is no file's name, and the other way
-/// round.
+/// Attaches to the peer's half. `names` has one name per line. A handle is not a valid file name
+/// and a file name is not a valid handle, so ranks that decided differently fail.
 Result Comm::attach(Edge edge, const std::string& names) {
   const bool receiver = edge.second == args_.rank;
   std::istringstream lines(names);
@@ -185,9 +187,9 @@ Result Comm::attach(Edge edge, const std::string& names) {
   return kSuccess;
 }
 
-/// Its count is that of the node's ranks, of whom only this one ever attaches: alone on its node
-/// the name goes at once, else it stays, even behind a healthy end, unless cuMem is off (then init
-/// removes it).
+/// Makes the proxy pool. Its count of attachers is the number of ranks on the node, but only this
+/// rank ever attaches. If it is alone on its node the name is removed at once. Otherwise the name
+/// stays, even after a healthy end, unless cuMem is off, because then init removes it.
 Result Comm::need_pool() {
   if (pool_ready_) return kSuccess;
   Segment segment;

@@ -26,7 +26,7 @@ struct Log {
   std::string host;
   std::mutex mutex;
   std::string last_error;
-  std::string last_error_given;  // what a caller of last_error holds
+  std::string last_error_given;  // the text that the last caller of last_error received
 };
 
 thread_local int log_device = 0;
@@ -57,7 +57,7 @@ uint32_t subsystems_of(const char* text) {
   return inverted ? ~bits : bits;
 }
 
-/// %h: the host's name, %p: the process.
+/// Replaces %h by the host's name and %p by the process id.
 std::string expand(const std::string& pattern, const std::string& host) {
   std::string path;
   for (size_t i = 0; i < pattern.size(); ++i) {

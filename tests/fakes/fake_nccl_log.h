@@ -4,7 +4,7 @@
 
 namespace fake_nccl {
 
-/// NCCL_DEBUG_SUBSYS; without it the first three are on.
+/// The subsystems of NCCL_DEBUG_SUBSYS. If the variable is not set, the first three are on.
 enum class Subsystem : uint32_t {
   kInit = 1,
   kBootstrap = 2,
@@ -15,17 +15,17 @@ enum class Subsystem : uint32_t {
   kNet = 64
 };
 
-/// The CUDA device in the lines of the calling thread.
+/// Sets the CUDA device that the log lines of the calling thread show.
 void set_log_device(int device);
 
 __attribute__((format(printf, 2, 3))) void info(Subsystem subsystem, const char* format, ...);
-/// where is a file and line of the real library. The text stays as the last error whatever
-/// NCCL_DEBUG is.
+/// `where` is a file and line of the real library. The text is kept as the last error whatever the
+/// value of NCCL_DEBUG is.
 __attribute__((format(printf, 2, 3))) void warn(const char* where, const char* format, ...);
-/// The line with the version, once for a process.
+/// Logs the line with the version, once per process.
 void say_version();
 
-/// The text of the last warn; valid until the process ends.
+/// The text of the last warning, which stays valid until the process ends.
 const char* last_error();
 
 }  // namespace fake_nccl

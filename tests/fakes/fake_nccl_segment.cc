@@ -35,8 +35,8 @@ bool map(Segment* segment) {
 }
 
 int* count_of(const Segment& segment) {
-  // Buffer sizes are the user's: the count need not be aligned, but x86-64's are, and so is every
-  // default.
+  // The count may be unaligned, because the user may set buffer sizes. x86-64 allows that, and with
+  // every default size the count is aligned.
   return reinterpret_cast<int*>(segment.memory + segment.bytes);
 }
 

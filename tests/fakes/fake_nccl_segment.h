@@ -5,9 +5,9 @@
 
 namespace fake_nccl {
 
-/// A file /dev/shm/nccl-XXXXXX of bytes and, behind them, a count of those who have still to
-/// attach; mapped, and the descriptor kept, until the process ends. As the real library's
-/// ncclShmOpen.
+/// A file /dev/shm/nccl-XXXXXX with `bytes` of data, followed by a count of the processes that have
+/// not attached yet. It stays mapped, with its descriptor open, until the process ends, as with the
+/// real library's ncclShmOpen.
 struct Segment {
   std::string path;
   size_t bytes = 0;
@@ -15,8 +15,9 @@ struct Segment {
   char* memory = nullptr;
 };
 
-/// attachers: how many will attach; the last removes the name. False: said in the log, and where it
-/// did not fit an empty file stays behind, as 2.28.9 leaves one.
+/// attachers: how many processes will attach; the last of them removes the name. Returns false on
+/// failure, which is logged. If there was not enough room, an empty file stays behind, as with
+/// 2.28.9.
 bool create_segment(size_t bytes, int attachers, Segment* segment);
 bool attach_segment(const std::string& path, size_t bytes, Segment* segment);
 void unlink_segment(Segment* segment);

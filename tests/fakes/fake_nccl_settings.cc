@@ -13,7 +13,7 @@
 namespace fake_nccl {
 namespace {
 
-/// NAME=VALUE lines, which the environment outranks.
+/// Reads NAME=VALUE lines. The environment overrides them.
 void load_conf(const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -39,8 +39,8 @@ int64_t number(const char* name, int64_t otherwise) {
   return result;
 }
 
-/// The size of ncclProxyOpsPool, file without its reference count: literals, compiled from each
-/// tag's headers.
+/// The size of ncclProxyOpsPool in bytes, without the reference count of its file. The literals
+/// were obtained by compiling each release's headers.
 int64_t pool_of(int version) {
   if (version < 22000) return 4194656;
   if (version < 22100) return 5767520;

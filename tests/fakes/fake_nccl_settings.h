@@ -5,9 +5,9 @@
 
 namespace fake_nccl {
 
-/// The environment as this process first saw it: NCCL's own variables are cached in the same way.
+/// The environment as this process first saw it. NCCL caches its own variables in the same way.
 struct Settings {
-  // NCCL's.
+  // NCCL's own variables.
   int64_t buff_bytes = 0;   ///< NCCL_BUFFSIZE
   int64_t ll_bytes = 0;     ///< NCCL_LL_BUFFSIZE
   int64_t ll128_bytes = 0;  ///< NCCL_LL128_BUFFSIZE
@@ -20,9 +20,10 @@ struct Settings {
   int max_channels = 0, min_channels = 0;  ///< NCCL_MAX_NCHANNELS, NCCL_MIN_NCHANNELS; 0: not set
   int max_ctas = 0, min_ctas = 0;          ///< NCCL_MAX_CTAS, NCCL_MIN_CTAS
   int blocking = -1;                       ///< NCCL_COMM_BLOCKING
-  uint64_t host_hash = 0;                  ///< of NCCL_HOSTID, else of the host's name and boot
+  uint64_t host_hash = 0;                  ///< a hash of NCCL_HOSTID if set, otherwise of the
+                                           ///< host's name and boot
 
-  // The fake's own: fake_nccl.cc says what they mean.
+  // The fake's own settings, which fake_nccl.cc explains.
   int version = 22809;
   std::string version_text = "2.28.9";
   int64_t pool_bytes = 0;
@@ -32,16 +33,16 @@ struct Settings {
   bool cumem_host_works = false;
   std::string hang;
   int64_t init_ms = 0;
-  int64_t most_gathered = 0;  ///< 0: any
+  int64_t most_gathered = 0;  ///< 0: no limit
   int64_t wrong_bytes = 0;
 };
 
 const Settings& settings();
 
-/// FAKE_NCCL_VERSION alone: to ask for a version reads no other setting.
+/// Reads only FAKE_NCCL_VERSION, because asking for the version must not read any other setting.
 int version_code();
 
-/// Read anew at every communicator's init, as NCCL does.
+/// The setting is read again at every communicator's init, as in NCCL.
 bool algorithm_allowed(const char* name);
 
 }  // namespace fake_nccl

@@ -1,4 +1,5 @@
-// Part of a FAKE of libnccl (fake_nccl.cc): how its ranks meet and what bytes travel on.
+// Part of a FAKE of libnccl (fake_nccl.cc): how its ranks meet, and the sockets that carry the
+// data.
 #include "tests/fakes/fake_nccl_sockets.h"
 
 #include <arpa/inet.h>
@@ -52,7 +53,8 @@ int connect_to(int port) {
   return fd;
 }
 
-/// To a peer that is not there, perhaps not any more: NCCL's 34 tries take a minute.
+/// Connects to a peer that may not be there yet or any more. Like NCCL's, its 34 attempts take a
+/// minute.
 int connect_patiently(int port) {
   for (int attempt = 1;; ++attempt) {
     const int fd = connect_to(port);
@@ -95,7 +97,8 @@ struct MessageHead {
   uint64_t bytes = 0;
 };
 
-/// Waits for as many ranks as the first one says there are, then tells all of them about all.
+/// Waits for as many ranks as the first one announces, then sends the infos of all ranks to each of
+/// them.
 void run_root(int listener, uint64_t key) {
   std::vector<RankInfo> all;
   std::vector<int> sockets;
@@ -118,7 +121,8 @@ void run_root(int listener, uint64_t key) {
     sockets[rank] = fd;
     ++here;
   } while (all.empty() || here < all.size());
-  // Rank 0 last: this is its process, and it may fail and end as soon as it goes on.
+  // Answer rank 0 last, because this is its process, which may fail and end as soon as rank 0 goes
+  // on.
   for (auto fd = sockets.rbegin(); fd != sockets.rend(); ++fd) {
     write_all(*fd, all.data(), all.size() * sizeof(RankInfo));
     ::close(*fd);
@@ -154,13 +158,13 @@ bool Sockets::send(int peer, int tag, const std::string& text) {
   const int fd = connect_patiently(all_[static_cast<size_t>(peer)].port);
   if (fd < 0) return false;
   const MessageHead head{rank_, tag, text.size()};
-  // A peer that dies now is not noticed: the bytes are under way.
+  // The death of a peer is not noticed here, because the bytes are already on their way.
   if (write_all(fd, &head, sizeof head)) write_all(fd, text.data(), text.size());
   ::close(fd);
   return true;
 }
 
-/// Takes one connection, if there is one.
+/// Accepts one connection, if there is one.
 void Sockets::take_one() {
   const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0) {

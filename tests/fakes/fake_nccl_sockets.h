@@ -1,4 +1,5 @@
-// Part of a FAKE of libnccl (fake_nccl.cc): how its ranks meet and what bytes travel on.
+// Part of a FAKE of libnccl (fake_nccl.cc): how its ranks meet, and the sockets that carry the
+// data.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,12 +10,12 @@
 
 namespace fake_nccl {
 
-/// What every rank tells all others when they meet.
+/// What each rank tells all the others when they meet.
 struct RankInfo {
   int32_t rank = 0;
-  int32_t port = 0;  ///< on the loopback interface, where it takes messages
+  int32_t port = 0;  ///< on the loopback interface, where the rank receives messages
   int32_t pid = 0;
-  int32_t device = -1;  ///< -1: not known
+  int32_t device = -1;  ///< -1: unknown
   int32_t version = 0;
   int32_t channels = 0;
   int32_t cumem_host = 0;
@@ -23,27 +24,28 @@ struct RankInfo {
   uint64_t shm_device = 0;  ///< st_dev of /dev/shm
 };
 
-/// Starts the thread that introduces the ranks of one communicator to each other, in this process,
-/// as the real one does. 0: no socket. The port is what the unique id carries, with a key that
-/// tells it from others.
+/// Starts a thread in this process that introduces the ranks of one communicator to each other, as
+/// the real library does. Returns its port, or 0 if there is no socket. The unique id carries the
+/// port, and a key that distinguishes it from others.
 int start_root(uint64_t key);
 
-/// One rank's end. Waits as the real library waits: for ever, and busily while a peer has to
+/// One rank's sockets. They wait as the real library does: for ever, and busily while a peer has to
 /// connect.
 class Sockets {
  public:
-  /// Meets all others at the root. False: nobody listens there.
+  /// Meets all other ranks at the root. Returns false if nobody listens there.
   bool meet(int root_port, uint64_t key, RankInfo mine, int ranks);
   const std::vector<RankInfo>& all() const { return all_; }
 
-  /// False: nobody listens there, tried for a minute.
+  /// Returns false if nobody listened at the peer's port for a minute.
   bool send(int peer, int tag, const std::string& text);
-  /// Spins in accept until it is there.
+  /// Spins in accept until the message has arrived.
   std::string receive(int peer, int tag);
 
-  /// The connections of a ring, for exchange.
+  /// Opens the connections of a ring, which exchange() uses.
   bool open_ring();
-  /// `bytes` to the next rank while as many come from the one before. False: one of them is gone.
+  /// Sends `bytes` to the next rank while receiving `bytes` from the previous one. Returns false if
+  /// one of them is gone.
   bool exchange(const char* out, char* in, size_t bytes);
 
  private:

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/comm/device/staged_communicator.h"
 #include "runtime/device/module_loader.h"
 
 namespace shoal {
@@ -22,7 +23,7 @@ namespace {
 constexpr unsigned kRankSeconds = patience_ms(90);
 constexpr int kMostRanks = 16;
 
-/// Memory of all processes of a group.
+/// Memory that all processes of a group share.
 struct Board {
   struct Rank {
     std::atomic<bool> brought;
@@ -30,6 +31,7 @@ struct Board {
     char data[1000];
     int signal;
     Code code;
+    Fault fault;
     char report[4000];
   };
   Rank ranks[kMostRanks];
@@ -52,7 +54,7 @@ void put(char (&to)[kSize], const std::string& text) {
   to[length] = '\0';
 }
 
-ExchangeBytes exchange_of(Board& board, int rank, int world_size) {
+Exchange exchange_of(Board& board, int rank, int world_size) {
   return [&board, rank, world_size](std::string mine) -> Result<std::vector<std::string>> {
     Board::Rank& own = board.ranks[rank];
     if (mine.size() > sizeof own.data) std::abort();
@@ -90,7 +92,7 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
                                   group.interrupted);
 }
 
-/// Stays alive, with other things in the memory that was freed.
+/// Stays alive for a while, after overwriting the memory that was freed.
 void linger(int64_t milliseconds) {
   if (milliseconds == 0) return;
   constexpr int kOfEachSize = 16;
@@ -121,6 +123,7 @@ void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& bo
   auto communicator = open(group, board, rank);
   if (!communicator.ok()) {
     board.ranks[rank].code = communicator.status().code();
+    board.ranks[rank].fault = communicator.status().fault();
     put(board.ranks[rank].report, communicator.status().to_string());
     linger(group.linger_ms);
     return;
@@ -137,7 +140,8 @@ bool write_text(const char* path, const std::string& text) {
   return wrote;
 }
 
-/// A /dev/shm of this process's own, as root of a user namespace where it must be.
+/// Mounts a /dev/shm that only this process and its children see, if necessary as root of a user
+/// namespace.
 bool own_dev_shm(int64_t bytes, bool read_only) {
   const uid_t user = ::getuid();
   const gid_t group = ::getgid();
@@ -155,7 +159,7 @@ bool own_dev_shm(int64_t bytes, bool read_only) {
 
 /// Starts the ranks and waits for them.
 void run_group(const NcclGroup& group, Board& board, const NcclBody& body) {
-  // What killed ranks leave goes with the mount, where there can be one.
+  // If a mount is possible, files of killed ranks vanish with it.
   const bool own =
       own_dev_shm(group.shm_bytes > 0 ? group.shm_bytes : int64_t{1} << 30, group.shm_read_only);
   if (group.shm_bytes > 0 && !own) return put(board.skipped, "no mount namespace here");
@@ -195,9 +199,10 @@ NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body) {
   ends.skipped =
       status == 0 ? board->skipped : cat("the group's process ended with status ", status);
   ends.left_files = board->left_files;
-  for (int rank = 0; rank < group.world_size; ++rank)
-    ends.ranks.push_back(
-        {board->ranks[rank].signal, board->ranks[rank].code, board->ranks[rank].report});
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    const Board::Rank& end = board->ranks[rank];
+    ends.ranks.push_back({end.signal, end.code, end.fault, end.report});
+  }
   ::munmap(board, sizeof(Board));
   return ends;
 }

@@ -13,8 +13,8 @@ namespace shoal {
 
 using Environment = std::map<std::string, std::string>;
 
-/// A wait that a test means to sit out, longer where the code is sanitized.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+/// Lengthens a wait that a test sits out to its end if the code is sanitized.
+#if defined(SHOAL_SANITIZED)
 constexpr int64_t patience_ms(int64_t milliseconds) {
   return 4 * milliseconds;
 }
@@ -28,44 +28,49 @@ constexpr int64_t patience_ms(int64_t milliseconds) {
 struct NcclGroup {
   int world_size = 2;
   Environment environment;                ///< of every rank, before it opens anything
-  std::map<int, Environment> of_rank;     ///< over it
-  std::map<int, std::string> library_of;  ///< instead of the fake NCCL
-  int channels = 1;  ///< bounded as the rungs do it, by the environment; 0: NCCL's choice
+  std::map<int, Environment> of_rank;     ///< added to that, by rank
+  std::map<int, std::string> library_of;  ///< by rank: a library to use instead of the fake NCCL
+  int channels = 1;  ///< bounded through the environment, as the rungs do; 0: NCCL's choice
   bool reproducible = true;
   int64_t timeout_ms = 50'000;
   Interrupted interrupted = nullptr;
-  int64_t shm_bytes = 0;  ///< of a /dev/shm of the group's own; 0: a large one, or what is here
-  bool shm_read_only = false;  ///< with shm_bytes
+  /// Size of a /dev/shm that only the group sees; 0: a large one, or the machine's.
+  int64_t shm_bytes = 0;
+  bool shm_read_only = false;  ///< needs shm_bytes
   int ranks_per_gpu = 1;
   int64_t linger_ms =
-      0;  ///< a rank that has not opened lives on for so long, with all that it freed overwritten
+      /// A rank that has not opened stays alive for this long, and overwrites everything that it
+      /// has freed.
+      0;
 };
 
-/// What a rank has once it is open.
+/// What the body of a rank gets once the rank is open.
 struct NcclRank {
-  Communicator& communicator;  ///< staged, over the collective
+  Communicator& communicator;  ///< staged, over the NCCL collective
   std::function<void()> meet;  ///< a barrier of all open ranks that uses no transport
 };
 using NcclBody = std::function<std::string(NcclRank&)>;
 
 struct NcclEnd {
   int signal = 0;
-  Code code = Code::kOk;  ///< of the open
-  std::string report;     ///< why it did not open, or what the body returned
+  Code code = Code::kOk;      ///< of the status that opening returned
+  Fault fault = Fault::kOwn;  ///< the fault of that status
+  std::string report;         ///< why it did not open, or what the body returned
 };
 
 struct NcclEnds {
-  std::string skipped;  ///< why the group cannot be had here: no private mounts
+  std::string skipped;  ///< why the group cannot be made here: no private mounts
   std::vector<NcclEnd> ranks;
   int64_t left_files =
-      0;  ///< with shm_bytes: names in the group's /dev/shm when all ranks had ended
+      /// With shm_bytes: names that were in the group's /dev/shm when all ranks had ended.
+      0;
 };
 
-/// Runs the body as every rank. Forks: no other thread may be alive. SIGALRM ends a rank after 90
-/// s, sanitized 360.
+/// Runs the body in every rank. It forks, so no other thread may be alive. SIGALRM ends a rank
+/// after 90 s, or 360 s if the code is sanitized.
 NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body);
 
-/// The reports, one a line with the rank; empty when all opened and every report is empty.
+/// The reports, one per line with the rank. Empty if all ranks opened and every report is empty.
 std::string all_reports(const NcclEnds& ends);
 
 /// Bytes in use in the file system of /dev/shm.

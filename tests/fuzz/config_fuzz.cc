@@ -1,13 +1,15 @@
-// Feeds any bytes to the readers of a model directory's JSON files. Beyond not crashing, what they
-// accept must keep the bounds that the rest of the program computes with.
+// Feeds arbitrary bytes to the readers of a model directory's JSON files. Besides not crashing, the
+// readers must refuse every value outside the bounds that the rest of the program relies on.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
+#include "models/generation_config.h"
 #include "models/model_config.h"
 #include "models/rope.h"
 #include "models/safetensors.h"
+#include "models/safetensors_header.h"
 
 namespace {
 

@@ -1,10 +1,11 @@
-// Feeds any bytes to the safetensors header parser. What it accepts must lie inside the file and
-// multiply out.
+// Feeds arbitrary bytes to the parser of safetensors headers. Every tensor that it accepts must be
+// inside the file, and its size must be the product of its dimensions.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
 #include "models/safetensors.h"
+#include "models/safetensors_header.h"
 
 namespace {
 
@@ -22,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require(tensor.begin <= tensor.end && tensor.end <= size);
     shoal::TensorView view;
     view.shape = tensor.shape;
-    require(view.elements() >= 0);  // under UBSan: no overflow, in any order
+    require(view.elements() >= 0);  // UBSan checks that the product does not overflow, in any order
   }
   return 0;
 }

@@ -1,6 +1,7 @@
-// Feeds any bytes as a tokenizer.json, then any bytes as text to what it accepts. The input is the
-// file, a line with four bars, the text. Beyond not crashing: encoded ids are in the vocabulary,
-// decoded texts are UTF-8, and a stream gives the text of the whole.
+// Feeds arbitrary bytes as a tokenizer.json and, if it is accepted, arbitrary bytes as text to it.
+// The input is the file, a line with four bars, and the text. Besides not crashing: encoded ids are
+// in the vocabulary, decoded texts are UTF-8, and a stream gives the same text as decoding
+// everything at once.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

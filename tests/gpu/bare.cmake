@@ -1,4 +1,5 @@
-# The whole build's targets that a GPU's tests need, without its packages (gRPC, Protobuf, GoogleTest, JSON).
+# Those targets of the whole build that the GPU tests need, without its packages (gRPC, Protobuf,
+# GoogleTest, JSON).
 get_filename_component(root ${CMAKE_CURRENT_SOURCE_DIR}/../.. ABSOLUTE)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -18,7 +19,8 @@ set(SHOAL_CUDA ON)
 
 add_library(shoal_options INTERFACE)
 target_include_directories(shoal_options INTERFACE ${root})
-target_compile_options(shoal_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -fno-math-errno>)
+target_compile_options(shoal_options
+                       INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -fno-math-errno>)
 add_library(shoal_warnings INTERFACE)
 target_compile_options(shoal_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
 
@@ -28,11 +30,10 @@ function(shoal_library name)
   target_link_libraries(${name} PUBLIC shoal_options ${ARG_DEPS} PRIVATE shoal_warnings)
 endfunction()
 
-# Without json.cc, which nothing below needs.
+# json.cc is left out, because nothing below needs it.
 set(base ${root}/runtime/base)
-shoal_library(shoal_base
-  SOURCES ${base}/dtype.cc ${base}/log.cc ${base}/reduce_tree.cc ${base}/status.cc ${base}/thread_pool.cc
-  DEPS Threads::Threads)
+shoal_library(shoal_base SOURCES ${base}/dtype.cc ${base}/log.cc ${base}/reduce_tree.cc
+                ${base}/status.cc ${base}/thread_pool.cc DEPS Threads::Threads)
 foreach(folder runtime/memory runtime/device runtime/comm kernels/cuda bench/gpu)
   add_subdirectory(${root}/${folder} ${CMAKE_BINARY_DIR}/${folder})
 endforeach()

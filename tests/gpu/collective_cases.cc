@@ -13,7 +13,7 @@ constexpr int kSeconds = 240;
 
 using GroupBody = std::function<std::string(Communicator&)>;
 
-/// The body as every rank of a group of the rung.
+/// Runs the body in every rank of a group of the rung.
 std::string run_group(const Options& options, const std::string& rung, int world_size,
                       const GroupBody& body) {
   GroupSetup setup;
@@ -29,7 +29,7 @@ std::string run_group(const Options& options, const std::string& rung, int world
     const Result<std::unique_ptr<Communicator>> communicator = open_staged(setup, place);
     SHOAL_EXPECT_OK(communicator.status());
     const std::string report = body(**communicator);
-    // Nobody leaves while another may still read what goes with it.
+    // Wait here, because a rank that leaves takes memory with it that another rank may still read.
     if (report.empty()) SHOAL_EXPECT_OK((*communicator)->barrier());
     return report;
   }));
@@ -39,11 +39,11 @@ std::string sums_are_the_trees(const Options& options, const std::string& rung, 
   std::vector<TreeCase> trees;
   for (const size_t count : {0, 1, 3, 255, 4096, 10'007}) {
     trees.push_back(make_tree_case(16, 16, world_size, count, count));
-    trees.push_back(make_tree_case(16, 5, world_size, count,
-                                   count + 1));  // empty leaves: some ranks bring nothing
+    // Some leaves are empty here, so that some ranks contribute nothing.
+    trees.push_back(make_tree_case(16, 5, world_size, count, count + 1));
     if (world_size <= 9) trees.push_back(make_tree_case(9, 9, world_size, count, count + 2));
   }
-  // In pieces, the last of them a short one.
+  // This one is sent in pieces, of which the last is shorter.
   if (!options.quick) trees.push_back(make_tree_case(16, 16, world_size, (1 << 20) + 5, 5));
   return run_group(options, rung, world_size, [&](Communicator& communicator) {
     std::string wrong;
@@ -52,8 +52,8 @@ std::string sums_are_the_trees(const Options& options, const std::string& rung, 
   });
 }
 
-/// As sums, in whatever order: within what the order can make of it. Elements far from each other
-/// in size lose most.
+/// Compares sums that may be added in any order, with the tolerance that the order can explain.
+/// Elements of very different magnitudes lose the most.
 std::string sums_are_close(const Options& options, const std::string& rung, int world_size) {
   const TreeCase tree = make_tree_case(16, 16, world_size, 10'007, 5);
   return run_group(options, rung, world_size, [&](Communicator& communicator) -> std::string {
@@ -101,7 +101,7 @@ std::string mixed_collectives_stay_apart(const Options& options, const std::stri
   }
   const int rounds = options.quick ? 10 : 200;
   return run_group(options, rung, world_size, [&](Communicator& communicator) -> std::string {
-    Pattern shared(99);  // the same choices on every rank
+    Pattern shared(99);  // makes the same choices on every rank
     for (int round = 0; round < rounds; ++round) {
       std::string wrong;
       if (const size_t choice = shared.below(16); choice < 10) {
@@ -121,8 +121,8 @@ std::string mixed_collectives_stay_apart(const Options& options, const std::stri
   });
 }
 
-/// Two all_reduces; the last rank is there for the first one alone, and then waits or is killed.
-/// The others end in time with an error that names it.
+/// Runs two all_reduces. The last rank takes part in the first one only, and then waits or is
+/// killed. The others must end in time, with an error that names it.
 std::string a_lost_rank_is_named(const Options& options, const std::string& rung, int world_size,
                                  bool killed) {
   GroupSetup setup;
@@ -182,7 +182,7 @@ void add_collective_cases(const Options& options, std::vector<Case>& cases) {
       add("sums", sums_are_the_trees);
       add("gathers", gathers_keep_rank_order);
       add("mixed", mixed_collectives_stay_apart);
-      // NCCL notices nothing: the front does.
+      // NCCL itself does not notice a missing rank; the front does, and there is none here.
       if (ranks == 1 || rung == "nccl") continue;
       add("missing-rank", a_missing_rank_is_named);
       if (ranks == 2) add("killed-rank", a_killed_rank_is_named);

@@ -11,34 +11,37 @@ struct Options {
   std::string module;        ///< path of libshoal_cuda.so, or of a stand-in
   std::string nccl_library;  ///< empty: nccl is skipped
   std::vector<int> ranks = {2, 4};
-  int devices = 1;  ///< that the module shows
+  int devices = 1;  ///< number of devices that the module shows
   bool stand_in =
-      false;  ///< the module is one of tests/fakes: without CUDA's own runtime beside it
+      /// The module is one of tests/fakes, so CUDA's own runtime is not used beside it.
+      false;
   bool any_room =
-      false;           ///< NCCL is tried even where /dev/shm has not the room: to see what it says
-  bool quick = false;  ///< fewer rounds: under a tool that makes everything many times slower
+      /// Try NCCL even if /dev/shm lacks the room, in order to see its error.
+      false;
+  bool quick = false;  ///< run fewer rounds, for tools that make everything many times slower
 };
 
-/// Why a case cannot be tried here: it begins a result.
+/// A result that starts with this gives the reason why a case cannot be tried here.
 inline constexpr const char* kSkip = "skip: ";
 
-/// One thing to see. The result is empty when it is so. Each runs in a process that has not touched
-/// a device, and those that touch one do it in processes of their own (bench/gpu/rank_processes.h).
+/// One check. run() returns "" if it passed. Each runs in a process that has not touched a device,
+/// and checks that touch one do so in child processes (bench/gpu/rank_processes.h).
 struct Case {
   std::string name;
   std::function<std::string()> run;
 };
 
-/// The module's table, one device: memory, copies, events, errors.
+/// The module's table with one device: memory, copies, events, errors.
 void add_table_cases(const Options& options, std::vector<Case>& cases);
-/// Tree sums against the CPU's, bit for bit.
+/// Tree sums compared with the CPU's, bit for bit.
 void add_tree_sum_cases(const Options& options, std::vector<Case>& cases);
-/// The push all_reduce with the ranks as threads of one process on one device: its protocol alone.
+/// The push all_reduce with the ranks as threads of one process on one device. This tests its
+/// protocol alone.
 void add_push_cases(const Options& options, std::vector<Case>& cases);
-/// Every rung in processes, through the conformance suite's checks.
+/// Every rung with ranks in processes, through the checks of the conformance suite.
 void add_collective_cases(const Options& options, std::vector<Case>& cases);
 
-/// For cases: returns the error's text from the enclosing function unless the status is ok.
+/// For use in cases: unless the status is ok, returns its text from the enclosing function.
 #define SHOAL_EXPECT_OK(expression)                                                        \
   do {                                                                                     \
     if (::shoal::Status status_ = (expression); !status_.ok()) return status_.to_string(); \

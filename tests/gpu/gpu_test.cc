@@ -1,10 +1,10 @@
-// What only a device can show, in one program without a test framework, so that it builds on a bare
-// machine:
+// The checks that need a device, in one program without a test framework, so that it builds on a
+// bare machine:
 //   gpu_test --module PATH [--nccl-library PATH] [--ranks 2,4] [--only TEXT[,TEXT]] [--quick]
-//   [--any-room]
-//   [--list] [--stand-in]
-// Runs the cases whose name holds one of the texts. Exit 0: all that could be tried passed; 1: one
-// failed, or there is no such case; 77: no device, or every case was skipped: nothing was seen.
+//            [--any-room] [--list] [--stand-in]
+// Runs the cases whose names contain one of the texts. Exit code 0: all cases that could be tried
+// passed; 1: one failed, or no case has such a name; 77: there is no device or every case was
+// skipped, so nothing was checked.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +30,8 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-/// The devices that the module shows, asked in a process of its own; otherwise why there are none.
+/// The devices that the module shows, as found by a child process; otherwise the reason why there
+/// are none.
 struct Found {
   int devices = 0;
   std::string words;
@@ -80,7 +81,7 @@ int run_cases(const std::vector<Case>& cases, const std::vector<std::string>& on
 }  // namespace shoal::gpu
 
 int main(int argc, char** argv) {
-  using namespace shoal::gpu;  // NOLINT: the whole program is this
+  using namespace shoal::gpu;  // NOLINT: the whole program uses this namespace
   Options options;
   std::vector<std::string> only;
   bool list = false;
@@ -117,7 +118,8 @@ int main(int argc, char** argv) {
   }
   std::printf("%s\n", found.words.c_str());
   options.devices = std::max(found.devices, 1);
-  // Streams that share a hardware queue wait for each other: ranks as threads would not meet.
+  // Streams that share a hardware queue wait for each other, so that ranks in threads would never
+  // meet.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
   std::vector<Case> cases;

@@ -1,5 +1,6 @@
 #!/bin/sh
-# in_dev_shm.sh SIZE COMMAND...: the command in a /dev/shm of that size; 77 where no mount namespace may be made.
+# in_dev_shm.sh SIZE COMMAND...: runs the command in a /dev/shm of that size. Exit code 77: no mount
+# namespace can be made here.
 set -eu
 
 size=$1

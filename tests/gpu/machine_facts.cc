@@ -1,6 +1,6 @@
-// What works on this machine, as JSON: the first step on an unknown one. gpu_machine_facts --module
-// PATH. Each question is asked in a process of its own with a deadline, so that none can hang the
-// rest. Exit 77: no device.
+// Prints what works on this machine, as JSON. It is the first step on an unknown machine. Usage:
+// gpu_machine_facts --module PATH. Each question is asked in a child process with a deadline, so
+// that no question can hang the others. Exit code 77: no device.
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -53,7 +53,7 @@ Result<std::shared_ptr<Device>> open_device(const std::string& path) {
   return Device::open(*module, 0);
 }
 
-/// JSON of the module's facts, or a string that says why there are none.
+/// The module's facts as JSON, or a JSON string that says why there are none.
 std::string device_facts(const std::string& path) {
   const Result<const ShoalCudaModule*> module = load_cuda_module(path);
   if (!module.ok()) return quoted(module.status().to_string());
@@ -70,7 +70,8 @@ Status copy_and_wait(Device& device, void* to, const void* from, size_t bytes) {
   return device.wait(event.get(), Deadline::after_ms(20'000), {});
 }
 
-/// Rank 0 exports a word; rank 1 imports it and writes there; rank 0 sees it.
+/// Rank 0 exports a word, rank 1 imports it and writes to it, and rank 0 checks that it sees the
+/// value.
 Status share_a_word(const std::string& path, const RankPlace& place) {
   SHOAL_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device, open_device(path));
   SHOAL_ASSIGN_OR_RETURN(const Device::Memory memory, device->allocate(2 << 20));
@@ -119,7 +120,7 @@ std::string register_memfd(const std::string& path) {
   return status.ok() ? kWorks : status.to_string();
 }
 
-/// A tmpfs of 1 MiB over /dev/shm in a mount namespace of its own: as root, or through a user
+/// Mounts a tmpfs of 1 MiB over /dev/shm in a new mount namespace, as root or through a user
 /// namespace.
 std::string mount_in_a_namespace() {
   const int flags = ::geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER;
@@ -149,7 +150,7 @@ std::string nccl() {
              ::dladdr(reinterpret_cast<void*>(version_of), &info) != 0 ? info.dli_fname : "");
 }
 
-/// Where the shell would find it.
+/// The path under which a shell would find the tool.
 std::string find_tool(const std::string& name) {
   std::string folders = std::getenv("PATH") == nullptr ? "" : std::getenv("PATH");
   folders += ":/usr/local/cuda/bin:/usr/local/nvidia/bin";

@@ -32,7 +32,8 @@ struct PushRank {
 constexpr size_t kMostFloats = 16 * 1024;
 constexpr size_t kMostPlanes = 4;
 constexpr size_t kBurst =
-    4;  // all_reduces that a rank enqueues before it waits, each with memory of its own
+    // A rank enqueues this many all_reduces before it waits, each with its own memory.
+    4;
 constexpr size_t kOwnFloats = kMostPlanes * kMostFloats;
 
 Result<PushRank> make_rank(const ShoalCudaModule& module) {
@@ -53,7 +54,7 @@ Result<PushRank> make_rank(const ShoalCudaModule& module) {
   return rank;
 }
 
-/// The group's all_reduce number `place` of a burst.
+/// The arguments of the all_reduce with number `place` of a burst.
 ShoalPushAllReduce arguments(const std::vector<PushRank>& group, int rank, const ReducePlan& plan,
                              size_t count, size_t place = 0) {
   ShoalPushAllReduce args{};
@@ -78,14 +79,14 @@ ShoalPushAllReduce arguments(const std::vector<PushRank>& group, int rank, const
   return args;
 }
 
-/// Leaves the rank's planes in its pinned memory.
+/// Copies the rank's planes into its pinned memory.
 void bring(PushRank& mine, const TreeCase& tree, int rank, size_t place = 0) {
   const std::vector<float>& own = tree.own[static_cast<size_t>(rank)];
   auto* to = static_cast<float*>(mine.own_host.get()) + place * kOwnFloats;
   std::copy(own.begin(), own.end(), to);
 }
 
-/// Enqueues the all_reduce, from pinned memory to pinned memory.
+/// Enqueues the all_reduce, which reads from and writes to pinned memory.
 Status enqueue(std::vector<PushRank>& group, int rank, const TreeCase& tree, size_t place = 0) {
   PushRank& mine = group[static_cast<size_t>(rank)];
   Device& device = *mine.device;
@@ -114,7 +115,7 @@ std::string compare(const PushRank& mine, const TreeCase& tree, size_t place = 0
              : cat("sum ", place, " of a burst: ", tree.count, " floats have other bits");
 }
 
-/// The trees' all_reduces one after the other, without a wait between them.
+/// Runs the all_reduces of the trees one after the other, without waiting between them.
 std::string push(std::vector<PushRank>& group, int rank,
                  const std::vector<const TreeCase*>& trees) {
   PushRank& mine = group[static_cast<size_t>(rank)];
@@ -135,7 +136,7 @@ Result<std::vector<PushRank>> make_group(const std::string& path, int world_size
   return group;
 }
 
-/// The body as every rank of the group, in threads of this process.
+/// Runs the body in every rank of the group, in threads of this process.
 std::string run_threads(std::vector<PushRank>& group,
                         const std::function<std::string(int rank)>& body) {
   std::vector<std::string> reports(group.size());
@@ -150,8 +151,8 @@ std::string run_threads(std::vector<PushRank>& group,
   return all_reports(reports);
 }
 
-/// Many sums of changing size, which use the same slots over and over and blocks in changing
-/// numbers.
+/// Runs many sums of changing sizes. They use the same slots again and again, and launch changing
+/// numbers of blocks.
 std::string ranks_as_threads(const Options& options, int world_size) {
   Result<std::vector<PushRank>> group = make_group(options.module, world_size);
   SHOAL_EXPECT_OK(group.status());
@@ -163,7 +164,7 @@ std::string ranks_as_threads(const Options& options, int world_size) {
   const int rounds = options.quick ? 20 : 2000;
   std::atomic<bool> failed{false};
   return run_threads(*group, [&](int rank) -> std::string {
-    Pattern pattern(7);  // the same choices on every rank
+    Pattern pattern(7);  // makes the same choices on every rank
     for (int round = 0; round < rounds && !failed; ++round) {
       std::vector<const TreeCase*> burst(1 + pattern.below(kBurst));
       for (const TreeCase*& tree : burst) tree = &trees[pattern.below(trees.size())];
@@ -181,8 +182,9 @@ std::string cuda_words(cudaError_t error) {
   return error == cudaSuccess ? "" : cudaGetErrorString(error);
 }
 
-/// A graph of one all_reduce, replayed with other values each time: an odd number of steps, so that
-/// the slots' parity must come from the device. Calls outside the graph come between.
+/// Captures one all_reduce in a graph and replays it with other values each time. One is an odd
+/// number, so the parity of the slots changes with each replay and must come from the device. Every
+/// fifth round calls it outside the graph.
 std::string a_graph_is_replayed(const Options& options) {
   constexpr int kRanks = 2;
   Result<std::vector<PushRank>> group = make_group(options.module, kRanks);
@@ -220,8 +222,8 @@ std::string a_graph_is_replayed(const Options& options) {
 }
 #endif
 
-/// A rank alone: its kernel gives up in time and names who is missing; later ones end at once and
-/// touch nothing.
+/// Runs one rank alone. Its kernel must give up in time and name the missing rank. Later kernels
+/// must end at once.
 std::string a_lost_rank_is_named(const Options& options) {
   Result<std::vector<PushRank>> group = make_group(options.module, 2);
   SHOAL_EXPECT_OK(group.status());

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kSeconds = 120;
 
-/// A device with a stream, and how to wait for it.
+/// A device with a stream, and a way to wait for it.
 struct Bench {
   std::shared_ptr<Device> device;
   Device::Stream stream;
@@ -37,7 +37,7 @@ struct Bench {
     SHOAL_RETURN_IF_ERROR(device->record(event.get(), stream.get()));
     return device->wait(event.get(), Deadline::after_ms(20'000), {});
   }
-  /// Host bytes to or from the device, through pinned memory.
+  /// Copies bytes from the host to the device or back, through pinned memory.
   Status put(void* to, const void* from, size_t bytes) {
     SHOAL_ASSIGN_OR_RETURN(const Device::Memory pinned, device->allocate_pinned(bytes));
     std::memcpy(pinned.get(), from, bytes);
@@ -59,7 +59,7 @@ std::string memory_is_zeroed_and_copied(const std::string& path) {
   for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{3} << 20}) {
     std::vector<unsigned char> pattern(bytes), back(bytes, 7);
     for (size_t i = 0; i < bytes; ++i) pattern[i] = static_cast<unsigned char>(i * 31 + 1);
-    // Twice: the second time in memory that has been written and freed.
+    // Two rounds, so that the second one uses memory that has been written and freed before.
     for (int round = 0; round < 2; ++round) {
       const Result<Device::Memory> first = bench->device->allocate(bytes);
       const Result<Device::Memory> second = bench->device->allocate(bytes);
@@ -88,7 +88,7 @@ std::string errors_have_words(const std::string& path) {
   if (std::strstr(module.error_text(none), "cudaError") == nullptr) return module.error_text(none);
   SHOAL_EXPECT_OK(Device::open(module, 0).status());
   if (module.allocate(size_t{1} << 60, &memory) == 0) return "an exbibyte was allocated";
-  // An error that was reported is not reported again by what comes after it.
+  // An error that was reported once must not be reported again by later calls.
   ShoalTreeSum sum{};
   const Result<Device::Memory> two = bench->device->allocate(2 * sizeof(float));
   SHOAL_EXPECT_OK(two.status());
@@ -101,8 +101,8 @@ std::string errors_have_words(const std::string& path) {
   return "";
 }
 
-/// A kernel reads what the host has put into a registered memfd, and writes there what the host
-/// reads.
+/// A kernel reads what the host has written to a registered memfd, and writes there what the host
+/// then reads.
 std::string a_memfd_is_mapped(const std::string& path) {
   Result<Bench> bench = Bench::open(path);
   SHOAL_EXPECT_OK(bench.status());
@@ -132,7 +132,7 @@ std::string a_memfd_is_mapped(const std::string& path) {
              : "unregister";
 }
 
-/// Memory of the device itself, then of every other that says it can be reached.
+/// Tries memory of the device itself, then of every other device that claims to be reachable.
 std::string devices_reach_each_other(const std::string& path, int devices) {
   const Result<const ShoalCudaModule*> module = load_cuda_module(path);
   SHOAL_EXPECT_OK(module.status());
@@ -149,7 +149,8 @@ std::string devices_reach_each_other(const std::string& path, int devices) {
   return "";
 }
 
-/// Values of every kind: of both signs, far apart, subnormal, infinite, zero of both signs.
+/// A value of any kind: of both signs, of very different magnitudes, subnormal, infinite, or zero
+/// of either sign.
 float any_value(Pattern& pattern) {
   switch (pattern.below(12)) {
     case 0:
@@ -189,9 +190,9 @@ std::string sums_like_the_cpu(Bench& bench, const FoldProgram& program, size_t c
   std::vector<float> got(count + 1), expected(count + 1, 0.0F);
   SHOAL_EXPECT_OK(bench.get(got.data(), out->get(), got.size() * sizeof(float)));
   tree_sum(program, on_host, expected.data(), count);
-  for (size_t i = 0; i <= count; ++i) {  // one behind: it must still be zero
+  for (size_t i = 0; i <= count; ++i) {  // one element beyond the end, which must still be zero
     if (std::isnan(got[i]) && std::isnan(expected[i]))
-      continue;  // infinity less infinity: CPUs' payloads differ too
+      continue;  // infinity minus infinity: even CPUs differ in the payload of that NaN
     if (std::memcmp(&got[i], &expected[i], sizeof(float)) != 0) {
       return cat("float ", i, " of ", count, ", ", values, " values: ", got[i], " for ",
                  expected[i]);

@@ -16,23 +16,23 @@ struct Shape {
   Dtype out = Dtype::kF32;
   bool bias = false;
   bool norm = false;
-  int poisoned_token = -1;  // its k and v are NaN
+  int poisoned_token = -1;  // the k and v of this token are NaN
   int heads() const { return head_begin.back(); }
   int kv_heads() const { return static_cast<int>(head_begin.size()) - 1; }
   int qkv_columns() const { return (heads() + 2 * kv_heads()) * head_dim; }
 };
 
-/// How a sequence is computed; none of it may show in the bits.
+/// How a sequence is computed. None of this may change the bits of the result.
 struct Way {
   std::vector<int> steps;       // tokens of each step
-  uint32_t block_seed = 0;      // 0: blocks in order; else permuted
-  int rows_per_call = 1 << 20;  // rows of one call of the kernels
-  int row_begin = 0;            // where the sequence starts among the step's rows
+  uint32_t block_seed = 0;      // 0: blocks are in order; otherwise their order is shuffled
+  int rows_per_call = 1 << 20;  // rows that one call of the kernels gets
+  int row_begin = 0;            // the row at which the sequence starts within the step
 };
 
-/// Runs a sequence of random q, k, v through qkv and attention, step by step, over a cache that is
-/// NaN where nothing was written, with no block beyond what a step needs. Returns [tokens, heads *
-/// head_dim].
+/// Runs a sequence of random q, k, v through qkv and attention, step by step. The cache is NaN in
+/// places that were not written, and a step gets only the blocks that it needs. Returns [tokens,
+/// heads * head_dim].
 std::vector<float> run(const KernelTable& kernels, const Shape& shape, const Way& way) {
   const int d = shape.head_dim, half = d / 2, columns = shape.qkv_columns();
   const std::vector<float> qkv = random_floats(static_cast<size_t>(shape.tokens * columns), 31, 3),
@@ -72,7 +72,8 @@ std::vector<float> run(const KernelTable& kernels, const Shape& shape, const Way
         sin[static_cast<size_t>((way.row_begin + r) * half + i)] = std::sin(angle);
       }
     }
-    // Blocks past the step's last token do not exist yet; those that no row of it sees may be gone.
+    // Blocks after the step's last token do not exist yet, and blocks that none of its rows can see
+    // may be gone.
     std::vector<int32_t> table(static_cast<size_t>(blocks), -1'000'000);
     const int first_seen = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
     for (int b = first_seen / kBlockTokens; b <= (position + rows - 1) / kBlockTokens; ++b) {
@@ -151,7 +152,7 @@ std::vector<Shape> shapes() {
   all.push_back({.tokens = 66,
                  .head_dim = 32,
                  .head_begin = {0, 1, 1, 9, 11},
-                 .window = 40});  // a kv head without heads
+                 .window = 40});  // a kv head that no query head reads
   return all;
 }
 
@@ -182,7 +183,7 @@ TEST_P(AttentionTest, AgreesWithTheReference) {
     const std::vector<float> want = run(reference(), shape, {.steps = {shape.tokens}}),
                              got = run(kernels(), shape, {.steps = {shape.tokens}});
     ASSERT_EQ(want.size(), got.size());
-    // Two sets may round a key or an output to neighbouring values of a 2-byte type.
+    // Two kernel sets may round a key or an output to neighbouring values of a 2-byte type.
     const float tolerance = shape.cache == Dtype::kF32 && shape.out == Dtype::kF32 ? 2e-4f : 3e-2f;
     for (size_t i = 0; i < want.size(); ++i) {
       ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0f, std::abs(want[i])))
@@ -216,8 +217,8 @@ TEST_P(AttentionTest, AKeyThatARowDoesNotSeeCannotTouchIt) {
   }
 }
 
-/// The plain formula in double precision, for q, k, v without bias, norm or (position 0 everywhere)
-/// rotation.
+/// Compares with the plain formula in double precision. The q, k, v have no bias, no norm, and no
+/// rotation (because every position is 0).
 TEST_P(AttentionTest, IsSoftmaxOfScoresTimesValues) {
   const int tokens = 100, d = 12, window = 70;
   const int columns = 3 * d;
@@ -275,7 +276,7 @@ TEST_P(AttentionTest, IsSoftmaxOfScoresTimesValues) {
 }
 
 TEST_P(AttentionTest, RotatesHalvesAndKeepsValues) {
-  const int d = 10, columns = 3 * d;  // an odd half
+  const int d = 10, columns = 3 * d;  // half of it is odd
   std::vector<float> x = random_floats(static_cast<size_t>(columns), 4);
   const std::vector<float> before = x;
   const std::vector<float> cos = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f},

@@ -80,8 +80,8 @@ TEST_P(ElementwiseTest, RmsNormIsThatOfEachRow) {
 }
 
 TEST_P(ElementwiseTest, RoundsToBf16AsTheDefinition) {
-  // Ties, values that round to infinity and NaN as `up`; the same product once unrounded and once
-  // rounded.
+  // `up` has ties, values that round to infinity, and NaN. The same product is computed once
+  // unrounded and once rounded.
   std::vector<float> up = {1.00390625f, 1.01171875f, -1.00390625f, 3.39e38f,
                            -3.4e38f,    0.0f,        -0.0f,        std::nanf("")};
   const std::vector<float> random = random_floats(1000, 4, 100);

@@ -1,8 +1,9 @@
-# Objects compiled for AVX2 or AVX-512 may offer the linker their own namespace only. A function that other objects define
-# too (std::, inline members) could be taken from here, and would end the program on a processor without these
-# instructions.
+# Objects compiled for AVX2 or AVX-512 may export symbols of their own namespace only. The linker
+# could take any function that other objects define too (std::, inline members) from such an object,
+# and that function would crash the program on a processor without these instructions.
 foreach(object IN LISTS OBJECTS)
-  execute_process(COMMAND ${NM} --demangle --defined-only ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE failed)
+  execute_process(COMMAND ${NM} --demangle --defined-only ${object} OUTPUT_VARIABLE symbols
+                  RESULT_VARIABLE failed)
   if(failed)
     message(FATAL_ERROR "${NM} ${object}: ${failed}")
   endif()
@@ -11,11 +12,12 @@ foreach(object IN LISTS OBJECTS)
   foreach(line IN LISTS lines)
     if(line MATCHES "^[0-9a-f]+ T ${NAMESPACE}")
       math(EXPR own "${own} + 1")
-    elseif(line MATCHES "^[0-9a-f]+ [TWi] ")  # code: strong, weak, indirect
+    elseif(line MATCHES "^[0-9a-f]+ [TWi] ")  # code symbols: strong, weak, indirect
       message(FATAL_ERROR "${object} defines ${line}")
     endif()
   endforeach()
   if(own EQUAL 0)
-    message(FATAL_ERROR "${object} defines nothing in ${NAMESPACE}: the check looks at the wrong thing")
+    message(FATAL_ERROR
+            "${object} defines nothing in ${NAMESPACE}: the check looks at the wrong thing")
   endif()
 endforeach()

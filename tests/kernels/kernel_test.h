@@ -8,7 +8,8 @@
 #include "kernels/kernel_table.h"
 #include "runtime/base/thread_pool.h"
 
-// What the kernel tests share: every test runs once for each set that this processor has.
+// What the kernel tests share. Every test runs once for each kernel set that this processor
+// supports.
 
 namespace shoal {
 
@@ -16,7 +17,7 @@ class KernelTest : public testing::TestWithParam<const KernelTable*> {
  protected:
   void SetUp() override { set_float_environment(); }
   const KernelTable& kernels() const { return *GetParam(); }
-  /// The definition of right.
+  /// The kernel set whose results count as right.
   const KernelTable& reference() const { return *available_kernels().back(); }
 };
 
@@ -32,7 +33,7 @@ inline std::string set_name(const testing::TestParamInfo<const KernelTable*>& in
 inline std::vector<float> random_floats(size_t count, uint32_t seed, float scale = 1.0f) {
   std::mt19937 engine(seed);
   std::vector<float> values(count);
-  // Not std::normal_distribution: its values are the library's choice.
+  // std::normal_distribution is not used, because its values depend on the library.
   for (float& v : values) v = scale * (static_cast<float>(engine() >> 8) * 0x1p-23f - 1.0f);
   return values;
 }
@@ -43,7 +44,7 @@ struct Elements {
   std::vector<std::byte> bytes;
 
   Elements(Dtype type, size_t count) : dtype(type), bytes(count * dtype_bytes(type)) {}
-  /// Rounded from float.
+  /// The values, rounded to the type.
   Elements(Dtype type, const std::vector<float>& values) : Elements(type, values.size()) {
     for (size_t i = 0; i < values.size(); ++i) set(i, values[i]);
   }
@@ -70,13 +71,13 @@ struct Elements {
   const void* data() const { return bytes.data(); }
 };
 
-/// Bit for bit: NaN equals itself and 0 differs from -0.
+/// Compares bit for bit, so a NaN equals itself and 0 differs from -0.
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-/// A packed matrix of row-major values, rounded to dtype.
+/// Packs row-major values, rounded to dtype, into a matrix.
 inline PackedMatrix pack(Dtype dtype, int n, int k, const std::vector<float>& values,
                          std::vector<LeafStep> leaves) {
   Result<PackedMatrix> matrix = PackedMatrix::allocate(dtype, n, k, std::move(leaves));
@@ -86,7 +87,7 @@ inline PackedMatrix pack(Dtype dtype, int n, int k, const std::vector<float>& va
   return std::move(matrix).value();
 }
 
-/// Rows of activations with the padding that kernels may rely on.
+/// Rows of activations, with the padding that kernels rely on.
 inline Elements activations(Dtype weights, int rows, int columns,
                             const std::vector<float>& values) {
   const auto stride = static_cast<size_t>(activation_stride(columns));

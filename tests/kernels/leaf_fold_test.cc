@@ -3,15 +3,15 @@
 #include "runtime/base/reduce_tree.h"
 #include "tests/kernels/kernel_test.h"
 
-// A row-parallel product over any number of ranks gives the bits of one rank: docs/architecture.md,
-// section 5.
+// A row-parallel product over any number of ranks must give the bits of one rank
+// (docs/architecture.md, section 5).
 
 namespace shoal {
 namespace {
 
 constexpr int kRows = 2, kOutputs = 70, kUnitColumns = 4;
 
-/// K = units of kUnitColumns; the last one lacks a column, so that K is odd.
+/// K has `units` of kUnitColumns. The last unit lacks a column, so that K is odd.
 struct Layer {
   Dtype dtype;
   int units, columns;
@@ -67,7 +67,7 @@ struct Layer {
     return planes;
   }
 
-  /// The whole product over world_size ranks, finished as every rank finishes it.
+  /// The whole product over world_size ranks, completed in the way of every rank.
   std::vector<float> run(const KernelTable& kernels, int leaves, int world_size) const {
     const ReducePlan plan = make_reduce_plan(leaves, units, world_size);
     std::vector<std::vector<float>> stack;

@@ -24,7 +24,7 @@ struct Product {
     int64_t row_begin, row_end;
     int panel_begin, panel_end;
   };
-  /// y with a stride wider than n; what no part writes stays NaN.
+  /// Computes y with a stride wider than n. Elements that no part writes stay NaN.
   std::vector<float> run(const KernelTable& kernels, const std::vector<Part>& parts) const {
     const int64_t stride = w.n() + 3;
     std::vector<float> y(static_cast<size_t>(w.contributions() * rows * stride), std::nanf(""));

@@ -74,7 +74,7 @@ TEST(PackedMatrix, RefusesLeavesThatDoNotFold) {
   EXPECT_EQ(code(9, {{0, 4, 0, -1}, {4, 8, 1, 0}}), Code::kInvalidArgument);  // not all of k
   EXPECT_EQ(code(8, {{0, 3, 0, -1}, {3, 8, 1, 0}}), Code::kInvalidArgument);  // an odd start
   EXPECT_EQ(code(8, {{0, 4, 1, -1}, {4, 8, 1, 0}}),
-            Code::kInvalidArgument);  // folds what is not there
+            Code::kInvalidArgument);  // it folds a value that does not exist
   EXPECT_EQ(code(8, {{0, 4, 0, -1}, {4, 8, 0, 0}}), Code::kInvalidArgument);  // two sums at the end
   EXPECT_EQ(code(8, {{0, 4, 0, -1}, {4, 8, 1, -1}}),
             Code::kInvalidArgument);                           // never a contribution

@@ -1,3 +1,5 @@
+#include "models/generation_config.h"
+
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>

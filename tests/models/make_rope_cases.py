@@ -4,8 +4,8 @@
     python3 -m venv build/venv && build/venv/bin/pip install torch==2.6.0 transformers==4.57.1 numpy
     build/venv/bin/python tests/models/make_rope_cases.py
 
-Each case holds a config.json, the inverse frequencies, the attention factor, and cos and sin at some positions, all as
-float32 values written exactly.
+Each case holds a config.json, the inverse frequencies, the attention factor, and cos and sin at
+some positions, all as float32 values written exactly.
 """
 import json
 import pathlib
@@ -28,13 +28,16 @@ CASES = [
     ("llama-3.1-8b", 128, 500000.0, 131072, LLAMA3),
     ("llama-3.2-1b", 64, 500000.0, 131072, LLAMA3 | dict(factor=32.0)),
     ("qwen2.5-yarn", 128, 1e6, 32768, YARN),
-    ("yarn-no-truncation", 64, 150000.0, 131072, YARN | dict(factor=32.0, original_max_position_embeddings=4096,
-                                                             beta_fast=32.0, beta_slow=1.0, truncate=False)),
-    ("yarn-mscale", 64, 10000.0, 163840, YARN | dict(factor=40.0, original_max_position_embeddings=4096, mscale=1.0,
-                                                     mscale_all_dim=0.707, beta_fast=24.0, beta_slow=2.0)),
+    ("yarn-no-truncation", 64, 150000.0, 131072,
+     YARN | dict(factor=32.0, original_max_position_embeddings=4096,
+                 beta_fast=32.0, beta_slow=1.0, truncate=False)),
+    ("yarn-mscale", 64, 10000.0, 163840,
+     YARN | dict(factor=40.0, original_max_position_embeddings=4096, mscale=1.0,
+                 mscale_all_dim=0.707, beta_fast=24.0, beta_slow=2.0)),
     ("yarn-attention-factor", 32, 1e6, 32768, YARN | dict(attention_factor=1.25)),
     ("yarn-original-from-maximum", 80, 1e6, 32768, dict(rope_type="yarn", factor=2.0)),
-    ("yarn-one-point-range", 8, 10000.0, 16, dict(rope_type="yarn", factor=2.0, original_max_position_embeddings=8)),
+    ("yarn-one-point-range", 8, 10000.0, 16,
+     dict(rope_type="yarn", factor=2.0, original_max_position_embeddings=8)),
 ]
 POSITIONS = [1, 4095, 131071]
 
@@ -46,15 +49,17 @@ def floats(tensor):
 
 def make_case(name, head_dim, theta, max_positions, scaling):
     heads = 4
-    fields = dict(hidden_size=heads * head_dim, num_attention_heads=heads, num_key_value_heads=heads, rope_theta=theta,
+    fields = dict(hidden_size=heads * head_dim, num_attention_heads=heads,
+                  num_key_value_heads=heads, rope_theta=theta,
                   max_position_embeddings=max_positions, rope_scaling=scaling)
     rope = LlamaRotaryEmbedding(LlamaConfig(**fields))
     half = head_dim // 2
     cos, sin = rope(torch.zeros(1, dtype=torch.float32), torch.tensor([POSITIONS]))
     return dict(name=name, config=dict(model_type="llama", **fields), head_dim=head_dim,
-                inv_freq=floats(rope.inv_freq), attention_factor=float(torch.tensor(rope.attention_scaling)),
-                angles=[dict(position=position, cos=floats(cos[0, i, :half]), sin=floats(sin[0, i, :half]))
-                        for i, position in enumerate(POSITIONS)])
+                inv_freq=floats(rope.inv_freq),
+                attention_factor=float(torch.tensor(rope.attention_scaling)),
+                angles=[dict(position=position, cos=floats(cos[0, i, :half]),
+                             sin=floats(sin[0, i, :half])) for i, position in enumerate(POSITIONS)])
 
 
 def main():

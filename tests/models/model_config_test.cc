@@ -255,7 +255,7 @@ TEST(ModelConfigTest, HostileText) {
     ASSERT_FALSE(model.ok());
     EXPECT_EQ(model.status().code(), Code::kInvalidArgument) << model.status().to_string();
   }
-  // What the file says is escaped and shortened before a terminal sees it.
+  // Text from the file is escaped and shortened before it is printed to a terminal.
   const Result<ModelConfig> model =
       parse_model_config("{\"model_type\": \"\\u001b[31m" + std::string(100'000, 'x') + "\"}", "c");
   ASSERT_FALSE(model.ok());

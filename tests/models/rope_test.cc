@@ -5,12 +5,13 @@
 #include <gtest/gtest.h>
 #include <string>
 
+#include "models/rope_config.h"
 #include "runtime/base/json.h"
 
 namespace shoal {
 namespace {
 
-/// Distance in representable float32 values, of two numbers of the same sign.
+/// The distance between two numbers of the same sign, counted in representable float32 values.
 int ulps(float a, float b) {
   return std::abs(std::bit_cast<int32_t>(a) - std::bit_cast<int32_t>(b));
 }
@@ -38,8 +39,8 @@ TEST(RopeTest, FrequenciesAreTransformersOwn) {
     const auto expected = test["inv_freq"].get<std::vector<float>>();
     ASSERT_EQ(freq.size(), expected.size());
     for (size_t i = 0; i < freq.size(); ++i) {
-      // torch's powf is off by one unit in the last place at times; the steps after it can turn
-      // that into three.
+      // torch's powf is sometimes off by one unit in the last place, and the steps after it can
+      // turn that into three.
       EXPECT_LE(ulps(freq[i], expected[i]), 3) << i << ": " << freq[i] << " and " << expected[i];
       equal += freq[i] == expected[i];
       ++total;
@@ -60,7 +61,8 @@ TEST(RopeTest, AnglesAreTransformersOwn) {
       const auto expected_cos = angle["cos"].get<std::vector<float>>();
       const auto expected_sin = angle["sin"].get<std::vector<float>>();
       for (size_t i = 0; i < freq.size(); ++i) {
-        // One rounding here, one in torch's vectorised cosine, and the attention factor's.
+        // Allows one rounding here, one in torch's vectorised cosine, and that of the attention
+        // factor.
         EXPECT_NEAR(cos[i], expected_cos[i], 2.5e-7 * factor) << i << " at " << angle["position"];
         EXPECT_NEAR(sin[i], expected_sin[i], 2.5e-7 * factor) << i << " at " << angle["position"];
       }

@@ -8,12 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "models/safetensors_header.h"
+
 namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A safetensors file: length, header, data.
+/// The content of a safetensors file: the length, the header, the data.
 std::string file_of(const std::string& header, size_t data_bytes = 0) {
   std::string file(8, '\0');
   for (size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(header.size() >> (8 * i));
@@ -230,7 +232,7 @@ TEST_F(CheckpointTest, SingleFile) {
   write("model.safetensors", file_of(header, 16));
   Result<Checkpoint> opened = Checkpoint::open(dir_);
   ASSERT_TRUE(opened.ok()) << opened.status().to_string();
-  const Checkpoint checkpoint = std::move(*opened);  // the views follow a move
+  const Checkpoint checkpoint = std::move(*opened);  // the views must stay valid after the move
   EXPECT_EQ(checkpoint.names(), (std::vector<std::string>{"a", "empty", "i"}));
   EXPECT_EQ(checkpoint.total_bytes(), 16u);
   EXPECT_TRUE(checkpoint.has("a"));
@@ -283,7 +285,7 @@ TEST_F(CheckpointTest, Shards) {
 }
 
 TEST_F(CheckpointTest, ShardsAsSymbolicLinks) {
-  // The layout of the Hugging Face cache: links into another directory.
+  // The layout of the Hugging Face cache, with links into another directory.
   fs::create_directories(dir_ + "/blobs");
   fs::create_directories(dir_ + "/snapshot");
   write("blobs/5f3a", file_of("{" + tensor("a", "F16", "[1]", "[0,2]") + "}", 2));

@@ -23,7 +23,7 @@ struct Case {
   int heads, kv_heads, intermediate, vocab;
 };
 
-/// Shapes that divide by nothing beside ones that do; the last has fewer MLP units than leaves.
+/// Some shapes divide evenly and some do not. The last one has fewer MLP units than leaves.
 constexpr Case kCases[] = {{8, 8, 192, 900},     {8, 2, 192, 892}, {6, 3, 192, 886},
                            {14, 2, 304, 914},    {9, 3, 200, 886}, {28, 4, 37, 5000},
                            {32, 8, 5632, 32000}, {16, 1, 48, 100}};

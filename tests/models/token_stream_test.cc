@@ -1,5 +1,5 @@
-// StreamDecoder against Tokenizer::decode, on random ids: the same text, whole characters only,
-// nothing withdrawn.
+// Compares StreamDecoder with Tokenizer::decode on random ids: the text must be the same, in whole
+// characters only, and nothing is withdrawn.
 #include <gtest/gtest.h>
 #include <random>
 #include <string>
@@ -10,8 +10,8 @@
 namespace shoal {
 namespace {
 
-/// Random ids: from the whole vocabulary and a little beyond, or mostly from its first entries,
-/// where bytes are.
+/// Random ids: either from the whole vocabulary and a little beyond it, or mostly from its first
+/// entries, which are bytes.
 std::vector<int32_t> random_ids(std::mt19937& random, int32_t vocab_size) {
   const int32_t limit = random() % 2 == 0 ? vocab_size + 2 : std::min(vocab_size, 262);
   std::vector<int32_t> ids(random() % 40);
@@ -19,8 +19,8 @@ std::vector<int32_t> random_ids(std::mt19937& random, int32_t vocab_size) {
   return ids;
 }
 
-/// What was pushed out after each prefix must begin the text of the prefix, however the sequence
-/// goes on.
+/// The text that was pushed out after each prefix must be the beginning of that prefix's text,
+/// however the sequence continues.
 void check_prefixes(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
                     bool skip_special) {
   StreamDecoder stream(tokenizer, skip_special);
@@ -61,7 +61,7 @@ TEST(TokenStream, EqualsDecodeOnEveryDecoder) {
   }
 }
 
-/// The ids of the bytes of a text in a byte-fallback vocabulary, where <0x00> is id 3.
+/// The ids of a text's bytes in a vocabulary with byte fallback, in which <0x00> has the id 3.
 std::vector<int32_t> byte_ids(std::string_view bytes) {
   std::vector<int32_t> ids;
   for (const char c : bytes) ids.push_back(3 + static_cast<uint8_t>(c));
@@ -72,14 +72,14 @@ TEST(TokenStream, HoldsBytesUntilTheirRunIsDecided) {
   const Tokenizer tokenizer = load_oracle("llama2-mha-f16");
   StreamDecoder stream(tokenizer, false);
   for (const int32_t id : byte_ids("\xF0\x9F\x91\x8D")) EXPECT_EQ(stream.push(id), "");
-  // Only now is it known that the run is UTF-8 as a whole.
+  // Only now is it certain that the whole run is valid UTF-8.
   EXPECT_EQ(stream.push(387), "\U0001F44D" + std::string(tokenizer.piece(387)));
 
   StreamDecoder broken(tokenizer, false);
   EXPECT_EQ(broken.push(3 + 0xF0), "");
   EXPECT_EQ(broken.push(3 + 0x9F), "");
   EXPECT_EQ(broken.push(3 + 'A'),
-            "\uFFFD\uFFFD\uFFFD");  // nothing can mend it: one for each byte, at once
+            "\uFFFD\uFFFD\uFFFD");  // no further byte can repair it, so each byte gives one at once
   EXPECT_EQ(broken.push(3 + 'B'), "\uFFFD");
   EXPECT_EQ(broken.finish(), "");
 }

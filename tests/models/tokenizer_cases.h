@@ -12,7 +12,7 @@
 
 namespace shoal {
 
-/// What the tokenizer tests share: the files of tests/data and Hugging Face's answers on them.
+/// What the tokenizer tests share: the files of tests/data and the answers of Hugging Face to them.
 
 inline Json read_json(const std::string& path) {
   std::ifstream file(path);
@@ -23,7 +23,7 @@ inline Json read_json(const std::string& path) {
   return json.ok() ? *json : Json();
 }
 
-/// The oracle cases that have a tokenizer.json, by name.
+/// The names of the oracle cases that have a tokenizer.json.
 inline std::vector<std::string> oracle_cases() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(SHOAL_TEST_DATA "/oracle")) {
@@ -44,7 +44,7 @@ inline Tokenizer load_oracle(const std::string& name) {
   return std::move(tokenizer).value();
 }
 
-/// The tokenizer.json of an entry of tests/data/tokenizer/cases.json.
+/// The tokenizer.json of one entry of tests/data/tokenizer/cases.json.
 inline Json case_tokenizer(const Json& file, const Json& variant) {
   Json tokenizer = variant["parts"];
   tokenizer["version"] = "1.0";
@@ -53,13 +53,13 @@ inline Json case_tokenizer(const Json& file, const Json& variant) {
   return tokenizer;
 }
 
-/// Decodes through a StreamDecoder; each part must end at a character's end.
+/// Decodes through a StreamDecoder, and checks that each part ends at the end of a character.
 inline std::string stream_decode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
                                  bool skip_special) {
   StreamDecoder stream(tokenizer, skip_special);
   std::string all;
   const auto add = [&](const std::string& part) {
-    // JSON refuses a text that is not UTF-8, half a character too.
+    // Converting to Json throws if the text is not UTF-8, even if only half a character is missing.
     EXPECT_NO_THROW((void)Json(part).dump()) << "half a character";
     all += part;
   };

@@ -1,4 +1,5 @@
-// Damaged, unsupported and hostile tokenizer.json files: each is an error that names the place.
+// Damaged, unsupported and hostile tokenizer.json files. Each must give an error that names the
+// place.
 #include <fstream>
 #include <functional>
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ struct Damage {
   const char* name;
   std::function<void(Json&)> apply;
   Code code;
-  const char* message;  ///< part of it
+  const char* message;  ///< a part of the error's message
 };
 
 Json split(const char* regex) {

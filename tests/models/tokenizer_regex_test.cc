@@ -1,5 +1,5 @@
-// Oniguruma's regexes by PCRE2. The expected matches were taken from Oniguruma (tokenizers' Split)
-// or follow from its documentation.
+// Oniguruma's regular expressions, run by PCRE2. The expected matches come from Oniguruma
+// (tokenizers' Split) or follow from its documentation.
 #include <gtest/gtest.h>
 #include <string>
 #include <utility>
@@ -28,7 +28,7 @@ Found find(const std::string& pattern, const std::string& text) {
 }
 
 TEST(Regex, MeansWhatOnigurumaMeans) {
-  EXPECT_EQ(find("\\s+", "a \u180E\u3000b"), (Found{" ", "\u3000"}));  // U+180E is no white space
+  EXPECT_EQ(find("\\s+", "a \u180E\u3000b"), (Found{" ", "\u3000"}));  // U+180E is not white space
   EXPECT_EQ(find("[^\\s]+", "a\u180E b"), (Found{"a\u180E", "b"}));
   EXPECT_EQ(find("[\\S]", " a"), (Found{"a"}));
   EXPECT_EQ(find("\\w+", "e\u0301_\u00B2 \u2460-x"), (Found{"e\u0301_\u00B2", "x"}));
@@ -47,7 +47,7 @@ TEST(Regex, MeansWhatOnigurumaMeans) {
   EXPECT_EQ(find("[]a]+", "a]"), (Found{"a]"}));
   EXPECT_EQ(find("[[:alpha:]]+", "a\u00E91"), (Found{"a\u00E9"}));
   EXPECT_EQ(find("\\p{Han}+", "\u3001\u65E5\u672C"),
-            (Found{"\u65E5\u672C"}));  // the script, not its extensions
+            (Found{"\u65E5\u672C"}));  // the script property, without its extensions
   EXPECT_EQ(find("\\p{^L}", "a1"), (Found{"1"}));
   EXPECT_EQ(find("\\P{Letter}", "a1"), (Found{"1"}));
   EXPECT_EQ(find("\\u00e9|\\x{65E5}|\\x41", "A\u00E9\u65E5"), (Found{"A", "\u00E9", "\u65E5"}));
@@ -64,7 +64,7 @@ TEST(Regex, EmptyMatchesAreFoundOnceAndNotBehindAnother) {
   ASSERT_TRUE(matches.ok());
   std::vector<std::pair<size_t, size_t>> bounds;
   for (const RegexMatch& match : *matches) bounds.emplace_back(match.begin, match.end);
-  // As onig's find_iter: the empty match at 3, where "xx" ends, is left out.
+  // As in onig's find_iter, the empty match at 3, where "xx" ends, is left out.
   EXPECT_EQ(bounds, (std::vector<std::pair<size_t, size_t>>{{0, 0}, {1, 3}, {5, 5}}));
   EXPECT_EQ(find("", ""), (Found{""}));
 }

@@ -46,7 +46,8 @@ INSTANTIATE_TEST_SUITE_P(All, Oracle, testing::ValuesIn(oracle_cases()), [](cons
   return name;
 });
 
-/// Small variants of every component, answered by Hugging Face (make_tokenizer_cases.py).
+/// Small variants of every component, compared with the answers of Hugging Face
+/// (make_tokenizer_cases.py).
 TEST(Tokenizer, VariantsEncodeAndDecodeAsHuggingFace) {
   const Json file = read_json(SHOAL_TEST_DATA "/tokenizer/cases.json");
   const auto texts = file["texts"].get<std::vector<std::string>>();
@@ -126,7 +127,8 @@ TEST(Tokenizer, ReadsInvalidUtf8AsReplacementCharacters) {
   }
 }
 
-/// A merge queue that rescans, or a sort of combining marks that does, would need hours for these.
+/// A merge queue or a sort of combining marks that scans everything again for each step would need
+/// hours for these texts.
 TEST(Tokenizer, LongTextsOfOnePieceAreNotQuadratic) {
   constexpr size_t kBytes = 1'000'000;
   std::string marks = "a";

@@ -12,14 +12,15 @@
 namespace shoal {
 namespace {
 
-constexpr int64_t kPushBytes =
-    int64_t{8} << 20;  // of the push's own part of an area: a whole number of 2 MiB pages
-constexpr size_t kGatherBytes = size_t{2} << 20;  // of an all_gather's part, cut among the ranks
+// The part of an area that pushes use: a whole number of 2 MiB pages.
+constexpr int64_t kPushBytes = int64_t{8} << 20;
+// The part of an area that all_gathers use. It is divided among the ranks.
+constexpr size_t kGatherBytes = size_t{2} << 20;
 constexpr int64_t kLeastSpinMs = 2'000;
-constexpr int64_t kMostSpinMs =
-    int64_t{100} * 365 * 24 * 3600 * 1000;  // a hundred years, which nanoseconds still hold
+// A hundred years, which still fit into 64 bits of nanoseconds.
+constexpr int64_t kMostSpinMs = int64_t{100} * 365 * 24 * 3600 * 1000;
 
-/// What the ranks show each other.
+/// What the ranks send each other.
 struct Offer {
   uint8_t handle[kShoalIpcHandleBytes];
   int64_t push_bytes;
@@ -28,24 +29,24 @@ struct Offer {
 
 struct Memory {
   Device::Memory area;     ///< this rank's
-  Device::Memory scratch;  ///< one float in, one out: of a barrier
+  Device::Memory scratch;  ///< for barriers: one float in, one out
   Device::Memory failure;  ///< a word that the kernels write and the host reads
 };
 
-/// The host waits for nobody here, so no call needs its deadline: kernels wait, and have a limit of
-/// their own.
+/// The host does not wait here, so calls do not need their deadline: the kernels wait, and have
+/// a limit of their own.
 class CudaIpcCollective final : public DeviceCollective {
  public:
   CudaIpcCollective(std::shared_ptr<Device> device, World world, int64_t timeout_ms)
       : device_(std::move(device)), world_(world) {
-    // A kernel gives up somewhat before the host does, so that its word, which names a rank, is the
-    // one that is read.
+    // A kernel gives up somewhat before the host does, so that the error that is reported is the
+    // kernel's, which names a rank.
     const int64_t spin_ms = std::clamp(timeout_ms - timeout_ms / 8, kLeastSpinMs, kMostSpinMs);
     spin_ns_ = static_cast<uint64_t>(spin_ms) * 1'000'000;
   }
   ~CudaIpcCollective() override;
 
-  Status open(const ExchangeBytes& exchange);
+  Status open(const Exchange& exchange);
 
   const char* name() const override { return "cuda-ipc"; }
   World world() const override { return world_; }
@@ -57,7 +58,7 @@ class CudaIpcCollective final : public DeviceCollective {
   std::vector<int> missing() const override;
 
  private:
-  /// One more than the rank that a kernel has given up; 0: none.
+  /// One more than the rank that a kernel has given up waiting for; 0 if there is none.
   uint32_t given_up() const {
     return *static_cast<const volatile uint32_t*>(memory_.failure.get());
   }
@@ -76,22 +77,23 @@ class CudaIpcCollective final : public DeviceCollective {
   const World world_;
   uint64_t spin_ns_ = 0;
   Memory memory_;
-  void* areas_[kShoalMostRanks] = {};  // by rank, as mapped here
+  void* areas_[kShoalMostRanks] = {};  // by rank; addresses in this process
   ReducePlan barrier_plan_;
   uint64_t collectives_ = 0;
   uint64_t tag_ = 0;
 };
 
-/// Neither is this rank's memory freed nor the peers' unmapped, whatever the end. After a failure a
-/// kernel may spin in both for the rest of its time: to unmap would be a fault of the device, and
-/// cudaFree would wait for the kernel. At a healthy end a peer may still have this area mapped, and
-/// CUDA forbids to free what another process has open: only a rendezvous could tell, and that would
-/// wait for ranks that are gone. The driver clears up behind the process.
+/// However the collective ends, this rank's memory is not freed and the peers' memory is not
+/// unmapped. After a failure a kernel may still spin on both until its time is over: unmapping
+/// would make the device fault, and cudaFree would wait for the kernel. After a success a peer may
+/// still have this area mapped, and CUDA forbids freeing memory that another process has open. Only
+/// a rendezvous could rule that out, and it would wait for ranks that are gone. The driver cleans
+/// up when the process ends.
 CudaIpcCollective::~CudaIpcCollective() {
   keep_for_process(std::move(memory_));
 }
 
-Status CudaIpcCollective::open(const ExchangeBytes& exchange) {
+Status CudaIpcCollective::open(const Exchange& exchange) {
   SHOAL_ASSIGN_OR_RETURN(memory_.area,
                          device_->allocate(static_cast<size_t>(kPushBytes) + kGatherBytes));
   SHOAL_ASSIGN_OR_RETURN(memory_.scratch, device_->allocate(2 * sizeof(float)));
@@ -175,14 +177,16 @@ Status CudaIpcCollective::push(const ReducePlan& plan, const float* own, int64_t
   return device_->check(device_->module().push_all_reduce(&args, stream), "push all_reduce");
 }
 
-/// A push of one float: whoever's comes has done what was enqueued before it.
+/// Pushes one float. When a peer's float has arrived, the peer has done everything that it enqueued
+/// before.
 Status CudaIpcCollective::enqueue_barrier(void* stream) {
   auto* scratch = static_cast<float*>(memory_.scratch.get());
   return push(barrier_plan_, scratch, 1, scratch + 1, 1, stream);
 }
 
-/// Copies into the peers' areas, a barrier, a copy out of this rank's, and a barrier before the
-/// next piece: a gather keeps no count on the host, so that it too may be replayed.
+/// Copies into the peers' areas, waits at a barrier, copies out of this rank's area, and waits at
+/// another barrier before the next piece. Like an all_reduce, a gather keeps no count on the host,
+/// so that it can be replayed.
 Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each,
                                              void* stream, Deadline) {
   SHOAL_RETURN_IF_ERROR(check());
@@ -226,7 +230,7 @@ std::vector<int> CudaIpcCollective::missing() const {
 
 Result<std::unique_ptr<DeviceCollective>> open_cuda_ipc_collective(std::shared_ptr<Device> device,
                                                                    World world,
-                                                                   const ExchangeBytes& exchange,
+                                                                   const Exchange& exchange,
                                                                    int64_t timeout_ms) {
   if (world.size < 1 || world.size > kShoalMostRanks || world.rank < 0 ||
       world.rank >= world.size) {

@@ -15,15 +15,13 @@ namespace shoal {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-// Of one slot. A piece costs the host a wait for its device, so pieces are larger than shm's.
+// Bytes of one slot. A piece costs the host a wait for its device, so pieces are larger than shm's.
 constexpr size_t kSlotBytes = size_t{1} << 20;
-constexpr size_t kLineFloats = 32;  // planes in a slot start at lines of the device's cache
-constexpr int kSliceMs =
-    100;  // of a wait: so long goes by between two looks at the rest of the world
+constexpr size_t kLineFloats = 32;  // planes in a slot start at cache lines of the device
 
-/// The slot protocol of shm_communicator.h with devices as writers and readers: a rank publishes a
-/// step when its device's writes to the slot have ended, which on one stream is also when its sums
-/// of earlier steps have.
+/// The slot protocol of shm_communicator.h with devices as writers and readers. A rank publishes a
+/// step when its device has finished writing the slot. Because there is only one stream, the device
+/// has then also finished its sums of earlier steps.
 class HostMemfdCollective final : public DeviceCollective {
  public:
   HostMemfdCollective(std::shared_ptr<Device> device, World world, ShmSegment segment,
@@ -80,16 +78,16 @@ class HostMemfdCollective final : public DeviceCollective {
   const ShmSegment segment_;
   const Interrupted interrupted_;
   SharedFlags flags_;
-  void* mapped_ = nullptr;  // the segment as the device sees it
-  Device::Event written_;   // this rank's slot has been filled
-  int64_t spin_ns_ = 0;     // before a sleep
-  uint32_t step_ = 0;       // published so far; wraps
+  void* mapped_ = nullptr;  // the device's address of the segment
+  Device::Event written_;   // recorded when this rank's slot has been filled
+  int64_t spin_ns_ = 0;     // how long to poll before a sleep
+  uint32_t step_ = 0;       // steps published so far; wraps
   uint64_t collectives_ = 0;
   uint64_t tag_ = 0;
-  Clock::time_point began_;                // of the running collective
-  Deadline until_ = Deadline::infinite();  // and its end
+  Clock::time_point began_;                // start of the running collective
+  Deadline until_ = Deadline::infinite();  // deadline of the running collective
   Status failed_;                          // the first error; every later call returns it
-  std::vector<int> waited_for_;            // when it came
+  std::vector<int> waited_for_;            // the missing ranks at the time of that error
 };
 
 Status HostMemfdCollective::begin(uint64_t tag, Deadline until) {
@@ -133,7 +131,7 @@ Status HostMemfdCollective::reduce_piece(const ReducePiece& piece, void* stream)
 
   ShoalTreeSum sum{};
   for (int rank = 0; rank < world_.size; ++rank) {
-    const bool own = rank == world_.rank;  // from where it is
+    const bool own = rank == world_.rank;  // read in place
     const float* first =
         own ? piece.own + piece.begin : reinterpret_cast<const float*>(slot(rank, step));
     for (int plane = 0; plane < piece.plan.contributions[static_cast<size_t>(rank)]; ++plane) {
@@ -165,8 +163,8 @@ Status HostMemfdCollective::enqueue_all_gather(const void* mine, void* all, size
   return {};
 }
 
-/// One step: waits until this rank's device has filled the slot, publishes it, and waits for every
-/// peer's.
+/// One step: waits until this rank's device has filled the slot, publishes the slot, and waits
+/// until every peer has published its own.
 Status HostMemfdCollective::exchange(void* stream) {
   SHOAL_RETURN_IF_ERROR(device_->record(written_.get(), stream));
   if (Status status = device_->wait(written_.get(), until_, interrupted_); !status.ok()) {
@@ -181,7 +179,8 @@ Status HostMemfdCollective::exchange(void* stream) {
                                                      ", rank ", peer, " in ", tag_text(tag))));
     }
   }
-  if (spin_ns_ == 0) {  // known after the first step, when all have shown their CPUs
+  // The spin budget is known after the first step, when all ranks have published their CPUs.
+  if (spin_ns_ == 0) {
     std::vector<CpuMask> masks;
     for (int rank = 0; rank < world_.size; ++rank) masks.push_back(flags_.cpus(rank));
     spin_ns_ = spin_budget_ns(masks);
@@ -189,7 +188,7 @@ Status HostMemfdCollective::exchange(void* stream) {
   return {};
 }
 
-/// Polls for a while: a wake-up costs as much as the whole exchange. Then sleeps.
+/// Polls for a while, because a wake-up costs as much as the whole exchange. Then sleeps.
 Status HostMemfdCollective::wait_for(int peer) {
   constexpr int kPolls = 64;
   Clock::time_point poll_until;
@@ -224,8 +223,8 @@ Status HostMemfdCollective::sleep_for(int peer) {
   }
 }
 
-/// The host has published the step, so it knows. Nobody is missing while this rank's own device
-/// fills the slot.
+/// The host publishes the steps, so it knows which ranks are missing. No rank is missing while this
+/// rank's own device fills the slot.
 std::vector<int> HostMemfdCollective::missing() const {
   if (!failed_.ok()) return waited_for_;
   std::vector<int> ranks;

@@ -17,13 +17,14 @@ Status refused(const std::string& what) {
   return Status::error(Code::kFailedPrecondition, cat(what, "; ", kAdvice));
 }
 
-/// The loader's own words about what has just failed.
+/// Returns the loader's message about the latest failure.
 std::string loader_words() {
   const char* words = ::dlerror();
   return words == nullptr ? "the loader says nothing" : words;
 }
 
-/// Links resolved, so that two names of one library compare equal.
+/// Returns the path of the file with symbolic links resolved, so that two names of one library
+/// compare equal.
 std::string file_of(void* function, const std::string& library) {
   Dl_info info = {};
   if (::dladdr(function, &info) == 0 || info.dli_fname == nullptr) return library;

@@ -8,17 +8,17 @@
 
 namespace shoal {
 
-/// The part of NCCL's C interface that is used here, declared anew: the base program is built
-/// without nccl.h and finds the library when it runs. A test compares these with the header where
-/// it is installed.
+/// The part of NCCL's C interface that is used here. It is declared again because the base program
+/// is built without nccl.h and finds the library when it runs. A test compares these declarations
+/// with the header if that is installed.
 
-/// ncclUniqueId: where the ranks of one communicator meet.
+/// ncclUniqueId: identifies the meeting point of one communicator's ranks.
 struct NcclUniqueId {
   char internal[128] = {};
 };
 
-/// ncclConfig_t in the layout of 2.27.5. A newer library reads `size` bytes of it and takes its own
-/// defaults for what came later, by `version`.
+/// ncclConfig_t in the layout of 2.27.5. A newer library reads `size` bytes of it and, guided by
+/// `version`, uses its own defaults for the fields that were added later.
 struct NcclConfig {
   static constexpr int kNotSet = INT_MIN;  ///< NCCL_CONFIG_UNDEF_INT
   size_t size = sizeof(NcclConfig);
@@ -38,7 +38,7 @@ struct NcclConfig {
   int nvls_ctas = kNotSet;
 };
 
-/// ncclResult_t.
+/// ncclResult_t
 enum NcclResult : uint32_t {
   kNcclSuccess = 0,
   kNcclUnhandledCudaError = 1,
@@ -53,7 +53,8 @@ enum NcclResult : uint32_t {
 inline constexpr uint32_t kNcclInt8 = 0;     ///< ncclDataType_t
 inline constexpr uint32_t kNcclFloat32 = 7;  ///< ncclDataType_t
 inline constexpr uint32_t kNcclSum = 0;      ///< ncclRedOp_t
-inline constexpr int kNcclFloor = 22705;     ///< the oldest version that is used: NCCL_VERSION_CODE
+/// The oldest version that is accepted, as an NCCL_VERSION_CODE.
+inline constexpr int kNcclFloor = 22705;
 
 using NcclComm = void*;  ///< ncclComm_t
 
@@ -71,18 +72,18 @@ struct NcclApi {
   const char* (*get_error_string)(NcclResult result) = nullptr;
   const char* (*get_last_error)(NcclComm comm) = nullptr;
 
-  int version = 0;   ///< 22809
-  std::string path;  ///< of the file that was really loaded
+  int version = 0;   ///< NCCL_VERSION_CODE, such as 22809
+  std::string path;  ///< of the file that the loader has opened
 };
 
-/// "2.28.9" of 22809.
+/// Turns 22809 into "2.28.9".
 std::string nccl_version_text(int version);
 
 /// Opens `library` (a path, or a name like "libnccl.so.2" for the loader's search) for the rest of
 /// the process: RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, never closed. Needs no driver and makes no
-/// context. NCCL reads its environment later, when it is first used, and then never again.
-/// FAILED_PRECONDITION: the loader's own words, a function that is missing, a version below the
-/// floor.
+/// context. NCCL reads its environment later: once, when it is first used.
+/// FAILED_PRECONDITION: the library cannot be loaded (with the loader's message), a function is
+/// missing, or the version is below the floor or 3.0 and later.
 Result<NcclApi> load_nccl(const std::string& library);
 
 }  // namespace shoal

@@ -16,18 +16,18 @@
 namespace shoal {
 namespace {
 
-constexpr auto kSpin =
-    std::chrono::microseconds(200);  // a call that only enqueues has ended by then
+// A call that only enqueues has ended by then.
+constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kNap = std::chrono::microseconds(100);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 
-/// What a rank brings to one all-gather, at most: bounds the buffer that all of them come into.
+/// The most bytes that a rank sends in one all-gather. Bounds the buffer that receives them.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kPieceFloats = kPieceBytes / sizeof(float);
-/// The longest ncclAllReduce. No message is longer than what the warm-up has tried.
+/// The longest ncclAllReduce, so that no message is longer than those that the warm-up has tried.
 constexpr size_t kMostFloats = size_t{4} << 20;
 
-/// A call of NCCL's for messages: made into text only when it fails.
+/// A call of NCCL, for messages. It is turned into text only if it fails.
 struct Call {
   const char* function;
   size_t bytes = 0;
@@ -36,8 +36,8 @@ std::string text_of(const Call& call) {
   return call.bytes == 0 ? call.function : cat(call.function, " of ", call.bytes, " bytes");
 }
 
-/// What a failure is to the ladder. NCCL has one code for all of the system's errors: the words
-/// tell them apart.
+/// Maps an NCCL error to a Status code. NCCL reports all system errors with one code, so the
+/// message text decides.
 Code code_of(NcclResult result, const std::string& words) {
   const auto says = [&](const char* text) { return words.find(text) != std::string::npos; };
   if (says("No space left on device") || says("Cannot allocate memory"))
@@ -53,8 +53,8 @@ Code code_of(NcclResult result, const std::string& words) {
 struct Buffers {
   Device::Memory mine;      ///< [kPieceBytes]: this rank's planes of a piece
   Device::Memory gathered;  ///< [world size][kPieceBytes]
-  Device::Memory zeros;     ///< [kPieceBytes]: for a rank that contributes nothing
-  Device::Memory large;     ///< [kMostFloats]: while warming up
+  Device::Memory zeros;     ///< [kPieceBytes]: sent by a rank that contributes nothing
+  Device::Memory large;     ///< [kMostFloats]: used while warming up
 };
 
 class NcclCollective final : public DeviceCollective {
@@ -67,7 +67,7 @@ class NcclCollective final : public DeviceCollective {
         interrupted_(std::move(interrupted)) {}
   ~NcclCollective() override;
 
-  Status open(const ExchangeBytes& exchange);
+  Status open(const Exchange& exchange);
 
   const char* name() const override { return options_.name.c_str(); }
   World world() const override { return world_; }
@@ -78,7 +78,7 @@ class NcclCollective final : public DeviceCollective {
   Status check() override;
 
  private:
-  Result<NcclUniqueId> agree(const ExchangeBytes& exchange);
+  Result<NcclUniqueId> agree(const Exchange& exchange);
   Status compare(int rank, int version, const std::string& path) const;
   Status init(const NcclUniqueId& id);
   Status allocate();
@@ -108,28 +108,32 @@ class NcclCollective final : public DeviceCollective {
   Buffers buffers_;
 };
 
-/// ncclCommDestroy is not called, not even at a healthy end: it waits for the proxy's thread, and
-/// that for peers that hold connections, so that one that has died would hold this process for
-/// ever. The communicator lives as long as the process, and so do the buffers: a kernel or a thread
-/// of NCCL's may be in them still, and cudaFree would wait for it.
+/// ncclCommDestroy is never called, even after a success: it waits for the proxy's thread, which
+/// waits for peers that hold connections, so a peer that has died would block this process forever.
+/// The communicator lives as long as the process, and so do the buffers: a kernel or a thread of
+/// NCCL may still use them, and cudaFree would wait for it.
 NcclCollective::~NcclCollective() {
   keep_for_process(std::move(buffers_));
 }
 
 std::string NcclCollective::last_words() const {
-  const char* words = api_.get_last_error(nullptr);  // of the process: what its threads saw last
+  const char* words = api_.get_last_error(nullptr);  // nullptr: the last error of any thread
   return words == nullptr ? "" : words;
 }
 
 Status NcclCollective::failure(NcclResult result, const Call& call) const {
   const std::string words = last_words();
-  return Status::error(code_of(result, words),
-                       cat(text_of(call), ": NCCL ", nccl_version_text(api_.version), " says ",
-                           api_.get_error_string(result), " (", static_cast<int>(result), ")",
-                           words.empty() ? "" : "; its last error: ", words));
+  const Code code = code_of(result, words);
+  const Status error =
+      Status::error(code, cat(text_of(call), ": NCCL ", nccl_version_text(api_.version), " says ",
+                              api_.get_error_string(result), " (", static_cast<int>(result), ")",
+                              words.empty() ? "" : "; its last error: ", words));
+  // The host memory that NCCL takes is its segments in shared memory. A shortage of device memory
+  // has a different message.
+  return code == Code::kResourceExhausted ? error.blamed_on(Fault::kSharedMemory) : error;
 }
 
-/// Polls until the communicator has done what was begun.
+/// Polls until the communicator has finished the call.
 Status NcclCollective::settle(NcclResult result, const Call& call, Deadline deadline) {
   if (result == kNcclSuccess) return {};
   const Clock::time_point began = Clock::now();
@@ -165,7 +169,7 @@ Status NcclCollective::check() {
                                                            : failure(error, {"a collective"});
 }
 
-Status NcclCollective::open(const ExchangeBytes& exchange) {
+Status NcclCollective::open(const Exchange& exchange) {
   SHOAL_ASSIGN_OR_RETURN(api_, load_nccl(options_.library));
   SHOAL_ASSIGN_OR_RETURN(const NcclUniqueId id, agree(exchange));
   SHOAL_RETURN_IF_ERROR(init(id));
@@ -173,8 +177,8 @@ Status NcclCollective::open(const ExchangeBytes& exchange) {
   return warm_up();
 }
 
-/// One exchange: "VERSION PATH\n", and behind it rank 0's unique id.
-Result<NcclUniqueId> NcclCollective::agree(const ExchangeBytes& exchange) {
+/// One exchange: every rank sends "VERSION PATH\n", and rank 0 appends its unique id.
+Result<NcclUniqueId> NcclCollective::agree(const Exchange& exchange) {
   NcclUniqueId id;
   std::string mine = cat(api_.version, " ", api_.path, "\n");
   if (world_.rank == 0) {
@@ -209,9 +213,9 @@ Status NcclCollective::compare(int rank, int version, const std::string& path) c
 Status NcclCollective::init(const NcclUniqueId& id) {
   NcclConfig config;
   config.blocking = 0;
-  // NCCL stores the handle here at once, and again at the end of the init, from the init's own
-  // thread, whether that went well or not. Neither our deadline nor the front's word ends that
-  // thread: it may write long after this object.
+  // NCCL stores the handle here at once, and again at the end of the init from the init's own
+  // thread, whether the init succeeds or not. Neither our deadline nor a stop by the front ends
+  // that thread, so it may write long after this object is gone.
   NcclComm* const handle = keep_for_process<NcclComm>(nullptr);
   const NcclResult result =
       api_.comm_init_rank_config(handle, world_.size, id, world_.rank, &config);
@@ -232,7 +236,7 @@ Status NcclCollective::allocate() {
   return {};
 }
 
-/// NCCL connects, and takes its memory, when an algorithm is first chosen; which one depends on the
+/// NCCL connects and takes its memory when it first chooses an algorithm. The choice depends on the
 /// size.
 Status NcclCollective::warm_up() {
   SHOAL_ASSIGN_OR_RETURN(const Device::Stream stream, device_->make_stream());
@@ -257,7 +261,7 @@ Status NcclCollective::warm_up() {
   return {};
 }
 
-/// Waits for the stream.
+/// Waits until the stream is done.
 Status NcclCollective::finish(const Call& call, void* stream, Deadline deadline) {
   SHOAL_ASSIGN_OR_RETURN(const Device::Event done, device_->make_event());
   SHOAL_RETURN_IF_ERROR(device_->record(done.get(), stream));
@@ -280,7 +284,7 @@ Status NcclCollective::all_reduce(const float* own, float* out, size_t count, vo
                 {"ncclAllReduce", count * sizeof(float)}, until);
 }
 
-/// In pieces that are gathered apart and put where they belong: a piece of `all` is not contiguous.
+/// Long messages are gathered in pieces and then copied, as a piece of `all` is not contiguous.
 Status NcclCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each,
                                           void* stream, Deadline until) {
   if (bytes_each == 0) return {};
@@ -308,7 +312,7 @@ Status NcclCollective::enqueue_all_reduce(const ReducePlan& plan, const float* o
                              static_cast<int>(kShoalMostPlanes), " on a device"));
   const auto [least, most] =
       std::minmax_element(plan.contributions.begin(), plan.contributions.end());
-  // The same pieces on every rank. A sum by NCCL needs a buffer here only where planes have to be
+  // All ranks use the same pieces. A sum by NCCL needs a buffer of ours only if planes have to be
   // folded first.
   const bool straight = !options_.reproducible && *least == 1 && *most == 1;
   const size_t step = straight                ? kMostFloats
@@ -326,7 +330,7 @@ Status NcclCollective::enqueue_all_reduce(const ReducePlan& plan, const float* o
   return {};
 }
 
-/// All ranks' planes of the piece, then the plan's tree over them.
+/// Gathers all ranks' planes of the piece, then sums them by the plan's tree.
 Status NcclCollective::tree_piece(const ReducePlan& plan, const float* own, float* out,
                                   size_t count, Slice piece, void* stream, Deadline until) {
   const int most = *std::max_element(plan.contributions.begin(), plan.contributions.end());
@@ -346,9 +350,9 @@ Status NcclCollective::tree_piece(const ReducePlan& plan, const float* own, floa
   return device_->tree_sum(sum, stream);
 }
 
-/// This rank's planes of the piece, one after the other, and as long as those of the rank that has
-/// most: an all-gather takes the same from everybody. What stands behind the planes of a rank with
-/// fewer is not read.
+/// Returns this rank's planes of the piece, one after the other. The result is as long as that of
+/// the rank with the most planes, because an all-gather takes the same length from all ranks. The
+/// end of a shorter rank's buffer is never read.
 Result<const float*> NcclCollective::planes_of(const ReducePlan& plan, const float* own,
                                                size_t count, Slice piece, void* stream) {
   const int planes = plan.contributions[static_cast<size_t>(world_.rank)];
@@ -363,7 +367,7 @@ Result<const float*> NcclCollective::planes_of(const ReducePlan& plan, const flo
   return floats(buffers_.mine);
 }
 
-/// This rank's one summand: its planes, added from the first to the last.
+/// Returns this rank's one summand: its planes, added from the first to the last.
 Result<const float*> NcclCollective::folded(const ReducePlan& plan, const float* own, size_t count,
                                             Slice piece, void* stream) {
   const int planes = plan.contributions[static_cast<size_t>(world_.rank)];
@@ -385,7 +389,7 @@ Result<const float*> NcclCollective::folded(const ReducePlan& plan, const float*
 Result<std::unique_ptr<DeviceCollective>> open_nccl_collective(std::shared_ptr<Device> device,
                                                                World world,
                                                                const NcclOptions& options,
-                                                               const ExchangeBytes& exchange,
+                                                               const Exchange& exchange,
                                                                const Interrupted& interrupted) {
   auto collective =
       std::make_unique<NcclCollective>(std::move(device), world, options, interrupted);

@@ -1,16 +1,17 @@
+#include "runtime/comm/device/staged_communicator.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
-#include "runtime/comm/device/device_collective.h"
 #include "runtime/comm/device/keep_for_process.h"
 
 namespace shoal {
 namespace {
 
-/// A buffer of the host and one of the device for the same bytes, grown as needed.
+/// A buffer on the host and one on the device for the same bytes. Both grow as needed.
 struct Stage {
   Device::Memory pinned;
   Device::Memory device;
@@ -51,7 +52,7 @@ class StagedCommunicator final : public Communicator {
 
   const std::shared_ptr<Device> device_;
   const std::unique_ptr<DeviceCollective> collective_;
-  const int64_t timeout_ms_;  // of a collective
+  const int64_t timeout_ms_;  // for each collective
   const Interrupted interrupted_;
   Device::Stream stream_;
   Device::Event done_;
@@ -59,13 +60,13 @@ class StagedCommunicator final : public Communicator {
   uint64_t collectives_ = 0;  // begun so far
   uint64_t tag_ = 0;
   Deadline until_ = Deadline::infinite();  // of the running collective
-  bool waiting_ = false;  // a call of the collective's, which may wait for peers too, has begun and
-                          // not ended well
-  Status failed_;         // the first error; every later call returns it
+  // A call of collective_, which may also wait for peers, has begun and has not succeeded yet.
+  bool waiting_ = false;
+  Status failed_;  // the first error; every later call returns it
 };
 
-/// After a failure a kernel may be in the buffers still, and to free them would wait for it: they
-/// stay as long as the process, which is at its end.
+/// After a failure a kernel may still use the buffers, and freeing them would wait for it. So they
+/// are kept until the process ends, which is soon.
 StagedCommunicator::~StagedCommunicator() {
   if (failed_.ok()) return;
   keep_for_process(std::move(in_));
@@ -90,7 +91,7 @@ Status StagedCommunicator::keep(Status status) {
 
 Status StagedCommunicator::reserve(Stage& stage, size_t bytes) {
   if (stage.bytes >= bytes) return {};
-  stage = {};  // the old one first: both at once may be too much
+  stage = {};  // frees the old buffers first: there may be no room for both
   const size_t wanted = std::max<size_t>(bytes, 64 * 1024);
   SHOAL_ASSIGN_OR_RETURN(stage.pinned, device_->allocate_pinned(wanted));
   SHOAL_ASSIGN_OR_RETURN(stage.device, device_->allocate(wanted));
@@ -105,7 +106,8 @@ Status StagedCommunicator::wait() {
     return interrupted_ ? interrupted_() : Status();
   };
   SHOAL_RETURN_IF_ERROR(device_->wait(done_.get(), until_, look));
-  SHOAL_RETURN_IF_ERROR(collective_->check());  // a kernel that gave a peer up ends like any other
+  // Check again, because a kernel that has given up a peer ends like any other.
+  SHOAL_RETURN_IF_ERROR(collective_->check());
   waiting_ = false;
   return {};
 }
@@ -136,7 +138,7 @@ Status StagedCommunicator::all_reduce(const ReducePlan& plan, const float* own, 
   return keep(run());
 }
 
-/// Leaves [world size][bytes_each] in out_'s host buffer.
+/// Leaves [world size][bytes_each] in the host buffer of out_.
 Status StagedCommunicator::all_gather(const void* mine, size_t bytes, size_t bytes_each) {
   const size_t all_bytes = bytes_each * static_cast<size_t>(world().size);
   SHOAL_RETURN_IF_ERROR(reserve(in_, bytes_each));
@@ -157,7 +159,7 @@ Status StagedCommunicator::gather(int root, std::span<const std::byte> mine,
   SHOAL_RETURN_IF_ERROR(check_gather(root, mine.size(), sizes, world()));
   const size_t largest = *std::max_element(sizes.begin(), sizes.end());
   SHOAL_RETURN_IF_ERROR(begin(Op::kGather, largest));
-  if (largest == 0) return {};  // on every rank alike
+  if (largest == 0) return {};  // all ranks know the sizes, so all return here
   SHOAL_RETURN_IF_ERROR(keep(all_gather(mine.data(), mine.size(), largest)));
   if (world().rank != root) return {};
   const auto* from = static_cast<const std::byte*>(out_.pinned.get());

@@ -35,7 +35,7 @@ Status check(World world, size_t page_bytes, size_t slot_bytes) {
   return {};
 }
 
-/// Lays out this rank's mapping and says where it is.
+/// Allocates this rank's mapping and returns the hello that describes it.
 Result<CmaHello> introduce(CmaGroup& group) {
   CmaHello mine;
   if (::getrandom(&mine.nonce, sizeof mine.nonce, 0) != sizeof mine.nonce) {
@@ -54,7 +54,7 @@ Result<CmaHello> introduce(CmaGroup& group) {
   return mine;
 }
 
-/// A peer's hello, if it is one of this group's.
+/// Returns a peer's hello if it has the same settings as this rank's.
 Result<CmaHello> accept(const std::string& bytes, const CmaHello& mine, int rank) {
   CmaHello theirs;
   if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
@@ -80,6 +80,21 @@ Status reading_failed(int rank, int pid, int error) {
   return Status::error(Code::kUnavailable, what, error);
 }
 
+Result<std::vector<CmaHello>> accept_all(const std::vector<std::string>& all, const CmaHello& mine,
+                                         World world) {
+  if (all.size() != static_cast<size_t>(world.size)) {
+    return Status::error(Code::kInternal,
+                         cat("cma handshake: ", all.size(), " of ", world.size, " ranks"));
+  }
+  std::vector<CmaHello> hellos;
+  for (int rank = 0; rank < world.size; ++rank) {
+    SHOAL_ASSIGN_OR_RETURN(const CmaHello theirs,
+                           accept(all[static_cast<size_t>(rank)], mine, rank));
+    hellos.push_back(theirs);
+  }
+  return hellos;
+}
+
 }  // namespace
 
 size_t cma_rank_bytes(int world_size, size_t slot_bytes) {
@@ -93,7 +108,7 @@ size_t cma_page_bytes(int world_size) {
 Result<std::unique_ptr<Communicator>> open_cma_communicator(World world, int page_fd,
                                                             size_t page_bytes, size_t slot_bytes,
                                                             int64_t timeout_ms,
-                                                            const CmaExchange& exchange,
+                                                            const Exchange& exchange,
                                                             Interrupted interrupted) {
   SHOAL_RETURN_IF_ERROR(check(world, page_bytes, slot_bytes));
   auto group = std::make_unique<CmaGroup>();
@@ -102,21 +117,14 @@ Result<std::unique_ptr<Communicator>> open_cma_communicator(World world, int pag
   if (page_bytes != 0) {
     SHOAL_ASSIGN_OR_RETURN(group->page, ShmSegment::open(page_fd, page_bytes));
   }
-  // Yama's scope 1 lets only ancestors look; the ranks are siblings, so each names the parent,
-  // whose descendants may then. Fails where there is no yama, which is as well.
+  // Under Yama scope 1 only an ancestor, or a process declared with PR_SET_PTRACER, may read our
+  // memory. Ranks are siblings, so each declares the parent, which admits all its descendants.
+  // Without Yama the call fails harmlessly.
   ::prctl(PR_SET_PTRACER, static_cast<unsigned long>(::getppid()), 0, 0, 0);
   SHOAL_ASSIGN_OR_RETURN(const CmaHello mine, introduce(*group));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                          exchange(std::string(reinterpret_cast<const char*>(&mine), sizeof mine)));
-  if (all.size() != static_cast<size_t>(world.size)) {
-    return Status::error(Code::kInternal,
-                         cat("cma handshake: ", all.size(), " of ", world.size, " ranks"));
-  }
-  std::vector<CmaHello> hellos;
-  for (int rank = 0; rank < world.size; ++rank) {
-    SHOAL_ASSIGN_OR_RETURN(const CmaHello theirs, accept(all[rank], mine, rank));
-    hellos.push_back(theirs);
-  }
+  SHOAL_ASSIGN_OR_RETURN(std::vector<CmaHello> hellos, accept_all(all, mine, world));
   group->peers = CmaPeers(std::move(hellos));
   for (int rank = 0; rank < world.size; ++rank) {
     if (const int error = group->peers.check(rank); error != 0) {

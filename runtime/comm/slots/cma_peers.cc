@@ -20,7 +20,7 @@ PrivateMemory::~PrivateMemory() {
 }
 
 Result<PrivateMemory> PrivateMemory::create(size_t bytes) {
-  // Populated: the memory is had now or not at all, and no collective waits for a page.
+  // MAP_POPULATE: a lack of memory shows now, and no collective has to wait for a page fault.
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   const int error = errno;
@@ -52,7 +52,8 @@ int CmaPeers::read_pieces(int rank, std::span<const iovec> to,
   const ssize_t got = ::process_vm_readv(peer.pid, to.data(), to.size(), from_offsets.data(),
                                          from_offsets.size(), 0);
   if (got == static_cast<ssize_t>(bytes)) return 0;
-  return got < 0 ? errno : EFAULT;  // part of it: the rest is no longer mapped
+  // If only a part was read, the rest is no longer mapped.
+  return got < 0 ? errno : EFAULT;
 }
 
 int CmaPeers::check(int rank) const {

@@ -8,11 +8,14 @@
 namespace shoal {
 namespace {
 
-constexpr int kTornReads = 1000;  // in a row: the writer was stopped in the middle of an update
-constexpr int64_t kFirstPauseUs = 20;  // the least that a sleep costs is about twice that
+// After this many torn reads in a row, the writer must have been stopped in the middle of an
+// update.
+constexpr int kTornReads = 1000;
+// Even the shortest sleep takes about twice this long.
+constexpr int64_t kFirstPauseUs = 20;
 constexpr int64_t kLongestPauseUs = 1000;
 
-/// Release: after `back`, and after what the words tell of.
+/// Release order: visible only after `back` and after the data that these words describe.
 template <class Word>
 void store(Word& word, Word value) {
   std::atomic_ref<Word>(word).store(value, std::memory_order_release);
@@ -27,8 +30,8 @@ const std::byte* CmaSlots::mirror(int rank) const {
 
 int CmaSlots::fetch(SlotOf of, SlotRows rows, int mirror_rank) const {
   if (rows.bytes == 0) return 0;
-  // One piece where little else lies between the rows: most of the time there is one row, or whole
-  // planes.
+  // Read everything in one piece if there is little between the rows. Usually there is one row, or
+  // the rows are whole planes.
   if (rows.rows == 1 || rows.bytes * 2 >= rows.pitch) {
     rows.bytes += (rows.rows - 1) * rows.pitch;
     rows.rows = 1;
@@ -56,14 +59,14 @@ int CmaSlots::fetch(SlotOf of, SlotRows rows, int mirror_rank) const {
 PolledFlags::PolledFlags(const CmaGroup& group)
     : group_(&group), seen_(static_cast<size_t>(group.world.size)) {}
 
-/// The rank's word, closed where the rank has gone.
+/// Returns the rank's word, with kClosed set if the rank has gone.
 uint32_t PolledFlags::word(int rank) const {
   CmaControl& seen = seen_[rank];
   for (int attempt = 0; attempt < kTornReads; ++attempt) {
     CmaControl now;
     const int error = group_->peers.read(rank, 0, &now, sizeof now);
     if (error != 0 || now.nonce != group_->peers.hello(rank).nonce) return seen.word | kClosed;
-    // Acquire: what the peer wrote before, later reads of its memory find.
+    // Acquire: later reads of the peer's memory see everything that it wrote before this word.
     if (std::atomic_ref<uint32_t>(now.front).load(std::memory_order_acquire) != now.back) continue;
     seen = now;
     break;

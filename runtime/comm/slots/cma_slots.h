@@ -11,13 +11,13 @@
 
 namespace shoal {
 
-/// A rank's control words in its private memory, at the start of its mapping, read by the peers.
-/// They are written from back to front and read from front to back: where both ends carry the same
-/// number, so does what is between, whatever pieces the kernel's copy is made of. (x86 keeps both
-/// orders; elsewhere the copy's own order is the kernel's word.)
+/// A rank's control words at the start of its private mapping, where the peers read them. They are
+/// written from back to front and read from front to back. So if both ends carry the same number,
+/// the words between them belong to that update too, in whatever pieces the kernel copies them.
+/// (x86 keeps both orders. On other processors the order of the copy depends on the kernel.)
 struct alignas(64) CmaControl {
-  uint64_t nonce;  ///< CmaHello::nonce, for ever
-  uint32_t front;  ///< number of the update
+  uint64_t nonce;  ///< CmaHello::nonce; never changes
+  uint32_t front;  ///< number of the latest complete update
   uint32_t word;
   uint32_t done;
   uint32_t unused;
@@ -27,9 +27,9 @@ struct alignas(64) CmaControl {
 
 inline constexpr size_t kCmaControlBytes = 4096;
 
-/// What a rank of a cma group has: its mapping (control words, its two slots, a mirror of each
-/// peer's slot) and the way to the peers'. The page: control words of all ranks, where they share
-/// one.
+/// What a rank of a cma group has: its own mapping (control words, its two slots, and a mirror of
+/// each peer's slot), access to the peers' mappings, and the page with the control words of all
+/// ranks if they share one.
 struct CmaGroup {
   World world;
   size_t slot_bytes = 0;
@@ -41,7 +41,7 @@ struct CmaGroup {
   size_t slot_offset(uint32_t step) const { return kCmaControlBytes + step % 2 * slot_bytes; }
 };
 
-/// Slots in the ranks' private memory.
+/// Slots in the ranks' private memory. A peer's slot is copied before it is used.
 class CmaSlots {
  public:
   static constexpr bool kDirect = false;
@@ -49,8 +49,8 @@ class CmaSlots {
   explicit CmaSlots(std::unique_ptr<CmaGroup> group) : group_(std::move(group)) {}
 
   std::byte* own(uint32_t step) const { return group_->memory.data() + group_->slot_offset(step); }
-  /// Brings rows of a peer's slot to the same place in the mirror of `mirror_rank`. 0 or an errno
-  /// (CmaPeers::read).
+  /// Copies rows of a peer's slot to the same place in the mirror of `mirror_rank`. Returns 0 or an
+  /// errno (see CmaPeers::read).
   int fetch(SlotOf of, SlotRows rows, int mirror_rank) const;
   const std::byte* mirror(int rank) const;
   int copy(SlotOf of, std::byte* to, size_t bytes) const {
@@ -62,11 +62,11 @@ class CmaSlots {
   std::unique_ptr<CmaGroup> group_;
 };
 
-/// Control words where no page can be shared: each poll is a system call, and nobody can be woken,
-/// so a wait that is long sleeps for a while and looks again. One thread.
+/// Control words of ranks that cannot share a page. Each poll is a system call. A rank cannot wake
+/// another, so a long wait sleeps for a while and polls again. Used by one thread.
 class PolledFlags {
  public:
-  /// group outlives it.
+  /// group must outlive this object.
   explicit PolledFlags(const CmaGroup& group);
 
   uint32_t word(int rank) const;
@@ -83,7 +83,7 @@ class PolledFlags {
   void update(const Change& change);
 
   const CmaGroup* group_;
-  mutable std::vector<CmaControl> seen_;  // of each rank, as last read whole
+  mutable std::vector<CmaControl> seen_;  // by rank: the last complete update that was read
 };
 
 }  // namespace shoal

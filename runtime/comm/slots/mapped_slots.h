@@ -10,13 +10,14 @@
 
 namespace shoal {
 
-/// Which slot: that which `rank` fills, or filled, in a step (counted from 0).
+/// Names a slot: the one that `rank` fills, or has filled, in a step (counted from 0).
 struct SlotOf {
   int rank;
   uint32_t step;
 };
 
-/// Rows of equal length in a slot, `pitch` bytes from one's start to the next one's.
+/// Rows of equal length in a slot. `pitch` is the number of bytes from the start of one row to the
+/// start of the next.
 struct SlotRows {
   size_t offset;
   size_t bytes;
@@ -24,8 +25,8 @@ struct SlotRows {
   size_t rows;
 };
 
-/// Slots in a segment that every rank maps, behind the ranks' control words: a peer's slot is read
-/// where it is.
+/// Slots in a segment that every rank maps, after the ranks' control words. A peer's slot is read
+/// in place.
 class MappedSlots {
  public:
   static constexpr bool kDirect = true;
@@ -37,9 +38,9 @@ class MappedSlots {
         slot_bytes_(slot_bytes) {}
 
   std::byte* own(uint32_t step) const { return slot({rank_, step}); }
-  /// Where `of` is to be read.
+  /// Returns the memory of that slot.
   const std::byte* view(SlotOf of) const { return slot(of); }
-  /// 0, or the errno that says why a peer cannot be read: never, here.
+  /// Returns 0, or an errno if the peer cannot be read. Here it is always 0.
   int copy(SlotOf of, std::byte* to, size_t bytes) const {
     std::memcpy(to, slot(of), bytes);
     return 0;

@@ -3,24 +3,25 @@
 
 namespace shoal {
 
-/// What SlotCommunicator does wrong on purpose, once, so that the self-test can be seen to notice.
-/// Tests alone: without the compile definition SHOAL_PLANTED_FAULTS, which only a test's copy of
-/// this library has, nothing of it exists.
+/// What SlotCommunicator does wrong on purpose, once, so that tests can check that the self-test
+/// notices it. The code that does so is compiled only with SHOAL_PLANTED_FAULTS, which only a
+/// test's own copy of this library defines.
 enum class FaultKind {
   kNone,
-  kDroppedWrite,  ///< the second half of what `rank` puts into its slot does not get there
-  kStaleRead,     ///< whoever reads rank's slot gets that of the step before
-  kSwappedSlot,   ///< whoever reads rank's slot gets that of the next rank
+  kDroppedWrite,  ///< the second half of what `rank` writes into its slot is lost
+  kStaleRead,     ///< a peer that reads rank's slot gets the slot of the step before
+  kSwappedSlot,   ///< a peer that reads rank's slot gets the slot of the next rank
 };
 
 struct PlantedFault {
   FaultKind kind = FaultKind::kNone;
-  int rank = 0;              ///< whose part is wrong
-  uint32_t after_steps = 0;  ///< in the first step from this one on in which such an access happens
+  int rank = 0;  ///< whose data is wrong
+  /// The fault fires at the first such access in this step or a later one.
+  uint32_t after_steps = 0;
 };
 
 #ifdef SHOAL_PLANTED_FAULTS
-/// Set before a group's communicators are made; each commits it once.
+/// To be set before a group's communicators are made. Each communicator injects the fault once.
 inline PlantedFault planted_fault;
 #endif
 

@@ -9,27 +9,29 @@
 
 namespace shoal {
 
-/// Smallest and usual bytes of one slot. A message larger than a slot goes in pieces; a usual slot
-/// stays, with its twin, in a second-level cache.
+/// Smallest and default bytes of one slot. A message larger than a slot is sent in pieces. Both
+/// default slots of a rank fit into a second-level cache.
 inline constexpr size_t kMinShmSlotBytes = 4096;
 inline constexpr size_t kShmSlotBytes = 256 * 1024;
 
 /// Bytes of the segment for a group: world_size * (256 + 2 * slot_bytes rounded up to 64), rounded
-/// up to whole pages of 4096, which is what the file system charges. 256: a rank's control words,
-/// apart from the others'. 2: while the peers read one slot, the rank fills the other.
+/// up to whole pages of 4096, because the file system charges whole pages. 256 bytes hold a rank's
+/// control words, apart from those of other ranks. There are two slots so that a rank can fill one
+/// while its peers read the other.
 size_t shm_communicator_bytes(int world_size, size_t slot_bytes);
 
-/// A communicator over a fresh, zeroed segment (ShmSegment::create or create_memfd) that every rank
-/// of the group maps. Slots take what `bytes` leaves. fd stays the caller's and may be closed
-/// afterwards. timeout_ms: of one collective. name: the rung's, of static storage.
-/// INVALID_ARGUMENT: bytes do not suffice for the smallest slots, or fd is not such a segment.
-/// RESOURCE_EXHAUSTED: no address space or descriptor.
+/// Opens a communicator over a fresh, zeroed segment (ShmSegment::create or create_memfd) that
+/// every rank of the group maps. The slots get whatever `bytes` leaves for them. The caller keeps
+/// fd and may close it afterwards. timeout_ms: for each collective. name: the rung's name, in
+/// static storage. INVALID_ARGUMENT: bytes do not suffice for the smallest slots, or fd is not such
+/// a segment. RESOURCE_EXHAUSTED: no address space or descriptor is left.
 ///
-/// How: in a step each rank fills one of its two slots, publishes the step's number (release) and
-/// waits for every peer's (acquire). Who sees all numbers of step n+1 knows that all have read step
-/// n's slots, so a slot may be filled again in step n+2 without a barrier. A message takes one step
-/// per piece: all planes in, everybody sums everything. From three ranks on a large one takes two:
-/// a rank sums its slice of all planes, then shows the sum.
+/// How it works: in each step, a rank fills one of its two slots, publishes the step's number
+/// (release) and waits for the number of every peer (acquire). A rank that sees every number of
+/// step n+1 knows that all ranks have read the slots of step n, so it may fill that slot again in
+/// step n+2 without a barrier. Each piece of a message takes one step, in which every rank puts in
+/// all its planes and sums everything. In groups of three or more ranks, a large message takes two
+/// steps: each rank sums its slice of all planes, and then publishes the sum.
 Result<std::unique_ptr<Communicator>> open_shm_communicator(World world, int fd, size_t bytes,
                                                             int64_t timeout_ms,
                                                             Interrupted interrupted = {},

@@ -14,19 +14,18 @@
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
 #include "runtime/comm/spin.h"
+#include "runtime/comm/tcp/buffer_list.h"
 #include "runtime/comm/tree_sum.h"
 
 namespace shoal {
 namespace {
 
-constexpr size_t kPieceFloats =
-    256 * 1024;  // of one plane: bounds what is received before it is summed
-constexpr size_t kSlicedFromBytes =
-    32 * 1024;  // with three ranks and more; below, the second round costs more
+// Of one plane. Limits how much is received before it is summed.
+constexpr size_t kPieceFloats = 256 * 1024;
+// With three or more ranks. For smaller messages the second round costs more than it saves.
+constexpr size_t kSlicedFromBytes = 32 * 1024;
 
-constexpr int kSliceMs = 100;  // of a wait: so long goes by between two calls of Interrupted
-
-/// What a message belongs to.
+/// The part of a collective that a message belongs to.
 enum class Kind : uint32_t { kAllReduce = 1, kSliceSum = 2, kGather = 3, kBarrier = 4 };
 const char* kind_name(uint32_t kind) {
   switch (static_cast<Kind>(kind)) {
@@ -44,44 +43,17 @@ const char* kind_name(uint32_t kind) {
 struct Header {
   uint32_t message = 0;  ///< number of this exchange in the communicator's life; wraps
   uint32_t kind = 0;
-  uint64_t bytes = 0;  ///< of the payload
+  uint64_t bytes = 0;  ///< in the payload
 };
 
-/// A list of buffers, worked off from the front.
-class BufferList {
- public:
-  void clear() { buffers_.clear(), next_ = 0; }
-  void add(const void* data, size_t bytes) {
-    if (bytes > 0) buffers_.push_back({const_cast<void*>(data), bytes});
-  }
-  bool empty() const { return next_ == buffers_.size(); }
-  msghdr message() {
-    msghdr header{};
-    header.msg_iov = buffers_.data() + next_;
-    header.msg_iovlen = buffers_.size() - next_;
-    return header;
-  }
-  void advance(size_t bytes) {
-    while (next_ < buffers_.size() && bytes >= buffers_[next_].iov_len)
-      bytes -= buffers_[next_++].iov_len;
-    if (bytes == 0) return;
-    buffers_[next_].iov_base = static_cast<char*>(buffers_[next_].iov_base) + bytes;
-    buffers_[next_].iov_len -= bytes;
-  }
-
- private:
-  std::vector<iovec> buffers_;
-  size_t next_ = 0;
-};
-
-/// One peer, and its part of the exchange that runs.
+/// One peer, and its part of the running exchange.
 struct Lane {
   Fd fd;
   Header sent;
   Header expected;
   Header received;
   size_t received_bytes = 0;  ///< header included
-  bool sends = false;         ///< a message to this peer, if only a header
+  bool sends = false;         ///< whether a message goes to this peer, even if it is only a header
   bool receives = false;
   BufferList out;
   BufferList in;
@@ -138,15 +110,15 @@ class TcpCommunicator final : public Communicator {
   std::vector<Lane> lanes_;        // by rank; this rank's own is unused
   uint64_t collectives_ = 0;       // begun so far, for messages
   uint64_t tag_ = 0;               // of the running collective
-  uint32_t message_ = 0;           // number of the exchange
-  std::optional<Deadline> until_;  // of the running collective, from its first sleep on
+  uint32_t message_ = 0;           // number of the current exchange
+  std::optional<Deadline> until_;  // of the running collective; set at its first sleep
   Status failed_;                  // the first error; every later call returns it
   std::vector<float> scratch_;     // the peers' planes of one piece
   std::vector<const float*> planes_;
 };
 
 Status TcpCommunicator::begin(uint64_t tag) {
-  if (!failed_.ok()) return failed_;  // and wait_state tells of the collective that failed
+  if (!failed_.ok()) return failed_;  // wait_state still describes the collective that failed
   tag_ = tag;
   ++collectives_;
   until_.reset();
@@ -169,7 +141,7 @@ Status TcpCommunicator::one_round(const ReducePiece& piece) {
   const Slice all{0, piece.width};
   start_exchange(Kind::kAllReduce);
   for (int peer = 0; peer < world_.size; ++peer) {
-    send_to(peer, nullptr, 0);  // a rank without planes says so
+    send_to(peer, nullptr, 0);  // a rank without planes sends only a header
     for (int plane = 0; plane < piece.plan.contributions[world_.rank]; ++plane) {
       send_to(peer, piece.own + plane * piece.count + piece.begin, piece.width * sizeof(float));
     }
@@ -185,7 +157,7 @@ Status TcpCommunicator::two_rounds(const ReducePiece& piece) {
   start_exchange(Kind::kAllReduce);
   for (int peer = 0; peer < world_.size; ++peer) {
     const Slice theirs = slice_of(peer, world_.size, piece.width);
-    send_to(peer, nullptr, 0);  // a rank without planes says so
+    send_to(peer, nullptr, 0);  // a rank without planes sends only a header
     for (int plane = 0; plane < piece.plan.contributions[world_.rank]; ++plane) {
       send_to(peer, piece.own + plane * piece.count + piece.begin + theirs.begin,
               theirs.size() * sizeof(float));
@@ -204,8 +176,8 @@ Status TcpCommunicator::two_rounds(const ReducePiece& piece) {
   return run_exchange();
 }
 
-/// Lets every peer's planes of the slice arrive in scratch_, one after the other in rank order.
-/// Returns where.
+/// Arranges that every peer's planes of the slice arrive in scratch_, one after the other in rank
+/// order. Returns their address.
 float* TcpCommunicator::receive_planes(const ReducePiece& piece, Slice slice) {
   const int theirs = piece.plan.total_contributions() - piece.plan.contributions[world_.rank];
   const size_t floats = static_cast<size_t>(theirs) * slice.size();
@@ -279,8 +251,8 @@ void TcpCommunicator::start_exchange(Kind kind) {
   }
 }
 
-/// Adds to the message for the peer; several calls make one message. To itself a rank sends
-/// nothing.
+/// Adds data to the message for the peer. Several calls make one message. Does nothing if the peer
+/// is this rank.
 void TcpCommunicator::send_to(int peer, const void* data, size_t bytes) {
   if (peer == world_.rank) return;
   Lane& lane = lanes_[peer];
@@ -299,9 +271,9 @@ void TcpCommunicator::receive_from(int peer, void* data, size_t bytes) {
   lane.expected.bytes += bytes;
 }
 
-/// Works until every message has gone and come.
+/// Works until all messages have been sent and received.
 Status TcpCommunicator::run_exchange() {
-  auto poll_until = Clock::time_point::min();  // min: the spin has not begun
+  auto poll_until = Clock::time_point::min();  // min: the spin has not begun yet
   for (;;) {
     bool pending = false;
     bool moved = false;
@@ -323,7 +295,7 @@ Status TcpCommunicator::run_exchange() {
   }
 }
 
-/// Sends and receives what goes without waiting.
+/// Sends and receives as much as it can without waiting.
 Status TcpCommunicator::progress(int peer, bool& moved) {
   Lane& lane = lanes_[peer];
   if (!lane.out.empty()) {
@@ -351,7 +323,7 @@ Status TcpCommunicator::progress(int peer, bool& moved) {
   return {};
 }
 
-/// Different collectives on two ranks would otherwise exchange nonsense, or wait for each other.
+/// Otherwise ranks in different collectives would exchange nonsense or wait for each other.
 Status TcpCommunicator::check_header(int peer) {
   const Header& theirs = lanes_[peer].received;
   const Header& ours = lanes_[peer].expected;
@@ -364,7 +336,7 @@ Status TcpCommunicator::check_header(int peer) {
           " (message ", theirs.message, " of ", theirs.bytes, " bytes)")));
 }
 
-/// Until something can move, or for a slice. DEADLINE_EXCEEDED at the collective's deadline.
+/// Sleeps until data can move, for kSliceMs at most. DEADLINE_EXCEEDED if its deadline has passed.
 Status TcpCommunicator::sleep() {
   if (!until_) until_ = Deadline::after_ms(timeout_ms_);
   std::vector<pollfd> entries;
@@ -393,7 +365,7 @@ Status TcpCommunicator::broken(int peer, int error) {
                             cat(here(), ": rank ", peer, " has closed its connection"), error));
 }
 
-/// Peers whose part has not come, or that do not take this rank's.
+/// Peers whose message has not fully arrived, or that have not taken this rank's.
 std::vector<int> TcpCommunicator::missing() const {
   std::vector<int> ranks;
   for (int peer = 0; peer < world_.size; ++peer) {

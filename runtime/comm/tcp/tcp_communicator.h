@@ -11,14 +11,16 @@
 
 namespace shoal {
 
-/// A communicator over one loopback connection per pair of ranks. listener: this rank's of
-/// make_tcp_listeners; ports: of all. group_key: the same for all ranks, another for every group.
-/// timeout_ms: of the handshake, and of one collective. Errors as connect_tcp_mesh.
+/// Opens a communicator that has one loopback connection per pair of ranks. listener: this rank's
+/// from make_tcp_listeners; ports: those of all ranks. group_key: the same for all ranks, and
+/// different for every group. timeout_ms: for the handshake, and for each collective. Errors are
+/// those of connect_tcp_mesh.
 ///
-/// How: every message is a small header (which collective, which operation, how many bytes) and its
-/// payload; a rank sends and receives with all peers at once, so no order of calls can block. Small
-/// messages: all planes to everybody, everybody sums everything. Large ones, from three ranks on:
-/// slice r of all planes to rank r, which sums it and sends the sum to everybody.
+/// How it works: every message is a small header (which collective, which operation, how many
+/// bytes) and its payload. A rank sends to and receives from all peers at once, so no order of
+/// calls can block. Small messages take one round: every rank sends all its planes to every peer
+/// and sums everything. In groups of three or more ranks, large messages take two: rank r receives
+/// slice r of all planes, sums it and sends the sum to every peer.
 Result<std::unique_ptr<Communicator>> open_tcp_communicator(World world, Fd listener,
                                                             std::vector<int> ports,
                                                             int64_t timeout_ms, uint64_t group_key,

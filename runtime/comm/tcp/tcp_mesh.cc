@@ -16,14 +16,14 @@
 namespace shoal {
 namespace {
 
-constexpr int kSocketBufferBytes =
-    4 << 20;  // the kernel grants at most net.core.[rw]mem_max; small ones stall 1 MiB
-constexpr int kBacklog = 128;        // room for every rank and a few strangers
-constexpr int kSliceMs = 100;        // of a wait: so long goes by between two calls of Interrupted
+// The kernel grants at most net.core.[rw]mem_max. Small buffers stall messages of 1 MiB.
+constexpr int kSocketBufferBytes = 4 << 20;
+constexpr int kBacklog = 128;        // room for every rank and a few unrelated connections
 constexpr size_t kMaxUnproven = 64;  // connections that have not yet shown the key
 constexpr uint64_t kMagic = 0x01'31'6c'61'6f'68'73;  // "shoal1" and a version
 
-/// The first bytes in both directions. Same machine and same program: memory layout is the format.
+/// The first bytes that are sent in both directions. All ranks run the same program on the same
+/// machine, so the memory layout is the format.
 struct Hello {
   uint64_t magic = kMagic;
   uint64_t group_key = 0;
@@ -32,7 +32,7 @@ struct Hello {
   CpuMask cpus{};
 };
 
-/// An accepted connection, and what has come of its Hello.
+/// An accepted connection, and the part of its Hello that has arrived.
 struct Unproven {
   Fd fd;
   Hello hello;
@@ -56,13 +56,13 @@ void set_option(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-/// Before connect or listen, because the window scale is fixed then. Best effort: each is a matter
-/// of speed alone.
+/// Must be called before connect or listen, because these fix the window scale. Failures are
+/// ignored: each option only affects speed.
 void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_SNDBUF, kSocketBufferBytes);
   set_option(fd, SOL_SOCKET, SO_RCVBUF, kSocketBufferBytes);
-  // A default of bbr paces the loopback interface: 2.3 times the time at 1 MiB.
+  // If bbr is the default, it paces the loopback interface: 2.3 times the time at 1 MiB.
   for (const char* control : {"reno", "cubic"}) {
     if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, std::strlen(control)) == 0) break;
   }
@@ -86,14 +86,14 @@ Result<Fd> make_listener(int& port) {
   return fd;
 }
 
-/// How long a handshake may take, and who may end it before.
+/// How long a handshake may take, and what may end it earlier.
 struct Patience {
   Deadline deadline;
   const Interrupted& interrupted;
 };
 
-/// One slice of waiting for any of the entries. OK: look at them. `what` is for the error at the
-/// deadline.
+/// Waits for any of the entries, at most for kSliceMs. OK means that the caller should look at
+/// them. `what` is the text of the error at the deadline.
 Status wait_slice(std::vector<pollfd>& entries, const Patience& patience, const std::string& what) {
   if (::poll(entries.data(), entries.size(), patience.deadline.remaining_ms(kSliceMs)) > 0)
     return {};
@@ -110,14 +110,15 @@ Status wait_ready(int fd, short events, const Patience& patience, const std::str
   return {};
 }
 
-/// All of a Hello fits a fresh socket's buffer: one call, or the connection is broken.
+/// A Hello always fits into a fresh socket's buffer. So if one call does not send all of it, the
+/// connection is broken.
 bool send_hello(int fd, const Hello& hello) {
   return ::send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(hello));
 }
 
 enum class Progress { kMore, kComplete, kBroken };
 
-/// Takes what is there of a Hello.
+/// Receives the part of a Hello that has arrived.
 Progress receive_hello(int fd, Hello& hello, size_t& received) {
   const ssize_t got = ::recv(fd, reinterpret_cast<char*>(&hello) + received,
                              sizeof(hello) - received, MSG_DONTWAIT);
@@ -174,7 +175,8 @@ Status join(int rank, int port, const Hello& ours, const Patience& patience, Tcp
   return {};
 }
 
-/// Makes a connection whose Hello is complete a peer, if it is one; else it is closed.
+/// Makes a connection whose Hello is complete a peer if it belongs to the group. Otherwise the
+/// caller closes it.
 void admit(Unproven& connection, const Hello& ours, TcpMesh& mesh) {
   const Hello& theirs = connection.hello;
   if (!same_group(theirs, ours) || theirs.rank <= ours.rank || theirs.rank >= ours.world_size)
@@ -192,8 +194,8 @@ std::string missing_peers(const TcpMesh& mesh, int first) {
   return text;
 }
 
-/// Accepts until every higher rank is there. Who connects without a word is kept aside, and the
-/// oldest such goes first.
+/// Accepts connections until every higher rank has come. Connections that have not sent a whole
+/// Hello are kept in a list. When the list is full, the oldest one is dropped.
 Status accept_peers(int listener, const Hello& ours, const Patience& patience, TcpMesh& mesh) {
   std::list<Unproven> unproven;
   for (std::string missing; !(missing = missing_peers(mesh, ours.rank + 1)).empty();) {
@@ -201,8 +203,8 @@ Status accept_peers(int listener, const Hello& ours, const Patience& patience, T
     for (const Unproven& connection : unproven) entries.push_back({connection.fd.get(), POLLIN, 0});
     const std::string what = cat("tcp handshake: nothing from ", missing);
     SHOAL_RETURN_IF_ERROR(wait_slice(entries, patience, what));
-    if (patience.deadline.passed())
-      return Status::error(Code::kDeadlineExceeded, what);  // strangers keep it busy
+    // Unrelated connections may keep wait_slice busy, so that it never sees the deadline.
+    if (patience.deadline.passed()) return Status::error(Code::kDeadlineExceeded, what);
     for (auto it = unproven.begin(); it != unproven.end();) {
       const Progress progress = receive_hello(it->fd.get(), it->hello, it->received);
       if (progress == Progress::kComplete) admit(*it, ours, mesh);
@@ -216,8 +218,8 @@ Status accept_peers(int listener, const Hello& ours, const Patience& patience, T
       unproven.push_back({std::move(fd), {}, 0});
     } else if (error == EMFILE || error == ENFILE || error == EBADF || error == EINVAL ||
                error == ENOTSOCK) {
-      return socket_error(error,
-                          "accept a peer's TCP connection");  // would come again at once, for ever
+      // Retrying would fail again at once, without end.
+      return socket_error(error, "accept a peer's TCP connection");
     }
   }
   return {};
@@ -251,11 +253,12 @@ Result<TcpMesh> connect_tcp_mesh(World world, Fd listener, const std::vector<int
   mesh.cpus[world.rank] = calling_thread_cpus();
   const Patience patience{deadline, interrupted};
   const Hello ours{kMagic, group_key, world.rank, world.size, mesh.cpus[world.rank]};
-  // Lower ranks first: rank 0 only accepts, so there is no circle of waiting.
+  // Connects to the lower ranks first. Rank 0 only accepts, so the ranks cannot wait for each other
+  // in a circle.
   for (int rank = 0; rank < world.rank; ++rank) {
     SHOAL_RETURN_IF_ERROR(join(rank, ports[rank], ours, patience, mesh));
   }
-  // The listener may have come through exec from another program's hands: make sure accept cannot
+  // Another program may have passed the listener on through exec, so make sure that accept cannot
   // block.
   const int flags = ::fcntl(listener.get(), F_GETFL);
   if (flags >= 0) ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK);

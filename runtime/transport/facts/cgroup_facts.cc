@@ -1,15 +1,15 @@
+#include "runtime/transport/facts/cgroup_facts.h"
+
 #include <algorithm>
 #include <string_view>
 
-#include "runtime/transport/fact_sources.h"
-#include "runtime/transport/facts/fact_files.h"
 #include "runtime/transport/facts/mount_table.h"
 
 namespace shoal {
 namespace {
 
-/// From here on a number means "no limit": version 1 writes the largest multiple of a page that an
-/// int64 holds.
+/// A limit of this size or more means "no limit", because version 1 writes the largest multiple of
+/// a page that an int64 holds.
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
 int64_t limit_of(std::optional<int64_t> number) {
@@ -20,8 +20,9 @@ int64_t amount_of(std::optional<int64_t> number) {
   return std::clamp<int64_t>(number.value_or(0), 0, kNoLimit);
 }
 
-/// tmpfs pages are on the anonymous lists and in neither number. Of the active pages the kernel
-/// gives up half before it calls memory short, as its own MemAvailable has it.
+/// Counts the inactive page cache and half of the active one as reclaimable, because the kernel's
+/// own MemAvailable expects that half to be given up before memory is short. Pages of a tmpfs are
+/// on the anonymous lists, and so in neither number.
 CgroupLevel level_v2(const std::string& directory) {
   CgroupLevel level;
   level.limit_bytes = limit_of(number_in(directory + "/memory.max"));
@@ -33,8 +34,8 @@ CgroupLevel level_v2(const std::string& directory) {
   return level;
 }
 
-/// hierarchical_memory_limit tells of limits above what is mounted here, where their files cannot
-/// be seen.
+/// hierarchical_memory_limit includes the limits of groups above the mounted one, whose files
+/// cannot be seen here.
 CgroupLevel level_v1(const std::string& directory) {
   CgroupLevel level;
   const std::string stat = text_of(directory + "/memory.stat");
@@ -46,9 +47,9 @@ CgroupLevel level_v1(const std::string& directory) {
   return level;
 }
 
-/// Where the process's group is below the mount point: "" is the point itself. In a cgroup
-/// namespace, or where only the container's own group is mounted, the path of /proc/self/cgroup may
-/// not exist here; what is mounted is the group then.
+/// The path of the process's group below the mount point; "" is the mount point itself. In a cgroup
+/// namespace, or if only the container's own group is mounted, the path in /proc/self/cgroup may
+/// not exist here. Then what is mounted is the group.
 std::string path_below_mount(const SystemPaths& paths, const Mount& mount, std::string_view path) {
   if (!is_below(path, mount.root) || path.find("/..") != std::string_view::npos) return "";
   std::string below(mount.root == "/" ? path : path.substr(mount.root.size()));
@@ -56,7 +57,7 @@ std::string path_below_mount(const SystemPaths& paths, const Mount& mount, std::
   return path_exists(paths.root + mount.point + below) ? below : "";
 }
 
-/// Limits apply at every level, so each one counts up to the mount point.
+/// All levels from the group up to the mount point, because the limit of each of them applies.
 std::vector<CgroupLevel> levels_of(const SystemPaths& paths, const Mount& mount,
                                    std::string_view path, int version) {
   const std::string usage = version == 1 ? "/memory.usage_in_bytes" : "/memory.current";
@@ -64,7 +65,7 @@ std::vector<CgroupLevel> levels_of(const SystemPaths& paths, const Mount& mount,
   std::string below = path_below_mount(paths, mount, path);
   for (;;) {
     const std::string shown = mount.point + below, directory = paths.root + shown;
-    // The root group of version 2 has no such files, and a group may not have the controller.
+    // The root group of version 2 has no such file, and a group may not have the controller.
     if (path_exists(directory + usage)) {
       CgroupLevel level = version == 1 ? level_v1(directory) : level_v2(directory);
       level.path = shown;
@@ -88,11 +89,11 @@ CgroupFacts cgroup_facts(const SystemPaths& paths) {
   const std::string memberships = text_of(paths.root + "/proc/self/cgroup");
   CgroupFacts facts;
   for (const std::string_view line :
-       split(memberships, '\n')) {  // "4:memory:/path"; "0::/path" is version 2
+       parts_of(memberships, '\n')) {  // "4:memory:/path"; "0::/path" is version 2
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string_view::npos || second == std::string_view::npos) continue;
     const std::vector<std::string_view> controllers =
-        split(line.substr(first + 1, second - first - 1), ',');
+        parts_of(line.substr(first + 1, second - first - 1), ',');
     const bool memory =
         std::find(controllers.begin(), controllers.end(), "memory") != controllers.end();
     if (!memory && !controllers.empty()) continue;

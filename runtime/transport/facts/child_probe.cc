@@ -14,12 +14,9 @@
 namespace shoal {
 namespace {
 
-/// How long the kernel may take to end a killed child: one that hangs in it (a dead file server) is
-/// left behind.
-constexpr int64_t kDeathMs = 2'000;
 constexpr useconds_t kNapUs = 100;
 
-/// True where an answer came before the deadline, or the end of all writers.
+/// True if an answer came before the deadline, or if every writer has closed its end.
 bool wait_readable(int fd, int64_t deadline_ms) {
   const Deadline deadline = Deadline::after_ms(deadline_ms);
   for (;;) {
@@ -64,7 +61,7 @@ ChildAnswer ask_child(const std::function<int()>& body, int64_t deadline_ms) {
     [[maybe_unused]] const ssize_t wrote = ::write(write_end.get(), &value, sizeof value);
   });
   if (child < 0) return {End::kNotStarted, errno};
-  write_end.reset();  // so that the child's death is the end of the pipe
+  write_end.reset();  // so that the pipe ends when the child dies
   int value = 0;
   const bool ended = wait_readable(read_end.get(), deadline_ms);
   const bool answered = ended && ::read(read_end.get(), &value, sizeof value) == sizeof value;

@@ -5,24 +5,25 @@
 
 namespace shoal {
 
-/// What came of something tried in a child.
+/// The outcome of something that was tried in a child process.
 struct ChildAnswer {
   enum class End { kAnswered, kKilled, kLate, kNotStarted };
   End end = End::kNotStarted;
-  int value =
-      0;  ///< what the body returned (kAnswered), the signal (kKilled), or errno (kNotStarted)
+  /// What the body returned (kAnswered), the signal that killed the child (kKilled), or errno
+  /// (kNotStarted).
+  int value = 0;
 };
 
-/// A child that ends with its parent. Call it while this process has one thread. Negative: errno is
-/// set.
+/// Forks a child that runs the body and exits, and that is killed if its parent ends first. Call it
+/// only while this process has one thread. Returns the pid; negative: errno is set.
 pid_t fork_probe(const std::function<void()>& body);
 
-/// Kills the child, if it lives, and reaps it; its status as of waitpid, or 0: it could not be had
-/// within 2 s.
+/// Kills the child if it is still alive, and reaps it. Returns its status as waitpid gives it, or 0
+/// if there was none within 2 s.
 int end_probe(pid_t child);
 
-/// Runs the body in a child and gives its answer. The child is killed at the deadline, and gone
-/// when this returns, if the kernel lets it go.
+/// Runs the body in a child and returns its answer. The child is killed at the deadline, and is
+/// gone when this returns, unless the kernel does not let it die.
 ChildAnswer ask_child(const std::function<int()>& body, int64_t deadline_ms);
 
 }  // namespace shoal

@@ -1,3 +1,5 @@
+#include "runtime/transport/facts/cma_facts.h"
+
 #include <cerrno>
 #include <fcntl.h>
 #include <signal.h>
@@ -6,9 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
-#include "runtime/transport/fact_sources.h"
 #include "runtime/transport/facts/child_probe.h"
-#include "runtime/transport/facts/fact_files.h"
 
 namespace shoal {
 namespace {
@@ -16,12 +16,12 @@ namespace {
 constexpr uint64_t kThere = 0x73686f616c636d61;
 constexpr int64_t kDeadlineMs = 200;
 
-/// What the owner writes after the fork: who reads it has read the owner's memory and not its own
-/// copy.
+/// The owner writes this after the fork, so that a process that finds it has read the owner's
+/// memory and not its own copy.
 volatile uint64_t word;
 
-/// As a worker of the cma rung does: under yama scope 1 the descendants of who is named here may
-/// read.
+/// Allows the read as a worker of the cma rung does: under Yama scope 1 the process that is named
+/// here and its descendants may read this one's memory.
 [[noreturn]] void own(int ready) {
   ::prctl(PR_SET_PTRACER, static_cast<unsigned long>(::getppid()), 0, 0, 0);
   word = kThere;
@@ -39,8 +39,8 @@ int read_from(pid_t owner, int ready) {
   return got == sizeof copy && copy == kThere ? 0 : EIO;
 }
 
-/// errno of one child reading another's memory. Whatever kept the try from being made, or from
-/// being answered in time, has an errno of its own here.
+/// Returns the errno of one child reading another's memory; 0: it worked. If the read could not be
+/// tried, or was not answered in time, returns the errno of that.
 int read_a_sibling() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return errno;
@@ -64,7 +64,7 @@ int read_a_sibling() {
   return EIO;
 }
 
-/// What a kernel or a filter answers that does not let anybody read.
+/// The errors by which a kernel or a seccomp filter forbids the read.
 bool is_prohibition(int error) {
   return error == EPERM || error == EACCES || error == ENOSYS;
 }
@@ -79,8 +79,8 @@ CmaFacts cma_facts(const SystemPaths& paths, bool attempt) {
   if (seccomp && *seccomp >= 0 && *seccomp <= 2) facts.seccomp = static_cast<int>(*seccomp);
   if (!attempt) return facts;
   const int error = read_a_sibling();
-  // A machine too busy to answer or to fork has forbidden nothing: then open and self-test find
-  // out.
+  // A machine that is too busy to answer or to fork has not forbidden anything. Opening the
+  // transport and its self-test then show whether it works.
   facts.tried = error == 0 || is_prohibition(error);
   if (facts.tried) facts.error = error;
   return facts;

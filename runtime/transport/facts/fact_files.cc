@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/split.h"
 
 namespace shoal {
 namespace {
@@ -45,7 +46,7 @@ std::optional<int64_t> number_in(const std::string& path) {
 }
 
 std::optional<int64_t> number_after(std::string_view text, std::string_view key) {
-  for (const std::string_view line : split(text, '\n')) {
+  for (const std::string_view line : parts_of(text, '\n')) {
     if (!line.starts_with(key) || line.size() == key.size()) continue;
     const char next = line[key.size()];
     if (next == ' ' || next == '\t') return leading_number(line.substr(key.size()));
@@ -53,13 +54,9 @@ std::optional<int64_t> number_after(std::string_view text, std::string_view key)
   return std::nullopt;
 }
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(separator), text.size());
-    parts.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> parts = split(text, separator);
+  if (parts.back().empty()) parts.pop_back();
   return parts;
 }
 

@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
-#include "runtime/transport/fact_sources.h"
+#include "runtime/transport/facts/cgroup_facts.h"
+#include "runtime/transport/facts/cma_facts.h"
 #include "runtime/transport/facts/fact_files.h"
+#include "runtime/transport/facts/machine_facts.h"
+#include "runtime/transport/facts/shm_dir_facts.h"
 #include "runtime/transport/facts/stale_segments.h"
 
 namespace shoal {

@@ -1,30 +1,29 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
-
-#include "runtime/base/status.h"
 
 namespace shoal {
 
-/// What a directory for shared memory (/dev/shm) is and gives. Sizes in bytes.
+/// What a directory for shared memory (/dev/shm) is and how much it offers. Sizes are in bytes.
 struct ShmDirFacts {
   std::string path = "/dev/shm";
   bool exists = false;
-  std::string fs_type;        ///< "tmpfs", "ext4", "overlay" ...; of the mount that holds the path
-  std::string mount_options;  ///< as /proc/self/mountinfo says, super options after the mount's own
-  uint64_t device = 0;        ///< st_dev
-  int64_t size_bytes = 0;     ///< statvfs; 0: a tmpfs without a limit
-  int64_t free_bytes = 0;     ///< f_bavail; meaningless where size_bytes is 0
-  int64_t total_inodes = 0;   ///< 0: no limit
+  std::string fs_type;  ///< "tmpfs", "ext4", "overlay" ...; of the mount that holds the path
+  /// As in /proc/self/mountinfo: the mount's own options, then the super options.
+  std::string mount_options;
+  uint64_t device = 0;       ///< st_dev
+  int64_t size_bytes = 0;    ///< from statvfs; 0: a tmpfs without a limit
+  int64_t free_bytes = 0;    ///< f_bavail; meaningless if size_bytes is 0
+  int64_t total_inodes = 0;  ///< 0: no limit
   int64_t free_inodes = 0;
   int open_errno = 0;  ///< why an unnamed file could not be opened there; 0: it could
-  int64_t probed_bytes =
-      0;  ///< what a fallocate there was asked for (and released again); 0: not tried
-  int probe_errno =
-      0;  ///< what it answered; ENOMEM too where the try was killed, ETIMEDOUT where it hung
-  std::string probe_note;  ///< why it was not tried, or how it ended beside the errno; may be empty
+  /// How many bytes a fallocate was asked for there (and released again); 0: it was not tried.
+  int64_t probed_bytes = 0;
+  /// The errno of that fallocate; 0: it worked. Also ENOMEM if the process that tried it was
+  /// killed, and ETIMEDOUT if it hung.
+  int probe_errno = 0;
+  std::string probe_note;  ///< why it was not tried, or how it ended if not by errno; may be empty
   bool operator==(const ShmDirFacts&) const = default;
 };
 
@@ -34,7 +33,7 @@ struct CgroupLevel {
   int64_t limit_bytes = -1;  ///< -1: none
   int64_t usage_bytes = 0;
   int64_t reclaimable_bytes = 0;  ///< page cache that the kernel drops before it kills
-  bool oom_group = false;  ///< memory.oom.group: who is killed here takes the whole group along
+  bool oom_group = false;         ///< memory.oom.group: a kill in this group kills the whole group
   bool operator==(const CgroupLevel&) const = default;
 };
 
@@ -56,9 +55,10 @@ struct LimitFacts {
 
 /// Reading a sibling's memory (process_vm_readv), tried between two children of this process.
 struct CmaFacts {
-  bool tried = false;   ///< and answered: a try that failed for another reason than a prohibition
-                        ///< tells nothing
-  int error = 0;        ///< errno of what forbids it: EPERM, EACCES, ENOSYS; 0: it works
+  /// The read was tried, and either worked or was forbidden. A try that failed for another reason
+  /// shows nothing, and does not count.
+  bool tried = false;
+  int error = 0;        ///< errno with which it is forbidden: EPERM, EACCES, ENOSYS; 0: it works
   int yama_scope = -1;  ///< /proc/sys/kernel/yama/ptrace_scope; -1: no yama
   int seccomp = 0;      ///< Seccomp in /proc/self/status: 0 none, 1 strict, 2 filter
   bool operator==(const CmaFacts&) const = default;
@@ -75,26 +75,31 @@ struct GpuDevice {
   bool operator==(const GpuDevice&) const = default;
 };
 
-/// What a pattern pushed and pulled between two devices came to.
+/// The result of pushing and pulling a pattern between two devices. fact_names.h has its text.
 struct GpuPeerVerdict {
+  /// kNotTried: the probe hung or died at an earlier pair.
+  enum class Outcome { kOk, kCorrupt, kHung, kNotTried, kFailed };
   int from = 0;
   int to = 0;
-  /// "ok", "corrupt N bytes", "hung", "not tried" (one before it hung), "failed: ..." in CUDA's
-  /// words.
-  std::string verdict;
+  Outcome outcome = Outcome::kNotTried;
+  std::string detail = {};  ///< kCorrupt: how much, "17 bytes"; kFailed: why, in CUDA's own words
   bool operator==(const GpuPeerVerdict&) const = default;
 };
 
-/// Devices, and what is needed to use them. Only the first three fields are read without loading
-/// anything; the others come from a process of its own (runtime/supervisor/gpu_probe.h), and only
-/// where ranks are to be on devices.
+/// The step of looking for devices that failed: finding the module, loading it, asking it, or the
+/// process that did all of this (it hung or died). kNowhere: none failed.
+enum class GpuErrorAt { kNowhere, kFind, kLoad, kFacts, kProbe };
+
+/// Devices, and what is needed to use them. Only count and driver_version are read without loading
+/// anything. The other fields come from a separate process (runtime/supervisor/gpu_probe.h), which
+/// is started only if ranks are to use devices.
 struct GpuFacts {
   int count = 0;               ///< device nodes seen
   std::string driver_version;  ///< of /proc/driver/nvidia/version; empty: no driver
-  std::vector<std::vector<bool>>
-      peers;  ///< peers[i][j]: the driver lets i reach j's memory; empty: not known
+  /// peers[i][j]: the driver lets device i reach the memory of device j; empty: not known.
+  std::vector<std::vector<bool>> peers;
 
-  bool asked = false;     ///< the fields below were looked for
+  bool asked = false;     ///< devices were looked for in that process
   int ranks = 0;          ///< of the group that was asked for
   int ranks_per_gpu = 1;  ///< rank r uses device r / ranks_per_gpu
   std::string module_path;
@@ -103,38 +108,42 @@ struct GpuFacts {
   int cuda_runtime = 0;              ///< of the module, 13000; 0: no module was loaded
   int cuda_driver = 0;  ///< the newest CUDA that the driver knows, 13000; 0: no driver answered
   std::vector<GpuDevice> devices;  ///< by CUDA's index
-  std::vector<GpuPeerVerdict>
-      verdicts;  ///< of every pair of the group's devices that the driver allows
-  /// What stands in the way of all devices, in the loader's or CUDA's own words, and where: "find",
-  /// "load", "facts", "probe" (the process that looked hung or died). Both empty: nothing does.
-  std::string error_at;
+  /// One for every pair of the group's devices that the driver allows.
+  std::vector<GpuPeerVerdict> verdicts;
+  GpuErrorAt error_at = GpuErrorAt::kNowhere;
+  /// Why no device can be used, in the loader's or CUDA's own words; empty: nothing is in the way.
   std::string error;
   int nccl_version = 0;  ///< 22809; 0: not loaded
   std::string nccl_path;
   std::string nccl_error;  ///< the loader's own words
-  std::string
-      cublas_version;  ///< of a file's name, "13.1.0.3"; nothing of it is loaded. Empty: none seen
+  /// Read from the name of a file, "13.1.0.3", because nothing of cuBLAS is loaded; empty: there is
+  /// no such file.
+  std::string cublas_version;
   bool operator==(const GpuFacts&) const = default;
 };
 
-/// A file that a killed run may have left: ours or NCCL's (nccl-XXXXXX). Told by a write lease,
-/// never by name or age.
+/// Whether anybody still uses a file. kStale: nobody has it open; kOtherUser: it belongs to another
+/// user, so that it is not opened, not even by root; kUnknown: it has other names, is empty and
+/// only seconds old, or no lease on it is granted.
+enum class LeftFileState { kStale, kInUse, kOtherUser, kUnknown };
+
+/// A file that a killed run may have left: one of Shoal's, or one of NCCL's (nccl-XXXXXX). A write
+/// lease shows whether it is still used; its name and age do not.
 struct LeftFile {
   std::string path;
   int64_t bytes = 0;  ///< allocated
   uint32_t uid = 0;
-  /// "stale": nobody has it open; "in use"; "other user": not ours to look into; "unknown": no
-  /// lease could be asked for.
-  std::string state;
+  LeftFileState state = LeftFileState::kUnknown;
   bool operator==(const LeftFile&) const = default;
 };
 
-/// Everything about this place that decides which transport works. Gathered once, before any thread
-/// is started; prints and parses as JSON, so that a bug report becomes a unit test.
+/// Everything about this machine or container that decides which transport works. Gathered once,
+/// before any thread is started. It is written and parsed as JSON, so that a bug report can become
+/// a unit test.
 struct HostFacts {
   std::string kernel;      ///< uname release
   std::string container;   ///< "docker", "podman", "kubernetes", "containerd" or "" (none seen)
-  bool can_mount = false;  ///< CAP_SYS_ADMIN here: also in a container that was given it
+  bool can_mount = false;  ///< this process has CAP_SYS_ADMIN, which a container may be given too
   int64_t page_bytes = 4096;
   int64_t memory_total_bytes = 0;
   int64_t memory_available_bytes = 0;
@@ -155,22 +164,19 @@ struct HostFacts {
 
 struct FactsRequest {
   std::string shm_dir = "/dev/shm";
-  int64_t probe_bytes = 0;  ///< how much a fallocate probe may try: no more than the need
-  bool probe_cma = true;    ///< forks two children for some milliseconds
+  /// How much a test fallocate may take, which must not be more than the need; 0: no test.
+  int64_t probe_bytes = 0;
+  bool probe_cma = true;  ///< forks two children for some milliseconds
 };
 
-/// Well under 100 ms (some 5 ms, and 1 ms for each 4 MiB probed). Never fails: what cannot be read
-/// is left at its default. Forks (cma, and the shm probe near a cgroup limit), so call it while
-/// this process has one thread.
+/// Takes well under 100 ms (about 5 ms, and 1 ms for each 4 MiB probed). Never fails: what cannot
+/// be read is left at its default. It forks (for cma, and for the shm probe near a memory limit),
+/// so call it while this process has one thread.
 HostFacts gather_host_facts(const FactsRequest& request);
 
-/// Reads again what changes while a server runs: the machine's memory, the cgroup's, and
-/// facts->dev_shm.path without any try. The rest stays. Forks nothing: for any thread, at any time.
+/// Reads again what changes while a server runs: the free memory of the machine and of the cgroup,
+/// and the directory facts->dev_shm.path, whose earlier probe is dropped and not repeated. All
+/// other facts stay. May be called from any thread at any time, because it does not fork.
 void refresh_host_facts(HostFacts* facts);
-
-std::string to_json(const HostFacts& facts);
-/// INVALID_ARGUMENT names the first field that is wrong. Absent fields keep their defaults, unknown
-/// ones are ignored.
-Result<HostFacts> parse_host_facts(std::string_view text);
 
 }  // namespace shoal

@@ -1,14 +1,16 @@
+#include "runtime/transport/facts/host_facts_json.h"
+
 #include <concepts>
 #include <limits>
 #include <type_traits>
 
 #include "runtime/base/json.h"
-#include "runtime/transport/facts/host_facts.h"
+#include "runtime/transport/facts/fact_names.h"
 
 namespace shoal {
 namespace {
 
-/// Beyond every real number of bytes, and small enough that sums of a few do not overflow.
+/// More than any real number of bytes, and small enough that a sum of a few does not overflow.
 constexpr int64_t kMost = int64_t{1} << 60;
 constexpr size_t kMostGpus = 4096;
 
@@ -20,7 +22,7 @@ constexpr Range kLimit{-1, kMost};  ///< -1: none
 constexpr Range kErrno{0, 4095};
 constexpr Range kVersion{0, 10'000'000};
 
-// Each struct's fields once, for both directions: v is a Writer or a Reader.
+// Each function lists the fields of a struct once for both directions: v is a Writer or a Reader.
 
 template <typename V>
 void describe(V& v, ShmDirFacts& f) {
@@ -83,7 +85,7 @@ template <typename V>
 void describe(V& v, GpuPeerVerdict& f) {
   v.integer("from", f.from, {0, static_cast<int64_t>(kMostGpus)});
   v.integer("to", f.to, {0, static_cast<int64_t>(kMostGpus)});
-  v.value("verdict", f.verdict);
+  v.words("verdict", f);
 }
 
 template <typename V>
@@ -101,7 +103,7 @@ void describe(V& v, GpuFacts& f) {
   v.integer("cuda_driver", f.cuda_driver, kVersion);
   v.structs("devices", f.devices);
   v.structs("verdicts", f.verdicts);
-  v.value("error_at", f.error_at);
+  v.words("error_at", f.error_at);
   v.value("error", f.error);
   v.integer("nccl_version", f.nccl_version, kVersion);
   v.value("nccl_path", f.nccl_path);
@@ -114,7 +116,7 @@ void describe(V& v, LeftFile& f) {
   v.value("path", f.path);
   v.integer("bytes", f.bytes);
   v.integer("uid", f.uid, {0, UINT32_MAX});
-  v.value("state", f.state);
+  v.words("state", f.state);
 }
 
 template <typename V>
@@ -139,13 +141,17 @@ void describe(V& v, HostFacts& f) {
   v.value("gather_ms", f.gather_ms);
 }
 
-using OrderedJson = nlohmann::ordered_json;  // as the structs have it, for who reads it
+using OrderedJson = nlohmann::ordered_json;  // in the order of the structs, for people who read it
 
 class Writer {
  public:
   template <typename T>
   void value(const char* key, const T& value) {
     json[key] = value;
+  }
+  template <typename T>
+  void words(const char* key, const T& value) {
+    json[key] = to_text(value);
   }
   template <std::integral T>
   void integer(const char* key, T value, Range = {}) {
@@ -172,7 +178,7 @@ class Writer {
   OrderedJson json = OrderedJson::object();
 };
 
-/// Fills in what is there, until the first field that is wrong.
+/// Fills in the fields that are there, and stops at the first that is wrong.
 class Reader {
  public:
   Reader(const Json& json, std::string where, Status* status)
@@ -187,6 +193,13 @@ class Reader {
     take(json_double(json_, key, where_), number);
     if (!(number >= 0)) return fail(cat(where_, ": \"", key, "\" must not be below 0"));
     out = number;
+  }
+  template <typename T>
+  void words(const char* key, T& out) {
+    std::string text = to_text(out);
+    take(json_string(json_, key, where_), text);
+    if (!from_text(text, &out))
+      fail(cat(where_, ": \"", key, "\" is \"", text.substr(0, 40), "\", which is not known"));
   }
   template <std::integral T>
   void integer(const char* key, T& out, Range range = {}) {
@@ -271,7 +284,7 @@ std::string to_json(const HostFacts& facts) {
   Writer writer;
   describe(writer, copy);
   return writer.json.dump(2, ' ', false,
-                          OrderedJson::error_handler_t::replace);  // a path may be no UTF-8
+                          OrderedJson::error_handler_t::replace);  // a path need not be UTF-8
 }
 
 Result<HostFacts> parse_host_facts(std::string_view text) {

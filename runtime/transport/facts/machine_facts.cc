@@ -1,3 +1,5 @@
+#include "runtime/transport/facts/machine_facts.h"
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -7,8 +9,6 @@
 #include <sys/socket.h>
 
 #include "runtime/base/fd.h"
-#include "runtime/transport/fact_sources.h"
-#include "runtime/transport/facts/fact_files.h"
 #include "runtime/transport/facts/mount_table.h"
 
 namespace shoal {
@@ -20,7 +20,7 @@ int64_t soft_limit(int resource) {
   return limit.rlim_cur >= rlim_t{1} << 60 ? -1 : static_cast<int64_t>(limit.rlim_cur);
 }
 
-/// "535.104.05", not "x86_64" or "2024".
+/// True for "535.104.05", but not for "x86_64" or "2024".
 bool is_version(std::string_view word) {
   return word.find('.') != std::string_view::npos &&
          std::isdigit(static_cast<unsigned char>(word.front())) &&
@@ -29,8 +29,9 @@ bool is_version(std::string_view word) {
          });
 }
 
-/// What a run-time mounts into its containers comes from folders that bear its name. Only the root
-/// field of a mount tells: on the machine itself the same folders are mount points.
+/// A container runtime mounts files into its containers from folders that bear its name. Only the
+/// root of a mount shows that (or the super options of an overlay on /), because on the machine
+/// itself the same folders are mount points.
 bool has_mount_from(const std::vector<Mount>& mounts, std::string_view folder) {
   return std::any_of(mounts.begin(), mounts.end(), [folder](const Mount& mount) {
     return mount.root.find(folder) != std::string::npos ||
@@ -50,7 +51,7 @@ GpuFacts gpu_facts(const SystemPaths& paths) {
   // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
   const std::string text = text_of(paths.root + "/proc/driver/nvidia/version");
   for (const std::string_view word :
-       split(std::string_view(text).substr(0, text.find('\n')), ' ')) {
+       parts_of(std::string_view(text).substr(0, text.find('\n')), ' ')) {
     if (facts.driver_version.empty() && !word.empty() && is_version(word))
       facts.driver_version = std::string(word);
   }
@@ -75,11 +76,12 @@ std::string container_kind(const SystemPaths& paths, bool kubernetes_service) {
   const auto in_group = [&groups](const char* name) {
     return groups.find(name) != std::string::npos;
   };
-  // Kubernetes first: its containers are containerd's or docker's too.
+  // Kubernetes comes first, because its containers are also containerd's or docker's.
   if (kubernetes_service || in_group("kubepods") || has_mount_from(mounts, "/kubelet/pods/"))
     return "kubernetes";
   if (path_exists(paths.root + "/run/.containerenv") || in_group("libpod")) return "podman";
-  // With what follows the name, as docker.service and containerd.service are groups of the machine.
+  // The names include the character that follows, because docker.service and containerd.service are
+  // groups of the machine itself.
   if (path_exists(paths.root + "/.dockerenv") || in_group("/docker/") || in_group("/docker-") ||
       has_mount_from(mounts, "/docker/containers/")) {
     return "docker";

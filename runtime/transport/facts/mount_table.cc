@@ -43,15 +43,15 @@ uint64_t device_of(std::string_view text) {
 }  // namespace
 
 bool Mount::has_super_option(std::string_view option) const {
-  const std::vector<std::string_view> all = split(super_options, ',');
+  const std::vector<std::string_view> all = parts_of(super_options, ',');
   return std::find(all.begin(), all.end(), option) != all.end();
 }
 
 std::vector<Mount> parse_mountinfo(std::string_view text) {
   std::vector<Mount> mounts;
-  for (const std::string_view line : split(text, '\n')) {
+  for (const std::string_view line : parts_of(text, '\n')) {
     // 36 35 98:0 /root /point options [optional fields...] - type source [super options]
-    const std::vector<std::string_view> words = split(line, ' ');
+    const std::vector<std::string_view> words = parts_of(line, ' ');
     const auto dash = std::find(words.begin(), words.end(), std::string_view("-"));
     if (dash - words.begin() < 6 || words.end() - dash < 3) continue;
     Mount mount;
@@ -79,8 +79,8 @@ const Mount* find_mount(std::span<const Mount> mounts, std::string_view path, ui
       best = &mount;
       continue;
     }
-    // Some file systems (overlayfs, btrfs) give files another st_dev than their mount: then the
-    // point alone decides.
+    // Some file systems (overlayfs, btrfs) give files another st_dev than their mount has. Then the
+    // mount point alone decides.
     const bool fits = device != 0 && mount.device == device,
                best_fits = device != 0 && best->device == device;
     if (fits != best_fits ? fits : mount.point.size() >= best->point.size()) best = &mount;

@@ -1,3 +1,5 @@
+#include "runtime/transport/facts/shm_dir_facts.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -14,18 +16,18 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
-#include "runtime/transport/fact_sources.h"
 #include "runtime/transport/facts/child_probe.h"
-#include "runtime/transport/facts/fact_files.h"
 #include "runtime/transport/facts/mount_table.h"
 
 namespace shoal {
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 60;
-/// Further away from a limit than the need and this, others' growth meanwhile is no danger.
+/// If a limit leaves twice the need and this much besides, it does no harm that other processes
+/// grow meanwhile.
 constexpr int64_t kSafeDistanceBytes = 64 << 20;
-/// A tmpfs is zeroed at gigabytes per second; reclaim near a limit takes its time.
+/// The kernel zeroes a tmpfs at gigabytes per second, but reclaiming memory near a limit takes
+/// longer.
 constexpr int64_t kProbeMs = 1000;
 
 int64_t times(uint64_t count, uint64_t unit) {
@@ -38,7 +40,7 @@ std::string resolved(const std::string& path) {
   return real == nullptr ? path : std::string(real.get());
 }
 
-/// As ShmSegment::create does it; sets errno where it gives none.
+/// Opens an unnamed file as ShmSegment::create does. If that fails, errno is set.
 Fd open_unnamed(const std::string& directory) {
   Fd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (fd.valid() || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
@@ -53,7 +55,8 @@ Fd open_unnamed(const std::string& directory) {
   return fd;
 }
 
-/// The errno of allocating the bytes for real; they are free again when it returns.
+/// Allocates the bytes for real and returns the errno; 0: it worked. They are free again when this
+/// returns.
 int allocate_and_release(const std::string& directory, int64_t bytes) {
   const Fd fd = open_unnamed(directory);
   if (!fd.valid()) return errno;
@@ -67,7 +70,7 @@ int allocate_and_release(const std::string& directory, int64_t bytes) {
 void allocate_in_child(int64_t bytes, ShmDirFacts* dir) {
   const ChildAnswer answer = ask_child(
       [&] {
-        // Whoever runs out of memory now is this one.
+        // If memory runs out now, the kernel kills this process first.
         if (const Fd score(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
             score.valid()) {
           [[maybe_unused]] const ssize_t wrote = ::write(score.get(), "1000", 4);
@@ -92,14 +95,14 @@ void allocate_in_child(int64_t bytes, ShmDirFacts* dir) {
   }
 }
 
-/// The least that any memory limit leaves; -1: none known.
+/// The least that any memory limit leaves; -1: no limit is known.
 int64_t memory_left(const HostFacts& facts) {
   const int64_t cgroup = facts.cgroup.available_bytes(), machine = facts.memory_available_bytes;
   if (machine <= 0) return cgroup;
   return cgroup < 0 ? machine : std::min(cgroup, machine);
 }
 
-/// Why a try would tell nothing new, or do harm; empty: nothing against it.
+/// Why an allocation would show nothing new or do harm; empty: it may be tried.
 std::string against_probe(int64_t bytes, const HostFacts& facts) {
   const ShmDirFacts& dir = facts.dev_shm;
   if (!dir.exists || dir.open_errno != 0) return "not tried: no file can be made";
@@ -165,7 +168,8 @@ void probe_shm_dir(int64_t bytes, HostFacts* facts) {
 }
 
 int memfd_error() {
-  // The flags of the memfd rung: where vm.memfd_noexec is 2 they are what is refused.
+  // The flags of the memfd rung, because the answer depends on them: with vm.memfd_noexec=2 the
+  // kernel refuses a memfd without MFD_NOEXEC_SEAL.
   const Fd fd(::memfd_create("shoal-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return errno;
   return ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0 ? 0 : errno;

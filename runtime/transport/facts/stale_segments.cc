@@ -19,8 +19,8 @@
 namespace shoal {
 namespace {
 
-/// NCCL: mkstemp("/dev/shm/nccl-XXXXXX") (shmutils.cc, ncclShmOpen); mkstemp takes letters and
-/// digits.
+/// NCCL names its files by mkstemp("/dev/shm/nccl-XXXXXX") (shmutils.cc, ncclShmOpen), which fills
+/// in letters and digits.
 bool is_nccl_name(std::string_view name) {
   constexpr std::string_view kPrefix = "nccl-";
   if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + 6) return false;
@@ -33,8 +33,9 @@ bool is_number(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// ShmSegment's .shoal-PID-N and the facts' .shoal-probe-PID-N, where a file system has no
-/// O_TMPFILE. Nothing looser: a name that this program never makes is somebody's own file.
+/// True for ShmSegment's .shoal-PID-N and the facts' .shoal-probe-PID-N, which are made if a file
+/// system has no O_TMPFILE. The pattern is strict, because a name that this program never makes
+/// belongs to a file of somebody else.
 bool is_own_name(std::string_view name) {
   for (const std::string_view prefix : {".shoal-probe-", ".shoal-"}) {
     if (!name.starts_with(prefix)) continue;
@@ -66,7 +67,7 @@ Result<Dir> open_directory(const std::string& path) {
 std::vector<std::string> segment_names(DIR* dir) {
   std::vector<std::string> names;
   while (const dirent* entry = ::readdir(dir)) {
-    // DT_UNKNOWN: the file system does not say; a later fstatat does.
+    // DT_UNKNOWN: the file system does not report the type; a later fstatat does.
     const bool regular = entry->d_type == DT_REG || entry->d_type == DT_UNKNOWN;
     if (regular && is_segment_name(entry->d_name)) names.emplace_back(entry->d_name);
   }
@@ -78,17 +79,18 @@ bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/// Between the moment an open(O_CREAT) makes a name and the moment the kernel counts its opener,
-/// nobody seems to have the file. It is empty then: an empty file is believed only once its creator
-/// has had ample time.
+/// Between the moment when open(O_CREAT) makes a name and the moment when the kernel counts its
+/// opener, the file seems to be unused. It is empty then, so an empty file counts as unused only
+/// after its creator has had ample time.
 bool may_be_being_created(const struct stat& info) {
   constexpr time_t kAmpleSeconds = 5;
   if (info.st_size != 0 || info.st_blocks != 0) return false;
   return info.st_mtim.tv_sec + kAmpleSeconds > ::time(nullptr);
 }
 
-/// 0: granted. A lease is broken by a signal; SIGURG is the one whose default is to be ignored,
-/// SIGIO's would end us.
+/// Returns 0 if the lease is granted, otherwise errno. The kernel announces by a signal that a
+/// lease is broken. It is set to SIGURG, which is ignored by default, because SIGIO would end this
+/// process.
 int take_write_lease(int fd) {
   if (::fcntl(fd, F_SETSIG, SIGURG) != 0) return errno;
   return ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0 ? 0 : errno;
@@ -106,13 +108,13 @@ Result<SweepResult> sweep(const std::string& path, const Wanted& wanted) {
       continue;
     LeftFileLease lease = LeftFileLease::ask(directory, name);
     if (!lease.is_candidate()) continue;
-    if (lease.state() == left_file::kStale && lease.unlink_name()) {
+    if (lease.state() == LeftFileState::kStale && lease.unlink_name()) {
       ++result.removed;
       result.bytes += lease.bytes();
     } else {
       result.kept.push_back(
           {cat(path, "/", name), lease.bytes(), lease.uid(),
-           lease.state() == left_file::kStale ? left_file::kUnknown : lease.state()});
+           lease.state() == LeftFileState::kStale ? LeftFileState::kUnknown : lease.state()});
     }
   }
   return result;
@@ -132,26 +134,28 @@ LeftFileLease LeftFileLease::ask(int directory, const std::string& name, bool ma
   lease.bytes_ = int64_t{named.st_blocks} * 512;
   lease.uid_ = named.st_uid;
   if (named.st_uid != ::geteuid()) {
-    lease.state_ = left_file::kOtherUser;
+    lease.state_ = LeftFileState::kOtherUser;
     return lease;
   }
-  // O_NONBLOCK: somebody else's lease (another sweep) answers at once.
+  // With O_NONBLOCK the open fails at once if somebody else (another sweep) holds a lease.
   Fd file(::openat(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file.valid()) {
-    if (errno == EWOULDBLOCK || errno == ETXTBSY) lease.state_ = left_file::kInUse;
+    if (errno == EWOULDBLOCK || errno == ETXTBSY) lease.state_ = LeftFileState::kInUse;
     if (errno == ENOENT) lease.candidate_ = false;
     return lease;
   }
   struct stat opened = {};
   if (::fstat(file.get(), &opened) != 0 || !same_file(named, opened)) return lease;
-  // Another name may be how somebody keeps it: not ours to judge, and no byte would come back.
+  // Somebody may keep the file by its other name. That is not ours to judge, and no byte would be
+  // freed.
   if (opened.st_nlink != 1) return lease;
   if (!maker_is_gone && may_be_being_created(opened)) return lease;
   const int refused = take_write_lease(file.get());
-  // EINVAL: this file system has no leases; EACCES: not our file after all; else unknown too.
-  if (refused == EAGAIN) lease.state_ = left_file::kInUse;
+  // EINVAL: this file system has no leases; EACCES: the file is not ours after all. After these and
+  // other errors the state is unknown.
+  if (refused == EAGAIN) lease.state_ = LeftFileState::kInUse;
   if (refused != 0) return lease;
-  lease.state_ = left_file::kStale;
+  lease.state_ = LeftFileState::kStale;
   lease.file_ = std::move(file);
   return lease;
 }
@@ -160,10 +164,10 @@ bool LeftFileLease::unlink_name() {
   struct stat leased = {};
   struct stat named = {};
   if (!file_.valid() || ::fstat(file_.get(), &leased) != 0 || leased.st_nlink != 1) return false;
-  // Broken in the meantime: somebody waits to open it, and means to use it.
+  // The lease was broken in the meantime: somebody waits to open the file, and means to use it.
   if (::fcntl(file_.get(), F_GETLEASE) != F_WRLCK) return false;
-  // A name of mkstemp's becomes another file's only after an unlink by its own user; what is left
-  // of the race is the time between these two calls.
+  // A name that mkstemp made becomes another file's only after its own user has unlinked it. What
+  // is left of that race is the time between the next two calls.
   if (::fstatat(directory_, name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 ||
       !same_file(named, leased))
     return false;

@@ -21,7 +21,8 @@ Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOpt
                          cat("needs ", bytes, " bytes of memory beside ", options.reserved_bytes,
                              " for weights and KV cache; the memory cgroup has ", cgroup, " left"));
   }
-  // Without what is reserved besides: weights may be mapped files, and swap may take the rest.
+  // What is reserved besides is not added here, because weights may be mapped files and swap may
+  // take the rest.
   if (facts.memory_available_bytes > 0 && bytes > facts.memory_available_bytes) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs ", bytes, " bytes of memory; the machine has ",
@@ -30,15 +31,15 @@ Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOpt
   return {};
 }
 
-/// A shortage is told by its numbers afterwards, not here.
+/// True if something ran out. check_space reports such a shortage afterwards, with its numbers.
 bool is_shortage(int error) {
   return error == ENOSPC || error == EDQUOT || error == ENOMEM || error == EMFILE ||
          error == ENFILE;
 }
 
-/// Only tmpfs will do: another file system on /dev/shm writes the ranks' traffic to a disk,
-/// hugetlbfs counts in pages of its own, and ramfs has no limit that could be kept. A type that is
-/// not known forbids nothing.
+/// Only a tmpfs will do. Another file system on /dev/shm would write the ranks' traffic to a disk,
+/// hugetlbfs counts in pages of its own, and ramfs has no limit that it keeps. A type that is not
+/// known forbids nothing.
 Status check_directory(int64_t bytes, const ShmDirFacts& dir) {
   const std::string what = cat("needs ", bytes, " bytes in ", dir.path);
   if (!dir.exists) return Status::error(Code::kNotFound, cat(what, ", which is missing"));
@@ -75,7 +76,7 @@ Status check_space(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom
   return {};
 }
 
-/// A try that failed speaks against every need that is no smaller.
+/// If a real allocation failed, every need of at least its size is refused.
 Status check_probe(int64_t bytes, const ShmDirFacts& dir) {
   if (dir.probe_errno == 0 || bytes < dir.probed_bytes) return {};
   return Status::error(
@@ -121,7 +122,7 @@ int64_t ShmNeed::largest_file_bytes() const {
     const int64_t files = std::max<int64_t>(file.inodes, 1);
     largest = std::max(largest, (file.bytes + files - 1) / files);
   }
-  for (const Consumer& memfd : memory) {  // one without inodes is private memory
+  for (const Consumer& memfd : memory) {  // an entry without inodes is private memory
     if (memfd.inodes > 0)
       largest = std::max(largest, (memfd.bytes + memfd.inodes - 1) / memfd.inodes);
   }
@@ -135,7 +136,7 @@ Status check_budget(const ShmNeed& need, const HostFacts& facts, const BudgetOpt
   std::string files = cat("a process needs ", need.descriptors, " open files; the limit is ", limit,
                           " (ulimit -n)");
   if (refused.ok()) return Status::error(Code::kResourceExhausted, std::move(files));
-  // Said at once, so that it is not what is met next.
+  // Report this limit together with the first refusal, so that the user does not run into it next.
   std::vector<Cause> causes = refused.causes();
   causes.front().what += cat("; besides, ", files);
   return Status(std::move(causes));

@@ -11,13 +11,13 @@ namespace shoal {
 namespace {
 
 /// sizeof(ncclProxyOp) and the pool's two factors, MAX_OPS_PER_PEER and NCCL_MAX_LOCAL_RANKS
-/// (proxy.h, comm.h), from this version on. Compiled from the headers of the tags
-/// v2.12.12-1, 2.14.3, 2.17.1, 2.18.1, 2.18.6, 2.19.4, 2.20.5,
-/// 2.21.5, 2.22.3, 2.23.4, 2.24.3, 2.25.1, 2.26.2 to .6, 2.27.3, 2.27.7, 2.28.3 to
-/// .9, 2.29.2, 2.29.7, 2.30.3 to .7; 2.13, 2.15 and 2.16 lie between equal neighbours.
+/// (proxy.h, comm.h), in one minor version. Found by compiling the headers of the tags v2.12.12-1,
+/// 2.14.3, 2.17.1, 2.18.1, 2.18.6, 2.19.4, 2.20.5, 2.21.5, 2.22.3, 2.23.4, 2.24.3, 2.25.1, 2.26.2
+/// to .6, 2.27.3, 2.27.7, 2.28.3 to .9, 2.29.2, 2.29.7, 2.30.3 to .7. The versions 2.13, 2.15 and
+/// 2.16 were not compiled, because those before and after them are equal.
 struct PoolRelease {
   int minor;       ///< of 2.x
-  int last_patch;  ///< the newest of that minor known
+  int last_patch;  ///< the newest known patch of that minor version
   int op_bytes;
   int ops_per_peer;
   int local_ranks;
@@ -30,10 +30,10 @@ constexpr std::array<PoolRelease, 19> kPools = {{
     {28, 9, 232, 2048, 72}, {29, 7, 232, 2048, 72}, {30, 7, 232, 2048, 72},
 }};
 
-constexpr int64_t kNcclPage =
-    4096;  ///< sizeof(ncclSendMem) and the head of ncclRecvMem (comm.h: MEM_ALIGN)
-constexpr int kMaxChannels = 64;  ///< MAXCHANNELS, and what ncclTopoPostset cuts at
-constexpr int kMostRanks = 72;    ///< NCCL_MAX_LOCAL_RANKS of the newest
+/// sizeof(ncclSendMem), and the size of the head of ncclRecvMem (comm.h: MEM_ALIGN).
+constexpr int64_t kNcclPage = 4096;
+constexpr int kMaxChannels = 64;  ///< MAXCHANNELS, to which ncclTopoPostset cuts
+constexpr int kMostRanks = 72;    ///< NCCL_MAX_LOCAL_RANKS of the newest version
 
 /// struct ncclProxyOpsPool (proxy.h): the ops, one cursor, a free list per rank, and two locks.
 constexpr int64_t pool_bytes(const PoolRelease& release) {
@@ -54,13 +54,13 @@ int64_t in_pages(int64_t bytes, int64_t page) {
   return (bytes + page - 1) / page * page;
 }
 
-/// In /dev/shm: the segment and its reference count, in pages.
+/// What a segment takes in /dev/shm: itself and its reference count, in whole pages.
 int64_t file_bytes(int64_t segment, int64_t page) {
   return in_pages(segment + kNcclRefcountBytes, page);
 }
 
-/// ncclTopoPostset (graph/connect.cc): what the search found, cut to the maxima, then raised to the
-/// minima.
+/// As ncclTopoPostset (graph/connect.cc) counts: what the search found, cut to the maxima, then
+/// raised to the minima.
 int channels_of(const NcclSettings& settings) {
   int channels = std::min(settings.found_channels, kMaxChannels);
   if (settings.max_channels > 0) channels = std::min(channels, settings.max_channels);
@@ -68,11 +68,12 @@ int channels_of(const NcclSettings& settings) {
   return std::max({channels, settings.min_channels, settings.min_ctas});
 }
 
-/// Directed connections among L ranks that go through something, of all that there could be.
+/// Directed connections among the ranks of one node that run over one kind of pair: the ranks
+/// either reach each other's memory or do not.
 struct Edges {
   int64_t pairs = 0;  ///< directed pairs
   int64_t ring = 0;
-  int64_t tree = 0;  ///< beyond those of the ring, whose connections it shares
+  int64_t tree = 0;  ///< in addition to the ring's, whose connections the tree shares
 };
 
 bool reaches(const NcclSettings& settings, int from, int to) {
@@ -80,15 +81,15 @@ bool reaches(const NcclSettings& settings, int from, int to) {
   return settings.peers.empty() ? settings.all_peers : settings.peers[from][to];
 }
 
-/// Lazily connected (2.22, needs cuMem): a transport allocates when an algorithm first uses it, not
-/// in init.
+/// True if NCCL connects lazily (since 2.22, and only with cuMem). Then a transport allocates when
+/// an algorithm first uses it instead of in init.
 bool connects_lazily(const NcclSettings& settings) {
   return settings.cumem && settings.runtime_connect && settings.version.code() >= 22200;
 }
 
-/// The most edges of a ring and of a tree's chain (both ways) that run over pairs which do (wanted)
-/// or do not reach each other's memory. Exact where all pairs are alike; else a bound, for the
-/// order that NCCL's search takes is not known.
+/// The largest number of edges of a ring, and of a tree's chain in both directions, over pairs that
+/// reach each other's memory (wanted) or do not (not wanted). Exact if all pairs are alike.
+/// Otherwise an upper bound, because the order that NCCL's search chooses is not known.
 Edges count_edges(const NcclSettings& settings, bool wanted) {
   const int ranks = settings.ranks;
   if (ranks < 2) return {};
@@ -102,28 +103,29 @@ Edges count_edges(const NcclSettings& settings, bool wanted) {
       in[j] = true;
     }
   }
-  // A ring leaves each rank once and enters it once; where other nodes are part of it, one edge
-  // goes out to them.
+  // A ring leaves each rank once and enters it once. If other nodes are part of it, one edge leads
+  // out to them.
   edges.ring =
       std::min(std::count(out.begin(), out.end(), true), std::count(in.begin(), in.end(), true));
   if (settings.other_nodes) edges.ring = std::min<int64_t>(edges.ring, ranks - 1);
-  // What is not connected lazily is connected in init, whatever will be used (init.cc:
-  // ncclTransportTreeConnect).
+  // If NCCL does not connect lazily, init connects the tree whether it will be used or not
+  // (init.cc: ncclTransportTreeConnect).
   if (!settings.tree && connects_lazily(settings)) return edges;
-  // A chain has ranks-1 links, used both ways. In the ring's own order one way is the ring's
-  // already.
+  // A chain has ranks-1 links, each used in both directions. If it follows the ring's order, the
+  // ring already has one of the directions.
   const int64_t chain = settings.tree_follows_ring ? ranks - 1 : 2 * (ranks - 1);
   edges.tree = std::min(chain, edges.pairs - edges.ring);
   return edges;
 }
 
-/// Buffers that are cuMem host memory (2.23), passed as file descriptors, and no files.
+/// False if the buffers are cuMem host memory (since 2.23), which is passed as file descriptors and
+/// takes no files.
 bool buffers_are_files(const NcclSettings& settings) {
   return !settings.cumem || !settings.cumem_host || settings.one_process ||
          settings.version.code() < 22300;
 }
 
-/// Ranks that start the proxy's progress thread, whose pool is a file.
+/// The number of ranks that start the proxy's progress thread, whose pool is a file.
 int64_t proxies(const NcclSettings& settings, const Edges& not_peers) {
   const bool network = settings.other_nodes || (settings.shm_disabled && not_peers.pairs > 0);
   const bool copies = settings.cuda_memcpy && settings.ranks > 1;
@@ -160,7 +162,7 @@ Status check(const NcclSettings& settings) {
   return {};
 }
 
-/// Collects one communicator's consumers, times the communicators.
+/// Collects the consumers of one communicator, multiplied by the number of communicators.
 class Bill {
  public:
   explicit Bill(const NcclSettings& settings) : settings_(settings) {}
@@ -173,7 +175,7 @@ class Bill {
                     count * file_bytes(segment, settings_.page_bytes), count});
   }
 
-  /// Both halves of the connections over edges x channels.
+  /// Adds both halves of edges x channels connections.
   void connections(NcclNeed& result, const std::string& what, int64_t edges,
                    int64_t channels) const {
     const std::string text =
@@ -235,8 +237,8 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   NcclNeed result;
   result.need.rung = "nccl";
   result.channels = channels_of(settings);
-  // transport/shm.cc: shmRecvProxySetup and shmSendProxySetup; NCCL_SHM_LOCALITY=1 swaps the two,
-  // the sum stays.
+  // transport/shm.cc: shmRecvProxySetup and shmSendProxySetup. NCCL_SHM_LOCALITY=1 swaps the two
+  // sizes, which leaves their sum as it is.
   result.segments.data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
   result.segments.control = kNcclPage;
   result.segments.pool = pool_bytes(pool_of(settings.version));
@@ -248,7 +250,7 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   if (!settings.shm_disabled) {
     bill.connections(result, "ring", shm.ring, result.channels);
     bill.connections(result, "tree", shm.tree, result.channels);
-    // graph/paths.cc: two channels for each peer without NVLink, at most all.
+    // graph/paths.cc: two channels for each peer without NVLink, but not more than there are.
     if (settings.send_recv)
       bill.connections(result, "send and receive", shm.pairs, std::min(2, result.channels));
   }
@@ -260,7 +262,7 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   const std::string why =
       settings.net.empty() ? "proxy-ops pool" : cat("proxy-ops pool for ", settings.net);
   bill.files(result.need.dev_shm, why, proxies(settings, shm), result.segments.pool);
-  // Since 2.17; made in every init, by local rank 0.
+  // Since 2.17 local rank 0 makes it in every init.
   if (settings.nvls && settings.ranks > 1 && settings.version.code() >= 21700)
     bill.files(result.need.dev_shm, "NVLS registration region", 1, result.segments.nvls);
   result.assumptions = assumptions_of(settings, shm, result);
@@ -282,7 +284,7 @@ Result<NcclVersion> parse_nccl_version(std::string_view text) {
     if (at == end || *at != '.') break;
     ++at;
   }
-  // "2.28.9+cuda13.0" and "2.28.9-1": how packages name a build.
+  // Packages name their builds "2.28.9+cuda13.0" or "2.28.9-1".
   if (at != end && *at != '+' && *at != '-') return bad;
   if (count == 1) {
     if (parts[0] < 20000 || parts[0] > 99999) return bad;

@@ -1,10 +1,12 @@
+#include "runtime/transport/needs/nccl_settings.h"
+
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
 
 #include "runtime/base/cat.h"
-#include "runtime/transport/needs/nccl_budget.h"
+#include "runtime/base/split.h"
 
 namespace shoal {
 namespace {
@@ -18,30 +20,21 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 /// NCCL_ALGO (tuning.cc: parseList): "Ring", "^Tree", and since 2.24 "ring;allreduce:tree,ring".
-/// Whether any collective may take the tree; the ring is never off for all of them (broadcast and
-/// reduce have nothing else).
+/// Returns whether any collective may use the tree. The ring is never off for all of them, because
+/// broadcast and reduce have nothing else.
 Result<bool> algorithms_with_tree(const std::string& value) {
   static const std::vector<std::string> known_algorithms = {
       "tree", "ring", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"};
   bool tree = false;
-  for (const std::string& part : split(lower(value), ';')) {
+  const std::string lowered = lower(value);
+  for (const std::string_view part : split(lowered, ';')) {
     const size_t colon = part.find(':');
-    std::string list = colon == std::string::npos ? part : part.substr(colon + 1);
+    std::string_view list = colon == std::string_view::npos ? part : part.substr(colon + 1);
     const bool except = !list.empty() && list[0] == '^';
-    if (except) list.erase(0, 1);
+    if (except) list.remove_prefix(1);
     bool named = false;
-    for (const std::string& name : split(list, ',')) {
+    for (const std::string_view name : split(list, ',')) {
       if (std::find(known_algorithms.begin(), known_algorithms.end(), name) ==
           known_algorithms.end())
         return bad_value("NCCL_ALGO", value, "names like Ring,Tree or ^Tree");
@@ -52,7 +45,8 @@ Result<bool> algorithms_with_tree(const std::string& value) {
   return tree;
 }
 
-/// A number as NCCL reads it (param.cc: strtoll with base 0, so 0x100000 too), and all of the text.
+/// Reads a number as NCCL does (param.cc: strtoll with base 0, so 0x100000 is allowed too). All of
+/// the text must belong to it.
 Result<int64_t> number(const std::string& name, const std::string& value, int64_t least,
                        int64_t most) {
   errno = 0;
@@ -70,15 +64,15 @@ struct Numeric {
   void (*set)(NcclSettings&, int64_t);
 };
 
-/// Negative values of the cuMem variables and 2 of NVLS mean "if it works": the base, which knows
-/// the place, stays.
+/// Negative values of the cuMem variables and 2 of NVLS mean "if it works". Then keep the default
+/// of the base, which was chosen from the host facts.
 constexpr Numeric kNumerics[] = {
     {"NCCL_BUFFSIZE", 1, int64_t{1} << 31,
      [](NcclSettings& s, int64_t v) { s.buffers.simple = v; }},
     {"NCCL_LL_BUFFSIZE", 1, int64_t{1} << 31, [](NcclSettings& s, int64_t v) { s.buffers.ll = v; }},
     {"NCCL_LL128_BUFFSIZE", 1, int64_t{1} << 31,
      [](NcclSettings& s, int64_t v) { s.buffers.ll128 = v; }},
-    // The older names first, so that the newer ones win as they do in NCCL.
+    // The older names come first, so that the newer ones win as they do in NCCL.
     {"NCCL_MAX_NRINGS", 1, 64,
      [](NcclSettings& s, int64_t v) { s.max_channels = static_cast<int>(v); }},
     {"NCCL_MIN_NRINGS", 1, 64,
@@ -125,8 +119,8 @@ Result<NcclSettings> nccl_settings(const std::map<std::string, std::string>& env
       algo != environment.end() && !algo->second.empty()) {
     SHOAL_ASSIGN_OR_RETURN(base.tree, algorithms_with_tree(algo->second));
   }
-  // graph/paths.cc: ncclTopoGetUserP2pLevel; the numbers are the names' older form, and DISABLE
-  // wins.
+  // graph/paths.cc: ncclTopoGetUserP2pLevel. The numbers are an older form of the names, and
+  // NCCL_P2P_DISABLE wins over the level.
   if (const auto level = environment.find("NCCL_P2P_LEVEL"); level != environment.end()) {
     static const std::vector<std::string> levels = {"LOC", "NVL", "NVB", "C2C", "PIX", "PXB",
                                                     "PXN", "P2C", "PHB", "SYS", "0",   "1",

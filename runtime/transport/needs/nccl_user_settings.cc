@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
-#include "runtime/transport/needs/nccl_budget.h"
+#include "runtime/transport/needs/nccl_settings.h"
 
 extern char** environ;
 
@@ -23,8 +23,8 @@ void add(NcclUserSetting setting, std::map<std::string, NcclUserSetting>* all) {
   all->try_emplace(std::move(name), std::move(setting));
 }
 
-/// NAME=VALUE, a line each; NCCL takes blanks as they stand, so that "NCCL_X = 1" sets a variable
-/// that nobody reads.
+/// Each line is NAME=VALUE. NCCL keeps blanks as they are, so that "NCCL_X = 1" would set a
+/// variable that nobody reads.
 void add_file(const std::string& path, std::map<std::string, NcclUserSetting>* all, Status* error) {
   std::ifstream file(path);
   int number = 0;
@@ -45,8 +45,8 @@ void add_file(const std::string& path, std::map<std::string, NcclUserSetting>* a
   }
 }
 
-/// One at a time, so that the message has the right source. What two of them do together nccl_need
-/// checks.
+/// Checks one setting at a time, so that the message has the right source. nccl_need checks their
+/// combination.
 Status check(const NcclUserSetting& setting) {
   const Result<NcclSettings> read = nccl_settings({{setting.name, setting.value}});
   return read.ok() ? Status()

@@ -16,21 +16,23 @@ struct NcclUserSetting {
 };
 
 struct NcclUserSettings {
-  std::vector<NcclUserSetting> list;  ///< by name; each once, as NCCL will see it
-  /// INVALID_ARGUMENT: a value that NCCL would ignore or misread, with its source. NCCL is not used
-  /// with such.
+  /// Sorted by name; each once, with the value that NCCL will see.
+  std::vector<NcclUserSetting> list;
+  /// INVALID_ARGUMENT: NCCL would ignore or misread a value; the message has its source. NCCL is
+  /// not used with such a value.
   Status error;
 
   const NcclUserSetting* find(const std::string& name) const;
   std::map<std::string, std::string> values() const;
 };
 
-/// From the environment, which wins, then the files in this order (param.cc of NCCL: setenv without
-/// overwriting). A file that is not there is no error.
+/// Takes the settings from the environment, which wins, then from the files in this order (param.cc
+/// of NCCL: setenv without overwriting). A missing file is not an error.
 NcclUserSettings collect_nccl_settings(const std::map<std::string, std::string>& environment,
                                        const std::vector<std::string>& files);
 
-/// This process's: its environment, then $NCCL_CONF_FILE or else ~/.nccl.conf, then /etc/nccl.conf.
+/// Reads the settings of this process: from its environment, then from $NCCL_CONF_FILE or otherwise
+/// ~/.nccl.conf, then from /etc/nccl.conf.
 NcclUserSettings read_nccl_user_settings();
 
 }  // namespace shoal

@@ -9,8 +9,9 @@
 namespace shoal {
 namespace {
 
-/// Of one file, in whole pages: a part of a page would be charged as one. At least a page, for
-/// create to say what is wrong with it.
+/// The largest size of one file within the limit, in whole pages, because a part of a page is
+/// charged as a whole one. At least a page, so that create reports what is wrong if that is too
+/// much.
 int64_t largest_piece(int64_t bytes) {
   struct rlimit limit;
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(bytes))

@@ -8,9 +8,9 @@
 
 namespace shoal {
 
-/// Takes the bytes in the directory as ShmSegment::create does, for a library that will take them
-/// in files of its own: in as few files as this process's file size limit allows. Whether each of
-/// the library's files is within that limit is check_budget's.
+/// Takes the bytes in the directory as ShmSegment::create does, in as few files as this process's
+/// file size limit allows. It shows whether a library can take them later in files of its own.
+/// check_budget decides whether each of the library's files is within the limit.
 Result<std::vector<ShmSegment>> reserve_for_library(int64_t bytes, const std::string& directory);
 
 }  // namespace shoal

@@ -29,8 +29,8 @@ Status probe(const RungContext& context) {
                        context.facts.cma.error);
 }
 
-/// The page wherever one can be had: with none the rung works too, only slower, so that is no
-/// error.
+/// Takes the shared page wherever one can be had. Without it the rung works too, only slower, so
+/// that its absence is not an error.
 Result<TransportSetup> prepare(const RungContext& context) {
   TransportSetup setup;
   setup.rung = kName;
@@ -55,8 +55,8 @@ Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
 
 }  // namespace
 
-/// Ranks read each other's private memory: no pool of shared memory at all, a page of it where one
-/// can be had.
+/// Ranks read each other's private memory. There is no pool of shared memory, only one page of it
+/// if it can be had.
 const Rung kCmaRung{kName, need, probe, prepare, open};
 
 }  // namespace shoal

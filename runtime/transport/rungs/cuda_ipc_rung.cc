@@ -1,4 +1,5 @@
 #include "runtime/comm/device/cuda_ipc_collective.h"
+#include "runtime/comm/device/staged_communicator.h"
 #include "runtime/transport/rungs/gpu_checks.h"
 #include "runtime/transport/rungs/rungs.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 constexpr char kName[] = "cuda-ipc";
 
-/// Device memory alone.
+/// It takes only device memory.
 ShmNeed need(const RungContext&) {
   return {kName, {}, {}};
 }
@@ -31,7 +32,8 @@ Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
 
 }  // namespace
 
-/// Kernels that write into their peers' memory: no NCCL, no shared memory of the host.
+/// Kernels write into their peers' memory, so that it needs neither NCCL nor shared memory of the
+/// host.
 const Rung kCudaIpcRung{kName, need, probe, prepare, open, true};
 
 }  // namespace shoal

@@ -1,19 +1,20 @@
 #pragma once
 #include "runtime/comm/slots/shm_communicator.h"
 #include "runtime/transport/rungs/rungs.h"
+#include "runtime/transport/rungs/slot_pool.h"
 
 namespace shoal {
 
-/// A rung whose pool of slots lies in an unnamed file in /dev/shm. Name: of static storage.
+/// A rung whose pool of slots is an unnamed file in /dev/shm. Name must have static storage.
 template <const char* Name, size_t SlotBytes>
 struct DevShmRung {
   static ShmNeed need(const RungContext& context) {
     return {Name, {slot_pool(context.world_size, SlotBytes, 1)}, {}};
   }
 
-  /// What is free, and whether a file can be made at all, is check_budget's.
+  /// check_budget decides whether there is room, and whether a file can be made at all.
   static Status probe(const RungContext& context) {
-    return check_file_size(need(2).dev_shm_bytes(), context.facts);
+    return check_file_size(need(context).dev_shm_bytes(), context.facts);
   }
 
   static Result<TransportSetup> prepare(const RungContext& context) {

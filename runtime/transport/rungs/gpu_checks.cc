@@ -7,11 +7,14 @@
 
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/transport/facts/fact_files.h"
+#include "runtime/transport/facts/fact_names.h"
 
 namespace shoal {
 namespace {
 
-/// "13.0" of 13000.
+using Outcome = GpuPeerVerdict::Outcome;
+
+/// "13.0" for 13000.
 std::string cuda_version(int version) {
   return cat(version / 1000, ".", version % 1000 / 10);
 }
@@ -25,12 +28,12 @@ int number_of(std::string_view text) {
 /// As numbers, so that 580.105.08 is above 580.65.06.
 std::vector<int> numbers_of(std::string_view version) {
   std::vector<int> numbers;
-  for (const std::string_view part : split(version, '.')) numbers.push_back(number_of(part));
+  for (const std::string_view part : parts_of(version, '.')) numbers.push_back(number_of(part));
   return numbers;
 }
 
-/// What the driver's library answers counts: a compatibility package runs a newer CUDA over an
-/// older kernel module.
+/// If the driver's library answers, its answer counts, because a compatibility package runs a newer
+/// CUDA over an older kernel module.
 bool too_old(const GpuFacts& facts) {
   if (facts.cuda_driver > 0) return facts.cuda_driver / 1000 < facts.cuda_runtime / 1000;
   const std::string_view oldest = oldest_driver(facts.cuda_runtime);
@@ -72,7 +75,7 @@ Status driver_refusal(const GpuFacts& facts) {
           "; nvidia-smi lists what the driver has, and CUDA_VISIBLE_DEVICES may hide some"));
 }
 
-/// Are there enough devices, and does each of the group's run the module's code?
+/// Checks that there are enough devices, and that each one of the group runs the module's code.
 Status check_group(const GpuFacts& facts) {
   const int wanted = group_devices(facts), there = static_cast<int>(facts.devices.size());
   if (wanted > there) {
@@ -95,10 +98,10 @@ Status check_group(const GpuFacts& facts) {
 
 Status verdict_refusal(const GpuPeerVerdict& verdict, const char* advice) {
   Code code = Code::kFailedPrecondition;
-  if (verdict.verdict == "hung") code = Code::kDeadlineExceeded;
-  if (verdict.verdict.starts_with("corrupt")) code = Code::kDataLoss;
+  if (verdict.outcome == Outcome::kHung) code = Code::kDeadlineExceeded;
+  if (verdict.outcome == Outcome::kCorrupt) code = Code::kDataLoss;
   return Status::error(code, cat("a pattern pushed and pulled between GPU ", verdict.from,
-                                 " and GPU ", verdict.to, ": ", verdict.verdict, advice));
+                                 " and GPU ", verdict.to, ": ", to_text(verdict), advice));
 }
 
 }  // namespace
@@ -126,17 +129,17 @@ Status check_devices(const GpuFacts& facts) {
   if (!facts.asked)
     return Status::error(Code::kFailedPrecondition,
                          "nobody has looked for CUDA devices (--device cuda)");
-  if (facts.error_at == "find") {
+  if (facts.error_at == GpuErrorAt::kFind) {
     return Status::error(
         Code::kNotFound,
         cat(facts.error,
             "; put libshoal_cuda.so beside the program, or name it with --cuda-module"));
   }
-  if (facts.error_at == "load") {
+  if (facts.error_at == GpuErrorAt::kLoad) {
     return Status::error(Code::kFailedPrecondition,
                          cat(facts.error, "; --device cpu needs no module"));
   }
-  if (facts.error_at == "probe") {
+  if (facts.error_at == GpuErrorAt::kProbe) {
     return Status::error(
         Code::kDeadlineExceeded,
         cat(facts.error, "; dmesg may say more (Xid), and --device cpu does without"));
@@ -162,9 +165,9 @@ Status check_nccl(const GpuFacts& facts) {
 
 Status check_peers(const GpuFacts& facts) {
   SHOAL_RETURN_IF_ERROR(check_devices(facts));
-  // What has gone wrong says more than what was not tried for it.
+  // Report a pair that failed before the pairs that were not tried because of it.
   for (const GpuPeerVerdict& verdict : facts.verdicts) {
-    if (verdict.verdict == "ok" || verdict.verdict == "not tried") continue;
+    if (verdict.outcome == Outcome::kOk || verdict.outcome == Outcome::kNotTried) continue;
     return verdict_refusal(
         verdict, "; peer access is not used: look at IOMMU and ACS, which must be off for it");
   }
@@ -181,10 +184,10 @@ Status check_peers(const GpuFacts& facts) {
       }
       const auto tried =
           std::find_if(facts.verdicts.begin(), facts.verdicts.end(), [&](const GpuPeerVerdict& v) {
-            return v.from == from && v.to == to && v.verdict == "ok";
+            return v.from == from && v.to == to && v.outcome == Outcome::kOk;
           });
       if (tried != facts.verdicts.end()) continue;
-      return verdict_refusal({from, to, "not tried"},
+      return verdict_refusal({from, to, Outcome::kNotTried},
                              "; peer access is used only where it was proven");
     }
   }
@@ -193,9 +196,9 @@ Status check_peers(const GpuFacts& facts) {
 
 std::string why_no_code(std::string_view architectures, std::string_view compute_capability) {
   const std::vector<int> capability = numbers_of(compute_capability);
-  if (capability.size() != 2) return "";  // not known: what CUDA says to the first kernel counts
+  if (capability.size() != 2) return "";  // not known: CUDA decides when the first kernel starts
   const int major = capability[0], device = 10 * major + capability[1];
-  for (const std::string_view word : split(architectures, ' ')) {
+  for (const std::string_view word : parts_of(architectures, ' ')) {
     const size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
     const int code = number_of(word.substr(0, digits));
     const bool exact = digits < word.size() &&

@@ -1,7 +1,9 @@
 #include "runtime/comm/device/host_memfd_collective.h"
+#include "runtime/comm/device/staged_communicator.h"
 #include "runtime/memory/shm_segment.h"
 #include "runtime/transport/rungs/gpu_checks.h"
 #include "runtime/transport/rungs/rungs.h"
+#include "runtime/transport/rungs/slot_pool.h"
 
 namespace shoal {
 namespace {
@@ -42,8 +44,8 @@ Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
 
 }  // namespace
 
-/// A pool in host memory that every device reads and writes: no peer access, no NCCL, no mount's
-/// size bounds it.
+/// A pool in host memory that every device reads and writes. It needs neither peer access nor NCCL,
+/// and the size of /dev/shm does not limit it.
 const Rung kHostMemfdRung{kName, need, probe, prepare, open, true};
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #include "runtime/comm/slots/shm_communicator.h"
 #include "runtime/transport/rungs/rungs.h"
+#include "runtime/transport/rungs/slot_pool.h"
 
 namespace shoal {
 namespace {
@@ -15,7 +16,7 @@ Status probe(const RungContext& context) {
     return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)",
                          context.facts.memfd_error);
   }
-  return check_file_size(need(2).memory_bytes(), context.facts);
+  return check_file_size(need(context).memory_bytes(), context.facts);
 }
 
 Result<TransportSetup> prepare(const RungContext& context) {
@@ -32,7 +33,7 @@ Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
 
 }  // namespace
 
-/// The pool of shm in a memfd: the same speed, and no mount's size bounds it.
+/// The pool of shm in a memfd. It is as fast, and the size of /dev/shm does not limit it.
 const Rung kMemfdRung{kName, need, probe, prepare, open};
 
 }  // namespace shoal

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/comm/device/nccl_collective.h"
+#include "runtime/comm/device/staged_communicator.h"
 #include "runtime/transport/needs/reservation.h"
 #include "runtime/transport/rungs/gpu_checks.h"
 #include "runtime/transport/rungs/rungs.h"
@@ -15,15 +16,15 @@ constexpr char kShm[] = "nccl-shm";
 constexpr char kLean[] = "nccl-shm-lean";
 constexpr char kSocket[] = "nccl-socket";
 
-/// Over memory NCCL finds 2 channels on PCIe 3 and 4; more would only take more of /dev/shm.
+/// Over shared memory NCCL finds 2 channels on PCIe 3 and 4; more would only take more of /dev/shm.
 constexpr int kMostShmChannels = 2;
 
 bool shares_gpus(const RungContext& context) {
   return context.facts.gpu.ranks_per_gpu > 1;
 }
 
-/// What every rung of NCCL wants. cuMem host memory is off for all: each rank would find out for
-/// itself whether it works, and ranks that disagree do not understand each other.
+/// What every rung of NCCL's wants. cuMem host memory is off for all of them, because each rank
+/// would find out for itself whether it works, and ranks that disagree cannot connect.
 std::vector<RungSetting> common(const RungContext& context) {
   std::vector<RungSetting> settings = {
       {"NCCL_CUMEM_ENABLE", "1"},
@@ -34,9 +35,9 @@ std::vector<RungSetting> common(const RungContext& context) {
       {"NCCL_DEBUG_FILE", kNcclLogPath, false, {"NCCL_DEBUG"}},
       {"NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV,ALLOC", false, {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}},
   };
-  // All ranks are on this host: whatever its networks are, they need not work.
+  // All ranks are on this host, so that its networks need not work.
   if (context.facts.loopback_ipv4) settings.push_back({"NCCL_SOCKET_IFNAME", "=lo"});
-  // Sums in our own order need all-gathers alone, and these only the ring's connections.
+  // Sums in our own order need only all-gathers, and these need only the ring's connections.
   if (context.reproducible) settings.push_back({"NCCL_ALGO", "Ring"});
   return settings;
 }
@@ -50,7 +51,8 @@ std::vector<RungSetting> with(std::vector<RungSetting> settings, std::vector<Run
   return settings;
 }
 
-/// So many channels, no more and no fewer. One variable of the user's about them stands for all.
+/// Asks for exactly this many channels. If the user sets any variable about channels, all of them
+/// are left alone.
 std::vector<RungSetting> channel_settings(int channels) {
   const std::string count = cat(channels);
   const std::vector<std::string> others = {"NCCL_MAX_CTAS",      "NCCL_MIN_CTAS",
@@ -60,7 +62,8 @@ std::vector<RungSetting> channel_settings(int channels) {
 }
 
 std::vector<RungSetting> p2p_environment(const RungContext& context, int) {
-  // The level would stop at a host bridge; every pair has been tried before this rung is taken.
+  // NCCL's own level would stop at a host bridge. Every pair has been tried before this rung is
+  // taken, so that none needs to be left out.
   return with(common(context), {{"NCCL_P2P_DISABLE", "0", true},
                                 {"NCCL_P2P_LEVEL", "SYS"},
                                 {"NCCL_SHM_DISABLE", "0"},
@@ -74,8 +77,8 @@ std::vector<RungSetting> over_shm(const RungContext& context, int channels) {
               channel_settings(channels));
 }
 
-/// Buffers a sixth of the default. LL128 is off over shared memory in any case, and its buffer is
-/// the largest part.
+/// Buffers are a sixth of the default. The LL128 buffer would be the largest part, and LL128 is off
+/// over shared memory in any case.
 std::vector<RungSetting> lean_environment(const RungContext& context, int) {
   return with(over_shm(context, 1), {{"NCCL_ALGO", "Ring"},
                                      {"NCCL_BUFFSIZE", "1048576"},
@@ -83,7 +86,7 @@ std::vector<RungSetting> lean_environment(const RungContext& context, int) {
                                      {"NCCL_PROTO", "^LL128"}});
 }
 
-/// Ranks of one GPU must look like ranks of several hosts, or NCCL refuses them.
+/// Ranks on one GPU must look like ranks of several hosts, because NCCL refuses them otherwise.
 std::vector<RungSetting> socket_environment(const RungContext& context, int rank) {
   std::vector<RungSetting> settings = with(
       common(context),
@@ -92,7 +95,7 @@ std::vector<RungSetting> socket_environment(const RungContext& context, int rank
   return settings;
 }
 
-/// With the user's own settings where they win. Not ok: they are out of range together.
+/// The need, with the user's own settings where they win. Not ok: together they are out of range.
 Result<NcclNeed> need_with(const RungContext& context, const std::vector<RungSetting>& settings,
                            bool peers) {
   std::map<std::string, std::string> environment = context.user.values();
@@ -110,8 +113,8 @@ Result<NcclNeed> need_with(const RungContext& context, const std::vector<RungSet
   return nccl_need(all);
 }
 
-/// Where the user's settings are refused, as if there were none: probe says what is wrong with
-/// them.
+/// The need; if the user's settings are refused, the need without them. probe reports what is wrong
+/// with them.
 NcclNeed settled_need(const RungContext& context, const std::vector<RungSetting>& settings,
                       bool peers, const char* name) {
   Result<NcclNeed> need = need_with(context, settings, peers);
@@ -182,7 +185,7 @@ Status probe(const RungContext& context) {
   return check_peers(context.facts.gpu);
 }
 
-/// NCCL makes its files itself, in its workers; here it is tried whether they could be made now.
+/// NCCL makes its files itself, in the workers. This tries whether they could be made now.
 template <int K>
 Result<TransportSetup> prepare(const RungContext& context) {
   const int64_t bytes = need<K>(context).dev_shm_bytes();

@@ -7,8 +7,8 @@
 namespace shoal {
 namespace {
 
-/// Fastest first, and where the speed is the same the plainer one. Copied at the first call: the
-/// rungs live in other files.
+/// The fastest come first, and of two that are equally fast the simpler one. Copied at the first
+/// call, because the rungs are defined in other files, which may be initialized later.
 const std::vector<Rung>& all_rungs(DeviceKind device) {
   static const std::vector<Rung> cpu{kShmRung, kShmLeanRung, kMemfdRung, kCmaRung, kTcpRung};
   static const std::vector<Rung> cuda{kNcclP2pRung,     kCudaIpcRung,   kNcclShmRung,
@@ -23,7 +23,7 @@ const Rung* find_in(const std::vector<Rung>& rungs, std::string_view name) {
   return it == rungs.end() ? nullptr : &*it;
 }
 
-/// Why a name stands for nothing here.
+/// Explains why a transport name is not accepted.
 Status unknown_transport(const std::string& name, DeviceKind device) {
   const DeviceKind other = device == DeviceKind::kCpu ? DeviceKind::kCuda : DeviceKind::kCpu;
   const bool others = find_in(all_rungs(other), name) != nullptr;

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,6 +11,7 @@
 #include "runtime/base/status.h"
 #include "runtime/base/world.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/exchange.h"
 #include "runtime/device/device.h"
 #include "runtime/memory/shm_segment.h"
 #include "runtime/transport/facts/host_facts.h"
@@ -20,26 +20,21 @@
 
 namespace shoal {
 
-/// What the front made for a group before its workers start; they inherit the descriptors. Nothing
-/// in it has a name in a file system, so that SIGKILL at any moment leaves nothing behind.
+/// What the front makes for a group before its workers start, which inherit the descriptors.
+/// Nothing in it has a name in a file system, so that SIGKILL at any moment leaves nothing behind.
 struct TransportSetup {
   std::string rung;
-  ShmSegment shm;             ///< one for all ranks; empty where the rung needs none
+  ShmSegment shm;             ///< one for all ranks; empty if the rung needs none
   std::vector<Fd> listeners;  ///< one per rank, or empty
   std::vector<int32_t> tcp_ports;
   uint64_t group_key = 0;
-  /// For each rank, or empty: NAME=VALUE beyond the front's own environment.
+  /// One list per rank, or empty: NAME=VALUE that replace or extend the front's own environment.
   std::vector<std::vector<std::string>> environment;
-  std::vector<Fd>
-      logs;  ///< one per rank for its NCCL, or empty: unnamed memory that the front reads
+  /// Unnamed memory for the NCCL log of each rank, which the front reads; may be empty.
+  std::vector<Fd> logs;
 };
 
-/// Every rank brings a few bytes and gets those of all, in rank order. Goes through the front: the
-/// group has no transport yet. UNAVAILABLE: the front is gone; DEADLINE_EXCEEDED: a rank brings
-/// nothing.
-using Exchange = std::function<Result<std::vector<std::string>>(std::string mine)>;
-
-/// A worker's side of it.
+/// A worker's side of a TransportSetup.
 struct OpenArgs {
   World world;
   Fd shm;
@@ -47,48 +42,49 @@ struct OpenArgs {
   Fd listener;
   std::vector<int32_t> tcp_ports;
   uint64_t group_key = 0;
-  int64_t timeout_ms = 0;          ///< of opening, and of each collective afterwards
-  Exchange exchange;               ///< always there
+  int64_t timeout_ms = 0;          ///< for opening, and for each collective afterwards
+  Exchange exchange;               ///< always set
   Interrupted interrupted;         ///< may be empty
-  std::shared_ptr<Device> device;  ///< this rank's, selected; empty where the rung needs none
+  std::shared_ptr<Device> device;  ///< this rank's, already selected; empty if the rung needs none
   std::string nccl_library;        ///< a path, or a name for the loader's search
-  bool reproducible = true;  ///< sums in our order on every transport; false: in the library's own
+  /// Sums are in our order on every transport; false: in the library's own order.
+  bool reproducible = true;
 };
 
-/// One step of the ladder: a way for ranks to move partial sums. Data, not a class: the ladder is
-/// an array.
+/// One transport of the ladder, that is, one way for ranks to move partial sums. It is data and not
+/// a class, because the ladder is an array.
 struct Rung {
   const char* name;  ///< also the value of --transport
-  /// What it takes: pure arithmetic.
+  /// What it takes. Pure arithmetic.
   ShmNeed (*need)(const RungContext& context);
-  /// In the front, before anything is made: what facts and settings alone forbid, beyond
-  /// check_budget.
+  /// Runs in the front before anything is made: what facts and settings forbid by themselves,
+  /// beyond check_budget.
   Status (*probe)(const RungContext& context);
-  /// In the front: reserves what the rung needs, or where a library takes it itself, tries whether
-  /// it could be had. RESOURCE_EXHAUSTED and the like say why not.
+  /// Runs in the front: reserves what the rung needs. If a library takes it itself, tries whether
+  /// it could be taken now. RESOURCE_EXHAUSTED and other errors give the reason if not.
   Result<TransportSetup> (*prepare)(const RungContext& context);
-  /// In each worker: connects the group.
+  /// Runs in each worker: connects the group.
   Result<std::unique_ptr<Communicator>> (*open)(OpenArgs args);
   bool on_device = false;  ///< its ranks need a device: OpenArgs::device
-  /// What it wants in a rank's environment before the process starts, since NCCL reads it once;
-  /// nullptr: nothing.
+  /// The variables that it wants in a rank's environment. They are set before the process starts,
+  /// because NCCL reads them once. nullptr: none.
   std::vector<RungSetting> (*environment)(const RungContext& context, int rank) = nullptr;
 };
 
-/// Every rung for ranks on such devices, in the default order. tcp serves both.
+/// Every rung for ranks on this kind of device, in the default order. tcp is in both lists.
 std::span<const Rung> rungs(DeviceKind device = DeviceKind::kCpu);
 
 /// "shm,shm-lean,memfd,cma,tcp": the rungs' names in the default order.
 std::string rung_names(DeviceKind device = DeviceKind::kCpu);
 
-/// Of either device. nullptr: no such rung.
+/// The rung of this name, for either kind of device. nullptr: there is none.
 const Rung* find_rung(std::string_view name);
 
-/// "shm,tcp" -> names in that order. INVALID_ARGUMENT lists the known ones, or names the --device
-/// that the rung is for; an empty list or a repeated name likewise.
+/// "shm,tcp" -> names in that order. INVALID_ARGUMENT: an unknown name (lists the known ones, or
+/// names the --device that the rung is for), an empty list, or a repeated name.
 Result<std::vector<std::string>> parse_transport_order(std::string_view text, DeviceKind device);
 
-/// The name a group of one rank reports: it has nothing to move.
+/// The name that a group of one rank reports, because it has nothing to move.
 inline constexpr const char* kNoTransport = "single";
 
 }  // namespace shoal

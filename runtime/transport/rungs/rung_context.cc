@@ -3,7 +3,7 @@
 namespace shoal {
 namespace {
 
-/// The user's setting that stands in a rung's way; nullptr: none.
+/// The user's setting that replaces one of a rung's; nullptr: none.
 const NcclUserSetting* in_the_way(const RungSetting& setting, const NcclUserSettings& user) {
   if (const NcclUserSetting* own = user.find(setting.name)) return own;
   for (const std::string& name : setting.yields_to) {
@@ -13,6 +13,10 @@ const NcclUserSetting* in_the_way(const RungSetting& setting, const NcclUserSett
 }
 
 }  // namespace
+
+const char* name(SettingWinner winner) {
+  return winner == kSettingIsSet ? "set" : "user's won";
+}
 
 std::vector<SettingOutcome> settle(const std::vector<RungSetting>& settings,
                                    const NcclUserSettings& user) {

@@ -9,44 +9,49 @@
 
 namespace shoal {
 
-/// What a rung's arithmetic and its checks depend on: the group, the place, and what the user
-/// wants.
+/// What a rung's arithmetic and its checks depend on: the group, the machine, and the user's
+/// settings.
 struct RungContext {
-  /// A group of so many ranks; by default in a place of which nothing is known.
+  /// A group of this many ranks, by default on a machine about which nothing is known.
   RungContext(int ranks, HostFacts place = {}) : world_size(ranks), facts(std::move(place)) {}
 
   int world_size;
-  HostFacts facts;        ///< version of NCCL and ranks on one GPU among it
-  NcclUserSettings user;  ///< of NCCL
+  HostFacts facts;        ///< includes the NCCL version and ranks per GPU
+  NcclUserSettings user;  ///< what the user has set for NCCL
   bool reproducible = true;
-  BudgetOptions budget;  ///< for what may be larger where there is room: NCCL's channels
+  BudgetOptions budget;  ///< for what grows if there is room: NCCL's channels
 };
 
 /// A variable that a rung wants in its workers' environment.
 struct RungSetting {
   std::string name;
   std::string value;
-  /// The rung is not itself with any other value: where the user has set another one, the rung is
-  /// refused.
+  /// With any other value it would be another rung. If the user has set one, the rung is refused.
   bool essential = false;
-  /// Other variables whose setting by the user stands for one of this too.
+  /// If the user has set one of these other variables, this one is not set either.
   std::vector<std::string> yields_to = {};
 };
 
-inline constexpr const char* kSettingIsSet = "set";
-inline constexpr const char* kUserWon = "user's won";
+/// Whose value of a setting is in force.
+enum class SettingWinner { kSet, kUser };
+inline constexpr SettingWinner kSettingIsSet = SettingWinner::kSet;  ///< the rung's own
+inline constexpr SettingWinner kUserWon = SettingWinner::kUser;
+const char* name(SettingWinner winner);  ///< "set", "user's won"
 
-/// What became of it.
+/// How a setting that a rung wants was resolved against the user's.
 struct SettingOutcome {
   std::string name;
   std::string wanted;  ///< the rung's value
-  std::string value;   ///< in force; empty where another variable of the user's stands for it
-  std::string winner;  ///< kSettingIsSet or kUserWon
-  std::string source;  ///< of the user's: "the environment", "/etc/nccl.conf:3"; empty: the rung's
+  std::string value;   ///< in force; empty if the user has set another variable instead
+  SettingWinner winner = kSettingIsSet;
+  /// Where the user has set it: "the environment", "/etc/nccl.conf:3"; empty: the rung's value is
+  /// in force.
+  std::string source;
   bool operator==(const SettingOutcome&) const = default;
 };
 
-/// The user's own settings win, always.
+/// Decides for each setting of a rung whether its value or the user's is in force. The user's own
+/// settings always win.
 std::vector<SettingOutcome> settle(const std::vector<RungSetting>& settings,
                                    const NcclUserSettings& user);
 

@@ -8,8 +8,7 @@ using ShmLeanRung = DevShmRung<kName, kMinShmSlotBytes>;
 
 }  // namespace
 
-/// As shm with the smallest slots: large messages take more steps, and the pool is as small as one
-/// can be.
+/// Like shm with the smallest slots. Large messages take more steps, but no pool is smaller.
 const Rung kShmLeanRung{kName, ShmLeanRung::need, ShmLeanRung::probe, ShmLeanRung::prepare,
                         ShmLeanRung::open};
 

@@ -1,5 +1,6 @@
+#include "runtime/transport/rungs/slot_pool.h"
+
 #include "runtime/comm/slots/shm_communicator.h"
-#include "runtime/transport/rungs/rungs.h"
 
 namespace shoal {
 

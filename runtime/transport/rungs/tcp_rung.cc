@@ -10,9 +10,9 @@ namespace {
 
 constexpr char kName[] = "tcp";
 
-/// Open files of the front, which has more of them than any rank: for each a listener, the control
-/// channel and its process; and while the last one is being born, the other end of its channel and
-/// copies of what it inherits.
+/// The number of open files of the front, which has more of them than any rank. For each rank it
+/// has a listener, the control channel and the pidfd. While the last rank is being started it also
+/// has the other end of that channel and copies of the descriptors that the rank inherits.
 int64_t front_descriptors(int world_size) {
   constexpr int64_t kStandard = 3, kForEachRank = 3, kWhileOneIsBorn = 3;
   return kStandard + kForEachRank * world_size + kWhileOneIsBorn;
@@ -46,7 +46,8 @@ Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
 
 }  // namespace
 
-/// Loopback connections: no shared memory, no reading of others' memory.
+/// Connections over the loopback interface. It needs neither shared memory nor the right to read
+/// other processes' memory.
 const Rung kTcpRung{kName, need, probe, prepare, open};
 
 }  // namespace shoal

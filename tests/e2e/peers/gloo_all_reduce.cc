@@ -1,5 +1,5 @@
-// Gloo's allreduce over its TCP transport between two processes, which meet through a folder: 1
-// KiB, 64 KiB, 4 MiB.
+// Runs Gloo's allreduce of 1 KiB, 64 KiB and 4 MiB over its TCP transport between two processes,
+// which meet through a folder.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// MPI_Allreduce of 1 KiB, 64 KiB and 4 MiB of floats, twenty times each; every rank checks every
-// sum.
+// Runs MPI_Allreduce of 1 KiB, 64 KiB and 4 MiB of floats, twenty times each. Every rank checks
+// every sum.
 #include <cstdio>
 #include <mpi.h>
 #include <vector>

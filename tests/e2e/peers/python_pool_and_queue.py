@@ -1,4 +1,4 @@
-"""A multiprocessing.Pool of two, then a Queue that carries 4 MiB from a child."""
+"""Uses a multiprocessing.Pool of two, then a Queue that carries 4 MiB from a child."""
 import multiprocessing
 
 

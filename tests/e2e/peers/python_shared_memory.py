@@ -1,4 +1,4 @@
-"""A child fills 8 MiB of multiprocessing.shared_memory, the parent checks them."""
+"""A child fills 8 MiB of multiprocessing.shared_memory, and the parent checks them."""
 import multiprocessing
 from multiprocessing import shared_memory
 

@@ -1,13 +1,17 @@
-# The module offers one symbol and needs no library that a machine without a GPU may lack: exports.cmake with
-# -DNM= -DREADELF= -DMODULE=.
-execute_process(COMMAND ${NM} --dynamic --defined-only --format=posix ${MODULE} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+# Checks that the module exports one symbol only, has no library search path, and needs no library
+# that a machine without a GPU may lack.
+# Usage: exports.cmake with -DNM= -DREADELF= -DMODULE=.
+execute_process(COMMAND ${NM} --dynamic --defined-only --format=posix ${MODULE}
+                OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[^\n]+" symbols "${symbols}")
 list(LENGTH symbols count)
 if(NOT count EQUAL 1 OR NOT symbols MATCHES "^shoal_cuda_module ")
-  message(FATAL_ERROR "${MODULE} exports ${count} symbols, not shoal_cuda_module alone:\n${symbols}")
+  message(FATAL_ERROR
+          "${MODULE} exports ${count} symbols, not shoal_cuda_module alone:\n${symbols}")
 endif()
 
-execute_process(COMMAND ${READELF} --dynamic --wide ${MODULE} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${READELF} --dynamic --wide ${MODULE} OUTPUT_VARIABLE dynamic
+                COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "Shared library: \\[[^]]+\\]" needed "${dynamic}")
 foreach(library IN LISTS needed)
   if(library MATCHES "libcuda|libcudart|libnccl|libcublas|libnvidia")

@@ -33,7 +33,7 @@ TEST(AlignedBufferTest, MovesItsMemory) {
   AlignedBuffer first = AlignedBuffer::allocate(100).value();
   first.as<int>()[0] = 42;
   AlignedBuffer second = std::move(first);
-  EXPECT_TRUE(first.empty());  // NOLINT: what a move leaves is part of the contract
+  EXPECT_TRUE(first.empty());  // NOLINT: the state after a move is part of the contract
   EXPECT_EQ(second.as<int>()[0], 42);
   AlignedBuffer third;
   third = std::move(second);

@@ -10,7 +10,8 @@
 namespace shoal {
 namespace {
 
-/// `bits` is the nearest 16-bit value to `value`, and the even one of two that are equally near.
+/// Checks that `bits` is the 16-bit value nearest to `value`, and the even one of two that are
+/// equally near.
 void expect_nearest(float value, uint16_t bits, float (*widen)(uint16_t)) {
   const double got = widen(bits);
   const double error = std::fabs(got - value);
@@ -60,11 +61,11 @@ TEST(DtypeTest, Every16BitValueSurvivesWideningAndNarrowing) {
 TEST(DtypeTest, KnownValues) {
   EXPECT_EQ(float_to_f16(1.0f), 0x3C00);
   EXPECT_EQ(float_to_f16(-2.0f), 0xC000);
-  EXPECT_EQ(float_to_f16(65504.0f), 0x7BFF);  // the largest
+  EXPECT_EQ(float_to_f16(65504.0f), 0x7BFF);  // the largest finite value
   EXPECT_EQ(float_to_f16(65519.0f), 0x7BFF);
-  EXPECT_EQ(float_to_f16(65520.0f), 0x7C00);  // halfway to the next: infinity
+  EXPECT_EQ(float_to_f16(65520.0f), 0x7C00);  // halfway to the next value, so it rounds to infinity
   EXPECT_EQ(float_to_f16(std::ldexp(1.0f, -24)), 0x0001);
-  EXPECT_EQ(float_to_f16(std::ldexp(1.0f, -25)), 0x0000);  // a tie, to even
+  EXPECT_EQ(float_to_f16(std::ldexp(1.0f, -25)), 0x0000);  // a tie, which rounds to even
   EXPECT_EQ(float_to_f16(std::ldexp(1.5f, -25)), 0x0001);
   EXPECT_EQ(float_to_f16(-0.0f), 0x8000);
   EXPECT_EQ(float_to_bf16(1.0f), 0x3F80);
@@ -73,7 +74,7 @@ TEST(DtypeTest, KnownValues) {
   EXPECT_EQ(float_to_bf16(std::numeric_limits<float>::max()), 0x7F80);
   EXPECT_EQ(float_to_bf16(-std::numeric_limits<float>::infinity()), 0xFF80);
   EXPECT_EQ(f16_to_float(0x7C00), std::numeric_limits<float>::infinity());
-  // A NaN whose payload lies in the bits that are cut off stays one.
+  // A NaN stays a NaN even if its payload is in the bits that are cut off.
   EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(std::bit_cast<float>(0x7F800001u)))));
   EXPECT_TRUE(std::isnan(f16_to_float(float_to_f16(std::bit_cast<float>(0xFF800001u)))));
 }
@@ -81,8 +82,8 @@ TEST(DtypeTest, KnownValues) {
 TEST(DtypeTest, RoundsToNearestEven) {
   std::mt19937 random(7);
   for (int i = 0; i < 200'000; ++i) {
-    // Exponents around the whole range of f16, subnormals and overflow among them; half of them
-    // exact ties.
+    // The exponents cover the whole range of f16 and a little more, with subnormals and overflow.
+    // Half of the values are exact ties.
     uint32_t bits = (100u + static_cast<uint32_t>(random() % 44)) << 23 | (random() & 0x807FFFFFu);
     if (i % 2 == 0) bits = (bits & ~0x1FFFu) | 0x1000u;
     const float value = std::bit_cast<float>(bits);

@@ -32,7 +32,7 @@ TEST(FdTest, MovesAndCloses) {
   Fd second(open_something());
   const int b = second.get();
   second = std::move(first);
-  EXPECT_FALSE(first.valid());  // NOLINT: what a move leaves is part of the contract
+  EXPECT_FALSE(first.valid());  // NOLINT: the state after a move is part of the contract
   EXPECT_EQ(second.get(), a);
   EXPECT_FALSE(is_open(b));
   Fd& same = second;

@@ -32,7 +32,8 @@ TEST(ParseJsonTest, DamageIsPlaced) {
     const Status status = json.status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_TRUE(status.message().starts_with("x.json: byte ")) << status.to_string();
-    // Reasons travel in protobuf strings: UTF-8 without control characters, whatever the text held.
+    // Error messages are sent in protobuf strings, so they must be UTF-8 without control
+    // characters, whatever the text held.
     for (const char c : status.message()) EXPECT_TRUE(c >= 0x20 && c < 0x7F) << status.to_string();
     EXPECT_LT(status.message().size(), 400u);
   }
@@ -50,8 +51,8 @@ TEST(ParseJsonTest, DepthAndValuesAreBounded) {
   const Result<Json> many = parse_json("[1,2,3]", "x", {.max_values = 3});
   ASSERT_FALSE(many.ok());
   EXPECT_EQ(many.status().message(), "x: more than 3 values");
-  EXPECT_FALSE(
-      parse_json(R"({"a":{},"b":{}})", "x", {.max_values = 4}).ok());  // keys cost memory too
+  // Keys take memory too, so they count.
+  EXPECT_FALSE(parse_json(R"({"a":{},"b":{}})", "x", {.max_values = 4}).ok());
 }
 
 TEST(JsonMemberTest, Integers) {
@@ -88,7 +89,7 @@ TEST(JsonMemberTest, OtherTypes) {
   EXPECT_EQ(json_string(object, "flag", "x").status().message(),
             "x: \"flag\" must be a string, not false");
   EXPECT_EQ(*json_int(Json::array(), "any", "x"),
-            std::nullopt);  // what is no object has no members
+            std::nullopt);  // a value that is not an object has no members
 }
 
 TEST(JsonMemberTest, AHostileValueIsShortInTheMessage) {
@@ -128,7 +129,7 @@ TEST_F(ReadFileTest, WhatCannotBeRead) {
   EXPECT_EQ(read_file(dir_, 9).status().code(), Code::kInvalidArgument);
   ASSERT_EQ(mkfifo((dir_ + "/fifo").c_str(), 0600), 0);
   EXPECT_EQ(read_file(dir_ + "/fifo", 9).status().code(),
-            Code::kInvalidArgument);  // and does not wait for a writer
+            Code::kInvalidArgument);  // a pipe is refused without waiting for its writer
   EXPECT_EQ(read_file("/dev/zero", 9).status().code(), Code::kInvalidArgument);
 }
 

@@ -13,7 +13,7 @@
 namespace shoal {
 namespace {
 
-/// What is written to file descriptor 2 while one of these lives.
+/// Captures what is written to file descriptor 2 during a test.
 class LogTest : public testing::Test {
  protected:
   ~LogTest() override {
@@ -28,7 +28,7 @@ class LogTest : public testing::Test {
   }
 };
 
-/// The line with each digit of its time as a 9.
+/// Replaces each digit of the line's time by a 9.
 std::string with_time_masked(std::string line) {
   for (size_t i = 0; i < line.size() && line[i] != ' '; ++i) {
     if (line[i] >= '0' && line[i] <= '9') line[i] = '9';
@@ -103,8 +103,8 @@ TEST(JsonEscapeTest, OnlyValidUtf8ComesThrough) {
   EXPECT_EQ(json_escape("\x7F"), "\x7F");
   EXPECT_EQ(json_escape("\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F"),
             "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F");
-  EXPECT_EQ(json_escape("\xC3"), bad);                                // ends too soon
-  EXPECT_EQ(json_escape("\xE2\x82z"), bad + bad + "z");               // breaks off
+  EXPECT_EQ(json_escape("\xC3"), bad);                                // it ends too early
+  EXPECT_EQ(json_escape("\xE2\x82z"), bad + bad + "z");               // it breaks off
   EXPECT_EQ(json_escape("\xC1\x81"), bad + bad);                      // overlong
   EXPECT_EQ(json_escape("\xE0\x80\x80"), bad + bad + bad);            // overlong
   EXPECT_EQ(json_escape("\xED\xA0\x80"), bad + bad + bad);            // a surrogate

@@ -13,8 +13,8 @@ namespace {
 constexpr int kLeaves = 16;
 constexpr int kUnits = 40;
 
-/// The tree's definition, written down once more: a node of n leaves is ceil(n/2) | floor(n/2), and
-/// what is empty is left out.
+/// The definition of the tree, written down a second time: a node of n leaves is ceil(n/2) |
+/// floor(n/2), and empty parts are left out.
 std::optional<float> tree_sum(const std::vector<std::optional<float>>& leaves, size_t begin,
                               size_t end) {
   if (end - begin == 1) return leaves[begin];
@@ -35,7 +35,7 @@ void merge_top(std::vector<float>& stack, int times) {
   }
 }
 
-/// What one rank sends.
+/// The values that one rank sends.
 std::vector<float> contributions_of(const RankFold& fold,
                                     const std::vector<std::optional<float>>& leaves) {
   std::vector<float> sent, stack;
@@ -65,7 +65,8 @@ float finish(const FoldProgram& program, const std::vector<float>& values) {
   return stack.empty() ? 0 : stack.front();
 }
 
-/// Values whose sum depends on the order: magnitudes over 2^40, both signs.
+/// Values whose sum depends on the order, because their magnitudes span a factor of 2^40 and they
+/// have both signs.
 std::vector<std::optional<float>> leaf_values(int leaves, int units) {
   std::mt19937 random(static_cast<unsigned>(leaves * 1000 + units));
   std::vector<std::optional<float>> values;
@@ -149,7 +150,7 @@ TEST(ReduceTreeTest, EqualBitsForEveryNumberOfRanks) {
 }
 
 TEST(ReduceTreeTest, TheOrderMattersForTheseValues) {
-  // Without this the test above could pass with any order of adding.
+  // Without this check the test above could pass with any order of additions.
   int differ = 0;
   for (int leaves = 4; leaves <= kLeaves; ++leaves) {
     const std::vector<std::optional<float>> values = leaf_values(leaves, kUnits);
@@ -184,7 +185,7 @@ TEST(ReduceTreeTest, EachRankComputesItsOwnLeavesOnceAndSendsWholeSubTrees) {
 }
 
 TEST(ReduceTreeTest, NineHeadsOnTwoRanks) {
-  // 9 = 5 | 4: one partial sum each, one addition.
+  // 9 = 5 | 4: each rank sends one partial sum, and there is one addition.
   const ReducePlan plan = make_reduce_plan(9, 9, 2);
   EXPECT_EQ(leaves_of_rank(0, 2, 9), (Range{0, 5}));
   EXPECT_EQ(leaves_of_rank(1, 2, 9), (Range{5, 9}));

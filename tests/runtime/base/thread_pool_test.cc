@@ -16,7 +16,7 @@ TEST(ThreadPoolTest, EveryThreadRunsOnceEachTime) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.size(), threads);
     std::vector<int> calls(static_cast<size_t>(threads),
-                           0);  // each written by its own thread alone
+                           0);  // only its own thread writes each element
     for (int round = 0; round < 500; ++round) {
       pool.run([&](int thread) { ++calls[static_cast<size_t>(thread)]; });
       for (const int count : calls) ASSERT_EQ(count, round + 1) << threads << " threads";
@@ -31,7 +31,7 @@ TEST(ThreadPoolTest, TheThreadsRunAtTheSameTime) {
   pool.run([&](int) {
     ++arrived;
     while (arrived.load() < kThreads)
-      std::this_thread::yield();  // hangs if one had to wait for another's end
+      std::this_thread::yield();  // hangs if one task had to wait for the end of another
   });
   EXPECT_EQ(arrived.load(), kThreads);
 }
@@ -58,7 +58,8 @@ TEST(ThreadPoolTest, SleepersWakeUp) {
   ThreadPool pool(3);
   std::atomic<int> calls = 0;
   for (int round = 0; round < 20; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // past the spinning
+    // Long enough for the threads to stop spinning.
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
     pool.run([&](int) { ++calls; });
   }
   EXPECT_EQ(calls.load(), 60);
@@ -93,7 +94,7 @@ TEST(ThreadPoolTest, ThreadsAreBoundToTheirCpus) {
     std::vector<int> cpus;
     for (size_t i = 0; i < threads; ++i) cpus.push_back(allowed[i % allowed.size()]);
     std::vector<cpu_set_t> seen(threads);
-    std::thread([&] {  // a caller of its own: it stays bound
+    std::thread([&] {  // uses a separate thread as the caller, because the caller stays bound
       ThreadPool pool(static_cast<int>(threads), cpus);
       pool.run([&](int thread) {
         sched_getaffinity(0, sizeof(cpu_set_t), &seen[static_cast<size_t>(thread)]);

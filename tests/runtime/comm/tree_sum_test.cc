@@ -32,18 +32,18 @@ TEST(CheckPlanTest, RefusesWhatDoesNotLeaveOneValue) {
   const auto code = [](const ReducePlan& plan) { return check_plan(plan, {1, 2}).code(); };
   EXPECT_EQ(code(plan_with({1, 1}, {0, 1})), Code::kOk);
   EXPECT_EQ(code(plan_with({1, 1, 1}, {0, 1, 1})), Code::kInvalidArgument);  // three ranks
-  EXPECT_EQ(code(plan_with({1, 2}, {0, 1})), Code::kInvalidArgument);        // a value too few
+  EXPECT_EQ(code(plan_with({1, 2}, {0, 1})), Code::kInvalidArgument);        // one value is missing
   EXPECT_EQ(code(plan_with({-1, 3}, {0, 1})), Code::kInvalidArgument);
   EXPECT_EQ(code(plan_with({0, 0}, {})), Code::kInvalidArgument);
-  EXPECT_EQ(code(plan_with({1, 1}, {0, 0})), Code::kInvalidArgument);  // two values left
-  EXPECT_EQ(code(plan_with({1, 1}, {1, 0})), Code::kInvalidArgument);  // one value merged
+  EXPECT_EQ(code(plan_with({1, 1}, {0, 0})), Code::kInvalidArgument);  // two values are left
+  EXPECT_EQ(code(plan_with({1, 1}, {1, 0})), Code::kInvalidArgument);  // a merge needs two values
   EXPECT_EQ(code(plan_with({1, 1}, {0, -1})), Code::kInvalidArgument);
   EXPECT_EQ(code(plan_with({8, 1}, {0, 0, 0, 0, 0, 0, 0, 0, 8})),
-            Code::kInvalidArgument);  // too deep
+            Code::kInvalidArgument);  // the stack is too deep
 }
 
 TEST(TreeSumTest, LeftChainAndRightChainDiffer) {
-  // (a + b) + c and a + (b + c), for values where only one of them keeps c.
+  // (a + b) + c and a + (b + c), with values for which only one of them keeps c.
   const std::vector<float> a(700, 1e8F), b(700, -1e8F), c(700, 1.0F);
   const float* planes[] = {a.data(), b.data(), c.data()};
   std::vector<float> out(700);
@@ -53,8 +53,8 @@ TEST(TreeSumTest, LeftChainAndRightChainDiffer) {
   for (const float value : out) ASSERT_EQ(value, 0.0F);
 }
 
-// Lengths around tiles and vectors, planes at odd addresses, and a chain deep enough to reuse tiles
-// of one level.
+// Tries lengths around those of tiles and vectors, planes at odd addresses, and a chain that is
+// deep enough to use the tiles of one level again.
 TEST(TreeSumTest, EveryLengthAndAlignment) {
   const FoldProgram chain{{0, 1, 1, 0, 2, 1}};  // ((((a+b)+c) + (d+e)) + f)
   std::vector<float> values(6 * 2000);

@@ -70,7 +70,7 @@ TEST(Channel, AClosedEndIsUnavailable) {
 TEST(Channel, AFrameOfAGibibyteIsRefused) {
   Ends ends = make_ends();
   const std::string_view too_long(static_cast<const char*>("x"),
-                                  size_t{1} << 30);  // never dereferenced
+                                  size_t{1} << 30);  // it is never dereferenced
   EXPECT_EQ(ends.front.send(too_long, Deadline::after_s(1)).code(), Code::kInvalidArgument);
 }
 

@@ -1,4 +1,4 @@
-// The loader and the device, against the stand-in module.
+// The loader and the device, tested with the stand-in module.
 #include "runtime/device/device.h"
 
 #include <cstdlib>
@@ -18,7 +18,7 @@ const ShoalCudaModule& module() {
 }
 
 TEST(ModuleLoaderTest, LooksBesideTheProgramAndNowhereElse) {
-  // Beside this test there is none; the working directory does not count.
+  // There is no module next to this test, and the working directory must not be searched.
   const std::filesystem::path here = std::filesystem::current_path();
   std::filesystem::current_path(std::filesystem::path(SHOAL_FAKE_CUDA_MODULE).parent_path());
   std::filesystem::copy_file(SHOAL_FAKE_CUDA_MODULE, "libshoal_cuda.so",
@@ -33,6 +33,18 @@ TEST(ModuleLoaderTest, LooksBesideTheProgramAndNowhereElse) {
   const Result<std::string> given = find_cuda_module(SHOAL_FAKE_CUDA_MODULE);
   ASSERT_TRUE(given.ok()) << given.status().to_string();
   EXPECT_EQ(*given, SHOAL_FAKE_CUDA_MODULE);
+}
+
+TEST(ModuleLoaderTest, FindsTheModuleOfAnInstallation) {
+  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::filesystem::path folder = own / "../lib/shoal";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(SHOAL_FAKE_CUDA_MODULE, folder / "libshoal_cuda.so",
+                             std::filesystem::copy_options::overwrite_existing);
+  const Result<std::string> found = find_cuda_module("");
+  std::filesystem::remove_all(own / "../lib");
+  ASSERT_TRUE(found.ok()) << found.status().to_string();
+  EXPECT_EQ(*found, own.string() + "/../lib/shoal/libshoal_cuda.so");
 }
 
 TEST(ModuleLoaderTest, RefusesWithTheLoadersOwnWords) {

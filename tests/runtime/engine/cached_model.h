@@ -5,14 +5,14 @@
 #include <set>
 #include <vector>
 
-#include "kernels/args.h"
-#include "runtime/control/messages.h"
+#include "runtime/base/kv_block.h"
+#include "runtime/engine/step_plan.h"
 
 namespace shoal {
 
-/// Stands in for the workers: a paged cache that holds token ids instead of keys and values, and a
-/// "model" whose next token is a hash of everything it reads back through the block table. A block
-/// that is shared, lost or not covered changes the tokens that follow.
+/// Takes the place of the workers. Its paged cache holds token ids instead of keys and values, and
+/// the next token of its "model" is a hash of everything that it reads back through the block
+/// table. If a block is shared, lost or missing, the tokens that follow change.
 class CachedModel {
  public:
   explicit CachedModel(int32_t blocks, int32_t vocab = 50)
@@ -20,7 +20,7 @@ class CachedModel {
     for (auto& block : cache_) block.fill(-1);
   }
 
-  /// Runs a plan and checks that it is consistent in itself.
+  /// Runs a plan, and checks that the plan is consistent in itself.
   StepResult run(const StepPlan& plan, int32_t max_num_batched_tokens) {
     StepResult result;
     result.step = plan.step;
@@ -45,7 +45,7 @@ class CachedModel {
     return result;
   }
 
-  /// What the model says after these tokens.
+  /// The token that the model gives after these tokens.
   int32_t next_token(const std::vector<int32_t>& tokens) const {
     uint64_t hash = 1469598103934665603u;
     for (const int32_t token : tokens)

@@ -5,9 +5,9 @@
 #include "runtime/engine/scheduler.h"
 #include "tests/runtime/engine/cached_model.h"
 
-// Seeded random workloads against a model that reads its history back through the block tables:
-// whatever the limits, the batch mix, preemptions, cancels and lost steps, each request's tokens
-// are those it gets alone.
+// Runs seeded random workloads against a model that reads its history back through the block
+// tables. Whatever the limits, the batches, preemptions, cancels and lost steps are, each request
+// must get the tokens that it gets alone.
 
 namespace shoal {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using Outputs = std::map<uint64_t, std::vector<int32_t>>;
 
 struct Workload {
-  SchedulerLimits limits;
+  EngineLimits limits;
   std::vector<EngineRequest> requests;
 };
 
@@ -42,8 +42,8 @@ Workload random_workload(uint32_t seed) {
   return workload;
 }
 
-/// The definition: one token after another, no cache, no batch.
-std::vector<int32_t> alone(const EngineRequest& request, const SchedulerLimits& limits) {
+/// The definition of the right answer: one token after another, without a cache or a batch.
+std::vector<int32_t> alone(const EngineRequest& request, const EngineLimits& limits) {
   const CachedModel model(0);
   std::vector<int32_t> tokens = request.prompt;
   std::vector<int32_t> output;
@@ -101,9 +101,11 @@ Outcome run(const Workload& workload, uint32_t seed, Disturbance disturbance) {
       if (scheduler.finish(id)) outcome.cancelled.push_back(id);
     }
     for (const TokenEvent& event : scheduler.complete(result)) {
-      EXPECT_FALSE(finished[event.id]) << "a token after the end of " << event.id;
-      outcome.outputs[event.id].push_back(event.token.token_id);
-      finished[event.id] = event.finished;
+      const uint64_t id = event.token.id;
+      EXPECT_FALSE(finished[id]) << "a token after the end of " << id;
+      outcome.outputs[id].push_back(event.token.token_id);
+      finished[id] = event.finish.has_value();
+      EXPECT_TRUE(!event.finish || scheduler.finish(id));
     }
     EXPECT_LE(scheduler.load().running, workload.limits.max_num_seqs);
   }
@@ -180,8 +182,8 @@ TEST(SchedulerPropertyTest, ManyLongSequencesInAlmostNoBlocks) {
   const Outcome outcome = run(workload, 1, {});
   expect_as_alone(workload, outcome);
   EXPECT_GT(outcome.preemptions, 20);
-  // The oldest runs in every step, so there are never more steps than tokens and chunks of a
-  // one-by-one run.
+  // The oldest sequence runs in every step. So there are never more steps than if the requests ran
+  // one after the other.
   EXPECT_LT(outcome.steps, 20 * 96);
 }
 
@@ -205,8 +207,11 @@ TEST(SchedulerPropertyTest, SameCallsGiveTheSamePlans) {
         ASSERT_EQ(a.sequences[i].block_table, b.sequences[i].block_table);
       }
       const StepResult result = model.run(a, workload.limits.max_num_batched_tokens);
-      first.complete(result);
-      second.complete(result);
+      for (Scheduler* scheduler : {&first, &second}) {
+        for (const TokenEvent& event : scheduler->complete(result)) {
+          EXPECT_TRUE(!event.finish || scheduler->finish(event.token.id));
+        }
+      }
     }
     EXPECT_FALSE(second.has_work());
   }

@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-SchedulerLimits roomy_limits() {
+EngineLimits roomy_limits() {
   return {.max_num_seqs = 8,
           .max_num_batched_tokens = 64,
           .kv_blocks = 32,
@@ -25,7 +25,7 @@ EngineRequest request(uint64_t id, int32_t prompt_tokens, int32_t max_tokens) {
   return result;
 }
 
-/// The plan's answer: every sampled sequence gets this token.
+/// An answer to the plan in which every sampled sequence gets this token.
 StepResult answer(const StepPlan& plan, int32_t token) {
   StepResult result;
   result.step = plan.step;
@@ -35,6 +35,15 @@ StepResult answer(const StepPlan& plan, int32_t token) {
   return result;
 }
 
+/// Completes a step as the engine's caller does: every sequence that has received its last token is
+/// finished before the next plan.
+std::vector<TokenEvent> complete(Scheduler& scheduler, const StepResult& result) {
+  std::vector<TokenEvent> events = scheduler.complete(result);
+  for (const TokenEvent& event : events)
+    EXPECT_TRUE(!event.finish || scheduler.finish(event.token.id));
+  return events;
+}
+
 std::vector<uint64_t> ids_of(const StepPlan& plan) {
   std::vector<uint64_t> ids;
   for (const SequenceStep& step : plan.sequences) ids.push_back(step.id);
@@ -42,12 +51,14 @@ std::vector<uint64_t> ids_of(const StepPlan& plan) {
 }
 
 TEST(SchedulerTest, RefusesWhatCouldNeverRun) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.max_model_len = 100;
   Scheduler scheduler(limits);
   EXPECT_EQ(scheduler.add(request(1, 0, 5)).code(), Code::kInvalidArgument);
   EXPECT_EQ(scheduler.add(request(1, 5, 0)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(scheduler.add(request(1, 5, 0)).field, RequestField::kMaxTokens);
   EXPECT_EQ(scheduler.add(request(1, 100, 5)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(scheduler.add(request(1, 100, 5)).field, RequestField::kPrompt);
   EXPECT_TRUE(scheduler.add(request(1, 99, 5)).ok());
   EXPECT_EQ(scheduler.add(request(1, 5, 5)).code(), Code::kAlreadyExists);
 
@@ -58,12 +69,12 @@ TEST(SchedulerTest, RefusesWhatCouldNeverRun) {
 }
 
 TEST(SchedulerTest, QueueIsBounded) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.max_num_seqs = 2;
   limits.max_waiting = 1;
   Scheduler scheduler(limits);
   for (const uint64_t id : {1, 2, 3}) EXPECT_TRUE(scheduler.add(request(id, 4, 4)).ok());
-  const Status full = scheduler.add(request(4, 4, 4));
+  const RequestError full = scheduler.add(request(4, 4, 4));
   EXPECT_EQ(full.code(), Code::kResourceExhausted);
   EXPECT_TRUE(scheduler.finish(2));
   EXPECT_TRUE(scheduler.add(request(4, 4, 4)).ok());
@@ -77,7 +88,7 @@ TEST(SchedulerTest, IdleSchedulerPlansNothing) {
 }
 
 TEST(SchedulerTest, LongPromptTakesSeveralStepsAndTheLastSamples) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.max_num_batched_tokens = 10;
   Scheduler scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 25, 3)).ok());
@@ -89,7 +100,7 @@ TEST(SchedulerTest, LongPromptTakesSeveralStepsAndTheLastSamples) {
     EXPECT_EQ(static_cast<int32_t>(plan.sequences[0].token_ids.size()), chunk);
     EXPECT_EQ(plan.sequences[0].token_ids[0], 1000 + position);
     EXPECT_EQ(plan.sequences[0].sample, chunk == 5);
-    EXPECT_EQ(scheduler.complete(answer(plan, 7)).size(), chunk == 5 ? 1u : 0u);
+    EXPECT_EQ(complete(scheduler, answer(plan, 7)).size(), chunk == 5 ? 1u : 0u);
     position += chunk;
   }
   const StepPlan decode = scheduler.plan();
@@ -98,13 +109,13 @@ TEST(SchedulerTest, LongPromptTakesSeveralStepsAndTheLastSamples) {
 }
 
 TEST(SchedulerTest, DecodesComeBeforePromptChunks) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.max_num_batched_tokens = 10;
   Scheduler scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 15, 5)).ok());
-  scheduler.complete(answer(scheduler.plan(), 7));
+  complete(scheduler, answer(scheduler.plan(), 7));
   ASSERT_TRUE(scheduler.add(request(2, 3, 5)).ok());
-  scheduler.complete(answer(scheduler.plan(), 7));  // 5 + 3 tokens: both sample
+  complete(scheduler, answer(scheduler.plan(), 7));  // 5 + 3 tokens: both sample
   ASSERT_TRUE(scheduler.add(request(3, 30, 5)).ok());
   const StepPlan plan = scheduler.plan();
   EXPECT_EQ(ids_of(plan), (std::vector<uint64_t>{1, 2, 3}));
@@ -114,7 +125,7 @@ TEST(SchedulerTest, DecodesComeBeforePromptChunks) {
 }
 
 TEST(SchedulerTest, RunningSequencesNeverExceedSeqsOrTokens) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.max_num_seqs = 3;
   Scheduler by_seqs(limits);
   limits.max_num_seqs = 8;
@@ -125,7 +136,7 @@ TEST(SchedulerTest, RunningSequencesNeverExceedSeqsOrTokens) {
     const StepPlan plan = scheduler->plan();
     EXPECT_EQ(ids_of(plan), scheduler == &by_seqs ? (std::vector<uint64_t>{1, 2, 3})
                                                   : (std::vector<uint64_t>{1, 2}));
-    scheduler->complete(answer(plan, 7));
+    complete(*scheduler, answer(plan, 7));
     EXPECT_EQ(ids_of(scheduler->plan()), ids_of(plan));
   }
 }
@@ -140,23 +151,37 @@ TEST(SchedulerTest, EndsByEosStopIdAndLength) {
   ASSERT_TRUE(scheduler.add(by_eos).ok());
   ASSERT_TRUE(scheduler.add(by_stop).ok());
   ASSERT_TRUE(scheduler.add(request(3, 4, 1)).ok());
-  const std::vector<TokenEvent> events = scheduler.complete(answer(scheduler.plan(), 7));
+  const std::vector<TokenEvent> events = complete(scheduler, answer(scheduler.plan(), 7));
   ASSERT_EQ(events.size(), 3u);
-  for (const TokenEvent& event : events) EXPECT_TRUE(event.finished);
-  EXPECT_EQ(events[0].reason, FinishReason::kStop);
-  EXPECT_TRUE(events[0].stopped_by_eos);
-  EXPECT_EQ(events[0].stop_token_id, 7);
-  EXPECT_EQ(events[1].reason, FinishReason::kStop);
-  EXPECT_FALSE(events[1].stopped_by_eos);
-  EXPECT_EQ(events[1].stop_token_id, 7);
-  EXPECT_EQ(events[2].reason, FinishReason::kLength);
-  EXPECT_EQ(events[2].stop_token_id, -1);
+  for (const TokenEvent& event : events) ASSERT_TRUE(event.finish);
+  EXPECT_EQ(events[0].finish->reason, FinishReason::kStop);
+  EXPECT_TRUE(events[0].finish->stopped_by_eos);
+  EXPECT_EQ(events[0].finish->stop_token_id, 7);
+  EXPECT_EQ(events[1].finish->reason, FinishReason::kStop);
+  EXPECT_FALSE(events[1].finish->stopped_by_eos);
+  EXPECT_EQ(events[1].finish->stop_token_id, 7);
+  EXPECT_EQ(events[2].finish->reason, FinishReason::kLength);
+  EXPECT_EQ(events[2].finish->stop_token_id, -1);
   EXPECT_FALSE(scheduler.has_work());
   EXPECT_EQ(scheduler.load().used_kv_blocks, 0);
 }
 
+TEST(SchedulerTest, OnlyFinishRemovesASequence) {
+  Scheduler scheduler(roomy_limits());
+  ASSERT_TRUE(scheduler.add(request(1, 4, 1)).ok());
+  const std::vector<TokenEvent> events = scheduler.complete(answer(scheduler.plan(), 7));
+  ASSERT_EQ(events.size(), 1u);
+  ASSERT_TRUE(events[0].finish);
+  EXPECT_TRUE(scheduler.has_work());
+  EXPECT_EQ(scheduler.load().used_kv_blocks, 1);
+  EXPECT_TRUE(scheduler.finish(1));
+  EXPECT_FALSE(scheduler.has_work());
+  EXPECT_EQ(scheduler.load().used_kv_blocks, 0);
+  EXPECT_FALSE(scheduler.finish(1));
+}
+
 TEST(SchedulerTest, ModelLengthAndTheWholeCacheEndWithLength) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.max_model_len = 20;
   limits.kv_blocks = 9;
   Scheduler by_model(limits);
@@ -168,9 +193,9 @@ TEST(SchedulerTest, ModelLengthAndTheWholeCacheEndWithLength) {
     int tokens = 15;
     FinishReason reason = FinishReason::kStop;
     while (scheduler->has_work()) {
-      for (const TokenEvent& event : scheduler->complete(answer(scheduler->plan(), 7))) {
+      for (const TokenEvent& event : complete(*scheduler, answer(scheduler->plan(), 7))) {
         ++tokens;
-        reason = event.reason;
+        if (event.finish) reason = event.finish->reason;
       }
     }
     EXPECT_EQ(tokens, scheduler == &by_model ? 20 : 32);
@@ -179,13 +204,14 @@ TEST(SchedulerTest, ModelLengthAndTheWholeCacheEndWithLength) {
 }
 
 TEST(SchedulerTest, YoungestIsPreemptedAndResumesWithItsTokens) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.kv_blocks = 3;
   Scheduler scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 15, 30)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 14, 30)).ok());
-  // Both fill their block; the elder takes the third; the younger needs one at position 16 and
-  // waits, until the elder needs another at 32 and takes the younger's.
+  // Both sequences fill their first block, and the elder one takes the third block. The younger one
+  // needs another block at position 16 and waits. At position 32 the elder one needs one more, and
+  // takes that of the younger.
   std::vector<int32_t> second_prefix;
   bool preempted = false;
   for (int step = 0; step < 60 && scheduler.has_work(); ++step) {
@@ -197,11 +223,11 @@ TEST(SchedulerTest, YoungestIsPreemptedAndResumesWithItsTokens) {
         EXPECT_EQ(sequence.first_position, 0);
       }
     }
-    scheduler.complete(answer(plan, 7));
+    complete(scheduler, answer(plan, 7));
     preempted = scheduler.load().preemptions > 0;
   }
   EXPECT_EQ(scheduler.load().preemptions, 1);
-  ASSERT_EQ(second_prefix.size(), 17u);  // 14 of the prompt and the tokens sampled before
+  ASSERT_EQ(second_prefix.size(), 17u);  // 14 of the prompt, and those sampled before
   EXPECT_EQ(second_prefix[13], 2013);
   EXPECT_EQ(second_prefix[14], 7);
   EXPECT_FALSE(scheduler.has_work());
@@ -214,22 +240,22 @@ TEST(SchedulerTest, SequenceFinishedInMidStepIsDropped) {
   const StepPlan plan = scheduler.plan();
   EXPECT_TRUE(scheduler.finish(1));
   EXPECT_FALSE(scheduler.finish(1));
-  ASSERT_TRUE(scheduler.add(request(1, 4, 9)).ok());  // the same id again is another sequence
-  const std::vector<TokenEvent> events = scheduler.complete(answer(plan, 7));
+  ASSERT_TRUE(scheduler.add(request(1, 4, 9)).ok());  // the same id, but a different sequence
+  const std::vector<TokenEvent> events = complete(scheduler, answer(plan, 7));
   ASSERT_EQ(events.size(), 1u);
-  EXPECT_EQ(events[0].id, 2u);
+  EXPECT_EQ(events[0].token.id, 2u);
   const StepPlan next = scheduler.plan();
   EXPECT_EQ(ids_of(next), (std::vector<uint64_t>{2, 1}));
   EXPECT_EQ(next.sequences[1].token_ids.size(), 4u);
 }
 
 TEST(SchedulerTest, RequeuedSequencesGoAheadInOrderWithTheirTokens) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.max_num_seqs = 2;
   Scheduler scheduler(limits);
   for (const uint64_t id : {1, 2, 3}) ASSERT_TRUE(scheduler.add(request(id, 4, 9)).ok());
-  scheduler.complete(answer(scheduler.plan(), 7));
-  (void)scheduler.plan();  // lost
+  complete(scheduler, answer(scheduler.plan(), 7));
+  (void)scheduler.plan();  // this step is lost
   scheduler.requeue_running();
   EXPECT_EQ(scheduler.load().used_kv_blocks, 0);
   EXPECT_EQ(scheduler.load().waiting, 3);
@@ -246,7 +272,7 @@ TEST(SchedulerTest, HistoryTravelsOnlyWithPenalties) {
   with.sampling.presence_penalty = 0.5f;
   ASSERT_TRUE(scheduler.add(request(1, 3, 9)).ok());
   ASSERT_TRUE(scheduler.add(with).ok());
-  scheduler.complete(answer(scheduler.plan(), 7));
+  complete(scheduler, answer(scheduler.plan(), 7));
   const StepPlan plan = scheduler.plan();
   EXPECT_TRUE(plan.sequences[0].history.empty());
   EXPECT_EQ(plan.sequences[1].history, (std::vector<int32_t>{2000, 2001, 2002, 7}));
@@ -255,12 +281,12 @@ TEST(SchedulerTest, HistoryTravelsOnlyWithPenalties) {
 }
 
 TEST(SchedulerTest, LoadCountsTokensAndBlocks) {
-  SchedulerLimits limits = roomy_limits();
+  EngineLimits limits = roomy_limits();
   limits.max_num_seqs = 1;
   Scheduler scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 20, 9)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 5, 9)).ok());
-  scheduler.complete(answer(scheduler.plan(), 7));
+  complete(scheduler, answer(scheduler.plan(), 7));
   const EngineLoad load = scheduler.load();
   EXPECT_EQ(load.running, 1);
   EXPECT_EQ(load.waiting, 1);

@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-/// "" where fresh pages are all there afterwards, and hold what they held.
+/// Returns "" if all fresh pages are resident afterwards and hold what they held before.
 std::string touches_every_page() {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t bytes = 64 * page;

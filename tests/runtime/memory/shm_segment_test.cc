@@ -39,19 +39,19 @@ std::set<std::string> names_in(const std::string& directory) {
 
 constexpr char kNoMounts[] = "no mounts";
 
-/// A private /dev/shm of one mebibyte for this process alone; false where the kernel or a container
-/// forbids it.
+/// Mounts a /dev/shm of one mebibyte that only this process sees. Returns false if the kernel or a
+/// container forbids it.
 bool mount_small_shm(const char* options) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          ::mount("tmpfs", "/dev/shm", "tmpfs", 0, options) == 0;
 }
 
-/// This process's kernel knows no O_TMPFILE, as some file systems do not; false where no filter may
-/// be set.
+/// Makes O_TMPFILE fail in this process, as it does on some file systems. Returns false if no
+/// filter may be installed.
 bool forbid_unnamed_files() {
-  constexpr uint32_t kFlags =
-      offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);  // of openat: its lower half
+  // The lower half of openat's flags.
+  constexpr uint32_t kFlags = offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
@@ -163,7 +163,7 @@ TEST(ShmSegmentTest, MemfdsErrorsAreValues) {
   EXPECT_EQ(none.find("RESOURCE_EXHAUSTED"), 0u) << none;
 }
 
-// Beyond RLIMIT_FSIZE the kernel ends the process with SIGXFSZ unless the limit is looked at first.
+// Beyond RLIMIT_FSIZE the kernel kills the process with SIGXFSZ, unless the limit is checked first.
 TEST(ShmSegmentTest, FileSizeLimitIsAnErrorNotASignal) {
   const std::string text = in_child([] {
     const struct rlimit limit { 65536, 65536 };
@@ -190,7 +190,8 @@ TEST(ShmSegmentTest, FullTmpfsIsAnErrorThatLeavesNothing) {
     if (!fits.ok()) return fits.status().to_string();
     const std::string refusal = ShmSegment::create(600 * 1024).status().to_string();
     if (!names_in("/dev/shm").empty()) return "a name is left";
-    const auto rest = ShmSegment::create(400 * 1024);  // what the refused one took is free again
+    // The memory that the refused segment had taken is free again.
+    const auto rest = ShmSegment::create(400 * 1024);
     return rest.ok() ? refusal : cat("bytes are left: ", rest.status().to_string());
   });
   if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";
@@ -201,7 +202,8 @@ TEST(ShmSegmentTest, FullTmpfsIsAnErrorThatLeavesNothing) {
 
 constexpr char kNoFilter[] = "no filter";
 
-// Processes of this pid, killed before they could unlink their file, have left some names.
+// Earlier processes with the same pid, which were killed before they could unlink their files, have
+// left some names.
 TEST(ShmSegmentTest, NamesThatWereLeftAreSteppedOver) {
   const std::string directory = cat(testing::TempDir(), "names-", ::getpid());
   std::filesystem::create_directory(directory);

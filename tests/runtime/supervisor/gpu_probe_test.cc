@@ -1,5 +1,5 @@
-// The real process (this program, see main below) over the stand-in module, whose environment says
-// what it pretends to be.
+// The real probe process (this program, see main below) over the stand-in module, whose environment
+// sets what it pretends to be.
 #include "runtime/supervisor/gpu_probe.h"
 
 #include <cerrno>
@@ -11,6 +11,9 @@
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
+#include "runtime/supervisor/gpu_facts_main.h"
+#include "runtime/supervisor/gpu_findings.h"
+#include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/rungs/gpu_checks.h"
 
 namespace shoal {
@@ -32,7 +35,7 @@ GpuProbeRequest over_fake(int ranks = 2) {
   return {kModule, "libnosuchnccl.so.2", ranks, 1, 20};
 }
 
-/// Not one, not even a dead one that nobody has taken.
+/// True if this process has no children, not even a dead one that was not reaped.
 bool no_children() {
   return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
 }
@@ -56,7 +59,8 @@ TEST(GpuProbe, FactsOfDevices) {
   ASSERT_EQ(facts.peers.size(), 3u);
   EXPECT_TRUE(facts.peers[0][2]);
   EXPECT_FALSE(facts.peers[2][2]);
-  const std::vector<GpuPeerVerdict> both = {{0, 1, "ok"}, {1, 0, "ok"}};
+  const std::vector<GpuPeerVerdict> both = {{0, 1, GpuPeerVerdict::Outcome::kOk},
+                                            {1, 0, GpuPeerVerdict::Outcome::kOk}};
   EXPECT_EQ(facts.verdicts, both) << "of the group's devices alone";
   EXPECT_TRUE(check_peers(facts).ok()) << check_peers(facts).to_string();
   EXPECT_EQ(facts.nccl_version, 0);
@@ -68,24 +72,24 @@ TEST(GpuProbe, TheModuleIsAbsentOrOfAnotherBuildOrNone) {
   GpuProbeRequest request = over_fake();
   request.cuda_module = "/nonexistent/libshoal_cuda.so";
   GpuFacts facts = probed({}, request);
-  EXPECT_EQ(facts.error_at, "find");
+  EXPECT_EQ(facts.error_at, GpuErrorAt::kFind);
   EXPECT_EQ(check_devices(facts).code(), Code::kNotFound);
   EXPECT_NE(facts.error.find("/nonexistent/libshoal_cuda.so"), std::string::npos) << facts.error;
   EXPECT_NE(facts.error.find("No such file"), std::string::npos) << facts.error;
 
   facts = probed({{"FAKE_CUDA_BUILD_ID", "9-old"}}, over_fake());
-  EXPECT_EQ(facts.error_at, "load");
+  EXPECT_EQ(facts.error_at, GpuErrorAt::kLoad);
   EXPECT_NE(facts.error.find("9-old"), std::string::npos) << facts.error;
 
   request.cuda_module = SHOAL_SOURCE_DIR "/CMakeLists.txt";
   facts = probed({}, request);
-  EXPECT_EQ(facts.error_at, "load");
+  EXPECT_EQ(facts.error_at, GpuErrorAt::kLoad);
   EXPECT_NE(facts.error.find("invalid ELF header"), std::string::npos) << facts.error;
 }
 
 TEST(GpuProbe, WhatCudaSaysIsKept) {
   GpuFacts facts = probed({{"FAKE_CUDA_FAIL", "facts:35"}}, over_fake());
-  EXPECT_EQ(facts.error_at, "facts");
+  EXPECT_EQ(facts.error_at, GpuErrorAt::kFacts);
   EXPECT_EQ(
       facts.error,
       "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version");
@@ -103,7 +107,7 @@ TEST(GpuProbe, SilentCorruptionIsAVerdict) {
   const GpuFacts facts =
       probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_PEER_WRONG", "17"}}, over_fake());
   ASSERT_EQ(facts.verdicts.size(), 2u);
-  EXPECT_EQ(facts.verdicts[0].verdict, "corrupt 17 bytes");
+  EXPECT_EQ(to_text(facts.verdicts[0]), "corrupt 17 bytes");
   EXPECT_TRUE(check_devices(facts).ok());
   EXPECT_EQ(check_peers(facts).code(), Code::kDataLoss);
 }
@@ -112,22 +116,23 @@ TEST(GpuProbe, AFailingPairIsSaidInCudasWords) {
   const GpuFacts facts =
       probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_FAIL", "try_peer:719"}}, over_fake());
   ASSERT_EQ(facts.verdicts.size(), 2u);
-  EXPECT_EQ(facts.verdicts[1].verdict,
+  EXPECT_EQ(to_text(facts.verdicts[1]),
             "failed: cudaErrorLaunchFailure: unspecified launch failure");
 }
 
 TEST(GpuProbe, ThePairThatHangsIsNamedWithinTheDeadline) {
   GpuProbeRequest request = over_fake(3);
-  request.deadline_s = 6;  // a busy machine takes its time to start a process
+  request.deadline_s = 6;  // long, because a busy machine may take time to start a process
   const Clock::time_point began = Clock::now();
   const GpuFacts facts =
       probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_PEER_HANG", "1-2"}}, request);
   EXPECT_LT(seconds_since(began), 15);
   EXPECT_EQ(facts.error, "") << "devices and NCCL are known";
   EXPECT_EQ(facts.devices.size(), 8u);
-  const std::vector<GpuPeerVerdict> verdicts = {{0, 1, "ok"},        {0, 2, "ok"},
-                                                {1, 0, "ok"},        {1, 2, "hung"},
-                                                {2, 0, "not tried"}, {2, 1, "not tried"}};
+  const std::vector<GpuPeerVerdict> verdicts = {
+      {0, 1, GpuPeerVerdict::Outcome::kOk},       {0, 2, GpuPeerVerdict::Outcome::kOk},
+      {1, 0, GpuPeerVerdict::Outcome::kOk},       {1, 2, GpuPeerVerdict::Outcome::kHung},
+      {2, 0, GpuPeerVerdict::Outcome::kNotTried}, {2, 1, GpuPeerVerdict::Outcome::kNotTried}};
   EXPECT_EQ(facts.verdicts, verdicts);
   const Status status = check_peers(facts);
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
@@ -156,7 +161,7 @@ TEST(GpuProbe, ProcessesThatHangOrDieAreBlamedForWhatTheyWereAt) {
   GpuProbeRequest request = over_fake();
   request.cuda_module = "dies";
   facts = probed({}, request);
-  EXPECT_EQ(facts.error_at, "probe");
+  EXPECT_EQ(facts.error_at, GpuErrorAt::kProbe);
   EXPECT_EQ(
       facts.error,
       "a try to ask the CUDA driver for its devices was killed by signal 11 (Segmentation fault)");

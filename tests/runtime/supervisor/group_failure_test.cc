@@ -1,5 +1,5 @@
-// Who failed first, and who waits for whom. The processes are real children that sleep, stop or
-// die.
+// Which rank failed first, and which ranks wait for which. The processes are real children that
+// sleep, stop or die.
 #include "runtime/supervisor/group_failure.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ class GroupFailureTest : public testing::Test {
     }
   }
 
-  RankProcess& add(WorkerPhase phase) {
+  RankProcess& add(Phase phase) {
     const pid_t pid = ::fork();
     if (pid == 0) {
       for (;;) ::pause();
@@ -36,63 +36,70 @@ class GroupFailureTest : public testing::Test {
     ::kill(rank.process.pid, SIGSTOP);
     ::waitpid(rank.process.pid, nullptr, WUNTRACED);
   }
-  static WorkerFailure waits(std::vector<int32_t> for_whom) {
+  static RankFailure waits(std::vector<int32_t> for_whom) {
     return {Status::error(Code::kUnavailable, "given up"),
-            {42, "all_reduce of 576 floats", std::move(for_whom)}};
+            {42, "all_reduce of 576 floats", std::move(for_whom)},
+            Fault::kTransport};
   }
 
   std::vector<RankProcess> ranks_;
-  const GroupPhase step_{false, "step 7"};
+  const GroupPhase step_{false, Phase::kStep, 7};
 };
 
 TEST_F(GroupFailureTest, ADeathWithoutAWordComesBeforeComplaints) {
-  add(WorkerPhase::kServe).failure = {Status::error(Code::kInternal, "a reason of its own"), {}};
-  add(WorkerPhase::kServe);
-  add(WorkerPhase::kServe).failure = {
-      Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}};
+  add(Phase::kIdle).failure = {
+      Status::error(Code::kInternal, "a reason of its own"), {}, Fault::kOwn};
+  add(Phase::kIdle);
+  add(Phase::kIdle).failure = {
+      Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}, Fault::kTransport};
   kill_with(ranks_[1], SIGKILL);
-  const GroupFailure failure = explain_failure(ranks_, step_);
+  const Failure failure = explain_failure(ranks_, step_);
   EXPECT_EQ(failure.rank, 1);
-  EXPECT_EQ(failure.phase, "step 7");
-  EXPECT_TRUE(failure.outside);
-  EXPECT_FALSE(failure.moving);
-  EXPECT_EQ(failure.status.code(), Code::kAborted);
-  EXPECT_NE(failure.status.message().find("killed by signal 9"), std::string::npos)
-      << failure.status.message();
+  EXPECT_EQ(failure.phase, Phase::kStep);
+  EXPECT_EQ(failure.fault, Fault::kOutside);
+  EXPECT_EQ(failure.why.code(), Code::kAborted);
+  EXPECT_NE(failure.why.message().find("killed by signal 9"), std::string::npos)
+      << failure.why.message();
 }
 
 TEST_F(GroupFailureTest, AReasonOfOnesOwnComesBeforeAGonePeer) {
-  add(WorkerPhase::kServe).failure = {
-      Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}};
-  add(WorkerPhase::kServe).failure = {Status::error(Code::kDataLoss, "the sum is wrong"), {}};
-  const GroupFailure failure = explain_failure(ranks_, step_);
+  add(Phase::kIdle).failure = {
+      Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}, Fault::kTransport};
+  add(Phase::kIdle).failure = {
+      Status::error(Code::kDataLoss, "the sum is wrong"), {}, Fault::kTransport};
+  const Failure failure = explain_failure(ranks_, step_);
   EXPECT_EQ(failure.rank, 1);
-  EXPECT_FALSE(failure.outside);
-  EXPECT_NE(failure.status.to_string().find("the sum is wrong"), std::string::npos);
+  EXPECT_EQ(failure.fault, Fault::kTransport) << "the rank said so";
+  EXPECT_NE(failure.why.to_string().find("rank 1 failed in phase step 7"), std::string::npos);
+  EXPECT_NE(failure.why.to_string().find("the sum is wrong"), std::string::npos);
 }
 
 TEST_F(GroupFailureTest, ItsOwnFaultIsNotOutside) {
   for (const int signal : {SIGSEGV, SIGBUS, SIGABRT}) {
     ranks_.clear();
-    add(WorkerPhase::kSelfTest);
+    add(Phase::kSelfTest);
     kill_with(ranks_[0], signal);
-    const GroupFailure failure = explain_failure(ranks_, {true, "self-test"});
-    EXPECT_FALSE(failure.outside) << signal;
-    EXPECT_TRUE(failure.moving) << "in a phase where it only moved bytes";
-    EXPECT_EQ(failure.phase, "self-test");
+    const Failure failure = explain_failure(ranks_, {true, Phase::kSelfTest});
+    EXPECT_EQ(failure.fault, Fault::kTransport)
+        << signal << " in a phase in which it only moved bytes";
+    EXPECT_EQ(failure.phase, Phase::kSelfTest);
+    ranks_.clear();
+    add(Phase::kIdle);
+    kill_with(ranks_[0], signal);
+    EXPECT_EQ(explain_failure(ranks_, step_).fault, Fault::kDeath) << signal;
   }
 }
 
 TEST_F(GroupFailureTest, AStoppedRankIsWhomTheOthersWaitFor) {
-  add(WorkerPhase::kServe).failure = waits({2});
-  add(WorkerPhase::kServe).failure = waits({0, 2});
-  add(WorkerPhase::kServe);
+  add(Phase::kIdle).failure = waits({2});
+  add(Phase::kIdle).failure = waits({0, 2});
+  add(Phase::kIdle);
   stop(ranks_[2]);
-  const GroupFailure failure = explain_silence(ranks_, step_, 10);
+  const Failure failure = explain_silence(ranks_, step_, 10);
   EXPECT_EQ(failure.rank, 2);
-  EXPECT_TRUE(failure.outside);
-  const std::string told(failure.status.message());
-  EXPECT_EQ(failure.status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(failure.fault, Fault::kOutside);
+  const std::string told(failure.why.message());
+  EXPECT_EQ(failure.why.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(told.find("no answer for 10 s in phase step 7; rank 2 (step 7) is stopped by a signal"),
             0u)
       << told;
@@ -103,24 +110,36 @@ TEST_F(GroupFailureTest, AStoppedRankIsWhomTheOthersWaitFor) {
 }
 
 TEST_F(GroupFailureTest, TheRootWaitsForNobody) {
-  add(WorkerPhase::kServe).failure = waits({1});
-  add(WorkerPhase::kServe);  // computes for ever, and says nothing
-  add(WorkerPhase::kServe).failure = waits({0, 1});
-  const GroupFailure failure = explain_silence(ranks_, step_, 2.5);
+  add(Phase::kIdle).failure = waits({1});
+  add(Phase::kIdle);  // it computes for ever and reports nothing
+  add(Phase::kIdle).failure = waits({0, 1});
+  const Failure failure = explain_silence(ranks_, step_, 2.5);
   EXPECT_EQ(failure.rank, 1);
-  EXPECT_FALSE(failure.outside);
-  EXPECT_TRUE(failure.moving);
-  EXPECT_NE(failure.status.message().find("rank 1 (step 7) does not answer"), std::string::npos)
-      << failure.status.message();
+  EXPECT_EQ(failure.fault, Fault::kTransport);
+  EXPECT_NE(failure.why.message().find("rank 1 (step 7) does not answer"), std::string::npos)
+      << failure.why.message();
+}
+
+TEST_F(GroupFailureTest, ARankThatWaitsInAnExchangeSaysForWhom) {
+  add(Phase::kTouch).failure = {Status::error(Code::kUnavailable, "given up"),
+                                {0, "an exchange through the front", {1}},
+                                Fault::kOwn};
+  add(Phase::kTouch);
+  const Failure failure = explain_silence(ranks_, {true, Phase::kTouch}, 30);
+  EXPECT_EQ(failure.rank, 1);
+  EXPECT_NE(
+      failure.why.message().find("rank 0 (touch, an exchange through the front) waits for rank 1"),
+      std::string::npos)
+      << failure.why.message();
 }
 
 TEST_F(GroupFailureTest, ARankThatIsReadyIsNotLate) {
-  add(WorkerPhase::kServe);
-  add(WorkerPhase::kLoad);
-  const GroupFailure failure = explain_silence(ranks_, {true, "load"}, 30);
+  add(Phase::kIdle);
+  add(Phase::kLoad);
+  const Failure failure = explain_silence(ranks_, {true, Phase::kLoad}, 30);
   EXPECT_EQ(failure.rank, 1);
-  EXPECT_EQ(failure.phase, "load");
-  EXPECT_FALSE(failure.moving) << "another transport would not load faster";
+  EXPECT_EQ(failure.phase, Phase::kLoad);
+  EXPECT_EQ(failure.fault, Fault::kSilence) << "another transport would not load faster";
 }
 
 }  // namespace

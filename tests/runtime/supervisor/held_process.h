@@ -8,8 +8,9 @@
 
 namespace shoal {
 
-/// A real process that SIGKILL does not end while this object holds it: a debugger (a child of this
-/// program) keeps it at the last stop before its exit, as a driver or a dead file server would.
+/// A real process that SIGKILL does not end while this object holds it. A debugger (a child of this
+/// program) keeps it at the last stop before its exit, as a driver or an unreachable file server
+/// would.
 class HeldProcess {
  public:
   explicit HeldProcess(pid_t process) {
@@ -33,10 +34,10 @@ class HeldProcess {
   HeldProcess(const HeldProcess&) = delete;
   HeldProcess& operator=(const HeldProcess&) = delete;
 
-  /// False: the kernel forbids it here.
+  /// False if the kernel does not allow this here.
   bool holds() const { return holds_; }
 
-  /// It may end now.
+  /// Lets the process end.
   void release() {
     release_.reset();
     if (debugger_ > 0) ::waitpid(debugger_, nullptr, 0);

@@ -1,4 +1,4 @@
-// Real children that end, that do not, and whose end the kernel does not keep.
+// Real children: some end, some do not, and the kernel does not keep the exit status of some.
 #include "runtime/supervisor/process_end.h"
 
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 namespace shoal {
 namespace {
 
-// As NCCL writes: opened anew by the name of the descriptor, line by line.
+// Writes as NCCL does: it opens the descriptor's path again and writes line by line.
 TEST(RankLogs, WhatIsWrittenByTheDescriptorsNameIsRead) {
   const auto logs = make_rank_logs(3);
   ASSERT_TRUE(logs.ok()) << logs.status().to_string();

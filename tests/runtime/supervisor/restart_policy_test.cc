@@ -7,13 +7,14 @@ namespace {
 
 using Next = RestartPolicy::Next;
 
-GroupFailure own() {
-  return {};
+Failure failure(Fault fault, Phase phase) {
+  return {Status::error(Code::kAborted, "a rank ended"), phase, 0, fault};
 }
-GroupFailure from_outside() {
-  GroupFailure failure;
-  failure.outside = true;
-  return failure;
+Failure own() {
+  return failure(Fault::kDeath, Phase::kStep);
+}
+Failure from_outside() {
+  return failure(Fault::kOutside, Phase::kStep);
 }
 
 TEST(RestartPolicy, TheSameRungOnceThenTheNext) {
@@ -36,10 +37,9 @@ TEST(RestartPolicy, KillsFromOutsideDoNotCountAgainstTheRung) {
 
 TEST(RestartPolicy, AProcessThatDoesNotStartOrLoadIsNoFaultOfTheRung) {
   RestartPolicy policy(10);
-  for (const char* phase : {"load", "spawn", "load"}) {
-    GroupFailure failure;
-    failure.phase = phase;
-    EXPECT_EQ(policy.failed(failure, 1), Next::kSameRung) << phase;
+  for (const Phase phase : {Phase::kLoad, Phase::kSpawn, Phase::kTouch}) {
+    EXPECT_EQ(policy.failed(failure(Fault::kDeath, phase), 1), Next::kSameRung)
+        << phase_name(phase);
   }
   EXPECT_EQ(policy.failed(own(), 2), Next::kSameRung);
   EXPECT_EQ(policy.failed(own(), 3), Next::kNextRung);

@@ -1,5 +1,4 @@
-// A real disposable process (this program, see main below), and a real memory cgroup where one can
-// be had.
+// A real trial process (this program, see main below), and a real memory cgroup if one can be made.
 #include "runtime/supervisor/trial.h"
 
 #include <cstdlib>
@@ -62,7 +61,7 @@ TEST(Trial, AnEndThatNobodyKeptProvesNothing) {
             "UNAVAILABLE");
 }
 
-/// A memory cgroup of this test's own with a limit; empty where none can be had.
+/// A memory cgroup of this test with a limit. Empty if none can be made.
 class LimitedCgroup {
  public:
   explicit LimitedCgroup(const std::string& limit) {

@@ -1,4 +1,4 @@
-// Real ranks: this program is its own worker (see main below), as the server is.
+// Real ranks: like the server, this program is its own worker (see main below).
 #include "runtime/supervisor/worker_group.h"
 
 #include <filesystem>
@@ -14,7 +14,9 @@
 #include "models/model_config.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
+#include "runtime/engine/step_plan.h"
 #include "runtime/supervisor/process_end.h"
+#include "runtime/worker/model_work.h"
 #include "runtime/worker/worker_main.h"
 #include "tests/in_child.h"
 #include "tests/runtime/supervisor/held_process.h"
@@ -34,26 +36,30 @@ GroupOptions options_for(const std::string& model, int world_size, const std::st
   options.transport = transport;
   options.startup_timeout_s = 60;
   options.step_timeout_s = 60;
-  options.init.model_dir = model;
-  options.init.dtype = Dtype::kBf16;
-  options.init.max_model_len = 256;
-  options.init.max_num_batched_tokens = 64;
-  options.init.max_num_seqs = 4;
-  options.init.kv_blocks = 16;
-  options.init.threads = 1;
-  options.init.kernels = "auto";
-  options.init.collective_timeout_ms = 60'000;
+  ModelStart start;
+  start.model_dir = model;
+  start.kernels = "auto";
+  start.limits = {
+      .max_num_seqs = 4, .max_num_batched_tokens = 64, .kv_blocks = 16, .max_model_len = 256};
+  options.start.work = encode(start);
+  options.start.collective_timeout_ms = 60'000;
   return options;
 }
 
-Result<std::unique_ptr<WorkerGroup>> start_group(const GroupOptions& options) {
+Attempt<std::unique_ptr<WorkerGroup>> start_group(const GroupOptions& options) {
   TransportSetup setup;
   setup.rung = kNoTransport;
   if (options.world_size > 1) {
-    SHOAL_ASSIGN_OR_RETURN(setup, find_rung(options.transport)->prepare(options.world_size));
+    Result<TransportSetup> prepared = find_rung(options.transport)->prepare(options.world_size);
+    if (!prepared.ok()) return Failure{prepared.status(), Phase::kReserve};
+    setup = std::move(prepared).value();
   }
-  GroupFailure failure;
-  return WorkerGroup::start(options, setup, &failure);
+  return WorkerGroup::start(options, setup);
+}
+
+/// The reason why the group has ended; ok if it has not ended.
+Status why_of(const std::optional<Failure>& failure) {
+  return failure ? failure->why : Status();
 }
 
 StepPlan one_step(uint64_t step, std::vector<int32_t> ids, int32_t first_position,
@@ -72,12 +78,25 @@ StepPlan one_step(uint64_t step, std::vector<int32_t> ids, int32_t first_positio
   return {step, {sequence}};
 }
 
+Attempt<StepResult> run(WorkerGroup& group, const StepPlan& plan) {
+  const Attempt<std::string> bytes = group.step(plan.step, encode(plan));
+  if (!bytes.ok()) return bytes.failure();
+  Result<StepResult> result = decode<StepResult>(*bytes, "step result");
+  if (!result.ok()) return Failure{result.status()};
+  return std::move(result).value();
+}
+
 std::vector<float> logits_of(int world_size, const std::string& transport) {
   auto group = start_group(options_for(kNineHeads, world_size, transport));
   EXPECT_TRUE(group.ok()) << group.status().to_string();
   if (!group.ok()) return {};
-  EXPECT_EQ((*group)->ready()[0].transport, world_size == 1 ? "single" : transport);
-  auto result = (*group)->step(one_step(1, {1, 2, 3, 40, 500, 600, 7, 8}, 0, true));
+  EXPECT_EQ((*group)->ready().size(), static_cast<size_t>(world_size));
+  for (const std::string& about : (*group)->ready()) {
+    const Result<ModelReady> ready = decode<ModelReady>(about, "report of a rank");
+    EXPECT_TRUE(ready.ok() && ready->weight_bytes > 0 && ready->kv_bytes > 0)
+        << ready.status().to_string();
+  }
+  auto result = run(**group, one_step(1, {1, 2, 3, 40, 500, 600, 7, 8}, 0, true));
   EXPECT_TRUE(result.ok()) << result.status().to_string();
   return result.ok() ? result->logits : std::vector<float>();
 }
@@ -95,17 +114,17 @@ TEST(WorkerGroup, AKilledRankIsNamedWhileIdleAndTheOthersAreReaped) {
   auto group = start_group(options_for(kNineHeads, 3, "shm"));
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   const std::vector<int> pids = (*group)->pids();
-  ASSERT_TRUE((*group)->watch(Deadline::after_ms(0)).ok());
+  ASSERT_FALSE((*group)->watch(Deadline::after_ms(0)));
   ::kill(pids[1], SIGKILL);
-  const Status status = (*group)->watch(Deadline::after_s(10));
+  const Status status = why_of((*group)->watch(Deadline::after_s(10)));
   EXPECT_EQ(status.code(), Code::kAborted);
   EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.to_string();
   EXPECT_NE(status.message().find("signal 9"), std::string::npos) << status.to_string();
   for (const int pid : pids) EXPECT_EQ(::kill(pid, 0), -1) << "still there: " << pid;
-  EXPECT_EQ((*group)->step(one_step(1, {1}, 0, false)).status().to_string(), status.to_string());
+  EXPECT_EQ(run(**group, one_step(1, {1}, 0, false)).status().to_string(), status.to_string());
 }
 
-// As where a rank hangs in a driver or a dead file server.
+// This happens if a rank hangs in a driver or in an unreachable file server.
 TEST(WorkerGroup, ARankThatNoKillEndsIsLeftBehind) {
   auto group = start_group(options_for(kNineHeads, 2, "shm"));
   ASSERT_TRUE(group.ok()) << group.status().to_string();
@@ -114,12 +133,12 @@ TEST(WorkerGroup, ARankThatNoKillEndsIsLeftBehind) {
   if (!held.holds()) GTEST_SKIP() << "this kernel lets nobody trace a sibling here";
   ::kill(pids[0], SIGKILL);
   testing::internal::CaptureStderr();
-  const Status status = (*group)->watch(Deadline::after_s(10));
+  const Status status = why_of((*group)->watch(Deadline::after_s(10)));
   EXPECT_NE(testing::internal::GetCapturedStderr().find(cat("rank 1 (pid ", pids[1])),
             std::string::npos);
   EXPECT_NE(status.message().find("rank 0"), std::string::npos) << status.to_string();
   EXPECT_EQ(::kill(pids[1], 0), 0) << "it is still there";
-  group = Status::error(Code::kAborted, "ended");  // nobody waits for it again
+  group = Failure{Status::error(Code::kAborted, "ended")};  // nothing waits for it again
   held.release();
   EXPECT_TRUE(await_end(pids[1], Fd(), Deadline::after_s(10)));
 }
@@ -130,7 +149,7 @@ TEST(WorkerGroup, ADeathIsNoticedWhereSigchldIsIgnored) {
               auto group = start_group(options_for(kNineHeads, 2, "shm"));
               if (!group.ok()) return group.status().to_string();
               ::kill((*group)->pids()[1], SIGKILL);
-              const std::string told((*group)->watch(Deadline::after_s(10)).message());
+              const std::string told(why_of((*group)->watch(Deadline::after_s(10))).message());
               return told.find("rank 1") != std::string::npos &&
                              told.find("SIGCHLD") != std::string::npos
                          ? ""
@@ -144,9 +163,9 @@ TEST(WorkerGroup, ARankKilledBetweenStepsEndsTheNextStep) {
     for (const int rank : {0, 1}) {
       auto group = start_group(options_for(kNineHeads, 2, transport));
       ASSERT_TRUE(group.ok()) << group.status().to_string();
-      ASSERT_TRUE((*group)->step(one_step(1, {1, 2}, 0, false)).ok());
+      ASSERT_TRUE(run(**group, one_step(1, {1, 2}, 0, false)).ok());
       ::kill((*group)->pids()[rank], SIGKILL);
-      const auto result = (*group)->step(one_step(2, {3}, 2, false));
+      const auto result = run(**group, one_step(2, {3}, 2, false));
       ASSERT_FALSE(result.ok());
       EXPECT_EQ(result.status().code(), Code::kAborted) << result.status().to_string();
       EXPECT_NE(result.status().message().find(cat("rank ", rank)), std::string::npos)
@@ -161,14 +180,15 @@ TEST(WorkerGroup, AStoppedRankEndsTheStepAtItsDeadline) {
   auto group = start_group(options);
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   ::kill((*group)->pids()[1], SIGSTOP);
-  const auto result = (*group)->step(one_step(1, {1, 2}, 0, false));
+  const auto result = run(**group, one_step(1, {1, 2}, 0, false));
   EXPECT_EQ(result.status().code(), Code::kDeadlineExceeded) << result.status().to_string();
   const std::string told(result.status().message());
   EXPECT_NE(told.find("step 1"), std::string::npos) << told;
   EXPECT_NE(told.find("rank 1 (step 1) is stopped by a signal"), std::string::npos) << told;
   EXPECT_NE(told.find("waits for rank 1"), std::string::npos) << told;
-  EXPECT_EQ((*group)->failure().rank, 1);
-  EXPECT_TRUE((*group)->failure().outside);
+  EXPECT_EQ(result.failure().rank, 1);
+  EXPECT_EQ(result.failure().fault, Fault::kOutside);
+  EXPECT_TRUE((*group)->ended());
 }
 
 TEST(WorkerGroup, SignalsToTheGroupMeanNothingToWorkers) {
@@ -178,7 +198,7 @@ TEST(WorkerGroup, SignalsToTheGroupMeanNothingToWorkers) {
     ::kill(pid, SIGTERM);
     ::kill(pid, SIGINT);
   }
-  EXPECT_TRUE((*group)->step(one_step(1, {1, 2}, 0, false)).ok());
+  EXPECT_TRUE(run(**group, one_step(1, {1, 2}, 0, false)).ok());
 }
 
 TEST(WorkerGroup, ADamagedModelIsTheRanksOwnReason) {
@@ -202,12 +222,12 @@ TEST(WorkerGroup, ADamagedModelIsTheRanksOwnReason) {
 
 TEST(WorkerGroup, APlanBeyondTheLimitsIsAnErrorNotACrash) {
   StepPlan plan = one_step(1, {1, 2}, 0, false);
-  plan.sequences[0].block_table = {16};  // there are 16 blocks: 0..15
+  plan.sequences[0].block_table = {16};  // the group has 16 blocks: 0..15
   auto group = start_group(options_for(kNineHeads, 2, "shm"));
   ASSERT_TRUE(group.ok());
-  EXPECT_EQ((*group)->step(plan).status().code(), Code::kInternal);
+  EXPECT_EQ(run(**group, plan).status().code(), Code::kInternal);
   auto another = start_group(options_for(kNineHeads, 2, "shm"));
-  EXPECT_EQ((*another)->step(one_step(1, {886}, 0, false)).status().code(), Code::kInternal);
+  EXPECT_EQ(run(**another, one_step(1, {886}, 0, false)).status().code(), Code::kInternal);
 }
 
 TEST(WorkerGroup, TheDeathOfTheFrontEndsItsWorkers) {
@@ -227,7 +247,7 @@ TEST(WorkerGroup, TheDeathOfTheFrontEndsItsWorkers) {
   ::kill(front, SIGKILL);
   ::waitpid(front, nullptr, 0);
   const auto gone = [](int pid) {
-    // An orphan's new parent may be slow to reap it: a zombie is as good as gone.
+    // An orphan's new parent may be slow to reap it, so a zombie counts as gone.
     std::ifstream stat(cat("/proc/", pid, "/stat"));
     std::string word;
     for (int i = 0; i < 3 && stat >> word; ++i) continue;

@@ -5,6 +5,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/transport/facts/host_facts.h"
+#include "runtime/transport/facts/host_facts_json.h"
 #include "runtime/transport/needs/budget.h"
 #include "runtime/transport/rungs/rung.h"
 
@@ -16,10 +17,11 @@ struct Place {
   int ranks = 0;
   BudgetOptions options;
   std::string rung;
-  std::map<std::string, std::string> refused;  ///< rung to code
+  std::map<std::string, std::string> refused;  ///< from rung to error code
 };
 
-/// A misspelt field would be ignored by the parser, and the place be another one than it says.
+/// The parser would ignore a misspelt field, and the facts would differ from what the file says. So
+/// such a field is an error here.
 void expect_known_fields(const Json& written, const Json& known) {
   for (const auto& [key, value] : written.items()) {
     ASSERT_TRUE(known.contains(key)) << "unknown fact " << key;
@@ -29,8 +31,8 @@ void expect_known_fields(const Json& written, const Json& known) {
   }
 }
 
-/// tests/data/host_facts/README.md has the format. Throws where a file of ours is not of it: the
-/// test fails.
+/// Reads a file in the format of tests/data/host_facts/README.md. If one of our files does not
+/// follow it, this throws and the test fails.
 Place read_place(const std::string& path) {
   const Json json = Json::parse(*read_file(path, 1 << 20));
   Place place;
@@ -80,7 +82,7 @@ TEST_P(RecordedPlace, TheLadderStopsWhereItShould) {
 INSTANTIATE_TEST_SUITE_P(All, RecordedPlace, testing::ValuesIn(recorded_places()),
                          [](const auto& place) { return place.param; });
 
-/// The figures that the places' free bytes were chosen by.
+/// The figures from which the free bytes of the recorded files were chosen.
 TEST(RecordedPlaces, NeedsAreWholePagesOfTheFormula) {
   for (const int ranks : {2, 3, 4, 8, 16}) {
     const auto pages = [ranks](int64_t slot) {

@@ -1,5 +1,5 @@
-// Closed loop: the printed commands are run, word for word, in a mount namespace of their own; the
-// check that refused must then pass and the bytes be had, and with one page less it must refuse
+// A closed loop: the printed commands are run, word for word, in a mount namespace. After that the
+// check that refused must pass and the bytes must be available; with one page less it must refuse
 // again.
 #include <cerrno>
 #include <cstdlib>
@@ -54,7 +54,7 @@ HostFacts look(const std::string& path) {
   return facts;
 }
 
-/// Whether the file system really gives all of the need's files at once.
+/// Whether the file system really provides all files of the need at the same time.
 bool can_have(const std::string& path, const ShmNeed& need) {
   std::vector<Fd> held;
   for (const Consumer& consumer : need.dev_shm) {
@@ -72,7 +72,8 @@ bool say(const std::string& what) {
   return false;
 }
 
-/// Refused, then remedied, then had; then, one page smaller, refused.
+/// Checks that the need is refused, that the remedy makes it available, and that it is refused
+/// again if the mount is one page smaller.
 bool closes(const std::string& path, const ShmNeed& need, int64_t headroom, bool has_size) {
   const BudgetOptions options{headroom, 0};
   HostFacts facts = look(path);
@@ -105,7 +106,7 @@ bool enter_namespace() {
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
 
-/// nullopt: no namespace can be made here.
+/// Runs the body in a child's namespace. nullopt if no namespace can be made here.
 std::optional<bool> in_namespace(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -123,7 +124,8 @@ bool mount_tmpfs(const std::string& path, const std::string& options, unsigned l
          say(std::strerror(errno));
 }
 
-/// Somebody else's file of some pages, so that what is used now is part of the sum.
+/// Makes a file of another user of the directory, so that the bytes already in use are part of the
+/// sum.
 bool use(const std::string& path, int64_t bytes) {
   const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   return file.valid() && ::fallocate(file.get(), 0, 0, bytes) == 0;

@@ -18,7 +18,7 @@ ShmNeed need_of(const std::string& rung, int64_t dev_shm, int64_t inodes = 1, in
   return need;
 }
 
-/// A host with 64 MiB of /dev/shm of which 1 MiB is used.
+/// A host with 64 MiB of /dev/shm, of which 1 MiB is used.
 HostFacts host(const std::string& container = "") {
   HostFacts facts;
   facts.container = container;
@@ -56,9 +56,9 @@ std::string kinds(const std::vector<Remedy>& list) {
 TEST(Remedy, NothingIsWrongNothingIsSaid) {
   EXPECT_TRUE(remedies(host(), {}).empty());
   EXPECT_TRUE(for_need(host(), need_of("shm", 32 * kMiB)).empty());
-  // Stale files and a low yama scope are nobody's business where they stop nothing.
+  // Stale files and a low yama scope are not mentioned if they prevent nothing.
   HostFacts facts = host("docker");
-  facts.left_files = {{"/dev/shm/nccl-abcdef", 9641984, 0, "stale"}};
+  facts.left_files = {{"/dev/shm/nccl-abcdef", 9641984, 0, LeftFileState::kStale}};
   facts.cma = {true, 0, 1, 2};
   EXPECT_TRUE(for_need(facts, need_of("shm", 32 * kMiB)).empty());
   EXPECT_TRUE(for_need(facts, need_of("cma", 0)).empty());
@@ -186,7 +186,7 @@ TEST(Remedy, FileSizeLimit) {
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "ulimit -f unlimited");
   facts.container = "docker";
   EXPECT_EQ(kinds(for_need(facts, need_of("shm", kMiB))), "docker ulimit");
-  // What counts is the largest file, without the headroom, and a memfd is one.
+  // The largest file counts, without the headroom. A memfd is a file too.
   facts = host();
   facts.limits.fsize_bytes = 2 * kMiB;
   EXPECT_TRUE(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).empty());
@@ -212,9 +212,9 @@ TEST(Remedy, TooFewOpenFiles) {
 
 TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
   HostFacts facts = host("docker");
-  facts.left_files = {{"/dev/shm/nccl-aaaaaa", 34213888, 0, "stale"},
-                      {"/dev/shm/nccl-bbbbbb", 34213888, 0, "in use"},
-                      {"/dev/shm/nccl-cccccc", 34213888, 9, "other user"}};
+  facts.left_files = {{"/dev/shm/nccl-aaaaaa", 34213888, 0, LeftFileState::kStale},
+                      {"/dev/shm/nccl-bbbbbb", 34213888, 0, LeftFileState::kInUse},
+                      {"/dev/shm/nccl-cccccc", 34213888, 9, LeftFileState::kOtherUser}};
   auto list = for_need(facts, need_of("shm", 90 * kMiB));
   ASSERT_EQ(kinds(list), "other docker");
   EXPECT_EQ(list[0].text, "shoal doctor --clean-stale");

@@ -1,4 +1,4 @@
-// On every rung: nothing found where nothing is wrong, and in how long.
+// On every rung, the self-test must find nothing if nothing is wrong, and must be quick.
 #include "runtime/transport/self_test.h"
 
 #include <cstdlib>

@@ -1,9 +1,12 @@
-// The bundled model in a rank of its own: what is taken before a rank says that it is ready.
+// The bundled model in a rank of its own. It checks what is allocated before a rank reports that it
+// is ready.
 #include "runtime/worker/model_runner.h"
 
+#include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
 
+#include "runtime/comm/single_communicator.h"
 #include "tests/in_child.h"
 
 namespace shoal {
@@ -15,37 +18,85 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-WorkerInit init_for(int max_num_batched_tokens) {
-  WorkerInit init;
-  init.rank = 0;
-  init.world_size = 1;
-  init.model_dir = SHOAL_SOURCE_DIR "/models/demo";
-  init.dtype = Dtype::kF32;
-  init.max_num_batched_tokens = max_num_batched_tokens;
-  init.kv_blocks = 4;
-  init.threads = 1;
-  init.kernels = "reference";
-  return init;
+ModelStart start_for(int max_num_batched_tokens) {
+  ModelStart start;
+  start.model_dir = SHOAL_SOURCE_DIR "/models/demo";
+  start.dtype = Dtype::kF32;
+  start.limits.max_num_batched_tokens = max_num_batched_tokens;
+  start.limits.kv_blocks = 4;
+  start.kernels = "reference";
+  return start;
 }
 
-TEST(ModelRunner, ActivationsAreThereOnceItIsConnected) {
+TEST(ModelRunner, CacheAndActivationsAreThereBeforeTheFirstStep) {
   constexpr int kRows = 4096;
   const std::string said = in_child([]() -> std::string {
-    auto runner = ModelRunner::load(init_for(kRows), [](const LoadProgress&) {});
+    auto runner = ModelRunner::load(start_for(kRows), {0, 1}, {}, [](const LoadProgress&) {});
     if (!runner.ok()) return runner.status().to_string();
-    const auto config = load_model_config(init_for(kRows).model_dir);
+    const auto config = load_model_config(start_for(kRows).model_dir);
     if (!config.ok()) return config.status().to_string();
     const auto plan = make_shard_plan(*config, {0, 1});
     if (!plan.ok()) return plan.status().to_string();
-    const int64_t bytes = Decoder::activation_bytes(*config, *plan, Dtype::kF32, kRows);
+    const int64_t bytes = Decoder::activation_bytes(*config, *plan, Dtype::kF32, kRows) +
+                          KvCache::bytes(config->num_hidden_layers, 4, plan->kv_heads.size(),
+                                         config->head_dim, Dtype::kF32);
     const int64_t before = resident_bytes();
-    if (const Status connected = (*runner)->connect(make_single_communicator()); !connected.ok())
-      return connected.to_string();
+    const std::unique_ptr<Communicator> communicator = make_single_communicator();
+    if (const Status taken = (*runner)->take_memory(*communicator); !taken.ok())
+      return taken.to_string();
     const int64_t more = resident_bytes() - before;
-    // The kernel counts a process's pages in batches of some dozen per thread.
+    // Allow for the kernel's counting, which updates the page count in batches of some dozen pages
+    // per thread.
     return more > bytes - bytes / 100 ? "" : cat(more, " bytes more of ", bytes);
   });
   EXPECT_EQ(said, "");
+}
+
+/// The logits of every token of a prompt that is processed in chunks of `chunk` tokens.
+std::vector<float> logits_of(bool warmed_up, int32_t chunk) {
+  auto runner = ModelRunner::load(start_for(16), {0, 1}, {}, [](const LoadProgress&) {});
+  EXPECT_TRUE(runner.ok()) << runner.status().to_string();
+  const std::unique_ptr<Communicator> communicator = make_single_communicator();
+  EXPECT_TRUE((*runner)->take_memory(*communicator).ok());
+  EXPECT_TRUE(!warmed_up || (*runner)->warm_up().ok());
+  std::vector<float> all;
+  StepPlan plan;
+  for (int32_t begin = 0; begin < 24; begin += chunk) {
+    SequenceStep sequence;
+    for (int32_t i = begin; i < begin + chunk; ++i) sequence.token_ids.push_back(i * 37 % 800 + 3);
+    sequence.first_position = begin;
+    sequence.block_table = {0, 3};  // one of them is the block that the warm-up has written to
+    sequence.all_logits = true;
+    plan = {plan.step + 1, {sequence}};
+    const Result<StepResult> result = (*runner)->run(plan);
+    EXPECT_TRUE(result.ok()) << result.status().to_string();
+    if (result.ok()) all.insert(all.end(), result->logits.begin(), result->logits.end());
+  }
+  return all;
+}
+
+TEST(ModelRunner, AWarmUpChangesNoLaterBits) {
+  for (const int32_t chunk : {1, 8}) {
+    const std::vector<float> cold = logits_of(false, chunk), warm = logits_of(true, chunk);
+    ASSERT_GT(cold.size(), 0u);
+    ASSERT_EQ(cold.size(), warm.size());
+    EXPECT_EQ(std::memcmp(cold.data(), warm.data(), cold.size() * sizeof(float)), 0)
+        << "chunks of " << chunk;
+  }
+}
+
+TEST(ModelRunner, AWarmUpCallsEveryLayersHook) {
+  auto runner = ModelRunner::load(start_for(16), {0, 1}, {}, [](const LoadProgress&) {});
+  ASSERT_TRUE(runner.ok()) << runner.status().to_string();
+  const std::unique_ptr<Communicator> communicator = make_single_communicator();
+  ASSERT_TRUE((*runner)->take_memory(*communicator).ok());
+  int calls = 0;
+  (*runner)->set_after_layer([&calls] {
+    return ++calls < 2 ? Status()
+                       : Status::error(Code::kUnavailable, "the front has given this step up");
+  });
+  EXPECT_EQ((*runner)->warm_up().code(), Code::kUnavailable);
+  EXPECT_EQ(calls, 2);
 }
 
 }  // namespace

@@ -31,12 +31,12 @@ SampledToken sample(const std::vector<float>& logits, const SamplingParams& para
 std::vector<float> random_logits(size_t vocab, uint32_t seed, float spread = 3) {
   std::mt19937 random(seed);
   std::vector<float> logits(vocab);
-  // Coarse steps, so that equal logits are common.
+  // The steps are coarse, so that equal logits are common.
   for (float& logit : logits) logit = spread * (static_cast<float>(random() % 2001) / 1000 - 1);
   return logits;
 }
 
-/// Ids by (logit descending, id ascending).
+/// The ids, ordered by (logit descending, id ascending).
 std::vector<int32_t> ranking(const std::vector<float>& logits) {
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -46,8 +46,8 @@ std::vector<int32_t> ranking(const std::vector<float>& logits) {
   return ids;
 }
 
-/// Which tokens may be drawn and with what weights: by full sorts in double, the filters one after
-/// the other.
+/// The tokens that may be drawn and their weights, computed with full sorts in double precision,
+/// one filter after the other.
 std::vector<double> naive_distribution(const std::vector<float>& logits,
                                        const SamplingParams& params) {
   const std::vector<int32_t> order = ranking(logits);
@@ -127,7 +127,8 @@ TEST(SamplerTest, FiltersAndDrawAgreeWithTheNaiveDefinition) {
   EXPECT_GT(drawn.size(), 300u);
 }
 
-/// Chi-square of draws at positions 0 .. n-1 against the distribution; unlikely tokens are pooled.
+/// Chi-square test of the draws at positions 0 .. n-1 against the distribution. Unlikely tokens are
+/// pooled.
 void expect_distribution(const std::vector<float>& logits, SamplingParams params) {
   constexpr int kDraws = 40000;
   const std::vector<double> probability = naive_distribution(logits, params);
@@ -154,7 +155,9 @@ void expect_distribution(const std::vector<float>& logits, SamplingParams params
   }
   if (pooled_expected >= 10) add(pooled, pooled_expected);
   ASSERT_GT(cells, 2);
-  const double freedom = cells - 1;  // mean; the variance is twice that: five deviations
+  // The degrees of freedom are the mean. The variance is twice that, and five deviations are
+  // allowed.
+  const double freedom = cells - 1;
   EXPECT_LT(chi_square, freedom + 5 * std::sqrt(2 * freedom));
 }
 
@@ -198,15 +201,15 @@ TEST(SamplerTest, UniformNumbersAreInsideTheIntervalAndUncorrelated) {
 }
 
 TEST(SamplerTest, GeneratorIsFixedForGood) {
-  // Streams that users have noted by their seed must not change with a release. SplitMix64 by its
-  // published constants.
+  // Users may have noted seeds, so their streams must not change with a release. This is SplitMix64
+  // with its published constants.
   const auto mix = [](uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
     x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
     return x ^ (x >> 31);
   };
   EXPECT_EQ(mix(0x9e3779b97f4a7c15),
-            0xe220a8397b1dcdafu);  // first output of SplitMix64 from state 0
+            0xe220a8397b1dcdafu);  // the first output of SplitMix64 from state 0
   const uint64_t stream = mix(0xe220a8397b1dcdaf + 0x9e3779b97f4a7c15);
   const double expected =
       (static_cast<double>(mix(stream + 0x9e3779b97f4a7c15) >> 12) + 0.5) / 4503599627370496.;
@@ -214,23 +217,23 @@ TEST(SamplerTest, GeneratorIsFixedForGood) {
 }
 
 TEST(SamplerTest, PenaltiesAreThoseOfTheDefinition) {
-  // Ids 0..3: prompt holds 0 and 1, output 1 twice and 2 once.
+  // The ids are 0..3. The prompt contains 0 and 1; the output contains 1 twice and 2 once.
   const std::vector<float> logits = {4, 3.5f, -1, 2};
   const std::vector<int32_t> history = {0, 1,  1, 1,
-                                        2, -5, 99};  // ids outside the vocabulary count for nothing
+                                        2, -5, 99};  // ids outside the vocabulary are ignored
   SamplingParams greedy{.temperature = 0};
   EXPECT_EQ(sample(logits, greedy, 0, history, 2).token_id, 0);
-  greedy.repetition_penalty = 1.5f;  // 2.67, 2.33, -1.5, 2
+  greedy.repetition_penalty = 1.5f;  // the logits become 2.67, 2.33, -1.5, 2
   EXPECT_EQ(sample(logits, greedy, 0, history, 2).token_id, 0);
-  greedy.repetition_penalty = 2.5f;  // 1.6, 1.4, -2.5, 2
+  greedy.repetition_penalty = 2.5f;  // the logits become 1.6, 1.4, -2.5, 2
   EXPECT_EQ(sample(logits, greedy, 0, history, 2).token_id, 3);
-  greedy = {.temperature = 0, .presence_penalty = -0.6f};  // 4, 4.1, -0.4, 2
+  greedy = {.temperature = 0, .presence_penalty = -0.6f};  // the logits become 4, 4.1, -0.4, 2
   EXPECT_EQ(sample(logits, greedy, 0, history, 2).token_id, 1);
   greedy = {.temperature = 0, .frequency_penalty = -0.24f};  // 3.98 for id 1: two times 0.24
   EXPECT_EQ(sample(logits, greedy, 0, history, 2).token_id, 0);
-  greedy.frequency_penalty = -0.26f;  // 4.02
+  greedy.frequency_penalty = -0.26f;  // id 1 gets 4.02
   EXPECT_EQ(sample(logits, greedy, 0, history, 2).token_id, 1);
-  // The prompt's tokens do not count for presence: all of history is prompt.
+  // Tokens of the prompt do not count for presence, and here all of the history is prompt.
   greedy = {.temperature = 0, .presence_penalty = -0.6f};
   EXPECT_EQ(sample(logits, greedy, 0, history, 7).token_id, 0);
 }

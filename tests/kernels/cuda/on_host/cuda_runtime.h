@@ -1,6 +1,7 @@
 #pragma once
-// A FAKE of CUDA's header, for the kernels of communicators alone: a block is a group of threads of
-// the host that meet at a barrier. It knows what those kernels use, and has no __shared__ memory.
+// A FAKE of CUDA's header, for the kernels of communicators only. A block is a group of host
+// threads that meet at a barrier. It defines only what those kernels use, and has no __shared__
+// memory.
 #include <atomic>
 #include <barrier>
 #include <cstddef>
@@ -51,8 +52,8 @@ T __ldcg(const T* from) {
 inline float __fadd_rn(float a, float b) {
   return a + b;
 }
-inline void __threadfence() {}         // what follows it is atomic, and orders more
-inline void __threadfence_system() {}  // likewise
+inline void __threadfence() {}         // the next access is atomic, and stronger
+inline void __threadfence_system() {}  // not needed for the same reason
 inline void __nanosleep(unsigned) {
   ::sched_yield();
 }

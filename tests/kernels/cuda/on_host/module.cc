@@ -1,8 +1,8 @@
-// A FAKE of libshoal_cuda.so: the stand-in of tests/fakes with the real kernels of communicators in
-// it, which run in threads of the host.
+// A FAKE of libshoal_cuda.so: the stand-in of tests/fakes, with the real kernels of communicators,
+// which run in threads of the host.
 #include "kernels/cuda/entries.h"
 
-/// The stand-in's own entry, under another name in this library.
+/// The entry point of the stand-in, under another name in this library.
 extern "C" const ShoalCudaModule* fake_cuda_module();
 
 extern "C" __attribute__((visibility("default"))) const ShoalCudaModule* shoal_cuda_module() {

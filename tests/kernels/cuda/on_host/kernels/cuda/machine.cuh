@@ -1,6 +1,5 @@
 #pragma once
-// Takes the place of kernels/cuda/machine.cuh: a FAKE machine, whose kernels run in threads of the
-// host.
+// Replaces kernels/cuda/machine.cuh with a FAKE machine, whose kernels run in threads of the host.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -11,13 +10,14 @@
 
 namespace shoal::cuda {
 
-// Few, because each is a thread; a thread per rank is needed.
+// These are small, because each CUDA thread is a host thread. A push kernel needs at least one
+// thread per rank.
 inline constexpr int kSumThreads = 4;
 inline constexpr int kSumBlocks = 2;
 inline constexpr int kPushThreads = 16;
 inline constexpr int kPushBlocks = 3;
 
-/// Runs the kernel at once, all its threads at the same time.
+/// Runs the kernel to its end, with all its threads at the same time.
 template <class Args>
 cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args& args, void*) {
   std::list<HostBlock> shared;
@@ -47,7 +47,7 @@ inline void store_release(uint64_t* to, uint64_t value) {
   std::atomic_ref<uint64_t>(*to).store(value, std::memory_order_release);
 }
 inline uint64_t load_acquire(const uint64_t* from) {
-  ::sched_yield();  // more threads than processors
+  ::sched_yield();  // there are more threads than processors
   return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);
 }
 inline uint32_t load_word(const uint32_t* from) {

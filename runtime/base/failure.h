@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <utility>
+
+#include "runtime/base/status.h"
+
+namespace shoal {
+
+/// What a group of ranks is doing, from the first look at a transport to its steps, in this order.
+/// The front runs the first four phases, each rank runs those up to kWarmUp by itself, and in kStep
+/// and kIdle all ranks work together.
+enum class Phase : int32_t {
+  kBudget,    ///< compares what a transport needs with what is available
+  kProbe,     ///< tries out what the host facts cannot answer
+  kReserve,   ///< takes the memory of the transport
+  kSpawn,     ///< starts the processes
+  kOpen,      ///< connects the ranks
+  kSelfTest,  ///< proves the transport bit for bit
+  kLoad,      ///< reads weights
+  kTouch,     ///< takes the memory that steps will use
+  kWarmUp,    ///< runs a first step whose result nobody reads
+  kStep,
+  kIdle,  ///< waits for the next step
+};
+
+/// "budget", "self-test" and so on. For messages and JSON only: the program decides by the enum.
+const char* phase_name(Phase phase);
+
+/// Whether ranks move bytes to each other in this phase. In the others a rank works alone.
+constexpr bool moves_bytes(Phase phase) {
+  return phase != Phase::kSpawn && phase != Phase::kLoad && phase != Phase::kTouch;
+}
+
+/// Why a group of ranks did not start, or why it ended.
+struct Failure {
+  Status why;
+  Phase phase = Phase::kIdle;
+  /// The rank that failed first or that the others wait for; kFrontRank if no rank can be named.
+  int rank = kFrontRank;
+  Fault fault = Fault::kOwn;
+
+  bool ok() const { return why.ok(); }
+};
+
+/// A value, or the Failure that prevented it.
+template <typename T>
+class [[nodiscard]] Attempt : public Result<T, Failure> {
+ public:
+  using Result<T, Failure>::Result;
+
+  /// Why there is no value.
+  Failure failure() const { return this->error(); }
+  Status status() const { return this->error().why; }
+};
+
+}  // namespace shoal

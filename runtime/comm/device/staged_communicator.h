@@ -1,0 +1,20 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "runtime/base/status.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/device/device_collective.h"
+#include "runtime/device/device.h"
+
+namespace shoal {
+
+/// Makes a Communicator for host memory out of a DeviceCollective. The model on the CPU needs it
+/// when its sums travel between devices. Data is staged through pinned memory. Each collective
+/// fails with DEADLINE_EXCEEDED timeout_ms after its start. A wait also ends with any error of
+/// check() or `interrupted`.
+Result<std::unique_ptr<Communicator>> make_staged_communicator(
+    std::shared_ptr<Device> device, std::unique_ptr<DeviceCollective> collective,
+    int64_t timeout_ms, Interrupted interrupted);
+
+}  // namespace shoal

@@ -1,0 +1,249 @@
+#include "runtime/rank/rank.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include "runtime/base/log.h"
+#include "runtime/base/thread_pool.h"
+#include "runtime/comm/single_communicator.h"
+#include "runtime/control/descriptors.h"
+#include "runtime/rank/rank_device.h"
+#include "runtime/transport/self_test.h"
+
+namespace shoal {
+namespace {
+
+/// How long a rank looks for the next step before it sleeps, because the front needs about this
+/// long to plan one.
+constexpr int kStepSpinUs = 60;
+constexpr int64_t kSendTimeoutMs = 10'000;
+/// During a long phase a rank repeats its phase message this often. The front can thus tell a slow
+/// rank on a busy machine from a stuck group, which is silent.
+constexpr auto kStillAtIt = std::chrono::seconds(1);
+
+/// The signals that end the front gracefully may reach the whole process group, so a rank ignores
+/// them.
+void settle_process() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (const int number : {SIGTERM, SIGINT, SIGPIPE}) ::signal(number, SIG_IGN);
+  sigset_t none;
+  sigemptyset(&none);
+  // The front blocked signals while it spawned this process.
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  set_float_environment();
+}
+
+Status out_of_turn() {
+  return Status::error(Code::kInternal, "a control message out of turn");
+}
+
+}  // namespace
+
+int Rank::run() {
+  settle_process();
+  const Status status = serve();
+  if (status.ok()) return 0;
+  const Status sent = send(failure_of(status));
+  return sent.ok() ? 1 : 0;  // not sent: the front is gone, and this rank just ends too
+}
+
+Status Rank::serve() {
+  SHOAL_ASSIGN_OR_RETURN(std::optional<FrontMessage> first, next(0));
+  if (!first) return {};
+  auto* start = std::get_if<RankStart>(&*first);
+  if (start == nullptr)
+    return Status::error(Code::kInternal, "the first control message is not the rank's start");
+  start_ = std::move(*start);
+  set_process_rank(start_.rank);
+  set_log_options(start_.log);
+  test_fault_.set(start_);
+  SHOAL_RETURN_IF_ERROR(test_fault_.enter(phase_name(Phase::kSpawn)));
+  SHOAL_RETURN_IF_ERROR(connect());
+  if (!start_.transport_only) {
+    SHOAL_RETURN_IF_ERROR(enter(Phase::kLoad));
+    SHOAL_ASSIGN_OR_RETURN(std::string about, work_.begin(*this));
+    phase_ = Phase::kIdle;
+    SHOAL_RETURN_IF_ERROR(send(Ready{communicator_->name(), std::move(about)}));
+  }
+  return obey();
+}
+
+/// The transport comes first, because it fails in milliseconds and weights take minutes.
+Status Rank::connect() {
+  SHOAL_RETURN_IF_ERROR(enter(Phase::kOpen));
+  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, open());
+  communicator_ = std::make_unique<WatchedCommunicator>(std::move(opened));
+  SHOAL_RETURN_IF_ERROR(enter(Phase::kSelfTest));
+  return self_test_transport();
+}
+
+Result<std::unique_ptr<Communicator>> Rank::open() {
+  if (start_.world_size == 1) return make_single_communicator();
+  const Rung* rung = find_rung(start_.transport);
+  if (rung == nullptr)
+    return Status::error(Code::kInternal, cat("no transport ", start_.transport));
+  OpenArgs args;
+  args.world = {start_.rank, start_.world_size};
+  if (start_.shm_bytes > 0) args.shm = Fd(kWorkerShmFd);
+  if (!start_.tcp_ports.empty()) args.listener = Fd(kWorkerListenerFd);
+  args.shm_bytes = start_.shm_bytes;
+  args.tcp_ports = start_.tcp_ports;
+  args.group_key = start_.group_key;
+  args.timeout_ms = start_.collective_timeout_ms;
+  args.exchange = [this](std::string mine) { return exchange(std::move(mine)); };
+  args.interrupted = [this] { return interrupted(); };
+  if (rung->on_device) {
+    Result<std::shared_ptr<Device>> device = open_rank_device(start_, args.exchange);
+    if (!device.ok())
+      return device.status().while_doing(cat("a device for transport ", start_.transport));
+    args.device = std::move(device).value();
+  }
+  args.nccl_library = start_.nccl_library;
+  args.reproducible = start_.reproducible;
+  Result<std::unique_ptr<Communicator>> opened = rung->open(std::move(args));
+  if (!opened.ok()) return opened.status().while_doing(cat("open transport ", start_.transport));
+  return opened;
+}
+
+Status Rank::self_test_transport() {
+  TransportVerified verified;
+  if (start_.world_size > 1) {
+    const Result<SelfTestFigures> figures =
+        self_test(*communicator_, start_.self_test_seed, [this] { return moved(); });
+    if (!figures.ok())
+      return figures.status().while_doing(cat("self-test of transport ", start_.transport));
+    verified = {figures->latency_us, figures->bytes_per_s, figures->seconds};
+  }
+  return send(verified);
+}
+
+Status Rank::obey() {
+  for (;;) {
+    SHOAL_ASSIGN_OR_RETURN(std::optional<FrontMessage> message, next(kStepSpinUs));
+    if (!message || std::holds_alternative<Shutdown>(*message)) return {};
+    if (std::holds_alternative<Explain>(*message)) {
+      return Status::error(Code::kUnavailable, "the front has given this step up");
+    }
+    const auto* step = std::get_if<Step>(&*message);
+    if (step == nullptr || start_.transport_only) return out_of_turn();
+    SHOAL_RETURN_IF_ERROR(take_step(*step));
+  }
+}
+
+Status Rank::take_step(const Step& step) {
+  phase_ = Phase::kStep;
+  step_ = step.number;
+  said_at_ = Clock::now();
+  SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(step_));
+  SHOAL_ASSIGN_OR_RETURN(std::string result, work_.step(step.number, step.plan));
+  phase_ = Phase::kIdle;
+  return start_.rank == 0 ? send(StepDone{step.number, std::move(result)}) : Status();
+}
+
+Status Rank::enter(Phase phase) {
+  if (phase == Phase::kWarmUp) SHOAL_RETURN_IF_ERROR(exchange("").status());
+  phase_ = phase;
+  said_at_ = Clock::now();
+  SHOAL_RETURN_IF_ERROR(send(PhaseBegun{phase}));
+  return test_fault_.enter(phase_name(phase));
+}
+
+/// At most one message per percent, because progress is only for people.
+Status Rank::loaded(const LoadProgress& progress) {
+  const int percent = progress.bytes_total == 0
+                          ? 100
+                          : static_cast<int>(progress.bytes_done * 100 / progress.bytes_total);
+  if (percent == loaded_percent_) return {};
+  loaded_percent_ = percent;
+  return send(progress);
+}
+
+Status Rank::moved() {
+  const bool in_step = phase_ == Phase::kStep;
+  const Clock::duration pause =
+      in_step ? std::chrono::milliseconds(start_.heartbeat_ms) : kStillAtIt;
+  if (pause <= Clock::duration::zero() || Clock::now() - said_at_ < pause) return {};
+  said_at_ = Clock::now();
+  SHOAL_RETURN_IF_ERROR(interrupted());
+  return in_step ? send(StepProgress{step_}) : send(PhaseBegun{phase_});
+}
+
+template <typename Message>
+Status Rank::send(const Message& message) {
+  return channel_.send(encode_rank_message(message), Deadline::after_ms(kSendTimeoutMs));
+}
+
+/// The next message; nullopt if the front is gone.
+Result<std::optional<FrontMessage>> Rank::next(int spin_us) {
+  if (!kept_.empty()) {
+    FrontMessage message = std::move(kept_.front());
+    kept_.pop_front();
+    return std::optional<FrontMessage>(std::move(message));
+  }
+  Result<std::string> frame = channel_.receive(Deadline::infinite(), spin_us);
+  if (!frame.ok()) {
+    if (frame.status().code() == Code::kUnavailable) return std::optional<FrontMessage>();
+    return frame.status();
+  }
+  SHOAL_ASSIGN_OR_RETURN(FrontMessage message, decode_front_message(*frame));
+  return std::optional<FrontMessage>(std::move(message));
+}
+
+/// Called in every long wait, because the front knows of a stopped or dead peer and this rank does
+/// not. Other messages that arrive meanwhile are kept for next().
+Status Rank::interrupted() {
+  for (;;) {
+    Result<std::string> frame = channel_.receive(Deadline::after_ms(0));
+    if (!frame.ok()) {
+      if (frame.status().code() == Code::kDeadlineExceeded) return {};
+      return frame.status().while_doing("the front is gone");
+    }
+    SHOAL_ASSIGN_OR_RETURN(FrontMessage message, decode_front_message(*frame));
+    if (std::holds_alternative<Explain>(message)) {
+      return Status::error(Code::kUnavailable, "the front has given this step up");
+    }
+    kept_.push_back(std::move(message));  // such as the next step, if rank 0 was quicker
+  }
+}
+
+/// Sends `mine` and waits for the parts of all ranks.
+Result<std::vector<std::string>> Rank::exchange(std::string mine) {
+  SHOAL_RETURN_IF_ERROR(send(ExchangePart{std::move(mine)}));
+  in_exchange_ = true;
+  SHOAL_ASSIGN_OR_RETURN(std::optional<FrontMessage> message, next(0));
+  if (!message) return Status::error(Code::kUnavailable, "the front is gone");
+  if (std::holds_alternative<Explain>(*message)) {
+    return Status::error(Code::kUnavailable, "the front has given the start up");
+  }
+  auto* all = std::get_if<ExchangeAll>(&*message);
+  if (all == nullptr) return out_of_turn();
+  in_exchange_ = false;
+  return std::move(all->parts);
+}
+
+/// If the error names a fault, that one counts. Otherwise a transport that is not proven yet, or
+/// has failed since, is to blame.
+RankFailure Rank::failure_of(const Status& status) const {
+  Fault fault = status.fault();
+  const bool of_transport = phase_ == Phase::kOpen || phase_ == Phase::kSelfTest ||
+                            (communicator_ != nullptr && communicator_->failed());
+  if (fault == Fault::kOwn && of_transport) fault = Fault::kTransport;
+  return {status.blamed_on(fault), wait(), fault};
+}
+
+/// Which exchange or collective this rank is in, and which ranks it waits for.
+RankWait Rank::wait() const {
+  RankWait wait;
+  if (in_exchange_) {
+    wait.what = "an exchange through the front";
+    for (int32_t rank = 0; rank < start_.world_size; ++rank) {
+      if (rank != start_.rank) wait.waits_for.push_back(rank);
+    }
+  } else if (communicator_ != nullptr) {
+    const WaitState state = communicator_->wait_state();
+    wait = {state.collective, state.what, {state.waits_for.begin(), state.waits_for.end()}};
+  }
+  return wait;
+}
+
+}  // namespace shoal

@@ -1,0 +1,68 @@
+#pragma once
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+#include "runtime/control/channel.h"
+#include "runtime/rank/rank_work.h"
+#include "runtime/rank/test_fault.h"
+#include "runtime/rank/watched_communicator.h"
+#include "runtime/transport/rungs/rung.h"
+
+namespace shoal {
+
+/// The whole life of one rank, in a process of its own that the front has spawned: reads RankStart,
+/// connects to the other ranks, proves the transport, lets the work begin, then does one step after
+/// the other until the front ends it or is gone. It reports each phase that it enters and shows
+/// that it is alive while something takes long. If it fails, it reports why, what it was waiting
+/// for and what is to blame.
+class Rank final : private RankContext {
+ public:
+  /// Takes ownership of the descriptor. `work` must live as long as the rank.
+  Rank(int control_fd, RankWork& work) : channel_(Fd(control_fd)), work_(work) {}
+
+  /// Runs the rank to its end. It ignores SIGTERM and SIGINT, because only the front acts on a
+  /// signal to the process group, and it dies with the thread that spawned it. Returns the
+  /// process's exit code: 0 after Shutdown or if the front is gone, 1 after a failure that it has
+  /// reported.
+  int run();
+
+ private:
+  const RankStart& start() const override { return start_; }
+  Communicator& communicator() override { return *communicator_; }
+  Status enter(Phase phase) override;
+  Status loaded(const LoadProgress& progress) override;
+  Status moved() override;
+
+  Status serve();
+  Status connect();
+  Status self_test_transport();
+  Result<std::unique_ptr<Communicator>> open();
+  Status obey();
+  Status take_step(const Step& step);
+
+  template <typename Message>
+  Status send(const Message& message);
+  Result<std::optional<FrontMessage>> next(int spin_us);
+  Result<std::vector<std::string>> exchange(std::string mine);
+  Status interrupted();
+  RankFailure failure_of(const Status& status) const;
+  RankWait wait() const;
+
+  Channel channel_;
+  RankWork& work_;
+  RankStart start_;
+  std::deque<FrontMessage> kept_;  // messages that came while a collective waited
+  std::unique_ptr<WatchedCommunicator> communicator_;
+  TestFault test_fault_;
+  Phase phase_ = Phase::kSpawn;
+  uint64_t step_ = 0;
+  bool in_exchange_ = false;
+  int loaded_percent_ = -1;
+  Clock::time_point said_at_;  // when it last showed a sign of life in this phase
+};
+
+}  // namespace shoal

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/failure.h"
+#include "runtime/base/status.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/control/messages.h"
+
+namespace shoal {
+
+/// What a rank offers to its work, and what the work reports to it. The work calls it from the
+/// rank's own thread. It lives longer than the work's last call.
+class RankContext {
+ public:
+  virtual ~RankContext() = default;
+
+  /// The front's first message: this rank's place in the group, and in `work` the bytes for the
+  /// work.
+  virtual const RankStart& start() const = 0;
+
+  /// The connected and proven communicator. A group of one rank has one too.
+  virtual Communicator& communicator() = 0;
+
+  /// Call this when the work begins kTouch or kWarmUp, in this order; each may be left out. The
+  /// work is in kLoad when it begins.
+  /// For kWarmUp it waits until all ranks have called it, because a rank that is ready early would
+  /// otherwise wait in a collective, where silence counts as trouble. After an error the work must
+  /// end.
+  virtual Status enter(Phase phase) = 0;
+
+  /// Reports how far the loading is. Cheap to call often.
+  virtual Status loaded(const LoadProgress& progress) = 0;
+
+  /// Shows that the work still moves. Call it between the parts of anything that may take longer
+  /// than the front waits: 15 s of silence in kWarmUp (60 s with --device cuda, and never more than
+  /// a quarter of --startup-timeout), --step-timeout in a step. Cheap to call often. UNAVAILABLE:
+  /// the front has given up or is gone, and the work must end.
+  virtual Status moved() = 0;
+};
+
+/// What the ranks of a group compute. All calls come from one thread of the rank's process.
+class RankWork {
+ public:
+  virtual ~RankWork() = default;
+
+  /// Called once, after the transport has been proven. Returns what the front is to know about the
+  /// work (Ready::about). The context stays valid for all later calls. An error ends the rank, and
+  /// with it the group.
+  virtual Result<std::string> begin(RankContext& context) = 0;
+
+  /// Does one step; every rank gets the same bytes. What rank 0 returns goes to the front; what the
+  /// others return is not read. An error ends the rank, and with it the group.
+  virtual Result<std::string> step(uint64_t number, std::string_view plan) = 0;
+};
+
+}  // namespace shoal

@@ -1,0 +1,24 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/status.h"
+#include "runtime/control/messages.h"
+
+namespace shoal {
+
+/// A fault on request, for tests of what the front does about it. SHOAL_TEST_FAULT=RANK:PHASE:KIND
+/// gives that rank a fault when it enters the phase in its first start. PHASE is spawn, open,
+/// self-test, load, touch, warm-up or step-N; KIND is stop (SIGSTOP) or fail (an error of its own).
+class TestFault {
+ public:
+  void set(const RankStart& start);
+  Status enter(std::string_view phase) const;
+  Status enter_step(uint64_t number) const;
+
+ private:
+  std::string at_;  // PHASE:KIND of this rank; empty: none
+};
+
+}  // namespace shoal

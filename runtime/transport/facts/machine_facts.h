@@ -1,0 +1,24 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/transport/facts/fact_files.h"
+#include "runtime/transport/facts/host_facts.h"
+
+namespace shoal {
+
+LimitFacts limit_facts();
+GpuFacts gpu_facts(const SystemPaths& paths);
+int numa_nodes(const SystemPaths& paths);
+
+/// kubernetes_service: $KUBERNETES_SERVICE_HOST is set.
+std::string container_kind(const SystemPaths& paths, bool kubernetes_service);
+
+/// Whether CAP_SYS_ADMIN is in the effective set.
+bool can_mount(const SystemPaths& paths);
+
+/// Whether a socket can be bound to 127.0.0.1 (AF_INET) or to ::1 (AF_INET6).
+bool can_bind_loopback(int family);
+std::vector<std::string> interface_names();
+
+}  // namespace shoal

@@ -1,0 +1,55 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/dtype.h"
+#include "runtime/engine/engine_limits.h"
+#include "runtime/rank/rank_work.h"
+
+namespace shoal {
+
+/// What each rank of a model needs to load its part. It is sent as RankStart::work.
+struct ModelStart {
+  std::string model_dir;
+  Dtype dtype = Dtype::kBf16;  ///< weights are converted to it as they are loaded
+  std::string kernels;
+  int32_t threads = 1;  ///< threads of each rank
+  EngineLimits limits;
+};
+template <typename Archive>
+void fields(Archive& archive, ModelStart& m) {
+  archive(m.model_dir, m.dtype, m.kernels, m.threads, m.limits);
+}
+
+/// What each rank of a model reports when it is ready. It is sent as Ready::about.
+struct ModelReady {
+  std::string kernels;
+  int64_t weight_bytes = 0;  ///< of this rank
+  int64_t kv_bytes = 0;
+};
+template <typename Archive>
+void fields(Archive& archive, ModelReady& m) {
+  archive(m.kernels, m.weight_bytes, m.kv_bytes);
+}
+
+class ModelRunner;
+
+/// One rank's part of a model, as a RankWork. Its steps are StepPlan and StepResult
+/// (runtime/engine/step_plan.h).
+class ModelWork final : public RankWork {
+ public:
+  ModelWork();
+  ~ModelWork() override;
+
+  /// Loads weights, takes the memory of KV cache and activations, and warms up.
+  Result<std::string> begin(RankContext& context) override;
+  Result<std::string> step(uint64_t number, std::string_view plan) override;
+
+ private:
+  std::unique_ptr<ModelRunner> runner_;
+  bool answers_ = false;  // true on rank 0 only, whose results the front reads
+};
+
+}  // namespace shoal

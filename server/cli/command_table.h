@@ -1,0 +1,68 @@
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace shoal {
+
+// The command line as data. FlagParser fills it while flags are registered, and the man page and
+// the shells' completions are made from it, so they can neither name a flag that the program does
+// not have nor miss one.
+
+/// What a flag's value looks like.
+struct ValueForm {
+  ValueForm(const char* shown) : label(shown) {}  // implicit: most values are just a name such as N
+
+  std::string label;                 ///< as the help shows it: N, FILE, on|off
+  std::vector<std::string> choices;  ///< every value it may have; empty if they cannot be listed
+  bool is_path = false;              ///< a shell may offer file names
+};
+
+/// One of these values; the help shows them all, or the label.
+ValueForm one_of(std::vector<std::string> choices, std::string label = "");
+/// A file or folder.
+ValueForm path(const char* label);
+
+struct FlagEntry {
+  std::vector<std::string> names;  ///< "--tensor-parallel-size", "--tp"; messages use the first
+  std::string help;
+  bool takes_value = false;
+  ValueForm value = "";  ///< meaningless unless takes_value
+};
+
+/// Flags under one heading of the help.
+struct FlagGroup {
+  std::string heading;
+  std::vector<FlagEntry> flags;
+};
+
+/// What follows a command besides its flags.
+enum class Operand { kNone, kModel, kCommand };
+
+/// The operand as usage lines show it: "", "MODEL" or "-- COMMAND".
+std::string operand_text(Operand operand);
+
+struct CommandEntry {
+  std::string name;  ///< one word, or two: "bench decode"
+  Operand operand = Operand::kNone;
+  std::string summary;      ///< half a line, as in the list of commands
+  std::string description;  ///< whole sentences, for the command's own help
+  std::vector<FlagGroup> groups;
+};
+
+/// Every command, in the order of the help. Each call builds the list again.
+std::vector<CommandEntry> command_table();
+
+/// The text of shoal --help.
+std::string help_text(const std::vector<CommandEntry>& commands);
+
+/// The manual page shoal.1, in troff's man macros.
+std::string man_page(const std::vector<CommandEntry>& commands);
+
+// Each returns a script for its shell, which completes commands, flags, and those values that can
+// be listed.
+std::string bash_completion(const std::vector<CommandEntry>& commands);
+std::string zsh_completion(const std::vector<CommandEntry>& commands);
+std::string fish_completion(const std::vector<CommandEntry>& commands);
+
+}  // namespace shoal

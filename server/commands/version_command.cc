@@ -1,0 +1,87 @@
+#include "kernels/kernel_table.h"
+#include "runtime/base/log.h"
+#include "runtime/device/module_loader.h"
+#include "server/cli/command_io.h"
+#include "server/cli/exit_code.h"
+#include "server/commands/build_commit.h"
+#include "server/commands/commands.h"
+
+namespace shoal {
+namespace {
+
+/// The CUDA module that ranks would load, or why they could not load it.
+struct FoundModule {
+  std::string path;                         ///< empty if there is no such file
+  const ShoalCudaModule* module = nullptr;  ///< nullptr if there is none, or if it was refused
+  std::string refused;                      ///< the loader's reason
+};
+
+FoundModule look_for_module() {
+  FoundModule found;
+  const Result<std::string> path = find_cuda_module("");
+  if (!path.ok()) return found;
+  found.path = *path;
+  const Result<const ShoalCudaModule*> module = load_cuda_module(*path);
+  if (module.ok()) {
+    found.module = *module;
+  } else {
+    found.refused = module.status().message();
+  }
+  return found;
+}
+
+std::string quoted(std::string_view text) {
+  return cat("\"", json_escape(text), "\"");
+}
+
+std::string module_text(const FoundModule& found) {
+  if (found.path.empty()) return cat("none (build ", cuda_module_build_id(), " would fit)");
+  if (found.module == nullptr) return cat("refused: ", found.refused);
+  const int version = found.module->cuda_runtime_version;
+  return cat(found.path, ", build ", found.module->build_id, ", CUDA ", version / 1000, ".",
+             version % 1000 / 10, ", for ", found.module->architectures);
+}
+
+std::string module_json(const FoundModule& found) {
+  if (found.path.empty()) return "null";
+  const std::string path = cat("{\"path\":", quoted(found.path));
+  if (found.module == nullptr) return cat(path, ",\"refused\":", quoted(found.refused), "}");
+  return cat(path, ",\"build_id\":", quoted(found.module->build_id),
+             ",\"cuda_runtime_version\":", found.module->cuda_runtime_version,
+             ",\"architectures\":", quoted(found.module->architectures), "}");
+}
+
+std::string version_text(const BuildCommit& commit, const FoundModule& found) {
+  std::string built_in, running;
+  for (const char* name : built_in_kernels()) built_in += cat(built_in.empty() ? "" : ", ", name);
+  for (const KernelTable* table : available_kernels())
+    running += cat(running.empty() ? "" : ", ", table->name);
+  return cat("shoal ", SHOAL_VERSION, "\ncommit: ", commit.id,
+             *commit.date == 0 ? "" : cat(" (", commit.date, ")"),
+             commit.dirty ? ", with uncommitted changes" : "", "\nkernel sets: ", built_in,
+             " (this processor runs: ", running, ")\nCUDA module: ", module_text(found), "\n");
+}
+
+std::string version_json(const BuildCommit& commit, const FoundModule& found) {
+  std::string built_in, running;
+  for (const char* name : built_in_kernels())
+    built_in += cat(built_in.empty() ? "" : ",", quoted(name));
+  for (const KernelTable* table : available_kernels())
+    running += cat(running.empty() ? "" : ",", quoted(table->name));
+  return cat("{\"version\":", quoted(SHOAL_VERSION), ",\"commit\":", quoted(commit.id),
+             ",\"commit_date\":", quoted(commit.date),
+             ",\"dirty\":", commit.dirty ? "true" : "false",
+             ",\"build_id\":", quoted(cuda_module_build_id()), ",\"kernel_sets\":[", built_in,
+             "],\"kernel_sets_here\":[", running, "],\"cuda_module\":", module_json(found), "}\n");
+}
+
+}  // namespace
+
+int run_version(const VersionFlags& flags) {
+  const FoundModule found = look_for_module();
+  const BuildCommit& commit = build_commit();
+  const std::string text = flags.json ? version_json(commit, found) : version_text(commit, found);
+  return report_failure(at(Stage::kRequest, write_stdout(text)));
+}
+
+}  // namespace shoal

@@ -1,0 +1,165 @@
+#include "server/grpc/generate_stream.h"
+
+#include <grpcpp/grpcpp.h>
+#include <iterator>
+#include <utility>
+
+#include "runtime/base/log.h"
+#include "server/grpc/grpc_status.h"
+
+namespace shoal {
+
+namespace wire = openengine::v1;
+
+void PendingOutput::add(OutputDelta delta) {
+  tokens_.insert(tokens_.end(), std::make_move_iterator(delta.tokens.begin()),
+                 std::make_move_iterator(delta.tokens.end()));
+  text_ += delta.text;
+}
+
+PendingOutput::Next PendingOutput::next() const {
+  if (!tokens_.empty() || !text_.empty()) return Next::kTokens;
+  return end_ ? Next::kEnd : Next::kNothing;
+}
+
+void PendingOutput::write_tokens(const Tokenizer& tokenizer, const TokenDetail& detail,
+                                 wire::GenerateResponse* response) {
+  write_token_event(tokens_, std::move(text_), tokenizer, detail, response);
+  tokens_.clear();
+  text_.clear();
+}
+
+void PendingOutput::write_end(bool draining, wire::GenerateResponse* response) const {
+  write_end_event(*end_, draining, response);
+}
+
+/// gRPC's side of one Generate call. gRPC owns it from the return of start() until OnDone, which it
+/// calls once, as the last call.
+class GenerateStream::Call final : public Reactor {
+ public:
+  Call(std::shared_ptr<GenerateStream> stream, grpc::CallbackServerContext* context)
+      : stream_(std::move(stream)), context_(context) {}
+
+  void OnWriteDone(bool ok) override { stream_->written(ok); }
+  void OnCancel() override { stream_->client_gone(); }
+  void OnDone() override {
+    stream_->call_done();
+    delete this;
+  }
+
+  /// After this, the outstanding write fails and OnCancel is called.
+  void cancel() { context_->TryCancel(); }
+  bool late() const { return deadline_passed(*context_); }
+
+ private:
+  const std::shared_ptr<GenerateStream> stream_;
+  grpc::CallbackServerContext* const context_;
+};
+
+GenerateStream::GenerateStream(std::shared_ptr<ServingState> state, std::string request_id,
+                               TokenDetail detail)
+    : state_(std::move(state)), request_id_(std::move(request_id)), detail_(detail) {}
+
+GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* context,
+                                               GenerationRequest request) {
+  // The lock is held until taken_ is set. on_delta() waits for it, so the first tokens find taken_
+  // set.
+  const std::lock_guard lock(mutex_);
+  call_ = new Call(shared_from_this(), context);
+  Result<ServingState::Taken, RefusedRequest> taken =
+      state_->submit(request_id_, std::move(request), shared_from_this());
+  if (taken.ok()) {
+    taken_ = *taken;
+  } else {
+    finish(to_grpc_status(taken.error()));
+  }
+  return call_;
+}
+
+void GenerateStream::on_delta(OutputDelta delta) {
+  const std::lock_guard lock(mutex_);
+  if (finished_) return;
+  pending_.add(std::move(delta));
+  pump();
+}
+
+void GenerateStream::on_end(OutputEnd end) {
+  const std::lock_guard lock(mutex_);
+  if (finished_) return;
+  pending_.add(std::move(end));
+  pump();
+}
+
+void GenerateStream::written(bool ok) {
+  const std::lock_guard lock(mutex_);
+  writing_ = false;
+  if (!ok) lose_client();
+  pump();
+}
+
+void GenerateStream::client_gone() {
+  const std::lock_guard lock(mutex_);
+  lose_client();
+  pump();
+}
+
+void GenerateStream::call_done() {
+  {
+    const std::lock_guard lock(mutex_);
+    call_ = nullptr;
+  }
+  state_->leave(request_id_, this);
+}
+
+void GenerateStream::drop_slow_reader(Clock::time_point now, std::chrono::milliseconds limit) {
+  const std::lock_guard lock(mutex_);
+  if (call_ == nullptr || !writing_ || slow_ || now - write_started_ <= limit) return;
+  slow_ = true;
+  log_warning(cat("request ", request_id_, ": the client has not read for ", limit.count(),
+                  " ms; cancelled"));
+  call_->cancel();
+}
+
+/// Starts the next write if there is output and no write is outstanding. It may hold mutex_,
+/// because gRPC calls reactors on its own threads, never inside StartWrite or Finish.
+void GenerateStream::pump() {
+  if (writing_ || finished_) return;
+  if (gone_) return finish(gone_status());
+  const PendingOutput::Next next = pending_.next();
+  if (next == PendingOutput::Next::kNothing) return;
+  writing_ = true;
+  write_started_ = Clock::now();
+  response_.Clear();
+  response_.set_request_id(request_id_);
+  if (next == PendingOutput::Next::kTokens) {
+    pending_.write_tokens(taken_.model->tokenizer, detail_, &response_);
+    call_->StartWrite(&response_);
+    return;
+  }
+  pending_.write_end(state_->draining(), &response_);
+  state_->release_id(request_id_, this);
+  finished_ = true;
+  call_->StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+}
+
+void GenerateStream::lose_client() {
+  gone_ = true;
+  if (taken_.loop != nullptr) taken_.loop->cancel(taken_.id);
+}
+
+void GenerateStream::finish(const grpc::Status& status) {
+  finished_ = true;
+  call_->Finish(status);
+}
+
+grpc::Status GenerateStream::gone_status() const {
+  if (slow_) return {grpc::StatusCode::CANCELLED, "the client did not read its stream"};
+  if (call_->late()) return {grpc::StatusCode::DEADLINE_EXCEEDED, "the deadline passed"};
+  return {grpc::StatusCode::CANCELLED, "cancelled by the client"};
+}
+
+bool deadline_passed(const grpc::CallbackServerContext& context) {
+  return context.deadline() <= std::chrono::system_clock::now();
+}
+
+}  // namespace shoal

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdlib>
+#include <cstring>
+
+namespace shoal {
+
+/// How many of a test's repetitions one run does. scripts/test sets both variables, and prints them
+/// with the command that repeats the run. Without them (with ctest alone) every run is the same.
+
+/// SHOAL_TEST_DAY is the number of the UTC day since 1970. Repetitions that differ only in their
+/// seed are distributed over the days, so that each run does a part of them and several days
+/// together do all.
+inline int test_day() {
+  const char* day = std::getenv("SHOAL_TEST_DAY");
+  return day == nullptr ? 0 : std::atoi(day);
+}
+
+/// scripts/test --long sets SHOAL_TEST_BREADTH=full: all repetitions and all combinations, even
+/// under a sanitizer.
+inline bool full_breadth() {
+  const char* breadth = std::getenv("SHOAL_TEST_BREADTH");
+  return breadth != nullptr && std::strcmp(breadth, "full") == 0;
+}
+
+/// Whether this run does repetition `number`, if each run does one of every `shares`.
+inline bool in_share(int number, int shares) {
+  return full_breadth() || number % shares == test_day() % shares;
+}
+
+}  // namespace shoal

@@ -1,0 +1,36 @@
+"""How much one run does: everything, or under a sanitizer only as many combinations as the pairs
+need.
+
+tests/breadth.h does the same for C++. scripts/test sets SHOAL_TEST_DAY and, for --long,
+SHOAL_TEST_BREADTH=full. CTest sets SHOAL_TEST_SANITIZED in a build with a sanitizer.
+"""
+import itertools
+import os
+
+FULL = os.environ.get("SHOAL_TEST_BREADTH") == "full"
+NARROW = "SHOAL_TEST_SANITIZED" in os.environ and not FULL
+
+
+def day() -> int:
+    """The seed of the day. Without scripts/test it is the same in every run."""
+    return int(os.environ.get("SHOAL_TEST_DAY", "0"))
+
+
+def pairs(dimensions: list[list]) -> list[tuple]:
+    """Combinations of one value per dimension, in which every two values of different dimensions
+    meet.
+
+    A fault that needs two settings shows in one of them. The choice is always the same: of all
+    combinations, it repeatedly takes the first of those that bring the most pairs together for the
+    first time.
+    """
+    def met(combination: tuple) -> set:
+        return set(itertools.combinations(enumerate(combination), 2))
+    everything = list(itertools.product(*dimensions))
+    missing = set().union(*map(met, everything))
+    chosen = []
+    while missing:
+        best = max(everything, key=lambda combination: len(met(combination) & missing))
+        chosen.append(best)
+        missing -= met(best)
+    return chosen

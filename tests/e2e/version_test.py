@@ -1,0 +1,82 @@
+"""What `shoal --version` reports about the commit, the kernel sets and the CUDA module must be
+true.
+"""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import harness
+
+FAKE_MODULE = Path(harness.SHOAL).parent / "fakes" / "libfake_cuda_module.so"
+SCRIPT = harness.ROOT / "cmake" / "write_commit.cmake"
+
+
+def version(program=harness.SHOAL, **environment) -> dict:
+    out = subprocess.run([program, "--version", "--json"], check=True, capture_output=True,
+                         env={**os.environ, **environment}).stdout
+    return json.loads(out)
+
+
+class VersionTest(harness.TestCase):
+    def test_text_and_json_say_the_same(self):
+        text, found = harness.run("--version").stdout.decode(), version()
+        self.assertTrue(text.startswith(f"shoal {found['version']}\ncommit: {found['commit']}"),
+                        text)
+        self.assertEqual("with uncommitted changes" in text, found["dirty"])
+        self.assertIn(", ".join(found["kernel_sets"]), text)
+        self.assertEqual(found["kernel_sets_here"], [name for name in found["kernel_sets"]
+                                                     if name in harness.kernel_sets()])
+        self.assertIn(found["build_id"], text)
+
+    def test_the_module_is_found_refused_or_absent(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program, module = Path(folder) / "shoal", Path(folder) / "libshoal_cuda.so"
+            shutil.copy(harness.SHOAL, program)
+            self.assertIsNone(version(program)["cuda_module"])
+            shutil.copy(FAKE_MODULE, module)
+            found = version(program)
+            self.assertEqual(found["cuda_module"]["path"], str(module))
+            self.assertEqual(found["cuda_module"]["build_id"], found["build_id"])
+            refused = version(program, FAKE_CUDA_BUILD_ID="0.0.0-other")["cuda_module"]
+            self.assertIn("0.0.0-other", refused["refused"])
+            self.assertNotIn("build_id", refused)
+
+    def test_the_commit(self):
+        def written(source: Path) -> str:
+            out = Path(folder) / "commit.cc"
+            subprocess.run(["cmake", "-D", f"SOURCE={source}", "-D", f"OUT={out}", "-P", SCRIPT],
+                           check=True)
+            return out.read_text()
+
+        def git(*words) -> str:
+            return subprocess.run(["git", "-C", source, "-c", "user.name=t", "-c",
+                                   "user.email=t@example.org", *words],
+                                  check=True, capture_output=True, text=True).stdout.strip()
+
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "source"
+            source.mkdir()
+            (source / "file").write_text("1")
+            self.assertIn('{"unknown", "", false}', written(source))
+            git("init", "--quiet")
+            git("add", "file")
+            git("commit", "--quiet", "--message", "one")
+            head = git("log", "-1", "--format=%H")[:12], git("log", "-1", "--format=%cs")
+            self.assertIn('{"%s", "%s", false}' % head, written(source))
+            before = (Path(folder) / "commit.cc").stat().st_mtime_ns
+            written(source)
+            self.assertEqual((Path(folder) / "commit.cc").stat().st_mtime_ns,
+                             before, "an unchanged file is rewritten")
+            (source / "file").write_text("2")
+            self.assertIn('{"%s", "%s", true}' % head, written(source))
+            # A tarball that was unpacked inside another repository does not belong to that
+            # repository's commit.
+            (source / "unpacked").mkdir()
+            self.assertIn('{"unknown", "", false}', written(source / "unpacked"))
+
+
+if __name__ == "__main__":
+    harness.main()

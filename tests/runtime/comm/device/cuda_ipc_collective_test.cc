@@ -1,0 +1,108 @@
+// How the collective over peer memory uses the module. The table is the stand-in's, with some
+// functions watched.
+#include "runtime/comm/device/cuda_ipc_collective.h"
+
+#include <gtest/gtest.h>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "runtime/device/module_loader.h"
+
+namespace shoal {
+namespace {
+
+int freed = 0;
+uint64_t spin_ns = 0;  // spin_ns of the last push
+
+/// The stand-in's table. It also records what is freed or unmapped, and how long a kernel may wait.
+const ShoalCudaModule& watched_module() {
+  static const ShoalCudaModule* const real = [] {
+    const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_FAKE_CUDA_MODULE);
+    if (!loaded.ok()) ADD_FAILURE() << loaded.status().to_string();
+    return *loaded;
+  }();
+  static const ShoalCudaModule watched = [] {
+    ShoalCudaModule table = *real;
+    table.release = [](void* memory) { return ++freed, real->release(memory); };
+    table.release_pinned = [](void* memory) { return ++freed, real->release_pinned(memory); };
+    table.close_memory = [](void* memory) { return ++freed, real->close_memory(memory); };
+    table.push_all_reduce = [](const ShoalPushAllReduce* args, void* stream) {
+      spin_ns = args->spin_ns;
+      return real->push_all_reduce(args, stream);
+    };
+    // CUDA and the stand-in refuse a handle of this very process, so any memory takes the place of
+    // a peer's.
+    table.import_memory = [](const uint8_t*, void** memory) {
+      return real->allocate(size_t{10} << 20, memory);
+    };
+    return table;
+  }();
+  return watched;
+}
+
+/// Opens rank 0 of a group. The other ranks have only areas, in which nothing happens.
+Result<std::unique_ptr<DeviceCollective>> open(const std::shared_ptr<Device>& device,
+                                               int world_size, int64_t timeout_ms) {
+  const Exchange exchange = [world_size](std::string mine) -> Result<std::vector<std::string>> {
+    return std::vector<std::string>(static_cast<size_t>(world_size), mine);
+  };
+  return open_cuda_ipc_collective(device, {0, world_size}, exchange, timeout_ms);
+}
+
+/// Runs a sum. If there are other ranks, they never come.
+Status reduce(DeviceCollective& collective) {
+  const ReducePlan plan = make_reduce_plan(2, 2, collective.world().size);
+  const float own[] = {1};
+  float out[1];
+  SHOAL_RETURN_IF_ERROR(
+      collective.enqueue_all_reduce(plan, own, out, 1, nullptr, Deadline::infinite()));
+  return collective.check();
+}
+
+// A peer's kernel may still use the memory or have it mapped, so it is given back only when the
+// process ends.
+TEST(CudaIpcCollectiveTest, NothingIsFreedOrUnmappedAfterAHealthyEnd) {
+  const std::shared_ptr<Device> device = *Device::open(watched_module(), 0);
+  freed = 0;
+  {
+    const auto collective = open(device, 2, 1'000);
+    ASSERT_TRUE(collective.ok()) << collective.status().to_string();
+  }
+  EXPECT_EQ(freed, 0);
+}
+
+TEST(CudaIpcCollectiveTest, NothingIsFreedOrUnmappedAfterAFailure) {
+  const std::shared_ptr<Device> device = *Device::open(watched_module(), 0);
+  freed = 0;
+  {
+    const auto collective = open(device, 2, 100);
+    ASSERT_TRUE(collective.ok()) << collective.status().to_string();
+    const Status status = reduce(**collective);
+    EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.to_string();
+    EXPECT_NE(status.to_string().find("for rank 1"), std::string::npos) << status.to_string();
+  }
+  EXPECT_EQ(freed, 0);
+}
+
+// A timeout may have so many milliseconds that they would overflow as nanoseconds.
+TEST(CudaIpcCollectiveTest, AKernelWaitsAlmostAsLongAsTheHost) {
+  const std::shared_ptr<Device> device = *Device::open(watched_module(), 0);
+  constexpr uint64_t kMs = 1'000'000;
+  constexpr uint64_t kCentury = uint64_t{100} * 365 * 24 * 3600 * 1000 * kMs;
+  for (const auto& [timeout_ms, spins] : std::vector<std::pair<int64_t, uint64_t>>{
+           {0, 2'000 * kMs},
+           {1'000, 2'000 * kMs},
+           {80'000, 70'000 * kMs},
+           {20'000'000'000'000, kCentury},
+           {std::numeric_limits<int64_t>::max(), kCentury},
+       }) {
+    const auto collective = open(device, 1, timeout_ms);
+    ASSERT_TRUE(collective.ok()) << collective.status().to_string();
+    ASSERT_TRUE(reduce(**collective).ok());
+    EXPECT_EQ(spin_ns, spins) << timeout_ms;
+  }
+}
+
+}  // namespace
+}  // namespace shoal

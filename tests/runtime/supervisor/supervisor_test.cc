@@ -1,0 +1,252 @@
+// A supervisor over real ranks and a real ladder, with work that only moves bytes: this program is
+// its own worker.
+#include "runtime/supervisor/supervisor.h"
+
+#include <atomic>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <thread>
+
+#include "runtime/rank/rank.h"
+#include "runtime/transport/rungs/rung.h"
+
+namespace shoal {
+namespace {
+
+/// Answers a step with the plan and the number of ranks. The plan may ask for a fault instead.
+class EchoWork final : public RankWork {
+ public:
+  Result<std::string> begin(RankContext& context) override {
+    context_ = &context;
+    SHOAL_RETURN_IF_ERROR(context.loaded({1, 1}));
+    if (context.start().work == "broken") return Status::error(Code::kNotFound, "no such model");
+    return cat("rank ", context.start().rank);
+  }
+
+  Result<std::string> step(uint64_t, std::string_view plan) override {
+    const int rank = context_->start().rank;
+    if (plan == "die" && rank == 1) ::raise(SIGSEGV);
+    if (plan == "stop" && rank == 1) ::raise(SIGSTOP);
+    if (plan == "own" && rank == 1) return Status::error(Code::kInternal, "cannot compute this");
+    SHOAL_RETURN_IF_ERROR(context_->communicator().barrier());
+    return cat(plan, " on ", context_->start().world_size);
+  }
+
+ private:
+  RankContext* context_ = nullptr;
+};
+
+SupervisorOptions options_for(int max_restarts) {
+  SupervisorOptions options;
+  options.ladder.order = {"memfd", "tcp"};
+  options.group.world_size = 2;
+  options.group.startup_timeout_s = 60;
+  options.group.step_timeout_s = 1;
+  options.group.start.collective_timeout_ms = 60'000;
+  options.max_restarts = max_restarts;
+  return options;
+}
+
+/// What the hooks received.
+struct Told {
+  std::vector<Failure> restarts;
+  std::vector<std::string> rungs;
+};
+
+SupervisorHooks hooks_into(Told* told) {
+  SupervisorHooks hooks;
+  hooks.on_restart = [told](const Failure& why, int, int) { told->restarts.push_back(why); };
+  hooks.on_restarted = [told](const std::string& rung, double) { told->rungs.push_back(rung); };
+  return hooks;
+}
+
+std::unique_ptr<Supervisor> started(SupervisorOptions options) {
+  Attempt<std::unique_ptr<Supervisor>> supervisor =
+      Supervisor::start(std::move(options), gather_host_facts({}));
+  EXPECT_TRUE(supervisor.ok()) << supervisor.status().to_string();
+  return supervisor.ok() ? std::move(supervisor).value() : nullptr;
+}
+
+TEST(Supervisor, StepsReachTheWorkAndItsAnswerComesBack) {
+  const auto supervisor = started(options_for(0));
+  ASSERT_TRUE(supervisor);
+  EXPECT_EQ(supervisor->ready(), (std::vector<std::string>{"rank 0", "rank 1"}));
+  EXPECT_EQ(supervisor->report().rung, "memfd");
+  for (uint64_t number = 1; number <= 3; ++number) {
+    const Attempt<GroupStep> step = supervisor->step(number, cat("plan ", number));
+    ASSERT_TRUE(step.ok()) << step.status().to_string();
+    EXPECT_EQ(step->result, cat("plan ", number, " on 2"));
+  }
+}
+
+TEST(Supervisor, ARankThatIsKilledInAStepIsReplacedAndTheStepIsLost) {
+  Told told;
+  SupervisorOptions options = options_for(2);
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  const Attempt<GroupStep> lost = supervisor->step(1, "die");
+  ASSERT_TRUE(lost.ok()) << lost.status().to_string();
+  EXPECT_FALSE(lost->result);
+  EXPECT_TRUE(lost->during_step);
+  EXPECT_NE(lost->lost.message().find("rank 1"), std::string::npos) << lost->lost.to_string();
+  ASSERT_EQ(told.restarts.size(), 1u);
+  EXPECT_EQ(told.restarts[0].fault, Fault::kDeath);
+  EXPECT_EQ(told.restarts[0].phase, Phase::kStep);
+  EXPECT_EQ(told.restarts[0].rank, 1);
+  EXPECT_EQ(told.rungs, std::vector<std::string>{"memfd"});
+  const Attempt<GroupStep> again = supervisor->step(2, "more");
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->result, "more on 2");
+  EXPECT_EQ(supervisor->report().restarts.size(), 1u);
+}
+
+// A caller that shows progress on one line of a terminal must know when to clear it.
+TEST(Supervisor, EveryStartThatShowsProgressIsSaidToBeOver) {
+  std::string events;
+  SupervisorOptions options = options_for(2);
+  options.hooks.on_progress = [&events](const LoadProgress&) {
+    if (!events.ends_with('p')) events += 'p';
+  };
+  options.hooks.on_start_over = [&events] { events += 'o'; };
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  EXPECT_EQ(events, "po");
+  ASSERT_TRUE(supervisor->step(1, "die").ok());
+  EXPECT_EQ(events, "popo");
+}
+
+TEST(Supervisor, ARungWhoseRanksDieTwiceIsLeft) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  ASSERT_TRUE(supervisor->step(1, "die").ok());
+  ASSERT_TRUE(supervisor->step(2, "die").ok());
+  EXPECT_EQ(told.rungs, (std::vector<std::string>{"memfd", "tcp"}));
+  ASSERT_EQ(supervisor->report().refusals.size(), 1u);
+  EXPECT_EQ(supervisor->report().refusals[0].phase, Phase::kStep);
+}
+
+TEST(Supervisor, AStoppedRankCostsTheRungNothing) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  for (uint64_t number = 1; number <= 3; ++number) {
+    ASSERT_TRUE(supervisor->step(number, "stop").ok());
+    EXPECT_EQ(told.restarts.back().fault, Fault::kOutside);
+  }
+  EXPECT_EQ(supervisor->report().rung, "memfd");
+}
+
+TEST(Supervisor, WithoutRestartsALostRankIsTheEnd) {
+  const auto supervisor = started(options_for(0));
+  ASSERT_TRUE(supervisor);
+  const Attempt<GroupStep> step = supervisor->step(1, "die");
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.failure().fault, Fault::kDeath);
+  EXPECT_EQ(step.status().code(), Code::kAborted);
+  EXPECT_FALSE(supervisor->step(2, "more").ok());
+}
+
+TEST(Supervisor, RestartsAreCounted) {
+  const auto supervisor = started(options_for(1));
+  ASSERT_TRUE(supervisor);
+  ASSERT_TRUE(supervisor->step(1, "die").ok());
+  const Attempt<GroupStep> step = supervisor->step(2, "die");
+  ASSERT_FALSE(step.ok());
+  EXPECT_NE(step.status().to_string().find("max_restarts"), std::string::npos)
+      << step.status().to_string();
+}
+
+TEST(Supervisor, ARanksOwnReasonIsNotCuredByARestart) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  const Attempt<GroupStep> step = supervisor->step(1, "own");
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.failure().fault, Fault::kOwn);
+  EXPECT_NE(step.status().to_string().find("cannot compute this"), std::string::npos);
+  EXPECT_TRUE(told.restarts.empty());
+}
+
+TEST(Supervisor, AStartThatCannotLoadIsNotRepeatedOnAnotherRung) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.group.start.work = "broken";
+  options.hooks = hooks_into(&told);
+  const auto supervisor = Supervisor::start(std::move(options), gather_host_facts({}));
+  ASSERT_FALSE(supervisor.ok());
+  EXPECT_EQ(supervisor.failure().fault, Fault::kOwn);
+  EXPECT_EQ(supervisor.status().code(), Code::kNotFound);
+  EXPECT_TRUE(told.restarts.empty());
+}
+
+TEST(Supervisor, ARankThatDiesWhileIdleIsNoticedAndTheNextStepIsLostWithoutBlame) {
+  const auto supervisor = started(options_for(2));
+  ASSERT_TRUE(supervisor);
+  ASSERT_TRUE(supervisor->step(1, "first").ok());
+  const auto never = [] { return false; };
+  EXPECT_FALSE(supervisor->watch(never)) << "all is well";
+  ::kill(supervisor->pids()[0], SIGKILL);
+  const Deadline deadline = Deadline::after_s(10);
+  while (supervisor->report().restarts.empty() && !deadline.passed()) {
+    const std::optional<Failure> failure = supervisor->watch(never);
+    ASSERT_FALSE(failure) << failure->why.to_string();
+  }
+  const Attempt<GroupStep> lost = supervisor->step(2, "second");
+  ASSERT_TRUE(lost.ok());
+  EXPECT_FALSE(lost->result);
+  EXPECT_FALSE(lost->during_step) << "no request of this step may be its cause";
+  EXPECT_EQ(supervisor->step(3, "third")->result, "third on 2");
+}
+
+TEST(Supervisor, ALossThatIsFinalStaysFinal) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  EXPECT_FALSE(supervisor->lost());
+  ::kill(supervisor->pids()[0], SIGKILL);
+  const auto given_up = [] { return true; };
+  const Deadline deadline = Deadline::after_s(10);
+  std::optional<Failure> final;
+  while (!final && !deadline.passed()) final = supervisor->watch(given_up);
+  ASSERT_TRUE(final);
+  ASSERT_TRUE(supervisor->lost());
+  const size_t restarts = told.restarts.size();
+  const Attempt<GroupStep> step = supervisor->step(1, "more");
+  ASSERT_FALSE(step.ok()) << "nobody asked for these ranks again";
+  EXPECT_EQ(step.status().to_string(), final->why.to_string());
+  EXPECT_TRUE(supervisor->watch([] { return false; }));
+  EXPECT_EQ(told.restarts.size(), restarts);
+}
+
+TEST(Supervisor, GivingUpEndsARestartThatNobodyNeeds) {
+  const auto supervisor = started(options_for(5));
+  ASSERT_TRUE(supervisor);
+  supervisor->give_up();
+  const Attempt<GroupStep> step = supervisor->step(1, "die");
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.failure().fault, Fault::kGivenUp);
+  EXPECT_EQ(step.status().code(), Code::kCancelled);
+}
+
+}  // namespace
+}  // namespace shoal
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "worker") {
+    shoal::EchoWork work;
+    return shoal::Rank(3, work).run();
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,294 @@
+#include "runtime/transport/needs/nccl_budget.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+constexpr int64_t kConnection = 9650176;  ///< 9641984 + 8192
+
+/// Ranks without peer access that use files, and only the connections of the ring on these
+/// channels.
+NcclSettings ring_of(int ranks, int channels) {
+  NcclSettings settings;
+  settings.ranks = ranks;
+  settings.max_ctas = channels;
+  settings.tree = false;
+  settings.cumem_host = false;
+  settings.nvls = false;
+  return settings;
+}
+
+int64_t bytes_of(const NcclSettings& settings) {
+  const auto need = nccl_need(settings);
+  EXPECT_TRUE(need.ok()) << need.status().to_string();
+  return need.ok() ? need->need.dev_shm_bytes() : -1;
+}
+
+double mib(int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+TEST(NcclBudget, SegmentSizesAreThoseOfNcclsMessages) {
+  const struct {
+    const char* version;
+    int64_t file;      ///< N in "failed to extend /dev/shm/nccl-... to N bytes"
+    int64_t in_pages;  ///< what tmpfs charged for the file
+  } seen[] = {
+      {"2.12.12", 4194660, 4198400},  {"2.17.1", 4194660, 4198400},
+      {"2.19.4", 4194660, 4198400},   {"2.20.5", 5767524, 5771264},
+      {"2.21.5", 7340388, 7344128},   {"2.22.3", 7340388, 7344128},
+      {"2.23.4", 10486116, 10489856}, {"2.24.3", 14156132, 14159872},
+      {"2.25.1", 31850884, 31854592}, {"2.26.2", 33030532, 33034240},
+      {"2.27.7", 33030532, 33034240}, {"2.27", 33030532, 33034240},
+      {"2.28.3", 34210180, 34213888}, {"2.28.9", 34210180, 34213888},
+      {"2.30.7", 34210180, 34213888}, {"22809", 34210180, 34213888},
+      {"2.31.2", 34210180, 34213888},
+  };
+  for (const auto& row : seen) {
+    NcclSettings settings = ring_of(1, 1);
+    settings.version = *parse_nccl_version(row.version);
+    settings.runtime_connect = false;  // so that even a single rank makes its pool in init
+    const auto need = nccl_need(settings);
+    ASSERT_TRUE(need.ok()) << row.version;
+    EXPECT_EQ(need->segments.pool + kNcclRefcountBytes, row.file) << row.version;
+    EXPECT_EQ(need->need.dev_shm_bytes(), row.in_pages) << row.version;
+    EXPECT_EQ(need->need.dev_shm_inodes(), 1) << row.version;
+    EXPECT_EQ(need->segments.data, 9637888);
+    EXPECT_EQ(need->segments.control, 4096);
+  }
+}
+
+TEST(NcclBudget, SmallerBuffersAsReported) {
+  NcclSettings settings = ring_of(2, 1);
+  settings.buffers.simple = 512 * 1024;  // from NVIDIA/nccl-tests issue 166
+  EXPECT_EQ(nccl_need(settings)->segments.data, 5967872);
+  settings.buffers.simple = 1048576;
+  settings.buffers.ll128 = 65536;
+  EXPECT_EQ(nccl_connection_bytes(settings.buffers), 1654784);
+  // Eight ranks and two channels in the worst order of ranks. This fits into 70 MiB, while the
+  // defaults would need 405 MiB.
+  settings.ranks = 8;
+  settings.max_ctas = 2;
+  settings.tree = true;
+  EXPECT_EQ(bytes_of(settings), 44 * int64_t{1654784});
+  EXPECT_LT(mib(bytes_of(settings)), 70);
+}
+
+TEST(NcclBudget, CrossChecksFromTheField) {
+  EXPECT_EQ(nccl_connection_bytes(NcclBuffers()), kConnection);
+  // Three GPUs with two channels: the first communicator fits into 64 MiB, but a second one does
+  // not (llama.cpp issue 23523).
+  NcclSettings settings = ring_of(3, 2);
+  settings.cumem_host = true;
+  settings.one_process = true;
+  EXPECT_EQ(bytes_of(settings), 57901056);
+  EXPECT_EQ(nccl_need(settings)->need.dev_shm_inodes(), 12);
+  settings.communicators = 2;
+  EXPECT_EQ(bytes_of(settings), 2 * 57901056);
+  // With two channels, four GPUs fail in 64 MiB and two succeed (NVIDIA/nccl issue 1518).
+  EXPECT_EQ(bytes_of(ring_of(4, 2)), 8 * kConnection);
+  EXPECT_GT(bytes_of(ring_of(4, 2)), 64 << 20);
+  EXPECT_LT(bytes_of(ring_of(2, 2)), 64 << 20);
+  EXPECT_NEAR(mib(bytes_of(ring_of(2, 1))), 18.4, 0.05);
+}
+
+TEST(NcclBudget, TablesOfRanksAndChannels) {
+  const struct {
+    int ranks;
+    double ring, same_order, worst, pools;  ///< in MiB, for one channel
+  } rows[] = {
+      {2, 18.4, 18.4, 18.4, 65.3}, {4, 36.8, 64.4, 92.0, 130.5}, {8, 73.6, 138.0, 202.5, 261.0}};
+  for (const auto& row : rows) {
+    for (const int channels : {1, 2, 4}) {
+      NcclSettings settings = ring_of(row.ranks, channels);
+      EXPECT_NEAR(mib(bytes_of(settings)), row.ring * channels, 0.05 * channels);
+      settings.tree = true;
+      EXPECT_NEAR(mib(bytes_of(settings)), row.worst * channels, 0.05 * channels);
+      settings.tree_follows_ring = true;
+      EXPECT_NEAR(mib(bytes_of(settings)), row.same_order * channels, 0.05 * channels);
+    }
+    NcclSettings sockets = ring_of(row.ranks, 1);
+    sockets.shm_disabled = true;
+    EXPECT_NEAR(mib(bytes_of(sockets)), row.pools, 0.05);
+  }
+}
+
+TEST(NcclBudget, SocketsStoppedFittingDockersDefaultIn228) {
+  NcclSettings settings = ring_of(2, 1);
+  settings.shm_disabled = true;
+  settings.version = {2, 27, 7};
+  EXPECT_LE(bytes_of(settings), 64 << 20);
+  settings.version = {2, 28, 9};
+  EXPECT_GT(bytes_of(settings), 64 << 20);
+}
+
+TEST(NcclBudget, NothingWhereAllPairsArePeersAndNvlsIsOff) {
+  NcclSettings settings;
+  settings.ranks = 8;
+  settings.all_peers = true;
+  EXPECT_EQ(bytes_of(settings), 49152);  // the NVLS region: 45056 + 4, in pages
+  EXPECT_EQ(nccl_need(settings)->segments.nvls, 45056);
+  settings.nvls = false;
+  EXPECT_EQ(bytes_of(settings), 0);
+  EXPECT_TRUE(nccl_need(settings)->assumptions.empty());
+  settings.cumem = false;  // this also turns lazy connect off, so each rank makes its pool in init
+  EXPECT_EQ(bytes_of(settings), 8 * 34213888);
+  settings.cumem = true;
+  settings.p2p_disabled = true;  // uses SHM, but in cuMem host memory
+  EXPECT_EQ(bytes_of(settings), 0);
+  EXPECT_GT(nccl_need(settings)->need.memory_bytes(), 0);
+  settings.version = {2, 22, 3};  // this version has no cuMem host memory yet
+  EXPECT_EQ(bytes_of(settings), 22 * 4 * kConnection);
+  settings.version = {2, 21, 5};  // this version has no lazy connect either
+  EXPECT_EQ(bytes_of(settings), 22 * 4 * kConnection + 8 * 7344128);
+}
+
+TEST(NcclBudget, MatrixOfPeersBoundsTheRing) {
+  NcclSettings settings = ring_of(4, 1);
+  settings.peers.assign(4, std::vector<bool>(4, true));
+  EXPECT_EQ(bytes_of(settings), 0);
+  // One pair of ranks cannot reach each other in either direction. That affects at most two edges
+  // of any ring.
+  settings.peers[0][1] = settings.peers[1][0] = false;
+  EXPECT_EQ(bytes_of(settings), 2 * kConnection);
+  EXPECT_FALSE(nccl_need(settings)->assumptions.empty());
+  settings.tree = true;  // the tree has no further pair to add
+  EXPECT_EQ(bytes_of(settings), 2 * kConnection);
+  settings.shm_disabled = true;
+  EXPECT_EQ(bytes_of(settings), 4 * 34213888);
+}
+
+TEST(NcclBudget, ChannelsAreCutThenRaised) {
+  const auto channels = [](int max_ctas, int max_channels, int min_channels, int min_ctas) {
+    NcclSettings settings = ring_of(2, max_ctas);
+    settings.found_channels = 16;
+    settings.max_channels = max_channels;
+    settings.min_channels = min_channels;
+    settings.min_ctas = min_ctas;
+    return nccl_need(settings)->channels;
+  };
+  EXPECT_EQ(channels(0, 0, 0, 0), 16);
+  EXPECT_EQ(channels(4, 0, 0, 0), 4);
+  EXPECT_EQ(channels(4, 2, 0, 0), 2);
+  EXPECT_EQ(channels(1, 0, 8, 0), 8);  // NCCL_MIN_NCHANNELS overrides maxCTAs
+  EXPECT_EQ(channels(1, 0, 0, 3), 3);
+}
+
+TEST(NcclBudget, OtherConsumersAreListed) {
+  NcclSettings settings = ring_of(2, 4);
+  settings.send_recv = true;
+  EXPECT_EQ(bytes_of(settings), (2 * 4 + 2 * 2) * kConnection);
+  settings = ring_of(2, 1);
+  settings.all_peers = settings.cuda_memcpy = true;
+  EXPECT_EQ(bytes_of(settings), 2 * 12288 + 2 * 34213888);
+  settings = ring_of(8, 1);
+  settings.all_peers = settings.other_nodes = true;
+  settings.net = "IB";
+  const auto need = nccl_need(settings);
+  ASSERT_EQ(need->need.dev_shm.size(), 1u);
+  EXPECT_EQ(need->need.dev_shm[0].what, "proxy-ops pool for IB: 8 files of 34210180 B");
+  EXPECT_EQ(need->need.dev_shm[0].bytes, 8 * 34213888);
+  EXPECT_EQ(need->need.dev_shm[0].inodes, 8);
+}
+
+TEST(NcclBudget, SaysWhatItAssumed) {
+  NcclSettings settings = ring_of(2, 1);
+  EXPECT_TRUE(nccl_need(settings)->assumptions.empty());
+  settings.version = *parse_nccl_version("2.31.2");
+  ASSERT_EQ(nccl_need(settings)->assumptions.size(), 1u);
+  EXPECT_NE(nccl_need(settings)->assumptions[0].find("newer than the newest known, 2.30.7"),
+            std::string::npos);
+  settings.version = *parse_nccl_version("2.18.6");
+  EXPECT_NE(nccl_need(settings)->assumptions.at(0).find("SIGBUS"), std::string::npos);
+}
+
+TEST(NcclBudget, RefusesWhatItCannotKnow) {
+  NcclSettings settings;
+  settings.version = {2, 11, 4};
+  EXPECT_EQ(nccl_need(settings).status().code(), Code::kInvalidArgument);
+  settings = {};
+  settings.ranks = 73;
+  EXPECT_EQ(nccl_need(settings).status().code(), Code::kInvalidArgument);
+  settings = {};
+  settings.ranks = 2;
+  settings.peers = {{true, true}};
+  EXPECT_EQ(nccl_need(settings).status().code(), Code::kInvalidArgument);
+}
+
+TEST(NcclBudget, VersionsParse) {
+  EXPECT_EQ(parse_nccl_version("2.27.7")->code(), 22707);
+  EXPECT_EQ(parse_nccl_version("2.27")->code(), 22707);
+  EXPECT_EQ(parse_nccl_version("2.28.9+cuda13.0")->code(), 22809);
+  EXPECT_EQ(parse_nccl_version("2.30.7-1")->code(), 23007);
+  EXPECT_EQ(parse_nccl_version("22809")->minor, 28);
+  EXPECT_EQ(parse_nccl_version("2.99")->code(), 29900);
+  for (const char* bad :
+       {"", "2", "2.", "2.x", "v2.27", "2.27.7.1", "2.-1", "2.27 ", "300.1.2x", "2.100"})
+    EXPECT_EQ(parse_nccl_version(bad).status().code(), Code::kInvalidArgument) << bad;
+}
+
+TEST(NcclBudget, SizesInMessagesAreExplained) {
+  EXPECT_EQ(explain_nccl_size(33030532), "proxy-ops pool of NCCL 2.26 to 2.27");
+  EXPECT_EQ(explain_nccl_size(5767524), "proxy-ops pool of NCCL 2.20");
+  EXPECT_EQ(explain_nccl_size(14156128), "proxy-ops pool of NCCL 2.24");
+  EXPECT_EQ(explain_nccl_size(9637888), explain_nccl_size(9637892));
+  EXPECT_NE(explain_nccl_size(9637892), "");
+  EXPECT_EQ(explain_nccl_size(4096), "");
+}
+
+TEST(NcclSettings, ReadsTheEnvironment) {
+  const auto settings = nccl_settings({{"NCCL_BUFFSIZE", "0x100000"},
+                                       {"NCCL_LL128_BUFFSIZE", "65536"},
+                                       {"NCCL_MAX_CTAS", "2"},
+                                       {"NCCL_MIN_NRINGS", "4"},
+                                       {"NCCL_MIN_NCHANNELS", "1"},
+                                       {"NCCL_CUMEM_ENABLE", "-2"},
+                                       {"NCCL_CUMEM_HOST_ENABLE", "0"},
+                                       {"NCCL_NVLS_ENABLE", "0"},
+                                       {"NCCL_SHM_DISABLE", "1"},
+                                       {"NCCL_P2P_LEVEL", "LOC"},
+                                       {"NCCL_ALGO", "Ring"},
+                                       {"NCCL_NET", "Socket"},
+                                       {"NCCL_DEBUG", "INFO"}});
+  ASSERT_TRUE(settings.ok()) << settings.status().to_string();
+  EXPECT_EQ(nccl_connection_bytes(settings->buffers), 1654784);
+  EXPECT_EQ(settings->max_ctas, 2);
+  EXPECT_EQ(settings->min_channels, 1);
+  EXPECT_TRUE(settings->cumem);
+  EXPECT_FALSE(settings->cumem_host || settings->nvls || settings->tree);
+  EXPECT_TRUE(settings->shm_disabled && settings->p2p_disabled && settings->runtime_connect);
+  EXPECT_EQ(settings->net, "Socket");
+}
+
+TEST(NcclSettings, AlgorithmLists) {
+  const std::pair<const char*, bool> lists[] = {{"Ring", false},
+                                                {"ring,tree", true},
+                                                {"^tree", false},
+                                                {"^ring", true},
+                                                {"", true},
+                                                {"nvls,PAT", false},
+                                                {"ring;allreduce:tree", true},
+                                                {"allreduce:^tree;ring", false}};
+  for (const auto& [list, tree] : lists)
+    EXPECT_EQ(nccl_settings({{"NCCL_ALGO", list}})->tree, tree) << list;
+}
+
+TEST(NcclSettings, NamesBadValues) {
+  const std::pair<const char*, const char*> bad[] = {
+      {"NCCL_BUFFSIZE", "4M"},     {"NCCL_BUFFSIZE", ""},
+      {"NCCL_BUFFSIZE", "-1"},     {"NCCL_SHM_DISABLE", "yes"},
+      {"NCCL_SHM_DISABLE", "2"},   {"NCCL_MAX_CTAS", "65"},
+      {"NCCL_ALGO", "Rings"},      {"NCCL_P2P_LEVEL", "NVLINK"},
+      {"NCCL_MAX_NCHANNELS", "0"}, {"NCCL_NVLS_ENABLE", "3"},
+      {"NCCL_ALGO", "ring,"},      {"NCCL_BUFFSIZE", "99999999999999999999"}};
+  for (const auto& [name, value] : bad) {
+    const Status status = nccl_settings({{name, value}}).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << name << "=" << value;
+    EXPECT_NE(status.message().find(cat(name, "=\"", value, "\"")), std::string::npos)
+        << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,108 @@
+#include "runtime/transport/rungs/rung.h"
+
+#include <cerrno>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "runtime/comm/slots/cma_communicator.h"
+
+namespace shoal {
+namespace {
+
+TEST(Rung, DefaultOrderIsFastestFirst) {
+  EXPECT_EQ(rung_names(), "shm,shm-lean,memfd,cma,tcp");
+  EXPECT_STREQ(find_rung("tcp")->name, "tcp");
+  EXPECT_EQ(find_rung("nvlink"), nullptr);
+}
+
+TEST(Rung, OrdersParse) {
+  EXPECT_EQ(*parse_transport_order("shm", DeviceKind::kCpu), std::vector<std::string>({"shm"}));
+  EXPECT_EQ(*parse_transport_order("tcp,shm", DeviceKind::kCpu),
+            (std::vector<std::string>{"tcp", "shm"}));
+  for (const char* bad : {"", "shm,", ",shm", "shm,shm", "SHM", "shm tcp", "rdma", "lean"}) {
+    const auto order = parse_transport_order(bad, DeviceKind::kCpu);
+    EXPECT_EQ(order.status().code(), Code::kInvalidArgument) << bad;
+  }
+  EXPECT_NE(parse_transport_order("rdma", DeviceKind::kCpu).status().to_string().find(rung_names()),
+            std::string::npos);
+}
+
+TEST(Rung, PrepareReservesAndLeavesNoName) {
+  for (const Rung& rung : rungs()) {
+    const auto setup = rung.prepare(4);
+    ASSERT_TRUE(setup.ok()) << setup.status().to_string();
+    EXPECT_EQ(setup->rung, rung.name);
+    EXPECT_EQ(setup->listeners.size(), setup->tcp_ports.size());
+    EXPECT_EQ(setup->tcp_ports.size(), setup->rung == "tcp" ? 4u : 0u);
+    EXPECT_EQ(setup->shm.size() > 0, setup->rung != "tcp");
+    struct stat facts {};
+    ASSERT_EQ(setup->shm.size() > 0 ? ::fstat(setup->shm.fd(), &facts) : 0, 0);
+    EXPECT_EQ(facts.st_nlink, 0u) << rung.name;
+  }
+}
+
+// The computed need must be what the file system then charges: whole pages and one inode.
+TEST(Rung, NeedIsWhatPrepareTakes) {
+  for (const Rung& rung : rungs()) {
+    for (const int world_size : {1, 2, 3, 7, 8, 16, 17, 64}) {
+      const ShmNeed need = rung.need(world_size);
+      EXPECT_EQ(need.rung, rung.name);
+      const auto setup = rung.prepare(world_size);
+      ASSERT_TRUE(setup.ok()) << setup.status().to_string();
+      int64_t private_bytes = 0;
+      if (need.rung == "cma")
+        private_bytes =
+            world_size * static_cast<int64_t>(cma_rank_bytes(world_size, kCmaSlotBytes));
+      EXPECT_EQ(need.memory_bytes() - private_bytes, static_cast<int64_t>(setup->shm.size()))
+          << rung.name;
+      const bool in_dev_shm = need.rung == "shm" || need.rung == "shm-lean";
+      EXPECT_EQ(need.dev_shm_bytes(), in_dev_shm ? need.memory_bytes() : 0);
+      EXPECT_EQ(need.dev_shm_inodes(), in_dev_shm ? 1 : 0);
+      struct stat facts {};
+      ASSERT_EQ(setup->shm.size() > 0 ? ::fstat(setup->shm.fd(), &facts) : 0, 0);
+      EXPECT_EQ(facts.st_blocks * 512, static_cast<int64_t>(setup->shm.size())) << rung.name;
+      for (const auto& list : {need.dev_shm, need.memory}) {
+        for (const Consumer& consumer : list) {
+          EXPECT_EQ(consumer.bytes % 4096, 0) << consumer.what;
+          EXPECT_NE(consumer.what.find(std::to_string(world_size)), std::string::npos)
+              << consumer.what;
+        }
+      }
+    }
+  }
+  EXPECT_LT(find_rung("shm-lean")->need(8).dev_shm_bytes(), 70'000);
+}
+
+TEST(Rung, ConnectionsAreOpenFiles) {
+  for (const Rung& rung : rungs())
+    EXPECT_EQ(rung.need(8).descriptors, std::string(rung.name) == "tcp" ? 30 : 0);
+  HostFacts facts;
+  facts.limits.nofile = 29;
+  const Status refused = check_budget(find_rung("tcp")->need(8), facts, {});
+  EXPECT_NE(refused.to_string().find("30 open files; the limit is 29 (ulimit -n)"),
+            std::string::npos)
+      << refused.to_string();
+}
+
+TEST(Rung, ProbesSayWhatTheFactsForbid) {
+  HostFacts facts;
+  for (const Rung& rung : rungs()) EXPECT_TRUE(rung.probe({2, facts}).ok()) << rung.name;
+  facts.memfd_error = ENOSYS;
+  facts.cma = {true, EPERM, 2, 2};
+  facts.limits.fsize_bytes = 65536;
+  const auto probe = [&](const char* name) { return find_rung(name)->probe({2, facts}); };
+  EXPECT_EQ(probe("shm").code(), Code::kResourceExhausted);
+  EXPECT_NE(probe("shm").to_string().find("65536 (ulimit -f)"), std::string::npos);
+  EXPECT_TRUE(probe("shm-lean").ok());
+  EXPECT_EQ(probe("memfd").code(), Code::kUnavailable);
+  facts.memfd_error = 0;
+  EXPECT_EQ(probe("memfd").code(), Code::kResourceExhausted);
+  EXPECT_EQ(probe("cma").code(), Code::kPermissionDenied);
+  EXPECT_NE(probe("cma").to_string().find("yama_scope is 2, seccomp mode is 2"), std::string::npos);
+  facts.cma.tried = false;
+  EXPECT_TRUE(probe("cma").ok());
+  EXPECT_TRUE(probe("tcp").ok());
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,123 @@
+#include "server/cli/exit_code.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+
+namespace shoal {
+namespace {
+
+struct ExitCase {
+  Stage stage;
+  Code code;
+  Fault fault;
+  ExitCode wanted;
+};
+
+TEST(ExitCodeTest, FollowsStageCodeAndFault) {
+  constexpr ExitCase kCases[] = {
+      {Stage::kRequest, Code::kInvalidArgument, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRequest, Code::kNotFound, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRequest, Code::kDataLoss, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRequest, Code::kResourceExhausted, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRequest, Code::kInternal, Fault::kOwn, ExitCode::kInternal},
+      {Stage::kModel, Code::kNotFound, Fault::kOwn, ExitCode::kNoModel},
+      {Stage::kModel, Code::kPermissionDenied, Fault::kOwn, ExitCode::kNoModel},
+      {Stage::kModel, Code::kInvalidArgument, Fault::kOwn, ExitCode::kBadModel},
+      {Stage::kModel, Code::kUnimplemented, Fault::kOwn, ExitCode::kBadModel},
+      {Stage::kModel, Code::kDataLoss, Fault::kOwn, ExitCode::kBadModel},
+      {Stage::kModel, Code::kResourceExhausted, Fault::kOwn, ExitCode::kBadModel},
+      {Stage::kStart, Code::kAborted, Fault::kDeath, ExitCode::kWorkerDied},
+      {Stage::kStart, Code::kAborted, Fault::kTransport, ExitCode::kWorkerDied},
+      {Stage::kStart, Code::kResourceExhausted, Fault::kSharedMemory, ExitCode::kUnavailable},
+      {Stage::kStart, Code::kNotFound, Fault::kSharedMemory, ExitCode::kUnavailable},
+      {Stage::kStart, Code::kDataLoss, Fault::kTransport, ExitCode::kUnavailable},
+      {Stage::kStart, Code::kInternal, Fault::kTransport, ExitCode::kUnavailable},
+      {Stage::kStart, Code::kUnavailable, Fault::kPolicy, ExitCode::kUnavailable},
+      {Stage::kStart, Code::kUnavailable, Fault::kOwn, ExitCode::kUnavailable},
+      {Stage::kStart, Code::kResourceExhausted, Fault::kOwn, ExitCode::kUnavailable},
+      {Stage::kStart, Code::kDeadlineExceeded, Fault::kSilence, ExitCode::kUnavailable},
+      {Stage::kStart, Code::kNotFound, Fault::kOwn, ExitCode::kBadModel},
+      {Stage::kStart, Code::kInvalidArgument, Fault::kOwn, ExitCode::kBadModel},
+      {Stage::kStart, Code::kFailedPrecondition, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kStart, Code::kInternal, Fault::kOwn, ExitCode::kInternal},
+      {Stage::kRun, Code::kAborted, Fault::kDeath, ExitCode::kWorkerDied},
+      {Stage::kRun, Code::kUnavailable, Fault::kTransport, ExitCode::kWorkerDied},
+      {Stage::kRun, Code::kDeadlineExceeded, Fault::kSilence, ExitCode::kWorkerDied},
+      {Stage::kRun, Code::kInvalidArgument, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRun, Code::kInternal, Fault::kOwn, ExitCode::kInternal},
+  };
+  for (const ExitCase& c : kCases) {
+    EXPECT_EQ(exit_code({Status::error(c.code, "something"), c.stage, c.fault}), c.wanted)
+        << "stage " << static_cast<int>(c.stage) << " " << code_name(c.code) << " fault "
+        << static_cast<int>(c.fault);
+    EXPECT_EQ(exit_code({Status(), c.stage, c.fault}), ExitCode::kOk);
+  }
+}
+
+TEST(ExitCodeTest, TheSameErrorGivesTheSameCodeWhereverItWasMade) {
+  for (const char* file : {"runtime/comm/x.cc", "runtime/comm/tcp/x.cc", "models/x.cc"}) {
+    const Status made = Status::error(Code::kInternal, "x", 0, file);
+    EXPECT_EQ(exit_code(at(Stage::kStart, made)), ExitCode::kInternal) << file;
+    EXPECT_EQ(exit_code(at(Stage::kStart, made.blamed_on(Fault::kTransport))),
+              ExitCode::kUnavailable)
+        << file;
+  }
+}
+
+TEST(ExitCodeTest, AnErrorCarriesItsStage) {
+  const auto three = []() -> Result<int> { return 3; };
+  const auto none = []() -> Result<int> { return Status::error(Code::kNotFound, "no such thing"); };
+  const auto command = [&](bool fails) -> Ending {
+    SHOAL_ASSIGN_OR_RETURN(const int value, at(Stage::kRequest, three()));
+    SHOAL_ASSIGN_OR_RETURN(const int other, at(Stage::kModel, fails ? none() : three()));
+    return at(Stage::kRun,
+              value == other ? Status() : Status::error(Code::kInternal, "3 is not 3"));
+  };
+  EXPECT_TRUE(command(false).ok());
+  EXPECT_EQ(command(true).stage, Stage::kModel);
+  EXPECT_EQ(exit_code(command(true)), ExitCode::kNoModel);
+}
+
+TEST(ExitCodeTest, AFailureOfTheRanksCarriesItsFault) {
+  const auto start = []() -> Attempt<int> {
+    return Failure{Status::error(Code::kDataLoss, "wrong bits"), Phase::kSelfTest, 1,
+                   Fault::kTransport};
+  };
+  EXPECT_EQ(exit_code(at(Stage::kStart, start()).error()), ExitCode::kUnavailable);
+}
+
+TEST(ReportFailureTest, IsUnderTwoKilobytesWithTheChain) {
+  Status status({Cause{Code::kNotFound, 1, "models/x.cc:1", "something", 0, Fault::kOwn}});
+  for (int i = 0; i < 50; ++i)
+    status = status.while_doing(cat("layer ", i, " ", std::string(100, 'x')));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(report_failure(at(Stage::kModel, status)), 66);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_LT(text.size(), 2000u);
+  EXPECT_EQ(text.rfind("shoal: NOT_FOUND: layer 49", 0), 0u) << text;
+  EXPECT_NE(text.find("because NOT_FOUND [rank 1] models/x.cc:1 something"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.back(), '\n');
+
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(report_failure(at(Stage::kRun, Status())), 0);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(ReportFailureTest, IsALogLineWithJsonLogs) {
+  const LogOptions before = log_options();
+  set_log_options({LogLevel::kWarning, LogFormat::kJson});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(report_failure(at(Stage::kRequest, Status::error(Code::kInvalidArgument, "no \"x\""))),
+            64);
+  const std::string text = testing::internal::GetCapturedStderr();
+  set_log_options(before);
+  const Result<Json> line = parse_json(text, "stderr");
+  ASSERT_TRUE(line.ok()) << text;
+  EXPECT_EQ(line->value("message", ""), "INVALID_ARGUMENT: no \"x\"");
+}
+
+}  // namespace
+}  // namespace shoal

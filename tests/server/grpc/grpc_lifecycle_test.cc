@@ -1,0 +1,276 @@
+// What ends a stream early, and what the server reports before, between and after streams.
+
+#include <grpcpp/generic/generic_stub.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <thread>
+
+#include "runtime/base/fd.h"
+#include "tests/server/grpc/grpc_fixture.h"
+
+namespace shoal {
+namespace {
+
+namespace wire = openengine::v1;
+
+/// grpc.health.v1, encoded by hand: request {string service = 1}, response {enum status = 1}.
+enum class Serving { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
+
+class HealthWatch {
+ public:
+  HealthWatch(const std::shared_ptr<grpc::Channel>& channel, const std::string& service)
+      : stub_(channel) {
+    call_ = stub_.PrepareCall(&context_, "/grpc.health.v1.Health/Watch", &queue_);
+    call_->StartCall(this);
+    wait();
+    const std::string bytes =
+        service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
+    const grpc::Slice slice(bytes);
+    const grpc::ByteBuffer request(&slice, 1);
+    call_->WriteLast(request, grpc::WriteOptions(), this);
+    wait();
+  }
+  ~HealthWatch() {
+    context_.TryCancel();
+    grpc::Status status;
+    call_->Finish(&status, this);
+    wait();
+  }
+
+  /// The next state that the server sends. kUnknown: the stream has ended.
+  Serving next() {
+    grpc::ByteBuffer buffer;
+    call_->Read(&buffer, this);
+    if (!wait()) return Serving::kUnknown;
+    grpc::Slice slice;
+    if (!buffer.DumpToSingleSlice(&slice).ok() || slice.size() != 2) return Serving::kUnknown;
+    return static_cast<Serving>(slice.begin()[1]);
+  }
+
+ private:
+  bool wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+  grpc::CompletionQueue queue_;
+  grpc::ClientContext context_;
+  grpc::GenericStub stub_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+};
+
+class GrpcLifecycle : public GrpcFixture {
+ protected:
+  static wire::GenerateRequest endless(const std::string& id = "") {
+    wire::GenerateRequest request = text_request("a", 1'000'000);
+    request.mutable_stopping()->set_ignore_eos(true);
+    request.set_request_id(id);
+    return request;
+  }
+};
+
+TEST_F(GrpcLifecycle, SaysThatItLoadsUntilItIsReady) {
+  Setup setup;
+  setup.ready = false;
+  start(setup);
+  EXPECT_GT(server_->port(), 0);
+  HealthWatch process(channel_, "");
+  HealthWatch inference(channel_, "openengine.v1.Inference");
+  EXPECT_EQ(process.next(), Serving::kNotServing);
+  EXPECT_EQ(inference.next(), Serving::kNotServing);
+  const grpc::Status status = generate(text_request("a")).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(refusal_details(status).reason, "MODEL_LOADING");
+  EXPECT_GT(refusal_details(status).retry_ms, 0);
+  make_ready();
+  EXPECT_EQ(process.next(), Serving::kServing);
+  EXPECT_EQ(inference.next(), Serving::kServing);
+  EXPECT_TRUE(generate(text_request("a")).status.ok());
+  server_->set_draining();
+  EXPECT_EQ(process.next(), Serving::kNotServing);
+  EXPECT_EQ(inference.next(), Serving::kNotServing);
+}
+
+TEST_F(GrpcLifecycle, CancelFreesTheBlocks) {
+  Setup setup;
+  setup.max_model_len = 100'000;
+  setup.kv_blocks = 10'000;
+  start(setup);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, endless());
+  wire::GenerateResponse event;
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_GT(loop_->load().used_kv_blocks, 0);
+  context.TryCancel();
+  EXPECT_TRUE(eventually([&] { return idle() && loop_->load().used_kv_blocks == 0; }));
+  while (reader->Read(&event)) continue;
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(GrpcLifecycle, ALostConnectionFreesTheBlocks) {
+  Setup setup;
+  setup.max_model_len = 100'000;
+  setup.kv_blocks = 10'000;
+  start(setup);
+  {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    const auto channel = grpc::CreateCustomChannel(server_->address(),
+                                                   grpc::InsecureChannelCredentials(), arguments);
+    grpc::ClientContext context;
+    const auto reader = wire::Inference::NewStub(channel)->Generate(&context, endless());
+    wire::GenerateResponse event;
+    ASSERT_TRUE(reader->Read(&event));
+  }
+  EXPECT_TRUE(eventually([&] { return idle() && loop_->load().used_kv_blocks == 0; }));
+}
+
+TEST_F(GrpcLifecycle, ADeadlineEndsTheRequestAtTheServerToo) {
+  start({});
+  workers_.hold();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+  EXPECT_EQ(generate(&context, endless()).status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  workers_.release();
+  EXPECT_TRUE(eventually([&] { return idle() && loop_->load().used_kv_blocks == 0; }));
+}
+
+TEST_F(GrpcLifecycle, AClientThatDoesNotReadIsDropped) {
+  Setup setup;
+  setup.max_model_len = 200'000;
+  setup.kv_blocks = 20'000;
+  setup.slow_reader_ms = 200;
+  start(setup);
+  wire::GenerateRequest request = endless();
+  request.mutable_response()->mutable_output_candidates()->set_top_n(
+      60);  // large events, which soon fill the window
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, request);
+  ASSERT_TRUE(eventually([&] { return !idle(); }));
+  EXPECT_TRUE(eventually([&] { return idle() && loop_->load().used_kv_blocks == 0; }));
+  for (wire::GenerateResponse event; reader->Read(&event);) EXPECT_TRUE(event.has_token());
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(generate(text_request("a")).status.ok());
+}
+
+TEST_F(GrpcLifecycle, AFullQueueSaysWhenToComeBack) {
+  Setup setup;
+  setup.max_num_seqs = 1;
+  setup.max_waiting = 1;
+  start(setup);
+  workers_.hold();
+  grpc::ClientContext contexts[2];
+  const auto running = inference_->Generate(&contexts[0], text_request("a", 2));
+  ASSERT_TRUE(eventually([&] { return loop_->load().running == 1; }));
+  const auto waiting = inference_->Generate(&contexts[1], text_request("a", 2));
+  ASSERT_TRUE(eventually([&] { return loop_->load().waiting == 1; }));
+  const grpc::Status refused = generate(text_request("a", 2)).status;
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  EXPECT_EQ(refusal_details(refused).reason, "QUEUE_FULL");
+  EXPECT_GT(refusal_details(refused).retry_ms, 0);
+  workers_.release();
+  for (const auto& reader : {running.get(), waiting.get()}) {
+    wire::GenerateResponse event;
+    while (reader->Read(&event)) continue;
+    EXPECT_TRUE(reader->Finish().ok());
+  }
+}
+
+TEST_F(GrpcLifecycle, LostWorkersEndTheStreamWithOneError) {
+  start({});
+  workers_.hold();
+  workers_.fail(Status::error(Code::kAborted, "rank 1 was killed by signal 9"));
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, endless("victim"));
+  ASSERT_TRUE(eventually([&] { return !idle(); }));
+  workers_.release();
+  wire::GenerateResponse event;
+  ASSERT_TRUE(reader->Read(&event));
+  ASSERT_TRUE(event.has_error());
+  EXPECT_EQ(event.request_id(), "victim");
+  EXPECT_EQ(event.error().code(), wire::ERROR_CODE_INTERNAL);
+  EXPECT_TRUE(event.error().retryable());
+  EXPECT_NE(event.error().message().find("rank 1 was killed"), std::string::npos)
+      << event.error().message();
+  EXPECT_TRUE(event.has_usage());
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_TRUE(reader->Finish().ok()) << "an accepted request's failure is an event, not a status";
+
+  const grpc::Status status = generate(text_request("a")).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(refusal_details(status).reason, "WORKER_LOST");
+}
+
+TEST_F(GrpcLifecycle, DrainsRunningStreamsAndTakesNoNewOnes) {
+  start({});
+  workers_.hold();
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, text_request("a", 4));
+  ASSERT_TRUE(eventually([&] { return !idle(); }));
+  server_->set_draining();
+  const grpc::Status status = generate(text_request("a")).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(refusal_details(status).reason, "DRAINING");
+  std::thread stopper([&] { server_->shutdown(Deadline::after_s(60)); });
+  workers_.release();
+  std::string text;
+  for (wire::GenerateResponse event; reader->Read(&event);) text += event.token().text();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(text, "bcde");
+  stopper.join();
+}
+
+TEST_F(GrpcLifecycle, ShutdownEndsWhatOutlivesItsDeadline) {
+  start({});
+  workers_.hold();
+  // It stays open to the end, and must not hold up the shutdown.
+  const HealthWatch watch(channel_, "");
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, endless());
+  ASSERT_TRUE(eventually([&] { return !idle(); }));
+  server_->shutdown(Deadline::after_ms(50));
+  wire::GenerateResponse event;
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_FALSE(reader->Finish().ok());
+  server_->shutdown(Deadline::after_s(60));  // a second call has no effect
+}
+
+TEST(GrpcListen, SaysWhyItCannotListen) {
+  const Fd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(taken.get(), 1), 0);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+
+  GrpcServerOptions options;
+  options.port = ntohs(address.sin_port);
+  const Status busy = GrpcServer::start(options).status();
+  EXPECT_EQ(busy.code(), Code::kUnavailable);
+  EXPECT_NE(busy.message().find(cat("127.0.0.1:", options.port)), std::string::npos)
+      << busy.to_string();
+  EXPECT_NE(busy.message().find("--grpc-port"), std::string::npos) << busy.to_string();
+
+  options.port = 0;
+  options.host = "192.0.2.1";  // reserved for documentation, so no machine has it
+  EXPECT_EQ(GrpcServer::start(options).status().code(), Code::kInvalidArgument);
+  options.host = "no such host";
+  EXPECT_EQ(GrpcServer::start(options).status().code(), Code::kInvalidArgument);
+  options.host = "127.0.0.1";
+  options.port = 65536;
+  EXPECT_EQ(GrpcServer::start(options).status().code(), Code::kInvalidArgument);
+}
+
+TEST(GrpcListen, TwoServersDoNotShareAPort) {
+  GrpcServerOptions options;
+  options.port = 0;
+  Result<std::unique_ptr<GrpcServer>> first = GrpcServer::start(options);
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  options.port = (*first)->port();
+  EXPECT_EQ(GrpcServer::start(options).status().code(), Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace shoal

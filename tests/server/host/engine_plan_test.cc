@@ -1,0 +1,171 @@
+// What is planned for a start, with the bundled demo model and invented machines.
+#include "server/host/engine_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+/// One block of the demo model: 6 layers, 4 KV heads of 32, bf16, K and V, 16 tokens.
+constexpr int64_t kDemoBlockBytes = 6 * 4 * 32 * 2 * 2 * 16;
+
+const ModelFiles& demo() {
+  static const ModelFiles files = open_model(SHOAL_SOURCE_DIR "/models/demo").value();
+  return files;
+}
+
+HostResources machine(int cpus, uint64_t memory_bytes) {
+  HostResources host;
+  for (int cpu = 0; cpu < cpus; ++cpu) host.cpus.push_back(10 + cpu);
+  host.memory_bytes = memory_bytes;
+  return host;
+}
+
+std::string refusal(const EngineFlags& flags, const HostResources& host) {
+  const Result<EnginePlan> plan = plan_engine(flags, demo(), host);
+  EXPECT_FALSE(plan.ok());
+  if (plan.ok()) return {};
+  EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
+  return plan.status().to_string();
+}
+
+TEST(OpenModelTest, NamesTheDirectory) {
+  EXPECT_EQ(demo().name, "demo");
+  EXPECT_EQ(open_model(SHOAL_SOURCE_DIR "/models/demo/").value().name, "demo");
+  EXPECT_EQ(open_model(SHOAL_SOURCE_DIR "/models/../models/demo/.").value().name, "demo");
+}
+
+TEST(OpenModelTest, SaysWhatIsMissing) {
+  for (const char* dir : {"", "/no/such/model", SHOAL_SOURCE_DIR "/models/demo/config.json"}) {
+    const Result<ModelFiles> files = open_model(dir);
+    ASSERT_FALSE(files.ok()) << dir;
+    EXPECT_EQ(files.status().code(), Code::kNotFound) << dir;
+    EXPECT_NE(files.status().to_string().find("MODEL"), std::string::npos);
+  }
+}
+
+TEST(EnginePlanTest, RanksUpToTheLeaves) {
+  EngineFlags flags;
+  for (const int size : {1, 2, 3, 5, 8}) {
+    flags.tensor_parallel_size = size;
+    const Result<EnginePlan> plan = plan_engine(flags, demo(), machine(4, 64 * kGiB));
+    ASSERT_TRUE(plan.ok()) << size << ": " << plan.status().to_string();
+    EXPECT_EQ(plan->world_size, size);
+    EXPECT_EQ(plan->model.threads, std::max(1, 4 / size));
+    EXPECT_GT(plan->memory.weight_bytes, 0);
+    EXPECT_GE(plan->memory.largest_weight_bytes, plan->memory.weight_bytes / size);
+  }
+  flags.tensor_parallel_size = 9;
+  const std::string text = refusal(flags, machine(4, 64 * kGiB));
+  EXPECT_NE(text.find("--tensor-parallel-size must be in [1, 8] for this model, not 9"),
+            std::string::npos)
+      << text;
+}
+
+TEST(EnginePlanTest, BindsThreadsThatFillTheMachine) {
+  struct Case {
+    int ranks, threads, cpus;
+    double quota;
+    size_t bound;
+  };
+  constexpr Case kCases[] = {
+      {2, 1, 2, 0, 2}, {1, 2, 2, 0, 2}, {1, 1, 2, 0, 0}, {2, 2, 2, 0, 0},
+      {2, 1, 3, 0, 2}, {2, 2, 8, 0, 0}, {2, 1, 2, 1, 0}, {2, 1, 2, 4, 2},
+  };
+  for (const Case& c : kCases) {
+    EngineFlags flags;
+    flags.tensor_parallel_size = c.ranks;
+    flags.threads_per_rank = c.threads;
+    HostResources host = machine(c.cpus, 64 * kGiB);
+    host.cpu_quota = c.quota;
+    const std::vector<int32_t> cpus = plan_engine(flags, demo(), host).value().cpus;
+    ASSERT_EQ(cpus.size(), c.bound) << c.ranks << " x " << c.threads << " on " << c.cpus;
+    for (size_t i = 0; i < cpus.size(); ++i) EXPECT_EQ(cpus[i], 10 + static_cast<int>(i));
+  }
+}
+
+TEST(EnginePlanTest, TheCacheTakesAtMostAQuarterAndNoMoreThanIsUseful) {
+  EngineFlags flags;
+  EnginePlan plan = plan_engine(flags, demo(), machine(2, 64 * kGiB)).value();
+  EXPECT_EQ(plan.memory.kv_bytes_per_block, kDemoBlockBytes);
+  // Enough for every sequence at its full length.
+  EXPECT_EQ(plan.model.limits.kv_blocks, 64 * 512 / 16);
+  EXPECT_EQ(plan.model.limits.max_model_len, 512);
+
+  plan = plan_engine(flags, demo(), machine(2, 40 * kDemoBlockBytes)).value();
+  EXPECT_EQ(plan.model.limits.kv_blocks, 10);
+  // The default is reduced to what the memory allows.
+  EXPECT_EQ(plan.model.limits.max_model_len, 160);
+
+  flags.max_num_seqs = 65536;  // the cache could use 96 GiB, but a small model starts with 1 GiB
+  plan = plan_engine(flags, demo(), machine(2, 64 * kGiB)).value();
+  EXPECT_EQ(plan.model.limits.kv_blocks, static_cast<int64_t>(kGiB) / kDemoBlockBytes);
+  flags.max_num_seqs = 64;
+
+  flags.kv_cache_memory = 3 * kDemoBlockBytes + 5;
+  plan = plan_engine(flags, demo(), machine(2, kGiB)).value();
+  EXPECT_EQ(plan.model.limits.kv_blocks, 3);
+  EXPECT_EQ(plan.kv_bytes(), 3 * kDemoBlockBytes);
+
+  flags.kv_cache_memory.reset();
+  flags.tensor_parallel_size = 8;  // two ranks read each KV head
+  EXPECT_EQ(plan_engine(flags, demo(), machine(2, 64 * kGiB)).value().memory.kv_bytes_per_block,
+            2 * kDemoBlockBytes);
+}
+
+TEST(EnginePlanTest, LengthsThatDoNotFitAreRefusedWithTheNumbers) {
+  EngineFlags flags;
+  flags.max_model_len = 513;
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find("--max-model-len must be in [2, 512]"),
+            std::string::npos);
+  flags.max_model_len = 100;  // a sequence needs 7 blocks
+  flags.kv_cache_memory = 6 * kDemoBlockBytes;
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find(cat("--kv-cache-memory ", 7 * kDemoBlockBytes)),
+            std::string::npos);
+  flags.kv_cache_memory = 7 * kDemoBlockBytes;
+  EXPECT_EQ(plan_engine(flags, demo(), machine(2, kGiB)).value().model.limits.max_model_len, 100);
+  flags.max_model_len.reset();
+  flags.kv_cache_memory = 100;
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find(cat("--kv-cache-memory ", kDemoBlockBytes)),
+            std::string::npos);
+  flags.kv_cache_memory = 2 * kGiB;
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find("available"), std::string::npos);
+}
+
+TEST(EnginePlanTest, TypesAndKernels) {
+  EngineFlags flags;
+  EXPECT_EQ(plan_engine(flags, demo(), machine(2, kGiB)).value().model.dtype, Dtype::kBf16);
+  flags.dtype = "float32";
+  EXPECT_EQ(plan_engine(flags, demo(), machine(2, kGiB)).value().model.dtype, Dtype::kF32);
+  flags.dtype = "float16";
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find("--dtype float16"), std::string::npos);
+  flags.dtype = "auto";
+  flags.cpu_kernels = "reference";
+  EXPECT_EQ(plan_engine(flags, demo(), machine(2, kGiB)).value().model.kernels, "reference");
+  flags.cpu_kernels = "sse9";
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find("--cpu-kernels"), std::string::npos);
+}
+
+TEST(EnginePlanTest, CommandsCutTheCacheToTheirRequests) {
+  EnginePlan plan = plan_engine({}, demo(), machine(2, 64 * kGiB)).value();
+  plan.limit_kv_blocks(5);
+  EXPECT_EQ(plan.model.limits.kv_blocks, 5);
+  plan.limit_kv_blocks(1000);  // the limit never raises the number
+  EXPECT_EQ(plan.model.limits.kv_blocks, 5);
+  EXPECT_EQ(blocks_for_tokens(0), 0);
+  EXPECT_EQ(blocks_for_tokens(16), 1);
+  EXPECT_EQ(blocks_for_tokens(17), 2);
+  EXPECT_NE(plan.describe_memory().find("5 blocks of 16 tokens"), std::string::npos)
+      << plan.describe_memory();
+}
+
+TEST(FormatBytesTest, PicksTheUnit) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(format_bytes(3.0 * kGiB), "3.0 GiB");
+}
+
+}  // namespace
+}  // namespace shoal

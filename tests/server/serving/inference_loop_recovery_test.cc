@@ -1,0 +1,98 @@
+#include <atomic>
+#include <gtest/gtest.h>
+#include <map>
+#include <set>
+
+#include "server/serving/inference_loop.h"
+#include "tests/server/serving/loop_fixture.h"
+#include "tests/server/serving/served_model.h"
+
+namespace shoal {
+namespace {
+
+/// Loses the workers in the given steps. The new workers know nothing, so every sequence must be
+/// sent from its start.
+class ForgetfulWorkers {
+ public:
+  explicit ForgetfulWorkers(std::set<int> losses, bool during_step = true)
+      : losses_(std::move(losses)), during_step_(during_step) {}
+
+  Result<StepOutcome> operator()(const StepPlan& plan) {
+    if (losses_.contains(++call_)) {
+      computed_.clear();
+      return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), during_step_);
+    }
+    for (const SequenceStep& step : plan.sequences) {
+      EXPECT_EQ(step.first_position, computed_[step.id])
+          << "call " << call_ << " builds on what is gone";
+      computed_[step.id] += static_cast<int32_t>(step.token_ids.size());
+    }
+    Script script;
+    script.outputs = outputs;
+    return script(plan);
+  }
+
+  std::map<uint64_t, std::vector<int32_t>> outputs;
+
+ private:
+  const std::set<int> losses_;
+  const bool during_step_;
+  int call_ = 0;
+  std::map<uint64_t, int32_t> computed_;
+};
+
+TEST(InferenceLoopRecoveryTest, LostWorkersCostNoTokenAndNoStream) {
+  const std::vector<int32_t> ids = {40, 41, 42, 43, 44, 45, 46, 47};
+  for (int lost = 1; lost <= 8; ++lost) {
+    ForgetfulWorkers workers({lost});
+    workers.outputs = {{1, ids}, {2, ids}};
+    InferenceLoop loop(test_model(), kLimits, workers);
+    const auto first = std::make_shared<CollectingSink>(),
+               second = std::make_shared<CollectingSink>();
+    ASSERT_TRUE(loop.submit(request(8), first).ok());
+    ASSERT_TRUE(loop.submit(request(8), second).ok());
+    for (const auto& sink : {first, second}) {
+      EXPECT_TRUE(sink->wait().end.status.ok()) << sink->end.status.to_string();
+      EXPECT_EQ(sink->tokens, ids) << "lost in step " << lost;
+    }
+    EXPECT_TRUE(loop.status().ok());
+  }
+}
+
+TEST(InferenceLoopRecoveryTest, ARequestPresentAtTwoCrashesFailsAlone) {
+  Gate gate;
+  std::atomic<bool> held{false};
+  ForgetfulWorkers workers({2, 3});
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) {
+    auto outcome = workers(plan);
+    if (!outcome->result && outcome->during_step && !held.exchange(true)) {
+      // After the first crash another request arrives. It is present only at the second crash.
+      gate.pass();
+    }
+    return outcome;
+  });
+  const auto guilty = std::make_shared<CollectingSink>(),
+             innocent = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(loop.submit(request(9), guilty).ok());
+  gate.wait_entered();
+  ASSERT_TRUE(loop.submit(request(9), innocent).ok());
+  gate.open();
+  EXPECT_EQ(guilty->wait().end.status.code(), Code::kInternal);
+  EXPECT_NE(guilty->end.status.to_string().find("rank 1 was killed"), std::string::npos);
+  EXPECT_EQ(guilty->tokens.size(), 1u) << "what it had stands";
+  EXPECT_TRUE(innocent->wait().end.status.ok()) << innocent->end.status.to_string();
+  EXPECT_EQ(innocent->tokens.size(), 9u);
+  EXPECT_TRUE(loop.status().ok());
+}
+
+TEST(InferenceLoopRecoveryTest, LossesBetweenStepsAreNobodysFault) {
+  ForgetfulWorkers workers({2, 4, 6}, false);
+  InferenceLoop loop(test_model(), kLimits, workers);
+  const auto sink = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(loop.submit(request(9), sink).ok());
+  EXPECT_TRUE(sink->wait().end.status.ok()) << sink->end.status.to_string();
+  EXPECT_EQ(sink->tokens.size(), 9u);
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,161 @@
+// The class that decides whether requests are accepted, tested without gRPC: each answer, and that
+// a drain misses no request.
+#include "server/serving/serving_state.h"
+
+#include <atomic>
+#include <gtest/gtest.h>
+#include <thread>
+
+#include "tests/server/serving/loop_fixture.h"
+#include "tests/server/serving/served_model.h"
+
+namespace shoal {
+namespace {
+
+using Taken = Result<ServingState::Taken, RefusedRequest>;
+
+/// A client's call that only collects what it gets.
+class CollectingCall final : public LiveCall {
+ public:
+  void on_delta(OutputDelta delta) override { collected.on_delta(std::move(delta)); }
+  void on_end(OutputEnd end) override { collected.on_end(std::move(end)); }
+  void drop_slow_reader(Clock::time_point, std::chrono::milliseconds) override {}
+  CollectingSink collected;
+};
+
+GenerationRequest asks_for(int64_t max_tokens) {
+  GenerationRequest request;
+  request.prompt_ids = {4, 5, 6};
+  request.max_tokens = max_tokens;
+  request.ignore_eos = true;
+  return request;
+}
+
+class ServingStateTest : public testing::Test {
+ protected:
+  Taken submit(const std::string& id, GenerationRequest request,
+               std::shared_ptr<CollectingCall> call = std::make_shared<CollectingCall>()) {
+    return state_.submit(id, std::move(request), std::move(call));
+  }
+  NotTaken why(const std::string& id, GenerationRequest request) {
+    const Taken taken = submit(id, std::move(request));
+    EXPECT_FALSE(taken.ok());
+    return taken.error().why;
+  }
+
+  ServingState state_{"oracle"};
+};
+
+TEST_F(ServingStateTest, SaysWhyItTakesNothing) {
+  EXPECT_EQ(why("a", asks_for(1)), NotTaken::kLoading);
+  InferenceLoop loop(test_model(), kLimits, Script{});
+  state_.set_ready(&test_model(), &loop, {});
+  const auto call = std::make_shared<CollectingCall>();
+  const Taken taken = submit("a", asks_for(3), call);
+  ASSERT_TRUE(taken.ok());
+  EXPECT_EQ(taken->model, &test_model());
+  EXPECT_EQ(call->collected.wait().tokens.size(), 3u);
+  state_.leave("a", call.get());
+
+  EXPECT_EQ(why("a", asks_for(0)), NotTaken::kInvalid);
+  EXPECT_EQ(submit("a", asks_for(0)).error().error.field, RequestField::kMaxTokens);
+  EXPECT_EQ(submit("a\n", asks_for(1)).error().error.field, RequestField::kRequestId);
+  EXPECT_EQ(submit(std::string(257, 'a'), asks_for(1)).error().error.field,
+            RequestField::kRequestId);
+
+  state_.set_draining();
+  EXPECT_TRUE(state_.draining());
+  EXPECT_EQ(why("a", asks_for(1)), NotTaken::kDraining);
+  EXPECT_FALSE(state_.submit(asks_for(1), std::make_shared<CollectingSink>()).ok())
+      << "the server's own requests too";
+  state_.set_ready(&test_model(), &loop, {});
+  EXPECT_EQ(why("a", asks_for(1)), NotTaken::kDraining) << "for good";
+}
+
+TEST_F(ServingStateTest, AnIdIsInUseUntilItsCallEnds) {
+  Gate gate;
+  std::atomic<bool> held = false;
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) -> Result<StepOutcome> {
+    if (!held.exchange(true)) gate.pass();
+    return Script{}(plan);
+  });
+  state_.set_ready(&test_model(), &loop, {});
+  const auto first = std::make_shared<CollectingCall>();
+  ASSERT_TRUE(submit("a", asks_for(1), first).ok());
+  gate.wait_entered();
+  const auto second = std::make_shared<CollectingCall>();
+  EXPECT_EQ(submit("a", asks_for(1), second).error().why, NotTaken::kIdInUse);
+  EXPECT_EQ(second.use_count(), 1) << "nothing of it is kept";
+  state_.leave("a", second.get());
+  EXPECT_FALSE(state_.wait_until_idle(Deadline::after_ms(0))) << "the first one is not touched";
+  EXPECT_EQ(state_.abort("a"), ServingState::AbortOutcome::kAborted);
+  EXPECT_EQ(state_.abort("b"), ServingState::AbortOutcome::kUnknown);
+  gate.open();
+  first->collected.wait();
+  state_.release_id("a", first.get());
+  EXPECT_EQ(state_.abort("a"), ServingState::AbortOutcome::kFinished);
+  state_.leave("a", first.get());
+  EXPECT_TRUE(state_.wait_until_idle(Deadline::after_ms(0)));
+  EXPECT_TRUE(submit("a", asks_for(1)).ok());
+  EXPECT_TRUE(loop.drain(Deadline::infinite()));
+}
+
+TEST_F(ServingStateTest, TellsAFullQueueFromALostEngine) {
+  EngineLimits tiny = kLimits;
+  tiny.max_num_seqs = 1;
+  tiny.max_waiting = 0;
+  Gate gate;
+  InferenceLoop loop(test_model(), tiny, [&](const StepPlan&) -> Result<StepOutcome> {
+    gate.pass();
+    return Status::error(Code::kAborted, "rank 1 was killed by SIGKILL");
+  });
+  state_.set_ready(&test_model(), &loop, {});
+  const auto first = std::make_shared<CollectingCall>();
+  ASSERT_TRUE(submit("a", asks_for(5), first).ok());
+  gate.wait_entered();
+  EXPECT_EQ(why("b", asks_for(5)), NotTaken::kQueueFull);
+  gate.open();
+  first->collected.wait();
+  EXPECT_EQ(why("b", asks_for(5)), NotTaken::kEngineLost);
+}
+
+TEST_F(ServingStateTest, NothingIsTakenAfterADrainHasBegun) {
+  for (int round = 0; round < 50; ++round) {
+    ServingState state("oracle");
+    InferenceLoop loop(test_model(), kLimits, Script{});
+    state.set_ready(&test_model(), &loop, {});
+    std::atomic<int> taken = 0;
+    std::vector<std::shared_ptr<CollectingCall>> calls[2];
+    std::vector<std::thread> clients;
+    for (auto& mine : calls) {
+      clients.emplace_back([&state, &taken, &mine] {
+        for (;;) {
+          auto call = std::make_shared<CollectingCall>();
+          const std::string id = cat(static_cast<const void*>(call.get()));
+          const Taken result = state.submit(id, asks_for(2), call);
+          if (!result.ok() && result.error().why == NotTaken::kDraining) return;
+          if (!result.ok()) continue;  // the queue is full
+          ++taken;
+          mine.push_back(std::move(call));
+        }
+      });
+    }
+    while (taken < 3) std::this_thread::yield();
+    state.set_draining();
+    EXPECT_TRUE(loop.drain(Deadline::infinite()));
+    // Every accepted request has ended, even if its client's thread has not returned from submit()
+    // yet.
+    EXPECT_EQ(loop.load().running + loop.load().waiting, 0);
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(loop.load().running + loop.load().waiting, 0) << "nothing came after the drain";
+    for (const auto& mine : calls) {
+      for (const auto& call : mine) {
+        EXPECT_EQ(call->collected.wait().tokens.size(), 2u);
+        EXPECT_TRUE(call->collected.end.status.ok());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal
