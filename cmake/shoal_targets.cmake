@@ -1,4 +1,4 @@
-# One static target per folder, one executable per test file; warnings, sanitizers and float rules
+# One static target per folder, and one program for most tests of a folder; warnings, sanitizers and float rules
 # are set here alone.
 
 # The root of these sources, whichever project builds them (examples/lift is another one).
@@ -23,7 +23,11 @@ target_compile_options(shoal_options INTERFACE -ffp-contract=off -fno-math-errno
 
 add_library(shoal_warnings INTERFACE)
 target_compile_options(shoal_warnings
-                       INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+                       INTERFACE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual)
+if(NOT SHOAL_UNITY STREQUAL ALL)
+  # In sources that are compiled as one, the names of one source look global to the next.
+  target_compile_options(shoal_warnings INTERFACE -Wshadow)
+endif()
 if(SHOAL_WERROR)
   target_compile_options(shoal_warnings INTERFACE -Werror)
 endif()
@@ -115,33 +119,51 @@ find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
 # files in it.
 set(SHOAL_OWN_DEV_SHM ${SHOAL_ROOT}/tests/own_dev_shm.sh)
 
+# SHOAL_UNITY compiles the sources of a target as one, because most of the time goes to headers and
+# templates that they share. The release build does so with the tests alone, so that a missing
+# include in a library fails.
+function(shoal_unity target)
+  if(SHOAL_UNITY STREQUAL ALL)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  endif()
+endfunction()
+
+# shoal_compile_alone(a.cc b.cc): these sources of the current folder keep out of SHOAL_UNITY, for
+# example because each of them defines the same names as the next.
+function(shoal_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # shoal_library(NAME SOURCES a.cc b.cc DEPS shoal_base ...)
 function(shoal_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC shoal_options ${ARG_DEPS} PRIVATE shoal_warnings)
+  shoal_unity(${name})
 endfunction()
 
-# shoal_test(status_test DEPS shoal_base [LABELS unit] [ARGS ...] [TIMEOUT seconds]): builds NAME.cc
-# of the current folder into an executable and registers it with CTest under the folder's name, e.g.
-# runtime/base/status_test.
-function(shoal_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS;SOURCES" ${ARGN})
-  file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
-  string(REPLACE "/" "_" prefix ${folder})
-  set(target test_${prefix}_${name})
-  add_executable(${target} ${name}.cc ${ARG_SOURCES})
-  target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gtest_main shoal_test_options)
+# shoal_test_program(TARGET SOURCES ... OWN_SOURCES ... DEPS ...): what every test program has.
+function(shoal_test_program target)
+  cmake_parse_arguments(ARG "" "" "SOURCES;OWN_SOURCES;DEPS" ${ARGN})
+  add_executable(${target} ${ARG_SOURCES} ${ARG_OWN_SOURCES})
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} shoal_test_options)
   if(SHOAL_PCH)
     target_precompile_headers(${target} REUSE_FROM shoal_test_pch)
     # The program's own sources among a test's are compiled as they are elsewhere. clang-tidy reads
     # their commands too, and cannot read g++'s precompiled headers.
-    if(ARG_SOURCES)
-      set_source_files_properties(${ARG_SOURCES} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    if(ARG_OWN_SOURCES)
+      set_source_files_properties(${ARG_OWN_SOURCES} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endif()
   target_compile_definitions(${target} PRIVATE SHOAL_TEST_DATA="${SHOAL_ROOT}/tests/data"
                                                SHOAL_SOURCE_DIR="${SHOAL_ROOT}")
+endfunction()
+
+# shoal_register_test(status_test COMMAND ... [LABELS unit] [TIMEOUT seconds]): tells CTest of the
+# test under the folder's name, e.g. runtime/base/status_test.
+function(shoal_register_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;LABELS" ${ARGN})
+  file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
@@ -149,7 +171,7 @@ function(shoal_test name)
     set(ARG_TIMEOUT 120)
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
-  add_test(NAME ${folder}/${name} COMMAND ${SHOAL_OWN_DEV_SHM} $<TARGET_FILE:${target}>)
+  add_test(NAME ${folder}/${name} COMMAND ${SHOAL_OWN_DEV_SHM} ${ARG_COMMAND})
   set_tests_properties(${folder}/${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                                     ENVIRONMENT "${SHOAL_TEST_ENVIRONMENT}")
   shoal_test_cost(${folder}/${name})
@@ -158,6 +180,40 @@ function(shoal_test name)
     # runs at once on two processors, it leaves room for one beside it.
     set_tests_properties(${folder}/${name} PROPERTIES PROCESSORS 3)
   endif()
+endfunction()
+
+# shoal_test(status_test DEPS shoal_base [LABELS unit] [SOURCES ...] [TIMEOUT seconds]): builds
+# NAME.cc of the current folder into a program of its own and registers it.
+function(shoal_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS;SOURCES" ${ARGN})
+  file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REPLACE "/" "_" prefix ${folder})
+  set(target test_${prefix}_${name})
+  shoal_test_program(${target} SOURCES ${name}.cc OWN_SOURCES ${ARG_SOURCES}
+                     DEPS ${ARG_DEPS} GTest::gtest_main)
+  shoal_register_test(${name} COMMAND $<TARGET_FILE:${target}> LABELS ${ARG_LABELS}
+                      TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# shoal_tests(fd_test status_test ... DEPS shoal_base [LABELS unit] [TIMEOUT seconds]): builds these
+# files of the current folder into one program, test_FOLDER, and registers each file as one test of
+# CTest. With SHOAL_UNITY they are compiled as one source, so the names that two of them define must
+# differ.
+function(shoal_tests)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS" ${ARGN})
+  file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REPLACE "/" "_" prefix ${folder})
+  set(target test_${prefix})
+  list(TRANSFORM ARG_UNPARSED_ARGUMENTS APPEND .cc OUTPUT_VARIABLE sources)
+  shoal_test_program(${target} SOURCES ${sources} ${SHOAL_ROOT}/tests/one_file_main.cc
+                     DEPS ${ARG_DEPS})
+  if(SHOAL_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  endif()
+  foreach(name ${ARG_UNPARSED_ARGUMENTS})
+    shoal_register_test(${name} COMMAND $<TARGET_FILE:${target}> --of-file=${name}.cc
+                        LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
+  endforeach()
 endfunction()
 
 # shoal_python_test(e2e/oracle SCRIPT oracle_test.py [ARGS ...] [LABELS e2e] [TIMEOUT seconds]):

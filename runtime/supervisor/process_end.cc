@@ -13,7 +13,7 @@ namespace shoal {
 namespace {
 
 /// How often to look at a child whose end no descriptor reports.
-constexpr int kLookMs = 10;
+constexpr int kLookForEndMs = 10;
 
 }  // namespace
 
@@ -36,7 +36,8 @@ std::optional<ProcessEnd> await_end(pid_t child, const Fd& pidfd, Deadline deadl
       // It is dead, but a debugger is told before us, and poll would return at once: do not ask it
       // again.
       ended.fd = -1;
-    ::poll(&ended, 1, ended.fd < 0 ? deadline.remaining_ms(kLookMs) : deadline.remaining_ms());
+    ::poll(&ended, 1,
+           ended.fd < 0 ? deadline.remaining_ms(kLookForEndMs) : deadline.remaining_ms());
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 /// Like kDeathMs, for a process that still works on its end.
 constexpr int64_t kMostDeathMs = 30'000;
-constexpr int64_t kLookMs = 100;
+constexpr int64_t kLookForDeathMs = 100;
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void end_ranks(std::vector<RankProcess>& ranks) {
     bool ended = rank.reap(soon);
     // Gigabytes take a while to be given back, and the next start needs them.
     while (!ended && !last.passed() && uses_processor(rank.process.pid))
-      ended = rank.reap(Deadline::after_ms(kLookMs));
+      ended = rank.reap(Deadline::after_ms(kLookForDeathMs));
     if (ended) continue;
     rank.left_behind = true;
     log_warning(cat("rank ", i, " (pid ", rank.process.pid, ", state ", rank.state(),

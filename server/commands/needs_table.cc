@@ -7,7 +7,7 @@
 namespace shoal {
 namespace {
 
-constexpr int kRanks[] = {2, 3, 4, 8, 16};
+constexpr int kRankCounts[] = {2, 3, 4, 8, 16};
 constexpr const char* kNcclVersions[] = {"2.12.12", "2.19.4", "2.20.5", "2.22.3", "2.23.4",
                                          "2.24.3",  "2.25.1", "2.27.7", "2.28.9", "2.30.7"};
 
@@ -15,7 +15,7 @@ std::string rung_rows(bool dev_shm) {
   std::string rows;
   for (const Rung& rung : rungs()) {
     rows += cat("| ", rung.name);
-    for (const int ranks : kRanks) {
+    for (const int ranks : kRankCounts) {
       const ShmNeed need = rung.need(ranks);
       rows += cat(" | ", dev_shm ? need.dev_shm_bytes() : need.memory_bytes());
     }
@@ -26,7 +26,7 @@ std::string rung_rows(bool dev_shm) {
 
 std::string head(const char* first) {
   std::string text = cat("| ", first);
-  for (const int ranks : kRanks) text += cat(" | ", ranks, " ranks");
+  for (const int ranks : kRankCounts) text += cat(" | ", ranks, " ranks");
   return text + " |\n|---|--:|--:|--:|--:|--:|\n";
 }
 
@@ -48,7 +48,7 @@ std::string nccl_rows(bool sockets) {
   for (const char* name : kNcclVersions) {
     const Result<NcclVersion> version = parse_nccl_version(name);
     rows += cat("| ", name);
-    for (const int ranks : kRanks) {
+    for (const int ranks : kRankCounts) {
       NcclSettings settings = lean_shm(*version, ranks);
       settings.shm_disabled = sockets;
       const Result<NcclNeed> need = nccl_need(settings);

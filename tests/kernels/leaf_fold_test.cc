@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-constexpr int kRows = 2, kOutputs = 70, kUnitColumns = 4;
+constexpr int kInputs = 2, kOutputs = 70, kUnitColumns = 4;
 
 /// K has `units` of kUnitColumns. The last unit lacks a column, so that K is odd.
 struct Layer {
@@ -22,7 +22,7 @@ struct Layer {
         units(unit_count),
         columns(unit_count * kUnitColumns - 1),
         w(random_floats(static_cast<size_t>(kOutputs * columns), 21)),
-        x(random_floats(static_cast<size_t>(kRows * columns), 22)) {}
+        x(random_floats(static_cast<size_t>(kInputs * columns), 22)) {}
 
   Range columns_of(Range unit_range) const {
     return {unit_range.begin * kUnitColumns, std::min(unit_range.end * kUnitColumns, columns)};
@@ -51,18 +51,20 @@ struct Layer {
           {range.begin - mine.begin, range.end - mine.begin, step.merges, step.contribution});
     }
     const PackedMatrix matrix = pack(dtype, kOutputs, mine.size(), slice(w, kOutputs, mine), steps);
-    const Elements input = activations(dtype, kRows, mine.size(), slice(x, kRows, mine));
-    std::vector<float> y(static_cast<size_t>(fold.contributions * kRows * kOutputs), std::nanf(""));
+    const Elements input = activations(dtype, kInputs, mine.size(), slice(x, kInputs, mine));
+    std::vector<float> y(static_cast<size_t>(fold.contributions * kInputs * kOutputs),
+                         std::nanf(""));
     kernels.matmul({.w = &matrix,
                     .x = input.data(),
                     .x_stride = activation_stride(mine.size()),
                     .y = y.data(),
                     .y_stride = kOutputs,
-                    .plane_stride = kRows * kOutputs},
-                   0, kRows, 0, matrix.panels());
+                    .plane_stride = kInputs * kOutputs},
+                   0, kInputs, 0, matrix.panels());
     std::vector<std::vector<float>> planes;
     for (int c = 0; c < fold.contributions; ++c) {
-      planes.emplace_back(y.begin() + c * kRows * kOutputs, y.begin() + (c + 1) * kRows * kOutputs);
+      planes.emplace_back(y.begin() + c * kInputs * kOutputs,
+                          y.begin() + (c + 1) * kInputs * kOutputs);
     }
     return planes;
   }
@@ -109,7 +111,7 @@ TEST_P(LeafFoldTest, AnyNumberOfRanksGivesTheBitsOfOne) {
 TEST_P(LeafFoldTest, OneRankIsTheProductWithinRounding) {
   const Layer layer(Dtype::kF32, 21);
   const std::vector<float> y = layer.run(kernels(), 16, 1);
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kInputs; ++r) {
     for (int n = 0; n < kOutputs; ++n) {
       double want = 0;
       for (int k = 0; k < layer.columns; ++k) {

@@ -11,7 +11,7 @@
 namespace shoal {
 namespace {
 
-GenerationConfig parsed(const std::string& text) {
+GenerationConfig parsed_defaults(const std::string& text) {
   const Result<GenerationConfig> config = parse_generation_config(text, "generation_config.json");
   EXPECT_TRUE(config.ok()) << text << "\n" << config.status().to_string();
   return config.ok() ? *config : GenerationConfig();
@@ -19,7 +19,7 @@ GenerationConfig parsed(const std::string& text) {
 
 TEST(GenerationConfigTest, Qwen25AsPublished) {
   const GenerationConfig config =
-      parsed(R"({"bos_token_id": 151643, "pad_token_id": 151643, "do_sample": true,
+      parsed_defaults(R"({"bos_token_id": 151643, "pad_token_id": 151643, "do_sample": true,
     "eos_token_id": [151645, 151643], "repetition_penalty": 1.05, "temperature": 0.7, "top_p": 0.8, "top_k": 20,
     "transformers_version": "4.37.0"})");
   EXPECT_EQ(config.temperature, 0.7f);
@@ -33,7 +33,7 @@ TEST(GenerationConfigTest, Qwen25AsPublished) {
 TEST(GenerationConfigTest, AbsentFieldsStayUnset) {
   for (const char* text :
        {"{}", R"({"temperature": null, "top_p": null, "top_k": null, "eos_token_id": null})"}) {
-    const GenerationConfig config = parsed(text);
+    const GenerationConfig config = parsed_defaults(text);
     EXPECT_FALSE(config.temperature || config.top_p || config.top_k || config.min_p ||
                  config.repetition_penalty);
     EXPECT_TRUE(config.eos_token_ids.empty());
@@ -41,15 +41,15 @@ TEST(GenerationConfigTest, AbsentFieldsStayUnset) {
 }
 
 TEST(GenerationConfigTest, DoSample) {
-  EXPECT_EQ(parsed(R"({"do_sample": false})").temperature, 0.0f);
-  EXPECT_EQ(parsed(R"({"do_sample": false, "top_p": 0.9})").temperature, 0.0f);
-  EXPECT_EQ(parsed(R"({"do_sample": false, "temperature": 0.6})").temperature, 0.6f);
-  EXPECT_FALSE(parsed(R"({"do_sample": true})").temperature.has_value());
+  EXPECT_EQ(parsed_defaults(R"({"do_sample": false})").temperature, 0.0f);
+  EXPECT_EQ(parsed_defaults(R"({"do_sample": false, "top_p": 0.9})").temperature, 0.0f);
+  EXPECT_EQ(parsed_defaults(R"({"do_sample": false, "temperature": 0.6})").temperature, 0.6f);
+  EXPECT_FALSE(parsed_defaults(R"({"do_sample": true})").temperature.has_value());
 }
 
 TEST(GenerationConfigTest, TopKOffIsZero) {
-  EXPECT_EQ(parsed(R"({"top_k": -1})").top_k, 0);
-  EXPECT_EQ(parsed(R"({"top_k": 0})").top_k, 0);
+  EXPECT_EQ(parsed_defaults(R"({"top_k": -1})").top_k, 0);
+  EXPECT_EQ(parsed_defaults(R"({"top_k": 0})").top_k, 0);
 }
 
 TEST(GenerationConfigTest, ImpossibleValuesAreNamed) {

@@ -22,7 +22,7 @@
 namespace shoal {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 60;
+constexpr int64_t kSaturatedBytes = int64_t{1} << 60;
 /// If a limit leaves twice the need and this much besides, it does no harm that other processes
 /// grow meanwhile.
 constexpr int64_t kSafeDistanceBytes = 64 << 20;
@@ -32,7 +32,7 @@ constexpr int64_t kProbeMs = 1000;
 
 int64_t times(uint64_t count, uint64_t unit) {
   const auto product = static_cast<unsigned __int128>(count) * unit;
-  return product > kMost ? kMost : static_cast<int64_t>(product);
+  return product > kSaturatedBytes ? kMost : static_cast<int64_t>(product);
 }
 
 std::string resolved(const std::string& path) {
