@@ -32,7 +32,7 @@ constexpr int64_t kProbeMs = 1000;
 
 int64_t times(uint64_t count, uint64_t unit) {
   const auto product = static_cast<unsigned __int128>(count) * unit;
-  return product > kSaturatedBytes ? kMost : static_cast<int64_t>(product);
+  return product > kSaturatedBytes ? kSaturatedBytes : static_cast<int64_t>(product);
 }
 
 std::string resolved(const std::string& path) {
