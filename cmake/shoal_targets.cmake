@@ -23,11 +23,7 @@ target_compile_options(shoal_options INTERFACE -ffp-contract=off -fno-math-errno
 
 add_library(shoal_warnings INTERFACE)
 target_compile_options(shoal_warnings
-                       INTERFACE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual)
-if(NOT SHOAL_UNITY STREQUAL ALL)
-  # In sources that are compiled as one, the names of one source look global to the next.
-  target_compile_options(shoal_warnings INTERFACE -Wshadow)
-endif()
+                       INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
 if(SHOAL_WERROR)
   target_compile_options(shoal_warnings INTERFACE -Werror)
 endif()
@@ -119,11 +115,10 @@ find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
 # files in it.
 set(SHOAL_OWN_DEV_SHM ${SHOAL_ROOT}/tests/own_dev_shm.sh)
 
-# SHOAL_UNITY compiles the sources of a target as one, because most of the time goes to headers and
-# templates that they share. The release build does so with the tests alone, so that a missing
-# include in a library fails.
+# With SHOAL_UNITY the sources of a target are compiled as one, because most of the time goes to
+# headers and templates that they share. clang-tidy still reads each of them alone.
 function(shoal_unity target)
-  if(SHOAL_UNITY STREQUAL ALL)
+  if(SHOAL_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   endif()
 endfunction()
@@ -197,8 +192,7 @@ endfunction()
 
 # shoal_tests(fd_test status_test ... DEPS shoal_base [LABELS unit] [TIMEOUT seconds]): builds these
 # files of the current folder into one program, test_FOLDER, and registers each file as one test of
-# CTest. With SHOAL_UNITY they are compiled as one source, so the names that two of them define must
-# differ.
+# CTest.
 function(shoal_tests)
   cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS" ${ARGN})
   file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
@@ -207,9 +201,7 @@ function(shoal_tests)
   list(TRANSFORM ARG_UNPARSED_ARGUMENTS APPEND .cc OUTPUT_VARIABLE sources)
   shoal_test_program(${target} SOURCES ${sources} ${SHOAL_ROOT}/tests/one_file_main.cc
                      DEPS ${ARG_DEPS})
-  if(SHOAL_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-  endif()
+  shoal_unity(${target})
   foreach(name ${ARG_UNPARSED_ARGUMENTS})
     shoal_register_test(${name} COMMAND $<TARGET_FILE:${target}> --of-file=${name}.cc
                         LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})

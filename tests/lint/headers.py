@@ -2,10 +2,10 @@
 exits with 1 if there is any.
 
 A header that relies on the includes of its includer breaks the next file that includes it. If a
-source of the build includes the header before everything else, and without a precompiled header,
-the build has shown already that it compiles alone. The others are compiled here. Flags come from
-BUILD_DIR's compile_commands.json. A result is kept under the hash of everything that was read,
-until one of those files changes.
+source includes the header before everything else, scripts/tidy shows that the header compiles
+alone, because clang-tidy reads each source of the libraries alone. The other headers are compiled
+here. Flags come from BUILD_DIR's compile_commands.json. A result is kept under the hash of
+everything that was read, until one of those files changes.
 """
 import hashlib
 import json
@@ -18,20 +18,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDERS = ("runtime", "kernels", "models", "server", "bench", "tests")
+TIDY_FOLDERS = ("runtime", "kernels", "models", "server")  # as in scripts/tidy
 # The parts of a command that say where headers are and which language it is. The rest
 # (optimisation, output) does not matter.
 KEPT = re.compile(r"-(I|isystem|D|std=|f|m|pthread)")
 TWO_WORDS = {"-I", "-isystem", "-D"}
 
 
-def flags_by_folder(build: Path) -> dict[str, list[str]]:
+def flags_by_folder(build: Path, root: Path) -> dict[str, list[str]]:
     """The map from the folder of a source file to the flags that matter for its headers.
 
     "" is any other folder, with the longest list of flags.
     """
     flags: dict[str, list[str]] = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if not entry["file"].endswith(".cc") or str(build) in entry["file"]:
+        file = Path(entry["file"])
+        if file.name.startswith("unity_"):
+            # FOLDER/CMakeFiles/TARGET.dir/Unity/unity_0_cxx.cxx of the build
+            folder = str(root / file.parents[3].relative_to(build))
+        elif file.suffix == ".cc" and not file.is_relative_to(build):
+            folder = str(file.parent)
+        else:
             continue
         kept, words = [], iter(shlex.split(entry["command"]))
         for word in words:
@@ -40,26 +47,22 @@ def flags_by_folder(build: Path) -> dict[str, list[str]]:
             elif KEPT.match(word) and not word.startswith("-fsanitize"):
                 kept.append(word)
         compiler = "g++" if "clang" not in entry["command"].split()[0] else "clang++-14"
-        folder = str(Path(entry["file"]).parent)
         # If a folder has several targets, use the one with the most flags.
         flags[folder] = max(flags.get(folder, []), [compiler, *kept], key=len)
         flags[""] = max(flags.get("", []), [compiler, *kept], key=len)
     return flags
 
 
-def shown_by_the_build(build: Path, root: Path) -> set[str]:
-    """Headers that are the first include of a source in the compile database."""
+def shown_by_tidy(root: Path) -> set[str]:
+    """Headers that are the first include of a source that scripts/tidy checks."""
     shown = set()
-    for entry in json.loads((build / "compile_commands.json").read_text()):
-        file = Path(entry["file"])
-        if not file.is_relative_to(root) or file.is_relative_to(
-                build) or " -include " in entry["command"]:
-            continue
-        # The first include of either kind. A definition before it would not count, because the
-        # header could depend on it.
-        first = re.search(r'^\s*#\s*(include\s+)?(.*)$', file.read_text(), re.MULTILINE)
-        if first and first[1] and first[2].startswith('"'):
-            shown.add(first[2].strip('"'))
+    for folder in TIDY_FOLDERS:
+        for file in (root / folder).rglob("*.cc"):
+            # The first include of either kind. A definition before it would not count, because the
+            # header could depend on it.
+            first = re.search(r'^\s*#\s*(include\s+)?(.*)$', file.read_text(), re.MULTILINE)
+            if first and first[1] and first[2].startswith('"'):
+                shown.add(first[2].strip('"'))
     return shown
 
 
@@ -104,11 +107,11 @@ def compile_alone(header: Path, root: Path, flags: list[str], cache: Path) -> st
 def main() -> int:
     build = Path(sys.argv[1]).resolve()
     root = Path(sys.argv[2] if len(sys.argv) > 2 else ".").resolve()
-    flags = flags_by_folder(build)
+    flags = flags_by_folder(build, root)
     cache = build / "lint_headers"
     cache.mkdir(exist_ok=True)
     headers = [h for folder in FOLDERS for h in sorted((root / folder).rglob("*.h"))]
-    shown = shown_by_the_build(build, root)
+    shown = shown_by_tidy(root)
     # Headers of the CUDA module that use CUDA's types compile with nvcc only.
     headers = [h for h in headers if "cuda_runtime" not in h.read_text()]
     total = len(headers)
@@ -117,7 +120,7 @@ def main() -> int:
         complaints = list(filter(
             None, pool.map(lambda h: compile_alone(h, root, flags_for(h, flags), cache), headers)))
     print("\n".join(complaints) if complaints else
-          f"{total} headers compile alone; {total - len(headers)} were shown by the build")
+          f"{total} headers compile alone; {total - len(headers)} are shown by clang-tidy")
     return 1 if complaints else 0
 
 

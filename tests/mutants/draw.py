@@ -2,7 +2,7 @@
 
 Picks an operator, then a place where it fits, each with equal chance, until K changed sources still
 compile. Writes them as patches of the kind `drawn`; the same seed and tree give the same patches.
-Needs the compile database of a build: scripts/build release all.
+Needs the compile database that scripts/tidy makes.
 """
 import argparse
 import difflib
@@ -174,10 +174,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--root", type=Path, default=HERE.parents[1], help="the tree (default: this one)")
-    parser.add_argument("--build", type=Path, help="whose compile database to use (default: build/release)")
+    parser.add_argument("--build", type=Path, help="whose compile database to use (default: build/tidy)")
     options = parser.parse_args()
     root = options.root.resolve()
-    compiler = Compiler(root, (options.build or root / "build" / "release").resolve())
+    compiler = Compiler(root, (options.build or root / "build" / "tidy").resolve())
     options.out.mkdir(parents=True, exist_ok=True)
     drawn = 0
     for name, text in draw(root, compiler, options.seed, options.count):

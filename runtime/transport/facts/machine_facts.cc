@@ -21,10 +21,10 @@ int64_t soft_limit(int resource) {
 }
 
 /// True for "535.104.05", but not for "x86_64" or "2024".
-bool is_version(std::string_view word) {
-  return word.find('.') != std::string_view::npos &&
-         std::isdigit(static_cast<unsigned char>(word.front())) &&
-         std::all_of(word.begin(), word.end(), [](char c) {
+bool is_version(std::string_view text) {
+  return text.find('.') != std::string_view::npos &&
+         std::isdigit(static_cast<unsigned char>(text.front())) &&
+         std::all_of(text.begin(), text.end(), [](char c) {
            return c == '.' || std::isdigit(static_cast<unsigned char>(c));
          });
 }
@@ -50,10 +50,10 @@ GpuFacts gpu_facts(const SystemPaths& paths) {
   facts.count = count_numbered(paths.root + "/dev", "nvidia");
   // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
   const std::string text = text_of(paths.root + "/proc/driver/nvidia/version");
-  for (const std::string_view word :
+  for (const std::string_view part :
        parts_of(std::string_view(text).substr(0, text.find('\n')), ' ')) {
-    if (facts.driver_version.empty() && !word.empty() && is_version(word))
-      facts.driver_version = std::string(word);
+    if (facts.driver_version.empty() && !part.empty() && is_version(part))
+      facts.driver_version = std::string(part);
   }
   return facts;
 }

@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/fd.h"
 #include "runtime/supervisor/gpu_facts_main.h"
 #include "runtime/supervisor/gpu_findings.h"
+#include "runtime/supervisor/process_end.h"
 #include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/rungs/gpu_checks.h"
 
@@ -171,6 +173,25 @@ TEST(GpuProbe, ProcessesThatHangOrDieAreBlamedForWhatTheyWereAt) {
   EXPECT_EQ(check_devices(facts).code(), Code::kDeadlineExceeded);
   EXPECT_NE(facts.error.find("did not end within 1 s"), std::string::npos) << facts.error;
   EXPECT_TRUE(no_children());
+}
+
+TEST(GpuProbe, EndsIfNobodyReads) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGPIPE, SIG_IGN);  // as in shoal's main()
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    gpu_facts_main(kModule, "libnosuchnccl.so.2", "2", "1");
+  }
+  ::close(ends[0]);
+  ::close(ends[1]);
+  const std::optional<ProcessEnd> end = await_end(child, Fd(), Deadline::after_ms(20'000));
+  if (!end) ::kill(child, SIGKILL);
+  ASSERT_TRUE(end) << "it goes on without a reader";
+  EXPECT_EQ(describe_exit(end->code, end->status), "exited with code 1");
 }
 
 }  // namespace
