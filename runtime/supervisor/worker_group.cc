@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <optional>
 #include <poll.h>
-#include <sys/random.h>
 
 #include "runtime/base/log.h"
+#include "runtime/supervisor/group_birth.h"
 #include "runtime/supervisor/rank_segments.h"
-#include "runtime/supervisor/spawn.h"
 
 namespace shoal {
 namespace {
@@ -22,14 +21,6 @@ constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
 constexpr double kMostDevicePhaseSeconds = 60;
 constexpr int64_t kLookMs = 500;  ///< how often a start looks again while nothing is reported
-
-uint64_t new_seed() {
-  uint64_t seed = 0;
-  if (::getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) {
-    seed = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
-  }
-  return seed;
-}
 
 /// Disks are slow, and so is touching gigabytes: these phases may take all the time of the start.
 bool has_no_deadline(Phase phase) {
@@ -51,13 +42,12 @@ struct WorkerGroup::Impl {
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
   ~Impl() { end_all(); }
 
-  Status spawn(const WorkerGroupOptions& options, const TransportSetup& setup);
-  void introduce(const WorkerGroupOptions& options, const TransportSetup& setup);
   std::optional<Failure> wait_until_started(const WorkerGroupOptions& options,
                                             const StartControl& control);
   std::optional<Failure> hung(const RankProcess& worker, const WorkerGroupOptions& options);
   void report_progress(const StartControl& control) const;
   bool poll_once(Deadline deadline);
+  bool catch_up() { return poll_once(Deadline::after_ms(0)); }
   bool read_messages(RankProcess& worker);
   bool take(RankProcess& worker, RankMessage message);
   void exchange();
@@ -222,45 +212,6 @@ void WorkerGroup::Impl::say_goodbye() {
   }
 }
 
-void WorkerGroup::Impl::introduce(const WorkerGroupOptions& options, const TransportSetup& setup) {
-  const uint64_t seed = new_seed();
-  for (size_t rank = 0; rank < workers.size(); ++rank) {
-    RankStart start = options.start;
-    start.rank = static_cast<int32_t>(rank);
-    start.world_size = options.world_size;
-    start.transport = setup.rung;
-    start.shm_bytes = static_cast<int64_t>(setup.shm.size());
-    start.tcp_ports = setup.tcp_ports;
-    start.group_key = setup.group_key;
-    start.self_test_seed = seed;
-    start.heartbeat_ms = std::max<int64_t>(static_cast<int64_t>(options.step_timeout_s * 100), 1);
-    const size_t own = options.start.cpus.size() / workers.size();
-    const auto begin = options.start.cpus.begin() + static_cast<std::ptrdiff_t>(rank * own);
-    start.cpus.assign(begin, begin + static_cast<std::ptrdiff_t>(own));
-    start.log = log_options();
-    (void)workers[rank].channel.send(encode_front_message(start),
-                                     Deadline::after_ms(kSendTimeoutMs));
-  }
-}
-
-Status WorkerGroup::Impl::spawn(const WorkerGroupOptions& options, const TransportSetup& setup) {
-  for (int rank = 0; rank < options.world_size; ++rank) {
-    SHOAL_ASSIGN_OR_RETURN(auto ends, Channel::make_pair());
-    const auto index = static_cast<size_t>(rank);
-    WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1, -1};
-    if (!setup.listeners.empty()) descriptors.listener = setup.listeners[index].get();
-    if (!setup.logs.empty()) descriptors.log = setup.logs[index].get();
-    const std::vector<std::string> none;
-    SHOAL_ASSIGN_OR_RETURN(
-        WorkerProcess process,
-        spawn_worker(rank, descriptors,
-                     setup.environment.empty() ? none : setup.environment[index]));
-    workers.emplace_back(std::move(process), Channel(std::move(ends.first)));
-  }
-  introduce(options, setup);
-  return {};
-}
-
 bool WorkerGroup::Impl::started(const RankProcess& worker, bool transport_only) const {
   return transport_only ? worker.verified.has_value() : worker.ready.has_value();
 }
@@ -300,6 +251,10 @@ std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker,
 std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options,
                                                              const StartControl& control) {
   for (;;) {
+    report_progress(control);
+    const bool given_up = control.given_up && control.given_up();
+    // A rank is not silent if its message lies unread in the socket, so read before judging.
+    if (catch_up()) return fail();
     Deadline next = control.deadline;
     double silence = 0;  // of the rank that has been silent for longest
     bool done = true;
@@ -312,11 +267,10 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOp
       silence = std::max(silence, seconds_since(worker.heard_at));
     }
     if (done) break;
-    if (control.given_up && control.given_up()) return give_up();
+    if (given_up) return give_up();
     if (control.deadline.passed()) return time_out(silence);
     const int64_t look_ms = std::min<int64_t>(next.remaining_ms(), kLookMs);
     if (poll_once(Deadline::after_ms(look_ms))) return fail();
-    report_progress(control);
   }
   for (const RankProcess& worker : workers) {
     if (worker.ready) ready.push_back(worker.ready->about);
@@ -339,8 +293,8 @@ Attempt<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOption
   impl->startup_timeout_s = options.startup_timeout_s;
   if (options.start.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
   impl->step_timeout_s = options.step_timeout_s;
-  if (const Status spawned = impl->spawn(options, setup); !spawned.ok()) {
-    return Failure{spawned, Phase::kSpawn, kFrontRank, Fault::kOwn};
+  if (const Status born = spawn_ranks(options, setup, &impl->workers); !born.ok()) {
+    return Failure{born, Phase::kSpawn, kFrontRank, Fault::kOwn};
   }
   if (std::optional<Failure> failure = impl->wait_until_started(options, control)) return *failure;
   return std::unique_ptr<WorkerGroup>(new WorkerGroup(std::move(impl)));
@@ -354,12 +308,16 @@ Attempt<std::string> WorkerGroup::step(uint64_t number, std::string plan) {
   const std::string frame = encode_front_message(Step{number, std::move(plan)});
   for (RankProcess& worker : group.workers) {
     const Status sent = worker.channel.send(frame, Deadline::after_s(group.step_timeout_s));
-    if (sent.code() == Code::kDeadlineExceeded) return group.time_out(group.step_timeout_s);
+    if (sent.code() == Code::kDeadlineExceeded && !group.catch_up())
+      return group.time_out(group.step_timeout_s);
     if (!sent.ok()) return group.fail();
   }
   group.step_deadline = Deadline::after_s(group.step_timeout_s);
   while (!group.result) {
     if (group.poll_once(group.step_deadline)) return group.fail();
+    if (!group.step_deadline.passed()) continue;
+    // A sign of life may have come since that look. It counts, so read before judging.
+    if (group.catch_up()) return group.fail();
     if (!group.result && group.step_deadline.passed()) return group.time_out(group.step_timeout_s);
   }
   group.phase = {false, Phase::kIdle};

@@ -46,7 +46,8 @@ GroupOptions options_for(const std::string& model, int world_size, const std::st
   return options;
 }
 
-Attempt<std::unique_ptr<WorkerGroup>> start_group(const GroupOptions& options) {
+Attempt<std::unique_ptr<WorkerGroup>> start_group(const GroupOptions& options,
+                                                  const StartControl& control = {}) {
   TransportSetup setup;
   setup.rung = kNoTransport;
   if (options.world_size > 1) {
@@ -54,7 +55,7 @@ Attempt<std::unique_ptr<WorkerGroup>> start_group(const GroupOptions& options) {
     if (!prepared.ok()) return Failure{prepared.status(), Phase::kReserve};
     setup = std::move(prepared).value();
   }
-  return WorkerGroup::start(options, setup);
+  return WorkerGroup::start(options, setup, control);
 }
 
 /// The reason why the group has ended; ok if it has not ended.
@@ -189,6 +190,23 @@ TEST(WorkerGroup, AStoppedRankEndsTheStepAtItsDeadline) {
   EXPECT_EQ(result.failure().rank, 1);
   EXPECT_EQ(result.failure().fault, Fault::kOutside);
   EXPECT_TRUE((*group)->ended());
+}
+
+// The front is busy while its only rank finishes the start. Then its deadline has passed, but the
+// rank's message lies in the socket.
+TEST(WorkerGroup, AMessageThatIsNotReadYetIsNotSilence) {
+  StartControl control;
+  control.deadline = Deadline::after_s(1.5);
+  int calls = 0;
+  control.given_up = [&] {
+    // During the first call the rank loads, and then waits for the front's answer to its exchange.
+    // During the second it becomes ready.
+    const Deadline busy = ++calls == 1 ? Deadline::after_s(0.5) : control.deadline;
+    while (!busy.passed()) ::usleep(5'000);
+    return false;
+  };
+  const auto group = start_group(options_for(kNineHeads, 1, "shm"), control);
+  EXPECT_TRUE(group.ok()) << group.status().to_string();
 }
 
 TEST(WorkerGroup, SignalsToTheGroupMeanNothingToWorkers) {

@@ -1,0 +1,65 @@
+#include "runtime/supervisor/group_birth.h"
+
+#include <algorithm>
+#include <sys/random.h>
+
+#include "runtime/base/log.h"
+#include "runtime/supervisor/spawn.h"
+
+namespace shoal {
+namespace {
+
+constexpr int64_t kSendTimeoutMs = 10'000;
+
+uint64_t new_seed() {
+  uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) {
+    seed = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
+  }
+  return seed;
+}
+
+void introduce(const WorkerGroupOptions& options, const TransportSetup& setup,
+               std::vector<RankProcess>& ranks) {
+  const uint64_t seed = new_seed();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    RankStart start = options.start;
+    start.rank = static_cast<int32_t>(rank);
+    start.world_size = options.world_size;
+    start.transport = setup.rung;
+    start.shm_bytes = static_cast<int64_t>(setup.shm.size());
+    start.tcp_ports = setup.tcp_ports;
+    start.group_key = setup.group_key;
+    start.self_test_seed = seed;
+    start.heartbeat_ms = std::max<int64_t>(static_cast<int64_t>(options.step_timeout_s * 100), 1);
+    const size_t own = options.start.cpus.size() / ranks.size();
+    const auto begin = options.start.cpus.begin() + static_cast<std::ptrdiff_t>(rank * own);
+    start.cpus.assign(begin, begin + static_cast<std::ptrdiff_t>(own));
+    start.log = log_options();
+    // A send that fails means that the worker has died: the first look at the group finds out how.
+    (void)ranks[rank].channel.send(encode_front_message(start), Deadline::after_ms(kSendTimeoutMs));
+  }
+}
+
+}  // namespace
+
+Status spawn_ranks(const WorkerGroupOptions& options, const TransportSetup& setup,
+                   std::vector<RankProcess>* ranks) {
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    SHOAL_ASSIGN_OR_RETURN(auto ends, Channel::make_pair());
+    const auto index = static_cast<size_t>(rank);
+    WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1, -1};
+    if (!setup.listeners.empty()) descriptors.listener = setup.listeners[index].get();
+    if (!setup.logs.empty()) descriptors.log = setup.logs[index].get();
+    const std::vector<std::string> none;
+    SHOAL_ASSIGN_OR_RETURN(
+        WorkerProcess process,
+        spawn_worker(rank, descriptors,
+                     setup.environment.empty() ? none : setup.environment[index]));
+    ranks->emplace_back(std::move(process), Channel(std::move(ends.first)));
+  }
+  introduce(options, setup, *ranks);
+  return {};
+}
+
+}  // namespace shoal
