@@ -3,6 +3,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "runtime/base/deadline.h"
+
 namespace shoal {
 
 /// Waits until ready() is true, which is asked with the lock held. The lock is released while
@@ -18,6 +20,18 @@ template <typename Ready>
 void wait_until_ready(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                       Ready ready) {
   while (!changed.wait_for(lock, std::chrono::hours(1), ready)) continue;
+}
+
+/// The same with a deadline: returns false if ready() is not true by then.
+template <typename Ready>
+bool wait_until_ready(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                      Deadline deadline, Ready ready) {
+  constexpr int kHourMs = 3'600'000;
+  while (!ready()) {
+    if (deadline.passed()) return false;
+    changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms(kHourMs)));
+  }
+  return true;
 }
 
 }  // namespace shoal

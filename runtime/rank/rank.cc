@@ -16,7 +16,8 @@ namespace {
 /// How long a rank looks for the next step before it sleeps, because the front needs about this
 /// long to plan one.
 constexpr int kStepSpinUs = 60;
-constexpr int64_t kSendTimeoutMs = 10'000;
+/// The front may be stopped for long, for example by a debugger. If it dies, a send fails at once.
+constexpr int64_t kSendTimeoutMs = 3'600'000;
 /// During a long phase a rank repeats its phase message this often. The front can thus tell a slow
 /// rank on a busy machine from a stuck group, which is silent.
 constexpr auto kStillAtIt = std::chrono::seconds(1);

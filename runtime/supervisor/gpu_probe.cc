@@ -45,8 +45,9 @@ bool read_findings(const HelperProcess& prober, Deadline deadline, GpuFindings* 
   while (!findings->done && text.size() < kMostText) {
     pollfd ready{prober.output.get(), POLLIN, 0};
     const int got = ::poll(&ready, 1, deadline.remaining_ms());
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
+    if (got < 0 && errno != EINTR) return false;
+    if (got <= 0 && deadline.passed()) return false;
+    if (got <= 0) continue;
     const ssize_t bytes = ::read(prober.output.get(), chunk, sizeof chunk);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes <= 0) return true;

@@ -26,7 +26,7 @@ struct RankProcess {
   std::optional<TransportVerified> verified;
   std::optional<std::string> part;  ///< its part of an exchange that is not complete yet
   Phase phase = Phase::kSpawn;      ///< kIdle once it has started
-  Clock::time_point heard_at = Clock::now();
+  RunningClock::time_point heard_at = RunningClock::now();
   LoadProgress progress;
 
   /// Reaps the process. False: it has not ended by the deadline, or was reaped before.

@@ -61,8 +61,8 @@ class Supervisor {
   Attempt<GroupStep> step(uint64_t number, std::string plan);
 
   /// Looks for a rank that has died while nothing ran, and starts the group again. Returns at once
-  /// if all is well or if a step runs, because the step will see it. `given_up` is asked every half
-  /// second of such a start, and true ends it. A Failure: the ranks are lost for good.
+  /// if all is well or if a step runs, because the step will see it. `given_up` is asked several
+  /// times a second in such a start, and true ends it. A Failure: the ranks are lost for good.
   std::optional<Failure> watch(const std::function<bool()>& given_up);
 
   /// From now on lost ranks are not started again, and a start that is under way ends with

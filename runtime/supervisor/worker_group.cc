@@ -20,7 +20,6 @@ constexpr int64_t kGoodbyeMs = 2'000;  ///< for workers to exit by themselves af
 constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
 constexpr double kMostDevicePhaseSeconds = 60;
-constexpr int64_t kLookMs = 500;  ///< how often a start looks again while nothing is reported
 
 /// Disks are slow, and so is touching gigabytes: these phases may take all the time of the start.
 bool has_no_deadline(Phase phase) {
@@ -89,7 +88,7 @@ bool WorkerGroup::Impl::read_messages(RankProcess& worker) {
       worker.channel_open = false;  // its exit follows, and says more
       return false;
     }
-    worker.heard_at = Clock::now();
+    worker.heard_at = RunningClock::now();
     Result<RankMessage> message = decode_rank_message(*frame);
     if (!message.ok()) {
       worker.failure = RankFailure{message.status(), {}, Fault::kOwn};
@@ -255,7 +254,6 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOp
     const bool given_up = control.given_up && control.given_up();
     // A rank is not silent if its message lies unread in the socket, so read before judging.
     if (catch_up()) return fail();
-    Deadline next = control.deadline;
     double silence = 0;  // of the rank that has been silent for longest
     bool done = true;
     for (const RankProcess& worker : workers) {
@@ -263,14 +261,12 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOp
       done = false;
       phase.phase = worker.phase;
       if (std::optional<Failure> failure = hung(worker, options)) return failure;
-      next = sooner(next, phase_deadline(worker));
       silence = std::max(silence, seconds_since(worker.heard_at));
     }
     if (done) break;
     if (given_up) return give_up();
     if (control.deadline.passed()) return time_out(silence);
-    const int64_t look_ms = std::min<int64_t>(next.remaining_ms(), kLookMs);
-    if (poll_once(Deadline::after_ms(look_ms))) return fail();
+    if (poll_once(Deadline::after_ms(RunningClock::kLookMs))) return fail();
   }
   for (const RankProcess& worker : workers) {
     if (worker.ready) ready.push_back(worker.ready->about);

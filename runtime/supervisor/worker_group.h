@@ -28,7 +28,7 @@ struct WorkerGroupOptions {
 /// How a caller follows a start, limits it and ends it. All of it may be left out.
 struct StartControl {
   Deadline deadline = Deadline::infinite();
-  /// Asked every half second: true ends the start (Fault::kGivenUp).
+  /// Asked several times a second: true ends the start (Fault::kGivenUp).
   std::function<bool()> given_up;
   /// Gets the summed progress of all ranks while they load.
   std::function<void(const LoadProgress&)> on_progress;

@@ -50,7 +50,10 @@ void StopSignals::receive() {
 
 bool StopSignals::wait(Deadline deadline) {
   pollfd fd{requested_.get(), POLLIN, 0};
-  return ::poll(&fd, 1, deadline.remaining_ms()) > 0;
+  for (;;) {
+    if (::poll(&fd, 1, deadline.remaining_ms()) > 0) return true;
+    if (deadline.passed()) return false;
+  }
 }
 
 }  // namespace shoal

@@ -111,7 +111,8 @@ void GenerateStream::call_done() {
   state_->leave(request_id_, this);
 }
 
-void GenerateStream::drop_slow_reader(Clock::time_point now, std::chrono::milliseconds limit) {
+void GenerateStream::drop_slow_reader(RunningClock::time_point now,
+                                      std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
   if (call_ == nullptr || !writing_ || slow_ || now - write_started_ <= limit) return;
   slow_ = true;
@@ -128,7 +129,7 @@ void GenerateStream::pump() {
   const PendingOutput::Next next = pending_.next();
   if (next == PendingOutput::Next::kNothing) return;
   writing_ = true;
-  write_started_ = Clock::now();
+  write_started_ = RunningClock::now();
   response_.Clear();
   response_.set_request_id(request_id_);
   if (next == PendingOutput::Next::kTokens) {

@@ -45,7 +45,7 @@ class GenerateStream final : public LiveCall, public std::enable_shared_from_thi
 
   void on_delta(OutputDelta delta) override;
   void on_end(OutputEnd end) override;
-  void drop_slow_reader(Clock::time_point now, std::chrono::milliseconds limit) override;
+  void drop_slow_reader(RunningClock::time_point now, std::chrono::milliseconds limit) override;
 
  private:
   class Call;
@@ -69,7 +69,7 @@ class GenerateStream final : public LiveCall, public std::enable_shared_from_thi
   ServingState::Taken taken_;
   PendingOutput pending_;
   openengine::v1::GenerateResponse response_;  // gRPC uses it while writing_ is set
-  Clock::time_point write_started_;
+  RunningClock::time_point write_started_;
   bool writing_ = false;   // a write is outstanding
   bool finished_ = false;  // Finish has been called, so nothing more is written
   // The client has cancelled, its deadline has passed, or the connection is broken.

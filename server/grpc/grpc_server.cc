@@ -16,6 +16,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
+#include "runtime/base/wait.h"
 #include "server/grpc/control_service.h"
 #include "server/grpc/generate_service.h"
 #include "server/grpc/transport_service.h"
@@ -130,11 +131,13 @@ struct GrpcServer::Impl {
       server->GetHealthCheckService()->SetServingStatus(name, serving);
   }
 
-  /// Looks for clients that do not read, four times in the length of the limit.
+  /// Looks for clients that do not read, four times in the length of the limit. It wakes more often
+  /// than that, because only time in which it can look counts.
   void watch_readers() {
     const std::chrono::milliseconds limit(options.slow_reader_ms);
     std::unique_lock lock(mutex);
-    while (!wake.wait_for(lock, limit / 4, [this] { return stop; })) {
+    while (!wait_until_ready(wake, lock, Deadline::after_ms(limit.count() / 4),
+                             [this] { return stop; })) {
       lock.unlock();
       state->drop_slow_readers(limit);
       lock.lock();

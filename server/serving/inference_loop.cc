@@ -133,7 +133,7 @@ EngineLoad InferenceLoop::load() const {
 bool InferenceLoop::drain(Deadline deadline, const std::function<void()>& late) {
   std::unique_lock lock(mutex_);
   const auto is_idle = [this] { return idle(); };
-  if (idle_.wait_until(lock, deadline.at(), is_idle)) return true;
+  if (wait_until_ready(idle_, lock, deadline, is_idle)) return true;
   end_all_ = true;
   wake_.notify_one();
   if (late) late();

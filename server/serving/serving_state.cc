@@ -5,6 +5,8 @@
 #include <random>
 #include <utility>
 
+#include "runtime/base/wait.h"
+
 namespace shoal {
 
 namespace {
@@ -208,13 +210,13 @@ void ServingState::drop_slow_readers(std::chrono::milliseconds limit) {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, live] : live_) calls.push_back(live.call);
   }
-  const Clock::time_point now = Clock::now();
+  const RunningClock::time_point now = RunningClock::now();
   for (const auto& call : calls) call->drop_slow_reader(now, limit);
 }
 
 bool ServingState::wait_until_idle(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  return idle_.wait_until(lock, deadline.at(), [this] { return live_.empty(); });
+  return wait_until_ready(idle_, lock, deadline, [this] { return live_.empty(); });
 }
 
 }  // namespace shoal

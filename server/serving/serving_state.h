@@ -54,8 +54,9 @@ RefusedRequest model_is_loading();
 /// One client's stream, as ServingState sees it. May be called from any thread.
 class LiveCall : public OutputSink {
  public:
-  /// Ends the call if its client has not taken a message for longer than `limit`.
-  virtual void drop_slow_reader(Clock::time_point now, std::chrono::milliseconds limit) = 0;
+  /// Ends the call if its client has not taken a message for longer than `limit`, in which this
+  /// process ran.
+  virtual void drop_slow_reader(RunningClock::time_point now, std::chrono::milliseconds limit) = 0;
 };
 
 /// The state that all client interfaces share: the served model, the calls in progress, and whether

@@ -236,7 +236,7 @@ class Matrix {
       waits.push_back({run->report_fd(), POLLIN, 0});
       waits.push_back({run->output_fd(), POLLIN, 0});  // poll skips an fd of -1
     }
-    ::poll(waits.data(), waits.size(), 500);
+    ::poll(waits.data(), waits.size(), RunningClock::kLookMs);
     if (waits[0].revents != 0) stop(signals_.take());
     size_t i = 1;
     for (const auto& run : runs_) {

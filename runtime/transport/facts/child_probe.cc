@@ -23,7 +23,7 @@ bool wait_readable(int fd, int64_t deadline_ms) {
     pollfd ready{fd, POLLIN, 0};
     const int got = ::poll(&ready, 1, deadline.remaining_ms());
     if (got > 0) return true;
-    if (got == 0 || errno != EINTR) return false;
+    if ((got < 0 && errno != EINTR) || deadline.passed()) return false;
   }
 }
 

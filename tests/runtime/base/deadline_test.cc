@@ -22,9 +22,8 @@ TEST(DeadlineTest, LaterHasNotPassed) {
   const Deadline deadline = Deadline::after_ms(kHourMs);
   EXPECT_FALSE(deadline.passed());
   EXPECT_GT(deadline.remaining_ms(), 0);
-  EXPECT_LE(deadline.remaining_ms(), kHourMs);
-  EXPECT_EQ(deadline.remaining_ms(100), 100);
-  EXPECT_LE(Deadline::after_s(3600).remaining_ms(), kHourMs);
+  EXPECT_LE(deadline.remaining_ms(), RunningClock::kLookMs);
+  EXPECT_EQ(deadline.remaining_ms(20), 20);
   EXPECT_FALSE(Deadline::after_s(3600).passed());
 }
 
@@ -44,8 +43,8 @@ TEST(DeadlineTest, NumbersTooLargeForTheClockAreInfinite) {
   EXPECT_LT(Deadline::after_ms(1000 * kHourMs).at(), Deadline::infinite().at());
 }
 
-TEST(DeadlineTest, TheLimitHoldsForLongWaits) {
-  EXPECT_EQ(Deadline::after_ms(10'000 * kHourMs).remaining_ms(), 1 << 30);
+TEST(DeadlineTest, AWaitIsShortEnoughForTheClock) {
+  EXPECT_EQ(Deadline::after_ms(10'000 * kHourMs).remaining_ms(), RunningClock::kLookMs);
 }
 
 }  // namespace

@@ -41,5 +41,18 @@ TEST(WaitTest, SleepsThroughWakeUpsThatDoNotMakeTheConditionTrue) {
   EXPECT_LT(seconds_since(start), 60);
 }
 
+TEST(WaitTest, ADeadlineEndsAWait) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::unique_lock lock(mutex);
+  int asked = 0;
+  const Deadline deadline = Deadline::after_ms(120);
+  EXPECT_FALSE(wait_until_ready(changed, lock, deadline, [&] { return ++asked < 0; }));
+  EXPECT_TRUE(deadline.passed());
+  EXPECT_GT(asked, 1);
+  EXPECT_TRUE(wait_until_ready(changed, lock, deadline, [] { return true; }))
+      << "what is ready is not late";
+}
+
 }  // namespace
 }  // namespace shoal

@@ -1,0 +1,34 @@
+#pragma once
+#include <chrono>
+#include <ratio>
+
+namespace shoal {
+
+/// The time in which this process ran. A pause of the whole process (SIGSTOP, a frozen cgroup, a
+/// virtual machine that stands still) of any length counts for at most kMostPerLookMs, because a
+/// process that could not look at the clock could not see an answer either.
+///
+/// Each call of now() adds the time since the last call of any thread, up to that bound. So a
+/// thread that waits by this clock has to look at it every kLookMs; Deadline::remaining_ms() tells
+/// it to. A stretch in which no thread looks, such as a long computation, counts for little too.
+/// May be called from any thread.
+class RunningClock {
+ public:
+  using duration = std::chrono::nanoseconds;
+  using rep = duration::rep;
+  using period = duration::period;
+  using time_point = std::chrono::time_point<RunningClock>;
+  static constexpr bool is_steady = false;  // it never goes back, but it does not run evenly
+
+  /// How often a thread that waits must look.
+  static constexpr int kLookMs = 50;
+  /// A look may come late on a busy machine, and this time was still spent running.
+  static constexpr int kMostPerLookMs = 2 * kLookMs;
+
+  static time_point now();
+};
+
+/// Seconds of running since start.
+double seconds_since(RunningClock::time_point start);
+
+}  // namespace shoal
