@@ -56,6 +56,9 @@ class Ladder {
   /// A snapshot, with the facts that the last start went by.
   TransportReport report() const;
   const std::string& rung() const { return report_.rung; }  ///< the one in use; empty: none
+  /// The one that the last start ended on, whether it has worked or not. Empty: none is left, or
+  /// there is only one rank.
+  std::string last_tried() const { return at_ < report_.order.size() ? report_.order[at_] : ""; }
   void add_restart(std::string why) { report_.restarts.push_back(std::move(why)); }
 
  private:

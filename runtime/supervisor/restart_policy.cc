@@ -2,18 +2,20 @@
 
 namespace shoal {
 
-RestartPolicy::Next RestartPolicy::failed(const Failure& failure, double now_s) {
+RestartPolicy::Next RestartPolicy::failed(const Failure& failure, const std::string& rung,
+                                          double now_s) {
   if (healthy_since_s_ >= 0 && now_s - healthy_since_s_ >= forget_s_)
     restarts_ = rung_failures_ = 0;
   healthy_since_s_ = -1;
+  // A start may have moved on by itself, because the old rung no longer fitted.
+  if (rung != rung_) rung_failures_ = 0;
+  rung_ = rung;
   if (restarts_ >= max_restarts_) return Next::kGiveUp;
   ++restarts_;
   // Ranks that start move no bytes before they open their transport and after they have proven it.
   const bool of_rung = moves_bytes(failure.phase) && failure.fault != Fault::kOutside;
   if (!of_rung) return Next::kSameRung;
-  if (++rung_failures_ < 2) return Next::kSameRung;
-  rung_failures_ = 0;
-  return Next::kNextRung;
+  return ++rung_failures_ < 2 ? Next::kSameRung : Next::kNextRung;
 }
 
 }  // namespace shoal

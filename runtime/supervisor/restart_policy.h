@@ -1,4 +1,6 @@
 #pragma once
+#include <string>
+
 #include "runtime/base/failure.h"
 
 namespace shoal {
@@ -17,10 +19,10 @@ class RestartPolicy {
   /// A group has started to run at this time.
   void started(double now_s) { healthy_since_s_ = now_s; }
 
-  /// A group has failed. A rung that fails twice by itself is left. What came from outside does not
-  /// count against the rung, and neither does what happened while no bytes were moved (spawn, load,
-  /// touch).
-  Next failed(const Failure& failure, double now_s);
+  /// A group over this rung has failed. A rung that fails twice by itself is left. What came from
+  /// outside does not count against the rung, and neither does what happened while no bytes were
+  /// moved (spawn, load, touch), or over another rung.
+  Next failed(const Failure& failure, const std::string& rung, double now_s);
 
   int restarts() const { return restarts_; }
 
@@ -28,7 +30,8 @@ class RestartPolicy {
   const int max_restarts_;
   const double forget_s_;
   int restarts_ = 0;
-  int rung_failures_ = 0;  // those of the current rung itself
+  std::string rung_;       // over which the last group failed
+  int rung_failures_ = 0;  // those of rung_ itself
   double healthy_since_s_ = -1;
 };
 

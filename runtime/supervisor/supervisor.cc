@@ -96,7 +96,8 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
     return Failure{failure.why.because_of(Code::kCancelled, "the ranks are not started again"),
                    failure.phase, failure.rank, Fault::kGivenUp};
   }
-  const RestartPolicy::Next next = policy_.failed(failure, seconds_since(origin_));
+  const RestartPolicy::Next next =
+      policy_.failed(failure, ladder_.last_tried(), seconds_since(origin_));
   if (next == RestartPolicy::Next::kGiveUp) {
     return while_doing(failure, cat("the ranks were started again ", policy_.restarts(),
                                     " times and failed again (", names.max_restarts, ")"));

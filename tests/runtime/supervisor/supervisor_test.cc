@@ -3,13 +3,18 @@
 #include "runtime/supervisor/supervisor.h"
 
 #include <atomic>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <thread>
 
 #include "runtime/rank/rank.h"
 #include "runtime/transport/rungs/rung.h"
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -128,6 +133,40 @@ TEST(Supervisor, ARungWhoseRanksDieTwiceIsLeft) {
   EXPECT_EQ(told.rungs, (std::vector<std::string>{"memfd", "tcp"}));
   ASSERT_EQ(supervisor->report().refusals.size(), 1u);
   EXPECT_EQ(supervisor->report().refusals[0].phase, Phase::kStep);
+}
+
+/// Loses the ranks three times. Before the first restart others fill /dev/shm. Returns the
+/// rungs of the restarts.
+std::string rungs_in_a_dev_shm_that_fills() {
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=4m") != 0)
+    return "skip: no mount of its own";
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.ladder.order = {"shm", "memfd", "tcp"};
+  options.hooks = hooks_into(&told);
+  const Fd others(::open("/dev/shm/others", O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  options.hooks.on_restart = [&](const Failure&, int restart, int) {
+    struct statvfs mount = {};
+    if (restart > 1 || ::statvfs("/dev/shm", &mount) != 0) return;
+    (void)::posix_fallocate(others.get(), 0, static_cast<off_t>(mount.f_bavail * mount.f_frsize));
+  };
+  const auto supervisor = started(std::move(options));
+  if (!supervisor || supervisor->report().rung != "shm") return "it does not start on shm";
+  for (uint64_t number = 1; number <= 3; ++number) {
+    if (const auto step = supervisor->step(number, "die"); !step.ok())
+      return step.status().to_string();
+  }
+  std::string rungs;
+  for (const std::string& rung : told.rungs) rungs += cat(rungs.empty() ? "" : " ", rung);
+  return rungs;
+}
+
+TEST(Supervisor, ARungIsNotBlamedForTheFailureOfAnother) {
+  const std::string rungs = in_child(rungs_in_a_dev_shm_that_fills);
+  if (rungs.starts_with("skip")) GTEST_SKIP() << rungs;
+  EXPECT_EQ(rungs, "memfd memfd tcp");
 }
 
 TEST(Supervisor, AStoppedRankCostsTheRungNothing) {
