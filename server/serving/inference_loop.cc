@@ -35,6 +35,9 @@ Status check_result(const StepPlan& plan, const StepResult& result, int vocab_si
 
 /// A request that was in the batch during more than this many crashes is assumed to be the cause.
 constexpr int kMaxCrashes = 1;
+/// A request that causes crashes would have caused another within this many steps, so its earlier
+/// crashes are forgotten.
+constexpr int kStepsThatForgive = 16;
 
 Status shutting_down() {
   return Status::error(Code::kCancelled, "the server is shutting down");
@@ -56,10 +59,20 @@ struct InferenceLoop::Open {
   /// the reason.
   bool take(const TokenEvent& event, std::string* delta);
 
+  /// The workers have crashed during a step with this request. Returns true if it may be the cause.
+  bool note_crash() {
+    good_steps = 0;
+    return ++crashes > kMaxCrashes;
+  }
+  void note_good_step() {
+    if (crashes > 0 && ++good_steps >= kStepsThatForgive) crashes = 0;
+  }
+
   std::shared_ptr<OutputSink> sink;
   TextOutput text;
   bool include_stop;
-  int crashes = 0;  // how often the workers crashed during a step with this request
+  int crashes = 0;     // how often the workers crashed during a step with this request
+  int good_steps = 0;  // since the last of these crashes
   OutputEnd end;
 };
 
@@ -197,13 +210,22 @@ Status InferenceLoop::step(const StepPlan& plan) {
     return Status();
   }
   SHOAL_RETURN_IF_ERROR(check_result(plan, *outcome.result, model_.config.vocab_size));
+  forgive(plan);
   deliver(*outcome.result);
   return Status();
 }
 
+/// The step has ended well, which speaks for every request in it.
+void InferenceLoop::forgive(const StepPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  for (const SequenceStep& sequence : plan.sequences) {
+    if (const auto it = open_.find(sequence.id); it != open_.end()) it->second->note_good_step();
+  }
+}
+
 /// Continues with new workers, whose KV cache is empty. Every request goes on from its tokens,
-/// except those that were in the step during more than kMaxCrashes crashes and so may be their
-/// cause.
+/// except those that were in the step during more than kMaxCrashes crashes in a short time and so
+/// may be their cause.
 void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
   std::vector<std::unique_ptr<Open>> ended;
   {
@@ -211,12 +233,12 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
     scheduler_.requeue_running();
     for (const SequenceStep& sequence : plan.sequences) {
       const auto it = open_.find(sequence.id);
-      if (it == open_.end() || !outcome.during_step || ++it->second->crashes <= kMaxCrashes)
-        continue;
+      if (it == open_.end() || !outcome.during_step || !it->second->note_crash()) continue;
       ended.push_back(take_out(sequence.id));
       ended.back()->end.status = outcome.lost.because_of(
           Code::kInternal,
-          "the ranks crashed twice while this request was in their step; it is not tried again");
+          cat("the ranks crashed twice while this request was in their step, with fewer than ",
+              kStepsThatForgive, " good steps between; it is not tried again"));
     }
   }
   end(std::move(ended));

@@ -93,6 +93,7 @@ class InferenceLoop {
   struct Delivery;
   void run();
   Status step(const StepPlan& plan);
+  void forgive(const StepPlan& plan);
   void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
   static void end(std::vector<std::unique_ptr<Open>> ended);

@@ -164,17 +164,28 @@ class Serving(harness.TestCase):
         harness.wait_until(lambda: self.restarts(server) == 1, 20, "a restart without any request")
         self.check_stream(self.stream(server))
 
-    def test_a_request_present_at_two_crashes_fails_alone(self):
+    def test_a_request_present_at_two_crashes_in_a_row_fails_alone(self):
         server = self.started()
         client, out, err = self.stream(server)
-        for crash in (1, 2):
-            seen = len(out.data)
-            harness.wait_until(lambda: len(out.data) > seen + 10, 60, "text before the crash")
-            self.hit(server, 1, signal.SIGKILL)
-            harness.wait_until(lambda: self.restarts(server) == crash, 20, "a restart")
+        harness.wait_until(lambda: out.data, 60, "text before the crash")
+        self.hit(server, 1, signal.SIGKILL)
+        harness.wait_until(lambda: self.restarts(server) == 1, 20, "a restart")
+        self.hit(server, 1, signal.SIGKILL)  # less than 16 steps later
         self.assertEqual(client.wait(30), harness.INTERNAL)
         self.assertRegex(err.rest(), r"crashed twice.*rank 1 .*was killed by signal 9")
         self.check_stream(self.stream(server))
+
+    def test_crashes_with_many_good_steps_between_cost_no_stream(self):
+        server = self.started("--max-restarts", 5)
+        stream = self.stream(server)
+        client, out, err = stream
+        for crash in range(1, 4):
+            seen = len(out.data)
+            # 120 tokens are about 450 characters, so these are more than 16 tokens.
+            harness.wait_until(lambda: len(out.data) > seen + 110, 60, "text before the crash")
+            self.hit(server, 1, signal.SIGKILL)
+            harness.wait_until(lambda: self.restarts(server) == crash, 20, "a restart")
+        self.check_stream(stream)
 
     def test_a_line_of_a_batch_that_is_in_two_crashes_fails_alone(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -192,7 +203,8 @@ class Serving(harness.TestCase):
                                    "the ranks")
                 harness.wait_until(lambda: err.text().count("the ranks run again over") == crash,
                                    20, "a restart")
-                time.sleep(1.5)  # wait until it is in the middle of the 600 tokens
+                # The first crash comes in the middle of the 600 tokens, and the second at once.
+                time.sleep(1.5 if crash == 0 else 0)
                 os.kill(harness.children(process.pid)[1], signal.SIGKILL)
             self.assertEqual(process.wait(60), harness.INTERNAL, err.rest())
         first, second = (json.loads(line) for line in out.rest().splitlines())

@@ -85,6 +85,36 @@ TEST(InferenceLoopRecoveryTest, ARequestPresentAtTwoCrashesFailsAlone) {
   EXPECT_TRUE(loop.status().ok());
 }
 
+/// How the request ends if the workers crash in its third step, and again when it has been in this
+/// many good steps since.
+Code end_after(int good_steps_between) {
+  ForgetfulWorkers workers({3, 3 + good_steps_between + 1});
+  InferenceLoop loop(test_model(), kLimits, workers);
+  const auto sink = std::make_shared<CollectingSink>();
+  EXPECT_TRUE(loop.submit(request(40), sink).ok());
+  const Code code = sink->wait().end.status.code();
+  if (code == Code::kOk) {
+    EXPECT_EQ(sink->tokens.size(), 40u);
+  }
+  return code;
+}
+
+TEST(InferenceLoopRecoveryTest, SixteenGoodStepsForgiveACrash) {
+  EXPECT_EQ(end_after(0), Code::kInternal);
+  EXPECT_EQ(end_after(15), Code::kInternal);
+  EXPECT_EQ(end_after(16), Code::kOk);
+  EXPECT_EQ(end_after(25), Code::kOk);
+}
+
+TEST(InferenceLoopRecoveryTest, ManyCrashesFarApartCostNothing) {
+  ForgetfulWorkers workers({2, 19, 36, 53});
+  InferenceLoop loop(test_model(), kLimits, workers);
+  const auto sink = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(loop.submit(request(60), sink).ok());
+  EXPECT_TRUE(sink->wait().end.status.ok()) << sink->end.status.to_string();
+  EXPECT_EQ(sink->tokens.size(), 60u);
+}
+
 TEST(InferenceLoopRecoveryTest, LossesBetweenStepsAreNobodysFault) {
   ForgetfulWorkers workers({2, 4, 6}, false);
   InferenceLoop loop(test_model(), kLimits, workers);
