@@ -124,8 +124,8 @@ void Decoder::normalize(const float* weight, int64_t rows) {
   over_rows(rows, [&](int64_t begin, int64_t end) { parts_.kernels.rms_norm(args, begin, end); });
 }
 
-void Decoder::multiply(const PackedMatrix& w, const void* x, int64_t x_stride, int64_t rows,
-                       float* y) {
+Status Decoder::multiply(const PackedMatrix& w, const void* x, int64_t x_stride, int64_t rows,
+                         float* y) {
   const MatmulArgs args{.w = &w,
                         .x = x,
                         .x_stride = x_stride,
@@ -135,9 +135,10 @@ void Decoder::multiply(const PackedMatrix& w, const void* x, int64_t x_stride, i
   parts_.pool.split(w.panels(), [&](int64_t begin, int64_t end) {
     parts_.kernels.matmul(args, 0, rows, static_cast<int>(begin), static_cast<int>(end));
   });
+  return moved();
 }
 
-void Decoder::attend(const DecoderBatch& batch, int window, const KvLayer& cache) {
+Status Decoder::attend(const DecoderBatch& batch, int window, const KvLayer& cache) {
   const ModelConfig& config = parts_.config;
   struct Task {
     const SequenceRows* sequence;
@@ -174,6 +175,7 @@ void Decoder::attend(const DecoderBatch& batch, int window, const KvLayer& cache
   } else {
     parts_.pool.run(work);
   }
+  return moved();
 }
 
 Status Decoder::reduce_into_residual(const ReducePlan& plan, const std::vector<float>& bias,
@@ -187,14 +189,15 @@ Status Decoder::reduce_into_residual(const ReducePlan& plan, const std::vector<f
                              .cols = hidden};
   over_rows(rows,
             [&](int64_t begin, int64_t end) { parts_.kernels.residual_add(args, begin, end); });
-  return {};
+  return moved();
 }
 
 Status Decoder::attention_block(const DecoderBatch& batch, int layer, const KvLayer& cache) {
   const LayerWeights& weights = parts_.weights.layers[static_cast<size_t>(layer)];
   const auto rows = static_cast<int64_t>(batch.token_ids.size());
   normalize(weights.input_norm.data(), rows);
-  multiply(weights.qkv, buffers_->activation, buffers_->hidden_stride, rows, buffers_->qkv);
+  SHOAL_RETURN_IF_ERROR(
+      multiply(weights.qkv, buffers_->activation, buffers_->hidden_stride, rows, buffers_->qkv));
   const auto or_null = [](const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); };
   const QkvArgs args{.qkv = buffers_->qkv,
                      .qkv_stride = buffers_->qkv_stride,
@@ -214,8 +217,10 @@ Status Decoder::attention_block(const DecoderBatch& batch, int layer, const KvLa
         parts_.kernels.qkv(args, sequence, static_cast<int>(from), static_cast<int>(to));
     }
   });
-  attend(batch, parts_.config.sliding_window[static_cast<size_t>(layer)], cache);
-  multiply(weights.o, buffers_->attention, buffers_->attention_stride, rows, buffers_->partial);
+  SHOAL_RETURN_IF_ERROR(
+      attend(batch, parts_.config.sliding_window[static_cast<size_t>(layer)], cache));
+  SHOAL_RETURN_IF_ERROR(multiply(weights.o, buffers_->attention, buffers_->attention_stride, rows,
+                                 buffers_->partial));
   return reduce_into_residual(parts_.plan.attention_reduce, weights.o_bias, rows);
 }
 
@@ -223,8 +228,8 @@ Status Decoder::mlp_block(int64_t rows, int layer) {
   const LayerWeights& weights = parts_.weights.layers[static_cast<size_t>(layer)];
   if (!parts_.plan.mlp_columns.empty()) {
     normalize(weights.post_attention_norm.data(), rows);
-    multiply(weights.gate_up, buffers_->activation, buffers_->hidden_stride, rows,
-             buffers_->gate_up);
+    SHOAL_RETURN_IF_ERROR(multiply(weights.gate_up, buffers_->activation, buffers_->hidden_stride,
+                                   rows, buffers_->gate_up));
     const SiluMulArgs args{
         .gate_up = buffers_->gate_up,
         .bias = weights.gate_up_bias.empty() ? nullptr : weights.gate_up_bias.data(),
@@ -233,7 +238,8 @@ Status Decoder::mlp_block(int64_t rows, int layer) {
         .out_dtype = activation_,
         .out_stride = buffers_->mlp_stride};
     over_rows(rows, [&](int64_t begin, int64_t end) { parts_.kernels.silu_mul(args, begin, end); });
-    multiply(weights.down, buffers_->mlp, buffers_->mlp_stride, rows, buffers_->partial);
+    SHOAL_RETURN_IF_ERROR(
+        multiply(weights.down, buffers_->mlp, buffers_->mlp_stride, rows, buffers_->partial));
   }
   return reduce_into_residual(parts_.plan.mlp_reduce, weights.down_bias, rows);
 }
@@ -256,7 +262,6 @@ Status Decoder::forward(const DecoderBatch& batch, const std::vector<KvLayer>& c
   for (int layer = 0; layer < parts_.config.num_hidden_layers; ++layer) {
     SHOAL_RETURN_IF_ERROR(attention_block(batch, layer, cache[static_cast<size_t>(layer)]));
     SHOAL_RETURN_IF_ERROR(mlp_block(rows, layer));
-    if (after_layer_) SHOAL_RETURN_IF_ERROR(after_layer_());
   }
   if (batch.logit_rows.empty() || parts_.plan.vocab.empty()) return {};
   // Only the wanted rows go through the last norm and product, so they are first moved to the
@@ -270,8 +275,8 @@ Status Decoder::forward(const DecoderBatch& batch, const std::vector<KvLayer>& c
   }
   const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
   normalize(parts_.weights.final_norm.data(), wanted);
-  multiply(parts_.weights.lm_head, buffers_->activation, buffers_->hidden_stride, wanted, logits);
-  return {};
+  return multiply(parts_.weights.lm_head, buffers_->activation, buffers_->hidden_stride, wanted,
+                  logits);
 }
 
 }  // namespace shoal

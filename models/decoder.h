@@ -44,11 +44,9 @@ class Decoder {
   /// rank's part of the vocabulary. Returns the communicator's errors.
   Status forward(const DecoderBatch& batch, const std::vector<KvLayer>& cache, float* logits);
 
-  /// Sets a function that is called after every layer of a forward pass, as a sign of life. If it
-  /// returns an error, the pass ends with that error.
-  void set_after_layer(std::function<Status()> after_layer) {
-    after_layer_ = std::move(after_layer);
-  }
+  /// Sets a function that is called after every part of a layer (each product, the attention, each
+  /// sum over the ranks), as a sign of life. If it returns an error, the pass ends with that error.
+  void set_after_part(std::function<Status()> after_part) { after_part_ = std::move(after_part); }
 
   /// The bytes of activations that create() allocates for max_rows rows.
   static int64_t activation_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype,
@@ -61,11 +59,14 @@ class Decoder {
 
   void rotary_angles(const DecoderBatch& batch);
   void normalize(const float* weight, int64_t rows);
-  void multiply(const PackedMatrix& w, const void* x, int64_t x_stride, int64_t rows, float* y);
+  Status multiply(const PackedMatrix& w, const void* x, int64_t x_stride, int64_t rows, float* y);
   Status attention_block(const DecoderBatch& batch, int layer, const KvLayer& cache);
-  void attend(const DecoderBatch& batch, int window, const KvLayer& cache);
+  Status attend(const DecoderBatch& batch, int window, const KvLayer& cache);
   Status mlp_block(int64_t rows, int layer);
   Status reduce_into_residual(const ReducePlan& plan, const std::vector<float>& bias, int64_t rows);
+
+  /// A part of a layer has ended.
+  Status moved() const { return after_part_ ? after_part_() : Status(); }
 
   /// Runs body(begin, end) over the rows, on the whole team only if there is enough work to share.
   template <typename Body>
@@ -77,7 +78,7 @@ class Decoder {
   std::vector<float> inv_freq_;
   float attention_factor_ = 1;
   AlignedBuffer memory_;
-  std::function<Status()> after_layer_;
+  std::function<Status()> after_part_;
   std::unique_ptr<Buffers> buffers_;
 };
 

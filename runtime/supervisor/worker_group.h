@@ -21,7 +21,8 @@ struct WorkerGroupOptions {
   /// Spawn, open, self-test and warm-up may each take a quarter of it, but not more than 15 s (60 s
   /// on devices).
   double startup_timeout_s = 600;
-  /// A step has hung if no rank gets a layer further for this long.
+  /// A step has hung if no rank completes another part of its work (RankContext::moved) for this
+  /// long.
   double step_timeout_s = 10;
 };
 

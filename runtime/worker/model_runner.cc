@@ -52,6 +52,11 @@ Status ModelRunner::take_memory(Communicator& communicator) {
   return {};
 }
 
+void ModelRunner::set_after_part(std::function<Status()> after_part) {
+  after_part_ = after_part;
+  decoder_->set_after_part(std::move(after_part));
+}
+
 Status ModelRunner::warm_up() {
   SequenceStep token;
   token.token_ids = {0};
@@ -135,6 +140,7 @@ Status ModelRunner::collect(StepResult* result) {
                                       sequence.history_prompt_tokens, position, *kernels_);
     token.id = sequence.id;
     result->tokens.push_back(std::move(token));
+    if (after_part_) SHOAL_RETURN_IF_ERROR(after_part_());
   }
   return {};
 }

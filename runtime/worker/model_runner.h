@@ -35,10 +35,9 @@ class ModelRunner {
   /// again before any sequence reads it.
   Status warm_up();
 
-  /// Decoder::set_after_layer. Call take_memory() before.
-  void set_after_layer(std::function<Status()> after_layer) {
-    decoder_->set_after_layer(std::move(after_layer));
-  }
+  /// Sets a function that is called after every part of a step: those of Decoder::set_after_part,
+  /// and each choice of a token. An error ends the step. Call take_memory() before.
+  void set_after_part(std::function<Status()> after_part);
 
   /// Runs a step. The result is complete on rank 0 and empty elsewhere. Errors: those of the
   /// communicator, and INTERNAL for a plan beyond the limits of ModelStart.
@@ -76,6 +75,7 @@ class ModelRunner {
   EngineLimits limits_;
   Communicator* communicator_ = nullptr;
   std::unique_ptr<Decoder> decoder_;
+  std::function<Status()> after_part_;
   DecoderBatch batch_;
   std::vector<Wanted> wanted_;
   std::vector<float> logits_;    // [logit rows, vocabulary of this rank]

@@ -22,7 +22,7 @@ Result<std::string> ModelWork::begin(RankContext& context) {
   SHOAL_RETURN_IF_ERROR(unsaid);
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kTouch));
   SHOAL_RETURN_IF_ERROR(runner_->take_memory(context.communicator()));
-  runner_->set_after_layer([&context] { return context.moved(); });
+  runner_->set_after_part([&context] { return context.moved(); });
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kWarmUp));
   SHOAL_RETURN_IF_ERROR(runner_->warm_up());
   return encode(ModelReady{runner_->kernels_name(), runner_->weight_bytes(), runner_->kv_bytes()});

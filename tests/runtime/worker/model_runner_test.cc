@@ -85,18 +85,25 @@ TEST(ModelRunner, AWarmUpChangesNoLaterBits) {
   }
 }
 
-TEST(ModelRunner, AWarmUpCallsEveryLayersHook) {
+TEST(ModelRunner, AWarmUpCallsTheHookAfterEveryPartOfALayer) {
   auto runner = ModelRunner::load(start_for(16), {0, 1}, {}, [](const LoadProgress&) {});
   ASSERT_TRUE(runner.ok()) << runner.status().to_string();
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   ASSERT_TRUE((*runner)->take_memory(*communicator).ok());
-  int calls = 0;
-  (*runner)->set_after_layer([&calls] {
-    return ++calls < 2 ? Status()
-                       : Status::error(Code::kUnavailable, "the front has given this step up");
+  int calls = 0, last = 1 << 30;
+  (*runner)->set_after_part([&] {
+    return ++calls < last ? Status()
+                          : Status::error(Code::kUnavailable, "the front has given this step up");
   });
-  EXPECT_EQ((*runner)->warm_up().code(), Code::kUnavailable);
-  EXPECT_EQ(calls, 2);
+  EXPECT_TRUE((*runner)->warm_up().ok());
+  const int layers = load_model_config(start_for(16).model_dir)->num_hidden_layers;
+  EXPECT_EQ(calls, 7 * layers + 1) << "7 parts in each layer, and the product with lm_head";
+  for (const int end : {1, 2, 7, 8, 7 * layers + 1}) {
+    calls = 0;
+    last = end;
+    EXPECT_EQ((*runner)->warm_up().code(), Code::kUnavailable) << end;
+    EXPECT_EQ(calls, end) << "nothing is computed after an error";
+  }
 }
 
 }  // namespace
