@@ -74,15 +74,16 @@ std::string standing(int index, const RankProcess& rank, const GroupPhase& phase
   if (rank.reaped) return cat(who, ") ", describe_exit(rank.exit_code, rank.exit_status));
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f", seconds_since(rank.heard_at));
-  return cat(who, rank.stopped() ? ") is stopped by a signal" : ") does not answer",
-             ", last heard of ", seconds, " s ago, state ", rank.state());
+  const std::string held_up = rank.held_up();
+  return cat(who, ") ", held_up.empty() ? "does not answer" : held_up, ", last heard of ", seconds,
+             " s ago, state ", rank.state());
 }
 
 int root_of_waiting(const std::vector<RankProcess>& ranks, const GroupPhase& phase) {
   int root = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankProcess& rank = ranks[i];
-    if (rank.stopped()) return static_cast<int>(i);
+    if (!rank.held_up().empty()) return static_cast<int>(i);
     const bool waits = rank.failure && !rank.failure->wait.waits_for.empty();
     const bool done = phase.starting && rank.phase == Phase::kIdle;
     if (!waits && !done && root < 0) root = static_cast<int>(i);
@@ -134,7 +135,7 @@ Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase&
     // A rank that starts or loads by itself moves nothing, so that no other transport would be
     // quicker.
     if (root.moves_bytes()) failure.fault = Fault::kTransport;
-    if (root.stopped()) failure.fault = Fault::kOutside;
+    if (!root.held_up().empty()) failure.fault = Fault::kHeldUp;
     who = cat("; ", standing(failure.rank, root, phase));
   }
   for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {

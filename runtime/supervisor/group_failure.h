@@ -25,8 +25,8 @@ struct GroupPhase {
 Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase);
 
 /// Finds out who waits for whom after nothing has moved for this many seconds. Call it once the
-/// ranks have had the time to report where they are. The rank to blame is one that is stopped,
-/// otherwise the one that waits for nobody.
+/// ranks have had the time to report where they are. The rank to blame is one that is stopped
+/// or frozen (Fault::kHeldUp), otherwise the one that waits for nobody.
 Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
                         double seconds);
 

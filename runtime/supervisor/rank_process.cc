@@ -1,10 +1,10 @@
 #include "runtime/supervisor/rank_process.h"
 
-#include <fstream>
 #include <signal.h>
 
 #include "runtime/base/log.h"
 #include "runtime/supervisor/process_end.h"
+#include "runtime/supervisor/process_state.h"
 
 namespace shoal {
 namespace {
@@ -26,12 +26,13 @@ bool RankProcess::reap(Deadline deadline) {
 }
 
 char RankProcess::state() const {
-  if (reaped) return '?';
-  std::ifstream file(cat("/proc/", process.pid, "/stat"));
-  std::string text;
-  std::getline(file, text);
-  const size_t name_end = text.rfind(')');  // the name may hold anything
-  return name_end != std::string::npos && name_end + 2 < text.size() ? text[name_end + 2] : '?';
+  return reaped ? '?' : process_state(process.pid);
+}
+
+std::string RankProcess::held_up() const {
+  if (reaped) return "";
+  if (is_stopped(process.pid)) return "is stopped by a signal";
+  return is_frozen(process.pid) ? "is frozen with its cgroup" : "";
 }
 
 void end_ranks(std::vector<RankProcess>& ranks) {
@@ -48,8 +49,10 @@ void end_ranks(std::vector<RankProcess>& ranks) {
       ended = rank.reap(Deadline::after_ms(kLookForDeathMs));
     if (ended) continue;
     rank.left_behind = true;
-    log_warning(cat("rank ", i, " (pid ", rank.process.pid, ", state ", rank.state(),
-                    ") hangs in the kernel and cannot be ended: it is left behind"));
+    const std::string held_up = rank.held_up();
+    log_warning(cat("rank ", i, " (pid ", rank.process.pid, ", state ", rank.state(), ") ",
+                    held_up.empty() ? "hangs in the kernel" : held_up,
+                    " and cannot be ended: it is left behind"));
   }
 }
 

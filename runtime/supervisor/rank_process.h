@@ -35,9 +35,9 @@ struct RankProcess {
   /// Its state in /proc: 'R', 'S', 'D', 'T' ...; '?' if it cannot be read or the process is gone.
   char state() const;
 
-  /// True if a signal or a debugger has stopped it. It will not answer then, and that is not a
-  /// fault of ours.
-  bool stopped() const { return state() == 'T' || state() == 't'; }
+  /// What keeps it from running and is no fault of ours, as "is stopped by a signal"; empty:
+  /// nothing that can be seen. It will not answer then.
+  std::string held_up() const;
 
   /// True if it moves bytes to its peers and does nothing else.
   bool in_transport_phase() const { return phase == Phase::kOpen || phase == Phase::kSelfTest; }

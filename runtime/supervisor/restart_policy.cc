@@ -13,7 +13,8 @@ RestartPolicy::Next RestartPolicy::failed(const Failure& failure, const std::str
   if (restarts_ >= max_restarts_) return Next::kGiveUp;
   ++restarts_;
   // Ranks that start move no bytes before they open their transport and after they have proven it.
-  const bool of_rung = moves_bytes(failure.phase) && failure.fault != Fault::kOutside;
+  const bool from_outside = failure.fault == Fault::kOutside || failure.fault == Fault::kHeldUp;
+  const bool of_rung = moves_bytes(failure.phase) && !from_outside;
   if (!of_rung) return Next::kSameRung;
   return ++rung_failures_ < 2 ? Next::kSameRung : Next::kNextRung;
 }

@@ -14,6 +14,7 @@ bool restart_may_cure(Fault fault) {
     case Fault::kDeath:
     case Fault::kSilence:
     case Fault::kOutside:
+    case Fault::kHeldUp:
       return true;
     case Fault::kOwn:
     case Fault::kGivenUp:
@@ -143,7 +144,7 @@ Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
   if (!group_->ended()) return result.failure();  // the ranks run, but their answer was wrong
   const StartControl control = control_until(start_deadline());
   if (std::optional<Failure> final = lose(recover(result.failure(), control))) return *final;
-  return GroupStep{std::nullopt, result.failure().why, true};
+  return GroupStep{std::nullopt, result.failure().why, result.failure().fault != Fault::kHeldUp};
 }
 
 std::optional<Failure> Supervisor::watch(const std::function<bool()>& given_up) {

@@ -41,7 +41,9 @@ struct SupervisorOptions {
 struct GroupStep {
   std::optional<std::string> result;  ///< what rank 0 answers
   Status lost;                        ///< why there is no result
-  bool during_step = false;           ///< the ranks were lost in this very step, and not before it
+  /// A request of this step may be the cause: the ranks were lost in this very step and not before
+  /// it, and nothing outside kept them from running.
+  bool blames_requests = false;
 };
 
 /// The ranks of one group: started over the first transport that works, watched, and started again

@@ -241,7 +241,7 @@ std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker,
                                                const WorkerGroupOptions& options) {
   if (phase_deadline(worker).passed()) return time_out(seconds_since(worker.heard_at));
   if (has_no_deadline(worker.phase) && seconds_since(worker.heard_at) > options.step_timeout_s &&
-      worker.stopped()) {
+      !worker.held_up().empty()) {
     return time_out(options.step_timeout_s);
   }
   return std::nullopt;

@@ -207,7 +207,7 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
     return StepOutcome(std::move(result));
   }
   if (step.ok()) {
-    return StepOutcome(std::move(step->lost), step->during_step);
+    return StepOutcome(std::move(step->lost), step->blames_requests);
   }
   return lost_for_good(step.failure());
 }

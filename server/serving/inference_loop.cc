@@ -233,7 +233,7 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
     scheduler_.requeue_running();
     for (const SequenceStep& sequence : plan.sequences) {
       const auto it = open_.find(sequence.id);
-      if (it == open_.end() || !outcome.during_step || !it->second->note_crash()) continue;
+      if (it == open_.end() || !outcome.blames_requests || !it->second->note_crash()) continue;
       ended.push_back(take_out(sequence.id));
       ended.back()->end.status = outcome.lost.because_of(
           Code::kInternal,

@@ -46,12 +46,14 @@ class OutputSink {
 /// Their KV cache is gone, and every request continues from the tokens that it has.
 struct StepOutcome {
   StepOutcome(StepResult answer) : result(std::move(answer)) {}  // NOLINT: implicit by design
-  StepOutcome(Status why, bool in_this_step) : lost(std::move(why)), during_step(in_this_step) {}
+  StepOutcome(Status why, bool may_be_requests)
+      : lost(std::move(why)), blames_requests(may_be_requests) {}
 
   std::optional<StepResult> result;
   Status lost;  ///< why there is no result
-  /// True if they were lost during this step, so that its requests were present at the crash.
-  bool during_step = false;
+  /// True if a request of this step may be the cause: they were lost during this step, and nothing
+  /// outside kept them from running.
+  bool blames_requests = false;
 };
 
 /// Runs one step on the workers. An error means that they are lost for good: the loop then stops,

@@ -49,8 +49,14 @@ class Freezer:
 
     def remove(self):
         self.freeze(False)
-        harness.wait_until(lambda: not (self.path / "cgroup.procs").read_text(), 10, "an empty cgroup")
-        self.path.rmdir()
+        harness.wait_until(self.removed, 10, "an empty cgroup")
+
+    def removed(self) -> bool:
+        try:
+            self.path.rmdir()
+        except OSError:  # somebody is still in it
+            return False
+        return True
 
 
 class Pauses(harness.TestCase):
@@ -114,6 +120,48 @@ class Pauses(harness.TestCase):
         server.process.terminate()
         self.assertEqual(server.end(), 0, server.err.text())
         self.assertNotRegex(server.err.rest(), "no answer|starting the ranks again|refused")
+
+
+    def hit_one_rank(self, stop) -> harness.Server:
+        """Serves a stream, and calls stop(pid) for a rank once it runs. Returns the server."""
+        server = self.serve(harness.DEMO, "-tp", RANKS, *SLOW, "--step-timeout", 0.5)
+        server.wait_ready()
+        client = server.client(*REQUEST)
+        out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
+        harness.wait_until(lambda: out.data, 20, "the first text")
+        # The second one comes at once, that is less than 16 steps after the first.
+        for restarts in (1, 2):
+            stop(harness.children(server.pid)[-1])
+            harness.wait_until(
+                lambda: server.err.text().count("the ranks run again over") == restarts, 30,
+                "a restart")
+        self.assertEqual(client.wait(60), 0, err.rest())
+        self.assertEqual(out.rest(), self.expected)
+        return server
+
+    def test_a_rank_that_is_stopped_alone_is_ended_and_no_request_is_blamed(self):
+        server = self.hit_one_rank(lambda pid: os.kill(pid, signal.SIGSTOP))
+        self.assertEqual(server.err.text().count("rank 1 (step"), 2, server.err.text())
+        self.assertRegex(server.err.text(), r"rank 1 \(step \d+\) is stopped by a signal")
+        self.assertNotIn("refused", server.err.text())
+
+    def test_a_rank_that_is_frozen_alone_is_ended_and_no_request_is_blamed(self):
+        freezers = []
+
+        def freeze(pid: int):
+            freezers.append(Freezer())
+            self.addCleanup(freezers[-1].remove)
+            freezers[-1].add(pid)
+            freezers[-1].freeze(True)
+        try:
+            Freezer().remove()
+        except OSError as error:
+            self.skipTest(str(error))
+        server = self.hit_one_rank(freeze)
+        self.assertRegex(server.err.text(), r"rank 1 \(step \d+\) is frozen")
+        self.assertNotIn("refused", server.err.text())
+        for freezer in freezers:  # version 1 lets nobody die who is frozen
+            freezer.freeze(False)
 
 
 if __name__ == "__main__":

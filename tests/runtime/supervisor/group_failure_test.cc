@@ -97,7 +97,7 @@ TEST_F(GroupFailureTest, AStoppedRankIsWhomTheOthersWaitFor) {
   stop(ranks_[2]);
   const Failure failure = explain_silence(ranks_, step_, 10);
   EXPECT_EQ(failure.rank, 2);
-  EXPECT_EQ(failure.fault, Fault::kOutside);
+  EXPECT_EQ(failure.fault, Fault::kHeldUp);
   const std::string told(failure.why.message());
   EXPECT_EQ(failure.why.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(told.find("no answer for 10 s in phase step 7; rank 2 (step 7) is stopped by a signal"),

@@ -45,6 +45,13 @@ TEST(RestartPolicy, KillsFromOutsideDoNotCountAgainstTheRung) {
   EXPECT_EQ(policy.failed(own(), "shm", 8), Next::kNextRung);
 }
 
+TEST(RestartPolicy, ARankThatIsHeldUpIsNoFaultOfTheRung) {
+  RestartPolicy policy(10);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(policy.failed(failure(Fault::kHeldUp, Phase::kStep), "shm", i), Next::kSameRung);
+  }
+}
+
 TEST(RestartPolicy, AProcessThatDoesNotStartOrLoadIsNoFaultOfTheRung) {
   RestartPolicy policy(10);
   for (const Phase phase : {Phase::kLoad, Phase::kSpawn, Phase::kTouch}) {

@@ -94,7 +94,7 @@ TEST(Supervisor, ARankThatIsKilledInAStepIsReplacedAndTheStepIsLost) {
   const Attempt<GroupStep> lost = supervisor->step(1, "die");
   ASSERT_TRUE(lost.ok()) << lost.status().to_string();
   EXPECT_FALSE(lost->result);
-  EXPECT_TRUE(lost->during_step);
+  EXPECT_TRUE(lost->blames_requests);
   EXPECT_NE(lost->lost.message().find("rank 1"), std::string::npos) << lost->lost.to_string();
   ASSERT_EQ(told.restarts.size(), 1u);
   EXPECT_EQ(told.restarts[0].fault, Fault::kDeath);
@@ -169,15 +169,17 @@ TEST(Supervisor, ARungIsNotBlamedForTheFailureOfAnother) {
   EXPECT_EQ(rungs, "memfd memfd tcp");
 }
 
-TEST(Supervisor, AStoppedRankCostsTheRungNothing) {
+TEST(Supervisor, AStoppedRankCostsTheRungAndTheRequestsNothing) {
   Told told;
   SupervisorOptions options = options_for(5);
   options.hooks = hooks_into(&told);
   const auto supervisor = started(std::move(options));
   ASSERT_TRUE(supervisor);
   for (uint64_t number = 1; number <= 3; ++number) {
-    ASSERT_TRUE(supervisor->step(number, "stop").ok());
-    EXPECT_EQ(told.restarts.back().fault, Fault::kOutside);
+    const Attempt<GroupStep> lost = supervisor->step(number, "stop");
+    ASSERT_TRUE(lost.ok());
+    EXPECT_FALSE(lost->blames_requests) << "no request stops a rank";
+    EXPECT_EQ(told.restarts.back().fault, Fault::kHeldUp);
   }
   EXPECT_EQ(supervisor->report().rung, "memfd");
 }
@@ -242,7 +244,7 @@ TEST(Supervisor, ARankThatDiesWhileIdleIsNoticedAndTheNextStepIsLostWithoutBlame
   const Attempt<GroupStep> lost = supervisor->step(2, "second");
   ASSERT_TRUE(lost.ok());
   EXPECT_FALSE(lost->result);
-  EXPECT_FALSE(lost->during_step) << "no request of this step may be its cause";
+  EXPECT_FALSE(lost->blames_requests) << "no request of this step may be its cause";
   EXPECT_EQ(supervisor->step(3, "third")->result, "third on 2");
 }
 

@@ -188,7 +188,7 @@ TEST(WorkerGroup, AStoppedRankEndsTheStepAtItsDeadline) {
   EXPECT_NE(told.find("rank 1 (step 1) is stopped by a signal"), std::string::npos) << told;
   EXPECT_NE(told.find("waits for rank 1"), std::string::npos) << told;
   EXPECT_EQ(result.failure().rank, 1);
-  EXPECT_EQ(result.failure().fault, Fault::kOutside);
+  EXPECT_EQ(result.failure().fault, Fault::kHeldUp);
   EXPECT_TRUE((*group)->ended());
 }
 

@@ -1,0 +1,17 @@
+#pragma once
+#include <sys/types.h>
+
+namespace shoal {
+
+/// The state of a process in /proc: 'R', 'S', 'D', 'T' ...; '?' if it cannot be read or the process
+/// is gone.
+char process_state(pid_t process);
+
+/// True if a signal or a debugger has stopped the process.
+bool is_stopped(pid_t process);
+
+/// True if the process is in a cgroup, of version 1 or 2, that is frozen. False if that cannot be
+/// read.
+bool is_frozen(pid_t process);
+
+}  // namespace shoal
