@@ -1,5 +1,6 @@
 #include "runtime/base/thread_pool.h"
 
+#include <chrono>
 #include <pthread.h>
 #include <sched.h>
 
@@ -13,6 +14,8 @@ namespace {
 // Long enough to bridge the gaps inside a layer (tens of microseconds), and short compared with a
 // time slice of the scheduler.
 constexpr int kSpins = 4000;
+// A wake-up costs some tens of microseconds, which is little compared with this.
+constexpr auto kMostYielding = std::chrono::milliseconds(5);
 
 void relax() {
 #if defined(__x86_64__)
@@ -63,12 +66,24 @@ void ThreadPool::run_erased(Erased body, const void* context) {
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) generation_.notify_all();
   body(context, 0);
-  for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) {
-    if (spins < kSpins) {
-      relax();
-    } else {
+  for (int spins = 0; spins < kSpins; ++spins) {
+    if (running_.load(std::memory_order_acquire) == 0) return;
+    relax();
+  }
+  wait_for_stragglers();
+}
+
+void ThreadPool::wait_for_stragglers() {
+  const auto sleep_at = std::chrono::steady_clock::now() + kMostYielding;
+  while (running_.load(std::memory_order_acquire) != 0) {
+    if (std::chrono::steady_clock::now() < sleep_at) {
       sched_yield();  // the stragglers may be waiting for this very core
+      continue;
     }
+    caller_sleeps_.store(true, std::memory_order_seq_cst);
+    const int left = running_.load(std::memory_order_seq_cst);
+    if (left != 0) running_.wait(left, std::memory_order_seq_cst);
+    caller_sleeps_.store(false, std::memory_order_relaxed);
   }
 }
 
@@ -91,7 +106,10 @@ void ThreadPool::work(int thread) {
     seen = now;
     if (stop_.load(std::memory_order_relaxed)) return;
     body_(context_, thread);
-    running_.fetch_sub(1, std::memory_order_release);
+    // In this order, so that either this thread sees that the caller sleeps, or the caller sees
+    // that no thread is left.
+    const bool last = running_.fetch_sub(1, std::memory_order_seq_cst) == 1;
+    if (last && caller_sleeps_.load(std::memory_order_seq_cst)) running_.notify_all();
   }
 }
 

@@ -11,9 +11,10 @@ namespace shoal {
 /// that all of them produce the same bits.
 void set_float_environment();
 
-/// A fixed team of threads that run one function together. The caller is thread 0; the others spin
-/// briefly for the next call, then sleep on a futex. Not reentrant; run() is called from one thread
-/// only.
+/// A fixed team of threads that run one function together. The caller is thread 0. Threads that
+/// wait for the next call, and the caller that waits for the others, spin briefly and then sleep on
+/// a futex, so that a process uses the processor only if one of its threads computes. Not
+/// reentrant; run() is called from one thread only.
 class ThreadPool {
  public:
   /// threads >= 1. cpus: empty, or one CPU per thread. Thread i is bound to cpus[i]; the caller,
@@ -54,6 +55,7 @@ class ThreadPool {
   using Erased = void (*)(const void* context, int thread);
   void prepare_caller();
   void run_erased(Erased body, const void* context);
+  void wait_for_stragglers();
   void work(int thread);
 
   const int threads_;
@@ -65,6 +67,7 @@ class ThreadPool {
   std::atomic<uint32_t> generation_{0};
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<int> running_{0};
+  std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> team_;
 };

@@ -89,9 +89,13 @@ struct Ready {
   std::string about;  ///< what the work reports about itself (RankWork::begin())
 };
 
-/// Sent during a long step to show that the rank still moves.
+/// Sent during a long step to show that the rank still moves, or that it waits.
 struct StepProgress {
   uint64_t number = 0;
+  uint64_t parts = 0;  ///< of its work that the rank has completed since it was born
+  /// The rank has been waiting for other ranks or for a device for a while. Taken back by the next
+  /// message.
+  bool waits = false;
 };
 
 /// Sent by rank 0 only, on behalf of all ranks.
@@ -159,7 +163,7 @@ void fields(Archive& archive, Ready& m) {
 }
 template <typename Archive>
 void fields(Archive& archive, StepProgress& m) {
-  archive(m.number);
+  archive(m.number, m.parts, m.waits);
 }
 template <typename Archive>
 void fields(Archive& archive, StepDone& m) {

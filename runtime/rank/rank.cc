@@ -73,7 +73,8 @@ Status Rank::serve() {
 Status Rank::connect() {
   SHOAL_RETURN_IF_ERROR(enter(Phase::kOpen));
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> opened, open());
-  communicator_ = std::make_unique<WatchedCommunicator>(std::move(opened));
+  communicator_ =
+      std::make_unique<WatchedCommunicator>(std::move(opened), [this] { return moved(); });
   SHOAL_RETURN_IF_ERROR(enter(Phase::kSelfTest));
   return self_test_transport();
 }
@@ -92,7 +93,7 @@ Result<std::unique_ptr<Communicator>> Rank::open() {
   args.group_key = start_.group_key;
   args.timeout_ms = start_.collective_timeout_ms;
   args.exchange = [this](std::string mine) { return exchange(std::move(mine)); };
-  args.interrupted = [this] { return interrupted(); };
+  args.interrupted = [this] { return still_waiting(); };
   if (rung->on_device) {
     Result<std::shared_ptr<Device>> device = open_rank_device(start_, args.exchange);
     if (!device.ok())
@@ -135,6 +136,7 @@ Status Rank::take_step(const Step& step) {
   phase_ = Phase::kStep;
   step_ = step.number;
   said_at_ = Clock::now();
+  said_waits_ = false;
   SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(step_));
   SHOAL_ASSIGN_OR_RETURN(std::string result, work_.step(step.number, step.plan));
   phase_ = Phase::kIdle;
@@ -160,13 +162,25 @@ Status Rank::loaded(const LoadProgress& progress) {
 }
 
 Status Rank::moved() {
+  ++parts_;
   const bool in_step = phase_ == Phase::kStep;
   const Clock::duration pause =
       in_step ? std::chrono::milliseconds(start_.heartbeat_ms) : kStillAtIt;
-  if (pause <= Clock::duration::zero() || Clock::now() - said_at_ < pause) return {};
+  const bool due = pause > Clock::duration::zero() && Clock::now() - said_at_ >= pause;
+  if (!due && !said_waits_) return {};
   said_at_ = Clock::now();
+  said_waits_ = false;
   SHOAL_RETURN_IF_ERROR(interrupted());
-  return in_step ? send(StepProgress{step_}) : send(PhaseBegun{phase_});
+  return in_step ? send(StepProgress{step_, parts_, false}) : send(PhaseBegun{phase_});
+}
+
+/// Called in every long wait of a collective. The front must know that this rank waits, because it
+/// gives more time only to a rank that computes.
+Status Rank::still_waiting() {
+  SHOAL_RETURN_IF_ERROR(interrupted());
+  if (phase_ != Phase::kStep || start_.heartbeat_ms <= 0 || said_waits_) return {};
+  said_waits_ = true;
+  return send(StepProgress{step_, parts_, true});
 }
 
 template <typename Message>

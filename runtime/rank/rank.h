@@ -49,6 +49,7 @@ class Rank final : private RankContext {
   Result<std::optional<FrontMessage>> next(int spin_us);
   Result<std::vector<std::string>> exchange(std::string mine);
   Status interrupted();
+  Status still_waiting();
   RankFailure failure_of(const Status& status) const;
   RankWait wait() const;
 
@@ -61,6 +62,8 @@ class Rank final : private RankContext {
   Phase phase_ = Phase::kSpawn;
   uint64_t step_ = 0;
   bool in_exchange_ = false;
+  uint64_t parts_ = 0;       // of the work that have been completed
+  bool said_waits_ = false;  // the front believes that this rank waits
   int loaded_percent_ = -1;
   Clock::time_point said_at_;  // when it last showed a sign of life in this phase
 };

@@ -33,10 +33,12 @@ class RankContext {
   /// Reports how far the loading is. Cheap to call often.
   virtual Status loaded(const LoadProgress& progress) = 0;
 
-  /// Shows that the work still moves. Call it between the parts of anything that may take longer
-  /// than the front waits: 15 s of silence in kWarmUp (60 s with --device cuda, and never more than
-  /// a quarter of --startup-timeout), --step-timeout in a step. Cheap to call often. UNAVAILABLE:
-  /// the front has given up or is gone, and the work must end.
+  /// Shows that the work has completed another part. Call it between the parts of anything that may
+  /// take longer than the front waits: 15 s of silence in kWarmUp (60 s with --device cuda, and
+  /// never more than a quarter of --startup-timeout), --step-timeout in a step. A part of a step
+  /// that uses the processor all the time may take ten times as long. Each collective that succeeds
+  /// counts as a part by itself. Cheap to call often. UNAVAILABLE: the front has given up or is
+  /// gone, and the work must end.
   virtual Status moved() = 0;
 };
 

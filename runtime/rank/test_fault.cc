@@ -2,8 +2,23 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
+#include <limits>
 
 namespace shoal {
+namespace {
+
+/// Computes until this thread has used this much more processor time.
+void use_processor(double seconds) {
+  const auto used = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  for (const double end = used() + seconds; used() < end;) continue;
+}
+
+}  // namespace
 
 void TestFault::set(const RankStart& start) {
   const char* text = std::getenv("SHOAL_TEST_FAULT");
@@ -14,6 +29,10 @@ void TestFault::set(const RankStart& start) {
 
 Status TestFault::enter(std::string_view phase) const {
   if (at_.empty() || !at_.starts_with(cat(phase, ":"))) return {};
+  constexpr std::string_view kCompute = "compute-";
+  const std::string_view kind = std::string_view(at_).substr(phase.size() + 1);
+  if (kind == "spin") use_processor(std::numeric_limits<double>::infinity());
+  if (kind.starts_with(kCompute)) use_processor(std::atof(kind.data() + kCompute.size()));
   if (at_.ends_with(":stop")) std::raise(SIGSTOP);
   if (at_.ends_with(":fail"))
     return Status::error(Code::kInternal, "SHOAL_TEST_FAULT asked for this failure");

@@ -10,7 +10,8 @@ namespace shoal {
 
 /// A fault on request, for tests of what the front does about it. SHOAL_TEST_FAULT=RANK:PHASE:KIND
 /// gives that rank a fault when it enters the phase in its first start. PHASE is spawn, open,
-/// self-test, load, touch, warm-up or step-N; KIND is stop (SIGSTOP) or fail (an error of its own).
+/// self-test, load, touch, warm-up or step-N; KIND is stop (SIGSTOP), fail (an error of its own),
+/// spin (it computes for ever) or compute-S (it first uses S seconds of processor time).
 class TestFault {
  public:
   void set(const RankStart& start);

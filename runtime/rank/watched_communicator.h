@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -7,10 +8,12 @@
 namespace shoal {
 
 /// Wraps a communicator and remembers whether it has ever failed, which decides whether a rank
-/// blames its transport.
+/// blames its transport. Calls a function after each collective that has succeeded, because that is
+/// progress; an error of this function becomes the collective's, and blames nobody.
 class WatchedCommunicator final : public Communicator {
  public:
-  explicit WatchedCommunicator(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+  WatchedCommunicator(std::unique_ptr<Communicator> inner, std::function<Status()> after_each)
+      : inner_(std::move(inner)), after_each_(std::move(after_each)) {}
 
   /// True if a collective has ended with an error, which finishes the group.
   bool failed() const { return failed_; }
@@ -30,10 +33,11 @@ class WatchedCommunicator final : public Communicator {
  private:
   Status note(Status status) {
     failed_ |= !status.ok();
-    return status;
+    return status.ok() ? after_each_() : status;
   }
 
   const std::unique_ptr<Communicator> inner_;
+  const std::function<Status()> after_each_;
   bool failed_ = false;
 };
 

@@ -91,6 +91,16 @@ int root_of_waiting(const std::vector<RankProcess>& ranks, const GroupPhase& pha
   return root;
 }
 
+/// What the ranks but one are doing, each behind a semicolon.
+std::string standing_of_others(int one, const std::vector<RankProcess>& ranks,
+                               const GroupPhase& phase) {
+  std::string who;
+  for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
+    if (i != one) who += cat("; ", standing(i, ranks[static_cast<size_t>(i)], phase));
+  }
+  return who;
+}
+
 }  // namespace
 
 std::string GroupPhase::text_of(Phase one) const {
@@ -138,12 +148,30 @@ Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase&
     if (!root.held_up().empty()) failure.fault = Fault::kHeldUp;
     who = cat("; ", standing(failure.rank, root, phase));
   }
-  for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
-    if (i != failure.rank) who += cat("; ", standing(i, ranks[static_cast<size_t>(i)], phase));
-  }
+  who += standing_of_others(failure.rank, ranks, phase);
   failure.why = Status::error(Code::kDeadlineExceeded, cat("no answer for ", limit, " s in phase ",
                                                            phase.text_of(failure.phase), who))
                     .blamed_on(failure.fault);
+  return failure;
+}
+
+Failure explain_overrun(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
+                        const StepVerdict& verdict) {
+  const bool spins = verdict.why == StepVerdict::Why::kSpinning;
+  Failure failure;
+  failure.rank = verdict.rank;
+  failure.phase = phase.of(ranks[static_cast<size_t>(verdict.rank)]);
+  failure.fault = spins ? Fault::kSpinning : Fault::kHeldUp;
+  char seconds[32], used[32];
+  std::snprintf(seconds, sizeof seconds, "%.3g", verdict.seconds);
+  std::snprintf(used, sizeof used, "%.3g", verdict.cpu_seconds);
+  std::string what =
+      cat("rank ", verdict.rank, " (", phase.text_of(failure.phase),
+          ") has completed no part of its work for ", seconds, " s: it ",
+          spins ? "spins, and has used " : "computes, but got only ", used, " s of processor time");
+  failure.why =
+      Status::error(Code::kDeadlineExceeded, what + standing_of_others(verdict.rank, ranks, phase))
+          .blamed_on(failure.fault);
   return failure;
 }
 

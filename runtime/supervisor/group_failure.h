@@ -4,6 +4,7 @@
 
 #include "runtime/base/failure.h"
 #include "runtime/supervisor/rank_process.h"
+#include "runtime/supervisor/step_watch.h"
 
 namespace shoal {
 
@@ -29,5 +30,10 @@ Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase&
 /// or frozen (Fault::kHeldUp), otherwise the one that waits for nobody.
 Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
                         double seconds);
+
+/// The same after a rank has computed for too long: the verdict names it. It has spun
+/// (Fault::kSpinning), or it got too little of the processor (Fault::kHeldUp).
+Failure explain_overrun(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
+                        const StepVerdict& verdict);
 
 }  // namespace shoal

@@ -26,8 +26,8 @@ std::optional<ProcessEnd> await_end(pid_t child, const Fd& pidfd, Deadline deadl
 /// "was killed by signal 9 (Killed)", "exited with code 1".
 std::string describe_exit(int code, int status);
 
-/// Whether any thread of the process is running. A killed process that runs is giving its memory
-/// back, and will end.
+/// Whether any thread of the process is running, or would if it got a processor. A killed process
+/// that runs is giving its memory back, and will end.
 bool uses_processor(pid_t process);
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #include "runtime/supervisor/process_state.h"
 
+#include <ctime>
 #include <fstream>
 #include <string>
 
@@ -49,6 +50,14 @@ bool is_frozen(pid_t process) {
     }
   }
   return false;
+}
+
+std::optional<std::chrono::nanoseconds> processor_time(pid_t process) {
+  clockid_t clock{};
+  timespec used{};
+  if (::clock_getcpuclockid(process, &clock) != 0 || ::clock_gettime(clock, &used) != 0)
+    return std::nullopt;
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
 }
 
 }  // namespace shoal

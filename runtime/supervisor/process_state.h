@@ -1,4 +1,6 @@
 #pragma once
+#include <chrono>
+#include <optional>
 #include <sys/types.h>
 
 namespace shoal {
@@ -13,5 +15,8 @@ bool is_stopped(pid_t process);
 /// True if the process is in a cgroup, of version 1 or 2, that is frozen. False if that cannot be
 /// read.
 bool is_frozen(pid_t process);
+
+/// The processor time that all threads of the process have used so far; nullopt if it is gone.
+std::optional<std::chrono::nanoseconds> processor_time(pid_t process);
 
 }  // namespace shoal

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +29,12 @@ struct RankProcess {
   Phase phase = Phase::kSpawn;      ///< kIdle once it has started
   RunningClock::time_point heard_at = RunningClock::now();
   LoadProgress progress;
+
+  // In a step. The first two are as the rank has reported them.
+  uint64_t parts = 0;  ///< of its work that it has completed since it was born
+  bool waits = false;  ///< it has waited for other ranks or for a device for a while
+  /// What StepWatch has seen it use of the processor, in all.
+  std::chrono::nanoseconds cpu_seen{0}, cpu_at_first_look{0};
 
   /// Reaps the process. False: it has not ended by the deadline, or was reaped before.
   bool reap(Deadline deadline = Deadline::after_ms(0));

@@ -13,6 +13,7 @@ bool restart_may_cure(Fault fault) {
     case Fault::kSharedMemory:
     case Fault::kDeath:
     case Fault::kSilence:
+    case Fault::kSpinning:
     case Fault::kOutside:
     case Fault::kHeldUp:
       return true;

@@ -7,6 +7,7 @@
 #include "runtime/base/log.h"
 #include "runtime/supervisor/group_birth.h"
 #include "runtime/supervisor/rank_segments.h"
+#include "runtime/supervisor/step_watch.h"
 
 namespace shoal {
 namespace {
@@ -36,7 +37,7 @@ struct WorkerGroup::Impl {
   double startup_timeout_s = 0;
   double most_phase_s = kMostPhaseSeconds;
   double step_timeout_s = 0;
-  Deadline step_deadline = Deadline::infinite();
+  StepWatch step_watch{0};
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
   ~Impl() { end_all(); }
@@ -53,7 +54,9 @@ struct WorkerGroup::Impl {
   bool started(const RankProcess& worker, bool transport_only) const;
   Deadline phase_deadline(const RankProcess& worker) const;
   Failure fail();
-  Failure time_out(double seconds);
+  Failure time_out(const StepVerdict& verdict);
+  Failure silent_for(double seconds) { return time_out({StepVerdict::Why::kSilent, seconds}); }
+  std::optional<Failure> judge_step();
   Failure give_up();
   void record_segments();
   void end_all();
@@ -114,8 +117,10 @@ bool WorkerGroup::Impl::take(RankProcess& worker, RankMessage message) {
     exchange();
   } else if (auto* verified = std::get_if<TransportVerified>(&message)) {
     worker.verified = *verified;
-  } else if (std::holds_alternative<StepProgress>(message)) {
-    step_deadline = Deadline::after_s(step_timeout_s);
+  } else if (auto* progress_of_step = std::get_if<StepProgress>(&message)) {
+    if (progress_of_step->parts > worker.parts) step_watch.moved();
+    worker.parts = progress_of_step->parts;
+    worker.waits = progress_of_step->waits;
   } else if (auto* own = std::get_if<RankFailure>(&message)) {
     worker.failure = std::move(*own);
     return true;
@@ -153,15 +158,16 @@ Failure WorkerGroup::Impl::fail() {
   return *failed;
 }
 
-/// Asks the ranks where they are, then ends the group because nothing has moved for `seconds`.
-Failure WorkerGroup::Impl::time_out(double seconds) {
+/// Asks the ranks where they are, then ends the group because nothing has moved for too long.
+Failure WorkerGroup::Impl::time_out(const StepVerdict& verdict) {
   const std::string explain = encode_front_message(Explain{});
   for (RankProcess& worker : workers) (void)worker.channel.send(explain, Deadline::after_ms(0));
   const Deadline deadline = Deadline::after_ms(kExplainMs);
   const auto quiet = [](const RankProcess& w) { return !w.failure && !w.reaped; };
   while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), quiet))
     poll_once(deadline);
-  failed = explain_silence(workers, phase, seconds);
+  failed = verdict.rank < 0 ? explain_silence(workers, phase, verdict.seconds)
+                            : explain_overrun(workers, phase, verdict);
   end_all();
   return *failed;
 }
@@ -239,10 +245,10 @@ void WorkerGroup::Impl::report_progress(const StartControl& control) const {
 /// A phase without a deadline may be slow, but a process that is stopped is not slow: it has hung.
 std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker,
                                                const WorkerGroupOptions& options) {
-  if (phase_deadline(worker).passed()) return time_out(seconds_since(worker.heard_at));
+  if (phase_deadline(worker).passed()) return silent_for(seconds_since(worker.heard_at));
   if (has_no_deadline(worker.phase) && seconds_since(worker.heard_at) > options.step_timeout_s &&
       !worker.held_up().empty()) {
-    return time_out(options.step_timeout_s);
+    return silent_for(options.step_timeout_s);
   }
   return std::nullopt;
 }
@@ -265,7 +271,7 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOp
     }
     if (done) break;
     if (given_up) return give_up();
-    if (control.deadline.passed()) return time_out(silence);
+    if (control.deadline.passed()) return silent_for(silence);
     if (poll_once(Deadline::after_ms(RunningClock::kLookMs))) return fail();
   }
   for (const RankProcess& worker : workers) {
@@ -288,12 +294,22 @@ Attempt<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOption
   auto impl = std::make_unique<Impl>();
   impl->startup_timeout_s = options.startup_timeout_s;
   if (options.start.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
+  impl->step_watch = StepWatch(options.step_timeout_s);
   impl->step_timeout_s = options.step_timeout_s;
   if (const Status born = spawn_ranks(options, setup, &impl->workers); !born.ok()) {
     return Failure{born, Phase::kSpawn, kFrontRank, Fault::kOwn};
   }
   if (std::optional<Failure> failure = impl->wait_until_started(options, control)) return *failure;
   return std::unique_ptr<WorkerGroup>(new WorkerGroup(std::move(impl)));
+}
+
+std::optional<Failure> WorkerGroup::Impl::judge_step() {
+  // A sign of life may have come since the last look. It counts, so read before judging.
+  if (catch_up()) return fail();
+  if (result || !step_watch.next().passed()) return std::nullopt;
+  const std::optional<StepVerdict> verdict = step_watch.judge(workers);
+  if (!verdict) return std::nullopt;
+  return time_out(*verdict);
 }
 
 Attempt<std::string> WorkerGroup::step(uint64_t number, std::string plan) {
@@ -303,18 +319,17 @@ Attempt<std::string> WorkerGroup::step(uint64_t number, std::string plan) {
   group.result.reset();
   const std::string frame = encode_front_message(Step{number, std::move(plan)});
   for (RankProcess& worker : group.workers) {
+    worker.waits = false;
     const Status sent = worker.channel.send(frame, Deadline::after_s(group.step_timeout_s));
     if (sent.code() == Code::kDeadlineExceeded && !group.catch_up())
-      return group.time_out(group.step_timeout_s);
+      return group.silent_for(group.step_timeout_s);
     if (!sent.ok()) return group.fail();
   }
-  group.step_deadline = Deadline::after_s(group.step_timeout_s);
+  group.step_watch.moved();
   while (!group.result) {
-    if (group.poll_once(group.step_deadline)) return group.fail();
-    if (!group.step_deadline.passed()) continue;
-    // A sign of life may have come since that look. It counts, so read before judging.
-    if (group.catch_up()) return group.fail();
-    if (!group.result && group.step_deadline.passed()) return group.time_out(group.step_timeout_s);
+    if (group.poll_once(group.step_watch.next())) return group.fail();
+    if (!group.step_watch.next().passed()) continue;
+    if (std::optional<Failure> failure = group.judge_step()) return *failure;
   }
   group.phase = {false, Phase::kIdle};
   if (group.result->number != number) {

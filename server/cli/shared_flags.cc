@@ -113,9 +113,11 @@ void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
                    size(&transport->shm_headroom_bytes));
   parser.add_value("--startup-timeout", "S", "Seconds for a start, all its phases (600)",
                    seconds(&transport->startup_timeout_s));
-  parser.add_value("--step-timeout", "S",
-                   "Seconds without any progress after which a step has hung (10)",
-                   seconds(&transport->step_timeout_s));
+  parser.add_value(
+      "--step-timeout", "S",
+      "Seconds without any progress after which a step has hung (10); a rank that computes "
+      "may take ten times as long",
+      seconds(&transport->step_timeout_s));
   parser.add_switch("--clean-stale", "First remove what killed runs of this user left in /dev/shm",
                     &transport->clean_stale);
 }

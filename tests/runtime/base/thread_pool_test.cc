@@ -1,6 +1,8 @@
 #include "runtime/base/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
+#include <ctime>
 #include <gtest/gtest.h>
 #include <limits>
 #include <numeric>
@@ -63,6 +65,25 @@ TEST(ThreadPoolTest, SleepersWakeUp) {
     pool.run([&](int) { ++calls; });
   }
   EXPECT_EQ(calls.load(), 60);
+}
+
+double cpu_seconds_of_this_thread() {
+  timespec used{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+TEST(ThreadPoolTest, ACallerThatWaitsUsesNoProcessor) {
+  constexpr double kWait = 0.6;
+  ThreadPool pool(3);
+  const double before = cpu_seconds_of_this_thread();
+  std::atomic<int> done = 0;
+  pool.run([&](int thread) {
+    if (thread != 0) std::this_thread::sleep_for(std::chrono::duration<double>(kWait * thread / 2));
+    ++done;
+  });
+  EXPECT_EQ(done.load(), 3);
+  EXPECT_LT(cpu_seconds_of_this_thread() - before, kWait / 12);
 }
 
 TEST(ThreadPoolTest, EndsWithoutHavingRun) {

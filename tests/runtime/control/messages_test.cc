@@ -126,7 +126,10 @@ TEST(Messages, OthersKeepTheirFields) {
   EXPECT_EQ(to_front(LoadProgress{5, 10}).bytes_total, 10);
   EXPECT_EQ(to_front(Ready{"shm", kAnyBytes}).transport, "shm");
   EXPECT_EQ(to_front(Ready{"shm", kAnyBytes}).about, kAnyBytes);
-  EXPECT_EQ(to_front(StepProgress{9}).number, 9u);
+  const StepProgress moved = to_front(StepProgress{9, 10, true});
+  EXPECT_EQ(moved.number, 9u);
+  EXPECT_EQ(moved.parts, 10u);
+  EXPECT_TRUE(moved.waits);
   EXPECT_EQ(to_front(StepDone{8, kAnyBytes}).number, 8u);
   EXPECT_EQ(to_front(StepDone{8, kAnyBytes}).result, kAnyBytes);
 }

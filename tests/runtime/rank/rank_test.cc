@@ -228,6 +228,22 @@ TEST_F(RankTest, ALongStepShowsThatItMoves) {
   EXPECT_LE(count<StepProgress>(0), 15u);
 }
 
+TEST_F(RankTest, ARankThatWaitsForAnotherSaysSoAndTakesItBack) {
+  RankStart how;
+  how.heartbeat_ms = 20;
+  start_ready(2, how);
+  send(0, Step{1, ""});
+  const auto waits = await<StepProgress>(0);
+  ASSERT_TRUE(waits.has_value());
+  EXPECT_TRUE(waits->waits);
+  send(1, Step{1, ""});
+  const auto goes_on = await<StepProgress>(0);
+  ASSERT_TRUE(goes_on.has_value());
+  EXPECT_FALSE(goes_on->waits);
+  EXPECT_GT(goes_on->parts, waits->parts) << "the collective was a part";
+  ASSERT_TRUE(await<StepDone>(0).has_value());
+}
+
 TEST_F(RankTest, ALongWarmUpShowsThatItMoves) {
   RankStart how;
   how.work = "long warm-up";

@@ -45,10 +45,11 @@ TEST(RestartPolicy, KillsFromOutsideDoNotCountAgainstTheRung) {
   EXPECT_EQ(policy.failed(own(), "shm", 8), Next::kNextRung);
 }
 
-TEST(RestartPolicy, ARankThatIsHeldUpIsNoFaultOfTheRung) {
+TEST(RestartPolicy, ARankThatIsHeldUpOrSpinsIsNoFaultOfTheRung) {
   RestartPolicy policy(10);
-  for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(policy.failed(failure(Fault::kHeldUp, Phase::kStep), "shm", i), Next::kSameRung);
+  for (const Fault fault : {Fault::kHeldUp, Fault::kSpinning}) {
+    for (int i = 0; i < 3; ++i)
+      EXPECT_EQ(policy.failed(failure(fault, Phase::kStep), "shm", i), Next::kSameRung);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "runtime/supervisor/supervisor.h"
 
 #include <atomic>
+#include <ctime>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -11,13 +12,32 @@
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
+#include "runtime/base/thread_pool.h"
 #include "runtime/rank/rank.h"
 #include "runtime/transport/rungs/rung.h"
 #include "tests/in_child.h"
 
 namespace shoal {
 namespace {
+
+/// Computes until this thread has used this much more processor time.
+void use_processor(double seconds) {
+  const auto used = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  for (const double end = used() + seconds; used() < end;) continue;
+}
+
+/// Waits for ever for a thread of this rank's team that sleeps.
+void wait_for_own_thread() {
+  ThreadPool(2).run([](int thread) {
+    while (thread == 1) ::pause();
+  });
+}
 
 /// Answers a step with the plan and the number of ranks. The plan may ask for a fault instead.
 class EchoWork final : public RankWork {
@@ -33,6 +53,9 @@ class EchoWork final : public RankWork {
     const int rank = context_->start().rank;
     if (plan == "die" && rank == 1) ::raise(SIGSEGV);
     if (plan == "stop" && rank == 1) ::raise(SIGSTOP);
+    if (plan == "spin" && rank == 1) use_processor(1e9);
+    if (plan == "compute" && rank == 1) use_processor(0.8);
+    if (plan == "stuck team" && rank == 1) wait_for_own_thread();
     if (plan == "own" && rank == 1) return Status::error(Code::kInternal, "cannot compute this");
     SHOAL_RETURN_IF_ERROR(context_->communicator().barrier());
     return cat(plan, " on ", context_->start().world_size);
@@ -182,6 +205,55 @@ TEST(Supervisor, AStoppedRankCostsTheRungAndTheRequestsNothing) {
     EXPECT_EQ(told.restarts.back().fault, Fault::kHeldUp);
   }
   EXPECT_EQ(supervisor->report().rung, "memfd");
+}
+
+TEST(Supervisor, ARankThatComputesIsNotHung) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.group.step_timeout_s = 0.5;
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  const Attempt<GroupStep> step =
+      supervisor->step(1, "compute");  // a part of more than one time-out
+  ASSERT_TRUE(step.ok()) << step.status().to_string();
+  EXPECT_EQ(step->result, "compute on 2") << step->lost.to_string();
+  EXPECT_TRUE(told.restarts.empty());
+}
+
+TEST(Supervisor, ARankThatSpinsIsEndedAfterTenTimeOutsAndTheRungStays) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.group.step_timeout_s = 0.2;
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  for (uint64_t number = 1; number <= 2; ++number) {
+    const Clock::time_point began = Clock::now();
+    const Attempt<GroupStep> lost = supervisor->step(number, "spin");
+    ASSERT_TRUE(lost.ok()) << lost.status().to_string();
+    EXPECT_TRUE(lost->blames_requests) << "what it computes is a request's";
+    EXPECT_EQ(told.restarts.back().fault, Fault::kSpinning);
+    EXPECT_EQ(told.restarts.back().rank, 1);
+    EXPECT_NE(lost->lost.message().find("rank 1 (step"), std::string::npos);
+    EXPECT_NE(lost->lost.message().find("it spins"), std::string::npos) << lost->lost.message();
+    EXPECT_GE(seconds_since(began), 2);
+  }
+  EXPECT_EQ(supervisor->report().rung, "memfd");
+}
+
+TEST(Supervisor, AThreadThatWaitsForItsOwnTeamDoesNotCompute) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.group.step_timeout_s = 0.25;
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  const Attempt<GroupStep> lost = supervisor->step(1, "stuck team");
+  ASSERT_TRUE(lost.ok());
+  EXPECT_NE(lost->lost.message().find("no answer for 0.25 s in phase step 1; rank 1"),
+            std::string::npos)
+      << lost->lost.message();
 }
 
 TEST(Supervisor, WithoutRestartsALostRankIsTheEnd) {

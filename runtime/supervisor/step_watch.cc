@@ -1,0 +1,68 @@
+#include "runtime/supervisor/step_watch.h"
+
+#include <algorithm>
+
+#include "runtime/supervisor/process_end.h"
+#include "runtime/supervisor/process_state.h"
+
+namespace shoal {
+namespace {
+
+/// A long part may take this many time-outs.
+constexpr double kMostTimeouts = 10;
+
+/// A rank that sleeps uses less of the processor than this between two looks.
+constexpr std::chrono::milliseconds kComputes{1};
+
+double seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// Looks at what the rank has used of the processor. Returns true if it computes: it waits for
+/// nobody, and has used some since the last look or would if it got any.
+bool computes(RankProcess& rank) {
+  const std::chrono::nanoseconds before = rank.cpu_seen;
+  rank.cpu_seen = rank.reaped ? before : processor_time(rank.process.pid).value_or(before);
+  if (rank.reaped || rank.waits || !rank.held_up().empty()) return false;
+  return rank.cpu_seen - before >= kComputes || uses_processor(rank.process.pid);
+}
+
+}  // namespace
+
+void StepWatch::moved() {
+  moved_at_ = RunningClock::now();
+  looks_ = 0;
+  next_ = Deadline::after_s(timeout_s_ / 2);
+}
+
+std::optional<StepVerdict> StepWatch::judge(std::vector<RankProcess>& ranks) {
+  // The rank that has used the processor most since the first look is the one that computes.
+  int busiest = -1;
+  std::chrono::nanoseconds most{-1};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const bool busy = computes(ranks[i]);
+    if (looks_ == 0) ranks[i].cpu_at_first_look = ranks[i].cpu_seen;
+    const std::chrono::nanoseconds used = ranks[i].cpu_seen - ranks[i].cpu_at_first_look;
+    if (!busy || used <= most) continue;
+    busiest = static_cast<int>(i);
+    most = used;
+  }
+  const double silent_s = seconds_since(moved_at_);
+  const bool first = looks_++ == 0, second = looks_ == 2;
+  if (!first && busiest < 0) {
+    // The time-out itself says more than when it was noticed.
+    return StepVerdict{StepVerdict::Why::kSilent, second ? timeout_s_ : silent_s, -1, 0};
+  }
+  if (!first && silent_s >= kMostTimeouts * timeout_s_) {
+    const double used_s = seconds(most);
+    // With as much of the processor as a whole time-out, a part of a layer ends or spins.
+    const auto why =
+        used_s >= timeout_s_ ? StepVerdict::Why::kSpinning : StepVerdict::Why::kStarved;
+    return StepVerdict{why, silent_s, busiest, used_s};
+  }
+  const double left_s = kMostTimeouts * timeout_s_ - silent_s;
+  next_ = Deadline::after_s(std::clamp(left_s, timeout_s_ / 4, timeout_s_ / 2));
+  return std::nullopt;
+}
+
+}  // namespace shoal
