@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "models/config_reader.h"
+
 namespace shoal {
 namespace {
 
@@ -106,6 +108,19 @@ std::vector<float> rope_inv_freq(const RopeConfig& rope, int head_dim, int max_p
       break;
   }
   return inv_freq;
+}
+
+int stretched_positions(const RopeConfig& rope, int max_position_embeddings) {
+  double length = 0;
+  if (rope.type == RopeConfig::Type::kYarn) {
+    length = rope.factor * rope.original_max_position_embeddings;
+  } else if (rope.type == RopeConfig::Type::kLinear) {
+    length = rope.factor * max_position_embeddings;
+  }
+  // A factor such as 1.15 is not exact in binary, and its product must not lose a whole position.
+  length = std::min(std::floor(length + 1e-6), static_cast<double>(kMaxPositions));
+  // A factor below 1, or a config whose max_position_embeddings is the stretched length.
+  return std::max(static_cast<int>(length), max_position_embeddings);
 }
 
 void rope_angles(std::span<const float> inv_freq, float attention_factor, int position, float* cos,

@@ -13,6 +13,13 @@ namespace shoal {
 std::vector<float> rope_inv_freq(const RopeConfig& rope, int head_dim, int max_position_embeddings,
                                  float* attention_factor);
 
+/// The number of positions that the model can use, which rope scaling may stretch beyond
+/// max_position_embeddings: yarn to factor x original_max_position_embeddings, linear to factor x
+/// max_position_embeddings. In a llama3 config max_position_embeddings is the stretched length
+/// already. At most kMaxPositions (config_reader.h), so that the bytes of a KV cache stay below
+/// 2^63.
+int stretched_positions(const RopeConfig& rope, int max_position_embeddings);
+
 /// Writes cos and sin (inv_freq.size() values each) of one position. The angle is a float32
 /// product, as in transformers. Its cosine and sine are computed in double and rounded once, so
 /// that they do not depend on the vector width.

@@ -148,7 +148,8 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
                    "auto (as stored), float32, float16 or bfloat16",
                    choice(&engine->dtype, {"auto", "float32", "float16", "bfloat16"}));
   parser.add_value("--max-model-len", "TOKENS",
-                   "Prompt and output of one request (the model's own limit)",
+                   "Prompt and output of one request, at most the length to which rope scaling "
+                   "stretches the context (the model's max_position_embeddings)",
                    whole(&engine->max_model_len, 2));
   parser.add_value("--max-num-seqs", "N", "Requests in one running batch (64)",
                    whole(&engine->max_num_seqs, 1, 65536));

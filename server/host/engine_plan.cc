@@ -7,6 +7,7 @@
 #include "kernels/kernel_table.h"
 #include "models/decoder.h"
 #include "models/generation_config.h"
+#include "models/rope.h"
 #include "models/shard_plan.h"
 #include "models/tokenizer/unicode.h"
 #include "models/weights.h"
@@ -93,6 +94,19 @@ uint64_t default_kv_bytes(const MemoryEstimate& memory, int64_t max_model_len) {
   return std::min(static_cast<uint64_t>(wanted), memory.available_bytes / 4);
 }
 
+/// A context that rope scaling stretches is used beyond max_position_embeddings only if the flag
+/// asks for it, because the KV cache of a request at its longest then takes more memory.
+Status check_model_len(const EngineFlags& flags, const ModelConfig& config) {
+  const int written = config.max_position_embeddings;
+  const int limit = stretched_positions(config.rope, written);
+  if (!flags.max_model_len || *flags.max_model_len <= limit) return {};
+  const std::string why = limit == written
+                              ? "the model's max_position_embeddings"
+                              : cat("to which rope scaling stretches the model's context");
+  return bad_flag(
+      cat("--max-model-len must be in [2, ", limit, "], ", why, ", not ", *flags.max_model_len));
+}
+
 Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePlan* plan) {
   const int64_t per_block = plan->memory.kv_bytes_per_block;
   const uint64_t available = plan->memory.available_bytes;
@@ -100,12 +114,8 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
     return bad_flag(cat("--kv-cache-memory ", *flags.kv_cache_memory, " B is more than the ",
                         available, " B of memory that are available"));
   }
-  const int model_limit = model.config.max_position_embeddings;
-  if (flags.max_model_len && *flags.max_model_len > model_limit) {
-    return bad_flag(cat("--max-model-len must be in [2, ", model_limit,
-                        "], the model's max_position_embeddings, not ", *flags.max_model_len));
-  }
-  int64_t max_model_len = flags.max_model_len.value_or(model_limit);
+  SHOAL_RETURN_IF_ERROR(check_model_len(flags, model.config));
+  int64_t max_model_len = flags.max_model_len.value_or(model.config.max_position_embeddings);
   // With room for every sequence at its longest, nothing is ever preempted, so more blocks are
   // useless.
   const int64_t useful = flags.max_num_seqs * blocks_for_tokens(max_model_len);

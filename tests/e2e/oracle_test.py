@@ -5,6 +5,7 @@ CASE is a folder of tests/data/oracle, whose README.md defines the tolerances.
 import json
 import sys
 import tempfile
+import unittest
 from pathlib import Path
 
 import numpy as np
@@ -36,19 +37,22 @@ class Model(harness.TestCase):
         ours, reference = ours.astype(np.float64), reference.astype(np.float64)
         return np.linalg.norm(ours - reference, axis=1) / np.linalg.norm(reference, axis=1)
 
-    def check_prompt(self, prompt: dict, ranks: int):
-        # Feed the reference's tokens, because otherwise one wrong choice would make all later ones
-        # wrong.
-        ids, greedy = prompt["ids"], prompt["greedy"]
-        ours = harness.logits(FOLDER, ids + greedy[:-1], "-tp", ranks)
-        reference = np.load(FOLDER / prompt["logits"])
-        distance = self.distances(ours[: len(ids)], reference)
+    def check_distances(self, ours: np.ndarray, reference: np.ndarray):
+        distance = self.distances(ours, reference)
         config = json.loads((FOLDER / "config.json").read_text())
         if (config.get("dtype") or config["torch_dtype"]) == "float32":
             self.assertLessEqual(distance.max(), 1e-4)
         else:
             self.assertLessEqual(distance.mean(), 1.5e-2)
             self.assertLessEqual(distance.max(), 4e-2)
+
+    def check_prompt(self, prompt: dict, ranks: int):
+        # Feed the reference's tokens, because otherwise one wrong choice would make all later ones
+        # wrong.
+        ids, greedy = prompt["ids"], prompt["greedy"]
+        ours = harness.logits(FOLDER, ids + greedy[:-1], "-tp", ranks)
+        reference = np.load(FOLDER / prompt["logits"])
+        self.check_distances(ours[: len(ids)], reference)
         choices = ours[len(ids) - 1 :].argmax(axis=1)
         for step, (token, gap) in enumerate(zip(greedy, prompt["gap"])):
             if gap > CLEAR_GAP:
@@ -62,6 +66,33 @@ class Model(harness.TestCase):
             for k, prompt in enumerate(EXPECTED["prompts"]):
                 with self.subTest(ranks=ranks, prompt=k):
                     self.check_prompt(prompt, ranks)
+
+    @unittest.skipUnless("stretched" in EXPECTED, "the case has no rope scaling")
+    def test_logits_at_three_times_the_original_length(self):
+        stretched = EXPECTED["stretched"]
+        ids = stretched["ids"]
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder)
+            for file in FOLDER.iterdir():
+                (model / file.name).symlink_to(file)
+            config = {**json.loads((FOLDER / "config.json").read_text()), **stretched["config"]}
+            (model / "config.json").unlink()
+            (model / "config.json").write_text(json.dumps(config))
+            self.assertEqual(len(ids), 3 * stretched["original"])
+            if stretched["config"]:
+                # Without the flag the length that the file gives is the limit, as ever.
+                refused = harness.run("logits", model, "--prompt-ids", harness.ids_flag(ids),
+                                      "--out", "/dev/null", code=harness.USAGE)
+                self.assertIn(f"the {stretched['original']} of --max-model-len",
+                              refused.stderr.decode())
+            refused = harness.run("logits", model, "--prompt-ids", 1, "--out", "/dev/null",
+                                  "--max-model-len", stretched["limit"] + 1, code=harness.USAGE)
+            self.assertIn(f"[2, {stretched['limit']}]", refused.stderr.decode())
+            reference = np.load(FOLDER / stretched["logits"])
+            for ranks in (1, EXPECTED["tensor_parallel_sizes"][-1]):
+                ours = harness.logits(model, ids, "-tp", ranks, "--max-model-len",
+                                      stretched["limit"])
+                self.check_distances(ours[stretched["first_row"]:], reference)
 
     def test_one_rank_too_many_says_what_the_limit_is(self):
         heads = json.loads((FOLDER / "config.json").read_text())["num_attention_heads"]

@@ -103,6 +103,43 @@ TEST(RopeTest, ParametersOfBothSpellingsAndNestedOnesReadAlike) {
   EXPECT_NE(old_spelling, freq(R"("rope_theta": 5e5)"));
 }
 
+TEST(RopeTest, StretchesTheContextAsTheTypeSays) {
+  struct Case {
+    std::string fields;
+    int max_position_embeddings, wanted;
+  };
+  const std::vector<Case> cases = {
+      {"", 4096, 4096},
+      // As the model cards of Qwen2.5 and Qwen3 write it.
+      {R"("rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 32768})",
+       32768, 131072},
+      {R"("rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64})",
+       256, 256},
+      // The length that the file gives counts if the product is shorter.
+      {R"("rope_scaling": {"type": "yarn", "factor": 2, "original_max_position_embeddings": 64})",
+       256, 256},
+      {R"("rope_scaling": {"type": "yarn", "factor": 2})", 32768, 65536},
+      {R"("rope_scaling": {"type": "yarn", "original_max_position_embeddings": 7})", 100, 100},
+      {R"("rope_scaling": {"type": "linear", "factor": 4})", 4096, 16384},
+      {R"("rope_scaling": {"type": "linear", "factor": 1.15})", 100, 115},
+      {R"("rope_scaling": {"type": "linear", "factor": 2.5})", 33, 82},
+      {R"("rope_scaling": {"type": "linear", "factor": 0.5})", 4096, 4096},
+      {R"("rope_scaling": {"type": "linear", "factor": 1000000})", 4096, 64 << 20},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+           "high_freq_factor": 4, "original_max_position_embeddings": 8192})",
+       131072, 131072},
+  };
+  for (const Case& test : cases) {
+    SCOPED_TRACE(test.fields);
+    const Result<Json> config = parse_json("{" + test.fields + "}", "config.json");
+    ASSERT_TRUE(config.ok()) << config.status().to_string();
+    const Result<RopeConfig> rope =
+        parse_rope_config(*config, test.max_position_embeddings, "config.json");
+    ASSERT_TRUE(rope.ok()) << rope.status().to_string();
+    EXPECT_EQ(stretched_positions(*rope, test.max_position_embeddings), test.wanted);
+  }
+}
+
 struct BadRope {
   std::string fields;
   Code code;

@@ -1,7 +1,12 @@
 // What is planned for a start, with the bundled demo model and invented machines.
 #include "server/host/engine_plan.h"
 
+#include <filesystem>
+#include <fstream>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "runtime/base/json.h"
 
 namespace shoal {
 namespace {
@@ -131,6 +136,33 @@ TEST(EnginePlanTest, LengthsThatDoNotFitAreRefusedWithTheNumbers) {
             std::string::npos);
   flags.kv_cache_memory = 2 * kGiB;
   EXPECT_NE(refusal(flags, machine(2, kGiB)).find("available"), std::string::npos);
+}
+
+TEST(EnginePlanTest, AStretchedContextIsUsedOnlyIfTheFlagAsksForIt) {
+  const std::string demo_dir = SHOAL_SOURCE_DIR "/models/demo";
+  const std::filesystem::path dir = testing::TempDir() + cat("/shoal-stretched-", ::getpid());
+  std::filesystem::create_directories(dir);
+  Json config = parse_json(read_file(demo_dir + "/config.json", 1 << 20).value(), "config").value();
+  config["rope_scaling"] = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}};
+  std::ofstream(dir / "config.json") << config.dump();
+  std::filesystem::create_symlink(demo_dir + "/model.safetensors", dir / "model.safetensors");
+  const Result<ModelFiles> files = open_model(dir.string());
+  std::filesystem::remove_all(dir);
+  ASSERT_TRUE(files.ok()) << files.status().to_string();
+
+  EngineFlags flags;
+  EXPECT_EQ(plan_engine(flags, *files, machine(2, 64 * kGiB)).value().model.limits.max_model_len,
+            512);
+  flags.max_model_len = 2048;
+  EXPECT_EQ(plan_engine(flags, *files, machine(2, 64 * kGiB)).value().model.limits.max_model_len,
+            2048);
+  flags.max_model_len = 2049;
+  const Status refused = plan_engine(flags, *files, machine(2, 64 * kGiB)).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_NE(refused.message().find("[2, 2048], to which rope scaling stretches"),
+            std::string_view::npos)
+      << refused.to_string();
 }
 
 TEST(EnginePlanTest, TypesAndKernels) {
