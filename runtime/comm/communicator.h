@@ -52,7 +52,8 @@ class Communicator {
   virtual Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) = 0;
 
   /// Rank root receives every rank's bytes, one after the other in rank order. sizes must be the
-  /// same on every rank: sizes[r] bytes come from rank r. out is used on root only.
+  /// same on every rank: sizes[r] bytes come from rank r. out is used on root only, where `mine`
+  /// may already lie at its place in out.
   virtual Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
                         std::byte* out) = 0;
 

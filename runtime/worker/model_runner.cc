@@ -1,11 +1,8 @@
 #include "runtime/worker/model_runner.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <span>
-
-#include "runtime/worker/sampler.h"
 
 namespace shoal {
 namespace {
@@ -35,6 +32,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
       std::make_unique<ThreadPool>(start.threads, std::vector<int>(cpus.begin(), cpus.end()));
   runner->dtype_ = start.dtype;
   runner->limits_ = start.limits;
+  runner->max_logit_rows_ = start.max_logit_rows();
   const LoadCallback report = [&](int64_t done, int64_t total) { progress({done, total}); };
   SHOAL_ASSIGN_OR_RETURN(runner->weights_,
                          load_weights(*runner->checkpoint_, runner->config_, runner->plan_,
@@ -49,12 +47,19 @@ Status ModelRunner::take_memory(Communicator& communicator) {
                                 config_.head_dim, dtype_));
   const Decoder::Parts parts{config_, plan_, weights_, *kernels_, *pool_, *communicator_};
   SHOAL_ASSIGN_OR_RETURN(decoder_, Decoder::create(parts, limits_.max_num_batched_tokens));
+  SHOAL_ASSIGN_OR_RETURN(logits_, LogitRows::allocate(plan_, max_logit_rows_));
+  if (plan_.world.rank == 0) sampler_ = SamplerMemory(static_cast<size_t>(config_.vocab_size));
   return {};
 }
 
 void ModelRunner::set_after_part(std::function<Status()> after_part) {
   after_part_ = after_part;
   decoder_->set_after_part(std::move(after_part));
+}
+
+int64_t ModelRunner::logit_bytes(const ShardPlan& plan, int64_t rows) {
+  const int64_t sampler = plan.world.rank == 0 ? SamplerMemory::bytes(plan.vocab_size) : 0;
+  return LogitRows::bytes(plan, rows) + sampler;
 }
 
 Status ModelRunner::warm_up() {
@@ -93,6 +98,12 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
     wanted_.push_back({&sequence, static_cast<int>(batch_.logit_rows.size()), logits_of});
     for (int i = rows - logits_of; i < rows; ++i) batch_.logit_rows.push_back(row_begin + i);
   }
+  const auto logit_rows = static_cast<int64_t>(batch_.logit_rows.size());
+  if (logit_rows > logits_.capacity()) {
+    return Status::error(Code::kInternal,
+                         cat("step ", plan.step, " wants ", logit_rows,
+                             " rows of logits; there is room for ", logits_.capacity()));
+  }
   for (const int32_t id : batch_.token_ids) {
     if (id < 0 || id >= config_.vocab_size)
       return Status::error(Code::kInternal, cat("token id ", id, " in a step"));
@@ -102,8 +113,7 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
 
 Result<StepResult> ModelRunner::run(const StepPlan& plan) {
   SHOAL_RETURN_IF_ERROR(build_batch(plan));
-  logits_.resize(batch_.logit_rows.size() * static_cast<size_t>(plan_.vocab.size()));
-  SHOAL_RETURN_IF_ERROR(decoder_->forward(batch_, cache_.layers(), logits_.data()));
+  SHOAL_RETURN_IF_ERROR(decoder_->forward(batch_, cache_.layers(), logits_.own()));
   StepResult result;
   result.step = plan.step;
   SHOAL_RETURN_IF_ERROR(collect(&result));
@@ -118,31 +128,37 @@ Status ModelRunner::collect(StepResult* result) {
   if (any_greedy) SHOAL_RETURN_IF_ERROR(gather_best());
   if (any_rows) SHOAL_RETURN_IF_ERROR(gather_rows());
   if (plan_.world.rank != 0) return {};
-  const auto vocab = static_cast<size_t>(config_.vocab_size);
-  size_t greedy = 0, row = 0;
+  size_t greedy = 0;
+  int64_t row = 0;
   for (const Wanted& wanted : wanted_) {
-    const SequenceStep& sequence = *wanted.sequence;
-    if (argmax_suffices(sequence)) {
+    if (argmax_suffices(*wanted.sequence)) {
       SampledToken token;
-      token.id = sequence.id;
+      token.id = wanted.sequence->id;
       token.token_id = best_[greedy++];
       result->tokens.push_back(std::move(token));
       continue;
     }
-    const float* rows = rows_.data() + row * vocab;
-    row += static_cast<size_t>(wanted.rows);
-    if (sequence.all_logits)
-      result->logits.insert(result->logits.end(), rows, rows + wanted.rows * vocab);
-    if (!sequence.sample) continue;
-    const std::span<const float> last(rows + (wanted.rows - 1) * vocab, vocab);
-    const int position = sequence.first_position + static_cast<int>(sequence.token_ids.size());
-    SampledToken token = sample_token(last, sequence.sampling, sequence.history,
-                                      sequence.history_prompt_tokens, position, *kernels_);
-    token.id = sequence.id;
-    result->tokens.push_back(std::move(token));
-    if (after_part_) SHOAL_RETURN_IF_ERROR(after_part_());
+    take_rows(wanted, row, result);
+    row += wanted.rows;
+    if (wanted.sequence->sample && after_part_) SHOAL_RETURN_IF_ERROR(after_part_());
   }
   return {};
+}
+
+/// Answers a sequence whose whole rows begin with the gathered row `first`.
+void ModelRunner::take_rows(const Wanted& wanted, int64_t first, StepResult* result) {
+  const SequenceStep& sequence = *wanted.sequence;
+  const int64_t last = first + wanted.rows - 1;
+  for (int64_t row = first; sequence.all_logits && row <= last; ++row) {
+    const std::span<const float> logits = logits_.whole(row);
+    result->logits.insert(result->logits.end(), logits.begin(), logits.end());
+  }
+  if (!sequence.sample) return;
+  const int position = sequence.first_position + static_cast<int>(sequence.token_ids.size());
+  SampledToken token = sample_token(logits_.whole(last), sequence.sampling, sequence.history,
+                                    sequence.history_prompt_tokens, position, *kernels_, sampler_);
+  token.id = sequence.id;
+  result->tokens.push_back(std::move(token));
 }
 
 Status ModelRunner::gather_best() {
@@ -152,7 +168,7 @@ Status ModelRunner::gather_best() {
     ArgmaxResult best{-std::numeric_limits<float>::infinity(), -1};
     if (!plan_.vocab.empty()) {
       best = kernels_->argmax(
-          logits_.data() + static_cast<int64_t>(wanted.row_begin) * plan_.vocab.size(),
+          logits_.own() + static_cast<int64_t>(wanted.row_begin) * plan_.vocab.size(),
           plan_.vocab.size());
       best.column += plan_.vocab.begin;
     }
@@ -177,36 +193,16 @@ Status ModelRunner::gather_best() {
   return {};
 }
 
+/// Runs after gather_best(), because the rows that are gathered move to the front, where those of
+/// greedy sequences may be.
 Status ModelRunner::gather_rows() {
-  const auto local = static_cast<size_t>(plan_.vocab.size()),
-             vocab = static_cast<size_t>(config_.vocab_size);
-  std::vector<float> mine;
-  size_t count = 0;
+  int64_t count = 0;
   for (const Wanted& wanted : wanted_) {
     if (argmax_suffices(*wanted.sequence)) continue;
-    const float* from = logits_.data() + static_cast<size_t>(wanted.row_begin) * local;
-    mine.insert(mine.end(), from, from + static_cast<size_t>(wanted.rows) * local);
-    count += static_cast<size_t>(wanted.rows);
+    logits_.move_own(wanted.row_begin, wanted.rows, count);
+    count += wanted.rows;
   }
-  std::vector<size_t> sizes;
-  for (int rank = 0; rank < plan_.world.size; ++rank) {
-    sizes.push_back(count * static_cast<size_t>(plan_.vocab_of_rank(rank).size()) * sizeof(float));
-  }
-  const bool root = plan_.world.rank == 0;
-  gathered_.resize(root ? count * vocab : 0);
-  SHOAL_RETURN_IF_ERROR(communicator_->gather(0, std::as_bytes(std::span<const float>(mine)), sizes,
-                                              reinterpret_cast<std::byte*>(gathered_.data())));
-  if (!root) return {};
-  rows_.resize(count * vocab);
-  const float* from = gathered_.data();
-  for (int rank = 0; rank < plan_.world.size; ++rank) {
-    const Range ids = plan_.vocab_of_rank(rank);
-    for (size_t row = 0; row < count; ++row, from += ids.size()) {
-      std::memcpy(rows_.data() + row * vocab + static_cast<size_t>(ids.begin), from,
-                  static_cast<size_t>(ids.size()) * sizeof(float));
-    }
-  }
-  return {};
+  return logits_.gather(*communicator_, count);
 }
 
 }  // namespace shoal

@@ -10,7 +10,9 @@
 #include "runtime/control/messages.h"
 #include "runtime/engine/step_plan.h"
 #include "runtime/worker/kv_cache.h"
+#include "runtime/worker/logit_rows.h"
 #include "runtime/worker/model_work.h"
+#include "runtime/worker/sampler.h"
 
 namespace shoal {
 
@@ -24,10 +26,14 @@ class ModelRunner {
       const ModelStart& start, World world, const std::vector<int32_t>& cpus,
       const std::function<void(const LoadProgress&)>& progress);
 
-  /// Takes and touches the memory of the KV cache and of a step's activations, so that a page that
-  /// cannot be had ends the start and not a request. `communicator` must live as long as the
-  /// runner. RESOURCE_EXHAUSTED: the memory is refused.
+  /// Takes and touches the memory of the KV cache, of a step's activations and of its rows of
+  /// logits, so that a page that cannot be had ends the start and not a request. `communicator`
+  /// must live as long as the runner. RESOURCE_EXHAUSTED: the memory is refused.
   Status take_memory(Communicator& communicator);
+
+  /// The bytes that take_memory() takes on the plan's rank for this many rows of logits and for
+  /// choosing tokens from them.
+  static int64_t logit_bytes(const ShardPlan& plan, int64_t rows);
 
   /// Runs a step of one token on every rank and drops the result, so that what happens only once
   /// (loading pages of the weights and of the code, the transport's first use under load) is done
@@ -61,8 +67,9 @@ class ModelRunner {
   Status collect(StepResult* result);
   /// Fills best_ on rank 0: the greedy choices, in order.
   Status gather_best();
-  /// Fills rows_ on rank 0: whole rows of logits, for sequences that need more than the best.
+  /// Brings whole rows of logits to rank 0, for sequences that need more than the best.
   Status gather_rows();
+  void take_rows(const Wanted& wanted, int64_t first, StepResult* result);
 
   ModelConfig config_;
   ShardPlan plan_;
@@ -73,14 +80,14 @@ class ModelRunner {
   KvCache cache_;
   Dtype dtype_ = Dtype::kBf16;
   EngineLimits limits_;
+  int64_t max_logit_rows_ = 0;
   Communicator* communicator_ = nullptr;
   std::unique_ptr<Decoder> decoder_;
   std::function<Status()> after_part_;
   DecoderBatch batch_;
   std::vector<Wanted> wanted_;
-  std::vector<float> logits_;    // [logit rows, vocabulary of this rank]
-  std::vector<float> gathered_;  // rank 0: every rank's logits_, rank after rank
-  std::vector<float> rows_;      // rank 0: [gathered rows, vocabulary]
+  LogitRows logits_;
+  SamplerMemory sampler_{0};  // on rank 0 only
   std::vector<int32_t> best_;
 };
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,10 +18,18 @@ struct ModelStart {
   std::string kernels;
   int32_t threads = 1;  ///< threads of each rank
   EngineLimits limits;
+  /// A step may want the logits of every token, and not only of one for each sequence.
+  bool all_logits = false;
+
+  /// The most rows of logits that one step can want.
+  int64_t max_logit_rows() const {
+    return all_logits ? limits.max_num_batched_tokens
+                      : std::min(limits.max_num_seqs, limits.max_num_batched_tokens);
+  }
 };
 template <typename Archive>
 void fields(Archive& archive, ModelStart& m) {
-  archive(m.model_dir, m.dtype, m.kernels, m.threads, m.limits);
+  archive(m.model_dir, m.dtype, m.kernels, m.threads, m.limits, m.all_logits);
 }
 
 /// What each rank of a model reports when it is ready. It is sent as Ready::about.
@@ -43,7 +52,7 @@ class ModelWork final : public RankWork {
   ModelWork();
   ~ModelWork() override;
 
-  /// Loads weights, takes the memory of KV cache and activations, and warms up.
+  /// Loads weights, takes the memory of KV cache, activations and logits, and warms up.
   Result<std::string> begin(RankContext& context) override;
   Result<std::string> step(uint64_t number, std::string_view plan) override;
 

@@ -10,6 +10,8 @@
 namespace shoal {
 namespace {
 
+using Candidate = SamplerMemory::Candidate;
+
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;  // SplitMix64's increment, 2^64 / golden ratio
 
@@ -50,9 +52,15 @@ bool all_finite(std::span<const float> values) {
   return bad == 0;
 }
 
+size_t chunks_of(size_t vocab) {
+  return (vocab + kVocabChunk - 1) / kVocabChunk;
+}
+
 /// log(sum(exp(x))), from the sums that the kernels return for each chunk, folded in id order.
-double log_sum_exp(std::span<const float> logits, const KernelTable& kernels) {
-  std::vector<ChunkSum> chunks((logits.size() + kVocabChunk - 1) / kVocabChunk);
+double log_sum_exp(std::span<const float> logits, const KernelTable& kernels,
+                   SamplerMemory& memory) {
+  std::vector<ChunkSum>& chunks = memory.chunks;
+  chunks.resize(chunks_of(logits.size()));
   kernels.chunk_sums(logits.data(), static_cast<int64_t>(logits.size()), chunks.data());
   double max = kLowest;
   for (const ChunkSum& chunk : chunks) max = std::max<double>(max, chunk.max);
@@ -62,8 +70,8 @@ double log_sum_exp(std::span<const float> logits, const KernelTable& kernels) {
 }
 
 void add_logprobs(std::span<const float> logits, int32_t count, const KernelTable& kernels,
-                  SampledToken* token) {
-  const double normalizer = log_sum_exp(logits, kernels);
+                  SamplerMemory& memory, SampledToken* token) {
+  const double normalizer = log_sum_exp(logits, kernels, memory);
   const auto vocab = static_cast<int32_t>(logits.size());
   const auto chosen = static_cast<size_t>(token->token_id);
   const float own = logits[chosen];
@@ -79,7 +87,8 @@ void add_logprobs(std::span<const float> logits, int32_t count, const KernelTabl
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x > y || (x == y && a < b);
   };
-  std::vector<int32_t> ids(logits.size());
+  std::vector<int32_t>& ids = memory.ids;
+  ids.resize(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::partial_sort_copy(ids.begin(), ids.end(), best.begin(), best.end(), better);
   for (const int32_t id : best)
@@ -90,9 +99,12 @@ void add_logprobs(std::span<const float> logits, int32_t count, const KernelTabl
 /// towards less likely, whether the score is above or below zero. Presence and frequency penalties
 /// are as OpenAI's API defines them.
 void apply_penalties(const SamplingParams& params, std::span<const int32_t> history,
-                     int32_t prompt_tokens, std::vector<float>* scores) {
-  std::vector<bool> seen(scores->size());
-  std::vector<int32_t> output_count(scores->size());
+                     int32_t prompt_tokens, SamplerMemory& memory) {
+  std::vector<float>* const scores = &memory.penalized;
+  std::vector<bool>& seen = memory.seen;
+  std::vector<int32_t>& output_count = memory.output_count;
+  seen.assign(scores->size(), false);
+  output_count.assign(scores->size(), 0);
   for (size_t i = 0; i < history.size(); ++i) {
     const auto id = static_cast<size_t>(history[i]);
     if (id >= scores->size()) continue;
@@ -111,29 +123,20 @@ void apply_penalties(const SamplingParams& params, std::span<const int32_t> hist
   }
 }
 
-/// A token that may be drawn. weight: its log-probability up to a constant, after temperature; the
-/// best has 0.
-struct Candidate {
-  double weight;
-  int32_t id;
-};
-
 bool better(const Candidate& a, const Candidate& b) {
   return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
 }
 
-/// The tokens that min-p leaves, in id order. The best always stays.
-std::vector<Candidate> candidates_of(std::span<const float> scores, float best,
-                                     const SamplingParams& params) {
+/// Lists the tokens that min-p leaves, in id order. The best always stays.
+void find_candidates(std::span<const float> scores, float best, const SamplingParams& params,
+                     std::vector<Candidate>* candidates) {
   const double inverse = 1 / static_cast<double>(params.temperature);
   const double least = params.min_p > 0 ? std::log(std::min<double>(params.min_p, 1)) : -HUGE_VAL;
-  std::vector<Candidate> candidates;
-  candidates.reserve(scores.size());
+  candidates->clear();
   for (size_t id = 0; id < scores.size(); ++id) {
     const double weight = (static_cast<double>(scores[id]) - best) * inverse;
-    if (weight >= least) candidates.push_back({weight, static_cast<int32_t>(id)});
+    if (weight >= least) candidates->push_back({weight, static_cast<int32_t>(id)});
   }
-  return candidates;
 }
 
 /// Keeps the k best, sorted; changes nothing if there are not more than k.
@@ -199,38 +202,54 @@ int32_t draw(std::span<const Candidate> candidates, uint64_t seed, int32_t posit
 
 }  // namespace
 
+// The values are written, and not only reserved, so that every page is there.
+SamplerMemory::SamplerMemory(size_t vocab)
+    : candidates(vocab),
+      cleaned(vocab),
+      penalized(vocab),
+      ids(vocab),
+      output_count(vocab),
+      seen(vocab),
+      chunks(chunks_of(vocab)) {}
+
+int64_t SamplerMemory::bytes(int64_t vocab) {
+  const auto each =
+      static_cast<int64_t>(sizeof(Candidate) + 2 * sizeof(float) + 2 * sizeof(int32_t));
+  const auto chunks = static_cast<int64_t>(chunks_of(static_cast<size_t>(vocab)));
+  return vocab * each + vocab / 8 + chunks * static_cast<int64_t>(sizeof(ChunkSum));
+}
+
 double sampling_uniform(uint64_t seed, int32_t position, int32_t token_id) {
   return uniform_of(bits_of(stream_of(seed, position), token_id));
 }
 
 SampledToken sample_token(std::span<const float> logits, const SamplingParams& params,
                           std::span<const int32_t> history, int32_t history_prompt_tokens,
-                          int32_t position, const KernelTable& kernels) {
-  std::vector<float> cleaned;
+                          int32_t position, const KernelTable& kernels, SamplerMemory& memory) {
   if (!all_finite(logits)) {
-    cleaned.reserve(logits.size());
-    for (const float logit : logits) cleaned.push_back(finite(logit));
-    logits = cleaned;
+    memory.cleaned.clear();
+    for (const float logit : logits) memory.cleaned.push_back(finite(logit));
+    logits = memory.cleaned;
   }
-  std::vector<float> penalized;
   std::span<const float> scores = logits;
   if (params.has_penalty()) {
-    penalized.assign(logits.begin(), logits.end());
-    apply_penalties(params, history, history_prompt_tokens, &penalized);
-    scores = penalized;
+    memory.penalized.assign(logits.begin(), logits.end());
+    apply_penalties(params, history, history_prompt_tokens, memory);
+    scores = memory.penalized;
   }
   const ArgmaxResult best = kernels.argmax(scores.data(), static_cast<int64_t>(scores.size()));
 
   SampledToken token;
   if (params.temperature > 0) {
-    std::vector<Candidate> candidates = candidates_of(scores, best.value, params);
+    std::vector<Candidate>& candidates = memory.candidates;
+    find_candidates(scores, best.value, params, &candidates);
     keep_top_k(params.top_k, &candidates);
     keep_top_p(params.top_p, &candidates);
     token.token_id = draw(candidates, params.seed, position);
   } else {
     token.token_id = best.column;
   }
-  if (params.logprobs >= 0) add_logprobs(logits, params.logprobs, kernels, &token);
+  if (params.logprobs >= 0) add_logprobs(logits, params.logprobs, kernels, memory, &token);
   return token;
 }
 

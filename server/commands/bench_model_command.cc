@@ -178,6 +178,7 @@ Result<EnginePlan> plan_bench(const BenchModelFlags& flags, const ModelFiles& fi
   plan.limit_kv_blocks(blocks_for_tokens(positions));
   plan.model.limits.max_num_batched_tokens =
       std::max(plan.model.limits.max_num_batched_tokens, kDecodePrompt);
+  SHOAL_RETURN_IF_ERROR(plan.estimate_memory(files.config));
   return plan;
 }
 

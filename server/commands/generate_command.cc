@@ -68,7 +68,7 @@ Status resolve_requests(const ServedModel& model, std::vector<Request>* requests
   EngineLimits& limits = plan->model.limits;
   limits.max_num_seqs = std::clamp(count, 1, limits.max_num_seqs);
   limits.max_waiting = count;
-  return {};
+  return plan->estimate_memory(model.config);
 }
 
 /// Prints text as it arrives, then a newline.

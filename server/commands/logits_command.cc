@@ -42,8 +42,9 @@ Status fit_plan(const LogitsFlags& flags, const ModelConfig& config, int64_t tok
       flags.chunk.value_or(std::min<int64_t>(flags.engine.max_num_batched_tokens, most));
   plan->model.limits.max_num_batched_tokens = static_cast<int32_t>(std::min(chunk, tokens));
   plan->model.limits.max_num_seqs = 1;
+  plan->model.all_logits = true;
   plan->limit_kv_blocks(blocks_for_tokens(tokens));
-  return {};
+  return plan->estimate_memory(config);
 }
 
 /// Steps through the tokens: in chunks up to decode_from, then one at a time.

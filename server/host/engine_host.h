@@ -24,8 +24,8 @@ HostFacts facts_for(const TransportFlags& flags, int world_size);
 /// Copies the device flags that ranks need into *start.
 void set_device(const DeviceFlags& flags, RankStart* start);
 
-/// Converts the flags to options for the ladder. reserved_bytes are those of weights, KV cache and
-/// activations; the memory that the ranks' processes themselves need is added here.
+/// Converts the flags to options for the ladder. reserved_bytes are those of weights, KV cache,
+/// activations and logits; the memory that the ranks' processes themselves need is added here.
 LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes);
 
 /// The ranks of one model, as commands use them: a Supervisor that is configured from the flags and

@@ -12,6 +12,7 @@
 #include "models/tokenizer/unicode.h"
 #include "models/weights.h"
 #include "runtime/worker/kv_cache.h"
+#include "runtime/worker/model_runner.h"
 
 namespace shoal {
 namespace {
@@ -64,26 +65,6 @@ void plan_threads(const EngineFlags& flags, const HostResources& host, EnginePla
   if (whole_cpus && all <= host.cpus.size() && 2 * all > host.cpus.size()) {
     plan->cpus.assign(host.cpus.begin(), host.cpus.begin() + static_cast<std::ptrdiff_t>(all));
   }
-}
-
-Status estimate_memory(const ModelFiles& model, const HostResources& host, EnginePlan* plan) {
-  MemoryEstimate& memory = plan->memory;
-  const ModelConfig& config = model.config;
-  memory.available_bytes = host.memory_bytes;
-  const EngineLimits& limits = plan->model.limits;
-  for (int rank = 0; rank < plan->world_size; ++rank) {
-    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard,
-                           make_shard_plan(config, {rank, plan->world_size}));
-    const int64_t weights = packed_weight_bytes(config, shard, plan->model.dtype);
-    memory.weight_bytes += weights;
-    memory.largest_weight_bytes = std::max(memory.largest_weight_bytes, weights);
-    memory.kv_bytes_per_block += KvCache::bytes(config.num_hidden_layers, 1, shard.kv_heads.size(),
-                                                config.head_dim, plan->model.dtype);
-    memory.activation_bytes +=
-        Decoder::activation_bytes(config, shard, plan->model.dtype, limits.max_num_batched_tokens) +
-        int64_t{4} * limits.max_num_seqs * shard.vocab.size();
-  }
-  return {};
 }
 
 /// The bytes of KV cache if the flags do not set them: the largest of kDefaultKvBytes, the weights
@@ -168,6 +149,24 @@ void EnginePlan::limit_kv_blocks(int64_t blocks) {
   planned = static_cast<int32_t>(std::clamp<int64_t>(blocks, 1, planned));
 }
 
+Status EnginePlan::estimate_memory(const ModelConfig& config) {
+  MemoryEstimate estimate;
+  estimate.available_bytes = memory.available_bytes;
+  for (int rank = 0; rank < world_size; ++rank) {
+    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard, make_shard_plan(config, {rank, world_size}));
+    const int64_t weights = packed_weight_bytes(config, shard, model.dtype);
+    estimate.weight_bytes += weights;
+    estimate.largest_weight_bytes = std::max(estimate.largest_weight_bytes, weights);
+    estimate.kv_bytes_per_block += KvCache::bytes(
+        config.num_hidden_layers, 1, shard.kv_heads.size(), config.head_dim, model.dtype);
+    estimate.activation_bytes +=
+        Decoder::activation_bytes(config, shard, model.dtype, model.limits.max_num_batched_tokens) +
+        ModelRunner::logit_bytes(shard, model.max_logit_rows());
+  }
+  memory = estimate;
+  return {};
+}
+
 std::string EnginePlan::describe_memory() const {
   const double weights = static_cast<double>(memory.weight_bytes),
                activations = double(memory.activation_bytes);
@@ -175,8 +174,8 @@ std::string EnginePlan::describe_memory() const {
   return cat("memory for ", world_size, world_size == 1 ? " rank: weights " : " ranks: weights ",
              format_bytes(weights), " (at most ", format_bytes(double(memory.largest_weight_bytes)),
              " a rank), KV cache ", format_bytes(kv), " (", model.limits.kv_blocks, " blocks of ",
-             kBlockTokens, " tokens), activations about ", format_bytes(activations), "; ",
-             format_bytes(weights + kv + activations), " in all, ",
+             kBlockTokens, " tokens), activations and logits about ", format_bytes(activations),
+             "; ", format_bytes(weights + kv + activations), " in all, ",
              format_bytes(double(memory.available_bytes)), " available");
 }
 
@@ -211,7 +210,8 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   SHOAL_RETURN_IF_ERROR(plan_ranks(flags, model, &plan));
   SHOAL_RETURN_IF_ERROR(plan_types(flags, model, &plan));
   plan_threads(flags, host, &plan);
-  SHOAL_RETURN_IF_ERROR(estimate_memory(model, host, &plan));
+  plan.memory.available_bytes = host.memory_bytes;
+  SHOAL_RETURN_IF_ERROR(plan.estimate_memory(model.config));
   SHOAL_RETURN_IF_ERROR(plan_kv_cache(flags, model, &plan));
   return plan;
 }

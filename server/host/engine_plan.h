@@ -30,7 +30,9 @@ struct MemoryEstimate {
   int64_t weight_bytes = 0;          ///< of all ranks together, packed
   int64_t largest_weight_bytes = 0;  ///< of the rank that has the most
   int64_t kv_bytes_per_block = 0;    ///< of all ranks together
-  int64_t activation_bytes = 0;      ///< of all ranks together, approximately
+  /// Activations, rows of logits and the memory of the sampler: of all ranks together,
+  /// approximately.
+  int64_t activation_bytes = 0;
   uint64_t available_bytes = 0;
 };
 
@@ -45,6 +47,9 @@ struct EnginePlan {
   /// Lowers the number of KV blocks to `blocks`, for commands that know how many their requests can
   /// use.
   void limit_kv_blocks(int64_t blocks);
+  /// Computes `memory` from everything else, except for available_bytes. Call it again after a
+  /// change of the limits. INVALID_ARGUMENT: the model cannot be cut for world_size.
+  Status estimate_memory(const ModelConfig& config);
   /// Describes the memory in one line for the log.
   std::string describe_memory() const;
 };

@@ -224,7 +224,7 @@ Status SlotCommunicator<Flags, Slots>::gather(int root, std::span<const std::byt
     for (int rank = 0; rank < world_.size; to += sizes[rank++]) {
       if (rank != root) {
         SHOAL_RETURN_IF_ERROR(copy({rank, step}, to + at, width(rank)));
-      } else if (width(rank) > 0) {
+      } else if (width(rank) > 0 && to != mine.data()) {
         std::memcpy(to + at, mine.data() + at, width(rank));
       }
     }

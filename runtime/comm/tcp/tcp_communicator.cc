@@ -220,7 +220,7 @@ Status TcpCommunicator::gather(int root, std::span<const std::byte> mine,
   size_t at = 0;
   for (int peer = 0; peer < world_.size; ++peer) {
     if (peer == root) {
-      std::copy(mine.begin(), mine.end(), out + at);
+      if (mine.data() != out + at) std::copy(mine.begin(), mine.end(), out + at);
     } else {
       receive_from(peer, out + at, sizes[peer]);
     }

@@ -41,6 +41,7 @@ GroupOptions options_for(const std::string& model, int world_size, const std::st
   start.kernels = "auto";
   start.limits = {
       .max_num_seqs = 4, .max_num_batched_tokens = 64, .kv_blocks = 16, .max_model_len = 256};
+  start.all_logits = true;
   options.start.work = encode(start);
   options.start.collective_timeout_ms = 60'000;
   return options;

@@ -24,11 +24,12 @@ ModelStart start_for(int max_num_batched_tokens) {
   start.dtype = Dtype::kF32;
   start.limits.max_num_batched_tokens = max_num_batched_tokens;
   start.limits.kv_blocks = 4;
+  start.all_logits = true;
   start.kernels = "reference";
   return start;
 }
 
-TEST(ModelRunner, CacheAndActivationsAreThereBeforeTheFirstStep) {
+TEST(ModelRunner, WhatAStepNeedsIsThereBeforeTheFirstStep) {
   constexpr int kRows = 4096;
   const std::string said = in_child([]() -> std::string {
     auto runner = ModelRunner::load(start_for(kRows), {0, 1}, {}, [](const LoadProgress&) {});
@@ -38,6 +39,7 @@ TEST(ModelRunner, CacheAndActivationsAreThereBeforeTheFirstStep) {
     const auto plan = make_shard_plan(*config, {0, 1});
     if (!plan.ok()) return plan.status().to_string();
     const int64_t bytes = Decoder::activation_bytes(*config, *plan, Dtype::kF32, kRows) +
+                          ModelRunner::logit_bytes(*plan, kRows) +
                           KvCache::bytes(config->num_hidden_layers, 4, plan->kv_heads.size(),
                                          config->head_dim, Dtype::kF32);
     const int64_t before = resident_bytes();
@@ -50,6 +52,71 @@ TEST(ModelRunner, CacheAndActivationsAreThereBeforeTheFirstStep) {
     return more > bytes - bytes / 100 ? "" : cat(more, " bytes more of ", bytes);
   });
   EXPECT_EQ(said, "");
+}
+
+/// Sequences of one token that want everything that takes memory on rank 0.
+StepPlan sampled_batch(int sequences) {
+  StepPlan plan{1, {}};
+  for (int i = 0; i < sequences; ++i) {
+    SequenceStep sequence;
+    sequence.id = static_cast<uint64_t>(i);
+    sequence.token_ids = {i * 37 % 800 + 3};
+    sequence.block_table = {0};
+    sequence.sample = true;
+    sequence.sampling.top_p = 0.9F;
+    sequence.sampling.seed = static_cast<uint64_t>(i);
+    sequence.sampling.repetition_penalty = 1.1F;
+    sequence.sampling.logprobs = 4;
+    sequence.history = sequence.token_ids;
+    sequence.history_prompt_tokens = 1;
+    plan.sequences.push_back(std::move(sequence));
+  }
+  return plan;
+}
+
+// Large vocabularies make the rows of logits the largest thing in a step: 256 rows of the demo
+// model's 4096 ids have 4 MiB.
+TEST(ModelRunner, AFullSampledBatchTakesNoMoreMemory) {
+#ifdef SHOAL_SANITIZED
+  GTEST_SKIP() << "a sanitizer keeps what was freed";
+#endif
+  constexpr int kSequences = 256;
+  const std::string said = in_child([]() -> std::string {
+    ModelStart start = start_for(kSequences);
+    start.kernels = "auto";
+    start.all_logits = false;
+    start.limits.max_num_seqs = kSequences;
+    auto runner = ModelRunner::load(start, {0, 1}, {}, [](const LoadProgress&) {});
+    if (!runner.ok()) return runner.status().to_string();
+    const std::unique_ptr<Communicator> communicator = make_single_communicator();
+    if (const Status taken = (*runner)->take_memory(*communicator); !taken.ok())
+      return taken.to_string();
+    if (const Status warm = (*runner)->warm_up(); !warm.ok()) return warm.to_string();
+    const StepPlan plan = sampled_batch(kSequences);
+    const int64_t before = resident_bytes();
+    const Result<StepResult> result = (*runner)->run(plan);
+    if (!result.ok()) return result.status().to_string();
+    const int64_t more = resident_bytes() - before;
+    // The batch's own lists, the answer, and pages of the code and of the weights.
+    return more < 2 << 20 ? "" : cat(more, " bytes more");
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST(ModelRunner, RowsBeyondTheRoomAreRefused) {
+  ModelStart start = start_for(16);
+  start.all_logits = false;
+  start.limits.max_num_seqs = 2;
+  auto runner = ModelRunner::load(start, {0, 1}, {}, [](const LoadProgress&) {});
+  ASSERT_TRUE(runner.ok()) << runner.status().to_string();
+  const std::unique_ptr<Communicator> communicator = make_single_communicator();
+  ASSERT_TRUE((*runner)->take_memory(*communicator).ok());
+  EXPECT_TRUE((*runner)->run(sampled_batch(2)).ok());
+  const Status status = (*runner)->run(sampled_batch(3)).status();
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_NE(status.message().find("wants 3 rows of logits; there is room for 2"),
+            std::string_view::npos)
+      << status.to_string();
 }
 
 /// The logits of every token of a prompt that is processed in chunks of `chunk` tokens.

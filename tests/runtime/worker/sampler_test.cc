@@ -25,7 +25,9 @@ const KernelTable& kernels() {
 SampledToken sample(const std::vector<float>& logits, const SamplingParams& params,
                     int32_t position = 0, const std::vector<int32_t>& history = {},
                     int32_t prompt_tokens = 0) {
-  return sample_token(logits, params, history, prompt_tokens, position, kernels());
+  // One memory for all, so that nothing may depend on what an earlier token has left in it.
+  static SamplerMemory memory(262144);
+  return sample_token(logits, params, history, prompt_tokens, position, kernels(), memory);
 }
 
 std::vector<float> random_logits(size_t vocab, uint32_t seed, float spread = 3) {
@@ -283,6 +285,7 @@ TEST(SamplerTest, OddLogitsGiveATokenAndFiniteLogprobs) {
       {kInfinity, kInfinity},
   };
   set_float_environment();
+  SamplerMemory memory(4);
   for (const KernelTable* set : available_kernels()) {
     SCOPED_TRACE(set->name);
     for (const std::vector<float>& row : rows) {
@@ -292,7 +295,7 @@ TEST(SamplerTest, OddLogitsGiveATokenAndFiniteLogprobs) {
         params.min_p = 0.01f;
         params.logprobs = 3;
         const SampledToken token =
-            sample_token(row, params, std::vector<int32_t>{0, 1}, 1, 1, *set);
+            sample_token(row, params, std::vector<int32_t>{0, 1}, 1, 1, *set, memory);
         ASSERT_GE(token.token_id, 0);
         ASSERT_LT(token.token_id, static_cast<int32_t>(row.size()));
         EXPECT_TRUE(std::isfinite(token.logprob));

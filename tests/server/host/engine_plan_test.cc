@@ -68,6 +68,26 @@ TEST(EnginePlanTest, RanksUpToTheLeaves) {
       << text;
 }
 
+// 4096 ids: on rank 0 whole rows of all of them, and elsewhere the rank's own part of each row.
+TEST(EnginePlanTest, CountsTheRowsOfLogits) {
+  EngineFlags flags;
+  flags.max_num_seqs = 1;
+  const auto bytes = [&] {
+    return plan_engine(flags, demo(), machine(4, 64 * kGiB)).value().memory.activation_bytes;
+  };
+  const int64_t one = bytes();
+  flags.max_num_seqs = 65;
+  EXPECT_EQ(bytes() - one, 64 * 4096 * 4);
+  flags.max_num_seqs = 5000;  // a step has no more rows than tokens
+  EXPECT_EQ(bytes() - one, (flags.max_num_batched_tokens - 1) * 4096 * 4);
+
+  flags.tensor_parallel_size = 2;
+  flags.max_num_seqs = 1;
+  const int64_t two = bytes();
+  flags.max_num_seqs = 65;
+  EXPECT_EQ(bytes() - two, 64 * (4096 + 2048) * 4);
+}
+
 TEST(EnginePlanTest, BindsThreadsThatFillTheMachine) {
   struct Case {
     int ranks, threads, cpus;
