@@ -252,16 +252,19 @@ Result<ModelConfig> parse_model_config(std::string_view text, std::string_view w
   return model;
 }
 
-Result<ModelConfig> load_model_config(const std::string& model_dir) {
-  const std::string path = cat(model_dir, "/config.json");
-  const Result<std::string> text = read_config_file(model_dir, "config.json");
+Result<std::string> read_model_config(const std::string& model_dir) {
+  Result<std::string> text = read_config_file(model_dir, "config.json");
   if (!text.ok() && text.status().code() == Code::kNotFound) {
     return text.status().while_doing(
         cat("no model in ", model_dir,
             "; give the directory of a Hugging Face checkpoint, with its config.json"));
   }
-  if (!text.ok()) return text.status();
-  return parse_model_config(*text, path);
+  return text;
+}
+
+Result<ModelConfig> load_model_config(const std::string& model_dir) {
+  SHOAL_ASSIGN_OR_RETURN(const std::string text, read_model_config(model_dir));
+  return parse_model_config(text, cat(model_dir, "/config.json"));
 }
 
 }  // namespace shoal

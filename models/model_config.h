@@ -74,5 +74,7 @@ struct GenerationConfig {
 /// INVALID_ARGUMENT: malformed or impossible. `what` names the file in messages.
 Result<ModelConfig> parse_model_config(std::string_view text, std::string_view what);
 Result<ModelConfig> load_model_config(const std::string& model_dir);
+/// The text of MODEL/config.json, for somebody who parses it more than once.
+Result<std::string> read_model_config(const std::string& model_dir);
 
 }  // namespace shoal

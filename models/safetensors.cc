@@ -1,14 +1,12 @@
 #include "models/safetensors.h"
 
 #include <cerrno>
-#include <fcntl.h>
+#include <filesystem>
 #include <optional>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <utility>
 
-#include "models/safetensors_header.h"
-#include "runtime/base/fd.h"
 #include "runtime/base/json.h"
 
 namespace shoal {
@@ -23,25 +21,19 @@ constexpr size_t kMaxIndexBytes = 100'000'000;
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path) {
-    // O_NONBLOCK: if the path is a FIFO, open must not block before fstat can find that out.
-    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd.valid()) {
-      const bool missing = errno == ENOENT || errno == ENOTDIR;
-      return Status::error(missing ? Code::kNotFound : Code::kPermissionDenied, cat("open ", path),
-                           errno);
-    }
-    struct stat info {};
-    if (::fstat(fd.get(), &info) != 0)
-      return Status::error(Code::kInternal, cat("stat ", path), errno);
-    if (!S_ISREG(info.st_mode))
-      return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
+    SHOAL_ASSIGN_OR_RETURN(HeldFile held, HeldFile::open(path));
+    if (held.bytes() == 0) return Status::error(Code::kInvalidArgument, cat(path, " is empty"));
+    SHOAL_ASSIGN_OR_RETURN(MappedFile file, map({path, held.fd(), held.bytes()}));
+    file.held_ = std::make_shared<HeldFile>(std::move(held));
+    return file;
+  }
+  static Result<MappedFile> map(const CheckpointLayout::File& from) {
     MappedFile file;
-    file.path_ = path;
-    file.bytes_ = static_cast<uint64_t>(info.st_size);
-    if (file.bytes_ == 0) return Status::error(Code::kInvalidArgument, cat(path, " is empty"));
-    void* data = ::mmap(nullptr, file.bytes_, PROT_READ, MAP_SHARED, fd.get(), 0);
+    file.path_ = from.path;
+    file.bytes_ = from.bytes;
+    void* data = ::mmap(nullptr, file.bytes_, PROT_READ, MAP_SHARED, from.fd, 0);
     if (data == MAP_FAILED) {
-      return Status::error(Code::kResourceExhausted, cat("map ", file.bytes_, " B of ", path),
+      return Status::error(Code::kResourceExhausted, cat("map ", file.bytes_, " B of ", from.path),
                            errno);
     }
     file.data_ = static_cast<const std::byte*>(data);
@@ -49,6 +41,7 @@ class MappedFile {
   }
   MappedFile(MappedFile&& other) noexcept
       : path_(std::move(other.path_)),
+        held_(std::move(other.held_)),
         data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)) {}
   MappedFile& operator=(MappedFile&&) = delete;
@@ -58,6 +51,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   const std::byte* data() const { return data_; }
+  uint64_t bytes() const { return bytes_; }
+  const std::shared_ptr<HeldFile>& held() const { return held_; }
   Result<std::vector<TensorEntry>> header() const {
     return parse_safetensors_header({reinterpret_cast<const char*>(data_), bytes_}, bytes_, path_);
   }
@@ -65,6 +60,7 @@ class MappedFile {
  private:
   MappedFile() = default;
   std::string path_;
+  std::shared_ptr<HeldFile> held_;  // empty if the file was opened elsewhere
   const std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
 };
@@ -176,6 +172,54 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
                                      : "; give the directory of a Hugging Face checkpoint"));
   }
   return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::map(const CheckpointLayout& layout) {
+  Checkpoint checkpoint;
+  Impl& impl = *checkpoint.impl_;
+  for (const CheckpointLayout::File& file : layout.files) {
+    struct stat info {};
+    if (::fstat(file.fd, &info) != 0)
+      return Status::error(Code::kInternal, cat("stat descriptor ", file.fd, " of ", file.path),
+                           errno);
+    // Beyond the end of a file, mapped memory is a SIGBUS.
+    if (static_cast<uint64_t>(info.st_size) != file.bytes) {
+      return Status::error(Code::kDataLoss,
+                           cat(file.path, " has ", info.st_size, " B, and had ", file.bytes,
+                               " B when it was opened; it was changed while it was in use"));
+    }
+    SHOAL_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::map(file));
+    impl.files.push_back(std::move(mapped));
+  }
+  for (const CheckpointLayout::Tensor& tensor : layout.tensors) {
+    if (tensor.file >= impl.files.size() || tensor.entry.end > impl.files[tensor.file].bytes()) {
+      return Status::error(Code::kInternal, cat("tensor \"", tensor.entry.name,
+                                                "\" is in no file of the checkpoint"));
+    }
+    impl.tensors.emplace(tensor.entry.name, Impl::Placed{tensor.entry, tensor.file});
+  }
+  if (!layout.files.empty())
+    impl.dir = std::filesystem::path(layout.files.front().path).parent_path().string();
+  return checkpoint;
+}
+
+CheckpointLayout Checkpoint::layout() const {
+  CheckpointLayout layout;
+  for (const MappedFile& file : impl_->files) {
+    layout.files.push_back({file.path(), file.held() ? file.held()->fd() : -1, file.bytes()});
+  }
+  for (const auto& [name, placed] : impl_->tensors) {
+    layout.tensors.push_back({placed.entry, static_cast<uint32_t>(placed.file)});
+  }
+  return layout;
+}
+
+std::vector<std::shared_ptr<HeldFile>> Checkpoint::files() const {
+  std::vector<std::shared_ptr<HeldFile>> files;
+  for (const MappedFile& file : impl_->files) {
+    if (file.held()) files.push_back(file.held());
+  }
+  return files;
 }
 
 bool Checkpoint::has(const std::string& name) const {

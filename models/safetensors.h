@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "models/held_file.h"
+#include "models/safetensors_header.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
@@ -20,6 +22,34 @@ struct TensorView {
   size_t bytes() const { return static_cast<size_t>(elements()) * dtype_bytes(dtype); }
 };
 
+/// Where the tensors of an open checkpoint are, so that another process that has inherited its
+/// descriptors can map the same files without looking at a path or at a header again.
+struct CheckpointLayout {
+  struct File {
+    std::string path;  ///< names the file in messages
+    int32_t fd = -1;
+    uint64_t bytes = 0;  ///< when it was opened
+  };
+  struct Tensor {
+    TensorEntry entry;
+    uint32_t file = 0;
+  };
+  std::vector<File> files;
+  std::vector<Tensor> tensors;
+};
+template <typename Archive>
+void fields(Archive& archive, CheckpointLayout::File& f) {
+  archive(f.path, f.fd, f.bytes);
+}
+template <typename Archive>
+void fields(Archive& archive, CheckpointLayout::Tensor& t) {
+  archive(t.entry.name, t.entry.dtype, t.entry.shape, t.entry.begin, t.entry.end, t.file);
+}
+template <typename Archive>
+void fields(Archive& archive, CheckpointLayout& l) {
+  archive(l.files, l.tensors);
+}
+
 /// The tensors of a model directory (model.safetensors, or model.safetensors.index.json and its
 /// shards), mapped read-only and shared. The kernel loads a page when it is touched, so each rank
 /// reads only what it uses.
@@ -28,6 +58,11 @@ class Checkpoint {
   /// NOT_FOUND: the directory has no checkpoint; INVALID_ARGUMENT: damaged. A tensor of a dtype
   /// other than F32, F16 and BF16 is not an error here: tensor() refuses it.
   static Result<Checkpoint> open(const std::string& model_dir);
+
+  /// Maps the files of a checkpoint that was opened elsewhere. The descriptors are only read, and
+  /// may be closed afterwards. DATA_LOSS, with the file: it does not have the size that it had when
+  /// it was opened. INTERNAL: the layout is not one of an open checkpoint.
+  static Result<Checkpoint> map(const CheckpointLayout& layout);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
@@ -39,6 +74,11 @@ class Checkpoint {
   Result<TensorView> tensor(const std::string& name, const std::vector<int64_t>& shape) const;
   std::vector<std::string> names() const;
   uint64_t total_bytes() const;
+
+  /// For map(), in a process that inherits the descriptors of files(). After open() only.
+  CheckpointLayout layout() const;
+  /// The files that open() holds open, for as long as anybody has this list.
+  std::vector<std::shared_ptr<HeldFile>> files() const;
 
  private:
   struct Impl;

@@ -9,4 +9,7 @@ inline constexpr int kWorkerShmFd = 4;       ///< only with a rung that shares m
 inline constexpr int kWorkerListenerFd = 5;  ///< only with a rung that listens
 inline constexpr int kWorkerLogFd = 6;       ///< only with a rung whose library writes a log
 
+/// The descriptors of a rank's work keep the numbers that they have in the front, which start here.
+inline constexpr int kFirstWorkFd = 16;
+
 }  // namespace shoal

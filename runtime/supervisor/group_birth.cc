@@ -48,7 +48,7 @@ Status spawn_ranks(const WorkerGroupOptions& options, const TransportSetup& setu
   for (int rank = 0; rank < options.world_size; ++rank) {
     SHOAL_ASSIGN_OR_RETURN(auto ends, Channel::make_pair());
     const auto index = static_cast<size_t>(rank);
-    WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1, -1};
+    WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1, -1, options.work_fds};
     if (!setup.listeners.empty()) descriptors.listener = setup.listeners[index].get();
     if (!setup.logs.empty()) descriptors.log = setup.logs[index].get();
     const std::vector<std::string> none;

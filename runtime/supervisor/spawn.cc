@@ -20,7 +20,7 @@ namespace {
 
 /// Each source is first duplicated to a number above every target, so that no dup2 of the list
 /// overwrites the source of a later one.
-constexpr int kFirstSafeFd = 16;
+constexpr int kFirstSafeFd = kFirstWorkFd;
 
 /// "; this process may have 16 descriptors (ulimit -n)", if that is the reason.
 std::string descriptor_limit(int error) {
@@ -31,7 +31,12 @@ std::string descriptor_limit(int error) {
 
 class FileActions {
  public:
-  FileActions() { posix_spawn_file_actions_init(&actions_); }
+  /// The descriptors in `kept` are inherited under their own numbers.
+  explicit FileActions(const std::vector<int>& kept) {
+    posix_spawn_file_actions_init(&actions_);
+    // A dup2 onto the same number only clears close-on-exec (POSIX).
+    for (const int fd : kept) posix_spawn_file_actions_adddup2(&actions_, fd, fd);
+  }
   ~FileActions() { posix_spawn_file_actions_destroy(&actions_); }
   FileActions(const FileActions&) = delete;
   FileActions& operator=(const FileActions&) = delete;
@@ -82,7 +87,7 @@ std::vector<char*> environment_with(const std::vector<std::string>& own) {
 /// The pid is ours until we have reaped it, so that pidfd_open cannot open another process.
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment) {
-  FileActions actions;
+  FileActions actions(descriptors.work);
   actions.stdout_to_stderr();
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.control, kWorkerControlFd));
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.shm, kWorkerShmFd));

@@ -20,6 +20,7 @@ struct WorkerDescriptors {
   int shm = -1;
   int listener = -1;
   int log = -1;
+  std::vector<int> work;  ///< each keeps its number, which is at least kFirstWorkFd
 };
 
 /// Starts `shoal worker` for a rank, from this very program file, by posix_spawn (nothing forks

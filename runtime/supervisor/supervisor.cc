@@ -87,7 +87,11 @@ std::optional<Failure> Supervisor::try_start(const StartControl& control) {
 /// supervision.
 std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
                                                   const StartControl& control) {
-  if (!restart_may_cure(failure.fault) || options_.max_restarts == 0) return failure;
+  if (!restart_may_cure(failure.fault)) return failure;
+  // Asked even if no restart is granted, because the answer may also be why the ranks were lost.
+  const Status may = options_.hooks.may_restart ? options_.hooks.may_restart() : Status();
+  if (!may.ok()) return Failure{may, failure.phase, kFrontRank, Fault::kOwn};
+  if (options_.max_restarts == 0) return failure;
   const LimitNames& names = options_.ladder.names;
   if (control.deadline.passed()) {
     return while_doing(failure, cat("the start has taken ", names.startup_timeout, ", ",

@@ -23,6 +23,9 @@ struct SupervisorHooks {
   std::function<void(const LoadProgress&)> on_progress;
   /// A start, the first one or a later one, has come to its end, whether it succeeded or not.
   std::function<void()> on_start_over;
+  /// Asked before lost ranks are started again. An error means that a new start would not continue
+  /// what the lost ranks did; it ends the supervision, as a failure of Fault::kOwn.
+  std::function<Status()> may_restart;
   /// The ranks were lost and are started again, for the restart-th time of max_restarts.
   std::function<void(const Failure& why, int restart, int max_restarts)> on_restart;
   std::function<void(const std::string& rung, double seconds)> on_restarted;

@@ -17,6 +17,9 @@ struct WorkerGroupOptions {
   /// What every rank is sent. Rank, log and transport are filled in for each rank. `cpus` holds
   /// those of all ranks, one rank after the other, and each rank is given its part.
   RankStart start;
+  /// Descriptors that every rank inherits for its work, under the same numbers, each of them at
+  /// least kFirstWorkFd (runtime/control/descriptors.h). The caller keeps them open.
+  std::vector<int> work_fds;
   int world_size = 1;
   /// Spawn, open, self-test and warm-up may each take a quarter of it, but not more than 15 s (60 s
   /// on devices).

@@ -23,10 +23,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
     const ModelStart& start, World world, const std::vector<int32_t>& cpus,
     const std::function<void(const LoadProgress&)>& progress) {
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
-  SHOAL_ASSIGN_OR_RETURN(runner->config_, load_model_config(start.model_dir));
+  SHOAL_ASSIGN_OR_RETURN(runner->config_, parse_model_config(start.config_json, start.config_path));
   SHOAL_ASSIGN_OR_RETURN(runner->plan_, make_shard_plan(runner->config_, world));
   SHOAL_ASSIGN_OR_RETURN(runner->kernels_, find_kernels(start.kernels));
-  SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(start.model_dir));
+  SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::map(start.checkpoint));
   runner->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
   runner->pool_ =
       std::make_unique<ThreadPool>(start.threads, std::vector<int>(cpus.begin(), cpus.end()));

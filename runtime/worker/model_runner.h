@@ -21,7 +21,8 @@ namespace shoal {
 class ModelRunner {
  public:
   /// Loads the rank's shard of the weights. cpus: one for each thread, or empty. Errors name the
-  /// file and the tensor, or the memory that was refused.
+  /// file and the tensor, or the memory that was refused. The descriptors of start.checkpoint may
+  /// be closed afterwards.
   static Result<std::unique_ptr<ModelRunner>> load(
       const ModelStart& start, World world, const std::vector<int32_t>& cpus,
       const std::function<void(const LoadProgress&)>& progress);

@@ -1,5 +1,7 @@
 #include "runtime/worker/model_work.h"
 
+#include <unistd.h>
+
 #include "runtime/engine/step_plan.h"
 #include "runtime/worker/model_runner.h"
 
@@ -20,6 +22,8 @@ Result<std::string> ModelWork::begin(RankContext& context) {
   SHOAL_ASSIGN_OR_RETURN(
       runner_, ModelRunner::load(start, {place.rank, place.world_size}, place.cpus, progress));
   SHOAL_RETURN_IF_ERROR(unsaid);
+  // The weights are mapped, and the mapping outlives the descriptors.
+  for (const CheckpointLayout::File& file : start.checkpoint.files) ::close(file.fd);
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kTouch));
   SHOAL_RETURN_IF_ERROR(runner_->take_memory(context.communicator()));
   runner_->set_after_part([&context] { return context.moved(); });

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "models/safetensors.h"
 #include "runtime/base/dtype.h"
 #include "runtime/engine/engine_limits.h"
 #include "runtime/rank/rank_work.h"
@@ -13,8 +14,12 @@ namespace shoal {
 
 /// What each rank of a model needs to load its part. It is sent as RankStart::work.
 struct ModelStart {
-  std::string model_dir;
-  Dtype dtype = Dtype::kBf16;  ///< weights are converted to it as they are loaded
+  /// The text of config.json. The front has read it once, so that a rank that is started again sees
+  /// what the first one saw.
+  std::string config_json;
+  std::string config_path;      ///< names it in messages
+  CheckpointLayout checkpoint;  ///< of files whose descriptors the rank inherits
+  Dtype dtype = Dtype::kBf16;   ///< weights are converted to it as they are loaded
   std::string kernels;
   int32_t threads = 1;  ///< threads of each rank
   EngineLimits limits;
@@ -29,7 +34,8 @@ struct ModelStart {
 };
 template <typename Archive>
 void fields(Archive& archive, ModelStart& m) {
-  archive(m.model_dir, m.dtype, m.kernels, m.threads, m.limits, m.all_logits);
+  archive(m.config_json, m.config_path, m.checkpoint, m.dtype, m.kernels, m.threads, m.limits,
+          m.all_logits);
 }
 
 /// What each rank of a model reports when it is ready. It is sent as Ready::about.

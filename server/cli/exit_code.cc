@@ -14,6 +14,8 @@ ExitCode model_exit_code(Code code) {
       return ExitCode::kNoModel;
     case Code::kInternal:
       return ExitCode::kInternal;
+    case Code::kUnavailable:  // no descriptor is left for a file
+      return ExitCode::kUnavailable;
     default:
       return ExitCode::kBadModel;
   }
@@ -56,6 +58,9 @@ ExitCode run_exit_code(Code code) {
     case Code::kInvalidArgument:
     case Code::kResourceExhausted:
       return ExitCode::kUsage;
+    // The model's files were changed while it ran.
+    case Code::kDataLoss:
+      return ExitCode::kBadModel;
     default:
       return ExitCode::kInternal;
   }

@@ -10,7 +10,7 @@ namespace shoal {
 enum class ExitCode : int {
   kOk = 0,
   kUsage = 64,        ///< wrong flag or request, or an input or output file that cannot be used
-  kBadModel = 65,     ///< the model is damaged or unsupported
+  kBadModel = 65,     ///< the model is damaged, unsupported, or was changed while in use
   kNoModel = 66,      ///< model not found
   kUnavailable = 69,  ///< no transport works, or the port is busy
   kInternal = 70,     ///< internal error: a bug in Shoal
@@ -27,7 +27,7 @@ inline constexpr ExitEntry kExitEntries[] = {
     {0, "done"},
     {1, "doctor: a fallback transport would be used, shmtest: at least one condition failed"},
     {64, "wrong flag or request"},
-    {65, "model damaged or unsupported"},
+    {65, "model damaged, unsupported, or changed while it was in use"},
     {66, "model not found"},
     {69, "no transport works, memory is short, or the port is busy"},
     {70, "internal error (a bug in Shoal)"},

@@ -64,7 +64,12 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
   while (!signals.wait(Deadline::after_ms(kWatchMs))) {
     SHOAL_RETURN_IF_ERROR(loop.status());
     const Status status = host.watch(given_up);
-    if (!status.ok() && !stopping()) return status;
+    if (!status.ok() && !stopping()) {
+      server.set_draining();
+      // The next step fails in the same way, and ends the open requests with the reason.
+      (void)loop.drain(Deadline::after_s(kDrainSeconds), [&host] { host.give_up(); });
+      return status;
+    }
   }
   log_info("stopping: running requests may finish");
   server.set_draining();

@@ -33,6 +33,11 @@ void PendingOutput::write_end(bool draining, wire::GenerateResponse* response) c
   write_end_event(*end_, draining, response);
 }
 
+grpc::Status PendingOutput::end_status() const {
+  if (end_->status.code() != Code::kDataLoss) return grpc::Status::OK;
+  return to_grpc_status(end_->status, {.reason = "MODEL_CHANGED"});
+}
+
 /// gRPC's side of one Generate call. gRPC owns it from the return of start() until OnDone, which it
 /// calls once, as the last call.
 class GenerateStream::Call final : public Reactor {
@@ -140,7 +145,7 @@ void GenerateStream::pump() {
   pending_.write_end(state_->draining(), &response_);
   state_->release_id(request_id_, this);
   finished_ = true;
-  call_->StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+  call_->StartWriteAndFinish(&response_, grpc::WriteOptions(), pending_.end_status());
 }
 
 void GenerateStream::lose_client() {

@@ -23,6 +23,9 @@ class PendingOutput {
   void write_tokens(const Tokenizer& tokenizer, const TokenDetail& detail,
                     openengine::v1::GenerateResponse* response);
   void write_end(bool draining, openengine::v1::GenerateResponse* response) const;
+  /// The status of the call itself. It is OK even if the request failed, because openengine.v1 has
+  /// an event for that. But the event has no code for DATA_LOSS, so the call ends with it.
+  grpc::Status end_status() const;
 
  private:
   std::vector<SampledToken> tokens_;

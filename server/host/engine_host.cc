@@ -153,6 +153,16 @@ SupervisorHooks hooks_for(ProgressStyle style) {
   return hooks;
 }
 
+/// Restarted ranks read the model's files again, so these must be the same before and afterwards.
+void watch_model(ModelWatch& model, SupervisorHooks* hooks) {
+  hooks->may_restart = [&model] { return model.look(); };
+  hooks->on_restarted = [&model, log = hooks->on_restarted](const std::string& rung,
+                                                            double seconds) {
+    (void)model.look();  // step() asks for the answer
+    log(rung, seconds);
+  };
+}
+
 /// Why the ranks of a running engine cannot go on. RESOURCE_EXHAUSTED and INVALID_ARGUMENT are
 /// about the ranks here, not about a request or a flag. INTERNAL is put in front, so that neither a
 /// client nor the exit code takes them for the caller's fault.
@@ -175,16 +185,24 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
   options.group.start.cpus = plan.cpus;
   options.group.start.collective_timeout_ms = kCollectiveTimeoutMs;
   options.group.start.work = encode(plan.model);
+  for (const CheckpointLayout::File& file : plan.model.checkpoint.files)
+    options.group.work_fds.push_back(file.fd);
   set_device(flags.transport.device, &options.group.start);
   options.group.world_size = plan.world_size;
   options.group.startup_timeout_s = flags.transport.startup_timeout_s;
   options.group.step_timeout_s = flags.transport.step_timeout_s;
   options.max_restarts = flags.max_restarts;
   options.hooks = hooks_for(progress);
+  Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
+  if (!model.ok()) return Failure{model.status()};
+  watch_model(**model, &options.hooks);
   Attempt<std::unique_ptr<Supervisor>> supervisor =
       Supervisor::start(std::move(options), std::move(facts));
   if (!supervisor.ok()) return supervisor.failure();
-  std::unique_ptr<EngineHost> host(new EngineHost(std::move(supervisor).value()));
+  std::unique_ptr<EngineHost> host(
+      new EngineHost(std::move(model).value(), std::move(supervisor).value()));
+  // What the ranks have loaded is the model if nobody wrote to it meanwhile.
+  if (const Status same = host->model_->look(); !same.ok()) return Failure{same};
   if (const Status read = host->read_ready(); !read.ok()) return Failure{read};
   log_transport(host->report());
   return host;
@@ -202,6 +220,8 @@ Status EngineHost::read_ready() {
 
 Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   Attempt<GroupStep> step = supervisor_->step(plan.step, encode(plan));
+  // Asked after the step, so that nothing is delivered that was computed from other weights.
+  SHOAL_RETURN_IF_ERROR(model_->changed());
   if (step.ok() && step->result) {
     SHOAL_ASSIGN_OR_RETURN(StepResult result, decode<StepResult>(*step->result, "step result"));
     return StepOutcome(std::move(result));
@@ -214,6 +234,7 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
 
 Status EngineHost::watch(const std::function<bool()>& given_up) {
   const std::optional<Failure> failure = supervisor_->watch(given_up);
+  SHOAL_RETURN_IF_ERROR(model_->changed());
   return failure ? lost_for_good(*failure) : Status();
 }
 

@@ -39,10 +39,11 @@ class EngineHost {
       ProgressStyle progress = ProgressStyle::kTerminalOnly);
 
   /// Runs one step on every rank. If the ranks were lost but could be started again, the outcome
-  /// has no result, because their KV cache is gone. An error means that they are lost for good.
+  /// has no result, because their KV cache is gone. An error means that they are lost for good, or
+  /// (DATA_LOSS) that a file of the model was changed in place.
   Result<StepOutcome> step(const StepPlan& plan);
 
-  /// Calls Supervisor::watch. An error means that the ranks are lost for good.
+  /// Calls Supervisor::watch. An error means the same as one of step().
   Status watch(const std::function<bool()>& given_up);
 
   /// How a command ends that ran on these ranks, with the status that it has come to. A rank that
@@ -59,10 +60,11 @@ class EngineHost {
   int64_t weight_bytes() const { return weight_bytes_; }
 
  private:
-  explicit EngineHost(std::unique_ptr<Supervisor> supervisor)
-      : supervisor_(std::move(supervisor)) {}
+  EngineHost(std::unique_ptr<ModelWatch> model, std::unique_ptr<Supervisor> supervisor)
+      : model_(std::move(model)), supervisor_(std::move(supervisor)) {}
   Status read_ready();
 
+  const std::unique_ptr<ModelWatch> model_;  // outlives the ranks, which load from its files
   const std::unique_ptr<Supervisor> supervisor_;
   std::string kernels_;
   int64_t weight_bytes_ = 0;

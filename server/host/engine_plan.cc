@@ -129,6 +129,28 @@ std::string last_component(const std::string& dir) {
   return to_valid_utf8(path.filename().string());
 }
 
+std::string config_path_of(const std::string& dir) {
+  return dir + "/config.json";
+}
+
+/// The open weights, and the files that the front reads whole.
+Result<std::vector<WatchedFile>> watched_files(const std::string& dir,
+                                               const Checkpoint& checkpoint) {
+  std::vector<WatchedFile> watched;
+  for (const std::shared_ptr<HeldFile>& file : checkpoint.files()) watched.push_back({file, true});
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
+                           "model.safetensors.index.json"}) {
+    Result<HeldFile> file = HeldFile::open(cat(dir, "/", name));
+    if (file.ok()) {
+      watched.push_back({std::make_shared<HeldFile>(std::move(file).value()), false});
+    } else if (file.status().code() == Code::kUnavailable) {
+      return file.status();
+    }
+    // Whoever needs a file that is missing or no file says so.
+  }
+  return watched;
+}
+
 }  // namespace
 
 int64_t blocks_for_tokens(int64_t tokens) {
@@ -189,21 +211,28 @@ Result<ModelFiles> open_model(const std::string& dir) {
                              "; it must be a Hugging Face model directory (config.json, "
                              "tokenizer.json, model.safetensors)"));
   }
-  SHOAL_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
+  SHOAL_ASSIGN_OR_RETURN(std::string config_json, read_model_config(dir));
+  SHOAL_ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(config_json, config_path_of(dir)));
   SHOAL_ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(dir));
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
   // A checkpoint for which this fails is damaged, so plan_engine can only fail because of --dtype.
   if (const Status status = resolve_dtype(checkpoint, std::nullopt).status(); !status.ok()) {
     return status.because_of(Code::kInvalidArgument, cat(dir, " holds no whole model"));
   }
-  return ModelFiles{last_component(dir), dir, std::move(config), std::move(generation),
-                    std::move(checkpoint)};
+  SHOAL_ASSIGN_OR_RETURN(std::vector<WatchedFile> watched, watched_files(dir, checkpoint));
+  return ModelFiles{last_component(dir),    dir,
+                    std::move(config_json), std::move(config),
+                    std::move(generation),  std::move(checkpoint),
+                    std::move(watched)};
 }
 
 Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model,
                                const HostResources& host) {
   EnginePlan plan;
-  plan.model.model_dir = model.dir;
+  plan.model.config_json = model.config_json;
+  plan.model.config_path = config_path_of(model.dir);
+  plan.model.checkpoint = model.checkpoint.layout();
+  plan.files = model.watched;
   plan.model.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
   plan.model.limits.max_num_seqs = flags.max_num_seqs;
   plan.model.limits.max_waiting = kMaxWaiting;

@@ -8,6 +8,7 @@
 #include "runtime/worker/model_work.h"
 #include "server/cli/flags.h"
 #include "server/host/host_resources.h"
+#include "server/host/model_watch.h"
 
 namespace shoal {
 
@@ -16,13 +17,15 @@ namespace shoal {
 struct ModelFiles {
   std::string name;  ///< MODEL's last path component
   std::string dir;
+  std::string config_json;  ///< the text that `config` was parsed from
   ModelConfig config;
   GenerationConfig generation;
   Checkpoint checkpoint;
+  std::vector<WatchedFile> watched;  ///< all of them, open
 };
 
-/// NOT_FOUND, INVALID_ARGUMENT (damaged) or UNIMPLEMENTED. Callers report these errors as
-/// Stage::kModel.
+/// NOT_FOUND, INVALID_ARGUMENT (damaged), UNIMPLEMENTED, or UNAVAILABLE (no descriptors are left
+/// for all of them). Callers report these errors as Stage::kModel.
 Result<ModelFiles> open_model(const std::string& dir);
 
 /// The bytes that a start needs, computed before anything is loaded.
@@ -42,6 +45,9 @@ struct EnginePlan {
   ModelStart model;           ///< what every rank receives; the scheduler uses its limits too
   std::vector<int32_t> cpus;  ///< the CPUs of all ranks, one rank after the other; empty: not bound
   MemoryEstimate memory;
+  /// The files that the ranks load from. `model` names their descriptors, so that they stay open
+  /// for as long as ranks may be started.
+  std::vector<WatchedFile> files;
 
   int64_t kv_bytes() const { return memory.kv_bytes_per_block * model.limits.kv_blocks; }
   /// Lowers the number of KV blocks to `blocks`, for commands that know how many their requests can

@@ -1,6 +1,7 @@
 #include "models/safetensors.h"
 
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -9,6 +10,8 @@
 #include <unistd.h>
 
 #include "models/safetensors_header.h"
+#include "runtime/base/archive.h"
+#include "runtime/control/descriptors.h"
 
 namespace shoal {
 namespace {
@@ -282,6 +285,45 @@ TEST_F(CheckpointTest, Shards) {
   ASSERT_TRUE(b.ok()) << b.status().to_string();
   EXPECT_EQ(b->dtype, Dtype::kF16);
   EXPECT_EQ(std::to_integer<int>(b->data[1]), 1);
+}
+
+TEST_F(CheckpointTest, AnotherProcessMapsTheSameFilesByTheirDescriptors) {
+  write("x-1.safetensors", file_of("{" + tensor("a", "U8", "[2]", "[0,2]") + "}", 2));
+  write("x-2.safetensors", file_of("{" + tensor("b", "F16", "[1]", "[0,2]") + "," +
+                                       tensor("unlisted", "F16", "[1]", "[2,4]") + "}",
+                                   4));
+  write("model.safetensors.index.json",
+        R"({"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}})");
+  const Result<Checkpoint> opened = Checkpoint::open(dir_);
+  ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+  ASSERT_EQ(opened->files().size(), 2u);
+  for (const auto& file : opened->files()) {
+    EXPECT_GE(file->fd(), kFirstWorkFd);
+    EXPECT_EQ(::fcntl(file->fd(), F_GETFD), FD_CLOEXEC) << "helpers must not inherit it";
+  }
+  const auto layout = decode<CheckpointLayout>(encode(opened->layout()), "layout");
+  ASSERT_TRUE(layout.ok()) << layout.status().to_string();
+  fs::remove_all(dir_);
+  const Result<Checkpoint> mapped = Checkpoint::map(*layout);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().to_string();
+  EXPECT_EQ(mapped->names(), opened->names());
+  const Result<TensorView> b = mapped->tensor("b", {1}), original = opened->tensor("b", {1});
+  ASSERT_TRUE(b.ok() && original.ok()) << b.status().to_string();
+  EXPECT_EQ(std::memcmp(b->data, original->data, 2), 0);
+}
+
+TEST_F(CheckpointTest, AFileThatWasCutWhileItWasOpenIsNotMapped) {
+  write("model.safetensors", file_of("{" + tensor("a", "F32", "[1, 2]", "[0,8]") + "}", 8));
+  const Result<Checkpoint> opened = Checkpoint::open(dir_);
+  ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+  CheckpointLayout layout = opened->layout();
+  fs::resize_file(dir_ + "/model.safetensors", 20);
+  const Status status = Checkpoint::map(layout).status();
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_NE(status.message().find("model.safetensors has 20 B, and had"), std::string_view::npos)
+      << status.to_string();
+  layout.files.clear();
+  EXPECT_EQ(Checkpoint::map(layout).status().code(), Code::kInternal);
 }
 
 TEST_F(CheckpointTest, ShardsAsSymbolicLinks) {

@@ -3,6 +3,8 @@
 #include "runtime/supervisor/supervisor.h"
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,6 +17,7 @@
 #include <unistd.h>
 
 #include "runtime/base/thread_pool.h"
+#include "runtime/control/descriptors.h"
 #include "runtime/rank/rank.h"
 #include "runtime/transport/rungs/rung.h"
 #include "tests/in_child.h"
@@ -39,6 +42,12 @@ void wait_for_own_thread() {
   });
 }
 
+std::string first_bytes(int fd) {
+  char bytes[8] = {};
+  const ssize_t got = ::pread(fd, bytes, sizeof bytes, 0);
+  return got < 0 ? "cannot be read" : std::string(bytes, static_cast<size_t>(got));
+}
+
 /// Answers a step with the plan and the number of ranks. The plan may ask for a fault instead.
 class EchoWork final : public RankWork {
  public:
@@ -58,6 +67,7 @@ class EchoWork final : public RankWork {
     if (plan == "stuck team" && rank == 1) wait_for_own_thread();
     if (plan == "own" && rank == 1) return Status::error(Code::kInternal, "cannot compute this");
     SHOAL_RETURN_IF_ERROR(context_->communicator().barrier());
+    if (plan.starts_with("read ")) return first_bytes(std::atoi(plan.data() + 5));
     return cat(plan, " on ", context_->start().world_size);
   }
 
@@ -264,6 +274,41 @@ TEST(Supervisor, WithoutRestartsALostRankIsTheEnd) {
   EXPECT_EQ(step.failure().fault, Fault::kDeath);
   EXPECT_EQ(step.status().code(), Code::kAborted);
   EXPECT_FALSE(supervisor->step(2, "more").ok());
+}
+
+TEST(Supervisor, WhoeverKnowsTheWorkMayForbidARestart) {
+  for (const int max_restarts : {0, 2}) {
+    Told told;
+    SupervisorOptions options = options_for(max_restarts);
+    options.hooks = hooks_into(&told);
+    options.hooks.may_restart = [] { return Status::error(Code::kDataLoss, "the input is gone"); };
+    const auto supervisor = started(std::move(options));
+    ASSERT_TRUE(supervisor);
+    const Attempt<GroupStep> lost = supervisor->step(1, "die");
+    ASSERT_FALSE(lost.ok());
+    EXPECT_EQ(lost.status().code(), Code::kDataLoss) << lost.status().to_string();
+    EXPECT_EQ(lost.failure().fault, Fault::kOwn);
+    EXPECT_EQ(supervisor->step(2, "more").status().code(), Code::kDataLoss) << "it stays lost";
+    EXPECT_EQ(told.restarts.size(), 0u);
+  }
+}
+
+TEST(Supervisor, RanksInheritTheDescriptorsOfTheirWorkAtEveryStart) {
+  std::FILE* const file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  std::fputs("contents", file);
+  std::fflush(file);
+  const Fd fd(::fcntl(fileno(file), F_DUPFD_CLOEXEC, kFirstWorkFd));
+  std::fclose(file);
+  ASSERT_TRUE(fd.valid());
+  SupervisorOptions options = options_for(2);
+  options.group.work_fds = {fd.get()};
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  EXPECT_EQ(supervisor->step(1, cat("read ", fd.get()))->result, "contents");
+  ASSERT_TRUE(supervisor->step(2, "die").ok());
+  EXPECT_EQ(supervisor->step(3, cat("read ", fd.get()))->result, "contents");
+  EXPECT_EQ(::fcntl(fd.get(), F_GETFD), FD_CLOEXEC) << "it stays close-on-exec in the front";
 }
 
 TEST(Supervisor, RestartsAreCounted) {

@@ -20,6 +20,7 @@
 #include "runtime/worker/worker_main.h"
 #include "tests/in_child.h"
 #include "tests/runtime/supervisor/held_process.h"
+#include "tests/runtime/worker/model_start.h"
 
 namespace shoal {
 namespace {
@@ -36,13 +37,13 @@ GroupOptions options_for(const std::string& model, int world_size, const std::st
   options.transport = transport;
   options.startup_timeout_s = 60;
   options.step_timeout_s = 60;
-  ModelStart start;
-  start.model_dir = model;
+  ModelStart start = model_start(model);
   start.kernels = "auto";
   start.limits = {
       .max_num_seqs = 4, .max_num_batched_tokens = 64, .kv_blocks = 16, .max_model_len = 256};
   start.all_logits = true;
   options.start.work = encode(start);
+  options.work_fds = work_fds(start);
   options.start.collective_timeout_ms = 60'000;
   return options;
 }
@@ -228,15 +229,39 @@ TEST(WorkerGroup, ADamagedModelIsTheRanksOwnReason) {
     std::filesystem::copy_file(std::filesystem::path(kNineHeads) / file, dir / file,
                                std::filesystem::copy_options::overwrite_existing);
   }
+  const GroupOptions options = options_for(dir.string(), 2, "shm");
   std::filesystem::resize_file(dir / "model.safetensors", 100'000);
-  const auto group = start_group(options_for(dir.string(), 2, "shm"));
+  const auto group = start_group(options);
   std::filesystem::remove_all(dir);
   ASSERT_FALSE(group.ok());
-  EXPECT_EQ(group.status().code(), Code::kInvalidArgument) << group.status().to_string();
+  EXPECT_EQ(group.status().code(), Code::kDataLoss) << group.status().to_string();
   EXPECT_NE(group.status().to_string().find("[rank "), std::string::npos)
       << group.status().to_string();
   EXPECT_NE(group.status().to_string().find("model.safetensors"), std::string::npos)
       << group.status().to_string();
+}
+
+// The files of a model are replaced by renaming others over them, or the folder is removed.
+TEST(WorkerGroup, RanksLoadFromInheritedDescriptors) {
+  const std::filesystem::path dir =
+      std::filesystem::temp_directory_path() / cat("shoal-removed-", ::getpid());
+  std::filesystem::create_directories(dir);
+  for (const char* file : {"config.json", "model.safetensors"})
+    std::filesystem::copy_file(std::filesystem::path(kNineHeads) / file, dir / file);
+  const GroupOptions options = options_for(dir.string(), 2, "shm");
+  std::filesystem::remove_all(dir);
+  auto group = start_group(options);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  const auto result = run(**group, one_step(1, {1, 2, 3, 40, 500, 600, 7, 8}, 0, true));
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_TRUE(result->logits == logits_of(2, "shm"));
+  // Once the weights are mapped, a rank has none of these descriptors any more.
+  for (const int pid : (*group)->pids()) {
+    for (const auto& entry : std::filesystem::directory_iterator(cat("/proc/", pid, "/fd"))) {
+      const std::string target = std::filesystem::read_symlink(entry.path()).string();
+      EXPECT_EQ(target.find("safetensors"), std::string::npos) << target;
+    }
+  }
 }
 
 TEST(WorkerGroup, APlanBeyondTheLimitsIsAnErrorNotACrash) {

@@ -8,6 +8,7 @@
 
 #include "runtime/comm/single_communicator.h"
 #include "tests/in_child.h"
+#include "tests/runtime/worker/model_start.h"
 
 namespace shoal {
 namespace {
@@ -18,9 +19,10 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
+constexpr const char* kDemo = SHOAL_SOURCE_DIR "/models/demo";
+
 ModelStart start_for(int max_num_batched_tokens) {
-  ModelStart start;
-  start.model_dir = SHOAL_SOURCE_DIR "/models/demo";
+  ModelStart start = model_start(kDemo);
   start.dtype = Dtype::kF32;
   start.limits.max_num_batched_tokens = max_num_batched_tokens;
   start.limits.kv_blocks = 4;
@@ -34,7 +36,7 @@ TEST(ModelRunner, WhatAStepNeedsIsThereBeforeTheFirstStep) {
   const std::string said = in_child([]() -> std::string {
     auto runner = ModelRunner::load(start_for(kRows), {0, 1}, {}, [](const LoadProgress&) {});
     if (!runner.ok()) return runner.status().to_string();
-    const auto config = load_model_config(start_for(kRows).model_dir);
+    const auto config = load_model_config(kDemo);
     if (!config.ok()) return config.status().to_string();
     const auto plan = make_shard_plan(*config, {0, 1});
     if (!plan.ok()) return plan.status().to_string();

@@ -28,6 +28,7 @@ TEST(ExitCodeTest, FollowsStageCodeAndFault) {
       {Stage::kModel, Code::kUnimplemented, Fault::kOwn, ExitCode::kBadModel},
       {Stage::kModel, Code::kDataLoss, Fault::kOwn, ExitCode::kBadModel},
       {Stage::kModel, Code::kResourceExhausted, Fault::kOwn, ExitCode::kBadModel},
+      {Stage::kModel, Code::kUnavailable, Fault::kOwn, ExitCode::kUnavailable},
       {Stage::kStart, Code::kAborted, Fault::kDeath, ExitCode::kWorkerDied},
       {Stage::kStart, Code::kAborted, Fault::kTransport, ExitCode::kWorkerDied},
       {Stage::kStart, Code::kResourceExhausted, Fault::kSharedMemory, ExitCode::kUnavailable},
@@ -46,6 +47,7 @@ TEST(ExitCodeTest, FollowsStageCodeAndFault) {
       {Stage::kRun, Code::kUnavailable, Fault::kTransport, ExitCode::kWorkerDied},
       {Stage::kRun, Code::kDeadlineExceeded, Fault::kSilence, ExitCode::kWorkerDied},
       {Stage::kRun, Code::kInvalidArgument, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRun, Code::kDataLoss, Fault::kOwn, ExitCode::kBadModel},
       {Stage::kRun, Code::kInternal, Fault::kOwn, ExitCode::kInternal},
   };
   for (const ExitCase& c : kCases) {

@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <sys/stat.h>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/status.h"
+
+namespace shoal {
+
+/// A regular file of a model that stays open for as long as the model is in use. The descriptor
+/// leads to the same bytes even if the name is given to another file, and it shows whether somebody
+/// writes to these bytes. Not thread-safe.
+class HeldFile {
+ public:
+  /// Opens the file for reading. Its descriptor is close-on-exec and is a number that a worker can
+  /// inherit unchanged (kFirstWorkFd). NOT_FOUND; PERMISSION_DENIED; INVALID_ARGUMENT: it is not a
+  /// regular file; UNAVAILABLE: no descriptor is left, or no memory in the kernel.
+  static Result<HeldFile> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  int fd() const { return fd_.get(); }
+  /// The size that the file had when it was opened.
+  uint64_t bytes() const { return static_cast<uint64_t>(seen_.st_size); }
+
+  /// Remembers a fingerprint of the contents, for look(). It covers all of a file of at most
+  /// `chunks` pieces of 64 KiB, and otherwise this many pieces that are evenly spread, the first
+  /// and the last among them. DATA_LOSS: the file cannot be read.
+  Status take_fingerprint(int chunks);
+
+  enum class Change {
+    kNone,
+    kTouched,   ///< the times are others, but the fingerprint is the same
+    kContents,  ///< the size or the fingerprint is another, or the file cannot be read any more
+  };
+  /// What has happened to the file that is held since it was opened or since the last call that
+  /// returned kTouched. Reads the file only if its times have changed. Call take_fingerprint()
+  /// before.
+  Change look();
+
+  /// True if the path leads to another file by now, or to none.
+  bool replaced() const;
+
+ private:
+  HeldFile(std::string path, Fd fd, const struct stat& seen)
+      : path_(std::move(path)), fd_(std::move(fd)), seen_(seen) {}
+  Result<uint64_t> fingerprint() const;
+
+  std::string path_;
+  Fd fd_;
+  struct stat seen_;
+  int chunks_ = 1;
+  uint64_t fingerprint_ = 0;
+};
+
+}  // namespace shoal

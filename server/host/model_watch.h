@@ -1,0 +1,63 @@
+#pragma once
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "models/held_file.h"
+#include "runtime/base/status.h"
+
+namespace shoal {
+
+/// A file of the model that is in use.
+struct WatchedFile {
+  std::shared_ptr<HeldFile> file;
+  /// Ranks read it as long as they run, and again when they are started again. Otherwise the front
+  /// has read all of it at the start, so that a later change of it changes nothing.
+  bool mapped = false;
+};
+
+/// Looks every two seconds, on a thread of its own, whether the files of the model are still what
+/// was loaded.
+///
+/// A file that was replaced (another one has its name now) changes nothing, because the old one
+/// stays open. One warning names all such files. A mapped file whose contents were changed in place
+/// means that the model that answers is no longer the one that was loaded. New times without other
+/// contents are only logged. All functions may be called from any thread.
+class ModelWatch {
+ public:
+  /// Remembers the files as they are now. DATA_LOSS: one of them cannot be read.
+  static Result<std::unique_ptr<ModelWatch>> start(std::vector<WatchedFile> files);
+  ~ModelWatch();
+
+  /// Looks now. DATA_LOSS, with the file: it was changed in place. From then on every call of this
+  /// and of changed() returns the same.
+  Status look();
+
+  /// What the latest look has found. Never waits for a file.
+  Status changed() const;
+
+ private:
+  explicit ModelWatch(std::vector<WatchedFile> files);
+  void run();
+  void look_at_files(bool now);
+
+  struct Entry {
+    WatchedFile watched;
+    bool reported = false;  ///< as replaced
+  };
+  void look_at(Entry& entry);
+
+  std::mutex look_mutex_;  // held while files are read; guards entries_ and replaced_
+  std::vector<Entry> entries_;
+  std::vector<std::string> replaced_;  // not named in a warning yet
+  mutable std::mutex mutex_;           // guards changed_ and stop_; may be locked after look_mutex_
+  std::condition_variable wake_;
+  Status changed_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace shoal

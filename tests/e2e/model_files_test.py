@@ -1,0 +1,198 @@
+"""The model that was loaded is the model that answers, whatever happens to its files.
+
+Servers run on copies of small checkpoints, whose files are replaced, moved, cut and overwritten.
+"""
+import os
+import re
+import shutil
+import signal
+import struct
+import tempfile
+import unittest
+from pathlib import Path
+
+import harness
+
+try:
+    import grpc
+except ImportError:
+    grpc = None
+
+RANKS = 2
+SHARDED = harness.ORACLE / "llama3-gqa-tied-sharded"
+# The plain loops are so slow that a stream is certainly still running when something is done to the
+# files.
+FLAGS = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference")
+PROMPT = ("--prompt-ids", "0,1151,262", "--ignore-eos", "--temperature", 0, "--max-tokens")
+SHORT, LONG, ENDLESS = (*PROMPT, 10), (*PROMPT, 100), (*PROMPT, 500)
+# A GenerateRequest: a prompt (field 3), and StoppingOptions (field 6) with max_tokens 500 and
+# ignore_eos.
+ENDLESS_ON_THE_WIRE = b"\x1a\x10In the beginning" + b"\x32\x05" + b"\x08\xf4\x03\x20\x01"
+# A look comes every two seconds. The machine may be busy.
+PATIENCE_S = 30
+
+
+def other_weights(path: Path) -> bytes:
+    """The same header with other tensors: the bytes of the data in reverse order."""
+    whole = path.read_bytes()
+    header = 8 + struct.unpack("<Q", whole[:8])[0]
+    return whole[:header] + whole[:header - 1:-1]
+
+
+def rename_over(path: Path, content: bytes):
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(content)
+    new.rename(path)
+
+
+class ModelFiles(harness.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.model = shutil.copytree(harness.DEMO, self.folder / "demo")
+        self.weights = self.model / "model.safetensors"
+
+    def started(self, model: Path | None = None) -> harness.Server:
+        server = self.serve(model or self.model, *FLAGS)
+        server.wait_ready()
+        return server
+
+    def stream(self, server, request):
+        client = server.client(*request)
+        self.addCleanup(lambda: client.poll() is None and client.kill())
+        out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
+        harness.wait_until(lambda: len(out.data) > 10, 60, "text")
+        return client, out, err
+
+    def answer(self, server, request) -> str:
+        client = server.client(*request)
+        out, err = client.communicate(timeout=90)
+        self.assertEqual(client.returncode, 0, err.decode(errors="replace"))
+        return out.decode().strip()
+
+    def expected(self, request) -> str:
+        return harness.run("generate", harness.DEMO, *request, "--cpu-kernels",
+                           "reference").stdout.decode().strip()
+
+    def wait_for_line(self, server, pattern: str):
+        harness.wait_until(lambda: re.search(pattern, server.err.text()), PATIENCE_S, pattern)
+
+    def lose_a_rank(self, server):
+        """Kills a rank, and waits until another one runs in its place."""
+        was = server.err.text().count("the ranks run again over")
+        os.kill(harness.children(server.pid)[1], signal.SIGKILL)
+        harness.wait_until(
+            lambda: server.err.text().count("the ranks run again over") == was + 1, PATIENCE_S,
+            "a restart")
+
+    def check_ended_by(self, server, file: Path):
+        self.assertEqual(server.end(), harness.BAD_MODEL, server.err.text())
+        self.assertRegex(server.err.rest(), rf"DATA_LOSS: {re.escape(str(file))} was changed in place")
+
+    def test_files_that_are_renamed_over_change_nothing_until_the_next_start(self):
+        server = self.started()
+        client, out, err = self.stream(server, LONG)
+        rename_over(self.weights, other_weights(self.weights))
+        for name in ("config.json", "tokenizer.json"):
+            rename_over(self.model / name, b"{}")
+        self.lose_a_rank(server)
+        self.assertEqual(client.wait(90), 0, err.rest())
+        self.assertEqual(out.rest().strip(), self.expected(LONG))
+        self.assertEqual(self.answer(server, SHORT), self.expected(SHORT))
+        warnings = [line for line in server.err.text().splitlines() if "were replaced" in line]
+        self.assertEqual(len(warnings), 1, server.err.text())
+        for name in ("config.json", "tokenizer.json", "model.safetensors"):
+            self.assertIn(str(self.model / name), warnings[0])
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        shutil.copy(harness.DEMO / "config.json", self.model)
+        next_start = harness.run("generate", self.model, "--prompt-ids", "0,1151,262",
+                                 "--max-tokens", 20, "--ignore-eos", code=harness.BAD_MODEL)
+        self.assertIn(b"tokenizer.json", next_start.stderr)
+
+    def test_a_hub_whose_link_is_moved_and_whose_files_are_removed(self):
+        # A sharded checkpoint in the layout of the Hugging Face cache.
+        for revision in ("1", "2"):
+            snapshot = self.folder / "snapshots" / revision
+            blobs = self.folder / "blobs" / revision
+            snapshot.mkdir(parents=True)
+            shutil.copytree(SHARDED, blobs)
+            for file in blobs.iterdir():
+                (snapshot / file.name).symlink_to(Path("../../blobs") / revision / file.name)
+        for shard in (self.folder / "blobs" / "2").glob("*.safetensors"):
+            shard.write_bytes(other_weights(shard))
+        link = self.folder / "main"
+        link.symlink_to("snapshots/1")
+        server = self.started(link)
+        request = ("--prompt-ids", "5,6,7", "--max-tokens", 30, "--ignore-eos", "--temperature", 0)
+        before = self.answer(server, request)
+        (self.folder / "new").symlink_to("snapshots/2")
+        (self.folder / "new").rename(link)
+        shutil.rmtree(self.folder / "snapshots" / "1")
+        shutil.rmtree(self.folder / "blobs" / "1")
+        self.lose_a_rank(server)
+        self.assertEqual(self.answer(server, request), before)
+        [warning] = re.findall(r".*were replaced.*", server.err.text())
+        for shard in SHARDED.glob("*.safetensors"):
+            self.assertIn(str(link / shard.name), warning)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        self.assertNotEqual(self.answer(self.started(link), request), before,
+                            "the next start uses the new files")
+
+    @unittest.skipIf(grpc is None, "this Python has no grpc (Debian: python3-grpcio)")
+    def test_a_change_in_place_ends_streams_with_data_loss(self):
+        server = self.started()
+        client, _, err = self.stream(server, ENDLESS)
+        channel = grpc.insecure_channel(server.fields["grpc"],
+                                        options=[("grpc.enable_http_proxy", 0)])
+        self.addCleanup(channel.close)
+        call = channel.unary_stream("/openengine.v1.Inference/Generate",
+                                    request_serializer=bytes, response_deserializer=bytes)
+        stream = call(ENDLESS_ON_THE_WIRE, timeout=60)
+        next(stream)
+        self.weights.write_bytes(other_weights(self.weights))
+        with self.assertRaises(grpc.RpcError) as caught:
+            for _ in stream:
+                pass
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.DATA_LOSS)
+        self.assertIn(f"{self.weights} was changed in place", caught.exception.details())
+        self.check_ended_by(server, self.weights)
+        self.assertEqual(client.wait(30), harness.INTERNAL)
+        self.assertIn(f"{self.weights} was changed in place", err.rest())
+
+    def test_a_change_in_place_is_looked_for_before_a_restart(self):
+        server = self.started()
+        self.weights.write_bytes(other_weights(self.weights))
+        os.kill(harness.children(server.pid)[1], signal.SIGKILL)
+        self.check_ended_by(server, self.weights)
+        self.assertNotIn("the ranks run again over", server.err.text())
+
+    def test_files_that_are_cut_while_nothing_runs(self):
+        server = self.started()
+        os.truncate(self.weights, 1000)
+        self.check_ended_by(server, self.weights)
+
+    def test_a_touch_is_a_line_in_the_log(self):
+        server = self.started()
+        self.weights.touch()
+        self.wait_for_line(server, r"INFO .*model\.safetensors was touched")
+        self.assertEqual(self.answer(server, SHORT), self.expected(SHORT))
+        self.assertNotIn("were replaced", server.err.text())
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+
+    def test_generate_ends_too(self):
+        process = harness.start("generate", self.model, *ENDLESS, *FLAGS)
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
+        harness.wait_until(lambda: len(out.data) > 10, 60, "text")
+        self.weights.write_bytes(other_weights(self.weights))
+        self.assertEqual(process.wait(60), harness.BAD_MODEL, err.rest())
+        self.assertIn(f"{self.weights} was changed in place", err.rest())
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,144 @@
+// Real files: what can happen to one that is held open, and what shows it.
+#include "models/held_file.h"
+
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/in_child.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using Change = HeldFile::Change;
+
+class HeldFileTest : public testing::Test {
+ protected:
+  HeldFileTest() : dir_(testing::TempDir() + cat("/shoal-held-", ::getpid())) {
+    fs::create_directories(dir_);
+    write(path_, std::string(200'000, 'a'));
+  }
+  ~HeldFileTest() override { fs::remove_all(dir_); }
+
+  static void write(const std::string& path, const std::string& content) {
+    std::ofstream(path, std::ios::binary) << content;
+  }
+  /// The file at path_, with a fingerprint. Its times are long past, so that a change that follows
+  /// at once has other times, whatever the clock of the file system can tell apart.
+  HeldFile held(int chunks = 64) const {
+    const timespec past[2] = {{1'000'000, 0}, {1'000'000, 0}};
+    EXPECT_EQ(::utimensat(AT_FDCWD, path_.c_str(), past, 0), 0);
+    HeldFile file = HeldFile::open(path_).value();
+    EXPECT_TRUE(file.take_fingerprint(chunks).ok());
+    return file;
+  }
+  void overwrite(uint64_t offset, const std::string& bytes) const {
+    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file << bytes;
+  }
+
+  const std::string dir_;
+  const std::string path_ = dir_ + "/weights";
+};
+
+TEST_F(HeldFileTest, NothingHasHappened) {
+  HeldFile file = held();
+  EXPECT_EQ(file.bytes(), 200'000u);
+  EXPECT_EQ(file.look(), Change::kNone);
+  EXPECT_FALSE(file.replaced());
+}
+
+TEST_F(HeldFileTest, ATouchIsReportedOnce) {
+  HeldFile file = held();
+  ASSERT_EQ(::utimensat(AT_FDCWD, path_.c_str(), nullptr, 0), 0);
+  EXPECT_EQ(file.look(), Change::kTouched);
+  EXPECT_EQ(file.look(), Change::kNone);
+  EXPECT_FALSE(file.replaced());
+}
+
+TEST_F(HeldFileTest, WritingTheSameBytesIsATouch) {
+  HeldFile file = held();
+  overwrite(100, "aaa");
+  EXPECT_EQ(file.look(), Change::kTouched);
+}
+
+TEST_F(HeldFileTest, OtherBytesAreOtherContents) {
+  for (const uint64_t offset : {0, 65'535, 65'536, 131'072, 199'999}) {
+    write(path_, std::string(200'000, 'a'));
+    HeldFile file = held();
+    overwrite(offset, "b");
+    EXPECT_EQ(file.look(), Change::kContents) << offset;
+    EXPECT_EQ(file.look(), Change::kContents) << "it stays what it is";
+    EXPECT_FALSE(file.replaced());
+  }
+}
+
+TEST_F(HeldFileTest, OtherBytesWithTheOldTimesShowInCtime) {
+  HeldFile file = held();
+  ::usleep(20'000);  // ctime advances in ticks of the kernel's clock
+  overwrite(0, "b");
+  const timespec past[2] = {{1'000'000, 0}, {1'000'000, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path_.c_str(), past, 0), 0);
+  EXPECT_EQ(file.look(), Change::kContents);
+}
+
+TEST_F(HeldFileTest, ALargeFileIsSampledFromItsFirstToItsLastByte) {
+  constexpr uint64_t kBytes = uint64_t{1} << 30;
+  fs::resize_file(path_, kBytes);  // sparse
+  for (const uint64_t offset : {uint64_t{0}, kBytes - 1}) {
+    HeldFile file = held(2);
+    overwrite(offset, "x");
+    EXPECT_EQ(file.look(), Change::kContents) << offset;
+  }
+}
+
+TEST_F(HeldFileTest, AnotherSizeIsOtherContents) {
+  for (const uint64_t bytes : {0, 100, 200'001}) {
+    write(path_, std::string(200'000, 'a'));
+    HeldFile file = held();
+    fs::resize_file(path_, bytes);
+    EXPECT_EQ(file.look(), Change::kContents) << bytes;
+  }
+}
+
+TEST_F(HeldFileTest, ARenameOverItLeavesItAsItWas) {
+  HeldFile file = held();
+  write(dir_ + "/new", "other weights");
+  fs::rename(dir_ + "/new", path_);
+  EXPECT_TRUE(file.replaced());
+  EXPECT_EQ(file.look(), Change::kNone) << "the file has lost its name, and that is all";
+}
+
+TEST_F(HeldFileTest, ALinkThatLeadsElsewhereOrNowhere) {
+  fs::create_symlink("weights", dir_ + "/link");
+  const HeldFile file = HeldFile::open(dir_ + "/link").value();
+  EXPECT_FALSE(file.replaced());
+  write(dir_ + "/other", "other weights");
+  fs::create_symlink("other", dir_ + "/new");
+  fs::rename(dir_ + "/new", dir_ + "/link");
+  EXPECT_TRUE(file.replaced());
+  fs::remove(dir_ + "/other");
+  EXPECT_TRUE(file.replaced());
+}
+
+TEST_F(HeldFileTest, WhatCannotBeHeldIsRefused) {
+  EXPECT_EQ(HeldFile::open(dir_ + "/absent").status().code(), Code::kNotFound);
+  EXPECT_EQ(HeldFile::open(dir_).status().code(), Code::kInvalidArgument);
+  const std::string said = in_child([this]() -> std::string {
+    const rlimit few{8, 8};
+    if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return "no limit";
+    const Status status = HeldFile::open(path_).status();
+    const bool named = status.message().find("ulimit -n") != std::string_view::npos;
+    return status.code() == Code::kUnavailable && named ? "" : status.to_string();
+  });
+  EXPECT_EQ(said, "");
+}
+
+}  // namespace
+}  // namespace shoal
