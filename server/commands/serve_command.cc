@@ -99,7 +99,7 @@ Ending serve(const ServeFlags& flags) {
   SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan,
                          at(Stage::kRequest, plan_engine(flags.engine, files, host_resources())));
   Result<std::unique_ptr<GrpcServer>> listening =
-      GrpcServer::start({flags.host, flags.grpc_port, files.name});
+      GrpcServer::start({flags.host, flags.grpc_port, files.name, plan.world_size});
   const Stage listen = listening_stage(listening.status());
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
                          at(listen, std::move(listening)));

@@ -62,21 +62,33 @@ class RefusedCall final : public GenerateStream::Reactor {
   void OnDone() override { delete this; }  // gRPC calls this once, as the last call
 };
 
-/// Checks the deadline and the metadata of a call.
-grpc::Status check_call(const grpc::CallbackServerContext& context) {
+/// How long until an idle connection may have made room for another one.
+constexpr int kConnectionsFullRetryMs = 1000;
+
+/// Checks the deadline, the connection and the metadata of a call.
+grpc::Status check_call(const grpc::CallbackServerContext& context,
+                        Connections& connections) {
   if (deadline_passed(context))
     return to_grpc_status(
         Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
+  if (connections.over_limit(context.peer()))
+    return to_grpc_status(
+        Status::error(Code::kResourceExhausted,
+                      cat("too many connections: of at most ", connections.most(),
+                          " open descriptors (ulimit -n, less what the ranks need) none is free, so "
+                          "this connection is for health checks alone")),
+        {.reason = "TOO_MANY_CONNECTIONS", .retry_ms = kConnectionsFullRetryMs});
   return to_grpc_status(check_metadata(context.client_metadata()), {.reason = "INVALID_METADATA"});
 }
 
 class GenerateService final : public wire::Inference::CallbackService {
  public:
-  explicit GenerateService(std::shared_ptr<ServingState> state) : state_(std::move(state)) {}
+  GenerateService(std::shared_ptr<ServingState> state, std::shared_ptr<Connections> connections)
+      : state_(std::move(state)), connections_(std::move(connections)) {}
 
   GenerateStream::Reactor* Generate(grpc::CallbackServerContext* context,
                                     const wire::GenerateRequest* request) override {
-    if (const grpc::Status refusal = check_call(*context); !refusal.ok())
+    if (const grpc::Status refusal = check_call(*context, *connections_); !refusal.ok())
       return new RefusedCall(refusal);
     if (const Status status = state_->check_model(request->model()); !status.ok())
       return new RefusedCall(to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"}));
@@ -93,12 +105,14 @@ class GenerateService final : public wire::Inference::CallbackService {
 
  private:
   const std::shared_ptr<ServingState> state_;
+  const std::shared_ptr<Connections> connections_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> make_generate_service(std::shared_ptr<ServingState> state) {
-  return std::make_unique<GenerateService>(std::move(state));
+std::unique_ptr<grpc::Service> make_generate_service(std::shared_ptr<ServingState> state,
+                                                     std::shared_ptr<Connections> connections) {
+  return std::make_unique<GenerateService>(std::move(state), std::move(connections));
 }
 
 }  // namespace shoal

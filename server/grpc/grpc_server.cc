@@ -1,15 +1,12 @@
 #include "server/grpc/grpc_server.h"
 
-#include <algorithm>
-#include <cerrno>
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
-#include <netdb.h>
-#include <sys/socket.h>
+#include <grpcpp/server_builder.h>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,8 +14,12 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/wait.h"
+#include "server/grpc/acceptor.h"
+#include "server/grpc/call_watch.h"
+#include "server/grpc/connections.h"
 #include "server/grpc/control_service.h"
 #include "server/grpc/generate_service.h"
+#include "server/grpc/listen.h"
 #include "server/grpc/transport_service.h"
 
 namespace shoal {
@@ -41,67 +42,16 @@ void route_protobuf_log(google::protobuf::LogLevel, const char*, int, const std:
   log_debug(cat("protobuf: ", text));
 }
 
-std::string join_host_port(const std::string& host, int port) {
-  return host.find(':') == std::string::npos ? cat(host, ":", port) : cat("[", host, "]:", port);
-}
-
-/// Tries to listen on each address as gRPC does. Returns the errno of the first one that fails, or
-/// 0 if none fails.
-int try_to_listen(const addrinfo* list) {
-  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
-    const Fd socket(::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, 0));
-    const int on = 1;  // as in gRPC, because a port in TIME_WAIT is not busy
-    if (socket.valid()) (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    const bool listens = socket.valid() &&
-                         ::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0 &&
-                         ::listen(socket.get(), 1) == 0;
-    if (!listens && (socket.valid() || entry->ai_next == nullptr)) return errno;
-  }
-  return 0;
-}
-
-Status listen_failure(int error, const std::string& address) {
-  const auto failure = [&](Code code, const char* what_to_do) {
-    return Status::error(code, cat("cannot listen on ", address, ": ", what_to_do), error);
-  };
-  switch (error) {
-    case EAFNOSUPPORT:
-      return failure(Code::kInvalidArgument, "choose a --host that this machine has, as 127.0.0.1");
-    case EMFILE:
-    case ENFILE:
-      return failure(Code::kUnavailable, "raise the limit (ulimit -n)");
-    case EACCES:
-      return failure(Code::kPermissionDenied, "choose a --grpc-port above 1023");
-    case EADDRNOTAVAIL:
-      return failure(Code::kInvalidArgument, "--host is no address of this machine");
-    default:  // EADDRINUSE, or the port is free again by now
-      return failure(
-          Code::kUnavailable,
-          "the port is in use; stop the other server, or choose another --grpc-port (0 takes a free one)");
-  }
-}
-
-/// gRPC reports only that it could not listen. This finds the reason by trying the same with a
-/// plain socket.
-Status explain_listen_failure(const std::string& host, int port) {
-  const std::string address = join_host_port(host, port);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-      error != 0)
-    return Status::error(Code::kInvalidArgument,
-                         cat("cannot listen on ", address, ": ", ::gai_strerror(error),
-                             "; --host takes an address or name of this machine"));
-  const int error = try_to_listen(list);
-  ::freeaddrinfo(list);
-  return listen_failure(error, address);
+/// The descriptors that the connections of clients must leave free, so that the ranks can be
+/// started again. While they are started, the front has a listener, the control channel and the
+/// pidfd of each rank (runtime/transport/rungs/tcp_rung.cc). The fourth of each rank is for a
+/// channel that is made before the old one is closed, and the rest for what is open for a moment:
+/// the ends that a rank inherits, the pool, files of /proc and /sys, the model's files.
+constexpr int64_t kept_descriptors(int ranks) {
+  return 16 + 4 * static_cast<int64_t>(ranks);
 }
 
 void configure(grpc::ServerBuilder* builder) {
-  // Otherwise a second server could silently share the port.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Without keepalive, a peer that vanished silently would keep its KV blocks for two hours.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
@@ -113,6 +63,25 @@ void configure(grpc::ServerBuilder* builder) {
   builder->SetMaxSendMessageSize(-1);
 }
 
+/// Lets the builder's server take connections from our own acceptor, whose calls `connections`
+/// hears of. Returns what the acceptor does with a client.
+Acceptor::HandOver take_connections_of_our_own(grpc::ServerBuilder* builder,
+                                               const std::shared_ptr<Connections>& connections) {
+  using Builder = grpc::ServerBuilder::experimental_type;
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
+  watches.push_back(make_call_watch(connections));
+  builder->experimental().SetInterceptorCreators(std::move(watches));
+  const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> server =
+      builder->experimental().AddExternalConnectionAcceptor(
+          Builder::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+  return [server](Fd client, int listener) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener;
+    connection.fd = client.release();  // gRPC closes it
+    server->HandleNewConnection(&connection);
+  };
+}
+
 }  // namespace
 
 struct GrpcServer::Impl {
@@ -120,7 +89,9 @@ struct GrpcServer::Impl {
   int port = 0;
   std::shared_ptr<ServingState> state;
   std::vector<std::unique_ptr<grpc::Service>> services;
+  std::shared_ptr<Connections> connections;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<Acceptor> acceptor;
   std::mutex mutex;
   std::condition_variable wake;
   bool stop = false;
@@ -159,20 +130,24 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   google::protobuf::SetLogHandler(route_protobuf_log);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  SHOAL_ASSIGN_OR_RETURN(Listeners listeners, listen_on(options.host, options.port));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  impl->port = listeners.port;
+  impl->connections = std::make_shared<Connections>(kept_descriptors(options.ranks));
   impl->state = std::make_shared<ServingState>(options.served_name);
-  impl->services.push_back(make_generate_service(impl->state));
+  impl->services.push_back(make_generate_service(impl->state, impl->connections));
   impl->services.push_back(make_control_service(impl->state));
   impl->services.push_back(make_transport_service(impl->state));
   grpc::ServerBuilder builder;
   configure(&builder);
   for (const auto& service : impl->services) builder.RegisterService(service.get());
-  builder.AddListeningPort(join_host_port(options.host, options.port),
-                           grpc::InsecureServerCredentials(), &impl->port);
+  Acceptor::HandOver hand_over = take_connections_of_our_own(&builder, impl->connections);
   impl->server = builder.BuildAndStart();
-  if (impl->server == nullptr || impl->port == 0)
-    return explain_listen_failure(options.host, options.port);
+  if (impl->server == nullptr)
+    return Status::error(Code::kUnavailable, "gRPC's server did not start");
+  SHOAL_ASSIGN_OR_RETURN(impl->acceptor, Acceptor::start(std::move(listeners.sockets),
+                                                         impl->connections, std::move(hand_over)));
   impl->set_health(false);
   impl->watchdog = std::thread([raw = impl.get()] { raw->watch_readers(); });
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
@@ -201,6 +176,7 @@ void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
   (void)impl_->state->wait_until_idle(deadline);
+  impl_->acceptor.reset();
   // An open Health.Watch would make Shutdown wait until its deadline. So the wait for our own
   // streams is above, and this deadline is short; Shutdown cancels what is left.
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));

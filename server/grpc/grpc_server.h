@@ -13,18 +13,20 @@ struct GrpcServerOptions {
   std::string host = "127.0.0.1";
   int port = 50051;         ///< 0: any free port
   std::string served_name;  ///< MODEL's last path component
+  int ranks = 1;            ///< how many must always have descriptors left to be started again
   /// If the client does not accept a message for this long, its request is cancelled.
   int slow_reader_ms = 30'000;
 };
 
 /// The gRPC front: openengine.v1 Inference and Control, grpc.health.v1 and reflection on one port.
 /// It listens before the model is loaded: until set_ready(), health reports NOT_SERVING and
-/// Generate fails with UNAVAILABLE. May be called from any thread, except for shutdown().
+/// Generate fails with UNAVAILABLE. It accepts connections itself and keeps descriptors free for the
+/// ranks. May be called from any thread, except for shutdown().
 class GrpcServer {
  public:
   /// UNAVAILABLE: the port is taken; INVALID_ARGUMENT: no such host, or a port outside [0, 65535];
-  /// PERMISSION_DENIED: a port below 1024 without the privilege for it. The messages name host and
-  /// port.
+  /// PERMISSION_DENIED: a port below 1024 without the privilege for it; RESOURCE_EXHAUSTED: no
+  /// thread, or no descriptor. The messages name host and port.
   static Result<std::unique_ptr<GrpcServer>> start(const GrpcServerOptions& options);
   ~GrpcServer();  ///< calls shutdown() with a deadline that has passed
 

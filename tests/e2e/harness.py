@@ -201,8 +201,8 @@ class Reader(threading.Thread):
 class Server:
     """`shoal serve` on a free port. Call wait_ready() before using it."""
 
-    def __init__(self, model: Path, *flags):
-        self.process = start("serve", model, "--grpc-port", 0, *flags)
+    def __init__(self, model: Path, *flags, **popen):
+        self.process = start("serve", model, "--grpc-port", 0, *flags, **popen)
         self.out, self.err = Reader(self.process.stdout), Reader(self.process.stderr)
 
     def wait_ready(self, seconds: float = 60) -> dict[str, str]:
@@ -257,8 +257,8 @@ class TestCase(unittest.TestCase):
                 os.kill(pid, signal.SIGKILL)
         self.assertLessEqual(shared_memory_names(), self.names_before, "names left in /dev/shm")
 
-    def serve(self, model: Path, *flags) -> Server:
-        server = Server(model, *flags)
+    def serve(self, model: Path, *flags, **popen) -> Server:
+        server = Server(model, *flags, **popen)
         self.addCleanup(server.kill)
         return server
 
