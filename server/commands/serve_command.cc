@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
+#include "server/cli/shutdown_watchdog.h"
 #include "server/cli/stop_signals.h"
 #include "server/commands/commands.h"
 #include "server/grpc/grpc_server.h"
@@ -22,6 +23,10 @@ constexpr int64_t kGoodbyeMs = 2'000;
 /// The same after a rank's death: long enough to notify clients, short enough not to delay the exit
 /// code.
 constexpr int64_t kFailedGoodbyeMs = 300;
+/// How long the rest of the shutdown may take when no request runs any more: gRPC, which waits for
+/// its calls and threads without a bound, and the end of the ranks.
+constexpr int64_t kGrpcEndMs = 5'000;
+constexpr int64_t kRanksEndMs = 10'000;
 
 DeploymentInfo deployment_of(const EnginePlan& plan, EngineHost& host) {
   DeploymentInfo info;
@@ -95,6 +100,7 @@ Ending serve(const ServeFlags& flags) {
   HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals,
                          at(Stage::kStart, StopSignals::install()));
+  ShutdownWatchdog watchdog;  // outlives all that it watches
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
   SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan,
                          at(Stage::kRequest, plan_engine(flags.engine, files, host_resources())));
@@ -117,9 +123,13 @@ Ending serve(const ServeFlags& flags) {
   signals->started();
   say_ready(*server, files.name, plan, *host, seconds_since(start));
   const Status status = serve_until_stopped(*server, loop, *host, *signals);
+  const Ending ending = host->ending(status);
+  watchdog.expect("gRPC's server", kGrpcEndMs, exit_code(ending),
+                  [&server] { return server->open_work(); });
   // Shut the server down before the loop is destroyed, because the server's calls use the loop.
   server->shutdown(Deadline::after_ms(status.ok() ? kGoodbyeMs : kFailedGoodbyeMs));
-  return host->ending(status);
+  watchdog.expect("the end of the ranks", kRanksEndMs, exit_code(ending));
+  return ending;
 }
 
 }  // namespace

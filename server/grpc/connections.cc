@@ -145,6 +145,17 @@ bool Connections::over_limit(std::string_view peer) {
   return was && !room();  // there may be room for it by now
 }
 
+std::string Connections::describe() const {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return "the list of connections is in use";
+  int calls = 0;
+  for (const auto& [port, on_port] : calls_) calls += on_port.live;
+  const auto open =
+      std::count_if(connections_.begin(), connections_.end(),
+                    [](const Connection& one) { return inode_of(one.descriptor) == one.inode; });
+  return cat(calls, " calls are open on ", open, " connections");
+}
+
 /// Removes the connections that gRPC has closed.
 void Connections::forget_closed() {
   std::erase_if(connections_, [this](const Connection& connection) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <sys/types.h>
 #include <unordered_map>
@@ -41,6 +42,9 @@ class Connections {
   void call_ended(std::string_view peer);
   /// True if the connection with this peer was taken beyond the limit, for health probes alone.
   bool over_limit(std::string_view peer);
+
+  /// "3 calls are open on 2 connections". Does not block: it says so if they are in use.
+  std::string describe() const;
 
   /// The most descriptors that may be open after a connection has been accepted.
   int64_t most() const { return most_; }

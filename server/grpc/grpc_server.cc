@@ -172,6 +172,10 @@ void GrpcServer::set_draining() {
   impl_->set_health(false);
 }
 
+std::string GrpcServer::open_work() const {
+  return impl_->connections->describe();
+}
+
 void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();

@@ -44,6 +44,8 @@ class GrpcServer {
   /// and closes the port. Returns at once if there are none. A second call has no effect. Must not
   /// be called from two threads at the same time.
   void shutdown(Deadline deadline);
+  /// What a shutdown may be waiting for: "2 calls, 1 connection". Does not block.
+  std::string open_work() const;
 
  private:
   struct Impl;

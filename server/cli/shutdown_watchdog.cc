@@ -1,0 +1,43 @@
+#include "server/cli/shutdown_watchdog.h"
+
+#include <unistd.h>
+#include <utility>
+
+#include "runtime/base/log.h"
+#include "runtime/base/wait.h"
+
+namespace shoal {
+
+ShutdownWatchdog::ShutdownWatchdog() : thread_([this] { watch(); }) {}
+
+ShutdownWatchdog::~ShutdownWatchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void ShutdownWatchdog::expect(std::string what, int64_t limit_ms, ExitCode code,
+                              std::function<std::string()> details) {
+  {
+    const std::lock_guard lock(mutex_);
+    part_ = Part{std::move(what), limit_ms, Deadline::after_ms(limit_ms), code, std::move(details)};
+  }
+  changed_.notify_one();
+}
+
+void ShutdownWatchdog::watch() {
+  std::unique_lock lock(mutex_);
+  wait_until_ready(changed_, lock, [this] { return over_ || part_; });
+  while (!over_ && !part_->deadline.passed()) changed_.wait_until(lock, part_->deadline.at());
+  if (over_) return;
+  const std::string details = part_->details ? part_->details() : std::string();
+  log_error(cat("the shutdown hangs: ", part_->what, " has taken more than ", part_->limit_ms,
+                " ms", details.empty() ? "" : " (", details, details.empty() ? "" : ")",
+                "; leaving without it"));
+  ::_exit(static_cast<int>(part_->code));
+}
+
+}  // namespace shoal
