@@ -1,7 +1,6 @@
 #include "server/grpc/generate_stream.h"
 
 #include <grpcpp/grpcpp.h>
-#include <iterator>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -11,22 +10,45 @@ namespace shoal {
 
 namespace wire = openengine::v1;
 
+namespace {
+
+// A message is full when it has this much. What one more step adds to it is small, unless the
+// vocabulary has pieces of many KiB.
+constexpr int kFullTokens = 256;
+constexpr size_t kFullBytes = size_t{512} << 10;
+/// The text of one step is cut after this much. Text may be held back for long before it is known.
+constexpr size_t kMaxTextBytes = size_t{256} << 10;
+
+/// Cuts off the beginning of *text, whole characters of at most kMaxTextBytes, and returns it.
+std::string take_front(std::string* text) {
+  size_t end = kMaxTextBytes;
+  while ((static_cast<unsigned char>((*text)[end]) & 0xC0) == 0x80) --end;
+  std::string front = text->substr(0, end);
+  text->erase(0, end);
+  return front;
+}
+
+}  // namespace
+
 void PendingOutput::add(OutputDelta delta) {
-  tokens_.insert(tokens_.end(), std::make_move_iterator(delta.tokens.begin()),
-                 std::make_move_iterator(delta.tokens.end()));
-  text_ += delta.text;
+  while (delta.text.size() > kMaxTextBytes)
+    deltas_.push_back({std::exchange(delta.tokens, {}), take_front(&delta.text)});
+  deltas_.push_back(std::move(delta));
 }
 
 PendingOutput::Next PendingOutput::next() const {
-  if (!tokens_.empty() || !text_.empty()) return Next::kTokens;
+  if (!deltas_.empty()) return Next::kTokens;
   return end_ ? Next::kEnd : Next::kNothing;
 }
 
 void PendingOutput::write_tokens(const Tokenizer& tokenizer, const TokenDetail& detail,
                                  wire::GenerateResponse* response) {
-  write_token_event(tokens_, std::move(text_), tokenizer, detail, response);
-  tokens_.clear();
-  text_.clear();
+  size_t bytes = 0;
+  do {
+    bytes += add_to_token_event(deltas_.front(), tokenizer, detail, response);
+    deltas_.pop_front();
+  } while (!deltas_.empty() && bytes < kFullBytes &&
+           response->token().tokens_size() < kFullTokens);
 }
 
 void PendingOutput::write_end(bool draining, wire::GenerateResponse* response) const {

@@ -1,4 +1,5 @@
 #pragma once
+#include <deque>
 #include <grpcpp/support/server_callback.h>
 #include <memory>
 #include <mutex>
@@ -10,7 +11,9 @@
 
 namespace shoal {
 
-/// Output that the loop has produced and gRPC has not sent yet. Not thread-safe.
+/// Output that the loop has produced and gRPC has not sent yet. A message has at most 256 tokens and
+/// is at most about 1 MiB, however long the client has paused, because gRPC's clients refuse
+/// messages of more than 4 MiB. Not thread-safe.
 class PendingOutput {
  public:
   void add(OutputDelta delta);
@@ -19,7 +22,7 @@ class PendingOutput {
   enum class Next { kNothing, kTokens, kEnd };
   Next next() const;
   /// Write the next event to *response. Precondition: next() is kTokens for write_tokens(), which
-  /// also clears what it has written, or kEnd for write_end().
+  /// also removes what it has written, or kEnd for write_end().
   void write_tokens(const Tokenizer& tokenizer, const TokenDetail& detail,
                     openengine::v1::GenerateResponse* response);
   void write_end(bool draining, openengine::v1::GenerateResponse* response) const;
@@ -28,8 +31,7 @@ class PendingOutput {
   grpc::Status end_status() const;
 
  private:
-  std::vector<SampledToken> tokens_;
-  std::string text_;
+  std::deque<OutputDelta> deltas_;
   std::optional<OutputEnd> end_;
 };
 

@@ -241,13 +241,13 @@ Result<wire::GenerateRequest, RequestError> write_generate_request(
   return out;
 }
 
-void write_token_event(const std::vector<SampledToken>& tokens, std::string text,
-                       const Tokenizer& tokenizer, const TokenDetail& detail,
-                       wire::GenerateResponse* response) {
+size_t add_to_token_event(const OutputDelta& delta, const Tokenizer& tokenizer,
+                          const TokenDetail& detail, wire::GenerateResponse* response) {
   wire::TokenOutput* output = response->mutable_token();
   output->set_output_index(0);
-  output->set_text(std::move(text));
-  for (const SampledToken& token : tokens) {
+  output->mutable_text()->append(delta.text);
+  size_t bytes = delta.text.size();
+  for (const SampledToken& token : delta.tokens) {
     wire::TokenInfo* info = output->add_tokens();
     info->set_token_id(static_cast<uint32_t>(token.token_id));
     info->set_token(std::string(tokenizer.piece(token.token_id)));
@@ -255,16 +255,18 @@ void write_token_event(const std::vector<SampledToken>& tokens, std::string text
       info->set_logprob(token.logprob);
       info->set_rank(static_cast<uint32_t>(token.rank));
     }
-    if (!detail.candidates) continue;
     uint32_t rank = 0;
     for (const TokenLogprob& candidate : token.top) {
+      if (!detail.candidates) break;
       wire::LogProb* entry = info->add_candidates();
       entry->set_token_id(static_cast<uint32_t>(candidate.token_id));
       entry->set_logprob(candidate.logprob);
       entry->set_token(std::string(tokenizer.piece(candidate.token_id)));
       entry->set_rank(++rank);
     }
+    bytes += info->ByteSizeLong();
   }
+  return bytes;
 }
 
 void write_end_event(const OutputEnd& end, bool draining, wire::GenerateResponse* response) {

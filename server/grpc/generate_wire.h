@@ -36,10 +36,10 @@ TokenDetail token_detail(const openengine::v1::GenerateRequest& wire);
 Result<openengine::v1::GenerateRequest, RequestError> write_generate_request(
     const GenerationRequest& request);
 
-/// Writes the tokens and their text. Precondition: *response has no event yet.
-void write_token_event(const std::vector<SampledToken>& tokens, std::string text,
-                       const Tokenizer& tokenizer, const TokenDetail& detail,
-                       openengine::v1::GenerateResponse* response);
+/// Adds tokens and their text to the token event of *response, which has that event or none.
+/// Returns about how many bytes longer the message is now.
+size_t add_to_token_event(const OutputDelta& delta, const Tokenizer& tokenizer,
+                          const TokenDetail& detail, openengine::v1::GenerateResponse* response);
 /// Writes GenerationFinished, or EngineError if the request failed, and the usage. `draining`: the
 /// server is shutting down, so it was the server and not the client that cancelled the request.
 void write_end_event(const OutputEnd& end, bool draining,

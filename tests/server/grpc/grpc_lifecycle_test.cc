@@ -153,6 +153,35 @@ TEST_F(GrpcLifecycle, AClientThatDoesNotReadIsDropped) {
   EXPECT_TRUE(generate(text_request("a")).status.ok());
 }
 
+/// While it pauses, much more than a message may have comes together: gRPC's clients refuse messages
+/// of more than 4 MiB.
+TEST_F(GrpcLifecycle, AReaderThatPausesGetsEverythingInMessagesOfOneMebibyte) {
+  constexpr uint32_t kTokens = 6000;
+  Setup setup;
+  setup.max_model_len = 10'000;
+  setup.kv_blocks = 1'000;
+  start(setup);
+  wire::GenerateRequest request = endless();
+  request.mutable_stopping()->set_max_tokens(kTokens);
+  request.mutable_response()->mutable_output_candidates()->set_top_n(kMaxLogprobs);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, request);
+  ASSERT_TRUE(eventually([&] { return loop_->load().used_kv_blocks > 0; }));
+  ASSERT_TRUE(eventually([&] { return idle(); })) << "all of it waits for the reader";
+  StreamRecord record;
+  size_t bytes = 0;
+  for (wire::GenerateResponse event; reader->Read(&event);) {
+    bytes += event.ByteSizeLong();
+    EXPECT_LE(event.ByteSizeLong(), size_t{1} << 20);
+    EXPECT_LE(event.token().tokens_size(), 256);
+    record.events.push_back(event);
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_GT(bytes, size_t{4} << 20) << "more than a client takes in one message";
+  EXPECT_EQ(record.ids().size(), kTokens);
+  EXPECT_EQ(record.events.back().usage().completion_tokens(), kTokens);
+}
+
 TEST_F(GrpcLifecycle, AFullQueueSaysWhenToComeBack) {
   Setup setup;
   setup.max_num_seqs = 1;
