@@ -106,8 +106,9 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what)
   return Tokenizer(std::move(impl));
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_special) const {
-  WorkLimit limit;
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_special,
+                                               const EncodeBounds& bounds) const {
+  WorkLimit limit(bounds.max_ids, bounds.given_up);
   SHOAL_RETURN_IF_ERROR(limit.take_bytes(text.size()));
   const std::string valid = to_valid_utf8(text);
   PieceList list;
@@ -115,9 +116,11 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_s
   SHOAL_RETURN_IF_ERROR(impl_->pre_tokenizer.apply(list, limit));
   std::vector<int32_t> ids;
   for (const PieceList::Piece& piece : list.pieces) {
+    if (limit.is_enough(ids.size())) break;
     if (piece.token >= 0) {
       ids.push_back(piece.token);
     } else {
+      SHOAL_RETURN_IF_ERROR(limit.check_given_up());
       SHOAL_RETURN_IF_ERROR(impl_->model.encode(piece.text, ids, limit));
     }
   }

@@ -1,5 +1,8 @@
 #pragma once
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,6 +12,15 @@
 #include "runtime/base/status.h"
 
 namespace shoal {
+
+/// When an encoding may stop early.
+struct EncodeBounds {
+  /// More ids than this are of no use: the result may then hold only the first of them, which are
+  /// more than this many.
+  size_t max_ids = std::numeric_limits<size_t>::max();
+  /// Nobody waits for the result any more once this is true; null: somebody always does.
+  const std::atomic<bool>* given_up = nullptr;
+};
 
 /// A Hugging Face tokenizer.json: byte-level BPE and byte-fallback BPE. Immutable; encode and
 /// decode are thread-safe.
@@ -26,8 +38,9 @@ class Tokenizer {
   /// post-processor adds its special tokens (BOS and the like). Special tokens written in the text
   /// are recognised in either case. RESOURCE_EXHAUSTED: the splitter's regex hit its limit, or the
   /// text needs more than 512 MiB of working memory. FAILED_PRECONDITION: a character is unknown to
-  /// the vocabulary, and so is its unk_token.
-  Result<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
+  /// the vocabulary, and so is its unk_token. CANCELLED: it was given up.
+  Result<std::vector<int32_t>> encode(std::string_view text, bool add_special,
+                                      const EncodeBounds& bounds = {}) const;
 
   /// Converts ids to text with the file's decoder. Ids outside the vocabulary give no text. The
   /// result is valid UTF-8.

@@ -11,6 +11,18 @@
 namespace shoal {
 namespace {
 
+constexpr std::string_view kWordSpace = "\xE2\x96\x81";  // U+2581, SentencePiece's space
+
+/// Where the next word begins after byte `from`: at a space that does not follow another one. The
+/// length of the text if there is none.
+size_t next_word(std::string_view text, size_t from) {
+  for (size_t at = text.find(kWordSpace, from + 1); at != std::string_view::npos;
+       at = text.find(kWordSpace, at + 1)) {
+    if (!text.substr(0, at).ends_with(kWordSpace)) return at;
+  }
+  return text.size();
+}
+
 std::string quoted(std::string_view text) {
   return Json(std::string(text.substr(0, 64))).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
@@ -106,7 +118,26 @@ Status BpeModel::index_vocabulary(std::string_view what) {
       byte_ids_.push_back(find(name).value_or(-1));
     }
   }
+  spaces_begin_words_ = spaces_begin_words();
   return {};
+}
+
+/// True if no merge can join a space to a character before it. A merge gives an entry of the
+/// vocabulary that spells both of its sides, so it is enough that no entry has a space behind
+/// something else. Two things are spelled unlike the text that they stand for: bytes, which end in
+/// ">", and the unknown token. A space that is not itself an entry could become either of them, and
+/// a character that is left out altogether would make its neighbours meet.
+bool BpeModel::spaces_begin_words() const {
+  const bool all_bytes = byte_fallback_ && std::all_of(byte_ids_.begin(), byte_ids_.end(),
+                                                       [](int32_t id) { return id >= 0; });
+  if (!find(kWordSpace) || !(has_unk_ || all_bytes)) return false;
+  if (unk_id_ >= 0 && (unk_token_.empty() || unk_token_.ends_with(kWordSpace))) return false;
+  return std::all_of(pieces_.begin(), pieces_.end(),
+                     [](std::string_view piece) { return next_word(piece, 0) >= piece.size(); });
+}
+
+size_t BpeModel::part_end(std::string_view piece, size_t begin) const {
+  return spaces_begin_words_ ? next_word(piece, begin) : piece.size();
 }
 
 Status BpeModel::parse_merges(const Json& model, std::string_view what) {
@@ -191,18 +222,25 @@ Status BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids,
       return {};
     }
   }
-  SHOAL_RETURN_IF_ERROR(limit.check_bytes(piece.size() * (sizeof(Symbol) + 2 * sizeof(Candidate))));
+  return for_each_part(piece, [&](std::string_view part) {
+    return limit.is_enough(ids.size()) ? Status() : encode_part(part, ids, limit);
+  });
+}
+
+Status BpeModel::encode_part(std::string_view part, std::vector<int32_t>& ids,
+                             const WorkLimit& limit) const {
+  SHOAL_RETURN_IF_ERROR(limit.check_bytes(part.size() * (sizeof(Symbol) + 2 * sizeof(Candidate))));
   std::vector<Symbol> symbols;
-  SHOAL_RETURN_IF_ERROR(to_symbols(piece, symbols));
-  merge_all(symbols);
+  SHOAL_RETURN_IF_ERROR(to_symbols(part, symbols));
+  SHOAL_RETURN_IF_ERROR(merge_all(symbols, limit));
   for (const Symbol& symbol : symbols) {
     if (symbol.id >= 0) ids.push_back(symbol.id);
   }
   return {};
 }
 
-Status BpeModel::to_symbols(std::string_view piece, std::vector<Symbol>& symbols) const {
-  symbols.reserve(piece.size());
+Status BpeModel::to_symbols(std::string_view part, std::vector<Symbol>& symbols) const {
+  symbols.reserve(part.size());
   // An unknown character is held back until a known one follows, so that unknown ones can fuse.
   // Characters spelled in bytes do not release it, so their ids come before its id. Hugging Face
   // does the same.
@@ -211,8 +249,8 @@ Status BpeModel::to_symbols(std::string_view piece, std::vector<Symbol>& symbols
     if (unknown_held) symbols.push_back({unk_id_, -1, -1});
     unknown_held = false;
   };
-  for (size_t at = 0; at < piece.size();) {
-    const std::string_view character = piece.substr(at, code_point_at(piece, at).bytes);
+  for (size_t at = 0; at < part.size();) {
+    const std::string_view character = part.substr(at, code_point_at(part, at).bytes);
     at += character.size();
     if (const auto id = find(character)) {
       release();
@@ -255,7 +293,8 @@ const BpeModel::Merge* BpeModel::find_merge(int32_t left, int32_t right) const {
 /// Merges the pair of lowest rank, the leftmost first, until none is left. Candidates are kept in a
 /// heap. If the symbols of a candidate have changed in the meantime, this is noticed when it
 /// reaches the top.
-void BpeModel::merge_all(std::vector<Symbol>& symbols) const {
+Status BpeModel::merge_all(std::vector<Symbol>& symbols, const WorkLimit& limit) const {
+  constexpr size_t kMergesPerLook = 4096;
   const auto symbol = [&](int32_t i) -> Symbol& { return symbols[static_cast<size_t>(i)]; };
   std::vector<Candidate> candidates;
   candidates.reserve(symbols.size());
@@ -264,7 +303,8 @@ void BpeModel::merge_all(std::vector<Symbol>& symbols) const {
       candidates.push_back({merge->rank, i, merge->id});
   }
   std::priority_queue<Candidate> heap(std::less<Candidate>(), std::move(candidates));
-  while (!heap.empty()) {
+  for (size_t done = 1; !heap.empty(); ++done) {
+    if (done % kMergesPerLook == 0) SHOAL_RETURN_IF_ERROR(limit.check_given_up());
     const Candidate top = heap.top();
     heap.pop();
     Symbol& left = symbol(top.at);
@@ -287,6 +327,7 @@ void BpeModel::merge_all(std::vector<Symbol>& symbols) const {
         heap.push({merge->rank, top.at, merge->id});
     }
   }
+  return {};
 }
 
 }  // namespace shoal

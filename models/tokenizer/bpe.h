@@ -23,10 +23,24 @@ class BpeModel {
   /// option that is not supported).
   static Result<BpeModel> parse(const Json& tokenizer, std::string_view what);
 
-  /// Appends the ids of one piece of text. Takes O(n log n) time for n bytes. FAILED_PRECONDITION:
-  /// a character is unknown and the unk_token is not in the vocabulary. RESOURCE_EXHAUSTED: the
-  /// piece is too long for the limit.
+  /// Appends the ids of one piece of text. Takes O(n log n) time for the n bytes of each of its
+  /// parts(). FAILED_PRECONDITION: a character is unknown and the unk_token is not in the
+  /// vocabulary. RESOURCE_EXHAUSTED: a part is too long for the limit.
   Status encode(std::string_view piece, std::vector<int32_t>& ids, const WorkLimit& limit) const;
+
+  /// Calls use(part) for the parts of a piece that can be merged each by itself, in order, until it
+  /// returns an error. If no entry of the vocabulary has a "▁" behind another character, no merge
+  /// can cross the beginning of a word, and the parts are the words; otherwise the piece is one
+  /// part. This makes the time linear for a tokenizer that has no splitter, and does not change
+  /// the ids.
+  template <typename Use>
+  Status for_each_part(std::string_view piece, const Use& use) const {
+    for (size_t begin = 0, end = 0; begin < piece.size(); begin = end) {
+      end = part_end(piece, begin);
+      SHOAL_RETURN_IF_ERROR(use(piece.substr(begin, end - begin)));
+    }
+    return {};
+  }
 
   std::optional<int32_t> find(std::string_view piece) const;
   /// The spelling of an id; empty if there is none.
@@ -61,9 +75,13 @@ class BpeModel {
   Status add_merge(std::string_view left, std::string_view right, size_t rank,
                    std::string_view what);
 
-  Status to_symbols(std::string_view piece, std::vector<Symbol>& symbols) const;
+  bool spaces_begin_words() const;
+  size_t part_end(std::string_view piece, size_t begin) const;
+  Status encode_part(std::string_view part, std::vector<int32_t>& ids,
+                     const WorkLimit& limit) const;
+  Status to_symbols(std::string_view part, std::vector<Symbol>& symbols) const;
   bool append_bytes(std::string_view character, std::vector<Symbol>& symbols) const;
-  void merge_all(std::vector<Symbol>& symbols) const;
+  Status merge_all(std::vector<Symbol>& symbols, const WorkLimit& limit) const;
   const Merge* find_merge(int32_t left, int32_t right) const;
 
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> vocabulary_;
@@ -76,6 +94,7 @@ class BpeModel {
   bool fuse_unk_ = false;
   bool byte_fallback_ = false;
   bool ignore_merges_ = false;
+  bool spaces_begin_words_ = false;
 };
 
 }  // namespace shoal

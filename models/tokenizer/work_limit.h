@@ -1,6 +1,8 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <time.h>
 
 #include "runtime/base/status.h"
@@ -8,15 +10,28 @@
 namespace shoal {
 
 /// Limits the cost of one encode or decode, whatever the tokenizer file asks for. It counts the
-/// bytes of text created on the way and the CPU time that this thread spends in regexes. Not
-/// thread-safe.
+/// bytes of text created on the way and the CPU time that this thread spends in regexes, and knows
+/// whether anyone still wants the result. Not thread-safe.
 class WorkLimit {
  public:
+  WorkLimit() = default;
+  /// No ids are needed once there are more than max_ids, and nothing once *given_up is true (which
+  /// may be null).
+  WorkLimit(size_t max_ids, const std::atomic<bool>* given_up)
+      : max_ids_(max_ids), given_up_(given_up) {}
+
   static constexpr size_t kMaxBytes = size_t{512} << 20;
   static constexpr int64_t kMaxCpuNs = 5'000'000'000;
 
+  bool is_enough(size_t ids) const { return ids > max_ids_; }
+  /// CANCELLED if nobody wants the result any more.
+  Status check_given_up() const {
+    return given_up_ != nullptr && *given_up_ ? nobody_waits() : Status();
+  }
+
   /// RESOURCE_EXHAUSTED if more than kMaxBytes have been taken in all.
   Status take_bytes(size_t bytes) {
+    SHOAL_RETURN_IF_ERROR(check_given_up());
     if (bytes > bytes_left_) return too_much_text();
     bytes_left_ -= bytes;
     return {};
@@ -33,6 +48,7 @@ class WorkLimit {
     positions_ += positions;
     if (positions_ < kPositionsPerLook) return {};
     positions_ = 0;
+    SHOAL_RETURN_IF_ERROR(check_given_up());
     const int64_t now = cpu_ns();
     if (start_ns_ == 0) start_ns_ = now;
     if (now - start_ns_ > kMaxCpuNs) return too_slow();
@@ -58,6 +74,12 @@ class WorkLimit {
         "tokenizer: the regexes of tokenizer.json took more than 5 s on this text; send less text");
   }
 
+  static Status nobody_waits() {
+    return Status::error(Code::kCancelled, "tokenizer: the text was given up before its end");
+  }
+
+  size_t max_ids_ = std::numeric_limits<size_t>::max();
+  const std::atomic<bool>* given_up_ = nullptr;
   size_t bytes_left_ = kMaxBytes;
   size_t positions_ = 0;
   int64_t start_ns_ = 0;  // when the clock was first read; 0: not yet
