@@ -10,7 +10,8 @@ class ServerInterceptorFactoryInterface;
 namespace shoal {
 
 /// Tells `connections` when a call of any service begins and ends, those of gRPC's own services
-/// (health, reflection) too.
+/// (health, reflection) too. A request that cannot be parsed is answered with INVALID_ARGUMENT and
+/// the reason, where gRPC itself would say UNIMPLEMENTED and nothing else.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> make_call_watch(
     std::shared_ptr<Connections> connections);
 

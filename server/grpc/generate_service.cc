@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/service_type.h>
 #include <map>
 #include <utility>
 
@@ -66,53 +67,55 @@ class RefusedCall final : public GenerateStream::Reactor {
 constexpr int kConnectionsFullRetryMs = 1000;
 
 /// Checks the deadline, the connection and the metadata of a call.
-grpc::Status check_call(const grpc::CallbackServerContext& context,
-                        Connections& connections) {
+grpc::Status check_call(const grpc::CallbackServerContext& context, Connections& connections) {
   if (deadline_passed(context))
     return to_grpc_status(
         Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
   if (connections.over_limit(context.peer()))
     return to_grpc_status(
-        Status::error(Code::kResourceExhausted,
-                      cat("too many connections: of at most ", connections.most(),
-                          " open descriptors (ulimit -n, less what the ranks need) none is free, so "
-                          "this connection is for health checks alone")),
+        Status::error(
+            Code::kResourceExhausted,
+            cat("too many connections: of at most ", connections.most(),
+                " open descriptors (ulimit -n, less what the ranks need) none is free, so "
+                "this connection is for health checks alone")),
         {.reason = "TOO_MANY_CONNECTIONS", .retry_ms = kConnectionsFullRetryMs});
   return to_grpc_status(check_metadata(context.client_metadata()), {.reason = "INVALID_METADATA"});
 }
 
-class GenerateService final : public wire::Inference::CallbackService {
+/// gRPC gives a method that streams only its answers the whole request at once, in memory that it
+/// keeps until the call ends. Therefore Generate is registered as a method that streams both ways,
+/// which is the same on the wire, and reads its one request when there is room for it. The request
+/// is read as bytes, because gRPC would answer UNIMPLEMENTED, with no message, if it could not
+/// parse it.
+class GenerateService final : public grpc::Service {
  public:
-  GenerateService(std::shared_ptr<ServingState> state, std::shared_ptr<Connections> connections)
-      : state_(std::move(state)), connections_(std::move(connections)) {}
-
-  GenerateStream::Reactor* Generate(grpc::CallbackServerContext* context,
-                                    const wire::GenerateRequest* request) override {
-    if (const grpc::Status refusal = check_call(*context, *connections_); !refusal.ok())
-      return new RefusedCall(refusal);
-    if (const Status status = state_->check_model(request->model()); !status.ok())
-      return new RefusedCall(to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"}));
-    Result<GenerationRequest, WireRefusal> read = read_generate_request(*request);
-    if (!read.ok()) {
-      const WireRefusal refusal = read.error();
-      return new RefusedCall(
-          to_grpc_status(refusal.status, {.reason = "INVALID_REQUEST", .field = refusal.field}));
-    }
-    const std::string id = request->request_id().empty() ? make_uuid() : request->request_id();
-    const auto stream = std::make_shared<GenerateStream>(state_, id, token_detail(*request));
-    return stream->start(context, std::move(read).value());
+  GenerateService(StreamParts parts, std::shared_ptr<Connections> connections)
+      : parts_(std::move(parts)), connections_(std::move(connections)) {
+    using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, wire::GenerateResponse>;
+    AddMethod(new grpc::internal::RpcServiceMethod(
+        kMethod, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+    MarkMethodRawCallback(
+        0, new Handler([this](grpc::CallbackServerContext* context) { return generate(context); }));
   }
 
  private:
-  const std::shared_ptr<ServingState> state_;
+  static constexpr char kMethod[] = "/openengine.v1.Inference/Generate";
+
+  GenerateStream::Reactor* generate(grpc::CallbackServerContext* context) const {
+    if (const grpc::Status refusal = check_call(*context, *connections_); !refusal.ok())
+      return new RefusedCall(refusal);
+    return std::make_shared<GenerateStream>(parts_)->start(context);
+  }
+
+  const StreamParts parts_;
   const std::shared_ptr<Connections> connections_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> make_generate_service(std::shared_ptr<ServingState> state,
+std::unique_ptr<grpc::Service> make_generate_service(StreamParts parts,
                                                      std::shared_ptr<Connections> connections) {
-  return std::make_unique<GenerateService>(std::move(state), std::move(connections));
+  return std::make_unique<GenerateService>(std::move(parts), std::move(connections));
 }
 
 }  // namespace shoal

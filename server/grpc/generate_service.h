@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "server/grpc/connections.h"
-#include "server/serving/serving_state.h"
+#include "server/grpc/generate_stream.h"
 
 namespace grpc {
 class Service;
@@ -10,10 +10,10 @@ class Service;
 
 namespace shoal {
 
-/// openengine.v1.Inference for `state`. It checks what only gRPC has (metadata, deadline, fields of
-/// the wire format). GenerateStream does the rest of a call. On a connection beyond the limit of
-/// `connections` every call is refused.
-std::unique_ptr<grpc::Service> make_generate_service(std::shared_ptr<ServingState> state,
+/// openengine.v1.Inference. It checks what only gRPC has (metadata, deadline, connection).
+/// GenerateStream does the rest of a call. On a connection beyond the limit of `connections` every
+/// call is refused.
+std::unique_ptr<grpc::Service> make_generate_service(StreamParts parts,
                                                      std::shared_ptr<Connections> connections);
 
 }  // namespace shoal

@@ -47,8 +47,7 @@ void PendingOutput::write_tokens(const Tokenizer& tokenizer, const TokenDetail& 
   do {
     bytes += add_to_token_event(deltas_.front(), tokenizer, detail, response);
     deltas_.pop_front();
-  } while (!deltas_.empty() && bytes < kFullBytes &&
-           response->token().tokens_size() < kFullTokens);
+  } while (!deltas_.empty() && bytes < kFullBytes && response->token().tokens_size() < kFullTokens);
 }
 
 void PendingOutput::write_end(bool draining, wire::GenerateResponse* response) const {
@@ -67,6 +66,7 @@ class GenerateStream::Call final : public Reactor {
   Call(std::shared_ptr<GenerateStream> stream, grpc::CallbackServerContext* context)
       : stream_(std::move(stream)), context_(context) {}
 
+  void OnReadDone(bool ok) override { stream_->read_done(ok); }
   void OnWriteDone(bool ok) override { stream_->written(ok); }
   void OnCancel() override { stream_->client_gone(); }
   void OnDone() override {
@@ -83,24 +83,87 @@ class GenerateStream::Call final : public Reactor {
   grpc::CallbackServerContext* const context_;
 };
 
-GenerateStream::GenerateStream(std::shared_ptr<ServingState> state, std::string request_id,
-                               TokenDetail detail)
-    : state_(std::move(state)), request_id_(std::move(request_id)), detail_(detail) {}
-
-GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* context,
-                                               GenerationRequest request) {
-  // The lock is held until taken_ is set. on_delta() waits for it, so the first tokens find taken_
-  // set.
-  const std::lock_guard lock(mutex_);
-  call_ = new Call(shared_from_this(), context);
-  Result<ServingState::Taken, RefusedRequest> taken =
-      state_->submit(request_id_, std::move(request), shared_from_this());
-  if (taken.ok()) {
-    taken_ = *taken;
-  } else {
-    finish(to_grpc_status(taken.error()));
+GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* context) {
+  Call* const call = new Call(shared_from_this(), context);
+  {
+    const std::lock_guard lock(mutex_);
+    call_ = call;
   }
-  return call_;
+  parts_.intake->enter(shared_from_this());
+  return call;
+}
+
+void GenerateStream::read() {
+  const std::lock_guard lock(mutex_);
+  if (finished_) return;
+  reading_ = true;
+  call_->StartRead(&request_bytes_);
+}
+
+void GenerateStream::read_done(bool ok) {
+  size_t bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    reading_ = false;
+    if (finished_) return request_bytes_.Clear();
+    if (!ok) {
+      return finish(to_grpc_status(
+          Status::error(Code::kInvalidArgument,
+                        cat("no request came, or one of more than ", kMaxRequestBytes, " bytes")),
+          {.reason = "INVALID_REQUEST"}));
+    }
+    bytes = request_bytes_.Length();
+  }
+  parts_.intake->arrived(*this, bytes);
+}
+
+void GenerateStream::turn_away(const Status& why) {
+  const std::lock_guard lock(mutex_);
+  if (!finished_) finish(to_grpc_status(RefusedRequest{NotTaken::kQueueFull, why}));
+}
+
+/// Takes the request's bytes. Returns false if the call is over.
+bool GenerateStream::prepare(grpc::ByteBuffer* bytes) {
+  const std::lock_guard lock(mutex_);
+  if (finished_) return false;
+  bytes->Swap(&request_bytes_);
+  return true;
+}
+
+void GenerateStream::work() {
+  grpc::ByteBuffer bytes;
+  if (!prepare(&bytes)) return;
+  Result<IncomingRequest, grpc::Status> incoming = read_incoming(*parts_.state, &bytes);
+  if (incoming.ok()) return submit(std::move(incoming).value());
+  const std::lock_guard lock(mutex_);
+  if (!finished_) finish(incoming.error());
+}
+
+/// Holds no lock while the prompt is tokenized and queued. Output may come before it is known here
+/// that the request was taken, and the client may go at any time.
+void GenerateStream::submit(IncomingRequest incoming) {
+  {
+    const std::lock_guard lock(mutex_);
+    request_id_ = incoming.id;
+    detail_ = incoming.detail;
+    model_ = parts_.state->view().model;
+  }
+  const Result<ServingState::Taken, RefusedRequest> taken =
+      parts_.state->submit(incoming.id, std::move(incoming.request), shared_from_this(), &gone_);
+  bool done = false;
+  {
+    const std::lock_guard lock(mutex_);
+    done = done_;
+    if (taken.ok()) {
+      taken_ = *taken;
+      if (gone_) taken_.loop->cancel(taken_.id);
+    } else if (!finished_) {
+      finish(to_grpc_status(taken.error()));
+    }
+  }
+  if (!taken.ok()) return;
+  parts_.intake->accepted(*this, taken->bytes);
+  if (done) parts_.state->leave(incoming.id, this);
 }
 
 void GenerateStream::on_delta(OutputDelta delta) {
@@ -131,17 +194,21 @@ void GenerateStream::client_gone() {
 }
 
 void GenerateStream::call_done() {
+  std::string request_id;
   {
     const std::lock_guard lock(mutex_);
     call_ = nullptr;
+    done_ = true;
+    request_id = request_id_;
   }
-  state_->leave(request_id_, this);
+  parts_.state->leave(request_id, this);
+  parts_.intake->leave(*this);
 }
 
-void GenerateStream::drop_slow_reader(RunningClock::time_point now,
-                                      std::chrono::milliseconds limit) {
+void GenerateStream::drop_slow_reader(std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
-  if (call_ == nullptr || !writing_ || slow_ || now - write_started_ <= limit) return;
+  if (call_ == nullptr || !writing_ || slow_) return;
+  if (parts_.pulse->answered() - write_started_ <= limit) return;
   slow_ = true;
   log_warning(cat("request ", request_id_, ": the client has not read for ", limit.count(),
                   " ms; cancelled"));
@@ -156,16 +223,16 @@ void GenerateStream::pump() {
   const PendingOutput::Next next = pending_.next();
   if (next == PendingOutput::Next::kNothing) return;
   writing_ = true;
-  write_started_ = RunningClock::now();
+  write_started_ = parts_.pulse->answered();
   response_.Clear();
   response_.set_request_id(request_id_);
   if (next == PendingOutput::Next::kTokens) {
-    pending_.write_tokens(taken_.model->tokenizer, detail_, &response_);
+    pending_.write_tokens(model_->tokenizer, detail_, &response_);
     call_->StartWrite(&response_);
     return;
   }
-  pending_.write_end(state_->draining(), &response_);
-  state_->release_id(request_id_, this);
+  pending_.write_end(parts_.state->draining(), &response_);
+  parts_.state->release_id(request_id_, this);
   finished_ = true;
   call_->StartWriteAndFinish(&response_, grpc::WriteOptions(), pending_.end_status());
 }
@@ -177,6 +244,7 @@ void GenerateStream::lose_client() {
 
 void GenerateStream::finish(const grpc::Status& status) {
   finished_ = true;
+  if (!reading_) request_bytes_.Clear();
   call_->Finish(status);
 }
 

@@ -1,5 +1,7 @@
 #pragma once
+#include <atomic>
 #include <deque>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 #include <memory>
 #include <mutex>
@@ -7,12 +9,15 @@
 #include <string>
 
 #include "server/grpc/generate_wire.h"
+#include "server/grpc/incoming_request.h"
+#include "server/grpc/intake.h"
+#include "server/grpc/pulse.h"
 #include "server/serving/serving_state.h"
 
 namespace shoal {
 
-/// Output that the loop has produced and gRPC has not sent yet. A message has at most 256 tokens and
-/// is at most about 1 MiB, however long the client has paused, because gRPC's clients refuse
+/// Output that the loop has produced and gRPC has not sent yet. A message has at most 256 tokens
+/// and is at most about 1 MiB, however long the client has paused, because gRPC's clients refuse
 /// messages of more than 4 MiB. Not thread-safe.
 class PendingOutput {
  public:
@@ -35,50 +40,73 @@ class PendingOutput {
   std::optional<OutputEnd> end_;
 };
 
-/// Passes one Generate request through the loop and its output to the client, one message at a
-/// time. The loop's thread, gRPC's threads and the watchdog for slow readers call it, and its mutex
-/// orders them. The loop, the ServingState and the call's reactor share its ownership.
-class GenerateStream final : public LiveCall, public std::enable_shared_from_this<GenerateStream> {
+/// What every GenerateStream uses.
+struct StreamParts {
+  std::shared_ptr<ServingState> state;
+  std::shared_ptr<Intake> intake;
+  std::shared_ptr<const Pulse> pulse;
+};
+
+/// Passes one Generate request through the intake and the loop, and its output to the client, one
+/// message at a time. The intake's and the loop's threads, gRPC's threads and the watchdog for slow
+/// readers call it, and its mutex orders them. The intake, the loop, the ServingState and the
+/// call's reactor share its ownership.
+class GenerateStream final : public LiveCall,
+                             public Intake::Guest,
+                             public std::enable_shared_from_this<GenerateStream> {
  public:
-  using Reactor = grpc::ServerWriteReactor<openengine::v1::GenerateResponse>;
+  /// The request is read as bytes, when the intake has room for it.
+  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, openengine::v1::GenerateResponse>;
 
-  GenerateStream(std::shared_ptr<ServingState> state, std::string request_id, TokenDetail detail);
+  explicit GenerateStream(StreamParts parts) : parts_(std::move(parts)) {}
 
-  /// Submits the request and returns the reactor, which gRPC owns from then on. If the request is
+  /// Enters the intake and returns the reactor, which gRPC owns from then on. If the request is
   /// refused, the call ends with the refusal.
-  Reactor* start(grpc::CallbackServerContext* context, GenerationRequest request);
+  Reactor* start(grpc::CallbackServerContext* context);
+
+  void read() override;
+  void work() override;
+  void turn_away(const Status& why) override;
 
   void on_delta(OutputDelta delta) override;
   void on_end(OutputEnd end) override;
-  void drop_slow_reader(RunningClock::time_point now, std::chrono::milliseconds limit) override;
+  void drop_slow_reader(std::chrono::milliseconds limit) override;
 
  private:
   class Call;
+  void read_done(bool ok);
   void written(bool ok);
   void client_gone();
   void call_done();
+  bool prepare(grpc::ByteBuffer* bytes);
+  void submit(IncomingRequest incoming);
 
-  // The functions from here to gone_status() require that mutex_ is held. They may call the loop
-  // and the ServingState, because these hold no lock of their own while they call a stream.
+  // The functions from here to gone_status() require that mutex_ is held. They may call the loop,
+  // the ServingState and the intake, because these hold no lock of their own while they call a
+  // stream.
   void pump();
   void lose_client();
   void finish(const grpc::Status& status);
   grpc::Status gone_status() const;
 
-  const std::shared_ptr<ServingState> state_;
-  const std::string request_id_;
-  const TokenDetail detail_;
+  const StreamParts parts_;
+  // The client has cancelled, its deadline has passed, or the connection is broken.
+  std::atomic<bool> gone_ = false;
 
   std::mutex mutex_;
-  Call* call_ = nullptr;  // null before start() and after gRPC is done
+  Call* call_ = nullptr;            // null before start() and after gRPC is done
+  bool done_ = false;               // gRPC is done
+  grpc::ByteBuffer request_bytes_;  // gRPC uses it while reading_ is set
+  bool reading_ = false;
+  std::string request_id_;
+  TokenDetail detail_;
+  const ServedModel* model_ = nullptr;
   ServingState::Taken taken_;
   PendingOutput pending_;
   openengine::v1::GenerateResponse response_;  // gRPC uses it while writing_ is set
-  RunningClock::time_point write_started_;
-  bool writing_ = false;   // a write is outstanding
-  bool finished_ = false;  // Finish has been called, so nothing more is written
-  // The client has cancelled, its deadline has passed, or the connection is broken.
-  bool gone_ = false;
+  std::chrono::nanoseconds write_started_{};   // by the pulse's clock
+  bool writing_ = false;                       // a write is outstanding
+  bool finished_ = false;                      // Finish has been called, so nothing more is written
   bool slow_ = false;
 };
 

@@ -12,48 +12,44 @@ namespace wire = openengine::v1;
 
 namespace {
 
-/// Makes INVALID_ARGUMENT for this field. The message is its path followed by `what` is wrong.
-WireRefusal refuse(std::string field, std::string_view what) {
-  Status status = Status::error(Code::kInvalidArgument, cat(field, what));
-  return {std::move(status), std::move(field)};
-}
-
 /// Refuses the features that this server does not have, and names the field.
 WireRefusal check_features(const wire::GenerateRequest& request) {
   const wire::SamplingParams& sampling = request.sampling();
   if (sampling.has_num_sequences() && sampling.num_sequences() != 1)
-    return refuse("sampling.num_sequences", cat(" must be 1, not ", sampling.num_sequences(),
-                                                ": send one request for each sequence"));
+    return refuse_field("sampling.num_sequences", cat(" must be 1, not ", sampling.num_sequences(),
+                                                      ": send one request for each sequence"));
   if (request.stopping().min_tokens() > 0)
-    return refuse("stopping.min_tokens",
-                  " is not supported: leave it out, or use ignore_eos with max_tokens");
-  if (request.has_guided()) return refuse("guided", " decoding is not supported by this server");
+    return refuse_field("stopping.min_tokens",
+                        " is not supported: leave it out, or use ignore_eos with max_tokens");
+  if (request.has_guided())
+    return refuse_field("guided", " decoding is not supported by this server");
   if (request.media_size() > 0)
-    return refuse("media", " is not supported: this server has text models only");
+    return refuse_field("media", " is not supported: this server has text models only");
   if (!request.lora_name().empty())
-    return refuse("lora_name", " must be empty: this server has no LoRA adapters");
+    return refuse_field("lora_name", " must be empty: this server has no LoRA adapters");
   if (request.kv().has_session())
-    return refuse("kv.session", " is not supported: this server does prefill and decode itself");
+    return refuse_field("kv.session",
+                        " is not supported: this server does prefill and decode itself");
   return {};
 }
 
 WireRefusal check_response_options(const wire::ResponseOptions& options) {
   if (options.return_prompt_logprobs())
-    return refuse("response.return_prompt_logprobs", " is not supported");
+    return refuse_field("response.return_prompt_logprobs", " is not supported");
   if (options.has_prompt_candidates())
-    return refuse("response.prompt_candidates", " is not supported");
+    return refuse_field("response.prompt_candidates", " is not supported");
   if (options.has_prompt_logprob_start())
-    return refuse("response.prompt_logprob_start",
-                  " is not supported: there are no prompt logprobs");
+    return refuse_field("response.prompt_logprob_start",
+                        " is not supported: there are no prompt logprobs");
   using Selection = wire::CandidateTokenSelection;
   switch (options.output_candidates().selection_case()) {
     case Selection::kTokenIds:
-      return refuse("response.output_candidates.token_ids", " is not supported: use top_n");
+      return refuse_field("response.output_candidates.token_ids", " is not supported: use top_n");
     case Selection::kAll:
-      return refuse("response.output_candidates.all", " is not supported: use top_n");
+      return refuse_field("response.output_candidates.all", " is not supported: use top_n");
     case Selection::SELECTION_NOT_SET:
       if (options.has_output_candidates())
-        return refuse("response.output_candidates", " must have a selection: use top_n");
+        return refuse_field("response.output_candidates", " must have a selection: use top_n");
       return {};
     case Selection::kTopN:
       return {};
@@ -63,10 +59,14 @@ WireRefusal check_response_options(const wire::ResponseOptions& options) {
 
 WireRefusal read_stop_conditions(const wire::StoppingOptions& stopping,
                                  GenerationRequest* request) {
+  if (stopping.conditions_size() > kMaxStopConditions)
+    return refuse_field("stopping.conditions",
+                        cat(" has ", stopping.conditions_size(), " entries; at most ",
+                            kMaxStopConditions, " are allowed"));
   for (int i = 0; i < stopping.conditions_size(); ++i) {
     const wire::StopCondition& condition = stopping.conditions(i);
     const auto wrong = [i](const char* what) {
-      return refuse(cat("stopping.conditions[", i, "]"), what);
+      return refuse_field(cat("stopping.conditions[", i, "]"), what);
     };
     switch (condition.condition_case()) {
       case wire::StopCondition::kStopText:
@@ -188,19 +188,24 @@ void write_finished(const OutputEnd& end, wire::GenerationFinished* finished) {
 
 }  // namespace
 
-Result<GenerationRequest, WireRefusal> read_generate_request(const wire::GenerateRequest& request) {
+WireRefusal refuse_field(std::string field, std::string_view what) {
+  Status status = Status::error(Code::kInvalidArgument, cat(field, what));
+  return {std::move(status), std::move(field)};
+}
+
+Result<GenerationRequest, WireRefusal> read_generate_request(wire::GenerateRequest request) {
   SHOAL_RETURN_IF_ERROR(check_features(request));
   SHOAL_RETURN_IF_ERROR(check_response_options(request.response()));
   GenerationRequest out;
   switch (request.input_case()) {
     case wire::GenerateRequest::kPrompt:
-      out.prompt = request.prompt();
+      out.prompt = std::move(*request.mutable_prompt());
       break;
     case wire::GenerateRequest::kTokenIds:
       out.prompt_ids.emplace(request.token_ids().ids().begin(), request.token_ids().ids().end());
       break;
     case wire::GenerateRequest::INPUT_NOT_SET:
-      return refuse("prompt", " or token_ids must be set");
+      return refuse_field("prompt", " or token_ids must be set");
   }
   read_sampling(request.sampling(), &out);
   const wire::StoppingOptions& stopping = request.stopping();

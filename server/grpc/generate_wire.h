@@ -1,6 +1,6 @@
 #pragma once
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "server/serving/generation_request.h"
 #include "server/serving/inference_loop.h"
@@ -24,11 +24,16 @@ struct WireRefusal {
   std::string field;
 };
 
+/// INVALID_ARGUMENT about this field. The message is its path followed by `what` is wrong.
+WireRefusal refuse_field(std::string field, std::string_view what);
+
+/// The most stop conditions that a request may have, texts and ids together.
+inline constexpr int kMaxStopConditions = 1024;
+
 /// Converts a GenerateRequest to the form that does not depend on the interface. INVALID_ARGUMENT:
 /// a feature that this server does not have, or a required field that is not set. resolve_request()
 /// checks the values.
-Result<GenerationRequest, WireRefusal> read_generate_request(
-    const openengine::v1::GenerateRequest& wire);
+Result<GenerationRequest, WireRefusal> read_generate_request(openengine::v1::GenerateRequest wire);
 TokenDetail token_detail(const openengine::v1::GenerateRequest& wire);
 
 /// Converts a request to the GenerateRequest that `shoal client` sends. INVALID_ARGUMENT: a number

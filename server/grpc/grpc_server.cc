@@ -1,6 +1,6 @@
 #include "server/grpc/grpc_server.h"
 
-#include <google/protobuf/stubs/logging.h>
+#include <algorithm>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -13,22 +13,28 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
-#include "runtime/base/wait.h"
 #include "server/grpc/acceptor.h"
 #include "server/grpc/call_watch.h"
 #include "server/grpc/connections.h"
 #include "server/grpc/control_service.h"
 #include "server/grpc/generate_service.h"
+#include "server/grpc/intake.h"
 #include "server/grpc/listen.h"
+#include "server/grpc/protobuf_log.h"
+#include "server/grpc/pulse.h"
 #include "server/grpc/transport_service.h"
 
 namespace shoal {
 
 namespace {
 
-// A prompt of 128k tokens takes about 1 MiB as text or as ids. gRPC's own limit of 4 MiB would
-// suffice for it. This one leaves more room, without letting a few clients fill the memory.
-constexpr int kMaxReceiveBytes = 16 << 20;
+/// What gRPC may hold for all connections together: what has arrived and has not been read, and
+/// what is read. A stream that is not read holds at most kUnreadBytes. Long before this is reached,
+/// Intake makes requests wait.
+constexpr size_t kGrpcBytes = size_t{512} << 20;
+constexpr int kUnreadBytes = 64 << 10;
+/// The most calls on one connection at once.
+constexpr int kMaxStreams = 4096;
 
 constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengine.v1.Control"};
 
@@ -36,10 +42,6 @@ constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengi
 /// status.
 void route_grpc_log(gpr_log_func_args* line) {
   log_debug(cat("grpc: ", line->message));
-}
-
-void route_protobuf_log(google::protobuf::LogLevel, const char*, int, const std::string& text) {
-  log_debug(cat("protobuf: ", text));
 }
 
 /// The descriptors that the connections of clients must leave free, so that the ranks can be
@@ -59,7 +61,14 @@ void configure(grpc::ServerBuilder* builder) {
   // A client that pings during a long prefill must not be cut off with "too many pings".
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  builder->SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  // Otherwise gRPC would take in as much of each request as the network can carry in a round trip,
+  // before anyone reads it. A request that is being read comes at full speed all the same.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadBytes);
+  // A call costs memory even while nothing of it is read. Clients hold back those beyond this.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+  builder->SetResourceQuota(grpc::ResourceQuota("shoal").Resize(kGrpcBytes));
+  builder->SetMaxReceiveMessageSize(static_cast<int>(kMaxRequestBytes));
   builder->SetMaxSendMessageSize(-1);
 }
 
@@ -88,6 +97,8 @@ struct GrpcServer::Impl {
   GrpcServerOptions options;
   int port = 0;
   std::shared_ptr<ServingState> state;
+  std::shared_ptr<Intake> intake;
+  std::shared_ptr<Pulse> pulse;
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::shared_ptr<Connections> connections;
   std::unique_ptr<grpc::Server> server;
@@ -102,17 +113,27 @@ struct GrpcServer::Impl {
       server->GetHealthCheckService()->SetServingStatus(name, serving);
   }
 
-  /// Looks for clients that do not read, four times in the length of the limit. It wakes more often
-  /// than that, because only time in which it can look counts.
-  void watch_readers() {
+  /// Looks for clients that do not read, and for requests that wait for too long.
+  void watch_clients() {
     const std::chrono::milliseconds limit(options.slow_reader_ms);
+    const std::chrono::milliseconds tick = std::min(limit / 8, std::chrono::milliseconds(1000));
     std::unique_lock lock(mutex);
-    while (!wait_until_ready(wake, lock, Deadline::after_ms(limit.count() / 4),
-                             [this] { return stop; })) {
+    while (!wake.wait_for(lock, tick, [this] { return stop; })) {
       lock.unlock();
+      pulse->beat(2 * tick);
       state->drop_slow_readers(limit);
+      intake->turn_away_late(Clock::now());
       lock.lock();
     }
+  }
+
+  void stop_watching() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    watchdog.join();
   }
 };
 
@@ -127,7 +148,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
     return Status::error(Code::kInvalidArgument,
                          cat("--grpc-port must be in [0, 65535], not ", options.port));
   gpr_set_log_function(route_grpc_log);
-  google::protobuf::SetLogHandler(route_protobuf_log);
+  route_protobuf_log();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   SHOAL_ASSIGN_OR_RETURN(Listeners listeners, listen_on(options.host, options.port));
@@ -136,7 +157,10 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   impl->port = listeners.port;
   impl->connections = std::make_shared<Connections>(kept_descriptors(options.ranks));
   impl->state = std::make_shared<ServingState>(options.served_name);
-  impl->services.push_back(make_generate_service(impl->state, impl->connections));
+  impl->intake = std::make_shared<Intake>(Intake::Options{});
+  impl->pulse = std::make_shared<Pulse>();
+  impl->services.push_back(
+      make_generate_service({impl->state, impl->intake, impl->pulse}, impl->connections));
   impl->services.push_back(make_control_service(impl->state));
   impl->services.push_back(make_transport_service(impl->state));
   grpc::ServerBuilder builder;
@@ -149,7 +173,8 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   SHOAL_ASSIGN_OR_RETURN(impl->acceptor, Acceptor::start(std::move(listeners.sockets),
                                                          impl->connections, std::move(hand_over)));
   impl->set_health(false);
-  impl->watchdog = std::thread([raw = impl.get()] { raw->watch_readers(); });
+  impl->pulse->start(*impl->server);
+  impl->watchdog = std::thread([raw = impl.get()] { raw->watch_clients(); });
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
 }
 
@@ -181,15 +206,11 @@ void GrpcServer::shutdown(Deadline deadline) {
   set_draining();
   (void)impl_->state->wait_until_idle(deadline);
   impl_->acceptor.reset();
+  impl_->stop_watching();
   // An open Health.Watch would make Shutdown wait until its deadline. So the wait for our own
   // streams is above, and this deadline is short; Shutdown cancels what is left.
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->stop = true;
-  }
-  impl_->wake.notify_all();
-  impl_->watchdog.join();
+  impl_->intake->stop();
 }
 
 }  // namespace shoal

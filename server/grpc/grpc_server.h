@@ -14,14 +14,15 @@ struct GrpcServerOptions {
   int port = 50051;         ///< 0: any free port
   std::string served_name;  ///< MODEL's last path component
   int ranks = 1;            ///< how many must always have descriptors left to be started again
-  /// If the client does not accept a message for this long, its request is cancelled.
+  /// If the client does not accept a message for this long, its request is cancelled. Only time in
+  /// which gRPC's threads answer counts.
   int slow_reader_ms = 30'000;
 };
 
 /// The gRPC front: openengine.v1 Inference and Control, grpc.health.v1 and reflection on one port.
 /// It listens before the model is loaded: until set_ready(), health reports NOT_SERVING and
-/// Generate fails with UNAVAILABLE. It accepts connections itself and keeps descriptors free for the
-/// ranks. May be called from any thread, except for shutdown().
+/// Generate fails with UNAVAILABLE. It accepts connections itself and keeps descriptors free for
+/// the ranks. May be called from any thread, except for shutdown().
 class GrpcServer {
  public:
   /// UNAVAILABLE: the port is taken; INVALID_ARGUMENT: no such host, or a port outside [0, 65535];

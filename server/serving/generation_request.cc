@@ -127,13 +127,22 @@ RequestError check_prompt_size(size_t bytes, int32_t max_model_len) {
 
 using PromptResult = Result<std::vector<int32_t>, RequestError>;
 
-PromptResult resolve_text(const std::string& prompt, const ServedModel& model) {
+PromptResult resolve_text(const std::string& prompt, const ServedModel& model,
+                          const std::atomic<bool>* given_up) {
   using enum RequestField;
   SHOAL_RETURN_IF_ERROR(check_prompt_size(prompt.size(), model.max_model_len));
-  Result<std::vector<int32_t>> ids = model.tokenizer.encode(prompt, /*add_special=*/true);
+  const auto most = static_cast<size_t>(model.max_model_len);
+  Result<std::vector<int32_t>> ids =
+      model.tokenizer.encode(prompt, /*add_special=*/true, {.max_ids = most, .given_up = given_up});
+  if (ids.status().code() == Code::kCancelled) return RequestError(kPrompt, ids.status());
   if (!ids.ok()) {
     return RequestError(
         kPrompt, ids.status().because_of(Code::kInvalidArgument, "the prompt cannot be tokenized"));
+  }
+  if (ids->size() > most) {  // the rest of the prompt was not looked at
+    return invalid_field(kPrompt,
+                         cat("the prompt has more than ", most, " tokens; at most ", most - 1,
+                             " fit, the model length of ", most, " less one to generate"));
   }
   SHOAL_RETURN_IF_ERROR(check_prompt_length(kPrompt, ids->size(), model.max_model_len));
   // A tokenizer may know ids that the model has no embedding for.
@@ -142,13 +151,14 @@ PromptResult resolve_text(const std::string& prompt, const ServedModel& model) {
   return std::move(ids).value();
 }
 
-PromptResult resolve_prompt(const GenerationRequest& request, const ServedModel& model) {
+PromptResult resolve_prompt(const GenerationRequest& request, const ServedModel& model,
+                            const std::atomic<bool>* given_up) {
   using enum RequestField;
   if (request.prompt.has_value() == request.prompt_ids.has_value()) {
     const char* given = request.prompt ? "both" : "none";
     return invalid_field(kPrompt, cat("give exactly one of prompt and prompt_ids, not ", given));
   }
-  if (request.prompt) return resolve_text(*request.prompt, model);
+  if (request.prompt) return resolve_text(*request.prompt, model, given_up);
   SHOAL_RETURN_IF_ERROR(
       check_prompt_length(kPromptIds, request.prompt_ids->size(), model.max_model_len));
   SHOAL_RETURN_IF_ERROR(
@@ -200,7 +210,8 @@ std::vector<int32_t> without_repeats(std::vector<int32_t> ids) {
 }  // namespace
 
 Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
-                                                      const ServedModel& model) {
+                                                      const ServedModel& model,
+                                                      const std::atomic<bool>* given_up) {
   using enum RequestField;
   ResolvedRequest resolved;
   EngineRequest& engine = resolved.engine;
@@ -212,7 +223,7 @@ Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
     return invalid_field(kMaxTokens,
                          cat("max_tokens must be at least 1, not ", *request.max_tokens));
   }
-  SHOAL_ASSIGN_OR_RETURN(engine.prompt, resolve_prompt(request, model));
+  SHOAL_ASSIGN_OR_RETURN(engine.prompt, resolve_prompt(request, model, given_up));
 
   engine.stop_token_ids = without_repeats(engine_ids(request.stop_token_ids));
   const int32_t room = model.max_model_len - static_cast<int32_t>(engine.prompt.size());
@@ -226,6 +237,14 @@ Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
   resolved.stop = std::move(request.stop);
   resolved.include_stop_in_output = request.include_stop_in_output;
   return resolved;
+}
+
+size_t kept_bytes(const ResolvedRequest& request) {
+  size_t bytes = sizeof request;
+  bytes += (request.engine.prompt.size() + request.engine.stop_token_ids.size()) * sizeof(int32_t);
+  // The matcher of a stop string has an integer for each of its bytes.
+  for (const std::string& stop : request.stop) bytes += stop.size() * (1 + sizeof(size_t));
+  return bytes;
 }
 
 }  // namespace shoal

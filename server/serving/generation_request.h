@@ -1,4 +1,6 @@
 #pragma once
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -59,8 +61,13 @@ inline constexpr size_t kMaxStopBytes = 4096;
 /// 1) and checks everything. INVALID_ARGUMENT: a value out of bounds, a prompt longer than
 /// max_model_len - 1 tokens, or an id not below vocab_size. The error holds the field, and its
 /// message has the value and the bounds: "temperature must be in [0, 100], not -1". INTERNAL: the
-/// kernel gave no random seed.
+/// kernel gave no random seed. CANCELLED: *given_up (which may be null) has become true while the
+/// prompt was tokenized.
 Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
-                                                      const ServedModel& model);
+                                                      const ServedModel& model,
+                                                      const std::atomic<bool>* given_up = nullptr);
+
+/// About how many bytes a request holds until it ends.
+size_t kept_bytes(const ResolvedRequest& request);
 
 }  // namespace shoal

@@ -115,14 +115,16 @@ RefusedRequest ServingState::refusal() const {
 
 /// Releases the lock before tokenizing, because that takes long. It checks refusal() first, so that
 /// the work is not wasted.
-Result<ResolvedRequest, RefusedRequest> ServingState::resolve(GenerationRequest request) const {
+Result<ResolvedRequest, RefusedRequest> ServingState::resolve(
+    GenerationRequest request, const std::atomic<bool>* given_up) const {
   const ServedModel* model = nullptr;
   {
     const std::lock_guard lock(mutex_);
     SHOAL_RETURN_IF_ERROR(refusal());
     model = view_.model;
   }
-  Result<ResolvedRequest, RequestError> resolved = resolve_request(std::move(request), *model);
+  Result<ResolvedRequest, RequestError> resolved =
+      resolve_request(std::move(request), *model, given_up);
   if (!resolved.ok()) return RefusedRequest{NotTaken::kInvalid, resolved.error()};
   return std::move(resolved).value();
 }
@@ -130,17 +132,18 @@ Result<ResolvedRequest, RefusedRequest> ServingState::resolve(GenerationRequest 
 /// The caller holds the lock, and has held it since it checked refusal().
 Result<ServingState::Taken, RefusedRequest> ServingState::queue(ResolvedRequest request,
                                                                 std::shared_ptr<OutputSink> sink) {
+  const size_t bytes = kept_bytes(request);
   Result<uint64_t, RequestError> id = view_.loop->submit(std::move(request), std::move(sink));
   if (!id.ok()) return RefusedRequest{meaning_of(id.error().code()), id.error()};
-  return Taken{view_.model, view_.loop, *id};
+  return Taken{view_.model, view_.loop, *id, bytes};
 }
 
-Result<ServingState::Taken, RefusedRequest> ServingState::submit(const std::string& request_id,
-                                                                 GenerationRequest request,
-                                                                 std::shared_ptr<LiveCall> call) {
+Result<ServingState::Taken, RefusedRequest> ServingState::submit(
+    const std::string& request_id, GenerationRequest request, std::shared_ptr<LiveCall> call,
+    const std::atomic<bool>* given_up) {
   if (RequestError error = check_request_id(request_id); !error.ok())
     return RefusedRequest{NotTaken::kInvalid, std::move(error)};
-  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request)));
+  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request), given_up));
   const std::lock_guard lock(mutex_);
   SHOAL_RETURN_IF_ERROR(refusal());  // again, because the server may have begun to drain
   if (by_id_.contains(request_id))
@@ -158,7 +161,7 @@ Result<ServingState::Taken, RefusedRequest> ServingState::submit(const std::stri
 
 Result<ServingState::Taken, RefusedRequest> ServingState::submit(GenerationRequest request,
                                                                  std::shared_ptr<OutputSink> sink) {
-  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request)));
+  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request), nullptr));
   const std::lock_guard lock(mutex_);
   SHOAL_RETURN_IF_ERROR(refusal());
   return queue(std::move(resolved), std::move(sink));
@@ -210,8 +213,7 @@ void ServingState::drop_slow_readers(std::chrono::milliseconds limit) {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, live] : live_) calls.push_back(live.call);
   }
-  const RunningClock::time_point now = RunningClock::now();
-  for (const auto& call : calls) call->drop_slow_reader(now, limit);
+  for (const auto& call : calls) call->drop_slow_reader(limit);
 }
 
 bool ServingState::wait_until_idle(Deadline deadline) {

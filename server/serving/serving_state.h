@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -54,9 +55,8 @@ RefusedRequest model_is_loading();
 /// One client's stream, as ServingState sees it. May be called from any thread.
 class LiveCall : public OutputSink {
  public:
-  /// Ends the call if its client has not taken a message for longer than `limit`, in which this
-  /// process ran.
-  virtual void drop_slow_reader(RunningClock::time_point now, std::chrono::milliseconds limit) = 0;
+  /// Ends the call if its client has not taken a message for longer than `limit`.
+  virtual void drop_slow_reader(std::chrono::milliseconds limit) = 0;
 };
 
 /// The state that all client interfaces share: the served model, the calls in progress, and whether
@@ -91,13 +91,16 @@ class ServingState {
     const ServedModel* model = nullptr;
     InferenceLoop* loop = nullptr;
     uint64_t id = 0;
+    size_t bytes = 0;  ///< about what is kept of the request until it ends
   };
   /// Accepts a request, or returns why not. This is the only function that decides whether requests
   /// are accepted. The request is checked, tokenized and queued. Its output goes to `call`,
   /// possibly before submit() returns. The call is live under this request id until leave().
-  /// Nothing is kept of a request that was refused.
+  /// Nothing is kept of a request that was refused. Once *given_up is true, nobody waits for the
+  /// answer any more, and tokenizing ends (kInvalid, CANCELLED).
   Result<Taken, RefusedRequest> submit(const std::string& request_id, GenerationRequest request,
-                                       std::shared_ptr<LiveCall> call);
+                                       std::shared_ptr<LiveCall> call,
+                                       const std::atomic<bool>* given_up = nullptr);
   /// The same for a request that the server itself makes. It has no request id, and
   /// wait_until_idle() does not wait for it.
   Result<Taken, RefusedRequest> submit(GenerationRequest request, std::shared_ptr<OutputSink> sink);
@@ -125,7 +128,8 @@ class ServingState {
     uint64_t loop_id = 0;
   };
   RefusedRequest refusal() const;
-  Result<ResolvedRequest, RefusedRequest> resolve(GenerationRequest request) const;
+  Result<ResolvedRequest, RefusedRequest> resolve(GenerationRequest request,
+                                                  const std::atomic<bool>* given_up) const;
   Result<Taken, RefusedRequest> queue(ResolvedRequest request, std::shared_ptr<OutputSink> sink);
 
   const std::string served_name_;

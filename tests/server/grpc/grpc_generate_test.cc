@@ -1,5 +1,6 @@
 // Generate over a real connection: the events for a good request, and the errors for a bad one.
 
+#include <grpcpp/generic/generic_stub.h>
 #include <thread>
 
 #include "tests/server/grpc/grpc_fixture.h"
@@ -207,6 +208,92 @@ TEST_F(GrpcGenerate, RefusesBadRequestsBeforeTheFirstEvent) {
     EXPECT_EQ(details.field, one.field) << record.status.error_message();
     EXPECT_EQ(details.reason, "INVALID_REQUEST");
   }
+  EXPECT_TRUE(generate(text_request("a")).status.ok()) << "and the server goes on";
+}
+
+/// Calls a method with these bytes as the request.
+grpc::Status call_with_bytes(const std::shared_ptr<grpc::Channel>& channel,
+                             const std::string& method, const std::string& bytes) {
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  grpc::GenericStub stub(channel);
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  return status;
+}
+
+/// A string field of another kind: field number, length, bytes.
+std::string field(int number, const std::string& bytes) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+}
+
+TEST_F(GrpcGenerate, NamesTheFieldThatIsNotUtf8) {
+  const std::string bad = "caf\xE9";  // Latin-1
+  const std::string good = field(1, "id") + field(3, "a prompt");
+  const std::pair<std::string, std::string> cases[] = {
+      {field(3, bad), "prompt"},
+      {good + field(2, bad), "model"},
+      {good + field(6, field(3, field(1, "fine")) + field(3, field(1, bad))),
+       "stopping.conditions[1].stop_text"},
+      {good + field(8, field(3, bad)), "kv.cache_salt"},
+      {good + field(12, field(1, field(1, bad))), "extra.fields[0].key"},
+      {good + "\x1A\x7F", ""},                       // a text that ends too early
+      {"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", ""},  // no message at all
+  };
+  for (const auto& [bytes, path] : cases) {
+    const grpc::Status status =
+        call_with_bytes(channel_, "/openengine.v1.Inference/Generate", bytes);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << path;
+    const RefusalDetails details = refusal_details(status);
+    EXPECT_EQ(details.field, path) << status.error_message();
+    EXPECT_EQ(details.reason, "INVALID_REQUEST");
+    EXPECT_FALSE(status.error_message().empty());
+  }
+  EXPECT_TRUE(generate(text_request("a")).status.ok()) << "and the server goes on";
+}
+
+TEST_F(GrpcGenerate, EveryMethodSaysWhyItCannotReadARequest) {
+  const std::pair<const char*, int> methods[] = {{"GetModelInfo", 1}, {"Health", 2}, {"Abort", 1}};
+  for (const auto& [method, number] : methods) {
+    const grpc::Status status = call_with_bytes(
+        channel_, std::string("/openengine.v1.Control/") + method, field(number, "caf\xE9"));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_NE(status.error_message().find("UTF-8"), std::string::npos) << status.error_message();
+  }
+}
+
+/// Each of these takes two to four bytes on the wire and fifty times as many as an object.
+TEST_F(GrpcGenerate, BoundsThePartsOfARequest) {
+  wire::GenerateRequest request = text_request("a", 1);
+  for (int i = 0; i < 1024; ++i)
+    request.mutable_stopping()->add_conditions()->set_stop_token_id(AlphabetWorkers::kA);
+  EXPECT_TRUE(generate(request).status.ok());
+  request.mutable_stopping()->add_conditions()->set_stop_token_id(AlphabetWorkers::kA);
+  EXPECT_EQ(refusal_details(generate(request).status).field, "stopping.conditions");
+
+  std::string many;
+  for (int i = 0; i < 70'000; ++i) many += field(3, "");
+  std::string length = {static_cast<char>(6 << 3 | 2), static_cast<char>(many.size() | 0x80),
+                        static_cast<char>(many.size() >> 7 | 0x80),
+                        static_cast<char>(many.size() >> 14)};
+  const grpc::Status status =
+      call_with_bytes(channel_, "/openengine.v1.Inference/Generate", field(3, "a") + length + many);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refusal_details(status).field, "stopping") << status.error_message();
+}
+
+TEST_F(GrpcGenerate, RefusesARequestThatIsTooLong) {
+  const StreamRecord record = generate(text_request(std::string(17 << 20, 'a')));
+  EXPECT_FALSE(record.status.ok());
+  EXPECT_FALSE(record.status.error_message().empty());
   EXPECT_TRUE(generate(text_request("a")).status.ok()) << "and the server goes on";
 }
 

@@ -153,8 +153,8 @@ TEST_F(GrpcLifecycle, AClientThatDoesNotReadIsDropped) {
   EXPECT_TRUE(generate(text_request("a")).status.ok());
 }
 
-/// While it pauses, much more than a message may have comes together: gRPC's clients refuse messages
-/// of more than 4 MiB.
+/// While it pauses, much more than a message may have comes together: gRPC's clients refuse
+/// messages of more than 4 MiB.
 TEST_F(GrpcLifecycle, AReaderThatPausesGetsEverythingInMessagesOfOneMebibyte) {
   constexpr uint32_t kTokens = 6000;
   Setup setup;
@@ -180,6 +180,57 @@ TEST_F(GrpcLifecycle, AReaderThatPausesGetsEverythingInMessagesOfOneMebibyte) {
   EXPECT_GT(bytes, size_t{4} << 20) << "more than a client takes in one message";
   EXPECT_EQ(record.ids().size(), kTokens);
   EXPECT_EQ(record.events.back().usage().completion_tokens(), kTokens);
+}
+
+/// Tokenizing takes seconds here. gRPC's threads must stay free for others meanwhile.
+TEST_F(GrpcLifecycle, LongPromptsDisturbNobody) {
+  Setup setup;
+  setup.max_model_len = 200'000;
+  setup.kv_blocks = 20'000;
+  setup.slow_reader_ms = 500;
+  start(setup);
+  // Merging one word of this length takes seconds, unless it is given up.
+  const wire::GenerateRequest long_one = text_request(std::string(size_t{8} << 20, 'a'));
+  grpc::ClientContext contexts[3];
+  std::vector<std::unique_ptr<grpc::ClientReader<wire::GenerateResponse>>> readers;
+  for (grpc::ClientContext& context : contexts)
+    readers.push_back(inference_->Generate(&context, long_one));
+  std::atomic<bool> over = false;
+  std::thread innocent([&] {
+    wire::GenerateRequest request = endless();
+    request.mutable_stopping()->set_max_tokens(20'000);
+    while (!over) {
+      const StreamRecord record = generate(request);
+      EXPECT_TRUE(record.status.ok()) << record.status.error_message();
+      EXPECT_EQ(record.ids().size(), 20'000u);
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // so that tokenizing has begun
+  for (int i = 0; i < 10; ++i) {
+    grpc::ClientContext probe;
+    probe.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    wire::HealthResponse response;
+    EXPECT_TRUE(control_->Health(&probe, {}, &response).ok());
+    EXPECT_TRUE(generate(text_request("a", 1)).status.ok()) << "a short prompt overtakes";
+  }
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  for (const auto& reader : readers) EXPECT_FALSE(reader->Finish().ok());
+  over = true;
+  innocent.join();
+}
+
+TEST_F(GrpcLifecycle, ALongPromptThatIsGivenUpDelaysNoShutdown) {
+  Setup setup;
+  setup.max_model_len = 200'000;
+  setup.kv_blocks = 20'000;
+  start(setup);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, text_request(std::string(2 << 20, 'a')));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->shutdown(Deadline::after_ms(0));
+  EXPECT_TRUE(idle());
 }
 
 TEST_F(GrpcLifecycle, AFullQueueSaysWhenToComeBack) {

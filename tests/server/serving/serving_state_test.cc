@@ -19,7 +19,7 @@ class CollectingCall final : public LiveCall {
  public:
   void on_delta(OutputDelta delta) override { collected.on_delta(std::move(delta)); }
   void on_end(OutputEnd end) override { collected.on_end(std::move(end)); }
-  void drop_slow_reader(RunningClock::time_point, std::chrono::milliseconds) override {}
+  void drop_slow_reader(std::chrono::milliseconds) override {}
   CollectingSink collected;
 };
 

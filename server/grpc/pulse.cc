@@ -1,0 +1,23 @@
+#include "server/grpc/pulse.h"
+
+#include <algorithm>
+#include <grpcpp/grpcpp.h>
+
+namespace shoal {
+
+void Pulse::start(grpc::Server& server) {
+  stub_ = openengine::v1::Control::NewStub(server.InProcessChannel(grpc::ChannelArguments()));
+  last_ = Clock::now();
+}
+
+void Pulse::beat(std::chrono::milliseconds most) {
+  const Clock::time_point now = Clock::now();
+  const std::chrono::nanoseconds passed = now - std::exchange(last_, now);
+  if (ping_ != nullptr && !ping_->answered) return;
+  if (ping_ != nullptr) answered_ns_ += std::min<std::chrono::nanoseconds>(passed, most).count();
+  ping_ = std::make_shared<Ping>();
+  stub_->async()->GetServerInfo(&ping_->context, &ping_->request, &ping_->response,
+                                [ping = ping_](const grpc::Status&) { ping->answered = true; });
+}
+
+}  // namespace shoal

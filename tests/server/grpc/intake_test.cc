@@ -1,0 +1,113 @@
+// The budget and the order of requests on their way in. The guests are fakes: they read nothing,
+// and say that so many bytes have arrived.
+#include "server/grpc/intake.h"
+
+#include <atomic>
+#include <future>
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+class FakeGuest final : public Intake::Guest {
+ public:
+  void read() override { ++reads; }
+  void work() override {
+    if (hold.valid()) hold.wait();
+    worked.set_value();
+  }
+  void turn_away(const Status& why) override { refusal = why.code(); }
+
+  int reads = 0;
+  Code refusal = Code::kOk;
+  std::shared_future<void> hold;
+  std::promise<void> worked;
+};
+
+std::shared_ptr<FakeGuest> enter(Intake& intake) {
+  auto guest = std::make_shared<FakeGuest>();
+  intake.enter(guest);
+  return guest;
+}
+
+TEST(Intake, ReadsOnlyWhatTheBudgetHasRoomFor) {
+  Intake intake({.budget_bytes = 3 * kMaxRequestBytes});
+  std::vector<std::shared_ptr<FakeGuest>> guests;
+  for (int i = 0; i < 5; ++i) guests.push_back(enter(intake));
+  const auto read = [&] {
+    std::string which;
+    for (const auto& guest : guests) which += guest->reads > 0 ? 'r' : '.';
+    return which;
+  };
+  EXPECT_EQ(read(), "rrr..");
+  EXPECT_EQ(intake.counted_bytes(), 3 * kMaxRequestBytes);
+  intake.leave(*guests[0]);
+  EXPECT_EQ(read(), "rrrr.");
+  intake.arrived(*guests[1], kMaxRequestBytes - 100);
+  guests[1]->worked.get_future().wait();
+  EXPECT_EQ(read(), "rrrr.") << "it takes nearly all of its place";
+  intake.accepted(*guests[1], 0);
+  EXPECT_EQ(read(), "rrrrr");
+  intake.leave(*guests[2]);
+  intake.accepted(*guests[1], 40);
+  EXPECT_EQ(intake.counted_bytes(), 2 * kMaxRequestBytes + 40);
+}
+
+TEST(Intake, TurnsAwayThoseWhoWaitForTooLong) {
+  Intake intake({.budget_bytes = kMaxRequestBytes, .max_waiting = 2});
+  const auto reading = enter(intake), first = enter(intake), second = enter(intake);
+  EXPECT_EQ(enter(intake)->refusal, Code::kResourceExhausted) << "two may wait";
+  const Clock::time_point now = Clock::now();
+  intake.turn_away_late(now + std::chrono::milliseconds(4'000));
+  EXPECT_EQ(reading->refusal, Code::kOk);
+  intake.turn_away_late(now + std::chrono::milliseconds(6'000));
+  EXPECT_EQ(reading->refusal, Code::kResourceExhausted) << "it sends slowly while others wait";
+  EXPECT_EQ(first->refusal, Code::kOk);
+  intake.leave(*reading);
+  EXPECT_EQ(first->reads, 1);
+  intake.turn_away_late(now + std::chrono::milliseconds(11'000));
+  EXPECT_EQ(second->refusal, Code::kResourceExhausted);
+  intake.leave(*first);
+  intake.leave(*second);
+  EXPECT_EQ(intake.counted_bytes(), 0u);
+
+  const auto alone = enter(intake);
+  intake.turn_away_late(now + std::chrono::hours(1));
+  EXPECT_EQ(alone->refusal, Code::kOk) << "nobody waits for its place";
+}
+
+TEST(Intake, AShortRequestDoesNotWaitForALongOne) {
+  Intake intake({});
+  std::promise<void> release;
+  const auto long_one = enter(intake), other_long = enter(intake), short_one = enter(intake);
+  long_one->hold = release.get_future().share();
+  intake.arrived(*long_one, 8 << 20);
+  intake.arrived(*other_long, 8 << 20);
+  intake.arrived(*short_one, 100);
+  short_one->worked.get_future().wait();
+  auto other = other_long->worked.get_future();
+  EXPECT_EQ(other.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  release.set_value();
+  other.wait();
+}
+
+TEST(Intake, BoundsItsQueues) {
+  Intake intake({.max_queued = 1});
+  std::promise<void> release;
+  const auto held = enter(intake), queued = enter(intake), refused = enter(intake);
+  held->hold = release.get_future().share();
+  intake.arrived(*held, 1);
+  // Until the thread has taken the first one, the second finds the queue full.
+  for (;;) {
+    intake.arrived(*queued, 1);
+    if (queued->refusal == Code::kOk) break;
+    queued->refusal = Code::kOk;
+  }
+  intake.arrived(*refused, 1);
+  EXPECT_EQ(refused->refusal, Code::kResourceExhausted);
+  release.set_value();
+  queued->worked.get_future().wait();
+}
+
+}  // namespace
+}  // namespace shoal
