@@ -1,12 +1,11 @@
 #include "server/grpc/control_service.h"
 
-#include <algorithm>
 #include <chrono>
 #include <grpcpp/grpcpp.h>
 #include <utility>
 
-#include "models/tokenizer/unicode.h"
 #include "server/grpc/grpc_status.h"
+#include "server/grpc/health_probe.h"
 
 #include "openengine/v1/services.grpc.pb.h"
 
@@ -122,14 +121,6 @@ void write_load(const ServingState& state, bool per_rank, wire::LoadInfo* info) 
   write_counts(load, rank);
 }
 
-void add_check(const char* name, wire::HealthState state, const std::string& message,
-               wire::HealthResponse* response) {
-  wire::HealthCheck* check = response->add_checks();
-  check->set_name(name);
-  check->set_state(state);
-  check->set_message(to_valid_utf8(message));  // a path in it may not be UTF-8
-}
-
 /// Writes the checks that need no inference.
 void write_checks(const ServingState& state, wire::EngineRole role,
                   wire::HealthResponse* response) {
@@ -158,112 +149,6 @@ void write_checks(const ServingState& state, wire::EngineRole role,
     add_check("role", wire::HEALTH_STATE_NOT_READY,
               "this server does prefill and decode: role AGGREGATED", response);
 }
-
-/// Orders states by how bad they are, because the enum is in another order.
-int severity(wire::HealthState state) {
-  switch (state) {
-    case wire::HEALTH_STATE_READY:
-      return 0;
-    case wire::HEALTH_STATE_DEGRADED:
-      return 1;
-    case wire::HEALTH_STATE_DRAINING:
-      return 2;
-    case wire::HEALTH_STATE_STARTING:
-      return 3;
-    default:
-      return 4;
-  }
-}
-
-/// Sets the overall state to the worst of the checks.
-void summarize(wire::HealthResponse* response) {
-  wire::HealthState worst = wire::HEALTH_STATE_READY;
-  for (const wire::HealthCheck& check : response->checks())
-    if (severity(check.state()) > severity(worst)) worst = check.state();
-  response->set_state(worst);
-}
-
-/// A Health call that generates one token. It owns itself until gRPC is done with it; the loop may
-/// own it longer.
-class HealthProbe final : public grpc::ServerUnaryReactor,
-                          public OutputSink,
-                          public std::enable_shared_from_this<HealthProbe> {
- public:
-  explicit HealthProbe(wire::HealthResponse* response) : response_(response) {}
-
-  void start(ServingState& state, const ServedModel& model) {
-    self_ = shared_from_this();
-    GenerationRequest request;
-    request.prompt_ids = std::vector<int64_t>{model.config.bos_token_id.value_or(0)};
-    request.max_tokens = 1;
-    request.temperature = 0;
-    request.ignore_eos = true;
-    const Result<ServingState::Taken, RefusedRequest> taken =
-        state.submit(std::move(request), self_);
-    if (taken.ok()) {
-      const std::lock_guard lock(mutex_);
-      taken_ = *taken;
-      if (finished_) taken_.loop->cancel(taken_.id);
-      return;
-    }
-    refused(taken.error());
-  }
-
-  void on_delta(OutputDelta delta) override { tokens_ += delta.tokens.size(); }
-  void on_end(OutputEnd end) override {
-    if (end.status.ok() && tokens_ == 1)
-      report(wire::HEALTH_STATE_READY, "");
-    else
-      report(wire::HEALTH_STATE_NOT_READY, end.status.ok() ? "no token came" : explain(end.status));
-  }
-
-  void OnCancel() override {
-    const std::lock_guard lock(mutex_);
-    if (taken_.loop != nullptr) taken_.loop->cancel(taken_.id);
-    if (finished_) return;
-    finished_ = true;
-    Finish({grpc::StatusCode::CANCELLED, "cancelled by the client"});
-  }
-  void OnDone() override { const std::shared_ptr<HealthProbe> last = std::move(self_); }
-
- private:
-  void report(wire::HealthState state, const std::string& message) {
-    const std::lock_guard lock(mutex_);
-    if (finished_) return;  // response_ may be gone
-    add_check("inference_probe", state, message, response_);
-    finish();
-  }
-
-  void refused(const RefusedRequest& refused) {
-    const std::string text = explain(refused.error.status);
-    switch (refused.why) {
-      case NotTaken::kLoading:
-      case NotTaken::kDraining: {  // the checks have already reported it
-        const std::lock_guard lock(mutex_);
-        if (!finished_) finish();
-        return;
-      }
-      case NotTaken::kQueueFull:  // not a fault, because the server is working on earlier requests
-        return report(wire::HEALTH_STATE_DEGRADED, text);
-      default:
-        return report(wire::HEALTH_STATE_NOT_READY, text);
-    }
-  }
-
-  /// Requires that mutex_ is held.
-  void finish() {
-    finished_ = true;
-    summarize(response_);
-    Finish(grpc::Status::OK);
-  }
-
-  wire::HealthResponse* const response_;
-  std::shared_ptr<HealthProbe> self_;
-  size_t tokens_ = 0;  // used only by the loop's thread
-  std::mutex mutex_;
-  ServingState::Taken taken_;
-  bool finished_ = false;
-};
 
 class ControlService final : public wire::Control::CallbackService {
  public:
@@ -297,11 +182,8 @@ class ControlService final : public wire::Control::CallbackService {
       return finish(context, to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"}));
     write_checks(*state_, request->role(), response);
     const ServingState::View view = state_->view();
-    if (request->include_inference_probe() && view.model != nullptr) {
-      const auto probe = std::make_shared<HealthProbe>(response);
-      probe->start(*state_, *view.model);
-      return probe.get();  // it owns itself
-    }
+    if (request->include_inference_probe() && view.model != nullptr)
+      return start_health_probe(state_, *view.model, response);
     summarize(response);
     return finish(context, grpc::Status::OK);
   }

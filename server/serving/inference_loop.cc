@@ -143,6 +143,15 @@ EngineLoad InferenceLoop::load() const {
   return scheduler_.load();
 }
 
+InferenceLoop::Awaited InferenceLoop::await_step(std::chrono::milliseconds lately,
+                                                 std::function<void(bool)> told) {
+  const std::lock_guard lock(mutex_);
+  if (open_.empty()) return Awaited::kIdle;
+  if (last_step_ && Clock::now() - *last_step_ <= lately) return Awaited::kEnded;
+  told_.push_back(std::move(told));
+  return Awaited::kLater;
+}
+
 bool InferenceLoop::drain(Deadline deadline, const std::function<void()>& late) {
   std::unique_lock lock(mutex_);
   const auto is_idle = [this] { return idle(); };
@@ -177,6 +186,12 @@ void InferenceLoop::run() {
       last = true;
     }
     lock.lock();
+    if (open_.empty() && !told_.empty()) {
+      const Told told = std::exchange(told_, {});
+      lock.unlock();
+      for (const auto& tell : told) tell(false);
+      lock.lock();
+    }
     busy_ = false;
     if (open_.empty()) idle_.notify_all();
   }
@@ -250,8 +265,11 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
 void InferenceLoop::deliver(const StepResult& result) {
   std::vector<TokenEvent> events;
   std::vector<Delivery> deliveries;
+  Told told;
   {
     const std::lock_guard lock(mutex_);
+    last_step_ = Clock::now();
+    told.swap(told_);
     events = scheduler_.complete(result);
     for (const TokenEvent& event : events)
       deliveries.emplace_back().open = open_.at(event.token.id).get();
@@ -271,6 +289,7 @@ void InferenceLoop::deliver(const StepResult& result) {
     delivery.open->sink->on_delta(std::move(delivery.delta));
     if (delivery.ended) delivery.ended->sink->on_end(std::move(delivery.ended->end));
   }
+  for (const auto& tell : told) tell(true);
 }
 
 /// Removes the requests that were cancelled since the last step from the engine. The caller holds

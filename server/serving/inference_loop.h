@@ -82,6 +82,17 @@ class InferenceLoop {
 
   EngineLoad load() const;
 
+  /// Whether a step has ended well.
+  enum class Awaited {
+    kEnded,  ///< one has, lately
+    kLater,  ///< requests are open, and the caller will be told
+    kIdle,   ///< there is no step to wait for
+  };
+  /// Tells kEnded if requests are open and a step has ended well within the time `lately`. If none
+  /// has, `told` is called once, by the loop's thread and without its lock: with true when the next
+  /// step has ended well, or with false when no request is open any more. It must not block.
+  Awaited await_step(std::chrono::milliseconds lately, std::function<void(bool)> told);
+
   /// Waits until the open requests have ended, and returns true if all ended by themselves. At the
   /// deadline, the remaining ones end with CANCELLED after the current step; `late` is called first
   /// and may shorten that step. The caller makes sure that no more requests are submitted.
@@ -103,6 +114,7 @@ class InferenceLoop {
   void deliver(const StepResult& result);
   std::vector<std::unique_ptr<Open>> take_cancelled();
   std::vector<std::unique_ptr<Open>> take_all(const Status& status);
+  using Told = std::vector<std::function<void(bool)>>;
   bool idle() const { return open_.empty() && !busy_; }
 
   const ServedModel& model_;
@@ -114,7 +126,9 @@ class InferenceLoop {
   // The mutex guards the map. Only the loop's thread uses what an Open holds.
   std::map<uint64_t, std::unique_ptr<Open>> open_;
   std::vector<uint64_t> cancelled_;
-  Status failure_;  // not ok once the loop has stopped
+  Status failure_;                              // not ok once the loop has stopped
+  std::optional<Clock::time_point> last_step_;  // when a step last ended well
+  Told told_;                                   // those that wait for the next one
   uint64_t next_id_ = 1;
   bool end_all_ = false;
   bool stop_ = false;

@@ -1,5 +1,7 @@
 // The Control service: what is served, its state, and how requests are ended from outside.
 
+#include <thread>
+
 #include "tests/server/grpc/grpc_fixture.h"
 
 namespace shoal {
@@ -158,6 +160,47 @@ TEST_F(GrpcControl, AProbeThatIsCancelledLeavesNothing) {
             grpc::StatusCode::DEADLINE_EXCEEDED);
   workers_.release();
   EXPECT_TRUE(eventually([&] { return idle() && loop_->load().used_kv_blocks == 0; }));
+}
+
+/// The probe must not wait at the end of the queue: a supervisor would restart a healthy server.
+TEST_F(GrpcControl, AProbeWaitsForNoOtherRequest) {
+  Setup setup;
+  setup.max_num_seqs = 1;
+  start(setup);
+  workers_.hold();
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<wire::GenerateResponse>>> readers;
+  for (int i = 0; i < 40; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(inference_->Generate(contexts.back().get(), text_request("a", 100)));
+  }
+  ASSERT_TRUE(eventually([&] { return loop_->load().waiting == 39; }));
+  std::thread one_step([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    workers_.allow_one_step();
+  });
+  EXPECT_EQ(health(true).state(), wire::HEALTH_STATE_READY) << "a step has ended";
+  one_step.join();
+  EXPECT_EQ(loop_->load().waiting, 39);
+  EXPECT_EQ(health(true).state(), wire::HEALTH_STATE_READY) << "a step ended a moment ago";
+  for (const auto& context : contexts) context->TryCancel();
+  workers_.release();
+  EXPECT_TRUE(eventually([&] { return idle(); }));
+}
+
+TEST_F(GrpcControl, AProbeWhoseRequestsToWaitForVanishGeneratesATokenItself) {
+  start({});
+  workers_.hold();
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, text_request("a", 100));
+  ASSERT_TRUE(eventually([&] { return loop_->load().running == 1; }));
+  wire::HealthResponse response;
+  std::thread probe([&] { response = health(true); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  workers_.fail(Status::error(Code::kAborted, "rank 0 is gone"));
+  workers_.release();
+  probe.join();
+  EXPECT_EQ(response.state(), wire::HEALTH_STATE_NOT_READY) << response.DebugString();
 }
 
 TEST_F(GrpcControl, AbortsByIdAndAll) {
