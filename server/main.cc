@@ -83,7 +83,10 @@ int run_front(const std::vector<std::string>& words) {
 /// The entry point of the front, and of the processes that it starts from this same executable.
 int main(int argc, char** argv) {
   shoal::open_standard_descriptors();
-  std::signal(SIGPIPE, SIG_IGN);  // if a reader is gone, write() returns an error instead
+  // If a reader is gone, or a file has grown to its limit (ulimit -f), write() returns an error
+  // instead. Every caller handles that, and a log that is full must not end a server.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   // A shell's trap '' CHLD reaches us through exec. While SIGCHLD is ignored, the kernel does not
   // keep the exit status of children for us.
   std::signal(SIGCHLD, SIG_DFL);

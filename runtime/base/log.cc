@@ -1,11 +1,16 @@
 #include "runtime/base/log.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
+#include <mutex>
 #include <unistd.h>
 
+#include "runtime/base/patient_writer.h"
 #include "runtime/base/status.h"
 
 namespace shoal {
@@ -61,10 +66,52 @@ size_t utf8_length(std::string_view text, size_t at) {
   return length;
 }
 
+std::string format_line(LogLevel level, std::string_view text) {
+  const int rank = process_rank();
+  if (g_options.format == LogFormat::kText) {
+    return cat(timestamp(), " ", level_name(level), " ",
+               rank == kFrontRank ? std::string("front") : cat("rank ", rank), " [", getpid(), "] ",
+               text, "\n");
+  }
+  std::string line = cat("{\"time\":\"", timestamp(), "\",\"level\":\"", level_name(level),
+                         "\",\"process\":\"", rank == kFrontRank ? "front" : "worker", "\",");
+  if (rank != kFrontRank) line += cat("\"rank\":", rank, ",");
+  return line + cat("\"pid\":", getpid(), ",\"message\":\"", json_escape(text), "\"}\n");
+}
+
+/// Everything that this process writes to stderr goes through here.
+struct Stderr {
+  std::mutex mutex;  // guards writer and why_lost
+  PatientWriter writer{STDERR_FILENO};
+  int why_lost = 0;  // the last errno
+  std::atomic<int64_t> lost = 0;
+
+  /// Call it with the mutex held.
+  bool say_lost(int64_t wait_ms) {
+    const int64_t lines = lost;
+    if (lines == 0) return true;
+    const std::string text =
+        cat(lines, lines == 1 ? " log line was" : " log lines were",
+            " lost: ", why_lost == EAGAIN ? "nobody read them" : ::strerror(why_lost));
+    if (!writer.write(format_line(LogLevel::kWarning, text), wait_ms)) return false;
+    lost = 0;
+    return true;
+  }
+};
+
+/// Never destroyed, because threads that outlive main() may log.
+Stderr& stderr_of_process() {
+  static Stderr* const one = new Stderr;
+  return *one;
+}
+
 }  // namespace
 
 void set_log_options(const LogOptions& options) {
   g_options = options;
+  Stderr& output = stderr_of_process();
+  const std::lock_guard lock(output.mutex);
+  output.writer.prepare();
 }
 const LogOptions& log_options() {
   return g_options;
@@ -104,28 +151,28 @@ std::string json_escape(std::string_view text) {
   return out;
 }
 
-void log_line(LogLevel level, std::string_view text) {
+void log_line(LogLevel level, std::string_view text, int64_t wait_ms) {
   if (level < g_options.level) return;
-  const int rank = process_rank();
-  std::string line;
-  if (g_options.format == LogFormat::kJson) {
-    line = cat("{\"time\":\"", timestamp(), "\",\"level\":\"", level_name(level),
-               "\",\"process\":\"", rank == kFrontRank ? "front" : "worker", "\",");
-    if (rank != kFrontRank) line += cat("\"rank\":", rank, ",");
-    line += cat("\"pid\":", getpid(), ",\"message\":\"", json_escape(text), "\"}\n");
-  } else {
-    line = cat(timestamp(), " ", level_name(level), " ",
-               rank == kFrontRank ? std::string("front") : cat("rank ", rank), " [", getpid(), "] ",
-               text, "\n");
-  }
-  // One write() per line keeps lines of several processes whole. If stderr is gone, there is
-  // nowhere to report that.
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t n = ::write(STDERR_FILENO, line.data() + done, line.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
-    done += static_cast<size_t>(n);
-  }
+  const std::string line = format_line(level, text);
+  Stderr& output = stderr_of_process();
+  const std::lock_guard lock(output.mutex);
+  if (output.lost == 0) wait_ms = std::max(wait_ms, kSlowReaderMs);
+  if (output.say_lost(wait_ms) && output.writer.write(line, wait_ms)) return;
+  output.why_lost = output.writer.error();
+  ++output.lost;
+}
+
+void log_lost_lines() {
+  Stderr& output = stderr_of_process();
+  if (output.lost == 0) return;
+  const std::lock_guard lock(output.mutex);
+  (void)output.say_lost(0);
+}
+
+bool write_stderr(std::string_view text, int64_t wait_ms) {
+  Stderr& output = stderr_of_process();
+  const std::lock_guard lock(output.mutex);
+  return output.writer.write(text, wait_ms);
 }
 
 }  // namespace shoal

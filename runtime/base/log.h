@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,11 +18,29 @@ struct LogOptions {
 void set_log_options(const LogOptions& options);
 const LogOptions& log_options();
 
+/// How long the line that says why a process ends waits for a reader that has stopped.
+inline constexpr int64_t kLastLineMs = 1'000;
+/// How long any line waits, because a reader may only be slow. A reader that has let this pass has
+/// stopped, and nothing waits for it again until it has read.
+inline constexpr int64_t kSlowReaderMs = 20;
+
 /// Writes one line, unless `level` is below the one that is set: time (UTC, microseconds), level,
 /// process (front or rank N, and pid) and text. Thread-safe. The formats are
 /// `2026-11-21T03:43:00.123456Z INFO rank 1 [4711] loading 40 %` and {"time":..., "level":...,
 /// "process":"worker", "rank":..., "pid":..., "message":...}, where the front has no "rank".
-void log_line(LogLevel level, std::string_view text);
+///
+/// It never waits longer than kSlowReaderMs, or wait_ms if that is more. If nobody reads stderr, or
+/// its file is full, the line is lost and counted, because a stuck reader must not stop a step or a
+/// recovery. Once there is room again, a line says how many were lost.
+void log_line(LogLevel level, std::string_view text, int64_t wait_ms = 0);
+
+/// Says how many lines were lost, if some were and there is room now. For code that runs again and
+/// again, because the next line may be hours away. Costs nothing if no line was lost.
+void log_lost_lines();
+
+/// Writes text to stderr that is not a log line, in turn with the log and waiting no longer than
+/// wait_ms. False: it is lost.
+bool write_stderr(std::string_view text, int64_t wait_ms = 0);
 
 inline void log_debug(std::string_view text) {
   log_line(LogLevel::kDebug, text);

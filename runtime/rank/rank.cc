@@ -26,7 +26,7 @@ constexpr auto kStillAtIt = std::chrono::seconds(1);
 /// them.
 void settle_process() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int number : {SIGTERM, SIGINT, SIGPIPE}) ::signal(number, SIG_IGN);
+  for (const int number : {SIGTERM, SIGINT, SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   // The front blocked signals while it spawned this process.
@@ -133,6 +133,7 @@ Status Rank::obey() {
 }
 
 Status Rank::take_step(const Step& step) {
+  log_lost_lines();
   phase_ = Phase::kStep;
   step_ = step.number;
   said_at_ = Clock::now();

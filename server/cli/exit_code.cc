@@ -1,7 +1,5 @@
 #include "server/cli/exit_code.h"
 
-#include <unistd.h>
-
 #include "runtime/base/log.h"
 
 namespace shoal {
@@ -92,12 +90,10 @@ ExitCode exit_code(const Ending& ending) {
 int report_failure(const Ending& ending) {
   if (ending.ok()) return 0;
   if (log_options().format == LogFormat::kJson) {
-    log_error(ending.why.to_string());
+    log_line(LogLevel::kError, ending.why.to_string(), kLastLineMs);
   } else {
-    const std::string text = cat("shoal: ", ending.why.to_string(), "\n");
-    // One write() call, so that lines of several processes do not mix. If it fails there is no
-    // other place to report to.
-    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    // If it is lost, there is no other place to report to.
+    (void)write_stderr(cat("shoal: ", ending.why.to_string(), "\n"), kLastLineMs);
   }
   return static_cast<int>(exit_code(ending));
 }

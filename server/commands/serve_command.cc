@@ -1,8 +1,11 @@
 #include <cstdio>
+#include <cstring>
 #include <optional>
+#include <unistd.h>
 
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
+#include "runtime/base/patient_writer.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/cli/shutdown_watchdog.h"
@@ -27,6 +30,8 @@ constexpr int64_t kFailedGoodbyeMs = 300;
 /// its calls and threads without a bound, and the end of the ranks.
 constexpr int64_t kGrpcEndMs = 5'000;
 constexpr int64_t kRanksEndMs = 10'000;
+/// How long the READY line waits for its reader. Nobody watches the ranks meanwhile.
+constexpr int64_t kReadyMs = 1'000;
 
 DeploymentInfo deployment_of(const EnginePlan& plan, EngineHost& host) {
   DeploymentInfo info;
@@ -46,11 +51,15 @@ void say_ready(const GrpcServer& server, const std::string& model, const EngineP
   std::string refused;
   for (const Refusal& refusal : report.refusals)
     refused += cat(refused.empty() ? " refused=" : ",", refusal.rung);
-  const Status written = write_stdout(cat(
-      "READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
-      " transport=", report.rung, " kernels=", host.kernels(), " load_s=", seconds, refused, "\n"));
-  // The process that was waiting for this line is gone, but that is no reason to stop serving.
-  if (!written.ok()) log_warning(cat("ready, but nobody reads it: ", written.to_string()));
+  PatientWriter out(STDOUT_FILENO);
+  const bool written =
+      out.write(cat("READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
+                    " transport=", report.rung, " kernels=", host.kernels(), " load_s=", seconds,
+                    refused, "\n"),
+                kReadyMs);
+  // The process that was waiting for this line is gone or stuck, but that is no reason to stop
+  // serving.
+  if (!written) log_warning(cat("ready, but nobody reads it: ", std::strerror(out.error())));
 }
 
 /// Serves until a signal arrives and requests have drained (returns ok), or until the ranks are
@@ -67,6 +76,7 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
     return finish_by->passed() || load.running + load.waiting == 0;
   };
   while (!signals.wait(Deadline::after_ms(kWatchMs))) {
+    log_lost_lines();
     SHOAL_RETURN_IF_ERROR(loop.status());
     const Status status = host.watch(given_up);
     if (!status.ok() && !stopping()) {

@@ -31,7 +31,7 @@ class ProgressPrinter {
   explicit ProgressPrinter(ProgressStyle style)
       : terminal_(::isatty(STDERR_FILENO) == 1), style_(style) {}
   ~ProgressPrinter() {
-    if (shown_ > 0 && terminal_) say("\r\033[K");
+    if (shown_ > 0 && terminal_) (void)write_stderr("\r\033[K");
   }
   ProgressPrinter(const ProgressPrinter&) = delete;
   ProgressPrinter& operator=(const ProgressPrinter&) = delete;
@@ -48,17 +48,13 @@ class ProgressPrinter {
     shown_ = percent;
     shown_at_ = Clock::now();
     if (terminal_) {
-      say(cat("\rloading ", percent, " %"));
+      (void)write_stderr(cat("\rloading ", percent, " %"));
     } else if (style_ == ProgressStyle::kLogged) {
       log_info(cat("loading ", percent / step * step, " %"));
     }
   }
 
  private:
-  static void say(std::string_view text) {
-    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-  }
-
   const bool terminal_;
   const ProgressStyle style_;
   int shown_ = 0;  // percent

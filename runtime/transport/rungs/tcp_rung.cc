@@ -12,10 +12,11 @@ constexpr char kName[] = "tcp";
 
 /// The number of open files of the front, which has more of them than any rank. For each rank it
 /// has a listener, the control channel and the pidfd. While the last rank is being started it also
-/// has the other end of that channel and copies of the descriptors that the rank inherits.
+/// has the other end of that channel and copies of the descriptors that the rank inherits. The log
+/// takes one more for a pipe or terminal (PatientWriter).
 int64_t front_descriptors(int world_size) {
-  constexpr int64_t kStandard = 3, kForEachRank = 3, kWhileOneIsBorn = 3;
-  return kStandard + kForEachRank * world_size + kWhileOneIsBorn;
+  constexpr int64_t kStandard = 3, kLog = 1, kForEachRank = 3, kWhileOneIsBorn = 3;
+  return kStandard + kLog + kForEachRank * world_size + kWhileOneIsBorn;
 }
 
 ShmNeed need(const RungContext& context) {

@@ -1,0 +1,127 @@
+"""Places that are hostile in one way: nobody reads the log, /proc is missing, a system call is
+denied, the program is PID 1. The program works there, or says what is in its way.
+
+Every place is real. A test is skipped if this machine cannot make its place.
+"""
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import denied
+import harness
+
+TINY = harness.ORACLE / "llama-nine-heads"
+REQUEST = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", 8, "--ignore-eos", "--temperature", 0)
+SHORT = ("--prompt-ids", "1,2", "--max-tokens", 2)
+OTHER_USER = 65_121
+
+
+def works(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+class Place(harness.TestCase):
+    def run_in(self, *args, timeout: float = 60, **popen) -> tuple[int, str, str]:
+        """The exit code, stdout and stderr of the program, started in a place."""
+        process = harness.start(*args, **popen)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return process.returncode, (out or b"").decode(), err.decode(errors="replace")
+
+
+class StuckLog(Place):
+    """stderr is a pipe that is full and that nobody reads, as of a log driver that hangs."""
+
+    def full_pipe(self) -> tuple[int, int]:
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        os.set_blocking(writer, False)
+        for size in (4096, 1):
+            try:
+                while True:
+                    os.write(writer, b"." * size)
+            except BlockingIOError:
+                pass
+        os.set_blocking(writer, True)
+        return reader, writer
+
+    def test_recovery_and_steps_go_on(self):
+        reader, writer = self.full_pipe()
+        process = harness.start("serve", harness.DEMO, "--grpc-port", 0, "-tp", 2, "--log-level",
+                                "debug", stderr=writer)
+        os.close(writer)
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        out = harness.Reader(process.stdout)
+        harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, 60, "READY")
+        address = out.text().split("grpc=")[1].split()[0]
+        victim = harness.children(process.pid)[1]
+        os.kill(victim, signal.SIGKILL)
+        client = harness.start("client", "--server", address, *REQUEST)
+        answer, why = client.communicate(timeout=60)
+        self.assertEqual(client.returncode, 0, why)
+        self.assertTrue(answer)
+        self.assertNotIn(victim, harness.children(process.pid))
+        os.set_blocking(reader, False)
+        text = b""
+
+        def told():
+            nonlocal text
+            try:
+                text += os.read(reader, 65536)
+            except BlockingIOError:
+                pass
+            return b"log lines were lost: nobody read them" in text
+        harness.wait_until(told, 10, "the number of lost lines")
+        process.terminate()
+        self.assertEqual(process.wait(20), 0)
+
+    def test_the_reason_of_an_end_waits_a_second_at_most(self):
+        for reads in (False, True):
+            with self.subTest(reads=reads):
+                reader, writer = self.full_pipe()
+                process = harness.start("generate", "/no/such/model", *SHORT, stderr=writer)
+                os.close(writer)
+                if reads:
+                    time.sleep(0.3)
+                    text = harness.Reader(os.fdopen(os.dup(reader), "rb", buffering=0))
+                self.assertEqual(process.wait(20), harness.NO_MODEL)
+                process.stdout.close()
+                if reads:
+                    self.assertIn("/no/such/model", text.rest())
+
+
+class FullFile(Place):
+    def test_a_log_that_has_met_its_limit_ends_no_server(self):
+        with tempfile.TemporaryFile() as log:
+            process = harness.start(
+                "serve", TINY, "--grpc-port", 0, "-tp", 2, "--log-level", "debug", stderr=log,
+                preexec_fn=denied.limit(resource.RLIMIT_FSIZE, 1024))
+            self.addCleanup(lambda: process.poll() is None and process.kill())
+            out = harness.Reader(process.stdout)
+            harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, 60, "READY")
+            text = os.pread(log.fileno(), 4096, 0)  # leaves the position that the writers share
+            self.assertTrue(out.text().startswith("READY"), (process.poll(), text))
+            self.assertEqual(len(text), 1024)
+            process.terminate()
+            self.assertEqual(process.wait(20), 0)
+
+    def test_an_output_that_has_met_its_limit_is_an_error_that_says_so(self):
+        with tempfile.TemporaryFile() as output:
+            code, _, err = self.run_in("generate", TINY, *SHORT, "--json", stdout=output,
+                                       preexec_fn=denied.limit(resource.RLIMIT_FSIZE, 0))
+        self.assertEqual(code, harness.USAGE, err)
+        self.assertIn("File too large", err)
+
+
+if __name__ == "__main__":
+    harness.main()
