@@ -159,14 +159,17 @@ void watch_model(ModelWatch& model, SupervisorHooks* hooks) {
   };
 }
 
-/// Why the ranks of a running engine cannot go on. RESOURCE_EXHAUSTED and INVALID_ARGUMENT are
-/// about the ranks here, not about a request or a flag. INTERNAL is put in front, so that neither a
-/// client nor the exit code takes them for the caller's fault.
+/// Why the ranks of a running engine cannot go on. RESOURCE_EXHAUSTED is about the ranks here, not
+/// about a request or a flag, and it ends in lost ranks: ABORTED is put in front, so that neither a
+/// client nor the exit code takes it for the caller's fault. INVALID_ARGUMENT is a bug of ours, or
+/// a model that has changed (ending()).
 Status lost_for_good(const Failure& failure) {
   const Code code = failure.why.code();
-  const bool like_a_refusal = code == Code::kResourceExhausted || code == Code::kInvalidArgument;
-  return like_a_refusal ? failure.why.because_of(Code::kInternal, "the ranks cannot go on")
-                        : failure.why;
+  if (code == Code::kResourceExhausted)
+    return failure.why.because_of(Code::kAborted, "the ranks are lost and cannot be started again");
+  return code == Code::kInvalidArgument
+             ? failure.why.because_of(Code::kInternal, "the ranks cannot go on")
+             : failure.why;
 }
 
 }  // namespace
@@ -236,7 +239,9 @@ Status EngineHost::watch(const std::function<bool()>& given_up) {
 
 Ending EngineHost::ending(const Status& status) const {
   const std::optional<Failure> lost = supervisor_->lost();
-  const bool at_start = lost && lost->fault == Fault::kOwn && lost->phase < Phase::kStep;
+  // A restart that meets a shortage ends in lost ranks, because the first start did not meet it.
+  const bool at_start = lost && lost->fault == Fault::kOwn && lost->phase < Phase::kStep &&
+                        lost->why.code() != Code::kResourceExhausted;
   if (status.ok() || !at_start) return at(Stage::kRun, status);
   return {lost->why, Stage::kStart, lost->fault};
 }

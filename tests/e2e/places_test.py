@@ -123,5 +123,33 @@ class FullFile(Place):
         self.assertIn("File too large", err)
 
 
+class NoRestart(Place):
+    """The ranks of a running server are lost, and a limit that came later forbids new ones."""
+
+    @unittest.skipUnless(os.geteuid() == 0, "root alone may limit another process")
+    def test_lost_ranks_are_exit_75_and_never_a_wrong_flag(self):
+        for kind, most, text in ((resource.RLIMIT_NOFILE, 12, "Too many open files"),
+                                 (resource.RLIMIT_NPROC, 1, "ulimit -u")):
+            with self.subTest(text=text):
+                # Becoming another user leaves 1000 processes, more than it has.
+                process = harness.start(
+                    "serve", TINY, "--grpc-port", 0, "-tp", 2, "--startup-timeout", 3,
+                    preexec_fn=denied.limit(resource.RLIMIT_NPROC, 1000, OTHER_USER))
+                self.addCleanup(lambda p=process: p.poll() is None and p.kill())
+                out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
+                harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, 60,
+                                   "READY")
+                if not out.text():
+                    self.skipTest(f"another user may not serve here: {err.rest()}")
+                # The same user may lower its limit, even if root here may not.
+                subprocess.run([sys.executable, "-c", "import resource, sys; "
+                                "resource.prlimit(*map(int, sys.argv[1:3]), 2 * (int(sys.argv[3]),))",
+                                str(process.pid), str(kind), str(most)], check=True,
+                               preexec_fn=denied.limit(resource.RLIMIT_NPROC, 1000, OTHER_USER))
+                os.kill(harness.children(process.pid)[1], signal.SIGKILL)
+                self.assertEqual(process.wait(30), harness.WORKER_DIED, err.rest())
+                self.assertIn(text, err.rest())
+
+
 if __name__ == "__main__":
     harness.main()
