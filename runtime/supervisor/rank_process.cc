@@ -1,5 +1,6 @@
 #include "runtime/supervisor/rank_process.h"
 
+#include <algorithm>
 #include <signal.h>
 
 #include "runtime/base/log.h"
@@ -12,6 +13,8 @@ namespace {
 /// Like kDeathMs, for a process that still works on its end.
 constexpr int64_t kMostDeathMs = 30'000;
 constexpr int64_t kLookForDeathMs = 100;
+/// How often to look for the end of a rank that has no pidfd.
+constexpr int kUnwatchedMs = 10;
 
 }  // namespace
 
@@ -33,6 +36,12 @@ std::string RankProcess::held_up() const {
   if (reaped) return "";
   if (is_stopped(process.pid)) return "is stopped by a signal";
   return is_frozen(process.pid) ? "is frozen with its cgroup" : "";
+}
+
+int poll_ms(const std::vector<RankProcess>& ranks, Deadline deadline) {
+  const bool unwatched = std::any_of(ranks.begin(), ranks.end(),
+                                     [](const RankProcess& rank) { return rank.unwatched(); });
+  return unwatched ? deadline.remaining_ms(kUnwatchedMs) : deadline.remaining_ms();
 }
 
 void end_ranks(std::vector<RankProcess>& ranks) {

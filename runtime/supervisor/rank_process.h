@@ -39,6 +39,9 @@ struct RankProcess {
   /// Reaps the process. False: it has not ended by the deadline, or was reaped before.
   bool reap(Deadline deadline = Deadline::after_ms(0));
 
+  /// True if no descriptor reports its end, so that somebody has to look for it.
+  bool unwatched() const { return !reaped && !process.pidfd.valid(); }
+
   /// Its state in /proc: 'R', 'S', 'D', 'T' ...; '?' if it cannot be read or the process is gone.
   char state() const;
 
@@ -53,6 +56,10 @@ struct RankProcess {
   /// does so alone.
   bool moves_bytes() const { return shoal::moves_bytes(phase); }
 };
+
+/// How many milliseconds a poll for the ranks' messages and ends may take: until the deadline, or
+/// 10 ms if the end of a rank can only be found by looking.
+int poll_ms(const std::vector<RankProcess>& ranks, Deadline deadline);
 
 /// Kills and reaps the ranks that are left, within 2 s for all (kDeathMs), or 30 s while a rank
 /// still gives its memory back. A process that hangs in the kernel is named in a warning and left

@@ -29,6 +29,21 @@ std::string descriptor_limit(int error) {
   return cat("; this process may have ", limit.rlim_cur, " descriptors (ulimit -n)");
 }
 
+/// The descriptor that reports the end of the process, or none where the kernel has no such thing:
+/// Linux before 5.3 answers ENOSYS, and a container's filter may answer EPERM. The end is then
+/// found by looking (RankProcess::unwatched). Only a lack of descriptors or memory is an error. The
+/// pid is ours until we have reaped it, so that this cannot open another process.
+Result<Fd> open_pidfd(int rank, pid_t pid) {
+  Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const int error = errno;
+  if (!pidfd.valid() && (error == EMFILE || error == ENFILE || error == ENOMEM)) {
+    return Status::error(Code::kResourceExhausted,
+                         cat("open a pidfd for rank ", rank, descriptor_limit(error)), error);
+  }
+  if (pidfd.valid()) ::fcntl(pidfd.get(), F_SETFD, FD_CLOEXEC);
+  return pidfd;
+}
+
 class FileActions {
  public:
   /// The descriptors in `kept` are inherited under their own numbers.
@@ -84,7 +99,6 @@ std::vector<char*> environment_with(const std::vector<std::string>& own) {
 
 }  // namespace
 
-/// The pid is ours until we have reaped it, so that pidfd_open cannot open another process.
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment) {
   FileActions actions(descriptors.work);
@@ -113,17 +127,13 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   posix_spawnattr_destroy(&attributes);
   if (error != 0)
     return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), error);
-  WorkerProcess process{pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))};
-  if (!process.pidfd.valid()) {
-    const int open_error = errno;
+  Result<Fd> pidfd = open_pidfd(rank, pid);
+  if (!pidfd.ok()) {
     ::kill(pid, SIGKILL);
-    (void)await_end(pid, process.pidfd, Deadline::after_ms(kDeathMs));
-    return Status::error(Code::kResourceExhausted,
-                         cat("open a pidfd for rank ", rank, descriptor_limit(open_error)),
-                         open_error);
+    (void)await_end(pid, Fd(), Deadline::after_ms(kDeathMs));
+    return pidfd.status();
   }
-  ::fcntl(process.pidfd.get(), F_SETFD, FD_CLOEXEC);
-  return process;
+  return WorkerProcess{pid, std::move(pidfd).value()};
 }
 
 }  // namespace shoal

@@ -11,7 +11,7 @@ namespace shoal {
 /// A worker process and the descriptor that reports its end.
 struct WorkerProcess {
   pid_t pid = -1;
-  Fd pidfd;  ///< readable once the process has exited
+  Fd pidfd;  ///< readable once the process has exited; not valid if the kernel gives none
 };
 
 /// Descriptors to hand to a worker, -1 for none. The caller keeps its own.

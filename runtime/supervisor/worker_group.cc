@@ -70,12 +70,12 @@ bool WorkerGroup::Impl::poll_once(Deadline deadline) {
     fds.push_back({worker.channel_open ? worker.channel.fd() : -1, POLLIN, 0});
     fds.push_back({worker.reaped ? -1 : worker.process.pidfd.get(), POLLIN, 0});
   }
-  if (::poll(fds.data(), fds.size(), deadline.remaining_ms()) <= 0) return false;
+  if (::poll(fds.data(), fds.size(), poll_ms(workers, deadline)) < 0) return false;
   bool trouble = false;
   for (size_t i = 0; i < workers.size(); ++i) {
     // Messages come before the exit, because a worker that fails reports why and then exits.
     if (fds[2 * i].revents != 0) trouble |= read_messages(workers[i]);
-    if (fds[2 * i + 1].revents != 0 && workers[i].reap()) {
+    if ((fds[2 * i + 1].revents != 0 || workers[i].unwatched()) && workers[i].reap()) {
       trouble = true;
       if (workers[i].channel_open) read_messages(workers[i]);  // what it sent between the two looks
     }

@@ -123,6 +123,31 @@ class FullFile(Place):
         self.assertIn("File too large", err)
 
 
+class Denied(Place):
+    def test_no_pidfd(self):
+        # Old versions of docker answer EPERM, and Linux before 5.3 ENOSYS.
+        for error in (errno.EPERM, errno.ENOSYS):
+            with self.subTest(error=errno.errorcode[error]):
+                for ranks in (1, 2):
+                    code, out, err = self.run_in(
+                        "generate", TINY, *SHORT, "-tp", ranks,
+                        preexec_fn=denied.deny(denied.PIDFD_OPEN, error))
+                    self.assertEqual((code, err), (0, ""))
+                    self.assertTrue(out)
+
+    def test_a_death_is_seen_without_pidfds(self):
+        process = harness.start("serve", TINY, "--grpc-port", 0, "-tp", 2,
+                                preexec_fn=denied.deny(denied.PIDFD_OPEN, errno.EPERM))
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
+        harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, 60, "READY")
+        os.kill(harness.children(process.pid)[1], signal.SIGKILL)
+        harness.wait_until(lambda: "the ranks run again" in err.text(), 20, "a restart")
+        self.assertIn("killed by signal 9", err.text())
+        process.terminate()
+        self.assertEqual(process.wait(20), 0)
+
+
 class NoRestart(Place):
     """The ranks of a running server are lost, and a limit that came later forbids new ones."""
 
