@@ -26,6 +26,20 @@ void open_standard_descriptors() {
   }
 }
 
+/// The kernel drops signals for the first process of a container (PID 1), unless it has a handler.
+/// With these it ends as any other process would, and a shell sees the same code. The kernel then
+/// kills what is left in the container. A command with better handlers of its own replaces them.
+void end_on_signals_as_pid_1() {
+  if (::getpid() != 1) return;
+  struct sigaction action {};
+  action.sa_handler = [](int number) { ::_exit(128 + number); };
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    struct sigaction before {};
+    ::sigaction(number, nullptr, &before);
+    if (before.sa_handler == SIG_DFL) ::sigaction(number, &action, nullptr);
+  }
+}
+
 /// Reports an exception that no code expected (above all, failed memory allocation) as one line,
 /// and ends the process with an exit code instead of a core dump.
 [[noreturn]] void on_terminate() {
@@ -82,6 +96,7 @@ int run_front(const std::vector<std::string>& words) {
 
 /// The entry point of the front, and of the processes that it starts from this same executable.
 int main(int argc, char** argv) {
+  shoal::end_on_signals_as_pid_1();
   shoal::open_standard_descriptors();
   // If a reader is gone, or a file has grown to its limit (ulimit -f), write() returns an error
   // instead. Every caller handles that, and a log that is full must not end a server.

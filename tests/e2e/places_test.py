@@ -176,5 +176,37 @@ class NoRestart(Place):
                 self.assertIn(text, err.rest())
 
 
+@unittest.skipUnless(works("unshare", "--pid", "--fork", "true"), "no pid namespaces here")
+class FirstProcess(Place):
+    """The program is PID 1 of a container, for which the kernel drops signals that have no
+    handler."""
+
+    def test_sigint_and_sigterm_end_every_command(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            for command in (("generate", harness.DEMO, "--prompt", "In", "--max-tokens", "400",
+                             "--ignore-eos", "--cpu-kernels", "reference"),
+                            ("tokenize", harness.DEMO, "--file", "-")):
+                with self.subTest(signal=number.name, command=command[0]):
+                    outer = subprocess.Popen(
+                        ["unshare", "--pid", "--fork", "--kill-child", harness.SHOAL, *command],
+                        env=harness.environment(), start_new_session=True, stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                    self.addCleanup(outer.stderr.close)
+                    self.addCleanup(outer.stdin.close)
+                    self.addCleanup(lambda p=outer: p.poll() is None and p.kill())
+                    inner = harness.wait_until(lambda: harness.children(outer.pid), 20, "PID 1")[0]
+                    harness.wait_until(lambda i=inner: handles(i, number) or outer.poll() is not None,
+                                       20, "a handler")
+                    os.kill(inner, number)
+                    self.assertEqual(outer.wait(10), 128 + number)
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether the process runs the program and has a handler for the signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.split("SigCgt:")[1].split()[0], 16)
+    return bool(caught >> (number - 1) & 1) and "shoal" in Path(f"/proc/{pid}/cmdline").read_text()
+
+
 if __name__ == "__main__":
     harness.main()
