@@ -1,23 +1,24 @@
 #include "runtime/device/module_loader.h"
 
 #include <cerrno>
-#include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "runtime/base/program_path.h"
 
 namespace shoal {
 namespace {
 
 constexpr char kFileName[] = "libshoal_cuda.so";
 
-/// The running executable's folder with a final slash; empty if /proc is not there.
+/// The running executable's folder with a final slash; empty if it is not known.
 std::string executable_folder() {
-  char path[PATH_MAX];
-  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0) return "";
-  const std::string text(path, static_cast<size_t>(length));
+  char* const whole = ::realpath(program_path(), nullptr);
+  const std::string text = whole == nullptr ? "" : whole;
+  std::free(whole);
   return text.substr(0, text.rfind('/') + 1);
 }
 
@@ -33,9 +34,8 @@ Result<std::string> find_cuda_module(const std::string& flag) {
   if (flag.empty()) {
     const std::string folder = executable_folder();
     if (folder.empty()) {
-      return Status::error(
-          Code::kNotFound,
-          "the executable's folder is not known (no /proc): give --cuda-module PATH");
+      return Status::error(Code::kNotFound, cat("the executable's folder is not known", proc_hint(),
+                                                ": give --cuda-module PATH"));
     }
     path = folder + kFileName;
     const std::string installed = folder + "../lib/shoal/" + kFileName;

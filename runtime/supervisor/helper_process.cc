@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/program_path.h"
 #include "runtime/supervisor/process_end.h"
 
 extern char** environ;
@@ -28,9 +29,10 @@ Result<HelperProcess> start_helper(std::vector<std::string> words) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   const int error =
-      ::posix_spawn(&helper.pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+      ::posix_spawn(&helper.pid, program_path(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return Status::error(Code::kResourceExhausted, "start a process", error);
+  if (error != 0)
+    return Status::error(Code::kResourceExhausted, cat("start a process", proc_hint()), error);
   helper.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid, 0)));
   return helper;
 }

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <vector>
 
+#include "runtime/base/program_path.h"
 #include "runtime/control/descriptors.h"
 #include "runtime/supervisor/process_end.h"
 
@@ -27,6 +28,12 @@ std::string descriptor_limit(int error) {
   struct rlimit limit;
   if ((error != EMFILE && error != EINVAL) || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";
   return cat("; this process may have ", limit.rlim_cur, " descriptors (ulimit -n)");
+}
+
+/// What keeps a process from being started, with its number if there is one.
+std::string spawn_limit(int error) {
+  if (error == ENOENT || error == EACCES) return cat("; tried ", program_path(), proc_hint());
+  return descriptor_limit(error);
 }
 
 /// The descriptor that reports the end of the process, or none where the kernel has no such thing:
@@ -122,11 +129,12 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   char program[] = "shoal", command[] = "worker";
   char* const argv[] = {program, command, control.data(), name.data(), nullptr};
   pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, "/proc/self/exe", actions.get(), &attributes, argv,
+  const int error = ::posix_spawn(&pid, program_path(), actions.get(), &attributes, argv,
                                   environment_with(environment).data());
   posix_spawnattr_destroy(&attributes);
   if (error != 0)
-    return Status::error(Code::kResourceExhausted, cat("start the process of rank ", rank), error);
+    return Status::error(Code::kResourceExhausted,
+                         cat("start the process of rank ", rank, spawn_limit(error)), error);
   Result<Fd> pidfd = open_pidfd(rank, pid);
   if (!pidfd.ok()) {
     ::kill(pid, SIGKILL);

@@ -91,6 +91,8 @@ HostFacts facts_for(const TransportFlags& flags, int world_size) {
     request.probe_cma = false;
   }
   HostFacts facts = gather_host_facts(request);
+  if (!facts.proc_mounted)
+    log_warning("/proc is not mounted: limits of memory and processes of a container are not seen");
   if (flags.device.kind == DeviceKind::kCuda && world_size > 1) {
     log_info("--device cuda: ranks move their sums on GPUs; the model is computed on the CPU");
     probe_gpus({flags.device.cuda_module, flags.device.nccl_library, world_size,

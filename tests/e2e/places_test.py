@@ -208,5 +208,37 @@ def handles(pid: int, number: int) -> bool:
     return bool(caught >> (number - 1) & 1) and "shoal" in Path(f"/proc/{pid}/cmdline").read_text()
 
 
+@unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer needs /proc")
+@unittest.skipUnless(works("unshare", "--mount", "sh", "-c", "umount -l /proc"),
+                     "/proc cannot be unmounted here")
+class NoProc(Place):
+    def without_proc(self, *args) -> tuple[int, str, str]:
+        process = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$@"', "sh", harness.SHOAL,
+             *map(str, args)], env=harness.environment(), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out.decode(), err.decode()
+
+    def test_ranks_start_and_the_log_says_what_is_missing(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                code, out, err = self.without_proc("generate", TINY, *SHORT, "-tp", ranks)
+                self.assertEqual(code, 0, err)
+                self.assertTrue(out)
+                self.assertIn("/proc is not mounted", err)
+
+    def test_through_the_loader(self):
+        loader = subprocess.run(["ldd", harness.SHOAL], capture_output=True,
+                                text=True).stdout.split("ld-linux")[0].split()[-1] + \
+            "ld-linux-x86-64.so.2"
+        if not os.path.exists(loader):
+            self.skipTest("no loader of this name")
+        result = subprocess.run([loader, harness.SHOAL, "generate", str(TINY), "--prompt-ids", "1",
+                                 "--max-tokens", "2", "-tp", "2"], capture_output=True, timeout=60,
+                                env=harness.environment())
+        self.assertEqual((result.returncode, result.stderr), (0, b""))
+
+
 if __name__ == "__main__":
     harness.main()

@@ -42,6 +42,7 @@ HostFacts gather_host_facts(const FactsRequest& request) {
   facts.memfd_error = memfd_error();
   facts.cgroup = cgroup_facts(paths);
   facts.limits = limit_facts();
+  facts.proc_mounted = path_exists(paths.root + "/proc/self/status");
   facts.cma = cma_facts(paths, request.probe_cma);
   facts.loopback_ipv4 = can_bind_loopback(AF_INET);
   facts.loopback_ipv6 = can_bind_loopback(AF_INET6);

@@ -152,6 +152,7 @@ struct HostFacts {
   int memfd_error = 0;  ///< errno of memfd_create with sealing; 0: it works
   CgroupFacts cgroup;
   LimitFacts limits;
+  bool proc_mounted = true;  ///< false: no /proc, so that limits of a container cannot be read
   CmaFacts cma;
   bool loopback_ipv4 = false;  ///< a socket could be bound to 127.0.0.1
   bool loopback_ipv6 = false;

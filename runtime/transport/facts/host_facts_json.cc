@@ -132,6 +132,7 @@ void describe(V& v, HostFacts& f) {
   v.integer("memfd_error", f.memfd_error, kErrno);
   v.object("cgroup", f.cgroup);
   v.object("limits", f.limits);
+  v.value("proc_mounted", f.proc_mounted);
   v.object("cma", f.cma);
   v.value("loopback_ipv4", f.loopback_ipv4);
   v.value("loopback_ipv6", f.loopback_ipv6);

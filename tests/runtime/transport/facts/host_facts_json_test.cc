@@ -24,6 +24,7 @@ HostFacts unusual_facts() {
   facts.cgroup = {1,
                   {{"/sys/fs/cgroup/memory/a", 1 << 20, 4096, 1024, true}, {"/", -1, 5, 0, false}}};
   facts.limits = {65536, 1 << 20, 1024};
+  facts.proc_mounted = false;
   facts.cma = {true, 1, 2, 2};
   facts.loopback_ipv4 = facts.loopback_ipv6 = true;
   facts.interfaces = {"lo", "eth0"};
