@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/mman.h>
@@ -21,17 +22,17 @@ inline size_t resident_pages(const void* data, size_t bytes) {
       std::count_if(pages.begin(), pages.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
-/// From here on, madvise(MADV_POPULATE_WRITE) fails with EINVAL in this process, as on a kernel
-/// before Linux 5.14. Returns false if there is no seccomp. Call it in a child process, because it
-/// cannot be undone.
-inline bool forget_populate_write() {
+/// From here on, madvise(MADV_POPULATE_WRITE) fails with this errno in this process: EINVAL as on a
+/// kernel before Linux 5.14, others as under a filter. Returns false if there is no seccomp. Call
+/// it in a child process, because it cannot be undone.
+inline bool deny_populate_write(uint32_t error) {
   constexpr unsigned kPopulateWrite = 23;
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kPopulateWrite, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog filter{sizeof program / sizeof program[0], program};

@@ -18,7 +18,10 @@ Status populate(std::byte* data, size_t bytes) {
     error = ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
   } while (error == EINTR || error == EAGAIN);
   if (error == 0) return {};
-  if (error == EINVAL) {  // Linux before 5.14: fault the pages in one at a time
+  if (error != ENOMEM && error != EFAULT && error != EHWPOISON) {
+    // The kernel does not know this advice (EINVAL before Linux 5.14), or a filter does not know or
+    // like it (EPERM, ENOSYS). Neither says anything about the memory, so fault the pages in one at
+    // a time. A step of less than a page does no harm.
     for (size_t at = 0; at < bytes; at += 4096) {
       std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(data[at]))
           .fetch_or(0, std::memory_order_relaxed);

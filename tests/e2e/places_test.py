@@ -147,6 +147,25 @@ class Denied(Place):
         process.terminate()
         self.assertEqual(process.wait(20), 0)
 
+    def test_a_kv_cache_that_cannot_be_touched_is_no_refused_transport(self):
+        # A kernel does this with poisoned pages, or in a memory group without its killer.
+        code, out, err = self.run_in(
+            "generate", TINY, *SHORT, "-tp", 2, "--transport", "cma,tcp",
+            preexec_fn=denied.deny(denied.MADVISE, errno.ENOMEM, third=denied.POPULATE_WRITE))
+        self.assertEqual((code, out), (harness.UNAVAILABLE, ""), err)
+        self.assertIn("touch the KV cache", err)
+        self.assertNotIn("refused", err)
+        self.assertNotIn("no transport works", err)
+
+    def test_a_filter_that_does_not_know_an_advice_is_no_lack_of_memory(self):
+        for error in (errno.EPERM, errno.ENOSYS):
+            with self.subTest(error=errno.errorcode[error]):
+                code, out, err = self.run_in(
+                    "generate", TINY, *SHORT, "-tp", 2, "--transport", "shm", "--json",
+                    preexec_fn=denied.deny(denied.MADVISE, error, third=denied.POPULATE_WRITE))
+                self.assertEqual((code, err), (0, ""))
+                self.assertIn('"shm"', out)
+
 
 class NoRestart(Place):
     """The ranks of a running server are lost, and a limit that came later forbids new ones."""
