@@ -16,9 +16,12 @@ constexpr size_t kMaxFrameBytes = size_t{1} << 30;
 Result<std::pair<Fd, Fd>> Channel::make_pair() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-    return Status::error(
-        Code::kResourceExhausted,
-        "make the control channel's socket pair (ulimit -n is the limit of descriptors)", errno);
+    const int error = errno;
+    const bool limit = error == EMFILE;
+    return Status::error(Code::kResourceExhausted,
+                         cat("make the control channel's socket pair",
+                             limit ? " (ulimit -n is the limit of descriptors)" : ""),
+                         error);
   }
   return std::pair(Fd(fds[0]), Fd(fds[1]));
 }
@@ -51,10 +54,15 @@ Status Channel::send(std::string_view frame, Deadline deadline) {
   return {};
 }
 
-bool Channel::take_frame(std::string* frame) {
+Result<bool> Channel::take_frame(std::string* frame) {
   uint32_t length = 0;
   if (buffer_.size() < sizeof length) return false;
   std::memcpy(&length, buffer_.data(), sizeof length);
+  // send() sends no such frame, so these bytes are something else. To wait for them would fill the
+  // memory.
+  if (length >= kMaxFrameBytes)
+    return Status::error(Code::kInternal,
+                         cat("a control message of ", length, " B was announced, which is none"));
   if (buffer_.size() < sizeof length + length) return false;
   frame->assign(buffer_, sizeof length, length);
   buffer_.erase(0, sizeof length + length);
@@ -66,7 +74,8 @@ Result<std::string> Channel::receive(Deadline deadline, int spin_us) {
   std::string frame;
   char chunk[65536];
   for (;;) {
-    if (take_frame(&frame)) return frame;
+    SHOAL_ASSIGN_OR_RETURN(const bool whole, take_frame(&frame));
+    if (whole) return frame;
     const ssize_t n = ::recv(socket_.get(), chunk, sizeof chunk, MSG_DONTWAIT);
     if (n > 0) {
       buffer_.append(chunk, static_cast<size_t>(n));

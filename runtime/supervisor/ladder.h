@@ -59,7 +59,7 @@ class Ladder {
   /// The one that the last start ended on, whether it has worked or not. Empty: none is left, or
   /// there is only one rank.
   std::string last_tried() const { return at_ < report_.order.size() ? report_.order[at_] : ""; }
-  void add_restart(std::string why) { report_.restarts.push_back(std::move(why)); }
+  void add_restart(std::string why) { report_.add_restart(std::move(why)); }
 
  private:
   void look_again();

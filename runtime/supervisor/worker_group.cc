@@ -86,13 +86,12 @@ bool WorkerGroup::Impl::poll_once(Deadline deadline) {
 bool WorkerGroup::Impl::read_messages(RankProcess& worker) {
   for (;;) {
     Result<std::string> frame = worker.channel.receive(Deadline::after_ms(0));
-    if (!frame.ok()) {
-      if (frame.status().code() == Code::kDeadlineExceeded) return false;
-      worker.channel_open = false;  // its exit follows, and says more
-      return false;
-    }
+    const Code code = frame.status().code();
+    worker.channel_open = code == Code::kOk || code == Code::kDeadlineExceeded;
+    // After kUnavailable its exit follows, and says more.
+    if (code == Code::kDeadlineExceeded || code == Code::kUnavailable) return false;
     worker.heard_at = RunningClock::now();
-    Result<RankMessage> message = decode_rank_message(*frame);
+    Result<RankMessage> message = frame.ok() ? decode_rank_message(*frame) : frame.status();
     if (!message.ok()) {
       worker.failure = RankFailure{message.status(), {}, Fault::kOwn};
       return true;

@@ -73,6 +73,12 @@ std::string chosen_text(const TransportReport& report) {
 
 }  // namespace
 
+void TransportReport::add_restart(std::string why) {
+  ++restart_count;
+  restarts.push_back(std::move(why));
+  if (restarts.size() > kMostRestarts) restarts.erase(restarts.begin());
+}
+
 Json to_json(const TransportReport& report) {
   Json refusals = Json::array(), needs = Json::array(), remedies = Json::array(),
        nccl = Json::array();
@@ -102,6 +108,7 @@ Json to_json(const TransportReport& report) {
             {"bytes_per_s", report.bytes_per_s},
             {"verified_s", report.verified_s}}},
           {"restarts", report.restarts},
+          {"restart_count", report.restart_count},
           {"remedies", std::move(remedies)},
           {"facts", Json::parse(to_json(report.facts))}};
 }
@@ -128,6 +135,8 @@ std::string to_text(const TransportReport& report) {
   for (const NcclUse& use : report.nccl) {
     if (use.tried || report.rung.empty()) text += to_text(use);
   }
+  if (report.restart_count > static_cast<int64_t>(report.restarts.size()))
+    text += cat("  restarts: ", report.restart_count, ", the last of them:\n");
   for (const std::string& restart : report.restarts) text += cat("  restarted: ", restart, "\n");
   for (const Remedy& remedy : report.remedies) {
     text += cat("remedy (", remedy.kind, "): ", remedy.title, "\n", indented(remedy.text, "    "));

@@ -38,9 +38,14 @@ struct TransportReport {
   double latency_us = 0;           ///< of the self-test: all_reduce of 8 KiB
   double bytes_per_s = 0;          ///< of the self-test: all_reduce of 1 MiB
   double verified_s = 0;           ///< from the first rung's first check to the verified transport
-  std::vector<std::string> restarts;  ///< what ended a group that was started again, oldest first
+  /// What ended a group that was started again, oldest first; the last kMostRestarts of them.
+  std::vector<std::string> restarts;
+  int64_t restart_count = 0;  ///< of all, because a server may run for years
   std::vector<Remedy> remedies;
   HostFacts facts;
+
+  static constexpr size_t kMostRestarts = 20;
+  void add_restart(std::string why);
 
   /// True if a rung before the one in use was refused.
   bool degraded() const { return !refusals.empty(); }

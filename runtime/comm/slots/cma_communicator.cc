@@ -39,7 +39,7 @@ Status check(World world, size_t page_bytes, size_t slot_bytes) {
 Result<CmaHello> introduce(CmaGroup& group) {
   CmaHello mine;
   if (::getrandom(&mine.nonce, sizeof mine.nonce, 0) != sizeof mine.nonce) {
-    return Status::error(Code::kUnavailable, "getrandom for a rank's nonce", errno);
+    return Status::error(Code::kInternal, "getrandom for a rank's nonce", errno);
   }
   SHOAL_ASSIGN_OR_RETURN(group.memory,
                          PrivateMemory::create(cma_rank_bytes(group.world.size, group.slot_bytes)));

@@ -34,7 +34,7 @@ Result<TransportSetup> prepare(const RungContext& context) {
   setup.listeners = std::move(listeners.listeners);
   setup.tcp_ports.assign(listeners.ports.begin(), listeners.ports.end());
   if (::getrandom(&setup.group_key, sizeof setup.group_key, 0) != sizeof setup.group_key) {
-    return Status::error(Code::kUnavailable, "getrandom for the group's key", errno);
+    return Status::error(Code::kInternal, "getrandom for the group's key", errno);
   }
   return setup;
 }

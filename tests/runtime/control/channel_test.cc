@@ -1,8 +1,18 @@
 #include "runtime/control/channel.h"
 
+#include <cerrno>
+#include <cstddef>
 #include <gtest/gtest.h>
+#include <iterator>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <thread>
+
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -72,6 +82,41 @@ TEST(Channel, AFrameOfAGibibyteIsRefused) {
   const std::string_view too_long(static_cast<const char*>("x"),
                                   size_t{1} << 30);  // it is never dereferenced
   EXPECT_EQ(ends.front.send(too_long, Deadline::after_s(1)).code(), Code::kInvalidArgument);
+}
+
+TEST(Channel, BytesThatClaimToBeAFrameOfAGibibyteAreNotCollected) {
+  for (const uint32_t length : {uint32_t{1} << 30, UINT32_MAX}) {
+    Ends ends = make_ends();
+    ASSERT_EQ(::send(ends.front.fd(), &length, sizeof length, 0), 4);
+    EXPECT_EQ(ends.worker.receive(Deadline::after_s(5)).status().code(), Code::kInternal);
+  }
+}
+
+TEST(Channel, AFailedPairNamesTheLimitThatIsReached) {
+  const std::string full = in_child([] {
+    const struct rlimit limit { 3, 3 };
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    return Channel::make_pair().status().to_string();
+  });
+  EXPECT_NE(full.find("(ulimit -n is the limit of descriptors): Too many open files"),
+            std::string::npos)
+      << full;
+  const std::string denied = in_child([]() -> std::string {
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{std::size(program), program};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+      return "skip: no seccomp";
+    return Channel::make_pair().status().to_string();
+  });
+  if (denied.starts_with("skip")) GTEST_SKIP() << denied;
+  EXPECT_NE(denied.find("Operation not permitted"), std::string::npos) << denied;
+  EXPECT_EQ(denied.find("ulimit"), std::string::npos) << denied;
 }
 
 }  // namespace
