@@ -1,11 +1,9 @@
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
-#include <exception>
 #include <fcntl.h>
-#include <system_error>
 #include <unistd.h>
 
+#include "runtime/base/last_words.h"
 #include "runtime/base/log.h"
 #include "runtime/supervisor/gpu_facts_main.h"
 #include "runtime/supervisor/trial.h"
@@ -40,26 +38,9 @@ void end_on_signals_as_pid_1() {
   }
 }
 
-/// Reports an exception that no code expected (above all, failed memory allocation) as one line,
-/// and ends the process with an exit code instead of a core dump.
-[[noreturn]] void on_terminate() {
-  Status why = Status::error(Code::kInternal, "unexpected end");
-  if (const std::exception_ptr current = std::current_exception()) {
-    try {
-      std::rethrow_exception(current);
-    } catch (const std::bad_alloc&) {
-      why = Status::error(Code::kInternal, "memory was refused");
-    } catch (const std::system_error& error) {
-      why = Status::error(Code::kUnavailable,
-                          cat("a thread could not be started: ", error.what(),
-                              "; raise ulimit -u or the container's limit of processes (pids)"));
-    } catch (const std::exception& error) {
-      why = Status::error(Code::kInternal, error.what());
-    } catch (...) {
-    }
-  }
-  const Stage stage = why.code() == Code::kUnavailable ? Stage::kStart : Stage::kRun;
-  ::_exit(report_failure(at(stage, why)));
+/// Before every other constructor of this program, because they allocate memory too.
+__attribute__((constructor(101))) void begin() {
+  install_last_words();
 }
 
 int run_command(const CommandLine& line) {
@@ -85,6 +66,7 @@ int run_command(const CommandLine& line) {
 }
 
 int run_front(const std::vector<std::string>& words) {
+  take_aborts_for_shortages();
   const Result<CommandLine> line = parse_command_line(words);
   if (!line.ok()) return report_failure(at(Stage::kRequest, line.status()));
   set_log_options(line->log);
@@ -105,7 +87,6 @@ int main(int argc, char** argv) {
   // A shell's trap '' CHLD reaches us through exec. While SIGCHLD is ignored, the kernel does not
   // keep the exit status of children for us.
   std::signal(SIGCHLD, SIG_DFL);
-  std::set_terminate(shoal::on_terminate);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   if (words.size() >= 2 && words[0] == "worker")
     return shoal::worker_main(std::atoi(words[1].c_str()));

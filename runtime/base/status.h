@@ -40,6 +40,8 @@ enum class Fault : int32_t {
   kDeath,         ///< a rank died by itself: a retry may work
   kSilence,       ///< a rank stopped answering: a retry may work
   kSpinning,      ///< a rank computed without end: a retry may work
+  kShortage,      ///< memory, threads or descriptors ran out: no other transport needs less, but a
+                  ///< retry may find more
   kOutside,       ///< a signal from outside ended a rank: a retry may work
   kHeldUp,        ///< something outside kept a rank from running (it was stopped, frozen or
                   ///< throttled): a retry may work, and no request can be the cause

@@ -3,10 +3,13 @@
 #include <chrono>
 #include <pthread.h>
 #include <sched.h>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "runtime/base/process_limit.h"
 
 namespace shoal {
 namespace {
@@ -40,14 +43,33 @@ void set_float_environment() {
 #endif
 }
 
+Result<std::unique_ptr<ThreadPool>> ThreadPool::start(int threads, std::vector<int> cpus) {
+  try {
+    return std::make_unique<ThreadPool>(threads, std::move(cpus));
+  } catch (const std::system_error& error) {
+    return Status::error(Code::kResourceExhausted,
+                         cat("start a team of ", threads, " threads", process_limit()),
+                         error.code().value());
+  }
+}
+
 ThreadPool::ThreadPool(int threads, std::vector<int> cpus)
     : threads_(threads), cpus_(std::move(cpus)) {
   team_.reserve(static_cast<size_t>(threads_ - 1));
-  for (int thread = 1; thread < threads_; ++thread)
-    team_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < threads_; ++thread)
+      team_.emplace_back([this, thread] { work(thread); });
+  } catch (...) {
+    end_team();  // a thread that runs must not outlive its pool
+    throw;
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  end_team();
+}
+
+void ThreadPool::end_team() {
   stop_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();

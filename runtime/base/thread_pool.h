@@ -1,8 +1,11 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
+
+#include "runtime/base/status.h"
 
 namespace shoal {
 
@@ -18,7 +21,9 @@ void set_float_environment();
 class ThreadPool {
  public:
   /// threads >= 1. cpus: empty, or one CPU per thread. Thread i is bound to cpus[i]; the caller,
-  /// thread 0, is bound at its first run().
+  /// thread 0, is bound at its first run(). RESOURCE_EXHAUSTED: no thread is left, with the limit.
+  static Result<std::unique_ptr<ThreadPool>> start(int threads, std::vector<int> cpus = {});
+  /// The same, where a thread that cannot be started throws std::system_error.
   explicit ThreadPool(int threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -54,6 +59,7 @@ class ThreadPool {
  private:
   using Erased = void (*)(const void* context, int thread);
   void prepare_caller();
+  void end_team();
   void run_erased(Erased body, const void* context);
   void wait_for_stragglers();
   void work(int thread);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <signal.h>
 
+#include "runtime/base/last_words.h"
 #include "runtime/supervisor/process_end.h"
 
 namespace shoal {
@@ -51,6 +52,15 @@ void explain_death(const RankProcess& rank, const std::string& phase, Failure* f
   if (signalled && rank.exit_status == SIGKILL) {
     what +=
         "; the kernel does that too when memory runs out: see dmesg and the container's memory limit";
+  }
+  if (rank.exit_code == CLD_EXITED && rank.exit_status == kShortageExitCode) {
+    failure->fault = Fault::kShortage;
+    failure->why = Status::error(Code::kResourceExhausted,
+                                 cat(what,
+                                     ": memory, a thread or a descriptor was refused; its "
+                                     "last line in the log says which"))
+                       .blamed_on(failure->fault);
+    return;
   }
   if (signalled && !own_fault(rank.exit_status)) {
     failure->fault = Fault::kOutside;

@@ -14,9 +14,9 @@ RestartPolicy::Next RestartPolicy::failed(const Failure& failure, const std::str
   ++restarts_;
   // Ranks that start move no bytes before they open their transport and after they have proven it.
   const bool from_outside = failure.fault == Fault::kOutside || failure.fault == Fault::kHeldUp;
-  // A rank that spins waits for no bytes.
-  const bool of_rung =
-      moves_bytes(failure.phase) && !from_outside && failure.fault != Fault::kSpinning;
+  // A rank that spins waits for no bytes, and another rung would not find more memory.
+  const bool of_rung = moves_bytes(failure.phase) && !from_outside &&
+                       failure.fault != Fault::kSpinning && failure.fault != Fault::kShortage;
   if (!of_rung) return Next::kSameRung;
   return ++rung_failures_ < 2 ? Next::kSameRung : Next::kNextRung;
 }

@@ -20,8 +20,8 @@ class RestartPolicy {
   void started(double now_s) { healthy_since_s_ = now_s; }
 
   /// A group over this rung has failed. A rung that fails twice by itself is left. What came from
-  /// outside does not count against the rung, and neither does a rank that spins, or what happened
-  /// while no bytes were moved (spawn, load, touch) or over another rung.
+  /// outside does not count against the rung, and neither does a shortage, a rank that spins, or
+  /// what happened while no bytes were moved (spawn, load, touch) or over another rung.
   Next failed(const Failure& failure, const std::string& rung, double now_s);
 
   int restarts() const { return restarts_; }

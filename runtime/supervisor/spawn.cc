@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <vector>
 
+#include "runtime/base/process_limit.h"
 #include "runtime/base/program_path.h"
 #include "runtime/control/descriptors.h"
 #include "runtime/supervisor/process_end.h"
@@ -32,6 +33,8 @@ std::string descriptor_limit(int error) {
 
 /// What keeps a process from being started, with its number if there is one.
 std::string spawn_limit(int error) {
+  if (error == EAGAIN) return process_limit();
+  if (error == ENOMEM) return "; memory is short";
   if (error == ENOENT || error == EACCES) return cat("; tried ", program_path(), proc_hint());
   return descriptor_limit(error);
 }

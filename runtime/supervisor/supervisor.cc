@@ -14,6 +14,7 @@ bool restart_may_cure(Fault fault) {
     case Fault::kDeath:
     case Fault::kSilence:
     case Fault::kSpinning:
+    case Fault::kShortage:
     case Fault::kOutside:
     case Fault::kHeldUp:
       return true;

@@ -28,8 +28,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
   SHOAL_ASSIGN_OR_RETURN(runner->kernels_, find_kernels(start.kernels));
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::map(start.checkpoint));
   runner->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
-  runner->pool_ =
-      std::make_unique<ThreadPool>(start.threads, std::vector<int>(cpus.begin(), cpus.end()));
+  SHOAL_ASSIGN_OR_RETURN(
+      runner->pool_, ThreadPool::start(start.threads, std::vector<int>(cpus.begin(), cpus.end())));
   runner->dtype_ = start.dtype;
   runner->limits_ = start.limits;
   runner->max_logit_rows_ = start.max_logit_rows();

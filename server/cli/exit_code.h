@@ -29,7 +29,7 @@ inline constexpr ExitEntry kExitEntries[] = {
     {64, "wrong flag or request"},
     {65, "model damaged, unsupported, or changed while it was in use"},
     {66, "model not found"},
-    {69, "no transport works, memory is short, or the port is busy"},
+    {69, "no transport works, memory or threads are short, or the port is busy"},
     {70, "internal error (a bug in Shoal)"},
     {75, "a rank died or stopped answering"},
 };

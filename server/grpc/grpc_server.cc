@@ -1,6 +1,7 @@
 #include "server/grpc/grpc_server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/last_words.h"
 #include "runtime/base/log.h"
 #include "server/grpc/acceptor.h"
 #include "server/grpc/call_watch.h"
@@ -38,10 +40,16 @@ constexpr int kMaxStreams = 4096;
 
 constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengine.v1.Control"};
 
-/// Logs gRPC's own lines at debug level only, because the caller receives the important errors as a
-/// status.
+/// True while the server is being built. What is wrong then becomes a Status of ours.
+std::atomic<bool> g_building = false;
+
+/// gRPC's own lines go to debug level, apart from errors. An error is also kept for the case that
+/// it is gRPC's last word before abort().
 void route_grpc_log(gpr_log_func_args* line) {
-  log_debug(cat("grpc: ", line->message));
+  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR;
+  if (error) remember_library_error(line->message);
+  log_line(error && !g_building ? LogLevel::kError : LogLevel::kDebug,
+           cat("grpc: ", line->message));
 }
 
 /// The descriptors that the connections of clients must leave free, so that the ranks can be
@@ -167,7 +175,9 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   configure(&builder);
   for (const auto& service : impl->services) builder.RegisterService(service.get());
   Acceptor::HandOver hand_over = take_connections_of_our_own(&builder, impl->connections);
+  g_building = true;
   impl->server = builder.BuildAndStart();
+  g_building = false;
   if (impl->server == nullptr)
     return Status::error(Code::kUnavailable, "gRPC's server did not start");
   SHOAL_ASSIGN_OR_RETURN(impl->acceptor, Acceptor::start(std::move(listeners.sockets),

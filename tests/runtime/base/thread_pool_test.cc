@@ -7,8 +7,12 @@
 #include <limits>
 #include <numeric>
 #include <sched.h>
+#include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
+
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -54,6 +58,25 @@ TEST(ThreadPoolTest, SplitCoversTheUnitsInOrderAndEvenly) {
       EXPECT_EQ(hits, std::vector<int>(static_cast<size_t>(units), 1));
     }
   }
+}
+
+TEST(ThreadPoolTest, AThreadThatCannotBeStartedIsAnErrorWithTheLimit) {
+  const std::string said = in_child([]() -> std::string {
+    constexpr uid_t kNobodyElse = 65'123;  // root has no such limit
+    const struct rlimit limit { 5, 5 };
+    if (::getuid() != 0) return "skip: only root can become a user without other processes";
+    if (::setrlimit(RLIMIT_NPROC, &limit) != 0 || ::setuid(kNobodyElse) != 0)
+      return "skip: no user";
+    if (!ThreadPool::start(2).ok()) return "two were not granted";
+    const Status refused = ThreadPool::start(16).status();
+    return refused.code() == Code::kResourceExhausted ? std::string(refused.message())
+                                                      : refused.to_string();
+  });
+  if (said.starts_with("skip")) GTEST_SKIP() << said;
+  EXPECT_EQ(
+      said,
+      "start a team of 16 threads; its user may have 5 processes and threads (ulimit -u), and "
+      "a container may limit them too (pids)");
 }
 
 TEST(ThreadPoolTest, SleepersWakeUp) {

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/last_words.h"
+
 namespace shoal {
 namespace {
 
@@ -88,6 +90,20 @@ TEST_F(GroupFailureTest, ItsOwnFaultIsNotOutside) {
     kill_with(ranks_[0], signal);
     EXPECT_EQ(explain_failure(ranks_, step_).fault, Fault::kDeath) << signal;
   }
+}
+
+TEST_F(GroupFailureTest, AnEndForWantOfMemoryIsNoFaultOfTheTransport) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(kShortageExitCode);
+  ranks_.emplace_back(WorkerProcess{pid, Fd()}, Channel(Fd()));
+  ranks_[0].phase = Phase::kSelfTest;
+  ASSERT_TRUE(ranks_[0].reap(Deadline::after_s(10)));
+  const Failure failure = explain_failure(ranks_, {true, Phase::kSelfTest});
+  EXPECT_EQ(failure.fault, Fault::kShortage);
+  EXPECT_EQ(failure.why.code(), Code::kResourceExhausted);
+  EXPECT_NE(failure.why.message().find("memory, a thread or a descriptor was refused"),
+            std::string::npos)
+      << failure.why.message();
 }
 
 TEST_F(GroupFailureTest, AStoppedRankIsWhomTheOthersWaitFor) {

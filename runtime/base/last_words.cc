@@ -1,0 +1,261 @@
+#include "runtime/base/last_words.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cxxabi.h>
+#include <exception>
+#include <fcntl.h>
+#include <iterator>
+#include <new>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <system_error>
+#include <typeinfo>
+#include <unistd.h>
+
+#include "runtime/base/log.h"
+#include "runtime/base/process_limit.h"
+#include "runtime/base/status.h"
+
+// Everything below runs in a signal handler or without memory: it allocates nothing, takes no lock
+// and calls only what is allowed there.
+
+namespace shoal {
+namespace {
+
+constexpr int kInternalExitCode = 70;
+/// A failed assert() ends in abort() too, and builds for development have asserts.
+#ifdef NDEBUG
+constexpr bool kHasAsserts = false;
+#else
+constexpr bool kHasAsserts = true;
+#endif
+/// How long the line may wait for a reader. Then SIGALRM ends the process.
+constexpr unsigned kMostSeconds = 2;
+
+bool g_aborts_are_shortages = false;
+/// What a library has said last. Two threads may mix their texts, which then are of little use.
+std::atomic<char> g_library_error[200];
+/// operator new was refused memory, even if the exception has been caught since.
+std::atomic<bool> g_new_was_refused = false;
+
+/// One line on the stack. What does not fit is left out.
+class Line {
+ public:
+  Line& operator<<(const char* text) {
+    while (*text != '\0' && size_ + 1 < sizeof text_) text_[size_++] = *text++;
+    return *this;
+  }
+  Line& operator<<(uint64_t number) {
+    char digits[24];
+    size_t at = sizeof digits;
+    digits[--at] = '\0';
+    do {
+      digits[--at] = static_cast<char>('0' + number % 10);
+      number /= 10;
+    } while (number != 0);
+    return *this << digits + at;
+  }
+  /// Writes it and ends the process. Nobody else writes: a process that ends may overtake its own
+  /// log.
+  [[noreturn]] void say_and_exit(int code) {
+    text_[size_++] = '\n';
+    ::signal(SIGALRM, SIG_DFL);
+    ::alarm(kMostSeconds);
+    pollfd room{STDERR_FILENO, POLLOUT, 0};
+    ::poll(&room, 1, static_cast<int>(kLastLineMs));
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text_, size_);
+    ::_exit(code);
+  }
+
+ private:
+  char text_[900];
+  size_t size_ = 0;
+};
+
+/// Begins the line with "shoal: RESOURCE_EXHAUSTED: rank 1: ". With --log-format json the line is
+/// JSON, without the time.
+void begin(Line* line, const char* code) {
+  const int rank = process_rank();
+  if (log_options().format == LogFormat::kJson) {
+    *line << "{\"level\":\"ERROR\",\"process\":\"" << (rank == kFrontRank ? "front" : "worker");
+    *line << "\",\"pid\":" << static_cast<uint64_t>(::getpid());
+    if (rank != kFrontRank) *line << ",\"rank\":" << static_cast<uint64_t>(rank);
+    *line << ",\"message\":\"" << code << ": ";
+    return;
+  }
+  *line << "shoal: " << code << ": ";
+  if (rank != kFrontRank) *line << "rank " << static_cast<uint64_t>(rank) << ": ";
+}
+
+[[noreturn]] void finish(Line* line, int exit_code) {
+  if (log_options().format == LogFormat::kJson) *line << "\"}";
+  line->say_and_exit(exit_code);
+}
+
+/// "; its open files are limited to 16 (ulimit -n)", or nothing if there is no limit.
+void add_limit(Line* line, __rlimit_resource_t resource, const char* unit, const char* command) {
+  struct rlimit limit;
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  *line << "; " << unit << " are limited to " << limit.rlim_cur << " (" << command << ")";
+}
+
+void add_memory(Line* line) {
+  *line << "memory was refused";
+  add_limit(line, RLIMIT_AS, "its bytes of address space", "ulimit -v");
+  add_limit(line, RLIMIT_DATA, "its bytes of data", "ulimit -d");
+  *line << "; give it more memory, or lower --kv-cache-memory or -tp";
+}
+
+void add_threads(Line* line) {
+  *line << "a thread or process was refused";
+  add_limit(line, RLIMIT_NPROC, "its user's processes and threads", "ulimit -u");
+  *line << "; raise that, or the container's limit of processes (pids)";
+}
+
+void add_descriptors(Line* line) {
+  *line << "a file descriptor was refused";
+  add_limit(line, RLIMIT_NOFILE, "its open files", "ulimit -n");
+}
+
+/// Tries what a thread would need. The child ends at once and runs none of the handlers of fork().
+bool processes_are_refused() {
+  const long child = ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (child == 0) ::_exit(0);
+  if (child < 0) return errno == EAGAIN || errno == ENOMEM;
+  ::waitpid(static_cast<pid_t>(child), nullptr, 0);
+  return false;
+}
+
+bool descriptors_are_refused() {
+  const int copy = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return errno == EMFILE || errno == ENFILE;
+  ::close(copy);
+  return false;
+}
+
+/// Adds what is refused right now. False: nothing is.
+bool add_what_is_refused(Line* line) {
+  if (g_new_was_refused || stack_is_refused()) {
+    add_memory(line);
+  } else if (processes_are_refused()) {
+    add_threads(line);
+  } else if (descriptors_are_refused()) {
+    add_descriptors(line);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void add_library_error(Line* line) {
+  if (g_library_error[0] == '\0') return;
+  char text[std::size(g_library_error)] = {};
+  for (size_t i = 0; i + 1 < sizeof text; ++i) text[i] = g_library_error[i];
+  *line << "; it said last: " << text;
+}
+
+void on_abort(int number, siginfo_t* info, void*) {
+  if (info->si_code != SI_TKILL) {  // somebody else sent it
+    ::raise(number);
+    return;
+  }
+  Line line;
+  begin(&line, "RESOURCE_EXHAUSTED");
+  line << "a library gave up (abort): ";
+  if (add_what_is_refused(&line)) {
+    add_library_error(&line);
+    finish(&line, kShortageExitCode);
+  }
+  // Without a reason for another conclusion abort() goes on and ends this process with SIGABRT.
+  if (!g_aborts_are_shortages || kHasAsserts) return;
+  line << "it does so if memory, a thread or a descriptor is refused, and does not say which";
+  add_limit(&line, RLIMIT_AS, "its bytes of address space", "ulimit -v");
+  add_limit(&line, RLIMIT_NPROC, "its user's processes and threads", "ulimit -u");
+  add_limit(&line, RLIMIT_NOFILE, "its open files", "ulimit -n");
+  add_library_error(&line);
+  finish(&line, kShortageExitCode);
+}
+
+[[noreturn]] void end_of_shortage(void (*add)(Line*)) {
+  Line line;
+  begin(&line, "RESOURCE_EXHAUSTED");
+  add(&line);
+  finish(&line, kShortageExitCode);
+}
+
+[[noreturn]] void end_of_bug(const char* what) {
+  Line line;
+  begin(&line, "INTERNAL");
+  line << what;
+  finish(&line, kInternalExitCode);
+}
+
+[[noreturn]] void end_of(const std::system_error& error) {
+  switch (error.code().value()) {
+    case EAGAIN:
+      end_of_shortage(stack_is_refused() ? add_memory : add_threads);
+    case ENOMEM:
+      end_of_shortage(add_memory);
+    case EMFILE:
+    case ENFILE:
+      end_of_shortage(add_descriptors);
+    default:
+      end_of_bug(error.what());
+  }
+}
+
+[[noreturn]] void on_terminate() {
+  // To catch the exception takes memory, for which there is a small reserve. If that fails too,
+  // this function is called again. The type alone takes none.
+  static std::atomic<bool> begun = false;
+  const std::type_info* type = abi::__cxa_current_exception_type();
+  const bool no_memory = type != nullptr && (*type == typeid(std::bad_alloc) ||
+                                             *type == typeid(std::bad_array_new_length));
+  if (no_memory || begun.exchange(true) || (type == nullptr && g_new_was_refused))
+    end_of_shortage(add_memory);
+  if (type == nullptr) end_of_bug("unexpected end");
+  try {
+    std::rethrow_exception(std::current_exception());
+  } catch (const std::system_error& error) {
+    end_of(error);
+  } catch (const std::exception& error) {
+    end_of_bug(error.what());
+  } catch (...) {
+    end_of_bug("an exception of an unknown kind");
+  }
+}
+
+}  // namespace
+
+void install_last_words() {
+  std::set_terminate(on_terminate);
+  std::set_new_handler([] {
+    g_new_was_refused = true;
+    std::set_new_handler(nullptr);  // the next try throws std::bad_alloc
+  });
+  struct sigaction action {};
+  action.sa_sigaction = on_abort;
+  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND);
+  ::sigaction(SIGABRT, &action, nullptr);
+}
+
+void remember_library_error(std::string_view text) {
+  const size_t size = std::min(text.size(), std::size(g_library_error) - 1);
+  for (size_t i = 0; i < size; ++i) {
+    const bool plain = text[i] >= ' ' && text[i] != '"' && text[i] != '\\';
+    g_library_error[i] = plain ? text[i] : ' ';  // the line may be JSON
+  }
+  g_library_error[size] = '\0';
+}
+
+void take_aborts_for_shortages() {
+  g_aborts_are_shortages = true;
+}
+
+}  // namespace shoal

@@ -1,0 +1,28 @@
+#pragma once
+#include <string_view>
+
+namespace shoal {
+
+/// The exit code of a process that ended because memory, threads or descriptors ran out (sysexits'
+/// EX_UNAVAILABLE). The front takes it for that when a rank ends with it.
+inline constexpr int kShortageExitCode = 69;
+
+/// Makes an end that no code expected say its reason, even if there is no memory left to say it
+/// with: an exception that nobody catches (std::bad_alloc, std::system_error of a thread) and
+/// abort(), by which libraries end the process when they are refused memory or a thread. The reason
+/// goes to stderr as one line that names the resource and its limit. Then the process exits with
+/// kShortageExitCode. Other exceptions exit with 70, an internal error.
+///
+/// From an abort() alone nothing is concluded, because a library's own fault ends like that too:
+/// unless a resource is refused at that moment, the process dies of SIGABRT.
+void install_last_words();
+
+/// From here on an abort() counts as a shortage even if nothing is refused at that moment. For the
+/// front, whose libraries abort if they are refused something for an instant, and not otherwise.
+void take_aborts_for_shortages();
+
+/// Keeps the beginning of what a library has said last. If it aborts, the last words repeat it. Any
+/// thread may call it.
+void remember_library_error(std::string_view text);
+
+}  // namespace shoal

@@ -1,0 +1,37 @@
+#include "runtime/base/process_limit.h"
+
+#include <cstddef>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+
+bool stack_is_refused() {
+  constexpr size_t kUsualBytes = size_t{8} << 20;
+  struct rlimit limit;
+  const bool known = ::getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  const size_t bytes = known ? limit.rlim_cur : kUsualBytes;
+  void* const tried =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (tried == MAP_FAILED) return true;
+  ::munmap(tried, bytes);
+  return false;
+}
+
+std::string process_limit() {
+  struct rlimit limit;
+  if (stack_is_refused()) {
+    if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+      return "; memory for its stack was refused";
+    return cat("; memory for its stack was refused: a process may have ", limit.rlim_cur,
+               " bytes of address space (ulimit -v)");
+  }
+  if (::getrlimit(RLIMIT_NPROC, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return "; the container's limit of processes (pids) is reached";
+  return cat("; its user may have ", limit.rlim_cur,
+             " processes and threads (ulimit -u), and a container may limit them too (pids)");
+}
+
+}  // namespace shoal

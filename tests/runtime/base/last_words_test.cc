@@ -1,0 +1,170 @@
+// Processes that really end: each case is a child whose stderr and exit code are looked at.
+#include "runtime/base/last_words.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <gtest/gtest.h>
+#include <new>
+#include <stdexcept>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "runtime/base/cat.h"
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+
+namespace shoal {
+namespace {
+
+struct End {
+  std::string text;
+  int exit_code = -1;  // -1: ended by the signal
+  int signal = 0;
+};
+
+/// Runs the body in a child that has installed its last words, and that must not return from it.
+End end_of(const std::function<void()>& body) {
+  int ends[2];
+  if (::pipe(ends) != 0) return {};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    const struct rlimit no_core { 0, 0 };
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    install_last_words();
+    [&]() noexcept { body(); }();
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  End end;
+  char buffer[1024];
+  for (ssize_t got; (got = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    end.text.append(buffer, static_cast<size_t>(got));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
+  return end;
+}
+
+bool sanitized() {
+  return std::getenv("SHOAL_TEST_SANITIZED") != nullptr;
+}
+
+TEST(LastWords, OfAFailedAllocation) {
+  const End thrown = end_of([] { throw std::bad_alloc(); });
+  EXPECT_EQ(thrown.exit_code, kShortageExitCode);
+  EXPECT_EQ(thrown.text.find("shoal: RESOURCE_EXHAUSTED: memory was refused"), 0u) << thrown.text;
+  if (sanitized()) return;  // a sanitizer has an end of its own for this
+  const End real = end_of([] {
+    const struct rlimit limit { 1 << 30, 1 << 30 };
+    ::setrlimit(RLIMIT_AS, &limit);
+    for (;;) {
+      void* volatile taken = ::operator new (size_t{1} << 26);
+      (void)taken;
+    }
+  });
+  EXPECT_EQ(real.exit_code, kShortageExitCode);
+  EXPECT_NE(real.text.find("address space are limited to 1073741824 (ulimit -v)"),
+            std::string::npos)
+      << real.text;
+}
+
+TEST(LastWords, OfARankNameIt) {
+  const End end = end_of([] {
+    set_process_rank(3);
+    throw std::bad_alloc();
+  });
+  EXPECT_EQ(end.text.find("shoal: RESOURCE_EXHAUSTED: rank 3: memory was refused"), 0u) << end.text;
+}
+
+TEST(LastWords, OfAThreadThatCannotBeStarted) {
+  const End end = end_of([] {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  });
+  EXPECT_EQ(end.exit_code, kShortageExitCode);
+  EXPECT_NE(end.text.find("a thread or process was refused"), std::string::npos) << end.text;
+}
+
+TEST(LastWords, OfABugAreAnInternalError) {
+  const End end = end_of([] { throw std::runtime_error("the sky is falling"); });
+  EXPECT_EQ(end.exit_code, 70);
+  EXPECT_EQ(end.text, "shoal: INTERNAL: the sky is falling\n");
+  EXPECT_EQ(end_of([] { std::terminate(); }).exit_code, 70);
+}
+
+TEST(LastWords, OfALibraryThatAbortsNameWhatIsRefused) {
+  const End files = end_of([] {
+    const struct rlimit limit { 3, 3 };
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    std::abort();
+  });
+  EXPECT_EQ(files.exit_code, kShortageExitCode);
+  EXPECT_NE(files.text.find("a library gave up (abort): a file descriptor was refused; its open "
+                            "files are limited to 3 (ulimit -n)"),
+            std::string::npos)
+      << files.text;
+  if (::getuid() != 0) return;  // root has no limit of processes, and can become somebody who has
+  const End processes = end_of([] {
+    const struct rlimit limit { 1, 1 };
+    ::setrlimit(RLIMIT_NPROC, &limit);
+    if (::setuid(65'124) == 0) std::abort();
+  });
+  EXPECT_EQ(processes.exit_code, kShortageExitCode);
+  EXPECT_NE(processes.text.find("processes and threads are limited to 1 (ulimit -u)"),
+            std::string::npos)
+      << processes.text;
+}
+
+TEST(LastWords, AnAbortWithoutAShortageIsTakenForOneInTheFrontAlone) {
+  EXPECT_EQ(end_of([] { std::abort(); }).signal, SIGABRT);
+  EXPECT_EQ(end_of([] { ::kill(::getpid(), SIGABRT); }).signal, SIGABRT) << "from outside";
+#ifdef NDEBUG
+  const End front = end_of([] {
+    take_aborts_for_shortages();
+    std::abort();
+  });
+  EXPECT_EQ(front.exit_code, kShortageExitCode);
+  EXPECT_NE(front.text.find("and does not say which"), std::string::npos) << front.text;
+#endif
+}
+
+TEST(LastWords, AreALineOfJsonInAJsonLog) {
+  const End end = end_of([] {
+    set_log_options({LogLevel::kInfo, LogFormat::kJson});
+    set_process_rank(2);
+    throw std::bad_alloc();
+  });
+  const Result<Json> line = parse_json(end.text, "stderr");
+  ASSERT_TRUE(line.ok()) << end.text;
+  EXPECT_EQ(line->value("rank", -1), 2);
+  EXPECT_EQ(line->value("message", "").find("RESOURCE_EXHAUSTED: memory was refused"), 0u);
+}
+
+TEST(LastWords, WaitForNoReaderForEver) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    const std::string page(4096, '.');
+    for (int i = 0; i < 16; ++i) {
+      [[maybe_unused]] const ssize_t filled = ::write(STDERR_FILENO, page.data(), page.size());
+    }
+    install_last_words();
+    const std::function<void()> fail = [] { throw std::bad_alloc(); };
+    [&]() noexcept { fail(); }();
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);  // CTest's limit is the deadline
+  EXPECT_TRUE(WIFEXITED(status) || WTERMSIG(status) == SIGALRM);
+}
+
+}  // namespace
+}  // namespace shoal
