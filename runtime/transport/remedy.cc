@@ -249,16 +249,28 @@ void add_stale(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   list.insert(enough ? list.begin() : list.end(), remedy);
 }
 
-std::string cgroup_file(const CgroupFacts& cgroup, std::string path) {
+std::string cgroup_file(const CgroupFacts& cgroup, std::string path, const char* file) {
   if (path == "/") path.clear();
   if (!path.starts_with("/sys/"))
     path = cat(cgroup.version == 1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", path);
-  return cat(path, cgroup.version == 1 ? "/memory.limit_in_bytes" : "/memory.max");
+  return cat(path, "/", file);
 }
 
+/// Raises memory.max, or memory.high of version 2. Only the first is a setting of container
+/// runtimes.
 Remedy raise_limit(const HostFacts& facts, const CgroupLevel& level, int64_t limit, bool own) {
-  const std::string title = cat("the memory limit of ", level.limit_bytes, " bytes is ",
-                                limit - level.limit_bytes, " too low: raise it to ", limit);
+  const bool high = level.least_limit() != level.limit_bytes;
+  const std::string title =
+      cat("the memory limit", high ? " (memory.high)" : "", " of ", level.least_limit(),
+          " bytes is ", limit - level.least_limit(), " too low: raise it to ", limit);
+  if (high) {
+    std::string text =
+        cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path, "memory.high"));
+    if (level.limit_bytes >= 0 && level.limit_bytes < limit)
+      text = cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path, "memory.max"), " && ",
+                 text);
+    return {"cgroup", title, text};
+  }
   if (own && facts.container == "kubernetes") {
     return {"kubernetes", title,
             cat("spec:\n"
@@ -271,7 +283,10 @@ Remedy raise_limit(const HostFacts& facts, const CgroupLevel& level, int64_t lim
   }
   if (own && is_docker(facts))
     return {"docker", title, cat(docker_command(facts), " --memory=", limit, "b ...")};
-  return {"cgroup", title, cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path))};
+  return {"cgroup", title,
+          cat("echo ", limit, " > ",
+              cgroup_file(facts.cgroup, level.path,
+                          facts.cgroup.version == 1 ? "memory.limit_in_bytes" : "memory.max"))};
 }
 
 /// Suggests raising every limit that is too low. The nearest one is the container's own. Those
@@ -283,9 +298,9 @@ void add_cgroup(const HostFacts& facts, const std::vector<Shortage>& refused,
     need = std::max(need, shortage.need.memory_bytes() + shortage.reserved_bytes);
   bool own = true;
   for (const CgroupLevel& level : facts.cgroup.levels) {
-    if (level.limit_bytes < 0) continue;
+    if (level.least_limit() < 0) continue;
     const int64_t left =
-        std::max<int64_t>(level.limit_bytes - level.usage_bytes + level.reclaimable_bytes, 0);
+        std::max<int64_t>(level.least_limit() - level.usage_bytes + level.reclaimable_bytes, 0);
     if (need > left) {
       const int64_t limit = in_pages(facts, level.usage_bytes - level.reclaimable_bytes + need);
       list.push_back(raise_limit(facts, level, limit, own));
@@ -354,7 +369,7 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
          "the container's seccomp filter refuses memfd_create: use docker's present one, or none",
          cat(docker_command(facts), " --security-opt seccomp=unconfined ...")});
   }
-  if (refused_rung(refused, "tcp") && !facts.loopback_ipv4 && !facts.loopback_ipv6)
+  if (refused_rung(refused, "tcp") && facts.loopback_error == ENETUNREACH)
     list.push_back({"other", "the loopback interface is down: bring it up", "ip link set lo up"});
 }
 

@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "runtime/supervisor/ladder.h"
+#include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
@@ -17,8 +18,12 @@ constexpr int kDegraded = 1;
 
 /// Goes all the way to a proven transport, with real ranks that load no model.
 std::optional<Failure> prove(const DoctorFlags& flags, TransportReport* report) {
-  Ladder ladder(ladder_options(flags.transport, flags.tensor_parallel_size, 0),
-                facts_for(flags.transport, flags.tensor_parallel_size), flags.tensor_parallel_size);
+  HostFacts facts = facts_for(flags.transport, flags.tensor_parallel_size);
+  const Status enough = check_processes({flags.tensor_parallel_size, 0}, facts);
+  Ladder ladder(ladder_options(flags.transport, flags.tensor_parallel_size, 0), std::move(facts),
+                flags.tensor_parallel_size);
+  *report = ladder.report();
+  if (!enough.ok()) return Failure{enough, Phase::kBudget};
   WorkerGroupOptions options;
   options.world_size = flags.tensor_parallel_size;
   options.startup_timeout_s = flags.transport.startup_timeout_s;

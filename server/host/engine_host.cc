@@ -7,6 +7,7 @@
 #include "runtime/base/log.h"
 #include "runtime/supervisor/gpu_probe.h"
 #include "runtime/transport/facts/stale_segments.h"
+#include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
@@ -174,11 +175,23 @@ Status lost_for_good(const Failure& failure) {
              : failure.why;
 }
 
+/// The ranks with their teams of threads, and two threads of the front: the one that starts ranks
+/// and the one that runs steps.
+ProcessNeed process_need(const EnginePlan& plan) {
+  constexpr int64_t kOfTheFront = 2;
+  const int64_t ranks = plan.world_size;
+  return {
+      ranks * plan.model.threads + kOfTheFront,
+      plan.memory.largest_weight_bytes + (plan.kv_bytes() + plan.memory.activation_bytes) / ranks};
+}
+
 }  // namespace
 
 Attempt<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
                                                        const EngineFlags& flags, HostFacts facts,
                                                        ProgressStyle progress) {
+  if (const Status refused = check_processes(process_need(plan), facts); !refused.ok())
+    return Failure{refused, Phase::kBudget};
   SupervisorOptions options;
   options.ladder =
       ladder_options(flags.transport, plan.world_size,

@@ -6,6 +6,7 @@
 #include <optional>
 #include <sched.h>
 #include <sstream>
+#include <sys/resource.h>
 
 namespace shoal {
 namespace {
@@ -71,8 +72,10 @@ void limit_cpus(HostResources* host, double quota, double period) {
 
 void apply_cgroup_v2(HostResources* host, const std::string& mount, const std::string& path) {
   for (const std::string& level : cgroup_levels(mount, path)) {
-    limit_memory(host, level + "/memory.max", level + "/memory.current", level + "/memory.stat",
-                 "inactive_file");
+    for (const char* limit : {"/memory.max", "/memory.high"}) {  // above high all is throttled
+      limit_memory(host, level + limit, level + "/memory.current", level + "/memory.stat",
+                   "inactive_file");
+    }
     double quota = 0, period = 0;
     if (const auto line = first_line(level + "/cpu.max");
         line && std::istringstream(*line) >> quota >> period) {
@@ -138,6 +141,11 @@ HostResources host_resources(const std::string& root) {
       apply_cgroup_v1(&host, mount, controllers, path);
     }
   }
+  // A limit of this process, which its ranks inherit. It is meant for each of them, but to count it
+  // for all is on the safe side.
+  struct rlimit space;
+  if (root.empty() && ::getrlimit(RLIMIT_AS, &space) == 0)
+    host.memory_bytes = std::min<uint64_t>(host.memory_bytes, space.rlim_cur);
   return host;
 }
 

@@ -259,5 +259,17 @@ class NoProc(Place):
         self.assertEqual((result.returncode, result.stderr), (0, b""))
 
 
+@unittest.skipUnless(works("unshare", "--net", "true"), "no network namespaces here")
+class NoLoopback(Place):
+    def test_tcp_is_refused_before_a_rank_is_started(self):
+        result = subprocess.run(
+            ["unshare", "--net", harness.SHOAL, "doctor", "-tp", "2", "--transport", "tcp",
+             "--json"], capture_output=True, text=True, timeout=60, env=harness.environment())
+        self.assertEqual(result.returncode, harness.UNAVAILABLE, result.stderr)
+        self.assertIn('"phase":"probe"', result.stdout)
+        self.assertIn("ip link set lo up", result.stdout)
+        self.assertIn('"loopback_ipv4":false', result.stdout)
+
+
 if __name__ == "__main__":
     harness.main()

@@ -31,6 +31,7 @@ CgroupLevel level_v2(const std::string& directory) {
   level.reclaimable_bytes = amount_of(number_after(stat, "inactive_file")) +
                             amount_of(number_after(stat, "active_file")) / 2;
   level.oom_group = number_in(directory + "/memory.oom.group") == 1;
+  level.high_bytes = limit_of(number_in(directory + "/memory.high"));
   return level;
 }
 
@@ -57,52 +58,90 @@ std::string path_below_mount(const SystemPaths& paths, const Mount& mount, std::
   return path_exists(paths.root + mount.point + below) ? below : "";
 }
 
+/// A directory of this process's group, or of a group above it.
+struct GroupDirectory {
+  int version;         // 1 or 2
+  const Mount* mount;  // of the hierarchy
+  std::string path;    // without SystemPaths::root
+};
+
 /// All levels from the group up to the mount point, because the limit of each of them applies.
-std::vector<CgroupLevel> levels_of(const SystemPaths& paths, const Mount& mount,
-                                   std::string_view path, int version) {
-  const std::string usage = version == 1 ? "/memory.usage_in_bytes" : "/memory.current";
-  std::vector<CgroupLevel> levels;
+void add_levels(const SystemPaths& paths, const Mount& mount, std::string_view path, int version,
+                std::vector<GroupDirectory>* levels) {
   std::string below = path_below_mount(paths, mount, path);
   for (;;) {
-    const std::string shown = mount.point + below, directory = paths.root + shown;
-    // The root group of version 2 has no such file, and a group may not have the controller.
-    if (path_exists(directory + usage)) {
-      CgroupLevel level = version == 1 ? level_v1(directory) : level_v2(directory);
-      level.path = shown;
-      level.reclaimable_bytes = std::min(level.reclaimable_bytes, level.usage_bytes);
-      levels.push_back(std::move(level));
-    }
-    if (below.empty()) return levels;
+    levels->push_back({version, &mount, mount.point + below});
+    if (below.empty()) return;
     below.resize(below.rfind('/'));
   }
 }
 
-bool is_memory_hierarchy(const Mount& mount, int version) {
-  return version == 1 ? mount.fs_type == "cgroup" && mount.has_super_option("memory")
+bool is_hierarchy_of(const char* controller, const Mount& mount, int version) {
+  return version == 1 ? mount.fs_type == "cgroup" && mount.has_super_option(controller)
                       : mount.fs_type == "cgroup2";
 }
 
-}  // namespace
-
-CgroupFacts cgroup_facts(const SystemPaths& paths) {
-  const std::vector<Mount> mounts = parse_mountinfo(text_of(paths.root + "/proc/self/mountinfo"));
+/// The groups of this process, the nearest first, that may limit what the controller counts. Not
+/// every one of them has it.
+std::vector<GroupDirectory> groups_of(const SystemPaths& paths, const std::vector<Mount>& mounts,
+                                      const char* controller) {
   const std::string memberships = text_of(paths.root + "/proc/self/cgroup");
-  CgroupFacts facts;
+  std::vector<GroupDirectory> groups;
   for (const std::string_view line :
        parts_of(memberships, '\n')) {  // "4:memory:/path"; "0::/path" is version 2
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string_view::npos || second == std::string_view::npos) continue;
     const std::vector<std::string_view> controllers =
         parts_of(line.substr(first + 1, second - first - 1), ',');
-    const bool memory =
-        std::find(controllers.begin(), controllers.end(), "memory") != controllers.end();
-    if (!memory && !controllers.empty()) continue;
-    const int version = memory ? 1 : 2;
+    const bool own =
+        std::find(controllers.begin(), controllers.end(), controller) != controllers.end();
+    if (!own && !controllers.empty()) continue;
+    const int version = own ? 1 : 2;
     for (const Mount& mount : mounts) {
-      if (!facts.levels.empty() || !is_memory_hierarchy(mount, version)) continue;
-      facts.levels = levels_of(paths, mount, line.substr(second + 1), version);
-      if (!facts.levels.empty()) facts.version = version;
+      if (is_hierarchy_of(controller, mount, version))
+        add_levels(paths, mount, line.substr(second + 1), version, &groups);
     }
+  }
+  return groups;
+}
+
+}  // namespace
+
+CgroupFacts cgroup_facts(const SystemPaths& paths) {
+  const std::vector<Mount> mounts = parse_mountinfo(text_of(paths.root + "/proc/self/mountinfo"));
+  CgroupFacts facts;
+  const Mount* mount = nullptr;  // the first that has a level: others show the same groups again
+  for (const GroupDirectory& group : groups_of(paths, mounts, "memory")) {
+    if (mount != nullptr && mount != group.mount) break;
+    const std::string directory = paths.root + group.path;
+    // The root group of version 2 has no such file, and a group may not have the controller.
+    if (!path_exists(directory +
+                     (group.version == 1 ? "/memory.usage_in_bytes" : "/memory.current"))) {
+      continue;
+    }
+    CgroupLevel level = group.version == 1 ? level_v1(directory) : level_v2(directory);
+    level.path = group.path;
+    level.reclaimable_bytes = std::min(level.reclaimable_bytes, level.usage_bytes);
+    facts.levels.push_back(std::move(level));
+    facts.version = group.version;
+    mount = group.mount;
+  }
+  return facts;
+}
+
+PidsFacts pids_facts(const SystemPaths& paths) {
+  const std::vector<Mount> mounts = parse_mountinfo(text_of(paths.root + "/proc/self/mountinfo"));
+  PidsFacts facts;
+  const std::string status = text_of(paths.root + "/proc/self/status");
+  facts.own_threads = std::max<int64_t>(number_after(status, "Threads:").value_or(1), 1);
+  for (const GroupDirectory& group : groups_of(paths, mounts, "pids")) {
+    const std::string directory = paths.root + group.path;
+    const int64_t limit = limit_of(number_in(directory + "/pids.max"));
+    const int64_t used = amount_of(number_in(directory + "/pids.current"));
+    if (limit < 0 || (facts.limit >= 0 && facts.limit - facts.used <= limit - used)) continue;
+    facts.path = group.path;
+    facts.limit = limit;
+    facts.used = used;
   }
   return facts;
 }
@@ -117,12 +156,17 @@ void count_page_cache_in_full(const SystemPaths& paths, CgroupFacts* facts) {
   }
 }
 
+int64_t CgroupLevel::least_limit() const {
+  if (limit_bytes < 0 || high_bytes < 0) return std::max(limit_bytes, high_bytes);
+  return std::min(limit_bytes, high_bytes);
+}
+
 int64_t CgroupFacts::available_bytes() const {
   int64_t least = -1;
   for (const CgroupLevel& level : levels) {
-    if (level.limit_bytes < 0) continue;
+    if (level.least_limit() < 0) continue;
     const int64_t left =
-        std::max<int64_t>(level.limit_bytes - level.usage_bytes + level.reclaimable_bytes, 0);
+        std::max<int64_t>(level.least_limit() - level.usage_bytes + level.reclaimable_bytes, 0);
     least = least < 0 ? left : std::min(least, left);
   }
   return least;

@@ -42,10 +42,12 @@ HostFacts gather_host_facts(const FactsRequest& request) {
   facts.memfd_error = memfd_error();
   facts.cgroup = cgroup_facts(paths);
   facts.limits = limit_facts();
-  facts.proc_mounted = path_exists(paths.root + "/proc/self/status");
   facts.cma = cma_facts(paths, request.probe_cma);
-  facts.loopback_ipv4 = can_bind_loopback(AF_INET);
-  facts.loopback_ipv6 = can_bind_loopback(AF_INET6);
+  facts.pids = pids_facts(paths);
+  facts.proc_mounted = path_exists(paths.root + "/proc/self/status");
+  facts.loopback_error = loopback_error(AF_INET);
+  facts.loopback_ipv4 = facts.loopback_error == 0;
+  facts.loopback_ipv6 = loopback_error(AF_INET6) == 0;
   facts.interfaces = interface_names();
   facts.gpu = gpu_facts(paths);
   facts.left_files = find_left_files(request.shm_dir);
@@ -60,6 +62,7 @@ void refresh_host_facts(HostFacts* facts) {
   read_memory(paths, facts);
   facts->cgroup = cgroup_facts(paths);
   count_page_cache_in_full(paths, &facts->cgroup);
+  facts->pids = pids_facts(paths);
   facts->dev_shm = shm_dir_facts(paths, facts->dev_shm.path);
 }
 

@@ -34,13 +34,17 @@ struct CgroupLevel {
   int64_t usage_bytes = 0;
   int64_t reclaimable_bytes = 0;  ///< page cache that the kernel drops before it kills
   bool oom_group = false;         ///< memory.oom.group: a kill in this group kills the whole group
+  /// memory.high: beyond it the kernel kills nobody, but slows everybody down to a crawl; -1: none.
+  int64_t high_bytes = -1;
+  /// Up to where the memory can be used: the lower of the two limits; -1: there is none.
+  int64_t least_limit() const;
   bool operator==(const CgroupLevel&) const = default;
 };
 
 struct CgroupFacts {
   int version = 0;  ///< 0: no memory controller seen; 1; 2
   std::vector<CgroupLevel> levels;
-  /// limit - usage + reclaimable, the least of all levels, at least 0; -1: no limit anywhere.
+  /// least_limit - usage + reclaimable, the least of all levels, at least 0; -1: no limit anywhere.
   int64_t available_bytes() const;
   bool operator==(const CgroupFacts&) const = default;
 };
@@ -50,7 +54,19 @@ struct LimitFacts {
   int64_t memlock_bytes = -1;
   int64_t fsize_bytes = -1;
   int64_t nofile = -1;
+  int64_t nproc =
+      -1;  ///< processes and threads of this user; -1 for root too, who has no such limit
+  int64_t address_space_bytes = -1;  ///< of each process
   bool operator==(const LimitFacts&) const = default;
+};
+
+/// How many processes and threads the pids cgroup still allows.
+struct PidsFacts {
+  std::string path;    ///< of the level that allows the fewest; empty: no limit
+  int64_t limit = -1;  ///< of that level; -1: none
+  int64_t used = 0;
+  int64_t own_threads = 1;  ///< of this process, at the time it looked
+  bool operator==(const PidsFacts&) const = default;
 };
 
 /// Reading a sibling's memory (process_vm_readv), tried between two children of this process.
@@ -152,10 +168,14 @@ struct HostFacts {
   int memfd_error = 0;  ///< errno of memfd_create with sealing; 0: it works
   CgroupFacts cgroup;
   LimitFacts limits;
+  PidsFacts pids;
   bool proc_mounted = true;  ///< false: no /proc, so that limits of a container cannot be read
   CmaFacts cma;
-  bool loopback_ipv4 = false;  ///< a socket could be bound to 127.0.0.1
-  bool loopback_ipv6 = false;
+  bool loopback_ipv4 = false;  ///< a connection over 127.0.0.1 could be made
+  bool loopback_ipv6 = false;  ///< the same over ::1
+  /// Why none could be made over 127.0.0.1 (ENETUNREACH: the interface is down); 0: not known or
+  /// nothing.
+  int loopback_error = 0;
   std::vector<std::string> interfaces;
   GpuFacts gpu;
   std::vector<LeftFile> left_files;
@@ -176,8 +196,9 @@ struct FactsRequest {
 HostFacts gather_host_facts(const FactsRequest& request);
 
 /// Reads again what changes while a server runs: the free memory of the machine and of the cgroup,
-/// and the directory facts->dev_shm.path, whose earlier probe is dropped and not repeated. All
-/// other facts stay. May be called from any thread at any time, because it does not fork.
+/// the processes that its limit allows, and the directory facts->dev_shm.path, whose earlier probe
+/// is dropped and not repeated. All other facts stay. May be called from any thread at any time,
+/// because it does not fork.
 void refresh_host_facts(HostFacts* facts);
 
 }  // namespace shoal

@@ -48,6 +48,7 @@ void describe(V& v, CgroupLevel& f) {
   v.integer("usage_bytes", f.usage_bytes);
   v.integer("reclaimable_bytes", f.reclaimable_bytes);
   v.value("oom_group", f.oom_group);
+  v.integer("high_bytes", f.high_bytes, kLimit);
 }
 
 template <typename V>
@@ -61,6 +62,16 @@ void describe(V& v, LimitFacts& f) {
   v.integer("memlock_bytes", f.memlock_bytes, kLimit);
   v.integer("fsize_bytes", f.fsize_bytes, kLimit);
   v.integer("nofile", f.nofile, kLimit);
+  v.integer("nproc", f.nproc, kLimit);
+  v.integer("address_space_bytes", f.address_space_bytes, kLimit);
+}
+
+template <typename V>
+void describe(V& v, PidsFacts& f) {
+  v.value("path", f.path);
+  v.integer("limit", f.limit, kLimit);
+  v.integer("used", f.used);
+  v.integer("own_threads", f.own_threads);
 }
 
 template <typename V>
@@ -132,10 +143,12 @@ void describe(V& v, HostFacts& f) {
   v.integer("memfd_error", f.memfd_error, kErrno);
   v.object("cgroup", f.cgroup);
   v.object("limits", f.limits);
+  v.object("pids", f.pids);
   v.value("proc_mounted", f.proc_mounted);
   v.object("cma", f.cma);
   v.value("loopback_ipv4", f.loopback_ipv4);
   v.value("loopback_ipv6", f.loopback_ipv6);
+  v.integer("loopback_error", f.loopback_error, kErrno);
   v.strings("interfaces", f.interfaces);
   v.object("gpu", f.gpu);
   v.structs("left_files", f.left_files);

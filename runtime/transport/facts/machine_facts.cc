@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "runtime/base/fd.h"
 #include "runtime/transport/facts/mount_table.h"
@@ -42,7 +44,9 @@ bool has_mount_from(const std::vector<Mount>& mounts, std::string_view folder) {
 }  // namespace
 
 LimitFacts limit_facts() {
-  return {soft_limit(RLIMIT_MEMLOCK), soft_limit(RLIMIT_FSIZE), soft_limit(RLIMIT_NOFILE)};
+  const int64_t nproc = ::getuid() == 0 ? -1 : soft_limit(RLIMIT_NPROC);
+  return {soft_limit(RLIMIT_MEMLOCK), soft_limit(RLIMIT_FSIZE), soft_limit(RLIMIT_NOFILE), nproc,
+          soft_limit(RLIMIT_AS)};
 }
 
 GpuFacts gpu_facts(const SystemPaths& paths) {
@@ -91,19 +95,28 @@ std::string container_kind(const SystemPaths& paths, bool kubernetes_service) {
   return "";
 }
 
-bool can_bind_loopback(int family) {
-  const Fd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.valid()) return false;
+int loopback_error(int family) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof(sockaddr_in);
+  address.ss_family = static_cast<sa_family_t>(family);
   if (family == AF_INET) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    reinterpret_cast<sockaddr_in*>(&address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  } else {
+    reinterpret_cast<sockaddr_in6*>(&address)->sin6_addr = in6addr_loopback;
+    bytes = sizeof(sockaddr_in6);
   }
-  sockaddr_in6 address{};
-  address.sin6_family = AF_INET6;
-  address.sin6_addr = in6addr_loopback;
-  return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  auto* const where = reinterpret_cast<sockaddr*>(&address);
+  const Fd listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener.valid() || ::bind(listener.get(), where, bytes) != 0 ||
+      ::listen(listener.get(), 1) != 0 || ::getsockname(listener.get(), where, &bytes) != 0) {
+    return errno;
+  }
+  // A firewall may drop the packets, so this does not wait. A connection over a loopback interface
+  // that is up is made at once, and one that is still under way shows no error.
+  const Fd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return errno;
+  if (::connect(socket.get(), where, bytes) == 0 || errno == EINPROGRESS) return 0;
+  return errno;
 }
 
 std::vector<std::string> interface_names() {

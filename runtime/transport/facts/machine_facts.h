@@ -17,8 +17,9 @@ std::string container_kind(const SystemPaths& paths, bool kubernetes_service);
 /// Whether CAP_SYS_ADMIN is in the effective set.
 bool can_mount(const SystemPaths& paths);
 
-/// Whether a socket can be bound to 127.0.0.1 (AF_INET) or to ::1 (AF_INET6).
-bool can_bind_loopback(int family);
+/// Why no connection can be made over 127.0.0.1 (AF_INET) or ::1 (AF_INET6), as an errno; 0: one
+/// was made. To bind a socket shows nothing, because that works while the interface is down.
+int loopback_error(int family);
 std::vector<std::string> interface_names();
 
 }  // namespace shoal

@@ -23,8 +23,10 @@ ShmNeed need(const RungContext& context) {
   return {kName, {}, {}, front_descriptors(context.world_size)};
 }
 
-Status probe(const RungContext&) {
-  return {};  // the loopback interface is tried in prepare, and nothing else can forbid it
+Status probe(const RungContext& context) {
+  if (context.facts.loopback_error == 0) return {};
+  return Status::error(Code::kUnavailable, "no connection can be made over 127.0.0.1",
+                       context.facts.loopback_error);
 }
 
 Result<TransportSetup> prepare(const RungContext& context) {

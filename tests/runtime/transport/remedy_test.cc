@@ -246,6 +246,21 @@ TEST(Remedy, CgroupLimits) {
       {"/user.slice/a", -1, 0, 0}, {"/user.slice", 16 * kMiB, 0, 0}, {"/", -1, 0, 0}};
   EXPECT_EQ(for_need(facts, need).at(0).text,
             cat("echo ", 32 * kMiB, " > /sys/fs/cgroup/user.slice/memory.max"));
+  // memory.high is no setting of container runtimes, and the kernel takes either limit.
+  CgroupLevel& slice = facts.cgroup.levels[1];
+  slice.limit_bytes = 64 * kMiB;
+  slice.high_bytes = 16 * kMiB;
+  list = for_need(facts, need);
+  ASSERT_EQ(kinds(list), "cgroup");
+  EXPECT_EQ(list[0].text, cat("echo ", 32 * kMiB, " > /sys/fs/cgroup/user.slice/memory.high"));
+  EXPECT_EQ(list[0].title.find("the memory limit (memory.high) of 16777216 bytes is 16777216 too"),
+            0u)
+      << list[0].title;
+  slice.limit_bytes = 20 * kMiB;
+  EXPECT_EQ(for_need(facts, need).at(0).text,
+            cat("echo ", 32 * kMiB, " > /sys/fs/cgroup/user.slice/memory.max && echo ", 32 * kMiB,
+                " > /sys/fs/cgroup/user.slice/memory.high"));
+  slice = {"/user.slice", 16 * kMiB, 0, 0};
   facts.cgroup.version = 1;
   EXPECT_EQ(for_need(facts, need).at(0).text,
             cat("echo ", 32 * kMiB, " > /sys/fs/cgroup/memory/user.slice/memory.limit_in_bytes"));
@@ -305,7 +320,8 @@ TEST(Remedy, MemfdAndLoopback) {
   facts.memfd_error = EPERM;
   EXPECT_EQ(for_need(facts, need_of("memfd", 0, 0, kMiB)).at(0).text,
             "docker run --security-opt seccomp=unconfined ...");
-  facts.loopback_ipv4 = false;
+  EXPECT_TRUE(for_need(facts, need_of("tcp", 0)).empty());
+  facts.loopback_error = ENETUNREACH;
   EXPECT_EQ(for_need(facts, need_of("tcp", 0)).at(0).text, "ip link set lo up");
 }
 

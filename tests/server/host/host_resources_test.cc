@@ -56,6 +56,14 @@ TEST_F(HostResourcesTest, Version2LimitsAtEveryLevel) {
   EXPECT_EQ(host.usable_cpus(), 1);
 }
 
+TEST_F(HostResourcesTest, WhatIsThrottledCountsAsALimit) {
+  write("/proc/self/cgroup", "0::/pod\n");
+  write("/sys/fs/cgroup/pod/memory.max", "3000000000\n");
+  write("/sys/fs/cgroup/pod/memory.high", "2000000000\n");
+  write("/sys/fs/cgroup/pod/memory.current", "500000000\n");
+  EXPECT_EQ(host_resources(root_).memory_bytes, 1500000000u);
+}
+
 TEST_F(HostResourcesTest, InsideAContainerTheMountIsTheGroup) {
   write("/proc/self/cgroup", "0::/docker/0123456789abcdef\n");  // this path is the host's
   write("/sys/fs/cgroup/memory.max", "1000000\n");

@@ -39,7 +39,7 @@ TEST_F(FactSources, CgroupV2WithEveryAncestor) {
   put("/proc/self/mountinfo", kV2Mount);
   put("/proc/self/cgroup", "0::/kubepods.slice/pod1/ctr\n");
   put("/sys/fs/cgroup/kubepods.slice/pod1/ctr/memory.max", "1073741824\n");
-  put("/sys/fs/cgroup/kubepods.slice/pod1/ctr/memory.high", "1000\n");
+  put("/sys/fs/cgroup/kubepods.slice/pod1/ctr/memory.high", "800000000\n");
   put("/sys/fs/cgroup/kubepods.slice/pod1/ctr/memory.current", "500000000\n");
   put("/sys/fs/cgroup/kubepods.slice/pod1/ctr/memory.oom.group", "1\n");
   put("/sys/fs/cgroup/kubepods.slice/pod1/ctr/memory.stat",
@@ -53,10 +53,17 @@ TEST_F(FactSources, CgroupV2WithEveryAncestor) {
   ASSERT_EQ(facts.levels.size(), 3u) << "the root has no such files";
   const std::string top = "/sys/fs/cgroup/kubepods.slice";
   EXPECT_TRUE(facts.levels[0] ==
-              (CgroupLevel{top + "/pod1/ctr", 1073741824, 500000000, 8192, true}));
+              (CgroupLevel{top + "/pod1/ctr", 1073741824, 500000000, 8192, true, 800000000}));
   EXPECT_TRUE(facts.levels[1] == (CgroupLevel{top + "/pod1", 900000000, 600000000, 0, false}));
   EXPECT_TRUE(facts.levels[2] == (CgroupLevel{top, -1, 7, 0, false}));
   EXPECT_EQ(facts.available_bytes(), 300000000);
+  // Above memory.high nobody is killed, but nobody gets on either.
+  facts.levels[0].usage_bytes = 700000000;
+  EXPECT_EQ(facts.available_bytes(), 100008192);
+  facts.levels[0].usage_bytes = 900000000;
+  EXPECT_EQ(facts.available_bytes(), 0);
+  facts.levels[0].high_bytes = -1;
+  EXPECT_EQ(facts.levels[0].least_limit(), 1073741824);
   count_page_cache_in_full(paths_, &facts);
   EXPECT_EQ(facts.levels[0].reclaimable_bytes, 12288);
   EXPECT_EQ(facts.levels[1].reclaimable_bytes, 0) << "no statistics";
@@ -117,6 +124,26 @@ TEST_F(FactSources, NoCgroupOrNonsenseIsNoLimit) {
   put("/sys/fs/cgroup/memory.max", "-17\n");
   put("/sys/fs/cgroup/memory.current", "many\n");
   EXPECT_EQ(cgroup_facts(paths_).available_bytes(), -1);
+}
+
+TEST_F(FactSources, TheTightestLimitOfProcessesCounts) {
+  put("/proc/self/status", "Name:\tshoal\nThreads:\t5\n");
+  EXPECT_EQ(pids_facts(paths_), (PidsFacts{"", -1, 0, 5}));
+  put("/proc/self/mountinfo", kV2Mount);
+  put("/proc/self/cgroup", "0::/pod/ctr\n");
+  put("/sys/fs/cgroup/pod/ctr/pids.max", "100\n");
+  put("/sys/fs/cgroup/pod/ctr/pids.current", "7\n");
+  put("/sys/fs/cgroup/pod/pids.max", "200\n");
+  put("/sys/fs/cgroup/pod/pids.current", "150\n");
+  put("/sys/fs/cgroup/pids.max", "max\n");
+  EXPECT_EQ(pids_facts(paths_), (PidsFacts{"/sys/fs/cgroup/pod", 200, 150, 5}));
+  // Version 1 counts processes in a hierarchy of its own.
+  put("/proc/self/mountinfo",
+      "36 31 0:33 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n");
+  put("/proc/self/cgroup", "5:pids:/docker/abc\n4:memory:/docker/abc\n0::/\n");
+  put("/sys/fs/cgroup/pids/docker/abc/pids.max", "64\n");
+  put("/sys/fs/cgroup/pids/docker/abc/pids.current", "60\n");
+  EXPECT_EQ(pids_facts(paths_), (PidsFacts{"/sys/fs/cgroup/pids/docker/abc", 64, 60, 5}));
 }
 
 TEST(MountTable, EscapesOptionalFieldsAndMissingOptions) {

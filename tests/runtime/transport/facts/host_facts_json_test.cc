@@ -21,12 +21,14 @@ HostFacts unusual_facts() {
   facts.dev_shm = {"/mnt/shm", true, "tmpfs", "rw,size=64k", (1ULL << 44) + 27, 65536, 4096, 16, 15,
                    13,         8192, 28,      "killed"};
   facts.memfd_error = 38;
-  facts.cgroup = {1,
-                  {{"/sys/fs/cgroup/memory/a", 1 << 20, 4096, 1024, true}, {"/", -1, 5, 0, false}}};
-  facts.limits = {65536, 1 << 20, 1024};
+  facts.cgroup = {
+      1, {{"/sys/fs/cgroup/memory/a", 1 << 20, 4096, 1024, true, 1 << 19}, {"/", -1, 5, 0, false}}};
+  facts.limits = {65536, 1 << 20, 1024, 4096, 1LL << 38};
+  facts.pids = {"/sys/fs/cgroup/pids/a", 100, 17, 3};
   facts.proc_mounted = false;
   facts.cma = {true, 1, 2, 2};
   facts.loopback_ipv4 = facts.loopback_ipv6 = true;
+  facts.loopback_error = 101;
   facts.interfaces = {"lo", "eth0"};
   facts.gpu = {.count = 2,
                .driver_version = "535.104.05",
@@ -62,7 +64,7 @@ TEST(HostFactsJson, EveryFieldComesBack) {
 TEST(HostFactsJson, TheUnusualFactsAreUnusualInEveryField) {
   const Json unusual = Json::parse(to_json(unusual_facts())),
              usual = Json::parse(to_json(HostFacts()));
-  for (const char* part : {"", "/dev_shm", "/limits", "/cma", "/cgroup", "/gpu"}) {
+  for (const char* part : {"", "/dev_shm", "/limits", "/pids", "/cma", "/cgroup", "/gpu"}) {
     const Json &a = unusual.at(Json::json_pointer(part)), &b = usual.at(Json::json_pointer(part));
     for (const auto& [key, value] : a.items()) EXPECT_NE(value, b.at(key)) << part << "/" << key;
   }

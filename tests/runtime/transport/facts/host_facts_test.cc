@@ -102,13 +102,18 @@ TEST(HostFactsTest, LeaveNoChildNoFileAndNoDescriptor) {
 TEST(HostFactsTest, LimitsAreThisProcesss) {
   EXPECT_IN_CHILD([]() -> std::string {
     const rlimit files{48, 48}, size{65536, 65536};
-    if (::setrlimit(RLIMIT_NOFILE, &files) != 0 || ::setrlimit(RLIMIT_FSIZE, &size) != 0)
+    const rlimit space{1 << 30, 1 << 30}, processes{4000, 4000};
+    if (::setrlimit(RLIMIT_NOFILE, &files) != 0 || ::setrlimit(RLIMIT_FSIZE, &size) != 0 ||
+        ::setrlimit(RLIMIT_AS, &space) != 0 || ::setrlimit(RLIMIT_NPROC, &processes) != 0)
       return "skip: setrlimit";
     FactsRequest request;
     request.probe_bytes = 1 << 20;  // writing this much would raise SIGXFSZ
     const HostFacts facts = gather_host_facts(request);
     REQUIRE(facts.limits.nofile == 48);
     REQUIRE(facts.limits.fsize_bytes == 65536);
+    REQUIRE(facts.limits.address_space_bytes == 1 << 30);
+    REQUIRE(facts.limits.nproc == (::getuid() == 0 ? -1 : 4000));
+    REQUIRE(facts.pids.own_threads == 1);
     REQUIRE(facts.dev_shm.probed_bytes == 0 && !facts.dev_shm.probe_note.empty());
     return "";
   });

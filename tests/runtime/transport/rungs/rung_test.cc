@@ -102,6 +102,10 @@ TEST(Rung, ProbesSayWhatTheFactsForbid) {
   facts.cma.tried = false;
   EXPECT_TRUE(probe("cma").ok());
   EXPECT_TRUE(probe("tcp").ok());
+  facts.loopback_error = ENETUNREACH;
+  EXPECT_EQ(probe("tcp").code(), Code::kUnavailable);
+  EXPECT_NE(probe("tcp").to_string().find("127.0.0.1: Network is unreachable"), std::string::npos)
+      << probe("tcp").to_string();
 }
 
 }  // namespace
