@@ -1,5 +1,6 @@
 #include "runtime/comm/slots/cma_communicator.h"
 #include "runtime/transport/rungs/rungs.h"
+#include "runtime/transport/rungs/slot_pool.h"
 
 namespace shoal {
 namespace {
@@ -8,14 +9,15 @@ constexpr char kName[] = "cma";
 
 ShmNeed need(const RungContext& context) {
   const int64_t ranks = context.world_size;
-  const auto rank_bytes = static_cast<int64_t>(cma_rank_bytes(context.world_size, kCmaSlotBytes));
+  const int64_t rank_bytes =
+      in_pages(cma_rank_bytes(context.world_size, kCmaSlotBytes), context.facts);
   return {kName,
           {},
           {{cat("private memory of ", ranks, " ranks: 2 own slots and ", ranks - 1, " mirrors of ",
                 kCmaSlotBytes, " B, and a page of control words, each"),
             ranks * rank_bytes, 0},
            {cat("shared control words of 256 B for each of ", ranks, " ranks"),
-            static_cast<int64_t>(cma_page_bytes(context.world_size)), 1}}};
+            in_pages(cma_page_bytes(context.world_size), context.facts), 1}}};
 }
 
 Status probe(const RungContext& context) {

@@ -9,7 +9,7 @@ namespace shoal {
 template <const char* Name, size_t SlotBytes>
 struct DevShmRung {
   static ShmNeed need(const RungContext& context) {
-    return {Name, {slot_pool(context.world_size, SlotBytes, 1)}, {}};
+    return {Name, {slot_pool(context, SlotBytes, 1)}, {}};
   }
 
   /// check_budget decides whether there is room, and whether a file can be made at all.

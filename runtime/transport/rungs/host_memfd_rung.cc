@@ -11,10 +11,11 @@ namespace {
 constexpr char kName[] = "host-memfd";
 
 ShmNeed need(const RungContext& context) {
-  return {kName,
-          {},
-          {{cat("a pinned pool for ", context.world_size, " ranks"),
-            host_memfd_bytes(context.world_size), 1}}};
+  return {
+      kName,
+      {},
+      {{cat("a pinned pool for ", context.world_size, " ranks"),
+        in_pages(static_cast<size_t>(host_memfd_bytes(context.world_size)), context.facts), 1}}};
 }
 
 Status probe(const RungContext& context) {

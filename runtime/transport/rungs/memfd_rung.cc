@@ -8,7 +8,7 @@ namespace {
 constexpr char kName[] = "memfd";
 
 ShmNeed need(const RungContext& context) {
-  return {kName, {}, {slot_pool(context.world_size, kShmSlotBytes, 1)}};
+  return {kName, {}, {slot_pool(context, kShmSlotBytes, 1)}};
 }
 
 Status probe(const RungContext& context) {

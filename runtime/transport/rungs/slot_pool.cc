@@ -1,13 +1,21 @@
 #include "runtime/transport/rungs/slot_pool.h"
 
+#include <algorithm>
+
 #include "runtime/comm/slots/shm_communicator.h"
 
 namespace shoal {
 
-Consumer slot_pool(int world_size, size_t slot_bytes, int64_t inodes) {
-  return {cat("2 slots of ", slot_bytes, " B and 256 B of control words for each of ", world_size,
-              " ranks"),
-          static_cast<int64_t>(shm_communicator_bytes(world_size, slot_bytes)), inodes};
+int64_t in_pages(size_t bytes, const HostFacts& facts) {
+  const auto page = static_cast<size_t>(std::max<int64_t>(facts.page_bytes, 1));
+  return static_cast<int64_t>((bytes + page - 1) / page * page);
+}
+
+Consumer slot_pool(const RungContext& context, size_t slot_bytes, int64_t inodes) {
+  const int ranks = context.world_size;
+  return {
+      cat("2 slots of ", slot_bytes, " B and 256 B of control words for each of ", ranks, " ranks"),
+      in_pages(shm_communicator_bytes(ranks, slot_bytes), context.facts), inodes};
 }
 
 Result<std::unique_ptr<Communicator>> open_slot_pool(OpenArgs args, const char* name) {

@@ -7,9 +7,12 @@
 
 namespace shoal {
 
+/// What is charged for this many bytes: whole pages of this machine, which may have 64 KiB.
+int64_t in_pages(size_t bytes, const HostFacts& facts);
+
 /// "2 slots of 4096 B and 256 B of control words for each of 4 ranks": the pool of shm, shm-lean
 /// and memfd.
-Consumer slot_pool(int world_size, size_t slot_bytes, int64_t inodes);
+Consumer slot_pool(const RungContext& context, size_t slot_bytes, int64_t inodes);
 
 /// Opens a rank's end of such a pool. args.shm is the pool's descriptor.
 Result<std::unique_ptr<Communicator>> open_slot_pool(OpenArgs args, const char* name);

@@ -108,5 +108,33 @@ TEST(Rung, ProbesSayWhatTheFactsForbid) {
       << probe("tcp").to_string();
 }
 
+TEST(Rung, NeedsAreWholePagesOfTheMachine) {
+  // arm64 machines may have pages of 64 KiB. The need is what is charged there.
+  HostFacts facts;
+  facts.page_bytes = 65536;
+  for (const Rung& rung : rungs()) {
+    for (const int ranks : {2, 3, 8}) {
+      const ShmNeed small = rung.need(ranks), large = rung.need({ranks, facts});
+      EXPECT_LE(small.memory_bytes(), large.memory_bytes()) << rung.name;
+      EXPECT_LT(large.memory_bytes() - small.memory_bytes(), (ranks + 1) * 65536) << rung.name;
+      for (const auto& list : {large.dev_shm, large.memory}) {
+        for (const Consumer& consumer : list)
+          EXPECT_EQ(consumer.bytes % 65536, 0) << rung.name << ": " << consumer.what;
+      }
+    }
+  }
+  EXPECT_EQ(find_rung("shm-lean")->need({2, facts}).dev_shm_bytes(), 65536);
+  EXPECT_EQ(find_rung("shm-lean")->need(2).dev_shm_bytes(), 20480);
+  EXPECT_EQ(find_rung("shm")->need({2, facts}).dev_shm_bytes(), 17 * 65536);
+  // A /dev/shm that would do with small pages is refused, and one more page is enough.
+  facts.dev_shm.exists = true;
+  facts.dev_shm.fs_type = "tmpfs";
+  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = 17 * 65536 - 4096;
+  const ShmNeed need = find_rung("shm")->need({2, facts});
+  EXPECT_EQ(check_budget(need, facts, {}).code(), Code::kResourceExhausted);
+  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = 17 * 65536;
+  EXPECT_TRUE(check_budget(need, facts, {}).ok());
+}
+
 }  // namespace
 }  // namespace shoal
