@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-constexpr int64_t kSendTimeoutMs = 10'000;
+constexpr int64_t kIntroduceMs = 10'000;
 
 uint64_t new_seed() {
   uint64_t seed = 0;
@@ -37,7 +37,7 @@ void introduce(const WorkerGroupOptions& options, const TransportSetup& setup,
     start.cpus.assign(begin, begin + static_cast<std::ptrdiff_t>(own));
     start.log = log_options();
     // A send that fails means that the worker has died: the first look at the group finds out how.
-    (void)ranks[rank].channel.send(encode_front_message(start), Deadline::after_ms(kSendTimeoutMs));
+    (void)ranks[rank].channel.send(encode_front_message(start), Deadline::after_ms(kIntroduceMs));
   }
 }
 
