@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -16,64 +15,14 @@
 #include <thread>
 #include <unistd.h>
 
-#include "runtime/base/thread_pool.h"
 #include "runtime/control/descriptors.h"
 #include "runtime/rank/rank.h"
 #include "runtime/transport/rungs/rung.h"
 #include "tests/in_child.h"
+#include "tests/runtime/supervisor/echo_work.h"
 
 namespace shoal {
 namespace {
-
-/// Computes until this thread has used this much more processor time.
-void use_processor(double seconds) {
-  const auto used = [] {
-    timespec time{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  };
-  for (const double end = used() + seconds; used() < end;) continue;
-}
-
-/// Waits for ever for a thread of this rank's team that sleeps.
-void wait_for_own_thread() {
-  ThreadPool(2).run([](int thread) {
-    while (thread == 1) ::pause();
-  });
-}
-
-std::string first_bytes(int fd) {
-  char bytes[8] = {};
-  const ssize_t got = ::pread(fd, bytes, sizeof bytes, 0);
-  return got < 0 ? "cannot be read" : std::string(bytes, static_cast<size_t>(got));
-}
-
-/// Answers a step with the plan and the number of ranks. The plan may ask for a fault instead.
-class EchoWork final : public RankWork {
- public:
-  Result<std::string> begin(RankContext& context) override {
-    context_ = &context;
-    SHOAL_RETURN_IF_ERROR(context.loaded({1, 1}));
-    if (context.start().work == "broken") return Status::error(Code::kNotFound, "no such model");
-    return cat("rank ", context.start().rank);
-  }
-
-  Result<std::string> step(uint64_t, std::string_view plan) override {
-    const int rank = context_->start().rank;
-    if (plan == "die" && rank == 1) ::raise(SIGSEGV);
-    if (plan == "stop" && rank == 1) ::raise(SIGSTOP);
-    if (plan == "spin" && rank == 1) use_processor(1e9);
-    if (plan == "compute" && rank == 1) use_processor(0.8);
-    if (plan == "stuck team" && rank == 1) wait_for_own_thread();
-    if (plan == "own" && rank == 1) return Status::error(Code::kInternal, "cannot compute this");
-    SHOAL_RETURN_IF_ERROR(context_->communicator().barrier());
-    if (plan.starts_with("read ")) return first_bytes(std::atoi(plan.data() + 5));
-    return cat(plan, " on ", context_->start().world_size);
-  }
-
- private:
-  RankContext* context_ = nullptr;
-};
 
 SupervisorOptions options_for(int max_restarts) {
   SupervisorOptions options;
