@@ -130,7 +130,7 @@ struct GrpcServer::Impl {
       lock.unlock();
       pulse->beat(2 * tick);
       state->drop_slow_readers(limit);
-      intake->turn_away_late(Clock::now());
+      intake->turn_away_late(RunningClock::now());
       lock.lock();
     }
   }

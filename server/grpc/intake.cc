@@ -53,7 +53,7 @@ void Intake::enter(const std::shared_ptr<Guest>& guest) {
     const std::lock_guard lock(mutex_);
     full = waiting_count_ >= options_.max_waiting;
     if (!full) {
-      entries_[guest.get()] = {guest, State::kWaiting, 0, Clock::now()};
+      entries_[guest.get()] = {guest, State::kWaiting, 0, RunningClock::now()};
       waiting_.push_back(guest.get());
       ++waiting_count_;
       admitted = admit();
@@ -86,7 +86,7 @@ void Intake::count(Entry& entry, State state, size_t bytes) {
   bytes_ -= entry.bytes;
   entry.bytes = bytes;
   entry.state = state;
-  entry.since = Clock::now();
+  entry.since = RunningClock::now();
 }
 
 void Intake::arrived(const Guest& guest, size_t bytes) {
@@ -137,7 +137,7 @@ void Intake::leave(const Guest& guest) {
   for (const auto& one : admitted) one->read();
 }
 
-void Intake::turn_away_late(Clock::time_point now) {
+void Intake::turn_away_late(RunningClock::time_point now) {
   const auto older = [now](const Entry& entry, int milliseconds) {
     return now - entry.since > std::chrono::milliseconds(milliseconds);
   };

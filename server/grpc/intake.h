@@ -63,7 +63,7 @@ class Intake {
   void leave(const Guest& guest);
 
   /// Turns away those whose time is over. Call it about once a second.
-  void turn_away_late(Clock::time_point now);
+  void turn_away_late(RunningClock::time_point now);
 
   /// No work() is called any more once this has returned.
   void stop();
@@ -76,7 +76,7 @@ class Intake {
     std::shared_ptr<Guest> guest;
     State state = State::kWaiting;
     size_t bytes = 0;
-    Clock::time_point since;
+    RunningClock::time_point since;
   };
   struct Lane {
     std::deque<std::shared_ptr<Guest>> queue;

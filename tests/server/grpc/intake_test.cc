@@ -57,7 +57,7 @@ TEST(Intake, TurnsAwayThoseWhoWaitForTooLong) {
   Intake intake({.budget_bytes = kMaxRequestBytes, .max_waiting = 2});
   const auto reading = enter(intake), first = enter(intake), second = enter(intake);
   EXPECT_EQ(enter(intake)->refusal, Code::kResourceExhausted) << "two may wait";
-  const Clock::time_point now = Clock::now();
+  const RunningClock::time_point now = RunningClock::now();
   intake.turn_away_late(now + std::chrono::milliseconds(4'000));
   EXPECT_EQ(reading->refusal, Code::kOk);
   intake.turn_away_late(now + std::chrono::milliseconds(6'000));
