@@ -56,8 +56,9 @@ TEST(RestartPolicy, ARankThatIsHeldUpOrSpinsIsNoFaultOfTheRung) {
 TEST(RestartPolicy, AShortageDoesNotCountAgainstTheRung) {
   RestartPolicy policy(10);
   for (int i = 0; i < 5; ++i)
-    EXPECT_EQ(policy.failed(failure(Fault::kShortage, Phase::kSelfTest), i), Next::kSameRung);
-  EXPECT_EQ(policy.failed(own(), 6), Next::kSameRung);
+    EXPECT_EQ(policy.failed(failure(Fault::kShortage, Phase::kSelfTest), "shm", i),
+              Next::kSameRung);
+  EXPECT_EQ(policy.failed(own(), "shm", 6), Next::kSameRung);
 }
 
 TEST(RestartPolicy, AProcessThatDoesNotStartOrLoadIsNoFaultOfTheRung) {

@@ -165,7 +165,7 @@ TEST(ModelRunner, AWarmUpCallsTheHookAfterEveryPartOfALayer) {
                           : Status::error(Code::kUnavailable, "the front has given this step up");
   });
   EXPECT_TRUE((*runner)->warm_up().ok());
-  const int layers = load_model_config(start_for(16).model_dir)->num_hidden_layers;
+  const int layers = load_model_config(kDemo)->num_hidden_layers;
   EXPECT_EQ(calls, 7 * layers + 1) << "7 parts in each layer, and the product with lm_head";
   for (const int end : {1, 2, 7, 8, 7 * layers + 1}) {
     calls = 0;
