@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/control/descriptors.h"
 
 namespace shoal {
@@ -16,22 +17,6 @@ constexpr uint64_t kChunkBytes = uint64_t{64} << 10;
 
 bool same_time(const timespec& a, const timespec& b) {
   return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
-
-Status open_failure(const std::string& path, int error) {
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return Status::error(Code::kNotFound, cat("open ", path), error);
-    case EMFILE:
-    case EINVAL:  // F_DUPFD: the limit is below the first number
-      return Status::error(Code::kUnavailable, cat("open ", path, "; raise ulimit -n"), error);
-    case ENFILE:
-    case ENOMEM:
-      return Status::error(Code::kUnavailable, cat("open ", path), error);
-    default:
-      return Status::error(Code::kPermissionDenied, cat("open ", path), error);
-  }
 }
 
 /// Each step is a bijection of the state for any word, and of the word for any state. A difference

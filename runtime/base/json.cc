@@ -1,5 +1,6 @@
 #include "runtime/base/json.h"
 
+#include <cerrno>
 #include <cmath>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -100,13 +101,25 @@ std::string json_text(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+Status open_failure(const std::string& path, int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return Status::error(Code::kNotFound, cat("open ", path), error);
+    case EMFILE:
+    case EINVAL:  // F_DUPFD: the limit is below the first number
+      return Status::error(Code::kUnavailable, cat("open ", path, "; raise ulimit -n"), error);
+    case ENFILE:
+    case ENOMEM:
+      return Status::error(Code::kUnavailable, cat("open ", path), error);
+    default:
+      return Status::error(Code::kPermissionDenied, cat("open ", path), error);
+  }
+}
+
 Result<std::string> read_file(const std::string& path, size_t max_bytes) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) {
-    return Status::error(
-        errno == ENOENT || errno == ENOTDIR ? Code::kNotFound : Code::kPermissionDenied,
-        cat("open ", path), errno);
-  }
+  if (!fd.valid()) return open_failure(path, errno);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0)
     return Status::error(Code::kInternal, cat("stat ", path), errno);

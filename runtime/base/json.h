@@ -27,9 +27,12 @@ Result<Json> parse_json(std::string_view text, std::string_view what,
 /// U+FFFD.
 std::string json_text(const Json& json, int indent = -1);
 
-/// The text of a regular file. NOT_FOUND: there is no such file. INVALID_ARGUMENT: it is not a
-/// regular file. RESOURCE_EXHAUSTED: it is larger than max_bytes. PERMISSION_DENIED: it cannot be
-/// opened. DATA_LOSS: it cannot be read.
+/// Why a file could not be opened. NOT_FOUND: nothing is there. UNAVAILABLE: descriptors or memory
+/// ran out, so that it may work later. PERMISSION_DENIED: anything else.
+Status open_failure(const std::string& path, int error);
+
+/// The text of a regular file. Errors: those of open_failure(). INVALID_ARGUMENT: it is not a
+/// regular file. RESOURCE_EXHAUSTED: it is larger than max_bytes. DATA_LOSS: it cannot be read.
 Result<std::string> read_file(const std::string& path, size_t max_bytes);
 
 /// A member of an object, or nullopt if it is absent or null. INVALID_ARGUMENT, naming `what` and

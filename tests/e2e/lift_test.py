@@ -36,7 +36,7 @@ class Lift(unittest.TestCase):
             shutil.copytree(ROOT / folder, cls.tree / folder)
         build = cls.tree / "build" / "lift"
         cls.command(["cmake", "-S", cls.tree / "examples/lift", "-B", build, "-G", "Ninja",
-                     f"-DCMAKE_CXX_COMPILER={COMPILER}",
+                     "-DSHOAL_UNITY=ON", f"-DCMAKE_CXX_COMPILER={COMPILER}",
                      f"-DCMAKE_CXX_FLAGS_RELWITHDEBINFO={FLAGS}"])
         cls.command(["cmake", "--build", build, "--parallel", "2"])
         cls.program = build / "lift"
