@@ -31,7 +31,10 @@ void ShutdownWatchdog::expect(std::string what, int64_t limit_ms, ExitCode code,
 void ShutdownWatchdog::watch() {
   std::unique_lock lock(mutex_);
   wait_until_ready(changed_, lock, [this] { return over_ || part_; });
-  while (!over_ && !part_->deadline.passed()) changed_.wait_until(lock, part_->deadline.at());
+  // expect() may set another deadline meanwhile.
+  while (!over_ && !part_->deadline.passed()) {
+    changed_.wait_for(lock, std::chrono::milliseconds(part_->deadline.remaining_ms()));
+  }
   if (over_) return;
   const std::string details = part_->details ? part_->details() : std::string();
   log_error(cat("the shutdown hangs: ", part_->what, " has taken more than ", part_->limit_ms,

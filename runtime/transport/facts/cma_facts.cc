@@ -18,13 +18,13 @@ constexpr int64_t kDeadlineMs = 200;
 
 /// The owner writes this after the fork, so that a process that finds it has read the owner's
 /// memory and not its own copy.
-volatile uint64_t word;
+volatile uint64_t read_word;
 
 /// Allows the read as a worker of the cma rung does: under Yama scope 1 the process that is named
 /// here and its descendants may read this one's memory.
 [[noreturn]] void own(int ready) {
   ::prctl(PR_SET_PTRACER, static_cast<unsigned long>(::getppid()), 0, 0, 0);
-  word = kThere;
+  read_word = kThere;
   [[maybe_unused]] const ssize_t wrote = ::write(ready, "", 1);
   for (;;) ::pause();
 }
@@ -33,7 +33,8 @@ int read_from(pid_t owner, int ready) {
   char byte;
   if (::read(ready, &byte, 1) != 1) return ESRCH;
   uint64_t copy = 0;
-  const iovec local{&copy, sizeof copy}, remote{const_cast<uint64_t*>(&word), sizeof word};
+  const iovec local{&copy, sizeof copy},
+      remote{const_cast<uint64_t*>(&read_word), sizeof read_word};
   const ssize_t got = ::process_vm_readv(owner, &local, 1, &remote, 1, 0);
   if (got < 0) return errno;
   return got == sizeof copy && copy == kThere ? 0 : EIO;
