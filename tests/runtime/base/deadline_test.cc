@@ -7,7 +7,7 @@
 namespace shoal {
 namespace {
 
-constexpr int64_t kHourMs = 3'600'000;
+constexpr int64_t kAnHourMs = 3'600'000;
 
 TEST(DeadlineTest, NowAndThePastHavePassed) {
   for (const int64_t ms : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::min()}) {
@@ -19,7 +19,7 @@ TEST(DeadlineTest, NowAndThePastHavePassed) {
 }
 
 TEST(DeadlineTest, LaterHasNotPassed) {
-  const Deadline deadline = Deadline::after_ms(kHourMs);
+  const Deadline deadline = Deadline::after_ms(kAnHourMs);
   EXPECT_FALSE(deadline.passed());
   EXPECT_GT(deadline.remaining_ms(), 0);
   EXPECT_LE(deadline.remaining_ms(), RunningClock::kLookMs);
@@ -40,11 +40,11 @@ TEST(DeadlineTest, NumbersTooLargeForTheClockAreInfinite) {
             Deadline::infinite().at());
   EXPECT_EQ(Deadline::after_s(std::numeric_limits<double>::quiet_NaN()).at(),
             Deadline::infinite().at());
-  EXPECT_LT(Deadline::after_ms(1000 * kHourMs).at(), Deadline::infinite().at());
+  EXPECT_LT(Deadline::after_ms(1000 * kAnHourMs).at(), Deadline::infinite().at());
 }
 
 TEST(DeadlineTest, AWaitIsShortEnoughForTheClock) {
-  EXPECT_EQ(Deadline::after_ms(10'000 * kHourMs).remaining_ms(), RunningClock::kLookMs);
+  EXPECT_EQ(Deadline::after_ms(10'000 * kAnHourMs).remaining_ms(), RunningClock::kLookMs);
 }
 
 }  // namespace
