@@ -25,6 +25,7 @@ class Child {
     }
   }
   ~Child() {
+    if (pid_ <= 0) return;  // kill() takes 0 and -1 for many processes
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
@@ -38,6 +39,12 @@ class Child {
 
 void sleep_on() {
   ::pause();
+}
+
+/// A loop without an effect may be left out by the compiler.
+void spin_on() {
+  static volatile int spins = 0;
+  spins = spins + 1;
 }
 
 bool eventually(const std::function<bool()>& condition) {
@@ -99,7 +106,7 @@ TEST(ProcessState, AFrozenCgroupIsSeen) {
 }
 
 TEST(ProcessState, OnlyWhoComputesUsesTheProcessor) {
-  const Child sleeper(sleep_on), spinner([] {});
+  const Child sleeper(sleep_on), spinner(spin_on);
   EXPECT_TRUE(eventually([&] { return process_state(sleeper.pid()) == 'S'; }));
   const auto idle = processor_time(sleeper.pid()), busy = processor_time(spinner.pid());
   ASSERT_TRUE(idle && busy);
