@@ -44,6 +44,11 @@ void Intake::stop() {
     lane->changed.notify_one();
     if (lane->thread.joinable()) lane->thread.join();
   }
+  // Guests own this object through their streams, so those that are left would keep it alive.
+  std::deque<std::shared_ptr<Guest>> unserved[2];
+  const std::lock_guard lock(mutex_);
+  unserved[0].swap(short_.queue);
+  unserved[1].swap(long_.queue);
 }
 
 void Intake::enter(const std::shared_ptr<Guest>& guest) {

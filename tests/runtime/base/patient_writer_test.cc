@@ -45,9 +45,11 @@ Ends make_terminal() {
 /// Fills it up, as a writer of another process would, and leaves it blocking.
 void fill(int fd) {
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
-  for (size_t size : {size_t{4096}, size_t{1}}) {
-    const std::string text(size, '.');
-    while (::write(fd, text.data(), text.size()) > 0) {
+  for (int full = 0; full < 5; ::usleep(10'000)) {  // a terminal finds more room a little later
+    ++full;
+    for (size_t size : {size_t{4096}, size_t{1}}) {
+      const std::string text(size, '.');
+      while (::write(fd, text.data(), text.size()) > 0) full = 0;
     }
   }
   ::fcntl(fd, F_SETFL, 0);
