@@ -170,6 +170,8 @@ class Denied(Place):
 class NoRestart(Place):
     """The ranks of a running server are lost, and a limit that came later forbids new ones."""
 
+    @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ,
+                     "a sanitizer needs descriptors and threads of its own")
     @unittest.skipUnless(os.geteuid() == 0, "root alone may limit another process")
     def test_lost_ranks_are_exit_75_and_never_a_wrong_flag(self):
         for kind, most, text in ((resource.RLIMIT_NOFILE, 12, "Too many open files"),
