@@ -41,9 +41,10 @@ Result<std::unique_ptr<Acceptor>> Acceptor::start(std::vector<Fd> listeners,
   try {
     acceptor->thread_ = std::thread([raw = acceptor.get()] { raw->run(); });
   } catch (const std::system_error& failed) {
-    return Status::error(Code::kResourceExhausted,
-                         "a thread that accepts clients (the limits are ulimit -u and pids.max)",
-                         failed.code().value());
+    return Status::error(
+        Code::kResourceExhausted,
+        "a thread that accepts clients (ulimit -u, ulimit -v and pids.max limit it)",
+        failed.code().value());
   }
   return acceptor;
 }
