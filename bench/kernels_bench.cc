@@ -42,8 +42,8 @@ double seconds(const std::function<void()>& work) {
   return thread_seconds() - begin;
 }
 
-/// The shortest time of each. They are run in turn, so that slow phases of the machine affect all
-/// of them.
+/// The shortest time of each function. The functions take turns, so that a slow phase of the
+/// machine affects all of them alike.
 std::vector<double> best_of(int rounds, const std::vector<std::function<void()>>& works) {
   std::vector<double> best(works.size(), 1e30);
   for (int round = 0; round < rounds; ++round) {

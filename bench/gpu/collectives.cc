@@ -43,8 +43,8 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-/// The module's facts, or "" if there is no device. They are read in a separate process, because
-/// CUDA does not survive a fork.
+/// What the module says about the devices, or "" if there is none. A separate process asks, because
+/// a process that has used CUDA cannot use it in its children.
 std::string facts(const std::string& path) {
   return run_apart(60, [&]() -> std::string {
     const Result<const ShoalCudaModule*> module = load_cuda_module(path);

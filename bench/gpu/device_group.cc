@@ -42,9 +42,10 @@ void set_nccl_environment(const GroupSetup& setup, World world) {
 }
 
 /// The most of /dev/shm that NCCL 2.28 takes with one channel. If the ranks' host ids differ, this
-/// is the proxy-ops pool of each rank. Otherwise it is the segments of a connection for each pair
-/// of neighbours in the ring and, if NCCL adds in its own order, in its tree too. If the GPUs reach
-/// each other directly, NCCL takes nothing, but that is not known here.
+/// is the proxy-ops pool of each rank. Otherwise each pair of neighbours in the ring has the
+/// segments of a connection. If NCCL may choose the order of the sum, the neighbours in its tree
+/// have them too. NCCL takes nothing if the GPUs reach each other directly, but that is not known
+/// here.
 int64_t most_dev_shm_bytes(const GroupSetup& setup, int world_size) {
   constexpr int64_t kPool = 34213888, kConnection = 9650176;
   if (world_size < 2) return 0;

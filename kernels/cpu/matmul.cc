@@ -101,8 +101,8 @@ struct F16Product {
 };
 
 #if defined(__AVX512BF16__)
-/// bf16 weights and inputs. The dot-product instruction adds two products at once. A step is a pair
-/// of k.
+/// bf16 weights and inputs. The dot-product instruction adds two products at once, so one step of
+/// the loop over K takes two values of K.
 struct Bf16Product {
   using Input = Bf16;
   static constexpr int kStep = 2;

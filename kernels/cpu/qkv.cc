@@ -23,8 +23,9 @@ void norm_and_rotate(float* head, int d, const float* norm, float eps, const flo
   });
 }
 
-/// Writes one token's k into a column of the tile's [head_dim][kBlockTokens], and its v into a row
-/// of the tile's [kBlockTokens][head_dim].
+/// Writes one token's keys and values into a tile of the KV cache. A tile holds the keys as
+/// [head_dim][kBlockTokens], so the token's keys are a column, and then the values as
+/// [kBlockTokens][head_dim], so its values are a row.
 template <typename Element>
 void store_kv(const float* k, const float* v, int d, int slot, Element* tile) {
   for_lanes(d, [&](int64_t i, int lanes) {

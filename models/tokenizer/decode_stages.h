@@ -25,7 +25,7 @@ class CollectStage : public DecodeStage {
   std::string& out_;
 };
 
-/// Joins tokens with spaces, which is the rule if there is no decoder.
+/// Joins tokens with spaces. This stage is used if tokenizer.json names no decoder.
 class JoinStage : public DecodeStage {
  public:
   explicit JoinStage(DecodeStage& next) : next_(next) {}

@@ -26,7 +26,7 @@ class PostProcessor {
   Status parse_template(const Component& component, int32_t max_id);
   Status parse_cls_sep(const Component& component, int32_t max_id);
 
-  bool present_ = false;  // false: there is no template, and ids pass unchanged
+  bool present_ = false;  // without a template the ids stay as they are
   std::vector<Part> parts_;
 };
 

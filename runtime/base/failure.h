@@ -48,7 +48,7 @@ class [[nodiscard]] Attempt : public Result<T, Failure> {
  public:
   using Result<T, Failure>::Result;
 
-  /// Why there is no value.
+  /// Why the attempt failed. Precondition: !ok().
   Failure failure() const { return this->error(); }
   Status status() const { return this->error().why; }
 };

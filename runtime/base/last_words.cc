@@ -98,7 +98,8 @@ void begin(Line* line, const char* code) {
   line->say_and_exit(exit_code);
 }
 
-/// "; its open files are limited to 16 (ulimit -n)", or nothing if there is no limit.
+/// Adds, for example, "; its open files are limited to 16 (ulimit -n)". Adds nothing if there is no
+/// limit.
 void add_limit(Line* line, __rlimit_resource_t resource, const char* unit, const char* command) {
   struct rlimit limit;
   if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;

@@ -26,8 +26,8 @@ struct alignas(128) RankControl {
   /// Number of steps whose slots the rank has read. Only kept if a rank's slots vanish when it
   /// leaves (cma).
   uint32_t done;
-  /// For each slot, the collective that the rank believes this step belongs to. On the cache line
-  /// of the progress word, so that reading it costs nothing extra.
+  /// For each slot, the collective that the rank believes this step belongs to. It is on the same
+  /// cache line as `progress`, so a peer that has read that word has this one too.
   uint64_t tags[2];
   alignas(128) CpuMask cpus;
 };

@@ -26,7 +26,7 @@ class Channel {
   /// The next frame. spin_us: how many microseconds to look for it without sleeping, because a
   /// wake-up costs 20-30 us on a virtual machine. UNAVAILABLE: the other end is closed.
   /// DEADLINE_EXCEEDED: no whole frame came in time; the part that came is kept for the next call.
-  /// INTERNAL: what comes is no frame, because it claims to have 1 GiB or more.
+  /// INTERNAL: the length that was received is 1 GiB or more, which no frame has.
   Result<std::string> receive(Deadline deadline, int spin_us = 0);
 
   int fd() const { return socket_.get(); }

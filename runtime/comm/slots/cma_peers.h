@@ -46,9 +46,10 @@ struct CmaHello {
   static constexpr uint64_t kMagic = 0x01'61'6d'63'6f'68'73;  // "shocma" and a version
 };
 
-/// Reads the ranks' memory with process_vm_readv. The kernel must permit it: the
-/// reader must have the same user and pid namespace, and under Yama scope 1 it must be a descendant
-/// of the process that the owner declared with PR_SET_PTRACER.
+/// Reads the ranks' memory with process_vm_readv, which the kernel must permit. The reader must
+/// have the same user and the same pid namespace as the owner of the memory. Under Yama scope 1 the
+/// owner must also have named a process with PR_SET_PTRACER, and the reader must descend from that
+/// one.
 class CmaPeers {
  public:
   explicit CmaPeers(std::vector<CmaHello> hellos) : hellos_(std::move(hellos)) {}
