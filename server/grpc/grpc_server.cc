@@ -61,7 +61,7 @@ constexpr int64_t kept_descriptors(int ranks) {
   return 16 + 4 * static_cast<int64_t>(ranks);
 }
 
-void configure(grpc::ServerBuilder* builder) {
+void configure(const grpc::ResourceQuota& quota, grpc::ServerBuilder* builder) {
   // Without keepalive, a peer that vanished silently would keep its KV blocks for two hours.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
@@ -75,7 +75,7 @@ void configure(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadBytes);
   // A call costs memory even while nothing of it is read. Clients hold back those beyond this.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
-  builder->SetResourceQuota(grpc::ResourceQuota("shoal").Resize(kGrpcBytes));
+  builder->SetResourceQuota(quota);
   builder->SetMaxReceiveMessageSize(static_cast<int>(kMaxRequestBytes));
   builder->SetMaxSendMessageSize(-1);
 }
@@ -102,6 +102,9 @@ Acceptor::HandOver take_connections_of_our_own(grpc::ServerBuilder* builder,
 }  // namespace
 
 struct GrpcServer::Impl {
+  /// While a quota lives, gRPC's library stays up. One that is dropped before the server is built
+  /// would shut the library down again, which hangs if its threads could not be started.
+  grpc::ResourceQuota quota{"shoal"};
   GrpcServerOptions options;
   int port = 0;
   std::shared_ptr<ServingState> state;
@@ -172,7 +175,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   impl->services.push_back(make_control_service(impl->state));
   impl->services.push_back(make_transport_service(impl->state));
   grpc::ServerBuilder builder;
-  configure(&builder);
+  configure(impl->quota.Resize(kGrpcBytes), &builder);
   for (const auto& service : impl->services) builder.RegisterService(service.get());
   Acceptor::HandOver hand_over = take_connections_of_our_own(&builder, impl->connections);
   g_building = true;
