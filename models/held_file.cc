@@ -50,7 +50,8 @@ Result<HeldFile> HeldFile::open(const std::string& path) {
   const Fd low(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!low.valid()) return open_failure(path, errno);
   Fd fd(::fcntl(low.get(), F_DUPFD_CLOEXEC, kFirstWorkFd));
-  if (!fd.valid()) return open_failure(path, errno);
+  // EINVAL: the limit of descriptors is below the first number asked for.
+  if (!fd.valid()) return open_failure(path, errno == EINVAL ? EMFILE : errno);
   struct stat seen {};
   if (::fstat(fd.get(), &seen) != 0)
     return Status::error(Code::kInternal, cat("stat ", path), errno);

@@ -107,7 +107,6 @@ Status open_failure(const std::string& path, int error) {
     case ENOTDIR:
       return Status::error(Code::kNotFound, cat("open ", path), error);
     case EMFILE:
-    case EINVAL:  // F_DUPFD: the limit is below the first number
       return Status::error(Code::kUnavailable, cat("open ", path, "; raise ulimit -n"), error);
     case ENFILE:
     case ENOMEM:

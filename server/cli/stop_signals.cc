@@ -18,7 +18,8 @@ Result<std::unique_ptr<StopSignals>> StopSignals::install() {
   Fd signals(::signalfd(-1, &set, SFD_CLOEXEC));
   Fd requested(::eventfd(0, EFD_CLOEXEC)), leave(::eventfd(0, EFD_CLOEXEC));
   if (!signals.valid() || !requested.valid() || !leave.valid()) {
-    return Status::error(Code::kInternal, "make descriptors for signals", errno);
+    return Status::error(Code::kResourceExhausted, "make descriptors for signals; raise ulimit -n",
+                         errno);
   }
   return std::unique_ptr<StopSignals>(
       new StopSignals(std::move(signals), std::move(requested), std::move(leave)));
