@@ -45,7 +45,8 @@ ExitCode start_exit_code(Code code, Fault fault) {
   }
 }
 
-ExitCode run_exit_code(Code code) {
+ExitCode run_exit_code(Code code, Fault fault) {
+  if (fault == Fault::kShortage && code == Code::kResourceExhausted) return ExitCode::kUnavailable;
   switch (code) {
     case Code::kAborted:
     // A rank's peer was gone before we noticed the death itself.
@@ -82,7 +83,7 @@ ExitCode exit_code(const Ending& ending) {
     case Stage::kStart:
       return start_exit_code(code, ending.fault);
     case Stage::kRun:
-      return run_exit_code(code);
+      return run_exit_code(code, ending.fault);
   }
   return ExitCode::kInternal;
 }

@@ -43,6 +43,16 @@ Status shutting_down() {
   return Status::error(Code::kCancelled, "the server is shutting down");
 }
 
+/// The end of a request that may be why the ranks were lost again, as `lost` says.
+Status why_not_again(const Status& lost) {
+  const bool shortage = lost.fault() == Fault::kShortage;
+  return lost.because_of(
+      shortage ? Code::kResourceExhausted : Code::kInternal,
+      cat("the ranks ", shortage ? "ran out of memory, threads or descriptors" : "crashed",
+          " twice while this request was in their step, with fewer than ", kStepsThatForgive,
+          " good steps between; it is not tried again"));
+}
+
 }  // namespace
 
 /// A request whose end has not been reported to its sink yet.
@@ -250,10 +260,7 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
       const auto it = open_.find(sequence.id);
       if (it == open_.end() || !outcome.blames_requests || !it->second->note_crash()) continue;
       ended.push_back(take_out(sequence.id));
-      ended.back()->end.status = outcome.lost.because_of(
-          Code::kInternal,
-          cat("the ranks crashed twice while this request was in their step, with fewer than ",
-              kStepsThatForgive, " good steps between; it is not tried again"));
+      ended.back()->end.status = why_not_again(outcome.lost);
     }
   }
   end(std::move(ended));

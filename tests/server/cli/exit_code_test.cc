@@ -47,6 +47,8 @@ TEST(ExitCodeTest, FollowsStageCodeAndFault) {
       {Stage::kRun, Code::kUnavailable, Fault::kTransport, ExitCode::kWorkerDied},
       {Stage::kRun, Code::kDeadlineExceeded, Fault::kSilence, ExitCode::kWorkerDied},
       {Stage::kRun, Code::kInvalidArgument, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRun, Code::kResourceExhausted, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRun, Code::kResourceExhausted, Fault::kShortage, ExitCode::kUnavailable},
       {Stage::kRun, Code::kDataLoss, Fault::kOwn, ExitCode::kBadModel},
       {Stage::kRun, Code::kInternal, Fault::kOwn, ExitCode::kInternal},
   };

@@ -85,6 +85,22 @@ TEST(InferenceLoopRecoveryTest, ARequestPresentAtTwoCrashesFailsAlone) {
   EXPECT_TRUE(loop.status().ok());
 }
 
+TEST(InferenceLoopRecoveryTest, AShortageInTwoStepsIsNoCrashOfTheProgram) {
+  int step = 0;
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) -> Result<StepOutcome> {
+    if (++step == 1) return Script()(plan);
+    return StepOutcome(Status::error(Code::kResourceExhausted, "rank 1 was refused memory")
+                           .blamed_on(Fault::kShortage),
+                       true);
+  });
+  const auto sink = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(loop.submit(request(9), sink).ok());
+  const Status end = sink->wait().end.status;
+  EXPECT_EQ(end.code(), Code::kResourceExhausted) << end.to_string();
+  EXPECT_EQ(end.fault(), Fault::kShortage);
+  EXPECT_NE(end.to_string().find("rank 1 was refused memory"), std::string::npos);
+}
+
 /// How the request ends if the workers crash in its third step, and again when it has been in this
 /// many good steps since.
 Code end_after(int good_steps_between) {
