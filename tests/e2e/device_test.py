@@ -144,7 +144,7 @@ class Peers(harness.TestCase):
     def test_a_pair_that_hangs_is_named_in_time(self):
         began = time.monotonic()
         code, report, err = doctor("--startup-timeout", 40, peers="all", peer_hang="1-0", ranks=3)
-        self.assertLess(time.monotonic() - began, 60)
+        self.assertLess(time.monotonic() - began, 40 * harness.PATIENCE)
         self.assertEqual((code, report["rung"]), (1, "tcp"), err)
         self.assertIn("GPU 1 and GPU 0: hung", report["refusals"][0]["reason"])
         verdicts = [(v["from"], v["to"], v["verdict"]) for v in report["facts"]["gpu"]["verdicts"]]

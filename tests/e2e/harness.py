@@ -25,6 +25,10 @@ SHOAL = os.environ.get("SHOAL", str(ROOT / "build" / "release" / "shoal"))
 # The exit codes, as docs and --help list them.
 USAGE, BAD_MODEL, NO_MODEL, UNAVAILABLE, INTERNAL, WORKER_DIED = 64, 65, 66, 69, 70, 75
 SKIPPED = 77  # CTest counts this exit code as skipped
+# A wait in these tests ends a test that hangs. It says how long the thing takes at most on a machine
+# that does nothing else; a CI machine that runs other jobs is given this many times as long. A test
+# of a deadline that the program promises measures the time itself.
+PATIENCE = 5
 
 TAG_NAME = "SHOAL_TEST_TAG"
 TAG = uuid.uuid4().hex
@@ -34,12 +38,21 @@ def environment() -> dict[str, str]:
     return {**os.environ, TAG_NAME: TAG}
 
 
-def start(*args, **popen) -> subprocess.Popen:
+class Process(subprocess.Popen):
+    """Waits PATIENCE times as long as it is told to."""
+
+    def wait(self, timeout=None):
+        return super().wait(timeout and PATIENCE * timeout)
+
+    def communicate(self, input=None, timeout=None):
+        return super().communicate(input, timeout and PATIENCE * timeout)
+
+
+def start(*args, **popen) -> Process:
     """Starts the program in a process group of its own, with its output in pipes."""
     popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
              **popen}
-    return subprocess.Popen([SHOAL, *map(str, args)], env=environment(),
-                            start_new_session=True, **popen)
+    return Process([SHOAL, *map(str, args)], env=environment(), start_new_session=True, **popen)
 
 
 def run(*args, code: int = 0, timeout: float = 120) -> subprocess.CompletedProcess:
@@ -167,6 +180,7 @@ def shared_memory_names() -> set[str]:
 
 def wait_until(condition, seconds: float, what: str):
     """Waits until condition() returns a true value, and returns that value."""
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -194,7 +208,7 @@ class Reader(threading.Thread):
         return self.data.decode(errors="replace")
 
     def rest(self) -> str:
-        self.join(10)
+        self.join(10 * PATIENCE)
         return self.text()
 
 
@@ -227,7 +241,7 @@ class Server:
         return wait_until(lambda: len(found := children(self.pid)) == count and found, 30,
                           f"{count} workers")
 
-    def client(self, *flags, **popen) -> subprocess.Popen:
+    def client(self, *flags, **popen) -> Process:
         return start("client", "--server", self.fields["grpc"], *flags, **popen)
 
     def end(self, seconds: float = 40) -> int:

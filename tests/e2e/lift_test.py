@@ -59,7 +59,7 @@ class Lift(unittest.TestCase):
 
     def test_it_sums_and_survives_the_death_of_a_rank(self):
         done = subprocess.run([self.program, str(RANKS)],
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = done.stdout.splitlines()
         self.assertRegex(lines[0], "^(shm|memfd|cma|tcp)")
@@ -72,7 +72,7 @@ class Lift(unittest.TestCase):
         self.assertIn("killed by signal 9", restarts[0])
 
     def test_a_wrong_number_of_ranks_is_refused(self):
-        done = subprocess.run([self.program, "1"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([self.program, "1"], capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 64)
         self.assertIn("[2, 16]", done.stderr)
 

@@ -151,7 +151,7 @@ class ModelFiles(harness.TestCase):
         self.addCleanup(channel.close)
         call = channel.unary_stream("/openengine.v1.Inference/Generate",
                                     request_serializer=bytes, response_deserializer=bytes)
-        stream = call(ENDLESS_ON_THE_WIRE, timeout=60)
+        stream = call(ENDLESS_ON_THE_WIRE, timeout=300)
         next(stream)
         self.weights.write_bytes(other_weights(self.weights))
         with self.assertRaises(grpc.RpcError) as caught:

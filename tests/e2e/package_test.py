@@ -54,7 +54,7 @@ class PackageCase(harness.TestCase):
 
     def call(self, *command, code=0, **popen) -> bytes:
         done = subprocess.run([str(word) for word in command],
-                              capture_output=True, timeout=120, **popen)
+                              capture_output=True, timeout=300, **popen)
         self.assertEqual(done.returncode, code, (done.stdout + \
                          done.stderr).decode(errors="replace")[-2000:])
         return done.stdout

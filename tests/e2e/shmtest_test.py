@@ -30,7 +30,7 @@ for page in range(0, 1 << 20, 4096): map[page] = 1
 
 def shmtest(*args, **popen) -> subprocess.CompletedProcess:
     return subprocess.run([SHOAL, "shmtest", *map(str, args)], env=harness.environment(),
-                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL, **popen)
+                          capture_output=True, timeout=600, stdin=subprocess.DEVNULL, **popen)
 
 
 def namespaces() -> bool:
@@ -110,7 +110,7 @@ class Shmtest(harness.TestCase):
         start = time.monotonic()
         entry = self.one("4k", "sh", "-c", "trap '' TERM; setsid sleep 987 & sleep 987",
                          code=SOME_FAILED, flags=("--timeout", 0.5))
-        self.assertLess(time.monotonic() - start, 10)
+        self.assertLess(time.monotonic() - start, 900, "it did not wait for the sleeps")
         self.assertEqual(entry["end"], "hung")
         self.assertEqual(sum("sleep" in process for process in entry["orphans"]), 2)
 
@@ -206,9 +206,10 @@ class Shmtest(harness.TestCase):
         self.assertEqual(list(self.report("4k,1m,64m", "false", code=SOME_FAILED,
                                           flags=("--fail-fast",))), ["4k"])
         start = time.monotonic()
-        names = list(self.report("4k,1m,16m,64m", "sleep", "2", code=0, flags=("--jobs", 4)))
-        self.assertEqual(names, ["4k", "1m", "16m", "64m"])
-        self.assertLess(time.monotonic() - start, 7)
+        report = self.report("4k,1m,16m,64m", "sleep", "2", code=0, flags=("--jobs", 4))
+        took = time.monotonic() - start
+        self.assertEqual(list(report), ["4k", "1m", "16m", "64m"])
+        self.assertLess(took, sum(entry["seconds"] for entry in report.values()))
 
     def test_wrong_flags(self):
         for args, says in ((("--matrix", "4q", "--", "true"), "4q"), ((), "--"), (("--",), "--"),

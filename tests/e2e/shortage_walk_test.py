@@ -42,8 +42,8 @@ def drawn(values: list, most: int) -> list:
     return values if breadth.FULL else sorted(DRAW.sample(values, min(most, len(values))))
 
 
-def start(command: tuple, preexec, variables: dict) -> subprocess.Popen:
-    return subprocess.Popen(
+def start(command: tuple, preexec, variables: dict) -> harness.Process:
+    return harness.Process(
         [harness.SHOAL, *map(str, command)], env={**harness.environment(), **variables},
         start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, preexec_fn=preexec)

@@ -51,7 +51,7 @@ class Shutdown(harness.TestCase):
         channel = grpc.insecure_channel(server.wait_ready()["grpc"],
                                         options=[("grpc.enable_http_proxy", 0)])
         self.addCleanup(channel.close)
-        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=120)
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=600)
         self.assertEqual(next(watch), b"\x08\x01")
         frozen = self.freeze_grpc(server.pid)
         os.kill(server.pid, signal.SIGTERM)

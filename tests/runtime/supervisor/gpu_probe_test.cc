@@ -128,7 +128,7 @@ TEST(GpuProbe, ThePairThatHangsIsNamedWithinTheDeadline) {
   const Clock::time_point began = Clock::now();
   const GpuFacts facts =
       probed({{"FAKE_CUDA_PEERS", "all"}, {"FAKE_CUDA_PEER_HANG", "1-2"}}, request);
-  EXPECT_LT(seconds_since(began), 15);
+  EXPECT_LT(seconds_since(began), 40);
   EXPECT_EQ(facts.error, "") << "devices and NCCL are known";
   EXPECT_EQ(facts.devices.size(), 8u);
   const std::vector<GpuPeerVerdict> verdicts = {

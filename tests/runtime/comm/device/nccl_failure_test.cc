@@ -79,7 +79,7 @@ TEST(NcclFailureTest, TheFrontsWordEndsTheOthersWait) {
   };
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   EXPECT_EQ(count(ends, Code::kCancelled), 2) << all_reports(ends);
-  EXPECT_LT(seconds_since(began), 30);
+  EXPECT_LT(seconds_since(began), 50);
 }
 
 TEST(NcclFailureTest, ADevShmThatCannotBeWrittenIsSaid) {
