@@ -115,6 +115,26 @@ find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
 # files in it.
 set(SHOAL_OWN_DEV_SHM ${SHOAL_ROOT}/tests/own_dev_shm.sh)
 
+# shoal_share_out(TEST...): under a sanitizer each of these tests belongs to one of a few days, of
+# which `scripts/test --all` runs one, because the release run does all of them every day.
+# ThreadSanitizer sees little of them, because most of what they start are processes.
+set(SHOAL_DAYS 3)
+if(SHOAL_SANITIZE MATCHES thread)
+  set(SHOAL_DAYS 6)
+endif()
+function(shoal_share_out)
+  if(NOT SHOAL_SANITIZE)
+    return()
+  endif()
+  foreach(test ${ARGN})
+    get_property(number GLOBAL PROPERTY SHOAL_SHARED_OUT)
+    math(EXPR share "0${number}")
+    math(EXPR next "(${share} + 1) % ${SHOAL_DAYS}")
+    set_property(GLOBAL PROPERTY SHOAL_SHARED_OUT ${next})
+    set_property(TEST ${test} APPEND PROPERTY LABELS day${share})
+  endforeach()
+endfunction()
+
 # With SHOAL_UNITY the sources of a target are compiled as one, because most of the time goes to
 # headers and templates that they share. clang-tidy still reads each of them alone.
 function(shoal_unity target)
@@ -190,11 +210,15 @@ function(shoal_test name)
                       TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
-# shoal_tests(fd_test status_test ... DEPS shoal_base [LABELS unit] [TIMEOUT seconds]): builds these
-# files of the current folder into one program, test_FOLDER, and registers each file as one test of
-# CTest.
+# shoal_tests(fd_test status_test ... DEPS shoal_base [LABELS unit] [TIMEOUT seconds] [ONE_THREAD]):
+# builds these files of the current folder into one program, test_FOLDER, and registers each file as
+# one test of CTest. ONE_THREAD says that none of them starts a thread, so that ThreadSanitizer has
+# nothing to find in them and its build leaves them out.
 function(shoal_tests)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD" "TIMEOUT" "DEPS;LABELS" ${ARGN})
+  if(ARG_ONE_THREAD AND SHOAL_SANITIZE MATCHES thread)
+    return()
+  endif()
   file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE "/" "_" prefix ${folder})
   set(target test_${prefix})
