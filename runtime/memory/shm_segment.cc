@@ -1,5 +1,7 @@
 #include "runtime/memory/shm_segment.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -9,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "runtime/base/cat.h"
 #include "runtime/memory/populate.h"
@@ -165,6 +168,23 @@ Result<ShmSegment> ShmSegment::open(int fd, size_t bytes) {
   if (!copy.valid())
     return Status::error(code_of(error), cat("shared segment: duplicate descriptor ", fd), error);
   return map(std::move(copy), bytes);
+}
+
+Status ShmSegment::clear() {
+  static constexpr std::array<std::byte, size_t{1} << 16> kZeros{};
+  for (size_t at = 0; at < size_;) {
+    const size_t piece = std::min(kZeros.size(), size_ - at);
+    const ssize_t written = ::pwrite(fd_.get(), kZeros.data(), piece, static_cast<off_t>(at));
+    const int error = errno;
+    if (written < 0 && error == EINTR) continue;
+    if (written <= 0) {
+      return Status::error(code_of(error),
+                           cat("write zeros at ", at, " of ", size_, " bytes of shared memory"),
+                           written < 0 ? error : 0);
+    }
+    at += static_cast<size_t>(written);
+  }
+  return {};
 }
 
 Result<ShmSegment> ShmSegment::map(Fd fd, size_t bytes) {

@@ -38,6 +38,10 @@ class ShmSegment {
   /// RESOURCE_EXHAUSTED: no address space or descriptor is left.
   static Result<ShmSegment> open(int fd, size_t bytes);
 
+  /// Fills the segment with zeros by write(2), so that a page whose memory is broken is an error
+  /// here instead of SIGBUS. INTERNAL or RESOURCE_EXHAUSTED, with errno: the kernel refuses it.
+  Status clear();
+
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   /// To be passed to a child process. The segment owns it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sys/random.h>
+#include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/supervisor/spawn.h"
@@ -41,12 +42,27 @@ void introduce(const WorkerGroupOptions& options, const TransportSetup& setup,
   }
 }
 
+Result<std::pair<Fd, Fd>> take_channel(ChannelStock* stock) {
+  if (stock == nullptr || stock->empty()) return Channel::make_pair();
+  std::pair<Fd, Fd> ends = std::move(stock->back());
+  stock->pop_back();
+  return ends;
+}
+
 }  // namespace
 
+void stock_channels(int count, ChannelStock* stock) {
+  while (stock->size() < static_cast<size_t>(count)) {
+    Result<std::pair<Fd, Fd>> ends = Channel::make_pair();
+    if (!ends.ok()) return;  // the next group then makes what is missing when it starts
+    stock->push_back(std::move(ends).value());
+  }
+}
+
 Status spawn_ranks(const WorkerGroupOptions& options, const TransportSetup& setup,
-                   std::vector<RankProcess>* ranks) {
+                   ChannelStock* stock, std::vector<RankProcess>* ranks) {
   for (int rank = 0; rank < options.world_size; ++rank) {
-    SHOAL_ASSIGN_OR_RETURN(auto ends, Channel::make_pair());
+    SHOAL_ASSIGN_OR_RETURN(auto ends, take_channel(stock));
     const auto index = static_cast<size_t>(rank);
     WorkerDescriptors descriptors{ends.second.get(), setup.shm.fd(), -1, -1, options.work_fds};
     if (!setup.listeners.empty()) descriptors.listener = setup.listeners[index].get();

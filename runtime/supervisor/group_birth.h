@@ -7,11 +7,15 @@
 
 namespace shoal {
 
+/// Makes channels until there are `count`, or until no descriptor is left for another one.
+void stock_channels(int count, ChannelStock* stock);
+
 /// Starts the processes of a group and sends each its RankStart. *ranks receives them in rank
-/// order. The calling thread must live as long as they should (spawn_worker). RESOURCE_EXHAUSTED,
+/// order. Their channels are taken from *stock, as long as it has some; it may be nullptr. The
+/// calling thread must live as long as the processes should (spawn_worker). RESOURCE_EXHAUSTED,
 /// with errno: a process or a channel could not be made; *ranks then holds those that were started,
 /// and the caller ends them.
 Status spawn_ranks(const WorkerGroupOptions& options, const TransportSetup& setup,
-                   std::vector<RankProcess>* ranks);
+                   ChannelStock* stock, std::vector<RankProcess>* ranks);
 
 }  // namespace shoal

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
+#include "runtime/supervisor/process_state.h"
 #include "runtime/supervisor/rank_logs.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/transport/facts/stale_segments.h"
@@ -23,6 +24,11 @@ Failure front_failure(const Rung& rung, const ShmNeed& need, Phase phase, const 
 
 bool another_rung_may_work(const Failure& failure) {
   return failure.fault == Fault::kTransport || failure.fault == Fault::kSharedMemory;
+}
+
+/// Something ran out. It may be there again in a moment.
+bool is_shortage(Fault fault, const Status& why) {
+  return fault == Fault::kShortage || why.code() == Code::kResourceExhausted;
 }
 
 /// True if this sends NCCL's log to where the front reads it.
@@ -68,8 +74,33 @@ void Ladder::look_again() {
   }
 }
 
+/// What weights, KV cache and the ranks' own memory take. Once a group has run it is known better
+/// than it could be estimated.
+BudgetOptions Ladder::budget() const {
+  BudgetOptions budget = options_.budget;
+  if (used_bytes_ > 0) budget.reserved_bytes = std::min(budget.reserved_bytes, used_bytes_);
+  return budget;
+}
+
 /// Checks everything that can be checked before a process is started, and makes the setup.
 Attempt<TransportSetup> Ladder::consider(const Rung& rung, const ShmNeed& need) {
+  if (!pool_.holds(rung.name)) return make_setup(rung, need);
+  // The pool's bytes are taken already.
+  ShmNeed rest = need;
+  rest.dev_shm.clear();
+  rest.memory.clear();
+  if (const Status why = check_budget(rest, context_.facts, budget()); !why.ok())
+    return front_failure(rung, need, Phase::kBudget, why);
+  std::optional<ShmSegment> pool = pool_.take(rung.name);
+  if (!pool) return make_setup(rung, need);
+  TransportSetup setup;
+  setup.rung = rung.name;
+  setup.shm = std::move(*pool);
+  equip(rung, &setup);
+  return setup;
+}
+
+Attempt<TransportSetup> Ladder::make_setup(const Rung& rung, const ShmNeed& need) {
   const auto failed = [&](Phase phase, const Status& why) {
     return front_failure(rung, need, phase, why);
   };
@@ -77,13 +108,13 @@ Attempt<TransportSetup> Ladder::consider(const Rung& rung, const ShmNeed& need) 
   if (rung.on_device) {
     if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
   }
-  if (const Status why = check_budget(need, context_.facts, options_.budget); !why.ok()) {
+  if (const Status why = check_budget(need, context_.facts, budget()); !why.ok()) {
     return failed(Phase::kBudget, why);
   }
   if (!rung.on_device) {
     if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
   }
-  if (near_memory_limit(need, context_.facts, options_.budget)) {
+  if (near_memory_limit(need, context_.facts, budget())) {
     if (const Status why = try_in_disposable_process(need); !why.ok())
       return failed(Phase::kReserve, why);
   }
@@ -168,8 +199,16 @@ std::optional<Failure> Ladder::refuse(const Failure& failure) {
   if (rung == options_.min_transport)
     return no_rung_left(options_.names.min_transport + " forbids to go on");
   if (at_ >= report_.order.size()) return no_rung_left("");
-  if (options_.on_refused) options_.on_refused(report_.refusals.back(), report_.order[at_]);
   return std::nullopt;
+}
+
+/// Reports the refusals [first, end), each with the rung that was tried next.
+void Ladder::say_refused(size_t first, size_t end) const {
+  if (!options_.on_refused) return;
+  const std::vector<Refusal>& refusals = report_.refusals;
+  for (size_t i = first; i < end; ++i)
+    options_.on_refused(refusals[i],
+                        i + 1 < refusals.size() ? refusals[i + 1].rung : report_.order[at_]);
 }
 
 /// Makes one error from all refusals, with the reasons of the first one first.
@@ -195,9 +234,12 @@ Failure Ladder::no_rung_left(const std::string& why) {
 /// Starts one group over the current rung.
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
                                                          WorkerGroupOptions options,
-                                                         const StartControl& control) {
+                                                         const StartControl& caller) {
   options.start.start_number = starts_++;
+  StartControl control = caller;
+  control.on_left_behind = pool_.on_left_behind();
   Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, control);
+  pool_.keep(setup.rung, std::move(setup.shm));
   logs_ = std::move(setup.logs);
   const Status as_planned = look_at_logs();
   if (group.ok() && !as_planned.ok()) {
@@ -215,38 +257,87 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
   return group;
 }
 
+/// Starts a group of one rank, which has nothing to move.
+Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_alone(WorkerGroupOptions options,
+                                                          const StartControl& control) {
+  TransportSetup none;
+  none.rung = kNoTransport;
+  options.start.start_number = starts_++;
+  Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, control);
+  if (group.ok()) {
+    report_.rung = kNoTransport;
+    has_run_ = true;
+  }
+  return group;
+}
+
+/// Goes down the ladder from the current rung until a group runs.
+Attempt<std::unique_ptr<WorkerGroup>> Ladder::climb_down(const WorkerGroupOptions& options,
+                                                         const StartControl& control) {
+  while (at_ < report_.order.size()) {
+    Attempt<TransportSetup> setup = consider(*find_rung(report_.order[at_]), report_.needs[at_]);
+    Attempt<std::unique_ptr<WorkerGroup>> group =
+        setup.ok() ? start_over(std::move(setup).value(), options, control)
+                   : Attempt<std::unique_ptr<WorkerGroup>>(setup.failure());
+    if (group.ok() || !another_rung_may_work(group.failure())) return group;
+    const Failure why = group.failure();
+    // The next rung may need the room. But a rung that has worked may be taken again.
+    if (!has_run_ || !is_shortage(why.fault, why.why)) pool_.give_back();
+    if (std::optional<Failure> forbidden = refuse(why)) return *forbidden;
+    if (!has_run_) say_refused(report_.refusals.size() - 1, report_.refusals.size());
+    if (setup.ok() && control.deadline.passed())
+      return no_rung_left(options_.names.startup_timeout + " leaves no time for another");
+  }
+  return no_rung_left("");
+}
+
+/// After a restart that has failed: returns to the first rung that was refused in it for a
+/// shortage, and makes that shortage the failure if all other rungs were refused too.
+Failure Ladder::go_back(const Failure& failure, size_t first_refusal) {
+  std::vector<Refusal>& refusals = report_.refusals;
+  const auto first = refusals.begin() + static_cast<std::ptrdiff_t>(first_refusal);
+  const auto refused = std::find_if(
+      first, refusals.end(), [](const Refusal& one) { return is_shortage(one.fault, one.status); });
+  Failure outcome = failure;
+  if (is_shortage(failure.fault, failure.why)) outcome.fault = Fault::kShortage;
+  if (refused != refusals.end()) {
+    if (failure.fault == Fault::kPolicy)
+      outcome = {refused->status, refused->phase, kFrontRank, Fault::kShortage};
+    const auto rung = std::find(report_.order.begin(), report_.order.end(), refused->rung);
+    at_ = static_cast<size_t>(rung - report_.order.begin());
+    refusals.erase(refused, refusals.end());
+    find_remedies();
+  }
+  // After the last refusal no rung was tried if that is the end.
+  const size_t last = outcome.fault == Fault::kPolicy ? 1 : 0;
+  say_refused(first_refusal, std::max(refusals.size(), first_refusal + last) - last);
+  return outcome;
+}
+
+/// What is known of a group once it runs.
+void Ladder::started(const WorkerGroup& group, Clock::time_point began) {
+  report_.verified_s = seconds_since(began);
+  has_run_ = true;
+  used_bytes_ = 0;
+  for (const int pid : group.pids()) used_bytes_ += private_bytes(pid);
+}
+
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
                                                     const StartControl& caller) {
   const Clock::time_point began = Clock::now();
   StartControl control = caller;
   control.deadline = sooner(caller.deadline, Deadline::after_s(options.startup_timeout_s));
-  if (report_.world_size == 1) {
-    TransportSetup none;
-    none.rung = kNoTransport;
-    options.start.start_number = starts_++;
-    Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, control);
-    if (group.ok()) report_.rung = kNoTransport;
+  if (report_.world_size == 1) return start_alone(std::move(options), control);
+  if (starts_ > 0) look_again();
+  const size_t first_refusal = report_.refusals.size();
+  Attempt<std::unique_ptr<WorkerGroup>> group = climb_down(options, control);
+  if (group.ok()) {
+    if (has_run_) say_refused(first_refusal, report_.refusals.size());
+    started(**group, began);
     return group;
   }
-  if (starts_ > 0) look_again();
-  while (at_ < report_.order.size()) {
-    Attempt<TransportSetup> setup = consider(*find_rung(report_.order[at_]), report_.needs[at_]);
-    if (!setup.ok()) {
-      if (std::optional<Failure> forbidden = refuse(setup.failure())) return *forbidden;
-      continue;
-    }
-    Attempt<std::unique_ptr<WorkerGroup>> group =
-        start_over(std::move(setup).value(), options, control);
-    if (group.ok()) {
-      report_.verified_s = seconds_since(began);
-      return group;
-    }
-    if (!another_rung_may_work(group.failure())) return group;
-    if (std::optional<Failure> forbidden = refuse(group.failure())) return *forbidden;
-    if (control.deadline.passed())
-      return no_rung_left(options_.names.startup_timeout + " leaves no time for another");
-  }
-  return no_rung_left("");
+  if (!has_run_) return group;
+  return go_back(group.failure(), first_refusal);
 }
 
 std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
@@ -255,7 +346,10 @@ std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
   // This is the last permitted rung and it has worked before, so keep it.
   if (at_ + 1 == report_.order.size() || report_.order[at_] == options_.min_transport)
     return std::nullopt;
-  return refuse(failure);
+  pool_.give_back();
+  const std::optional<Failure> forbidden = refuse(failure);
+  if (!forbidden) say_refused(report_.refusals.size() - 1, report_.refusals.size());
+  return forbidden;
 }
 
 void Ladder::find_remedies() {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/supervisor/kept_pool.h"
 #include "runtime/supervisor/worker_group.h"
 #include "runtime/transport/report.h"
 
@@ -35,6 +36,10 @@ struct LadderOptions {
 /// The one loop that finds a transport. It takes the rungs in order, for the whole group, until one
 /// is reserved, opened and proven. Each rejected rung is recorded as a Refusal with its reason. Not
 /// thread-safe; the groups it starts belong to the calling thread (WorkerGroup).
+///
+/// It keeps the pool of the rung that is in use, so that a restart cannot find it taken by others.
+/// The pool goes to the next group once every rank of the last one has ended, and is given back
+/// when its rung is left.
 class Ladder {
  public:
   Ladder(LadderOptions options, HostFacts facts, int world_size);
@@ -45,6 +50,10 @@ class Ladder {
   /// (UNAVAILABLE) names every refusal: no rung is left, or policy or time forbid to go on. A
   /// failure that no other rung would cure, such as a broken model or a kill from outside, is
   /// returned unchanged, and the rung stays.
+  ///
+  /// Once a group has run, something may run out that was there before and may be there again soon.
+  /// A rung that is short of it is left only for one that works now. If none does, the failure is
+  /// Fault::kShortage (RESOURCE_EXHAUSTED), the rung stays, and the refusals are forgotten.
   Attempt<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options,
                                               const StartControl& control);
 
@@ -65,8 +74,17 @@ class Ladder {
   void look_again();
   Attempt<std::unique_ptr<WorkerGroup>> start_over(TransportSetup setup, WorkerGroupOptions options,
                                                    const StartControl& control);
+  Attempt<std::unique_ptr<WorkerGroup>> start_alone(WorkerGroupOptions options,
+                                                    const StartControl& control);
+  Attempt<std::unique_ptr<WorkerGroup>> climb_down(const WorkerGroupOptions& options,
+                                                   const StartControl& control);
   Attempt<TransportSetup> consider(const Rung& rung, const ShmNeed& need);
+  Attempt<TransportSetup> make_setup(const Rung& rung, const ShmNeed& need);
+  BudgetOptions budget() const;
+  void started(const WorkerGroup& group, Clock::time_point began);
+  Failure go_back(const Failure& failure, size_t first_refusal);
   std::optional<Failure> refuse(const Failure& failure);
+  void say_refused(size_t first, size_t end) const;
   Failure no_rung_left(const std::string& why);
   void find_remedies();
   NcclUse* nccl_use();
@@ -81,6 +99,11 @@ class Ladder {
   std::vector<Fd> logs_;    // of the ranks that were started last
   size_t at_ = 0;           // an index into report_.order
   int32_t starts_ = 0;
+  bool has_run_ = false;  // a group has been started well
+  /// What the ranks of the last group held that nobody else could use; 0: not known.
+  int64_t used_bytes_ = 0;
+
+  KeptPool pool_;
 };
 
 }  // namespace shoal

@@ -1,5 +1,7 @@
 #include "runtime/supervisor/living_thread.h"
 
+#include <utility>
+
 #include "runtime/base/wait.h"
 
 namespace shoal {
@@ -15,21 +17,31 @@ LivingThread::~LivingThread() {
   thread_.join();
 }
 
-void LivingThread::run(const std::function<void()>& work) {
-  const std::lock_guard turn(turn_);
+void LivingThread::begin(std::function<void()> work) {
   std::unique_lock lock(mutex_);
-  work_ = &work;
+  wait_until_ready(changed_, lock, [this] { return !work_; });
+  work_ = std::move(work);
   changed_.notify_all();
-  wait_until_ready(changed_, lock, [this] { return work_ == nullptr; });
+}
+
+void LivingThread::run(const std::function<void()>& work) {
+  bool done = false;
+  begin([&] {
+    work();
+    const std::lock_guard lock(mutex_);
+    done = true;
+  });
+  std::unique_lock lock(mutex_);
+  wait_until_ready(changed_, lock, [&] { return done; });
 }
 
 void LivingThread::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wait_until_ready(changed_, lock, [this] { return stop_ || work_ != nullptr; });
-    if (work_ == nullptr) return;
+    wait_until_ready(changed_, lock, [this] { return stop_ || work_; });
+    if (!work_) return;
     lock.unlock();
-    (*work_)();
+    work_();
     lock.lock();
     work_ = nullptr;
     changed_.notify_all();

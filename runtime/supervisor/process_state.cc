@@ -2,6 +2,7 @@
 
 #include <ctime>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "runtime/base/cat.h"
@@ -58,6 +59,16 @@ std::optional<std::chrono::nanoseconds> processor_time(pid_t process) {
   if (::clock_getcpuclockid(process, &clock) != 0 || ::clock_gettime(clock, &used) != 0)
     return std::nullopt;
   return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+}
+
+int64_t private_bytes(pid_t process) {
+  std::ifstream file(cat("/proc/", process, "/status"));
+  for (std::string name; file >> name;) {
+    int64_t kib = 0;
+    if (name == "RssAnon:" && file >> kib) return kib << 10;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return 0;
 }
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <sys/types.h>
 
@@ -18,5 +19,9 @@ bool is_frozen(pid_t process);
 
 /// The processor time that all threads of the process have used so far; nullopt if it is gone.
 std::optional<std::chrono::nanoseconds> processor_time(pid_t process);
+
+/// The memory of the process that belongs to it alone and that no file holds, in bytes. 0: it is
+/// not known.
+int64_t private_bytes(pid_t process);
 
 }  // namespace shoal

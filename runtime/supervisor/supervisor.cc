@@ -1,9 +1,18 @@
 #include "runtime/supervisor/supervisor.h"
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
+
+#include "runtime/base/wait.h"
+#include "runtime/supervisor/group_birth.h"
 
 namespace shoal {
 namespace {
+
+/// How often a pause looks whether it was given up.
+constexpr int kLookMs = 50;
 
 /// A restart cures only what may not happen again. A model that does not load will not load the
 /// next time.
@@ -35,79 +44,108 @@ Failure while_doing(const Failure& failure, std::string what) {
 
 }  // namespace
 
+/// The pauses between two tries of a start that meets a shortage.
+class Supervisor::Pause {
+ public:
+  /// In seconds.
+  double next() {
+    ++tries_;
+    return std::exchange(seconds_, std::min(2 * seconds_, kMostSeconds));
+  }
+  int tries() const { return tries_; }
+
+ private:
+  static constexpr double kMostSeconds = 2;
+  double seconds_ = 0.1;
+  int tries_ = 0;
+};
+
 Supervisor::Supervisor(SupervisorOptions options, HostFacts facts)
     : options_(std::move(options)),
       ladder_(options_.ladder, std::move(facts), options_.group.world_size),
       policy_(options_.max_restarts) {}
 
 Supervisor::~Supervisor() {
+  give_up();
   // End the group on the thread that started it: the kernel would kill the ranks as soon as that
   // thread ended.
-  spawner_.run([this] { group_.reset(); });
+  ranks_thread_.run([this] { group_.reset(); });
 }
 
 Attempt<std::unique_ptr<Supervisor>> Supervisor::start(SupervisorOptions options, HostFacts facts) {
   std::unique_ptr<Supervisor> supervisor(new Supervisor(std::move(options), std::move(facts)));
-  const StartControl control = supervisor->control_until(supervisor->start_deadline());
-  std::optional<Failure> failure = supervisor->try_start(control);
-  if (failure) failure = supervisor->recover(*failure, control);
+  std::optional<Failure> failure;
+  supervisor->ranks_thread_.run([&] {
+    const StartControl control = supervisor->new_control();
+    failure = supervisor->try_start(control);
+    if (failure) failure = supervisor->recover(*failure, control);
+  });
   if (failure) return *failure;
   return supervisor;
 }
 
-StartControl Supervisor::control_until(Deadline deadline, const GivenUp& given_up) const {
+StartControl Supervisor::new_control() {
   StartControl control;
-  control.deadline = deadline;
-  control.given_up = [this, given_up] { return given_up_ || (given_up && given_up()); };
+  control.deadline = Deadline::after_s(options_.group.startup_timeout_s);
+  control.given_up = [this] { return given_up_.load(); };
   control.on_progress = options_.hooks.on_progress;
+  control.channels = &channels_;
   return control;
 }
 
 void Supervisor::publish_report() {
-  const std::lock_guard lock(report_mutex_);
+  const std::lock_guard lock(state_mutex_);
   report_ = ladder_.report();
 }
 
+/// Runs on the ranks' thread.
 std::optional<Failure> Supervisor::try_start(const StartControl& control) {
-  std::optional<Failure> failure;
-  spawner_.run([&] {
-    Attempt<std::unique_ptr<WorkerGroup>> group = ladder_.start(options_.group, control);
-    if (group.ok()) {
-      group_ = std::move(group).value();
-    } else {
-      failure = group.failure();
-    }
-  });
+  Attempt<std::unique_ptr<WorkerGroup>> group = ladder_.start(options_.group, control);
+  if (group.ok()) {
+    group_ = std::move(group).value();
+    has_run_ = true;
+    stock_channels(options_.group.world_size, &channels_);
+    policy_.started(seconds_since(origin_));
+  }
   if (options_.hooks.on_start_over) options_.hooks.on_start_over();
   publish_report();
-  if (!failure) policy_.started(seconds_since(origin_));
-  return failure;
+  if (group.ok()) return std::nullopt;
+  return group.failure();
 }
 
-/// Nullopt: the group may be started again, on the ladder's current rung. Otherwise what ends the
-/// supervision.
-std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
-                                                  const StartControl& control) {
-  if (!restart_may_cure(failure.fault)) return failure;
+/// Nullopt: nothing forbids another start. Otherwise what ends the supervision.
+std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const StartControl& control,
+                                                const Pause& pause) {
   // Asked even if no restart is granted, because the answer may also be why the ranks were lost.
   const Status may = options_.hooks.may_restart ? options_.hooks.may_restart() : Status();
   if (!may.ok()) return Failure{may, failure.phase, kFrontRank, Fault::kOwn};
   if (options_.max_restarts == 0) return failure;
-  const LimitNames& names = options_.ladder.names;
   if (control.deadline.passed()) {
-    return while_doing(failure, cat("the start has taken ", names.startup_timeout, ", ",
-                                    options_.group.startup_timeout_s, " s, with ",
-                                    policy_.restarts(), " restarts"));
+    return while_doing(
+        failure,
+        cat("the start has taken ", options_.ladder.names.startup_timeout, ", ",
+            options_.group.startup_timeout_s, " s, with ", policy_.restarts(), " restarts",
+            pause.tries() > 0 ? cat(" and ", pause.tries(), " tries that met a shortage") : ""));
   }
   if (control.given_up()) {
     return Failure{failure.why.because_of(Code::kCancelled, "the ranks are not started again"),
                    failure.phase, failure.rank, Fault::kGivenUp};
   }
+  return std::nullopt;
+}
+
+/// Nullopt: the group may be started again, on the ladder's current rung, and that is counted.
+/// Otherwise what ends the supervision.
+std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
+                                                  const StartControl& control, const Pause& pause) {
+  if (!restart_may_cure(failure.fault)) return failure;
+  if (std::optional<Failure> final = refuse_start(failure, control, pause)) return final;
   const RestartPolicy::Next next =
       policy_.failed(failure, ladder_.last_tried(), seconds_since(origin_));
   if (next == RestartPolicy::Next::kGiveUp) {
-    return while_doing(failure, cat("the ranks were started again ", policy_.restarts(),
-                                    " times and failed again (", names.max_restarts, ")"));
+    return while_doing(failure,
+                       cat("the ranks were started again ", policy_.restarts(),
+                           " times and failed again (", options_.ladder.names.max_restarts, ")"));
   }
   if (next == RestartPolicy::Next::kNextRung) {
     if (std::optional<Failure> forbidden = ladder_.refuse_current(failure)) {
@@ -120,13 +158,28 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
   return std::nullopt;
 }
 
+/// Nullopt: it is time for the next try. Otherwise what ends the supervision.
+std::optional<Failure> Supervisor::wait_out(const Failure& shortage, const StartControl& control,
+                                            Pause* pause) {
+  const double seconds = pause->next();
+  if (options_.hooks.on_shortage) options_.hooks.on_shortage(shortage, seconds);
+  const Deadline until = sooner(control.deadline, Deadline::after_s(seconds));
+  while (!until.passed() && !control.given_up())
+    std::this_thread::sleep_for(std::chrono::milliseconds(until.remaining_ms(kLookMs)));
+  return refuse_start(shortage, control, *pause);
+}
+
 /// Starts the group again for as long as the policy grants it and there is time. Otherwise returns
-/// the last failure.
+/// the last failure. Runs on the ranks' thread.
 std::optional<Failure> Supervisor::recover(const Failure& first, const StartControl& control) {
   Failure failure = first;
+  Pause pause;
+  bool counted = false;  // this try is the same restart as the last one
   for (;;) {
-    if (std::optional<Failure> final = refuse_restart(failure, control)) return final;
-    ladder_.add_restart(std::string(failure.why.message()));
+    if (!counted) {
+      if (std::optional<Failure> final = refuse_restart(failure, control, pause)) return final;
+      ladder_.add_restart(std::string(failure.why.message()));
+    }
     const Clock::time_point began = Clock::now();
     std::optional<Failure> again = try_start(control);
     if (!again) {
@@ -135,11 +188,45 @@ std::optional<Failure> Supervisor::recover(const Failure& first, const StartCont
       return std::nullopt;
     }
     failure = std::move(*again);
+    counted = has_run_ && failure.fault == Fault::kShortage;
+    if (!counted) continue;
+    if (std::optional<Failure> final = wait_out(failure, control, &pause)) return final;
   }
+}
+
+/// Begins to start the lost ranks again, on their thread. Call it with mutex_ held.
+void Supervisor::begin_restart(const Failure& failure) {
+  {
+    const std::lock_guard lock(state_mutex_);
+    restarting_since_ = RunningClock::now();
+    why_restarting_ = failure.why;
+  }
+  ranks_thread_.begin([this, failure] {
+    std::optional<Failure> final = recover(failure, new_control());
+    {
+      const std::lock_guard lock(state_mutex_);
+      lost_ = std::move(final);
+      restarting_since_.reset();
+    }
+    restarted_.notify_all();
+  });
+}
+
+/// Waits answer_s for a restart that is under way. Nullopt: none is.
+std::optional<GroupStep> Supervisor::await_restart() {
+  std::unique_lock lock(state_mutex_);
+  if (wait_until_ready(restarted_, lock, Deadline::after_s(options_.answer_s),
+                       [this] { return !restarting_since_; }))
+    return std::nullopt;
+  return GroupStep{std::nullopt, why_restarting_, false};
 }
 
 Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
   const std::lock_guard lock(mutex_);
+  if (std::optional<GroupStep> not_yet = await_restart()) {
+    lost_while_idle_ = false;  // the caller learns it now
+    return std::move(*not_yet);
+  }
   if (const std::optional<Failure> final = lost()) return *final;
   if (std::exchange(lost_while_idle_, false)) {
     return GroupStep{std::nullopt,
@@ -148,35 +235,35 @@ Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
   Attempt<std::string> result = group_->step(number, std::move(plan));
   if (result.ok()) return GroupStep{std::move(result).value(), {}, false};
   if (!group_->ended()) return result.failure();  // the ranks run, but their answer was wrong
-  const StartControl control = control_until(start_deadline());
-  if (std::optional<Failure> final = lose(recover(result.failure(), control))) return *final;
+  begin_restart(result.failure());
+  (void)await_restart();
+  if (const std::optional<Failure> final = lost()) return *final;
   return GroupStep{std::nullopt, result.failure().why, result.failure().fault != Fault::kHeldUp};
 }
 
-std::optional<Failure> Supervisor::watch(const std::function<bool()>& given_up) {
+std::optional<Failure> Supervisor::watch() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return std::nullopt;
+  if (!lock.owns_lock() || restarting_s() > 0) return std::nullopt;
   if (std::optional<Failure> final = lost()) return final;
   const std::optional<Failure> failure = group_->watch(Deadline::after_ms(0));
   if (!failure) return std::nullopt;
   lost_while_idle_ = true;
-  return lose(recover(*failure, control_until(start_deadline(), given_up)));
+  begin_restart(*failure);
+  return std::nullopt;
 }
 
-/// Keeps the failure that ends the supervision, if there is one.
-std::optional<Failure> Supervisor::lose(std::optional<Failure> final) {
-  const std::lock_guard lock(report_mutex_);
-  lost_ = final;
-  return final;
+double Supervisor::restarting_s() const {
+  const std::lock_guard lock(state_mutex_);
+  return restarting_since_ ? std::max(seconds_since(*restarting_since_), 1e-9) : 0;
 }
 
 std::optional<Failure> Supervisor::lost() const {
-  const std::lock_guard lock(report_mutex_);
+  const std::lock_guard lock(state_mutex_);
   return lost_;
 }
 
 TransportReport Supervisor::report() const {
-  const std::lock_guard lock(report_mutex_);
+  const std::lock_guard lock(state_mutex_);
   return report_;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,9 +16,8 @@
 
 namespace shoal {
 
-/// What a caller may want to show. Each may be empty. They are called from the thread that starts,
-/// steps or watches, except on_progress, which is called from the thread that the ranks belong to.
-/// A hook must not call the Supervisor.
+/// What a caller may want to show. Each may be empty. They are called from the thread that the
+/// ranks belong to. A hook must not call the Supervisor.
 struct SupervisorHooks {
   /// The progress of all ranks, summed, while they load.
   std::function<void(const LoadProgress&)> on_progress;
@@ -29,18 +29,23 @@ struct SupervisorHooks {
   /// The ranks were lost and are started again, for the restart-th time of max_restarts.
   std::function<void(const Failure& why, int restart, int max_restarts)> on_restart;
   std::function<void(const std::string& rung, double seconds)> on_restarted;
+  /// The ranks cannot be started again yet, because something has run out that was there before.
+  /// The next try is in `seconds`.
+  std::function<void(const Failure& why, double seconds)> on_shortage;
 };
 
 struct SupervisorOptions {
   LadderOptions ladder;
   WorkerGroupOptions group;
   int max_restarts = 0;  ///< how often lost ranks are started again; 0: their loss is the end
+  /// How long step() waits for a restart before it returns, so that its caller can do other things.
+  double answer_s = 0.1;
   SupervisorHooks hooks;
 };
 
-/// The outcome of a step that did not end the server. Without a result the ranks were lost and run
-/// again. Nothing that they held is left, so that every sequence has to be computed again from its
-/// tokens.
+/// The outcome of a step that did not end the server. Without a result the ranks were lost; they
+/// run again, or are still being started again. Nothing that they held is left, so that every
+/// sequence has to be computed again from its tokens.
 struct GroupStep {
   std::optional<std::string> result;  ///< what rank 0 answers
   Status lost;                        ///< why there is no result
@@ -51,7 +56,13 @@ struct GroupStep {
 
 /// The ranks of one group: started over the first transport that works, watched, and started again
 /// when they are lost. It holds the ladder, the group and the restart policy, knows no flags and
-/// prints nothing. step(), watch(), give_up() and report() may be called from any thread.
+/// prints nothing. step(), watch(), give_up(), lost(), restarting_s() and report() may be called
+/// from any thread.
+///
+/// A restart runs on the thread that the ranks belong to. It must come to its end within
+/// group.startup_timeout_s. If it meets a shortage (descriptors, processes, memory, /dev/shm), it
+/// looks again after 0.1 s, then after twice as long each time, up to 2 s. Only a start that fails
+/// for another reason is counted as one of max_restarts.
 class Supervisor {
  public:
   /// Starts the ranks, with as many attempts as restarts are granted, all of them within
@@ -61,14 +72,18 @@ class Supervisor {
   static Attempt<std::unique_ptr<Supervisor>> start(SupervisorOptions options, HostFacts facts);
   ~Supervisor();
 
-  /// Runs one step on every rank (RankWork::step). Ranks that are lost in it are started again. A
-  /// Failure: they are lost for good.
+  /// Runs one step on every rank (RankWork::step). Ranks that are lost in it are started again, for
+  /// which it waits answer_s at most. While they are being started, it runs nothing. A Failure:
+  /// they are lost for good.
   Attempt<GroupStep> step(uint64_t number, std::string plan);
 
-  /// Looks for a rank that has died while nothing ran, and starts the group again. Returns at once
-  /// if all is well or if a step runs, because the step will see it. `given_up` is asked several
-  /// times a second in such a start, and true ends it. A Failure: the ranks are lost for good.
-  std::optional<Failure> watch(const std::function<bool()>& given_up);
+  /// Looks for a rank that has died while nothing ran, and begins to start the group again. Never
+  /// waits. A Failure: the ranks are lost for good.
+  std::optional<Failure> watch();
+
+  /// For how many seconds lost ranks have been on their way back; 0: they run, or are lost for
+  /// good.
+  double restarting_s() const;
 
   /// From now on lost ranks are not started again, and a start that is under way ends with
   /// Fault::kGivenUp.
@@ -81,35 +96,47 @@ class Supervisor {
 
   TransportReport report() const;
   /// What each rank's work reports about itself, by rank. Must not be called while step() or
-  /// watch() runs on another thread.
+  /// watch() runs on another thread, or after a rank was lost.
   const std::vector<std::string>& ready() const { return group_->ready(); }
   /// The processes, by rank; for tests. Must not be called while step() or watch() runs on another
-  /// thread.
+  /// thread, or during a restart.
   std::vector<int> pids() const { return group_->pids(); }
 
  private:
-  using GivenUp = std::function<bool()>;
+  class Pause;
   Supervisor(SupervisorOptions options, HostFacts facts);
-  Deadline start_deadline() const { return Deadline::after_s(options_.group.startup_timeout_s); }
   std::optional<Failure> try_start(const StartControl& control);
-  std::optional<Failure> lose(std::optional<Failure> final);
-  std::optional<Failure> refuse_restart(const Failure& failure, const StartControl& control);
+  void begin_restart(const Failure& failure);
+  std::optional<GroupStep> await_restart();
+  std::optional<Failure> refuse_start(const Failure& failure, const StartControl& control,
+                                      const Pause& pause);
+  std::optional<Failure> refuse_restart(const Failure& failure, const StartControl& control,
+                                        const Pause& pause);
   std::optional<Failure> recover(const Failure& first, const StartControl& control);
-  StartControl control_until(Deadline deadline, const GivenUp& given_up = {}) const;
+  std::optional<Failure> wait_out(const Failure& shortage, const StartControl& control,
+                                  Pause* pause);
+  StartControl new_control();
   void publish_report();
 
   const SupervisorOptions options_;
-  std::mutex mutex_;                 // guards group_, ladder_, policy_ and lost_while_idle_
-  mutable std::mutex report_mutex_;  // guards report_ and lost_
+  std::mutex mutex_;                // one step or watch at a time; guards lost_while_idle_
+  mutable std::mutex state_mutex_;  // guards the next five members
+  std::condition_variable restarted_;
   std::optional<Failure> lost_;
+  std::optional<RunningClock::time_point> restarting_since_;
+  Status why_restarting_;
   TransportReport report_;  // a snapshot of the ladder's, for others to read while a restart runs
+  // While a restart runs, only the ranks' thread uses these four and group_. Otherwise mutex_
+  // guards them.
   Ladder ladder_;
   RestartPolicy policy_;
+  ChannelStock channels_;  // for the next group
+  bool has_run_ = false;
   const Clock::time_point origin_ = Clock::now();
   std::atomic<bool> given_up_ = false;
   bool lost_while_idle_ = false;  // the next plan relies on what is gone
-  LivingThread spawner_;          // ranks die with the thread that started them
   std::unique_ptr<WorkerGroup> group_;
+  LivingThread ranks_thread_;  // ranks die with the thread that started them
 };
 
 }  // namespace shoal

@@ -40,6 +40,7 @@ struct WorkerGroup::Impl {
   StepWatch step_watch{0};
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
+  std::function<void()> on_left_behind;
   ~Impl() { end_all(); }
 
   std::optional<Failure> wait_until_started(const WorkerGroupOptions& options,
@@ -59,6 +60,7 @@ struct WorkerGroup::Impl {
   std::optional<Failure> judge_step();
   Failure give_up();
   void record_segments();
+  void close_descriptors();
   void end_all();
   void say_goodbye();
 };
@@ -188,13 +190,26 @@ void WorkerGroup::Impl::record_segments() {
   }
 }
 
+/// The next group needs the descriptors of ranks that have ended, and must know of those that have
+/// not.
+void WorkerGroup::Impl::close_descriptors() {
+  for (RankProcess& worker : workers) {
+    if (worker.left_behind && on_left_behind) on_left_behind();
+    worker.channel = Channel(Fd());
+    worker.channel_open = false;
+    if (worker.reaped) worker.process.pidfd.reset();
+  }
+}
+
 /// Kills and reaps what is left, and removes what a killed rank's libraries leave in /dev/shm: only
 /// those files, and only if nobody else has them open.
 void WorkerGroup::Impl::end_all() {
   const auto over = [](const RankProcess& w) { return w.reaped || w.left_behind; };
-  if (std::all_of(workers.begin(), workers.end(), over) && segments.empty()) return;
-  record_segments();
-  end_ranks(workers);
+  if (!std::all_of(workers.begin(), workers.end(), over)) {
+    record_segments();
+    end_ranks(workers);
+  }
+  close_descriptors();
   if (segments.empty()) return;
   if (const auto swept = remove_recorded("/dev/shm", segments); swept.ok() && swept->removed > 0) {
     log_info(cat("removed ", swept->removed, " files (", swept->bytes,
@@ -295,7 +310,9 @@ Attempt<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOption
   if (options.start.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
   impl->step_watch = StepWatch(options.step_timeout_s);
   impl->step_timeout_s = options.step_timeout_s;
-  if (const Status born = spawn_ranks(options, setup, &impl->workers); !born.ok()) {
+  impl->on_left_behind = control.on_left_behind;
+  if (const Status born = spawn_ranks(options, setup, control.channels, &impl->workers);
+      !born.ok()) {
     return Failure{born, Phase::kSpawn, kFrontRank, Fault::kOwn};
   }
   if (std::optional<Failure> failure = impl->wait_until_started(options, control)) return *failure;

@@ -3,9 +3,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/fd.h"
 #include "runtime/base/status.h"
 #include "runtime/control/messages.h"
 #include "runtime/supervisor/group_failure.h"
@@ -29,6 +31,10 @@ struct WorkerGroupOptions {
   double step_timeout_s = 10;
 };
 
+/// Pairs of connected ends, of which the second is for a rank. Made ahead of time, because a
+/// server's clients may have taken every descriptor when a group must be started again.
+using ChannelStock = std::vector<std::pair<Fd, Fd>>;
+
 /// How a caller follows a start, limits it and ends it. All of it may be left out.
 struct StartControl {
   Deadline deadline = Deadline::infinite();
@@ -36,6 +42,10 @@ struct StartControl {
   std::function<bool()> given_up;
   /// Gets the summed progress of all ranks while they load.
   std::function<void(const LoadProgress&)> on_progress;
+  /// Called when the group has ended and a rank of it, which hangs in the kernel, has not. Then or
+  /// later: the group keeps a copy.
+  std::function<void()> on_left_behind;
+  ChannelStock* channels = nullptr;  ///< the ranks' channels are taken from here first
 };
 
 /// The processes of one tensor-parallel group. They are started by posix_spawn of this program from

@@ -21,6 +21,8 @@ namespace {
 /// While nothing runs, the death of a worker is noticed within this time.
 constexpr int64_t kWatchMs = 100;
 constexpr double kDrainSeconds = 30;
+/// Requests that come during a shorter restart only wait for it.
+constexpr double kLongRestartSeconds = 5;
 /// Time for last messages to go out, when no request runs any more.
 constexpr int64_t kGoodbyeMs = 2'000;
 /// The same after a rank's death: long enough to notify clients, short enough not to delay the exit
@@ -66,20 +68,14 @@ void say_ready(const GrpcServer& server, const std::string& model, const EngineP
 /// lost.
 Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& host,
                            StopSignals& signals) {
-  const auto stopping = [&signals] { return signals.wait(Deadline::after_ms(0)); };
-  std::optional<Deadline> finish_by;
-  // While ranks restart, keep waiting as long as any request depends on them.
-  const auto given_up = [&] {
-    if (!stopping()) return false;
-    if (!finish_by) finish_by = Deadline::after_s(kDrainSeconds);
-    const EngineLoad load = loop.load();
-    return finish_by->passed() || load.running + load.waiting == 0;
-  };
+  bool refusing = false;  // because a restart takes long
   while (!signals.wait(Deadline::after_ms(kWatchMs))) {
     log_lost_lines();
     SHOAL_RETURN_IF_ERROR(loop.status());
-    const Status status = host.watch(given_up);
-    if (!status.ok() && !stopping()) {
+    const Status status = host.watch();
+    if (const bool late = host.restarting_s() > kLongRestartSeconds; late != refusing)
+      server.set_restarting(refusing = late);
+    if (!status.ok()) {
       server.set_draining();
       // The next step fails in the same way, and ends the open requests with the reason.
       (void)loop.drain(Deadline::after_s(kDrainSeconds), [&host] { host.give_up(); });
@@ -88,8 +84,7 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
   }
   log_info("stopping: running requests may finish");
   server.set_draining();
-  if (!loop.drain(finish_by.value_or(Deadline::after_s(kDrainSeconds)),
-                  [&host] { host.give_up(); }) &&
+  if (!loop.drain(Deadline::after_s(kDrainSeconds), [&host] { host.give_up(); }) &&
       loop.status().ok()) {
     log_warning(cat("requests that still ran after ", kDrainSeconds, " s were cancelled"));
   }

@@ -54,9 +54,10 @@ void route_grpc_log(gpr_log_func_args* line) {
 
 /// The descriptors that the connections of clients must leave free, so that the ranks can be
 /// started again. While they are started, the front has a listener, the control channel and the
-/// pidfd of each rank (runtime/transport/rungs/tcp_rung.cc). The fourth of each rank is for a
-/// channel that is made before the old one is closed, and the rest for what is open for a moment:
-/// the ends that a rank inherits, the pool, files of /proc and /sys, the model's files.
+/// pidfd of each rank (runtime/transport/rungs/tcp_rung.cc). The next group's channels are made
+/// ahead if descriptors are left for them. The fourth of each rank is for them, and the rest for
+/// what is open for a moment: the ends that a rank inherits, files of /proc and /sys, the model's
+/// files.
 constexpr int64_t kept_descriptors(int ranks) {
   return 16 + 4 * static_cast<int64_t>(ranks);
 }
@@ -203,6 +204,12 @@ void GrpcServer::set_ready(const ServedModel* model, InferenceLoop* loop,
                            const DeploymentInfo& deployment) {
   impl_->state->set_ready(model, loop, deployment);
   impl_->set_health(impl_->state->view().phase == ServingPhase::kReady);
+}
+
+void GrpcServer::set_restarting(bool restarting) {
+  impl_->state->set_restarting(restarting);
+  const ServingState::View view = impl_->state->view();
+  impl_->set_health(view.phase == ServingPhase::kReady && !view.restarting);
 }
 
 void GrpcServer::set_draining() {

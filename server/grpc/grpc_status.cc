@@ -17,8 +17,9 @@ namespace {
 constexpr size_t kMaxMessageBytes = 1900;
 
 /// How long a client should wait before a retry: roughly the rest of loading, the time until the
-/// queue moves, and the start of another server.
+/// ranks are tried again or the queue moves, and the start of another server.
 constexpr int kLoadingRetryMs = 2000;
+constexpr int kRestartingRetryMs = 1000;
 constexpr int kQueueFullRetryMs = 1000;
 constexpr int kGoneRetryMs = 5000;
 
@@ -51,6 +52,8 @@ RefusalInfo info_of(NotTaken why) {
       return {.reason = "DUPLICATE_REQUEST"};
     case NotTaken::kLoading:
       return {.reason = "MODEL_LOADING", .retry_ms = kLoadingRetryMs};
+    case NotTaken::kRestarting:
+      return {.reason = "WORKERS_RESTARTING", .retry_ms = kRestartingRetryMs};
     case NotTaken::kDraining:
       return {.reason = "DRAINING", .retry_ms = kGoneRetryMs};
     case NotTaken::kEngineLost:

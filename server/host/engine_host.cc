@@ -149,6 +149,12 @@ SupervisorHooks hooks_for(ProgressStyle style) {
     std::snprintf(text, sizeof text, "%.2f", seconds);
     log_info(cat("the ranks run again over ", rung, " after ", text, " s"));
   };
+  hooks.on_shortage = [](const Failure& why, double seconds) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f", seconds);
+    log_warning(cat("the ranks cannot be started yet (", phase_name(why.phase),
+                    "), the next try is in ", text, " s: ", why.why.to_string(600)));
+  };
   return hooks;
 }
 
@@ -168,7 +174,7 @@ void watch_model(ModelWatch& model, SupervisorHooks* hooks) {
 /// a model that has changed (ending()).
 Status lost_for_good(const Failure& failure) {
   const Code code = failure.why.code();
-  if (code == Code::kResourceExhausted)
+  if (code == Code::kResourceExhausted || failure.fault == Fault::kShortage)
     return failure.why.because_of(Code::kAborted, "the ranks are lost and cannot be started again");
   return code == Code::kInvalidArgument
              ? failure.why.because_of(Code::kInternal, "the ranks cannot go on")
@@ -246,8 +252,8 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   return lost_for_good(step.failure());
 }
 
-Status EngineHost::watch(const std::function<bool()>& given_up) {
-  const std::optional<Failure> failure = supervisor_->watch(given_up);
+Status EngineHost::watch() {
+  const std::optional<Failure> failure = supervisor_->watch();
   SHOAL_RETURN_IF_ERROR(model_->changed());
   return failure ? lost_for_good(*failure) : Status();
 }

@@ -29,7 +29,7 @@ void set_device(const DeviceFlags& flags, RankStart* start);
 LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes);
 
 /// The ranks of one model, as commands use them: a Supervisor that is configured from the flags and
-/// whose events are logged. step(), watch() and report() may be called from any thread.
+/// whose events are logged. All but start() may be called from any thread.
 class EngineHost {
  public:
   /// Walks the ladder until a transport works. The reasons for refused rungs are logged as
@@ -38,13 +38,14 @@ class EngineHost {
       const EnginePlan& plan, const EngineFlags& flags, HostFacts facts,
       ProgressStyle progress = ProgressStyle::kTerminalOnly);
 
-  /// Runs one step on every rank. If the ranks were lost but could be started again, the outcome
-  /// has no result, because their KV cache is gone. An error means that they are lost for good, or
+  /// Runs one step on every rank. If the ranks were lost and are started again, the outcome has no
+  /// result, because their KV cache is gone. An error means that they are lost for good, or
   /// (DATA_LOSS) that a file of the model was changed in place.
   Result<StepOutcome> step(const StepPlan& plan);
 
   /// Calls Supervisor::watch. An error means the same as one of step().
-  Status watch(const std::function<bool()>& given_up);
+  Status watch();
+  double restarting_s() const { return supervisor_->restarting_s(); }
 
   /// How a command ends that ran on these ranks, with the status that it has come to. A rank that
   /// could not be started again for a reason of its own, such as a model that is damaged by now,

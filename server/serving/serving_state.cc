@@ -86,6 +86,11 @@ void ServingState::set_draining() {
   view_.phase = ServingPhase::kDraining;
 }
 
+void ServingState::set_restarting(bool restarting) {
+  const std::lock_guard lock(mutex_);
+  view_.restarting = restarting;
+}
+
 bool ServingState::draining() const {
   const std::lock_guard lock(mutex_);
   return view_.phase == ServingPhase::kDraining;
@@ -108,9 +113,12 @@ RefusedRequest ServingState::refusal() const {
               Status::error(Code::kUnavailable,
                             "the server is shutting down and takes no new requests")};
     case ServingPhase::kReady:
-      return {};
+      break;
   }
-  return {};
+  if (!view_.restarting) return {};
+  return {NotTaken::kRestarting,
+          Status::error(Code::kUnavailable,
+                        "the ranks were lost and are being started again; try again soon")};
 }
 
 /// Releases the lock before tokenizing, because that takes long. It checks refusal() first, so that

@@ -37,6 +37,7 @@ enum class NotTaken {
   kInvalid,     ///< the request itself is wrong, so a retry fails in the same way
   kIdInUse,     ///< a live request has the same request id
   kLoading,     ///< the model is not loaded yet
+  kRestarting,  ///< the ranks were lost, and their restart takes long
   kDraining,    ///< the server shuts down
   kEngineLost,  ///< the ranks are lost for good
   kQueueFull,   ///< no further request may wait
@@ -69,6 +70,7 @@ class ServingState {
   /// model and loop are set from kReady on and stay valid until the server has been shut down.
   struct View {
     ServingPhase phase = ServingPhase::kLoading;
+    bool restarting = false;  ///< requests that run are held, and new ones refused
     const ServedModel* model = nullptr;
     InferenceLoop* loop = nullptr;
     DeploymentInfo deployment;
@@ -79,6 +81,8 @@ class ServingState {
   /// has.
   void set_draining();
   bool draining() const;
+  /// Refuses new requests, or accepts them again.
+  void set_restarting(bool restarting);
 
   const std::string& served_name() const { return served_name_; }
   /// A new id at every start, by which a client can see that the server was restarted.

@@ -66,3 +66,17 @@ class CpuQuota(Cgroup):
                           ("/sys/fs/cgroup", "cpu.max")])
         quota = f"{percent * 1000}"  # of a period of 100,000 us
         self.file.write_text(quota if self.file.name == "cpu.cfs_quota_us" else f"{quota} 100000")
+
+
+class MemoryLimit(Cgroup):
+    """Its processes together get this many bytes."""
+
+    def __init__(self, limit: int):
+        super().__init__([("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                          ("/sys/fs/cgroup", "memory.max")])
+        self.limit = limit
+        self.file.write_text(str(limit))
+
+    def used(self) -> int:
+        names = {"memory.limit_in_bytes": "memory.usage_in_bytes", "memory.max": "memory.current"}
+        return int((self.path / names[self.file.name]).read_text())

@@ -48,11 +48,14 @@ class Process(subprocess.Popen):
         return super().communicate(input, timeout and PATIENCE * timeout)
 
 
-def start(*args, **popen) -> Process:
-    """Starts the program in a process group of its own, with its output in pipes."""
+def start(*args, wrapper: tuple[str, ...] = (), **popen) -> Process:
+    """Starts the program in a process group of its own, with its output in pipes.
+
+    wrapper: a command that becomes the program, such as ("unshare", "--mount").
+    """
     popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
              **popen}
-    return Process([SHOAL, *map(str, args)], env=environment(), start_new_session=True, **popen)
+    return Process([*wrapper, SHOAL, *map(str, args)], env=environment(), start_new_session=True, **popen)
 
 
 def run(*args, code: int = 0, timeout: float = 120) -> subprocess.CompletedProcess:

@@ -147,6 +147,32 @@ TEST(ShmSegmentTest, MemfdIsReservedSealedAndShared) {
   EXPECT_EQ(mapped->data()[99], std::byte{5});
 }
 
+TEST(ShmSegmentTest, IsClearedInItsPlace) {
+  for (const bool memfd : {false, true}) {
+    constexpr size_t kBytes =
+        (size_t{1} << 20) + 4096 + 8;  // no multiple of what is written at once
+    auto made = memfd ? ShmSegment::create_memfd(kBytes) : ShmSegment::create(kBytes);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    const auto mapped = ShmSegment::open(made->fd(), kBytes);
+    ASSERT_TRUE(mapped.ok());
+    std::memset(made->data(), 7, kBytes);
+    ASSERT_TRUE(made->clear().ok());
+    for (size_t at = 0; at < kBytes; ++at) ASSERT_EQ(mapped->data()[at], std::byte{0}) << at;
+  }
+}
+
+TEST(ShmSegmentTest, BytesThatCannotBeClearedAreAnError) {
+  const std::string text = in_child([] {
+    auto made = ShmSegment::create_memfd(size_t{1} << 20);
+    if (!made.ok()) return made.status().to_string();
+    ::signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit limit { 65536, 65536 };
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    return made->clear().to_string();
+  });
+  EXPECT_NE(text.find("write zeros at 65536 of 1048576"), std::string::npos) << text;
+}
+
 TEST(ShmSegmentTest, MemfdsErrorsAreValues) {
   EXPECT_EQ(ShmSegment::create_memfd(0).status().code(), Code::kInvalidArgument);
   const std::string text = in_child([] {

@@ -125,6 +125,21 @@ TEST(ProcessState, OfAProcessThatIsGoneNothingIsKnown) {
   EXPECT_FALSE(is_stopped(gone));
   EXPECT_FALSE(is_frozen(gone));
   EXPECT_FALSE(processor_time(gone));
+  EXPECT_EQ(private_bytes(gone), 0);
+}
+
+/// Takes 32 MiB once.
+void hold_memory() {
+  static const std::string bytes(size_t{32} << 20, 'x');
+  ::pause();
+}
+
+TEST(ProcessState, PrivateMemoryIsWhatNoFileHolds) {
+  const Child small(sleep_on), large(hold_memory);
+  EXPECT_TRUE(eventually([&] {
+    return private_bytes(large.pid()) >= private_bytes(small.pid()) + (int64_t{32} << 20);
+  }));
+  EXPECT_GT(private_bytes(small.pid()), 0);
 }
 
 }  // namespace

@@ -2,58 +2,19 @@
 // its own worker.
 #include "runtime/supervisor/supervisor.h"
 
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
-#include <sys/statvfs.h>
-#include <sys/wait.h>
-#include <thread>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/control/descriptors.h"
-#include "runtime/rank/rank.h"
-#include "runtime/transport/rungs/rung.h"
 #include "tests/in_child.h"
-#include "tests/runtime/supervisor/echo_work.h"
+#include "tests/runtime/supervisor/supervisor_fixture.h"
 
 namespace shoal {
 namespace {
-
-SupervisorOptions options_for(int max_restarts) {
-  SupervisorOptions options;
-  options.ladder.order = {"memfd", "tcp"};
-  options.group.world_size = 2;
-  options.group.startup_timeout_s = 60;
-  options.group.step_timeout_s = 1;
-  options.group.start.collective_timeout_ms = 60'000;
-  options.max_restarts = max_restarts;
-  return options;
-}
-
-/// What the hooks received.
-struct Told {
-  std::vector<Failure> restarts;
-  std::vector<std::string> rungs;
-};
-
-SupervisorHooks hooks_into(Told* told) {
-  SupervisorHooks hooks;
-  hooks.on_restart = [told](const Failure& why, int, int) { told->restarts.push_back(why); };
-  hooks.on_restarted = [told](const std::string& rung, double) { told->rungs.push_back(rung); };
-  return hooks;
-}
-
-std::unique_ptr<Supervisor> started(SupervisorOptions options) {
-  Attempt<std::unique_ptr<Supervisor>> supervisor =
-      Supervisor::start(std::move(options), gather_host_facts({}));
-  EXPECT_TRUE(supervisor.ok()) << supervisor.status().to_string();
-  return supervisor.ok() ? std::move(supervisor).value() : nullptr;
-}
 
 TEST(Supervisor, StepsReachTheWorkAndItsAnswerComesBack) {
   const auto supervisor = started(options_for(0));
@@ -117,25 +78,17 @@ TEST(Supervisor, ARungWhoseRanksDieTwiceIsLeft) {
   EXPECT_EQ(supervisor->report().refusals[0].phase, Phase::kStep);
 }
 
-/// Loses the ranks three times. Before the first restart others fill /dev/shm. Returns the
-/// rungs of the restarts.
-std::string rungs_in_a_dev_shm_that_fills() {
-  if (::unshare(CLONE_NEWNS) != 0 ||
-      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=4m") != 0)
-    return "skip: no mount of its own";
+/// Loses the ranks three times. From the first restart on no file may be as large as the pool, not
+/// even the old one while it is cleared. Returns the rungs of the restarts.
+std::string rungs_without_files() {
+  ::signal(SIGXFSZ, SIG_IGN);
   Told told;
   SupervisorOptions options = options_for(5);
-  options.ladder.order = {"shm", "memfd", "tcp"};
+  options.ladder.order = {"memfd", "cma", "tcp"};
   options.hooks = hooks_into(&told);
-  const Fd others(::open("/dev/shm/others", O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-  options.hooks.on_restart = [&](const Failure&, int restart, int) {
-    struct statvfs mount = {};
-    if (restart > 1 || ::statvfs("/dev/shm", &mount) != 0) return;
-    (void)::posix_fallocate(others.get(), 0, static_cast<off_t>(mount.f_bavail * mount.f_frsize));
-  };
+  options.hooks.on_restart = [](const Failure&, int, int) { set_soft_limit(RLIMIT_FSIZE, 4096); };
   const auto supervisor = started(std::move(options));
-  if (!supervisor || supervisor->report().rung != "shm") return "it does not start on shm";
+  if (!supervisor || supervisor->report().rung != "memfd") return "it does not start on memfd";
   for (uint64_t number = 1; number <= 3; ++number) {
     if (const auto step = supervisor->step(number, "die"); !step.ok())
       return step.status().to_string();
@@ -146,9 +99,7 @@ std::string rungs_in_a_dev_shm_that_fills() {
 }
 
 TEST(Supervisor, ARungIsNotBlamedForTheFailureOfAnother) {
-  const std::string rungs = in_child(rungs_in_a_dev_shm_that_fills);
-  if (rungs.starts_with("skip")) GTEST_SKIP() << rungs;
-  EXPECT_EQ(rungs, "memfd memfd tcp");
+  EXPECT_EQ(in_child(rungs_without_files), "cma cma tcp");
 }
 
 TEST(Supervisor, AStoppedRankCostsTheRungAndTheRequestsNothing) {
@@ -299,12 +250,11 @@ TEST(Supervisor, ARankThatDiesWhileIdleIsNoticedAndTheNextStepIsLostWithoutBlame
   const auto supervisor = started(options_for(2));
   ASSERT_TRUE(supervisor);
   ASSERT_TRUE(supervisor->step(1, "first").ok());
-  const auto never = [] { return false; };
-  EXPECT_FALSE(supervisor->watch(never)) << "all is well";
+  EXPECT_FALSE(supervisor->watch()) << "all is well";
   ::kill(supervisor->pids()[0], SIGKILL);
   const Deadline deadline = Deadline::after_s(10);
   while (supervisor->report().restarts.empty() && !deadline.passed()) {
-    const std::optional<Failure> failure = supervisor->watch(never);
+    const std::optional<Failure> failure = supervisor->watch();
     ASSERT_FALSE(failure) << failure->why.to_string();
   }
   const Attempt<GroupStep> lost = supervisor->step(2, "second");
@@ -321,18 +271,18 @@ TEST(Supervisor, ALossThatIsFinalStaysFinal) {
   const auto supervisor = started(std::move(options));
   ASSERT_TRUE(supervisor);
   EXPECT_FALSE(supervisor->lost());
+  supervisor->give_up();
   ::kill(supervisor->pids()[0], SIGKILL);
-  const auto given_up = [] { return true; };
   const Deadline deadline = Deadline::after_s(10);
   std::optional<Failure> final;
-  while (!final && !deadline.passed()) final = supervisor->watch(given_up);
+  while (!final && !deadline.passed()) final = supervisor->watch();
   ASSERT_TRUE(final);
   ASSERT_TRUE(supervisor->lost());
   const size_t restarts = told.restarts.size();
   const Attempt<GroupStep> step = supervisor->step(1, "more");
   ASSERT_FALSE(step.ok()) << "nobody asked for these ranks again";
   EXPECT_EQ(step.status().to_string(), final->why.to_string());
-  EXPECT_TRUE(supervisor->watch([] { return false; }));
+  EXPECT_TRUE(supervisor->watch());
   EXPECT_EQ(told.restarts.size(), restarts);
 }
 
@@ -350,10 +300,5 @@ TEST(Supervisor, GivingUpEndsARestartThatNobodyNeeds) {
 }  // namespace shoal
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "worker") {
-    shoal::EchoWork work;
-    return shoal::Rank(3, work).run();
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return shoal::supervisor_test_main(argc, argv);
 }

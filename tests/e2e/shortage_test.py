@@ -1,0 +1,262 @@
+"""Something that was there at the start has run out when lost ranks must be started again. The
+server waits until it is there, holds its streams, and uses up no restart.
+
+Every shortage is real: limits of the running front are lowered, and others fill /dev/shm or the
+memory cgroup. The ranks are killed.
+"""
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import cgroups
+import denied
+import harness
+
+try:
+    import grpc
+except ImportError:
+    print("skipped: this Python has no grpc (Debian: python3-grpcio)")
+    sys.exit(harness.SKIPPED)
+
+from grpc_client_test import make_stubs
+
+RANKS = 2
+OTHER_USER = 65_122
+REQUEST = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", 100, "--ignore-eos",
+           "--temperature", 0)
+# The plain loops are so slow that a stream is certainly still running when the ranks are killed. One
+# restart is granted, so that a second one would end the server.
+FLAGS = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference", "--max-restarts", 1)
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"  # grpc.health.v1
+MIB = 2**20
+# The server looks every tenth of a second whether something ends a request that it holds.
+ANSWER_S = 0.5
+
+
+class Shortage(harness.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        make_stubs(folder.name)
+        from openengine.v1 import control_pb2, generate_pb2
+        cls.load_type = control_pb2.LoadInfo
+        cls.endless = generate_pb2.GenerateRequest(
+            prompt="In the beginning",
+            stopping=generate_pb2.StoppingOptions(max_tokens=500, ignore_eos=True)
+        ).SerializeToString()
+        cls.expected = harness.run("generate", harness.DEMO, *REQUEST, "--cpu-kernels",
+                                   "reference").stdout.decode().strip()
+
+    def started(self, *flags, **popen) -> harness.Server:
+        server = self.serve(harness.DEMO, *FLAGS, *flags, **popen)
+        self.address = server.wait_ready()["grpc"]
+        return server
+
+    def stream(self, server):
+        client = server.client(*REQUEST)
+        self.addCleanup(lambda: client.poll() is None and client.kill())
+        out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
+        harness.wait_until(lambda: len(out.data) > 10, 60, "text")
+        return client, out, err
+
+    def lose_ranks(self, server, meanwhile=lambda: None):
+        """Kills the ranks, and calls meanwhile() before the front can see it."""
+        victims = harness.children(server.pid)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            # They have given back what they had.
+            harness.wait_until(lambda: all(harness.state_of(victim) in ("Z", "")
+                                           for victim in victims), 20, "dead ranks")
+            meanwhile()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+    def await_tries(self, server, count: int):
+        def tried():
+            self.assertIsNone(server.process.poll(), server.err.text())
+            return server.err.text().count("cannot be started yet") >= count
+        harness.wait_until(tried, 20, f"{count} tries")
+
+    def check_recovered(self, server, stream):
+        client, out, err = stream
+        self.assertEqual(client.wait(90), 0, err.rest() + server.err.text())
+        self.assertEqual(out.rest().strip(), self.expected)
+        self.assertEqual(server.err.text().count("starting the ranks again"), 1)
+        self.assertNotIn("refused", server.err.text())
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+
+    def channel(self) -> grpc.Channel:
+        channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])
+        self.addCleanup(channel.close)
+        return channel
+
+    def health(self) -> bytes:
+        return self.channel().unary_unary("/grpc.health.v1.Health/Check")(
+            b"", timeout=60, wait_for_ready=True)
+
+    def generate(self, **options):
+        return self.channel().unary_stream("/openengine.v1.Inference/Generate")(
+            self.endless, **options)
+
+    def open_requests(self) -> int:
+        answer = self.channel().unary_unary("/openengine.v1.Control/GetLoad")(b"", timeout=60)
+        load = self.load_type.FromString(answer)
+        return load.running_requests + load.queued_requests
+
+    def lower(self, server, kind: int, to: int):
+        """Lowers a soft limit of the front, and returns what raises it again."""
+        soft, hard = resource.prlimit(server.pid, kind)
+        resource.prlimit(server.pid, kind, (to, hard))
+        return lambda: resource.prlimit(server.pid, kind, (soft, hard))
+
+    def test_descriptors(self):
+        server = self.started()
+        stream = self.stream(server)
+        channel = self.channel()  # connected before descriptors are short
+        grpc.channel_ready_future(channel).result(60)
+        self.channel = lambda: channel
+        again = self.lower(server, resource.RLIMIT_NOFILE, 5)
+        self.lose_ranks(server)
+        self.await_tries(server, 2)
+
+        # At first a new request waits with the others. It ends when its client wants that.
+        late = self.generate()
+        harness.wait_until(lambda: self.open_requests() == 2, 20, "a request that is held")
+        asked = time.monotonic()
+        late.cancel()
+        harness.wait_until(lambda: self.open_requests() == 1, 20, "one request")
+        self.assertLess(time.monotonic() - asked, ANSWER_S)
+        with self.assertRaises(grpc.RpcError) as ended:
+            list(self.generate(timeout=0.3))
+        self.assertEqual(ended.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+        asked = time.monotonic()
+        harness.wait_until(lambda: self.open_requests() == 1, 20, "one request")
+        self.assertLess(time.monotonic() - asked, ANSWER_S)
+
+        # After 5 s others may be better served elsewhere.
+        harness.wait_until(lambda: self.health() == NOT_SERVING, 20, "health: not serving")
+        with self.assertRaises(grpc.RpcError) as refused:
+            list(self.generate(timeout=60))
+        self.assertEqual(refused.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        details = dict(refused.exception.trailing_metadata())["grpc-status-details-bin"]
+        self.assertIn(b"WORKERS_RESTARTING", details)
+        self.assertIn(b"google.rpc.RetryInfo", details)
+        self.assertIsNone(stream[0].poll(), "the stream is held")
+        self.assertIn("ulimit -n", server.err.text())
+        again()
+        harness.wait_until(lambda: self.health() == SERVING, 20, "health: serving")
+        self.check_recovered(server, stream)
+
+    def test_a_stop_does_not_wait(self):
+        server = self.started()
+        self.lower(server, resource.RLIMIT_NOFILE, 5)
+        self.lose_ranks(server)
+        self.await_tries(server, 2)
+        asked = time.monotonic()
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        self.assertLess(time.monotonic() - asked, 1 + ANSWER_S, "to leave takes a moment too")
+
+    def neighbour(self, program: str, preexec) -> subprocess.Popen:
+        """A Python program in a process group of its own. It prints when it has what it takes."""
+        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, preexec_fn=preexec,
+                                   start_new_session=True)
+        self.addCleanup(self.end, process)
+        return process
+
+    def end(self, neighbour: subprocess.Popen):
+        if neighbour.poll() is None:
+            os.killpg(neighbour.pid, signal.SIGKILL)
+        neighbour.communicate()
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become a user without other processes")
+    def test_processes(self):
+        as_other = denied.limit(resource.RLIMIT_NPROC, 60, OTHER_USER)
+        probe = subprocess.run([harness.SHOAL, "tokenize", str(harness.DEMO), "--text", "x"],
+                               capture_output=True, preexec_fn=as_other)
+        if probe.returncode != 0:
+            self.skipTest("another user may not read the model here")
+        server = self.started(preexec_fn=as_other)
+        stream = self.stream(server)
+        # Takes every process that the limit leaves, also those that end later.
+        neighbour = self.neighbour(
+            "import os, time\ntold = False\nwhile True:\n    try:\n"
+            "        if os.fork() == 0:\n            time.sleep(1000)\n"
+            "    except OSError:\n        time.sleep(0.001)\n"
+            "        if not told:\n            print(flush=True)\n        told = True", as_other)
+        self.lose_ranks(server, neighbour.stdout.readline)
+        self.await_tries(server, 3)
+        self.end(neighbour)
+        self.check_recovered(server, stream)
+        self.assertIn("ulimit -u", server.err.text())
+
+    def test_memory(self):
+        try:
+            group = cgroups.MemoryLimit(400 * MIB)
+        except OSError as error:
+            self.skipTest(str(error))
+        self.addCleanup(group.remove)
+        server = self.started(preexec_fn=lambda: group.add(os.getpid()))
+        stream = self.stream(server)
+        neighbour = self.neighbour(
+            "import sys\nheld = []\nfor line in sys.stdin:\n    held.append(b'x' * int(line))\n"
+            "    print(flush=True)", lambda: group.add(os.getpid()))
+
+        def fill():
+            taken = group.limit - group.used() - 16 * MIB
+            neighbour.stdin.write(f"{taken}\n".encode())
+            neighbour.stdin.flush()
+            neighbour.stdout.readline()
+        self.lose_ranks(server, fill)
+        self.await_tries(server, 3)
+        self.end(neighbour)
+        self.check_recovered(server, stream)
+        self.assertIn("the memory cgroup has", server.err.text())
+
+    def test_what_the_last_ranks_used_is_enough_for_the_next(self):
+        # There is less memory than the plan for a first start would ask for.
+        try:
+            group = cgroups.MemoryLimit(400 * MIB)
+        except OSError as error:
+            self.skipTest(str(error))
+        self.addCleanup(group.remove)
+        server = self.started(preexec_fn=lambda: group.add(os.getpid()))
+        stream = self.stream(server)
+        group.file.write_text(str(group.used() + 8 * MIB))
+        self.lose_ranks(server)
+        self.check_recovered(server, stream)
+        self.assertNotIn("cannot be started yet", server.err.text())
+
+    def test_dev_shm(self):
+        try:
+            server = self.serve(harness.DEMO, *FLAGS, "--transport", "shm",
+                                wrapper=("unshare", "--mount", "--propagation", "private", "sh",
+                                         "-ec", 'mount -t tmpfs -o size=4m tmpfs /dev/shm; '
+                                         'exec "$@"', "sh"))
+            server.wait_ready()
+        except AssertionError as error:
+            self.skipTest(f"no mount of its own: {error}")
+        stream = self.stream(server)
+
+        def fill():
+            with open(f"/proc/{server.pid}/root/dev/shm/neighbour", "wb", buffering=0) as others:
+                with self.assertRaises(OSError):
+                    while True:
+                        others.write(bytes(65536))
+        self.lose_ranks(server, fill)
+        self.check_recovered(server, stream)
+        self.assertNotIn("cannot be started yet", server.err.text(), "the pool was kept")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,116 @@
+// What a supervisor does if something runs out while it starts lost ranks again. The ranks and the
+// limits are real. This program is its own worker.
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <thread>
+
+#include "runtime/supervisor/supervisor.h"
+#include "tests/runtime/supervisor/supervisor_fixture.h"
+
+namespace shoal {
+namespace {
+
+/// A shortage of descriptors that begins with the restart. on_shortage gets the number of the try
+/// that has failed.
+SupervisorOptions short_of_descriptors(Told* told, std::function<void(int)> on_shortage) {
+  SupervisorOptions options = options_for(1);
+  options.hooks = hooks_into(told);
+  options.hooks.on_restart = [told](const Failure& why, int, int) {
+    told->restarts.push_back(why);
+    set_soft_limit(RLIMIT_NOFILE, 5);
+  };
+  options.hooks.on_shortage = [told, on_shortage = std::move(on_shortage)](const Failure& why,
+                                                                           double seconds) {
+    EXPECT_EQ(why.fault, Fault::kShortage) << why.why.to_string();
+    told->pauses.push_back(seconds);
+    on_shortage(static_cast<int>(told->pauses.size()));
+  };
+  return options;
+}
+
+TEST(SupervisorShortage, AShortageIsWaitedOutAndCostsOneRestart) {
+  Told told;
+  const auto supervisor = started(short_of_descriptors(&told, [](int tries) {
+    if (tries == 4) set_soft_limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  }));
+  ASSERT_TRUE(supervisor);
+  const Attempt<GroupStep> lost = supervisor->step(1, "die");
+  ASSERT_TRUE(lost.ok()) << lost.status().to_string();
+  EXPECT_EQ(told.pauses, (std::vector<double>{0.1, 0.2, 0.4, 0.8}));
+  EXPECT_EQ(told.restarts.size(), 1u);
+  EXPECT_EQ(told.rungs, std::vector<std::string>{"memfd"});
+  EXPECT_EQ(supervisor->report().restarts.size(), 1u);
+  EXPECT_TRUE(supervisor->report().refusals.empty());
+  EXPECT_EQ(supervisor->step(2, "more")->result, "more on 2");
+  EXPECT_EQ(supervisor->restarting_s(), 0);
+}
+
+TEST(SupervisorShortage, StepAnswersWhileAShortageIsWaitedOut) {
+  Told told;
+  std::atomic<bool> over = false;
+  SupervisorOptions options = short_of_descriptors(&told, [&over](int) {
+    if (over) set_soft_limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  });
+  options.answer_s = 0.02;
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  EXPECT_TRUE(supervisor->step(1, "die")->blames_requests);
+  for (uint64_t number = 2; number < 12; ++number) {
+    const Attempt<GroupStep> held = supervisor->step(number, "more");
+    ASSERT_TRUE(held.ok()) << held.status().to_string();
+    EXPECT_FALSE(held->result);
+    EXPECT_FALSE(held->blames_requests);
+    EXPECT_NE(held->lost.message().find("rank 1"), std::string::npos) << "why there are no ranks";
+    EXPECT_FALSE(supervisor->watch());
+    EXPECT_GT(supervisor->restarting_s(), 0);
+  }
+  over = true;
+  Attempt<GroupStep> step = supervisor->step(12, "more");
+  for (uint64_t number = 13; step.ok() && !step->result; ++number)
+    step = supervisor->step(number, "more");
+  ASSERT_TRUE(step.ok()) << step.status().to_string();
+  EXPECT_EQ(step->result, "more on 2");
+}
+
+TEST(SupervisorShortage, AShortageIsWaitedOutUntilTheStartHasToEnd) {
+  Told told;
+  SupervisorOptions options = short_of_descriptors(&told, [](int) {});
+  options.group.startup_timeout_s = 1;
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  const Attempt<GroupStep> lost = supervisor->step(1, "die");
+  set_soft_limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.failure().fault, Fault::kShortage);
+  EXPECT_NE(lost.status().message().find("4 tries that met a shortage"), std::string::npos)
+      << lost.status().to_string();
+  EXPECT_NE(lost.status().to_string().find("ulimit -n"), std::string::npos)
+      << lost.status().to_string();
+}
+
+TEST(SupervisorShortage, GivingUpEndsTheWaitForAShortage) {
+  Told told;
+  SupervisorOptions options = short_of_descriptors(&told, [](int) {});
+  options.answer_s = 0.01;
+  auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  ASSERT_TRUE(supervisor->step(1, "die").ok());
+  while (supervisor->restarting_s() < 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const RunningClock::time_point asked = RunningClock::now();
+  supervisor->give_up();
+  while (!supervisor->lost()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_LT(seconds_since(asked), 0.5);
+  EXPECT_EQ(supervisor->lost()->fault, Fault::kGivenUp);
+  supervisor.reset();
+  set_soft_limit(RLIMIT_NOFILE, RLIM_INFINITY);
+}
+
+}  // namespace
+}  // namespace shoal
+
+int main(int argc, char** argv) {
+  return shoal::supervisor_test_main(argc, argv);
+}
