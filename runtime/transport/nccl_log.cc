@@ -2,12 +2,12 @@
 
 #include <charconv>
 #include <optional>
+#include <unistd.h>
 
 namespace shoal {
 namespace {
 
 constexpr auto kNone = std::string_view::npos;
-constexpr int64_t kPage = 4096;
 
 /// The text after `mark` in the line.
 std::optional<std::string_view> behind(std::string_view line, std::string_view mark) {
@@ -44,7 +44,8 @@ void take_info(std::string_view text, NcclLog* log) {
       bytes && bytes->find(" bytes of shared memory in ") != kNone) {
     const int64_t size = leading_number(*bytes);
     log->dev_shm_bytes += size;
-    log->dev_shm_charged += (size + kPage - 1) / kPage * kPage;
+    const int64_t page = ::sysconf(_SC_PAGESIZE);
+    log->dev_shm_charged += (size + page - 1) / page * page;
     ++log->dev_shm_files;
   }
   if (text.find(" coll channels, ") != kNone)

@@ -20,11 +20,7 @@ ShmNeed need(const RungContext& context) {
 
 Status probe(const RungContext& context) {
   SHOAL_RETURN_IF_ERROR(check_devices(context.facts.gpu));
-  if (context.facts.memfd_error != 0) {
-    return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)",
-                         context.facts.memfd_error);
-  }
-  return check_file_size(need(context).memory_bytes(), context.facts);
+  return check_memfd(need(context).memory_bytes(), context.facts);
 }
 
 Result<TransportSetup> prepare(const RungContext& context) {

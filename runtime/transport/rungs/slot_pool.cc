@@ -31,4 +31,12 @@ Status check_file_size(int64_t bytes, const HostFacts& facts) {
       cat("needs a file of ", bytes, " bytes; the file size limit is ", limit, " (ulimit -f)"));
 }
 
+Status check_memfd(int64_t bytes, const HostFacts& facts) {
+  if (facts.memfd_error != 0) {
+    return Status::error(Code::kUnavailable, "no memfd can be made (memfd_create with sealing)",
+                         facts.memfd_error);
+  }
+  return check_file_size(bytes, facts);
+}
+
 }  // namespace shoal
