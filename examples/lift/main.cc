@@ -106,7 +106,8 @@ int run_front(int ranks) {
     const Plan plan{100'000, static_cast<float>(step)};
     auto done = (*group)->step(static_cast<uint64_t>(step), shoal::encode(plan));
     if (!done.ok()) return fail(done.status());
-    if (!done->result) continue;  // the ranks were lost and run again: the same plan once more
+    if (!done->result)
+      continue;  // the ranks were lost and are started again: the same plan once more
     const auto sum = shoal::decode<std::vector<float>>(*done->result, "sum");
     if (!sum.ok()) return fail(sum.status());
     if (!right(*sum, plan, ranks))

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 
 #include "runtime/base/running_clock.h"
 
@@ -39,6 +40,11 @@ class Deadline {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(at_ - RunningClock::now()).count();
     return static_cast<int>(std::clamp<int64_t>(left, 0, std::min(limit, RunningClock::kLookMs)));
+  }
+  /// The time that is left, at least 0.
+  double seconds_left() const {
+    if (at_ == RunningClock::time_point::max()) return std::numeric_limits<double>::infinity();
+    return std::max(0.0, std::chrono::duration<double>(at_ - RunningClock::now()).count());
   }
   RunningClock::time_point at() const { return at_; }
 

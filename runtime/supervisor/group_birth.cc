@@ -1,7 +1,9 @@
 #include "runtime/supervisor/group_birth.h"
 
 #include <algorithm>
+#include <fcntl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -11,6 +13,9 @@ namespace shoal {
 namespace {
 
 constexpr int64_t kIntroduceMs = 10'000;
+/// Descriptors that a stock of channels leaves to the clients of a server, and to what is open for
+/// a moment while ranks are started.
+constexpr int kLeftToOthers = 32;
 
 uint64_t new_seed() {
   uint64_t seed = 0;
@@ -42,6 +47,18 @@ void introduce(const WorkerGroupOptions& options, const TransportSetup& setup,
   }
 }
 
+/// Whether this many descriptors can still be opened. A limit of thousands is not looked at.
+bool descriptors_left(int wanted) {
+  constexpr rlim_t kMany = 4096;
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  if (limit.rlim_cur >= kMany) return true;
+  int left = 0;
+  for (int fd = 0; fd < static_cast<int>(limit.rlim_cur) && left < wanted; ++fd)
+    left += ::fcntl(fd, F_GETFD) < 0 ? 1 : 0;
+  return left >= wanted;
+}
+
 Result<std::pair<Fd, Fd>> take_channel(ChannelStock* stock) {
   if (stock == nullptr || stock->empty()) return Channel::make_pair();
   std::pair<Fd, Fd> ends = std::move(stock->back());
@@ -52,9 +69,11 @@ Result<std::pair<Fd, Fd>> take_channel(ChannelStock* stock) {
 }  // namespace
 
 void stock_channels(int count, ChannelStock* stock) {
-  while (stock->size() < static_cast<size_t>(count)) {
+  const auto wanted = static_cast<size_t>(count);
+  if (stock->size() >= wanted || !descriptors_left(2 * count + kLeftToOthers)) return;
+  while (stock->size() < wanted) {
     Result<std::pair<Fd, Fd>> ends = Channel::make_pair();
-    if (!ends.ok()) return;  // the next group then makes what is missing when it starts
+    if (!ends.ok()) return;
     stock->push_back(std::move(ends).value());
   }
 }

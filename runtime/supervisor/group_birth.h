@@ -7,7 +7,8 @@
 
 namespace shoal {
 
-/// Makes channels until there are `count`, or until no descriptor is left for another one.
+/// Makes channels until there are `count`, if enough descriptors stay free for others afterwards.
+/// Otherwise the next group makes them when it starts.
 void stock_channels(int count, ChannelStock* stock);
 
 /// Starts the processes of a group and sends each its RankStart. *ranks receives them in rank

@@ -7,29 +7,32 @@
 namespace shoal {
 
 std::function<void()> KeptPool::on_left_behind() {
-  left_behind_ = std::make_shared<std::atomic<bool>>(false);
-  return [flag = left_behind_] { *flag = true; };
+  next_left_behind_ = std::make_shared<std::atomic<bool>>(false);
+  return [flag = next_left_behind_] { *flag = true; };
 }
 
 void KeptPool::keep(std::string rung, ShmSegment shm) {
   rung_ = std::move(rung);
   shm_ = std::move(shm);
+  left_behind_ = next_left_behind_;
 }
 
-std::optional<ShmSegment> KeptPool::take(const std::string& rung) {
-  if (!holds(rung)) return std::nullopt;
-  ShmSegment shm = std::exchange(shm_, ShmSegment());
+Result<std::optional<ShmSegment>> KeptPool::take(const std::string& rung) {
+  if (!holds(rung)) return std::optional<ShmSegment>();
   if (*left_behind_) {
-    log_warning(
-        cat("a rank that cannot be ended still maps the pool of ", rung, "; a new one is made"));
-    return std::nullopt;
+    log_warning(cat("a rank that cannot be ended still maps the pool of ", rung,
+                    ", so a new pool is made"));
+    give_back();
+    return std::optional<ShmSegment>();
   }
-  if (const Status cleared = shm.clear(); !cleared.ok()) {
+  if (const Status cleared = shm_.clear(); !cleared.ok()) {
+    if (cleared.code() == Code::kResourceExhausted) return cleared;
     log_warning(cat("the pool of ", rung,
-                    " cannot be used again, a new one is made: ", cleared.to_string()));
-    return std::nullopt;
+                    " cannot be used again, so a new pool is made: ", cleared.to_string()));
+    give_back();
+    return std::optional<ShmSegment>();
   }
-  return shm;
+  return std::optional<ShmSegment>(std::exchange(shm_, ShmSegment()));
 }
 
 }  // namespace shoal

@@ -9,8 +9,8 @@
 
 namespace shoal {
 
-/// The shared memory of the group that was started last, which the front holds on to, so that a
-/// restart cannot find that others have taken it. Not thread-safe.
+/// The shared memory of the last group that ran, which the front holds on to, so that nobody else
+/// can take it before a restart. Not thread-safe.
 class KeptPool {
  public:
   /// For StartControl::on_left_behind of the group that is started next. May be called at any time,
@@ -21,19 +21,22 @@ class KeptPool {
   /// the rung has no pool; what was kept before is given back.
   void keep(std::string rung, ShmSegment shm);
 
+  bool empty() const { return shm_.size() == 0; }
   bool holds(const std::string& rung) const { return shm_.size() > 0 && rung == rung_; }
 
-  /// The pool, full of zeros, if it is one of this rung. nullopt, with the reason in the log: it
-  /// cannot be cleared, or a rank that hangs in the kernel may still write to it. It is given back
-  /// then.
-  std::optional<ShmSegment> take(const std::string& rung);
+  /// The pool, full of zeros, if it is one of this rung. nullopt, with the reason in the log: a
+  /// rank that hangs in the kernel may still write to it, or its memory is broken. In that case it
+  /// is given back. RESOURCE_EXHAUSTED: it cannot be written to now, but is kept.
+  Result<std::optional<ShmSegment>> take(const std::string& rung);
 
   void give_back() { shm_ = ShmSegment(); }
 
  private:
   std::string rung_;
   ShmSegment shm_;
-  std::shared_ptr<std::atomic<bool>> left_behind_ = std::make_shared<std::atomic<bool>>(false);
+  using Flag = std::shared_ptr<std::atomic<bool>>;
+  Flag left_behind_ = std::make_shared<std::atomic<bool>>(false);  // by the group that had shm_
+  Flag next_left_behind_ = left_behind_;                           // by the group that starts now
 };
 
 }  // namespace shoal

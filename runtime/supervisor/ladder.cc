@@ -1,6 +1,7 @@
 #include "runtime/supervisor/ladder.h"
 
 #include <algorithm>
+#include <span>
 
 #include "runtime/base/log.h"
 #include "runtime/supervisor/process_state.h"
@@ -29,6 +30,23 @@ bool another_rung_may_work(const Failure& failure) {
 /// Something ran out. It may be there again in a moment.
 bool is_shortage(Fault fault, const Status& why) {
   return fault == Fault::kShortage || why.code() == Code::kResourceExhausted;
+}
+
+void add_reasons(std::span<const Refusal> refusals, std::vector<Cause>* causes) {
+  for (const Refusal& refusal : refusals) {
+    const Status named = refusal.status.while_doing(
+        cat("transport ", refusal.rung, ", ", phase_name(refusal.phase)));
+    causes->insert(causes->end(), named.causes().begin(), named.causes().end());
+  }
+}
+
+/// The reasons of these refusals, and then what ended the try behind them.
+Status all_reasons(std::span<const Refusal> refusals, const Failure& last) {
+  std::vector<Cause> causes;
+  add_reasons(refusals, &causes);
+  if (last.fault != Fault::kPolicy)
+    causes.insert(causes.end(), last.why.causes().begin(), last.why.causes().end());
+  return Status(std::move(causes));
 }
 
 /// True if this sends NCCL's log to where the front reads it.
@@ -91,11 +109,12 @@ Attempt<TransportSetup> Ladder::consider(const Rung& rung, const ShmNeed& need) 
   rest.memory.clear();
   if (const Status why = check_budget(rest, context_.facts, budget()); !why.ok())
     return front_failure(rung, need, Phase::kBudget, why);
-  std::optional<ShmSegment> pool = pool_.take(rung.name);
-  if (!pool) return make_setup(rung, need);
+  Result<std::optional<ShmSegment>> pool = pool_.take(rung.name);
+  if (!pool.ok()) return front_failure(rung, need, Phase::kReserve, pool.status());
+  if (!*pool) return make_setup(rung, need);
   TransportSetup setup;
   setup.rung = rung.name;
-  setup.shm = std::move(*pool);
+  setup.shm = std::move(**pool);
   equip(rung, &setup);
   return setup;
 }
@@ -222,11 +241,7 @@ Failure Ladder::no_rung_left(const std::string& why) {
   if (!why.empty()) what += cat("; ", why);
   if (!report_.remedies.empty()) what += "; shoal doctor prints a remedy to paste";
   std::vector<Cause> causes = Status::error(Code::kUnavailable, std::move(what)).causes();
-  for (const Refusal& refusal : report_.refusals) {
-    const Status named = refusal.status.while_doing(
-        cat("transport ", refusal.rung, ", ", phase_name(refusal.phase)));
-    causes.insert(causes.end(), named.causes().begin(), named.causes().end());
-  }
+  add_reasons(report_.refusals, &causes);
   const Phase phase = report_.refusals.empty() ? Phase::kBudget : report_.refusals.back().phase;
   return {Status(std::move(causes)), phase, kFrontRank, Fault::kPolicy};
 }
@@ -236,10 +251,12 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
                                                          WorkerGroupOptions options,
                                                          const StartControl& caller) {
   options.start.start_number = starts_++;
+  tried_ = setup.rung;
   StartControl control = caller;
   control.on_left_behind = pool_.on_left_behind();
   Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, control);
-  pool_.keep(setup.rung, std::move(setup.shm));
+  // The pool of a rung that is short of something else stays until this one has worked.
+  if (group.ok() || pool_.empty()) pool_.keep(setup.rung, std::move(setup.shm));
   logs_ = std::move(setup.logs);
   const Status as_planned = look_at_logs();
   if (group.ok() && !as_planned.ok()) {
@@ -264,10 +281,11 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_alone(WorkerGroupOptions opt
   none.rung = kNoTransport;
   options.start.start_number = starts_++;
   Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, control);
-  if (group.ok()) {
-    report_.rung = kNoTransport;
-    has_run_ = true;
-  }
+  if (!group.ok())
+    return has_run_ ? go_back(group.failure(), report_.refusals.size(), report_.rung)
+                    : group.failure();
+  report_.rung = kNoTransport;
+  has_run_ = true;
   return group;
 }
 
@@ -292,25 +310,29 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::climb_down(const WorkerGroupOption
 }
 
 /// After a restart that has failed: returns to the first rung that was refused in it for a
-/// shortage, and makes that shortage the failure if all other rungs were refused too.
-Failure Ladder::go_back(const Failure& failure, size_t first_refusal) {
+/// shortage. That shortage is then the failure, because the rungs behind it are only a way around
+/// it.
+Failure Ladder::go_back(const Failure& failure, size_t first_refusal, const std::string& rung) {
   std::vector<Refusal>& refusals = report_.refusals;
-  const auto first = refusals.begin() + static_cast<std::ptrdiff_t>(first_refusal);
-  const auto refused = std::find_if(
-      first, refusals.end(), [](const Refusal& one) { return is_shortage(one.fault, one.status); });
+  const auto short_of =
+      std::find_if(refusals.begin() + static_cast<std::ptrdiff_t>(first_refusal), refusals.end(),
+                   [](const Refusal& one) { return is_shortage(one.fault, one.status); });
   Failure outcome = failure;
   if (is_shortage(failure.fault, failure.why)) outcome.fault = Fault::kShortage;
-  if (refused != refusals.end()) {
-    if (failure.fault == Fault::kPolicy)
-      outcome = {refused->status, refused->phase, kFrontRank, Fault::kShortage};
-    const auto rung = std::find(report_.order.begin(), report_.order.end(), refused->rung);
-    at_ = static_cast<size_t>(rung - report_.order.begin());
-    refusals.erase(refused, refusals.end());
-    find_remedies();
+  if (short_of == refusals.end()) {
+    // After the last refusal no rung was tried if that is the end.
+    const size_t last = outcome.fault == Fault::kPolicy ? 1 : 0;
+    say_refused(first_refusal, std::max(refusals.size(), first_refusal + last) - last);
+    return outcome;
   }
-  // After the last refusal no rung was tried if that is the end.
-  const size_t last = outcome.fault == Fault::kPolicy ? 1 : 0;
-  say_refused(first_refusal, std::max(refusals.size(), first_refusal + last) - last);
+  report_.rung = rung;
+  if (failure.fault != Fault::kOwn && failure.fault != Fault::kGivenUp)
+    outcome = {all_reasons({short_of, refusals.end()}, failure), short_of->phase, kFrontRank,
+               Fault::kShortage};
+  for (at_ = 0; report_.order[at_] != short_of->rung;) ++at_;
+  refusals.erase(short_of, refusals.end());
+  find_remedies();
+  say_refused(first_refusal, refusals.size());
   return outcome;
 }
 
@@ -318,8 +340,7 @@ Failure Ladder::go_back(const Failure& failure, size_t first_refusal) {
 void Ladder::started(const WorkerGroup& group, Clock::time_point began) {
   report_.verified_s = seconds_since(began);
   has_run_ = true;
-  used_bytes_ = 0;
-  for (const int pid : group.pids()) used_bytes_ += private_bytes(pid);
+  used_bytes_ = private_bytes(group.pids());
 }
 
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
@@ -330,6 +351,7 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
   if (report_.world_size == 1) return start_alone(std::move(options), control);
   if (starts_ > 0) look_again();
   const size_t first_refusal = report_.refusals.size();
+  const std::string rung = report_.rung;
   Attempt<std::unique_ptr<WorkerGroup>> group = climb_down(options, control);
   if (group.ok()) {
     if (has_run_) say_refused(first_refusal, report_.refusals.size());
@@ -337,14 +359,16 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
     return group;
   }
   if (!has_run_) return group;
-  return go_back(group.failure(), first_refusal);
+  return go_back(group.failure(), first_refusal, rung);
 }
 
 std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
   if (report_.world_size == 1 || at_ >= report_.order.size()) return std::nullopt;
   (void)look_at_logs();
-  // This is the last permitted rung and it has worked before, so keep it.
-  if (at_ + 1 == report_.order.size() || report_.order[at_] == options_.min_transport)
+  // This is the last permitted rung and it has worked before, so keep it. Or another rung has
+  // failed, which was tried because this one is short of something.
+  if ((!tried_.empty() && tried_ != report_.order[at_]) || at_ + 1 == report_.order.size() ||
+      report_.order[at_] == options_.min_transport)
     return std::nullopt;
   pool_.give_back();
   const std::optional<Failure> forbidden = refuse(failure);

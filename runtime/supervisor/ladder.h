@@ -37,7 +37,7 @@ struct LadderOptions {
 /// is reserved, opened and proven. Each rejected rung is recorded as a Refusal with its reason. Not
 /// thread-safe; the groups it starts belong to the calling thread (WorkerGroup).
 ///
-/// It keeps the pool of the rung that is in use, so that a restart cannot find it taken by others.
+/// It keeps the pool of the rung that is in use, so that nobody else can take it before a restart.
 /// The pool goes to the next group once every rank of the last one has ended, and is given back
 /// when its rung is left.
 class Ladder {
@@ -51,9 +51,9 @@ class Ladder {
   /// failure that no other rung would cure, such as a broken model or a kill from outside, is
   /// returned unchanged, and the rung stays.
   ///
-  /// Once a group has run, something may run out that was there before and may be there again soon.
-  /// A rung that is short of it is left only for one that works now. If none does, the failure is
-  /// Fault::kShortage (RESOURCE_EXHAUSTED), the rung stays, and the refusals are forgotten.
+  /// Once a group has run, a resource may be short for a moment. The ladder leaves the rung for it
+  /// only if another one starts now. If none does, the failure is Fault::kShortage with all
+  /// reasons, the rung stays, and the refusals are forgotten.
   Attempt<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options,
                                               const StartControl& control);
 
@@ -65,9 +65,9 @@ class Ladder {
   /// A snapshot, with the facts that the last start went by.
   TransportReport report() const;
   const std::string& rung() const { return report_.rung; }  ///< the one in use; empty: none
-  /// The one that the last start ended on, whether it has worked or not. Empty: none is left, or
+  /// The one over which ranks were started last, whether it has worked or not. Empty: none, or
   /// there is only one rank.
-  std::string last_tried() const { return at_ < report_.order.size() ? report_.order[at_] : ""; }
+  const std::string& last_tried() const { return tried_; }
   void add_restart(std::string why) { report_.add_restart(std::move(why)); }
 
  private:
@@ -82,7 +82,7 @@ class Ladder {
   Attempt<TransportSetup> make_setup(const Rung& rung, const ShmNeed& need);
   BudgetOptions budget() const;
   void started(const WorkerGroup& group, Clock::time_point began);
-  Failure go_back(const Failure& failure, size_t first_refusal);
+  Failure go_back(const Failure& failure, size_t first_refusal, const std::string& rung);
   std::optional<Failure> refuse(const Failure& failure);
   void say_refused(size_t first, size_t end) const;
   Failure no_rung_left(const std::string& why);
@@ -98,6 +98,7 @@ class Ladder {
   TransportReport report_;  // without the facts, which report() adds
   std::vector<Fd> logs_;    // of the ranks that were started last
   size_t at_ = 0;           // an index into report_.order
+  std::string tried_;       // the rung over which ranks were started last
   int32_t starts_ = 0;
   bool has_run_ = false;  // a group has been started well
   /// What the ranks of the last group held that nobody else could use; 0: not known.

@@ -63,12 +63,23 @@ std::optional<std::chrono::nanoseconds> processor_time(pid_t process) {
 
 int64_t private_bytes(pid_t process) {
   std::ifstream file(cat("/proc/", process, "/status"));
+  int64_t bytes = 0;
   for (std::string name; file >> name;) {
     int64_t kib = 0;
-    if (name == "RssAnon:" && file >> kib) return kib << 10;
+    if ((name == "RssAnon:" || name == "VmSwap:") && file >> kib) bytes += kib << 10;
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
-  return 0;
+  return bytes;
+}
+
+int64_t private_bytes(const std::vector<pid_t>& processes) {
+  int64_t sum = 0;
+  for (const pid_t process : processes) {
+    const int64_t bytes = private_bytes(process);
+    if (bytes == 0) return 0;
+    sum += bytes;
+  }
+  return sum;
 }
 
 }  // namespace shoal

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <sys/types.h>
+#include <vector>
 
 namespace shoal {
 
@@ -20,8 +21,11 @@ bool is_frozen(pid_t process);
 /// The processor time that all threads of the process have used so far; nullopt if it is gone.
 std::optional<std::chrono::nanoseconds> processor_time(pid_t process);
 
-/// The memory of the process that belongs to it alone and that no file holds, in bytes. 0: it is
-/// not known.
+/// The memory of the process, in bytes, that belongs to it alone and that no file holds, also what
+/// is swapped out. 0: it is not known.
 int64_t private_bytes(pid_t process);
+
+/// The sum of all; 0 if one is not known.
+int64_t private_bytes(const std::vector<pid_t>& processes);
 
 }  // namespace shoal

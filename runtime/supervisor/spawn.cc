@@ -39,6 +39,12 @@ std::string spawn_limit(int error) {
   return descriptor_limit(error);
 }
 
+/// What ran out may be there again soon. Anything else stays as it is.
+Code spawn_code(int error) {
+  const bool ran_out = error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
+  return ran_out ? Code::kResourceExhausted : Code::kUnavailable;
+}
+
 /// The descriptor that reports the end of the process, or none where the kernel has no such thing:
 /// Linux before 5.3 answers ENOSYS, and a container's filter may answer EPERM. The end is then
 /// found by looking (RankProcess::unwatched). Only a lack of descriptors or memory is an error. The
@@ -136,7 +142,7 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
                                   environment_with(environment).data());
   posix_spawnattr_destroy(&attributes);
   if (error != 0)
-    return Status::error(Code::kResourceExhausted,
+    return Status::error(spawn_code(error),
                          cat("start the process of rank ", rank, spawn_limit(error)), error);
   Result<Fd> pidfd = open_pidfd(rank, pid);
   if (!pidfd.ok()) {

@@ -27,7 +27,8 @@ struct WorkerDescriptors {
 /// once gRPC runs). Its stdout is our stderr, because stdout belongs to the front. The calling
 /// thread must live as long as the worker should, because the kernel kills the worker when that
 /// thread ends. environment: NAME=VALUE, each replaces what this process has under that name;
-/// everything else is inherited. RESOURCE_EXHAUSTED with errno and the limit that is reached.
+/// everything else is inherited. RESOURCE_EXHAUSTED with errno and the limit that is reached;
+/// UNAVAILABLE with errno: this program's file cannot be run.
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment = {});
 

@@ -13,6 +13,8 @@ namespace {
 
 /// How often a pause looks whether it was given up.
 constexpr int kLookMs = 50;
+/// With less time than this no try is made.
+constexpr double kShortestTrySeconds = 0.2;
 
 /// A restart cures only what may not happen again. A model that does not load will not load the
 /// next time.
@@ -104,9 +106,10 @@ std::optional<Failure> Supervisor::try_start(const StartControl& control) {
   if (group.ok()) {
     group_ = std::move(group).value();
     has_run_ = true;
-    stock_channels(options_.group.world_size, &channels_);
     policy_.started(seconds_since(origin_));
   }
+  // A try that has failed takes its channels along.
+  if (has_run_) stock_channels(options_.group.world_size, &channels_);
   if (options_.hooks.on_start_over) options_.hooks.on_start_over();
   publish_report();
   if (group.ok()) return std::nullopt;
@@ -124,8 +127,9 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
     return while_doing(
         failure,
         cat("the start has taken ", options_.ladder.names.startup_timeout, ", ",
-            options_.group.startup_timeout_s, " s, with ", policy_.restarts(), " restarts",
-            pause.tries() > 0 ? cat(" and ", pause.tries(), " tries that met a shortage") : ""));
+            options_.group.startup_timeout_s, " s, with ", policy_.restarts(),
+            policy_.restarts() == 1 ? " restart" : " restarts",
+            pause.tries() > 0 ? cat(", in which ", pause.tries(), " tries met a shortage") : ""));
   }
   if (control.given_up()) {
     return Failure{failure.why.because_of(Code::kCancelled, "the ranks are not started again"),
@@ -161,9 +165,12 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
 /// Nullopt: it is time for the next try. Otherwise what ends the supervision.
 std::optional<Failure> Supervisor::wait_out(const Failure& shortage, const StartControl& control,
                                             Pause* pause) {
-  const double seconds = pause->next();
-  if (options_.hooks.on_shortage) options_.hooks.on_shortage(shortage, seconds);
-  const Deadline until = sooner(control.deadline, Deadline::after_s(seconds));
+  const double left = control.deadline.seconds_left();
+  const double seconds = std::min(pause->next(), left / 2);
+  if (left > kShortestTrySeconds && options_.hooks.on_shortage)
+    options_.hooks.on_shortage(shortage, seconds);
+  // With no time for another try it waits for the end, which is the reason that is then given.
+  const Deadline until = left > kShortestTrySeconds ? Deadline::after_s(seconds) : control.deadline;
   while (!until.passed() && !control.given_up())
     std::this_thread::sleep_for(std::chrono::milliseconds(until.remaining_ms(kLookMs)));
   return refuse_start(shortage, control, *pause);
@@ -175,16 +182,16 @@ std::optional<Failure> Supervisor::recover(const Failure& first, const StartCont
   Failure failure = first;
   Pause pause;
   bool counted = false;  // this try is the same restart as the last one
+  const RunningClock::time_point lost_at = RunningClock::now();
   for (;;) {
     if (!counted) {
       if (std::optional<Failure> final = refuse_restart(failure, control, pause)) return final;
       ladder_.add_restart(std::string(failure.why.message()));
     }
-    const Clock::time_point began = Clock::now();
     std::optional<Failure> again = try_start(control);
     if (!again) {
       if (options_.hooks.on_restarted)
-        options_.hooks.on_restarted(ladder_.rung(), seconds_since(began));
+        options_.hooks.on_restarted(ladder_.rung(), seconds_since(lost_at));
       return std::nullopt;
     }
     failure = std::move(*again);
@@ -212,11 +219,13 @@ void Supervisor::begin_restart(const Failure& failure) {
   });
 }
 
-/// Waits answer_s for a restart that is under way. Nullopt: none is.
+/// Waits answer_s for a restart that is under way. If none is granted, what is under way is only
+/// the question why the ranks were lost. Nullopt: there is no restart.
 std::optional<GroupStep> Supervisor::await_restart() {
   std::unique_lock lock(state_mutex_);
-  if (wait_until_ready(restarted_, lock, Deadline::after_s(options_.answer_s),
-                       [this] { return !restarting_since_; }))
+  const Deadline answer =
+      options_.max_restarts == 0 ? Deadline::infinite() : Deadline::after_s(options_.answer_s);
+  if (wait_until_ready(restarted_, lock, answer, [this] { return !restarting_since_; }))
     return std::nullopt;
   return GroupStep{std::nullopt, why_restarting_, false};
 }

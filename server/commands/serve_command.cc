@@ -85,7 +85,7 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
   log_info("stopping: running requests may finish");
   server.set_draining();
   if (!loop.drain(Deadline::after_s(kDrainSeconds), [&host] { host.give_up(); }) &&
-      loop.status().ok()) {
+      (loop.status().ok() || loop.status().code() == Code::kCancelled)) {
     log_warning(cat("requests that still ran after ", kDrainSeconds, " s were cancelled"));
   }
   const Status status = loop.status();

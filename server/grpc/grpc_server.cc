@@ -54,10 +54,9 @@ void route_grpc_log(gpr_log_func_args* line) {
 
 /// The descriptors that the connections of clients must leave free, so that the ranks can be
 /// started again. While they are started, the front has a listener, the control channel and the
-/// pidfd of each rank (runtime/transport/rungs/tcp_rung.cc). The next group's channels are made
-/// ahead if descriptors are left for them. The fourth of each rank is for them, and the rest for
-/// what is open for a moment: the ends that a rank inherits, files of /proc and /sys, the model's
-/// files.
+/// pidfd of each rank (runtime/transport/rungs/tcp_rung.cc). The fourth descriptor per rank is for
+/// a channel of the next group that was not made ahead (stock_channels), and the rest for what is
+/// open for a moment: the ends that a rank inherits, files of /proc and /sys, the model's files.
 constexpr int64_t kept_descriptors(int ranks) {
   return 16 + 4 * static_cast<int64_t>(ranks);
 }

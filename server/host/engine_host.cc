@@ -152,8 +152,9 @@ SupervisorHooks hooks_for(ProgressStyle style) {
   hooks.on_shortage = [](const Failure& why, double seconds) {
     char text[32];
     std::snprintf(text, sizeof text, "%.1f", seconds);
-    log_warning(cat("the ranks cannot be started yet (", phase_name(why.phase),
-                    "), the next try is in ", text, " s: ", why.why.to_string(600)));
+    log_warning(cat("something is short, so the ranks cannot be started yet (",
+                    phase_name(why.phase), "); next try in ", text,
+                    " s: ", why.why.to_string(600)));
   };
   return hooks;
 }

@@ -20,8 +20,8 @@ Result<std::unique_ptr<Communicator>> open_slot_pool(OpenArgs args, const char* 
 /// RESOURCE_EXHAUSTED if the file size limit is below `bytes`.
 Status check_file_size(int64_t bytes, const HostFacts& facts);
 
-/// Whether a memfd of this many bytes can be made. UNAVAILABLE, with errno: none can be made at all.
-/// Otherwise as check_file_size.
+/// Whether a memfd of this many bytes can be made. UNAVAILABLE, with errno: none can be made at
+/// all. Otherwise as check_file_size.
 Status check_memfd(int64_t bytes, const HostFacts& facts);
 
 }  // namespace shoal

@@ -25,24 +25,25 @@ TEST(KeptPool, GoesToTheNextGroupOfItsRungFullOfZeros) {
   Used used;
   EXPECT_TRUE(used.pool.holds("memfd"));
   EXPECT_FALSE(used.pool.holds("shm"));
-  EXPECT_FALSE(used.pool.take("shm"));
-  const auto taken = used.pool.take("memfd");
-  ASSERT_TRUE(taken);
-  EXPECT_EQ(taken->size(), kBytes);
-  EXPECT_EQ(taken->data()[kBytes - 1], std::byte{0});
+  EXPECT_FALSE(used.pool.take("shm").value());
+  const auto result = used.pool.take("memfd");
+  ASSERT_TRUE(result.ok() && *result) << result.status().to_string();
+  const ShmSegment& taken = **result;
+  EXPECT_EQ(taken.size(), kBytes);
+  EXPECT_EQ(taken.data()[kBytes - 1], std::byte{0});
   EXPECT_FALSE(used.pool.holds("memfd"));
 }
 
 TEST(KeptPool, IsNotGivenToOthersWhileARankThatCannotBeEndedHasIt) {
   Used used;
   used.on_left_behind();
-  EXPECT_FALSE(used.pool.take("memfd"));
+  EXPECT_FALSE(used.pool.take("memfd").value());
   EXPECT_FALSE(used.pool.holds("memfd")) << "it is given back";
   // The next pool is of a group that has all ended.
   const auto next = used.pool.on_left_behind();
   used.pool.keep("memfd", std::move(ShmSegment::create_memfd(kBytes)).value());
   used.on_left_behind();  // once more of the first group
-  EXPECT_TRUE(used.pool.take("memfd"));
+  EXPECT_TRUE(used.pool.take("memfd").value());
 }
 
 TEST(KeptPool, ARungWithoutOneGivesBackWhatWasKept) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <thread>
 
@@ -48,6 +49,21 @@ TEST(SupervisorShortage, AShortageIsWaitedOutAndCostsOneRestart) {
   EXPECT_EQ(supervisor->restarting_s(), 0);
 }
 
+TEST(SupervisorShortage, OneRankWaitsToo) {
+  Told told;
+  SupervisorOptions options = short_of_descriptors(&told, [](int tries) {
+    if (tries == 2) set_soft_limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  });
+  options.group.world_size = 1;
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  ::kill(supervisor->pids()[0], SIGKILL);
+  const Attempt<GroupStep> lost = supervisor->step(1, "more");
+  ASSERT_TRUE(lost.ok()) << lost.status().to_string();
+  EXPECT_EQ(told.pauses.size(), 2u);
+  EXPECT_EQ(supervisor->step(2, "more")->result, "more on 1");
+}
+
 TEST(SupervisorShortage, StepAnswersWhileAShortageIsWaitedOut) {
   Told told;
   std::atomic<bool> over = false;
@@ -85,7 +101,7 @@ TEST(SupervisorShortage, AShortageIsWaitedOutUntilTheStartHasToEnd) {
   set_soft_limit(RLIMIT_NOFILE, RLIM_INFINITY);
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.failure().fault, Fault::kShortage);
-  EXPECT_NE(lost.status().message().find("4 tries that met a shortage"), std::string::npos)
+  EXPECT_NE(lost.status().message().find("with 1 restart, in which "), std::string::npos)
       << lost.status().to_string();
   EXPECT_NE(lost.status().to_string().find("ulimit -n"), std::string::npos)
       << lost.status().to_string();

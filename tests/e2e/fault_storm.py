@@ -1,0 +1,368 @@
+"""Random faults against a running server with open streams, of which none may be lost or differ.
+
+Every fault is real: signals to ranks and to the whole group, lowered limits, a full /dev/shm and a
+full memory cgroup, a log that nobody reads, idle connections, clients that do not read and prompts
+of a megabyte. The seed decides which fault comes when, to which rank and for how long. Between two
+faults every stream gets at least as many tokens as the server needs to forget a crash.
+"""
+import fcntl
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import cgroups
+import grpc
+import harness
+from grpc_client_test import make_stubs
+
+RANKS, STREAMS = 2, 16
+# inference_loop.cc forgets a crash after 16 good steps, each of which gives every stream a token. A
+# few tokens may be on their way to the client when the ranks run again.
+TOKENS_BETWEEN = 24
+# The plain loops are so slow that this client, which is slow too, is never far behind.
+SLOW = ("--cpu-kernels", "reference", "--threads-per-rank", 1)
+RUNGS = ("shm", "shm-lean", "memfd", "cma", "tcp")
+MIB = 2**20
+MEMORY = 512 * MIB
+OWN_DEV_SHM = ("unshare", "--mount", "--propagation", "private", "sh", "-ec",
+               'mount -t tmpfs -o size=8m tmpfs /dev/shm; exec "$@"', "sh")
+RUN_AGAIN = b"the ranks run again"
+FREE_CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+
+
+def requests(draw: random.Random) -> list[dict]:
+    """Prompts and lengths of all kinds, greedy and sampled."""
+    made = []
+    for number in range(2 * STREAMS):
+        request = {"prompt_ids": [draw.randrange(4, 4096) for _ in range(draw.randrange(1, 100))],
+                   "max_tokens": draw.randrange(100, 400), "ignore_eos": True}
+        if number % 2:
+            request |= {"temperature": 0.9, "seed": draw.randrange(2**32), "top_p": 0.95}
+        else:
+            request["temperature"] = 0
+        made.append(request)
+    return made
+
+
+class Log:
+    """Reads a pipe, except while it is told not to. Keeps the last lines."""
+
+    def __init__(self, pipe):
+        fcntl.fcntl(pipe.fileno(), 1031, 4096)  # F_SETPIPE_SZ: a stopped reader shows soon
+        self.pipe, self.tail, self.reads = pipe, b"", threading.Event()
+        self.restarts = 0  # that were successful
+        self.reads.set()
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while block := os.read(self.pipe.fileno(), 4096):
+            self.restarts += (self.tail[-len(RUN_AGAIN) + 1:] + block).count(RUN_AGAIN)
+            self.tail = (self.tail + block)[-20000:]
+            self.reads.wait()
+
+    def text(self) -> str:
+        return self.tail.decode(errors="replace")
+
+
+class Stream(threading.Thread):
+    """One request after the other until it is told to stop. Checks every answer."""
+
+    def __init__(self, storm, slot: int):
+        super().__init__(daemon=True)
+        self.storm, self.draw = storm, random.Random(f"{storm.seed} stream {slot}")
+        self.tokens = self.whole = 0  # tokens and answers that it has got
+        self.wrong = ""
+        self.start()
+
+    def run(self):
+        with grpc.insecure_channel(self.storm.address, options=FREE_CHANNEL) as channel:
+            generate = channel.unary_stream(
+                "/openengine.v1.Inference/Generate",
+                response_deserializer=self.storm.messages.GenerateResponse.FromString)
+            while not self.storm.over.is_set() and not self.wrong:
+                number = self.draw.randrange(len(self.storm.requests))
+                try:
+                    self.wrong = self.check(generate(self.storm.encoded[number]), number)
+                except grpc.RpcError as error:
+                    # A new request may be told to wait while a restart takes long. One that has
+                    # begun may not.
+                    if "WORKERS_RESTARTING" in str(error.trailing_metadata()):
+                        time.sleep(0.2)
+                    else:
+                        self.wrong = f"request {number}: {error.code()}: {error.details()}"
+
+    def check(self, events, number: int) -> str:
+        ids, end = [], None
+        for event in events:
+            if event.WhichOneof("event") == "token":
+                ids += [token.token_id for token in event.token.tokens]
+                self.tokens += len(event.token.tokens)
+            else:
+                end = event
+        self.whole += 1
+        expected = self.storm.expected[number]
+        if ids == expected:
+            return ""
+        at = next((i for i, pair in enumerate(zip(ids, expected)) if pair[0] != pair[1]), len(ids))
+        return f"request {number} differs from token {at} of {len(expected)} on: {end}"
+
+
+class Storm:
+    """A server under `faults` faults or for `seconds`. Raises AssertionError if something is lost.
+
+    observe: called a few times a second with the server, for a record.
+    """
+
+    def __init__(self, seed: int, observe=lambda server: None):
+        self.seed, self.observe = seed, observe
+        self.draw = random.Random(seed)
+        self.folder = tempfile.TemporaryDirectory()
+        make_stubs(self.folder.name)
+        from openengine.v1 import generate_pb2
+        self.messages = generate_pb2
+        self.requests = requests(random.Random(f"{seed} requests"))
+        self.expected = [answer["token_ids"]
+                         for answer in harness.generate_jsonl(harness.DEMO, self.requests, *SLOW)]
+        self.encoded = [self.encode(request) for request in self.requests]
+        self.told = []  # what was done, in order
+        self.whole = self.tokens = self.restarts = 0
+
+    def encode(self, request: dict) -> bytes:
+        pb = self.messages
+        sampling = pb.SamplingParams(temperature=request["temperature"])
+        for name in ("seed", "top_p"):
+            if name in request:
+                setattr(sampling, name, request[name])
+        return pb.GenerateRequest(
+            token_ids=pb.TokenIds(ids=request["prompt_ids"]), sampling=sampling,
+            stopping=pb.StoppingOptions(max_tokens=request["max_tokens"], ignore_eos=True)
+        ).SerializeToString()
+
+    def run(self, until, server_faults: int = 50):
+        """Storms until until() is true. Each server gets so many faults, over another order of the
+        rungs."""
+        while not until():
+            self.one_server(until, server_faults)
+
+    def one_server(self, until, faults: int):
+        order = self.draw.sample(RUNGS, len(RUNGS))
+        try:
+            self.group = cgroups.MemoryLimit(MEMORY)
+        except OSError:
+            self.group = None
+        join = (lambda: self.group.add(os.getpid())) if self.group else None
+        self.process = harness.start(
+            "serve", harness.DEMO, "--grpc-port", 0, "-tp", RANKS, *SLOW, "--transport",
+            ",".join(order), "--max-restarts", 1000, "--step-timeout", 1, "--log-level", "debug",
+            wrapper=OWN_DEV_SHM, preexec_fn=join)
+        try:
+            self.serve_under(order, until, faults)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+            if self.group:
+                self.group.remove()
+
+    def serve_under(self, order: list[str], until, faults: int):
+        self.log, out = Log(self.process.stderr), harness.Reader(self.process.stdout)
+        harness.wait_until(lambda: "\n" in out.text() or self.process.poll() is not None, 60,
+                           "a READY line")
+        self.require(out.text().startswith("READY "), "it does not start")
+        self.address = out.text().split("grpc=")[1].split()[0]
+        self.over = threading.Event()
+        self.told.append({"server": ",".join(order)})
+        self.streams = [Stream(self, slot) for slot in range(STREAMS)]
+        kinds = [name for name in dir(self) if name.startswith("fault_")]
+        for _ in range(faults):
+            self.settle()
+            if until():
+                break
+            kind = self.draw.choice(kinds)
+            fault = {"fault": kind.removeprefix("fault_")}
+            self.told.append(fault)
+            restarts = self.log.restarts
+            getattr(self, kind)(fault)
+            if fault.get("hit"):
+                self.await_restart(restarts)
+        self.settle()
+        self.over.set()
+        for stream in self.streams:
+            stream.join(120)
+            self.require(not stream.is_alive(), "a stream does not end")
+            self.check(stream)
+            self.whole += stream.whole
+            self.tokens += stream.tokens
+        self.process.terminate()
+        self.require(self.process.wait(60) == 0, "it does not stop well")
+        self.process.stderr.close()
+
+    def require(self, condition, what: str):
+        if not condition:
+            raise AssertionError(f"{what} (seed {self.seed}, after {json.dumps(self.told[-4:])})\n"
+                                 f"exit code {self.process.poll()}\n{self.log.text()[-6000:]}")
+
+    def check(self, stream: Stream):
+        self.require(not stream.wrong, stream.wrong)
+
+    def await_restart(self, before: int):
+        end = time.monotonic() + 10
+        while self.log.restarts == before and time.monotonic() < end:  # the line may be lost
+            self.observe(self)
+            time.sleep(0.01)
+
+    def settle(self):
+        """Waits until every stream has had so many tokens that the last crash is forgotten."""
+        before = [stream.tokens for stream in self.streams]
+        deadline = time.monotonic() + 60 * harness.PATIENCE
+        while any(stream.tokens < had + TOKENS_BETWEEN
+                  for stream, had in zip(self.streams, before)):
+            self.require(self.process.poll() is None, "the server has ended")
+            for stream in self.streams:
+                self.check(stream)
+            self.require(time.monotonic() < deadline, "the streams do not go on")
+            self.observe(self)
+            time.sleep(0.01)
+
+    def ranks(self) -> list[int]:
+        """The living ranks; those of a group that is being started may be fewer."""
+        return harness.children(self.process.pid)
+
+    def kill(self, fault: dict, number: int = signal.SIGKILL, everyone: bool = False):
+        victims = self.ranks()
+        if not everyone and victims:
+            victims = [self.draw.choice(victims)]
+        for victim in victims:
+            try:
+                os.kill(victim, number)
+            except ProcessLookupError:
+                pass
+        fault["hit"] = len(victims)
+
+    def hold(self, fault: dict, least: float, most: float):
+        """Waits for so many seconds and records it."""
+        fault["seconds"] = round(self.draw.uniform(least, most), 2)
+        end = time.monotonic() + fault["seconds"]
+        while time.monotonic() < end:
+            self.observe(self)
+            time.sleep(0.02)
+
+    # --- kills -----------------------------------------------------------------------------------
+
+    def fault_kill(self, fault: dict):
+        self.kill(fault, self.draw.choice((signal.SIGKILL, signal.SIGTERM)))
+
+    def fault_crash(self, fault: dict):
+        self.kill(fault, self.draw.choice((signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)))
+
+    def fault_kill_all(self, fault: dict):
+        self.kill(fault, everyone=True)
+
+    def fault_kill_while_starting(self, fault: dict):
+        # The front runs for moments, so that its new ranks are met before they take part in a step.
+        front, old, restarts = self.process.pid, set(self.ranks()), self.log.restarts
+        self.kill(fault)
+        new: set[int] = set()
+        for _ in range(1000):
+            time.sleep(0.002)
+            os.kill(front, signal.SIGSTOP)
+            harness.wait_until(lambda: harness.state_of(front) in "TZ", 20, "a stopped front")
+            if new := set(self.ranks()) - old:
+                break
+            os.kill(front, signal.SIGCONT)
+        try:
+            time.sleep(0.02)  # its log is read meanwhile
+            if new and self.log.restarts == restarts:
+                os.kill(new.pop(), signal.SIGKILL)
+                fault["hit"] += 1
+        finally:
+            os.kill(front, signal.SIGCONT)
+
+    # --- class 1: what stands still --------------------------------------------------------------
+
+    def fault_stop_rank(self, fault: dict):
+        self.kill(fault, signal.SIGSTOP)
+
+    def fault_pause(self, fault: dict):
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        try:
+            self.hold(fault, 0.1, 2.5)
+        finally:
+            os.killpg(self.process.pid, signal.SIGCONT)
+
+    # --- class 2: what runs out for a while ------------------------------------------------------
+
+    def fault_descriptors(self, fault: dict):
+        limits = resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (5, limits[1]))
+        try:
+            self.kill(fault)
+            self.hold(fault, 0.1, 1.5)
+        finally:
+            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, limits)
+
+    def fault_full_dev_shm(self, fault: dict):
+        path = Path(f"/proc/{self.process.pid}/root/dev/shm/neighbour")
+        with open(path, "wb", buffering=0) as others:
+            self.kill(fault)
+            try:
+                while True:
+                    others.write(bytes(65536))
+            except OSError:
+                pass
+            self.hold(fault, 0.1, 1.5)
+        path.unlink()
+
+    def fault_full_memory(self, fault: dict):
+        if not self.group:
+            return
+        self.kill(fault, everyone=True)
+        neighbour = subprocess.Popen(
+            [sys.executable, "-c", "import sys; held = b'x' * int(sys.argv[1]); print(flush=True); "
+             "sys.stdin.read()", str(max(self.group.limit - self.group.used() - 24 * MIB, 1))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            preexec_fn=lambda: self.group.add(os.getpid()))
+        self.hold(fault, 0.1, 1.5)
+        neighbour.kill()
+        neighbour.communicate()
+
+    def fault_connections(self, fault: dict):
+        host, port = self.address.rsplit(":", 1)
+        idle = [socket.create_connection((host, int(port)), timeout=60) for _ in range(50)]
+        self.kill(fault)
+        self.hold(fault, 0.1, 1)
+        for connection in idle:
+            connection.close()
+
+    # --- class 3: what others do -----------------------------------------------------------------
+
+    def fault_stuck_log(self, fault: dict):
+        self.log.reads.clear()
+        self.kill(fault)
+        self.hold(fault, 0.5, 2)
+        self.log.reads.set()
+
+    def fault_client_that_does_not_read(self, fault: dict):
+        with grpc.insecure_channel(self.address, options=FREE_CHANNEL) as channel:
+            events = channel.unary_stream("/openengine.v1.Inference/Generate")(self.encoded[0])
+            self.hold(fault, 0.2, 1)
+            events.cancel()
+
+    def fault_long_prompt(self, fault: dict):
+        request = self.messages.GenerateRequest(prompt="In the beginning " * 60000)
+        with grpc.insecure_channel(self.address, options=FREE_CHANNEL) as channel:
+            try:
+                list(channel.unary_stream("/openengine.v1.Inference/Generate")(
+                    request.SerializeToString(), timeout=60 * harness.PATIENCE))
+            except grpc.RpcError as error:
+                fault["refused"] = error.code().name
+        self.require(fault.get("refused") == "INVALID_ARGUMENT", "a prompt that is too long")
