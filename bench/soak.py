@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Random faults during 16 streams for half an hour: is anything lost, and does anything grow?
 
     scripts/build release all && bench/soak.py [--minutes 30] [--seed 1] [--record docs/soak]

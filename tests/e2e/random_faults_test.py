@@ -15,7 +15,7 @@ except ImportError:
 
 import fault_storm
 
-FAULTS = 200 if breadth.FULL else 16
+FAULTS = 200 if breadth.FULL else 8
 
 
 class RandomFaults(harness.TestCase):
