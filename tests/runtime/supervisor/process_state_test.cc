@@ -112,7 +112,8 @@ TEST(ProcessState, OnlyWhoComputesUsesTheProcessor) {
   ASSERT_TRUE(idle && busy);
   EXPECT_TRUE(eventually(
       [&] { return *processor_time(spinner.pid()) > *busy + std::chrono::milliseconds(20); }));
-  EXPECT_EQ(*processor_time(sleeper.pid()), *idle);
+  // What it took to fall asleep may be added a moment later.
+  EXPECT_LT(*processor_time(sleeper.pid()) - *idle, std::chrono::milliseconds(5));
 }
 
 TEST(ProcessState, OfAProcessThatIsGoneNothingIsKnown) {

@@ -14,6 +14,13 @@
 namespace shoal {
 namespace {
 
+/// Long enough for the first start.
+#ifdef SHOAL_SANITIZED
+constexpr double kShortStartSeconds = 15;
+#else
+constexpr double kShortStartSeconds = 2;
+#endif
+
 /// A shortage of descriptors that begins with the restart. on_shortage gets the number of the try
 /// that has failed.
 SupervisorOptions short_of_descriptors(Told* told, std::function<void(int)> on_shortage) {
@@ -94,7 +101,7 @@ TEST(SupervisorShortage, StepAnswersWhileAShortageIsWaitedOut) {
 TEST(SupervisorShortage, AShortageIsWaitedOutUntilTheStartHasToEnd) {
   Told told;
   SupervisorOptions options = short_of_descriptors(&told, [](int) {});
-  options.group.startup_timeout_s = 1;
+  options.group.startup_timeout_s = kShortStartSeconds;
   const auto supervisor = started(std::move(options));
   ASSERT_TRUE(supervisor);
   const Attempt<GroupStep> lost = supervisor->step(1, "die");
