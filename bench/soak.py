@@ -41,9 +41,11 @@ class Recorder:
     """Called a few times a second with the storm; records once a second."""
 
     def __init__(self, minutes: float):
-        self.began, self.minutes, self.rows = time.monotonic(), minutes, []
+        self.began, self.minutes, self.rows = 0.0, minutes, []
 
     def seconds(self) -> float:
+        """Since the first record."""
+        self.began = self.began or time.monotonic()
         return time.monotonic() - self.began
 
     def over(self) -> bool:
@@ -65,7 +67,7 @@ class Recorder:
         """Of the rows between these fractions of the time."""
         index = COLUMNS.index(column)
         return statistics.median(row[index] for row in self.rows
-                                 if first <= row[0] / (60 * self.minutes) <= last)
+                                 if first <= row[0] / self.rows[-1][0] <= last)
 
 
 def draw(rows: list[tuple], path: Path):
