@@ -294,16 +294,17 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::climb_down(const WorkerGroupOption
                                                          const StartControl& control) {
   while (at_ < report_.order.size()) {
     Attempt<TransportSetup> setup = consider(*find_rung(report_.order[at_]), report_.needs[at_]);
+    const bool prepared = setup.ok();
     Attempt<std::unique_ptr<WorkerGroup>> group =
-        setup.ok() ? start_over(std::move(setup).value(), options, control)
-                   : Attempt<std::unique_ptr<WorkerGroup>>(setup.failure());
+        prepared ? start_over(std::move(setup).value(), options, control)
+                 : Attempt<std::unique_ptr<WorkerGroup>>(setup.failure());
     if (group.ok() || !another_rung_may_work(group.failure())) return group;
     const Failure why = group.failure();
     // The next rung may need the room. But a rung that has worked may be taken again.
     if (!has_run_ || !is_shortage(why.fault, why.why)) pool_.give_back();
     if (std::optional<Failure> forbidden = refuse(why)) return *forbidden;
     if (!has_run_) say_refused(report_.refusals.size() - 1, report_.refusals.size());
-    if (setup.ok() && control.deadline.passed())
+    if (prepared && control.deadline.passed())
       return no_rung_left(options_.names.startup_timeout + " leaves no time for another");
   }
   return no_rung_left("");

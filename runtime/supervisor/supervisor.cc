@@ -103,7 +103,9 @@ void Supervisor::publish_report() {
 /// Runs on the ranks' thread.
 std::optional<Failure> Supervisor::try_start(const StartControl& control) {
   Attempt<std::unique_ptr<WorkerGroup>> group = ladder_.start(options_.group, control);
-  if (group.ok()) {
+  const std::optional<Failure> failure =
+      group.ok() ? std::nullopt : std::optional<Failure>(group.failure());
+  if (!failure) {
     group_ = std::move(group).value();
     has_run_ = true;
     policy_.started(seconds_since(origin_));
@@ -112,8 +114,7 @@ std::optional<Failure> Supervisor::try_start(const StartControl& control) {
   if (has_run_) stock_channels(options_.group.world_size, &channels_);
   if (options_.hooks.on_start_over) options_.hooks.on_start_over();
   publish_report();
-  if (group.ok()) return std::nullopt;
-  return group.failure();
+  return failure;
 }
 
 /// Nullopt: nothing forbids another start. Otherwise what ends the supervision.
