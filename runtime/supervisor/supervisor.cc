@@ -220,8 +220,8 @@ void Supervisor::begin_restart(const Failure& failure) {
   });
 }
 
-/// Waits answer_s for a restart that is under way. If none is granted, what is under way is only
-/// the question why the ranks were lost. Nullopt: there is no restart.
+/// Waits answer_s for a restart that is under way, and returns nullopt if it is over. If no restart
+/// is granted, it waits until it is known why the ranks were lost.
 std::optional<GroupStep> Supervisor::await_restart() {
   std::unique_lock lock(state_mutex_);
   const Deadline answer =

@@ -200,14 +200,17 @@ class Shortage(harness.TestCase):
         self.check_recovered(server, stream)
         self.assertIn("ulimit -u", server.err.text())
 
-    def test_memory(self):
+    def started_in_a_cgroup(self):
         try:
             group = cgroups.MemoryLimit(400 * MIB)
         except OSError as error:
             self.skipTest(str(error))
         self.addCleanup(group.remove)
         server = self.started(preexec_fn=lambda: group.add(os.getpid()))
-        stream = self.stream(server)
+        return group, server, self.stream(server)
+
+    def test_memory(self):
+        group, server, stream = self.started_in_a_cgroup()
         neighbour = self.neighbour(
             "import sys\nheld = []\nfor line in sys.stdin:\n    held.append(b'x' * int(line))\n"
             "    print(flush=True)", lambda: group.add(os.getpid()))
@@ -225,13 +228,7 @@ class Shortage(harness.TestCase):
 
     def test_what_the_last_ranks_used_is_enough_for_the_next(self):
         # There is less memory than the plan for a first start would ask for.
-        try:
-            group = cgroups.MemoryLimit(400 * MIB)
-        except OSError as error:
-            self.skipTest(str(error))
-        self.addCleanup(group.remove)
-        server = self.started(preexec_fn=lambda: group.add(os.getpid()))
-        stream = self.stream(server)
+        group, server, stream = self.started_in_a_cgroup()
         group.file.write_text(str(group.used() + 8 * MIB))
         self.lose_ranks(server)
         self.check_recovered(server, stream)
