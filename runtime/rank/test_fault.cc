@@ -6,9 +6,7 @@
 #include <limits>
 
 namespace shoal {
-namespace {
 
-/// Computes until this thread has used this much more processor time.
 void use_processor(double seconds) {
   const auto used = [] {
     timespec time{};
@@ -17,8 +15,6 @@ void use_processor(double seconds) {
   };
   for (const double end = used() + seconds; used() < end;) continue;
 }
-
-}  // namespace
 
 void TestFault::set(const RankStart& start) {
   const char* text = std::getenv("SHOAL_TEST_FAULT");

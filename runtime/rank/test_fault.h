@@ -8,6 +8,9 @@
 
 namespace shoal {
 
+/// Computes until this thread has used this much more processor time.
+void use_processor(double seconds);
+
 /// A fault on request, for tests of what the front does about it. SHOAL_TEST_FAULT=RANK:PHASE:KIND
 /// gives that rank a fault when it enters the phase in its first start. PHASE is spawn, open,
 /// self-test, load, touch, warm-up or step-N; KIND is stop (SIGSTOP), fail (an error of its own),

@@ -8,7 +8,8 @@
 
 namespace shoal {
 
-ShutdownWatchdog::ShutdownWatchdog() : thread_([this] { watch(); }) {}
+ShutdownWatchdog::ShutdownWatchdog(std::function<void()> tidy)
+    : tidy_(std::move(tidy)), thread_([this] { watch(); }) {}
 
 ShutdownWatchdog::~ShutdownWatchdog() {
   {
@@ -40,6 +41,7 @@ void ShutdownWatchdog::watch() {
   log_error(cat("the shutdown hangs: ", part_->what, " has taken more than ", part_->limit_ms,
                 " ms", details.empty() ? "" : " (", details, details.empty() ? "" : ")",
                 "; leaving without it"));
+  tidy_();
   ::_exit(static_cast<int>(part_->code));
 }
 

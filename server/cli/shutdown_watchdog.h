@@ -17,15 +17,16 @@ namespace shoal {
 /// a thread nor memory when both may be short.
 class ShutdownWatchdog {
  public:
-  ShutdownWatchdog();
+  /// tidy: what has to be done before the process ends. It is called from the watchdog's thread and
+  /// must end by itself.
+  explicit ShutdownWatchdog(std::function<void()> tidy);
   ~ShutdownWatchdog();  ///< the shutdown is over
   ShutdownWatchdog(const ShutdownWatchdog&) = delete;
   ShutdownWatchdog& operator=(const ShutdownWatchdog&) = delete;
 
   /// The part named `what` has begun, and the one before it is over. If it takes longer than
   /// `limit_ms`, the log says so together with what `details` returns, and the process ends with
-  /// `code` at once. Nothing needs cleaning up then: the kernel ends the ranks with the front, and
-  /// its files have no names. `details` is called from the watchdog's thread and must not block.
+  /// `code` at once. `details` is called from the watchdog's thread and must not block.
   void expect(std::string what, int64_t limit_ms, ExitCode code,
               std::function<std::string()> details = {});
 
@@ -39,6 +40,7 @@ class ShutdownWatchdog {
   };
   void watch();
 
+  const std::function<void()> tidy_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Part> part_;

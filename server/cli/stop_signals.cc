@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-Result<std::unique_ptr<StopSignals>> StopSignals::install() {
+Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> tidy) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
@@ -22,11 +22,14 @@ Result<std::unique_ptr<StopSignals>> StopSignals::install() {
                          errno);
   }
   return std::unique_ptr<StopSignals>(
-      new StopSignals(std::move(signals), std::move(requested), std::move(leave)));
+      new StopSignals(std::move(signals), std::move(requested), std::move(leave), std::move(tidy)));
 }
 
-StopSignals::StopSignals(Fd signals, Fd requested, Fd leave)
-    : signals_(std::move(signals)), requested_(std::move(requested)), leave_(std::move(leave)) {
+StopSignals::StopSignals(Fd signals, Fd requested, Fd leave, std::function<void()> tidy)
+    : signals_(std::move(signals)),
+      requested_(std::move(requested)),
+      leave_(std::move(leave)),
+      tidy_(std::move(tidy)) {
   thread_ = std::thread([this] { receive(); });
 }
 
@@ -42,8 +45,10 @@ void StopSignals::receive() {
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     if (fds[0].revents == 0 || ::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
-    // Nothing needs cleaning up: the kernel ends the workers with us, and our files have no names.
-    if (!first || !started_) ::_exit(0);
+    if (!first || !started_) {
+      tidy_();
+      ::_exit(0);
+    }
     first = false;
     ::eventfd_write(requested_.get(), 1);
   }

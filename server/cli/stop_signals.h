@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -16,7 +17,9 @@ namespace shoal {
 /// does.
 class StopSignals {
  public:
-  static Result<std::unique_ptr<StopSignals>> install();
+  /// tidy: what has to be done before the process ends at once. It is called from the thread that
+  /// receives the signals and must end by itself.
+  static Result<std::unique_ptr<StopSignals>> install(std::function<void()> tidy);
   ~StopSignals();  ///< from here on signals stay pending and are ignored
 
   /// Call it when the server is ready. From then on the first signal asks it to finish.
@@ -26,12 +29,13 @@ class StopSignals {
   bool wait(Deadline deadline);
 
  private:
-  StopSignals(Fd signals, Fd requested, Fd leave);
+  StopSignals(Fd signals, Fd requested, Fd leave, std::function<void()> tidy);
   void receive();
 
   Fd signals_;    // signalfd
   Fd requested_;  // eventfd: the first signal has arrived
   Fd leave_;      // eventfd: the thread should end
+  const std::function<void()> tidy_;
   std::atomic<bool> started_{false};
   std::thread thread_;
 };

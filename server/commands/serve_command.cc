@@ -6,6 +6,7 @@
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
 #include "runtime/base/patient_writer.h"
+#include "runtime/supervisor/end_children.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/cli/shutdown_watchdog.h"
@@ -104,8 +105,8 @@ Ending serve(const ServeFlags& flags) {
   const Clock::time_point start = Clock::now();
   HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals,
-                         at(Stage::kStart, StopSignals::install()));
-  ShutdownWatchdog watchdog;  // outlives all that it watches
+                         at(Stage::kStart, StopSignals::install(end_children_at_once)));
+  ShutdownWatchdog watchdog(end_children_at_once);  // outlives all that it watches
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
   SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan,
                          at(Stage::kRequest, plan_engine(flags.engine, files, host_resources())));

@@ -308,6 +308,17 @@ class Running(Place):
         server.process.terminate()
         self.assertEqual(server.end(), 0, server.err.text())
 
+    def test_a_front_that_leaves_at_once_leaves_no_file_of_nccl(self):
+        # NCCL's pools for sockets keep their names for as long as the ranks live.
+        server = self.serve(harness.DEMO, "-tp", 2, *DEVICE, "--transport", "nccl-socket,tcp",
+                            wrapper=("env", "SHOAL_TEST_FAULT=1:load:stop"))
+        names = lambda: list(Path("/dev/shm").glob("nccl-*"))  # noqa: E731
+        harness.wait_until(names, 10, "NCCL's files")
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        self.assertEqual(names(), [])
+        self.assertNotIn("SIGKILL", server.err.rest())
+
     def test_what_nccl_would_need_without_a_gpu(self):
         done = self.inside("size=64m", shoal("doctor", "--device", "cuda", "--nccl-version", "2.27",
                                              "-tp", 8, "--json") + " || [ $? = 1 ]")

@@ -98,7 +98,8 @@ int take_write_lease(int fd) {
 
 using Wanted = std::function<bool(const struct stat&)>;
 
-Result<SweepResult> sweep(const std::string& path, const Wanted& wanted) {
+/// makers_are_gone: as for LeftFileLease::ask.
+Result<SweepResult> sweep(const std::string& path, const Wanted& wanted, bool makers_are_gone) {
   SHOAL_ASSIGN_OR_RETURN(const Dir dir, open_directory(path));
   const int directory = ::dirfd(dir.get());
   SweepResult result;
@@ -106,7 +107,7 @@ Result<SweepResult> sweep(const std::string& path, const Wanted& wanted) {
     struct stat info = {};
     if (::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !wanted(info))
       continue;
-    LeftFileLease lease = LeftFileLease::ask(directory, name);
+    LeftFileLease lease = LeftFileLease::ask(directory, name, makers_are_gone);
     if (!lease.is_candidate()) continue;
     if (lease.state() == LeftFileState::kStale && lease.unlink_name()) {
       ++result.removed;
@@ -189,14 +190,16 @@ std::vector<LeftFile> find_left_files(const std::string& directory) {
 }
 
 Result<SweepResult> remove_stale(const std::string& directory) {
-  return sweep(directory, [](const struct stat&) { return true; });
+  return sweep(
+      directory, [](const struct stat&) { return true; }, false);
 }
 
 Result<SweepResult> remove_recorded(const std::string& directory,
                                     const std::vector<SegmentId>& ids) {
-  return sweep(directory, [&ids](const struct stat& info) {
+  const auto recorded = [&ids](const struct stat& info) {
     return std::find(ids.begin(), ids.end(), SegmentId{info.st_dev, info.st_ino}) != ids.end();
-  });
+  };
+  return sweep(directory, recorded, true);
 }
 
 SweepResult remove_named_in(const std::string& directory, std::string_view text) {

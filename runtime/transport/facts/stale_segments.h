@@ -70,8 +70,9 @@ struct SegmentId {
   auto operator<=>(const SegmentId&) const = default;
 };
 
-/// Removes the files of `ids` that are stale, and nothing else. The ids only narrow the choice
-/// down: an inode number may have been given to a newer file, so that the lease decides here too.
+/// Removes the files of `ids` that are stale, and nothing else. Whoever held them has ended. The
+/// ids only narrow the choice down: an inode number may have been given to a newer file, so that
+/// the lease decides here too.
 Result<SweepResult> remove_recorded(const std::string& directory,
                                     const std::vector<SegmentId>& ids);
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <csignal>
 #include <cstdlib>
-#include <ctime>
 #include <string>
 #include <string_view>
 #include <unistd.h>
@@ -9,18 +8,9 @@
 #include "runtime/base/cat.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/rank/rank_work.h"
+#include "runtime/rank/test_fault.h"
 
 namespace shoal {
-
-/// Computes until this thread has used this much more processor time.
-inline void use_processor(double seconds) {
-  const auto used = [] {
-    timespec time{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  };
-  for (const double end = used() + seconds; used() < end;) continue;
-}
 
 /// Waits for ever for a thread of this rank's team that sleeps.
 inline void wait_for_own_thread() {

@@ -9,7 +9,7 @@ namespace shoal {
 namespace {
 
 void hang_in_second_part() {
-  ShutdownWatchdog watchdog;
+  ShutdownWatchdog watchdog([] {});
   watchdog.expect("the first part", 60'000, ExitCode::kOk);
   watchdog.expect("the second part", 20, ExitCode::kWorkerDied, [] { return "2 calls"; });
   ::sleep(60);
@@ -22,8 +22,8 @@ TEST(ShutdownWatchdogDeathTest, EndsAProcessWhoseShutdownHangs) {
 }
 
 TEST(ShutdownWatchdog, LetsAShutdownEndInTime) {
-  ShutdownWatchdog unused;
-  ShutdownWatchdog watchdog;
+  ShutdownWatchdog unused([] {});
+  ShutdownWatchdog watchdog([] {});
   watchdog.expect("a part", 60'000, ExitCode::kInternal);
 }
 

@@ -341,16 +341,18 @@ TEST_F(StaleSegments, FilesBeingMadeSurviveASweepThatNeverStops) {
 TEST_F(StaleSegments, OnlyRecordedFilesAreRemoved) {
   leave("nccl-before");
   leave("nccl-during");
+  leave("nccl-emptyx", 0);  // its holder was killed before it could give it a size
   leave("nccl-openxx");
   const Fd open(::open(path("nccl-openxx").c_str(), O_RDONLY | O_CLOEXEC));
-  const std::vector<SegmentId> ours = {id_of("nccl-openxx"), id_of("nccl-during")};
+  const std::vector<SegmentId> ours = {id_of("nccl-openxx"), id_of("nccl-during"),
+                                       id_of("nccl-emptyx")};
   leave("nccl-laterx");
   const auto result = remove_recorded(directory_, ours);
   ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->removed, 1);
+  EXPECT_EQ(result->removed, 2);
   ASSERT_EQ(result->kept.size(), 1u);
   EXPECT_EQ(result->kept[0].state, LeftFileState::kInUse);
-  EXPECT_FALSE(exists("nccl-during"));
+  EXPECT_FALSE(exists("nccl-during") || exists("nccl-emptyx"));
   EXPECT_TRUE(exists("nccl-before") && exists("nccl-openxx") && exists("nccl-laterx"));
   EXPECT_EQ(remove_recorded(directory_, {})->removed, 0);
 }
