@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Random faults during 16 streams for half an hour: is anything lost, and does anything grow?
 
-    scripts/build release all && bench/soak.py [--minutes 30] [--seed 1] [--record docs/soak]
+    scripts/build release all && bench/soak.py [--minutes 30] [--seed 1] [--record bench/soak]
 
 The faults and their checks are those of tests/e2e/fault_storm.py: a lost stream, a wrong token or
 a server that ends is an error, and the exit code is 1. One server serves all the time. Every second
