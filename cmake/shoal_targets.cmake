@@ -52,19 +52,14 @@ if(SHOAL_FUZZ)
   target_link_options(shoal_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# How the tests' own sources compile, which are half of all that is compiled. They compile with -O1,
-# because only the libraries have to be tested as they are shipped, and with the headers that nearly
-# all of them include compiled once (SHOAL_PCH). With a sanitizer they compile with -O0, which takes
-# a third of the time.
+# How the tests' own sources compile, which are half of all that is compiled. They compile with -O0,
+# which takes half of the time, because only the libraries have to be tested as they are shipped,
+# and with the headers that nearly all of them include compiled once (SHOAL_PCH).
 add_library(shoal_test_options INTERFACE)
 target_link_libraries(shoal_test_options INTERFACE GTest::gtest shoal_options shoal_warnings)
 # gRPC asks for -pthread. The precompiled header fits only if all tests are compiled with it.
 target_compile_options(shoal_test_options INTERFACE -pthread)
-if(SHOAL_SANITIZE)
-  target_compile_options(shoal_test_options INTERFACE -O0)
-elseif(NOT CMAKE_BUILD_TYPE STREQUAL Debug)
-  target_compile_options(shoal_test_options INTERFACE -O1)
-endif()
+target_compile_options(shoal_test_options INTERFACE -O0)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # At -O1 g++ 12 takes the two halves of a std::string for one (its bug 105329).
   target_compile_options(shoal_test_options
@@ -94,10 +89,12 @@ if(SHOAL_SANITIZE MATCHES thread)
       "TSAN_OPTIONS=suppressions=${SHOAL_ROOT}/tests/suppressions/tsan.txt:second_deadlock_stack=1")
 endif()
 # CTest starts what costs most first, so that no processor is idle at the end. The numbers are CPU
-# seconds of the release build; what is not listed costs less than the least of them.
-set(SHOAL_TEST_COSTS runtime/transport/planted_fault_test=40 e2e/same_bits/logits/demo=39
-    conformance/communicator_test=32 conformance/kernels_on_host=30 runtime/comm/fault_test=25
-    runtime/comm/nccl_collective_test=20 e2e/doctor=20 conformance/device_nccl=15
+# seconds of the release build; what is not listed costs less than the least of them. The first
+# three run beside one other test only, so that they must not be the last.
+set(SHOAL_TEST_COSTS runtime/transport/planted_fault_test=120 runtime/comm/fault_test=110
+    runtime/comm/device/nccl_failure_test=100 e2e/same_bits/logits/demo=39
+    conformance/communicator_test=47 conformance/kernels_on_host=34
+    runtime/comm/device/nccl_collective_test=20 e2e/doctor=20 conformance/device_nccl=15
     conformance/device_table=12 conformance/device_cuda-ipc=10
     conformance/device_host-memfd=10 conformance/device_tcp=10 e2e/shmtest=9 e2e/exit_codes=9)
 function(shoal_test_cost name)
@@ -200,15 +197,20 @@ function(shoal_register_test name)
   endif()
 endfunction()
 
-# shoal_test(status_test DEPS shoal_base [LABELS unit] [SOURCES ...] [TIMEOUT seconds]): builds
-# NAME.cc of the current folder into a program of its own and registers it.
+# shoal_test(status_test DEPS shoal_base [LABELS unit] [SOURCES ...] [TIMEOUT seconds] [COMPUTES]):
+# builds NAME.cc of the current folder into a program of its own and registers it. COMPUTES says that
+# its own code takes much of its time, so that it is worth optimizing.
 function(shoal_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES" "TIMEOUT" "DEPS;LABELS;SOURCES" ${ARGN})
   file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE "/" "_" prefix ${folder})
   set(target test_${prefix}_${name})
   shoal_test_program(${target} SOURCES ${name}.cc OWN_SOURCES ${ARG_SOURCES}
                      DEPS ${ARG_DEPS} GTest::gtest_main)
+  if(ARG_COMPUTES AND NOT SHOAL_SANITIZE)
+    target_compile_options(${target} PRIVATE -O1)
+    set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+  endif()
   shoal_register_test(${name} COMMAND $<TARGET_FILE:${target}> LABELS ${ARG_LABELS}
                       TIMEOUT ${ARG_TIMEOUT})
 endfunction()
