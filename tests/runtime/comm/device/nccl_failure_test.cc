@@ -100,9 +100,13 @@ TEST(NcclFailureTest, AnInitThatHangsEndsAtTheDeadline) {
     group.timeout_ms = patience_ms(500);
     group.environment["FAKE_NCCL_HANG"] = which;
     const NcclEnds ends = run_nccl_ranks(group, nothing);
-    EXPECT_EQ(count(ends, Code::kDeadlineExceeded), 3) << all_reports(ends);
-    for (const NcclEnd& end : ends.ranks)
-      EXPECT_TRUE(has(end.report, "ncclCommInitRankConfig has not ended after ")) << end.report;
+    EXPECT_GE(count(ends, Code::kDeadlineExceeded), 2) << all_reports(ends);
+    for (const NcclEnd& end : ends.ranks) {
+      // On a busy machine a rank may come when rank 0 has given up.
+      const bool late = has(end.report, "returned Connection refused");
+      EXPECT_TRUE(late || has(end.report, "ncclCommInitRankConfig has not ended after "))
+          << end.report;
+    }
   }
 }
 
