@@ -157,10 +157,15 @@ function(shoal_library name)
   shoal_unity(${name})
 endfunction()
 
+# What scripts/test builds: the program, and what its tests need. It leaves out the benches and what
+# only the labels thorough and gpu need.
+add_custom_target(usual)
+
 # shoal_test_program(TARGET SOURCES ... OWN_SOURCES ... DEPS ...): what every test program has.
 function(shoal_test_program target)
   cmake_parse_arguments(ARG "" "" "SOURCES;OWN_SOURCES;DEPS" ${ARGN})
   add_executable(${target} ${ARG_SOURCES} ${ARG_OWN_SOURCES})
+  add_dependencies(usual ${target})
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} shoal_test_options)
   if(SHOAL_PCH)
     target_precompile_headers(${target} REUSE_FROM shoal_test_pch)
