@@ -16,6 +16,7 @@ struct EngineRequest {
   int32_t max_tokens = 0;              ///< >= 1
   std::vector<int32_t> eos_token_ids;  ///< empty with ignore_eos
   std::vector<int32_t> stop_token_ids;
+  int32_t priority = 0;  ///< lower goes first; only SchedulingPolicy::kPriority looks at it
 };
 
 enum class FinishReason { kStop, kLength, kCancelled };

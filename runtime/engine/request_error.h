@@ -26,8 +26,9 @@ enum class RequestField {
   kStopTokenIds,
   kIgnoreEos,
   kLogprobs,
+  kPriority,
 };
-inline constexpr int kRequestFields = static_cast<int>(RequestField::kLogprobs) + 1;
+inline constexpr int kRequestFields = static_cast<int>(RequestField::kPriority) + 1;
 
 /// The name of a field, such as "temperature"; "" for kNone.
 constexpr const char* field_name(RequestField field) {
@@ -47,7 +48,8 @@ constexpr const char* field_name(RequestField field) {
                                     "stop",
                                     "stop_token_ids",
                                     "ignore_eos",
-                                    "logprobs"};
+                                    "logprobs",
+                                    "priority"};
   static_assert(sizeof kNames / sizeof *kNames == kRequestFields);
   return kNames[static_cast<int>(field)];
 }

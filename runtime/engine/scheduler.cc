@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "runtime/base/kv_block.h"
@@ -9,12 +10,42 @@
 namespace shoal {
 namespace {
 
+/// How much the last sequence counts in the mean of their output.
+constexpr double kUsualWeight = 1.0 / 16;
+
 int32_t blocks_for(int32_t tokens) {
   return tokens / kBlockTokens + (tokens % kBlockTokens != 0 ? 1 : 0);
 }
 
 bool contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+/// Whether the sequence has lost its blocks and has to compute tokens again that its client has
+/// seen, or that it was preempted for.
+bool resumes(const Sequence& sequence) {
+  return sequence.output_tokens() > 0 || sequence.preempted > 0;
+}
+
+/// Whether the step that is being planned leaves a part of the sequence's prompt open.
+bool prompt_is_open(const Sequence& sequence) {
+  return !sequence.running || (!sequence.decodes() && sequence.scheduled < sequence.missing());
+}
+
+/// The place of a sequence in a list in order of arrival.
+template <typename Owned>
+auto place_of(std::vector<Owned>& sequences, const Sequence& sequence) {
+  return std::lower_bound(
+      sequences.begin(), sequences.end(), sequence.arrival,
+      [](const Owned& other, uint64_t arrival) { return other->arrival < arrival; });
+}
+
+template <typename Owned>
+void move_over(std::vector<Owned>& from, std::vector<Owned>& to, const Sequence& sequence) {
+  const auto old_place = place_of(from, sequence);
+  Owned moved = std::move(*old_place);
+  from.erase(old_place);
+  to.insert(place_of(to, *moved), std::move(moved));
 }
 
 template <typename Sequences>
@@ -25,8 +56,9 @@ int64_t total_tokens(const Sequences& sequences) {
 
 }  // namespace
 
-Scheduler::Scheduler(const EngineLimits& limits)
+Scheduler::Scheduler(const EngineLimits& limits, SchedulingPolicy policy)
     : limits_(limits),
+      policy_(policy),
       longest_(static_cast<int32_t>(
           std::min<int64_t>(limits.max_model_len, int64_t{limits.kv_blocks} * kBlockTokens))),
       pool_(limits.kv_blocks) {
@@ -66,86 +98,196 @@ RequestError Scheduler::add(EngineRequest request) {
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->size();
   sequence->request = std::move(request);
+  sequence->arrival = ++arrivals_;
   waiting_.push_back(std::move(sequence));
   return {};
 }
 
-StepPlan Scheduler::plan() {
+/// Whether it has waited for others long enough, or has been disturbed often enough.
+bool Scheduler::favoured(const Sequence& sequence) const {
+  return sequence.overtaken >= kMaxOvertaken || sequence.preempted >= kMaxPreempted;
+}
+
+/// Whether `a` may take the blocks of `b`. This is a total order, so that what is first in it can
+/// take the blocks of all others.
+bool Scheduler::ranks_before(const Sequence& a, const Sequence& b) const {
+  const auto key = [this](const Sequence& s) {
+    const bool by_priority = policy_ == SchedulingPolicy::kPriority && !favoured(s);
+    return std::tuple(by_priority, by_priority ? s.request.priority : 0, s.arrival);
+  };
+  return key(a) < key(b);
+}
+
+/// Prompts get their share of the budget in the order of these keys.
+Scheduler::PromptKey Scheduler::prompt_key(const Sequence& s) const {
+  const bool first = favoured(s), by_priority = policy_ == SchedulingPolicy::kPriority && !first;
+  const bool in_order = first || resumes(s);
+  return {!first, by_priority ? s.request.priority : 0, !in_order, in_order ? 0 : s.missing(),
+          s.arrival};
+}
+
+StepPlan Scheduler::plan(const PrefillBudget& budget) {
   for (const Owned& sequence : running_) sequence->scheduled = 0;
   const int64_t preemptions_before = preemptions_;
-  // A preempted sequence gives its tokens back to the budget, so count what is left again for each
-  // sequence.
-  const auto left = [this] {
-    return std::accumulate(
-        running_.begin(), running_.end(), limits_.max_num_batched_tokens,
-        [](int32_t budget, const Owned& sequence) { return budget - sequence->scheduled; });
-  };
-  // grant() may remove the youngest sequences from the end of running_, but never the one it is
-  // called for or an older one.
-  for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i]->missing() == 1) grant(i, 1);
-  }
-  for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i]->missing() > 1) grant(i, left());
-  }
-  // A sequence that has just been preempted must not take back the blocks that older ones need
-  // next.
-  if (preemptions_ == preemptions_before) admit(left());
+  plan_decodes();
+  const auto decodes = static_cast<int32_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [](const Owned& sequence) { return sequence->scheduled > 0; }));
+  const int32_t wanted = decodes > 0 ? budget.beside_decodes : std::max(budget.alone, 1);
+  plan_prompts(std::min(wanted, limits_.max_num_batched_tokens - decodes), preemptions_before);
+  return make_plan();
+}
 
+void Scheduler::plan_decodes() {
+  std::vector<Sequence*> decodes;
+  for (const Owned& sequence : running_) {
+    if (sequence->decodes()) decodes.push_back(sequence.get());
+  }
+  std::sort(decodes.begin(), decodes.end(),
+            [this](const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); });
+  for (Sequence* sequence : decodes) {
+    if (sequence->running) grant(*sequence, 1);  // an earlier one may have preempted it
+  }
+}
+
+/// The prompts that may get tokens, in the order in which they do.
+std::vector<Sequence*> Scheduler::prompts_in_order() const {
+  std::vector<std::pair<PromptKey, Sequence*>> keyed;
+  for (const Owned& sequence : running_) {
+    if (!sequence->decodes()) keyed.emplace_back(prompt_key(*sequence), sequence.get());
+  }
+  // The queue may be long, and is not looked at if nobody can leave it.
+  if (has_seat()) {
+    for (const Owned& sequence : waiting_)
+      keyed.emplace_back(prompt_key(*sequence), sequence.get());
+  }
+  std::sort(keyed.begin(), keyed.end());
+  std::vector<Sequence*> prompts;
+  for (const auto& [key, sequence] : keyed) prompts.push_back(sequence);
+  return prompts;
+}
+
+/// preemptions_before: how many there had been before this plan. Once it preempts, it admits
+/// nobody, because the blocks that were given back are those that others need next.
+void Scheduler::plan_prompts(int32_t budget, int64_t preemptions_before) {
+  const std::vector<Sequence*> prompts = prompts_in_order();
+  const Sequence* held_back = first_held_back();
+  int64_t reserved = reserved_blocks();
+  std::vector<const Sequence*> granted;
+  int32_t left = budget;
+  for (Sequence* sequence : prompts) {
+    if (left <= 0) return;
+    if (!sequence->running) {
+      const bool overtakes = held_back != nullptr && ranks_before(*held_back, *sequence);
+      const bool fits = blocks_for(sequence->size()) + reserved <= pool_.free_blocks();
+      if (preemptions_ > preemptions_before || overtakes || !fits || !has_seat()) continue;
+      admit(*sequence);
+    }
+    grant(*sequence, left);
+    if (sequence->computed == 0 && sequence->scheduled > 0) note_overtaken_by(*sequence);
+    held_back = first_held_back();
+    reserved = reserved_blocks();
+    // A prompt that is preempted gives its tokens back to the budget.
+    granted.push_back(sequence);
+    left = std::accumulate(granted.begin(), granted.end(), budget,
+                           [](int32_t sum, const Sequence* one) { return sum - one->scheduled; });
+  }
+}
+
+/// Schedules up to `budget` tokens of a running sequence, as many as there are blocks for.
+void Scheduler::grant(Sequence& sequence, int32_t budget) {
+  const int32_t wanted = std::min(budget, sequence.missing());
+  const auto room = [&] {
+    const int64_t reachable = static_cast<int64_t>(sequence.blocks.size()) + pool_.free_blocks();
+    return reachable * kBlockTokens - sequence.computed;
+  };
+  while (room() <= 0) {
+    Sequence* victim = victim_for(sequence);
+    if (victim == nullptr) return;
+    requeue(*victim);
+    ++victim->preempted;
+    ++preemptions_;
+  }
+  sequence.scheduled = static_cast<int32_t>(std::min<int64_t>(wanted, room()));
+  const auto needed = static_cast<size_t>(blocks_for(sequence.computed + sequence.scheduled));
+  while (sequence.blocks.size() < needed) sequence.blocks.push_back(*pool_.allocate());
+}
+
+/// The running sequence that ranks last, if it ranks after this one; otherwise nullptr.
+Sequence* Scheduler::victim_for(const Sequence& sequence) const {
+  const auto last =
+      std::max_element(running_.begin(), running_.end(),
+                       [this](const Owned& a, const Owned& b) { return ranks_before(*a, *b); });
+  return last != running_.end() && ranks_before(sequence, **last) ? last->get() : nullptr;
+}
+
+/// Of the sequences that must not be overtaken (again), the one that ranks first; nullptr if there
+/// is none.
+const Sequence* Scheduler::first_held_back() const {
+  const Sequence* first = nullptr;
+  for (const auto* list : {&running_, &waiting_}) {
+    for (const Owned& one : *list) {
+      const bool held_back = one->overtaken >= kMaxOvertaken || (!one->running && resumes(*one));
+      if (held_back && prompt_is_open(*one) && (first == nullptr || ranks_before(*one, *first)))
+        first = one.get();
+    }
+  }
+  return first;
+}
+
+/// How many blocks a running sequence will probably have when it ends: those for as many tokens as
+/// others have generated, and at least one more than its tokens take.
+int32_t Scheduler::expected_blocks(const Sequence& sequence) const {
+  const int64_t most = std::min<int64_t>(
+      int64_t{sequence.prompt_tokens} + sequence.request.max_tokens - 1, longest_);
+  const int64_t usual = sequence.prompt_tokens + static_cast<int64_t>(usual_output_);
+  const int64_t least = int64_t{sequence.size()} + kBlockTokens;
+  return blocks_for(static_cast<int32_t>(std::min(most, std::max(usual, least))));
+}
+
+/// Blocks that the running sequences lack and will soon need. If others took them, some of these
+/// would have to be preempted.
+int64_t Scheduler::reserved_blocks() const {
+  return std::accumulate(
+      running_.begin(), running_.end(), int64_t{0}, [this](int64_t sum, const Owned& sequence) {
+        return sum + expected_blocks(*sequence) - static_cast<int64_t>(sequence->blocks.size());
+      });
+}
+
+void Scheduler::admit(Sequence& sequence) {
+  move_over(waiting_, running_, sequence);
+  sequence.running = true;
+}
+
+/// The sequence begins its prompt before those that came earlier have ended theirs.
+void Scheduler::note_overtaken_by(const Sequence& sequence) {
+  for (const auto* list : {&running_, &waiting_}) {
+    for (const Owned& other : *list) {
+      if (other->arrival < sequence.arrival && prompt_is_open(*other)) ++other->overtaken;
+    }
+  }
+}
+
+void Scheduler::requeue(Sequence& sequence) {
+  release_blocks(sequence);
+  sequence.computed = 0;
+  sequence.scheduled = 0;
+  sequence.running = false;
+  move_over(running_, waiting_, sequence);
+}
+
+StepPlan Scheduler::make_plan() {
   StepPlan plan;
   planned_.clear();
   for (const bool decodes : {true, false}) {
     for (const Owned& sequence : running_) {
-      if (sequence->scheduled == 0 || (sequence->missing() == 1) != decodes) continue;
+      if (sequence->scheduled == 0 || sequence->decodes() != decodes) continue;
       plan.sequences.push_back(step_of(*sequence));
       planned_.push_back(sequence.get());
     }
   }
   if (!plan.sequences.empty()) plan.step = ++step_;
   return plan;
-}
-
-/// Schedules up to `budget` tokens of a running sequence, as many as there are blocks for. Returns
-/// their number; 0 if the sequence gets none in this step.
-int32_t Scheduler::grant(size_t index, int32_t budget) {
-  Sequence& sequence = *running_[index];
-  const int32_t wanted = std::min(budget, sequence.missing());
-  if (wanted <= 0) return 0;
-  const auto room = [&] {
-    const int64_t reachable = static_cast<int64_t>(sequence.blocks.size()) + pool_.free_blocks();
-    return reachable * kBlockTokens - sequence.computed;
-  };
-  while (room() <= 0) {
-    if (index + 1 == running_.size()) return 0;
-    requeue_youngest();
-    ++preemptions_;
-  }
-  sequence.scheduled = static_cast<int32_t>(std::min<int64_t>(wanted, room()));
-  const auto needed = static_cast<size_t>(blocks_for(sequence.computed + sequence.scheduled));
-  while (sequence.blocks.size() < needed) sequence.blocks.push_back(*pool_.allocate());
-  return sequence.scheduled;
-}
-
-/// Starts waiting sequences in order, as long as there is budget and there are enough free blocks
-/// for the first chunk of the next one.
-void Scheduler::admit(int32_t budget) {
-  while (budget > 0 && !waiting_.empty() &&
-         running_.size() < static_cast<size_t>(limits_.max_num_seqs)) {
-    const int32_t chunk = std::min(budget, waiting_.front()->missing());
-    if (blocks_for(chunk) > pool_.free_blocks()) return;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    budget -= grant(running_.size() - 1, budget);
-  }
-}
-
-void Scheduler::requeue_youngest() {
-  Sequence& youngest = *running_.back();
-  release_blocks(youngest);
-  youngest.computed = 0;
-  youngest.scheduled = 0;
-  waiting_.push_front(std::move(running_.back()));
-  running_.pop_back();
 }
 
 SequenceStep Scheduler::step_of(const Sequence& sequence) const {
@@ -198,6 +340,7 @@ bool Scheduler::finish(uint64_t id) {
   const auto has_id = [id](const Owned& sequence) { return sequence->request.id == id; };
   if (const auto it = std::find_if(running_.begin(), running_.end(), has_id);
       it != running_.end()) {
+    usual_output_ += kUsualWeight * ((*it)->output_tokens() - usual_output_);
     std::replace(planned_.begin(), planned_.end(), it->get(), static_cast<Sequence*>(nullptr));
     release_blocks(**it);
     running_.erase(it);
@@ -209,7 +352,7 @@ bool Scheduler::finish(uint64_t id) {
 
 void Scheduler::requeue_running() {
   planned_.clear();
-  while (!running_.empty()) requeue_youngest();
+  while (!running_.empty()) requeue(*running_.back());
 }
 
 void Scheduler::release_blocks(Sequence& sequence) {

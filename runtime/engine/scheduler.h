@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
-#include <deque>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <unordered_set>
 #include <vector>
 
@@ -14,20 +16,47 @@
 
 namespace shoal {
 
+/// Which requests go first.
+enum class SchedulingPolicy {
+  kFcfs,      ///< in order of arrival; priorities are not looked at
+  kPriority,  ///< lower priority values first, and among equals the earlier ones
+};
+
+/// How many tokens of prompts a step may take, of all sequences together. It never takes more than
+/// max_num_batched_tokens leaves beside its decodes.
+struct PrefillBudget {
+  int32_t alone = std::numeric_limits<int32_t>::max();  ///< in a step without a decode; at least 1
+  int32_t beside_decodes = std::numeric_limits<int32_t>::max();  ///< in a step with one
+};
+
+/// At most this many later requests begin their prompt before an earlier one has ended its own.
+inline constexpr int32_t kMaxOvertaken = 16;
+/// A sequence that has lost its blocks this often keeps them from then on, unless an earlier
+/// sequence needs them.
+inline constexpr int32_t kMaxPreempted = 3;
+
 /// Decides what the next step computes: continuous batching over a paged KV cache. It is pure (no
 /// device, socket, clock or random number), so that the same calls give the same plans. Not
 /// thread-safe.
 ///
-/// A step takes every running decode first (one token each), then prompt chunks in order of arrival
-/// up to max_num_batched_tokens, then new sequences whose first chunk finds blocks. A sequence that
-/// finds no block preempts the youngest running one. That one gives all its blocks back and is
-/// prefilled again later, including its output tokens. The youngest itself waits for a block and
-/// keeps those it has. The oldest therefore always moves, so that there is no livelock.
+/// A step takes every running decode first (one token each), then prompts up to the budget. The
+/// prompt that lacks the fewest tokens goes first, because each of the others then waits as little
+/// as it can. A prompt that has been overtaken kMaxOvertaken times goes before all others, so that
+/// none starves.
+///
+/// A waiting sequence is admitted if all its tokens fit beside one block for each running sequence
+/// and what the running prompts still lack. Otherwise smaller ones may pass it, each of which
+/// overtakes it. Nobody passes a sequence that waits to get back the blocks it has lost.
+///
+/// A decode or prompt that finds no block preempts the running sequence that ranks last, if that
+/// one ranks after itself. The preempted one gives all its blocks back and is prefilled again
+/// later, including its output tokens. If none ranks after it, it waits for a block and keeps those
+/// it has. What ranks first therefore always moves, so that there is no livelock.
 class Scheduler {
  public:
   /// Precondition: max_num_seqs, max_num_batched_tokens and max_model_len are at least 1, the
   /// others at least 0.
-  explicit Scheduler(const EngineLimits& limits);
+  explicit Scheduler(const EngineLimits& limits, SchedulingPolicy policy = SchedulingPolicy::kFcfs);
 
   /// Queues a request. INVALID_ARGUMENT, with the field: empty prompt, max_tokens below 1, or
   /// prompt + 1 token beyond max_model_len or beyond what all blocks could hold;
@@ -37,7 +66,7 @@ class Scheduler {
 
   /// The next step; it has no sequences if there is nothing to do. Call complete() with its result
   /// before the next plan().
-  StepPlan plan();
+  StepPlan plan(const PrefillBudget& budget = {});
 
   /// Records the result of the last plan and gives one event per sampled token, in the plan's
   /// order. An event with a finish holds the sequence's last token, because of its id or because
@@ -52,7 +81,7 @@ class Scheduler {
   bool finish(uint64_t id);
 
   /// For when the last plan was lost with its workers: every running sequence goes back to waiting,
-  /// ahead of the others and in order, with the tokens it has.
+  /// in its old place, with the tokens it has.
   void requeue_running();
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
@@ -60,27 +89,42 @@ class Scheduler {
 
  private:
   using Owned = std::unique_ptr<Sequence>;
+  using PromptKey = std::tuple<bool, int32_t, bool, int32_t, uint64_t>;
 
-  int32_t grant(size_t index, int32_t budget);
-  void admit(int32_t budget);
-  void requeue_youngest();
+  bool favoured(const Sequence& sequence) const;
+  bool ranks_before(const Sequence& a, const Sequence& b) const;
+  PromptKey prompt_key(const Sequence& sequence) const;
+  std::vector<Sequence*> prompts_in_order() const;
+  bool has_seat() const { return running_.size() < static_cast<size_t>(limits_.max_num_seqs); }
+  void plan_decodes();
+  void plan_prompts(int32_t budget, int64_t preemptions_before);
+  void grant(Sequence& sequence, int32_t budget);
+  Sequence* victim_for(const Sequence& sequence) const;
+  const Sequence* first_held_back() const;
+  int32_t expected_blocks(const Sequence& sequence) const;
+  int64_t reserved_blocks() const;
+  void admit(Sequence& sequence);
+  void note_overtaken_by(const Sequence& sequence);
+  void requeue(Sequence& sequence);
+  StepPlan make_plan();
   SequenceStep step_of(const Sequence& sequence) const;
   std::optional<Finish> finish_of(const Sequence& sequence) const;
   void release_blocks(Sequence& sequence);
 
   EngineLimits limits_;
+  const SchedulingPolicy policy_;
   // Most tokens of one sequence: the smaller of max_model_len and what all blocks hold.
   int32_t longest_;
   KvBlockPool pool_;
-  // Together they are in order of arrival: sequences move only from the front of waiting_ to the
-  // back of running_, and back.
-  std::vector<Owned> running_;
-  std::deque<Owned> waiting_;
+  // Each in order of arrival. A sequence has blocks, or tokens in the plan, only while it runs.
+  std::vector<Owned> running_, waiting_;
   std::vector<Sequence*>
       planned_;  // sequences of the last plan, in its order; nullptr once finished
   std::unordered_set<uint64_t> ids_;
   uint64_t step_ = 0;
+  uint64_t arrivals_ = 0;
   int64_t preemptions_ = 0;
+  double usual_output_ = 256;  // tokens that a sequence generates, the mean of the last ones
 };
 
 }  // namespace shoal

@@ -15,10 +15,15 @@ struct Sequence {
   int32_t computed = 0;         ///< positions whose keys and values are in the cache
   std::vector<int32_t> blocks;  ///< cover [0, computed + scheduled)
   int32_t scheduled = 0;        ///< tokens of it in the current plan
+  bool running = false;         ///< admitted, and not preempted since
+  uint64_t arrival = 0;         ///< smaller: it was added earlier
+  int32_t overtaken = 0;        ///< how many later ones began their prompt before it ended its own
+  int32_t preempted = 0;        ///< how often it lost its blocks to another sequence
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   int32_t missing() const { return size() - computed; }
   int32_t output_tokens() const { return size() - prompt_tokens; }
+  bool decodes() const { return missing() == 1; }
 };
 
 }  // namespace shoal

@@ -51,6 +51,7 @@ Result<CommandLine> parse_serve(Words words, LogOptions log) {
   FlagParser parser("serve",
                     "Serve MODEL over gRPC (openengine.v1, grpc.health.v1) until SIGTERM.");
   add_engine_flags(parser, &flags.engine);
+  add_scheduling_flags(parser, &flags.scheduling);
   add_restart_flag(parser, &flags.engine);
   parser.group("Server");
   parser.add_value("--host", "ADDRESS", "Address to listen on (127.0.0.1)",
@@ -73,6 +74,7 @@ Result<CommandLine> parse_generate(Words words, LogOptions log) {
   FlagParser parser("generate",
                     "Generate from a prompt, or from a file of requests, without a server.");
   add_engine_flags(parser, &flags.engine);
+  add_scheduling_flags(parser, &flags.scheduling);
   add_restart_flag(parser, &flags.engine);
   parser.group("Input and output");
   add_prompt_flags(parser, &flags.request);

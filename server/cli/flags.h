@@ -9,6 +9,7 @@
 #include "runtime/base/device_kind.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/scheduler.h"
 #include "runtime/transport/needs/nccl_settings.h"
 #include "server/cli/command_table.h"
 #include "server/serving/generation_request.h"
@@ -58,14 +59,23 @@ struct EngineFlags {
   std::optional<uint64_t> seed;  ///< for requests without a seed of their own
 };
 
+/// How requests share the steps. The default of decode_stretch depends on the command.
+struct SchedulingFlags {
+  double decode_stretch = 0;  ///< 0: off
+  int max_step_ms = 500;
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+};
+
 struct ServeFlags {
   EngineFlags engine;
+  SchedulingFlags scheduling{.decode_stretch = 2};
   std::string host = "127.0.0.1";
   int grpc_port = 50051;  ///< 0: any free port
 };
 
 struct GenerateFlags {
   EngineFlags engine;
+  SchedulingFlags scheduling;
   GenerationRequest request;  ///< with jsonl: defaults for fields that a line leaves out
   std::optional<std::string> jsonl;
   bool json = false;

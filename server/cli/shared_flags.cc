@@ -170,6 +170,34 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
                    words_as_they_are(&engine->cpu_kernels));
 }
 
+void add_scheduling_flags(FlagParser& parser, SchedulingFlags* scheduling) {
+  parser.add_value(
+      "--decode-stretch", "X",
+      cat("How many times as long a step may take because of the prompts in it; above 1, or 0: as ",
+          "long as --max-step-ms (", scheduling->decode_stretch, ")"),
+      [scheduling](std::string_view flag, std::string_view text) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
+        if (value != 0 && !(value > 1 && value <= 1000))
+          return Status::error(Code::kInvalidArgument,
+                               cat(flag, " must be 0, or above 1 and at most 1000, not ", text));
+        scheduling->decode_stretch = value;
+        return {};
+      });
+  parser.add_value("--max-step-ms", "N",
+                   "No step is planned to take longer, if one token of a prompt does not (500)",
+                   whole(&scheduling->max_step_ms, 1, 3'600'000));
+  parser.add_value("--scheduling-policy", one_of({"fcfs", "priority"}, "POLICY"),
+                   "fcfs (in order of arrival, but short prompts may pass long ones) or priority "
+                   "(fcfs)",
+                   [scheduling](std::string_view flag, std::string_view text) -> Status {
+                     SHOAL_ASSIGN_OR_RETURN(const std::string word,
+                                            parse_choice_flag(flag, text, {"fcfs", "priority"}));
+                     scheduling->policy =
+                         word == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+                     return {};
+                   });
+}
+
 void add_restart_flag(FlagParser& parser, EngineFlags* engine) {
   parser.add_value("--max-restarts", "N",
                    "Restarts of lost ranks before exit 75; forgotten after 60 s of health (3)",

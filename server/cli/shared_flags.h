@@ -20,6 +20,9 @@ void add_order_flag(FlagParser& parser, std::optional<std::string>* transport,
 void add_device_flags(FlagParser& parser, DeviceFlags* device);
 void add_transport_flags(FlagParser& parser, TransportFlags* transport);
 void add_engine_flags(FlagParser& parser, EngineFlags* engine);
+/// Adds --decode-stretch, --max-step-ms and --scheduling-policy. The values that they have now are
+/// shown as their defaults.
+void add_scheduling_flags(FlagParser& parser, SchedulingFlags* scheduling);
 void add_restart_flag(FlagParser& parser, EngineFlags* engine);
 void add_sampling_flags(FlagParser& parser, GenerationRequest* request);
 void add_prompt_flags(FlagParser& parser, GenerationRequest* request);

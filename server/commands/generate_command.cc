@@ -80,7 +80,9 @@ Status print_text(CompletionSink& sink) {
 /// Runs all requests as one batch.
 Ending run_requests(const GenerateFlags& flags, const ServedModel& model,
                     const EngineLimits& limits, std::vector<Request> requests, EngineHost& host) {
-  InferenceLoop loop(model, limits, [&host](const StepPlan& plan) { return host.step(plan); });
+  InferenceLoop loop(
+      model, limits, [&host](const StepPlan& plan) { return host.step(plan); },
+      scheduling_of(flags.scheduling));
   std::vector<std::shared_ptr<CompletionSink>> sinks;
   for (Request& request : requests) {
     const EngineRequest& engine = request.resolved.engine;

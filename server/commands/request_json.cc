@@ -180,6 +180,7 @@ Result<GenerationRequest, RequestError> parse_request_json(std::string_view line
   SHOAL_RETURN_IF_ERROR(reader.take_ids(kStopTokenIds, &request.stop_token_ids));
   SHOAL_RETURN_IF_ERROR(reader.take(kIgnoreEos, &request.ignore_eos));
   SHOAL_RETURN_IF_ERROR(reader.take(kLogprobs, &request.logprobs));
+  SHOAL_RETURN_IF_ERROR(reader.take(kPriority, &request.priority));
   if (request.prompt.has_value() == request.prompt_ids.has_value()) {
     return bad(kPrompt, where,
                request.prompt ? "takes \"prompt\" or \"prompt_ids\", not both"

@@ -36,11 +36,13 @@ constexpr int64_t kRanksEndMs = 10'000;
 /// How long the READY line waits for its reader. Nobody watches the ranks meanwhile.
 constexpr int64_t kReadyMs = 1'000;
 
-DeploymentInfo deployment_of(const EnginePlan& plan, EngineHost& host) {
+DeploymentInfo deployment_of(const EnginePlan& plan, const Scheduling& scheduling,
+                             EngineHost& host) {
   DeploymentInfo info;
   info.tensor_parallel_size = plan.world_size;
   info.kv_block_tokens = kBlockTokens;
   info.limits = plan.model.limits;
+  info.priorities = scheduling.policy == SchedulingPolicy::kPriority;
   info.kernels = host.kernels();
   info.transport_report = [&host] { return host.report(); };
   return info;
@@ -123,9 +125,11 @@ Ending serve(const ServeFlags& flags) {
                          at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts),
                                                              ProgressStyle::kLogged)));
 
-  InferenceLoop loop(model, plan.model.limits,
-                     [&host](const StepPlan& step) { return host->step(step); });
-  server->set_ready(&model, &loop, deployment_of(plan, *host));
+  const Scheduling scheduling = scheduling_of(flags.scheduling);
+  InferenceLoop loop(
+      model, plan.model.limits, [&host](const StepPlan& step) { return host->step(step); },
+      scheduling);
+  server->set_ready(&model, &loop, deployment_of(plan, scheduling, *host));
   signals->started();
   say_ready(*server, files.name, plan, *host, seconds_since(start));
   const Status status = serve_until_stopped(*server, loop, *host, *signals);

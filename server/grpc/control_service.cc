@@ -61,7 +61,7 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   set_text(info->mutable_extra(), "kernels", deployment.kernels);
 }
 
-void write_model_info(const ServedModel& model, wire::ModelInfo* info) {
+void write_model_info(const ServedModel& model, bool priorities, wire::ModelInfo* info) {
   info->set_model_id(model.name);
   info->set_served_model_name(model.name);
   info->set_max_context_length(static_cast<uint32_t>(model.max_model_len));
@@ -80,7 +80,7 @@ void write_model_info(const ServedModel& model, wire::ModelInfo* info) {
   logprobs->set_max_top_n(kMaxLogprobs);
   generation->mutable_guided_decoding()->set_supported(false);
   generation->set_max_num_sequences(1);
-  generation->set_supports_priority(false);
+  generation->set_supports_priority(priorities);
   generation->set_supports_stop_in_output(true);
   // Both are supported, because requests never share a KV block.
   generation->set_supports_cache_salt(true);
@@ -169,7 +169,7 @@ class ControlService final : public wire::Control::CallbackService {
       return finish(context, to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"}));
     const ServingState::View view = state_->view();
     if (view.model == nullptr) return finish(context, to_grpc_status(model_is_loading()));
-    write_model_info(*view.model, info);
+    write_model_info(*view.model, view.deployment.priorities, info);
     return finish(context, grpc::Status::OK);
   }
 

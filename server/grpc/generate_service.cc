@@ -1,5 +1,6 @@
 #include "server/grpc/generate_service.h"
 
+#include <algorithm>
 #include <charconv>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/service_type.h>
@@ -31,8 +32,9 @@ bool is_printable_ascii(std::string_view text) {
   return !text.empty();
 }
 
-/// Checks the openengine-* keys, which may have at most one value each, in the right form. The
-/// priority has no effect, and GetModelInfo does not advertise it.
+constexpr char kPriorityKey[] = "openengine-priority";
+
+/// Checks the openengine-* keys, which may have at most one value each, in the right form.
 Status check_metadata(const Metadata& metadata) {
   for (auto entry = metadata.begin(); entry != metadata.end(); ++entry) {
     const std::string_view key(entry->first.data(), entry->first.size());
@@ -46,7 +48,7 @@ Status check_metadata(const Metadata& metadata) {
     int32_t priority = 0;
     if (key == "openengine-routing-key" && !is_printable_ascii(value))
       return refuse("must be non-empty ASCII");
-    if (key == "openengine-priority" && !is_integer(value, &priority))
+    if (key == kPriorityKey && !is_integer(value, &priority))
       return refuse("must be a decimal int32");
     if (key == "openengine-target-dp-rank") {
       if (!is_integer(value, &dp_rank)) return refuse("must be a decimal uint32");
@@ -54,6 +56,16 @@ Status check_metadata(const Metadata& metadata) {
     }
   }
   return {};
+}
+
+/// The priority of a call whose metadata was checked, as in GenerationRequest: lower goes first. On
+/// the wire higher goes first.
+int64_t priority_of(const Metadata& metadata) {
+  const auto entry = metadata.find(kPriorityKey);
+  int32_t priority = 0;
+  if (entry != metadata.end())
+    (void)is_integer(std::string_view(entry->second.data(), entry->second.size()), &priority);
+  return std::min<int64_t>(-int64_t{priority}, INT32_MAX);
 }
 
 /// A call that ends with an error before it becomes a stream.
@@ -104,7 +116,8 @@ class GenerateService final : public grpc::Service {
   GenerateStream::Reactor* generate(grpc::CallbackServerContext* context) const {
     if (const grpc::Status refusal = check_call(*context, *connections_); !refusal.ok())
       return new RefusedCall(refusal);
-    return std::make_shared<GenerateStream>(parts_)->start(context);
+    return std::make_shared<GenerateStream>(parts_)->start(context,
+                                                           priority_of(context->client_metadata()));
   }
 
   const StreamParts parts_;

@@ -83,11 +83,13 @@ class GenerateStream::Call final : public Reactor {
   grpc::CallbackServerContext* const context_;
 };
 
-GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* context) {
+GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* context,
+                                               int64_t priority) {
   Call* const call = new Call(shared_from_this(), context);
   {
     const std::lock_guard lock(mutex_);
     call_ = call;
+    priority_ = priority;
   }
   parts_.intake->enter(shared_from_this());
   return call;
@@ -146,6 +148,7 @@ void GenerateStream::submit(IncomingRequest incoming) {
     const std::lock_guard lock(mutex_);
     request_id_ = incoming.id;
     detail_ = incoming.detail;
+    incoming.request.priority = priority_;
     model_ = parts_.state->view().model;
   }
   const Result<ServingState::Taken, RefusedRequest> taken =

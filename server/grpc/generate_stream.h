@@ -61,8 +61,8 @@ class GenerateStream final : public LiveCall,
   explicit GenerateStream(StreamParts parts) : parts_(std::move(parts)) {}
 
   /// Enters the intake and returns the reactor, which gRPC owns from then on. If the request is
-  /// refused, the call ends with the refusal.
-  Reactor* start(grpc::CallbackServerContext* context);
+  /// refused, the call ends with the refusal. priority: as in GenerationRequest.
+  Reactor* start(grpc::CallbackServerContext* context, int64_t priority);
 
   void read() override;
   void work() override;
@@ -100,6 +100,7 @@ class GenerateStream final : public LiveCall,
   bool reading_ = false;
   std::string request_id_;
   TokenDetail detail_;
+  int64_t priority_ = 0;
   const ServedModel* model_ = nullptr;
   ServingState::Taken taken_;
   PendingOutput pending_;

@@ -41,6 +41,7 @@ constexpr std::pair<RequestField, std::string_view> kPaths[] = {
     {RequestField::kStopTokenIds, "stopping.conditions"},
     {RequestField::kIgnoreEos, "stopping.ignore_eos"},
     {RequestField::kLogprobs, "response.output_candidates.top_n"},
+    {RequestField::kPriority, "openengine-priority"},
 };
 static_assert(std::size(kPaths) == kRequestFields - 1, "every field has a path, but for kNone");
 

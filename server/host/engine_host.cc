@@ -268,6 +268,11 @@ Ending EngineHost::ending(const Status& status) const {
   return {lost->why, Stage::kStart, lost->fault};
 }
 
+Scheduling scheduling_of(const SchedulingFlags& flags) {
+  return {.policy = flags.policy,
+          .pace = {.decode_stretch = flags.decode_stretch, .max_step_s = 1e-3 * flags.max_step_ms}};
+}
+
 ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan,
                               std::optional<uint64_t> seed) {
   return {files.name,

@@ -21,6 +21,9 @@ enum class ProgressStyle { kTerminalOnly, kLogged };
 /// are to be used. It forks probes, so call it before any thread is started.
 HostFacts facts_for(const TransportFlags& flags, int world_size);
 
+/// Converts the flags.
+Scheduling scheduling_of(const SchedulingFlags& flags);
+
 /// Copies the device flags that ranks need into *start.
 void set_device(const DeviceFlags& flags, RankStart* start);
 

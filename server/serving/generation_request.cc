@@ -223,6 +223,10 @@ Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
     return invalid_field(kMaxTokens,
                          cat("max_tokens must be at least 1, not ", *request.max_tokens));
   }
+  const int64_t priority = request.priority.value_or(0);
+  if (priority < INT32_MIN || priority > INT32_MAX)
+    return invalid_field(kPriority, cat("priority must be in [-2^31, 2^31 - 1], not ", priority));
+  engine.priority = static_cast<int32_t>(priority);
   SHOAL_ASSIGN_OR_RETURN(engine.prompt, resolve_prompt(request, model, given_up));
 
   engine.stop_token_ids = without_repeats(engine_ids(request.stop_token_ids));

@@ -32,6 +32,7 @@ struct GenerationRequest {
   bool ignore_eos = false;
   bool include_stop_in_output = false;
   std::optional<int64_t> logprobs;  ///< the K best tokens of each position; absent: none
+  std::optional<int64_t> priority;  ///< lower goes first, if the server looks at it; absent: 0
 };
 
 /// The model and the limits that requests are checked against. Immutable after the start.

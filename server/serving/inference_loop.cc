@@ -1,8 +1,11 @@
 #include "server/serving/inference_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "runtime/base/log.h"
+#include "runtime/base/running_clock.h"
 #include "runtime/base/wait.h"
 #include "server/serving/text_output.h"
 
@@ -38,6 +41,13 @@ constexpr int kMaxCrashes = 1;
 /// A request that causes crashes would have caused another within this many steps, so its earlier
 /// crashes are forgotten.
 constexpr int kStepsThatForgive = 16;
+
+/// The line of the log by which bench/mixed_load.py knows how long steps take.
+void log_step(const StepPlan& plan, const StepSize& size, double seconds) {
+  if (log_options().level > LogLevel::kDebug) return;
+  log_debug(cat("step ", plan.step, ": ", size.decodes, " decodes, ", size.prompt_tokens,
+                " tokens of prompts, ", std::lround(1e6 * seconds), " us"));
+}
 
 Status shutting_down() {
   return Status::error(Code::kCancelled, "the server is shutting down");
@@ -108,8 +118,12 @@ struct InferenceLoop::Delivery {
 };
 
 InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limits,
-                             StepFunction step)
-    : model_(model), step_(std::move(step)), scheduler_(limits), thread_([this] { run(); }) {}
+                             StepFunction step, const Scheduling& scheduling)
+    : model_(model),
+      step_(std::move(step)),
+      scheduler_(limits, scheduling.policy),
+      pace_(scheduling.pace),
+      thread_([this] { run(); }) {}
 
 InferenceLoop::~InferenceLoop() {
   {
@@ -187,7 +201,7 @@ void InferenceLoop::run() {
     busy_ = true;
     last = stop_;
     auto ended = stop_ || end_all_ ? take_all(shutting_down()) : take_cancelled();
-    const StepPlan plan = scheduler_.plan();
+    const StepPlan plan = scheduler_.plan(pace_.budget());
     lock.unlock();
     end(std::move(ended));
     const Status stepped = plan.sequences.empty() ? Status() : step(plan);
@@ -229,15 +243,29 @@ void InferenceLoop::fail(const Status& why) {
 
 /// Runs one plan on the workers and hands its result to the sinks.
 Status InferenceLoop::step(const StepPlan& plan) {
+  const RunningClock::time_point began = RunningClock::now();
   SHOAL_ASSIGN_OR_RETURN(const StepOutcome outcome, step_(plan));
+  const std::chrono::duration<double> took = RunningClock::now() - began;
   if (!outcome.result) {
     resume(plan, outcome);
     return Status();
   }
   SHOAL_RETURN_IF_ERROR(check_result(plan, *outcome.result, model_.config.vocab_size));
   forgive(plan);
+  note_pace(plan, took.count());
   deliver(*outcome.result);
   return Status();
+}
+
+void InferenceLoop::note_pace(const StepPlan& plan, double seconds) {
+  StepSize size;
+  for (const SequenceStep& sequence : plan.sequences) {
+    const bool decode = sequence.sample && sequence.token_ids.size() == 1;
+    (decode ? size.decodes : size.prompt_tokens) += static_cast<int32_t>(sequence.token_ids.size());
+  }
+  log_step(plan, size, seconds);
+  const std::lock_guard lock(mutex_);
+  pace_.note(size, seconds);
 }
 
 /// The step has ended well, which speaks for every request in it.

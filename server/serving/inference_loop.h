@@ -11,6 +11,7 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/engine/scheduler.h"
+#include "runtime/engine/step_pace.h"
 #include "server/serving/generation_request.h"
 
 namespace shoal {
@@ -60,13 +61,20 @@ struct StepOutcome {
 /// and every request ends with this status.
 using StepFunction = std::function<Result<StepOutcome>(const StepPlan&)>;
 
+/// How the requests share the steps.
+struct Scheduling {
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  StepPace::Options pace;
+};
+
 /// Drives the scheduler. As long as there is work, a thread plans, runs steps, detokenizes and
 /// hands out the results. submit, cancel, load, status and drain may be called from any thread.
 /// ServingState, not this class, decides whether requests of clients are accepted at all.
 class InferenceLoop {
  public:
   /// model and everything that step refers to must outlive the loop.
-  InferenceLoop(const ServedModel& model, const EngineLimits& limits, StepFunction step);
+  InferenceLoop(const ServedModel& model, const EngineLimits& limits, StepFunction step,
+                const Scheduling& scheduling = {});
   /// Stops after the current step. Open requests end with CANCELLED.
   ~InferenceLoop();
 
@@ -107,6 +115,7 @@ class InferenceLoop {
   void run();
   Status step(const StepPlan& plan);
   void forgive(const StepPlan& plan);
+  void note_pace(const StepPlan& plan, double seconds);
   void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
   static void end(std::vector<std::unique_ptr<Open>> ended);
@@ -123,6 +132,7 @@ class InferenceLoop {
   std::condition_variable wake_;  // notified when the loop has something to do
   std::condition_variable idle_;  // notified when idle() may have become true
   Scheduler scheduler_;
+  StepPace pace_;
   // The mutex guards the map. Only the loop's thread uses what an Open holds.
   std::map<uint64_t, std::unique_ptr<Open>> open_;
   std::vector<uint64_t> cancelled_;

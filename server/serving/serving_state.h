@@ -25,7 +25,8 @@ struct DeploymentInfo {
   int32_t tensor_parallel_size = 1;
   int32_t kv_block_tokens = 0;
   EngineLimits limits;
-  std::string kernels;  ///< the kernel set: reference, avx2, ...
+  bool priorities = false;  ///< whether the priorities of requests count
+  std::string kernels;      ///< the kernel set: reference, avx2, ...
   /// Returns the current report, which a restart may change.
   std::function<TransportReport()> transport_report;
 };

@@ -159,8 +159,9 @@ class Generate(harness.TestCase):
         else:
             cls.alone = [harness.generate_jsonl(FOLDER, [request])[0] for request in cls.requests]
 
-    def check_batch(self, *flags):
-        answers = harness.generate_jsonl(FOLDER, self.requests, *flags)
+    def check_batch(self, *flags, before=()):
+        """before: requests that come first, and whose answers are not looked at."""
+        answers = harness.generate_jsonl(FOLDER, [*before, *self.requests], *flags)[len(before):]
         self.assertEqual(len(answers), len(self.requests))
         for request, alone, answer in zip(self.requests, self.alone, answers):
             with self.subTest(request=request, flags=flags):
@@ -209,11 +210,13 @@ class Generate(harness.TestCase):
         token_bytes = 2 * bytes_per_value * \
             CONFIG["num_hidden_layers"] * CONFIG["num_key_value_heads"] * head_dim
         model_len = 112
+        # After many short answers others are expected to be short too, and too many run at once.
+        short = [{"prompt_ids": [5], "max_tokens": 1}] * 80
         self.check_batch("--max-model-len", model_len, "--kv-cache-memory",
-                         token_bytes * (model_len + 64))
+                         token_bytes * (model_len + 64), before=short)
         # Ranks that share KV heads keep copies: the total grows with them.
         self.check_batch("-tp", 2, "--max-model-len", model_len,
-                         "--kv-cache-memory", 2 * token_bytes * (model_len + 64))
+                         "--kv-cache-memory", 2 * token_bytes * (model_len + 64), before=short)
 
     def test_run_twice(self):
         self.check_batch("--seed", 99)  # every request that draws has a seed of its own

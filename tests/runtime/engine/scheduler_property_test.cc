@@ -140,7 +140,7 @@ TEST(SchedulerPropertyTest, EveryRequestGetsWhatItGetsAlone) {
     if (HasFatalFailure() || HasNonfatalFailure()) return;
     preemptions += outcome.preemptions;
   }
-  EXPECT_GT(preemptions, 1000) << "the workloads no longer reach preemption";
+  EXPECT_GT(preemptions, 300) << "the workloads no longer reach preemption";
 }
 
 TEST(SchedulerPropertyTest, CancelsLeaveTheOthersAlone) {
@@ -172,19 +172,20 @@ TEST(SchedulerPropertyTest, ManyLongSequencesInAlmostNoBlocks) {
                      .kv_blocks = 6,
                      .max_model_len = 96,
                      .max_waiting = 100};
-  for (uint64_t id = 1; id <= 20; ++id) {
+  // The first ones are short, so that the scheduler expects the others to be short too.
+  for (uint64_t id = 1; id <= 60; ++id) {
     EngineRequest request;
     request.id = id;
     request.prompt = {static_cast<int32_t>(id), 2, 3};
-    request.max_tokens = 90;
+    request.max_tokens = id <= 40 ? 1 : 90;
     workload.requests.push_back(std::move(request));
   }
   const Outcome outcome = run(workload, 1, {});
   expect_as_alone(workload, outcome);
-  EXPECT_GT(outcome.preemptions, 20);
+  EXPECT_GT(outcome.preemptions, 10);
   // The oldest sequence runs in every step. So there are never more steps than if the requests ran
   // one after the other.
-  EXPECT_LT(outcome.steps, 20 * 96);
+  EXPECT_LT(outcome.steps, 40 + 20 * 96);
 }
 
 TEST(SchedulerPropertyTest, SameCallsGiveTheSamePlans) {

@@ -50,6 +50,14 @@ std::vector<uint64_t> ids_of(const StepPlan& plan) {
   return ids;
 }
 
+/// Lets the scheduler expect short outputs, so that it admits what will have to be preempted.
+void expect_short_outputs(Scheduler& scheduler) {
+  for (uint64_t id = 1; id <= 100; ++id) {
+    ASSERT_TRUE(scheduler.add(request(id, 1, 1)).ok());
+    complete(scheduler, answer(scheduler.plan(), 7));
+  }
+}
+
 TEST(SchedulerTest, RefusesWhatCouldNeverRun) {
   EngineLimits limits = roomy_limits();
   limits.max_model_len = 100;
@@ -207,6 +215,7 @@ TEST(SchedulerTest, YoungestIsPreemptedAndResumesWithItsTokens) {
   EngineLimits limits = roomy_limits();
   limits.kv_blocks = 3;
   Scheduler scheduler(limits);
+  expect_short_outputs(scheduler);
   ASSERT_TRUE(scheduler.add(request(1, 15, 30)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 14, 30)).ok());
   // Both sequences fill their first block, and the elder one takes the third block. The younger one
@@ -285,15 +294,53 @@ TEST(SchedulerTest, LoadCountsTokensAndBlocks) {
   limits.max_num_seqs = 1;
   Scheduler scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 20, 9)).ok());
-  ASSERT_TRUE(scheduler.add(request(2, 5, 9)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, 25, 9)).ok());
   complete(scheduler, answer(scheduler.plan(), 7));
   const EngineLoad load = scheduler.load();
   EXPECT_EQ(load.running, 1);
   EXPECT_EQ(load.waiting, 1);
   EXPECT_EQ(load.running_tokens, 21);
-  EXPECT_EQ(load.waiting_tokens, 5);
+  EXPECT_EQ(load.waiting_tokens, 25);
   EXPECT_EQ(load.used_kv_blocks, 2);
   EXPECT_EQ(load.total_kv_blocks, 32);
+}
+
+/// Runs requests that have all come at once, each of which generates all its tokens. Returns how
+/// many tokens were computed for each one that would be without preemption.
+double computed_per_needed(const EngineLimits& limits, int requests, int32_t prompt_tokens,
+                           int32_t output_tokens, PrefillBudget budget) {
+  Scheduler scheduler(limits);
+  for (int id = 1; id <= requests; ++id)
+    EXPECT_TRUE(
+        scheduler.add(request(static_cast<uint64_t>(id), prompt_tokens, output_tokens)).ok());
+  int64_t computed = 0;
+  while (scheduler.has_work()) {
+    const StepPlan plan = scheduler.plan(budget);
+    for (const SequenceStep& step : plan.sequences)
+      computed += static_cast<int64_t>(step.token_ids.size());
+    complete(scheduler, answer(plan, 7));
+  }
+  // The last token is sampled, and not computed.
+  return static_cast<double>(computed) / (requests * (prompt_tokens + output_tokens - 1));
+}
+
+TEST(SchedulerTest, LittleIsComputedTwice) {
+  for (const int32_t beside_decodes : {4, 1000}) {
+    SCOPED_TRACE(beside_decodes);
+    EngineLimits limits = {.max_num_seqs = 64,
+                           .max_num_batched_tokens = 512,
+                           .kv_blocks = 20 * 24,
+                           .max_model_len = 4096,
+                           .max_waiting = 64};
+    const PrefillBudget budget = {.beside_decodes = beside_decodes};
+    // 64 streams, with room for the whole of 20.
+    EXPECT_LT(computed_per_needed(limits, 64, 128, 256, budget), 1.2);
+    EXPECT_LT(computed_per_needed(limits, 64, 16, 368, budget), 1.2);
+    EXPECT_LT(computed_per_needed(limits, 64, 368, 16, budget), 1.2);
+    // Four, with room for 1.7. Without the rule of fits() it was 8.5 times as many.
+    limits.kv_blocks = 17 * 24 / 10;
+    EXPECT_LT(computed_per_needed(limits, 4, 128, 256, budget), 1.6);
+  }
 }
 
 TEST(KvBlockPoolTest, LowestFreeBlockFirst) {

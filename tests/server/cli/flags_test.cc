@@ -39,8 +39,25 @@ TEST(FlagsTest, ServeDefaults) {
   EXPECT_EQ(flags.engine.max_restarts, 3);
   EXPECT_FALSE(flags.engine.max_model_len || flags.engine.kv_cache_memory ||
                flags.engine.threads_per_rank || flags.engine.seed);
+  EXPECT_EQ(flags.scheduling.decode_stretch, 2);
+  EXPECT_EQ(flags.scheduling.max_step_ms, 500);
+  EXPECT_EQ(flags.scheduling.policy, SchedulingPolicy::kFcfs);
   EXPECT_EQ(flags.host, "127.0.0.1");
   EXPECT_EQ(flags.grpc_port, 50051);
+}
+
+TEST(FlagsTest, SchedulingFlags) {
+  const SchedulingFlags flags =
+      parsed<ServeFlags>({"serve", "m", "--decode-stretch", "1.5", "--max-step-ms=20",
+                          "--scheduling-policy", "priority"})
+          .scheduling;
+  EXPECT_EQ(flags.decode_stretch, 1.5);
+  EXPECT_EQ(flags.max_step_ms, 20);
+  EXPECT_EQ(flags.policy, SchedulingPolicy::kPriority);
+  EXPECT_EQ(parsed<ServeFlags>({"serve", "m", "--decode-stretch", "0"}).scheduling.decode_stretch,
+            0);
+  // A file of requests has no reader who waits for the next token.
+  EXPECT_EQ(parsed<GenerateFlags>({"generate", "m", "--prompt", "x"}).scheduling.decode_stretch, 0);
 }
 
 TEST(FlagsTest, EngineFlagsInEverySpelling) {
@@ -296,6 +313,13 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"serve", "m", "--kv-cache-memory", "1.5g"}, "--kv-cache-memory must be a size"},
       {{"serve", "m", "--max-model-len", "1"}, "[2, "},
       {{"serve", "m", "--max-num-batched-tokens", "0"}, "[1, 65536]"},
+      {{"serve", "m", "--decode-stretch", "1"},
+       "--decode-stretch must be 0, or above 1 and at most 1000, not 1"},
+      {{"serve", "m", "--decode-stretch", "-2"}, "not -2"},
+      {{"serve", "m", "--decode-stretch", "nan"}, "--decode-stretch"},
+      {{"serve", "m", "--max-step-ms", "0"}, "[1, 3600000]"},
+      {{"serve", "m", "--scheduling-policy", "lifo"},
+       "--scheduling-policy must be one of fcfs, priority, not \"lifo\""},
       {{"serve", "m", "--threads-per-rank", "99999999999"},
        "--threads-per-rank must be a whole number in [1, 1024]"},
       {{"serve", "m", "--prompt", "x"}, "unknown flag \"--prompt\" for serve"},

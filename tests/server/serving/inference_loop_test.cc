@@ -110,6 +110,39 @@ TEST(InferenceLoopTest, RequestsOfOneBatchDoNotMix) {
   }
 }
 
+TEST(InferenceLoopTest, ALongPromptTakesManyStepsBesideAStream) {
+  // Each token of a prompt takes as long as a quarter of a step without any.
+  std::atomic<int> steps_with_both = 0;
+  const auto machine = [&](const StepPlan& plan) -> Result<StepOutcome> {
+    size_t tokens = 0;
+    for (const SequenceStep& step : plan.sequences) tokens += step.token_ids.size();
+    if (plan.sequences.size() > 1 && tokens > 2) ++steps_with_both;
+    std::this_thread::sleep_for(std::chrono::microseconds(4000 + 1000 * tokens));
+    return Script{}(plan);
+  };
+  for (const double stretch : {0.0, 2.0}) {
+    InferenceLoop loop(test_model(), kEndless, machine,
+                       {.pace = {.decode_stretch = stretch, .max_step_s = 10}});
+    const auto stream = std::make_shared<CollectingSink>();
+    const auto prompt = std::make_shared<CollectingSink>();
+    ResolvedRequest long_one = request(1);
+    long_one.engine.prompt.assign(200, 4);
+    stream->after_delta = [&] {
+      if (stream->tokens.size() != 10) return;
+      EXPECT_TRUE(loop.submit(long_one, prompt).ok());
+    };
+    const uint64_t id = loop.submit(request(100'000), stream).value();
+    prompt->wait();
+    loop.cancel(id);
+    stream->wait();
+    if (stretch == 0) {
+      EXPECT_LE(steps_with_both.exchange(0), 8);
+    } else {
+      EXPECT_GE(steps_with_both, 12);
+    }
+  }
+}
+
 TEST(InferenceLoopTest, CancelEndsAtTheNextBoundary) {
   InferenceLoop loop(test_model(), kEndless, unhurried);
   const auto sink = std::make_shared<CollectingSink>();
