@@ -157,6 +157,7 @@ void InferenceLoop::cancel(uint64_t id) {
   {
     const std::lock_guard lock(mutex_);
     if (!open_.contains(id)) return;
+    scheduler_.finish(id);  // others may have its place in the queue at once
     cancelled_.push_back(id);
   }
   wake_.notify_one();

@@ -84,8 +84,8 @@ class InferenceLoop {
   /// the whole KV cache. On an error the sink is never called.
   Result<uint64_t, RequestError> submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink);
 
-  /// Ends the request with reason kCancelled at the next step boundary and frees its blocks. No
-  /// effect for unknown ids.
+  /// Takes the request out of the queue and the next step, and ends it with reason kCancelled at
+  /// the next step boundary. No effect for unknown ids.
   void cancel(uint64_t id);
 
   EngineLoad load() const;

@@ -166,6 +166,7 @@ TEST(InferenceLoopTest, CancelOfAWaitingRequest) {
   Gate gate;
   EngineLimits one = kLimits;
   one.max_num_seqs = 1;
+  one.max_waiting = 1;
   std::atomic<bool> held = false;
   InferenceLoop loop(test_model(), one, [&](const StepPlan& plan) -> Result<StepOutcome> {
     if (!held.exchange(true)) gate.pass();
@@ -176,8 +177,12 @@ TEST(InferenceLoopTest, CancelOfAWaitingRequest) {
   ASSERT_TRUE(loop.submit(request(3), running).ok());
   gate.wait_entered();
   const uint64_t id = loop.submit(request(3), waiting).value();
+  const auto next = std::make_shared<CollectingSink>();
+  EXPECT_EQ(loop.submit(request(3), next).error().code(), Code::kResourceExhausted);
   loop.cancel(id);
+  EXPECT_TRUE(loop.submit(request(3), next).ok()) << "the place is free while the step still runs";
   gate.open();
+  EXPECT_EQ(next->wait().end.finish.reason, FinishReason::kLength);
   EXPECT_EQ(waiting->wait().end.finish.reason, FinishReason::kCancelled);
   EXPECT_TRUE(waiting->tokens.empty());
   EXPECT_EQ(running->wait().end.finish.reason, FinishReason::kLength);
