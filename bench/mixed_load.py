@@ -26,6 +26,8 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import pictures
+
 try:
     import grpc
 except ImportError:  # the interpreter that draws has matplotlib instead
@@ -274,12 +276,7 @@ def main() -> int:
     result["computed / needed, 64 streams in room for 20"] = round(
         crowd(model, 64, 64), 3)
     print(json.dumps(result))
-    python = ROOT / "build" / "venv-bench" / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                    "matplotlib"], check=True)
-    subprocess.run([python, __file__, "--draw", arguments.record.with_suffix(".csv")], check=True)
+    pictures.draw(__file__, arguments.record)
     return 0
 
 

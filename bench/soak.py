@@ -18,10 +18,11 @@ import csv
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("seconds", "faults", "front_mib", "ranks_mib", "front_descriptors")
@@ -125,13 +126,7 @@ def main() -> int:
         "whole_answers": storm.whole, "tokens": storm.tokens,
         **{f"{name} {when}": recorder.median(name, *part)
            for name in COLUMNS[2:] for when, part in (("early", (0.1, 0.2)), ("late", (0.9, 1)))}}))
-    # The picture needs a library that Debian's interpreter, whose grpcio is used above, may lack.
-    python = ROOT / "build" / "venv-bench" / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                    "matplotlib"], check=True)
-    subprocess.run([python, __file__, "--draw", arguments.record.with_suffix(".csv")], check=True)
+    pictures.draw(__file__, arguments.record)
     return 0
 
 
