@@ -21,8 +21,8 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-/// Whether the sequence has lost its blocks and has to compute tokens again that its client has
-/// seen, or that it was preempted for.
+/// Whether the sequence was running before: it has output already, or was preempted during its
+/// prompt.
 bool resumes(const Sequence& sequence) {
   return sequence.output_tokens() > 0 || sequence.preempted > 0;
 }
@@ -221,8 +221,8 @@ Sequence* Scheduler::victim_for(const Sequence& sequence) const {
   return last != running_.end() && ranks_before(sequence, **last) ? last->get() : nullptr;
 }
 
-/// Of the sequences that must not be overtaken (again), the one that ranks first; nullptr if there
-/// is none.
+/// The sequence with the highest rank among those that nobody may overtake any more. A waiting
+/// sequence of a lower rank must not begin before it. nullptr: everybody may be overtaken.
 const Sequence* Scheduler::first_held_back() const {
   const Sequence* first = nullptr;
   for (const auto* list : {&running_, &waiting_}) {

@@ -48,10 +48,12 @@ inline constexpr int32_t kMaxPreempted = 3;
 /// and what the running prompts still lack. Otherwise smaller ones may pass it, each of which
 /// overtakes it. Nobody passes a sequence that waits to get back the blocks it has lost.
 ///
-/// A decode or prompt that finds no block preempts the running sequence that ranks last, if that
-/// one ranks after itself. The preempted one gives all its blocks back and is prefilled again
-/// later, including its output tokens. If none ranks after it, it waits for a block and keeps those
-/// it has. What ranks first therefore always moves, so that there is no livelock.
+/// Running sequences have a rank: the earlier one ranks before the later one, or the one with the
+/// better priority before the other. A sequence that needs a block when none is free takes the
+/// blocks of the sequence with the lowest rank, if that is lower than its own. The other one is
+/// preempted: it is prefilled again later, including its output tokens. If no rank is lower, the
+/// sequence keeps the blocks it has and waits for another. The sequence with the highest rank can
+/// always go on in this way, so that there is no livelock.
 class Scheduler {
  public:
   /// Precondition: max_num_seqs, max_num_batched_tokens and max_model_len are at least 1, the

@@ -123,8 +123,8 @@ class Model {
     preemptions_ = preemptions;
   }
 
-  /// Of the running sequences the first to come moves, if it is not a prompt that shorter ones may
-  /// overtake.
+  /// The earliest running sequence gets its token in every step. This holds only for a decode,
+  /// because shorter prompts may go before an earlier one.
   void check_what_ranks_first(const StepPlan& plan, const std::set<uint64_t>& planned) const {
     if (limits_.max_waiting == kByPriority) return;
     for (const auto& [id, one] : seen_) {
