@@ -30,7 +30,6 @@ void StepPace::note(const StepSize& size, double seconds) {
     decode_s_.add(seconds);
     since_yardstick_ = 0;
   } else if (size.decodes == 0) {
-    if (size.prompt_tokens >= alone_ / 2) prompt_token_s_.add(seconds / size.prompt_tokens);
     pace(size, seconds, options_.max_step_s, &alone_);
   } else {
     ++since_yardstick_;

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <optional>
 
 #include "runtime/engine/recent_median.h"
 #include "runtime/engine/scheduler.h"
@@ -40,18 +39,13 @@ class StepPace {
   /// A step of this size, planned within budget(), has ended well and took this long.
   void note(const StepSize& size, double seconds);
 
-  /// How long a token of a prompt takes in a step without decodes, in seconds: the median of the
-  /// last steps. nullopt: that has not been measured yet.
-  std::optional<double> prompt_token_s() const { return prompt_token_s_.get(); }
-
  private:
   void pace(const StepSize& size, double seconds, double wanted_s, int32_t* budget);
   double beside_decodes_s() const;
 
   const Options options_;
-  RecentMedian decode_s_;        // of steps without prompts
-  RecentMedian prompt_token_s_;  // of steps without decodes
-  int since_yardstick_ = 0;      // steps with decodes and prompts since the last one without
+  RecentMedian decode_s_;    // of steps without prompts
+  int since_yardstick_ = 0;  // steps with decodes and prompts since the last one without
   // What the next step of each kind may take.
   int32_t alone_ = 64, beside_decodes_ = 16;
 };
