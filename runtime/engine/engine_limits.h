@@ -10,12 +10,11 @@ struct EngineLimits {
   int32_t max_num_batched_tokens = 0;  ///< tokens of one step, of all sequences together
   int32_t kv_blocks = 0;               ///< of kBlockTokens tokens each
   int32_t max_model_len = 0;           ///< prompt and output tokens of one sequence
-  int32_t max_waiting = 0;             ///< requests that wait in addition to the running ones
   friend bool operator==(const EngineLimits&, const EngineLimits&) = default;
 };
 template <typename Archive>
 void fields(Archive& archive, EngineLimits& l) {
-  archive(l.max_num_seqs, l.max_num_batched_tokens, l.kv_blocks, l.max_model_len, l.max_waiting);
+  archive(l.max_num_seqs, l.max_num_batched_tokens, l.kv_blocks, l.max_model_len);
 }
 
 }  // namespace shoal

@@ -34,6 +34,14 @@ struct TokenEvent {
   std::optional<Finish> finish;  ///< set if this token is the last one, by its id or by the length
 };
 
+/// What has to happen before a request can be in a step.
+struct Backlog {
+  int64_t prompt_tokens = 0;  ///< to be computed first, of prompts that run or wait
+  /// Requests that begin first, itself included, except those for which there are places and KV
+  /// blocks already. 0: it has a place.
+  int64_t begins = 0;
+};
+
 struct EngineLoad {
   int32_t running = 0;
   int32_t waiting = 0;

@@ -67,7 +67,7 @@ Scheduler::Scheduler(const EngineLimits& limits, SchedulingPolicy policy)
   limits_.max_num_seqs = std::min(limits_.max_num_seqs, limits_.max_num_batched_tokens);
 }
 
-RequestError Scheduler::add(EngineRequest request) {
+RequestError Scheduler::check(const EngineRequest& request) const {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   if (prompt_tokens == 0) return invalid_field(RequestField::kPrompt, "the prompt has no tokens");
   if (request.max_tokens < 1) {
@@ -85,15 +85,14 @@ RequestError Scheduler::add(EngineRequest request) {
                              " tokens; with one to generate, the whole KV cache holds ", longest_,
                              " (give --kv-cache-memory more)"));
   }
-  const int64_t here = static_cast<int64_t>(running_.size() + waiting_.size());
-  if (here >= int64_t{limits_.max_num_seqs} + limits_.max_waiting) {
-    return Status::error(Code::kResourceExhausted,
-                         cat("the queue is full: ", running_.size(), " requests run and ",
-                             waiting_.size(), " wait"));
-  }
-  if (!ids_.insert(request.id).second) {
+  if (ids_.contains(request.id))
     return Status::error(Code::kAlreadyExists, cat("request id ", request.id, " is in use"));
-  }
+  return {};
+}
+
+RequestError Scheduler::add(EngineRequest request) {
+  SHOAL_RETURN_IF_ERROR(check(request));
+  ids_.insert(request.id);
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->size();
@@ -358,6 +357,36 @@ void Scheduler::requeue_running() {
 void Scheduler::release_blocks(Sequence& sequence) {
   for (const int32_t block : sequence.blocks) pool_.free(block);
   sequence.blocks.clear();
+}
+
+Backlog Scheduler::ahead_of(int32_t prompt_tokens, int32_t priority) const {
+  Sequence last;  // as it would be if it came now
+  last.request.priority = priority;
+  last.computed = -prompt_tokens;  // so that it lacks them
+  last.arrival = arrivals_ + 1;
+  const PromptKey key = prompt_key(last);
+  Backlog ahead{.begins = 1};
+  int64_t blocks = blocks_for(prompt_tokens);
+  for (const auto* list : {&running_, &waiting_}) {
+    for (const Owned& other : *list) {
+      if ((other->running && other->decodes()) || key < prompt_key(*other)) continue;
+      ahead.prompt_tokens += other->missing();
+      if (other->running) continue;
+      ++ahead.begins;
+      blocks += blocks_for(other->size());
+    }
+  }
+  const int64_t free = std::max<int64_t>(pool_.free_blocks() - reserved_blocks(), 0);
+  const int64_t seats = limits_.max_num_seqs - static_cast<int64_t>(running_.size());
+  const int64_t fitting = blocks <= free ? ahead.begins : ahead.begins * free / blocks;
+  ahead.begins -= std::min({ahead.begins, seats, fitting});
+  return ahead;
+}
+
+bool Scheduler::held_up() const {
+  const int64_t room = has_seat() ? pool_.free_blocks() - reserved_blocks() : -1;
+  const auto fits = [room](const Owned& one) { return blocks_for(one->size()) <= room; };
+  return !waiting_.empty() && std::none_of(waiting_.begin(), waiting_.end(), fits);
 }
 
 EngineLoad Scheduler::load() const {

@@ -60,10 +60,12 @@ class Scheduler {
   /// others at least 0.
   explicit Scheduler(const EngineLimits& limits, SchedulingPolicy policy = SchedulingPolicy::kFcfs);
 
-  /// Queues a request. INVALID_ARGUMENT, with the field: empty prompt, max_tokens below 1, or
-  /// prompt + 1 token beyond max_model_len or beyond what all blocks could hold;
-  /// RESOURCE_EXHAUSTED: max_num_seqs + max_waiting requests are here already; ALREADY_EXISTS: the
-  /// id is in use.
+  /// Whether add() would take the request. INVALID_ARGUMENT, with the field: empty prompt,
+  /// max_tokens below 1, or prompt + 1 token beyond max_model_len or beyond what all blocks could
+  /// hold; ALREADY_EXISTS: the id is in use.
+  RequestError check(const EngineRequest& request) const;
+  /// Queues a request, or returns the error of check(). The caller decides how many may wait
+  /// (RequestQueue).
   RequestError add(EngineRequest request);
 
   /// The next step; it has no sequences if there is nothing to do. Call complete() with its result
@@ -88,6 +90,10 @@ class Scheduler {
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   EngineLoad load() const;
+  /// What goes before a request with such a prompt if it comes now and no other one comes later.
+  Backlog ahead_of(int32_t prompt_tokens, int32_t priority) const;
+  /// Whether requests wait because no place is free, or too few blocks for any of them.
+  bool held_up() const;
 
  private:
   using Owned = std::unique_ptr<Sequence>;

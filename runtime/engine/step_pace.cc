@@ -13,6 +13,15 @@ constexpr int32_t kGrowth = 4;
 
 }  // namespace
 
+StepSize size_of(const StepPlan& plan) {
+  StepSize size;
+  for (const SequenceStep& sequence : plan.sequences) {
+    const bool decode = sequence.sample && sequence.token_ids.size() == 1;
+    (decode ? size.decodes : size.prompt_tokens) += static_cast<int32_t>(sequence.token_ids.size());
+  }
+  return size;
+}
+
 PrefillBudget StepPace::budget() const {
   const bool yardstick =
       options_.decode_stretch > 0 && (!decode_s_.get() || since_yardstick_ >= kYardstickSteps);

@@ -12,6 +12,10 @@ struct StepSize {
   int32_t prompt_tokens = 0;  ///< of all prompts together
 };
 
+/// The last token of a prompt counts as a decode if it is the only one in the step, because it
+/// takes as long.
+StepSize size_of(const StepPlan& plan);
+
 /// Decides how many tokens of prompts a step may take, from how long earlier steps took. Pure: the
 /// caller measures. Not thread-safe.
 ///

@@ -52,6 +52,7 @@ Result<CommandLine> parse_serve(Words words, LogOptions log) {
                     "Serve MODEL over gRPC (openengine.v1, grpc.health.v1) until SIGTERM.");
   add_engine_flags(parser, &flags.engine);
   add_scheduling_flags(parser, &flags.scheduling);
+  add_queue_flags(parser, &flags.queue);
   add_restart_flag(parser, &flags.engine);
   parser.group("Server");
   parser.add_value("--host", "ADDRESS", "Address to listen on (127.0.0.1)",

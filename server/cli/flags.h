@@ -66,9 +66,21 @@ struct SchedulingFlags {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
 };
 
+/// How much may wait at a server.
+struct QueueFlags {
+  std::optional<int64_t> max_requests;       ///< that run or wait; default: kDefaultWaiting more
+                                             ///< than run
+  std::optional<int64_t> max_tokens;         ///< of prompts still to be computed
+  uint64_t max_bytes = uint64_t{128} << 20;  ///< of waiting requests
+  double max_seconds = 0;                    ///< until the first step; 0: no limit
+};
+/// How many requests may wait besides those that run, if no flag says so.
+inline constexpr int64_t kDefaultWaiting = 1024;
+
 struct ServeFlags {
   EngineFlags engine;
   SchedulingFlags scheduling{.decode_stretch = 2};
+  QueueFlags queue;
   std::string host = "127.0.0.1";
   int grpc_port = 50051;  ///< 0: any free port
 };

@@ -198,6 +198,33 @@ void add_scheduling_flags(FlagParser& parser, SchedulingFlags* scheduling) {
                    });
 }
 
+void add_queue_flags(FlagParser& parser, QueueFlags* queue) {
+  parser.add_value("--max-num-queued-reqs", "N",
+                   cat("Requests that run or wait, together; more are refused (--max-num-seqs + ",
+                       kDefaultWaiting, ")"),
+                   whole(&queue->max_requests, 1, 1'000'000));
+  parser.add_value("--max-num-queued-tokens", "N",
+                   "Tokens of prompts that are still to be computed; a request that would make it "
+                   "more is refused, unless it is the only one (no limit)",
+                   whole(&queue->max_tokens, 1, INT64_MAX));
+  parser.add_value("--max-queued-bytes", "SIZE", "Memory of the requests that wait (128m)",
+                   [queue](std::string_view flag, std::string_view text) -> Status {
+                     SHOAL_ASSIGN_OR_RETURN(queue->max_bytes, parse_size_flag(flag, text));
+                     return {};
+                   });
+  parser.add_value(
+      "--max-queue-time", "SECONDS",
+      "How long a request may wait for its first step; 0: as long as its client waits (0)",
+      [queue](std::string_view flag, std::string_view text) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
+        if (!(value >= 0 && value <= 1e6))
+          return Status::error(Code::kInvalidArgument,
+                               cat(flag, " must be in [0, 1000000] seconds, not ", text));
+        queue->max_seconds = value;
+        return {};
+      });
+}
+
 void add_restart_flag(FlagParser& parser, EngineFlags* engine) {
   parser.add_value("--max-restarts", "N",
                    "Restarts of lost ranks before exit 75; forgotten after 60 s of health (3)",

@@ -23,6 +23,7 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine);
 /// Adds --decode-stretch, --max-step-ms and --scheduling-policy. The values that they have now are
 /// shown as their defaults.
 void add_scheduling_flags(FlagParser& parser, SchedulingFlags* scheduling);
+void add_queue_flags(FlagParser& parser, QueueFlags* queue);
 void add_restart_flag(FlagParser& parser, EngineFlags* engine);
 void add_sampling_flags(FlagParser& parser, GenerationRequest* request);
 void add_prompt_flags(FlagParser& parser, GenerationRequest* request);

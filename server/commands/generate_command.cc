@@ -67,7 +67,6 @@ Status resolve_requests(const ServedModel& model, std::vector<Request>* requests
   const auto count = static_cast<int32_t>(requests->size());
   EngineLimits& limits = plan->model.limits;
   limits.max_num_seqs = std::clamp(count, 1, limits.max_num_seqs);
-  limits.max_waiting = count;
   return plan->estimate_memory(model.config);
 }
 
@@ -87,8 +86,8 @@ Ending run_requests(const GenerateFlags& flags, const ServedModel& model,
   for (Request& request : requests) {
     const EngineRequest& engine = request.resolved.engine;
     sinks.push_back(std::make_shared<CompletionSink>(engine.prompt, engine.sampling.logprobs >= 0));
-    const RequestError refused = loop.submit(std::move(request.resolved), sinks.back()).error();
-    if (!refused.ok()) return at(Stage::kRun, with_place(refused.status, request.where));
+    const RefusedRequest refused = loop.submit(std::move(request.resolved), sinks.back()).error();
+    if (!refused.ok()) return at(Stage::kRun, with_place(refused.error.status, request.where));
   }
   const bool json = flags.json || flags.jsonl;
   Status first_failure;

@@ -125,7 +125,8 @@ Ending serve(const ServeFlags& flags) {
                          at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts),
                                                              ProgressStyle::kLogged)));
 
-  const Scheduling scheduling = scheduling_of(flags.scheduling);
+  Scheduling scheduling = scheduling_of(flags.scheduling);
+  scheduling.queue = queue_limits_of(flags.queue, plan.model.limits.max_num_seqs);
   InferenceLoop loop(
       model, plan.model.limits, [&host](const StepPlan& step) { return host->step(step); },
       scheduling);

@@ -88,6 +88,10 @@ Fd copy_of(int descriptor, ino_t inode) {
 
 }  // namespace
 
+std::string address_of(std::string_view peer) {
+  return std::string(peer.substr(0, peer.rfind(':')));
+}
+
 int64_t open_descriptors(int64_t below) {
   int64_t open = 0;
   for (int64_t descriptor = 0; descriptor < below; ++descriptor)

@@ -83,6 +83,9 @@ class Connections {
   std::optional<Clock::time_point> logged_;
 };
 
+/// The address in a peer as gRPC writes it, without the port: "ipv4:127.0.0.1".
+std::string address_of(std::string_view peer);
+
 /// The descriptors, of those below `below`, that this process has open.
 int64_t open_descriptors(int64_t below);
 

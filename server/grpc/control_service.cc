@@ -115,6 +115,8 @@ void write_load(const ServingState& state, bool per_rank, wire::LoadInfo* info) 
   info->set_running_tokens(static_cast<uint64_t>(load.running_tokens));
   info->set_waiting_tokens(static_cast<uint64_t>(load.waiting_tokens));
   set_number(info->mutable_attributes(), "preemptions", static_cast<double>(load.preemptions));
+  set_number(info->mutable_attributes(), "queued_bytes",
+             static_cast<double>(view.loop->queued_bytes()));
   if (!per_rank) return;
   wire::RankLoadInfo* rank = info->add_ranks();
   rank->set_data_parallel_rank(0);

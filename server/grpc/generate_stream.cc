@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "server/grpc/connections.h"
 #include "server/grpc/grpc_status.h"
 
 namespace shoal {
@@ -18,6 +19,13 @@ constexpr int kFullTokens = 256;
 constexpr size_t kFullBytes = size_t{512} << 10;
 /// The text of one step is cut after this much. Text may be held back for long before it is known.
 constexpr size_t kMaxTextBytes = size_t{256} << 10;
+
+Deadline deadline_of(const grpc::CallbackServerContext& context) {
+  const auto at = context.deadline();
+  if (at == std::chrono::system_clock::time_point::max()) return Deadline::infinite();
+  return Deadline::after_s(
+      std::chrono::duration<double>(at - std::chrono::system_clock::now()).count());
+}
 
 /// Cuts off the beginning of *text, whole characters of at most kMaxTextBytes, and returns it.
 std::string take_front(std::string* text) {
@@ -59,6 +67,11 @@ grpc::Status PendingOutput::end_status() const {
   return to_grpc_status(end_->status, {.reason = "MODEL_CHANGED"});
 }
 
+const std::optional<RefusedRequest>& PendingOutput::refused() const {
+  static const std::optional<RefusedRequest> kNone;
+  return end_ ? end_->refused : kNone;
+}
+
 /// gRPC's side of one Generate call. gRPC owns it from the return of start() until OnDone, which it
 /// calls once, as the last call.
 class GenerateStream::Call final : public Reactor {
@@ -86,12 +99,14 @@ class GenerateStream::Call final : public Reactor {
 GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* context,
                                                int64_t priority) {
   Call* const call = new Call(shared_from_this(), context);
+  const std::string client = address_of(context->peer());
   {
     const std::lock_guard lock(mutex_);
     call_ = call;
     priority_ = priority;
+    origin_ = {client, deadline_of(*context)};
   }
-  parts_.intake->enter(shared_from_this());
+  parts_.intake->enter(shared_from_this(), client);
   return call;
 }
 
@@ -144,15 +159,17 @@ void GenerateStream::work() {
 /// Holds no lock while the prompt is tokenized and queued. Output may come before it is known here
 /// that the request was taken, and the client may go at any time.
 void GenerateStream::submit(IncomingRequest incoming) {
+  RequestOrigin origin;
   {
     const std::lock_guard lock(mutex_);
     request_id_ = incoming.id;
     detail_ = incoming.detail;
     incoming.request.priority = priority_;
+    origin = origin_;
     model_ = parts_.state->view().model;
   }
-  const Result<ServingState::Taken, RefusedRequest> taken =
-      parts_.state->submit(incoming.id, std::move(incoming.request), shared_from_this(), &gone_);
+  const Result<ServingState::Taken, RefusedRequest> taken = parts_.state->submit(
+      incoming.id, std::move(incoming.request), shared_from_this(), origin, &gone_);
   bool done = false;
   {
     const std::lock_guard lock(mutex_);
@@ -225,6 +242,10 @@ void GenerateStream::pump() {
   if (gone_) return finish(gone_status());
   const PendingOutput::Next next = pending_.next();
   if (next == PendingOutput::Next::kNothing) return;
+  if (const auto& refused = pending_.refused()) {
+    parts_.state->release_id(request_id_, this);
+    return finish(to_grpc_status(*refused));
+  }
   writing_ = true;
   write_started_ = parts_.pulse->answered();
   response_.Clear();

@@ -34,6 +34,8 @@ class PendingOutput {
   /// The status of the call itself. It is OK even if the request failed, because openengine.v1 has
   /// an event for that. But the event has no code for DATA_LOSS, so the call ends with it.
   grpc::Status end_status() const;
+  /// Set if the request was turned out of the queue before anything was generated.
+  const std::optional<RefusedRequest>& refused() const;
 
  private:
   std::deque<OutputDelta> deltas_;
@@ -101,6 +103,7 @@ class GenerateStream final : public LiveCall,
   std::string request_id_;
   TokenDetail detail_;
   int64_t priority_ = 0;
+  RequestOrigin origin_;
   const ServedModel* model_ = nullptr;
   ServingState::Taken taken_;
   PendingOutput pending_;

@@ -133,6 +133,7 @@ struct GrpcServer::Impl {
       lock.unlock();
       pulse->beat(2 * tick);
       state->drop_slow_readers(limit);
+      state->end_late();
       intake->turn_away_late(RunningClock::now());
       lock.lock();
     }

@@ -16,8 +16,9 @@ namespace {
 // The message and the details share gRPC's limit of 8 KiB for trailers.
 constexpr size_t kMaxMessageBytes = 1900;
 
-/// How long a client should wait before a retry: roughly the rest of loading, the time until the
-/// ranks are tried again or the queue moves, and the start of another server.
+/// How long a client should wait before a retry if nothing was measured: roughly the rest of
+/// loading, the time until the ranks are tried again or the queue moves, and the start of another
+/// server.
 constexpr int kLoadingRetryMs = 2000;
 constexpr int kRestartingRetryMs = 1000;
 constexpr int kQueueFullRetryMs = 1000;
@@ -61,6 +62,12 @@ RefusalInfo info_of(NotTaken why) {
       return {.reason = "WORKER_LOST", .retry_ms = kGoneRetryMs};
     case NotTaken::kQueueFull:
       return {.reason = "QUEUE_FULL", .retry_ms = kQueueFullRetryMs};
+    case NotTaken::kShareExceeded:
+      return {.reason = "CLIENT_SHARE_EXCEEDED", .retry_ms = kQueueFullRetryMs};
+    case NotTaken::kTooLate:
+      return {.reason = "WAIT_TOO_LONG", .retry_ms = kQueueFullRetryMs};
+    case NotTaken::kQueuedTooLong:
+      return {.reason = "QUEUE_TIMEOUT", .retry_ms = kQueueFullRetryMs};
   }
   return {};
 }
@@ -123,6 +130,7 @@ grpc::Status to_grpc_status(const Status& status, const RefusalInfo& info) {
 
 grpc::Status to_grpc_status(const RefusedRequest& refused) {
   RefusalInfo info = info_of(refused.why);
+  if (refused.retry_ms > 0) info.retry_ms = refused.retry_ms;
   info.field = field_path(refused.error.field);
   return to_grpc_status(refused.error.status, info);
 }

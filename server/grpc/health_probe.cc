@@ -115,8 +115,6 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
         if (!finished_) finish();
         return;
       }
-      case NotTaken::kQueueFull:  // not a fault, because the server is working on earlier requests
-        return report(wire::HEALTH_STATE_DEGRADED, text);
       default:
         return report(wire::HEALTH_STATE_NOT_READY, text);
     }

@@ -1,5 +1,6 @@
 #include "server/grpc/intake.h"
 
+#include <optional>
 #include <utility>
 
 #include "runtime/base/wait.h"
@@ -17,6 +18,12 @@ Status no_room(size_t budget_bytes) {
 Status too_many() {
   return Status::error(Code::kResourceExhausted,
                        "too many requests wait to be read or tokenized; try again soon");
+}
+
+Status gave_way() {
+  return Status::error(Code::kResourceExhausted,
+                       "this client's requests take more than half of the places in which requests "
+                       "wait to be read or tokenized, and others want in; try again soon");
 }
 
 Status too_slow(int milliseconds) {
@@ -45,50 +52,70 @@ void Intake::stop() {
     if (lane->thread.joinable()) lane->thread.join();
   }
   // Guests own this object through their streams, so those that are left would keep it alive.
-  std::deque<std::shared_ptr<Guest>> unserved[2];
+  FairQueue<std::shared_ptr<Guest>> unserved[2];
   const std::lock_guard lock(mutex_);
-  unserved[0].swap(short_.queue);
-  unserved[1].swap(long_.queue);
+  std::swap(unserved[0], short_.queue);
+  std::swap(unserved[1], long_.queue);
 }
 
-void Intake::enter(const std::shared_ptr<Guest>& guest) {
+void Intake::enter(const std::shared_ptr<Guest>& guest, const std::string& client) {
   Guests admitted;
+  std::shared_ptr<Guest> gives_way;
   bool full = false;
   {
     const std::lock_guard lock(mutex_);
-    full = waiting_count_ >= options_.max_waiting;
+    if (waiting_.size() >= options_.max_waiting) {
+      const auto other = waiting_.make_room(client, options_.max_waiting);
+      if (other) gives_way = find(*other);
+      full = !other;
+    }
     if (!full) {
-      entries_[guest.get()] = {guest, State::kWaiting, 0, RunningClock::now()};
-      waiting_.push_back(guest.get());
-      ++waiting_count_;
+      entries_[guest.get()] = {guest, client, State::kWaiting, 0, RunningClock::now()};
+      waiting_.push(client, guest.get());
       admitted = admit();
     }
   }
+  if (gives_way) gives_way->turn_away(gave_way());
   if (full) guest->turn_away(too_many());
   for (const auto& one : admitted) one->read();
 }
 
-/// Gives those that have waited for longest the room that there is. The caller holds the lock, and
-/// calls their read() after releasing it.
+std::shared_ptr<Intake::Guest> Intake::find(const Guest* guest) const {
+  const auto found = entries_.find(guest);
+  return found == entries_.end() ? nullptr : found->second.guest;
+}
+
+/// Whether the client may have one more request read, if others want the same.
+bool Intake::has_room_for(const std::string& client) const {
+  const auto found = bytes_of_.find(client);
+  const size_t bytes = found == bytes_of_.end() ? 0 : found->second;
+  return bytes + kMaxRequestBytes <= options_.budget_bytes / 2;
+}
+
+/// Gives those that wait the room that there is. The caller holds the lock, and calls their read()
+/// after releasing it.
 Intake::Guests Intake::admit() {
   Guests admitted;
-  while (!waiting_.empty()) {
-    const auto found = entries_.find(waiting_.front());
-    if (found != entries_.end() && found->second.state == State::kWaiting) {
-      if (bytes_ + kMaxRequestBytes > options_.budget_bytes) break;
-      count(found->second, State::kArriving, kMaxRequestBytes);
-      admitted.push_back(found->second.guest);
-    }
-    waiting_.pop_front();
+  while (bytes_ + kMaxRequestBytes <= options_.budget_bytes) {
+    const bool alone = waiting_.clients() == 1;
+    const std::optional<const Guest*> next =
+        waiting_.pop_if([&](const std::string& client) { return alone || has_room_for(client); });
+    if (!next) break;
+    Entry& entry = entries_.at(*next);
+    count(entry, State::kArriving, kMaxRequestBytes);
+    admitted.push_back(entry.guest);
   }
   return admitted;
 }
 
 /// Moves an entry to a state in which it counts with this many bytes. The caller holds the lock.
 void Intake::count(Entry& entry, State state, size_t bytes) {
-  if (entry.state == State::kWaiting) --waiting_count_;
   bytes_ += bytes;
   bytes_ -= entry.bytes;
+  size_t& of_client = bytes_of_[entry.client];
+  of_client += bytes;
+  of_client -= entry.bytes;
+  if (of_client == 0) bytes_of_.erase(entry.client);
   entry.bytes = bytes;
   entry.state = state;
   entry.since = RunningClock::now();
@@ -97,21 +124,27 @@ void Intake::count(Entry& entry, State state, size_t bytes) {
 void Intake::arrived(const Guest& guest, size_t bytes) {
   Guests admitted;
   std::shared_ptr<Guest> turned_away;
+  bool full = false;
   {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(&guest);
     if (found == entries_.end()) return;
+    const std::string& client = found->second.client;
     Lane& lane = bytes <= options_.short_bytes ? short_ : long_;
     count(found->second, State::kQueued, bytes);
     if (lane.queue.size() >= options_.max_queued) {
+      turned_away = lane.queue.make_room(client, options_.max_queued).value_or(nullptr);
+      full = turned_away == nullptr;
+    }
+    if (full) {
       turned_away = found->second.guest;
     } else {
-      lane.queue.push_back(found->second.guest);
+      lane.queue.push(client, found->second.guest);
       lane.changed.notify_one();
     }
     admitted = admit();
   }
-  if (turned_away) turned_away->turn_away(too_many());
+  if (turned_away) turned_away->turn_away(full ? too_many() : gave_way());
   for (const auto& one : admitted) one->read();
 }
 
@@ -134,6 +167,7 @@ void Intake::leave(const Guest& guest) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(&guest);
     if (found == entries_.end()) return;
+    if (found->second.state == State::kWaiting) waiting_.remove(found->second.client, &guest);
     count(found->second, State::kAccepted, 0);
     last = std::move(found->second.guest);
     entries_.erase(found);
@@ -149,7 +183,7 @@ void Intake::turn_away_late(RunningClock::time_point now) {
   Guests without_room, slow;
   {
     const std::lock_guard lock(mutex_);
-    if (waiting_count_ == 0) return;
+    if (waiting_.empty()) return;
     for (const auto& [guest, entry] : entries_) {
       if (entry.state == State::kWaiting && older(entry, options_.max_wait_ms))
         without_room.push_back(entry.guest);
@@ -171,8 +205,7 @@ void Intake::run(Lane& lane) {
   for (;;) {
     wait_until_ready(lane.changed, lock, [&] { return stop_ || !lane.queue.empty(); });
     if (stop_) return;
-    std::shared_ptr<Guest> guest = std::move(lane.queue.front());
-    lane.queue.pop_front();
+    std::shared_ptr<Guest> guest = *lane.queue.pop();
     lock.unlock();
     guest->work();
     guest.reset();

@@ -1,15 +1,16 @@
 #pragma once
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
+#include "server/grpc/fair_queue.h"
 
 namespace shoal {
 
@@ -27,7 +28,9 @@ inline constexpr size_t kMaxRequestBytes = size_t{16} << 20;
 ///   accepted   it waits for the engine or runs; it is counted with what is kept of it
 ///
 /// Short requests and long ones have a thread each, so that a short one never waits for the
-/// tokenizing of a long one. Thread-safe; it calls a guest without holding its lock.
+/// tokenizing of a long one. Wherever requests wait, clients take turns, and one client has at most
+/// half of the places and bytes while another one wants some: its latest requests give way.
+/// Thread-safe; it calls a guest without holding its lock.
 class Intake {
  public:
   struct Options {
@@ -55,7 +58,8 @@ class Intake {
   explicit Intake(const Options& options);
   ~Intake();  ///< calls stop()
 
-  void enter(const std::shared_ptr<Guest>& guest);
+  /// client: who sent the request.
+  void enter(const std::shared_ptr<Guest>& guest, const std::string& client);
   void arrived(const Guest& guest, size_t bytes);
   /// What is kept of the request, in bytes, until leave().
   void accepted(const Guest& guest, size_t bytes);
@@ -74,26 +78,29 @@ class Intake {
   enum class State { kWaiting, kArriving, kQueued, kAccepted };
   struct Entry {
     std::shared_ptr<Guest> guest;
+    std::string client;
     State state = State::kWaiting;
     size_t bytes = 0;
     RunningClock::time_point since;
   };
   struct Lane {
-    std::deque<std::shared_ptr<Guest>> queue;
+    FairQueue<std::shared_ptr<Guest>> queue;
     std::condition_variable changed;
     std::thread thread;
   };
   using Guests = std::vector<std::shared_ptr<Guest>>;
   Guests admit();
+  bool has_room_for(const std::string& client) const;
+  std::shared_ptr<Guest> find(const Guest* guest) const;
   void count(Entry& entry, State state, size_t bytes);
   void run(Lane& lane);
 
   const Options options_;
   mutable std::mutex mutex_;
   std::unordered_map<const Guest*, Entry> entries_;
-  std::deque<const Guest*> waiting_;  // some of them may have left
-  size_t waiting_count_ = 0;
-  size_t bytes_ = 0;
+  FairQueue<const Guest*> waiting_;
+  std::unordered_map<std::string, size_t> bytes_of_;  // what each client counts with, if not zero
+  size_t bytes_ = 0;                                  // all of them together
   bool stop_ = false;
   Lane short_, long_;
 };

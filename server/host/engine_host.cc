@@ -273,6 +273,15 @@ Scheduling scheduling_of(const SchedulingFlags& flags) {
           .pace = {.decode_stretch = flags.decode_stretch, .max_step_s = 1e-3 * flags.max_step_ms}};
 }
 
+QueueLimits queue_limits_of(const QueueFlags& flags, int32_t max_num_seqs) {
+  QueueLimits limits;
+  limits.requests = flags.max_requests.value_or(max_num_seqs + kDefaultWaiting);
+  if (flags.max_tokens) limits.tokens = *flags.max_tokens;
+  limits.bytes = static_cast<int64_t>(std::min<uint64_t>(flags.max_bytes, INT64_MAX));
+  if (flags.max_seconds > 0) limits.seconds = flags.max_seconds;
+  return limits;
+}
+
 ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan,
                               std::optional<uint64_t> seed) {
   return {files.name,

@@ -21,8 +21,9 @@ enum class ProgressStyle { kTerminalOnly, kLogged };
 /// are to be used. It forks probes, so call it before any thread is started.
 HostFacts facts_for(const TransportFlags& flags, int world_size);
 
-/// Converts the flags.
+/// Convert the flags. max_num_seqs: how many requests run at once.
 Scheduling scheduling_of(const SchedulingFlags& flags);
+QueueLimits queue_limits_of(const QueueFlags& flags, int32_t max_num_seqs);
 
 /// Copies the device flags that ranks need into *start.
 void set_device(const DeviceFlags& flags, RankStart* start);

@@ -17,9 +17,6 @@
 namespace shoal {
 namespace {
 
-/// The number of requests that may wait besides the running ones. More are refused with
-/// RESOURCE_EXHAUSTED.
-constexpr int kMaxWaiting = 1024;
 /// The default KV cache has at least this size if the memory allows it. It is larger only if the
 /// weights or the longest request are, because its pages are touched at the start, which takes
 /// seconds per GiB on virtual machines.
@@ -235,7 +232,6 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   plan.files = model.watched;
   plan.model.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
   plan.model.limits.max_num_seqs = flags.max_num_seqs;
-  plan.model.limits.max_waiting = kMaxWaiting;
   SHOAL_RETURN_IF_ERROR(plan_ranks(flags, model, &plan));
   SHOAL_RETURN_IF_ERROR(plan_types(flags, model, &plan));
   plan_threads(flags, host, &plan);

@@ -7,34 +7,11 @@
 #include "runtime/base/log.h"
 #include "runtime/base/running_clock.h"
 #include "runtime/base/wait.h"
+#include "server/serving/result_check.h"
 #include "server/serving/text_output.h"
 
 namespace shoal {
 namespace {
-
-/// Checks that a result answers the plan. It comes from another process, so it is not trusted.
-Status check_result(const StepPlan& plan, const StepResult& result, int vocab_size) {
-  std::vector<uint64_t> expected;
-  for (const SequenceStep& sequence : plan.sequences) {
-    if (sequence.sample) expected.push_back(sequence.id);
-  }
-  const auto same_id = [](const SampledToken& token, uint64_t id) { return token.id == id; };
-  if (result.step != plan.step || !std::equal(result.tokens.begin(), result.tokens.end(),
-                                              expected.begin(), expected.end(), same_id)) {
-    return Status::error(Code::kInternal,
-                         cat("the workers answered step ", result.step, " with ",
-                             result.tokens.size(), " tokens; asked was step ", plan.step, " for ",
-                             expected.size(), " sequences, in order"));
-  }
-  for (const SampledToken& token : result.tokens) {
-    if (token.token_id < 0 || token.token_id >= vocab_size) {
-      return Status::error(Code::kInternal,
-                           cat("the workers chose token ", token.token_id, " of a vocabulary of ",
-                               vocab_size, " in step ", plan.step));
-    }
-  }
-  return Status();
-}
 
 /// A request that was in the batch during more than this many crashes is assumed to be the cause.
 constexpr int kMaxCrashes = 1;
@@ -123,6 +100,7 @@ InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limit
       step_(std::move(step)),
       scheduler_(limits, scheduling.policy),
       pace_(scheduling.pace),
+      admission_(scheduling.queue, limits, scheduler_),
       thread_([this] { run(); }) {}
 
 InferenceLoop::~InferenceLoop() {
@@ -136,17 +114,29 @@ InferenceLoop::~InferenceLoop() {
   thread_.join();
 }
 
-Result<uint64_t, RequestError> InferenceLoop::submit(ResolvedRequest request,
-                                                     std::shared_ptr<OutputSink> sink) {
+Result<uint64_t, RefusedRequest> InferenceLoop::submit(ResolvedRequest request,
+                                                       std::shared_ptr<OutputSink> sink,
+                                                       const std::optional<RequestOrigin>& origin) {
+  const auto bytes = static_cast<int64_t>(kept_bytes(request));
+  const auto tokens = static_cast<int64_t>(request.engine.prompt.size());
   // Constructed, and destroyed on refusal, outside the lock, because the sink is the caller's code.
   auto open = std::make_unique<Open>(model_.tokenizer, request, std::move(sink));
   uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
     if (!failure_.ok())
-      return RequestError(failure_.because_of(Code::kUnavailable, "the engine has stopped"));
+      return RefusedRequest{NotTaken::kEngineLost,
+                            failure_.because_of(Code::kUnavailable, "the engine has stopped")};
     id = request.engine.id = next_id_;
-    SHOAL_RETURN_IF_ERROR(scheduler_.add(std::move(request.engine)));
+    if (RequestError error = scheduler_.check(request.engine); !error.ok())
+      return RefusedRequest{NotTaken::kInvalid, std::move(error)};
+    if (origin) {
+      Admission::Verdict verdict = admission_.decide(request.engine, *origin, bytes);
+      if (verdict.refused) return std::move(*verdict.refused);
+      for (const uint64_t other : verdict.give_way) turn_out(other, admission_.gave_way(other));
+      admission_.add(id, *origin, tokens, bytes);
+    }
+    (void)scheduler_.add(std::move(request.engine));  // was checked
     open_.emplace(next_id_++, std::move(open));
   }
   wake_.notify_one();
@@ -158,14 +148,27 @@ void InferenceLoop::cancel(uint64_t id) {
     const std::lock_guard lock(mutex_);
     if (!open_.contains(id)) return;
     scheduler_.finish(id);  // others may have its place in the queue at once
+    admission_.remove(id);
     cancelled_.push_back(id);
   }
   wake_.notify_one();
 }
 
+void InferenceLoop::end_late() {
+  std::unique_lock lock(mutex_);
+  auto ended = take_late();
+  lock.unlock();
+  end(std::move(ended));
+}
+
 EngineLoad InferenceLoop::load() const {
   const std::lock_guard lock(mutex_);
   return scheduler_.load();
+}
+
+int64_t InferenceLoop::queued_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return admission_.queued_bytes();
 }
 
 InferenceLoop::Awaited InferenceLoop::await_step(std::chrono::milliseconds lately,
@@ -197,13 +200,18 @@ void InferenceLoop::run() {
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
     wait_until_ready(wake_, lock, [this] {
-      return stop_ || end_all_ || !cancelled_.empty() || scheduler_.has_work();
+      return stop_ || end_all_ || !cancelled_.empty() || !turned_out_.empty() ||
+             scheduler_.has_work();
     });
     busy_ = true;
     last = stop_;
+    auto late = take_late();
     auto ended = stop_ || end_all_ ? take_all(shutting_down()) : take_cancelled();
-    const StepPlan plan = scheduler_.plan(pace_.budget());
+    const PrefillBudget budget = pace_.budget();
+    const StepPlan plan = scheduler_.plan(budget);
+    admission_.planned(plan, budget);
     lock.unlock();
+    end(std::move(late));
     end(std::move(ended));
     const Status stepped = plan.sequences.empty() ? Status() : step(plan);
     if (!stepped.ok()) {
@@ -226,6 +234,7 @@ void InferenceLoop::run() {
 /// holds the lock, and notifies the sink after releasing it.
 std::unique_ptr<InferenceLoop::Open> InferenceLoop::take_out(uint64_t id) {
   scheduler_.finish(id);
+  admission_.remove(id);
   return std::move(open_.extract(id).mapped());
 }
 
@@ -237,8 +246,10 @@ void InferenceLoop::end(std::vector<std::unique_ptr<Open>> ended) {
 void InferenceLoop::fail(const Status& why) {
   std::unique_lock lock(mutex_);
   failure_ = why;
+  auto late = take_late();
   auto ended = take_all(why);
   lock.unlock();
+  end(std::move(late));
   end(std::move(ended));
 }
 
@@ -253,20 +264,17 @@ Status InferenceLoop::step(const StepPlan& plan) {
   }
   SHOAL_RETURN_IF_ERROR(check_result(plan, *outcome.result, model_.config.vocab_size));
   forgive(plan);
-  note_pace(plan, took.count());
+  note_time(plan, took.count());
   deliver(*outcome.result);
   return Status();
 }
 
-void InferenceLoop::note_pace(const StepPlan& plan, double seconds) {
-  StepSize size;
-  for (const SequenceStep& sequence : plan.sequences) {
-    const bool decode = sequence.sample && sequence.token_ids.size() == 1;
-    (decode ? size.decodes : size.prompt_tokens) += static_cast<int32_t>(sequence.token_ids.size());
-  }
+void InferenceLoop::note_time(const StepPlan& plan, double seconds) {
+  const StepSize size = size_of(plan);
   log_step(plan, size, seconds);
   const std::lock_guard lock(mutex_);
   pace_.note(size, seconds);
+  admission_.ended_well(seconds);
 }
 
 /// The step has ended well, which speaks for every request in it.
@@ -326,6 +334,22 @@ void InferenceLoop::deliver(const StepResult& result) {
     if (delivery.ended) delivery.ended->sink->on_end(std::move(delivery.ended->end));
   }
   for (const auto& tell : told) tell(true);
+}
+
+/// Takes a request out of the queue before it has begun. The caller holds the lock. Its sink is
+/// told later, because submit() may be called with locks that the sink takes.
+void InferenceLoop::turn_out(uint64_t id, RefusedRequest why) {
+  turned_out_.push_back(take_out(id));
+  OutputEnd& end = turned_out_.back()->end;
+  end.status = why.error.status;
+  end.refused = std::move(why);
+}
+
+/// Takes out those that have waited for too long, and returns all whose sinks do not know yet that
+/// they are out. The caller holds the lock.
+std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_late() {
+  for (const uint64_t id : admission_.late()) turn_out(id, admission_.waited_too_long(id));
+  return std::exchange(turned_out_, {});
 }
 
 /// Removes the requests that were cancelled since the last step from the engine. The caller holds

@@ -12,6 +12,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/engine/step_pace.h"
+#include "server/serving/admission.h"
 #include "server/serving/generation_request.h"
 
 namespace shoal {
@@ -26,16 +27,19 @@ struct OutputDelta {
 struct OutputEnd {
   /// Not ok: the request failed (workers lost, or shutdown). The tokens before that are valid.
   Status status;
+  /// Set if the request ended before it had been in any step, to make room or because it waited for
+  /// too long. It has cost nothing and can be tried again, as if it had never been taken.
+  std::optional<RefusedRequest> refused;
   Finish finish;
   std::string stop_text;  ///< the stop string that matched, if one did
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
 };
 
-/// Receives a request's output. The loop's thread calls it, so never concurrently for one request,
-/// and holds no lock of the loop. It must not block. on_delta is called for every step that gave
-/// the request a token, and on_end exactly once, as the last call. Both may call submit and cancel,
-/// but not drain or the destructor.
+/// Receives a request's output. It is called by the loop's thread, or by the one that calls
+/// end_late(), but never concurrently for one request, and without a lock of the loop. It must not
+/// block. on_delta is called for every step that gave the request a token, and on_end exactly once,
+/// as the last call. Both may call submit and cancel, but not drain or the destructor.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
@@ -64,7 +68,8 @@ using StepFunction = std::function<Result<StepOutcome>(const StepPlan&)>;
 /// How the requests share the steps.
 struct Scheduling {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-  StepPace::Options pace;
+  StepPace::Options pace = {};
+  QueueLimits queue = {};
 };
 
 /// Drives the scheduler. As long as there is work, a thread plans, runs steps, detokenizes and
@@ -79,16 +84,23 @@ class InferenceLoop {
   ~InferenceLoop();
 
   /// Queues a request and returns its id. The sink may be called before submit returns.
-  /// RESOURCE_EXHAUSTED: the queue is full; UNAVAILABLE: the loop has stopped, because the workers
-  /// are lost or the destructor runs; INVALID_ARGUMENT, with the field: the request is longer than
-  /// the whole KV cache. On an error the sink is never called.
-  Result<uint64_t, RequestError> submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink);
+  /// RESOURCE_EXHAUSTED: Admission refuses it; UNAVAILABLE: the loop has stopped, because the
+  /// workers are lost or the destructor runs; INVALID_ARGUMENT, with the field: the request is
+  /// longer than the whole KV cache. On an error the sink is never called. A request without an
+  /// origin is the program's own, which Admission does not see.
+  Result<uint64_t, RefusedRequest> submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink,
+                                          const std::optional<RequestOrigin>& origin = {});
 
   /// Takes the request out of the queue and the next step, and ends it with reason kCancelled at
   /// the next step boundary. No effect for unknown ids.
   void cancel(uint64_t id);
 
+  /// Ends the requests that have waited for too long. The loop does it between two steps; call it
+  /// about once a second, because a step whose ranks have to be started again takes long.
+  void end_late();
+
   EngineLoad load() const;
+  int64_t queued_bytes() const;  ///< kept of the requests that wait for their first step
 
   /// Whether a step has ended well.
   enum class Awaited {
@@ -115,7 +127,9 @@ class InferenceLoop {
   void run();
   Status step(const StepPlan& plan);
   void forgive(const StepPlan& plan);
-  void note_pace(const StepPlan& plan, double seconds);
+  void note_time(const StepPlan& plan, double seconds);
+  void turn_out(uint64_t id, RefusedRequest why);
+  std::vector<std::unique_ptr<Open>> take_late();
   void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
   static void end(std::vector<std::unique_ptr<Open>> ended);
@@ -124,7 +138,7 @@ class InferenceLoop {
   std::vector<std::unique_ptr<Open>> take_cancelled();
   std::vector<std::unique_ptr<Open>> take_all(const Status& status);
   using Told = std::vector<std::function<void(bool)>>;
-  bool idle() const { return open_.empty() && !busy_; }
+  bool idle() const { return open_.empty() && turned_out_.empty() && !busy_; }
 
   const ServedModel& model_;
   const StepFunction step_;
@@ -133,12 +147,14 @@ class InferenceLoop {
   std::condition_variable idle_;  // notified when idle() may have become true
   Scheduler scheduler_;
   StepPace pace_;
+  Admission admission_;
   // The mutex guards the map. Only the loop's thread uses what an Open holds.
   std::map<uint64_t, std::unique_ptr<Open>> open_;
   std::vector<uint64_t> cancelled_;
-  Status failure_;                              // not ok once the loop has stopped
-  std::optional<Clock::time_point> last_step_;  // when a step last ended well
-  Told told_;                                   // those that wait for the next one
+  std::vector<std::unique_ptr<Open>> turned_out_;  // of the queue; their sinks do not know it yet
+  Status failure_;                                 // not ok once the loop has stopped
+  std::optional<Clock::time_point> last_step_;     // when a step last ended well
+  Told told_;                                      // those that wait for the next one
   uint64_t next_id_ = 1;
   bool end_all_ = false;
   bool stop_ = false;

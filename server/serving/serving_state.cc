@@ -27,19 +27,6 @@ RequestError check_request_id(const std::string& id) {
   return {};
 }
 
-/// Maps a refusal by the loop to what it means for a client. The caller has already checked that
-/// requests are accepted at all.
-NotTaken meaning_of(Code code) {
-  switch (code) {
-    case Code::kResourceExhausted:
-      return NotTaken::kQueueFull;
-    case Code::kUnavailable:
-      return NotTaken::kEngineLost;
-    default:
-      return NotTaken::kInvalid;
-  }
-}
-
 }  // namespace
 
 RefusedRequest model_is_loading() {
@@ -138,17 +125,18 @@ Result<ResolvedRequest, RefusedRequest> ServingState::resolve(
 }
 
 /// The caller holds the lock, and has held it since it checked refusal().
-Result<ServingState::Taken, RefusedRequest> ServingState::queue(ResolvedRequest request,
-                                                                std::shared_ptr<OutputSink> sink) {
+Result<ServingState::Taken, RefusedRequest> ServingState::queue(
+    ResolvedRequest request, std::shared_ptr<OutputSink> sink,
+    const std::optional<RequestOrigin>& origin) {
   const size_t bytes = kept_bytes(request);
-  Result<uint64_t, RequestError> id = view_.loop->submit(std::move(request), std::move(sink));
-  if (!id.ok()) return RefusedRequest{meaning_of(id.error().code()), id.error()};
-  return Taken{view_.model, view_.loop, *id, bytes};
+  SHOAL_ASSIGN_OR_RETURN(const uint64_t id,
+                         view_.loop->submit(std::move(request), std::move(sink), origin));
+  return Taken{view_.model, view_.loop, id, bytes};
 }
 
 Result<ServingState::Taken, RefusedRequest> ServingState::submit(
     const std::string& request_id, GenerationRequest request, std::shared_ptr<LiveCall> call,
-    const std::atomic<bool>* given_up) {
+    const RequestOrigin& origin, const std::atomic<bool>* given_up) {
   if (RequestError error = check_request_id(request_id); !error.ok())
     return RefusedRequest{NotTaken::kInvalid, std::move(error)};
   SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request), given_up));
@@ -160,7 +148,7 @@ Result<ServingState::Taken, RefusedRequest> ServingState::submit(
         Status::error(Code::kAlreadyExists,
                       cat("request_id \"", request_id,
                           "\" is running: choose another, or leave it empty to get one"))};
-  SHOAL_ASSIGN_OR_RETURN(const Taken taken, queue(std::move(resolved), call));
+  SHOAL_ASSIGN_OR_RETURN(const Taken taken, queue(std::move(resolved), call, origin));
   const LiveCall* key = call.get();
   by_id_.emplace(request_id, key);
   live_.emplace(key, Live{std::move(call), taken.id});
@@ -172,7 +160,7 @@ Result<ServingState::Taken, RefusedRequest> ServingState::submit(GenerationReque
   SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request), nullptr));
   const std::lock_guard lock(mutex_);
   SHOAL_RETURN_IF_ERROR(refusal());
-  return queue(std::move(resolved), std::move(sink));
+  return queue(std::move(resolved), std::move(sink), std::nullopt);
 }
 
 void ServingState::release_id(const std::string& request_id, const LiveCall* call) {
@@ -222,6 +210,10 @@ void ServingState::drop_slow_readers(std::chrono::milliseconds limit) {
     for (const auto& [key, live] : live_) calls.push_back(live.call);
   }
   for (const auto& call : calls) call->drop_slow_reader(limit);
+}
+
+void ServingState::end_late() {
+  if (InferenceLoop* loop = view().loop; loop != nullptr) loop->end_late();
 }
 
 bool ServingState::wait_until_idle(Deadline deadline) {

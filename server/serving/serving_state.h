@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -17,6 +18,7 @@
 #include "runtime/transport/report.h"
 #include "server/serving/generation_request.h"
 #include "server/serving/inference_loop.h"
+#include "server/serving/refused_request.h"
 
 namespace shoal {
 
@@ -32,24 +34,6 @@ struct DeploymentInfo {
 };
 
 enum class ServingPhase { kLoading, kReady, kDraining };
-
-/// Why a request was not taken.
-enum class NotTaken {
-  kInvalid,     ///< the request itself is wrong, so a retry fails in the same way
-  kIdInUse,     ///< a live request has the same request id
-  kLoading,     ///< the model is not loaded yet
-  kRestarting,  ///< the ranks were lost, and their restart takes long
-  kDraining,    ///< the server shuts down
-  kEngineLost,  ///< the ranks are lost for good
-  kQueueFull,   ///< no further request may wait
-};
-
-struct RefusedRequest {
-  bool ok() const { return error.ok(); }
-
-  NotTaken why = NotTaken::kInvalid;
-  RequestError error;
-};
 
 /// The refusal for everything that needs the model, as long as it is not loaded.
 RefusedRequest model_is_loading();
@@ -98,13 +82,13 @@ class ServingState {
     uint64_t id = 0;
     size_t bytes = 0;  ///< about what is kept of the request until it ends
   };
-  /// Accepts a request, or returns why not. This is the only function that decides whether requests
-  /// are accepted. The request is checked, tokenized and queued. Its output goes to `call`,
-  /// possibly before submit() returns. The call is live under this request id until leave().
-  /// Nothing is kept of a request that was refused. Once *given_up is true, nobody waits for the
-  /// answer any more, and tokenizing ends (kInvalid, CANCELLED).
+  /// Accepts a request, or returns why not. This function decides whether requests are accepted at
+  /// all, and Admission which of them. The request is checked, tokenized and queued. Its output
+  /// goes to `call`, possibly before submit() returns. The call is live under this request id until
+  /// leave(). Nothing is kept of a request that was refused. Once *given_up is true, nobody waits
+  /// for the answer any more, and tokenizing ends (kInvalid, CANCELLED).
   Result<Taken, RefusedRequest> submit(const std::string& request_id, GenerationRequest request,
-                                       std::shared_ptr<LiveCall> call,
+                                       std::shared_ptr<LiveCall> call, const RequestOrigin& origin,
                                        const std::atomic<bool>* given_up = nullptr);
   /// The same for a request that the server itself makes. It has no request id, and
   /// wait_until_idle() does not wait for it.
@@ -123,6 +107,8 @@ class ServingState {
   /// Aborts all requests and returns how many.
   int abort_all();
   void drop_slow_readers(std::chrono::milliseconds limit);
+  /// Ends the requests that have waited for too long. Call it about once a second.
+  void end_late();
 
   /// Returns true when no call is live any more, or false at the deadline.
   bool wait_until_idle(Deadline deadline);
@@ -135,7 +121,8 @@ class ServingState {
   RefusedRequest refusal() const;
   Result<ResolvedRequest, RefusedRequest> resolve(GenerationRequest request,
                                                   const std::atomic<bool>* given_up) const;
-  Result<Taken, RefusedRequest> queue(ResolvedRequest request, std::shared_ptr<OutputSink> sink);
+  Result<Taken, RefusedRequest> queue(ResolvedRequest request, std::shared_ptr<OutputSink> sink,
+                                      const std::optional<RequestOrigin>& origin);
 
   const std::string served_name_;
   const std::string instance_id_;

@@ -34,7 +34,8 @@ struct Seen {
 /// Requests by id. Ids are given in order of arrival.
 class Model {
  public:
-  explicit Model(const EngineLimits& limits) : limits_(limits) {}
+  Model(const EngineLimits& limits, bool by_priority)
+      : limits_(limits), by_priority_(by_priority) {}
 
   void add(uint64_t id, const std::vector<int32_t>& prompt) { seen_[id].tokens = prompt; }
 
@@ -126,7 +127,7 @@ class Model {
   /// The earliest running sequence gets its token in every step. This holds only for a decode,
   /// because shorter prompts may go before an earlier one.
   void check_what_ranks_first(const StepPlan& plan, const std::set<uint64_t>& planned) const {
-    if (limits_.max_waiting == kByPriority) return;
+    if (by_priority_) return;
     for (const auto& [id, one] : seen_) {
       if (one.blocks.empty()) continue;
       const bool decode = static_cast<int32_t>(one.tokens.size()) - one.computed == 1;
@@ -182,12 +183,9 @@ class Model {
   }
 
   const EngineLimits limits_;
+  const bool by_priority_;
   std::map<uint64_t, Seen> seen_;
   int64_t preemptions_ = 0, hidden_ = 0;
-
- public:
-  /// As max_waiting: the requests have priorities.
-  static constexpr int32_t kByPriority = 1001;
 };
 
 struct Random {
@@ -204,7 +202,6 @@ EngineLimits random_limits(Random& random) {
   limits.max_num_batched_tokens = random.pick(1, 3) == 1 ? random.pick(1, 6) : random.pick(6, 80);
   limits.kv_blocks = random.pick(2, 8);
   limits.max_model_len = random.pick(20, 80);
-  limits.max_waiting = random.pick(0, 1) == 0 ? 1000 : Model::kByPriority;
   return limits;
 }
 
@@ -218,9 +215,9 @@ PrefillBudget random_budget(Random& random) {
 int64_t live(uint32_t seed) {
   Random random(seed);
   const EngineLimits limits = random_limits(random);
-  const bool by_priority = limits.max_waiting == Model::kByPriority;
+  const bool by_priority = random.pick(0, 1) == 1;
   Scheduler scheduler(limits, by_priority ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs);
-  Model model(limits);
+  Model model(limits, by_priority);
   CachedModel ranks(limits.kv_blocks);
   std::map<uint64_t, std::vector<int32_t>>
       expected;  // what each request's ranks would answer alone

@@ -11,11 +11,8 @@ namespace {
 class SchedulerOrderTest : public testing::Test {
  protected:
   static EngineLimits limits() {
-    return {.max_num_seqs = 64,
-            .max_num_batched_tokens = 512,
-            .kv_blocks = 512,
-            .max_model_len = 4096,
-            .max_waiting = 1000};
+    return {
+        .max_num_seqs = 64, .max_num_batched_tokens = 512, .kv_blocks = 512, .max_model_len = 4096};
   }
 
   static EngineRequest request(uint64_t id, int32_t prompt_tokens, int32_t max_tokens = 4,

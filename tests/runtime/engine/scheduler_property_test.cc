@@ -29,7 +29,6 @@ Workload random_workload(uint32_t seed) {
   workload.limits.max_num_batched_tokens = seed % 3 == 0 ? pick(1, 8) : pick(8, 120);
   workload.limits.kv_blocks = pick(6, seed % 2 == 0 ? 8 : 40);
   workload.limits.max_model_len = pick(60, 90);
-  workload.limits.max_waiting = 1000;
   for (uint64_t id = 1; id <= static_cast<uint64_t>(pick(1, 30)); ++id) {
     EngineRequest request;
     request.id = id;
@@ -167,11 +166,8 @@ TEST(SchedulerPropertyTest, LostStepsAreRunAgainWithTheSameTokens) {
 
 TEST(SchedulerPropertyTest, ManyLongSequencesInAlmostNoBlocks) {
   Workload workload;
-  workload.limits = {.max_num_seqs = 16,
-                     .max_num_batched_tokens = 16,
-                     .kv_blocks = 6,
-                     .max_model_len = 96,
-                     .max_waiting = 100};
+  workload.limits = {
+      .max_num_seqs = 16, .max_num_batched_tokens = 16, .kv_blocks = 6, .max_model_len = 96};
   // The first ones are short, so that the scheduler expects the others to be short too.
   for (uint64_t id = 1; id <= 60; ++id) {
     EngineRequest request;

@@ -9,11 +9,7 @@ namespace shoal {
 namespace {
 
 EngineLimits roomy_limits() {
-  return {.max_num_seqs = 8,
-          .max_num_batched_tokens = 64,
-          .kv_blocks = 32,
-          .max_model_len = 256,
-          .max_waiting = 16};
+  return {.max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 32, .max_model_len = 256};
 }
 
 EngineRequest request(uint64_t id, int32_t prompt_tokens, int32_t max_tokens) {
@@ -74,18 +70,6 @@ TEST(SchedulerTest, RefusesWhatCouldNeverRun) {
   Scheduler small(limits);
   EXPECT_EQ(small.add(request(1, 32, 5)).code(), Code::kInvalidArgument);
   EXPECT_TRUE(small.add(request(1, 31, 5)).ok());
-}
-
-TEST(SchedulerTest, QueueIsBounded) {
-  EngineLimits limits = roomy_limits();
-  limits.max_num_seqs = 2;
-  limits.max_waiting = 1;
-  Scheduler scheduler(limits);
-  for (const uint64_t id : {1, 2, 3}) EXPECT_TRUE(scheduler.add(request(id, 4, 4)).ok());
-  const RequestError full = scheduler.add(request(4, 4, 4));
-  EXPECT_EQ(full.code(), Code::kResourceExhausted);
-  EXPECT_TRUE(scheduler.finish(2));
-  EXPECT_TRUE(scheduler.add(request(4, 4, 4)).ok());
 }
 
 TEST(SchedulerTest, IdleSchedulerPlansNothing) {
@@ -330,8 +314,7 @@ TEST(SchedulerTest, LittleIsComputedTwice) {
     EngineLimits limits = {.max_num_seqs = 64,
                            .max_num_batched_tokens = 512,
                            .kv_blocks = 20 * 24,
-                           .max_model_len = 4096,
-                           .max_waiting = 64};
+                           .max_model_len = 4096};
     const PrefillBudget budget = {.beside_decodes = beside_decodes};
     // 64 streams, with room for the whole of 20.
     EXPECT_LT(computed_per_needed(limits, 64, 128, 256, budget), 1.2);

@@ -114,8 +114,8 @@ void GrpcFixture::make_ready() {
   limits.max_num_batched_tokens = 512;
   limits.kv_blocks = setup_.kv_blocks;
   limits.max_model_len = setup_.max_model_len;
-  limits.max_waiting = setup_.max_waiting;
-  loop_ = std::make_unique<InferenceLoop>(*model_, limits, workers_.function());
+  loop_ = std::make_unique<InferenceLoop>(*model_, limits, workers_.function(),
+                                          Scheduling{.queue = setup_.queue});
   DeploymentInfo deployment;
   deployment.tensor_parallel_size = 2;
   deployment.kv_block_tokens = 16;

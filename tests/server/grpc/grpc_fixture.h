@@ -53,7 +53,7 @@ class GrpcFixture : public testing::Test {
     int32_t kv_blocks = 64;
     int32_t max_model_len = 256;
     int32_t max_num_seqs = 8;
-    int32_t max_waiting = 64;
+    QueueLimits queue = {.requests = 72};
     int slow_reader_ms = 30'000;
     bool ready = true;
   };

@@ -236,7 +236,7 @@ TEST_F(GrpcLifecycle, ALongPromptThatIsGivenUpDelaysNoShutdown) {
 TEST_F(GrpcLifecycle, AFullQueueSaysWhenToComeBack) {
   Setup setup;
   setup.max_num_seqs = 1;
-  setup.max_waiting = 1;
+  setup.queue.requests = 2;
   start(setup);
   workers_.hold();
   grpc::ClientContext contexts[2];

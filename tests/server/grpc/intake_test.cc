@@ -1,8 +1,9 @@
 // The budget and the order of requests on their way in. The guests are fakes: they read nothing,
-// and say that so many bytes have arrived.
+// and say how many bytes have arrived.
 #include "server/grpc/intake.h"
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <gtest/gtest.h>
 
@@ -14,6 +15,7 @@ class FakeGuest final : public Intake::Guest {
   void read() override { ++reads; }
   void work() override {
     if (hold.valid()) hold.wait();
+    if (on_work) on_work();
     worked.set_value();
   }
   void turn_away(const Status& why) override { refusal = why.code(); }
@@ -21,12 +23,13 @@ class FakeGuest final : public Intake::Guest {
   int reads = 0;
   Code refusal = Code::kOk;
   std::shared_future<void> hold;
+  std::function<void()> on_work;
   std::promise<void> worked;
 };
 
-std::shared_ptr<FakeGuest> enter(Intake& intake) {
+std::shared_ptr<FakeGuest> enter(Intake& intake, const std::string& client = "client") {
   auto guest = std::make_shared<FakeGuest>();
-  intake.enter(guest);
+  intake.enter(guest, client);
   return guest;
 }
 
@@ -89,6 +92,51 @@ TEST(Intake, AShortRequestDoesNotWaitForALongOne) {
   EXPECT_EQ(other.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   release.set_value();
   other.wait();
+}
+
+TEST(Intake, ClientsTakeTurns) {
+  Intake intake({});
+  std::promise<void> release;
+  const auto held = enter(intake);
+  held->hold = release.get_future().share();
+  intake.arrived(*held, 1);
+  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  std::atomic<int> worked = 0;
+  for (int i = 0; i < 8; ++i) greedy.push_back(enter(intake, "greedy"));
+  const auto modest = enter(intake, "modest");
+  modest->on_work = [&] { EXPECT_LE(worked, 1) << "at most one of the other client's goes first"; };
+  for (const auto& guest : greedy) {
+    guest->on_work = [&] { ++worked; };
+    intake.arrived(*guest, 1);
+  }
+  intake.arrived(*modest, 1);
+  release.set_value();
+  modest->worked.get_future().wait();
+  for (const auto& guest : greedy) guest->worked.get_future().wait();
+  EXPECT_EQ(worked, 8);
+}
+
+TEST(Intake, AGreedyClientGivesWayInEveryQueue) {
+  Intake intake({.budget_bytes = 4 * kMaxRequestBytes, .max_waiting = 4});
+  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  for (int i = 0; i < 8; ++i) greedy.push_back(enter(intake, "greedy"));
+  EXPECT_EQ(greedy[3]->reads, 1) << "alone, it may use all of the budget";
+  EXPECT_EQ(enter(intake, "greedy")->refusal, Code::kResourceExhausted);
+  const auto modest = enter(intake, "modest"), other = enter(intake, "other");
+  EXPECT_EQ(modest->refusal, Code::kOk);
+  EXPECT_EQ(other->refusal, Code::kOk);
+  EXPECT_EQ(greedy[7]->refusal, Code::kResourceExhausted) << "the latest one gives way";
+  EXPECT_EQ(greedy[6]->refusal, Code::kResourceExhausted);
+  EXPECT_EQ(greedy[5]->refusal, Code::kOk);
+  // The room of two that end goes to the others, although more of the greedy one waited first.
+  intake.leave(*greedy[0]);
+  intake.leave(*greedy[1]);
+  EXPECT_EQ(modest->reads + other->reads, 2);
+  EXPECT_EQ(greedy[4]->reads + greedy[5]->reads, 0);
+  for (const auto& guest : greedy) intake.leave(*guest);
+  intake.leave(*modest);
+  intake.leave(*other);
+  EXPECT_EQ(intake.counted_bytes(), 0u);
 }
 
 TEST(Intake, BoundsItsQueues) {

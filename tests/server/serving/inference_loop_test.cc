@@ -11,11 +11,10 @@ namespace shoal {
 namespace {
 
 /// Limits for requests that would run for minutes if they were not ended.
-constexpr EngineLimits kEndless = {.max_num_seqs = 8,
-                                   .max_num_batched_tokens = 64,
-                                   .kv_blocks = 10'000,
-                                   .max_model_len = 150'000,
-                                   .max_waiting = 100};
+constexpr EngineLimits kEndless = {
+    .max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 10'000, .max_model_len = 150'000};
+
+const RequestOrigin kClient{"client"};
 
 Result<StepOutcome> unhurried(const StepPlan& plan) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -166,21 +165,23 @@ TEST(InferenceLoopTest, CancelOfAWaitingRequest) {
   Gate gate;
   EngineLimits one = kLimits;
   one.max_num_seqs = 1;
-  one.max_waiting = 1;
   std::atomic<bool> held = false;
-  InferenceLoop loop(test_model(), one, [&](const StepPlan& plan) -> Result<StepOutcome> {
-    if (!held.exchange(true)) gate.pass();
-    return Script{}(plan);
-  });
+  InferenceLoop loop(test_model(), one,
+                     [&](const StepPlan& plan) -> Result<StepOutcome> {
+                       if (!held.exchange(true)) gate.pass();
+                       return Script{}(plan);
+                     },
+                     {.queue = {.requests = 2}});
   const auto running = std::make_shared<CollectingSink>();
   const auto waiting = std::make_shared<CollectingSink>();
-  ASSERT_TRUE(loop.submit(request(3), running).ok());
+  ASSERT_TRUE(loop.submit(request(3), running, kClient).ok());
   gate.wait_entered();
-  const uint64_t id = loop.submit(request(3), waiting).value();
+  const uint64_t id = loop.submit(request(3), waiting, kClient).value();
   const auto next = std::make_shared<CollectingSink>();
-  EXPECT_EQ(loop.submit(request(3), next).error().code(), Code::kResourceExhausted);
+  EXPECT_EQ(loop.submit(request(3), next, kClient).error().code(), Code::kResourceExhausted);
   loop.cancel(id);
-  EXPECT_TRUE(loop.submit(request(3), next).ok()) << "the place is free while the step still runs";
+  EXPECT_TRUE(loop.submit(request(3), next, kClient).ok())
+      << "the place is free while the step still runs";
   gate.open();
   EXPECT_EQ(next->wait().end.finish.reason, FinishReason::kLength);
   EXPECT_EQ(waiting->wait().end.finish.reason, FinishReason::kCancelled);
@@ -191,18 +192,19 @@ TEST(InferenceLoopTest, CancelOfAWaitingRequest) {
 TEST(InferenceLoopTest, FullQueueIsRefusedAndTheSinkNeverCalled) {
   EngineLimits tiny = kLimits;
   tiny.max_num_seqs = 1;
-  tiny.max_waiting = 0;
   Gate gate;
   std::atomic<bool> held = false;
-  InferenceLoop loop(test_model(), tiny, [&](const StepPlan& plan) -> Result<StepOutcome> {
-    if (!held.exchange(true)) gate.pass();
-    return Script{}(plan);
-  });
+  InferenceLoop loop(test_model(), tiny,
+                     [&](const StepPlan& plan) -> Result<StepOutcome> {
+                       if (!held.exchange(true)) gate.pass();
+                       return Script{}(plan);
+                     },
+                     {.queue = {.requests = 1}});
   const auto first = std::make_shared<CollectingSink>();
-  ASSERT_TRUE(loop.submit(request(2), first).ok());
+  ASSERT_TRUE(loop.submit(request(2), first, kClient).ok());
   gate.wait_entered();
   const auto second = std::make_shared<CollectingSink>();
-  EXPECT_EQ(loop.submit(request(2), second).error().code(), Code::kResourceExhausted);
+  EXPECT_EQ(loop.submit(request(2), second, kClient).error().code(), Code::kResourceExhausted);
   EXPECT_EQ(second.use_count(), 1);
   gate.open();
   first->wait();
@@ -226,7 +228,7 @@ TEST(InferenceLoopTest, FailedStepEndsEveryRequestWithItsStatus) {
     EXPECT_EQ(sink->end.status.code(), Code::kAborted);
   }
   EXPECT_EQ(loop.status().code(), Code::kAborted);
-  const Status later = loop.submit(request(9), sinks[0]).error().status;
+  const Status later = loop.submit(request(9), sinks[0]).error().error.status;
   EXPECT_EQ(later.code(), Code::kUnavailable);
   EXPECT_EQ(later.causes().back().what, "rank 1 was killed by SIGKILL");
   loop.cancel(1);
@@ -290,19 +292,18 @@ TEST(InferenceLoopTest, DestructorEndsOpenRequests) {
 TEST(InferenceLoopTest, ManyThreadsSubmitAndCancel) {
   EngineLimits limits = kLimits;
   limits.kv_blocks = 14;
-  limits.max_waiting = 10;
   constexpr int kThreads = 4, kRounds = 60;
   std::atomic<int> refused = 0, cancelled = 0, complete = 0;
   {
-    InferenceLoop loop(test_model(), limits, Script{});
+    InferenceLoop loop(test_model(), limits, Script{}, {.queue = {.requests = 18}});
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         std::vector<std::shared_ptr<CollectingSink>> sinks;
         for (int round = 0; round < kRounds; ++round) {
           auto sink = std::make_shared<CollectingSink>();
-          const Result<uint64_t, RequestError> id =
-              loop.submit(request(1 + (t + round) % 60, {"zzz"}), sink);
+          const Result<uint64_t, RefusedRequest> id =
+              loop.submit(request(1 + (t + round) % 60, {"zzz"}), sink, kClient);
           if (!id.ok()) {
             ++refused;
             std::this_thread::yield();
@@ -319,6 +320,7 @@ TEST(InferenceLoopTest, ManyThreadsSubmitAndCancel) {
     for (std::thread& thread : threads) thread.join();
     EXPECT_TRUE(loop.drain(Deadline::infinite()));
     EXPECT_EQ(loop.load().used_kv_blocks, 0);
+    EXPECT_EQ(loop.queued_bytes(), 0);
   }
   EXPECT_EQ(refused + cancelled + complete, kThreads * kRounds);
   EXPECT_GT(complete, 0);

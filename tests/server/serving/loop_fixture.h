@@ -47,11 +47,8 @@ class CollectingSink : public OutputSink {
   std::promise<void> promise_;
 };
 
-inline constexpr EngineLimits kLimits = {.max_num_seqs = 8,
-                                         .max_num_batched_tokens = 64,
-                                         .kv_blocks = 64,
-                                         .max_model_len = 200,
-                                         .max_waiting = 100};
+inline constexpr EngineLimits kLimits = {
+    .max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 64, .max_model_len = 200};
 
 inline ResolvedRequest request(int32_t max_tokens, std::vector<std::string> stop = {}) {
   ResolvedRequest resolved;

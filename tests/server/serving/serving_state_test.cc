@@ -35,7 +35,7 @@ class ServingStateTest : public testing::Test {
  protected:
   Taken submit(const std::string& id, GenerationRequest request,
                std::shared_ptr<CollectingCall> call = std::make_shared<CollectingCall>()) {
-    return state_.submit(id, std::move(request), std::move(call));
+    return state_.submit(id, std::move(request), std::move(call), {"client"});
   }
   NotTaken why(const std::string& id, GenerationRequest request) {
     const Taken taken = submit(id, std::move(request));
@@ -103,12 +103,13 @@ TEST_F(ServingStateTest, AnIdIsInUseUntilItsCallEnds) {
 TEST_F(ServingStateTest, TellsAFullQueueFromALostEngine) {
   EngineLimits tiny = kLimits;
   tiny.max_num_seqs = 1;
-  tiny.max_waiting = 0;
   Gate gate;
-  InferenceLoop loop(test_model(), tiny, [&](const StepPlan&) -> Result<StepOutcome> {
-    gate.pass();
-    return Status::error(Code::kAborted, "rank 1 was killed by SIGKILL");
-  });
+  InferenceLoop loop(test_model(), tiny,
+                     [&](const StepPlan&) -> Result<StepOutcome> {
+                       gate.pass();
+                       return Status::error(Code::kAborted, "rank 1 was killed by SIGKILL");
+                     },
+                     {.queue = {.requests = 1}});
   state_.set_ready(&test_model(), &loop, {});
   const auto first = std::make_shared<CollectingCall>();
   ASSERT_TRUE(submit("a", asks_for(5), first).ok());
@@ -132,7 +133,7 @@ TEST_F(ServingStateTest, NothingIsTakenAfterADrainHasBegun) {
         for (;;) {
           auto call = std::make_shared<CollectingCall>();
           const std::string id = cat(static_cast<const void*>(call.get()));
-          const Taken result = state.submit(id, asks_for(2), call);
+          const Taken result = state.submit(id, asks_for(2), call, {"client"});
           if (!result.ok() && result.error().why == NotTaken::kDraining) return;
           if (!result.ok()) continue;  // the queue is full
           ++taken;

@@ -1,0 +1,105 @@
+#include "runtime/engine/request_queue.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace shoal {
+
+int64_t RequestQueue::amount(const Held& held, QueueLimit of) {
+  switch (of) {
+    case QueueLimit::kRequests:
+      return held.requests;
+    case QueueLimit::kTokens:
+      return held.tokens;
+    case QueueLimit::kBytes:
+      return held.bytes;
+  }
+  return 0;
+}
+
+RequestQueue::Held RequestQueue::held_by(const std::string& client) const {
+  const auto found = held_.find(client);
+  return found == held_.end() ? Held{} : found->second;
+}
+
+RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
+                                          const Engine& engine) const {
+  // What is left when those that give way are gone.
+  Held left{size(), engine.prompt_tokens, bytes_};
+  const auto reached = [&]() -> std::optional<QueueLimit> {
+    if (engine.running + left.requests >= limits_.requests) return QueueLimit::kRequests;
+    if (left.tokens > 0 && left.tokens + request.tokens > limits_.tokens)
+      return QueueLimit::kTokens;
+    if (left.requests > 0 && left.bytes + request.bytes > limits_.bytes) return QueueLimit::kBytes;
+    return std::nullopt;
+  };
+  std::optional<QueueLimit> limit = reached();
+  if (!limit) return {.granted = true};
+  const auto heaviest =
+      std::max_element(held_.begin(), held_.end(), [limit](const auto& a, const auto& b) {
+        return amount(a.second, *limit) < amount(b.second, *limit);
+      });
+  if (heaviest == held_.end() || heaviest->first == request.client) return {.reached = *limit};
+
+  const Held own = held_by(request.client);
+  const Held wanted{own.requests + 1, own.tokens + request.tokens, own.bytes + request.bytes};
+  const Held most{limits_.requests - engine.running, limits_.tokens, limits_.bytes};
+  Held theirs = heaviest->second;
+  std::vector<uint64_t> give_way;
+  for (auto it = waiting_.rbegin(); limit && it != waiting_.rend(); ++it) {
+    const QueuedRequest& other = it->second;
+    if (other.client != heaviest->first) continue;
+    const bool has_too_much = amount(theirs, *limit) > amount(most, *limit) / 2;
+    for (Held* held : {&theirs, &left}) {
+      held->requests -= 1;
+      held->tokens -= other.tokens;
+      held->bytes -= other.bytes;
+    }
+    // Nobody who would have less than the newcomer gives way, so that two clients do not push each
+    // other out in turn.
+    if (!has_too_much || amount(theirs, *limit) < amount(wanted, *limit)) break;
+    give_way.push_back(it->first);
+    limit = reached();
+  }
+  if (limit) return {.reached = *limit};
+  return {.granted = true, .give_way = std::move(give_way)};
+}
+
+void RequestQueue::add(uint64_t id, QueuedRequest request) {
+  Held& held = held_[request.client];
+  held.requests += 1;
+  held.tokens += request.tokens;
+  held.bytes += request.bytes;
+  bytes_ += request.bytes;
+  waiting_.emplace_hint(waiting_.end(), id, std::move(request));
+}
+
+bool RequestQueue::remove(uint64_t id) {
+  const auto found = waiting_.find(id);
+  if (found == waiting_.end()) return false;
+  const QueuedRequest& request = found->second;
+  const auto held = held_.find(request.client);
+  held->second.requests -= 1;
+  held->second.tokens -= request.tokens;
+  held->second.bytes -= request.bytes;
+  if (held->second.requests == 0) held_.erase(held);
+  bytes_ -= request.bytes;
+  waiting_.erase(found);
+  return true;
+}
+
+const QueuedRequest* RequestQueue::find(uint64_t id) const {
+  const auto found = waiting_.find(id);
+  return found == waiting_.end() ? nullptr : &found->second;
+}
+
+std::vector<uint64_t> RequestQueue::late(double now_s) const {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, request] : waiting_) {
+    if (now_s - request.since_s > limits_.seconds) ids.push_back(id);
+  }
+  return ids;
+}
+
+}  // namespace shoal

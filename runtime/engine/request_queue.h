@@ -1,0 +1,83 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace shoal {
+
+/// How much may wait.
+struct QueueLimits {
+  int64_t requests = std::numeric_limits<int64_t>::max();  ///< that run or wait, together
+  /// Tokens of prompts that are still to be computed. A request that is the only one with such
+  /// tokens is not measured by this, because it could never be served otherwise.
+  int64_t tokens = std::numeric_limits<int64_t>::max();
+  int64_t bytes = std::numeric_limits<int64_t>::max();       ///< that waiting requests keep
+  double seconds = std::numeric_limits<double>::infinity();  ///< until the first step
+};
+enum class QueueLimit { kRequests, kTokens, kBytes };
+
+/// A request that has not been in a step yet.
+struct QueuedRequest {
+  std::string client;  ///< who sent it
+  int64_t tokens = 0;  ///< of its prompt
+  int64_t bytes = 0;   ///< kept of it
+  double since_s = 0;  ///< when it came, by the caller's clock
+};
+
+/// Knows the requests that wait for their first step and who sent them, and decides who has to give
+/// way when there is no room for another one. Pure, and not thread-safe.
+///
+/// A client may fill the whole queue as long as no other one wants in. If one does, and finds a
+/// limit reached, the latest requests of the client that holds the most give way to it, if that
+/// client holds more than half of what the limit allows. A request that has been in a step never
+/// gives way.
+class RequestQueue {
+ public:
+  explicit RequestQueue(const QueueLimits& limits) : limits_(limits) {}
+
+  /// What the engine has besides the waiting requests.
+  struct Engine {
+    int64_t running = 0;        ///< requests that have been in a step and have not ended
+    int64_t prompt_tokens = 0;  ///< of all prompts that run or wait, still to be computed
+  };
+  struct Room {
+    bool granted = false;
+    QueueLimit reached{};                 ///< if not granted
+    std::vector<uint64_t> give_way = {};  ///< the ids that have to be removed first, if granted
+  };
+  /// Whether the request may be added.
+  Room room_for(const QueuedRequest& request, const Engine& engine) const;
+
+  /// Precondition: id is greater than all before it.
+  void add(uint64_t id, QueuedRequest request);
+  /// For a request that has been in its first step, or has ended. Returns false for one that does
+  /// not wait.
+  bool remove(uint64_t id);
+
+  /// nullptr for one that does not wait.
+  const QueuedRequest* find(uint64_t id) const;
+  /// The ids that have waited longer than the limit at this time.
+  std::vector<uint64_t> late(double now_s) const;
+
+  int64_t size() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t bytes() const { return bytes_; }
+  const QueueLimits& limits() const { return limits_; }
+
+ private:
+  struct Held {
+    int64_t requests = 0, tokens = 0, bytes = 0;
+  };
+  static int64_t amount(const Held& held, QueueLimit of);
+  Held held_by(const std::string& client) const;
+
+  const QueueLimits limits_;
+  std::map<uint64_t, QueuedRequest> waiting_;
+  std::unordered_map<std::string, Held> held_;  // by the clients that have something here
+  int64_t bytes_ = 0;
+};
+
+}  // namespace shoal

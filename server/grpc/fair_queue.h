@@ -1,0 +1,91 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <list>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace shoal {
+
+/// A queue in which clients take turns, so that nobody waits for all that another client has
+/// queued. Items of one client come in the order in which it added them. Not thread-safe.
+template <typename Item>
+class FairQueue {
+ public:
+  size_t size() const { return size_; }
+  size_t clients() const { return lines_.size(); }
+  bool empty() const { return size_ == 0; }
+
+  void push(const std::string& client, Item item) {
+    line_of(client).items.push_back(std::move(item));
+    ++size_;
+  }
+
+  /// Takes the next item of the first client in turn for which may(client) is true. That client is
+  /// then the last in turn.
+  template <typename May>
+  std::optional<Item> pop_if(May may) {
+    const auto line = std::find_if(lines_.begin(), lines_.end(),
+                                   [&](const Line& one) { return may(one.client); });
+    if (line == lines_.end()) return std::nullopt;
+    Item item = std::move(line->items.front());
+    line->items.pop_front();
+    lines_.splice(lines_.end(), lines_, line);
+    shrink(line);
+    return item;
+  }
+  std::optional<Item> pop() {
+    return pop_if([](const std::string&) { return true; });
+  }
+
+  /// Makes room for an item of this client in a queue of at most `most` items: takes the latest
+  /// item of the client that has the most, if that is another one and has more than half of `most`.
+  std::optional<Item> make_room(const std::string& client, size_t most) {
+    const auto line = std::max_element(
+        lines_.begin(), lines_.end(),
+        [](const Line& a, const Line& b) { return a.items.size() < b.items.size(); });
+    if (line == lines_.end() || line->client == client || line->items.size() <= most / 2)
+      return std::nullopt;
+    Item item = std::move(line->items.back());
+    line->items.pop_back();
+    shrink(line);
+    return item;
+  }
+
+  /// No effect if the item is not here.
+  void remove(const std::string& client, const Item& item) {
+    const auto line = std::find_if(lines_.begin(), lines_.end(),
+                                   [&](const Line& one) { return one.client == client; });
+    if (line == lines_.end()) return;
+    const auto found = std::find(line->items.begin(), line->items.end(), item);
+    if (found == line->items.end()) return;
+    line->items.erase(found);
+    shrink(line);
+  }
+
+ private:
+  struct Line {
+    std::string client;
+    std::deque<Item> items;  // at least one
+  };
+  using Lines = std::list<Line>;  // in the order of their turns
+
+  Line& line_of(const std::string& client) {
+    const auto line = std::find_if(lines_.begin(), lines_.end(),
+                                   [&](const Line& one) { return one.client == client; });
+    return line != lines_.end() ? *line : lines_.emplace_back(Line{client, {}});
+  }
+
+  /// One item of the line was taken.
+  void shrink(typename Lines::iterator line) {
+    --size_;
+    if (line->items.empty()) lines_.erase(line);
+  }
+
+  Lines lines_;
+  size_t size_ = 0;
+};
+
+}  // namespace shoal

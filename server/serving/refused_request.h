@@ -1,0 +1,32 @@
+#pragma once
+#include <utility>
+
+#include "runtime/engine/request_error.h"
+
+namespace shoal {
+
+/// Why a request was not taken, or gave up its place in the queue before it had begun.
+enum class NotTaken {
+  kInvalid,        ///< the request itself is wrong, so a retry fails in the same way
+  kIdInUse,        ///< a live request has the same request id
+  kLoading,        ///< the model is not loaded yet
+  kRestarting,     ///< the ranks were lost, and their restart takes long
+  kDraining,       ///< the server shuts down
+  kEngineLost,     ///< the ranks are lost for good
+  kQueueFull,      ///< no further request may wait
+  kShareExceeded,  ///< it gave way to another client, as its own has more than half of the queue
+  kTooLate,        ///< its first token cannot come in time
+  kQueuedTooLong,  ///< it has waited for longer than the server lets requests wait
+};
+
+struct RefusedRequest {
+  bool ok() const { return error.ok(); }
+  Code code() const { return error.code(); }
+
+  NotTaken why = NotTaken::kInvalid;
+  RequestError error;
+  /// In how many milliseconds it should be tried again, by measured rates; 0: not known.
+  int retry_ms = 0;
+};
+
+}  // namespace shoal

@@ -1,0 +1,259 @@
+"""Which requests a busy server takes, and what it tells the others.
+
+Clients have addresses of their own: each sends over a relay that connects from another address of
+127.0.0.0/8, because gRPC's Python client cannot choose its own.
+"""
+import random
+import socket
+import sys
+import tempfile
+import threading
+import time
+
+import breadth
+import harness
+
+try:
+    import grpc
+except ImportError:
+    print("skipped: this Python has no grpc (Debian: python3-grpcio)")
+    sys.exit(harness.SKIPPED)
+
+from grpc_client_test import make_stubs
+
+REASONS = {"QUEUE_FULL", "CLIENT_SHARE_EXCEEDED", "WAIT_TOO_LONG", "QUEUE_TIMEOUT"}
+
+
+class Relay:
+    """Passes connections on to the server, from an address."""
+
+    def __init__(self, server: str, source: str):
+        host, port = server.rsplit(":", 1)
+        self.server, self.source = (host, int(port)), source
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.sockets = [self.listener]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return "127.0.0.1:%d" % self.listener.getsockname()[1]
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self.server, source_address=(self.source, 0))
+            self.sockets += [client, server]
+            for pair in ((client, server), (server, client)):
+                threading.Thread(target=self.copy, args=pair, daemon=True).start()
+
+    @staticmethod
+    def copy(source: socket.socket, target: socket.socket):
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def close(self):
+        for one in self.sockets:
+            one.close()
+
+
+class Admission(harness.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        make_stubs(cls.folder.name)
+        import google_rpc_pb2
+        from openengine.v1 import control_pb2, generate_pb2, services_pb2_grpc
+        cls.control_pb2, cls.pb, cls.services = control_pb2, generate_pb2, services_pb2_grpc
+        cls.rpc = google_rpc_pb2
+
+    def start(self, *flags):
+        self.server = self.serve(harness.DEMO, "-tp", 2, *flags)
+        self.address = self.server.wait_ready()["grpc"]
+        self.own = self.client()
+        self.control = self.services.ControlStub(self.channel_to(self.address))
+
+    def channel_to(self, address: str):
+        channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0),
+                                                          ("grpc.use_local_subchannel_pool", 1)])
+        self.addCleanup(channel.close)
+        return channel
+
+    def client(self, source: str | None = None):
+        """A client with an address of its own, or with that of this process."""
+        if source is None:
+            return self.services.InferenceStub(self.channel_to(self.address))
+        relay = Relay(self.address, source)
+        self.addCleanup(relay.close)
+        return self.services.InferenceStub(self.channel_to(relay.address))
+
+    def request(self, prompt_tokens: int, max_tokens: int):
+        ids = [4 + 31 * i % 4000 for i in range(prompt_tokens)]
+        return self.pb.GenerateRequest(
+            token_ids=self.pb.TokenIds(ids=ids), sampling=self.pb.SamplingParams(temperature=0),
+            stopping=self.pb.StoppingOptions(max_tokens=max_tokens, ignore_eos=True))
+
+    def ask(self, client, prompt_tokens: int, max_tokens: int, timeout: float = 300) -> int:
+        """Returns how many tokens came. Raises grpc.RpcError if the request is refused."""
+        return sum(len(event.token.tokens) for event in client.Generate(
+            self.request(prompt_tokens, max_tokens), timeout=timeout))
+
+    def check_refusal(self, error) -> tuple[str, float]:
+        """Returns the reason, and after how many seconds to try again."""
+        self.assertEqual(error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED, error.details())
+        status = self.rpc.Status.FromString(
+            dict(error.trailing_metadata())["grpc-status-details-bin"])
+        self.assertEqual((status.code, status.message), (8, error.details()))
+        info, retry = self.rpc.ErrorInfo(), self.rpc.RetryInfo()
+        self.assertTrue(status.details[0].Unpack(info) and status.details[1].Unpack(retry), status)
+        self.assertIn(info.reason, REASONS)
+        seconds = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+        self.assertGreater(seconds, 0)
+        return info.reason, seconds
+
+    def load(self):
+        return self.control.GetLoad(self.control_pb2.GetLoadRequest())
+
+    def wait_until_empty(self):
+        def empty():
+            load = self.load()
+            return (load.used_kv_blocks, load.queued_requests, load.running_requests,
+                    load.attributes["queued_bytes"]) == (0, 0, 0, 0)
+        harness.wait_until(empty, 60, "an empty server")
+
+    def test_a_thousand_cancels_leave_nothing(self):
+        self.start("--max-num-seqs", 6, "--max-model-len", 512, "--kv-cache-memory", 1 << 22)
+        alone = list(self.own.Generate(self.request(9, 20)))
+        draw = random.Random(breadth.day())
+
+        def cancel_some(seed: int):
+            own = random.Random(seed)
+            for _ in range(50):
+                call = self.own.Generate(self.request(own.randrange(1, 300), 200))
+                time.sleep(own.choice((0, 0, 0.002, 0.02, 0.1)) * own.random())
+                call.cancel()
+
+        threads = [threading.Thread(target=cancel_some, args=(draw.random(),)) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.wait_until_empty()
+        again = list(self.own.Generate(self.request(9, 20)))
+        self.assertEqual([event.token for event in again], [event.token for event in alone])
+
+    def test_a_greedy_client_does_not_keep_modest_ones_out(self):
+        """The greedy one keeps 120 requests open, in a server that takes 44, and does not wait when
+        it is refused."""
+        self.start("--max-num-seqs", 4, "--max-num-queued-reqs", 44)
+        stop, lock = threading.Event(), threading.Lock()
+        refusals, served, failures = [], [], []
+
+        def be_greedy():
+            client = self.client("127.0.0.100")
+            calls = [client.Generate(self.request(8, 30)) for _ in range(10)]
+            while not stop.is_set() or calls:
+                call = calls.pop(0)
+                try:
+                    tokens = sum(len(event.token.tokens) for event in call)
+                    with lock:
+                        served.append(tokens)
+                except grpc.RpcError as error:
+                    with lock:
+                        refusals.append(error)
+                    time.sleep(0.01)
+                if not stop.is_set():
+                    calls.append(client.Generate(self.request(8, 30)))
+
+        def be_modest(number: int):
+            client = self.client(f"127.0.0.{number}")
+            for _ in range(3):
+                try:
+                    self.assertEqual(self.ask(client, 8, 30), 30)
+                except grpc.RpcError as error:
+                    failures.append((number, error.code(), error.details()))
+
+        greedy = [threading.Thread(target=be_greedy) for _ in range(12)]
+        for thread in greedy:
+            thread.start()
+        harness.wait_until(lambda: len(refusals) > 20, 60, "a full queue")
+        modest = [threading.Thread(target=be_modest, args=(2 + i,)) for i in range(10)]
+        for thread in modest:
+            thread.start()
+        for thread in modest:
+            thread.join()
+        stop.set()
+        for thread in greedy:
+            thread.join()
+        self.assertEqual(failures, [])
+        self.assertTrue(served and all(tokens == 30 for tokens in served), served)
+        reasons = {self.check_refusal(error)[0] for error in refusals}
+        self.assertIn("CLIENT_SHARE_EXCEEDED", reasons)
+        self.wait_until_empty()
+
+    def test_who_waits_too_long_is_told_so(self):
+        self.start("--max-num-seqs", 1, "--max-queue-time", 0.5, "--cpu-kernels", "reference")
+        running = self.own.Generate(self.request(4, 4000), timeout=300)
+        next(running)
+        began = time.monotonic()
+        with self.assertRaises(grpc.RpcError) as refused:
+            list(self.own.Generate(self.request(4, 4)))
+        self.assertGreater(time.monotonic() - began, 0.5)
+        self.assertEqual(self.check_refusal(refused.exception)[0], "QUEUE_TIMEOUT")
+        self.assertEqual(self.load().queued_requests, 0)
+        running.cancel()
+        self.assertEqual(self.ask(self.own, 4, 4), 4)
+
+    def test_what_surely_comes_too_late_is_refused_at_once(self):
+        self.start("--max-num-seqs", 2)
+        calls = [self.own.Generate(self.request(8, 500), timeout=300) for _ in range(60)]
+        for call in calls[:12]:
+            list(call)  # now there are rates
+        refused = None
+        for _ in range(200):
+            try:
+                self.ask(self.own, 8, 1, timeout=0.1)
+                self.fail("there were many before it")
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    refused = error
+                    break
+                self.assertEqual(error.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+        self.assertIsNotNone(refused, "every request waited for its deadline")
+        reason, seconds = self.check_refusal(refused)
+        self.assertEqual(reason, "WAIT_TOO_LONG")
+        self.assertIn("its deadline is in", refused.details())
+        self.assertGreater(seconds, 0.1)
+        for call in calls[12:]:
+            call.cancel()
+        self.wait_until_empty()
+
+    def test_the_limits_of_tokens_and_bytes(self):
+        for flags, which in ((("--max-num-queued-tokens", 100), "--max-num-queued-tokens"),
+                             (("--max-queued-bytes", 1500), "--max-queued-bytes")):
+            with self.subTest(flags=flags):
+                self.start("--max-num-seqs", 1, *flags)
+                running = self.own.Generate(self.request(4, 4000), timeout=300)
+                next(running)
+                waiting = self.own.Generate(self.request(90, 4), timeout=300)
+                harness.wait_until(lambda: self.load().queued_requests == 1, 30, "one that waits")
+                with self.assertRaises(grpc.RpcError) as refused:
+                    self.ask(self.own, 300, 4)
+                self.assertEqual(self.check_refusal(refused.exception)[0], "QUEUE_FULL")
+                self.assertIn(which, refused.exception.details())
+                running.cancel()
+                self.assertEqual(sum(len(event.token.tokens) for event in waiting), 4)
+                self.assertEqual(self.ask(self.own, 300, 4), 4, "it is the only one")
+                self.server.process.terminate()
+                self.assertEqual(self.server.end(), 0)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,134 @@
+// Who waits in the loop's queue, and how those end that leave it before they have begun.
+#include <atomic>
+#include <gtest/gtest.h>
+#include <set>
+#include <thread>
+
+#include "server/serving/inference_loop.h"
+#include "tests/server/serving/loop_fixture.h"
+#include "tests/server/serving/served_model.h"
+
+namespace shoal {
+namespace {
+
+constexpr EngineLimits kOnePlace = {
+    .max_num_seqs = 1, .max_num_batched_tokens = 64, .kv_blocks = 64, .max_model_len = 200};
+
+/// A loop whose first step is held until open(), and that records the requests of all steps.
+class HeldLoop {
+ public:
+  explicit HeldLoop(const QueueLimits& queue)
+      : loop(test_model(), kOnePlace,
+             [this](const StepPlan& plan) -> Result<StepOutcome> {
+               if (!held_.exchange(true)) gate_.pass();
+               if (!failure.ok()) return failure;
+               for (const SequenceStep& step : plan.sequences) in_steps.insert(step.id);
+               return Script{}(plan);
+             },
+             {.queue = queue}) {}
+  ~HeldLoop() { open(); }
+
+  std::shared_ptr<CollectingSink> submit(const std::string& client) {
+    auto sink = std::make_shared<CollectingSink>();
+    const auto id = loop.submit(request(3), sink, RequestOrigin{client});
+    if (!id.ok()) return nullptr;
+    last_id = *id;
+    return sink;
+  }
+  void wait_for_first_step() { gate_.wait_entered(); }
+  void open() {
+    if (!opened_) gate_.open();
+    opened_ = true;
+  }
+
+ private:
+  Gate gate_;
+  std::atomic<bool> held_ = false;
+  bool opened_ = false;
+
+ public:
+  Status failure;               // of the first step
+  std::set<uint64_t> in_steps;  // read it once the requests have ended
+  uint64_t last_id = 0;
+  InferenceLoop loop;
+};
+
+TEST(InferenceLoopAdmission, WhoWaitsForTooLongHasCostNoStep) {
+  HeldLoop held({.seconds = 0.05});
+  const auto first = held.submit("a");
+  held.wait_for_first_step();
+  const auto second = held.submit("a");
+  const uint64_t late = held.last_id;
+  EXPECT_GT(held.loop.queued_bytes(), 0);
+  // Nobody is ended early, and the end does not wait for the step.
+  const Deadline guard = Deadline::after_s(60);
+  while (held.loop.load().waiting == 1 && !guard.passed()) held.loop.end_late();
+  const OutputEnd& end = second->wait().end;
+  ASSERT_TRUE(end.refused.has_value());
+  EXPECT_EQ(end.refused->why, NotTaken::kQueuedTooLong);
+  EXPECT_EQ(end.status.code(), Code::kResourceExhausted);
+  EXPECT_TRUE(second->tokens.empty());
+  EXPECT_EQ(held.loop.queued_bytes(), 0);
+  held.open();
+  EXPECT_TRUE(first->wait().end.status.ok());
+  EXPECT_FALSE(held.in_steps.contains(late));
+}
+
+TEST(InferenceLoopAdmission, TheGreedyClientGivesWay) {
+  HeldLoop held({.requests = 5});
+  std::vector<std::shared_ptr<CollectingSink>> greedy;
+  for (int i = 0; i < 5; ++i) greedy.push_back(held.submit("greedy"));
+  const uint64_t latest = held.last_id;
+  held.wait_for_first_step();
+  EXPECT_EQ(held.submit("greedy"), nullptr);
+  const auto modest = held.submit("modest");
+  ASSERT_NE(modest, nullptr);
+  held.open();
+  const OutputEnd& end = greedy.back()->wait().end;
+  ASSERT_TRUE(end.refused.has_value());
+  EXPECT_EQ(end.refused->why, NotTaken::kShareExceeded);
+  EXPECT_TRUE(modest->wait().end.status.ok());
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(greedy[static_cast<size_t>(i)]->wait().end.status.ok());
+  EXPECT_FALSE(held.in_steps.contains(latest));
+}
+
+TEST(InferenceLoopAdmission, ACancelLeavesNothingQueued) {
+  HeldLoop held({});
+  const auto running = held.submit("a");
+  held.wait_for_first_step();
+  const auto waiting = held.submit("a");
+  EXPECT_GT(held.loop.queued_bytes(), 0);
+  held.loop.cancel(held.last_id);
+  EXPECT_EQ(held.loop.queued_bytes(), 0) << "while the step still runs";
+  held.open();
+  EXPECT_EQ(waiting->wait().end.finish.reason, FinishReason::kCancelled);
+}
+
+TEST(InferenceLoopAdmission, NobodyIsForgottenIfTheWorkersAreLost) {
+  HeldLoop held({.requests = 3});
+  held.failure = Status::error(Code::kAborted, "rank 1 was killed by SIGKILL");
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 3; ++i) sinks.push_back(held.submit("greedy"));
+  held.wait_for_first_step();
+  sinks.push_back(held.submit("modest"));  // the third one gives way to it
+  ASSERT_NE(sinks.back(), nullptr);
+  held.open();
+  for (const auto& sink : sinks) EXPECT_FALSE(sink->wait().end.status.ok());
+  EXPECT_TRUE(sinks[2]->end.refused.has_value());
+  EXPECT_FALSE(sinks[3]->end.refused.has_value());
+}
+
+/// A sink may submit the next request when one ends, and the program's own are always taken.
+TEST(InferenceLoopAdmission, OwnRequestsAreTakenByAFullQueue) {
+  HeldLoop held({.requests = 1});
+  const auto running = held.submit("a");
+  held.wait_for_first_step();
+  EXPECT_EQ(held.submit("b"), nullptr);
+  const auto own = std::make_shared<CollectingSink>();
+  EXPECT_TRUE(held.loop.submit(request(2), own).ok());
+  held.open();
+  EXPECT_TRUE(own->wait().end.status.ok());
+}
+
+}  // namespace
+}  // namespace shoal
