@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/kv_block.h"
+#include "runtime/engine/sequence_list.h"
 
 namespace shoal {
 namespace {
@@ -30,22 +31,6 @@ bool resumes(const Sequence& sequence) {
 /// Whether the step that is being planned leaves a part of the sequence's prompt open.
 bool prompt_is_open(const Sequence& sequence) {
   return !sequence.running || (!sequence.decodes() && sequence.scheduled < sequence.missing());
-}
-
-/// The place of a sequence in a list in order of arrival.
-template <typename Owned>
-auto place_of(std::vector<Owned>& sequences, const Sequence& sequence) {
-  return std::lower_bound(
-      sequences.begin(), sequences.end(), sequence.arrival,
-      [](const Owned& other, uint64_t arrival) { return other->arrival < arrival; });
-}
-
-template <typename Owned>
-void move_over(std::vector<Owned>& from, std::vector<Owned>& to, const Sequence& sequence) {
-  const auto old_place = place_of(from, sequence);
-  Owned moved = std::move(*old_place);
-  from.erase(old_place);
-  to.insert(place_of(to, *moved), std::move(moved));
 }
 
 template <typename Sequences>
@@ -128,12 +113,15 @@ Scheduler::PromptKey Scheduler::prompt_key(const Sequence& s) const {
 StepPlan Scheduler::plan(const PrefillBudget& budget) {
   for (const Owned& sequence : running_) sequence->scheduled = 0;
   const int64_t preemptions_before = preemptions_;
+  return_unused_places();
   plan_decodes();
   const auto decodes = static_cast<int32_t>(
       std::count_if(running_.begin(), running_.end(),
                     [](const Owned& sequence) { return sequence->scheduled > 0; }));
   const int32_t wanted = decodes > 0 ? budget.beside_decodes : std::max(budget.alone, 1);
-  plan_prompts(std::min(wanted, limits_.max_num_batched_tokens - decodes), preemptions_before);
+  // Blocks that were given back in this step are those that others need next.
+  if (preemptions_ == preemptions_before) admit_waiting();
+  plan_prompts(std::min(wanted, limits_.max_num_batched_tokens - decodes));
   return make_plan();
 }
 
@@ -149,47 +137,54 @@ void Scheduler::plan_decodes() {
   }
 }
 
-/// The prompts that may get tokens, in the order in which they do.
-std::vector<Sequence*> Scheduler::prompts_in_order() const {
-  std::vector<std::pair<PromptKey, Sequence*>> keyed;
-  for (const Owned& sequence : running_) {
-    if (!sequence->decodes()) keyed.emplace_back(prompt_key(*sequence), sequence.get());
+/// Takes the places back that no block has been used for, so that they are given out anew.
+void Scheduler::return_unused_places() {
+  for (size_t i = running_.size(); i-- > 0;) {
+    if (running_[i]->blocks.empty()) requeue(*running_[i]);
   }
-  // The queue may be long, and is not looked at if nobody can leave it.
-  if (has_seat()) {
-    for (const Owned& sequence : waiting_)
-      keyed.emplace_back(prompt_key(*sequence), sequence.get());
-  }
-  std::sort(keyed.begin(), keyed.end());
-  std::vector<Sequence*> prompts;
-  for (const auto& [key, sequence] : keyed) prompts.push_back(sequence);
-  return prompts;
 }
 
-/// preemptions_before: how many there had been before this plan. Once it preempts, it admits
-/// nobody, because the blocks that were given back are those that others need next.
-void Scheduler::plan_prompts(int32_t budget, int64_t preemptions_before) {
-  const std::vector<Sequence*> prompts = prompts_in_order();
+/// Gives waiting sequences places, in the order of their ranks. A sequence whose blocks are not
+/// free lets others pass.
+void Scheduler::admit_waiting() {
+  if (!has_seat()) return;
+  std::vector<Sequence*> in_order;
+  for (const Owned& sequence : waiting_) in_order.push_back(sequence.get());
+  if (policy_ == SchedulingPolicy::kPriority)
+    std::sort(in_order.begin(), in_order.end(),
+              [this](const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); });
   const Sequence* held_back = first_held_back();
   int64_t reserved = reserved_blocks();
-  std::vector<const Sequence*> granted;
+  for (Sequence* sequence : in_order) {
+    if (held_back != nullptr && ranks_before(*held_back, *sequence)) return;
+    if (blocks_for(sequence->size()) + reserved > pool_.free_blocks()) continue;
+    move_over(waiting_, running_, *sequence);
+    sequence->running = true;
+    if (!has_seat()) return;
+    reserved = reserved_blocks();
+    if (sequence == held_back) held_back = first_held_back();
+  }
+}
+
+/// Shares the budget among the running sequences whose prompts are not computed yet.
+void Scheduler::plan_prompts(int32_t budget) {
+  std::vector<std::pair<PromptKey, Sequence*>> prompts;
+  for (const Owned& sequence : running_) {
+    if (!sequence->decodes()) prompts.emplace_back(prompt_key(*sequence), sequence.get());
+  }
+  std::sort(prompts.begin(), prompts.end());
   int32_t left = budget;
-  for (Sequence* sequence : prompts) {
+  for (const auto& [key, sequence] : prompts) {
     if (left <= 0) return;
-    if (!sequence->running) {
-      const bool overtakes = held_back != nullptr && ranks_before(*held_back, *sequence);
-      const bool fits = blocks_for(sequence->size()) + reserved <= pool_.free_blocks();
-      if (preemptions_ > preemptions_before || overtakes || !fits || !has_seat()) continue;
-      admit(*sequence);
-    }
+    if (!sequence->running) continue;  // an earlier one has taken its blocks
+    const Sequence* held_back = sequence->blocks.empty() ? first_held_back() : nullptr;
+    if (held_back != nullptr && ranks_before(*held_back, *sequence)) continue;
     grant(*sequence, left);
     if (sequence->computed == 0 && sequence->scheduled > 0) note_overtaken_by(*sequence);
-    held_back = first_held_back();
-    reserved = reserved_blocks();
     // A prompt that is preempted gives its tokens back to the budget.
-    granted.push_back(sequence);
-    left = std::accumulate(granted.begin(), granted.end(), budget,
-                           [](int32_t sum, const Sequence* one) { return sum - one->scheduled; });
+    left =
+        std::accumulate(prompts.begin(), prompts.end(), budget,
+                        [](int32_t sum, const auto& one) { return sum - one.second->scheduled; });
   }
 }
 
@@ -203,9 +198,11 @@ void Scheduler::grant(Sequence& sequence, int32_t budget) {
   while (room() <= 0) {
     Sequence* victim = victim_for(sequence);
     if (victim == nullptr) return;
+    if (!victim->blocks.empty()) {
+      ++victim->preempted;
+      ++preemptions_;
+    }
     requeue(*victim);
-    ++victim->preempted;
-    ++preemptions_;
   }
   sequence.scheduled = static_cast<int32_t>(std::min<int64_t>(wanted, room()));
   const auto needed = static_cast<size_t>(blocks_for(sequence.computed + sequence.scheduled));
@@ -220,8 +217,8 @@ Sequence* Scheduler::victim_for(const Sequence& sequence) const {
   return last != running_.end() && ranks_before(sequence, **last) ? last->get() : nullptr;
 }
 
-/// The sequence with the highest rank among those that nobody may overtake any more. A waiting
-/// sequence of a lower rank must not begin before it. nullptr: everybody may be overtaken.
+/// The sequence with the highest rank among those that nobody may overtake any more. One of a lower
+/// rank must not begin before it. nullptr: everybody may be overtaken.
 const Sequence* Scheduler::first_held_back() const {
   const Sequence* first = nullptr;
   for (const auto* list : {&running_, &waiting_}) {
@@ -251,11 +248,6 @@ int64_t Scheduler::reserved_blocks() const {
       running_.begin(), running_.end(), int64_t{0}, [this](int64_t sum, const Owned& sequence) {
         return sum + expected_blocks(*sequence) - static_cast<int64_t>(sequence->blocks.size());
       });
-}
-
-void Scheduler::admit(Sequence& sequence) {
-  move_over(waiting_, running_, sequence);
-  sequence.running = true;
 }
 
 /// The sequence begins its prompt before those that came earlier have ended theirs.
@@ -369,9 +361,8 @@ Backlog Scheduler::ahead_of(int32_t prompt_tokens, int32_t priority) const {
   int64_t blocks = blocks_for(prompt_tokens);
   for (const auto* list : {&running_, &waiting_}) {
     for (const Owned& other : *list) {
-      if ((other->running && other->decodes()) || key < prompt_key(*other)) continue;
-      ahead.prompt_tokens += other->missing();
-      if (other->running) continue;
+      if (!other->decodes() && prompt_key(*other) < key) ahead.prompt_tokens += other->missing();
+      if (other->running || !ranks_before(*other, last)) continue;
       ++ahead.begins;
       blocks += blocks_for(other->size());
     }

@@ -12,6 +12,7 @@
 #include "runtime/engine/request.h"
 #include "runtime/engine/request_error.h"
 #include "runtime/engine/sequence.h"
+#include "runtime/engine/sequence_list.h"
 #include "runtime/engine/step_plan.h"
 
 namespace shoal {
@@ -39,14 +40,18 @@ inline constexpr int32_t kMaxPreempted = 3;
 /// device, socket, clock or random number), so that the same calls give the same plans. Not
 /// thread-safe.
 ///
-/// A step takes every running decode first (one token each), then prompts up to the budget. The
-/// prompt that lacks the fewest tokens goes first, because each of the others then waits as little
-/// as it can. A prompt that has been overtaken kMaxOvertaken times goes before all others, so that
-/// none starves.
+/// A waiting sequence is admitted when a place is free, in order of arrival or priority, if all its
+/// tokens fit beside the blocks that the running ones lack and will probably need. Otherwise
+/// smaller ones may pass it. Nobody passes a sequence that waits to get back the blocks it has
+/// lost.
 ///
-/// A waiting sequence is admitted if all its tokens fit beside one block for each running sequence
-/// and what the running prompts still lack. Otherwise smaller ones may pass it, each of which
-/// overtakes it. Nobody passes a sequence that waits to get back the blocks it has lost.
+/// A step takes every running decode first (one token each), then the prompts of running sequences
+/// up to the budget. The prompt that lacks the fewest tokens goes first, because each of the others
+/// then waits as little as it can.
+///
+/// A sequence is overtaken when a later one begins its prompt before it has ended its own. After
+/// kMaxOvertaken times its prompt goes before all others, and no waiting one passes it any more, so
+/// that none starves.
 ///
 /// Running sequences have a rank: the earlier one ranks before the later one, or the one with the
 /// better priority before the other. A sequence that needs a block when none is free takes the
@@ -102,16 +107,16 @@ class Scheduler {
   bool favoured(const Sequence& sequence) const;
   bool ranks_before(const Sequence& a, const Sequence& b) const;
   PromptKey prompt_key(const Sequence& sequence) const;
-  std::vector<Sequence*> prompts_in_order() const;
   bool has_seat() const { return running_.size() < static_cast<size_t>(limits_.max_num_seqs); }
   void plan_decodes();
-  void plan_prompts(int32_t budget, int64_t preemptions_before);
+  void return_unused_places();
+  void admit_waiting();
+  void plan_prompts(int32_t budget);
   void grant(Sequence& sequence, int32_t budget);
   Sequence* victim_for(const Sequence& sequence) const;
   const Sequence* first_held_back() const;
   int32_t expected_blocks(const Sequence& sequence) const;
   int64_t reserved_blocks() const;
-  void admit(Sequence& sequence);
   void note_overtaken_by(const Sequence& sequence);
   void requeue(Sequence& sequence);
   StepPlan make_plan();
@@ -125,7 +130,7 @@ class Scheduler {
   int32_t longest_;
   KvBlockPool pool_;
   // Each in order of arrival. A sequence has blocks, or tokens in the plan, only while it runs.
-  std::vector<Owned> running_, waiting_;
+  SequenceList running_, waiting_;
   std::vector<Sequence*>
       planned_;  // sequences of the last plan, in its order; nullptr once finished
   std::unordered_set<uint64_t> ids_;

@@ -7,7 +7,7 @@
 namespace shoal {
 
 /// One request while the scheduler has it. Between steps computed < tokens.size(). A decode lacks
-/// one token, and an unfinished prompt (or re-prefill) lacks more.
+/// one token and has others in the cache; everything else is a prompt, or is prefilled again.
 struct Sequence {
   EngineRequest request;        ///< its prompt has moved to tokens
   std::vector<int32_t> tokens;  ///< prompt, then output
@@ -23,7 +23,7 @@ struct Sequence {
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   int32_t missing() const { return size() - computed; }
   int32_t output_tokens() const { return size() - prompt_tokens; }
-  bool decodes() const { return missing() == 1; }
+  bool decodes() const { return computed > 0 && missing() == 1; }
 };
 
 }  // namespace shoal

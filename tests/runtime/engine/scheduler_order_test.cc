@@ -70,6 +70,34 @@ TEST_F(SchedulerOrderTest, ThePromptThatLacksLeastGoesFirst) {
   EXPECT_EQ(step(scheduler, {.alone = 50, .beside_decodes = 50}), (Tokens{{3, 1}, {1, 50}}));
 }
 
+TEST_F(SchedulerOrderTest, PlacesGoInOrderOfArrival) {
+  EngineLimits one = limits();
+  one.max_num_seqs = 1;
+  Scheduler scheduler(one);
+  ASSERT_TRUE(scheduler.add(request(1, 4, 2)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, 40, 1)).ok());
+  ASSERT_TRUE(scheduler.add(request(3, 4, 1)).ok());
+  EXPECT_EQ(step(scheduler), (Tokens{{1, 4}}));
+  EXPECT_TRUE(scheduler.held_up());
+  EXPECT_EQ(scheduler.ahead_of(4, 0).begins, 3);
+  EXPECT_EQ(step(scheduler), (Tokens{{1, 1}}));
+  EXPECT_EQ(step(scheduler), (Tokens{{2, 40}})) << "3 is shorter, but came later";
+  EXPECT_EQ(step(scheduler), (Tokens{{3, 4}}));
+  EXPECT_FALSE(scheduler.held_up());
+}
+
+TEST_F(SchedulerOrderTest, APlaceWithoutBlocksIsGivenBack) {
+  Scheduler scheduler(limits());
+  ASSERT_TRUE(scheduler.add(request(1, 40, 1)).ok());
+  ASSERT_TRUE(scheduler.add(request(2, 50, 1)).ok());
+  EXPECT_EQ(step(scheduler, {.alone = 5}), (Tokens{{1, 5}})) << "2 has a place, but no token";
+  EXPECT_EQ(scheduler.load().running, 2);
+  EXPECT_EQ(scheduler.ahead_of(30, 0).prompt_tokens, 0);
+  EXPECT_EQ(scheduler.ahead_of(60, 0).prompt_tokens, 35 + 50);
+  EXPECT_EQ(scheduler.ahead_of(60, 0).begins, 0) << "places are free";
+  EXPECT_EQ(scheduler.load().preemptions, 0);
+}
+
 TEST_F(SchedulerOrderTest, APromptIsOvertakenOnlySoOften) {
   Scheduler scheduler(limits());
   const PrefillBudget budget = {.alone = 10, .beside_decodes = 10};
