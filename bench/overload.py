@@ -5,13 +5,13 @@
     /usr/bin/python3 bench/make_random_model.py DIR && bench/overload.py DIR [--record bench/overload]
 
 One server of 2 ranks x 1 thread serves the 1.1 B shape, 8 requests at a time and 40 with those that
-wait. In turn it has: 8 clients, each of which sends its next request when the last one has ended;
-and requests at ten times the rate at which these were served. Prompts have 16 to 64 tokens and
-answers 16 to 48. Then 400 requests are cancelled at random moments, and the queue must be empty.
+wait. First, 8 clients each send a request when their last one has ended. Then requests come at ten
+times the rate at which these were served. Prompts have 16 to 64 tokens and answers 16 to 48. In the
+end 400 requests are cancelled at random moments, and the queue must be empty.
 
-The last line is JSON with ratios of figures of this run. A refusal says after how long to come again.
-That is compared with how long the last request that was taken before it waited for its first token.
-RECORD.csv has every refusal.
+The last line is JSON with ratios of figures of this run. A refusal says how long to wait before trying
+again. That is compared with how long the last request that was taken before it waited for its first
+token. RECORD.csv has every refusal.
 """
 import argparse
 import csv
@@ -59,6 +59,9 @@ class Client:
                 mine[2] += tokens
         except grpc.RpcError as error:
             watch.cancel()
+            with self.lock:
+                if mine in self.taken:  # the refusal took longer than that
+                    self.taken.remove(mine)
             self.note_refusal(error)
             return
         watch.join()
@@ -186,7 +189,8 @@ def main() -> int:
     with open(arguments.record.with_suffix(".csv"), "w", newline="") as file:
         csv.writer(file).writerows([("seconds", "reason", "retry_s", "waited_s"), *(
             (round(at - client.taken[0][0], 3), reason, retry,
-             round(client.taken[last][1] - client.taken[last][0], 3) if last >= 0 else "")
+             round(client.taken[last][1] - client.taken[last][0], 3)
+             if last >= 0 and client.taken[last][1] else "")
             for at, reason, retry, last in client.refusals)])
     end = client.taken[0][0] + arguments.seconds
     in_time = sum(1 for _, first, _ in client.taken if first and first < end)

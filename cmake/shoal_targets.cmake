@@ -213,8 +213,9 @@ function(shoal_test name)
   shoal_test_program(${target} SOURCES ${name}.cc OWN_SOURCES ${ARG_SOURCES}
                      DEPS ${ARG_DEPS} GTest::gtest_main)
   if(ARG_COMPUTES AND NOT SHOAL_SANITIZE)
-    target_compile_options(${target} PRIVATE -O1)
-    set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+    # An option of the source comes after the -O0 of the target, and therefore counts.
+    set_source_files_properties(${name}.cc PROPERTIES COMPILE_OPTIONS -O1
+                                                      SKIP_PRECOMPILE_HEADERS ON)
   endif()
   shoal_register_test(${name} COMMAND $<TARGET_FILE:${target}> LABELS ${ARG_LABELS}
                       TIMEOUT ${ARG_TIMEOUT})

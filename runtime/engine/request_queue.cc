@@ -36,20 +36,17 @@ RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
   };
   std::optional<QueueLimit> limit = reached();
   if (!limit) return {.granted = true};
-  const auto heaviest =
-      std::max_element(held_.begin(), held_.end(), [limit](const auto& a, const auto& b) {
-        return amount(a.second, *limit) < amount(b.second, *limit);
-      });
-  if (heaviest == held_.end() || heaviest->first == request.client) return {.reached = *limit};
+  const auto greedy = heaviest(*limit);
+  if (greedy == held_.end() || greedy->first == request.client) return {.reached = *limit};
 
   const Held own = held_by(request.client);
   const Held wanted{own.requests + 1, own.tokens + request.tokens, own.bytes + request.bytes};
   const Held most{limits_.requests - engine.running, limits_.tokens, limits_.bytes};
-  Held theirs = heaviest->second;
+  Held theirs = greedy->second;
   std::vector<uint64_t> give_way;
   for (auto it = waiting_.rbegin(); limit && it != waiting_.rend(); ++it) {
     const QueuedRequest& other = it->second;
-    if (other.client != heaviest->first) continue;
+    if (other.client != greedy->first) continue;
     const bool has_too_much = amount(theirs, *limit) > amount(most, *limit) / 2;
     for (Held* held : {&theirs, &left}) {
       held->requests -= 1;
@@ -64,6 +61,25 @@ RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
   }
   if (limit) return {.reached = *limit};
   return {.granted = true, .give_way = std::move(give_way)};
+}
+
+RequestQueue::HeldBy::const_iterator RequestQueue::heaviest(QueueLimit of) const {
+  return std::max_element(held_.begin(), held_.end(), [of](const auto& a, const auto& b) {
+    return amount(a.second, of) < amount(b.second, of);
+  });
+}
+
+std::vector<uint64_t> RequestQueue::surplus_beside(const std::string& client) const {
+  const auto greedy = heaviest(QueueLimit::kRequests);
+  if (greedy == held_.end() || greedy->first == client) return {};
+  std::vector<uint64_t> ids;
+  int64_t theirs = greedy->second.requests;
+  for (auto it = waiting_.rbegin(); it != waiting_.rend() && theirs > size() / 2; ++it) {
+    if (it->second.client != greedy->first) continue;
+    if (--theirs < held_by(client).requests + 1) break;
+    ids.push_back(it->first);
+  }
+  return ids;
 }
 
 void RequestQueue::add(uint64_t id, QueuedRequest request) {
@@ -97,7 +113,8 @@ const QueuedRequest* RequestQueue::find(uint64_t id) const {
 std::vector<uint64_t> RequestQueue::late(double now_s) const {
   std::vector<uint64_t> ids;
   for (const auto& [id, request] : waiting_) {
-    if (now_s - request.since_s > limits_.seconds) ids.push_back(id);
+    if (now_s - request.since_s <= limits_.seconds) break;  // and so do all that came later
+    ids.push_back(id);
   }
   return ids;
 }

@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-/// How much may wait.
+/// The limits of the queue.
 struct QueueLimits {
   int64_t requests = std::numeric_limits<int64_t>::max();  ///< that run or wait, together
   /// Tokens of prompts that are still to be computed. A request that is the only one with such
@@ -31,10 +31,10 @@ struct QueuedRequest {
 /// Knows the requests that wait for their first step and who sent them, and decides who has to give
 /// way when there is no room for another one. Pure, and not thread-safe.
 ///
-/// A client may fill the whole queue as long as no other one wants in. If one does, and finds a
-/// limit reached, the latest requests of the client that holds the most give way to it, if that
-/// client holds more than half of what the limit allows. A request that has been in a step never
-/// gives way.
+/// A client may fill the whole queue as long as no other one needs a place. If one does, and finds
+/// a limit reached, the latest requests of the client that holds the most give way to it, if that
+/// client holds more than half of what the limit allows. Their priorities do not matter. A request
+/// that has been in a step never gives way.
 class RequestQueue {
  public:
   explicit RequestQueue(const QueueLimits& limits) : limits_(limits) {}
@@ -51,6 +51,11 @@ class RequestQueue {
   };
   /// Whether the request may be added.
   Room room_for(const QueuedRequest& request, const Engine& engine) const;
+
+  /// The requests that may give way to this client when none of the limits is reached, but the
+  /// queue is too long for it: the latest ones of the client that holds the most, as many as it has
+  /// beyond half of all.
+  std::vector<uint64_t> surplus_beside(const std::string& client) const;
 
   /// Precondition: id is greater than all before it.
   void add(uint64_t id, QueuedRequest request);
@@ -71,12 +76,14 @@ class RequestQueue {
   struct Held {
     int64_t requests = 0, tokens = 0, bytes = 0;
   };
+  using HeldBy = std::unordered_map<std::string, Held>;
   static int64_t amount(const Held& held, QueueLimit of);
+  HeldBy::const_iterator heaviest(QueueLimit of) const;
   Held held_by(const std::string& client) const;
 
   const QueueLimits limits_;
   std::map<uint64_t, QueuedRequest> waiting_;
-  std::unordered_map<std::string, Held> held_;  // by the clients that have something here
+  HeldBy held_;  // by the clients that have something here
   int64_t bytes_ = 0;
 };
 

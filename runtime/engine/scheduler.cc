@@ -33,12 +33,6 @@ bool prompt_is_open(const Sequence& sequence) {
   return !sequence.running || (!sequence.decodes() && sequence.scheduled < sequence.missing());
 }
 
-template <typename Sequences>
-int64_t total_tokens(const Sequences& sequences) {
-  return std::accumulate(sequences.begin(), sequences.end(), int64_t{0},
-                         [](int64_t sum, const auto& sequence) { return sum + sequence->size(); });
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const EngineLimits& limits, SchedulingPolicy policy)
@@ -175,7 +169,7 @@ void Scheduler::plan_prompts(int32_t budget) {
   std::sort(prompts.begin(), prompts.end());
   int32_t left = budget;
   for (const auto& [key, sequence] : prompts) {
-    if (left <= 0) return;
+    if (left <= 0) break;
     if (!sequence->running) continue;  // an earlier one has taken its blocks
     const Sequence* held_back = sequence->blocks.empty() ? first_held_back() : nullptr;
     if (held_back != nullptr && ranks_before(*held_back, *sequence)) continue;
@@ -186,6 +180,7 @@ void Scheduler::plan_prompts(int32_t budget) {
         std::accumulate(prompts.begin(), prompts.end(), budget,
                         [](int32_t sum, const auto& one) { return sum - one.second->scheduled; });
   }
+  budget_spent_ = budget > 0 && left <= 0;
 }
 
 /// Schedules up to `budget` tokens of a running sequence, as many as there are blocks for.
@@ -326,12 +321,19 @@ std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   return std::nullopt;
 }
 
-bool Scheduler::finish(uint64_t id) {
+/// A sequence that was ended by a max_tokens below the mean might have had the usual length.
+void Scheduler::learn_length(const Sequence& ended) {
+  const int32_t tokens = ended.output_tokens();
+  const bool cut_short = tokens >= ended.request.max_tokens && tokens < usual_output_;
+  if (!cut_short) usual_output_ += kUsualWeight * (tokens - usual_output_);
+}
+
+bool Scheduler::finish(uint64_t id, bool by_itself) {
   if (ids_.erase(id) == 0) return false;
   const auto has_id = [id](const Owned& sequence) { return sequence->request.id == id; };
   if (const auto it = std::find_if(running_.begin(), running_.end(), has_id);
       it != running_.end()) {
-    usual_output_ += kUsualWeight * ((*it)->output_tokens() - usual_output_);
+    if (by_itself) learn_length(**it);
     std::replace(planned_.begin(), planned_.end(), it->get(), static_cast<Sequence*>(nullptr));
     release_blocks(**it);
     running_.erase(it);
@@ -375,9 +377,10 @@ Backlog Scheduler::ahead_of(int32_t prompt_tokens, int32_t priority) const {
 }
 
 bool Scheduler::held_up() const {
-  const int64_t room = has_seat() ? pool_.free_blocks() - reserved_blocks() : -1;
+  if (!has_seat() || waiting_.empty()) return !waiting_.empty();
+  const int64_t room = pool_.free_blocks() - reserved_blocks();
   const auto fits = [room](const Owned& one) { return blocks_for(one->size()) <= room; };
-  return !waiting_.empty() && std::none_of(waiting_.begin(), waiting_.end(), fits);
+  return std::none_of(waiting_.begin(), waiting_.end(), fits);
 }
 
 EngineLoad Scheduler::load() const {

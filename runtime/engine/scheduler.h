@@ -86,8 +86,9 @@ class Scheduler {
 
   /// Ends a sequence for any reason (an id, the length, a stop string, a cancel); only this call
   /// removes one. May be called before or after plan() or complete(). Its blocks are free at the
-  /// next plan(). Returns false if there is no such id.
-  bool finish(uint64_t id);
+  /// next plan(). by_itself: it was not cancelled, so that its length says what to expect of
+  /// others. Returns false if there is no such id.
+  bool finish(uint64_t id, bool by_itself = true);
 
   /// For when the last plan was lost with its workers: every running sequence goes back to waiting,
   /// in its old place, with the tokens it has.
@@ -99,6 +100,8 @@ class Scheduler {
   Backlog ahead_of(int32_t prompt_tokens, int32_t priority) const;
   /// Whether requests wait because no place is free, or too few blocks for any of them.
   bool held_up() const;
+  /// Whether the last plan took as many tokens of prompts as its budget allowed, and at least one.
+  bool budget_spent() const { return budget_spent_; }
 
  private:
   using Owned = std::unique_ptr<Sequence>;
@@ -122,6 +125,7 @@ class Scheduler {
   StepPlan make_plan();
   SequenceStep step_of(const Sequence& sequence) const;
   std::optional<Finish> finish_of(const Sequence& sequence) const;
+  void learn_length(const Sequence& ended);
   void release_blocks(Sequence& sequence);
 
   EngineLimits limits_;
@@ -137,7 +141,8 @@ class Scheduler {
   uint64_t step_ = 0;
   uint64_t arrivals_ = 0;
   int64_t preemptions_ = 0;
-  double usual_output_ = 256;  // tokens that a sequence generates, the mean of the last ones
+  bool budget_spent_ = false;
+  double usual_output_ = 256;  // tokens that a sequence generates, if nothing cuts it short
 };
 
 }  // namespace shoal

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,13 @@ inline void move_over(SequenceList& from, SequenceList& to, const Sequence& sequ
   std::unique_ptr<Sequence> moved = std::move(*old_place);
   from.erase(old_place);
   to.insert(place_of(to, *moved), std::move(moved));
+}
+
+/// The tokens of all sequences together.
+inline int64_t total_tokens(const SequenceList& list) {
+  return std::accumulate(
+      list.begin(), list.end(), int64_t{0},
+      [](int64_t sum, const std::unique_ptr<Sequence>& one) { return sum + one->size(); });
 }
 
 }  // namespace shoal

@@ -5,14 +5,19 @@
 namespace shoal {
 namespace {
 
-/// What a rate is made of, at most: about the last minute of a busy server.
-constexpr double kKeptTokens = 1 << 14, kKeptBegins = 24;
-/// What it takes to tell a rate: a prompt of some length, or a few requests.
+/// What a rate is made of, at most: about the last minute of a busy server, or the last seconds.
+constexpr double kTokensLately = 1 << 14, kTokensNow = 1 << 11;
+constexpr double kBeginsLately = 24, kBeginsNow = 6;
+/// There is no rate before this many tokens or requests have been measured.
 constexpr double kLeastTokens = 256, kLeastBegins = 4;
 
 }  // namespace
 
-void ServiceRates::Rate::add(double more_events, double more_seconds, double kept) {
+ServiceRates::ServiceRates()
+    : prompt_tokens_{{.kept = kTokensLately}, {.kept = kTokensNow}},
+      begins_{{.kept = kBeginsLately}, {.kept = kBeginsNow}} {}
+
+void ServiceRates::Rate::add(double more_events, double more_seconds) {
   events += more_events;
   seconds += more_seconds;
   if (events <= kept) return;
@@ -20,29 +25,46 @@ void ServiceRates::Rate::add(double more_events, double more_seconds, double kep
   events = kept;
 }
 
-std::optional<double> ServiceRates::Rate::seconds_for(double wanted, double least) const {
-  if (events < least) return std::nullopt;
-  return wanted * seconds / events;
+void ServiceRates::Rates::add(double events, double seconds) {
+  lately.add(events, seconds);
+  now.add(events, seconds);
+}
+
+double sure_factor(double decode_stretch) {
+  constexpr double kLeast = 2;
+  return decode_stretch > 1 ? std::max(kLeast, decode_stretch / (decode_stretch - 1)) : kLeast;
 }
 
 void ServiceRates::note(const Step& step) {
   // A step that was not full says how long few tokens take, which is more for each of them.
-  if (step.full) prompt_tokens_.add(step.prompt_tokens, step.seconds, kKeptTokens);
+  if (step.full) prompt_tokens_.add(step.prompt_tokens, step.seconds);
   // Requests that find a free place say nothing about how soon places become free.
-  if (held_up_) begins_.add(step.begun, step.seconds, kKeptBegins);
+  if (held_up_) begins_.add(step.begun, step.seconds);
   held_up_ = step.held_up;
 }
 
-std::optional<double> ServiceRates::seconds_for(const Backlog& backlog) const {
+/// time(rates, wanted): how long this many events take.
+template <typename Time>
+std::optional<double> ServiceRates::longer_of(const Backlog& backlog, Time time) const {
   std::optional<double> longest;
-  const auto take = [&longest](const std::optional<double>& seconds) {
-    if (seconds) longest = std::max(longest.value_or(0), *seconds);
+  const auto take = [&](const Rates& rates, int64_t wanted, double least) {
+    if (wanted <= 0 || rates.lately.events < least) return;
+    longest = std::max(longest.value_or(0), time(rates, static_cast<double>(wanted)));
   };
-  if (backlog.prompt_tokens > 0)
-    take(prompt_tokens_.seconds_for(static_cast<double>(backlog.prompt_tokens), kLeastTokens));
-  if (backlog.begins > 0)
-    take(begins_.seconds_for(static_cast<double>(backlog.begins), kLeastBegins));
+  take(prompt_tokens_, backlog.prompt_tokens, kLeastTokens);
+  take(begins_, backlog.begins, kLeastBegins);
   return longest;
+}
+
+std::optional<double> ServiceRates::seconds_for(const Backlog& backlog) const {
+  return longer_of(
+      backlog, [](const Rates& rates, double wanted) { return rates.lately.seconds_for(wanted); });
+}
+
+std::optional<double> ServiceRates::least_seconds_for(const Backlog& backlog) const {
+  return longer_of(backlog, [](const Rates& rates, double wanted) {
+    return std::min(rates.lately.seconds_for(wanted), rates.now.seconds_for(wanted));
+  });
 }
 
 }  // namespace shoal

@@ -66,7 +66,7 @@ struct SchedulingFlags {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
 };
 
-/// How much may wait at a server.
+/// The limits of a server's queue.
 struct QueueFlags {
   std::optional<int64_t> max_requests;       ///< that run or wait; default: kDefaultWaiting more
                                              ///< than run

@@ -183,9 +183,10 @@ void add_scheduling_flags(FlagParser& parser, SchedulingFlags* scheduling) {
         scheduling->decode_stretch = value;
         return {};
       });
-  parser.add_value("--max-step-ms", "N",
-                   "No step is planned to take longer, if one token of a prompt does not (500)",
-                   whole(&scheduling->max_step_ms, 1, 3'600'000));
+  parser.add_value(
+      "--max-step-ms", "N",
+      "Plan steps of at most this many milliseconds; a step with a single token of a prompt may take longer (500)",
+      whole(&scheduling->max_step_ms, 1, 3'600'000));
   parser.add_value("--scheduling-policy", one_of({"fcfs", "priority"}, "POLICY"),
                    "fcfs (in order of arrival, but short prompts may pass long ones) or priority "
                    "(fcfs)",
@@ -202,7 +203,7 @@ void add_queue_flags(FlagParser& parser, QueueFlags* queue) {
   parser.add_value("--max-num-queued-reqs", "N",
                    cat("Requests that run or wait, together; more are refused (--max-num-seqs + ",
                        kDefaultWaiting, ")"),
-                   whole(&queue->max_requests, 1, 1'000'000));
+                   whole(&queue->max_requests, 1, 65'536));
   parser.add_value("--max-num-queued-tokens", "N",
                    "Tokens of prompts that are still to be computed; a request that would make it "
                    "more is refused, unless it is the only one (no limit)",

@@ -15,7 +15,6 @@ template <typename Item>
 class FairQueue {
  public:
   size_t size() const { return size_; }
-  size_t clients() const { return lines_.size(); }
   bool empty() const { return size_ == 0; }
 
   void push(const std::string& client, Item item) {

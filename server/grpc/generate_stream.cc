@@ -134,9 +134,9 @@ void GenerateStream::read_done(bool ok) {
   parts_.intake->arrived(*this, bytes);
 }
 
-void GenerateStream::turn_away(const Status& why) {
+void GenerateStream::turn_away(const RefusedRequest& why) {
   const std::lock_guard lock(mutex_);
-  if (!finished_) finish(to_grpc_status(RefusedRequest{NotTaken::kQueueFull, why}));
+  if (!finished_) finish(to_grpc_status(why));
 }
 
 /// Takes the request's bytes. Returns false if the call is over.

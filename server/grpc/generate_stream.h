@@ -68,7 +68,7 @@ class GenerateStream final : public LiveCall,
 
   void read() override;
   void work() override;
-  void turn_away(const Status& why) override;
+  void turn_away(const RefusedRequest& why) override;
 
   void on_delta(OutputDelta delta) override;
   void on_end(OutputEnd end) override;

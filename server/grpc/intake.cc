@@ -9,27 +9,30 @@ namespace shoal {
 
 namespace {
 
-Status no_room(size_t budget_bytes) {
-  return Status::error(Code::kResourceExhausted,
-                       cat("the requests that are being served take all of the ",
-                           budget_bytes >> 20, " MiB that requests may take; try again soon"));
+RefusedRequest queue_full(std::string what) {
+  return {NotTaken::kQueueFull, Status::error(Code::kResourceExhausted, std::move(what))};
 }
 
-Status too_many() {
-  return Status::error(Code::kResourceExhausted,
-                       "too many requests wait to be read or tokenized; try again soon");
+RefusedRequest no_room(size_t budget_bytes) {
+  return queue_full(cat("the requests that are being served take all of the ", budget_bytes >> 20,
+                        " MiB that requests may take; try again soon"));
 }
 
-Status gave_way() {
-  return Status::error(Code::kResourceExhausted,
-                       "this client's requests take more than half of the places in which requests "
-                       "wait to be read or tokenized, and others want in; try again soon");
+RefusedRequest too_many() {
+  return queue_full("too many requests wait to be read or tokenized; try again soon");
 }
 
-Status too_slow(int milliseconds) {
-  return Status::error(Code::kResourceExhausted,
-                       cat("the request did not arrive within ", milliseconds,
-                           " ms while others waited for its place; try again soon"));
+RefusedRequest gave_way() {
+  return {NotTaken::kShareExceeded,
+          Status::error(Code::kResourceExhausted,
+                        "this client had more than half of the places in which requests wait to be "
+                        "read or tokenized, and another client needs one, so that its latest "
+                        "requests are refused")};
+}
+
+RefusedRequest too_slow(int milliseconds) {
+  return queue_full(cat("the request did not arrive within ", milliseconds,
+                        " ms while others waited for its place; try again soon"));
 }
 
 }  // namespace
@@ -97,9 +100,9 @@ bool Intake::has_room_for(const std::string& client) const {
 Intake::Guests Intake::admit() {
   Guests admitted;
   while (bytes_ + kMaxRequestBytes <= options_.budget_bytes) {
-    const bool alone = waiting_.clients() == 1;
-    const std::optional<const Guest*> next =
-        waiting_.pop_if([&](const std::string& client) { return alone || has_room_for(client); });
+    std::optional<const Guest*> next =
+        waiting_.pop_if([this](const std::string& client) { return has_room_for(client); });
+    if (!next) next = waiting_.pop();  // those that wait all have much, but nobody else wants it
     if (!next) break;
     Entry& entry = entries_.at(*next);
     count(entry, State::kArriving, kMaxRequestBytes);

@@ -11,6 +11,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
 #include "server/grpc/fair_queue.h"
+#include "server/serving/refused_request.h"
 
 namespace shoal {
 
@@ -29,7 +30,7 @@ inline constexpr size_t kMaxRequestBytes = size_t{16} << 20;
 ///
 /// Short requests and long ones have a thread each, so that a short one never waits for the
 /// tokenizing of a long one. Wherever requests wait, clients take turns, and one client has at most
-/// half of the places and bytes while another one wants some: its latest requests give way.
+/// half of the places and bytes while another one needs some: its latest requests give way.
 /// Thread-safe; it calls a guest without holding its lock.
 class Intake {
  public:
@@ -52,7 +53,7 @@ class Intake {
     /// Do the work on the request. Called on a thread of the Intake. Call accepted() or leave().
     virtual void work() = 0;
     /// There is no room, or the request takes too long to arrive. Call leave() afterwards.
-    virtual void turn_away(const Status& why) = 0;
+    virtual void turn_away(const RefusedRequest& why) = 0;
   };
 
   explicit Intake(const Options& options);

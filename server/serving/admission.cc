@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-/// Nobody is told to come again sooner or later than this.
+/// The shortest and the longest time after which a client is told to try again.
 constexpr double kSoonestRetryS = 0.1, kLatestRetryS = 3600;
 
 double now_s() {
@@ -23,6 +23,12 @@ std::string tenths(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", seconds);
   return text;
+}
+
+/// Removes a waiting request from what is ahead of a later one.
+void take_away(const QueuedRequest& request, Backlog* ahead) {
+  ahead->begins = std::max<int64_t>(ahead->begins - 1, 0);
+  ahead->prompt_tokens = std::max<int64_t>(ahead->prompt_tokens - request.tokens, 0);
 }
 
 }  // namespace
@@ -40,9 +46,18 @@ Admission::Verdict Admission::decide(const EngineRequest& request, const Request
                    wait_s(queued.tokens, request.priority)),
             {}};
   }
-  if (std::optional<RefusedRequest> late = refuse_late(request, origin))
-    return {std::move(late), {}};
-  return {std::nullopt, std::move(room.give_way)};
+  Backlog ahead = scheduler_.ahead_of(static_cast<int32_t>(queued.tokens), request.priority);
+  for (const uint64_t id : room.give_way) take_away(*queue_.find(id), &ahead);
+  std::optional<RefusedRequest> late = refuse_late(ahead, queued.tokens, origin);
+  if (!late) return {std::nullopt, std::move(room.give_way)};
+  if (!room.give_way.empty()) return {std::move(late), {}};
+  // A queue that is too long for this request is full for it, so that others give way if they can.
+  for (const uint64_t id : queue_.surplus_beside(origin.client)) {
+    room.give_way.push_back(id);
+    take_away(*queue_.find(id), &ahead);
+    if (!refuse_late(ahead, queued.tokens, origin)) return {std::nullopt, std::move(room.give_way)};
+  }
+  return {std::move(late), {}};
 }
 
 std::string Admission::describe(QueueLimit reached) const {
@@ -64,24 +79,28 @@ std::string Admission::describe(QueueLimit reached) const {
   return "the queue is full";
 }
 
-/// A request that nothing is ahead of is never refused, so that it is tried how fast it goes.
-std::optional<RefusedRequest> Admission::refuse_late(const EngineRequest& request,
+/// A request with nothing ahead of it is always taken. Its steps are then measured again.
+std::optional<RefusedRequest> Admission::refuse_late(const Backlog& ahead, int64_t prompt_tokens,
                                                      const RequestOrigin& origin) const {
-  const auto tokens = static_cast<int32_t>(request.prompt.size());
-  Backlog ahead = scheduler_.ahead_of(tokens, request.priority);
   if (ahead.prompt_tokens == 0 && ahead.begins == 0) return std::nullopt;
+  // The next place may become free right now, so that the first one in line is not refused for it.
+  Backlog least = ahead;
+  least.begins = std::max<int64_t>(least.begins - 1, 0);
   const std::optional<double> begin_s = rates_.seconds_for(ahead);
-  if (begin_s && *begin_s > kSureFactor * queue_.limits().seconds)
+  const double most_wait_s = queue_.limits().seconds;
+  if (rates_.least_seconds_for(least).value_or(0) > sure_factor_ * most_wait_s)
     return refuse(NotTaken::kTooLate,
                   cat("it would wait for about ", tenths(*begin_s), " here, and may wait for ",
-                      tenths(queue_.limits().seconds), " (--max-queue-time)"),
+                      tenths(most_wait_s), " (--max-queue-time)"),
                   begin_s);
-  ahead.prompt_tokens += tokens;
-  const std::optional<double> first_token_s = rates_.seconds_for(ahead);
+  least.prompt_tokens += prompt_tokens;
   const double left_s = origin.deadline.seconds_left();
-  if (!first_token_s || *first_token_s <= kSureFactor * left_s) return std::nullopt;
+  if (rates_.least_seconds_for(least).value_or(0) <= sure_factor_ * left_s) return std::nullopt;
+  Backlog with_its_own = ahead;
+  with_its_own.prompt_tokens += prompt_tokens;
   return refuse(NotTaken::kTooLate,
-                cat("its first token would come in about ", tenths(*first_token_s),
+                cat("its first token would come in about ",
+                    tenths(rates_.seconds_for(with_its_own).value_or(0)),
                     ", but its deadline is in ", tenths(left_s)),
                 begin_s);
 }
@@ -107,28 +126,22 @@ std::vector<uint64_t> Admission::late() const {
 }
 
 RefusedRequest Admission::gave_way(uint64_t id) const {
-  const QueuedRequest* request = queue_.find(id);
   return refuse(NotTaken::kShareExceeded,
-                "this client's requests take more than half of the queue, and others want in, so "
-                "that its latest ones give way",
-                request != nullptr ? wait_s(request->tokens, 0) : std::nullopt);
+                "this client had more than half of the queue, and another client needs a place, so "
+                "that its latest requests are refused",
+                wait_s_of(id));
 }
 
 RefusedRequest Admission::waited_too_long(uint64_t id) const {
-  const QueuedRequest* request = queue_.find(id);
   return refuse(NotTaken::kQueuedTooLong,
                 cat("it has waited for ", tenths(queue_.limits().seconds),
                     " without a place in a step (--max-queue-time)"),
-                request != nullptr ? wait_s(request->tokens, 0) : std::nullopt);
+                wait_s_of(id));
 }
 
-void Admission::planned(const StepPlan& plan, const PrefillBudget& budget) {
-  const StepSize size = size_of(plan);
-  const int32_t most = std::min(size.decodes > 0 ? budget.beside_decodes : budget.alone,
-                                engine_.max_num_batched_tokens - size.decodes);
-  // A last token of a prompt that counts as a decode does not make the step less full.
-  step_ = {.prompt_tokens = size.prompt_tokens,
-           .full = size.prompt_tokens > 0 && size.prompt_tokens >= most - most / 8,
+void Admission::planned(const StepPlan& plan) {
+  step_ = {.prompt_tokens = size_of(plan).prompt_tokens,
+           .full = scheduler_.budget_spent(),
            .held_up = scheduler_.held_up()};
   for (const SequenceStep& sequence : plan.sequences) {
     if (queue_.remove(sequence.id)) ++step_.begun;
@@ -138,6 +151,11 @@ void Admission::planned(const StepPlan& plan, const PrefillBudget& budget) {
 void Admission::ended_well(double seconds) {
   step_.seconds = seconds;
   rates_.note(step_);
+}
+
+std::optional<double> Admission::wait_s_of(uint64_t id) const {
+  const QueuedRequest* request = queue_.find(id);
+  return request == nullptr ? std::nullopt : wait_s(request->tokens, 0);
 }
 
 std::optional<double> Admission::wait_s(int64_t prompt_tokens, int32_t priority) const {

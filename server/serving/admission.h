@@ -13,20 +13,20 @@
 
 namespace shoal {
 
-/// Whose request it is, and until when its answer is of use.
+/// Who sent a request, and how long its answer is useful.
 struct RequestOrigin {
   std::string client;  ///< the peer's address; requests with the same one share a part of the queue
   Deadline deadline = Deadline::infinite();  ///< of the client
 };
 
 /// Decides which requests may wait for the engine. It keeps within the limits of the queue, refuses
-/// what cannot have its first token in time, and tells everyone that it refuses when to come again.
-/// It is part of InferenceLoop, whose lock guards it.
+/// what cannot have its first token in time, and tells each client that it refuses when to try
+/// again. It is part of InferenceLoop, whose lock guards it.
 class Admission {
  public:
-  /// The scheduler must outlive it and plan within these limits of the engine.
-  Admission(const QueueLimits& queue, const EngineLimits& engine, const Scheduler& scheduler)
-      : queue_(queue), engine_(engine), scheduler_(scheduler) {}
+  /// The scheduler must outlive it. decode_stretch: as in StepPace::Options.
+  Admission(const QueueLimits& limits, double decode_stretch, const Scheduler& scheduler)
+      : sure_factor_(sure_factor(decode_stretch)), queue_(limits), scheduler_(scheduler) {}
 
   struct Verdict {
     std::optional<RefusedRequest> refused;
@@ -45,8 +45,8 @@ class Admission {
   RefusedRequest gave_way(uint64_t id) const;
   RefusedRequest waited_too_long(uint64_t id) const;
 
-  /// Records which requests begin with this plan, which was made with this budget.
-  void planned(const StepPlan& plan, const PrefillBudget& budget);
+  /// Records which requests begin with this plan, the scheduler's last one.
+  void planned(const StepPlan& plan);
   /// The plan has ended well after this time.
   void ended_well(double seconds);
 
@@ -54,14 +54,15 @@ class Admission {
 
  private:
   std::optional<double> wait_s(int64_t prompt_tokens, int32_t priority) const;
-  std::optional<RefusedRequest> refuse_late(const EngineRequest& request,
+  std::optional<double> wait_s_of(uint64_t id) const;
+  std::optional<RefusedRequest> refuse_late(const Backlog& ahead, int64_t prompt_tokens,
                                             const RequestOrigin& origin) const;
   RefusedRequest refuse(NotTaken why, std::string what, std::optional<double> wait_s) const;
   std::string describe(QueueLimit reached) const;
 
+  const double sure_factor_;
   RequestQueue queue_;
   ServiceRates rates_;
-  const EngineLimits engine_;
   const Scheduler& scheduler_;
   ServiceRates::Step step_;  // of the last plan
 };

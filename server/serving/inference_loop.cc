@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -100,7 +101,7 @@ InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limit
       step_(std::move(step)),
       scheduler_(limits, scheduling.policy),
       pace_(scheduling.pace),
-      admission_(scheduling.queue, limits, scheduler_),
+      admission_(scheduling.queue, scheduling.pace.decode_stretch, scheduler_),
       thread_([this] { run(); }) {}
 
 InferenceLoop::~InferenceLoop() {
@@ -147,7 +148,7 @@ void InferenceLoop::cancel(uint64_t id) {
   {
     const std::lock_guard lock(mutex_);
     if (!open_.contains(id)) return;
-    scheduler_.finish(id);  // others may have its place in the queue at once
+    scheduler_.finish(id, false);  // others may have its place in the queue at once
     admission_.remove(id);
     cancelled_.push_back(id);
   }
@@ -157,8 +158,14 @@ void InferenceLoop::cancel(uint64_t id) {
 void InferenceLoop::end_late() {
   std::unique_lock lock(mutex_);
   auto ended = take_late();
+  if (ended.empty()) return;
+  ++ending_;
   lock.unlock();
   end(std::move(ended));
+  lock.lock();
+  --ending_;
+  idle_.notify_all();
+  wake_.notify_one();
 }
 
 EngineLoad InferenceLoop::load() const {
@@ -201,15 +208,14 @@ void InferenceLoop::run() {
   for (bool last = false; !last;) {
     wait_until_ready(wake_, lock, [this] {
       return stop_ || end_all_ || !cancelled_.empty() || !turned_out_.empty() ||
-             scheduler_.has_work();
+             (open_.empty() && !told_.empty()) || scheduler_.has_work();
     });
     busy_ = true;
     last = stop_;
     auto late = take_late();
     auto ended = stop_ || end_all_ ? take_all(shutting_down()) : take_cancelled();
-    const PrefillBudget budget = pace_.budget();
-    const StepPlan plan = scheduler_.plan(budget);
-    admission_.planned(plan, budget);
+    const StepPlan plan = scheduler_.plan(pace_.budget());
+    admission_.planned(plan);
     lock.unlock();
     end(std::move(late));
     end(std::move(ended));
@@ -232,8 +238,8 @@ void InferenceLoop::run() {
 
 /// Removes an open request from the engine. All sequences end here, whatever the reason. The caller
 /// holds the lock, and notifies the sink after releasing it.
-std::unique_ptr<InferenceLoop::Open> InferenceLoop::take_out(uint64_t id) {
-  scheduler_.finish(id);
+std::unique_ptr<InferenceLoop::Open> InferenceLoop::take_out(uint64_t id, bool by_itself) {
+  scheduler_.finish(id, by_itself);
   admission_.remove(id);
   return std::move(open_.extract(id).mapped());
 }
@@ -296,7 +302,7 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
     for (const SequenceStep& sequence : plan.sequences) {
       const auto it = open_.find(sequence.id);
       if (it == open_.end() || !outcome.blames_requests || !it->second->note_crash()) continue;
-      ended.push_back(take_out(sequence.id));
+      ended.push_back(take_out(sequence.id, false));
       ended.back()->end.status = why_not_again(outcome.lost);
     }
   }
@@ -326,7 +332,7 @@ void InferenceLoop::deliver(const StepResult& result) {
   {
     const std::lock_guard lock(mutex_);
     for (Delivery& delivery : deliveries) {
-      if (delivery.last) delivery.ended = take_out(delivery.delta.tokens.front().id);
+      if (delivery.last) delivery.ended = take_out(delivery.delta.tokens.front().id, true);
     }
   }
   for (Delivery& delivery : deliveries) {
@@ -336,17 +342,17 @@ void InferenceLoop::deliver(const StepResult& result) {
   for (const auto& tell : told) tell(true);
 }
 
-/// Takes a request out of the queue before it has begun. The caller holds the lock. Its sink is
-/// told later, because submit() may be called with locks that the sink takes.
+/// Takes a request out of the queue before it has begun. The caller holds the lock. The sink is
+/// told later, because the caller of submit() may hold a lock that the sink takes.
 void InferenceLoop::turn_out(uint64_t id, RefusedRequest why) {
-  turned_out_.push_back(take_out(id));
+  turned_out_.push_back(take_out(id, false));
   OutputEnd& end = turned_out_.back()->end;
   end.status = why.error.status;
   end.refused = std::move(why);
 }
 
-/// Takes out those that have waited for too long, and returns all whose sinks do not know yet that
-/// they are out. The caller holds the lock.
+/// Takes out those that have waited for too long, and returns all whose sinks have not been told
+/// yet that they are out. The caller holds the lock.
 std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_late() {
   for (const uint64_t id : admission_.late()) turn_out(id, admission_.waited_too_long(id));
   return std::exchange(turned_out_, {});
@@ -358,7 +364,7 @@ std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_cancelled(
   std::vector<std::unique_ptr<Open>> ended;
   for (const uint64_t id : std::exchange(cancelled_, {})) {
     if (!open_.contains(id)) continue;  // it has ended in the meantime
-    ended.push_back(take_out(id));
+    ended.push_back(take_out(id, false));
   }
   return ended;
 }
@@ -366,8 +372,9 @@ std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_cancelled(
 /// Removes every request from the engine and gives it this status. The caller holds the lock.
 std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_all(const Status& status) {
   std::vector<std::unique_ptr<Open>> ended;
+  // From the last one on, because each is at the end of the scheduler's list then.
   while (!open_.empty()) {
-    ended.push_back(take_out(open_.begin()->first));
+    ended.push_back(take_out(std::prev(open_.end())->first, false));
     ended.back()->end.status = status;
   }
   cancelled_.clear();

@@ -133,12 +133,12 @@ class InferenceLoop {
   void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
   static void end(std::vector<std::unique_ptr<Open>> ended);
-  std::unique_ptr<Open> take_out(uint64_t id);
+  std::unique_ptr<Open> take_out(uint64_t id, bool by_itself);
   void deliver(const StepResult& result);
   std::vector<std::unique_ptr<Open>> take_cancelled();
   std::vector<std::unique_ptr<Open>> take_all(const Status& status);
   using Told = std::vector<std::function<void(bool)>>;
-  bool idle() const { return open_.empty() && turned_out_.empty() && !busy_; }
+  bool idle() const { return open_.empty() && turned_out_.empty() && ending_ == 0 && !busy_; }
 
   const ServedModel& model_;
   const StepFunction step_;
@@ -148,13 +148,16 @@ class InferenceLoop {
   Scheduler scheduler_;
   StepPace pace_;
   Admission admission_;
-  // The mutex guards the map. Only the loop's thread uses what an Open holds.
+  // The mutex guards the map. Only the loop's thread uses what an Open holds, except for the end of
+  // one that is turned out of the queue.
   std::map<uint64_t, std::unique_ptr<Open>> open_;
   std::vector<uint64_t> cancelled_;
-  std::vector<std::unique_ptr<Open>> turned_out_;  // of the queue; their sinks do not know it yet
-  Status failure_;                                 // not ok once the loop has stopped
-  std::optional<Clock::time_point> last_step_;     // when a step last ended well
-  Told told_;                                      // those that wait for the next one
+  // Requests that were taken out of the queue, and whose sinks have not been told yet.
+  std::vector<std::unique_ptr<Open>> turned_out_;
+  int ending_ = 0;                              // threads in end_late() that tell sinks of it
+  Status failure_;                              // not ok once the loop has stopped
+  std::optional<Clock::time_point> last_step_;  // when a step last ended well
+  Told told_;                                   // those that wait for the next one
   uint64_t next_id_ = 1;
   bool end_all_ = false;
   bool stop_ = false;

@@ -14,7 +14,7 @@ enum class NotTaken {
   kDraining,       ///< the server shuts down
   kEngineLost,     ///< the ranks are lost for good
   kQueueFull,      ///< no further request may wait
-  kShareExceeded,  ///< it gave way to another client, as its own has more than half of the queue
+  kShareExceeded,  ///< its client had more than half of the queue, and gave way
   kTooLate,        ///< its first token cannot come in time
   kQueuedTooLong,  ///< it has waited for longer than the server lets requests wait
 };

@@ -32,8 +32,11 @@ SETTINGS = (("--decode-stretch", "2", "--max-step-ms", "500"),
 
 
 def requests(draw: random.Random) -> list[dict]:
-    """Prompts and lengths of all kinds, the first ones with one token each."""
-    made = [{"prompt_ids": [5], "max_tokens": 1, "temperature": 0, "logprobs": 1}] * 64
+    """Prompts and lengths of all kinds. The first ones stop at their first token, so that the
+    server expects short answers and has to preempt."""
+    short = {"prompt_ids": [5], "max_tokens": 100, "temperature": 0, "logprobs": 1}
+    first_token = harness.generate_jsonl(harness.DEMO, [short | {"max_tokens": 1}])[0]["logprobs"]
+    made = [short | {"stop_token_ids": [first_token[0]["token_id"]]}] * 64
     for number in range(24):
         request = {"prompt_ids": [draw.randrange(4, 4096) for _ in range(draw.randrange(1, 120))],
                    "max_tokens": draw.randrange(20, 120), "ignore_eos": True, "logprobs": 2}
@@ -71,12 +74,14 @@ class Scheduling(harness.TestCase):
         for name in ("seed", "top_p"):
             if name in request:
                 setattr(sampling, name, request[name])
+        stops = [pb.StopCondition(stop_token_id=stop) for stop in request.get("stop_token_ids", [])]
         response = pb.ResponseOptions(
             return_output_logprobs=True,
             output_candidates=pb.CandidateTokenSelection(top_n=request["logprobs"]))
         return pb.GenerateRequest(
             token_ids=pb.TokenIds(ids=request["prompt_ids"]), sampling=sampling,
-            stopping=pb.StoppingOptions(max_tokens=request["max_tokens"], ignore_eos=True),
+            stopping=pb.StoppingOptions(max_tokens=request["max_tokens"], ignore_eos=True,
+                                        conditions=stops),
             response=response)
 
     def answer(self, stub, number: int, answers: dict, tokens: list):

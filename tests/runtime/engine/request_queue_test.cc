@@ -97,6 +97,26 @@ TEST(RequestQueue, TellsWhoHasWaitedForTooLong) {
   EXPECT_EQ(queue.late(13.6), (std::vector<uint64_t>{1, 2}));
 }
 
+TEST(RequestQueue, WhatRunsNeitherCountsAsTheClientsNorGivesWay) {
+  RequestQueue queue({.requests = 10});
+  const RequestQueue::Engine four_run{.running = 4};
+  for (uint64_t id = 1; id <= 6; ++id) ASSERT_TRUE(offer(queue, id, of("greedy"), four_run));
+  std::set<uint64_t> gone;
+  for (uint64_t id = 7; id <= 9; ++id)
+    EXPECT_TRUE(offer(queue, id, of("modest"), four_run, &gone)) << "half of the six places";
+  EXPECT_EQ(gone, (std::set<uint64_t>{4, 5, 6}));
+  EXPECT_FALSE(offer(queue, 10, of("modest"), four_run));
+}
+
+TEST(RequestQueue, TheSurplusIsWhatOneHasBeyondHalf) {
+  RequestQueue queue({});
+  for (uint64_t id = 1; id <= 7; ++id) ASSERT_TRUE(offer(queue, id, of("greedy")));
+  for (uint64_t id = 8; id <= 9; ++id) ASSERT_TRUE(offer(queue, id, of("modest")));
+  EXPECT_EQ(queue.surplus_beside("modest"), (std::vector<uint64_t>{7, 6, 5}));
+  EXPECT_EQ(queue.surplus_beside("new"), (std::vector<uint64_t>{7, 6, 5}));
+  EXPECT_TRUE(queue.surplus_beside("greedy").empty());
+}
+
 /// 10,000 requests of five clients of which one sends most. The others, which have one request here
 /// at a time, are never refused, and the book is right at all times.
 TEST(RequestQueue, ModestClientsAlwaysGetIn) {
@@ -110,7 +130,7 @@ TEST(RequestQueue, ModestClientsAlwaysGetIn) {
     const auto same = [&](const auto& entry) { return entry.second.client == client; };
     if (!greedy && std::any_of(here.begin(), here.end(), same)) continue;
     const auto tokens = static_cast<int64_t>(1 + random() % 200);
-    const QueuedRequest request = of(client, tokens, 10 * tokens);
+    const QueuedRequest request = of(client, tokens, 10 * static_cast<int64_t>(1 + random() % 200));
     RequestQueue::Engine engine;
     for (const auto& entry : here) engine.prompt_tokens += entry.second.tokens;
     std::set<uint64_t> gone;

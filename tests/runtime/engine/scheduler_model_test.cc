@@ -127,6 +127,7 @@ class Model {
   /// The earliest running sequence gets its token in every step. This holds only for a decode,
   /// because shorter prompts may go before an earlier one.
   void check_what_ranks_first(const StepPlan& plan, const std::set<uint64_t>& planned) const {
+    ASSERT_FALSE(plan.sequences.empty()) << "work, and an empty plan";
     if (by_priority_) return;
     for (const auto& [id, one] : seen_) {
       if (one.blocks.empty()) continue;
@@ -134,7 +135,6 @@ class Model {
       ASSERT_TRUE(!decode || planned.contains(id)) << "the first sequence " << id << " waits";
       break;
     }
-    ASSERT_FALSE(plan.sequences.empty()) << "work, and an empty plan";
   }
 
   /// Returns true if the step is a decode.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "runtime/engine/scheduler.h"
@@ -169,11 +170,14 @@ TEST(SchedulerPropertyTest, ManyLongSequencesInAlmostNoBlocks) {
   workload.limits = {
       .max_num_seqs = 16, .max_num_batched_tokens = 16, .kv_blocks = 6, .max_model_len = 96};
   // The first ones are short, so that the scheduler expects the others to be short too.
+  std::vector<int32_t> every_token(50);
+  std::iota(every_token.begin(), every_token.end(), 0);
   for (uint64_t id = 1; id <= 60; ++id) {
     EngineRequest request;
     request.id = id;
     request.prompt = {static_cast<int32_t>(id), 2, 3};
-    request.max_tokens = id <= 40 ? 1 : 90;
+    request.max_tokens = 90;
+    if (id <= 40) request.eos_token_ids = every_token;
     workload.requests.push_back(std::move(request));
   }
   const Outcome outcome = run(workload, 1, {});

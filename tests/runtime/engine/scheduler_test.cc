@@ -49,7 +49,9 @@ std::vector<uint64_t> ids_of(const StepPlan& plan) {
 /// Lets the scheduler expect short outputs, so that it admits what will have to be preempted.
 void expect_short_outputs(Scheduler& scheduler) {
   for (uint64_t id = 1; id <= 100; ++id) {
-    ASSERT_TRUE(scheduler.add(request(id, 1, 1)).ok());
+    EngineRequest one = request(id, 1, 2);
+    one.eos_token_ids = {7};
+    ASSERT_TRUE(scheduler.add(one).ok());
     complete(scheduler, answer(scheduler.plan(), 7));
   }
 }
@@ -195,6 +197,24 @@ TEST(SchedulerTest, ModelLengthAndTheWholeCacheEndWithLength) {
   }
 }
 
+/// Sequences that somebody cuts short say nothing about the length of others.
+TEST(SchedulerTest, OnlyEndsOfTheirOwnTellTheUsualLength) {
+  EngineLimits limits = roomy_limits();
+  limits.kv_blocks = 4;
+  Scheduler scheduler(limits);
+  for (uint64_t id = 1; id <= 100; ++id) {
+    ASSERT_TRUE(scheduler.add(request(id, 1, id % 2 == 0 ? 1 : 60)).ok());
+    complete(scheduler, answer(scheduler.plan(), 7));
+    if (id % 2 == 1) {
+      EXPECT_TRUE(scheduler.finish(id, false)) << "a cancel";
+    }
+  }
+  ASSERT_TRUE(scheduler.add(request(101, 10, 54)).ok());  // four blocks in the end
+  ASSERT_TRUE(scheduler.add(request(102, 10, 54)).ok());
+  (void)scheduler.plan();
+  EXPECT_EQ(scheduler.load().running, 1) << "it is expected to need all blocks";
+}
+
 TEST(SchedulerTest, YoungestIsPreemptedAndResumesWithItsTokens) {
   EngineLimits limits = roomy_limits();
   limits.kv_blocks = 3;
@@ -320,7 +340,8 @@ TEST(SchedulerTest, LittleIsComputedTwice) {
     EXPECT_LT(computed_per_needed(limits, 64, 128, 256, budget), 1.2);
     EXPECT_LT(computed_per_needed(limits, 64, 16, 368, budget), 1.2);
     EXPECT_LT(computed_per_needed(limits, 64, 368, 16, budget), 1.2);
-    // Four, with room for 1.7. Without the rule of fits() it was 8.5 times as many.
+    // Four, with room for 1.7. It was 8.5 times as many when a sequence was admitted as soon as the
+    // blocks of its prompt were free.
     limits.kv_blocks = 17 * 24 / 10;
     EXPECT_LT(computed_per_needed(limits, 4, 128, 256, budget), 1.6);
   }

@@ -14,16 +14,21 @@ class FakeGuest final : public Intake::Guest {
  public:
   void read() override { ++reads; }
   void work() override {
+    if (on_hold) on_hold();
     if (hold.valid()) hold.wait();
     if (on_work) on_work();
     worked.set_value();
   }
-  void turn_away(const Status& why) override { refusal = why.code(); }
+  void turn_away(const RefusedRequest& why) override {
+    refusal = why.code();
+    refused = why.why;
+  }
 
   int reads = 0;
   Code refusal = Code::kOk;
   std::shared_future<void> hold;
-  std::function<void()> on_work;
+  std::function<void()> on_hold, on_work;
+  NotTaken refused = NotTaken::kInvalid;
   std::promise<void> worked;
 };
 
@@ -114,6 +119,36 @@ TEST(Intake, ClientsTakeTurns) {
   modest->worked.get_future().wait();
   for (const auto& guest : greedy) guest->worked.get_future().wait();
   EXPECT_EQ(worked, 8);
+}
+
+TEST(Intake, AGreedyClientGivesWayBeforeTokenizing) {
+  Intake intake({.max_queued = 4});
+  std::promise<void> release, entered;
+  const auto held = enter(intake);
+  held->hold = release.get_future().share();
+  held->on_hold = [&] { entered.set_value(); };
+  intake.arrived(*held, 1);
+  entered.get_future().wait();
+  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  for (int i = 0; i < 5; ++i) {
+    greedy.push_back(enter(intake, "greedy"));
+    intake.arrived(*greedy.back(), 1);
+  }
+  EXPECT_EQ(greedy[4]->refused, NotTaken::kQueueFull);
+  const auto modest = enter(intake, "modest");
+  intake.arrived(*modest, 1);
+  EXPECT_EQ(greedy[3]->refused, NotTaken::kShareExceeded);
+  EXPECT_EQ(modest->refusal, Code::kOk);
+  release.set_value();
+  modest->worked.get_future().wait();
+  for (size_t i = 0; i < 3; ++i) greedy[i]->worked.get_future().wait();
+}
+
+TEST(Intake, TwoClientsWithMuchStillGetTheRoomThatIsFree) {
+  Intake intake({.budget_bytes = kMaxRequestBytes});
+  const auto reading = enter(intake, "a"), first = enter(intake, "a"), second = enter(intake, "b");
+  intake.leave(*reading);
+  EXPECT_EQ(first->reads + second->reads, 1);
 }
 
 TEST(Intake, AGreedyClientGivesWayInEveryQueue) {

@@ -17,23 +17,29 @@ struct Machine {
 
 class Simulation {
  public:
-  Simulation(const EngineLimits& limits, const QueueLimits& queue, Machine machine = {})
-      : machine_(machine),
+  Simulation(const EngineLimits& limits, const QueueLimits& queue, Machine how_fast = {})
+      : machine(how_fast),
         scheduler_(limits),
         pace_({.decode_stretch = 2, .max_step_s = 0.5}),
-        admission_(queue, limits, scheduler_) {}
+        admission_(queue, 2, scheduler_) {}
 
-  /// Returns the refusal, if there is one.
+  /// Returns the refusal, if there is one. Those that give way are gone.
   std::optional<RefusedRequest> offer(int32_t prompt_tokens, int32_t max_tokens,
-                                      double deadline_s = INFINITY, bool even_if_late = false) {
+                                      double deadline_s = INFINITY, bool even_if_late = false,
+                                      const std::string& client = "client") {
     EngineRequest request;
     request.id = ++last_id_;
     request.prompt.assign(static_cast<size_t>(prompt_tokens), 1);
     request.max_tokens = max_tokens;
-    const RequestOrigin origin{"client", Deadline::after_s(deadline_s)};
+    const RequestOrigin origin{client, Deadline::after_s(deadline_s)};
     Admission::Verdict verdict = admission_.decide(request, origin, 100);
     if (verdict.refused && !(even_if_late && verdict.refused->why == NotTaken::kTooLate))
       return verdict.refused;
+    for (const uint64_t other : verdict.give_way) {
+      EXPECT_EQ(admission_.gave_way(other).why, NotTaken::kShareExceeded);
+      leave(other);
+      ++gave_way;
+    }
     admission_.add(last_id_, origin, prompt_tokens, 100);
     EXPECT_TRUE(scheduler_.add(std::move(request)).ok());
     came_[last_id_] = now_s;
@@ -42,15 +48,14 @@ class Simulation {
 
   /// One step, or a millisecond if there is nothing to do.
   void step() {
-    const PrefillBudget budget = pace_.budget();
-    const StepPlan plan = scheduler_.plan(budget);
+    const StepPlan plan = scheduler_.plan(pace_.budget());
     if (plan.sequences.empty()) {
       now_s += 0.001;
       return;
     }
-    admission_.planned(plan, budget);
+    admission_.planned(plan);
     const StepSize size = size_of(plan);
-    const double seconds = machine_.step_s + machine_.token_s * (size.decodes + size.prompt_tokens);
+    const double seconds = machine.step_s + machine.token_s * (size.decodes + size.prompt_tokens);
     now_s += seconds;
     StepResult result;
     result.step = plan.step;
@@ -66,6 +71,12 @@ class Simulation {
     }
   }
 
+  /// The client of a waiting request gives up.
+  void leave(uint64_t id) {
+    admission_.remove(id);
+    EXPECT_TRUE(scheduler_.finish(id, false));
+  }
+
   void finish_all() {
     while (scheduler_.has_work()) step();
   }
@@ -77,9 +88,10 @@ class Simulation {
   int64_t queued_bytes() const { return admission_.queued_bytes(); }
 
   double now_s = 0;
+  Machine machine;
+  int gave_way = 0;
 
  private:
-  const Machine machine_;
   Scheduler scheduler_;
   StepPace pace_;
   Admission admission_;
@@ -198,7 +210,76 @@ TEST(Admission, TakesARequestThatNothingIsAheadOf) {
   for (int i = 0; i < 600; ++i) simulation.step();
   EXPECT_TRUE(simulation.offer(1500, 2, 5).has_value()) << "a second or more for each token";
   simulation.finish_all();
+  simulation.machine = {};
   EXPECT_FALSE(simulation.offer(1500, 2, 5).has_value());
+  simulation.finish_all();
+  EXPECT_LT(simulation.first_token_s(simulation.last_id()), 5);
+}
+
+/// While one long answer takes the only place, everybody who waits gives up. The next ones must not
+/// be refused for ever because of it.
+TEST(Admission, ForgetsAnHourInWhichNobodyBegan) {
+  EngineLimits one = kFewPlaces;
+  one.max_num_seqs = 1;
+  Simulation simulation(one, {.requests = 1000, .seconds = 5});
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(simulation.offer(8, 20).has_value());
+  simulation.finish_all();
+  simulation.machine.step_s = 2;
+  EXPECT_FALSE(simulation.offer(8, 1800).has_value());
+  simulation.step();
+  for (int i = 1; i < 1700; ++i) {
+    if (!simulation.offer(8, 20).has_value()) {
+      simulation.step();
+      simulation.leave(simulation.last_id());
+    } else {
+      simulation.step();
+    }
+  }
+  simulation.machine = {};
+  simulation.finish_all();
+  int served = 0;
+  for (int waiting = 0; served < 60 && waiting < 4; ++served) {
+    waiting = 0;
+    EXPECT_FALSE(simulation.offer(8, 20).has_value());
+    simulation.step();
+    while (waiting < 4 && !simulation.offer(8, 20).has_value()) ++waiting;
+    simulation.finish_all();
+  }
+  EXPECT_LT(served, 60) << "each of five takes 0.2 s, and still they may not wait for 5 s";
+}
+
+/// The first in line may get a place at any moment.
+TEST(Admission, TakesTheFirstInLine) {
+  EngineLimits one = kFewPlaces;
+  one.max_num_seqs = 1;
+  Simulation simulation(one, {});
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(simulation.offer(8, 1000).has_value());
+  simulation.finish_all();  // 10 s each
+  EXPECT_FALSE(simulation.offer(8, 1000).has_value());
+  for (int i = 0; i < 990; ++i) simulation.step();
+  EXPECT_FALSE(simulation.offer(8, 10, 4).has_value());
+  const uint64_t first = simulation.last_id();
+  EXPECT_FALSE(simulation.offer(8, 1000).has_value());
+  EXPECT_FALSE(simulation.offer(8, 1000).has_value());
+  EXPECT_TRUE(simulation.offer(8, 10, 4).has_value());
+  simulation.finish_all();
+  EXPECT_LT(simulation.first_token_s(first), 4);
+}
+
+/// A queue that is too long for a client's deadline is full for it.
+TEST(Admission, TheGreedyClientGivesWayToADeadline) {
+  Simulation simulation(kFewPlaces, {.requests = 1000});
+  for (int i = 0; i < 200; ++i)
+    EXPECT_FALSE(simulation.offer(8, 40, INFINITY, false, "greedy").has_value());
+  while (simulation.now_s < 4) simulation.step();
+  EXPECT_TRUE(simulation.offer(8, 40, 5, false, "greedy").has_value());
+  EXPECT_EQ(simulation.gave_way, 0);
+  EXPECT_FALSE(simulation.offer(8, 40, 5, false, "modest").has_value());
+  EXPECT_GT(simulation.gave_way, 0);
+  EXPECT_LT(simulation.gave_way, 80) << "no more than half of the queue";
+  EXPECT_TRUE(simulation.offer(8, 40, 0.01, false, "other").has_value()) << "that is too much";
+  simulation.finish_all();
+  EXPECT_EQ(simulation.queued_bytes(), 0);
 }
 
 TEST(Admission, SaysHowLongTheQueueIs) {
