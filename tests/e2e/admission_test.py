@@ -198,8 +198,28 @@ class Admission(harness.TestCase):
             thread.join()
         self.assertEqual(failures, [])
         self.assertTrue(served and all(tokens == 30 for tokens in served), served)
-        reasons = {self.check_refusal(error)[0] for error in refusals}
-        self.assertIn("CLIENT_SHARE_EXCEEDED", reasons)
+        for error in refusals:
+            self.check_refusal(error)
+        self.wait_until_empty()
+
+    def test_the_latest_of_the_greedy_client_gives_way(self):
+        self.start("--max-num-seqs", 1, "--max-num-queued-reqs", 5, "--cpu-kernels", "reference")
+        running = self.own.Generate(self.request(4, 508), timeout=300)
+        next(running)
+        waiting = []
+        for number in range(4):  # one after the other, so that the order is known
+            waiting.append(self.own.Generate(self.request(4, 3), timeout=300))
+            harness.wait_until(lambda: self.load().queued_requests == number + 1, 30, "its place")
+        with self.assertRaises(grpc.RpcError) as refused:
+            self.ask(self.own, 4, 3)
+        self.assertEqual(self.check_refusal(refused.exception)[0], "QUEUE_FULL")
+        modest = self.client("127.0.0.9").Generate(self.request(4, 3), timeout=300)
+        with self.assertRaises(grpc.RpcError) as refused:
+            list(waiting.pop())
+        self.assertEqual(self.check_refusal(refused.exception)[0], "CLIENT_SHARE_EXCEEDED")
+        running.cancel()
+        for call in [modest, *waiting]:
+            self.assertEqual(sum(len(event.token.tokens) for event in call), 3)
         self.wait_until_empty()
 
     def test_a_request_that_waits_too_long_is_refused(self):
@@ -216,14 +236,14 @@ class Admission(harness.TestCase):
         self.assertEqual(self.ask(self.own, 4, 4), 4)
 
     def test_what_surely_comes_too_late_is_refused_at_once(self):
-        self.start("--max-num-seqs", 2)
-        calls = [self.own.Generate(self.request(4, 508), timeout=300) for _ in range(60)]
-        for call in calls[:12]:
-            list(call)  # now there are rates
+        self.start("--max-num-seqs", 2, "--cpu-kernels", "reference")
+        calls = [self.own.Generate(self.request(4, 40), timeout=300) for _ in range(16)]
+        harness.wait_until(lambda: self.load().queued_requests == 14, 60, "all of them")
+        harness.wait_until(lambda: self.load().queued_requests <= 9, 120, "rates")
         refused = None
-        for _ in range(200):
+        for _ in range(20):
             try:
-                self.ask(self.own, 8, 1, timeout=0.1)
+                self.ask(self.own, 8, 1, timeout=0.5)
                 self.fail("there were many before it")
             except grpc.RpcError as error:
                 if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -235,13 +255,13 @@ class Admission(harness.TestCase):
         self.assertEqual(reason, "WAIT_TOO_LONG")
         self.assertIn("its deadline is in", refused.details())
         self.assertGreater(seconds, 0.1)
-        for call in calls[12:]:
+        for call in calls:
             call.cancel()
         self.wait_until_empty()
 
     def test_the_limits_of_tokens_and_bytes(self):
         for flags, which in ((("--max-num-queued-tokens", 60), "--max-num-queued-tokens"),
-                             (("--max-queued-bytes", 500), "--max-queued-bytes")):
+                             (("--max-queued-bytes", 450), "--max-queued-bytes")):
             with self.subTest(flags=flags):
                 self.start("--max-num-seqs", 1, "--cpu-kernels", "reference", *flags)
                 running = self.own.Generate(self.request(4, 508), timeout=300)
@@ -254,7 +274,7 @@ class Admission(harness.TestCase):
                 self.assertIn(which, refused.exception.details())
                 running.cancel()
                 self.assertEqual(sum(len(event.token.tokens) for event in waiting), 4)
-                self.assertEqual(self.ask(self.own, 200, 1), 1, "it is the only one")
+                self.assertEqual(self.ask(self.own, 70, 1), 1, "it is the only one")
                 self.server.process.terminate()
                 self.assertEqual(self.server.end(), 0)
 
