@@ -204,10 +204,11 @@ void add_queue_flags(FlagParser& parser, QueueFlags* queue) {
                    cat("Requests that run or wait, together; more are refused (--max-num-seqs + ",
                        kDefaultWaiting, ")"),
                    whole(&queue->max_requests, 1, 65'536));
-  parser.add_value("--max-num-queued-tokens", "N",
-                   "Tokens of prompts that are still to be computed; a request that would make it "
-                   "more is refused, unless it is the only one (no limit)",
-                   whole(&queue->max_tokens, 1, INT64_MAX));
+  parser.add_value(
+      "--max-num-queued-tokens", "N",
+      "Tokens of prompts still to be computed; more are refused, except of a request that "
+      "is the only one (no limit)",
+      whole(&queue->max_tokens, 1, INT64_MAX));
   parser.add_value("--max-queued-bytes", "SIZE", "Memory of the requests that wait (128m)",
                    [queue](std::string_view flag, std::string_view text) -> Status {
                      SHOAL_ASSIGN_OR_RETURN(queue->max_bytes, parse_size_flag(flag, text));
