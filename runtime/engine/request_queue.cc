@@ -41,7 +41,8 @@ RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
 
   const Held own = held_by(request.client);
   const Held wanted{own.requests + 1, own.tokens + request.tokens, own.bytes + request.bytes};
-  const Held most{limits_.requests - engine.running, limits_.tokens, limits_.bytes};
+  const Held most{limits_.requests - engine.running,
+                  limits_.tokens - (engine.prompt_tokens - tokens_), limits_.bytes};
   Held theirs = greedy->second;
   std::vector<uint64_t> give_way;
   for (auto it = waiting_.rbegin(); limit && it != waiting_.rend(); ++it) {
@@ -69,12 +70,13 @@ RequestQueue::HeldBy::const_iterator RequestQueue::heaviest(QueueLimit of) const
   });
 }
 
-std::vector<uint64_t> RequestQueue::surplus_beside(const std::string& client) const {
+std::vector<uint64_t> RequestQueue::surplus_beside(const std::string& client,
+                                                   int64_t length) const {
   const auto greedy = heaviest(QueueLimit::kRequests);
   if (greedy == held_.end() || greedy->first == client) return {};
   std::vector<uint64_t> ids;
   int64_t theirs = greedy->second.requests;
-  for (auto it = waiting_.rbegin(); it != waiting_.rend() && theirs > size() / 2; ++it) {
+  for (auto it = waiting_.rbegin(); it != waiting_.rend() && theirs > length / 2; ++it) {
     if (it->second.client != greedy->first) continue;
     if (--theirs < held_by(client).requests + 1) break;
     ids.push_back(it->first);
@@ -87,6 +89,7 @@ void RequestQueue::add(uint64_t id, QueuedRequest request) {
   held.requests += 1;
   held.tokens += request.tokens;
   held.bytes += request.bytes;
+  tokens_ += request.tokens;
   bytes_ += request.bytes;
   waiting_.emplace_hint(waiting_.end(), id, std::move(request));
 }
@@ -100,6 +103,7 @@ bool RequestQueue::remove(uint64_t id) {
   held->second.tokens -= request.tokens;
   held->second.bytes -= request.bytes;
   if (held->second.requests == 0) held_.erase(held);
+  tokens_ -= request.tokens;
   bytes_ -= request.bytes;
   waiting_.erase(found);
   return true;

@@ -52,10 +52,10 @@ class RequestQueue {
   /// Whether the request may be added.
   Room room_for(const QueuedRequest& request, const Engine& engine) const;
 
-  /// The requests that may give way to this client when none of the limits is reached, but the
-  /// queue is too long for it: the latest ones of the client that holds the most, as many as it has
-  /// beyond half of all.
-  std::vector<uint64_t> surplus_beside(const std::string& client) const;
+  /// The requests that may give way to this client when the queue has reached a length that is not
+  /// one of the limits: the latest ones of the client that holds the most, as many as it has beyond
+  /// half of that length.
+  std::vector<uint64_t> surplus_beside(const std::string& client, int64_t length) const;
 
   /// Precondition: id is greater than all before it.
   void add(uint64_t id, QueuedRequest request);
@@ -84,7 +84,7 @@ class RequestQueue {
   const QueueLimits limits_;
   std::map<uint64_t, QueuedRequest> waiting_;
   HeldBy held_;  // by the clients that have something here
-  int64_t bytes_ = 0;
+  int64_t tokens_ = 0, bytes_ = 0;
 };
 
 }  // namespace shoal

@@ -7,22 +7,24 @@ namespace {
 
 /// What a rate is made of, at most: about the last minute of a busy server, or the last seconds.
 constexpr double kTokensLately = 1 << 14, kTokensNow = 1 << 11;
+constexpr double kTokenSecondsLately = 60, kTokenSecondsNow = 5;
 constexpr double kBeginsLately = 24, kBeginsNow = 6;
+constexpr double kBeginSecondsLately = 600, kBeginSecondsNow = 120;
 /// There is no rate before this many tokens or requests have been measured.
-constexpr double kLeastTokens = 256, kLeastBegins = 4;
+constexpr double kLeastTokens = 16, kLeastBegins = 4;
 
 }  // namespace
 
 ServiceRates::ServiceRates()
-    : prompt_tokens_{{.kept = kTokensLately}, {.kept = kTokensNow}},
-      begins_{{.kept = kBeginsLately}, {.kept = kBeginsNow}} {}
+    : prompt_tokens_{{kTokensLately, kTokenSecondsLately}, {kTokensNow, kTokenSecondsNow}},
+      begins_{{kBeginsLately, kBeginSecondsLately}, {kBeginsNow, kBeginSecondsNow}} {}
 
 void ServiceRates::Rate::add(double more_events, double more_seconds) {
   events += more_events;
   seconds += more_seconds;
-  if (events <= kept) return;
-  seconds *= kept / events;
-  events = kept;
+  const double too_much = std::max({1.0, events / most_events, seconds / most_seconds});
+  events /= too_much;
+  seconds /= too_much;
 }
 
 void ServiceRates::Rates::add(double events, double seconds) {
@@ -36,8 +38,10 @@ double sure_factor(double decode_stretch) {
 }
 
 void ServiceRates::note(const Step& step) {
-  // A step that was not full says how long few tokens take, which is more for each of them.
-  if (step.full) prompt_tokens_.add(step.prompt_tokens, step.seconds);
+  // A step that was not full says how long few tokens take, which is more for each of them. If it
+  // is less than by the rate, the engine has become faster.
+  if (step.full || step.seconds < prompt_tokens_.lately.seconds_for(step.prompt_tokens))
+    prompt_tokens_.add(step.prompt_tokens, step.seconds);
   // Requests that find a free place say nothing about how soon places become free.
   if (held_up_) begins_.add(step.begun, step.seconds);
   held_up_ = step.held_up;

@@ -34,12 +34,12 @@ class ServiceRates {
   std::optional<double> least_seconds_for(const Backlog& backlog) const;
 
  private:
-  /// Events and the time that they took. Both fade, so that the rate is that of the last `kept`
-  /// events.
+  /// Events and the time that they took. Both fade, so that the rate is that of the last ones.
   struct Rate {
-    double kept = 0, events = 0, seconds = 0;
+    double most_events, most_seconds;
+    double events = 0, seconds = 0;
     void add(double more_events, double more_seconds);
-    double seconds_for(double wanted) const { return wanted * seconds / events; }
+    double seconds_for(double wanted) const { return events > 0 ? wanted * seconds / events : 0; }
   };
   struct Rates {
     Rate lately, now;

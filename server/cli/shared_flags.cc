@@ -219,9 +219,9 @@ void add_queue_flags(FlagParser& parser, QueueFlags* queue) {
       "How long a request may wait for its first step; 0: as long as its client waits (0)",
       [queue](std::string_view flag, std::string_view text) -> Status {
         SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
-        if (!(value >= 0 && value <= 1e6))
+        if (value != 0 && !(value >= 0.1 && value <= 1e6))
           return Status::error(Code::kInvalidArgument,
-                               cat(flag, " must be in [0, 1000000] seconds, not ", text));
+                               cat(flag, " must be 0, or in [0.1, 1000000] seconds, not ", text));
         queue->max_seconds = value;
         return {};
       });

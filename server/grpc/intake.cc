@@ -100,9 +100,12 @@ bool Intake::has_room_for(const std::string& client) const {
 Intake::Guests Intake::admit() {
   Guests admitted;
   while (bytes_ + kMaxRequestBytes <= options_.budget_bytes) {
+    // A client that has much gets more, except for the last place, so that another one that comes
+    // never has to wait until those requests have arrived.
+    const bool last = bytes_ > 0 && bytes_ + 2 * kMaxRequestBytes > options_.budget_bytes;
     std::optional<const Guest*> next =
         waiting_.pop_if([this](const std::string& client) { return has_room_for(client); });
-    if (!next) next = waiting_.pop();  // those that wait all have much, but nobody else wants it
+    if (!next && !last) next = waiting_.pop();
     if (!next) break;
     Entry& entry = entries_.at(*next);
     count(entry, State::kArriving, kMaxRequestBytes);

@@ -48,16 +48,16 @@ Admission::Verdict Admission::decide(const EngineRequest& request, const Request
   }
   Backlog ahead = scheduler_.ahead_of(static_cast<int32_t>(queued.tokens), request.priority);
   for (const uint64_t id : room.give_way) take_away(*queue_.find(id), &ahead);
-  std::optional<RefusedRequest> late = refuse_late(ahead, queued.tokens, origin);
-  if (!late) return {std::nullopt, std::move(room.give_way)};
-  if (!room.give_way.empty()) return {std::move(late), {}};
-  // A queue that is too long for this request is full for it, so that others give way if they can.
-  for (const uint64_t id : queue_.surplus_beside(origin.client)) {
-    room.give_way.push_back(id);
-    take_away(*queue_.find(id), &ahead);
-    if (!refuse_late(ahead, queued.tokens, origin)) return {std::nullopt, std::move(room.give_way)};
+  if (std::optional<RefusedRequest> long_wait = refuse_wait(ahead)) {
+    // A queue of this length takes --max-queue-time. It is full, so that others may give way.
+    const double length = static_cast<double>(ahead.begins) * sure_factor_ *
+                          queue_.limits().seconds / *rates_.least_seconds_for(ahead);
+    if (room.give_way.empty())
+      room.give_way = queue_.surplus_beside(origin.client, static_cast<int64_t>(length));
+    for (const uint64_t id : room.give_way) take_away(*queue_.find(id), &ahead);
+    if (refuse_wait(ahead)) return {std::move(long_wait), {}};
   }
-  return {std::move(late), {}};
+  return {refuse_deadline(ahead, queued.tokens, origin), std::move(room.give_way)};
 }
 
 std::string Admission::describe(QueueLimit reached) const {
@@ -79,30 +79,37 @@ std::string Admission::describe(QueueLimit reached) const {
   return "the queue is full";
 }
 
+/// How long the backlog takes at least. The next place may become free right now, so that the first
+/// one in line never waits too long by this.
+double Admission::least_wait_s(Backlog ahead) const {
+  ahead.begins = std::max<int64_t>(ahead.begins - 1, 0);
+  return rates_.least_seconds_for(ahead).value_or(0) / sure_factor_;
+}
+
+std::optional<RefusedRequest> Admission::refuse_wait(const Backlog& ahead) const {
+  const double most_s = queue_.limits().seconds;
+  if (least_wait_s(ahead) <= most_s) return std::nullopt;
+  const std::optional<double> wait_s = rates_.seconds_for(ahead);
+  return refuse(NotTaken::kTooLate,
+                cat("it would wait for about ", tenths(*wait_s), " here, and may wait for ",
+                    tenths(most_s), " (--max-queue-time)"),
+                wait_s);
+}
+
 /// A request with nothing ahead of it is always taken. Its steps are then measured again.
-std::optional<RefusedRequest> Admission::refuse_late(const Backlog& ahead, int64_t prompt_tokens,
-                                                     const RequestOrigin& origin) const {
+std::optional<RefusedRequest> Admission::refuse_deadline(const Backlog& ahead,
+                                                         int64_t prompt_tokens,
+                                                         const RequestOrigin& origin) const {
   if (ahead.prompt_tokens == 0 && ahead.begins == 0) return std::nullopt;
-  // The next place may become free right now, so that the first one in line is not refused for it.
-  Backlog least = ahead;
-  least.begins = std::max<int64_t>(least.begins - 1, 0);
-  const std::optional<double> begin_s = rates_.seconds_for(ahead);
-  const double most_wait_s = queue_.limits().seconds;
-  if (rates_.least_seconds_for(least).value_or(0) > sure_factor_ * most_wait_s)
-    return refuse(NotTaken::kTooLate,
-                  cat("it would wait for about ", tenths(*begin_s), " here, and may wait for ",
-                      tenths(most_wait_s), " (--max-queue-time)"),
-                  begin_s);
-  least.prompt_tokens += prompt_tokens;
-  const double left_s = origin.deadline.seconds_left();
-  if (rates_.least_seconds_for(least).value_or(0) <= sure_factor_ * left_s) return std::nullopt;
   Backlog with_its_own = ahead;
   with_its_own.prompt_tokens += prompt_tokens;
+  const double left_s = origin.deadline.seconds_left();
+  if (least_wait_s(with_its_own) <= left_s) return std::nullopt;
   return refuse(NotTaken::kTooLate,
                 cat("its first token would come in about ",
                     tenths(rates_.seconds_for(with_its_own).value_or(0)),
                     ", but its deadline is in ", tenths(left_s)),
-                begin_s);
+                rates_.seconds_for(ahead));
 }
 
 RefusedRequest Admission::refuse(NotTaken why, std::string what,

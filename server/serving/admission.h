@@ -55,8 +55,10 @@ class Admission {
  private:
   std::optional<double> wait_s(int64_t prompt_tokens, int32_t priority) const;
   std::optional<double> wait_s_of(uint64_t id) const;
-  std::optional<RefusedRequest> refuse_late(const Backlog& ahead, int64_t prompt_tokens,
-                                            const RequestOrigin& origin) const;
+  double least_wait_s(Backlog ahead) const;
+  std::optional<RefusedRequest> refuse_wait(const Backlog& ahead) const;
+  std::optional<RefusedRequest> refuse_deadline(const Backlog& ahead, int64_t prompt_tokens,
+                                                const RequestOrigin& origin) const;
   RefusedRequest refuse(NotTaken why, std::string what, std::optional<double> wait_s) const;
   std::string describe(QueueLimit reached) const;
 

@@ -108,13 +108,14 @@ TEST(RequestQueue, WhatRunsNeitherCountsAsTheClientsNorGivesWay) {
   EXPECT_FALSE(offer(queue, 10, of("modest"), four_run));
 }
 
-TEST(RequestQueue, TheSurplusIsWhatOneHasBeyondHalf) {
+TEST(RequestQueue, TheSurplusIsWhatOneHasBeyondHalfOfALength) {
   RequestQueue queue({});
   for (uint64_t id = 1; id <= 7; ++id) ASSERT_TRUE(offer(queue, id, of("greedy")));
   for (uint64_t id = 8; id <= 9; ++id) ASSERT_TRUE(offer(queue, id, of("modest")));
-  EXPECT_EQ(queue.surplus_beside("modest"), (std::vector<uint64_t>{7, 6, 5}));
-  EXPECT_EQ(queue.surplus_beside("new"), (std::vector<uint64_t>{7, 6, 5}));
-  EXPECT_TRUE(queue.surplus_beside("greedy").empty());
+  EXPECT_EQ(queue.surplus_beside("modest", 9), (std::vector<uint64_t>{7, 6, 5}));
+  EXPECT_EQ(queue.surplus_beside("new", 8), (std::vector<uint64_t>{7, 6, 5}));
+  EXPECT_TRUE(queue.surplus_beside("new", 14).empty());
+  EXPECT_TRUE(queue.surplus_beside("greedy", 8).empty());
 }
 
 /// 10,000 requests of five clients of which one sends most. The others, which have one request here

@@ -39,7 +39,8 @@ std::shared_ptr<FakeGuest> enter(Intake& intake, const std::string& client = "cl
 }
 
 TEST(Intake, ReadsOnlyWhatTheBudgetHasRoomFor) {
-  Intake intake({.budget_bytes = 3 * kMaxRequestBytes});
+  // The last place is kept for another client.
+  Intake intake({.budget_bytes = 4 * kMaxRequestBytes});
   std::vector<std::shared_ptr<FakeGuest>> guests;
   for (int i = 0; i < 5; ++i) guests.push_back(enter(intake));
   const auto read = [&] {
@@ -155,19 +156,20 @@ TEST(Intake, AGreedyClientGivesWayInEveryQueue) {
   Intake intake({.budget_bytes = 4 * kMaxRequestBytes, .max_waiting = 4});
   std::vector<std::shared_ptr<FakeGuest>> greedy;
   for (int i = 0; i < 8; ++i) greedy.push_back(enter(intake, "greedy"));
-  EXPECT_EQ(greedy[3]->reads, 1) << "alone, it may use all of the budget";
+  EXPECT_EQ(greedy[2]->reads, 1) << "alone, it may use all of the budget but the last place";
+  EXPECT_EQ(greedy[3]->reads, 0);
   EXPECT_EQ(enter(intake, "greedy")->refusal, Code::kResourceExhausted);
   const auto modest = enter(intake, "modest"), other = enter(intake, "other");
-  EXPECT_EQ(modest->refusal, Code::kOk);
+  EXPECT_EQ(modest->reads, 1) << "the last place is for others";
   EXPECT_EQ(other->refusal, Code::kOk);
-  EXPECT_EQ(greedy[7]->refusal, Code::kResourceExhausted) << "the latest one gives way";
-  EXPECT_EQ(greedy[6]->refusal, Code::kResourceExhausted);
+  EXPECT_EQ(greedy[7]->refused, NotTaken::kQueueFull);
+  EXPECT_EQ(greedy[6]->refused, NotTaken::kShareExceeded) << "the latest one gives way";
   EXPECT_EQ(greedy[5]->refusal, Code::kOk);
-  // The room of two that end goes to the others, although more of the greedy one waited first.
   intake.leave(*greedy[0]);
+  EXPECT_EQ(other->reads, 1) << "although more of the greedy one waited first";
+  EXPECT_EQ(greedy[3]->reads, 0);
   intake.leave(*greedy[1]);
-  EXPECT_EQ(modest->reads + other->reads, 2);
-  EXPECT_EQ(greedy[4]->reads + greedy[5]->reads, 0);
+  EXPECT_EQ(greedy[3]->reads, 1) << "it has less than half by now";
   for (const auto& guest : greedy) intake.leave(*guest);
   intake.leave(*modest);
   intake.leave(*other);

@@ -266,20 +266,47 @@ TEST(Admission, TakesTheFirstInLine) {
   EXPECT_LT(simulation.first_token_s(first), 4);
 }
 
-/// A queue that is too long for a client's deadline is full for it.
-TEST(Admission, TheGreedyClientGivesWayToADeadline) {
+/// The queue is full for everybody when it takes --max-queue-time.
+TEST(Admission, TheGreedyClientGivesWayWhenTheQueueTakesTooLong) {
+  Simulation simulation(kFewPlaces, {.requests = 1000, .seconds = 4});
+  for (int i = 0; i < 60; ++i)
+    EXPECT_FALSE(simulation.offer(8, 40, INFINITY, false, "greedy").has_value());
+  while (simulation.now_s < 3) simulation.step();
+  int queued = 0;
+  while (!simulation.offer(8, 40, INFINITY, false, "greedy").has_value()) ++queued;
+  EXPECT_EQ(simulation.gave_way, 0);
+  int taken = 0;
+  while (taken < 200 && !simulation.offer(8, 40, INFINITY, false, "modest").has_value()) ++taken;
+  EXPECT_GT(taken, queued / 3);
+  EXPECT_LT(taken, queued) << "half of the queue is the greedy one's";
+  simulation.finish_all();
+  EXPECT_EQ(simulation.queued_bytes(), 0);
+}
+
+/// Otherwise one client could empty the queue of another with short deadlines.
+TEST(Admission, NobodyGivesWayToADeadline) {
   Simulation simulation(kFewPlaces, {.requests = 1000});
   for (int i = 0; i < 200; ++i)
     EXPECT_FALSE(simulation.offer(8, 40, INFINITY, false, "greedy").has_value());
   while (simulation.now_s < 4) simulation.step();
-  EXPECT_TRUE(simulation.offer(8, 40, 5, false, "greedy").has_value());
+  for (int i = 0; i < 20; ++i)
+    EXPECT_TRUE(simulation.offer(8, 40, 0.1 * i, false, "hasty").has_value());
   EXPECT_EQ(simulation.gave_way, 0);
-  EXPECT_FALSE(simulation.offer(8, 40, 5, false, "modest").has_value());
-  EXPECT_GT(simulation.gave_way, 0);
-  EXPECT_LT(simulation.gave_way, 80) << "no more than half of the queue";
-  EXPECT_TRUE(simulation.offer(8, 40, 0.01, false, "other").has_value()) << "that is too much";
+}
+
+/// Short prompts never fill a step, and yet show that the machine is fast again.
+TEST(Admission, ShortPromptsShowThatTheMachineIsFast) {
+  Simulation simulation(kManyPlaces, {}, {.step_s = 1, .token_s = 1});
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(simulation.offer(600, 2).has_value());
   simulation.finish_all();
-  EXPECT_EQ(simulation.queued_bytes(), 0);
+  simulation.machine = {};
+  int refused = 0;
+  for (int i = 0; i < 100; ++i) {
+    refused += simulation.offer(100, 2, 1).has_value() ? 1 : 0;
+    refused += simulation.offer(100, 2, 1).has_value() ? 1 : 0;
+    simulation.finish_all();
+  }
+  EXPECT_LT(refused, 10);
 }
 
 TEST(Admission, SaysHowLongTheQueueIs) {
