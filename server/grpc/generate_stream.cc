@@ -67,9 +67,8 @@ grpc::Status PendingOutput::end_status() const {
   return to_grpc_status(end_->status, {.reason = "MODEL_CHANGED"});
 }
 
-const std::optional<RefusedRequest>& PendingOutput::refused() const {
-  static const std::optional<RefusedRequest> kNone;
-  return end_ ? end_->refused : kNone;
+const RefusedRequest* PendingOutput::refused() const {
+  return end_ && end_->refused ? &*end_->refused : nullptr;
 }
 
 /// gRPC's side of one Generate call. gRPC owns it from the return of start() until OnDone, which it
@@ -242,7 +241,7 @@ void GenerateStream::pump() {
   if (gone_) return finish(gone_status());
   const PendingOutput::Next next = pending_.next();
   if (next == PendingOutput::Next::kNothing) return;
-  if (const auto& refused = pending_.refused()) {
+  if (const RefusedRequest* refused = pending_.refused()) {
     parts_.state->release_id(request_id_, this);
     return finish(to_grpc_status(*refused));
   }

@@ -34,8 +34,8 @@ class PendingOutput {
   /// The status of the call itself. It is OK even if the request failed, because openengine.v1 has
   /// an event for that. But the event has no code for DATA_LOSS, so the call ends with it.
   grpc::Status end_status() const;
-  /// Set if the request was turned out of the queue before anything was generated.
-  const std::optional<RefusedRequest>& refused() const;
+  /// Why the request was turned out of the queue before anything was generated; otherwise nullptr.
+  const RefusedRequest* refused() const;
 
  private:
   std::deque<OutputDelta> deltas_;
