@@ -113,13 +113,14 @@ struct Load {
   double arrivals_per_s;
 };
 
-/// Ten times what the engine can do, for a simulated minute. The refused are told to come again
-/// after the time that the last one that was taken waits.
+/// Ten times what the engine can do, for a simulated minute. Refused requests are told to come
+/// again after the time that the last one that was taken waits. All prompts have the same length,
+/// because a shorter one waits less.
 TEST(Admission, TellsWhenToComeAgain) {
   const Load loads[] = {
-      {"places are short", kFewPlaces, 8, 32, 20, 60, 50},
-      {"KV blocks are short", kFewBlocks, 50, 150, 20, 60, 50},
-      {"long prompts", kManyPlaces, 300, 900, 2, 6, 12},
+      {"places are short", kFewPlaces, 16, 16, 20, 60, 50},
+      {"KV blocks are short", kFewBlocks, 100, 100, 20, 60, 50},
+      {"long prompts", kManyPlaces, 600, 600, 2, 6, 12},
   };
   for (const Load& load : loads) {
     SCOPED_TRACE(load.what);
@@ -138,8 +139,8 @@ TEST(Admission, TellsWhenToComeAgain) {
     for (double next_s = 0; simulation.now_s < 60; simulation.step()) {
       for (; next_s < simulation.now_s; next_s += 1 / load.arrivals_per_s) {
         ++offered;
-        const auto refused = simulation.offer(pick(load.least_prompt, load.most_prompt),
-                                              pick(load.least_output, load.most_output));
+        const int32_t prompt = pick(load.least_prompt, load.most_prompt);
+        const auto refused = simulation.offer(prompt, pick(load.least_output, load.most_output));
         if (!refused) {
           last_taken = simulation.last_id();
         } else if (refused->retry_ms > 0) {
@@ -180,9 +181,9 @@ TEST(Admission, RefusesOnlyWhatSurelyComesTooLate) {
     for (double next_s = 0; simulation.now_s < 60; simulation.step()) {
       for (; next_s < simulation.now_s; next_s += 1 / load.arrivals_per_s) {
         const double deadline_s = 0.1 * pick(1, 200);
+        const int32_t prompt = pick(load.least_prompt, load.most_prompt);
         const auto refused =
-            simulation.offer(pick(load.least_prompt, load.most_prompt),
-                             pick(load.least_output, load.most_output), deadline_s, true);
+            simulation.offer(prompt, pick(load.least_output, load.most_output), deadline_s, true);
         if (!refused) continue;
         EXPECT_EQ(refused->error.code(), Code::kResourceExhausted);
         deadlines[simulation.last_id()] = deadline_s;
