@@ -42,7 +42,8 @@ RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
   const Held own = held_by(request.client);
   const Held wanted{own.requests + 1, own.tokens + request.tokens, own.bytes + request.bytes};
   const Held most{limits_.requests - engine.running,
-                  limits_.tokens - std::max<int64_t>(engine.prompt_tokens - tokens_, 0), limits_.bytes};
+                  limits_.tokens - std::max<int64_t>(engine.prompt_tokens - tokens_, 0),
+                  limits_.bytes};
   Held theirs = greedy->second;
   std::vector<uint64_t> give_way;
   for (auto it = waiting_.rbegin(); limit && it != waiting_.rend(); ++it) {
