@@ -1,7 +1,6 @@
 #include "runtime/engine/request_queue.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace shoal {
@@ -23,18 +22,20 @@ RequestQueue::Held RequestQueue::held_by(const std::string& client) const {
   return found == held_.end() ? Held{} : found->second;
 }
 
+/// The first limit that the request would pass if this much were left beside it.
+std::optional<QueueLimit> RequestQueue::reached(const QueuedRequest& request, const Engine& engine,
+                                                const Held& left) const {
+  if (engine.running + left.requests >= limits_.requests) return QueueLimit::kRequests;
+  if (left.tokens > 0 && left.tokens + request.tokens > limits_.tokens) return QueueLimit::kTokens;
+  if (left.requests > 0 && left.bytes + request.bytes > limits_.bytes) return QueueLimit::kBytes;
+  return std::nullopt;
+}
+
 RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
                                           const Engine& engine) const {
   // What is left when those that give way are gone.
   Held left{size(), engine.prompt_tokens, bytes_};
-  const auto reached = [&]() -> std::optional<QueueLimit> {
-    if (engine.running + left.requests >= limits_.requests) return QueueLimit::kRequests;
-    if (left.tokens > 0 && left.tokens + request.tokens > limits_.tokens)
-      return QueueLimit::kTokens;
-    if (left.requests > 0 && left.bytes + request.bytes > limits_.bytes) return QueueLimit::kBytes;
-    return std::nullopt;
-  };
-  std::optional<QueueLimit> limit = reached();
+  std::optional<QueueLimit> limit = reached(request, engine, left);
   if (!limit) return {.granted = true};
   const auto greedy = heaviest(*limit);
   if (greedy == held_.end() || greedy->first == request.client) return {.reached = *limit};
@@ -59,7 +60,7 @@ RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
     // other out in turn.
     if (!has_too_much || amount(theirs, *limit) < amount(wanted, *limit)) break;
     give_way.push_back(it->first);
-    limit = reached();
+    limit = reached(request, engine, left);
   }
   if (limit) return {.reached = *limit};
   return {.granted = true, .give_way = std::move(give_way)};

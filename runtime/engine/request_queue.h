@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -80,6 +81,8 @@ class RequestQueue {
   static int64_t amount(const Held& held, QueueLimit of);
   HeldBy::const_iterator heaviest(QueueLimit of) const;
   Held held_by(const std::string& client) const;
+  std::optional<QueueLimit> reached(const QueuedRequest& request, const Engine& engine,
+                                    const Held& left) const;
 
   const QueueLimits limits_;
   std::map<uint64_t, QueuedRequest> waiting_;
