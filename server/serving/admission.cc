@@ -52,9 +52,10 @@ Admission::Verdict Admission::decide(const EngineRequest& request, const Request
     // A queue of this length takes --max-queue-time. It is full, so that others may give way.
     const double length = static_cast<double>(ahead.begins) * sure_factor_ *
                           queue_.limits().seconds / *rates_.least_seconds_for(ahead);
-    if (room.give_way.empty())
+    if (room.give_way.empty()) {
       room.give_way = queue_.surplus_beside(origin.client, static_cast<int64_t>(length));
-    for (const uint64_t id : room.give_way) take_away(*queue_.find(id), &ahead);
+      for (const uint64_t id : room.give_way) take_away(*queue_.find(id), &ahead);
+    }
     if (refuse_wait(ahead)) return {std::move(long_wait), {}};
   }
   return {refuse_deadline(ahead, queued.tokens, origin), std::move(room.give_way)};
