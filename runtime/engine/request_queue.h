@@ -29,8 +29,9 @@ struct QueuedRequest {
   double since_s = 0;  ///< when it came, by the caller's clock
 };
 
-/// Knows the requests that wait for their first step and who sent them, and decides who has to give
-/// way when there is no room for another one. Pure, and not thread-safe.
+/// Knows the requests that wait for their first step and which client sent each. When there is no
+/// room for another request, it decides which of the waiting ones give way. Pure, and not
+/// thread-safe.
 ///
 /// A client may fill the whole queue as long as no other one needs a place. If one does, and finds
 /// a limit reached, the latest requests of the client that holds the most give way to it, if that

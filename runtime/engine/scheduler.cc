@@ -131,7 +131,8 @@ void Scheduler::plan_decodes() {
   }
 }
 
-/// Takes the places back that no block has been used for, so that they are given out anew.
+/// A sequence that has a place and no block yet goes back to waiting, because an earlier one may
+/// need the place more by now.
 void Scheduler::return_unused_places() {
   for (size_t i = running_.size(); i-- > 0;) {
     if (running_[i]->blocks.empty()) requeue(*running_[i]);

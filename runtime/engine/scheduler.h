@@ -57,8 +57,8 @@ inline constexpr int32_t kMaxPreempted = 3;
 /// better priority before the other. A sequence that needs a block when none is free takes the
 /// blocks of the sequence with the lowest rank, if that is lower than its own. The other one is
 /// preempted: it is prefilled again later, including its output tokens. If no rank is lower, the
-/// sequence keeps the blocks it has and waits for another. The sequence with the highest rank can
-/// always go on in this way, so that there is no livelock.
+/// sequence keeps the blocks it has and waits for another. Because nobody can take blocks from the
+/// sequence with the highest rank, it always goes on, and therefore all of them end at some time.
 class Scheduler {
  public:
   /// Precondition: max_num_seqs, max_num_batched_tokens and max_model_len are at least 1, the

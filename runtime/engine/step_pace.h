@@ -12,8 +12,8 @@ struct StepSize {
   int32_t prompt_tokens = 0;  ///< of all prompts together
 };
 
-/// The last token of a prompt counts as a decode if it is the only one in the step, because it
-/// takes as long.
+/// The size of a plan. If a step has only the last token of a prompt, this counts as a decode,
+/// because it takes as long.
 StepSize size_of(const StepPlan& plan);
 
 /// Decides how many tokens of prompts a step may take, from how long earlier steps took. Pure: the

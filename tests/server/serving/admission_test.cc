@@ -113,6 +113,14 @@ struct Load {
   double arrivals_per_s;
 };
 
+struct Draw {
+  explicit Draw(uint32_t seed) : random(seed) {}
+  int32_t operator()(int32_t least, int32_t most) {
+    return least + static_cast<int32_t>(random() % static_cast<uint32_t>(most - least + 1));
+  }
+  std::mt19937 random;
+};
+
 /// Ten times what the engine can do, for a simulated minute. Refused requests are told to come
 /// again after the time that the last one that was taken waits. All prompts have the same length,
 /// because a shorter one waits less.
@@ -124,10 +132,7 @@ TEST(Admission, TellsWhenToComeAgain) {
   };
   for (const Load& load : loads) {
     SCOPED_TRACE(load.what);
-    std::mt19937 random(3);
-    const auto pick = [&random](int32_t least, int32_t most) {
-      return least + static_cast<int32_t>(random() % static_cast<uint32_t>(most - least + 1));
-    };
+    Draw pick(3);
     Simulation simulation(load.limits, {.requests = 100});
     struct Refusal {
       double retry_s;
@@ -172,10 +177,7 @@ TEST(Admission, RefusesOnlyWhatSurelyComesTooLate) {
   };
   for (const Load& load : loads) {
     SCOPED_TRACE(load.what);
-    std::mt19937 random(5);
-    const auto pick = [&random](int32_t least, int32_t most) {
-      return least + static_cast<int32_t>(random() % static_cast<uint32_t>(most - least + 1));
-    };
+    Draw pick(5);
     Simulation simulation(load.limits, {.requests = 10'000});
     std::map<uint64_t, double> deadlines;
     for (double next_s = 0; simulation.now_s < 60; simulation.step()) {
