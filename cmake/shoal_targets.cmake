@@ -21,6 +21,11 @@ target_compile_options(shoal_options INTERFACE -ffile-prefix-map=${SHOAL_ROOT}/=
 # docs/architecture.md.
 target_compile_options(shoal_options INTERFACE -ffp-contract=off -fno-math-errno)
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # The compiler frees memory only after its first gigabyte, which takes a tenth less time.
+  target_compile_options(shoal_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=1000000>)
+endif()
+
 add_library(shoal_warnings INTERFACE)
 target_compile_options(shoal_warnings
                        INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
@@ -47,8 +52,9 @@ if(SHOAL_SANITIZE)
   endif()
 endif()
 if(SHOAL_FUZZ)
-  # Every library is instrumented for coverage; only the fuzz targets link the fuzzer's main.
-  target_compile_options(shoal_options INTERFACE -fsanitize=fuzzer-no-link)
+  # What reads the bytes of strangers is instrumented for coverage (shoal_library), so that the
+  # fuzzers see where an input leads. Only the fuzz targets link the fuzzer's main.
+  set(SHOAL_FUZZED shoal_models shoal_serving shoal_grpc shoal_http shoal_facades)
   target_link_options(shoal_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
@@ -60,6 +66,9 @@ target_link_libraries(shoal_test_options INTERFACE GTest::gtest shoal_options sh
 # gRPC asks for -pthread. The precompiled header fits only if all tests are compiled with it.
 target_compile_options(shoal_test_options INTERFACE -pthread)
 target_compile_options(shoal_test_options INTERFACE -O0)
+if(CMAKE_CROSSCOMPILING)
+  target_compile_definitions(shoal_test_options INTERFACE SHOAL_EMULATED=1)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # At -O1 g++ 12 takes the two halves of a std::string for one (its bug 105329).
   target_compile_options(shoal_test_options
@@ -88,15 +97,40 @@ if(SHOAL_SANITIZE MATCHES thread)
   list(APPEND SHOAL_TEST_ENVIRONMENT
       "TSAN_OPTIONS=suppressions=${SHOAL_ROOT}/tests/suppressions/tsan.txt:second_deadlock_stack=1")
 endif()
-# CTest starts what costs most first, so that no processor is idle at the end. The numbers are CPU
-# seconds of the release build; what is not listed costs less than the least of them. The first
-# three run beside one other test only, so that they must not be the last.
+if(CMAKE_CROSSCOMPILING)
+  list(APPEND SHOAL_TEST_ENVIRONMENT "SHOAL_TEST_EMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}")
+endif()
+# Of a build for another processor, the tests that run under its emulator: shoal_emulated(TEST).
+set(SHOAL_EMULATED_TESTS kernels/kernel_table_test kernels/matmul_test kernels/leaf_fold_test
+    kernels/attention_test kernels/same_bits_test kernels/elementwise_test kernels/vocab_test
+    runtime/base/dtype_test runtime/base/ieee_math_test runtime/base/thread_pool_test
+    runtime/worker/arithmetic_test conformance/communicator_test conformance/device_table
+    conformance/device_cuda-ipc conformance/device_host-memfd conformance/device_tcp
+    conformance/device_nccl
+    e2e/same_bits/emulated/llama3-gqa-tied-sharded e2e/same_bits/emulated/mistral-window
+    e2e/same_bits/emulated/demo e2e/package_arm64)
+function(shoal_emulated name)
+  if(CMAKE_CROSSCOMPILING AND name IN_LIST SHOAL_EMULATED_TESTS)
+    set_property(TEST ${name} APPEND PROPERTY LABELS arm64)
+  endif()
+endfunction()
+# CTest starts what costs most first, so that no processor is idle at the end. The numbers are about
+# the seconds of the release build; what is not listed costs less than the least of them. The first
+# three of the untimed tests run beside one other test only, so that they must not be the last. A
+# sanitizer slows the computing ones most.
 set(SHOAL_TEST_COSTS runtime/transport/planted_fault_test=120 runtime/comm/fault_test=110
-    runtime/comm/device/nccl_failure_test=100 e2e/same_bits/logits/demo=39
-    conformance/communicator_test=47 conformance/kernels_on_host=34
-    runtime/comm/device/nccl_collective_test=20 e2e/doctor=20 conformance/device_nccl=15
-    conformance/device_table=12 conformance/device_cuda-ipc=10
-    conformance/device_host-memfd=10 conformance/device_tcp=10 e2e/shmtest=9 e2e/exit_codes=9)
+    runtime/comm/device/nccl_failure_test=100 e2e/http/ends=46 e2e/same_bits/logits/demo=39
+    e2e/metrics=39 conformance/communicator_test=36 conformance/device_kernels=14 e2e/doctor=33
+    runtime/comm/device/nccl_collective_test=30 e2e/scheduling=28 e2e/admission=26
+    runtime/engine/scheduler_model_test=21 e2e/places=20 e2e/shmtest=19 e2e/http/abuse=18
+    runtime/supervisor/supervisor_test=17 runtime/worker/model_runner_test=17
+    conformance/device_nccl=15 e2e/tls/Rotation=15 conformance/device_table=12 e2e/exit_codes=12
+    e2e/shmtest_trace=8
+    e2e/examples/ShmtestStep=12 conformance/device_cuda-ipc=10 conformance/device_host-memfd=10
+    conformance/device_tcp=10 e2e/contributing=9
+    e2e/recovery/serving=112 e2e/shortage=63 e2e/faults=58 e2e/pauses=57 e2e/recovery/streams/tcp=53
+    e2e/recovery/streams/shm=45 e2e/recovery/phases/shm=43 e2e/matrix/2=42 e2e/model_files=39
+    e2e/nccl/Sizes=16 e2e/nccl/Running=13 e2e/service=11 e2e/kill_cycles=7)
 function(shoal_test_cost name)
   foreach(entry ${SHOAL_TEST_COSTS})
     if(entry MATCHES "^(.*)=(.*)$" AND CMAKE_MATCH_1 STREQUAL name)
@@ -105,9 +139,9 @@ function(shoal_test_cost name)
   endforeach()
 endfunction()
 
-# Sanitized code is slower by about this much, and so is a test's patience.
+# Sanitized or emulated code is slower by about this much, and so is a test's patience.
 set(SHOAL_TIMEOUT_FACTOR 1)
-if(SHOAL_SANITIZE)
+if(SHOAL_SANITIZE OR CMAKE_CROSSCOMPILING)
   set(SHOAL_TIMEOUT_FACTOR 5)
 endif()
 find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
@@ -135,6 +169,14 @@ function(shoal_share_out)
   endforeach()
 endfunction()
 
+# shoal_share_out_slow(TEST...): the same, but only under ThreadSanitizer, which makes these tests
+# slow: ranks spin beside more ranks than there are processors.
+function(shoal_share_out_slow)
+  if(SHOAL_SANITIZE MATCHES thread)
+    shoal_share_out(${ARGN})
+  endif()
+endfunction()
+
 # With SHOAL_UNITY the sources of a target are compiled as one, because most of the time goes to
 # headers and templates that they share. clang-tidy still reads each of them alone.
 function(shoal_unity target)
@@ -149,12 +191,36 @@ function(shoal_compile_alone)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
+# What answers clients, reads the command line and the model's files, and starts ranks waits for the
+# network, the disk and the kernel, so that more optimization would only make the build longer by a
+# fifth of what these libraries take. What computes and moves sums is not among them.
+set(SHOAL_FRONT shoal_cli shoal_commands shoal_facades shoal_grpc shoal_host shoal_http
+    shoal_metrics shoal_models shoal_net shoal_serving shoal_shmtest shoal_supervisor
+    shoal_transport shoal_transport_facts shoal_transport_needs shoal_transport_rungs)
+
+# With SHOAL_ONLY_TOOLS, half of the time would go to the headers that most libraries include.
+function(shoal_tools_pch target)
+  if(SHOAL_ONLY_TOOLS)
+    target_precompile_headers(${target} REUSE_FROM shoal_all_pch)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+      target_compile_options(${target} PRIVATE -fpch-preprocess)  # ccache needs it
+    endif()
+  endif()
+endfunction()
+
 # shoal_library(NAME SOURCES a.cc b.cc DEPS shoal_base ...)
 function(shoal_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC shoal_options ${ARG_DEPS} PRIVATE shoal_warnings)
+  if(name IN_LIST SHOAL_FRONT AND NOT SHOAL_ONLY_TOOLS)  # which optimizes nothing
+    target_compile_options(${name} PRIVATE -O1)
+  endif()
+  if(name IN_LIST SHOAL_FUZZED)
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
   shoal_unity(${name})
+  shoal_tools_pch(${name})
 endfunction()
 
 # What scripts/test builds: the program, and what its tests need. It leaves out the benches and what
@@ -191,10 +257,12 @@ function(shoal_register_test name)
     set(ARG_TIMEOUT 120)
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
-  add_test(NAME ${folder}/${name} COMMAND ${SHOAL_OWN_DEV_SHM} ${ARG_COMMAND})
+  add_test(NAME ${folder}/${name}
+           COMMAND ${SHOAL_OWN_DEV_SHM} ${CMAKE_CROSSCOMPILING_EMULATOR} ${ARG_COMMAND})
   set_tests_properties(${folder}/${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                                     ENVIRONMENT "${SHOAL_TEST_ENVIRONMENT}")
   shoal_test_cost(${folder}/${name})
+  shoal_emulated(${folder}/${name})
   if("fault" IN_LIST ARG_LABELS)
     # Such a test says within which time a death is noticed. Of the four tests that scripts/test
     # runs at once on two processors, it leaves room for one beside it.
@@ -247,7 +315,10 @@ endfunction()
 # runs the script against the program just built, whose path it finds in $SHOAL; exit code 77 means
 # skipped.
 function(shoal_python_test name)
-  cmake_parse_arguments(ARG "" "SCRIPT;TIMEOUT" "ARGS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SCRIPT;TIMEOUT;PYTHON" "ARGS;LABELS" ${ARGN})
+  if(NOT ARG_PYTHON)
+    set(ARG_PYTHON ${SHOAL_PYTHON})
+  endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS e2e)
   endif()
@@ -255,10 +326,14 @@ function(shoal_python_test name)
     set(ARG_TIMEOUT 300)
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
-  add_test(NAME ${name} COMMAND ${SHOAL_OWN_DEV_SHM} ${SHOAL_PYTHON}
+  add_test(NAME ${name} COMMAND ${SHOAL_OWN_DEV_SHM} ${ARG_PYTHON}
              ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                        SKIP_RETURN_CODE 77
                        ENVIRONMENT "SHOAL=$<TARGET_FILE:shoal>;${SHOAL_TEST_ENVIRONMENT}")
+  # The script says where it is before CTest kills it.
+  math(EXPR patience "${ARG_TIMEOUT} - 15")
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT SHOAL_TEST_PATIENCE=${patience})
   shoal_test_cost(${name})
+  shoal_emulated(${name})
 endfunction()

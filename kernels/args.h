@@ -48,9 +48,9 @@ struct RmsNormArgs {
 };
 
 /// y[c, m, n] = sum over contribution c's leaves of x[m, k] * W[n, k]. Each leaf is one fp32 chain
-/// per output, in ascending k (kernel sets with a bf16 dot product: in ascending pairs of k).
-/// Leaves fold on the stack as w->leaves() prescribes. The chain does not depend on the number of
-/// rows, threads or parts. Divided among threads by: rows [row_begin, row_end) x panels
+/// per output, in ascending k (two-byte weights: in ascending pairs of k, the odd one of each
+/// first). Leaves fold on the stack as w->leaves() prescribes. The chain does not depend on the
+/// number of rows, threads or parts. Divided among threads by: rows [row_begin, row_end) x panels
 /// [panel_begin, panel_end).
 struct MatmulArgs {
   const PackedMatrix* w = nullptr;

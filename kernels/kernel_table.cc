@@ -2,11 +2,19 @@
 
 #include "kernels/kernel_set.h"
 
+#if defined(SHOAL_ARM_KERNELS)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 SHOAL_DECLARE_KERNEL_SET(reference)
 #if defined(SHOAL_X86_KERNELS)
 SHOAL_DECLARE_KERNEL_SET(avx2)
 SHOAL_DECLARE_KERNEL_SET(avx512)
 SHOAL_DECLARE_KERNEL_SET(avx512_bf16)  // only its matmul is used
+#elif defined(SHOAL_ARM_KERNELS)
+SHOAL_DECLARE_KERNEL_SET(neon)
+SHOAL_DECLARE_KERNEL_SET(neon_bf16)  // only its matmul is used
 #endif
 
 namespace shoal {
@@ -39,6 +47,13 @@ bool has_avx512_bf16() {
 }
 #endif
 
+#if defined(SHOAL_ARM_KERNELS)
+/// What the kernel says of this processor.
+bool has_neon_bf16() {
+  return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
+}
+#endif
+
 /// In order of preference, best first.
 const Candidate kCandidates[] = {
 #if defined(SHOAL_X86_KERNELS)
@@ -46,6 +61,9 @@ const Candidate kCandidates[] = {
      "AVX-512 F, BW, VL, DQ and BF16"},
     {SHOAL_KERNEL_TABLE("avx512", avx512, avx512), has_avx512, "AVX-512 F, BW, VL and DQ"},
     {SHOAL_KERNEL_TABLE("avx2", avx2, avx2), has_avx2, "AVX2, FMA and F16C"},
+#elif defined(SHOAL_ARM_KERNELS)
+    {SHOAL_KERNEL_TABLE("neon-bf16", neon, neon_bf16), has_neon_bf16, "FEAT_BF16"},
+    {SHOAL_KERNEL_TABLE("neon", neon, neon), [] { return true; }, "NEON"},
 #endif
     {SHOAL_KERNEL_TABLE("reference", reference, reference), [] { return true; }, "nothing"},
 };

@@ -8,11 +8,12 @@
 
 namespace shoal {
 
-/// One kernel set. Two sets may give different bits. Within one set, every result is the same for
-/// any batch, any split into parts and any number of ranks. The functions are thread-safe on
-/// disjoint parts, and each thread must have called set_float_environment.
+/// One kernel set. All sets give the same bits, for any batch, any split into parts and any number
+/// of ranks. The one exception is a NaN, whose bits may differ between sets. Several threads may
+/// call the functions at once if their parts do not overlap, and each must have called
+/// set_float_environment.
 struct KernelTable {
-  const char* name;  ///< value of --cpu-kernels: reference, avx2, avx512, avx512-bf16
+  const char* name;  ///< value of --cpu-kernels: reference, avx2, neon, ...
 
   void (*embed)(const EmbedArgs&, int64_t token_begin, int64_t token_end);
   void (*rms_norm)(const RmsNormArgs&, int64_t row_begin, int64_t row_end);

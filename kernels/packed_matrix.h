@@ -11,9 +11,6 @@ namespace shoal {
 /// Number of outputs in one panel: four 512-bit vectors of float32 accumulators.
 inline constexpr int kPanelOutputs = 64;
 
-/// The deepest fold stack that a product may need. 16 leaves need 5.
-inline constexpr int kMaxFoldDepth = 8;
-
 /// One leaf of a product's K dimension, in the columns that this rank holds, and the folds that
 /// follow it on the stack.
 struct LeafStep {

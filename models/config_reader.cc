@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "models/git_lfs.h"
 #include "runtime/base/log.h"
 
 namespace shoal {
@@ -90,6 +91,7 @@ Result<std::string> read_config_file(const std::string& model_dir, const char* n
 }
 
 Result<Json> parse_config_object(std::string_view text, std::string_view what) {
+  SHOAL_RETURN_IF_ERROR(check_no_lfs_pointer(text, what));
   SHOAL_ASSIGN_OR_RETURN(Json config,
                          parse_json(text, what, {.max_depth = 32, .max_values = 1'000'000}));
   if (!config.is_object())

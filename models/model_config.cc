@@ -91,11 +91,22 @@ void check_architecture(ConfigReader& config, const Family& family) {
   }
 }
 
+/// For example " (gptq)"; empty if the config does not say.
+std::string quantization_method(const Json& quantization) {
+  const auto method = quantization.find("quant_method");
+  if (method == quantization.end() || !method->is_string()) return "";
+  return cat(" (", in_quotes(method->get_ref<const std::string&>()), ")");
+}
+
 /// Refuses features that well-formed files of these model types may ask for, because ignoring them
 /// would change the result.
 void check_features(ConfigReader& config, const Family& family) {
   for (const char* key : {"quantization_config", "compression_config"}) {
-    if (config.has(key)) config.unimplemented(cat("\"", key, "\": quantized checkpoints"));
+    if (!config.has(key)) continue;
+    config.unimplemented(cat("\"", key, "\": a quantized checkpoint",
+                             quantization_method(config.object()[key]),
+                             " is not supported; take the model's checkpoint in "
+                             "bfloat16, float16 or float32"));
   }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (config.integer(key, 0, kMaxInt, 0) > 0)
@@ -240,6 +251,7 @@ Result<ModelConfig> parse_model_config(std::string_view text, std::string_view w
 
   ModelConfig model;
   model.model_type = family->model_type;
+  model.architecture = family->architecture;
   read_sizes(config, *family, model);
   if (!config.ok()) return config.status();
   read_biases_and_norms(config, *family, model);

@@ -33,7 +33,8 @@ struct RopeConfig {
 /// bounds every number, so that each product of them (the bytes of a tensor, or of the KV cache for
 /// max_position_embeddings) stays below 2^63.
 struct ModelConfig {
-  std::string model_type;  ///< llama, mistral, qwen2, qwen3
+  std::string model_type;    ///< llama, mistral, qwen2, qwen3
+  std::string architecture;  ///< LlamaForCausalLM, ...
   /// torch_dtype / dtype of the file. The checkpoint decides which type the tensors really have.
   Dtype dtype = Dtype::kF32;
   int vocab_size = 0;

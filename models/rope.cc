@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "models/config_reader.h"
+#include "runtime/base/ieee_math.h"
 
 namespace shoal {
 namespace {
@@ -17,7 +18,7 @@ std::vector<float> powers(double theta, int head_dim) {
   for (size_t i = 0; i < values.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
     values[i] =
-        static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
+        static_cast<float>(ieee::pow(static_cast<double>(base), static_cast<double>(exponent)));
   }
   return values;
 }
@@ -46,8 +47,8 @@ void scale_llama3(const RopeConfig& rope, int original_max, std::vector<float>& 
 
 /// The (fractional) dimension that makes `rotations` full turns over the original context.
 double correction_dim(double rotations, int head_dim, double theta, int original_max) {
-  return head_dim * std::log(original_max / (rotations * 2 * std::numbers::pi)) /
-         (2 * std::log(theta));
+  return head_dim * ieee::log(original_max / (rotations * 2 * std::numbers::pi)) /
+         (2 * ieee::log(theta));
 }
 
 void scale_yarn(const RopeConfig& rope, int head_dim, int original_max,
@@ -72,7 +73,7 @@ void scale_yarn(const RopeConfig& rope, int head_dim, int original_max,
 }
 
 double yarn_mscale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+  return factor <= 1 ? 1.0 : 0.1 * mscale * ieee::log(factor) + 1.0;
 }
 
 double yarn_attention_factor(const RopeConfig& rope) {
@@ -127,8 +128,8 @@ void rope_angles(std::span<const float> inv_freq, float attention_factor, int po
                  float* sin) {
   for (size_t i = 0; i < inv_freq.size(); ++i) {
     const double angle = static_cast<float>(position) * inv_freq[i];
-    cos[i] = static_cast<float>(std::cos(angle)) * attention_factor;
-    sin[i] = static_cast<float>(std::sin(angle)) * attention_factor;
+    cos[i] = static_cast<float>(ieee::cos(angle)) * attention_factor;
+    sin[i] = static_cast<float>(ieee::sin(angle)) * attention_factor;
   }
 }
 

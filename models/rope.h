@@ -21,8 +21,8 @@ std::vector<float> rope_inv_freq(const RopeConfig& rope, int head_dim, int max_p
 int stretched_positions(const RopeConfig& rope, int max_position_embeddings);
 
 /// Writes cos and sin (inv_freq.size() values each) of one position. The angle is a float32
-/// product, as in transformers. Its cosine and sine are computed in double and rounded once, so
-/// that they do not depend on the vector width.
+/// product, as in transformers. Its cosine and sine are computed in double
+/// (runtime/base/ieee_math.h) and rounded once, so that they do not depend on the machine.
 void rope_angles(std::span<const float> inv_freq, float attention_factor, int position, float* cos,
                  float* sin);
 

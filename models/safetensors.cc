@@ -166,10 +166,16 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
   } else {
     const bool pickled = exists(cat(model_dir, "/pytorch_model.bin")) ||
                          exists(cat(model_dir, "/pytorch_model.bin.index.json"));
-    return Status::error(Code::kNotFound,
-                         cat("no ", kSingleFile, " and no ", kIndexFile, " in ", model_dir,
-                             pickled ? "; convert its pytorch_model.bin to safetensors"
-                                     : "; give the directory of a Hugging Face checkpoint"));
+    return Status::error(
+        Code::kNotFound,
+        cat("no ", kSingleFile, " and no ", kIndexFile, " in ", model_dir,
+            pickled ? cat("; it has a pytorch_model.bin, which may run code when "
+                          "it is loaded; convert it once: pip install torch "
+                          "transformers && python3 -c 'import sys; from "
+                          "transformers import AutoModelForCausalLM as M; d = "
+                          "sys.argv[1]; M.from_pretrained(d).save_pretrained(d)' ",
+                          model_dir)
+                    : std::string("; give the directory of a Hugging Face checkpoint")));
   }
   return checkpoint;
 }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "models/config_reader.h"
+#include "models/git_lfs.h"
 #include "runtime/base/json.h"
 
 namespace shoal {
@@ -274,6 +275,7 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head,
   if (file_bytes < kLengthBytes || head.size() < kLengthBytes) {
     return bad(what, cat("has ", file_bytes, " B, too short for a safetensors file"));
   }
+  SHOAL_RETURN_IF_ERROR(check_no_lfs_pointer(head, what));
   uint64_t length = 0;  // little-endian
   for (size_t i = kLengthBytes; i-- > 0;)
     length = length << 8 | static_cast<unsigned char>(head[i]);
@@ -306,6 +308,7 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head,
 
 Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_view text,
                                                                    std::string_view what) {
+  SHOAL_RETURN_IF_ERROR(check_no_lfs_pointer(text, what));
   SHOAL_ASSIGN_OR_RETURN(const Json index,
                          parse_json(text, what, {.max_depth = 16, .max_values = 4 * kMaxTensors}));
   const auto map = index.is_object() ? index.find("weight_map") : index.end();

@@ -1,6 +1,7 @@
 #include "models/shard_plan.h"
 
 #include <algorithm>
+#include <climits>
 
 #include "kernels/args.h"
 
@@ -51,16 +52,17 @@ Range ShardPlan::vocab_of_rank(int rank) const {
   return {cut(rank), cut(rank + 1)};
 }
 
-Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world) {
+Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world, DeviceKind device) {
   ShardPlan plan;
   plan.world = world;
-  plan.leaves = leaf_count(config.num_attention_heads);
+  plan.leaves = leaf_count(config.num_attention_heads, device);
   plan.vocab_size = config.vocab_size;
   if (world.size < 1 || world.size > plan.leaves) {
     return Status::error(
         Code::kInvalidArgument,
         cat("tensor-parallel-size must be in 1..", plan.leaves, " for this model, not ", world.size,
-            ": sums are cut into min(16, ", config.num_attention_heads,
+            ": sums are cut into min(", leaf_count(INT_MAX, device), ", ",
+            config.num_attention_heads,
             " attention heads) leaves so that every size gives the same bits, and a rank needs at least one"));
   }
   plan.leaf_range = leaves_of_rank(world.rank, world.size, plan.leaves);

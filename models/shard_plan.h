@@ -38,9 +38,10 @@ struct ShardPlan {
 /// fewer.
 inline constexpr int kMlpUnitColumns = 16;
 
-/// INVALID_ARGUMENT: the world size is below 1 or above the model's number of leaves; the message
-/// says what the limit is and why.
-Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world);
+/// device: what the ranks compute on. INVALID_ARGUMENT: the world size is below 1 or above the
+/// model's number of leaves there; the message says what the limit is and why.
+Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world,
+                                  DeviceKind device = DeviceKind::kCpu);
 
 /// How one kind of tensor is cut. Rows are the outputs of a product, columns its inputs.
 enum class Shard {

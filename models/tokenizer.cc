@@ -5,6 +5,8 @@
 #include <system_error>
 #include <utility>
 
+#include "models/git_lfs.h"
+#include "models/hub.h"
 #include "models/tokenizer/added_tokens.h"
 #include "models/tokenizer/bpe.h"
 #include "models/tokenizer/normalizer.h"
@@ -33,24 +35,40 @@ struct Tokenizer::Impl {
   TokenDecoder decoder;
 
   /// Cuts the text at added tokens: first at those that are searched for in raw text, then the
-  /// remaining pieces at those that are searched for in normalized text.
-  Status cut(std::string_view text, PieceList& list, WorkLimit& limit) const {
+  /// remaining pieces at those that are searched for in normalized text. `untrusted` may be null.
+  Status cut(std::string_view text, const UntrustedText* untrusted, PieceList& list,
+             WorkLimit& limit) const {
     std::vector<PieceList::Piece> raw;
-    added.split(text, true, false, raw);
+    added.split(text, true, false, raw, untrusted);
     for (const PieceList::Piece& piece : raw) {
-      if (piece.token >= 0 || normalizer.empty()) {
-        if (piece.token >= 0) {
-          list.pieces.push_back(piece);
-        } else {
-          added.split(piece.text, piece.begins_input, true, list.pieces);
-        }
-        continue;
+      if (piece.token >= 0) {
+        list.pieces.push_back(piece);
+      } else if (normalizer.empty()) {
+        added.split(piece.text, piece.begins_input, true, list.pieces, untrusted);
+      } else {
+        SHOAL_RETURN_IF_ERROR(cut_normalized(piece, untrusted, list, limit));
       }
-      NormalizedText normalized{std::string(piece.text), piece.begins_input};
-      SHOAL_RETURN_IF_ERROR(normalizer.apply(normalized, limit));
-      const std::string& kept = list.buffers.emplace_back(std::move(normalized.text));
-      added.split(kept, normalized.begins_input, true, list.pieces);
     }
+    return {};
+  }
+
+  Status cut_normalized(const PieceList::Piece& piece, const UntrustedText* untrusted,
+                        PieceList& list, WorkLimit& limit) const {
+    NormalizedText normalized{std::string(piece.text), piece.begins_input};
+    std::vector<ByteSpan> marks;
+    if (untrusted != nullptr && added.has_normalized_special()) {
+      const auto offset = static_cast<size_t>(piece.text.data() - untrusted->text.data());
+      for (const ByteSpan& span : untrusted->overlapping(offset, offset + piece.text.size())) {
+        marks.push_back({std::max(span.begin, offset) - offset,
+                         std::min(span.end, offset + piece.text.size()) - offset});
+      }
+    }
+    SHOAL_RETURN_IF_ERROR(marks.empty() ? normalizer.apply(normalized, limit)
+                                        : normalizer.apply(normalized, marks, limit));
+    const std::string& kept = list.buffers.emplace_back(std::move(normalized.text));
+    const UntrustedText kept_marks{kept, marks};
+    added.split(kept, normalized.begins_input, true, list.pieces,
+                marks.empty() ? nullptr : &kept_marks);
     return {};
   }
 
@@ -73,17 +91,19 @@ Tokenizer::~Tokenizer() = default;
 Result<Tokenizer> Tokenizer::load(const std::string& model_dir_or_file) {
   std::error_code ignored;
   std::string path = model_dir_or_file;
+  const bool exists = std::filesystem::exists(path, ignored);
   if (std::filesystem::is_directory(path, ignored)) path += "/tokenizer.json";
   const Result<std::string> text = read_file(path, kMaxFileBytes);
   if (!text.ok()) {
-    return text.status().while_doing(cat("no tokenizer: ", path,
-                                         " cannot be read; the model's directory needs a ",
-                                         "Hugging Face tokenizer.json"));
+    return text.status().while_doing(
+        cat("no tokenizer: ", path, " cannot be read; the model's directory needs a ",
+            "Hugging Face tokenizer.json", exists ? "" : how_to_get_model(model_dir_or_file)));
   }
   return parse(*text, path);
 }
 
 Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what) {
+  SHOAL_RETURN_IF_ERROR(check_no_lfs_pointer(json, what));
   SHOAL_ASSIGN_OR_RETURN(const Json root, parse_json(json, what, kJsonLimits));
   if (!root.is_object())
     return Status::error(Code::kInvalidArgument, cat(what, ": not a JSON object"));
@@ -108,11 +128,28 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what)
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_special,
                                                const EncodeBounds& bounds) const {
+  return encode_valid(to_valid_utf8(text), nullptr, add_special, bounds);
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode_marked(std::string_view text,
+                                                      std::span<const ByteSpan> untrusted,
+                                                      const EncodeBounds& bounds) const {
+  if (to_valid_utf8(text) != text)
+    return Status::error(Code::kInvalidArgument, "tokenizer: a rendered prompt is not UTF-8");
+  if (!untrusted.empty() && untrusted.back().end > text.size())
+    return Status::error(Code::kInvalidArgument, "tokenizer: a span is outside the prompt");
+  const UntrustedText marked{text, untrusted};
+  return encode_valid(text, untrusted.empty() ? nullptr : &marked, false, bounds);
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode_valid(std::string_view text,
+                                                     const UntrustedText* untrusted,
+                                                     bool add_special,
+                                                     const EncodeBounds& bounds) const {
   WorkLimit limit(bounds.max_ids, bounds.given_up);
   SHOAL_RETURN_IF_ERROR(limit.take_bytes(text.size()));
-  const std::string valid = to_valid_utf8(text);
   PieceList list;
-  SHOAL_RETURN_IF_ERROR(impl_->cut(valid, list, limit));
+  SHOAL_RETURN_IF_ERROR(impl_->cut(text, untrusted, list, limit));
   SHOAL_RETURN_IF_ERROR(impl_->pre_tokenizer.apply(list, limit));
   std::vector<int32_t> ids;
   for (const PieceList::Piece& piece : list.pieces) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/tokenizer/byte_span.h"
 #include "runtime/base/status.h"
 
 namespace shoal {
@@ -42,6 +43,14 @@ class Tokenizer {
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special,
                                       const EncodeBounds& bounds = {}) const;
 
+  /// Converts text as encode() does without add_special, except that no special token is found in
+  /// or across the bytes of `untrusted` (sorted, not empty, not overlapping). Other added tokens
+  /// are found everywhere. INVALID_ARGUMENT: the text is not UTF-8, or a span is outside it. Other
+  /// errors are those of encode().
+  Result<std::vector<int32_t>> encode_marked(std::string_view text,
+                                             std::span<const ByteSpan> untrusted,
+                                             const EncodeBounds& bounds = {}) const;
+
   /// Converts ids to text with the file's decoder. Ids outside the vocabulary give no text. The
   /// result is valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
@@ -57,6 +66,8 @@ class Tokenizer {
  private:
   friend class StreamDecoder;
   explicit Tokenizer(std::shared_ptr<const Impl> impl);
+  Result<std::vector<int32_t>> encode_valid(std::string_view text, const UntrustedText* untrusted,
+                                            bool add_special, const EncodeBounds& bounds) const;
   std::shared_ptr<const Impl> impl_;
 };
 

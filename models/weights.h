@@ -13,29 +13,38 @@
 
 namespace shoal {
 
-/// One rank's part of a decoder layer. Vectors are widened to float32, which keeps their values. An
-/// empty vector means that the model does not have it.
-struct LayerWeights {
-  std::vector<float> input_norm;           ///< [hidden]
-  std::vector<float> post_attention_norm;  ///< [hidden]
-  PackedMatrix qkv;  ///< [(q + 2 kv heads) * head_dim, hidden], column-parallel
-  std::vector<float> qkv_bias;
-  std::vector<float> q_norm, k_norm;  ///< [head_dim]
-  PackedMatrix o;                     ///< [hidden, q heads * head_dim], row-parallel
-  std::vector<float> o_bias;          ///< [hidden], added once to the sum
-  PackedMatrix gate_up;  ///< [2 * mlp columns, hidden], column-parallel: gate rows, then up rows
-  std::vector<float> gate_up_bias;
-  PackedMatrix down;  ///< [hidden, mlp columns], row-parallel
-  std::vector<float> down_bias;
+/// One rank's part of a decoder layer, on the CPU or on a device. An empty vector means that the
+/// model does not have it.
+template <typename Matrix, typename Vector>
+struct LayerWeightsOf {
+  Vector input_norm;           ///< [hidden]
+  Vector post_attention_norm;  ///< [hidden]
+  Matrix qkv;                  ///< [(q + 2 kv heads) * head_dim, hidden], column-parallel
+  Vector qkv_bias;
+  Vector q_norm, k_norm;  ///< [head_dim]
+  Matrix o;               ///< [hidden, q heads * head_dim], row-parallel
+  Vector o_bias;          ///< [hidden], added once to the sum
+  Matrix gate_up;         ///< [2 * mlp columns, hidden], column-parallel: gate rows, then up rows
+  Vector gate_up_bias;
+  Matrix down;  ///< [hidden, mlp columns], row-parallel
+  Vector down_bias;
 };
 
-/// One rank's weights. The embedding table is not copied: it stays in the mapped checkpoint.
-struct Weights {
+template <typename Matrix, typename Vector, typename Table>
+struct WeightsOf {
+  using Layer = LayerWeightsOf<Matrix, Vector>;
+  Table embedding;  ///< [vocab, hidden]
+  std::vector<Layer> layers;
+  Vector final_norm;
+  Matrix lm_head;  ///< [vocab of this rank, hidden]; empty if the rank has none
+};
+
+using LayerWeights = LayerWeightsOf<PackedMatrix, std::vector<float>>;
+
+/// One rank's weights on the CPU. Vectors are widened to float32, which keeps their values. The
+/// embedding table is not copied: it stays in the mapped checkpoint, in the checkpoint's dtype.
+struct Weights : WeightsOf<PackedMatrix, std::vector<float>, TensorView> {
   Dtype dtype = Dtype::kBf16;
-  TensorView embedding;  ///< [vocab, hidden], in the checkpoint's dtype
-  std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;
-  PackedMatrix lm_head;  ///< [vocab of this rank, hidden]; n = 0 if the rank has none
   int64_t packed_bytes = 0;
 };
 

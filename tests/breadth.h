@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 namespace shoal {
 
@@ -20,6 +21,31 @@ inline int test_day() {
 inline bool full_breadth() {
   const char* breadth = std::getenv("SHOAL_TEST_BREADTH");
   return breadth != nullptr && std::strcmp(breadth, "full") == 0;
+}
+
+/// scripts/test without --all sets SHOAL_TEST_BREADTH=pairs, because --all does the rest.
+inline bool quick_breadth() {
+  const char* breadth = std::getenv("SHOAL_TEST_BREADTH");
+  return breadth != nullptr && std::strcmp(breadth, "pairs") == 0;
+}
+
+/// As few repetitions as a sanitizer's run needs, which looks for races and leaks.
+inline bool narrow_breadth() {
+#ifdef SHOAL_SANITIZED
+  return !full_breadth();
+#else
+  return quick_breadth();
+#endif
+}
+
+/// All of these settings, or in a quick run every second one, on the next day the others.
+template <typename T>
+std::vector<T> of_today(const std::vector<T>& settings) {
+  if (!quick_breadth()) return settings;
+  std::vector<T> chosen;
+  for (size_t i = static_cast<size_t>(test_day()) % 2; i < settings.size(); i += 2)
+    chosen.push_back(settings[i]);
+  return chosen;
 }
 
 /// Whether this run does repetition `number`, if each run does one of every `shares`.

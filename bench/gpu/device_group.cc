@@ -5,9 +5,9 @@
 #include <sys/statvfs.h>
 #include <utility>
 
-#include "bench/gpu/tcp_collective.h"
 #include "runtime/base/cat.h"
 #include "runtime/comm/device/cuda_ipc_collective.h"
+#include "runtime/comm/device/host_collective.h"
 #include "runtime/comm/device/host_memfd_collective.h"
 #include "runtime/comm/device/staged_communicator.h"
 #include "runtime/comm/tcp/tcp_communicator.h"
@@ -24,7 +24,7 @@ Result<std::unique_ptr<DeviceCollective>> open_tcp(GroupSetup& setup, const Rank
   SHOAL_ASSIGN_OR_RETURN(auto communicator,
                          open_tcp_communicator(place.world, std::move(listener),
                                                setup.listeners.ports, setup.timeout_ms, kGroupKey));
-  return open_tcp_collective(std::move(device), std::move(communicator));
+  return open_host_collective(std::move(communicator), std::move(device), {});
 }
 
 bool is_nccl(const GroupSetup& setup) {

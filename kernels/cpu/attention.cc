@@ -13,7 +13,8 @@ constexpr int kTaskRows = 4;      // 4 pairs x 4 vectors of sums fill half of 32
 constexpr int kBlocksAtOnce = 4;  // of keys, in q.k
 constexpr int kVecsAtOnce = 4;    // of head_dim, in p.v
 #else
-constexpr int kTaskRows = 2;  // 2 pairs x 2 vectors, of two registers each, fill half of 16
+// 2 pairs x 2 vectors fill half of AVX2's 16 registers (two per vector) and of NEON's 32 (four).
+constexpr int kTaskRows = 2;
 constexpr int kBlocksAtOnce = 2;
 constexpr int kVecsAtOnce = 2;
 #endif

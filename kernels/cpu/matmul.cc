@@ -20,25 +20,20 @@ constexpr int64_t kStepBytes = kPanelVecs * kGroupBytes;
 constexpr int64_t kPrefetchBytes = 4096;
 
 #if defined(__AVX512F__)
-inline __m512i load_group(const std::byte* p) {
-  return _mm512_loadu_si512(p);
-}
 constexpr int kWideVecs = kPanelVecs;
+constexpr int kMostRows = 6;
 #else
-/// For blocks of several rows: 4 rows x 2 registers of sums leave room for a pair of weights and a
-/// pair of inputs.
+/// For blocks of several rows: AVX2 has 16 registers, of which 4 rows x 2 registers of sums leave
+/// room for a pair of weights and a pair of inputs. NEON's 32 are half as wide.
 constexpr int kWideVecs = 1;
+constexpr int kMostRows = 4;
 #endif
 
 /// float32 weights: a step is one k.
 struct F32Product {
   using Input = float;
   static constexpr int kStep = 1;
-#if defined(__AVX512F__)
-  static constexpr int kRows = 6;
-#else
-  static constexpr int kRows = 4;
-#endif
+  static constexpr int kRows = kMostRows;
   struct Weights {
     Vec value;
   };
@@ -46,20 +41,15 @@ struct F32Product {
   static Weights weights(const std::byte* group) {
     return {load(reinterpret_cast<const float*>(group))};
   }
-  static Inputs inputs(const float* x) {
-    return {set1(*x)};
-  }
+  static Inputs inputs(const float* x) { return {set1(*x)}; }
   static Vec add_to(Vec sum, const Weights& w, const Inputs& x) {
     return fma(x.value, w.value, sum);
   }
 };
 
-/// Two weights of each output, or the two inputs that belong to them. The even one is added first.
-struct Pair {
-  Vec even, odd;
-};
+/// The odd element is added first, because x86's dot-product instruction for bf16 does so.
 inline Vec add_pair(Vec sum, const Pair& w, const Pair& x) {
-  return fma(x.odd, w.odd, fma(x.even, w.even, sum));
+  return fma(x.even, w.even, fma(x.odd, w.odd, sum));
 }
 
 /// float16 weights, widened to float32. A step is a pair of k.
@@ -70,39 +60,15 @@ struct F16Product {
   using Weights = Pair;
   using Inputs = Pair;
   static Pair weights(const std::byte* group) {
-    // Within 128 bits, move the even halves to the front and the odd ones to the back. Then put the
-    // 64-bit pieces in order.
-    const __m128i split = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-#if defined(__AVX512F__)
-    const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    const __m512i halves = _mm512_permutexvar_epi64(
-        in_order, _mm512_shuffle_epi8(load_group(group), _mm512_broadcast_i32x4(split)));
-    return {{_mm512_cvtph_ps(_mm512_castsi512_si256(halves))},
-            {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))}};
-#else
-    const auto half = [&](const std::byte* p) {
-      const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-      return _mm256_permute4x64_epi64(
-          _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(split)), 0xD8);
-    };
-    const __m256i lo = half(group), hi = half(group + 32);
-    return {
-        {_mm256_cvtph_ps(_mm256_castsi256_si128(lo)), _mm256_cvtph_ps(_mm256_castsi256_si128(hi))},
-        {_mm256_cvtph_ps(_mm256_extracti128_si256(lo, 1)),
-         _mm256_cvtph_ps(_mm256_extracti128_si256(hi, 1))}};
-#endif
+    return load_pairs(reinterpret_cast<const F16*>(group));
   }
-  static Pair inputs(const float* x) {
-    return {set1(x[0]), set1(x[1])};
-  }
-  static Vec add_to(Vec sum, const Pair& w, const Pair& x) {
-    return add_pair(sum, w, x);
-  }
+  static Pair inputs(const float* x) { return {set1(x[0]), set1(x[1])}; }
+  static Vec add_to(Vec sum, const Pair& w, const Pair& x) { return add_pair(sum, w, x); }
 };
 
 #if defined(__AVX512BF16__)
-/// bf16 weights and inputs. The dot-product instruction adds two products at once, so one step of
-/// the loop over K takes two values of K.
+/// bf16 weights and inputs. The dot-product instruction adds two products, one after the other and
+/// each rounded once, so one step of the loop over K takes two values of K.
 struct Bf16Product {
   using Input = Bf16;
   static constexpr int kStep = 2;
@@ -111,7 +77,7 @@ struct Bf16Product {
     __m512bh pairs;
   };
   using Inputs = Weights;
-  static Weights weights(const std::byte* group) { return {(__m512bh)load_group(group)}; }
+  static Weights weights(const std::byte* group) { return {(__m512bh)_mm512_loadu_si512(group)}; }
   static Inputs inputs(const Bf16* x) {
     int32_t pair;
     __builtin_memcpy(&pair, x, sizeof pair);
@@ -119,6 +85,33 @@ struct Bf16Product {
   }
   static Vec add_to(Vec sum, const Weights& w, const Inputs& x) {
     return {_mm512_dpbf16_ps(sum.v, w.pairs, x.pairs)};
+  }
+};
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+/// bf16 weights and inputs. BFMLALT and BFMLALB widen the odd and the even elements, and round once
+/// per product.
+struct Bf16Product {
+  using Input = Bf16;
+  static constexpr int kStep = 2;
+  static constexpr int kRows = 4;
+  struct Weights {
+    bfloat16x8_t a, b, c, d;
+  };
+  using Inputs = bfloat16x8_t;
+  static Weights weights(const std::byte* group) {
+    const auto* p = reinterpret_cast<const bfloat16_t*>(group);
+    return {vld1q_bf16(p), vld1q_bf16(p + 8), vld1q_bf16(p + 16), vld1q_bf16(p + 24)};
+  }
+  static Inputs inputs(const Bf16* x) {
+    uint32_t pair;
+    __builtin_memcpy(&pair, x, sizeof pair);
+    return vreinterpretq_bf16_u32(vdupq_n_u32(pair));
+  }
+  static Vec add_to(Vec sum, const Weights& w, const Inputs& x) {
+    const auto add = [&](float32x4_t part, bfloat16x8_t weights) {
+      return vbfmlalbq_f32(vbfmlaltq_f32(part, weights, x), weights, x);
+    };
+    return {add(sum.a, w.a), add(sum.b, w.b), add(sum.c, w.c), add(sum.d, w.d)};
   }
 };
 #else
@@ -129,29 +122,9 @@ struct Bf16Product {
   static constexpr int kRows = 4;
   using Weights = Pair;
   using Inputs = Pair;
-#if defined(__AVX512F__)
-  static Pair widen(__m512i pairs) {
-    return {{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))},
-            {_mm512_castsi512_ps(
-                _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))))}};
-  }
   static Pair weights(const std::byte* group) {
-    return widen(load_group(group));
+    return load_pairs(reinterpret_cast<const Bf16*>(group));
   }
-#else
-  static __m256 even(__m256i pairs) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
-  }
-  static __m256 odd(__m256i pairs) {
-    return _mm256_castsi256_ps(
-        _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
-  }
-  static Pair weights(const std::byte* group) {
-    const __m256i lo = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
-    const __m256i hi = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group + 32));
-    return {{even(lo), even(hi)}, {odd(lo), odd(hi)}};
-  }
-#endif
   static Pair inputs(const Bf16* x) {
     uint32_t pair;
     __builtin_memcpy(&pair, x, sizeof pair);
@@ -161,9 +134,7 @@ struct Bf16Product {
     __builtin_memcpy(&odd_value, &odd_bits, sizeof odd_value);
     return {set1(even_value), set1(odd_value)};
   }
-  static Vec add_to(Vec sum, const Pair& w, const Pair& x) {
-    return add_pair(sum, w, x);
-  }
+  static Vec add_to(Vec sum, const Pair& w, const Pair& x) { return add_pair(sum, w, x); }
 };
 #endif
 
@@ -181,8 +152,7 @@ inline void leaf_sums(const std::byte* w, const typename Product::Input* x, int6
     typename Product::Weights weights[Vecs];
 #pragma GCC unroll 4
     for (int v = 0; v < Vecs; ++v) {
-      _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes + v * kGroupBytes),
-                   _MM_HINT_T1);
+      __builtin_prefetch(w + kPrefetchBytes + v * kGroupBytes, /*rw=*/0, /*locality=*/2);
       weights[v] = Product::weights(w + v * kGroupBytes);
     }
 #pragma GCC unroll 6

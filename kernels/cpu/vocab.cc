@@ -37,7 +37,7 @@ void chunk_sums(const float* logits, int64_t cols, ChunkSum* sums) {
   for (int64_t begin = 0; begin < cols; begin += kVocabChunk, ++sums) {
     const int64_t count = cols - begin < kVocabChunk ? cols - begin : kVocabChunk;
     const float* x = logits + begin;
-    sums->max = greatest(x, count);
+    sums->max = greatest(x, count) + 0.0f;  // -0 becomes +0, because which zero wins is chance
     sums->sum = 0;
     if (sums->max == kLowest) continue;
     Vec sum = zero();

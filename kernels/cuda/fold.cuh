@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/cuda/machine.cuh"
 #include "runtime/device/cuda_module.h"
 
 /// Applies a FoldProgram to single elements, in the order of runtime/comm/tree_sum.cc and so with
@@ -32,7 +33,7 @@ __device__ Pack<W> load(const float* from) {
 }
 template <int W>
 __device__ void store(float* to, const Pack<W>& value) {
-  *reinterpret_cast<Pack<W>*>(to) = value;
+  store_global(reinterpret_cast<Pack<W>*>(to), value);
 }
 
 template <int W>

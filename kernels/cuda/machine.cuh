@@ -1,32 +1,60 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cuda_runtime.h>
 
-/// The part of the kernels that depends on the machine: launches, and memory that others can see. A
-/// test replaces this file by another to run the same kernels in threads of the host
-/// (tests/kernels/cuda/on_host).
+/// The part of the kernels that depends on the machine: launches, memory that others can see, and
+/// instructions that C++ has no words for. A test replaces this file by another to run the same
+/// kernels on the host (tests/emulator).
 namespace shoal::cuda {
 
 inline constexpr int kSumThreads = 256;
 inline constexpr int kSumBlocks = 1024;  ///< at most; the kernel's loop covers the rest
+inline constexpr int kPatternThreads = 256;
+inline constexpr int kPatternBlocks = 64;
 inline constexpr int kPushThreads = 512;
 /// At most, because all of them must run at the same time, beside the kernels of others.
 inline constexpr int kPushBlocks = 32;
 
+/// A block may use this much shared memory without asking for more (load_kernel).
+inline constexpr size_t kPlainSharedBytes = 48 * 1024;
+
+/// Number of thread blocks along each axis. A device takes at most 65535 along y and z.
+struct Grid {
+  int64_t x = 1, y = 1, z = 1;
+};
+
+/// Starts the kernel on the stream (a cudaStream_t; nullptr is the default one). Each block has
+/// shared_bytes of block_memory().
 template <class Args>
-cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args& args,
-                   void* stream) {
+cudaError_t launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
+                   const Args& args, void* stream) {
   Args copy = args;
   void* parameters[] = {&copy};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                          dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
-                          parameters, 0, static_cast<cudaStream_t>(stream));
+                          dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                               static_cast<unsigned>(grid.z)),
+                          dim3(static_cast<unsigned>(threads)), parameters, shared_bytes,
+                          static_cast<cudaStream_t>(stream));
 }
 
+/// The same for a row of blocks without block memory.
 template <class Args>
-cudaError_t load_kernel(void (*kernel)(Args)) {
+cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args& args,
+                   void* stream) {
+  return launch(kernel, Grid{blocks, 1, 1}, threads, 0, args, stream);
+}
+
+/// Loads the kernel into the current context, and lets its blocks have shared_bytes of block
+/// memory.
+template <class Args>
+cudaError_t load_kernel(void (*kernel)(Args), size_t shared_bytes = 0) {
+  const void* function = reinterpret_cast<const void*>(kernel);
   cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, function);
+  if (error != cudaSuccess || shared_bytes <= kPlainSharedBytes) return error;
+  return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(shared_bytes));
 }
 
 #ifdef __CUDACC__
@@ -54,6 +82,119 @@ __device__ inline uint64_t nanoseconds() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
+}
+
+/// One value of device memory, of 2, 4, 8 or 16 bytes and aligned to its size. There is no order
+/// with accesses of other threads. A test's machine checks each access.
+template <class T>
+__device__ inline T load_global(const T* from) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(alignof(T) == sizeof(T), "or it is loaded in pieces");
+  return *from;
+}
+template <class T>
+__device__ inline void store_global(T* to, T value) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(alignof(T) == sizeof(T), "or it is stored in pieces");
+  *to = value;
+}
+
+/// The block's dynamic shared memory: as many bytes as the launch says, aligned to 128.
+__device__ inline unsigned char* block_memory() {
+  extern __shared__ __align__(128) unsigned char shoal_block_memory[];
+  return shoal_block_memory;
+}
+
+/// Begins to copy 16 bytes of device memory into block memory, or fills them with zeros if not
+/// `take`; then nothing is read. Both addresses are aligned to 16 bytes. Other lanes see the copy
+/// after copy_async_wait and a barrier.
+__device__ inline void copy_async(void* to_block_memory, const void* from, bool take) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(to_block_memory));
+  const int bytes = take ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes)
+               : "memory");
+}
+/// Makes one group of the copies that this thread has begun since its last group; there may be
+/// none.
+__device__ inline void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until at most kLeft of this thread's groups, the latest, are under way.
+template <int kLeft>
+__device__ inline void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+/// Loads four matrices of 8 rows x 8 elements of two bytes from block memory. Lanes 8 i to 8 i + 7
+/// give the rows of matrix i, 16 aligned bytes each. Of every matrix, lane l gets the elements
+/// 2 (l % 4) and the next of row l / 4. All lanes of the warp take part.
+__device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+/// The same for two matrices, whose rows lanes 0 to 15 give. What other lanes give is not read.
+__device__ inline void load_matrices(uint32_t (&to)[2], const void* row) {
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0]), "=r"(to[1])
+               : "r"(from)
+               : "memory");
+}
+/// Four matrices, each transposed: of every matrix, lane l gets the elements l / 4 of rows 2 (l %
+/// 4) and the next.
+__device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+
+/// sum[16 x 8] += a[16 x 16] * b[16 x 8] on the tensor cores: bf16 factors, float32 sums. In lane
+/// l, with r = l / 4 and c = 2 (l % 4), a holds two elements each, from column c or c + 8, of
+/// {row r, columns c; row r + 8, c; row r, c + 8; row r + 8, c + 8}. b holds of its column r the
+/// rows {c; c + 8}, two each. sum holds columns c and c + 1 of row r, then those of row r + 8. All
+/// lanes of the warp take part, so it is volatile: it must not move into a branch of some lanes.
+__device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4],
+                                    const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/// The same for m16n8k8 with tf32 factors, which are float32 without the last 13 bits. a holds one
+/// element each of {row r, column l % 4; row r + 8; row r, column l % 4 + 4; row r + 8, that}, and
+/// b of its column r the rows {l % 4; l % 4 + 4}.
+__device__ inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4],
+                                         const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/// To nearest, and of two that are equally near to the one away from zero.
+__device__ inline uint32_t to_tf32(float value) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return rounded;
+}
+
+/// float16, which float32 and tf32 hold exactly; and rounded to nearest even.
+__device__ inline float from_f16(uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+__device__ inline uint16_t to_f16(float value) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
 }
 #endif
 

@@ -28,7 +28,11 @@ const char* error_text(int32_t error) {
 int32_t select(int32_t device) {
   if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return error;
   if (const int32_t error = load_tree_sum(); error != cudaSuccess) return error;
-  return load_push_all_reduce();
+  if (const int32_t error = load_push_all_reduce(); error != cudaSuccess) return error;
+  if (const int32_t error = load_product(); error != cudaSuccess) return error;
+  if (const int32_t error = load_elementwise(); error != cudaSuccess) return error;
+  if (const int32_t error = load_qkv(); error != cudaSuccess) return error;
+  return load_attention();
 }
 
 int32_t allocate(size_t bytes, void** memory) {
@@ -46,6 +50,14 @@ int32_t allocate(size_t bytes, void** memory) {
 }
 int32_t release(void* memory) {
   return cudaFree(memory);
+}
+
+int32_t memory_info(uint64_t* free_bytes, uint64_t* total_bytes) {
+  size_t left = 0, total = 0;
+  const cudaError_t error = cudaMemGetInfo(&left, &total);
+  *free_bytes = left;
+  *total_bytes = total;
+  return error;
 }
 
 int32_t allocate_pinned(size_t bytes, void** memory) {
@@ -125,6 +137,7 @@ constexpr ShoalCudaModule kModule{
     select,
     allocate,
     release,
+    memory_info,
     allocate_pinned,
     release_pinned,
     register_host,
@@ -142,6 +155,20 @@ constexpr ShoalCudaModule kModule{
     close_memory,
     push_floats,
     push_all_reduce,
+    product,
+    product_with,
+    product_shapes,
+    product_scratch_floats,
+    embed,
+    rms_norm,
+    silu_mul,
+    residual_add,
+    argmax,
+    qkv,
+    attention,
+    attention_with,
+    attention_ways,
+    attention_scratch_floats,
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "kernels/cuda/entries.h"
+#include "kernels/cuda/machine.cuh"
 
 namespace shoal::cuda {
 namespace {
@@ -20,18 +21,30 @@ __host__ __device__ uint32_t pattern(uint64_t index, uint32_t seed) {
   return static_cast<uint32_t>(z >> 32);
 }
 
-__global__ void write_pattern(uint32_t* to, int64_t words, uint32_t seed) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words;
-       i += stride) {
-    to[i] = pattern(static_cast<uint64_t>(i), seed);
-  }
-}
-__global__ void read_words(uint32_t* to, const uint32_t* from, int64_t words) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words;
+struct PatternArgs {
+  uint32_t* to;  ///< [words]
+  int64_t words;
+  uint32_t seed;
+};
+__global__ void __launch_bounds__(kPatternThreads)
+    write_pattern(const __grid_constant__ PatternArgs args) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kPatternThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPatternThreads + threadIdx.x; i < args.words;
        i += stride)
-    to[i] = from[i];
+    store_global(args.to + i, pattern(static_cast<uint64_t>(i), args.seed));
+}
+
+struct ReadArgs {
+  uint32_t* to;          ///< [words]
+  const uint32_t* from;  ///< [words]
+  int64_t words;
+};
+__global__ void __launch_bounds__(kPatternThreads)
+    read_words(const __grid_constant__ ReadArgs args) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kPatternThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPatternThreads + threadIdx.x; i < args.words;
+       i += stride)
+    store_global(args.to + i, load_global(args.from + i));
 }
 
 /// Memory on one device, freed by the destructor.
@@ -91,20 +104,19 @@ cudaError_t count_wrong(int device, const uint32_t* memory, int64_t words, uint3
 /// `from` pulls words that a kernel on `to` has written.
 cudaError_t push_and_pull(int from, int to, const Words& ours, const Words& theirs, int64_t words,
                           uint32_t seed, int64_t* wrong_bytes) {
-  constexpr unsigned kBlocks = 64, kThreads = 256;
   RETURN_IF_ERROR(cudaSetDevice(from));
-  write_pattern<<<kBlocks, kThreads>>>(theirs.data(), words, seed);
-  RETURN_IF_ERROR(cudaGetLastError());
+  RETURN_IF_ERROR(launch(&write_pattern, kPatternBlocks, kPatternThreads,
+                         PatternArgs{theirs.data(), words, seed}, nullptr));
   RETURN_IF_ERROR(cudaDeviceSynchronize());
   RETURN_IF_ERROR(count_wrong(to, theirs.data(), words, seed, wrong_bytes));
 
   RETURN_IF_ERROR(cudaSetDevice(to));
-  write_pattern<<<kBlocks, kThreads>>>(theirs.data(), words, seed + 1);
-  RETURN_IF_ERROR(cudaGetLastError());
+  RETURN_IF_ERROR(launch(&write_pattern, kPatternBlocks, kPatternThreads,
+                         PatternArgs{theirs.data(), words, seed + 1}, nullptr));
   RETURN_IF_ERROR(cudaDeviceSynchronize());
   RETURN_IF_ERROR(cudaSetDevice(from));
-  read_words<<<kBlocks, kThreads>>>(ours.data(), theirs.data(), words);
-  RETURN_IF_ERROR(cudaGetLastError());
+  RETURN_IF_ERROR(launch(&read_words, kPatternBlocks, kPatternThreads,
+                         ReadArgs{ours.data(), theirs.data(), words}, nullptr));
   RETURN_IF_ERROR(cudaDeviceSynchronize());
   return count_wrong(from, ours.data(), words, seed + 1, wrong_bytes);
 }

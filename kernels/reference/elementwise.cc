@@ -1,5 +1,5 @@
-#include <cmath>
-
+#include "kernels/reference/exp.h"
+#include "kernels/reference/lane_sums.h"
 #include "kernels/reference/load.h"
 #include "kernels/reference/ops.h"
 
@@ -17,9 +17,7 @@ void embed(const EmbedArgs& args, int64_t token_begin, int64_t token_end) {
 void rms_norm(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float* x = args.x + row * args.cols;
-    float squares = 0;
-    for (int i = 0; i < args.cols; ++i) squares = std::fma(x[i], x[i], squares);
-    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(args.cols) + args.eps);
+    const float scale = inverse_rms(x, args.cols, args.eps);
     for (int i = 0; i < args.cols; ++i) {
       store(x[i] * scale * args.weight[i], args.out, args.out_dtype, row * args.out_stride + i);
     }
@@ -44,7 +42,7 @@ void silu_mul(const SiluMulArgs& args, int64_t row_begin, int64_t row_end) {
     for (int i = 0; i < args.cols; ++i) {
       const float g = args.bias == nullptr ? gate[i] : gate[i] + args.bias[i];
       const float u = args.bias == nullptr ? up[i] : up[i] + args.bias[args.cols + i];
-      store(g / (1.0f + std::exp(-g)) * u, args.out, args.out_dtype, row * args.out_stride + i);
+      store(g / (1.0f + exp(-g)) * u, args.out, args.out_dtype, row * args.out_stride + i);
     }
     for (int64_t i = args.cols; i < args.out_stride; ++i)
       store(0, args.out, args.out_dtype, row * args.out_stride + i);

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kernels/reference/lane_sums.h"
 #include "kernels/reference/load.h"
 #include "kernels/reference/ops.h"
 
@@ -10,16 +11,14 @@ namespace {
 void norm_and_rotate(float* head, int d, const float* norm, float eps, const float* cos,
                      const float* sin) {
   if (norm != nullptr) {
-    float squares = 0;
-    for (int i = 0; i < d; ++i) squares = std::fma(head[i], head[i], squares);
-    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(d) + eps);
+    const float scale = inverse_rms(head, d, eps);
     for (int i = 0; i < d; ++i) head[i] = head[i] * scale * norm[i];
   }
   const int half = d / 2;
   for (int i = 0; i < half; ++i) {
     const float a = head[i], b = head[half + i];
-    head[i] = std::fma(a, cos[i], -(b * sin[i]));
-    head[half + i] = std::fma(b, cos[i], a * sin[i]);
+    head[i] = std::fma(-b, sin[i], a * cos[i]);
+    head[half + i] = std::fma(a, sin[i], b * cos[i]);
   }
 }
 

@@ -1,7 +1,8 @@
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
+#include "kernels/reference/exp.h"
+#include "kernels/reference/lane_sums.h"
 #include "kernels/reference/ops.h"
 
 namespace shoal::reference {
@@ -19,9 +20,12 @@ ArgmaxResult argmax(const float* logits, int64_t cols) {
 void chunk_sums(const float* logits, int64_t cols, ChunkSum* sums) {
   for (int64_t begin = 0; begin < cols; begin += kVocabChunk, ++sums) {
     const int64_t end = std::min<int64_t>(begin + kVocabChunk, cols);
-    *sums = {argmax(logits + begin, end - begin).value, 0};
+    // -0 becomes +0, because which zero wins is chance.
+    *sums = {argmax(logits + begin, end - begin).value + 0.0f, 0};
     if (sums->max == kLowest) continue;
-    for (int64_t i = begin; i < end; ++i) sums->sum += std::exp(logits[i] - sums->max);
+    float lanes[kLanes] = {};
+    for (int64_t i = begin; i < end; ++i) lanes[(i - begin) % kLanes] += exp(logits[i] - sums->max);
+    sums->sum = sum_of_lanes(lanes);
   }
 }
 

@@ -82,14 +82,15 @@ void AddedTokens::Matcher::freeze() {
 
 /// Narrows the sorted texts byte by byte to those that agree with the input. A text that ends at
 /// the current length is the first of the remaining range.
-AddedTokens::Matcher::Match AddedTokens::Matcher::longest_at(std::string_view text,
-                                                             size_t at) const {
+AddedTokens::Matcher::Match AddedTokens::Matcher::longest_at(std::string_view text, size_t at,
+                                                             const Accepts& accepts) const {
   Range range = by_first_byte_[static_cast<uint8_t>(text[at])];
   Match longest;
   for (size_t length = 1; range.begin < range.end; ++length) {
     const auto& [first, id] = sorted_[range.begin];
     if (first.size() == length) {
-      longest = {length, id};
+      const Match match{length, id};
+      if (accepts == nullptr || accepts(match, at)) longest = match;
       ++range.begin;
     }
     if (at + length == text.size()) break;
@@ -188,9 +189,26 @@ Status AddedTokens::build_matchers(std::string_view what) {
   return {};
 }
 
+bool AddedTokens::has_normalized_special() const {
+  return std::any_of(tokens_.begin(), tokens_.end(), [](const auto& entry) {
+    return entry.second.special && entry.second.normalized;
+  });
+}
+
+AddedTokens::Matcher::Accepts AddedTokens::accepted(std::string_view text,
+                                                    const UntrustedText* untrusted) const {
+  if (untrusted == nullptr) return nullptr;  // all tokens, which costs nothing
+  return [=, this](const Matcher::Match& match, size_t at) {
+    const auto begin = static_cast<size_t>(text.data() - untrusted->text.data()) + at;
+    return !tokens_.at(match.id).special ||
+           untrusted->overlapping(begin, begin + match.bytes).empty();
+  };
+}
+
 void AddedTokens::split(std::string_view text, bool begins_input, bool normalized,
-                        std::vector<PieceList::Piece>& out) const {
+                        std::vector<PieceList::Piece>& out, const UntrustedText* untrusted) const {
   const Matcher& matcher = normalized ? normalized_ : raw_;
+  const Matcher::Accepts accepts = accepted(text, untrusted);
   const auto add_text = [&](size_t begin, size_t end) {
     if (begin < end)
       out.push_back({text.substr(begin, end - begin), begins_input && begin == 0, -1});
@@ -199,7 +217,7 @@ void AddedTokens::split(std::string_view text, bool begins_input, bool normalize
   // From the end of the last rstrip token up to here, the text is all white space.
   size_t space_end = 0;
   for (size_t at = 0; at < text.size();) {
-    const Matcher::Match match = matcher.longest_at(text, at);
+    const Matcher::Match match = matcher.longest_at(text, at, accepts);
     if (match.id < 0) {
       ++at;
       continue;
@@ -210,10 +228,9 @@ void AddedTokens::split(std::string_view text, bool begins_input, bool normalize
     const AddedToken& token = tokens_.at(match.id);
     if (token.single_word && !stands_alone(text, begin, end)) continue;
     if (token.lstrip)
-      begin = begin > done ? done + without_trailing_space(text.substr(done, begin - done)) : done;
+      begin = done + without_trailing_space(text.substr(done, std::max(begin, done) - done));
     if (token.rstrip) {
-      // A token that is itself white space can match many times inside one run, so the run is
-      // measured only once.
+      // A token of white space can match many times inside one run, which is measured only once.
       if (end > space_end) space_end = end + leading_space(text.substr(end));
       end = space_end;
     }

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "models/tokenizer/bpe.h"
+#include "models/tokenizer/byte_span.h"
 #include "models/tokenizer/normalizer.h"
 #include "models/tokenizer/pre_tokenizer.h"
 
@@ -35,9 +37,14 @@ class AddedTokens {
                                    const Normalizer& normalizer, std::string_view what);
 
   /// Cuts a valid UTF-8 text into tokens and the pieces of text between them, which are views of
-  /// `text`. Searches for the tokens whose `normalized` equals the argument.
+  /// `text`. Searches for the tokens whose `normalized` equals the argument. If `untrusted` is not
+  /// null, `text` is a part of its text, and special tokens that touch its spans are not found.
   void split(std::string_view text, bool begins_input, bool normalized,
-             std::vector<PieceList::Piece>& out) const;
+             std::vector<PieceList::Piece>& out, const UntrustedText* untrusted = nullptr) const;
+
+  /// Whether special tokens are searched for in normalized text, so that it must be known which of
+  /// that text is untrusted.
+  bool has_normalized_special() const;
 
   const AddedToken* find(int32_t id) const;
   int32_t max_id() const { return tokens_.empty() ? -1 : tokens_.rbegin()->first; }
@@ -53,8 +60,10 @@ class AddedTokens {
       size_t bytes = 0;
       int32_t id = -1;
     };
-    /// The longest text that begins at byte `at`; id -1: none.
-    Match longest_at(std::string_view text, size_t at) const;
+    using Accepts = std::function<bool(const Match&, size_t at)>;
+    /// The longest text that begins at byte `at`, of those that `accepts` allows (null: all); id
+    /// -1: none.
+    Match longest_at(std::string_view text, size_t at, const Accepts& accepts = nullptr) const;
 
    private:
     struct Range {
@@ -66,6 +75,7 @@ class AddedTokens {
     std::array<Range, 256> by_first_byte_{};
   };
 
+  Matcher::Accepts accepted(std::string_view text, const UntrustedText* untrusted) const;
   Status add(AddedToken token, int32_t id, const Normalizer& normalizer, std::string_view what,
              WorkLimit& limit);
   Status build_matchers(std::string_view what);

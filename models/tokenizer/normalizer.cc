@@ -181,6 +181,50 @@ Status Normalizer::apply(NormalizedText& text, WorkLimit& limit) const {
   return {};
 }
 
+Status Normalizer::apply(NormalizedText& text, std::vector<ByteSpan>& marks,
+                         WorkLimit& limit) const {
+  std::vector<Part> parts;
+  size_t done = 0;
+  for (const ByteSpan& mark : marks) {
+    parts.push_back({text.text.substr(done, mark.begin - done), false});
+    parts.push_back({text.text.substr(mark.begin, mark.end - mark.begin), true});
+    done = mark.end;
+  }
+  parts.push_back({text.text.substr(done), false});
+  for (const Step& step : steps_) SHOAL_RETURN_IF_ERROR(apply_to_parts(step, text, parts, limit));
+  marks.clear();
+  size_t at = 0;
+  for (const Part& part : parts) {
+    if (part.marked && !part.text.empty()) marks.push_back({at, at + part.text.size()});
+    at += part.text.size();
+  }
+  return {};
+}
+
+/// Applies a step to the whole text and to each part alone. If both give the same text, the parts
+/// are still known.
+Status Normalizer::apply_to_parts(const Step& step, NormalizedText& text, std::vector<Part>& parts,
+                                  WorkLimit& limit) {
+  const size_t before = text.text.size();
+  SHOAL_RETURN_IF_ERROR(apply_step(step, text, limit));
+  if (step.kind == Kind::kPrepend) {
+    parts.insert(parts.begin(), {text.text.substr(0, text.text.size() - before), false});
+    return {};
+  }
+  std::string all;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Step own = step;
+    own.strip_left = step.strip_left && all.empty();
+    own.strip_right = step.strip_right && i + 1 == parts.size();
+    NormalizedText part{std::move(parts[i].text), false};
+    SHOAL_RETURN_IF_ERROR(apply_step(own, part, limit));
+    parts[i].text = std::move(part.text);
+    all += parts[i].text;
+  }
+  if (all != text.text) parts = {{text.text, true}};
+  return {};
+}
+
 Status Normalizer::apply_step(const Step& step, NormalizedText& text, WorkLimit& limit) {
   switch (step.kind) {
     case Kind::kNfc:

@@ -3,8 +3,8 @@
 
 namespace shoal {
 
-/// The memory in which the ranks' transport moves partial sums: the host's, or that of CUDA
-/// devices.
+/// What the ranks compute a model on, and so the memory in which their transport moves partial
+/// sums.
 enum class DeviceKind : uint8_t { kCpu = 0, kCuda = 1 };
 
 /// "cpu" or "cuda", which are also the values of --device.

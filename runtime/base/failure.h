@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <utility>
 
 #include "runtime/base/status.h"
@@ -30,6 +31,9 @@ const char* phase_name(Phase phase);
 constexpr bool moves_bytes(Phase phase) {
   return phase != Phase::kSpawn && phase != Phase::kLoad && phase != Phase::kTouch;
 }
+
+/// How long a start was in each of its phases. Those that it had not are missing.
+using PhaseSeconds = std::map<Phase, double>;
 
 /// Why a group of ranks did not start, or why it ended.
 struct Failure {

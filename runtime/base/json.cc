@@ -1,76 +1,16 @@
 #include "runtime/base/json.h"
 
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "runtime/base/bounded_json.h"
 #include "runtime/base/fd.h"
 
 namespace shoal {
 namespace {
-
-/// Builds the document, counts its values and stops at the first that is beyond the limits.
-class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
-  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-
- public:
-  BoundedBuilder(Json& document, const JsonLimits& limits)
-      : Base(document, false), limits_(limits) {}
-
-  bool null() { return count() && Base::null(); }
-  bool boolean(bool v) { return count() && Base::boolean(v); }
-  bool number_integer(Json::number_integer_t v) { return count() && Base::number_integer(v); }
-  bool number_unsigned(Json::number_unsigned_t v) { return count() && Base::number_unsigned(v); }
-  bool number_float(Json::number_float_t v, const std::string& s) {
-    return count() && Base::number_float(v, s);
-  }
-  bool string(std::string& v) { return count() && Base::string(v); }
-  bool key(std::string& v) { return count() && Base::key(v); }
-  bool start_object(std::size_t n) { return enter() && Base::start_object(n); }
-  bool start_array(std::size_t n) { return enter() && Base::start_array(n); }
-  bool end_object() { return leave() && Base::end_object(); }
-  bool end_array() { return leave() && Base::end_array(); }
-  template <typename Exception>
-  bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
-    if (reason_.empty()) reason_ = cat("byte ", position, ": ", clean(error.what()));
-    return Base::parse_error(position, token, error);
-  }
-
-  const std::string& reason() const { return reason_; }
-
- private:
-  /// nlohmann's message without its prefix "[json.exception...] parse error at line 1, column 2: "
-  /// and without the bytes that it read last. Those may be anything, but the reason must stay valid
-  /// UTF-8 so that protobuf can carry it.
-  static std::string clean(std::string_view text) {
-    if (const size_t cut = text.find(": "); cut != std::string_view::npos)
-      text.remove_prefix(cut + 2);
-    text = text.substr(0, text.find("; last read: "));
-    return std::string(text.substr(0, 200));
-  }
-  bool stop(std::string why) {
-    if (reason_.empty()) reason_ = std::move(why);
-    return false;
-  }
-  bool count() {
-    return ++values_ <= limits_.max_values ||
-           stop(cat("more than ", limits_.max_values, " values"));
-  }
-  bool enter() {
-    if (++depth_ > limits_.max_depth) return stop(cat("nested deeper than ", limits_.max_depth));
-    return count();
-  }
-  bool leave() {
-    --depth_;
-    return true;
-  }
-
-  const JsonLimits limits_;
-  size_t depth_ = 0;
-  size_t values_ = 0;
-  std::string reason_;
-};
 
 Status wrong_type(std::string_view what, const char* key, const char* wanted, const Json& value) {
   std::string shown = value.dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -88,17 +28,21 @@ const Json* member(const Json& object, const char* key) {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view what, const JsonLimits& limits) {
-  Json root;
-  BoundedBuilder builder(root, limits);
-  if (!Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json)) {
-    return Status::error(Code::kInvalidArgument,
-                         cat(what, ": ", builder.reason().empty() ? "not JSON" : builder.reason()));
-  }
-  return root;
+  return parse_bounded_json<Json>(text, what, limits);
 }
 
 std::string json_text(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string json_float(float value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+  std::string number(text, error == std::errc() ? end : text);
+  // "-0" would be read back as the integer 0 and lose its sign.
+  if (number.find_first_of(".e") == std::string::npos) number += ".0";
+  return number;
 }
 
 Status open_failure(const std::string& path, int error) {

@@ -12,8 +12,9 @@ namespace shoal {
 using Json = nlohmann::json;
 
 struct JsonLimits {
-  size_t max_depth = 64;           ///< nesting; real configuration files stay below 10
-  size_t max_values = 20'000'000;  ///< scalars, keys and containers; bounds memory
+  size_t max_depth = 64;            ///< nesting; real configuration files stay below 10
+  size_t max_values = 20'000'000;   ///< scalars, keys and containers; bounds memory
+  size_t max_members = 20'000'000;  ///< of one object
 };
 
 /// Parses text that may be hostile. Never throws. If a key is repeated, the last one counts, as
@@ -26,6 +27,10 @@ Result<Json> parse_json(std::string_view text, std::string_view what,
 /// throws, because bytes that are not UTF-8 (paths and environment variables may have any) become
 /// U+FFFD.
 std::string json_text(const Json& json, int indent = -1);
+
+/// A number with the fewest digits that read back as the same float32. NaN and infinities, which
+/// JSON does not have, become null.
+std::string json_float(float value);
 
 /// Why a file could not be opened. NOT_FOUND: nothing is there. UNAVAILABLE: descriptors or memory
 /// ran out, so that it may work later. PERMISSION_DENIED: anything else.

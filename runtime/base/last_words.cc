@@ -78,9 +78,10 @@ class Line {
   size_t size_ = 0;
 };
 
-/// Begins the line with "shoal: RESOURCE_EXHAUSTED: rank 1: ". With --log-format json the line is
-/// JSON, without the time.
-void begin(Line* line, const char* code) {
+/// Begins the line with "shoal: error: rank 1: ". A bug and JSON have the code before it too. With
+/// --log-format json the line is JSON, without the time.
+void begin(Line* line, bool is_bug) {
+  const char* const code = is_bug ? "INTERNAL" : "RESOURCE_EXHAUSTED";
   const int rank = process_rank();
   if (log_options().format == LogFormat::kJson) {
     *line << "{\"level\":\"ERROR\",\"process\":\"" << (rank == kFrontRank ? "front" : "worker");
@@ -89,7 +90,8 @@ void begin(Line* line, const char* code) {
     *line << ",\"message\":\"" << code << ": ";
     return;
   }
-  *line << "shoal: " << code << ": ";
+  *line << "shoal: error: ";
+  if (is_bug) *line << code << ": ";
   if (rank != kFrontRank) *line << "rank " << static_cast<uint64_t>(rank) << ": ";
 }
 
@@ -167,7 +169,7 @@ void on_abort(int number, siginfo_t* info, void*) {
     return;
   }
   Line line;
-  begin(&line, "RESOURCE_EXHAUSTED");
+  begin(&line, false);
   line << "a library gave up (abort): ";
   if (add_what_is_refused(&line)) {
     add_library_error(&line);
@@ -185,14 +187,14 @@ void on_abort(int number, siginfo_t* info, void*) {
 
 [[noreturn]] void end_of_shortage(void (*add)(Line*)) {
   Line line;
-  begin(&line, "RESOURCE_EXHAUSTED");
+  begin(&line, false);
   add(&line);
   finish(&line, kShortageExitCode);
 }
 
 [[noreturn]] void end_of_bug(const char* what) {
   Line line;
-  begin(&line, "INTERNAL");
+  begin(&line, true);
   line << what;
   finish(&line, kInternalExitCode);
 }

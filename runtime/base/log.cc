@@ -10,17 +10,36 @@
 #include <mutex>
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/patient_writer.h"
 #include "runtime/base/status.h"
+#include "runtime/base/terminal.h"
 
 namespace shoal {
 namespace {
 
 LogOptions g_options;
 
-std::string timestamp() {
+/// Microseconds since 1970.
+int64_t micros_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+/// The local time of day, for a person who watches.
+std::string time_of_day() {
+  const int64_t micros = micros_now();
+  const std::time_t seconds = micros / 1000000;
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char text[64];
+  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%03d", local.tm_hour, local.tm_min, local.tm_sec,
+                static_cast<int>(micros % 1000000 / 1000));
+  return text;
+}
+
+std::string timestamp() {
+  const int64_t micros = micros_now();
   const std::time_t seconds = micros / 1000000;
   std::tm utc{};
   gmtime_r(&seconds, &utc);
@@ -43,6 +62,12 @@ const char* level_name(LogLevel level) {
       return "ERROR";
   }
   return "?";
+}
+
+std::string shown_level(LogLevel level) {
+  const bool colour = level >= LogLevel::kWarning && wants_colour(STDERR_FILENO);
+  return painted(level_name(level), level == LogLevel::kError ? Paint::kRed : Paint::kYellow,
+                 colour);
 }
 
 /// Length of the valid UTF-8 sequence at text[at], 0 if there is none.
@@ -69,9 +94,9 @@ size_t utf8_length(std::string_view text, size_t at) {
 std::string format_line(LogLevel level, std::string_view text) {
   const int rank = process_rank();
   if (g_options.format == LogFormat::kText) {
-    return cat(timestamp(), " ", level_name(level), " ",
-               rank == kFrontRank ? std::string("front") : cat("rank ", rank), " [", getpid(), "] ",
-               text, "\n");
+    return cat(is_terminal(STDERR_FILENO) ? time_of_day() : timestamp(), " ", shown_level(level),
+               " ", rank == kFrontRank ? std::string("front") : cat("rank ", rank), " [", getpid(),
+               "] ", text, "\n");
   }
   std::string line = cat("{\"time\":\"", timestamp(), "\",\"level\":\"", level_name(level),
                          "\",\"process\":\"", rank == kFrontRank ? "front" : "worker", "\",");
@@ -91,7 +116,7 @@ struct Stderr {
     const int64_t lines = lost;
     if (lines == 0) return true;
     const std::string text =
-        cat(lines, lines == 1 ? " log line was" : " log lines were",
+        cat(counted(lines, "log line was", "log lines were"),
             " lost: ", why_lost == EAGAIN ? "nobody read them" : ::strerror(why_lost));
     if (!writer.write(format_line(LogLevel::kWarning, text), wait_ms)) return false;
     lost = 0;
@@ -149,6 +174,11 @@ std::string json_escape(std::string_view text) {
     i += length;
   }
   return out;
+}
+
+std::string explained(const Status& status, size_t max_bytes) {
+  const bool whole = g_options.level == LogLevel::kDebug || g_options.format == LogFormat::kJson;
+  return whole ? status.to_string(max_bytes) : status.plain_text(max_bytes);
 }
 
 void log_line(LogLevel level, std::string_view text, int64_t wait_ms) {

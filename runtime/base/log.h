@@ -1,9 +1,12 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace shoal {
+
+class Status;
 
 enum class LogLevel { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 enum class LogFormat { kText, kJson };
@@ -24,10 +27,15 @@ inline constexpr int64_t kLastLineMs = 1'000;
 /// stopped, and nothing waits for it again until it has read.
 inline constexpr int64_t kSlowReaderMs = 20;
 
+/// A status as this process shows it to its reader: for a person its plain_text(), and with
+/// --log-level debug or --log-format json the whole to_string(), at most max_bytes long.
+std::string explained(const Status& status, size_t max_bytes = 1900);
+
 /// Writes one line, unless `level` is below the one that is set: time (UTC, microseconds), level,
 /// process (front or rank N, and pid) and text. Thread-safe. The formats are
 /// `2026-11-21T03:43:00.123456Z INFO rank 1 [4711] loading 40 %` and {"time":..., "level":...,
-/// "process":"worker", "rank":..., "pid":..., "message":...}, where the front has no "rank".
+/// "process":"worker", "rank":..., "pid":..., "message":...}, where the front has no "rank". On a
+/// terminal the text has the local time of day instead, as 03:43:00.123, and may have colours.
 ///
 /// It never waits longer than kSlowReaderMs, or wait_ms if that is more. If nobody reads stderr, or
 /// its file is full, the line is lost and counted, because a stuck reader must not stop a step or a

@@ -57,8 +57,9 @@ Range leaf_units(int leaf, int leaves, int units) {
   return {cut(leaf), cut(leaf + 1)};
 }
 
-int leaf_count(int num_attention_heads) {
-  return std::min(kMaxLeaves, num_attention_heads);
+int leaf_count(int num_attention_heads, DeviceKind device) {
+  return std::min(device == DeviceKind::kCuda ? kMostDeviceLeaves : kMaxLeaves,
+                  num_attention_heads);
 }
 
 Range leaves_of_rank(int rank, int world_size, int leaves) {

@@ -1,7 +1,13 @@
 #pragma once
 #include <vector>
 
+#include "runtime/base/device_kind.h"
+
 namespace shoal {
+
+/// The deepest stack that a fold may need: enough for a balanced tree over 128 values. 16 leaves
+/// need 5.
+inline constexpr int kMaxFoldDepth = 8;
 
 /// Half-open range of leaves, heads, units or columns.
 struct Range {
@@ -18,9 +24,12 @@ struct Range {
 /// be empty.
 Range leaf_units(int leaf, int leaves, int units);
 
-/// The number of leaves of a model: min(16, num_attention_heads). It is also the largest possible
-/// tensor-parallel degree.
-int leaf_count(int num_attention_heads);
+/// The most leaves of a model on devices.
+inline constexpr int kMostDeviceLeaves = 8;
+
+/// The number of leaves of a model, min(num_attention_heads, 16), or at most 8 on devices, whose
+/// products keep a smaller stack. It is also the largest possible tensor-parallel degree.
+int leaf_count(int num_attention_heads, DeviceKind device = DeviceKind::kCpu);
 
 /// The contiguous leaves that a rank owns. If world_size is a power of two, they are a node of the
 /// tree at that depth (a node of n leaves splits into ceil(n/2) | floor(n/2)). Otherwise the leaves

@@ -24,13 +24,22 @@ std::string short_path(const char* file) {
   return std::string(cut == std::string_view::npos ? path : path.substr(cut + 1));
 }
 
+/// What failed, and what the system said of it.
+std::string what_of(const Cause& cause, bool with_errno) {
+  if (cause.os_error == 0) return cause.what;
+  return cat(cause.what, ": ", std::strerror(cause.os_error),
+             with_errno ? cat(" (", cause.os_error, ")") : "");
+}
+
 std::string cause_line(const Cause& cause) {
-  std::string line = cat("\n  because ", code_name(cause.code), " [");
-  line += cause.rank == kFrontRank ? std::string("front") : cat("rank ", cause.rank);
-  line += cat("] ", cause.where, " ", cause.what);
-  if (cause.os_error != 0)
-    line += cat(": ", std::strerror(cause.os_error), " (", cause.os_error, ")");
-  return line;
+  const std::string who = cause.rank == kFrontRank ? "front" : cat("rank ", cause.rank);
+  return cat("\n  because ", code_name(cause.code), " [", who, "] ", cause.where, " ",
+             what_of(cause, true));
+}
+
+std::string plain_line(const Cause& cause) {
+  const std::string who = cause.rank == kFrontRank ? "" : cat("rank ", cause.rank, ": ");
+  return cat("\n  because ", who, what_of(cause, false));
 }
 
 std::string clip(std::string text, size_t max_bytes) {
@@ -40,6 +49,29 @@ std::string clip(std::string text, size_t max_bytes) {
   while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80)
     --cut;  // do not cut a UTF-8 character in half
   return text.substr(0, cut) + "...";
+}
+
+/// The chain of causes in at most max_bytes. `line` writes each cause but the first.
+std::string chain_text(const std::vector<Cause>& causes, const std::string& before,
+                       std::string (*line)(const Cause&), size_t max_bytes) {
+  const std::string head = before + what_of(causes.front(), !before.empty());
+  if (causes.size() == 1) return clip(head, max_bytes);
+  // The two ends of the chain matter most: what was wanted, and the root cause. The root gets at
+  // least a third of the room, and causes in the middle are dropped first.
+  constexpr size_t kMark = 6;  // "\n  ..."
+  const size_t room = max_bytes > kMark ? max_bytes - kMark : 0;
+  const size_t for_root = std::max(room / 3, room - std::min(room, head.size()));
+  const std::string root = clip(line(causes.back()), for_root);
+  std::string text = clip(head, room - root.size());
+  for (size_t i = 1; i + 1 < causes.size(); ++i) {
+    const std::string one = line(causes[i]);
+    if (text.size() + one.size() + root.size() > room) {
+      text += "\n  ...";
+      break;
+    }
+    text += one;
+  }
+  return text + root;
 }
 
 }  // namespace
@@ -84,27 +116,12 @@ Status Status::while_doing(std::string what, const char* file, int line) const {
 
 std::string Status::to_string(size_t max_bytes) const {
   if (ok()) return "OK";
-  const Cause& first = causes_.front();
-  std::string head = cat(code_name(first.code), ": ", first.what);
-  if (first.os_error != 0)
-    head += cat(": ", std::strerror(first.os_error), " (", first.os_error, ")");
-  if (causes_.size() == 1) return clip(head, max_bytes);
-  // The two ends of the chain matter most: what was wanted, and the root cause. The root gets at
-  // least a third of the room, and causes in the middle are dropped first.
-  constexpr size_t kMark = 6;  // "\n  ..."
-  const size_t room = max_bytes > kMark ? max_bytes - kMark : 0;
-  const size_t for_root = std::max(room / 3, room - std::min(room, head.size()));
-  const std::string root = clip(cause_line(causes_.back()), for_root);
-  std::string text = clip(head, room - root.size());
-  for (size_t i = 1; i + 1 < causes_.size(); ++i) {
-    const std::string line = cause_line(causes_[i]);
-    if (text.size() + line.size() + root.size() > room) {
-      text += "\n  ...";
-      break;
-    }
-    text += line;
-  }
-  return text + root;
+  return chain_text(causes_, cat(code_name(code()), ": "), cause_line, max_bytes);
+}
+
+std::string Status::plain_text(size_t max_bytes) const {
+  if (ok()) return "";
+  return chain_text(causes_, "", plain_line, max_bytes);
 }
 
 }  // namespace shoal

@@ -101,6 +101,10 @@ class [[nodiscard]] Status {
   /// newline, at most max_bytes (the middle causes are left out first). "OK" when ok.
   std::string to_string(size_t max_bytes = 1900) const;
 
+  /// The same for a person: "what: strerror\n  because what" ..., without codes and places in the
+  /// source. A cause that a rank noticed begins with "rank 1: ". Empty when ok.
+  std::string plain_text(size_t max_bytes = 1900) const;
+
  private:
   std::vector<Cause> causes_;
 };

@@ -65,7 +65,13 @@ Result<int64_t> parse_int_flag(std::string_view flag, std::string_view text, int
                                int64_t max) {
   int64_t number = 0;
   if (whole_number(text, &number) && number >= min && number <= max) return number;
-  return wrong(flag, cat("a whole number in [", min, ", ", max, "]"), text);
+  // A bound that only keeps the number in its type means nothing to the reader, unless it is what
+  // is wrong.
+  const bool is_open = max >= INT32_MAX && number <= max;
+  const std::string bounds = !is_open          ? cat(" in [", min, ", ", max, "]")
+                             : min > INT64_MIN ? cat(" of at least ", min)
+                                               : "";
+  return wrong(flag, "a whole number" + bounds, text);
 }
 
 Result<uint64_t> parse_seed_flag(std::string_view flag, std::string_view text) {
@@ -141,12 +147,26 @@ std::string nearest_word(std::string_view text, const std::vector<std::string>& 
   return best;
 }
 
+std::string printable(std::string_view text) {
+  const auto byte = [&text](size_t at) {
+    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
+  };
+  std::string clean;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const unsigned char c = byte(i), second = byte(i + 1), third = byte(i + 2);
+    const bool c1 = c == 0xC2 && second >= 0x80 && second < 0xA0;
+    // U+202A to U+202E, and U+2066 to U+2069.
+    const bool bidi = c == 0xE2 && ((second == 0x80 && third >= 0xAA && third <= 0xAE) ||
+                                    (second == 0x81 && third >= 0xA6 && third <= 0xA9));
+    clean += c < 0x20 || c == 0x7F || c1 || bidi ? '?' : text[i];
+    i += c1 ? 1 : bidi ? 2 : 0;
+  }
+  return clean;
+}
+
 std::string shown(std::string_view text) {
   constexpr size_t kMost = 80;
-  std::string clean(text.substr(0, kMost));
-  for (char& c : clean) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
+  const std::string clean = printable(text.substr(0, kMost));
   return cat('"', clean, text.size() > kMost ? "..." : "", '"');
 }
 

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include "runtime/base/counted.h"
 #include "runtime/base/process_limit.h"
 
 namespace shoal {
@@ -23,6 +24,8 @@ constexpr auto kMostYielding = std::chrono::milliseconds(5);
 void relax() {
 #if defined(__x86_64__)
   _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // yield does nothing on most cores, and isb waits about as long as pause
 #endif
 }
 
@@ -40,6 +43,11 @@ void set_float_environment() {
 #if defined(__x86_64__)
   constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kMaskAllExceptions = 0x1F80;
   _mm_setcsr(kMaskAllExceptions | kFlushToZero | kDenormalsAreZero);
+#elif defined(__aarch64__)
+  // FPCR.FZ flushes subnormal inputs and results. All other bits are zero: rounding to nearest
+  // even, and no traps.
+  constexpr uint64_t kFlushToZero = 1 << 24;
+  asm volatile("msr fpcr, %0" : : "r"(kFlushToZero));
 #endif
 }
 
@@ -48,7 +56,7 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::start(int threads, std::vector<i
     return std::make_unique<ThreadPool>(threads, std::move(cpus));
   } catch (const std::system_error& error) {
     return Status::error(Code::kResourceExhausted,
-                         cat("start a team of ", threads, " threads", process_limit()),
+                         cat("start a team of ", counted(threads, "thread"), process_limit()),
                          error.code().value());
   }
 }
@@ -84,11 +92,16 @@ void ThreadPool::prepare_caller() {
 void ThreadPool::run_erased(Erased body, const void* context) {
   body_ = body;
   context_ = context;
+  // Relaxed, because a thread reads these three only after it has seen the new generation, whose
+  // increase releases them. It is sequentially consistent, and so is the look at sleepers_: either
+  // this thread sees the sleeper, or the sleeper's wait sees the new generation. Release and
+  // acquire alone would allow a weakly ordered processor to miss both.
   running_.store(threads_ - 1, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) generation_.notify_all();
   body(context, 0);
   for (int spins = 0; spins < kSpins; ++spins) {
+    // Acquire: what the others wrote before they counted themselves out.
     if (running_.load(std::memory_order_acquire) == 0) return;
     relax();
   }
@@ -128,8 +141,8 @@ void ThreadPool::work(int thread) {
     seen = now;
     if (stop_.load(std::memory_order_relaxed)) return;
     body_(context_, thread);
-    // In this order, so that either this thread sees that the caller sleeps, or the caller sees
-    // that no thread is left.
+    // Release: what this thread wrote. In this order and sequentially consistent, so that either
+    // this thread sees that the caller sleeps, or the caller sees that no thread is left.
     const bool last = running_.fetch_sub(1, std::memory_order_seq_cst) == 1;
     if (last && caller_sleeps_.load(std::memory_order_seq_cst)) running_.notify_all();
   }

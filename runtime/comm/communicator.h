@@ -14,6 +14,8 @@
 
 namespace shoal {
 
+class DeviceCollective;
+
 /// How far a rank has got with its collectives. From all ranks' states, the front reports which
 /// rank waits for which.
 struct WaitState {
@@ -63,6 +65,11 @@ class Communicator {
   /// The state of the collective that runs or has run last. May only be called from the rank's own
   /// thread: after a collective has failed, or inside Interrupted.
   virtual WaitState wait_state() const = 0;
+
+  /// The same group's collectives on memory of the ranks' devices; nullptr if the ranks' processes
+  /// move host memory alone. It lives as long as this object. A collective of one must have ended
+  /// (its stream has been waited for) before one of the other begins.
+  virtual DeviceCollective* on_devices() { return nullptr; }
 };
 
 }  // namespace shoal

@@ -44,11 +44,14 @@ class SharedFlags {
     controls_[rank_].cpus = calling_thread_cpus();
   }
 
+  /// Acquire: what the rank wrote to its slot before it published this word is visible, on a weakly
+  /// ordered processor too.
   uint32_t word(int rank) const {
     return std::atomic_ref<uint32_t>(controls_[rank].progress).load(std::memory_order_acquire);
   }
   /// The collective that `rank` is in, in the step with that number (from 0). Valid once the rank's
-  /// word has reached that step.
+  /// word has reached that step. Relaxed, because the acquire of that word orders it, and the rank
+  /// writes the entry again only after it has read our own next word.
   uint64_t tag(int rank, uint32_t step) const {
     return std::atomic_ref<uint64_t>(controls_[rank].tags[step % 2])
         .load(std::memory_order_relaxed);
@@ -57,8 +60,10 @@ class SharedFlags {
   void publish(uint32_t steps, uint64_t tag) {
     RankControl& mine = controls_[rank_];
     std::atomic_ref<uint64_t>(mine.tags[(steps - 1) % 2]).store(tag, std::memory_order_relaxed);
-    // An exchange instead of a store, because it reads and clears the sleepers' flag in the same
-    // instant, so that no sleeper is missed.
+    // Release: the slot and the tag come before the word, and so do our reads of the peers' slots,
+    // which they write again when they see it. Acquire: a sleeper's flag. An exchange instead of a
+    // store, because it reads and clears that flag in the same instant, so that no sleeper is
+    // missed.
     const uint32_t before =
         std::atomic_ref<uint32_t>(mine.progress).exchange(steps * kStep, std::memory_order_acq_rel);
     if (before & kSleepers) wake();
@@ -67,6 +72,7 @@ class SharedFlags {
     const std::atomic_ref<uint32_t> progress(controls_[rank_].progress);
     if (progress.fetch_or(kClosed, std::memory_order_acq_rel) & kSleepers) wake();
   }
+  /// Release: our reads of the peers' slots come before it.
   void set_done(uint32_t steps) {
     std::atomic_ref<uint32_t>(controls_[rank_].done).store(steps, std::memory_order_release);
   }

@@ -6,9 +6,6 @@
 
 namespace shoal {
 
-/// The deepest stack that a FoldProgram may need. It is enough for a balanced tree over 128 values.
-inline constexpr int kMaxFoldDepth = 8;
-
 /// out[i] = the program's tree sum of planes[0][i], planes[1][i], ... for i < count. There is one
 /// plane per value of the program, and out may not overlap any of them. Precondition: check_plan
 /// (check_arguments.h). Works in tiles that stay in the first-level cache for any number of planes.

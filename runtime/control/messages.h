@@ -75,7 +75,8 @@ struct ExchangePart {
 struct TransportVerified {
   double latency_us = 0;   ///< all_reduce of 8 KiB
   double bytes_per_s = 0;  ///< all_reduce of 1 MiB
-  double seconds = 0;
+  bool noisy = false;      ///< SelfTestFigures::noisy
+  double seconds = 0;      ///< the whole self-test
 };
 
 struct LoadProgress {
@@ -96,6 +97,11 @@ struct StepProgress {
   /// The rank has been waiting for other ranks or for a device for a while. Taken back by the next
   /// message.
   bool waits = false;
+};
+
+/// Sent at the end of a step, but not more often than once a second.
+struct CollectiveTime {
+  double seconds = 0;  ///< that the rank has spent in collectives of steps since the last message
 };
 
 /// Sent by rank 0 only, on behalf of all ranks.
@@ -151,7 +157,7 @@ void fields(Archive& archive, ExchangePart& m) {
 }
 template <typename Archive>
 void fields(Archive& archive, TransportVerified& m) {
-  archive(m.latency_us, m.bytes_per_s, m.seconds);
+  archive(m.latency_us, m.bytes_per_s, m.noisy, m.seconds);
 }
 template <typename Archive>
 void fields(Archive& archive, LoadProgress& m) {
@@ -164,6 +170,10 @@ void fields(Archive& archive, Ready& m) {
 template <typename Archive>
 void fields(Archive& archive, StepProgress& m) {
   archive(m.number, m.parts, m.waits);
+}
+template <typename Archive>
+void fields(Archive& archive, CollectiveTime& m) {
+  archive(m.seconds);
 }
 template <typename Archive>
 void fields(Archive& archive, StepDone& m) {
@@ -180,7 +190,7 @@ void fields(Archive& archive, RankFailure& m) {
 
 using FrontMessage = std::variant<RankStart, Step, Shutdown, ExchangeAll, Explain>;
 using RankMessage = std::variant<LoadProgress, Ready, StepDone, RankFailure, PhaseBegun,
-                                 ExchangePart, TransportVerified, StepProgress>;
+                                 ExchangePart, TransportVerified, StepProgress, CollectiveTime>;
 
 /// One alternative of FrontMessage or RankMessage as a frame for the channel.
 template <typename Message>

@@ -2,9 +2,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/device/cuda_ops.h"
+
 // The boundary between the base program, which has no CUDA symbol, and libshoal_cuda.so, which is
 // opened at run time. It is plain C, so that the two may be built by different compilers.
-// tests/fakes has a stand-in that offers the same table over host memory.
+// tests/emulator runs the same kernels on the host.
 //
 // Functions return 0 or a cudaError_t, for which error_text gives CUDA's own message. Unless noted
 // otherwise they act on the device that the calling thread has selected, and a stream is a
@@ -53,7 +55,8 @@ struct ShoalCudaModule {
   uint32_t struct_bytes;
   const char* build_id;  ///< SHOAL_BUILD_ID of its build; a module of another build is refused
   int32_t cuda_runtime_version;  ///< cudart the module was linked with, e.g. 13000
-  const char* architectures;     ///< what it was compiled for, e.g. "75-virtual 80-real 90-real"
+  const char* architectures;     ///< what it was compiled for, e.g. "80-virtual 80-real 90-real
+                                 ///< 100-real 120-real"
 
   /// An error as text, e.g. "cudaErrorNoDevice: no CUDA-capable device is detected".
   const char* (*error_text)(int32_t error);
@@ -72,6 +75,8 @@ struct ShoalCudaModule {
   int32_t (*select)(int32_t device);
   int32_t (*allocate)(size_t bytes, void** memory);  ///< device memory, zeroed
   int32_t (*release)(void* memory);
+  /// The bytes of the device's memory that are free, and all of them.
+  int32_t (*memory_info)(uint64_t* free_bytes, uint64_t* total_bytes);
   /// Host memory that the device can read and write too.
   int32_t (*allocate_pinned)(size_t bytes, void** memory);
   int32_t (*release_pinned)(void* memory);
@@ -99,6 +104,30 @@ struct ShoalCudaModule {
   /// The most floats that one call of push_all_reduce can reduce.
   int64_t (*push_floats)(int64_t area_bytes, int32_t world_size, int32_t most_contributions);
   int32_t (*push_all_reduce)(const ShoalPushAllReduce* args, void* stream);
+
+  int32_t (*product)(const ShoalProduct* args, void* stream);
+  /// The same in one of product_shapes() shapes, which product chooses from. All give equal bits.
+  int32_t (*product_with)(const ShoalProduct* args, int32_t shape, void* stream);
+  int32_t (*product_shapes)();
+  /// The floats of ShoalProduct::scratch that are enough for product() with up to `rows` rows.
+  int64_t (*product_scratch_floats)(int32_t outputs, int32_t rows, int32_t leaves);
+
+  // The ops of a layer. Each only enqueues, and its struct says what it computes. Arguments that
+  // make no sense are cudaErrorInvalidValue.
+  int32_t (*embed)(const ShoalEmbed* args, void* stream);
+  int32_t (*rms_norm)(const ShoalRmsNorm* args, void* stream);
+  int32_t (*silu_mul)(const ShoalSiluMul* args, void* stream);
+  int32_t (*residual_add)(const ShoalResidualAdd* args, void* stream);
+  int32_t (*argmax)(const ShoalArgmax* args, void* stream);
+  int32_t (*qkv)(const ShoalQkv* args, void* stream);
+  int32_t (*attention)(const ShoalAttention* args, void* stream);
+  /// The same in one of attention_ways() ways, which attention chooses from. All give equal bits.
+  /// The last two split the chunks.
+  int32_t (*attention_with)(const ShoalAttention* args, int32_t way, void* stream);
+  int32_t (*attention_ways)();
+  /// The floats of ShoalAttention::scratch that splitting needs.
+  int64_t (*attention_scratch_floats)(int32_t rows, int32_t heads, int32_t head_dim,
+                                      int32_t split_chunks);
 };
 
 /// The module's only exported symbol. The table lives as long as the process.

@@ -28,14 +28,29 @@ Status Device::check(int32_t error, const char* what) const {
 // the next call that matters fails too.
 Result<Device::Memory> Device::allocate(size_t bytes) {
   void* memory = nullptr;
-  SHOAL_RETURN_IF_ERROR(check(module_.allocate(bytes, &memory), "allocate"));
+  const int32_t error = module_.allocate(bytes, &memory);
+  if (Status refused = check(error, cat("allocate ", bytes, " B").c_str()); !refused.ok()) {
+    const Result<Room> room = memory_info();
+    if (error != kOutOfMemory || !room.ok()) return refused;
+    return refused.while_doing(cat("GPU ", index_, " has ", room->free_bytes, " B free of ",
+                                   room->total_bytes,
+                                   " B, and nvidia-smi lists who has the rest"));
+  }
   return Memory(memory, [&table = module_](void* m) { (void)table.release(m); });
 }
 
 Result<Device::Memory> Device::allocate_pinned(size_t bytes) {
   void* memory = nullptr;
-  SHOAL_RETURN_IF_ERROR(check(module_.allocate_pinned(bytes, &memory), "allocate pinned memory"));
+  SHOAL_RETURN_IF_ERROR(check(module_.allocate_pinned(bytes, &memory),
+                              cat("allocate ", bytes, " B of pinned memory").c_str()));
   return Memory(memory, [&table = module_](void* m) { (void)table.release_pinned(m); });
+}
+
+Result<Device::Room> Device::memory_info() const {
+  Room room;
+  SHOAL_RETURN_IF_ERROR(
+      check(module_.memory_info(&room.free_bytes, &room.total_bytes), "ask for free memory"));
+  return room;
 }
 
 Result<Device::Stream> Device::make_stream() {

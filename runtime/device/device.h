@@ -25,12 +25,23 @@ class Device {
   using Event = std::shared_ptr<void>;
 
   Result<Memory> allocate(size_t bytes);         ///< device memory, zeroed
-  Result<Memory> allocate_pinned(size_t bytes);  ///< host memory
+  Result<Memory> allocate_pinned(size_t bytes);  ///< host memory, zeroed
+  struct Room {
+    uint64_t free_bytes = 0;
+    uint64_t total_bytes = 0;
+  };
+  Result<Room> memory_info() const;
   Result<Stream> make_stream();
   Result<Event> make_event();
 
   Status copy(void* to, const void* from, size_t bytes, void* stream);
   Status tree_sum(const ShoalTreeSum& sum, void* stream);
+  /// Enqueues an op of the module's table. `what` names it in messages.
+  template <typename Args>
+  Status enqueue(int32_t (*op)(const Args* args, void* stream), const Args& args, void* stream,
+                 const char* what) const {
+    return check(op(&args, stream), what);
+  }
   Status record(void* event, void* stream);
   /// Waits until everything that was enqueued before the event has run: it first polls a bounded
   /// number of times, then sleeps between polls. It calls `look` about every 100 ms, and an error

@@ -66,6 +66,7 @@ struct RequestError {
 
   Status status;
   RequestField field = RequestField::kNone;
+  bool too_long = false;  ///< the prompt does not fit the model length or the KV cache
 };
 
 /// INVALID_ARGUMENT about this field. The call site is recorded as Cause::where.
@@ -73,6 +74,15 @@ inline RequestError invalid_field(RequestField field, std::string what,
                                   const char* file = __builtin_FILE(),
                                   int line = __builtin_LINE()) {
   return {field, Status::error(Code::kInvalidArgument, std::move(what), 0, file, line)};
+}
+
+/// The same about a prompt that is too long.
+inline RequestError prompt_too_long(RequestField field, std::string what,
+                                    const char* file = __builtin_FILE(),
+                                    int line = __builtin_LINE()) {
+  RequestError error = invalid_field(field, std::move(what), file, line);
+  error.too_long = true;
+  return error;
 }
 
 }  // namespace shoal

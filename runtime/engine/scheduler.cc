@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/kv_block.h"
 #include "runtime/engine/sequence_list.h"
 
@@ -53,16 +54,16 @@ RequestError Scheduler::check(const EngineRequest& request) const {
     return invalid_field(RequestField::kMaxTokens,
                          cat("max_tokens must be at least 1, not ", request.max_tokens));
   }
+  const auto prompt = [prompt_tokens] {
+    return cat("the prompt has ", counted(prompt_tokens, "token"), "; with one to generate, ");
+  };
   if (prompt_tokens + 1 > limits_.max_model_len) {
     return invalid_field(RequestField::kPrompt,
-                         cat("the prompt has ", prompt_tokens, " tokens; with one to generate, ",
-                             "the model length is ", limits_.max_model_len));
+                         cat(prompt(), "the model length is ", limits_.max_model_len));
   }
   if (prompt_tokens + 1 > longest_) {
-    return invalid_field(RequestField::kPrompt,
-                         cat("the prompt has ", prompt_tokens,
-                             " tokens; with one to generate, the whole KV cache holds ", longest_,
-                             " (give --kv-cache-memory more)"));
+    return invalid_field(RequestField::kPrompt, cat(prompt(), "the whole KV cache holds ", longest_,
+                                                    " (give --kv-cache-memory more)"));
   }
   if (ids_.contains(request.id))
     return Status::error(Code::kAlreadyExists, cat("request id ", request.id, " is in use"));

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <sys/mman.h>
 
+#include "runtime/base/page_size.h"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; glibc 2.36 of Debian 12 has it, older headers do not
 #endif
@@ -21,8 +23,8 @@ Status populate(std::byte* data, size_t bytes) {
   if (error != ENOMEM && error != EFAULT && error != EHWPOISON) {
     // The kernel does not know this advice (EINVAL before Linux 5.14), or a filter does not know or
     // like it (EPERM, ENOSYS). Neither says anything about the memory, so fault the pages in one at
-    // a time. A step of less than a page does no harm.
-    for (size_t at = 0; at < bytes; at += 4096) {
+    // a time.
+    for (size_t at = 0; at < bytes; at += page_size()) {
       std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(data[at]))
           .fetch_or(0, std::memory_order_relaxed);
     }

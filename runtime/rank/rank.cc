@@ -3,8 +3,10 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include "runtime/base/cat.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread_pool.h"
+#include "runtime/comm/device/host_collective.h"
 #include "runtime/comm/single_communicator.h"
 #include "runtime/control/descriptors.h"
 #include "runtime/rank/rank_device.h"
@@ -22,11 +24,10 @@ constexpr int64_t kSendTimeoutMs = 3'600'000;
 /// rank on a busy machine from a stuck group, which is silent.
 constexpr auto kStillAtIt = std::chrono::seconds(1);
 
-/// The signals that end the front gracefully may reach the whole process group, so a rank ignores
-/// them.
+/// The signals on which the front acts may reach the whole process group, so a rank ignores them.
 void settle_process() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int number : {SIGTERM, SIGINT, SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   // The front blocked signals while it spawned this process.
@@ -56,6 +57,8 @@ Status Rank::serve() {
     return Status::error(Code::kInternal, "the first control message is not the rank's start");
   start_ = std::move(*start);
   set_process_rank(start_.rank);
+  // This is what ps, top and pgrep show. Threads that start from here on have the name too.
+  ::prctl(PR_SET_NAME, cat("shoal-rank-", start_.rank).c_str());
   set_log_options(start_.log);
   test_fault_.set(start_);
   SHOAL_RETURN_IF_ERROR(test_fault_.enter(phase_name(Phase::kSpawn)));
@@ -79,8 +82,27 @@ Status Rank::connect() {
   return self_test_transport();
 }
 
+/// Ranks that compute on devices need theirs whatever the transport is. If only the transport is
+/// to be proven, its rung decides.
+Status Rank::open_device(const Rung* rung) {
+  const bool computes = start_.device == DeviceKind::kCuda && !start_.transport_only;
+  if (!computes && (rung == nullptr || !rung->on_device)) return {};
+  const Exchange to_all = [this](std::string mine) { return exchange(std::move(mine)); };
+  Result<std::shared_ptr<Device>> device = open_rank_device(start_, to_all);
+  if (!device.ok()) {
+    return device.status().while_doing(rung == nullptr
+                                           ? std::string("open a device")
+                                           : cat("a device for transport ", start_.transport));
+  }
+  device_ = std::move(device).value();
+  return {};
+}
+
 Result<std::unique_ptr<Communicator>> Rank::open() {
-  if (start_.world_size == 1) return make_single_communicator();
+  if (start_.world_size == 1) {
+    SHOAL_RETURN_IF_ERROR(open_device(nullptr));
+    return make_single_communicator();
+  }
   const Rung* rung = find_rung(start_.transport);
   if (rung == nullptr)
     return Status::error(Code::kInternal, cat("no transport ", start_.transport));
@@ -94,17 +116,14 @@ Result<std::unique_ptr<Communicator>> Rank::open() {
   args.timeout_ms = start_.collective_timeout_ms;
   args.exchange = [this](std::string mine) { return exchange(std::move(mine)); };
   args.interrupted = [this] { return still_waiting(); };
-  if (rung->on_device) {
-    Result<std::shared_ptr<Device>> device = open_rank_device(start_, args.exchange);
-    if (!device.ok())
-      return device.status().while_doing(cat("a device for transport ", start_.transport));
-    args.device = std::move(device).value();
-  }
+  SHOAL_RETURN_IF_ERROR(open_device(rung));
+  args.device = device_;
   args.nccl_library = start_.nccl_library;
   args.reproducible = start_.reproducible;
   Result<std::unique_ptr<Communicator>> opened = rung->open(std::move(args));
   if (!opened.ok()) return opened.status().while_doing(cat("open transport ", start_.transport));
-  return opened;
+  if (device_ == nullptr || rung->on_device) return opened;
+  return with_devices(std::move(opened).value(), device_, [this] { return still_waiting(); });
 }
 
 Status Rank::self_test_transport() {
@@ -114,12 +133,14 @@ Status Rank::self_test_transport() {
         self_test(*communicator_, start_.self_test_seed, [this] { return moved(); });
     if (!figures.ok())
       return figures.status().while_doing(cat("self-test of transport ", start_.transport));
-    verified = {figures->latency_us, figures->bytes_per_s, figures->seconds};
+    verified = {figures->latency_us, figures->bytes_per_s, figures->noisy, figures->seconds};
   }
   return send(verified);
 }
 
 Status Rank::obey() {
+  spent_told_ = communicator_->spent();  // the self-test is no step
+  spent_told_at_ = Clock::now();
   for (;;) {
     SHOAL_ASSIGN_OR_RETURN(std::optional<FrontMessage> message, next(kStepSpinUs));
     if (!message || std::holds_alternative<Shutdown>(*message)) return {};
@@ -141,7 +162,17 @@ Status Rank::take_step(const Step& step) {
   SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(step_));
   SHOAL_ASSIGN_OR_RETURN(std::string result, work_.step(step.number, step.plan));
   phase_ = Phase::kIdle;
-  return start_.rank == 0 ? send(StepDone{step.number, std::move(result)}) : Status();
+  if (start_.rank == 0) SHOAL_RETURN_IF_ERROR(send(StepDone{step.number, std::move(result)}));
+  return tell_collective_time();
+}
+
+/// Seldom, because it is only for people.
+Status Rank::tell_collective_time() {
+  const Clock::time_point now = Clock::now();
+  if (now - spent_told_at_ < kStillAtIt) return {};
+  spent_told_at_ = now;
+  const Clock::duration before = std::exchange(spent_told_, communicator_->spent());
+  return send(CollectiveTime{std::chrono::duration<double>(spent_told_ - before).count()});
 }
 
 Status Rank::enter(Phase phase) {
@@ -164,6 +195,7 @@ Status Rank::loaded(const LoadProgress& progress) {
 
 Status Rank::moved() {
   ++parts_;
+  if (communicator_ != nullptr) communicator_->device_waits(false);
   const bool in_step = phase_ == Phase::kStep;
   const Clock::duration pause =
       in_step ? std::chrono::milliseconds(start_.heartbeat_ms) : kStillAtIt;
@@ -182,6 +214,11 @@ Status Rank::still_waiting() {
   if (phase_ != Phase::kStep || start_.heartbeat_ms <= 0 || said_waits_) return {};
   said_waits_ = true;
   return send(StepProgress{step_, parts_, true});
+}
+
+Status Rank::waits() {
+  communicator_->device_waits(true);
+  return still_waiting();
 }
 
 template <typename Message>

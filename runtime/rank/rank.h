@@ -24,8 +24,8 @@ class Rank final : private RankContext {
   /// Takes ownership of the descriptor. `work` must live as long as the rank.
   Rank(int control_fd, RankWork& work) : channel_(Fd(control_fd)), work_(work) {}
 
-  /// Runs the rank to its end. It ignores SIGTERM and SIGINT, because only the front acts on a
-  /// signal to the process group, and it dies with the thread that spawned it. Returns the
+  /// Runs the rank to its end. It ignores SIGTERM, SIGINT and SIGHUP, because only the front acts
+  /// on a signal to the process group, and it dies with the thread that spawned it. Returns the
   /// process's exit code: 0 after Shutdown or if the front is gone, 1 after a failure that it has
   /// reported.
   int run();
@@ -33,21 +33,25 @@ class Rank final : private RankContext {
  private:
   const RankStart& start() const override { return start_; }
   Communicator& communicator() override { return *communicator_; }
+  Result<std::vector<std::string>> exchange(std::string mine) override;
   Status enter(Phase phase) override;
   Status loaded(const LoadProgress& progress) override;
+  std::shared_ptr<Device> device() override { return device_; }
   Status moved() override;
+  Status waits() override;
 
   Status serve();
   Status connect();
   Status self_test_transport();
+  Status open_device(const Rung* rung);
   Result<std::unique_ptr<Communicator>> open();
   Status obey();
   Status take_step(const Step& step);
+  Status tell_collective_time();
 
   template <typename Message>
   Status send(const Message& message);
   Result<std::optional<FrontMessage>> next(int spin_us);
-  Result<std::vector<std::string>> exchange(std::string mine);
   Status interrupted();
   Status still_waiting();
   RankFailure failure_of(const Status& status) const;
@@ -57,6 +61,7 @@ class Rank final : private RankContext {
   RankWork& work_;
   RankStart start_;
   std::deque<FrontMessage> kept_;  // messages that came while a collective waited
+  std::shared_ptr<Device> device_;
   std::unique_ptr<WatchedCommunicator> communicator_;
   TestFault test_fault_;
   Phase phase_ = Phase::kSpawn;
@@ -65,6 +70,8 @@ class Rank final : private RankContext {
   uint64_t parts_ = 0;       // of the work that have been completed
   bool said_waits_ = false;  // the front believes that this rank waits
   int loaded_percent_ = -1;
+  Clock::duration spent_told_{0};  // in collectives, as the front knows it
+  Clock::time_point spent_told_at_;
   Clock::time_point said_at_;  // when it last showed a sign of life in this phase
 };
 

@@ -1,12 +1,15 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/failure.h"
 #include "runtime/base/status.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/control/messages.h"
+#include "runtime/device/device.h"
 
 namespace shoal {
 
@@ -22,6 +25,16 @@ class RankContext {
 
   /// The connected and proven communicator. A group of one rank has one too.
   virtual Communicator& communicator() = 0;
+
+  /// This rank's device, selected for the rank's thread. nullptr: neither the work nor the
+  /// transport needs one. communicator().on_devices() moves sums between devices, unless the group
+  /// has one rank.
+  virtual std::shared_ptr<Device> device() = 0;
+
+  /// Gives every rank the bytes of all ranks, in rank order, by way of the front. It waits until
+  /// all have called it, so every rank must, in begin(): before kTouch, or in kWarmUp if the ranks
+  /// have just waited for each other, because silence counts as trouble there. For a few bytes.
+  virtual Result<std::vector<std::string>> exchange(std::string mine) = 0;
 
   /// Call this when the work begins kTouch or kWarmUp, in this order; each may be left out. The
   /// work is in kLoad when it begins.
@@ -40,6 +53,11 @@ class RankContext {
   /// counts as a part by itself. Cheap to call often. UNAVAILABLE: the front has given up or is
   /// gone, and the work must end.
   virtual Status moved() = 0;
+
+  /// Shows that the work waits for its device, which may be waiting for other ranks. Call it about
+  /// every 100 ms of such a wait. It does not count as progress, even if the processor is busy.
+  /// UNAVAILABLE: the front has given up or is gone, and the work must end.
+  virtual Status waits() = 0;
 };
 
 /// What the ranks of a group compute. All calls come from one thread of the rank's process.

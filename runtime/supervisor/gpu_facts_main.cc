@@ -11,6 +11,7 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/fd.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/device/module_loader.h"
@@ -86,7 +87,7 @@ class Finder {
         verdict.detail = module.error_text(error);
       } else if (wrong != 0) {
         verdict.outcome = Outcome::kCorrupt;
-        verdict.detail = cat(wrong, " bytes");
+        verdict.detail = counted(wrong, "byte");
       }
       say(gpu_peer_line(verdict));
     }

@@ -29,7 +29,7 @@ bool take_lines(std::string* text, GpuFindings* findings) {
     if (const Status taken = findings->take(std::string_view(*text).substr(begin, end - begin));
         !taken.ok()) {
       findings->facts->error_at = GpuErrorAt::kProbe;
-      findings->facts->error = taken.to_string();
+      findings->facts->error = taken.plain_text();
       return false;
     }
   }
@@ -117,7 +117,7 @@ void probe_gpus(const GpuProbeRequest& request, GpuFacts* facts) {
                     cat(request.ranks_per_gpu)});
   if (!prober.ok()) {
     facts->error_at = GpuErrorAt::kProbe;
-    facts->error = cat("no process to look at the GPUs: ", prober.status().to_string());
+    facts->error = cat("no process to look at the GPUs: ", prober.status().plain_text());
     return;
   }
   GpuFindings findings{facts, "look at the GPUs"};

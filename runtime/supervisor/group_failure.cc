@@ -1,5 +1,6 @@
 #include "runtime/supervisor/group_failure.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <signal.h>
 
@@ -9,10 +10,19 @@
 namespace shoal {
 namespace {
 
-/// Did this rank only notice that another was gone or silent?
+/// Whether the kernel says by this errno that the other end of a connection is gone, or nothing.
+bool is_of_a_peer(int os_error) {
+  for (const int error : {0, ECONNRESET, EPIPE, ECONNREFUSED, ECONNABORTED, ETIMEDOUT, ESRCH})
+    if (os_error == error) return true;
+  return false;
+}
+
+/// Did this rank only notice that another was gone or silent? A memfd or a socket that the kernel
+/// refuses is UNAVAILABLE too, but that is the rank's own reason.
 bool secondary(const Status& status) {
-  const Code root = status.causes().back().code;
-  return root == Code::kUnavailable || root == Code::kDeadlineExceeded;
+  const Cause& root = status.causes().back();
+  return (root.code == Code::kUnavailable || root.code == Code::kDeadlineExceeded) &&
+         is_of_a_peer(root.os_error);
 }
 
 /// Signals that a fault of the program's own raises; any other came from outside (the kernel's

@@ -24,12 +24,9 @@ Result<HelperProcess> start_helper(std::vector<std::string> words) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDOUT_FILENO);
-  words.insert(words.begin(), "shoal");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const int error =
-      ::posix_spawn(&helper.pid, program_path(), &actions, nullptr, argv.data(), environ);
+  SelfCommand command = self_command(std::move(words));
+  const int error = ::posix_spawn(&helper.pid, command.file.c_str(), &actions, nullptr,
+                                  command.argv().data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
     return Status::error(Code::kResourceExhausted, cat("start a process", proc_hint()), error);

@@ -28,7 +28,7 @@ Result<std::optional<ShmSegment>> KeptPool::take(const std::string& rung) {
   if (const Status cleared = shm_.clear(); !cleared.ok()) {
     if (cleared.code() == Code::kResourceExhausted) return cleared;
     log_warning(cat("the pool of ", rung,
-                    " cannot be used again, so a new pool is made: ", cleared.to_string()));
+                    " cannot be used again, so a new pool is made: ", explained(cleared)));
     give_back();
     return std::optional<ShmSegment>();
   }

@@ -5,9 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/supervisor/process_state.h"
-#include "runtime/supervisor/rank_logs.h"
 #include "runtime/supervisor/trial.h"
-#include "runtime/transport/facts/stale_segments.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 
 namespace shoal {
@@ -49,9 +47,15 @@ Status all_reasons(std::span<const Refusal> refusals, const Failure& last) {
   return Status(std::move(causes));
 }
 
-/// True if this sends NCCL's log to where the front reads it.
-bool is_own_log_setting(const SettingOutcome& outcome) {
-  return outcome.winner == kSettingIsSet && outcome.name.starts_with("NCCL_DEBUG");
+SelfTestFigures figures_of(const TransportVerified& verified) {
+  return {verified.latency_us, verified.bytes_per_s, verified.noisy, verified.seconds};
+}
+
+/// "shm, memfd"
+std::string refused_names(const std::vector<Refusal>& refusals) {
+  std::string names;
+  for (const Refusal& refusal : refusals) names += cat(names.empty() ? "" : ", ", refusal.rung);
+  return names;
 }
 
 RungContext context_of(const LadderOptions& options, HostFacts facts, int world_size) {
@@ -102,6 +106,7 @@ BudgetOptions Ladder::budget() const {
 
 /// Checks everything that can be checked before a process is started, and makes the setup.
 Attempt<TransportSetup> Ladder::consider(const Rung& rung, const ShmNeed& need) {
+  phases_.enter(Phase::kBudget);
   if (!pool_.holds(rung.name)) return make_setup(rung, need);
   // The pool's bytes are taken already.
   ShmNeed rest = need;
@@ -115,7 +120,7 @@ Attempt<TransportSetup> Ladder::consider(const Rung& rung, const ShmNeed& need) 
   TransportSetup setup;
   setup.rung = rung.name;
   setup.shm = std::move(**pool);
-  equip(rung, &setup);
+  equipment_.equip(rung, context_, nccl_use(), &setup);
   return setup;
 }
 
@@ -125,21 +130,24 @@ Attempt<TransportSetup> Ladder::make_setup(const Rung& rung, const ShmNeed& need
   };
   // Without a device no memory is of use, so that there the probe comes before the arithmetic.
   if (rung.on_device) {
+    phases_.enter(Phase::kProbe);
     if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
   }
   if (const Status why = check_budget(need, context_.facts, budget()); !why.ok()) {
     return failed(Phase::kBudget, why);
   }
   if (!rung.on_device) {
+    phases_.enter(Phase::kProbe);
     if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
   }
+  phases_.enter(Phase::kReserve);
   if (near_memory_limit(need, context_.facts, budget())) {
     if (const Status why = try_in_disposable_process(need); !why.ok())
       return failed(Phase::kReserve, why);
   }
   Result<TransportSetup> setup = rung.prepare(context_);
   if (!setup.ok()) return failed(Phase::kReserve, setup.status());
-  equip(rung, &*setup);
+  equipment_.equip(rung, context_, nccl_use(), &*setup);
   return std::move(setup).value();
 }
 
@@ -156,55 +164,6 @@ TransportReport Ladder::report() const {
   return report;
 }
 
-/// Makes memory for NCCL's log, unless the user keeps the log. The log only reports what happened,
-/// so that a rung works without it too.
-std::vector<Fd> Ladder::make_logs() {
-  NcclUse* use = nccl_use();
-  if (use == nullptr || !use->logged) return {};
-  Result<std::vector<Fd>> logs = make_rank_logs(report_.world_size);
-  if (logs.ok()) return std::move(logs).value();
-  log_warning(cat("NCCL's log is not kept: ", logs.status().to_string()));
-  use->logged = false;
-  std::erase_if(use->settings, is_own_log_setting);
-  return {};
-}
-
-/// Sets the environment variables and log descriptors that ranks inherit.
-void Ladder::equip(const Rung& rung, TransportSetup* setup) {
-  logs_.clear();
-  if (rung.environment == nullptr) return;
-  setup->logs = make_logs();
-  for (int rank = 0; rank < report_.world_size; ++rank) {
-    std::vector<std::string> variables;
-    for (const SettingOutcome& outcome : settle(rung.environment(context_, rank), context_.user)) {
-      if (outcome.winner != kSettingIsSet || (setup->logs.empty() && is_own_log_setting(outcome)))
-        continue;
-      variables.push_back(cat(outcome.name, "=", outcome.value));
-    }
-    setup->environment.push_back(std::move(variables));
-  }
-}
-
-/// Removes the files that a failed NCCL leaves and that none of its processes holds open. Its
-/// messages name them.
-void Ladder::remove_left_segments(const Status& failed) const {
-  if (nccl_rung_transport(report_.order[at_]).empty()) return;
-  std::string words = failed.to_string();
-  for (const std::string& log : read_rank_logs(logs_)) words += log;
-  const SweepResult swept = remove_named_in(context_.facts.dev_shm.path, words);
-  if (swept.removed > 0)
-    log_info(cat("removed ", swept.removed, " files that a failed NCCL had left in /dev/shm"));
-}
-
-/// Adds what the ranks of the current rung have logged to the report. Not ok: NCCL does not connect
-/// as the rung says.
-Status Ladder::look_at_logs() {
-  NcclUse* use = nccl_use();
-  if (use == nullptr) return {};
-  add_nccl_logs(read_rank_logs(logs_), use);
-  return check_nccl_use(*use);
-}
-
 /// Records why the current rung is not taken and steps down. Returns a failure if the policy
 /// forbids that.
 std::optional<Failure> Ladder::refuse(const Failure& failure) {
@@ -213,11 +172,10 @@ std::optional<Failure> Ladder::refuse(const Failure& failure) {
   find_remedies();
   ++at_;
   if (failure.fault == Fault::kSharedMemory && !options_.degrade_on_shm_shortage) {
-    return no_rung_left(options_.names.shm_shortage + " forbids to go on");
+    return forbid(options_.names.shm_shortage);
   }
-  if (rung == options_.min_transport)
-    return no_rung_left(options_.names.min_transport + " forbids to go on");
-  if (at_ >= report_.order.size()) return no_rung_left("");
+  if (rung == options_.min_transport) return forbid(cat(options_.names.min_transport, " ", rung));
+  if (at_ >= report_.order.size()) return no_rung_left(none_works());
   return std::nullopt;
 }
 
@@ -230,48 +188,80 @@ void Ladder::say_refused(size_t first, size_t end) const {
                         i + 1 < refusals.size() ? refusals[i + 1].rung : report_.order[at_]);
 }
 
+/// The policy forbids the rungs that are left. setting: the one that says so.
+Failure Ladder::forbid(const std::string& setting) {
+  report_.forbidden_by = setting;
+  return no_rung_left(cat("the policy forbids the transports that are left for ",
+                          report_.world_size, " ranks: ", setting,
+                          " (refused: ", refused_names(report_.refusals), ")"));
+}
+
 /// Makes one error from all refusals, with the reasons of the first one first.
-Failure Ladder::no_rung_left(const std::string& why) {
+Failure Ladder::no_rung_left(std::string what) {
   report_.rung.clear();
-  std::string tried;
-  for (const Refusal& refusal : report_.refusals)
-    tried += cat(tried.empty() ? "" : ", ", refusal.rung);
-  std::string what =
-      cat("no transport works for ", report_.world_size, " ranks (tried ", tried, ")");
-  if (!why.empty()) what += cat("; ", why);
-  if (!report_.remedies.empty()) what += "; shoal doctor prints a remedy to paste";
+  report_.self_test = {};
+  if (!report_.remedies.empty() && !options_.names.remedy_hint.empty())
+    what += cat("; ", options_.names.remedy_hint);
   std::vector<Cause> causes = Status::error(Code::kUnavailable, std::move(what)).causes();
   add_reasons(report_.refusals, &causes);
   const Phase phase = report_.refusals.empty() ? Phase::kBudget : report_.refusals.back().phase;
   return {Status(std::move(causes)), phase, kFrontRank, Fault::kPolicy};
 }
 
+std::string Ladder::none_works() const {
+  return cat("no transport works for ", report_.world_size, " ranks (tried ",
+             refused_names(report_.refusals), ")");
+}
+
 /// Starts one group over the current rung.
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
                                                          WorkerGroupOptions options,
                                                          const StartControl& caller) {
+  phases_.leave();
   options.start.start_number = starts_++;
   tried_ = setup.rung;
   StartControl control = caller;
   control.on_left_behind = pool_.on_left_behind();
+  control.on_phase_done = [this](Phase phase, double seconds) { say_phase(phase, seconds); };
+  control.on_verified = [this](const TransportVerified& figures) { say_verified(figures); };
+  say_prepared();
   Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, setup, control);
   // The pool of a rung that is short of something else stays until this one has worked.
   if (group.ok() || pool_.empty()) pool_.keep(setup.rung, std::move(setup.shm));
-  logs_ = std::move(setup.logs);
-  const Status as_planned = look_at_logs();
+  equipment_.keep_logs(&setup);
+  const Status as_planned = equipment_.compare(nccl_use());
   if (group.ok() && !as_planned.ok()) {
     // This destroys the group, which ends its ranks.
     group = Failure{as_planned, Phase::kSelfTest, kFrontRank, Fault::kTransport};
   }
   if (!group.ok()) {
-    remove_left_segments(group.status());
+    equipment_.remove_left(nccl_use(), context_.facts.dev_shm.path, group.status());
     return group;
   }
   report_.rung = setup.rung;
-  const TransportVerified& figures = (*group)->verified();
-  report_.latency_us = figures.latency_us;
-  report_.bytes_per_s = figures.bytes_per_s;
+  report_.self_test = figures_of((*group)->verified());
   return group;
+}
+
+/// The phases that the front goes through before it starts ranks are short, so that they are told
+/// as one.
+void Ladder::say_prepared() const {
+  double seconds = 0;
+  for (const auto& [phase, in_phase] : phases_.seconds()) seconds += in_phase;
+  say_phase(Phase::kProbe, seconds);
+}
+
+void Ladder::say_phase(Phase phase, double seconds) const {
+  if (options_.on_phase) options_.on_phase(phase, seconds, tried_);
+}
+
+/// Said before any weight is loaded, so that the log shows the order of things.
+void Ladder::say_verified(const TransportVerified& figures) const {
+  if (!options_.on_verified) return;
+  TransportReport report = report_;
+  report.rung = tried_;
+  report.self_test = figures_of(figures);
+  options_.on_verified(report);
 }
 
 /// Starts a group of one rank, which has nothing to move.
@@ -280,7 +270,12 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_alone(WorkerGroupOptions opt
   TransportSetup none;
   none.rung = kNoTransport;
   options.start.start_number = starts_++;
-  Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, control);
+  StartControl told = control;
+  told.on_phase_done = [this](Phase phase, double seconds) {
+    // One rank has nothing to connect and to prove.
+    if (!moves_bytes(phase) || phase == Phase::kWarmUp) say_phase(phase, seconds);
+  };
+  Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, none, told);
   if (!group.ok())
     return has_run_ ? go_back(group.failure(), report_.refusals.size(), report_.rung)
                     : group.failure();
@@ -305,9 +300,10 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::climb_down(const WorkerGroupOption
     if (std::optional<Failure> forbidden = refuse(why)) return *forbidden;
     if (!has_run_) say_refused(report_.refusals.size() - 1, report_.refusals.size());
     if (prepared && control.deadline.passed())
-      return no_rung_left(options_.names.startup_timeout + " leaves no time for another");
+      return no_rung_left(
+          cat(none_works(), "; ", options_.names.startup_timeout, " leaves no time for another"));
   }
-  return no_rung_left("");
+  return no_rung_left(none_works());
 }
 
 /// After a restart that has failed: returns to the first rung that was refused in it for a
@@ -338,15 +334,14 @@ Failure Ladder::go_back(const Failure& failure, size_t first_refusal, const std:
 }
 
 /// What is known of a group once it runs.
-void Ladder::started(const WorkerGroup& group, Clock::time_point began) {
-  report_.verified_s = seconds_since(began);
+void Ladder::started(const WorkerGroup& group) {
   has_run_ = true;
   used_bytes_ = private_bytes(group.pids());
 }
 
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
                                                     const StartControl& caller) {
-  const Clock::time_point began = Clock::now();
+  phases_ = {};
   StartControl control = caller;
   control.deadline = sooner(caller.deadline, Deadline::after_s(options.startup_timeout_s));
   if (report_.world_size == 1) return start_alone(std::move(options), control);
@@ -356,7 +351,7 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
   Attempt<std::unique_ptr<WorkerGroup>> group = climb_down(options, control);
   if (group.ok()) {
     if (has_run_) say_refused(first_refusal, report_.refusals.size());
-    started(**group, began);
+    started(**group);
     return group;
   }
   if (!has_run_) return group;
@@ -365,7 +360,7 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
 
 std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
   if (report_.world_size == 1 || at_ >= report_.order.size()) return std::nullopt;
-  (void)look_at_logs();
+  (void)equipment_.compare(nccl_use());
   // This is the last permitted rung and it has worked before, so keep it. Or another rung has
   // failed, which was tried because this one is short of something.
   if ((!tried_.empty() && tried_ != report_.order[at_]) || at_ + 1 == report_.order.size() ||
@@ -388,7 +383,8 @@ void Ladder::find_remedies() {
     refused.push_back(
         {*need, refusal.status, options_.budget.headroom_bytes, options_.budget.reserved_bytes});
   }
-  report_.remedies = remedies(context_.facts, refused);
+  report_.remedies =
+      remedies(context_.facts, report_.world_size, refused, options_.names.clean_stale);
 }
 
 }  // namespace shoal

@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "runtime/supervisor/kept_pool.h"
+#include "runtime/supervisor/phase_clock.h"
+#include "runtime/supervisor/rank_equipment.h"
 #include "runtime/supervisor/worker_group.h"
+#include "runtime/transport/remedy.h"
 #include "runtime/transport/report.h"
 
 namespace shoal {
@@ -17,6 +20,10 @@ struct LimitNames {
   std::string min_transport = "min_transport";
   std::string startup_timeout = "startup_timeout";
   std::string max_restarts = "max_restarts";
+  /// Ends the error of a start for which no transport is left, if a remedy is known.
+  std::string remedy_hint = "the report has a remedy to paste";
+  /// The command that a remedy names if files of killed runs fill /dev/shm.
+  std::string clean_stale = kCleanStale;
 };
 
 /// What the user allows.
@@ -31,6 +38,12 @@ struct LadderOptions {
   LimitNames names;
   /// Gets every refusal as it happens, with the rung that is tried next.
   std::function<void(const Refusal&, const std::string& next)> on_refused;
+  /// Gets each phase of a start when its last rank has left it, with the seconds that the slowest
+  /// rank was in it, and the rung. kProbe covers all that the front does before it starts
+  /// ranks.
+  std::function<void(Phase, double seconds, const std::string& rung)> on_phase;
+  /// Gets the report as soon as a transport is proven, which is before weights are loaded.
+  std::function<void(const TransportReport&)> on_verified;
 };
 
 /// The one loop that finds a transport. It takes the rungs in order, for the whole group, until one
@@ -64,6 +77,9 @@ class Ladder {
 
   /// A snapshot, with the facts that the last start went by.
   TransportReport report() const;
+  /// How long the front itself was in kBudget, kProbe and kReserve during the last start. All rungs
+  /// that were considered are in it.
+  const PhaseSeconds& front_phases() const { return phases_.seconds(); }
   const std::string& rung() const { return report_.rung; }  ///< the one in use; empty: none
   /// The one over which ranks were started last, whether it has worked or not. Empty: none, or
   /// there is only one rank.
@@ -81,29 +97,31 @@ class Ladder {
   Attempt<TransportSetup> consider(const Rung& rung, const ShmNeed& need);
   Attempt<TransportSetup> make_setup(const Rung& rung, const ShmNeed& need);
   BudgetOptions budget() const;
-  void started(const WorkerGroup& group, Clock::time_point began);
+  void started(const WorkerGroup& group);
   Failure go_back(const Failure& failure, size_t first_refusal, const std::string& rung);
   std::optional<Failure> refuse(const Failure& failure);
   void say_refused(size_t first, size_t end) const;
-  Failure no_rung_left(const std::string& why);
+  void say_prepared() const;
+  void say_phase(Phase phase, double seconds) const;
+  void say_verified(const TransportVerified& figures) const;
+  Failure forbid(const std::string& setting);
+  Failure no_rung_left(std::string what);
+  std::string none_works() const;
   void find_remedies();
   NcclUse* nccl_use();
-  std::vector<Fd> make_logs();
-  void equip(const Rung& rung, TransportSetup* setup);
-  Status look_at_logs();
-  void remove_left_segments(const Status& failed) const;
 
   const LadderOptions options_;
   RungContext context_;     // owns the facts
   TransportReport report_;  // without the facts, which report() adds
-  std::vector<Fd> logs_;    // of the ranks that were started last
-  size_t at_ = 0;           // an index into report_.order
-  std::string tried_;       // the rung over which ranks were started last
+  RankEquipment equipment_;
+  size_t at_ = 0;      // an index into report_.order
+  std::string tried_;  // the rung over which ranks were started last
   int32_t starts_ = 0;
   bool has_run_ = false;  // a group has been started well
   /// What the ranks of the last group held that nobody else could use; 0: not known.
   int64_t used_bytes_ = 0;
 
+  PhaseClock phases_;  // of the front, in this start
   KeptPool pool_;
 };
 

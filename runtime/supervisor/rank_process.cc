@@ -38,6 +38,21 @@ std::string RankProcess::held_up() const {
   return is_frozen(process.pid) ? "is frozen with its cgroup" : "";
 }
 
+PhaseSeconds slowest_phases(const std::vector<RankProcess>& ranks) {
+  PhaseSeconds slowest;
+  for (const RankProcess& rank : ranks) {
+    for (const auto& [phase, seconds] : rank.phases.seconds())
+      slowest[phase] = std::max(slowest[phase], seconds);
+  }
+  return slowest;
+}
+
+std::vector<double> collective_seconds(const std::vector<RankProcess>& ranks) {
+  std::vector<double> seconds;
+  for (const RankProcess& rank : ranks) seconds.push_back(rank.collective_s);
+  return seconds;
+}
+
 int poll_ms(const std::vector<RankProcess>& ranks, Deadline deadline) {
   const bool unwatched = std::any_of(ranks.begin(), ranks.end(),
                                      [](const RankProcess& rank) { return rank.unwatched(); });

@@ -8,6 +8,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/control/channel.h"
 #include "runtime/control/messages.h"
+#include "runtime/supervisor/phase_clock.h"
 #include "runtime/supervisor/spawn.h"
 
 namespace shoal {
@@ -27,14 +28,26 @@ struct RankProcess {
   std::optional<TransportVerified> verified;
   std::optional<std::string> part;  ///< its part of an exchange that is not complete yet
   Phase phase = Phase::kSpawn;      ///< kIdle once it has started
+  PhaseClock phases{Phase::kSpawn};
   RunningClock::time_point heard_at = RunningClock::now();
   LoadProgress progress;
+  double collective_s = 0;  ///< in collectives of steps, as it has reported it
 
   // In a step. The first two are as the rank has reported them.
   uint64_t parts = 0;  ///< of its work that it has completed since it was born
   bool waits = false;  ///< it has waited for other ranks or for a device for a while
   /// What StepWatch has seen it use of the processor, in all.
   std::chrono::nanoseconds cpu_seen{0}, cpu_at_first_look{0};
+
+  /// It has said that it is in this phase, or, for kIdle, that it has started.
+  void enter(Phase next) {
+    phase = next;
+    if (next == Phase::kIdle) {
+      phases.leave();
+    } else {
+      phases.enter(next);
+    }
+  }
 
   /// Reaps the process. False: it has not ended by the deadline, or was reaped before.
   bool reap(Deadline deadline = Deadline::after_ms(0));
@@ -60,6 +73,12 @@ struct RankProcess {
 /// How many milliseconds a poll for the ranks' messages and ends may take: until the deadline, or
 /// 10 ms if the end of a rank can only be found by looking.
 int poll_ms(const std::vector<RankProcess>& ranks, Deadline deadline);
+
+/// How long the slowest rank was in each phase.
+PhaseSeconds slowest_phases(const std::vector<RankProcess>& ranks);
+
+/// RankProcess::collective_s, by rank.
+std::vector<double> collective_seconds(const std::vector<RankProcess>& ranks);
 
 /// Kills and reaps the ranks that are left, within 2 s for all (kDeathMs), or 30 s while a rank
 /// still gives its memory back. A process that hangs in the kernel is named in a warning and left

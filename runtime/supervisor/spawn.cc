@@ -35,7 +35,8 @@ std::string descriptor_limit(int error) {
 std::string spawn_limit(int error) {
   if (error == EAGAIN) return process_limit();
   if (error == ENOMEM) return "; memory is short";
-  if (error == ENOENT || error == EACCES) return cat("; tried ", program_path(), proc_hint());
+  if (error == ENOENT || error == EACCES)
+    return cat("; tried ", self_command({}).file, proc_hint());
   return descriptor_limit(error);
 }
 
@@ -131,15 +132,14 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   sigemptyset(&blocked);
   sigaddset(&blocked, SIGTERM);
   sigaddset(&blocked, SIGINT);
+  sigaddset(&blocked, SIGHUP);
   posix_spawnattr_setsigmask(&attributes, &blocked);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
 
-  std::string control = cat(kWorkerControlFd), name = cat("rank-", rank);
-  char program[] = "shoal", command[] = "worker";
-  char* const argv[] = {program, command, control.data(), name.data(), nullptr};
+  SelfCommand command = self_command({"worker", cat(kWorkerControlFd), cat("rank-", rank)});
   pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, program_path(), actions.get(), &attributes, argv,
-                                  environment_with(environment).data());
+  const int error = ::posix_spawn(&pid, command.file.c_str(), actions.get(), &attributes,
+                                  command.argv().data(), environment_with(environment).data());
   posix_spawnattr_destroy(&attributes);
   if (error != 0)
     return Status::error(spawn_code(error),

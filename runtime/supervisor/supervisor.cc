@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/wait.h"
 #include "runtime/supervisor/group_birth.h"
 
@@ -91,6 +92,7 @@ StartControl Supervisor::new_control() {
   control.deadline = Deadline::after_s(options_.group.startup_timeout_s);
   control.given_up = [this] { return given_up_.load(); };
   control.on_progress = options_.hooks.on_progress;
+  control.on_phase_now = options_.hooks.on_phase_now;
   control.channels = &channels_;
   return control;
 }
@@ -98,6 +100,14 @@ StartControl Supervisor::new_control() {
 void Supervisor::publish_report() {
   const std::lock_guard lock(state_mutex_);
   report_ = ladder_.report();
+}
+
+/// Call it with mutex_ held, while no restart runs.
+void Supervisor::note_collective_seconds() {
+  const std::vector<double> now = group_->collective_seconds();
+  const std::lock_guard lock(state_mutex_);
+  for (size_t rank = 0; rank < now.size(); ++rank)
+    collective_s_[rank] = collective_s_before_[rank] + now[rank];
 }
 
 /// Runs on the ranks' thread.
@@ -109,6 +119,12 @@ std::optional<Failure> Supervisor::try_start(const StartControl& control) {
     group_ = std::move(group).value();
     has_run_ = true;
     policy_.started(seconds_since(origin_));
+    PhaseSeconds phases = group_->start_phases();
+    phases.insert(ladder_.front_phases().begin(), ladder_.front_phases().end());
+    const std::lock_guard lock(state_mutex_);
+    start_phases_ = std::move(phases);
+    collective_s_.resize(static_cast<size_t>(options_.group.world_size));
+    collective_s_before_ = collective_s_;
   }
   // A try that has failed takes its channels along.
   if (has_run_) stock_channels(options_.group.world_size, &channels_);
@@ -128,9 +144,10 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
     return while_doing(
         failure,
         cat("the start has taken ", options_.ladder.names.startup_timeout, ", ",
-            options_.group.startup_timeout_s, " s, with ", policy_.restarts(),
-            policy_.restarts() == 1 ? " restart" : " restarts",
-            pause.tries() > 0 ? cat(", in which ", pause.tries(), " tries met a shortage") : ""));
+            options_.group.startup_timeout_s, " s, with ", counted(policy_.restarts(), "restart"),
+            pause.tries() > 0
+                ? cat(", in which ", counted(pause.tries(), "try", "tries"), " met a shortage")
+                : ""));
   }
   if (control.given_up()) {
     return Failure{failure.why.because_of(Code::kCancelled, "the ranks are not started again"),
@@ -149,8 +166,8 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
       policy_.failed(failure, ladder_.last_tried(), seconds_since(origin_));
   if (next == RestartPolicy::Next::kGiveUp) {
     return while_doing(failure,
-                       cat("the ranks were started again ", policy_.restarts(),
-                           " times and failed again (", options_.ladder.names.max_restarts, ")"));
+                       cat("the ranks were started again ", counted(policy_.restarts(), "time"),
+                           " and failed again (", options_.ladder.names.max_restarts, ")"));
   }
   if (next == RestartPolicy::Next::kNextRung) {
     if (std::optional<Failure> forbidden = ladder_.refuse_current(failure)) {
@@ -243,6 +260,7 @@ Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
                      Status::error(Code::kAborted, "the ranks were lost before the step"), false};
   }
   Attempt<std::string> result = group_->step(number, std::move(plan));
+  note_collective_seconds();
   if (result.ok()) return GroupStep{std::move(result).value(), {}, false};
   if (!group_->ended()) return result.failure();  // the ranks run, but their answer was wrong
   begin_restart(result.failure());
@@ -256,6 +274,7 @@ std::optional<Failure> Supervisor::watch() {
   if (!lock.owns_lock() || restarting_s() > 0) return std::nullopt;
   if (std::optional<Failure> final = lost()) return final;
   const std::optional<Failure> failure = group_->watch(Deadline::after_ms(0));
+  note_collective_seconds();
   if (!failure) return std::nullopt;
   lost_while_idle_ = true;
   begin_restart(*failure);
@@ -270,6 +289,16 @@ double Supervisor::restarting_s() const {
 std::optional<Failure> Supervisor::lost() const {
   const std::lock_guard lock(state_mutex_);
   return lost_;
+}
+
+PhaseSeconds Supervisor::start_phases() const {
+  const std::lock_guard lock(state_mutex_);
+  return start_phases_;
+}
+
+std::vector<double> Supervisor::collective_seconds() const {
+  const std::lock_guard lock(state_mutex_);
+  return collective_s_;
 }
 
 TransportReport Supervisor::report() const {

@@ -21,6 +21,8 @@ namespace shoal {
 struct SupervisorHooks {
   /// The progress of all ranks, summed, while they load.
   std::function<void(const LoadProgress&)> on_progress;
+  /// StartControl::on_phase_now.
+  std::function<void(Phase, double seconds)> on_phase_now;
   /// A start, the first one or a later one, has come to its end, whether it succeeded or not.
   std::function<void()> on_start_over;
   /// Asked before lost ranks are started again. An error means that a new start would not continue
@@ -56,8 +58,8 @@ struct GroupStep {
 
 /// The ranks of one group: started over the first transport that works, watched, and started again
 /// when they are lost. It holds the ladder, the group and the restart policy, knows no flags and
-/// prints nothing. step(), watch(), give_up(), lost(), restarting_s() and report() may be called
-/// from any thread.
+/// prints nothing. step(), watch(), give_up(), lost(), restarting_s(), report(),
+/// start_phases() and collective_seconds() may be called from any thread.
 ///
 /// A restart runs on the thread that the ranks belong to. It must come to its end within
 /// group.startup_timeout_s. If it meets a shortage (descriptors, processes, memory, /dev/shm), it
@@ -77,6 +79,10 @@ class Supervisor {
   /// they are lost for good.
   Attempt<GroupStep> step(uint64_t number, std::string plan);
 
+  /// Sets what ranks that are started again get as RankStart::work. Call it before the first step()
+  /// or watch().
+  void set_work(std::string work) { options_.group.start.work = std::move(work); }
+
   /// Looks for a rank that has died while nothing ran, and begins to start the group again. Never
   /// waits. A Failure: the ranks are lost for good.
   std::optional<Failure> watch();
@@ -95,6 +101,11 @@ class Supervisor {
   std::optional<Failure> lost() const;
 
   TransportReport report() const;
+  /// How long the last start that succeeded was in each of its phases.
+  PhaseSeconds start_phases() const;
+  /// How long each rank has been in collectives of steps, in seconds, by rank and over all
+  /// restarts. A rank reports this once a second while there are steps.
+  std::vector<double> collective_seconds() const;
   /// What each rank's work reports about itself, by rank. Must not be called while step() or
   /// watch() runs on another thread, or after a rank was lost.
   const std::vector<std::string>& ready() const { return group_->ready(); }
@@ -117,14 +128,17 @@ class Supervisor {
                                   Pause* pause);
   StartControl new_control();
   void publish_report();
+  void note_collective_seconds();
 
-  const SupervisorOptions options_;
+  SupervisorOptions options_;
   std::mutex mutex_;                // one step or watch at a time; guards lost_while_idle_
-  mutable std::mutex state_mutex_;  // guards the next five members
+  mutable std::mutex state_mutex_;  // guards the next eight members
   std::condition_variable restarted_;
   std::optional<Failure> lost_;
   std::optional<RunningClock::time_point> restarting_since_;
   Status why_restarting_;
+  PhaseSeconds start_phases_;
+  std::vector<double> collective_s_, collective_s_before_;  // of all groups, and without this one
   TransportReport report_;  // a snapshot of the ladder's, for others to read while a restart runs
   // While a restart runs, only the ranks' thread uses these four and group_. Otherwise mutex_
   // guards them.

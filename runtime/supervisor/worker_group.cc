@@ -4,8 +4,10 @@
 #include <optional>
 #include <poll.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/supervisor/group_birth.h"
+#include "runtime/supervisor/phase_news.h"
 #include "runtime/supervisor/rank_segments.h"
 #include "runtime/supervisor/step_watch.h"
 
@@ -108,11 +110,11 @@ bool WorkerGroup::Impl::take(RankProcess& worker, RankMessage message) {
     worker.progress = *progress;
   } else if (auto* is_ready = std::get_if<Ready>(&message)) {
     worker.ready = std::move(*is_ready);
-    worker.phase = Phase::kIdle;
+    worker.enter(Phase::kIdle);
   } else if (auto* step = std::get_if<StepDone>(&message)) {
     result = std::move(*step);
   } else if (auto* begun = std::get_if<PhaseBegun>(&message)) {
-    worker.phase = begun->phase;
+    worker.enter(begun->phase);
   } else if (auto* part = std::get_if<ExchangePart>(&message)) {
     worker.part = std::move(part->part);
     exchange();
@@ -122,6 +124,8 @@ bool WorkerGroup::Impl::take(RankProcess& worker, RankMessage message) {
     if (progress_of_step->parts > worker.parts) step_watch.moved();
     worker.parts = progress_of_step->parts;
     worker.waits = progress_of_step->waits;
+  } else if (auto* time = std::get_if<CollectiveTime>(&message)) {
+    worker.collective_s += time->seconds;
   } else if (auto* own = std::get_if<RankFailure>(&message)) {
     worker.failure = std::move(*own);
     return true;
@@ -211,9 +215,10 @@ void WorkerGroup::Impl::end_all() {
   }
   close_descriptors();
   if (segments.empty()) return;
-  if (const auto swept = remove_recorded("/dev/shm", segments); swept.ok() && swept->removed > 0) {
-    log_info(cat("removed ", swept->removed, " files (", swept->bytes,
-                 " bytes) that ended ranks had left in /dev/shm"));
+  if (const auto swept = remove_recorded("/dev/shm", segments);
+      swept.ok() && !swept->removed.empty()) {
+    log_info(cat("removed ", counted(swept->removed.size(), "file"), " (",
+                 counted(swept->bytes, "byte"), ") that ended ranks had left in /dev/shm"));
   }
   segments.clear();
 }
@@ -269,11 +274,13 @@ std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker,
 
 std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options,
                                                              const StartControl& control) {
+  PhaseNews news(options.start.transport_only);
   for (;;) {
     report_progress(control);
     const bool given_up = control.given_up && control.given_up();
     // A rank is not silent if its message lies unread in the socket, so read before judging.
     if (catch_up()) return fail();
+    news.tell(workers, control);
     double silence = 0;  // of the rank that has been silent for longest
     bool done = true;
     for (const RankProcess& worker : workers) {
@@ -370,6 +377,14 @@ bool WorkerGroup::ended() const {
 
 const std::vector<std::string>& WorkerGroup::ready() const {
   return impl_->ready;
+}
+
+PhaseSeconds WorkerGroup::start_phases() const {
+  return slowest_phases(impl_->workers);
+}
+
+std::vector<double> WorkerGroup::collective_seconds() const {
+  return shoal::collective_seconds(impl_->workers);
 }
 
 const TransportVerified& WorkerGroup::verified() const {

@@ -42,6 +42,14 @@ struct StartControl {
   std::function<bool()> given_up;
   /// Gets the summed progress of all ranks while they load.
   std::function<void(const LoadProgress&)> on_progress;
+  /// Gets each phase of the start, from kSpawn on, once every rank has left it, with the seconds
+  /// that the slowest rank was in it.
+  std::function<void(Phase, double seconds)> on_phase_done;
+  /// Gets, several times a second, the phase that not every rank has left, and for how many seconds
+  /// that has been so.
+  std::function<void(Phase, double seconds)> on_phase_now;
+  /// Gets the figures of rank 0's self-test, once the transport has passed it on every rank.
+  std::function<void(const TransportVerified&)> on_verified;
   /// Called when the group has ended and a rank of it, which hangs in the kernel, has not. Then or
   /// later: the group keeps a copy.
   std::function<void()> on_left_behind;
@@ -80,6 +88,11 @@ class WorkerGroup {
   /// What each rank's work reports about itself (RankWork::begin), by rank; empty with
   /// start.transport_only.
   const std::vector<std::string>& ready() const;
+  /// How long the slowest rank was in each phase of the start, from kSpawn on.
+  PhaseSeconds start_phases() const;
+  /// How long each rank has been in collectives of steps, in seconds, by rank. What a rank has not
+  /// reported yet, which may be of its last second of work, is missing.
+  std::vector<double> collective_seconds() const;
   /// The figures of rank 0's self-test.
   const TransportVerified& verified() const;
   std::vector<int> pids() const;

@@ -2,7 +2,8 @@
 
 #include <charconv>
 #include <optional>
-#include <unistd.h>
+
+#include "runtime/base/page_size.h"
 
 namespace shoal {
 namespace {
@@ -44,8 +45,7 @@ void take_info(std::string_view text, NcclLog* log) {
       bytes && bytes->find(" bytes of shared memory in ") != kNone) {
     const int64_t size = leading_number(*bytes);
     log->dev_shm_bytes += size;
-    const int64_t page = ::sysconf(_SC_PAGESIZE);
-    log->dev_shm_charged += (size + page - 1) / page * page;
+    log->dev_shm_charged += static_cast<int64_t>(whole_pages(static_cast<size_t>(size)));
     ++log->dev_shm_files;
   }
   if (text.find(" coll channels, ") != kNone)

@@ -16,7 +16,7 @@ struct NcclLog {
   int channels = 0;  ///< collective channels; 0: not in the log
   /// What this rank has allocated, including the reference counts, not rounded to pages.
   int64_t dev_shm_bytes = 0;
-  /// The same with each file rounded up to whole pages of 4096 B, as a tmpfs charges it.
+  /// The same with each file rounded up to whole pages, as a tmpfs charges it.
   int64_t dev_shm_charged = 0;
   int dev_shm_files = 0;  ///< the number of files that hold these bytes
   bool rings = false;     ///< "Connected all rings"

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/base/counted.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/transport/nccl_log.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
@@ -122,9 +123,9 @@ Json to_json(const NcclUse& use) {
 std::string to_text(const NcclUse& use) {
   std::string text = cat("  NCCL ", use.version, use.library.empty() ? "" : " of ", use.library,
                          " on ", use.rung, ": ", use.predicted_bytes, " B of /dev/shm predicted");
-  if (use.predicted_channels > 0) text += cat(" with ", use.predicted_channels, " channels");
+  if (use.predicted_channels > 0) text += cat(" with ", counted(use.predicted_channels, "channel"));
   if (use.tried && use.logged) {
-    text += cat(", ", use.used_bytes, " B used, ", use.channels, " channels");
+    text += cat(", ", use.used_bytes, " B used, ", counted(use.channels, "channel"));
     if (!use.transports.empty()) text += cat(" via ", shown(use.transports));
   }
   const bool of_user =

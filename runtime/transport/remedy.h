@@ -27,10 +27,17 @@ struct Shortage {
   int64_t reserved_bytes = 0;
 };
 
+/// Removes what killed runs left in /dev/shm.
+inline constexpr const char* kCleanStale = "shoal doctor --clean-stale";
+
 /// What to change in this environment so that each of the refused rungs works, the most useful
 /// first. There are remedies only for causes that the facts and needs show; the status is not read.
 /// Sizes are enough for the largest of the needs, exact to the page: with one page less
-/// check_budget still refuses. Empty: no remedy is known.
-std::vector<Remedy> remedies(const HostFacts& facts, const std::vector<Shortage>& refused);
+/// check_budget still refuses. The titles also offer a round size. world_size: the ranks that the
+/// needs are for, which the titles name. clean_stale: the command that removes what killed runs
+/// left. Empty: no remedy is known.
+std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
+                             const std::vector<Shortage>& refused,
+                             const std::string& clean_stale = kCleanStale);
 
 }  // namespace shoal

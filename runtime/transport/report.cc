@@ -1,14 +1,11 @@
 #include "runtime/transport/report.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "runtime/transport/facts/host_facts_json.h"
 
 namespace shoal {
 namespace {
-
-constexpr size_t kRefusalBytes = 700;
 
 Json causes_json(const Status& status) {
   Json causes = Json::array();
@@ -42,33 +39,26 @@ Json need_json(const ShmNeed& need) {
           {"memory", consumers_json(need.memory)}};
 }
 
-std::string figure(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
+/// Null for an empty text, because null is what means "none" in every field.
+Json or_null(const std::string& text) {
+  return text.empty() ? Json(nullptr) : Json(text);
 }
 
-/// The lines of `text`, each after `indent`.
-std::string indented(const std::string& text, const std::string& indent) {
-  std::string out;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    out += indent + text.substr(at, end - at) + "\n";
-    at = end + 1;
-  }
-  return out;
+/// Null: nothing was measured, because there is one rank or no transport.
+Json self_test_json(const SelfTestFigures& figures) {
+  if (figures.latency_us <= 0) return nullptr;
+  return {{"latency_us", figures.latency_us},
+          {"bytes_per_s", figures.bytes_per_s},
+          {"noisy", figures.noisy},
+          {"verified_s", figures.seconds}};
 }
 
-std::string chosen_text(const TransportReport& report) {
-  if (report.rung.empty()) return cat("no transport works for ", report.world_size, " ranks\n");
-  std::string text = cat("transport ", report.rung, " for ", report.world_size,
-                         report.world_size == 1 ? " rank" : " ranks");
-  if (report.latency_us > 0) {
-    text += cat(": 8 KiB all-reduce ", figure("%.1f", report.latency_us), " us, 1 MiB at ",
-                figure("%.2f", report.bytes_per_s / 1e9), " GB/s, verified in ",
-                figure("%.2f", report.verified_s), " s");
-  }
-  return text + "\n";
+/// Null: no rung is in use, or the bench has not measured it or the first one.
+Json cost_json(const TransportReport& report) {
+  if (report.rung.empty() || report.world_size == 1) return nullptr;
+  const RungCost cost = report.cost();
+  if (!cost.measured()) return nullptr;
+  return {{"beside", report.first()}, {"8_kib", cost.small}, {"1_mib", cost.large}};
 }
 
 }  // namespace
@@ -79,6 +69,38 @@ void TransportReport::add_restart(std::string why) {
   if (restarts.size() > kMostRestarts) restarts.erase(restarts.begin());
 }
 
+std::string TransportReport::first() const {
+  return order.empty() ? rung : order.front();
+}
+
+RungCost TransportReport::cost() const {
+  const Rung* used = find_rung(rung);
+  const Rung* best = find_rung(first());
+  return used == nullptr || best == nullptr ? RungCost() : cost_beside(*used, *best);
+}
+
+Verdict TransportReport::verdict() const {
+  if (rung.empty()) return forbidden_by.empty() ? Verdict::kNone : Verdict::kForbidden;
+  if (world_size == 1 || rung == first()) return Verdict::kFirst;
+  return as_good(cost()) ? Verdict::kAsGood : Verdict::kSlower;
+}
+
+const char* verdict_name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFirst:
+      return "first";
+    case Verdict::kAsGood:
+      return "as-good";
+    case Verdict::kSlower:
+      return "slower";
+    case Verdict::kForbidden:
+      return "forbidden";
+    case Verdict::kNone:
+      return "none";
+  }
+  return "none";
+}
+
 Json to_json(const TransportReport& report) {
   Json refusals = Json::array(), needs = Json::array(), remedies = Json::array(),
        nccl = Json::array();
@@ -87,7 +109,7 @@ Json to_json(const TransportReport& report) {
                         {"phase", phase_name(refusal.phase)},
                         {"shared_memory", refusal.shared_memory()},
                         {"code", code_name(refusal.status.code())},
-                        {"reason", refusal.status.to_string(kRefusalBytes)},
+                        {"reason", refusal.reason()},
                         {"causes", causes_json(refusal.status)}});
   }
   for (const ShmNeed& need : report.needs) needs.push_back(need_json(need));
@@ -95,53 +117,24 @@ Json to_json(const TransportReport& report) {
   for (const Remedy& remedy : report.remedies) {
     remedies.push_back({{"kind", remedy.kind}, {"title", remedy.title}, {"text", remedy.text}});
   }
-  return {{"rung", report.rung},
+  return {{"schema", kTransportReportSchema},
+          {"verdict", verdict_name(report.verdict())},
+          {"rung", or_null(report.rung)},
           {"tp", report.world_size},
           {"order", report.order},
           {"degraded", report.degraded()},
+          {"forbidden_by", or_null(report.forbidden_by)},
+          {"failure", or_null(report.failure)},
+          {"cost", cost_json(report)},
           {"refusals", std::move(refusals)},
           {"needs", std::move(needs)},
           {"nccl", std::move(nccl)},
           {"headroom_bytes", report.headroom_bytes},
-          {"self_test",
-           {{"latency_us", report.latency_us},
-            {"bytes_per_s", report.bytes_per_s},
-            {"verified_s", report.verified_s}}},
+          {"self_test", self_test_json(report.self_test)},
           {"restarts", report.restarts},
           {"restart_count", report.restart_count},
           {"remedies", std::move(remedies)},
           {"facts", Json::parse(to_json(report.facts))}};
-}
-
-std::string to_text(const TransportReport& report) {
-  std::string text = chosen_text(report);
-  std::string before;
-  for (const Refusal& refusal : report.refusals) {
-    const std::string why = refusal.status.to_string(kRefusalBytes);
-    text += cat("  refused ", refusal.rung, " (", phase_name(refusal.phase), ")",
-                why == before ? ": for the same reason\n" : "\n");
-    if (why != before) text += indented(why, "    ");
-    before = why;
-  }
-  for (const ShmNeed& need : report.needs) {
-    text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ",
-                need.dev_shm_bytes(), " B in ", report.facts.dev_shm.path, ", ",
-                need.memory_bytes(), " B of memory\n");
-    for (const Consumer& consumer : need.dev_shm)
-      text += cat("      ", consumer.bytes, " B  ", consumer.what, "\n");
-    for (const Consumer& consumer : need.memory)
-      text += cat("      ", consumer.bytes, " B  ", consumer.what, " (memory)\n");
-  }
-  for (const NcclUse& use : report.nccl) {
-    if (use.tried || report.rung.empty()) text += to_text(use);
-  }
-  if (report.restart_count > static_cast<int64_t>(report.restarts.size()))
-    text += cat("  restarts: ", report.restart_count, ", the last of them:\n");
-  for (const std::string& restart : report.restarts) text += cat("  restarted: ", restart, "\n");
-  for (const Remedy& remedy : report.remedies) {
-    text += cat("remedy (", remedy.kind, "): ", remedy.title, "\n", indented(remedy.text, "    "));
-  }
-  return text;
 }
 
 std::string summary(const TransportReport& report) {

@@ -11,6 +11,8 @@
 #include "runtime/transport/nccl_report.h"
 #include "runtime/transport/needs/budget.h"
 #include "runtime/transport/remedy.h"
+#include "runtime/transport/rungs/rung.h"
+#include "runtime/transport/self_test.h"
 
 namespace shoal {
 
@@ -23,7 +25,21 @@ struct Refusal {
 
   /// True if there was too little shared memory, which --on-shm-shortage=fail does not accept.
   bool shared_memory() const { return fault == Fault::kSharedMemory; }
+  /// The status with its causes, cut to a length that people read.
+  std::string reason() const { return status.to_string(700); }
 };
+
+/// How good the outcome of a ladder is, in one word.
+enum class Verdict {
+  kFirst,      ///< the first rung of the order is in use, or there is only one rank
+  kAsGood,     ///< a later one, which is as good as the first (as_good)
+  kSlower,     ///< a later one, which is slower, or of which nobody knows
+  kForbidden,  ///< none is in use, because the policy forbids those that are left
+  kNone,       ///< none works
+};
+
+/// "first", "as-good", "slower", "forbidden", "none": as in JSON.
+const char* verdict_name(Verdict verdict);
 
 /// How the ranks exchange data and why: one object for the log, shoal doctor, the Transport RPC,
 /// the health detail and the READY line.
@@ -35,9 +51,9 @@ struct TransportReport {
   std::vector<ShmNeed> needs;      ///< of every rung in the order
   std::vector<NcclUse> nccl;       ///< of NCCL's rungs in the order
   int64_t headroom_bytes = 0;      ///< of /dev/shm, left free for others
-  double latency_us = 0;           ///< of the self-test: all_reduce of 8 KiB
-  double bytes_per_s = 0;          ///< of the self-test: all_reduce of 1 MiB
-  double verified_s = 0;           ///< from the first rung's first check to the verified transport
+  SelfTestFigures self_test;       ///< of rank 0; 0 if there was none
+  std::string forbidden_by;        ///< the setting of the policy that ended the start, or empty
+  std::string failure;             ///< why the start ended although no rung was refused, or empty
   /// What ended a group that was started again, oldest first; the last kMostRestarts of them.
   std::vector<std::string> restarts;
   int64_t restart_count = 0;  ///< of all, because a server may run for years
@@ -47,15 +63,22 @@ struct TransportReport {
   static constexpr size_t kMostRestarts = 20;
   void add_restart(std::string why);
 
-  /// True if a rung before the one in use was refused.
-  bool degraded() const { return !refusals.empty(); }
+  /// The rung that was to be tried first.
+  std::string first() const;
+  Verdict verdict() const;
+  /// True if ranks are slower than they could be here, or if no rung is in use.
+  bool degraded() const { return verdict() >= Verdict::kSlower; }
+  /// What the rung in use costs beside the first one of the order; not measured if none is in use.
+  RungCost cost() const;
 };
 
-/// {"rung", "tp", "order", "refusals", "needs", "remedies", "facts", ...}: docs/transport.md.
-Json to_json(const TransportReport& report);
+/// The layout of to_json: a reader that knows this number knows every field of the document. It
+/// grows when a field goes or changes its meaning, not when one is added.
+inline constexpr int kTransportReportSchema = 1;
 
-/// Some lines for people: rung and figures, refusals with numbers, remedies.
-std::string to_text(const TransportReport& report);
+/// {"schema", "verdict", "rung", "tp", "order", "refusals", "needs", "remedies", "facts", ...}:
+/// docs/json.md.
+Json to_json(const TransportReport& report);
 
 /// "shm-lean; shm refused (budget): needs ...": the rung in use, and the root cause of each
 /// refusal.

@@ -7,10 +7,12 @@
 
 namespace shoal {
 
-/// What the self-test measured on this rank.
+/// What the self-test measured on this rank: the best of several rounds. For people only, because
+/// machines are noisy: nothing is decided by it.
 struct SelfTestFigures {
-  double latency_us = 0;   ///< median all_reduce of 8 KiB
-  double bytes_per_s = 0;  ///< of an all_reduce of 1 MiB: bytes of the result over the median time
+  double latency_us = 0;   ///< all_reduce of 8 KiB
+  double bytes_per_s = 0;  ///< of an all_reduce of 1 MiB: bytes of the result over the time
+  bool noisy = false;      ///< the rounds of one of the two differ by more than a factor of 2
   double seconds = 0;      ///< the whole test
 };
 

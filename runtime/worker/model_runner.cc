@@ -1,8 +1,11 @@
 #include "runtime/worker/model_runner.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
+
+#include "models/cpu_layers.h"
+#include "models/cuda_layers.h"
+#include "models/decoder.h"
 
 namespace shoal {
 namespace {
@@ -20,41 +23,57 @@ ModelRunner::ModelRunner() = default;
 ModelRunner::~ModelRunner() = default;
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
-    const ModelStart& start, World world, const std::vector<int32_t>& cpus,
+    const ModelStart& start, const KernelTable& kernels, const RankPlace& place,
     const std::function<void(const LoadProgress&)>& progress) {
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
   SHOAL_ASSIGN_OR_RETURN(runner->config_, parse_model_config(start.config_json, start.config_path));
-  SHOAL_ASSIGN_OR_RETURN(runner->plan_, make_shard_plan(runner->config_, world));
-  SHOAL_ASSIGN_OR_RETURN(runner->kernels_, find_kernels(start.kernels));
+  SHOAL_ASSIGN_OR_RETURN(runner->plan_,
+                         make_shard_plan(runner->config_, place.world, start.device));
+  runner->kernels_ = &kernels;
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::map(start.checkpoint));
   runner->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
-  SHOAL_ASSIGN_OR_RETURN(
-      runner->pool_, ThreadPool::start(start.threads, std::vector<int>(cpus.begin(), cpus.end())));
-  runner->dtype_ = start.dtype;
+  SHOAL_ASSIGN_OR_RETURN(runner->pool_,
+                         ThreadPool::start(start.threads, {place.cpus.begin(), place.cpus.end()}));
   runner->limits_ = start.limits;
+  runner->on_device_ = start.device == DeviceKind::kCuda;
   runner->max_logit_rows_ = start.max_logit_rows();
   const LoadCallback report = [&](int64_t done, int64_t total) { progress({done, total}); };
-  SHOAL_ASSIGN_OR_RETURN(runner->weights_,
-                         load_weights(*runner->checkpoint_, runner->config_, runner->plan_,
-                                      start.dtype, *runner->pool_, report));
+  if (runner->on_device_) {
+    SHOAL_ASSIGN_OR_RETURN(runner->layers_,
+                           CudaLayers::load({runner->config_, runner->plan_, place.device,
+                                             *runner->pool_, place.collective_timeout_ms},
+                                            *runner->checkpoint_, start.dtype, report));
+  } else {
+    SHOAL_ASSIGN_OR_RETURN(
+        runner->layers_, CpuLayers::load({runner->config_, runner->plan_, kernels, *runner->pool_},
+                                         *runner->checkpoint_, start.dtype, report));
+  }
   return runner;
 }
 
 Status ModelRunner::take_memory(Communicator& communicator) {
   communicator_ = &communicator;
-  SHOAL_ASSIGN_OR_RETURN(
-      cache_, KvCache::allocate(config_.num_hidden_layers, limits_.kv_blocks, plan_.kv_heads.size(),
-                                config_.head_dim, dtype_));
-  const Decoder::Parts parts{config_, plan_, weights_, *kernels_, *pool_, *communicator_};
-  SHOAL_ASSIGN_OR_RETURN(decoder_, Decoder::create(parts, limits_.max_num_batched_tokens));
+  const StepRoom room{.rows = limits_.max_num_batched_tokens,
+                      .sequences = limits_.max_num_seqs,
+                      .positions = limits_.max_model_len,
+                      .logit_rows = max_logit_rows_};
+  SHOAL_RETURN_IF_ERROR(layers_->take_memory(room, communicator));
+  SHOAL_RETURN_IF_ERROR(take_kv_cache(on_device_ ? 1 : limits_.kv_blocks));
+  own_best_.resize(static_cast<size_t>(max_logit_rows_));
   SHOAL_ASSIGN_OR_RETURN(logits_, LogitRows::allocate(plan_, max_logit_rows_));
   if (plan_.world.rank == 0) sampler_ = SamplerMemory(static_cast<size_t>(config_.vocab_size));
   return {};
 }
 
-void ModelRunner::set_after_part(std::function<Status()> after_part) {
-  after_part_ = after_part;
-  decoder_->set_after_part(std::move(after_part));
+Status ModelRunner::take_kv_cache(int32_t blocks) {
+  SHOAL_RETURN_IF_ERROR(layers_->take_kv_cache(blocks));
+  kv_blocks_ = blocks;
+  return {};
+}
+
+void ModelRunner::set_signs(StepSigns signs) {
+  moved_ = signs.moved;
+  layers_->set_signs(std::move(signs));
 }
 
 int64_t ModelRunner::logit_bytes(const ShardPlan& plan, int64_t rows) {
@@ -80,7 +99,7 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
     const int64_t end = int64_t{sequence.first_position} + rows;
     const bool in_range =
         std::all_of(sequence.block_table.begin(), sequence.block_table.end(),
-                    [&](int32_t block) { return block >= 0 && block < limits_.kv_blocks; });
+                    [&](int32_t block) { return block >= 0 && block < kv_blocks_; });
     if (rows == 0 || static_cast<int64_t>(sequence.block_table.size()) * kBlockTokens < end ||
         !in_range) {
       return Status::error(
@@ -97,6 +116,7 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
     if (logits_of == 0) continue;
     wanted_.push_back({&sequence, static_cast<int>(batch_.logit_rows.size()), logits_of});
     for (int i = rows - logits_of; i < rows; ++i) batch_.logit_rows.push_back(row_begin + i);
+    batch_.whole.resize(batch_.logit_rows.size(), argmax_suffices(sequence) ? 0 : 1);
   }
   const auto logit_rows = static_cast<int64_t>(batch_.logit_rows.size());
   if (logit_rows > logits_.capacity()) {
@@ -113,7 +133,8 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
 
 Result<StepResult> ModelRunner::run(const StepPlan& plan) {
   SHOAL_RETURN_IF_ERROR(build_batch(plan));
-  SHOAL_RETURN_IF_ERROR(decoder_->forward(batch_, cache_.layers(), logits_.own()));
+  SHOAL_RETURN_IF_ERROR(forward(*layers_, config_.num_hidden_layers, batch_,
+                                {.rows = logits_.own(), .best = own_best_.data()}));
   StepResult result;
   result.step = plan.step;
   SHOAL_RETURN_IF_ERROR(collect(&result));
@@ -140,7 +161,7 @@ Status ModelRunner::collect(StepResult* result) {
     }
     take_rows(wanted, row, result);
     row += wanted.rows;
-    if (wanted.sequence->sample && after_part_) SHOAL_RETURN_IF_ERROR(after_part_());
+    if (wanted.sequence->sample && moved_) SHOAL_RETURN_IF_ERROR(moved_());
   }
   return {};
 }
@@ -165,13 +186,8 @@ Status ModelRunner::gather_best() {
   std::vector<ArgmaxResult> mine;
   for (const Wanted& wanted : wanted_) {
     if (!argmax_suffices(*wanted.sequence)) continue;
-    ArgmaxResult best{-std::numeric_limits<float>::infinity(), -1};
-    if (!plan_.vocab.empty()) {
-      best = kernels_->argmax(
-          logits_.own() + static_cast<int64_t>(wanted.row_begin) * plan_.vocab.size(),
-          plan_.vocab.size());
-      best.column += plan_.vocab.begin;
-    }
+    ArgmaxResult best = own_best_[static_cast<size_t>(wanted.row_begin)];
+    if (best.column >= 0) best.column += plan_.vocab.begin;
     mine.push_back(best);
   }
   const auto ranks = static_cast<size_t>(plan_.world.size);

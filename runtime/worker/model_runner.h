@@ -1,15 +1,20 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/kv_room.h"
+#include "models/layers.h"
+#include "models/model_config.h"
 #include "models/safetensors.h"
+#include "models/shard_plan.h"
+#include "runtime/base/thread_pool.h"
 #include "runtime/base/world.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/control/messages.h"
+#include "runtime/device/device.h"
 #include "runtime/engine/step_plan.h"
-#include "runtime/worker/kv_cache.h"
 #include "runtime/worker/logit_rows.h"
 #include "runtime/worker/model_work.h"
 #include "runtime/worker/sampler.h"
@@ -20,17 +25,33 @@ namespace shoal {
 /// thread may call it.
 class ModelRunner {
  public:
-  /// Loads the rank's shard of the weights. cpus: one for each thread, or empty. Errors name the
-  /// file and the tensor, or the memory that was refused. The descriptors of start.checkpoint may
+  /// Where a rank computes.
+  struct RankPlace {
+    World world;
+    std::vector<int32_t> cpus = {};             ///< one for each thread, or empty
+    std::shared_ptr<Device> device = nullptr;   ///< for ModelStart::device; nullptr on the CPU
+    int64_t collective_timeout_ms = 3'600'000;  ///< of each collective between devices
+  };
+
+  /// Loads the rank's shard of the weights. Errors name the file and the tensor, or the memory that
+  /// was refused. The descriptors of start.checkpoint may
   /// be closed afterwards.
   static Result<std::unique_ptr<ModelRunner>> load(
-      const ModelStart& start, World world, const std::vector<int32_t>& cpus,
+      const ModelStart& start, const KernelTable& kernels, const RankPlace& place,
       const std::function<void(const LoadProgress&)>& progress);
 
   /// Takes and touches the memory of the KV cache, of a step's activations and of its rows of
-  /// logits, so that a page that cannot be had ends the start and not a request. `communicator`
-  /// must live as long as the runner. RESOURCE_EXHAUSTED: the memory is refused.
+  /// logits, so that a page that cannot be had ends the start and not a request. On a device the KV
+  /// cache has only the block that warm_up() needs. `communicator` must live as long as the runner.
+  /// RESOURCE_EXHAUSTED: the memory is refused.
   Status take_memory(Communicator& communicator);
+
+  /// What is left for the KV cache on the rank's device; nullopt if the cache is in host memory,
+  /// where take_memory() has taken all of it.
+  Result<std::optional<KvRoom>> kv_room() const { return layers_->kv_room(); }
+  /// Takes a KV cache of this many blocks, at most the planned number, in place of the one that it
+  /// has. Call it before any step of a request.
+  Status take_kv_cache(int32_t blocks);
 
   /// The bytes that take_memory() takes on the plan's rank for this many rows of logits and for
   /// choosing tokens from them.
@@ -42,17 +63,17 @@ class ModelRunner {
   /// again before any sequence reads it.
   Status warm_up();
 
-  /// Sets a function that is called after every part of a step: those of Decoder::set_after_part,
-  /// and each choice of a token. An error ends the step. Call take_memory() before.
-  void set_after_part(std::function<Status()> after_part);
+  /// Sets what shows that a step is alive. `moved` is called after every part of a step: after
+  /// those of the layers, and after each choice of a token.
+  void set_signs(StepSigns signs);
 
   /// Runs a step. The result is complete on rank 0 and empty elsewhere. Errors: those of the
   /// communicator, and INTERNAL for a plan beyond the limits of ModelStart.
   Result<StepResult> run(const StepPlan& plan);
 
-  int64_t weight_bytes() const { return weights_.packed_bytes; }
-  int64_t kv_bytes() const { return cache_.size_bytes(); }
-  const char* kernels_name() const { return kernels_->name; }
+  int64_t weight_bytes() const { return layers_->weight_bytes(); }
+  int64_t kv_bytes() const { return layers_->kv_bytes(); }
+  int32_t kv_blocks() const { return kv_blocks_; }
   ~ModelRunner();
 
  private:
@@ -77,18 +98,18 @@ class ModelRunner {
   std::unique_ptr<Checkpoint> checkpoint_;
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadPool> pool_;
-  Weights weights_;
-  KvCache cache_;
-  Dtype dtype_ = Dtype::kBf16;
   EngineLimits limits_;
+  bool on_device_ = false;
+  int32_t kv_blocks_ = 0;
   int64_t max_logit_rows_ = 0;
   Communicator* communicator_ = nullptr;
-  std::unique_ptr<Decoder> decoder_;
-  std::function<Status()> after_part_;
+  std::unique_ptr<Layers> layers_;
+  std::function<Status()> moved_;
   DecoderBatch batch_;
   std::vector<Wanted> wanted_;
   LogitRows logits_;
-  SamplerMemory sampler_{0};  // on rank 0 only
+  SamplerMemory sampler_{0};            // on rank 0 only
+  std::vector<ArgmaxResult> own_best_;  // [logit rows of the step]
   std::vector<int32_t> best_;
 };
 

@@ -3,39 +3,100 @@
 #include <unistd.h>
 
 #include "runtime/engine/step_plan.h"
+#include "runtime/worker/arithmetic.h"
 #include "runtime/worker/model_runner.h"
+#include "runtime/worker/test_kernels.h"
 
 namespace shoal {
+namespace {
+
+/// Says whose fault a failure on a device is, as far as the front must know it to start the group
+/// again.
+Status blame_device(const Status& status, bool has_run) {
+  if (status.fault() != Fault::kOwn) return status;
+  // Memory that the device had when the group last ran may come back, for example once the driver
+  // has cleared up after the rank that died.
+  if (has_run && status.code() == Code::kResourceExhausted)
+    return status.blamed_on(Fault::kShortage);
+  if (status.code() != Code::kInternal) return status;
+  // A CUDA error stays with its process, and any later call may be the one that notices it. So it
+  // is like the rank's death: a new process may find the device well again.
+  return status
+      .because_of(Code::kAborted, "the GPU has failed; the kernel's log (dmesg, Xid) may say why")
+      .blamed_on(Fault::kDeath);
+}
+
+}  // namespace
 
 ModelWork::ModelWork() = default;
 ModelWork::~ModelWork() = default;
 
 Result<std::string> ModelWork::begin(RankContext& context) {
+  Result<std::string> ready = begin_model(context);
+  if (!ready.ok() && on_device_) return blame_device(ready.status(), has_run_);
+  has_run_ = true;
+  return ready;
+}
+
+Result<std::string> ModelWork::begin_model(RankContext& context) {
   const RankStart& place = context.start();
   SHOAL_ASSIGN_OR_RETURN(const ModelStart start,
                          decode<ModelStart>(place.work, "start of a model's rank"));
   answers_ = place.rank == 0;
+  on_device_ = start.device == DeviceKind::kCuda;
+  has_run_ = start.has_run;
+  SHOAL_ASSIGN_OR_RETURN(const KernelTable* kernels, kernels_of_rank(start.kernels, place));
+  // Before the weights, because it takes milliseconds and they take minutes.
+  SHOAL_RETURN_IF_ERROR(check_arithmetic(*kernels, context));
   Status unsaid;
   const auto progress = [&](const LoadProgress& done) {
     if (unsaid.ok()) unsaid = context.loaded(done);
   };
-  SHOAL_ASSIGN_OR_RETURN(
-      runner_, ModelRunner::load(start, {place.rank, place.world_size}, place.cpus, progress));
+  SHOAL_ASSIGN_OR_RETURN(runner_,
+                         ModelRunner::load(start, *kernels,
+                                           {.world = {place.rank, place.world_size},
+                                            .cpus = place.cpus,
+                                            .device = context.device(),
+                                            .collective_timeout_ms = place.collective_timeout_ms},
+                                           progress));
   SHOAL_RETURN_IF_ERROR(unsaid);
   // The weights are mapped, and the mapping outlives the descriptors.
   for (const CheckpointLayout::File& file : start.checkpoint.files) ::close(file.fd);
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kTouch));
   SHOAL_RETURN_IF_ERROR(runner_->take_memory(context.communicator()));
-  runner_->set_after_part([&context] { return context.moved(); });
+  runner_->set_signs({.moved = [&context] { return context.moved(); },
+                      .waits = [&context] { return context.waits(); }});
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kWarmUp));
   SHOAL_RETURN_IF_ERROR(runner_->warm_up());
-  return encode(ModelReady{runner_->kernels_name(), runner_->weight_bytes(), runner_->kv_bytes()});
+  SHOAL_RETURN_IF_ERROR(settle_kv_cache(start, context));
+  return encode(ModelReady{on_device_ ? "cuda" : kernels->name,
+                           on_device_ ? start.device_arithmetic : expected_fingerprint().text(),
+                           runner_->weight_bytes(), runner_->kv_bytes(),
+                           runner_->kv_blocks()});
+}
+
+/// Takes the whole KV cache once the group has taken everything else, and as much of it as every
+/// rank has room for.
+Status ModelWork::settle_kv_cache(const ModelStart& start, RankContext& context) {
+  SHOAL_ASSIGN_OR_RETURN(const std::optional<KvRoom> mine, runner_->kv_room());
+  if (!mine) return {};
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> parts, context.exchange(encode(*mine)));
+  std::vector<KvRoom> rooms;
+  for (const std::string& part : parts) {
+    SHOAL_ASSIGN_OR_RETURN(rooms.emplace_back(), decode<KvRoom>(part, "a rank's room"));
+  }
+  SHOAL_ASSIGN_OR_RETURN(
+      const int32_t blocks,
+      kv_blocks_that_fit(rooms, {start.limits.kv_blocks, start.least_kv_blocks}));
+  return runner_->take_kv_cache(blocks);
 }
 
 Result<std::string> ModelWork::step(uint64_t, std::string_view bytes) {
   SHOAL_ASSIGN_OR_RETURN(const StepPlan plan, decode<StepPlan>(bytes, "step plan"));
-  SHOAL_ASSIGN_OR_RETURN(const StepResult result, runner_->run(plan));
-  return answers_ ? encode(result) : std::string();
+  const Result<StepResult> result = runner_->run(plan);
+  if (!result.ok())
+    return on_device_ ? blame_device(result.status(), has_run_) : result.status();
+  return answers_ ? encode(*result) : std::string();
 }
 
 }  // namespace shoal

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "models/safetensors.h"
+#include "runtime/base/device_kind.h"
 #include "runtime/base/dtype.h"
 #include "runtime/engine/engine_limits.h"
 #include "runtime/rank/rank_work.h"
@@ -25,6 +26,16 @@ struct ModelStart {
   EngineLimits limits;
   /// A step may want the logits of every token, and not only of one for each sequence.
   bool all_logits = false;
+  DeviceKind device = DeviceKind::kCpu;
+  /// On devices: names what decides the bits of results, the class of the tensor cores and the
+  /// number of leaves ("cuda-sm90-8").
+  std::string device_arithmetic = {};
+  /// On devices: the fewest blocks of KV cache with which to start, if there is no room for
+  /// limits.kv_blocks any more.
+  int32_t least_kv_blocks = 1;
+  /// The group has run before, and sequences count on its KV cache. If memory is missing now, it may
+  /// come back.
+  bool has_run = false;
 
   /// The most rows of logits that one step can want.
   int64_t max_logit_rows() const {
@@ -35,18 +46,20 @@ struct ModelStart {
 template <typename Archive>
 void fields(Archive& archive, ModelStart& m) {
   archive(m.config_json, m.config_path, m.checkpoint, m.dtype, m.kernels, m.threads, m.limits,
-          m.all_logits);
+          m.all_logits, m.device, m.device_arithmetic, m.least_kv_blocks, m.has_run);
 }
 
 /// What each rank of a model reports when it is ready. It is sent as Ready::about.
 struct ModelReady {
-  std::string kernels;
+  std::string kernels;       ///< their set's name, or "cuda"
+  std::string arithmetic;    ///< ArithmeticFingerprint::text(), or ModelStart::device_arithmetic
   int64_t weight_bytes = 0;  ///< of this rank
   int64_t kv_bytes = 0;
+  int32_t kv_blocks = 0;  ///< the same on every rank
 };
 template <typename Archive>
 void fields(Archive& archive, ModelReady& m) {
-  archive(m.kernels, m.weight_bytes, m.kv_bytes);
+  archive(m.kernels, m.arithmetic, m.weight_bytes, m.kv_bytes, m.kv_blocks);
 }
 
 class ModelRunner;
@@ -58,12 +71,18 @@ class ModelWork final : public RankWork {
   ModelWork();
   ~ModelWork() override;
 
-  /// Loads weights, takes the memory of KV cache, activations and logits, and warms up.
+  /// Checks this processor's arithmetic, loads weights, takes the memory of KV cache, activations
+  /// and logits, and warms up.
   Result<std::string> begin(RankContext& context) override;
   Result<std::string> step(uint64_t number, std::string_view plan) override;
 
  private:
+  Result<std::string> begin_model(RankContext& context);
+  Status settle_kv_cache(const ModelStart& start, RankContext& context);
+
   std::unique_ptr<ModelRunner> runner_;
+  bool on_device_ = false;
+  bool has_run_ = false;  // the group, or one before it that it continues
   bool answers_ = false;  // true on rank 0 only, whose results the front reads
 };
 

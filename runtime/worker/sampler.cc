@@ -7,6 +7,8 @@
 #include <numeric>
 #include <vector>
 
+#include "runtime/base/ieee_math.h"
+
 namespace shoal {
 namespace {
 
@@ -65,8 +67,8 @@ double log_sum_exp(std::span<const float> logits, const KernelTable& kernels,
   double max = kLowest;
   for (const ChunkSum& chunk : chunks) max = std::max<double>(max, chunk.max);
   double sum = 0;
-  for (const ChunkSum& chunk : chunks) sum += chunk.sum * std::exp(chunk.max - max);
-  return max + std::log(sum);
+  for (const ChunkSum& chunk : chunks) sum += chunk.sum * ieee::exp(chunk.max - max);
+  return max + ieee::log(sum);
 }
 
 void add_logprobs(std::span<const float> logits, int32_t count, const KernelTable& kernels,
@@ -131,7 +133,7 @@ bool better(const Candidate& a, const Candidate& b) {
 void find_candidates(std::span<const float> scores, float best, const SamplingParams& params,
                      std::vector<Candidate>* candidates) {
   const double inverse = 1 / static_cast<double>(params.temperature);
-  const double least = params.min_p > 0 ? std::log(std::min<double>(params.min_p, 1)) : -HUGE_VAL;
+  const double least = params.min_p > 0 ? ieee::log(std::min<double>(params.min_p, 1)) : -HUGE_VAL;
   candidates->clear();
   for (size_t id = 0; id < scores.size(); ++id) {
     const double weight = (static_cast<double>(scores[id]) - best) * inverse;
@@ -153,12 +155,12 @@ void keep_top_k(int32_t k, std::vector<Candidate>* candidates) {
 void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
   if (top_p >= 1) return;
   double total = 0;
-  for (const Candidate& candidate : *candidates) total += std::exp(candidate.weight);
+  for (const Candidate& candidate : *candidates) total += ieee::exp(candidate.weight);
   const double target = top_p * total;
   // Candidates that all together make up less than half of the rest, 1 - top_p, come after the
   // crossing, so they need not be sorted. (A half leaves far more room than rounding needs.)
   const double least =
-      std::log(0.5 * (1 - top_p) * total / static_cast<double>(candidates->size()));
+      ieee::log(0.5 * (1 - top_p) * total / static_cast<double>(candidates->size()));
   std::erase_if(*candidates,
                 [least](const Candidate& candidate) { return candidate.weight < least; });
 
@@ -170,7 +172,7 @@ void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
     if (end != candidates->end()) std::nth_element(sorted, end, candidates->end(), better);
     std::sort(sorted, end, better);
     for (; sorted != end; ++sorted) {
-      sum += std::exp(sorted->weight);
+      sum += ieee::exp(sorted->weight);
       if (sum >= target) {
         candidates->erase(sorted + 1, candidates->end());
         return;
@@ -191,7 +193,7 @@ int32_t draw(std::span<const Candidate> candidates, uint64_t seed, int32_t posit
     // bound most tokens lose here without a logarithm. 1e-9 covers the rounding.
     const int leading_zeros = std::countl_zero(~(bits << 12));
     if (candidate.weight + (leading_zeros + 1) * 0.6931471805599453 + 1e-9 < best) continue;
-    const double value = candidate.weight - std::log(-std::log(uniform_of(bits)));
+    const double value = candidate.weight - ieee::log(-ieee::log(uniform_of(bits)));
     if (value > best || (value == best && candidate.id < chosen)) {
       best = value;
       chosen = candidate.id;

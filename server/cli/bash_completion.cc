@@ -98,7 +98,7 @@ std::string bash_completion(const std::vector<CommandEntry>& commands) {
       "  done\n"
       "  case $command in\n"
       "    help) [[ $previous == --completion ]] && _shoal_words 'bash zsh fish' ||"
-      " _shoal_words '--man --completion'; return ;;\n"
+      " _shoal_words '--man --json --completion'; return ;;\n"
       "    --version | version) _shoal_words '--json'; return ;;\n";
   for (const CommandEntry& command : commands) text += command_case(command);
   return text + kTail;

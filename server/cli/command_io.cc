@@ -29,6 +29,10 @@ Status write_stdout(std::string_view text) {
   return write_all(STDOUT_FILENO, text, "the output to stdout");
 }
 
+bool reader_left(const Status& status) {
+  return status.code() == Code::kDataLoss && status.causes().back().os_error == EPIPE;
+}
+
 Result<std::string> read_input(std::string_view flag, const std::string& path, size_t max_bytes) {
   const Fd opened(path == "-" ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int fd = path == "-" ? STDIN_FILENO : opened.get();
@@ -54,17 +58,25 @@ Result<std::string> read_input(std::string_view flag, const std::string& path, s
   }
 }
 
-Status for_each_line(
-    std::string_view text, std::string_view source,
-    const std::function<Status(std::string_view line, const std::string& where)>& handle) {
-  for (size_t number = 1; !text.empty(); ++number) {
+void for_each_numbered_line(
+    std::string_view text,
+    const std::function<void(std::string_view line, int64_t number)>& handle) {
+  for (int64_t number = 1; !text.empty(); ++number) {
     const size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    SHOAL_RETURN_IF_ERROR(handle(line, cat(source, " line ", number)));
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) handle(line, number);
   }
-  return {};
+}
+
+Status for_each_line(
+    std::string_view text, std::string_view source,
+    const std::function<Status(std::string_view line, const std::string& where)>& handle) {
+  Status first;
+  for_each_numbered_line(text, [&](std::string_view line, int64_t number) {
+    if (first.ok()) first = handle(line, cat(source, " line ", number));
+  });
+  return first;
 }
 
 }  // namespace shoal

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,10 @@ Status write_all(int fd, std::string_view text, std::string_view name);
 /// output is visible at once.
 Status write_stdout(std::string_view text);
 
+/// Whether that error is a reader that wanted no more of the output, as `head` does. It is no
+/// reason for a message.
+bool reader_left(const Status& status);
+
 /// Reads a whole file, pipe or "-" (stdin), for the inputs of commands. Error: INVALID_ARGUMENT,
 /// naming flag and path, if it cannot be opened or read, is a directory, or has more than
 /// max_bytes.
@@ -23,8 +28,13 @@ Result<std::string> read_input(std::string_view flag, const std::string& path, s
 /// The largest input that --file and --jsonl read, in bytes.
 inline constexpr size_t kMaxInputBytes = size_t{1} << 30;
 
-/// Calls handle(line, "FLAG PATH line N") for each line of text that is not blank, and stops at the
-/// first error. The last line may lack its newline.
+/// Calls handle(line, N) for each line of text that is not blank, where N counts all lines from 1.
+/// The last line may lack its newline.
+void for_each_numbered_line(
+    std::string_view text,
+    const std::function<void(std::string_view line, int64_t number)>& handle);
+
+/// The same with handle(line, "FLAG PATH line N"), up to the first error.
 Status for_each_line(
     std::string_view text, std::string_view source,
     const std::function<Status(std::string_view line, const std::string& where)>& handle);

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,18 +17,26 @@ struct ValueForm {
   std::string label;                 ///< as the help shows it: N, FILE, on|off
   std::vector<std::string> choices;  ///< every value it may have; empty if they cannot be listed
   bool is_path = false;              ///< a shell may offer file names
+  /// Whether the flag may have several values. With commas: they may stand in one word.
+  enum class Several { kNo, kCommas, kRepeated } several = Several::kNo;
+  bool is_secret = false;  ///< nothing may show it
 };
 
 /// One of these values; the help shows them all, or the label.
 ValueForm one_of(std::vector<std::string> choices, std::string label = "");
 /// A file or folder.
 ValueForm path(const char* label);
+/// Values between commas.
+ValueForm list_of(const char* label);
 
 struct FlagEntry {
   std::vector<std::string> names;  ///< "--tensor-parallel-size", "--tp"; messages use the first
   std::string help;
   bool takes_value = false;
   ValueForm value = "";  ///< meaningless unless takes_value
+  /// What it is if nobody sets it, as its setter takes it; nullopt: nothing, or it is not known
+  /// yet.
+  std::optional<std::string> initial = {};
 };
 
 /// Flags under one heading of the help.
@@ -42,19 +51,27 @@ enum class Operand { kNone, kModel, kCommand };
 /// The operand as usage lines show it: "", "MODEL" or "-- COMMAND".
 std::string operand_text(Operand operand);
 
+/// A command line that shows a use of a command.
+struct Example {
+  std::string words;  ///< all but the program's name
+  std::string what;   ///< what it does, as half a sentence
+};
+
 struct CommandEntry {
   std::string name;  ///< one word, or two: "bench decode"
   Operand operand = Operand::kNone;
-  std::string summary;      ///< half a line, as in the list of commands
-  std::string description;  ///< whole sentences, for the command's own help
-  std::vector<FlagGroup> groups;
+  std::string summary = {};       ///< half a line, as in the list of commands
+  std::string description = {};   ///< whole sentences, for the command's own help
+  std::string operand_help = {};  ///< what the operand is; may be empty
+  std::vector<FlagGroup> groups = {};
+  std::vector<Example> examples = {};
 };
 
 /// Every command, in the order of the help. Each call builds the list again.
 std::vector<CommandEntry> command_table();
 
-/// The text of shoal --help.
-std::string help_text(const std::vector<CommandEntry>& commands);
+/// All of it as one JSON object, for programs.
+std::string help_json(const std::vector<CommandEntry>& commands);
 
 /// The manual page shoal.1, in troff's man macros.
 std::string man_page(const std::vector<CommandEntry>& commands);

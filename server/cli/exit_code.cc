@@ -1,6 +1,10 @@
 #include "server/cli/exit_code.h"
 
+#include <unistd.h>
+
 #include "runtime/base/log.h"
+#include "runtime/base/terminal.h"
+#include "server/cli/command_io.h"
 
 namespace shoal {
 namespace {
@@ -90,13 +94,21 @@ ExitCode exit_code(const Ending& ending) {
 
 int report_failure(const Ending& ending) {
   if (ending.ok()) return 0;
+  const ExitCode code = exit_code(ending);
+  if (ending.stage == Stage::kRequest && reader_left(ending.why)) return static_cast<int>(code);
+  const bool is_for_us = code == ExitCode::kInternal || code == ExitCode::kWorkerDied;
+  say_error(is_for_us ? ending.why.to_string() : explained(ending.why));
+  return static_cast<int>(code);
+}
+
+void say_error(std::string_view text) {
   if (log_options().format == LogFormat::kJson) {
-    log_line(LogLevel::kError, ending.why.to_string(), kLastLineMs);
-  } else {
-    // If it is lost, there is no other place to report to.
-    (void)write_stderr(cat("shoal: ", ending.why.to_string(), "\n"), kLastLineMs);
+    log_line(LogLevel::kError, text, kLastLineMs);
+    return;
   }
-  return static_cast<int>(exit_code(ending));
+  const std::string word = painted("error:", Paint::kRed, wants_colour(STDERR_FILENO));
+  // If it is lost, there is no other place to report to.
+  (void)write_stderr(cat("shoal: ", word, " ", text, "\n"), kLastLineMs);
 }
 
 }  // namespace shoal

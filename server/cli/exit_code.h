@@ -1,4 +1,5 @@
 #pragma once
+#include <string_view>
 #include <utility>
 
 #include "runtime/base/failure.h"
@@ -13,7 +14,7 @@ enum class ExitCode : int {
   kBadModel = 65,     ///< the model is damaged, unsupported, or was changed while in use
   kNoModel = 66,      ///< model not found
   kUnavailable = 69,  ///< no transport works, or the port is busy
-  kInternal = 70,     ///< internal error: a bug in Shoal
+  kInternal = 70,     ///< internal error: a bug in Shoal, or a processor that computes wrongly
   kWorkerDied = 75,   ///< a rank died
 };
 
@@ -25,12 +26,14 @@ struct ExitEntry {
 
 inline constexpr ExitEntry kExitEntries[] = {
     {0, "done"},
-    {1, "doctor: a fallback transport would be used, shmtest: at least one condition failed"},
+    {1,
+     "doctor: a slower transport would be used, shmtest: at least one condition failed, generate "
+     "--keep-going: at least one line failed"},
     {64, "wrong flag or request"},
     {65, "model damaged, unsupported, or changed while it was in use"},
     {66, "model not found"},
     {69, "no transport works, memory or threads are short, or the port is busy"},
-    {70, "internal error (a bug in Shoal)"},
+    {70, "internal error (a bug in Shoal), or a processor that computes wrongly"},
     {75, "a rank died or stopped answering"},
 };
 
@@ -72,9 +75,14 @@ Staged<T> at(Stage stage, Attempt<T>&& attempt) {
 /// The exit code of an ending.
 ExitCode exit_code(const Ending& ending);
 
-/// Reports the error on stderr as one line "shoal: CODE: what" with its chain of causes below it,
-/// at most 2 kB in all; with --log-format json it is a log line instead. Returns the exit code as
-/// main does. If the ending is ok, it prints nothing and returns 0.
+/// Reports the error on stderr as one line "shoal: error: what" with its chain of causes below it,
+/// at most 2 kB in all. The chain has codes and places in the source only for those who mend Shoal:
+/// if a bug or a rank ended it (exit codes 70 and 75), with --log-level debug, and in JSON. Returns
+/// the exit code as main does. If the ending is ok, it prints nothing and returns 0. It also prints
+/// nothing if the reader of the output has left, because that is how a pipe ends.
 int report_failure(const Ending& ending);
+
+/// Writes "shoal: error: TEXT" to stderr; with --log-format json it is a log line instead.
+void say_error(std::string_view text);
 
 }  // namespace shoal

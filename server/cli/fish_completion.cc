@@ -71,6 +71,7 @@ std::string fish_completion(const std::vector<CommandEntry>& commands) {
       "script'\n"
       "complete -c shoal -n __fish_use_subcommand -l version -d 'what this program was built from'\n"
       "complete -c shoal -n '__fish_seen_subcommand_from help' -l man -d 'print shoal.1'\n"
+      "complete -c shoal -n '__fish_seen_subcommand_from help' -l json -d 'print the flags as JSON'\n"
       "complete -c shoal -n '__fish_seen_subcommand_from help' -l completion -x -a 'bash zsh fish'\n";
   std::set<std::string> seen;
   std::string seconds;

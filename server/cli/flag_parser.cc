@@ -1,52 +1,110 @@
 #include "server/cli/flag_parser.h"
 
-#include <CLI/CLI.hpp>  // only here, because it is slow to compile and it throws
 #include <algorithm>
+#include <cctype>
 
+#include "runtime/base/split.h"
 #include "runtime/base/text_values.h"
+#include "server/cli/foreign_flags.h"
 
 namespace shoal {
 
+namespace {
+
+bool one_command = false;
+
+FlagParser::Setter switch_setter(bool* target) {
+  return {[target](std::string_view, std::string_view text) -> Status {
+            *target = text == "true";
+            return {};
+          },
+          [target] { return std::optional<std::string>(*target ? "true" : "false"); }};
+}
+
+}  // namespace
+
+void be_one_command() {
+  one_command = true;
+}
+
+std::string as_typed(std::string_view command) {
+  return cat("shoal", one_command ? "-" : " ", command);
+}
+
+std::string key_of(std::string_view flag) {
+  std::string key(flag.starts_with("--") ? flag.substr(2) : flag);
+  for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return key;
+}
+
+std::string name_of(const Setting& setting) {
+  switch (setting.source) {
+    case Source::kCommandLine:
+      return setting.flag;
+    case Source::kEnvironment:
+      return setting.where;
+    case Source::kFile:
+      return cat(setting.where, ": ", key_of(setting.flag));
+  }
+  return setting.flag;
+}
+
 struct FlagParser::Impl {
-  Impl(const std::string& command_name, const std::string& summary)
-      : command(command_name), description(summary), app(summary, "shoal " + command_name) {
-    app.set_help_flag("-h,--help", "This text");
-    app.get_formatter()->column_width(34);
-    app.get_formatter()->label("REQUIRED", "");
-    note({"-h", "--help"}, "This text");
+  Impl(std::string command_name, std::string summary)
+      : command(std::move(command_name)), description(std::move(summary)) {
+    note({.names = {"-h", "--help"}, .help = "This text"});
   }
 
-  /// What CLI11 is given: known flags in their first spelling, each value as a separate word, and
-  /// positionals at the end.
+  /// A flag as the parser knows it.
+  struct Known {
+    std::vector<std::string> names;
+    std::optional<std::string> value_label;  ///< absent: it is a switch
+    FlagParser::Setter setter;
+  };
+  /// What the words say.
   struct Words {
-    std::vector<std::string> flags;
+    std::vector<Setting> settings;
     std::vector<std::string> positionals;
     bool help = false;
   };
-  void note(std::vector<std::string> names, const std::string& help,
-            const ValueForm* form = nullptr);
-  Result<Words> normalise(std::span<const std::string> words);
+  void note(FlagEntry entry);
+  const Known* find(std::string_view name) const;
+  Result<Words> read(std::span<const std::string> words) const;
+  Result<Setting> read_flag(std::span<const std::string> words, size_t* at,
+                            const std::vector<std::string>& positionals) const;
+  Result<std::string> switch_value(const std::string& name, const std::string& word) const;
+  bool names_positional(std::string_view name) const;
   Status unknown_flag(const std::string& name) const;
+  /// How many words without a flag there may be.
+  size_t most_positionals() const { return positional.empty() ? 0 : 1; }
+  Status stray_word(const std::vector<std::string>& words) const;
+  Status take_positionals(const std::vector<std::string>& words);
+  Status add_elsewhere();
+  Status apply();
 
   std::string command;
   std::string description;
-  CLI::App app;
   std::string heading = "Options";
   std::vector<FlagGroup> groups;
+  std::vector<Known> known;
   std::string positional;  // the name of the positional, if there is one
-  Status failed;           // the first setter's error
+  std::string positional_help;
+  std::string* positional_target = nullptr;
+  StrayHint stray_hint;
+  Elsewhere elsewhere;
+  std::vector<Setting> settings;
 };
 
 FlagParser::FlagParser(const std::string& command, const std::string& summary)
     : impl_(std::make_unique<Impl>(command, summary)) {}
 FlagParser::~FlagParser() = default;
 
-/// Keeps a flag for groups().
-void FlagParser::Impl::note(std::vector<std::string> names, const std::string& help,
-                            const ValueForm* form) {
-  if (groups.empty() || groups.back().heading != heading) groups.push_back({heading, {}});
-  groups.back().flags.push_back(
-      {std::move(names), help, form != nullptr, form == nullptr ? "" : *form});
+/// Keeps a flag for groups(), under its heading.
+void FlagParser::Impl::note(FlagEntry entry) {
+  auto group = std::find_if(groups.begin(), groups.end(),
+                            [this](const FlagGroup& one) { return one.heading == heading; });
+  if (group == groups.end()) group = groups.insert(groups.end(), {heading, {}});
+  group->flags.push_back(std::move(entry));
 }
 
 void FlagParser::group(std::string heading) {
@@ -55,47 +113,105 @@ void FlagParser::group(std::string heading) {
 
 void FlagParser::add_value(const std::string& names, const ValueForm& form, const std::string& help,
                            Setter set) {
-  const std::string flag = names.substr(0, names.find(','));
-  const auto take = [impl = impl_.get(), flag, set = std::move(set)](const CLI::results_t& values) {
-    for (const std::string& value : values) {
-      if (impl->failed.ok()) impl->failed = set(flag, value);
-    }
-    return true;  // report no failure to CLI11, because our own messages are better
-  };
-  impl_->app.add_option(names, take, help)
-      ->type_name(form.label)
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(impl_->heading);
-  impl_->note(CLI::detail::split(names, ','), help, &form);
+  std::vector<std::string> spellings;
+  for (const std::string_view name : split(names, ',')) spellings.emplace_back(name);
+  impl_->note({.names = spellings,
+               .help = help,
+               .takes_value = true,
+               .value = form,
+               .initial = set.show ? set.show() : std::nullopt});
+  impl_->known.push_back({std::move(spellings), form.label, std::move(set)});
 }
 
 void FlagParser::add_switch(const std::string& name, const std::string& help, bool* target) {
-  impl_->app.add_flag(name, *target, help)->group(impl_->heading);
-  impl_->note({name}, help);
+  impl_->note({.names = {name}, .help = help, .initial = *target ? "true" : "false"});
+  impl_->known.push_back({{name}, std::nullopt, switch_setter(target)});
 }
 
 void FlagParser::add_positional(const std::string& name, const std::string& help,
                                 std::string* target) {
   impl_->positional = name;
-  impl_->app.add_option(name, *target, help)
-      ->type_name("")
-      ->required();  // only for the help; parse() checks it with a better message
+  impl_->positional_help = help;
+  impl_->positional_target = target;
+}
+
+void FlagParser::explain_stray_words(StrayHint hint) {
+  impl_->stray_hint = std::move(hint);
+}
+
+void FlagParser::look_elsewhere(Elsewhere elsewhere) {
+  impl_->elsewhere = std::move(elsewhere);
+}
+
+const FlagParser::Impl::Known* FlagParser::Impl::find(std::string_view name) const {
+  const auto found = std::find_if(known.begin(), known.end(), [name](const Known& one) {
+    return std::find(one.names.begin(), one.names.end(), name) != one.names.end();
+  });
+  return found == known.end() ? nullptr : &*found;
+}
+
+/// Whether this is how other servers' flags give what is a word without a flag here.
+bool FlagParser::Impl::names_positional(std::string_view name) const {
+  return positional == "MODEL" && find(name) == nullptr && is_model_flag(name);
 }
 
 Status FlagParser::Impl::unknown_flag(const std::string& name) const {
-  std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& long_name : option->get_lnames()) known.push_back("--" + long_name);
-  }
-  const std::string nearest = nearest_word(name, known);
+  const auto has = [this](std::string_view flag) { return find(flag) != nullptr; };
+  if (const std::string hint = foreign_flag_hint(name, has); !hint.empty())
+    return Status::error(Code::kInvalidArgument,
+                         cat("unknown flag ", shown(name), " for ", command, "; ", hint));
+  std::vector<std::string> names = {"--help"};
+  for (const Known& one : known) names.insert(names.end(), one.names.begin(), one.names.end());
+  const std::string nearest = nearest_word(name, names);
   return Status::error(Code::kInvalidArgument,
                        cat("unknown flag ", shown(name), " for ", command, "; ",
-                           nearest.empty() ? cat("see shoal ", command, " --help")
+                           nearest.empty() ? cat("see ", as_typed(command), " --help")
                                            : cat("did you mean ", nearest, "?")));
 }
 
-Result<FlagParser::Impl::Words> FlagParser::Impl::normalise(std::span<const std::string> words) {
+/// The value of a switch, as it is written in this word.
+Result<std::string> FlagParser::Impl::switch_value(const std::string& name,
+                                                   const std::string& word) const {
+  const size_t equals = word.find('=');
+  if (equals == std::string::npos) return std::string("true");
+  const std::string text = word.substr(equals + 1);
+  if (elsewhere && (text == "true" || text == "false")) return text;
+  return Status::error(Code::kInvalidArgument,
+                       cat(name, " takes no value", elsewhere ? " but true and false" : "",
+                           ", but has ", shown(word)));
+}
+
+/// The flag at words[*at], and its value, which may be the next word; *at is the last word read.
+Result<Setting> FlagParser::Impl::read_flag(std::span<const std::string> words, size_t* at,
+                                            const std::vector<std::string>& positionals) const {
+  const std::string& word = words[*at];
+  const size_t equals = word.find('=');
+  std::string name = word.substr(0, equals);
+  if (name == "-tp") name = "--tensor-parallel-size";  // vLLM's spelling
+  std::replace(name.begin(), name.end(), '_', '-');
+  const Known* flag = name.starts_with("--") ? find(name) : nullptr;
+  const bool is_positional = names_positional(name);
+  if (flag == nullptr && !is_positional) {
+    // A word that does not belong here may be the command of which this is a flag.
+    if (positionals.size() > most_positionals()) return stray_word(positionals);
+    return unknown_flag(word.substr(0, equals));
+  }
+  Setting setting{.flag = is_positional ? positional : flag->names[0], .text = {}};
+  if (!is_positional && !flag->value_label) {
+    SHOAL_ASSIGN_OR_RETURN(setting.text, switch_value(name, word));
+  } else if (equals != std::string::npos) {
+    setting.text = word.substr(equals + 1);
+  } else if (*at + 1 < words.size()) {
+    setting.text = words[++*at];
+  } else {
+    return Status::error(
+        Code::kInvalidArgument,
+        cat(name, " needs a value: ", name, " ", is_positional ? positional : *flag->value_label));
+  }
+  return setting;
+}
+
+Result<FlagParser::Impl::Words> FlagParser::Impl::read(std::span<const std::string> words) const {
   Words out;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
@@ -108,72 +224,111 @@ Result<FlagParser::Impl::Words> FlagParser::Impl::normalise(std::span<const std:
       out.positionals.push_back(word);
       continue;
     }
-    const size_t equals = word.find('=');
-    std::string name = word.substr(0, equals);
+    const std::string name = word.substr(0, word.find('='));
     if (name == "-h" || name == "--help") {
       out.help = true;
       return out;
     }
-    if (name == "-tp") name = "--tensor-parallel-size";  // vLLM's spelling, unknown to CLI11
-    std::replace(name.begin(), name.end(), '_', '-');
-    const CLI::Option* option = name.starts_with("--") ? app.get_option_no_throw(name) : nullptr;
-    if (option == nullptr) return unknown_flag(word.substr(0, equals));
-    out.flags.push_back(name);
-    if (option->get_items_expected_max() == 0) {  // it is a switch
-      if (equals != std::string::npos) {
-        return Status::error(Code::kInvalidArgument,
-                             cat(name, " takes no value, but has ", shown(word)));
-      }
-    } else if (equals != std::string::npos) {
-      out.flags.push_back(word.substr(equals + 1));
-    } else if (i + 1 < words.size()) {
-      out.flags.push_back(words[++i]);
-    } else {
-      return Status::error(Code::kInvalidArgument,
-                           cat(name, " needs a value: ", name, " ", option->get_type_name()));
-    }
+    SHOAL_ASSIGN_OR_RETURN(Setting setting, read_flag(words, &i, out.positionals));
+    out.settings.push_back(std::move(setting));
   }
   return out;
 }
 
-Result<bool> FlagParser::parse(std::span<const std::string> words) {
-  SHOAL_ASSIGN_OR_RETURN(Impl::Words in, impl_->normalise(words));
-  if (in.help) return true;
-  const size_t allowed = impl_->positional.empty() ? 0 : 1;
-  if (in.positionals.size() > allowed) {
-    return Status::error(
-        Code::kInvalidArgument,
-        cat("unexpected argument ", shown(in.positionals[allowed]), " for ", impl_->command,
-            "; a value with spaces needs quotes, see shoal ", impl_->command, " --help"));
-  }
-  if (in.positionals.size() < allowed) {
+/// The error of the first word that is one too many.
+Status FlagParser::Impl::stray_word(const std::vector<std::string>& words) const {
+  const std::string& word = words[most_positionals()];
+  const std::string hint =
+      stray_hint ? stray_hint(word)
+                 : cat("a value with spaces needs quotes, see ", as_typed(command), " --help");
+  return Status::error(Code::kInvalidArgument,
+                       cat("unexpected argument ", shown(word), " for ", command, "; ", hint));
+}
+
+Status FlagParser::Impl::take_positionals(const std::vector<std::string>& words) {
+  if (words.size() > most_positionals()) return stray_word(words);
+  if (words.empty()) return {};
+  const auto given = std::find_if(settings.begin(), settings.end(),
+                                  [this](const Setting& one) { return one.flag == positional; });
+  if (given != settings.end())
     return Status::error(Code::kInvalidArgument,
-                         cat(impl_->command, " needs ", impl_->positional, ": shoal ",
-                             impl_->command, " ", impl_->positional, " ..."));
+                         cat(positional, " is given twice: as ", shown(words[0]),
+                             " and as --model ", shown(given->text), "; leave one out"));
+  settings.push_back({.flag = positional, .text = words[0]});
+  return {};
+}
+
+Status FlagParser::Impl::add_elsewhere() {
+  if (!elsewhere) return {};
+  SHOAL_ASSIGN_OR_RETURN(std::vector<Setting> more, elsewhere(settings));
+  more.insert(more.begin(), settings.begin(), settings.end());
+  const auto overruled = [&more](const Setting& setting) {
+    return std::any_of(more.begin(), more.end(), [&setting](const Setting& other) {
+      return other.flag == setting.flag && other.source < setting.source;
+    });
+  };
+  settings.clear();
+  std::copy_if(more.begin(), more.end(), std::back_inserter(settings),
+               [&overruled](const Setting& setting) { return !overruled(setting); });
+  return {};
+}
+
+Status FlagParser::Impl::apply() {
+  bool has_positional = positional.empty();
+  for (const Setting& setting : settings) {
+    if (setting.flag == positional) {
+      *positional_target = setting.text;
+      has_positional = true;
+    } else {
+      SHOAL_RETURN_IF_ERROR(find(setting.flag)->setter.set(name_of(setting), setting.text));
+    }
   }
-  std::vector<std::string> all = std::move(in.flags);
-  all.push_back("--");
-  all.insert(all.end(), in.positionals.begin(), in.positionals.end());
-  std::reverse(all.begin(), all.end());  // CLI11 takes its words in reverse order
-  try {
-    impl_->app.parse(std::move(all));
-  } catch (const std::exception& error) {
-    return Status::error(Code::kInvalidArgument, cat(impl_->command, ": ", error.what()));
-  }
-  if (!impl_->failed.ok()) return impl_->failed;
+  if (has_positional) return {};
+  return Status::error(Code::kInvalidArgument, cat(command, " needs ", positional, ": ",
+                                                   as_typed(command), " ", positional, " ..."));
+}
+
+Result<bool> FlagParser::parse(std::span<const std::string> words) {
+  SHOAL_ASSIGN_OR_RETURN(Impl::Words in, impl_->read(words));
+  if (in.help) return true;
+  impl_->settings = std::move(in.settings);
+  SHOAL_RETURN_IF_ERROR(impl_->take_positionals(in.positionals));
+  SHOAL_RETURN_IF_ERROR(impl_->add_elsewhere());
+  SHOAL_RETURN_IF_ERROR(impl_->apply());
   return false;
 }
 
-std::string FlagParser::help() const {
-  return impl_->app.help();
-}
-
-const std::string& FlagParser::description() const {
-  return impl_->description;
+CommandEntry FlagParser::entry() const {
+  CommandEntry entry{.name = impl_->command,
+                     .operand = impl_->positional.empty() ? Operand::kNone : Operand::kModel,
+                     .description = impl_->description,
+                     .operand_help = impl_->positional_help,
+                     .groups = impl_->groups};
+  // A group that has --help alone is the least important.
+  if (entry.groups[0].flags.size() == 1)
+    std::rotate(entry.groups.begin(), entry.groups.begin() + 1, entry.groups.end());
+  return entry;
 }
 
 const std::vector<FlagGroup>& FlagParser::groups() const {
   return impl_->groups;
+}
+
+const std::string& FlagParser::positional() const {
+  return impl_->positional;
+}
+
+const std::vector<Setting>& FlagParser::settings() const {
+  return impl_->settings;
+}
+
+std::optional<std::string> FlagParser::value_of(std::string_view flag) const {
+  return shows(flag) ? impl_->find(flag)->setter.show() : std::nullopt;
+}
+
+bool FlagParser::shows(std::string_view flag) const {
+  const Impl::Known* found = impl_->find(flag);
+  return found != nullptr && found->setter.show;
 }
 
 }  // namespace shoal

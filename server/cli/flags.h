@@ -11,17 +11,27 @@
 #include "runtime/base/status.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/transport/needs/nccl_settings.h"
+#include "server/cli/chat_flags.h"
+#include "server/cli/client_flags.h"
 #include "server/cli/command_table.h"
+#include "server/cli/configuration.h"
+#include "server/net/tls_files.h"
 #include "server/serving/generation_request.h"
 #include "server/shmtest/condition.h"
+#include "server/shmtest/outcome.h"
 
 namespace shoal {
 
 // The command line as plain values, with one struct per command.
 
-/// Flags that decide where ranks compute their sums.
+/// Flags that decide what ranks compute on.
 struct DeviceFlags {
-  DeviceKind kind = DeviceKind::kCpu;         ///< --device; `auto` has been replaced by a device
+  /// --device: what it says, or for `auto` what choose_device (server/host) has made of it.
+  DeviceKind kind = DeviceKind::kCpu;
+  /// --device auto, and neither --transport nor --min-transport names transports of the CPU.
+  bool automatic = false;
+  enum class Choice { kAuto, kCpu, kCuda };
+  Choice choice = Choice::kAuto;              ///< --device, unchanged
   std::string cuda_module;                    ///< a path; empty: next to the program
   std::string nccl_library = "libnccl.so.2";  ///< a path, or a name that the loader searches for
   int ranks_per_gpu = 1;                      ///< above 1 only in tests
@@ -52,6 +62,7 @@ struct EngineFlags {
   int max_num_seqs = 64;
   int max_num_batched_tokens = 512;
   std::optional<uint64_t> kv_cache_memory;  ///< bytes, for all ranks together
+  double gpu_memory_utilization = 0.9;      ///< share of a device's memory that its ranks may use
   std::optional<int> threads_per_rank;
   std::string cpu_kernels = "auto";
   TransportFlags transport;
@@ -77,26 +88,64 @@ struct QueueFlags {
 /// How many requests may wait besides those that run, if no flag says so.
 inline constexpr int64_t kDefaultWaiting = 1024;
 
+/// The HTTP front of a server.
+struct HttpFlags {
+  /// 0: any free port; -1: no HTTP; absent: kHttpPort, or a free one if gRPC's port is free too.
+  std::optional<int> port;
+  std::string uds;  ///< the path of a Unix socket; empty: listen on the port
+  std::vector<std::string> allowed_origins, allowed_hosts;
+  int max_connections = 1024;
+  uint64_t max_header_bytes = 16 << 10;
+  uint64_t max_body_bytes = 16 << 20;
+  double header_timeout_s = 10;
+  double body_timeout_s = 30;
+  double keep_alive_s = 15;  ///< between two signs of life of a stream; 0: never
+};
+inline constexpr int kHttpPort = 8000;
+
+/// Who may use a server.
+struct AccessFlags {
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  bool metrics_without_key = false;
+};
+
 struct ServeFlags {
   EngineFlags engine;
   SchedulingFlags scheduling{.decode_stretch = 2};
   QueueFlags queue;
   std::string host = "127.0.0.1";
   int grpc_port = 50051;  ///< 0: any free port
+  HttpFlags http;
+  AccessFlags access;
+  TlsFiles tls;
+  std::optional<int> health_port;            ///< 0: any free port; absent: none
+  std::optional<std::string> chat_template;  ///< a file; absent: the model's own
+  bool trust_message_tokens = false;
+  std::vector<std::string> served_model_names;    ///< empty: MODEL's own (ModelFiles::name)
+  uint64_t request_memory = uint64_t{256} << 20;  ///< bytes of all requests together
+  double shutdown_grace_s = 0;     ///< in which requests are still accepted after SIGTERM
+  double shutdown_timeout_s = 30;  ///< in which running requests may finish
+  std::string ready_file;          ///< a path; empty: none
+  std::string set_elsewhere = {};  ///< what the environment and the file have set, for the log
 };
 
 struct GenerateFlags {
   EngineFlags engine;
   SchedulingFlags scheduling;
   GenerationRequest request;  ///< with jsonl: defaults for fields that a line leaves out
+  ChatFlags chat;             ///< its messages instead of a prompt
   std::optional<std::string> jsonl;
+  bool keep_going = false;  ///< with jsonl: a wrong line costs the others nothing
   bool json = false;
 };
 
 struct LogitsFlags {
   EngineFlags engine;
-  std::vector<int64_t> prompt_ids;
-  std::string out;
+  GenerationRequest request;  ///< only its prompt
+  std::optional<std::string> jsonl;
+  std::string out;                     ///< a file; empty with jsonl
+  std::string out_dir;                 ///< a folder; empty without jsonl
   std::optional<int64_t> chunk;        ///< tokens per prefill step
   std::optional<int64_t> decode_from;  ///< first position that goes through the decode path
 };
@@ -110,17 +159,17 @@ struct TokenizeFlags {
 
 struct DetokenizeFlags {
   std::string model;
-  std::optional<std::vector<int64_t>> ids;  ///< exactly one of ids and jsonl is given
+  std::optional<std::vector<int64_t>>
+      ids;  ///< exactly one of ids, ids_from_stdin and jsonl is given
+  bool ids_from_stdin = false;
   std::optional<std::string> jsonl;
   bool skip_special = false;
 };
 
-struct ClientFlags {
-  std::string server = "127.0.0.1:50051";
-  std::string model;  ///< empty: the model that the server serves
-  GenerationRequest
-      request;        ///< prompt or prompt_ids, and the sampling fields; the server checks them
-  bool json = false;  ///< print one JSON object at the end instead of streaming the text
+struct RenderFlags {
+  std::string model;
+  ChatFlags chat;    ///< messages are given
+  bool ids = false;  ///< print token ids instead of the text
 };
 
 struct DoctorFlags {
@@ -151,31 +200,40 @@ struct ShmtestFlags {
   std::vector<std::string> command;        ///< not empty, unless list is set
   double timeout_s = 60;                   ///< for each condition
   int jobs = 1;                            ///< conditions that run at the same time
-  std::optional<std::string> junit;        ///< a file to write
+  shmtest::Accept accept = shmtest::Accept::kSuccess;
+  std::optional<std::string> junit;  ///< a file to write
   bool json = false, list = false, keep_going = false, fail_fast = false, verbose = false;
+  bool no_trace = false;      ///< do not ask the kernel how every process ends
+  bool min_size = false;      ///< look for the smallest size instead of running the matrix
+  bool matrix_given = false;  ///< false: `matrix` is the default
 };
 
 struct VersionFlags {
   bool json = false;
 };
 
-/// The result of --help: text to print on stdout, and nothing else to do.
+/// Text to print on stdout, and nothing else to do.
 struct PrintText {
   std::string text;
-  std::string description = {};        ///< of the command that the help is about; otherwise empty
-  std::vector<FlagGroup> groups = {};  ///< its flags
+};
+
+/// The result of --help: the help of one command, or of several the list.
+struct PrintHelp {
+  std::vector<CommandEntry> commands;
 };
 
 struct CommandLine {
   LogOptions log;
-  std::variant<PrintText, ServeFlags, GenerateFlags, LogitsFlags, TokenizeFlags, DetokenizeFlags,
-               ClientFlags, BenchModelFlags, BenchCollectivesFlags, DoctorFlags, ShmtestFlags,
-               VersionFlags>
+  std::variant<PrintText, PrintHelp, ServeFlags, GenerateFlags, LogitsFlags, TokenizeFlags,
+               DetokenizeFlags, RenderFlags, ClientFlags, BenchModelFlags, BenchCollectivesFlags,
+               DoctorFlags, ShmtestFlags, VersionFlags>
       command;
 };
 
-/// Reads the words after the program's name. Error: INVALID_ARGUMENT, which names the flag, its
-/// value, the bounds and what to do.
-Result<CommandLine> parse_command_line(std::span<const std::string> words);
+/// Reads the words after the program's name, and for serve also these variables and the file of
+/// --config. Error: INVALID_ARGUMENT, which names the flag (or the variable, or the line of the
+/// file), its value, the bounds and what to do.
+Result<CommandLine> parse_command_line(std::span<const std::string> words,
+                                       const Environment& environment = {});
 
 }  // namespace shoal

@@ -62,6 +62,9 @@ std::string section(const CommandEntry& command) {
     text += cat(".PP\n", italic(group.heading), "\n");
     for (const FlagEntry& entry : group.flags) text += flag(entry);
   }
+  if (!command.examples.empty()) text += cat(".PP\n", italic("Examples"), "\n");
+  for (const Example& example : command.examples)
+    text += cat(".TP\n", bold("shoal " + example.words), "\n", roff(example.what), "\n");
   return text;
 }
 
@@ -76,7 +79,8 @@ std::string man_page(const std::vector<CommandEntry>& commands) {
       ".SH NAME\nshoal \\- tensor\\-parallel inference server for language models\n.SH SYNOPSIS\n.nf\n");
   for (const CommandEntry& command : commands) text += synopsis(command);
   text += cat(bold("shoal --version"), " [", bold("--json"), "]\n", bold("shoal help"), " [",
-              bold("--man"), " | ", bold("--completion"), " ", italic("SHELL"), "]\n.fi\n");
+              bold("--man"), " | ", bold("--json"), " | ", bold("--completion"), " ",
+              italic("SHELL"), "]\n.fi\n");
   text += cat(
       ".SH DESCRIPTION\n",
       roff(

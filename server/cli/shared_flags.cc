@@ -4,14 +4,11 @@
 
 #include "runtime/transport/rungs/rung.h"
 #include "server/cli/flag_setters.h"
+#include "server/cli/flag_variables.h"
 
 namespace shoal {
 
 namespace {
-
-/// `auto` means the CPU until there are model kernels for devices, because sums that start in CPU
-/// memory travel fastest there.
-constexpr DeviceKind kAutoDevice = DeviceKind::kCpu;
 
 std::vector<std::string> both_orders() {
   std::vector<std::string> names;
@@ -24,28 +21,85 @@ std::vector<std::string> both_orders() {
   return names;
 }
 
+/// The words of --dtype, also as others write them.
+FlagParser::Setter dtype_words(std::string* target) {
+  FlagParser::Setter known = choice(target, {"auto", "float32", "float16", "bfloat16"});
+  return {[set = known.set](std::string_view flag, std::string_view text) {
+            constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+                {"float", "float32"}, {"fp32", "float32"},   {"f32", "float32"},
+                {"half", "float16"},  {"fp16", "float16"},   {"f16", "float16"},
+                {"bf16", "bfloat16"}, {"bfloat", "bfloat16"}};
+            for (const auto& [other, ours] : kOthers)
+              if (text == other) return set(flag, ours);
+            return set(flag, text);
+          },
+          known.show};
+}
+
 }  // namespace
+
+LogOptions wished_log_options(std::span<const std::string> words, const Environment& environment) {
+  LogOptions wished;
+  FlagParser parser("", "");
+  add_log_flags(parser, &wished);
+  for (const char* flag : {"--log-format", "--log-level"}) {
+    const auto variable = environment.find(variable_of(flag));
+    const bool is_serve = !words.empty() && words[0] == "serve";
+    std::string value = is_serve && variable != environment.end() ? variable->second : "";
+    for (size_t i = 0; i < words.size(); ++i) {
+      std::string word = words[i];
+      std::replace(word.begin(), word.end(), '_', '-');
+      if (word == flag && i + 1 < words.size()) value = words[i + 1];
+      if (word.starts_with(cat(flag, "="))) value = word.substr(std::string_view(flag).size() + 1);
+    }
+    // A value that is none leaves the option as it is.
+    if (!value.empty()) (void)parser.parse(std::vector<std::string>{flag, value});
+  }
+  return wished;
+}
+
+FlagParser::StrayHint did_you_mean(const char* flag) {
+  return
+      [flag](const std::string& word) { return cat("did you mean ", flag, " ", shown(word), "?"); };
+}
+
+namespace {
+
+/// At most one, and with `least` also at least one.
+Status check_alternatives(const char* command, const Alternatives& alternatives, bool least) {
+  std::string names, given;
+  int count = 0;
+  for (const auto& [name, is_given] : alternatives) {
+    names += cat(names.empty() ? "" : ", ", name);
+    if (is_given) given += cat(count++ == 0 ? "" : " and ", name);
+  }
+  if (count == 1 || (count == 0 && !least)) return {};
+  return Status::error(Code::kInvalidArgument,
+                       count == 0 ? cat(command, " needs one of ", names)
+                                  : cat(command, " takes one of ", names, ", not ", given));
+}
+
+}  // namespace
+
+Status exactly_one(const char* command, const Alternatives& alternatives) {
+  return check_alternatives(command, alternatives, true);
+}
+
+Status at_most_one(const char* command, const Alternatives& alternatives) {
+  return check_alternatives(command, alternatives, false);
+}
 
 void add_log_flags(FlagParser& parser, LogOptions* log) {
   parser.group("Log (on stderr)");
-  parser.add_value("--log-format", one_of({"text", "json"}), "How log lines and errors look (text)",
-                   [=](std::string_view flag, std::string_view text) -> Status {
-                     const std::vector<std::string> names = {"text", "json"};
-                     SHOAL_ASSIGN_OR_RETURN(const std::string name,
-                                            parse_choice_flag(flag, text, names));
-                     log->format = name == names[1] ? LogFormat::kJson : LogFormat::kText;
-                     return {};
-                   });
   parser.add_value(
-      "--log-level", one_of({"debug", "info", "warning", "error"}, "LEVEL"),
-      "debug, info, warning or error (serve: info, else warning)",
-      [=](std::string_view flag, std::string_view text) -> Status {
-        const std::vector<std::string> names = {"debug", "info", "warning", "error"};
-        SHOAL_ASSIGN_OR_RETURN(const std::string name, parse_choice_flag(flag, text, names));
-        log->level =
-            static_cast<LogLevel>(std::find(names.begin(), names.end(), name) - names.begin());
-        return {};
-      });
+      "--log-format", one_of({"text", "json"}), "How log lines and errors look (text)",
+      word_for(&log->format, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}));
+  parser.add_value("--log-level", one_of({"debug", "info", "warning", "error"}, "LEVEL"),
+                   "debug, info, warning or error (serve: info, else warning)",
+                   word_for(&log->level, {{"debug", LogLevel::kDebug},
+                                          {"info", LogLevel::kInfo},
+                                          {"warning", LogLevel::kWarning},
+                                          {"error", LogLevel::kError}}));
 }
 
 void add_ranks_flag(FlagParser& parser, int* tensor_parallel_size, std::string_view bounds) {
@@ -55,30 +109,29 @@ void add_ranks_flag(FlagParser& parser, int* tensor_parallel_size, std::string_v
 
 void add_order_flag(FlagParser& parser, std::optional<std::string>* transport,
                     const std::string& order) {
-  parser.add_value("--transport", "LIST", cat("Transports in the order to try (", order, ")"),
+  parser.add_value("--transport", list_of("LIST"),
+                   cat("Transports in the order to try (", order, ")"),
                    words_as_they_are(transport));
 }
 
 void add_device_flags(FlagParser& parser, DeviceFlags* device) {
   parser.add_value(
       "--device", one_of({"auto", "cpu", "cuda"}),
-      "Where ranks move their sums (auto: cpu); the model itself is computed on the CPU with each",
-      [=](std::string_view flag, std::string_view text) -> Status {
-        SHOAL_RETURN_IF_ERROR(parse_choice_flag(flag, text, {"auto", "cpu", "cuda"}).status());
-        device->kind = text == "cuda"  ? DeviceKind::kCuda
-                       : text == "cpu" ? DeviceKind::kCpu
-                                       : kAutoDevice;
-        return {};
-      });
+      "What ranks compute the model on; auto: GPUs if each rank has one that works. On GPUs there "
+      "are at most 8 ranks (auto)",
+      word_for(&device->choice, {{"auto", DeviceFlags::Choice::kAuto},
+                                 {"cpu", DeviceFlags::Choice::kCpu},
+                                 {"cuda", DeviceFlags::Choice::kCuda}}));
   parser.add_value(
       "--cuda-module", path("PATH"), "The CUDA part of this program (libshoal_cuda.so beside it)",
-      [=](std::string_view flag, std::string_view text) -> Status {
-        device->cuda_module = text;
-        if (text.find('/') != std::string_view::npos) return {};
-        return Status::error(Code::kInvalidArgument,
-                             cat(flag, " must be a path with a slash, such as ./",
-                                 text.substr(0, 80), ": the loader's search is not used"));
-      });
+      {[=](std::string_view flag, std::string_view text) -> Status {
+         device->cuda_module = text;
+         if (text.find('/') != std::string_view::npos) return {};
+         return Status::error(Code::kInvalidArgument,
+                              cat(flag, " must be a path with a slash, such as ./",
+                                  text.substr(0, 80), ": the loader's search is not used"));
+       },
+       show(&device->cuda_module)});
   parser.add_value("--nccl-library", path("PATH"),
                    "NCCL, a path or a name for the loader's search (libnccl.so.2)",
                    words_as_they_are(&device->nccl_library));
@@ -87,30 +140,28 @@ void add_device_flags(FlagParser& parser, DeviceFlags* device) {
   parser.add_value(
       "--reproducible", one_of({"on", "off"}),
       "on: the same bits on every transport; off: NCCL may sum in an order of its own (on)",
-      [=](std::string_view flag, std::string_view text) -> Status {
-        SHOAL_RETURN_IF_ERROR(parse_choice_flag(flag, text, {"on", "off"}).status());
-        device->reproducible = text == "on";
-        return {};
-      });
+      word_for(&device->reproducible, {{"on", true}, {"off", false}}));
 }
 
 void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
   add_order_flag(
       parser, &transport->transport,
       cat(rung_names(DeviceKind::kCpu), "; with --device cuda ", rung_names(DeviceKind::kCuda)));
-  parser.add_value("--on-shm-shortage", one_of({"degrade", "fail"}),
-                   "When shared memory does not suffice: the next transport, or exit 69 (degrade)",
-                   [=](std::string_view flag, std::string_view text) -> Status {
-                     SHOAL_ASSIGN_OR_RETURN(const std::string choice,
-                                            parse_choice_flag(flag, text, {"degrade", "fail"}));
-                     transport->degrade_on_shm_shortage = choice == "degrade";
-                     return {};
-                   });
+  parser.add_value(
+      "--on-shm-shortage", one_of({"degrade", "fail"}),
+      "When shared memory does not suffice: the next transport, or exit 69 (degrade)",
+      word_for(&transport->degrade_on_shm_shortage, {{"degrade", true}, {"fail", false}}));
   parser.add_value("--min-transport", one_of(both_orders(), "RUNG"),
                    "The last transport of the order that may be used; else exit 69",
                    choice(&transport->min_transport, both_orders()));
   parser.add_value("--shm-headroom", "SIZE", "Bytes of /dev/shm left free for others (256k)",
                    size(&transport->shm_headroom_bytes));
+  parser.add_switch("--clean-stale", "First remove what killed runs of this user left in /dev/shm",
+                    &transport->clean_stale);
+}
+
+void add_timeout_flags(FlagParser& parser, TransportFlags* transport) {
+  parser.group(kFaultGroup);
   parser.add_value("--startup-timeout", "S", "Seconds for a start, all its phases (600)",
                    seconds(&transport->startup_timeout_s));
   parser.add_value(
@@ -118,12 +169,15 @@ void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
       "Seconds without any progress after which a step has hung (10); a rank that computes "
       "may take ten times as long",
       seconds(&transport->step_timeout_s));
-  parser.add_switch("--clean-stale", "First remove what killed runs of this user left in /dev/shm",
-                    &transport->clean_stale);
 }
 
 Status settle_transport(TransportFlags* flags) {
-  const DeviceKind device = flags->device.kind;
+  DeviceFlags& chosen = flags->device;
+  chosen.kind = chosen.choice == DeviceFlags::Choice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+  // An order of transports is for one kind of device, which without --device is the CPU.
+  chosen.automatic = chosen.choice == DeviceFlags::Choice::kAuto && !flags->transport &&
+                     flags->min_transport.empty();
+  const DeviceKind device = chosen.kind;
   const std::string text = flags->transport.value_or(rung_names(device));
   Result<std::vector<std::string>> order = parse_transport_order(text, device);
   if (!order.ok())
@@ -140,49 +194,56 @@ Status settle_transport(TransportFlags* flags) {
 void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors",
                         &engine->model);
-  parser.group("Engine");
-  add_ranks_flag(parser, &engine->tensor_parallel_size, "at most 16, and the attention heads (1)");
-  add_transport_flags(parser, &engine->transport);
-  add_device_flags(parser, &engine->transport.device);
+  parser.group("Model");
   parser.add_value("--dtype", one_of({"auto", "float32", "float16", "bfloat16"}, "TYPE"),
-                   "auto (as stored), float32, float16 or bfloat16",
-                   choice(&engine->dtype, {"auto", "float32", "float16", "bfloat16"}));
+                   "auto (as stored), float32, float16 or bfloat16", dtype_words(&engine->dtype));
   parser.add_value("--max-model-len", "TOKENS",
                    "Prompt and output of one request, at most the length to which rope scaling "
                    "stretches the context (the model's max_position_embeddings)",
                    whole(&engine->max_model_len, 2));
+  parser.group(kTransportGroup);
+  add_ranks_flag(parser, &engine->tensor_parallel_size, "at most 16, and the attention heads (1)");
+  parser.add_value("--threads-per-rank", "N", "Compute threads of each rank (usable CPUs / ranks)",
+                   whole(&engine->threads_per_rank, 1, 1024));
+  parser.add_value(
+      "--cpu-kernels",
+      one_of({"auto", "avx512-bf16", "avx512", "avx2", "neon-bf16", "neon", "reference"}, "SET"),
+      "auto, avx512-bf16, avx512, avx2 (x86), neon-bf16, neon (Arm) or reference: "
+      "changes the speed, not the bits",
+      words_as_they_are(&engine->cpu_kernels));
+  add_transport_flags(parser, &engine->transport);
+  add_device_flags(parser, &engine->transport.device);
+  parser.group(kMemoryGroup);
+  parser.add_value(
+      "--kv-cache-memory", "SIZE",
+      "KV cache of all ranks together, e.g. 2g (as the model asks; at most a quarter of the memory available, or on GPUs what --gpu-memory-utilization leaves)",
+      size(&engine->kv_cache_memory));
+  parser.add_value("--gpu-memory-utilization", "SHARE",
+                   "On GPUs: how much of the memory of each its ranks may use (0.9)",
+                   share(&engine->gpu_memory_utilization));
+  parser.group(kSchedulingGroup);
   parser.add_value("--max-num-seqs", "N", "Requests in one running batch (64)",
                    whole(&engine->max_num_seqs, 1, 65536));
   parser.add_value("--max-num-batched-tokens", "N", "Tokens in one step (512)",
                    whole(&engine->max_num_batched_tokens, 1, 65536));
-  parser.add_value(
-      "--kv-cache-memory", "SIZE",
-      "KV cache of all ranks together, e.g. 2g (as the model asks; at most a quarter of the memory available)",
-      [=](std::string_view flag, std::string_view text) -> Status {
-        SHOAL_ASSIGN_OR_RETURN(engine->kv_cache_memory, parse_size_flag(flag, text));
-        return {};
-      });
-  parser.add_value("--threads-per-rank", "N", "Compute threads of each rank (usable CPUs / ranks)",
-                   whole(&engine->threads_per_rank, 1, 1024));
-  parser.add_value("--cpu-kernels",
-                   one_of({"auto", "avx512-bf16", "avx512", "avx2", "reference"}, "SET"),
-                   "auto, avx512-bf16, avx512, avx2 or reference: other sets, other last bits",
-                   words_as_they_are(&engine->cpu_kernels));
+  add_timeout_flags(parser, &engine->transport);
 }
 
 void add_scheduling_flags(FlagParser& parser, SchedulingFlags* scheduling) {
+  parser.group(kSchedulingGroup);
   parser.add_value(
       "--decode-stretch", "X",
       cat("How many times as long a step may take because of the prompts in it; above 1, or 0: as ",
           "long as --max-step-ms (", scheduling->decode_stretch, ")"),
-      [scheduling](std::string_view flag, std::string_view text) -> Status {
-        SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
-        if (value != 0 && !(value > 1 && value <= 1000))
-          return Status::error(Code::kInvalidArgument,
-                               cat(flag, " must be 0, or above 1 and at most 1000, not ", text));
-        scheduling->decode_stretch = value;
-        return {};
-      });
+      {[scheduling](std::string_view flag, std::string_view text) -> Status {
+         SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
+         if (value != 0 && !(value > 1 && value <= 1000))
+           return Status::error(Code::kInvalidArgument,
+                                cat(flag, " must be 0, or above 1 and at most 1000, not ", text));
+         scheduling->decode_stretch = value;
+         return {};
+       },
+       show(&scheduling->decode_stretch)});
   parser.add_value(
       "--max-step-ms", "N",
       "Plan steps of at most this many milliseconds; a step with a single token of a prompt may take longer (500)",
@@ -190,16 +251,12 @@ void add_scheduling_flags(FlagParser& parser, SchedulingFlags* scheduling) {
   parser.add_value("--scheduling-policy", one_of({"fcfs", "priority"}, "POLICY"),
                    "fcfs (in order of arrival, but short prompts may pass long ones) or priority "
                    "(fcfs)",
-                   [scheduling](std::string_view flag, std::string_view text) -> Status {
-                     SHOAL_ASSIGN_OR_RETURN(const std::string word,
-                                            parse_choice_flag(flag, text, {"fcfs", "priority"}));
-                     scheduling->policy =
-                         word == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-                     return {};
-                   });
+                   word_for(&scheduling->policy, {{"fcfs", SchedulingPolicy::kFcfs},
+                                                  {"priority", SchedulingPolicy::kPriority}}));
 }
 
 void add_queue_flags(FlagParser& parser, QueueFlags* queue) {
+  parser.group(kSchedulingGroup);
   parser.add_value("--max-num-queued-reqs", "N",
                    cat("Requests that run or wait, together; more are refused (--max-num-seqs + ",
                        kDefaultWaiting, ")"),
@@ -210,24 +267,23 @@ void add_queue_flags(FlagParser& parser, QueueFlags* queue) {
       "is the only one (no limit)",
       whole(&queue->max_tokens, 1, INT64_MAX));
   parser.add_value("--max-queued-bytes", "SIZE", "Memory of the requests that wait (128m)",
-                   [queue](std::string_view flag, std::string_view text) -> Status {
-                     SHOAL_ASSIGN_OR_RETURN(queue->max_bytes, parse_size_flag(flag, text));
-                     return {};
-                   });
+                   size(&queue->max_bytes));
   parser.add_value(
       "--max-queue-time", "SECONDS",
       "How long a request may wait for its first step; 0: as long as its client waits (0)",
-      [queue](std::string_view flag, std::string_view text) -> Status {
-        SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
-        if (value != 0 && !(value >= 0.1 && value <= 1e6))
-          return Status::error(Code::kInvalidArgument,
-                               cat(flag, " must be 0, or in [0.1, 1000000] seconds, not ", text));
-        queue->max_seconds = value;
-        return {};
-      });
+      {[queue](std::string_view flag, std::string_view text) -> Status {
+         SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
+         if (value != 0 && !(value >= 0.1 && value <= 1e6))
+           return Status::error(Code::kInvalidArgument,
+                                cat(flag, " must be 0, or in [0.1, 1000000] seconds, not ", text));
+         queue->max_seconds = value;
+         return {};
+       },
+       show(&queue->max_seconds)});
 }
 
 void add_restart_flag(FlagParser& parser, EngineFlags* engine) {
+  parser.group(kFaultGroup);
   parser.add_value("--max-restarts", "N",
                    "Restarts of lost ranks before exit 75; forgotten after 60 s of health (3)",
                    whole(&engine->max_restarts, 0, 1'000'000));
@@ -236,13 +292,13 @@ void add_restart_flag(FlagParser& parser, EngineFlags* engine) {
 void add_sampling_flags(FlagParser& parser, GenerationRequest* request) {
   parser.group("Sampling (default: generation_config.json, else temperature 1, top-p 1)");
   parser.add_value("--max-tokens", "N", "Tokens to generate at most (up to the model length)",
-                   whole(&request->max_tokens, INT64_MIN, INT64_MAX));
+                   whole(&request->max_tokens, 1, INT64_MAX));
   parser.add_value("--temperature", "X", "0: always the most likely token",
                    number(&request->temperature));
   parser.add_value("--top-p", "X", "Keep the most likely tokens up to this probability",
                    number(&request->top_p));
   parser.add_value("--top-k", "N", "Keep the N most likely tokens; 0: all",
-                   whole(&request->top_k, INT64_MIN, INT64_MAX));
+                   whole(&request->top_k, -1, INT64_MAX));
   parser.add_value("--min-p", "X", "Keep tokens at least this likely, relative to the best",
                    number(&request->min_p));
   parser.add_value("--repetition-penalty", "X", "Above 1: fewer tokens that were there before",
@@ -264,9 +320,11 @@ void add_sampling_flags(FlagParser& parser, GenerationRequest* request) {
 }
 
 void add_prompt_flags(FlagParser& parser, GenerationRequest* request) {
-  parser.add_value("--prompt", "TEXT",
-                   "The prompt, as it is: no chat template; special tokens are recognised",
-                   words_as_they_are(&request->prompt));
+  parser.add_value(
+      "--prompt", "TEXT",
+      "The prompt, as it is: no chat template; special tokens are recognised; - is stdin, which "
+      "is read too if there is no other input",
+      words_as_they_are(&request->prompt));
   parser.add_value("--prompt-ids", "IDS", "The prompt as token ids, e.g. 1,2,3",
                    ids(&request->prompt_ids));
 }

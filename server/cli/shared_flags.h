@@ -1,7 +1,10 @@
 #pragma once
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "server/cli/flag_parser.h"
 #include "server/cli/flags.h"
@@ -10,7 +13,27 @@ namespace shoal {
 
 // Groups of flags that several commands share.
 
+/// Flags of which one is to be given, and whether they are.
+using Alternatives = std::vector<std::pair<const char*, bool>>;
+/// Checks that exactly one of the alternatives was given. INVALID_ARGUMENT, naming them.
+Status exactly_one(const char* command, const Alternatives& alternatives);
+/// The same, but none may be given too.
+Status at_most_one(const char* command, const Alternatives& alternatives);
+
 void add_log_flags(FlagParser& parser, LogOptions* log);
+/// The options of the log that these words and variables ask for, whatever else is wrong with them,
+/// so that an error about them looks as its reader wants it.
+LogOptions wished_log_options(std::span<const std::string> words, const Environment& environment);
+
+/// The hint for a word too many: did you mean FLAG "WORD"?
+FlagParser::StrayHint did_you_mean(const char* flag);
+
+/// Headings that several functions share.
+inline constexpr const char* kTransportGroup = "Parallelism and transports";
+inline constexpr const char* kMemoryGroup = "Memory";
+inline constexpr const char* kSchedulingGroup = "Scheduling and admission";
+inline constexpr const char* kFaultGroup = "Faults";
+
 /// Adds -tp. `bounds` gives its bounds and default as text for --help, such as "up to 16 (2)".
 void add_ranks_flag(FlagParser& parser, int* tensor_parallel_size, std::string_view bounds);
 /// Adds --transport. `order` is its default. Because it names every rung, --help also shows it as
@@ -19,6 +42,8 @@ void add_order_flag(FlagParser& parser, std::optional<std::string>* transport,
                     const std::string& order);
 void add_device_flags(FlagParser& parser, DeviceFlags* device);
 void add_transport_flags(FlagParser& parser, TransportFlags* transport);
+/// Adds --startup-timeout and --step-timeout.
+void add_timeout_flags(FlagParser& parser, TransportFlags* transport);
 void add_engine_flags(FlagParser& parser, EngineFlags* engine);
 /// Adds --decode-stretch, --max-step-ms and --scheduling-policy. The values that they have now are
 /// shown as their defaults.

@@ -1,6 +1,10 @@
 #include "server/cli/shmtest_flags.h"
 
+#include <algorithm>
+
 #include "runtime/base/text_values.h"
+#include "server/cli/flag_setters.h"
+#include "server/cli/shared_flags.h"
 
 namespace shoal {
 namespace {
@@ -15,32 +19,14 @@ Status set_timeout(std::string_view flag, std::string_view text, double* target)
                                                    kMaxTimeoutSeconds, "], not ", shown(text)));
 }
 
-}  // namespace
+Status set_accept(std::string_view flag, std::string_view text, shmtest::Accept* target) {
+  SHOAL_ASSIGN_OR_RETURN(const std::string word,
+                         parse_choice_flag(flag, text, {"success", "error"}));
+  *target = word == "error" ? shmtest::Accept::kError : shmtest::Accept::kSuccess;
+  return {};
+}
 
-void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
-  flags->matrix = shmtest::parse_matrix("basic").value();
-  parser.group("Matrix");
-  parser.add_value("--matrix", "NAMES", "Conditions, e.g. 4k,no-*,1m+no-cma; basic or all (basic)",
-                   [=](std::string_view, std::string_view text) -> Status {
-                     SHOAL_ASSIGN_OR_RETURN(flags->matrix, shmtest::parse_matrix(text));
-                     return {};
-                   });
-  parser.add_switch("--list", "Print the conditions, and do nothing", &flags->list);
-  parser.add_value("--timeout", "S",
-                   "Seconds after which a condition counts as a hang and is killed (60)",
-                   [=](std::string_view flag, std::string_view text) {
-                     return set_timeout(flag, text, &flags->timeout_s);
-                   });
-  parser.add_value("--jobs", "N", "Conditions at the same time (1)",
-                   [=](std::string_view flag, std::string_view text) -> Status {
-                     SHOAL_ASSIGN_OR_RETURN(const int64_t jobs,
-                                            parse_int_flag(flag, text, 1, kMaxJobs));
-                     flags->jobs = static_cast<int>(jobs);
-                     return {};
-                   });
-  parser.add_switch("--keep-going", "Go on after a failure (the default)", &flags->keep_going);
-  parser.add_switch("--fail-fast", "Start no condition after the first that fails",
-                    &flags->fail_fast);
+void add_report_flags(FlagParser& parser, ShmtestFlags* flags) {
   parser.group("Report");
   parser.add_switch("--json", "Print one JSON document instead of the table", &flags->json);
   parser.add_value("--junit", path("FILE"), "Write a JUnit XML file too",
@@ -51,15 +37,77 @@ void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
   parser.add_switch("--verbose", "The command's output to stderr as it comes", &flags->verbose);
 }
 
+void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
+  flags->matrix = shmtest::parse_matrix("basic").value();
+  parser.group("Matrix");
+  parser.add_value("--matrix", "NAMES",
+                   "Conditions, e.g. 4k,128m,no-*,1m+no-cma; basic or all (basic)",
+                   [=](std::string_view, std::string_view text) -> Status {
+                     SHOAL_ASSIGN_OR_RETURN(flags->matrix, shmtest::parse_matrix(text));
+                     flags->matrix_given = true;
+                     return {};
+                   });
+  parser.add_switch("--min-size", "Find the smallest /dev/shm that is enough, by bisection",
+                    &flags->min_size);
+  parser.add_switch("--list", "Print the conditions, and do nothing", &flags->list);
+  parser.add_value("--timeout", "S",
+                   "Seconds after which a condition counts as a hang and is killed (60)",
+                   {[=](std::string_view flag, std::string_view text) {
+                      return set_timeout(flag, text, &flags->timeout_s);
+                    },
+                    show(&flags->timeout_s)});
+  parser.add_value("--jobs", "N", "Conditions at the same time (1)",
+                   whole(&flags->jobs, 1, kMaxJobs));
+  parser.add_value("--accept", "success|error",
+                   "Exit codes that pass: 0, or any; signals, hangs and leaks fail (success)",
+                   [=](std::string_view flag, std::string_view text) {
+                     return set_accept(flag, text, &flags->accept);
+                   });
+  parser.add_switch("--no-trace", "Do not trace; a SIGBUS is then seen only by its signs",
+                    &flags->no_trace);
+  parser.add_switch("--keep-going", "Go on after a failure (the default)", &flags->keep_going);
+  parser.add_switch("--fail-fast", "Start no condition after the first that fails",
+                    &flags->fail_fast);
+  add_report_flags(parser, flags);
+}
+
 Status check_shmtest_flags(const ShmtestFlags& flags) {
   if (flags.keep_going && flags.fail_fast) {
     return Status::error(Code::kInvalidArgument, "shmtest takes one of --keep-going, --fail-fast");
   }
-  if (!flags.list && (flags.command.empty() || flags.command[0].empty())) {
+  if (flags.min_size && (flags.matrix_given || flags.junit || flags.fail_fast ||
+                         flags.accept == shmtest::Accept::kError)) {
     return Status::error(Code::kInvalidArgument,
-                         "shmtest needs a command after --: shoal shmtest -- COMMAND ...");
+                         "shmtest --min-size chooses its conditions itself and looks for exit code "
+                         "0: it takes no --matrix, --junit, --fail-fast or --accept error");
+  }
+  if (!flags.list && (flags.command.empty() || flags.command[0].empty())) {
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("shmtest needs a command after --: ", as_typed("shmtest"), " -- COMMAND ..."));
   }
   return {};
+}
+
+}  // namespace
+
+Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment&) {
+  // The words after "--" belong to another program.
+  const auto separator = std::find(words.begin(), words.end(), "--");
+  ShmtestFlags flags;
+  if (separator != words.end()) flags.command.assign(separator + 1, words.end());
+  FlagParser parser(
+      "shmtest",
+      "Run a command under a matrix of /dev/shm conditions.\n"
+      "Exit codes: 0 all pass; 1 some fail; 64 wrong flag or no such command; 69 no namespaces here.");
+  add_shmtest_flags(parser, &flags);
+  parser.explain_stray_words([](const std::string& word) {
+    return cat("-- is missing before the command: ", as_typed("shmtest"), " [FLAGS] -- ",
+               word.substr(0, 80), " ...");
+  });
+  add_log_flags(parser, &log);
+  return finish(parser, {words.begin(), separator}, log, flags,
+                [&] { return check_shmtest_flags(flags); });
 }
 
 }  // namespace shoal

@@ -1,14 +1,11 @@
 #pragma once
-#include "server/cli/flag_parser.h"
-#include "server/cli/flags.h"
+#include "server/cli/configuration.h"
+#include "server/cli/parse_command.h"
 
 namespace shoal {
 
-/// Registers the flags of shmtest, and sets those defaults that are not constants.
-void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags);
-
-/// Checks what concerns several flags at once, after they have been read. Error: INVALID_ARGUMENT
-/// if there is no command, or if flags contradict each other.
-Status check_shmtest_flags(const ShmtestFlags& flags);
+/// Reads the words after `shmtest`. Error: INVALID_ARGUMENT, also if there is no command, or if
+/// flags contradict each other.
+Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment&);
 
 }  // namespace shoal

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
+#include <utility>
 
 namespace shoal {
 
@@ -14,6 +15,7 @@ Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> 
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   Fd signals(::signalfd(-1, &set, SFD_CLOEXEC));
   Fd requested(::eventfd(0, EFD_CLOEXEC)), leave(::eventfd(0, EFD_CLOEXEC));
@@ -45,6 +47,10 @@ void StopSignals::receive() {
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     if (fds[0].revents == 0 || ::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
+    if (info.ssi_signo == SIGHUP) {
+      hang_up();
+      continue;
+    }
     if (!first || !started_) {
       tidy_();
       ::_exit(0);
@@ -52,6 +58,16 @@ void StopSignals::receive() {
     first = false;
     ::eventfd_write(requested_.get(), 1);
   }
+}
+
+void StopSignals::on_hangup(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  hangup_ = std::move(call);
+}
+
+void StopSignals::hang_up() {
+  const std::lock_guard lock(mutex_);
+  if (hangup_) hangup_();
 }
 
 bool StopSignals::wait(Deadline deadline) {

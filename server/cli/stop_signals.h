@@ -2,6 +2,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "runtime/base/deadline.h"
@@ -10,17 +11,21 @@
 
 namespace shoal {
 
-/// SIGTERM and SIGINT as an event. Make it before any other thread exists: it blocks both signals
-/// in the calling thread, and so in all threads that this one starts, and receives them in a thread
-/// of its own. The first signal makes wait() return true. Before started() there is nothing to
-/// finish, so the first signal ends the process at once with exit code 0; a second signal always
-/// does.
+/// SIGTERM and SIGINT as an event, and SIGHUP as a call. Make it before any other thread exists: it
+/// blocks the signals in the calling thread, and so in all threads that this one starts, and
+/// receives them in a thread of its own. The first SIGTERM or SIGINT makes wait() return true.
+/// Before started() there is nothing to finish, so the first signal ends the process at once with
+/// exit code 0; a second signal always does.
 class StopSignals {
  public:
   /// tidy: what has to be done before the process ends at once. It is called from the thread that
   /// receives the signals and must end by itself.
   static Result<std::unique_ptr<StopSignals>> install(std::function<void()> tidy);
   ~StopSignals();  ///< from here on signals stay pending and are ignored
+
+  /// Calls this for each SIGHUP, from the thread that receives the signals; it must not block.
+  /// Until then, and after a call with nullptr, SIGHUP has no effect.
+  void on_hangup(std::function<void()> call);
 
   /// Call it when the server is ready. From then on the first signal asks it to finish.
   void started() { started_ = true; }
@@ -31,12 +36,15 @@ class StopSignals {
  private:
   StopSignals(Fd signals, Fd requested, Fd leave, std::function<void()> tidy);
   void receive();
+  void hang_up();
 
   Fd signals_;    // signalfd
   Fd requested_;  // eventfd: the first signal has arrived
   Fd leave_;      // eventfd: the thread should end
   const std::function<void()> tidy_;
   std::atomic<bool> started_{false};
+  std::mutex mutex_;
+  std::function<void()> hangup_;
   std::thread thread_;
 };
 

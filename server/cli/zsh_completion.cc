@@ -83,7 +83,7 @@ constexpr const char* kMiddle = R"(  if (( CURRENT == 2 )); then
     (( CURRENT-- ))
   fi
   case $command in
-    help) _arguments '--man[print shoal.1]' '--completion=[print a completion script]:SHELL:(bash zsh fish)' ;;
+    help) _arguments '--man[print shoal.1]' '--json[print the flags as JSON]' '--completion=[print a completion script]:SHELL:(bash zsh fish)' ;;
     --version | version) _arguments '--json[print one JSON object]' ;;
 )";
 

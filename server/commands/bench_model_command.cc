@@ -4,8 +4,10 @@
 #include "runtime/base/log.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
+#include "server/commands/cache_size.h"
 #include "server/commands/commands.h"
 #include "server/commands/read_bandwidth.h"
+#include "server/host/device_plan.h"
 #include "server/host/engine_host.h"
 
 namespace shoal {
@@ -132,7 +134,7 @@ std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files
           ? "{\"bench\":\"prefill\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
             "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
             "\"product_flops\":%.0f,\"flops_per_s\":%.0f,\"model\":"
-          : "prefill: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
+          : "prefill: tp %d, threads per rank %d, transport %s, kernels %s, %d tokens\n"
             "  %.2f tokens/s (median %.6f s)\n"
             "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n",
       plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
@@ -155,18 +157,24 @@ std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
             "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
             "\"weight_bytes\":%.0f,\"bytes_per_s\":%.0f,\"read_bandwidth_bytes_per_s\":%.0f,"
             "\"fraction\":%.4f,\"model\":"
-          : "decode: %d ranks x %d threads, transport %s, kernels %s, %d tokens\n"
+          : "decode: tp %d, threads per rank %d, transport %s, kernels %s, %d tokens\n"
             "  %.2f tokens/s (median %.6f s)\n"
             "  weights %.0f B read at %.3g B/s; this machine reads %.3g B/s; fraction %.3f\n",
       plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
       flags.tokens, tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), bytes_per_s,
       median(measured.bandwidth), median(measured.fraction));
-  return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
+  const uint64_t cache = cache_bytes();
+  if (flags.json)
+    return cat(text, '"', json_escape(files.name), "\",\"cache_bytes\":", cache, "}\n");
+  if (static_cast<uint64_t>(host.weight_bytes()) > cache) return text;
+  return cat(text, "  the weights fit into the processor's caches (", cache,
+             " B), so this is not the speed of memory, and the fraction can exceed 1\n");
 }
 
 /// Plans the model for the bench, with room for exactly its tokens.
-Result<EnginePlan> plan_bench(const BenchModelFlags& flags, const ModelFiles& files) {
-  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(flags.engine, files, host_resources()));
+Result<EnginePlan> plan_bench(BenchModelFlags& flags, const ModelFiles& files,
+                              const HostFacts& facts) {
+  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, plan_on_device(&flags.engine, files, facts.gpu));
   const int64_t positions = flags.tokens + (flags.prefill ? 0 : kDecodePrompt + kWarmupSteps);
   if (positions > plan.model.limits.max_model_len) {
     return Status::error(Code::kInvalidArgument,
@@ -191,10 +199,11 @@ Result<Measured> measure(const BenchModelFlags& flags, const ModelFiles& files,
   return measure_decode(flags, run, host.weight_bytes(), probe);
 }
 
-Ending bench(const BenchModelFlags& flags) {
-  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
+Ending bench(BenchModelFlags flags) {
+  HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
-  SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan, at(Stage::kRequest, plan_bench(flags, files)));
+  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
+                         at(Stage::kRequest, plan_bench(flags, files, facts)));
   SHOAL_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineHost> host,
       at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));

@@ -1,8 +1,9 @@
 #include <atomic>
+#include <chrono>
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
-#include <iomanip>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -10,12 +11,20 @@
 #include <unistd.h>
 
 #include "models/tokenizer/unicode.h"
+#include "runtime/base/counted.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/json.h"
+#include "runtime/base/log.h"
 #include "server/cli/command_io.h"
+#include "server/commands/chat_client.h"
+#include "server/commands/client_channel.h"
+#include "server/commands/client_report.h"
 #include "server/commands/commands.h"
+#include "server/commands/http_call.h"
+#include "server/commands/stdin_prompt.h"
 #include "server/grpc/generate_wire.h"
+#include "server/serving/api_keys.h"
 
 #include "openengine/v1/services.grpc.pb.h"
 
@@ -24,18 +33,6 @@ namespace shoal {
 namespace wire = openengine::v1;
 
 namespace {
-
-constexpr int kExitOk = 0;
-constexpr int kExitUsage = 64;
-constexpr int kExitUnavailable = 69;
-constexpr int kExitInternal = 70;
-constexpr int kExitInterrupted = 128 + SIGINT;
-
-int fail(int exit_code, const std::string& text) {
-  const std::string line = "shoal client: " + text.substr(0, 1900) + "\n";
-  (void)write_all(STDERR_FILENO, line, "the error to stderr");  // nowhere else to report it
-  return exit_code;
-}
 
 /// While this object lives, SIGINT and SIGTERM cancel a call, and a second signal ends the process.
 /// The signals are blocked and read from a descriptor, because a signal handler must not call gRPC.
@@ -161,78 +158,171 @@ std::string result_json(const Received& received, bool with_logprobs) {
   return json_text(object) + "\n";
 }
 
-std::string figures(const Received& received) {
-  const double after_first_s = received.last_s - received.first_s;
-  const auto tokens = received.token_ids.size();
-  std::ostringstream line;
-  line << std::fixed << std::setprecision(3) << "shoal client: " << tokens
-       << " tokens after a prompt of " << received.usage.prompt_tokens() << ", finish reason "
-       << finish_reason(received.finished) << ", first token after " << received.first_s << " s";
-  if (tokens > 1 && after_first_s > 0)
-    line << std::setprecision(1) << ", then " << static_cast<double>(tokens - 1) / after_first_s
-         << " tokens/s";
-  line << "\n";
-  return std::move(line).str();
+std::string figures_of(const Received& received) {
+  return figures(static_cast<int64_t>(received.token_ids.size()), received.usage.prompt_tokens(),
+                 finish_reason(received.finished), received.first_s, received.last_s);
 }
 
-int report_refusal(const ClientFlags& flags, const grpc::Status& status) {
+/// What gRPC says of a connection, without what is the same each time.
+std::string reason_of(std::string_view text) {
+  for (const std::string_view before :
+       {"failed to connect to all addresses; last error: ", "UNKNOWN: ", "UNAVAILABLE: "})
+    if (text.starts_with(before)) text.remove_prefix(before.size());
+  return std::string(text);
+}
+
+/// Whether something is there after all, for example a server of HTTP.
+bool takes_connections(const ClientFlags& flags) {
+  Result<HttpAddress> address = parse_http_address(flags.server);
+  if (!address.ok()) return false;
+  address->encrypted = false;  // only the connection matters
+  return ClientConnection::open(*address, nullptr, -1).ok();
+}
+
+std::string no_answer(const ClientFlags& flags, const std::string& text, const Received& received) {
+  const std::string reason = reason_of(text);
+  if (!received.token_ids.empty())
+    return cat("the server at ", flags.server, " is gone after ",
+               counted(received.token_ids.size(), "token"),
+               " of the answer: it has died, or the "
+               "connection has broken (",
+               reason, ")");
+  if (takes_connections(flags))
+    return cat("what answers at ", flags.server,
+               " does not speak gRPC: name the server's gRPC port, which is grpc= in its READY "
+               "line, with https:// if it has a certificate (",
+               reason, ")");
+  return cat("no server answers at ", flags.server,
+             flags.wait_s > 0 ? cat(" within ", flags.wait_s, " s") : "",
+             ": start one with `shoal serve MODEL`, or name it with --server (", reason, ")");
+}
+
+int report_refusal(const ClientFlags& flags, const grpc::Status& status, const Received& received) {
   const std::string text = status.error_message();
   switch (status.error_code()) {
     case grpc::StatusCode::INVALID_ARGUMENT:
     case grpc::StatusCode::NOT_FOUND:
+    case grpc::StatusCode::UNAUTHENTICATED:
       return fail(kExitUsage, text);
     case grpc::StatusCode::UNAVAILABLE:
       // Only answers from the server itself carry details; errors of the connection have none.
       if (!status.error_details().empty())
         return fail(kExitUnavailable, cat(flags.server, ": ", text));
-      return fail(
-          kExitUnavailable,
-          cat("no server answers at ", flags.server,
-              ": start one with `shoal serve MODEL`, or name it with --server (", text, ")"));
+      return fail(kExitUnavailable, no_answer(flags, text, received));
     default:
       return fail(kExitInternal, cat(flags.server, ": ", text));
   }
 }
 
-std::shared_ptr<grpc::Channel> connect(const std::string& server) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  // Ignore proxy settings. A web proxy does not lead to an inference server, and http_proxy would
-  // even break calls to 127.0.0.1.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+/// The key that the server may need: the flag's or the file's, otherwise the environment's; empty
+/// if there is none. INVALID_ARGUMENT: the file has none, or a header cannot carry it.
+Result<std::string> key_of(const ClientFlags& flags) {
+  std::string key = flags.api_key;
+  if (key.empty() && !flags.api_key_file.empty()) {
+    const Result<std::vector<std::string>> keys = read_api_keys(flags.api_key_file);
+    if (!keys.ok())
+      return keys.status().because_of(Code::kInvalidArgument, "--api-key-file gives no key");
+    key = keys->front();
+  }
+  const char* value = std::getenv("SHOAL_API_KEY");
+  if (key.empty() && value != nullptr) key = value;
+  if (!key.empty()) SHOAL_RETURN_IF_ERROR(check_api_key(key, "the API key"));
+  return key;
 }
 
-}  // namespace
+/// How a call has ended.
+struct Call {
+  Received received = {};
+  Status written = {};  ///< not ok: stdout takes no more
+  grpc::Status status = {};
+  bool interrupted = false;
+};
 
-int run_client(const ClientFlags& flags) {
-  Result<wire::GenerateRequest, RequestError> request = write_generate_request(flags.request);
-  if (!request.ok()) return fail(kExitUsage, std::string(request.error().status.message()));
-  request->set_model(to_valid_utf8(flags.model));
+Call call_server(const ClientFlags& flags, const std::string& key,
+                 const wire::GenerateRequest& request, wire::Inference::Stub* stub) {
+  Call call;
   grpc::ClientContext context;
+  if (!key.empty()) context.AddMetadata("authorization", "Bearer " + key);
   const CancelOnSignal cancel(&context);
-  const auto stub = wire::Inference::NewStub(connect(flags.server));
-  Received received;
-  const auto reader = stub->Generate(&context, *request);
-  const Status written = read_stream(reader.get(), !flags.json, &received);
-  if (!written.ok()) context.TryCancel();
-  const grpc::Status status = reader->Finish();
-  if (!written.ok()) return fail(kExitInternal, written.to_string());
+  const auto reader = stub->Generate(&context, request);
+  call.written = read_stream(reader.get(), !flags.json, &call.received);
+  if (!call.written.ok()) context.TryCancel();
+  call.status = reader->Finish();
+  call.interrupted = cancel.interrupted();
+  return call;
+}
+
+/// Whether the server may be there, or ready, in a moment.
+bool may_come(const Call& call) {
+  return call.status.error_code() == grpc::StatusCode::UNAVAILABLE && !call.interrupted &&
+         call.written.ok() && call.received.token_ids.empty();
+}
+
+/// Prints what is left to print of a call that has ended, and returns the exit code.
+int conclude(const ClientFlags& flags, const Call& call) {
+  const Received& received = call.received;
+  if (!call.written.ok()) return fail(kExitInternal, call.written);
   const bool line_open = !flags.json && !received.text.empty();
-  if (line_open && !write_stdout("\n").ok())
-    return fail(kExitInternal, "stdout takes no more output");
-  if (cancel.interrupted()) return fail(kExitInterrupted, "cancelled");
-  if (!status.ok()) return report_refusal(flags, status);
+  const Status line_ended = line_open ? write_stdout("\n") : Status();
+  if (!line_ended.ok()) return fail(kExitInternal, line_ended);
+  if (call.interrupted) return fail(kExitInterrupted, "cancelled");
+  if (!call.status.ok()) return report_refusal(flags, call.status, received);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED)
     return fail(kExitInternal, cat("the request failed: ", received.error.message()));
   if (received.finished.reason() == wire::FINISH_REASON_CANCELLED)
     return fail(kExitInternal, "the request was aborted at the server");
   if (flags.json) {
     const Status printed = write_stdout(result_json(received, flags.request.logprobs.has_value()));
-    if (!printed.ok()) return fail(kExitInternal, printed.to_string());
+    if (!printed.ok()) return fail(kExitInternal, printed);
   }
-  (void)write_all(STDERR_FILENO, figures(received), "the figures to stderr");
+  const bool is_empty = received.text.empty() && !flags.request.prompt_ids;
+  (void)write_all(STDERR_FILENO, figures_of(received) + (is_empty ? kEmptyAnswerHint : ""),
+                  "the figures to stderr");
   return kExitOk;
+}
+
+/// Between calls nobody else looks at the channel, and gRPC alone would look every 5 s. A port that
+/// takes a connection and then says nothing is no server either.
+bool connects_within(grpc::Channel& channel, double seconds) {
+  const auto time = std::chrono::duration<double>(seconds);
+  return channel.WaitForConnected(
+      std::chrono::system_clock::now() +
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(time));
+}
+
+int complete(const ClientFlags& flags, const std::string& key) {
+  GenerationRequest wanted = flags.request;
+  const Status prompted =
+      take_stdin_prompt("client", "--prompt, --prompt-ids, --messages, --chat", false, &wanted);
+  if (!prompted.ok()) return fail(kExitUsage, explained(prompted));
+  Result<wire::GenerateRequest, RequestError> request = write_generate_request(wanted);
+  if (!request.ok()) return fail(kExitUsage, std::string(request.error().status.message()));
+  request->set_model(to_valid_utf8(flags.model));
+  gpr_set_log_function([](gpr_log_func_args*) {});  // what it says is in the status as well
+  const Result<std::shared_ptr<grpc::Channel>> channel = open_client_channel(flags);
+  if (!channel.ok()) return fail(kExitUsage, explained(channel.status()));
+  const auto stub = wire::Inference::NewStub(*channel);
+  const Deadline deadline = Deadline::after_s(flags.wait_s);
+  if (flags.wait_s > 0 && !connects_within(**channel, flags.wait_s)) {
+    Call none;
+    none.status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "no connection could be made");
+    return conclude(flags, none);
+  }
+  for (;;) {
+    const Call call = call_server(flags, key, *request, stub.get());
+    if (!may_come(call) || deadline.passed()) return conclude(flags, call);
+    const Deadline pause = Deadline::after_ms(kAskAgainMs);
+    while (!pause.passed())
+      std::this_thread::sleep_for(std::chrono::milliseconds(pause.remaining_ms()));
+  }
+}
+
+}  // namespace
+
+int run_client(const ClientFlags& flags) {
+  const Result<std::string> key = key_of(flags);
+  if (!key.ok()) return fail(kExitUsage, explained(key.status()));
+  return flags.chat || flags.messages ? run_chat_client(flags, *key) : complete(flags, *key);
 }
 
 }  // namespace shoal

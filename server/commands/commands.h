@@ -11,11 +11,13 @@ int run_generate(const GenerateFlags& flags);
 int run_logits(const LogitsFlags& flags);
 int run_tokenize(const TokenizeFlags& flags);
 int run_detokenize(const DetokenizeFlags& flags);
+int run_render(const RenderFlags& flags);
 int run_bench_model(const BenchModelFlags& flags);
 /// Streams the text to stdout as it arrives, then writes one line of figures to stderr. Ctrl-C
 /// cancels the request. Returns 0; 64 if the server refuses the request; 69 if there is no server
-/// or it is not ready; 130 after Ctrl-C; otherwise 70. Call it before other threads exist, because
-/// it blocks SIGINT and SIGTERM while it runs.
+/// or it is not ready; 130 after Ctrl-C; otherwise 70. A conversation (--chat) goes on after any of
+/// these; without a terminal it returns what the last message that failed would have. Call it
+/// before other threads exist, because it blocks SIGINT and SIGTERM while it runs.
 int run_client(const ClientFlags& flags);
 int run_doctor(const DoctorFlags& flags);
 int run_bench_collectives(const BenchCollectivesFlags& flags);

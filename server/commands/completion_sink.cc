@@ -36,6 +36,11 @@ bool CompletionSink::wait_text(std::string* text) {
   return !text->empty();
 }
 
+bool CompletionSink::ended_by(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  return wait_until_ready(changed_, lock, deadline, [this] { return ended_; });
+}
+
 Completion CompletionSink::wait_end() {
   std::unique_lock lock(mutex_);
   wait_until_ready(changed_, lock, [this] { return ended_; });

@@ -1,27 +1,36 @@
 #include <optional>
 
+#include "runtime/base/log.h"
+#include "runtime/base/quantity.h"
 #include "runtime/supervisor/ladder.h"
+#include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/needs/process_budget.h"
-#include "runtime/transport/report.h"
+#include "runtime/transport/report_text.h"
 #include "server/cli/command_io.h"
+#include "server/cli/doctor_flags.h"
 #include "server/cli/exit_code.h"
 #include "server/commands/commands.h"
 #include "server/commands/nccl_plan.h"
 #include "server/commands/needs_table.h"
-#include "server/host/engine_host.h"
+#include "server/host/transport_setup.h"
 
 namespace shoal {
 namespace {
 
-/// Exit code if a later rung than the first would be used.
-constexpr int kDegraded = 1;
+/// Exit code if ranks would be slower than over the first rung, and nothing says that this is fine.
+constexpr int kSlower = 1;
 
 /// Goes all the way to a proven transport, with real ranks that load no model.
 std::optional<Failure> prove(const DoctorFlags& flags, TransportReport* report) {
-  HostFacts facts = facts_for(flags.transport, flags.tensor_parallel_size);
+  TransportFlags place = flags.transport;
+  place.clean_stale = false;  // it is done, and the report lists what it did
+  HostFacts facts = facts_for(&place, flags.tensor_parallel_size);
   const Status enough = check_processes({flags.tensor_parallel_size, 0}, facts);
-  Ladder ladder(ladder_options(flags.transport, flags.tensor_parallel_size, 0), std::move(facts),
-                flags.tensor_parallel_size);
+  LadderOptions ladder_flags = ladder_options(place, flags.tensor_parallel_size, 0);
+  ladder_flags.names.remedy_hint.clear();  // this is shoal doctor
+  ladder_flags.names.clean_stale = clean_stale_command();
+  ladder_flags.on_refused = nullptr;  // the report has the refusals
+  Ladder ladder(std::move(ladder_flags), std::move(facts), flags.tensor_parallel_size);
   *report = ladder.report();
   if (!enough.ok()) return Failure{enough, Phase::kBudget};
   WorkerGroupOptions options;
@@ -29,7 +38,7 @@ std::optional<Failure> prove(const DoctorFlags& flags, TransportReport* report) 
   options.startup_timeout_s = flags.transport.startup_timeout_s;
   options.step_timeout_s = flags.transport.step_timeout_s;
   options.start.transport_only = true;
-  set_device(flags.transport.device, &options.start);
+  set_device(place.device, &options.start);
   options.start.collective_timeout_ms =
       static_cast<int64_t>(flags.transport.startup_timeout_s * 1000);
   StartControl control;
@@ -40,18 +49,63 @@ std::optional<Failure> prove(const DoctorFlags& flags, TransportReport* report) 
   return group.failure();
 }
 
+Json files_json(const std::vector<LeftFile>& files) {
+  Json list = Json::array();
+  for (const LeftFile& file : files)
+    list.push_back({{"path", file.path}, {"bytes", file.bytes}, {"state", to_text(file.state)}});
+  return list;
+}
+
+std::string document(const TransportReport& report, const SweepResult& swept) {
+  Json json = to_json(report);
+  json["version"] = SHOAL_VERSION;
+  json["removed"] = files_json(swept.removed);
+  json["kept"] = files_json(swept.kept);
+  return json_text(json) + "\n";
+}
+
+/// Why --clean-stale left a file alone, for people.
+std::string why_kept(LeftFileState state) {
+  return state == LeftFileState::kUnknown ? "it may be somebody's own" : to_text(state);
+}
+
+std::string text(const TransportReport& report, const SweepResult& swept) {
+  std::string lines = to_text(report);
+  for (const LeftFile& file : swept.removed)
+    lines += cat("removed ", file.path, ", ", bytes_text(file.bytes), "\n");
+  for (const LeftFile& file : swept.kept)
+    lines +=
+        cat("kept ", file.path, ", ", bytes_text(file.bytes), ": ", why_kept(file.state), "\n");
+  return lines;
+}
+
+/// A policy that names the last rung that may be used says that all rungs up to it are fine.
+int exit_code_of(const TransportReport& report, const DoctorFlags& flags) {
+  const bool fine = !report.degraded() || !flags.transport.min_transport.empty();
+  return fine ? 0 : kSlower;
+}
+
+std::string needs(bool json) {
+  if (!json) return needs_table();
+  Json document = needs_json();
+  document["version"] = SHOAL_VERSION;
+  return json_text(document) + "\n";
+}
+
 }  // namespace
 
 int run_doctor(const DoctorFlags& flags) {
   if (flags.nccl_version) return run_nccl_plan(flags);
-  if (flags.needs) return report_failure(at(Stage::kRequest, write_stdout(needs_table())));
+  if (flags.needs) return report_failure(at(Stage::kRequest, write_stdout(needs(flags.json))));
+  const SweepResult swept = flags.transport.clean_stale ? clean_stale() : SweepResult();
   TransportReport report;
   const std::optional<Failure> failure = prove(flags, &report);
-  const std::string text = flags.json ? json_text(to_json(report)) + "\n" : to_text(report);
-  if (const Status written = write_stdout(text); !written.ok())
-    return report_failure(at(Stage::kRequest, written));
+  // Otherwise the refusals say why.
+  if (failure && failure->fault != Fault::kPolicy) report.failure = explained(failure->why, 700);
+  const Status written = write_stdout(flags.json ? document(report, swept) : text(report, swept));
+  if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (failure) return report_failure({failure->why, Stage::kStart, failure->fault});
-  return report.degraded() ? kDegraded : 0;
+  return exit_code_of(report, flags);
 }
 
 }  // namespace shoal

@@ -1,70 +1,76 @@
 #include <algorithm>
+#include <numeric>
 
-#include "runtime/base/json.h"
+#include "runtime/engine/scheduler.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
+#include "server/commands/batch_report.h"
+#include "server/commands/chat_prompt.h"
 #include "server/commands/commands.h"
 #include "server/commands/completion_sink.h"
-#include "server/commands/request_json.h"
+#include "server/commands/request_lines.h"
+#include "server/commands/stdin_prompt.h"
+#include "server/host/device_plan.h"
 #include "server/host/engine_host.h"
 
 namespace shoal {
 namespace {
 
-struct Request {
-  std::string where;  ///< "--jsonl FILE line 3: ", or empty
-  GenerationRequest request;
-  ResolvedRequest resolved;
-};
+/// The exit code of --keep-going if a line failed.
+constexpr int kLinesFailed = 1;
 
-/// Adds the place in the input to the status.
-Status with_place(const Status& status, const std::string& where) {
-  std::vector<Cause> causes = status.causes();
-  causes.front().what = where + causes.front().what;
-  return Status(std::move(causes));
+/// The name of the input in errors about its lines.
+std::string source_of(const GenerateFlags& flags) {
+  return cat("--jsonl ", flags.jsonl.value_or(""));
 }
 
-/// The line that is printed instead of an answer.
-std::string error_json(const Status& status) {
-  return json_text(
-      Json{{"error", {{"code", code_name(status.code())}, {"message", status.to_string()}}}});
-}
-
-Result<std::vector<Request>> read_requests(const GenerateFlags& flags) {
-  std::vector<Request> requests;
-  if (!flags.jsonl) {
-    requests.push_back({"", flags.request, {}});
-    return requests;
-  }
-  SHOAL_ASSIGN_OR_RETURN(const std::string text,
-                         read_input("--jsonl", *flags.jsonl, kMaxInputBytes));
-  SHOAL_RETURN_IF_ERROR(
-      for_each_line(text, "--jsonl " + *flags.jsonl,
-                    [&](std::string_view line, const std::string& where) -> Status {
-                      Result<GenerationRequest, RequestError> request =
-                          parse_request_json(line, flags.request, where);
-                      if (!request.ok()) return request.error().status;
-                      requests.push_back({where + ": ", std::move(request).value(), {}});
-                      return {};
-                    }));
+Result<std::vector<RequestLine>> read_requests(const GenerateFlags& flags) {
+  if (flags.jsonl) return read_request_lines(*flags.jsonl, flags.request, LineKind::kRequest);
+  std::vector<RequestLine> requests(1);
+  requests[0].request = flags.request;
+  SHOAL_RETURN_IF_ERROR(take_stdin_prompt("generate", "--prompt, --prompt-ids, --messages, --jsonl",
+                                          flags.chat.messages.has_value(), &requests[0].request));
   return requests;
 }
 
-/// Checks every request before any of them runs, and reduces the plan to what they can use.
-Status resolve_requests(const ServedModel& model, std::vector<Request>* requests,
-                        EnginePlan* plan) {
-  int64_t blocks = 0;
-  for (Request& request : *requests) {
+/// Checks every request before any of them runs. Those that cannot run become wrong.
+void resolve_requests(const ServedModel& model, const EngineLimits& limits,
+                      std::vector<RequestLine>* requests) {
+  const Scheduler scheduler(limits);
+  for (RequestLine& line : *requests) {
+    if (!line.wrong.ok()) continue;
     Result<ResolvedRequest, RequestError> resolved =
-        resolve_request(std::move(request.request), model);
-    if (!resolved.ok()) return with_place(resolved.error().status, request.where);
-    request.resolved = std::move(resolved).value();
-    const EngineRequest& engine = request.resolved.engine;
+        resolve_request(std::move(line.request), model);
+    if (!resolved.ok()) {
+      line.refuse(resolved.error());
+      continue;
+    }
+    line.resolved = std::move(resolved).value();
+    // Prompts that are too long for the KV cache: the loop would refuse them after others had run.
+    if (RequestError error = scheduler.check(line.resolved.engine); !error.ok())
+      line.refuse(std::move(error));
+  }
+}
+
+/// What keeps all requests from running: each that is wrong, unless the others are to go on.
+Status why_none_runs(const GenerateFlags& flags, const std::vector<RequestLine>& requests) {
+  if (flags.keep_going) return {};
+  return flags.jsonl ? wrong_lines(source_of(flags), requests) : requests[0].wrong.status;
+}
+
+/// Reduces the plan to what the good requests can use.
+Status fit_plan(const ServedModel& model, const std::vector<RequestLine>& requests,
+                EnginePlan* plan) {
+  int64_t blocks = 0;
+  int32_t count = 0;
+  for (const RequestLine& line : requests) {
+    if (!line.wrong.ok()) continue;
+    const EngineRequest& engine = line.resolved.engine;
     blocks += blocks_for_tokens(std::min<int64_t>(
         static_cast<int64_t>(engine.prompt.size()) + engine.max_tokens, model.max_model_len));
+    ++count;
   }
   plan->limit_kv_blocks(blocks);
-  const auto count = static_cast<int32_t>(requests->size());
   EngineLimits& limits = plan->model.limits;
   limits.max_num_seqs = std::clamp(count, 1, limits.max_num_seqs);
   return plan->estimate_memory(model.config);
@@ -76,50 +82,142 @@ Status print_text(CompletionSink& sink) {
   return {};
 }
 
-/// Runs all requests as one batch.
-Ending run_requests(const GenerateFlags& flags, const ServedModel& model,
-                    const EngineLimits& limits, std::vector<Request> requests, EngineHost& host) {
+using Sinks = std::vector<std::shared_ptr<CompletionSink>>;
+
+/// Hands the good requests to the loop. A wrong one has no sink.
+Staged<Sinks> submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop) {
+  Sinks sinks(requests->size());
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    RequestLine& line = (*requests)[i];
+    if (!line.wrong.ok()) continue;
+    const EngineRequest& engine = line.resolved.engine;
+    sinks[i] = std::make_shared<CompletionSink>(engine.prompt, engine.sampling.logprobs >= 0);
+    RefusedRequest refused = loop.submit(std::move(line.resolved), sinks[i]).error();
+    if (refused.ok()) continue;
+    line.refuse(std::move(refused.error));
+    return at(Stage::kRun, line.wrong.status);
+  }
+  return sinks;
+}
+
+/// Runs the only request, and prints its text as it arrives, or its object at the end.
+Ending run_one(const GenerateFlags& flags, InferenceLoop& loop, std::vector<RequestLine> requests,
+               EngineHost& host) {
+  SHOAL_ASSIGN_OR_RETURN(const Sinks sinks, submit_all(&requests, loop));
+  if (!flags.json) SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, print_text(*sinks[0])));
+  const Completion completion = sinks[0]->wait_end();
+  if (!completion.end.status.ok()) return host.ending(completion.end.status);
+  const std::string answer = flags.json ? completion_json(completion, host.transport()) : "";
+  return at(Stage::kRequest, write_stdout(answer + "\n"));
+}
+
+/// All lines of a file, run as one batch.
+class Batch {
+ public:
+  Batch(const GenerateFlags& flags, InferenceLoop& loop, EngineHost& host,
+        std::vector<RequestLine> lines)
+      : flags_(flags),
+        loop_(loop),
+        host_(host),
+        lines_(std::move(lines)),
+        report_(static_cast<int64_t>(lines_.size())) {}
+
+  /// Prints an answer for each line, in their order. The value is whether none of them is an error.
+  /// It is the first error itself unless the flags say that such a batch is one that worked.
+  Staged<bool> run() {
+    SHOAL_ASSIGN_OR_RETURN(sinks_, submit_all(&lines_, loop_));
+    Status first_failure;
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      const RequestLine& line = lines_[i];
+      SHOAL_ASSIGN_OR_RETURN(const Completion completion, wait_for(i));
+      const bool failed = !line.wrong.ok();
+      report_.hide();
+      const std::string answer = failed ? error_json(line, line.wrong)
+                                        : completion_json(completion, host_.transport(), line.id);
+      SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(answer + "\n")));
+      if (failed)
+        report_.count_failed();
+      else
+        report_.count(completion);
+      if (failed && first_failure.ok())
+        first_failure = in_source(source_of(flags_), line.wrong.status);
+    }
+    report_.finish();
+    if (!first_failure.ok() && !flags_.keep_going) return at(Stage::kRun, first_failure);
+    return first_failure.ok();
+  }
+
+ private:
+  /// The output of a line, or nothing if it is wrong or fails. The error is that no line can be
+  /// answered any more, because the ranks are lost.
+  Staged<Completion> wait_for(size_t i) {
+    if (!sinks_[i]) return Completion();
+    while (!sinks_[i]->ended_by(Deadline::after_ms(BatchReport::kShowEveryMs))) show();
+    Completion completion = sinks_[i]->wait_end();
+    const Status& status = completion.end.status;
+    if (!status.ok() && !loop_.status().ok()) return host_.ending(status);
+    if (!status.ok()) lines_[i].refuse(status);
+    return completion;
+  }
+
+  void show() {
+    const RequestCounts counts = loop_.counts();
+    const auto wrong = std::count(sinks_.begin(), sinks_.end(), nullptr);
+    report_.show(std::accumulate(counts.ended.begin(), counts.ended.end(), int64_t{wrong}),
+                 counts.generation_tokens);
+  }
+
+  const GenerateFlags& flags_;
+  InferenceLoop& loop_;
+  EngineHost& host_;
+  std::vector<RequestLine> lines_;
+  Sinks sinks_;
+  BatchReport report_;
+};
+
+/// Prints the error of every line of a batch in which no line can run.
+Staged<bool> print_errors(const std::vector<RequestLine>& lines) {
+  for (const RequestLine& line : lines)
+    SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(error_json(line, line.wrong) + "\n")));
+  return lines.empty();
+}
+
+/// Runs the requests. The value is whether all of them were answered.
+Staged<bool> run_requests(const GenerateFlags& flags, const ServedModel& model,
+                          const EngineLimits& limits, std::vector<RequestLine> requests,
+                          EngineHost& host) {
   InferenceLoop loop(
       model, limits, [&host](const StepPlan& plan) { return host.step(plan); },
       scheduling_of(flags.scheduling));
-  std::vector<std::shared_ptr<CompletionSink>> sinks;
-  for (Request& request : requests) {
-    const EngineRequest& engine = request.resolved.engine;
-    sinks.push_back(std::make_shared<CompletionSink>(engine.prompt, engine.sampling.logprobs >= 0));
-    const RefusedRequest refused = loop.submit(std::move(request.resolved), sinks.back()).error();
-    if (!refused.ok()) return at(Stage::kRun, with_place(refused.error.status, request.where));
-  }
-  const bool json = flags.json || flags.jsonl;
-  Status first_failure;
-  for (size_t i = 0; i < sinks.size(); ++i) {
-    if (!json) SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, print_text(*sinks[i])));
-    const Completion completion = sinks[i]->wait_end();
-    if (const Status& status = completion.end.status; !status.ok()) {
-      // Stop if there are no other requests, or if the ranks that could answer them are lost.
-      if (!flags.jsonl || !loop.status().ok()) return host.ending(status);
-      // Only this request failed: print its error on its line, and go on with the others.
-      SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(error_json(status) + "\n")));
-      if (first_failure.ok()) first_failure = with_place(status, requests[i].where);
-      continue;
-    }
-    const std::string answer = json ? completion_json(completion, host.transport()) : "";
-    SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(answer + "\n")));
-  }
-  return at(Stage::kRun, first_failure);
+  if (flags.jsonl) return Batch(flags, loop, host, std::move(requests)).run();
+  SHOAL_RETURN_IF_ERROR(run_one(flags, loop, std::move(requests), host));
+  return true;
 }
 
-Ending generate(const GenerateFlags& flags) {
-  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
-  SHOAL_ASSIGN_OR_RETURN(std::vector<Request> requests, at(Stage::kRequest, read_requests(flags)));
+Staged<bool> generate(GenerateFlags flags) {
+  HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
+  SHOAL_ASSIGN_OR_RETURN(std::vector<RequestLine> requests,
+                         at(Stage::kRequest, read_requests(flags)));
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
   SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
                          at(Stage::kModel, Tokenizer::load(flags.engine.model)));
+  if (flags.chat.messages) {
+    SHOAL_ASSIGN_OR_RETURN(const RenderedPrompt prompt,
+                           render_chat_prompt(flags.chat, flags.engine.model));
+    SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                           encode_chat_prompt(flags.chat, prompt, tokenizer));
+    requests[0].request.prompt_ids.emplace(ids.begin(), ids.end());
+  }
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
-                         at(Stage::kRequest, plan_engine(flags.engine, files, host_resources())));
+                         at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
   const ServedModel model =
       make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(0));
-  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, resolve_requests(model, &requests, &plan)));
-  if (requests.empty()) return {};
+  resolve_requests(model, plan.model.limits, &requests);
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, why_none_runs(flags, requests)));
+  const bool all_wrong = std::all_of(requests.begin(), requests.end(),
+                                     [](const RequestLine& line) { return !line.wrong.ok(); });
+  if (all_wrong) return print_errors(requests);
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, fit_plan(model, requests, &plan)));
   SHOAL_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineHost> host,
       at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));
@@ -129,7 +227,9 @@ Ending generate(const GenerateFlags& flags) {
 }  // namespace
 
 int run_generate(const GenerateFlags& flags) {
-  return report_failure(generate(flags));
+  const Staged<bool> all_answered = generate(flags);
+  if (!all_answered.ok()) return report_failure(all_answered.error());
+  return *all_answered ? 0 : kLinesFailed;
 }
 
 }  // namespace shoal

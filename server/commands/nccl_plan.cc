@@ -1,23 +1,32 @@
 #include "server/commands/nccl_plan.h"
 
+#include "runtime/base/counted.h"
+#include "runtime/base/log.h"
+#include "runtime/base/quantity.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/transport/nccl_report.h"
 #include "runtime/transport/remedy.h"
+#include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
 #include "server/cli/command_io.h"
+#include "server/cli/doctor_flags.h"
 #include "server/cli/exit_code.h"
-#include "server/host/engine_host.h"
+#include "server/host/transport_setup.h"
 
 namespace shoal {
 namespace {
 
 constexpr int kDoesNotFit = 1;
 constexpr const char* kDecides = "nccl-shm";
+/// The layout of the JSON document.
+constexpr int kPlanSchema = 1;
 
 /// The result for one rung.
 struct Line {
   ShmNeed need;
+  /// NAME=VALUE under which the need is what it is.
+  std::vector<std::string> settings;
   NcclUse use;
   Status fits;  ///< checks the budget and the user's settings, but not whether there are devices
 };
@@ -28,25 +37,44 @@ struct Plan {
   std::vector<Line> lines;
   std::vector<Remedy> remedies;  ///< what would make nccl-shm fit
   bool fits = false;             ///< whether nccl-shm fits
+  Status settings = {};          ///< why the user's settings forbid it
 };
 
-Status judge(const Rung& rung, const RungContext& context, const ShmNeed& need) {
+/// What the user has set decides first: without it the figures mean nothing.
+Status judge_settings(const Rung& rung, const RungContext& context) {
   SHOAL_RETURN_IF_ERROR(context.user.error);
-  SHOAL_RETURN_IF_ERROR(check_essential(rung.name, rung.environment(context, 0), context.user));
+  return check_essential(rung.name, rung.environment(context, 0), context.user);
+}
+
+Status judge(const Rung& rung, const RungContext& context, const ShmNeed& need) {
+  SHOAL_RETURN_IF_ERROR(judge_settings(rung, context));
   return check_budget(need, context.facts, context.budget);
+}
+
+/// What a rank's NCCL must find in its environment so that it takes what is computed here. What
+/// only steers its log is left out.
+std::vector<std::string> settings_of(const Rung& rung, const RungContext& context) {
+  std::vector<std::string> settings;
+  for (const SettingOutcome& outcome : settle(rung.environment(context, 0), context.user)) {
+    if (!outcome.name.starts_with("NCCL_DEBUG"))
+      settings.push_back(cat(outcome.name, "=", outcome.value));
+  }
+  return settings;
 }
 
 Plan make_plan(const DoctorFlags& flags) {
   TransportFlags flags_of_place = flags.transport;
   // Do not query devices, whichever this machine has.
   flags_of_place.device.kind = DeviceKind::kCpu;
+  flags_of_place.device.automatic = false;
   const LadderOptions options = ladder_options(flags.transport, flags.tensor_parallel_size, 0);
   Plan plan{nccl_version_text(flags.nccl_version->code()),
             RungContext(flags.tensor_parallel_size,
-                        facts_for(flags_of_place, flags.tensor_parallel_size)),
+                        facts_for(&flags_of_place, flags.tensor_parallel_size)),
             {},
             {},
-            false};
+            false,
+            {}};
   RungContext& context = plan.context;
   context.facts.gpu.nccl_version = flags.nccl_version->code();
   context.facts.gpu.ranks_per_gpu = flags.transport.device.ranks_per_gpu;
@@ -57,16 +85,18 @@ Plan make_plan(const DoctorFlags& flags) {
   for (const Rung& rung : rungs(DeviceKind::kCuda)) {
     if (nccl_rung_transport(rung.name).empty()) continue;
     const ShmNeed need = rung.need(context);
-    Line line{need, plan_nccl_use(rung.name, context), judge(rung, context, need)};
+    Line line{need, settings_of(rung, context), plan_nccl_use(rung.name, context),
+              judge(rung, context, need)};
     if (std::string_view(rung.name) == kDecides) {
       plan.fits = line.fits.ok();
-      if (!plan.fits)
+      plan.settings = judge_settings(rung, context);
+      if (!plan.fits && plan.settings.ok())
         shortages.push_back(
             {need, line.fits, context.budget.headroom_bytes, context.budget.reserved_bytes});
     }
     plan.lines.push_back(std::move(line));
   }
-  plan.remedies = remedies(context.facts, shortages);
+  plan.remedies = remedies(context.facts, context.world_size, shortages, clean_stale_command());
   return plan;
 }
 
@@ -90,14 +120,17 @@ Json plan_json(const Plan& plan) {
                      {"dev_shm_bytes", line.need.dev_shm_bytes()},
                      {"memory_bytes", line.need.memory_bytes()},
                      {"fits", line.fits.ok()},
-                     {"reason", line.fits.ok() ? "" : line.fits.to_string(700)},
+                     {"reason", line.fits.ok() ? Json(nullptr) : Json(line.fits.to_string(700))},
+                     {"settings", line.settings},
                      {"consumers", consumers_json(line)},
                      {"nccl", to_json(line.use)}});
   }
   for (const Remedy& one : plan.remedies)
     remedies.push_back({{"kind", one.kind}, {"title", one.title}, {"text", one.text}});
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
-  return {{"nccl_version", plan.version},
+  return {{"schema", kPlanSchema},
+          {"version", SHOAL_VERSION},
+          {"nccl_version", plan.version},
           {"tp", plan.context.world_size},
           {"dev_shm",
            {{"path", dir.path}, {"size_bytes", dir.size_bytes}, {"free_bytes", dir.free_bytes}}},
@@ -107,27 +140,51 @@ Json plan_json(const Plan& plan) {
           {"remedies", std::move(remedies)}};
 }
 
-std::string plan_text(const Plan& plan) {
-  const ShmDirFacts& dir = plan.context.facts.dev_shm;
-  std::string text = cat(plan.context.world_size, " ranks of NCCL ", plan.version, "; ", dir.path,
-                         " has ", dir.free_bytes, " B free of ", dir.size_bytes, ", ",
-                         plan.context.budget.headroom_bytes, " B are left for others\n");
+std::string line_text(const Line& line) {
+  std::string text = cat(line.fits.ok() ? "  fits    " : "  refused ", line.need.rung, ": ",
+                         bytes_text(line.need.dev_shm_bytes()));
+  if (line.use.predicted_channels > 0)
+    text += cat(", ", counted(line.use.predicted_channels, "channel"));
+  text += "\n";
+  for (const Consumer& one : line.need.dev_shm)
+    text += cat("      ", bytes_text(one.bytes), "  ", one.what, "\n");
+  for (const Consumer& one : line.need.memory)
+    text += cat("      ", bytes_text(one.bytes), "  ", one.what, " (memory)\n");
+  for (const std::string& assumption : line.use.assumptions)
+    text += cat("      at most: ", assumption, "\n");
+  if (!line.fits.ok()) text += cat("      ", explained(line.fits, 700), "\n");
+  return text;
+}
+
+/// The figures hold under settings that another engine does not have by itself.
+std::string exports_text(const Plan& plan) {
+  std::string text;
   for (const Line& line : plan.lines) {
-    text += cat(line.fits.ok() ? "  fits    " : "  refused ", line.need.rung, ": ",
-                line.need.dev_shm_bytes(), " B");
-    if (line.use.predicted_channels > 0)
-      text += cat(", ", line.use.predicted_channels, " channels");
-    text += "\n";
-    for (const Consumer& one : line.need.dev_shm)
-      text += cat("      ", one.bytes, " B  ", one.what, "\n");
-    for (const Consumer& one : line.need.memory)
-      text += cat("      ", one.bytes, " B  ", one.what, " (memory)\n");
-    for (const std::string& assumption : line.use.assumptions)
-      text += cat("      at most: ", assumption, "\n");
-    if (!line.fits.ok()) text += cat("      ", line.fits.to_string(700), "\n");
+    if (line.need.rung != kDecides) continue;
+    text = cat("the figures of ", kDecides, " hold with these settings, for any engine:\n");
+    for (const std::string& setting : line.settings) text += cat("  export ", setting, "\n");
   }
+  return text;
+}
+
+std::string plan_verdict(const Plan& plan) {
+  const ShmDirFacts& dir = plan.context.facts.dev_shm;
+  const std::string ranks =
+      cat(counted(plan.context.world_size, "rank"), " of NCCL ", plan.version);
+  if (!plan.settings.ok())
+    return cat("NO: ", ranks, " cannot use ", kDecides, ": ", explained(plan.settings, 700), "\n");
+  return cat(plan.fits ? "OK: " : "NO: ", ranks, plan.fits ? " fit into " : " do not fit into ",
+             dir.path, ", which has ", bytes_text(dir.free_bytes), " free of ",
+             bytes_text(dir.size_bytes), "; ", bytes_text(plan.context.budget.headroom_bytes),
+             " are left for others\n");
+}
+
+std::string plan_text(const Plan& plan) {
+  std::string text = plan_verdict(plan);
+  for (const Line& line : plan.lines) text += line_text(line);
+  if (plan.settings.ok()) text += exports_text(plan);
   for (const Remedy& one : plan.remedies)
-    text += cat("remedy (", one.kind, "): ", one.title, "\n", one.text, "\n");
+    text += cat("remedy (", one.kind, "): ", one.title, "\n", indented(one.text, "    "));
   return text;
 }
 

@@ -1,5 +1,7 @@
 #include "server/commands/needs_table.h"
 
+#include <optional>
+
 #include "runtime/base/cat.h"
 #include "runtime/transport/needs/nccl_budget.h"
 #include "runtime/transport/rungs/rung.h"
@@ -7,6 +9,8 @@
 namespace shoal {
 namespace {
 
+/// The layout of needs_json().
+constexpr int kNeedsSchema = 1;
 constexpr int kRankCounts[] = {2, 3, 4, 8, 16};
 constexpr const char* kNcclVersions[] = {"2.12.12", "2.19.4", "2.20.5", "2.22.3", "2.23.4",
                                          "2.24.3",  "2.25.1", "2.27.7", "2.28.9", "2.30.7"};
@@ -43,16 +47,33 @@ NcclSettings lean_shm(const NcclVersion& version, int ranks) {
   return settings;
 }
 
+/// What `bytes` gives for each number of ranks; nullopt becomes null.
+template <typename Bytes>
+Json by_ranks(const Bytes& bytes) {
+  Json object = Json::object();
+  for (const int ranks : kRankCounts) {
+    const std::optional<int64_t> value = bytes(ranks);
+    object[cat(ranks)] = value ? Json(*value) : Json(nullptr);
+  }
+  return object;
+}
+
+std::optional<int64_t> nccl_bytes(const NcclVersion& version, int ranks, bool sockets) {
+  NcclSettings settings = lean_shm(version, ranks);
+  settings.shm_disabled = sockets;
+  const Result<NcclNeed> need = nccl_need(settings);
+  if (!need.ok()) return std::nullopt;
+  return need->need.dev_shm_bytes();
+}
+
 std::string nccl_rows(bool sockets) {
   std::string rows;
   for (const char* name : kNcclVersions) {
     const Result<NcclVersion> version = parse_nccl_version(name);
     rows += cat("| ", name);
     for (const int ranks : kRankCounts) {
-      NcclSettings settings = lean_shm(*version, ranks);
-      settings.shm_disabled = sockets;
-      const Result<NcclNeed> need = nccl_need(settings);
-      rows += need.ok() ? cat(" | ", need->need.dev_shm_bytes()) : " | -";
+      const std::optional<int64_t> bytes = nccl_bytes(*version, ranks, sockets);
+      rows += bytes ? cat(" | ", *bytes) : " | -";
     }
     rows += " |\n";
   }
@@ -60,6 +81,30 @@ std::string nccl_rows(bool sockets) {
 }
 
 }  // namespace
+
+Json needs_json() {
+  Json all = Json::array(), nccl = Json::array();
+  for (const Rung& rung : rungs()) {
+    const auto dev_shm = [&rung](int ranks) {
+      return std::optional(rung.need(ranks).dev_shm_bytes());
+    };
+    const auto memory = [&rung](int ranks) {
+      return std::optional(rung.need(ranks).memory_bytes());
+    };
+    all.push_back({{"rung", rung.name},
+                   {"cost", {{"8_kib", rung.cost.small}, {"1_mib", rung.cost.large}}},
+                   {"dev_shm_bytes", by_ranks(dev_shm)},
+                   {"memory_bytes", by_ranks(memory)}});
+  }
+  for (const char* name : kNcclVersions) {
+    const Result<NcclVersion> version = parse_nccl_version(name);
+    const auto shm = [&version](int ranks) { return nccl_bytes(*version, ranks, false); };
+    const auto socket = [&version](int ranks) { return nccl_bytes(*version, ranks, true); };
+    nccl.push_back(
+        {{"version", name}, {"shm_bytes", by_ranks(shm)}, {"socket_bytes", by_ranks(socket)}});
+  }
+  return {{"schema", kNeedsSchema}, {"rungs", std::move(all)}, {"nccl", std::move(nccl)}};
+}
 
 std::string needs_table() {
   return cat(

@@ -1,10 +1,17 @@
 #pragma once
 #include <string>
 
+#include "runtime/base/json.h"
+
 namespace shoal {
 
 /// The tables of docs/transport.md, as Markdown: what every rung needs by number of ranks, and what
 /// the versions of NCCL would need. They come from the same arithmetic that refuses rungs.
 std::string needs_table();
+
+/// The same numbers: {"schema", "rungs": [{"rung", "cost", "dev_shm_bytes": {"2": ...},
+/// "memory_bytes"}], "nccl": [{"version", "shm", "socket"}]}, in bytes by number of ranks; null:
+/// not known.
+Json needs_json();
 
 }  // namespace shoal

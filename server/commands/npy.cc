@@ -50,7 +50,8 @@ Result<NpyWriter> NpyWriter::open(const std::string& path) {
     fd.reset(::open(path.c_str(), flags, 0666));
   }
   if (!fd.valid())
-    return Status::error(Code::kInvalidArgument, cat("--out ", path, " cannot be opened"), errno);
+    return Status::error(Code::kInvalidArgument, cat("the output ", path, " cannot be opened"),
+                         errno);
   return NpyWriter(path, std::move(fd), created);
 }
 

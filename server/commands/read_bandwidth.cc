@@ -20,7 +20,7 @@ constexpr size_t kMaxBytes = size_t{4} << 30;
 /// L1. Measured speeds are equal from 1 to 4 KiB.
 constexpr size_t kPrefetchBytes = 2048;
 
-/// One AVX-512 register, two of AVX2 or four of SSE2; the compiler splits it as the target
+/// One AVX-512 register, two of AVX2 or four of SSE2 or NEON; the compiler splits it as the target
 /// requires.
 using Vector = uint64_t __attribute__((vector_size(64)));
 constexpr size_t kUnroll = 8;
@@ -44,20 +44,24 @@ constexpr size_t kUnroll = 8;
   return total;
 }
 
+#if defined(__x86_64__)
 [[gnu::target("avx512f")]] uint64_t sum_avx512(const std::byte* data, size_t bytes) {
   return sum_body(data, bytes);
 }
 [[gnu::target("avx2")]] uint64_t sum_avx2(const std::byte* data, size_t bytes) {
   return sum_body(data, bytes);
 }
+#endif
 uint64_t sum_base(const std::byte* data, size_t bytes) {
   return sum_body(data, bytes);
 }
 
 auto best_sum() {
-  return __builtin_cpu_supports("avx512f") ? sum_avx512
-         : __builtin_cpu_supports("avx2")  ? sum_avx2
-                                           : sum_base;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return sum_avx512;
+  if (__builtin_cpu_supports("avx2")) return sum_avx2;
+#endif
+  return sum_base;
 }
 
 }  // namespace

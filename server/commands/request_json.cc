@@ -1,6 +1,5 @@
 #include "server/commands/request_json.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "runtime/base/json.h"
@@ -10,35 +9,57 @@
 namespace shoal {
 namespace {
 
-/// The fields that a line may have: all but the request id, which only clients of a server give.
-const std::vector<std::string>& known_fields() {
-  static const std::vector<std::string> fields = [] {
-    std::vector<std::string> names;
-    for (int field = static_cast<int>(RequestField::kPrompt); field < kRequestFields; ++field)
-      names.emplace_back(field_name(static_cast<RequestField>(field)));
-    return names;
-  }();
-  return fields;
+constexpr const char* kId = "id";
+
+/// The fields that a line may have: its own id, and those of a request except for the request id,
+/// which only clients of a server give.
+std::vector<std::string> known_fields(LineKind kind) {
+  std::vector<std::string> names = {kId};
+  const RequestField last =
+      kind == LineKind::kPrompt ? RequestField::kPromptIds : RequestField::kPriority;
+  for (int field = static_cast<int>(RequestField::kPrompt); field <= static_cast<int>(last);
+       ++field)
+    names.emplace_back(field_name(static_cast<RequestField>(field)));
+  return names;
 }
 
 RequestError bad(RequestField field, std::string_view where, const std::string& what) {
   return invalid_field(field, cat(where, ": ", what));
 }
 
-RequestError check_fields(const Json& object, std::string_view where) {
+RequestError check_fields(const Json& object, std::string_view where, LineKind kind) {
   using enum RequestField;
   if (!object.is_object()) {
-    return bad(kNone, where, "must be a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}");
+    return bad(kNone, where,
+               kind == LineKind::kPrompt
+                   ? "must be a JSON object such as {\"prompt\":\"...\"}"
+                   : "must be a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}");
   }
+  const std::vector<std::string> known = known_fields(kind);
   for (const auto& [name, value] : object.items()) {
-    const auto& known = known_fields();
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string nearest = nearest_word(name, known);
     return bad(kNone, where,
                cat("unknown field ", shown(name),
-                   nearest.empty() ? "; fields are the flags' names with underscores"
-                                   : cat("; did you mean \"", nearest, "\"?")));
+                   !nearest.empty()            ? cat("; did you mean \"", nearest, "\"?")
+                   : kind == LineKind::kPrompt ? "; the fields are id, prompt and prompt_ids"
+                                               : "; fields are the flags' names with underscores"));
   }
+  return {};
+}
+
+/// Keeps the line's own id, which its answer repeats.
+RequestError take_id(const Json& object, std::string_view where, std::string* id) {
+  const auto member = object.is_object() ? object.find(kId) : object.end();
+  if (member == object.end() || member->is_null()) return {};
+  if (member->is_structured())
+    return bad(RequestField::kNone, where, "\"id\" must be a string, a number or a boolean");
+  // A whole number of more than 64 bits is read as a double, which would come back as another one.
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (member->is_number_float() && std::abs(member->get<double>()) >= kExact)
+    return bad(RequestField::kNone, where,
+               "\"id\" is a number that cannot be repeated exactly; write it as a string");
+  *id = json_text(*member);
   return {};
 }
 
@@ -124,15 +145,6 @@ class LineReader {
   const std::string_view where_;
 };
 
-std::string float_json(float value) {
-  char text[32];
-  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
-  std::string number(text, error == std::errc() ? end : text);
-  // "-0" would be read back as the integer 0 and lose its sign.
-  if (number.find_first_of(".e") == std::string::npos) number += ".0";
-  return number;
-}
-
 /// The items joined with commas. write(item) writes each.
 template <typename Items, typename Write>
 std::string json_array(const Items& items, const Write& write) {
@@ -147,9 +159,9 @@ std::string json_array(const Items& items, const Write& write) {
 std::string logprobs_json(const std::vector<SampledToken>& tokens) {
   return json_array(tokens, [](const SampledToken& token) {
     const std::string top = json_array(token.top, [](const TokenLogprob& candidate) {
-      return cat('[', candidate.token_id, ',', float_json(candidate.logprob), ']');
+      return cat('[', candidate.token_id, ',', json_float(candidate.logprob), ']');
     });
-    return cat("{\"token_id\":", token.token_id, ",\"logprob\":", float_json(token.logprob),
+    return cat("{\"token_id\":", token.token_id, ",\"logprob\":", json_float(token.logprob),
                ",\"top\":", top, '}');
   });
 }
@@ -158,11 +170,16 @@ std::string logprobs_json(const std::vector<SampledToken>& tokens) {
 
 Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
                                                            const GenerationRequest& defaults,
-                                                           std::string_view where) {
+                                                           std::string_view where, LineKind kind,
+                                                           std::string* id) {
   using enum RequestField;
   const Result<Json> object = parse_json(line, where);
   if (!object.ok()) return RequestError(object.status());
-  SHOAL_RETURN_IF_ERROR(check_fields(*object, where));
+  std::string own_id;
+  SHOAL_RETURN_IF_ERROR(take_id(*object, where, &own_id));
+  // The error of a line that is wrong otherwise is reported under its id too.
+  if (id != nullptr) *id = own_id;
+  SHOAL_RETURN_IF_ERROR(check_fields(*object, where, kind));
   GenerationRequest request = defaults;
   const LineReader reader(*object, where);
   SHOAL_RETURN_IF_ERROR(reader.take(kPrompt, &request.prompt));
@@ -189,13 +206,18 @@ Result<GenerationRequest, RequestError> parse_request_json(std::string_view line
   return request;
 }
 
-std::string completion_json(const Completion& completion, std::string_view transport) {
+std::string id_json(const std::string& id) {
+  return id.empty() ? "" : cat("\"id\":", id, ',');
+}
+
+std::string completion_json(const Completion& completion, std::string_view transport,
+                            const std::string& id) {
   const char* reason = completion.end.finish.reason == FinishReason::kStop     ? "stop"
                        : completion.end.finish.reason == FinishReason::kLength ? "length"
                                                                                : "cancelled";
   return cat(
-      "{\"prompt_token_ids\":",
-      json_array(completion.prompt_token_ids, [](int32_t id) { return cat(id); }),
+      '{', id_json(id), "\"prompt_token_ids\":",
+      json_array(completion.prompt_token_ids, [](int32_t token) { return cat(token); }),
       ",\"token_ids\":",
       json_array(completion.tokens, [](const SampledToken& token) { return cat(token.token_id); }),
       ",\"text\":\"", json_escape(completion.text), "\",\"finish_reason\":\"", reason,

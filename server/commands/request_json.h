@@ -8,14 +8,23 @@
 
 namespace shoal {
 
-/// Reads one line of generate --jsonl over the defaults. The fields are the flags' names with
-/// underscores; lists may be arrays, and `stop` may also be a single string. Error:
-/// INVALID_ARGUMENT "WHERE: ..." for bad syntax, an unknown field (with the nearest known one), a
-/// wrong type, or if both or neither of prompt and prompt_ids are given. The error holds the field
-/// if it is about a known one.
+/// What a line may ask for.
+enum class LineKind {
+  kRequest,  ///< of generate: a prompt, and how to go on from it
+  kPrompt,   ///< of logits: only a prompt
+};
+
+/// Reads one line of --jsonl over the defaults. The fields are the flags' names with underscores;
+/// lists may be arrays, and `stop` may also be a single string. *id (which may be null) becomes the
+/// line's `id` as JSON text, even if the line is wrong otherwise; it stays as it is if there is
+/// none. Error: INVALID_ARGUMENT "WHERE: ..." for bad syntax, an unknown field (with the nearest
+/// known one), a wrong type, or if both or neither of prompt and prompt_ids are given. The error
+/// holds the field if it is about a known one.
 Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
                                                            const GenerationRequest& defaults,
-                                                           std::string_view where);
+                                                           std::string_view where,
+                                                           LineKind kind = LineKind::kRequest,
+                                                           std::string* id = nullptr);
 
 /// The whole result of a finished request.
 struct Completion {
@@ -26,11 +35,15 @@ struct Completion {
   OutputEnd end;
 };
 
-/// The completion as JSON, without a newline:
-/// {"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length",
+/// `"id":ID,` for the beginning of an answer's object; empty without an id. `id` is JSON text.
+std::string id_json(const std::string& id);
+
+/// The completion as JSON, without a newline, where the id is left out if it is empty:
+/// {"id":...,"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length",
 /// "logprobs":[{"token_id":...,"logprob":...,"top":[[id,logprob],...]},...] or null,
 /// "usage":{"prompt_tokens":...,"completion_tokens":...},"transport":"shm"}. Floats are written
 /// with the fewest digits that read back as the same float32.
-std::string completion_json(const Completion& completion, std::string_view transport);
+std::string completion_json(const Completion& completion, std::string_view transport,
+                            const std::string& id = "");
 
 }  // namespace shoal

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <thread>
 #include <unistd.h>
 
 #include "runtime/base/kv_block.h"
@@ -9,11 +10,17 @@
 #include "runtime/supervisor/end_children.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
+#include "server/cli/ready_file.h"
+#include "server/cli/service_manager.h"
 #include "server/cli/shutdown_watchdog.h"
 #include "server/cli/stop_signals.h"
+#include "server/commands/chat_prompt.h"
 #include "server/commands/commands.h"
-#include "server/grpc/grpc_server.h"
+#include "server/commands/fronts.h"
+#include "server/host/device_plan.h"
 #include "server/host/engine_host.h"
+#include "server/host/model_fingerprint.h"
+#include "server/metrics/metrics.h"
 #include "server/serving/inference_loop.h"
 
 namespace shoal {
@@ -21,7 +28,6 @@ namespace {
 
 /// While nothing runs, the death of a worker is noticed within this time.
 constexpr int64_t kWatchMs = 100;
-constexpr double kDrainSeconds = 30;
 /// Requests that come during a shorter restart only wait for it.
 constexpr double kLongRestartSeconds = 5;
 /// Time for last messages to go out, when no request runs any more.
@@ -33,63 +39,134 @@ constexpr int64_t kFailedGoodbyeMs = 300;
 /// its calls and threads without a bound, and the end of the ranks.
 constexpr int64_t kGrpcEndMs = 5'000;
 constexpr int64_t kRanksEndMs = 10'000;
+/// How long a start may take besides that of the ranks: the model's description, its tokenizer.
+constexpr double kModelSeconds = 60;
 /// How long the READY line waits for its reader. Nobody watches the ranks meanwhile.
 constexpr int64_t kReadyMs = 1'000;
 
-DeploymentInfo deployment_of(const EnginePlan& plan, const Scheduling& scheduling,
-                             EngineHost& host) {
+Scheduling scheduling_of(const ServeFlags& flags, const EnginePlan& plan) {
+  Scheduling scheduling = shoal::scheduling_of(flags.scheduling);
+  scheduling.queue = queue_limits_of(flags.queue, plan.model.limits.max_num_seqs);
+  return scheduling;
+}
+
+DeploymentInfo deployment_of(const EnginePlan& plan, const Scheduling& scheduling, EngineHost& host,
+                             std::string fingerprint) {
   DeploymentInfo info;
+  info.fingerprint = std::move(fingerprint);
   info.tensor_parallel_size = plan.world_size;
   info.kv_block_tokens = kBlockTokens;
   info.limits = plan.model.limits;
   info.priorities = scheduling.policy == SchedulingPolicy::kPriority;
   info.kernels = host.kernels();
+  info.arithmetic = host.arithmetic();
   info.transport_report = [&host] { return host.report(); };
   return info;
 }
 
-void say_ready(const GrpcServer& server, const std::string& model, const EnginePlan& plan,
-               const EngineHost& host, double load_s) {
+std::string ready_line(const Fronts& fronts, const std::string& model, const EnginePlan& plan,
+                       const EngineHost& host, double load_s) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.2f", load_s);
   const TransportReport report = host.report();
   std::string refused;
   for (const Refusal& refusal : report.refusals)
     refused += cat(refused.empty() ? " refused=" : ",", refusal.rung);
+  return cat("READY ", fronts.addresses(), " model=", ready_value(model), " tp=", plan.world_size,
+             " transport=", report.rung, " kernels=", host.kernels(),
+             " arithmetic=", host.arithmetic(), " load_s=", seconds, refused, "\n");
+}
+
+/// Who is told how the server is doing, besides its clients.
+struct Observers {
+  ServiceManager manager;
+  std::unique_ptr<ReadyFile> ready_file;
+};
+
+/// What has to be done before the process ends at once.
+std::function<void()> tidy_of(Observers& observers) {
+  return [&observers] {
+    observers.ready_file->remove();
+    end_children_at_once();
+  };
+}
+
+/// Says that the server is ready. Whoever was waiting for that may be gone or stuck, but that is no
+/// reason to stop serving.
+void say_ready(const std::string& line, Observers& observers) {
+  const Status filed = observers.ready_file->write(line);
+  if (!filed.ok()) log_warning(cat("ready, but the file cannot say so: ", explained(filed)));
+  observers.manager.ready(line.substr(0, line.find('\n')));
   PatientWriter out(STDOUT_FILENO);
-  const bool written =
-      out.write(cat("READY grpc=", server.address(), " model=", model, " tp=", plan.world_size,
-                    " transport=", report.rung, " kernels=", host.kernels(), " load_s=", seconds,
-                    refused, "\n"),
-                kReadyMs);
-  // The process that was waiting for this line is gone or stuck, but that is no reason to stop
-  // serving.
-  if (!written) log_warning(cat("ready, but nobody reads it: ", std::strerror(out.error())));
+  if (!out.write(line, kReadyMs))
+    log_warning(cat("ready, but nobody reads it: ", std::strerror(out.error())));
+}
+
+/// A server that serves.
+struct Serving {
+  Fronts& fronts;
+  InferenceLoop& loop;
+  EngineHost& host;
+  Observers& observers;
+  double grace_s;  ///< in which requests are accepted although the server stops
+  double drain_s;  ///< in which running requests may finish
+};
+
+/// Watches the ranks until `over` returns true, which waits for a moment each time. An error means
+/// that the ranks are lost; the open requests have been told then.
+Status watch_until(const Serving& serving, const std::function<bool()>& over) {
+  bool refusing = false;  // because a restart takes long
+  while (!over()) {
+    log_lost_lines();
+    SHOAL_RETURN_IF_ERROR(serving.loop.status());
+    const Status status = serving.host.watch();
+    if (const bool late = serving.host.restarting_s() > kLongRestartSeconds; late != refusing) {
+      serving.fronts.set_restarting(refusing = late);
+      serving.observers.manager.status(late ? "the ranks are being started again" : "ready");
+    }
+    if (serving.fronts.alive()) serving.observers.manager.alive();
+    if (!status.ok()) {
+      serving.fronts.set_draining();
+      // The next step fails in the same way, and ends the open requests with the reason.
+      (void)serving.loop.drain(Deadline::after_s(serving.drain_s),
+                               [&serving] { serving.host.give_up(); });
+      return status;
+    }
+  }
+  return {};
+}
+
+/// No longer ready: `why` is ok if a signal asked for the end.
+void say_stopping(const Serving& serving, const Status& why) {
+  serving.observers.ready_file->remove();
+  const double limit_s =
+      serving.grace_s + serving.drain_s + 1e-3 * (kGoodbyeMs + kGrpcEndMs + kRanksEndMs);
+  serving.observers.manager.stopping(why.ok() ? "running requests may finish" : why.message(),
+                                     limit_s);
 }
 
 /// Serves until a signal arrives and requests have drained (returns ok), or until the ranks are
 /// lost.
-Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& host,
-                           StopSignals& signals) {
-  bool refusing = false;  // because a restart takes long
-  while (!signals.wait(Deadline::after_ms(kWatchMs))) {
-    log_lost_lines();
-    SHOAL_RETURN_IF_ERROR(loop.status());
-    const Status status = host.watch();
-    if (const bool late = host.restarting_s() > kLongRestartSeconds; late != refusing)
-      server.set_restarting(refusing = late);
-    if (!status.ok()) {
-      server.set_draining();
-      // The next step fails in the same way, and ends the open requests with the reason.
-      (void)loop.drain(Deadline::after_s(kDrainSeconds), [&host] { host.give_up(); });
-      return status;
-    }
+Status serve_until_stopped(const Serving& serving, StopSignals& signals) {
+  const Status stopped =
+      watch_until(serving, [&] { return signals.wait(Deadline::after_ms(kWatchMs)); });
+  say_stopping(serving, stopped);
+  SHOAL_RETURN_IF_ERROR(stopped);
+  if (const double grace_s = serving.grace_s; grace_s > 0) {
+    log_info(cat("stopping: health is red, and requests are accepted for ", grace_s, " s more"));
+    serving.fronts.set_stopping();
+    const Deadline grace = Deadline::after_s(grace_s);
+    SHOAL_RETURN_IF_ERROR(watch_until(serving, [&grace] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(grace.remaining_ms(kWatchMs)));
+      return grace.passed();
+    }));
   }
   log_info("stopping: running requests may finish");
-  server.set_draining();
-  if (!loop.drain(Deadline::after_s(kDrainSeconds), [&host] { host.give_up(); }) &&
+  serving.fronts.set_draining();
+  InferenceLoop& loop = serving.loop;
+  if (!loop.drain(Deadline::after_s(serving.drain_s), [&serving] { serving.host.give_up(); }) &&
       (loop.status().ok() || loop.status().code() == Code::kCancelled)) {
-    log_warning(cat("requests that still ran after ", kDrainSeconds, " s were cancelled"));
+    log_warning(cat("requests that still ran after ", serving.drain_s, " s were cancelled"));
   }
   const Status status = loop.status();
   return status.code() == Code::kCancelled ? Status()
@@ -98,55 +175,115 @@ Status serve_until_stopped(GrpcServer& server, InferenceLoop& loop, EngineHost& 
                                            : status;
 }
 
+/// While it lives, SIGHUP makes the fronts look at keys and certificates.
+class RereadOnHangup {
+ public:
+  RereadOnHangup(StopSignals& signals, Fronts& fronts) : signals_(signals) {
+    signals.on_hangup([&fronts] { fronts.look_at_secrets(); });
+  }
+  ~RereadOnHangup() { signals_.on_hangup(nullptr); }
+  RereadOnHangup(const RereadOnHangup&) = delete;
+  RereadOnHangup& operator=(const RereadOnHangup&) = delete;
+
+ private:
+  StopSignals& signals_;
+};
+
 /// A bad address is a mistake in the flags; a port that is taken is a problem of the machine.
-Stage listening_stage(const Status& status) {
-  return status.code() == Code::kInvalidArgument ? Stage::kRequest : Stage::kStart;
+Staged<std::unique_ptr<Fronts>> listen(const ServeFlags& flags, const ModelFiles& files,
+                                       const EnginePlan& plan, Metrics& metrics) {
+  Result<std::unique_ptr<Fronts>> fronts =
+      Fronts::start(flags, files.name, plan.world_size, metrics);
+  const bool bad_flag = fronts.status().code() == Code::kInvalidArgument;
+  return at(bad_flag ? Stage::kRequest : Stage::kStart, std::move(fronts));
 }
 
-Ending serve(const ServeFlags& flags) {
-  const Clock::time_point start = Clock::now();
-  HostFacts facts = facts_for(flags.engine.transport, flags.engine.tensor_parallel_size);
-  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals,
-                         at(Stage::kStart, StopSignals::install(end_children_at_once)));
-  ShutdownWatchdog watchdog(end_children_at_once);  // outlives all that it watches
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
-  SHOAL_ASSIGN_OR_RETURN(const EnginePlan plan,
-                         at(Stage::kRequest, plan_engine(flags.engine, files, host_resources())));
-  Result<std::unique_ptr<GrpcServer>> listening =
-      GrpcServer::start({flags.host, flags.grpc_port, files.name, plan.world_size});
-  const Stage listen = listening_stage(listening.status());
-  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
-                         at(listen, std::move(listening)));
+/// What requests need of the model: limits, tokenizer and chat template.
+Staged<ServedModel> served_model(const ServeFlags& flags, const ModelFiles& files,
+                                 const EnginePlan& plan) {
   SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
                          at(Stage::kModel, Tokenizer::load(flags.engine.model)));
-  const ServedModel model = make_served_model(files, std::move(tokenizer), plan, flags.engine.seed);
-  log_info(plan.describe_memory());
-  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
-                         at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts),
-                                                             ProgressStyle::kLogged)));
+  ServedModel model = make_served_model(files, std::move(tokenizer), plan, flags.engine.seed);
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, add_chat_template(flags, &model)));
+  // Now, because the files may be others later.
+  Result<TokenizerArchive> archive = make_tokenizer_archive(flags.engine.model);
+  if (archive.ok())
+    model.tokenizer_files = std::make_shared<const TokenizerArchive>(std::move(archive).value());
+  else
+    log_warning(cat("gateways cannot get the tokenizer: ", explained(archive.status())));
+  return model;
+}
 
-  Scheduling scheduling = scheduling_of(flags.scheduling);
-  scheduling.queue = queue_limits_of(flags.queue, plan.model.limits.max_num_seqs);
+Staged<std::unique_ptr<EngineHost>> start_ranks(const ServeFlags& flags, EnginePlan& plan,
+                                                HostFacts facts, ServiceManager& manager) {
+  return at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts),
+                                             ProgressStyle::kLogged, [&manager](int percent) {
+                                               manager.status(cat("loading ", percent, " %"));
+                                             }));
+}
+
+void end_fronts(Fronts& fronts, int64_t goodbye_ms, ExitCode code, ShutdownWatchdog& watchdog) {
+  watchdog.expect("gRPC's server", kGrpcEndMs, code, [&fronts] { return fronts.open_work(); });
+  fronts.shutdown(Deadline::after_ms(goodbye_ms));
+}
+
+Ending serve(ServeFlags flags, Observers& observers) {
+  const Clock::time_point start = Clock::now();
+  HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
+  const std::function<void()> tidy = tidy_of(observers);
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals,
+                         at(Stage::kStart, StopSignals::install(tidy)));
+  ShutdownWatchdog watchdog(tidy);  // outlives all that it watches
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
+                         at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
+  Metrics metrics({served_names(flags, files.name).front(), plan.model.limits, plan.world_size});
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<Fronts> fronts, listen(flags, files, plan, metrics));
+  const RereadOnHangup reread(*signals, *fronts);
+  SHOAL_ASSIGN_OR_RETURN(ServedModel model, served_model(flags, files, plan));
+  log_info(plan.describe_memory());
+  ModelFingerprint weights(files);
+  SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
+                         start_ranks(flags, plan, std::move(facts), observers.manager));
+  model.max_model_len = plan.model.limits.max_model_len;
+  SHOAL_ASSIGN_OR_RETURN(std::string fingerprint,
+                         at(Stage::kModel, weights.finish(flags.engine.dtype, host->arithmetic())));
+  const Scheduling scheduling = scheduling_of(flags, plan);
   InferenceLoop loop(
       model, plan.model.limits, [&host](const StepPlan& step) { return host->step(step); },
-      scheduling);
-  server->set_ready(&model, &loop, deployment_of(plan, scheduling, *host));
+      scheduling, metrics.requests());
+  const MeasuredEngine measured(
+      metrics, {[&loop] { return loop.load(); }, [&host] { return host->ranks_state(); }});
+  fronts->set_ready(&model, &loop, deployment_of(plan, scheduling, *host, std::move(fingerprint)));
   signals->started();
-  say_ready(*server, files.name, plan, *host, seconds_since(start));
-  const Status status = serve_until_stopped(*server, loop, *host, *signals);
+  say_ready(ready_line(*fronts, served_names(flags, files.name).front(), plan, *host,
+                       seconds_since(start)),
+            observers);
+  const Status status = serve_until_stopped(
+      {*fronts, loop, *host, observers, flags.shutdown_grace_s, flags.shutdown_timeout_s},
+      *signals);
   const Ending ending = host->ending(status);
-  watchdog.expect("gRPC's server", kGrpcEndMs, exit_code(ending),
-                  [&server] { return server->open_work(); });
-  // Shut the server down before the loop is destroyed, because the server's calls use the loop.
-  server->shutdown(Deadline::after_ms(status.ok() ? kGoodbyeMs : kFailedGoodbyeMs));
+  // Before the loop is destroyed, because the calls use it.
+  end_fronts(*fronts, status.ok() ? kGoodbyeMs : kFailedGoodbyeMs, exit_code(ending), watchdog);
   watchdog.expect("the end of the ranks", kRanksEndMs, exit_code(ending));
   return ending;
+}
+
+/// Observers first, because no process may be started while the environment has what is theirs.
+Ending serve_observed(const ServeFlags& flags) {
+  Observers observers;
+  if (!flags.set_elsewhere.empty())
+    log_info(cat("not from the command line: ", flags.set_elsewhere));
+  SHOAL_ASSIGN_OR_RETURN(observers.ready_file,
+                         at(Stage::kRequest, ReadyFile::prepare(flags.ready_file)));
+  observers.manager.starting(flags.engine.transport.startup_timeout_s + kModelSeconds);
+  return serve(flags, observers);
 }
 
 }  // namespace
 
 int run_serve(const ServeFlags& flags) {
-  return report_failure(serve(flags));
+  return report_failure(serve_observed(flags));
 }
 
 }  // namespace shoal

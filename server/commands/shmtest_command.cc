@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -5,6 +6,7 @@
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/commands/commands.h"
+#include "server/shmtest/min_size.h"
 #include "server/shmtest/report.h"
 #include "server/shmtest/runner.h"
 
@@ -32,9 +34,47 @@ shmtest::RunOptions run_options(const ShmtestFlags& flags) {
   options.command = flags.command;
   options.timeout_s = flags.timeout_s;
   options.jobs = flags.jobs;
+  options.trace = !flags.no_trace;
+  options.accept = flags.accept;
   options.fail_fast = flags.fail_fast;
   options.pass_output = flags.verbose;
   return options;
+}
+
+/// In bytes, a whole number of MiB.
+uint64_t half_of_memory() {
+  const auto pages = static_cast<uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 1L));
+  const uint64_t mebibytes = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) >> 21;
+  return std::max<uint64_t>(mebibytes, 1) << 20;
+}
+
+Result<shmtest::RunResult> run_conditions(const ShmtestFlags& flags) {
+  size_t ended = 0;
+  const auto show = [&](const shmtest::Outcome& outcome) {
+    // A search does not know how many sizes it will try.
+    const size_t of = flags.min_size ? 0 : flags.matrix.size();
+    (void)write_all(STDERR_FILENO, shmtest::progress_line(outcome, ++ended, of), "stderr");
+  };
+  const shmtest::RunOptions options = run_options(flags);
+  // The pages of a tmpfs are the machine's memory, so that a search for more could only end in an
+  // OOM kill.
+  return flags.min_size ? shmtest::find_min_size(options, half_of_memory(), show)
+                        : shmtest::run_matrix(flags.matrix, options, show);
+}
+
+/// 0, or 1 if the command failed in a condition, or a search found no size. 69 if nothing was
+/// tested because every condition, or the control, was skipped: a CI step must not be green then.
+int exit_code_of(const shmtest::RunResult& run) {
+  if (run.search.wanted) return run.search.passes != 0 ? 0 : kSomeFailed;
+  const bool failed = std::any_of(run.outcomes.begin(), run.outcomes.end(),
+                                  [](const shmtest::Outcome& outcome) { return outcome.failed(); });
+  if (failed) return kSomeFailed;
+  const bool tested = std::any_of(run.outcomes.begin(), run.outcomes.end(),
+                                  [](const shmtest::Outcome& outcome) { return outcome.passed(); });
+  const bool no_control = std::any_of(
+      run.outcomes.begin(), run.outcomes.end(),
+      [](const shmtest::Outcome& one) { return one.condition == "host" && one.skipped(); });
+  return tested && !no_control ? 0 : static_cast<int>(ExitCode::kUnavailable);
 }
 
 }  // namespace
@@ -49,30 +89,21 @@ int run_shmtest(const ShmtestFlags& flags) {
     const Status writable = write_file(*flags.junit, "");
     if (!writable.ok()) return report_failure(at(Stage::kRequest, writable));
   }
-  size_t ended = 0;
-  const auto show = [&](const shmtest::Outcome& outcome) {
-    (void)write_all(STDERR_FILENO, shmtest::progress_line(outcome, ++ended, flags.matrix.size()),
-                    "stderr");
-  };
-  const Result<shmtest::RunResult> run =
-      shmtest::run_matrix(flags.matrix, run_options(flags), show);
+  const Result<shmtest::RunResult> run = run_conditions(flags);
   if (!run.ok()) {
     const bool forbidden = run.status().code() == Code::kPermissionDenied;
     return report_failure(
         at(Stage::kStart,
            forbidden ? run.status().because_of(Code::kUnavailable, kRemedy) : run.status()));
   }
-  const std::vector<shmtest::Outcome>& outcomes = run->outcomes;
-  Status written = write_stdout(flags.json ? shmtest::json_report(outcomes, flags.command)
-                                           : shmtest::table(outcomes));
+  Status written =
+      write_stdout(flags.json ? shmtest::json_report(*run, flags.command, SHOAL_VERSION)
+                              : shmtest::table(*run, flags.matrix.size()));
   if (written.ok() && flags.junit)
-    written = write_file(*flags.junit, shmtest::junit_report(outcomes, flags.command));
+    written = write_file(*flags.junit, shmtest::junit_report(*run, flags.command));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (run->stopped_by != 0) return 128 + run->stopped_by;
-  for (const shmtest::Outcome& outcome : outcomes) {
-    if (!outcome.passed() && !outcome.skipped()) return kSomeFailed;
-  }
-  return 0;
+  return exit_code_of(*run);
 }
 
 }  // namespace shoal

@@ -1,6 +1,7 @@
 #include "models/tokenizer.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/text_values.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/commands/commands.h"
@@ -84,7 +85,18 @@ Status detokenize_lines(const DetokenizeFlags& flags, const Tokenizer& tokenizer
   return write_stdout(output);
 }
 
+/// The ids of --ids, or one line of them from stdin, as tokenize prints it.
+Result<std::vector<int64_t>> read_ids(const DetokenizeFlags& flags) {
+  if (!flags.ids_from_stdin) return flags.ids.value_or(std::vector<int64_t>());
+  SHOAL_ASSIGN_OR_RETURN(const std::string text, read_input("--ids", "-", kMaxInputBytes));
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  // tokenize prints an empty line for a text without tokens.
+  if (end == std::string::npos && !text.empty()) return std::vector<int64_t>();
+  return parse_ids_flag("the ids on stdin", std::string_view(text).substr(0, end + 1));
+}
+
 Ending detokenize(const DetokenizeFlags& flags) {
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<int64_t> given, at(Stage::kRequest, read_ids(flags)));
   std::string input;
   if (flags.jsonl) {
     SHOAL_ASSIGN_OR_RETURN(
@@ -93,7 +105,7 @@ Ending detokenize(const DetokenizeFlags& flags) {
   SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer,
                          at(Stage::kModel, Tokenizer::load(flags.model)));
   if (flags.jsonl) return at(Stage::kRequest, detokenize_lines(flags, tokenizer, input));
-  const std::vector<int32_t> ids(flags.ids->begin(), flags.ids->end());
+  const std::vector<int32_t> ids(given.begin(), given.end());
   return at(Stage::kRequest, write_stdout(tokenizer.decode(ids, flags.skip_special) + "\n"));
 }
 

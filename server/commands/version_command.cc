@@ -1,6 +1,8 @@
 #include "kernels/kernel_table.h"
 #include "runtime/base/log.h"
+#include "runtime/base/thread_pool.h"
 #include "runtime/device/module_loader.h"
+#include "runtime/worker/arithmetic.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/commands/build_commit.h"
@@ -51,6 +53,30 @@ std::string module_json(const FoundModule& found) {
              ",\"architectures\":", quoted(found.module->architectures), "}");
 }
 
+/// The fingerprint of a kernel set on this processor.
+std::string arithmetic_of(const KernelTable& table) {
+  const Result<ArithmeticFingerprint> fingerprint = compute_fingerprint(table);
+  return fingerprint.ok() ? fingerprint->text() : fingerprint.status().to_string();
+}
+
+std::string arithmetic_text() {
+  const std::string expected = expected_fingerprint().text();
+  std::string wrong;
+  for (const KernelTable* table : available_kernels()) {
+    if (const std::string here = arithmetic_of(*table); here != expected)
+      wrong += cat("; here ", table->name, " gives ", here, ", which is wrong");
+  }
+  return wrong.empty() ? cat(expected, " (all kernel sets here give this)") : cat(expected, wrong);
+}
+
+std::string arithmetic_json() {
+  std::string here;
+  for (const KernelTable* table : available_kernels())
+    here += cat(here.empty() ? "" : ",", quoted(table->name), ":", quoted(arithmetic_of(*table)));
+  return cat("\"arithmetic\":", quoted(expected_fingerprint().text()), ",\"arithmetic_here\":{",
+             here, "}");
+}
+
 std::string version_text(const BuildCommit& commit, const FoundModule& found) {
   std::string built_in, running;
   for (const char* name : built_in_kernels()) built_in += cat(built_in.empty() ? "" : ", ", name);
@@ -59,7 +85,8 @@ std::string version_text(const BuildCommit& commit, const FoundModule& found) {
   return cat("shoal ", SHOAL_VERSION, "\ncommit: ", commit.id,
              *commit.date == 0 ? "" : cat(" (", commit.date, ")"),
              commit.dirty ? ", with uncommitted changes" : "", "\nkernel sets: ", built_in,
-             " (this processor runs: ", running, ")\nCUDA module: ", module_text(found), "\n");
+             " (this processor runs: ", running, ")\narithmetic: ", arithmetic_text(),
+             "\nCUDA module: ", module_text(found), "\n");
 }
 
 std::string version_json(const BuildCommit& commit, const FoundModule& found) {
@@ -72,12 +99,14 @@ std::string version_json(const BuildCommit& commit, const FoundModule& found) {
              ",\"commit_date\":", quoted(commit.date),
              ",\"dirty\":", commit.dirty ? "true" : "false",
              ",\"build_id\":", quoted(cuda_module_build_id()), ",\"kernel_sets\":[", built_in,
-             "],\"kernel_sets_here\":[", running, "],\"cuda_module\":", module_json(found), "}\n");
+             "],\"kernel_sets_here\":[", running, "],", arithmetic_json(),
+             ",\"cuda_module\":", module_json(found), "}\n");
 }
 
 }  // namespace
 
 int run_version(const VersionFlags& flags) {
+  set_float_environment();
   const FoundModule found = look_for_module();
   const BuildCommit& commit = build_commit();
   const std::string text = flags.json ? version_json(commit, found) : version_text(commit, found);

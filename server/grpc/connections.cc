@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 
@@ -157,7 +158,7 @@ std::string Connections::describe() const {
   const auto open =
       std::count_if(connections_.begin(), connections_.end(),
                     [](const Connection& one) { return inode_of(one.descriptor) == one.inode; });
-  return cat(calls, " calls are open on ", open, " connections");
+  return cat(counted(calls, "call is", "calls are"), " open on ", counted(open, "connection"));
 }
 
 /// Removes the connections that gRPC has closed.

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <utility>
 
+#include "runtime/base/counted.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/health_probe.h"
 
@@ -14,8 +15,6 @@ namespace shoal {
 namespace wire = openengine::v1;
 
 namespace {
-
-using Context = grpc::CallbackServerContext;
 
 // The revision of the wire contract at the commit that proto/README.md names, in the numbering of
 // its own repository.
@@ -59,6 +58,7 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   if (deployment.transport_report)
     set_text(info->mutable_extra(), "transport", deployment.transport_report().rung);
   set_text(info->mutable_extra(), "kernels", deployment.kernels);
+  set_text(info->mutable_extra(), "arithmetic", deployment.arithmetic);
 }
 
 void write_model_info(const ServedModel& model, bool priorities, wire::ModelInfo* info) {
@@ -155,91 +155,92 @@ void write_checks(const ServingState& state, wire::EngineRole role,
               "this server does prefill and decode: role AGGREGATED", response);
 }
 
-class ControlService final : public wire::Control::CallbackService {
+/// The places of the methods in the service's definition.
+enum Method {
+  kGetServerInfo,
+  kGetModelInfo,
+  kGetLoad,
+  kHealth,
+  kAbort,
+  kLoadLora,
+  kUnloadLora,
+  kListLoras,
+  kGetKvEventSources,
+  kSubscribeKvEvents
+};
+
+class ControlService final : public WithByteMethods<wire::Control::CallbackService> {
  public:
-  explicit ControlService(std::shared_ptr<ServingState> state) : state_(std::move(state)) {}
-
-  grpc::ServerUnaryReactor* GetServerInfo(Context* context, const wire::GetServerInfoRequest*,
-                                          wire::ServerInfo* info) override {
-    write_server_info(*state_, info);
-    return finish(context, grpc::Status::OK);
-  }
-
-  grpc::ServerUnaryReactor* GetModelInfo(Context* context, const wire::GetModelInfoRequest* request,
-                                         wire::ModelInfo* info) override {
-    if (const Status status = state_->check_model(request->model()); !status.ok())
-      return finish(context, to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"}));
-    const ServingState::View view = state_->view();
-    if (view.model == nullptr) return finish(context, to_grpc_status(model_is_loading()));
-    write_model_info(*view.model, view.deployment.priorities, info);
-    return finish(context, grpc::Status::OK);
-  }
-
-  grpc::ServerUnaryReactor* GetLoad(Context* context, const wire::GetLoadRequest* request,
-                                    wire::LoadInfo* info) override {
-    write_load(*state_, request->include_per_rank(), info);
-    return finish(context, grpc::Status::OK);
-  }
-
-  grpc::ServerUnaryReactor* Health(Context* context, const wire::HealthRequest* request,
-                                   wire::HealthResponse* response) override {
-    if (const Status status = state_->check_model(request->model()); !status.ok())
-      return finish(context, to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"}));
-    write_checks(*state_, request->role(), response);
-    const ServingState::View view = state_->view();
-    if (request->include_inference_probe() && view.model != nullptr)
-      return start_health_probe(state_, *view.model, response);
-    summarize(response);
-    return finish(context, grpc::Status::OK);
-  }
-
-  grpc::ServerUnaryReactor* Abort(Context* context, const wire::AbortRequest* request,
-                                  wire::AbortResponse* response) override {
-    return finish(context, to_grpc_status(abort(*request, response)));
-  }
-
-  grpc::ServerUnaryReactor* LoadLora(Context* context, const wire::LoadLoraRequest*,
-                                     wire::LoadLoraResponse*) override {
-    return finish(context, unimplemented("LoadLora: this server has no LoRA adapters"));
-  }
-  grpc::ServerUnaryReactor* UnloadLora(Context* context, const wire::UnloadLoraRequest*,
-                                       wire::UnloadLoraResponse*) override {
-    return finish(context, unimplemented("UnloadLora: this server has no LoRA adapters"));
-  }
-  grpc::ServerUnaryReactor* ListLoras(Context* context, const wire::ListLorasRequest*,
-                                      wire::ListLorasResponse*) override {
-    return finish(context, unimplemented("ListLoras: this server has no LoRA adapters"));
-  }
-  grpc::ServerUnaryReactor* GetKvEventSources(Context* context,
-                                              const wire::GetKvEventSourcesRequest*,
-                                              wire::GetKvEventSourcesResponse*) override {
-    return finish(context, unimplemented("GetKvEventSources: this server publishes no KV events"));
-  }
-  grpc::ServerWriteReactor<wire::SubscribeKvEventsResponse>* SubscribeKvEvents(
-      Context*, const wire::SubscribeKvEventsRequest*) override {
-    class Refusal final : public grpc::ServerWriteReactor<wire::SubscribeKvEventsResponse> {
-     public:
-      Refusal() { Finish(unimplemented("SubscribeKvEvents: this server publishes no KV events")); }
-      void OnDone() override { delete this; }
-    };
-    return new Refusal;  // gRPC calls OnDone once, as the last call
+  explicit ControlService(ServiceParts parts) : parts_(std::move(parts)) {
+    const Check key = [this](const Context& context) { return check_key(context, parts_); };
+    answer<wire::GetServerInfoRequest, wire::ServerInfo>(
+        kGetServerInfo, key, [this](const wire::GetServerInfoRequest&, wire::ServerInfo* info) {
+          write_server_info(*parts_.state, info);
+          return grpc::Status::OK;
+        });
+    answer<wire::GetModelInfoRequest, wire::ModelInfo>(
+        kGetModelInfo, key,
+        [this](const wire::GetModelInfoRequest& request, wire::ModelInfo* info) {
+          return model_info(request, info);
+        });
+    answer<wire::GetLoadRequest, wire::LoadInfo>(
+        kGetLoad, key, [this](const wire::GetLoadRequest& request, wire::LoadInfo* info) {
+          write_load(*parts_.state, request.include_per_rank(), info);
+          return grpc::Status::OK;
+        });
+    react(kHealth, [this](Context* context, grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
+      return health(context, in, out);
+    });
+    answer<wire::AbortRequest, wire::AbortResponse>(
+        kAbort, key, [this](const wire::AbortRequest& request, wire::AbortResponse* response) {
+          return to_grpc_status(abort(request, response));
+        });
+    refuse(kLoadLora, "LoadLora: this server has no LoRA adapters");
+    refuse(kUnloadLora, "UnloadLora: this server has no LoRA adapters");
+    refuse(kListLoras, "ListLoras: this server has no LoRA adapters");
+    refuse(kGetKvEventSources, "GetKvEventSources: this server publishes no KV events");
+    stream_bytes(kSubscribeKvEvents, [](Context*) {
+      return refuse_call({grpc::StatusCode::UNIMPLEMENTED,
+                          "SubscribeKvEvents: this server publishes no KV events"});
+    });
   }
 
  private:
-  static grpc::Status unimplemented(const char* what) {
-    return {grpc::StatusCode::UNIMPLEMENTED, what};
-  }
-  static grpc::ServerUnaryReactor* finish(Context* context, const grpc::Status& status) {
+  grpc::ServerUnaryReactor* health(Context* context, grpc::ByteBuffer* in,
+                                   grpc::ByteBuffer* out) const {
+    wire::HealthRequest request;
+    grpc::Status status = parse_small(in, &request);
+    if (status.ok())
+      status =
+          to_grpc_status(parts_.state->check_model(request.model()), {.reason = "MODEL_NOT_FOUND"});
+    if (status.ok()) {
+      wire::HealthResponse response;
+      write_checks(*parts_.state, request.role(), &response);
+      const ServingState::View view = parts_.state->view();
+      if (request.include_inference_probe() && view.model != nullptr)
+        return start_health_probe(parts_.state, *view.model, std::move(response), out);
+      summarize(&response);
+      *out = to_bytes(response);
+    }
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(status);
     return reactor;
+  }
+
+  grpc::Status model_info(const wire::GetModelInfoRequest& request, wire::ModelInfo* info) const {
+    if (const Status status = parts_.state->check_model(request.model()); !status.ok())
+      return to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"});
+    const ServingState::View view = parts_.state->view();
+    if (view.model == nullptr) return to_grpc_status(model_is_loading());
+    write_model_info(*view.model, view.deployment.priorities, info);
+    return grpc::Status::OK;
   }
 
   Status abort(const wire::AbortRequest& request, wire::AbortResponse* response) {
     response->set_status(wire::ABORT_STATUS_ABORTED);
     switch (request.target_case()) {
       case wire::AbortRequest::kRequestId:
-        switch (state_->abort(request.request_id())) {
+        switch (parts_.state->abort(request.request_id())) {
           case ServingState::AbortOutcome::kAborted:
             return {};
           case ServingState::AbortOutcome::kFinished:
@@ -253,7 +254,8 @@ class ControlService final : public wire::Control::CallbackService {
       case wire::AbortRequest::kKvSession:
         return Status::error(Code::kNotFound, "this server has no KV sessions");
       case wire::AbortRequest::kAllRequests:
-        response->set_message(cat(state_->abort_all(), " requests aborted"));
+        response->set_message(
+            counted(parts_.state->abort_all(), "request aborted", "requests aborted"));
         return {};
       case wire::AbortRequest::TARGET_NOT_SET:
         return Status::error(Code::kInvalidArgument,
@@ -262,13 +264,13 @@ class ControlService final : public wire::Control::CallbackService {
     return {};
   }
 
-  const std::shared_ptr<ServingState> state_;
+  const ServiceParts parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> make_control_service(std::shared_ptr<ServingState> state) {
-  return std::make_unique<ControlService>(std::move(state));
+std::unique_ptr<grpc::Service> make_control_service(const ServiceParts& parts) {
+  return std::make_unique<ControlService>(parts);
 }
 
 }  // namespace shoal

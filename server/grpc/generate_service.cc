@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
-#include "server/grpc/generate_stream.h"
 #include "server/grpc/grpc_status.h"
+#include "server/grpc/openengine_dialect.h"
 
 #include "openengine/v1/services.grpc.pb.h"
 
@@ -68,67 +68,33 @@ int64_t priority_of(const Metadata& metadata) {
   return std::min<int64_t>(-int64_t{priority}, INT32_MAX);
 }
 
-/// A call that ends with an error before it becomes a stream.
-class RefusedCall final : public GenerateStream::Reactor {
+class GenerateService final : public WithByteMethods<wire::Inference::CallbackService> {
  public:
-  explicit RefusedCall(const grpc::Status& why) { Finish(why); }
-  void OnDone() override { delete this; }  // gRPC calls this once, as the last call
-};
-
-/// How long until an idle connection may have made room for another one.
-constexpr int kConnectionsFullRetryMs = 1000;
-
-/// Checks the deadline, the connection and the metadata of a call.
-grpc::Status check_call(const grpc::CallbackServerContext& context, Connections& connections) {
-  if (deadline_passed(context))
-    return to_grpc_status(
-        Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
-  if (connections.over_limit(context.peer()))
-    return to_grpc_status(
-        Status::error(
-            Code::kResourceExhausted,
-            cat("too many connections: of at most ", connections.most(),
-                " open descriptors (ulimit -n, less what the ranks need) none is free, so "
-                "this connection is for health checks alone")),
-        {.reason = "TOO_MANY_CONNECTIONS", .retry_ms = kConnectionsFullRetryMs});
-  return to_grpc_status(check_metadata(context.client_metadata()), {.reason = "INVALID_METADATA"});
-}
-
-/// gRPC gives a method that streams only its answers the whole request at once, in memory that it
-/// keeps until the call ends. Therefore Generate is registered as a method that streams both ways,
-/// which is the same on the wire, and reads its one request when there is room for it. The request
-/// is read as bytes, because gRPC would answer UNIMPLEMENTED, with no message, if it could not
-/// parse it.
-class GenerateService final : public grpc::Service {
- public:
-  GenerateService(StreamParts parts, std::shared_ptr<Connections> connections)
-      : parts_(std::move(parts)), connections_(std::move(connections)) {
-    using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, wire::GenerateResponse>;
-    AddMethod(new grpc::internal::RpcServiceMethod(
-        kMethod, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodRawCallback(
-        0, new Handler([this](grpc::CallbackServerContext* context) { return generate(context); }));
+  explicit GenerateService(ServiceParts parts)
+      : parts_(std::move(parts)), dialect_(make_openengine_dialect()) {
+    constexpr int kGenerate = 0;
+    stream_bytes(kGenerate,
+                 [this](grpc::CallbackServerContext* context) { return generate(context); });
   }
 
  private:
-  static constexpr char kMethod[] = "/openengine.v1.Inference/Generate";
-
   GenerateStream::Reactor* generate(grpc::CallbackServerContext* context) const {
-    if (const grpc::Status refusal = check_call(*context, *connections_); !refusal.ok())
-      return new RefusedCall(refusal);
-    return std::make_shared<GenerateStream>(parts_)->start(context,
-                                                           priority_of(context->client_metadata()));
+    if (const Status wrong = check_metadata(context->client_metadata()); !wrong.ok()) {
+      const grpc::Status refusal = check_call(*context, parts_);
+      return refuse_call(refusal.ok() ? to_grpc_status(wrong, {.reason = "INVALID_METADATA"})
+                                      : refusal);
+    }
+    return start_call(parts_, dialect_, context, priority_of(context->client_metadata()));
   }
 
-  const StreamParts parts_;
-  const std::shared_ptr<Connections> connections_;
+  const ServiceParts parts_;
+  const std::shared_ptr<const Dialect> dialect_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> make_generate_service(StreamParts parts,
-                                                     std::shared_ptr<Connections> connections) {
-  return std::make_unique<GenerateService>(std::move(parts), std::move(connections));
+std::unique_ptr<grpc::Service> make_generate_service(const ServiceParts& parts) {
+  return std::make_unique<GenerateService>(parts);
 }
 
 }  // namespace shoal

@@ -1,6 +1,4 @@
 #pragma once
-#include <atomic>
-#include <deque>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 #include <memory>
@@ -8,39 +6,14 @@
 #include <optional>
 #include <string>
 
-#include "server/grpc/generate_wire.h"
-#include "server/grpc/incoming_request.h"
-#include "server/grpc/intake.h"
+#include "server/grpc/byte_methods.h"
+#include "server/grpc/dialect.h"
 #include "server/grpc/pulse.h"
-#include "server/serving/serving_state.h"
+#include "server/grpc/stream_call.h"
+#include "server/serving/intake.h"
+#include "server/serving/live_request.h"
 
 namespace shoal {
-
-/// Output that the loop has produced and gRPC has not sent yet. A message has at most 256 tokens
-/// and is at most about 1 MiB, however long the client has paused, because gRPC's clients refuse
-/// messages of more than 4 MiB. Not thread-safe.
-class PendingOutput {
- public:
-  void add(OutputDelta delta);
-  void add(OutputEnd end) { end_ = std::move(end); }
-
-  enum class Next { kNothing, kTokens, kEnd };
-  Next next() const;
-  /// Write the next event to *response. Precondition: next() is kTokens for write_tokens(), which
-  /// also removes what it has written, or kEnd for write_end().
-  void write_tokens(const Tokenizer& tokenizer, const TokenDetail& detail,
-                    openengine::v1::GenerateResponse* response);
-  void write_end(bool draining, openengine::v1::GenerateResponse* response) const;
-  /// The status of the call itself. It is OK even if the request failed, because openengine.v1 has
-  /// an event for that. But the event has no code for DATA_LOSS, so the call ends with it.
-  grpc::Status end_status() const;
-  /// Why the request was turned out of the queue before anything was generated; otherwise nullptr.
-  const RefusedRequest* refused() const;
-
- private:
-  std::deque<OutputDelta> deltas_;
-  std::optional<OutputEnd> end_;
-};
 
 /// What every GenerateStream uses.
 struct StreamParts {
@@ -49,33 +22,35 @@ struct StreamParts {
   std::shared_ptr<const Pulse> pulse;
 };
 
-/// Passes one Generate request through the intake and the loop, and its output to the client, one
-/// message at a time. The intake's and the loop's threads, gRPC's threads and the watchdog for slow
-/// readers call it, and its mutex orders them. The intake, the loop, the ServingState and the
-/// call's reactor share its ownership.
-class GenerateStream final : public LiveCall,
+/// Passes the one request of a call through the intake and the loop, and its output to the client,
+/// one message at a time, in the words of one protocol. The intake's and the loop's threads, gRPC's
+/// threads and the watchdog for slow readers call it, and its mutex orders them. The intake, the
+/// loop, the ServingState and the call's reactor share its ownership.
+class GenerateStream final : public LiveRequest::Owner,
                              public Intake::Guest,
                              public std::enable_shared_from_this<GenerateStream> {
  public:
   /// The request is read as bytes, when the intake has room for it.
-  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, openengine::v1::GenerateResponse>;
+  using Reactor = ByteReactor;
 
-  explicit GenerateStream(StreamParts parts) : parts_(std::move(parts)) {}
+  GenerateStream(StreamParts parts, std::shared_ptr<const Dialect> dialect)
+      : parts_(std::move(parts)), dialect_(std::move(dialect)) {}
 
   /// Enters the intake and returns the reactor, which gRPC owns from then on. If the request is
-  /// refused, the call ends with the refusal. priority: as in GenerationRequest.
-  Reactor* start(grpc::CallbackServerContext* context, int64_t priority);
+  /// refused, the call ends with the refusal. priority: as in GenerationRequest, if the call's
+  /// metadata has it.
+  Reactor* start(grpc::CallbackServerContext* context, std::optional<int64_t> priority);
 
   void read() override;
   void work() override;
   void turn_away(const RefusedRequest& why) override;
 
-  void on_delta(OutputDelta delta) override;
-  void on_end(OutputEnd end) override;
-  void drop_slow_reader(std::chrono::milliseconds limit) override;
+  void output_ready() override;
+  void drop_if_slow(std::chrono::milliseconds limit) override;
 
  private:
-  class Call;
+  using Call = StreamCall<GenerateStream>;
+  friend Call;
   void read_done(bool ok);
   void written(bool ok);
   void client_gone();
@@ -83,38 +58,39 @@ class GenerateStream final : public LiveCall,
   bool prepare(grpc::ByteBuffer* bytes);
   void submit(IncomingRequest incoming);
 
-  // The functions from here to gone_status() require that mutex_ is held. They may call the loop,
-  // the ServingState and the intake, because these hold no lock of their own while they call a
-  // stream.
+  // The functions from here to gone_status() require that mutex_ is held. They may call the
+  // request, the ServingState and the intake, because these hold no lock of their own while they
+  // call a stream.
   void pump();
   void lose_client();
   void finish(const grpc::Status& status);
+  void refuse(const RefusedRequest& why);
+  void log_end() const;
   grpc::Status gone_status() const;
 
   const StreamParts parts_;
-  // The client has cancelled, its deadline has passed, or the connection is broken.
-  std::atomic<bool> gone_ = false;
-
+  const std::shared_ptr<const Dialect> dialect_;
   std::mutex mutex_;
   Call* call_ = nullptr;            // null before start() and after gRPC is done
-  bool done_ = false;               // gRPC is done
   grpc::ByteBuffer request_bytes_;  // gRPC uses it while reading_ is set
   bool reading_ = false;
-  std::string request_id_;
-  TokenDetail detail_;
-  int64_t priority_ = 0;
+  std::shared_ptr<LiveRequest> request_;  // null until the request has been read
+  bool taken_ = false;                    // the request; until then its output waits
+  std::unique_ptr<CallAnswer> answer_;    // null until the request has been read
+  std::optional<int64_t> priority_;
   RequestOrigin origin_;
-  const ServedModel* model_ = nullptr;
-  ServingState::Taken taken_;
-  PendingOutput pending_;
-  openengine::v1::GenerateResponse response_;  // gRPC uses it while writing_ is set
-  std::chrono::nanoseconds write_started_{};   // by the pulse's clock
-  bool writing_ = false;                       // a write is outstanding
-  bool finished_ = false;                      // Finish has been called, so nothing more is written
+  grpc::ByteBuffer response_;                 // gRPC uses it while writing_ is set
+  std::chrono::nanoseconds write_started_{};  // by the pulse's clock
+  bool writing_ = false;                      // a write is outstanding
+  bool finished_ = false;                     // Finish has been called, so nothing more is written
+  RunningClock::time_point begun_;
+  grpc::StatusCode code_ = grpc::StatusCode::OK;  // of the call, once it is over
+  bool gone_ = false;  // the client has cancelled, its deadline has passed,
+                       // or the connection is broken
   bool slow_ = false;
 };
 
-/// True if the deadline that the client set has passed.
-bool deadline_passed(const grpc::CallbackServerContext& context);
+/// The deadline that the client set.
+Deadline deadline_of(const grpc::CallbackServerContext& context);
 
 }  // namespace shoal

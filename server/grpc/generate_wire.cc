@@ -188,11 +188,6 @@ void write_finished(const OutputEnd& end, wire::GenerationFinished* finished) {
 
 }  // namespace
 
-WireRefusal refuse_field(std::string field, std::string_view what) {
-  Status status = Status::error(Code::kInvalidArgument, cat(field, what));
-  return {std::move(status), std::move(field)};
-}
-
 Result<GenerationRequest, WireRefusal> read_generate_request(wire::GenerateRequest request) {
   SHOAL_RETURN_IF_ERROR(check_features(request));
   SHOAL_RETURN_IF_ERROR(check_response_options(request.response()));

@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
-#include <string_view>
 
+#include "server/grpc/wire_message.h"
 #include "server/serving/generation_request.h"
 #include "server/serving/inference_loop.h"
 
@@ -14,18 +14,6 @@ struct TokenDetail {
   bool logprob = false;
   bool candidates = false;
 };
-
-/// Why a GenerateRequest cannot be read, and the path of the field that is to blame. RequestField
-/// does not have these fields, because only the wire format has them.
-struct WireRefusal {
-  bool ok() const { return status.ok(); }
-
-  Status status;
-  std::string field;
-};
-
-/// INVALID_ARGUMENT about this field. The message is its path followed by `what` is wrong.
-WireRefusal refuse_field(std::string field, std::string_view what);
 
 /// The most stop conditions that a request may have, texts and ids together.
 inline constexpr int kMaxStopConditions = 1024;

@@ -20,11 +20,12 @@
 #include "server/grpc/connections.h"
 #include "server/grpc/control_service.h"
 #include "server/grpc/generate_service.h"
-#include "server/grpc/intake.h"
-#include "server/grpc/listen.h"
 #include "server/grpc/protobuf_log.h"
 #include "server/grpc/pulse.h"
+#include "server/grpc/tls_credentials.h"
 #include "server/grpc/transport_service.h"
+#include "server/net/listen.h"
+#include "server/serving/intake.h"
 
 namespace shoal {
 
@@ -37,16 +38,26 @@ constexpr size_t kGrpcBytes = size_t{512} << 20;
 constexpr int kUnreadBytes = 64 << 10;
 /// The most calls on one connection at once.
 constexpr int kMaxStreams = 4096;
+/// gRPC's threads that do not answer for this long hang.
+constexpr std::chrono::seconds kSilentFront{30};
 
 constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengine.v1.Control"};
+
+/// For TLS: a client that has not finished the handshake, and the start of HTTP/2 in it, is closed.
+constexpr int kHandshakeMs = 10'000;
 
 /// True while the server is being built. What is wrong then becomes a Status of ours.
 std::atomic<bool> g_building = false;
 
+/// What gRPC calls an error in these sources is what a client did wrong in its handshake.
+bool is_about_handshake(std::string_view file) {
+  return file.ends_with("/ssl_transport_security.cc") || file.ends_with("/security_handshaker.cc");
+}
+
 /// gRPC's own lines go to debug level, apart from errors. An error is also kept for the case that
 /// it is gRPC's last word before abort().
 void route_grpc_log(gpr_log_func_args* line) {
-  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR;
+  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR && !is_about_handshake(line->file);
   if (error) remember_library_error(line->message);
   log_line(error && !g_building ? LogLevel::kError : LogLevel::kDebug,
            cat("grpc: ", line->message));
@@ -61,7 +72,20 @@ constexpr int64_t kept_descriptors(int ranks) {
   return 16 + 4 * static_cast<int64_t>(ranks);
 }
 
-void configure(const grpc::ResourceQuota& quota, grpc::ServerBuilder* builder) {
+/// gRPC's own service of reflection cannot ask for a key, so that a server with keys has none.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins,
+                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
+  }
+};
+
+void configure(const grpc::ResourceQuota& quota, const GrpcServerOptions& options,
+               grpc::ServerBuilder* builder) {
+  if (options.tls) builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  if (options.keys->any()) builder->SetOption(std::make_unique<WithoutReflection>());
   // Without keepalive, a peer that vanished silently would keep its KV blocks for two hours.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
@@ -82,15 +106,16 @@ void configure(const grpc::ResourceQuota& quota, grpc::ServerBuilder* builder) {
 
 /// Lets the builder's server take connections from our own acceptor, whose calls `connections`
 /// hears of. Returns what the acceptor does with a client.
-Acceptor::HandOver take_connections_of_our_own(grpc::ServerBuilder* builder,
-                                               const std::shared_ptr<Connections>& connections) {
+Acceptor::HandOver take_connections_of_our_own(
+    grpc::ServerBuilder* builder, const std::shared_ptr<grpc::ServerCredentials>& credentials,
+    const std::shared_ptr<Connections>& connections) {
   using Builder = grpc::ServerBuilder::experimental_type;
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
   watches.push_back(make_call_watch(connections));
   builder->experimental().SetInterceptorCreators(std::move(watches));
   const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> server =
       builder->experimental().AddExternalConnectionAcceptor(
-          Builder::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+          Builder::ExternalConnectionType::FROM_FD, credentials);
   return [server](Fd client, int listener) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener;
@@ -112,6 +137,7 @@ struct GrpcServer::Impl {
   std::shared_ptr<Pulse> pulse;
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::shared_ptr<Connections> connections;
+  std::shared_ptr<grpc::ServerCredentials> credentials;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<Acceptor> acceptor;
   std::mutex mutex;
@@ -119,9 +145,26 @@ struct GrpcServer::Impl {
   bool stop = false;
   std::thread watchdog;
 
+  void set_options(const GrpcServerOptions& given) {
+    options = given;
+    if (!options.keys) options.keys = std::make_shared<ApiKeys>();
+    credentials =
+        options.tls ? make_tls_credentials(options.tls) : grpc::InsecureServerCredentials();
+  }
+
+  void make_services() {
+    const ServiceParts parts{state, intake, pulse, connections, options.keys};
+    services.push_back(make_generate_service(parts));
+    services.push_back(make_control_service(parts));
+    services.push_back(make_transport_service(parts));
+    for (const GrpcFacade& facade : options.facades) services.push_back(facade.make(parts));
+  }
+
   void set_health(bool serving) const {
-    for (const char* name : kHealthNames)
-      server->GetHealthCheckService()->SetServingStatus(name, serving);
+    grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
+    for (const char* name : kHealthNames) health->SetServingStatus(name, serving);
+    for (const GrpcFacade& facade : options.facades)
+      health->SetServingStatus(facade.service, serving);
   }
 
   /// Looks for clients that do not read, and for requests that wait for too long.
@@ -163,22 +206,22 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   route_protobuf_log();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  SHOAL_ASSIGN_OR_RETURN(Listeners listeners, listen_on(options.host, options.port));
+  SHOAL_ASSIGN_OR_RETURN(Listeners listeners, listen_on(options.host, options.port, "--grpc-port"));
   auto impl = std::make_unique<Impl>();
-  impl->options = options;
+  impl->set_options(options);
   impl->port = listeners.port;
   impl->connections = std::make_shared<Connections>(kept_descriptors(options.ranks));
-  impl->state = std::make_shared<ServingState>(options.served_name);
-  impl->intake = std::make_shared<Intake>(Intake::Options{});
+  impl->state = options.state
+                    ? options.state
+                    : std::make_shared<ServingState>(std::vector<std::string>{options.served_name});
+  impl->intake = options.intake ? options.intake : std::make_shared<Intake>(Intake::Options{});
   impl->pulse = std::make_shared<Pulse>();
-  impl->services.push_back(
-      make_generate_service({impl->state, impl->intake, impl->pulse}, impl->connections));
-  impl->services.push_back(make_control_service(impl->state));
-  impl->services.push_back(make_transport_service(impl->state));
+  impl->make_services();
   grpc::ServerBuilder builder;
-  configure(impl->quota.Resize(kGrpcBytes), &builder);
+  configure(impl->quota.Resize(kGrpcBytes), impl->options, &builder);
   for (const auto& service : impl->services) builder.RegisterService(service.get());
-  Acceptor::HandOver hand_over = take_connections_of_our_own(&builder, impl->connections);
+  Acceptor::HandOver hand_over =
+      take_connections_of_our_own(&builder, impl->credentials, impl->connections);
   g_building = true;
   impl->server = builder.BuildAndStart();
   g_building = false;
@@ -209,7 +252,16 @@ void GrpcServer::set_ready(const ServedModel* model, InferenceLoop* loop,
 void GrpcServer::set_restarting(bool restarting) {
   impl_->state->set_restarting(restarting);
   const ServingState::View view = impl_->state->view();
-  impl_->set_health(view.phase == ServingPhase::kReady && !view.restarting);
+  impl_->set_health(view.phase == ServingPhase::kReady && !view.restarting && !view.stopping);
+}
+
+void GrpcServer::set_stopping() {
+  impl_->state->set_stopping();
+  impl_->set_health(false);
+}
+
+bool GrpcServer::alive() const {
+  return impl_->pulse->silent_for() < kSilentFront;
 }
 
 void GrpcServer::set_draining() {

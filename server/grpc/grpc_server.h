@@ -2,24 +2,49 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
+#include "server/net/tls_identity.h"
+#include "server/serving/api_keys.h"
+#include "server/serving/intake.h"
 #include "server/serving/serving_state.h"
 
+namespace grpc {
+class Service;
+}
+
 namespace shoal {
+
+struct ServiceParts;
+
+/// A further protocol on the same port.
+struct GrpcFacade {
+  const char* service;  ///< its full name, under which health reports it too
+  std::unique_ptr<grpc::Service> (*make)(const ServiceParts& parts);
+};
 
 struct GrpcServerOptions {
   std::string host = "127.0.0.1";
   int port = 50051;         ///< 0: any free port
-  std::string served_name;  ///< MODEL's last path component
-  int ranks = 1;            ///< how many must always have descriptors left to be started again
+  std::string served_name;  ///< MODEL's own name; unused
+                            ///< with `state`
+  /// What the fronts share. Null: the server makes its own.
+  std::shared_ptr<ServingState> state = nullptr;
+  std::shared_ptr<Intake> intake = nullptr;
+  /// The keys that clients must bring; null: none.
+  std::shared_ptr<const ApiKeys> keys = nullptr;
+  std::vector<GrpcFacade> facades = {};
+  std::shared_ptr<const TlsIdentity> tls = nullptr;  ///< null: connections are plain
+  int ranks = 1;  ///< how many must always have descriptors left to be started again
   /// If the client does not accept a message for this long, its request is cancelled. Only time in
   /// which gRPC's threads answer counts.
   int slow_reader_ms = 30'000;
 };
 
-/// The gRPC front: openengine.v1 Inference and Control, grpc.health.v1 and reflection on one port.
+/// The gRPC front: openengine.v1 Inference and Control, shoal.v1.Transport, the facades,
+/// grpc.health.v1 and reflection on one port.
 /// It listens before the model is loaded: until set_ready(), health reports NOT_SERVING and
 /// Generate fails with UNAVAILABLE. It accepts connections itself and keeps descriptors free for
 /// the ranks. May be called from any thread, except for shutdown().
@@ -38,6 +63,9 @@ class GrpcServer {
   /// Accepts requests from now on. Both pointers must stay valid until shutdown() has returned.
   void set_ready(const ServedModel* model, InferenceLoop* loop, const DeploymentInfo& deployment);
 
+  /// Health reports NOT_SERVING. Requests are still accepted.
+  void set_stopping();
+
   /// Health reports NOT_SERVING and new requests fail with UNAVAILABLE. Running streams continue.
   void set_draining();
 
@@ -49,6 +77,8 @@ class GrpcServer {
   /// and closes the port. Returns at once if there are none. A second call has no effect. Must not
   /// be called from two threads at the same time.
   void shutdown(Deadline deadline);
+  /// False if gRPC's threads have not answered for half a minute.
+  bool alive() const;
   /// What a shutdown may be waiting for: "2 calls, 1 connection". Does not block.
   std::string open_work() const;
 

@@ -14,18 +14,12 @@ namespace shoal {
 struct RefusalInfo {
   std::string_view reason = {};
   int retry_ms = 0;
-  std::string_view field = {};  ///< the path in GenerateRequest: "sampling.temperature"
+  std::string_view field = {};  ///< the path in the request's message: "sampling.temperature"
 };
 
 /// Converts our error to a gRPC status.
 grpc::Status to_grpc_status(const Status& status, const RefusalInfo& info = {});
-grpc::Status to_grpc_status(const RefusedRequest& refused);
-
-/// The path of a field in GenerateRequest; "" for kNone.
-std::string_view field_path(RequestField field);
-
-/// The chain of causes on one line: "no transport; because: /dev/shm is full". At most 1900 bytes,
-/// cut between characters.
-std::string explain(const Status& status);
+/// field: the path in the request's message of what the refusal is about.
+grpc::Status to_grpc_status(const RefusedRequest& refused, std::string_view field = {});
 
 }  // namespace shoal

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/tokenizer/unicode.h"
+#include "server/grpc/byte_methods.h"
 #include "server/grpc/grpc_status.h"
 
 namespace shoal {
@@ -39,8 +40,8 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
                           public std::enable_shared_from_this<HealthProbe> {
  public:
   HealthProbe(std::shared_ptr<ServingState> state, const ServedModel& model,
-              wire::HealthResponse* response)
-      : state_(std::move(state)), model_(model), response_(response) {}
+              wire::HealthResponse response, grpc::ByteBuffer* out)
+      : state_(std::move(state)), model_(model), response_(std::move(response)), out_(out) {}
 
   void start() {
     self_ = shared_from_this();
@@ -101,8 +102,8 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
 
   void report(wire::HealthState state, const std::string& message) {
     const std::lock_guard lock(mutex_);
-    if (finished_) return;  // response_ may be gone
-    add_check("inference_probe", state, message, response_);
+    if (finished_) return;  // out_ may be gone
+    add_check("inference_probe", state, message, &response_);
     finish();
   }
 
@@ -123,13 +124,15 @@ class HealthProbe final : public grpc::ServerUnaryReactor,
   /// Requires that mutex_ is held.
   void finish() {
     finished_ = true;
-    summarize(response_);
+    summarize(&response_);
+    *out_ = to_bytes(response_);
     Finish(grpc::Status::OK);
   }
 
   const std::shared_ptr<ServingState> state_;
   const ServedModel& model_;
-  wire::HealthResponse* const response_;
+  wire::HealthResponse response_;
+  grpc::ByteBuffer* const out_;  // gRPC's, until it is done
   std::shared_ptr<HealthProbe> self_;
   size_t tokens_ = 0;  // used only by the loop's thread
   std::mutex mutex_;
@@ -156,8 +159,9 @@ void summarize(wire::HealthResponse* response) {
 
 grpc::ServerUnaryReactor* start_health_probe(std::shared_ptr<ServingState> state,
                                              const ServedModel& model,
-                                             wire::HealthResponse* response) {
-  const auto probe = std::make_shared<HealthProbe>(std::move(state), model, response);
+                                             wire::HealthResponse response, grpc::ByteBuffer* out) {
+  const auto probe =
+      std::make_shared<HealthProbe>(std::move(state), model, std::move(response), out);
   probe->start();
   return probe.get();  // it owns itself
 }

@@ -25,6 +25,10 @@ class Pulse {
   /// was made then; and makes another one, within this process. Must be called by one thread.
   void beat(std::chrono::milliseconds most);
 
+  /// How long gRPC has not answered the last call, by the clock of beat(). May be called from any
+  /// thread.
+  std::chrono::nanoseconds silent_for() const { return std::chrono::nanoseconds(silent_ns_); }
+
   /// May be called from any thread.
   std::chrono::nanoseconds answered() const { return std::chrono::nanoseconds(answered_ns_); }
 
@@ -39,6 +43,7 @@ class Pulse {
   std::shared_ptr<Ping> ping_;
   Clock::time_point last_;
   std::atomic<int64_t> answered_ns_ = 0;
+  std::atomic<int64_t> silent_ns_ = 0;  // since the open call was made
 };
 
 }  // namespace shoal

@@ -1,7 +1,7 @@
 #pragma once
 #include <memory>
 
-#include "server/serving/serving_state.h"
+#include "server/grpc/generate_call.h"
 
 namespace grpc {
 class Service;
@@ -10,6 +10,6 @@ class Service;
 namespace shoal {
 
 /// shoal.v1.Transport: reports on the transport of the running group.
-std::unique_ptr<grpc::Service> make_transport_service(std::shared_ptr<ServingState> state);
+std::unique_ptr<grpc::Service> make_transport_service(const ServiceParts& parts);
 
 }  // namespace shoal

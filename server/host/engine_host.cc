@@ -4,24 +4,15 @@
 #include <cstdio>
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
-#include "runtime/supervisor/gpu_probe.h"
-#include "runtime/transport/facts/stale_segments.h"
 #include "runtime/transport/needs/process_budget.h"
-#include "runtime/transport/rungs/rung.h"
+#include "runtime/transport/report_text.h"
+#include "runtime/transport/rungs/gpu_checks.h"
 
 namespace shoal {
 namespace {
 
-constexpr const char* kShmDir = "/dev/shm";
-/// The memory that the ranks' processes use before they have loaded anything: 3 MiB each, and the
-/// self-test's buffers. These hold every rank's part of a message of 1 MiB, the expected sum and
-/// the actual one.
-int64_t ranks_bytes(int world_size) {
-  return int64_t{world_size} * (3 + world_size + 2) << 20;
-}
-/// The time that devices have to answer. Creating contexts on eight of them takes some seconds.
-constexpr double kGpuSeconds = 20;
 /// The front ends a group whose step hangs long before this (--step-timeout). This limit is for the
 /// case that the front itself hangs.
 constexpr int64_t kCollectiveTimeoutMs = 3'600'000;
@@ -32,112 +23,105 @@ class ProgressPrinter {
   explicit ProgressPrinter(ProgressStyle style)
       : terminal_(::isatty(STDERR_FILENO) == 1), style_(style) {}
   ~ProgressPrinter() {
-    if (shown_ > 0 && terminal_) (void)write_stderr("\r\033[K");
+    if (line_shown_) (void)write_stderr("\r\033[K");
   }
   ProgressPrinter(const ProgressPrinter&) = delete;
   ProgressPrinter& operator=(const ProgressPrinter&) = delete;
 
-  void operator()(const LoadProgress& progress) {
-    if (progress.bytes_total <= 0) return;
+  void operator()(int percent) {
     // The number never goes back, although the total grows while one rank after the other reports
     // its part.
-    const int percent = static_cast<int>(static_cast<double>(progress.bytes_done) * 100 /
-                                         static_cast<double>(progress.bytes_total));
     const int step = terminal_ ? 1 : 10;
     const double pause_s = terminal_ ? 0.05 : 0.5;
     if (percent / step <= shown_ / step || seconds_since(shown_at_) < pause_s) return;
     shown_ = percent;
     shown_at_ = Clock::now();
     if (terminal_) {
-      (void)write_stderr(cat("\rloading ", percent, " %"));
+      show_line(cat("loading ", percent, " %"));
     } else if (style_ == ProgressStyle::kLogged) {
       log_info(cat("loading ", percent / step * step, " %"));
     }
   }
 
+  /// The phase that the ranks are in, and for how long. Loading has its percentage instead.
+  void operator()(Phase phase, double seconds) {
+    if (seconds < kSlowSeconds || (phase == Phase::kLoad && shown_ > 0)) return;
+    const bool same = slow_ == phase;
+    if (terminal_) {
+      if (same && seconds_since(shown_at_) < kSlowSeconds) return;
+      show_line(cat(doing(phase), " for ", static_cast<int>(seconds), " s"));
+    } else if (!same && style_ == ProgressStyle::kLogged) {
+      log_info(cat("start: ", phase_name(phase), " is not over after ", kSlowSeconds,
+                   " s: ", doing(phase)));
+    }
+    slow_ = phase;
+    shown_at_ = Clock::now();
+  }
+
  private:
+  static constexpr int kSlowSeconds = 1;
+
+  static const char* doing(Phase phase) {
+    switch (phase) {
+      case Phase::kSpawn:
+        return "the ranks are being started";
+      case Phase::kOpen:
+        return "the ranks are being connected";
+      case Phase::kSelfTest:
+        return "the transport is being tested";
+      case Phase::kLoad:
+        return "the weights are being read";
+      case Phase::kTouch:
+        return "the KV cache is being allocated";
+      default:
+        return "a first step is being computed";
+    }
+  }
+
+  void show_line(const std::string& text) {
+    (void)write_stderr(cat("\r\033[K", text));
+    line_shown_ = true;
+  }
+
   const bool terminal_;
   const ProgressStyle style_;
-  int shown_ = 0;  // percent
+  int shown_ = 0;              // percent
+  bool line_shown_ = false;    // on a terminal
+  std::optional<Phase> slow_;  // the last one that was shown
   Clock::time_point shown_at_ = Clock::now();
 };
 
-/// Logs the first line of the report, and the first remedy if the transport is degraded. The
-/// refusals have already been logged one by one.
+/// Logs what the transport in use costs beside the first choice, and the first remedy. The refusals
+/// have already been logged one by one, and so have the figures.
 void log_transport(const TransportReport& report) {
-  const std::string text = to_text(report);
-  log_info(text.substr(0, text.find('\n')));
-  if (!report.degraded() || report.remedies.empty()) return;
-  const Remedy& first = report.remedies.front();
-  log_warning(cat("running over ", report.rung, " instead of ", report.order.front(),
-                  "; what helps here (", first.kind, "): ", first.title, ": ", first.text));
-}
-
-}  // namespace
-
-HostFacts facts_for(const TransportFlags& flags, int world_size) {
-  if (flags.clean_stale) {
-    const Result<SweepResult> swept = remove_stale(kShmDir);
-    if (!swept.ok()) {
-      log_warning(cat("--clean-stale: ", swept.status().to_string()));
-    } else {
-      log_info(cat("--clean-stale: removed ", swept->removed, " files (", swept->bytes,
-                   " bytes) from ", kShmDir, ", kept ", swept->kept.size()));
-    }
+  if (report.verdict() == Verdict::kFirst) return;
+  std::string text = verdict_text(report);
+  if (!report.remedies.empty()) {
+    const Remedy& first = report.remedies.front();
+    text += cat(" What would make ", report.first(), " work here (", first.kind, "): ", first.title,
+                ": ", first.text.substr(0, first.text.find('\n')));
   }
-  FactsRequest request;
-  if (world_size > 1) {
-    request.probe_bytes = find_rung(flags.order.front())->need(world_size).dev_shm_bytes();
-  } else {
-    request.probe_cma = false;
-  }
-  HostFacts facts = gather_host_facts(request);
-  if (!facts.proc_mounted)
-    log_warning("/proc is not mounted: limits of memory and processes of a container are not seen");
-  if (flags.device.kind == DeviceKind::kCuda && world_size > 1) {
-    log_info("--device cuda: ranks move their sums on GPUs; the model is computed on the CPU");
-    probe_gpus({flags.device.cuda_module, flags.device.nccl_library, world_size,
-                flags.device.ranks_per_gpu, std::min(kGpuSeconds, flags.startup_timeout_s / 4)},
-               &facts.gpu);
-  }
-  return facts;
+  if (report.degraded())
+    log_warning(text);
+  else
+    log_info(text);
 }
 
-void set_device(const DeviceFlags& flags, RankStart* start) {
-  start->device = flags.kind;
-  start->ranks_per_gpu = flags.ranks_per_gpu;
-  start->cuda_module = flags.cuda_module;
-  start->nccl_library = flags.nccl_library;
-  start->reproducible = flags.reproducible;
-}
-
-LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes) {
-  LadderOptions options;
-  options.order = flags.order;
-  options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
-  options.min_transport = flags.min_transport;
-  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes),
-                    reserved_bytes + ranks_bytes(world_size)};
-  options.reproducible = flags.device.reproducible;
-  if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
-  options.names = {"--on-shm-shortage=fail", "--min-transport", "--startup-timeout",
-                   "--max-restarts"};
-  options.on_refused = [](const Refusal& refusal, const std::string& next) {
-    log_warning(cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase),
-                    "), trying ", next, ": ", refusal.status.to_string(600)));
-  };
-  return options;
-}
-
-namespace {
-
-SupervisorHooks hooks_for(ProgressStyle style) {
+SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loading) {
   SupervisorHooks hooks;
   // One printer per start, because its end clears the line.
   auto printer = std::make_shared<std::optional<ProgressPrinter>>();
-  hooks.on_progress = [printer, style](const LoadProgress& p) {
+  hooks.on_progress = [printer, style, on_loading = std::move(on_loading)](const LoadProgress& p) {
+    if (p.bytes_total <= 0) return;
+    const int percent = static_cast<int>(static_cast<double>(p.bytes_done) * 100 /
+                                         static_cast<double>(p.bytes_total));
     if (!*printer) printer->emplace(style);
-    (**printer)(p);
+    (**printer)(percent);
+    if (on_loading) on_loading(percent);
+  };
+  hooks.on_phase_now = [printer, style](Phase phase, double seconds) {
+    if (!*printer) printer->emplace(style);
+    (**printer)(phase, seconds);
   };
   hooks.on_start_over = [printer] { printer->reset(); };
   hooks.on_restart = [](const Failure& why, int restart, int max_restarts) {
@@ -187,22 +171,53 @@ Status lost_for_good(const Failure& failure) {
 ProcessNeed process_need(const EnginePlan& plan) {
   constexpr int64_t kOfTheFront = 2;
   const int64_t ranks = plan.world_size;
+  if (plan.model.device == DeviceKind::kCuda)
+    return {ranks * plan.model.threads + kOfTheFront, plan.memory.host_bytes / ranks};
   return {
       ranks * plan.model.threads + kOfTheFront,
       plan.memory.largest_weight_bytes + (plan.kv_bytes() + plan.memory.activation_bytes) / ranks};
 }
 
-}  // namespace
+/// The memory of the host that the model takes.
+int64_t host_bytes(const EnginePlan& plan) {
+  if (plan.model.device == DeviceKind::kCuda) return plan.memory.host_bytes;
+  return plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes;
+}
 
-Attempt<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
-                                                       const EngineFlags& flags, HostFacts facts,
-                                                       ProgressStyle progress) {
+/// What forbids a start before anything is made.
+std::optional<Failure> why_not(const EnginePlan& plan, const DeviceFlags& device,
+                               const HostFacts& facts) {
   if (const Status refused = check_processes(process_need(plan), facts); !refused.ok())
     return Failure{refused, Phase::kBudget};
+  if (plan.model.device != DeviceKind::kCuda) return std::nullopt;
+  // A transport that needs no device does not help, because the model is computed on devices.
+  Status refused = check_devices(facts.gpu);
+  if (refused.ok() && device.reproducible) refused = check_same_arithmetic(facts.gpu);
+  if (refused.ok()) return std::nullopt;
+  return Failure{refused, Phase::kProbe, kFrontRank, Fault::kTransport};
+}
+
+/// Takes over the number of blocks that the ranks have found room for.
+void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
+  EngineLimits& limits = plan->model.limits;
+  if (blocks >= limits.kv_blocks) return;
+  const int32_t planned = std::exchange(limits.kv_blocks, blocks);
+  limits.max_model_len = std::min(limits.max_model_len, blocks * kBlockTokens);
+  log_warning(cat("the GPUs have room for ", counted(blocks, "block"), " of KV cache of the ",
+                  planned, " planned, because others have taken memory since, or the transport has; "
+                  "the model length is ", limits.max_model_len, " now"));
+}
+
+}  // namespace
+
+Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan,
+                                                       const EngineFlags& flags, HostFacts facts,
+                                                       ProgressStyle progress,
+                                                       std::function<void(int)> on_loading) {
+  if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts))
+    return *std::move(refused);
   SupervisorOptions options;
-  options.ladder =
-      ladder_options(flags.transport, plan.world_size,
-                     plan.memory.weight_bytes + plan.kv_bytes() + plan.memory.activation_bytes);
+  options.ladder = ladder_options(flags.transport, plan.world_size, host_bytes(plan));
   options.group.start.cpus = plan.cpus;
   options.group.start.collective_timeout_ms = kCollectiveTimeoutMs;
   options.group.start.work = encode(plan.model);
@@ -213,7 +228,7 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
   options.group.startup_timeout_s = flags.transport.startup_timeout_s;
   options.group.step_timeout_s = flags.transport.step_timeout_s;
   options.max_restarts = flags.max_restarts;
-  options.hooks = hooks_for(progress);
+  options.hooks = hooks_for(progress, std::move(on_loading));
   Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
   if (!model.ok()) return Failure{model.status()};
   watch_model(**model, &options.hooks);
@@ -224,19 +239,33 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(const EnginePlan& plan,
       new EngineHost(std::move(model).value(), std::move(supervisor).value()));
   // What the ranks have loaded is the model if nobody wrote to it meanwhile.
   if (const Status same = host->model_->look(); !same.ok()) return Failure{same};
-  if (const Status read = host->read_ready(); !read.ok()) return Failure{read};
+  if (const Status read = host->read_ready(plan); !read.ok()) return Failure{read};
   log_transport(host->report());
   return host;
 }
 
-Status EngineHost::read_ready() {
+Status EngineHost::read_ready(EnginePlan& plan) {
+  int32_t blocks = plan.model.limits.kv_blocks;
   for (const std::string& about : supervisor_->ready()) {
     SHOAL_ASSIGN_OR_RETURN(const ModelReady rank,
                            decode<ModelReady>(about, "report of a model's rank"));
     kernels_ = rank.kernels;
+    arithmetic_ = rank.arithmetic;
     weight_bytes_ += rank.weight_bytes;
+    blocks = rank.kv_blocks;
   }
+  lower_kv_blocks(blocks, &plan);
+  // Ranks that are started again must have what the sequences then count on.
+  plan.model.least_kv_blocks = blocks;
+  plan.model.has_run = true;
+  supervisor_->set_work(encode(plan.model));
   return {};
+}
+
+/// The ranks are not up while lost ones are on their way back, and once they are lost for good.
+RanksState EngineHost::ranks_state() const {
+  return {restarting_s() == 0 && !supervisor_->lost(), report(), supervisor_->start_phases(),
+          supervisor_->collective_seconds()};
 }
 
 Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
@@ -284,12 +313,13 @@ QueueLimits queue_limits_of(const QueueFlags& flags, int32_t max_num_seqs) {
 
 ServedModel make_served_model(const ModelFiles& files, Tokenizer tokenizer, const EnginePlan& plan,
                               std::optional<uint64_t> seed) {
-  return {files.name,
-          files.config,
-          files.generation,
-          std::move(tokenizer),
-          plan.model.limits.max_model_len,
-          seed};
+  return {.name = files.name,
+          .dir = files.dir,
+          .config = files.config,
+          .generation = files.generation,
+          .tokenizer = std::move(tokenizer),
+          .max_model_len = plan.model.limits.max_model_len,
+          .default_seed = seed};
 }
 
 }  // namespace shoal

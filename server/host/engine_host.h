@@ -8,6 +8,8 @@
 #include "runtime/supervisor/supervisor.h"
 #include "server/cli/exit_code.h"
 #include "server/host/engine_plan.h"
+#include "server/host/transport_setup.h"
+#include "server/metrics/metrics.h"
 #include "server/serving/generation_request.h"
 #include "server/serving/inference_loop.h"
 
@@ -17,20 +19,9 @@ namespace shoal {
 /// lines (kLogged, for serve) or nothing.
 enum class ProgressStyle { kTerminalOnly, kLogged };
 
-/// Gathers what the machine offers for transports between this many ranks, and about GPUs if they
-/// are to be used. It forks probes, so call it before any thread is started.
-HostFacts facts_for(const TransportFlags& flags, int world_size);
-
 /// Convert the flags. max_num_seqs: how many requests run at once.
 Scheduling scheduling_of(const SchedulingFlags& flags);
 QueueLimits queue_limits_of(const QueueFlags& flags, int32_t max_num_seqs);
-
-/// Copies the device flags that ranks need into *start.
-void set_device(const DeviceFlags& flags, RankStart* start);
-
-/// Converts the flags to options for the ladder. reserved_bytes are those of weights, KV cache,
-/// activations and logits; the memory that the ranks' processes themselves need is added here.
-LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes);
 
 /// The ranks of one model, as commands use them: a Supervisor that is configured from the flags and
 /// whose events are logged. All but start() may be called from any thread.
@@ -38,9 +29,13 @@ class EngineHost {
  public:
   /// Walks the ladder until a transport works. The reasons for refused rungs are logged as
   /// warnings, or are part of the error if no rung is left. `facts` are the result of facts_for().
+  /// on_loading is told how much of the model is loaded, in percent, from a thread of the start. If
+  /// the ranks' devices have room for a smaller KV cache than was planned, it lowers the plan's
+  /// limits and logs a warning.
   static Attempt<std::unique_ptr<EngineHost>> start(
-      const EnginePlan& plan, const EngineFlags& flags, HostFacts facts,
-      ProgressStyle progress = ProgressStyle::kTerminalOnly);
+      EnginePlan& plan, const EngineFlags& flags, HostFacts facts,
+      ProgressStyle progress = ProgressStyle::kTerminalOnly,
+      std::function<void(int)> on_loading = {});
 
   /// Runs one step on every rank. If the ranks were lost and are started again, the outcome has no
   /// result, because their KV cache is gone. An error means that they are lost for good, or
@@ -59,19 +54,24 @@ class EngineHost {
   void give_up() { supervisor_->give_up(); }  ///< Supervisor::give_up
 
   TransportReport report() const { return supervisor_->report(); }
+  /// What metrics show of the ranks.
+  RanksState ranks_state() const;
   std::string transport() const { return report().rung; }
   const std::string& kernels() const { return kernels_; }
+  /// The fingerprint of the ranks' arithmetic (runtime/worker/arithmetic.h), which all share.
+  const std::string& arithmetic() const { return arithmetic_; }
   /// The packed weights of all ranks, as they reported it after loading.
   int64_t weight_bytes() const { return weight_bytes_; }
 
  private:
   EngineHost(std::unique_ptr<ModelWatch> model, std::unique_ptr<Supervisor> supervisor)
       : model_(std::move(model)), supervisor_(std::move(supervisor)) {}
-  Status read_ready();
+  Status read_ready(EnginePlan& plan);
 
   const std::unique_ptr<ModelWatch> model_;  // outlives the ranks, which load from its files
   const std::unique_ptr<Supervisor> supervisor_;
   std::string kernels_;
+  std::string arithmetic_;
   int64_t weight_bytes_ = 0;
 };
 

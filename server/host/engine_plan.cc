@@ -5,13 +5,18 @@
 #include <filesystem>
 
 #include "kernels/kernel_table.h"
-#include "models/decoder.h"
+#include "models/cpu_layers.h"
+#include "models/device_buffers.h"
+#include "models/device_limits.h"
+#include "models/device_weights.h"
 #include "models/generation_config.h"
+#include "models/hub.h"
+#include "models/kv_cache.h"
 #include "models/rope.h"
 #include "models/shard_plan.h"
 #include "models/tokenizer/unicode.h"
 #include "models/weights.h"
-#include "runtime/worker/kv_cache.h"
+#include "runtime/base/counted.h"
 #include "runtime/worker/model_runner.h"
 
 namespace shoal {
@@ -28,12 +33,14 @@ Status bad_flag(std::string what) {
 
 Status plan_ranks(const EngineFlags& flags, const ModelFiles& model, EnginePlan* plan) {
   plan->world_size = flags.tensor_parallel_size;
-  const int limit = leaf_count(model.config.num_attention_heads);
+  const int limit = leaf_count(model.config.num_attention_heads, plan->model.device);
+  const int on_cpu = leaf_count(model.config.num_attention_heads);
   if (plan->world_size > limit) {
     return bad_flag(cat(
         "--tensor-parallel-size must be in [1, ", limit, "] for this model, not ", plan->world_size,
         ": its ", model.config.num_attention_heads, " attention heads are summed in ", limit,
-        " parts, the same for every size so that results are the same bits, and a rank needs one part"));
+        " parts, the same for every size so that results are the same bits, and a rank needs one part",
+        on_cpu > limit ? cat(" (--device cpu has up to ", on_cpu, ")") : ""));
   }
   return {};
 }
@@ -44,6 +51,10 @@ Status plan_types(const EngineFlags& flags, const ModelFiles& model, EnginePlan*
   Result<Dtype> dtype = resolve_dtype(model.checkpoint, asked);
   if (!dtype.ok()) return bad_flag(std::string(dtype.status().message()));
   plan->model.dtype = *dtype;
+  if (plan->model.device == DeviceKind::kCuda) {
+    const Status computed = check_device_model(model.config);
+    if (!computed.ok()) return bad_flag(std::string(computed.message()));
+  }
   Result<const KernelTable*> kernels = find_kernels(flags.cpu_kernels);
   if (!kernels.ok()) return bad_flag(cat("--cpu-kernels: ", kernels.status().message()));
   plan->model.kernels = (*kernels)->name;
@@ -85,20 +96,45 @@ Status check_model_len(const EngineFlags& flags, const ModelConfig& config) {
       cat("--max-model-len must be in [2, ", limit, "], ", why, ", not ", *flags.max_model_len));
 }
 
+/// The bytes of KV cache of all ranks if each device gives what its rank's weights and activations
+/// leave of its share.
+uint64_t device_kv_bytes(const MemoryEstimate& memory) {
+  return static_cast<uint64_t>(std::max<int64_t>(memory.device_kv_blocks, 0)) *
+         static_cast<uint64_t>(memory.kv_bytes_per_block);
+}
+
+/// What the KV cache may have if the flags do not say it, for messages.
+const char* usual_kv_share(const EnginePlan& plan) {
+  return plan.model.device == DeviceKind::kCuda
+             ? "what --gpu-memory-utilization leaves beside weights and activations"
+             : "a quarter of the memory available";
+}
+
+/// Where a device's memory goes, for the message that it does not suffice.
+std::string device_memory_text(const EnginePlan& plan) {
+  const MemoryEstimate& memory = plan.memory;
+  return cat(". A rank may use ", memory.device_bytes, " B of its GPU; the rank with the most has ",
+             memory.largest_weight_bytes, " B of weights and about ",
+             memory.largest_activation_bytes,
+             " B of activations: use more ranks, a smaller --max-num-batched-tokens or "
+             "--max-model-len, or another --gpu-memory-utilization");
+}
+
 Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePlan* plan) {
+  const bool on_device = plan->model.device == DeviceKind::kCuda;
   const int64_t per_block = plan->memory.kv_bytes_per_block;
-  const uint64_t available = plan->memory.available_bytes;
+  const uint64_t available =
+      on_device ? device_kv_bytes(plan->memory) : plan->memory.available_bytes;
   if (flags.kv_cache_memory && *flags.kv_cache_memory > available) {
     return bad_flag(cat("--kv-cache-memory ", *flags.kv_cache_memory, " B is more than the ",
                         available, " B of memory that are available"));
   }
-  SHOAL_RETURN_IF_ERROR(check_model_len(flags, model.config));
   int64_t max_model_len = flags.max_model_len.value_or(model.config.max_position_embeddings);
   // With room for every sequence at its longest, nothing is ever preempted, so more blocks are
   // useless.
   const int64_t useful = flags.max_num_seqs * blocks_for_tokens(max_model_len);
-  const uint64_t budget =
-      flags.kv_cache_memory.value_or(default_kv_bytes(plan->memory, max_model_len));
+  const uint64_t budget = flags.kv_cache_memory.value_or(
+      on_device ? available : default_kv_bytes(plan->memory, max_model_len));
   const int64_t fitting = static_cast<int64_t>(
       std::min<uint64_t>(budget / static_cast<uint64_t>(per_block), INT32_MAX));
   const int64_t blocks = std::min(fitting, useful);
@@ -107,23 +143,47 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
     return bad_flag(
         cat("the KV cache must hold ", tokens, " tokens, which takes --kv-cache-memory ",
             blocks_for_tokens(tokens) * per_block, ", but has ", budget, " B (",
-            flags.kv_cache_memory ? "--kv-cache-memory" : "a quarter of the memory available",
-            flags.max_model_len ? "); raise it, or lower --max-model-len" : "); raise it"));
+            flags.kv_cache_memory ? "--kv-cache-memory" : usual_kv_share(*plan),
+            flags.max_model_len ? "); raise it, or lower --max-model-len" : "); raise it",
+            on_device ? device_memory_text(*plan) : ""));
   }
   max_model_len = std::min(max_model_len, blocks * kBlockTokens);
   plan->model.limits.kv_blocks = static_cast<int32_t>(blocks);
   plan->model.limits.max_model_len = static_cast<int32_t>(max_model_len);
+  // Ranks on devices may find less memory than was planned with. They then take a smaller cache, but
+  // not a smaller one than the flags ask for.
+  const int64_t least = flags.kv_cache_memory ? blocks
+                        : flags.max_model_len ? blocks_for_tokens(max_model_len)
+                                              : 1;
+  plan->model.least_kv_blocks = static_cast<int32_t>(least);
   return {};
 }
 
-/// The name of the model's directory; "models/demo/", "." and ".." have one too. A symbolic link
-/// keeps its own name, because that is what the user wrote. Other bytes are replaced to give valid
-/// UTF-8, because a request can name the model only in UTF-8.
-std::string last_component(const std::string& dir) {
+/// The name of the model that a snapshot in the cache of Hugging Face's hub is of:
+/// ".../models--HuggingFaceTB--SmolLM2-135M/snapshots/7e27bd9f" -> "HuggingFaceTB/SmolLM2-135M".
+/// Empty: the path is none of such a snapshot.
+std::string hub_name(const std::filesystem::path& path) {
+  constexpr std::string_view kPrefix = "models--", kBetween = "--";
+  if (path.parent_path().filename() != "snapshots") return "";
+  const std::string folder = path.parent_path().parent_path().filename().string();
+  if (!folder.starts_with(kPrefix)) return "";
+  std::string name = folder.substr(kPrefix.size());
+  // The hub allows no "--" in names, so this one was a slash.
+  if (const size_t at = name.find(kBetween); at != std::string::npos)
+    name.replace(at, kBetween.size(), "/");
+  return name;
+}
+
+/// The name of the model's directory; "models/demo/", "." and ".." have one too. A snapshot in the
+/// cache of the hub has the name of its model, because its directory is called by a hash. A
+/// symbolic link keeps its own name, because that is what the user wrote. Other bytes are replaced
+/// to give valid UTF-8, because a request can name the model only in UTF-8.
+std::string model_name(const std::string& dir) {
   std::error_code error;
   std::filesystem::path path = std::filesystem::absolute(dir, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  return to_valid_utf8(path.filename().string());
+  const std::string of_hub = hub_name(path);
+  return to_valid_utf8(of_hub.empty() ? path.filename().string() : of_hub);
 }
 
 std::string config_path_of(const std::string& dir) {
@@ -148,6 +208,32 @@ Result<std::vector<WatchedFile>> watched_files(const std::string& dir,
   return watched;
 }
 
+/// What one rank's memory consists of, in bytes.
+struct RankBytes {
+  int64_t weights = 0;
+  int64_t kv_block = 0;     // of one block of the KV cache
+  int64_t activations = 0;  // and logits; approximately
+};
+
+RankBytes bytes_of_rank(const ModelConfig& config, const ShardPlan& shard,
+                        const ModelStart& model) {
+  const EngineLimits& limits = model.limits;
+  if (model.device == DeviceKind::kCuda) {
+    const StepRoom room{.rows = limits.max_num_batched_tokens,
+                        .sequences = limits.max_num_seqs,
+                        .positions = std::max(limits.max_model_len, 1),
+                        .logit_rows = model.max_logit_rows()};
+    return {device_weight_bytes(config, shard, model.dtype),
+            device_kv_block_bytes(config, shard, model.dtype),
+            device_activation_bytes(config, shard, model.dtype, room)};
+  }
+  return {packed_weight_bytes(config, shard, model.dtype),
+          KvCache::bytes(config.num_hidden_layers, 1, shard.kv_heads.size(), config.head_dim,
+                         model.dtype),
+          CpuLayers::activation_bytes(config, shard, model.dtype, limits.max_num_batched_tokens) +
+              ModelRunner::logit_bytes(shard, model.max_logit_rows())};
+}
+
 }  // namespace
 
 int64_t blocks_for_tokens(int64_t tokens) {
@@ -166,21 +252,29 @@ std::string format_bytes(double bytes) {
 void EnginePlan::limit_kv_blocks(int64_t blocks) {
   int32_t& planned = model.limits.kv_blocks;
   planned = static_cast<int32_t>(std::clamp<int64_t>(blocks, 1, planned));
+  model.least_kv_blocks = planned;
 }
 
 Status EnginePlan::estimate_memory(const ModelConfig& config) {
   MemoryEstimate estimate;
   estimate.available_bytes = memory.available_bytes;
+  estimate.device_bytes = memory.device_bytes;
   for (int rank = 0; rank < world_size; ++rank) {
-    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard, make_shard_plan(config, {rank, world_size}));
-    const int64_t weights = packed_weight_bytes(config, shard, model.dtype);
-    estimate.weight_bytes += weights;
-    estimate.largest_weight_bytes = std::max(estimate.largest_weight_bytes, weights);
-    estimate.kv_bytes_per_block += KvCache::bytes(
-        config.num_hidden_layers, 1, shard.kv_heads.size(), config.head_dim, model.dtype);
-    estimate.activation_bytes +=
-        Decoder::activation_bytes(config, shard, model.dtype, model.limits.max_num_batched_tokens) +
-        ModelRunner::logit_bytes(shard, model.max_logit_rows());
+    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard,
+                           make_shard_plan(config, {rank, world_size}, model.device));
+    const RankBytes bytes = bytes_of_rank(config, shard, model);
+    estimate.weight_bytes += bytes.weights;
+    estimate.largest_weight_bytes = std::max(estimate.largest_weight_bytes, bytes.weights);
+    estimate.kv_bytes_per_block += bytes.kv_block;
+    estimate.activation_bytes += bytes.activations;
+    // Rows of logits are copied to pinned memory first, and weights go through two pinned buffers.
+    estimate.host_bytes +=
+        2 * ModelRunner::logit_bytes(shard, model.max_logit_rows()) + (int64_t{16} << 20);
+    estimate.largest_activation_bytes =
+        std::max(estimate.largest_activation_bytes, bytes.activations);
+    const int64_t left = estimate.device_bytes - bytes.weights - bytes.activations;
+    const int64_t blocks = left < 0 ? 0 : left / std::max<int64_t>(bytes.kv_block, 1);
+    estimate.device_kv_blocks = std::min(estimate.device_kv_blocks, blocks);
   }
   memory = estimate;
   return {};
@@ -190,12 +284,15 @@ std::string EnginePlan::describe_memory() const {
   const double weights = static_cast<double>(memory.weight_bytes),
                activations = double(memory.activation_bytes);
   const double kv = static_cast<double>(kv_bytes());
-  return cat("memory for ", world_size, world_size == 1 ? " rank: weights " : " ranks: weights ",
-             format_bytes(weights), " (at most ", format_bytes(double(memory.largest_weight_bytes)),
-             " a rank), KV cache ", format_bytes(kv), " (", model.limits.kv_blocks, " blocks of ",
-             kBlockTokens, " tokens), activations and logits about ", format_bytes(activations),
-             "; ", format_bytes(weights + kv + activations), " in all, ",
-             format_bytes(double(memory.available_bytes)), " available");
+  const std::string available =
+      model.device == DeviceKind::kCuda
+          ? cat(format_bytes(double(memory.device_bytes)), " of its GPU for each rank")
+          : cat(format_bytes(double(memory.available_bytes)), " available");
+  return cat("memory for ", counted(world_size, "rank"), ": weights ", format_bytes(weights),
+             " (at most ", format_bytes(double(memory.largest_weight_bytes)), " a rank), KV cache ",
+             format_bytes(kv), " (", counted(model.limits.kv_blocks, "block"), " of ", kBlockTokens,
+             " tokens), activations and logits about ", format_bytes(activations), "; ",
+             format_bytes(weights + kv + activations), " in all, ", available);
 }
 
 Result<ModelFiles> open_model(const std::string& dir) {
@@ -206,7 +303,8 @@ Result<ModelFiles> open_model(const std::string& dir) {
                          cat("MODEL ", dir.empty() ? "\"\"" : dir.substr(0, 400),
                              exists ? " is not a directory" : " does not exist",
                              "; it must be a Hugging Face model directory (config.json, "
-                             "tokenizer.json, model.safetensors)"));
+                             "tokenizer.json, model.safetensors)",
+                             how_to_get_model(dir)));
   }
   SHOAL_ASSIGN_OR_RETURN(std::string config_json, read_model_config(dir));
   SHOAL_ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(config_json, config_path_of(dir)));
@@ -214,10 +312,11 @@ Result<ModelFiles> open_model(const std::string& dir) {
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
   // A checkpoint for which this fails is damaged, so plan_engine can only fail because of --dtype.
   if (const Status status = resolve_dtype(checkpoint, std::nullopt).status(); !status.ok()) {
-    return status.because_of(Code::kInvalidArgument, cat(dir, " holds no whole model"));
+    return status.because_of(Code::kInvalidArgument,
+                             cat(dir, " holds no whole model in its safetensors files"));
   }
   SHOAL_ASSIGN_OR_RETURN(std::vector<WatchedFile> watched, watched_files(dir, checkpoint));
-  return ModelFiles{last_component(dir),    dir,
+  return ModelFiles{model_name(dir),        dir,
                     std::move(config_json), std::move(config),
                     std::move(generation),  std::move(checkpoint),
                     std::move(watched)};
@@ -232,10 +331,23 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   plan.files = model.watched;
   plan.model.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
   plan.model.limits.max_num_seqs = flags.max_num_seqs;
+  plan.model.device = flags.transport.device.kind;
   SHOAL_RETURN_IF_ERROR(plan_ranks(flags, model, &plan));
   SHOAL_RETURN_IF_ERROR(plan_types(flags, model, &plan));
   plan_threads(flags, host, &plan);
   plan.memory.available_bytes = host.memory_bytes;
+  plan.memory.device_bytes =
+      static_cast<int64_t>(static_cast<double>(host.device_bytes) * flags.gpu_memory_utilization);
+  // No device is usable. EngineHost::start() gives the reason, so the plan must not fail first.
+  if (host.device_bytes == 0) plan.memory.device_bytes = INT64_MAX / 2;
+  if (plan.model.device == DeviceKind::kCuda) {
+    plan.model.device_arithmetic =
+        cat("cuda-", host.device_arithmetic, "-",
+            leaf_count(model.config.num_attention_heads, DeviceKind::kCuda));
+  }
+  SHOAL_RETURN_IF_ERROR(check_model_len(flags, model.config));
+  plan.model.limits.max_model_len =
+      flags.max_model_len.value_or(model.config.max_position_embeddings);
   SHOAL_RETURN_IF_ERROR(plan.estimate_memory(model.config));
   SHOAL_RETURN_IF_ERROR(plan_kv_cache(flags, model, &plan));
   return plan;

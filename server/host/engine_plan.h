@@ -15,7 +15,7 @@ namespace shoal {
 /// MODEL's files, opened and checked as far as the front needs them. The tokenizer is not included,
 /// because not every command needs one.
 struct ModelFiles {
-  std::string name;  ///< MODEL's last path component
+  std::string name;  ///< MODEL's last path component, or its name in the cache of the hub
   std::string dir;
   std::string config_json;  ///< the text that `config` was parsed from
   ModelConfig config;
@@ -37,6 +37,12 @@ struct MemoryEstimate {
   /// approximately.
   int64_t activation_bytes = 0;
   uint64_t available_bytes = 0;
+  // Of ranks on devices:
+  int64_t host_bytes = 0;  ///< pinned memory, and rows of logits on the host, of all ranks together
+  int64_t device_bytes = 0;  ///< that a rank may use of its device
+  int64_t largest_activation_bytes = 0;
+  /// The blocks of KV cache for which every rank has room on its device.
+  int64_t device_kv_blocks = INT32_MAX;
 };
 
 /// How a model will run. Everything is decided, but nothing is started.
@@ -51,7 +57,7 @@ struct EnginePlan {
 
   int64_t kv_bytes() const { return memory.kv_bytes_per_block * model.limits.kv_blocks; }
   /// Lowers the number of KV blocks to `blocks`, for commands that know how many their requests can
-  /// use.
+  /// use. Ranks that have room for fewer then do not start.
   void limit_kv_blocks(int64_t blocks);
   /// Computes `memory` from everything else, except for available_bytes. Call it again after a
   /// change of the limits. INVALID_ARGUMENT: the model cannot be cut for world_size.

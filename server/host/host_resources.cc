@@ -8,6 +8,8 @@
 #include <sstream>
 #include <sys/resource.h>
 
+#include "runtime/transport/rungs/gpu_checks.h"
+
 namespace shoal {
 namespace {
 
@@ -146,6 +148,19 @@ HostResources host_resources(const std::string& root) {
   struct rlimit space;
   if (root.empty() && ::getrlimit(RLIMIT_AS, &space) == 0)
     host.memory_bytes = std::min<uint64_t>(host.memory_bytes, space.rlim_cur);
+  return host;
+}
+
+HostResources host_resources(const GpuFacts& gpu) {
+  HostResources host = host_resources();
+  if (!gpu.asked || gpu.ranks_per_gpu < 1) return host;
+  const size_t used =
+      std::min(static_cast<size_t>(std::max(group_devices(gpu), 0)), gpu.devices.size());
+  for (size_t i = 0; i < used; ++i) {
+    const auto share = static_cast<uint64_t>(gpu.devices[i].bytes / gpu.ranks_per_gpu);
+    if (host.device_bytes == 0 || share < host.device_bytes) host.device_bytes = share;
+  }
+  host.device_arithmetic = device_arithmetic(gpu);
   return host;
 }
 

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/transport/facts/host_facts.h"
+
 namespace shoal {
 
 /// What this process may use of the machine. The affinity mask and the cgroup decide this, not the
@@ -13,6 +15,9 @@ struct HostResources {
   /// Available memory: the least of MemAvailable and, for each cgroup, its limit minus the memory
   /// that it cannot reclaim.
   uint64_t memory_bytes = 0;
+  /// The bytes of device memory for each rank, the least of all ranks. 0: no devices are used.
+  uint64_t device_bytes = 0;
+  std::string device_arithmetic = {};  ///< of the ranks' devices (gpu_checks.h)
 
   /// The number of CPUs that can compute at the same time: those of the mask, but at most the quota
   /// (rounded up), and at least 1.
@@ -22,5 +27,8 @@ struct HostResources {
 /// Reads proc and sys below root ("" is the real system; tests pass their own). It never fails,
 /// because a file that cannot be read counts as no limit.
 HostResources host_resources(const std::string& root = "");
+
+/// The same, and what each rank may have of its device, as the facts show it.
+HostResources host_resources(const GpuFacts& gpu);
 
 }  // namespace shoal

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/running_clock.h"
 
 namespace shoal {
@@ -66,8 +67,9 @@ std::string Admission::describe(QueueLimit reached) const {
   const QueueLimits& limits = queue_.limits();
   switch (reached) {
     case QueueLimit::kRequests:
-      return cat("the queue is full: ", load.running, " requests run and ", load.waiting,
-                 " wait, of at most ", limits.requests, " (--max-num-queued-reqs)");
+      return cat("the queue is full: ", counted(load.running, "request runs", "requests run"),
+                 " and ", counted(load.waiting, "waits", "wait"), ", of at most ", limits.requests,
+                 " (--max-num-queued-reqs)");
     case QueueLimit::kTokens:
       return cat(
           "the queue is full: the tokens of the prompts that wait and of this one would be "

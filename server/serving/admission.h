@@ -17,6 +17,7 @@ namespace shoal {
 struct RequestOrigin {
   std::string client;  ///< the peer's address; requests with the same one share a part of the queue
   Deadline deadline = Deadline::infinite();  ///< of the client
+  Clock::time_point arrived = Clock::now();  ///< when the front got it
 };
 
 /// Decides which requests may wait for the engine. It keeps within the limits of the queue, refuses

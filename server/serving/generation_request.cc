@@ -7,6 +7,8 @@
 #include <sys/random.h>
 #include <utf8proc.h>
 
+#include "runtime/base/counted.h"
+
 namespace shoal {
 namespace {
 
@@ -109,9 +111,9 @@ RequestError check_prompt_length(RequestField field, size_t tokens, int32_t max_
   if (tokens == 0)
     return invalid_field(field, cat(field_name(field), " gives no tokens; at least 1 is needed"));
   if (tokens < static_cast<size_t>(max_model_len)) return {};
-  return invalid_field(field,
-                       cat("the prompt has ", tokens, " tokens; at most ", max_model_len - 1,
-                           " fit, the model length of ", max_model_len, " less one to generate"));
+  return prompt_too_long(
+      field, cat("the prompt has ", counted(tokens, "token"), "; at most ", max_model_len - 1,
+                 " fit, the model length of ", max_model_len, " less one to generate"));
 }
 
 /// Refuses text that is certainly too long before it is tokenized, because tokenizing takes time.
@@ -120,9 +122,9 @@ RequestError check_prompt_size(size_t bytes, int32_t max_model_len) {
   constexpr size_t kAlways = size_t{1} << 20;
   const size_t most = std::max(kAlways, kBytesPerToken * static_cast<size_t>(max_model_len));
   if (bytes <= most) return {};
-  return invalid_field(RequestField::kPrompt,
-                       cat("the prompt has ", bytes, " bytes; at most ", most,
-                           " are read for a model length of ", max_model_len, " tokens"));
+  return prompt_too_long(RequestField::kPrompt,
+                         cat("the prompt has ", bytes, " bytes; at most ", most,
+                             " are read for a model length of ", counted(max_model_len, "token")));
 }
 
 using PromptResult = Result<std::vector<int32_t>, RequestError>;
@@ -140,9 +142,9 @@ PromptResult resolve_text(const std::string& prompt, const ServedModel& model,
         kPrompt, ids.status().because_of(Code::kInvalidArgument, "the prompt cannot be tokenized"));
   }
   if (ids->size() > most) {  // the rest of the prompt was not looked at
-    return invalid_field(kPrompt,
-                         cat("the prompt has more than ", most, " tokens; at most ", most - 1,
-                             " fit, the model length of ", most, " less one to generate"));
+    return prompt_too_long(kPrompt,
+                           cat("the prompt has more than ", most, " tokens; at most ", most - 1,
+                               " fit, the model length of ", most, " less one to generate"));
   }
   SHOAL_RETURN_IF_ERROR(check_prompt_length(kPrompt, ids->size(), model.max_model_len));
   // A tokenizer may know ids that the model has no embedding for.
@@ -184,8 +186,8 @@ RequestError check_stop_strings(const std::vector<std::string>& stop) {
     return invalid_field(RequestField::kStop, std::move(what));
   };
   if (stop.size() > kMaxStopStrings) {
-    return wrong(
-        cat("stop has ", stop.size(), " strings; at most ", kMaxStopStrings, " are allowed"));
+    return wrong(cat("stop has ", counted(stop.size(), "string"), "; at most ", kMaxStopStrings,
+                     " are allowed"));
   }
   for (size_t i = 0; i < stop.size(); ++i) {
     if (stop[i].empty()) return wrong(cat("stop[", i, "] is empty"));
@@ -241,6 +243,17 @@ Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
   resolved.stop = std::move(request.stop);
   resolved.include_stop_in_output = request.include_stop_in_output;
   return resolved;
+}
+
+size_t most_answer_bytes(const GenerationRequest& request, const ServedModel& model) {
+  constexpr size_t kTextBytes = 8;
+  constexpr size_t kLogprobBytes = 48;
+  const int64_t most =
+      std::min<int64_t>(request.max_tokens.value_or(model.max_model_len), model.max_model_len);
+  const int64_t best = std::clamp<int64_t>(request.logprobs.value_or(0), 0, kMaxLogprobs);
+  const size_t of_token =
+      kTextBytes + (request.logprobs ? kLogprobBytes * (1 + static_cast<size_t>(best)) : 0);
+  return static_cast<size_t>(std::max<int64_t>(most, 0)) * of_token;
 }
 
 size_t kept_bytes(const ResolvedRequest& request) {

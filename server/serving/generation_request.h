@@ -2,14 +2,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "models/chat_template.h"
 #include "models/model_config.h"
 #include "models/tokenizer.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/request_error.h"
+#include "server/serving/tokenizer_archive.h"
 
 namespace shoal {
 
@@ -37,13 +40,20 @@ struct GenerationRequest {
 
 /// The model and the limits that requests are checked against. Immutable after the start.
 struct ServedModel {
-  std::string name;  ///< MODEL's last path component
-  ModelConfig config;
+  std::string name;      ///< MODEL's own (ModelFiles::name)
+  std::string dir = {};  ///< MODEL
+  ModelConfig config = {};
   GenerationConfig generation;
   Tokenizer tokenizer;
   int32_t max_model_len = 0;
   /// The seed of requests that have none; absent: each of them gets a random one.
   std::optional<uint64_t> default_seed;
+  /// Makes prompts of conversations. Null: there is none, and `no_chat` says why and what to do.
+  std::shared_ptr<const ChatTemplate> chat = nullptr;
+  std::string no_chat = {};
+  bool trust_message_tokens = false;  ///< text of clients may become special tokens
+  /// What `tokenizer` was made from, for gateways. Null: there is none to give.
+  std::shared_ptr<const TokenizerArchive> tokenizer_files = nullptr;
 };
 
 /// A checked request: what the engine gets, and how its output text is cut.
@@ -67,6 +77,11 @@ inline constexpr size_t kMaxStopBytes = 4096;
 Result<ResolvedRequest, RequestError> resolve_request(GenerationRequest request,
                                                       const ServedModel& model,
                                                       const std::atomic<bool>* given_up = nullptr);
+
+/// About how many bytes the answer may have at most.
+size_t most_answer_bytes(const GenerationRequest& request, const ServedModel& model);
+/// The longest answer that a front keeps until it is whole.
+inline constexpr size_t kMaxAnswerBytes = size_t{64} << 20;
 
 /// About how many bytes a request holds until it ends.
 size_t kept_bytes(const ResolvedRequest& request);

@@ -8,17 +8,11 @@
 #include "runtime/base/log.h"
 #include "runtime/base/running_clock.h"
 #include "runtime/base/wait.h"
+#include "server/serving/open_request.h"
 #include "server/serving/result_check.h"
-#include "server/serving/text_output.h"
 
 namespace shoal {
 namespace {
-
-/// A request that was in the batch during more than this many crashes is assumed to be the cause.
-constexpr int kMaxCrashes = 1;
-/// A request that causes crashes would have caused another within this many steps, so its earlier
-/// crashes are forgotten.
-constexpr int kStepsThatForgive = 16;
 
 /// The line of the log by which bench/mixed_load.py knows how long steps take.
 void log_step(const StepPlan& plan, const StepSize& size, double seconds) {
@@ -43,51 +37,6 @@ Status why_not_again(const Status& lost) {
 
 }  // namespace
 
-/// A request whose end has not been reported to its sink yet.
-struct InferenceLoop::Open {
-  Open(const Tokenizer& tokenizer, const ResolvedRequest& request,
-       std::shared_ptr<OutputSink> output)
-      : sink(std::move(output)),
-        text(tokenizer, request.stop, request.include_stop_in_output),
-        include_stop(request.include_stop_in_output) {
-    end.prompt_tokens = static_cast<int32_t>(request.engine.prompt.size());
-  }
-
-  /// Appends the token's text to *delta. Returns true if the token was the last one; `end` then has
-  /// the reason.
-  bool take(const TokenEvent& event, std::string* delta);
-
-  /// The workers have crashed during a step with this request. Returns true if it may be the cause.
-  bool note_crash() {
-    good_steps = 0;
-    return ++crashes > kMaxCrashes;
-  }
-  void note_good_step() {
-    if (crashes > 0 && ++good_steps >= kStepsThatForgive) crashes = 0;
-  }
-
-  std::shared_ptr<OutputSink> sink;
-  TextOutput text;
-  bool include_stop;
-  int crashes = 0;     // how often the workers crashed during a step with this request
-  int good_steps = 0;  // since the last of these crashes
-  OutputEnd end;
-};
-
-bool InferenceLoop::Open::take(const TokenEvent& event, std::string* delta) {
-  ++end.completion_tokens;
-  const bool ended_by_id = event.finish && event.finish->reason == FinishReason::kStop;
-  if (include_stop || !ended_by_id) *delta = text.push(event.token.token_id);
-  if (event.finish) *delta += text.finish();
-  if (text.stopped()) {
-    end.finish = {FinishReason::kStop};
-    end.stop_text = text.stop_text();
-    return true;
-  }
-  if (event.finish) end.finish = *event.finish;
-  return event.finish.has_value();
-}
-
 struct InferenceLoop::Delivery {
   Open* open = nullptr;
   OutputDelta delta;
@@ -96,9 +45,12 @@ struct InferenceLoop::Delivery {
 };
 
 InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limits,
-                             StepFunction step, const Scheduling& scheduling)
+                             StepFunction step, const Scheduling& scheduling,
+                             std::shared_ptr<RequestFigures> figures)
     : model_(model),
       step_(std::move(step)),
+      figures_(figures ? std::move(figures)
+                       : std::make_shared<RequestFigures>(limits.max_model_len)),
       scheduler_(limits, scheduling.policy),
       pace_(scheduling.pace),
       admission_(scheduling.queue, scheduling.pace.decode_stretch, scheduler_),
@@ -121,7 +73,7 @@ Result<uint64_t, RefusedRequest> InferenceLoop::submit(ResolvedRequest request,
   const auto bytes = static_cast<int64_t>(kept_bytes(request));
   const auto tokens = static_cast<int64_t>(request.engine.prompt.size());
   // Constructed, and destroyed on refusal, outside the lock, because the sink is the caller's code.
-  auto open = std::make_unique<Open>(model_.tokenizer, request, std::move(sink));
+  auto open = std::make_unique<Open>(model_.tokenizer, request, std::move(sink), origin);
   uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -171,6 +123,11 @@ void InferenceLoop::end_late() {
 EngineLoad InferenceLoop::load() const {
   const std::lock_guard lock(mutex_);
   return scheduler_.load();
+}
+
+double InferenceLoop::seconds_since_progress() const {
+  const std::lock_guard lock(mutex_);
+  return seconds_since(last_step_.value_or(begun_));
 }
 
 int64_t InferenceLoop::queued_bytes() const {
@@ -245,7 +202,7 @@ std::unique_ptr<InferenceLoop::Open> InferenceLoop::take_out(uint64_t id, bool b
 }
 
 void InferenceLoop::end(std::vector<std::unique_ptr<Open>> ended) {
-  for (const std::unique_ptr<Open>& open : ended) open->sink->on_end(std::move(open->end));
+  for (const std::unique_ptr<Open>& open : ended) open->report_end(*figures_);
 }
 
 /// Ends every request with this status, and makes submit() refuse others from now on.
@@ -261,6 +218,7 @@ void InferenceLoop::fail(const Status& why) {
 
 /// Runs one plan on the workers and hands its result to the sinks.
 Status InferenceLoop::step(const StepPlan& plan) {
+  const Clock::time_point at = Clock::now();
   const RunningClock::time_point began = RunningClock::now();
   SHOAL_ASSIGN_OR_RETURN(const StepOutcome outcome, step_(plan));
   const std::chrono::duration<double> took = RunningClock::now() - began;
@@ -269,7 +227,7 @@ Status InferenceLoop::step(const StepPlan& plan) {
     return Status();
   }
   SHOAL_RETURN_IF_ERROR(check_result(plan, *outcome.result, model_.config.vocab_size));
-  forgive(plan);
+  note_good_step(plan, at);
   note_time(plan, took.count());
   deliver(*outcome.result);
   return Status();
@@ -278,16 +236,20 @@ Status InferenceLoop::step(const StepPlan& plan) {
 void InferenceLoop::note_time(const StepPlan& plan, double seconds) {
   const StepSize size = size_of(plan);
   log_step(plan, size, seconds);
+  figures_->update([&](RequestCounts& counts) {
+    counts.step(int64_t{size.decodes} + size.prompt_tokens, seconds);
+  });
   const std::lock_guard lock(mutex_);
   pace_.note(size, seconds);
   admission_.ended_well(seconds);
 }
 
-/// The step has ended well, which speaks for every request in it.
-void InferenceLoop::forgive(const StepPlan& plan) {
+/// The step, which began at this time, has ended well, which speaks for every request in it.
+void InferenceLoop::note_good_step(const StepPlan& plan, Clock::time_point began) {
   const std::lock_guard lock(mutex_);
   for (const SequenceStep& sequence : plan.sequences) {
-    if (const auto it = open_.find(sequence.id); it != open_.end()) it->second->note_good_step();
+    if (const auto it = open_.find(sequence.id); it != open_.end())
+      it->second->note_good_step(began);
   }
 }
 
@@ -301,10 +263,13 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
     scheduler_.requeue_running();
     for (const SequenceStep& sequence : plan.sequences) {
       const auto it = open_.find(sequence.id);
-      if (it == open_.end() || !outcome.blames_requests || !it->second->note_crash()) continue;
+      if (it == open_.end() || !outcome.blames_requests) continue;
+      it->second->times.lost = true;
+      if (!it->second->note_crash()) continue;
       ended.push_back(take_out(sequence.id, false));
       ended.back()->end.status = why_not_again(outcome.lost);
     }
+    for (const auto& [id, open] : open_) open->times.lost |= open->times.begun.has_value();
   }
   end(std::move(ended));
 }
@@ -316,9 +281,10 @@ void InferenceLoop::deliver(const StepResult& result) {
   std::vector<TokenEvent> events;
   std::vector<Delivery> deliveries;
   Told told;
+  const Clock::time_point now = Clock::now();
   {
     const std::lock_guard lock(mutex_);
-    last_step_ = Clock::now();
+    last_step_ = now;
     told.swap(told_);
     events = scheduler_.complete(result);
     for (const TokenEvent& event : events)
@@ -329,6 +295,10 @@ void InferenceLoop::deliver(const StepResult& result) {
     delivery.last = delivery.open->take(events[i], &delivery.delta.text);
     delivery.delta.tokens.push_back(std::move(events[i].token));
   }
+  figures_->update([&](RequestCounts& counts) {
+    for (const Delivery& delivery : deliveries)
+      counts.token(&delivery.open->times, delivery.open->end.prompt_tokens, now);
+  });
   {
     const std::lock_guard lock(mutex_);
     for (Delivery& delivery : deliveries) {
@@ -337,7 +307,7 @@ void InferenceLoop::deliver(const StepResult& result) {
   }
   for (Delivery& delivery : deliveries) {
     delivery.open->sink->on_delta(std::move(delivery.delta));
-    if (delivery.ended) delivery.ended->sink->on_end(std::move(delivery.ended->end));
+    if (delivery.ended) delivery.ended->report_end(*figures_);
   }
   for (const auto& tell : told) tell(true);
 }

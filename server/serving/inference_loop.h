@@ -14,6 +14,7 @@
 #include "runtime/engine/step_pace.h"
 #include "server/serving/admission.h"
 #include "server/serving/generation_request.h"
+#include "server/serving/request_figures.h"
 
 namespace shoal {
 
@@ -77,9 +78,11 @@ struct Scheduling {
 /// ServingState, not this class, decides whether requests of clients are accepted at all.
 class InferenceLoop {
  public:
-  /// model and everything that step refers to must outlive the loop.
+  /// model and everything that step refers to must outlive the loop. figures: where requests and
+  /// steps are counted; nullptr: nobody reads them.
   InferenceLoop(const ServedModel& model, const EngineLimits& limits, StepFunction step,
-                const Scheduling& scheduling = {});
+                const Scheduling& scheduling = {},
+                std::shared_ptr<RequestFigures> figures = nullptr);
   /// Stops after the current step. Open requests end with CANCELLED.
   ~InferenceLoop();
 
@@ -100,6 +103,10 @@ class InferenceLoop {
   void end_late();
 
   EngineLoad load() const;
+  /// What has been counted since the start.
+  RequestCounts counts() const { return figures_->counts(); }
+  /// Seconds since a step ended well, or since the loop began if none has.
+  double seconds_since_progress() const;
   int64_t queued_bytes() const;  ///< kept of the requests that wait for their first step
 
   /// Whether a step has ended well.
@@ -126,13 +133,13 @@ class InferenceLoop {
   struct Delivery;
   void run();
   Status step(const StepPlan& plan);
-  void forgive(const StepPlan& plan);
+  void note_good_step(const StepPlan& plan, Clock::time_point began);
   void note_time(const StepPlan& plan, double seconds);
   void turn_out(uint64_t id, RefusedRequest why);
   std::vector<std::unique_ptr<Open>> take_late();
   void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
-  static void end(std::vector<std::unique_ptr<Open>> ended);
+  void end(std::vector<std::unique_ptr<Open>> ended);
   std::unique_ptr<Open> take_out(uint64_t id, bool by_itself);
   void deliver(const StepResult& result);
   std::vector<std::unique_ptr<Open>> take_cancelled();
@@ -142,6 +149,7 @@ class InferenceLoop {
 
   const ServedModel& model_;
   const StepFunction step_;
+  const std::shared_ptr<RequestFigures> figures_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;  // notified when the loop has something to do
   std::condition_variable idle_;  // notified when idle() may have become true
@@ -154,8 +162,9 @@ class InferenceLoop {
   std::vector<uint64_t> cancelled_;
   // Requests that were taken out of the queue, and whose sinks have not been told yet.
   std::vector<std::unique_ptr<Open>> turned_out_;
-  int ending_ = 0;                              // threads in end_late() that tell sinks of it
-  Status failure_;                              // not ok once the loop has stopped
+  int ending_ = 0;  // threads in end_late() that tell sinks of it
+  Status failure_;  // not ok once the loop has stopped
+  const Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> last_step_;  // when a step last ended well
   Told told_;                                   // those that wait for the next one
   uint64_t next_id_ = 1;

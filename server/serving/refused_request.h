@@ -1,5 +1,6 @@
 #pragma once
-#include <utility>
+#include <string>
+#include <string_view>
 
 #include "runtime/engine/request_error.h"
 
@@ -13,11 +14,14 @@ enum class NotTaken {
   kRestarting,     ///< the ranks were lost, and their restart takes long
   kDraining,       ///< the server shuts down
   kEngineLost,     ///< the ranks are lost for good
+  kNoMemory,       ///< the requests that are being served take all the memory for requests
   kQueueFull,      ///< no further request may wait
   kShareExceeded,  ///< its client had more than half of the queue, and gave way
   kTooLate,        ///< its first token cannot come in time
   kQueuedTooLong,  ///< it has waited for longer than the server lets requests wait
 };
+
+inline constexpr int kNotTakenReasons = static_cast<int>(NotTaken::kQueuedTooLong) + 1;
 
 struct RefusedRequest {
   bool ok() const { return error.ok(); }
@@ -28,5 +32,15 @@ struct RefusedRequest {
   /// In how many milliseconds it should be tried again, by measured rates; 0: not known.
   int retry_ms = 0;
 };
+
+/// The reason's name in every protocol, such as "QUEUE_FULL".
+std::string_view reason_of(NotTaken why);
+/// In how many milliseconds a client should try again: what was measured, otherwise about the usual
+/// time for the reason; 0: never.
+int retry_ms_of(const RefusedRequest& refused);
+
+/// The chain of causes on one line: "no transport; because: /dev/shm is full". Valid UTF-8 of at
+/// most 1900 bytes, cut between characters.
+std::string explain(const Status& status);
 
 }  // namespace shoal

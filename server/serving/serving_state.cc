@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <random>
 #include <utility>
 
@@ -34,6 +35,29 @@ RefusedRequest model_is_loading() {
           Status::error(Code::kUnavailable, "the model is loading; try again soon")};
 }
 
+Readiness readiness(const ServingState::View& view) {
+  if (view.phase == ServingPhase::kLoading) return Readiness::kLoading;
+  if (view.phase == ServingPhase::kDraining || view.stopping) return Readiness::kDraining;
+  if (view.loop != nullptr && !view.loop->status().ok()) return Readiness::kRanksLost;
+  return view.restarting ? Readiness::kWaitingForRanks : Readiness::kReady;
+}
+
+const char* readiness_name(Readiness readiness) {
+  switch (readiness) {
+    case Readiness::kReady:
+      return "ready";
+    case Readiness::kLoading:
+      return "loading";
+    case Readiness::kDraining:
+      return "draining";
+    case Readiness::kRanksLost:
+      return "ranks lost";
+    case Readiness::kWaitingForRanks:
+      return "waiting for ranks";
+  }
+  return "";
+}
+
 std::string make_uuid() {
   thread_local std::mt19937_64 generator = [] {
     std::random_device device;
@@ -50,8 +74,10 @@ std::string make_uuid() {
   return text;
 }
 
-ServingState::ServingState(std::string served_name)
-    : served_name_(std::move(served_name)), instance_id_(make_uuid()) {}
+ServingState::ServingState(std::vector<std::string> served_names)
+    : served_names_(std::move(served_names)), instance_id_(make_uuid()) {
+  view_.started_s = std::time(nullptr);
+}
 
 ServingState::View ServingState::view() const {
   const std::lock_guard lock(mutex_);
@@ -66,6 +92,11 @@ void ServingState::set_ready(const ServedModel* model, InferenceLoop* loop,
   view_.deployment = std::move(deployment);
   // A server that was asked to stop during loading keeps draining.
   if (view_.phase == ServingPhase::kLoading) view_.phase = ServingPhase::kReady;
+}
+
+void ServingState::set_stopping() {
+  const std::lock_guard lock(mutex_);
+  view_.stopping = true;
 }
 
 void ServingState::set_draining() {
@@ -84,10 +115,12 @@ bool ServingState::draining() const {
 }
 
 Status ServingState::check_model(const std::string& model) const {
-  if (model.empty() || model == served_name_) return {};
+  if (model.empty() ||
+      std::find(served_names_.begin(), served_names_.end(), model) != served_names_.end())
+    return {};
   return Status::error(Code::kNotFound,
                        cat("model \"", model, "\" is not served here: this server has \"",
-                           served_name_, "\" (an empty name means that one)"));
+                           served_name(), "\" (an empty name means that one)"));
 }
 
 /// Why no request at all is accepted now; ok if requests are accepted. The caller holds the lock.
@@ -129,9 +162,10 @@ Result<ServingState::Taken, RefusedRequest> ServingState::queue(
     ResolvedRequest request, std::shared_ptr<OutputSink> sink,
     const std::optional<RequestOrigin>& origin) {
   const size_t bytes = kept_bytes(request);
+  std::vector<int32_t> prompt_ids = request.engine.prompt;
   SHOAL_ASSIGN_OR_RETURN(const uint64_t id,
                          view_.loop->submit(std::move(request), std::move(sink), origin));
-  return Taken{view_.model, view_.loop, id, bytes};
+  return Taken{view_.model, view_.loop, id, bytes, std::move(prompt_ids)};
 }
 
 Result<ServingState::Taken, RefusedRequest> ServingState::submit(

@@ -29,6 +29,9 @@ struct DeploymentInfo {
   EngineLimits limits;
   bool priorities = false;  ///< whether the priorities of requests count
   std::string kernels;      ///< the kernel set: reference, avx2, ...
+  std::string arithmetic;   ///< the fingerprint that every kernel set shares
+  /// Changes exactly when the bits of answers may change: system_fingerprint of OpenAI's API.
+  std::string fingerprint;
   /// Returns the current report, which a restart may change.
   std::function<TransportReport()> transport_report;
 };
@@ -50,18 +53,24 @@ class LiveCall : public OutputSink {
 /// interface can share it.
 class ServingState {
  public:
-  explicit ServingState(std::string served_name);
+  /// served_names: by which clients may name the model; at least one. Answers name the first.
+  explicit ServingState(std::vector<std::string> served_names);
 
   /// model and loop are set from kReady on and stay valid until the server has been shut down.
   struct View {
     ServingPhase phase = ServingPhase::kLoading;
+    bool stopping = false;    ///< a stop was asked for; requests may still be accepted for a while
     bool restarting = false;  ///< requests that run are held, and new ones refused
+    int64_t started_s = 0;    ///< when the server was started, in seconds since 1970
     const ServedModel* model = nullptr;
     InferenceLoop* loop = nullptr;
     DeploymentInfo deployment;
   };
   View view() const;
   void set_ready(const ServedModel* model, InferenceLoop* loop, DeploymentInfo deployment);
+  /// The server is going to stop. Requests are still accepted, but health says that they should go
+  /// elsewhere.
+  void set_stopping();
   /// After this has returned, no request is accepted, so the loop only has to finish those that it
   /// has.
   void set_draining();
@@ -69,10 +78,11 @@ class ServingState {
   /// Refuses new requests, or accepts them again.
   void set_restarting(bool restarting);
 
-  const std::string& served_name() const { return served_name_; }
+  const std::string& served_name() const { return served_names_.front(); }
+  const std::vector<std::string>& served_names() const { return served_names_; }
   /// A new id at every start, by which a client can see that the server was restarted.
   const std::string& instance_id() const { return instance_id_; }
-  /// NOT_FOUND unless `model` is empty or the served name.
+  /// NOT_FOUND unless `model` is empty or a served name.
   Status check_model(const std::string& model) const;
 
   /// A request that the loop has accepted. Until it has ended, loop->cancel(id) ends it early.
@@ -81,6 +91,7 @@ class ServingState {
     InferenceLoop* loop = nullptr;
     uint64_t id = 0;
     size_t bytes = 0;  ///< about what is kept of the request until it ends
+    std::vector<int32_t> prompt_ids = {};
   };
   /// Accepts a request, or returns why not. This function decides whether requests are accepted at
   /// all, and Admission which of them. The request is checked, tokenized and queued. Its output
@@ -124,7 +135,7 @@ class ServingState {
   Result<Taken, RefusedRequest> queue(ResolvedRequest request, std::shared_ptr<OutputSink> sink,
                                       const std::optional<RequestOrigin>& origin);
 
-  const std::string served_name_;
+  const std::vector<std::string> served_names_;
   const std::string instance_id_;
   // May be held when the loop's mutex is locked, never the other way round.
   mutable std::mutex mutex_;
@@ -135,6 +146,12 @@ class ServingState {
   std::deque<std::string> finished_;  // the ids that ended last, oldest first
   std::unordered_set<std::string> finished_set_;
 };
+
+/// Whether requests are taken, and what keeps them from it.
+enum class Readiness { kReady, kLoading, kDraining, kRanksLost, kWaitingForRanks };
+Readiness readiness(const ServingState::View& view);
+/// "ready", "loading", "draining", "ranks lost", "waiting for ranks".
+const char* readiness_name(Readiness readiness);
 
 /// A random id in the form of a version 4 UUID.
 std::string make_uuid();

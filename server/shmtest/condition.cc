@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
 constexpr uint64_t kDockerDefault = 64 * kMiB;
+constexpr uint64_t kMinSize = 4 * kKiB, kMaxSize = uint64_t{1} << 40;
 constexpr double kMaxFullAfterSeconds = 3600;
 
 // The table of names. Two names of different aspects can still exclude each other; compatible()
@@ -22,7 +23,7 @@ constexpr ConditionName kNames[] = {
      "/dev/shm of 4 KiB: one page"},
     {"1m", true, Aspect::kWhatItIs, [](Condition& c) { c.size_bytes = kMiB; }, "/dev/shm of 1 MiB"},
     {"16m", false, Aspect::kWhatItIs, [](Condition& c) { c.size_bytes = 16 * kMiB; },
-     "/dev/shm of 16 MiB"},
+     "/dev/shm of 16 MiB; any size from 4k to 1t may stand there"},
     {"64m", true, Aspect::kWhatItIs, [](Condition& c) { c.size_bytes = kDockerDefault; },
      "/dev/shm of 64 MiB, Docker's default"},
     {"no-inodes", true, Aspect::kInodes, [](Condition& c) { c.inodes = 1; },
@@ -93,12 +94,26 @@ Result<std::optional<double>> full_after_seconds(std::string_view name) {
   return std::optional<double>(*seconds);
 }
 
+/// The number of bytes that a name such as "128m" means; none if it does not begin with a digit.
+Result<std::optional<uint64_t>> size_of_name(std::string_view name) {
+  if (name.empty() || name[0] < '0' || name[0] > '9') return std::optional<uint64_t>();
+  SHOAL_ASSIGN_OR_RETURN(const uint64_t bytes, parse_size_flag("--matrix", name));
+  if (bytes < kMinSize || bytes > kMaxSize)
+    return wrong(cat(shown(name), ": a /dev/shm has 4k to 1t (a plain number is bytes)"));
+  return std::optional<uint64_t>(bytes);
+}
+
 /// Applies one name to the condition. Returns the aspect that it decides.
 Result<Aspect> apply_name(std::string_view name, Condition& condition) {
   for (const ConditionName& entry : kNames) {
     if (name != entry.name) continue;
     entry.apply(condition);
     return entry.aspect;
+  }
+  SHOAL_ASSIGN_OR_RETURN(const std::optional<uint64_t> size, size_of_name(name));
+  if (size) {
+    condition.size_bytes = *size;
+    return Aspect::kWhatItIs;
   }
   SHOAL_ASSIGN_OR_RETURN(const std::optional<double> seconds, full_after_seconds(name));
   if (!seconds) return unknown_name(name);

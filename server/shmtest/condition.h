@@ -36,6 +36,9 @@ struct Condition {
   bool no_cma = false, no_memfd = false;
   bool no_ipv6 = false, few_ports = false;
 
+  /// True for the control: the machine as it is. If the command fails there, its failures elsewhere
+  /// say nothing about /dev/shm.
+  bool control() const { return name == "host"; }
   bool private_network() const { return no_ipv6 || few_ports; }
 };
 
@@ -69,9 +72,9 @@ struct ConditionName {
 
 std::span<const ConditionName> condition_names();
 
-/// Reads NAME or NAME+NAME...; also full-after-Ts with any T in [0, 3600] seconds. Error:
-/// INVALID_ARGUMENT for an unknown name (with the nearest known one), or if names contradict each
-/// other.
+/// Reads NAME or NAME+NAME...; also any size from 4k to 1t, and full-after-Ts with any T in
+/// [0, 3600] seconds. Error: INVALID_ARGUMENT for an unknown name (with the nearest known one), or
+/// if names contradict each other.
 Result<Condition> parse_condition(std::string_view text);
 
 /// Reads conditions separated by commas. Each may be a glob (* and ?) over the table's names, `all`

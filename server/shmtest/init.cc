@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -9,21 +10,29 @@
 #include <fcntl.h>
 #include <fstream>
 #include <optional>
+#include <poll.h>
 #include <sys/mount.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/number_text.h"
 #include "server/shmtest/confine.h"
 #include "server/shmtest/dev_shm.h"
 #include "server/shmtest/network.h"
 #include "server/shmtest/outcome.h"
+#include "server/shmtest/trace.h"
 
 namespace shoal::shmtest {
 namespace {
 
-constexpr int64_t kSampleNs = 10'000'000;
+constexpr auto kSampleInterval = std::chrono::milliseconds(10);
+/// This many ends and stops of processes are handled between two looks at the clock.
+constexpr int kReapAtOnce = 256;
 /// Time for helpers that end by themselves once their parent is gone (such as Python's resource
 /// tracker), so that they are not reported as orphans.
 constexpr int64_t kGraceMs = 500;
@@ -40,8 +49,15 @@ void restore_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+/// Two ends of a connection between pid 1 and the command's process before it is the command.
+struct Link {
+  Fd init, command;
+};
+
 /// Runs in the command's own process, and replaces it by the command.
-[[noreturn]] void become_command(const SandboxArgs& args, const MemoryCgroup& cgroup) {
+[[noreturn]] void become_command(const SandboxArgs& args, const MemoryCgroup& cgroup, Link link) {
+  link.init.reset();
+  if (args.trace) offer_trace(link.command.get());
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (::dup2(null, 0) < 0 || ::dup2(args.output, 1) < 0 || ::dup2(args.output, 2) < 0) {
     leave(args.report, "skip", cat("give the command its descriptors: ", ::strerrordesc_np(errno)));
@@ -84,10 +100,12 @@ std::vector<std::string> others() {
 /// What pid 1 observes while the command runs.
 class Watch {
  public:
-  Watch(const SandboxArgs& args, DevShmWatch& shm, pid_t command)
+  Watch(const SandboxArgs& args, DevShmWatch& shm, Tracer& tracer, pid_t command)
       : args_(args),
         shm_(shm),
+        tracer_(tracer),
         command_(command),
+        child_ended_(signals_of_children()),
         fill_at_s_(args.condition.full_after_s.value_or(0)) {}
 
   /// Runs until the command has ended or its time is over.
@@ -98,58 +116,97 @@ class Watch {
     const Deadline grace = Deadline::after_ms(kGraceMs);
     while (status_ && !grace.passed() && !others().empty()) turn();
     shm_.sample();
+    if (fill_at_s_ != 0) {
+      never_came_ = cat("the command ended after ", with_decimals(seconds_, 2),
+                        " s, before /dev/shm was filled");
+    }
   }
 
   void report() const {
     const int fd = args_.report;
     send_record(fd, "milliseconds", cat(static_cast<int64_t>(seconds_ * 1e3)));
     send_record(fd, "peak", cat(shm_.peak_bytes()));
-    if (orphan_sigbus_) send_record(fd, "orphan_sigbus", "1");
+    tracer_.report(fd);
     for (const std::string& process : others()) send_record(fd, "orphan", process);
     for (const LeftFile& file : shm_.left())
       send_record(fd, "left", cat(file.bytes, " ", file.name));
-    if (!status_) return send_record(fd, "hung", "");
-    if (WIFSIGNALED(*status_)) return send_record(fd, "signal", cat(WTERMSIG(*status_)));
-    send_record(fd, "exit", cat(WEXITSTATUS(*status_)));
+    if (!never_came_.empty()) send_record(fd, "never_came", never_came_);
+    if (!status_)
+      send_record(fd, "hung", "");
+    else if (WIFSIGNALED(*status_))
+      send_record(fd, "signal", cat(WTERMSIG(*status_)));
+    else
+      send_record(fd, "exit", cat(WEXITSTATUS(*status_)));
+    send_record(fd, "ended", "");
   }
 
  private:
-  void turn() {
+  static Fd signals_of_children() {
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
-    const timespec pause = {0, kSampleNs};
-    ::sigtimedwait(&child, nullptr, &pause);
+    return Fd(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+
+  void turn() {
+    pollfd waits[] = {{child_ended_.get(), POLLIN, 0}, {tracer_.announcements(), POLLIN, 0}};
+    ::poll(waits, 2, more_to_reap_ ? 0 : tracer_.ending() ? 1 : kSampleInterval.count());
+    signalfd_siginfo signal{};
+    (void)!::read(child_ended_.get(), &signal, sizeof signal);
+    tracer_.look(waits[1].revents);
     reap();
-    shm_.sample();
+    if (const auto now = Clock::now(); now >= sample_at_) {
+      shm_.sample();
+      sample_at_ = now + kSampleInterval;
+    }
     if (fill_at_s_ == 0 || seconds_since(start_) < fill_at_s_) return;
     // Fill once only: a process that frees blocks meanwhile can take new ones, as it could beside a
     // real neighbour.
-    (void)shm_.fill();
+    const Status filled = shm_.fill();
+    if (!filled.ok()) never_came_ = root_reason(filled);
     fill_at_s_ = 0;
   }
 
   void reap() {
-    int status = 0;
-    for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0;
-         pid = ::waitpid(-1, &status, WNOHANG)) {
-      if (pid == command_) {
-        status_ = status;
-      } else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) {
-        orphan_sigbus_ = true;
+    for (int i = 0; i < kReapAtOnce; ++i) {
+      int status = 0;
+      const pid_t pid = ::waitpid(-1, &status, WNOHANG | __WALL);
+      more_to_reap_ = pid > 0;
+      if (pid <= 0) return;
+      if (WIFSTOPPED(status)) {
+        tracer_.stopped(pid, status);
+        continue;
       }
+      tracer_.ended(pid, status);
+      if (pid == command_) status_ = status;
     }
   }
 
   const SandboxArgs& args_;
   DevShmWatch& shm_;
+  Tracer& tracer_;
   const pid_t command_;
+  const Fd child_ended_;
+  bool more_to_reap_ = false;
   double fill_at_s_;  // seconds after the start; 0: never, or already done
   const Clock::time_point start_ = Clock::now();
   double seconds_ = 0;
+  Clock::time_point sample_at_ = start_;
   std::optional<int> status_;
-  bool orphan_sigbus_ = false;
+  std::string never_came_;
 };
+
+/// Starts the command, traced if that is wanted and possible.
+pid_t start_command(const SandboxArgs& args, const MemoryCgroup& cgroup, Tracer& tracer) {
+  int ends[2] = {-1, -1};
+  if (args.trace && ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+  Link link = {Fd(ends[0]), Fd(ends[1])};
+  const pid_t command = ::fork();
+  if (command == 0) become_command(args, cgroup, std::move(link));
+  link.command.reset();
+  if (command > 0 && args.trace) tracer.begin(link.init.get(), command);
+  return command;
+}
 
 }  // namespace
 
@@ -166,11 +223,11 @@ void run_init(const SandboxArgs& args, const MemoryCgroup& cgroup) {
   DevShmWatch shm(args.condition);
   if (status.ok() && args.condition.full_after_s == 0.0) status = shm.fill();
   if (!status.ok()) leave(args.report, "skip", root_reason(status));
-  const pid_t command = ::fork();
+  Tracer tracer;
+  const pid_t command = start_command(args, cgroup, tracer);
   if (command < 0) leave(args.report, "skip", cat("start a process: ", ::strerrordesc_np(errno)));
-  if (command == 0) become_command(args, cgroup);
   ::close(args.output);
-  Watch watch(args, shm, command);
+  Watch watch(args, shm, tracer, command);
   watch.run();
   watch.report();
   ::_exit(0);

@@ -45,7 +45,10 @@ void apply_record(std::string_view key, std::string_view value, Outcome& outcome
   if (key == "oom") outcome.oom_kills = number_of(value);
   if (key == "left") outcome.left.push_back(left_file_of(value));
   if (key == "orphan") outcome.orphans.emplace_back(value);
-  if (key == "orphan_sigbus") outcome.orphan_sigbus = true;
+  if (key == "never_came") outcome.never_came = std::string(value);
+  if (key == "trace") outcome.trace = value == "complete" ? Trace::kComplete : Trace::kEnded;
+  if (key == "trace_note") outcome.trace_note = std::string(value);
+  if (key == "sigbus") outcome.sigbus_seen = true, outcome.sigbus_process = std::string(value);
 }
 
 std::string left_reason(const Outcome& outcome) {
@@ -80,25 +83,59 @@ std::string end_reason(const Outcome& outcome) {
   return "";
 }
 
-}  // namespace
-
-bool Outcome::passed() const {
-  return end == End::kExited && exit_code == 0 && left.empty() && orphans.empty();
+/// Empty if the way in which the command itself ended says it.
+std::string sigbus_reason(const Outcome& outcome) {
+  if (outcome.end == End::kSignalled && outcome.signal == SIGBUS) return "";
+  if (outcome.end == End::kExited && outcome.exit_code == 128 + SIGBUS) return "";
+  return outcome.sigbus_process.empty() ? "SIGBUS in one of its processes"
+                                        : cat("SIGBUS killed ", outcome.sigbus_process);
 }
 
-bool Outcome::sigbus() const {
-  if (end == End::kSignalled && signal == SIGBUS) return true;
+/// Shells give 128 + n if a program died of signal n.
+bool is_of_signal(int exit_code) {
+  return exit_code > 128 && exit_code <= 128 + SIGRTMAX;
+}
+
+/// Whether the command ended as it may, and left nothing.
+bool behaved(const Outcome& outcome) {
+  if (outcome.end != End::kExited || outcome.left_behind) return false;
+  if (!outcome.left.empty() || !outcome.orphans.empty()) return false;
+  if (outcome.exit_code == 0) return true;
+  return outcome.accept == Accept::kError && !is_of_signal(outcome.exit_code) &&
+         !outcome.sigbus().value_or(false);
+}
+
+}  // namespace
+
+bool Outcome::skipped() const {
+  return end == End::kSkipped || (!never_came.empty() && behaved(*this));
+}
+
+bool Outcome::passed() const {
+  return !skipped() && behaved(*this);
+}
+
+std::optional<bool> Outcome::sigbus() const {
+  if (sigbus_seen || (end == End::kSignalled && signal == SIGBUS)) return true;
+  if (trace == Trace::kComplete) return false;
   if (end == End::kExited && exit_code == 128 + SIGBUS) return true;
-  if (end == End::kExited && exit_code == 0) return orphan_sigbus;
-  return orphan_sigbus || output_tail.find("Bus error") != std::string::npos ||
-         output_tail.find("SIGBUS") != std::string::npos;
+  const bool named = output_tail.find("Bus error") != std::string::npos ||
+                     output_tail.find("SIGBUS") != std::string::npos;
+  // A command that is well may print this for other reasons, such as a test's name.
+  if (named && (end != End::kExited || exit_code != 0)) return true;
+  return std::nullopt;
 }
 
 std::string Outcome::reason() const {
   std::string text = end_reason(*this);
-  const auto add = [&](const std::string& part) { text += cat(text.empty() ? "" : "; ", part); };
+  const auto add = [&](const std::string& part) {
+    text += cat(text.empty() || part.empty() ? "" : "; ", part);
+  };
   if (end == End::kSkipped || end == End::kForbidden) return text;
-  if (sigbus() && text.find("SIGBUS") == std::string::npos) add("SIGBUS in one of its processes");
+  if (skipped()) return never_came;
+  if (passed() && exit_code != 0) return cat(text, ", accepted");
+  if (sigbus().value_or(false)) add(sigbus_reason(*this));
+  if (left_behind) add("a process of it hangs in the kernel, and was left behind");
   if (oom_kills > 0) add(cat(oom_kills, " killed by the cgroup's OOM killer"));
   if (!left.empty()) add(left_reason(*this));
   if (!orphans.empty()) {
@@ -131,6 +168,11 @@ void apply_records(std::string_view text, Outcome& outcome) {
       apply_record(record.substr(0, space), record.substr(space + 1), outcome);
     text.remove_prefix(end + 1);
   }
+}
+
+bool pid1_has_reported(std::string_view records) {
+  constexpr std::string_view kLast = {"\0ended \0", 8};
+  return records.find(kLast) != std::string_view::npos;
 }
 
 std::string root_reason(const Status& status) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,19 @@ struct LeftFile {
   uint64_t bytes = 0;  ///< allocated size, not apparent size
 };
 
+/// Which exit codes of the command are right in a condition that takes something away from it.
+enum class Accept {
+  kSuccess,  ///< 0 alone
+  kError,    ///< any, because a program may refuse to start; a signal, a hang and a leak stay wrong
+};
+
+/// Whether the kernel told how every process ended (trace.h).
+enum class Trace {
+  kOff,       ///< it was not asked, or refused
+  kEnded,     ///< it told until a process traced others itself
+  kComplete,  ///< it told of all
+};
+
 /// What one run of the command in one condition showed.
 struct Outcome {
   std::string condition;
@@ -36,15 +50,26 @@ struct Outcome {
   std::vector<LeftFile> left;        ///< files in /dev/shm after the command had ended
   std::vector<std::string> orphans;  ///< "PID name" of processes that outlived the command; after a
                                      ///< hang, of those still running
-  bool orphan_sigbus = false;        ///< a process died of SIGBUS after its parent had ended
-  std::string detail;                ///< for skipped, not started and forbidden
-  std::string output_tail;           ///< the last bytes of stdout and stderr together
+  Trace trace = Trace::kOff;
+  std::string trace_note;      ///< why the trace is not complete; empty if it was not wanted
+  bool sigbus_seen = false;    ///< the kernel told of a process, traced or an orphan, that a SIGBUS
+                               ///< killed
+  std::string sigbus_process;  ///< "PID name" of the last such process; empty if not known
+  std::string detail;          ///< for skipped, not started and forbidden; may be empty
+  bool left_behind = false;    ///< a process hangs in the kernel, so that not even SIGKILL ended it
+  std::string never_came;      ///< why the condition never came about; empty if it did
+  Accept accept = Accept::kSuccess;
+  std::string output_tail;  ///< the last bytes of stdout and stderr together
 
-  bool skipped() const { return end == End::kSkipped; }
+  /// True if this shows nothing: the condition is not available here, or never came about while
+  /// the command was well.
+  bool skipped() const;
   bool passed() const;
-  /// True if a SIGBUS happened: the command died of it, exited with 128 + 7, left an orphan that
-  /// died of it, or names it in its output.
-  bool sigbus() const;
+  bool failed() const { return !skipped() && !passed(); }
+  /// Whether a SIGBUS killed a process. With a complete trace the kernel's word decides. Otherwise
+  /// it is true if there is a sign of it, and unknown if not: the command died of it, exited with
+  /// 128 + 7, left an orphan that died of it, or names it in its output.
+  std::optional<bool> sigbus() const;
   /// One line that says what failed, or what was skipped and why. Empty if all is well.
   std::string reason() const;
 };
@@ -60,6 +85,9 @@ void send_record(int fd, std::string_view key, std::string_view value);
 /// Reads records into an outcome. Anything that is not a record of ours is ignored, because the
 /// sender may have been killed half-way.
 void apply_records(std::string_view text, Outcome& outcome);
+
+/// Whether pid 1 has sent its last record, so that only the end of its processes is awaited.
+bool pid1_has_reported(std::string_view records);
 
 /// The root cause alone, such as "what: Permission denied". This is the part of an error that a
 /// record carries.

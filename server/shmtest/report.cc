@@ -3,12 +3,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/json.h"
 #include "runtime/base/number_text.h"
+#include "runtime/base/text_values.h"
+#include "server/shmtest/min_size.h"
 
 namespace shoal::shmtest {
 namespace {
+
+/// The layout of json_report().
+constexpr int kSchema = 1;
 
 const char* verdict(const Outcome& outcome) {
   return outcome.skipped() ? "skip" : outcome.passed() ? "pass" : "FAIL";
@@ -51,24 +58,36 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
-uint64_t left_bytes(const Outcome& outcome) {
-  uint64_t bytes = 0;
-  for (const LeftFile& file : outcome.left) bytes += file.bytes;
-  return bytes;
-}
-
 /// What is known about a failure beyond its row in the table.
 std::string failure_text(const Outcome& outcome) {
-  std::string text = cat(outcome.reason(), "\n");
+  std::string text = cat(printable(outcome.reason()), "\n");
   for (const LeftFile& file : outcome.left)
-    text += cat("left in /dev/shm: ", file.name, " (", file.bytes, " bytes)\n");
+    text +=
+        cat("left in /dev/shm: ", printable(file.name), " (", counted(file.bytes, "byte"), ")\n");
   for (const std::string& process : outcome.orphans) {
-    text += cat(outcome.end == End::kHung ? "running: " : "outlived it: ", process, "\n");
+    text +=
+        cat(outcome.end == End::kHung ? "running: " : "outlived it: ", printable(process), "\n");
   }
   if (outcome.output_tail.empty()) return text + "no output\n";
   text += cat("the end of its output:\n", outcome.output_tail);
   if (text.back() != '\n') text += '\n';
   return text;
+}
+
+const char* trace_name(Trace trace) {
+  switch (trace) {
+    case Trace::kOff:
+      return "off";
+    case Trace::kEnded:
+      return "ended";
+    case Trace::kComplete:
+      return "complete";
+  }
+  return "off";
+}
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
 }
 
 Json json_of(const Outcome& outcome) {
@@ -83,7 +102,10 @@ Json json_of(const Outcome& outcome) {
           {"end", end_name(outcome.end)},
           {"exit_code", exited ? Json(outcome.exit_code) : Json()},
           {"signal", signalled ? Json(signal_name(outcome.signal)) : Json()},
-          {"sigbus", outcome.sigbus()},
+          {"sigbus", outcome.sigbus() ? Json(*outcome.sigbus()) : Json()},
+          {"sigbus_process", text_or_null(outcome.sigbus_process)},
+          {"trace", trace_name(outcome.trace)},
+          {"trace_note", text_or_null(outcome.trace_note)},
           {"seconds", outcome.seconds},
           {"shm_peak_bytes", outcome.peak_bytes},
           {"left", left},
@@ -120,57 +142,149 @@ size_t xml_character(std::string_view text) {
              : length;
 }
 
-}  // namespace
-
-std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
-  const std::string reason = outcome.reason();
-  return cat("shmtest: [", number, "/", of, "] ", padded(outcome.condition, 16), " ",
-             verdict(outcome), "  ", with_decimals(outcome.seconds, 2), " s",
-             reason.empty() ? "" : "  ", reason, "\n");
+/// The last line of the output that is not blank, in quotes. Most programs end with the error that
+/// they failed of.
+std::string last_line(const Outcome& outcome) {
+  std::string_view text = outcome.output_tail;
+  const size_t last = text.find_last_not_of(" \t\r\n");
+  if (last == std::string_view::npos) return "";
+  text = text.substr(0, last + 1);
+  const size_t begin = text.find_last_of('\n');
+  if (begin != std::string_view::npos) text.remove_prefix(begin + 1);
+  text.remove_prefix(text.find_first_not_of(" \t"));
+  return shown(text);
 }
 
-std::string table(const std::vector<Outcome>& outcomes) {
-  size_t width = 10;
-  for (const Outcome& outcome : outcomes) width = std::max(width, outcome.condition.size());
-  std::string text =
-      cat(padded("condition", width + 2), "result  seconds  exit     shm peak    left behind\n");
+/// Why the row of the table says what it says.
+std::string row_reason(const Outcome& outcome) {
+  const std::string reason = printable(outcome.reason());
+  const std::string line = outcome.skipped() || reason.empty() ? "" : last_line(outcome);
+  return cat(reason, line.empty() ? "" : "; last line: ", line);
+}
+
+/// Where and why the kernel did not tell of every SIGBUS.
+std::string trace_text(const std::vector<Outcome>& outcomes) {
+  std::map<std::string, std::string> conditions;  // of each note
   for (const Outcome& outcome : outcomes) {
-    std::string left = outcome.left.empty()
-                           ? "-"
-                           : cat(outcome.left.size(), " (", human_bytes(left_bytes(outcome)), ")");
-    if (!outcome.orphans.empty() && outcome.end != End::kHung)
-      left += cat(", ", outcome.orphans.size(), " processes");
-    text += cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
-                padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
-                padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12), left,
-                outcome.sigbus() ? "  SIGBUS" : "", "\n");
+    if (outcome.trace_note.empty()) continue;
+    std::string& names = conditions[outcome.trace_note];
+    names += cat(names.empty() ? "" : ", ", outcome.condition);
   }
-  text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
-              count(outcomes, "skip"), " skipped\n");
-  for (const Outcome& outcome : outcomes) {
-    if (outcome.passed()) continue;
-    text +=
-        cat("\n--- ", outcome.condition, ": ",
-            outcome.skipped() ? cat("skipped: ", outcome.reason(), "\n") : failure_text(outcome));
-  }
+  std::string text;
+  for (const auto& [note, names] : conditions)
+    text += cat("A SIGBUS that leaves no sign is not seen in ", names, ": ", note, "\n");
   return text;
 }
 
-std::string json_report(const std::vector<Outcome>& outcomes,
-                        const std::vector<std::string>& command) {
+std::string search_text(const RunResult& run) {
+  const auto [wanted, passes, fails] = run.search;
+  if (run.control_failed) return "The control (host) failed, so no size was tried.\n";
+  if (passes == 0 && fails == 0) return "";  // it was stopped
+  if (passes == 0) return cat("It passes in no size up to ", size_name(fails), ".\n");
+  return cat(
+      "The smallest /dev/shm in which it passes: ", size_name(passes), " (", human_bytes(passes),
+      ")",
+      fails == 0 ? std::string(", the smallest of all") : cat("; it fails in ", size_name(fails)),
+      ".\n");
+}
+
+std::string control_text(const std::vector<Outcome>& outcomes, size_t conditions) {
+  return cat("The control (host) failed, so nothing can be concluded about /dev/shm: ",
+             conditions - outcomes.size(), " other conditions were not run.\n");
+}
+
+std::string junit_property(std::string_view name, const std::string& value) {
+  return cat("<property name=\"", name, "\" value=\"", xml_escape(value), "\"/>");
+}
+
+std::string junit_case(const Outcome& outcome, const std::string& class_name) {
+  const std::optional<bool> sigbus = outcome.sigbus();
+  std::string text =
+      cat("<testcase classname=\"", class_name, "\" name=\"", xml_escape(outcome.condition),
+          "\" time=\"", with_decimals(outcome.seconds, 2), "\"><properties>",
+          junit_property("shm_peak_bytes", cat(outcome.peak_bytes)),
+          junit_property("sigbus", !sigbus   ? "unknown"
+                                   : *sigbus ? "true"
+                                             : "false"));
+  if (!outcome.trace_note.empty()) text += junit_property("trace_note", outcome.trace_note);
+  text += "</properties>";
+  if (outcome.skipped()) {
+    text += cat("<skipped message=\"", xml_escape(outcome.reason()), "\"/>");
+  } else if (!outcome.passed()) {
+    text +=
+        cat("<failure type=\"", end_name(outcome.end), "\" message=\"",
+            xml_escape(outcome.reason()), "\">", xml_escape(failure_text(outcome)), "</failure>");
+  }
+  if (!outcome.output_tail.empty())
+    text += cat("<system-out>", xml_escape(outcome.output_tail), "</system-out>");
+  return text + "</testcase>\n";
+}
+
+}  // namespace
+
+std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
+  const std::string reason = printable(outcome.reason());
+  return cat("shmtest: [", number, of == 0 ? std::string() : cat("/", of), "] ",
+             padded(outcome.condition, 16), " ", verdict(outcome), "  ",
+             with_decimals(outcome.seconds, 2), " s", reason.empty() ? "" : "  ", reason, "\n");
+}
+
+std::string table(const RunResult& run, size_t conditions) {
+  const std::vector<Outcome>& outcomes = run.outcomes;
+  std::string text;
+  for (const Outcome& outcome : outcomes) {
+    // A search is expected to fail in sizes that are too small, so that one of them is enough.
+    const bool told = !run.search.wanted || run.search.fails == 0 ||
+                      outcome.condition == size_name(run.search.fails);
+    if (outcome.failed() && told)
+      text += cat("--- ", outcome.condition, ": ", failure_text(outcome), "\n");
+  }
+  size_t width = 10;
+  for (const Outcome& outcome : outcomes) width = std::max(width, outcome.condition.size());
+  text += cat(padded("condition", width + 2), "result  seconds  exit     shm peak    reason\n");
+  for (const Outcome& outcome : outcomes) {
+    const std::string reason = row_reason(outcome);
+    text += cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
+                padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
+                padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12),
+                reason.empty() ? "-" : reason, "\n");
+  }
+  text += trace_text(outcomes);
+  if (run.search.wanted) return text + search_text(run);
+  text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
+              count(outcomes, "skip"), " skipped\n");
+  if (run.control_failed) text += control_text(outcomes, conditions);
+  return text;
+}
+
+std::string json_report(const RunResult& run, const std::vector<std::string>& command,
+                        const std::string& version) {
+  const std::vector<Outcome>& outcomes = run.outcomes;
   Json conditions = Json::array();
   for (const Outcome& outcome : outcomes) conditions.push_back(json_of(outcome));
-  const Json report = {{"command", command},
-                       {"passed", count(outcomes, "pass")},
-                       {"failed", count(outcomes, "FAIL")},
-                       {"skipped", count(outcomes, "skip")},
-                       {"conditions", std::move(conditions)}};
+  Json report = {{"schema", kSchema},
+                 {"version", version},
+                 {"command", command},
+                 {"control_failed", run.control_failed},
+                 {"passed", count(outcomes, "pass")},
+                 {"failed", count(outcomes, "FAIL")},
+                 {"skipped", count(outcomes, "skip")},
+                 {"conditions", std::move(conditions)}};
+  if (run.search.wanted) {
+    const auto size_or_null = [](uint64_t bytes) { return bytes == 0 ? Json() : Json(bytes); };
+    report["min_size_bytes"] = size_or_null(run.search.passes);
+    report["largest_failing_bytes"] = size_or_null(run.search.fails);
+  }
   // Output and file names need not be valid UTF-8.
   return json_text(report, 2) + "\n";
 }
 
-std::string junit_report(const std::vector<Outcome>& outcomes,
-                         const std::vector<std::string>& command) {
+std::string junit_report(const RunResult& run, const std::vector<std::string>& command) {
+  const std::vector<Outcome>& outcomes = run.outcomes;
+  // Two programs must not look like one in a CI's list of tests.
+  const std::string_view program = command[0];
+  const std::string class_name =
+      cat("shmtest.", xml_escape(program.substr(program.find_last_of('/') + 1)));
   double seconds = 0;
   for (const Outcome& outcome : outcomes) seconds += outcome.seconds;
   std::string text =
@@ -178,18 +292,7 @@ std::string junit_report(const std::vector<Outcome>& outcomes,
           xml_escape(joined(command)), "\" tests=\"", outcomes.size(), "\" failures=\"",
           count(outcomes, "FAIL"), "\" errors=\"0\" skipped=\"", count(outcomes, "skip"),
           "\" time=\"", with_decimals(seconds, 2), "\">\n");
-  for (const Outcome& outcome : outcomes) {
-    text += cat("<testcase classname=\"shmtest\" name=\"", xml_escape(outcome.condition),
-                "\" time=\"", with_decimals(outcome.seconds, 2), "\">");
-    if (outcome.skipped()) {
-      text += cat("<skipped message=\"", xml_escape(outcome.reason()), "\"/>");
-    } else if (!outcome.passed()) {
-      text +=
-          cat("<failure type=\"", end_name(outcome.end), "\" message=\"",
-              xml_escape(outcome.reason()), "\">", xml_escape(failure_text(outcome)), "</failure>");
-    }
-    text += "</testcase>\n";
-  }
+  for (const Outcome& outcome : outcomes) text += junit_case(outcome, class_name);
   return text + "</testsuite>\n</testsuites>\n";
 }
 

@@ -3,25 +3,28 @@
 #include <string_view>
 #include <vector>
 
-#include "server/shmtest/outcome.h"
+#include "server/shmtest/runner.h"
 
 namespace shoal::shmtest {
 
-/// One line for stderr, printed when a condition ends.
+/// One line for stderr, printed when a condition ends. of: how many there are, 0 if that is
+/// unknown.
 std::string progress_line(const Outcome& outcome, size_t number, size_t of);
 
-/// The report for people: a row per condition, then the reason of each failure with the end of its
-/// output.
-std::string table(const std::vector<Outcome>& outcomes);
+/// The report for people: what is known of each failure, with the end of its output, and then, so
+/// that a terminal ends with it, a row for each condition with its reason. `conditions` is how many
+/// the matrix has.
+std::string table(const RunResult& run, size_t conditions);
 
-/// One JSON document: {"command": [...], "passed": n, "failed": n, "skipped": n, "conditions":
-/// [...]}.
-std::string json_report(const std::vector<Outcome>& outcomes,
-                        const std::vector<std::string>& command);
+/// One JSON document, docs/schemas/shmtest.schema.json: {"schema": 1, "version": the program's,
+/// "command": [...], "control_failed": false, "passed": n, "failed": n,
+/// "skipped": n, "conditions": [...]}; a search adds min_size_bytes and largest_failing_bytes.
+std::string json_report(const RunResult& run, const std::vector<std::string>& command,
+                        const std::string& version);
 
-/// JUnit XML: one testsuite, with a testcase per condition.
-std::string junit_report(const std::vector<Outcome>& outcomes,
-                         const std::vector<std::string>& command);
+/// JUnit XML: one testsuite, with a testcase per condition. Its class name is that of the program,
+/// its property shm_peak_bytes the peak, its system-out the end of the output.
+std::string junit_report(const RunResult& run, const std::vector<std::string>& command);
 
 /// Escapes text for XML content and attributes. Characters that XML 1.0 cannot represent (control
 /// characters, broken UTF-8) become U+FFFD.

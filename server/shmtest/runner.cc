@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <list>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -22,10 +23,15 @@
 namespace shoal::shmtest {
 namespace {
 
-/// After the timeout, pid 1 needs at most this long to notice, inspect and report.
+/// After the timeout, pid 1 needs at most this long to notice, inspect and report; after its report
+/// it needs less than this to end, together with what is left of the command.
 constexpr double kReportSeconds = 10;
-/// After that time the keeper gets this long to clean up before it is killed itself.
+/// Once it was told to stop, the keeper gets this long to kill everything and to clean up. If it
+/// has not ended by then, it waits for a process that hangs in the kernel, where no signal reaches
+/// it. The keeper is then killed, because the other conditions must not wait for that process.
 constexpr double kCleanUpSeconds = 10;
+/// A keeper that is still there this long after it was killed hangs in the kernel itself.
+constexpr double kGiveUpSeconds = 5;
 
 struct Pipe {
   Fd read, write;
@@ -55,19 +61,23 @@ class Run {
   bool done() const { return !report_.read.valid(); }
   /// Enforces the runner's own deadlines, in case pid 1 or the keeper does not keep theirs.
   void check_time();
-  void stop() { lifeline_.write.reset(); }
+  /// Tells the keeper to end everything, and limits how long that may take.
+  void stop();
   /// Collects the keeper's exit and the rest of the output. Precondition: done().
   Outcome finish();
 
  private:
   Run() = default;
   void close_for_child();
+  void reap_keeper();
 
   size_t index_ = 0;
   bool pass_output_ = false;
   pid_t keeper_ = -1;
   Pipe report_, output_, lifeline_;
-  Deadline stop_at_ = Deadline::infinite(), kill_at_ = Deadline::infinite();
+  const Clock::time_point start_ = Clock::now();
+  Deadline stop_at_ = Deadline::infinite(), kill_at_ = Deadline::infinite(),
+           give_up_at_ = Deadline::infinite();
   std::string records_;
   Outcome outcome_;
 };
@@ -80,12 +90,14 @@ Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index
   run->index_ = index;
   run->pass_output_ = options.pass_output;
   run->outcome_.condition = condition.name;
+  if (!condition.control()) run->outcome_.accept = options.accept;
   SHOAL_ASSIGN_OR_RETURN(run->report_, make_pipe());
   SHOAL_ASSIGN_OR_RETURN(run->output_, make_pipe());
   SHOAL_ASSIGN_OR_RETURN(run->lifeline_, make_pipe());
   const SandboxArgs args = {condition,
                             options.command,
                             options.timeout_s,
+                            options.trace,
                             run->report_.write.get(),
                             run->output_.write.get(),
                             run->lifeline_.read.get()};
@@ -105,10 +117,16 @@ Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index
   run->output_.write.reset();
   run->lifeline_.read.reset();
   run->stop_at_ = Deadline::after_s(options.timeout_s + kReportSeconds);
-  run->kill_at_ = Deadline::after_s(options.timeout_s + kReportSeconds + kCleanUpSeconds);
   for (const int fd : {run->report_.read.get(), run->output_.read.get()})
     ::fcntl(fd, F_SETFL, O_NONBLOCK);
   return run;
+}
+
+void Run::stop() {
+  if (!lifeline_.write.valid()) return;
+  lifeline_.write.reset();
+  kill_at_ = Deadline::after_s(kCleanUpSeconds);
+  give_up_at_ = Deadline::after_s(kCleanUpSeconds + kGiveUpSeconds);
 }
 
 void Run::close_for_child() {
@@ -121,8 +139,7 @@ void Run::close_for_child() {
 Run::~Run() {
   if (keeper_ <= 0) return;
   lifeline_.write.reset();
-  while (::waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  reap_keeper();
 }
 
 /// Appends the bytes that are available. Returns false at the end.
@@ -135,6 +152,7 @@ bool read_some(const Fd& fd, std::string& text) {
 
 void Run::read_report() {
   if (!read_some(report_.read, records_)) report_.read.reset();
+  if (pid1_has_reported(records_)) stop_at_ = sooner(stop_at_, Deadline::after_s(kReportSeconds));
 }
 
 void Run::read_output() {
@@ -149,10 +167,24 @@ void Run::read_output() {
 
 void Run::check_time() {
   if (stop_at_.passed() && lifeline_.write.valid()) {
-    outcome_.end = End::kHung;
+    if (!pid1_has_reported(records_)) {
+      outcome_.end = End::kHung;
+      outcome_.seconds = seconds_since(start_);
+    }
     stop();
   }
-  if (kill_at_.passed() && keeper_ > 0) ::kill(keeper_, SIGKILL);
+  if (!kill_at_.passed() || keeper_ <= 0) return;
+  outcome_.left_behind = true;
+  ::kill(keeper_, SIGKILL);
+  if (give_up_at_.passed()) report_.read.reset();
+}
+
+/// Waits for the keeper, which is dead or dies soon, unless the run was given up.
+void Run::reap_keeper() {
+  const int options = give_up_at_.passed() ? WNOHANG : 0;
+  while (::waitpid(keeper_, nullptr, options) < 0 && errno == EINTR) {
+  }
+  keeper_ = -1;
 }
 
 Outcome Run::finish() {
@@ -164,9 +196,7 @@ Outcome Run::finish() {
     if (::poll(&ready, 1, 0) <= 0) break;
     read_output();
   }
-  while (::waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  keeper_ = -1;
+  reap_keeper();
   apply_records(records_, outcome_);
   return std::move(outcome_);
 }
@@ -196,11 +226,24 @@ class Signals {
   Fd fd_;
 };
 
+/// The order in which conditions start: the control, then the others as they stand.
+std::vector<size_t> control_first(const std::vector<Condition>& conditions) {
+  std::vector<size_t> order(conditions.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_partition(order.begin(), order.end(),
+                        [&](size_t index) { return conditions[index].control(); });
+  return order;
+}
+
 class Matrix {
  public:
   Matrix(const std::vector<Condition>& conditions, const RunOptions& options,
          const std::function<void(const Outcome&)>& ended)
-      : conditions_(conditions), options_(options), ended_(ended), outcomes_(conditions.size()) {}
+      : conditions_(conditions),
+        options_(options),
+        ended_(ended),
+        outcomes_(conditions.size()),
+        order_(control_first(conditions)) {}
 
   Result<RunResult> run() {
     while (true) {
@@ -212,6 +255,7 @@ class Matrix {
     if (!forbidden_.empty()) return Status::error(Code::kPermissionDenied, forbidden_);
     RunResult result;
     result.stopped_by = stopped_by_;
+    result.control_failed = control_failed_;
     for (std::optional<Outcome>& outcome : outcomes_) {
       if (outcome) result.outcomes.push_back(std::move(*outcome));
     }
@@ -220,12 +264,15 @@ class Matrix {
 
  private:
   Status start_more() {
+    if (!runs_.empty() && conditions_[runs_.front()->index()].control()) return {};
     while (!no_more_ && next_ < conditions_.size() &&
            runs_.size() < static_cast<size_t>(options_.jobs)) {
+      const size_t index = order_[next_];
       SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<Run> run,
-                             Run::start(conditions_[next_], next_, options_, runs_, signals_.fd()));
+                             Run::start(conditions_[index], index, options_, runs_, signals_.fd()));
       runs_.push_back(std::move(run));
       ++next_;
+      if (conditions_[index].control()) break;  // nothing runs beside it
     }
     return {};
   }
@@ -268,7 +315,8 @@ class Matrix {
         forbidden_ = outcome.detail;
         continue;
       }
-      if (options_.fail_fast && !outcome.passed() && !outcome.skipped()) no_more_ = true;
+      if (options_.fail_fast && outcome.failed()) no_more_ = true;
+      if (conditions_[index].control() && outcome.failed()) no_more_ = control_failed_ = true;
       ended_(outcome);
       outcomes_[index] = std::move(outcome);
     }
@@ -280,7 +328,9 @@ class Matrix {
   const Signals signals_;
   std::list<std::unique_ptr<Run>> runs_;
   std::vector<std::optional<Outcome>> outcomes_;
-  size_t next_ = 0;
+  const std::vector<size_t> order_;  // in which the conditions start, as indices
+  size_t next_ = 0;                  // in order_
+  bool control_failed_ = false;
   bool no_more_ = false;
   int stopped_by_ = 0;
   std::string forbidden_;

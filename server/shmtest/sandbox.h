@@ -12,6 +12,7 @@ struct SandboxArgs {
   Condition condition;
   std::vector<std::string> command;  ///< never empty
   double timeout_s = 60;
+  bool trace = true;  ///< learn from the kernel how every process ends (trace.h)
   int report = -1;    ///< pipe: the records of outcome.h are written here
   int output = -1;    ///< pipe: the command's stdout and stderr
   int lifeline = -1;  ///< pipe: nothing is ever written to it; its end means that the runner is

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "runtime/base/fd.h"
 #include "runtime/base/status.h"
 
 struct sock_filter;
@@ -17,5 +18,11 @@ std::vector<sock_filter> deny_filter(const std::vector<DeniedCall>& denied);
 /// Installs the filter in the calling thread. Programs that the thread executes inherit it. Error:
 /// FAILED_PRECONDITION if the kernel refuses, or if the processor is unknown.
 Status deny_calls(const std::vector<DeniedCall>& denied);
+
+/// Makes every call of ptrace() by the calling thread, and by whatever it starts, wait for an
+/// answer through the descriptor returned (seccomp_unotify(2)). Once nobody holds the descriptor,
+/// those calls fail with ENOSYS. Error: FAILED_PRECONDITION if the kernel refuses (before
+/// Linux 5.7, without CAP_SYS_ADMIN, or below another such filter), or if the processor is unknown.
+Result<Fd> announce_ptrace();
 
 }  // namespace shoal::shmtest

@@ -90,7 +90,7 @@ Exchange exchange_of(Board* board, World world) {
 
 /// Adds what the front and the worker give a rank on a device: its environment and the stand-ins.
 Status add_device(const Rung& rung, World world, OpenArgs& args) {
-  ::setenv("FAKE_CUDA_PEERS", "all", 1);
+  ::setenv("EMULATED_GPU_PEERS", "all", 1);
   const RungContext context(world.size);
   const auto settings = rung.environment == nullptr ? std::vector<RungSetting>()
                                                     : rung.environment(context, world.rank);
@@ -98,7 +98,7 @@ Status add_device(const Rung& rung, World world, OpenArgs& args) {
     if (!setting.name.starts_with("NCCL_DEBUG"))
       ::setenv(setting.name.c_str(), setting.value.c_str(), 1);
   }
-  SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_FAKE_CUDA_MODULE));
+  SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_EMULATED_MODULE));
   SHOAL_ASSIGN_OR_RETURN(args.device, Device::open(*module, world.rank));
   args.nccl_library = SHOAL_FAKE_NCCL;
   return {};

@@ -1,14 +1,15 @@
-"""How much one run does: everything, or under a sanitizer only as many combinations as the pairs
-need.
+"""How much one run does: everything, or only as many combinations as the pairs need.
 
-tests/breadth.h does the same for C++. scripts/test sets SHOAL_TEST_DAY and, for --long,
-SHOAL_TEST_BREADTH=full. CTest sets SHOAL_TEST_SANITIZED in a build with a sanitizer.
+tests/breadth.h does the same for C++. scripts/test sets SHOAL_TEST_DAY, and SHOAL_TEST_BREADTH to
+full for --long and to pairs without --all. CTest sets SHOAL_TEST_SANITIZED in a build with a
+sanitizer, where pairs are enough, too.
 """
 import itertools
 import os
 
 FULL = os.environ.get("SHOAL_TEST_BREADTH") == "full"
-NARROW = "SHOAL_TEST_SANITIZED" in os.environ and not FULL
+SANITIZED = "SHOAL_TEST_SANITIZED" in os.environ
+NARROW = not FULL and (SANITIZED or os.environ.get("SHOAL_TEST_BREADTH") == "pairs")
 
 
 def day() -> int:

@@ -26,7 +26,7 @@ class Commands(harness.TestCase):
         if "Operation not permitted" in done.stderr:
             raise unittest.SkipTest("attaching is forbidden here")
         self.assertRegex(done.stdout, r"hit Breakpoint|Breakpoint 1, ")
-        self.assertRegex(done.stdout, r"#0  shoal::Decoder::forward")
+        self.assertRegex(done.stdout, r"#0  shoal::forward")
         self.assertIn("shoal::worker_main", done.stdout)
         self.assertIn("exited normally", done.stdout, "the rank went on, and the front ended it")
         self.assertEqual(done.returncode, 0, done.stderr)

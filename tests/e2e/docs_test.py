@@ -2,6 +2,7 @@
 
 Numbers that the documentation computes are computed again here.
 """
+import json
 import os
 import re
 
@@ -95,12 +96,30 @@ class Documents(harness.TestCase):
         self.assertEqual(quoted.strip(), printed.strip(),
                          "docs/transport.md: paste the output of shoal doctor --needs")
 
+    def test_the_costs_of_the_rungs(self):
+        """The table of the ladder has the program's numbers, and these are those of the bench."""
+        needs = json.loads(harness.run("doctor", "--needs", "--json").stdout)
+        costs = {rung["rung"]: (rung["cost"]["8_kib"], rung["cost"]["1_mib"])
+                 for rung in needs["rungs"]}
+        ladder = document("docs/transport.md").split("## The ladder for devices")[0]
+        rows = re.findall(r"^\| `([a-z-]+)` \| .* \| ([\d.]+), ([\d.]+)[^|]* \|$", ladder, re.MULTILINE)
+        self.assertEqual({name: (float(small), float(large)) for name, small, large in rows}, costs)
+        self.assertEqual([row[0] for row in rows], list(costs), "the order of the rungs")
+        bench = document("docs/benchmarks.md").split("## All-reduce, 2 ranks")[1]
+        times = {}
+        for name in costs:
+            cells = re.search(rf"^\| {name} \|(.*)\|$", bench, re.MULTILINE)[1].split("|")
+            times[name] = [float(cells[column].split()[0]) for column in (2, 5)]
+        for name, cost in costs.items():
+            measured = tuple(round(mine / best, 1) for mine, best in zip(times[name], times["shm"]))
+            self.assertEqual(cost, measured, f"{name}: bench/collectives.py says otherwise")
+
     def test_every_command_is_in_the_readme(self):
         readme = document("README.md")
-        listed = harness.run("--help").stdout.decode()
-        for line in listed.splitlines():
-            if line.startswith("  ") and not line.startswith("  shoal"):
-                self.assertIn(f"`{line.split()[0]}", readme, line)
+        listed = json.loads(harness.run("help", "--json").stdout)["commands"]
+        self.assertGreaterEqual(len(listed), 11)
+        for command in listed:
+            self.assertIn(f"`{command['name'].split()[0]}", readme)
 
     def test_the_table_of_exit_codes(self):
         codes = exit_codes()

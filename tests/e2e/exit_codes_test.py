@@ -269,7 +269,8 @@ class ExitCodes(harness.TestCase):
     def test_help_and_version(self):
         self.assertRegex(harness.run("--version").stdout.decode(),
                          r"^shoal \d+\.\d+\.\d+\ncommit: ")
-        for command in ("serve", "generate", "logits", "tokenize", "detokenize", "client", "bench"):
+        for command in ("serve", "generate", "logits", "tokenize", "detokenize", "render",
+                        "client", "bench"):
             with self.subTest(command=command):
                 self.assertIn(command, harness.run(command, "--help").stdout.decode())
 

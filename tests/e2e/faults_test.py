@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 
+import breadth
 import harness
 
 RANKS = 3
@@ -18,6 +19,12 @@ SLOW = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference", "--
 LONG_PROMPT = harness.ids_flag(4 + (i * 37) % 4000 for i in range(470))
 SHORT_PROMPT = harness.ids_flag([0, 1151, 262, 2088])
 ENDLESS = ("--max-tokens", 400, "--ignore-eos", "--temperature", 0)
+
+
+def ranks(turn: int) -> list[int]:
+    """The ranks that a test kills, one after the other: all, or in a narrow run one of them, which
+    changes with the day and from test to test."""
+    return [(breadth.day() + turn) % RANKS] if breadth.NARROW else list(range(RANKS))
 
 
 def within_a_second(attempt):
@@ -74,7 +81,7 @@ class Faults(harness.TestCase):
     def test_worker_killed_during_load(self):
         for command in (("serve", harness.DEMO, "--grpc-port", 0),
                         ("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 400)):
-            for rank in range(RANKS):
+            for rank in ranks(0):
                 with self.subTest(command=command[0], rank=rank):
                     within_a_second(lambda: self.die_during_load(command, rank))
 
@@ -94,12 +101,12 @@ class Faults(harness.TestCase):
         return took
 
     def test_worker_killed_during_prefill_of_serve(self):
-        for rank in range(RANKS):
+        for rank in ranks(1):
             with self.subTest(rank=rank):
                 within_a_second(lambda: self.die_during_serve(rank, LONG_PROMPT, False))
 
     def test_worker_killed_during_decode_of_serve(self):
-        for rank in range(RANKS):
+        for rank in ranks(2):
             with self.subTest(rank=rank):
                 within_a_second(lambda: self.die_during_serve(rank, SHORT_PROMPT, True))
 
@@ -118,12 +125,12 @@ class Faults(harness.TestCase):
         return self.check_death(process, err, rank, self.kill_rank(process.pid, rank))
 
     def test_worker_killed_during_prefill_of_generate(self):
-        for rank in range(RANKS):
+        for rank in ranks(3):
             with self.subTest(rank=rank):
                 within_a_second(lambda: self.die_during_generate(rank, LONG_PROMPT, False))
 
     def test_worker_killed_during_decode_of_generate(self):
-        for rank in range(RANKS):
+        for rank in ranks(4):
             with self.subTest(rank=rank):
                 within_a_second(lambda: self.die_during_generate(rank, SHORT_PROMPT, True))
 

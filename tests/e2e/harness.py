@@ -3,10 +3,13 @@
 The program is $SHOAL. Every process started here carries a certain environment variable, so that
 /proc shows which processes are left even if their parent is gone.
 """
+import contextlib
+import faulthandler
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT / "tests" / "data" / "oracle"
 DEMO = ROOT / "models" / "demo"
 SHOAL = os.environ.get("SHOAL", str(ROOT / "build" / "release" / "shoal"))
+# What starts the program, if it is for another processor. It starts its ranks with it too.
+EMULATOR = [word for word in [os.environ.get("SHOAL_TEST_EMULATOR")] if word]
 # The exit codes, as docs and --help list them.
 USAGE, BAD_MODEL, NO_MODEL, UNAVAILABLE, INTERNAL, WORKER_DIED = 64, 65, 66, 69, 70, 75
 SKIPPED = 77  # CTest counts this exit code as skipped
@@ -55,7 +60,8 @@ def start(*args, wrapper: tuple[str, ...] = (), **popen) -> Process:
     """
     popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
              **popen}
-    return Process([*wrapper, SHOAL, *map(str, args)], env=environment(), start_new_session=True, **popen)
+    return Process([*wrapper, *EMULATOR, SHOAL, *map(str, args)], env=environment(),
+                   start_new_session=True, **popen)
 
 
 def run(*args, code: int = 0, timeout: float = 120) -> subprocess.CompletedProcess:
@@ -115,17 +121,8 @@ def generate_jsonl(model: Path, requests: list[dict], *flags) -> list[dict]:
 
 
 def kernel_sets() -> list[str]:
-    """The names that --cpu-kernels accepts on this processor."""
-    flags = set(re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(),
-                          re.MULTILINE)[1].split())
-    needs = {
-        "reference": set(),
-        "avx2": {"avx2", "fma", "f16c"},
-        "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq"},
-        "avx512-bf16": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq",
-                        "avx512_bf16"},
-    }
-    return [name for name, wanted in needs.items() if wanted <= flags]
+    """The names that --cpu-kernels accepts on this processor, best first."""
+    return json.loads(run("version", "--json").stdout)["kernel_sets_here"]
 
 
 # --- processes ----------------------------------------------------------
@@ -181,8 +178,19 @@ def shared_memory_names() -> set[str]:
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 
 
-def wait_until(condition, seconds: float, what: str):
-    """Waits until condition() returns a true value, and returns that value."""
+def free_ports(count: int) -> list[int]:
+    """Different ports that nothing listens on now. Another process may take them a moment later."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0)))
+                   for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+def wait_until(condition, seconds: float, what: str, explain=lambda: ""):
+    """Waits until condition() returns a true value, and returns that value.
+
+    explain: what to print beside `what` if it never does, for example a log.
+    """
     seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
@@ -190,7 +198,7 @@ def wait_until(condition, seconds: float, what: str):
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {seconds} s still not: {what}")
+            raise AssertionError(f"after {seconds} s still not: {what}\n{explain()}")
         time.sleep(0.002)
 
 
@@ -215,11 +223,18 @@ class Reader(threading.Thread):
         return self.text()
 
 
+def ready_fields(line: str) -> dict[str, str]:
+    """The fields of a READY line. A value with a space or a quote is a JSON string."""
+    fields = re.findall(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)', line)
+    return {name: json.loads(value) if value.startswith('"') else value for name, value in fields}
+
+
 class Server:
     """`shoal serve` on a free port. Call wait_ready() before using it."""
 
     def __init__(self, model: Path, *flags, **popen):
         self.process = start("serve", model, "--grpc-port", 0, *flags, **popen)
+        self.tls = None  # an ssl.SSLContext, if http_client should speak TLS to it
         self.out, self.err = Reader(self.process.stdout), Reader(self.process.stderr)
 
     def wait_ready(self, seconds: float = 60) -> dict[str, str]:
@@ -232,7 +247,7 @@ class Server:
         wait_until(ready_or_dead, seconds, "a READY line")
         line = self.out.text()
         assert line.startswith("READY ") and line.count("\n") == 1, line
-        self.fields = dict(field.split("=", 1) for field in line.split()[1:])
+        self.fields = ready_fields(line)
         return self.fields
 
     @property
@@ -287,6 +302,9 @@ def main(*, arguments: tuple[str, ...] = ()):
     """
     for argument in arguments:
         sys.argv.remove(argument)
+    if patience := os.environ.get("SHOAL_TEST_PATIENCE"):
+        # CTest kills a test that takes too long, which would not say where it waited.
+        faulthandler.dump_traceback_later(float(patience))
     result = unittest.main(verbosity=2, exit=False).result
     if not result.wasSuccessful():
         sys.exit(1)

@@ -22,15 +22,15 @@ BUILD = Path(sys.argv[1])
 def commands() -> list[str]:
     """The commands that shoal --help lists: serve, ..., bench decode, ..."""
     listed = harness.run("--help").stdout.decode().split("\n\n")[2]
-    found = [re.match(r"  ((?:bench )?[a-z]+) ", line)[1] for line in listed.splitlines()]
+    found = re.findall(r"^  ((?:bench )?[a-z]+) ", listed, re.MULTILINE)
     assert len(found) >= 11, found
     return found
 
 
 def flags(command: str) -> set[str]:
     text = harness.run(*command.split(), "--help").stdout.decode()
-    heads = re.findall(r"^  ((?:-\w,)?--[a-z][a-z,-]*)", text, re.MULTILINE)
-    found = {flag for head in heads for flag in head.split(",")}
+    heads = re.findall(r"^  ((?:-\w, )?--[a-z][a-z-]*(?:, --[a-z-]+)*)", text, re.MULTILINE)
+    found = {flag for head in heads for flag in head.split(", ")}
     assert {"-h", "--help", "--log-level"} <= found, found
     return found
 

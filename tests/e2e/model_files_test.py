@@ -24,7 +24,7 @@ SHARDED = harness.ORACLE / "llama3-gqa-tied-sharded"
 # files.
 FLAGS = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference")
 PROMPT = ("--prompt-ids", "0,1151,262", "--ignore-eos", "--temperature", 0, "--max-tokens")
-SHORT, LONG, ENDLESS = (*PROMPT, 10), (*PROMPT, 100), (*PROMPT, 500)
+SHORT, LONG, ENDLESS = (*PROMPT, 10), (*PROMPT, 60), (*PROMPT, 500)
 # A GenerateRequest: a prompt (field 3), and StoppingOptions (field 6) with max_tokens 500 and
 # ignore_eos.
 ENDLESS_ON_THE_WIRE = b"\x1a\x10In the beginning" + b"\x32\x05" + b"\x08\xf4\x03\x20\x01"
@@ -89,7 +89,7 @@ class ModelFiles(harness.TestCase):
 
     def check_ended_by(self, server, file: Path):
         self.assertEqual(server.end(), harness.BAD_MODEL, server.err.text())
-        self.assertRegex(server.err.rest(), rf"DATA_LOSS: {re.escape(str(file))} was changed in place")
+        self.assertRegex(server.err.rest(), rf"error: {re.escape(str(file))} was changed in place")
 
     def test_files_that_are_renamed_over_change_nothing_until_the_next_start(self):
         server = self.started()

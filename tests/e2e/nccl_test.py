@@ -15,7 +15,7 @@ from pathlib import Path
 import harness
 
 FAKES = Path(harness.SHOAL).resolve().parent / "fakes"
-MODULE, NCCL = FAKES / "libfake_cuda_module.so", FAKES / "libfake_nccl.so"
+MODULE, NCCL = FAKES / "libemulated_cuda_module.so", FAKES / "libfake_nccl.so"
 DEVICE = ["--device", "cuda", "--cuda-module", str(MODULE), "--nccl-library", str(NCCL)]
 NAMESPACE = ["unshare", "--mount", "--propagation", "private"] + \
     ([] if os.geteuid() == 0 else ["--user", "--map-root-user"])
@@ -97,16 +97,16 @@ class Sizes(Place):
         self.assertEqual(use["used_bytes"] - use["predicted_bytes"], 2 * 2 * 4096)
 
     def test_peers_take_nothing(self):
-        report = self.report("size=1m", "-tp", 4, code=0, FAKE_CUDA_PEERS="all")
+        report = self.report("size=1m", "-tp", 4, code=0, EMULATED_GPU_PEERS="all")
         use = use_of(report, "nccl-p2p")
         self.assertEqual((report["rung"], use["used_bytes"], use["transports"]),
                          ("nccl-p2p", 0, {"P2P/CUMEM": use["channels"] * 4}))
         report = self.report("size=1m", "-tp", 3, "--transport", "cuda-ipc,host-memfd", code=0,
-                             FAKE_CUDA_PEERS="all")
+                             EMULATED_GPU_PEERS="all")
         self.assertEqual(report["rung"], "cuda-ipc")
 
     def test_silent_corruption_vetoes_peer_access(self):
-        report = self.report("size=1m", "-tp", 2, FAKE_CUDA_PEERS="all", FAKE_CUDA_PEER_WRONG=64)
+        report = self.report("size=1m", "-tp", 2, EMULATED_GPU_PEERS="all", EMULATED_GPU_PEER_WRONG="*-*")
         self.assertEqual(report["rung"], "host-memfd")
         self.assertEqual([(r["rung"], r["code"]) for r in report["refusals"][:2]],
                          [("nccl-p2p", "DATA_LOSS"), ("cuda-ipc", "DATA_LOSS")])
@@ -216,7 +216,7 @@ class Seeds(Place):
 
     def test_ranks_of_one_gpu_have_sockets_alone(self):
         order = ("--ranks-per-gpu", 2, "--transport", "nccl-p2p,nccl-shm,nccl-socket,tcp")
-        report = self.report("size=128m", "-tp", 2, *order, FAKE_CUDA_DEVICES=1)
+        report = self.report("size=128m", "-tp", 2, *order, EMULATED_GPU_DEVICES=1)
         use = use_of(report, "nccl-socket")
         self.assertEqual((report["rung"], use["used_bytes"], use["predicted_bytes"]),
                          ("nccl-socket", 68427776, 68427776))
@@ -237,7 +237,7 @@ class Settings(Place):
                       use["user_settings"])
 
     def test_a_setting_that_forbids_a_rung(self):
-        report = self.report("size=64m", "-tp", 2, NCCL_P2P_DISABLE=1, FAKE_CUDA_PEERS="all")
+        report = self.report("size=64m", "-tp", 2, NCCL_P2P_DISABLE=1, EMULATED_GPU_PEERS="all")
         self.assertEqual(report["rung"], "cuda-ipc")
         self.assertIn("NCCL_P2P_DISABLE=1 of the environment", report["refusals"][0]["reason"])
 
@@ -290,7 +290,7 @@ class Running(Place):
         # A rank that somebody else has stopped is not a fault of the transport, so the start fails.
         for fault, code, rung in (("1:self-test:fail", 1, "nccl-shm-lean"),
                                   ("0:open:fail", 1, "nccl-shm-lean"),
-                                  ("1:self-test:stop", harness.UNAVAILABLE, "")):
+                                  ("1:self-test:stop", harness.UNAVAILABLE, None)):
             with self.subTest(fault=fault):
                 report = self.report("size=64m", "-tp", 3, "--startup-timeout",
                                      24, code=code, SHOAL_TEST_FAULT=fault)
@@ -332,8 +332,8 @@ class Running(Place):
         text = self.inside("size=512m", shoal("doctor", "--device", "cuda", "--nccl-version",
                                               "2.28.9", "-tp", 2)).stdout
         self.assertRegex(text,
-                         r"fits +nccl-socket: 68427776 B\n +68427776 B +proxy-ops pool for "
-                         r"Socket: 2 files of 34210180 B")
+                         r"fits +nccl-socket: 68427776 B .65\.3 MiB.\n +68427776 B .65\.3 MiB. +"
+                         r"proxy-ops pool for Socket: 2 files of 34210180 B")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import unittest
+import unittest.mock
 import zipfile
 from pathlib import Path
 
@@ -176,6 +177,22 @@ class EmptyRoot(PackageCase):
         tree.rename(root / "opt" / "shoal")
         return root
 
+    def compute_on_devices(self, root: Path, program: str, module: Path):
+        """A machine that has only a driver. Its devices are emulated, by a module that lies where
+        the real one would."""
+        emulated = Path(harness.SHOAL).parent / "fakes" / "libemulated_cuda_module.so"
+        if not emulated.exists():
+            return
+        shutil.copy(emulated, module)
+        request = (*REQUEST[:3], "2", *REQUEST[4:], "--device", "cuda")
+        with unittest.mock.patch.dict(os.environ, {"EMULATED_GPU_PEERS": "all"}):
+            out = self.inside(root, program, "generate", "/opt/shoal/share/shoal/models/demo",
+                              *request)
+            wanted = harness.run("generate", harness.DEMO, *request, "--cuda-module",
+                                 emulated).stdout
+        self.assertEqual(json.loads(out)["transport"], "cuda-ipc")
+        self.assertEqual(answer(out), answer(wanted))
+
     def test_it_runs(self):
         allowed = ["unshare", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]),
                    "--mount", "true"]
@@ -190,6 +207,7 @@ class EmptyRoot(PackageCase):
             self.assertEqual(found["cuda_module"].get("build_id"), found["build_id"], found)
         out = self.inside(root, program, "generate", "/opt/shoal/share/shoal/models/demo", *REQUEST)
         self.assertEqual(answer(out), expected())
+        self.compute_on_devices(root, program, module)
         # The reverse check: without the package's libraries the program does not start, so it did
         # use them before.
         (root / "opt/shoal/lib").rename(root / "opt/shoal/elsewhere")

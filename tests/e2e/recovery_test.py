@@ -1,8 +1,8 @@
 """Ranks die or stop, but the process stays up, and streams continue with the same bits.
 
 Every fault is real: a rank stops itself with SIGSTOP when it enters a phase (SHOAL_TEST_FAULT), and
-either stays stopped or is killed there. Usage: recovery_test.py phases RUNG, or recovery_test.py
-serving.
+either stays stopped or is killed there. Usage: recovery_test.py phases RUNG, recovery_test.py
+streams RUNG, or recovery_test.py serving.
 """
 import json
 import os
@@ -24,6 +24,7 @@ DEADLINES = ("--startup-timeout", 6, "--step-timeout", 1)
 PHASES = ("spawn", "open", "self-test", "load", "touch", "warm-up", "step-1", "step-5")
 # A busy machine may take this many seconds longer than the deadline itself.
 PATIENCE_S = 20
+RUNGS = ("shm", "shm-lean", "memfd", "cma", "tcp")
 RUNG = sys.argv[2] if len(sys.argv) > 2 else "shm"
 
 
@@ -107,7 +108,7 @@ class Phases(harness.TestCase):
                             rf"waits for rank {rank}")
 
 
-class Serving(harness.TestCase):
+class ServedRanks(harness.TestCase):
     """A server whose ranks are lost while streams are open."""
 
     REQUEST = ("--prompt-ids", PROMPT, "--max-tokens", 120, "--ignore-eos", "--temperature", 0)
@@ -142,24 +143,29 @@ class Serving(harness.TestCase):
     def restarts(self, server) -> int:
         return server.err.text().count("the ranks run again over")
 
+
+class Streams(ServedRanks):
     def test_streams_go_on_with_the_same_text(self):
         numbers = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV)
-        for i, rung in enumerate(("shm", "shm-lean", "memfd", "cma", "tcp")):
-            for number in numbers if breadth.FULL else (numbers[(i + breadth.day()) % 3],):
-                with self.subTest(rung=rung, signal=number.name):
-                    server = self.started("--transport", rung)
-                    streams = [self.stream(server) for _ in range(2)]
-                    harness.wait_until(lambda: all(len(out.data) > 10 for _, out, _ in streams), 60,
-                                       "text on both streams")
-                    self.hit(server, 1, number)
-                    for stream in streams:
-                        self.check_stream(stream)
-                    self.assertEqual(self.restarts(server), 1, server.err.text())
-                    self.assertEqual(len(harness.descendants(server.pid)),
-                                     RANKS, "the ranks, and nobody else")
-                    server.process.terminate()
-                    self.assertEqual(server.end(), 0, server.err.text())
+        # Each rung has another signal on the same day.
+        turn = (breadth.day() + RUNGS.index(RUNG)) % len(numbers)
+        for number in numbers if breadth.FULL else (numbers[turn],):
+            with self.subTest(signal=number.name):
+                server = self.started("--transport", RUNG)
+                streams = [self.stream(server) for _ in range(2)]
+                harness.wait_until(lambda: all(len(out.data) > 10 for _, out, _ in streams), 60,
+                                   "text on both streams")
+                self.hit(server, 1, number)
+                for stream in streams:
+                    self.check_stream(stream)
+                self.assertEqual(self.restarts(server), 1, server.err.text())
+                self.assertEqual(len(harness.descendants(server.pid)),
+                                 RANKS, "the ranks, and nobody else")
+                server.process.terminate()
+                self.assertEqual(server.end(), 0, server.err.text())
 
+
+class Serving(ServedRanks):
     def test_ranks_lost_while_idle_are_back_before_the_next_request(self):
         server = self.started()
         self.hit(server, 0, signal.SIGKILL)
@@ -291,9 +297,9 @@ class Serving(harness.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "phases":
-        del Serving
-        harness.main(arguments=("phases", RUNG))
-    else:
-        del Phases
-        harness.main(arguments=("serving",))
+    chosen = sys.argv[1]
+    for name, part in (("phases", "Phases"), ("streams", "Streams"), ("serving", "Serving")):
+        if name != chosen:
+            del globals()[part]
+    del ServedRanks  # it has no tests of its own
+    harness.main(arguments=(chosen,) if chosen == "serving" else (chosen, RUNG))

@@ -1,18 +1,30 @@
-"""The same bits, however a model is run: same_bits_test.py logits|kernels|generate CASE
+"""The same bits, however and wherever a model is run: same_bits_test.py PART CASE
 
-CASE is a folder of tests/data/oracle, or demo for the bundled model. Files and answers are compared
-for equality, without a tolerance anywhere (docs/architecture.md, section 5). Under a sanitizer,
-which looks for other things, settings are combined in pairs only (breadth.py); the release build's
-run tries every way.
+PART is logits, kernels, generate or emulated. CASE is a folder of tests/data/oracle, or demo for the
+bundled model. Files and answers are compared for equality, without a tolerance anywhere
+(docs/architecture.md, section 5). Under a sanitizer, which looks for other things, settings are
+combined in pairs only (breadth.py); the release build's run tries every way.
+
+tests/data/same_bits.json has what the logits and the answers of some cases hash to on every
+processor. If they are meant to change, "same_bits_test.py expect" prints the new ones.
 """
+import contextlib
+import hashlib
 import json
+import os
 import random
+import signal
 import sys
+import unittest
 
 import breadth
 import harness
 
-PART, CASE = sys.argv.pop(1), sys.argv.pop(1)
+HASHED = ["llama-linear-bias-f32", "llama3-gqa-tied-sharded", "llama2-mha-f16", "mistral-window",
+          "qwen3-norm-yarn", "demo"]
+HASHES = harness.ROOT / "tests" / "data" / "same_bits.json"
+
+PART, CASE = sys.argv.pop(1), sys.argv.pop(1) if len(sys.argv) > 1 else HASHED[0]
 FOLDER = harness.DEMO if CASE == "demo" else harness.ORACLE / CASE
 EXPECTED = json.loads((harness.ORACLE / CASE / "expected.json").read_text())
 CONFIG = json.loads((FOLDER / "config.json").read_text())
@@ -102,15 +114,67 @@ class EveryWay(Logits):
         self.check(prompt_ids(), TYPE_VARIANTS, "--dtype", other_type())
 
 
+@contextlib.contextmanager
+def kernel_sets_of_ranks(*sets: str):
+    """Ranks use these sets in turn, and each takes the next one when it is started again."""
+    os.environ["SHOAL_TEST_KERNEL_SETS"] = ",".join(sets)
+    try:
+        yield
+    finally:
+        del os.environ["SHOAL_TEST_KERNEL_SETS"]
+
+
+def hash_of(data) -> str:
+    return hashlib.sha256(data if isinstance(data, bytes)
+                          else json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+
+
 class EveryKernelSet(Logits):
+    """The sets of kernels, alone and mixed, give the bits that are committed for every machine."""
+
     def test_kernel_sets(self):
         ids = prompt_ids()[:90]
+        expected = harness.logits_file(FOLDER, ids, "--cpu-kernels", "reference")
+        if CASE in HASHED:
+            self.assertEqual(hash_of(expected), json.loads(HASHES.read_text())[CASE]["logits"],
+                             f"the logits of {CASE} have changed; see {HASHES}")
         for kernels in harness.kernel_sets():
-            with self.subTest(kernels=kernels):
-                self.check(ids, [("-tp", 2, "--chunk", 7),
-                                 ("-tp", 3 if 3 in ranks() else 4, "--threads-per-rank", 2),
-                                 ("-tp", 2, "--transport", "tcp", "--decode-from", 40)],
-                           "--cpu-kernels", kernels)
+            for flags in (("-tp", 2, "--chunk", 7),
+                          ("-tp", 3 if 3 in ranks() else 4, "--threads-per-rank", 2),
+                          ("-tp", 2, "--transport", "tcp", "--decode-from", 40)):
+                with self.subTest(kernels=kernels, flags=flags):
+                    self.assertTrue(expected == harness.logits_file(
+                        FOLDER, ids, *flags, "--cpu-kernels", kernels))
+
+    def test_ranks_with_different_sets(self):
+        ids = prompt_ids()[:90]
+        expected = harness.logits_file(FOLDER, ids)
+        with kernel_sets_of_ranks(*harness.kernel_sets()):
+            self.assertTrue(expected == harness.logits_file(FOLDER, ids, "-tp", ranks()[-1]))
+
+    def test_data_types(self):
+        ids = prompt_ids()[:90]
+        files = [harness.logits_file(FOLDER, ids, "-tp", 2, "--dtype", other_type(),
+                                     "--cpu-kernels", kernels) for kernels in harness.kernel_sets()]
+        self.assertEqual(len(set(files)), 1)
+
+
+class Emulated(Logits):
+    """What another processor gives under an emulator is what is committed."""
+
+    def test_logits_and_answers(self):
+        ids = prompt_ids()[:90]
+        expected = json.loads(HASHES.read_text())[CASE]
+        best, *others = harness.kernel_sets()
+        ways = [("-tp", ranks_, "--cpu-kernels", best) for ranks_ in ranks()[:3]]
+        ways += [("-tp", 2, "--transport", "tcp", "--cpu-kernels", name) for name in others]
+        for flags in ways:
+            with self.subTest(flags=flags):
+                self.assertEqual(hash_of(harness.logits_file(FOLDER, ids, *flags)),
+                                 expected["logits"])
+        for ranks_ in ranks()[:3]:
+            self.assertEqual(hash_of(harness.generate_jsonl(FOLDER, mixed_requests(),
+                                                            "-tp", ranks_)), expected["answers"])
 
 
 def mixed_requests() -> list[dict]:
@@ -218,12 +282,61 @@ class Generate(harness.TestCase):
         self.check_batch("-tp", 2, "--max-model-len", model_len,
                          "--kv-cache-memory", 2 * token_bytes * (model_len + 64), before=short)
 
+    def test_kernel_sets(self):
+        if CASE in HASHED:
+            self.assertEqual(hash_of(self.alone), json.loads(HASHES.read_text())[CASE]["answers"],
+                             f"the answers of {CASE} have changed; see {HASHES}")
+        for kernels in harness.kernel_sets()[:1] if breadth.NARROW else harness.kernel_sets():
+            self.check_batch("-tp", 2, "--cpu-kernels", kernels)
+        with kernel_sets_of_ranks(*harness.kernel_sets()):
+            self.check_batch("-tp", ranks()[-1])
+
+    @unittest.skipUnless(CASE == "demo", "a smaller model would be done before the kill")
+    def test_a_killed_rank_comes_back_with_another_set(self):
+        sets = harness.kernel_sets()
+        for kernels in sets if breadth.FULL else [sets[breadth.day() % len(sets)]]:
+            with self.subTest(second=kernels), kernel_sets_of_ranks("reference", kernels):
+                self.check_kill(kernels)
+
+    def check_kill(self, second: str):
+        """A stream that begins on the plain loops, which are slow, goes on with the same text."""
+        request = ("--prompt-ids", "5,6,7,8,9", "--max-tokens", 120, "--ignore-eos",
+                   "--temperature", 1, "--seed", 3)
+        expected = harness.run("generate", FOLDER, *request, "--cpu-kernels", "auto").stdout
+        server = self.serve(FOLDER, "-tp", 2, "--threads-per-rank", 1)
+        self.assertEqual(server.wait_ready()["kernels"], second, "that of the last rank")
+        client = server.client(*request)
+        out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
+        harness.wait_until(lambda: len(out.data) > 4, 60, "text")
+        os.kill(server.workers(2)[1], signal.SIGKILL)
+        self.assertEqual(client.wait(90), 0, err.rest())
+        self.assertEqual(out.rest().strip(), expected.decode().strip())
+        self.assertIn("the ranks run again over", server.err.text())
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+
     def test_run_twice(self):
         self.check_batch("--seed", 99)  # every request that draws has a seed of its own
 
 
+def print_hashes():
+    """What same_bits.json has to say, on this machine."""
+    global CASE, CONFIG, EXPECTED, FOLDER
+    hashes = {}
+    for CASE in HASHED:
+        FOLDER = harness.DEMO if CASE == "demo" else harness.ORACLE / CASE
+        EXPECTED = json.loads((harness.ORACLE / CASE / "expected.json").read_text())
+        CONFIG = json.loads((FOLDER / "config.json").read_text())
+        hashes[CASE] = {"logits": hash_of(harness.logits_file(FOLDER, prompt_ids()[:90])),
+                        "answers": hash_of(harness.generate_jsonl(FOLDER, mixed_requests()))}
+    print(json.dumps(hashes, indent=1))
+
+
 if __name__ == "__main__":
+    if PART == "expect":
+        print_hashes()
+        sys.exit()
     wanted = {"logits": ["Pairs" if breadth.NARROW else "EveryWay"],
-              "kernels": ["EveryKernelSet"], "generate": ["Generate"]}[PART]
+              "kernels": ["EveryKernelSet"], "generate": ["Generate"], "emulated": ["Emulated"]}[PART]
     sys.argv[1:] = sys.argv[1:] or wanted
     harness.main()

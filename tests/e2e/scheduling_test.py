@@ -137,7 +137,7 @@ class Scheduling(harness.TestCase):
 
     def test_the_order_changes_no_bit(self):
         preemptions = 0
-        for number, ranks in enumerate((1, 2, 3)):
+        for number, ranks in enumerate((2, 3) if breadth.NARROW else (1, 2, 3)):
             settings = SETTINGS[(number + breadth.day()) % len(SETTINGS)]
             preemptions += self.serve_all(ranks, "priority", settings, kill=ranks == 2)
         preemptions += self.serve_all(2, "fcfs", SETTINGS[1], kill=False)

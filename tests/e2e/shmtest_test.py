@@ -66,6 +66,8 @@ class Shmtest(harness.TestCase):
             self.assertIn(entry["result"], ("passed", "skipped"), name)
             if entry["result"] == "skipped":
                 self.assertTrue(entry["reason"], name)
+                if name.startswith("full-after-"):  # `true` ends before that
+                    continue
                 self.assertIn(name, ("other-user", "cgroup-32m", "not-tmpfs", "no-ipv6",
                                      "ports-exhausted"))
 
@@ -122,7 +124,77 @@ class Shmtest(harness.TestCase):
         # A process that soon ends by itself does not count as an orphan.
         self.one("4k", "sh", "-c", "sleep 0.1 & exit 0", code=0)
 
+    def test_the_control_comes_first(self):
+        """If the command fails even on the machine as it is, nothing else is run."""
+        result = shmtest("--matrix", "4k,1m,host", "--jobs", 3, "--json", "--", "false")
+        self.assertEqual(result.returncode, SOME_FAILED)
+        document = json.loads(result.stdout)
+        self.assertTrue(document["control_failed"])
+        self.assertEqual([e["condition"] for e in document["conditions"]], ["host"])
+        # An error is accepted in what takes something away, not in the control.
+        result = shmtest("--matrix", "host,4k", "--accept", "error", "--", "false")
+        self.assertEqual(result.returncode, SOME_FAILED)
+        self.assertIn(b"nothing can be concluded", result.stdout)
+        where = ("import os; host = os.environ['SHOAL_SHMTEST_CONDITION'] == 'host'; "
+                 "raise SystemExit(0 if host else 3)")
+        report = self.report("4k,host", "python3", "-c", where, code=SOME_FAILED)
+        self.assertEqual({name: e["exit_code"] for name, e in report.items()},
+                         {"4k": 3, "host": 0})
+
+    def test_a_condition_that_never_came_about_is_skipped(self):
+        entry = self.one("full-after-30s", "true", code=69)
+        self.assertEqual((entry["result"], entry["end"]), ("skipped", "exited"))
+        self.assertIn("before /dev/shm was filled", entry["reason"])
+        entry = self.one("full-after-30s", "false", code=SOME_FAILED)
+        self.assertEqual(entry["result"], "failed")
+        entry = self.one("full-after-0.1s", "sleep", "1", code=0)
+        self.assertEqual(entry["result"], "passed")
+
+    def test_an_error_may_be_accepted(self):
+        accept = ("--accept", "error")
+        entry = self.one("4k", "sh", "-c", "echo no room; exit 3", code=0, flags=accept)
+        self.assertEqual((entry["result"], entry["exit_code"]), ("passed", 3))
+        for wrong in ("kill -SEGV $$", "exit 139", "echo x > /dev/shm/x; exit 3",
+                      "setsid sleep 987 & exit 3"):
+            with self.subTest(wrong):
+                self.one("4k", "sh", "-c", wrong, code=SOME_FAILED, flags=accept)
+        entry = self.one("4k", "sleep", "987", code=SOME_FAILED,
+                         flags=(*accept, "--timeout", 0.5))
+        self.assertEqual(entry["end"], "hung")
+
+    def search(self, *command, code: int) -> dict:
+        result = shmtest("--min-size", "--json", "--", *command)
+        self.assertEqual(result.returncode, code, result.stderr.decode())
+        return json.loads(result.stdout)
+
+    def test_the_smallest_size(self):
+        write = ("import os, time\nf = open('/dev/shm/x', 'wb')\nos.unlink('/dev/shm/x')\n"
+                 "f.write(b'x' * {0})\nf.flush()\ntime.sleep(0.1)")
+        for need in (3 << 20, 100 << 20):
+            found = self.search("python3", "-c", write.format(need), code=0)
+            self.assertLessEqual(need, found["min_size_bytes"])
+            self.assertLessEqual(found["min_size_bytes"], need * 33 // 32 + 4096)
+            self.assertLess(found["largest_failing_bytes"], need)
+            self.assertLess(len(found["conditions"]), 14)
+        found = self.search("true", code=0)
+        self.assertEqual((found["min_size_bytes"], found["largest_failing_bytes"]), (4096, None))
+        # What fails on the machine as it is fails in every size.
+        found = self.search("false", code=SOME_FAILED)
+        self.assertEqual((found["control_failed"], found["min_size_bytes"]), (True, None))
+        only_host = "test $SHOAL_SHMTEST_CONDITION = host"
+        found = self.search("sh", "-c", only_host, code=SOME_FAILED)
+        self.assertIsNone(found["min_size_bytes"])
+        self.assertGreater(found["largest_failing_bytes"], 64 << 20)
+        text = shmtest("--min-size", "--", "true").stdout.decode()
+        self.assertIn("The smallest /dev/shm in which it passes: 4k (4.0 KiB)", text)
+
     # --- conditions do what they say ----------------------------------------
+
+    def test_any_size(self):
+        show = ("import os; s = os.statvfs('/dev/shm'); "
+                "print(s.f_blocks * s.f_frsize); raise SystemExit(3)")
+        for name, size in (("24k", 24 << 10), ("128m", 128 << 20), ("3m+no-cma", 3 << 20)):
+            self.assertEqual(self.python(name, show, code=SOME_FAILED)["output_tail"], f"{size}\n")
 
     def test_conditions_of_the_mount(self):
         write = "head -c 65536 /dev/zero > /dev/shm/x; code=$?; rm -f /dev/shm/x; exit $code"
@@ -193,6 +265,10 @@ class Shmtest(harness.TestCase):
         self.assertEqual((suite.get("tests"), suite.get("failures")), ("2", "1"))
         cases = {case.get("name"): case for case in suite.iter("testcase")}
         self.assertIsNone(cases["1m"].find("failure"))
+        self.assertEqual(cases["1m"].get("classname"), "shmtest.sh")
+        self.assertIn("a<b>", cases["1m"].find("system-out").text)
+        self.assertEqual(cases["1m"].find("properties/property").attrib,
+                         {"name": "shm_peak_bytes", "value": "0"})
         self.assertIn('a<b>&"\ufffd\ufffd]]>', cases["4k"].find("failure").text)
 
     def test_the_table(self):
@@ -217,6 +293,9 @@ class Shmtest(harness.TestCase):
                            (("--matrix", "4k+1m", "--", "true"), "contradicts"),
                            (("--timeout", "0", "--", "true"), "--timeout"),
                            (("--matrix", "zz*", "--", "true"), "zz*"),
+                           (("--matrix", "1k", "--", "true"), "4k to 1t"),
+                           (("--min-size", "--matrix", "4k", "--", "true"), "--matrix"),
+                           (("--accept", "none", "--", "true"), "--accept"),
                            (("--", "no-such-program"), "command not found"),
                            (("--", "/etc/passwd"), "/etc/passwd"),
                            (("--junit", "/no/such/x.xml", "--", "true"), "--junit")):

@@ -27,7 +27,7 @@ from grpc_client_test import make_stubs
 
 RANKS = 2
 OTHER_USER = 65_122
-REQUEST = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", 100, "--ignore-eos",
+REQUEST = ("--prompt-ids", "0,1151,262,2088", "--max-tokens", 60, "--ignore-eos",
            "--temperature", 0)
 # The plain loops are so slow that a stream is certainly still running when the ranks are killed. One
 # restart is granted, so that a second one would end the server.
@@ -83,7 +83,7 @@ class Shortage(harness.TestCase):
         def tried():
             self.assertIsNone(server.process.poll(), server.err.text())
             return server.err.text().count("something is short") >= count
-        harness.wait_until(tried, 20, f"{count} tries")
+        harness.wait_until(tried, 20, f"{count} tries", server.err.text)
 
     def check_recovered(self, server, stream):
         client, out, err = stream
@@ -188,12 +188,16 @@ class Shortage(harness.TestCase):
             self.skipTest("another user may not read the model here")
         server = self.started(preexec_fn=as_other)
         stream = self.stream(server)
-        # Takes every process that the limit leaves, also those that end later.
+        # Takes every process that the limit leaves, also those that end later. The dead ranks count
+        # until the front has waited for them. Without a higher limit for the neighbour, the front
+        # could start new ones in their places before the neighbour gets its turn.
+        more = 60 + len(harness.children(server.pid))
         neighbour = self.neighbour(
             "import os, time\ntold = False\nwhile True:\n    try:\n"
             "        if os.fork() == 0:\n            time.sleep(1000)\n"
             "    except OSError:\n        time.sleep(0.001)\n"
-            "        if not told:\n            print(flush=True)\n        told = True", as_other)
+            "        if not told:\n            print(flush=True)\n        told = True",
+            denied.limit(resource.RLIMIT_NPROC, more, OTHER_USER))
         self.lose_ranks(server, neighbour.stdout.readline)
         self.await_tries(server, 3)
         self.end(neighbour)

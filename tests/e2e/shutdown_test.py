@@ -64,7 +64,7 @@ class Shutdown(harness.TestCase):
         self.assertEqual(server.end(), 0, "every request had ended")
         self.assertLess(time.monotonic() - asked, 30)
         self.assertRegex(server.err.text(),
-                         r"gRPC's server has taken more than \d+ ms \(1 calls are open on 1 conn")
+                         r"gRPC's server has taken more than \d+ ms \(1 call is open on 1 conn")
 
 
 if __name__ == "__main__":

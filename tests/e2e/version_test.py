@@ -3,6 +3,7 @@ true.
 """
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import harness
 
-FAKE_MODULE = Path(harness.SHOAL).parent / "fakes" / "libfake_cuda_module.so"
+EMULATED_MODULE = Path(harness.SHOAL).parent / "fakes" / "libemulated_cuda_module.so"
 SCRIPT = harness.ROOT / "cmake" / "write_commit.cmake"
 
 
@@ -20,6 +21,17 @@ def version(program=harness.SHOAL, **environment) -> dict:
     return json.loads(out)
 
 
+def kernel_sets_of_this_processor() -> list[str]:
+    """As the kernel tells them, and not the program."""
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(),
+                      re.MULTILINE)[1].split()
+    avx2 = {"avx2", "fma", "f16c"}
+    avx512 = avx2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+    needs = {"avx512-bf16": avx512 | {"avx512_bf16"}, "avx512": avx512, "avx2": avx2,
+             "neon-bf16": {"asimd", "bf16"}, "neon": {"asimd"}, "reference": set()}
+    return [name for name, wanted in needs.items() if wanted <= set(found)]
+
+
 class VersionTest(harness.TestCase):
     def test_text_and_json_say_the_same(self):
         text, found = harness.run("--version").stdout.decode(), version()
@@ -27,8 +39,10 @@ class VersionTest(harness.TestCase):
                         text)
         self.assertEqual("with uncommitted changes" in text, found["dirty"])
         self.assertIn(", ".join(found["kernel_sets"]), text)
-        self.assertEqual(found["kernel_sets_here"], [name for name in found["kernel_sets"]
-                                                     if name in harness.kernel_sets()])
+        self.assertEqual(found["kernel_sets_here"], kernel_sets_of_this_processor())
+        self.assertIn("arithmetic: " + found["arithmetic"], text)
+        self.assertEqual(found["arithmetic_here"],
+                         {name: found["arithmetic"] for name in found["kernel_sets_here"]})
         self.assertIn(found["build_id"], text)
 
     def test_the_module_is_found_refused_or_absent(self):
@@ -36,11 +50,11 @@ class VersionTest(harness.TestCase):
             program, module = Path(folder) / "shoal", Path(folder) / "libshoal_cuda.so"
             shutil.copy(harness.SHOAL, program)
             self.assertIsNone(version(program)["cuda_module"])
-            shutil.copy(FAKE_MODULE, module)
+            shutil.copy(EMULATED_MODULE, module)
             found = version(program)
             self.assertEqual(found["cuda_module"]["path"], str(module))
             self.assertEqual(found["cuda_module"]["build_id"], found["build_id"])
-            refused = version(program, FAKE_CUDA_BUILD_ID="0.0.0-other")["cuda_module"]
+            refused = version(program, EMULATED_GPU_BUILD_ID="0.0.0-other")["cuda_module"]
             self.assertIn("0.0.0-other", refused["refused"])
             self.assertNotIn("build_id", refused)
 

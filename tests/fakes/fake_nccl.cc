@@ -2,10 +2,10 @@
 // the same names, files and sizes in /dev/shm at the same moments (lazily, in the first collective
 // of each algorithm), the same log lines, and the same failure: ENOSPC leaves an empty file and
 // ends that rank's call, while the other ranks spin in accept and never notice. Buffers are host
-// memory, the stream is ignored, and bytes always travel over loopback sockets, whatever the log
-// says. NCCL_* variables and nccl.conf are read once. These variables set what it pretends to be
-// (defaults in parentheses):
-//   FAKE_CUDA_PEERS=all|none    whether GPUs reach each other's memory, as for the fake CUDA module
+// memory, a collective waits for the stream and then runs in the caller's thread, and bytes always
+// travel over loopback sockets, whatever the log says. NCCL_* variables and nccl.conf are read
+// once. These variables set what it pretends to be (defaults in parentheses):
+//   EMULATED_GPU_PEERS=all|none whether GPUs reach each other's memory, as for the emulated device
 //                               (none)
 //   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the size of the proxy pool (2.28.9)
 //   FAKE_NCCL_CHANNELS=N        channels that the search finds (2)
@@ -54,16 +54,26 @@ size_t type_bytes(int type) {
   return type == 0 || type == 1 ? 1 : type == 7 ? 4 : 0;
 }
 
-/// The device that the calling thread has selected in the fake CUDA module. -1 if it has selected
-/// none, or if the process has not opened the module.
-int selected_device() {
-  void* module = ::dlopen("libfake_cuda_module.so", RTLD_NOW | RTLD_NOLOAD);
-  if (module == nullptr) return -1;
-  const auto selected =
-      reinterpret_cast<int32_t (*)()>(::dlsym(module, "fake_cuda_selected_device"));
-  const int device = selected == nullptr ? -1 : selected();
+/// A function of the emulated module, or nullptr if the process has not opened the module.
+template <typename Function>
+Function* of_the_device(const char* name) {
+  void* module = ::dlopen("libemulated_cuda_module.so", RTLD_NOW | RTLD_NOLOAD);
+  if (module == nullptr) return nullptr;
+  auto* const function = reinterpret_cast<Function*>(::dlsym(module, name));
   ::dlclose(module);
-  return device;
+  return function;
+}
+
+/// The device that the calling thread has selected. -1: none, or there is no module.
+int selected_device() {
+  auto* const selected = of_the_device<int32_t()>("emulated_selected_device");
+  return selected == nullptr ? -1 : selected();
+}
+
+/// Waits for what was enqueued before the collective, which then writes these bytes.
+void begin_collective(void* stream, void* out, size_t bytes) {
+  auto* const enter = of_the_device<void(void*, void*, size_t)>("emulated_enter_stream");
+  if (enter != nullptr) enter(stream, out, bytes);
 }
 
 Result invalid(const char* what) {
@@ -158,14 +168,16 @@ FAKE_API Result ncclCommGetAsyncError(Comm* comm, Result* error) {
 }
 
 FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* comm,
-                              void*) {
+                              void* stream) {
   if (comm == nullptr || type_bytes(type) == 0) return invalid("AllGather : invalid type");
+  begin_collective(stream, all, count * type_bytes(type) * static_cast<size_t>(comm->ranks()));
   return comm->all_gather(static_cast<const char*>(mine), static_cast<char*>(all),
                           count * type_bytes(type));
 }
 
 FAKE_API Result ncclAllReduce(const void* own, void* out, size_t count, int type, int op,
-                              Comm* comm, void*) {
+                              Comm* comm, void* stream) {
   if (comm == nullptr || type != 7 || op != 0) return invalid("AllReduce : this fake sums floats");
+  begin_collective(stream, out, count * sizeof(float));
   return comm->all_reduce(static_cast<const float*>(own), static_cast<float*>(out), count);
 }

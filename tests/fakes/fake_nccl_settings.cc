@@ -91,7 +91,7 @@ Settings read() {
     s.version_text = version;
   s.pool_bytes = pool_of(s.version);
   s.found_channels = static_cast<int>(number("FAKE_NCCL_CHANNELS", 2));
-  s.peers = text("FAKE_CUDA_PEERS") == "all";
+  s.peers = text("EMULATED_GPU_PEERS") == "all";
   s.nvls_hardware = number("FAKE_NCCL_NVLS", 0) != 0;
   s.cumem_host_works = number("FAKE_NCCL_CUMEM_HOST", 0) != 0;
   s.hang = text("FAKE_NCCL_HANG");

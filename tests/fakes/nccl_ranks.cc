@@ -77,7 +77,7 @@ Exchange exchange_of(Board& board, int rank, int world_size) {
 }
 
 Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board, int rank) {
-  SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_FAKE_CUDA_MODULE));
+  SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_EMULATED_MODULE));
   SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device,
                          Device::open(*module, rank / group.ranks_per_gpu));
   NcclOptions options;

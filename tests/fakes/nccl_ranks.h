@@ -24,7 +24,7 @@ constexpr int64_t patience_ms(int64_t milliseconds) {
 }
 #endif
 
-/// A group of processes over the fake CUDA module and the fake NCCL.
+/// A group of processes over the emulated module and the fake NCCL.
 struct NcclGroup {
   int world_size = 2;
   Environment environment;                ///< of every rank, before it opens anything

@@ -12,7 +12,11 @@ enable_testing()
 
 file(STRINGS ${root}/CMakeLists.txt version REGEX "^project\\(shoal VERSION")
 string(REGEX REPLACE ".*VERSION ([0-9.]+).*" "\\1" version "${version}")
-file(SHA256 ${root}/runtime/device/cuda_module.h boundary)
+foreach(header cuda_module cuda_ops)
+  file(SHA256 ${root}/runtime/device/${header}.h hash)
+  string(APPEND boundary ${hash})
+endforeach()
+string(SHA256 boundary ${boundary})
 string(SUBSTRING ${boundary} 0 12 boundary)
 set(SHOAL_BUILD_ID ${version}-${boundary})
 set(SHOAL_CUDA ON)
@@ -32,7 +36,8 @@ endfunction()
 
 # json.cc is left out, because nothing below needs it.
 set(base ${root}/runtime/base)
-shoal_library(shoal_base SOURCES ${base}/dtype.cc ${base}/log.cc ${base}/reduce_tree.cc
+shoal_library(shoal_base SOURCES ${base}/dtype.cc ${base}/log.cc ${base}/process_limit.cc
+                ${base}/program_path.cc ${base}/reduce_tree.cc ${base}/running_clock.cc
                 ${base}/status.cc ${base}/thread_pool.cc DEPS Threads::Threads)
 foreach(folder runtime/memory runtime/device runtime/comm kernels/cuda bench/gpu)
   add_subdirectory(${root}/${folder} ${CMAKE_BINARY_DIR}/${folder})

@@ -11,7 +11,8 @@ struct Options {
   std::string module;        ///< path of libshoal_cuda.so, or of a stand-in
   std::string nccl_library;  ///< empty: nccl is skipped
   std::vector<int> ranks = {2, 4};
-  int devices = 1;  ///< number of devices that the module shows
+  int devices = 1;        ///< number of devices that the module shows
+  int compute_major = 9;  ///< of the first one's compute capability
   bool stand_in =
       /// The module is one of tests/fakes, so CUDA's own runtime is not used beside it.
       false;
@@ -35,6 +36,12 @@ struct Case {
 void add_table_cases(const Options& options, std::vector<Case>& cases);
 /// Tree sums compared with the CPU's, bit for bit.
 void add_tree_sum_cases(const Options& options, std::vector<Case>& cases);
+/// Products with weights of each type, and the arithmetic of tensor cores that they show.
+void add_product_cases(const Options& options, std::vector<Case>& cases);
+/// The other ops of a layer: those that go over rows, q, k and v, and attention.
+void add_layer_cases(const Options& options, std::vector<Case>& cases);
+void add_qkv_cases(const Options& options, std::vector<Case>& cases);
+void add_attention_cases(const Options& options, std::vector<Case>& cases);
 /// The push all_reduce with the ranks as threads of one process on one device. This tests its
 /// protocol alone.
 void add_push_cases(const Options& options, std::vector<Case>& cases);

@@ -1,6 +1,7 @@
 // The checks that need a device, in one program without a test framework, so that it builds on a
 // bare machine:
 //   gpu_test --module PATH [--nccl-library PATH] [--ranks 2,4] [--only TEXT[,TEXT]] [--quick]
+// Cases whose names contain a TEXT of --only are run, but none that contains the rest of a -TEXT.
 //            [--any-room] [--list] [--stand-in]
 // Runs the cases whose names contain one of the texts. Exit code 0: all cases that could be tried
 // passed; 1: one failed, or no case has such a name; 77: there is no device or every case was
@@ -35,6 +36,7 @@ std::vector<std::string> split(const std::string& text) {
 struct Found {
   int devices = 0;
   std::string words;
+  int compute_major = 0;  ///< of the first device
 };
 Found find_devices(const std::string& path) {
   const std::string facts = run_apart(60, [&]() -> std::string {
@@ -45,16 +47,23 @@ Found find_devices(const std::string& path) {
     return error == 0 ? text : (*module)->error_text(error);
   });
   Found found{0, facts};
+  constexpr std::string_view kCapability = "\"compute_capability\": \"";
+  if (const size_t at = facts.find(kCapability); at != std::string::npos)
+    found.compute_major = std::atoi(facts.c_str() + at + kCapability.size());
   for (size_t at = 0; (at = facts.find("\"pci_bus_id\"", at)) != std::string::npos; ++at)
     ++found.devices;
   return found;
 }
 
 bool chosen(const std::string& name, const std::vector<std::string>& only) {
+  bool any = only.empty();
   for (const std::string& text : only) {
-    if (name.find(text) != std::string::npos) return true;
+    const bool leaves_out = text.starts_with('-');
+    if (name.find(leaves_out ? text.substr(1) : text) == std::string::npos) continue;
+    if (leaves_out) return false;
+    any = true;
   }
-  return only.empty();
+  return any;
 }
 
 int run_cases(const std::vector<Case>& cases, const std::vector<std::string>& only) {
@@ -118,6 +127,7 @@ int main(int argc, char** argv) {
   }
   std::printf("%s\n", found.words.c_str());
   options.devices = std::max(found.devices, 1);
+  options.compute_major = found.compute_major;
   // Streams that share a hardware queue wait for each other, so that ranks in threads would never
   // meet.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -125,6 +135,10 @@ int main(int argc, char** argv) {
   std::vector<Case> cases;
   add_table_cases(options, cases);
   add_tree_sum_cases(options, cases);
+  add_product_cases(options, cases);
+  add_layer_cases(options, cases);
+  add_qkv_cases(options, cases);
+  add_attention_cases(options, cases);
   add_push_cases(options, cases);
   add_collective_cases(options, cases);
   if (!list) return run_cases(cases, only);

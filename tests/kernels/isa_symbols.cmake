@@ -1,4 +1,4 @@
-# Objects compiled for AVX2 or AVX-512 may export symbols of their own namespace only. The linker
+# Objects compiled for more than the base processor may export symbols of their own namespace only. The linker
 # could take any function that other objects define too (std::, inline members) from such an object,
 # and that function would crash the program on a processor without these instructions.
 foreach(object IN LISTS OBJECTS)

@@ -76,6 +76,20 @@ TEST_P(MatmulTest, IsTheProductInDoublePrecisionWithinRounding) {
   }
 }
 
+TEST_P(MatmulTest, HasTheBitsOfTheReference) {
+  const std::vector<LeafStep> leaves[] = {
+      {{0, 1, 0, 0}}, {{0, 2, 0, 0}}, {{0, 16, 0, -1}, {16, 30, 1, 0}, {30, 257, 0, 1}}};
+  for (Dtype dtype : kAllDtypes) {
+    for (const std::vector<LeafStep>& steps : leaves) {
+      for (const int rows : {1, 2, 3, 4, 5, 6, 7, 13}) {
+        const Product product(dtype, rows, 200, steps.back().k_end, steps);
+        EXPECT_TRUE(same_bits(product.run(kernels()), product.run(reference())))
+            << dtype_name(dtype) << ", " << rows << " rows, k " << steps.back().k_end;
+      }
+    }
+  }
+}
+
 TEST_P(MatmulTest, BitsDoNotDependOnRowsOrParts) {
   for (Dtype dtype : kAllDtypes) {
     const Product product(dtype, 13, 200, 97, {{0, 40, 0, -1}, {40, 64, 1, 0}, {64, 97, 0, 1}});

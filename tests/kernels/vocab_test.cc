@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "kernels/reference/exp.h"
+#include "runtime/base/ieee_math.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace shoal {
@@ -96,6 +99,25 @@ TEST_P(VocabTest, ExponentialIsAccurateOverItsRange) {
     kernels().chunk_sums(logits, 2, &sum);
     EXPECT_EQ(sum.sum, 1) << x;
   }
+}
+
+// SameBitsTest compares the sets' exponential with this one, and ieee_math_test compares the double
+// that it is measured by with correctly rounded values.
+TEST(Exponential, IsWithinOneAndAHalfUlp) {
+  set_float_environment();
+  double worst = 0;
+  for (const float x : random_floats(1'000'000, 6, 87)) {
+    const double want = ieee::exp(x);
+    int exponent = 0;
+    std::frexp(want, &exponent);
+    worst = std::max(worst, std::abs(reference::exp(x) - want) / std::ldexp(1.0, exponent - 24));
+  }
+  EXPECT_LT(worst, 1.5);
+  EXPECT_EQ(reference::exp(0), 1);
+  EXPECT_EQ(reference::exp(-104), 0);
+  EXPECT_EQ(reference::exp(-kInfinity), 0);
+  EXPECT_EQ(reference::exp(89), kInfinity);
+  EXPECT_TRUE(std::isnan(reference::exp(std::nanf(""))));
 }
 
 SHOAL_FOR_EVERY_SET(VocabTest);

@@ -17,12 +17,16 @@ LIBRARY = re.compile(r"^shoal_library\((\w+)\s+SOURCES\s+([^)]*?)\s*(?:\bDEPS\s+
 # prefix counts.
 OUTSIDE = {
     "nlohmann/": "nlohmann_json::nlohmann_json", "pcre2.h": "PkgConfig::PCRE2",
-    "utf8proc.h": "PkgConfig::UTF8PROC",
-    "CLI/": "CLI11::CLI11", "dlfcn.h": "${CMAKE_DL_LIBS}", "grpcpp/": "gRPC::grpc++",
+    "utf8proc.h": "PkgConfig::UTF8PROC", "prometheus/": "prometheus-cpp::core",
+    "boost/": "boost_headers", "CLI/": "CLI11::CLI11", "yaml-cpp/": "shoal_yaml_cpp", "dlfcn.h": "${CMAKE_DL_LIBS}",
+    "grpcpp/": "gRPC::grpc++",
     "grpc/": "gRPC::grpc++",
     "grpcpp/ext/proto_server_reflection_plugin.h": "gRPC::grpc++_reflection",
     "google/protobuf/": "shoal_proto",
     "google_rpc.pb.h": "shoal_proto", "openengine/": "shoal_proto", "shoal/": "shoal_proto",
+    "kserve/": "shoal_proto", "vllm/": "shoal_proto",
+    "openssl/": "OpenSSL::SSL", "openssl/evp.h": "OpenSSL::Crypto",
+    "zlib.h": "ZLIB::ZLIB",
 }
 # A library that passes its own dependencies on to its dependents makes a second mention
 # unnecessary. shoal_proto depends on these.

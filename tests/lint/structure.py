@@ -29,9 +29,11 @@ LAYERS = {
     "runtime/transport": 4.4,
     "runtime/engine": 4, "models": 4,
     "runtime/rank": 5, "runtime/worker": 5, "runtime/supervisor": 5,
-    "server/serving": 6.1, "server/shmtest": 6.1, "server/grpc": 6.2, "server/cli": 6.2,
+    "server/net": 6.1, "server/serving": 6.1, "server/shmtest": 6.1, "server/metrics": 6.15,
+    "server/grpc": 6.2, "server/http": 6.2, "server/cli": 6.2,
+    "server/facades": 6.25,
     "server/host": 6.3,
-    "server/commands": 6.4, "server": 6.5,
+    "server/commands": 6.4, "server/tools": 6.45, "server": 6.5,
     "bench": 7, "examples": 7, "tests": 8,
 }
 # The model is one kind of work that a rank does.
@@ -40,6 +42,7 @@ ALSO = {"runtime/worker": {"runtime/rank"}}
 GENERATED = {
     "google_rpc.pb.h": {"server/grpc"}, "shoal/": {"server/grpc"},
     "openengine/": {"server/grpc", "server/commands"},
+    "kserve/": {"server/facades"}, "vllm/": {"server/facades"},
 }
 # Folders whose sources are members of a table, with the header that declares them. If `only` is not
 # empty, it matches the names that are members.
@@ -48,12 +51,12 @@ TABLES = {
     "kernels/cpu": ("kernels/cpu/ops.h", ""),
     "kernels/cuda": ("kernels/cuda/entries.h", ""),
     "runtime/transport/rungs": ("runtime/transport/rungs/rungs.h", r"\w+_rung"),
-    # The man page and a script for each shell. All are made from the table.
-    "server/cli": ("server/cli/command_table.h", r"man_page|\w+_completion"),
+    # The man page, JSON and a script for each shell. All are made from the table.
+    "server/cli": ("server/cli/command_table.h", r"man_page|help_json|\w+_completion"),
     "server/commands": ("server/commands/commands.h", r"\w+_command"),
 }
 # Programs, whose main() needs no header.
-PROGRAMS = re.compile(r"^(server/main\.cc|bench/.*|examples/.*|tests/.*)$")
+PROGRAMS = re.compile(r"^(server/main\.cc|server/tools/(\w+_main|static_libc)\.cc|bench/.*|examples/.*|tests/.*)$")
 SOURCES = {".h", ".cc", ".cu", ".cuh"}
 TEXTS = SOURCES | {".py", ".sh", ".md", ".txt", ".cmake", ".proto", ".yaml", ".service", ".json",
                    ""}

@@ -166,6 +166,13 @@ void expect_refused(const std::vector<Bad>& cases) {
   }
 }
 
+TEST(ModelConfigTest, AGitLfsPointerIsNamed) {
+  const auto model =
+      parse_model_config("version https://git-lfs.github.com/spec/v1\n", "config.json");
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.status().to_string().find("Git LFS pointer"), std::string::npos);
+}
+
 TEST(ModelConfigTest, UnsupportedIsRefusedByName) {
   expect_refused({
       {R"("model_type": "gemma2")", Code::kUnimplemented,
@@ -175,7 +182,8 @@ TEST(ModelConfigTest, UnsupportedIsRefusedByName) {
       {R"("model_type": "llama", "hidden_act": "gelu")", Code::kUnimplemented,
        "\"hidden_act\" \"gelu\""},
       {R"("model_type": "llama", "quantization_config": {"quant_method": "awq"})",
-       Code::kUnimplemented, "quantization_config"},
+       Code::kUnimplemented,
+       "\"quantization_config\": a quantized checkpoint (\"awq\") is not supported"},
       {R"("model_type": "qwen2", "num_experts": 60)", Code::kUnimplemented, "num_experts"},
       {R"("model_type": "mistral", "attention_bias": true)", Code::kUnimplemented,
        "attention_bias"},

@@ -359,6 +359,22 @@ TEST_F(CheckpointTest, NoCheckpoint) {
   EXPECT_EQ(Checkpoint::open(dir_ + "/absent").status().code(), Code::kNotFound);
 }
 
+constexpr const char* kLfsPointer =
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+    "size 269060552\n";
+
+TEST_F(CheckpointTest, AGitLfsPointerIsNamed) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    write(name, kLfsPointer);
+    const Status status = refusal();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    for (const char* part : {name, "Git LFS pointer", "git lfs pull"})
+      EXPECT_NE(status.to_string().find(part), std::string::npos) << status.to_string();
+    fs::remove(dir_ + "/" + name);
+  }
+}
+
 TEST_F(CheckpointTest, WhatIsNoFile) {
   write("model.safetensors", "");
   EXPECT_EQ(refusal().code(), Code::kInvalidArgument);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/page_size.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
 #include "runtime/comm/slot_flags.h"
@@ -14,7 +15,6 @@
 namespace shoal {
 namespace {
 
-constexpr int64_t kPageBytes = 4096;
 // Bytes of one slot. A piece costs the host a wait for its device, so pieces are larger than shm's.
 constexpr size_t kSlotBytes = size_t{1} << 20;
 constexpr size_t kLineFloats = 32;  // planes in a slot start at cache lines of the device
@@ -250,8 +250,8 @@ Status HostMemfdCollective::timed_out() const {
 }  // namespace
 
 int64_t host_memfd_bytes(int world_size) {
-  const int64_t bytes = world_size * static_cast<int64_t>(sizeof(RankControl) + 2 * kSlotBytes);
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return static_cast<int64_t>(
+      whole_pages(static_cast<size_t>(world_size) * (sizeof(RankControl) + 2 * kSlotBytes)));
 }
 
 Result<std::unique_ptr<DeviceCollective>> open_host_memfd_collective(std::shared_ptr<Device> device,

@@ -42,6 +42,7 @@ class StagedCommunicator final : public Communicator {
                 std::byte* out) override;
   Status barrier() override;
   WaitState wait_state() const override;
+  DeviceCollective* on_devices() override { return collective_.get(); }
 
  private:
   Status begin(Op op, size_t amount);

@@ -9,10 +9,10 @@
 
 namespace shoal {
 
-/// Makes a Communicator for host memory out of a DeviceCollective. The model on the CPU needs it
-/// when its sums travel between devices. Data is staged through pinned memory. Each collective
-/// fails with DEADLINE_EXCEEDED timeout_ms after its start. A wait also ends with any error of
-/// check() or `interrupted`.
+/// Makes a Communicator for host memory out of a DeviceCollective, which it offers as on_devices().
+/// The self-test uses it, and so do the few bytes that a step on devices gathers on the host. Data
+/// is staged through pinned memory. Each collective fails with DEADLINE_EXCEEDED timeout_ms after
+/// its start. A wait also ends with any error of check() or `interrupted`.
 Result<std::unique_ptr<Communicator>> make_staged_communicator(
     std::shared_ptr<Device> device, std::unique_ptr<DeviceCollective> collective,
     int64_t timeout_ms, Interrupted interrupted);

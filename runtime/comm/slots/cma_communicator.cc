@@ -12,18 +12,14 @@
 namespace shoal {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
-
-size_t whole_pages(size_t bytes) {
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
+constexpr size_t kMinSlotBytes = 4096;
 
 Status check(World world, size_t page_bytes, size_t slot_bytes) {
   if (world.size < 1 || world.rank < 0 || world.rank >= world.size) {
     return Status::error(Code::kInvalidArgument,
                          cat("cma communicator: rank ", world.rank, " of ", world.size));
   }
-  if (slot_bytes < kPageBytes || slot_bytes % 64 != 0) {
+  if (slot_bytes < kMinSlotBytes || slot_bytes % 64 != 0) {
     return Status::error(Code::kInvalidArgument,
                          cat("cma communicator: slots of ", slot_bytes, " bytes"));
   }
@@ -98,11 +94,11 @@ Result<std::vector<CmaHello>> accept_all(const std::vector<std::string>& all, co
 }  // namespace
 
 size_t cma_rank_bytes(int world_size, size_t slot_bytes) {
-  return whole_pages(kCmaControlBytes + (2 + static_cast<size_t>(world_size) - 1) * slot_bytes);
+  return kCmaControlBytes + (2 + static_cast<size_t>(world_size) - 1) * slot_bytes;
 }
 
 size_t cma_page_bytes(int world_size) {
-  return whole_pages(static_cast<size_t>(world_size) * sizeof(RankControl));
+  return static_cast<size_t>(world_size) * sizeof(RankControl);
 }
 
 Result<std::unique_ptr<Communicator>> open_cma_communicator(World world, int page_fd,

@@ -12,10 +12,10 @@ namespace shoal {
 
 inline constexpr size_t kCmaSlotBytes = 256 * 1024;
 
-/// Bytes of private memory that one rank needs: a page of control words, its own two slots, and one
-/// mirror slot per peer.
+/// Bytes of private memory that one rank needs: control words, its own two slots, and one mirror
+/// slot per peer.
 size_t cma_rank_bytes(int world_size, size_t slot_bytes);
-/// Bytes of the shared page for the group's control words. Beyond 16 ranks it is several pages.
+/// Bytes of the shared memory for the group's control words. Pages of 4 KiB hold those of 16 ranks.
 size_t cma_page_bytes(int world_size);
 
 /// Opens a communicator whose ranks read each other's private slots with process_vm_readv, in the

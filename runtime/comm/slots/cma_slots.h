@@ -11,20 +11,23 @@
 
 namespace shoal {
 
-/// A rank's control words at the start of its private mapping, where the peers read them. They are
-/// written from back to front and read from front to back. So if both ends carry the same number,
-/// the words between them belong to that update too, in whatever pieces the kernel copies them.
-/// (x86 keeps both orders. On other processors the order of the copy depends on the kernel.)
+/// A rank's control words at the start of its private mapping, where the peers read them. A peer's
+/// read is a copy by the kernel, which may copy in any pieces, and on a weakly ordered processor
+/// (Arm) in any order. So a copy may hold words of different updates, and `check` tells: it is a
+/// hash of the others, together with the number of the update.
 struct alignas(64) CmaControl {
-  uint64_t nonce;  ///< CmaHello::nonce; never changes
-  uint32_t front;  ///< number of the latest complete update
+  uint64_t nonce;    ///< CmaHello::nonce; never changes
+  uint32_t updates;  ///< how often the words have changed
   uint32_t word;
   uint32_t done;
   uint32_t unused;
   uint64_t tags[2];
-  uint32_t back;
+  uint64_t check;  ///< 0 in fresh memory, where all the others are 0
+
+  uint64_t right_check() const;
 };
 
+/// Where a rank's first slot begins in its mapping.
 inline constexpr size_t kCmaControlBytes = 4096;
 
 /// What a rank of a cma group has: its own mapping (control words, its two slots, and a mirror of

@@ -5,15 +5,13 @@
 namespace shoal {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
 constexpr size_t kSlotAlignment = 64;
 
 }  // namespace
 
 size_t shm_communicator_bytes(int world_size, size_t slot_bytes) {
   const size_t slot = (slot_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
-  const size_t bytes = static_cast<size_t>(world_size) * (sizeof(RankControl) + 2 * slot);
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return static_cast<size_t>(world_size) * (sizeof(RankControl) + 2 * slot);
 }
 
 Result<std::unique_ptr<Communicator>> open_shm_communicator(World world, int fd, size_t bytes,

@@ -14,10 +14,9 @@ namespace shoal {
 inline constexpr size_t kMinShmSlotBytes = 4096;
 inline constexpr size_t kShmSlotBytes = 256 * 1024;
 
-/// Bytes of the segment for a group: world_size * (256 + 2 * slot_bytes rounded up to 64), rounded
-/// up to a multiple of 4096; a machine with larger pages charges whole ones of its own. 256 bytes
-/// hold a rank's control words, apart from those of other ranks. There are two slots so that a rank
-/// can fill one while its peers read the other.
+/// Bytes of the segment for a group: world_size * (256 + 2 * slot_bytes rounded up to 64). A
+/// machine charges whole pages of it. 256 bytes hold a rank's control words, apart from those of
+/// other ranks. There are two slots so that a rank can fill one while its peers read the other.
 size_t shm_communicator_bytes(int world_size, size_t slot_bytes);
 
 /// Opens a communicator over a fresh, zeroed segment (ShmSegment::create or create_memfd) that

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 #include "runtime/comm/collective_tag.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/slot_flags.h"
@@ -204,8 +205,8 @@ Status SlotSteps<Flags, Slots>::timed_out() {
   std::string text;
   for (const int rank : missing()) {
     const uint32_t behind = (step_ * kStep - (flags_.word(rank) & ~(kStep - 1))) / kStep;
-    text += cat(text.empty() ? "rank " : ", rank ", rank, " (", behind,
-                behind == 1 ? " step" : " steps", " behind)");
+    text +=
+        cat(text.empty() ? "rank " : ", rank ", rank, " (", counted(behind, "step"), " behind)");
   }
   return Status::error(Code::kDeadlineExceeded, cat(here(), ", step ", step_, ": waited ",
                                                     settings_.timeout_ms, " ms for ", text));

@@ -10,12 +10,15 @@
 #include "runtime/transport/facts/cgroup_facts.h"
 #include "runtime/transport/facts/cma_facts.h"
 #include "runtime/transport/facts/fact_files.h"
+#include "runtime/transport/facts/largest_files.h"
 #include "runtime/transport/facts/machine_facts.h"
 #include "runtime/transport/facts/shm_dir_facts.h"
 #include "runtime/transport/facts/stale_segments.h"
 
 namespace shoal {
 namespace {
+
+constexpr size_t kLargestFiles = 3;
 
 int64_t kibibytes(const std::string& meminfo, const char* key) {
   return std::clamp<int64_t>(number_after(meminfo, key).value_or(0), 0, int64_t{1} << 50) * 1024;
@@ -50,8 +53,9 @@ HostFacts gather_host_facts(const FactsRequest& request) {
   facts.loopback_ipv6 = loopback_error(AF_INET6) == 0;
   facts.interfaces = interface_names();
   facts.gpu = gpu_facts(paths);
-  facts.left_files = find_left_files(request.shm_dir);
+  facts.left_files = find_left_files(request.shm_dir, request.is_nccl_size);
   facts.dev_shm = shm_dir_facts(paths, request.shm_dir);
+  facts.dev_shm.largest_files = largest_files(request.shm_dir, kLargestFiles);
   if (request.probe_bytes > 0) probe_shm_dir(request.probe_bytes, &facts);
   facts.gather_ms = seconds_since(start) * 1e3;
   return facts;
@@ -64,6 +68,7 @@ void refresh_host_facts(HostFacts* facts) {
   count_page_cache_in_full(paths, &facts->cgroup);
   facts->pids = pids_facts(paths);
   facts->dev_shm = shm_dir_facts(paths, facts->dev_shm.path);
+  facts->dev_shm.largest_files = largest_files(facts->dev_shm.path, kLargestFiles);
 }
 
 }  // namespace shoal

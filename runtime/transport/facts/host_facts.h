@@ -1,9 +1,19 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace shoal {
+
+/// A file that takes room in a directory for shared memory.
+struct ShmFile {
+  std::string path;
+  int64_t bytes = 0;  ///< allocated
+  uint32_t uid = 0;   ///< of its owner
+  int64_t age_s = 0;  ///< since it was last written
+  bool operator==(const ShmFile&) const = default;
+};
 
 /// What a directory for shared memory (/dev/shm) is and how much it offers. Sizes are in bytes.
 struct ShmDirFacts {
@@ -24,6 +34,9 @@ struct ShmDirFacts {
   /// killed, and ETIMEDOUT if it hung.
   int probe_errno = 0;
   std::string probe_note;  ///< why it was not tried, or how it ended if not by errno; may be empty
+  /// The largest ones with a name, at most three, the largest first. What has no name any more
+  /// takes room as well, but cannot be listed.
+  std::vector<ShmFile> largest_files;
   bool operator==(const ShmDirFacts&) const = default;
 };
 
@@ -120,7 +133,7 @@ struct GpuFacts {
   int ranks_per_gpu = 1;  ///< rank r uses device r / ranks_per_gpu
   std::string module_path;
   std::string module_build_id;
-  std::string module_architectures;  ///< "75-virtual 80-real 90-real"
+  std::string module_architectures;  ///< "80-virtual 80-real 90-real 100-real 120-real"
   int cuda_runtime = 0;              ///< of the module, 13000; 0: no module was loaded
   int cuda_driver = 0;  ///< the newest CUDA that the driver knows, 13000; 0: no driver answered
   std::vector<GpuDevice> devices;  ///< by CUDA's index
@@ -183,8 +196,13 @@ struct HostFacts {
   bool operator==(const HostFacts&) const = default;
 };
 
+/// Whether NCCL makes files of this many bytes in /dev/shm.
+using NcclSize = std::function<bool(int64_t bytes)>;
+
 struct FactsRequest {
   std::string shm_dir = "/dev/shm";
+  /// For left_files. Empty: no size is known, so that only empty files can be NCCL's.
+  NcclSize is_nccl_size;
   /// How much a test fallocate may take, which must not be more than the need; 0: no test.
   int64_t probe_bytes = 0;
   bool probe_cma = true;  ///< forks two children for some milliseconds

@@ -25,6 +25,14 @@ constexpr Range kVersion{0, 10'000'000};
 // Each function lists the fields of a struct once for both directions: v is a Writer or a Reader.
 
 template <typename V>
+void describe(V& v, ShmFile& f) {
+  v.value("path", f.path);
+  v.integer("bytes", f.bytes);
+  v.integer("uid", f.uid, {0, UINT32_MAX});
+  v.integer("age_s", f.age_s);
+}
+
+template <typename V>
 void describe(V& v, ShmDirFacts& f) {
   v.value("path", f.path);
   v.value("exists", f.exists);
@@ -39,6 +47,7 @@ void describe(V& v, ShmDirFacts& f) {
   v.integer("probed_bytes", f.probed_bytes);
   v.integer("probe_errno", f.probe_errno, kErrno);
   v.value("probe_note", f.probe_note);
+  v.structs("largest_files", f.largest_files);
 }
 
 template <typename V>
@@ -168,8 +177,12 @@ class Writer {
     json[key] = to_text(value);
   }
   template <std::integral T>
-  void integer(const char* key, T value, Range = {}) {
-    json[key] = value;
+  void integer(const char* key, T value, Range range = {}) {
+    if (range.least < 0 && value == static_cast<T>(-1)) {
+      json[key] = nullptr;  // -1 means "none", and a script would take it for a number
+    } else {
+      json[key] = value;
+    }
   }
   template <typename T>
   void object(const char* key, T& fields) {

@@ -96,21 +96,48 @@ int take_write_lease(int fd) {
   return ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0 ? 0 : errno;
 }
 
-using Wanted = std::function<bool(const struct stat&)>;
+/// Whether the file may be one that NCCL has left: shm_open and mkstemp give it mode 0600, and NCCL
+/// knows a few sizes only. When it finds no room it leaves an empty file.
+bool may_be_nccls(const struct stat& info, const NcclSize& is_nccl_size) {
+  return (info.st_mode & 07777) == 0600 &&
+         (info.st_size == 0 || (is_nccl_size && is_nccl_size(info.st_size)));
+}
+
+/// Whether a killed Shoal may have left the file. It has a name only until the next call unlinks
+/// it, and nothing is in it by then.
+bool may_be_ours(const struct stat& info) {
+  return (info.st_mode & 07777) == 0600 && info.st_size == 0;
+}
+
+/// Somebody's own file, which only has a name like ours or NCCL's.
+bool is_foreign(const std::string& name, const struct stat& info, const NcclSize& is_nccl_size) {
+  return is_nccl_name(name) ? !may_be_nccls(info, is_nccl_size) : !may_be_ours(info);
+}
+
+LeftFile left_file(const std::string& path, const struct stat& info, LeftFileState state) {
+  return {path, int64_t{info.st_blocks} * 512, info.st_uid, state};
+}
+
+/// What a sweep does with a file.
+enum class Treat { kIgnore, kKeep, kRemoveIfStale };
+using Judge = std::function<Treat(const std::string& name, const struct stat&)>;
 
 /// makers_are_gone: as for LeftFileLease::ask.
-Result<SweepResult> sweep(const std::string& path, const Wanted& wanted, bool makers_are_gone) {
+Result<SweepResult> sweep(const std::string& path, const Judge& judge, bool makers_are_gone) {
   SHOAL_ASSIGN_OR_RETURN(const Dir dir, open_directory(path));
   const int directory = ::dirfd(dir.get());
   SweepResult result;
   for (const std::string& name : segment_names(dir.get())) {
     struct stat info = {};
-    if (::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !wanted(info))
-      continue;
+    if (::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    const Treat treat = judge(name, info);
+    if (treat == Treat::kKeep)
+      result.kept.push_back(left_file(cat(path, "/", name), info, LeftFileState::kUnknown));
+    if (treat != Treat::kRemoveIfStale) continue;
     LeftFileLease lease = LeftFileLease::ask(directory, name, makers_are_gone);
     if (!lease.is_candidate()) continue;
     if (lease.state() == LeftFileState::kStale && lease.unlink_name()) {
-      ++result.removed;
+      result.removed.push_back(left_file(cat(path, "/", name), info, LeftFileState::kStale));
       result.bytes += lease.bytes();
     } else {
       result.kept.push_back(
@@ -177,11 +204,17 @@ bool LeftFileLease::unlink_name() {
   return done;
 }
 
-std::vector<LeftFile> find_left_files(const std::string& directory) {
+std::vector<LeftFile> find_left_files(const std::string& directory, const NcclSize& is_nccl_size) {
   std::vector<LeftFile> files;
   const auto dir = open_directory(directory);
   if (!dir.ok()) return files;
   for (const std::string& name : segment_names(dir->get())) {
+    struct stat info = {};
+    if (::fstatat(::dirfd(dir->get()), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG(info.st_mode) && is_foreign(name, info, is_nccl_size)) {
+      files.push_back(left_file(cat(directory, "/", name), info, LeftFileState::kUnknown));
+      continue;
+    }
     const LeftFileLease lease = LeftFileLease::ask(::dirfd(dir->get()), name);
     if (lease.is_candidate())
       files.push_back({cat(directory, "/", name), lease.bytes(), lease.uid(), lease.state()});
@@ -189,15 +222,20 @@ std::vector<LeftFile> find_left_files(const std::string& directory) {
   return files;
 }
 
-Result<SweepResult> remove_stale(const std::string& directory) {
-  return sweep(
-      directory, [](const struct stat&) { return true; }, false);
+Result<SweepResult> remove_stale(const std::string& directory, const NcclSize& is_nccl_size) {
+  const auto judge = [&is_nccl_size](const std::string& name, const struct stat& info) {
+    if (!S_ISREG(info.st_mode)) return Treat::kIgnore;
+    return is_foreign(name, info, is_nccl_size) ? Treat::kKeep : Treat::kRemoveIfStale;
+  };
+  return sweep(directory, judge, false);
 }
 
 Result<SweepResult> remove_recorded(const std::string& directory,
                                     const std::vector<SegmentId>& ids) {
-  const auto recorded = [&ids](const struct stat& info) {
-    return std::find(ids.begin(), ids.end(), SegmentId{info.st_dev, info.st_ino}) != ids.end();
+  const auto recorded = [&ids](const std::string&, const struct stat& info) {
+    return std::find(ids.begin(), ids.end(), SegmentId{info.st_dev, info.st_ino}) != ids.end()
+               ? Treat::kRemoveIfStale
+               : Treat::kIgnore;
   };
   return sweep(directory, recorded, true);
 }
@@ -217,7 +255,8 @@ SweepResult remove_named_in(const std::string& directory, std::string_view text)
   for (const std::string& name : names) {
     LeftFileLease lease = LeftFileLease::ask(::dirfd(dir->get()), name, true);
     if (!lease.unlink_name()) continue;
-    ++result.removed;
+    result.removed.push_back(
+        {cat(directory, "/", name), lease.bytes(), lease.uid(), LeftFileState::kStale});
     result.bytes += lease.bytes();
   }
   return result;

@@ -48,18 +48,22 @@ class LeftFileLease {
 };
 
 /// All such files, sorted by path. Empty if the directory cannot be read. Opens each file of this
-/// user for a moment.
-std::vector<LeftFile> find_left_files(const std::string& directory);
+/// user for a moment. A name like NCCL's alone does not show that a file is NCCL's, because people
+/// choose such names too ("nccl-backup", ".shoal-2026-11"). One with another mode than 0600, or
+/// that is neither empty nor of a size that is_nccl_size knows for NCCL's names, is kUnknown and is
+/// not opened.
+std::vector<LeftFile> find_left_files(const std::string& directory, const NcclSize& is_nccl_size);
 
 struct SweepResult {
-  int removed = 0;
+  std::vector<LeftFile> removed;
   int64_t bytes = 0;           ///< given back
   std::vector<LeftFile> kept;  ///< each with the state that kept it
 };
 
-/// Removes the files that are stale now. The lease of each is asked for again, and the file is
-/// unlinked while the lease is held. NOT_FOUND or PERMISSION_DENIED: the directory cannot be read.
-Result<SweepResult> remove_stale(const std::string& directory);
+/// Removes the files that are stale now, as find_left_files sees them. The lease of each is asked
+/// for again, and the file is unlinked while the lease is held. NOT_FOUND or PERMISSION_DENIED: the
+/// directory cannot be read.
+Result<SweepResult> remove_stale(const std::string& directory, const NcclSize& is_nccl_size);
 
 /// Identifies a file whatever its name is: it stays the same when the file is renamed, and a new
 /// file of the same name has another one. A group of ranks records the files that its ranks hold

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <climits>
 
+#include "runtime/base/counted.h"
+
 namespace shoal {
 namespace {
 
@@ -17,9 +19,10 @@ int64_t sum(const std::vector<Consumer>& consumers) {
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
   const int64_t bytes = need.memory_bytes(), cgroup = facts.cgroup.available_bytes();
   if (cgroup >= 0 && options.reserved_bytes > cgroup - bytes) {
-    return Status::error(Code::kResourceExhausted,
-                         cat("needs ", bytes, " bytes of memory beside ", options.reserved_bytes,
-                             " for weights and KV cache; the memory cgroup has ", cgroup, " left"));
+    return Status::error(
+        Code::kResourceExhausted,
+        cat("needs ", bytes, " bytes of memory beside ", options.reserved_bytes,
+            " that the ranks take besides; the memory cgroup has ", cgroup, " left"));
   }
   // What is reserved besides is not added here, because weights may be mapped files and swap may
   // take the rest.
@@ -64,8 +67,8 @@ Status check_space(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom
   }
   if (dir.total_inodes > 0 && need.dev_shm_inodes() > dir.free_inodes) {
     return Status::error(Code::kResourceExhausted,
-                         cat("needs ", need.dev_shm_inodes(), " inodes in ", dir.path, "; ",
-                             dir.free_inodes, " of ", dir.total_inodes, " are free"));
+                         cat("needs ", counted(need.dev_shm_inodes(), "inode"), " in ", dir.path,
+                             "; ", dir.free_inodes, " of ", dir.total_inodes, " are free"));
   }
   if (dir.open_errno != 0) {
     return Status::error(

@@ -6,9 +6,18 @@
 #include <tuple>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 
 namespace shoal {
 namespace {
+
+/// An NVLink domain has at most this many GPUs.
+constexpr int kMostNvlsRanks = 72;
+
+/// transport/nvls.cc: two regions of struct localRegData and a handle, per rank.
+constexpr int64_t nvls_bytes(int ranks) {
+  return int64_t{2} * ranks * (128 + 2688);
+}
 
 /// sizeof(ncclProxyOp) and the pool's two factors, MAX_OPS_PER_PEER and NCCL_MAX_LOCAL_RANKS
 /// (proxy.h, comm.h), in one minor version. Found by compiling the headers of the tags v2.12.12-1,
@@ -171,15 +180,16 @@ class Bill {
              int64_t segment) const {
     count *= settings_.communicators;
     if (count == 0) return;
-    list.push_back({cat(what, ": ", count, " files of ", segment + kNcclRefcountBytes, " B"),
-                    count * file_bytes(segment, settings_.page_bytes), count});
+    list.push_back(
+        {cat(what, ": ", counted(count, "file"), " of ", segment + kNcclRefcountBytes, " B"),
+         count * file_bytes(segment, settings_.page_bytes), count});
   }
 
   /// Adds both halves of edges x channels connections.
   void connections(NcclNeed& result, const std::string& what, int64_t edges,
                    int64_t channels) const {
-    const std::string text =
-        cat("SHM transport, ", what, " (", edges, " directed pairs x ", channels, " channels)");
+    const std::string text = cat("SHM transport, ", what, " (", counted(edges, "directed pair"),
+                                 " x ", counted(channels, "channel"), ")");
     const int64_t count = edges * channels;
     if (buffers_are_files(settings_)) {
       files(result.need.dev_shm, cat(text, ", receiver's half"), count, result.segments.data);
@@ -212,8 +222,8 @@ std::vector<std::string> assumptions_of(const NcclSettings& settings, const Edge
   if (shm.ring > 0 && !settings.shm_disabled) {
     const bool bound = result.channels <= 1 || result.channels < settings.found_channels;
     if (!bound)
-      list.push_back(
-          cat(result.channels, " channels, unless maxCTAs or NCCL_MAX_NCHANNELS says fewer"));
+      list.push_back(cat(counted(result.channels, "channel"),
+                         ", unless maxCTAs or NCCL_MAX_NCHANNELS says fewer"));
     if (shm.pairs < int64_t{settings.ranks} * (settings.ranks - 1))
       list.push_back(
           "the order of ranks in the ring is not known: as many edges as possible are taken to use SHM");
@@ -242,8 +252,7 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   result.segments.data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
   result.segments.control = kNcclPage;
   result.segments.pool = pool_bytes(pool_of(settings.version));
-  // transport/nvls.cc: two regions of struct localRegData and a handle, per rank.
-  result.segments.nvls = int64_t{2} * settings.ranks * (128 + 2688);
+  result.segments.nvls = nvls_bytes(settings.ranks);
 
   const Bill bill(settings);
   const Edges shm = count_edges(settings, false);
@@ -296,6 +305,13 @@ Result<NcclVersion> parse_nccl_version(std::string_view text) {
                      version.minor <= kPools.back().minor;
   if (parts[2] < 0 && known) version.patch = pool_of(version).last_patch;
   return version;
+}
+
+bool is_nccl_file_size(int64_t bytes, const NcclBuffers& buffers) {
+  const int64_t size = bytes - kNcclRefcountBytes;
+  const int64_t data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
+  if (size == kNcclPage || size == data || !explain_nccl_size(bytes).empty()) return true;
+  return size > 0 && size % nvls_bytes(1) == 0 && size <= nvls_bytes(kMostNvlsRanks);
 }
 
 std::string explain_nccl_size(int64_t bytes) {

@@ -47,4 +47,8 @@ int64_t nccl_connection_bytes(const NcclBuffers& buffers, int64_t page_bytes = 4
 /// of NCCL 2.26 to 2.27". Empty: not one of the known sizes.
 std::string explain_nccl_size(int64_t bytes);
 
+/// Whether NCCL makes files of this many bytes in /dev/shm, with its default buffers or with these:
+/// halves of a connection, proxy-ops pools, NVLS regions. Each has the 4 bytes at its end.
+bool is_nccl_file_size(int64_t bytes, const NcclBuffers& buffers = {});
+
 }  // namespace shoal

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/page_size.h"
 
 namespace shoal {
 namespace {
@@ -16,7 +16,7 @@ int64_t largest_piece(int64_t bytes) {
   struct rlimit limit;
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(bytes))
     return bytes;
-  const int64_t page = ::sysconf(_SC_PAGESIZE);
+  const auto page = static_cast<int64_t>(page_size());
   return std::max(static_cast<int64_t>(limit.rlim_cur) / page * page, page);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <span>
 #include <vector>
 
 #include "runtime/comm/device/nccl_api.h"
@@ -96,6 +97,11 @@ Status check_group(const GpuFacts& facts) {
   return {};
 }
 
+std::span<const GpuDevice> devices_of_group(const GpuFacts& facts) {
+  const auto wanted = static_cast<size_t>(std::max(group_devices(facts), 0));
+  return std::span(facts.devices).first(std::min(wanted, facts.devices.size()));
+}
+
 Status verdict_refusal(const GpuPeerVerdict& verdict, const char* advice) {
   Code code = Code::kFailedPrecondition;
   if (verdict.outcome == Outcome::kHung) code = Code::kDeadlineExceeded;
@@ -146,6 +152,42 @@ Status check_devices(const GpuFacts& facts) {
   }
   if (!facts.error.empty() || facts.devices.empty() || too_old(facts)) return driver_refusal(facts);
   return check_group(facts);
+}
+
+std::string tensor_core_class(std::string_view compute_capability) {
+  const int major = number_of(compute_capability);
+  return major == 0 ? "" : major < 9 ? "sm80" : "sm90";
+}
+
+std::string device_arithmetic(const GpuFacts& facts) {
+  std::vector<std::string> classes;
+  for (const GpuDevice& device : devices_of_group(facts))
+    classes.push_back(tensor_core_class(device.compute_capability));
+  std::sort(classes.begin(), classes.end());
+  classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+  std::string text;
+  for (const std::string& one : classes) text += cat(text.empty() ? "" : "+", one);
+  return text;
+}
+
+Status check_same_arithmetic(const GpuFacts& facts) {
+  const std::span<const GpuDevice> devices = devices_of_group(facts);
+  for (size_t i = 1; i < devices.size(); ++i) {
+    if (tensor_core_class(devices[i].compute_capability) ==
+        tensor_core_class(devices[0].compute_capability)) {
+      continue;
+    }
+    const auto named = [&](size_t at) {
+      return cat("GPU ", at, " (", devices[at].name, ", compute capability ",
+                 devices[at].compute_capability, ")");
+    };
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat("the tensor cores of ", named(0), " and ", named(i),
+            " sum differently, so that results would depend on the rank; choose GPUs of one kind "
+            "with CUDA_VISIBLE_DEVICES, or accept it with --reproducible=off"));
+  }
+  return {};
 }
 
 Status check_nccl(const GpuFacts& facts) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <string>
 #include <string_view>
 
 #include "runtime/base/status.h"
@@ -22,6 +23,16 @@ std::string_view oldest_driver(int cuda_runtime);
 /// devices can take. DEADLINE_EXCEEDED: the devices did not answer.
 Status check_devices(const GpuFacts& facts);
 
+/// The arithmetic of a device's tensor cores: "sm80" for compute capability 8.0 to 8.9, "sm90" for
+/// later ones, which sum differently (docs/decisions/gpu.md). Empty if the capability is not known.
+std::string tensor_core_class(std::string_view compute_capability);
+
+/// The arithmetic of the group's devices, such as "sm90"; "sm80+sm90" if they differ.
+std::string device_arithmetic(const GpuFacts& facts);
+
+/// Do all devices of the group give the same bits? FAILED_PRECONDITION, naming two that do not.
+Status check_same_arithmetic(const GpuFacts& facts);
+
 /// check_devices, then: does NCCL load, and is it new enough? FAILED_PRECONDITION with the loader's
 /// message or both versions.
 Status check_nccl(const GpuFacts& facts);
@@ -33,8 +44,9 @@ Status check_nccl(const GpuFacts& facts);
 Status check_peers(const GpuFacts& facts);
 
 /// Why a device of this compute capability ("9.0") can run none of the code in `architectures`
-/// ("75-virtual 80-real 90-real"); empty: it can run some. It runs machine code of the same major
-/// and no later minor version, and virtual code of no later version.
+/// ("80-virtual 80-real 90-real 100-real 120-real"); empty: it can run some. A device
+/// runs machine code if it was built for the same major version and for the same or an earlier
+/// minor version. It runs virtual code that was built for its own version or an earlier one.
 std::string why_no_code(std::string_view architectures, std::string_view compute_capability);
 
 }  // namespace shoal

@@ -8,41 +8,44 @@
 namespace shoal {
 namespace {
 
-constexpr char kName[] = "host-memfd";
+/// A pool in host memory that every device reads and writes. It needs neither peer access nor NCCL,
+/// and the size of /dev/shm does not limit it.
+struct HostMemfdRung {
+  static constexpr char kName[] = "host-memfd";
 
-ShmNeed need(const RungContext& context) {
-  return {
-      kName,
-      {},
-      {{cat("a pinned pool for ", context.world_size, " ranks"),
-        in_pages(static_cast<size_t>(host_memfd_bytes(context.world_size)), context.facts), 1}}};
-}
+  static ShmNeed need(const RungContext& context) {
+    return {
+        kName,
+        {},
+        {{cat("a pinned pool for ", context.world_size, " ranks"),
+          in_pages(static_cast<size_t>(host_memfd_bytes(context.world_size)), context.facts), 1}}};
+  }
 
-Status probe(const RungContext& context) {
-  SHOAL_RETURN_IF_ERROR(check_devices(context.facts.gpu));
-  return check_memfd(need(context).memory_bytes(), context.facts);
-}
+  static Status probe(const RungContext& context) {
+    SHOAL_RETURN_IF_ERROR(check_devices(context.facts.gpu));
+    return check_memfd(need(context).memory_bytes(), context.facts);
+  }
 
-Result<TransportSetup> prepare(const RungContext& context) {
-  TransportSetup setup;
-  setup.rung = kName;
-  SHOAL_ASSIGN_OR_RETURN(setup.shm, ShmSegment::create_memfd(
-                                        static_cast<size_t>(host_memfd_bytes(context.world_size))));
-  return setup;
-}
+  static Result<TransportSetup> prepare(const RungContext& context) {
+    TransportSetup setup;
+    setup.rung = kName;
+    SHOAL_ASSIGN_OR_RETURN(
+        setup.shm,
+        ShmSegment::create_memfd(static_cast<size_t>(host_memfd_bytes(context.world_size))));
+    return setup;
+  }
 
-Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
-  SHOAL_ASSIGN_OR_RETURN(auto collective,
-                         open_host_memfd_collective(args.device, args.world, args.shm.get(),
-                                                    args.shm_bytes, args.interrupted));
-  return make_staged_communicator(std::move(args.device), std::move(collective), args.timeout_ms,
-                                  std::move(args.interrupted));
-}
+  static Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
+    SHOAL_ASSIGN_OR_RETURN(auto collective,
+                           open_host_memfd_collective(args.device, args.world, args.shm.get(),
+                                                      args.shm_bytes, args.interrupted));
+    return make_staged_communicator(std::move(args.device), std::move(collective), args.timeout_ms,
+                                    std::move(args.interrupted));
+  }
+};
 
 }  // namespace
 
-/// A pool in host memory that every device reads and writes. It needs neither peer access nor NCCL,
-/// and the size of /dev/shm does not limit it.
-const Rung kHostMemfdRung{kName, need, probe, prepare, open, true};
+const Rung kHostMemfdRung = rung_of<HostMemfdRung>(DeviceKind::kCuda);
 
 }  // namespace shoal

@@ -14,6 +14,7 @@ namespace {
 constexpr char kP2p[] = "nccl-p2p";
 constexpr char kShm[] = "nccl-shm";
 constexpr char kLean[] = "nccl-shm-lean";
+constexpr NcclBuffers kLeanBuffers{.ll128 = 65536, .simple = 1048576};
 constexpr char kSocket[] = "nccl-socket";
 
 /// Over shared memory NCCL finds 2 channels on PCIe 3 and 4; more would only take more of /dev/shm.
@@ -81,8 +82,8 @@ std::vector<RungSetting> over_shm(const RungContext& context, int channels) {
 /// over shared memory in any case.
 std::vector<RungSetting> lean_environment(const RungContext& context, int) {
   return with(over_shm(context, 1), {{"NCCL_ALGO", "Ring"},
-                                     {"NCCL_BUFFSIZE", "1048576"},
-                                     {"NCCL_LL128_BUFFSIZE", "65536"},
+                                     {"NCCL_BUFFSIZE", cat(kLeanBuffers.simple)},
+                                     {"NCCL_LL128_BUFFSIZE", cat(kLeanBuffers.ll128)},
                                      {"NCCL_PROTO", "^LL128"}});
 }
 
@@ -217,6 +218,10 @@ std::optional<NcclNeed> nccl_rung_need(std::string_view rung, const RungContext&
       return settled_need(context, kind.environment(context, 0), kind.peers, kind.name);
   }
   return std::nullopt;
+}
+
+bool is_known_nccl_file(int64_t bytes) {
+  return is_nccl_file_size(bytes, kLeanBuffers);
 }
 
 std::string_view nccl_rung_transport(std::string_view rung) {

@@ -20,4 +20,7 @@ std::optional<NcclNeed> nccl_rung_need(std::string_view rung, const RungContext&
 /// not one of NCCL's rungs.
 std::string_view nccl_rung_transport(std::string_view rung);
 
+/// Whether NCCL makes files of this many bytes in /dev/shm, by itself or in one of these rungs.
+bool is_known_nccl_file(int64_t bytes);
+
 }  // namespace shoal

@@ -7,10 +7,14 @@
 namespace shoal {
 namespace {
 
-/// The fastest come first, and of two that are equally fast the simpler one. Copied at the first
+/// Medians of one rung differ by up to this from run to run of the bench.
+constexpr double kSameTime = 1.15;
+
+/// By what bench/collectives.py says, the ones that cost least come first (RungCost), and of two
+/// that cost the same the simpler one. Copied at the first
 /// call, because the rungs are defined in other files, which may be initialized later.
 const std::vector<Rung>& all_rungs(DeviceKind device) {
-  static const std::vector<Rung> cpu{kShmRung, kShmLeanRung, kMemfdRung, kCmaRung, kTcpRung};
+  static const std::vector<Rung> cpu{kShmRung, kMemfdRung, kShmLeanRung, kCmaRung, kTcpRung};
   static const std::vector<Rung> cuda{kNcclP2pRung,     kCudaIpcRung,   kNcclShmRung,
                                       kNcclShmLeanRung, kHostMemfdRung, kNcclSocketRung,
                                       kTcpRung};
@@ -36,6 +40,15 @@ Status unknown_transport(const std::string& name, DeviceKind device) {
 }
 
 }  // namespace
+
+RungCost cost_beside(const Rung& rung, const Rung& first) {
+  if (!rung.cost.measured() || !first.cost.measured()) return {};
+  return {rung.cost.small / first.cost.small, rung.cost.large / first.cost.large};
+}
+
+bool as_good(const RungCost& cost) {
+  return cost.measured() && cost.small <= kSameTime && cost.large <= kSameTime;
+}
 
 std::span<const Rung> rungs(DeviceKind device) {
   return all_rungs(device);

@@ -51,6 +51,15 @@ struct OpenArgs {
   bool reproducible = true;
 };
 
+/// How long an all_reduce of a rung takes, as a multiple of the time of one over shm, between two
+/// ranks on one host. From bench/collectives.py (docs/benchmarks.md has the figures and the
+/// machine), because what is timed during a start differs from start to start. 0: not measured.
+struct RungCost {
+  double small = 0;  ///< of 8 KiB
+  double large = 0;  ///< of 1 MiB
+  bool measured() const { return small > 0 && large > 0; }
+};
+
 /// One transport of the ladder, that is, one way for ranks to move partial sums. It is data and not
 /// a class, because the ladder is an array.
 struct Rung {
@@ -69,12 +78,20 @@ struct Rung {
   /// The variables that it wants in a rank's environment. They are set before the process starts,
   /// because NCCL reads them once. nullptr: none.
   std::vector<RungSetting> (*environment)(const RungContext& context, int rank) = nullptr;
+  RungCost cost = {};
 };
+
+/// The times of `rung` as multiples of those of `first`. Not measured if one of the two is not.
+RungCost cost_beside(const Rung& rung, const Rung& first);
+
+/// Whether a group that pays this instead of 1 loses nothing: neither time is longer by more than
+/// runs of the bench differ. False if it was not measured.
+bool as_good(const RungCost& cost);
 
 /// Every rung for ranks on this kind of device, in the default order. tcp is in both lists.
 std::span<const Rung> rungs(DeviceKind device = DeviceKind::kCpu);
 
-/// "shm,shm-lean,memfd,cma,tcp": the rungs' names in the default order.
+/// "shm,memfd,shm-lean,cma,tcp": the rungs' names in the default order.
 std::string rung_names(DeviceKind device = DeviceKind::kCpu);
 
 /// The rung of this name, for either kind of device. nullptr: there is none.

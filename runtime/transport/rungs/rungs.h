@@ -3,6 +3,13 @@
 
 namespace shoal {
 
+/// The table's entry of a struct with the static members kName, need, probe, prepare and open.
+template <typename T>
+constexpr Rung rung_of(DeviceKind device, RungCost cost = {}) {
+  return {T::kName, T::need, T::probe, T::prepare, T::open, device == DeviceKind::kCuda,
+          nullptr,  cost};
+}
+
 // Each of these is defined in the file of its name. rung.cc puts them in order.
 extern const Rung kShmRung;
 extern const Rung kShmLeanRung;

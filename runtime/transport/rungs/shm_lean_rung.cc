@@ -3,13 +3,13 @@
 namespace shoal {
 namespace {
 
-constexpr char kName[] = "shm-lean";
-using ShmLeanRung = DevShmRung<kName, kMinShmSlotBytes>;
+/// Like shm with the smallest slots. Large messages take more steps, but no pool is smaller.
+struct ShmLeanRung : DevShmRung<ShmLeanRung, kMinShmSlotBytes> {
+  static constexpr char kName[] = "shm-lean";
+};
 
 }  // namespace
 
-/// Like shm with the smallest slots. Large messages take more steps, but no pool is smaller.
-const Rung kShmLeanRung{kName, ShmLeanRung::need, ShmLeanRung::probe, ShmLeanRung::prepare,
-                        ShmLeanRung::open};
+const Rung kShmLeanRung = rung_of<ShmLeanRung>(DeviceKind::kCpu, {1.1, 2.2});
 
 }  // namespace shoal

@@ -3,12 +3,13 @@
 namespace shoal {
 namespace {
 
-constexpr char kName[] = "shm";
-using ShmRung = DevShmRung<kName, kShmSlotBytes>;
+/// A pool of slots in an unnamed file in /dev/shm.
+struct ShmRung : DevShmRung<ShmRung, kShmSlotBytes> {
+  static constexpr char kName[] = "shm";
+};
 
 }  // namespace
 
-/// A pool of slots in an unnamed file in /dev/shm.
-const Rung kShmRung{kName, ShmRung::need, ShmRung::probe, ShmRung::prepare, ShmRung::open};
+const Rung kShmRung = rung_of<ShmRung>(DeviceKind::kCpu, {1.0, 1.0});
 
 }  // namespace shoal

@@ -60,7 +60,7 @@ bool sanitized() {
 TEST(LastWords, OfAFailedAllocation) {
   const End thrown = end_of([] { throw std::bad_alloc(); });
   EXPECT_EQ(thrown.exit_code, kShortageExitCode);
-  EXPECT_EQ(thrown.text.find("shoal: RESOURCE_EXHAUSTED: memory was refused"), 0u) << thrown.text;
+  EXPECT_EQ(thrown.text.find("shoal: error: memory was refused"), 0u) << thrown.text;
   if (sanitized()) return;  // a sanitizer has an end of its own for this
   const End real = end_of([] {
     const struct rlimit limit { 1 << 30, 1 << 30 };
@@ -81,7 +81,7 @@ TEST(LastWords, OfARankNameIt) {
     set_process_rank(3);
     throw std::bad_alloc();
   });
-  EXPECT_EQ(end.text.find("shoal: RESOURCE_EXHAUSTED: rank 3: memory was refused"), 0u) << end.text;
+  EXPECT_EQ(end.text.find("shoal: error: rank 3: memory was refused"), 0u) << end.text;
 }
 
 TEST(LastWords, OfAThreadThatCannotBeStarted) {
@@ -95,7 +95,7 @@ TEST(LastWords, OfAThreadThatCannotBeStarted) {
 TEST(LastWords, OfABugAreAnInternalError) {
   const End end = end_of([] { throw std::runtime_error("the sky is falling"); });
   EXPECT_EQ(end.exit_code, 70);
-  EXPECT_EQ(end.text, "shoal: INTERNAL: the sky is falling\n");
+  EXPECT_EQ(end.text, "shoal: error: INTERNAL: the sky is falling\n");
   EXPECT_EQ(end_of([] { std::terminate(); }).exit_code, 70);
 }
 

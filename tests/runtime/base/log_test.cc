@@ -46,6 +46,17 @@ TEST_F(LogTest, TextLine) {
             cat("9999-99-99T99:99:99.999999Z INFO rank 1 [", getpid(), "] loading 40 %\n"));
 }
 
+TEST_F(LogTest, AStatusIsPlainUnlessDebugOrAProgramReads) {
+  const Status status = Status::error(Code::kNotFound, "no x", 0, "a/b/file.cc", 7)
+                            .because_of(Code::kUnavailable, "no y", "a/b/file.cc", 8);
+  EXPECT_EQ(explained(status), "no y\n  because no x");
+  const std::string whole = "UNAVAILABLE: no y\n  because NOT_FOUND [front] b/file.cc:7 no x";
+  set_log_options({.level = LogLevel::kDebug});
+  EXPECT_EQ(explained(status), whole);
+  set_log_options({.format = LogFormat::kJson});
+  EXPECT_EQ(explained(status), whole);
+}
+
 TEST_F(LogTest, LevelsBelowAreDropped) {
   set_log_options({.level = LogLevel::kWarning});
   EXPECT_EQ(written_by([] {

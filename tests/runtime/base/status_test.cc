@@ -60,6 +60,19 @@ TEST(StatusTest, TheChainReadsFromWishToRoot) {
   EXPECT_EQ(root.causes().size(), 1u);  // the original is unchanged
 }
 
+TEST(StatusTest, APersonReadsNoCodesAndPlaces) {
+  set_process_rank(1);
+  const Status root = Status::error(Code::kNotFound, "open x", ENOENT, "a/b/file.cc", 7);
+  set_process_rank(kFrontRank);
+  const Status status = root.while_doing("load shard 2").because_of(Code::kUnavailable, "no model");
+  EXPECT_EQ(
+      status.plain_text(),
+      "no model\n  because load shard 2\n  because rank 1: open x: No such file or directory");
+  EXPECT_EQ(root.plain_text(), "open x: No such file or directory");
+  EXPECT_EQ(Status().plain_text(), "");
+  EXPECT_LE(status.plain_text(40).size(), 40u);
+}
+
 TEST(StatusTest, ALongChainKeepsItsEnds) {
   Status status = Status::error(Code::kInternal, "the root of it all");
   for (int i = 0; i < 100; ++i)

@@ -101,5 +101,12 @@ TEST(ShownTest, StaysOneShortLine) {
   EXPECT_LT(shown(std::string(100000, 'x')).size(), 100u);
 }
 
+TEST(TextValues, OthersTextCannotForgeALine) {
+  EXPECT_EQ(printable("a b.txt"), "a b.txt");
+  EXPECT_EQ(printable("x\nOK: y\x1b[31m\x7f"), "x?OK: y?[31m?");
+  EXPECT_EQ(printable("\u009b31m \u202e \u2066 \u00e9 \u20ac"), "?31m ? ? \u00e9 \u20ac");
+  EXPECT_EQ(printable("\xC2"), "\xC2") << "cut off, and no control character";
+}
+
 }  // namespace
 }  // namespace shoal

@@ -118,7 +118,7 @@ TEST(Messages, OthersKeepTheirFields) {
   (void)to_rank(Explain{});
   EXPECT_EQ(to_front(PhaseBegun{Phase::kWarmUp}).phase, Phase::kWarmUp);
   EXPECT_EQ(to_front(ExchangePart{kAnyBytes}).part, kAnyBytes);
-  const TransportVerified verified = to_front(TransportVerified{1.5, 2e9, 0.25});
+  const TransportVerified verified = to_front(TransportVerified{1.5, 2e9, true, 0.25});
   EXPECT_EQ(verified.latency_us, 1.5);
   EXPECT_EQ(verified.bytes_per_s, 2e9);
   EXPECT_EQ(verified.seconds, 0.25);
@@ -126,6 +126,7 @@ TEST(Messages, OthersKeepTheirFields) {
   EXPECT_EQ(to_front(LoadProgress{5, 10}).bytes_total, 10);
   EXPECT_EQ(to_front(Ready{"shm", kAnyBytes}).transport, "shm");
   EXPECT_EQ(to_front(Ready{"shm", kAnyBytes}).about, kAnyBytes);
+  EXPECT_EQ(to_front(CollectiveTime{0.25}).seconds, 0.25);
   const StepProgress moved = to_front(StepProgress{9, 10, true});
   EXPECT_EQ(moved.number, 9u);
   EXPECT_EQ(moved.parts, 10u);
@@ -150,8 +151,8 @@ TEST(Messages, HostileBytesToTheFrontAreAnError) {
   const auto encode = [](const RankMessage& message) { return shoal::encode(message); };
   for (const RankMessage& message : std::initializer_list<RankMessage>{
            LoadProgress{5, 10}, Ready{"shm", kAnyBytes}, StepDone{8, kAnyBytes}, sample_failure(),
-           PhaseBegun{Phase::kLoad}, ExchangePart{kAnyBytes}, TransportVerified{1.5, 2e9, 0.25},
-           StepProgress{9}}) {
+           PhaseBegun{Phase::kLoad}, ExchangePart{kAnyBytes},
+           TransportVerified{1.5, 2e9, true, 0.25}, StepProgress{9}, CollectiveTime{1.5}}) {
     attack(encode(message), decode, encode);
   }
   EXPECT_EQ(decode_rank_message(std::string(100, '\x07')).status().code(), Code::kInternal);

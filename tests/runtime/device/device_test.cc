@@ -1,4 +1,4 @@
-// The loader and the device, tested with the stand-in module.
+// The loader and the device, tested with the emulated module.
 #include "runtime/device/device.h"
 
 #include <cstdlib>
@@ -12,7 +12,7 @@ namespace shoal {
 namespace {
 
 const ShoalCudaModule& module() {
-  const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_FAKE_CUDA_MODULE);
+  const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_EMULATED_MODULE);
   if (!loaded.ok()) ADD_FAILURE() << loaded.status().to_string();
   return **loaded;
 }
@@ -20,26 +20,26 @@ const ShoalCudaModule& module() {
 TEST(ModuleLoaderTest, LooksBesideTheProgramAndNowhereElse) {
   // There is no module next to this test, and the working directory must not be searched.
   const std::filesystem::path here = std::filesystem::current_path();
-  std::filesystem::current_path(std::filesystem::path(SHOAL_FAKE_CUDA_MODULE).parent_path());
-  std::filesystem::copy_file(SHOAL_FAKE_CUDA_MODULE, "libshoal_cuda.so",
+  std::filesystem::current_path(std::filesystem::path(SHOAL_EMULATED_MODULE).parent_path());
+  std::filesystem::copy_file(SHOAL_EMULATED_MODULE, "libshoal_cuda.so",
                              std::filesystem::copy_options::overwrite_existing);
   const Result<std::string> found = find_cuda_module("");
   std::filesystem::remove("libshoal_cuda.so");
   std::filesystem::current_path(here);
   ASSERT_FALSE(found.ok());
   EXPECT_EQ(found.status().code(), Code::kNotFound);
-  EXPECT_EQ(find_cuda_module("libfake_cuda_module.so").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(find_cuda_module("libemulated_cuda_module.so").status().code(), Code::kInvalidArgument);
   EXPECT_EQ(find_cuda_module("./no-such-file.so").status().code(), Code::kNotFound);
-  const Result<std::string> given = find_cuda_module(SHOAL_FAKE_CUDA_MODULE);
+  const Result<std::string> given = find_cuda_module(SHOAL_EMULATED_MODULE);
   ASSERT_TRUE(given.ok()) << given.status().to_string();
-  EXPECT_EQ(*given, SHOAL_FAKE_CUDA_MODULE);
+  EXPECT_EQ(*given, SHOAL_EMULATED_MODULE);
 }
 
 TEST(ModuleLoaderTest, FindsTheModuleOfAnInstallation) {
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::filesystem::path folder = own / "../lib/shoal";
   std::filesystem::create_directories(folder);
-  std::filesystem::copy_file(SHOAL_FAKE_CUDA_MODULE, folder / "libshoal_cuda.so",
+  std::filesystem::copy_file(SHOAL_EMULATED_MODULE, folder / "libshoal_cuda.so",
                              std::filesystem::copy_options::overwrite_existing);
   const Result<std::string> found = find_cuda_module("");
   std::filesystem::remove_all(own / "../lib");
@@ -85,9 +85,9 @@ TEST(DeviceTest, ErrorsCarryTheModulesWords) {
   EXPECT_NE(status.to_string().find("GPU 99, select: cudaErrorInvalidDevice"), std::string::npos)
       << status.to_string();
   const std::shared_ptr<Device> device = *Device::open(module(), 1);
-  ::setenv("FAKE_CUDA_FAIL", "allocate:2", 1);
+  ::setenv("EMULATED_GPU_FAIL", "cudaMalloc:2", 1);
   const Status memory = device->allocate(64).status();
-  ::unsetenv("FAKE_CUDA_FAIL");
+  ::unsetenv("EMULATED_GPU_FAIL");
   EXPECT_EQ(memory.code(), Code::kResourceExhausted) << memory.to_string();
 }
 

@@ -14,7 +14,7 @@ RankStart start_of(int rank, int world_size, int ranks_per_gpu) {
   start.world_size = world_size;
   start.device = DeviceKind::kCuda;
   start.ranks_per_gpu = ranks_per_gpu;
-  start.cuda_module = SHOAL_FAKE_MODULE;
+  start.cuda_module = SHOAL_EMULATED_MODULE;
   return start;
 }
 
@@ -38,16 +38,16 @@ TEST(RankDevice, RanksTakeTheirDevices) {
 }
 
 TEST(RankDevice, NoSuchDeviceNamesTheFlag) {
-  ::setenv("FAKE_CUDA_DEVICES", "1", 1);
+  ::setenv("EMULATED_GPU_DEVICES", "1", 1);
   const Status status = open_rank_device(start_of(1, 2, 1), exchange_with(2)).status();
-  ::unsetenv("FAKE_CUDA_DEVICES");
+  ::unsetenv("EMULATED_GPU_DEVICES");
   for (const char* said : {"rank 1", "--ranks-per-gpu 1", "GPU 1", "invalid device ordinal"}) {
     EXPECT_NE(status.to_string().find(said), std::string::npos) << status.to_string();
   }
 }
 
 TEST(RankDevice, VersionsMustAgree) {
-  const Result<const ShoalCudaModule*> module = load_cuda_module(SHOAL_FAKE_MODULE);
+  const Result<const ShoalCudaModule*> module = load_cuda_module(SHOAL_EMULATED_MODULE);
   ASSERT_TRUE(module.ok()) << module.status().to_string();
   const Result<std::string> mine = device_versions(**module);
   ASSERT_TRUE(mine.ok()) << mine.status().to_string();

@@ -2,6 +2,7 @@
 // sleep, stop or die.
 #include "runtime/supervisor/group_failure.h"
 
+#include <cerrno>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -74,6 +75,16 @@ TEST_F(GroupFailureTest, AReasonOfOnesOwnComesBeforeAGonePeer) {
   EXPECT_EQ(failure.fault, Fault::kTransport) << "the rank said so";
   EXPECT_NE(failure.why.to_string().find("rank 1 failed in phase step 7"), std::string::npos);
   EXPECT_NE(failure.why.to_string().find("the sum is wrong"), std::string::npos);
+}
+
+TEST_F(GroupFailureTest, WhatTheKernelRefusesARankIsAReasonOfItsOwn) {
+  add(Phase::kOpen).failure = {
+      Status::error(Code::kUnavailable, "rank 1 has closed its connection", ECONNRESET),
+      {},
+      Fault::kTransport};
+  add(Phase::kOpen).failure = {
+      Status::error(Code::kUnavailable, "no memfd can be made", EPERM), {}, Fault::kTransport};
+  EXPECT_EQ(explain_failure(ranks_, {true, Phase::kOpen}).rank, 1);
 }
 
 TEST_F(GroupFailureTest, ItsOwnFaultIsNotOutside) {

@@ -20,50 +20,14 @@
 #include "runtime/control/messages.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/transport/facts/stale_segments.h"
+#include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/worker/worker_main.h"
 #include "tests/forbid_calls.h"
 #include "tests/in_child.h"
+#include "tests/runtime/supervisor/ladder_settings.h"
 
 namespace shoal {
 namespace {
-
-WorkerGroupOptions transport_only(int world_size) {
-  WorkerGroupOptions options;
-  options.world_size = world_size;
-  options.startup_timeout_s = 60;
-  options.start.transport_only = true;
-  options.start.collective_timeout_ms = 20'000;
-  return options;
-}
-
-/// Facts of a machine on which everything works.
-HostFacts good_facts() {
-  HostFacts facts;
-  facts.dev_shm.exists = true;
-  facts.dev_shm.fs_type = "tmpfs";
-  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = int64_t{1} << 30;
-  facts.dev_shm.total_inodes = facts.dev_shm.free_inodes = 1000;
-  facts.loopback_ipv4 = true;
-  return facts;
-}
-
-HostFacts facts_with_free(int64_t bytes) {
-  HostFacts facts = good_facts();
-  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = bytes;
-  return facts;
-}
-
-LadderOptions in_order(std::vector<std::string> order) {
-  LadderOptions options;
-  options.order = std::move(order);
-  return options;
-}
-
-std::vector<std::string> every_rung() {
-  std::vector<std::string> names;
-  for (const Rung& rung : rungs()) names.emplace_back(rung.name);
-  return names;
-}
 
 TEST(Ladder, EveryRungStartsAndIsProven) {
   for (const std::string& rung : every_rung()) {
@@ -73,7 +37,7 @@ TEST(Ladder, EveryRungStartsAndIsProven) {
       ASSERT_TRUE(group.ok()) << rung << ": " << group.status().to_string();
       EXPECT_EQ(ladder.report().rung, rung);
       EXPECT_FALSE(ladder.report().degraded());
-      EXPECT_GT(ladder.report().latency_us, 0);
+      EXPECT_GT(ladder.report().self_test.latency_us, 0);
     }
   }
 }
@@ -107,18 +71,42 @@ TEST(Ladder, PolicyForbidsToGoOn) {
   };
   LadderOptions options = in_order({"shm", "tcp"});
   options.degrade_on_shm_shortage = false;
-  options.names = {"--on-shm-shortage=fail", "--min-transport", "", ""};
+  options.names = {"--on-shm-shortage=fail", "--min-transport", "", "", ""};
   const Status fail = refused(options);
   EXPECT_EQ(fail.code(), Code::kUnavailable);
-  EXPECT_NE(fail.to_string().find("--on-shm-shortage=fail"), std::string::npos) << fail.to_string();
+  EXPECT_NE(fail.to_string().find("the policy forbids the transports that are left for 2 ranks: "
+                                  "--on-shm-shortage=fail (refused: shm)"),
+            std::string::npos)
+      << fail.to_string();
   options = in_order({"shm", "tcp"});
   options.min_transport = "shm";
-  options.names = {"--on-shm-shortage=fail", "--min-transport", "", ""};
+  options.names = {"--on-shm-shortage=fail", "--min-transport", "", "", ""};
   const Status least = refused(options);
-  EXPECT_NE(least.to_string().find("--min-transport"), std::string::npos) << least.to_string();
+  EXPECT_NE(least.to_string().find("--min-transport shm"), std::string::npos) << least.to_string();
   const Status none = refused(in_order({"shm"}));
   EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos)
       << none.to_string();
+}
+
+TEST(Ladder, TellsItsPhasesAndTheProofBeforeTheStartEnds) {
+  std::vector<std::string> told;
+  LadderOptions options = in_order({"shm", "memfd"});
+  options.on_phase = [&](Phase phase, double seconds, const std::string& rung) {
+    EXPECT_GE(seconds, 0);
+    told.push_back(cat(phase_name(phase), " ", rung));
+  };
+  options.on_verified = [&](const TransportReport& report) {
+    EXPECT_GT(report.self_test.latency_us, 0);
+    EXPECT_GT(report.self_test.seconds, 0);
+    told.push_back(cat("verified ", report.rung, ", ", verdict_name(report.verdict())));
+  };
+  Ladder ladder(options, facts_with_free(4096), 2);
+  const auto group = ladder.start(transport_only(2), {});
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  EXPECT_EQ(told, (std::vector<std::string>{"probe memfd", "spawn memfd", "open memfd",
+                                            "self-test memfd", "verified memfd, as-good"}));
+  // It is the time of the verification, not of the start.
+  EXPECT_EQ(ladder.report().self_test.seconds, (*group)->verified().seconds);
 }
 
 TEST(Ladder, AMissingPermissionIsNoWantOfMemory) {
@@ -361,16 +349,16 @@ void leave_a_segment() {
 }
 
 TEST(Ladder, WhatAKilledRanksLibraryLeftGoesByItself) {
-  const size_t before = find_left_files("/dev/shm").size();
+  const size_t before = find_left_files("/dev/shm", is_known_nccl_file).size();
   ::setenv("SHOAL_TEST_LEAVE_SEGMENT", "1", 1);
   Ladder ladder(in_order({"shm"}), good_facts(), 2);
   auto group = ladder.start(transport_only(2), {});
   ::unsetenv("SHOAL_TEST_LEAVE_SEGMENT");
   ASSERT_TRUE(group.ok()) << group.status().to_string();
-  EXPECT_EQ(find_left_files("/dev/shm").size(), before + 2);
+  EXPECT_EQ(find_left_files("/dev/shm", is_known_nccl_file).size(), before + 2);
   ::kill((*group)->pids()[0], SIGKILL);
   EXPECT_TRUE((*group)->watch(Deadline::after_s(10)));
-  EXPECT_EQ(find_left_files("/dev/shm").size(), before);
+  EXPECT_EQ(find_left_files("/dev/shm", is_known_nccl_file).size(), before);
 }
 
 }  // namespace

@@ -50,6 +50,46 @@ TEST(Supervisor, ARankThatIsKilledInAStepIsReplacedAndTheStepIsLost) {
   EXPECT_EQ(supervisor->report().restarts.size(), 1u);
 }
 
+TEST(Supervisor, SaysHowLongEachPhaseOfTheLastStartTook) {
+  SupervisorOptions options = options_for(2);
+  options.ladder.order = {"shm", "memfd"};
+  options.ladder.budget.headroom_bytes = int64_t{1} << 60;  // so that shm is refused
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  ASSERT_EQ(supervisor->report().rung, "memfd");
+  const PhaseSeconds first = supervisor->start_phases();
+  for (const Phase phase : {Phase::kBudget, Phase::kProbe, Phase::kReserve, Phase::kSpawn,
+                            Phase::kOpen, Phase::kSelfTest, Phase::kLoad}) {
+    ASSERT_TRUE(first.contains(phase)) << phase_name(phase);
+    EXPECT_GT(first.at(phase), 0) << phase_name(phase);
+    EXPECT_LT(first.at(phase), 60) << phase_name(phase);
+  }
+  EXPECT_FALSE(first.contains(Phase::kStep) || first.contains(Phase::kIdle));
+  ASSERT_TRUE(supervisor->step(1, "die").ok());
+  ASSERT_TRUE(supervisor->step(2, "more").ok());
+  EXPECT_NE(supervisor->start_phases(), first) << "these are of the restart";
+}
+
+TEST(Supervisor, KnowsWhichRankTheOthersWaitFor) {
+  const auto supervisor = started(options_for(1));
+  ASSERT_TRUE(supervisor);
+  EXPECT_EQ(supervisor->collective_seconds(), (std::vector<double>{0, 0}));
+  uint64_t number = 0;
+  // Rank 1 computes for 0.8 s. Each rank reports after a second, rank 1 perhaps when the step is
+  // over for the front.
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(supervisor->step(++number, "compute").ok());
+  const Deadline deadline = Deadline::after_s(10);
+  while (supervisor->collective_seconds()[1] == 0 && !deadline.passed())
+    ASSERT_TRUE(supervisor->step(++number, "more").ok());
+  const std::vector<double> first = supervisor->collective_seconds();
+  EXPECT_GT(first[0], 0.5) << "it waited for rank 1";
+  EXPECT_LT(first[1], first[0]);
+  EXPECT_GT(first[1], 0);
+  ASSERT_TRUE(supervisor->step(++number, "die").ok());
+  ASSERT_TRUE(supervisor->step(++number, "more").ok());
+  EXPECT_GE(supervisor->collective_seconds()[0], first[0]) << "a restart takes nothing away";
+}
+
 // A caller that shows progress on one line of a terminal must know when to clear it.
 TEST(Supervisor, EveryStartThatShowsProgressIsSaidToBeOver) {
   std::string events;

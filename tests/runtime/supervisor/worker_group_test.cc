@@ -201,9 +201,10 @@ TEST(WorkerGroup, AMessageThatIsNotReadYetIsNotSilence) {
   control.deadline = Deadline::after_s(1.5);
   int calls = 0;
   control.given_up = [&] {
-    // During the first call the rank loads, and then waits for the front's answer to its exchange.
-    // During the second it becomes ready.
-    const Deadline busy = ++calls == 1 ? Deadline::after_s(0.5) : control.deadline;
+    // During the first call the rank waits for the front's answer to the exchange of fingerprints.
+    // During the second it loads, and waits for the exchange before the warm-up. During the third
+    // it becomes ready.
+    const Deadline busy = ++calls <= 2 ? Deadline::after_s(0.4) : control.deadline;
     while (!busy.passed()) ::usleep(5'000);
     return false;
   };

@@ -18,20 +18,14 @@ namespace {
 constexpr FaultKind kKinds[] = {FaultKind::kDroppedWrite, FaultKind::kStaleRead,
                                 FaultKind::kSwappedSlot};
 constexpr const char* kKindNames[] = {"None", "DroppedWrite", "StaleRead", "SwappedSlot"};
-constexpr const char* kSlotTransports[] = {"shm", "shm-lean", "memfd", "cma", kCmaNoPage};
 // A self-test has at least this many steps, over every transport and group size.
 constexpr uint32_t kFewestSteps = 120;
 
 /// The number of runs that share the faults between them (tests/breadth.h). Each run plants at
-/// least eight of them, so that one whose rank can be named is among them. Under a sanitizer it
-/// plants not many more, because those builds look for races and need not find every fault.
-constexpr int shares(int seeds) {
-#ifdef SHOAL_SANITIZED
-  constexpr int kMost = 8;
-#else
-  constexpr int kMost = 3;
-#endif
-  return std::clamp(seeds / 8, 1, kMost);
+/// least eight of them, so that one whose rank can be named is among them. A narrow run plants not
+/// many more: a sanitizer's build looks for races and need not find every fault.
+int shares(int seeds) {
+  return std::clamp(seeds / 8, 1, narrow_breadth() ? 8 : 3);
 }
 
 /// The rank that the report blames, or -1 if it blames no single rank.
@@ -105,7 +99,8 @@ TEST_P(PlantedFaultTest, FourProcesses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PlantedFaultTest,
-                         testing::Combine(testing::ValuesIn(kSlotTransports),
+                         testing::Combine(testing::ValuesIn(of_today<const char*>(
+                                              {"shm", "shm-lean", "memfd", "cma", kCmaNoPage})),
                                           testing::ValuesIn(kKinds)),
                          [](const auto& setting) {
                            return test_name(std::get<0>(setting.param)) +

@@ -79,7 +79,7 @@ bool closes(const std::string& path, const ShmNeed& need, int64_t headroom, bool
   HostFacts facts = look(path);
   const Status refused = check_budget(need, facts, options);
   if (refused.ok()) return say("was not refused to begin with");
-  const auto list = remedies(facts, {{need, refused, headroom, 0}});
+  const auto list = remedies(facts, 2, {{need, refused, headroom, 0}});
   if (list.size() != 1 || list[0].kind != "mount") return say("not one remedy");
   if (std::system(list[0].text.c_str()) != 0) return say("failed: " + list[0].text);
   facts = look(path);

@@ -36,7 +36,7 @@ HostFacts host(const std::string& container = "") {
 std::vector<Remedy> for_need(const HostFacts& facts, const ShmNeed& need, int64_t headroom = 0,
                              int64_t reserved = 0) {
   const Status status = Status::error(Code::kResourceExhausted, "refused");
-  const auto list = remedies(facts, {{need, status, headroom, reserved}});
+  const auto list = remedies(facts, 2, {{need, status, headroom, reserved}});
   for (const Remedy& remedy : list) {
     EXPECT_FALSE(remedy.title.empty());
     EXPECT_EQ(remedy.title.find('\n'), std::string::npos) << remedy.title;
@@ -54,7 +54,7 @@ std::string kinds(const std::vector<Remedy>& list) {
 }
 
 TEST(Remedy, NothingIsWrongNothingIsSaid) {
-  EXPECT_TRUE(remedies(host(), {}).empty());
+  EXPECT_TRUE(remedies(host(), 2, {}).empty());
   EXPECT_TRUE(for_need(host(), need_of("shm", 32 * kMiB)).empty());
   // Stale files and a low yama scope are not mentioned if they prevent nothing.
   HostFacts facts = host("docker");
@@ -67,7 +67,8 @@ TEST(Remedy, NothingIsWrongNothingIsSaid) {
 TEST(Remedy, TooSmallOnAPlainHost) {
   const auto list = for_need(host(), need_of("shm", 100 * kMiB), 4096);
   ASSERT_EQ(kinds(list), "mount");
-  EXPECT_EQ(list[0].title, "/dev/shm is too small: remount it");
+  EXPECT_EQ(list[0].title,
+            "/dev/shm is too small for 2 ranks: remount it with 105910272 B (101.0 MiB), or 128m");
   EXPECT_EQ(list[0].text, "mount -o remount,size=105910272 /dev/shm");  // 1 MiB + 100 MiB + 4096
 }
 
@@ -85,7 +86,10 @@ TEST(Remedy, TooSmallInAUserNamespace) {
 TEST(Remedy, TooSmallInDocker) {
   const auto list = for_need(host("docker"), need_of("shm", 100 * kMiB));
   ASSERT_EQ(kinds(list), "docker");
-  EXPECT_EQ(list[0].title, "/dev/shm is too small: start the container with 105906176b");
+  EXPECT_EQ(
+      list[0].title,
+      "/dev/shm is too small for 2 ranks: start the container with 105906176 B (101.0 MiB), or "
+      "128m");
   EXPECT_EQ(list[0].text,
             "docker run --shm-size=105906176b ...\n"
             "# in compose.yaml, under the service:\n"
@@ -112,15 +116,16 @@ TEST(Remedy, TooSmallInKubernetes) {
       "    - name: dshm\n"
       "      emptyDir:\n"
       "        medium: Memory\n"
-      "        sizeLimit: \"105906176\"  # bytes; its pages count against resources.limits.memory");
+      "        sizeLimit: \"105906176\"  # bytes, or 128Mi; its pages count against resources.limits.memory");
 }
 
 TEST(Remedy, SizesAreWholePagesAndForTheLargestNeed) {
   HostFacts facts = host();
   facts.page_bytes = 65536;
   const Status status = Status::error(Code::kResourceExhausted, "refused");
-  const auto list = remedies(facts, {{need_of("shm-lean", 64 * kMiB), status, 0, 0},
-                                     {need_of("shm", 100 * kMiB + 4096), status, 0, 0}});
+  const auto list = remedies(facts, 2,
+                             {{need_of("shm-lean", 64 * kMiB), status, 0, 0},
+                              {need_of("shm", 100 * kMiB + 4096), status, 0, 0}});
   ASSERT_EQ(kinds(list), "mount");
   EXPECT_EQ(list[0].text, cat("mount -o remount,size=", 101 * kMiB + 65536, " /dev/shm"));
 }
@@ -147,7 +152,8 @@ TEST(Remedy, MissingOrNoTmpfs) {
   facts.container = "docker";
   const auto list = for_need(facts, need);
   ASSERT_EQ(kinds(list), "docker");
-  EXPECT_EQ(list[0].title, cat("/dev/shm is no tmpfs: start the container with ", 100 * kMiB, "b"));
+  EXPECT_EQ(list[0].title,
+            "/dev/shm is no tmpfs: start the container with 104857600 B (100.0 MiB), or 128m");
   EXPECT_TRUE(list[0].text.starts_with("docker run --ipc=private --shm-size=104857600b ...\n"));
 }
 
@@ -171,9 +177,12 @@ TEST(Remedy, TooFewInodes) {
   facts.dev_shm.free_inodes = 3;
   const ShmNeed need = need_of("nccl", kMiB, 8);
   EXPECT_EQ(for_need(facts, need).at(0).text, "mount -o remount,nr_inodes=1005 /dev/shm");
+  EXPECT_EQ(for_need(facts, need).at(0).title,
+            "/dev/shm has too few inodes for 2 ranks: remount it with 1005 inodes");
   const ShmNeed both = need_of("nccl", 100 * kMiB, 8);
   EXPECT_EQ(for_need(facts, both).at(0).text,
             "mount -o remount,size=105906176,nr_inodes=1005 /dev/shm");
+  EXPECT_TRUE(for_need(facts, both).at(0).title.ends_with(", or 128m, and 1005 inodes"));
   facts.container = "docker";
   EXPECT_EQ(
       for_need(facts, both).at(0).text,
@@ -192,7 +201,7 @@ TEST(Remedy, FileSizeLimit) {
   EXPECT_TRUE(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).empty());
   facts.limits.fsize_bytes -= 1;
   EXPECT_EQ(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).at(0).title,
-            "a file may have 2097151 bytes and needs 2097152: lift the limit");
+            "a file may have 2097151 bytes and needs 2097152 for 2 ranks: lift the limit");
   EXPECT_EQ(kinds(for_need(facts, {"memfd", {}, {{"slots", 2 * kMiB, 1}}})), "ulimit");
 }
 
@@ -204,7 +213,8 @@ TEST(Remedy, TooFewOpenFiles) {
   facts.limits.nofile = 29;
   const auto list = for_need(facts, need);
   ASSERT_EQ(kinds(list), "ulimit");
-  EXPECT_EQ(list[0].title, "a process may have 29 open files and needs 30: raise the limit");
+  EXPECT_EQ(list[0].title,
+            "a process may have 29 open files and needs 30 for 2 ranks: raise the limit");
   EXPECT_EQ(list[0].text, "ulimit -n 1024");
   facts.container = "podman";
   EXPECT_EQ(for_need(facts, need).at(0).text, "podman run --ulimit nofile=1024:1024 ...");
@@ -233,14 +243,14 @@ TEST(Remedy, CgroupLimits) {
   ASSERT_EQ(kinds(list), "docker");
   EXPECT_EQ(list[0].text, cat("docker run --memory=", 620 * kMiB, "b ..."));
   EXPECT_EQ(list[0].title, cat("the memory limit of ", 512 * kMiB, " bytes is ", 108 * kMiB,
-                               " too low: raise it to ", 620 * kMiB));
+                               " too low for 2 ranks: raise it to 650117120 B (620.0 MiB), or 1g"));
   facts.container = "kubernetes";
   list = for_need(facts, need, 0, 100 * kMiB);
   ASSERT_EQ(kinds(list), "kubernetes");
   EXPECT_EQ(
       list[0].text,
       "spec:\n  containers:\n    - name: shoal\n      resources:\n        limits:\n          memory: "
-      "\"650117120\"  # bytes");
+      "\"650117120\"  # bytes, or 1Gi");
   facts.container = "";
   facts.cgroup.levels = {
       {"/user.slice/a", -1, 0, 0}, {"/user.slice", 16 * kMiB, 0, 0}, {"/", -1, 0, 0}};

@@ -1,6 +1,6 @@
-#include "runtime/transport/report.h"
-
 #include <gtest/gtest.h>
+
+#include "runtime/transport/report_text.h"
 
 namespace shoal {
 namespace {
@@ -20,6 +20,100 @@ TEST(TransportReport, KeepsTheLastRestartsAndTheNumberOfAll) {
   TransportReport young;
   young.add_restart("once");
   EXPECT_EQ(to_text(young).find("restarts:"), std::string::npos);
+}
+
+/// Two ranks that use `rung` because every one before it in the default order was refused.
+TransportReport over(const std::string& rung) {
+  TransportReport report;
+  report.world_size = 2;
+  for (const Rung& one : rungs()) report.order.emplace_back(one.name);
+  report.rung = rung;
+  report.self_test = {.latency_us = 1.25, .bytes_per_s = 2e9, .noisy = false, .seconds = 0.02};
+  for (const std::string& refused : report.order) {
+    if (refused == rung) break;
+    report.refusals.push_back({refused, Phase::kBudget, Fault::kSharedMemory,
+                               Status::error(Code::kResourceExhausted, "too little")});
+  }
+  return report;
+}
+
+std::string first_line(const TransportReport& report) {
+  const std::string text = to_text(report);
+  return text.substr(0, text.find('\n'));
+}
+
+TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
+  EXPECT_EQ(first_line(over("shm")), "OK: 2 ranks use shm, the first choice.");
+  EXPECT_EQ(first_line(over("memfd")), "OK: 2 ranks use memfd, which is as good as shm.");
+  EXPECT_EQ(first_line(over("tcp")),
+            "SLOWER: 2 ranks use tcp instead of shm: an all-reduce takes 6.0 times as long with "
+            "8 KiB and 2.1 times with 1 MiB.");
+  TransportReport none = over("");
+  EXPECT_EQ(first_line(none), "NO: no transport works for 2 ranks.");
+  none.forbidden_by = "--min-transport shm";
+  EXPECT_EQ(first_line(none),
+            "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
+            "ranks.");
+  TransportReport alone;
+  alone.order = {kNoTransport};
+  alone.rung = kNoTransport;
+  EXPECT_EQ(first_line(alone), "OK: one rank needs no transport.");
+  TransportReport device = over("");
+  device.order = {"nccl-p2p", "cuda-ipc"};
+  device.rung = "cuda-ipc";
+  EXPECT_EQ(first_line(device),
+            "SLOWER: 2 ranks use cuda-ipc instead of nccl-p2p: nobody has measured how much slower "
+            "that is.");
+}
+
+TEST(TransportReport, OnlyALossIsADegrade) {
+  EXPECT_FALSE(over("shm").degraded());
+  EXPECT_FALSE(over("memfd").degraded()) << "shm was refused, but nothing is lost";
+  EXPECT_TRUE(over("shm-lean").degraded());
+  EXPECT_TRUE(over("").degraded());
+  // The order is the user's: what comes first there is what a later rung is compared with.
+  TransportReport faster = over("shm");
+  faster.order = {"tcp", "shm"};
+  EXPECT_EQ(faster.verdict(), Verdict::kAsGood);
+}
+
+TEST(TransportReport, InJsonNullIsNothing) {
+  const Json fine = to_json(over("memfd"));
+  EXPECT_EQ(fine["verdict"], "as-good");
+  EXPECT_EQ(fine["degraded"], false);
+  EXPECT_EQ(fine["cost"]["beside"], "shm");
+  EXPECT_EQ(fine["cost"]["1_mib"], 1.0);
+  EXPECT_EQ(fine["self_test"]["noisy"], false);
+  EXPECT_TRUE(fine["forbidden_by"].is_null());
+  EXPECT_TRUE(fine["facts"]["limits"]["fsize_bytes"].is_null());
+  TransportReport nothing = over("");
+  nothing.self_test = {};
+  const Json none = to_json(nothing);
+  EXPECT_EQ(none["verdict"], "none");
+  EXPECT_TRUE(none["rung"].is_null());
+  EXPECT_TRUE(none["self_test"].is_null());
+  EXPECT_TRUE(none["cost"].is_null());
+}
+
+TEST(TransportReport, NoisyFiguresAreMarked) {
+  TransportReport report = over("shm");
+  EXPECT_EQ(figures_text(report),
+            "transport shm for 2 ranks: 8 KiB all-reduce 1.2 us, 1 MiB at 2.00 GB/s, verified in "
+            "0.02 s");
+  report.self_test.noisy = true;
+  EXPECT_NE(figures_text(report).find("(noisy: rounds differ by more than a factor of 2)"),
+            std::string::npos);
+}
+
+TEST(TransportReport, WhatFillsTheDirectoryIsNamedIfRoomIsShort) {
+  TransportReport report = over("memfd");
+  report.facts.dev_shm.largest_files = {{"/dev/shm/big", 64 << 20, 1000, 7200}};
+  EXPECT_NE(to_text(report).find("  67108864 B (64.0 MiB)  /dev/shm/big of user 1000, last written "
+                                 "2 h ago\n"),
+            std::string::npos)
+      << to_text(report);
+  report.refusals.clear();
+  EXPECT_EQ(to_text(report).find("/dev/shm/big"), std::string::npos);
 }
 
 }  // namespace

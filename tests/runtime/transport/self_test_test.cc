@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <gtest/gtest.h>
 
+#include "tests/breadth.h"
 #include "tests/conformance/rank_group.h"
 
 namespace shoal {
@@ -33,7 +34,7 @@ TEST_P(SelfTestTest, PassesAndMeasures) {
 
 INSTANTIATE_TEST_SUITE_P(All, SelfTestTest,
                          testing::Combine(testing::ValuesIn(kTransports),
-                                          testing::Values(1, 2, 3, 8, 16)),
+                                          testing::ValuesIn(of_today<int>({1, 2, 3, 8, 16}))),
                          [](const auto& setting) {
                            return test_name(std::get<0>(setting.param)) +
                                   std::to_string(std::get<1>(setting.param));

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <gtest/gtest.h>
 
+#include "models/cpu_layers.h"
 #include "runtime/comm/single_communicator.h"
 #include "tests/in_child.h"
 #include "tests/runtime/worker/model_start.h"
@@ -21,26 +22,30 @@ int64_t resident_bytes() {
 
 constexpr const char* kDemo = SHOAL_SOURCE_DIR "/models/demo";
 
+const KernelTable& reference() {
+  return *available_kernels().back();
+}
+
 ModelStart start_for(int max_num_batched_tokens) {
   ModelStart start = model_start(kDemo);
   start.dtype = Dtype::kF32;
   start.limits.max_num_batched_tokens = max_num_batched_tokens;
   start.limits.kv_blocks = 4;
   start.all_logits = true;
-  start.kernels = "reference";
   return start;
 }
 
 TEST(ModelRunner, WhatAStepNeedsIsThereBeforeTheFirstStep) {
   constexpr int kRows = 4096;
   const std::string said = in_child([]() -> std::string {
-    auto runner = ModelRunner::load(start_for(kRows), {0, 1}, {}, [](const LoadProgress&) {});
+    auto runner =
+        ModelRunner::load(start_for(kRows), reference(), {{0, 1}}, [](const LoadProgress&) {});
     if (!runner.ok()) return runner.status().to_string();
     const auto config = load_model_config(kDemo);
     if (!config.ok()) return config.status().to_string();
     const auto plan = make_shard_plan(*config, {0, 1});
     if (!plan.ok()) return plan.status().to_string();
-    const int64_t bytes = Decoder::activation_bytes(*config, *plan, Dtype::kF32, kRows) +
+    const int64_t bytes = CpuLayers::activation_bytes(*config, *plan, Dtype::kF32, kRows) +
                           ModelRunner::logit_bytes(*plan, kRows) +
                           KvCache::bytes(config->num_hidden_layers, 4, plan->kv_heads.size(),
                                          config->head_dim, Dtype::kF32);
@@ -88,7 +93,7 @@ TEST(ModelRunner, AFullSampledBatchTakesNoMoreMemory) {
     start.kernels = "auto";
     start.all_logits = false;
     start.limits.max_num_seqs = kSequences;
-    auto runner = ModelRunner::load(start, {0, 1}, {}, [](const LoadProgress&) {});
+    auto runner = ModelRunner::load(start, reference(), {{0, 1}}, [](const LoadProgress&) {});
     if (!runner.ok()) return runner.status().to_string();
     const std::unique_ptr<Communicator> communicator = make_single_communicator();
     if (const Status taken = (*runner)->take_memory(*communicator); !taken.ok())
@@ -109,7 +114,7 @@ TEST(ModelRunner, RowsBeyondTheRoomAreRefused) {
   ModelStart start = start_for(16);
   start.all_logits = false;
   start.limits.max_num_seqs = 2;
-  auto runner = ModelRunner::load(start, {0, 1}, {}, [](const LoadProgress&) {});
+  auto runner = ModelRunner::load(start, reference(), {{0, 1}}, [](const LoadProgress&) {});
   ASSERT_TRUE(runner.ok()) << runner.status().to_string();
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   ASSERT_TRUE((*runner)->take_memory(*communicator).ok());
@@ -123,7 +128,7 @@ TEST(ModelRunner, RowsBeyondTheRoomAreRefused) {
 
 /// The logits of every token of a prompt that is processed in chunks of `chunk` tokens.
 std::vector<float> logits_of(bool warmed_up, int32_t chunk) {
-  auto runner = ModelRunner::load(start_for(16), {0, 1}, {}, [](const LoadProgress&) {});
+  auto runner = ModelRunner::load(start_for(16), reference(), {{0, 1}}, [](const LoadProgress&) {});
   EXPECT_TRUE(runner.ok()) << runner.status().to_string();
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   EXPECT_TRUE((*runner)->take_memory(*communicator).ok());
@@ -155,15 +160,16 @@ TEST(ModelRunner, AWarmUpChangesNoLaterBits) {
 }
 
 TEST(ModelRunner, AWarmUpCallsTheHookAfterEveryPartOfALayer) {
-  auto runner = ModelRunner::load(start_for(16), {0, 1}, {}, [](const LoadProgress&) {});
+  auto runner = ModelRunner::load(start_for(16), reference(), {{0, 1}}, [](const LoadProgress&) {});
   ASSERT_TRUE(runner.ok()) << runner.status().to_string();
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   ASSERT_TRUE((*runner)->take_memory(*communicator).ok());
   int calls = 0, last = 1 << 30;
-  (*runner)->set_after_part([&] {
+  const auto moved = [&] {
     return ++calls < last ? Status()
                           : Status::error(Code::kUnavailable, "the front has given this step up");
-  });
+  };
+  (*runner)->set_signs({.moved = moved, .waits = {}});
   EXPECT_TRUE((*runner)->warm_up().ok());
   const int layers = load_model_config(kDemo)->num_hidden_layers;
   EXPECT_EQ(calls, 7 * layers + 1) << "7 parts in each layer, and the product with lm_head";

@@ -1,5 +1,6 @@
 #include "server/cli/exit_code.h"
 
+#include <cerrno>
 #include <gtest/gtest.h>
 
 #include "runtime/base/json.h"
@@ -100,14 +101,53 @@ TEST(ReportFailureTest, IsUnderTwoKilobytesWithTheChain) {
   EXPECT_EQ(report_failure(at(Stage::kModel, status)), 66);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_LT(text.size(), 2000u);
-  EXPECT_EQ(text.rfind("shoal: NOT_FOUND: layer 49", 0), 0u) << text;
-  EXPECT_NE(text.find("because NOT_FOUND [rank 1] models/x.cc:1 something"), std::string::npos)
-      << text;
+  EXPECT_EQ(text.rfind("shoal: error: layer 49", 0), 0u) << text;
+  EXPECT_NE(text.find("because rank 1: something"), std::string::npos) << text;
   EXPECT_EQ(text.back(), '\n');
 
   testing::internal::CaptureStderr();
   EXPECT_EQ(report_failure(at(Stage::kRun, Status())), 0);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(ReportFailureTest, AReaderThatHasLeftIsNoError) {
+  const Status left = Status::error(Code::kDataLoss, "write the output", EPIPE);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(report_failure(at(Stage::kRequest, left)), 64);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  // What ranks say to each other is no output, and a full disk is something else.
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(report_failure(at(Stage::kRun, left)), 65);
+  EXPECT_EQ(report_failure(
+                at(Stage::kRequest, Status::error(Code::kDataLoss, "write the output", ENOSPC))),
+            64);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("Broken pipe"), std::string::npos);
+  EXPECT_NE(text.find("No space left"), std::string::npos);
+}
+
+/// What report_failure() writes of an error with a reason.
+std::string reported(Stage stage, Code code) {
+  const Status status = Status::error(Code::kNotFound, "no y", 0, "a/b/c.cc", 7)
+                            .because_of(code, "no x", "a/b/c.cc", 8);
+  testing::internal::CaptureStderr();
+  EXPECT_NE(report_failure(at(stage, status)), 0);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(ReportFailureTest, OnlyBugsAndRanksHaveCodesAndPlaces) {
+  const std::string plain = "shoal: error: no x\n  because no y\n";
+  EXPECT_EQ(reported(Stage::kRequest, Code::kInvalidArgument), plain);
+  EXPECT_EQ(reported(Stage::kModel, Code::kNotFound), plain);
+  EXPECT_EQ(reported(Stage::kStart, Code::kUnavailable), plain);
+  const std::string reason = "\n  because NOT_FOUND [front] b/c.cc:7 no y\n";
+  EXPECT_EQ(reported(Stage::kStart, Code::kInternal), "shoal: error: INTERNAL: no x" + reason);
+  EXPECT_EQ(reported(Stage::kRun, Code::kAborted), "shoal: error: ABORTED: no x" + reason);
+  const LogOptions before = log_options();
+  set_log_options({.level = LogLevel::kDebug});
+  EXPECT_EQ(reported(Stage::kRequest, Code::kInvalidArgument),
+            "shoal: error: INVALID_ARGUMENT: no x" + reason);
+  set_log_options(before);
 }
 
 TEST(ReportFailureTest, IsALogLineWithJsonLogs) {

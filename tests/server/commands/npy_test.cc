@@ -93,7 +93,7 @@ TEST_F(NpyTest, BadPathsNameThePath) {
     const Result<NpyWriter> out = NpyWriter::open(bad);
     ASSERT_FALSE(out.ok());
     EXPECT_EQ(out.status().code(), Code::kInvalidArgument);
-    EXPECT_NE(out.status().to_string().find("--out " + bad), std::string::npos);
+    EXPECT_NE(out.status().to_string().find(bad + " cannot be opened"), std::string::npos);
   }
 }
 

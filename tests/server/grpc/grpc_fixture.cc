@@ -80,6 +80,7 @@ void GrpcFixture::start(const Setup& setup) {
   options.port = 0;
   options.served_name = "letters";
   options.slow_reader_ms = setup.slow_reader_ms;
+  options.facades = setup.facades;
   Result<std::unique_ptr<GrpcServer>> server = GrpcServer::start(options);
   ASSERT_TRUE(server.ok()) << server.status().to_string();
   server_ = std::move(server).value();

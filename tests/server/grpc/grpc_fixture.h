@@ -56,6 +56,7 @@ class GrpcFixture : public testing::Test {
     QueueLimits queue = {.requests = 72};
     int slow_reader_ms = 30'000;
     bool ready = true;
+    std::vector<GrpcFacade> facades = {};
   };
   void start(const Setup& setup);
   void make_ready();

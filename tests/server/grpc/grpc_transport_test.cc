@@ -30,6 +30,7 @@ class GrpcTransport : public GrpcFixture {
   }
   void degrade() {
     const ShmNeed need{"shm", {{"slots", 2'101'248, 1}}, {}};
+    transport_.order = {"shm", "tcp"};
     transport_.rung = "tcp";
     transport_.needs = {need};
     transport_.refusals = {
@@ -64,6 +65,7 @@ TEST_F(GrpcTransport, TellsTheWholeReport) {
   shoal::v1::TransportReport report;
   ASSERT_TRUE(get(&report).ok());
   EXPECT_EQ(report.rung(), "tcp");
+  EXPECT_EQ(report.verdict(), "slower");
   EXPECT_EQ(report.tensor_parallel_size(), 2);
   EXPECT_TRUE(report.degraded());
   ASSERT_EQ(report.refusals_size(), 1);
@@ -81,6 +83,7 @@ TEST_F(GrpcTransport, TellsTheWholeReport) {
   const Result<Json> whole = parse_json(report.json(), "report");
   ASSERT_TRUE(whole.ok()) << whole.status().to_string();
   EXPECT_EQ((*whole)["rung"], "tcp");
+  EXPECT_TRUE((*whole)["version"].is_string());
   EXPECT_EQ((*whole)["refusals"][0]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_TRUE((*whole)["facts"].is_object());
   EXPECT_EQ((*whole)["nccl"][0]["version"], "2.28.9");
@@ -117,6 +120,14 @@ TEST_F(GrpcTransport, TellsOfBytesThatAreNoUtf8) {
 }
 
 TEST_F(GrpcTransport, ATransportThatWorksIsReady) {
+  start({});
+  EXPECT_EQ(transport_check().first, wire::HEALTH_STATE_READY);
+}
+
+TEST_F(GrpcTransport, ATransportThatIsAsGoodIsReady) {
+  degrade();
+  transport_.order = {"shm", "memfd"};
+  transport_.rung = "memfd";
   start({});
   EXPECT_EQ(transport_check().first, wire::HEALTH_STATE_READY);
 }

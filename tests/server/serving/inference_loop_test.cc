@@ -110,13 +110,14 @@ TEST(InferenceLoopTest, RequestsOfOneBatchDoNotMix) {
 }
 
 TEST(InferenceLoopTest, ALongPromptTakesManyStepsBesideAStream) {
-  // Each token of a prompt takes as long as a quarter of a step without any.
+  // Each token of a prompt takes as long as a quarter of a step without any. The times are long in
+  // comparison with how much longer a busy machine sleeps.
   std::atomic<int> steps_with_both = 0;
   const auto machine = [&](const StepPlan& plan) -> Result<StepOutcome> {
     size_t tokens = 0;
     for (const SequenceStep& step : plan.sequences) tokens += step.token_ids.size();
     if (plan.sequences.size() > 1 && tokens > 2) ++steps_with_both;
-    std::this_thread::sleep_for(std::chrono::microseconds(4000 + 1000 * tokens));
+    std::this_thread::sleep_for(std::chrono::microseconds(12'000 + 3000 * tokens));
     return Script{}(plan);
   };
   for (const double stretch : {0.0, 2.0}) {

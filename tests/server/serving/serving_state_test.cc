@@ -43,7 +43,7 @@ class ServingStateTest : public testing::Test {
     return taken.error().why;
   }
 
-  ServingState state_{"oracle"};
+  ServingState state_{{"oracle"}};
 };
 
 TEST_F(ServingStateTest, SaysWhyItTakesNothing) {
@@ -122,7 +122,7 @@ TEST_F(ServingStateTest, TellsAFullQueueFromALostEngine) {
 
 TEST_F(ServingStateTest, NothingIsTakenAfterADrainHasBegun) {
   for (int round = 0; round < 50; ++round) {
-    ServingState state("oracle");
+    ServingState state({"oracle"});
     InferenceLoop loop(test_model(), kLimits, Script{});
     state.set_ready(&test_model(), &loop, {});
     std::atomic<int> taken = 0;

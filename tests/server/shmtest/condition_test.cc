@@ -63,6 +63,16 @@ TEST(ShmtestConditionTest, FullAfterTakesAnyTime) {
   }
 }
 
+TEST(ShmtestConditionTest, AnySizeIsAName) {
+  EXPECT_EQ(parse_condition("128m").value().size_bytes, 128U << 20);
+  EXPECT_EQ(parse_condition("2g+no-cma").value().size_bytes, uint64_t{2} << 30);
+  EXPECT_EQ(parse_condition("8192").value().size_bytes, 8192U);
+  EXPECT_EQ(parse_matrix("8k,128m").value().size(), 2U);
+  EXPECT_NE(error("12").find("4k to 1t"), std::string::npos) << error("12");
+  EXPECT_NE(error("2t").find("4k to 1t"), std::string::npos) << error("2t");
+  for (const char* wrong : {"128x", "1.5m", "4k+128m", "128m+host"}) error(wrong);
+}
+
 TEST(ShmtestConditionTest, ContradictionsAreRefused) {
   for (const char* wrong :
        {"4k+1m", "host+4k", "missing+1m", "no-cma+no-cma", "full+full-after-2s",

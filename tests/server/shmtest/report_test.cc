@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <gtest/gtest.h>
+#include <optional>
 
 #include "runtime/base/json.h"
 
@@ -37,7 +38,7 @@ TEST(ShmtestReportTest, VerdictsAndReasons) {
   EXPECT_TRUE(exited(0).passed());
   EXPECT_EQ(exited(3).reason(), "exit code 3");
   EXPECT_EQ(exited(128 + SIGBUS).reason(), "exit code 135 (128 + SIGBUS)");
-  EXPECT_TRUE(exited(128 + SIGBUS).sigbus());
+  EXPECT_EQ(exited(128 + SIGBUS).sigbus(), true);
   Outcome left = exited(0);
   left.left = {{"nccl-a", 4096}};
   EXPECT_FALSE(left.passed());
@@ -47,7 +48,86 @@ TEST(ShmtestReportTest, VerdictsAndReasons) {
   EXPECT_EQ(orphans.reason(), "1 outlived it: 7 sleep");
   Outcome mpi = exited(1);
   mpi.output_tail = "rank 1 exited on signal 7 (Bus error)";
-  EXPECT_TRUE(mpi.sigbus());
+  EXPECT_EQ(mpi.sigbus(), true);
+}
+
+TEST(ShmtestReportTest, ACompleteTraceDecidesAboutSigbus) {
+  using namespace std::string_view_literals;
+  Outcome signs = exited(1);
+  signs.output_tail = "it said Bus error";
+  Outcome none = exited(1);
+  EXPECT_EQ(signs.sigbus(), true);
+  EXPECT_EQ(none.sigbus(), std::nullopt);
+  for (Outcome* outcome : {&signs, &none}) {
+    apply_records("trace complete\0"sv, *outcome);
+    EXPECT_EQ(outcome->sigbus(), false);
+    apply_records("sigbus 12 a b\0"sv, *outcome);
+    EXPECT_EQ(outcome->sigbus(), true);
+    EXPECT_EQ(outcome->reason(), "exit code 1; SIGBUS killed 12 a b");
+  }
+  Outcome ended = exited(1);
+  apply_records("trace ended\0trace_note 7 gdb calls ptrace itself\0"sv, ended);
+  EXPECT_EQ(ended.sigbus(), std::nullopt);
+  // The command may know what it does if it exits with 0.
+  Outcome well = exited(0);
+  apply_records("trace complete\0sigbus 12 a\0"sv, well);
+  EXPECT_TRUE(well.passed());
+  EXPECT_EQ(well.reason(), "SIGBUS killed 12 a");
+  const std::string text = table({.outcomes = {ended, well}}, 2);
+  EXPECT_NE(text.find("\nA SIGBUS that leaves no sign is not seen in 4k: 7 gdb calls"),
+            std::string::npos)
+      << text;
+  const Json json =
+      parse_json(json_report({.outcomes = {ended, well}}, {"a"}, "0.1.0"), "report").value();
+  EXPECT_TRUE(json["conditions"][0]["sigbus"].is_null());
+  EXPECT_EQ(json["conditions"][0]["trace"], "ended");
+  EXPECT_EQ(json["conditions"][1]["sigbus_process"], "12 a");
+}
+
+TEST(ShmtestReportTest, AConditionThatNeverCameShowsNothing) {
+  Outcome early = exited(0);
+  early.never_came = "the command ended after 0.10 s, before /dev/shm was filled";
+  EXPECT_TRUE(early.skipped());
+  EXPECT_FALSE(early.passed() || early.failed());
+  EXPECT_EQ(early.reason(), early.never_came);
+  // A failure is one all the same.
+  Outcome bad = early;
+  bad.exit_code = 3;
+  EXPECT_TRUE(bad.failed());
+  Outcome leaves = early;
+  leaves.left = {{"nccl-a", 4096}};
+  EXPECT_TRUE(leaves.failed());
+}
+
+TEST(ShmtestReportTest, AnErrorMayBeAccepted) {
+  Outcome refused = exited(3);
+  EXPECT_TRUE(refused.failed());
+  refused.accept = Accept::kError;
+  EXPECT_TRUE(refused.passed());
+  EXPECT_EQ(refused.reason(), "exit code 3, accepted");
+  Outcome died = exited(128 + SIGSEGV), leaves = refused, bus = refused, hung = refused;
+  died.accept = Accept::kError;
+  leaves.left = {{"nccl-a", 4096}};
+  bus.output_tail = "worker 1 died: Bus error";
+  hung.end = End::kHung;
+  for (const Outcome& wrong : {died, leaves, bus, hung}) EXPECT_TRUE(wrong.failed());
+}
+
+TEST(ShmtestReportTest, TheTableComesLastWithTheReasons) {
+  Outcome bad = exited(1);
+  bad.output_tail = "line 1\nOSError: [Errno 28] No space left on device\n\n";
+  Outcome control = exited(1);
+  control.condition = "host";
+  const std::string text = table({.outcomes = {bad, exited(0)}}, 2);
+  const size_t header = text.find("\ncondition ");
+  EXPECT_LT(text.find("--- 4k: exit code 1"), header) << text;
+  EXPECT_NE(
+      text.find("exit code 1; last line: \"OSError: [Errno 28] No space left on device\"", header),
+      std::string::npos);
+  EXPECT_TRUE(text.ends_with("1 passed, 1 failed, 0 skipped\n"));
+  const std::string alone = table({.outcomes = {control}, .control_failed = true}, 11);
+  EXPECT_NE(alone.find("nothing can be concluded"), std::string::npos);
+  EXPECT_NE(alone.find("10 other conditions were not run"), std::string::npos);
 }
 
 TEST(ShmtestReportTest, RecordsMayBeCutAndOverruled) {
@@ -75,15 +155,17 @@ TEST(ShmtestReportTest, DocumentsCountAndParse) {
   Outcome bad = exited(1);
   bad.output_tail = "\xff";
   const std::vector<Outcome> outcomes = {exited(0), bad, skipped};
-  const Json json = parse_json(json_report(outcomes, {"sh", "-c", "\xfe"}), "report").value();
+  const RunResult run = {.outcomes = outcomes};
+  const Json json = parse_json(json_report(run, {"sh", "-c", "\xfe"}, "0.1.0"), "report").value();
   EXPECT_EQ(json["passed"], 1);
   EXPECT_EQ(json["failed"], 1);
   EXPECT_EQ(json["skipped"], 1);
-  const std::string xml = junit_report(outcomes, {"a&b"});
+  EXPECT_EQ(json["control_failed"], false);
+  const std::string xml = junit_report(run, {"/bin/a&b"});
   EXPECT_NE(xml.find("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"1\""), std::string::npos)
       << xml;
   EXPECT_NE(xml.find("no &lt;cgroup&gt;"), std::string::npos);
-  EXPECT_NE(xml.find("a&amp;b"), std::string::npos);
+  EXPECT_NE(xml.find("classname=\"shmtest.a&amp;b\""), std::string::npos) << xml;
 }
 
 }  // namespace

@@ -15,10 +15,11 @@ namespace {
 int freed = 0;
 uint64_t spin_ns = 0;  // spin_ns of the last push
 
-/// The stand-in's table. It also records what is freed or unmapped, and how long a kernel may wait.
+/// The emulated module's table. It also records what is freed or unmapped, and how long a kernel
+/// may wait.
 const ShoalCudaModule& watched_module() {
   static const ShoalCudaModule* const real = [] {
-    const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_FAKE_CUDA_MODULE);
+    const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_EMULATED_MODULE);
     if (!loaded.ok()) ADD_FAILURE() << loaded.status().to_string();
     return *loaded;
   }();
@@ -31,7 +32,7 @@ const ShoalCudaModule& watched_module() {
       spin_ns = args->spin_ns;
       return real->push_all_reduce(args, stream);
     };
-    // CUDA and the stand-in refuse a handle of this very process, so any memory takes the place of
+    // CUDA and the emulator refuse a handle of this very process, so any memory takes the place of
     // a peer's.
     table.import_memory = [](const uint8_t*, void** memory) {
       return real->allocate(size_t{10} << 20, memory);
@@ -50,13 +51,17 @@ Result<std::unique_ptr<DeviceCollective>> open(const std::shared_ptr<Device>& de
   return open_cuda_ipc_collective(device, {0, world_size}, exchange, timeout_ms);
 }
 
-/// Runs a sum. If there are other ranks, they never come.
-Status reduce(DeviceCollective& collective) {
+/// Runs a sum of the first of two floats into the second. If there are other ranks, they never
+/// come.
+Status reduce(Device& device, const Device::Memory& floats, DeviceCollective& collective) {
   const ReducePlan plan = make_reduce_plan(2, 2, collective.world().size);
-  const float own[] = {1};
-  float out[1];
+  auto* const own = static_cast<float*>(floats.get());
+  SHOAL_ASSIGN_OR_RETURN(const Device::Stream stream, device.make_stream());
+  SHOAL_ASSIGN_OR_RETURN(const Device::Event done, device.make_event());
   SHOAL_RETURN_IF_ERROR(
-      collective.enqueue_all_reduce(plan, own, out, 1, nullptr, Deadline::infinite()));
+      collective.enqueue_all_reduce(plan, own, own + 1, 1, stream.get(), Deadline::infinite()));
+  SHOAL_RETURN_IF_ERROR(device.record(done.get(), stream.get()));
+  SHOAL_RETURN_IF_ERROR(device.wait(done.get(), Deadline::after_ms(100'000), {}));
   return collective.check();
 }
 
@@ -74,11 +79,12 @@ TEST(CudaIpcCollectiveTest, NothingIsFreedOrUnmappedAfterAHealthyEnd) {
 
 TEST(CudaIpcCollectiveTest, NothingIsFreedOrUnmappedAfterAFailure) {
   const std::shared_ptr<Device> device = *Device::open(watched_module(), 0);
+  const Device::Memory floats = *device->allocate(2 * sizeof(float));
   freed = 0;
   {
     const auto collective = open(device, 2, 100);
     ASSERT_TRUE(collective.ok()) << collective.status().to_string();
-    const Status status = reduce(**collective);
+    const Status status = reduce(*device, floats, **collective);
     EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.to_string();
     EXPECT_NE(status.to_string().find("for rank 1"), std::string::npos) << status.to_string();
   }
@@ -88,6 +94,7 @@ TEST(CudaIpcCollectiveTest, NothingIsFreedOrUnmappedAfterAFailure) {
 // A timeout may have so many milliseconds that they would overflow as nanoseconds.
 TEST(CudaIpcCollectiveTest, AKernelWaitsAlmostAsLongAsTheHost) {
   const std::shared_ptr<Device> device = *Device::open(watched_module(), 0);
+  const Device::Memory floats = *device->allocate(2 * sizeof(float));
   constexpr uint64_t kMs = 1'000'000;
   constexpr uint64_t kCentury = uint64_t{100} * 365 * 24 * 3600 * 1000 * kMs;
   for (const auto& [timeout_ms, spins] : std::vector<std::pair<int64_t, uint64_t>>{
@@ -99,7 +106,7 @@ TEST(CudaIpcCollectiveTest, AKernelWaitsAlmostAsLongAsTheHost) {
        }) {
     const auto collective = open(device, 1, timeout_ms);
     ASSERT_TRUE(collective.ok()) << collective.status().to_string();
-    ASSERT_TRUE(reduce(**collective).ok());
+    ASSERT_TRUE(reduce(*device, floats, **collective).ok());
     EXPECT_EQ(spin_ns, spins) << timeout_ms;
   }
 }

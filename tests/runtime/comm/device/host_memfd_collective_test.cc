@@ -15,7 +15,7 @@ namespace shoal {
 namespace {
 
 TEST(HostMemfdCollectiveTest, TheLastPieceEndsWithTheSum) {
-  const Result<const ShoalCudaModule*> module = load_cuda_module(SHOAL_FAKE_CUDA_MODULE);
+  const Result<const ShoalCudaModule*> module = load_cuda_module(SHOAL_EMULATED_MODULE);
   ASSERT_TRUE(module.ok()) << module.status().to_string();
   const std::shared_ptr<Device> device = *Device::open(**module, 0);
   const int64_t bytes = host_memfd_bytes(1);
@@ -25,19 +25,26 @@ TEST(HostMemfdCollectiveTest, TheLastPieceEndsWithTheSum) {
       open_host_memfd_collective(device, {0, 1}, memfd.get(), bytes, [] { return Status(); });
   ASSERT_TRUE(collective.ok()) << collective.status().to_string();
 
-  // A slot holds 262144 floats. The fake device's memory is the host's, so what lies behind the
-  // result shows whether a piece was too wide.
+  // A slot holds 262144 floats. What lies behind the result shows whether a piece was too wide.
   constexpr size_t kCount = 262'144 + 7;
   constexpr float kGuard = -7;
-  std::vector<float> own(2 * kCount, 1), out(2 * kCount, kGuard);
+  const Device::Memory own = *device->allocate_pinned(2 * kCount * sizeof(float));
+  const Device::Memory out = *device->allocate_pinned(2 * kCount * sizeof(float));
+  std::fill_n(static_cast<float*>(own.get()), 2 * kCount, 1.0F);
+  auto* const sum = static_cast<float*>(out.get());
+  std::fill_n(sum, 2 * kCount, kGuard);
   const ReducePlan plan = make_reduce_plan(1, 1, 1);
-  const Status status = (*collective)
-                            ->enqueue_all_reduce(plan, own.data(), out.data(), kCount, nullptr,
-                                                 Deadline::after_ms(10'000));
+  const Device::Stream stream = *device->make_stream();
+  const Device::Event done = *device->make_event();
+  Status status = (*collective)
+                      ->enqueue_all_reduce(plan, static_cast<const float*>(own.get()), sum, kCount,
+                                           stream.get(), Deadline::after_ms(10'000));
+  if (status.ok()) status = device->record(done.get(), stream.get());
+  if (status.ok()) status = device->wait(done.get(), Deadline::after_ms(10'000), {});
   ASSERT_TRUE(status.ok()) << status.to_string();
   std::vector<float> expected(2 * kCount, kGuard);
   std::fill_n(expected.begin(), kCount, 1.0F);
-  EXPECT_EQ(out, expected);
+  EXPECT_EQ(std::vector<float>(sum, sum + 2 * kCount), expected);
 }
 
 }  // namespace

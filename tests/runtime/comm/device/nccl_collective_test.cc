@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/cat.h"
+#include "tests/breadth.h"
 #include "tests/conformance/communicator_checks.h"
 #include "tests/conformance/tree_cases.h"
 #include "tests/fakes/nccl_ranks.h"
@@ -12,7 +13,7 @@
 namespace shoal {
 namespace {
 
-/// The NCCL collective over the fake NCCL and the fake CUDA module, staged from host memory.
+/// The NCCL collective over the fake NCCL and the emulated module, staged from host memory.
 
 std::string reduce(Communicator& communicator, const TreeCase& tree, std::vector<float>* out) {
   out->assign(tree.count + 1, -7.0F);
@@ -146,7 +147,8 @@ TEST_P(NcclCollectiveTest, WithoutReproducibleSumsAreNcclsOwn) {
             "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, NcclCollectiveTest, testing::Values(1, 2, 3, 4, 5, 8),
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclCollectiveTest,
+                         testing::ValuesIn(of_today<int>({1, 2, 3, 4, 5, 8})),
                          [](const auto& setting) { return cat(setting.param); });
 
 }  // namespace

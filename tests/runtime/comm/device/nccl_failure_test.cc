@@ -306,7 +306,7 @@ TEST(NcclLogOfRanksTest, OverSockets) {
 }
 
 TEST(NcclLogOfRanksTest, OverPeerMemory) {
-  expect_logs({{"FAKE_CUDA_PEERS", "all"}}, [](const NcclLog& log) {
+  expect_logs({{"EMULATED_GPU_PEERS", "all"}}, [](const NcclLog& log) {
     if (log.transports != Transports{{"P2P/CUMEM", 2}}) return std::string("transports");
     return log.dev_shm_bytes == 0 ? "" : cat(log.dev_shm_bytes, " bytes");
   });

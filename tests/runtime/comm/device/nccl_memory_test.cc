@@ -27,7 +27,7 @@ int64_t predicted(const NcclGroup& group, NcclSettings base = {}) {
   base.tree_follows_ring = true;
   base.cumem_host = group.environment.contains("FAKE_NCCL_CUMEM_HOST");
   base.nvls = group.environment.contains("FAKE_NCCL_NVLS");
-  base.all_peers = group.environment.contains("FAKE_CUDA_PEERS");
+  base.all_peers = group.environment.contains("EMULATED_GPU_PEERS");
   const auto settings = nccl_settings(group.environment, base);
   EXPECT_TRUE(settings.ok()) << settings.status().to_string();
   const auto need = nccl_need(*settings);
@@ -144,17 +144,18 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"MinCtasAlone", 2, {{"NCCL_MIN_CTAS", "3"}}, 0},
         Variant{"RingAndTree", 4, {}, 1, false}, Variant{"RingAndTreeOfTwo", 2, {}, 1, false},
         Variant{"OnlyRing", 4, {{"NCCL_ALGO", "Ring"}}, 1, false},
-        Variant{"Peers", 4, {{"FAKE_CUDA_PEERS", "all"}}},
-        Variant{"PeersForbidden", 3, {{"FAKE_CUDA_PEERS", "all"}, {"NCCL_P2P_DISABLE", "1"}}},
+        Variant{"Peers", 4, {{"EMULATED_GPU_PEERS", "all"}}},
+        Variant{"PeersForbidden", 3, {{"EMULATED_GPU_PEERS", "all"}, {"NCCL_P2P_DISABLE", "1"}}},
         Variant{
-            "PeersForbiddenByLevel", 3, {{"FAKE_CUDA_PEERS", "all"}, {"NCCL_P2P_LEVEL", "LOC"}}},
+            "PeersForbiddenByLevel", 3, {{"EMULATED_GPU_PEERS", "all"}, {"NCCL_P2P_LEVEL", "LOC"}}},
         Variant{"CumemHost", 4, {{"FAKE_NCCL_CUMEM_HOST", "1"}}},
         Variant{
             "CumemHostOff", 2, {{"FAKE_NCCL_CUMEM_HOST", "1"}, {"NCCL_CUMEM_HOST_ENABLE", "0"}}},
-        Variant{"Nvls", 8, {{"FAKE_NCCL_NVLS", "1"}, {"FAKE_CUDA_PEERS", "all"}}},
-        Variant{"NvlsOff",
-                8,
-                {{"FAKE_NCCL_NVLS", "1"}, {"FAKE_CUDA_PEERS", "all"}, {"NCCL_NVLS_ENABLE", "0"}}},
+        Variant{"Nvls", 8, {{"FAKE_NCCL_NVLS", "1"}, {"EMULATED_GPU_PEERS", "all"}}},
+        Variant{
+            "NvlsOff",
+            8,
+            {{"FAKE_NCCL_NVLS", "1"}, {"EMULATED_GPU_PEERS", "all"}, {"NCCL_NVLS_ENABLE", "0"}}},
         Variant{"CumemOff", 3, {{"NCCL_CUMEM_ENABLE", "0"}}},
         Variant{"AllConnectedInInit", 4, {{"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_ALGO", "Ring"}}},
         Variant{"SocketsOf227", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.27.7"}}},

@@ -15,7 +15,7 @@ int polls = 0;
 /// The stand-in's table with streams that never run dry; how often one was asked is counted.
 const ShoalCudaModule& endless_module() {
   static const ShoalCudaModule endless = [] {
-    const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_FAKE_CUDA_MODULE);
+    const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_EMULATED_MODULE);
     if (!loaded.ok()) ADD_FAILURE() << loaded.status().to_string();
     ShoalCudaModule table = **loaded;
     table.query_event = [](void*, int32_t* done) { return ++polls, *done = 0; };

@@ -11,9 +11,8 @@ namespace shoal {
 namespace {
 
 TEST(ShmCommunicatorTest, BytesFollowTheFormula) {
-  EXPECT_EQ(shm_communicator_bytes(2, 262144),
-            1052672u);  // 2 * (256 + 2 * 262144) = 1049088 = 256.1 pages
-  EXPECT_EQ(shm_communicator_bytes(1, 4096), 12288u);
+  EXPECT_EQ(shm_communicator_bytes(2, 262144), 2u * (256 + 2 * 262144));
+  EXPECT_EQ(shm_communicator_bytes(1, 4096), 8448u);
   EXPECT_EQ(shm_communicator_bytes(16, 4096), 135168u);
   EXPECT_EQ(shm_communicator_bytes(4, 1), shm_communicator_bytes(4, 64));  // whole cache lines
 }

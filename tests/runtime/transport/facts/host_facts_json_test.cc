@@ -18,8 +18,20 @@ HostFacts unusual_facts() {
   facts.memory_total_bytes = 1LL << 40;
   facts.memory_available_bytes = 123456789012;
   facts.numa_nodes = 8;
-  facts.dev_shm = {"/mnt/shm", true, "tmpfs", "rw,size=64k", (1ULL << 44) + 27, 65536, 4096, 16, 15,
-                   13,         8192, 28,      "killed"};
+  facts.dev_shm = {"/mnt/shm",
+                   true,
+                   "tmpfs",
+                   "rw,size=64k",
+                   (1ULL << 44) + 27,
+                   65536,
+                   4096,
+                   16,
+                   15,
+                   13,
+                   8192,
+                   28,
+                   "killed",
+                   {{"/dev/shm/big", 4096, 1000, 60}}};
   facts.memfd_error = 38;
   facts.cgroup = {
       1, {{"/sys/fs/cgroup/memory/a", 1 << 20, 4096, 1024, true, 1 << 19}, {"/", -1, 5, 0, false}}};

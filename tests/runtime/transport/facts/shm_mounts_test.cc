@@ -10,6 +10,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/page_size.h"
 #include "runtime/memory/shm_segment.h"
 #include "runtime/transport/facts/host_facts.h"
 #include "runtime/transport/facts/host_facts_json.h"
@@ -21,7 +22,7 @@ namespace {
 
 /// Facts of real mounts, in the mount namespace of a child, so that nothing of it is seen outside.
 
-constexpr int64_t kPage = 4096;
+const auto kPage = static_cast<int64_t>(page_size());
 
 bool write_text(const char* path, const std::string& text) {
   const Fd fd(::open(path, O_WRONLY | O_CLOEXEC));

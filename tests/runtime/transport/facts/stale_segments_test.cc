@@ -20,43 +20,17 @@
 #include <unistd.h>
 
 #include "runtime/transport/facts/fact_names.h"
+#include "tests/runtime/transport/facts/living_child.h"
 
 namespace shoal {
 namespace {
 
 constexpr uid_t kNobody = 65534;
 
-/// A child that runs the body, reports its result, and stays alive until this object is destroyed.
-/// ok() is false if the body returned false.
-class Child {
- public:
-  explicit Child(const std::function<bool()>& body) {
-    int ready[2];
-    EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const char answer = body() ? 'y' : 'n';
-      if (::write(ready[1], &answer, 1) != 1) ::_exit(1);
-      for (;;) ::pause();
-    }
-    ::close(ready[1]);
-    char answer = 'n';
-    ok_ = ::read(ready[0], &answer, 1) == 1 && answer == 'y';
-    ::close(ready[0]);
-  }
-  ~Child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  bool ok() const { return ok_; }
-
- private:
-  pid_t pid_ = -1;
-  bool ok_ = false;
-};
+/// The sizes that these tests give to NCCL's files.
+bool is_nccl_size(int64_t bytes) {
+  return bytes == 8192;
+}
 
 class StaleSegments : public ::testing::Test {
  protected:
@@ -81,7 +55,7 @@ class StaleSegments : public ::testing::Test {
     }
   }
   std::string state(const std::string& name) const {
-    for (const LeftFile& file : find_left_files(directory_))
+    for (const LeftFile& file : find_left_files(directory_, is_nccl_size))
       if (file.path == path(name)) return to_text(file.state);
     return "not looked at";
   }
@@ -94,9 +68,9 @@ class StaleSegments : public ::testing::Test {
   /// Checks that remove_stale keeps every file.
   void expect_kept() const {
     const auto before = std::distance(std::filesystem::directory_iterator(directory_), {});
-    const auto result = remove_stale(directory_);
+    const auto result = remove_stale(directory_, is_nccl_size);
     ASSERT_TRUE(result.ok());
-    EXPECT_EQ(result->removed, 0);
+    EXPECT_EQ(result->removed.size(), 0u);
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), before);
   }
 
@@ -105,24 +79,30 @@ class StaleSegments : public ::testing::Test {
 };
 
 TEST_F(StaleSegments, StaleOnesAreFoundAndRemoved) {
-  for (const char* name : {".shoal-12-0", ".shoal-probe-12-34", "nccl-a1B2c3"}) leave(name);
+  leave("nccl-a1B2c3");
+  // Shoal's own are always empty: a name exists only for a moment, before anything is in the file.
+  const timespec old[2] = {{::time(nullptr) - 60, 0}, {::time(nullptr) - 60, 0}};
+  for (const char* name : {".shoal-12-0", ".shoal-probe-12-34"}) {
+    leave(name, 0);
+    ASSERT_EQ(::utimensat(AT_FDCWD, path(name).c_str(), old, 0), 0);
+  }
   for (const char* other :
        {"nccl-a1B2c", "nccl-a1B2c3d", "nccl-a1B2c_", "sem.x", "psm_1", ".shoal", "xshoal-1"})
     leave(other);
-  const auto files = find_left_files(directory_);
+  const auto files = find_left_files(directory_, is_nccl_size);
   ASSERT_EQ(files.size(), 3u);
   for (const LeftFile& file : files) {
     EXPECT_EQ(file.state, LeftFileState::kStale) << file.path;
-    EXPECT_EQ(file.bytes, 8192);
+    EXPECT_EQ(file.bytes, file.path == path("nccl-a1B2c3") ? 8192 : 0);
     EXPECT_EQ(file.uid, ::geteuid());
   }
-  const auto result = remove_stale(directory_);
+  const auto result = remove_stale(directory_, is_nccl_size);
   ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->removed, 3);
-  EXPECT_EQ(result->bytes, 3 * 8192);
+  EXPECT_EQ(result->removed.size(), 3u);
+  EXPECT_EQ(result->bytes, 8192);
   EXPECT_TRUE(result->kept.empty());
   EXPECT_TRUE(exists("psm_1") && exists("nccl-a1B2c") && exists(".shoal"));
-  EXPECT_EQ(remove_stale(directory_)->removed, 0);
+  EXPECT_EQ(remove_stale(directory_, is_nccl_size)->removed.size(), 0u);
 }
 
 TEST_F(StaleSegments, FilesThatOnlySoundLikeOursAreSomebodysOwn) {
@@ -130,8 +110,27 @@ TEST_F(StaleSegments, FilesThatOnlySoundLikeOursAreSomebodysOwn) {
        {"shoal-requests.jsonl", "shoal-12-0", ".shoal-notes", ".shoal-12", ".shoal-12-",
         ".shoal--0", ".shoal-12-0.bak", ".shoal-probe-12", ".shoal-probe-x-0", ".shoal-probe-"})
     leave(name);
-  EXPECT_TRUE(find_left_files(directory_).empty());
+  EXPECT_TRUE(find_left_files(directory_, is_nccl_size).empty());
   expect_kept();
+}
+
+TEST_F(StaleSegments, AFileThatOnlyHasANameLikeOursOrNcclsIsKept) {
+  leave("nccl-backup", 100'000);
+  leave("nccl-config");
+  ASSERT_EQ(::chmod(path("nccl-config").c_str(), 0644), 0);
+  leave(".shoal-2026-11");
+  leave("nccl-a1B2c3");
+  for (const char* own : {"nccl-backup", "nccl-config", ".shoal-2026-11"})
+    EXPECT_EQ(state(own), "unknown") << own;
+  const auto result = remove_stale(directory_, is_nccl_size);
+  ASSERT_TRUE(result.ok());
+  ASSERT_EQ(result->removed.size(), 1u);
+  EXPECT_EQ(result->removed[0].path, path("nccl-a1B2c3"));
+  EXPECT_EQ(result->kept.size(), 3u);
+  EXPECT_TRUE(exists("nccl-backup") && exists("nccl-config"));
+  // Nobody has told which sizes NCCL has.
+  leave("nccl-a1B2c3");
+  EXPECT_TRUE(remove_stale(directory_, {})->removed.empty());
 }
 
 TEST_F(StaleSegments, AFileOpenElsewhereIsInUse) {
@@ -145,7 +144,7 @@ TEST_F(StaleSegments, AFileOpenElsewhereIsInUse) {
     }
     EXPECT_EQ(state("nccl-aaaaaa"), "stale") << "its holder was killed";
   }
-  EXPECT_EQ(remove_stale(directory_)->removed, 1);
+  EXPECT_EQ(remove_stale(directory_, is_nccl_size)->removed.size(), 1u);
 }
 
 TEST_F(StaleSegments, AFileOnlyMappedIsInUse) {
@@ -201,7 +200,7 @@ TEST_F(StaleSegments, OnlyRegularFilesAreLookedAt) {
   ASSERT_EQ(::symlink(path("target").c_str(), path("nccl-dddddd").c_str()), 0);
   ASSERT_EQ(::mkdir(path(".shoal-1-1").c_str(), 0700), 0);
   ASSERT_EQ(::mkfifo(path("nccl-ffffff").c_str(), 0600), 0);
-  EXPECT_TRUE(find_left_files(directory_).empty());
+  EXPECT_TRUE(find_left_files(directory_, is_nccl_size).empty());
   expect_kept();
 }
 
@@ -223,7 +222,7 @@ TEST_F(StaleSegments, AnEmptyFileIsBelievedAfterSeconds) {
   const timespec old[2] = {{::time(nullptr) - 60, 0}, {::time(nullptr) - 60, 0}};
   ASSERT_EQ(::utimensat(AT_FDCWD, path("nccl-gggggg").c_str(), old, 0), 0);
   EXPECT_EQ(state("nccl-gggggg"), "stale");
-  EXPECT_EQ(remove_stale(directory_)->removed, 1);
+  EXPECT_EQ(remove_stale(directory_, is_nccl_size)->removed.size(), 1u);
 }
 
 TEST_F(StaleSegments, AnotherUsersFileIsNeverTouched) {
@@ -232,7 +231,7 @@ TEST_F(StaleSegments, AnotherUsersFileIsNeverTouched) {
   ASSERT_EQ(::chown(path("nccl-hhhhhh").c_str(), kNobody, kNobody), 0);
   EXPECT_EQ(state("nccl-hhhhhh"), "other user");
   expect_kept();
-  EXPECT_EQ(remove_stale(directory_)->kept.at(0).uid, kNobody);
+  EXPECT_EQ(remove_stale(directory_, is_nccl_size)->kept.at(0).uid, kNobody);
 }
 
 TEST_F(StaleSegments, WorksWithoutPrivileges) {
@@ -246,7 +245,8 @@ TEST_F(StaleSegments, WorksWithoutPrivileges) {
     leave("nccl-locked");
     if (::chmod(path("nccl-locked").c_str(), 0) != 0) return false;
     return state("nccl-nobody") == "stale" && state("nccl-rooted") == "other user" &&
-           state("nccl-locked") == "unknown" && remove_stale(directory_)->removed == 1;
+           state("nccl-locked") == "unknown" &&
+           remove_stale(directory_, is_nccl_size)->removed.size() == 1;
   });
   EXPECT_TRUE(child.ok());
   EXPECT_FALSE(exists("nccl-nobody"));
@@ -274,7 +274,8 @@ TEST_F(StaleSegments, WithoutLeasesNothingIsKnownNorRemoved) {
   for (const int error : {EINVAL, EACCES, EPERM, ENOSYS, ENOLCK}) {
     const Child child([&] {
       if (!refuse_leases(error)) return false;
-      return state("nccl-iiiiii") == "unknown" && remove_stale(directory_)->removed == 0;
+      return state("nccl-iiiiii") == "unknown" &&
+             remove_stale(directory_, is_nccl_size)->removed.empty();
     });
     EXPECT_TRUE(child.ok()) << std::strerror(error);
   }
@@ -331,7 +332,8 @@ TEST_F(StaleSegments, FilesBeingMadeSurviveASweepThatNeverStops) {
   });
   char answer = 0;
   int removed = 0;
-  while (::read(ends[0], &answer, 1) != 1) removed += remove_stale(directory_)->removed;
+  while (::read(ends[0], &answer, 1) != 1)
+    removed += static_cast<int>(remove_stale(directory_, is_nccl_size)->removed.size());
   EXPECT_EQ(answer, 'y');
   EXPECT_EQ(removed, 0);
   ::close(ends[0]);
@@ -349,12 +351,12 @@ TEST_F(StaleSegments, OnlyRecordedFilesAreRemoved) {
   leave("nccl-laterx");
   const auto result = remove_recorded(directory_, ours);
   ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->removed, 2);
+  EXPECT_EQ(result->removed.size(), 2u);
   ASSERT_EQ(result->kept.size(), 1u);
   EXPECT_EQ(result->kept[0].state, LeftFileState::kInUse);
   EXPECT_FALSE(exists("nccl-during") || exists("nccl-emptyx"));
   EXPECT_TRUE(exists("nccl-before") && exists("nccl-openxx") && exists("nccl-laterx"));
-  EXPECT_EQ(remove_recorded(directory_, {})->removed, 0);
+  EXPECT_EQ(remove_recorded(directory_, {})->removed.size(), 0u);
 }
 
 TEST_F(StaleSegments, FilesThatALogNamesAreRemoved) {
@@ -367,15 +369,15 @@ TEST_F(StaleSegments, FilesThatALogNamesAreRemoved) {
       directory_, cat("Error: failed to extend ", path("nccl-AbCd01"), " to 9637892 bytes\n",
                       path("nccl-AbCd02"), "\n", path("nccl-openxx"), " ", path("nccl-AbCd01"),
                       path("nccl-short"), "/dev/shm/nccl-others ", path("nccl-")));
-  EXPECT_EQ(result.removed, 2);
+  EXPECT_EQ(result.removed.size(), 2u);
   EXPECT_FALSE(exists("nccl-AbCd01") || exists("nccl-AbCd02"));
   EXPECT_TRUE(exists("nccl-openxx") && exists("nccl-others"));
-  EXPECT_EQ(remove_named_in(path("none"), path("nccl-AbCd01")).removed, 0);
+  EXPECT_EQ(remove_named_in(path("none"), path("nccl-AbCd01")).removed.size(), 0u);
 }
 
 TEST_F(StaleSegments, AMissingDirectoryHasNone) {
-  EXPECT_TRUE(find_left_files(path("none")).empty());
-  EXPECT_EQ(remove_stale(path("none")).status().code(), Code::kNotFound);
+  EXPECT_TRUE(find_left_files(path("none"), is_nccl_size).empty());
+  EXPECT_EQ(remove_stale(path("none"), is_nccl_size).status().code(), Code::kNotFound);
 }
 
 }  // namespace

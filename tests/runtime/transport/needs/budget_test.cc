@@ -80,7 +80,7 @@ TEST(Budget, InodesToTheOne) {
   facts.dev_shm.free_inodes = 0;
   facts.dev_shm.open_errno = ENOSPC;  // the error that a tmpfs with nr_inodes=1 gives
   expect_refused(check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
-                 {"1 inodes", "0 of 100"});
+                 {"1 inode ", "0 of 100"});
 }
 
 TEST(Budget, MemoryComesFirstAndCountsWhatIsReserved) {

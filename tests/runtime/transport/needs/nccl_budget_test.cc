@@ -235,6 +235,13 @@ TEST(NcclBudget, SizesInMessagesAreExplained) {
   EXPECT_EQ(explain_nccl_size(9637888), explain_nccl_size(9637892));
   EXPECT_NE(explain_nccl_size(9637892), "");
   EXPECT_EQ(explain_nccl_size(4096), "");
+  // Both halves of a connection, a proxy-ops pool and the NVLS region of 8 ranks, each with its
+  // reference count. Sizes that people's files have are not among them.
+  for (const int64_t bytes : {9637892, 4100, 33030532, 2 * 8 * 2816 + 4})
+    EXPECT_TRUE(is_nccl_file_size(bytes)) << bytes;
+  for (const int64_t bytes : {1, 4, 4096, 5000, 100'000, 1 << 20, 1642500})
+    EXPECT_FALSE(is_nccl_file_size(bytes)) << bytes;
+  EXPECT_TRUE(is_nccl_file_size(1642500, {.ll128 = 65536, .simple = 1048576}));
 }
 
 TEST(NcclSettings, ReadsTheEnvironment) {

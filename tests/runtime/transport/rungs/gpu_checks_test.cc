@@ -16,7 +16,7 @@ GpuFacts good(int ranks = 4) {
   facts.asked = true;
   facts.ranks = ranks;
   facts.module_path = "/opt/libshoal_cuda.so";
-  facts.module_architectures = "75-virtual 80-real 90-real";
+  facts.module_architectures = "80-virtual 80-real 90-real 100-real 120-real";
   facts.cuda_runtime = facts.cuda_driver = 13000;
   facts.peers.assign(4, std::vector<bool>(4, true));
   for (int from = 0; from < 4; ++from) {
@@ -116,7 +116,7 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
        [](GpuFacts& f) { f.devices[2].why_unusable = why_no_code(f.module_architectures, "7.0"); },
        check_devices,
        Code::kFailedPrecondition,
-       {"GPU 2 (H100, 0000:12:00.0)", "7.0", "75-virtual 80-real 90-real"}},
+       {"GPU 2 (H100, 0000:12:00.0)", "7.0", "80-virtual 80-real 90-real 100-real 120-real"}},
       {"more ranks than devices",
        [](GpuFacts& f) { f.ranks = 8; },
        check_devices,
@@ -182,10 +182,11 @@ TEST(GpuChecks, PeersOfOtherDevicesDoNotMatter) {
 }
 
 TEST(GpuChecks, CodeForADevice) {
-  constexpr char kShipped[] = "75-virtual 80-real 90-real";
-  for (const char* fits : {"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.1"})
+  constexpr char kShipped[] = "80-virtual 80-real 90-real 100-real 120-real";
+  for (const char* fits : {"8.0", "8.6", "8.9", "9.0", "10.0", "12.1"})
     EXPECT_EQ(why_no_code(kShipped, fits), "") << fits;
-  for (const char* old : {"7.0", "6.1", "5.2"}) EXPECT_NE(why_no_code(kShipped, old), "") << old;
+  for (const char* old : {"7.5", "7.0", "6.1", "5.2"})
+    EXPECT_NE(why_no_code(kShipped, old), "") << old;
   EXPECT_EQ(why_no_code("80-real", "8.6"), "");
   EXPECT_NE(why_no_code("86-real", "8.0"), "") << "machine code of a later minor version";
   EXPECT_NE(why_no_code("80-real", "9.0"), "") << "machine code of another major version";

@@ -1,5 +1,6 @@
 #include "runtime/transport/rungs/rung.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,9 +11,29 @@ namespace shoal {
 namespace {
 
 TEST(Rung, DefaultOrderIsFastestFirst) {
-  EXPECT_EQ(rung_names(), "shm,shm-lean,memfd,cma,tcp");
+  EXPECT_EQ(rung_names(), "shm,memfd,shm-lean,cma,tcp");
   EXPECT_STREQ(find_rung("tcp")->name, "tcp");
   EXPECT_EQ(find_rung("nvlink"), nullptr);
+}
+
+TEST(Rung, TheOrderFollowsTheCosts) {
+  double large = 1;
+  for (const Rung& rung : rungs()) {
+    const RungCost beside = cost_beside(rung, *find_rung("shm"));
+    ASSERT_TRUE(beside.measured()) << rung.name;
+    // cma and tcp move 1 MiB no slower than shm-lean, but short messages much slower.
+    EXPECT_GE(std::max(beside.small, beside.large), large) << rung.name;
+    large = std::max(beside.small, beside.large);
+    EXPECT_EQ(as_good(beside),
+              std::string_view(rung.name) == "shm" || std::string_view(rung.name) == "memfd")
+        << rung.name;
+  }
+  EXPECT_TRUE(as_good(cost_beside(*find_rung("shm"), *find_rung("tcp")))) << "it is faster";
+  EXPECT_FALSE(as_good(cost_beside(*find_rung("tcp"), *find_rung("cma"))));
+  for (const Rung& rung : rungs(DeviceKind::kCuda)) {
+    EXPECT_FALSE(as_good(cost_beside(rung, *find_rung("nccl-p2p"))))
+        << rung.name << ": nobody has measured it";
+  }
 }
 
 TEST(Rung, OrdersParse) {

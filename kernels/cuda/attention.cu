@@ -1,0 +1,241 @@
+// Causal attention over the paged cache. There are two ways to divide it, with the same bits:
+//
+// whole: for many rows. A thread block goes over all chunks of keys that its pairs see, and folds
+// them from left to right in registers.
+//
+// split: for few rows. A thread block computes one chunk, so that all of a device reads the cache
+// at once, and leaves its maximum, sum and P.V in scratch memory. A second kernel folds them, with
+// the same operations in the same order.
+#include <algorithm>
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_fold.cuh"
+#include "kernels/cuda/entries.h"
+
+namespace shoal::cuda {
+namespace {
+
+/// Writes zeros to the row's columns from `column` on, which no head writes.
+__device__ void clear_row(const ShoalAttention& args, int64_t row, int64_t column) {
+  for (column += threadIdx.x; column < args.out_stride; column += blockDim.x)
+    store_element(args.out, activation_type(args.cache.type), row * args.out_stride + column, 0);
+}
+__device__ int64_t columns_of(const ShoalAttention& args) {
+  return static_cast<int64_t>(args.heads) * args.cache.head_dim;
+}
+
+/// Goes over the chunks of the work. The keys of a chunk come while the values of the one before it
+/// are multiplied, and its values while the keys are. If both have one buffer, each comes only when
+/// the other has been multiplied.
+template <class Shape, class Sink>
+__device__ void attend(const ShoalAttention& args, const Work& work) {
+  const AttentionMemory<Shape> memory(row_elements(args.cache));
+  const AttentionLoader<Shape> loader(args, work, memory);
+  const Attender<Shape> attender(memory, row_elements(args.cache));
+  constexpr bool kOneBuffer = Shape::Format::kOneBuffer;
+  constexpr int kUnderWay = kOneBuffer ? 0 : 1;
+  Sink sink(args, memory);
+  loader.set_pairs();
+  __syncthreads();
+  loader.load_q();
+  loader.load_keys(work.begin_chunk);
+  copy_async_commit();
+  if (!kOneBuffer) loader.load_values(work.begin_chunk);
+  copy_async_commit();
+#pragma unroll 1
+  for (int chunk = work.begin_chunk; chunk < work.end_chunk; ++chunk) {
+    const bool more = chunk + 1 < work.end_chunk;
+    copy_async_wait<kUnderWay>();
+    __syncthreads();  // the keys have come
+    __syncwarp();     // lanes may have parted to load, and they have to multiply together
+    attender.score(args.scale);
+    __syncthreads();  // the scores are there, and nobody reads the keys any more
+    if (kOneBuffer || more) kOneBuffer ? loader.load_values(chunk) : loader.load_keys(chunk + 1);
+    copy_async_commit();
+    attender.weigh(chunk,
+                   [&](int at, float max, float sum) { sink.take_sum(chunk, at, max, sum); });
+    copy_async_wait<kUnderWay>();
+    __syncthreads();  // the values have come, and the weights and what became of the sums are there
+    __syncwarp();
+    Weighted<Shape> sums;
+    attender.weigh_values(sums);
+    sink.take_values(chunk, attender, sums);
+    __syncthreads();  // nobody reads the values and the weights any more
+    if (more) kOneBuffer ? loader.load_keys(chunk + 1) : loader.load_values(chunk + 1);
+    copy_async_commit();
+  }
+  sink.finish(attender);
+}
+
+/// Blocks that a multiprocessor must be able to hold. If the compiler chose, it would aim at more
+/// and spill registers.
+[[maybe_unused]] constexpr int kAtOnce = 2;  // the emulated device has no use for it
+
+/// Blocks: rows and their slots x kv heads. Those of the first slot and head clear what no head
+/// writes.
+template <class Shape>
+__global__ void __launch_bounds__(kAttentionThreads, kAtOnce)
+    whole_kernel(const __grid_constant__ ShoalAttention args) {
+  const int slots = static_cast<int>(gridDim.x) / args.step.rows;
+  if (static_cast<int>(blockIdx.x) % slots == 0 && blockIdx.y == 0) {
+    const int row = static_cast<int>(blockIdx.x) / slots;
+    clear_row(args, row, attending_place(args.step, row).is_idle() ? 0 : columns_of(args));
+  }
+  Work work;
+  if (find_work(args, Shape::kPairs, &work)) attend<Shape, FoldInRegisters<Shape>>(args, work);
+}
+
+/// Blocks: rows and their slots x kv heads x chunks.
+template <class Shape>
+__global__ void __launch_bounds__(kAttentionThreads)
+    split_kernel(const __grid_constant__ ShoalAttention args) {
+  Work work;
+  if (!find_work(args, Shape::kPairs, &work)) return;
+  work.begin_chunk += static_cast<int>(blockIdx.z);
+  if (work.begin_chunk >= work.end_chunk) return;
+  work.end_chunk = work.begin_chunk + 1;
+  attend<Shape, LeaveInScratch<Shape>>(args, work);
+}
+
+/// Blocks: heads x rows.
+__global__ void __launch_bounds__(kFoldThreads)
+    fold_chunks_kernel(const __grid_constant__ ShoalAttention args) {
+  const auto head = static_cast<int>(blockIdx.x);
+  for (int64_t row = blockIdx.y; row < args.step.rows; row += gridDim.y) {
+    const RowPlace place = attending_place(args.step, row);
+    if (head == 0) clear_row(args, row, place.is_idle() ? 0 : columns_of(args));
+    if (place.is_idle()) continue;
+    const int first = first_key(args, place.position) / kChunkKeys;
+    const int chunks = place.position / kChunkKeys - first + 1;
+    ChunkFold fold(args, row, head);
+    if (chunks > args.split_chunks) fold.become_nan();
+    for (int chunk = 0; chunk < chunks && chunks <= args.split_chunks; chunk += kFoldThreads)
+      fold.take(chunk, chunks - chunk < kFoldThreads ? chunks - chunk : kFoldThreads);
+    fold.finish();
+  }
+}
+
+int most_heads_of_group(const ShoalAttention& args) {
+  int most = 0;
+  for (int i = 0; i < args.cache.kv_heads; ++i)
+    most = std::max(most, args.head_begin[i + 1] - args.head_begin[i]);
+  return most;
+}
+
+template <class Shape>
+cudaError_t run(const ShoalAttention& args, bool split, void* stream) {
+  const int64_t slots = tiles(most_heads_of_group(args), Shape::kPairs);
+  Grid grid{args.step.rows * slots, args.cache.kv_heads, 1};
+  const size_t bytes = Shape::shared_bytes(row_elements(args.cache));
+  if (!split) return launch(&whole_kernel<Shape>, grid, kAttentionThreads, bytes, args, stream);
+  // With a window, the rows of one block may begin in two chunks.
+  grid.z = args.split_chunks + (args.window > 0 ? 1 : 0);
+  const cudaError_t error =
+      launch(&split_kernel<Shape>, grid, kAttentionThreads, bytes, args, stream);
+  if (error != cudaSuccess) return error;
+  const Grid folds{args.heads, std::min<int64_t>(args.step.rows, kMostBlocksY), 1};
+  return launch(&fold_chunks_kernel, folds, kFoldThreads, sizeof(FoldMemory), args, stream);
+}
+
+template <int kPairFragments, int kDimFragments>
+using Bf16Shape = AttentionShape<Bf16Attention, kPairFragments, kDimFragments>;
+/// The only shape of a type that is rare. Block memory has no room for more pairs of its q.
+template <class Format>
+using RareShape = AttentionShape<Format, 2, 4>;
+
+template <int kPairFragments>
+cudaError_t run_pairs(const ShoalAttention& args, bool split, void* stream) {
+  const int d = row_elements(args.cache);
+  using One = Bf16Shape<kPairFragments, 1>;
+  using Two = Bf16Shape<kPairFragments, 2>;
+  using Four = Bf16Shape<kPairFragments, 4>;
+  if (d <= One::kMostHeadDim) return run<One>(args, split, stream);
+  if (d <= Two::kMostHeadDim) return run<Two>(args, split, stream);
+  return run<Four>(args, split, stream);
+}
+
+template <class Shape>
+cudaError_t load_shape() {
+  constexpr size_t kBytes = Shape::shared_bytes(Shape::kMostHeadDim);
+  const cudaError_t error = load_kernel(&whole_kernel<Shape>, kBytes);
+  return error != cudaSuccess ? error : load_kernel(&split_kernel<Shape>, kBytes);
+}
+
+/// Fragments of eight pairs in a block.
+constexpr int kNarrow = 1, kWide = 4;
+enum Way { kWholeNarrow, kWholeWide, kSplitNarrow, kSplitWide, kWays };
+
+bool heads_are_valid(const ShoalAttention& args) {
+  if (!in_range(args.heads, 1, kShoalMostHeads) || args.head_begin[0] != 0) return false;
+  for (int i = 0; i < args.cache.kv_heads; ++i) {
+    if (args.head_begin[i + 1] < args.head_begin[i]) return false;
+  }
+  return args.head_begin[args.cache.kv_heads] == args.heads;
+}
+
+bool is_valid(const ShoalAttention& args) {
+  if (!is_valid_step(args.step) || !is_valid_cache(args.cache) || !heads_are_valid(args))
+    return false;
+  const int64_t columns = int64_t{args.heads} * args.cache.head_dim;
+  return int64_t{args.step.rows} * args.heads <= kMostExtent && args.window >= 0 &&
+         is_valid_q(args.q, args.q_stride, int64_t{args.heads} * row_elements(args.cache)) &&
+         is_given(args.out, element_bytes(activation_type(args.cache.type))) &&
+         in_range(args.out_stride, columns, kMostStride);
+}
+
+bool can_split(const ShoalAttention& args) {
+  return in_range(args.split_chunks, 1, kMostBlocksY - 1) &&
+         is_given(args.scratch, sizeof(float)) &&
+         args.scratch_floats >= attention_scratch_floats(args.step.rows, args.heads,
+                                                         args.cache.head_dim, args.split_chunks);
+}
+
+}  // namespace
+
+int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim,
+                                 int32_t split_chunks) {
+  if (rows <= 0 || heads <= 0 || head_dim <= 0 || split_chunks <= 0) return 0;
+  return int64_t{rows} * heads * split_chunks * (row_elements(head_dim) + 2);
+}
+
+int32_t attention_ways() {
+  return kWays;
+}
+
+int32_t attention_with(const ShoalAttention* args, int32_t way, void* stream) {
+  if (!in_range(way, 0, kWays - 1)) return cudaErrorInvalidValue;
+  if (args->step.rows == 0) return cudaSuccess;
+  const bool split = way == kSplitNarrow || way == kSplitWide;
+  if (!is_valid(*args) || (split && !can_split(*args))) return cudaErrorInvalidValue;
+  if (args->cache.type == kShoalF32) return run<RareShape<F32Attention>>(*args, split, stream);
+  if (args->cache.type == kShoalF16) return run<RareShape<F16Attention>>(*args, split, stream);
+  const bool wide = way == kWholeWide || way == kSplitWide;
+  return wide ? run_pairs<kWide>(*args, split, stream) : run_pairs<kNarrow>(*args, split, stream);
+}
+
+int32_t attention(const ShoalAttention* args, void* stream) {
+  if (args->step.rows == 0) return cudaSuccess;
+  if (!is_valid(*args)) return cudaErrorInvalidValue;
+  // If the pairs of most sequences fit into a narrow block, a wide one would multiply zeros.
+  const int64_t pairs = int64_t{args->step.rows} * most_heads_of_group(*args);
+  const bool wide = pairs > int64_t{8} * kNarrow * args->step.sequences;
+  if (args->split_chunks > 0) return attention_with(args, wide ? kSplitWide : kSplitNarrow, stream);
+  return attention_with(args, wide ? kWholeWide : kWholeNarrow, stream);
+}
+
+int32_t load_attention() {
+  const cudaError_t errors[] = {
+      load_shape<Bf16Shape<kNarrow, 1>>(),   load_shape<Bf16Shape<kNarrow, 2>>(),
+      load_shape<Bf16Shape<kNarrow, 4>>(),   load_shape<Bf16Shape<kWide, 1>>(),
+      load_shape<Bf16Shape<kWide, 2>>(),     load_shape<Bf16Shape<kWide, 4>>(),
+      load_shape<RareShape<F16Attention>>(), load_shape<RareShape<F32Attention>>(),
+      load_kernel(&fold_chunks_kernel),
+  };
+  for (const cudaError_t error : errors) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace shoal::cuda

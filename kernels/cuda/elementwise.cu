@@ -1,0 +1,256 @@
+// The ops that go over rows: embedding, norm, activation, residual, and the greatest logit. Their
+// sums have the order of kernels/cpu, so the bits are the CPU's.
+#include <algorithm>
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/arithmetic.cuh"
+#include "kernels/cuda/entries.h"
+#include "kernels/cuda/host_checks.h"
+#include "kernels/cuda/machine.cuh"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kColumnsOfThread = 4;
+constexpr int kColumnsOfBlock = kThreads * kColumnsOfThread;
+constexpr uint32_t kNan = 0x7fc00000;
+
+/// Calls body(row, column) for this thread's part of the rows, of which neighbouring threads take
+/// neighbouring columns. Blocks: groups of columns x rows.
+template <class Body>
+__device__ void for_elements(int64_t rows, int64_t columns, const Body& body) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kColumnsOfBlock + threadIdx.x;
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+#pragma unroll
+    for (int i = 0; i < kColumnsOfThread; ++i) {
+      const int64_t column = first + i * kThreads;
+      if (column < columns) body(row, column);
+    }
+  }
+}
+
+template <class Args>
+cudaError_t launch_elements(void (*kernel)(Args), int64_t rows, int64_t columns, const Args& args,
+                            void* stream) {
+  const Grid grid{tiles(columns, kColumnsOfBlock), std::min(rows, kMostBlocksY), 1};
+  return launch(kernel, grid, kThreads, 0, args, stream);
+}
+
+__global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__ ShoalEmbed args) {
+  for_elements(args.rows, args.hidden, [&](int64_t row, int64_t column) {
+    const int32_t id = load_global(args.ids + row);
+    float value = __uint_as_float(kNan);
+    if (id >= 0 && id < args.vocabulary)
+      value = load_element(args.table, args.type, id * static_cast<int64_t>(args.hidden) + column);
+    store_global(args.out + row * args.hidden + column, value);
+  });
+}
+
+/// Blocks: rows. Block memory: the row, then kSumLanes sums.
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_kernel(const __grid_constant__ ShoalRmsNorm args) {
+  auto* const x = reinterpret_cast<float*>(block_memory());
+  float* const sums = x + args.cols;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const auto row = static_cast<int64_t>(blockIdx.x);
+  // All threads load, so that the whole row is under way at once, and then few of them sum.
+  const float* const from = args.x + row * args.cols;
+#pragma unroll 8
+  for (int i = thread; i < args.cols; i += kThreads) x[i] = load_global(from + i);
+  __syncthreads();
+  if (thread < kSumLanes) {
+    float sum = 0;
+#pragma unroll 8
+    for (int i = thread; i < args.cols; i += kSumLanes) sum = __fmaf_rn(x[i], x[i], sum);
+    sums[thread] = sum;
+  }
+  __syncthreads();
+  const float scale = inverse_rms(sum_of_lanes(sums), args.cols, args.eps);
+  const int64_t to = row * args.out_stride;
+  for (int i = thread; i < args.cols; i += kThreads) {
+    const float weight = load_global(args.weight + i);
+    store_element(args.out, args.type, to + i, __fmul_rn(__fmul_rn(x[i], scale), weight));
+  }
+  for (int64_t i = args.cols + thread; i < args.out_stride; i += kThreads)
+    store_element(args.out, args.type, to + i, 0);
+}
+
+__device__ float with_bias(float value, const float* bias, int64_t column) {
+  return bias == nullptr ? value : __fadd_rn(value, load_global(bias + column));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    silu_mul_kernel(const __grid_constant__ ShoalSiluMul args) {
+  for_elements(args.rows, args.out_stride, [&](int64_t row, int64_t column) {
+    float value = 0;
+    if (column < args.cols) {
+      const float* const from = args.gate_up + row * 2 * args.cols;
+      const int64_t up_column = args.cols + column;
+      const float gate = with_bias(load_global(from + column), args.bias, column);
+      const float up = with_bias(load_global(from + up_column), args.bias, up_column);
+      const float silu = __fdiv_rn(gate, __fadd_rn(1.0f, exponential(-gate)));
+      value = __fmul_rn(silu, up);
+    }
+    store_element(args.out, args.type, row * args.out_stride + column, value);
+  });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    residual_add_kernel(const __grid_constant__ ShoalResidualAdd args) {
+  for_elements(args.rows, args.cols, [&](int64_t row, int64_t column) {
+    const int64_t at = row * args.cols + column;
+    const float sum = with_bias(load_global(args.sum + at), args.bias, column);
+    store_global(args.residual + at, __fadd_rn(load_global(args.residual + at), sum));
+  });
+}
+
+/// One warp finds the best of what all threads have found.
+constexpr unsigned kFinders = 32;
+static_assert(kShoalArgmaxParts >= kFinders && kThreads >= kFinders);
+
+/// The parts of a row that some thread block reads. More would have less work than their launch.
+__host__ __device__ int64_t parts_of(int64_t columns) {
+  constexpr int64_t kLeastColumns = 8 * kThreads, kMost = kShoalArgmaxParts;
+  const int64_t parts = (columns + kLeastColumns - 1) / kLeastColumns;
+  return parts < 1 ? 1 : parts < kMost ? parts : kMost;
+}
+
+/// Whether a is to be chosen before b. NaN is chosen before nothing, and nothing before it.
+__device__ bool is_better(const ShoalBest& a, const ShoalBest& b) {
+  return a.value > b.value || (a.value == b.value && a.column < b.column);
+}
+
+/// The best of what the threads of a block found; only thread 0 gets it. Every order gives the
+/// same, because no two columns are equally good.
+__device__ ShoalBest best_of_block(ShoalBest mine) {
+  auto* const found = reinterpret_cast<ShoalBest*>(block_memory());
+  const unsigned thread = threadIdx.x, threads = blockDim.x;
+  __syncthreads();  // nobody still reads what is there from the row before
+  found[thread] = mine;
+  __syncthreads();
+  if (thread >= kFinders) return mine;
+  for (unsigned other = thread + kFinders; other < threads; other += kFinders) {
+    if (is_better(found[other], mine)) mine = found[other];
+  }
+  found[thread] = mine;
+  __syncwarp();
+  if (thread > 0) return mine;
+  for (unsigned other = 1; other < kFinders; ++other) {
+    if (is_better(found[other], mine)) mine = found[other];
+  }
+  return mine;
+}
+
+__device__ ShoalBest nothing_found() {
+  return {__uint_as_float(0xff800000), 0};  // -infinity
+}
+
+/// Blocks: parts of a row x rows. Part p has the columns from p * part_columns on.
+__global__ void __launch_bounds__(kThreads)
+    best_of_parts_kernel(const __grid_constant__ ShoalArgmax args) {
+  const int64_t part_columns = (static_cast<int64_t>(args.cols) + gridDim.x - 1) / gridDim.x;
+  const int64_t begin = blockIdx.x * part_columns;
+  const int64_t end = begin + part_columns < args.cols ? begin + part_columns : args.cols;
+  for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
+    const float* const from = args.logits + row * args.stride;
+    ShoalBest best = nothing_found();
+#pragma unroll 4
+    for (int64_t column = begin + threadIdx.x; column < end; column += kThreads) {
+      const float value = load_global(from + column);
+      if (value > best.value) best = {value, static_cast<int32_t>(column)};
+    }
+    best = best_of_block(best);
+    if (threadIdx.x == 0) store_global(args.scratch + row * kShoalArgmaxParts + blockIdx.x, best);
+  }
+}
+
+/// Blocks: rows. Threads: parts.
+__global__ void __launch_bounds__(kShoalArgmaxParts)
+    best_of_rows_kernel(const __grid_constant__ ShoalArgmax args) {
+  const auto row = static_cast<int64_t>(blockIdx.x);
+  const auto part = static_cast<int>(threadIdx.x);
+  ShoalBest best = nothing_found();
+  if (part < parts_of(args.cols)) best = load_global(args.scratch + row * kShoalArgmaxParts + part);
+  best = best_of_block(best);
+  if (threadIdx.x == 0) store_global(args.best + row, best);
+}
+
+/// A row of floats and its sums must fit into block memory.
+constexpr int64_t kMostNormColumns = 24 * 1024;
+static_assert((kMostNormColumns + kSumLanes) * sizeof(float) <= kMostSharedBytes);
+constexpr size_t kBestBytes = kThreads * sizeof(ShoalBest);
+
+/// Rows and columns that can be counted; there may be none.
+bool is_extent(int64_t rows, int64_t cols) {
+  return in_range(rows, 0, kMostExtent) && in_range(cols, 0, kMostExtent);
+}
+
+}  // namespace
+
+int32_t embed(const ShoalEmbed* args, void* stream) {
+  if (!is_extent(args->rows, args->hidden) || args->vocabulary < 0) return cudaErrorInvalidValue;
+  if (args->rows == 0 || args->hidden == 0) return cudaSuccess;
+  if (!is_type(args->type) || !is_given(args->table, element_bytes(args->type)) ||
+      !is_given(args->ids, 4) || !is_given(args->out, 4))
+    return cudaErrorInvalidValue;
+  return launch_elements(&embed_kernel, args->rows, args->hidden, *args, stream);
+}
+
+int32_t rms_norm(const ShoalRmsNorm* args, void* stream) {
+  if (!is_extent(args->rows, args->cols)) return cudaErrorInvalidValue;
+  if (args->rows == 0 || args->cols == 0) return cudaSuccess;
+  if (args->cols > kMostNormColumns || !in_range(args->out_stride, args->cols, kMostStride))
+    return cudaErrorInvalidValue;
+  if (!is_given(args->x, 4) || !is_given(args->weight, 4) || !is_activation_type(args->type) ||
+      !is_given(args->out, element_bytes(args->type)))
+    return cudaErrorInvalidValue;
+  const size_t bytes = (static_cast<size_t>(args->cols) + kSumLanes) * sizeof(float);
+  return launch(&rms_norm_kernel, Grid{args->rows, 1, 1}, kThreads, bytes, *args, stream);
+}
+
+int32_t silu_mul(const ShoalSiluMul* args, void* stream) {
+  if (!is_extent(args->rows, args->cols)) return cudaErrorInvalidValue;
+  if (args->rows == 0 || args->cols == 0) return cudaSuccess;
+  if (!in_range(args->out_stride, args->cols, kMostStride)) return cudaErrorInvalidValue;
+  if (!is_given(args->gate_up, 4) || !is_given_or_null(args->bias, 4) ||
+      !is_activation_type(args->type) || !is_given(args->out, element_bytes(args->type)))
+    return cudaErrorInvalidValue;
+  return launch_elements(&silu_mul_kernel, args->rows, args->out_stride, *args, stream);
+}
+
+int32_t residual_add(const ShoalResidualAdd* args, void* stream) {
+  if (!is_extent(args->rows, args->cols)) return cudaErrorInvalidValue;
+  if (args->rows == 0 || args->cols == 0) return cudaSuccess;
+  if (!is_given(args->residual, 4) || !is_given(args->sum, 4) || !is_given_or_null(args->bias, 4))
+    return cudaErrorInvalidValue;
+  return launch_elements(&residual_add_kernel, args->rows, args->cols, *args, stream);
+}
+
+int32_t argmax(const ShoalArgmax* args, void* stream) {
+  if (!is_extent(args->rows, args->cols)) return cudaErrorInvalidValue;
+  if (args->rows == 0) return cudaSuccess;
+  if (!in_range(args->stride, args->cols, kMostStride)) return cudaErrorInvalidValue;
+  if (!is_given(args->logits, 4) || !is_given(args->scratch, 8) || !is_given(args->best, 8))
+    return cudaErrorInvalidValue;
+  const Grid parts{parts_of(args->cols), std::min<int64_t>(args->rows, kMostBlocksY), 1};
+  const cudaError_t error =
+      launch(&best_of_parts_kernel, parts, kThreads, kBestBytes, *args, stream);
+  if (error != cudaSuccess) return error;
+  return launch(&best_of_rows_kernel, Grid{args->rows, 1, 1}, kShoalArgmaxParts, kBestBytes, *args,
+                stream);
+}
+
+int32_t load_elementwise() {
+  const cudaError_t errors[] = {
+      load_kernel(&embed_kernel),         load_kernel(&rms_norm_kernel, kMostSharedBytes),
+      load_kernel(&silu_mul_kernel),      load_kernel(&residual_add_kernel),
+      load_kernel(&best_of_parts_kernel), load_kernel(&best_of_rows_kernel),
+  };
+  for (const cudaError_t error : errors) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,345 @@
+// Products. There are two ways to divide them, with the same bits:
+//
+// split: for few tokens. A thread block computes one leaf, so that all of a device reads weights at
+// once, and leaves its sums in scratch memory. A second kernel folds them.
+//
+// stacked: for many tokens. A thread block computes all leaves, one after the other, and folds them
+// in registers, because the sums of the leaves would be much to write and to read again.
+#include <algorithm>
+#include <cuda_runtime.h>
+#include <type_traits>
+
+#include "kernels/cuda/entries.h"
+#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/host_checks.h"
+#include "kernels/cuda/machine.cuh"
+#include "kernels/cuda/product.cuh"
+#include "kernels/cuda/product_formats.cuh"
+
+namespace shoal::cuda {
+namespace {
+
+/// The deepest stack of sums: a balanced tree over kShoalMostLeaves needs no more.
+constexpr int kMostDepth = 4;
+constexpr int kFoldLeavesThreads = 128;
+
+/// The sums on the stack below the topmost one, which the caller holds. Like fold.cuh's stack it
+/// shifts its values, so that they stay in registers.
+template <class Tile>
+class KeptSums {
+ public:
+  __device__ void push(const Sums<Tile>& top) {
+#pragma unroll
+    for (int i = kKept - 1; i > 0; --i) kept_[i] = kept_[i - 1];
+    kept_[0] = top;
+  }
+  __device__ void merge_into(Sums<Tile>& top) {
+#pragma unroll
+    for (int f = 0; f < Tile::kOutputFragments; ++f) {
+#pragma unroll
+      for (int t = 0; t < Tile::kTokenFragments; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          top.value[f][t][i] = __fadd_rn(kept_[0].value[f][t][i], top.value[f][t][i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i + 1 < kKept; ++i) kept_[i] = kept_[i + 1];
+  }
+
+ private:
+  static constexpr int kKept = kMostDepth - 1;
+  Sums<Tile> kept_[kKept] = {};
+};
+
+/// The tile of a block. Those of neighbouring tokens are neighbours in the grid, so that blocks
+/// that run at the same time read the same weights.
+template <class Tile>
+__device__ Corner corner_of_block() {
+  return {static_cast<int>(blockIdx.y) * Tile::kOutputs,
+          static_cast<int>(blockIdx.x) * Tile::kTokens};
+}
+
+struct LeafArgs {
+  ShoalProduct product;
+  bool folds;  ///< whether sums go to scratch, for fold_leaves_kernel, and not to their plane of y
+};
+
+/// One leaf. Blocks: tiles of tokens x tiles of outputs x leaves.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads)
+    leaf_kernel(const __grid_constant__ LeafArgs launch) {
+  const ShoalProduct& args = launch.product;
+  const int index = static_cast<int>(blockIdx.z);
+  const ShoalLeaf& leaf = args.leaf[index];
+  const Corner corner = corner_of_block<Tile>();
+  const Multiplier<Tile> multiplier;
+  Pipeline<Tile> pipeline(args, corner, index, index + 1);
+  Sums<Tile> sums;
+  pipeline.next_leaf(sums, multiplier, leaf.end - leaf.begin);
+  if (launch.folds) {
+    float* const plane = args.scratch + int64_t{index} * args.rows * args.outputs;
+    multiplier.store(sums, args, corner, plane, args.outputs);
+  } else {
+    float* const plane = args.y + leaf.contribution * args.plane_stride;
+    multiplier.store(sums, args, corner, plane, args.y_stride);
+  }
+}
+
+/// Folds the leaves' sums in scratch memory. Blocks: groups of outputs x rows.
+__global__ void __launch_bounds__(kFoldLeavesThreads)
+    fold_leaves_kernel(const __grid_constant__ ShoalProduct args) {
+  const int64_t output = static_cast<int64_t>(blockIdx.x) * kFoldLeavesThreads + threadIdx.x;
+  if (output >= args.outputs) return;
+  for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
+    float sums[kShoalMostLeaves] = {};
+#pragma unroll
+    for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf) {
+      const int64_t at = (leaf * static_cast<int64_t>(args.rows) + row) * args.outputs + output;
+      if (leaf < args.leaves) sums[leaf] = load_global(args.scratch + at);
+    }
+    Stack<1> stack;
+#pragma unroll
+    for (int i = 0; i < kShoalMostLeaves; ++i) {
+      if (i >= args.leaves) break;
+      const ShoalLeaf& leaf = args.leaf[i];
+      stack.push({{sums[i]}});
+      for (int merges = leaf.merges; merges > 0; --merges) stack.merge();
+      if (leaf.contribution < 0) continue;
+      // The value stays below what is pushed next, where no valid program merges it again.
+      float* const plane = args.y + leaf.contribution * args.plane_stride;
+      store_global(plane + row * args.y_stride + output, stack.top().lane[0]);
+    }
+  }
+}
+
+/// All leaves. Blocks: tiles of tokens x tiles of outputs.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads)
+    stacked_kernel(const __grid_constant__ ShoalProduct args) {
+  const Corner corner = corner_of_block<Tile>();
+  const Multiplier<Tile> multiplier;
+  Pipeline<Tile> pipeline(args, corner, 0, args.leaves);
+  KeptSums<Tile> kept;
+  Sums<Tile> top = {};
+#pragma unroll 1
+  for (int i = 0; i < args.leaves; ++i) {
+    const ShoalLeaf& leaf = args.leaf[i];
+    kept.push(top);
+    pipeline.next_leaf(top, multiplier, leaf.end - leaf.begin);
+#pragma unroll 1
+    for (int merges = leaf.merges; merges > 0; --merges) kept.merge_into(top);
+    if (leaf.contribution < 0) continue;
+    // Here too the value stays on the stack, where nothing merges it again.
+    float* const plane = args.y + leaf.contribution * args.plane_stride;
+    multiplier.store(top, args, corner, plane, args.y_stride);
+  }
+}
+
+bool merges(const ShoalProduct& args) {
+  return std::any_of(args.leaf, args.leaf + args.leaves,
+                     [](const ShoalLeaf& leaf) { return leaf.merges > 0; });
+}
+
+template <class Tile, class Args>
+cudaError_t launch_tiles(void (*kernel)(Args), const ShoalProduct& product, int leaves,
+                         const Args& args, void* stream) {
+  const Grid grid{tiles(product.rows, Tile::kTokens), tiles(product.outputs, Tile::kOutputs),
+                  leaves};
+  if (grid.y > kMostBlocksY) return cudaErrorInvalidValue;
+  return launch(kernel, grid, Tile::kThreads, Tile::kSharedBytes, args, stream);
+}
+
+template <class Tile>
+cudaError_t run_split(const ShoalProduct& args, void* stream) {
+  const bool folds = merges(args);
+  if (folds && args.scratch_floats < int64_t{args.leaves} * args.rows * args.outputs)
+    return cudaErrorInvalidValue;
+  const cudaError_t error =
+      launch_tiles<Tile>(&leaf_kernel<Tile>, args, args.leaves, LeafArgs{args, folds}, stream);
+  if (error != cudaSuccess || !folds) return error;
+  const Grid grid{tiles(args.outputs, kFoldLeavesThreads),
+                  std::min<int64_t>(args.rows, kMostBlocksY), 1};
+  return launch(&fold_leaves_kernel, grid, kFoldLeavesThreads, 0, args, stream);
+}
+
+/// Lone is for programs that merge nothing. They need no stack, so a thread can hold more sums.
+template <class Lone, class Stacked>
+cudaError_t run_stacked(const ShoalProduct& args, void* stream) {
+  if (!merges(args)) return run_split<Lone>(args, stream);
+  return launch_tiles<Stacked>(&stacked_kernel<Stacked>, args, 1, args, stream);
+}
+
+template <class Format>
+using Small = Tile<Format, 1, 1, 1, 1, 8>;  // 16 outputs x 8 tokens
+template <class Format>
+using Narrow = Tile<Format, 4, 1, 1, 1, 5>;  // 64 x 8
+template <class Format>
+using Short = Tile<Format, 4, 1, 1, 4, 4>;  // 64 x 32
+template <class Format>
+using Square = Tile<Format, 4, 1, 1, 8, 3>;     // 64 x 64
+using Tall = Tile<Bf16Format, 4, 2, 2, 4, 3>;   // 128 x 64
+using Large = Tile<Bf16Format, 4, 2, 2, 8, 3>;  // 128 x 128
+
+enum Shape { kSmall, kNarrow, kShort, kSplitSquare, kSquare, kLarge, kShapes };
+
+/// What one block folds. The others take more registers to multiply, and so can keep fewer sums.
+template <class Format>
+using Folded =
+    std::conditional_t<std::is_same_v<Format, Bf16Format>, Square<Format>, Short<Format>>;
+
+/// Only bf16, the usual type, has large blocks.
+template <class Format>
+cudaError_t run_shape(const ShoalProduct& args, int shape, void* stream) {
+  switch (shape) {
+    case kSmall:
+      return run_split<Small<Format>>(args, stream);
+    case kNarrow:
+      return run_split<Narrow<Format>>(args, stream);
+    case kShort:
+      return run_split<Short<Format>>(args, stream);
+    case kSplitSquare:
+      return run_split<Square<Format>>(args, stream);
+    case kLarge:
+      if (args.type == kShoalBf16) return run_stacked<Large, Tall>(args, stream);
+  }
+  return run_stacked<Square<Format>, Folded<Format>>(args, stream);
+}
+
+cudaError_t run_type(const ShoalProduct& args, int shape, void* stream) {
+  switch (args.type) {
+    case kShoalBf16:
+      return run_shape<Bf16Format>(args, shape, stream);
+    case kShoalF16:
+      return run_shape<F16Format>(args, shape, stream);
+    case kShoalF32:
+      return run_shape<F32Format>(args, shape, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <class Format>
+cudaError_t load_format() {
+  const cudaError_t errors[] = {
+      load_kernel(&leaf_kernel<Small<Format>>, Small<Format>::kSharedBytes),
+      load_kernel(&leaf_kernel<Narrow<Format>>, Narrow<Format>::kSharedBytes),
+      load_kernel(&leaf_kernel<Short<Format>>, Short<Format>::kSharedBytes),
+      load_kernel(&leaf_kernel<Square<Format>>, Square<Format>::kSharedBytes),
+      load_kernel(&stacked_kernel<Folded<Format>>, Folded<Format>::kSharedBytes),
+  };
+  for (const cudaError_t error : errors) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+/// With more rows, the stacked shapes have blocks enough.
+constexpr int kMostSplitRows = 128;
+/// As many blocks as keep a large device busy.
+constexpr int64_t kManyBlocks = 256;
+
+/// No measurement has chosen these yet.
+Shape choose(const ShoalProduct& args) {
+  using OfNarrow = Narrow<Bf16Format>;  // the extents of a shape are those of every type
+  using OfSquare = Square<Bf16Format>;
+  const int64_t blocks = tiles(args.outputs, OfNarrow::kOutputs) * args.leaves;
+  if (args.rows <= OfNarrow::kTokens) return blocks < kManyBlocks ? kSmall : kNarrow;
+  if (args.rows <= Short<Bf16Format>::kTokens) return kShort;
+  const int64_t squares =
+      tiles(args.outputs, OfSquare::kOutputs) * tiles(args.rows, OfSquare::kTokens);
+  if (args.rows <= kMostSplitRows) return squares < kManyBlocks ? kSplitSquare : kSquare;
+  // A large block computes what four of the others do.
+  return squares < 2 * kManyBlocks ? kSquare : kLarge;
+}
+
+/// Weights of a leaf are padded to a multiple of this, which is one of every type's stage.
+constexpr int kLeafColumns = 64;
+
+/// Whether the leaves lie inside the rows of both factors.
+bool leaves_are_valid(const ShoalProduct& args) {
+  for (int i = 0; i < args.leaves; ++i) {
+    const ShoalLeaf& leaf = args.leaf[i];
+    if (leaf.begin < 0 || leaf.end <= leaf.begin) return false;
+    if (leaf.end > args.x_stride || leaf.end > kMostExtent) return false;
+    const int64_t padded = tiles(int64_t{leaf.end} - leaf.begin, kLeafColumns) * kLeafColumns;
+    if (!in_range(leaf.weights_at, 0, args.weight_stride - padded)) return false;
+    if (leaf.weights_at % kLeafColumns != 0) return false;
+  }
+  return true;
+}
+
+/// The number of planes that the stack's program writes, or -1 if it is no program: it needs a
+/// deeper stack, merges what is not there, or does not end with an empty stack.
+int contributions_of(const ShoalProduct& args) {
+  int depth = 0, written = 0;
+  for (int i = 0; i < args.leaves; ++i) {
+    const ShoalLeaf& leaf = args.leaf[i];
+    if (++depth > kMostDepth || !in_range(leaf.merges, 0, depth - 1)) return -1;
+    depth -= leaf.merges;
+    if (leaf.contribution < 0) continue;
+    if (depth != 1 || leaf.contribution != written) return -1;
+    depth = 0;
+    ++written;
+  }
+  return depth == 0 ? written : -1;
+}
+
+/// A product that writes something. What a shape needs besides is checked where it runs.
+bool is_valid(const ShoalProduct& args) {
+  if (args.outputs > kMostExtent || args.rows > kMostExtent) return false;
+  if (!is_type(args.type)) return false;
+  if (!is_given(args.weights, 128) || !is_given(args.x, kChunkBytes) ||
+      !is_given(args.y, sizeof(float)))
+    return false;
+  if (!in_range(args.weight_stride, 1, kMostStride) || args.weight_stride % kLeafColumns != 0)
+    return false;
+  const int64_t chunk = args.type == kShoalBf16 ? kChunk<uint16_t> : kChunk<float>;
+  if (!in_range(args.x_stride, 1, kMostStride) || args.x_stride % chunk != 0) return false;
+  if (!in_range(args.y_stride, args.outputs, kMostStride)) return false;
+  if (args.scratch_floats < 0 || !is_given_or_null(args.scratch, sizeof(float))) return false;
+  if (args.scratch == nullptr && args.scratch_floats > 0) return false;
+  const int planes = contributions_of(args);
+  const int64_t plane_floats = (args.rows - 1) * args.y_stride + args.outputs;
+  return planes >= 1 && (planes == 1 || args.plane_stride >= plane_floats) &&
+         leaves_are_valid(args);
+}
+
+}  // namespace
+
+int32_t product_shapes() {
+  return kShapes;
+}
+
+int64_t product_scratch_floats(int32_t outputs, int32_t rows, int32_t leaves) {
+  if (outputs <= 0 || rows <= 0 || leaves <= 1) return 0;
+  return int64_t{leaves} * std::min(rows, kMostSplitRows) * outputs;
+}
+
+int32_t product_with(const ShoalProduct* args, int32_t shape, void* stream) {
+  if (!in_range(shape, 0, kShapes - 1)) return cudaErrorInvalidValue;
+  if (args->outputs < 0 || args->rows < 0 || !in_range(args->leaves, 0, kShoalMostLeaves))
+    return cudaErrorInvalidValue;
+  if (args->outputs == 0 || args->rows == 0 || args->leaves == 0) return cudaSuccess;
+  return is_valid(*args) ? run_type(*args, shape, stream) : cudaErrorInvalidValue;
+}
+
+int32_t product(const ShoalProduct* args, void* stream) {
+  return product_with(args, choose(*args), stream);
+}
+
+int32_t load_product() {
+  const cudaError_t errors[] = {
+      load_format<Bf16Format>(),
+      load_format<F16Format>(),
+      load_format<F32Format>(),
+      load_kernel(&leaf_kernel<Large>, Large::kSharedBytes),
+      load_kernel(&stacked_kernel<Tall>, Tall::kSharedBytes),
+      load_kernel(&fold_leaves_kernel),
+  };
+  for (const cudaError_t error : errors) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace shoal::cuda

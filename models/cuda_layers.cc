@@ -1,0 +1,398 @@
+#include "models/cuda_layers.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "kernels/args.h"
+#include "models/device_buffers.h"
+#include "models/device_limits.h"
+#include "models/device_tables.h"
+#include "runtime/comm/device/keep_for_process.h"
+
+namespace shoal {
+namespace {
+
+/// The host is at most twice this many layers ahead of the device, because further ahead it would
+/// block inside the driver, where it could show no sign of life.
+constexpr int kLayersAhead = 16;
+
+}  // namespace
+
+struct CudaLayers::Buffers {
+  DeviceBuffers device;
+  PinnedBuffers pinned;
+};
+
+CudaLayers::CudaLayers(const Parts& parts, DeviceWeights weights)
+    : parts_(parts), weights_(std::move(weights)), activations_(activation_dtype(weights_.dtype)) {}
+
+/// After a failure an op may still use the memory, and freeing it would wait for the op. So it is
+/// kept until the process ends, which is soon.
+CudaLayers::~CudaLayers() {
+  if (!failed_) return;
+  keep_for_process(std::move(memory_));
+  keep_for_process(std::move(pinned_));
+  keep_for_process(std::move(kv_));
+  keep_for_process(DeviceWeights(weights_));
+}
+
+Result<std::unique_ptr<Layers>> CudaLayers::load(const Parts& parts, const Checkpoint& checkpoint,
+                                                 Dtype dtype, const LoadCallback& progress) {
+  SHOAL_ASSIGN_OR_RETURN(DeviceWeights weights,
+                         load_device_weights(checkpoint, parts.config, parts.plan, dtype,
+                                             *parts.device, parts.pool, progress));
+  return std::unique_ptr<Layers>(std::make_unique<CudaLayers>(parts, std::move(weights)));
+}
+
+Status CudaLayers::open_stream() {
+  SHOAL_ASSIGN_OR_RETURN(stream_, parts_.device->make_stream());
+  SHOAL_ASSIGN_OR_RETURN(done_, parts_.device->make_event());
+  SHOAL_ASSIGN_OR_RETURN(pace_[0], parts_.device->make_event());
+  SHOAL_ASSIGN_OR_RETURN(pace_[1], parts_.device->make_event());
+  return {};
+}
+
+Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator) {
+  room_ = room;
+  collective_ = communicator.on_devices();
+  SHOAL_RETURN_IF_ERROR(open_stream());
+  Device& device = *parts_.device;
+  const ModelConfig& config = parts_.config;
+  const ShardPlan& plan = parts_.plan;
+  const int64_t scratch = std::max(
+      usual_scratch_floats(config, plan, room),
+      device.module().product_scratch_floats(config.hidden_size, room.rows, kShoalMostLeaves));
+  const int64_t bytes = DeviceBuffers(nullptr, config, plan, activations_, room, scratch).bytes;
+  Result<Device::Memory> memory = device.allocate(static_cast<size_t>(bytes));
+  if (!memory.ok()) {
+    return memory.status().while_doing(
+        cat("allocate the activations of a step, ", bytes,
+            " B, which are fewer with a smaller --max-num-batched-tokens, --max-num-seqs or "
+            "--max-model-len"));
+  }
+  memory_ = std::move(memory).value();
+  const int64_t pinned_bytes = PinnedBuffers(nullptr, plan, room).bytes;
+  SHOAL_ASSIGN_OR_RETURN(pinned_, device.allocate_pinned(static_cast<size_t>(pinned_bytes)));
+  buffers_.reset(new Buffers{DeviceBuffers(static_cast<std::byte*>(memory_.get()), config, plan,
+                                           activations_, room, scratch),
+                             PinnedBuffers(static_cast<std::byte*>(pinned_.get()), plan, room)});
+  attention_.heads = plan.q_heads.size();
+  std::copy(plan.head_begin.begin(), plan.head_begin.end(), attention_.head_begin);
+  attention_.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  const DeviceBuffers& b = buffers_->device;
+  SHOAL_RETURN_IF_ERROR(
+      fill_rotary_tables(device, config, parts_.pool, room.positions, b.cos, b.sin));
+  return fill_progress_marks(device, 2 * config.num_hidden_layers + 2, b.marks);
+}
+
+Status CudaLayers::take_kv_cache(int32_t blocks) {
+  kv_ = nullptr;  // first, so that both need not fit
+  kv_bytes_ = blocks * device_kv_block_bytes(parts_.config, parts_.plan, weights_.dtype);
+  Result<Device::Memory> kv = parts_.device->allocate(static_cast<size_t>(kv_bytes_));
+  if (!kv.ok()) {
+    return kv.status().while_doing(
+        cat("allocate the KV cache of ", blocks, " blocks, ", kv_bytes_, " B"));
+  }
+  kv_ = std::move(kv).value();
+  return {};
+}
+
+Result<std::optional<KvRoom>> CudaLayers::kv_room() const {
+  SHOAL_ASSIGN_OR_RETURN(const Device::Room room, parts_.device->memory_info());
+  // What this rank's cache has now it gives back before it takes another one.
+  return std::optional<KvRoom>(
+      {.device = parts_.device->index(),
+       .free_bytes = room.free_bytes + static_cast<uint64_t>(kv_bytes_),
+       .total_bytes = room.total_bytes,
+       .block_bytes = device_kv_block_bytes(parts_.config, parts_.plan, weights_.dtype)});
+}
+
+/// Lets the stream write the number of parts that it has completed into the host's memory. Only
+/// this is progress: the host may be far ahead, or spin on a device that hangs.
+Status CudaLayers::mark_progress(int part) {
+  return parts_.device->copy(buffers_->pinned.mark, buffers_->device.marks + part, sizeof(uint32_t),
+                             stream_.get());
+}
+
+/// Whether the stream has completed another part since this was last asked.
+bool CudaLayers::has_moved() {
+  // Relaxed: the mark is a number by itself, and nothing else is read because of it.
+  const uint32_t mark =
+      std::atomic_ref<uint32_t>(*buffers_->pinned.mark).load(std::memory_order_relaxed);
+  return std::exchange(seen_, mark) != mark;
+}
+
+Status CudaLayers::wait(void* event) {
+  const auto look = [this]() -> Status {
+    if (collective_ != nullptr) SHOAL_RETURN_IF_ERROR(collective_->check());
+    return has_moved() ? moved() : waits();
+  };
+  SHOAL_RETURN_IF_ERROR(
+      parts_.device->wait(event, Deadline::after_ms(parts_.collective_timeout_ms), look));
+  // Check again, because a kernel that has given up a peer ends like any other.
+  return collective_ == nullptr ? Status() : collective_->check();
+}
+
+ShoalStepRows CudaLayers::step_rows() const {
+  return buffers_->device.step_rows(rows_, static_cast<int32_t>(batch_->sequences.size()));
+}
+
+ShoalKvLayer CudaLayers::cache_of(int layer) const {
+  const int64_t layer_bytes = kv_bytes_ / parts_.config.num_hidden_layers;
+  auto* const data = static_cast<std::byte*>(kv_.get()) + layer * layer_bytes;
+  return {data, device_type(weights_.dtype), parts_.plan.kv_heads.size(), parts_.config.head_dim};
+}
+
+/// Copies what the step is told to the device. finish() has waited for the last step, so nothing
+/// reads the pinned memory any more.
+Status CudaLayers::send_step(const DecoderBatch& batch) {
+  const StepInputs& host = buffers_->pinned.step;
+  const DeviceBuffers& device = buffers_->device;
+  fill_inputs(batch, device.table_stride, host);
+  SHOAL_RETURN_IF_ERROR(parts_.device->copy(device.step.token_ids, host.token_ids,
+                                            static_cast<size_t>(host.head_bytes), stream_.get()));
+  const auto entries = static_cast<int64_t>(batch.sequences.size()) * device.table_stride;
+  return parts_.device->copy(device.step.block_table, host.block_table,
+                             static_cast<size_t>(entries) * sizeof(int32_t), stream_.get());
+}
+
+Status CudaLayers::begin(const DecoderBatch& batch) {
+  const auto rows = static_cast<int64_t>(batch.token_ids.size());
+  const auto sequences = static_cast<int64_t>(batch.sequences.size());
+  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  longest_ = longest_of(batch);
+  if (rows == 0 || rows > room_.rows || sequences > room_.sequences || wanted > room_.logit_rows ||
+      longest_ > room_.positions) {
+    return Status::error(
+        Code::kInternal,
+        cat("a step of ", rows, " rows of ", sequences, " sequences, up to position ", longest_,
+            ", with ", wanted, " rows of logits; there is room for 1..", room_.rows, " of ",
+            room_.sequences, ", ", room_.positions, " and ", room_.logit_rows));
+  }
+  batch_ = &batch;
+  rows_ = static_cast<int32_t>(rows);
+  failed_ = true;  // until finish() has seen the end of the step
+  SHOAL_RETURN_IF_ERROR(send_step(batch));
+  SHOAL_RETURN_IF_ERROR(mark_progress(0));
+  const ShoalEmbed embed{.type = device_type(weights_.dtype),
+                         .rows = rows_,
+                         .hidden = parts_.config.hidden_size,
+                         .vocabulary = parts_.config.vocab_size,
+                         .table = weights_.embedding.get(),
+                         .ids = buffers_->device.step.token_ids,
+                         .out = buffers_->device.residual};
+  return parts_.device->enqueue(parts_.device->module().embed, embed, stream_.get(), "embed");
+}
+
+Status CudaLayers::normalize(const DeviceVector& weight, int64_t from_row, int64_t to_row,
+                             int32_t rows) {
+  const DeviceBuffers& b = buffers_->device;
+  const int hidden = parts_.config.hidden_size;
+  const ShoalRmsNorm args{
+      .type = device_type(activations_),
+      .rows = rows,
+      .cols = hidden,
+      .eps = parts_.config.rms_norm_eps,
+      .x = b.residual + from_row * hidden,
+      .weight = weight.get(),
+      .out = b.input + to_row * b.hidden_stride * static_cast<int64_t>(dtype_bytes(activations_)),
+      .out_stride = b.hidden_stride};
+  return parts_.device->enqueue(parts_.device->module().rms_norm, args, stream_.get(), "rms_norm");
+}
+
+Status CudaLayers::multiply(const DeviceMatrix& w, const void* x, int64_t x_stride, int32_t rows,
+                            float* y) {
+  ShoalProduct args{};
+  args.type = device_type(weights_.dtype);
+  args.outputs = w.outputs;
+  args.rows = rows;
+  args.leaves = w.leaves;
+  std::copy_n(w.leaf, w.leaves, args.leaf);
+  args.weights = w.weights.get();
+  args.weight_stride = w.stride;
+  args.x = x;
+  args.x_stride = x_stride;
+  args.y = y;
+  args.y_stride = w.outputs;
+  args.plane_stride = int64_t{rows} * w.outputs;
+  args.scratch = buffers_->device.scratch;
+  args.scratch_floats = buffers_->device.scratch_floats;
+  return parts_.device->enqueue(parts_.device->module().product, args, stream_.get(), "product");
+}
+
+/// If a step has few rows, the chunks of keys get thread blocks of their own, because otherwise
+/// most of the device would be idle.
+Status CudaLayers::attend(int layer) {
+  const DeviceBuffers& b = buffers_->device;
+  const ShoalCudaModule& module = parts_.device->module();
+  ShoalAttention args = attention_;
+  args.step = step_rows();
+  args.cache = cache_of(layer);
+  args.window = parts_.config.sliding_window[static_cast<size_t>(layer)];
+  args.q = b.q;
+  args.q_stride = b.q_stride;
+  args.out = b.attention;
+  args.out_stride = b.attention_stride;
+  const int chunks = (longest_ + kShoalChunkTokens - 1) / kShoalChunkTokens;
+  const int64_t scratch =
+      module.attention_scratch_floats(rows_, args.heads, parts_.config.head_dim, chunks);
+  if (rows_ <= kMostSplitAttentionRows && chunks > 1 && scratch <= b.scratch_floats) {
+    args.split_chunks = chunks;
+    args.scratch = b.scratch;
+    args.scratch_floats = b.scratch_floats;
+  }
+  return parts_.device->enqueue(module.attention, args, stream_.get(), "attention");
+}
+
+Status CudaLayers::attention(int layer) {
+  const auto& weights = weights_.layers[static_cast<size_t>(layer)];
+  const DeviceBuffers& b = buffers_->device;
+  SHOAL_RETURN_IF_ERROR(keep_pace(layer));
+  SHOAL_RETURN_IF_ERROR(normalize(weights.input_norm, 0, 0, rows_));
+  SHOAL_RETURN_IF_ERROR(multiply(weights.qkv, b.input, b.hidden_stride, rows_, b.qkv));
+  const ShoalQkv args{.step = step_rows(),
+                      .cache = cache_of(layer),
+                      .heads = parts_.plan.q_heads.size(),
+                      .positions = room_.positions,
+                      .eps = parts_.config.rms_norm_eps,
+                      .qkv = b.qkv,
+                      .qkv_stride = b.qkv_columns,
+                      .bias = weights.qkv_bias.get(),
+                      .q_norm = weights.q_norm.get(),
+                      .k_norm = weights.k_norm.get(),
+                      .cos = b.cos,
+                      .sin = b.sin,
+                      .q = b.q,
+                      .q_stride = b.q_stride};
+  SHOAL_RETURN_IF_ERROR(
+      parts_.device->enqueue(parts_.device->module().qkv, args, stream_.get(), "qkv"));
+  SHOAL_RETURN_IF_ERROR(attend(layer));
+  return multiply(weights.o, b.attention, b.attention_stride, rows_, b.partial);
+}
+
+Status CudaLayers::mlp(int layer) {
+  const int columns = parts_.plan.mlp_columns.size();
+  if (columns == 0) return {};
+  const auto& weights = weights_.layers[static_cast<size_t>(layer)];
+  const DeviceBuffers& b = buffers_->device;
+  SHOAL_RETURN_IF_ERROR(normalize(weights.post_attention_norm, 0, 0, rows_));
+  SHOAL_RETURN_IF_ERROR(multiply(weights.gate_up, b.input, b.hidden_stride, rows_, b.gate_up));
+  const ShoalSiluMul args{.type = device_type(activations_),
+                          .rows = rows_,
+                          .cols = columns,
+                          .gate_up = b.gate_up,
+                          .bias = weights.gate_up_bias.get(),
+                          .out = b.mlp,
+                          .out_stride = b.mlp_stride};
+  SHOAL_RETURN_IF_ERROR(
+      parts_.device->enqueue(parts_.device->module().silu_mul, args, stream_.get(), "silu_mul"));
+  return multiply(weights.down, b.mlp, b.mlp_stride, rows_, b.partial);
+}
+
+/// A group of one rank adds its own contribution, which is the whole sum.
+Status CudaLayers::reduce(int layer, Part part) {
+  const auto& weights = weights_.layers[static_cast<size_t>(layer)];
+  const DeviceBuffers& b = buffers_->device;
+  const bool is_mlp = part == Part::kMlp;
+  const int hidden = parts_.config.hidden_size;
+  const float* sum = b.partial;
+  if (collective_ != nullptr) {
+    SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(
+        is_mlp ? parts_.plan.mlp_reduce : parts_.plan.attention_reduce, b.partial, b.sum,
+        static_cast<size_t>(rows_) * static_cast<size_t>(hidden), stream_.get(),
+        Deadline::after_ms(parts_.collective_timeout_ms)));
+    sum = b.sum;
+  }
+  const ShoalResidualAdd args{.rows = rows_,
+                              .cols = hidden,
+                              .residual = b.residual,
+                              .sum = sum,
+                              .bias = (is_mlp ? weights.down_bias : weights.o_bias).get()};
+  SHOAL_RETURN_IF_ERROR(parts_.device->enqueue(parts_.device->module().residual_add, args,
+                                               stream_.get(), "residual_add"));
+  SHOAL_RETURN_IF_ERROR(mark_progress(2 * layer + (is_mlp ? 2 : 1)));
+  return has_moved() ? moved() : Status();
+}
+
+/// Every kLayersAhead layers it waits until the device has come to the one kLayersAhead before.
+Status CudaLayers::keep_pace(int layer) {
+  if (layer % kLayersAhead != 0 || layer == 0) return {};
+  const int turn = layer / kLayersAhead;
+  SHOAL_RETURN_IF_ERROR(parts_.device->record(pace_[turn % 2].get(), stream_.get()));
+  return turn < 2 ? Status() : wait(pace_[(turn + 1) % 2].get());
+}
+
+/// Only the wanted rows go through the last norm and product. Wanted rows that follow each other
+/// are normalized together, and the results are written to the front of the products' input.
+Status CudaLayers::normalize_logit_rows() {
+  const std::vector<int32_t>& wanted = batch_->logit_rows;
+  for (size_t from = 0, to = 0; from < wanted.size(); from = to) {
+    for (to = from + 1; to < wanted.size() && wanted[to] == wanted[to - 1] + 1;) ++to;
+    SHOAL_RETURN_IF_ERROR(normalize(weights_.final_norm, wanted[from], static_cast<int64_t>(from),
+                                    static_cast<int32_t>(to - from)));
+  }
+  return {};
+}
+
+Status CudaLayers::logits(const StepLogits& out) {
+  out_ = out;
+  const auto wanted = static_cast<int32_t>(batch_->logit_rows.size());
+  if (wanted == 0 || parts_.plan.vocab.empty()) return {};
+  const DeviceBuffers& b = buffers_->device;
+  const ShoalCudaModule& module = parts_.device->module();
+  SHOAL_RETURN_IF_ERROR(normalize_logit_rows());
+  SHOAL_RETURN_IF_ERROR(multiply(weights_.lm_head, b.input, b.hidden_stride, wanted, b.logits));
+  const int columns = parts_.plan.vocab.size();
+  const ShoalArgmax args{.rows = wanted,
+                         .cols = columns,
+                         .logits = b.logits,
+                         .stride = columns,
+                         .scratch = b.best_parts,
+                         .best = b.best};
+  SHOAL_RETURN_IF_ERROR(parts_.device->enqueue(module.argmax, args, stream_.get(), "argmax"));
+  return fetch_logits();
+}
+
+/// Copies to the host what the batch asks for: the rows that are wanted whole, and the greatest
+/// logits.
+Status CudaLayers::fetch_logits() {
+  const DeviceBuffers& from = buffers_->device;
+  const PinnedBuffers& to = buffers_->pinned;
+  const size_t wanted = batch_->whole.size();
+  const auto columns = static_cast<size_t>(parts_.plan.vocab.size());
+  for (size_t row = 0; row < wanted; ++row) {
+    if (batch_->whole[row] == 0) continue;
+    size_t end = row + 1;
+    while (end < wanted && batch_->whole[end] != 0) ++end;
+    SHOAL_RETURN_IF_ERROR(
+        parts_.device->copy(to.logits + row * columns, from.logits + row * columns,
+                            (end - row) * columns * sizeof(float), stream_.get()));
+    row = end;
+  }
+  return parts_.device->copy(to.best, from.best, wanted * sizeof(ShoalBest), stream_.get());
+}
+
+Status CudaLayers::finish() {
+  SHOAL_RETURN_IF_ERROR(mark_progress(2 * parts_.config.num_hidden_layers + 1));
+  SHOAL_RETURN_IF_ERROR(parts_.device->record(done_.get(), stream_.get()));
+  SHOAL_RETURN_IF_ERROR(wait(done_.get()));
+  failed_ = false;
+  const auto columns = static_cast<size_t>(parts_.plan.vocab.size());
+  for (size_t row = 0; row < batch_->whole.size(); ++row) {
+    const PinnedBuffers& from = buffers_->pinned;
+    if (columns == 0) {
+      out_.best[row] = {-std::numeric_limits<float>::infinity(), -1};
+    } else if (batch_->whole[row] == 0) {
+      out_.best[row] = {from.best[row].value, from.best[row].column};
+    } else {
+      std::copy_n(from.logits + row * columns, columns, out_.rows + row * columns);
+    }
+  }
+  return moved();
+}
+
+}  // namespace shoal

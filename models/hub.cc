@@ -1,0 +1,40 @@
+#include "models/hub.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+bool is_hub_word(std::string_view word) {
+  return !word.empty() && word.size() <= 96 && word[0] != '.' && word[0] != '-' &&
+         std::all_of(word.begin(), word.end(), [](unsigned char c) {
+           return c < 0x80 && (std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.');
+         });
+}
+
+}  // namespace
+
+std::string how_to_get_model(const std::string& model) {
+  std::string_view name = model;
+  for (const std::string_view prefix :
+       {"hf://", "https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"})
+    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  const size_t mark = std::min(name.find_first_of(":@"), name.size());
+  const std::string_view revision = name.substr(std::min(mark + 1, name.size()));
+  if (is_hub_word(revision)) name = name.substr(0, mark);
+  if (name.ends_with(".gguf"))
+    return cat("; scripts/from_gguf.py makes such a directory of a GGUF file");
+  const size_t slash = name.find('/');
+  if (slash == std::string_view::npos || !is_hub_word(name.substr(0, slash)) ||
+      !is_hub_word(name.substr(slash + 1)))
+    return "";
+  return cat("; if it is the Hugging Face Hub's ", name, ", download it first: hf download ", name,
+             revision.empty() ? "" : cat(" --revision ", revision), " --local-dir ",
+             name.substr(slash + 1));
+}
+
+}  // namespace shoal

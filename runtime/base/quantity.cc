@@ -1,0 +1,48 @@
+#include "runtime/base/quantity.h"
+
+#include <bit>
+#include <cstdio>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
+
+std::string rounded(int64_t bytes, const char* mega, const char* giga) {
+  if (bytes >= kGiB) return cat((bytes + kGiB - 1) / kGiB, giga);
+  const auto mebibytes = static_cast<uint64_t>((bytes + kMiB - 1) / kMiB);
+  const uint64_t size = std::bit_ceil(mebibytes);
+  return size == 1024 ? cat(1, giga) : cat(size, mega);
+}
+
+}  // namespace
+
+std::string bytes_text(int64_t bytes) {
+  if (bytes < 64 * kKiB) return cat(bytes, " B");
+  const bool large = bytes >= 10 * kGiB;
+  char text[64];
+  std::snprintf(text, sizeof text, "%lld B (%.1f %s)", static_cast<long long>(bytes),
+                static_cast<double>(bytes) / static_cast<double>(large ? kGiB : kMiB),
+                large ? "GiB" : "MiB");
+  return text;
+}
+
+std::string round_size(int64_t bytes) {
+  return rounded(bytes, "m", "g");
+}
+
+std::string round_quantity(int64_t bytes) {
+  return rounded(bytes, "Mi", "Gi");
+}
+
+std::string age_text(int64_t seconds) {
+  constexpr int64_t kMinute = 60, kHour = 60 * kMinute, kDay = 24 * kHour;
+  if (seconds < 2 * kMinute) return cat(seconds, " s");
+  if (seconds < 2 * kHour) return cat(seconds / kMinute, " min");
+  if (seconds < 2 * kDay) return cat(seconds / kHour, " h");
+  return cat(seconds / kDay, " days");
+}
+
+}  // namespace shoal

@@ -1,0 +1,207 @@
+#include "runtime/transport/remedy_dev_shm.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <sstream>
+
+#include "runtime/transport/remedy_place.h"
+
+namespace shoal {
+namespace {
+
+/// Upper bound for any plausible size; larger values are treated as nonsense.
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+
+bool has_option(const std::string& options, const std::string& wanted) {
+  std::istringstream text(options);
+  for (std::string option; std::getline(text, option, ',');)
+    if (option == wanted) return true;
+  return false;
+}
+
+std::string why(const ShmTrouble& trouble, const std::string& path) {
+  if (trouble.missing) return cat(path, " is missing");
+  if (trouble.no_tmpfs) return cat(path, " is no tmpfs");
+  if (trouble.read_only) return cat(path, " is read-only");
+  if (trouble.forbidden) return cat(path, " may not be written");
+  if (trouble.small) return cat(path, " is too small for ", trouble.world_size, " ranks");
+  return cat(path, " has too few inodes for ", trouble.world_size, " ranks");
+}
+
+/// What the file system must hold, for a title.
+std::string room(const ShmTrouble& trouble) {
+  const std::string inodes = cat(trouble.total_inodes, " inodes");
+  if (!trouble.few_inodes) return exact_or_round(trouble.total_bytes);
+  return trouble.small ? cat(exact_or_round(trouble.total_bytes), ", and ", inodes) : inodes;
+}
+
+Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
+  const std::string size = cat(trouble.total_bytes, "b");
+  Remedy remedy{"docker",
+                cat(why(trouble, facts.dev_shm.path), ": start the container with ", room(trouble)),
+                ""};
+  if (trouble.few_inodes) {
+    // --shm-size does not set the number of inodes, but a separate tmpfs has an option for it.
+    remedy.text = cat(docker_command(facts), " --tmpfs ", facts.dev_shm.path,
+                      ":rw,nosuid,nodev,noexec,mode=1777,size=", trouble.total_bytes,
+                      ",nr_inodes=", trouble.total_inodes, " ...");
+    return remedy;
+  }
+  // --ipc=none leaves /dev/shm out, and a volume on it hides it.
+  const bool hidden = trouble.missing || trouble.no_tmpfs || trouble.read_only || trouble.forbidden;
+  remedy.text = cat(docker_command(facts), hidden ? " --ipc=private" : "", " --shm-size=", size,
+                    " ...\n", "# in compose.yaml, under the service:\n",
+                    hidden ? "ipc: private\n" : "", "shm_size: \"", size, "\"");
+  if (hidden) remedy.text += cat("\n# and without a volume on ", facts.dev_shm.path);
+  return remedy;
+}
+
+Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
+  const std::string text =
+      cat("spec:\n"
+          "  containers:\n"
+          "    - name: shoal\n"
+          "      volumeMounts:\n"
+          "        - name: dshm\n"
+          "          mountPath: ",
+          facts.dev_shm.path,
+          "\n"
+          "  volumes:\n"
+          "    - name: dshm\n"
+          "      emptyDir:\n"
+          "        medium: Memory\n"
+          "        sizeLimit: \"",
+          trouble.total_bytes, "\"  # bytes, or ", round_quantity(trouble.total_bytes),
+          "; its pages count against resources.limits.memory");
+  return {"kubernetes",
+          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ",
+              exact_or_round(trouble.total_bytes), " there"),
+          text};
+}
+
+/// "mount -o remount", which keeps the options that the mount has. mount(8) passes all of them back
+/// to the kernel. In a user namespace the kernel refuses the uid= that it has listed itself,
+/// because that is an id of the outside, so that there only the flags are repeated.
+std::string remount_command(const std::string& mount_options) {
+  bool owned = false;
+  std::string flags;
+  std::istringstream text(mount_options);
+  for (std::string option; std::getline(text, option, ',');) {
+    owned = owned || option.starts_with("uid=") || option.starts_with("gid=");
+    if (option == "nosuid" || option == "nodev" || option == "noexec") flags += cat(",", option);
+  }
+  return owned ? cat("mount --options-mode ignore -o remount", flags) : "mount -o remount";
+}
+
+void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
+  const std::string& path = facts.dev_shm.path;
+  const std::string title = cat(why(trouble, path), ": ");
+  if (trouble.missing || trouble.no_tmpfs) {
+    list.push_back({"mount",
+                    cat(title, "mount a tmpfs of ", exact_or_round(trouble.total_bytes), " there"),
+                    cat("mkdir -p ", path, " && mount -t tmpfs -o size=", trouble.total_bytes,
+                        ",mode=1777 tmpfs ", path)});
+    return;
+  }
+  std::string options;
+  if (trouble.read_only) options += ",rw";
+  if (trouble.small) options += cat(",size=", trouble.total_bytes);
+  if (trouble.few_inodes) options += cat(",nr_inodes=", trouble.total_inodes);
+  if (!options.empty()) {
+    list.push_back({"mount",
+                    cat(trouble.forbidden ? cat(path, " is too small: ") : title, "remount it",
+                        trouble.small || trouble.few_inodes ? cat(" with ", room(trouble)) : ""),
+                    cat(remount_command(facts.dev_shm.mount_options), options, " ", path)});
+  }
+  if (trouble.forbidden)
+    list.push_back({"mount", cat(title, "open it to all users"), cat("chmod 1777 ", path)});
+}
+
+/// Bytes and inodes of the largest of the needs; 0: none of them is about /dev/shm.
+ShmTrouble largest_need(int world_size, const std::vector<Shortage>& refused) {
+  ShmTrouble trouble;
+  trouble.world_size = world_size;
+  for (const Shortage& shortage : refused) {
+    if (shortage.need.dev_shm_bytes() == 0) continue;
+    // No file system holds this much, and the sum of two such numbers may overflow, so that no size
+    // of a mount helps.
+    if (shortage.headroom_bytes > kMostBytes - shortage.need.dev_shm_bytes()) continue;
+    trouble.bytes =
+        std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
+    trouble.inodes = std::max(trouble.inodes, shortage.need.dev_shm_inodes());
+  }
+  return trouble;
+}
+
+}  // namespace
+
+ShmTrouble shm_trouble(const HostFacts& facts, int world_size,
+                       const std::vector<Shortage>& refused) {
+  ShmTrouble trouble = largest_need(world_size, refused);
+  if (trouble.bytes == 0) return trouble;
+  const ShmDirFacts& dir = facts.dev_shm;
+  trouble.total_bytes = in_pages(facts, trouble.bytes);
+  trouble.total_inodes = trouble.inodes;
+  if (!dir.exists) {
+    trouble.missing = true;
+    return trouble;
+  }
+  trouble.no_tmpfs = !dir.fs_type.empty() && dir.fs_type != "tmpfs";
+  if (trouble.no_tmpfs) return trouble;
+  trouble.read_only =
+      dir.open_errno == EROFS || (dir.open_errno != 0 && has_option(dir.mount_options, "ro"));
+  trouble.forbidden = !trouble.read_only && (dir.open_errno == EACCES || dir.open_errno == EPERM);
+  if (dir.size_bytes > 0) {
+    trouble.total_bytes = in_pages(facts, dir.size_bytes - dir.free_bytes + trouble.bytes);
+    trouble.small = trouble.bytes > dir.free_bytes;
+    if (!trouble.small && dir.probe_errno == ENOSPC && dir.probed_bytes <= trouble.bytes) {
+      // statvfs reports enough room, but a real fallocate failed. How much is missing is not known,
+      // so ask for the whole need on top of the present size.
+      trouble.small = true;
+      trouble.total_bytes = in_pages(facts, dir.size_bytes + trouble.bytes);
+    }
+  }
+  if (dir.total_inodes > 0) {
+    trouble.total_inodes = dir.total_inodes - dir.free_inodes + trouble.inodes;
+    trouble.few_inodes = trouble.inodes > dir.free_inodes;
+  }
+  return trouble;
+}
+
+void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
+  if (trouble.mount_helps()) {
+    if (facts.container == "kubernetes") {
+      list.push_back(kubernetes_shm(facts, trouble));
+    } else if (is_docker(facts)) {
+      list.push_back(docker_shm(facts, trouble));
+      // Kubernetes runs on containerd, and the facts do not always show it.
+      if (facts.container == "containerd") list.push_back(kubernetes_shm(facts, trouble));
+    }
+    // This works in a container too, if it was given the right to mount. The mount lasts as long as
+    // the container.
+    if (facts.container.empty() || facts.can_mount) add_mount(facts, trouble, list);
+  }
+}
+
+void add_stale(const HostFacts& facts, const ShmTrouble& trouble, const std::string& command,
+               std::vector<Remedy>& list) {
+  int64_t files = 0;
+  int64_t bytes = 0;
+  for (const LeftFile& file : facts.left_files) {
+    if (file.state != LeftFileState::kStale) continue;
+    ++files;
+    bytes += file.bytes;
+  }
+  if (files == 0 || (!trouble.small && !trouble.few_inodes)) return;
+  const ShmDirFacts& dir = facts.dev_shm;
+  const bool enough = (!trouble.small || dir.free_bytes + bytes >= trouble.bytes) &&
+                      (!trouble.few_inodes || dir.free_inodes + files >= trouble.inodes) &&
+                      !trouble.read_only && !trouble.forbidden;
+  const Remedy remedy{"other",
+                      cat("killed runs left ", bytes, " bytes in ", dir.path, " (files: ", files,
+                          "): remove them", enough ? ", which is enough" : ""),
+                      command};
+  list.insert(enough ? list.begin() : list.end(), remedy);
+}
+
+}  // namespace shoal

@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "runtime/transport/remedy.h"
+
+namespace shoal {
+
+/// What is wrong with /dev/shm for the largest of the needs.
+struct ShmTrouble {
+  int world_size = 0;  ///< ranks that the need is for
+  bool missing = false;
+  bool no_tmpfs = false;
+  bool read_only = false;
+  bool forbidden = false;
+  bool small = false;
+  bool few_inodes = false;
+  int64_t bytes = 0;   ///< needed, with headroom
+  int64_t inodes = 0;  ///< needed
+  /// What the file system must hold, in whole pages: what is used now and what is needed.
+  int64_t total_bytes = 0;
+  int64_t total_inodes = 0;  ///< likewise
+  bool mount_helps() const {
+    return missing || no_tmpfs || read_only || forbidden || small || few_inodes;
+  }
+};
+
+ShmTrouble shm_trouble(const HostFacts& facts, int world_size,
+                       const std::vector<Shortage>& refused);
+
+/// Suggests a /dev/shm that is there, can be written and is large enough.
+void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list);
+
+/// Suggests the command that removes the files that killed runs left, if room is missing. If
+/// removing them is enough, it comes first in the list, otherwise last.
+void add_stale(const HostFacts& facts, const ShmTrouble& trouble, const std::string& command,
+               std::vector<Remedy>& list);
+
+}  // namespace shoal

@@ -1,0 +1,138 @@
+#include "runtime/transport/report_text.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/base/counted.h"
+#include "runtime/base/log.h"
+#include "runtime/base/quantity.h"
+#include "runtime/base/text_values.h"
+
+namespace shoal {
+namespace {
+
+constexpr size_t kReasonBytes = 700;
+
+std::string figure(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+/// "an all-reduce takes 1.1 times as long with 8 KiB and 2.2 times with 1 MiB"
+std::string cost_text(const RungCost& cost) {
+  if (!cost.measured()) return "nobody has measured how much slower that is";
+  return cat("an all-reduce takes ", figure("%.1f", cost.small), " times as long with 8 KiB and ",
+             figure("%.1f", cost.large), " times with 1 MiB");
+}
+
+std::string refusals_text(const TransportReport& report) {
+  std::string text, before;
+  for (const Refusal& refusal : report.refusals) {
+    const std::string why = explained(refusal.status, kReasonBytes);
+    text += cat("  refused ", refusal.rung, " (", phase_name(refusal.phase), ")",
+                why == before ? ": for the same reason\n" : "\n");
+    if (why != before) text += indented(why, "    ");
+    before = why;
+  }
+  return text;
+}
+
+std::string consumer_text(const Consumer& consumer, const char* where) {
+  return cat("      ", bytes_text(consumer.bytes), "  ", consumer.what, where, "\n");
+}
+
+std::string needs_text(const TransportReport& report) {
+  std::string text;
+  for (const ShmNeed& need : report.needs) {
+    text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ",
+                bytes_text(need.dev_shm_bytes()), " in ", report.facts.dev_shm.path, ", ",
+                bytes_text(need.memory_bytes()), " of memory\n");
+    for (const Consumer& consumer : need.dev_shm) text += consumer_text(consumer, "");
+    for (const Consumer& consumer : need.memory) text += consumer_text(consumer, " (memory)");
+  }
+  return text;
+}
+
+std::string restarts_text(const TransportReport& report) {
+  std::string text;
+  if (report.restart_count > static_cast<int64_t>(report.restarts.size()))
+    text += cat("  restarts: ", report.restart_count, ", the last of them:\n");
+  for (const std::string& restart : report.restarts) text += cat("  restarted: ", restart, "\n");
+  return text;
+}
+
+/// What takes the room in /dev/shm, if the room is why a rung was refused.
+std::string largest_files_text(const TransportReport& report) {
+  const ShmDirFacts& dir = report.facts.dev_shm;
+  if (dir.largest_files.empty() ||
+      std::none_of(report.refusals.begin(), report.refusals.end(),
+                   [](const Refusal& refusal) { return refusal.shared_memory(); }))
+    return "";
+  std::string text = cat("the largest files in ", dir.path, ":\n");
+  for (const ShmFile& file : dir.largest_files) {
+    text += cat("  ", bytes_text(file.bytes), "  ", printable(file.path), " of user ", file.uid,
+                ", last written ", age_text(file.age_s), " ago\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string indented(const std::string& text, const std::string& indent) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    out += indent + text.substr(at, end - at) + "\n";
+    at = end + 1;
+  }
+  return out;
+}
+
+std::string verdict_text(const TransportReport& report) {
+  const std::string ranks = counted(report.world_size, "rank");
+  const std::string first = report.first();
+  switch (report.verdict()) {
+    case Verdict::kFirst:
+      if (report.world_size == 1) return "OK: one rank needs no transport.";
+      return cat("OK: ", ranks, " use ", report.rung, ", the first choice.");
+    case Verdict::kAsGood:
+      return cat("OK: ", ranks, " use ", report.rung, ", which is as good as ", first, ".");
+    case Verdict::kSlower:
+      return cat("SLOWER: ", ranks, " use ", report.rung, " instead of ", first, ": ",
+                 cost_text(report.cost()), ".");
+    case Verdict::kForbidden:
+      return cat("NO: the policy (", report.forbidden_by,
+                 ") forbids the transports that are left for ", ranks, ".");
+    case Verdict::kNone:
+      break;
+  }
+  if (!report.failure.empty()) return cat("NO: ", ranks, " could not be started: ", report.failure);
+  return cat("NO: no transport works for ", ranks, ".");
+}
+
+std::string figures_text(const TransportReport& report) {
+  std::string text = cat("transport ", report.rung, " for ", counted(report.world_size, "rank"));
+  const SelfTestFigures& figures = report.self_test;
+  if (figures.latency_us <= 0) return text;
+  return text + cat(": 8 KiB all-reduce ", figure("%.1f", figures.latency_us), " us, 1 MiB at ",
+                    figure("%.2f", figures.bytes_per_s / 1e9), " GB/s",
+                    figures.noisy ? " (noisy: rounds differ by more than a factor of 2)" : "",
+                    ", verified in ", figure("%.2f", figures.seconds), " s");
+}
+
+std::string to_text(const TransportReport& report) {
+  std::string text = verdict_text(report) + "\n";
+  if (!report.rung.empty()) text += figures_text(report) + "\n";
+  text += refusals_text(report) + needs_text(report);
+  for (const NcclUse& use : report.nccl) {
+    if (use.tried || report.rung.empty()) text += to_text(use);
+  }
+  text += restarts_text(report) + largest_files_text(report);
+  for (const Remedy& remedy : report.remedies) {
+    text += cat("remedy (", remedy.kind, "): ", remedy.title, "\n", indented(remedy.text, "    "));
+  }
+  return text;
+}
+
+}  // namespace shoal

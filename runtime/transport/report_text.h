@@ -1,0 +1,21 @@
+#pragma once
+#include <string>
+
+#include "runtime/transport/report.h"
+
+namespace shoal {
+
+/// Some lines for people: verdict, rung and figures, refusals with numbers, remedies.
+std::string to_text(const TransportReport& report);
+
+/// "OK: 2 ranks use shm.", or what is worse and by how much. No newline.
+std::string verdict_text(const TransportReport& report);
+
+/// "transport shm for 2 ranks: 8 KiB all-reduce 1.2 us, ..., verified in 0.01 s". No newline.
+/// Precondition: a rung is in use.
+std::string figures_text(const TransportReport& report);
+
+/// The lines of `text`, each after `indent` and with a newline.
+std::string indented(const std::string& text, const std::string& indent);
+
+}  // namespace shoal

@@ -1,0 +1,35 @@
+#include "server/cli/chat_flags.h"
+
+#include "server/cli/flag_setters.h"
+
+namespace shoal {
+
+void add_chat_flags(FlagParser& parser, ChatFlags* chat) {
+  parser.add_value("--messages", path("FILE"),
+                   "A JSON list of chat messages, which the chat template makes a prompt of; - is "
+                   "stdin",
+                   words_as_they_are(&chat->messages));
+  parser.add_value("--chat-template", path("FILE"), "A Jinja2 chat template (the model's own)",
+                   words_as_they_are(&chat->chat_template));
+  parser.add_value("--chat-template-kwargs", "JSON",
+                   "An object with more variables for the template, e.g. {\"tools\":[...]}",
+                   words_as_they_are(&chat->kwargs));
+  parser.add_switch("--no-generation-prompt",
+                    "Do not end the prompt with the beginning of an answer",
+                    &chat->no_generation_prompt);
+  parser.add_switch("--trust-message-tokens",
+                    "Read special tokens such as <|im_end|> also in what the messages say, so that "
+                    "they can forge turns",
+                    &chat->trust_message_tokens);
+}
+
+Status check_chat_flags(const ChatFlags& chat) {
+  const bool any =
+      chat.chat_template || chat.kwargs || chat.no_generation_prompt || chat.trust_message_tokens;
+  if (chat.messages || !any) return {};
+  return Status::error(Code::kInvalidArgument,
+                       "--chat-template, --chat-template-kwargs, --no-generation-prompt and "
+                       "--trust-message-tokens need --messages");
+}
+
+}  // namespace shoal

@@ -1,0 +1,26 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/base/terminal.h"
+#include "server/cli/command_table.h"
+
+namespace shoal {
+
+/// How the help is laid out for its reader.
+struct HelpStyle {
+  size_t columns = kUsualColumns;
+  bool colour = false;  ///< paint the headings
+};
+
+/// The style for what reads this descriptor.
+HelpStyle help_style_of(int fd);
+
+/// The text of shoal COMMAND --help. Lines are broken between words to fit the columns, and what
+/// goes on in the next line is indented like what it explains.
+std::string help_text(const CommandEntry& command, const HelpStyle& style = {});
+
+/// The text of shoal --help.
+std::string help_text(const std::vector<CommandEntry>& commands, const HelpStyle& style = {});
+
+}  // namespace shoal

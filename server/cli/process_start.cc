@@ -1,0 +1,78 @@
+#include "server/cli/process_start.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <fcntl.h>
+#include <string>
+#include <string_view>
+#include <unistd.h>
+
+#include "runtime/base/cat.h"
+#include "runtime/base/fd.h"
+#include "server/cli/exit_code.h"
+
+namespace shoal {
+namespace {
+
+/// Opens the standard descriptors that are closed, so that a file opened later does not become
+/// stdout by accident. Writing to them fails, as it would on a closed descriptor.
+void open_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) < 0)
+      ::_exit(static_cast<int>(ExitCode::kInternal));
+  }
+}
+
+/// A library may have made something of its own before main() while a standard descriptor was
+/// closed, and have got that number. A command would then read from the library's descriptor and
+/// wait for ever. Only a new start with the descriptors open helps, because the library keeps its
+/// numbers. If that fails, this process goes on as it is.
+void start_again_with_descriptors(char** argv) {
+  constexpr const char* kOnce = "SHOAL_STARTED_AGAIN";
+  bool taken = false;
+  for (int fd = 0; fd <= 2; ++fd) {
+    char target[32] = {};
+    const std::string link = cat("/proc/self/fd/", fd);
+    if (::readlink(link.c_str(), target, sizeof target - 1) <= 0) continue;
+    if (!std::string_view(target).starts_with("anon_inode:")) continue;
+    taken = true;
+    const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (null.valid()) ::dup2(null.get(), fd);
+  }
+  if (!taken || std::getenv(kOnce) != nullptr) return;
+  ::setenv(kOnce, "1", 1);
+  ::execv("/proc/self/exe", argv);
+  ::unsetenv(kOnce);
+}
+
+/// The kernel drops signals for the first process of a container (PID 1), unless it has a handler.
+/// With these it ends as any other process would, and a shell sees the same code. The kernel then
+/// kills what is left in the container. A command with better handlers of its own replaces them.
+void end_on_signals_as_pid_1() {
+  if (::getpid() != 1) return;
+  struct sigaction action {};
+  action.sa_handler = [](int number) { ::_exit(128 + number); };
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    struct sigaction before {};
+    ::sigaction(number, nullptr, &before);
+    if (before.sa_handler == SIG_DFL) ::sigaction(number, &action, nullptr);
+  }
+}
+
+}  // namespace
+
+void begin_process(char** argv) {
+  start_again_with_descriptors(argv);
+  ::unsetenv("SHOAL_STARTED_AGAIN");  // not for the processes that this one starts
+  end_on_signals_as_pid_1();
+  open_standard_descriptors();
+  // If a reader is gone, or a file has grown to its limit (ulimit -f), write() returns an error
+  // instead. Every caller handles that, and a log that is full must not end a server.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  // A shell's trap '' CHLD reaches us through exec. While SIGCHLD is ignored, the kernel does not
+  // keep the exit status of children for us.
+  std::signal(SIGCHLD, SIG_DFL);
+}
+
+}  // namespace shoal

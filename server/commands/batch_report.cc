@@ -1,0 +1,66 @@
+#include "server/commands/batch_report.h"
+
+#include <chrono>
+#include <unistd.h>
+
+#include "runtime/base/counted.h"
+#include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
+#include "runtime/base/terminal.h"
+
+namespace shoal {
+namespace {
+
+std::string rate(int64_t tokens, double seconds) {
+  if (tokens == 0 || seconds <= 0) return "";
+  const double per_second = static_cast<double>(tokens) / seconds;
+  return cat(with_decimals(per_second, per_second < 10 ? 1 : 0), " tokens/s");
+}
+
+}  // namespace
+
+std::string summary(const BatchTotals& totals) {
+  const std::string speed = rate(totals.generated_tokens, totals.seconds);
+  return cat(counted(totals.requests, "request"),
+             totals.failed > 0 ? cat(" (", totals.failed, " failed)") : "", ", ",
+             counted(totals.prompt_tokens, "prompt token"), ", ",
+             counted(totals.generated_tokens, "generated token"), " in ",
+             with_decimals(totals.seconds, 1), " s", speed.empty() ? "" : ": ", speed);
+}
+
+BatchReport::BatchReport(int64_t requests) : terminal_(is_terminal(STDERR_FILENO)) {
+  totals_.requests = requests;
+}
+
+double BatchReport::seconds() const {
+  return std::chrono::duration<double>(Clock::now() - begun_).count();
+}
+
+void BatchReport::show(int64_t ended, int64_t generated_tokens) {
+  if (!terminal_) return;
+  const std::string speed = rate(generated_tokens, seconds());
+  shown_ |= write_stderr(cat("\r", ended, " of ", counted(totals_.requests, "request"),
+                             speed.empty() ? "" : ", ", speed, "\033[K"));
+}
+
+void BatchReport::hide() {
+  if (shown_) (void)write_stderr("\r\033[K");
+  shown_ = false;
+}
+
+void BatchReport::count(const Completion& completion) {
+  totals_.prompt_tokens += completion.end.prompt_tokens;
+  totals_.generated_tokens += completion.end.completion_tokens;
+}
+
+void BatchReport::finish() {
+  hide();
+  totals_.seconds = seconds();
+  if (log_options().level <= LogLevel::kInfo) {
+    log_info(summary(totals_));
+  } else if (terminal_) {
+    (void)write_stderr(cat("shoal generate: ", summary(totals_), "\n"));
+  }
+}
+
+}  // namespace shoal

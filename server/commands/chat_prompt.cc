@@ -1,0 +1,70 @@
+#include "server/commands/chat_prompt.h"
+
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "server/cli/command_io.h"
+
+namespace shoal {
+
+namespace {
+constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+}  // namespace
+
+Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::string& model) {
+  ChatRequest request;
+  request.add_generation_prompt = !flags.no_generation_prompt;
+  SHOAL_ASSIGN_OR_RETURN(
+      const std::string messages,
+      at(Stage::kRequest, read_input("--messages", *flags.messages, kMaxInputBytes)));
+  SHOAL_ASSIGN_OR_RETURN(
+      request.messages,
+      at(Stage::kRequest, parse_ordered_json(messages, "--messages " + *flags.messages)));
+  if (flags.kwargs) {
+    SHOAL_ASSIGN_OR_RETURN(
+        request.kwargs,
+        at(Stage::kRequest, parse_ordered_json(*flags.kwargs, "--chat-template-kwargs")));
+  }
+  if (flags.chat_template) {
+    // Only whether it can be read, because the flag is to blame if not.
+    SHOAL_RETURN_IF_ERROR(
+        at(Stage::kRequest, read_input("--chat-template", *flags.chat_template, kMaxTemplateBytes))
+            .error());
+  }
+  SHOAL_ASSIGN_OR_RETURN(const ChatTemplate chat,
+                         at(Stage::kModel, ChatTemplate::load(model, flags.chat_template)));
+  Result<RenderedPrompt, RenderError> prompt = chat.render(request);
+  if (!prompt.ok()) return at(Stage::kRequest, prompt.error().status);
+  return std::move(prompt).value();
+}
+
+Staged<std::vector<int32_t>> encode_chat_prompt(const ChatFlags& flags,
+                                                const RenderedPrompt& prompt,
+                                                const Tokenizer& tokenizer) {
+  return at(Stage::kRequest, encode_prompt(tokenizer, prompt, flags.trust_message_tokens));
+}
+
+Status add_chat_template(const ServeFlags& flags, ServedModel* model) {
+  model->trust_message_tokens = flags.trust_message_tokens;
+  if (flags.chat_template) {
+    // Only whether it can be read, because the flag is to blame if not.
+    const Status readable = read_file(*flags.chat_template, kMaxTemplateBytes).status();
+    if (!readable.ok())
+      return readable.because_of(Code::kInvalidArgument, "--chat-template cannot be read");
+  }
+  Result<ChatTemplate> chat = ChatTemplate::load(flags.engine.model, flags.chat_template);
+  if (chat.ok()) {
+    model->chat = std::make_shared<const ChatTemplate>(std::move(chat).value());
+    return {};
+  }
+  const bool missing = chat.status().code() == Code::kFailedPrecondition;
+  model->no_chat = missing
+                       ? "this model has no chat template: use /v1/completions, or start the "
+                         "server with --chat-template FILE"
+                       : cat("the model's chat template cannot be used: ", chat.status().message(),
+                             "; use /v1/completions");
+  if (!missing)
+    log_warning(cat("no chats, because the template cannot be used: ", explained(chat.status())));
+  return {};
+}
+
+}  // namespace shoal

@@ -1,0 +1,52 @@
+#pragma once
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/counted.h"
+#include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
+#include "server/cli/command_io.h"
+#include "server/cli/exit_code.h"
+
+namespace shoal {
+
+// What `shoal client` says on stderr, and its exit codes.
+
+/// How long after a refusal a client that waits for its server asks again, in milliseconds.
+inline constexpr int kAskAgainMs = 200;
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitUsage = 64;
+inline constexpr int kExitUnavailable = 69;
+inline constexpr int kExitInternal = 70;
+inline constexpr int kExitInterrupted = 128 + SIGINT;
+
+/// Tells the user why there is no answer, and returns the exit code of the command.
+inline int fail(int exit_code, const std::string& text) {
+  say_error(std::string_view(text).substr(0, 1900));
+  return exit_code;
+}
+
+inline int fail(int exit_code, const Status& why) {
+  return reader_left(why) ? exit_code : fail(exit_code, explained(why));
+}
+
+/// Below an answer without any text.
+inline constexpr const char* kEmptyAnswerHint =
+    "shoal client: the answer is empty; a model for chats answers to --chat or --messages\n";
+
+/// The line of figures below an answer. Times are in seconds since the request.
+inline std::string figures(int64_t tokens, int64_t prompt_tokens, const std::string& finish_reason,
+                           double first_s, double last_s) {
+  std::string line = cat("shoal client: ", counted(tokens, "token"), " after a prompt of ",
+                         prompt_tokens, ", finish reason ", finish_reason, ", first token after ",
+                         with_decimals(first_s, 3), " s");
+  if (tokens > 1 && last_s > first_s)
+    line += cat(", then ", with_decimals(static_cast<double>(tokens - 1) / (last_s - first_s), 1),
+                " tokens/s");
+  return line + "\n";
+}
+
+}  // namespace shoal

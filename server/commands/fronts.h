@@ -1,0 +1,61 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+#include "server/cli/flags.h"
+#include "server/commands/secret_files.h"
+#include "server/grpc/grpc_server.h"
+#include "server/http/http_server.h"
+#include "server/metrics/metrics.h"
+
+namespace shoal {
+
+/// The names that the model is served under: those of the flags, or this one.
+std::vector<std::string> served_names(const ServeFlags& flags, const std::string& model);
+
+/// The two ways in, HTTP and gRPC. They share the queue, the intake and the keys, so that each of
+/// them sees the same server. May be called from any thread, except for shutdown().
+class Fronts {
+ public:
+  /// Listens on both ports. served_name: used if no flag gives one. ranks: how many must always
+  /// have descriptors left to be started again. metrics: must outlive the fronts. Errors: those of
+  /// both servers, and those of SecretFiles::open().
+  static Result<std::unique_ptr<Fronts>> start(const ServeFlags& flags,
+                                               const std::string& served_name, int ranks,
+                                               Metrics& metrics);
+
+  /// "grpc=127.0.0.1:50051 http=127.0.0.1:8000", for the READY line. Then comes the health port, if
+  /// there is one, and " tls=1" if the first two speak TLS.
+  std::string addresses() const;
+
+  void set_ready(const ServedModel* model, InferenceLoop* loop, const DeploymentInfo& deployment);
+  void set_restarting(bool restarting) { grpc_->set_restarting(restarting); }
+  void set_stopping() { grpc_->set_stopping(); }
+  void set_draining() { grpc_->set_draining(); }
+
+  /// Looks soon whether keys and certificates have changed. May be called from any thread; does not
+  /// block.
+  void look_at_secrets() { secrets_->look_now(); }
+
+  /// Takes no new calls, and waits until those that run have been told of their end or the deadline
+  /// has passed.
+  void shutdown(Deadline deadline);
+  /// False if threads of a front have not answered for long.
+  bool alive() const { return grpc_->alive(); }
+  /// What a shutdown may be waiting for. Does not block.
+  std::string open_work() const { return grpc_->open_work(); }
+
+ private:
+  Fronts() = default;
+  Status start_http(const ServeFlags& flags, HttpParts parts, Metrics& metrics,
+                    int max_connections);
+
+  std::unique_ptr<SecretFiles> secrets_;
+  std::unique_ptr<GrpcServer> grpc_;
+  std::unique_ptr<HttpServer> http_;    // null with --port -1
+  std::unique_ptr<HttpServer> health_;  // null without --health-port
+};
+
+}  // namespace shoal

@@ -1,0 +1,44 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/status.h"
+#include "server/commands/client_connection.h"
+
+namespace shoal {
+
+/// Reads HOST:PORT, http://HOST:PORT, https://HOST:PORT (also with / or /v1 at its end) or
+/// unix:PATH. INVALID_ARGUMENT: it is none of them.
+Result<HttpAddress> parse_http_address(std::string_view text);
+
+/// A server, and how it is spoken to.
+struct ChatServer {
+  HttpAddress address;
+  TlsClient tls = nullptr;  ///< null: plain
+};
+/// The server of the flags. It is encrypted if it is named with https://, or if the flags have
+/// certificates. Errors: those of parse_http_address() and make_tls_client().
+Result<ChatServer> find_chat_server(const ClientFlags& flags);
+
+/// A request, whose body is JSON.
+struct HttpCall {
+  std::string method;  ///< "POST"
+  std::string path;
+  std::string api_key = {};  ///< empty: none
+  std::string body = {};
+};
+
+/// Sends the request and reads the answer. `on_body` is given the answer's status and the bytes of
+/// its body as they come; an error of it ends the call. The call is ended, and the server notices
+/// that, once stop_fd can be read. Errors: UNAVAILABLE: no server is there, or it leaves;
+/// FAILED_PRECONDITION: it does not speak HTTP/1.1; CANCELLED: stop_fd; those of on_body.
+Status http_call(const ChatServer& server, const HttpCall& call, int stop_fd,
+                 const std::function<Status(int status, std::string_view bytes)>& on_body);
+
+/// Waits until the server says anything to a GET of /health. A port may take connections and then
+/// be silent, for example because the server behind a forwarded port is not there yet. Errors:
+/// those of ClientConnection; UNAVAILABLE also if nothing has come by the deadline.
+Status wait_for_http(const ChatServer& server, int stop_fd, Deadline deadline);
+
+}  // namespace shoal

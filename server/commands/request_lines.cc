@@ -1,0 +1,92 @@
+#include "server/commands/request_lines.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/counted.h"
+#include "runtime/base/log.h"
+#include "server/cli/command_io.h"
+
+namespace shoal {
+namespace {
+
+/// An error has at most 1900 bytes, so this many lines of this length fit with what is around them.
+constexpr size_t kMostLines = 20;
+constexpr size_t kMostBytes = 1600;
+constexpr size_t kMostBytesOfALine = 240;
+
+/// Why one line is wrong, indented below the head of the error.
+std::string entry(const Status& why) {
+  std::string text = "\n  ";
+  for (const char c : why.plain_text(kMostBytesOfALine))
+    text += c == '\n' ? "\n  " : std::string(1, c);
+  return text;
+}
+
+Status with_prefix(const std::string& prefix, const Status& status) {
+  std::vector<Cause> causes = status.causes();
+  causes.front().what = prefix + causes.front().what;
+  return Status(std::move(causes));
+}
+
+}  // namespace
+
+Status in_source(const std::string& source, const Status& status) {
+  return with_prefix(source + " ", status);
+}
+
+void RequestLine::refuse(RequestError why) {
+  if (number > 0) why.status = with_prefix(cat("line ", number, ": "), why.status);
+  wrong = std::move(why);
+}
+
+Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
+                                                    const GenerationRequest& defaults,
+                                                    LineKind kind) {
+  SHOAL_ASSIGN_OR_RETURN(const std::string text, read_input("--jsonl", path, kMaxInputBytes));
+  std::vector<RequestLine> lines;
+  for_each_numbered_line(text, [&](std::string_view line, int64_t number) {
+    RequestLine& one = lines.emplace_back();
+    one.number = number;
+    Result<GenerationRequest, RequestError> request =
+        parse_request_json(line, defaults, cat("line ", number), kind, &one.id);
+    if (request.ok())
+      one.request = std::move(request).value();
+    else
+      one.wrong = request.error();
+  });
+  return lines;
+}
+
+Status wrong_lines(const std::string& source, const std::vector<RequestLine>& lines) {
+  const auto wrong = std::count_if(lines.begin(), lines.end(),
+                                   [](const RequestLine& line) { return !line.wrong.ok(); });
+  std::string text;
+  int64_t named = 0;
+  for (const RequestLine& line : lines) {
+    if (line.wrong.ok()) continue;
+    if (wrong == 1) return in_source(source, line.wrong.status);
+    const std::string next = entry(line.wrong.status);
+    if (named == kMostLines || text.size() + next.size() > kMostBytes) break;
+    text += next;
+    ++named;
+  }
+  if (wrong == 0) return {};
+  if (named < wrong) text += cat("\n  and ", counted(wrong - named, "more line", "more lines"));
+  return Status::error(
+      Code::kInvalidArgument,
+      cat(source, ": ", wrong, " of ", counted(lines.size(), "line"), " are wrong:", text));
+}
+
+std::string error_json(const RequestLine& line, const RequestError& error) {
+  // A bug or lost ranks are for those who mend Shoal; anything else is for who wrote the line.
+  const bool is_for_us = error.code() == Code::kInternal || error.code() == Code::kAborted;
+  const std::string message = is_for_us ? error.status.to_string() : error.status.plain_text();
+  const std::string field =
+      error.field == RequestField::kNone ? "" : cat("\"field\":\"", field_name(error.field), "\",");
+  return cat('{', id_json(line.id), line.number > 0 ? cat("\"line\":", line.number, ',') : "",
+             "\"error\":{\"code\":\"", code_name(error.code()), "\",", field, "\"message\":\"",
+             json_escape(message), "\"}}");
+}
+
+}  // namespace shoal

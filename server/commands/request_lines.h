@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/commands/request_json.h"
+
+namespace shoal {
+
+/// A line of --jsonl, or the only request of a command that was given no file.
+struct RequestLine {
+  int64_t number = 0;              ///< of the line in its file, from 1; 0: there is no file
+  std::string id = {};             ///< the line's own, as JSON text; empty: it has none
+  GenerationRequest request = {};  ///< as it was written
+  ResolvedRequest resolved = {};   ///< once it has been checked against the model
+  RequestError wrong = {};         ///< why it cannot run
+
+  /// Makes the line wrong, for a reason that does not name it yet.
+  void refuse(RequestError why);
+};
+
+/// Reads every line of --jsonl PATH that is not blank, over the defaults. A line that is wrong
+/// keeps nobody from reading the others. INVALID_ARGUMENT: the file cannot be read.
+Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
+                                                    const GenerationRequest& defaults,
+                                                    LineKind kind);
+
+/// The same error with the name of the input, such as "--jsonl FILE", in front.
+Status in_source(const std::string& source, const Status& status);
+
+/// The error that names every wrong line, or the first ones and how many more there are. Ok if no
+/// line is wrong. `source` is the name of the input.
+Status wrong_lines(const std::string& source, const std::vector<RequestLine>& lines);
+
+/// What a command prints instead of the line's answer, without a newline:
+/// {"id":...,"line":N,"error":{"code":"INVALID_ARGUMENT","field":"top_p","message":"..."}}. The id
+/// and the field are left out if there is none.
+std::string error_json(const RequestLine& line, const RequestError& error);
+
+}  // namespace shoal

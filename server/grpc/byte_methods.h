@@ -1,0 +1,93 @@
+#pragma once
+#include <functional>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+#include <utility>
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace shoal {
+
+using ByteReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+using ByteHandler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+/// The serialized form of a message.
+grpc::ByteBuffer to_bytes(const google::protobuf::Message& message);
+
+/// Parses a request of a method that is not for prompts. INVALID_ARGUMENT: it is no such message,
+/// or it has more than 64 KiB.
+grpc::Status parse_small(grpc::ByteBuffer* bytes, google::protobuf::Message* message);
+
+/// A generated service (`Base`, a CallbackService) whose methods get their requests as bytes. gRPC
+/// would parse them before anyone has asked for a key or looked at the size, into many times as
+/// much memory, and would answer UNIMPLEMENTED, with no message, if it could not parse them.
+/// index: the method's place in the service's definition.
+template <typename Base>
+class WithByteMethods : public Base {
+ protected:
+  using Context = grpc::CallbackServerContext;
+  using Check = std::function<grpc::Status(const Context&)>;
+
+  /// start: ByteReactor*(Context*). A method that streams only its answers, or nothing, gets the
+  /// whole request at once, in memory that is kept until the call ends. One that streams both ways
+  /// is the same on the wire, and can read its one request when there is room for it.
+  template <typename Start>
+  void stream_bytes(int index, Start start) {
+    // The first call makes the method stream both ways, the second one gives it the handler.
+    this->MarkMethodStreamed(index, new ByteHandler(start));
+    this->MarkMethodRawCallback(index, new ByteHandler(std::move(start)));
+  }
+
+  /// A method whose answer takes no time. The request is parsed only if check() is OK.
+  template <typename Request, typename Response>
+  void answer(int index, Check check, std::function<grpc::Status(const Request&, Response*)> make) {
+    answer_bytes(index, [check = std::move(check), make = std::move(make)](
+                            Context* context, grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
+      if (grpc::Status refusal = check(*context); !refusal.ok()) return refusal;
+      Request request;
+      if (grpc::Status wrong = parse_small(in, &request); !wrong.ok()) return wrong;
+      Response response;
+      grpc::Status status = make(request, &response);
+      if (status.ok()) *out = to_bytes(response);
+      return status;
+    });
+  }
+
+  /// A method that this server does not have; says why.
+  void refuse(int index, const char* why) {
+    answer_bytes(index, [why](Context*, grpc::ByteBuffer*, grpc::ByteBuffer*) {
+      return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, why);
+    });
+  }
+
+  /// A method with one request and one answer, of which the function makes the reactor. It writes
+  /// the answer's bytes before it finishes.
+  using React = std::function<grpc::ServerUnaryReactor*(Context*, grpc::ByteBuffer* in,
+                                                        grpc::ByteBuffer* out)>;
+  void react(int index, React react) {
+    using Handler = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
+    this->MarkMethodRawCallback(
+        index, new Handler([react = std::move(react)](Context* context, const grpc::ByteBuffer* in,
+                                                      grpc::ByteBuffer* out) {
+          grpc::ByteBuffer request = *in;  // shares the bytes
+          return react(context, &request, out);
+        }));
+  }
+
+ private:
+  using Answer = std::function<grpc::Status(Context*, grpc::ByteBuffer*, grpc::ByteBuffer*)>;
+  void answer_bytes(int index, Answer answer) {
+    react(index, [answer = std::move(answer)](Context* context, grpc::ByteBuffer* in,
+                                              grpc::ByteBuffer* out) {
+      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+      reactor->Finish(answer(context, in, out));
+      return reactor;
+    });
+  }
+};
+
+}  // namespace shoal

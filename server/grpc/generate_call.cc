@@ -1,0 +1,54 @@
+#include "server/grpc/generate_call.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include "server/grpc/call_key.h"
+#include "server/grpc/grpc_status.h"
+
+namespace shoal {
+
+namespace {
+
+class RefusedCall final : public ByteReactor {
+ public:
+  explicit RefusedCall(const grpc::Status& why) { Finish(why); }
+  void OnDone() override { delete this; }  // gRPC calls this once, as the last call
+};
+
+/// How long until an idle connection may have made room for another one.
+constexpr int kConnectionsFullRetryMs = 1000;
+
+}  // namespace
+
+grpc::Status check_key(const grpc::CallbackServerContext& context, const ServiceParts& parts) {
+  return check_key(context, *parts.keys);
+}
+
+grpc::Status check_call(const grpc::CallbackServerContext& context, const ServiceParts& parts) {
+  if (grpc::Status refusal = check_key(context, *parts.keys); !refusal.ok()) return refusal;
+  if (deadline_passed(context))
+    return to_grpc_status(
+        Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
+  if (!parts.connections->over_limit(context.peer())) return grpc::Status::OK;
+  return to_grpc_status(
+      Status::error(Code::kResourceExhausted,
+                    cat("too many connections: of at most ", parts.connections->most(),
+                        " open descriptors (ulimit -n, less what the ranks need) none is free, so "
+                        "this connection is for health checks alone")),
+      {.reason = "TOO_MANY_CONNECTIONS", .retry_ms = kConnectionsFullRetryMs});
+}
+
+ByteReactor* refuse_call(const grpc::Status& why) {
+  return new RefusedCall(why);
+}
+
+ByteReactor* start_call(const ServiceParts& parts, std::shared_ptr<const Dialect> dialect,
+                        grpc::CallbackServerContext* context, std::optional<int64_t> priority) {
+  if (const grpc::Status refusal = check_call(*context, parts); !refusal.ok())
+    return refuse_call(refusal);
+  return std::make_shared<GenerateStream>(StreamParts{parts.state, parts.intake, parts.pulse},
+                                          std::move(dialect))
+      ->start(context, priority);
+}
+
+}  // namespace shoal

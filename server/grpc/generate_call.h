@@ -1,0 +1,37 @@
+#pragma once
+#include <grpcpp/support/server_callback.h>
+#include <memory>
+#include <optional>
+
+#include "server/grpc/byte_methods.h"
+#include "server/grpc/connections.h"
+#include "server/grpc/dialect.h"
+#include "server/grpc/generate_stream.h"
+#include "server/serving/api_keys.h"
+
+namespace shoal {
+
+/// What every service needs that a GrpcServer has.
+struct ServiceParts {
+  std::shared_ptr<ServingState> state;
+  std::shared_ptr<Intake> intake;
+  std::shared_ptr<const Pulse> pulse;
+  std::shared_ptr<Connections> connections;
+  std::shared_ptr<const ApiKeys> keys;
+};
+
+/// Checks the key alone. Every method but those that tell health asks for it.
+grpc::Status check_key(const grpc::CallbackServerContext& context, const ServiceParts& parts);
+
+/// Checks what every call must have that makes work: the key, a deadline that has not passed, and a
+/// connection within the limit.
+grpc::Status check_call(const grpc::CallbackServerContext& context, const ServiceParts& parts);
+
+/// The reactor of a call that ends with this error before anything of it is read.
+ByteReactor* refuse_call(const grpc::Status& why);
+
+/// Checks the call and starts its GenerateStream. priority: as in GenerationRequest.
+ByteReactor* start_call(const ServiceParts& parts, std::shared_ptr<const Dialect> dialect,
+                        grpc::CallbackServerContext* context, std::optional<int64_t> priority = {});
+
+}  // namespace shoal

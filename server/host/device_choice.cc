@@ -1,0 +1,48 @@
+#include "server/host/device_choice.h"
+
+#include <algorithm>
+
+#include "runtime/base/log.h"
+#include "runtime/device/module_loader.h"
+#include "runtime/supervisor/gpu_probe.h"
+#include "runtime/transport/rungs/gpu_checks.h"
+#include "runtime/transport/rungs/rung.h"
+
+namespace shoal {
+namespace {
+
+/// The time that devices have to answer. Creating contexts on eight of them takes some seconds.
+constexpr double kGpuSeconds = 20;
+
+void take(DeviceKind kind, TransportFlags* flags) {
+  flags->device.kind = kind;
+  flags->order.clear();
+  for (const Rung& rung : rungs(kind)) flags->order.emplace_back(rung.name);
+}
+
+void probe(const TransportFlags& flags, int world_size, GpuFacts* gpu) {
+  probe_gpus({flags.device.cuda_module, flags.device.nccl_library, world_size,
+              flags.device.ranks_per_gpu, std::min(kGpuSeconds, flags.startup_timeout_s / 4)},
+             gpu);
+}
+
+}  // namespace
+
+void stay_on_cpu(std::string_view why, TransportFlags* flags) {
+  log_info(cat("--device auto: the CPU, because ", why));
+  take(DeviceKind::kCpu, flags);
+}
+
+void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu) {
+  const DeviceFlags& device = flags->device;
+  if (device.kind == DeviceKind::kCuda) return probe(*flags, world_size, gpu);
+  if (!device.automatic || !find_cuda_module(device.cuda_module).ok()) return;
+  // If a module is named, it is tried even if no driver was found.
+  if (device.cuda_module.empty() && gpu->count == 0 && gpu->driver_version.empty()) return;
+  probe(*flags, world_size, gpu);
+  if (const Status refused = check_devices(*gpu); !refused.ok())
+    return stay_on_cpu(refused.message(), flags);
+  take(DeviceKind::kCuda, flags);
+}
+
+}  // namespace shoal

@@ -1,0 +1,90 @@
+#include "server/host/transport_setup.h"
+
+#include <algorithm>
+
+#include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
+#include "runtime/base/quantity.h"
+#include "runtime/transport/facts/fact_names.h"
+#include "runtime/transport/report_text.h"
+#include "runtime/transport/rungs/nccl_rungs.h"
+#include "runtime/transport/rungs/rung.h"
+#include "server/host/device_choice.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char* kShmDir = "/dev/shm";
+/// The memory that the ranks' processes use before they have loaded anything: 3 MiB each, and the
+/// self-test's buffers. These hold every rank's part of a message of 1 MiB, the expected sum and
+/// the actual one.
+int64_t ranks_bytes(int world_size) {
+  return int64_t{world_size} * (3 + world_size + 2) << 20;
+}
+
+void log_phase(Phase phase, double seconds, const std::string& rung) {
+  log_info(cat("start: ", phase_name(phase), " took ", with_decimals(seconds, 3), " s",
+               rung.empty() || !moves_bytes(phase) ? "" : cat(" over ", rung)));
+}
+
+}  // namespace
+
+SweepResult clean_stale() {
+  const Result<SweepResult> swept = remove_stale(kShmDir, is_known_nccl_file);
+  if (!swept.ok()) {
+    log_warning(cat("--clean-stale: ", explained(swept.status())));
+    return {};
+  }
+  for (const LeftFile& file : swept->removed)
+    log_info(cat("--clean-stale: removed ", file.path, ", ", bytes_text(file.bytes)));
+  for (const LeftFile& file : swept->kept)
+    log_info(cat("--clean-stale: kept ", file.path, ", ", bytes_text(file.bytes), ": ",
+                 to_text(file.state)));
+  return *swept;
+}
+
+HostFacts facts_for(TransportFlags* flags, int world_size) {
+  if (flags->clean_stale) (void)clean_stale();
+  FactsRequest request;
+  request.is_nccl_size = is_known_nccl_file;
+  if (world_size > 1) {
+    request.probe_bytes = find_rung(flags->order.front())->need(world_size).dev_shm_bytes();
+  } else {
+    request.probe_cma = false;
+  }
+  HostFacts facts = gather_host_facts(request);
+  if (!facts.proc_mounted)
+    log_warning("/proc is not mounted: limits of memory and processes of a container are not seen");
+  choose_device(flags, world_size, &facts.gpu);
+  return facts;
+}
+
+void set_device(const DeviceFlags& flags, RankStart* start) {
+  start->device = flags.kind;
+  start->ranks_per_gpu = flags.ranks_per_gpu;
+  start->cuda_module = flags.cuda_module;
+  start->nccl_library = flags.nccl_library;
+  start->reproducible = flags.reproducible;
+}
+
+LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes) {
+  LadderOptions options;
+  options.order = flags.order;
+  options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
+  options.min_transport = flags.min_transport;
+  options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes),
+                    reserved_bytes + ranks_bytes(world_size)};
+  options.reproducible = flags.device.reproducible;
+  if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
+  options.names = {"--on-shm-shortage=fail", "--min-transport", "--startup-timeout",
+                   "--max-restarts", "shoal doctor prints a remedy to paste"};
+  options.on_phase = log_phase;
+  options.on_verified = [](const TransportReport& report) { log_info(figures_text(report)); };
+  options.on_refused = [](const Refusal& refusal, const std::string& next) {
+    log_warning(cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase),
+                    "), trying ", next, ": ", explained(refusal.status, 600)));
+  };
+  return options;
+}
+
+}  // namespace shoal

@@ -1,0 +1,27 @@
+#pragma once
+#include "runtime/control/messages.h"
+#include "runtime/supervisor/ladder.h"
+#include "runtime/transport/facts/host_facts.h"
+#include "runtime/transport/facts/stale_segments.h"
+#include "server/cli/flags.h"
+
+namespace shoal {
+
+// From flags to what the ladder of transports needs. It knows nothing of models.
+
+/// Removes what killed runs of this user have left in /dev/shm, and logs each file.
+SweepResult clean_stale();
+
+/// Gathers what the machine offers for transports between this many ranks, and chooses the kind of
+/// device (choose_device); --clean-stale comes first. It forks probes, so call it before any thread
+/// is started.
+HostFacts facts_for(TransportFlags* flags, int world_size);
+
+/// Copies the device flags that ranks need into *start.
+void set_device(const DeviceFlags& flags, RankStart* start);
+
+/// Converts the flags to options for the ladder. reserved_bytes are those of weights, KV cache,
+/// activations and logits; the memory that the ranks' processes themselves need is added here.
+LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes);
+
+}  // namespace shoal

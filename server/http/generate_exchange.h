@@ -1,0 +1,62 @@
+#pragma once
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/http/api_answer.h"
+#include "server/http/api_request.h"
+#include "server/http/body_exchange.h"
+#include "server/serving/live_request.h"
+
+namespace shoal {
+
+/// /v1/completions and /v1/chat/completions. Each choice is a LiveRequest. Whatever goes wrong
+/// before the head of the answer is written becomes a status, which clients retry; afterwards it is
+/// an event with an error.
+class GenerateExchange final : public BodyExchange, public LiveRequest::Owner {
+ public:
+  /// A request_id in the body names the request; the header x-request-id is only returned and
+  /// logged.
+  GenerateExchange(std::shared_ptr<const HttpParts> parts, const HttpRequestHead& head,
+                   size_t length, ApiRoute route)
+      : BodyExchange(std::move(parts), head, length), route_(route), header_id_(head.request_id) {}
+
+  void output_ready() override { wake(); }
+  void drop_if_slow(std::chrono::milliseconds) override {}  // the connection does it
+
+  std::optional<HttpPart> keep_alive() override;
+  size_t unread_bytes() const override;
+  CallSummary summary() const override;
+
+ protected:
+  void process(std::string body) override;
+  std::optional<HttpPart> more() override;
+  HttpPart late() override;
+  void stop() override;
+  void end() override;
+
+ private:
+  struct Running;  // what exists once the requests are submitted
+  HttpError submit(ApiRequest request);
+  HttpError prepare(ApiRequest& request, const ServedModel& model) const;
+  HttpError render_chat(ApiRequest& request, const ServedModel& model) const;
+  std::unique_ptr<Running> make_running(const ApiRequest& request, const ServedModel& model);
+  static void collect(Running& running);
+  std::optional<HttpPart> stream_part(Running& running);
+  static HttpPart fail(Running& running, const HttpError& error);
+  void add_headers(const Running& running, HttpResponse* head) const;
+  HttpPart stream_head(const Running& running) const;
+  std::shared_ptr<Running> running() const;
+
+  const ApiRoute route_;
+  const std::string header_id_;
+  std::atomic<bool> given_up_ = false;
+  mutable std::mutex mutex_;  // guards the pointer; only the event thread uses what it points to,
+                              // except for the requests
+  std::shared_ptr<Running> running_;
+  bool over_ = false;  // end() has been called
+};
+
+}  // namespace shoal

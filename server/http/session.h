@@ -1,0 +1,56 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/base/running_clock.h"
+#include "server/http/routes.h"
+
+namespace shoal {
+
+/// The limits of a connection. Only time in which this process runs counts.
+struct SessionLimits {
+  size_t header_bytes = size_t{16} << 10;
+  int header_ms = 10'000;       ///< from its first byte, or from the connection's begin
+  int body_ms = 30'000;         ///< from when there is room for it
+  int idle_ms = 75'000;         ///< between two requests
+  int slow_reader_ms = 30'000;  ///< in which a client must take what was written
+};
+
+/// What one call came to, for the log and the metrics.
+struct CallRecord {
+  HttpRoute route = HttpRoute::kUnknown;
+  int status = 0;  ///< 0: the client left before there was an answer
+  double seconds = 0;
+  size_t bytes = 0;  ///< of the answer
+  CallSummary summary;
+};
+
+struct SessionContext {
+  HttpRouting routing;
+  SessionLimits limits;
+  std::function<void(const CallRecord&)> done;
+};
+
+/// One connection, over TCP or a Unix socket. The event thread owns it and calls all of it, except
+/// for what it gives to exchanges as an HttpChannel.
+class Session {
+ public:
+  virtual ~Session() = default;
+  virtual void start() = 0;
+  /// Looks at the deadlines. Call it several times a second.
+  virtual void tick(RunningClock::time_point now) = 0;
+  /// Closes the connection; a call on it is cancelled. No effect if it is closed.
+  virtual void close() = 0;
+  /// No further request is read: an idle connection is closed, and a busy one after its answer.
+  virtual void stop() = 0;
+
+  virtual bool closed() const = 0;
+  virtual bool busy() const = 0;  ///< a request has been read and its answer is not written yet
+  virtual RunningClock::time_point since() const = 0;  ///< since when it is in its state
+  virtual bool awaits_body() const = 0;                ///< there is room for it, and it is not here
+  virtual RunningClock::time_point last_read() const = 0;  ///< when the client last sent something
+};
+
+}  // namespace shoal

@@ -1,0 +1,225 @@
+#include "server/serving/intake.h"
+
+#include <optional>
+#include <utility>
+
+#include "runtime/base/wait.h"
+
+namespace shoal {
+
+namespace {
+
+RefusedRequest queue_full(std::string what) {
+  return {NotTaken::kQueueFull, Status::error(Code::kResourceExhausted, std::move(what))};
+}
+
+RefusedRequest no_room(size_t budget_bytes) {
+  return {NotTaken::kNoMemory,
+          Status::error(Code::kResourceExhausted,
+                        cat("the requests that are being served take all of the ",
+                            budget_bytes >> 20, " MiB that requests may take; try again soon"))};
+}
+
+RefusedRequest too_many() {
+  return queue_full("too many requests wait to be read or tokenized; try again soon");
+}
+
+RefusedRequest gave_way() {
+  return {NotTaken::kShareExceeded,
+          Status::error(Code::kResourceExhausted,
+                        "this client had more than half of the places in which requests wait to be "
+                        "read or tokenized, and another client needs one, so that its latest "
+                        "requests are refused")};
+}
+
+RefusedRequest too_slow(int milliseconds) {
+  return queue_full(cat("the request did not arrive within ", milliseconds,
+                        " ms while others waited for its place; try again soon"));
+}
+
+}  // namespace
+
+Intake::Intake(const Options& options) : options_(options) {
+  for (Lane* lane : {&short_, &long_}) lane->thread = std::thread([this, lane] { run(*lane); });
+}
+
+Intake::~Intake() {
+  stop();
+}
+
+void Intake::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  for (Lane* lane : {&short_, &long_}) {
+    lane->changed.notify_one();
+    if (lane->thread.joinable()) lane->thread.join();
+  }
+  // Guests own this object through their streams, so those that are left would keep it alive.
+  FairQueue<std::shared_ptr<Guest>> unserved[2];
+  const std::lock_guard lock(mutex_);
+  std::swap(unserved[0], short_.queue);
+  std::swap(unserved[1], long_.queue);
+}
+
+void Intake::enter(const std::shared_ptr<Guest>& guest, const std::string& client,
+                   size_t most_bytes) {
+  Guests admitted;
+  std::shared_ptr<Guest> gives_way;
+  bool full = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.size() >= options_.max_waiting) {
+      const auto other = waiting_.make_room(client, options_.max_waiting);
+      if (other) gives_way = find(*other);
+      full = !other;
+    }
+    if (!full) {
+      entries_[guest.get()] = {guest, client, State::kWaiting, 0, most_bytes, RunningClock::now()};
+      waiting_.push(client, guest.get());
+      admitted = admit();
+    }
+  }
+  if (gives_way) gives_way->turn_away(gave_way());
+  if (full) guest->turn_away(too_many());
+  for (const auto& one : admitted) one->read();
+}
+
+std::shared_ptr<Intake::Guest> Intake::find(const Guest* guest) const {
+  const auto found = entries_.find(guest);
+  return found == entries_.end() ? nullptr : found->second.guest;
+}
+
+/// Whether the client may have one more request read, if others want the same.
+bool Intake::has_room_for(const std::string& client) const {
+  const auto found = bytes_of_.find(client);
+  const size_t bytes = found == bytes_of_.end() ? 0 : found->second;
+  return bytes + kMaxRequestBytes <= options_.budget_bytes / 2;
+}
+
+/// Gives those that wait the room that there is. The caller holds the lock, and calls their read()
+/// after releasing it.
+Intake::Guests Intake::admit() {
+  Guests admitted;
+  while (bytes_ + kMaxRequestBytes <= options_.budget_bytes) {
+    // A client that has much gets more, except for the last place, so that another one that comes
+    // never has to wait until those requests have arrived.
+    const bool last = bytes_ > 0 && bytes_ + 2 * kMaxRequestBytes > options_.budget_bytes;
+    std::optional<const Guest*> next =
+        waiting_.pop_if([this](const std::string& client) { return has_room_for(client); });
+    if (!next && !last) next = waiting_.pop();
+    if (!next) break;
+    Entry& entry = entries_.at(*next);
+    count(entry, State::kArriving, entry.most_bytes);
+    admitted.push_back(entry.guest);
+  }
+  return admitted;
+}
+
+/// Moves an entry to a state in which it counts with this many bytes. The caller holds the lock.
+void Intake::count(Entry& entry, State state, size_t bytes) {
+  bytes_ += bytes;
+  bytes_ -= entry.bytes;
+  size_t& of_client = bytes_of_[entry.client];
+  of_client += bytes;
+  of_client -= entry.bytes;
+  if (of_client == 0) bytes_of_.erase(entry.client);
+  entry.bytes = bytes;
+  entry.state = state;
+  entry.since = RunningClock::now();
+}
+
+void Intake::arrived(const Guest& guest, size_t bytes) {
+  Guests admitted;
+  std::shared_ptr<Guest> turned_away;
+  bool full = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(&guest);
+    if (found == entries_.end()) return;
+    const std::string& client = found->second.client;
+    Lane& lane = bytes <= options_.short_bytes ? short_ : long_;
+    count(found->second, State::kQueued, bytes);
+    if (lane.queue.size() >= options_.max_queued) {
+      turned_away = lane.queue.make_room(client, options_.max_queued).value_or(nullptr);
+      full = turned_away == nullptr;
+    }
+    if (full) {
+      turned_away = found->second.guest;
+    } else {
+      lane.queue.push(client, found->second.guest);
+      lane.changed.notify_one();
+    }
+    admitted = admit();
+  }
+  if (turned_away) turned_away->turn_away(full ? too_many() : gave_way());
+  for (const auto& one : admitted) one->read();
+}
+
+void Intake::accepted(const Guest& guest, size_t bytes) {
+  Guests admitted;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(&guest);
+    if (found == entries_.end()) return;
+    count(found->second, State::kAccepted, bytes);
+    admitted = admit();
+  }
+  for (const auto& one : admitted) one->read();
+}
+
+void Intake::leave(const Guest& guest) {
+  Guests admitted;
+  std::shared_ptr<Guest> last;  // destroyed after the lock is released
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(&guest);
+    if (found == entries_.end()) return;
+    if (found->second.state == State::kWaiting) waiting_.remove(found->second.client, &guest);
+    count(found->second, State::kAccepted, 0);
+    last = std::move(found->second.guest);
+    entries_.erase(found);
+    admitted = admit();
+  }
+  for (const auto& one : admitted) one->read();
+}
+
+void Intake::turn_away_late(RunningClock::time_point now) {
+  const auto older = [now](const Entry& entry, int milliseconds) {
+    return now - entry.since > std::chrono::milliseconds(milliseconds);
+  };
+  Guests without_room, slow;
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty()) return;
+    for (const auto& [guest, entry] : entries_) {
+      if (entry.state == State::kWaiting && older(entry, options_.max_wait_ms))
+        without_room.push_back(entry.guest);
+      if (entry.state == State::kArriving && older(entry, options_.slow_sender_ms))
+        slow.push_back(entry.guest);
+    }
+  }
+  for (const auto& guest : without_room) guest->turn_away(no_room(options_.budget_bytes));
+  for (const auto& guest : slow) guest->turn_away(too_slow(options_.slow_sender_ms));
+}
+
+size_t Intake::counted_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+void Intake::run(Lane& lane) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wait_until_ready(lane.changed, lock, [&] { return stop_ || !lane.queue.empty(); });
+    if (stop_) return;
+    std::shared_ptr<Guest> guest = *lane.queue.pop();
+    lock.unlock();
+    guest->work();
+    guest.reset();
+    lock.lock();
+  }
+}
+
+}  // namespace shoal

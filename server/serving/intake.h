@@ -1,0 +1,112 @@
+#pragma once
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/status.h"
+#include "server/serving/fair_queue.h"
+#include "server/serving/refused_request.h"
+
+namespace shoal {
+
+/// The longest message that a client may send. A prompt of 128k tokens takes about 1 MiB as text or
+/// as ids. gRPC's own limit of 4 MiB would suffice for it; this one leaves more room.
+inline constexpr size_t kMaxRequestBytes = size_t{16} << 20;
+
+/// The way in for requests. It bounds the memory that they take together, and works on them on two
+/// threads of its own, so that no thread of a front does work that grows with a request. A request
+/// passes four states:
+///
+///   waiting    nothing of it has been read, so that it holds no memory here
+///   arriving   its front reads it; it is counted with the most that it may have
+///   queued     it waits for a thread; it is counted with its bytes
+///   accepted   it waits for the engine or runs; it is counted with what is kept of it
+///
+/// Short requests and long ones have a thread each, so that a short one never waits for the
+/// tokenizing of a long one. Wherever requests wait, clients take turns, and one client has at most
+/// half of the places and bytes while another one needs some: its latest requests give way.
+/// Thread-safe; it calls a guest without holding its lock.
+class Intake {
+ public:
+  struct Options {
+    /// For all requests together, from their first byte to their end.
+    size_t budget_bytes = size_t{256} << 20;
+    size_t max_waiting = 4096;
+    size_t max_queued = 1024;               ///< of each thread
+    int max_wait_ms = 10'000;               ///< in the state waiting
+    int slow_sender_ms = 5'000;             ///< in the state arriving, if others wait
+    size_t short_bytes = size_t{64} << 10;  ///< the longest of the short requests
+  };
+
+  /// A call whose request passes through.
+  class Guest {
+   public:
+    virtual ~Guest() = default;
+    /// There is room: read the request, and call arrived() or leave() afterwards.
+    virtual void read() = 0;
+    /// Do the work on the request. Called on a thread of the Intake. Call accepted() or leave().
+    virtual void work() = 0;
+    /// There is no room, or the request takes too long to arrive. Call leave() afterwards.
+    virtual void turn_away(const RefusedRequest& why) = 0;
+  };
+
+  explicit Intake(const Options& options);
+  ~Intake();  ///< calls stop()
+
+  /// client: who sent the request. most_bytes: the most that it may have, if its length is known
+  /// before it is read.
+  void enter(const std::shared_ptr<Guest>& guest, const std::string& client,
+             size_t most_bytes = kMaxRequestBytes);
+  void arrived(const Guest& guest, size_t bytes);
+  /// What is kept of the request, in bytes, until leave().
+  void accepted(const Guest& guest, size_t bytes);
+  /// The call is over, in whichever state. No effect if it is not known.
+  void leave(const Guest& guest);
+
+  /// Turns away those whose time is over. Call it about once a second.
+  void turn_away_late(RunningClock::time_point now);
+
+  /// No work() is called any more once this has returned.
+  void stop();
+
+  size_t counted_bytes() const;
+
+ private:
+  enum class State { kWaiting, kArriving, kQueued, kAccepted };
+  struct Entry {
+    std::shared_ptr<Guest> guest;
+    std::string client;
+    State state = State::kWaiting;
+    size_t bytes = 0;
+    size_t most_bytes = 0;
+    RunningClock::time_point since;
+  };
+  struct Lane {
+    FairQueue<std::shared_ptr<Guest>> queue;
+    std::condition_variable changed;
+    std::thread thread;
+  };
+  using Guests = std::vector<std::shared_ptr<Guest>>;
+  Guests admit();
+  bool has_room_for(const std::string& client) const;
+  std::shared_ptr<Guest> find(const Guest* guest) const;
+  void count(Entry& entry, State state, size_t bytes);
+  void run(Lane& lane);
+
+  const Options options_;
+  mutable std::mutex mutex_;
+  std::unordered_map<const Guest*, Entry> entries_;
+  FairQueue<const Guest*> waiting_;
+  std::unordered_map<std::string, size_t> bytes_of_;  // what each client counts with, if not zero
+  size_t bytes_ = 0;                                  // all of them together
+  bool stop_ = false;
+  Lane short_, long_;
+};
+
+}  // namespace shoal

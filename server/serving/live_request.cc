@@ -1,0 +1,105 @@
+#include "server/serving/live_request.h"
+
+#include <utility>
+
+namespace shoal {
+
+namespace {
+
+size_t bytes_of(const OutputDelta& delta) {
+  size_t bytes = sizeof delta + delta.text.size();
+  for (const SampledToken& token : delta.tokens)
+    bytes += sizeof token + token.top.size() * sizeof token.top.front();
+  return bytes;
+}
+
+}  // namespace
+
+LiveRequest::LiveRequest(std::shared_ptr<ServingState> state, std::string id,
+                         std::shared_ptr<Owner> owner)
+    : state_(std::move(state)), id_(std::move(id)), owner_(std::move(owner)) {}
+
+Result<ServingState::Taken, RefusedRequest> LiveRequest::submit(GenerationRequest request,
+                                                                const RequestOrigin& origin) {
+  Result<ServingState::Taken, RefusedRequest> taken =
+      state_->submit(id_, std::move(request), shared_from_this(), origin, &given_up_);
+  if (!taken.ok()) return taken;
+  bool left = false;
+  {
+    const std::lock_guard lock(mutex_);
+    loop_ = taken->loop;
+    loop_id_ = taken->id;
+    left = left_;
+  }
+  // The client went, or its call ended, before the loop had the request.
+  if (given_up_) taken->loop->cancel(taken->id);
+  if (left) state_->leave(id_, this);
+  return taken;
+}
+
+void LiveRequest::give_up() {
+  given_up_ = true;
+  InferenceLoop* loop = nullptr;
+  uint64_t id = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    loop = loop_;
+    id = loop_id_;
+  }
+  if (loop != nullptr) loop->cancel(id);
+}
+
+LiveRequest::Output LiveRequest::take() {
+  const std::lock_guard lock(mutex_);
+  bytes_ = 0;
+  return std::exchange(output_, {});
+}
+
+size_t LiveRequest::untaken_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+void LiveRequest::release_id() {
+  state_->release_id(id_, this);
+}
+
+void LiveRequest::leave() {
+  std::shared_ptr<Owner> last;  // destroyed after the lock is released
+  {
+    const std::lock_guard lock(mutex_);
+    left_ = true;
+    last = std::move(owner_);
+  }
+  state_->leave(id_, this);
+}
+
+std::shared_ptr<LiveRequest::Owner> LiveRequest::owner() const {
+  const std::lock_guard lock(mutex_);
+  return owner_;
+}
+
+void LiveRequest::on_delta(OutputDelta delta) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (left_) return;
+    bytes_ += bytes_of(delta);
+    output_.deltas.push_back(std::move(delta));
+  }
+  if (const auto told = owner()) told->output_ready();
+}
+
+void LiveRequest::on_end(OutputEnd end) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (left_) return;
+    output_.end = std::move(end);
+  }
+  if (const auto told = owner()) told->output_ready();
+}
+
+void LiveRequest::drop_slow_reader(std::chrono::milliseconds limit) {
+  if (const auto told = owner()) told->drop_if_slow(limit);
+}
+
+}  // namespace shoal

@@ -1,0 +1,48 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "server/serving/inference_loop.h"
+#include "server/serving/request_figures.h"
+#include "server/serving/text_output.h"
+
+namespace shoal {
+
+/// A request that was in the batch during more than this many crashes is assumed to be the cause.
+inline constexpr int kMaxCrashes = 1;
+/// A request that causes crashes would have caused another within this many steps, so its earlier
+/// crashes are forgotten.
+inline constexpr int kStepsThatForgive = 16;
+
+/// A request whose end has not been reported to its sink yet.
+struct InferenceLoop::Open {
+  Open(const Tokenizer& tokenizer, const ResolvedRequest& request,
+       std::shared_ptr<OutputSink> output, const std::optional<RequestOrigin>& origin);
+
+  /// Appends the token's text to *delta. Returns true if the token was the last one; `end` then has
+  /// the reason.
+  bool take(const TokenEvent& event, std::string* delta);
+
+  /// The workers have crashed during a step with this request. Returns true if it may be the cause.
+  bool note_crash() {
+    good_steps = 0;
+    return ++crashes > kMaxCrashes;
+  }
+  void note_good_step(Clock::time_point began) {
+    if (!times.begun) times.begun = began;
+    if (crashes > 0 && ++good_steps >= kStepsThatForgive) crashes = 0;
+  }
+
+  /// Counts the end, and tells it to the sink.
+  void report_end(RequestFigures& figures);
+
+  std::shared_ptr<OutputSink> sink;
+  TextOutput text;
+  bool include_stop;
+  int crashes = 0;     // how often the workers crashed during a step with this request
+  int good_steps = 0;  // since the last of these crashes
+  RequestTimes times;
+  OutputEnd end;
+};
+
+}  // namespace shoal

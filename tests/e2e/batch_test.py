@@ -1,0 +1,190 @@
+"""Files of requests and prompts: `generate --jsonl` and `logits --jsonl`. Every wrong line is named,
+every answer is told by its id, and a batch gives what its lines give alone.
+"""
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import harness
+from harness import DEMO, USAGE
+
+TINY = harness.ORACLE / "llama-nine-heads"
+GOOD = {"prompt": "In the beginning", "max_tokens": 3, "temperature": 0}
+
+
+class Batch(harness.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def write(self, *lines) -> Path:
+        """A file with these lines; those that are not text are written as JSON."""
+        file = self.folder / "requests.jsonl"
+        file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n"
+                                for line in lines))
+        return file
+
+    def outcome(self, *args) -> tuple[int, list[dict], str]:
+        """The exit code, the answers and stderr."""
+        process = harness.start(*args)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, [json.loads(line) for line in out.splitlines()], err.decode()
+
+
+class Generate(Batch):
+    def test_answers_repeat_the_id_and_keep_the_order(self):
+        ids = ["a \u2603 \"b\"", 7, 18446744073709551615, -1.5, True, None]
+        lines = [{"id": name, "max_tokens": 1 + 3 * (i % 2), "prompt_ids": [i], "ignore_eos": True}
+                 for i, name in enumerate(ids)]
+        file = self.write(*lines, {"prompt_ids": [9], "max_tokens": 1})
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", file)
+        self.assertEqual((code, err), (0, ""))
+        self.assertEqual([answer.get("id") for answer in answers], [*ids, None])
+        self.assertEqual(["id" in answer for answer in answers], [True] * 5 + [False] * 2)
+        self.assertEqual([answer["prompt_token_ids"] for answer in answers],
+                         [[i] for i in range(6)] + [[9]])
+        self.assertEqual(list(answers[0])[0], "id")
+
+    BAD = ['{"id":"open",', {"id": "typo", **GOOD, "max_token": 2}, {"id": [1], **GOOD},
+           {"id": 3, **GOOD, "temperature": -1}, {"id": "long", "prompt": "word " * 3000}]
+    SAYS = ["line 2: ", 'line 3: unknown field "max_token"; did you mean "max_tokens"?',
+            'line 5: "id" must be a string, a number or a boolean', "line 6: temperature must be",
+            "line 7: the prompt has more than"]
+
+    def mixed(self) -> Path:
+        return self.write({"id": "first", **GOOD}, self.BAD[0], self.BAD[1], "", *self.BAD[2:],
+                          {"id": "last", **GOOD})
+
+    def test_all_wrong_lines_are_named_and_nothing_runs(self):
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.mixed())
+        self.assertEqual((code, answers), (USAGE, []))
+        lines = err.splitlines()
+        self.assertRegex(lines[0], r"^shoal: error: --jsonl .*: 5 of 7 lines are wrong:$")
+        self.assertEqual(len(lines), 6, err)
+        for line, says in zip(lines[1:], self.SAYS):
+            self.assertTrue(line.startswith("  " + says), err)
+
+    def test_many_wrong_lines_are_counted(self):
+        file = self.write(*[{**GOOD, "top_p": 2}] * 50)
+        code, _, err = self.outcome("generate", DEMO, "--jsonl", file)
+        self.assertEqual(code, USAGE)
+        self.assertIn("50 of 50 lines are wrong", err)
+        self.assertEqual(err.count("top_p must be"), 20)
+        self.assertTrue(err.endswith("\n  and 30 more lines\n"), err)
+        # Long reasons leave room for fewer lines, and the count stays right.
+        file = self.write(*[{**GOOD, "x" * 70: 2}] * 50)
+        _, _, err = self.outcome("generate", DEMO, "--jsonl", file)
+        named = err.count("unknown field")
+        self.assertTrue(1 < named < 20, err)
+        self.assertTrue(err.endswith(f"\n  and {50 - named} more lines\n"), err)
+
+    def test_a_prompt_beyond_the_cache_is_named_before_anything_runs(self):
+        flags = ("--kv-cache-memory", "96k")
+        file = self.write(GOOD, {"id": "big", "prompt_ids": [1] * 200, "max_tokens": 1})
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", file, *flags)
+        self.assertEqual((code, answers), (USAGE, []), err)
+        self.assertIn("line 2: ", err)
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", file, *flags,
+                                          "--keep-going")
+        self.assertEqual((code, err), (1, ""))
+        self.assertEqual(len(answers[0]["token_ids"]), 3)
+        self.assertEqual((answers[1]["id"], answers[1]["line"]), ("big", 2))
+
+    def test_keep_going_runs_the_good_lines(self):
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.mixed(),
+                                          "--keep-going", "-tp", 2)
+        self.assertEqual((code, err, len(answers)), (1, "", 7))
+        [alone] = harness.generate_jsonl(DEMO, [GOOD])
+        for at, name in ((0, "first"), (6, "last")):
+            self.assertEqual((answers[at]["id"], answers[at]["token_ids"]),
+                             (name, alone["token_ids"]))
+        self.assertEqual([answer.get("id") for answer in answers[1:6]],
+                         [None, "typo", None, 3, "long"])
+        self.assertEqual([answer["line"] for answer in answers[1:6]], [2, 3, 5, 6, 7])
+        for answer, says in zip(answers[1:6], self.SAYS):
+            self.assertTrue(answer["error"]["message"].startswith(says), answer)
+            self.assertEqual(answer["error"]["code"], "INVALID_ARGUMENT")
+        self.assertEqual(answers[4]["error"]["field"], "temperature")
+        self.assertNotIn("field", answers[1]["error"])
+
+    def test_keep_going_without_a_good_line_or_a_bad_one(self):
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.write("[]"),
+                                          "--keep-going")
+        self.assertEqual((code, err), (1, ""))
+        self.assertEqual(answers[0]["line"], 1)
+        for lines in ((), (GOOD,)):
+            code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.write(*lines),
+                                              "--keep-going")
+            self.assertEqual((code, err, len(answers)), (0, "", len(lines)))
+
+    def test_the_log_has_a_summary(self):
+        file = self.write(*[{"prompt_ids": [1, 2], "max_tokens": 4, "ignore_eos": True}] * 3, "[]")
+        _, _, err = self.outcome("generate", DEMO, "--jsonl", file, "--keep-going", "--log-level",
+                                 "info")
+        self.assertRegex(err, r"INFO front .*\] 4 requests \(1 failed\), 6 prompt tokens, "
+                              r"12 generated tokens in \d+\.\d s: [\d.]+ tokens/s\n")
+
+
+class Logits(Batch):
+    PROMPTS = [{"id": "text", "prompt": "In the beginning God"}, "", {"prompt_ids": [5]},
+               {"id": 2, "prompt_ids": list(range(1, 90))}, {"prompt_ids": [7, 8, 9]}]
+
+    def test_a_file_gives_the_bits_of_single_runs(self):
+        file, out = self.write(*self.PROMPTS), self.folder / "out"
+        for flags in ((), ("-tp", 2, "--chunk", 7), ("--decode-from", 2)):
+            code, answers, err = self.outcome("logits", DEMO, "--jsonl", file, "--out-dir", out,
+                                              *flags)
+            self.assertEqual((code, err), (0, ""))
+            self.assertEqual([answer["line"] for answer in answers], [1, 3, 4, 5])
+            self.assertEqual([answer.get("id") for answer in answers], ["text", None, 2, None])
+            self.assertEqual(sorted(path.name for path in out.iterdir()),
+                             ["1.npy", "3.npy", "4.npy", "5.npy"])
+            for prompt, answer in zip(filter(None, self.PROMPTS), answers):
+                with self.subTest(prompt=prompt, flags=flags):
+                    bits = Path(answer["file"]).read_bytes()
+                    ids = prompt.get("prompt_ids") or self.ids(prompt["prompt"])
+                    self.assertTrue(bits == harness.logits_file(DEMO, ids))
+                    self.assertEqual(answer["tokens"], len(ids))
+                    self.assertEqual(np.load(answer["file"]).shape[0], len(ids))
+
+    def ids(self, text: str) -> list[int]:
+        out = harness.run("tokenize", DEMO, "--text", text).stdout
+        return [int(one) for one in out.split(b",")]
+
+    def test_a_prompt_is_text_too(self):
+        text = "In the beginning God"
+        expected = harness.logits_file(DEMO, self.ids(text))
+        out = self.folder / "x.npy"
+        harness.run("logits", DEMO, "--prompt", text, "--out", out)
+        self.assertTrue(out.read_bytes() == expected)
+        out.unlink()
+        process = harness.start("logits", DEMO, "--out", out, stdin=-1)
+        self.assertEqual(process.communicate(text.encode() + b"\n", timeout=60), (b"", b""))
+        self.assertTrue(out.read_bytes() == expected)
+
+    def test_wrong_lines_are_named_and_nothing_is_written(self):
+        vocab = json.loads((TINY / "config.json").read_text())["vocab_size"]
+        file = self.write({"prompt_ids": [1]}, {"prompt_ids": [vocab]}, {"prompt_ids": []},
+                          {"prompt_ids": [1], "max_tokens": 3}, {"prompt_ids": [1] * 1000}, {})
+        out = self.folder / "out"
+        code, answers, err = self.outcome("logits", TINY, "--jsonl", file, "--out-dir", out)
+        self.assertEqual((code, answers), (USAGE, []), err)
+        self.assertIn("5 of 6 lines are wrong:", err)
+        for line in range(2, 7):
+            self.assertIn(f"\n  line {line}: ", err)
+        self.assertFalse(out.exists())
+
+    def test_a_folder_that_cannot_be_written_is_reported_before_the_start(self):
+        file = self.write({"prompt_ids": [1]})
+        for bad in (file, self.folder / "no" / "where"):
+            code, _, err = self.outcome("logits", TINY, "--jsonl", file, "--out-dir", bad)
+            self.assertEqual(code, USAGE)
+            self.assertIn(f"--out-dir {bad} cannot be made or written", err)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,39 @@
+"""What `shoal client` says if --server names a port that is not its server's, and that it does not
+wait there for longer than --wait."""
+import socket
+
+import harness
+from harness import UNAVAILABLE
+
+
+class Ports(harness.TestCase):
+    def refused(self, address: str, *flags) -> str:
+        client = harness.start("client", "--server", address, *flags, stdin=-1)
+        err = client.communicate(b'[{"role": "user", "content": "x"}]', timeout=60)[1].decode()
+        self.assertEqual(client.returncode, UNAVAILABLE, err)
+        self.assertEqual(err.count("\n"), 1, err)
+        return err
+
+    def test_it_says_what_is_wrong_with_a_port(self):
+        server = self.serve(harness.DEMO)
+        ready = server.wait_ready()
+        grpc, http = ready["grpc"], ready["http"]
+        for address in (http, "https://" + grpc):
+            self.assertIn(f"what answers at {address} does not speak gRPC: name the server's gRPC "
+                          "port", self.refused(address, "--prompt", "x"))
+        self.assertIn(f"what answers at {http} does not encrypt: leave out https://",
+                      self.refused("https://" + http, "--messages", "-"))
+        self.assertIn("the answer is not HTTP/1.1", self.refused(grpc, "--messages", "-"))
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
+
+    def test_a_silent_port_is_no_server(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = "127.0.0.1:%d" % silent.getsockname()[1]
+            self.refused(address, "--wait", 1, "--prompt", "x")
+            self.assertIn(f"no server answers at {address}: start one",
+                          self.refused(address, "--wait", 1, "--messages", "-"))
+
+
+if __name__ == "__main__":
+    harness.main()

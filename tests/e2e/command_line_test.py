@@ -1,0 +1,380 @@
+"""What the documentation and the help say of commands and flags, compared with the flags themselves
+(`shoal help --json`), and how the program speaks to a terminal.
+"""
+import fcntl
+import json
+import os
+import pty
+import re
+import shlex
+import struct
+import tempfile
+import termios
+import threading
+import time
+from pathlib import Path
+
+import harness
+from harness import NO_MODEL, UNAVAILABLE, USAGE
+
+# Flags in the documentation that are of other programs.
+OF_OTHERS = {"--all": "scripts/test", "--mca": "mpirun", "--of-file": "the test programs"}
+ESCAPE = "\x1b["
+
+
+def commands() -> dict[str, dict]:
+    listed = json.loads(harness.run("help", "--json").stdout)["commands"]
+    return {command["name"]: command for command in listed}
+
+
+def flags(command: dict) -> set[str]:
+    names = {name for flag in command["flags"] for name in flag["names"]}
+    return names | ({"-tp"} if "--tensor-parallel-size" in names else set())
+
+
+def documents() -> list[Path]:
+    found = [path for folder in ("docs", "examples", "deploy", "tests")
+             for path in (harness.ROOT / folder).rglob("*.md") if "data" not in path.parts]
+    return sorted(found + list(harness.ROOT.glob("*.md")))
+
+
+def code_of(text: str) -> list[str]:
+    """The blocks and spans of code. Lines that a backslash joins are one."""
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    rest = re.sub(r"^```[^\n]*\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return lines + [span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", rest)]
+
+
+def command_lines(code: str) -> list[list[str]]:
+    """The words after `shoal` of each of its command lines in a line of code."""
+    found = []
+    for part in re.findall(r"(?:^|[\s/(])shoal ((?:[^|;#&()]|\|(?=\S))+)", code):
+        found.append(part.split(" -- ")[0].split())
+    return found
+
+
+class Flags(harness.TestCase):
+    def test_flags_in_command_lines_of_the_documentation(self):
+        table, seen = commands(), 0
+        for path in documents():
+            for code in code_of(path.read_text()):
+                for words in command_lines(code):
+                    name = " ".join(words[:2]) if words[:1] == ["bench"] else words[0]
+                    if name not in table:
+                        continue
+                    given = [word.split("=")[0].replace("_", "-") for word in words
+                             if re.match(r"--?[a-z]", word)]
+                    for flag in given:
+                        seen += 1
+                        self.assertIn(flag, flags(table[name]), f"{path}: {code}")
+        self.assertGreaterEqual(seen, 40)
+
+    def test_flags_alone_in_the_documentation(self):
+        every = {flag for command in commands().values() for flag in flags(command)}
+        every |= {"--version", "--man", "--completion"}
+        unused = set(OF_OTHERS)
+        for path in documents():
+            for code in code_of(path.read_text()):
+                match = re.match(r"(--[a-z][a-z-]*)", code)
+                if match and match[1] in OF_OTHERS:
+                    unused.discard(match[1])
+                elif match:
+                    self.assertIn(match[1], every, path)
+        self.assertEqual(unused, set(), "OF_OTHERS names what no page has")
+
+    def test_tables_of_the_documentation_have_the_defaults(self):
+        serve = {name: flag for flag in commands()["serve"]["flags"] for name in flag["names"]}
+        checked = 0
+        for path in documents():
+            header = []
+            for line in path.read_text().splitlines():
+                cells = [cell.strip() for cell in line.strip("|").split("|")]
+                if not line.startswith("|"):
+                    header = []
+                elif not header:
+                    header = [cell.lower() for cell in cells]
+                elif (match := re.match(r"`(--[a-z-]+)", cells[0])) and "default" in header:
+                    said = cells[header.index("default")]
+                    default = serve[match[1]]["default"]
+                    number = re.fullmatch(r"([\d,]+)(?: (s|KiB|MiB))?", said)
+                    if number:
+                        unit = {"KiB": 2**10, "MiB": 2**20}.get(number[2], 1)
+                        said = str(int(number[1].replace(",", "")) * unit)
+                    self.assertIn(said, (default, "none" if default in (None, "0") else default,
+                                         "`--max-num-seqs` + 1024" if default is None else default),
+                                  f"{path}: {line}")
+                    checked += 1
+        self.assertGreaterEqual(checked, 8)
+
+    def test_printed_defaults_are_those_of_the_configuration(self):
+        shown = json.loads(harness.run("serve", "m", "--print-config", "--json").stdout)
+        for flag in commands()["serve"]["flags"]:
+            key = flag["names"][0].removeprefix("--")
+            if key not in shown:
+                continue
+            value = shown[key]["value"]
+            value = {True: "true", False: "false"}.get(value, value)
+            value = ",".join(value) if isinstance(value, list) else value
+            if flag["names"][0] != "--port":  # decided after all flags are read
+                self.assertEqual(value, flag["default"], flag)
+
+
+class Examples(harness.TestCase):
+    def test_examples_run(self):
+        """All but those that need a server or run for long; a test of the parser reads those."""
+        table, ran = commands(), 0
+        with tempfile.TemporaryDirectory() as folder:
+            here = Path(folder)
+            (here / "prompt.txt").write_text("In the beginning")
+            (here / "messages.json").write_text('[{"role": "user", "content": "Hello"}]')
+            (here / "requests.jsonl").write_text('{"prompt_ids": [1, 2], "max_tokens": 2}\n')
+            (here / "prompts.jsonl").write_text('{"id": "a", "prompt": "In"}\n{"prompt_ids": [1]}\n')
+            (here / "shoal.yaml").write_text("max-num-seqs: 16\n")
+            for command in table.values():
+                for example in command["examples"]:
+                    words = [word.replace("MODEL", str(harness.DEMO))
+                             for word in shlex.split(example["words"])]
+                    if command["name"].split()[0] in ("client", "bench", "shmtest") or (
+                            command["name"] == "serve" and "--print-config" not in words):
+                        continue
+                    code = (0, 1) if command["name"] == "doctor" else (0,)
+                    process = harness.start(*words, cwd=here)
+                    out, err = process.communicate(timeout=60)
+                    self.assertIn(process.returncode, code, f"{words}: {err.decode()}")
+                    self.assertNotEqual((out, "--out" in words), (b"", False), words)
+                    ran += 1
+            self.assertTrue((here / "logits.npy").exists())
+            self.assertTrue((here / "logits" / "2.npy").exists())
+        self.assertGreaterEqual(ran, 14)
+
+
+class OnATerminal(harness.TestCase):
+    def shown(self, *args, columns: int = 90, seconds: float = 30, **environment) -> str:
+        """What the program prints on a terminal of this width, until it ends."""
+        outer, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        before = dict(os.environ)
+        os.environ.update({"TERM": "xterm", **environment})
+        for name in {"COLUMNS", "NO_COLOR", "CLICOLOR_FORCE"} - environment.keys():
+            os.environ.pop(name, None)
+        try:
+            process = harness.start(*args, stdin=inner, stdout=inner, stderr=inner)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        os.close(inner)
+        text = []
+
+        def read():
+            try:
+                while data := os.read(outer, 65536):
+                    text.append(data)
+            except OSError:
+                pass  # the other end is closed
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        process.wait(seconds)
+        reader.join(10)
+        os.close(outer)
+        return b"".join(text).decode().replace("\r\n", "\n")
+
+    def test_help_is_as_wide_as_the_terminal_and_its_headings_are_bold(self):
+        for columns in (60, 90, 140):
+            text = self.shown("serve", "--help", columns=columns)
+            self.assertIn(f"{ESCAPE}1mMemory:{ESCAPE}0m\n", text)
+            longest = max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in text.splitlines())
+            self.assertLessEqual(longest, columns)
+            self.assertGreater(longest, columns - 12)
+        self.assertLessEqual(max(map(len, self.shown("serve", "--help", COLUMNS="50",
+                                                     NO_COLOR="1").splitlines())), 50)
+
+    def test_colours_only_if_the_reader_wants_them(self):
+        self.assertIn(f"shoal: {ESCAPE}1;31merror:{ESCAPE}0m unknown", self.shown("serve", "--x"))
+        for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+            self.assertNotIn(ESCAPE, self.shown("serve", "--x", **environment))
+            self.assertNotIn(ESCAPE, self.shown("serve", "--help", **environment))
+        for words in (("serve", "--help"), ("--help",), ("help", "--man")):
+            self.assertNotIn(ESCAPE.encode(), harness.run(*words).stdout)
+
+    def test_a_log_on_a_terminal_has_short_times_and_a_pipe_whole_ones(self):
+        words = ("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 1, "-tp", 2,
+                 "--log-level", "info")
+        self.assertRegex(self.shown(*words),
+                         r"(?m)(^|\x1b\[K)\d\d:\d\d:\d\d\.\d{3} INFO (front|rank \d) \[\d+\] ")
+        process = harness.start(*words)
+        err = process.communicate(timeout=60)[1].decode()
+        self.assertRegex(err, r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z INFO (front|rank \d) ")
+
+
+    def test_a_batch_says_how_far_it_is(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "requests.jsonl"
+            file.write_text('{"prompt_ids": [1], "max_tokens": 400, "ignore_eos": true}\n' * 2)
+            text = self.shown("generate", harness.DEMO, "--jsonl", file)
+        self.assertRegex(text, r"\r0 of 2 requests, [\d.]+ tokens/s\x1b\[K")
+        # The line is gone before an answer or the summary is written.
+        self.assertRegex(text, r"\r\x1b\[K\{\"prompt_token_ids\"")
+        self.assertRegex(text, r"\nshoal generate: 2 requests, 2 prompt tokens, 800 generated tokens "
+                               r"in \d+\.\d s: [\d.]+ tokens/s\n$")
+
+
+class Errors(harness.TestCase):
+    """An error says what is wrong and what to do, in one style, without codes and places."""
+
+    def error(self, code: int, *args, stdin: bytes = b"") -> str:
+        process = harness.start(*args, stdin=-1)
+        out, err = process.communicate(stdin, timeout=60)
+        self.assertEqual((process.returncode, out), (code, b""), err)
+        return err.decode()
+
+    def test_no_codes_and_places(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken = Path(folder) / "broken.json"
+            broken.write_text("{")
+            cases = [
+                (USAGE, "serve", "m", "--wibble"),
+                (USAGE, "serve", "m", "--config", "/nowhere.yaml"),
+                (NO_MODEL, "serve", "/nowhere"),
+                (NO_MODEL, "tokenize", "/nowhere", "--text", "x"),
+                (USAGE, "generate", harness.DEMO, "--messages", broken),
+                (USAGE, "generate", harness.DEMO, "--prompt", "x", "--top-p", 2),
+                (USAGE, "client", "--messages", broken),
+                (USAGE, "client", "--prompt", "x", "--ssl-ca-certs", "/nowhere"),
+                (USAGE, "client", "--prompt", "x", "--api-key-file", "/nowhere"),
+                (UNAVAILABLE, "client", "--prompt", "x", "--server", "127.0.0.1:1"),
+                (USAGE, "serve", harness.DEMO, "--ssl-certfile", "/nowhere", "--grpc-port", 0),
+                (USAGE, "shmtest", "true"),
+            ]
+            for code, *words in cases:
+                text = self.error(code, *words)
+                self.assertRegex(text, r"^shoal: error: \S", words)
+                self.assertNotRegex(text, r"[A-Z]+_[A-Z]+|\.cc:\d|\[front\]|\bUNKNOWN\b", words)
+                debug = self.error(code, *words, "--log-level", "debug")
+                if words[0] in ("serve", "tokenize", "generate"):
+                    self.assertRegex(debug, r"^shoal: error: [A-Z_]+: ", words)
+
+    def test_json_errors_keep_their_codes(self):
+        line = json.loads(self.error(USAGE, "serve", "m", "--wibble", "--log-format", "json"))
+        self.assertEqual(line["level"], "ERROR")
+        self.assertTrue(line["message"].startswith("INVALID_ARGUMENT: unknown flag"), line)
+        line = json.loads(self.error(UNAVAILABLE, "client", "--prompt", "x", "--server",
+                                     "127.0.0.1:1", "--log-format", "json"))
+        self.assertIn("no server answers", line["message"])
+
+    def test_what_to_do(self):
+        hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
+        download = f"hf download {hub} --local-dir SmolLM2-135M-Instruct"
+        self.assertIn(download, self.error(NO_MODEL, "serve", hub))
+        self.assertIn(download, self.error(NO_MODEL, "tokenize", hub, "--text", "x"))
+        self.assertNotIn("hf download", self.error(NO_MODEL, "serve", "/nowhere/x"))
+        self.assertIn("did you mean --prompt \"hello there\"?",
+                      self.error(USAGE, "client", "hello there"))
+        self.assertIn("-- is missing before the command: shoal shmtest [FLAGS] -- true",
+                      self.error(USAGE, "shmtest", "true"))
+        for server in ("localhost", "http://localhost"):
+            for kind in (("--prompt", "x"), ("--chat",)):
+                self.assertIn("--server must be HOST:PORT",
+                              self.error(USAGE, "client", "--server", server, *kind))
+        self.assertIn("use --kv-cache-memory",
+                      self.error(USAGE, "serve", "m", "--mem-fraction-static", "0.9"))
+
+    def test_a_prompt_is_needed(self):
+        for words in (("client",), ("generate", harness.DEMO), ("client", "--prompt", "-")):
+            self.assertIn("or a prompt on stdin, which is empty", self.error(USAGE, *words))
+
+
+class Pipes(harness.TestCase):
+    def without_a_reader(self, *args) -> tuple[int, bytes]:
+        """The exit code and stderr, if nobody reads stdout."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = harness.start(*args, stdout=writer)
+        os.close(writer)
+        return process.wait(60), process.communicate()[1]
+
+    def test_a_reader_that_has_left_hears_no_error(self):
+        prompt = ("--prompt", "In the beginning", "--max-tokens", 5)
+        server = self.serve(harness.DEMO)
+        ready = server.wait_ready()
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as messages:
+            messages.write('[{"role": "user", "content": "x"}]')
+            messages.flush()
+            for words in (("tokenize", harness.DEMO, "--text", "x"), ("help", "--json"),
+                          ("generate", harness.DEMO, *prompt),
+                          ("generate", harness.DEMO, *prompt, "--json"),
+                          ("client", "--server", ready["grpc"], *prompt),
+                          ("client", "--server", ready["grpc"], *prompt, "--json"),
+                          ("client", "--server", ready["http"], "--messages", messages.name),
+                          ("client", "--server", ready["http"], "--messages", messages.name,
+                           "--json")):
+                code, err = self.without_a_reader(*words)
+                self.assertEqual(err, b"", words)
+                self.assertGreater(code, 0, words)
+
+    def test_ids_from_a_pipe(self):
+        for text in ("In the beginning", ""):
+            ids = harness.run("tokenize", harness.DEMO, "--text", text, "--no-special").stdout
+            process = harness.start("detokenize", harness.DEMO, "--ids", "-", stdin=-1)
+            self.assertEqual(process.communicate(ids, timeout=60),
+                             (text.encode() + b"\n", b""))
+            self.assertEqual(process.returncode, 0)
+        for bad in (b"", b"1,x\n", b"1\n2\n"):
+            process = harness.start("detokenize", harness.DEMO, "--ids", "-", stdin=-1)
+            err = process.communicate(bad, timeout=60)[1].decode()
+            self.assertEqual(process.returncode, USAGE, bad)
+            self.assertIn("the ids on stdin must be token ids such as 1,2,3", err)
+
+
+class Client(harness.TestCase):
+    def test_it_waits_for_a_server_and_reads_a_prompt_from_stdin(self):
+        [port, http] = harness.free_ports(2)
+        ask = ("--temperature", 0, "--max-tokens", 3)
+        waiting = [
+            harness.start("client", "--server", f"127.0.0.1:{port}", "--wait", 120, *ask, stdin=-1),
+            harness.start("client", "--server", f"127.0.0.1:{http}", "--wait", 120, "--messages",
+                          "-", *ask, stdin=-1)]
+        for one, text in zip(waiting, (b"In the beginning\n",
+                                       b'[{"role": "user", "content": "x"}]')):
+            one.stdin.write(text)
+            one.stdin.close()
+            one.stdin = None
+        server = self.serve(harness.DEMO, "--grpc-port", port, "--port", http)
+        server.wait_ready()
+        out, err = waiting[0].communicate(timeout=60)
+        self.assertEqual(waiting[0].returncode, 0, err)
+        wanted = harness.run("generate", harness.DEMO, "--prompt", "In the beginning", *ask).stdout
+        self.assertEqual(out, wanted)
+        piped = harness.start("generate", harness.DEMO, "--prompt", "-", *ask, stdin=-1)
+        self.assertEqual(piped.communicate(b"In the beginning\n", timeout=60)[0], wanted)
+        err = waiting[1].communicate(timeout=60)[1]
+        self.assertNotIn(b"no server", err)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
+
+    def test_it_waits_no_longer_than_it_is_told_to(self):
+        for ask in (("--prompt", "x"), ("--chat-template-kwargs", "{}", "--messages", "-")):
+            begun = time.monotonic()
+            client = harness.start("client", "--server", "127.0.0.1:1", "--wait", 1, *ask, stdin=-1)
+            err = client.communicate(b'[{"role": "user", "content": "x"}]', timeout=30)[1].decode()
+            self.assertEqual(client.returncode, UNAVAILABLE, err)
+            self.assertIn("no server answers at 127.0.0.1:1", err)
+            self.assertGreaterEqual(time.monotonic() - begun, 1)
+
+    def test_it_says_how_much_of_an_answer_has_come(self):
+        server = self.serve(harness.DEMO)
+        server.wait_ready()
+        client = server.client("--prompt", "In the beginning", "--ignore-eos", "--max-tokens", 400)
+        out = harness.Reader(client.stdout)
+        err = harness.Reader(client.stderr)
+        harness.wait_until(out.text, 30, "the beginning of the answer")
+        server.kill()
+        self.assertEqual(client.wait(30), UNAVAILABLE, err.rest())
+        self.assertRegex(err.rest(), r"^shoal: error: the server at \S+ is gone after \d+ tokens? of "
+                                     r"the answer: it has died, or the connection has broken")
+
+
+if __name__ == "__main__":
+    harness.main()

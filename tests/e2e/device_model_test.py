@@ -1,0 +1,256 @@
+"""The model on emulated devices, through the program itself: device_model_test.py PART [CASE]
+
+The module is that of tests/emulator: the real kernels, compiled for the host. PART is oracle or
+same-bits, with a folder of tests/data/oracle as CASE; or faults, refusals, or choice.
+"""
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import unittest.mock
+from pathlib import Path
+
+import numpy as np
+
+import breadth
+import harness
+
+PART = sys.argv.pop(1)
+CASE = sys.argv.pop(1) if PART in ("oracle", "same-bits") else "llama-nine-heads"
+FOLDER = harness.ORACLE / CASE
+EXPECTED = json.loads((FOLDER / "expected.json").read_text())
+FAKES = Path(harness.SHOAL).parent / "fakes"
+MODULE = FAKES / "libemulated_cuda_module.so"
+ON_DEVICES = ("--device", "cuda", "--cuda-module", MODULE, "--nccl-library",
+              FAKES / "libfake_nccl.so", "--threads-per-rank", 1)
+# Eight ranks of emulated devices in a sanitizer's build take both processors for minutes, so that
+# tests beside them run into their time-outs. What sanitizers look for shows with two.
+MOST_RANKS = 2 if breadth.SANITIZED else 8
+PROMPT = ("--prompt-ids", harness.ids_flag(EXPECTED["prompts"][0]["ids"]))
+# If the two best logits are closer than this, rounding may choose either.
+CLEAR_GAP = 0.5
+
+
+def emulated(**settings):
+    """Sets EMULATED_GPU_<NAME>. All devices reach each other, unless PEERS says otherwise."""
+    settings = {"PEERS": "all", **settings}
+    return unittest.mock.patch.dict(
+        os.environ, {f"EMULATED_GPU_{name}": str(value) for name, value in settings.items()})
+
+
+def sizes() -> list[int]:
+    return [size for size in EXPECTED["tensor_parallel_sizes"] if size <= MOST_RANKS]
+
+
+class Oracle(harness.TestCase):
+    """Logits and greedy tokens beside the reference implementation's."""
+
+    def test_logits_and_greedy_tokens(self):
+        for k, prompt in enumerate(EXPECTED["prompts"]):
+            with self.subTest(prompt=k), emulated():
+                ids, greedy = prompt["ids"], prompt["greedy"]
+                ours = harness.logits(FOLDER, ids + greedy[:-1], *ON_DEVICES)
+                reference = np.load(FOLDER / prompt["logits"]).astype(np.float64)
+                rows = ours[: len(ids)].astype(np.float64)
+                distance = (np.linalg.norm(rows - reference, axis=1)
+                            / np.linalg.norm(reference, axis=1))
+                config = json.loads((FOLDER / "config.json").read_text())
+                is_float32 = (config.get("dtype") or config["torch_dtype"]) == "float32"
+                self.assertLessEqual(distance.mean(), 1e-4 if is_float32 else 1.5e-2)
+                self.assertLessEqual(distance.max(), 1e-4 if is_float32 else 4e-2)
+                choices = ours[len(ids) - 1 :].argmax(axis=1)
+                clear = 0
+                for step, (token, gap) in enumerate(zip(greedy, prompt["gap"])):
+                    if gap > CLEAR_GAP:
+                        clear += 1
+                        self.assertEqual(choices[step], token, f"greedy token {step}, gap {gap}")
+                self.assertGreater(clear, 0)
+
+
+class SameBits(harness.TestCase):
+    """The number of ranks, the rung, the pieces of a prompt and the device's schedule."""
+
+    def test_pairs(self):
+        ids = EXPECTED["prompts"][1]["ids"][: 8 if breadth.SANITIZED else None]
+        with emulated():
+            expected = harness.logits_file(FOLDER, ids, *ON_DEVICES)
+        self.assertGreater(len(expected), 4 * len(ids))
+        few = 3 if 3 in sizes() else 2
+        # If no device reaches another one, no pair of them is tried before the start.
+        ways = [((2, "cuda-ipc"), {}, ("--chunk", 13)),
+                ((few, "host-memfd"), {"PEERS": "none", "ORDER": "reverse"},
+                 ("--decode-from", len(ids) - 3)),
+                ((sizes()[-1], "tcp"), {"PEERS": "none", "COPIES": "late"}, ("--chunk", 64)),
+                ((1, None), {"STREAMS": "when-waited-for", "ORDER": 3}, ("--decode-from", len(ids) // 8 * 7)),
+                ((2, "nccl-p2p"), {"STREAMS": "at-once"}, ("--chunk", 64)),
+                ((few, "cuda-ipc"), {"ORDER": 7, "COPIES": "late"}, ())]
+        for (ranks, rung), settings, flags in ways[: 3 if breadth.NARROW else None]:
+            transport = ("--transport", rung) if rung else ()
+            with self.subTest(ranks=ranks, rung=rung, **settings), emulated(**settings):
+                ours = harness.logits_file(FOLDER, ids, *ON_DEVICES, "-tp", ranks, *transport,
+                                           *flags)
+                # Not assertEqual: nobody wants to read a megabyte of difference.
+                self.assertTrue(ours == expected, "other bits")
+
+    def test_choices_are_the_same_alone_and_in_a_batch(self):
+        requests = [{"id": f"{i}", "prompt_ids": EXPECTED["prompts"][i % 2]["ids"][: 5 + 3 * i],
+                     "max_tokens": 4, "ignore_eos": True, "seed": i,
+                     "temperature": 0.8 if i % 2 else 0} for i in range(4)]
+        with emulated():
+            together = harness.generate_jsonl(FOLDER, requests, *ON_DEVICES)
+            alone = [harness.generate_jsonl(FOLDER, [one], *ON_DEVICES, "-tp", 2)[0]
+                     for one in requests]
+        tokens = [[answer["token_ids"] for answer in answers] for answers in (together, alone)]
+        self.assertEqual(*tokens)
+        self.assertEqual([len(answer) for answer in tokens[0]], [4] * 4)
+
+
+class Faults(harness.TestCase):
+    """A rank is killed, stops, or has a device that hangs, in the middle of a stream."""
+
+    REQUEST = (*PROMPT, "--max-tokens", 60, "--ignore-eos", "--temperature", 0)
+
+    def tokens_without_fault(self) -> list[int]:
+        with emulated():
+            out = harness.run("generate", FOLDER, *self.REQUEST, "--json", *ON_DEVICES).stdout
+        return json.loads(out)["token_ids"]
+
+    def stream_with(self, fault, *flags, **settings):
+        """Returns the tokens of a stream during which fault(server) is called, and the log."""
+        with emulated(**settings):
+            server = self.serve(FOLDER, *ON_DEVICES, "-tp", 2, "--max-num-seqs", 2,
+                                "--kv-cache-memory", "2m", *flags)
+            fields = server.wait_ready(120)
+        self.assertEqual(fields["kernels"], "cuda")
+        self.assertRegex(fields["arithmetic"], "^cuda-sm90-8$")
+        client = server.client(*self.REQUEST, "--json")
+        time.sleep(0.4)
+        fault(server)
+        out, err = client.communicate(timeout=200)
+        self.assertEqual(client.returncode, 0, err)
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.end(100), 0)
+        return json.loads(out)["token_ids"], server.err.rest()
+
+    def test_a_rank_that_is_killed(self):
+        tokens, log = self.stream_with(lambda server: os.kill(server.workers(2)[1], signal.SIGKILL),
+                                       "--transport", "cuda-ipc")
+        self.assertEqual(tokens, self.tokens_without_fault())
+        self.assertIn("the ranks run again over cuda-ipc", log)
+
+    def test_a_rank_that_stops_is_named(self):
+        tokens, log = self.stream_with(lambda server: os.kill(server.workers(2)[1], signal.SIGSTOP),
+                                       "--transport", "host-memfd", "--step-timeout", 2)
+        self.assertEqual(tokens, self.tokens_without_fault())
+        self.assertRegex(log, "starting the ranks again.*rank 1")
+
+    def test_a_kernel_that_never_ends(self):
+        """Its rank looks busy and the host waits: only marks that the stream writes are progress."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "hangs"
+
+            def hang(server):
+                path.write_text("1")
+                harness.wait_until(lambda: "starting the ranks again" in server.err.text(), 100,
+                                   "the group given up")
+                path.write_text("-1")
+
+            tokens, log = self.stream_with(hang, "--transport", "cuda-ipc", "--step-timeout", 2,
+                                           HANG=path)
+        self.assertEqual(tokens, self.tokens_without_fault())
+
+
+class Refusals(harness.TestCase):
+    """What devices cannot do ends the start with the numbers and what to do."""
+
+    def refused(self, code: int, *flags, **settings) -> str:
+        with emulated(**settings):
+            done = harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES, *flags,
+                               code=code)
+        return done.stderr.decode()
+
+    def test_the_module_is_absent(self):
+        err = self.refused(harness.UNAVAILABLE, "--cuda-module", "/nonexistent/m.so")
+        self.assertIn("/nonexistent/m.so", err)
+        self.assertIn("put libshoal_cuda.so beside the program", err)
+
+    def test_no_device_is_no_reason_for_the_cpu(self):
+        self.assertIn("no CUDA-capable device", self.refused(harness.UNAVAILABLE, DEVICES=0))
+
+    def test_an_old_device(self):
+        err = self.refused(harness.UNAVAILABLE, CAPABILITY="7.5")
+        self.assertIn("compute capability 7.5 has no code in the module", err)
+
+    def test_tensor_cores_that_sum_differently(self):
+        err = self.refused(harness.UNAVAILABLE, "-tp", 2, CAPABILITY="9.0,8.6")
+        self.assertRegex(err, r"GPU 0 .*9\.0.* and GPU 1 .*8\.6.* sum differently")
+        self.assertIn("--reproducible=off", err)
+        with emulated(CAPABILITY="9.0,8.6"):
+            harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES,
+                        "-tp", 2, "--reproducible", "off")
+
+    def test_more_ranks_than_leaves(self):
+        err = self.refused(harness.USAGE, "-tp", 9, PEERS="none")  # no pair is tried
+        self.assertRegex(err, r"\[1, 8\].*not 9.*--device cpu has up to 9")
+
+    def test_too_little_memory(self):
+        err = self.refused(harness.USAGE, BYTES=1 << 20)
+        self.assertRegex(err, r"KV cache must hold .* has 0 B .*--gpu-memory-utilization")
+        self.assertRegex(err, r"\d+ B of weights")
+
+    def test_a_device_that_fails(self):
+        """A new process may find it well again, so the ranks are started again before the end."""
+        for name, error in (("cudaLaunchKernel", 719), ("cudaEventQuery", 700)):
+            err = self.refused(harness.WORKER_DIED, "--max-restarts", 1, FAIL=f"{name}:{error}")
+            self.assertIn("the GPU has failed", err)
+            self.assertIn("starting the ranks again (1 of 1)", err)
+
+    def test_memory_that_somebody_else_has(self):
+        for left, why in (
+                (1_000_000, r"(?s)after \d+ of \d+ B of this rank's weights;.*GPU 0 has \d+ B free of"),
+                (1_400_000, r"(?s)activations of a step, \d+ B.*--max-model-len.*GPU 0 has \d+ B free"),
+                (3_950_000, r"GPU 0 has \d+ B of 67108864 B left for KV cache, which is \d blocks of")):
+            with self.subTest(why):
+                err = self.refused(harness.UNAVAILABLE, BYTES=64 << 20, TAKEN=(64 << 20) - left)
+                self.assertRegex(err, why)
+
+
+class Choice(harness.TestCase):
+    """--device auto takes devices if they can compute the model, and otherwise says why not."""
+
+    def chosen(self, *flags, **settings) -> str:
+        with emulated(**settings):
+            process = harness.start("generate", FOLDER, *PROMPT, "--max-tokens", 1, "--cuda-module",
+                                    MODULE, "--log-level", "info", *flags)
+        _, err = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 0, err)
+        return err.decode()
+
+    def test_devices(self):
+        self.assertIn("--device auto: Emulated GPU, compute capability 9.0", self.chosen())
+
+    def test_the_cpu_because(self):
+        for why, flags, settings in (
+                ("no CUDA-capable device is detected", (), {"DEVICES": 0}),
+                ("compute capability 7.5 has no code", (), {"CAPABILITY": "7.5"}),
+                ("sum differently", ("-tp", 2), {"CAPABILITY": "9.0,8.6"}),
+                ("KV cache must hold", (), {"BYTES": 1 << 20}),
+                ("2 ranks with --ranks-per-gpu 1 need 2 GPUs", ("-tp", 2), {"DEVICES": 1}),
+                ("this model has at most 8 ranks on GPUs", ("-tp", 9),
+                 {"DEVICES": 9, "PEERS": "none"})):
+            with self.subTest(why):
+                log = self.chosen(*flags, **settings)
+                self.assertRegex(log, f"--device auto: the CPU, because .*{why}")
+
+    def test_an_order_of_the_cpus_transports_is_for_the_cpu(self):
+        self.assertNotIn("--device auto", self.chosen("-tp", 2, "--transport", "shm"))
+
+
+if __name__ == "__main__":
+    parts = {"oracle": Oracle, "same-bits": SameBits, "faults": Faults, "refusals": Refusals,
+             "choice": Choice}
+    for name in [part.__name__ for key, part in parts.items() if key != PART]:
+        del globals()[name]
+    harness.main()

@@ -1,0 +1,133 @@
+"""Requests that are cheap to send and were once dear to serve, or that took more than their own.
+
+Each of them comes from an attack on the HTTP front.
+"""
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import breadth
+import harness
+from http_client import Raw, ServerCase, call, complete, request_bytes
+from http_test import GREEDY, HEAD
+
+LONG = {**GREEDY, "max_tokens": 400}
+
+
+class Abuse(ServerCase):
+    FLAGS = ("--max-http-connections", 16)
+
+    def test_settings_are_not_multiplied_by_prompts(self):
+        """A list that each prompt would get a copy of is bounded before it is copied."""
+        for field, value in (("stop_token_ids", [5] * 100_000), ("stop", ["a" * 100_000]),
+                             ("stop", ["a"] * 1000)):
+            answer = complete(self.server, prompt=["a"] * 1024, max_tokens=1, **{field: value})
+            self.assertEqual((answer.status, answer.error["param"]), (400, field))
+        with open(f"/proc/{self.server.pid}/status") as status:
+            peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+        if not breadth.SANITIZED:
+            self.assertLess(peak, 256 << 10, "KiB at most")
+        self.stop()
+
+    def test_a_long_whole_answer_is_refused_or_made_in_parts(self):
+        answer = complete(self.server, prompt=["a"] * 256, max_tokens=500, ignore_eos=True,
+                          logprobs=64)
+        self.assertEqual((answer.status, answer.error["param"]), (400, "logprobs"))
+        tokens = 60 if breadth.SANITIZED else 500
+        slowest, done = 0, threading.Event()
+
+        def probe():
+            nonlocal slowest
+            while not done.is_set():
+                began = time.monotonic()
+                self.assertEqual(call(self.server, "GET", "/health").status, 200)
+                slowest = max(slowest, time.monotonic() - began)
+                done.wait(0.1)  # so that asking takes little of the machine
+        prober = threading.Thread(target=probe)
+        prober.start()
+        answer = complete(self.server, prompt=["a"] * 8, max_tokens=tokens, ignore_eos=True,
+                          logprobs=64)
+        done.set()
+        prober.join()
+        self.assertEqual(len(answer.json()["choices"][7]["logprobs"]["tokens"]), tokens)
+        self.assertLess(slowest, 1 * harness.PATIENCE, "seconds that /health took")
+        self.stop()
+
+    def test_half_sent_bodies_make_room(self):
+        """Connections whose bodies have stopped coming do not keep others out."""
+        half = [Raw(self.server, HEAD + b"Content-Length: 100\r\n\r\n{") for _ in range(16)]
+        harness.wait_until(lambda: complete(self.server, prompt="a", max_tokens=1).status == 200, 10,
+                           "a place")
+        for raw in half:
+            raw.socket.close()
+        self.stop()
+
+    def test_a_unix_socket_takes_no_file_away(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "thesis"
+            path.write_text("years of work")
+            refused = harness.run("serve", harness.DEMO, "--grpc-port", 0, "--uds", path,
+                                  code=harness.USAGE)
+            self.assertIn(b"is no socket", refused.stderr)
+            self.assertEqual(path.read_text(), "years of work")
+            stale = Path(folder) / "stale"
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(str(stale))
+            server = self.serve(harness.DEMO, "-tp", 1, "--uds", stale)
+            server.wait_ready()
+            busy = harness.run("serve", harness.DEMO, "--grpc-port", 0, "--uds", stale,
+                               code=harness.UNAVAILABLE)
+            self.assertIn(b"another server listens", busy.stderr)
+            server.kill()
+        self.stop()
+
+    def test_reflection_without_a_key(self):
+        """It is not there if there are keys, and a call to it disturbs nobody."""
+        try:
+            import grpc
+        except ImportError:
+            self.skipTest("this Python has no grpc (Debian: python3-grpcio)")
+        server = self.serve(harness.DEMO, "-tp", 1, "--api-key", "k")
+        server.wait_ready()
+        for version in ("v1", "v1alpha"):
+            with grpc.insecure_channel(server.fields["grpc"]) as channel:
+                method = channel.stream_stream(
+                    f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
+                with self.assertRaises(grpc.RpcError) as refused:
+                    list(method(iter([b"\x3a\x00"]), timeout=20))
+                self.assertEqual(refused.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
+        self.assertEqual(call(server, "GET", "/health").status, 200)
+        server.kill()
+        self.stop()
+
+    def test_ranks_that_are_lost_for_good(self):
+        """A client may find another server, so that it gets 503 and not 500."""
+        server = self.serve(harness.DEMO, "-tp", 2, "--max-restarts", 0)
+        server.wait_ready()
+        rank = server.workers(2)[0]
+        with Raw(server, request_bytes({**LONG, "max_tokens": 500})) as raw:
+            harness.wait_until(lambda: "vllm:num_requests_running" in call(
+                server, "GET", "/metrics").body.decode(), 10, "metrics")
+            os.kill(rank, signal.SIGKILL)
+            self.assertEqual(raw.status(), 503, raw.data)
+            self.assertIn(b"Retry-After", raw.until(b"\r\n\r\n"))
+        self.assertEqual(server.end(), harness.WORKER_DIED)
+        self.stop()
+
+    def test_what_other_clients_write_otherwise(self):
+        body = b'{"prompt":"a"}'
+        for data in (b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                     b"\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                     b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: Application/JSON;"
+                     b" charset=utf-8\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)):
+            with Raw(self.server, data) as raw:
+                self.assertEqual(raw.status(), 200, raw.data)
+        self.stop()
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,139 @@
+"""How calls over HTTP end: clients that leave or do not read, ranks that die, and a server that stops.
+
+Everything is real: the sockets, the signals, the server and its ranks.
+"""
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+
+import harness
+import http_client
+from http_client import Raw, ServerCase, Stream, call, complete, request_bytes
+from http_test import GREEDY, HEAD, PROMPT
+
+LONG = {**GREEDY, "max_tokens": 400}
+
+
+class Ends(ServerCase):
+    """Clients that leave or do not read, ranks that die, and the end of the server."""
+
+    FLAGS = ("--kv-cache-memory", "16m")
+
+    def test_clients_that_leave(self):
+        """A hundred clients leave before, in and after their answers, with FIN and with RST."""
+        for i in range(100):
+            with Raw(self.server, request_bytes({**LONG, "stream": i % 2 == 0})) as raw:
+                if i % 4 == 0:
+                    raw.until(b"data: ")
+                if i % 3 == 0:
+                    raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # A request that needs the whole cache gets it, so that nothing of the others is left.
+        answer = complete(self.server, prompt="a", max_tokens=500, ignore_eos=True)
+        self.assertEqual(answer.json()["usage"]["completion_tokens"], 500)
+        self.stop()
+
+    def test_a_lost_rank(self):
+        """Streams of a rank that is killed go on as if nothing had happened."""
+        expected = complete(self.server, **LONG).json()["choices"][0]["text"]
+        answers = [None] * 8
+
+        def ask(i: int):
+            answers[i] = Stream.parse(complete(self.server, **LONG, stream=True).body)
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(answers))]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        os.kill(self.server.workers(2)[1], signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+        self.assertEqual([(a.text(), a.finish(), a.done) for a in answers],
+                         [(expected, ["length"], True)] * len(answers))
+        self.assertEqual(call(self.server, "GET", "/health").status, 200)
+        self.stop()
+
+    def test_half_open_connections_and_slow_senders(self):
+        """They cost nobody else anything: health answers, and a stream goes on."""
+        stream = Raw(self.server, request_bytes({**LONG, "stream": True}))
+        stream.until(b"data: ")
+        waiting = [Raw(self.server, data, "127.0.0.2") for data in
+                   (b"", b"GET /health HT", HEAD, HEAD + b"Content-Length: 9000000\r\n\r\n{") * 300]
+        began = time.monotonic()
+        self.assertEqual(call(self.server, "GET", "/health").status, 200)
+        self.assertLess(time.monotonic() - began, 1 * harness.PATIENCE)
+        self.assertEqual(complete(self.server, prompt="a", max_tokens=1).status, 200)
+        stream.until(b"[DONE]")
+        self.assertIn(b"data: [DONE]", stream.data)
+        for raw in [stream, *waiting]:
+            raw.socket.close()
+        self.stop()
+
+    def test_a_client_that_does_not_read(self):
+        """It is closed when a few MiB wait for it, or after 30 s, and its requests end."""
+        if "SHOAL_TEST_SANITIZED" in os.environ:
+            self.skipTest("a sanitizer keeps memory that was freed, and is slow")
+        before = self.resident_kib()
+        with Raw(self.server) as raw:
+            raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.send(request_bytes({"prompt": [PROMPT] * 64, "max_tokens": 400, "ignore_eos": True,
+                                    "logprobs": 64, "stream": True}))
+            # A busy machine may need longer for those MiB than the 30 s.
+            self.wait_for_log("does not read its answer|has not read for 30000 ms")
+            self.assertEqual(complete(self.server, prompt="a", max_tokens=1).status, 200)
+        self.assertLess(self.resident_kib() - before, 64 << 10, "KiB more than before")
+        self.stop()
+
+    def resident_kib(self) -> int:
+        with open(f"/proc/{self.server.pid}/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+    def test_drain(self):
+        server = self.serve(harness.DEMO, "-tp", 1, "--shutdown-grace", 2)
+        server.wait_ready()
+        with Raw(server, request_bytes({**LONG, "stream": True})) as running:
+            running.until(b"data: ")
+            os.kill(server.pid, signal.SIGTERM)
+            harness.wait_until(lambda: call(server, "GET", "/health").status == 503, 5, "red health")
+            self.assertEqual(call(server, "GET", "/health").json()["status"], "draining")
+            self.assertEqual(complete(server, prompt="a", max_tokens=1).status, 200)
+            self.assertIn(b"[DONE]", running.until(b"[DONE]"))
+        self.assertEqual(server.end(), 0, server.err.rest())
+        self.stop()
+
+    def test_a_drain_that_takes_too_long(self):
+        server = self.serve(harness.DEMO, "-tp", 1, "--shutdown-timeout", "0.2", "--max-model-len", 512)
+        server.wait_ready()
+        ranks = server.workers(1)
+        with Raw(server, request_bytes({**LONG, "stream": True})) as running:
+            running.until(b"data: ")
+            os.kill(ranks[0], signal.SIGSTOP)
+            os.kill(server.pid, signal.SIGTERM)
+            tail = running.rest()
+            self.assertIn(b'"code":"DRAINING"', tail)
+            self.assertTrue(tail.rstrip().endswith(b"data: [DONE]\n\n\r\n0") or b"data: [DONE]" in tail)
+        self.assertEqual(server.end(), 0, server.err.rest())
+        self.stop()
+
+    def test_too_many_connections(self):
+        server = self.serve(harness.DEMO, "-tp", 1, "--max-http-connections", 4)
+        server.wait_ready()
+        busy = [Raw(server, request_bytes({**LONG, "stream": True})) for _ in range(4)]
+        for raw in busy:
+            raw.until(b"data: ")
+        self.assertEqual(call(server, "GET", "/health").status, 200)
+        refused = complete(server, prompt="a", max_tokens=1)
+        self.assertEqual((refused.status, refused.error["code"]), (503, "TOO_MANY_CONNECTIONS"))
+        self.assertIn("retry-after", refused.headers)
+        for raw in busy:
+            raw.until(b"[DONE]")
+        self.assertEqual(complete(server, prompt="a", max_tokens=1).status, 200)
+        for raw in busy:
+            raw.socket.close()
+        server.kill()
+        self.stop()
+
+
+if __name__ == "__main__":
+    http_client.main()

@@ -1,0 +1,80 @@
+"""Every JSON document that docs/json.md lists, from good and from bad places, against its schema."""
+import json
+import subprocess
+import unittest
+
+import grpc
+import harness
+import jsonschema
+from doctor_test import doctor, inside, namespaces_work
+from reflection_test import Reflector
+
+SCHEMAS = harness.ROOT / "docs" / "schemas"
+
+
+class Documents(harness.TestCase):
+    def check(self, schema: str, text: str) -> dict:
+        with open(SCHEMAS / f"{schema}.schema.json") as file:
+            validator = jsonschema.Draft202012Validator(json.load(file))
+        document = json.loads(text)
+        errors = [f"{'/'.join(map(str, error.path))}: {error.message[:300]}"
+                  for error in validator.iter_errors(document)]
+        self.assertEqual(errors, [])
+        self.assertEqual(document["version"], harness.run("--version").stdout.decode().split()[1])
+        return document
+
+    def test_doctor_here(self):
+        for flags in (("-tp", 1), ("-tp", 2), ("-tp", 3, "--clean-stale"),
+                      ("--transport", "tcp"), ("--device", "cuda")):
+            with self.subTest(flags=flags):
+                process = harness.start("doctor", *flags, "--json")
+                self.check("transport-report", process.communicate(timeout=60)[0])
+
+    @unittest.skipUnless(namespaces_work(), "this kernel forbids mount namespaces here")
+    def test_doctor_in_small_places(self):
+        for mount, flags, verdict in (
+                ("size=1m", (), "as-good"), ("size=1m", ("--transport", "shm,tcp"), "slower"),
+                ("size=1m", ("--transport", "shm"), "none"),
+                ("size=1m", ("--min-transport", "shm"), "forbidden"),
+                ("size=4k,nr_inodes=1", (), "as-good")):
+            with self.subTest(mount=mount, flags=flags):
+                fill = "umask 077; true > /dev/shm/nccl-AbCd01 || true; "
+                done = inside(mount, fill + doctor(*flags, "--json", "--clean-stale") + " || true")
+                report = self.check("transport-report", done.stdout)
+                self.assertEqual(report["verdict"], verdict)
+
+    def test_arithmetic_alone(self):
+        self.check("needs", harness.run("doctor", "--needs", "--json").stdout)
+        for version in ("2.12.12", "2.27.7", "2.30.7"):
+            process = harness.start("doctor", "--nccl-version", version, "-tp", 8, "--json")
+            self.check("nccl-plan", process.communicate(timeout=60)[0])
+
+    def test_a_running_server(self):
+        server = harness.Server(harness.DEMO, "-tp", 2)
+        self.addCleanup(server.kill)
+        with grpc.insecure_channel(server.wait_ready()["grpc"]) as channel:
+            report = Reflector(channel).call("shoal.v1.Transport/GetReport")[0][0]
+            self.check("transport-report", report.json)
+
+    @unittest.skipUnless(namespaces_work(), "this kernel forbids mount namespaces here")
+    def test_shmtest(self):
+        for flags in (("--matrix", "host,1m,missing"), ("--min-size",)):
+            for command in ("true", "exit 3", "kill -BUS $$"):
+                with self.subTest(flags=flags, command=command):
+                    done = subprocess.run(
+                        [harness.SHOAL, "shmtest", *flags, "--json", "--", "sh", "-c", command],
+                        capture_output=True, text=True, timeout=120, env=harness.environment())
+                    self.check("shmtest", done.stdout)
+
+    def test_every_schema_is_in_the_docs(self):
+        with open(harness.ROOT / "docs" / "json.md") as file:
+            docs = file.read()
+        for schema in SCHEMAS.iterdir():
+            self.assertIn(f"(schemas/{schema.name})", docs)
+        for field in json.loads((SCHEMAS / "transport-report.schema.json").read_text())["properties"]:
+            if field not in ("schema", "version", "tp", "headroom_bytes"):
+                self.assertIn(f"`{field}`", docs)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,264 @@
+"""What tells others how a server is doing: the file of --ready-file, and messages to systemd."""
+import os
+import pty
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from unittest import mock
+
+import grpc
+import harness
+from harness import DEMO, USAGE, wait_until
+from reflection_test import Reflector
+
+
+class ServiceTest(harness.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def environment(self, **variables: str):
+        patch = mock.patch.dict(os.environ, variables)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def stop(self, server: harness.Server):
+        os.kill(server.pid, signal.SIGTERM)
+        self.assertEqual(server.end(), 0, server.err.rest())
+
+
+class ReadyLine(ServiceTest):
+    def ready_of(self, place: Path) -> tuple[str, str]:
+        """The READY line of a server of the demo model in this directory, and the model in it."""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(DEMO)
+        server = harness.Server(place)
+        self.addCleanup(server.kill)
+        model = server.wait_ready()["model"]
+        with grpc.insecure_channel(server.wait_ready()["grpc"]) as channel:
+            info = Reflector(channel).call("openengine.v1.Control/GetModelInfo")[0][0]
+        self.assertEqual(info.model_id, model)
+        self.stop(server)
+        return server.out.text(), model
+
+    def test_a_value_with_a_space_or_a_quote_is_a_json_string(self):
+        line, model = self.ready_of(self.folder / 'my "small" model')
+        self.assertEqual(model, 'my "small" model')
+        self.assertIn(r' model="my \"small\" model" tp=1 ', line)
+        # Everything else is as it was: a word for each field, in the same order.
+        self.assertRegex(line.replace(r'"my \"small\" model"', "m"),
+                         r"^READY grpc=\S+ http=\S+ model=m tp=1 transport=single kernels=\S+ "
+                         r"arithmetic=\S+ load_s=[\d.]+\n$")
+
+    def test_a_snapshot_of_the_hub_has_the_name_of_its_model(self):
+        place = self.folder / "hub" / "models--HuggingFaceTB--SmolLM2-135M-Instruct" / "snapshots"
+        line, model = self.ready_of(place / "7e27bd9f95328f0f3b08261d1252705110c806f8")
+        self.assertEqual(model, "HuggingFaceTB/SmolLM2-135M-Instruct")
+        self.assertIn(" model=HuggingFaceTB/SmolLM2-135M-Instruct tp=1 ", line)
+        self.assertEqual(self.ready_of(self.folder / "snapshots" / "abc")[1], "abc")
+
+
+class SlowPhases(ServiceTest):
+    """A rank stops itself when a phase begins, so that the start stands still there."""
+
+    def test_the_log_names_a_phase_that_takes_longer_than_a_second(self):
+        self.environment(SHOAL_TEST_FAULT="0:touch:stop")
+        server = harness.Server(DEMO)
+        self.addCleanup(server.kill)
+        words = "start: touch is not over after 1 s: the KV cache is being allocated\n"
+        wait_until(lambda: words in server.err.text(), 30, "the phase in the log",
+                   server.err.text)
+        os.kill(server.workers(1)[0], signal.SIGCONT)
+        server.wait_ready()
+        self.assertEqual(server.err.text().count("is not over"), 1, server.err.text())
+        self.assertRegex(server.err.text(), r"start: touch took [1-9]\d*\.\d+ s")
+        self.stop(server)
+
+    def test_a_terminal_shows_it_while_it_lasts(self):
+        self.environment(SHOAL_TEST_FAULT="0:touch:stop")
+        ours, terminal = pty.openpty()
+        self.addCleanup(os.close, ours)
+        process = subprocess.Popen(
+            [harness.SHOAL, "generate", DEMO, "--prompt", "In", "--max-tokens", "2"],
+            stdout=subprocess.PIPE, stderr=terminal, env=harness.environment())
+        self.addCleanup(process.kill)
+        os.close(terminal)
+        shown = b""
+        while b"the KV cache is being allocated for 2 s" not in shown:
+            shown += os.read(ours, 4096)
+        os.kill(harness.children(process.pid)[0], signal.SIGCONT)
+        self.assertNotEqual(process.communicate(timeout=60)[0], b"")
+        self.assertIn(b"\r\033[Kthe KV cache is being allocated for 1 s", shown)
+
+
+class ReadyFile(ServiceTest):
+    def setUp(self):
+        super().setUp()
+        self.path = self.folder / "ready"
+
+    def test_it_is_there_while_the_server_is_ready(self):
+        self.path.write_text("READY of an earlier run\n")
+        # The rank stops itself while it loads, so that the start stands still there.
+        self.environment(SHOAL_TEST_FAULT="0:load:stop")
+        server = self.serve(DEMO, "--ready-file", self.path, "--shutdown-grace", 1)
+        rank = server.workers(1)[0]
+        wait_until(lambda: harness.state_of(rank) == "T", 20, "a rank that has stopped")
+        self.assertFalse(self.path.exists())
+        os.kill(rank, signal.SIGCONT)
+        server.wait_ready()
+        self.assertEqual(self.path.read_text(), server.out.text())
+        self.assertEqual(os.listdir(self.folder), ["ready"])
+        os.kill(server.pid, signal.SIGTERM)
+        wait_until(lambda: not self.path.exists(), 20, "no file once the server stops")
+        self.assertIsNone(server.process.poll(), "it must still be in its time of grace")
+        self.assertEqual(server.end(), 0)
+
+    def test_a_server_that_is_stopped_twice_leaves_none(self):
+        server = self.serve(DEMO, "--ready-file", self.path, "--shutdown-grace", 60)
+        server.wait_ready()
+        os.kill(server.pid, signal.SIGTERM)
+        wait_until(lambda: "health is red" in server.err.text(), 20, "the time of grace")
+        self.stop(server)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_server_whose_ranks_are_lost_leaves_none(self):
+        server = self.serve(DEMO, "--ready-file", self.path, "--max-restarts", 0)
+        server.wait_ready()
+        os.kill(server.workers(1)[0], signal.SIGKILL)
+        self.assertEqual(server.end(), harness.WORKER_DIED)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_the_file_of_another_server_is_left_alone(self):
+        server = self.serve(DEMO, "--ready-file", self.path)
+        server.wait_ready()
+        there = self.path.read_text()
+        for _ in range(2):
+            second = harness.run("serve", DEMO, "--ready-file", self.path, code=USAGE)
+            self.assertIn("another server", second.stderr.decode())
+            self.assertEqual(self.path.read_text(), there)
+        self.path.unlink()
+        self.path.write_text("READY of somebody else")
+        os.kill(server.pid, signal.SIGTERM)
+        self.assertEqual(server.end(), 0)
+        self.assertEqual(self.path.read_text(), "READY of somebody else")
+
+    def test_what_cannot_be_the_file(self):
+        mine = self.folder / "mine.txt"
+        mine.write_text("my own notes\n")
+        link = self.folder / "link"
+        link.symlink_to(mine)
+        for path, said in ((self.folder / "none" / "ready", "name a file in a folder"),
+                           (mine, "is not of Shoal"), (link, "no regular file"),
+                           (self.folder, "no regular file")):
+            # Before the model is looked at, which would be another exit code.
+            error = harness.run("serve", "no-model", "--ready-file", path, code=USAGE)
+            self.assertIn(f"--ready-file {path} ", error.stderr.decode())
+            self.assertIn(said, error.stderr.decode())
+        self.assertEqual(mine.read_text(), "my own notes\n")
+        empty = self.folder / "empty"  # as mktemp leaves one
+        empty.touch()
+        harness.run("serve", "no-model", "--ready-file", empty, code=harness.NO_MODEL)
+
+
+class Manager:
+    """The end of NOTIFY_SOCKET that systemd would have."""
+
+    def __init__(self, address: str):
+        self.address = address
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address.replace("@", "\0", 1))
+        self.socket.settimeout(20 * harness.PATIENCE)
+
+    def next(self) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
+
+    def until(self, name: str) -> list[dict[str, str]]:
+        """All messages up to the first one that sets this name."""
+        messages = [self.next()]
+        while name not in messages[-1]:
+            messages.append(self.next())
+        return messages
+
+
+class Systemd(ServiceTest):
+    def manager(self, address: str, **variables: str) -> Manager:
+        manager = Manager(address)
+        self.addCleanup(manager.socket.close)
+        self.environment(NOTIFY_SOCKET=address, **variables)
+        return manager
+
+    def test_a_life(self):
+        manager = self.manager(str(self.folder / "notify"), WATCHDOG_USEC="300000")
+        server = self.serve(DEMO, "-tp", 2, "--startup-timeout", 100, "--shutdown-timeout", 20)
+        start = manager.until("READY")
+        line = server.wait_ready()
+        self.assertEqual(start[0], {"STATUS": "starting", "EXTEND_TIMEOUT_USEC": "160000000"})
+        self.assertEqual(start[-1]["READY"], "1")
+        self.assertIn(f"grpc={line['grpc']} ", start[-1]["STATUS"])
+        for message in start[1:-1]:
+            self.assertRegex(message["STATUS"], r"^loading \d+ %$")
+        self.assertEqual([manager.next() for _ in range(3)], 3 * [{"WATCHDOG": "1"}])
+        for worker in server.workers(2):
+            variables = Path(f"/proc/{worker}/environ").read_bytes()
+            self.assertNotIn(b"NOTIFY_SOCKET", variables)
+            self.assertNotIn(b"WATCHDOG", variables)
+        os.kill(server.pid, signal.SIGTERM)
+        stopping = manager.until("STOPPING")[-1]
+        self.assertEqual(stopping["STOPPING"], "1")
+        self.assertEqual(stopping["EXTEND_TIMEOUT_USEC"], "37000000")
+        self.assertEqual(server.end(), 0, server.err.rest())
+
+    def test_an_abstract_socket_and_the_watchdog_of_another_process(self):
+        manager = self.manager(f"@shoal-{uuid.uuid4().hex}", WATCHDOG_USEC="30000",
+                               WATCHDOG_PID="1")
+        server = self.serve(DEMO)
+        manager.until("READY")
+        server.wait_ready()
+        time.sleep(0.3)
+        os.kill(server.pid, signal.SIGTERM)
+        self.assertEqual(list(manager.next()), ["STOPPING", "STATUS", "EXTEND_TIMEOUT_USEC"])
+        self.assertEqual(server.end(), 0, server.err.rest())
+
+    def test_a_watchdog_that_hears_nothing_of_a_stopped_server(self):
+        manager = self.manager(str(self.folder / "notify"), WATCHDOG_USEC="300000")
+        server = self.serve(DEMO)
+        manager.until("WATCHDOG")
+        os.kill(server.pid, signal.SIGSTOP)
+        wait_until(lambda: harness.state_of(server.pid) == "T", 20, "a server that stands still")
+        manager.socket.settimeout(0.5)
+        with self.assertRaises(TimeoutError):
+            while True:
+                manager.next()
+        os.kill(server.pid, signal.SIGCONT)
+        manager.socket.settimeout(20 * harness.PATIENCE)
+        manager.until("WATCHDOG")
+        self.stop(server)
+
+    def test_a_manager_that_does_not_read(self):
+        manager = self.manager(str(self.folder / "notify"))
+        flood = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(flood.close)
+        flood.setblocking(False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                flood.sendto(b"X=1", manager.address)
+        server = self.serve(DEMO)
+        server.wait_ready()
+        self.assertIn("the service manager cannot be told", server.err.text())
+        self.stop(server)
+
+    def test_no_manager_under_that_name(self):
+        for address in (str(self.folder / "nobody"), "vsock:2:1234", "@" + 200 * "x"):
+            self.environment(NOTIFY_SOCKET=address)
+            error = harness.run("serve", "no-model", code=harness.NO_MODEL).stderr.decode()
+            self.assertRegex(error, "the service manager cannot be told|is no socket of this host")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,45 @@
+#pragma once
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+/// A device's conversions between floating-point types, by their bits, because the processor
+/// flushes subnormals while kernels run.
+namespace shoal::emulator {
+
+/// cvt.f32.f16
+inline float widened_f16(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);
+  if (exponent > 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  // A whole number of 2^-24, which is normal in float32.
+  return std::copysign(static_cast<float>(fraction) * 0x1p-24f, std::bit_cast<float>(sign));
+}
+
+/// cvt.rn.f16.f32: to nearest even. There is one NaN.
+inline uint16_t narrowed_f16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const uint32_t size = bits & 0x7fffffff;
+  if (size > 0x7f800000) return 0x7fff;
+  if (size >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // 65520 and more
+  // Bits of the fraction that fall off: 13, and one more for each power of two below 2^-14.
+  const int exponent = static_cast<int>(size >> 23);
+  const int lost = exponent >= 113 ? 13 : 126 - exponent;
+  if (lost > 24) return sign;
+  const uint32_t whole = exponent >= 113 ? size - (112U << 23) : (size & 0x7fffff) | 0x800000;
+  const uint32_t half = 1U << (lost - 1);
+  const uint32_t rounded = whole + half - 1 + (whole >> lost & 1);
+  return static_cast<uint16_t>(sign | rounded >> lost);
+}
+
+/// cvt.rna.tf32.f32: to nearest, and of two that are equally near to the one away from zero. There
+/// is one NaN.
+inline uint32_t rounded_tf32(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fffffff;
+  return (bits + 0x1000) & 0xffffe000;
+}
+
+}  // namespace shoal::emulator

@@ -1,0 +1,153 @@
+#pragma once
+// Takes the place of kernels/cuda/machine.cuh if the kernels are compiled for the emulated device.
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <cuda_runtime.h>
+
+#include "tests/emulator/conversions.h"
+#include "tests/emulator/fragments.h"
+#include "tests/emulator/lanes.h"
+#include "tests/emulator/pending_copies.h"
+
+namespace shoal::cuda {
+
+// These are small, because a fiber is expensive under ThreadSanitizer, and all blocks of a push are
+// under way at the same time. A push needs at least one lane per rank.
+inline constexpr int kSumThreads = 8;
+inline constexpr int kSumBlocks = 3;
+inline constexpr int kPatternThreads = 8;
+inline constexpr int kPatternBlocks = 3;
+inline constexpr int kPushThreads = 16;
+inline constexpr int kPushBlocks = 3;
+
+/// The number of blocks in each dimension.
+struct Grid {
+  int64_t x = 1, y = 1, z = 1;
+};
+
+template <class Args>
+cudaError_t launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
+                   const Args& args, void* stream) {
+  emulator::LaunchShape shape;
+  shape.grid = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                static_cast<unsigned>(grid.z)};
+  shape.threads = static_cast<unsigned>(threads);
+  shape.memory = shared_bytes;
+  // The arguments are copied now, so a graph that keeps this launch replays exactly these.
+  return emulator::launch(
+      shape,
+      [kernel, args] {
+        kernel(args);
+        emulator::end_of_copies();
+      },
+      static_cast<cudaStream_t>(stream));
+}
+template <class Args>
+cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args& args,
+                   void* stream) {
+  return launch(kernel, Grid{blocks, 1, 1}, threads, 0, args, stream);
+}
+
+template <class Args>
+cudaError_t load_kernel(void (*)(Args), size_t shared_bytes = 0) {
+  return shared_bytes <= emulator::kMostBlockMemory ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+inline unsigned char* block_memory() {
+  return emulator::memory_of_block();
+}
+
+#define SHOAL_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+template <class T>
+T load_global(const T* from, SHOAL_HERE) {
+  emulator::check_read(from, sizeof(T), {file, line});
+  return *from;
+}
+template <class T>
+void store_global(T* to, T value, SHOAL_HERE) {
+  if (emulator::check_write(to, sizeof(T), {file, line})) *to = value;
+}
+
+inline void copy_async(void* to, const void* from, bool take, SHOAL_HERE) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0)
+    emulator::report(emulator::Fault::kMisaligned, {file, line}, "copy_async to block memory");
+  if (take) emulator::check_read(from, 16, {file, line});
+  emulator::add_copy(to, take ? from : nullptr);
+}
+inline void copy_async_commit() {
+  emulator::commit_copies();
+}
+template <int kLeft>
+void copy_async_wait() {
+  emulator::finish_copies(kLeft);
+}
+
+/// Lane l gets, of matrix i, elements 2 * (l % 4) and the next one of row l / 4. Lanes 8 i to 8 i +
+/// 7 give the addresses of matrix i's rows, and read them.
+template <int kMatrices>
+void load_matrices(uint32_t (&to)[kMatrices], const void* row, SHOAL_HERE) {
+  emulator::MatrixRow mine{{}, to};
+  if (threadIdx.x % 32 < 8 * kMatrices) {
+    if (reinterpret_cast<uintptr_t>(row) % 16 != 0)
+      emulator::report(emulator::Fault::kMisaligned, {file, line}, "a row of a matrix");
+    std::memcpy(mine.bytes, row, 16);
+  }
+  emulator::meet_warp(0xffffffff, false, &mine, emulator::deal_rows<kMatrices>, {file, line});
+}
+
+/// The same with each matrix transposed: lane l gets elements l / 4 of rows 2 * (l % 4) and the
+/// next.
+inline void load_transposed(uint32_t (&to)[4], const void* row, SHOAL_HERE) {
+  emulator::MatrixRow mine{{}, to};
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0)
+    emulator::report(emulator::Fault::kMisaligned, {file, line}, "a row of a matrix");
+  std::memcpy(mine.bytes, row, 16);
+  emulator::meet_warp(0xffffffff, false, &mine, emulator::deal_transposed_rows, {file, line});
+}
+
+/// sum += a * b, with the tensor core's arithmetic and layout of m16n8k16.
+inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                         SHOAL_HERE) {
+  emulator::Fragments mine{a, b, sum};
+  emulator::meet_warp(0xffffffff, false, &mine, emulator::multiply_fragments, {file, line});
+}
+/// The same with tf32 factors and the layout of m16n8k8.
+inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                              SHOAL_HERE) {
+  emulator::Fragments mine{a, b, sum};
+  emulator::meet_warp(0xffffffff, false, &mine, emulator::multiply_tf32_fragments, {file, line});
+}
+#undef SHOAL_HERE
+
+inline float from_f16(uint16_t bits) {
+  return emulator::widened_f16(bits);
+}
+inline uint16_t to_f16(float value) {
+  return emulator::narrowed_f16(value);
+}
+inline uint32_t to_tf32(float value) {
+  return emulator::rounded_tf32(value);
+}
+
+inline void store_release(uint64_t* to, uint64_t value) {
+  std::atomic_ref<uint64_t>(*to).store(value, std::memory_order_release);
+}
+inline uint64_t load_acquire(const uint64_t* from) {
+  emulator::let_others_run();
+  return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);
+}
+inline uint32_t load_word(const uint32_t* from) {
+  return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(from)).load(std::memory_order_relaxed);
+}
+inline void store_word(uint32_t* to, uint32_t value) {
+  std::atomic_ref<uint32_t>(*to).store(value, std::memory_order_relaxed);
+}
+inline uint64_t nanoseconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,64 @@
+#include "tests/emulator/report.h"
+
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+
+#include "tests/emulator/lanes.h"
+
+namespace shoal::emulator {
+namespace {
+
+struct Kept {
+  std::mutex mutex;
+  std::string text;
+};
+Kept& kept() {
+  static auto& one = *new Kept;  // threads of streams may outlive static objects
+  return one;
+}
+
+const char* name_of(Fault fault) {
+  switch (fault) {
+    case Fault::kDivergentBarrier:
+      return "divergent barrier";
+    case Fault::kWrongMask:
+      return "warp collective with a wrong mask";
+    case Fault::kMisaligned:
+      return "misaligned address";
+    case Fault::kUnwritten:
+      return "read of device memory that was never written";
+    case Fault::kUnmapped:
+      return "address that the device does not have";
+    case Fault::kNoPeer:
+      return "memory of a device that is out of reach";
+  }
+  return "fault";
+}
+
+}  // namespace
+
+std::string text_of(const Place& place) {
+  const char* slash = std::strrchr(place.file, '/');
+  return std::string(slash == nullptr ? place.file : slash + 1) + ":" + std::to_string(place.line);
+}
+
+void keep_report(Fault fault, const Place& place, const std::string& details) {
+  const std::string text = std::string(name_of(fault)) + " at " + text_of(place) +
+                           (details.empty() ? "" : ": ") + details;
+  std::fprintf(stderr, "emulated GPU: %s\n", text.c_str());
+  const std::lock_guard<std::mutex> lock(kept().mutex);
+  if (kept().text.empty()) kept().text = text;
+}
+
+void report(Fault fault, const Place& place, const std::string& details) {
+  keep_report(fault, place, details);
+  abandon_kernel();
+}
+
+std::string first_report() {
+  const std::lock_guard<std::mutex> lock(kept().mutex);
+  return kept().text;
+}
+
+}  // namespace shoal::emulator

@@ -1,0 +1,33 @@
+#pragma once
+#include <string>
+
+namespace shoal::emulator {
+
+/// A line of a kernel's source.
+struct Place {
+  const char* file = "";
+  int line = 0;
+};
+std::string text_of(const Place& place);  ///< "product.cu:69"
+
+/// What a kernel did wrong. The device fails with cudaErrorLaunchFailure, as a real one does after
+/// an illegal access, and stays failed until the process ends.
+enum class Fault {
+  kDivergentBarrier,  ///< the lanes of a block wait at different barriers, or some have ended
+  kWrongMask,         ///< a lane uses a warp collective whose mask does not contain it
+  kMisaligned,        ///< an access whose address is no multiple of its size
+  kUnwritten,         ///< device memory is read before anything was written there
+  kUnmapped,          ///< an address that is neither device memory nor mapped host memory
+  kNoPeer,            ///< memory of a device that this one does not reach
+};
+
+/// Keeps the first report of the process, prints it, and ends the calling lane's kernel: it does
+/// not return to the lane.
+[[noreturn]] void report(Fault fault, const Place& place, const std::string& details);
+/// The first report, e.g. "divergent barrier at product.cu:69: ...". Empty: there is none.
+std::string first_report();
+
+/// Keeps a report without ending a lane, for the scheduler.
+void keep_report(Fault fault, const Place& place, const std::string& details);
+
+}  // namespace shoal::emulator

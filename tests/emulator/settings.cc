@@ -1,0 +1,126 @@
+#include "tests/emulator/settings.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <unistd.h>
+
+namespace shoal::emulator {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const std::string& value) {
+  std::fprintf(stderr, "emulated GPU: %s=%s has no meaning; tests/emulator/settings.h has a list\n",
+               name.c_str(), value.c_str());
+  std::_Exit(70);
+}
+
+std::string text(const char* name, const char* otherwise) {
+  const char* value = std::getenv((std::string("EMULATED_GPU_") + name).c_str());
+  return value == nullptr ? otherwise : value;
+}
+
+/// The number, or the one that the file of this path holds when a process first asks.
+int64_t number(const char* name, const std::string& written) {
+  std::string value = written;
+  if (written.starts_with('/')) std::getline(std::ifstream(written) >> std::ws, value);
+  char* end = nullptr;
+  const int64_t read = std::strtoll(value.c_str(), &end, 10);
+  if (value.empty() || *end != '\0') refuse(name, value);
+  return read;
+}
+
+/// One of the words, which stand for 0, 1, ...
+template <typename Enum>
+Enum word(const char* name, const char* first, const char* second, const char* third = "") {
+  const std::string value = text(name, first);
+  if (value == first) return static_cast<Enum>(0);
+  if (value == second) return static_cast<Enum>(1);
+  if (value == third) return static_cast<Enum>(2);
+  refuse(name, value);
+}
+
+Pair pair(const char* name) {
+  const std::string value = text(name, "");
+  if (value.empty()) return {};
+  const size_t dash = value.find('-');
+  if (dash == std::string::npos) refuse(name, value);
+  const auto device = [&](const std::string& part) {
+    return part == "*" ? -1 : static_cast<int>(number(name, part));
+  };
+  return {device(value.substr(0, dash)), device(value.substr(dash + 1))};
+}
+
+Capability capability(int device) {
+  std::istringstream list(text("CAPABILITY", "9.0"));
+  std::string one, last;
+  for (int i = 0; i <= device && std::getline(list, one, ','); ++i) last = one;
+  Capability found;
+  if (std::sscanf(last.c_str(), "%d.%d", &found.major, &found.minor) != 2)
+    refuse("CAPABILITY", last);
+  return found;
+}
+
+Settings read_settings() {
+  Settings s;
+  s.devices = static_cast<int>(number("DEVICES", text("DEVICES", "8")));
+  s.peers = word<int>("PEERS", "none", "all") == 1;
+  s.driver = static_cast<int>(number("DRIVER", text("DRIVER", "13000")));
+  s.bytes = static_cast<size_t>(number("BYTES", text("BYTES", "1073741824")));
+  s.taken = static_cast<size_t>(number("TAKEN", text("TAKEN", "0")));
+  const std::string fail = text("FAIL", "");
+  if (!fail.empty()) {
+    const size_t colon = fail.find(':');
+    if (colon == std::string::npos) refuse("FAIL", fail);
+    s.fails = fail.substr(0, colon);
+    s.error = static_cast<int>(number("FAIL", fail.substr(colon + 1)));
+  }
+  s.peer_wrong = pair("PEER_WRONG");
+  s.peer_hang = pair("PEER_HANG");
+  s.hang = text("HANG", "");
+  const std::string order = text("ORDER", "forward");
+  s.order = order == "forward"   ? Order::kForward
+            : order == "reverse" ? Order::kReverse
+                                 : Order::kRandom;
+  if (s.order == Order::kRandom) s.seed = static_cast<uint64_t>(number("ORDER", order));
+  s.skip_barrier = text("SKIP_BARRIER", "");
+  if (!s.skip_barrier.empty()) {
+    const size_t colon = s.skip_barrier.find(':');
+    if (colon == std::string::npos) refuse("SKIP_BARRIER", s.skip_barrier);
+    s.skip_line = static_cast<int>(number("SKIP_BARRIER", s.skip_barrier.substr(colon + 1)));
+  }
+  s.copies = word<Copies>("COPIES", "early", "late");
+  s.streams = word<Streams>("STREAMS", "threads", "at-once", "when-waited-for");
+  for (int device = 0; device < s.devices; ++device) s.capabilities.push_back(capability(device));
+  return s;
+}
+
+/// All variables of the environment that are the emulator's.
+std::string variables() {
+  std::string all;
+  for (char** one = environ; *one != nullptr; ++one) {
+    if (**one == 'E' && std::strncmp(*one, "EMULATED_GPU_", 13) == 0) (all += *one) += '\n';
+  }
+  return all;
+}
+
+}  // namespace
+
+const Settings& settings() {
+  struct Read {
+    std::mutex mutex;
+    std::map<std::string, Settings> by_variables;
+  };
+  static auto& read = *new Read;  // threads of streams may outlive static objects
+  const std::string now = variables();
+  const std::lock_guard<std::mutex> lock(read.mutex);
+  auto found = read.by_variables.find(now);
+  if (found == read.by_variables.end())
+    found = read.by_variables.emplace(now, read_settings()).first;
+  return found->second;
+}
+
+}  // namespace shoal::emulator

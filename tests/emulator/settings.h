@@ -1,0 +1,75 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shoal::emulator {
+
+/// In which order the lanes of a block, and the blocks of a launch, take their turns. A random
+/// order is one of two kinds, which the seed chooses: each turn goes to any lane that can run, so
+/// that all advance alike; or lanes have priorities that change rarely, so that some warps or lanes
+/// run as far ahead of the others as barriers let them.
+enum class Order { kForward, kReverse, kRandom };
+/// When copy_async writes: where it is called, or where the lane waits for it.
+enum class Copies { kEarly, kLate };
+/// When a stream does its work: in a thread of its own, where it is enqueued, or where somebody
+/// waits for it.
+enum class Streams { kThreads, kAtOnce, kWhenWaitedFor };
+
+/// The numbers of two devices. The number -1 means every device.
+struct Pair {
+  int from = -2;
+  int to = -2;
+  bool has(int a, int b) const { return (from == -1 || from == a) && (to == -1 || to == b); }
+};
+
+struct Capability {
+  int major = 9;
+  int minor = 0;
+};
+
+/// What the emulated machine is, and what goes wrong on it. These variables set it (their defaults
+/// are in parentheses). N may also be the path of a file that holds the number, so that a process
+/// that starts later can find another one:
+///   EMULATED_GPU_DEVICES=N          the number of devices (8); 0 is a machine without any
+///   EMULATED_GPU_PEERS=all|none     whether devices reach each other's memory (none)
+///   EMULATED_GPU_DRIVER=N           the driver's CUDA version (13000)
+///   EMULATED_GPU_CAPABILITY=X.Y,... of each device; the last one is that of all others too (9.0)
+///   EMULATED_GPU_BYTES=N            the memory of each device (1073741824)
+///   EMULATED_GPU_TAKEN=N            the bytes of it that other processes have taken (0)
+///   EMULATED_GPU_FAIL=NAME:N        CUDA's function NAME returns the error N, e.g. cudaMalloc:2
+///   EMULATED_GPU_PEER_WRONG=F-T     what F's kernels write to T's memory is lost; F and T may be *
+///   EMULATED_GPU_PEER_HANG=F-T      a kernel of F that writes to T's memory never ends
+///   EMULATED_GPU_HANG=PATH          once the file PATH holds a device's number, kernels of that
+///                                   device do not end any more
+///   EMULATED_GPU_ORDER=forward|reverse|N    N is the seed of a random order (forward)
+///   EMULATED_GPU_SKIP_BARRIER=FILE:LINE     lanes do not wait at the __syncthreads or __syncwarp
+///                                   there, e.g. product.cuh:256, which plants a fault
+///   EMULATED_GPU_COPIES=early|late  (early)
+///   EMULATED_GPU_STREAMS=threads|at-once|when-waited-for  (threads)
+struct Settings {
+  int devices = 8;
+  bool peers = false;
+  std::vector<Capability> capabilities;  ///< one for each device
+  int driver = 13000;
+  size_t bytes = size_t{1} << 30;
+  size_t taken = 0;
+  std::string fails;  ///< a function's name
+  int error = 0;      ///< which it returns
+  Pair peer_wrong;
+  Pair peer_hang;
+  std::string hang;  ///< a path
+  Order order = Order::kForward;
+  uint64_t seed = 0;
+  std::string skip_barrier;  ///< text_of its place
+  int skip_line = -1;        ///< which that ends with
+  Copies copies = Copies::kEarly;
+  Streams streams = Streams::kThreads;
+};
+
+/// What the environment says now, because a test changes it between two parts. A value that has no
+/// meaning ends the process with a message. What is returned stays for as long as the process.
+const Settings& settings();
+
+}  // namespace shoal::emulator

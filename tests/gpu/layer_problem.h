@@ -1,0 +1,102 @@
+#pragma once
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/base/cat.h"
+#include "runtime/base/dtype.h"
+#include "tests/gpu/one_device.h"
+
+namespace shoal::gpu {
+
+/// Memory of one test on a device. The first error is kept, and nothing is done after it.
+class Bench {
+ public:
+  explicit Bench(OneDevice& one) : one_(one) {}
+
+  const ShoalCudaModule& module() const { return one_.device->module(); }
+  void* stream() const { return one_.stream.get(); }
+  bool ok() const { return status_.ok(); }
+  /// "" or the first error.
+  std::string wrong() const { return status_.ok() ? "" : status_.to_string(); }
+
+  /// Puts the values into device memory, which lives as long as the bench.
+  template <class T>
+  T* put(const std::vector<T>& values) {
+    return static_cast<T*>(put_bytes(values.data(), values.size() * sizeof(T)));
+  }
+  /// Device memory for the results of an op. Every byte is 0xff, which is NaN in bf16 and float32.
+  template <class T>
+  T* poisoned(size_t count) {
+    const std::vector<unsigned char> poison(count * sizeof(T), 0xff);
+    return static_cast<T*>(static_cast<void*>(put(poison)));
+  }
+  template <class T>
+  std::vector<T> get(const T* from, size_t count) {
+    std::vector<T> values(count);
+    get_bytes(values.data(), from, count * sizeof(T));
+    return values;
+  }
+  /// Overwrites what put() made.
+  template <class T>
+  void renew(void* to, const std::vector<T>& values) {
+    if (ok()) status_ = one_.put(to, values.data(), values.size() * sizeof(T));
+  }
+  /// Takes what an entry of the module returned, and waits for the op.
+  void finish(int32_t error, const char* what) {
+    if (ok()) status_ = one_.device->check(error, what);
+    if (ok()) status_ = one_.finish();
+  }
+
+ private:
+  void* put_bytes(const void* values, size_t bytes);
+  void get_bytes(void* to, const void* from, size_t bytes);
+
+  OneDevice& one_;
+  std::vector<Device::Memory> memory_;
+  Status status_;
+};
+
+/// Numbers for a test. kUsual: between -2 and 2. kHostile: also with magnitudes far apart, zeros of
+/// either sign, infinities and NaN.
+enum class Numbers { kUsual, kHostile };
+std::vector<float> floats(size_t count, uint64_t seed, Numbers numbers = Numbers::kUsual);
+/// Usual ones.
+std::vector<uint16_t> bf16s(size_t count, uint64_t seed);
+
+/// The module's name of a type.
+constexpr int32_t shoal_type(Dtype type) {
+  return type == Dtype::kBf16 ? kShoalBf16 : type == Dtype::kF16 ? kShoalF16 : kShoalF32;
+}
+/// The types of weights that a device computes with, and what tells their cases apart.
+inline constexpr Dtype kComputedTypes[] = {Dtype::kBf16, Dtype::kF16, Dtype::kF32};
+inline std::string suffix_of(Dtype type) {
+  return type == Dtype::kBf16 ? "" : cat("-", dtype_name(type));
+}
+/// The values as elements of a type, each rounded once, and back.
+std::vector<std::byte> encoded(const std::vector<float>& values, Dtype type);
+float rounded_to(float value, Dtype type);
+std::vector<float> decoded(const std::vector<std::byte>& elements, Dtype type);
+
+inline bool is_nan_of(float value) {
+  return value != value;
+}
+inline bool is_nan_of(uint16_t bf16) {
+  return (bf16 & 0x7fff) > 0x7f80;
+}
+
+/// The first place at which the two differ by a bit, or "". Two NaN are equal.
+template <class T>
+std::string first_difference(const std::vector<T>& got, const std::vector<T>& expected,
+                             int64_t columns) {
+  if (got.size() != expected.size()) return cat(got.size(), " values for ", expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (is_nan_of(got[i]) && is_nan_of(expected[i])) continue;
+    if (std::memcmp(&got[i], &expected[i], sizeof(T)) == 0) continue;
+    const auto at = static_cast<int64_t>(i);
+    return cat("row ", at / columns, ", column ", at % columns, ": ", got[i], " for ", expected[i]);
+  }
+  return "";
+}
+
+}  // namespace shoal::gpu

@@ -1,0 +1,31 @@
+#include "models/hub.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+TEST(HubTest, ANameOfTheHubGetsTheLineThatDownloadsIt) {
+  EXPECT_EQ(how_to_get_model("HuggingFaceTB/SmolLM2-135M-Instruct"),
+            "; if it is the Hugging Face Hub's HuggingFaceTB/SmolLM2-135M-Instruct, download it "
+            "first: hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir "
+            "SmolLM2-135M-Instruct");
+  for (const char* name : {"hf://a/b", "https://huggingface.co/a/b", "hf.co/a/b"})
+    EXPECT_EQ(
+        how_to_get_model(name),
+        "; if it is the Hugging Face Hub's a/b, download it first: hf download a/b --local-dir b");
+  for (const char* name : {"a/b:main", "hf://a/b@main"})
+    EXPECT_TRUE(how_to_get_model(name).ends_with("hf download a/b --revision main --local-dir b"))
+        << name;
+  for (const char* path :
+       {"", "model", "/models/x", "./x/y", "../x", "a/b/c", "a/", "/a", "a b/c", "a/b\nc", "~/x",
+        "$HOME/x", "-a/b", "a/b:", "a/b:c d", "https://example.org/a/b"})
+    EXPECT_EQ(how_to_get_model(path), "") << path;
+}
+
+TEST(HubTest, AGgufFileGetsItsConverter) {
+  EXPECT_NE(how_to_get_model("models/x.gguf").find("scripts/from_gguf.py"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shoal

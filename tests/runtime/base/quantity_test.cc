@@ -1,0 +1,34 @@
+#include "runtime/base/quantity.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+TEST(Quantity, BytesAreSaidInMibibytesToo) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(20'480), "20480 B");
+  EXPECT_EQ(bytes_text(1'052'672), "1052672 B (1.0 MiB)");
+  EXPECT_EQ(bytes_text(int64_t{10} << 30), "10737418240 B (10.0 GiB)");
+}
+
+TEST(Quantity, RoundSizesHoldTheBytes) {
+  EXPECT_EQ(round_size(1), "1m");
+  EXPECT_EQ(round_size(1 << 20), "1m");
+  EXPECT_EQ(round_size((1 << 20) + 1), "2m");
+  EXPECT_EQ(round_size(38'600'704), "64m");
+  EXPECT_EQ(round_size(600 << 20), "1g");
+  EXPECT_EQ(round_size((int64_t{2} << 30) + 1), "3g");
+  EXPECT_EQ(round_quantity(38'600'704), "64Mi");
+  EXPECT_EQ(round_quantity(int64_t{3} << 30), "3Gi");
+}
+
+TEST(Quantity, AgesAreRounded) {
+  EXPECT_EQ(age_text(5), "5 s");
+  EXPECT_EQ(age_text(600), "10 min");
+  EXPECT_EQ(age_text(7'200), "2 h");
+  EXPECT_EQ(age_text(864'000), "10 days");
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,48 @@
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/supervisor/ladder.h"
+
+namespace shoal {
+
+inline WorkerGroupOptions transport_only(int world_size) {
+  WorkerGroupOptions options;
+  options.world_size = world_size;
+  options.startup_timeout_s = 60;
+  options.start.transport_only = true;
+  options.start.collective_timeout_ms = 20'000;
+  return options;
+}
+
+/// Facts of a machine on which everything works.
+inline HostFacts good_facts() {
+  HostFacts facts;
+  facts.dev_shm.exists = true;
+  facts.dev_shm.fs_type = "tmpfs";
+  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = int64_t{1} << 30;
+  facts.dev_shm.total_inodes = facts.dev_shm.free_inodes = 1000;
+  facts.loopback_ipv4 = true;
+  return facts;
+}
+
+inline HostFacts facts_with_free(int64_t bytes) {
+  HostFacts facts = good_facts();
+  facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = bytes;
+  return facts;
+}
+
+inline LadderOptions in_order(std::vector<std::string> order) {
+  LadderOptions options;
+  options.order = std::move(order);
+  return options;
+}
+
+inline std::vector<std::string> every_rung() {
+  std::vector<std::string> names;
+  for (const Rung& rung : rungs()) names.emplace_back(rung.name);
+  return names;
+}
+
+}  // namespace shoal

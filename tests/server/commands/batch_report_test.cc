@@ -1,0 +1,23 @@
+// The line that says what a batch has done.
+#include "server/commands/batch_report.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+TEST(BatchReportTest, TheSummaryHasTheRightPlurals) {
+  EXPECT_EQ(summary({24, 0, 512, 3072, 5.2}),
+            "24 requests, 512 prompt tokens, 3072 generated tokens in 5.2 s: 591 tokens/s");
+  EXPECT_EQ(summary({1, 0, 1, 1, 0.5}),
+            "1 request, 1 prompt token, 1 generated token in 0.5 s: 2.0 tokens/s");
+  EXPECT_EQ(summary({3, 2, 0, 5, 2}),
+            "3 requests (2 failed), 0 prompt tokens, 5 generated tokens in 2.0 s: 2.5 tokens/s");
+}
+
+TEST(BatchReportTest, NothingHasNoSpeed) {
+  EXPECT_EQ(summary({0, 0, 0, 0, 0}), "0 requests, 0 prompt tokens, 0 generated tokens in 0.0 s");
+}
+
+}  // namespace
+}  // namespace shoal

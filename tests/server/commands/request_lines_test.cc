@@ -1,0 +1,81 @@
+// The lines of --jsonl: what each is called, and the error about those that are wrong.
+#include "server/commands/request_lines.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/json.h"
+
+namespace shoal {
+namespace {
+
+std::string id_of(const char* line) {
+  std::string id = "none";
+  (void)parse_request_json(line, {}, "line 1", LineKind::kRequest, &id);
+  return id;
+}
+
+TEST(RequestLinesTest, AnIdIsAnyScalarEvenOfAWrongLine) {
+  EXPECT_EQ(id_of(R"({"id":"a\"\u00e9","prompt":"x"})"), "\"a\\\"\xC3\xA9\"");
+  EXPECT_EQ(id_of(R"({"id":18446744073709551615,"prompt":"x"})"), "18446744073709551615");
+  EXPECT_EQ(id_of(R"({"id":-1.5,"prompt":"x"})"), "-1.5");
+  EXPECT_EQ(id_of(R"({"id":false,"prompt":"x"})"), "false");
+  EXPECT_EQ(id_of(R"({"id":7,"prompt":1,"wibble":2})"), "7");
+  EXPECT_EQ(id_of(R"({"id":null,"prompt":"x"})"), "");
+  EXPECT_EQ(id_of(R"({"prompt":"x"})"), "");
+  for (const char* changed : {"12345678901234567890123", "-18446744073709551615", "1e300"}) {
+    const std::string line = cat(R"({"prompt":"x","id":)", changed, "}");
+    EXPECT_EQ(parse_request_json(line, {}, "line 1").error().status.message(),
+              "line 1: \"id\" is a number that cannot be repeated exactly; write it as a string");
+  }
+  EXPECT_FALSE(parse_request_json(R"({"id":{},"prompt":"x"})", {}, "line 1").ok());
+}
+
+TEST(RequestLinesTest, ALineOfLogitsHasOnlyAPrompt) {
+  const auto parse = [](const char* line) {
+    return parse_request_json(line, {}, "line 1", LineKind::kPrompt);
+  };
+  EXPECT_TRUE(parse(R"({"id":1,"prompt":"x"})").ok());
+  EXPECT_TRUE(parse(R"({"prompt_ids":[1]})").ok());
+  EXPECT_NE(parse(R"({"prompt":"x","logprobs":1})")
+                .error()
+                .status.message()
+                .find("unknown field \"logprobs\"; the fields are id, prompt and prompt_ids"),
+            std::string::npos);
+}
+
+RequestLine wrong(int64_t number, const char* why) {
+  RequestLine line;
+  line.number = number;
+  line.refuse(invalid_field(RequestField::kTopP, why));
+  return line;
+}
+
+TEST(RequestLinesTest, OneErrorNamesTheWrongLines) {
+  std::vector<RequestLine> lines(3);
+  EXPECT_TRUE(wrong_lines("--jsonl f", lines).ok());
+  lines.push_back(wrong(4, "is bad"));
+  EXPECT_EQ(wrong_lines("--jsonl f", lines).plain_text(), "--jsonl f line 4: is bad");
+  lines.push_back(wrong(6, "is worse"));
+  EXPECT_EQ(wrong_lines("--jsonl f", lines).plain_text(),
+            "--jsonl f: 2 of 5 lines are wrong:\n  line 4: is bad\n  line 6: is worse");
+  for (int64_t number = 7; number < 26; ++number) lines.push_back(wrong(number, "is bad"));
+  EXPECT_TRUE(wrong_lines("--jsonl f", lines).plain_text().ends_with("and 1 more line"));
+  const std::string longest(5000, 'x');
+  for (RequestLine& line : lines) line = wrong(1, longest.c_str());
+  EXPECT_LE(wrong_lines("--jsonl f", lines).plain_text(100'000).size(), 1900u);
+}
+
+TEST(RequestLinesTest, AnErrorIsJsonWithTheNameOfItsField) {
+  RequestLine line = wrong(4, "is \"bad\"");
+  EXPECT_EQ(error_json(line, line.wrong),
+            R"({"line":4,"error":{"code":"INVALID_ARGUMENT","field":"top_p",)"
+            R"("message":"line 4: is \"bad\""}})");
+  line.id = "\"a\"";
+  line.wrong.field = RequestField::kNone;
+  EXPECT_EQ(error_json(line, line.wrong),
+            R"({"id":"a","line":4,"error":{"code":"INVALID_ARGUMENT",)"
+            R"("message":"line 4: is \"bad\""}})");
+}
+
+}  // namespace
+}  // namespace shoal

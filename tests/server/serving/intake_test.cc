@@ -1,0 +1,198 @@
+// The budget and the order of requests on their way in. The guests are fakes: they read nothing,
+// and say how many bytes have arrived.
+#include "server/serving/intake.h"
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+class FakeGuest final : public Intake::Guest {
+ public:
+  void read() override { ++reads; }
+  void work() override {
+    if (on_hold) on_hold();
+    if (hold.valid()) hold.wait();
+    if (on_work) on_work();
+    worked.set_value();
+  }
+  void turn_away(const RefusedRequest& why) override {
+    refusal = why.code();
+    refused = why.why;
+  }
+
+  int reads = 0;
+  Code refusal = Code::kOk;
+  std::shared_future<void> hold;
+  std::function<void()> on_hold, on_work;
+  NotTaken refused = NotTaken::kInvalid;
+  std::promise<void> worked;
+};
+
+std::shared_ptr<FakeGuest> enter(Intake& intake, const std::string& client = "client") {
+  auto guest = std::make_shared<FakeGuest>();
+  intake.enter(guest, client);
+  return guest;
+}
+
+TEST(Intake, ReadsOnlyWhatTheBudgetHasRoomFor) {
+  // The last place is kept for another client.
+  Intake intake({.budget_bytes = 4 * kMaxRequestBytes});
+  std::vector<std::shared_ptr<FakeGuest>> guests;
+  for (int i = 0; i < 5; ++i) guests.push_back(enter(intake));
+  const auto read = [&] {
+    std::string which;
+    for (const auto& guest : guests) which += guest->reads > 0 ? 'r' : '.';
+    return which;
+  };
+  EXPECT_EQ(read(), "rrr..");
+  EXPECT_EQ(intake.counted_bytes(), 3 * kMaxRequestBytes);
+  intake.leave(*guests[0]);
+  EXPECT_EQ(read(), "rrrr.");
+  intake.arrived(*guests[1], kMaxRequestBytes - 100);
+  guests[1]->worked.get_future().wait();
+  EXPECT_EQ(read(), "rrrr.") << "it takes nearly all of its place";
+  intake.accepted(*guests[1], 0);
+  EXPECT_EQ(read(), "rrrrr");
+  intake.leave(*guests[2]);
+  intake.accepted(*guests[1], 40);
+  EXPECT_EQ(intake.counted_bytes(), 2 * kMaxRequestBytes + 40);
+}
+
+TEST(Intake, TurnsAwayThoseWhoWaitForTooLong) {
+  Intake intake({.budget_bytes = kMaxRequestBytes, .max_waiting = 2});
+  const auto reading = enter(intake), first = enter(intake), second = enter(intake);
+  EXPECT_EQ(enter(intake)->refusal, Code::kResourceExhausted) << "two may wait";
+  const RunningClock::time_point now = RunningClock::now();
+  intake.turn_away_late(now + std::chrono::milliseconds(4'000));
+  EXPECT_EQ(reading->refusal, Code::kOk);
+  intake.turn_away_late(now + std::chrono::milliseconds(6'000));
+  EXPECT_EQ(reading->refusal, Code::kResourceExhausted) << "it sends slowly while others wait";
+  EXPECT_EQ(first->refusal, Code::kOk);
+  intake.leave(*reading);
+  EXPECT_EQ(first->reads, 1);
+  intake.turn_away_late(now + std::chrono::milliseconds(11'000));
+  EXPECT_EQ(second->refusal, Code::kResourceExhausted);
+  intake.leave(*first);
+  intake.leave(*second);
+  EXPECT_EQ(intake.counted_bytes(), 0u);
+
+  const auto alone = enter(intake);
+  intake.turn_away_late(now + std::chrono::hours(1));
+  EXPECT_EQ(alone->refusal, Code::kOk) << "nobody waits for its place";
+}
+
+TEST(Intake, AShortRequestDoesNotWaitForALongOne) {
+  Intake intake({});
+  std::promise<void> release;
+  const auto long_one = enter(intake), other_long = enter(intake), short_one = enter(intake);
+  long_one->hold = release.get_future().share();
+  intake.arrived(*long_one, 8 << 20);
+  intake.arrived(*other_long, 8 << 20);
+  intake.arrived(*short_one, 100);
+  short_one->worked.get_future().wait();
+  auto other = other_long->worked.get_future();
+  EXPECT_EQ(other.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  release.set_value();
+  other.wait();
+}
+
+TEST(Intake, ClientsTakeTurns) {
+  Intake intake({});
+  std::promise<void> release;
+  const auto held = enter(intake);
+  held->hold = release.get_future().share();
+  intake.arrived(*held, 1);
+  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  std::atomic<int> worked = 0;
+  for (int i = 0; i < 8; ++i) greedy.push_back(enter(intake, "greedy"));
+  const auto modest = enter(intake, "modest");
+  modest->on_work = [&] { EXPECT_LE(worked, 1) << "at most one of the other client's goes first"; };
+  for (const auto& guest : greedy) {
+    guest->on_work = [&] { ++worked; };
+    intake.arrived(*guest, 1);
+  }
+  intake.arrived(*modest, 1);
+  release.set_value();
+  modest->worked.get_future().wait();
+  for (const auto& guest : greedy) guest->worked.get_future().wait();
+  EXPECT_EQ(worked, 8);
+}
+
+TEST(Intake, AGreedyClientGivesWayBeforeTokenizing) {
+  Intake intake({.max_queued = 4});
+  std::promise<void> release, entered;
+  const auto held = enter(intake);
+  held->hold = release.get_future().share();
+  held->on_hold = [&] { entered.set_value(); };
+  intake.arrived(*held, 1);
+  entered.get_future().wait();
+  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  for (int i = 0; i < 5; ++i) {
+    greedy.push_back(enter(intake, "greedy"));
+    intake.arrived(*greedy.back(), 1);
+  }
+  EXPECT_EQ(greedy[4]->refused, NotTaken::kQueueFull);
+  const auto modest = enter(intake, "modest");
+  intake.arrived(*modest, 1);
+  EXPECT_EQ(greedy[3]->refused, NotTaken::kShareExceeded);
+  EXPECT_EQ(modest->refusal, Code::kOk);
+  release.set_value();
+  modest->worked.get_future().wait();
+  for (size_t i = 0; i < 3; ++i) greedy[i]->worked.get_future().wait();
+}
+
+TEST(Intake, TwoClientsWithMuchStillGetTheRoomThatIsFree) {
+  Intake intake({.budget_bytes = kMaxRequestBytes});
+  const auto reading = enter(intake, "a"), first = enter(intake, "a"), second = enter(intake, "b");
+  intake.leave(*reading);
+  EXPECT_EQ(first->reads + second->reads, 1);
+}
+
+TEST(Intake, AGreedyClientGivesWayInEveryQueue) {
+  Intake intake({.budget_bytes = 4 * kMaxRequestBytes, .max_waiting = 4});
+  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  for (int i = 0; i < 8; ++i) greedy.push_back(enter(intake, "greedy"));
+  EXPECT_EQ(greedy[2]->reads, 1) << "alone, it may use all of the budget but the last place";
+  EXPECT_EQ(greedy[3]->reads, 0);
+  EXPECT_EQ(enter(intake, "greedy")->refusal, Code::kResourceExhausted);
+  const auto modest = enter(intake, "modest"), other = enter(intake, "other");
+  EXPECT_EQ(modest->reads, 1) << "the last place is for others";
+  EXPECT_EQ(other->refusal, Code::kOk);
+  EXPECT_EQ(greedy[7]->refused, NotTaken::kQueueFull);
+  EXPECT_EQ(greedy[6]->refused, NotTaken::kShareExceeded) << "the latest one gives way";
+  EXPECT_EQ(greedy[5]->refusal, Code::kOk);
+  intake.leave(*greedy[0]);
+  EXPECT_EQ(other->reads, 1) << "although more of the greedy one waited first";
+  EXPECT_EQ(greedy[3]->reads, 0);
+  intake.leave(*greedy[1]);
+  EXPECT_EQ(greedy[3]->reads, 1) << "it has less than half by now";
+  for (const auto& guest : greedy) intake.leave(*guest);
+  intake.leave(*modest);
+  intake.leave(*other);
+  EXPECT_EQ(intake.counted_bytes(), 0u);
+}
+
+TEST(Intake, BoundsItsQueues) {
+  Intake intake({.max_queued = 1});
+  std::promise<void> release;
+  const auto held = enter(intake), queued = enter(intake), refused = enter(intake);
+  held->hold = release.get_future().share();
+  intake.arrived(*held, 1);
+  // Until the thread has taken the first one, the second finds the queue full.
+  for (;;) {
+    intake.arrived(*queued, 1);
+    if (queued->refusal == Code::kOk) break;
+    queued->refusal = Code::kOk;
+  }
+  intake.arrived(*refused, 1);
+  EXPECT_EQ(refused->refusal, Code::kResourceExhausted);
+  release.set_value();
+  queued->worked.get_future().wait();
+}
+
+}  // namespace
+}  // namespace shoal
