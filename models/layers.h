@@ -61,8 +61,8 @@ class Layers {
   /// the middle of a request. Call it once, before any step. The communicator must outlive the
   /// layers. RESOURCE_EXHAUSTED: the memory is refused.
   virtual Status take_memory(const StepRoom& room, Communicator& communicator) = 0;
-  /// Takes a KV cache of this many blocks, in place of the one that it has. Call it before any step.
-  /// RESOURCE_EXHAUSTED: the memory is refused.
+  /// Takes a KV cache of this many blocks, in place of the one that it has. Call it before any
+  /// step. RESOURCE_EXHAUSTED: the memory is refused.
   virtual Status take_kv_cache(int32_t blocks) = 0;
   /// What is left for a KV cache on this rank's device; nullopt if the cache is in host memory.
   virtual Result<std::optional<KvRoom>> kv_room() const = 0;

@@ -33,8 +33,7 @@ Result<Device::Memory> Device::allocate(size_t bytes) {
     const Result<Room> room = memory_info();
     if (error != kOutOfMemory || !room.ok()) return refused;
     return refused.while_doing(cat("GPU ", index_, " has ", room->free_bytes, " B free of ",
-                                   room->total_bytes,
-                                   " B, and nvidia-smi lists who has the rest"));
+                                   room->total_bytes, " B, and nvidia-smi lists who has the rest"));
   }
   return Memory(memory, [&table = module_](void* m) { (void)table.release(m); });
 }

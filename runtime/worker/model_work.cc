@@ -71,8 +71,7 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
   SHOAL_RETURN_IF_ERROR(settle_kv_cache(start, context));
   return encode(ModelReady{on_device_ ? "cuda" : kernels->name,
                            on_device_ ? start.device_arithmetic : expected_fingerprint().text(),
-                           runner_->weight_bytes(), runner_->kv_bytes(),
-                           runner_->kv_blocks()});
+                           runner_->weight_bytes(), runner_->kv_bytes(), runner_->kv_blocks()});
 }
 
 /// Takes the whole KV cache once the group has taken everything else, and as much of it as every
@@ -85,17 +84,15 @@ Status ModelWork::settle_kv_cache(const ModelStart& start, RankContext& context)
   for (const std::string& part : parts) {
     SHOAL_ASSIGN_OR_RETURN(rooms.emplace_back(), decode<KvRoom>(part, "a rank's room"));
   }
-  SHOAL_ASSIGN_OR_RETURN(
-      const int32_t blocks,
-      kv_blocks_that_fit(rooms, {start.limits.kv_blocks, start.least_kv_blocks}));
+  SHOAL_ASSIGN_OR_RETURN(const int32_t blocks, kv_blocks_that_fit(rooms, {start.limits.kv_blocks,
+                                                                          start.least_kv_blocks}));
   return runner_->take_kv_cache(blocks);
 }
 
 Result<std::string> ModelWork::step(uint64_t, std::string_view bytes) {
   SHOAL_ASSIGN_OR_RETURN(const StepPlan plan, decode<StepPlan>(bytes, "step plan"));
   const Result<StepResult> result = runner_->run(plan);
-  if (!result.ok())
-    return on_device_ ? blame_device(result.status(), has_run_) : result.status();
+  if (!result.ok()) return on_device_ ? blame_device(result.status(), has_run_) : result.status();
   return answers_ ? encode(*result) : std::string();
 }
 

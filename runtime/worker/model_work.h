@@ -33,8 +33,8 @@ struct ModelStart {
   /// On devices: the fewest blocks of KV cache with which to start, if there is no room for
   /// limits.kv_blocks any more.
   int32_t least_kv_blocks = 1;
-  /// The group has run before, and sequences count on its KV cache. If memory is missing now, it may
-  /// come back.
+  /// The group has run before, and sequences count on its KV cache. If memory is missing now, it
+  /// may come back.
   bool has_run = false;
 
   /// The most rows of logits that one step can want.

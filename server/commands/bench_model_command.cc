@@ -202,8 +202,7 @@ Result<Measured> measure(const BenchModelFlags& flags, const ModelFiles& files,
 Ending bench(BenchModelFlags flags) {
   HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
-  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
-                         at(Stage::kRequest, plan_bench(flags, files, facts)));
+  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, at(Stage::kRequest, plan_bench(flags, files, facts)));
   SHOAL_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineHost> host,
       at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));

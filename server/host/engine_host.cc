@@ -204,15 +204,16 @@ void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
   const int32_t planned = std::exchange(limits.kv_blocks, blocks);
   limits.max_model_len = std::min(limits.max_model_len, blocks * kBlockTokens);
   log_warning(cat("the GPUs have room for ", counted(blocks, "block"), " of KV cache of the ",
-                  planned, " planned, because others have taken memory since, or the transport has; "
-                  "the model length is ", limits.max_model_len, " now"));
+                  planned,
+                  " planned, because others have taken memory since, or the transport has; "
+                  "the model length is ",
+                  limits.max_model_len, " now"));
 }
 
 }  // namespace
 
-Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan,
-                                                       const EngineFlags& flags, HostFacts facts,
-                                                       ProgressStyle progress,
+Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const EngineFlags& flags,
+                                                       HostFacts facts, ProgressStyle progress,
                                                        std::function<void(int)> on_loading) {
   if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts))
     return *std::move(refused);

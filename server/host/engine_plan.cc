@@ -150,8 +150,8 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
   max_model_len = std::min(max_model_len, blocks * kBlockTokens);
   plan->model.limits.kv_blocks = static_cast<int32_t>(blocks);
   plan->model.limits.max_model_len = static_cast<int32_t>(max_model_len);
-  // Ranks on devices may find less memory than was planned with. They then take a smaller cache, but
-  // not a smaller one than the flags ask for.
+  // Ranks on devices may find less memory than was planned with. They then take a smaller cache,
+  // but not a smaller one than the flags ask for.
   const int64_t least = flags.kv_cache_memory ? blocks
                         : flags.max_model_len ? blocks_for_tokens(max_model_len)
                                               : 1;

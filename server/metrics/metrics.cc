@@ -185,7 +185,8 @@ std::string Metrics::text() const {
   list.add(Metric::kCacheConfig, 1,
            {{"block_size", std::to_string(kBlockTokens)},
             {"engine", "0"},
-            {"num_gpu_blocks", std::to_string(ranks ? load.total_kv_blocks : options_.limits.kv_blocks)}});
+            {"num_gpu_blocks",
+             std::to_string(ranks ? load.total_kv_blocks : options_.limits.kv_blocks)}});
   add_requests(requests_->counts(), engine, &list);
   add_dev_shm(&list);
   if (ranks) add_transport(ranks->transport, &list);
