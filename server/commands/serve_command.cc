@@ -222,9 +222,11 @@ Staged<std::unique_ptr<EngineHost>> start_ranks(const ServeFlags& flags, EngineP
                                              }));
 }
 
+/// The ranks are ended after the fronts, when their host is destroyed.
 void end_fronts(Fronts& fronts, int64_t goodbye_ms, ExitCode code, ShutdownWatchdog& watchdog) {
   watchdog.expect("gRPC's server", kGrpcEndMs, code, [&fronts] { return fronts.open_work(); });
   fronts.shutdown(Deadline::after_ms(goodbye_ms));
+  watchdog.expect("the end of the ranks", kRanksEndMs, code);
 }
 
 Ending serve(ServeFlags flags, Observers& observers) {
@@ -265,7 +267,6 @@ Ending serve(ServeFlags flags, Observers& observers) {
   const Ending ending = host->ending(status);
   // Before the loop is destroyed, because the calls use it.
   end_fronts(*fronts, status.ok() ? kGoodbyeMs : kFailedGoodbyeMs, exit_code(ending), watchdog);
-  watchdog.expect("the end of the ranks", kRanksEndMs, exit_code(ending));
   return ending;
 }
 
