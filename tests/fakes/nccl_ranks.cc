@@ -27,6 +27,7 @@ constexpr int kMostRanks = 16;
 struct Board {
   struct Rank {
     std::atomic<bool> brought;
+    std::atomic<bool> reported;  // its report is written, or it has ended
     size_t bytes;
     char data[1000];
     int signal;
@@ -92,6 +93,15 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
                                   group.interrupted);
 }
 
+/// Waits until every rank has reported or has ended. A failed rank does: if its process ended at
+/// once, its sockets would too, and what another rank then reports would depend on how far it had
+/// come.
+void wait_for_all_reports(const Board& board, int world_size) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    while (!board.ranks[rank].reported.load()) ::usleep(500);
+  }
+}
+
 /// Stays alive for a while, after overwriting the memory that was freed.
 void linger(int64_t milliseconds) {
   if (milliseconds == 0) return;
@@ -125,11 +135,16 @@ void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& bo
     board.ranks[rank].code = communicator.status().code();
     board.ranks[rank].fault = communicator.status().fault();
     put(board.ranks[rank].report, communicator.status().to_string());
+    board.ranks[rank].reported = true;
     linger(group.linger_ms);
+    wait_for_all_reports(board, group.world_size);
     return;
   }
   NcclRank self{**communicator, meet};
-  put(board.ranks[rank].report, body(self));
+  const std::string report = body(self);
+  put(board.ranks[rank].report, report);
+  board.ranks[rank].reported = true;
+  if (!report.empty()) wait_for_all_reports(board, group.world_size);
 }
 
 bool write_text(const char* path, const std::string& text) {
@@ -172,12 +187,14 @@ void run_group(const NcclGroup& group, Board& board, const NcclBody& body) {
     }
     pids.push_back(pid);
   }
-  for (int rank = 0; rank < group.world_size; ++rank) {
-    int status = 0;
-    ::waitpid(pids[static_cast<size_t>(rank)], &status, 0);
+  int status = 0;
+  for (pid_t pid; (pid = ::waitpid(-1, &status, 0)) > 0;) {
+    const auto rank = std::find(pids.begin(), pids.end(), pid) - pids.begin();
+    if (rank == group.world_size) continue;  // a process that is no rank
     board.ranks[rank].signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
       put(board.ranks[rank].report, cat("exited with ", WEXITSTATUS(status)));
+    board.ranks[rank].reported = true;
   }
   if (group.shm_bytes == 0) return;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm"))

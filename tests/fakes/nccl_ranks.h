@@ -66,8 +66,9 @@ struct NcclEnds {
       0;
 };
 
-/// Runs the body in every rank. It forks, so no other thread may be alive. SIGALRM ends a rank
-/// after 90 s, or 360 s if the code is sanitized.
+/// Runs the body in every rank. It forks, so no other thread may be alive. A rank that failed stays
+/// until every other one has reported too, or has ended. SIGALRM ends a rank after 90 s, or 360 s
+/// if the code is sanitized.
 NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body);
 
 /// The reports, one per line with the rank. Empty if all ranks opened and every report is empty.
