@@ -230,8 +230,8 @@ int64_t leaf_row_elements(const RankFold& fold, int leaves, int units, int unit,
 Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                           const ShardPlan& plan, Dtype dtype, Device& device,
                                           ThreadPool& pool, const LoadCallback& progress) {
-  DeviceStore store(config, dtype, device, pool, progress,
-                    device_weight_bytes(config, plan, dtype));
+  const int64_t total = device_weight_bytes(config, plan, dtype);
+  DeviceStore store(config, dtype, device, pool, progress, total);
   SHOAL_RETURN_IF_ERROR(store.prepare());
   DeviceWeights weights;
   SHOAL_ASSIGN_OR_RETURN(
@@ -240,6 +240,7 @@ Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const Mo
   SHOAL_RETURN_IF_ERROR(store.finish());
   weights.dtype = dtype;
   weights.bytes = store.taken();
+  if (progress) progress(total, total);  // biases and norms travel without being counted
   return weights;
 }
 

@@ -119,12 +119,14 @@ Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> a
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                              const ShardPlan& plan, Dtype dtype, ThreadPool& pool,
                              const LoadCallback& progress) {
-  PackedStore store(dtype, pool, progress, packed_weight_bytes(config, plan, dtype));
+  const int64_t total = packed_weight_bytes(config, plan, dtype);
+  PackedStore store(dtype, pool, progress, total);
   Weights weights;
   SHOAL_ASSIGN_OR_RETURN(static_cast<PackedWeights&>(weights),
                          WeightLoader<PackedStore>(checkpoint, config, plan, store).load());
   weights.dtype = dtype;
   weights.packed_bytes = store.done();
+  if (progress) progress(total, total);  // the padding of the panels was never read
   return weights;
 }
 

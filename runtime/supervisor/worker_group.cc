@@ -276,10 +276,10 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOp
                                                              const StartControl& control) {
   PhaseNews news(options.start.transport_only);
   for (;;) {
-    report_progress(control);
     const bool given_up = control.given_up && control.given_up();
     // A rank is not silent if its message lies unread in the socket, so read before judging.
     if (catch_up()) return fail();
+    report_progress(control);  // after reading, so that a load that is over at once shows 100 % too
     news.tell(workers, control);
     double silence = 0;  // of the rank that has been silent for longest
     bool done = true;

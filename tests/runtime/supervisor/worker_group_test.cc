@@ -113,6 +113,23 @@ TEST(WorkerGroup, EveryWorldSizeAndTransportGivesTheSameBits) {
   }
 }
 
+// The front finds everything that the rank has said at once, if it looks late.
+TEST(WorkerGroup, ALoadThatWasOverBeforeTheFrontLookedShowsItsEnd) {
+  LoadProgress last;
+  StartControl control;
+  bool looked = false;
+  control.given_up = [&looked] {
+    if (!looked) ::usleep(500'000);
+    looked = true;
+    return false;
+  };
+  control.on_progress = [&last](const LoadProgress& progress) { last = progress; };
+  auto group = start_group(options_for(kNineHeads, 1, "shm"), control);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  EXPECT_GT(last.bytes_total, 0);
+  EXPECT_EQ(last.bytes_done, last.bytes_total);
+}
+
 TEST(WorkerGroup, AKilledRankIsNamedWhileIdleAndTheOthersAreReaped) {
   auto group = start_group(options_for(kNineHeads, 3, "shm"));
   ASSERT_TRUE(group.ok()) << group.status().to_string();
