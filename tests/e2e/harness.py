@@ -128,9 +128,15 @@ def kernel_sets() -> list[str]:
 # --- processes ----------------------------------------------------------
 
 
+def fields_of(pid: int) -> list[str]:
+    """What follows the name in /proc/PID/stat: the state, the parent and so on. OSError: no such
+    process. Names are bytes, and those of other people's processes may be no text at all."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+
+
 def parent_of(pid: int) -> int | None:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = fields_of(pid)
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[1])
@@ -139,7 +145,7 @@ def parent_of(pid: int) -> int | None:
 def state_of(pid: int) -> str:
     """The state in /proc, such as R, S, D or T (stopped). "" if the process is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return fields_of(pid)[0]
     except OSError:
         return ""
 
@@ -288,6 +294,19 @@ class TestCase(unittest.TestCase):
             for pid in survivors():
                 os.kill(pid, signal.SIGKILL)
         self.assertLessEqual(shared_memory_names(), self.names_before, "names left in /dev/shm")
+
+    def skip_unless_reached_by(self, uid: int, model: Path = DEMO):
+        """Skips the test unless another user may run the program and read the model. That may fail
+        for a folder far above them."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can become another user")
+        try:
+            probe = subprocess.run([SHOAL, "tokenize", str(model), "--text", "x"], user=uid,
+                                   capture_output=True)
+        except OSError as error:
+            self.skipTest(f"another user may not run the program here: {error}")
+        if probe.returncode != 0:
+            self.skipTest(f"another user may not read the model here: {probe.stderr.decode()}")
 
     def serve(self, model: Path, *flags, **popen) -> Server:
         server = Server(model, *flags, **popen)

@@ -180,8 +180,8 @@ class NoRestart(Place):
 
     @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ,
                      "a sanitizer needs descriptors and threads of its own")
-    @unittest.skipUnless(os.geteuid() == 0, "root alone may limit another process")
     def test_lost_ranks_are_exit_75_and_never_a_wrong_flag(self):
+        self.skip_unless_reached_by(OTHER_USER, TINY)  # and only root may limit another process
         for kind, most, text in ((resource.RLIMIT_NOFILE, 12, "Too many open files"),
                                  (resource.RLIMIT_NPROC, 1, "ulimit -u")):
             with self.subTest(text=text):

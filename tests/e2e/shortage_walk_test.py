@@ -90,16 +90,8 @@ class Walk(harness.TestCase):
                    for command in ((*GENERATE, "-tp", 2, "--threads-per-rank", 2),
                                    (*SERVE, "-tp", 2))[:1 if kind == "file size" else 2]])
 
-    @unittest.skipUnless(os.geteuid() == 0, "only root can become a user without other processes")
     def test_processes(self):
-        as_other = denied.limit(resource.RLIMIT_NPROC, 1000, OTHER_USER)
-        try:
-            probe = subprocess.run([harness.SHOAL, "tokenize", str(TINY), "--text", "x"],
-                                   preexec_fn=as_other, capture_output=True)
-        except OSError as error:
-            self.skipTest(f"another user may not run the program here: {error}")
-        if probe.returncode != 0:
-            self.skipTest("another user may not read the model here")
+        self.skip_unless_reached_by(OTHER_USER, TINY)
         # One at a time, because they share the limit.
         for value in drawn(list(range(1, 41)), 4):
             command = DRAW.choice([(*GENERATE, "-tp", 2, "--threads-per-rank", 2), SERVE])

@@ -183,8 +183,8 @@ class Files(Case):
             with self.subTest(flags):
                 self.assertIn(what, self.refused(*flags))
 
-    @harness.unittest.skipUnless(os.getuid() == 0, "only root may become another user")
     def test_no_permission(self):
+        self.skip_unless_reached_by(65534)
         self.pair.key.chmod(0o600)
         self.authority.folder.chmod(0o755)
         err = self.refused(*self.pair.serve_flags(),
