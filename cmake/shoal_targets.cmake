@@ -150,7 +150,7 @@ find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
 set(SHOAL_OWN_DEV_SHM ${SHOAL_ROOT}/tests/own_dev_shm.sh)
 
 # shoal_share_out(TEST...): under a sanitizer each of these tests belongs to one of a few days, of
-# which `scripts/test --all` runs one, because the release run does all of them every day.
+# which `scripts/test --all` runs one, because the release run of `--all` does all of them every day.
 # ThreadSanitizer sees little of them, because most of what they start are processes.
 set(SHOAL_DAYS 3)
 if(SHOAL_SANITIZE MATCHES thread)
@@ -245,6 +245,26 @@ function(shoal_test_program target)
                                                SHOAL_SOURCE_DIR="${SHOAL_ROOT}")
 endfunction()
 
+# shoal_test_timeout(OUT SECONDS): how long a test may take. scripts/test, which configures the
+# build with SHOAL_TEST_BREADTH=pairs, gives no test more than 300 s (scripts/run_parts.py), so that one
+# that hangs costs no more. With more combinations the same tests take as long as they ask for.
+function(shoal_test_timeout out seconds)
+  if(seconds GREATER 300 AND "$ENV{SHOAL_TEST_BREADTH}" STREQUAL pairs)
+    set(seconds 300)
+  endif()
+  math(EXPR seconds "${seconds} * ${SHOAL_TIMEOUT_FACTOR}")
+  set(${out} ${seconds} PARENT_SCOPE)
+endfunction()
+
+# shoal_label_bits(TEST): gives the label `bits` to the tests that compare bits and do little else.
+# They have no deadline and no order of processes to lose, so that scripts/test repeats none of them.
+function(shoal_label_bits name)
+  if(name MATCHES "^(kernels|models|emulator)/|^e2e/(same_bits|oracle|device_model/(oracle|same-bits))/"
+     OR name MATCHES "^(e2e/(arithmetic|compilers)|runtime/(worker/arithmetic|comm/tree_sum)_test)$")
+    set_property(TEST ${name} APPEND PROPERTY LABELS bits)
+  endif()
+endfunction()
+
 # shoal_register_test(status_test COMMAND ... [LABELS unit] [TIMEOUT seconds]): tells CTest of the
 # test under the folder's name, e.g. runtime/base/status_test.
 function(shoal_register_test name)
@@ -256,12 +276,13 @@ function(shoal_register_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
+  shoal_test_timeout(ARG_TIMEOUT ${ARG_TIMEOUT})
   add_test(NAME ${folder}/${name}
            COMMAND ${SHOAL_OWN_DEV_SHM} ${CMAKE_CROSSCOMPILING_EMULATOR} ${ARG_COMMAND})
   set_tests_properties(${folder}/${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                                     ENVIRONMENT "${SHOAL_TEST_ENVIRONMENT}")
   shoal_test_cost(${folder}/${name})
+  shoal_label_bits(${folder}/${name})
   shoal_emulated(${folder}/${name})
   if("fault" IN_LIST ARG_LABELS)
     # Such a test says within which time a death is noticed. Of the four tests that scripts/test
@@ -325,7 +346,7 @@ function(shoal_python_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${SHOAL_TIMEOUT_FACTOR}")
+  shoal_test_timeout(ARG_TIMEOUT ${ARG_TIMEOUT})
   add_test(NAME ${name} COMMAND ${SHOAL_OWN_DEV_SHM} ${ARG_PYTHON}
              ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
@@ -335,5 +356,6 @@ function(shoal_python_test name)
   math(EXPR patience "${ARG_TIMEOUT} - 15")
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT SHOAL_TEST_PATIENCE=${patience})
   shoal_test_cost(${name})
+  shoal_label_bits(${name})
   shoal_emulated(${name})
 endfunction()

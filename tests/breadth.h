@@ -5,8 +5,8 @@
 
 namespace shoal {
 
-/// How many of a test's repetitions one run does. scripts/test sets both variables, and prints them
-/// with the command that repeats the run. Without them (with ctest alone) every run is the same.
+/// How many of a test's repetitions one run does. scripts/test sets both variables. Without them
+/// (with ctest alone), and in scripts/test without --all, every run is the same.
 
 /// SHOAL_TEST_DAY is the number of the UTC day since 1970. Repetitions that differ only in their
 /// seed are distributed over the days, so that each run does a part of them and several days
@@ -38,7 +38,7 @@ inline bool narrow_breadth() {
 #endif
 }
 
-/// All of these settings, or in a quick run every second one, on the next day the others.
+/// All of these settings, or in a quick run every second one.
 template <typename T>
 std::vector<T> of_today(const std::vector<T>& settings) {
   if (!quick_breadth()) return settings;

@@ -121,10 +121,10 @@ TEST_P(CommunicatorTest, WrongArgumentsAreRefusedAlike) {
       "");
 }
 
-/// As many combinations as make every two values of different kinds meet; the days alternate
-/// between these and the others, and the full breadth has all of them. ThreadSanitizer sees what
-/// threads share and nothing of what processes do: there one size of processes remains, and half of
-/// the sizes of threads on each day, because all of them took 12 minutes.
+/// As many combinations as make every two values of different kinds meet; the days of --all
+/// alternate between these and the others, and the full breadth has all of them. ThreadSanitizer
+/// sees what threads share and nothing of what processes do: there one size of processes remains,
+/// and half of the sizes of threads on each day, because all of them took 12 minutes.
 std::vector<Setting> settings() {
   const int sizes[] = {1, 2, 3, 4, 5, 8, 16};
   std::vector<Setting> chosen;

@@ -13,7 +13,7 @@ NARROW = not FULL and (SANITIZED or os.environ.get("SHOAL_TEST_BREADTH") == "pai
 
 
 def day() -> int:
-    """The seed of the day. Without scripts/test it is the same in every run."""
+    """The seed of the day. Without scripts/test --all it is the same in every run."""
     return int(os.environ.get("SHOAL_TEST_DAY", "0"))
 
 

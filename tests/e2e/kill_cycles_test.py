@@ -1,6 +1,6 @@
 """Starts and kills (SIGKILL) again and again: a short run of bench/kill_cycles.py.
 
-The seed is that of the day. scripts/test --long runs a thousand cycles.
+The seed is that of the day. Only scripts/test --all runs it, and --long runs a thousand cycles.
 """
 import json
 import subprocess

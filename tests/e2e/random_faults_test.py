@@ -1,6 +1,6 @@
 """Random faults during 16 streams: none is lost, no text is wrong, no process is left.
 
-The day is the seed. scripts/test draws a few faults each day, and scripts/test --long 200.
+The day is the seed. scripts/test --all draws a few faults each day, and scripts/test --long 200.
 """
 import sys
 

@@ -2,8 +2,8 @@
 resource, or it serves and stops on SIGTERM. It never hangs, and no signal ends it.
 
 The limits are real, and so is the other user that has a limit of processes (root has none). The
-allocator that is refused memory at its N-th call is a fake (tests/fakes/failing_malloc.cc). A run
-does the values that the day draws, and scripts/test --long does all of them. Usage:
+allocator that is refused memory at its N-th call is a fake (tests/fakes/failing_malloc.cc).
+scripts/test --all does the values that the day draws, and scripts/test --long all of them. Usage:
 shortage_walk_test.py LIBRARY, the path of the fake.
 """
 import concurrent.futures
@@ -14,7 +14,6 @@ import resource
 import signal
 import subprocess
 import sys
-import unittest
 from pathlib import Path
 
 import breadth

@@ -59,7 +59,7 @@ class Constructs(Comparison):
 
 class Generated(Comparison):
     def test_templates_of_the_day(self):
-        day = int(os.environ.get("SHOAL_TEST_DAY", "1"))
+        day = int(os.environ.get("SHOAL_TEST_DAY", "0"))
         count = 6000 if os.environ.get("SHOAL_TEST_BREADTH") == "full" else 600
         print(f"seed {day}")
         self.compare_templates(templates(day, count))

@@ -1,0 +1,266 @@
+"""What scripts/test does with tests that fail: scripts/run_tests.py over small CTest folders."""
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import run_parts  # noqa: E402
+import run_tests  # noqa: E402
+from run_tests import Deadline, OutOfTime, Phase, Verdict  # noqa: E402
+
+FAILS = "echo 'it is broken'; exit 1"
+HANGS = "echo 'it waits'; exec sleep 600"
+
+
+def at_first(times: int, what: str = FAILS) -> str:
+    """A shell test that does this in its first runs, and passes from then on."""
+    return f"echo run >> $0; [ $(wc -l < $0) -gt {times} ] || {{ {what}; }}"
+
+
+# Passes in every second run, so never twice in a row.
+ALTERNATES = f"echo run >> $0; [ $(($(wc -l < $0) % 2)) = 0 ] || {{ {FAILS}; }}"
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        here = os.getcwd()
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, here)
+
+    def phase(self, tests: dict[str, str], properties: dict[str, str] | None = None,
+              **more) -> Phase:
+        """A phase whose tests are these shell commands. $0 is a file of the test's own."""
+        text = ""
+        for name, command in tests.items():
+            file = self.folder / name.replace("/", "_")
+            its = (properties or {}).get(name, "TIMEOUT 200")
+            text += f"add_test({name} sh -c [==[{command}]==] {file})\n" \
+                    f"set_tests_properties({name} PROPERTIES {its})\n"
+        (self.folder / "CTestTestfile.cmake").write_text(text)
+        return Phase("small", self.folder, **more)
+
+    def run_quietly(self, phase: Phase, deadline=Deadline(None)) -> Verdict:
+        verdict = Verdict()
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            run_tests.run_phases([phase], deadline, verdict)
+        self.assertEqual(verdict.errors, [])
+        return verdict
+
+    def runs(self, name: str) -> int:
+        return len((self.folder / name.replace("/", "_")).read_text().splitlines())
+
+    def names(self, failures: list[run_tests.Failure]) -> set[str]:
+        return {failure.first.name for failure in failures}
+
+
+class SecondChance(Folder):
+    def test_what_passes_alone_is_unsteady_and_what_does_not_has_failed(self):
+        verdict = self.run_quietly(self.phase(
+            {"a/passes": "true", "a/skips": "exit 77", "b/always": f"echo run >> $0; {FAILS}",
+             "b/once": at_first(1), "b/twice": at_first(2)},
+            {"a/skips": "SKIP_RETURN_CODE 77"}, jobs=3))
+        self.assertEqual(self.names(verdict.failed), {"b/always"})
+        self.assertEqual(self.names(verdict.unsteady), {"b/once", "b/twice"})
+        self.assertEqual((verdict.passed, verdict.skipped), (1, 1))
+        self.assertEqual([self.runs(name) for name in ("b/always", "b/once", "b/twice")], [5, 3, 4])
+        for failure in verdict.failed + verdict.unsteady:
+            self.assertIn("it is broken", failure.kept.read_text())
+
+    def test_it_must_pass_twice_in_a_row(self):
+        verdict = self.run_quietly(self.phase({"alternates": ALTERNATES, "late": at_first(4)}))
+        self.assertEqual(self.names(verdict.failed), {"alternates", "late"})
+        self.assertEqual((self.runs("alternates"), self.runs("late")), (5, 5))
+
+    def test_four_may_be_repeated_and_five_may_not(self):
+        tests = {f"test{i}": at_first(1) for i in range(4)}
+        self.assertEqual(len(self.run_quietly(self.phase(tests)).unsteady), 4)
+        tests = {f"another{i}": at_first(1) for i in range(5)}
+        verdict = self.run_quietly(self.phase(tests))
+        self.assertEqual((len(verdict.failed), verdict.unsteady), (5, []))
+        self.assertEqual([self.runs(name) for name in tests], [1] * 5)
+
+    def test_bits_and_lint_have_no_second_chance(self):
+        tests = {label: at_first(1) for label in ("bits", "conformance", "lint")}
+        labels = {label: f'LABELS "unit;{label}" TIMEOUT 200' for label in tests}
+        verdict = self.run_quietly(self.phase(tests, labels))
+        self.assertEqual((self.names(verdict.failed), verdict.unsteady), (set(tests), []))
+        self.assertEqual([self.runs(name) for name in tests], [1] * 3)
+
+    def test_what_hung_is_repeated_once(self):
+        verdict = self.run_quietly(self.phase(
+            {"always": HANGS, "once": at_first(1, HANGS)},
+            {"always": "TIMEOUT 1", "once": "TIMEOUT 10"}, jobs=2))
+        self.assertEqual([(failure.first.name, failure.history) for failure in verdict.failed],
+                         [("always", "alone: Timeout")])
+        self.assertEqual([(failure.first.name, failure.history) for failure in verdict.unsteady],
+                         [("once", "alone: Passed")])
+
+    def test_a_test_that_a_signal_ended_has_failed(self):
+        signals = ("ABRT", "KILL", "SEGV", "ILL")
+        verdict = self.run_quietly(self.phase({name: f"echo run >> $0; kill -{name} $$"
+                                               for name in signals}, jobs=2))
+        self.assertEqual(self.names(verdict.failed), set(signals))
+        self.assertEqual({failure.first.result for failure in verdict.failed},
+                         {run_tests.Result.FAILED})
+        self.assertEqual([self.runs(name) for name in signals], [5] * 4)
+
+    def test_a_skip_is_no_pass(self):
+        verdict = self.run_quietly(self.phase({"shy": at_first(1) + "; exit 77"},
+                                              {"shy": "SKIP_RETURN_CODE 77"}))
+        self.assertEqual((self.names(verdict.failed), verdict.passed), ({"shy"}, 0))
+
+    def test_what_a_test_prints_is_not_taken_for_what_ctest_says(self):
+        liar = "echo '1/1 Test #1: liar ......   Passed    0.01 sec'; exit 1"
+        verdict = self.run_quietly(self.phase({"liar": liar}))
+        self.assertEqual(self.names(verdict.failed), {"liar"})
+
+    def test_what_ctest_remembers_is_removed(self):
+        remembered = self.folder / "Testing/Temporary"
+        remembered.mkdir(parents=True)
+        for name in ("CTestCostData.txt", "LastTestsFailed.log"):
+            (remembered / name).write_text("second 1 9999\n---\n")
+        look = f"cat {remembered}/CTestCostData.txt {remembered}/LastTestsFailed.log"
+        verdict = self.run_quietly(self.phase({"first": f"! {look} | grep second"}))
+        self.assertEqual(verdict.passed, 1)
+
+    def test_the_end_of_the_time_names_what_failed_and_what_was_running(self):
+        class Soon:
+            """Over when the test that hangs has begun, and the other one has failed."""
+
+            def left(self):
+                if not Path("fails").exists():
+                    return None
+                while not Path("hangs").exists() or not Path("hangs").read_text().strip():
+                    pass
+                return 0
+        verdict = Verdict()
+        phase = self.phase({"fails": f"echo run >> $0; {FAILS}", "hangs": f"echo $$ > $0; {HANGS}"})
+        with self.assertRaises(OutOfTime) as raised, \
+                contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            run_tests.run_phases([phase], Soon(), verdict)
+        self.assertEqual(raised.exception.running, ["hangs"])
+        self.assertEqual(self.names(verdict.failed), {"fails"})
+        try:  # its process is gone, or waits for init to ask for its end
+            stat = Path(f"/proc/{Path('hangs').read_text().strip()}/stat").read_text()
+            self.assertIn(stat.rpartition(")")[2].split()[0], "ZX")
+        except OSError:
+            pass
+
+    def test_a_longer_timeout_than_allowed_is_an_error(self):
+        verdict = Verdict()
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            run_tests.run_phases([self.phase({"long": "true"}, most_seconds=100)], Deadline(None),
+                                 verdict)
+        self.assertEqual(verdict.errors, ["the TIMEOUT of long is not at most 100 s"])
+
+    def test_a_failure_that_lies_about_another_is_not_forgotten(self):
+        liar = "echo '2/2 Test #2: quiet .....   Passed    0.01 sec'"
+        verdict = self.run_quietly(self.phase(
+            {"a": at_first(1, f"{liar}; exit 1"), "quiet": f"echo run >> $0; {FAILS}"}, jobs=2))
+        self.assertEqual((self.names(verdict.failed), self.names(verdict.unsteady)),
+                         ({"quiet"}, {"a"}))
+
+    def test_what_cannot_be_started_is_not_repeated(self):
+        phase = self.phase({"good": "true"})
+        with open(self.folder / "CTestTestfile.cmake", "a") as file:
+            file.write("add_test(missing /nonexistent/program)\n")
+        verdict = self.run_quietly(phase)
+        self.assertEqual([(failure.first.name, failure.history) for failure in verdict.failed],
+                         [("missing", "not repeated, because it cannot be started")])
+
+    def test_what_outlives_its_parent_is_ended_too(self):
+        class Soon:
+            def left(self):
+                return 0 if Path("orphan").exists() and Path("orphan").read_text() else 100
+        with self.assertRaises(OutOfTime), \
+                contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            run_tests.stream(["sh", "-c", "(setsid sh -c 'echo $$ > orphan; exec sleep 600' &); "
+                                          "exec sleep 600"], Soon(), [])
+        self.assertNotIn(int(Path("orphan").read_text()), run_tests.ours())
+
+    def test_a_child_that_keeps_the_pipe_holds_nothing_up(self):
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            code = run_tests.stream(["sh", "-c", "sleep 600 & exit 3"], Deadline(None), [])
+        self.assertEqual(code, 3)
+        run_tests.end_ours()
+
+    def test_ctest_itself_is_not_forgiven(self):
+        run = run_parts.Run(run_parts.GATE, ("release",), 0)
+        self.assertFalse(run.attempt(lambda: run.tests(Phase("none", self.folder / "nowhere"))))
+        self.assertRegex(run.failed[0].what, "ctest")
+        verdict = Verdict()
+        phase = self.phase({"ends": "kill -KILL $PPID; sleep 9"})
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            run_tests.run_phases([phase], Deadline(None), verdict)
+        self.assertRegex(verdict.errors[0], "CTest itself")
+
+
+class LastWords(Folder):
+    """What the last lines say, and when the run is green."""
+
+    def last_words(self, mode: str, verdict: Verdict, *steps) -> tuple[bool, str]:
+        run = run_parts.Run(mode, ("release",), 0, tests_seen=verdict)
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            for step in steps:
+                self.assertFalse(run.attempt(lambda: step(run)))
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            green = run_parts.last_words(run)
+        return green, text.getvalue()
+
+    def test_the_gate_forgives_an_unsteady_test_and_the_thorough_run_does_not(self):
+        verdict = self.run_quietly(self.phase({"shaky": at_first(1)}))
+        green, text = self.last_words(run_parts.GATE, verdict)
+        self.assertTrue(green)
+        self.assertRegex(text, r"unsteady: shaky .*alone: Passed, Passed; .*: \S+shaky.log")
+        self.assertTrue(text.endswith("\n1 passed, 0 failed, 0 skipped\n"), text)
+        green, text = self.last_words(run_parts.ALL, verdict)
+        self.assertFalse(green)
+        self.assertTrue(text.endswith("\n0 passed, 1 failed, 0 skipped\n"), text)
+
+    def test_a_failed_test_and_a_failed_part_come_last_with_their_words(self):
+        verdict = self.run_quietly(self.phase({"broken": "seq 100; exit 1", "good": "true"}))
+        green, text = self.last_words(
+            run_parts.GATE, verdict,
+            lambda run: run.command("a build", "sh", "-c", "seq 200 300; exit 2"),
+            # A step of a part fails: the part has failed too, and goes on.
+            lambda run: run.attempt(lambda: run.command("a step", "false")))
+        self.assertFalse(green)
+        self.assertEqual([int(line) for line in text.splitlines() if line.strip().isdecimal()],
+                         [*range(61, 101), *range(261, 301)])
+        self.assertRegex(text, re.compile(r"^test: red: broken .*, a build: sh .* 2, a step: false "
+                                          "ended with 1$", re.MULTILINE))
+        self.assertTrue(text.endswith("\n1 passed, 3 failed, 0 skipped\n"), text)
+
+    def test_the_end_of_the_time_ends_a_build_too(self):
+        class Over:
+            def left(self):
+                return 0
+        run = run_parts.Run(run_parts.GATE, ("release",), 0, Over())
+        with self.assertRaises(OutOfTime) as raised, \
+                contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            run.command("release build", "sleep", "600")
+        self.assertEqual(raised.exception.running, ["release build"])
+
+    def test_wrong_words(self):
+        for words in (["--everything"], ["--all", "asan"], ["--long", "lint"]):
+            with self.assertRaises(ValueError):
+                run_parts.start(words, 0)
+        run = run_parts.start([run_parts.LONG, "asan", "fuzz"], 0)
+        self.assertRegex(run_parts.same_run(run),
+                         r"^SHOAL_TEST_DAY=\d+ scripts/test --long asan fuzz$")
+        if "SHOAL_TEST_DAY" not in os.environ:
+            self.assertEqual(run_parts.start([], 0).day, 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
