@@ -1,6 +1,7 @@
 """What tells others how a server is doing: the file of --ready-file, and messages to systemd."""
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -76,8 +77,9 @@ class SlowPhases(ServiceTest):
                    server.err.text)
         os.kill(server.workers(1)[0], signal.SIGCONT)
         server.wait_ready()
+        wait_until(lambda: re.search(r"start: touch took [1-9]\d*\.\d+ s", server.err.text()), 20,
+                   "the end of the phase in the log", server.err.text)
         self.assertEqual(server.err.text().count("is not over"), 1, server.err.text())
-        self.assertRegex(server.err.text(), r"start: touch took [1-9]\d*\.\d+ s")
         self.stop(server)
 
     def test_a_terminal_shows_it_while_it_lasts(self):
@@ -250,7 +252,8 @@ class Systemd(ServiceTest):
                 flood.sendto(b"X=1", manager.address)
         server = self.serve(DEMO)
         server.wait_ready()
-        self.assertIn("the service manager cannot be told", server.err.text())
+        wait_until(lambda: "the service manager cannot be told" in server.err.text(), 20,
+                   "the warning", server.err.text)
         self.stop(server)
 
     def test_no_manager_under_that_name(self):
