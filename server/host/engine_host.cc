@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
