@@ -150,6 +150,14 @@ def state_of(pid: int) -> str:
         return ""
 
 
+def words_of(pid: int) -> list[str]:
+    """The command line of a process. Empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
 def pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 

@@ -277,8 +277,11 @@ class Serving(ServedRanks):
         server.wait_ready()
         old = set(server.workers(RANKS))
         os.kill(min(old), signal.SIGKILL)
-        successor = harness.wait_until(lambda: next(iter(set(harness.children(server.pid)) - old),
-                                                    None), 10, "a new rank")
+        # The front waits for a child that has not become the program yet (posix_spawn), so that
+        # stopping it there would stop the front.
+        successor = harness.wait_until(
+            lambda: next((pid for pid in set(harness.children(server.pid)) - old
+                          if "worker" in harness.words_of(pid)), None), 10, "a new rank")
         os.kill(successor, signal.SIGSTOP)
         harness.wait_until(lambda: harness.state_of(successor) == "T", 5, "a stopped rank")
         if self.restarts(server) == 0:  # the rank was stopped before it was ready
