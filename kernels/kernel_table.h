@@ -9,7 +9,7 @@
 namespace shoal {
 
 /// One kernel set. All sets give the same bits, for any batch, any split into parts and any number
-/// of ranks. The one exception is a NaN, whose bits may differ between sets. Several threads may
+/// of ranks, except that the bits of a NaN may differ between sets. Several threads may
 /// call the functions at once if their parts do not overlap, and each must have called
 /// set_float_environment.
 struct KernelTable {

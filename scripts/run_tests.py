@@ -20,7 +20,7 @@ import uuid
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
-# So many failures at once are a defect, or a machine on which nothing can be judged.
+# If this many tests fail, nothing is repeated: the change is wrong, or the machine is unusable.
 TOO_MANY = 5
 TRIES, IN_A_ROW = 4, 2  # of a test that is repeated
 # Comparisons of bits, and the rules of the tree. Nothing but a defect makes these fail.

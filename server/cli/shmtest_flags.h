@@ -4,8 +4,8 @@
 
 namespace shoal {
 
-/// Reads the words after `shmtest`. Error: INVALID_ARGUMENT, also if there is no command, or if
-/// flags contradict each other.
+/// Parses the arguments of `shoal shmtest`. INVALID_ARGUMENT: a flag is wrong, flags contradict
+/// each other, or the command to test is missing.
 Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment&);
 
 }  // namespace shoal

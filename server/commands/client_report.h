@@ -23,7 +23,7 @@ inline constexpr int kExitUnavailable = 69;
 inline constexpr int kExitInternal = 70;
 inline constexpr int kExitInterrupted = 128 + SIGINT;
 
-/// Tells the user why there is no answer, and returns the exit code of the command.
+/// Prints the error, and returns exit_code, so that a command can end with `return fail(...)`.
 inline int fail(int exit_code, const std::string& text) {
   say_error(std::string_view(text).substr(0, 1900));
   return exit_code;

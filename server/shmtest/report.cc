@@ -162,7 +162,7 @@ std::string row_reason(const Outcome& outcome) {
   return cat(reason, line.empty() ? "" : "; last line: ", line);
 }
 
-/// Where and why the kernel did not tell of every SIGBUS.
+/// In which conditions a SIGBUS may have been missed, and why.
 std::string trace_text(const std::vector<Outcome>& outcomes) {
   std::map<std::string, std::string> conditions;  // of each note
   for (const Outcome& outcome : outcomes) {

@@ -8,8 +8,8 @@
 
 namespace shoal::emulator {
 
-/// Which lane of a launch has its turn next, as EMULATED_GPU_ORDER asks. Lanes are numbers; those
-/// of a block, and of a warp, are neighbours.
+/// Which lane of a launch has its turn next, as EMULATED_GPU_ORDER asks. Lanes are
+/// numbered through the launch: those of a block are consecutive, and so are those of a warp.
 class Turns {
  public:
   /// Begins a launch of blocks that have `threads` lanes each. All that follows depends on these
@@ -48,10 +48,10 @@ class Turns {
   std::mt19937_64 random_;
   unsigned lanes_ = 0;
   unsigned threads_ = 0;
-  unsigned cursor_ = 0;                ///< the lane of the last turn, without priorities
-  uint64_t period_ = 0;                ///< about so many turns until priorities change; 0: none
-  uint64_t turns_left_ = 0;            ///< until they do
-  bool by_warp_ = false;               ///< the lanes of a warp have neighbouring priorities
+  unsigned cursor_ = 0;      ///< the lane of the last turn, without priorities
+  uint64_t period_ = 0;      ///< mean number of turns between changes of priority; 0: no priorities
+  uint64_t turns_left_ = 0;  ///< until they do
+  bool by_warp_ = false;     ///< the lanes of a warp have neighbouring priorities
   std::vector<unsigned> by_priority_;  ///< lanes
 };
 

@@ -64,7 +64,8 @@ Function* of_the_device(const char* name) {
   return function;
 }
 
-/// The device that the calling thread has selected. -1: none, or there is no module.
+/// The device that the calling thread has selected, or -1 if it has selected none or no emulated
+/// module is loaded.
 int selected_device() {
   auto* const selected = of_the_device<int32_t()>("emulated_selected_device");
   return selected == nullptr ? -1 : selected();

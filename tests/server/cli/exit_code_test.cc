@@ -115,7 +115,8 @@ TEST(ReportFailureTest, AReaderThatHasLeftIsNoError) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(report_failure(at(Stage::kRequest, left)), 64);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  // What ranks say to each other is no output, and a full disk is something else.
+  // A broken connection between ranks, and a full disk, are not a reader that has left: they are
+  // reported.
   testing::internal::CaptureStderr();
   EXPECT_EQ(report_failure(at(Stage::kRun, left)), 65);
   EXPECT_EQ(report_failure(
