@@ -42,8 +42,9 @@ MODES = {
 }
 PROCESSORS = len(os.sched_getaffinity(0))
 # Tests wait for each other's processes and for deadlines as much as they compute, and those with
-# deadlines wait far more.
-JOBS, TIMED_JOBS = 2 * PROCESSORS, PROCESSORS + 1
+# deadlines wait far more. Under ThreadSanitizer they compute, and its spinning ranks keep others from
+# being woken.
+JOBS, TIMED_JOBS, TSAN_JOBS = 2 * PROCESSORS, PROCESSORS + 1, PROCESSORS
 
 
 @dataclasses.dataclass
@@ -110,14 +111,15 @@ class Run:
         return "^(" + "|".join(["real", "clients", "lint", "timed", *days]) + ")$"
 
 
-def sanitized(run: Run, preset: str, name: str, shares: int, prefix: tuple[str, ...] = ()):
+def sanitized(run: Run, preset: str, name: str, shares: int, jobs: int,
+              prefix: tuple[str, ...] = ()):
     run.command(f"{name}: build", "scripts/build", preset, "all")
-    run.tests(Phase(name, Path("build") / preset, JOBS,
+    run.tests(Phase(name, Path("build") / preset, jobs,
                     ("--label-exclude", run.others_days(shares)), prefix))
 
 
 def asan(run: Run):
-    sanitized(run, "asan", "AddressSanitizer and UBSan", 3)
+    sanitized(run, "asan", "AddressSanitizer and UBSan", 3, JOBS)
 
 
 def tsan(run: Run):
@@ -126,7 +128,7 @@ def tsan(run: Run):
     classic = ("setarch", "--addr-no-randomize")
     may_ask = shutil.which(classic[0]) and \
         subprocess.run([*classic, "true"], stderr=subprocess.DEVNULL).returncode == 0
-    sanitized(run, "tsan", "ThreadSanitizer", 6, classic if may_ask else ())
+    sanitized(run, "tsan", "ThreadSanitizer", 6, TSAN_JOBS, classic if may_ask else ())
 
 
 def arm64(run: Run):
