@@ -26,6 +26,11 @@ class RunningClock {
   static constexpr int kMostPerLookMs = 2 * kLookMs;
 
   static time_point now();
+
+  /// Where the time comes from: nullptr, as always outside of tests, is the wall's clock as
+  /// described above. A test's own source is taken as it is; it must never go back.
+  using Source = duration (*)();
+  static void set_source(Source source);
 };
 
 /// Seconds of running since start.

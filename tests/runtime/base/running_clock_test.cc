@@ -10,21 +10,42 @@
 #include <vector>
 
 #include "runtime/base/deadline.h"
+#include "tests/moved_clock.h"
 
 namespace shoal {
 namespace {
 
-constexpr auto kStep = std::chrono::milliseconds(10);
-
-TEST(RunningClockTest, RunsWithTheWallForOneWhoLooks) {
+TEST(RunningClockTest, ATimeInWhichNobodyLooksCountsForLittle) {
   const RunningClock::time_point began = RunningClock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5 * RunningClock::kMostPerLookMs));
+  EXPECT_LE(seconds_since(began), 1e-3 * RunningClock::kMostPerLookMs);
+}
+
+TEST(RunningClockTest, NeverRunsFasterThanTheWall) {
   const Clock::time_point wall = Clock::now();
-  while (seconds_since(wall) < 0.5) std::this_thread::sleep_for(kStep);  // nobody looks
-  EXPECT_LE(seconds_since(began), 1e-3 * RunningClock::kMostPerLookMs + 1e-6);
-  const RunningClock::time_point again = RunningClock::now();
-  const Clock::time_point second = Clock::now();
-  while (seconds_since(again) < 0.3) std::this_thread::sleep_for(kStep);
-  EXPECT_GE(seconds_since(second), 0.299) << "it never runs faster than the wall";
+  const RunningClock::time_point began = RunningClock::now();
+  while (seconds_since(began) < 0.3) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const double ran = seconds_since(began);
+  EXPECT_GE(seconds_since(wall), ran);
+}
+
+TEST(RunningClockTest, MovesAsATestSays) {
+  const RunningClock::time_point before = RunningClock::now();
+  RunningClock::time_point moved;
+  {
+    const MovedClock clock;
+    const Deadline deadline = Deadline::after_s(1000);
+    const RunningClock::time_point began = RunningClock::now();
+    EXPECT_GE(began, before);
+    MovedClock::advance(999);
+    EXPECT_FALSE(deadline.passed());
+    EXPECT_DOUBLE_EQ(seconds_since(began), 999);
+    EXPECT_DOUBLE_EQ(deadline.seconds_left(), 1);
+    MovedClock::advance(1);
+    EXPECT_TRUE(deadline.passed());
+    moved = RunningClock::now();
+  }
+  EXPECT_GE(RunningClock::now(), moved) << "it never goes back";
 }
 
 TEST(RunningClockTest, ManyThreadsDoNotMakeItFaster) {
@@ -46,14 +67,29 @@ TEST(RunningClockTest, ManyThreadsDoNotMakeItFaster) {
   EXPECT_LE(ran, seconds_since(wall));
 }
 
-/// How long this child waits until its deadline of a second has passed, by the wall.
+/// Says that this child has begun to wait, and then how long it waited until its deadline of a
+/// second had passed, by the wall.
 [[noreturn]] void wait_a_second(int report) {
   const Clock::time_point wall = Clock::now();
   const Deadline deadline = Deadline::after_s(1);
+  if (::write(report, "b", 1) != 1) ::_exit(1);
   while (!deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(deadline.remaining_ms()));
   const double waited = seconds_since(wall);
   ::_exit(::write(report, &waited, sizeof waited) == sizeof waited ? 0 : 1);
+}
+
+/// Stops the child for that long. Returns how long it was surely stopped, by
+/// the wall; 0 if it ended before.
+double pause(pid_t child, std::chrono::milliseconds time) {
+  int status = 0;
+  ::kill(child, SIGSTOP);
+  if (::waitpid(child, &status, WUNTRACED) != child || !WIFSTOPPED(status)) return 0;
+  const Clock::time_point stopped = Clock::now();
+  std::this_thread::sleep_for(time);
+  const double seconds = seconds_since(stopped);
+  ::kill(child, SIGCONT);
+  return seconds;
 }
 
 TEST(RunningClockTest, AStoppedProcessHasAllItsTimeWhenItContinues) {
@@ -62,20 +98,18 @@ TEST(RunningClockTest, AStoppedProcessHasAllItsTimeWhenItContinues) {
   const pid_t child = ::fork();
   if (child == 0) wait_a_second(report[1]);
   ::close(report[1]);
-  for (int pause = 0; pause < 3; ++pause) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    ::kill(child, SIGSTOP);
-    std::this_thread::sleep_for(std::chrono::milliseconds(600));  // 1.8 s in all
-    ::kill(child, SIGCONT);
-  }
+  char begun = 0;
+  ASSERT_EQ(::read(report[0], &begun, 1), 1);
+  constexpr int kPauses = 3;
+  double stopped = 0;
+  for (int i = 0; i < kPauses; ++i) stopped += pause(child, std::chrono::milliseconds(600));
   double waited = 0;
   ASSERT_EQ(::read(report[0], &waited, sizeof waited), static_cast<ssize_t>(sizeof waited));
   ::close(report[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  // Each pause counts for a tenth of a second at most.
-  EXPECT_GE(waited, 1.8 + 1 - 3 * 1e-3 * (RunningClock::kMostPerLookMs + 20));
+  ASSERT_EQ(status, 0);
+  EXPECT_GE(waited, stopped + 1 - kPauses * 1e-3 * RunningClock::kMostPerLookMs);
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+namespace shoal {
+
+/// How long a test waits for what must happen before it gives up. It costs nothing as long as the
+/// test passes. No verdict may depend on it: what a test wants to see happens soon, or never.
+inline constexpr int64_t kGuardMs = 60'000;
+inline constexpr double kGuardSeconds = kGuardMs / 1e3;
+
+/// Waits until the condition holds. False: it never did.
+template <typename Condition>
+bool eventually(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kGuardMs);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace shoal
