@@ -123,6 +123,10 @@ std::string standing_of_others(int one, const std::vector<RankProcess>& ranks,
 
 }  // namespace
 
+bool gives_own_reason(const RankProcess& rank) {
+  return rank.failure && !secondary(rank.failure->status);
+}
+
 std::string GroupPhase::text_of(Phase one) const {
   return one == Phase::kStep ? cat(phase_name(one), " ", step) : std::string(phase_name(one));
 }

@@ -20,6 +20,9 @@ struct GroupPhase {
   std::string text_of(Phase one) const;
 };
 
+/// True if the rank has reported more than that another one is gone or silent.
+bool gives_own_reason(const RankProcess& rank);
+
 /// Finds out which rank failed first and why, after a rank has ended or has reported that it
 /// failed. A rank that died without a reason counts first, then a rank with a reason of its own,
 /// and only then a rank that merely lost a peer.

@@ -15,10 +15,6 @@ namespace shoal {
 namespace {
 
 constexpr int64_t kSendTimeoutMs = 10'000;
-/// A rank often reports its peer's death before the kernel does: wait this long for more reports.
-constexpr int64_t kEvidenceMs = 150;
-/// How long ranks may take to report for whom they wait. They look up every 100 ms.
-constexpr int64_t kExplainMs = 400;
 constexpr int64_t kGoodbyeMs = 2'000;  ///< for workers to exit by themselves after Shutdown
 constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
@@ -39,6 +35,7 @@ struct WorkerGroup::Impl {
   double startup_timeout_s = 0;
   double most_phase_s = kMostPhaseSeconds;
   double step_timeout_s = 0;
+  int64_t evidence_ms = 0, explain_ms = 0;
   StepWatch step_watch{0};
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
@@ -151,11 +148,17 @@ void WorkerGroup::Impl::exchange() {
 
 /// Ends the group because a rank failed. The failure is kept for every later call.
 Failure WorkerGroup::Impl::fail() {
-  const Deadline evidence = Deadline::after_ms(kEvidenceMs);
+  const Deadline evidence = Deadline::after_ms(evidence_ms);
   const auto died = [](const RankProcess& w) { return w.reaped && !w.failure; };
-  while (
-      !evidence.passed() && std::none_of(workers.begin(), workers.end(), died) &&
-      std::any_of(workers.begin(), workers.end(), [](const RankProcess& w) { return !w.reaped; })) {
+  for (;;) {
+    const bool own = std::any_of(workers.begin(), workers.end(), gives_own_reason);
+    // A rank that has said its own reason ends by itself, and needs nobody else's word.
+    const auto awaited = [own](const RankProcess& w) {
+      return !w.reaped && (w.failure || !own) && w.held_up().empty();
+    };
+    if (evidence.passed() || std::any_of(workers.begin(), workers.end(), died) ||
+        std::none_of(workers.begin(), workers.end(), awaited))
+      break;
     poll_once(evidence);
   }
   failed = explain_failure(workers, phase);
@@ -167,8 +170,11 @@ Failure WorkerGroup::Impl::fail() {
 Failure WorkerGroup::Impl::time_out(const StepVerdict& verdict) {
   const std::string explain = encode_front_message(Explain{});
   for (RankProcess& worker : workers) (void)worker.channel.send(explain, Deadline::after_ms(0));
-  const Deadline deadline = Deadline::after_ms(kExplainMs);
-  const auto quiet = [](const RankProcess& w) { return !w.failure && !w.reaped; };
+  const Deadline deadline = Deadline::after_ms(explain_ms);
+  // A rank that is stopped or frozen cannot answer.
+  const auto quiet = [](const RankProcess& w) {
+    return !w.failure && !w.reaped && w.held_up().empty();
+  };
   while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), quiet))
     poll_once(deadline);
   failed = verdict.rank < 0 ? explain_silence(workers, phase, verdict.seconds)
@@ -317,6 +323,8 @@ Attempt<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOption
   if (options.start.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
   impl->step_watch = StepWatch(options.step_timeout_s);
   impl->step_timeout_s = options.step_timeout_s;
+  impl->evidence_ms = options.evidence_ms;
+  impl->explain_ms = options.explain_ms;
   impl->on_left_behind = control.on_left_behind;
   if (const Status born = spawn_ranks(options, setup, control.channels, &impl->workers);
       !born.ok()) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,12 @@ struct WorkerGroupOptions {
   /// A step has hung if no rank completes another part of its work (RankContext::moved) for this
   /// long.
   double step_timeout_s = 10;
+  /// A rank often reports its peer's death before the kernel does. The group waits this long for
+  /// the death itself before it takes that rank's word.
+  int64_t evidence_ms = 1'000;
+  /// How long ranks that can answer may take to say for whom they wait, once nothing has moved for
+  /// too long. They look up every 100 ms.
+  int64_t explain_ms = 400;
 };
 
 /// Pairs of connected ends, of which the second is for a rank. Made ahead of time, because a

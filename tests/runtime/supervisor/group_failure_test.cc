@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/last_words.h"
+#include "tests/guard.h"
 
 namespace shoal {
 namespace {
@@ -18,7 +19,7 @@ class GroupFailureTest : public testing::Test {
   ~GroupFailureTest() override {
     for (RankProcess& rank : ranks_) {
       if (!rank.reaped) ::kill(rank.process.pid, SIGKILL);
-      rank.reap(Deadline::after_s(10));
+      rank.reap(Deadline::after_ms(kGuardMs));
     }
   }
 
@@ -33,7 +34,7 @@ class GroupFailureTest : public testing::Test {
   }
   static void kill_with(RankProcess& rank, int signal) {
     ::kill(rank.process.pid, signal);
-    rank.reap(Deadline::after_s(10));
+    rank.reap(Deadline::after_ms(kGuardMs));
   }
   static void stop(RankProcess& rank) {
     ::kill(rank.process.pid, SIGSTOP);
@@ -108,7 +109,7 @@ TEST_F(GroupFailureTest, AnEndForWantOfMemoryIsNoFaultOfTheTransport) {
   if (pid == 0) ::_exit(kShortageExitCode);
   ranks_.emplace_back(WorkerProcess{pid, Fd()}, Channel(Fd()));
   ranks_[0].phase = Phase::kSelfTest;
-  ASSERT_TRUE(ranks_[0].reap(Deadline::after_s(10)));
+  ASSERT_TRUE(ranks_[0].reap(Deadline::after_ms(kGuardMs)));
   const Failure failure = explain_failure(ranks_, {true, Phase::kSelfTest});
   EXPECT_EQ(failure.fault, Fault::kShortage);
   EXPECT_EQ(failure.why.code(), Code::kResourceExhausted);

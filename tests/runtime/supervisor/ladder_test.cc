@@ -23,7 +23,9 @@
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/worker/worker_main.h"
 #include "tests/forbid_calls.h"
+#include "tests/guard.h"
 #include "tests/in_child.h"
+#include "tests/moved_clock.h"
 #include "tests/runtime/supervisor/ladder_settings.h"
 
 namespace shoal {
@@ -316,7 +318,7 @@ TEST(Ladder, AShortageAfterTheFirstStartLeavesTheRungOnlyForOneThatWorks) {
 /// Runs in this program's worker: a rank that hangs while it opens its transport, whichever it is.
 int hang_in_open() {
   Channel channel(Fd(3));
-  (void)channel.send(encode_rank_message(PhaseBegun{Phase::kOpen}), Deadline::after_s(10));
+  (void)channel.send(encode_rank_message(PhaseBegun{Phase::kOpen}), Deadline::after_ms(kGuardMs));
   for (;;) ::pause();
 }
 
@@ -324,12 +326,16 @@ TEST(Ladder, AllRungsOfAStartShareItsTime) {
   ::setenv("SHOAL_TEST_HANG_IN_OPEN", "1", 1);
   Ladder ladder(in_order({"shm", "shm-lean", "memfd", "tcp"}), good_facts(), 2);
   WorkerGroupOptions options = transport_only(2);
-  options.startup_timeout_s =
-      // Each rung gets half a second. Asking and killing the ranks takes time too, so there is no
-      // time for all four.
-      2;
+  options.startup_timeout_s = kGuardSeconds;
+  options.explain_ms = 0;  // a rank that hangs like this does not answer
+  const MovedClock clock;
   StartControl control;
   control.deadline = Deadline::after_s(options.startup_timeout_s);
+  // Each rung has a quarter of the time, which passes once its ranks are in this phase, and a
+  // little more. So there is no time for all four.
+  control.on_phase_now = [&](Phase phase, double) {
+    if (phase == Phase::kOpen) MovedClock::advance(0.35 * options.startup_timeout_s);
+  };
   const auto group = ladder.start(options, control);
   ::unsetenv("SHOAL_TEST_HANG_IN_OPEN");
   EXPECT_EQ(group.status().code(), Code::kUnavailable);
@@ -357,7 +363,7 @@ TEST(Ladder, WhatAKilledRanksLibraryLeftGoesByItself) {
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   EXPECT_EQ(find_left_files("/dev/shm", is_known_nccl_file).size(), before + 2);
   ::kill((*group)->pids()[0], SIGKILL);
-  EXPECT_TRUE((*group)->watch(Deadline::after_s(10)));
+  EXPECT_TRUE((*group)->watch(Deadline::after_ms(kGuardMs)));
   EXPECT_EQ(find_left_files("/dev/shm", is_known_nccl_file).size(), before);
 }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/guard.h"
 #include "tests/in_child.h"
 #include "tests/runtime/supervisor/held_process.h"
 
@@ -31,15 +32,15 @@ TEST(ProcessEnd, IsTakenWithAndWithoutAPidfd) {
   for (const bool with_pidfd : {true, false}) {
     const pid_t leaves = ::fork();
     if (leaves == 0) ::_exit(7);
-    EXPECT_EQ(
-        end_of(await_end(leaves, with_pidfd ? pidfd_of(leaves) : Fd(), Deadline::after_s(10))),
-        "exited with code 7");
+    EXPECT_EQ(end_of(await_end(leaves, with_pidfd ? pidfd_of(leaves) : Fd(),
+                               Deadline::after_ms(kGuardMs))),
+              "exited with code 7");
     const pid_t stays = child_that_waits();
     const Fd pidfd = with_pidfd ? pidfd_of(stays) : Fd();
     EXPECT_FALSE(take_end(stays));
     EXPECT_FALSE(await_end(stays, pidfd, Deadline::after_ms(30)));
     ::kill(stays, SIGKILL);
-    EXPECT_EQ(end_of(await_end(stays, pidfd, Deadline::after_s(10))),
+    EXPECT_EQ(end_of(await_end(stays, pidfd, Deadline::after_ms(kGuardMs))),
               "was killed by signal 9 (Killed)");
   }
 }
@@ -53,7 +54,7 @@ TEST(ProcessEnd, OfAProcessThatNoKillEndsIsNotWaitedForForEver) {
   EXPECT_FALSE(await_end(child, pidfd, Deadline::after_ms(50)));
   EXPECT_FALSE(uses_processor(child));
   held.release();
-  EXPECT_EQ(end_of(await_end(child, pidfd, Deadline::after_s(10))),
+  EXPECT_EQ(end_of(await_end(child, pidfd, Deadline::after_ms(kGuardMs))),
             "was killed by signal 9 (Killed)");
 }
 
@@ -63,7 +64,7 @@ TEST(ProcessEnd, IsNotKnownWhereSigchldIsIgnored) {
               const pid_t child = child_that_waits();
               if (take_end(child)) return "an end of a living child";
               ::kill(child, SIGKILL);
-              return end_of(await_end(child, pidfd_of(child), Deadline::after_s(10)));
+              return end_of(await_end(child, pidfd_of(child), Deadline::after_ms(kGuardMs)));
             }),
             "has ended, and how was not kept (SIGCHLD is ignored)");
 }
@@ -75,7 +76,7 @@ TEST(ProcessEnd, ABusyProcessUsesAProcessor) {
   }
   EXPECT_TRUE(uses_processor(busy));
   ::kill(busy, SIGKILL);
-  EXPECT_TRUE(await_end(busy, Fd(), Deadline::after_s(10)));
+  EXPECT_TRUE(await_end(busy, Fd(), Deadline::after_ms(kGuardMs)));
   EXPECT_FALSE(uses_processor(busy));
 }
 

