@@ -35,6 +35,22 @@ using Interrupted = std::function<Status()>;
 /// enough for a stop to seem immediate.
 inline constexpr int kSliceMs = 100;
 
+/// Says when a long wait has to look up. It goes by the wall's clock, because a look decides
+/// nothing.
+class NextLook {
+ public:
+  /// True once in each slice.
+  bool due() {
+    const Clock::time_point now = Clock::now();
+    if (now - looked_ < std::chrono::milliseconds(kSliceMs)) return false;
+    looked_ = now;
+    return true;
+  }
+
+ private:
+  Clock::time_point looked_ = Clock::now();
+};
+
 /// Moves partial sums between the ranks of one tensor-parallel group. Every rank calls the
 /// collectives in the same order with the same sizes, from one thread. Every wait is a bounded spin
 /// and then a sleep. The collective timeout limits all waits of one collective together; when it

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <string_view>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -18,11 +19,11 @@
 #include "runtime/base/cat.h"
 #include "runtime/device/module_loader.h"
 #include "runtime/transport/rungs/rung.h"
+#include "tests/guard.h"
 
 namespace shoal {
 namespace {
 
-constexpr unsigned kChildSeconds = 90;
 constexpr int kMaxRanks = 32;
 constexpr size_t kMaxExchangeBytes = 4000;
 constexpr int64_t kNcclBytes = int64_t{8} * 2 * 9650176;
@@ -74,7 +75,7 @@ Exchange exchange_of(Board* board, World world) {
     own.bytes = mine.size();
     own.there.store(true, std::memory_order_release);
     std::vector<std::string> all;
-    const Deadline deadline = Deadline::after_ms(20'000);
+    const Deadline deadline = Deadline::after_ms(kGuardMs);
     for (int rank = 0; rank < world.size; ++rank) {
       const Board::Part& part = board->parts[rank];
       while (!part.there.load(std::memory_order_acquire)) {
@@ -153,7 +154,7 @@ Child start_child(const GroupOptions& options, Prepared& prepared, int rank, con
   Child child{::fork(), Fd(ends[0])};
   Fd write_end(ends[1]);
   if (child.pid != 0) return child;
-  ::alarm(kChildSeconds);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // CTest ends a test that hangs
   // Close the listeners of the other ranks. They would otherwise stay open here after their owner's
   // death.
   for (size_t other = 0; other < prepared.setup.listeners.size(); ++other) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "tests/guard.h"
 
 namespace shoal {
 
@@ -26,7 +27,7 @@ struct GroupOptions {
   std::string transport = "shm";
   RankKind kind = RankKind::kProcesses;
   int world_size = 2;
-  int timeout_ms = 20'000;  ///< for each collective; long, because the machine may be busy
+  int timeout_ms = kGuardMs;          ///< for each collective
   Interrupted interrupted = nullptr;  ///< given to every rank
 };
 
@@ -41,9 +42,8 @@ using RankBody = std::function<std::string(Communicator&)>;
 
 /// Runs the body in every rank at the same time, and returns how each rank ended, by rank. If a
 /// process is still alive (because it is stopped, for example) when all ranks outside `lost` have
-/// ended, it is killed. Call this while no other thread is alive, because it forks. SIGALRM ends a
-/// process after 90 seconds, so that no fault can hang the test. Groups are made through the rung
-/// table, as in the product.
+/// ended, it is killed. Call this while no other thread is alive, because it forks. Groups are made
+/// through the rung table, as in the product.
 std::vector<RankEnd> run_ranks(const GroupOptions& options, const RankBody& body,
                                const std::vector<int>& lost = {});
 

@@ -12,7 +12,8 @@
 //   FAKE_NCCL_NVLS=0|1          whether the hardware has NVLS (0)
 //   FAKE_NCCL_CUMEM_HOST=0|1    whether cuMem host memory works (0)
 //   FAKE_NCCL_HANG=init|collective, or init:RANK: never returns
-//   FAKE_NCCL_INIT_MS=N         the init takes N ms longer (0)
+//   FAKE_NCCL_HOLD_INIT=FILE    the init goes on only once there is this file
+//   FAKE_NCCL_TELL=FILE         gets a line whenever a call hangs, and when the init is over
 //   FAKE_NCCL_MOST_GATHERED=N   refuses an all-gather of more than N bytes per rank (no limit)
 //   FAKE_NCCL_WRONG_BYTES=N     each data segment takes N bytes more than that of 2.28.9 (0)
 #include <climits>

@@ -6,22 +6,28 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
+#include <optional>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/fd.h"
 #include "runtime/comm/device/staged_communicator.h"
 #include "runtime/device/module_loader.h"
+#include "tests/moved_clock.h"
 
 namespace shoal {
 namespace {
 
-constexpr unsigned kRankSeconds = patience_ms(90);
 constexpr int kMostRanks = 16;
+constexpr const char* kTell = "FAKE_NCCL_TELL";
 
 /// Memory that all processes of a group share.
 struct Board {
@@ -63,7 +69,7 @@ Exchange exchange_of(Board& board, int rank, int world_size) {
     own.bytes = mine.size();
     own.brought.store(true, std::memory_order_release);
     std::vector<std::string> all;
-    const Deadline deadline = Deadline::after_ms(5'000);
+    const Deadline deadline = Deadline::after_ms(kGuardMs);
     for (int other = 0; other < world_size; ++other) {
       const Board::Rank& part = board.ranks[other];
       while (!part.brought.load(std::memory_order_acquire)) {
@@ -77,7 +83,32 @@ Exchange exchange_of(Board& board, int rank, int world_size) {
   };
 }
 
+/// Whether time may pass in the ranks now.
+bool may_pass(const NcclGroup& group, const Board& board) {
+  switch (group.time_passes) {
+    case TimePasses::kAlways:
+      return true;
+    case TimePasses::kOnceARankHasReported:
+      return std::any_of(board.ranks, board.ranks + group.world_size,
+                         [](const Board::Rank& rank) { return rank.reported.load(); });
+    case TimePasses::kOnceRanksHang:
+      return times_told("hangs") >= group.hanging;
+  }
+  return true;
+}
+
+/// What a rank asks in every long wait. If its clock stands still, a part of the timeout passes
+/// with each question.
+Interrupted asked(const NcclGroup& group, const Board& board) {
+  return [&group, &board]() -> Status {
+    if (group.time_passes != TimePasses::kAlways && may_pass(group, board))
+      MovedClock::advance(static_cast<double>(group.timeout_ms) / 4e3);
+    return group.interrupted ? group.interrupted() : Status();
+  };
+}
+
 Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board, int rank) {
+  const Interrupted interrupted = asked(group, board);
   SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_EMULATED_MODULE));
   SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device,
                          Device::open(*module, rank / group.ranks_per_gpu));
@@ -88,9 +119,8 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
   SHOAL_ASSIGN_OR_RETURN(
       auto collective,
       open_nccl_collective(device, {rank, group.world_size}, options,
-                           exchange_of(board, rank, group.world_size), group.interrupted));
-  return make_staged_communicator(device, std::move(collective), group.timeout_ms,
-                                  group.interrupted);
+                           exchange_of(board, rank, group.world_size), interrupted));
+  return make_staged_communicator(device, std::move(collective), group.timeout_ms, interrupted);
 }
 
 /// Waits until every rank has reported or has ended. A failed rank does: if its process ended at
@@ -102,19 +132,10 @@ void wait_for_all_reports(const Board& board, int world_size) {
   }
 }
 
-/// Stays alive for a while, after overwriting the memory that was freed.
-void linger(int64_t milliseconds) {
-  if (milliseconds == 0) return;
-  constexpr int kOfEachSize = 16;
-  std::vector<std::string> others;
-  for (size_t bytes = 16; bytes <= 4096; bytes += 16) {
-    for (int i = 0; i < kOfEachSize; ++i) others.emplace_back(bytes, '\xa5');
-  }
-  ::usleep(static_cast<useconds_t>(milliseconds * 1000));
-}
-
 void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& body) {
-  ::alarm(kRankSeconds);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // CTest ends a test that hangs
+  std::optional<MovedClock> clock;
+  if (group.time_passes != TimePasses::kAlways) clock.emplace();
   if (group.channels > 0) {
     for (const char* name : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"})
       ::setenv(name, cat(group.channels).c_str(), 1);
@@ -136,7 +157,7 @@ void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& bo
     board.ranks[rank].fault = communicator.status().fault();
     put(board.ranks[rank].report, communicator.status().to_string());
     board.ranks[rank].reported = true;
-    linger(group.linger_ms);
+    group.after_failure();
     wait_for_all_reports(board, group.world_size);
     return;
   }
@@ -203,15 +224,26 @@ void run_group(const NcclGroup& group, Board& board, const NcclBody& body) {
 
 }  // namespace
 
+int times_told(const std::string& what) {
+  std::ifstream file(std::getenv(kTell));
+  int times = 0;
+  for (std::string line; std::getline(file, line);) times += line == what ? 1 : 0;
+  return times;
+}
+
 NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body) {
   Board* const board = make_board();
+  char told[] = "/tmp/shoal-told-XXXXXX";
+  if (const Fd file(::mkstemp(told)); !file.valid()) std::abort();
   const pid_t pid = ::fork();
   if (pid == 0) {
+    ::setenv(kTell, told, 1);
     run_group(group, *board, body);
     ::_exit(0);
   }
   int status = 0;
   ::waitpid(pid, &status, 0);
+  ::unlink(told);
   NcclEnds ends;
   ends.skipped =
       status == 0 ? board->skipped : cat("the group's process ended with status ", status);

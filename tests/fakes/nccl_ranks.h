@@ -8,21 +8,18 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/device/nccl_collective.h"
+#include "tests/guard.h"
 
 namespace shoal {
 
 using Environment = std::map<std::string, std::string>;
 
-/// Lengthens a wait that a test sits out to its end if the code is sanitized.
-#if defined(SHOAL_SANITIZED)
-constexpr int64_t patience_ms(int64_t milliseconds) {
-  return 4 * milliseconds;
-}
-#else
-constexpr int64_t patience_ms(int64_t milliseconds) {
-  return milliseconds;
-}
-#endif
+/// What lets time pass for the deadlines of the ranks.
+enum class TimePasses {
+  kAlways,
+  kOnceARankHasReported,  ///< or has ended
+  kOnceRanksHang,         ///< as many as NcclGroup::hanging say so (FAKE_NCCL_HANG)
+};
 
 /// A group of processes over the emulated module and the fake NCCL.
 struct NcclGroup {
@@ -32,16 +29,16 @@ struct NcclGroup {
   std::map<int, std::string> library_of;  ///< by rank: a library to use instead of the fake NCCL
   int channels = 1;  ///< bounded through the environment, as the rungs do; 0: NCCL's choice
   bool reproducible = true;
-  int64_t timeout_ms = 50'000;
+  int64_t timeout_ms = kGuardMs;
   Interrupted interrupted = nullptr;
   /// Size of a /dev/shm that only the group sees; 0: a large one, or the machine's.
   int64_t shm_bytes = 0;
   bool shm_read_only = false;  ///< needs shm_bytes
   int ranks_per_gpu = 1;
-  int64_t linger_ms =
-      /// A rank that has not opened stays alive for this long, and overwrites everything that it
-      /// has freed.
-      0;
+  TimePasses time_passes = TimePasses::kAlways;
+  int hanging = 1;
+  /// Called in a rank that has not opened, once it has reported why.
+  std::function<void()> after_failure = [] {};
 };
 
 /// What the body of a rank gets once the rank is open.
@@ -67,9 +64,12 @@ struct NcclEnds {
 };
 
 /// Runs the body in every rank. It forks, so no other thread may be alive. A rank that failed stays
-/// until every other one has reported too, or has ended. SIGALRM ends a rank after 90 s, or 360 s
-/// if the code is sanitized.
+/// until every other one has reported too, or has ended.
 NcclEnds run_nccl_ranks(const NcclGroup& group, const NcclBody& body);
+
+/// How many times the fake NCCL of any rank of this group has told this (FAKE_NCCL_TELL). To be
+/// called in a rank.
+int times_told(const std::string& what);
 
 /// The reports, one per line with the rank. Empty if all ranks opened and every report is empty.
 std::string all_reports(const NcclEnds& ends);

@@ -204,7 +204,7 @@ Status HostMemfdCollective::wait_for(int peer) {
 }
 
 Status HostMemfdCollective::sleep_for(int peer) {
-  Deadline look = Deadline::after_ms(kSliceMs);
+  NextLook look;
   for (;;) {
     const uint32_t seen = flags_.word(peer);
     if (reached(seen, step_)) return {};
@@ -213,13 +213,12 @@ Status HostMemfdCollective::sleep_for(int peer) {
           Status::error(Code::kUnavailable, cat(here(), ": rank ", peer, " has closed its end")));
     }
     if (until_.passed()) return fail(timed_out());
-    if (look.passed()) {
+    if (look.due()) {
       if (interrupted_) {
         if (Status stop = interrupted_(); !stop.ok()) return fail(std::move(stop));
       }
-      look = Deadline::after_ms(kSliceMs);
     }
-    flags_.sleep(peer, step_, until_.remaining_ms(look.remaining_ms()));
+    flags_.sleep(peer, step_, until_.remaining_ms(kSliceMs));
   }
 }
 

@@ -129,8 +129,8 @@ void PolledFlags::set_done(uint32_t steps) {
 }
 
 void PolledFlags::sleep(int rank, uint32_t steps, int timeout_ms) const {
-  const Deadline deadline = Deadline::after_ms(timeout_ms);
-  for (int64_t pause_us = kFirstPauseUs; !deadline.passed();
+  const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (int64_t pause_us = kFirstPauseUs; Clock::now() < end;
        pause_us = std::min(pause_us * 2, kLongestPauseUs)) {
     ::usleep(static_cast<useconds_t>(pause_us));
     const uint32_t now = word(rank);

@@ -162,22 +162,21 @@ Status SlotSteps<Flags, Slots>::wait_slowly(int peer) {
 
 template <class Flags, class Slots>
 Status SlotSteps<Flags, Slots>::sleep_for(int peer, Deadline deadline) {
-  Deadline look = Deadline::after_ms(kSliceMs);
+  NextLook look;
   for (;;) {
     const uint32_t seen = flags_.word(peer);
     if (reached(seen, step_)) return {};
     if (seen & kClosed) return lost(peer, 0);
     if (deadline.passed()) return fail(timed_out());
-    if (look.passed()) {
+    if (look.due()) {
       if (settings_.interrupted) {
         if (Status stop = settings_.interrupted(); !stop.ok()) return fail(std::move(stop));
       }
       if constexpr (!Slots::kDirect) {
         if (const int error = slots_.check(peer); error != 0) return lost(peer, error);
       }
-      look = Deadline::after_ms(kSliceMs);
     }
-    flags_.sleep(peer, step_, deadline.remaining_ms(look.remaining_ms()));
+    flags_.sleep(peer, step_, deadline.remaining_ms(kSliceMs));
   }
 }
 
@@ -226,18 +225,17 @@ std::vector<int> SlotSteps<Flags, Slots>::missing() const {
 template <class Flags, class Slots>
 void SlotSteps<Flags, Slots>::linger() {
   const Deadline deadline = Deadline::after_ms(settings_.timeout_ms);
-  Deadline look = Deadline::after_ms(kSliceMs);
+  NextLook look;
   for (int rank = 0; rank < settings_.world.size; ++rank) {
     if (rank == settings_.world.rank) continue;
     for (int64_t pause_us = 20; static_cast<int32_t>(flags_.done(rank) - (step_ + 1)) < 0;
          pause_us *= 2) {
       if ((flags_.word(rank) & kClosed) || deadline.passed()) break;
-      if (look.passed()) {
+      if (look.due()) {
         if constexpr (!Slots::kDirect) {
           if (slots_.check(rank) != 0) break;
         }
         if (settings_.interrupted && !settings_.interrupted().ok()) return;
-        look = Deadline::after_ms(kSliceMs);
       }
       pause_us = std::min<int64_t>(pause_us, 1000);
       ::usleep(static_cast<useconds_t>(pause_us));

@@ -1,29 +1,28 @@
 // What the other ranks see if one of them is killed, stopped, gone or in another collective. They
 // must get an error that names it.
+#include <atomic>
 #include <gtest/gtest.h>
+#include <new>
 #include <signal.h>
 #include <string>
+#include <sys/mman.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/cat.h"
 #include "tests/conformance/rank_group.h"
 #include "tests/conformance/tree_cases.h"
+#include "tests/guard.h"
+#include "tests/moved_clock.h"
 
 namespace shoal {
 namespace {
 
 constexpr int kWorldSize = 3;
 constexpr int kLost = 2;
-#if defined(SHOAL_SANITIZED)
-constexpr double kPatience = 5;
-#else
-constexpr double kPatience = 1;
-#endif
-// A deadline that ends a wait. The largest sums before it must fit in it, even beside other tests.
-constexpr int kShortMs = static_cast<int>(400 * kPatience);
-// Longer than the test may take, so that only an error at once can end it.
-constexpr int kLongMs = 60'000;
+// A deadline that passes. The time of a rank moves only while it waits for the lost rank.
+constexpr int kShortMs = 400;
 
 using testing::AssertionFailure;
 using testing::AssertionResult;
@@ -47,23 +46,65 @@ std::string wait_text(const Communicator& communicator) {
   return text + "]";
 }
 
+/// What the ranks of a test tell each other beside the transport, as threads or as processes.
+struct Board {
+  std::atomic<int> waiting = 0;  // ranks that wait for the lost one
+  std::atomic<int> done = 0;     // ranks that have their result
+};
+
+class SharedBoard {
+ public:
+  SharedBoard()
+      : board_(new (::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board) {}
+  ~SharedBoard() { ::munmap(board_, sizeof(Board)); }
+  SharedBoard(const SharedBoard&) = delete;
+  SharedBoard& operator=(const SharedBoard&) = delete;
+  Board* operator->() const { return board_; }
+
+ private:
+  Board* const board_;
+};
+
+/// In each rank's own process or thread: it is in the collective to which another rank does not
+/// come, and whether it has been seen to wait.
+thread_local bool expects_a_wait = false, waits = false;
+
+/// True if this rank is asked in a wait for the lost one, as all `ranks` others are.
+bool all_wait(const SharedBoard& board, int ranks) {
+  if (!expects_a_wait) return false;
+  if (!std::exchange(waits, true)) ++board->waiting;
+  return board->waiting >= ranks;
+}
+
+/// A rank that has its result must not leave before the others have theirs: they would notice.
+void wait_for_results(const SharedBoard& board, int ranks) {
+  ++board->done;
+  EXPECT_TRUE(eventually([&] { return board->done >= ranks; }));
+}
+
 /// Runs ten sums. Then the lost rank gets the signal, between two collectives, and the others
-/// report their first error, and whether it came long after a deadline of kShortMs.
-std::vector<RankEnd> lose_a_rank(const GroupOptions& options, int signal, size_t count) {
+/// report their first error, and whether it came long after their deadline.
+std::vector<RankEnd> lose_a_rank(GroupOptions options, int signal, size_t count) {
   const TreeCase tree = make_tree_case(16, 16, options.world_size, count, 1);
+  const SharedBoard board;
+  options.interrupted = [&board] {
+    if (all_wait(board, kWorldSize - 1)) MovedClock::advance(kShortMs / 4e3);
+    return Status();
+  };
   return run_ranks(options,
                    [&](Communicator& communicator) {
+                     const MovedClock clock;
                      std::vector<float> out(tree.count);
                      const int rank = communicator.world().rank;
                      Status status;
-                     Clock::time_point began;
                      for (int round = 0; round < 20 && status.ok(); ++round) {
                        if (round == 10 && rank == kLost) ::raise(signal);
-                       began = Clock::now();
+                       expects_a_wait = round == 10;
                        status = communicator.all_reduce(tree.plan, tree.own[rank].data(),
                                                         out.data(), tree.count);
                      }
-                     const bool late = seconds_since(began) > 5 * kPatience;
+                     const bool late = seconds_since(clock.began()) > 2e-3 * kShortMs;
                      const Status again = communicator.barrier();
                      return cat(status.to_string(), wait_text(communicator), late ? " late" : "",
                                 again.ok() ? " and works again" : "");
@@ -87,7 +128,7 @@ bool only_deadline(const std::string& transport) {
 }
 
 TEST_P(LostRankTest, KilledPeerIsNamed) {
-  const int timeout_ms = only_deadline(transport()) ? kShortMs : kLongMs;
+  const int timeout_ms = only_deadline(transport()) ? kShortMs : static_cast<int>(kGuardMs);
   const auto ends =
       lose_a_rank({transport(), RankKind::kProcesses, kWorldSize, timeout_ms}, SIGKILL, count());
   EXPECT_EQ(ends[kLost].signal, SIGKILL);
@@ -138,55 +179,55 @@ class WaitTest : public testing::TestWithParam<std::tuple<const char*, RankKind>
 // The front asks a rank to stop while it waits for a rank that does not come.
 TEST_P(WaitTest, InterruptedEndsItSoon) {
   const auto [transport, kind] = GetParam();
-  GroupOptions options{transport, kind, 2, kLongMs};
-  const Clock::time_point said_at = Clock::now() + std::chrono::milliseconds(400);
-  options.interrupted = [said_at] {
-    return Clock::now() < said_at ? Status()
-                                  : Status::error(Code::kCancelled, "the front says stop");
+  const SharedBoard board;
+  GroupOptions options{transport, kind, 2};
+  options.interrupted = [&board] {
+    return all_wait(board, 1) ? Status::error(Code::kCancelled, "the front says stop") : Status();
   };
-  const auto ends = run_ranks(options, [said_at](Communicator& communicator) -> std::string {
+  const auto ends = run_ranks(options, [&board](Communicator& communicator) -> std::string {
     if (const Status status = communicator.barrier(); !status.ok()) return status.to_string();
     if (!communicator.wait_state().waits_for.empty()) return wait_text(communicator);
     if (communicator.world().rank == 1) {
-      while (Clock::now() < said_at + std::chrono::milliseconds(600)) ::usleep(1000);
-      return "";
+      return eventually([&] { return board->done > 0; }) ? "" : "rank 0 has not ended";
     }
+    expects_a_wait = true;
     const Status status = communicator.barrier();
-    const double late = seconds_since(said_at);
-    return cat(status.to_string(), wait_text(communicator),
-               late < 5 * kPatience ? " soon" : " late", late);
+    ++board->done;
+    return cat(status.to_string(), wait_text(communicator));
   });
-  EXPECT_TRUE(says(ends[0], {"CANCELLED", "the front says stop", "[2: barrier for 1]", " soon"}));
+  EXPECT_TRUE(says(ends[0], {"CANCELLED", "the front says stop", "[2: barrier for 1]"}));
   EXPECT_EQ(ends[1].report, "");
 }
 
 thread_local const Communicator* waiting = nullptr;
-thread_local std::string seen;
 
 // Code that runs in Interrupted can find out for which ranks this one waits.
 TEST_P(WaitTest, StateIsKnownDuringTheWait) {
   const auto [transport, kind] = GetParam();
-  GroupOptions options{transport, kind, 3, kLongMs};
-  options.interrupted = [] {
-    // The last call at which a rank is missing counts, because by then only rank 1 is missing.
-    if (waiting != nullptr && !waiting->wait_state().waits_for.empty()) seen = wait_text(*waiting);
+  const SharedBoard board;
+  GroupOptions options{transport, kind, 3};
+  options.interrupted = [&board] {
+    // Rank 1 comes once rank 0 has seen that nobody else is missing.
+    if (waiting != nullptr && wait_text(*waiting) == "[2: gather of 24 bytes for 1]")
+      board->done = 1;
     return Status();
   };
-  const auto ends = run_ranks(options, [](Communicator& communicator) -> std::string {
-    seen.clear();
+  const auto ends = run_ranks(options, [&board](Communicator& communicator) -> std::string {
     const std::vector<size_t> sizes{8, 8, 8};
     std::vector<std::byte> mine(8);
     std::vector<std::byte> out(24);
     if (communicator.wait_state().collective != 0) return "a collective before the first";
     if (const Status status = communicator.barrier(); !status.ok()) return status.to_string();
-    waiting = &communicator;
-    if (communicator.world().rank == 1) ::usleep(static_cast<useconds_t>(500'000 * kPatience));
+    if (communicator.world().rank == 0) waiting = &communicator;
+    if (communicator.world().rank == 1 && !eventually([&] { return board->done > 0; }))
+      return "rank 0 never waited for rank 1 alone";
     if (const Status status = communicator.gather(0, mine, sizes, out.data()); !status.ok())
       return status.to_string();
     waiting = nullptr;
-    return cat(seen, "then", wait_text(communicator));
+    return communicator.world().rank == 0 ? wait_text(communicator) : "";
   });
-  EXPECT_EQ(ends[0].report, "[2: gather of 24 bytes for 1]then[2: gather of 24 bytes for]");
+  EXPECT_EQ(ends[0].report, "[2: gather of 24 bytes for]");
+  EXPECT_EQ(ends[1].report, "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WaitTest,
@@ -201,18 +242,17 @@ class DeviceWaitTest : public testing::TestWithParam<const char*> {
   }
 };
 
-Clock::time_point front_asks_at = Clock::time_point::max();  // in each rank's own process
-
 /// Runs a barrier in which all ranks meet, then a collective to which the last rank does not come.
-std::string wait_for_the_lost(Communicator& communicator, bool sum) {
+std::string wait_for_the_lost(Communicator& communicator, const SharedBoard& board, bool sum) {
   if (const Status status = communicator.barrier(); !status.ok()) return status.to_string();
   if (communicator.world().rank == kLost) ::pause();
-  front_asks_at = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(1000 * kPatience));
   const TreeCase tree = make_tree_case(16, 16, kWorldSize, 64, 1);
   std::vector<float> out(tree.count);
   const float* own = tree.own[communicator.world().rank].data();
+  expects_a_wait = true;
   const Status status = sum ? communicator.all_reduce(tree.plan, own, out.data(), tree.count)
                             : communicator.barrier();
+  wait_for_results(board, kWorldSize - 1);
   return cat(status.to_string(), wait_text(communicator));
 }
 
@@ -220,21 +260,22 @@ std::string wait_for_the_lost(Communicator& communicator, bool sum) {
 // wait while they enqueue the work, and some for the stream. NCCL does not report which rank is
 // missing, so any rank may be.
 TEST_P(DeviceWaitTest, ARankThatNeverComesIsNamed) {
-  GroupOptions options{GetParam(), RankKind::kProcesses, kWorldSize, kLongMs};
   // Over cuda-ipc, only the kernel knows for whom it waits, and it says so when it gives up, after
   // 2 s or more. So there the front does not ask, and the collective has its time.
-  const bool asked = options.transport != "cuda-ipc";
-  if (asked) {
-    options.interrupted = [] {
-      return Clock::now() < front_asks_at ? Status()
-                                          : Status::error(Code::kCancelled, "the front asks");
-    };
-  } else {
-    options.timeout_ms = 4'000;
-  }
+  const bool asked = std::string_view(GetParam()) != "cuda-ipc";
   for (const bool sum : {false, true}) {
-    const auto ends =
-        run_ranks(options, [sum](Communicator& c) { return wait_for_the_lost(c, sum); }, {kLost});
+    const SharedBoard board;
+    GroupOptions options{GetParam(), RankKind::kProcesses, kWorldSize};
+    if (asked) {
+      options.interrupted = [&board] {
+        return all_wait(board, kWorldSize - 1) ? Status::error(Code::kCancelled, "the front asks")
+                                               : Status();
+      };
+    } else {
+      options.timeout_ms = 4'000;
+    }
+    const auto ends = run_ranks(
+        options, [&](Communicator& c) { return wait_for_the_lost(c, board, sum); }, {kLost});
     for (const int rank : {0, 1}) {
       const std::string missing =
           options.transport == "nccl-shm" ? cat(1 - rank, " ", kLost) : cat(kLost);
@@ -268,7 +309,7 @@ TEST_P(LeavingTest, RanksLeaveInAnyOrder) {
 
 TEST_P(LeavingTest, AwaitedRankThatHasLeftIsNamedAtOnce) {
   const auto [transport, kind] = GetParam();
-  const auto ends = run_ranks({transport, kind, 2, kLongMs}, [](Communicator& communicator) {
+  const auto ends = run_ranks({transport, kind, 2}, [](Communicator& communicator) {
     const Status first = communicator.barrier();
     if (!first.ok() || communicator.world().rank == 1) return first.to_string();
     return communicator.barrier().to_string();
@@ -280,7 +321,7 @@ TEST_P(LeavingTest, AwaitedRankThatHasLeftIsNamedAtOnce) {
 // Ranks in different collectives would otherwise exchange wrong data.
 TEST_P(LeavingTest, DifferentCollectivesAreAnError) {
   const auto [transport, kind] = GetParam();
-  const auto ends = run_ranks({transport, kind, 2, kLongMs}, [](Communicator& communicator) {
+  const auto ends = run_ranks({transport, kind, 2}, [](Communicator& communicator) {
     const std::vector<std::byte> mine(24);
     std::vector<std::byte> out(48);
     if (communicator.world().rank == 1) return communicator.barrier().to_string();

@@ -9,11 +9,12 @@
 #include <thread>
 
 #include "runtime/base/deadline.h"
+#include "tests/guard.h"
 
 namespace shoal {
 namespace {
 
-constexpr int kLongMs = 8'000;
+constexpr int kLongMs = static_cast<int>(kGuardMs);
 
 /// Lets rank 0 sleep until rank 1 has published a step. Once it sleeps, `act` is called for rank 1.
 /// Returns how long the sleep took, in seconds.

@@ -1,6 +1,7 @@
 #include "runtime/comm/tcp/tcp_mesh.h"
 
 #include <arpa/inet.h>
+#include <functional>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "runtime/comm/tcp/tcp_communicator.h"
+#include "tests/guard.h"
+#include "tests/moved_clock.h"
 
 namespace shoal {
 namespace {
@@ -31,8 +34,9 @@ Fd stranger(int port, const std::string& text) {
 
 /// Opens every rank in a thread, then makes all of them meet at a barrier. Returns their results by
 /// rank.
-std::vector<Status> open_all(TcpListeners listeners, const std::vector<uint64_t>& keys,
-                             int timeout_ms) {
+std::vector<Status> open_all(
+    TcpListeners listeners, const std::vector<uint64_t>& keys,
+    const std::function<void()>& when_one_ends = [] {}) {
   const int world_size = static_cast<int>(keys.size());
   std::vector<Status> ends(keys.size());
   std::vector<std::thread> threads;
@@ -40,8 +44,9 @@ std::vector<Status> open_all(TcpListeners listeners, const std::vector<uint64_t>
     threads.emplace_back([&, rank] {
       auto communicator =
           open_tcp_communicator({rank, world_size}, std::move(listeners.listeners[rank]),
-                                listeners.ports, timeout_ms, keys[rank]);
+                                listeners.ports, kGuardMs, keys[rank]);
       ends[rank] = communicator.ok() ? (*communicator)->barrier() : communicator.status();
+      when_one_ends();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -76,7 +81,7 @@ TEST(TcpMeshTest, StrangersAreIgnored) {
   }
   for (int i = 0; i < 90; ++i)
     strangers.push_back(stranger(made->ports[0], "crowd"));  // more than may wait
-  for (const Status& end : open_all(std::move(*made), {kKey, kKey, kKey}, 20'000)) {
+  for (const Status& end : open_all(std::move(*made), {kKey, kKey, kKey})) {
     EXPECT_TRUE(end.ok()) << end.to_string();
   }
 }
@@ -84,7 +89,9 @@ TEST(TcpMeshTest, StrangersAreIgnored) {
 TEST(TcpMeshTest, AnotherGroupsRankIsRefused) {
   auto made = make_tcp_listeners(2);
   ASSERT_TRUE(made.ok());
-  const std::vector<Status> ends = open_all(std::move(*made), {kKey, kKey + 1}, 300);
+  const MovedClock clock;  // rank 0 waits in vain, and its time passes once rank 1 has ended
+  const std::vector<Status> ends =
+      open_all(std::move(*made), {kKey, kKey + 1}, [] { MovedClock::advance(2 * kGuardSeconds); });
   EXPECT_EQ(ends[0].code(), Code::kDeadlineExceeded);
   EXPECT_NE(ends[0].to_string().find("rank 1"), std::string::npos) << ends[0].to_string();
   EXPECT_EQ(ends[1].code(), Code::kUnavailable);
@@ -107,7 +114,7 @@ TEST(TcpMeshTest, DeadLowerRankIsUnavailableAtOnce) {
   ASSERT_TRUE(made.ok());
   made->listeners[0].reset();
   const Status status = connect_tcp_mesh({1, 2}, std::move(made->listeners[1]), made->ports, kKey,
-                                         Deadline::after_ms(60'000))
+                                         Deadline::after_ms(kGuardMs))
                             .status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.to_string().find("rank 0"), std::string::npos) << status.to_string();
@@ -122,7 +129,7 @@ TEST(TcpMeshTest, WrongArgumentsAreRefused) {
             Code::kInvalidArgument);
   // This descriptor does not listen.
   EXPECT_FALSE(connect_tcp_mesh({0, 2}, Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
-                                {1, 2}, kKey, Deadline::after_ms(60'000))
+                                {1, 2}, kKey, Deadline::after_ms(kGuardMs))
                    .ok());
 }
 
