@@ -13,12 +13,11 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "tests/guard.h"
 #include "tests/in_child.h"
 
 namespace shoal {
 namespace {
-
-constexpr unsigned kHungSeconds = 5;
 
 /// Both ends of something that processes talk through; the writer's end blocks.
 struct Ends {
@@ -71,7 +70,7 @@ std::string drain(int fd) {
 /// Logs three lines that nobody reads and, once there is room again, a fourth one.
 std::string log_to_a_stuck_reader(const Ends& ends) {
   if (ends.writer < 0) return "skip: this machine does not make one";
-  ::alarm(kHungSeconds);
+  ::alarm(kGuardMs / 1000);
   ::signal(SIGPIPE, SIG_IGN);
   ::dup2(ends.writer, STDERR_FILENO);
   fill(STDERR_FILENO);
@@ -116,7 +115,7 @@ TEST(PatientWriter, LeavesTheSharedDescriptionBlocking) {
 
 TEST(PatientWriter, WaitsAsLongAsItIsTold) {
   EXPECT_EQ(in_child([]() -> std::string {
-              ::alarm(kHungSeconds);
+              ::alarm(kGuardMs / 1000);
               const Ends ends = make_pipe();
               fill(ends.writer);
               const pid_t reader = ::fork();
@@ -127,14 +126,14 @@ TEST(PatientWriter, WaitsAsLongAsItIsTold) {
               }
               PatientWriter writer(ends.writer);
               if (writer.write("too early", 0) || writer.error() != EAGAIN) return "no room";
-              return writer.write("the reason of an end", 3'000) ? "" : "lost";
+              return writer.write("the reason of an end", kGuardMs) ? "" : "lost";
             }),
             "");
 }
 
 TEST(PatientWriter, ALongTextGoesOnWhereItsReaderStopped) {
   EXPECT_EQ(in_child([]() -> std::string {
-              ::alarm(kHungSeconds);
+              ::alarm(kGuardMs / 1000);
               const Ends ends = make_pipe();
               PatientWriter writer(ends.writer);
               const std::string all(200'000, 'a');

@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <thread>
 
+#include "tests/guard.h"
 #include "tests/in_child.h"
 
 namespace shoal {
@@ -32,11 +33,11 @@ TEST(Channel, FramesArriveWholeAndInOrder) {
   Ends ends = make_ends();
   for (const std::string& frame :
        {std::string("one"), std::string(), std::string(1000, 'x'), std::string("a\0b", 3)}) {
-    ASSERT_TRUE(ends.front.send(frame, Deadline::after_s(5)).ok());
+    ASSERT_TRUE(ends.front.send(frame, Deadline::after_ms(kGuardMs)).ok());
   }
   for (const std::string& frame :
        {std::string("one"), std::string(), std::string(1000, 'x'), std::string("a\0b", 3)}) {
-    const auto got = ends.worker.receive(Deadline::after_s(5));
+    const auto got = ends.worker.receive(Deadline::after_ms(kGuardMs));
     ASSERT_TRUE(got.ok()) << got.status().to_string();
     EXPECT_EQ(*got, frame);
   }
@@ -45,8 +46,8 @@ TEST(Channel, FramesArriveWholeAndInOrder) {
 TEST(Channel, FramesLargerThanTheSocketBuffer) {
   Ends ends = make_ends();
   const std::string big(20 << 20, 'b');
-  std::thread sender([&] { EXPECT_TRUE(ends.front.send(big, Deadline::after_s(20)).ok()); });
-  const auto got = ends.worker.receive(Deadline::after_s(20));
+  std::thread sender([&] { EXPECT_TRUE(ends.front.send(big, Deadline::after_ms(kGuardMs)).ok()); });
+  const auto got = ends.worker.receive(Deadline::after_ms(kGuardMs));
   sender.join();
   ASSERT_TRUE(got.ok()) << got.status().to_string();
   EXPECT_TRUE(*got == big);
@@ -59,7 +60,7 @@ TEST(Channel, ReceiveEndsAtItsDeadlineAndKeepsHalfAFrame) {
   ASSERT_EQ(::send(ends.front.fd(), "ab", 2, 0), 2);
   EXPECT_EQ(ends.worker.receive(Deadline::after_ms(20)).status().code(), Code::kDeadlineExceeded);
   ASSERT_EQ(::send(ends.front.fd(), "cd", 2, 0), 2);
-  const auto got = ends.worker.receive(Deadline::after_s(5), /*spin_us=*/50);
+  const auto got = ends.worker.receive(Deadline::after_ms(kGuardMs), /*spin_us=*/50);
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(*got, "abcd");
 }
@@ -73,8 +74,8 @@ TEST(Channel, SendEndsAtItsDeadlineWhenNobodyReads) {
 TEST(Channel, AClosedEndIsUnavailable) {
   Ends ends = make_ends();
   { Channel gone = std::move(ends.worker); }
-  EXPECT_EQ(ends.front.receive(Deadline::after_s(5)).status().code(), Code::kUnavailable);
-  EXPECT_EQ(ends.front.send("x", Deadline::after_s(5)).code(), Code::kUnavailable);
+  EXPECT_EQ(ends.front.receive(Deadline::after_ms(kGuardMs)).status().code(), Code::kUnavailable);
+  EXPECT_EQ(ends.front.send("x", Deadline::after_ms(kGuardMs)).code(), Code::kUnavailable);
 }
 
 TEST(Channel, AFrameOfAGibibyteIsRefused) {
@@ -88,7 +89,7 @@ TEST(Channel, BytesThatClaimToBeAFrameOfAGibibyteAreNotCollected) {
   for (const uint32_t length : {uint32_t{1} << 30, UINT32_MAX}) {
     Ends ends = make_ends();
     ASSERT_EQ(::send(ends.front.fd(), &length, sizeof length, 0), 4);
-    EXPECT_EQ(ends.worker.receive(Deadline::after_s(5)).status().code(), Code::kInternal);
+    EXPECT_EQ(ends.worker.receive(Deadline::after_ms(kGuardMs)).status().code(), Code::kInternal);
   }
 }
 

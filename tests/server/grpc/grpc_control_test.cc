@@ -1,5 +1,6 @@
 // The Control service: what is served, its state, and how requests are ended from outside.
 
+#include <atomic>
 #include <thread>
 
 #include "tests/server/grpc/grpc_fixture.h"
@@ -175,14 +176,20 @@ TEST_F(GrpcControl, AProbeWaitsForNoOtherRequest) {
     readers.push_back(inference_->Generate(contexts.back().get(), text_request("a", 100)));
   }
   ASSERT_TRUE(eventually([&] { return loop_->load().waiting == 39; }));
-  std::thread one_step([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    workers_.allow_one_step();
-  });
+  std::thread one_step([&] { workers_.allow_one_step(); });
   EXPECT_EQ(health(true).state(), wire::HEALTH_STATE_READY) << "a step has ended";
   one_step.join();
   EXPECT_EQ(loop_->load().waiting, 39);
+  // If the machine stands still now, the step that has ended is none of a moment ago any more.
+  const Clock::time_point stepped = Clock::now();
+  std::atomic<bool> answered = false;
+  std::thread another_step([&] {
+    (void)eventually([&] { return answered || seconds_since(stepped) > 5; });
+    if (!answered) workers_.allow_one_step();
+  });
   EXPECT_EQ(health(true).state(), wire::HEALTH_STATE_READY) << "a step ended a moment ago";
+  answered = true;
+  another_step.join();
   for (const auto& context : contexts) context->TryCancel();
   workers_.release();
   EXPECT_TRUE(eventually([&] { return idle(); }));
@@ -195,8 +202,7 @@ TEST_F(GrpcControl, AProbeWhoseRequestsToWaitForVanishGeneratesATokenItself) {
   const auto reader = inference_->Generate(&context, text_request("a", 100));
   ASSERT_TRUE(eventually([&] { return loop_->load().running == 1; }));
   wire::HealthResponse response;
-  std::thread probe([&] { response = health(true); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::thread probe([&] { response = health(true); });  // before or after the failure
   workers_.fail(Status::error(Code::kAborted, "rank 0 is gone"));
   workers_.release();
   probe.join();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/grpc/grpc_server.h"
+#include "tests/guard.h"
 
 #include "openengine/v1/services.grpc.pb.h"
 
@@ -68,8 +69,9 @@ class GrpcFixture : public testing::Test {
   StreamRecord generate(const openengine::v1::GenerateRequest& request);
   StreamRecord generate(grpc::ClientContext* context,
                         const openengine::v1::GenerateRequest& request);
-  /// Polls until the condition holds. Returns false if it does not within 20 s.
-  static bool eventually(const std::function<bool()>& condition);
+  /// Waits until this process has used so much more of the processor, for example because it
+  /// tokenizes.
+  static bool computes_for(double seconds);
   bool idle() const { return loop_->load().running == 0 && loop_->load().waiting == 0; }
 
   Setup setup_;

@@ -192,9 +192,14 @@ TEST_F(GrpcLifecycle, LongPromptsDisturbNobody) {
   // Merging one word of this length takes seconds, unless it is given up.
   const wire::GenerateRequest long_one = text_request(std::string(size_t{8} << 20, 'a'));
   grpc::ClientContext contexts[3];
-  std::vector<std::unique_ptr<grpc::ClientReader<wire::GenerateResponse>>> readers;
-  for (grpc::ClientContext& context : contexts)
-    readers.push_back(inference_->Generate(&context, long_one));
+  std::atomic<int> ended = 0;
+  std::vector<std::thread> readers;
+  for (grpc::ClientContext& context : contexts) {
+    readers.emplace_back([&] {
+      EXPECT_FALSE(inference_->Generate(&context, long_one)->Finish().ok());
+      ++ended;
+    });
+  }
   std::atomic<bool> over = false;
   std::thread innocent([&] {
     wire::GenerateRequest request = endless();
@@ -205,16 +210,16 @@ TEST_F(GrpcLifecycle, LongPromptsDisturbNobody) {
       EXPECT_EQ(record.ids().size(), 20'000u);
     }
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // so that tokenizing has begun
+  EXPECT_TRUE(computes_for(0.3)) << "so that tokenizing has begun";
   for (int i = 0; i < 10; ++i) {
     grpc::ClientContext probe;
-    probe.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
     wire::HealthResponse response;
     EXPECT_TRUE(control_->Health(&probe, {}, &response).ok());
     EXPECT_TRUE(generate(text_request("a", 1)).status.ok()) << "a short prompt overtakes";
   }
+  EXPECT_LT(ended, 3) << "the others had to wait for all of the long ones";
   for (grpc::ClientContext& context : contexts) context.TryCancel();
-  for (const auto& reader : readers) EXPECT_FALSE(reader->Finish().ok());
+  for (std::thread& reader : readers) reader.join();
   over = true;
   innocent.join();
 }
@@ -226,7 +231,7 @@ TEST_F(GrpcLifecycle, ALongPromptThatIsGivenUpDelaysNoShutdown) {
   start(setup);
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, text_request(std::string(2 << 20, 'a')));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(computes_for(0.2)) << "so that tokenizing has begun";
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   server_->shutdown(Deadline::after_ms(0));
@@ -291,7 +296,7 @@ TEST_F(GrpcLifecycle, DrainsRunningStreamsAndTakesNoNewOnes) {
   const grpc::Status status = generate(text_request("a")).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(refusal_details(status).reason, "DRAINING");
-  std::thread stopper([&] { server_->shutdown(Deadline::after_s(60)); });
+  std::thread stopper([&] { server_->shutdown(Deadline::after_ms(kGuardMs)); });
   workers_.release();
   std::string text;
   for (wire::GenerateResponse event; reader->Read(&event);) text += event.token().text();
@@ -312,7 +317,7 @@ TEST_F(GrpcLifecycle, ShutdownEndsWhatOutlivesItsDeadline) {
   wire::GenerateResponse event;
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_FALSE(reader->Finish().ok());
-  server_->shutdown(Deadline::after_s(60));  // a second call has no effect
+  server_->shutdown(Deadline::after_ms(kGuardMs));  // a second call has no effect
 }
 
 TEST(GrpcListen, SaysWhyItCannotListen) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <thread>
 
+#include "tests/moved_clock.h"
 #include "tests/server/serving/loop_fixture.h"
 #include "tests/server/serving/served_model.h"
 
@@ -110,14 +111,14 @@ TEST(InferenceLoopTest, RequestsOfOneBatchDoNotMix) {
 }
 
 TEST(InferenceLoopTest, ALongPromptTakesManyStepsBesideAStream) {
-  // Each token of a prompt takes as long as a quarter of a step without any. The times are long in
-  // comparison with how much longer a busy machine sleeps.
+  // Each token of a prompt takes as long as a quarter of a step without any.
+  const MovedClock clock;
   std::atomic<int> steps_with_both = 0;
   const auto machine = [&](const StepPlan& plan) -> Result<StepOutcome> {
     size_t tokens = 0;
     for (const SequenceStep& step : plan.sequences) tokens += step.token_ids.size();
     if (plan.sequences.size() > 1 && tokens > 2) ++steps_with_both;
-    std::this_thread::sleep_for(std::chrono::microseconds(12'000 + 3000 * tokens));
+    MovedClock::advance(0.012 + 0.003 * static_cast<double>(tokens));
     return Script{}(plan);
   };
   for (const double stretch : {0.0, 2.0}) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <thread>
 
+#include "tests/guard.h"
 #include "tests/server/serving/loop_fixture.h"
 #include "tests/server/serving/served_model.h"
 
@@ -72,7 +73,7 @@ TEST_F(LiveRequestTest, PassesTheOutputOnAndFreesTheId) {
   EXPECT_EQ(state_->abort("a"), ServingState::AbortOutcome::kFinished);
   request->leave();
   EXPECT_TRUE(state_->wait_until_idle(Deadline::after_ms(0)));
-  EXPECT_TRUE(loop_.drain(Deadline::after_s(20))) << "its thread may still hold the owner";
+  EXPECT_TRUE(loop_.drain(Deadline::after_ms(kGuardMs))) << "its thread may still hold the owner";
   EXPECT_EQ(owner_.use_count(), 1) << "leave() lets go of the owner";
 }
 
@@ -80,7 +81,7 @@ TEST_F(LiveRequestTest, CountsWhatNobodyTakes) {
   const auto request = make("a");
   owner_->request = nullptr;
   ASSERT_TRUE(request->submit(asks_for(5), {"client"}).ok());
-  EXPECT_TRUE(loop_.drain(Deadline::after_s(20)));
+  EXPECT_TRUE(loop_.drain(Deadline::after_ms(kGuardMs)));
   EXPECT_GE(request->untaken_bytes(), 5 * sizeof(SampledToken));
   state_->drop_slow_readers(std::chrono::milliseconds(1));
   EXPECT_EQ(owner_->slow, 1);
@@ -95,7 +96,7 @@ TEST_F(LiveRequestTest, ACallThatEndsBeforeItsSubmissionLeavesNothing) {
   request->give_up();
   request->leave();
   const auto taken = request->submit(asks_for(100), {"client"});
-  EXPECT_TRUE(loop_.drain(Deadline::after_s(20)));
+  EXPECT_TRUE(loop_.drain(Deadline::after_ms(kGuardMs)));
   EXPECT_TRUE(state_->wait_until_idle(Deadline::after_ms(0))) << taken.ok();
 }
 
@@ -110,7 +111,7 @@ TEST_F(LiveRequestTest, ClientsThatGoAtAnyMomentLeaveNothing) {
     (void)request->submit(asks_for(50), {"client"});
     client.join();
   }
-  EXPECT_TRUE(loop_.drain(Deadline::after_s(20)));
+  EXPECT_TRUE(loop_.drain(Deadline::after_ms(kGuardMs)));
   EXPECT_TRUE(state_->wait_until_idle(Deadline::after_ms(0)));
   EXPECT_EQ(loop_.load().used_kv_blocks, 0);
   EXPECT_EQ(owner_.use_count(), 1);
