@@ -18,7 +18,7 @@ namespace fake_nccl {
 namespace {
 
 constexpr int kForever = -1;
-constexpr int kPatienceMs = 50;              // a call waits this long for late peers
+constexpr int kLatePeersMs = 50;              // a call waits this long for late peers
 constexpr size_t kTreeBytes = 256 * 1024;    // the largest all-reduce that uses the tree
 constexpr size_t kPieceFloats = 256 * 1024;  // an all-reduce works in pieces of this size
 constexpr size_t kNvlsBytesPerRank = 5632;   // 2 * (128 + 2688)
@@ -74,7 +74,7 @@ void Comm::run() {
   }
 }
 
-Result Comm::start(std::function<Result()> work, int patience_ms) {
+Result Comm::start(std::function<Result()> work, int wait_ms) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (state_ == kInProgress) {
     warn("init.cc:2600",
@@ -86,12 +86,12 @@ Result Comm::start(std::function<Result()> work, int patience_ms) {
   work_ = std::move(work);
   changed_.notify_all();
   const auto done = [&] { return state_ != kInProgress; };
-  if (args_.blocking || patience_ms == kForever) {
+  if (args_.blocking || wait_ms == kForever) {
     changed_.wait(lock, done);
-  } else if (patience_ms > 0) {
+  } else if (wait_ms > 0) {
     // Wait on the system clock, because ThreadSanitizer knows only that form of the wait.
     changed_.wait_until(
-        lock, std::chrono::system_clock::now() + std::chrono::milliseconds(patience_ms), done);
+        lock, std::chrono::system_clock::now() + std::chrono::milliseconds(wait_ms), done);
   }
   return state_;
 }
@@ -223,12 +223,12 @@ Result Comm::share_nvls_region() {
 
 Result Comm::all_gather(const char* mine, char* all, size_t bytes) {
   return start([=, this] { return do_all_gather(mine, all, bytes); },
-               ring_ready_ ? kPatienceMs : 0);
+               ring_ready_ ? kLatePeersMs : 0);
 }
 
 Result Comm::all_reduce(const float* own, float* out, size_t count) {
   return start([=, this] { return do_all_reduce(own, out, count); },
-               ring_ready_ || tree_ready_ ? kPatienceMs : 0);
+               ring_ready_ || tree_ready_ ? kLatePeersMs : 0);
 }
 
 Result Comm::do_all_gather(const char* mine, char* all, size_t bytes) {

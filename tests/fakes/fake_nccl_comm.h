@@ -59,7 +59,7 @@ class Comm {
   using Edge = std::pair<int, int>;  // from, to
   using Edges = std::set<Edge>;
 
-  Result start(std::function<Result()> work, int patience_ms);
+  Result start(std::function<Result()> work, int wait_ms);
   void run();
 
   // These run in the thread:
