@@ -1,4 +1,6 @@
-"""Draws mutants by chance: draw.py --seed N [--count K] [--out FOLDER]   (default: 10, this folder)
+"""Draws mutants by chance: draw.py --seed N [--count K] [--in FOLDER...] [--out FOLDER]
+
+The default is ten mutants of all folders of the program, written to this folder.
 
 Picks an operator, then a place where it fits, each with equal chance, until K changed sources still
 compile. Writes them as patches of the kind `drawn`; the same seed and tree give the same patches.
@@ -147,9 +149,9 @@ def patch(root: Path, site: Site, header: str) -> tuple[str, str]:
     return "".join(new), header + "".join(diff)
 
 
-def draw(root: Path, compiler: Compiler, seed: int, count: int):
+def draw(root: Path, compiler: Compiler, seed: int, count: int, folders=FOLDERS):
     """Yields (name, patch); fewer than `count` if the tree has no more places."""
-    listed = subprocess.run(["git", "ls-files", *FOLDERS], cwd=root, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["git", "ls-files", *folders], cwd=root, capture_output=True, text=True, check=True).stdout
     found = sites(root, sorted(path for path in listed.splitlines() if path.endswith((".cc", ".h"))))
     chance = random.Random(seed)
     drawn, used = 0, set()
@@ -172,6 +174,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=10)
+    parser.add_argument("--in", dest="folders", nargs="+", metavar="FOLDER", default=FOLDERS)
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--root", type=Path, default=HERE.parents[1], help="the tree (default: this one)")
     parser.add_argument("--build", type=Path, help="whose compile database to use (default: build/tidy)")
@@ -180,7 +183,8 @@ def main() -> int:
     compiler = Compiler(root, (options.build or root / "build" / "tidy").resolve())
     options.out.mkdir(parents=True, exist_ok=True)
     drawn = 0
-    for name, text in draw(root, compiler, options.seed, options.count):
+    for name, text in draw(root, compiler, options.seed, options.count,
+                           options.folders):
         (options.out / f"{name}.patch").write_text(text)
         print(f"{name}.patch: {text.splitlines()[0].partition(': ')[2]}", flush=True)
         drawn += 1
