@@ -24,6 +24,8 @@ except ImportError:
 
 from grpc_client_test import make_stubs
 
+# A deadline that no test comes near, because the server refuses what would surely miss its own.
+PATIENT = 5 * harness.GUARD
 REASONS = {"QUEUE_FULL", "CLIENT_SHARE_EXCEEDED", "WAIT_TOO_LONG", "QUEUE_TIMEOUT"}
 
 
@@ -113,7 +115,8 @@ class Admission(harness.TestCase):
             token_ids=self.pb.TokenIds(ids=ids), sampling=self.pb.SamplingParams(temperature=0),
             stopping=self.pb.StoppingOptions(max_tokens=max_tokens, ignore_eos=True))
 
-    def ask(self, client, prompt_tokens: int, max_tokens: int, timeout: float = 300) -> int:
+    def ask(self, client, prompt_tokens: int, max_tokens: int,
+            timeout: float = PATIENT) -> int:
         """Returns how many tokens came. Raises grpc.RpcError if the request is refused."""
         return sum(len(event.token.tokens) for event in client.Generate(
             self.request(prompt_tokens, max_tokens), timeout=timeout))
@@ -137,14 +140,14 @@ class Admission(harness.TestCase):
         return info.reason, seconds
 
     def load(self):
-        return self.control.GetLoad(self.control_pb2.GetLoadRequest(), timeout=60)
+        return self.control.GetLoad(self.control_pb2.GetLoadRequest(), timeout=harness.GUARD)
 
     def wait_until_empty(self):
         def empty():
             load = self.load()
             return (load.used_kv_blocks, load.queued_requests, load.running_requests,
                     load.attributes["queued_bytes"]) == (0, 0, 0, 0)
-        harness.wait_until(empty, 60, "an empty server")
+        harness.wait_until(empty, "an empty server")
 
     def test_a_thousand_cancels_leave_nothing(self):
         self.start("--max-num-seqs", 6, "--max-model-len", 512, "--kv-cache-memory", 1 << 22)
@@ -200,7 +203,7 @@ class Admission(harness.TestCase):
         greedy = [threading.Thread(target=be_greedy) for _ in range(12)]
         for thread in greedy:
             thread.start()
-        harness.wait_until(lambda: len(refusals) > 20, 60, "a full queue")
+        harness.wait_until(lambda: len(refusals) > 20, "a full queue")
         modest = [threading.Thread(target=be_modest, args=(2 + i,)) for i in range(10)]
         for thread in modest:
             thread.start()
@@ -220,13 +223,13 @@ class Admission(harness.TestCase):
         with self.step_that_takes_long():
             waiting = []
             for number in range(5):  # one after the other, so that the order is known
-                waiting.append(self.own.Generate(self.request(4, 3), timeout=300))
-                harness.wait_until(lambda: self.load().queued_requests == number, 30, "its place")
-                harness.wait_until(lambda: self.load().running_requests == 1, 30, "a step")
+                waiting.append(self.own.Generate(self.request(4, 3), timeout=PATIENT))
+                harness.wait_until(lambda: self.load().queued_requests == number, "its place")
+                harness.wait_until(lambda: self.load().running_requests == 1, "a step")
             with self.assertRaises(grpc.RpcError) as refused:
                 self.ask(self.own, 4, 3)
             self.assertEqual(self.check_refusal(refused.exception)[0], "QUEUE_FULL")
-            modest = self.client("127.0.0.9").Generate(self.request(4, 3), timeout=300)
+            modest = self.client("127.0.0.9").Generate(self.request(4, 3), timeout=PATIENT)
             with self.assertRaises(grpc.RpcError) as refused:
                 list(waiting.pop())
             self.assertEqual(self.check_refusal(refused.exception)[0], "CLIENT_SHARE_EXCEEDED")
@@ -237,8 +240,8 @@ class Admission(harness.TestCase):
     def test_a_request_that_waits_too_long_is_refused(self):
         self.start("--max-num-seqs", 1, "--max-queue-time", 2)
         with self.step_that_takes_long():
-            running = self.own.Generate(self.request(4, 4), timeout=300)
-            harness.wait_until(lambda: self.load().running_requests == 1, 30, "a step")
+            running = self.own.Generate(self.request(4, 4), timeout=PATIENT)
+            harness.wait_until(lambda: self.load().running_requests == 1, "a step")
             began = time.monotonic()
             with self.assertRaises(grpc.RpcError) as refused:
                 list(self.own.Generate(self.request(4, 4)))
@@ -252,9 +255,9 @@ class Admission(harness.TestCase):
         self.start("--max-num-seqs", 2)
         # A third of them must have ended before the server knows its rates.
         tokens = 100 if breadth.SANITIZED else 508
-        calls = [self.own.Generate(self.request(4, tokens), timeout=300) for _ in range(60)]
-        harness.wait_until(lambda: self.load().queued_requests > 40, 60, "a long queue")
-        harness.wait_until(lambda: self.load().queued_requests <= 40, 120, "rates")
+        calls = [self.own.Generate(self.request(4, tokens), timeout=PATIENT) for _ in range(60)]
+        harness.wait_until(lambda: self.load().queued_requests > 40, "a long queue")
+        harness.wait_until(lambda: self.load().queued_requests <= 40, "rates")
         # A machine that stalls lets the deadline pass before the server has read the request.
         for timeout in (0.3, 0.3, 0.6, 1.2, 2.4, 4.8):
             with self.step_that_takes_long(), self.assertRaises(grpc.RpcError) as refused:
@@ -275,10 +278,10 @@ class Admission(harness.TestCase):
             with self.subTest(flags=flags):
                 self.start("--max-num-seqs", 1, *flags)
                 with self.step_that_takes_long():
-                    running = self.own.Generate(self.request(4, 4), timeout=300)
-                    harness.wait_until(lambda: self.load().running_requests == 1, 30, "a step")
-                    waiting = self.own.Generate(self.request(40, 4), timeout=300)
-                    harness.wait_until(lambda: self.load().queued_requests == 1, 30, "another")
+                    running = self.own.Generate(self.request(4, 4), timeout=PATIENT)
+                    harness.wait_until(lambda: self.load().running_requests == 1, "a step")
+                    waiting = self.own.Generate(self.request(40, 4), timeout=PATIENT)
+                    harness.wait_until(lambda: self.load().queued_requests == 1, "another")
                     with self.assertRaises(grpc.RpcError) as refused:
                         self.ask(self.own, 100, 4)
                     self.assertEqual(self.check_refusal(refused.exception)[0], "QUEUE_FULL")

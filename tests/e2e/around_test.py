@@ -88,7 +88,7 @@ class Nginx(Case):
                                          json.dumps({**GREEDY, "max_tokens": 30, **fields}).encode(),
                                          {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=harness.GUARD) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -105,7 +105,7 @@ class Nginx(Case):
             folder=self.folder, ports=ports, plain=plain.fields["http"],
             encrypted=encrypted.fields["http"], ca=self.authority.certificate))
         self.beside(NGINX, "-p", self.folder, "-e", "stderr", "-c", config)
-        harness.wait_until(lambda: self.listens(ports[2]), 10, "nginx")
+        harness.wait_until(lambda: self.listens(ports[2]), "nginx")
         expected = call(plain, "POST", "/v1/completions", {**GREEDY, "max_tokens": 30}).json()
         for port in ports:
             for _ in range(3):
@@ -147,7 +147,7 @@ class Nginx(Case):
     @staticmethod
     def listens(port: int) -> bool:
         try:
-            socket.create_connection(("127.0.0.1", port), 5).close()
+            socket.create_connection(("127.0.0.1", port), harness.GUARD).close()
         except OSError:
             return False
         return True
@@ -175,12 +175,12 @@ class Prometheus(Case):
         def value(query: str) -> float | None:
             url = f"http://127.0.0.1:{port}/api/v1/query?query={urllib.parse.quote(query)}"
             try:
-                with urllib.request.urlopen(url, timeout=10) as answer:
+                with urllib.request.urlopen(url, timeout=harness.GUARD) as answer:
                     found = json.load(answer)["data"]["result"]
             except OSError:
                 return None
             return float(found[0]["value"][1]) if found else None
-        harness.wait_until(lambda: value("up") == 1, 20, "a scrape")
+        harness.wait_until(lambda: value("up") == 1, "a scrape")
         self.assertEqual(value("vllm:generation_tokens_total"), 4)
         self.assertIsNotNone(value("shoal_http_requests_total"), self.log())
         os.kill(server.pid, signal.SIGTERM)

@@ -31,7 +31,7 @@ class Batch(harness.TestCase):
     def outcome(self, *args) -> tuple[int, list[dict], str]:
         """The exit code, the answers and stderr."""
         process = harness.start(*args)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=5 * harness.GUARD)
         return process.returncode, [json.loads(line) for line in out.splitlines()], err.decode()
 
 
@@ -163,7 +163,7 @@ class Logits(Batch):
         self.assertTrue(out.read_bytes() == expected)
         out.unlink()
         process = harness.start("logits", DEMO, "--out", out, stdin=-1)
-        self.assertEqual(process.communicate(text.encode() + b"\n", timeout=60), (b"", b""))
+        self.assertEqual(process.communicate(text.encode() + b"\n"), (b"", b""))
         self.assertTrue(out.read_bytes() == expected)
 
     def test_wrong_lines_are_named_and_nothing_is_written(self):

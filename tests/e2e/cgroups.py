@@ -27,7 +27,7 @@ class Cgroup:
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def remove(self):
-        harness.wait_until(self.removed, 10, "an empty cgroup")
+        harness.wait_until(self.removed, "an empty cgroup")
 
     def removed(self) -> bool:
         try:

@@ -50,7 +50,7 @@ class ChatCase(http_client.ServerCase):
 
     def client(self, *flags, text: str = "") -> tuple[int, str, str]:
         process = harness.start("client", *flags, stdin=-1)
-        out, err = process.communicate(text.encode(), timeout=60)
+        out, err = process.communicate(text.encode())
         return process.returncode, out.decode(), err.decode()
 
 
@@ -153,11 +153,11 @@ class Terminal:
         os.write(self.end, text.encode())
 
     def wait_for(self, pattern: str):
-        wait_until(lambda: re.search(pattern, self.shown, re.DOTALL), 30,
+        wait_until(lambda: re.search(pattern, self.shown, re.DOTALL),
                    f"{pattern!r} in {self.shown!r}")
 
     def code(self) -> int:
-        code = self.process.wait(30)
+        code = self.process.wait()
         self.reader.join(10)
         os.close(self.end)
         return code
@@ -177,7 +177,7 @@ class OnATerminal(ChatCase):
         answer = re.search(r"beginning\n(.*)\n> $", terminal.shown, re.DOTALL)[1]
         self.assertGreaterEqual(len(answer), 20)
         harness.wait_until(lambda: re.search("status none, the client left|status 200",
-                                             self.server.err.text()), 20, "the end of the call")
+                                             self.server.err.text()), "the end of the call")
         terminal.type("x" * 50 + "\x03")
         terminal.wait_for("once more, ends")
         terminal.type("\x04")
@@ -206,7 +206,7 @@ class OnATerminal(ChatCase):
             process.stdin.flush()
             self.assertTrue(os.read(process.stdout.fileno(), 10))
             process.send_signal(number)
-            process.communicate(timeout=30)
+            process.communicate()
             self.assertEqual(process.returncode, 128 + number)
 
 
@@ -234,7 +234,7 @@ class AServerThatLeaves(harness.TestCase):
         self.addCleanup(server.shutdown)
         address = f"127.0.0.1:{server.server_address[1]}"
         process = harness.start("client", "--server", address, "--chat", stdin=-1)
-        out, err = process.communicate(b"one\ntwo\n", timeout=30)
+        out, err = process.communicate(b"one\ntwo\n")
         self.assertEqual(process.returncode, UNAVAILABLE, err)
         self.assertEqual(out, b"half an\nhalf an\n")
         self.assertEqual(err.count(b"before it was whole"), 2)

@@ -9,7 +9,7 @@ from harness import UNAVAILABLE
 class Ports(harness.TestCase):
     def refused(self, address: str, *flags) -> str:
         client = harness.start("client", "--server", address, *flags, stdin=-1)
-        err = client.communicate(b'[{"role": "user", "content": "x"}]', timeout=60)[1].decode()
+        err = client.communicate(b'[{"role": "user", "content": "x"}]')[1].decode()
         self.assertEqual(client.returncode, UNAVAILABLE, err)
         self.assertEqual(err.count("\n"), 1, err)
         return err

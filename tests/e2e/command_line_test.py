@@ -140,7 +140,7 @@ class Examples(harness.TestCase):
                         continue
                     code = (0, 1) if command["name"] == "doctor" else (0,)
                     process = harness.start(*words, cwd=here)
-                    out, err = process.communicate(timeout=60)
+                    out, err = process.communicate()
                     self.assertIn(process.returncode, code, f"{words}: {err.decode()}")
                     self.assertNotEqual((out, "--out" in words), (b"", False), words)
                     ran += 1
@@ -150,7 +150,7 @@ class Examples(harness.TestCase):
 
 
 class OnATerminal(harness.TestCase):
-    def shown(self, *args, columns: int = 90, seconds: float = 30, **environment) -> str:
+    def shown(self, *args, columns: int = 90, **environment) -> str:
         """What the program prints on a terminal of this width, until it ends."""
         outer, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -176,8 +176,8 @@ class OnATerminal(harness.TestCase):
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         self.addCleanup(lambda: process.poll() is None and process.kill())
-        process.wait(seconds)
-        reader.join(10)
+        process.wait()
+        reader.join(harness.GUARD)
         os.close(outer)
         return b"".join(text).decode().replace("\r\n", "\n")
 
@@ -205,7 +205,7 @@ class OnATerminal(harness.TestCase):
         self.assertRegex(self.shown(*words),
                          r"(?m)(^|\x1b\[K)\d\d:\d\d:\d\d\.\d{3} INFO (front|rank \d) \[\d+\] ")
         process = harness.start(*words)
-        err = process.communicate(timeout=60)[1].decode()
+        err = process.communicate()[1].decode()
         self.assertRegex(err, r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z INFO (front|rank \d) ")
 
 
@@ -226,7 +226,7 @@ class Errors(harness.TestCase):
 
     def error(self, code: int, *args, stdin: bytes = b"") -> str:
         process = harness.start(*args, stdin=-1)
-        out, err = process.communicate(stdin, timeout=60)
+        out, err = process.communicate(stdin)
         self.assertEqual((process.returncode, out), (code, b""), err)
         return err.decode()
 
@@ -293,7 +293,7 @@ class Pipes(harness.TestCase):
         os.close(reader)
         process = harness.start(*args, stdout=writer)
         os.close(writer)
-        return process.wait(60), process.communicate()[1]
+        return process.wait(), process.communicate()[1]
 
     def test_a_reader_that_has_left_hears_no_error(self):
         prompt = ("--prompt", "In the beginning", "--max-tokens", 5)
@@ -318,12 +318,12 @@ class Pipes(harness.TestCase):
         for text in ("In the beginning", ""):
             ids = harness.run("tokenize", harness.DEMO, "--text", text, "--no-special").stdout
             process = harness.start("detokenize", harness.DEMO, "--ids", "-", stdin=-1)
-            self.assertEqual(process.communicate(ids, timeout=60),
+            self.assertEqual(process.communicate(ids),
                              (text.encode() + b"\n", b""))
             self.assertEqual(process.returncode, 0)
         for bad in (b"", b"1,x\n", b"1\n2\n"):
             process = harness.start("detokenize", harness.DEMO, "--ids", "-", stdin=-1)
-            err = process.communicate(bad, timeout=60)[1].decode()
+            err = process.communicate(bad)[1].decode()
             self.assertEqual(process.returncode, USAGE, bad)
             self.assertIn("the ids on stdin must be token ids such as 1,2,3", err)
 
@@ -343,13 +343,13 @@ class Client(harness.TestCase):
             one.stdin = None
         server = self.serve(harness.DEMO, "--grpc-port", port, "--port", http)
         server.wait_ready()
-        out, err = waiting[0].communicate(timeout=60)
+        out, err = waiting[0].communicate()
         self.assertEqual(waiting[0].returncode, 0, err)
         wanted = harness.run("generate", harness.DEMO, "--prompt", "In the beginning", *ask).stdout
         self.assertEqual(out, wanted)
         piped = harness.start("generate", harness.DEMO, "--prompt", "-", *ask, stdin=-1)
-        self.assertEqual(piped.communicate(b"In the beginning\n", timeout=60)[0], wanted)
-        err = waiting[1].communicate(timeout=60)[1]
+        self.assertEqual(piped.communicate(b"In the beginning\n")[0], wanted)
+        err = waiting[1].communicate()[1]
         self.assertNotIn(b"no server", err)
         server.process.terminate()
         self.assertEqual(server.end(), 0)
@@ -358,7 +358,7 @@ class Client(harness.TestCase):
         for ask in (("--prompt", "x"), ("--chat-template-kwargs", "{}", "--messages", "-")):
             begun = time.monotonic()
             client = harness.start("client", "--server", "127.0.0.1:1", "--wait", 1, *ask, stdin=-1)
-            err = client.communicate(b'[{"role": "user", "content": "x"}]', timeout=30)[1].decode()
+            err = client.communicate(b'[{"role": "user", "content": "x"}]')[1].decode()
             self.assertEqual(client.returncode, UNAVAILABLE, err)
             self.assertIn("no server answers at 127.0.0.1:1", err)
             self.assertGreaterEqual(time.monotonic() - begun, 1)
@@ -369,9 +369,9 @@ class Client(harness.TestCase):
         client = server.client("--prompt", "In the beginning", "--ignore-eos", "--max-tokens", 400)
         out = harness.Reader(client.stdout)
         err = harness.Reader(client.stderr)
-        harness.wait_until(out.text, 30, "the beginning of the answer")
+        harness.wait_until(out.text, "the beginning of the answer")
         server.kill()
-        self.assertEqual(client.wait(30), UNAVAILABLE, err.rest())
+        self.assertEqual(client.wait(), UNAVAILABLE, err.rest())
         self.assertRegex(err.rest(), r"^shoal: error: the server at \S+ is gone after \d+ tokens? of "
                                      r"the answer: it has died, or the connection has broken")
 

@@ -122,16 +122,16 @@ class Faults(harness.TestCase):
         with emulated(**settings):
             server = self.serve(FOLDER, *ON_DEVICES, "-tp", 2, "--max-num-seqs", 2,
                                 "--kv-cache-memory", "2m", *flags)
-            fields = server.wait_ready(120)
+            fields = server.wait_ready()
         self.assertEqual(fields["kernels"], "cuda")
         self.assertRegex(fields["arithmetic"], "^cuda-sm90-8$")
         client = server.client(*self.REQUEST, "--json")
         time.sleep(0.4)
         fault(server)
-        out, err = client.communicate(timeout=200)
+        out, err = client.communicate(timeout=5 * harness.GUARD)
         self.assertEqual(client.returncode, 0, err)
         server.process.send_signal(signal.SIGTERM)
-        self.assertEqual(server.end(100), 0)
+        self.assertEqual(server.end(), 0)
         return json.loads(out)["token_ids"], server.err.rest()
 
     def test_a_rank_that_is_killed(self):
@@ -153,7 +153,7 @@ class Faults(harness.TestCase):
 
             def hang(server):
                 path.write_text("1")
-                harness.wait_until(lambda: "starting the ranks again" in server.err.text(), 100,
+                harness.wait_until(lambda: "starting the ranks again" in server.err.text(),
                                    "the group given up")
                 path.write_text("-1")
 
@@ -224,7 +224,7 @@ class Choice(harness.TestCase):
         with emulated(**settings):
             process = harness.start("generate", FOLDER, *PROMPT, "--max-tokens", 1, "--cuda-module",
                                     MODULE, "--log-level", "info", *flags)
-        _, err = process.communicate(timeout=100)
+        _, err = process.communicate(timeout=5 * harness.GUARD)
         self.assertEqual(process.returncode, 0, err)
         return err.decode()
 

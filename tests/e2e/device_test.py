@@ -38,7 +38,7 @@ def start_doctor(*flags, module=EMULATED_MODULE, nccl=FAKE_NCCL, transport="cuda
 def doctor(*flags, **arguments):
     """Runs doctor. Returns (exit code, report, text of stderr)."""
     process = start_doctor(*flags, **arguments)
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=5 * harness.GUARD)
     return process.returncode, json.loads(out), err.decode()
 
 
@@ -119,14 +119,14 @@ class Refusals(harness.TestCase):
         self.assertNotEqual(gpu["module_architectures"], "")
         # A module next to the program is found without a flag.
         done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json")
-        beside = json.loads(done.communicate(timeout=100)[0])
+        beside = json.loads(done.communicate(timeout=5 * harness.GUARD)[0])
         self.assertEqual(beside["facts"]["gpu"]["module_path"], str(REAL_MODULE))
 
     def test_none_beside_the_program(self):
         with program_elsewhere() as folder:
             done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp",
                                  "--json", cwd=REAL_MODULE.parent)
-            out, err = done.communicate(timeout=100)
+            out, err = done.communicate(timeout=5 * harness.GUARD)
         self.assertEqual(done.returncode, 1, err)
         # The module must not be taken from the working directory, although there may be one.
         self.assertIn(f"{folder}/libshoal_cuda.so", json.loads(out)["refusals"][0]["reason"])
@@ -144,9 +144,9 @@ class Peers(harness.TestCase):
         self.assertRegex(verdict["verdict"], r"^corrupt \d{7} bytes$")
 
     def test_a_pair_that_hangs_is_named_in_time(self):
-        began = time.monotonic()
-        code, report, err = doctor("--startup-timeout", 40, peers="all", peer_hang="1-0", ranks=3)
-        self.assertLess(time.monotonic() - began, 40 * harness.PATIENCE)
+        # The start as a whole has more time than this test: only the pair's own time can end it.
+        code, report, err = doctor("--startup-timeout", 10 * harness.GUARD, peers="all",
+                                   peer_hang="1-0", ranks=3)
         self.assertEqual((code, report["rung"]), (1, "tcp"), err)
         self.assertIn("GPU 1 and GPU 0: hung", report["refusals"][0]["reason"])
         verdicts = [(v["from"], v["to"], v["verdict"]) for v in report["facts"]["gpu"]["verdicts"]]
@@ -156,11 +156,11 @@ class Peers(harness.TestCase):
     def test_nothing_is_left_where_the_front_is_killed_meanwhile(self):
         process = start_doctor(peers="all", peer_hang="0-1")
         harness.wait_until(lambda: harness.children(process.pid),
-                           20, "a process that looks at the devices")
+                           "a process that looks at the devices")
         time.sleep(0.3)
         process.kill()
         process.communicate()
-        harness.wait_until(lambda: not harness.survivors(), 5, "nothing left")
+        harness.wait_until(lambda: not harness.survivors(), "nothing left")
 
     def test_the_driver_forbids_it(self):
         _, report, _ = doctor(peers="none")

@@ -9,7 +9,6 @@ import re
 import resource
 import shlex
 import subprocess
-import time
 import unittest
 
 import harness
@@ -24,11 +23,11 @@ def namespaces_work() -> bool:
     return probe.returncode == 0
 
 
-def inside(mount: str, script: str, seconds: float = 60) -> subprocess.CompletedProcess:
+def inside(mount: str, script: str) -> subprocess.CompletedProcess:
     """Runs the script with sh, with a tmpfs of these options at /dev/shm."""
     return subprocess.run(
         [*NAMESPACE, "sh", "-ec", f"mount -t tmpfs -o {mount} tmpfs /dev/shm\n{script}"],
-        capture_output=True, text=True, timeout=seconds, env=harness.environment())
+        capture_output=True, text=True, timeout=5 * harness.GUARD, env=harness.environment())
 
 
 def doctor(*flags) -> str:
@@ -186,7 +185,7 @@ class Here(harness.TestCase):
     def test_the_report_for_each_number_of_ranks(self):
         for ranks in (1, 2, 4, 8):
             done = harness.start("doctor", "-tp", ranks, "--json")
-            out, err = done.communicate(timeout=60)
+            out, err = done.communicate()
             self.assertIn(done.returncode, (0, 1), err)
             report = json.loads(out)
             self.assertEqual(report["tp"], ranks)
@@ -200,7 +199,7 @@ class Here(harness.TestCase):
             done = harness.start("doctor", "-tp", 8, "--transport", "tcp", "--json",
                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
                                                                        (limit, limit)))
-            out, err = done.communicate(timeout=60)
+            out, err = done.communicate()
             self.assertEqual(done.returncode, code, err)
             report = json.loads(out)
             self.assertEqual(report["needs"][0]["descriptors"], 31)
@@ -234,7 +233,7 @@ class Here(harness.TestCase):
     def test_the_log_shows_that_the_transport_is_proven_before_weights_are_loaded(self):
         done = harness.start("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 2,
                              "-tp", 2, "--log-level", "info")
-        err = done.communicate(timeout=60)[1].decode()
+        err = done.communicate()[1].decode()
         steps = re.findall(r"start: ([a-z-]+) took (\d+\.\d+) s", err)
         self.assertEqual([name for name, _ in steps],
                          ["probe", "spawn", "open", "self-test", "load", "touch", "warm-up"], err)
@@ -245,7 +244,7 @@ class Here(harness.TestCase):
 
     def test_facts_are_said(self):
         done = harness.start("doctor", "--json")
-        facts = json.loads(done.communicate(timeout=60)[0])["facts"]
+        facts = json.loads(done.communicate()[0])["facts"]
         self.assertTrue(facts["dev_shm"]["exists"])
         self.assertLess(facts["gather_ms"], 20000, "a probe without a deadline")
 

@@ -130,7 +130,8 @@ class Grpcurl(harness.TestCase):
                 request, answer_type = self.request(method, data)
                 # Send and receive raw bytes. A call with a single answer can be read as a stream of
                 # one.
-                answers = list(channel.unary_stream(f"/{method}")(request, timeout=240))
+                answers = list(channel.unary_stream(f"/{method}")(
+                    request, timeout=5 * harness.GUARD))
                 self.assertGreaterEqual(len(answers), 1, method)
                 if answer_type is None:
                     self.assertEqual(answers, [b"\x08\x01"], "SERVING")

@@ -135,7 +135,7 @@ class ExitCodes(harness.TestCase):
                 model = self.model()
                 (model / file).unlink()
                 result = harness.start(*self.generate(model))
-                _, err = result.communicate(timeout=60)
+                _, err = result.communicate()
                 self.assertIn(result.returncode, (NO_MODEL, BAD_MODEL), err)
                 self.assertIn(b"model.safetensors" if file != "config.json" else b"config.json",
                               err)
@@ -183,7 +183,7 @@ class ExitCodes(harness.TestCase):
             model = self.model()
             (model / "model.safetensors").write_bytes(damaged)
             process = harness.start(*self.generate(model))
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate()
             # A flipped bit may go unnoticed inside metadata, or inside a name that nobody asks for.
             self.assertIn(process.returncode, (0, BAD_MODEL), err)
             self.assertLess(len(err), 2048)
@@ -279,14 +279,14 @@ class ExitCodes(harness.TestCase):
                                 "--max-tokens", 300, "--ignore-eos")
         process.stdout.read(1)
         process.stdout.close()
-        self.assertGreaterEqual(process.wait(30), 0, "ended by a signal")
+        self.assertGreaterEqual(process.wait(), 0, "ended by a signal")
         process.stderr.close()
 
     def test_a_full_disk_is_reported(self):
         with open("/dev/full", "wb") as full:
             process = harness.start("generate", TINY, "--prompt-ids", 1, "--max-tokens", 2,
                                     "--json", stdout=full)
-            err = process.communicate(timeout=60)[1].decode()
+            err = process.communicate()[1].decode()
         self.assertGreater(process.returncode, 0)
         self.assertIn("No space left", err)
 

@@ -173,7 +173,7 @@ class Storm:
 
     def serve_under(self, order: list[str], until, faults: int):
         self.log, out = Log(self.process.stderr), harness.Reader(self.process.stdout)
-        harness.wait_until(lambda: "\n" in out.text() or self.process.poll() is not None, 60,
+        harness.wait_until(lambda: "\n" in out.text() or self.process.poll() is not None,
                            "a READY line")
         self.require(out.text().startswith("READY "), "it does not start")
         self.address = out.text().split("grpc=")[1].split()[0]
@@ -201,7 +201,7 @@ class Storm:
             self.whole += stream.whole
             self.tokens += stream.tokens
         self.process.terminate()
-        self.require(self.process.wait(60) == 0, "it does not stop well")
+        self.require(self.process.wait() == 0, "it does not stop well")
         self.process.stderr.close()
 
     def require(self, condition, what: str):
@@ -222,7 +222,7 @@ class Storm:
         """Waits until every stream has had so many tokens that the last crash is forgotten."""
         self.hold({}, ON_THEIR_WAY_S, ON_THEIR_WAY_S)
         before = [stream.tokens for stream in self.streams]
-        deadline = time.monotonic() + 60 * harness.PATIENCE
+        deadline = time.monotonic() + harness.GUARD
         while any(stream.tokens < had + TOKENS_BETWEEN
                   for stream, had in zip(self.streams, before)):
             self.require(self.process.poll() is None, "the server has ended")
@@ -274,7 +274,7 @@ class Storm:
         for _ in range(1000):
             time.sleep(0.002)
             os.kill(front, signal.SIGSTOP)
-            harness.wait_until(lambda: harness.state_of(front) in "TZ", 20, "a stopped front")
+            harness.wait_until(lambda: harness.state_of(front) in "TZ", "a stopped front")
             if new := set(self.ranks()) - old:
                 break
             os.kill(front, signal.SIGCONT)
@@ -336,7 +336,7 @@ class Storm:
 
     def fault_connections(self, fault: dict):
         host, port = self.address.rsplit(":", 1)
-        idle = [socket.create_connection((host, int(port)), timeout=60) for _ in range(50)]
+        idle = [socket.create_connection((host, int(port)), harness.GUARD) for _ in range(50)]
         self.kill(fault)
         self.hold(fault, 0.1, 1)
         for connection in idle:
@@ -361,7 +361,7 @@ class Storm:
         with grpc.insecure_channel(self.address, options=FREE_CHANNEL) as channel:
             try:
                 list(channel.unary_stream("/openengine.v1.Inference/Generate")(
-                    request.SerializeToString(), timeout=60 * harness.PATIENCE))
+                    request.SerializeToString(), timeout=harness.GUARD))
             except grpc.RpcError as error:
                 fault["refused"] = error.code().name
         self.require(fault.get("refused") == "INVALID_ARGUMENT", "a prompt that is too long")

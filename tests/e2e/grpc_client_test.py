@@ -22,6 +22,8 @@ except ImportError:
     print("skipped: this Python has no grpc (Debian: python3-grpcio)")
     sys.exit(77)
 
+import harness
+
 PROTO_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "proto")
 ADDRESS, MODEL = "", ""
 
@@ -64,7 +66,8 @@ class ClientTest(unittest.TestCase):
 
     def collect(self, request, **call):
         """Collects (ids, text, last event), and checks what every successful stream must fulfil."""
-        ids, text, events = [], "", list(self.inference.Generate(request, timeout=300, **call))
+        events = list(self.inference.Generate(request, timeout=harness.GUARD, **call))
+        ids, text = [], ""
         for event in events:
             last = event is events[-1]
             self.assertEqual(event.WhichOneof("event"), "finished" if last else "token")
@@ -85,7 +88,7 @@ class ClientTest(unittest.TestCase):
         """
         events = []
         with self.assertRaises(grpc.RpcError) as caught:
-            for event in self.inference.Generate(request, timeout=300, **call):
+            for event in self.inference.Generate(request, timeout=harness.GUARD, **call):
                 events.append(event)
         error = caught.exception
         self.assertEqual(error.code(), code, error.details())
@@ -132,7 +135,7 @@ class ClientTest(unittest.TestCase):
         request = self.limited(4)
         request.response.return_output_logprobs = True
         request.response.output_candidates.top_n = 3
-        for event in self.inference.Generate(request, timeout=300):
+        for event in self.inference.Generate(request, timeout=harness.GUARD):
             for token in event.token.tokens:
                 self.assertLessEqual(token.logprob, 0)
                 self.assertEqual(token.rank, 1, "greedy takes the most likely")
@@ -170,34 +173,36 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(results, [alone] * len(results))
 
     def test_cancel_frees_the_blocks(self):
-        call = self.inference.Generate(self.limited(1000000), timeout=300)
+        call = self.inference.Generate(self.limited(1000000), timeout=harness.GUARD)
         next(call)
         call.cancel()
         for _ in range(1000):
-            load = self.control.GetLoad(self.control_pb2.GetLoadRequest(), timeout=300)
+            load = self.control.GetLoad(self.control_pb2.GetLoadRequest(), timeout=harness.GUARD)
             if load.running_requests == 0 and load.used_kv_blocks == 0:
                 return
             threading.Event().wait(0.02)
         self.fail(f"still busy: {load}")
 
     def test_abort(self):
-        call = self.inference.Generate(self.limited(1000000, request_id="to-abort"), timeout=300)
+        call = self.inference.Generate(self.limited(1000000, request_id="to-abort"),
+                                       timeout=harness.GUARD)
         next(call)
-        self.control.Abort(self.control_pb2.AbortRequest(request_id="to-abort"), timeout=300)
+        self.control.Abort(self.control_pb2.AbortRequest(request_id="to-abort"),
+                           timeout=harness.GUARD)
         last = list(call)[-1]
         self.assertEqual(last.WhichOneof("event"), "finished")
 
     def test_control(self):
-        info = self.control.GetServerInfo(self.control_pb2.GetServerInfoRequest(), timeout=300)
+        info = self.control.GetServerInfo(self.control_pb2.GetServerInfoRequest(), timeout=harness.GUARD)
         self.assertEqual(info.engine_name, "shoal")
         self.assertEqual(list(info.supported_models), [MODEL])
         self.assertEqual(info.schema_revision, 1)
         model = self.control.GetModelInfo(self.control_pb2.GetModelInfoRequest(model=MODEL),
-                                          timeout=300)
+                                          timeout=harness.GUARD)
         self.assertEqual(model.served_model_name, MODEL)
         self.assertGreater(model.max_context_length, 1)
         health = self.control.Health(self.control_pb2.HealthRequest(include_inference_probe=True),
-                                     timeout=300)
+                                     timeout=harness.GUARD)
         self.assertEqual(health.state, self.control_pb2.HEALTH_STATE_READY, health)
         self.assertIn("inference_probe", [check.name for check in health.checks])
 
@@ -205,15 +210,16 @@ class ClientTest(unittest.TestCase):
         check = self.channel.unary_unary("/grpc.health.v1.Health/Check")  # works with raw bytes
         for service in (b"", b"openengine.v1.Inference", b"openengine.v1.Control"):
             request = b"\x0a" + bytes([len(service)]) + service
-            self.assertEqual(check(request, timeout=300), b"\x08\x01", service)  # the status SERVING
+            status = check(request, timeout=harness.GUARD)
+            self.assertEqual(status, b"\x08\x01", f"{service}: the status SERVING")
         with self.assertRaises(grpc.RpcError) as caught:
-            check(b"\x0a\x04none", timeout=300)
+            check(b"\x0a\x04none", timeout=harness.GUARD)
         self.assertEqual(caught.exception.code(), grpc.StatusCode.NOT_FOUND)
 
     def test_reflection(self):
         info = self.channel.stream_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-        answer = next(info(iter([b"\x3a\x00"]), timeout=300))  # the request list_services
+        answer = next(info(iter([b"\x3a\x00"]), timeout=harness.GUARD))  # the request list_services
         self.assertIn(b"openengine.v1.Inference", answer)
         self.assertIn(b"openengine.v1.Control", answer)
 
@@ -227,7 +233,6 @@ def run_tests(address, model):
 
 
 def run_with_own_server():
-    import harness  # only now, because it needs the program under test in the environment
     server = harness.Server(harness.DEMO, "--tensor-parallel-size", 2)
     try:
         ready = server.wait_ready()

@@ -52,7 +52,8 @@ def found_by(process, port, count):
     time.sleep(0.1)
     without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with without_proxy.open(f"http://127.0.0.1:{port}/workers", timeout=5) as answer:
+        with without_proxy.open(f"http://127.0.0.1:{port}/workers",
+                                timeout=harness.GUARD) as answer:
             workers = json.load(answer)["workers"]
     except (OSError, ValueError, KeyError):
         return False
@@ -123,7 +124,7 @@ class GrpcFacades(harness.TestCase):
         client.async_stream_infer("demo", inputs(True, temperature=-1), request_id="bad")
         texts, ended, errors = {}, 0, []
         while ended + len(errors) < 9:
-            result, error = answers.get(timeout=60)
+            result, error = answers.get(timeout=harness.GUARD)
             if error:
                 errors.append(str(error))
                 continue
@@ -192,7 +193,7 @@ class GrpcFacades(harness.TestCase):
         # The server is faster than 32 clients in one process. If the test waited until the last of
         # them had read its first token, the server could have sent all of them everything.
         for _ in range(8):
-            self.assertTrue(begun.acquire(timeout=60), "the first streams have begun")
+            self.assertTrue(begun.acquire(timeout=harness.GUARD), "the first streams have begun")
         os.kill(self.server.workers(2)[1], signal.SIGKILL)
         for thread in threads:
             thread.join()
@@ -241,7 +242,7 @@ class GrpcFacades(harness.TestCase):
         client.start_stream(callback=lambda result, error: answers.put((result, error)))
         client.async_stream_infer("demo", inputs(True, **self.sampling, top_p=1))
         while not last:
-            result, error = answers.get(timeout=60)
+            result, error = answers.get(timeout=harness.GUARD)
             self.assertIsNone(error)
             begun()
             begun = _nothing
@@ -267,7 +268,7 @@ class GrpcFacades(harness.TestCase):
         text = client.stdout.read(1)
         begun()
         text += client.stdout.read()
-        self.assertEqual(client.wait(60), 0)
+        self.assertEqual(client.wait(), 0)
         client.stdout.close()
         client.stderr.close()
         return text
@@ -295,7 +296,7 @@ class GrpcFacades(harness.TestCase):
         """
         for _ in range(3):
             process, port, log = self.launch_gateway(addresses)
-            if harness.wait_until(lambda: found_by(process, port, len(addresses)), 40,
+            if harness.wait_until(lambda: found_by(process, port, len(addresses)),
                                   "the gateway to find both servers", log.text) != ENDED:
                 return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none",
                                      max_retries=0)
@@ -313,7 +314,7 @@ class GrpcFacades(harness.TestCase):
 
         def end():
             process.terminate()
-            process.wait(20)
+            process.wait(harness.GUARD)
         self.addCleanup(end)
         return process, port, harness.Reader(process.stdout)
 

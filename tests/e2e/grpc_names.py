@@ -2,6 +2,8 @@
 import grpc
 from google.protobuf import descriptor_pb2
 
+import harness
+
 # gRPC has this service built in and does not describe it.
 HEALTH = {"/grpc.health.v1.Health/Check": (False, False), "/grpc.health.v1.Health/Watch": (False, True)}
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -44,7 +46,7 @@ def methods(channel: grpc.Channel) -> dict[str, tuple[bool, bool]]:
     ask = channel.stream_stream(REFLECTION)
 
     def reflect(request: bytes) -> bytes:
-        return next(ask(iter([request]), timeout=60))
+        return next(ask(iter([request]), timeout=harness.GUARD))
     found = dict(HEALTH)
     for name in inside(reflect(b"\x3a\x00"), 6, 1, 1):
         for file in inside(reflect(b"\x22" + bytes([len(name)]) + name), 4, 1):
@@ -58,13 +60,14 @@ def methods(channel: grpc.Channel) -> dict[str, tuple[bool, bool]]:
     return found
 
 
-def invoke(channel: grpc.Channel, name: str, streams: tuple[bool, bool], metadata=(),
-           seconds: float = 60) -> grpc.StatusCode:
+def invoke(channel: grpc.Channel, name: str, streams: tuple[bool, bool],
+           metadata=()) -> grpc.StatusCode:
     """Calls a method with an empty message, and returns the status."""
     kind = "_".join("stream" if one else "unary" for one in streams)
     method = getattr(channel, kind)(name)
     try:
-        answer = method(iter([b""]) if streams[0] else b"", timeout=seconds, metadata=metadata)
+        answer = method(iter([b""]) if streams[0] else b"", timeout=harness.GUARD,
+                        metadata=metadata)
         if streams[1]:
             next(answer, None)
             answer.cancel()

@@ -7,7 +7,6 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import breadth
@@ -43,10 +42,11 @@ class Abuse(ServerCase):
         def probe():
             nonlocal slowest
             while not done.is_set():
-                began = time.monotonic()
+                before = harness.processor_time(self.server.pid)
                 self.assertEqual(call(self.server, "GET", "/health").status, 200)
-                slowest = max(slowest, time.monotonic() - began)
+                slowest = max(slowest, harness.processor_time(self.server.pid) - before)
                 done.wait(0.1)  # so that asking takes little of the machine
+        before = harness.processor_time(self.server.pid)
         prober = threading.Thread(target=probe)
         prober.start()
         answer = complete(self.server, prompt=["a"] * 8, max_tokens=tokens, ignore_eos=True,
@@ -54,13 +54,14 @@ class Abuse(ServerCase):
         done.set()
         prober.join()
         self.assertEqual(len(answer.json()["choices"][7]["logprobs"]["tokens"]), tokens)
-        self.assertLess(slowest, 1 * harness.PATIENCE, "seconds that /health took")
+        whole = harness.processor_time(self.server.pid) - before
+        self.assertLess(slowest, whole / 2, f"of {whole} s of work, done while /health waited")
         self.stop()
 
     def test_half_sent_bodies_make_room(self):
         """Connections whose bodies have stopped coming do not keep others out."""
         half = [Raw(self.server, HEAD + b"Content-Length: 100\r\n\r\n{") for _ in range(16)]
-        harness.wait_until(lambda: complete(self.server, prompt="a", max_tokens=1).status == 200, 10,
+        harness.wait_until(lambda: complete(self.server, prompt="a", max_tokens=1).status == 200,
                            "a place")
         for raw in half:
             raw.socket.close()
@@ -98,7 +99,7 @@ class Abuse(ServerCase):
                 method = channel.stream_stream(
                     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
                 with self.assertRaises(grpc.RpcError) as refused:
-                    list(method(iter([b"\x3a\x00"]), timeout=20))
+                    list(method(iter([b"\x3a\x00"]), timeout=harness.GUARD))
                 self.assertEqual(refused.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
         self.assertEqual(call(server, "GET", "/health").status, 200)
         server.kill()
@@ -111,7 +112,7 @@ class Abuse(ServerCase):
         rank = server.workers(2)[0]
         with Raw(server, request_bytes({**LONG, "max_tokens": 500})) as raw:
             harness.wait_until(lambda: "vllm:num_requests_running" in call(
-                server, "GET", "/metrics").body.decode(), 10, "metrics")
+                server, "GET", "/metrics").body.decode(), "metrics")
             os.kill(rank, signal.SIGKILL)
             self.assertEqual(raw.status(), 503, raw.data)
             self.assertIn(b"Retry-After", raw.until(b"\r\n\r\n"))

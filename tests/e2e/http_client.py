@@ -32,10 +32,9 @@ def address_of(server: harness.Server, front: str = "http") -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def connect(server: harness.Server, seconds: float = 30, source: str | None = None):
+def connect(server: harness.Server, source: str | None = None):
     """A connection to the server, encrypted if the server is."""
-    plain = socket.create_connection(address_of(server), seconds * harness.PATIENCE,
-                                     source and (source, 0))
+    plain = socket.create_connection(address_of(server), harness.GUARD, source and (source, 0))
     if server.tls is None:
         return plain
     try:
@@ -45,11 +44,10 @@ def connect(server: harness.Server, seconds: float = 30, source: str | None = No
         raise
 
 
-def call(server: harness.Server, method: str, path: str, body=None, headers=None,
-         seconds: float = 30) -> Answer:
+def call(server: harness.Server, method: str, path: str, body=None, headers=None) -> Answer:
     """Sends a request, with an object as JSON, and reads the whole answer."""
     connection = http.client.HTTPConnection(*address_of(server))
-    connection.sock = connect(server, seconds)
+    connection.sock = connect(server)
     with contextlib.closing(connection):
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection.request(method, path, data,
@@ -179,5 +177,5 @@ class ServerCase(harness.TestCase):
         self.assertEqual(self.server.end(), 0, self.server.err.rest())
 
     def wait_for_log(self, pattern: str):
-        harness.wait_until(lambda: re.search(pattern, self.server.err.text()), 20,
+        harness.wait_until(lambda: re.search(pattern, self.server.err.text()),
                            f"{pattern!r} in the log", self.server.err.text)

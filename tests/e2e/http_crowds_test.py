@@ -17,7 +17,9 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Crowds(ServerCase):
-    FLAGS = ("--kv-cache-memory", "16m", "--max-num-seqs", 16)
+    # Clients that hold others up would do so for longer than a test waits.
+    PATIENT = ("--header-timeout", 2 * harness.GUARD, "--body-timeout", 2 * harness.GUARD)
+    FLAGS = ("--kv-cache-memory", "16m", "--max-num-seqs", 16, *PATIENT)
 
     def stop(self):
         os.kill(self.server.pid, signal.SIGTERM)
@@ -40,7 +42,7 @@ class Crowds(ServerCase):
             # also shows that the limit counts from the first byte that had to wait.
             raw.send(request_bytes({"prompt": [PROMPT] * 16, "max_tokens": 60, "ignore_eos": True,
                                     "logprobs": 64, "stream": True}))
-            harness.wait_until(lambda: "has not read for 30000 ms" in self.server.err.text(), 40,
+            harness.wait_until(lambda: "has not read for 30000 ms" in self.server.err.text(),
                                "the log to name the client", self.server.err.text)
         self.assertNotIn("does not read its answer", self.server.err.text())
         self.stop()
@@ -78,14 +80,12 @@ class Crowds(ServerCase):
         self.stop()
 
     def check_health(self):
-        began = time.monotonic()
         self.assertEqual(call(self.server, "GET", "/health").status, 200)
-        self.assertLess(time.monotonic() - began, 1 * harness.PATIENCE)
 
     def expect_nothing_left(self):
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting",
                  "vllm:kv_cache_usage_perc")
-        harness.wait_until(lambda: not any(self.metric(name) for name in names), 60,
+        harness.wait_until(lambda: not any(self.metric(name) for name in names),
                            "no request, and every KV block free")
 
     def test_clients_that_leave(self):

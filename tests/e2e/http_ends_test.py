@@ -20,7 +20,9 @@ LONG = {**GREEDY, "max_tokens": 400}
 class Ends(ServerCase):
     """Clients that leave or do not read, ranks that die, and the end of the server."""
 
-    FLAGS = ("--kv-cache-memory", "16m")
+    # Clients that hold others up would do so for longer than a test waits.
+    PATIENT = ("--header-timeout", 2 * harness.GUARD, "--body-timeout", 2 * harness.GUARD)
+    FLAGS = ("--kv-cache-memory", "16m", *PATIENT)
 
     def test_clients_that_leave(self):
         """A hundred clients leave before, in and after their answers, with FIN and with RST."""
@@ -60,9 +62,7 @@ class Ends(ServerCase):
         stream.until(b"data: ")
         waiting = [Raw(self.server, data, "127.0.0.2") for data in
                    (b"", b"GET /health HT", HEAD, HEAD + b"Content-Length: 9000000\r\n\r\n{") * 300]
-        began = time.monotonic()
         self.assertEqual(call(self.server, "GET", "/health").status, 200)
-        self.assertLess(time.monotonic() - began, 1 * harness.PATIENCE)
         self.assertEqual(complete(self.server, prompt="a", max_tokens=1).status, 200)
         stream.until(b"[DONE]")
         self.assertIn(b"data: [DONE]", stream.data)
@@ -95,7 +95,7 @@ class Ends(ServerCase):
         with Raw(server, request_bytes({**LONG, "stream": True})) as running:
             running.until(b"data: ")
             os.kill(server.pid, signal.SIGTERM)
-            harness.wait_until(lambda: call(server, "GET", "/health").status == 503, 5, "red health")
+            harness.wait_until(lambda: call(server, "GET", "/health").status == 503, "red health")
             self.assertEqual(call(server, "GET", "/health").json()["status"], "draining")
             self.assertEqual(complete(server, prompt="a", max_tokens=1).status, 200)
             self.assertIn(b"[DONE]", running.until(b"[DONE]"))

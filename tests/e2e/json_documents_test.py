@@ -28,7 +28,7 @@ class Documents(harness.TestCase):
                       ("--transport", "tcp"), ("--device", "cuda")):
             with self.subTest(flags=flags):
                 process = harness.start("doctor", *flags, "--json")
-                self.check("transport-report", process.communicate(timeout=60)[0])
+                self.check("transport-report", process.communicate()[0])
 
     @unittest.skipUnless(namespaces_work(), "this kernel forbids mount namespaces here")
     def test_doctor_in_small_places(self):
@@ -47,7 +47,7 @@ class Documents(harness.TestCase):
         self.check("needs", harness.run("doctor", "--needs", "--json").stdout)
         for version in ("2.12.12", "2.27.7", "2.30.7"):
             process = harness.start("doctor", "--nccl-version", version, "-tp", 8, "--json")
-            self.check("nccl-plan", process.communicate(timeout=60)[0])
+            self.check("nccl-plan", process.communicate()[0])
 
     def test_a_running_server(self):
         server = harness.Server(harness.DEMO, "-tp", 2)

@@ -74,7 +74,7 @@ class LongParts(harness.TestCase):
 
     def check_stream(self, stream, expected: str):
         client, out, err = stream
-        self.assertEqual(client.wait(120), 0, err.rest())
+        self.assertEqual(client.wait(5 * harness.GUARD), 0, err.rest())
         self.assertEqual(out.rest().strip(), expected)
 
     def test_a_layer_may_take_longer_than_the_step_timeout(self):
@@ -99,7 +99,7 @@ class LongParts(harness.TestCase):
                 began = time.monotonic()
                 prompt = harness.ids_flag(4 + (i * 37) % 4000 for i in range(rows))
                 harness.run("generate", folder, "--prompt-ids", prompt, "--max-tokens", 1, *GREEDY,
-                            *SLOW, "--max-num-batched-tokens", rows, *flags, timeout=300)
+                            *SLOW, "--max-num-batched-tokens", rows, *flags)
                 return time.monotonic() - began
             rows = int(200 * 33 / (seconds(200, "--step-timeout", 100) -
                                    seconds(1, "--step-timeout", 100)))

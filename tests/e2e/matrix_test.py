@@ -118,7 +118,7 @@ class Matrix(harness.TestCase):
         process = harness.start("generate", harness.DEMO, *matrix_check.REQUEST, "-tp", RANKS,
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
                                                                       (14, 14)))
-        err = process.communicate(timeout=60)[1].decode()
+        err = process.communicate()[1].decode()
         self.assertEqual(process.returncode, harness.UNAVAILABLE, err)
         self.assertIn("ulimit -n", err)
 

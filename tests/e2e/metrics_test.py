@@ -65,7 +65,7 @@ class Metrics(harness.TestCase):
             with socket.socket(socket.AF_UNIX) as connection:
                 return connection.connect_ex(str(folder / "http")) == 0
 
-        harness.wait_until(listens, 20, "the socket")
+        harness.wait_until(listens, "the socket")
         loading = get()
         self.assertEqual(server.out.text(), "", "the model is still loading")
         known = metrics_text_test.documented()
@@ -95,7 +95,7 @@ class Metrics(harness.TestCase):
         def all_run() -> bool:
             now = values(self.scrape(server))
             return now["vllm:generation_tokens_total",] > 8 and now["vllm:num_requests_running",] == 4
-        harness.wait_until(all_run, 30, "four requests that run, and tokens")
+        harness.wait_until(all_run, "four requests that run, and tokens")
         os.kill(server.workers(2)[1], signal.SIGKILL)
         for stream in streams:
             stream.join()

@@ -113,7 +113,7 @@ class OpenAiClient(harness.TestCase):
                                                 extra_body={"ignore_eos": True}) as stream:
                 next(iter(stream))
         harness.wait_until(lambda: self.server.err.text().count("/v1/completions: status 200") == 20,
-                           20, "20 requests ended")
+                           "20 requests ended")
         whole = self.client.completions.create(**{**self.ask, "max_tokens": 490},
                                                extra_body={"ignore_eos": True})
         self.assertEqual(whole.usage.completion_tokens, 490)
@@ -133,7 +133,7 @@ class OpenAiClient(harness.TestCase):
             asked = threading.Thread(target=lambda: answer.update(
                 text=patient.completions.create(**self.ask).choices[0].text))
             asked.start()
-            harness.wait_until(lambda: "/v1/completions: status 429" in server.err.text(), 20, "a 429")
+            harness.wait_until(lambda: "/v1/completions: status 429" in server.err.text(), "a 429")
             os.kill(rank, signal.SIGCONT)
             list(running)
         asked.join()

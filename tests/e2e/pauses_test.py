@@ -54,20 +54,20 @@ class Pauses(harness.TestCase):
         return process, harness.Reader(process.stdout), harness.Reader(process.stderr)
 
     def check(self, process, out, err):
-        self.assertEqual(process.wait(60), 0, err.rest())
+        self.assertEqual(process.wait(), 0, err.rest())
         self.assertEqual(out.rest().strip(), self.expected)
         self.assertEqual(err.rest(), "", "nobody has noticed anything")
 
     def test_a_start_that_is_paused(self):
         process, out, err = self.generate()
-        harness.wait_until(lambda: harness.children(process.pid), 20, "a rank")
+        harness.wait_until(lambda: harness.children(process.pid), "a rank")
         pause(3 if breadth.FULL else 2, PAUSE_OF_START_S, lambda: os.killpg(process.pid, signal.SIGSTOP),
               lambda: os.killpg(process.pid, signal.SIGCONT))
         self.check(process, out, err)
 
     def test_a_stream_that_is_paused(self):
         process, out, err = self.generate()
-        harness.wait_until(lambda: out.data, 20, "the first text")
+        harness.wait_until(lambda: out.data, "the first text")
         pause(10 if breadth.FULL else 2, PAUSE_OF_STREAM_S, lambda: os.killpg(process.pid, signal.SIGSTOP),
               lambda: os.killpg(process.pid, signal.SIGCONT))
         # Now the ranks go on, and only the front stands still.
@@ -86,9 +86,9 @@ class Pauses(harness.TestCase):
             freezer.add(pid)
         client = server.client(*REQUEST)
         out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
-        harness.wait_until(lambda: out.data, 20, "the first text")
+        harness.wait_until(lambda: out.data, "the first text")
         pause(1, PAUSE_OF_STREAM_S, lambda: freezer.freeze(True), lambda: freezer.freeze(False))
-        self.assertEqual(client.wait(60), 0, err.rest())
+        self.assertEqual(client.wait(), 0, err.rest())
         self.assertEqual(out.rest().strip(), self.expected)
         server.process.terminate()
         self.assertEqual(server.end(), 0, server.err.text())
@@ -101,13 +101,13 @@ class Pauses(harness.TestCase):
         server.wait_ready()
         client = server.client(*REQUEST)
         out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
-        harness.wait_until(lambda: out.data, 20, "the first text")
+        harness.wait_until(lambda: out.data, "the first text")
         for restarts in (1, 2):
             hold_up(harness.children(server.pid)[-1])
             harness.wait_until(
-                lambda: server.err.text().count("the ranks run again over") == restarts, 30,
+                lambda: server.err.text().count("the ranks run again over") == restarts,
                 "a restart")
-        self.assertEqual(client.wait(60), 0, err.rest())
+        self.assertEqual(client.wait(), 0, err.rest())
         self.assertEqual(out.rest().strip(), self.expected)
         self.assertNotIn("refused", server.err.text())
         return server.err.text()

@@ -28,11 +28,11 @@ def works(*command: str) -> bool:
 
 
 class Place(harness.TestCase):
-    def run_in(self, *args, timeout: float = 60, **popen) -> tuple[int, str, str]:
+    def run_in(self, *args, **popen) -> tuple[int, str, str]:
         """The exit code, stdout and stderr of the program, started in a place."""
         process = harness.start(*args, **popen)
         try:
-            out, err = process.communicate(timeout=timeout)
+            out, err = process.communicate()
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
@@ -62,12 +62,12 @@ class StuckLog(Place):
         os.close(writer)
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
         out = harness.Reader(process.stdout)
-        harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, 60, "READY")
+        harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, "READY")
         address = out.text().split("grpc=")[1].split()[0]
         victim = harness.children(process.pid)[1]
         os.kill(victim, signal.SIGKILL)
         client = harness.start("client", "--server", address, *REQUEST)
-        answer, why = client.communicate(timeout=60)
+        answer, why = client.communicate()
         self.assertEqual(client.returncode, 0, why)
         self.assertTrue(answer)
         self.assertNotIn(victim, harness.children(process.pid))
@@ -81,9 +81,9 @@ class StuckLog(Place):
             except BlockingIOError:
                 pass
             return b"log lines were lost: nobody read them" in text
-        harness.wait_until(told, 10, "the number of lost lines")
+        harness.wait_until(told, "the number of lost lines")
         process.terminate()
-        self.assertEqual(process.wait(20), 0)
+        self.assertEqual(process.wait(), 0)
 
     def test_the_reason_of_an_end_waits_a_second_at_most(self):
         for reads in (False, True):
@@ -94,7 +94,7 @@ class StuckLog(Place):
                 if reads:
                     time.sleep(0.3)
                     text = harness.Reader(os.fdopen(os.dup(reader), "rb", buffering=0))
-                self.assertEqual(process.wait(20), harness.NO_MODEL)
+                self.assertEqual(process.wait(), harness.NO_MODEL)
                 process.stdout.close()
                 if reads:
                     self.assertIn("/no/such/model", text.rest())
@@ -108,12 +108,12 @@ class FullFile(Place):
                 preexec_fn=denied.limit(resource.RLIMIT_FSIZE, 1024))
             self.addCleanup(lambda: process.poll() is None and process.kill())
             out = harness.Reader(process.stdout)
-            harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, 60, "READY")
+            harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, "READY")
             text = os.pread(log.fileno(), 4096, 0)  # leaves the position that the writers share
             self.assertTrue(out.text().startswith("READY"), (process.poll(), text))
             self.assertEqual(len(text), 1024)
             process.terminate()
-            self.assertEqual(process.wait(20), 0)
+            self.assertEqual(process.wait(), 0)
 
     def test_an_output_that_has_met_its_limit_is_an_error_that_says_so(self):
         limit = denied.limit(resource.RLIMIT_FSIZE, 0)
@@ -148,12 +148,12 @@ class Denied(Place):
                                 preexec_fn=denied.deny(denied.PIDFD_OPEN, errno.EPERM))
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
         out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
-        harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, 60, "READY")
+        harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, "READY")
         os.kill(harness.children(process.pid)[1], signal.SIGKILL)
-        harness.wait_until(lambda: "the ranks run again" in err.text(), 20, "a restart")
+        harness.wait_until(lambda: "the ranks run again" in err.text(), "a restart")
         self.assertIn("killed by signal 9", err.text())
         process.terminate()
-        self.assertEqual(process.wait(20), 0)
+        self.assertEqual(process.wait(), 0)
 
     def test_memory_that_cannot_be_touched_is_no_refused_transport(self):
         # A kernel does this with poisoned pages, or in a memory group without its killer.
@@ -191,7 +191,7 @@ class NoRestart(Place):
                     preexec_fn=denied.limit(resource.RLIMIT_NPROC, 1000, OTHER_USER))
                 self.addCleanup(lambda p=process: p.poll() is None and p.kill())
                 out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
-                harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, 60,
+                harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None,
                                    "READY")
                 if not out.text():
                     self.skipTest(f"another user may not serve here: {err.rest()}")
@@ -201,7 +201,7 @@ class NoRestart(Place):
                                 str(process.pid), str(kind), str(most)], check=True,
                                preexec_fn=denied.limit(resource.RLIMIT_NPROC, 1000, OTHER_USER))
                 os.kill(harness.children(process.pid)[1], signal.SIGKILL)
-                self.assertEqual(process.wait(30), harness.WORKER_DIED, err.rest())
+                self.assertEqual(process.wait(), harness.WORKER_DIED, err.rest())
                 self.assertIn(text, err.rest())
 
 
@@ -223,11 +223,11 @@ class FirstProcess(Place):
                     self.addCleanup(outer.stderr.close)
                     self.addCleanup(outer.stdin.close)
                     self.addCleanup(lambda p=outer: p.poll() is None and p.kill())
-                    inner = harness.wait_until(lambda: harness.children(outer.pid), 20, "PID 1")[0]
+                    inner = harness.wait_until(lambda: harness.children(outer.pid), "PID 1")[0]
                     harness.wait_until(lambda i=inner: handles(i, number) or outer.poll() is not None,
-                                       20, "a handler")
+                                       "a handler")
                     os.kill(inner, number)
-                    self.assertEqual(outer.wait(10), 128 + number)
+                    self.assertEqual(outer.wait(harness.GUARD), 128 + number)
 
 
 def handles(pid: int, number: int) -> bool:
@@ -246,7 +246,7 @@ class NoProc(Place):
             ["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$@"', "sh", harness.SHOAL,
              *map(str, args)], env=harness.environment(), start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=harness.GUARD)
         return process.returncode, out.decode(), err.decode()
 
     def test_ranks_start_and_the_log_says_what_is_missing(self):

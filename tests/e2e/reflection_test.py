@@ -38,7 +38,7 @@ class Reflector:
     def ask(self, field: int, text: str) -> list[tuple[int, bytes]]:
         request = bytes([field << 3 | 2, len(text)]) + text.encode()
         stream = self.channel.stream_stream(REFLECTION)
-        return list(fields(next(stream(iter([request]), timeout=60))))
+        return list(fields(next(stream(iter([request]), timeout=harness.GUARD))))
 
     def services(self) -> list[str]:
         answers = [data for number, data in self.ask(7, "*") if number == 6]
@@ -76,7 +76,8 @@ class Reflector:
             response_deserializer=answer_class.FromString)
         request = request_class(**values)
         try:
-            answer = stub(iter([request]) if streams.client_streaming else request, timeout=60)
+            answer = stub(iter([request]) if streams.client_streaming else request,
+                          timeout=harness.GUARD)
             return (list(answer) if streams.server_streaming else [answer]), grpc.StatusCode.OK
         except grpc.RpcError as error:
             return [], error.code()

@@ -51,7 +51,7 @@ class RequestMemory(harness.TestCase):
 
         def send(request: bytes):
             try:
-                list(generate(request, timeout=300))
+                list(generate(request, timeout=5 * harness.GUARD))
                 codes.append(grpc.StatusCode.OK)
             except grpc.RpcError as error:
                 codes.append(error.code())

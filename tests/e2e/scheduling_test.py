@@ -87,7 +87,7 @@ class Scheduling(harness.TestCase):
     def answer(self, stub, number: int, answers: dict, tokens: list):
         got = []
         priority = (("openengine-priority", str(number % 5 - 2)),)
-        for event in stub.Generate(self.message(self.requests[number]), timeout=300,
+        for event in stub.Generate(self.message(self.requests[number]), timeout=5 * harness.GUARD,
                                    metadata=priority):
             for token in event.token.tokens:
                 got.append(token)
@@ -115,7 +115,7 @@ class Scheduling(harness.TestCase):
             for client in clients:
                 client.start()
             if kill and first:
-                harness.wait_until(lambda: len(tokens) > 300, 60, "some tokens")
+                harness.wait_until(lambda: len(tokens) > 300, "some tokens")
                 os.kill(server.workers(ranks)[-1], signal.SIGKILL)
             for client in clients:
                 client.join()

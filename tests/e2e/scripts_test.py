@@ -3,13 +3,13 @@ import shutil
 import subprocess
 import unittest
 
-from harness import ROOT, USAGE
+from harness import GUARD, ROOT, USAGE
 
 
 def script(name: str, *words, **popen) -> subprocess.CompletedProcess:
     return subprocess.run([shutil.which("bash"), ROOT / "scripts" / name, *words],
-                          capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
-                          **popen)
+                          capture_output=True, text=True, timeout=GUARD,
+                          stdin=subprocess.DEVNULL, **popen)
 
 
 def wanted(group: str) -> list[str]:

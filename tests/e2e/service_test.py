@@ -73,11 +73,11 @@ class SlowPhases(ServiceTest):
         server = harness.Server(DEMO)
         self.addCleanup(server.kill)
         words = "start: touch is not over after 1 s: the KV cache is being allocated\n"
-        wait_until(lambda: words in server.err.text(), 30, "the phase in the log",
+        wait_until(lambda: words in server.err.text(), "the phase in the log",
                    server.err.text)
         os.kill(server.workers(1)[0], signal.SIGCONT)
         server.wait_ready()
-        wait_until(lambda: re.search(r"start: touch took [1-9]\d*\.\d+ s", server.err.text()), 20,
+        wait_until(lambda: re.search(r"start: touch took [1-9]\d*\.\d+ s", server.err.text()),
                    "the end of the phase in the log", server.err.text)
         self.assertEqual(server.err.text().count("is not over"), 1, server.err.text())
         self.stop(server)
@@ -95,7 +95,7 @@ class SlowPhases(ServiceTest):
         while b"the KV cache is being allocated for 2 s" not in shown:
             shown += os.read(ours, 4096)
         os.kill(harness.children(process.pid)[0], signal.SIGCONT)
-        self.assertNotEqual(process.communicate(timeout=60)[0], b"")
+        self.assertNotEqual(process.communicate(timeout=harness.GUARD)[0], b"")
         self.assertIn(b"\r\033[Kthe KV cache is being allocated for 1 s", shown)
 
 
@@ -110,14 +110,14 @@ class ReadyFile(ServiceTest):
         self.environment(SHOAL_TEST_FAULT="0:load:stop")
         server = self.serve(DEMO, "--ready-file", self.path, "--shutdown-grace", 1)
         rank = server.workers(1)[0]
-        wait_until(lambda: harness.state_of(rank) == "T", 20, "a rank that has stopped")
+        wait_until(lambda: harness.state_of(rank) == "T", "a rank that has stopped")
         self.assertFalse(self.path.exists())
         os.kill(rank, signal.SIGCONT)
         server.wait_ready()
         self.assertEqual(self.path.read_text(), server.out.text())
         self.assertEqual(os.listdir(self.folder), ["ready"])
         os.kill(server.pid, signal.SIGTERM)
-        wait_until(lambda: not self.path.exists(), 20, "no file once the server stops")
+        wait_until(lambda: not self.path.exists(), "no file once the server stops")
         self.assertIsNone(server.process.poll(), "it must still be in its time of grace")
         self.assertEqual(server.end(), 0)
 
@@ -125,7 +125,7 @@ class ReadyFile(ServiceTest):
         server = self.serve(DEMO, "--ready-file", self.path, "--shutdown-grace", 60)
         server.wait_ready()
         os.kill(server.pid, signal.SIGTERM)
-        wait_until(lambda: "health is red" in server.err.text(), 20, "the time of grace")
+        wait_until(lambda: "health is red" in server.err.text(), "the time of grace")
         self.stop(server)
         self.assertEqual(os.listdir(self.folder), [])
 
@@ -175,7 +175,7 @@ class Manager:
         self.address = address
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address.replace("@", "\0", 1))
-        self.socket.settimeout(20 * harness.PATIENCE)
+        self.socket.settimeout(harness.GUARD)
 
     def next(self) -> dict[str, str]:
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
@@ -232,13 +232,13 @@ class Systemd(ServiceTest):
         server = self.serve(DEMO)
         manager.until("WATCHDOG")
         os.kill(server.pid, signal.SIGSTOP)
-        wait_until(lambda: harness.state_of(server.pid) == "T", 20, "a server that stands still")
+        wait_until(lambda: harness.state_of(server.pid) == "T", "a server that stands still")
         manager.socket.settimeout(0.5)
         with self.assertRaises(TimeoutError):
             while True:
                 manager.next()
         os.kill(server.pid, signal.SIGCONT)
-        manager.socket.settimeout(20 * harness.PATIENCE)
+        manager.socket.settimeout(harness.GUARD)
         manager.until("WATCHDOG")
         self.stop(server)
 
@@ -252,7 +252,7 @@ class Systemd(ServiceTest):
                 flood.sendto(b"X=1", manager.address)
         server = self.serve(DEMO)
         server.wait_ready()
-        wait_until(lambda: "the service manager cannot be told" in server.err.text(), 20,
+        wait_until(lambda: "the service manager cannot be told" in server.err.text(),
                    "the warning", server.err.text)
         self.stop(server)
 

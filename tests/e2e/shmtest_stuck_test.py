@@ -67,10 +67,10 @@ class Stuck:
 
     def end(self) -> str:
         """The output of shmtest. Then lets go what was stuck."""
-        out, errors = self.shmtest.communicate(timeout=120)
+        out, errors = self.shmtest.communicate(timeout=5 * harness.GUARD)
         assert self.pid1.exists(), "it was not stuck\n" + errors
-        self.zombie.communicate(timeout=60)
-        harness.wait_until(lambda: not self.pid1.exists(), 60, "the process is still there")
+        self.zombie.communicate(timeout=harness.GUARD)
+        harness.wait_until(lambda: not self.pid1.exists(), "the process is still there")
         return out
 
 

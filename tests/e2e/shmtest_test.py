@@ -314,11 +314,11 @@ class Shmtest(harness.TestCase):
         process = harness.start("shmtest", "--matrix", "not-tmpfs,4k", "--", "sleep", "987")
         harness.wait_until(lambda: any(b"987" in Path(f"/proc/{pid}/cmdline").read_bytes()
                                        and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
-                                       for pid in harness.descendants(process.pid)), 20,
+                                       for pid in harness.descendants(process.pid)),
                            "the command runs")
         (os.killpg if group else os.kill)(process.pid, send)
-        process.communicate(timeout=20)
-        harness.wait_until(lambda: not harness.survivors(), 5, "everything gone")
+        process.communicate()
+        harness.wait_until(lambda: not harness.survivors(), "everything gone")
         return process.returncode
 
     def disk_folders(self) -> set[str]:

@@ -61,7 +61,7 @@ class Shortage(harness.TestCase):
         client = server.client(*REQUEST)
         self.addCleanup(lambda: client.poll() is None and client.kill())
         out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
-        harness.wait_until(lambda: len(out.data) > 10, 60, "text")
+        harness.wait_until(lambda: len(out.data) > 10, "text")
         return client, out, err
 
     def lose_ranks(self, server, meanwhile=lambda: None):
@@ -73,7 +73,7 @@ class Shortage(harness.TestCase):
                 os.kill(victim, signal.SIGKILL)
             # They have given back what they had.
             harness.wait_until(lambda: all(harness.state_of(victim) in ("Z", "")
-                                           for victim in victims), 20, "dead ranks")
+                                           for victim in victims), "dead ranks")
             meanwhile()
         finally:
             os.kill(server.pid, signal.SIGCONT)
@@ -82,11 +82,11 @@ class Shortage(harness.TestCase):
         def tried():
             self.assertIsNone(server.process.poll(), server.err.text())
             return server.err.text().count("something is short") >= count
-        harness.wait_until(tried, 20, f"{count} tries", server.err.text)
+        harness.wait_until(tried, f"{count} tries", server.err.text)
 
     def check_recovered(self, server, stream):
         client, out, err = stream
-        self.assertEqual(client.wait(90), 0, err.rest() + server.err.text())
+        self.assertEqual(client.wait(), 0, err.rest() + server.err.text())
         self.assertEqual(out.rest().strip(), self.expected)
         self.assertEqual(server.err.text().count("starting the ranks again"), 1)
         self.assertNotIn("refused", server.err.text())
@@ -100,14 +100,15 @@ class Shortage(harness.TestCase):
 
     def health(self) -> bytes:
         return self.channel().unary_unary("/grpc.health.v1.Health/Check")(
-            b"", timeout=60, wait_for_ready=True)
+            b"", timeout=harness.GUARD, wait_for_ready=True)
 
     def generate(self, **options):
         return self.channel().unary_stream("/openengine.v1.Inference/Generate")(
             self.endless, **options)
 
     def open_requests(self) -> int:
-        answer = self.channel().unary_unary("/openengine.v1.Control/GetLoad")(b"", timeout=60)
+        get_load = self.channel().unary_unary("/openengine.v1.Control/GetLoad")
+        answer = get_load(b"", timeout=harness.GUARD)
         load = self.load_type.FromString(answer)
         return load.running_requests + load.queued_requests
 
@@ -129,22 +130,22 @@ class Shortage(harness.TestCase):
 
         # At first a new request waits with the others. It ends when its client wants that.
         late = self.generate()
-        harness.wait_until(lambda: self.open_requests() == 2, 20, "a request that is held")
+        harness.wait_until(lambda: self.open_requests() == 2, "a request that is held")
         asked = time.monotonic()
         late.cancel()
-        harness.wait_until(lambda: self.open_requests() == 1, 20, "one request")
+        harness.wait_until(lambda: self.open_requests() == 1, "one request")
         self.assertLess(time.monotonic() - asked, ANSWER_S)
         with self.assertRaises(grpc.RpcError) as ended:
             list(self.generate(timeout=0.3))
         self.assertEqual(ended.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
         asked = time.monotonic()
-        harness.wait_until(lambda: self.open_requests() == 1, 20, "one request")
+        harness.wait_until(lambda: self.open_requests() == 1, "one request")
         self.assertLess(time.monotonic() - asked, ANSWER_S)
 
         # After 5 s others may be better served elsewhere.
-        harness.wait_until(lambda: self.health() == NOT_SERVING, 20, "health: not serving")
+        harness.wait_until(lambda: self.health() == NOT_SERVING, "health: not serving")
         with self.assertRaises(grpc.RpcError) as refused:
-            list(self.generate(timeout=60))
+            list(self.generate(timeout=harness.GUARD))
         self.assertEqual(refused.exception.code(), grpc.StatusCode.UNAVAILABLE)
         details = dict(refused.exception.trailing_metadata())["grpc-status-details-bin"]
         self.assertIn(b"WORKERS_RESTARTING", details)
@@ -152,7 +153,7 @@ class Shortage(harness.TestCase):
         self.assertIsNone(stream[0].poll(), "the stream is held")
         self.assertIn("ulimit -n", server.err.text())
         again()
-        harness.wait_until(lambda: self.health() == SERVING, 20, "health: serving")
+        harness.wait_until(lambda: self.health() == SERVING, "health: serving")
         self.check_recovered(server, stream)
 
     def test_a_stop_does_not_wait(self):

@@ -84,15 +84,15 @@ class Shutdown(harness.TestCase):
         channel = grpc.insecure_channel(server.wait_ready()["grpc"],
                                         options=[("grpc.enable_http_proxy", 0)])
         self.addCleanup(channel.close)
-        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=600)
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=5 * harness.GUARD)
         self.assertEqual(next(watch), b"\x08\x01")
         harness.wait_until(lambda: len(threads(server.pid, "nexting_thread")) >= CALLBACK_THREADS,
-                           30, f"{CALLBACK_THREADS} threads of gRPC's with this name")
+                           f"{CALLBACK_THREADS} threads of gRPC's with this name")
         self.freeze_grpc(server.pid)
         os.kill(server.pid, signal.SIGTERM)
         asked = time.monotonic()
         self.freeze_grpc(server.pid)
-        harness.wait_until(lambda: "the shutdown hangs" in server.err.text(), 30, "the watchdog")
+        harness.wait_until(lambda: "the shutdown hangs" in server.err.text(), "the watchdog")
         for thread in self.frozen:
             wait_for_end(thread)
         self.assertEqual(server.end(), 0, "every request had ended")

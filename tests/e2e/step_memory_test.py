@@ -40,7 +40,7 @@ class StepMemory(harness.TestCase):
                                  "--repetition-penalty", 1.1, "--seed", stream)
                    for stream in range(STREAMS)]
         for client in clients:
-            _, err = client.communicate(timeout=120)
+            _, err = client.communicate(timeout=5 * harness.GUARD)
             self.assertEqual(client.returncode, 0, err.decode(errors="replace"))
         self.assertEqual(server.workers(RANKS), ranks, "no rank was started again")
         for rank, (pid, was) in enumerate(zip(ranks, before)):

@@ -38,7 +38,7 @@ class TemplateIds(harness.TestCase):
         """False if the template refuses the conversation."""
         flags = ("render", model, "--messages", self.messages, "--chat-template", template)
         rendered = harness.start(*flags)
-        text, error = rendered.communicate(timeout=60)
+        text, error = rendered.communicate()
         if rendered.returncode != 0:
             self.assertEqual(rendered.returncode, harness.USAGE, (template.name, error))
             return False

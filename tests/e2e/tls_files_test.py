@@ -33,7 +33,7 @@ class Rotation(Case):
         """Whose certificate new connections get, on both ports."""
         found = []
         for front in ("http", "grpc"):
-            with socket.create_connection(address_of(server, front), 60) as plain:
+            with socket.create_connection(address_of(server, front), harness.GUARD) as plain:
                 context = self.authority.context()
                 context.set_alpn_protocols(["h2" if front == "grpc" else "http/1.1"])
                 with context.wrap_socket(plain, server_hostname="localhost") as client:
@@ -44,7 +44,7 @@ class Rotation(Case):
         """Sends SIGHUP to all of the server's processes, as a terminal that closes does."""
         before = len(re.findall(log, server.err.text()))
         os.killpg(server.pid, signal.SIGHUP)
-        harness.wait_until(lambda: len(re.findall(log, server.err.text())) > before, 20, log)
+        harness.wait_until(lambda: len(re.findall(log, server.err.text())) > before, log)
 
     def test_under_streams(self):
         server = self.start("--api-key-file", self.keys, pair=self.files)
@@ -56,7 +56,7 @@ class Rotation(Case):
                                "--ignore-eos", "--api-key", "old", "--ssl-ca-certs",
                                self.authority.certificate)
         printed = harness.Reader(client.stdout)
-        harness.wait_until(printed.text, 20, "the client's first token")
+        harness.wait_until(printed.text, "the client's first token")
         for raw in streams:
             raw.until(b"data: ")
         self.next.copy_to(self.folder, "tls")
@@ -76,7 +76,7 @@ class Rotation(Case):
             raw.send(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer old\r\n\r\n")
             self.assertIn(b"401", raw.until(b"invalid_api_key"))
             raw.socket.close()
-        self.assertEqual(client.wait(60), 0)
+        self.assertEqual(client.wait(), 0)
         self.assertEqual(printed.rest().rstrip("\n"), expected.rstrip("\n"))
         self.assertEqual(len(server.workers(1)), 1)
         self.stop(server)
@@ -119,11 +119,12 @@ class Rotation(Case):
         (self.folder / "data").symlink_to("one")
         server = self.start(pair=certificates.Pair(self.folder / "data/tls.pem",
                                                    self.folder / "data/tls.key"))
-        half = self.bare(socket.create_connection(address_of(server, "grpc"), 60))
+        half = self.bare(socket.create_connection(address_of(server, "grpc"), harness.GUARD))
         half.send(b"\x16")
         (self.folder / "later").symlink_to("two")
         (self.folder / "later").rename(self.folder / "data")
-        harness.wait_until(lambda: self.subjects(server) == ["next", "next"], 20, "the next certificate")
+        harness.wait_until(lambda: self.subjects(server) == ["next", "next"],
+                           "the next certificate")
         self.assertEqual(half.rest(), b"")
         half.socket.close()
         self.stop(server)
@@ -144,7 +145,7 @@ class Files(Case):
 
     def refused(self, *flags, **popen) -> str:
         server = harness.start("serve", harness.DEMO, "--grpc-port", 0, *flags, **popen)
-        err = server.communicate(timeout=60)[1].decode()
+        err = server.communicate()[1].decode()
         self.assertEqual(server.returncode, harness.USAGE, err)
         self.assertNotIn("transport", err)
         return err
