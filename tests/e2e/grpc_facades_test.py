@@ -282,8 +282,12 @@ class GrpcFacades(harness.TestCase):
         ask = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}],
                "max_tokens": 8, "temperature": 0.0, "logprobs": True, "top_logprobs": 2}
         self.expect_same_chats(direct, gateway, ask)
-        served = [server.err.text().count("VllmEngine/Generate: status OK")
-                  for server in (self.server, other)]
+
+        def served() -> list[int]:
+            return [server.err.text().count("VllmEngine/Generate: status OK")
+                    for server in (self.server, other)]
+        harness.wait_until(lambda: sum(served()) >= 8, "the log of 8 calls")
+        served = served()
         self.assertEqual(sum(served), 8)
         self.assertTrue(all(served), f"both servers get requests: {served}")
         gateway.close()

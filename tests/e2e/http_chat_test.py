@@ -74,7 +74,7 @@ class Chat(ServerCase):
                 self.assertEqual(len(end), 1)
                 self.assertNotIn(end[0], ids)
             elif "for" in template:
-                self.assertRegex(server.err.text(), rf"{path}:1:\d+")
+                server.wait_logged(rf"{path}:1:\d+")
                 self.assertEqual(answer.error["code"], "NO_CHAT_TEMPLATE")
             else:
                 self.assertEqual((answer.error["message"], answer.error["code"]),

@@ -74,16 +74,11 @@ class ModelFiles(harness.TestCase):
         return harness.run("generate", harness.DEMO, *request, "--cpu-kernels",
                            "reference").stdout.decode().strip()
 
-    def wait_for_line(self, server, pattern: str):
-        harness.wait_until(lambda: re.search(pattern, server.err.text()), pattern)
-
     def lose_a_rank(self, server):
         """Kills a rank, and waits until another one runs in its place."""
         was = server.err.text().count("the ranks run again over")
         os.kill(harness.children(server.pid)[1], signal.SIGKILL)
-        harness.wait_until(
-            lambda: server.err.text().count("the ranks run again over") == was + 1,
-            "a restart")
+        server.wait_logged("the ranks run again over", was + 1)
 
     def check_ended_by(self, server, file: Path):
         self.assertEqual(server.end(), harness.BAD_MODEL, server.err.text())
@@ -92,13 +87,15 @@ class ModelFiles(harness.TestCase):
     def test_files_that_are_renamed_over_change_nothing_until_the_next_start(self):
         server = self.started()
         client, out, err = self.stream(server, LONG)
-        rename_over(self.weights, other_weights(self.weights))
-        for name in ("config.json", "tokenizer.json"):
-            rename_over(self.model / name, b"{}")
+        with harness.stopped(server.pid):  # so that it does not look in between
+            rename_over(self.weights, other_weights(self.weights))
+            for name in ("config.json", "tokenizer.json"):
+                rename_over(self.model / name, b"{}")
         self.lose_a_rank(server)
         self.assertEqual(client.wait(), 0, err.rest())
         self.assertEqual(out.rest().strip(), self.expected(LONG))
         self.assertEqual(self.answer(server, SHORT), self.expected(SHORT))
+        server.wait_logged("were replaced")
         warnings = [line for line in server.err.text().splitlines() if "were replaced" in line]
         self.assertEqual(len(warnings), 1, server.err.text())
         for name in ("config.json", "tokenizer.json", "model.safetensors"):
@@ -127,11 +124,13 @@ class ModelFiles(harness.TestCase):
         request = ("--prompt-ids", "5,6,7", "--max-tokens", 30, "--ignore-eos", "--temperature", 0)
         before = self.answer(server, request)
         (self.folder / "new").symlink_to("snapshots/2")
-        (self.folder / "new").rename(link)
-        shutil.rmtree(self.folder / "snapshots" / "1")
-        shutil.rmtree(self.folder / "blobs" / "1")
+        with harness.stopped(server.pid):  # so that it does not look in between
+            (self.folder / "new").rename(link)
+            shutil.rmtree(self.folder / "snapshots" / "1")
+            shutil.rmtree(self.folder / "blobs" / "1")
         self.lose_a_rank(server)
         self.assertEqual(self.answer(server, request), before)
+        server.wait_logged("were replaced")
         [warning] = re.findall(r".*were replaced.*", server.err.text())
         for shard in SHARDED.glob("*.safetensors"):
             self.assertIn(str(link / shard.name), warning)
@@ -176,7 +175,7 @@ class ModelFiles(harness.TestCase):
     def test_a_touch_is_a_line_in_the_log(self):
         server = self.started()
         self.weights.touch()
-        self.wait_for_line(server, r"INFO .*model\.safetensors was touched")
+        server.wait_logged(r"INFO .*model\.safetensors was touched")
         self.assertEqual(self.answer(server, SHORT), self.expected(SHORT))
         self.assertNotIn("were replaced", server.err.text())
         server.process.terminate()

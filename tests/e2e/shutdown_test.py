@@ -97,7 +97,7 @@ class Shutdown(harness.TestCase):
             wait_for_end(thread)
         self.assertEqual(server.end(), 0, "every request had ended")
         self.assertLess(time.monotonic() - asked, 30)
-        self.assertRegex(server.err.text(),
+        self.assertRegex(server.err.rest(),
                          r"gRPC's server has taken more than \d+ ms \(1 call is open on 1 conn")
 
 

@@ -44,7 +44,7 @@ class Rotation(Case):
         """Sends SIGHUP to all of the server's processes, as a terminal that closes does."""
         before = len(re.findall(log, server.err.text()))
         os.killpg(server.pid, signal.SIGHUP)
-        harness.wait_until(lambda: len(re.findall(log, server.err.text())) > before, log)
+        server.wait_logged(log, before + 1)
 
     def test_under_streams(self):
         server = self.start("--api-key-file", self.keys, pair=self.files)
@@ -199,7 +199,7 @@ class Files(Case):
         whole.write_bytes(expired.key.read_bytes() + expired.certificate.read_bytes())
         server = self.serve(harness.DEMO, "-tp", 1, "--ssl-certfile", whole)
         server.wait_ready()
-        self.assertRegex(server.err.text(), "WARN.*--ssl-certfile .*whole.pem: the certificate has expired")
+        server.wait_logged("WARN.*--ssl-certfile .*whole.pem: the certificate has expired")
         with self.assertRaisesRegex(ssl.SSLError, "certificate has expired"):
             server.tls = self.authority.context()
             call(server, "GET", "/health")
@@ -209,8 +209,8 @@ class Files(Case):
         for flags, warned in (((), True), (("--api-key", "k"), False), (self.pair.serve_flags(), False)):
             server = self.serve(harness.DEMO, "-tp", 1, "--host", "0.0.0.0", *flags)
             server.wait_ready()
-            self.assertEqual("neither a key" in server.err.text(), warned, flags)
             self.stop(server)
+            self.assertEqual("neither a key" in server.err.rest(), warned, flags)
 
 
 if __name__ == "__main__":
