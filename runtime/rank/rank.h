@@ -67,7 +67,8 @@ class Rank final : private RankContext {
   Phase phase_ = Phase::kSpawn;
   uint64_t step_ = 0;
   bool in_exchange_ = false;
-  uint64_t parts_ = 0;       // of the work that have been completed
+  uint64_t parts_ = 0;  // of the work that have been completed
+  uint64_t parts_before_step_ = 0;
   bool said_waits_ = false;  // the front believes that this rank waits
   int loaded_percent_ = -1;
   Clock::duration spent_told_{0};  // in collectives, as the front knows it

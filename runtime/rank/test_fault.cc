@@ -39,4 +39,8 @@ Status TestFault::enter_step(uint64_t number) const {
   return at_.empty() ? Status() : enter(cat("step-", number));
 }
 
+Status TestFault::complete_part(uint64_t step, uint64_t part) const {
+  return at_.empty() ? Status() : enter(cat("step-", step, "-part-", part));
+}
+
 }  // namespace shoal

@@ -64,6 +64,16 @@ def start(*args, wrapper: tuple[str, ...] = (), **popen) -> Process:
                    start_new_session=True, **popen)
 
 
+@contextlib.contextmanager
+def planted(fault: str):
+    """Whatever is started meanwhile has this fault: RANK:PHASE:KIND (runtime/rank/test_fault.h)."""
+    os.environ["SHOAL_TEST_FAULT"] = fault
+    try:
+        yield
+    finally:
+        del os.environ["SHOAL_TEST_FAULT"]
+
+
 def run(*args, code: int = 0, guard: float = 5 * GUARD) -> subprocess.CompletedProcess:
     """Runs the program to its end, which may compute for a while.
 
@@ -167,6 +177,12 @@ def stands_still(pid: int) -> bool:
     except OSError:
         return True
     return all(state_of(int(thread)) in ("T", "Z", "X", "") for thread in threads)
+
+
+def stopped_rank(front: int) -> int:
+    """Waits until a rank has been stopped, for example by a planted fault, and returns its pid."""
+    return wait_until(lambda: next((pid for pid in children(front) if state_of(pid) == "T"), None),
+                      "a stopped rank")
 
 
 @contextlib.contextmanager
