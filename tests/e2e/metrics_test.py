@@ -42,11 +42,11 @@ class Metrics(harness.TestCase):
         return answer.body.decode()
 
     def test_while_the_model_loads(self):
-        # A rank computes for some seconds while it loads, and the socket is there before that.
-        os.environ["SHOAL_TEST_FAULT"] = "1:load:compute-2"
-        self.addCleanup(os.environ.pop, "SHOAL_TEST_FAULT", None)
+        # A rank stands still while it loads, and the socket is there before that.
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        server = self.serve(harness.DEMO, "-tp", 2, "--uds", folder / "http")
+        with harness.planted("1:load:stop"):
+            server = self.serve(harness.DEMO, "-tp", 2, "--uds", folder / "http", "--step-timeout",
+                                5 * harness.GUARD)
 
         def get() -> str:
             with socket.socket(socket.AF_UNIX) as connection:
@@ -72,31 +72,35 @@ class Metrics(harness.TestCase):
         self.assertEqual(set(metrics_text_test.families(loading)),
                          {name for name in known if known[name]["since"] == "start"})
         self.assertEqual(values(loading)["shoal_rank_up", "1"], 0)
+        os.kill(harness.stopped_rank(server.pid), signal.SIGCONT)
         server.wait_ready()
         ready = get()
         self.assertEqual(set(metrics_text_test.families(ready)),
                          {name for name in known if known[name]["since"] != "event"}
                          | {"shoal_http_requests_total"})
         self.assertEqual(values(ready)["shoal_rank_up", "1"], 1)
-        self.assertGreater(values(ready)["shoal_start_phase_seconds", "load"], 1)
+        self.assertGreater(values(ready)["shoal_start_phase_seconds", "load"], 0)
 
     def test_a_killed_rank_and_what_clients_try(self):
-        # Slow enough that the kill comes before the end; ThreadSanitizer makes it so by itself.
-        kernels = "auto" if "TSAN_OPTIONS" in os.environ else "reference"
-        server = self.serve(harness.DEMO, "-tp", 2, "--port", 0, "--threads-per-rank", 1,
-                            "--cpu-kernels", kernels, "--served-model-name", 'a "b"')
+        with harness.planted("1:step-20:stop"):
+            server = self.serve(harness.DEMO, "-tp", 2, "--port", 0, "--threads-per-rank", 1,
+                                "--step-timeout", 5 * harness.GUARD, "--served-model-name", 'a "b"')
         server.wait_ready()
+        rank = server.workers(2)[1]
         answers = []
         streams = [threading.Thread(target=lambda: answers.append(
             complete(server, max_tokens=24, **REQUEST))) for _ in range(4)]
-        for stream in streams:
-            stream.start()
 
-        def all_run() -> bool:
+        def requests() -> float:
             now = values(self.scrape(server))
-            return now["vllm:generation_tokens_total",] > 8 and now["vllm:num_requests_running",] == 4
-        harness.wait_until(all_run, "four requests that run, and tokens")
-        os.kill(server.workers(2)[1], signal.SIGKILL)
+            return now["vllm:num_requests_running",] + now["vllm:num_requests_waiting",]
+        with harness.stopped(rank):  # all four are there before the second step
+            for stream in streams:
+                stream.start()
+            harness.wait_until(lambda: requests() == 4, "four requests")
+        self.assertEqual(harness.stopped_rank(server.pid), rank)  # in the middle of their answers
+        self.assertEqual(requests(), 4)
+        os.kill(rank, signal.SIGKILL)
         for stream in streams:
             stream.join()
         self.assertEqual({answer.status for answer in answers}, {200})
