@@ -18,9 +18,15 @@ void use_processor(double seconds) {
 
 void TestFault::set(const RankStart& start) {
   const char* text = std::getenv("SHOAL_TEST_FAULT");
+  if (text == nullptr) return;
+  std::string_view fault = text;
+  for (int32_t i = 0; i < start.start_number; ++i) {
+    const size_t comma = fault.find(',');
+    fault = comma == fault.npos ? std::string_view() : fault.substr(comma + 1);
+  }
+  fault = fault.substr(0, fault.find(','));
   const std::string mine = cat(start.rank, ":");
-  if (text != nullptr && start.start_number == 0 && std::string_view(text).starts_with(mine))
-    at_ = text + mine.size();
+  if (fault.starts_with(mine)) at_ = fault.substr(mine.size());
 }
 
 Status TestFault::enter(std::string_view phase) const {

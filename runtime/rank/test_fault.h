@@ -16,6 +16,7 @@ void use_processor(double seconds);
 /// self-test, load, touch, warm-up, step-N, or step-N-part-M: when it has completed the M-th part
 /// of its work in that step, such as half of a layer. KIND is stop (SIGSTOP), fail (an error of its
 /// own), spin (it computes for ever) or compute-S (it first uses S seconds of processor time).
+/// After a comma follows the fault of the second start, and so on.
 class TestFault {
  public:
   void set(const RankStart& start);

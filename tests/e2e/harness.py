@@ -202,6 +202,7 @@ def kill_unseen(front: int, victims: list[int], number: int = signal.SIGKILL):
     with stopped(front):
         for victim in victims:
             os.kill(victim, number)
+            os.kill(victim, signal.SIGCONT)  # it may be stopped
         wait_until(lambda: all(map(is_dead, victims)), "dead ranks")
 
 
