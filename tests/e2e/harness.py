@@ -30,9 +30,8 @@ EMULATOR = [word for word in [os.environ.get("SHOAL_TEST_EMULATOR")] if word]
 # The exit codes, as docs and --help list them.
 USAGE, BAD_MODEL, NO_MODEL, UNAVAILABLE, INTERNAL, WORKER_DIED = 64, 65, 66, 69, 70, 75
 SKIPPED = 77  # CTest counts this exit code as skipped
-# Seconds after which a test gives up a wait. A test waits for an event, and this only ends one that
-# hangs: it costs nothing when the test passes, and no verdict may depend on it. A sanitizer and an
-# emulated processor are several times as slow.
+# Seconds after which a test gives up a wait. This only ends one that hangs: it costs nothing when the
+# test passes, and no verdict may depend on it. Sanitizers and emulated processors are slow.
 GUARD = 300 if EMULATOR or "SHOAL_TEST_SANITIZED" in os.environ else 60
 
 TAG_NAME = "SHOAL_TEST_TAG"
@@ -75,10 +74,8 @@ def planted(fault: str):
 
 
 def run(*args, code: int = 0, guard: float = 5 * GUARD) -> subprocess.CompletedProcess:
-    """Runs the program to its end, which may compute for a while.
-
-    The exit code must be `code`, and a successful run must print only its result.
-    """
+    """Runs the program to its end. The exit code must be `code`, and a successful run must print
+    only its result."""
     process = start(*args)
     try:
         out, err = process.communicate(timeout=guard)
@@ -167,16 +164,15 @@ def processor_time(pid: int) -> float:
 
 def is_dead(pid: int) -> bool:
     """Whether the process has ended, even if nobody has waited for it yet."""
-    return state_of(pid) in ("Z", "X", "")
+    return state_of(pid) in "ZX"
 
 
 def stands_still(pid: int) -> bool:
     """Whether every thread of the process is stopped by a signal, or the process has ended."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        return all(state_of(int(thread)) in "TZX" for thread in os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return True
-    return all(state_of(int(thread)) in ("T", "Z", "X", "") for thread in threads)
 
 
 def stopped_rank(front: int) -> int:
@@ -196,14 +192,19 @@ def stopped(pid: int):
         os.kill(pid, signal.SIGCONT)
 
 
+def kill_and_wait(victims: list[int], number: int = signal.SIGKILL):
+    """Ends processes and waits for that, but leaves them to their parent."""
+    for victim in victims:
+        os.kill(victim, number)
+        os.kill(victim, signal.SIGCONT)  # it may be stopped
+    wait_until(lambda: all(map(is_dead, victims)), "dead processes")
+
+
 def kill_unseen(front: int, victims: list[int], number: int = signal.SIGKILL):
-    """Ends ranks while their front stands still. It then sees that they have ended when it reads
-    what other ranks say about it, in whatever order these come."""
+    """Ends ranks while their front stands still, so that it sees this as soon as it reads what other
+    ranks say about it."""
     with stopped(front):
-        for victim in victims:
-            os.kill(victim, number)
-            os.kill(victim, signal.SIGCONT)  # it may be stopped
-        wait_until(lambda: all(map(is_dead, victims)), "dead ranks")
+        kill_and_wait(victims, number)
 
 
 def words_of(pid: int) -> list[str]:
@@ -332,8 +333,8 @@ class Server:
         return start("client", "--server", self.fields["grpc"], *flags, **popen)
 
     def wait_logged(self, pattern: str, count: int = 1):
-        """Waits until so many matches of the pattern are in the log. Another thread reads the log,
-        so what the server wrote before an answer may come here after it."""
+        """Waits until the pattern is so often in the log. Another thread reads the log, so what the
+        server wrote before an answer may come here after it."""
         wait_until(lambda: len(re.findall(pattern, self.err.text())) >= count, pattern,
                    self.err.text)
 
