@@ -3,18 +3,21 @@
 Every fault is real: signals to ranks and to the whole group, lowered limits, a full /dev/shm and a
 full memory cgroup, a log that nobody reads, idle connections, clients that do not read and prompts
 of a megabyte. The seed decides which fault comes when, to which rank and for how long. Between two
-faults every stream gets at least as many tokens as the server needs to forget a crash.
+faults the server's log shows at least as many steps as the server needs to forget a crash.
 """
 import fcntl
 import json
 import os
 import random
+import re
 import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from pathlib import Path
@@ -25,15 +28,14 @@ import harness
 from grpc_client_test import make_stubs
 
 RANKS, STREAMS = 2, 16
-# inference_loop.cc forgets a crash after 16 good steps, each of which gives every stream a token.
-# Tokens from before a crash may be on their way to this slow client for so long; they do not count.
-TOKENS_BETWEEN, ON_THEIR_WAY_S = 24, 1
+STEPS_BETWEEN = 24  # inference_loop.cc forgets a crash after 16 good steps
 RUNGS = ("shm", "shm-lean", "memfd", "cma", "tcp")
 MIB = 2**20
 MEMORY = 512 * MIB
 OWN_DEV_SHM = ("unshare", "--mount", "--propagation", "private", "sh", "-ec",
                'mount -t tmpfs -o size=8m tmpfs /dev/shm; exec "$@"', "sh")
-RUN_AGAIN = b"the ranks run again"
+RUN_AGAIN, LOST = b"the ranks run again", b"log lines were lost"
+STEP = re.compile(rb" step \d+: \d+ decodes, 0 tokens of prompts")  # of every open request
 FREE_CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -57,15 +59,41 @@ class Log:
     def __init__(self, pipe):
         fcntl.fcntl(pipe.fileno(), 1031, 4096)  # F_SETPIPE_SZ: a stopped reader shows soon
         self.pipe, self.tail, self.reads = pipe, b"", threading.Event()
+        self.lock = threading.Lock()  # held from reading to counting
         self.restarts = 0  # that were successful
+        self.lost = 0      # how often lines were lost, perhaps that of a restart
+        self.steps = 0     # since the last of both
+        self.rest = b""    # the beginning of a line
         self.reads.set()
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self):
-        while block := os.read(self.pipe.fileno(), 4096):
-            self.restarts += (self.tail[-len(RUN_AGAIN) + 1:] + block).count(RUN_AGAIN)
-            self.tail = (self.tail + block)[-20000:]
+        block = b" "
+        while block:
+            select.select([self.pipe], [], [])
+            with self.lock:
+                block = os.read(self.pipe.fileno(), 4096)
+                self.tail = (self.tail + block)[-20000:]
+                *lines, self.rest = (self.rest + block).split(b"\n")
+                for line in lines:
+                    self.count(line)
             self.reads.wait()
+
+    def count(self, line: bytes):
+        again, lost = RUN_AGAIN in line, LOST in line
+        self.restarts += again
+        self.lost += lost
+        self.steps = 0 if again or lost else self.steps + bool(STEP.search(line))
+
+    def seen(self) -> tuple[int, int]:
+        """Changes with the next restart."""
+        return self.restarts, self.lost
+
+    def is_read(self) -> bool:
+        """Whether all that is in the pipe has been counted."""
+        with self.lock:
+            waiting = fcntl.ioctl(self.pipe.fileno(), termios.FIONREAD, bytes(4))
+        return not int.from_bytes(waiting, sys.byteorder)
 
     def text(self) -> str:
         return self.tail.decode(errors="replace")
@@ -78,6 +106,7 @@ class Stream(threading.Thread):
         super().__init__(daemon=True)
         self.storm, self.draw = storm, random.Random(f"{storm.seed} stream {slot}")
         self.tokens = self.whole = 0  # tokens and answers that it has got
+        self.twice = 0  # requests that were in two crashes in a row
         self.wrong = ""
         self.start()
 
@@ -109,6 +138,9 @@ class Stream(threading.Thread):
         self.whole += 1
         expected = self.storm.expected[number]
         if ids == expected:
+            return ""
+        if "crashed twice" in str(end):
+            self.twice += 1
             return ""
         at = next((i for i, pair in enumerate(zip(ids, expected)) if pair[0] != pair[1]), len(ids))
         return f"request {number} differs from token {at} of {len(expected)} on: {end}"
@@ -160,7 +192,7 @@ class Storm:
         join = (lambda: self.group.add(os.getpid())) if self.group else None
         self.process = harness.start(
             "serve", harness.DEMO, "--grpc-port", 0, "-tp", RANKS, "--threads-per-rank", 1, "--transport",
-            ",".join(order), "--max-restarts", 1000, "--step-timeout", 1, "--log-level", "debug",
+            ",".join(order), "--max-restarts", 1000, "--step-timeout", 3, "--log-level", "debug",
             wrapper=OWN_DEV_SHM, preexec_fn=join)
         try:
             self.serve_under(order, until, faults)
@@ -188,10 +220,10 @@ class Storm:
             kind = self.draw.choice(kinds)
             fault = {"fault": kind.removeprefix("fault_")}
             self.told.append(fault)
-            restarts = self.log.restarts
+            before = self.log.seen()
             getattr(self, kind)(fault)
             if fault.get("hit"):
-                self.await_restart(restarts)
+                self.await_restart(before)
         self.settle()
         self.over.set()
         for stream in self.streams:
@@ -211,26 +243,28 @@ class Storm:
 
     def check(self, stream: Stream):
         self.require(not stream.wrong, stream.wrong)
+        self.require(not stream.twice or self.told[-1].get("crashes", 0) > 1,
+                     "a request was in two crashes in a row")
 
-    def await_restart(self, before: int):
-        end = time.monotonic() + 10
-        while self.log.restarts == before and time.monotonic() < end:  # the line may be lost
-            self.observe(self)
-            time.sleep(0.01)
-
-    def settle(self):
-        """Waits until every stream has had so many tokens that the last crash is forgotten."""
-        self.hold({}, ON_THEIR_WAY_S, ON_THEIR_WAY_S)
-        before = [stream.tokens for stream in self.streams]
+    def wait(self, condition, what: str):
         deadline = time.monotonic() + harness.GUARD
-        while any(stream.tokens < had + TOKENS_BETWEEN
-                  for stream, had in zip(self.streams, before)):
+        while not condition():
             self.require(self.process.poll() is None, "the server has ended")
             for stream in self.streams:
-                self.check(stream)
-            self.require(time.monotonic() < deadline, "the streams do not go on")
+                self.require(not stream.wrong, stream.wrong)
+            self.require(time.monotonic() < deadline, what)
             self.observe(self)
             time.sleep(0.01)
+
+    def await_restart(self, before: tuple[int, int]):
+        self.wait(lambda: self.log.seen() != before, "no restart")
+
+    def settle(self):
+        """Waits for so many steps in all streams that the last crash is forgotten."""
+        self.wait(lambda: self.log.steps >= STEPS_BETWEEN, "the streams do not go on")
+        for stream in self.streams:
+            self.check(stream)
+            stream.twice = 0
 
     def ranks(self) -> list[int]:
         """The living ranks; those of a group that is being started may be fewer."""
@@ -245,7 +279,8 @@ class Storm:
                 os.kill(victim, number)
             except ProcessLookupError:
                 pass
-        fault["hit"] = len(victims)
+        # Ranks leave SIGTERM to the front.
+        fault["hit"] = 0 if number == signal.SIGTERM else len(victims)
 
     def hold(self, fault: dict, least: float, most: float):
         """Waits for a drawn time and records it in the fault."""
@@ -270,21 +305,20 @@ class Storm:
         # The front runs for moments, so that its new ranks are met before they take part in a step.
         front, old, restarts = self.process.pid, set(self.ranks()), self.log.restarts
         self.kill(fault)
-        new: set[int] = set()
         for _ in range(1000):
             time.sleep(0.002)
-            os.kill(front, signal.SIGSTOP)
-            harness.wait_until(lambda: harness.state_of(front) in "TZ", "a stopped front")
-            if new := set(self.ranks()) - old:
-                break
-            os.kill(front, signal.SIGCONT)
-        try:
-            time.sleep(0.02)  # its log is read meanwhile
-            if new and self.log.restarts == restarts:
-                os.kill(new.pop(), signal.SIGKILL)
-                fault["hit"] += 1
-        finally:
-            os.kill(front, signal.SIGCONT)
+            with harness.stopped(front):
+                harness.wait_until(self.log.is_read, "an empty pipe")
+                if new := set(self.ranks()) - old:
+                    if self.log.restarts == restarts:
+                        os.kill(new.pop(), signal.SIGKILL)
+                        fault["hit"] += 1
+                    break
+        if fault["hit"] > 1:
+            # If the line of the start was on its way, the second kill was a crash of its own.
+            self.wait(lambda: self.log.restarts > restarts and self.log.steps >= STEPS_BETWEEN,
+                      "no restart")
+            fault["crashes"] = self.log.restarts - restarts
 
     # --- class 1: what stands still --------------------------------------------------------------
 
