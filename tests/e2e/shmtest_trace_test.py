@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -95,10 +94,8 @@ class Trace(harness.TestCase):
         self.assertEqual((entry["trace"], entry["sigbus"]), ("complete", False))
 
     def test_stopped_processes_are_killed_at_the_timeout(self):
-        start = time.monotonic()
         entry = self.one("sh", "-c", "sleep 987 & kill -STOP $!; kill -STOP $$", code=SOME_FAILED,
-                         flags=("--timeout", 0.5))
-        self.assertLess(time.monotonic() - start, 900, "it did not wait for the sleep")
+                         flags=("--timeout", 3))
         self.assertEqual((entry["end"], len(entry["orphans"]), entry["sigbus"]),
                          ("hung", 2, False))
 
