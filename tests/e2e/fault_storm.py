@@ -63,7 +63,7 @@ class Log:
         self.restarts = 0  # that were successful
         self.lost = 0      # how often lines were lost, perhaps that of a restart
         self.steps = 0     # since the last of both
-        self.rest = b""    # the beginning of a line
+        self.rest = b""  # the beginning of a line
         self.reads.set()
         threading.Thread(target=self.run, daemon=True).start()
 
@@ -89,8 +89,7 @@ class Log:
         """Changes with the next restart."""
         return self.restarts, self.lost
 
-    def is_read(self) -> bool:
-        """Whether all that is in the pipe has been counted."""
+    def is_read(self) -> bool:  # and counted
         with self.lock:
             waiting = fcntl.ioctl(self.pipe.fileno(), termios.FIONREAD, bytes(4))
         return not int.from_bytes(waiting, sys.byteorder)

@@ -4,7 +4,6 @@ The layers are real ones of the plain loops, and the quota is that of a real cgr
 plants what no model does: an endless loop, and a part of a known length.
 """
 import json
-import os
 import re
 import struct
 import tempfile
@@ -56,11 +55,8 @@ def write_wide_model(folder: Path):
 
 class LongParts(harness.TestCase):
     def serve_with_fault(self, fault: str, *flags) -> harness.Server:
-        os.environ["SHOAL_TEST_FAULT"] = fault
-        try:
+        with harness.planted(fault):
             server = self.serve(harness.DEMO, *SLOW, "-tp", 2, *flags)
-        finally:
-            del os.environ["SHOAL_TEST_FAULT"]
         server.wait_ready()
         return server
 
@@ -108,17 +104,19 @@ class LongParts(harness.TestCase):
             self.assertGreater(took, 25)
 
     def test_an_endless_loop_is_ended_and_named_and_the_streams_go_on(self):
-        server = self.serve_with_fault("1:step-5:spin", "--step-timeout", 0.3)
+        server = self.serve_with_fault("1:step-5:spin", "--step-timeout", 1)
         streams = [self.stream(server, 40) for _ in range(2)]
         expected = self.answer(40)
         for stream in streams:
             self.check_stream(stream, expected)
+        server.wait_logged("it spins")
         log = server.err.text()
         spun = re.search(r"rank 1 \(step 5\) has completed no part of its work for ([\d.]+) s: it "
                          r"spins, and has used ([\d.]+) s of processor time", log)
         self.assertTrue(spun, log)
-        self.assertGreaterEqual(float(spun[1]), 3)
-        self.assertIn("rank 0 (step 5, collective", log)
+        self.assertGreaterEqual(float(spun[1]), 10)
+        # On a busy machine it may not say in time for whom it waits.
+        self.assertRegex(log, r"rank 0 \(step 5(, collective|\) does not answer)")
         self.assertNotIn("refused", log)
 
     def quota(self, percent: int) -> CpuQuota:
@@ -130,7 +128,7 @@ class LongParts(harness.TestCase):
         return quota
 
     def test_a_part_under_a_quota_gets_its_time(self):
-        compute_s, timeout_s = (1, 2) if breadth.FULL else (0.25, 0.5)
+        compute_s, timeout_s = (1, 4) if breadth.FULL else (0.25, 1)
         quota = self.quota(10)
         server = self.serve_with_fault(f"1:step-3:compute-{compute_s}", "--step-timeout", timeout_s,
                                        "--max-restarts", 0)
@@ -139,7 +137,9 @@ class LongParts(harness.TestCase):
         stream = self.stream(server, 6)
         self.check_stream(stream, self.answer(6))
         self.assertGreater(time.monotonic() - began, 8 * compute_s, "the quota had no effect")
-        self.assertNotRegex(server.err.text(), "no answer|completed no part")
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
+        self.assertNotRegex(server.err.rest(), "no answer|completed no part")
 
     def test_a_rank_that_gets_too_little_processor_time_is_no_crash_of_a_request(self):
         if not breadth.FULL:
@@ -148,7 +148,7 @@ class LongParts(harness.TestCase):
         server = self.serve_with_fault("1:step-3:compute-10", "--step-timeout", 0.5)
         quota.add(harness.children(server.pid)[1])
         self.check_stream(self.stream(server, 20), self.answer(20))
-        self.assertRegex(server.err.text(), r"rank 1 \(step 3\) .*computes, but got only 0\.\d+ s")
+        server.wait_logged(r"rank 1 \(step 3\) .*computes, but got only 0\.\d+ s")
 
 
 if __name__ == "__main__":

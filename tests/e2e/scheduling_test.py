@@ -122,8 +122,11 @@ class Scheduling(harness.TestCase):
         for number, alone in enumerate(self.alone):
             with self.subTest(ranks=ranks, settings=settings, request=self.requests[number]):
                 self.compare(answers.get(number), alone)
-        load = control.GetLoad(self.control_pb2.GetLoadRequest())
-        self.assertEqual((load.used_kv_blocks, load.queued_requests), (0, 0))
+
+        def empty():
+            load = control.GetLoad(self.control_pb2.GetLoadRequest())
+            return (load.used_kv_blocks, load.queued_requests) == (0, 0) and load
+        load = harness.wait_until(empty, "an empty server")
         server.process.terminate()
         self.assertEqual(server.end(), 0)
         return int(load.attributes["preemptions"])
