@@ -57,6 +57,13 @@ def call(server: harness.Server, method: str, path: str, body=None, headers=None
         return Answer(answer.status, names, answer.read())
 
 
+def open_requests(server: harness.Server) -> int:
+    """How many requests run or wait, as the metrics say."""
+    text = call(server, "GET", "/metrics").body.decode()
+    return sum(int(float(count)) for count in re.findall(
+        r"^vllm:num_requests_(?:running|waiting){[^}]*} (\S+)$", text, re.MULTILINE))
+
+
 def complete(server: harness.Server, headers=None, **fields) -> Answer:
     return call(server, "POST", "/v1/completions", fields, headers)
 

@@ -7,11 +7,10 @@ import signal
 import socket
 import struct
 import threading
-import time
 
 import harness
 import http_client
-from http_client import Raw, ServerCase, Stream, call, complete, request_bytes
+from http_client import Raw, ServerCase, Stream, call, complete, open_requests, request_bytes
 from http_test import GREEDY, HEAD, PROMPT
 
 LONG = {**GREEDY, "max_tokens": 400}
@@ -47,7 +46,7 @@ class Ends(ServerCase):
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(answers))]
         for thread in threads:
             thread.start()
-        time.sleep(0.2)
+        harness.wait_until(lambda: open_requests(self.server), "a request that runs")
         os.kill(self.server.workers(2)[1], signal.SIGKILL)
         for thread in threads:
             thread.join()

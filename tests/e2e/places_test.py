@@ -191,7 +191,7 @@ class NoRestart(Place):
             with self.subTest(text=text):
                 # Becoming another user leaves 1000 processes, more than it has.
                 process = harness.start(
-                    "serve", TINY, "--grpc-port", 0, "-tp", 2, "--startup-timeout", 3,
+                    "serve", TINY, "--grpc-port", 0, "-tp", 2, "--startup-timeout", 8,
                     preexec_fn=denied.limit(resource.RLIMIT_NPROC, 1000, OTHER_USER))
                 self.addCleanup(lambda p=process: p.poll() is None and p.kill())
                 out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)

@@ -14,7 +14,7 @@ import time
 
 import breadth
 import harness
-from http_client import call
+from http_client import open_requests
 
 RANKS = 2
 PROMPT = harness.ids_flag([0, 1151, 262, 2088])
@@ -126,12 +126,6 @@ class ServedRanks(harness.TestCase):
 
     def restarts(self, server) -> int:
         return server.err.text().count("the ranks run again over")
-
-
-def open_requests(server) -> float:
-    text = call(server, "GET", "/metrics").body.decode()
-    return sum(map(float, re.findall(
-        r"^vllm:num_requests_(?:running|waiting){[^}]*} (\S+)$", text, re.MULTILINE)))
 
 
 class Streams(ServedRanks):

@@ -232,7 +232,7 @@ class Systemd(ServiceTest):
         server = self.serve(DEMO)
         manager.until("WATCHDOG")
         os.kill(server.pid, signal.SIGSTOP)
-        wait_until(lambda: harness.state_of(server.pid) == "T", "a server that stands still")
+        wait_until(lambda: harness.stands_still(server.pid), "a server that stands still")
         manager.socket.settimeout(0.5)
         with self.assertRaises(TimeoutError):
             while True:
