@@ -114,27 +114,21 @@ function(shoal_emulated name)
     set_property(TEST ${name} APPEND PROPERTY LABELS arm64)
   endif()
 endfunction()
-# CTest starts what costs most first, so that no processor is idle at the end. The numbers are about
-# the seconds of the release build; what is not listed costs less than the least of them. The first
-# three of the untimed tests run beside one other test only, so that they must not be the last. A
-# sanitizer slows the computing ones most.
-set(SHOAL_TEST_COSTS runtime/transport/planted_fault_test=120 runtime/comm/fault_test=110
-    runtime/comm/device/nccl_failure_test=100 e2e/http/ends=46 e2e/same_bits/logits/demo=39
-    e2e/metrics=39 conformance/communicator_test=36 conformance/device_kernels=14 e2e/doctor=33
-    runtime/comm/device/nccl_collective_test=30 e2e/scheduling=28 e2e/admission=26
-    runtime/engine/scheduler_model_test=21 e2e/places=20 e2e/shmtest=19 e2e/http/abuse=18
-    runtime/supervisor/supervisor_test=17 runtime/worker/model_runner_test=17
-    conformance/device_nccl=15 e2e/tls/Rotation=15 conformance/device_table=12 e2e/exit_codes=12
-    e2e/shmtest_trace=8
-    e2e/examples/ShmtestStep=12 conformance/device_cuda-ipc=10 conformance/device_host-memfd=10
-    conformance/device_tcp=10 e2e/contributing=9
-    e2e/recovery/serving=112 e2e/shortage=63 e2e/faults=58 e2e/pauses=57 e2e/recovery/streams/tcp=53
-    e2e/recovery/streams/shm=45 e2e/recovery/phases/shm=43 e2e/matrix/2=42 e2e/model_files=39
-    e2e/nccl/Sizes=16 e2e/nccl/Running=13 e2e/service=11 e2e/kill_cycles=7)
-function(shoal_test_cost name)
-  foreach(entry ${SHOAL_TEST_COSTS})
+# shoal_schedule(TEST): gives a test what tests/tables.cmake says of when and beside what it runs.
+function(shoal_schedule name)
+  foreach(entry IN LISTS SHOAL_TEST_COSTS)
     if(entry MATCHES "^(.*)=(.*)$" AND CMAKE_MATCH_1 STREQUAL name)
       set_tests_properties(${name} PROPERTIES COST ${CMAKE_MATCH_2})
+    endif()
+  endforeach()
+  foreach(entry IN LISTS SHOAL_TEST_PROCESSORS)
+    if(entry MATCHES "^(.*)=(.*)$" AND CMAKE_MATCH_1 STREQUAL name)
+      set_tests_properties(${name} PROPERTIES PROCESSORS ${CMAKE_MATCH_2})
+    endif()
+  endforeach()
+  foreach(pattern IN LISTS SHOAL_CLOCK_TESTS)
+    if(name MATCHES "^${pattern}$")
+      set_property(TEST ${name} APPEND PROPERTY LABELS clock)
     endif()
   endforeach()
 endfunction()
@@ -281,14 +275,9 @@ function(shoal_register_test name)
            COMMAND ${SHOAL_OWN_DEV_SHM} ${CMAKE_CROSSCOMPILING_EMULATOR} ${ARG_COMMAND})
   set_tests_properties(${folder}/${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                                                     ENVIRONMENT "${SHOAL_TEST_ENVIRONMENT}")
-  shoal_test_cost(${folder}/${name})
+  shoal_schedule(${folder}/${name})
   shoal_label_bits(${folder}/${name})
   shoal_emulated(${folder}/${name})
-  if("fault" IN_LIST ARG_LABELS)
-    # Such a test says within which time a death is noticed. Of the four tests that scripts/test
-    # runs at once on two processors, it leaves room for one beside it.
-    set_tests_properties(${folder}/${name} PROPERTIES PROCESSORS 3)
-  endif()
 endfunction()
 
 # shoal_test(status_test DEPS shoal_base [LABELS unit] [SOURCES ...] [TIMEOUT seconds] [COMPUTES]):
@@ -355,7 +344,7 @@ function(shoal_python_test name)
   # The script says where it is before CTest kills it.
   math(EXPR patience "${ARG_TIMEOUT} - 15")
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT SHOAL_TEST_PATIENCE=${patience})
-  shoal_test_cost(${name})
+  shoal_schedule(${name})
   shoal_label_bits(${name})
   shoal_emulated(${name})
 endfunction()

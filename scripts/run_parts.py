@@ -41,10 +41,9 @@ MODES = {
     LONG: Mode(("arm64", "asan", "tsan", "fuzz", "mutants", "release"), "none", "full"),
 }
 PROCESSORS = len(os.sched_getaffinity(0))
-# Tests wait for each other's processes and for deadlines as much as they compute, and those with
-# deadlines wait far more. Under ThreadSanitizer they compute, and its spinning ranks keep others from
-# being woken.
-JOBS, TIMED_JOBS, TSAN_JOBS = 2 * PROCESSORS, PROCESSORS + 1, PROCESSORS
+# Tests wait for each other's processes as much as they compute. Under ThreadSanitizer they compute,
+# and its spinning ranks keep others from being woken. What depends on time runs two at a time.
+JOBS, TSAN_JOBS, QUIET_JOBS = 2 * PROCESSORS, PROCESSORS, 2
 
 
 @dataclasses.dataclass
@@ -108,14 +107,27 @@ class Run:
         out over so many days (shoal_share_out), it keeps those of today."""
         days = [] if self.name == LONG else [f"day{day}" for day in range(shares)
                                              if day != self.day % shares]
-        return "^(" + "|".join(["real", "clients", "lint", "timed", *days]) + ")$"
+        return "|".join(["real", "clients", "lint", "release", *days])
+
+
+def then_quiet(name: str, build: Path, jobs: int, without: str, **more) -> list[Phase]:
+    """The tests but those with these labels, a pattern: first what does not depend on time, and then
+    what does, with as little as possible beside it."""
+    return [Phase(name, build, jobs, ("--label-exclude", f"^(clock|{without})$"), **more),
+            Phase(f"{name}: what depends on time", build, QUIET_JOBS,
+                  ("--label-regex", "^clock$", "--label-exclude", f"^({without})$"), **more)]
+
+
+def of_the_release_build(mode: Mode) -> list[Phase]:
+    return then_quiet("tests, release", Path("build/release"), JOBS, mode.without,
+                      most_seconds=mode.most_seconds)
 
 
 def sanitized(run: Run, preset: str, name: str, shares: int, jobs: int,
               prefix: tuple[str, ...] = ()):
     run.command(f"{name}: build", "scripts/build", preset, "all")
-    run.tests(Phase(name, Path("build") / preset, jobs,
-                    ("--label-exclude", run.others_days(shares)), prefix))
+    run.tests(*then_quiet(name, Path("build") / preset, jobs, run.others_days(shares),
+                          prefix=prefix))
 
 
 def asan(run: Run):
@@ -176,11 +188,7 @@ def release(run: Run):
         for words in ("get-model smollm2", "get-templates", "get-clients", "tidy"):
             script, *arguments = words.split()
             run.attempt(lambda: run.command(words, f"scripts/{script}", *arguments))
-    run.tests(
-        Phase("tests, release", build, JOBS, ("--label-exclude", f"^(timed|{without})$"),
-              most_seconds=most),
-        Phase("tests with deadlines, release", build, TIMED_JOBS,
-              ("--label-regex", "^timed$", "--label-exclude", f"^({without})$"), most_seconds=most))
+    run.tests(*of_the_release_build(run.mode))
 
 
 PARTS = {part.__name__: part for part in (arm64, asan, tsan, fuzz, mutants, release)}
