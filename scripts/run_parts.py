@@ -6,6 +6,7 @@ MODES says what each way to call scripts/test does with them.
 """
 import collections
 import dataclasses
+import datetime
 import os
 import platform
 import re
@@ -18,6 +19,7 @@ import traceback
 from pathlib import Path
 
 import run_tests
+import unsteady
 from run_tests import Deadline, OutOfTime, Phase, Verdict
 
 
@@ -27,7 +29,7 @@ class Mode:
     without: str  # labels of tests that the release build leaves out, as a pattern
     breadth: str | None  # SHOAL_TEST_BREADTH (tests/breadth.h)
     of_the_day: bool = True  # whether the seed is the number of the day; otherwise it is 0
-    forgives: bool = False  # whether an unsteady test leaves the run green
+    forgives: bool = False  # whether an unsteady test that the register lacks leaves the run green
     seconds: float | None = None  # then the run ends itself
     most_seconds: float | None = None  # for one test
 
@@ -97,10 +99,25 @@ class Run:
                                           traceback.format_exc().splitlines()))
         return self.count_red() == before
 
+    def unforgiven(self) -> list[str]:
+        """Why unsteady tests make this run red."""
+        if self.mode.forgives:
+            return []
+        rows = unsteady.read(unsteady.PAGE.read_text())[0]
+        found = [(failure.name, unsteady.unforgiven(rows, failure.first.name))
+                 for failure in self.tests_seen.unsteady]
+        return [f"{name} is unsteady, and {why}" for name, why in found if why]
+
+    def overdue(self) -> list[str]:
+        """What the register of unsteady tests makes red on this day."""
+        today = datetime.datetime.now(datetime.timezone.utc).date()
+        return [] if self.mode.forgives else \
+            unsteady.overdue(unsteady.read(unsteady.PAGE.read_text())[0], today)
+
     def count_red(self) -> int:
         seen = self.tests_seen
         return (len(seen.failed) + len(seen.errors) + len(self.failed) + bool(self.running) +
-                (0 if self.mode.forgives else len(seen.unsteady)))
+                len(self.unforgiven()))
 
     def others_days(self, shares: int) -> str:
         """The labels that a sanitizer's run leaves out, as a pattern. Of the tests that are shared
@@ -219,27 +236,25 @@ def last_words(run: Run) -> bool:
     for failure in seen.unsteady:
         print(f"unsteady: {failure.name}: {failure.first.result.value} at first, then "
               f"{failure.history}; what it printed first: {failure.kept}")
-    if seen.unsteady and not run.mode.forgives:
-        print("test: unsteady tests are red here; only scripts/test without --all forgives them")
     for failure in seen.failed:
         how = ", ".join(filter(None, [failure.first.result.value, failure.history]))
         print(f"\nFAILED: {failure.name}: {how}; what it printed: {failure.kept}\n"
               f"{run_tests.last_lines(failure.first.output.splitlines())}")
     for failure in run.failed:
         print(f"\nFAILED: {failure.what}\n{run_tests.last_lines(failure.output)}")
-    for error in seen.errors:
+    register = [*run.unforgiven(), *run.overdue()]
+    for error in [*seen.errors, *register]:
         print(f"FAILED: {error}")
     if run.running:
         print(f"FAILED: the time is over; still running: {', '.join(run.running)}")
-    if run.count_red():
+    red = run.count_red() + len(run.overdue())
+    if red:
         names = [*(failure.name for failure in seen.failed), *(part.what for part in run.failed),
-                 *seen.errors, *(["the time is over"] if run.running else [])]
-        print(f"\ntest: red: {', '.join(names) or 'unsteady tests'}\n"
-              f"test: the same run again: {same_run(run)}")
-    forgiven = len(seen.unsteady) if run.mode.forgives else 0
-    print(f"{seen.passed + forgiven} passed, {run.count_red()} failed, {seen.skipped} skipped",
-          flush=True)
-    return not run.count_red()
+                 *seen.errors, *register, *(["the time is over"] if run.running else [])]
+        print(f"\ntest: red: {', '.join(names)}\ntest: the same run again: {same_run(run)}")
+    forgiven = len(seen.unsteady) - len(run.unforgiven())
+    print(f"{seen.passed + forgiven} passed, {red} failed, {seen.skipped} skipped", flush=True)
+    return not red
 
 
 def do_parts(run: Run):

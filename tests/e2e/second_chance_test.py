@@ -1,17 +1,20 @@
 """What scripts/test does with tests that fail: scripts/run_tests.py over small CTest folders."""
 import contextlib
+import datetime
 import io
 import os
 import re
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import run_parts  # noqa: E402
 import run_tests  # noqa: E402
+import unsteady  # noqa: E402
 from run_tests import Deadline, OutOfTime, Phase, Verdict  # noqa: E402
 
 FAILS = "echo 'it is broken'; exit 1"
@@ -217,15 +220,42 @@ class LastWords(Folder):
             green = run_parts.last_words(run)
         return green, text.getvalue()
 
-    def test_the_gate_forgives_an_unsteady_test_and_the_thorough_run_does_not(self):
-        verdict = self.run_quietly(self.phase({"shaky": at_first(1)}))
-        green, text = self.last_words(run_parts.GATE, verdict)
-        self.assertTrue(green)
-        self.assertRegex(text, r"unsteady: shaky .*alone: Passed, Passed; .*: \S+shaky.log")
-        self.assertTrue(text.endswith("\n1 passed, 0 failed, 0 skipped\n"), text)
-        green, text = self.last_words(run_parts.ALL, verdict)
-        self.assertFalse(green)
-        self.assertTrue(text.endswith("\n0 passed, 1 failed, 0 skipped\n"), text)
+    def registered(self, *rows: str):
+        page = self.folder / "UNSTEADY.md"
+        page.write_text("\n".join([f"| {' | '.join(unsteady.HEAD)} |", "|---|---|---|---|---|",
+                                   *rows]))
+        self.enterContext(unittest.mock.patch.object(unsteady, "PAGE", page))
+
+    def test_the_gate_forgives_an_unsteady_test_and_the_thorough_run_if_it_is_registered(self):
+        verdict = self.run_quietly(self.phase({"a/shaky": at_first(1)}))
+        today = datetime.datetime.now(datetime.timezone.utc).date()
+        open_now, mended = f"| a/shaky | {today} | red | order | |", \
+            f"| a/shaky | {today} | red | order | 0123abc |"
+        old = f"| b/other | {today - datetime.timedelta(days=15)} | red | order | |"
+        for mode, rows, why in (
+                (run_parts.GATE, [old, mended], ""), (run_parts.ALL, [open_now], ""),
+                (run_parts.ALL, [], "has no open row"), (run_parts.ALL, [mended], "came again"),
+                (run_parts.ALL, [mended, open_now], "came again"),
+                (run_parts.ALL, [open_now, old], "for more than 14 days")):
+            self.registered(*rows)
+            green, text = self.last_words(mode, verdict)
+            self.assertRegex(text, r"unsteady: a/shaky .*alone: Passed, Passed; .*: \S+shaky.log")
+            self.assertEqual(green, not why, text)
+            self.assertIn(f"{why}", text)
+            self.assertRegex(text, f"\n[01] passed, {int(bool(why))} failed, 0 skipped\n$")
+
+    def test_the_form_of_the_register(self):
+        row = "| a/b_test | 2026-11-24 | red | order | 0123abc |"
+        for text, wrong in ((row, ""), (row.replace("0123abc", ""), ""),
+                            (row.replace("0123abc", "soon"), "not a commit"),
+                            (row.replace("a/b_test", "the test"), "name of a test"),
+                            (row.replace("2026-11-24", "24.11."), "date"),
+                            (row.replace("2026-11-24", "2026-02-30"), "day is out of range"),
+                            (row.replace("order", ""), "which race"), (row + " x |", "6 columns")):
+            self.registered(text)
+            self.assertRegex("; ".join(unsteady.read(unsteady.PAGE.read_text())[1]),
+                             wrong or "^$")
+        self.assertTrue(unsteady.read("no table")[1])
 
     def test_a_failed_test_and_a_failed_part_come_last_with_their_words(self):
         verdict = self.run_quietly(self.phase({"broken": "seq 100; exit 1", "good": "true"}))
