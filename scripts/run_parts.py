@@ -287,21 +287,26 @@ def start(arguments: list[str], seconds_before: float) -> Run:
                time.monotonic() - seconds_before)
 
 
+def prepare_process(mode: Mode, day: int):
+    """Sets what the tests and the builds of a mode see, and what a signal does."""
+    os.environ["SHOAL_TEST_DAY"] = str(day)
+    os.environ.pop("SHOAL_TEST_BREADTH", None)
+    if mode.breadth:
+        os.environ["SHOAL_TEST_BREADTH"] = mode.breadth
+    if Path("/usr/local/cuda/bin/nvcc").exists():
+        os.environ["PATH"] += ":/usr/local/cuda/bin"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def main(seconds_before: float, arguments: list[str]) -> int:
     try:
         run = start(arguments, seconds_before)
     except ValueError as error:
         print(f"test: {error}", file=sys.stderr)
         return 64
-    os.environ["SHOAL_TEST_DAY"] = str(run.day)
-    os.environ.pop("SHOAL_TEST_BREADTH", None)
-    if run.mode.breadth:
-        os.environ["SHOAL_TEST_BREADTH"] = run.mode.breadth
-    if Path("/usr/local/cuda/bin/nvcc").exists():
-        os.environ["PATH"] += ":/usr/local/cuda/bin"
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
-    sys.stdout.reconfigure(errors="backslashreplace")
+    prepare_process(run.mode, run.day)
     shutil.rmtree(run_tests.KEPT, ignore_errors=True)
     print(f"The seed is {run.day}. The same run again: {same_run(run)}", flush=True)
     try:
