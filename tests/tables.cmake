@@ -3,9 +3,9 @@
 
 # The label `clock`: the verdict depends on time. These tests run after the others, two at a time.
 # tests/lint/clock.py finds those whose sources sleep, stop a process, or have a time-out below ten
-# seconds. Of the others that stand here, the program has such a time-out: planted_fault_test,
-# ladder_test, e2e/matrix, e2e/nccl, e2e/model_files and e2e/shutdown. Each entry is a regular
-# expression for whole names.
+# seconds. Of the others that stand here, the time-out is in the program, or is computed:
+# planted_fault_test, ladder_test, e2e/kill_cycles, e2e/matrix and e2e/shutdown. Each entry is a
+# regular expression for whole names.
 set(SHOAL_CLOCK_TESTS
     "emulator/(memory|stream)_test"
     "models/held_file_test"
@@ -22,32 +22,37 @@ set(SHOAL_CLOCK_TESTS
     "server/host/model_watch_test"
     "server/serving/(inference_loop|request_figures)_test"
     "e2e/(admission|connections|device|faults|grpc_client|grpc_facades|kill_cycles|long_parts)"
-    "e2e/(model_files|openai_client|pauses|places|random_faults|service|shortage|shutdown|walks)"
-    "e2e/(around/Nginx|device_model/(faults|gpu_check/.*)|matrix/.*|nccl/.*|recovery/.*)"
+    "e2e/(openai_client|pauses|places|random_faults|service|shortage|shutdown|walks)"
+    "e2e/(around/Nginx|device_model/(faults|gpu_check/.*)|matrix/.*|recovery/.*)"
     "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest|shmtest_stuck|shmtest_trace|tls/Wire)")
 
 # CTest starts what costs most first, so that no processor is idle at the end. The numbers are about
-# the seconds of the release build; what is not listed costs less than the least of them. A sanitizer
-# slows the computing ones most.
-set(SHOAL_TEST_COSTS runtime/transport/planted_fault_test=120 runtime/comm/fault_test=110
-    runtime/comm/device/nccl_failure_test=100 e2e/http/ends=46 e2e/same_bits/logits/demo=39
-    e2e/metrics=39 conformance/communicator_test=36 conformance/device_kernels=14 e2e/doctor=33
-    runtime/comm/device/nccl_collective_test=30 e2e/scheduling=28 e2e/admission=26
-    runtime/engine/scheduler_model_test=21 e2e/places=20 e2e/shmtest=19 e2e/http/abuse=18
-    runtime/supervisor/supervisor_test=17 runtime/worker/model_runner_test=17
-    conformance/device_nccl=15 e2e/tls/Rotation=15 conformance/device_table=12 e2e/exit_codes=12
-    e2e/shmtest_trace=8
-    e2e/examples/ShmtestStep=12 conformance/device_cuda-ipc=10 conformance/device_host-memfd=10
-    conformance/device_tcp=10 e2e/contributing=9
-    e2e/recovery/serving=112 e2e/shortage=63 e2e/faults=58 e2e/pauses=57 e2e/recovery/streams/tcp=53
-    e2e/recovery/streams/shm=45 e2e/recovery/phases/shm=43 e2e/matrix/2=42 e2e/model_files=39
-    e2e/nccl/Sizes=16 e2e/nccl/Running=13 e2e/service=11 e2e/kill_cycles=7)
+# the seconds of the release build; what is not listed costs less than the least of them. A
+# sanitizer slows the computing ones most. Numbers from 90 on are of tests that count as several
+# (below). They follow each other from the beginning, those that count as most first, because there
+# is room for the next only where one has ended: later they would wait until the end, and run alone.
+set(SHOAL_TEST_COSTS conformance/communicator_test=99
+    runtime/comm/device/nccl_collective_test=98 runtime/comm/device/nccl_memory_test=97
+    runtime/transport/self_test_test=96 conformance/device_nccl=95 conformance/device_cuda-ipc=95
+    conformance/device_host-memfd=95 conformance/device_tcp=95 conformance/device_kernels=94
+    conformance/device_kernels_types=94 conformance/device_kernels_sm80=94
+    conformance/device_table=94 runtime/transport/planted_fault_test=93 runtime/comm/fault_test=92
+    runtime/comm/device/nccl_failure_test=91 e2e/recovery/serving=65 e2e/recovery/streams/tcp=53
+    e2e/recovery/phases/shm=45 e2e/shortage=41 e2e/recovery/streams/shm=40 e2e/nccl/Running=40
+    e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/nccl/Sizes=30 e2e/faults=30 e2e/model_files=28
+    e2e/matrix/2=27 e2e/http/ends=24 e2e/device_model/same-bits/llama3-gqa-tied-sharded=21
+    runtime/supervisor/supervisor_test=20 e2e/admission=17 e2e/service=16 e2e/tls/Rotation=14
+    e2e/shmtest=14 runtime/engine/scheduler_model_test=14 e2e/command_line=13 e2e/scheduling=12
+    e2e/metrics=12 e2e/doctor=12 models/tokenizer_test=12 e2e/exit_codes=12
+    e2e/examples/ShmtestStep=12 runtime/worker/model_runner_test=12 e2e/places=11
+    models/chat_template_test=11 runtime/worker/sampler_test=10 e2e/contributing=9
+    e2e/shmtest_trace=8 e2e/kill_cycles=7)
 
-# How many of the tests that may run at once a test counts as: its ranks spin, so that it takes
+# How many of the tests that may run at once a test counts as: its ranks spin or compute, and take
 # processors from its neighbours. Of the four that scripts/test runs at once on two processors, 3
 # leaves room for one beside it. Of the two that it runs at once at the end, 2 leaves none.
 set(SHOAL_TEST_PROCESSORS runtime/transport/planted_fault_test=2 runtime/comm/fault_test=2
-    runtime/comm/device/nccl_failure_test=2 e2e/faults=2 e2e/kill_cycles=2 e2e/long_parts=2
+    runtime/comm/device/nccl_failure_test=2 e2e/kill_cycles=2 e2e/long_parts=2
     conformance/communicator_test=3 runtime/transport/self_test_test=3
     runtime/comm/device/nccl_collective_test=3 runtime/comm/device/nccl_memory_test=3
     conformance/device_kernels=2 conformance/device_kernels_types=2
