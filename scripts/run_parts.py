@@ -128,8 +128,8 @@ class Run:
 
 
 def then_quiet(name: str, build: Path, jobs: int, without: str, **more) -> list[Phase]:
-    """The tests but those with these labels, a pattern: first what does not depend on time, and then
-    what does, with as little as possible beside it."""
+    """The tests but those with these labels, a pattern: first what does not depend on time, and
+    then what does, with as little as possible beside it."""
     return [Phase(name, build, jobs, ("--label-exclude", f"^(clock|{without})$"), **more),
             Phase(f"{name}: what depends on time", build, QUIET_JOBS,
                   ("--label-regex", "^clock$", "--label-exclude", f"^({without})$"), **more)]

@@ -3,7 +3,7 @@
 A *stall* is made by the freezer of a cgroup. Where none can be made, real-time processes hold all
 processors. SIGSTOP would not do: its SIGCONT would wake ranks that a test has stopped.
 
-    python3 scripts/stalls.py SECONDS [CGROUP-FOLDER]    a stall every so many seconds, until stdin ends
+    python3 scripts/stalls.py SECONDS [CGROUP-FOLDER]    every so many seconds, until stdin ends
 """
 import contextlib
 import os

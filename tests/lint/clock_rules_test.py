@@ -22,7 +22,8 @@ class ClockRules(unittest.TestCase):
 
     def test_lines_of_cpp(self):
         for line in ("std::this_thread::sleep_for(kStep);", "::usleep(10'000);", "::sleep(2);",
-                     "::kill(child, SIGSTOP);", "Deadline::after_s(0.5)", "Deadline::after_ms(9'999)",
+                     "::kill(child, SIGSTOP);", "Deadline::after_s(0.5)",
+                     "Deadline::after_ms(9'999)",
                      "constexpr int kShortMs = 400;", "options.step_timeout_s = 1;",
                      "EXPECT_LT(seconds_since(began), 0.5);"):
             self.assertEqual(self.found(line, "a.cc"), 1, line)
@@ -66,9 +67,8 @@ class ClockRules(unittest.TestCase):
                    "    time.sleep(2)\n")
 
         def lines(*words: str) -> list[str]:
-            command = ["python3", f"{self.root}/tests/e2e/d_test.py", *words]
-            return [sign.split(": ")[1]
-                    for sign in clock.signs_of_test({"name": "e2e/d", "command": command}, self.root)]
+            test = {"name": "e2e/d", "command": [f"{self.root}/tests/e2e/d_test.py", *words]}
+            return [sign.split(": ")[1] for sign in clock.signs_of_test(test, self.root)]
         self.assertEqual(lines(), ["time.sleep(1)", "time.sleep(2)"])
         self.assertEqual(lines("shm"), ["time.sleep(1)", "time.sleep(2)"])
         self.assertEqual(lines("two-words", "shm"), ["time.sleep(1)"])
