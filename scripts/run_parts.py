@@ -62,6 +62,7 @@ class Run:
     deadline: Deadline = dataclasses.field(default_factory=lambda: Deadline(None))
     began: float = dataclasses.field(default_factory=time.monotonic)
     step: str = ""
+    steps: list[tuple[str, float]] = dataclasses.field(default_factory=list)  # when each began
     tests_seen: Verdict = dataclasses.field(default_factory=Verdict)
     failed: list[PartFailed] = dataclasses.field(default_factory=list)
     cannot: set[str] = dataclasses.field(default_factory=set)  # parts that this machine cannot do
@@ -73,7 +74,14 @@ class Run:
 
     def begin(self, step: str):
         self.step = step
-        print(f"\n== {step} (at {time.monotonic() - self.began:.0f} s)", flush=True)
+        self.steps.append((step, time.monotonic() - self.began))
+        print(f"\n== {step} (at {self.steps[-1][1]:.0f} s)", flush=True)
+
+    def times(self) -> str:
+        """How long each step took but the last one, as tests/TIMES.md has it."""
+        ends = [began for _, began in self.steps[1:]]
+        return "\n".join(f"| {step} | {end - began:.0f} s |"
+                         for (step, began), end in zip(self.steps, ends))
 
     def command(self, step: str, *words):
         self.begin(step)
@@ -233,6 +241,7 @@ def last_words(run: Run) -> bool:
     """Prints the verdict, what failed last. Returns whether the run is green."""
     seen = run.tests_seen
     run.begin("verdict")
+    print(run.times())
     for failure in seen.unsteady:
         print(f"unsteady: {failure.name}: {failure.first.result.value} at first, then "
               f"{failure.history}; what it printed first: {failure.kept}")

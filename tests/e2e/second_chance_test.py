@@ -267,6 +267,7 @@ class LastWords(Folder):
         self.assertFalse(green)
         self.assertEqual([int(line) for line in text.splitlines() if line.strip().isdecimal()],
                          [*range(61, 101), *range(261, 301)])
+        self.assertRegex(text, r"\n\| a build \| \d+ s \|\n\| a step \| \d+ s \|\n")
         self.assertRegex(text, re.compile(r"^test: red: broken .*, a build: sh .* 2, a step: false "
                                           "ended with 1$", re.MULTILINE))
         self.assertTrue(text.endswith("\n1 passed, 3 failed, 0 skipped\n"), text)
