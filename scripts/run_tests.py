@@ -2,7 +2,8 @@
 
 A test that failed beside others is repeated alone. If it then passes, it is *unsteady*: it is
 named, the output of its first failure is kept, and the run stays green. A defect that shows
-only now and then must not hold up every other change, but nobody may overlook it either.
+only now and then must not hold up every other change, but nobody may overlook it either. What a
+sanitizer reported is never forgiven.
 """
 import collections
 import contextlib
@@ -19,6 +20,8 @@ import time
 import uuid
 import xml.etree.ElementTree as xml
 from pathlib import Path
+
+import sanitizer_reports
 
 # If this many tests fail, nothing is repeated: the change is wrong, or the machine is unusable.
 TOO_MANY = 5
@@ -82,6 +85,7 @@ class Outcome:
     result: Result
     output: str = ""
     labels: frozenset[str] = frozenset()
+    sanitizer: bool = False  # one of its processes wrote a sanitizer's report
 
 
 @dataclasses.dataclass
@@ -241,11 +245,13 @@ def run_ctest(phase: Phase, properties: dict[str, dict], deadline: Deadline,
         (temporary / memory).unlink(missing_ok=True)
     junit = (phase.build / "tests.xml").resolve()
     junit.unlink(missing_ok=True)
+    sanitizer_reports.clear(phase.build)
     told = Told(properties)
 
-    def labelled(outcomes: dict[str, Outcome]) -> list[Outcome]:
+    def completed(outcomes: dict[str, Outcome]) -> list[Outcome]:
         for outcome in outcomes.values():
             outcome.labels = frozenset(properties.get(outcome.name, {}).get("LABELS", []))
+        add_sanitizers(phase, outcomes, verdict)
         return list(outcomes.values())
 
     try:
@@ -253,7 +259,7 @@ def run_ctest(phase: Phase, properties: dict[str, dict], deadline: Deadline,
                        "--no-tests=error", "--parallel", phase.jobs, "--output-junit", junit,
                        *phase.arguments], deadline, told.running, told.line)
     except OutOfTime as end:
-        end.outcomes = labelled(told.outcomes())
+        end.outcomes = completed(told.outcomes())
         raise
     try:
         outcomes = reported(junit, told)
@@ -264,7 +270,18 @@ def run_ctest(phase: Phase, properties: dict[str, dict], deadline: Deadline,
             set(outcomes) != set(properties):
         verdict.errors.append(f"CTest itself ({phase.name}): exit code {code}, "
                               f"{len(outcomes)} of {len(properties)} tests")
-    return labelled(outcomes)
+    return completed(outcomes)
+
+
+def add_sanitizers(phase: Phase, outcomes: dict[str, Outcome], verdict: Verdict):
+    """A test has failed if one of its processes wrote a sanitizer's report, also if it passed."""
+    for name, report in sanitizer_reports.collect(phase.build).items():
+        if outcome := outcomes.get(name):
+            outcome.result = Result.FAILED
+            outcome.output += f"\n{report}"
+            outcome.sanitizer = True
+        else:
+            verdict.errors.append(f"{name} ({phase.name}), which did not end: {report}")
 
 
 def check_timeouts(phase: Phase, properties: dict[str, dict], verdict: Verdict):
@@ -302,7 +319,8 @@ def passes_alone(failure: Failure, deadline: Deadline, verdict: Verdict) -> bool
         history.append(result.value)
         passes = result == Result.PASSED and not any(one.result.bad for one in outcomes)
         in_a_row = in_a_row + 1 if passes else 0
-        if in_a_row == wanted or result == Result.TIMED_OUT:
+        a_report = any(one.sanitizer for one in outcomes)
+        if in_a_row == wanted or result == Result.TIMED_OUT or a_report:
             break
     failure.history = "alone: " + ", ".join(history)
     return in_a_row == wanted
@@ -316,6 +334,8 @@ def why_not(failure: Failure, count: int, verdict: Verdict) -> str:
         return "CTest itself failed"
     if failure.first.result == Result.NOT_RUN:
         return "it cannot be started"
+    if failure.first.sanitizer:
+        return "of a sanitizer's report"
     final = sorted(failure.first.labels & FINAL_LABELS)
     return f"of its label {final[0]}" if final else ""
 

@@ -58,3 +58,7 @@ set(SHOAL_TEST_PROCESSORS runtime/transport/planted_fault_test=2 runtime/comm/fa
     conformance/device_kernels=2 conformance/device_kernels_types=2
     conformance/device_kernels_sm80=2 conformance/device_cuda-ipc=3 conformance/device_host-memfd=3
     conformance/device_tcp=3 conformance/device_nccl=3 conformance/device_table=2)
+
+# Their children provoke reports, of a race that ThreadSanitizer must see and of signals, which are
+# no failure. What else a sanitizer sees there fails these tests by an exit code alone.
+set(SHOAL_TESTS_THAT_PROVOKE_REPORTS emulator/lanes_test runtime/supervisor/group_failure_test)

@@ -196,6 +196,31 @@ class SecondChance(Folder):
         self.assertEqual(code, 3)
         run_tests.end_ours()
 
+    def test_a_sanitizers_report_is_final_also_of_a_test_that_passed(self):
+        reports = self.folder / "reports"
+        verdict = self.run_quietly(self.phase(
+            {"a/swallows": f"echo race > {reports}/a__swallows.77",
+             "a/good": f"printf '===\\nERROR: Failed to mmap\\n' > {reports}/a__good.3",
+             "b/once": at_first(1, f"echo overflow > {reports}/b__once.1; exit 1")}, jobs=2))
+        self.assertEqual(self.names(verdict.failed), {"a/swallows", "b/once"})
+        self.assertEqual((verdict.passed, verdict.unsteady), (1, []))
+        for failure in verdict.failed:
+            self.assertEqual(failure.history, "not repeated, because of a sanitizer's report")
+            self.assertRegex(failure.kept.read_text(), "report, .*/reports/.*:\n(race|overflow)\n")
+        repeated = at_first(1) + f"; [ $(wc -l < $0) != 2 ] || echo race > {reports}/c.8"
+        verdict = self.run_quietly(self.phase({"c": repeated}))
+        self.assertEqual([failure.history for failure in verdict.failed], ["alone: Failed"])
+        self.assertEqual(reports.stat().st_mode & 0o7777, 0o1777)
+        # What an earlier run left counts for nothing.
+        self.assertEqual(self.run_quietly(self.phase({"a/swallows": "true"})).failed, [])
+
+    def test_a_report_of_no_test_is_an_error(self):
+        verdict = Verdict()
+        phase = self.phase({"good": f"echo leak > {self.folder}/reports/gone.5"})
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            run_tests.run_phases([phase], Deadline(None), verdict)
+        self.assertRegex(verdict.errors[0], "(?s)^gone .*leak")
+
     def test_ctest_itself_is_not_forgiven(self):
         run = run_parts.Run(run_parts.GATE, ("release",), 0)
         self.assertFalse(run.attempt(lambda: run.tests(Phase("none", self.folder / "nowhere"))))
