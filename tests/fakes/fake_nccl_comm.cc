@@ -18,7 +18,7 @@ namespace fake_nccl {
 namespace {
 
 constexpr int kForever = -1;
-constexpr int kLatePeersMs = 50;              // a call waits this long for late peers
+constexpr int kLatePeersMs = 50;             // a call waits this long for late peers
 constexpr size_t kTreeBytes = 256 * 1024;    // the largest all-reduce that uses the tree
 constexpr size_t kPieceFloats = 256 * 1024;  // an all-reduce works in pieces of this size
 constexpr size_t kNvlsBytesPerRank = 5632;   // 2 * (128 + 2688)
@@ -90,8 +90,8 @@ Result Comm::start(std::function<Result()> work, int wait_ms) {
     changed_.wait(lock, done);
   } else if (wait_ms > 0) {
     // Wait on the system clock, because ThreadSanitizer knows only that form of the wait.
-    changed_.wait_until(
-        lock, std::chrono::system_clock::now() + std::chrono::milliseconds(wait_ms), done);
+    changed_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(wait_ms),
+                        done);
   }
   return state_;
 }
