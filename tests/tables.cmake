@@ -4,26 +4,26 @@
 # The label `clock`: the verdict depends on time. These tests run after the others, two at a time.
 # tests/lint/clock.py finds those whose sources sleep, stop a process, or have a time-out below ten
 # seconds. Of the others that stand here, the time-out is in the program, or is computed:
-# planted_fault_test, ladder_test, e2e/kill_cycles, e2e/matrix and e2e/shutdown. Each entry is a
-# regular expression for whole names.
+# planted_fault_test, e2e/kill_cycles and e2e/shutdown. Each entry is a regular expression for whole
+# names.
 set(SHOAL_CLOCK_TESTS
     "emulator/(memory|stream)_test"
     "models/held_file_test"
     "runtime/base/(patient_writer|running_clock|thread_pool|wait)_test"
     "runtime/comm/(fault|slot_flags|tcp/tcp_mesh)_test"
-    "runtime/comm/device/(nccl_failure|staged_communicator)_test"
+    "runtime/comm/device/nccl_failure_test"
     "runtime/control/channel_test"
     "runtime/device/device_test"
     "runtime/rank/rank_test"
-    "runtime/supervisor/(gpu_probe|group_failure|ladder|process_end|process_state)_test"
-    "runtime/supervisor/(supervisor|supervisor_shortage|worker_group)_test"
+    "runtime/supervisor/(gpu_probe|group_failure|process_end|process_state)_test"
+    "runtime/supervisor/(group_start|step_watch|supervisor|supervisor_shortage|worker_group)_test"
     "runtime/transport/planted_fault_test"
-    "server/grpc/grpc_(control|lifecycle)_test"
+    "server/grpc/grpc_lifecycle_test"
     "server/host/model_watch_test"
     "server/serving/(inference_loop|request_figures)_test"
     "e2e/(admission|connections|device|faults|grpc_client|grpc_facades|kill_cycles|long_parts)"
     "e2e/(openai_client|pauses|places|random_faults|service|shortage|shutdown|walks)"
-    "e2e/(around/Nginx|device_model/(faults|gpu_check/.*)|matrix/.*|recovery/.*)"
+    "e2e/(around/Nginx|device_model/(faults|gpu_check/.*)|recovery/.*)"
     "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest|shmtest_stuck|shmtest_trace|tls/Wire)")
 
 # CTest starts what costs most first, so that no processor is idle at the end. The numbers are about

@@ -31,11 +31,11 @@ PYTHON = (
     (r"\bSIGSTOP\b|-STOP\b", 1),
     (rf"[Tt]imeout(?:=|\(|\", \"?){NUMBER}(?![\w.]| \*)", 1),
     (rf"\.wait\({NUMBER}\)", 1),
-    (rf"\.assertLess(?:Equal)?\((?:time\.monotonic|took|seconds|slowest)[^,]*, {NUMBER}[,) ]", 1),
+    (rf"\.assertLess(?:Equal)?\((?:min\()?(?:time\.monotonic|took|slowest)[^,]*, {NUMBER}[,) ]", 1),
 )
 EXCEPTED = re.compile(r"(?://|#) no deadline: \w")
-# Its waits end a test that hangs, after minutes, and its one poll is within such a wait.
-HELPERS = {"tests/e2e/harness.py"}
+# Their waits end a test that hangs, after a minute, and their one poll is within such a wait.
+HELPERS = {"tests/e2e/harness.py", "tests/guard.h"}
 COMMENT = {".py": re.compile(r'(?<!["\w])"""(?:.|\n)*?"""|^\s*#[^\n]*', re.MULTILINE)}
 CPP_COMMENT = re.compile(r"//[^\n]*")
 
