@@ -32,19 +32,16 @@ struct WorkerGroup::Impl {
   std::vector<std::string> ready;
   std::optional<StepDone> result;
   GroupPhase phase;
-  double startup_timeout_s = 0;
+  WorkerGroupOptions options;
   double most_phase_s = kMostPhaseSeconds;
-  double step_timeout_s = 0;
-  int64_t evidence_ms = 0, explain_ms = 0;
   StepWatch step_watch{0};
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
   std::function<void()> on_left_behind;
   ~Impl() { end_all(); }
 
-  std::optional<Failure> wait_until_started(const WorkerGroupOptions& options,
-                                            const StartControl& control);
-  std::optional<Failure> hung(const RankProcess& worker, const WorkerGroupOptions& options);
+  std::optional<Failure> wait_until_started(const StartControl& control);
+  std::optional<Failure> hung(const RankProcess& worker);
   void report_progress(const StartControl& control) const;
   bool poll_once(Deadline deadline);
   bool catch_up() { return poll_once(Deadline::after_ms(0)); }
@@ -148,7 +145,7 @@ void WorkerGroup::Impl::exchange() {
 
 /// Ends the group because a rank failed. The failure is kept for every later call.
 Failure WorkerGroup::Impl::fail() {
-  const Deadline evidence = Deadline::after_ms(evidence_ms);
+  const Deadline evidence = Deadline::after_ms(options.evidence_ms);
   const auto died = [](const RankProcess& w) { return w.reaped && !w.failure; };
   for (;;) {
     const bool own = std::any_of(workers.begin(), workers.end(), gives_own_reason);
@@ -170,7 +167,7 @@ Failure WorkerGroup::Impl::fail() {
 Failure WorkerGroup::Impl::time_out(const StepVerdict& verdict) {
   const std::string explain = encode_front_message(Explain{});
   for (RankProcess& worker : workers) (void)worker.channel.send(explain, Deadline::after_ms(0));
-  const Deadline deadline = Deadline::after_ms(explain_ms);
+  const Deadline deadline = Deadline::after_ms(options.explain_ms);
   // A rank that is stopped or frozen cannot answer.
   const auto quiet = [](const RankProcess& w) {
     return !w.failure && !w.reaped && w.held_up().empty();
@@ -250,7 +247,7 @@ bool WorkerGroup::Impl::started(const RankProcess& worker, bool transport_only) 
 Deadline WorkerGroup::Impl::phase_deadline(const RankProcess& worker) const {
   if (has_no_deadline(worker.phase)) return Deadline::infinite();
   const double seconds =
-      std::min(startup_timeout_s / 4, most_phase_s) - seconds_since(worker.heard_at);
+      std::min(options.startup_timeout_s / 4, most_phase_s) - seconds_since(worker.heard_at);
   return Deadline::after_s(std::max(seconds, 0.0));
 }
 
@@ -268,8 +265,7 @@ void WorkerGroup::Impl::report_progress(const StartControl& control) const {
 }
 
 /// A phase without a deadline may be slow, but a process that is stopped is not slow: it has hung.
-std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker,
-                                               const WorkerGroupOptions& options) {
+std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker) {
   if (phase_deadline(worker).passed()) return silent_for(seconds_since(worker.heard_at));
   if (has_no_deadline(worker.phase) && seconds_since(worker.heard_at) > options.step_timeout_s &&
       !worker.held_up().empty()) {
@@ -278,8 +274,7 @@ std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker,
   return std::nullopt;
 }
 
-std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOptions& options,
-                                                             const StartControl& control) {
+std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl& control) {
   PhaseNews news(options.start.transport_only);
   for (;;) {
     const bool given_up = control.given_up && control.given_up();
@@ -293,7 +288,7 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const WorkerGroupOp
       if (started(worker, options.start.transport_only)) continue;
       done = false;
       phase.phase = worker.phase;
-      if (std::optional<Failure> failure = hung(worker, options)) return failure;
+      if (std::optional<Failure> failure = hung(worker)) return failure;
       silence = std::max(silence, seconds_since(worker.heard_at));
     }
     if (done) break;
@@ -319,18 +314,15 @@ Attempt<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOption
                                                          const TransportSetup& setup,
                                                          const StartControl& control) {
   auto impl = std::make_unique<Impl>();
-  impl->startup_timeout_s = options.startup_timeout_s;
+  impl->options = options;
   if (options.start.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
   impl->step_watch = StepWatch(options.step_timeout_s);
-  impl->step_timeout_s = options.step_timeout_s;
-  impl->evidence_ms = options.evidence_ms;
-  impl->explain_ms = options.explain_ms;
   impl->on_left_behind = control.on_left_behind;
   if (const Status born = spawn_ranks(options, setup, control.channels, &impl->workers);
       !born.ok()) {
     return Failure{born, Phase::kSpawn, kFrontRank, Fault::kOwn};
   }
-  if (std::optional<Failure> failure = impl->wait_until_started(options, control)) return *failure;
+  if (std::optional<Failure> failure = impl->wait_until_started(control)) return *failure;
   return std::unique_ptr<WorkerGroup>(new WorkerGroup(std::move(impl)));
 }
 
@@ -351,9 +343,9 @@ Attempt<std::string> WorkerGroup::step(uint64_t number, std::string plan) {
   const std::string frame = encode_front_message(Step{number, std::move(plan)});
   for (RankProcess& worker : group.workers) {
     worker.waits = false;
-    const Status sent = worker.channel.send(frame, Deadline::after_s(group.step_timeout_s));
+    const Status sent = worker.channel.send(frame, Deadline::after_s(group.options.step_timeout_s));
     if (sent.code() == Code::kDeadlineExceeded && !group.catch_up())
-      return group.silent_for(group.step_timeout_s);
+      return group.silent_for(group.options.step_timeout_s);
     if (!sent.ok()) return group.fail();
   }
   group.step_watch.moved();

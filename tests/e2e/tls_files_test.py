@@ -40,9 +40,11 @@ class Rotation(Case):
                     found.append(dict(part[0] for part in client.getpeercert()["subject"])["commonName"])
         return found
 
-    def reread(self, server, log: str):
-        """Sends SIGHUP to all of the server's processes, as a terminal that closes does."""
+    def reread(self, server, log: str, change):
+        """Changes files and sends SIGHUP to all of the server's processes, as a terminal that closes
+        does. The server may look by itself in between."""
         before = len(re.findall(log, server.err.text()))
+        change()
         os.killpg(server.pid, signal.SIGHUP)
         server.wait_logged(log, before + 1)
 
@@ -59,9 +61,9 @@ class Rotation(Case):
         harness.wait_until(printed.text, "the client's first token")
         for raw in streams:
             raw.until(b"data: ")
-        self.next.copy_to(self.folder, "tls")
         self.keys.write_text("new\nboth\n")
-        self.reread(server, "certificates have changed and are used")
+        self.reread(server, "certificates have changed and are used",
+                    lambda: self.next.copy_to(self.folder, "tls"))
         self.assertEqual(self.subjects(server), ["next", "next"])
         for key, status in (("old", 401), ("new", 200), ("both", 200)):
             answer = call(server, "GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
@@ -93,19 +95,18 @@ class Rotation(Case):
                     self.next.certificate.read_bytes()[:300])),
                 ("cannot be read", self.files.certificate.unlink)):
             with self.subTest(what):
-                change()
-                self.reread(server, bad)
+                self.reread(server, bad, change)
                 self.assertIn(what, server.err.text())
                 self.assertEqual(self.subjects(server), ["server", "server"])
         warnings = server.err.text().count(bad)
         os.kill(server.pid, signal.SIGHUP)  # nothing has changed since
-        self.keys.write_text("# nobody\n")
-        self.reread(server, "the API keys have changed and cannot be used")
+        self.reread(server, "the API keys have changed and cannot be used",
+                    lambda: self.keys.write_text("# nobody\n"))
         self.assertEqual(server.err.text().count(bad), warnings)
         self.assertEqual(call(server, "GET", "/v1/models",
                               headers={"Authorization": "Bearer old"}).status, 200)
-        self.next.copy_to(self.folder, "tls")
-        self.reread(server, "certificates have changed and are used")
+        self.reread(server, "certificates have changed and are used",
+                    lambda: self.next.copy_to(self.folder, "tls"))
         self.assertEqual(self.subjects(server), ["next", "next"])
         self.assertNotIn("old", re.sub("those from before|old pair", "", server.err.text()))
         self.stop(server)
