@@ -364,8 +364,9 @@ class Client(harness.TestCase):
             self.assertGreaterEqual(time.monotonic() - begun, 1)
 
     def test_it_says_how_much_of_an_answer_has_come(self):
-        server = self.serve(harness.DEMO)
-        server.wait_ready()
+        with harness.planted("0:step-20:stop"):  # so that the answer cannot be over
+            server = self.serve(harness.DEMO, "--step-timeout", 5 * harness.GUARD)
+            server.wait_ready()
         client = server.client("--prompt", "In the beginning", "--ignore-eos", "--max-tokens", 400)
         out = harness.Reader(client.stdout)
         err = harness.Reader(client.stderr)
