@@ -70,8 +70,10 @@ shoal::SupervisorOptions options_for(int ranks) {
   options.group.startup_timeout_s = kStartSeconds;
   options.group.start.collective_timeout_ms = static_cast<int64_t>(kStartSeconds * 1000);
   options.max_restarts = kRestarts;
-  options.hooks.on_restart = [](const shoal::Failure& failure, int restart, int of) {
-    std::printf("restart %d of %d: %s\n", restart, of, std::string(failure.why.message()).c_str());
+  options.hooks.on_restart = [](const shoal::Failure& failure, const shoal::RestartCount& count) {
+    std::printf("restart %d of %d%s: %s\n", count.restarts, count.max_restarts,
+                count.counts ? "" : " (this one does not count)",
+                std::string(failure.why.message()).c_str());
   };
   return options;
 }

@@ -42,11 +42,14 @@ enum class Fault : int32_t {
   kSpinning,      ///< a rank computed without end: a retry may work
   kShortage,      ///< memory, threads or descriptors ran out: no other transport needs less, but a
                   ///< retry may find more
-  kOutside,       ///< a signal from outside ended a rank: a retry may work
-  kHeldUp,        ///< something outside kept a rank from running (it was stopped, frozen or
-                  ///< throttled): a retry may work, and no request can be the cause
-  kGivenUp,       ///< the caller asked to stop
-  kPolicy,        ///< there is nothing left to try, or the rest is forbidden
+  kOutside,  ///< a signal from outside ended a rank: a retry may work, and no request can be the
+             ///< cause
+  kHeldUp,   ///< something outside kept a rank from running (it was stopped, frozen or
+             ///< throttled): a retry may work, and no request can be the cause
+  kOutOfMemory,  ///< the kernel's out-of-memory killer has ended a rank, or may have: a retry may
+                 ///< work
+  kGivenUp,      ///< the caller asked to stop
+  kPolicy,       ///< there is nothing left to try, or the rest is forbidden
 };
 
 /// The name of a code, such as "RESOURCE_EXHAUSTED"; "CODE_99" if the number is not a code.

@@ -25,8 +25,7 @@ bool secondary(const Status& status) {
          is_of_a_peer(root.os_error);
 }
 
-/// Signals that a fault of the program's own raises; any other came from outside (the kernel's
-/// out-of-memory killer counts as outside: another transport would not cure it).
+/// Signals that a fault of the program's own raises; any other came from outside.
 bool own_fault(int signal) {
   for (const int fault : {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGSYS, SIGTRAP}) {
     if (signal == fault) return true;
@@ -55,13 +54,17 @@ int first_to_fail(const std::vector<RankProcess>& ranks) {
 }
 
 /// For a rank that ended without giving a reason.
-void explain_death(const RankProcess& rank, const std::string& phase, Failure* failure) {
+void explain_death(const RankProcess& rank, const std::string& phase, bool out_of_memory,
+                   Failure* failure) {
   std::string what = cat("rank ", failure->rank, " (pid ", rank.process.pid, ") ",
                          describe_exit(rank.exit_code, rank.exit_status), " in phase ", phase);
   const bool signalled = rank.exit_code == CLD_KILLED || rank.exit_code == CLD_DUMPED;
-  if (signalled && rank.exit_status == SIGKILL) {
-    what +=
-        "; the kernel does that too when memory runs out: see dmesg and the container's memory limit";
+  const bool killed = signalled && rank.exit_status == SIGKILL;
+  if (killed) {
+    what += out_of_memory ? "; the kernel does that when memory runs out: see dmesg and the "
+                            "container's memory limit"
+                          : "; it came from outside, because the kernel counts no kill for want of "
+                            "memory";
   }
   if (rank.exit_code == CLD_EXITED && rank.exit_status == kShortageExitCode) {
     failure->fault = Fault::kShortage;
@@ -73,7 +76,7 @@ void explain_death(const RankProcess& rank, const std::string& phase, Failure* f
     return;
   }
   if (signalled && !own_fault(rank.exit_status)) {
-    failure->fault = Fault::kOutside;
+    failure->fault = killed && out_of_memory ? Fault::kOutOfMemory : Fault::kOutside;
   } else {
     failure->fault = rank.in_transport_phase() ? Fault::kTransport : Fault::kDeath;
   }
@@ -131,7 +134,8 @@ std::string GroupPhase::text_of(Phase one) const {
   return one == Phase::kStep ? cat(phase_name(one), " ", step) : std::string(phase_name(one));
 }
 
-Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase) {
+Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
+                        bool out_of_memory) {
   Failure failure;
   failure.rank = first_to_fail(ranks);
   failure.phase = phase.phase;
@@ -145,7 +149,7 @@ Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase&
   failure.phase = phase.of(rank);
   const std::string name = phase.text_of(failure.phase);
   if (!rank.failure) {
-    explain_death(rank, name, &failure);
+    explain_death(rank, name, out_of_memory, &failure);
     return failure;
   }
   failure.fault = rank.failure->fault;

@@ -25,8 +25,10 @@ bool gives_own_reason(const RankProcess& rank);
 
 /// Finds out which rank failed first and why, after a rank has ended or has reported that it
 /// failed. A rank that died without a reason counts first, then a rank with a reason of its own,
-/// and only then a rank that merely lost a peer.
-Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase);
+/// and only then a rank that merely lost a peer. out_of_memory: the kernel's out-of-memory killer
+/// may have sent a SIGKILL.
+Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
+                        bool out_of_memory);
 
 /// Finds out who waits for whom after nothing has moved for this many seconds. Call it once the
 /// ranks have had the time to report where they are. The rank to blame is one that is stopped

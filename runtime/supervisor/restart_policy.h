@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "runtime/base/failure.h"
@@ -10,6 +11,8 @@ namespace shoal {
 class RestartPolicy {
  public:
   enum class Next { kSameRung, kNextRung, kGiveUp };
+  /// Ranks that do so much work between two kills make progress, however often they are killed.
+  static constexpr int64_t kStepsThatEarn = 16;
 
   /// Grants max_restarts restarts. The count begins at zero again after forget_s seconds without a
   /// failure.
@@ -19,12 +22,14 @@ class RestartPolicy {
   /// A group has started to run at this time.
   void started(double now_s) { healthy_since_s_ = now_s; }
 
-  /// A group over this rung has failed. A rung that fails twice by itself is left. What came from
-  /// outside does not count against the rung, and neither does a shortage, a rank that spins, or
-  /// what happened while no bytes were moved (spawn, load, touch) or over another rung.
-  Next failed(const Failure& failure, const std::string& rung, double now_s);
+  /// A group over this rung has failed, after so many steps that ended well since it started. A
+  /// rung that fails twice by itself is left. What came from outside does not count against the
+  /// rung, and neither does a want of memory, a rank that spins, or what happened while no bytes
+  /// were moved (spawn, load, touch) or over another rung. A kill from outside (Fault::kOutside)
+  /// after kStepsThatEarn steps costs none of max_restarts.
+  Next failed(const Failure& failure, const std::string& rung, double now_s, int64_t good_steps);
 
-  int restarts() const { return restarts_; }
+  int restarts() const { return restarts_; }  ///< those that count
 
  private:
   const int max_restarts_;

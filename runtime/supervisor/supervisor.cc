@@ -29,6 +29,7 @@ bool restart_may_cure(Fault fault) {
     case Fault::kShortage:
     case Fault::kOutside:
     case Fault::kHeldUp:
+    case Fault::kOutOfMemory:
       return true;
     case Fault::kOwn:
     case Fault::kGivenUp:
@@ -36,6 +37,12 @@ bool restart_may_cure(Fault fault) {
       return false;
   }
   return false;
+}
+
+/// Whether a request of the step may have caused this. The kernel ends a rank for want of memory
+/// where a request may have taken it, but what comes from outside is no request's doing.
+bool may_be_of_a_request(Fault fault) {
+  return fault != Fault::kHeldUp && fault != Fault::kOutside;
 }
 
 /// The failure, with what we were doing about it in front.
@@ -162,8 +169,9 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
                                                   const StartControl& control, const Pause& pause) {
   if (!restart_may_cure(failure.fault)) return failure;
   if (std::optional<Failure> final = refuse_start(failure, control, pause)) return final;
-  const RestartPolicy::Next next =
-      policy_.failed(failure, ladder_.last_tried(), seconds_since(origin_));
+  const int before = policy_.restarts();
+  const RestartPolicy::Next next = policy_.failed(
+      failure, ladder_.last_tried(), seconds_since(origin_), std::exchange(good_steps_, 0));
   if (next == RestartPolicy::Next::kGiveUp) {
     return while_doing(failure,
                        cat("the ranks were started again ", counted(policy_.restarts(), "time"),
@@ -176,7 +184,8 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
     }
   }
   if (options_.hooks.on_restart)
-    options_.hooks.on_restart(failure, policy_.restarts(), options_.max_restarts);
+    options_.hooks.on_restart(
+        failure, {policy_.restarts(), options_.max_restarts, policy_.restarts() > before});
   return std::nullopt;
 }
 
@@ -261,12 +270,15 @@ Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
   }
   Attempt<std::string> result = group_->step(number, std::move(plan));
   note_collective_seconds();
-  if (result.ok()) return GroupStep{std::move(result).value(), {}, false};
+  if (result.ok()) {
+    ++good_steps_;
+    return GroupStep{std::move(result).value(), {}, false};
+  }
   if (!group_->ended()) return result.failure();  // the ranks run, but their answer was wrong
   begin_restart(result.failure());
   (void)await_restart();
   if (const std::optional<Failure> final = lost()) return *final;
-  return GroupStep{std::nullopt, result.failure().why, result.failure().fault != Fault::kHeldUp};
+  return GroupStep{std::nullopt, result.failure().why, may_be_of_a_request(result.failure().fault)};
 }
 
 std::optional<Failure> Supervisor::watch() {

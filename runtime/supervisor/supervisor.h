@@ -16,6 +16,13 @@
 
 namespace shoal {
 
+/// Which restart this is, of those that are granted.
+struct RestartCount {
+  int restarts = 0;
+  int max_restarts = 0;
+  bool counts = true;  ///< it is one of them; a kill from outside may cost none (RestartPolicy)
+};
+
 /// What a caller may want to show. Each may be empty. They are called from the thread that the
 /// ranks belong to. A hook must not call the Supervisor.
 struct SupervisorHooks {
@@ -28,8 +35,8 @@ struct SupervisorHooks {
   /// Asked before lost ranks are started again. An error means that a new start would not continue
   /// what the lost ranks did; it ends the supervision, as a failure of Fault::kOwn.
   std::function<Status()> may_restart;
-  /// The ranks were lost and are started again, for the restart-th time of max_restarts.
-  std::function<void(const Failure& why, int restart, int max_restarts)> on_restart;
+  /// The ranks were lost and are started again.
+  std::function<void(const Failure& why, const RestartCount& count)> on_restart;
   std::function<void(const std::string& rung, double seconds)> on_restarted;
   /// The ranks cannot be started again yet, because something has run out that was there before.
   /// The next try is in `seconds`.
@@ -64,7 +71,8 @@ struct GroupStep {
 /// A restart runs on the thread that the ranks belong to. It must come to its end within
 /// group.startup_timeout_s. If it meets a shortage (descriptors, processes, memory, /dev/shm), it
 /// looks again after 0.1 s, then after twice as long each time, up to 2 s. Only a start that fails
-/// for another reason is counted as one of max_restarts.
+/// for another reason is counted as one of max_restarts, and a kill from outside only if the ranks
+/// had done little since the restart before (RestartPolicy).
 class Supervisor {
  public:
   /// Starts the ranks, with as many attempts as restarts are granted, all of them within
@@ -140,11 +148,12 @@ class Supervisor {
   PhaseSeconds start_phases_;
   std::vector<double> collective_s_, collective_s_before_;  // of all groups, and without this one
   TransportReport report_;  // a snapshot of the ladder's, for others to read while a restart runs
-  // While a restart runs, only the ranks' thread uses these four and group_. Otherwise mutex_
+  // While a restart runs, only the ranks' thread uses these five and group_. Otherwise mutex_
   // guards them.
   Ladder ladder_;
   RestartPolicy policy_;
-  ChannelStock channels_;  // for the next group
+  ChannelStock channels_;   // for the next group
+  int64_t good_steps_ = 0;  // of the group; a failure of it takes them
   bool has_run_ = false;
   const Clock::time_point origin_ = Clock::now();
   std::atomic<bool> given_up_ = false;

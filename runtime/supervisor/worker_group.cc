@@ -10,6 +10,7 @@
 #include "runtime/supervisor/phase_news.h"
 #include "runtime/supervisor/rank_segments.h"
 #include "runtime/supervisor/step_watch.h"
+#include "runtime/transport/facts/oom_kills.h"
 
 namespace shoal {
 namespace {
@@ -35,6 +36,7 @@ struct WorkerGroup::Impl {
   WorkerGroupOptions options;
   double most_phase_s = kMostPhaseSeconds;
   StepWatch step_watch{0};
+  OomKills kills = oom_kills();     // until the group had started
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
   std::function<void()> on_left_behind;
@@ -158,7 +160,7 @@ Failure WorkerGroup::Impl::fail() {
       break;
     poll_once(evidence);
   }
-  failed = explain_failure(workers, phase);
+  failed = explain_failure(workers, phase, oom_kills().may_have_grown_since(kills));
   end_all();
   return *failed;
 }
@@ -300,6 +302,7 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl&
     if (worker.ready) ready.push_back(worker.ready->about);
   }
   phase = {false, Phase::kIdle};
+  kills = oom_kills();
   record_segments();
   return std::nullopt;
 }

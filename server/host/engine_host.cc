@@ -125,8 +125,10 @@ SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loadi
     (**printer)(phase, seconds);
   };
   hooks.on_start_over = [printer] { printer->reset(); };
-  hooks.on_restart = [](const Failure& why, int restart, int max_restarts) {
-    log_warning(cat("starting the ranks again (", restart, " of ", max_restarts,
+  hooks.on_restart = [](const Failure& why, const RestartCount& count) {
+    log_warning(cat("starting the ranks again (",
+                    count.counts ? cat(count.restarts, " of ", count.max_restarts)
+                                 : "a kill from outside, which does not count",
                     "): ", why.why.to_string(900)));
   };
   hooks.on_restarted = [](const std::string& rung, double seconds) {

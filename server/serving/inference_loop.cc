@@ -32,7 +32,7 @@ Status why_not_again(const Status& lost) {
       shortage ? Code::kResourceExhausted : Code::kInternal,
       cat("the ranks ", shortage ? "ran out of memory, threads or descriptors" : "crashed",
           " twice while this request was in their step, with fewer than ", kStepsThatForgive,
-          " good steps between; it is not tried again"));
+          " good steps beyond that place between; it is not tried again"));
 }
 
 }  // namespace
@@ -249,7 +249,7 @@ void InferenceLoop::note_good_step(const StepPlan& plan, Clock::time_point began
   const std::lock_guard lock(mutex_);
   for (const SequenceStep& sequence : plan.sequences) {
     if (const auto it = open_.find(sequence.id); it != open_.end())
-      it->second->note_good_step(began);
+      it->second->note_good_step(sequence, began);
   }
 }
 
@@ -265,7 +265,7 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
       const auto it = open_.find(sequence.id);
       if (it == open_.end() || !outcome.blames_requests) continue;
       it->second->times.lost = true;
-      if (!it->second->note_crash()) continue;
+      if (!it->second->note_crash(sequence)) continue;
       ended.push_back(take_out(sequence.id, false));
       ended.back()->end.status = why_not_again(outcome.lost);
     }

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -10,8 +11,8 @@ namespace shoal {
 
 /// A request that was in the batch during more than this many crashes is assumed to be the cause.
 inline constexpr int kMaxCrashes = 1;
-/// A request that causes crashes would have caused another within this many steps, so its earlier
-/// crashes are forgotten.
+/// A request that causes crashes would have caused another within this many steps beyond the place
+/// where it stood, so its earlier crashes are forgotten.
 inline constexpr int kStepsThatForgive = 16;
 
 /// A request whose end has not been reported to its sink yet.
@@ -23,24 +24,32 @@ struct InferenceLoop::Open {
   /// the reason.
   bool take(const TokenEvent& event, std::string* delta);
 
-  /// The workers have crashed during a step with this request. Returns true if it may be the cause.
-  bool note_crash() {
+  /// The workers have crashed in this step of the request. Returns true if it may be the cause.
+  bool note_crash(const SequenceStep& step) {
     good_steps = 0;
+    stood_at = std::max(stood_at, end_of(step));
     return ++crashes > kMaxCrashes;
   }
-  void note_good_step(Clock::time_point began) {
+  void note_good_step(const SequenceStep& step, Clock::time_point began) {
     if (!times.begun) times.begun = began;
-    if (crashes > 0 && ++good_steps >= kStepsThatForgive) crashes = 0;
+    // Its tokens are computed again first, beside those of others, which shows nothing new.
+    if (crashes == 0 || end_of(step) <= stood_at) return;
+    if (++good_steps >= kStepsThatForgive) crashes = stood_at = 0;
   }
 
   /// Counts the end, and tells it to the sink.
   void report_end(RequestFigures& figures);
 
+  static int end_of(const SequenceStep& step) {
+    return step.first_position + static_cast<int>(step.token_ids.size());
+  }
+
   std::shared_ptr<OutputSink> sink;
   TextOutput text;
   bool include_stop;
   int crashes = 0;     // how often the workers crashed during a step with this request
-  int good_steps = 0;  // since the last of these crashes
+  int good_steps = 0;  // since the last of these crashes, beyond stood_at
+  int stood_at = 0;  // how many of its tokens were computed, or about to be, at the latest of them
   RequestTimes times;
   OutputEnd end;
 };

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
+#include "runtime/transport/facts/oom_kills.h"
 #include "server/shmtest/os_failure.h"
 
 namespace shoal::shmtest {
@@ -120,13 +121,7 @@ Status MemoryCgroup::join() const {
 }
 
 uint64_t MemoryCgroup::oom_kills() const {
-  std::ifstream in(folder_ + (v2_ ? "/memory.events" : "/memory.oom_control"));
-  std::string key;
-  uint64_t value = 0;
-  while (in >> key >> value) {
-    if (key == "oom_kill") return value;
-  }
-  return 0;
+  return static_cast<uint64_t>(oom_kills_of_group(folder_).value_or(0));
 }
 
 }  // namespace shoal::shmtest

@@ -28,7 +28,7 @@ import harness
 from grpc_client_test import make_stubs
 
 RANKS, STREAMS = 2, 16
-STEPS_BETWEEN = 24  # inference_loop.cc forgets a crash after 16 good steps
+STEPS_BETWEEN = 24  # inference_loop.cc forgets a crash after 16 good steps of every request
 RUNGS = ("shm", "shm-lean", "memfd", "cma", "tcp")
 MIB = 2**20
 MEMORY = 512 * MIB
@@ -151,6 +151,20 @@ class Storm:
     observe: called a few times a second with the server, for a record.
     """
 
+    STREAMS = STREAMS
+    FLAGS = ("--max-restarts", 1000)
+
+    def order_of_rungs(self) -> list[str]:
+        return self.draw.sample(RUNGS, len(RUNGS))
+
+    def kinds(self) -> list[str]:
+        """The methods of which one is drawn for each fault."""
+        return [name for name in dir(self) if name.startswith("fault_")]
+
+    def steps_between(self) -> int:
+        """How many steps have to end well between two faults."""
+        return STEPS_BETWEEN
+
     def __init__(self, seed: int, observe=lambda server: None):
         self.seed, self.observe = seed, observe
         self.draw = random.Random(seed)
@@ -183,7 +197,7 @@ class Storm:
             self.one_server(until, server_faults)
 
     def one_server(self, until, faults: int):
-        order = self.draw.sample(RUNGS, len(RUNGS))
+        order = self.order_of_rungs()
         try:
             self.group = cgroups.MemoryLimit(MEMORY)
         except OSError:
@@ -191,7 +205,7 @@ class Storm:
         join = (lambda: self.group.add(os.getpid())) if self.group else None
         self.process = harness.start(
             "serve", harness.DEMO, "--grpc-port", 0, "-tp", RANKS, "--threads-per-rank", 1, "--transport",
-            ",".join(order), "--max-restarts", 1000, "--step-timeout", 3, "--log-level", "debug",
+            ",".join(order), *self.FLAGS, "--step-timeout", 3, "--log-level", "debug",
             wrapper=OWN_DEV_SHM, preexec_fn=join)
         try:
             self.serve_under(order, until, faults)
@@ -210,8 +224,8 @@ class Storm:
         self.address = out.text().split("grpc=")[1].split()[0]
         self.over = threading.Event()
         self.told.append({"server": ",".join(order)})
-        self.streams = [Stream(self, slot) for slot in range(STREAMS)]
-        kinds = [name for name in dir(self) if name.startswith("fault_")]
+        self.streams = [Stream(self, slot) for slot in range(self.STREAMS)]
+        kinds = self.kinds()
         for _ in range(faults):
             self.settle()
             if until():
@@ -260,7 +274,8 @@ class Storm:
 
     def settle(self):
         """Waits for so many steps in all streams that the last crash is forgotten."""
-        self.wait(lambda: self.log.steps >= STEPS_BETWEEN, "the streams do not go on")
+        steps = self.steps_between()
+        self.wait(lambda: self.log.steps >= steps, "the streams do not go on")
         for stream in self.streams:
             self.check(stream)
             stream.twice = 0

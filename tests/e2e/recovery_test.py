@@ -62,7 +62,8 @@ class Phases(harness.TestCase):
             for rank in range(RANKS):
                 with self.subTest(phase=phase, rank=rank):
                     process, out, err = self.start_stopping_at(rank, phase, *PATIENT)
-                    harness.kill_unseen(process.pid, [harness.stopped_rank(process.pid)])
+                    harness.kill_unseen(process.pid, [harness.stopped_rank(process.pid)],
+                                    signal.SIGSEGV)
                     self.check_answer(process, out, err, rank)
                     self.assertRegex(err.text(), rf"rank {rank} .*was killed by signal 9")
                     name = phase.replace("-1", " 1").replace("-5", " 5")
@@ -112,9 +113,9 @@ class ServedRanks(harness.TestCase):
     def hit(self, server, rank: int, number: int = signal.SIGKILL):
         harness.kill_unseen(server.pid, [harness.children(server.pid)[rank]], number)
 
-    def kill_stopped(self, server):
-        """Kills the rank that a planted fault stops, in the middle of the streams."""
-        harness.kill_unseen(server.pid, [harness.stopped_rank(server.pid)])
+    def kill_stopped(self, server, number: int = signal.SIGKILL):
+        """Ends the rank that a planted fault stops, in the middle of the streams."""
+        harness.kill_unseen(server.pid, [harness.stopped_rank(server.pid)], number)
 
     def check_stream(self, stream):
         client, out, err = stream
@@ -170,10 +171,20 @@ class Serving(ServedRanks):
         server = self.started(faults="1:step-9:stop,1:step-12:stop")
         client, _, err = self.stream(server)
         for _ in range(2):
-            self.kill_stopped(server)
+            self.kill_stopped(server, signal.SIGSEGV)
         self.assertEqual(client.wait(), harness.INTERNAL)
-        self.assertRegex(err.rest(), r"crashed twice.*rank 1 .*was killed by signal 9")
+        self.assertRegex(err.rest(), r"crashed twice.*rank 1 .*was killed by signal 11")
         self.check_stream(self.stream(server))
+
+    def test_kills_from_outside_cost_no_stream(self):
+        server = self.started("--max-restarts", 2,
+                              faults="1:step-9:stop,1:step-12:stop,1:step-40:stop,1:step-80:stop")
+        stream = self.stream(server)
+        for kill in range(1, 5):  # the first two come too early to cost no restart
+            self.kill_stopped(server)
+            self.await_restarts(server, kill)
+        self.check_stream(stream)
+        self.assertEqual(server.err.text().count("a kill from outside, which does not count"), 2)
 
     def test_crashes_with_many_good_steps_between_cost_no_stream(self):
         server = self.started("--max-restarts", 5,
@@ -198,7 +209,8 @@ class Serving(ServedRanks):
                             and os.killpg(process.pid, signal.SIGKILL))
             out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
             for _ in range(2):
-                harness.kill_unseen(process.pid, [harness.stopped_rank(process.pid)])
+                harness.kill_unseen(process.pid, [harness.stopped_rank(process.pid)],
+                                    signal.SIGSEGV)
             self.assertEqual(process.wait(), harness.INTERNAL, err.rest())
         first, second = (json.loads(line) for line in out.rest().splitlines())
         self.assertEqual(first["error"]["code"], "INTERNAL")

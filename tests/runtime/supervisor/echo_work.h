@@ -39,6 +39,7 @@ class EchoWork final : public RankWork {
   Result<std::string> step(uint64_t, std::string_view plan) override {
     const int rank = context_->start().rank;
     if (plan == "die" && rank == 1) crash();
+    if (plan == "be killed" && rank == 1) ::raise(SIGKILL);
     if (plan == "stop" && rank == 1) ::raise(SIGSTOP);
     if (plan == "spin" && rank == 1) use_processor(1e9);
     if (plan == "compute" && rank == 1) use_processor(0.8);

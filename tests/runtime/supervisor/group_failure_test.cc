@@ -57,7 +57,7 @@ TEST_F(GroupFailureTest, ADeathWithoutAWordComesBeforeComplaints) {
   add(Phase::kIdle).failure = {
       Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}, Fault::kTransport};
   kill_with(ranks_[1], SIGKILL);
-  const Failure failure = explain_failure(ranks_, step_);
+  const Failure failure = explain_failure(ranks_, step_, false);
   EXPECT_EQ(failure.rank, 1);
   EXPECT_EQ(failure.phase, Phase::kStep);
   EXPECT_EQ(failure.fault, Fault::kOutside);
@@ -66,12 +66,27 @@ TEST_F(GroupFailureTest, ADeathWithoutAWordComesBeforeComplaints) {
       << failure.why.message();
 }
 
+TEST_F(GroupFailureTest, AKillMayBeForWantOfMemory) {
+  add(Phase::kIdle);
+  kill_with(ranks_[0], SIGKILL);
+  const Failure failure = explain_failure(ranks_, step_, true);
+  EXPECT_EQ(failure.fault, Fault::kOutOfMemory);
+  EXPECT_NE(failure.why.message().find("see dmesg"), std::string::npos) << failure.why.message();
+  EXPECT_EQ(explain_failure(ranks_, step_, false).fault, Fault::kOutside);
+}
+
+TEST_F(GroupFailureTest, OtherSignalsAreNoWantOfMemory) {
+  add(Phase::kIdle);
+  kill_with(ranks_[0], SIGTERM);
+  EXPECT_EQ(explain_failure(ranks_, step_, true).fault, Fault::kOutside);
+}
+
 TEST_F(GroupFailureTest, AReasonOfOnesOwnComesBeforeAGonePeer) {
   add(Phase::kIdle).failure = {
       Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}, Fault::kTransport};
   add(Phase::kIdle).failure = {
       Status::error(Code::kDataLoss, "the sum is wrong"), {}, Fault::kTransport};
-  const Failure failure = explain_failure(ranks_, step_);
+  const Failure failure = explain_failure(ranks_, step_, false);
   EXPECT_EQ(failure.rank, 1);
   EXPECT_EQ(failure.fault, Fault::kTransport) << "the rank said so";
   EXPECT_NE(failure.why.to_string().find("rank 1 failed in phase step 7"), std::string::npos);
@@ -85,7 +100,7 @@ TEST_F(GroupFailureTest, WhatTheKernelRefusesARankIsAReasonOfItsOwn) {
       Fault::kTransport};
   add(Phase::kOpen).failure = {
       Status::error(Code::kUnavailable, "no memfd can be made", EPERM), {}, Fault::kTransport};
-  EXPECT_EQ(explain_failure(ranks_, {true, Phase::kOpen}).rank, 1);
+  EXPECT_EQ(explain_failure(ranks_, {true, Phase::kOpen}, false).rank, 1);
 }
 
 TEST_F(GroupFailureTest, ItsOwnFaultIsNotOutside) {
@@ -93,14 +108,14 @@ TEST_F(GroupFailureTest, ItsOwnFaultIsNotOutside) {
     ranks_.clear();
     add(Phase::kSelfTest);
     kill_with(ranks_[0], signal);
-    const Failure failure = explain_failure(ranks_, {true, Phase::kSelfTest});
+    const Failure failure = explain_failure(ranks_, {true, Phase::kSelfTest}, false);
     EXPECT_EQ(failure.fault, Fault::kTransport)
         << signal << " in a phase in which it only moved bytes";
     EXPECT_EQ(failure.phase, Phase::kSelfTest);
     ranks_.clear();
     add(Phase::kIdle);
     kill_with(ranks_[0], signal);
-    EXPECT_EQ(explain_failure(ranks_, step_).fault, Fault::kDeath) << signal;
+    EXPECT_EQ(explain_failure(ranks_, step_, false).fault, Fault::kDeath) << signal;
   }
 }
 
@@ -110,7 +125,7 @@ TEST_F(GroupFailureTest, AnEndForWantOfMemoryIsNoFaultOfTheTransport) {
   ranks_.emplace_back(WorkerProcess{pid, Fd()}, Channel(Fd()));
   ranks_[0].phase = Phase::kSelfTest;
   ASSERT_TRUE(ranks_[0].reap(Deadline::after_ms(kGuardMs)));
-  const Failure failure = explain_failure(ranks_, {true, Phase::kSelfTest});
+  const Failure failure = explain_failure(ranks_, {true, Phase::kSelfTest}, false);
   EXPECT_EQ(failure.fault, Fault::kShortage);
   EXPECT_EQ(failure.why.code(), Code::kResourceExhausted);
   EXPECT_NE(failure.why.message().find("memory, a thread or a descriptor was refused"),

@@ -36,7 +36,9 @@ struct Told {
 
 inline SupervisorHooks hooks_into(Told* told) {
   SupervisorHooks hooks;
-  hooks.on_restart = [told](const Failure& why, int, int) { told->restarts.push_back(why); };
+  hooks.on_restart = [told](const Failure& why, const RestartCount&) {
+    told->restarts.push_back(why);
+  };
   hooks.on_restarted = [told](const std::string& rung, double) { told->rungs.push_back(rung); };
   return hooks;
 }

@@ -19,7 +19,7 @@ namespace {
 SupervisorOptions short_of_descriptors(Told* told, std::function<void(int)> on_shortage) {
   SupervisorOptions options = options_for(1);
   options.hooks = hooks_into(told);
-  options.hooks.on_restart = [told](const Failure& why, int, int) {
+  options.hooks.on_restart = [told](const Failure& why, const RestartCount&) {
     told->restarts.push_back(why);
     set_soft_limit(RLIMIT_NOFILE, 5);
   };

@@ -129,7 +129,9 @@ std::string rungs_without_files() {
   SupervisorOptions options = options_for(5);
   options.ladder.order = {"memfd", "cma", "tcp"};
   options.hooks = hooks_into(&told);
-  options.hooks.on_restart = [](const Failure&, int, int) { set_soft_limit(RLIMIT_FSIZE, 4096); };
+  options.hooks.on_restart = [](const Failure&, const RestartCount&) {
+    set_soft_limit(RLIMIT_FSIZE, 4096);
+  };
   const auto supervisor = started(std::move(options));
   if (!supervisor || supervisor->report().rung != "memfd") return "it does not start on memfd";
   for (uint64_t number = 1; number <= 3; ++number) {
@@ -302,6 +304,30 @@ TEST(Supervisor, RanksInheritTheDescriptorsOfTheirWorkAtEveryStart) {
   ASSERT_TRUE(supervisor->step(2, "die").ok());
   EXPECT_EQ(supervisor->step(3, cat("read ", fd.get()))->result, "contents");
   EXPECT_EQ(::fcntl(fd.get(), F_GETFD), FD_CLOEXEC) << "it stays close-on-exec in the front";
+}
+
+// A kill from outside blames no request, and after enough work it costs no restart either.
+TEST(Supervisor, KillsFromOutsideCostNothingWhereTheRanksMakeProgress) {
+  std::vector<bool> counted;
+  SupervisorOptions options = options_for(1);
+  options.hooks.on_restart = [&counted](const Failure& why, const RestartCount& count) {
+    EXPECT_EQ(why.fault, Fault::kOutside) << why.why.to_string();
+    EXPECT_EQ(count.max_restarts, 1);
+    counted.push_back(count.counts);
+  };
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  uint64_t number = 0;
+  for (int kill = 0; kill < 3; ++kill) {
+    for (int64_t i = 0; i < RestartPolicy::kStepsThatEarn; ++i)
+      ASSERT_TRUE(supervisor->step(++number, "more")->result) << number;
+    const Attempt<GroupStep> lost = supervisor->step(++number, "be killed");
+    ASSERT_TRUE(lost.ok()) << lost.status().to_string();
+    EXPECT_FALSE(lost->blames_requests);
+  }
+  EXPECT_TRUE(supervisor->step(++number, "be killed").ok()) << "the one restart that is granted";
+  EXPECT_EQ(counted, (std::vector<bool>{false, false, false, true}));
+  EXPECT_FALSE(supervisor->step(++number, "be killed").ok());
 }
 
 TEST(Supervisor, RestartsAreCounted) {

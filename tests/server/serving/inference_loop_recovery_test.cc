@@ -29,10 +29,12 @@ class ForgetfulWorkers {
     }
     Script script;
     script.outputs = outputs;
+    script.prompt_tokens = prompt_tokens;
     return script(plan);
   }
 
   std::map<uint64_t, std::vector<int32_t>> outputs;
+  size_t prompt_tokens = 3;
 
  private:
   const std::set<int> losses_;
@@ -102,7 +104,7 @@ TEST(InferenceLoopRecoveryTest, AShortageInTwoStepsIsNoCrashOfTheProgram) {
 }
 
 /// How the request ends if the workers crash in its third step, and again when it has been in this
-/// many good steps since.
+/// many good steps since. The first of them computes its tokens again.
 Code end_after(int good_steps_between) {
   ForgetfulWorkers workers({3, 3 + good_steps_between + 1});
   InferenceLoop loop(test_model(), kLimits, workers);
@@ -117,13 +119,30 @@ Code end_after(int good_steps_between) {
 
 TEST(InferenceLoopRecoveryTest, SixteenGoodStepsForgiveACrash) {
   EXPECT_EQ(end_after(0), Code::kInternal);
-  EXPECT_EQ(end_after(15), Code::kInternal);
-  EXPECT_EQ(end_after(16), Code::kOk);
+  EXPECT_EQ(end_after(16), Code::kInternal);
+  EXPECT_EQ(end_after(17), Code::kOk);
   EXPECT_EQ(end_after(25), Code::kOk);
 }
 
+// What a request computes again after a crash, in however many steps, says nothing about it.
+TEST(InferenceLoopRecoveryTest, ALongWayBackForgivesNothing) {
+  EngineLimits narrow = kLimits;
+  narrow.max_num_batched_tokens = 2;
+  ResolvedRequest long_one = request(40);
+  long_one.engine.prompt.assign(61, 4);  // 31 steps
+  for (const auto& [again, code] :
+       std::vector<std::pair<int, Code>>{{36 + 31, Code::kInternal}, {36 + 33 + 17, Code::kOk}}) {
+    ForgetfulWorkers workers({35, again});
+    workers.prompt_tokens = long_one.engine.prompt.size();
+    InferenceLoop loop(test_model(), narrow, workers);
+    const auto sink = std::make_shared<CollectingSink>();
+    ASSERT_TRUE(loop.submit(long_one, sink).ok());
+    EXPECT_EQ(sink->wait().end.status.code(), code) << again << sink->end.status.to_string();
+  }
+}
+
 TEST(InferenceLoopRecoveryTest, ManyCrashesFarApartCostNothing) {
-  ForgetfulWorkers workers({2, 19, 36, 53});
+  ForgetfulWorkers workers({2, 20, 38, 56});
   InferenceLoop loop(test_model(), kLimits, workers);
   const auto sink = std::make_shared<CollectingSink>();
   ASSERT_TRUE(loop.submit(request(60), sink).ok());

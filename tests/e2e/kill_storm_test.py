@@ -1,0 +1,56 @@
+"""Ranks that are killed from outside cost no stream: 18 streams, ten SIGKILLs of drawn ranks, each
+after 20 to 100 good steps since the ranks run again, over one rung (kill_storm_test.py RUNG), with
+the default of --max-restarts. Every answer has the bits of an undisturbed run.
+
+The day is the seed.
+"""
+import sys
+
+import breadth
+import harness
+
+try:
+    import grpc  # noqa: F401
+except ImportError:
+    print("skipped: this Python has no grpc (Debian: python3-grpcio)")
+    sys.exit(harness.SKIPPED)
+
+import fault_storm
+
+RUNG = sys.argv[1] if len(sys.argv) > 1 else "shm"
+KILLS = 10
+
+
+class KillStorm(fault_storm.Storm):
+    STREAMS, FLAGS = 18, ()
+
+    def order_of_rungs(self) -> list[str]:
+        return [RUNG]
+
+    def kinds(self) -> list[str]:
+        return ["fault_kill_one"]
+
+    def steps_between(self) -> int:
+        return self.draw.randrange(20, 101)
+
+    def fault_kill_one(self, fault: dict):
+        fault["steps"] = self.log.steps
+        self.kill(fault)
+
+    def check(self, stream):
+        super().check(stream)
+        self.require(not stream.twice, "a request was blamed for a kill from outside")
+
+
+class Kills(harness.TestCase):
+    def test_no_stream_is_lost(self):
+        storm = KillStorm(breadth.day())
+        storm.run(lambda: sum("fault" in told for told in storm.told) >= KILLS)
+        kills = [told["steps"] for told in storm.told if "fault" in told]
+        self.assertEqual(len(kills), KILLS)
+        self.assertGreaterEqual(storm.whole, KillStorm.STREAMS)
+        print(f"{RUNG}: {storm.whole} whole answers, {storm.tokens} tokens; killed after {kills}")
+
+
+if __name__ == "__main__":
+    harness.main(arguments=tuple(sys.argv[1:2]))
