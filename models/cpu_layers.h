@@ -43,6 +43,7 @@ class CpuLayers final : public Layers {
   Status logits(const StepLogits& out) override;
   Status finish() override { return {}; }
   int64_t weight_bytes() const override { return weights_.packed_bytes; }
+  uint64_t weight_sum() const override { return weights_.sum; }
   int64_t kv_bytes() const override { return cache_.size_bytes(); }
 
   CpuLayers(const Parts& parts, Weights weights);

@@ -43,6 +43,7 @@ class CudaLayers final : public Layers {
   Status logits(const StepLogits& out) override;
   Status finish() override;
   int64_t weight_bytes() const override { return weights_.bytes; }
+  uint64_t weight_sum() const override { return weights_.sum; }
   int64_t kv_bytes() const override { return kv_bytes_; }
 
   CudaLayers(const Parts& parts, DeviceWeights weights);

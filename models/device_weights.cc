@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "models/weight_loader.h"
+#include "models/weight_sum.h"
 #include "runtime/comm/device/keep_for_process.h"
 
 namespace shoal {
@@ -46,7 +47,8 @@ class DeviceStore {
         device_(device),
         pool_(pool),
         progress_(progress),
-        total_(total) {}
+        total_(total),
+        sum_(pool) {}
 
   /// If the loading has failed, the device may still read a buffer, and freeing it would wait.
   ~DeviceStore() {
@@ -102,6 +104,7 @@ class DeviceStore {
     SHOAL_ASSIGN_OR_RETURN(vector.values, allocate(static_cast<int64_t>(bytes), "a vector"));
     SHOAL_ASSIGN_OR_RETURN(Stage* const stage, next_stage());
     std::memcpy(stage->pinned.get(), values.data(), bytes);
+    sum_.add(stage->pinned.get(), bytes);
     SHOAL_RETURN_IF_ERROR(send(*stage, vector.values.get(), bytes));
     done_ += static_cast<int64_t>(bytes);
     return vector;
@@ -139,6 +142,7 @@ class DeviceStore {
   }
 
   int64_t taken() const { return taken_; }
+  uint64_t sum() const { return sum_.value(); }
 
  private:
   struct Stage {
@@ -175,6 +179,7 @@ class DeviceStore {
         for (int64_t row = begin; row < end; ++row)
           convert_row(view.data + (from + row) * source_bytes, staged + row * row_bytes);
       });
+      sum_.add(staged, static_cast<size_t>(count * row_bytes));
       SHOAL_RETURN_IF_ERROR(send(*stage, to + (from - rows.begin) * row_bytes,
                                  static_cast<size_t>(count * row_bytes)));
       done_ += count * row_bytes;
@@ -211,6 +216,7 @@ class DeviceStore {
   const int64_t total_;
   int64_t done_ = 0;
   int64_t taken_ = 0;
+  WeightSum sum_;
   Device::Stream stream_;
   Stage stages_[2];
 };
@@ -240,6 +246,7 @@ Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const Mo
   SHOAL_RETURN_IF_ERROR(store.finish());
   weights.dtype = dtype;
   weights.bytes = store.taken();
+  weights.sum = store.sum();
   if (progress) progress(total, total);  // biases and norms travel without being counted
   return weights;
 }

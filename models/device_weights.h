@@ -33,6 +33,7 @@ struct DeviceVector {
 struct DeviceWeights : WeightsOf<DeviceMatrix, DeviceVector, Device::Memory> {
   Dtype dtype = Dtype::kBf16;  ///< of matrices and of the embedding table
   int64_t bytes = 0;           ///< of device memory
+  uint64_t sum = 0;            ///< WeightSum of all that was copied to the device
 };
 
 /// Reads the rank's slices of a checkpoint, converts them to dtype, and copies them to the device

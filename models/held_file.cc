@@ -80,19 +80,19 @@ Status HeldFile::take_fingerprint(int chunks) {
   return {};
 }
 
-HeldFile::Change HeldFile::look() {
+HeldFile::Change HeldFile::look(bool always) {
   struct stat now {};
   if (::fstat(fd_.get(), &now) != 0 || now.st_size != seen_.st_size) return Change::kContents;
   const bool written = !same_time(now.st_mtim, seen_.st_mtim);
   const bool changed = !same_time(now.st_ctim, seen_.st_ctim);
-  if (!written && !changed) return Change::kNone;
+  if (!written && !changed && !always) return Change::kNone;
   const Result<uint64_t> taken = fingerprint();
   if (!taken.ok() || *taken != fingerprint_) return Change::kContents;
   // A name that was given to the file or taken from it changes ctime too, and says nothing about
   // its contents.
   const bool renamed = !written && now.st_nlink != seen_.st_nlink;
   seen_ = now;
-  return renamed ? Change::kNone : Change::kTouched;
+  return (written || changed) && !renamed ? Change::kTouched : Change::kNone;
 }
 
 bool HeldFile::replaced() const {

@@ -34,9 +34,10 @@ class HeldFile {
     kContents,  ///< the size or the fingerprint is another, or the file cannot be read any more
   };
   /// What has happened to the file that is held since it was opened or since the last call that
-  /// returned kTouched. Reads the file only if its times have changed. Call take_fingerprint()
-  /// before.
-  Change look();
+  /// returned kTouched. Compares the fingerprint if the times have changed, and with `always` in
+  /// any case, because a write through a mapping of a tmpfs changes no times. Call
+  /// take_fingerprint() before.
+  Change look(bool always = false);
 
   /// True if the path leads to another file by now, or to none.
   bool replaced() const;

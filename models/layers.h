@@ -83,7 +83,8 @@ class Layers {
   virtual Status finish() = 0;
 
   virtual int64_t weight_bytes() const = 0;
-  virtual int64_t kv_bytes() const = 0;  ///< 0 before take_kv_cache()
+  virtual uint64_t weight_sum() const = 0;  ///< WeightSum of what was loaded
+  virtual int64_t kv_bytes() const = 0;     ///< 0 before take_kv_cache()
 
   void set_signs(StepSigns signs) { signs_ = std::move(signs); }
 

@@ -1,9 +1,13 @@
 #include "models/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "models/weight_loader.h"
+#include "models/weight_sum.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/log.h"
 
 namespace shoal {
 namespace {
@@ -75,6 +79,36 @@ class PackedStore {
   int64_t done_ = 0;
 };
 
+void add(const PackedMatrix& matrix, WeightSum* sum) {
+  const int panels = matrix.panels();
+  if (panels > 0) sum->add(matrix.panel(0), static_cast<size_t>(panels * matrix.panel_bytes()));
+}
+
+void add(const std::vector<float>& values, WeightSum* sum) {
+  sum->add(values.data(), values.size() * sizeof(float));
+}
+
+/// The ranks share the rows of the table, because each of them maps all of it.
+uint64_t sum_of(const Weights& weights, World world, ThreadPool& pool) {
+  WeightSum sum(pool);
+  const TensorView& table = weights.embedding;
+  const int64_t row = table.shape[1] * static_cast<int64_t>(dtype_bytes(table.dtype));
+  const int64_t begin = table.shape[0] * world.rank / world.size,
+                end = table.shape[0] * (world.rank + 1) / world.size;
+  sum.add(table.data + begin * row, static_cast<size_t>((end - begin) * row));
+  add(weights.final_norm, &sum);
+  add(weights.lm_head, &sum);
+  for (const LayerWeights& layer : weights.layers) {
+    for (const auto* vector :
+         {&layer.input_norm, &layer.post_attention_norm, &layer.qkv_bias, &layer.q_norm,
+          &layer.k_norm, &layer.o_bias, &layer.gate_up_bias, &layer.down_bias})
+      add(*vector, &sum);
+    for (const auto* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      add(*matrix, &sum);
+  }
+  return sum.value();
+}
+
 using PackedWeights = WeightsOf<PackedMatrix, std::vector<float>, TensorView>;
 
 }  // namespace
@@ -126,6 +160,10 @@ Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& co
                          WeightLoader<PackedStore>(checkpoint, config, plan, store).load());
   weights.dtype = dtype;
   weights.packed_bytes = store.done();
+  const Clock::time_point began = Clock::now();
+  weights.sum = sum_of(weights, plan.world, pool);
+  log_debug(
+      cat("the checksum of the weights took ", std::lround(1e6 * seconds_since(began)), " us"));
   if (progress) progress(total, total);  // the padding of the panels was never read
   return weights;
 }

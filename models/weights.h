@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,6 +47,9 @@ using LayerWeights = LayerWeightsOf<PackedMatrix, std::vector<float>>;
 struct Weights : WeightsOf<PackedMatrix, std::vector<float>, TensorView> {
   Dtype dtype = Dtype::kBf16;
   int64_t packed_bytes = 0;
+  /// WeightSum of the matrices and vectors as they are packed, and of this rank's share of the rows
+  /// of the mapped embedding.
+  uint64_t sum = 0;
 };
 
 /// Receives the bytes of the checkpoint that this rank has read so far, and the bytes that it will

@@ -46,10 +46,12 @@ enum class Fault : int32_t {
              ///< cause
   kHeldUp,   ///< something outside kept a rank from running (it was stopped, frozen or
              ///< throttled): a retry may work, and no request can be the cause
-  kOutOfMemory,  ///< the kernel's out-of-memory killer has ended a rank, or may have: a retry may
-                 ///< work
-  kGivenUp,      ///< the caller asked to stop
-  kPolicy,       ///< there is nothing left to try, or the rest is forbidden
+  kOutOfMemory,   ///< the kernel's out-of-memory killer has ended a rank, or may have: a retry may
+                  ///< work
+  kModelChanged,  ///< the model's files are not those any more that were loaded: only a new start
+                  ///< of the program helps
+  kGivenUp,       ///< the caller asked to stop
+  kPolicy,        ///< there is nothing left to try, or the rest is forbidden
 };
 
 /// The name of a code, such as "RESOURCE_EXHAUSTED"; "CODE_99" if the number is not a code.

@@ -32,6 +32,7 @@ bool restart_may_cure(Fault fault) {
     case Fault::kOutOfMemory:
       return true;
     case Fault::kOwn:
+    case Fault::kModelChanged:
     case Fault::kGivenUp:
     case Fault::kPolicy:
       return false;
@@ -145,7 +146,7 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
                                                 const Pause& pause) {
   // Asked even if no restart is granted, because the answer may also be why the ranks were lost.
   const Status may = options_.hooks.may_restart ? options_.hooks.may_restart() : Status();
-  if (!may.ok()) return Failure{may, failure.phase, kFrontRank, Fault::kOwn};
+  if (!may.ok()) return Failure{may, failure.phase, kFrontRank, may.fault()};
   if (options_.max_restarts == 0) return failure;
   if (control.deadline.passed()) {
     return while_doing(
@@ -203,6 +204,15 @@ std::optional<Failure> Supervisor::wait_out(const Failure& shortage, const Start
   return refuse_start(shortage, control, *pause);
 }
 
+/// Ends the group if its ranks would not continue what the lost ones did.
+std::optional<Failure> Supervisor::refuse_other_work() {
+  const Status may =
+      options_.hooks.may_continue ? options_.hooks.may_continue(group_->ready()) : Status();
+  if (may.ok()) return std::nullopt;
+  group_.reset();
+  return Failure{may, Phase::kLoad, kFrontRank, may.fault()};
+}
+
 /// Starts the group again for as long as the policy grants it and there is time. Otherwise returns
 /// the last failure. Runs on the ranks' thread.
 std::optional<Failure> Supervisor::recover(const Failure& first, const StartControl& control) {
@@ -217,6 +227,7 @@ std::optional<Failure> Supervisor::recover(const Failure& first, const StartCont
     }
     std::optional<Failure> again = try_start(control);
     if (!again) {
+      if (std::optional<Failure> other = refuse_other_work()) return other;
       if (options_.hooks.on_restarted)
         options_.hooks.on_restarted(ladder_.rung(), seconds_since(lost_at));
       return std::nullopt;

@@ -72,6 +72,7 @@ class ModelRunner {
   Result<StepResult> run(const StepPlan& plan);
 
   int64_t weight_bytes() const { return layers_->weight_bytes(); }
+  uint64_t weight_sum() const { return layers_->weight_sum(); }
   int64_t kv_bytes() const { return layers_->kv_bytes(); }
   int32_t kv_blocks() const { return kv_blocks_; }
   ~ModelRunner();

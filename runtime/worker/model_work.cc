@@ -71,7 +71,8 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
   SHOAL_RETURN_IF_ERROR(settle_kv_cache(start, context));
   return encode(ModelReady{on_device_ ? "cuda" : kernels->name,
                            on_device_ ? start.device_arithmetic : expected_fingerprint().text(),
-                           runner_->weight_bytes(), runner_->kv_bytes(), runner_->kv_blocks()});
+                           runner_->weight_bytes(), runner_->kv_bytes(), runner_->kv_blocks(),
+                           runner_->weight_sum()});
 }
 
 /// Takes the whole KV cache once the group has taken everything else, and as much of it as every

@@ -56,10 +56,13 @@ struct ModelReady {
   int64_t weight_bytes = 0;  ///< of this rank
   int64_t kv_bytes = 0;
   int32_t kv_blocks = 0;  ///< the same on every rank
+  /// WeightSum of the rank's weights. The number of ranks, the type and the kernels are the same
+  /// for as long as a server lives, so that equal weights give equal sums.
+  uint64_t weight_sum = 0;
 };
 template <typename Archive>
 void fields(Archive& archive, ModelReady& m) {
-  archive(m.kernels, m.arithmetic, m.weight_bytes, m.kv_bytes, m.kv_blocks);
+  archive(m.kernels, m.arithmetic, m.weight_bytes, m.kv_bytes, m.kv_blocks, m.weight_sum);
 }
 
 class ModelRunner;

@@ -24,6 +24,7 @@ ExitCode model_exit_code(Code code) {
 }
 
 ExitCode start_exit_code(Code code, Fault fault) {
+  if (fault == Fault::kModelChanged) return ExitCode::kWorkerDied;  // the next start may work
   if (code == Code::kAborted) return ExitCode::kWorkerDied;
   if (fault == Fault::kTransport || fault == Fault::kSharedMemory || fault == Fault::kPolicy) {
     return ExitCode::kUnavailable;
@@ -50,6 +51,7 @@ ExitCode start_exit_code(Code code, Fault fault) {
 }
 
 ExitCode run_exit_code(Code code, Fault fault) {
+  if (fault == Fault::kModelChanged) return ExitCode::kWorkerDied;
   if (fault == Fault::kShortage && code == Code::kResourceExhausted) return ExitCode::kUnavailable;
   switch (code) {
     case Code::kAborted:
@@ -61,7 +63,6 @@ ExitCode run_exit_code(Code code, Fault fault) {
     case Code::kInvalidArgument:
     case Code::kResourceExhausted:
       return ExitCode::kUsage;
-    // The model's files were changed while it ran.
     case Code::kDataLoss:
       return ExitCode::kBadModel;
     default:

@@ -11,11 +11,11 @@ namespace shoal {
 enum class ExitCode : int {
   kOk = 0,
   kUsage = 64,        ///< wrong flag or request, or an input or output file that cannot be used
-  kBadModel = 65,     ///< the model is damaged, unsupported, or was changed while in use
+  kBadModel = 65,     ///< the model is damaged or unsupported
   kNoModel = 66,      ///< model not found
   kUnavailable = 69,  ///< no transport works, or the port is busy
   kInternal = 70,     ///< internal error: a bug in Shoal, or a processor that computes wrongly
-  kWorkerDied = 75,   ///< a rank died
+  kWorkerDied = 75,   ///< a rank died, or the model was changed while in use: a new start may work
 };
 
 /// One line of the list of exit codes that --help and the man page show.
@@ -30,11 +30,11 @@ inline constexpr ExitEntry kExitEntries[] = {
      "doctor: a slower transport would be used, shmtest: at least one condition failed, generate "
      "--keep-going: at least one line failed"},
     {64, "wrong flag or request"},
-    {65, "model damaged, unsupported, or changed while it was in use"},
+    {65, "model damaged or unsupported"},
     {66, "model not found"},
     {69, "no transport works, memory or threads are short, or the port is busy"},
     {70, "internal error (a bug in Shoal), or a processor that computes wrongly"},
-    {75, "a rank died or stopped answering"},
+    {75, "a rank died or stopped answering, or the model was changed while it was in use"},
 };
 
 /// What a command was doing when it failed. The exit code depends on it, because the same status

@@ -146,13 +146,30 @@ SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loadi
   return hooks;
 }
 
-/// Restarted ranks read the model's files again, so these must be the same before and afterwards.
+Result<std::vector<ModelReady>> decode_all(const std::vector<std::string>& ready) {
+  std::vector<ModelReady> ranks;
+  for (const std::string& about : ready) {
+    SHOAL_ASSIGN_OR_RETURN(ranks.emplace_back(),
+                           decode<ModelReady>(about, "report of a model's rank"));
+  }
+  return ranks;
+}
+
+/// The ranks have loaded from the files: they must have loaded what the first ranks did, and what
+/// stays mapped must be the same too.
+Status check_loaded(ModelWatch& model, const std::vector<ModelReady>& ranks) {
+  std::vector<uint64_t> sums;
+  for (const ModelReady& rank : ranks) sums.push_back(rank.weight_sum);
+  SHOAL_RETURN_IF_ERROR(model.loaded(std::move(sums)));
+  return model.look();
+}
+
+/// Restarted ranks read the model's files again.
 void watch_model(ModelWatch& model, SupervisorHooks* hooks) {
   hooks->may_restart = [&model] { return model.look(); };
-  hooks->on_restarted = [&model, log = hooks->on_restarted](const std::string& rung,
-                                                            double seconds) {
-    (void)model.look();  // step() asks for the answer
-    log(rung, seconds);
+  hooks->may_continue = [&model](const std::vector<std::string>& ready) {
+    const Result<std::vector<ModelReady>> ranks = decode_all(ready);
+    return ranks.ok() ? check_loaded(model, *ranks) : ranks.status();
   };
 }
 
@@ -238,11 +255,12 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
   watch_model(**model, &options.hooks);
   Attempt<std::unique_ptr<Supervisor>> supervisor =
       Supervisor::start(std::move(options), std::move(facts));
+  // If somebody wrote to the model meanwhile, that may be why, and what was loaded is no model.
+  const Status same = (*model)->look();
+  if (!same.ok()) return Failure{same, Phase::kLoad, kFrontRank, same.fault()};
   if (!supervisor.ok()) return supervisor.failure();
   std::unique_ptr<EngineHost> host(
       new EngineHost(std::move(model).value(), std::move(supervisor).value()));
-  // What the ranks have loaded is the model if nobody wrote to it meanwhile.
-  if (const Status same = host->model_->look(); !same.ok()) return Failure{same};
   if (const Status read = host->read_ready(plan); !read.ok()) return Failure{read};
   log_transport(host->report());
   return host;
@@ -250,9 +268,9 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
 
 Status EngineHost::read_ready(EnginePlan& plan) {
   int32_t blocks = plan.model.limits.kv_blocks;
-  for (const std::string& about : supervisor_->ready()) {
-    SHOAL_ASSIGN_OR_RETURN(const ModelReady rank,
-                           decode<ModelReady>(about, "report of a model's rank"));
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<ModelReady> ranks, decode_all(supervisor_->ready()));
+  SHOAL_RETURN_IF_ERROR(check_loaded(*model_, ranks));
+  for (const ModelReady& rank : ranks) {
     kernels_ = rank.kernels;
     arithmetic_ = rank.arithmetic;
     weight_bytes_ += rank.weight_bytes;
@@ -274,6 +292,7 @@ RanksState EngineHost::ranks_state() const {
 
 Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   Attempt<GroupStep> step = supervisor_->step(plan.step, encode(plan));
+  if (!step.ok()) (void)model_->look();  // a changed model may be why the ranks cannot load it
   // Asked after the step, so that nothing is delivered that was computed from other weights.
   SHOAL_RETURN_IF_ERROR(model_->changed());
   if (step.ok() && step->result) {
@@ -288,6 +307,7 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
 
 Status EngineHost::watch() {
   const std::optional<Failure> failure = supervisor_->watch();
+  if (failure) (void)model_->look();
   SHOAL_RETURN_IF_ERROR(model_->changed());
   return failure ? lost_for_good(*failure) : Status();
 }

@@ -10,8 +10,8 @@ namespace shoal {
 namespace {
 
 constexpr auto kPause = std::chrono::seconds(2);
-/// How many pieces of 64 KiB the fingerprints of all files cover together, about. They are read at
-/// the start, which must not take noticeably longer for that.
+/// How many pieces of 64 KiB the fingerprints of all mapped files cover together, about. They are
+/// read at every start, which must not take noticeably longer for that.
 constexpr size_t kChunks = 64;
 constexpr size_t kChunksOfAFile = 2;
 
@@ -24,10 +24,12 @@ std::string listed(const std::vector<std::string>& paths) {
 }  // namespace
 
 Result<std::unique_ptr<ModelWatch>> ModelWatch::start(std::vector<WatchedFile> files) {
-  const auto chunks =
-      static_cast<int>(std::max(kChunks / std::max<size_t>(files.size(), 1), kChunksOfAFile));
+  const auto mapped = static_cast<size_t>(std::count_if(
+      files.begin(), files.end(), [](const WatchedFile& file) { return file.mapped; }));
+  const size_t chunks = std::max(kChunks / std::max<size_t>(mapped, 1), kChunksOfAFile);
   for (const WatchedFile& watched : files) {
-    SHOAL_RETURN_IF_ERROR(watched.file->take_fingerprint(chunks));
+    SHOAL_RETURN_IF_ERROR(
+        watched.file->take_fingerprint(static_cast<int>(watched.mapped ? chunks : kChunksOfAFile)));
   }
   return std::unique_ptr<ModelWatch>(new ModelWatch(std::move(files)));
 }
@@ -60,6 +62,17 @@ Status ModelWatch::look() {
   return changed();
 }
 
+Status ModelWatch::loaded(std::vector<uint64_t> sums) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (sums_.empty())
+      sums_ = std::move(sums);
+    else if (sums != sums_)
+      note_change("the weights of the model were");
+  }
+  return changed();
+}
+
 Status ModelWatch::changed() const {
   const std::lock_guard lock(mutex_);
   return changed_;
@@ -67,25 +80,25 @@ Status ModelWatch::changed() const {
 
 /// Warns of files that were replaced, once for each file. Anyone who replaces a model replaces many
 /// files, so the warning waits until a look finds no more of them, unless it is due now.
-void ModelWatch::look_at_files(bool now) {
+void ModelWatch::look_at_files(bool asked) {
   const std::lock_guard looking(look_mutex_);
   if (!changed().ok()) return;  // nothing that follows matters
   const size_t before = replaced_.size();
-  for (Entry& entry : entries_) look_at(entry);
-  if (replaced_.empty() || (replaced_.size() > before && !now)) return;
+  for (Entry& entry : entries_) look_at(entry, asked && entry.watched.mapped);
+  if (replaced_.empty() || (replaced_.size() > before && !asked)) return;
   log_warning(cat("files of the model were replaced: ", listed(replaced_),
                   "; the program keeps those that it has opened, and uses the new ones when it is "
                   "started again"));
   replaced_.clear();
 }
 
-void ModelWatch::look_at(Entry& entry) {
+void ModelWatch::look_at(Entry& entry, bool compare) {
   const bool mapped = entry.watched.mapped;
   if (entry.reported && !mapped) return;
   HeldFile& file = *entry.watched.file;
-  const HeldFile::Change change = file.look();
+  const HeldFile::Change change = file.look(compare);
   if (change == HeldFile::Change::kTouched)
-    log_info(cat(file.path(), " was touched, but its contents are the same"));
+    log_warning(cat(file.path(), " was touched; the parts of it that were compared are the same"));
   const bool other_contents = change == HeldFile::Change::kContents;
   if (!entry.reported && (file.replaced() || (other_contents && !mapped))) {
     entry.reported = true;
@@ -93,11 +106,17 @@ void ModelWatch::look_at(Entry& entry) {
   }
   if (!other_contents || !mapped) return;
   const std::lock_guard lock(mutex_);
+  note_change(cat(file.path(), " was"));
+}
+
+/// Call it with mutex_ held.
+void ModelWatch::note_change(const std::string& what) {
   if (!changed_.ok()) return;
   changed_ = Status::error(
-      Code::kDataLoss,
-      cat(file.path(), " was changed in place while the model was in use, so the model that was ",
-          "loaded is gone; to replace a model, rename new files over the old ones"));
+                 Code::kDataLoss,
+                 cat(what, " changed in place while the model was in use, so the model that was ",
+                     "loaded is gone; to replace a model, rename new files over the old ones"))
+                 .blamed_on(Fault::kModelChanged);
 }
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #pragma once
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,17 +25,24 @@ struct WatchedFile {
 ///
 /// A file that was replaced (another one has its name now) changes nothing, because the old one
 /// stays open. One warning names all such files. A mapped file whose contents were changed in place
-/// means that the model that answers is no longer the one that was loaded. New times without other
-/// contents are only logged. All functions may be called from any thread.
+/// means that the model that answers is no longer the one that was loaded, and so do ranks that
+/// have loaded other weights. Such an error has Fault::kModelChanged. New times without other
+/// contents, as far as the parts show that are compared, are only logged. All functions may be
+/// called from any thread.
 class ModelWatch {
  public:
   /// Remembers the files as they are now. DATA_LOSS: one of them cannot be read.
   static Result<std::unique_ptr<ModelWatch>> start(std::vector<WatchedFile> files);
   ~ModelWatch();
 
-  /// Looks now. DATA_LOSS, with the file: it was changed in place. From then on every call of this
-  /// and of changed() returns the same.
+  /// Looks now, and compares parts of the mapped files whatever their times say. DATA_LOSS, with
+  /// the file: it was changed in place. From then on every call of this and of changed() returns
+  /// the same.
   Status look();
+
+  /// Ranks have loaded weights with these checksums, by rank. The first call keeps them. DATA_LOSS,
+  /// as look(): these are not those of the first call.
+  Status loaded(std::vector<uint64_t> sums);
 
   /// What the latest look has found. Never waits for a file.
   Status changed() const;
@@ -42,20 +50,22 @@ class ModelWatch {
  private:
   explicit ModelWatch(std::vector<WatchedFile> files);
   void run();
-  void look_at_files(bool now);
+  void look_at_files(bool asked);
 
   struct Entry {
     WatchedFile watched;
     bool reported = false;  ///< as replaced
   };
-  void look_at(Entry& entry);
+  void look_at(Entry& entry, bool compare);
+  void note_change(const std::string& what);
 
   std::mutex look_mutex_;  // held while files are read; guards entries_ and replaced_
   std::vector<Entry> entries_;
   std::vector<std::string> replaced_;  // not named in a warning yet
-  mutable std::mutex mutex_;           // guards changed_ and stop_; may be locked after look_mutex_
+  mutable std::mutex mutex_;           // guards the rest; may be locked after look_mutex_
   std::condition_variable wake_;
   Status changed_;
+  std::vector<uint64_t> sums_;  // of what the first ranks loaded
   bool stop_ = false;
   std::thread thread_;
 };

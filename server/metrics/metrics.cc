@@ -50,6 +50,8 @@ const char* fault_label(Fault fault) {
       return "outside";
     case Fault::kHeldUp:
       return "held_up";
+    case Fault::kModelChanged:
+      return "model_changed";
     case Fault::kOutOfMemory:
       return "out_of_memory";
     case Fault::kGivenUp:

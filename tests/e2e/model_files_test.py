@@ -2,15 +2,20 @@
 
 Servers run on copies of small checkpoints, whose files are replaced, moved, cut and overwritten.
 """
+import json
+import mmap
 import os
+import random
 import re
 import shutil
 import signal
 import struct
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
+import breadth
 import harness
 
 try:
@@ -43,7 +48,7 @@ def rename_over(path: Path, content: bytes):
     new.rename(path)
 
 
-class ModelFiles(harness.TestCase):
+class CopiedModel(harness.TestCase):
     def setUp(self):
         super().setUp()
         folder = tempfile.TemporaryDirectory()
@@ -81,9 +86,11 @@ class ModelFiles(harness.TestCase):
         server.wait_logged("the ranks run again over", was + 1)
 
     def check_ended_by(self, server, file: Path):
-        self.assertEqual(server.end(), harness.BAD_MODEL, server.err.text())
-        self.assertRegex(server.err.rest(), rf"error: {re.escape(str(file))} was changed in place")
+        self.assertEqual(server.end(), harness.WORKER_DIED, server.err.text())
+        self.assertRegex(server.err.rest(), rf"error: .*{re.escape(str(file))} was changed in place")
 
+
+class ModelFiles(CopiedModel):
     def test_files_that_are_renamed_over_change_nothing_until_the_next_start(self):
         server = self.started()
         client, out, err = self.stream(server, LONG)
@@ -175,7 +182,7 @@ class ModelFiles(harness.TestCase):
     def test_a_touch_is_a_line_in_the_log(self):
         server = self.started()
         self.weights.touch()
-        server.wait_logged(r"INFO .*model\.safetensors was touched")
+        server.wait_logged(r"WARNING .*model\.safetensors was touched")
         self.assertEqual(self.answer(server, SHORT), self.expected(SHORT))
         self.assertNotIn("were replaced", server.err.text())
         server.process.terminate()
@@ -187,8 +194,96 @@ class ModelFiles(harness.TestCase):
         out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
         harness.wait_until(lambda: len(out.data) > 10, "text")
         self.weights.write_bytes(other_weights(self.weights))
-        self.assertEqual(process.wait(), harness.BAD_MODEL, err.rest())
+        self.assertEqual(process.wait(), harness.WORKER_DIED, err.rest())
         self.assertIn(f"{self.weights} was changed in place", err.rest())
+
+
+class ChangedWeights(CopiedModel):
+    """Weights are changed while they are served, and then a rank is lost. No token may come from ranks
+    that loaded other bytes."""
+
+    def changes(self) -> list[tuple[str, list[tuple[int, int]]]]:
+        """What is changed, as ranges of bytes of the file, by name."""
+        whole = self.weights.read_bytes()
+        size = struct.unpack("<Q", whole[:8])[0]
+        header, data = json.loads(whole[8:8 + size]), 8 + size
+        draw = random.Random(breadth.day())
+        tensors = {name: (data + entry["data_offsets"][0], data + entry["data_offsets"][1],
+                          entry["shape"]) for name, entry in header.items() if "shape" in entry}
+        layers = {name: place for name, place in tensors.items() if ".layers." in name}
+        found = [("the whole file", [(data, len(whole))])]
+        for name in draw.sample(sorted(layers), 6):
+            found.append((name, [layers[name][:2]]))
+        for name in draw.sample(sorted(layers), 5):
+            begin, end, shape = layers[name]
+            row = (end - begin) // shape[0]
+            at = begin + row * draw.randrange(shape[0])
+            found.append((f"a row of {name}", [(at, at + row)]))
+        for name in draw.sample(sorted(layers), 6):
+            at = draw.randrange(*layers[name][:2])
+            found.append((f"a byte of {name}", [(at, at + 1)]))
+        for name in [name for name in tensors if "embed" in name]:
+            for _ in range(2):
+                at = draw.randrange(*tensors[name][:2])
+                found.append((f"a byte of {name}", [(at, at + 1)]))
+        return found
+
+    def change(self, ranges: list[tuple[int, int]], mapped: bool):
+        with self.weights.open("r+b") as file:
+            place = mmap.mmap(file.fileno(), 0) if mapped else None
+            for begin, end in ranges:
+                file.seek(begin)
+                changed = bytes(byte ^ 1 for byte in file.read(end - begin))
+                if place:
+                    place[begin:end] = changed
+                else:
+                    file.seek(begin)
+                    file.write(changed)
+
+    def check_change(self, what: str, ranges: list[tuple[int, int]], mapped: bool):
+        expected = self.expected(LONG)
+        original = self.weights.read_bytes()
+        with harness.planted("1:step-20:stop"):
+            server = self.serve(self.model, *FLAGS, "--step-timeout", 5 * harness.GUARD)
+            server.wait_ready()
+        client, out, err = self.stream(server, LONG)
+        rank = harness.stopped_rank(server.pid)
+        with harness.stopped(server.pid):  # so that it does not look in between
+            self.change(ranges, mapped)
+            harness.kill_and_wait([rank])
+        self.assertEqual(server.end(), harness.WORKER_DIED, f"{what}: {server.err.text()}")
+        self.assertRegex(server.err.rest(), "changed in place", what)
+        self.assertNotEqual(client.wait(), 0, what)
+        self.assertTrue(expected.startswith(out.rest().strip()), what)
+        self.assertRegex(err.rest(), "changed in place", what)
+        self.weights.write_bytes(original)
+
+    def test_ranks_that_would_load_other_bytes_compute_nothing(self):
+        changes = self.changes()
+        self.assertGreaterEqual(len(changes), 20)
+        for what, ranges in changes if breadth.FULL else changes[::4]:
+            with self.subTest(what):
+                self.check_change(what, ranges, mapped=False)
+
+    def test_a_write_through_a_mapping_of_a_tmpfs(self):
+        if subprocess.run(["stat", "-f", "-c", "%T", "/dev/shm"], capture_output=True,
+                          text=True).stdout.strip() != "tmpfs":
+            self.skipTest("/dev/shm is no tmpfs here")
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.addCleanup(folder.cleanup)
+        self.model = shutil.copytree(harness.DEMO, Path(folder.name) / "demo")
+        self.weights = self.model / "model.safetensors"
+        for what, ranges in self.changes()[1:21:6]:
+            with self.subTest(what):
+                self.check_change(what, ranges, mapped=True)
+
+    def test_a_server_without_streams_ends_too(self):
+        server = self.started()
+        with harness.stopped(server.pid):
+            what, ranges = self.changes()[-3]
+            self.change(ranges, mapped=False)
+            harness.kill_and_wait([harness.children(server.pid)[1]])
+        self.assertEqual(server.end(), harness.WORKER_DIED, f"{what}: {server.err.text()}")
 
 
 if __name__ == "__main__":

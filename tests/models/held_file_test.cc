@@ -5,10 +5,14 @@
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include "runtime/base/fd.h"
 #include "tests/in_child.h"
 
 namespace shoal {
@@ -86,6 +90,25 @@ TEST_F(HeldFileTest, OtherBytesWithTheOldTimesShowInCtime) {
   const timespec past[2] = {{1'000'000, 0}, {1'000'000, 0}};
   ASSERT_EQ(::utimensat(AT_FDCWD, path_.c_str(), past, 0), 0);
   EXPECT_EQ(file.look(), Change::kContents);
+}
+
+// On older kernels nobody but a comparison sees a write through a mapping of a tmpfs.
+TEST_F(HeldFileTest, AWriteThroughAMappingOfATmpfsIsSeenByAComparison) {
+  const std::string path = cat("/dev/shm/held-", ::getpid());
+  write(path, std::string(200'000, 'a'));
+  HeldFile file = HeldFile::open(path).value();
+  EXPECT_TRUE(file.take_fingerprint(4).ok());
+  const Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ::unlink(path.c_str());
+  struct statfs kind {};
+  if (::fstatfs(fd.get(), &kind) != 0 || kind.f_type != TMPFS_MAGIC)
+    GTEST_SKIP() << "/dev/shm is no tmpfs here";
+  EXPECT_EQ(file.look(true), Change::kNone) << "its name is gone, and that is all";
+  void* const bytes = ::mmap(nullptr, 200'000, PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(bytes, MAP_FAILED);
+  *static_cast<char*>(bytes) = 'b';
+  EXPECT_EQ(file.look(true), Change::kContents) << "whatever this kernel makes of the times";
+  ::munmap(bytes, 200'000);
 }
 
 TEST_F(HeldFileTest, ALargeFileIsSampledFromItsFirstToItsLastByte) {

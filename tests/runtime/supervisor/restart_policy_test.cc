@@ -77,7 +77,7 @@ TEST(RestartPolicy, GivesUpWhenAllAreUsed) {
   RestartPolicy policy(3);
   for (int i = 0; i < 3; ++i) EXPECT_NE(policy.failed(from_outside(), "shm", i, 0), Next::kGiveUp);
   EXPECT_EQ(policy.failed(from_outside(), "shm", 3, 0), Next::kGiveUp);
-  EXPECT_EQ(RestartPolicy(0).failed(own(), "shm", 0), Next::kGiveUp);
+  EXPECT_EQ(RestartPolicy(0).failed(own(), "shm", 0, 0), Next::kGiveUp);
 }
 
 TEST(RestartPolicy, AMinuteOfHealthIsForgiveness) {

@@ -288,6 +288,24 @@ TEST(Supervisor, WhoeverKnowsTheWorkMayForbidARestart) {
   }
 }
 
+TEST(Supervisor, RanksThatLoadedSomethingElseRunNoStep) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.hooks = hooks_into(&told);
+  options.hooks.may_continue = [](const std::vector<std::string>& ready) {
+    EXPECT_EQ(ready, (std::vector<std::string>{"rank 0", "rank 1"}));
+    return Status::error(Code::kDataLoss, "other weights").blamed_on(Fault::kModelChanged);
+  };
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor) << "the first ranks are what all others are compared with";
+  const Attempt<GroupStep> lost = supervisor->step(1, "die");
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.failure().fault, Fault::kModelChanged);
+  EXPECT_EQ(lost.status().code(), Code::kDataLoss) << lost.status().to_string();
+  EXPECT_TRUE(told.rungs.empty()) << "they never counted as running";
+  EXPECT_EQ(supervisor->step(2, "more").status().code(), Code::kDataLoss) << "it stays lost";
+}
+
 TEST(Supervisor, RanksInheritTheDescriptorsOfTheirWorkAtEveryStart) {
   std::FILE* const file = std::tmpfile();
   ASSERT_NE(file, nullptr);

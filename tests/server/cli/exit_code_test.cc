@@ -51,6 +51,8 @@ TEST(ExitCodeTest, FollowsStageCodeAndFault) {
       {Stage::kRun, Code::kResourceExhausted, Fault::kOwn, ExitCode::kUsage},
       {Stage::kRun, Code::kResourceExhausted, Fault::kShortage, ExitCode::kUnavailable},
       {Stage::kRun, Code::kDataLoss, Fault::kOwn, ExitCode::kBadModel},
+      {Stage::kRun, Code::kDataLoss, Fault::kModelChanged, ExitCode::kWorkerDied},
+      {Stage::kStart, Code::kDataLoss, Fault::kModelChanged, ExitCode::kWorkerDied},
       {Stage::kRun, Code::kInternal, Fault::kOwn, ExitCode::kInternal},
   };
   for (const ExitCase& c : kCases) {

@@ -10,6 +10,7 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
+#include "tests/guard.h"
 
 namespace shoal {
 namespace {
@@ -91,6 +92,19 @@ TEST_F(ModelWatchTest, AChangeInPlaceOfWhatWasReadWholeIsAWarning) {
   EXPECT_EQ(said_by_look(Code::kOk), "");
 }
 
+TEST_F(ModelWatchTest, RanksThatLoadOtherWeightsAreTheEnd) {
+  EXPECT_TRUE(watch_->loaded({1, 2}).ok()) << "the first are kept";
+  EXPECT_TRUE(watch_->loaded({1, 2}).ok());
+  const Status changed = watch_->loaded({1, 3});
+  EXPECT_EQ(changed.code(), Code::kDataLoss);
+  EXPECT_EQ(changed.fault(), Fault::kModelChanged);
+  EXPECT_NE(changed.message().find("the weights of the model were changed in place"),
+            std::string_view::npos)
+      << changed.to_string();
+  EXPECT_FALSE(watch_->loaded({1, 2}).ok()) << "what was computed meanwhile is wrong";
+  EXPECT_FALSE(watch_->changed().ok());
+}
+
 TEST_F(ModelWatchTest, ATouchIsALogLine) {
   write("a.safetensors", std::string(1000, 'a'));
   const std::string said = said_by_look(Code::kOk);
@@ -100,9 +114,9 @@ TEST_F(ModelWatchTest, ATouchIsALogLine) {
 
 TEST_F(ModelWatchTest, ItLooksByItself) {
   fs::resize_file(path("a.safetensors"), 10);
-  const Clock::time_point began = Clock::now();
-  while (watch_->changed().ok() && seconds_since(began) < 30) ::usleep(10'000);
+  EXPECT_TRUE(eventually([&] { return !watch_->changed().ok(); }));
   EXPECT_EQ(watch_->changed().code(), Code::kDataLoss);
+  EXPECT_EQ(watch_->changed().fault(), Fault::kModelChanged);
 }
 
 }  // namespace

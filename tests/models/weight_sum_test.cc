@@ -1,0 +1,108 @@
+// The checksum of a rank's weights: the same for equal weights, another one for any byte that is
+// not.
+#include "models/weight_sum.h"
+
+#include <fcntl.h>
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "models/model_config.h"
+#include "models/safetensors.h"
+#include "models/shard_plan.h"
+#include "models/weights.h"
+#include "runtime/base/cat.h"
+#include "runtime/base/fd.h"
+
+namespace shoal {
+namespace {
+
+uint64_t sum_of(const std::vector<std::string>& parts, int threads = 2) {
+  ThreadPool pool(threads);
+  WeightSum sum(pool);
+  for (const std::string& part : parts) sum.add(part.data(), part.size());
+  return sum.value();
+}
+
+TEST(WeightSum, EveryByteCountsAndNoThreadDoes) {
+  const std::string bytes(5'000'001, 'a');
+  const uint64_t sum = sum_of({bytes});
+  for (const int threads : {1, 3, 4}) EXPECT_EQ(sum_of({bytes}, threads), sum);
+  for (const size_t at : {size_t{0}, size_t{1} << 20, (size_t{1} << 20) - 1, bytes.size() - 1}) {
+    std::string other = bytes;
+    other[at] = 'b';
+    EXPECT_NE(sum_of({other}), sum) << at;
+  }
+  EXPECT_NE(sum_of({bytes.substr(1)}), sum);
+}
+
+TEST(WeightSum, PartsDoNotRunIntoEachOther) {
+  EXPECT_NE(sum_of({"ab", "c"}), sum_of({"a", "bc"}));
+  EXPECT_NE(sum_of({"a", "b"}), sum_of({"b", "a"}));
+  EXPECT_NE(sum_of({"a", ""}), sum_of({"", "a"}));
+  EXPECT_NE(sum_of({}), sum_of({""}));
+}
+
+/// The sums of all ranks that load the model.
+std::vector<uint64_t> loaded(const std::string& model, int ranks, int threads) {
+  const ModelConfig config = load_model_config(model).value();
+  const Checkpoint checkpoint = Checkpoint::open(model).value();
+  const Dtype dtype = resolve_dtype(checkpoint, std::nullopt).value();
+  ThreadPool pool(threads);
+  std::vector<uint64_t> sums;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const ShardPlan plan = make_shard_plan(config, {rank, ranks}).value();
+    sums.push_back(load_weights(checkpoint, config, plan, dtype, pool, {}).value().sum);
+  }
+  return sums;
+}
+
+void flip(const std::string& path, uint64_t at) {
+  const Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  char byte = 0;
+  ASSERT_EQ(::pread(file.get(), &byte, 1, static_cast<off_t>(at)), 1);
+  byte = static_cast<char>(byte ^ 1);
+  ASSERT_EQ(::pwrite(file.get(), &byte, 1, static_cast<off_t>(at)), 1);
+}
+
+class WeightsOfModel : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    std::filesystem::copy(cat(SHOAL_TEST_DATA "/oracle/", GetParam()), model_);
+  }
+  void TearDown() override { std::filesystem::remove_all(model_); }
+
+  const std::string model_ = cat(testing::TempDir(), "weight-sum-", ::getpid());
+};
+
+TEST_P(WeightsOfModel, AnotherByteOfAnyTensorIsAnotherSum) {
+  constexpr int kRanks = 2;
+  const std::vector<uint64_t> whole = loaded(model_, kRanks, 1);
+  EXPECT_EQ(loaded(model_, kRanks, 3), whole);
+  EXPECT_NE(whole[0], whole[1]) << "each rank has weights of its own";
+  const CheckpointLayout layout = Checkpoint::open(model_).value().layout();
+  for (const CheckpointLayout::Tensor& tensor : layout.tensors) {
+    const std::string& path = layout.files[tensor.file].path;
+    for (const uint64_t at :
+         {tensor.entry.begin, (tensor.entry.begin + tensor.entry.end) / 2, tensor.entry.end - 1}) {
+      flip(path, at);
+      EXPECT_NE(loaded(model_, kRanks, 2), whole) << tensor.entry.name << " at " << at;
+      flip(path, at);
+    }
+  }
+  EXPECT_EQ(loaded(model_, kRanks, 2), whole);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WeightsOfModel,
+                         testing::Values("llama-nine-heads", "llama3-gqa-tied-sharded",
+                                         "qwen2-bias-uneven", "qwen3-norm-yarn"),
+                         [](const auto& model) {
+                           std::string name = model.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace shoal
