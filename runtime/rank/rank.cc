@@ -160,7 +160,7 @@ Status Rank::take_step(const Step& step) {
   said_at_ = Clock::now();
   said_waits_ = false;
   parts_before_step_ = parts_;
-  SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(step_));
+  SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(++steps_begun_));
   SHOAL_ASSIGN_OR_RETURN(std::string result, work_.step(step.number, step.plan));
   phase_ = Phase::kIdle;
   if (start_.rank == 0) SHOAL_RETURN_IF_ERROR(send(StepDone{step.number, std::move(result)}));
@@ -198,7 +198,8 @@ Status Rank::moved() {
   ++parts_;
   if (communicator_ != nullptr) communicator_->device_waits(false);
   const bool in_step = phase_ == Phase::kStep;
-  if (in_step) SHOAL_RETURN_IF_ERROR(test_fault_.complete_part(step_, parts_ - parts_before_step_));
+  if (in_step)
+    SHOAL_RETURN_IF_ERROR(test_fault_.complete_part(steps_begun_, parts_ - parts_before_step_));
   const Clock::duration pause =
       in_step ? std::chrono::milliseconds(start_.heartbeat_ms) : kStillAtIt;
   const bool due = pause > Clock::duration::zero() && Clock::now() - said_at_ >= pause;

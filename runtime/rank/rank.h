@@ -66,6 +66,7 @@ class Rank final : private RankContext {
   TestFault test_fault_;
   Phase phase_ = Phase::kSpawn;
   uint64_t step_ = 0;
+  uint64_t steps_begun_ = 0;  // of this start
   bool in_exchange_ = false;
   uint64_t parts_ = 0;  // of the work that have been completed
   uint64_t parts_before_step_ = 0;

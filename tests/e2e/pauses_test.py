@@ -107,9 +107,9 @@ class Pauses(harness.TestCase):
         self.assertNotRegex(server.err.rest(), "no answer|starting the ranks again|refused")
 
     def hold_up_rank_1(self, hold_up) -> str:
-        """Serves a stream and holds up rank 1 where it stops, and then its successor three steps
-        later, which is less than 16. Returns the log."""
-        server = self.serve("1:step-9:stop,1:step-12:stop", *DEADLINES)
+        """Serves a stream and holds up rank 1 where it stops, and then its successor in its
+        third step, after less than 16. Returns the log."""
+        server = self.serve("1:step-9:stop,1:step-3:stop", *DEADLINES)
         server.wait_ready()
         client = server.client(*REQUEST)
         out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)

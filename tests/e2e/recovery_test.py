@@ -168,7 +168,7 @@ class Serving(ServedRanks):
 
     def test_a_request_present_at_two_crashes_in_a_row_fails_alone(self):
         # The second crash comes less than 16 steps later.
-        server = self.started(faults="1:step-9:stop,1:step-12:stop")
+        server = self.started(faults="1:step-9:stop,1:step-3:stop")
         client, _, err = self.stream(server)
         for _ in range(2):
             self.kill_stopped(server, signal.SIGSEGV)
@@ -178,7 +178,7 @@ class Serving(ServedRanks):
 
     def test_kills_from_outside_cost_no_stream(self):
         server = self.started("--max-restarts", 2,
-                              faults="1:step-9:stop,1:step-12:stop,1:step-40:stop,1:step-80:stop")
+                              faults="1:step-9:stop,1:step-3:stop,1:step-20:stop,1:step-20:stop")
         stream = self.stream(server)
         for kill in range(1, 5):  # the first two come too early to cost no restart
             self.kill_stopped(server)
@@ -188,10 +188,10 @@ class Serving(ServedRanks):
 
     def test_crashes_with_many_good_steps_between_cost_no_stream(self):
         server = self.started("--max-restarts", 5,
-                              faults="1:step-20:stop,1:step-40:stop,1:step-60:stop")
+                              faults="1:step-20:stop,1:step-20:stop,1:step-20:stop")
         stream = self.stream(server)
         for crash in range(1, 4):
-            self.kill_stopped(server)
+            self.kill_stopped(server, signal.SIGSEGV)
             self.await_restarts(server, crash)
         self.check_stream(stream)
 
@@ -202,7 +202,7 @@ class Serving(ServedRanks):
                                        "ignore_eos": True}) + "\n")
             file.flush()
             # The first crash comes in the middle of the 60 tokens, and the second at once.
-            with harness.planted("1:step-30:stop,1:step-31:stop"):
+            with harness.planted("1:step-30:stop,1:step-1:stop"):
                 process = harness.start("generate", harness.DEMO, "--jsonl", file.name, *self.FLAGS,
                                         *PATIENT, "--max-num-seqs", 1, "--log-level", "info")
             self.addCleanup(lambda: process.poll() is None
