@@ -16,7 +16,8 @@ set(SHOAL_CLOCK_TESTS
     "runtime/device/device_test"
     "runtime/rank/rank_test"
     "runtime/supervisor/(gpu_probe|group_failure|process_end|process_state)_test"
-    "runtime/supervisor/(group_start|step_watch|supervisor|supervisor_shortage|worker_group)_test"
+    "runtime/supervisor/(group_start|step_watch|worker_group)_test"
+    "runtime/supervisor/(supervisor|supervisor_hang|supervisor_shortage)_test"
     "runtime/transport/planted_fault_test"
     "server/grpc/grpc_lifecycle_test"
     "server/host/model_watch_test"
@@ -41,7 +42,8 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     e2e/recovery/phases/shm=45 e2e/shortage=41 e2e/recovery/streams/shm=40 e2e/nccl/Running=40
     e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/nccl/Sizes=30 e2e/faults=30 e2e/model_files=28
     e2e/matrix/2=27 e2e/http/ends=24 e2e/device_model/same-bits/llama3-gqa-tied-sharded=21
-    runtime/supervisor/supervisor_test=20 e2e/admission=17 e2e/service=16 e2e/tls/Rotation=14
+    e2e/admission=17 e2e/service=16 e2e/tls/Rotation=14 runtime/supervisor/supervisor_test=10
+    runtime/supervisor/supervisor_hang_test=10
     e2e/shmtest=14 runtime/engine/scheduler_model_test=14 e2e/command_line=13 e2e/scheduling=12
     e2e/metrics=12 e2e/doctor=12 models/tokenizer_test=12 e2e/exit_codes=12
     e2e/examples/ShmtestStep=12 runtime/worker/model_runner_test=12 e2e/places=11

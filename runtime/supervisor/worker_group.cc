@@ -229,16 +229,14 @@ void WorkerGroup::Impl::end_all() {
 }
 
 void WorkerGroup::Impl::say_goodbye() {
-  for (RankProcess& worker : workers) {
+  for (RankProcess& worker : workers)
     if (!worker.reaped)
       (void)worker.channel.send(encode_front_message(Shutdown{}), Deadline::after_ms(100));
-  }
   const Deadline deadline = Deadline::after_ms(kGoodbyeMs);
   // A stopped worker will not exit. A traced one may: LeakSanitizer stops its process like that.
   const auto may_leave = [](const RankProcess& w) { return !w.reaped && w.state() != 'T'; };
-  while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), may_leave)) {
+  while (!deadline.passed() && std::any_of(workers.begin(), workers.end(), may_leave))
     poll_once(Deadline::after_ms(std::min(deadline.remaining_ms(), 100)));
-  }
 }
 
 bool WorkerGroup::Impl::started(const RankProcess& worker, bool transport_only) const {
@@ -298,9 +296,8 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl&
     if (control.deadline.passed()) return silent_for(silence);
     if (poll_once(Deadline::after_ms(RunningClock::kLookMs))) return fail();
   }
-  for (const RankProcess& worker : workers) {
+  for (const RankProcess& worker : workers)
     if (worker.ready) ready.push_back(worker.ready->about);
-  }
   phase = {false, Phase::kIdle};
   kills = oom_kills();
   record_segments();

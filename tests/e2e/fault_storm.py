@@ -5,19 +5,15 @@ full memory cgroup, a log that nobody reads, idle connections, clients that do n
 of a megabyte. The seed decides which fault comes when, to which rank and for how long. Between two
 faults the server's log shows at least as many steps as the server needs to forget a crash.
 """
-import fcntl
 import json
 import os
 import random
-import re
 import resource
-import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import termios
 import threading
 import time
 from pathlib import Path
@@ -26,6 +22,7 @@ import cgroups
 import grpc
 import harness
 from grpc_client_test import make_stubs
+from storm_log import Log
 
 RANKS, STREAMS = 2, 16
 STEPS_BETWEEN = 24  # inference_loop.cc forgets a crash after 16 good steps of every request
@@ -34,8 +31,6 @@ MIB = 2**20
 MEMORY = 512 * MIB
 OWN_DEV_SHM = ("unshare", "--mount", "--propagation", "private", "sh", "-ec",
                'mount -t tmpfs -o size=8m tmpfs /dev/shm; exec "$@"', "sh")
-RUN_AGAIN, LOST = b"the ranks run again", b"log lines were lost"
-STEP = re.compile(rb" step \d+: \d+ decodes, 0 tokens of prompts")  # of every open request
 FREE_CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -51,51 +46,6 @@ def requests(draw: random.Random) -> list[dict]:
             request["temperature"] = 0
         made.append(request)
     return made
-
-
-class Log:
-    """Reads a pipe, except while it is told not to. Keeps the last lines."""
-
-    def __init__(self, pipe):
-        fcntl.fcntl(pipe.fileno(), 1031, 4096)  # F_SETPIPE_SZ: a stopped reader shows soon
-        self.pipe, self.tail, self.reads = pipe, b"", threading.Event()
-        self.lock = threading.Lock()  # held from reading to counting
-        self.restarts = 0  # that were successful
-        self.lost = 0      # how often lines were lost, perhaps that of a restart
-        self.steps = 0     # since the last of both
-        self.rest = b""  # the beginning of a line
-        self.reads.set()
-        threading.Thread(target=self.run, daemon=True).start()
-
-    def run(self):
-        block = b" "
-        while block:
-            select.select([self.pipe], [], [])
-            with self.lock:
-                block = os.read(self.pipe.fileno(), 4096)
-                self.tail = (self.tail + block)[-20000:]
-                *lines, self.rest = (self.rest + block).split(b"\n")
-                for line in lines:
-                    self.count(line)
-            self.reads.wait()
-
-    def count(self, line: bytes):
-        again, lost = RUN_AGAIN in line, LOST in line
-        self.restarts += again
-        self.lost += lost
-        self.steps = 0 if again or lost else self.steps + bool(STEP.search(line))
-
-    def seen(self) -> tuple[int, int]:
-        """Changes with the next restart."""
-        return self.restarts, self.lost
-
-    def is_read(self) -> bool:  # and counted
-        with self.lock:
-            waiting = fcntl.ioctl(self.pipe.fileno(), termios.FIONREAD, bytes(4))
-        return not int.from_bytes(waiting, sys.byteorder)
-
-    def text(self) -> str:
-        return self.tail.decode(errors="replace")
 
 
 class Stream(threading.Thread):
