@@ -266,6 +266,10 @@ endfunction()
 # shoal_label_bits(TEST): gives the label `bits` to the tests that compare bits and do little else.
 # They have no deadline and no order of processes to lose, so that scripts/test repeats none of them.
 function(shoal_label_bits name)
+  get_test_property(${name} LABELS labels)
+  if("clock" IN_LIST labels)
+    return()
+  endif()
   if(name MATCHES "^(kernels|models|emulator)/|^e2e/(same_bits|oracle|device_model/(oracle|same-bits))/"
      OR name MATCHES "^(e2e/(arithmetic|compilers)|runtime/(worker/arithmetic|comm/tree_sum)_test)$")
     set_property(TEST ${name} APPEND PROPERTY LABELS bits)

@@ -74,6 +74,12 @@ Result<uint64_t> HeldFile::fingerprint() const {
 
 Status HeldFile::take_fingerprint(int chunks) {
   chunks_ = chunks;
+  struct stat now {};
+  if (::fstat(fd_.get(), &now) != 0 || now.st_size != seen_.st_size ||
+      !same_time(now.st_mtim, seen_.st_mtim)) {
+    return Status::error(Code::kDataLoss, cat(path_, " was changed in place while it was opened"))
+        .blamed_on(Fault::kModelChanged);
+  }
   const Result<uint64_t> taken = fingerprint();
   if (!taken.ok()) return taken.status().while_doing(cat("read ", path_));
   fingerprint_ = *taken;

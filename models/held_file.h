@@ -25,7 +25,8 @@ class HeldFile {
 
   /// Remembers a fingerprint of the contents, for look(). It covers all of a file of at most
   /// `chunks` pieces of 64 KiB, and otherwise this many pieces that are evenly spread, the first
-  /// and the last among them. DATA_LOSS: the file cannot be read.
+  /// and the last among them. DATA_LOSS: the file cannot be read, or
+  /// was written to since it was opened (Fault::kModelChanged).
   Status take_fingerprint(int chunks);
 
   enum class Change {

@@ -45,7 +45,7 @@ MODES = {
 PROCESSORS = len(os.sched_getaffinity(0))
 # Tests wait for each other's processes as much as they compute. Under ThreadSanitizer they compute,
 # and its spinning ranks keep others from being woken. What depends on time runs two at a time.
-JOBS, TSAN_JOBS, QUIET_JOBS = 2 * PROCESSORS, PROCESSORS, 2
+JOBS, TSAN_JOBS, QUIET_JOBS = 2 * PROCESSORS, 2, 2
 
 
 @dataclasses.dataclass
@@ -118,9 +118,11 @@ class Run:
 
     def overdue(self) -> list[str]:
         """What the register of unsteady tests makes red on this day."""
+        if self.mode.forgives:
+            return []
         today = datetime.datetime.now(datetime.timezone.utc).date()
-        return [] if self.mode.forgives else \
-            unsteady.overdue(unsteady.read(unsteady.PAGE.read_text())[0], today)
+        rows, problems = unsteady.read(unsteady.PAGE.read_text())
+        return problems + unsteady.overdue(rows, today)
 
     def count_red(self) -> int:
         seen = self.tests_seen

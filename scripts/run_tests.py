@@ -1,7 +1,7 @@
 """Runs tests with CTest and judges them, for scripts/test (run_parts.py).
 
 A test that failed beside others is repeated alone. If it then passes, it is *unsteady*: it is
-named, the output of its first failure is kept, and the run stays green. A defect that shows
+named, the output of its first failure is kept, and scripts/test stays green. A defect that shows
 only now and then must not hold up every other change, but nobody may overlook it either. What a
 sanitizer reported is never forgiven.
 """

@@ -36,8 +36,11 @@ class Freezer:
         self.file.write_text(self.frozen)
 
     def thaw(self):
-        with contextlib.suppress(FileNotFoundError):  # the cgroup is gone
+        try:
             self.file.write_text(self.thawed)
+        except OSError:
+            if self.folder.exists():
+                raise
 
     def joined_by(self) -> tuple[str, ...]:
         """A command that starts the command behind it in the cgroup."""

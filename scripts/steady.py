@@ -59,17 +59,17 @@ def disturbed(every: float = 20, busy: int = BUSY):
     def watch():
         while not over.wait(0.2):
             beside.alive()
-    watching = threading.Thread(target=watch)
-    watching.start()
+    watching = threading.Thread(target=watch, daemon=True)
     try:
+        watching.start()
         yield beside
     finally:
-        over.set()
-        watching.join()
-        beside.end()
         for process in spinning:
             process.kill()
             process.wait()
+        over.set()
+        watching.join()
+        beside.end()
 
 
 def run_rounds(phases: list[Phase], rounds: int, seconds: float | None, kept: Path,

@@ -1,5 +1,6 @@
 #include "runtime/supervisor/group_failure.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <signal.h>
@@ -126,8 +127,17 @@ std::string standing_of_others(int one, const std::vector<RankProcess>& ranks,
 
 }  // namespace
 
-bool gives_own_reason(const RankProcess& rank) {
-  return rank.failure && !secondary(rank.failure->status);
+bool more_evidence_may_come(const std::vector<RankProcess>& ranks, bool late) {
+  const auto died = [](const RankProcess& rank) { return rank.reaped && !rank.failure; };
+  const auto gives_reason = [](const RankProcess& rank) {
+    return rank.failure && !secondary(rank.failure->status);
+  };
+  const bool brief = late && std::any_of(ranks.begin(), ranks.end(), gives_reason);
+  const auto awaited = [brief](const RankProcess& rank) {
+    return !rank.reaped && (rank.failure || !brief) && rank.held_up().empty();
+  };
+  return std::none_of(ranks.begin(), ranks.end(), died) &&
+         std::any_of(ranks.begin(), ranks.end(), awaited);
 }
 
 std::string GroupPhase::text_of(Phase one) const {

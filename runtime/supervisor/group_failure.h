@@ -20,8 +20,11 @@ struct GroupPhase {
   std::string text_of(Phase one) const;
 };
 
-/// True if the rank has reported more than that another one is gone or silent.
-bool gives_own_reason(const RankProcess& rank);
+/// Whether it is worth waiting before explain_failure(): until a rank has died without a word, or
+/// nobody is left who could. A rank that is stopped or frozen cannot. Once one has given a reason
+/// of its own, more than that another is gone or silent, the others are waited for only if they may
+/// have died just now (`late` is false), and that rank until it has left.
+bool more_evidence_may_come(const std::vector<RankProcess>& ranks, bool late);
 
 /// Finds out which rank failed first and why, after a rank has ended or has reported that it
 /// failed. A rank that died without a reason counts first, then a rank with a reason of its own,

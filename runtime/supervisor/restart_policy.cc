@@ -10,9 +10,9 @@ RestartPolicy::Next RestartPolicy::failed(const Failure& failure, const std::str
   // A start may have moved on by itself, because the old rung no longer fitted.
   if (rung != rung_) rung_failures_ = 0;
   rung_ = rung;
-  const bool counts = failure.fault != Fault::kOutside || good_steps < kStepsThatEarn;
-  if (counts && restarts_ >= max_restarts_) return Next::kGiveUp;
-  restarts_ += counts ? 1 : 0;
+  last_counts_ = failure.fault != Fault::kOutside || good_steps < kStepsThatEarn;
+  if (last_counts_ && restarts_ >= max_restarts_) return Next::kGiveUp;
+  restarts_ += last_counts_ ? 1 : 0;
   // Ranks that start move no bytes before they open their transport and after they have proven it.
   const bool from_outside = failure.fault == Fault::kOutside || failure.fault == Fault::kHeldUp;
   // Another rung would not find more memory, and a rank that spins waits for no bytes.

@@ -30,11 +30,14 @@ class RestartPolicy {
   Next failed(const Failure& failure, const std::string& rung, double now_s, int64_t good_steps);
 
   int restarts() const { return restarts_; }  ///< those that count
+  /// Whether the restart that the last failed() granted is one of those.
+  bool last_counts() const { return last_counts_; }
 
  private:
   const int max_restarts_;
   const double forget_s_;
   int restarts_ = 0;
+  bool last_counts_ = true;
   std::string rung_;       // over which the last group failed
   int rung_failures_ = 0;  // those of rung_ itself
   double healthy_since_s_ = -1;

@@ -150,12 +150,12 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
   if (options_.max_restarts == 0) return failure;
   if (control.deadline.passed()) {
     return while_doing(
-        failure,
-        cat("the start has taken ", options_.ladder.names.startup_timeout, ", ",
-            options_.group.startup_timeout_s, " s, with ", counted(policy_.restarts(), "restart"),
-            pause.tries() > 0
-                ? cat(", in which ", counted(pause.tries(), "try", "tries"), " met a shortage")
-                : ""));
+        failure, cat("the start has taken ", options_.ladder.names.startup_timeout, ", ",
+                     options_.group.startup_timeout_s, " s, with ",
+                     counted(ladder_.report().restarts.size(), "restart"),
+                     pause.tries() > 0 ? cat(", in which ", counted(pause.tries(), "try", "tries"),
+                                             " met a shortage")
+                                       : ""));
   }
   if (control.given_up()) {
     return Failure{failure.why.because_of(Code::kCancelled, "the ranks are not started again"),
@@ -170,13 +170,13 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
                                                   const StartControl& control, const Pause& pause) {
   if (!restart_may_cure(failure.fault)) return failure;
   if (std::optional<Failure> final = refuse_start(failure, control, pause)) return final;
-  const int before = policy_.restarts();
   const RestartPolicy::Next next = policy_.failed(
       failure, ladder_.last_tried(), seconds_since(origin_), std::exchange(good_steps_, 0));
   if (next == RestartPolicy::Next::kGiveUp) {
-    return while_doing(failure,
-                       cat("the ranks were started again ", counted(policy_.restarts(), "time"),
-                           " and failed again (", options_.ladder.names.max_restarts, ")"));
+    return while_doing(
+        failure,
+        cat("the ranks were started again ", counted(ladder_.report().restarts.size(), "time"),
+            " and failed again (", options_.ladder.names.max_restarts, ")"));
   }
   if (next == RestartPolicy::Next::kNextRung) {
     if (std::optional<Failure> forbidden = ladder_.refuse_current(failure)) {
@@ -185,8 +185,8 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
     }
   }
   if (options_.hooks.on_restart)
-    options_.hooks.on_restart(
-        failure, {policy_.restarts(), options_.max_restarts, policy_.restarts() > before});
+    options_.hooks.on_restart(failure,
+                              {policy_.restarts(), options_.max_restarts, policy_.last_counts()});
   return std::nullopt;
 }
 

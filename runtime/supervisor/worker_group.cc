@@ -16,6 +16,7 @@ namespace shoal {
 namespace {
 
 constexpr int64_t kSendTimeoutMs = 10'000;
+constexpr int64_t kSoonMs = 150;       ///< in which a death shows that has already happened
 constexpr int64_t kGoodbyeMs = 2'000;  ///< for workers to exit by themselves after Shutdown
 constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
@@ -36,7 +37,7 @@ struct WorkerGroup::Impl {
   WorkerGroupOptions options;
   double most_phase_s = kMostPhaseSeconds;
   StepWatch step_watch{0};
-  OomKills kills = oom_kills();     // until the group had started
+  OomKills kills = oom_kills();     // the counts before the group was started
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
   std::function<void()> on_left_behind;
@@ -148,18 +149,9 @@ void WorkerGroup::Impl::exchange() {
 /// Ends the group because a rank failed. The failure is kept for every later call.
 Failure WorkerGroup::Impl::fail() {
   const Deadline evidence = Deadline::after_ms(options.evidence_ms);
-  const auto died = [](const RankProcess& w) { return w.reaped && !w.failure; };
-  for (;;) {
-    const bool own = std::any_of(workers.begin(), workers.end(), gives_own_reason);
-    // A rank that has said its own reason ends by itself, and needs nobody else's word.
-    const auto awaited = [own](const RankProcess& w) {
-      return !w.reaped && (w.failure || !own) && w.held_up().empty();
-    };
-    if (evidence.passed() || std::any_of(workers.begin(), workers.end(), died) ||
-        std::none_of(workers.begin(), workers.end(), awaited))
-      break;
+  const Deadline died_soon = Deadline::after_ms(std::min(options.evidence_ms, kSoonMs));
+  while (!evidence.passed() && more_evidence_may_come(workers, died_soon.passed()))
     poll_once(evidence);
-  }
   failed = explain_failure(workers, phase, oom_kills().may_have_grown_since(kills));
   end_all();
   return *failed;
@@ -299,7 +291,6 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl&
   for (const RankProcess& worker : workers)
     if (worker.ready) ready.push_back(worker.ready->about);
   phase = {false, Phase::kIdle};
-  kills = oom_kills();
   record_segments();
   return std::nullopt;
 }

@@ -63,6 +63,7 @@ ExitCode run_exit_code(Code code, Fault fault) {
     case Code::kInvalidArgument:
     case Code::kResourceExhausted:
       return ExitCode::kUsage;
+    // A file of the model that cannot be read.
     case Code::kDataLoss:
       return ExitCode::kBadModel;
     default:
@@ -97,7 +98,8 @@ int report_failure(const Ending& ending) {
   if (ending.ok()) return 0;
   const ExitCode code = exit_code(ending);
   if (ending.stage == Stage::kRequest && reader_left(ending.why)) return static_cast<int>(code);
-  const bool is_for_us = code == ExitCode::kInternal || code == ExitCode::kWorkerDied;
+  const bool is_for_us = code == ExitCode::kInternal ||
+                         (code == ExitCode::kWorkerDied && ending.fault != Fault::kModelChanged);
   say_error(is_for_us ? ending.why.to_string() : explained(ending.why));
   return static_cast<int>(code);
 }

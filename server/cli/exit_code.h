@@ -34,7 +34,8 @@ inline constexpr ExitEntry kExitEntries[] = {
     {66, "model not found"},
     {69, "no transport works, memory or threads are short, or the port is busy"},
     {70, "internal error (a bug in Shoal), or a processor that computes wrongly"},
-    {75, "a rank died or stopped answering, or the model was changed while it was in use"},
+    {75,
+     "a rank died or stopped answering, or weights were changed while they were loaded or in use"},
 };
 
 /// What a command was doing when it failed. The exit code depends on it, because the same status
@@ -77,9 +78,10 @@ ExitCode exit_code(const Ending& ending);
 
 /// Reports the error on stderr as one line "shoal: error: what" with its chain of causes below it,
 /// at most 2 kB in all. The chain has codes and places in the source only for those who mend Shoal:
-/// if a bug or a rank ended it (exit codes 70 and 75), with --log-level debug, and in JSON. Returns
-/// the exit code as main does. If the ending is ok, it prints nothing and returns 0. It also prints
-/// nothing if the reader of the output has left, because that is how a pipe ends.
+/// if a bug or a rank ended it (exit code 70, or 75 without a changed model), with --log-level
+/// debug, and in JSON. Returns the exit code as main does. If the ending is ok, it prints nothing
+/// and returns 0. It also prints nothing if the reader of the output has left, because that is how
+/// a pipe ends.
 int report_failure(const Ending& ending);
 
 /// Writes "shoal: error: TEXT" to stderr; with --log-format json it is a log line instead.

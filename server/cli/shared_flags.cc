@@ -285,7 +285,8 @@ void add_queue_flags(FlagParser& parser, QueueFlags* queue) {
 void add_restart_flag(FlagParser& parser, EngineFlags* engine) {
   parser.group(kFaultGroup);
   parser.add_value("--max-restarts", "N",
-                   "Restarts of lost ranks before exit 75; forgotten after 60 s of health (3)",
+                   "Restarts of lost ranks before exit 75; forgotten after 60 s of health (3). A "
+                   "SIGKILL from outside after 16 good steps costs none",
                    whole(&engine->max_restarts, 0, 1'000'000));
 }
 

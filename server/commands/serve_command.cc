@@ -229,6 +229,15 @@ void end_fronts(Fronts& fronts, int64_t goodbye_ms, ExitCode code, ShutdownWatch
   watchdog.expect("the end of the ranks", kRanksEndMs, code);
 }
 
+/// The fingerprint of the weights, which are read whole for it. A model that is changed meanwhile
+/// may be why that fails.
+Staged<std::string> finish(ModelFingerprint& weights, const ServeFlags& flags, EngineHost& host) {
+  Result<std::string> text = weights.finish(flags.engine.dtype, host.arithmetic());
+  if (!text.ok())
+    if (const Status same = host.look_at_model(); !same.ok()) return at(Stage::kStart, same);
+  return at(Stage::kModel, std::move(text));
+}
+
 Ending serve(ServeFlags flags, Observers& observers) {
   const Clock::time_point start = Clock::now();
   HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
@@ -248,8 +257,7 @@ Ending serve(ServeFlags flags, Observers& observers) {
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
                          start_ranks(flags, plan, std::move(facts), observers.manager));
   model.max_model_len = plan.model.limits.max_model_len;
-  SHOAL_ASSIGN_OR_RETURN(std::string fingerprint,
-                         at(Stage::kModel, weights.finish(flags.engine.dtype, host->arithmetic())));
+  SHOAL_ASSIGN_OR_RETURN(std::string fingerprint, finish(weights, flags, *host));
   const Scheduling scheduling = scheduling_of(flags, plan);
   InferenceLoop loop(
       model, plan.model.limits, [&host](const StepPlan& step) { return host->step(step); },

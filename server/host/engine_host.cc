@@ -160,7 +160,7 @@ Result<std::vector<ModelReady>> decode_all(const std::vector<std::string>& ready
 Status check_loaded(ModelWatch& model, const std::vector<ModelReady>& ranks) {
   std::vector<uint64_t> sums;
   for (const ModelReady& rank : ranks) sums.push_back(rank.weight_sum);
-  SHOAL_RETURN_IF_ERROR(model.loaded(std::move(sums)));
+  SHOAL_RETURN_IF_ERROR(model.loaded(sums));
   return model.look();
 }
 
@@ -175,8 +175,7 @@ void watch_model(ModelWatch& model, SupervisorHooks* hooks) {
 
 /// Why the ranks of a running engine cannot go on. RESOURCE_EXHAUSTED is about the ranks here, not
 /// about a request or a flag, and it ends in lost ranks: ABORTED is put in front, so that neither a
-/// client nor the exit code takes it for the caller's fault. INVALID_ARGUMENT is a bug of ours, or
-/// a model that has changed (ending()).
+/// client nor the exit code takes it for the caller's fault. INVALID_ARGUMENT is a bug of ours.
 Status lost_for_good(const Failure& failure) {
   const Code code = failure.why.code();
   if (code == Code::kResourceExhausted || failure.fault == Fault::kShortage)
@@ -251,17 +250,19 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
   options.max_restarts = flags.max_restarts;
   options.hooks = hooks_for(progress, std::move(on_loading));
   Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
-  if (!model.ok()) return Failure{model.status()};
+  if (!model.ok()) return Failure{model.status(), Phase::kIdle, kFrontRank, model.status().fault()};
   watch_model(**model, &options.hooks);
   Attempt<std::unique_ptr<Supervisor>> supervisor =
       Supervisor::start(std::move(options), std::move(facts));
-  // If somebody wrote to the model meanwhile, that may be why, and what was loaded is no model.
-  const Status same = (*model)->look();
-  if (!same.ok()) return Failure{same, Phase::kLoad, kFrontRank, same.fault()};
-  if (!supervisor.ok()) return supervisor.failure();
+  if (!supervisor.ok()) {
+    // If somebody wrote to the model meanwhile, that may be why.
+    const Status same = (*model)->look();
+    return same.ok() ? supervisor.failure() : Failure{same, Phase::kLoad, kFrontRank, same.fault()};
+  }
   std::unique_ptr<EngineHost> host(
       new EngineHost(std::move(model).value(), std::move(supervisor).value()));
-  if (const Status read = host->read_ready(plan); !read.ok()) return Failure{read};
+  if (const Status read = host->read_ready(plan); !read.ok())
+    return Failure{read, Phase::kLoad, kFrontRank, read.fault()};
   log_transport(host->report());
   return host;
 }
@@ -313,6 +314,7 @@ Status EngineHost::watch() {
 }
 
 Ending EngineHost::ending(const Status& status) const {
+  if (status.fault() == Fault::kModelChanged) return at(Stage::kRun, status);
   const std::optional<Failure> lost = supervisor_->lost();
   // A restart that meets a shortage ends in lost ranks, because the first start did not meet it.
   const bool at_start = lost && lost->fault == Fault::kOwn && lost->phase < Phase::kStep &&

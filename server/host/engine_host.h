@@ -46,6 +46,9 @@ class EngineHost {
   Status watch();
   double restarting_s() const { return supervisor_->restarting_s(); }
 
+  /// Looks at the files of the model now: ModelWatch::look().
+  Status look_at_model() { return model_->look(); }
+
   /// How a command ends that ran on these ranks, with the status that it has come to. A rank that
   /// could not be started again for a reason of its own, such as a model that is damaged by now,
   /// gives the exit code of a start.

@@ -21,6 +21,16 @@ std::string listed(const std::vector<std::string>& paths) {
   return text;
 }
 
+/// The ranks whose sums differ, for example "rank 0, rank 2".
+std::string which_differ(const std::vector<uint64_t>& sums, const std::vector<uint64_t>& first) {
+  std::string ranks;
+  for (size_t rank = 0; rank < std::max(sums.size(), first.size()); ++rank) {
+    if (rank >= sums.size() || rank >= first.size() || sums[rank] != first[rank])
+      ranks += cat(ranks.empty() ? "rank " : ", rank ", rank);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelWatch>> ModelWatch::start(std::vector<WatchedFile> files) {
@@ -62,13 +72,11 @@ Status ModelWatch::look() {
   return changed();
 }
 
-Status ModelWatch::loaded(std::vector<uint64_t> sums) {
+Status ModelWatch::loaded(const std::vector<uint64_t>& sums) {
   {
     const std::lock_guard lock(mutex_);
-    if (sums_.empty())
-      sums_ = std::move(sums);
-    else if (sums != sums_)
-      note_change("the weights of the model were");
+    if (sums_.empty()) sums_ = sums;
+    if (sums != sums_) note_change(cat("the weights of ", which_differ(sums, sums_), " were"));
   }
   return changed();
 }
@@ -92,11 +100,11 @@ void ModelWatch::look_at_files(bool asked) {
   replaced_.clear();
 }
 
-void ModelWatch::look_at(Entry& entry, bool compare) {
+void ModelWatch::look_at(Entry& entry, bool always) {
   const bool mapped = entry.watched.mapped;
   if (entry.reported && !mapped) return;
   HeldFile& file = *entry.watched.file;
-  const HeldFile::Change change = file.look(compare);
+  const HeldFile::Change change = file.look(always);
   if (change == HeldFile::Change::kTouched)
     log_warning(cat(file.path(), " was touched; the parts of it that were compared are the same"));
   const bool other_contents = change == HeldFile::Change::kContents;

@@ -42,7 +42,7 @@ class ModelWatch {
 
   /// Ranks have loaded weights with these checksums, by rank. The first call keeps them. DATA_LOSS,
   /// as look(): these are not those of the first call.
-  Status loaded(std::vector<uint64_t> sums);
+  Status loaded(const std::vector<uint64_t>& sums);
 
   /// What the latest look has found. Never waits for a file.
   Status changed() const;
@@ -56,7 +56,7 @@ class ModelWatch {
     WatchedFile watched;
     bool reported = false;  ///< as replaced
   };
-  void look_at(Entry& entry, bool compare);
+  void look_at(Entry& entry, bool always);
   void note_change(const std::string& what);
 
   std::mutex look_mutex_;  // held while files are read; guards entries_ and replaced_

@@ -24,7 +24,8 @@ struct InferenceLoop::Open {
   /// the reason.
   bool take(const TokenEvent& event, std::string* delta);
 
-  /// The workers have crashed in this step of the request. Returns true if it may be the cause.
+  /// The workers have crashed in this step of the request, which is where it then stood. Returns
+  /// true if it may be the cause.
   bool note_crash(const SequenceStep& step) {
     good_steps = 0;
     stood_at = std::max(stood_at, end_of(step));

@@ -28,7 +28,7 @@ CPP = (
 PYTHON = (
     (rf"\bsleep(?:\(|\s|\", \"){NUMBER}(?![\w.])", 1),
     (r"\btime\.sleep\((?=[^\d)])", 1),
-    (r"\bSIGSTOP\b|-STOP\b", 1),
+    (r"\bSIGSTOP\b|-STOP\b|\bharness\.(?:stopped|kill_unseen)\(", 1),
     (rf"[Tt]imeout(?:=|\(|\", \"?){NUMBER}(?![\w.]| \*)", 1),
     (rf"\.wait\({NUMBER}\)", 1),
     (rf"\.assertLess(?:Equal)?\((?:min\()?(?:time\.monotonic|took|slowest)[^,]*, {NUMBER}[,) ]", 1),

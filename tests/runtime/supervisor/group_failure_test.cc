@@ -66,6 +66,29 @@ TEST_F(GroupFailureTest, ADeathWithoutAWordComesBeforeComplaints) {
       << failure.why.message();
 }
 
+TEST_F(GroupFailureTest, EvidenceIsAwaitedFromWhoCanGiveIt) {
+  const RankFailure complaint{
+      Status::error(Code::kUnavailable, "rank 1 has closed its end"), {}, Fault::kTransport};
+  add(Phase::kIdle).failure = complaint;
+  add(Phase::kIdle);
+  for (const bool late : {false, true})
+    EXPECT_TRUE(more_evidence_may_come(ranks_, late)) << "rank 1 may have died";
+  stop(ranks_[1]);
+  EXPECT_TRUE(more_evidence_may_come(ranks_, true)) << "rank 0 has not left";
+  kill_with(ranks_[0], SIGTERM);
+  EXPECT_FALSE(more_evidence_may_come(ranks_, true)) << "rank 1 is stopped";
+  kill_with(ranks_[1], SIGKILL);
+  EXPECT_FALSE(more_evidence_may_come(ranks_, false)) << "there is the death";
+}
+
+TEST_F(GroupFailureTest, AReasonOfOnesOwnNeedsLittleEvidence) {
+  add(Phase::kIdle).failure = {Status::error(Code::kDataLoss, "the sum is wrong"), {}, Fault::kOwn};
+  add(Phase::kIdle);
+  kill_with(ranks_[0], SIGTERM);
+  EXPECT_TRUE(more_evidence_may_come(ranks_, false));
+  EXPECT_FALSE(more_evidence_may_come(ranks_, true));
+}
+
 TEST_F(GroupFailureTest, AKillMayBeForWantOfMemory) {
   add(Phase::kIdle);
   kill_with(ranks_[0], SIGKILL);

@@ -87,6 +87,8 @@ TEST(RestartPolicy, AMinuteOfHealthIsForgiveness) {
   policy.started(11);
   EXPECT_EQ(policy.failed(own(), "shm", 71, 0), Next::kSameRung)
       << "60 s of health: the rung's fault is forgotten too";
+  EXPECT_TRUE(policy.last_counts()) << "although the number is what it was";
+  EXPECT_EQ(policy.restarts(), 1);
   policy.started(72);
   EXPECT_EQ(policy.failed(own(), "shm", 131.9, 0), Next::kGiveUp);
 }
@@ -104,6 +106,7 @@ TEST(RestartPolicy, AKillFromOutsideIsFreeAfterEnoughGoodSteps) {
     EXPECT_EQ(policy.failed(from_outside(), "shm", i, RestartPolicy::kStepsThatEarn),
               Next::kSameRung);
     EXPECT_EQ(policy.restarts(), 0);
+    EXPECT_FALSE(policy.last_counts());
   }
   EXPECT_EQ(policy.failed(from_outside(), "shm", 6, RestartPolicy::kStepsThatEarn - 1),
             Next::kSameRung);

@@ -98,7 +98,7 @@ TEST_F(ModelWatchTest, RanksThatLoadOtherWeightsAreTheEnd) {
   const Status changed = watch_->loaded({1, 3});
   EXPECT_EQ(changed.code(), Code::kDataLoss);
   EXPECT_EQ(changed.fault(), Fault::kModelChanged);
-  EXPECT_NE(changed.message().find("the weights of the model were changed in place"),
+  EXPECT_NE(changed.message().find("the weights of rank 1 were changed in place"),
             std::string_view::npos)
       << changed.to_string();
   EXPECT_FALSE(watch_->loaded({1, 2}).ok()) << "what was computed meanwhile is wrong";
