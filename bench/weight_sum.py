@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def load(shoal: Path, model: Path, ranks: int) -> tuple[float, float]:
     """Seconds of loading in all, and those of the checksum."""
-    log = subprocess.run([shoal, "generate", model, "--prompt-ids", "1", "--max-tokens", "1", "-tp",
-                          str(ranks), "--kv-cache-memory", "64m", "--log-level", "debug"],
+    log = subprocess.run([shoal, "logits", model, "--prompt-ids", "1", "--out", os.devnull, "-tp",
+                          str(ranks), "--log-level", "debug"],
                          capture_output=True, text=True, check=True).stderr
     whole = float(re.search(r"start: load took ([\d.]+) s", log)[1])
     sums = [1e-6 * int(found) for found in re.findall(r"checksum of the weights took (\d+) us", log)]

@@ -1,6 +1,7 @@
 #include "runtime/comm/device/cuda_ipc_collective.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -60,7 +61,9 @@ class CudaIpcCollective final : public DeviceCollective {
  private:
   /// One more than the rank that a kernel has given up waiting for; 0 if there is none.
   uint32_t given_up() const {
-    return *static_cast<const volatile uint32_t*>(memory_.failure.get());
+    // A kernel of another launch may write it meanwhile.
+    return std::atomic_ref(*static_cast<uint32_t*>(memory_.failure.get()))
+        .load(std::memory_order_acquire);
   }
   Status import_areas(const std::vector<std::string>& offers);
   Status push(const ReducePlan& plan, const float* own, int64_t pitch, float* out, int64_t count,
