@@ -47,8 +47,8 @@ using LayerWeights = LayerWeightsOf<PackedMatrix, std::vector<float>>;
 struct Weights : WeightsOf<PackedMatrix, std::vector<float>, TensorView> {
   Dtype dtype = Dtype::kBf16;
   int64_t packed_bytes = 0;
-  /// WeightSum of the matrices and vectors as they are packed, and of this rank's share of the rows
-  /// of the mapped embedding.
+  /// The checksum (WeightSum) of the packed matrices and vectors. Each rank maps the whole
+  /// embedding, and adds its part of the rows.
   uint64_t sum = 0;
 };
 

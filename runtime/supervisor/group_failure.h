@@ -20,10 +20,11 @@ struct GroupPhase {
   std::string text_of(Phase one) const;
 };
 
-/// Whether it is worth waiting before explain_failure(): until a rank has died without a word, or
-/// nobody is left who could. A rank that is stopped or frozen cannot. Once one has given a reason
-/// of its own, more than that another is gone or silent, the others are waited for only if they may
-/// have died just now (`late` is false), and that rank until it has left.
+/// Whether to wait a little longer before explain_failure(). The death of a rank that said nothing
+/// explains everything, so it ends the wait. A rank that is stopped or frozen is not waited for. A
+/// rank may also give a reason of its own, which is more than that another rank is gone or silent.
+/// Then only that rank is waited for, until it has left. The others are waited for too while `late`
+/// is false, because one of them may have died just now.
 bool more_evidence_may_come(const std::vector<RankProcess>& ranks, bool late);
 
 /// Finds out which rank failed first and why, after a rank has ended or has reported that it

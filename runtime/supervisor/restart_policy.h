@@ -11,7 +11,7 @@ namespace shoal {
 class RestartPolicy {
  public:
   enum class Next { kSameRung, kNextRung, kGiveUp };
-  /// Ranks that do so much work between two kills make progress, however often they are killed.
+  /// Ranks that complete this many steps between two kills make progress.
   static constexpr int64_t kStepsThatEarn = 16;
 
   /// Grants max_restarts restarts. The count begins at zero again after forget_s seconds without a
@@ -22,8 +22,8 @@ class RestartPolicy {
   /// A group has started to run at this time.
   void started(double now_s) { healthy_since_s_ = now_s; }
 
-  /// A group over this rung has failed, after so many steps that ended well since it started. A
-  /// rung that fails twice by itself is left. What came from outside does not count against the
+  /// A group over this rung has failed. good_steps: how many of its steps ended well before. A rung
+  /// that fails twice by itself is left. What came from outside does not count against the
   /// rung, and neither does a want of memory, a rank that spins, or what happened while no bytes
   /// were moved (spawn, load, touch) or over another rung. A kill from outside (Fault::kOutside)
   /// after kStepsThatEarn steps costs none of max_restarts.

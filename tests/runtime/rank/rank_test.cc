@@ -18,7 +18,7 @@
 namespace shoal {
 namespace {
 
-/// Of its step "long", each with a pause before it.
+/// How many parts the step "long" has.
 constexpr int kParts = 5;
 
 /// Gathers one number from each rank (the step's number plus the rank) and returns their sum. The
@@ -57,8 +57,8 @@ class SumWork final : public RankWork {
   }
 
  private:
-  /// Completes so many parts, each after at least this pause. Before each, a part follows so
-  /// closely on the one before that no sign of life is due.
+  /// Completes two parts at a time: one at once, and one after the pause. A sign of life is due
+  /// only for the second.
   Status move_slowly(int parts, Clock::duration pause) {
     for (int i = 0; i < parts; ++i) {
       SHOAL_RETURN_IF_ERROR(context_->moved());

@@ -36,7 +36,7 @@ class RankOfStep {
  public:
   explicit RankOfStep(const Supervisor& supervisor) : pids_(supervisor.pids()) {}
 
-  /// Waits until it has used so much more of the processor, or is gone.
+  /// Waits until the rank has used this much more processor time, or is gone.
   bool has_used(std::chrono::milliseconds more) {
     seen_ += more;
     return eventually([this] {

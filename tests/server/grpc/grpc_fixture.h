@@ -69,7 +69,7 @@ class GrpcFixture : public testing::Test {
   StreamRecord generate(const openengine::v1::GenerateRequest& request);
   StreamRecord generate(grpc::ClientContext* context,
                         const openengine::v1::GenerateRequest& request);
-  /// Waits until this process has used so much more of the processor, for example because it
+  /// Waits until this process has used this many seconds of processor time, for example because it
   /// tokenizes.
   static bool computes_for(double seconds);
   bool idle() const { return loop_->load().running == 0 && loop_->load().waiting == 0; }
