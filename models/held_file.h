@@ -21,7 +21,7 @@ class HeldFile {
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
   /// The size that the file had when it was opened.
-  uint64_t bytes() const { return static_cast<uint64_t>(seen_.st_size); }
+  uint64_t bytes() const { return bytes_; }
 
   /// Remembers a fingerprint of the contents, for look(). It covers all of a file of at most
   /// `chunks` pieces of 64 KiB, and otherwise this many pieces that are evenly spread, the first
@@ -45,11 +45,15 @@ class HeldFile {
 
  private:
   HeldFile(std::string path, Fd fd, const struct stat& seen)
-      : path_(std::move(path)), fd_(std::move(fd)), seen_(seen) {}
+      : path_(std::move(path)),
+        fd_(std::move(fd)),
+        bytes_(static_cast<uint64_t>(seen.st_size)),
+        seen_(seen) {}
   Result<uint64_t> fingerprint() const;
 
   std::string path_;
   Fd fd_;
+  uint64_t bytes_;  // never changes, so that a thread may read the file while another one looks
   struct stat seen_;
   int chunks_ = 1;
   uint64_t fingerprint_ = 0;
