@@ -16,4 +16,5 @@
   void add(float* acc, const float* b, int64_t count);                                     \
   ArgmaxResult argmax(const float* logits, int64_t cols);                                  \
   void chunk_sums(const float* logits, int64_t cols, ChunkSum* sums);                      \
+  uint64_t checksum(const void* data, size_t bytes);                                       \
   }

@@ -26,10 +26,10 @@ struct Candidate {
   const char* needs;
 };
 
-#define SHOAL_KERNEL_TABLE(NAME, SET, MATMUL_SET)                                     \
-  KernelTable {                                                                       \
-    NAME, SET::embed, SET::rms_norm, MATMUL_SET::matmul, SET::residual_add, SET::qkv, \
-        SET::attention, SET::silu_mul, SET::add, SET::argmax, SET::chunk_sums         \
+#define SHOAL_KERNEL_TABLE(NAME, SET, MATMUL_SET)                                            \
+  KernelTable {                                                                              \
+    NAME, SET::embed, SET::rms_norm, MATMUL_SET::matmul, SET::residual_add, SET::qkv,        \
+        SET::attention, SET::silu_mul, SET::add, SET::argmax, SET::chunk_sums, SET::checksum \
   }
 
 #if defined(SHOAL_X86_KERNELS)

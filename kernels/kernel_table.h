@@ -31,6 +31,8 @@ struct KernelTable {
   ArgmaxResult (*argmax)(const float* logits, int64_t cols);
   /// sums: one entry for each full or partial chunk of kVocabChunk columns.
   void (*chunk_sums)(const float* logits, int64_t cols, ChunkSum* sums);
+  /// XXH3 with 64 bits, as the library xxhash computes it.
+  uint64_t (*checksum)(const void* data, size_t bytes);
 };
 
 /// The compiled-in sets that this processor can run, best first. "reference" is always the last.

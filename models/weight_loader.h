@@ -37,7 +37,7 @@ std::vector<LeafStep> leaf_steps(const RankFold& fold, int first_column,
 /// them to a Store. The Store makes its own Matrix, Vector and Table of them:
 ///   Result<Matrix> make_matrix(int n, int k, std::vector<LeafStep> leaves);
 ///   Status fill(Matrix& matrix, int row, const TensorView& view, Range rows, Range columns);
-///     copies the view's part into the matrix, from its row `row` on
+///     copies the view's part into the matrix, from its row `row` on; rows come in their order
 ///   Result<Vector> make_vector(std::vector<float> values);
 ///   Result<Table> make_table(const TensorView& embedding);
 ///   bool share_rows(const Table& table, Range rows, Matrix* out);

@@ -1,9 +1,9 @@
 #include "models/weight_sum.h"
 
 #include <algorithm>
+#include <chrono>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "runtime/base/deadline.h"
 
 namespace shoal {
 namespace {
@@ -13,21 +13,35 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 
 }  // namespace
 
+WeightSum::WeightSum(ThreadPool& pool) : pool_(pool), kernels_(*available_kernels().front()) {}
+
 void WeightSum::add(const void* data, size_t bytes) {
   const auto* const from = static_cast<const std::byte*>(data);
-  const size_t first = pieces_.size(), pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
-  pieces_.resize(first + pieces);
+  const size_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes, first = add_parts(pieces);
   pool_.split(static_cast<int64_t>(pieces), [&](int64_t begin, int64_t end) {
     for (auto piece = static_cast<size_t>(begin); piece < static_cast<size_t>(end); ++piece) {
       const size_t at = piece * kPieceBytes;
-      pieces_[first + piece] = XXH3_64bits(from + at, std::min(kPieceBytes, bytes - at));
+      set_part(first + piece, from + at, std::min(kPieceBytes, bytes - at));
     }
   });
-  pieces_.push_back(bytes);  // so that bytes cannot move from one part to the next
+  parts_.push_back(bytes);  // so that bytes cannot move from one call to the next
+}
+
+size_t WeightSum::add_parts(size_t count) {
+  const size_t first = parts_.size();
+  parts_.resize(first + count);
+  return first;
+}
+
+void WeightSum::set_part(size_t part, const void* data, size_t bytes) {
+  const Clock::time_point began = Clock::now();
+  parts_[part] = kernels_.checksum(data, bytes);
+  thread_ns_.fetch_add(std::chrono::nanoseconds(Clock::now() - began).count(),
+                       std::memory_order_relaxed);
 }
 
 uint64_t WeightSum::value() const {
-  return XXH3_64bits(pieces_.data(), pieces_.size() * sizeof(uint64_t));
+  return kernels_.checksum(parts_.data(), parts_.size() * sizeof(uint64_t));
 }
 
 }  // namespace shoal

@@ -25,25 +25,46 @@ class PackedStore {
   using Vector = std::vector<float>;
   using Table = TensorView;
 
-  PackedStore(Dtype dtype, ThreadPool& pool, const LoadCallback& progress, int64_t total)
-      : dtype_(dtype), pool_(pool), progress_(progress), total_(total) {}
+  PackedStore(Dtype dtype, World world, ThreadPool& pool, const LoadCallback& progress,
+              int64_t total)
+      : dtype_(dtype), world_(world), pool_(pool), progress_(progress), total_(total), sum_(pool) {}
 
   Result<PackedMatrix> make_matrix(int n, int k, std::vector<LeafStep> leaves) {
     return PackedMatrix::allocate(dtype_, n, k, std::move(leaves));
   }
-  Result<std::vector<float>> make_vector(std::vector<float> values) { return values; }
-  Result<TensorView> make_table(const TensorView& embedding) { return embedding; }
+  Result<std::vector<float>> make_vector(std::vector<float> values) {
+    sum_.add(values.data(), values.size() * sizeof(float));
+    return values;
+  }
+  /// The ranks share the sum of the rows, because each of them maps all of the table.
+  Result<TensorView> make_table(const TensorView& embedding) {
+    const int64_t row = embedding.shape[1] * static_cast<int64_t>(dtype_bytes(embedding.dtype));
+    const int64_t begin = embedding.shape[0] * world_.rank / world_.size,
+                  end = embedding.shape[0] * (world_.rank + 1) / world_.size;
+    sum_.add(embedding.data + begin * row, static_cast<size_t>((end - begin) * row));
+    return embedding;
+  }
   bool share_rows(const TensorView&, Range, PackedMatrix*) { return false; }
 
   Status fill(PackedMatrix& out, int at, const TensorView& view, Range rows, Range columns) {
-    // Each thread packs whole panels, so that no two threads write to the same panel.
-    const int first_panel = at / kPanelOutputs, last_panel = (at + rows.size() - 1) / kPanelOutputs;
-    pool_.split(last_panel - first_panel + 1, [&](int64_t begin, int64_t end) {
-      const int from = std::max<int>(at, static_cast<int>(first_panel + begin) * kPanelOutputs);
-      const int to =
-          std::min<int>(at + rows.size(), static_cast<int>(first_panel + end) * kPanelOutputs);
-      const int source = rows.begin + (from - at);
-      pack(out, from, view, {source, source + to - from}, columns);
+    // Each thread packs whole panels, so that no two threads write to the same panel. A panel is
+    // summed once its last row is there, while it is still in the processor's cache.
+    const int first = at / kPanelOutputs,
+              panels = (at + rows.size() - 1) / kPanelOutputs + 1 - first;
+    const size_t part = sum_.add_parts(static_cast<size_t>(panels));
+    pool_.split(panels, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<int>(begin); i < static_cast<int>(end); ++i) {
+        const int panel = first + i, panel_end = (panel + 1) * kPanelOutputs;
+        const int from = std::max(at, panel * kPanelOutputs),
+                  to = std::min(at + rows.size(), panel_end);
+        const int source = rows.begin + (from - at);
+        pack(out, from, view, {source, source + to - from}, columns);
+        const bool whole = from < to && to == std::min(panel_end, out.n());
+        if (whole) {
+          sum_.set_part(part + static_cast<size_t>(i), out.panel(panel),
+                        static_cast<size_t>(out.panel_bytes()));
+        }
+      }
     });
     done_ += static_cast<int64_t>(rows.size()) * columns.size() *
              static_cast<int64_t>(dtype_bytes(dtype_));
@@ -52,6 +73,7 @@ class PackedStore {
   }
 
   int64_t done() const { return done_; }
+  const WeightSum& sum() const { return sum_; }
 
  private:
   void pack(PackedMatrix& out, int at, const TensorView& view, Range rows, Range columns) const {
@@ -73,41 +95,13 @@ class PackedStore {
   }
 
   const Dtype dtype_;
+  const World world_;
   ThreadPool& pool_;
   const LoadCallback& progress_;
   const int64_t total_;
   int64_t done_ = 0;
+  WeightSum sum_;
 };
-
-void add(const PackedMatrix& matrix, WeightSum* sum) {
-  const int panels = matrix.panels();
-  if (panels > 0) sum->add(matrix.panel(0), static_cast<size_t>(panels * matrix.panel_bytes()));
-}
-
-void add(const std::vector<float>& values, WeightSum* sum) {
-  sum->add(values.data(), values.size() * sizeof(float));
-}
-
-/// The ranks share the rows of the table, because each of them maps all of it.
-uint64_t sum_of(const Weights& weights, World world, ThreadPool& pool) {
-  WeightSum sum(pool);
-  const TensorView& table = weights.embedding;
-  const int64_t row = table.shape[1] * static_cast<int64_t>(dtype_bytes(table.dtype));
-  const int64_t begin = table.shape[0] * world.rank / world.size,
-                end = table.shape[0] * (world.rank + 1) / world.size;
-  sum.add(table.data + begin * row, static_cast<size_t>((end - begin) * row));
-  add(weights.final_norm, &sum);
-  add(weights.lm_head, &sum);
-  for (const LayerWeights& layer : weights.layers) {
-    for (const auto* vector :
-         {&layer.input_norm, &layer.post_attention_norm, &layer.qkv_bias, &layer.q_norm,
-          &layer.k_norm, &layer.o_bias, &layer.gate_up_bias, &layer.down_bias})
-      add(*vector, &sum);
-    for (const auto* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
-      add(*matrix, &sum);
-  }
-  return sum.value();
-}
 
 using PackedWeights = WeightsOf<PackedMatrix, std::vector<float>, TensorView>;
 
@@ -154,16 +148,15 @@ Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& co
                              const ShardPlan& plan, Dtype dtype, ThreadPool& pool,
                              const LoadCallback& progress) {
   const int64_t total = packed_weight_bytes(config, plan, dtype);
-  PackedStore store(dtype, pool, progress, total);
+  PackedStore store(dtype, plan.world, pool, progress, total);
   Weights weights;
   SHOAL_ASSIGN_OR_RETURN(static_cast<PackedWeights&>(weights),
                          WeightLoader<PackedStore>(checkpoint, config, plan, store).load());
   weights.dtype = dtype;
   weights.packed_bytes = store.done();
-  const Clock::time_point began = Clock::now();
-  weights.sum = sum_of(weights, plan.world, pool);
+  weights.sum = store.sum().value();
   log_debug(
-      cat("the checksum of the weights took ", std::lround(1e6 * seconds_since(began)), " us"));
+      cat("the checksum of the weights took ", std::lround(1e6 * store.sum().seconds()), " us"));
   if (progress) progress(total, total);  // the padding of the panels was never read
   return weights;
 }

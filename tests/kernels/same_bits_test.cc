@@ -110,6 +110,16 @@ TEST_P(SameBitsTest, ArgmaxAndChunkSums) {
   }
 }
 
+TEST_P(SameBitsTest, Checksums) {
+  const std::vector<float> values = any_floats(100'000, 11);
+  for (const size_t bytes : {0, 1, 15, 16, 128, 240, 241, 1023, 4096, 100'001, 400'000}) {
+    const auto data = reinterpret_cast<const std::byte*>(values.data());
+    const size_t from = values.size() * sizeof(float) - bytes;  // an odd one is not aligned
+    const uint64_t right = available_kernels().back()->checksum(data + from, bytes);
+    EXPECT_EQ(kernels().checksum(data + from, bytes), right) << bytes << " bytes";
+  }
+}
+
 SHOAL_FOR_EVERY_SET(SameBitsTest);
 
 }  // namespace
