@@ -3,7 +3,14 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/kv_block.h"
+
 namespace shoal {
+
+/// How many blocks hold this many tokens.
+inline int32_t blocks_for(int32_t tokens) {
+  return tokens / kBlockTokens + (tokens % kBlockTokens != 0 ? 1 : 0);
+}
 
 /// Hands out KV blocks by number. The lowest free block goes first, so that plans depend only on
 /// the calls. Not thread-safe.

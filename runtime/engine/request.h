@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/base/sampling.h"
@@ -17,6 +18,7 @@ struct EngineRequest {
   std::vector<int32_t> eos_token_ids;  ///< empty with ignore_eos
   std::vector<int32_t> stop_token_ids;
   int32_t priority = 0;  ///< lower goes first; only SchedulingPolicy::kPriority looks at it
+  std::string client;    ///< who sent it; clients take turns
 };
 
 enum class FinishReason { kStop, kLength, kCancelled };
@@ -34,6 +36,13 @@ struct TokenEvent {
   std::optional<Finish> finish;  ///< set if this token is the last one, by its id or by the length
 };
 
+/// A request that may come.
+struct Prospect {
+  std::string client = {};
+  int32_t prompt_tokens = 0;
+  int32_t priority = 0;
+};
+
 /// What has to happen before a request can be in a step.
 struct Backlog {
   int64_t prompt_tokens = 0;  ///< to be computed first, of prompts that run or wait
@@ -49,6 +58,7 @@ struct EngineLoad {
   int32_t total_kv_blocks = 0;
   int64_t running_tokens = 0;
   int64_t waiting_tokens = 0;
+  int64_t prompt_tokens = 0;  ///< still to be computed, of all prompts
   int64_t preemptions = 0;
 };
 

@@ -15,23 +15,8 @@ namespace {
 /// How much the last sequence counts in the mean of their output.
 constexpr double kUsualWeight = 1.0 / 16;
 
-int32_t blocks_for(int32_t tokens) {
-  return tokens / kBlockTokens + (tokens % kBlockTokens != 0 ? 1 : 0);
-}
-
 bool contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
-/// Whether the sequence was running before: it has output already, or was preempted during its
-/// prompt.
-bool resumes(const Sequence& sequence) {
-  return sequence.output_tokens() > 0 || sequence.preempted > 0;
-}
-
-/// Whether the step that is being planned leaves a part of the sequence's prompt open.
-bool prompt_is_open(const Sequence& sequence) {
-  return !sequence.running || (!sequence.decodes() && sequence.scheduled < sequence.missing());
 }
 
 }  // namespace
@@ -41,7 +26,8 @@ Scheduler::Scheduler(const EngineLimits& limits, SchedulingPolicy policy)
       policy_(policy),
       longest_(static_cast<int32_t>(
           std::min<int64_t>(limits.max_model_len, int64_t{limits.kv_blocks} * kBlockTokens))),
-      pool_(limits.kv_blocks) {
+      pool_(limits.kv_blocks),
+      seats_(policy) {
   // Every running sequence gets at least one token per step, so that a decode never waits for the
   // budget.
   limits_.max_num_seqs = std::min(limits_.max_num_seqs, limits_.max_num_batched_tokens);
@@ -78,13 +64,9 @@ RequestError Scheduler::add(EngineRequest request) {
   sequence->prompt_tokens = sequence->size();
   sequence->request = std::move(request);
   sequence->arrival = ++arrivals_;
+  seats_.enter(*sequence);
   waiting_.push_back(std::move(sequence));
   return {};
-}
-
-/// Whether it has waited for others long enough, or has been disturbed often enough.
-bool Scheduler::favoured(const Sequence& sequence) const {
-  return sequence.overtaken >= kMaxOvertaken || sequence.preempted >= kMaxPreempted;
 }
 
 /// Whether `a` may take the blocks of `b`. This is a total order, so that what is first in it can
@@ -140,25 +122,24 @@ void Scheduler::return_unused_places() {
   }
 }
 
-/// Gives waiting sequences places, in the order of their ranks. A sequence whose blocks are not
-/// free lets others pass.
+/// Gives waiting sequences seats, in their order. A sequence whose blocks are not free lets others
+/// pass, unless it has been passed often enough or has lost its blocks.
 void Scheduler::admit_waiting() {
-  if (!has_seat()) return;
-  std::vector<Sequence*> in_order;
-  for (const Owned& sequence : waiting_) in_order.push_back(sequence.get());
-  if (policy_ == SchedulingPolicy::kPriority)
-    std::sort(in_order.begin(), in_order.end(),
-              [this](const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); });
-  const Sequence* held_back = first_held_back();
+  for (const Owned& sequence : waiting_) sequence->place = 0;
+  if (!has_seat() || waiting_.empty()) return;
   int64_t reserved = reserved_blocks();
-  for (Sequence* sequence : in_order) {
-    if (held_back != nullptr && ranks_before(*held_back, *sequence)) return;
-    if (blocks_for(sequence->size()) + reserved > pool_.free_blocks()) continue;
+  int32_t place = 0;
+  for (const SeatOrder::Place& next : seats_.order(waiting_)) {
+    Sequence* const sequence = next.sequence;
+    sequence->place = ++place;
+    if (blocks_for(sequence->size()) + reserved > pool_.free_blocks()) {
+      if (sequence->lost_blocks || sequence->overtaken >= kMaxOvertaken) return;
+      continue;
+    }
     move_over(waiting_, running_, *sequence);
     sequence->running = true;
     if (!has_seat()) return;
     reserved = reserved_blocks();
-    if (sequence == held_back) held_back = first_held_back();
   }
 }
 
@@ -173,10 +154,12 @@ void Scheduler::plan_prompts(int32_t budget) {
   for (const auto& [key, sequence] : prompts) {
     if (left <= 0) break;
     if (!sequence->running) continue;  // an earlier one has taken its blocks
-    const Sequence* held_back = sequence->blocks.empty() ? first_held_back() : nullptr;
-    if (held_back != nullptr && ranks_before(*held_back, *sequence)) continue;
+    if (sequence->blocks.empty() && held_back(*sequence)) continue;
     grant(*sequence, left);
-    if (sequence->computed == 0 && sequence->scheduled > 0) note_overtaken_by(*sequence);
+    if (sequence->computed == 0 && sequence->scheduled > 0) {
+      note_overtaken_by(*sequence);
+      seats_.begin(*sequence);
+    }
     // A prompt that is preempted gives its tokens back to the budget.
     left =
         std::accumulate(prompts.begin(), prompts.end(), budget,
@@ -214,18 +197,14 @@ Sequence* Scheduler::victim_for(const Sequence& sequence) const {
   return last != running_.end() && ranks_before(sequence, **last) ? last->get() : nullptr;
 }
 
-/// The sequence with the highest rank among those that nobody may overtake any more. One of a lower
-/// rank must not begin before it. nullptr: everybody may be overtaken.
-const Sequence* Scheduler::first_held_back() const {
-  const Sequence* first = nullptr;
-  for (const auto* list : {&running_, &waiting_}) {
-    for (const Owned& one : *list) {
-      const bool held_back = one->overtaken >= kMaxOvertaken || (!one->running && resumes(*one));
-      if (held_back && prompt_is_open(*one) && (first == nullptr || ranks_before(*one, *first)))
-        first = one.get();
-    }
-  }
-  return first;
+/// Whether `sequence` may not begin now, because it would overtake one that was overtaken often
+/// enough.
+bool Scheduler::held_back(const Sequence& sequence) const {
+  const auto waits_for = [&](const Owned& other) {
+    return other->overtaken >= kMaxOvertaken && seats_.overtakes(sequence, *other);
+  };
+  return std::any_of(running_.begin(), running_.end(), waits_for) ||
+         std::any_of(waiting_.begin(), waiting_.end(), waits_for);
 }
 
 /// How many blocks a running sequence will probably have when it ends: those for as many tokens as
@@ -247,16 +226,19 @@ int64_t Scheduler::reserved_blocks() const {
       });
 }
 
-/// The sequence begins its prompt before those that came earlier have ended theirs.
 void Scheduler::note_overtaken_by(const Sequence& sequence) {
   for (const auto* list : {&running_, &waiting_}) {
     for (const Owned& other : *list) {
-      if (other->arrival < sequence.arrival && prompt_is_open(*other)) ++other->overtaken;
+      if (seats_.overtakes(sequence, *other)) ++other->overtaken;
     }
   }
 }
 
 void Scheduler::requeue(Sequence& sequence) {
+  if (!sequence.blocks.empty()) {
+    sequence.lost_blocks = true;
+    seats_.enter(sequence);
+  }
   release_blocks(sequence);
   sequence.computed = 0;
   sequence.scheduled = 0;
@@ -336,11 +318,14 @@ bool Scheduler::finish(uint64_t id, bool by_itself) {
   if (const auto it = std::find_if(running_.begin(), running_.end(), has_id);
       it != running_.end()) {
     if (by_itself) learn_length(**it);
+    if ((*it)->blocks.empty()) seats_.leave(**it);
     std::replace(planned_.begin(), planned_.end(), it->get(), static_cast<Sequence*>(nullptr));
     release_blocks(**it);
     running_.erase(it);
   } else {
-    waiting_.erase(std::find_if(waiting_.begin(), waiting_.end(), has_id));
+    const auto waits = std::find_if(waiting_.begin(), waiting_.end(), has_id);
+    seats_.leave(**waits);
+    waiting_.erase(waits);
   }
   return true;
 }
@@ -355,21 +340,28 @@ void Scheduler::release_blocks(Sequence& sequence) {
   sequence.blocks.clear();
 }
 
-Backlog Scheduler::ahead_of(int32_t prompt_tokens, int32_t priority) const {
+Backlog Scheduler::ahead_of(const Prospect& prospect, const std::vector<uint64_t>& without) const {
   Sequence last;  // as it would be if it came now
-  last.request.priority = priority;
-  last.computed = -prompt_tokens;  // so that it lacks them
+  last.request.priority = prospect.priority;
+  last.computed = -prospect.prompt_tokens;  // so that it lacks them
   last.arrival = arrivals_ + 1;
   const PromptKey key = prompt_key(last);
+  const std::vector<SeatOrder::Place> places = seats_.places(waiting_);
+  const SeatKey seat = seats_.key_of_new(prospect.client, prospect.priority, last.arrival, places);
   Backlog ahead{.begins = 1};
-  int64_t blocks = blocks_for(prompt_tokens);
-  for (const auto* list : {&running_, &waiting_}) {
-    for (const Owned& other : *list) {
-      if (!other->decodes() && prompt_key(*other) < key) ahead.prompt_tokens += other->missing();
-      if (other->running || !ranks_before(*other, last)) continue;
-      ++ahead.begins;
-      blocks += blocks_for(other->size());
-    }
+  int64_t blocks = blocks_for(prospect.prompt_tokens);
+  const auto count_prompt = [&](const Sequence& other) {
+    if (!other.decodes() && prompt_key(other) < key) ahead.prompt_tokens += other.missing();
+  };
+  for (const Owned& other : running_) count_prompt(*other);
+  for (const SeatOrder::Place& place : places) {
+    const Sequence& other = *place.sequence;
+    const uint64_t id = other.request.id;
+    if (seat < place.key || std::find(without.begin(), without.end(), id) != without.end())
+      continue;
+    count_prompt(other);
+    ++ahead.begins;
+    blocks += blocks_for(other.size());
   }
   const int64_t free = std::max<int64_t>(pool_.free_blocks() - reserved_blocks(), 0);
   const int64_t seats = limits_.max_num_seqs - static_cast<int64_t>(running_.size());
@@ -393,6 +385,9 @@ EngineLoad Scheduler::load() const {
   load.used_kv_blocks = pool_.total_blocks() - pool_.free_blocks();
   load.running_tokens = total_tokens(running_);
   load.waiting_tokens = total_tokens(waiting_);
+  for (const auto* list : {&running_, &waiting_}) {
+    for (const Owned& one : *list) load.prompt_tokens += one->decodes() ? 0 : one->missing();
+  }
   load.preemptions = preemptions_;
   return load;
 }

@@ -11,17 +11,13 @@
 #include "runtime/engine/kv_block_pool.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/request_error.h"
+#include "runtime/engine/scheduling_policy.h"
+#include "runtime/engine/seat_order.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/sequence_list.h"
 #include "runtime/engine/step_plan.h"
 
 namespace shoal {
-
-/// Which requests go first.
-enum class SchedulingPolicy {
-  kFcfs,      ///< in order of arrival; priorities are not looked at
-  kPriority,  ///< lower priority values first, and among equals the earlier ones
-};
 
 /// How many tokens of prompts a step may take, of all sequences together. It never takes more than
 /// max_num_batched_tokens leaves beside its decodes.
@@ -30,28 +26,24 @@ struct PrefillBudget {
   int32_t beside_decodes = std::numeric_limits<int32_t>::max();  ///< in a step with one
 };
 
-/// At most this many later requests begin their prompt before an earlier one has ended its own.
-inline constexpr int32_t kMaxOvertaken = 16;
-/// A sequence that has lost its blocks this often keeps them from then on, unless an earlier
-/// sequence needs them.
-inline constexpr int32_t kMaxPreempted = 3;
-
 /// Decides what the next step computes: continuous batching over a paged KV cache. It is pure (no
 /// device, socket, clock or random number), so that the same calls give the same plans. Not
 /// thread-safe.
 ///
-/// A waiting sequence is admitted when a place is free, in order of arrival or priority, if all its
-/// tokens fit beside the blocks that the running ones lack and will probably need. Otherwise
-/// smaller ones may pass it. Nobody passes a sequence that waits to get back the blocks it has
-/// lost.
+/// A waiting sequence is admitted when a seat is free, in the turns of SeatOrder, if all its tokens
+/// fit beside the blocks that the running ones lack and will probably need. Otherwise smaller ones
+/// may pass it. Nobody passes a sequence that waits to get back the blocks it has lost.
 ///
 /// A step takes every running decode first (one token each), then the prompts of running sequences
 /// up to the budget. The prompt that lacks the fewest tokens goes first, because each of the others
 /// then waits as little as it can.
 ///
-/// A sequence is overtaken when a later one begins its prompt before it has ended its own. After
-/// kMaxOvertaken times its prompt goes before all others, and no waiting one passes it any more, so
-/// that none starves.
+/// A sequence with a seat is overtaken when one that got its seat later begins its prompt before
+/// the sequence has ended its own. A waiting one is overtaken when another one passes it because
+/// its blocks are not free, or when a later one of its client, or one of a better priority, begins
+/// before it. The turn of another client is none of these. After kMaxOvertaken times its prompt
+/// goes before all others, no priority counts against it, and nobody passes it any more when it is
+/// its client's turn, so that none starves.
 ///
 /// Running sequences have a rank: the earlier one ranks before the later one, or the one with the
 /// better priority before the other. A sequence that needs a block when none is free takes the
@@ -96,8 +88,11 @@ class Scheduler {
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   EngineLoad load() const;
-  /// What goes before a request with such a prompt if it comes now and no other one comes later.
-  Backlog ahead_of(int32_t prompt_tokens, int32_t priority) const;
+  /// What goes before such a request if it comes now and no other one comes later. without: the ids
+  /// of waiting requests that would be gone.
+  Backlog ahead_of(const Prospect& prospect, const std::vector<uint64_t>& without = {}) const;
+  /// Whether nobody waits, and a seat is free.
+  bool idle_seat() const { return waiting_.empty() && has_seat(); }
   /// Whether requests wait because no place is free, or too few blocks for any of them.
   bool held_up() const;
   /// Whether the last plan took as many tokens of prompts as its budget allowed, and at least one.
@@ -107,7 +102,6 @@ class Scheduler {
   using Owned = std::unique_ptr<Sequence>;
   using PromptKey = std::tuple<bool, int32_t, bool, int32_t, uint64_t>;
 
-  bool favoured(const Sequence& sequence) const;
   bool ranks_before(const Sequence& a, const Sequence& b) const;
   PromptKey prompt_key(const Sequence& sequence) const;
   bool has_seat() const { return running_.size() < static_cast<size_t>(limits_.max_num_seqs); }
@@ -117,7 +111,7 @@ class Scheduler {
   void plan_prompts(int32_t budget);
   void grant(Sequence& sequence, int32_t budget);
   Sequence* victim_for(const Sequence& sequence) const;
-  const Sequence* first_held_back() const;
+  bool held_back(const Sequence& sequence) const;
   int32_t expected_blocks(const Sequence& sequence) const;
   int64_t reserved_blocks() const;
   void note_overtaken_by(const Sequence& sequence);
@@ -135,6 +129,7 @@ class Scheduler {
   KvBlockPool pool_;
   // Each in order of arrival. A sequence has blocks, or tokens in the plan, only while it runs.
   SequenceList running_, waiting_;
+  SeatOrder seats_;  // of those without blocks
   std::vector<Sequence*>
       planned_;  // sequences of the last plan, in its order; nullptr once finished
   std::unordered_set<uint64_t> ids_;

@@ -16,9 +16,12 @@ struct Sequence {
   std::vector<int32_t> blocks;  ///< cover [0, computed + scheduled)
   int32_t scheduled = 0;        ///< tokens of it in the current plan
   bool running = false;         ///< admitted, and not preempted since
+  bool lost_blocks = false;     ///< it had begun, and waits to begin again
   uint64_t arrival = 0;         ///< smaller: it was added earlier
   int32_t overtaken = 0;        ///< how many later ones began their prompt before it ended its own
   int32_t preempted = 0;        ///< how often it lost its blocks to another sequence
+  /// Where it stood when seats were given for the present step; 0: it was not looked at.
+  int32_t place = 0;
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   int32_t missing() const { return size() - computed; }

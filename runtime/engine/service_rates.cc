@@ -16,8 +16,13 @@ constexpr double kLeastTokens = 16, kLeastBegins = 4;
 }  // namespace
 
 ServiceRates::ServiceRates()
-    : prompt_tokens_{{kTokensLately, kTokenSecondsLately}, {kTokensNow, kTokenSecondsNow}},
-      begins_{{kBeginsLately, kBeginSecondsLately}, {kBeginsNow, kBeginSecondsNow}} {}
+    : prompt_tokens_{{kTokensLately, kTokenSecondsLately}, {kTokensNow, kTokenSecondsNow}} {
+  forget_begins();
+}
+
+void ServiceRates::forget_begins() {
+  begins_ = {{kBeginsLately, kBeginSecondsLately}, {kBeginsNow, kBeginSecondsNow}};
+}
 
 void ServiceRates::Rate::add(double more_events, double more_seconds) {
   events += more_events;

@@ -26,6 +26,9 @@ class ServiceRates {
   /// Records a step that has ended well.
   void note(const Step& step);
 
+  /// Nobody has waited for so long that the rate of begins says nothing of the next queue.
+  void forget_begins();
+
   /// How long the backlog takes if the rates stay as they were lately; nullopt before there are
   /// rates.
   std::optional<double> seconds_for(const Backlog& backlog) const;

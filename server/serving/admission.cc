@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <utility>
 
 #include "runtime/base/counted.h"
@@ -15,6 +14,8 @@ namespace {
 
 /// The shortest and the longest time after which a client is told to try again.
 constexpr double kSoonestRetryS = 0.1, kLatestRetryS = 3600;
+/// If the queue was empty and a seat free for this long, what was learned of the queue is too old.
+constexpr std::chrono::seconds kForgetAfter{5};
 
 double now_s() {
   return std::chrono::duration<double>(RunningClock::now().time_since_epoch()).count();
@@ -26,36 +27,28 @@ std::string tenths(double seconds) {
   return text;
 }
 
-/// Removes a waiting request from what is ahead of a later one.
-void take_away(const QueuedRequest& request, Backlog* ahead) {
-  ahead->begins = std::max<int64_t>(ahead->begins - 1, 0);
-  ahead->prompt_tokens = std::max<int64_t>(ahead->prompt_tokens - request.tokens, 0);
-}
-
 }  // namespace
 
 Admission::Verdict Admission::decide(const EngineRequest& request, const RequestOrigin& origin,
-                                     int64_t bytes) const {
+                                     int64_t bytes) {
+  if (scheduler_.idle_seat() && RunningClock::now() - last_full_ > kForgetAfter)
+    rates_.forget_begins();
   const QueuedRequest queued{origin.client, static_cast<int64_t>(request.prompt.size()), bytes};
-  const Backlog all =
-      scheduler_.ahead_of(std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::max());
+  const Prospect prospect{origin.client, static_cast<int32_t>(queued.tokens), request.priority};
   const EngineLoad load = scheduler_.load();
-  const RequestQueue::Engine engine{load.running + load.waiting - queue_.size(), all.prompt_tokens};
+  const RequestQueue::Engine engine{load.running + load.waiting - queue_.size(),
+                                    load.prompt_tokens};
   RequestQueue::Room room = queue_.room_for(queued, engine);
-  if (!room.granted) {
-    return {refuse(NotTaken::kQueueFull, describe(room.reached),
-                   wait_s(queued.tokens, request.priority)),
-            {}};
-  }
-  Backlog ahead = scheduler_.ahead_of(static_cast<int32_t>(queued.tokens), request.priority);
-  for (const uint64_t id : room.give_way) take_away(*queue_.find(id), &ahead);
+  if (!room.granted)
+    return {refuse(NotTaken::kQueueFull, describe(room.reached), wait_s(prospect)), {}};
+  Backlog ahead = scheduler_.ahead_of(prospect, room.give_way);
   if (std::optional<RefusedRequest> long_wait = refuse_wait(ahead)) {
     // A queue of this length takes --max-queue-time. It is full, so that others may give way.
     const double length = static_cast<double>(ahead.begins) * sure_factor_ *
                           queue_.limits().seconds / *rates_.least_seconds_for(ahead);
     if (room.give_way.empty()) {
       room.give_way = queue_.surplus_beside(origin.client, static_cast<int64_t>(length));
-      for (const uint64_t id : room.give_way) take_away(*queue_.find(id), &ahead);
+      ahead = scheduler_.ahead_of(prospect, room.give_way);
     }
     if (refuse_wait(ahead)) return {std::move(long_wait), {}};
   }
@@ -156,6 +149,7 @@ void Admission::planned(const StepPlan& plan) {
   for (const SequenceStep& sequence : plan.sequences) {
     if (queue_.remove(sequence.id)) ++step_.begun;
   }
+  if (!scheduler_.idle_seat()) last_full_ = RunningClock::now();
 }
 
 void Admission::ended_well(double seconds) {
@@ -165,11 +159,12 @@ void Admission::ended_well(double seconds) {
 
 std::optional<double> Admission::wait_s_of(uint64_t id) const {
   const QueuedRequest* request = queue_.find(id);
-  return request == nullptr ? std::nullopt : wait_s(request->tokens, 0);
+  if (request == nullptr) return std::nullopt;
+  return wait_s({request->client, static_cast<int32_t>(request->tokens), 0});
 }
 
-std::optional<double> Admission::wait_s(int64_t prompt_tokens, int32_t priority) const {
-  return rates_.seconds_for(scheduler_.ahead_of(static_cast<int32_t>(prompt_tokens), priority));
+std::optional<double> Admission::wait_s(const Prospect& prospect) const {
+  return rates_.seconds_for(scheduler_.ahead_of(prospect));
 }
 
 }  // namespace shoal

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/running_clock.h"
 #include "runtime/engine/request_queue.h"
 #include "runtime/engine/scheduler.h"
 #include "runtime/engine/service_rates.h"
@@ -34,7 +35,7 @@ class Admission {
     std::vector<uint64_t> give_way;  ///< if not refused: the caller ends these with gave_way()
   };
   /// Whether a request that the scheduler would take may wait. bytes: kept of it.
-  Verdict decide(const EngineRequest& request, const RequestOrigin& origin, int64_t bytes) const;
+  Verdict decide(const EngineRequest& request, const RequestOrigin& origin, int64_t bytes);
   /// Records a request that was not refused and that the scheduler has.
   void add(uint64_t id, const RequestOrigin& origin, int64_t prompt_tokens, int64_t bytes);
   /// The request has ended, in whatever way. No effect if it does not wait.
@@ -54,7 +55,7 @@ class Admission {
   int64_t queued_bytes() const { return queue_.bytes(); }
 
  private:
-  std::optional<double> wait_s(int64_t prompt_tokens, int32_t priority) const;
+  std::optional<double> wait_s(const Prospect& prospect) const;
   std::optional<double> wait_s_of(uint64_t id) const;
   double least_wait_s(Backlog ahead) const;
   std::optional<RefusedRequest> refuse_wait(const Backlog& ahead) const;
@@ -68,6 +69,8 @@ class Admission {
   ServiceRates rates_;
   const Scheduler& scheduler_;
   ServiceRates::Step step_;  // of the last plan
+  RunningClock::time_point last_full_ =
+      RunningClock::now();  // the last plan that left no idle seat
 };
 
 }  // namespace shoal

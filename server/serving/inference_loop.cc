@@ -70,6 +70,7 @@ InferenceLoop::~InferenceLoop() {
 Result<uint64_t, RefusedRequest> InferenceLoop::submit(ResolvedRequest request,
                                                        std::shared_ptr<OutputSink> sink,
                                                        const std::optional<RequestOrigin>& origin) {
+  if (origin) request.engine.client = origin->client;
   const auto bytes = static_cast<int64_t>(kept_bytes(request));
   const auto tokens = static_cast<int64_t>(request.engine.prompt.size());
   // Constructed, and destroyed on refusal, outside the lock, because the sink is the caller's code.

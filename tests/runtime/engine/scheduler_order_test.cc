@@ -89,7 +89,7 @@ TEST_F(SchedulerOrderTest, PlacesGoInOrderOfArrival) {
   ASSERT_TRUE(scheduler.add(request(3, 4, 1)).ok());
   EXPECT_EQ(step(scheduler), (Tokens{{1, 4}}));
   EXPECT_TRUE(scheduler.held_up());
-  EXPECT_EQ(scheduler.ahead_of(4, 0).begins, 3);
+  EXPECT_EQ(scheduler.ahead_of({.prompt_tokens = 4}).begins, 3);
   EXPECT_EQ(step(scheduler), (Tokens{{1, 1}}));
   EXPECT_EQ(step(scheduler), (Tokens{{2, 40}})) << "3 is shorter, but came later";
   EXPECT_EQ(step(scheduler), (Tokens{{3, 4}}));
@@ -102,9 +102,9 @@ TEST_F(SchedulerOrderTest, APlaceWithoutBlocksIsGivenBack) {
   ASSERT_TRUE(scheduler.add(request(2, 50, 1)).ok());
   EXPECT_EQ(step(scheduler, {.alone = 5}), (Tokens{{1, 5}})) << "2 has a place, but no token";
   EXPECT_EQ(scheduler.load().running, 2);
-  EXPECT_EQ(scheduler.ahead_of(30, 0).prompt_tokens, 0);
-  EXPECT_EQ(scheduler.ahead_of(60, 0).prompt_tokens, 35 + 50);
-  EXPECT_EQ(scheduler.ahead_of(60, 0).begins, 0) << "places are free";
+  EXPECT_EQ(scheduler.ahead_of({.prompt_tokens = 30}).prompt_tokens, 0);
+  EXPECT_EQ(scheduler.ahead_of({.prompt_tokens = 60}).prompt_tokens, 35 + 50);
+  EXPECT_EQ(scheduler.ahead_of({.prompt_tokens = 60}).begins, 0) << "places are free";
   EXPECT_EQ(scheduler.load().preemptions, 0);
 }
 

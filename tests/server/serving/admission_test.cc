@@ -8,6 +8,8 @@
 #include <map>
 #include <random>
 
+#include "tests/moved_clock.h"
+
 namespace shoal {
 namespace {
 
@@ -31,6 +33,7 @@ class Simulation {
     request.id = ++last_id_;
     request.prompt.assign(static_cast<size_t>(prompt_tokens), 1);
     request.max_tokens = max_tokens;
+    request.client = client;
     const RequestOrigin origin{client, Deadline::after_s(deadline_s)};
     Admission::Verdict verdict = admission_.decide(request, origin, 100);
     if (verdict.refused && !(even_if_late && verdict.refused->why == NotTaken::kTooLate))
@@ -167,6 +170,24 @@ TEST(Admission, TellsWhenToComeAgain) {
   }
 }
 
+/// Short answers, then long ones, then short ones again, whose deadline would suffice for all.
+TEST(Admission, ForgetsALongQueueWhenASeatHasBeenFree) {
+  const MovedClock clock;
+  for (const double rest_s : {4.0, 6.0}) {
+    SCOPED_TRACE(rest_s);
+    EngineLimits four = kFewPlaces;
+    four.max_num_seqs = 4;
+    Simulation simulation(four, {.requests = 1000});
+    for (int i = 0; i < 24; ++i) EXPECT_FALSE(simulation.offer(8, 500));
+    simulation.finish_all();
+    MovedClock::advance(rest_s);
+    int refused = 0;
+    for (int i = 0; i < 60; ++i) refused += simulation.offer(8, 2, 6.0) ? 1 : 0;
+    simulation.finish_all();
+    EXPECT_EQ(refused > 0, rest_s < 5) << refused << " of 60 refused";
+  }
+}
+
 /// Requests with deadlines of 0.1 to 20 s. Those that are refused for it are taken all the same,
 /// and none of them has its first token in time.
 TEST(Admission, RefusesOnlyWhatSurelyComesTooLate) {
@@ -292,6 +313,9 @@ TEST(Admission, NobodyGivesWayToADeadline) {
   for (int i = 0; i < 200; ++i)
     EXPECT_FALSE(simulation.offer(8, 40, INFINITY, false, "greedy").has_value());
   while (simulation.now_s < 4) simulation.step();
+  // It gets every second seat, and its own queue makes it too late.
+  for (int i = 0; i < 60; ++i)
+    EXPECT_FALSE(simulation.offer(8, 40, INFINITY, false, "hasty").has_value());
   for (int i = 0; i < 20; ++i)
     EXPECT_TRUE(simulation.offer(8, 40, 0.1 * i, false, "hasty").has_value());
   EXPECT_EQ(simulation.gave_way, 0);
