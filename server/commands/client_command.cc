@@ -267,8 +267,11 @@ int conclude(const ClientFlags& flags, const Call& call) {
   if (!line_ended.ok()) return fail(kExitInternal, line_ended);
   if (call.interrupted) return fail(kExitInterrupted, "cancelled");
   if (!call.status.ok()) return report_refusal(flags, call.status, received);
-  if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED)
-    return fail(kExitInternal, cat("the request failed: ", received.error.message()));
+  if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED) {
+    return fail(received.error.retryable() ? kExitUnavailable : kExitInternal,
+                cat("the request failed after ", counted(received.token_ids.size(), "token"),
+                    " of the answer: ", received.error.message()));
+  }
   if (received.finished.reason() == wire::FINISH_REASON_CANCELLED)
     return fail(kExitInternal, "the request was aborted at the server");
   if (flags.json) {

@@ -6,6 +6,7 @@
 #include "runtime/base/log.h"
 #include "server/cli/ready_file.h"
 #include "server/facades/facades.h"
+#include "server/grpc/grpc_version.h"
 #include "server/net/peer.h"
 
 namespace shoal {
@@ -141,6 +142,7 @@ Result<std::unique_ptr<Fronts>> Fronts::start(const ServeFlags& flags,
   SHOAL_RETURN_IF_ERROR(fronts->start_http(flags, std::move(parts), metrics,
                                            connection_limit(flags.http, descriptors, ranks)));
   warn_if_open(flags, *fronts->secrets_->keys());
+  if (!is_loopback(flags.host)) warn_of_endless_headers(flags.host);
   return fronts;
 }
 

@@ -70,6 +70,7 @@ class InferStream::Item final : public LiveRequest::Owner,
     stream_->parts_.intake->arrived(*this, size_);
     stream_->read_next();
   }
+  uint64_t received() override { return size_; }  // it is whole when it may be read
   void work() override;
   void turn_away(const RefusedRequest& why) override {
     {

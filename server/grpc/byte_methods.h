@@ -4,6 +4,7 @@
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
+#include <memory>
 #include <utility>
 
 namespace google::protobuf {
@@ -21,6 +22,17 @@ grpc::ByteBuffer to_bytes(const google::protobuf::Message& message);
 /// Parses a request of a method that is not for prompts. INVALID_ARGUMENT: it is no such message,
 /// or it has more than 64 KiB.
 grpc::Status parse_small(grpc::ByteBuffer* bytes, google::protobuf::Message* message);
+
+/// Makes the answer, *out, of a request's bytes. Whatever it takes of *in is gone.
+using AnswerBytes = std::function<grpc::Status(const grpc::CallbackServerContext&,
+                                               grpc::ByteBuffer* in, grpc::ByteBuffer* out)>;
+
+/// Reads one request and answers it. gRPC owns the reactor.
+ByteReactor* answer_call(std::shared_ptr<const AnswerBytes> answer,
+                         grpc::CallbackServerContext* context);
+
+/// The end of a call whose client sent no request.
+grpc::Status no_request();
 
 /// A generated service (`Base`, a CallbackService) whose methods get their requests as bytes. gRPC
 /// would parse them before anyone has asked for a key or looked at the size, into many times as
@@ -46,8 +58,8 @@ class WithByteMethods : public Base {
   template <typename Request, typename Response>
   void answer(int index, Check check, std::function<grpc::Status(const Request&, Response*)> make) {
     answer_bytes(index, [check = std::move(check), make = std::move(make)](
-                            Context* context, grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
-      if (grpc::Status refusal = check(*context); !refusal.ok()) return refusal;
+                            const Context& context, grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
+      if (grpc::Status refusal = check(context); !refusal.ok()) return refusal;
       Request request;
       if (grpc::Status wrong = parse_small(in, &request); !wrong.ok()) return wrong;
       Response response;
@@ -59,34 +71,15 @@ class WithByteMethods : public Base {
 
   /// A method that this server does not have; says why.
   void refuse(int index, const char* why) {
-    answer_bytes(index, [why](Context*, grpc::ByteBuffer*, grpc::ByteBuffer*) {
+    answer_bytes(index, [why](const Context&, grpc::ByteBuffer*, grpc::ByteBuffer*) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, why);
     });
   }
 
-  /// A method with one request and one answer, of which the function makes the reactor. It writes
-  /// the answer's bytes before it finishes.
-  using React = std::function<grpc::ServerUnaryReactor*(Context*, grpc::ByteBuffer* in,
-                                                        grpc::ByteBuffer* out)>;
-  void react(int index, React react) {
-    using Handler = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
-    this->MarkMethodRawCallback(
-        index, new Handler([react = std::move(react)](Context* context, const grpc::ByteBuffer* in,
-                                                      grpc::ByteBuffer* out) {
-          grpc::ByteBuffer request = *in;  // shares the bytes
-          return react(context, &request, out);
-        }));
-  }
-
  private:
-  using Answer = std::function<grpc::Status(Context*, grpc::ByteBuffer*, grpc::ByteBuffer*)>;
-  void answer_bytes(int index, Answer answer) {
-    react(index, [answer = std::move(answer)](Context* context, grpc::ByteBuffer* in,
-                                              grpc::ByteBuffer* out) {
-      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-      reactor->Finish(answer(context, in, out));
-      return reactor;
-    });
+  void answer_bytes(int index, AnswerBytes answer) {
+    stream_bytes(index, [answer = std::make_shared<const AnswerBytes>(std::move(answer))](
+                            Context* context) { return answer_call(answer, context); });
   }
 };
 

@@ -5,9 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "server/grpc/grpc_status.h"
-#include "server/grpc/protobuf_log.h"
-
 namespace shoal {
 
 namespace {
@@ -15,22 +12,26 @@ namespace {
 /// gRPC makes one of these for each call, and destroys it with the call.
 class WatchedCall final : public grpc::experimental::Interceptor {
  public:
-  WatchedCall(std::shared_ptr<Connections> connections, std::string peer, bool one_request)
-      : connections_(std::move(connections)), peer_(std::move(peer)), one_request_(one_request) {
+  WatchedCall(std::shared_ptr<Connections> connections, std::string peer)
+      : connections_(std::move(connections)), peer_(std::move(peer)) {
     connections_->call_began(peer_);
   }
-  ~WatchedCall() override { connections_->call_ended(peer_); }
+  ~WatchedCall() override {
+    if (reading_) connections_->read_ended(peer_, !has_message_, false);
+    connections_->call_ended(peer_);
+  }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     using Point = grpc::experimental::InterceptionHookPoints;
-    if (one_request_ && methods->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE) &&
-        methods->GetRecvMessage() == nullptr) {
-      why_unread_ =
-          cat("the request is not a message of this method's type: ", take_protobuf_complaint());
+    if (methods->QueryInterceptionHookPoint(Point::PRE_RECV_MESSAGE)) {
+      reading_ = true;
+      connections_->read_began(peer_, !has_message_);
     }
-    if (!why_unread_.empty() && methods->QueryInterceptionHookPoint(Point::PRE_SEND_STATUS)) {
-      methods->ModifySendStatus(to_grpc_status(Status::error(Code::kInvalidArgument, why_unread_),
-                                               {.reason = "INVALID_REQUEST"}));
+    if (methods->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE) && reading_) {
+      reading_ = false;
+      const bool whole = methods->GetRecvMessage() != nullptr;
+      connections_->read_ended(peer_, !has_message_, whole);
+      has_message_ = has_message_ || whole;
     }
     methods->Proceed();
   }
@@ -38,9 +39,7 @@ class WatchedCall final : public grpc::experimental::Interceptor {
  private:
   const std::shared_ptr<Connections> connections_;
   const std::string peer_;
-  // In a stream of requests, no message means the end of the stream.
-  const bool one_request_;
-  std::string why_unread_;
+  bool reading_ = false, has_message_ = false;
 };
 
 class CallWatch final : public grpc::experimental::ServerInterceptorFactoryInterface {
@@ -50,9 +49,7 @@ class CallWatch final : public grpc::experimental::ServerInterceptorFactoryInter
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override {
-    using Type = grpc::experimental::ServerRpcInfo::Type;
-    const bool one_request = info->type() == Type::UNARY || info->type() == Type::SERVER_STREAMING;
-    return new WatchedCall(connections_, info->server_context()->peer(), one_request);
+    return new WatchedCall(connections_, info->server_context()->peer());
   }
 
  private:

@@ -9,9 +9,9 @@ class ServerInterceptorFactoryInterface;
 
 namespace shoal {
 
-/// Tells `connections` when a call of any service begins and ends, those of gRPC's own services
-/// (health, reflection) too. A request that cannot be parsed is answered with INVALID_ARGUMENT and
-/// the reason, where gRPC itself would say UNIMPLEMENTED and nothing else.
+/// Tells `connections` when a call of any service begins and ends, and while its messages are read,
+/// those of gRPC's own services (health, reflection) too. A call with one request of which gRPC
+/// reads the whole at once (health) begins here when that is there.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> make_call_watch(
     std::shared_ptr<Connections> connections);
 

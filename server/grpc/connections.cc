@@ -1,19 +1,16 @@
 #include "server/grpc/connections.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstddef>
 #include <fcntl.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
+#include <utility>
 
 #include "runtime/base/cat.h"
 #include "runtime/base/counted.h"
-#include "runtime/base/fd.h"
 #include "runtime/base/log.h"
+#include "server/grpc/connection_bytes.h"
+#include "server/grpc/grpc_socket.h"
 
 namespace shoal {
 
@@ -26,9 +23,6 @@ constexpr int64_t kMostDescriptors = 16384;
 constexpr size_t kAlways = 4;
 /// This many are taken beyond the limit if no connection is idle.
 constexpr int kBeyond = 4;
-/// A client that has sent something within this time may be in the middle of a request, which gRPC
-/// shows only once it has all of it.
-constexpr uint32_t kSendingMs = 1'000;
 /// A connection beyond the limit is for a short call, so that a call that lasts longer than this
 /// does not protect it.
 constexpr std::chrono::milliseconds kLongForProbe{2'000};
@@ -37,6 +31,13 @@ constexpr std::chrono::milliseconds kLongForProbe{2'000};
 constexpr std::chrono::milliseconds kClosing{1'000};
 constexpr std::chrono::milliseconds kBetweenLogs{60'000};
 
+/// How often the bytes of connections are looked at. Looking takes at most a fiftieth of the time.
+constexpr std::chrono::milliseconds kBetweenLooks{50};
+constexpr int kLooksShare = 50;
+/// This part of what is sent explains what comes: of a small message of ours a client acknowledges
+/// at most so much.
+constexpr double kAcknowledged = 0.25;
+
 int64_t descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > kMostDescriptors)
@@ -44,54 +45,7 @@ int64_t descriptor_limit() {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-ino_t inode_of(int descriptor) {
-  struct stat status {};
-  return ::fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) ? status.st_ino : 0;
-}
-
-uint16_t peer_port(int descriptor) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  if (address.ss_family == AF_INET)
-    return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
-  return address.ss_family == AF_INET6
-             ? ntohs(reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port)
-             : 0;
-}
-
-/// The port at the end of a peer's name; 0 for a peer without one.
-uint16_t peer_port(std::string_view peer) {
-  const size_t colon = peer.rfind(':');
-  if (colon == std::string_view::npos) return 0;
-  uint16_t port = 0;
-  const auto [end, error] =
-      std::from_chars(peer.data() + colon + 1, peer.data() + peer.size(), port);
-  return error == std::errc() && end == peer.data() + peer.size() ? port : 0;
-}
-
-/// True if the client has sent something lately. A client that has never sent a byte has not.
-bool is_sending(int socket) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  const bool has_bytes = size > offsetof(tcp_info, tcpi_bytes_received);
-  return (!has_bytes || info.tcpi_bytes_received > 0) && info.tcpi_last_data_recv < kSendingMs;
-}
-
-/// A descriptor of our own for a socket that gRPC owns; none if gRPC has closed it. The number may
-/// mean another file at any time, but the copy's inode is checked, and a copy stays what it is.
-Fd copy_of(int descriptor, ino_t inode) {
-  Fd copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
-  if (copy.valid() && inode_of(copy.get()) != inode) copy.reset();
-  return copy;
-}
-
 }  // namespace
-
-std::string address_of(std::string_view peer) {
-  return std::string(peer.substr(0, peer.rfind(':')));
-}
 
 int64_t open_descriptors(int64_t below) {
   int64_t open = 0;
@@ -116,45 +70,96 @@ void Connections::count_again() {
 
 void Connections::add(int descriptor) {
   const std::lock_guard lock(mutex_);
-  connections_.push_back({.descriptor = descriptor,
-                          .inode = inode_of(descriptor),
-                          .port = peer_port(descriptor),
-                          .accepted = Clock::now(),
-                          .over_limit = connections_.size() >= kAlways && open_ >= most_,
-                          .closed = {}});
+  Connection added{.descriptor = descriptor,
+                   .inode = inode_of(descriptor),
+                   .peer = peer_of(descriptor),
+                   .accepted = Clock::now(),
+                   .over_limit = connections_.size() >= kAlways && open_ >= most_};
+  for (Connection& other : connections_) {
+    const bool same = added.peer && other.peer == added.peer && !other.closed;
+    if (same && inode_of(other.descriptor) == other.inode) added.alone = other.alone = false;
+  }
+  if (const auto calls = added.peer ? calls_.find(*added.peer) : calls_.end();
+      calls != calls_.end()) {
+    calls->second.forgotten = false;
+    added.progress = calls->second.progress;
+    added.given_up = calls->second.given_up;
+  }
+  connections_.push_back(added);
   ++open_;
 }
 
-void Connections::call_began(std::string_view peer) {
-  const uint16_t port = peer_port(peer);
-  if (port == 0) return;  // a call of the server to itself
+void Connections::call_began(std::string_view name) {
+  const std::optional<Peer> peer = parse_peer(name);
+  if (!peer) return;  // a call of the server to itself
   const std::lock_guard lock(mutex_);
-  ++calls_[port].live;
+  Calls& calls = calls_[*peer];
+  ++calls.live;
+  ++calls.progress;
 }
 
-void Connections::call_ended(std::string_view peer) {
-  const uint16_t port = peer_port(peer);
-  if (port == 0) return;
+void Connections::call_ended(std::string_view name) {
+  const std::optional<Peer> peer = parse_peer(name);
+  if (!peer) return;
   const std::lock_guard lock(mutex_);
-  Calls& calls = calls_[port];
+  Calls& calls = calls_[*peer];
   --calls.live;
+  calls.given_up += kUnreadBytes;
   calls.last_end = Clock::now();
+  if (calls.forgotten && calls.live == 0) calls_.erase(*peer);
+}
+
+void Connections::read_began(std::string_view name, bool first) {
+  const std::optional<Peer> peer = parse_peer(name);
+  if (!peer) return;
+  const std::lock_guard lock(mutex_);
+  Calls& calls = calls_[*peer];
+  ++calls.reading;
+  if (first) ++calls.incomplete;
+}
+
+void Connections::read_ended(std::string_view name, bool first, bool whole) {
+  const std::optional<Peer> peer = parse_peer(name);
+  if (!peer) return;
+  const std::lock_guard lock(mutex_);
+  Calls& calls = calls_[*peer];
+  --calls.reading;
+  if (first) --calls.incomplete;
+  if (whole)
+    ++calls.progress;
+  else
+    calls.given_up += kReadingBytes;
+}
+
+/// The open connection with this peer, the latest one if there are several; nullptr if there is
+/// none.
+const Connections::Connection* Connections::find_open(std::string_view name) const {
+  const std::optional<Peer> peer = parse_peer(name);
+  if (!peer) return nullptr;
+  for (auto one = connections_.rbegin(); one != connections_.rend(); ++one) {
+    if (one->peer == peer && inode_of(one->descriptor) == one->inode) return &*one;
+  }
+  return nullptr;
 }
 
 bool Connections::over_limit(std::string_view peer) {
-  const uint16_t port = peer_port(peer);
   const std::lock_guard lock(mutex_);
-  const bool was =
-      std::any_of(connections_.begin(), connections_.end(),
-                  [port](const Connection& one) { return one.port == port && one.over_limit; });
-  return was && !room();  // there may be room for it by now
+  const Connection* const one = find_open(peer);
+  return one != nullptr && one->over_limit && !room();  // there may be room for it by now
+}
+
+uint64_t Connections::received(std::string_view peer) const {
+  const std::lock_guard lock(mutex_);
+  const Connection* const one = find_open(peer);
+  if (one == nullptr) return 0;
+  return bytes_of(one->descriptor, one->inode).value_or(SocketBytes{}).received;
 }
 
 std::string Connections::describe() const {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return "the list of connections is in use";
   int calls = 0;
-  for (const auto& [port, on_port] : calls_) calls += on_port.live;
+  for (const auto& [peer, with_peer] : calls_) calls += with_peer.live;
   const auto open =
       std::count_if(connections_.begin(), connections_.end(),
                     [](const Connection& one) { return inode_of(one.descriptor) == one.inode; });
@@ -163,12 +168,24 @@ std::string Connections::describe() const {
 
 /// Removes the connections that gRPC has closed.
 void Connections::forget_closed() {
-  std::erase_if(connections_, [this](const Connection& connection) {
-    if (inode_of(connection.descriptor) == connection.inode) return false;
-    const auto calls = calls_.find(connection.port);
-    if (calls != calls_.end() && calls->second.live == 0) calls_.erase(calls);
-    return true;
-  });
+  const auto gone = std::stable_partition(
+      connections_.begin(), connections_.end(),
+      [](const Connection& one) { return inode_of(one.descriptor) == one.inode; });
+  const std::vector<Connection> closed(gone, connections_.end());
+  connections_.erase(gone, connections_.end());
+  for (const Connection& one : closed) forget_calls(one);
+}
+
+/// Forgets the calls of a connection that is gone, at their end if they are live, unless another
+/// one has the same peer.
+void Connections::forget_calls(const Connection& connection) {
+  const auto calls = connection.peer ? calls_.find(*connection.peer) : calls_.end();
+  const bool shared =
+      std::any_of(connections_.begin(), connections_.end(),
+                  [&](const Connection& one) { return one.peer == connection.peer; });
+  if (calls == calls_.end() || shared) return;
+  calls->second.forgotten = true;
+  if (calls->second.live == 0) calls_.erase(calls);
 }
 
 bool Connections::room() {
@@ -191,15 +208,20 @@ Connections::Room Connections::make_room() {
   return close_longest_idle(now, true) ? Room::kSoon : Room::kNone;
 }
 
+/// nullptr if there have been none.
+const Connections::Calls* Connections::calls_of(const Connection& connection) const {
+  const auto found = connection.peer ? calls_.find(*connection.peer) : calls_.end();
+  return found == calls_.end() ? nullptr : &found->second;
+}
+
 Clock::time_point Connections::idle_since(const Connection& connection) const {
-  const auto calls = calls_.find(connection.port);
-  return calls == calls_.end() ? connection.accepted
-                               : std::max(connection.accepted, calls->second.last_end);
+  const Calls* calls = calls_of(connection);
+  return calls == nullptr ? connection.accepted : std::max(connection.accepted, calls->last_end);
 }
 
 bool Connections::has_call(const Connection& connection) const {
-  const auto calls = calls_.find(connection.port);
-  return calls != calls_.end() && calls->second.live > 0;
+  const Calls* calls = calls_of(connection);
+  return calls != nullptr && calls->live > calls->incomplete;
 }
 
 bool Connections::being_closed(Clock::time_point now) const {
@@ -223,23 +245,85 @@ bool Connections::close_longest_idle(Clock::time_point now, bool over_limit) {
     Connection& one = connections_[i];
     const Fd socket = copy_of(one.descriptor, one.inode);
     if (!socket.valid() || (!over_limit && is_sending(socket.get()))) continue;
-    (void)::shutdown(socket.get(), SHUT_RDWR);
-    one.closed = now;
+    close(one, socket, now);
     log_closed(one, now);
     return true;
   }
   return false;
 }
 
+void Connections::close(Connection& connection, const Fd& socket, Clock::time_point now) const {
+  (void)::shutdown(socket.get(), SHUT_RDWR);
+  connection.closed = now;
+}
+
+/// Counts what has come since the last look. Returns false if the connection is gone.
+bool Connections::look_at(Connection& connection, RunningClock::time_point now) const {
+  const std::optional<SocketBytes> bytes = bytes_of(connection.descriptor, connection.inode);
+  if (!bytes) return false;
+  const auto came =
+      static_cast<double>(bytes->received - std::exchange(connection.received, bytes->received));
+  const auto went = static_cast<double>(bytes->sent - std::exchange(connection.sent, bytes->sent));
+  const Calls* calls = connection.alone ? calls_of(connection) : nullptr;
+  if (calls != nullptr && std::exchange(connection.progress, calls->progress) != calls->progress) {
+    connection.pending.empty(now);
+    connection.given_up = calls->given_up;
+  } else {
+    connection.pending.fill(came - kAcknowledged * went, now);
+  }
+  return true;
+}
+
+/// What is in the bucket of a connection and cannot be part of a message.
+double Connections::beyond_calls(const Connection& connection) const {
+  const Calls* calls = connection.alone ? calls_of(connection) : nullptr;
+  if (calls == nullptr) return connection.pending.bytes();
+  const double explained = kReadingBytes * calls->reading + kUnreadBytes * calls->live +
+                           calls->given_up - connection.given_up;
+  return std::max(0.0, connection.pending.bytes() - explained);
+}
+
+std::chrono::milliseconds Connections::close_endless() {
+  const Clock::time_point began = Clock::now();
+  const RunningClock::time_point now = RunningClock::now();
+  const std::lock_guard lock(mutex_);
+  std::vector<Connection*> open;
+  std::vector<PendingBytes> bytes;
+  for (Connection& one : connections_) {
+    if (one.closed || !look_at(one, now)) continue;
+    open.push_back(&one);
+    bytes.push_back({one.pending.bytes(), beyond_calls(one), one.peer.value_or(Peer{})});
+  }
+  for (const size_t i : too_much(bytes)) close_unexplained(*open[i]);
+  const auto took = std::chrono::ceil<std::chrono::milliseconds>(Clock::now() - began);
+  return std::max(kBetweenLooks, took * kLooksShare);
+}
+
+void Connections::close_unexplained(Connection& connection) {
+  const Fd socket = copy_of(connection.descriptor, connection.inode);
+  const Clock::time_point now = Clock::now();
+  close(connection, socket, now);  // also one that gRPC has just closed
+  if (!is_due(&endless_closed_, now)) return;
+  log_warning(cat("closed ", counted(endless_closed_.count, "connection"), ", the last one after ",
+                  static_cast<int64_t>(connection.pending.bytes()),
+                  " bytes in which no call began and no message ended: headers without end, or "
+                  "more than a message may have"));
+  endless_closed_ = {.count = 0, .logged = now};
+}
+
 void Connections::log_closed(const Connection& connection, Clock::time_point now) {
-  ++closed_since_log_;
-  if (logged_ && now - *logged_ < kBetweenLogs) return;
+  if (!is_due(&idle_closed_, now)) return;
   const double idle_s = std::chrono::duration<double>(now - idle_since(connection)).count();
-  log_warning(cat("closed ", closed_since_log_, " idle connections, the last one after ",
+  log_warning(cat("closed ", idle_closed_.count, " idle connections, the last one after ",
                   static_cast<int64_t>(idle_s), " s: ", open_, " descriptors are open, and the ",
                   "limit (ulimit -n) less what a restart of the ranks needs is ", most_));
-  logged_ = now;
-  closed_since_log_ = 0;
+  idle_closed_ = {.count = 0, .logged = now};
+}
+
+/// Counts one more. Whether it is time for a line.
+bool Connections::is_due(Unlogged* unlogged, Clock::time_point now) {
+  ++unlogged->count;
+  return !unlogged->logged || now - *unlogged->logged >= kBetweenLogs;
 }
 
 }  // namespace shoal

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -9,12 +10,23 @@
 #include <vector>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/fd.h"
+#include "server/grpc/grpc_peer.h"
+#include "server/grpc/leaky_bucket.h"
+#include "server/serving/intake.h"
 
 namespace shoal {
 
 /// The connections that have been handed to gRPC, and how many more this process may take. It
-/// decides which of them is closed when descriptors become short. gRPC owns the descriptors and
-/// closes them at any time, so that a connection is known by the inode of its socket. Thread-safe.
+/// decides which of them is closed when descriptors become short, or because it sends what never
+/// becomes a request. gRPC owns the descriptors and closes them at any time, so that a connection
+/// is known by the inode of its socket. Thread-safe.
+///
+/// gRPC before 1.53.2 keeps a block of headers that has no end in memory, without any limit
+/// (CVE-2023-33953), and nothing of ours sees it. So the bytes that a connection brings fill a
+/// bucket (LeakyBucket). Within such a block no call can begin and no message can become whole:
+/// either empties the bucket. A quarter of what the server sends counts against it, because a
+/// client acknowledges that with bytes of its own.
 class Connections {
  public:
   /// kept: the descriptors that the connections must leave free for the rest of the process.
@@ -40,8 +52,20 @@ class Connections {
   /// is not idle. `peer` is as gRPC writes it: "ipv4:127.0.0.1:40000".
   void call_began(std::string_view peer);
   void call_ended(std::string_view peer);
+  /// A message of a call is read from now on; or it is not read any more, because it is whole or
+  /// because the call has ended. A call whose first message is not whole keeps no connection from
+  /// being idle.
+  void read_began(std::string_view peer, bool first);
+  void read_ended(std::string_view peer, bool first, bool whole);
   /// True if the connection with this peer was taken beyond the limit, for health probes alone.
   bool over_limit(std::string_view peer);
+
+  /// How many bytes the connection with this peer has brought so far; 0 if there is none.
+  uint64_t received(std::string_view peer) const;
+
+  /// Closes the connections that bring more bytes than calls and messages explain. Returns after
+  /// how long to call it again. Only one thread may call it.
+  std::chrono::milliseconds close_endless();
 
   /// "3 calls are open on 2 connections". Does not block: it says so if they are in use.
   std::string describe() const;
@@ -50,41 +74,61 @@ class Connections {
   int64_t most() const { return most_; }
 
  private:
+  /// What a call may bring while a message of it is read, and while none is: gRPC's window for a
+  /// stream that is not read. Both with the heads of HTTP/2's frames.
+  static constexpr double kReadingBytes = kMaxRequestBytes + (1 << 17), kUnreadBytes = 1 << 17;
+
   struct Connection {
     int descriptor = -1;
     ino_t inode = 0;
-    uint16_t port = 0;  // the peer's
+    std::optional<Peer> peer;
     Clock::time_point accepted;
     bool over_limit = false;
-    std::optional<Clock::time_point> closed;  // when it was shut down; gRPC closes it soon after
+    bool alone = true;  // no other open connection has the same peer, at another address of ours
+    // What was there when it was last looked at: its bytes, and the counts of its calls.
+    uint64_t received = 0, sent = 0, progress = 0;
+    double given_up = 0;       // when its bucket was last emptied
+    LeakyBucket pending = {};  // what has come since then
+    std::optional<Clock::time_point> closed =
+        {};  // when it was shut down; gRPC closes it soon after
   };
   struct Calls {
-    int live = 0;
+    int live = 0, reading = 0, incomplete = 0;  // incomplete: the first message is being read
+    uint64_t progress = 0;  // calls that have begun, and messages that have become whole
+    double given_up = 0;    // the most bytes that came of messages that will never be whole
     Clock::time_point last_end;
+    bool forgotten = false;  // its connection is gone
+  };
+  /// How often something happened since the last line about it.
+  struct Unlogged {
+    int count = 0;
+    std::optional<Clock::time_point> logged;
   };
   bool room();
   void forget_closed();
   void count();
+  const Calls* calls_of(const Connection& connection) const;
+  const Connection* find_open(std::string_view peer) const;
+  void forget_calls(const Connection& connection);
   Clock::time_point idle_since(const Connection& connection) const;
   bool has_call(const Connection& connection) const;
+  bool look_at(Connection& connection, RunningClock::time_point now) const;
+  double beyond_calls(const Connection& connection) const;
+  void close(Connection& connection, const Fd& socket, Clock::time_point now) const;
   bool being_closed(Clock::time_point now) const;
   bool close_longest_idle(Clock::time_point now, bool over_limit);
+  void close_unexplained(Connection& connection);
+  static bool is_due(Unlogged* unlogged, Clock::time_point now);
   void log_closed(const Connection& connection, Clock::time_point now);
 
   const int64_t below_;  // the limit on descriptors
   const int64_t most_;
   mutable std::mutex mutex_;
   std::vector<Connection> connections_;
-  // By the peer's port. Connections from several hosts may share one; then a call on one of them
-  // protects all, which does no harm.
-  std::unordered_map<uint16_t, Calls> calls_;
+  std::unordered_map<Peer, Calls> calls_;
   int64_t open_ = 0;  // descriptors of this process when they were last counted, and those since
-  int closed_since_log_ = 0;
-  std::optional<Clock::time_point> logged_;
+  Unlogged idle_closed_, endless_closed_;
 };
-
-/// The address in a peer as gRPC writes it, without the port: "ipv4:127.0.0.1".
-std::string address_of(std::string_view peer);
 
 /// The descriptors, of those below `below`, that this process has open.
 int64_t open_descriptors(int64_t below);

@@ -6,7 +6,7 @@
 
 #include "runtime/base/counted.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/health_probe.h"
+#include "server/grpc/health_call.h"
 
 #include "openengine/v1/services.grpc.pb.h"
 
@@ -123,38 +123,6 @@ void write_load(const ServingState& state, bool per_rank, wire::LoadInfo* info) 
   write_counts(load, rank);
 }
 
-/// Writes the checks that need no inference.
-void write_checks(const ServingState& state, wire::EngineRole role,
-                  wire::HealthResponse* response) {
-  const ServingState::View view = state.view();
-  add_check("grpc", wire::HEALTH_STATE_READY, "", response);
-  if (view.phase == ServingPhase::kLoading)
-    add_check("model", wire::HEALTH_STATE_STARTING, "loading", response);
-  else if (view.phase == ServingPhase::kDraining)
-    add_check("model", wire::HEALTH_STATE_DRAINING, "running streams end, no new ones are taken",
-              response);
-  else if (view.restarting)
-    add_check("model", wire::HEALTH_STATE_NOT_READY,
-              "the ranks were lost and are being started again", response);
-  else
-    add_check("model", wire::HEALTH_STATE_READY, "", response);
-  if (view.loop != nullptr) {
-    const Status status = view.loop->status();
-    add_check("scheduler", status.ok() ? wire::HEALTH_STATE_READY : wire::HEALTH_STATE_NOT_READY,
-              explain(status), response);
-  }
-  if (view.deployment.transport_report) {
-    const TransportReport report = view.deployment.transport_report();
-    add_check("transport",
-              report.degraded() ? wire::HEALTH_STATE_DEGRADED : wire::HEALTH_STATE_READY,
-              summary(report), response);
-  }
-  // Role values of a later revision are treated as unspecified.
-  if (role == wire::ENGINE_ROLE_PREFILL || role == wire::ENGINE_ROLE_DECODE)
-    add_check("role", wire::HEALTH_STATE_NOT_READY,
-              "this server does prefill and decode: role AGGREGATED", response);
-}
-
 /// The places of the methods in the service's definition.
 enum Method {
   kGetServerInfo,
@@ -188,9 +156,7 @@ class ControlService final : public WithByteMethods<wire::Control::CallbackServi
           write_load(*parts_.state, request.include_per_rank(), info);
           return grpc::Status::OK;
         });
-    react(kHealth, [this](Context* context, grpc::ByteBuffer* in, grpc::ByteBuffer* out) {
-      return health(context, in, out);
-    });
+    stream_bytes(kHealth, [this](Context*) { return make_health_call(parts_.state); });
     answer<wire::AbortRequest, wire::AbortResponse>(
         kAbort, key, [this](const wire::AbortRequest& request, wire::AbortResponse* response) {
           return to_grpc_status(abort(request, response));
@@ -206,27 +172,6 @@ class ControlService final : public WithByteMethods<wire::Control::CallbackServi
   }
 
  private:
-  grpc::ServerUnaryReactor* health(Context* context, grpc::ByteBuffer* in,
-                                   grpc::ByteBuffer* out) const {
-    wire::HealthRequest request;
-    grpc::Status status = parse_small(in, &request);
-    if (status.ok())
-      status =
-          to_grpc_status(parts_.state->check_model(request.model()), {.reason = "MODEL_NOT_FOUND"});
-    if (status.ok()) {
-      wire::HealthResponse response;
-      write_checks(*parts_.state, request.role(), &response);
-      const ServingState::View view = parts_.state->view();
-      if (request.include_inference_probe() && view.model != nullptr)
-        return start_health_probe(parts_.state, *view.model, std::move(response), out);
-      summarize(&response);
-      *out = to_bytes(response);
-    }
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(status);
-    return reactor;
-  }
-
   grpc::Status model_info(const wire::GetModelInfoRequest& request, wire::ModelInfo* info) const {
     if (const Status status = parts_.state->check_model(request.model()); !status.ok())
       return to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"});

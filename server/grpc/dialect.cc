@@ -54,12 +54,17 @@ std::string_view path_in(std::span<const FieldPath> paths, RequestField field) {
   return found == paths.end() ? std::string_view() : found->second;
 }
 
-grpc::Status failure_status(const OutputEnd& end, bool draining) {
+bool ended_by_drain(const OutputEnd& end, bool draining) {
   const Code code = end.status.code();
-  if (draining && (code == Code::kCancelled || code == Code::kUnavailable))
-    return to_grpc_status(Status::error(Code::kUnavailable, explain(end.status)),
-                          {.reason = "DRAINING"});
-  switch (code) {
+  return draining && (code == Code::kCancelled || code == Code::kUnavailable);
+}
+
+grpc::Status failure_status(const OutputEnd& end, bool draining) {
+  if (ended_by_drain(end, draining)) {
+    const Status why = Status::error(Code::kUnavailable, explain(end.status));
+    return to_grpc_status(RefusedRequest{NotTaken::kDraining, why});
+  }
+  switch (end.status.code()) {
     case Code::kInvalidArgument:
       return to_grpc_status(end.status, {.reason = "INVALID_REQUEST"});
     case Code::kUnavailable:

@@ -91,6 +91,8 @@ using FieldPath = std::pair<RequestField, std::string_view>;
 /// The path in this list; "" if it has none.
 std::string_view path_in(std::span<const FieldPath> paths, RequestField field);
 
+/// Whether the request was ended by a server that shuts down.
+bool ended_by_drain(const OutputEnd& end, bool draining);
 /// Why a request failed that had been taken, with the reason that HTTP's errors give too. It must
 /// not have ended well.
 grpc::Status failure_status(const OutputEnd& end, bool draining);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "runtime/base/log.h"
-#include "server/grpc/connections.h"
 #include "server/grpc/grpc_status.h"
 
 namespace shoal {
@@ -18,6 +17,7 @@ GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* cont
     call_ = call;
     begun_ = RunningClock::now();
     priority_ = priority;
+    peer_ = context->peer();
     origin_ = {client, deadline_of(*context)};
   }
   parts_.intake->enter(shared_from_this(), client);
@@ -31,18 +31,22 @@ void GenerateStream::read() {
   call_->StartRead(&request_bytes_);
 }
 
+uint64_t GenerateStream::received() {
+  std::string peer;
+  {
+    const std::lock_guard lock(mutex_);
+    peer = peer_;
+  }
+  return parts_.connections->received(peer);
+}
+
 void GenerateStream::read_done(bool ok) {
   size_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
     reading_ = false;
     if (finished_) return request_bytes_.Clear();
-    if (!ok) {
-      return finish(to_grpc_status(
-          Status::error(Code::kInvalidArgument,
-                        cat("no request came, or one of more than ", kMaxRequestBytes, " bytes")),
-          {.reason = "INVALID_REQUEST"}));
-    }
+    if (!ok) return finish(no_request());
     bytes = request_bytes_.Length();
   }
   parts_.intake->arrived(*this, bytes);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "server/grpc/byte_methods.h"
+#include "server/grpc/connections.h"
 #include "server/grpc/dialect.h"
 #include "server/grpc/pulse.h"
 #include "server/grpc/stream_call.h"
@@ -20,6 +21,7 @@ struct StreamParts {
   std::shared_ptr<ServingState> state;
   std::shared_ptr<Intake> intake;
   std::shared_ptr<const Pulse> pulse;
+  std::shared_ptr<const Connections> connections;
 };
 
 /// Passes the one request of a call through the intake and the loop, and its output to the client,
@@ -42,6 +44,7 @@ class GenerateStream final : public LiveRequest::Owner,
   Reactor* start(grpc::CallbackServerContext* context, std::optional<int64_t> priority);
 
   void read() override;
+  uint64_t received() override;
   void work() override;
   void turn_away(const RefusedRequest& why) override;
 
@@ -78,6 +81,7 @@ class GenerateStream final : public LiveRequest::Owner,
   bool taken_ = false;                    // the request; until then its output waits
   std::unique_ptr<CallAnswer> answer_;    // null until the request has been read
   std::optional<int64_t> priority_;
+  std::string peer_;  // set by start()
   RequestOrigin origin_;
   grpc::ByteBuffer response_;                 // gRPC uses it while writing_ is set
   std::chrono::nanoseconds write_started_{};  // by the pulse's clock

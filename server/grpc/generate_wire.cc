@@ -143,10 +143,9 @@ struct WireError {
   bool retryable;
 };
 
-WireError wire_error(Code code, bool draining) {
-  if (draining && (code == Code::kCancelled || code == Code::kUnavailable))
-    return {wire::ERROR_CODE_DRAINING, true};
-  switch (code) {
+WireError wire_error(const OutputEnd& end, bool draining) {
+  if (ended_by_drain(end, draining)) return {wire::ERROR_CODE_DRAINING, true};
+  switch (end.status.code()) {
     case Code::kInvalidArgument:
       return {wire::ERROR_CODE_INVALID_ARGUMENT, false};
     case Code::kUnimplemented:
@@ -273,7 +272,7 @@ void write_end_event(const OutputEnd& end, bool draining, wire::GenerateResponse
   if (end.status.ok()) {
     write_finished(end, response->mutable_finished());
   } else {
-    const WireError error = wire_error(end.status.code(), draining);
+    const WireError error = wire_error(end, draining);
     response->mutable_error()->set_code(error.code);
     response->mutable_error()->set_retryable(error.retryable);
     response->mutable_error()->set_message(explain(end.status));

@@ -8,6 +8,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/server_builder.h>
+#include <malloc.h>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,21 +44,32 @@ constexpr std::chrono::seconds kSilentFront{30};
 
 constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengine.v1.Control"};
 
+/// How long a shutdown waits until refusals are written, and then for calls that come or that gRPC
+/// answers itself: an open Health.Watch makes it wait for all of this.
+constexpr int kRefusalsMs = 1'000, kCallsMs = 500;
+
+/// How often unused memory is given back to the system, if there is more than this of it.
+constexpr std::chrono::seconds kBetweenTrims{5};
+constexpr size_t kKeptFree = size_t{16} << 20;
+
 /// For TLS: a client that has not finished the handshake, and the start of HTTP/2 in it, is closed.
 constexpr int kHandshakeMs = 10'000;
 
 /// True while the server is being built. What is wrong then becomes a Status of ours.
 std::atomic<bool> g_building = false;
 
-/// What gRPC calls an error in these sources is what a client did wrong in its handshake.
-bool is_about_handshake(std::string_view file) {
-  return file.ends_with("/ssl_transport_security.cc") || file.ends_with("/security_handshaker.cc");
+/// What gRPC calls an error in these sources is what a client did wrong, in its handshake, in its
+/// headers, or by compressing.
+bool is_about_client(std::string_view file) {
+  return file.ends_with("/ssl_transport_security.cc") ||
+         file.ends_with("/security_handshaker.cc") || file.ends_with("/hpack_parser.cc") ||
+         file.ends_with("/surface/call.cc");
 }
 
 /// gRPC's own lines go to debug level, apart from errors. An error is also kept for the case that
 /// it is gRPC's last word before abort().
 void route_grpc_log(gpr_log_func_args* line) {
-  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR && !is_about_handshake(line->file);
+  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR && !is_about_client(line->file);
   if (error) remember_library_error(line->message);
   log_line(error && !g_building ? LogLevel::kError : LogLevel::kDebug,
            cat("grpc: ", line->message));
@@ -97,6 +109,10 @@ void configure(const grpc::ResourceQuota& quota, const GrpcServerOptions& option
   // before anyone reads it. A request that is being read comes at full speed all the same.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadBytes);
+  // A compressed request would be inflated before anyone looks at its size.
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   // A call costs memory even while nothing of it is read. Clients hold back those beyond this.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
   builder->SetResourceQuota(quota);
@@ -144,6 +160,7 @@ struct GrpcServer::Impl {
   std::condition_variable wake;
   bool stop = false;
   std::thread watchdog;
+  size_t free_after_trim = 0;
 
   void set_options(const GrpcServerOptions& given) {
     options = given;
@@ -167,19 +184,37 @@ struct GrpcServer::Impl {
       health->SetServingStatus(facade.service, serving);
   }
 
-  /// Looks for clients that do not read, and for requests that wait for too long.
+  /// Looks for clients that send without end or do not read, and for requests that wait for too
+  /// long.
   void watch_clients() {
     const std::chrono::milliseconds limit(options.slow_reader_ms);
     const std::chrono::milliseconds tick = std::min(limit / 8, std::chrono::milliseconds(1000));
+    std::chrono::milliseconds pause{0};
+    Clock::time_point next = Clock::now() + tick, next_trim = next + kBetweenTrims;
     std::unique_lock lock(mutex);
-    while (!wake.wait_for(lock, tick, [this] { return stop; })) {
+    while (!wake.wait_for(lock, std::min(pause, tick), [this] { return stop; })) {
       lock.unlock();
-      pulse->beat(2 * tick);
-      state->drop_slow_readers(limit);
-      state->end_late();
+      pause = connections->close_endless();
       intake->turn_away_late(RunningClock::now());
+      if (Clock::now() >= next) {
+        pulse->beat(2 * tick);
+        state->drop_slow_readers(limit);
+        state->end_late();
+        if (Clock::now() >= next_trim) {
+          give_memory_back();
+          next_trim = Clock::now() + kBetweenTrims;
+        }
+        next = Clock::now() + tick;
+      }
       lock.lock();
     }
+  }
+
+  /// The library keeps what large requests have taken, in pieces between what is still in use.
+  void give_memory_back() {
+    if (mallinfo2().fordblks <= free_after_trim + kKeptFree) return;
+    malloc_trim(0);
+    free_after_trim = mallinfo2().fordblks;  // some of it is given back, and still counted
   }
 
   void stop_watching() {
@@ -277,11 +312,13 @@ void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
   (void)impl_->state->wait_until_idle(deadline);
+  // Those whose requests have not been read are told to go elsewhere. What is open after this is
+  // no call of ours, or one whose client does not read: Shutdown cancels it.
+  impl_->intake->drain();
+  (void)impl_->intake->wait_until_empty(Deadline::after_ms(kRefusalsMs));
   impl_->acceptor.reset();
   impl_->stop_watching();
-  // An open Health.Watch would make Shutdown wait until its deadline. So the wait for our own
-  // streams is above, and this deadline is short; Shutdown cancels what is left.
-  impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kCallsMs));
   impl_->intake->stop();
 }
 

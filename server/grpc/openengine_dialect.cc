@@ -48,9 +48,13 @@ class OpenengineAnswer final : public CallAnswer {
       do {
         bytes += add_to_token_event(take_delta(), model().tokenizer, detail_, &response);
       } while (has_delta() && bytes < kFullBytes && response.token().tokens_size() < kFullTokens);
+      begun_ = true;
       return AnswerMessage{to_bytes(response), std::nullopt};
     }
     if (end() == nullptr) return std::nullopt;
+    // Nothing has been said, so that a client may try another server at once.
+    if (!begun_ && ended_by_drain(*end(), draining))
+      return AnswerMessage{std::nullopt, failure_status(*end(), draining)};
     write_end_event(*end(), draining, &response);
     return AnswerMessage{to_bytes(response), call_status()};
   }
@@ -65,6 +69,7 @@ class OpenengineAnswer final : public CallAnswer {
 
   const std::string id_;
   const TokenDetail detail_;
+  bool begun_ = false;  // an event has been written
 };
 
 class OpenengineDialect final : public Dialect {

@@ -81,6 +81,7 @@ void AsioSession::on_read(const error_code& error, size_t bytes) {
     return client_gone();
   }
   read_ = RunningClock::now();
+  received_ += bytes;
   if (state_ != State::kLinger) buffer_.append(input_, 0, bytes);
   advance();
 }

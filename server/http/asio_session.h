@@ -55,6 +55,8 @@ class AsioSession final : public Session,
     });
   }
 
+  uint64_t received() const override { return received_; }
+
  private:
   enum class State {
     kGreet,   // the handshake of TLS; its time counts as that of the first head
@@ -103,6 +105,7 @@ class AsioSession final : public Session,
   const std::string client_;
   const bool over_limit_;
   std::atomic<bool> woken_ = false;
+  std::atomic<uint64_t> received_ = 0;
 
   State state_ = State::kHead;
   RunningClock::time_point since_;

@@ -33,6 +33,11 @@ void BodyExchange::read() {
   if (channel) channel->read_body();
 }
 
+uint64_t BodyExchange::received() {
+  const std::lock_guard lock(mutex_);
+  return channel_ ? channel_->received() : 0;
+}
+
 void BodyExchange::body(std::string bytes) {
   const size_t size = bytes.size();
   {

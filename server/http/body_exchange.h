@@ -28,6 +28,7 @@ class BodyExchange : public HttpExchange,
   std::optional<HttpPart> keep_alive() override { return std::nullopt; }
 
   void read() final;
+  uint64_t received() final;
   void work() final;
   void turn_away(const RefusedRequest& why) final;
 

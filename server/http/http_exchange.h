@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,8 @@ class HttpChannel {
   virtual void read_body() = 0;
   /// HttpExchange::next() may have something.
   virtual void wake() = 0;
+  /// How many bytes the connection has brought so far.
+  virtual uint64_t received() const = 0;
 };
 
 /// A call whose answer takes other threads, as its connection sees it. Only the event thread calls

@@ -16,6 +16,10 @@ class FairQueue {
  public:
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  /// Whether an item of another client is here.
+  bool any_but(const std::string& client) const {
+    return lines_.size() > 1 || (lines_.size() == 1 && lines_.front().client != client);
+  }
 
   void push(const std::string& client, Item item) {
     line_of(client).items.push_back(std::move(item));

@@ -37,6 +37,11 @@ RefusedRequest too_slow(int milliseconds) {
                         " ms while others waited for its place; try again soon"));
 }
 
+RefusedRequest stopped(int milliseconds) {
+  return queue_full(cat("hardly anything of the request came for ", milliseconds,
+                        " ms while another client waited for its place; try again soon"));
+}
+
 }  // namespace
 
 Intake::Intake(const Options& options) : options_(options) {
@@ -67,21 +72,28 @@ void Intake::enter(const std::shared_ptr<Guest>& guest, const std::string& clien
                    size_t most_bytes) {
   Guests admitted;
   std::shared_ptr<Guest> gives_way;
-  bool full = false;
+  bool full = false, draining = false;
+  const uint64_t received = guest->received();
   {
     const std::lock_guard lock(mutex_);
+    draining = draining_;
     if (waiting_.size() >= options_.max_waiting) {
       const auto other = waiting_.make_room(client, options_.max_waiting);
       if (other) gives_way = find(*other);
       full = !other;
     }
-    if (!full) {
-      entries_[guest.get()] = {guest, client, State::kWaiting, 0, most_bytes, RunningClock::now()};
+    if (!full && !draining) {
+      entries_[guest.get()] = {.guest = guest,
+                               .client = client,
+                               .most_bytes = most_bytes,
+                               .since = RunningClock::now(),
+                               .received = received};
       waiting_.push(client, guest.get());
       admitted = admit();
     }
   }
   if (gives_way) gives_way->turn_away(gave_way());
+  if (draining) return guest->turn_away(server_is_draining());
   if (full) guest->turn_away(too_many());
   for (const auto& one : admitted) one->read();
 }
@@ -98,6 +110,17 @@ bool Intake::has_room_for(const std::string& client) const {
   return bytes + kMaxRequestBytes <= options_.budget_bytes / 2;
 }
 
+/// Takes the next one that waits: of a client none of whose requests arrives, if there is one.
+std::optional<const Intake::Guest*> Intake::next_to_read(bool last_place) {
+  const auto has_none = [this](const std::string& client) {
+    return !arriving_of_.contains(client) && has_room_for(client);
+  };
+  if (auto next = waiting_.pop_if(has_none)) return next;
+  const auto has_room = [this](const std::string& client) { return has_room_for(client); };
+  if (auto next = waiting_.pop_if(has_room)) return next;
+  return last_place ? std::nullopt : waiting_.pop();
+}
+
 /// Gives those that wait the room that there is. The caller holds the lock, and calls their read()
 /// after releasing it.
 Intake::Guests Intake::admit() {
@@ -106,9 +129,7 @@ Intake::Guests Intake::admit() {
     // A client that has much gets more, except for the last place, so that another one that comes
     // never has to wait until those requests have arrived.
     const bool last = bytes_ > 0 && bytes_ + 2 * kMaxRequestBytes > options_.budget_bytes;
-    std::optional<const Guest*> next =
-        waiting_.pop_if([this](const std::string& client) { return has_room_for(client); });
-    if (!next && !last) next = waiting_.pop();
+    const std::optional<const Guest*> next = next_to_read(last);
     if (!next) break;
     Entry& entry = entries_.at(*next);
     count(entry, State::kArriving, entry.most_bytes);
@@ -125,9 +146,14 @@ void Intake::count(Entry& entry, State state, size_t bytes) {
   of_client += bytes;
   of_client -= entry.bytes;
   if (of_client == 0) bytes_of_.erase(entry.client);
+  if (entry.state != state && state == State::kArriving) ++arriving_of_[entry.client];
+  if (entry.state != state && entry.state == State::kArriving) {
+    const auto arriving = arriving_of_.find(entry.client);
+    if (--arriving->second == 0) arriving_of_.erase(arriving);
+  }
   entry.bytes = bytes;
   entry.state = state;
-  entry.since = RunningClock::now();
+  entry.since = entry.looked_at = RunningClock::now();
 }
 
 void Intake::arrived(const Guest& guest, size_t bytes) {
@@ -180,16 +206,41 @@ void Intake::leave(const Guest& guest) {
     count(found->second, State::kAccepted, 0);
     last = std::move(found->second.guest);
     entries_.erase(found);
+    if (entries_.empty()) left_.notify_all();
     admitted = admit();
   }
   for (const auto& one : admitted) one->read();
+}
+
+/// Asks the connections of requests that arrive what they have brought, without holding the lock,
+/// and finds those that have stopped while another client waits.
+void Intake::look_at_senders(RunningClock::time_point now, Guests* stopped) {
+  Guests arriving;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [guest, entry] : entries_)
+      if (entry.state == State::kArriving) arriving.push_back(entry.guest);
+  }
+  std::vector<uint64_t> received;
+  for (const auto& guest : arriving) received.push_back(guest->received());
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < arriving.size(); ++i) {
+    const auto found = entries_.find(arriving[i].get());
+    if (found == entries_.end() || found->second.state != State::kArriving) continue;
+    Entry& entry = found->second;
+    if (now - entry.looked_at < std::chrono::milliseconds(options_.stopped_ms)) continue;
+    const bool moves = received[i] - entry.received >= options_.stopped_bytes;
+    if (!moves && waiting_.any_but(entry.client)) stopped->push_back(arriving[i]);
+    entry.received = received[i];
+    entry.looked_at = now;
+  }
 }
 
 void Intake::turn_away_late(RunningClock::time_point now) {
   const auto older = [now](const Entry& entry, int milliseconds) {
     return now - entry.since > std::chrono::milliseconds(milliseconds);
   };
-  Guests without_room, slow;
+  Guests without_room, slow, still;
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.empty()) return;
@@ -200,8 +251,28 @@ void Intake::turn_away_late(RunningClock::time_point now) {
         slow.push_back(entry.guest);
     }
   }
+  look_at_senders(now, &still);
   for (const auto& guest : without_room) guest->turn_away(no_room(options_.budget_bytes));
   for (const auto& guest : slow) guest->turn_away(too_slow(options_.slow_sender_ms));
+  for (const auto& guest : still) guest->turn_away(stopped(options_.stopped_ms));
+}
+
+void Intake::drain() {
+  Guests unread;
+  {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+    for (const auto& [guest, entry] : entries_) {
+      if (entry.state == State::kWaiting || entry.state == State::kArriving)
+        unread.push_back(entry.guest);
+    }
+  }
+  for (const auto& guest : unread) guest->turn_away(server_is_draining());
+}
+
+bool Intake::wait_until_empty(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  return wait_until_ready(left_, lock, deadline, [this] { return entries_.empty(); });
 }
 
 size_t Intake::counted_bytes() const {

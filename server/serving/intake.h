@@ -1,8 +1,10 @@
 #pragma once
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -30,7 +32,8 @@ inline constexpr size_t kMaxRequestBytes = size_t{16} << 20;
 ///
 /// Short requests and long ones have a thread each, so that a short one never waits for the
 /// tokenizing of a long one. Wherever requests wait, clients take turns, and one client has at most
-/// half of the places and bytes while another one needs some: its latest requests give way.
+/// half of the places and bytes while another one needs some: its latest requests give way. A
+/// client gets a second place to arrive in only if every other one that waits has its first.
 /// Thread-safe; it calls a guest without holding its lock.
 class Intake {
  public:
@@ -38,9 +41,13 @@ class Intake {
     /// For all requests together, from their first byte to their end.
     size_t budget_bytes = size_t{256} << 20;
     size_t max_waiting = 4096;
-    size_t max_queued = 1024;               ///< of each thread
-    int max_wait_ms = 10'000;               ///< in the state waiting
-    int slow_sender_ms = 5'000;             ///< in the state arriving, if others wait
+    size_t max_queued = 1024;    ///< of each thread
+    int max_wait_ms = 10'000;    ///< in the state waiting
+    int slow_sender_ms = 5'000;  ///< in the state arriving, if others wait
+    /// If another client waits, a connection that brings less than this many bytes in this time
+    /// has stopped, and its request gives way.
+    int stopped_ms = 250;
+    size_t stopped_bytes = size_t{16} << 10;
     size_t short_bytes = size_t{64} << 10;  ///< the longest of the short requests
   };
 
@@ -50,6 +57,8 @@ class Intake {
     virtual ~Guest() = default;
     /// There is room: read the request, and call arrived() or leave() afterwards.
     virtual void read() = 0;
+    /// How many bytes its connection has brought so far.
+    virtual uint64_t received() = 0;
     /// Do the work on the request. Called on a thread of the Intake. Call accepted() or leave().
     virtual void work() = 0;
     /// There is no room, or the request takes too long to arrive. Call leave() afterwards.
@@ -69,8 +78,15 @@ class Intake {
   /// The call is over, in whichever state. No effect if it is not known.
   void leave(const Guest& guest);
 
-  /// Turns away those whose time is over. Call it about once a second.
+  /// Turns away those whose time is over, and those whose senders have stopped. Call it several
+  /// times a second.
   void turn_away_late(RunningClock::time_point now);
+
+  /// Turns away all that wait or arrive, and whoever enters from now on, because the server shuts
+  /// down. Those that are queued or accepted go on.
+  void drain();
+  /// Returns true when no call is left, or false at the deadline.
+  bool wait_until_empty(Deadline deadline);
 
   /// No work() is called any more once this has returned.
   void stop();
@@ -86,6 +102,10 @@ class Intake {
     size_t bytes = 0;
     size_t most_bytes = 0;
     RunningClock::time_point since;
+    /// What its connection had brought when it came, and later when that was last looked at. The
+    /// time counts from when it begins to arrive.
+    uint64_t received = 0;
+    RunningClock::time_point looked_at = {};
   };
   struct Lane {
     FairQueue<std::shared_ptr<Guest>> queue;
@@ -94,7 +114,9 @@ class Intake {
   };
   using Guests = std::vector<std::shared_ptr<Guest>>;
   Guests admit();
+  std::optional<const Guest*> next_to_read(bool last_place);
   bool has_room_for(const std::string& client) const;
+  void look_at_senders(RunningClock::time_point now, Guests* stopped);
   std::shared_ptr<Guest> find(const Guest* guest) const;
   void count(Entry& entry, State state, size_t bytes);
   void run(Lane& lane);
@@ -104,8 +126,11 @@ class Intake {
   std::unordered_map<const Guest*, Entry> entries_;
   FairQueue<const Guest*> waiting_;
   std::unordered_map<std::string, size_t> bytes_of_;  // what each client counts with, if not zero
+  std::unordered_map<std::string, int> arriving_of_;  // how many of each client arrive, if any
   size_t bytes_ = 0;                                  // all of them together
   bool stop_ = false;
+  bool draining_ = false;
+  std::condition_variable left_;
   Lane short_, long_;
 };
 

@@ -51,6 +51,12 @@ std::string clip_utf8(std::string text) {
 
 }  // namespace
 
+RefusedRequest server_is_draining() {
+  return {
+      NotTaken::kDraining,
+      Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests")};
+}
+
 std::string_view reason_of(NotTaken why) {
   switch (why) {
     case NotTaken::kInvalid:

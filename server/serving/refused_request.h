@@ -33,6 +33,8 @@ struct RefusedRequest {
   int retry_ms = 0;
 };
 
+/// The refusal of every request by a server that shuts down.
+RefusedRequest server_is_draining();
 /// The reason's name in every protocol, such as "QUEUE_FULL".
 std::string_view reason_of(NotTaken why);
 /// In how many milliseconds a client should try again: what was measured, otherwise about the usual

@@ -129,9 +129,7 @@ RefusedRequest ServingState::refusal() const {
     case ServingPhase::kLoading:
       return model_is_loading();
     case ServingPhase::kDraining:
-      return {NotTaken::kDraining,
-              Status::error(Code::kUnavailable,
-                            "the server is shutting down and takes no new requests")};
+      return server_is_draining();
     case ServingPhase::kReady:
       break;
   }

@@ -132,6 +132,17 @@ class Documents(harness.TestCase):
             if int(number) > 1:
                 self.assertEqual(SYSEXITS.get(sysexit.strip("`")), int(number), sysexit)
 
+    def test_times_of_grace_suffice_for_a_shutdown(self):
+        """After --shutdown-timeout the end of gRPC and of the ranks takes up to 17 s."""
+        shown = json.loads(harness.run("serve", "m", "--print-config", "--json").stdout)
+        least = float(shown["shutdown-timeout"]["value"]) + 17
+        pods = re.findall(r"terminationGracePeriodSeconds: (\d+)", document("deploy/kubernetes.yaml"))
+        self.assertTrue(pods)
+        # systemd's own default is 90 s.
+        units = re.findall(r"^TimeoutStopSec=(\d+)$", document("deploy/shoal.service"), re.M) or [90]
+        for grace in (*pods, *units):
+            self.assertGreaterEqual(float(grace), least)
+
     def test_links_lead_somewhere(self):
         for path in sorted(name for name in project_files() if name.endswith(".md")):
             for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document(path)):

@@ -65,6 +65,22 @@ class ReadyLine(ServiceTest):
         self.assertEqual(self.ready_of(self.folder / "snapshots" / "abc")[1], "abc")
 
 
+class Drain(ServiceTest):
+    def test_a_client_whose_answer_is_cut_may_ask_again(self):
+        server = harness.Server(DEMO, "-tp", 1, "--shutdown-timeout", "0.2")
+        self.addCleanup(server.kill)
+        server.wait_ready()
+        client = server.client("--prompt", "In the beginning", "--max-tokens", 4000, "--ignore-eos")
+        self.addCleanup(lambda: client.poll() is None and client.kill())
+        self.assertTrue(client.stdout.read(1), "an answer that has begun")
+        os.kill(server.pid, signal.SIGTERM)
+        _, err = client.communicate()
+        self.assertEqual(client.returncode, harness.UNAVAILABLE, err.decode())
+        self.assertRegex(err.decode(), r"the request failed after \d+ tokens? of the answer: "
+                                       r"the server is shutting down")
+        self.assertEqual(server.end(), 0, server.err.rest())
+
+
 class SlowPhases(ServiceTest):
     """A rank stops itself when a phase begins, so that the start stands still there."""
 

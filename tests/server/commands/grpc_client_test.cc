@@ -126,7 +126,7 @@ TEST_F(GrpcClient, ALostServerIsAnError) {
   start({});
   workers_.fail(Status::error(Code::kAborted, "rank 1 was killed by signal 9"));
   const Run got = run(flags("a"));
-  EXPECT_EQ(got.exit_code, 70);
+  EXPECT_EQ(got.exit_code, 69) << "it may be asked again";
   EXPECT_NE(got.err.find("rank 1 was killed by signal 9"), std::string::npos) << got.err;
 }
 

@@ -286,25 +286,6 @@ TEST_F(GrpcLifecycle, LostWorkersEndTheStreamWithOneError) {
   EXPECT_EQ(refusal_details(status).reason, "WORKER_LOST");
 }
 
-TEST_F(GrpcLifecycle, DrainsRunningStreamsAndTakesNoNewOnes) {
-  start({});
-  workers_.hold();
-  grpc::ClientContext context;
-  const auto reader = inference_->Generate(&context, text_request("a", 4));
-  ASSERT_TRUE(eventually([&] { return !idle(); }));
-  server_->set_draining();
-  const grpc::Status status = generate(text_request("a")).status;
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(refusal_details(status).reason, "DRAINING");
-  std::thread stopper([&] { server_->shutdown(Deadline::after_ms(kGuardMs)); });
-  workers_.release();
-  std::string text;
-  for (wire::GenerateResponse event; reader->Read(&event);) text += event.token().text();
-  EXPECT_TRUE(reader->Finish().ok());
-  EXPECT_EQ(text, "bcde");
-  stopper.join();
-}
-
 TEST_F(GrpcLifecycle, ShutdownEndsWhatOutlivesItsDeadline) {
   start({});
   workers_.hold();

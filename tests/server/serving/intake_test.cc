@@ -7,12 +7,15 @@
 #include <future>
 #include <gtest/gtest.h>
 
+#include "tests/moved_clock.h"
+
 namespace shoal {
 namespace {
 
 class FakeGuest final : public Intake::Guest {
  public:
   void read() override { ++reads; }
+  uint64_t received() override { return brought; }
   void work() override {
     if (on_hold) on_hold();
     if (hold.valid()) hold.wait();
@@ -25,6 +28,7 @@ class FakeGuest final : public Intake::Guest {
   }
 
   int reads = 0;
+  std::atomic<uint64_t> brought = 0;
   Code refusal = Code::kOk;
   std::shared_future<void> hold;
   std::function<void()> on_hold, on_work;
@@ -83,6 +87,101 @@ TEST(Intake, TurnsAwayThoseWhoWaitForTooLong) {
   const auto alone = enter(intake);
   intake.turn_away_late(now + std::chrono::hours(1));
   EXPECT_EQ(alone->refusal, Code::kOk) << "nobody waits for its place";
+}
+
+/// Ends the calls of those that were turned away, as a front does.
+void leave_if_refused(Intake& intake, const std::vector<std::shared_ptr<FakeGuest>>& guests) {
+  for (const auto& guest : guests)
+    if (guest->refusal != Code::kOk) intake.leave(*guest);
+}
+
+TEST(Intake, OneThatStopsGivesWayToAnotherClient) {
+  const MovedClock clock;
+  Intake intake({});
+  std::vector<std::shared_ptr<FakeGuest>> stopped;
+  for (int i = 0; i < 60; ++i) stopped.push_back(enter(intake, i % 2 == 0 ? "a" : "b"));
+  const auto third = enter(intake, "third");
+  EXPECT_EQ(third->reads, 0) << "the two have all places";
+  MovedClock::advance(0.249);
+  intake.turn_away_late(RunningClock::now());
+  leave_if_refused(intake, stopped);
+  EXPECT_EQ(third->reads, 0) << "everybody has a quarter of a second";
+  MovedClock::advance(0.001);
+  intake.turn_away_late(RunningClock::now());
+  EXPECT_EQ(stopped[0]->refused, NotTaken::kQueueFull);
+  EXPECT_GT(retry_ms_of({stopped[0]->refused, {}}), 0);
+  leave_if_refused(intake, stopped);
+  EXPECT_EQ(third->reads, 1) << "at the first look";
+}
+
+/// There are sixteen places. Of forty clients the last one in turn is read in the third round.
+TEST(Intake, FortyThatStopDelayAnotherClientByThreeRounds) {
+  const MovedClock clock;
+  Intake intake({});
+  std::vector<std::shared_ptr<FakeGuest>> stopped;
+  for (int i = 0; i < 160; ++i) stopped.push_back(enter(intake, cat("client ", i % 40)));
+  const auto other = enter(intake, "other");
+  int rounds = 0;
+  for (; other->reads == 0 && rounds < 10; ++rounds) {
+    MovedClock::advance(0.25);
+    intake.turn_away_late(RunningClock::now());
+    leave_if_refused(intake, stopped);
+  }
+  EXPECT_LE(rounds, 3);
+}
+
+TEST(Intake, OneThatMovesKeepsItsPlace) {
+  const MovedClock clock;
+  Intake intake({.budget_bytes = kMaxRequestBytes});
+  const auto slow = enter(intake, "slow"), other = enter(intake, "other");
+  for (int look = 0; look < 19; ++look) {
+    MovedClock::advance(0.25);
+    slow->brought += 16 << 10;
+    intake.turn_away_late(RunningClock::now());
+    ASSERT_EQ(slow->refusal, Code::kOk) << look;
+  }
+  MovedClock::advance(0.25);
+  slow->brought += (16 << 10) - 1;
+  intake.turn_away_late(RunningClock::now());
+  EXPECT_EQ(slow->refusal, Code::kResourceExhausted);
+  EXPECT_EQ(other->refusal, Code::kOk);
+}
+
+TEST(Intake, OneThatStopsKeepsItsPlaceIfNoOtherClientWaits) {
+  const MovedClock clock;
+  Intake intake({.budget_bytes = kMaxRequestBytes});
+  const auto first = enter(intake, "one"), second = enter(intake, "one");
+  for (int look = 0; look < 16; ++look) {
+    MovedClock::advance(0.25);
+    intake.turn_away_late(RunningClock::now());
+  }
+  EXPECT_EQ(first->refusal, Code::kOk);
+  EXPECT_EQ(second->reads, 0);
+}
+
+TEST(Intake, NoClientHasASecondPlaceBeforeTheOthersHaveOne) {
+  Intake intake({.budget_bytes = 4 * kMaxRequestBytes});
+  const auto first = enter(intake, "a");
+  std::vector<std::shared_ptr<FakeGuest>> guests{enter(intake, "a"), enter(intake, "a")};
+  const auto waits = enter(intake, "a");
+  const auto b = enter(intake, "b"), c = enter(intake, "c");
+  EXPECT_EQ(b->reads, 1) << "the last place";
+  EXPECT_EQ(c->reads, 0);
+  intake.leave(*first);
+  EXPECT_EQ(waits->reads, 0) << "it came earlier, but its client has two places";
+  EXPECT_EQ(c->reads, 1);
+}
+
+TEST(Intake, ADrainTurnsAwayWhatHasNotBeenRead) {
+  Intake intake({.budget_bytes = kMaxRequestBytes});
+  const auto arriving = enter(intake), waiting = enter(intake);
+  intake.drain();
+  const auto later = enter(intake);
+  for (const auto& guest : {arriving, waiting, later})
+    EXPECT_EQ(guest->refused, NotTaken::kDraining);
+  EXPECT_FALSE(intake.wait_until_empty(Deadline::after_ms(0))) << "their refusals are not written";
+  for (const auto& guest : {arriving, waiting, later}) intake.leave(*guest);
+  EXPECT_TRUE(intake.wait_until_empty(Deadline::infinite()));
 }
 
 TEST(Intake, AShortRequestDoesNotWaitForALongOne) {

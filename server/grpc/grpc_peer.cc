@@ -1,0 +1,78 @@
+#include "server/grpc/grpc_peer.h"
+
+#include <arpa/inet.h>
+#include <charconv>
+#include <cstring>
+#include <sys/socket.h>
+
+namespace shoal {
+
+namespace {
+
+in6_addr mapped(const in_addr& address) {
+  in6_addr out{};
+  out.s6_addr[10] = out.s6_addr[11] = 0xFF;
+  std::memcpy(out.s6_addr + 12, &address, sizeof address);
+  return out;
+}
+
+/// gRPC writes the brackets and the % of an IPv6 address as %5B, %5D and %25. Takes the brackets
+/// and the name of the interface away.
+std::string_view bare_ipv6(std::string_view host) {
+  constexpr std::string_view kOpen = "%5B", kClose = "%5D";
+  if (host.starts_with(kOpen)) host.remove_prefix(kOpen.size());
+  if (host.starts_with('[')) host.remove_prefix(1);
+  if (host.ends_with(kClose)) host.remove_suffix(kClose.size());
+  if (host.ends_with(']')) host.remove_suffix(1);
+  return host.substr(0, host.find('%'));
+}
+
+}  // namespace
+
+bool Peer::operator==(const Peer& other) const {
+  return port == other.port && std::memcmp(&address, &other.address, sizeof address) == 0;
+}
+
+std::optional<Peer> peer_of(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return std::nullopt;
+  if (address.ss_family == AF_INET) {
+    const auto* const ipv4 = reinterpret_cast<const sockaddr_in*>(&address);
+    return Peer{mapped(ipv4->sin_addr), ntohs(ipv4->sin_port)};
+  }
+  if (address.ss_family != AF_INET6) return std::nullopt;
+  const auto* const ipv6 = reinterpret_cast<const sockaddr_in6*>(&address);
+  return Peer{ipv6->sin6_addr, ntohs(ipv6->sin6_port)};
+}
+
+std::optional<Peer> parse_peer(std::string_view name) {
+  const size_t kind = name.find(':'), colon = name.rfind(':');
+  if (kind == std::string_view::npos || kind == colon) return std::nullopt;
+  Peer peer;
+  const char* const last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + colon + 1, last, peer.port);
+  if (error != std::errc() || end != last) return std::nullopt;
+  const std::string_view host = name.substr(kind + 1, colon - kind - 1);
+  if (name.starts_with("ipv4:")) {
+    in_addr address{};
+    if (::inet_pton(AF_INET, std::string(host).c_str(), &address) != 1) return std::nullopt;
+    peer.address = mapped(address);
+    return peer;
+  }
+  const std::string bare(bare_ipv6(host));
+  if (::inet_pton(AF_INET6, bare.c_str(), &peer.address) != 1) return std::nullopt;
+  return peer;
+}
+
+std::string address_of(std::string_view peer) {
+  return std::string(peer.substr(0, peer.rfind(':')));
+}
+
+}  // namespace shoal
+
+size_t std::hash<shoal::Peer>::operator()(const shoal::Peer& peer) const noexcept {
+  const auto* const bytes = reinterpret_cast<const char*>(&peer.address);
+  const size_t address = std::hash<std::string_view>()({bytes, sizeof peer.address});
+  return address ^ (size_t{peer.port} << 16);
+}
