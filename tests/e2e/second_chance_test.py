@@ -165,6 +165,16 @@ class SecondChance(Folder):
                                  verdict)
         self.assertEqual(verdict.errors, ["the TIMEOUT of long is not at most 100 s"])
 
+    def test_a_test_without_the_sanitizers_options_is_an_error(self):
+        options = 'ENVIRONMENT "TSAN_' + 'OPTIONS=log_path=x"'
+        for properties, wrong in (({}, []), ({"a": options, "b": options}, []), (
+                {"b": options}, ["a has no options of the sanitizer (shoal_sanitizer_options)"])):
+            verdict = Verdict()
+            with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+                run_tests.run_phases([self.phase({"a": "true", "b": "true"}, properties)],
+                                     Deadline(None), verdict)
+            self.assertEqual(verdict.errors, wrong)
+
     def test_a_failure_that_lies_about_another_is_not_forgotten(self):
         liar = "echo '2/2 Test #2: quiet .....   Passed    0.01 sec'"
         verdict = self.run_quietly(self.phase(
