@@ -1,5 +1,6 @@
 """What scripts/test does with tests that fail: scripts/run_tests.py over small CTest folders."""
 import contextlib
+import dataclasses
 import datetime
 import io
 import os
@@ -174,6 +175,25 @@ class SecondChance(Folder):
                 run_tests.run_phases([self.phase({"a": "true", "b": "true"}, properties)],
                                      Deadline(None), verdict)
             self.assertEqual(verdict.errors, wrong)
+
+    def test_what_depends_on_time_runs_two_at_a_time_in_every_part(self):
+        """Also under an emulator."""
+        shown = {"arm64": 'LABELS "unit;arm64"', "timed": 'LABELS "unit;clock;arm64"'}
+        self.phase({name: "true" for name in shown}, shown)
+        for part in (run_parts.arm64, run_parts.asan, run_parts.tsan, run_parts.release):
+            run = run_parts.Run(run_parts.LONG, ("release",), 0)
+            jobs = {}
+
+            def note(*phases: Phase):
+                for phase in phases:
+                    here = dataclasses.replace(phase, build=self.folder)
+                    jobs.update({name: phase.jobs for name in run_tests.listed(here)})
+            with unittest.mock.patch.multiple(run, command=lambda *_: None, tests=note), \
+                    unittest.mock.patch.multiple(run_parts, JOBS=99, TSAN_JOBS=99,
+                                                 require_cuda_module=lambda _: None,
+                                                 can_cross_compile=lambda: True):
+                part(run)
+            self.assertEqual(jobs, {"arm64": 99, "timed": 2}, part)
 
     def test_a_failure_that_lies_about_another_is_not_forgotten(self):
         liar = "echo '2/2 Test #2: quiet .....   Passed    0.01 sec'"
