@@ -286,12 +286,14 @@ class LastWords(Folder):
         today = datetime.datetime.now(datetime.timezone.utc).date()
         open_now, mended = f"| a/shaky | {today} | red | order | |", \
             f"| a/shaky | {today} | red | order | 0123abc |"
-        old = f"| b/other | {today - datetime.timedelta(days=15)} | red | order | |"
+        old, coming = (f"| b/other | {today - datetime.timedelta(days=days)} | red | order | |"
+                       for days in (15, -2))
         for mode, rows, why in (
-                (run_parts.GATE, [old, mended], ""), (run_parts.ALL, [open_now], ""),
+                (run_parts.GATE, [old, coming, mended], ""), (run_parts.ALL, [open_now], ""),
                 (run_parts.ALL, [], "has no open row"), (run_parts.ALL, [mended], "came again"),
                 (run_parts.ALL, [mended, open_now], "came again"),
-                (run_parts.ALL, [open_now, old], "for more than 14 days")):
+                (run_parts.ALL, [open_now, old], "for more than 14 days"),
+                (run_parts.ALL, [open_now, coming], "which has not come yet")):
             self.registered(*rows)
             green, text = self.last_words(mode, verdict)
             self.assertRegex(text, r"unsteady: a/shaky .*alone: Passed, Passed; .*: \S+shaky.log")
@@ -311,6 +313,18 @@ class LastWords(Folder):
             self.assertRegex("; ".join(unsteady.read(unsteady.PAGE.read_text())[1]),
                              wrong or "^$")
         self.assertTrue(unsteady.read("no table")[1])
+
+    def test_the_register_names_tests_that_there_are(self):
+        phase = self.phase({"a/there": "true"})
+        rows = ("| a/there | 2026-11-24 | red | order | |",
+                "| fuzz/config_fuzz | 2026-11-24 | red | order | |",
+                "| a/gone | 2026-11-24 | red | order | 0123abc |")
+        for names, shown in ((rows[:2], ""),
+                             (rows, "tests/UNSTEADY.md: CTest has no test a/gone\n")):
+            self.registered(*names)
+            with contextlib.redirect_stdout(io.StringIO()) as text:
+                self.assertEqual(unsteady.main(phase.build), int(bool(shown)))
+            self.assertEqual(text.getvalue(), shown)
 
     def test_a_failed_test_and_a_failed_part_come_last_with_their_words(self):
         verdict = self.run_quietly(self.phase({"broken": "seq 100; exit 1", "good": "true"}))
