@@ -51,6 +51,9 @@ if(SHOAL_SANITIZE)
     target_compile_options(shoal_options INTERFACE -U__SANITIZE_THREAD__ -D_GLIBCXX_TSAN=1)
   endif()
 endif()
+if(CMAKE_CROSSCOMPILING)
+  target_compile_definitions(shoal_options INTERFACE SHOAL_EMULATED=1)
+endif()
 if(SHOAL_FUZZ)
   # What reads the bytes of strangers is instrumented for coverage (shoal_library), so that the
   # fuzzers see where an input leads. Only the fuzz targets link the fuzzer's main.
@@ -66,9 +69,6 @@ target_link_libraries(shoal_test_options INTERFACE GTest::gtest shoal_options sh
 # gRPC asks for -pthread. The precompiled header fits only if all tests are compiled with it.
 target_compile_options(shoal_test_options INTERFACE -pthread)
 target_compile_options(shoal_test_options INTERFACE -O0)
-if(CMAKE_CROSSCOMPILING)
-  target_compile_definitions(shoal_test_options INTERFACE SHOAL_EMULATED=1)
-endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # At -O1 g++ 12 takes the two halves of a std::string for one (its bug 105329).
   target_compile_options(shoal_test_options

@@ -137,12 +137,14 @@ class Run:
         return "|".join(["real", "clients", "lint", "release", *days])
 
 
-def then_quiet(name: str, build: Path, jobs: int, without: str, **more) -> list[Phase]:
+def then_quiet(name: str, build: Path, jobs: int, without: str, only: tuple[str, ...] = (),
+               **more) -> list[Phase]:
     """The tests but those with these labels, a pattern: first what does not depend on time, and
-    then what does, with as little as possible beside it."""
-    return [Phase(name, build, jobs, ("--label-exclude", f"^(clock|{without})$"), **more),
+    then what does, with as little as possible beside it. `only` are CTest's words for some of
+    them."""
+    return [Phase(name, build, jobs, (*only, "--label-exclude", f"^(clock|{without})$"), **more),
             Phase(f"{name}: what depends on time", build, QUIET_JOBS,
-                  ("--label-regex", "^clock$", "--label-exclude", f"^({without})$"), **more)]
+                  (*only, "--label-regex", "^clock$", "--label-exclude", f"^({without})$"), **more)]
 
 
 def of_the_release_build(mode: Mode) -> list[Phase]:
@@ -170,19 +172,23 @@ def tsan(run: Run):
     sanitized(run, "tsan", "ThreadSanitizer", 6, TSAN_JOBS, classic if may_ask else ())
 
 
+def can_cross_compile() -> bool:
+    """Only Debian's own packages can, and only on another processor."""
+    system = Path("/etc/os-release").read_text()
+    return platform.machine() == "x86_64" and bool(re.search("^ID=debian", system, re.MULTILINE))
+
+
 def arm64(run: Run):
-    """The build and its tests take some minutes, so that --all does them on every fourth day. Only
-    Debian's own packages can cross-compile, and only on another processor."""
+    """The build and its tests take some minutes, so that --all does them on every fourth day."""
     if run.name == ALL and run.day % 4:
         return
-    system = Path("/etc/os-release").read_text()
-    if platform.machine() != "x86_64" or not re.search("^ID=debian", system, re.MULTILINE):
+    if not can_cross_compile():
         print("test: arm64 is left out, because only Debian on x86-64 can cross-compile for it")
         run.cannot.add("arm64")
         return
     run.command("64-bit Arm: build", "scripts/build", "arm64", "emulated_tests")
-    run.tests(Phase("64-bit Arm under an emulator", Path("build/arm64"), JOBS,
-                    ("--label-regex", "^arm64$")))
+    run.tests(*then_quiet("64-bit Arm under an emulator", Path("build/arm64"), JOBS, "none",
+                          ("--label-regex", "^arm64$")))
 
 
 def fuzz(run: Run):

@@ -293,6 +293,16 @@ def check_timeouts(phase: Phase, properties: dict[str, dict], verdict: Verdict):
                 f"the TIMEOUT of {name} is not at most {phase.most_seconds:.0f} s")
 
 
+def check_sanitizer_options(properties: dict[str, dict], verdict: Verdict):
+    """If any of the tests has a sanitizer's options, all must have them: without them a test's
+    reports go nowhere."""
+    without = [name for name, its in properties.items() if not any(
+        re.match("[AT]SAN_OPTIONS=", entry) for entry in its.get("ENVIRONMENT", []))]
+    if len(without) < len(properties):
+        verdict.errors += [f"{name} has no options of the sanitizer (shoal_sanitizer_options)"
+                           for name in without]
+
+
 def keep(phase: Phase, outcome: Outcome) -> Path:
     """Writes down what a failed test printed. Returns the file."""
     path = KEPT / phase.build.name / (outcome.name.replace("/", "__") + ".log")
@@ -370,6 +380,7 @@ def run_phases(phases: list[Phase], deadline: Deadline, verdict: Verdict, begin=
             begin(phase.name)
             properties = listed(phase)
             check_timeouts(phase, properties, verdict)
+            check_sanitizer_options(properties, verdict)
             try:
                 count(phase, run_ctest(phase, properties, deadline, verdict))
             except OutOfTime as end:

@@ -25,6 +25,7 @@ SPIN = "import os\nhere = os.getppid()\nwhile os.getppid() == here: sum(range(10
 @dataclasses.dataclass
 class Tally:
     rounds: int = 0
+    stalls: int = 0
     first: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     red: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
@@ -33,9 +34,15 @@ class Tally:
         self.first.update(failure.first.name for failure in verdict.failed + verdict.unsteady)
         self.red.update([*(failure.first.name for failure in verdict.failed), *verdict.errors])
 
-    def steady(self) -> bool:
-        return not self.red and \
-            10 * self.first.total() <= FIRST_FAILURES_IN_TEN * self.rounds
+    def verdict(self) -> str:
+        """Empty: the tests are steady."""
+        if self.red:
+            return "a test was red"
+        if not self.stalls:
+            return "nothing stood still, so that this proves nothing"
+        if 10 * self.first.total() > FIRST_FAILURES_IN_TEN * self.rounds:
+            return "too many tests failed at first"
+        return ""
 
     def table(self) -> str:
         """A table for tests/TIMES.md, with what failed most often first."""
@@ -100,8 +107,10 @@ def main(arguments: list[str]) -> int:
     with disturbed() as beside:
         tally = run_rounds(run_parts.of_the_release_build(mode),
                            int(arguments[0]) if arguments else ROUNDS, mode.seconds, KEPT, beside)
-    print(f"steady: {'yes' if tally.steady() else 'no'}")
-    return 0 if tally.steady() else 1
+    tally.stalls = beside.count
+    wrong = tally.verdict()
+    print(f"steady: {f'no: {wrong}' if wrong else f'yes, with {tally.stalls} stalls'}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

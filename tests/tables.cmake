@@ -5,8 +5,9 @@
 # tests/lint/clock.py finds those whose sources sleep, stop a process, or have a time-out below ten
 # seconds. Of the others that stand here, the time-out is in the program, or is computed:
 # planted_fault_test, e2e/kill_cycles and e2e/shutdown. Each entry is a regular expression for whole
-# names.
+# names. The same script finds entries of all tables here that are the name of no test.
 set(SHOAL_CLOCK_TESTS
+    "conformance/device_(cuda-ipc|host-memfd|tcp)"
     "emulator/(memory|stream)_test"
     "models/held_file_test"
     "runtime/base/(patient_writer|running_clock|thread_pool|wait)_test"

@@ -81,7 +81,7 @@ Exchange exchange_of(Board* board, World world) {
       while (!part.there.load(std::memory_order_acquire)) {
         if (deadline.passed())
           return Status::error(Code::kDeadlineExceeded, cat("rank ", rank, " brings nothing"));
-        ::usleep(200);
+        ::usleep(200);  // no deadline: a poll
       }
       all.emplace_back(part.data, part.bytes);
     }

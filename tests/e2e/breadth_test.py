@@ -1,6 +1,11 @@
-"""The narrow choice of combinations must still find what it is meant to find: breadth_test.py"""
+"""The narrow choice of combinations must still find what it is meant to find, and tests in Python
+and in C++ have the same patience: breadth_test.py"""
 import itertools
+import os
+import subprocess
+import sys
 import unittest
+from pathlib import Path
 
 import breadth
 
@@ -20,6 +25,25 @@ class Pairs(unittest.TestCase):
 
     def test_one_dimension_is_all_its_values_with_the_other(self):
         self.assertEqual(sorted(breadth.pairs([[1, 2], [3, 4]])), [(1, 3), (1, 4), (2, 3), (2, 4)])
+
+
+class Guard(unittest.TestCase):
+    def test_python_and_cpp_wait_equally_long(self):
+        folder, root = Path(__file__).parent, Path(__file__).resolve().parents[2]
+        plain = {name: value for name, value in os.environ.items()
+                 if name not in ("SHOAL_TEST_SANITIZED", "SHOAL_TEST_EMULATOR")}
+        for macro, variable in (("SHOAL_NONE", {}),
+                                ("SHOAL_SANITIZED", {"SHOAL_TEST_SANITIZED": "1"}),
+                                ("SHOAL_EMULATED", {"SHOAL_TEST_EMULATOR": "qemu"})):
+            seconds = subprocess.check_output(
+                [sys.executable, "-c", "import harness; print(harness.GUARD)"], cwd=folder,
+                env={**plain, **variable}, text=True).strip()
+            done = subprocess.run(
+                ["c++", "-std=c++20", "-fsyntax-only", f"-D{macro}", f"-I{root}", "-xc++", "-"],
+                input='#include "tests/guard.h"\n'
+                      f"static_assert(shoal::kGuardSeconds == {seconds});\n",
+                capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, macro + done.stderr)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ EMULATOR = [word for word in [os.environ.get("SHOAL_TEST_EMULATOR")] if word]
 # The exit codes, as docs and --help list them.
 USAGE, BAD_MODEL, NO_MODEL, UNAVAILABLE, INTERNAL, WORKER_DIED = 64, 65, 66, 69, 70, 75
 SKIPPED = 77  # CTest counts this exit code as skipped
-# Seconds after which a test gives up a wait. This only ends one that hangs: it costs nothing when the
-# test passes, and no verdict may depend on it. Sanitizers and emulated processors are slow.
+# Seconds after which a test gives up a wait, as kGuardMs in tests/guard.h. This only ends one that
+# hangs, and no verdict may depend on it. Sanitizers and emulated processors are slow.
 GUARD = 300 if EMULATOR or "SHOAL_TEST_SANITIZED" in os.environ else 60
 
 TAG_NAME = "SHOAL_TEST_TAG"

@@ -1,5 +1,6 @@
 """What scripts/test does with tests that fail: scripts/run_tests.py over small CTest folders."""
 import contextlib
+import dataclasses
 import datetime
 import io
 import os
@@ -165,6 +166,35 @@ class SecondChance(Folder):
                                  verdict)
         self.assertEqual(verdict.errors, ["the TIMEOUT of long is not at most 100 s"])
 
+    def test_a_test_without_the_sanitizers_options_is_an_error(self):
+        options = 'ENVIRONMENT "TSAN_' + 'OPTIONS=log_path=x"'
+        for properties, wrong in (({}, []), ({"a": options, "b": options}, []), (
+                {"b": options}, ["a has no options of the sanitizer (shoal_sanitizer_options)"])):
+            verdict = Verdict()
+            with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+                run_tests.run_phases([self.phase({"a": "true", "b": "true"}, properties)],
+                                     Deadline(None), verdict)
+            self.assertEqual(verdict.errors, wrong)
+
+    def test_what_depends_on_time_runs_two_at_a_time_in_every_part(self):
+        """Also under an emulator."""
+        shown = {"arm64": 'LABELS "unit;arm64"', "timed": 'LABELS "unit;clock;arm64"'}
+        self.phase({name: "true" for name in shown}, shown)
+        for part in (run_parts.arm64, run_parts.asan, run_parts.tsan, run_parts.release):
+            run = run_parts.Run(run_parts.LONG, ("release",), 0)
+            jobs = {}
+
+            def note(*phases: Phase):
+                for phase in phases:
+                    here = dataclasses.replace(phase, build=self.folder)
+                    jobs.update({name: phase.jobs for name in run_tests.listed(here)})
+            with unittest.mock.patch.multiple(run, command=lambda *_: None, tests=note), \
+                    unittest.mock.patch.multiple(run_parts, JOBS=99, TSAN_JOBS=99,
+                                                 require_cuda_module=lambda _: None,
+                                                 can_cross_compile=lambda: True):
+                part(run)
+            self.assertEqual(jobs, {"arm64": 99, "timed": 2}, part)
+
     def test_a_failure_that_lies_about_another_is_not_forgotten(self):
         liar = "echo '2/2 Test #2: quiet .....   Passed    0.01 sec'"
         verdict = self.run_quietly(self.phase(
@@ -256,12 +286,14 @@ class LastWords(Folder):
         today = datetime.datetime.now(datetime.timezone.utc).date()
         open_now, mended = f"| a/shaky | {today} | red | order | |", \
             f"| a/shaky | {today} | red | order | 0123abc |"
-        old = f"| b/other | {today - datetime.timedelta(days=15)} | red | order | |"
+        old, coming = (f"| b/other | {today - datetime.timedelta(days=days)} | red | order | |"
+                       for days in (15, -2))
         for mode, rows, why in (
-                (run_parts.GATE, [old, mended], ""), (run_parts.ALL, [open_now], ""),
+                (run_parts.GATE, [old, coming, mended], ""), (run_parts.ALL, [open_now], ""),
                 (run_parts.ALL, [], "has no open row"), (run_parts.ALL, [mended], "came again"),
                 (run_parts.ALL, [mended, open_now], "came again"),
-                (run_parts.ALL, [open_now, old], "for more than 14 days")):
+                (run_parts.ALL, [open_now, old], "for more than 14 days"),
+                (run_parts.ALL, [open_now, coming], "which has not come yet")):
             self.registered(*rows)
             green, text = self.last_words(mode, verdict)
             self.assertRegex(text, r"unsteady: a/shaky .*alone: Passed, Passed; .*: \S+shaky.log")
@@ -281,6 +313,18 @@ class LastWords(Folder):
             self.assertRegex("; ".join(unsteady.read(unsteady.PAGE.read_text())[1]),
                              wrong or "^$")
         self.assertTrue(unsteady.read("no table")[1])
+
+    def test_the_register_names_tests_that_there_are(self):
+        phase = self.phase({"a/there": "true"})
+        rows = ("| a/there | 2026-11-24 | red | order | |",
+                "| fuzz/config_fuzz | 2026-11-24 | red | order | |",
+                "| a/gone | 2026-11-24 | red | order | 0123abc |")
+        for names, shown in ((rows[:2], ""),
+                             (rows, "tests/UNSTEADY.md: CTest has no test a/gone\n")):
+            self.registered(*names)
+            with contextlib.redirect_stdout(io.StringIO()) as text:
+                self.assertEqual(unsteady.main(phase.build), int(bool(shown)))
+            self.assertEqual(text.getvalue(), shown)
 
     def test_a_failed_test_and_a_failed_part_come_last_with_their_words(self):
         verdict = self.run_quietly(self.phase({"broken": "seq 100; exit 1", "good": "true"}))

@@ -140,7 +140,8 @@ class Trace(harness.TestCase):
     def test_a_kernel_that_refuses(self):
         """Below a shmtest that traces, there can be no other one."""
         # LeakSanitizer, which a build with AddressSanitizer brings, would trace the inner one.
-        inner = ["env", "ASAN_OPTIONS=detect_leaks=0", SHOAL, "shmtest", "--matrix", "1m", "--json", "--", DEATHS, "child"]
+        inner = ["env", "LSAN_OPTIONS=detect_leaks=0", SHOAL, "shmtest", "--matrix", "1m", "--json",
+                 "--", DEATHS, "child"]
         outer = self.one("sh", "-c", 'out=$("$@"); code=$?; echo "$out"; exit $code', "sh", *inner,
                          code=SOME_FAILED)
         self.assertEqual((outer["sigbus"], outer["trace"]), (True, "complete"))

@@ -195,7 +195,7 @@ bool Multiprocessor::step(Lane& lane) {
   spins_ = lane.spins ? spins_ + 1 : 0;
   if (lane.spins) turns_.has_polled(lane.slot);
   if (spins_ > lanes_.size()) {  // all that can run only poll, for another process or thread
-    ::usleep(20);
+    ::usleep(20);                // no deadline: it only lets others run
     spins_ = 0;
   }
   return true;

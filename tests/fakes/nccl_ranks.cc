@@ -75,7 +75,7 @@ Exchange exchange_of(Board& board, int rank, int world_size) {
       while (!part.brought.load(std::memory_order_acquire)) {
         if (deadline.passed())
           return Status::error(Code::kDeadlineExceeded, cat("rank ", other, " brings nothing"));
-        ::usleep(200);
+        ::usleep(200);  // no deadline: a poll
       }
       all.emplace_back(part.data, part.bytes);
     }
@@ -128,6 +128,7 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
 /// come.
 void wait_for_all_reports(const Board& board, int world_size) {
   for (int rank = 0; rank < world_size; ++rank) {
+    // no deadline: a poll
     while (!board.ranks[rank].reported.load()) ::usleep(500);
   }
 }
@@ -149,6 +150,7 @@ void run_rank(const NcclGroup& group, Board& board, int rank, const NcclBody& bo
   const auto meet = [&] {
     board.arrived.fetch_add(1);
     ++met;
+    // no deadline: a poll
     while (board.arrived.load() < met * group.world_size) ::usleep(500);
   };
   auto communicator = open(group, board, rank);

@@ -129,6 +129,7 @@ std::string a_lost_rank_is_named(const Options& options, const std::string& rung
   setup.rung = rung;
   setup.module = options.module;
   setup.ranks_per_gpu = (world_size + options.devices - 1) / options.devices;
+  // no deadline: only the tests of a rung run this, and they have the label clock
   setup.timeout_ms = 3'000;
   SHOAL_EXPECT_OK(prepare(setup, world_size));
   const TreeCase tree = make_tree_case(16, 16, world_size, 2048, 3);

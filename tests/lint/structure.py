@@ -6,8 +6,9 @@ and make no cycle between folders; CMake's DEPS are what the includes need (cmak
 and functions keep their budgets (budgets.py); headers have #pragma once and nothing includes a .cc;
 a .cc has a header of its own name, except in the folders of TABLES; every *_test.cc and *_fuzz.cc
 is named in its folder's CMakeLists.txt; the documentation lists every folder of the layers and no
-others; no code decides by an error's place or wording; names are snake_case; folder READMEs have at
-most 28 lines; no file contains paths of a certain machine or forgotten to-do marks.
+others; no code decides by an error's place or wording; no test overwrites a sanitizer's options;
+names are snake_case; folder READMEs have at most 28 lines; no file contains paths of a certain
+machine or forgotten to-do marks.
 """
 import re
 import sys
@@ -71,6 +72,8 @@ FORBIDDEN = [(re.compile(p), why) for p, why in (
 DECIDES_BY_TEXT = re.compile(
     r"\bwhere\.(?:starts_with|ends_with|find|rfind|compare|substr)\(|\bwhere\s*[!=]=\s*\""
     r"|\bmessage\(\)\.(?:starts_with|ends_with|find|rfind|compare|substr)\(")
+# CTest names the file for reports there. A test may set LSAN_OPTIONS, which is read after them.
+SANITIZERS_OPTIONS = re.compile(r"\b[AT]SAN_OPTIONS=")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 NAME = re.compile(r"[a-z0-9_]+\.[a-z]+")
 # Names that other programs require.
@@ -259,6 +262,8 @@ def check_file(file: Path, root: Path) -> list[str]:
         found += budgets.check_budgets(path, text)
     if path.startswith("tests/") and file.name.endswith(("_test.cc", "_fuzz.cc", "_test.py")):
         found += check_registered(file, root)
+    if path.startswith("tests/") and (match := SANITIZERS_OPTIONS.search(text)):
+        found.append(f"{match[0]}: overwrites the sanitizer's options that CTest has set")
     if file.name == "README.md" and file.parent != root and "demo" not in path:
         lines = len(text.splitlines())
         if lines > MAX_README_LINES:

@@ -226,6 +226,12 @@ bool operator==(const S& a, const S& b) { return true; }
         self.assertIn("29 lines", self.problems("models/README.md", "line\n" * 29))
         self.assertEqual(self.problems("models/README.md", "line\n" * 28), "")
 
+    def test_a_test_may_not_overwrite_a_sanitizers_options(self):
+        words = '["env", "%sSAN_OPTIONS=detect_leaks=0", SHOAL]\n'
+        for sanitizer, found in (("A", True), ("T", True), ("L", False)):
+            self.assertEqual("overwrites" in self.problems("tests/e2e/a.py", words % sanitizer),
+                             found, sanitizer)
+
     def test_left_over_marks_and_machine_paths(self):
         self.assertIn("line 2", self.problems("models/weights.cc", "\n// TO" + "DO later\n"))
         self.assertIn("a path of one machine",

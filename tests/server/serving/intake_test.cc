@@ -194,6 +194,7 @@ TEST(Intake, AShortRequestDoesNotWaitForALongOne) {
   intake.arrived(*short_one, 100);
   short_one->worked.get_future().wait();
   auto other = other_long->worked.get_future();
+  // no deadline: it cannot begin yet, however long this waits
   EXPECT_EQ(other.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   release.set_value();
   other.wait();

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "runtime/transport/facts/fact_names.h"
-#include "tests/runtime/transport/facts/living_child.h"
+#include "tests/child_process.h"
 
 namespace shoal {
 namespace {
@@ -137,7 +137,7 @@ TEST_F(StaleSegments, AFileOpenElsewhereIsInUse) {
   leave("nccl-aaaaaa");
   for (const int flags : {O_RDWR, O_RDONLY}) {
     {
-      const Child child([&] { return ::open(path("nccl-aaaaaa").c_str(), flags) >= 0; });
+      const ChildProcess child([&] { return ::open(path("nccl-aaaaaa").c_str(), flags) >= 0; });
       ASSERT_TRUE(child.ok());
       EXPECT_EQ(state("nccl-aaaaaa"), "in use");
       expect_kept();
@@ -150,7 +150,7 @@ TEST_F(StaleSegments, AFileOpenElsewhereIsInUse) {
 TEST_F(StaleSegments, AFileOnlyMappedIsInUse) {
   leave("nccl-bbbbbb");
   for (const int protection : {PROT_READ, PROT_READ | PROT_WRITE}) {
-    const Child child([&] {
+    const ChildProcess child([&] {
       const int fd =
           ::open(path("nccl-bbbbbb").c_str(), (protection & PROT_WRITE) != 0 ? O_RDWR : O_RDONLY);
       const bool mapped = ::mmap(nullptr, 4096, protection, MAP_SHARED, fd, 0) != MAP_FAILED;
@@ -169,7 +169,7 @@ TEST_F(StaleSegments, AFileOpenInAnotherPidNamespaceIsInUse) {
   {
     int ends[2];
     ASSERT_EQ(::pipe(ends), 0);
-    const Child child([&] {
+    const ChildProcess child([&] {
       if (::unshare(CLONE_NEWPID) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0)
         return false;
       const pid_t inner = ::fork();
@@ -238,7 +238,7 @@ TEST_F(StaleSegments, WorksWithoutPrivileges) {
   if (::geteuid() != 0) GTEST_SKIP() << "is what the other tests show here";
   ASSERT_EQ(::chmod(directory_.c_str(), 01777), 0);
   leave("nccl-rooted");
-  const Child child([&] {
+  const ChildProcess child([&] {
     if (::setgroups(0, nullptr) != 0 || ::setresgid(kNobody, kNobody, kNobody) != 0) return false;
     if (::setresuid(kNobody, kNobody, kNobody) != 0) return false;
     leave("nccl-nobody");
@@ -272,7 +272,7 @@ bool refuse_leases(int error) {
 TEST_F(StaleSegments, WithoutLeasesNothingIsKnownNorRemoved) {
   leave("nccl-iiiiii");
   for (const int error : {EINVAL, EACCES, EPERM, ENOSYS, ENOLCK}) {
-    const Child child([&] {
+    const ChildProcess child([&] {
       if (!refuse_leases(error)) return false;
       return state("nccl-iiiiii") == "unknown" &&
              remove_stale(directory_, is_nccl_size)->removed.empty();
@@ -304,7 +304,7 @@ TEST_F(StaleSegments, AFileThatSomebodyBeginsToOpenStays) {
   LeftFileLease lease = LeftFileLease::ask(directory_fd_.get(), "nccl-kkkkkk");
   ASSERT_EQ(lease.state(), LeftFileState::kStale);
   // The open breaks the lease. The signal that announces this must not kill this process.
-  const Child child([&] {
+  const ChildProcess child([&] {
     return ::open(path("nccl-kkkkkk").c_str(), O_RDWR | O_NONBLOCK) < 0 && errno == EAGAIN;
   });
   EXPECT_TRUE(child.ok());
@@ -317,7 +317,7 @@ TEST_F(StaleSegments, FilesBeingMadeSurviveASweepThatNeverStops) {
   // still there.
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  const Child child([&] {
+  const ChildProcess child([&] {
     if (::fork() != 0) return true;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int i = 0; i < 3000; ++i) {
