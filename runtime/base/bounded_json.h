@@ -1,12 +1,14 @@
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "runtime/base/json.h"
+#include "runtime/base/text_values.h"
 
 namespace shoal {
 
@@ -32,12 +34,14 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Document> {
   }
   bool string(std::string& v) { return count() && Base::string(v); }
   bool key(std::string& v) {
-    if (members_.empty() || ++members_.back() > limits_.max_members)
+    if (members_.empty() || ++members_.back().count > limits_.max_members)
       return stop(cat("an object has more than ", limits_.max_members, " members"));
+    if (limits_.distinct_names && !members_.back().names.insert(v).second)
+      return stop(cat(shown(v), " stands twice in one object"));
     return count() && Base::key(v);
   }
   bool start_object(std::size_t n) {
-    members_.push_back(0);
+    members_.emplace_back();
     return enter() && Base::start_object(n);
   }
   bool start_array(std::size_t n) { return enter() && Base::start_array(n); }
@@ -88,7 +92,11 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Document> {
   const JsonLimits limits_;
   size_t depth_ = 0;
   size_t values_ = 0;
-  std::vector<size_t> members_;  // of each object that is open
+  struct Members {
+    size_t count = 0;
+    std::set<std::string> names;  // only if they must be distinct
+  };
+  std::vector<Members> members_;  // of each object that is open
   std::string reason_;
 };
 

@@ -15,9 +15,10 @@ struct JsonLimits {
   size_t max_depth = 64;            ///< nesting; real configuration files stay below 10
   size_t max_values = 20'000'000;   ///< scalars, keys and containers; bounds memory
   size_t max_members = 20'000'000;  ///< of one object
+  bool distinct_names = false;      ///< refuse an object that has a name twice
 };
 
-/// Parses text that may be hostile. Never throws. If a key is repeated, the last one counts, as
+/// Parses text that may be hostile. Never throws. If a name is repeated, the last one counts, as
 /// with most parsers. INVALID_ARGUMENT: the syntax or the UTF-8 is wrong ("what: byte N: ..."), or
 /// a limit is exceeded ("what: more than N values").
 Result<Json> parse_json(std::string_view text, std::string_view what,

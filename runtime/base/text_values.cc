@@ -155,11 +155,11 @@ std::string printable(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const unsigned char c = byte(i), second = byte(i + 1), third = byte(i + 2);
     const bool c1 = c == 0xC2 && second >= 0x80 && second < 0xA0;
-    // U+202A to U+202E, and U+2066 to U+2069.
-    const bool bidi = c == 0xE2 && ((second == 0x80 && third >= 0xAA && third <= 0xAE) ||
+    // U+2028 to U+202E, and U+2066 to U+2069.
+    const bool mark = c == 0xE2 && ((second == 0x80 && third >= 0xA8 && third <= 0xAE) ||
                                     (second == 0x81 && third >= 0xA6 && third <= 0xA9));
-    clean += c < 0x20 || c == 0x7F || c1 || bidi ? '?' : text[i];
-    i += c1 ? 1 : bidi ? 2 : 0;
+    clean += c < 0x20 || c == 0x7F || c1 || mark ? '?' : text[i];
+    i += c1 ? 1 : mark ? 2 : 0;
   }
   return clean;
 }

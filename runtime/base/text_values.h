@@ -37,10 +37,10 @@ Result<std::string> parse_choice_flag(std::string_view flag, std::string_view te
 /// a third of the length of `text` (but 1 is always allowed), or if `text` is longer than 64 bytes.
 std::string nearest_word(std::string_view text, const std::vector<std::string>& candidates);
 
-/// The text with '?' for what a terminal takes for a command or for another order of the letters:
-/// control characters (also those of two bytes in UTF-8) and the marks of bidirectional text. Use
-/// it for names of files and processes: anyone can choose those, and a name with a newline would
-/// look like a line of our report.
+/// The text with '?' for what a terminal takes for a command, for the end of a line, or for another
+/// order of the letters: control characters (also those of two bytes in UTF-8), U+2028 and U+2029,
+/// and the marks of bidirectional text. Use it for names of files and processes: anyone can choose
+/// those, and a name with a newline would look like a line of our report.
 std::string printable(std::string_view text);
 
 /// The text in quotes for a message. It is cut to 80 bytes, and control characters become '?', so

@@ -16,6 +16,9 @@ void add_client_flags(FlagParser& parser, ClientFlags* flags) {
   parser.add_value("--wait", "SECONDS",
                    "Wait this long for a server that does not listen yet, or is not ready (0)",
                    seconds_or_0(&flags->wait_s));
+  parser.add_value("--timeout", "SECONDS",
+                   "End an answer that is not whole after this long; 0: however long it takes (0)",
+                   seconds_or_0(&flags->timeout_s));
   parser.add_value("--model", "NAME", "Its model's name (whatever it serves)",
                    words_as_they_are(&flags->model));
   parser.add_value("--api-key", "KEY", "A key of the server (that of SHOAL_API_KEY)",

@@ -14,9 +14,10 @@ struct ClientTlsFlags {
 };
 
 struct ClientFlags {
-  std::string server;  ///< of gRPC, or for chats of HTTP; check_client_flags() gives the default
-  double wait_s = 0;   ///< how long to wait for a server that is not ready
-  std::string model;   ///< empty: the model that the server serves
+  std::string server;    ///< of gRPC, or for chats of HTTP; check_client_flags() gives the default
+  double wait_s = 0;     ///< how long to wait for a server that is not ready
+  double timeout_s = 0;  ///< in which an answer must be whole; 0: any time
+  std::string model;     ///< empty: the model that the server serves
   std::string api_key;
   std::string api_key_file;  ///< its first key is sent; empty: none
   ClientTlsFlags tls;

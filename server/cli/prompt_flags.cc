@@ -12,7 +12,9 @@ void add_generate_io_flags(FlagParser& parser, GenerateFlags* flags) {
       "--jsonl", path("FILE"),
       "One request a line, all in one batch: "
       "{\"id\":\"a\",\"prompt\":\"...\",\"max_tokens\":8,...}; gives an answer a line, in "
-      "the same order and with the same id. Nothing runs if a line is wrong. A terminal "
+      "the same order and with the same id. Nothing runs if a line is wrong. If a signal ends "
+      "the batch, or the ranks are lost, the answers that are done are written, and an error for "
+      "each other line. A terminal "
       "shows how far it is and at the end how fast it was, which --log-level info "
       "logs. - is stdin",
       words_as_they_are(&flags->jsonl));

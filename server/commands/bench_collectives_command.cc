@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "runtime/base/log.h"
+#include "runtime/base/terminal.h"
 #include "runtime/transport/rungs/rung.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
@@ -237,31 +239,51 @@ Ending failed(const Status& status, const std::string& what) {
   return at(Stage::kStart, status.blamed_on(Fault::kTransport).while_doing(what));
 }
 
-}  // namespace
+/// Shows what is being timed, because all of it takes minutes: on a terminal as one line that
+/// changes, elsewhere as lines of the log. An empty text takes the line away.
+void show_progress(const std::string& text) {
+  if (log_options().level > LogLevel::kInfo && is_terminal(STDERR_FILENO))
+    (void)write_stderr(cat("\r\033[K", text));
+  else if (!text.empty())
+    log_info(text);
+}
 
 /// Runs every transport named, one after the other, without falling back, because the purpose is to
 /// compare them. It does so in several rounds, because the hypervisor may place two virtual CPUs
 /// close together in one minute and far apart in the next.
-int run_bench_collectives(const BenchCollectivesFlags& flags) {
+Staged<std::vector<Row>> time_rounds(const BenchCollectivesFlags& flags) {
   const std::vector<int> cpus =
       host_resources().cpus;  // must be read before this thread is bound to one of them
   const int world_size = flags.tensor_parallel_size;
   const HostFacts facts = gather_host_facts({});
   std::vector<Row> rows;
   for (int round = 0; round < flags.rounds; ++round) {
+    const std::string head = cat("round ", round + 1, " of ", flags.rounds, ": ");
     for (const std::string& name : flags.transport) {
+      show_progress(head + name);
       const Result<Timings> timings = time_rung(*find_rung(name), world_size, cpus, facts);
-      if (!timings.ok()) return report_failure(failed(timings.status(), "transport " + name));
+      if (!timings.ok()) return failed(timings.status(), "transport " + name);
       add(rows, *timings);
     }
     if (world_size != 2 || cpus.size() < 2)
       // The yardstick never sleeps, so each rank needs a CPU of its own.
       continue;
+    show_progress(head + "the bare exchange");
     const Result<Timings> timings = time_bare_exchange(cpus);
-    if (!timings.ok()) return report_failure(failed(timings.status(), "the bare exchange"));
+    if (!timings.ok()) return failed(timings.status(), "the bare exchange");
     add(rows, *timings);
   }
-  return report_failure(at(Stage::kRequest, write_stdout(report(rows, world_size, flags.json))));
+  return rows;
+}
+
+}  // namespace
+
+int run_bench_collectives(const BenchCollectivesFlags& flags) {
+  const Staged<std::vector<Row>> rows = time_rounds(flags);
+  show_progress("");
+  if (!rows.ok()) return report_failure(rows.error());
+  return report_failure(
+      at(Stage::kRequest, write_stdout(report(*rows, flags.tensor_parallel_size, flags.json))));
 }
 
 }  // namespace shoal

@@ -19,17 +19,22 @@ constexpr int kPrefillRepeats = 5;
 
 constexpr int kStepsBetweenProbes = 8;
 
+/// kStepsBetweenProbes steps of decoding. Rates are in bytes per second.
+struct Block {
+  double rate = 0;       ///< at which it read the weights
+  double bandwidth = 0;  ///< the better of the measurements before and after it
+  double fraction() const { return rate / bandwidth; }
+  bool operator<(const Block& other) const { return fraction() < other.fraction(); }
+};
+
 struct Measured {
   std::vector<double> seconds;  ///< of each repeat or step
   int64_t tokens = 0;           ///< tokens per repeat or step
-  // Decode only, one per block of kStepsBetweenProbes steps:
-  std::vector<double> bandwidth;  ///< in bytes per second, the better of the measurements before
-                                  ///< and after the block
-  std::vector<double> fraction;   ///< the rate at which the block read the weights, as a fraction
-                                  ///< of that bandwidth
+  std::vector<Block> blocks;    ///< decode only
 };
 
-double median(std::vector<double> values) {
+template <typename Value>
+Value median(std::vector<Value> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -73,7 +78,7 @@ class SequenceRun {
 /// within seconds.
 Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, size_t weight_bytes,
                                 ReadBandwidth& probe) {
-  Measured measured{{}, 1, {}, {}};
+  Measured measured{{}, 1, {}};
   SHOAL_RETURN_IF_ERROR(run.step(kDecodePrompt));
   for (int i = 0; i < kWarmupSteps; ++i) SHOAL_RETURN_IF_ERROR(run.step(1));
   double before = probe.measure();
@@ -88,9 +93,8 @@ Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, 
     }
     done += steps;
     const double after = probe.measure();
-    measured.bandwidth.push_back(std::max(before, after));
-    measured.fraction.push_back(static_cast<double>(weight_bytes) * steps / total /
-                                measured.bandwidth.back());
+    measured.blocks.push_back(
+        {static_cast<double>(weight_bytes) * steps / total, std::max(before, after)});
     before = after;
   }
   return measured;
@@ -98,7 +102,7 @@ Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, 
 
 Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run) {
   const int64_t chunk = flags.engine.max_num_batched_tokens;
-  Measured measured{{}, flags.tokens, {}, {}};
+  Measured measured{{}, flags.tokens, {}};
   for (int repeat = -1; repeat < kPrefillRepeats; ++repeat) {  // the first repeat only warms up
     run.restart();
     const Clock::time_point start = Clock::now();
@@ -148,7 +152,8 @@ std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
                           const Measured& measured) {
   const double seconds = median(measured.seconds);
   const double tokens_per_s = static_cast<double>(measured.tokens) / seconds;
-  const double bytes_per_s = static_cast<double>(host.weight_bytes()) / seconds;
+  // All three figures are of one block, because a quotient of medians is not a median of quotients.
+  const Block block = median(measured.blocks);
   char text[1024];
   std::snprintf(
       text, sizeof text,
@@ -159,10 +164,11 @@ std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
             "\"fraction\":%.4f,\"model\":"
           : "decode: tp %d, threads per rank %d, transport %s, kernels %s, %d tokens\n"
             "  %.2f tokens/s (median %.6f s)\n"
-            "  weights %.0f B read at %.3g B/s; this machine reads %.3g B/s; fraction %.3f\n",
+            "  weights %.0f B; in the median block of steps read at %.3g B/s, where this machine "
+            "reads %.3g B/s: fraction %.3f\n",
       plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
-      flags.tokens, tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), bytes_per_s,
-      median(measured.bandwidth), median(measured.fraction));
+      flags.tokens, tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), block.rate,
+      block.bandwidth, block.fraction());
   const uint64_t cache = cache_bytes();
   if (flags.json)
     return cat(text, '"', json_escape(files.name), "\",\"cache_bytes\":", cache, "}\n");

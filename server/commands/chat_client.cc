@@ -198,6 +198,8 @@ void Chat::report(const Status& called, Turn* turn) {
   if (called.code() == Code::kCancelled) {
     turn->signal = interrupts_.take();
     turn->exit_code = 128 + (turn->signal == 0 ? SIGINT : turn->signal);
+  } else if (called.code() == Code::kDeadlineExceeded) {
+    turn->exit_code = fail_late(flags_, counted(answer.text().size(), "byte"));
   } else if (!called.ok()) {
     const bool gone =
         called.code() == Code::kUnavailable || called.code() == Code::kFailedPrecondition;
@@ -238,7 +240,7 @@ Status Chat::call(Turn* turn) {
     is_there_ = true;
   }
   return http_call(
-      server_, {"POST", kPath, api_key_, body()}, interrupts_.fd(),
+      server_, {"POST", kPath, api_key_, body()}, interrupts_.fd(), answer_deadline(flags_),
       [&](int status, std::string_view bytes) { return receive(status, bytes, turn); });
 }
 

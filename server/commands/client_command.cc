@@ -209,6 +209,10 @@ int report_refusal(const ClientFlags& flags, const grpc::Status& status, const R
       if (!status.error_details().empty())
         return fail(kExitUnavailable, cat(flags.server, ": ", text));
       return fail(kExitUnavailable, no_answer(flags, text, received));
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return fail_late(flags, counted(received.token_ids.size(), "token"));
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:  // also a deadline that cannot be met
+      return fail(kExitUnavailable, cat(flags.server, ": ", text));
     default:
       return fail(kExitInternal, cat(flags.server, ": ", text));
   }
@@ -230,6 +234,12 @@ Result<std::string> key_of(const ClientFlags& flags) {
   return key;
 }
 
+std::chrono::system_clock::time_point from_now(double seconds) {
+  using Clock = std::chrono::system_clock;
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 /// How a call has ended.
 struct Call {
   Received received = {};
@@ -243,6 +253,7 @@ Call call_server(const ClientFlags& flags, const std::string& key,
   Call call;
   grpc::ClientContext context;
   if (!key.empty()) context.AddMetadata("authorization", "Bearer " + key);
+  if (flags.timeout_s > 0) context.set_deadline(from_now(flags.timeout_s));
   const CancelOnSignal cancel(&context);
   const auto reader = stub->Generate(&context, request);
   call.written = read_stream(reader.get(), !flags.json, &call.received);
@@ -287,10 +298,7 @@ int conclude(const ClientFlags& flags, const Call& call) {
 /// Between calls nobody else looks at the channel, and gRPC alone would look every 5 s. A port that
 /// takes a connection and then says nothing is no server either.
 bool connects_within(grpc::Channel& channel, double seconds) {
-  const auto time = std::chrono::duration<double>(seconds);
-  return channel.WaitForConnected(
-      std::chrono::system_clock::now() +
-      std::chrono::duration_cast<std::chrono::system_clock::duration>(time));
+  return channel.WaitForConnected(from_now(seconds));
 }
 
 int complete(const ClientFlags& flags, const std::string& key) {

@@ -203,7 +203,7 @@ Status ClientConnection::greet(const TlsClient& tls) {
   return {};
 }
 
-Status ClientConnection::send_all(std::string_view text) {
+Status ClientConnection::send_all(std::string_view text, Deadline deadline) {
   while (!text.empty()) {
     if (ssl_) {
       const int n = ::SSL_write(ssl_.get(), text.data(),
@@ -212,8 +212,8 @@ Status ClientConnection::send_all(std::string_view text) {
         text.remove_prefix(static_cast<size_t>(n));
         continue;
       }
-      const Result<Wait> wait = after_tls(n, Deadline::infinite());
-      if (wait.status().code() == Code::kCancelled) return wait.status();
+      const Result<Wait> wait = after_tls(n, deadline);
+      if (wait.status().code() == Code::kCancelled || deadline.passed()) return wait.status();
       if (!wait.ok() || *wait == Wait::kEnd) return {};
       continue;
     }
@@ -221,7 +221,7 @@ Status ClientConnection::send_all(std::string_view text) {
     if (n >= 0) {
       text.remove_prefix(static_cast<size_t>(n));
     } else if (errno == EAGAIN) {
-      SHOAL_RETURN_IF_ERROR(wait(POLLOUT, Deadline::infinite()));
+      SHOAL_RETURN_IF_ERROR(wait(POLLOUT, deadline));
     } else if (errno != EINTR) {
       return {};
     }

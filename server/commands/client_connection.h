@@ -40,7 +40,8 @@ class ClientConnection {
 
   /// A server that refuses a request may answer and close before it has read all of it, so that it
   /// is no error if it takes no more.
-  Status send_all(std::string_view text);
+  /// UNAVAILABLE: the deadline has passed first.
+  Status send_all(std::string_view text, Deadline deadline = Deadline::infinite());
   /// Waits for bytes, and returns how many there are; 0: the server has ended the connection.
   /// UNAVAILABLE: it is broken, or nothing has come by the deadline.
   Result<size_t> receive(char* bytes, size_t size, Deadline deadline = Deadline::infinite());

@@ -5,8 +5,10 @@
 #include <string_view>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
 #include "runtime/base/number_text.h"
+#include "server/cli/client_flags.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 
@@ -31,6 +33,17 @@ inline int fail(int exit_code, const std::string& text) {
 
 inline int fail(int exit_code, const Status& why) {
   return reader_left(why) ? exit_code : fail(exit_code, explained(why));
+}
+
+/// When an answer that is asked for now must be whole.
+inline Deadline answer_deadline(const ClientFlags& flags) {
+  return flags.timeout_s > 0 ? Deadline::after_s(flags.timeout_s) : Deadline::infinite();
+}
+
+/// Reports an answer that has not been whole by then. `come` is what of it has come.
+inline int fail_late(const ClientFlags& flags, const std::string& come) {
+  return fail(kExitUnavailable, cat("the answer is not whole after the ", flags.timeout_s,
+                                    " s of --timeout; ", come, " of it came"));
 }
 
 /// Below an answer without any text.

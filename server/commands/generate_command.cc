@@ -1,6 +1,11 @@
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <numeric>
+#include <unistd.h>
 
+#include "runtime/base/counted.h"
+#include "runtime/base/log.h"
 #include "runtime/engine/scheduler.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
@@ -82,10 +87,37 @@ Status print_text(CompletionSink& sink) {
   return {};
 }
 
+/// The signal that ends the batch; 0: none has come.
+std::atomic<int> g_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void keep_signal(int number) {
+  int none = 0;
+  if (!g_signal.compare_exchange_strong(none, number)) ::_exit(128 + number);
+}
+
+/// From now on the first SIGINT or SIGTERM is kept in g_signal, so that the batch can write what is
+/// done, and a second one ends the process. Those that the caller ignores stay ignored.
+void keep_signals() {
+  for (const int number : {SIGINT, SIGTERM}) {
+    struct sigaction action {};
+    ::sigaction(number, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action.sa_handler = keep_signal;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(number, &action, nullptr);
+  }
+}
+
+const char* name_of(int signal) {
+  return signal == SIGINT ? "SIGINT" : "SIGTERM";
+}
+
 using Sinks = std::vector<std::shared_ptr<CompletionSink>>;
 
-/// Hands the good requests to the loop. A wrong one has no sink.
-Staged<Sinks> submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop) {
+/// Hands the good requests to the loop. A wrong one has no sink, and one that the loop refuses,
+/// because the ranks are lost, becomes wrong.
+Sinks submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop) {
   Sinks sinks(requests->size());
   for (size_t i = 0; i < sinks.size(); ++i) {
     RequestLine& line = (*requests)[i];
@@ -95,7 +127,7 @@ Staged<Sinks> submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop
     RefusedRequest refused = loop.submit(std::move(line.resolved), sinks[i]).error();
     if (refused.ok()) continue;
     line.refuse(std::move(refused.error));
-    return at(Stage::kRun, line.wrong.status);
+    sinks[i] = nullptr;
   }
   return sinks;
 }
@@ -103,7 +135,8 @@ Staged<Sinks> submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop
 /// Runs the only request, and prints its text as it arrives, or its object at the end.
 Ending run_one(const GenerateFlags& flags, InferenceLoop& loop, std::vector<RequestLine> requests,
                EngineHost& host) {
-  SHOAL_ASSIGN_OR_RETURN(const Sinks sinks, submit_all(&requests, loop));
+  const Sinks sinks = submit_all(&requests, loop);
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRun, requests[0].wrong.status));
   if (!flags.json) SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, print_text(*sinks[0])));
   const Completion completion = sinks[0]->wait_end();
   if (!completion.end.status.ok()) return host.ending(completion.end.status);
@@ -122,14 +155,15 @@ class Batch {
         lines_(std::move(lines)),
         report_(static_cast<int64_t>(lines_.size())) {}
 
-  /// Prints an answer for each line, in their order. The value is whether none of them is an error.
-  /// It is the first error itself unless the flags say that such a batch is one that worked.
-  Staged<bool> run() {
-    SHOAL_ASSIGN_OR_RETURN(sinks_, submit_all(&lines_, loop_));
+  /// Prints an answer or an error for each line, in their order, also if the ranks are lost or a
+  /// signal comes, which are the batch's end then. The value is the exit code. It is the first
+  /// line's error itself unless the flags say that such a batch is one that worked.
+  Staged<int> run() {
+    sinks_ = submit_all(&lines_, loop_);
     Status first_failure;
     for (size_t i = 0; i < lines_.size(); ++i) {
       const RequestLine& line = lines_[i];
-      SHOAL_ASSIGN_OR_RETURN(const Completion completion, wait_for(i));
+      const Completion completion = wait_for(i);
       const bool failed = !line.wrong.ok();
       report_.hide();
       const std::string answer = failed ? error_json(line, line.wrong)
@@ -143,21 +177,45 @@ class Batch {
         first_failure = in_source(source_of(flags_), line.wrong.status);
     }
     report_.finish();
+    if (cut_off_ != 0) return report_signal();
+    SHOAL_RETURN_IF_ERROR(host_.ending(loop_.status()));
     if (!first_failure.ok() && !flags_.keep_going) return at(Stage::kRun, first_failure);
-    return first_failure.ok();
+    return first_failure.ok() ? 0 : kLinesFailed;
   }
 
  private:
-  /// The output of a line, or nothing if it is wrong or fails. The error is that no line can be
-  /// answered any more, because the ranks are lost.
-  Staged<Completion> wait_for(size_t i) {
-    if (!sinks_[i]) return Completion();
-    while (!sinks_[i]->ended_by(Deadline::after_ms(BatchReport::kShowEveryMs))) show();
+  /// The output of a line, or nothing if it is or becomes wrong.
+  Completion wait_for(size_t i) {
+    if (!sinks_[i]) return {};
+    for (;;) {
+      const int signal = g_signal;
+      if (sinks_[i]->ended_by(Deadline::after_ms(signal == 0 ? BatchReport::kShowEveryMs : 0)))
+        break;
+      if (signal != 0) {
+        cut_off(i, signal);
+        return {};
+      }
+      show();
+    }
     Completion completion = sinks_[i]->wait_end();
-    const Status& status = completion.end.status;
-    if (!status.ok() && !loop_.status().ok()) return host_.ending(status);
-    if (!status.ok()) lines_[i].refuse(status);
+    if (!completion.end.status.ok()) lines_[i].refuse(completion.end.status);
     return completion;
+  }
+
+  /// The line gets no answer any more.
+  void cut_off(size_t i, int signal) {
+    cut_off_ = signal;
+    host_.give_up();
+    lines_[i].refuse(Status::error(Code::kCancelled,
+                                   cat(name_of(signal), " ended the batch before the answer")));
+  }
+
+  int report_signal() const {
+    const auto answered = std::count_if(lines_.begin(), lines_.end(),
+                                        [](const RequestLine& line) { return line.wrong.ok(); });
+    say_error(cat(name_of(cut_off_), " ended the batch: ", answered, " of ",
+                  counted(lines_.size(), "line"), " have an answer"));
+    return 128 + cut_off_;
   }
 
   void show() {
@@ -173,28 +231,33 @@ class Batch {
   std::vector<RequestLine> lines_;
   Sinks sinks_;
   BatchReport report_;
+  int cut_off_ = 0;  // the signal that left lines without an answer
 };
 
-/// Prints the error of every line of a batch in which no line can run.
-Staged<bool> print_errors(const std::vector<RequestLine>& lines) {
+/// Prints the error of every line of a batch in which no line can run. The value is the exit code.
+Staged<int> print_errors(const std::vector<RequestLine>& lines) {
   for (const RequestLine& line : lines)
     SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(error_json(line, line.wrong) + "\n")));
-  return lines.empty();
+  return lines.empty() ? 0 : kLinesFailed;
 }
 
-/// Runs the requests. The value is whether all of them were answered.
-Staged<bool> run_requests(const GenerateFlags& flags, const ServedModel& model,
-                          const EngineLimits& limits, std::vector<RequestLine> requests,
-                          EngineHost& host) {
+/// Runs the requests. The value is the exit code.
+Staged<int> run_requests(const GenerateFlags& flags, const ServedModel& model,
+                         const EngineLimits& limits, std::vector<RequestLine> requests,
+                         EngineHost& host) {
   InferenceLoop loop(
       model, limits, [&host](const StepPlan& plan) { return host.step(plan); },
       scheduling_of(flags.scheduling));
-  if (flags.jsonl) return Batch(flags, loop, host, std::move(requests)).run();
+  if (flags.jsonl) {
+    keep_signals();
+    return Batch(flags, loop, host, std::move(requests)).run();
+  }
   SHOAL_RETURN_IF_ERROR(run_one(flags, loop, std::move(requests), host));
-  return true;
+  return 0;
 }
 
-Staged<bool> generate(GenerateFlags flags) {
+/// The value is the exit code.
+Staged<int> generate(GenerateFlags flags) {
   HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
   SHOAL_ASSIGN_OR_RETURN(std::vector<RequestLine> requests,
                          at(Stage::kRequest, read_requests(flags)));
@@ -227,9 +290,8 @@ Staged<bool> generate(GenerateFlags flags) {
 }  // namespace
 
 int run_generate(const GenerateFlags& flags) {
-  const Staged<bool> all_answered = generate(flags);
-  if (!all_answered.ok()) return report_failure(all_answered.error());
-  return *all_answered ? 0 : kLinesFailed;
+  const Staged<int> code = generate(flags);
+  return code.ok() ? *code : report_failure(code.error());
 }
 
 }  // namespace shoal

@@ -58,15 +58,22 @@ Result<ChatServer> find_chat_server(const ClientFlags& flags) {
   return server;
 }
 
-Status http_call(const ChatServer& server, const HttpCall& call, int stop_fd,
+Status http_call(const ChatServer& server, const HttpCall& call, int stop_fd, Deadline deadline,
                  const std::function<Status(int status, std::string_view bytes)>& on_body) {
+  const auto in_time = [deadline](const Status& status) {
+    return deadline.passed() && status.code() != Code::kCancelled
+               ? Status::error(Code::kDeadlineExceeded, "the answer is not whole")
+               : status;
+  };
   SHOAL_ASSIGN_OR_RETURN(ClientConnection connection,
                          ClientConnection::open(server.address, server.tls, stop_fd));
-  SHOAL_RETURN_IF_ERROR(connection.send_all(request_text(server.address, call)));
+  SHOAL_RETURN_IF_ERROR(in_time(connection.send_all(request_text(server.address, call), deadline)));
   HttpAnswer answer;
   char bytes[16 << 10];
   while (!answer.done()) {
-    SHOAL_ASSIGN_OR_RETURN(const size_t n, connection.receive(bytes, sizeof bytes));
+    const Result<size_t> received = connection.receive(bytes, sizeof bytes, deadline);
+    SHOAL_RETURN_IF_ERROR(in_time(received.status()));
+    const size_t n = *received;
     if (n == 0) {
       SHOAL_RETURN_IF_ERROR(answer.end());
       break;

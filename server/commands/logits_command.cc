@@ -81,7 +81,7 @@ Ending resolve_prompts(const LogitsFlags& flags, const ModelConfig& config, int3
 }
 
 /// Fits the plan to one sequence at a time, the longest of which has that many tokens, and which
-/// wants the logits of all of them.
+/// wants the logits of all of them. INVALID_ARGUMENT: a flag that no prompt fits.
 Status fit_plan(const LogitsFlags& flags, const ModelConfig& config, int64_t tokens,
                 EnginePlan* plan) {
   const int64_t most = std::max<int64_t>(kMaxStepBytes / (int64_t{4} * config.vocab_size), 1);
@@ -89,6 +89,13 @@ Status fit_plan(const LogitsFlags& flags, const ModelConfig& config, int64_t tok
     return Status::error(Code::kInvalidArgument,
                          cat("--chunk must be in [1, ", most, "] with ", config.vocab_size,
                              " logits a token, not ", *flags.chunk));
+  }
+  if (flags.decode_from && *flags.decode_from >= tokens) {
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("--decode-from must be in [0, ", tokens - 1, "] for ",
+            flags.jsonl ? "prompts" : "a prompt", " of ", flags.jsonl ? "at most " : "",
+            counted(tokens, "token"), ", not ", *flags.decode_from));
   }
   const int64_t chunk =
       flags.chunk.value_or(std::min<int64_t>(flags.engine.max_num_batched_tokens, most));

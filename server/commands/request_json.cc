@@ -173,7 +173,7 @@ Result<GenerationRequest, RequestError> parse_request_json(std::string_view line
                                                            std::string_view where, LineKind kind,
                                                            std::string* id) {
   using enum RequestField;
-  const Result<Json> object = parse_json(line, where);
+  const Result<Json> object = parse_json(line, where, {.distinct_names = true});
   if (!object.ok()) return RequestError(object.status());
   std::string own_id;
   SHOAL_RETURN_IF_ERROR(take_id(*object, where, &own_id));

@@ -69,6 +69,17 @@ Ending tokenize(const TokenizeFlags& flags) {
   return at(Stage::kRequest, write_stdout(flags.json ? ids_json(ids) : joined(ids) + "\n"));
 }
 
+/// INVALID_ARGUMENT: the vocabulary has no such id, so that decoding would leave it out.
+template <typename Id>
+Status check_ids(const std::vector<Id>& ids, const Tokenizer& tokenizer) {
+  for (const Id id : ids) {
+    if (id >= 0 && id < tokenizer.vocab_size()) continue;
+    return Status::error(Code::kInvalidArgument, cat("token ids must be in [0, ",
+                                                     tokenizer.vocab_size() - 1, "], not ", id));
+  }
+  return {};
+}
+
 /// Prints one line of text for each line of ids.
 Status detokenize_lines(const DetokenizeFlags& flags, const Tokenizer& tokenizer,
                         const std::string& input) {
@@ -78,6 +89,8 @@ Status detokenize_lines(const DetokenizeFlags& flags, const Tokenizer& tokenizer
       [&](std::string_view line, const std::string& where) -> Status {
         SHOAL_ASSIGN_OR_RETURN(const Json array, parse_json(line, where));
         SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ids_of(array, where));
+        if (const Status known = check_ids(ids, tokenizer); !known.ok())
+          return known.while_doing(where);
         output +=
             cat("{\"text\":\"", json_escape(tokenizer.decode(ids, flags.skip_special)), "\"}\n");
         return {};
@@ -105,6 +118,7 @@ Ending detokenize(const DetokenizeFlags& flags) {
   SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer,
                          at(Stage::kModel, Tokenizer::load(flags.model)));
   if (flags.jsonl) return at(Stage::kRequest, detokenize_lines(flags, tokenizer, input));
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, check_ids(given, tokenizer)));
   const std::vector<int32_t> ids(given.begin(), given.end());
   return at(Stage::kRequest, write_stdout(tokenizer.decode(ids, flags.skip_special) + "\n"));
 }

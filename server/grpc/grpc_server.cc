@@ -43,6 +43,8 @@ constexpr int kMaxStreams = 4096;
 constexpr std::chrono::seconds kSilentFront{30};
 
 constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengine.v1.Control"};
+/// It serves as long as gRPC answers: a server that loads, drains or waits for its ranks is alive.
+constexpr const char* kLivenessName = "liveness";
 
 /// How long a shutdown waits until refusals are written, and then for calls that come or that gRPC
 /// answers itself: an open Health.Watch makes it wait for all of this.
@@ -265,6 +267,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   SHOAL_ASSIGN_OR_RETURN(impl->acceptor, Acceptor::start(std::move(listeners.sockets),
                                                          impl->connections, std::move(hand_over)));
   impl->set_health(false);
+  impl->server->GetHealthCheckService()->SetServingStatus(kLivenessName, true);
   impl->pulse->start(*impl->server);
   impl->watchdog = std::thread([raw = impl.get()] { raw->watch_clients(); });
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));

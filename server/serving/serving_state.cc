@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "runtime/base/text_values.h"
 #include "runtime/base/wait.h"
 
 namespace shoal {
@@ -16,15 +17,17 @@ namespace {
 constexpr size_t kRememberedIds = 4096;
 constexpr size_t kMaxRequestIdBytes = 256;  // it is echoed in every message
 
-/// Refuses control characters, because the id is logged and a client could forge log lines with
-/// them.
+/// Refuses what is not text to a terminal, because the id is logged and a client could forge log
+/// lines with it.
 RequestError check_request_id(const std::string& id) {
   if (id.size() > kMaxRequestIdBytes)
     return invalid_field(
         RequestField::kRequestId,
         cat("request_id must have at most ", kMaxRequestIdBytes, " bytes, not ", id.size()));
-  if (std::any_of(id.begin(), id.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }))
-    return invalid_field(RequestField::kRequestId, "request_id must not have control characters");
+  if (printable(id) != id)
+    return invalid_field(RequestField::kRequestId,
+                         "request_id must not have control characters, separators of lines, or "
+                         "marks of bidirectional text");
   return {};
 }
 

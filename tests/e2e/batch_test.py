@@ -2,6 +2,8 @@
 every answer is told by its id, and a batch gives what its lines give alone.
 """
 import json
+import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -127,6 +129,57 @@ class Generate(Batch):
                                  "info")
         self.assertRegex(err, r"INFO front .*\] 4 requests \(1 failed\), 6 prompt tokens, "
                               r"12 generated tokens in \d+\.\d s: [\d.]+ tokens/s\n")
+
+
+class Ended(Batch):
+    """A batch that ends early: a rank stands still in a step in which only the first line, a long
+    one, is left."""
+    LONG = {"id": "long", "prompt_ids": [1], "max_tokens": 400, "ignore_eos": True}
+    SHORT = {"prompt_ids": [2], "max_tokens": 2, "ignore_eos": True}
+
+    def setUp(self):
+        super().setUp()
+        file = self.write(self.LONG, *[self.SHORT] * 20, {**self.LONG, "id": "last"})
+        with harness.planted("0:step-40:stop"):
+            self.process = harness.start("generate", DEMO, "--jsonl", file, "-tp", 2,
+                                         "--max-restarts", 0, "--step-timeout", 3600)
+        self.addCleanup(lambda: self.process.poll() is None and self.process.kill())
+        self.rank = harness.stopped_rank(self.process.pid)
+
+    def check(self, out: bytes, code: str, says: str):
+        answers = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual(len(answers), 22)
+        self.assertEqual([len(answer["token_ids"]) for answer in answers[1:-1]], [2] * 20)
+        for answer, name, line in (answers[0], "long", 1), (answers[-1], "last", 22):
+            self.assertEqual((answer["id"], answer["line"]), (name, line))
+            self.assertEqual(answer["error"]["code"], code, answer)
+            self.assertIn(says, answer["error"]["message"])
+
+    def test_lost_ranks_leave_what_is_done(self):
+        os.kill(self.rank, signal.SIGKILL)
+        out, err = self.process.communicate()
+        self.assertEqual(self.process.returncode, harness.WORKER_DIED, err)
+        self.check(out, "ABORTED", "was killed by signal 9")
+        self.assertIn(b"was killed by signal 9", err)
+
+    def test_a_signal_leaves_what_is_done(self):
+        os.kill(self.process.pid, signal.SIGTERM)
+        # All lines come although the step does not end.
+        out = b"".join(self.process.stdout.readline() for _ in range(22))
+        self.check(out, "CANCELLED", "SIGTERM ended the batch before the answer")
+        os.kill(self.rank, signal.SIGCONT)
+        rest, err = self.process.communicate()
+        self.assertEqual((self.process.returncode, rest), (128 + signal.SIGTERM, b""))
+        self.assertEqual(err, b"shoal: error: SIGTERM ended the batch: 20 of 22 lines have an "
+                              b"answer\n")
+
+    def test_a_second_signal_does_not_wait(self):
+        os.kill(self.process.pid, signal.SIGINT)
+        out = b"".join(self.process.stdout.readline() for _ in range(22))
+        self.check(out, "CANCELLED", "SIGINT ended the batch before the answer")
+        os.kill(self.process.pid, signal.SIGINT)
+        self.process.communicate()
+        self.assertEqual(self.process.returncode, 128 + signal.SIGINT)
 
 
 class Logits(Batch):

@@ -1,5 +1,7 @@
-"""What `shoal client` says if --server names a port that is not its server's, and that it does not
-wait there for longer than --wait."""
+"""What `shoal client` says if --server names a port that is not its server's, and that it waits
+there no longer than --wait, and for an answer no longer than --timeout."""
+import os
+import signal
 import socket
 
 import harness
@@ -33,6 +35,25 @@ class Ports(harness.TestCase):
             self.refused(address, "--wait", 1, "--prompt", "x")
             self.assertIn(f"no server answers at {address}: start one",
                           self.refused(address, "--wait", 1, "--messages", "-"))
+
+    def test_an_answer_that_takes_too_long(self):
+        with harness.planted("0:step-30:stop"):
+            server = self.serve(harness.DEMO, "-tp", 2, "--step-timeout", 3600)
+            ready = server.wait_ready()
+            first = server.client("--prompt", "x", "--max-tokens", 400, "--ignore-eos")
+            rank = harness.stopped_rank(server.pid)
+        # no deadline: a rank stands still, so that no answer becomes whole however long it takes.
+        late = ("--timeout", 1, "--max-tokens", 400, "--ignore-eos")
+        says = "the answer is not whole after the 1 s of --timeout; "
+        self.assertRegex(self.refused(ready["grpc"], "--prompt", "x", *late),
+                         rf"^shoal: error: {says}0 tokens of it came\n$")
+        self.assertRegex(self.refused(ready["http"], "--messages", "-", *late),
+                         rf"^shoal: error: {says}0 bytes of it came\n$")
+        os.kill(rank, signal.SIGCONT)
+        first.communicate()
+        self.assertEqual(first.returncode, 0)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
 
 
 if __name__ == "__main__":

@@ -220,6 +220,20 @@ class OnATerminal(harness.TestCase):
         self.assertRegex(text, r"\nshoal generate: 2 requests, 2 prompt tokens, 800 generated tokens "
                                r"in \d+\.\d s: [\d.]+ tokens/s\n$")
 
+    def test_a_bench_says_what_it_times(self):
+        words = ("bench", "collectives", "--transport", "tcp")
+        outer, inner = pty.openpty()
+        self.addCleanup(os.close, outer)
+        for flags, stderr, says in (((), inner, b"\r\x1b[Kround 1 of 3: tcp"),
+                                    (("--log-level", "info"), -1, b"] round 1 of 3: tcp\n")):
+            process = harness.start(*words, *flags, stderr=stderr)
+            self.addCleanup(process.communicate)
+            self.addCleanup(process.kill)
+            shown = b""
+            while says not in shown:
+                shown += os.read(outer if stderr == inner else process.stderr.fileno(), 4096)
+        os.close(inner)
+
 
 class Errors(harness.TestCase):
     """An error says what is wrong and what to do, in one style, without codes and places."""

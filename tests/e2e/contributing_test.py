@@ -41,6 +41,16 @@ class Commands(harness.TestCase):
             self.assertEqual(listed.returncode, 0, listed.stderr)
             self.assertRegex(listed.stdout, r"Total Tests: [1-9]", line)
 
+    def test_programs_of_the_tests_exist(self):
+        """What `scripts/build` is told to build; a recipe for a flag says how to try it."""
+        named = {word for line in re.findall(r"scripts/build \w+ (.*)", TEXT)
+                 for word in re.findall(r"\btest_\w+", line)}
+        self.assertLessEqual({"test_runtime_base", "test_server_cli"}, named)
+        tests = harness.ROOT / "tests"
+        made = {"test_" + "_".join(file.parent.relative_to(tests).parts)
+                for file in tests.rglob("CMakeLists.txt")}
+        self.assertLessEqual(named, made)
+
     def test_scripts_exist(self):
         named = set(re.findall(r"\bscripts/[\w-]+", TEXT))
         self.assertGreater(len(named), 6)

@@ -164,6 +164,11 @@ class Documents(harness.TestCase):
                 found = any((root / named).exists() for root in roots)
                 self.assertTrue(found or not roots, f"{path} names {named}: it is elsewhere")
 
+    def test_no_page_names_a_line_of_a_source(self):
+        """The next change of the source would make it another line."""
+        for path in sorted(name for name in project_files() if name.endswith(".md")):
+            self.assertNotRegex(document(path), r"\w\.(cc|cu|h|py):\d", path)
+
     def test_the_picture_of_the_tree(self):
         text = document("docs/architecture.md")
         for ranks in (2, 3):

@@ -1,5 +1,5 @@
-"""The examples must run as they are written, and every grpcurl line must fit the descriptors and
-get an answer.
+"""The examples must run as they are written, and every grpcurl line must fit what the server's
+reflection says and get an answer.
 
 grpcurl itself is neither in Debian nor on PyPI. Its lines are read as it would read them: the
 method by its full name, and the JSON by protobuf's own parser, which refuses fields that the
@@ -18,7 +18,8 @@ import harness
 
 try:
     import grpc
-    from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+    from google.protobuf import json_format
+    from reflection_test import Reflector
 except ImportError:
     print("skipped: this Python has no grpc (Debian: python3-grpcio)")
     sys.exit(harness.SKIPPED)
@@ -26,28 +27,12 @@ except ImportError:
 EXAMPLES = harness.ROOT / "examples"
 PROTO = harness.ROOT / "proto"
 SHMTEST = EXAMPLES / "shmtest-ci"
-# Every server offers this service. Its .proto belongs to gRPC, so the two messages are written out
-# here.
-HEALTH = ("grpc.health.v1.Health/Check", {"service"})
 
 
 def code_block(path: Path) -> str:
     """The only ```sh block of a page, without the indentation of a list."""
     (block,) = re.findall(r"^( *)```sh\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL)
     return "".join(line.removeprefix(block[0]) for line in block[1].splitlines(keepends=True))
-
-
-def descriptors() -> descriptor_pool.DescriptorPool:
-    """The descriptors of every .proto file that servers use."""
-    with tempfile.NamedTemporaryFile() as file:
-        names = [str(path.relative_to(PROTO)) for path in PROTO.glob("*/v1/*.proto")]
-        subprocess.run(["protoc", f"-I{PROTO}", "--include_imports",
-                        f"--descriptor_set_out={file.name}", *names], check=True)
-        files = descriptor_pb2.FileDescriptorSet.FromString(Path(file.name).read_bytes()).file
-    pool = descriptor_pool.DescriptorPool()
-    for description in files:
-        pool.Add(description)
-    return pool
 
 
 class Client(harness.TestCase):
@@ -81,77 +66,46 @@ class Client(harness.TestCase):
 
 
 class Grpcurl(harness.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.pool = descriptors()
-        cls.lines = [shlex.split(line) for line in code_block(EXAMPLES / "grpcurl.md").splitlines()
-                     if line and not line.startswith("#")]
+    """The lines are read as grpcurl reads them, with nothing but what the server says of itself."""
 
-    def calls(self):
-        """(method, JSON text) of every line that calls a method.
+    def setUp(self):
+        super().setUp()
+        channel = grpc.insecure_channel(self.serve(harness.DEMO).wait_ready()["grpc"],
+                                        options=[("grpc.enable_http_proxy", 0)])
+        self.addCleanup(channel.close)
+        self.server = Reflector(channel)
 
-        The other lines are list and describe.
-        """
-        for words in self.lines:
-            self.assertEqual(words[:2], ["grpcurl", "-plaintext"], words)
-            data, rest = (words[3], words[4:]) if words[2] == "-d" else ("{}", words[2:])
-            self.assertEqual(rest[0], "127.0.0.1:50051", words)
-            if rest[1] == "describe":
-                self.pool.FindServiceByName(rest[2])
-            elif rest[1] != "list":
-                self.assertEqual(len(rest), 2, words)
-                yield rest[1], data
-
-    def test_methods_and_fields_are_those_of_the_descriptors(self):
-        methods = set()
-        for method, data in self.calls():
-            methods.add(method)
-            if method == HEALTH[0]:
-                continue
-            service, _, name = method.partition("/")
-            description = self.pool.FindServiceByName(service).methods_by_name[name]
-            json_format.Parse(data, self.message(description.input_type))
-        self.assertLessEqual(
-            {"openengine.v1.Inference/Generate", "openengine.v1.Control/GetServerInfo",
-             "openengine.v1.Control/GetLoad", "shoal.v1.Transport/GetReport", HEALTH[0]}, methods)
-        # The parser must refuse a field that does not exist.
-        request = self.pool.FindMessageTypeByName("openengine.v1.GenerateRequest")
-        with self.assertRaises(json_format.ParseError):
-            json_format.Parse('{"prompts": "x"}', self.message(request))
-
-    def message(self, description):
-        return message_factory.MessageFactory(self.pool).GetPrototype(description)()
+    def run_line(self, words: list[str]) -> str | None:
+        """Asks what the line asks. Returns the method, unless it is a question about services."""
+        self.assertEqual(words[:2], ["grpcurl", "-plaintext"], words)
+        data, rest = (words[3], words[4:]) if words[2] == "-d" else ("{}", words[2:])
+        self.assertEqual(rest[0], "127.0.0.1:50051", words)
+        if rest[1] == "list":
+            self.assertIn("openengine.v1.Inference", self.server.services())
+        elif rest[1] == "describe":
+            self.assertEqual(self.server.service(rest[2]).full_name, rest[2])
+        else:
+            self.assertEqual(len(rest), 2, words)
+            answers, code = self.server.call(rest[1], data)
+            self.assertEqual(code, grpc.StatusCode.OK, words)
+            if rest[1].endswith("/Generate"):
+                self.assertEqual(answers[-1].WhichOneof("event"), "finished", words)
+            elif rest[1] == "grpc.health.v1.Health/Check":
+                self.assertEqual(str(answers[0]), "status: SERVING\n", words)
+            return rest[1]
+        return None
 
     def test_a_server_answers_every_line(self):
-        server = self.serve(harness.DEMO)
-        address = server.wait_ready()["grpc"]
-        with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            for method, data in self.calls():
-                request, answer_type = self.request(method, data)
-                # Send and receive raw bytes. A call with a single answer can be read as a stream of
-                # one.
-                answers = list(channel.unary_stream(f"/{method}")(
-                    request, timeout=5 * harness.GUARD))
-                self.assertGreaterEqual(len(answers), 1, method)
-                if answer_type is None:
-                    self.assertEqual(answers, [b"\x08\x01"], "SERVING")
-                    continue
-                answer = self.message(answer_type)
-                answer.ParseFromString(answers[-1])
-                if method.endswith("/Generate"):
-                    self.assertEqual(answer.WhichOneof("event"), "finished", data)
-
-    def request(self, method: str, data: str):
-        """The bytes of the request, and the descriptor of the answer."""
-        if method == HEALTH[0]:
-            fields = json_format.json.loads(data)
-            self.assertLessEqual(set(fields), HEALTH[1])
-            name = fields["service"].encode()
-            return b"\x0a" + bytes([len(name)]) + name, None
-        service, _, name = method.partition("/")
-        description = self.pool.FindServiceByName(service).methods_by_name[name]
-        message = json_format.Parse(data, self.message(description.input_type))
-        return message.SerializeToString(), description.output_type
+        lines = [shlex.split(line) for line in code_block(EXAMPLES / "grpcurl.md").splitlines()
+                 if line and not line.startswith("#")]
+        methods = set(map(self.run_line, lines))
+        self.assertLessEqual(
+            {"openengine.v1.Inference/Generate", "openengine.v1.Control/GetServerInfo",
+             "openengine.v1.Control/GetLoad", "shoal.v1.Transport/GetReport",
+             "grpc.health.v1.Health/Check"}, methods)
+        # A field that does not exist must be refused, or the lines above would prove nothing.
+        with self.assertRaises(json_format.ParseError):
+            self.server.call("openengine.v1.Inference/Generate", '{"prompts": "x"}')
 
 
 class ShmtestStep(harness.TestCase):

@@ -93,6 +93,23 @@ class ExitCodes(harness.TestCase):
         self.refused(USAGE, "logits", TINY, "--prompt-ids", f"{vocab}", "--out",
                      self.folder / "x.npy", says=(str(vocab),))
 
+    def test_what_would_have_no_effect(self):
+        last = json.loads((TINY / "config.json").read_text())["vocab_size"] - 1
+        harness.run("detokenize", TINY, "--ids", last)
+        says = (f"token ids must be in [0, {last}], not {last + 1}",)
+        self.refused(USAGE, "detokenize", TINY, "--ids", f"5,{last + 1}", says=says)
+        file = self.folder / "ids.jsonl"
+        file.write_text(f"[5]\n[{last + 1}]\n")
+        self.refused(USAGE, "detokenize", TINY, "--jsonl", file, says=(*says, "line 2"))
+        file = self.folder / "prompts.jsonl"
+        file.write_text('{"prompt_ids":[1]}\n{"prompt_ids":[1,2]}\n')
+        prompts = ((("--prompt-ids", "1,2", "--out", self.folder / "x.npy"), "a prompt of"),
+                   (("--jsonl", file, "--out-dir", self.folder / "out"), "prompts of at most"))
+        for prompt, of in prompts:
+            self.refused(USAGE, "logits", TINY, *prompt, "--decode-from", 2,
+                         says=(f"--decode-from must be in [0, 1] for {of} 2 tokens, not 2",))
+            harness.run("logits", TINY, *prompt, "--decode-from", 1)
+
     def test_too_many_ranks_says_the_limit_and_why(self):
         text = self.refused(USAGE, *self.generate(TINY, "-tp", 10))
         self.assertIn("9", text)
@@ -112,7 +129,7 @@ class ExitCodes(harness.TestCase):
         for line in ('{"prompt_ids":[1],"max_tokens":2', '{"prompt_ids":[1],"max_token":2}',
                      '{"max_tokens":2}', "[1]", '{"prompt_ids":"1"}',
                      '{"prompt_ids":[1],"temperature":-1}', '{"prompt_ids":[1],"prompt":"x"}',
-                     '{"prompt_ids":[99999999]}'):
+                     '{"prompt_ids":[99999999]}', '{"prompt_ids":[1],"prompt_ids":[2]}'):
             with self.subTest(line=line):
                 file = self.folder / "requests.jsonl"
                 file.write_text('{"prompt_ids":[1],"max_tokens":2}\n' + line + "\n")

@@ -127,14 +127,24 @@ class Tree(PackageCase):
                                 capture_output=True, text=True).stdout.split()
         deb = {name.removeprefix("./usr/").replace("vendor-completions", "site-functions")
                for name in listed if not name.endswith("/")}
-        wheel = {re.sub(r"^.*\.data/(data/|scripts/)",
-                        lambda match: "bin/" if match[1] == "scripts/" else "", name)
-                 for name in zipfile.ZipFile(package("*.whl")).namelist() if ".data/" in name}
-        self.assertEqual(deb, tar)
+        places = {"scripts": "bin/", "data": ""}
+        wheel = {re.sub(r"^[^/]*\.data/(\w+)/", lambda match: places[match[1]], name)
+                 if ".data/" in name else f"share/shoal/python/{name}"
+                 for name in zipfile.ZipFile(package("*.whl")).namelist()
+                 if ".dist-info/" not in name}
+        self.assertEqual(deb - tar, {"lib/systemd/system/shoal.service"})
+        self.assertEqual(tar - deb, set())
         self.assertEqual(wheel, tar)
-        demo = {f"share/shoal/models/demo/{file.name}" for file in harness.DEMO.iterdir()
-                if file.is_file()}
-        self.assertLessEqual(demo, tar)
+        self.assertLessEqual(
+            {f"share/shoal/models/demo/{file.name}" for file in harness.DEMO.iterdir()
+             if file.is_file() and file.suffix != ".py"} |
+            {f"share/shoal/{file.relative_to(harness.ROOT)}"
+             for file in (harness.ROOT / "proto").rglob("*.proto")} |
+            {"share/shoal/python/openengine/v1/services_pb2_grpc.py",
+             "share/shoal/python/shoal/v1/transport_pb2.py", "share/doc/shoal/README.md",
+             "share/doc/shoal/docs/operations.md", "share/doc/shoal/deploy/kubernetes.yaml",
+             "share/doc/shoal/examples/client.py", "share/doc/shoal/examples/grpcurl.md"}, tar)
+        self.assertEqual([name for name in tar if name.endswith("/train.py")], [])
 
 
 class Same(PackageCase):
@@ -227,12 +237,66 @@ class Wheel(PackageCase):
         out = self.call("sh", "-c", 'exec shoal "$@"', "sh", "generate",
                         venv / "share/shoal/models/demo", *REQUEST, env=path)
         self.assertEqual(answer(out), expected())
+        # Debian's Python, for this environment has neither grpcio nor protobuf.
+        (place,) = venv.glob("lib/python*/site-packages")
+        self.call("/usr/bin/python3", "-c", "import openengine.v1.services_pb2_grpc as services\n"
+                  "import shoal.v1.transport_pb2_grpc as transport\n"
+                  "print(services.InferenceStub, transport.TransportStub)",
+                  env={**path, "PYTHONPATH": str(place)})
+        metadata = next(place.glob("shoal-*.dist-info/METADATA")).read_text()
+        head, _, description = metadata.partition("\n\n")
+        self.assertRegex(head, r"(?m)^Requires-Python: >=3\.\d+$")
+        self.assertTrue(description.endswith((harness.ROOT / "README.md").read_text()))
+        self.assertEqual(list(venv.glob("share/shoal/models/**/__pycache__")), [])
         self.call(*pip, "check")
         self.call(*pip, "uninstall", "--quiet", "--yes", "shoal")
         self.assertEqual([str(file) for file in venv.rglob("*shoal*") if file.is_file()], [])
 
 
 class Deb(PackageCase):
+    def serve_as(self, root: Path, words: list[str], environment: dict[str, str]) -> harness.Server:
+        """A server that is started by these words, but in another root, and on free ports."""
+        def inside(text: str) -> str:
+            return re.sub(r"^/usr/", f"{root}/usr/", text)
+        program, command, *flags = map(inside, words)
+        self.assertEqual(command, "serve")
+        environment = {name: inside(value) for name, value in environment.items()}
+        with unittest.mock.patch.dict(os.environ, environment), \
+                unittest.mock.patch.object(harness, "SHOAL", program):
+            server = harness.Server("--port=0", *flags)
+        self.addCleanup(server.kill)
+        return server
+
+    def check_the_unit(self, root: Path):
+        """The unit starts what is installed, and a client in Python needs nothing else of Shoal."""
+        text = (root / "usr/lib/systemd/system/shoal.service").read_text()
+        server = self.serve_as(root, re.search(r"(?m)^ExecStart=(.*)$", text)[1].split(),
+                               dict(re.findall(r"(?m)^Environment=(\w+)=(.*)$", text)))
+        ready = server.wait_ready()
+        self.assertEqual((ready["model"], ready["tp"]), ("demo", "2"))
+        out = self.call("/usr/bin/python3", root / "usr/share/doc/shoal/examples/client.py",
+                        ready["grpc"], "In the beginning",
+                        env={**harness.environment(), "no_proxy": "*",
+                             "PYTHONPATH": str(root / "usr/share/shoal/python"),
+                             "PYTHONDONTWRITEBYTECODE": "1"}).decode()
+        self.assertTrue(out.endswith("\n(60 tokens, FINISH_REASON_LENGTH)\n"), out)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.rest())
+
+    def check_the_image(self, root: Path):
+        """The Dockerfile installs a file of this name, and its default command works."""
+        text = (harness.ROOT / "deploy" / "Dockerfile").read_text()
+        pattern = re.search(r"dpkg -i /packages/(.+\.deb) ", text)[1]
+        own = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True)
+        self.assertEqual(package("*.deb"), package(
+            pattern.replace("$(dpkg --print-architecture)", own.stdout.strip())))
+        (entry,), words = (json.loads(re.search(rf"(?m)^{name} (.*)$", text)[1])
+                           for name in ("ENTRYPOINT", "CMD"))
+        server = self.serve_as(root, [f"/usr/bin/{entry}", *words], {})
+        self.assertEqual(server.wait_ready()["tp"], "2")
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.rest())
+
     def test_dpkg_installs_runs_and_removes_it(self):
         root = self.work / "root"
         for folder in ("info", "updates", "triggers"):
@@ -251,6 +315,8 @@ class Deb(PackageCase):
         out = self.call(root / "usr/bin/shoal", "generate", root / "usr/share/shoal/models/demo",
                         *REQUEST, env=path)
         self.assertEqual(answer(out), expected())
+        self.check_the_unit(root)
+        self.check_the_image(root)
         self.call(*dpkg, "--remove", "shoal", env=path)
         self.assertFalse((root / "usr").exists(), "something is left")
 

@@ -4,7 +4,7 @@ Nothing here knows the .proto files: messages and methods come from what the ser
 """
 import grpc
 import harness
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
@@ -59,8 +59,9 @@ class Reflector:
             pool.Add(ready)
         return pool.FindServiceByName(name)
 
-    def call(self, path: str, **values):
-        """The answers of a method, "package.Service/Method", and its status code."""
+    def call(self, path: str, text: str = "{}", **values):
+        """The answers of a method, "package.Service/Method", and its status code. The request has
+        the fields of `text`, which is JSON, and these values."""
         service, name = path.split("/")
         method = self.service(service).FindMethodByName(name)
         request_class, answer_class = (
@@ -74,7 +75,7 @@ class Reflector:
         stub = getattr(self.channel, kind)(
             "/" + path, request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer_class.FromString)
-        request = request_class(**values)
+        request = json_format.Parse(text, request_class(**values))
         try:
             answer = stub(iter([request]) if streams.client_streaming else request,
                           timeout=harness.GUARD)

@@ -55,6 +55,14 @@ TEST(ParseJsonTest, DepthAndValuesAreBounded) {
   EXPECT_FALSE(parse_json(R"({"a":{},"b":{}})", "x", {.max_values = 4}).ok());
 }
 
+TEST(ParseJsonTest, NamesMayHaveToBeDistinct) {
+  const JsonLimits distinct{.distinct_names = true};
+  EXPECT_TRUE(parse_json(R"({"a":{"a":1},"b":[{"a":1},{"a":2}]})", "x", distinct).ok());
+  const Result<Json> twice = parse_json(R"({"b":{"a":1,"c":2,"a":1}})", "x", distinct);
+  ASSERT_FALSE(twice.ok());
+  EXPECT_EQ(twice.status().message(), "x: \"a\" stands twice in one object");
+}
+
 TEST(JsonMemberTest, Integers) {
   const Json object = {{"five", 5},        {"whole", 5.0}, {"half", 5.5}, {"big", UINT64_MAX},
                        {"low", INT64_MIN}, {"huge", 1e18}, {"text", "5"}, {"none", nullptr}};

@@ -105,6 +105,7 @@ TEST(TextValues, OthersTextCannotForgeALine) {
   EXPECT_EQ(printable("a b.txt"), "a b.txt");
   EXPECT_EQ(printable("x\nOK: y\x1b[31m\x7f"), "x?OK: y?[31m?");
   EXPECT_EQ(printable("\u009b31m \u202e \u2066 \u00e9 \u20ac"), "?31m ? ? \u00e9 \u20ac");
+  EXPECT_EQ(printable("a\u2028b\u2029c\u2027"), "a?b?c\u2027") << "separators of lines";
   EXPECT_EQ(printable("\xC2"), "\xC2") << "cut off, and no control character";
 }
 

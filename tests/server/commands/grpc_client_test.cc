@@ -55,6 +55,20 @@ TEST_F(GrpcClient, PrintsTheTextAndThenTheFigures) {
       << got.err;
 }
 
+TEST_F(GrpcClient, EndsAnAnswerThatTakesTooLong) {
+  start({});
+  workers_.hold();
+  ClientFlags asked = flags("a");
+  asked.timeout_s = 0.3;  // no deadline: there is no answer, however long it takes
+  const Run got = run(asked);
+  workers_.release();
+  EXPECT_EQ(got.exit_code, 69);
+  EXPECT_NE(got.err.find("shoal: error: the answer is not whole after the 0.3 s of --timeout; 0 "
+                         "tokens of it came\n"),
+            std::string::npos)
+      << got.err;
+}
+
 TEST_F(GrpcClient, ReadsBytesThatAreNoUtf8AsTheTokenizerDoes) {
   start({});
   ClientFlags asked = flags(

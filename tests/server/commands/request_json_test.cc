@@ -66,6 +66,7 @@ TEST(RequestJsonTest, BadLinesAreNamed) {
       {R"({"prompt":"a","max_token":1})",
        "unknown field \"max_token\"; did you mean \"max_tokens\"?"},
       {R"({"prompt":"a","n":2})", "unknown field \"n\""},
+      {R"({"prompt":"a","max_tokens":1,"prompt":"b"})", "\"prompt\" stands twice"},
       {R"({"prompt":1})", "\"prompt\" must be a string"},
       {R"({"prompt_ids":"1,2"})", "\"prompt_ids\" must be an array of token ids"},
       {R"({"prompt_ids":[1.5]})", "\"prompt_ids\""},

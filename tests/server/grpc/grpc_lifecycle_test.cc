@@ -91,6 +91,25 @@ TEST_F(GrpcLifecycle, SaysThatItLoadsUntilItIsReady) {
   EXPECT_EQ(inference.next(), Serving::kNotServing);
 }
 
+TEST_F(GrpcLifecycle, IsAliveWhateverItDoes) {
+  Setup setup;
+  setup.ready = false;
+  start(setup);
+  const auto alive = [this] {
+    return HealthWatch(channel_, "liveness").next() == Serving::kServing &&
+           HealthWatch(channel_, "").next() == Serving::kNotServing;
+  };
+  EXPECT_TRUE(alive()) << "loading";
+  make_ready();
+  server_->set_restarting(true);
+  EXPECT_TRUE(alive()) << "restarting";
+  server_->set_restarting(false);
+  server_->set_stopping();
+  EXPECT_TRUE(alive()) << "stopping";
+  server_->set_draining();
+  EXPECT_TRUE(alive()) << "draining";
+}
+
 TEST_F(GrpcLifecycle, CancelFreesTheBlocks) {
   Setup setup;
   setup.max_model_len = 100'000;

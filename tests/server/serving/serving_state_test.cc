@@ -59,7 +59,8 @@ TEST_F(ServingStateTest, SaysWhyItTakesNothing) {
 
   EXPECT_EQ(why("a", asks_for(0)), NotTaken::kInvalid);
   EXPECT_EQ(submit("a", asks_for(0)).error().error.field, RequestField::kMaxTokens);
-  EXPECT_EQ(submit("a\n", asks_for(1)).error().error.field, RequestField::kRequestId);
+  for (const char* id : {"a\n", "\u009b31m", "a\u2028b", "\u2029"})
+    EXPECT_EQ(submit(id, asks_for(1)).error().error.field, RequestField::kRequestId) << id;
   EXPECT_EQ(submit(std::string(257, 'a'), asks_for(1)).error().error.field,
             RequestField::kRequestId);
 
