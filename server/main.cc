@@ -18,6 +18,7 @@ namespace {
 /// Before every other constructor of this program, because they allocate memory too.
 __attribute__((constructor(101))) void begin() {
   install_last_words();
+  refuse_small_stack();
 }
 
 int run_command(const CommandLine& line) {

@@ -38,6 +38,9 @@ constexpr bool kHasAsserts = true;
 /// How long the line may wait for a reader. Then SIGALRM ends the process.
 constexpr unsigned kMostSeconds = 2;
 
+/// A larger stack may be why a thread is refused, because it takes that much address space.
+constexpr uint64_t kLargeStackBytes = uint64_t{1} << 30;
+
 bool g_aborts_are_shortages = false;
 /// What a library has said last. Two threads may mix their texts, which then are of little use.
 std::atomic<char> g_library_error[200];
@@ -112,6 +115,12 @@ void add_memory(Line* line) {
   *line << "memory was refused";
   add_limit(line, RLIMIT_AS, "its bytes of address space", "ulimit -v");
   add_limit(line, RLIMIT_DATA, "its bytes of data", "ulimit -d");
+  struct rlimit stack;
+  if (::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY &&
+      stack.rlim_cur > kLargeStackBytes) {
+    *line << "; the stack of each thread takes " << uint64_t{stack.rlim_cur}
+          << " bytes of address space (ulimit -s)";
+  }
   *line << "; give it more memory, or lower --kv-cache-memory or -tp";
 }
 
@@ -119,6 +128,17 @@ void add_threads(Line* line) {
   *line << "a thread or process was refused";
   add_limit(line, RLIMIT_NPROC, "its user's processes and threads", "ulimit -u");
   *line << "; raise that, or the container's limit of processes (pids)";
+}
+
+void add_denied_threads(Line* line) {
+  *line << "a thread or process was refused: Operation not permitted" << process_denial();
+}
+
+void add_small_stack(Line* line) {
+  struct rlimit limit = {};
+  ::getrlimit(RLIMIT_STACK, &limit);
+  *line << "the stack is limited to " << uint64_t{limit.rlim_cur} << " bytes (ulimit -s), and "
+        << kLeastStackBytes << " are needed; usual is ulimit -s 8192";
 }
 
 void add_descriptors(Line* line) {
@@ -148,6 +168,8 @@ bool add_what_is_refused(Line* line) {
     add_memory(line);
   } else if (processes_are_refused()) {
     add_threads(line);
+  } else if (clone3_is_denied()) {
+    add_denied_threads(line);
   } else if (descriptors_are_refused()) {
     add_descriptors(line);
   } else {
@@ -205,6 +227,8 @@ void on_abort(int number, siginfo_t* info, void*) {
       end_of_shortage(stack_is_refused() ? add_memory : add_threads);
     case ENOMEM:
       end_of_shortage(add_memory);
+    case EPERM:
+      end_of_shortage(add_denied_threads);
     case EMFILE:
     case ENFILE:
       end_of_shortage(add_descriptors);
@@ -246,6 +270,12 @@ void install_last_words() {
   action.sa_sigaction = on_abort;
   action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND);
   ::sigaction(SIGABRT, &action, nullptr);
+}
+
+void refuse_small_stack() {
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kLeastStackBytes)
+    end_of_shortage(add_small_stack);
 }
 
 void remember_library_error(std::string_view text) {

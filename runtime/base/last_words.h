@@ -17,6 +17,10 @@ inline constexpr int kShortageExitCode = 69;
 /// unless a resource is refused at that moment, the process dies of SIGABRT.
 void install_last_words();
 
+/// Ends the process with its last words if its stack may have less than kLeastStackBytes
+/// (runtime/base/process_limit.h): it would die of SIGSEGV without a word. Call it first of all.
+void refuse_small_stack();
+
 /// From here on an abort() counts as a shortage even if nothing is refused at that moment. For the
 /// front, whose libraries abort if they are refused something for an instant, and not otherwise.
 void take_aborts_for_shortages();

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/process_limit.h"
 #include "runtime/base/program_path.h"
 #include "runtime/supervisor/process_end.h"
 
@@ -29,7 +30,9 @@ Result<HelperProcess> start_helper(std::vector<std::string> words) {
                                   command.argv().data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
-    return Status::error(Code::kResourceExhausted, cat("start a process", proc_hint()), error);
+    return Status::error(Code::kResourceExhausted,
+                         cat("start a process", error == EPERM ? process_denial() : proc_hint()),
+                         error);
   helper.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid, 0)));
   return helper;
 }

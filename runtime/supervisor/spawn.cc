@@ -35,6 +35,7 @@ std::string descriptor_limit(int error) {
 std::string spawn_limit(int error) {
   if (error == EAGAIN) return process_limit();
   if (error == ENOMEM) return "; memory is short";
+  if (error == EPERM) return process_denial();
   if (error == ENOENT || error == EACCES)
     return cat("; tried ", self_command({}).file, proc_hint());
   return descriptor_limit(error);

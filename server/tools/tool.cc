@@ -24,6 +24,7 @@ namespace {
 /// Before every other constructor of these programs, because they allocate memory too.
 __attribute__((constructor(101))) void begin() {
   install_last_words();
+  refuse_small_stack();
 }
 
 /// A command as its own program knows it.
