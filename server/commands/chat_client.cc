@@ -198,17 +198,19 @@ void Chat::report(const Status& called, Turn* turn) {
   if (called.code() == Code::kCancelled) {
     turn->signal = interrupts_.take();
     turn->exit_code = 128 + (turn->signal == 0 ? SIGINT : turn->signal);
+  } else if (called.code() == Code::kDataLoss) {
+    turn->unprinted = true;
+    turn->exit_code = fail_to_write(called);
   } else if (!called.ok()) {
     const bool gone =
         called.code() == Code::kUnavailable || called.code() == Code::kFailedPrecondition;
-    turn->unprinted = called.code() == Code::kDataLoss;
     // An error of the connection says only that nobody answers.
     const bool broken = gone && !answer.text().empty();
     turn->exit_code =
         broken ? fail(kExitUnavailable,
                       cat("the server is gone after ", counted(answer.text().size(), "byte"),
                           " of the answer: it has died, or the connection has broken"))
-               : fail(gone ? kExitUnavailable : kExitInternal, called);
+               : fail(gone ? kExitUnavailable : kExitInternal, explained(called));
   } else if (answer.http_status() != 200) {
     turn->exit_code = fail(exit_code_of(answer.http_status()), answer.error());
   } else if (!answer.error().empty()) {
@@ -261,7 +263,7 @@ int Chat::one_answer() {
   if (turn.exit_code != kExitOk) return turn.exit_code;
   if (flags_.json) {
     const Status printed = write_stdout(answer.json(flags_.request.logprobs.has_value()));
-    if (!printed.ok()) return fail(kExitInternal, printed);
+    if (!printed.ok()) return fail_to_write(printed);
   }
   const std::string line = figures(answer.output_tokens(), answer.prompt_tokens(),
                                    answer.finish_reason(), answer.first_s(), answer.last_s());

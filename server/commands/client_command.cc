@@ -261,10 +261,10 @@ bool may_come(const Call& call) {
 /// Prints what is left to print of a call that has ended, and returns the exit code.
 int conclude(const ClientFlags& flags, const Call& call) {
   const Received& received = call.received;
-  if (!call.written.ok()) return fail(kExitInternal, call.written);
+  if (!call.written.ok()) return fail_to_write(call.written);
   const bool line_open = !flags.json && !received.text.empty();
   const Status line_ended = line_open ? write_stdout("\n") : Status();
-  if (!line_ended.ok()) return fail(kExitInternal, line_ended);
+  if (!line_ended.ok()) return fail_to_write(line_ended);
   if (call.interrupted) return fail(kExitInterrupted, "cancelled");
   if (!call.status.ok()) return report_refusal(flags, call.status, received);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED)
@@ -273,7 +273,7 @@ int conclude(const ClientFlags& flags, const Call& call) {
     return fail(kExitInternal, "the request was aborted at the server");
   if (flags.json) {
     const Status printed = write_stdout(result_json(received, flags.request.logprobs.has_value()));
-    if (!printed.ok()) return fail(kExitInternal, printed);
+    if (!printed.ok()) return fail_to_write(printed);
   }
   const bool is_empty = received.text.empty() && !flags.request.prompt_ids;
   (void)write_all(STDERR_FILENO, figures_of(received) + (is_empty ? kEmptyAnswerHint : ""),

@@ -7,7 +7,6 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/base/number_text.h"
-#include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 
 namespace shoal {
@@ -29,8 +28,9 @@ inline int fail(int exit_code, const std::string& text) {
   return exit_code;
 }
 
-inline int fail(int exit_code, const Status& why) {
-  return reader_left(why) ? exit_code : fail(exit_code, explained(why));
+/// Ends a command whose output cannot be written.
+inline int fail_to_write(const Status& why) {
+  return report_failure(at(Stage::kRequest, why));
 }
 
 /// Below an answer without any text.

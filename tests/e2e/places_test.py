@@ -131,7 +131,7 @@ class FullFile(Place):
         with tempfile.TemporaryFile() as output:
             code, _, err = self.run_in("generate", TINY, *SHORT, "--json", stdout=output,
                                        preexec_fn=preexec)
-        self.assertEqual(code, harness.USAGE, err)
+        self.assertEqual(code, harness.OUTPUT, err)
         self.assertIn("File too large", err)
 
 
