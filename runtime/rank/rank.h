@@ -27,7 +27,7 @@ class Rank final : private RankContext {
   /// Runs the rank to its end. It ignores SIGTERM, SIGINT and SIGHUP, because only the front acts
   /// on a signal to the process group, and it dies with the thread that spawned it. Returns the
   /// process's exit code: 0 after Shutdown or if the front is gone, 1 after a failure that it has
-  /// reported.
+  /// reported, kOtherBuildExitCode if the front is of another build.
   int run();
 
  private:

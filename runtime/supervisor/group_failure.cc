@@ -67,6 +67,14 @@ void explain_death(const RankProcess& rank, const std::string& phase, bool out_o
                           : "; it came from outside, because the kernel counts no kill for want of "
                             "memory";
   }
+  if (rank.exit_code == CLD_EXITED && rank.exit_status == kOtherBuildExitCode) {
+    // The next one would be of that build too.
+    failure->why =
+        Status::error(Code::kAborted, cat(what, ": it is of another build than this ",
+                                          "process, because the program's file was "
+                                          "replaced; its last line in the log names both"));
+    return;
+  }
   if (rank.exit_code == CLD_EXITED && rank.exit_status == kShortageExitCode) {
     failure->fault = Fault::kShortage;
     failure->why = Status::error(Code::kResourceExhausted,

@@ -36,8 +36,7 @@ std::string spawn_limit(int error) {
   if (error == EAGAIN) return process_limit();
   if (error == ENOMEM) return "; memory is short";
   if (error == EPERM) return process_denial();
-  if (error == ENOENT || error == EACCES)
-    return cat("; tried ", self_command({}).file, proc_hint());
+  if (error == ENOENT || error == EACCES) return cat("; tried ", program_name(), proc_hint());
   return descriptor_limit(error);
 }
 
@@ -119,6 +118,8 @@ std::vector<char*> environment_with(const std::vector<std::string>& own) {
 
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment) {
+  SHOAL_ASSIGN_OR_RETURN(SelfCommand command,
+                         self_command({"worker", cat(kWorkerControlFd), cat("rank-", rank)}));
   FileActions actions(descriptors.work);
   actions.stdout_to_stderr();
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.control, kWorkerControlFd));
@@ -137,7 +138,6 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   posix_spawnattr_setsigmask(&attributes, &blocked);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
 
-  SelfCommand command = self_command({"worker", cat(kWorkerControlFd), cat("rank-", rank)});
   pid_t pid = -1;
   const int error = ::posix_spawn(&pid, command.file.c_str(), actions.get(), &attributes,
                                   command.argv().data(), environment_with(environment).data());

@@ -37,7 +37,8 @@ inline constexpr ExitEntry kExitEntries[] = {
     {70, "internal error (a bug in Shoal), or a processor that computes wrongly"},
     {74, "output cannot be written"},
     {75,
-     "a rank died or stopped answering, or weights were changed while they were loaded or in use"},
+     "a rank died, stopped answering or could not be started again, or weights were changed while "
+     "they were loaded or in use"},
 };
 
 /// What a command was doing when it failed. The exit code depends on it, because the same status
