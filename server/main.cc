@@ -52,6 +52,7 @@ int run_command(const CommandLine& line) {
 
 int run_front(const std::vector<std::string>& words) {
   take_aborts_for_shortages();
+  install_fault_words();
   const Environment environment = shoal_environment();
   const Result<CommandLine> line = parse_command_line(words, environment);
   if (!line.ok()) set_log_options(wished_log_options(words, environment));

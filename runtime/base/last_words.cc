@@ -64,16 +64,22 @@ class Line {
     } while (number != 0);
     return *this << digits + at;
   }
-  /// Writes it and ends the process. Nobody else writes: a process that ends may overtake its own
-  /// log.
-  [[noreturn]] void say_and_exit(int code) {
+  Line& operator<<(const void* address) {
+    char digits[sizeof(uintptr_t) * 2 + 1] = {};
+    auto number = reinterpret_cast<uintptr_t>(address);
+    for (size_t at = sizeof digits - 1; at-- > 0; number >>= 4)
+      digits[at] = "0123456789abcdef"[number & 15];
+    return *this << "0x" << digits;
+  }
+  /// Writes it. Nobody else writes: a process that ends may overtake its own log.
+  void say() {
     text_[size_++] = '\n';
     ::signal(SIGALRM, SIG_DFL);
     ::alarm(kMostSeconds);
     pollfd room{STDERR_FILENO, POLLOUT, 0};
     ::poll(&room, 1, static_cast<int>(kLastLineMs));
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text_, size_);
-    ::_exit(code);
+    ::alarm(0);
   }
 
  private:
@@ -98,9 +104,14 @@ void begin(Line* line, bool is_bug) {
   if (rank != kFrontRank) *line << "rank " << static_cast<uint64_t>(rank) << ": ";
 }
 
-[[noreturn]] void finish(Line* line, int exit_code) {
+void say(Line* line) {
   if (log_options().format == LogFormat::kJson) *line << "\"}";
-  line->say_and_exit(exit_code);
+  line->say();
+}
+
+[[noreturn]] void finish(Line* line, int exit_code) {
+  say(line);
+  ::_exit(exit_code);
 }
 
 /// Adds, for example, "; its open files are limited to 16 (ulimit -n)". Adds nothing if there is no
@@ -237,6 +248,44 @@ void on_abort(int number, siginfo_t* info, void*) {
   }
 }
 
+struct FaultSignal {
+  int number;
+  const char* meaning;
+};
+
+constexpr FaultSignal kFaultSignals[] = {
+    {SIGSEGV, "SIGSEGV, an access to memory that it does not have"},
+    {SIGBUS, "SIGBUS, an access to a mapped file that was cut short, or to broken memory"},
+    {SIGFPE, "SIGFPE, an operation that the processor cannot do"},
+    {SIGILL, "SIGILL, an instruction that the processor does not know"},
+    {SIGSYS, "SIGSYS, a system call that a seccomp filter forbids"},
+};
+
+/// Large enough for the registers of any processor.
+alignas(16) char g_fault_stack[size_t{64} << 10];
+
+void on_fault(int number, siginfo_t* info, void*) {
+  const bool sent = info->si_code <= 0;
+  Line line;
+  begin(&line, true);
+  line << "the program dies of ";
+  for (const FaultSignal& fault : kFaultSignals)
+    if (fault.number == number) line << fault.meaning;
+  if (sent) {
+    line << ", which process " << static_cast<uint64_t>(info->si_pid) << " has sent";
+  } else if (number == SIGSYS) {
+    line << " (number " << static_cast<uint64_t>(info->si_syscall) << ")";
+  } else {
+    line << " (address " << info->si_addr << ")";
+  }
+  say(&line);
+  // The instruction fails again after the return, with the default action, so that a core file
+  // shows it. What was sent, and a system call, do not come again.
+  if (!sent && number != SIGSYS) return;
+  ::raise(number);
+  ::_exit(128 + number);  // as PID 1, for which the kernel drops what is sent
+}
+
 [[noreturn]] void on_terminate() {
   // To catch the exception takes memory, for which there is a small reserve. If that fails too,
   // this function is called again. The type alone takes none.
@@ -270,6 +319,22 @@ void install_last_words() {
   action.sa_sigaction = on_abort;
   action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND);
   ::sigaction(SIGABRT, &action, nullptr);
+}
+
+void install_fault_words() {
+  stack_t stack{};
+  stack.ss_sp = g_fault_stack;
+  stack.ss_size = sizeof g_fault_stack;
+  ::sigaltstack(&stack, nullptr);
+  for (const FaultSignal& fault : kFaultSignals) {
+    struct sigaction action {
+    }, before{};
+    ::sigaction(fault.number, nullptr, &before);
+    if (before.sa_handler != SIG_DFL) continue;
+    action.sa_sigaction = on_fault;
+    action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND | SA_NODEFER | SA_ONSTACK);
+    ::sigaction(fault.number, &action, nullptr);
+  }
 }
 
 void refuse_small_stack() {

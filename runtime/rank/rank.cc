@@ -6,6 +6,7 @@
 #include "runtime/base/cat.h"
 #include "runtime/base/log.h"
 #include "runtime/base/program_path.h"
+#include "runtime/base/signals.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/comm/device/host_collective.h"
 #include "runtime/comm/single_communicator.h"
@@ -30,7 +31,8 @@ constexpr size_t kMostBuild = 64;
 /// The signals on which the front acts may reach the whole process group, so a rank ignores them.
 void settle_process() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
+  for (const int number : kFrontSignals) ::signal(number, SIG_IGN);
+  for (const int number : {SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   // The front blocked signals while it spawned this process.

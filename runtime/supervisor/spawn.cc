@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
 #include <string_view>
 #include <sys/resource.h>
@@ -12,6 +11,7 @@
 
 #include "runtime/base/process_limit.h"
 #include "runtime/base/program_path.h"
+#include "runtime/base/signals.h"
 #include "runtime/control/descriptors.h"
 #include "runtime/supervisor/process_end.h"
 
@@ -132,9 +132,7 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   posix_spawnattr_init(&attributes);
   sigset_t blocked;
   sigemptyset(&blocked);
-  sigaddset(&blocked, SIGTERM);
-  sigaddset(&blocked, SIGINT);
-  sigaddset(&blocked, SIGHUP);
+  for (const int number : kFrontSignals) sigaddset(&blocked, number);
   posix_spawnattr_setsigmask(&attributes, &blocked);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
 

@@ -12,6 +12,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/ordered_json.h"
+#include "runtime/base/signals.h"
 #include "server/cli/command_io.h"
 #include "server/commands/chat_answer.h"
 #include "server/commands/client_report.h"
@@ -30,10 +31,7 @@ constexpr size_t kMostMessage = size_t{16} << 20;  // bytes of one line
 class Interrupts {
  public:
   Interrupts() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
+    const sigset_t signals = not_ignored({SIGINT, SIGTERM});
     pthread_sigmask(SIG_BLOCK, &signals, &before_);
     signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     // Without it a blocked Ctrl-C would do nothing at all.

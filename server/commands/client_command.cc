@@ -16,6 +16,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/signals.h"
 #include "server/cli/command_io.h"
 #include "server/commands/chat_client.h"
 #include "server/commands/client_channel.h"
@@ -40,10 +41,7 @@ namespace {
 class CancelOnSignal {
  public:
   explicit CancelOnSignal(grpc::ClientContext* context) : context_(context) {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
+    const sigset_t signals = not_ignored({SIGINT, SIGTERM});
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask_);
     signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC));
     leave_.reset(::eventfd(0, EFD_CLOEXEC));
