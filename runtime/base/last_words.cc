@@ -323,9 +323,11 @@ void install_last_words() {
 
 void install_fault_words() {
   stack_t stack{};
-  stack.ss_sp = g_fault_stack;
-  stack.ss_size = sizeof g_fault_stack;
-  ::sigaltstack(&stack, nullptr);
+  ::sigaltstack(nullptr, &stack);
+  if ((stack.ss_flags & SS_DISABLE) != 0) {  // otherwise it is a sanitizer's
+    stack = {.ss_sp = g_fault_stack, .ss_flags = 0, .ss_size = sizeof g_fault_stack};
+    ::sigaltstack(&stack, nullptr);
+  }
   for (const FaultSignal& fault : kFaultSignals) {
     struct sigaction action {
     }, before{};
