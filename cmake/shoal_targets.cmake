@@ -33,6 +33,9 @@ if(SHOAL_WERROR)
   target_compile_options(shoal_warnings INTERFACE -Werror)
 endif()
 
+# By which the front and its ranks know that they are of one build (runtime/base/program_path.h).
+target_link_options(shoal_options INTERFACE -Wl,--build-id=sha1)
+
 if(SHOAL_SANITIZE)
   target_compile_options(shoal_options INTERFACE -fsanitize=${SHOAL_SANITIZE}
                            -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -36,6 +36,7 @@ class MappedFile {
       return Status::error(Code::kResourceExhausted, cat("map ", file.bytes_, " B of ", from.path),
                            errno);
     }
+    (void)::madvise(data, file.bytes_, MADV_DONTDUMP);  // the file has them
     file.data_ = static_cast<const std::byte*>(data);
     return file;
   }

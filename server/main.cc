@@ -18,6 +18,7 @@ namespace {
 /// Before every other constructor of this program, because they allocate memory too.
 __attribute__((constructor(101))) void begin() {
   install_last_words();
+  refuse_small_stack();
 }
 
 int run_command(const CommandLine& line) {
@@ -51,6 +52,7 @@ int run_command(const CommandLine& line) {
 
 int run_front(const std::vector<std::string>& words) {
   take_aborts_for_shortages();
+  install_fault_words();
   const Environment environment = shoal_environment();
   const Result<CommandLine> line = parse_command_line(words, environment);
   if (!line.ok()) set_log_options(wished_log_options(words, environment));

@@ -10,7 +10,8 @@
 namespace shoal {
 
 /// Zeroed anonymous memory, aligned to 64 bytes. It is on huge pages if the kernel grants them,
-/// which is worth 5-12 % of read bandwidth on two cores (docs/benchmarks.md). Move-only.
+/// which is worth 5-12 % of read bandwidth on two cores (docs/benchmarks.md). It is for weights,
+/// caches and the like, and is left out of core files. Move-only.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -28,6 +29,7 @@ class AlignedBuffer {
         ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
       return Status::error(Code::kResourceExhausted, cat("allocate ", rounded, " B"), errno);
+    (void)::madvise(data, rounded, MADV_DONTDUMP);  // gigabytes would delay the end of a crash
     if (huge) (void)::madvise(data, rounded, MADV_HUGEPAGE);  // only advice: a refusal costs speed
     buffer.data_ = data;
     buffer.bytes_ = rounded;

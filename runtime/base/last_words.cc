@@ -38,6 +38,9 @@ constexpr bool kHasAsserts = true;
 /// How long the line may wait for a reader. Then SIGALRM ends the process.
 constexpr unsigned kMostSeconds = 2;
 
+/// A larger stack may be why a thread is refused, because it takes that much address space.
+constexpr uint64_t kLargeStackBytes = uint64_t{1} << 30;
+
 bool g_aborts_are_shortages = false;
 /// What a library has said last. Two threads may mix their texts, which then are of little use.
 std::atomic<char> g_library_error[200];
@@ -61,16 +64,22 @@ class Line {
     } while (number != 0);
     return *this << digits + at;
   }
-  /// Writes it and ends the process. Nobody else writes: a process that ends may overtake its own
-  /// log.
-  [[noreturn]] void say_and_exit(int code) {
+  Line& operator<<(const void* address) {
+    char digits[sizeof(uintptr_t) * 2 + 1] = {};
+    auto number = reinterpret_cast<uintptr_t>(address);
+    for (size_t at = sizeof digits - 1; at-- > 0; number >>= 4)
+      digits[at] = "0123456789abcdef"[number & 15];
+    return *this << "0x" << digits;
+  }
+  /// Writes it. Nobody else writes: a process that ends may overtake its own log.
+  void say() {
     text_[size_++] = '\n';
     ::signal(SIGALRM, SIG_DFL);
     ::alarm(kMostSeconds);
     pollfd room{STDERR_FILENO, POLLOUT, 0};
     ::poll(&room, 1, static_cast<int>(kLastLineMs));
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text_, size_);
-    ::_exit(code);
+    ::alarm(0);
   }
 
  private:
@@ -95,9 +104,14 @@ void begin(Line* line, bool is_bug) {
   if (rank != kFrontRank) *line << "rank " << static_cast<uint64_t>(rank) << ": ";
 }
 
-[[noreturn]] void finish(Line* line, int exit_code) {
+void say(Line* line) {
   if (log_options().format == LogFormat::kJson) *line << "\"}";
-  line->say_and_exit(exit_code);
+  line->say();
+}
+
+[[noreturn]] void finish(Line* line, int exit_code) {
+  say(line);
+  ::_exit(exit_code);
 }
 
 /// Adds, for example, "; its open files are limited to 16 (ulimit -n)". Adds nothing if there is no
@@ -112,6 +126,12 @@ void add_memory(Line* line) {
   *line << "memory was refused";
   add_limit(line, RLIMIT_AS, "its bytes of address space", "ulimit -v");
   add_limit(line, RLIMIT_DATA, "its bytes of data", "ulimit -d");
+  struct rlimit stack;
+  if (::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY &&
+      stack.rlim_cur > kLargeStackBytes) {
+    *line << "; the stack of each thread takes " << uint64_t{stack.rlim_cur}
+          << " bytes of address space (ulimit -s)";
+  }
   *line << "; give it more memory, or lower --kv-cache-memory or -tp";
 }
 
@@ -119,6 +139,17 @@ void add_threads(Line* line) {
   *line << "a thread or process was refused";
   add_limit(line, RLIMIT_NPROC, "its user's processes and threads", "ulimit -u");
   *line << "; raise that, or the container's limit of processes (pids)";
+}
+
+void add_denied_threads(Line* line) {
+  *line << "a thread or process was refused: Operation not permitted" << process_denial();
+}
+
+void add_small_stack(Line* line) {
+  struct rlimit limit = {};
+  ::getrlimit(RLIMIT_STACK, &limit);
+  *line << "the stack is limited to " << uint64_t{limit.rlim_cur} << " bytes (ulimit -s), and "
+        << kLeastStackBytes << " are needed; usual is ulimit -s 8192";
 }
 
 void add_descriptors(Line* line) {
@@ -148,6 +179,8 @@ bool add_what_is_refused(Line* line) {
     add_memory(line);
   } else if (processes_are_refused()) {
     add_threads(line);
+  } else if (clone3_is_denied()) {
+    add_denied_threads(line);
   } else if (descriptors_are_refused()) {
     add_descriptors(line);
   } else {
@@ -205,12 +238,52 @@ void on_abort(int number, siginfo_t* info, void*) {
       end_of_shortage(stack_is_refused() ? add_memory : add_threads);
     case ENOMEM:
       end_of_shortage(add_memory);
+    case EPERM:
+      end_of_shortage(add_denied_threads);
     case EMFILE:
     case ENFILE:
       end_of_shortage(add_descriptors);
     default:
       end_of_bug(error.what());
   }
+}
+
+struct FaultSignal {
+  int number;
+  const char* meaning;
+};
+
+constexpr FaultSignal kFaultSignals[] = {
+    {SIGSEGV, "SIGSEGV, an access to memory that it does not have"},
+    {SIGBUS, "SIGBUS, an access to a mapped file that was cut short, or to broken memory"},
+    {SIGFPE, "SIGFPE, an operation that the processor cannot do"},
+    {SIGILL, "SIGILL, an instruction that the processor does not know"},
+    {SIGSYS, "SIGSYS, a system call that a seccomp filter forbids"},
+};
+
+/// Large enough for the registers of any processor.
+alignas(16) char g_fault_stack[size_t{64} << 10];
+
+void on_fault(int number, siginfo_t* info, void*) {
+  const bool sent = info->si_code <= 0;
+  Line line;
+  begin(&line, true);
+  line << "the program dies of ";
+  for (const FaultSignal& fault : kFaultSignals)
+    if (fault.number == number) line << fault.meaning;
+  if (sent) {
+    line << ", which process " << static_cast<uint64_t>(info->si_pid) << " has sent";
+  } else if (number == SIGSYS) {
+    line << " (number " << static_cast<uint64_t>(info->si_syscall) << ")";
+  } else {
+    line << " (address " << info->si_addr << ")";
+  }
+  say(&line);
+  // The instruction fails again after the return, with the default action, so that a core file
+  // shows it. What was sent, and a system call, do not come again.
+  if (!sent && number != SIGSYS) return;
+  ::raise(number);
+  ::_exit(128 + number);  // as PID 1, for which the kernel drops what is sent
 }
 
 [[noreturn]] void on_terminate() {
@@ -246,6 +319,30 @@ void install_last_words() {
   action.sa_sigaction = on_abort;
   action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND);
   ::sigaction(SIGABRT, &action, nullptr);
+}
+
+void install_fault_words() {
+  stack_t stack{};
+  ::sigaltstack(nullptr, &stack);
+  if ((stack.ss_flags & SS_DISABLE) != 0) {  // otherwise it is a sanitizer's
+    stack = {.ss_sp = g_fault_stack, .ss_flags = 0, .ss_size = sizeof g_fault_stack};
+    ::sigaltstack(&stack, nullptr);
+  }
+  for (const FaultSignal& fault : kFaultSignals) {
+    struct sigaction action {
+    }, before{};
+    ::sigaction(fault.number, nullptr, &before);
+    if (before.sa_handler != SIG_DFL) continue;
+    action.sa_sigaction = on_fault;
+    action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND | SA_NODEFER | SA_ONSTACK);
+    ::sigaction(fault.number, &action, nullptr);
+  }
+}
+
+void refuse_small_stack() {
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kLeastStackBytes)
+    end_of_shortage(add_small_stack);
 }
 
 void remember_library_error(std::string_view text) {

@@ -17,6 +17,16 @@ inline constexpr int kShortageExitCode = 69;
 /// unless a resource is refused at that moment, the process dies of SIGABRT.
 void install_last_words();
 
+/// Makes SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGSYS leave a line before they end the process as
+/// they would without it. A signal that has another handler (a sanitizer's) or is ignored is left
+/// alone. Call it in the front's main thread, which gets a stack for the handler, so that an
+/// overflow of its own is told too.
+void install_fault_words();
+
+/// Ends the process with its last words if its stack may have less than kLeastStackBytes
+/// (runtime/base/process_limit.h): it would die of SIGSEGV without a word. Call it first of all.
+void refuse_small_stack();
+
 /// From here on an abort() counts as a shortage even if nothing is refused at that moment. For the
 /// front, whose libraries abort if they are refused something for an instant, and not otherwise.
 void take_aborts_for_shortages();

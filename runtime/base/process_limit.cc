@@ -1,8 +1,11 @@
 #include "runtime/base/process_limit.h"
 
+#include <cerrno>
 #include <cstddef>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "runtime/base/cat.h"
 
@@ -18,6 +21,18 @@ bool stack_is_refused() {
   if (tried == MAP_FAILED) return true;
   ::munmap(tried, bytes);
   return false;
+}
+
+bool clone3_is_denied() {
+  // No process comes of it: without arguments the kernel answers EINVAL, and only a filter EPERM.
+  return ::syscall(SYS_clone3, nullptr, 0) < 0 && errno == EPERM;
+}
+
+const char* process_denial() {
+  return clone3_is_denied()
+             ? "; a seccomp filter denies clone3, as that of Docker before 20.10.10 does: update "
+               "Docker, or start the container with --security-opt seccomp=unconfined"
+             : "; a seccomp filter or a security module denies it";
 }
 
 std::string process_limit() {

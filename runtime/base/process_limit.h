@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 
 namespace shoal {
@@ -6,6 +7,17 @@ namespace shoal {
 /// Whether the kernel refuses memory for the stack of a thread right now. It allocates nothing, so
 /// that a signal handler may call it.
 bool stack_is_refused();
+
+/// Whether a seccomp filter answers EPERM to clone3, by which the C library starts threads and
+/// processes. It allocates nothing.
+bool clone3_is_denied();
+
+/// "; a seccomp filter denies clone3 ...", for an error that a process or thread is not permitted
+/// (EPERM). It allocates nothing.
+const char* process_denial();
+
+/// The smallest stack with which the program runs, in bytes.
+inline constexpr uint64_t kLeastStackBytes = uint64_t{256} << 10;
 
 /// "; its user may have 16 processes and threads (ulimit -u), and a container may limit them too
 /// (pids)", for an error that a process or thread could not be started (EAGAIN). If its stack is

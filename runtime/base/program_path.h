@@ -2,13 +2,23 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/status.h"
+
 namespace shoal {
 
-/// The path by which this process can start its own program once more: "/proc/self/exe", which is
-/// right even after the file was replaced or removed, or else the path that the kernel was given at
-/// the start (without /proc, or if the program was started through the dynamic loader, whose file
-/// /proc/self/exe then is).
-const char* program_path();
+/// The path by which this process can start its own program once more: "/proc/self/fd/16", which is
+/// a descriptor that it has kept since its start, so that it is right even after the file was
+/// replaced or removed. Without /proc it is program_name(). UNAVAILABLE: there is no /proc, and
+/// another file has that name by now. RESOURCE_EXHAUSTED, with errno: there was no descriptor.
+Result<std::string> program_path();
+
+/// The absolute path of the program's file at the start of this process, for messages and for what
+/// lies beside it.
+const std::string& program_name();
+
+/// The build of this program: the id that the linker has made from its contents (NT_GNU_BUILD_ID),
+/// in hexadecimal. Empty if it was linked without one.
+const std::string& program_build();
 
 /// What starts this program once more: the file to execute, and its arguments with argv[0]. That is
 /// program_path() with "shoal" and `words`. If SHOAL_TEST_EMULATOR names an emulator (qemu-user),
@@ -21,7 +31,7 @@ struct SelfCommand {
   /// Pointers into `words`, and nullptr last.
   std::vector<char*> argv();
 };
-SelfCommand self_command(std::vector<std::string> words);
+Result<SelfCommand> self_command(std::vector<std::string> words);
 
 /// "; /proc is not mounted", or "" if it is. For the messages of whatever needs it.
 const char* proc_hint();

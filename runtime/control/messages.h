@@ -13,9 +13,14 @@
 
 // The messages between the front and a rank. What the ranks compute is only bytes here: the author
 // of the work (runtime/rank/rank_work.h) defines RankStart::work, Step::plan, StepDone::result and
-// Ready::about. Both ends are always of the same build, so no message has a version.
+// Ready::about. Both ends are of the same build, so no message has a version: before any message
+// the front sends its program_build() as a frame, and a rank of another build ends there.
 
 namespace shoal {
+
+/// The exit code of a rank that is of another build than its front (sysexits' EX_TEMPFAIL). Its
+/// last line in the log names both.
+inline constexpr int kOtherBuildExitCode = 75;
 
 /// The front's first message to a rank: all that the rank needs to connect to the others and to
 /// begin its work.

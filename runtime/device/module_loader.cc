@@ -14,12 +14,9 @@ namespace {
 
 constexpr char kFileName[] = "libshoal_cuda.so";
 
-/// The running executable's folder with a final slash; empty if it is not known.
+/// The running executable's folder with a final slash.
 std::string executable_folder() {
-  char* const whole = ::realpath(program_path(), nullptr);
-  const std::string text = whole == nullptr ? "" : whole;
-  std::free(whole);
-  return text.substr(0, text.rfind('/') + 1);
+  return program_name().substr(0, program_name().rfind('/') + 1);
 }
 
 std::string loader_words() {

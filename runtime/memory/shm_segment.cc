@@ -192,6 +192,7 @@ Result<ShmSegment> ShmSegment::map(Fd fd, size_t bytes) {
   const int error = errno;
   if (data == MAP_FAILED)
     return Status::error(code_of(error), cat("map ", bytes, " bytes of shared memory"), error);
+  (void)::madvise(data, bytes, MADV_DONTDUMP);
   ShmSegment segment(std::move(fd), static_cast<std::byte*>(data), bytes);
   SHOAL_RETURN_IF_ERROR(populate(segment.data_, bytes));
   return segment;

@@ -9,7 +9,7 @@ namespace shoal {
 
 /// Shared memory without a name. The front creates it and workers inherit the descriptor. The bytes
 /// live until the last process that holds the descriptor or a mapping has ended, however it ends.
-/// Move-only; data() may be used from any thread.
+/// They are left out of core files. Move-only; data() may be used from any thread.
 class ShmSegment {
  public:
   ShmSegment() = default;

@@ -5,6 +5,8 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/log.h"
+#include "runtime/base/program_path.h"
+#include "runtime/base/signals.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/comm/device/host_collective.h"
 #include "runtime/comm/single_communicator.h"
@@ -23,16 +25,29 @@ constexpr int64_t kSendTimeoutMs = 3'600'000;
 /// During a long phase a rank repeats its phase message this often. The front can thus tell a slow
 /// rank on a busy machine from a stuck group, which is silent.
 constexpr auto kStillAtIt = std::chrono::seconds(1);
+/// What is shown of a front's build, which may be no build at all.
+constexpr size_t kMostBuild = 64;
 
 /// The signals on which the front acts may reach the whole process group, so a rank ignores them.
 void settle_process() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
+  for (const int number : kFrontSignals) ::signal(number, SIG_IGN);
+  for (const int number : {SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   // The front blocked signals while it spawned this process.
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   set_float_environment();
+}
+
+/// Whether the front that sent this is of our build. Otherwise says of which.
+bool same_build(const std::string& build) {
+  if (build == program_build()) return true;
+  (void)write_stderr(cat("shoal: error: a rank is of build ", program_build(),
+                         " and its front of build ", build.substr(0, kMostBuild),
+                         ", because the program's file was replaced; start the server again\n"),
+                     kLastLineMs);
+  return false;
 }
 
 Status out_of_turn() {
@@ -43,6 +58,9 @@ Status out_of_turn() {
 
 int Rank::run() {
   settle_process();
+  const Result<std::string> build = channel_.receive(Deadline::infinite());
+  if (build.status().code() == Code::kUnavailable) return 0;
+  if (!same_build(build.ok() ? *build : "")) return kOtherBuildExitCode;
   const Status status = serve();
   if (status.ok()) return 0;
   const Status sent = send(failure_of(status));

@@ -24,10 +24,10 @@ class Rank final : private RankContext {
   /// Takes ownership of the descriptor. `work` must live as long as the rank.
   Rank(int control_fd, RankWork& work) : channel_(Fd(control_fd)), work_(work) {}
 
-  /// Runs the rank to its end. It ignores SIGTERM, SIGINT and SIGHUP, because only the front acts
-  /// on a signal to the process group, and it dies with the thread that spawned it. Returns the
+  /// Runs the rank to its end. It ignores kFrontSignals, because only the front acts on a signal
+  /// to the process group, and it dies with the thread that spawned it. Returns the
   /// process's exit code: 0 after Shutdown or if the front is gone, 1 after a failure that it has
-  /// reported.
+  /// reported, kOtherBuildExitCode if the front is of another build.
   int run();
 
  private:

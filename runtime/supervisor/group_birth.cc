@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/base/program_path.h"
 #include "runtime/supervisor/spawn.h"
 
 namespace shoal {
@@ -43,6 +44,7 @@ void introduce(const WorkerGroupOptions& options, const TransportSetup& setup,
     start.cpus.assign(begin, begin + static_cast<std::ptrdiff_t>(own));
     start.log = log_options();
     // A send that fails means that the worker has died: the first look at the group finds out how.
+    (void)ranks[rank].channel.send(program_build(), Deadline::after_ms(kIntroduceMs));
     (void)ranks[rank].channel.send(encode_front_message(start), Deadline::after_ms(kIntroduceMs));
   }
 }

@@ -44,7 +44,7 @@ std::string names_of(const std::vector<int32_t>& ranks) {
 int first_to_fail(const std::vector<RankProcess>& ranks) {
   int first = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i].reaped && !ranks[i].failure) return static_cast<int>(i);
+    if (ranks[i].dead() && !ranks[i].failure) return static_cast<int>(i);
     if (!ranks[i].failure) continue;
     const bool better =
         first < 0 || (secondary(ranks[static_cast<size_t>(first)].failure->status) &&
@@ -54,18 +54,37 @@ int first_to_fail(const std::vector<RankProcess>& ranks) {
   return first;
 }
 
+/// We have ended its core file, and the kernel then keeps our signal instead of the first one.
+bool cut_short(const RankProcess& rank) {
+  return rank.dumps && (!rank.reaped || rank.exit_status == SIGKILL);
+}
+
+std::string end_of(const RankProcess& rank) {
+  return cut_short(rank) ? "died of a fault, and its core file took too long and was cut short,"
+                         : describe_exit(rank.exit_code, rank.exit_status);
+}
+
 /// For a rank that ended without giving a reason.
 void explain_death(const RankProcess& rank, const std::string& phase, bool out_of_memory,
                    Failure* failure) {
-  std::string what = cat("rank ", failure->rank, " (pid ", rank.process.pid, ") ",
-                         describe_exit(rank.exit_code, rank.exit_status), " in phase ", phase);
-  const bool signalled = rank.exit_code == CLD_KILLED || rank.exit_code == CLD_DUMPED;
+  std::string what = cat("rank ", failure->rank, " (pid ", rank.process.pid, ") ", end_of(rank),
+                         " in phase ", phase, rank.exit_code == CLD_DUMPED ? "; core dumped" : "");
+  const bool signalled =
+      !cut_short(rank) && (rank.exit_code == CLD_KILLED || rank.exit_code == CLD_DUMPED);
   const bool killed = signalled && rank.exit_status == SIGKILL;
   if (killed) {
     what += out_of_memory ? "; the kernel does that when memory runs out: see dmesg and the "
                             "container's memory limit"
                           : "; it came from outside, because the kernel counts no kill for want of "
                             "memory";
+  }
+  if (rank.exit_code == CLD_EXITED && rank.exit_status == kOtherBuildExitCode) {
+    // The next one would be of that build too.
+    failure->why =
+        Status::error(Code::kAborted, cat(what, ": it is of another build than this ",
+                                          "process, because the program's file was "
+                                          "replaced; its last line in the log names both"));
+    return;
   }
   if (rank.exit_code == CLD_EXITED && rank.exit_status == kShortageExitCode) {
     failure->fault = Fault::kShortage;
@@ -128,7 +147,7 @@ std::string standing_of_others(int one, const std::vector<RankProcess>& ranks,
 }  // namespace
 
 bool more_evidence_may_come(const std::vector<RankProcess>& ranks, bool late) {
-  const auto died = [](const RankProcess& rank) { return rank.reaped && !rank.failure; };
+  const auto died = [](const RankProcess& rank) { return rank.dead() && !rank.failure; };
   const auto gives_reason = [](const RankProcess& rank) {
     return rank.failure && !secondary(rank.failure->status);
   };

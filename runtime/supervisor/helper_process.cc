@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/process_limit.h"
 #include "runtime/base/program_path.h"
 #include "runtime/supervisor/process_end.h"
 
@@ -16,6 +17,7 @@ extern char** environ;
 namespace shoal {
 
 Result<HelperProcess> start_helper(std::vector<std::string> words) {
+  SHOAL_ASSIGN_OR_RETURN(SelfCommand command, self_command(std::move(words)));
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     return Status::error(Code::kResourceExhausted, "make a pipe", errno);
@@ -24,12 +26,13 @@ Result<HelperProcess> start_helper(std::vector<std::string> words) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDOUT_FILENO);
-  SelfCommand command = self_command(std::move(words));
   const int error = ::posix_spawn(&helper.pid, command.file.c_str(), &actions, nullptr,
                                   command.argv().data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
-    return Status::error(Code::kResourceExhausted, cat("start a process", proc_hint()), error);
+    return Status::error(Code::kResourceExhausted,
+                         cat("start a process", error == EPERM ? process_denial() : proc_hint()),
+                         error);
   helper.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper.pid, 0)));
   return helper;
 }

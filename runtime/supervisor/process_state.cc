@@ -53,6 +53,10 @@ bool is_frozen(pid_t process) {
   return false;
 }
 
+bool dumps_core(pid_t process) {
+  return has_line(cat("/proc/", process, "/status"), "CoreDumping:\t1");
+}
+
 std::optional<std::chrono::nanoseconds> processor_time(pid_t process) {
   clockid_t clock{};
   timespec used{};

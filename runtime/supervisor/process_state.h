@@ -18,6 +18,10 @@ bool is_stopped(pid_t process);
 /// read.
 bool is_frozen(pid_t process);
 
+/// True if the process writes a core file: it is dead, and only its end is still to come. False if
+/// that cannot be read (Linux before 4.15).
+bool dumps_core(pid_t process);
+
 /// The processor time that all threads of the process have used so far; nullopt if it is gone.
 std::optional<std::chrono::nanoseconds> processor_time(pid_t process);
 

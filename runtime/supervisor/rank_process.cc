@@ -13,6 +13,8 @@ namespace {
 /// Like kDeathMs, for a process that still works on its end.
 constexpr int64_t kMostDeathMs = 30'000;
 constexpr int64_t kLookForDeathMs = 100;
+/// How long a core file may take. The streams wait for it.
+constexpr int64_t kMostDumpMs = 2'000;
 /// How often to look for the end of a rank that has no pidfd.
 constexpr int kUnwatchedMs = 10;
 
@@ -57,6 +59,24 @@ int poll_ms(const std::vector<RankProcess>& ranks, Deadline deadline) {
   const bool unwatched = std::any_of(ranks.begin(), ranks.end(),
                                      [](const RankProcess& rank) { return rank.unwatched(); });
   return unwatched ? deadline.remaining_ms(kUnwatchedMs) : deadline.remaining_ms();
+}
+
+bool end_dumps(std::vector<RankProcess>& ranks) {
+  bool found = false;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    RankProcess& rank = ranks[i];
+    if (rank.dead() || !dumps_core(rank.process.pid)) continue;
+    found = rank.dumps = true;
+    log_warning(cat("rank ", i, " (pid ", rank.process.pid,
+                    ") has died and writes a core file, for which it has ", kMostDumpMs, " ms"));
+  }
+  const Deadline whole = Deadline::after_ms(kMostDumpMs);
+  for (RankProcess& rank : ranks) {
+    if (!found || !rank.dumps || rank.reaped || rank.reap(whole)) continue;
+    ::kill(rank.process.pid, SIGKILL);
+    rank.reap(Deadline::after_ms(kDeathMs));
+  }
+  return found;
 }
 
 void end_ranks(std::vector<RankProcess>& ranks) {

@@ -21,6 +21,7 @@ struct RankProcess {
   Channel channel;
   bool channel_open = true;
   bool reaped = false;
+  bool dumps = false;  ///< it was seen to write a core file: it is dead, and its end is to come
   bool left_behind = false;            ///< it was killed and did not end: nobody waits for it again
   int exit_code = 0, exit_status = 0;  ///< of its ProcessEnd, once reaped
   std::optional<RankFailure> failure;  ///< as it has reported it
@@ -52,6 +53,8 @@ struct RankProcess {
   /// Reaps the process. False: it has not ended by the deadline, or was reaped before.
   bool reap(Deadline deadline = Deadline::after_ms(0));
 
+  bool dead() const { return reaped || dumps; }
+
   /// True if no descriptor reports its end, so that somebody has to look for it.
   bool unwatched() const { return !reaped && !process.pidfd.valid(); }
 
@@ -73,6 +76,10 @@ struct RankProcess {
 /// How many milliseconds a poll for the ranks' messages and ends may take: until the deadline, or
 /// 10 ms if the end of a rank can only be found by looking.
 int poll_ms(const std::vector<RankProcess>& ranks, Deadline deadline);
+
+/// Looks for ranks that write a core file, and gives them 2 s for it. One that has not ended then
+/// is killed. True: there was one. It waits for nobody if there is none.
+bool end_dumps(std::vector<RankProcess>& ranks);
 
 /// How long the slowest rank was in each phase.
 PhaseSeconds slowest_phases(const std::vector<RankProcess>& ranks);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
 #include <string_view>
 #include <sys/resource.h>
@@ -12,6 +11,7 @@
 
 #include "runtime/base/process_limit.h"
 #include "runtime/base/program_path.h"
+#include "runtime/base/signals.h"
 #include "runtime/control/descriptors.h"
 #include "runtime/supervisor/process_end.h"
 
@@ -35,8 +35,8 @@ std::string descriptor_limit(int error) {
 std::string spawn_limit(int error) {
   if (error == EAGAIN) return process_limit();
   if (error == ENOMEM) return "; memory is short";
-  if (error == ENOENT || error == EACCES)
-    return cat("; tried ", self_command({}).file, proc_hint());
+  if (error == EPERM) return process_denial();
+  if (error == ENOENT || error == EACCES) return cat("; tried ", program_name(), proc_hint());
   return descriptor_limit(error);
 }
 
@@ -118,6 +118,8 @@ std::vector<char*> environment_with(const std::vector<std::string>& own) {
 
 Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptors,
                                    const std::vector<std::string>& environment) {
+  SHOAL_ASSIGN_OR_RETURN(SelfCommand command,
+                         self_command({"worker", cat(kWorkerControlFd), cat("rank-", rank)}));
   FileActions actions(descriptors.work);
   actions.stdout_to_stderr();
   SHOAL_RETURN_IF_ERROR(actions.pass(descriptors.control, kWorkerControlFd));
@@ -130,13 +132,10 @@ Result<WorkerProcess> spawn_worker(int rank, const WorkerDescriptors& descriptor
   posix_spawnattr_init(&attributes);
   sigset_t blocked;
   sigemptyset(&blocked);
-  sigaddset(&blocked, SIGTERM);
-  sigaddset(&blocked, SIGINT);
-  sigaddset(&blocked, SIGHUP);
+  for (const int number : kFrontSignals) sigaddset(&blocked, number);
   posix_spawnattr_setsigmask(&attributes, &blocked);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
 
-  SelfCommand command = self_command({"worker", cat(kWorkerControlFd), cat("rank-", rank)});
   pid_t pid = -1;
   const int error = ::posix_spawn(&pid, command.file.c_str(), actions.get(), &attributes,
                                   command.argv().data(), environment_with(environment).data());

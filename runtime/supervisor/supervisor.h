@@ -94,8 +94,8 @@ class Supervisor {
   /// or watch().
   void set_work(std::string work) { options_.group.start.work = std::move(work); }
 
-  /// Looks for a rank that has died while nothing ran, and begins to start the group again. Never
-  /// waits. A Failure: the ranks are lost for good.
+  /// Looks for a rank that has died while nothing ran, and begins to start the group again. Waits
+  /// only for the end of one that has died. A Failure: the ranks are lost for good.
   std::optional<Failure> watch();
 
   /// For how many seconds lost ranks have been on their way back; 0: they run, or are lost for

@@ -16,7 +16,8 @@ namespace shoal {
 namespace {
 
 constexpr int64_t kSendTimeoutMs = 10'000;
-constexpr int64_t kSoonMs = 150;       ///< in which a death shows that has already happened
+constexpr int64_t kSoonMs = 150;  ///< in which a death shows that has already happened
+constexpr int64_t kLookForDumpsMs = 500;
 constexpr int64_t kGoodbyeMs = 2'000;  ///< for workers to exit by themselves after Shutdown
 constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
@@ -37,6 +38,7 @@ struct WorkerGroup::Impl {
   WorkerGroupOptions options;
   double most_phase_s = kMostPhaseSeconds;
   StepWatch step_watch{0};
+  Deadline look_for_dumps = Deadline::after_ms(kLookForDumpsMs);
   OomKills kills = oom_kills();     // the counts before the group was started
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
@@ -81,6 +83,9 @@ bool WorkerGroup::Impl::poll_once(Deadline deadline) {
       if (workers[i].channel_open) read_messages(workers[i]);  // what it sent between the two looks
     }
   }
+  if (!look_for_dumps.passed()) return trouble;
+  trouble |= end_dumps(workers);
+  look_for_dumps = Deadline::after_ms(kLookForDumpsMs);
   return trouble;
 }
 

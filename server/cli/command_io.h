@@ -16,8 +16,7 @@ Status write_all(int fd, std::string_view text, std::string_view name);
 /// output is visible at once.
 Status write_stdout(std::string_view text);
 
-/// Whether that error is a reader that wanted no more of the output, as `head` does. It is no
-/// reason for a message.
+/// Whether that error is a reader that wanted no more of the output, as `head` does.
 bool reader_left(const Status& status);
 
 /// Reads a whole file, pipe or "-" (stdin), for the inputs of commands. Error: INVALID_ARGUMENT,

@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/terminal.h"
 #include "server/cli/command_io.h"
+#include "server/cli/process_start.h"
 
 namespace shoal {
 namespace {
@@ -83,6 +84,7 @@ ExitCode exit_code(const Ending& ending) {
   const Code code = ending.why.code();
   switch (ending.stage) {
     case Stage::kRequest:
+      if (code == Code::kDataLoss) return ExitCode::kOutput;
       return code == Code::kInternal ? ExitCode::kInternal : ExitCode::kUsage;
     case Stage::kModel:
       return model_exit_code(code);
@@ -97,7 +99,7 @@ ExitCode exit_code(const Ending& ending) {
 int report_failure(const Ending& ending) {
   if (ending.ok()) return 0;
   const ExitCode code = exit_code(ending);
-  if (ending.stage == Stage::kRequest && reader_left(ending.why)) return static_cast<int>(code);
+  if (ending.stage == Stage::kRequest && reader_left(ending.why)) end_by_broken_pipe();
   const bool is_for_us = code == ExitCode::kInternal ||
                          (code == ExitCode::kWorkerDied && ending.fault != Fault::kModelChanged);
   say_error(is_for_us ? ending.why.to_string() : explained(ending.why));

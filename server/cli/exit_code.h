@@ -10,11 +10,12 @@ namespace shoal {
 /// The program's exit codes. The numbers are those of sysexits.h, and they are stable.
 enum class ExitCode : int {
   kOk = 0,
-  kUsage = 64,        ///< wrong flag or request, or an input or output file that cannot be used
+  kUsage = 64,        ///< wrong flag or request, or an input or output file that cannot be opened
   kBadModel = 65,     ///< the model is damaged or unsupported
   kNoModel = 66,      ///< model not found
   kUnavailable = 69,  ///< no transport works, or the port is busy
   kInternal = 70,     ///< internal error: a bug in Shoal, or a processor that computes wrongly
+  kOutput = 74,       ///< output cannot be written
   kWorkerDied = 75,   ///< a rank died, or the model was changed while in use: a new start may work
 };
 
@@ -34,14 +35,16 @@ inline constexpr ExitEntry kExitEntries[] = {
     {66, "model not found"},
     {69, "no transport works, memory or threads are short, or the port is busy"},
     {70, "internal error (a bug in Shoal), or a processor that computes wrongly"},
+    {74, "output cannot be written"},
     {75,
-     "a rank died or stopped answering, or weights were changed while they were loaded or in use"},
+     "a rank died, stopped answering or could not be started again, or weights were changed while "
+     "they were loaded or in use"},
 };
 
 /// What a command was doing when it failed. The exit code depends on it, because the same status
 /// code means one thing for a flag and another for a checkpoint.
 enum class Stage {
-  kRequest,  ///< flags, requests, files for input and output
+  kRequest,  ///< flags, requests, files for input and output; DATA_LOSS: output is lost
   kModel,    ///< opening MODEL: configuration, tokenizer, checkpoint
   kStart,    ///< starting the ranks and the server
   kRun,      ///< running on them
@@ -80,8 +83,8 @@ ExitCode exit_code(const Ending& ending);
 /// at most 2 kB in all. The chain has codes and places in the source only for those who mend Shoal:
 /// if a bug or a rank ended it (exit code 70, or 75 without a changed model), with --log-level
 /// debug, and in JSON. Returns the exit code as main does. If the ending is ok, it prints nothing
-/// and returns 0. It also prints nothing if the reader of the output has left, because that is how
-/// a pipe ends.
+/// and returns 0. If the reader of the output has left, SIGPIPE ends the process without a word, as
+/// it does other programs, unless it was ignored when this one started.
 int report_failure(const Ending& ending);
 
 /// Writes "shoal: error: TEXT" to stderr; with --log-format json it is a log line instead.

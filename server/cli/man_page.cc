@@ -92,6 +92,12 @@ std::string man_page(const std::vector<CommandEntry>& commands) {
           "counts as a hyphen. -tp is short for --tensor-parallel-size. A default is given in parentheses.\n"),
       ".SH COMMANDS\n");
   for (const CommandEntry& command : commands) text += section(command);
+  text += cat(
+      ".SH SIGNALS\n",
+      roff(
+          "SIGTERM, SIGINT and SIGQUIT let running requests of serve finish, and so does SIGHUP if it has "
+          "a controlling terminal; otherwise keys and certificates are read again. A second signal ends it "
+          "at once. What was ignored when it was started stays ignored.\n"));
   text += ".SH EXIT STATUS\n";
   for (const ExitEntry& entry : kExitEntries)
     text += cat(".TP\n", bold(cat(entry.code)), "\n", roff(entry.meaning), "\n");

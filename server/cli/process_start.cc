@@ -14,6 +14,9 @@
 namespace shoal {
 namespace {
 
+/// begin_process() has found that SIGPIPE may end this process.
+bool g_ends_by_broken_pipe = false;
+
 /// Opens the standard descriptors that are closed, so that a file opened later does not become
 /// stdout by accident. Writing to them fails, as it would on a closed descriptor.
 void open_standard_descriptors() {
@@ -68,11 +71,18 @@ void begin_process(char** argv) {
   open_standard_descriptors();
   // If a reader is gone, or a file has grown to its limit (ulimit -f), write() returns an error
   // instead. Every caller handles that, and a log that is full must not end a server.
-  std::signal(SIGPIPE, SIG_IGN);
+  g_ends_by_broken_pipe = std::signal(SIGPIPE, SIG_IGN) == SIG_DFL;
   std::signal(SIGXFSZ, SIG_IGN);
   // A shell's trap '' CHLD reaches us through exec. While SIGCHLD is ignored, the kernel does not
   // keep the exit status of children for us.
   std::signal(SIGCHLD, SIG_DFL);
+}
+
+void end_by_broken_pipe() {
+  if (!g_ends_by_broken_pipe) return;
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
+  ::_exit(128 + SIGPIPE);  // as PID 1, for which the kernel drops the signal
 }
 
 }  // namespace shoal

@@ -6,4 +6,8 @@ namespace shoal {
 /// the meaning that the code relies on.
 void begin_process(char** argv);
 
+/// Ends this process by SIGPIPE, as other programs end whose reader has left. Returns if SIGPIPE
+/// was ignored when this one started: then that is an error like any other.
+void end_by_broken_pipe();
+
 }  // namespace shoal

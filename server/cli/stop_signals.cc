@@ -1,21 +1,22 @@
 #include "server/cli/stop_signals.h"
 
 #include <cerrno>
+#include <csignal>
+#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include <utility>
 
+#include "runtime/base/log.h"
+#include "runtime/base/signals.h"
+
 namespace shoal {
 
 Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> tidy) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGHUP);
+  const sigset_t set = not_ignored({SIGTERM, SIGINT, SIGQUIT, SIGHUP});
+  for (const int number : {SIGUSR1, SIGUSR2, SIGALRM}) std::signal(number, SIG_IGN);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   Fd signals(::signalfd(-1, &set, SFD_CLOEXEC));
   Fd requested(::eventfd(0, EFD_CLOEXEC)), leave(::eventfd(0, EFD_CLOEXEC));
@@ -23,14 +24,19 @@ Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> 
     return Status::error(Code::kResourceExhausted, "make descriptors for signals; raise ulimit -n",
                          errno);
   }
-  return std::unique_ptr<StopSignals>(
-      new StopSignals(std::move(signals), std::move(requested), std::move(leave), std::move(tidy)));
+  // Looked for now, because once it is closed there is none.
+  const Fd terminal(::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC));
+  return std::unique_ptr<StopSignals>(new StopSignals(std::move(signals), std::move(requested),
+                                                      std::move(leave), terminal.valid(),
+                                                      std::move(tidy)));
 }
 
-StopSignals::StopSignals(Fd signals, Fd requested, Fd leave, std::function<void()> tidy)
+StopSignals::StopSignals(Fd signals, Fd requested, Fd leave, bool has_terminal,
+                         std::function<void()> tidy)
     : signals_(std::move(signals)),
       requested_(std::move(requested)),
       leave_(std::move(leave)),
+      has_terminal_(has_terminal),
       tidy_(std::move(tidy)) {
   thread_ = std::thread([this] { receive(); });
 }
@@ -47,8 +53,8 @@ void StopSignals::receive() {
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     if (fds[0].revents == 0 || ::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
-    if (info.ssi_signo == SIGHUP) {
-      hang_up();
+    if (info.ssi_signo == SIGHUP && (!has_terminal_ || !first)) {
+      if (!has_terminal_) hang_up();
       continue;
     }
     if (!first || !started_) {
@@ -66,6 +72,9 @@ void StopSignals::on_hangup(std::function<void()> call) {
 }
 
 void StopSignals::hang_up() {
+  log_info(
+      "SIGHUP: without a controlling terminal it ends nothing; certificates and keys are read "
+      "again if they have changed");
   const std::lock_guard lock(mutex_);
   if (hangup_) hangup_();
 }

@@ -11,11 +11,14 @@
 
 namespace shoal {
 
-/// SIGTERM and SIGINT as an event, and SIGHUP as a call. Make it before any other thread exists: it
-/// blocks the signals in the calling thread, and so in all threads that this one starts, and
-/// receives them in a thread of its own. The first SIGTERM or SIGINT makes wait() return true.
-/// Before started() there is nothing to finish, so the first signal ends the process at once with
-/// exit code 0; a second signal always does.
+/// SIGTERM, SIGINT and SIGQUIT as an event. So is SIGHUP if this process has a controlling
+/// terminal, which is closed then; otherwise it is a call and a line in the log. SIGUSR1, SIGUSR2
+/// and SIGALRM are ignored, and so is what was ignored when the program started. Make it before any
+/// other thread exists: it blocks the signals in the calling thread, and so in all threads that
+/// this one starts, and receives them in a thread of its own. The first signal makes wait() return
+/// true. Before started() there is nothing to finish, so it ends the process at once with exit code
+/// 0; a second signal always does, but not a second SIGHUP, which both the kernel and a shell may
+/// send.
 class StopSignals {
  public:
   /// tidy: what has to be done before the process ends at once. It is called from the thread that
@@ -23,8 +26,8 @@ class StopSignals {
   static Result<std::unique_ptr<StopSignals>> install(std::function<void()> tidy);
   ~StopSignals();  ///< from here on signals stay pending and are ignored
 
-  /// Calls this for each SIGHUP, from the thread that receives the signals; it must not block.
-  /// Until then, and after a call with nullptr, SIGHUP has no effect.
+  /// Calls this for each SIGHUP that is no event, from the thread that receives the signals; it
+  /// must not block. Until then, and after a call with nullptr, nothing is called.
   void on_hangup(std::function<void()> call);
 
   /// Call it when the server is ready. From then on the first signal asks it to finish.
@@ -34,13 +37,14 @@ class StopSignals {
   bool wait(Deadline deadline);
 
  private:
-  StopSignals(Fd signals, Fd requested, Fd leave, std::function<void()> tidy);
+  StopSignals(Fd signals, Fd requested, Fd leave, bool has_terminal, std::function<void()> tidy);
   void receive();
   void hang_up();
 
   Fd signals_;    // signalfd
   Fd requested_;  // eventfd: the first signal has arrived
   Fd leave_;      // eventfd: the thread should end
+  const bool has_terminal_;
   const std::function<void()> tidy_;
   std::atomic<bool> started_{false};
   std::mutex mutex_;

@@ -12,6 +12,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/ordered_json.h"
+#include "runtime/base/signals.h"
 #include "server/cli/command_io.h"
 #include "server/commands/chat_answer.h"
 #include "server/commands/client_report.h"
@@ -30,10 +31,7 @@ constexpr size_t kMostMessage = size_t{16} << 20;  // bytes of one line
 class Interrupts {
  public:
   Interrupts() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
+    const sigset_t signals = not_ignored({SIGINT, SIGTERM});
     pthread_sigmask(SIG_BLOCK, &signals, &before_);
     signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     // Without it a blocked Ctrl-C would do nothing at all.
@@ -200,17 +198,19 @@ void Chat::report(const Status& called, Turn* turn) {
     turn->exit_code = 128 + (turn->signal == 0 ? SIGINT : turn->signal);
   } else if (called.code() == Code::kDeadlineExceeded) {
     turn->exit_code = fail_late(flags_, counted(answer.text().size(), "byte"));
+  } else if (called.code() == Code::kDataLoss) {
+    turn->unprinted = true;
+    turn->exit_code = fail_to_write(called);
   } else if (!called.ok()) {
     const bool gone =
         called.code() == Code::kUnavailable || called.code() == Code::kFailedPrecondition;
-    turn->unprinted = called.code() == Code::kDataLoss;
     // An error of the connection says only that nobody answers.
     const bool broken = gone && !answer.text().empty();
     turn->exit_code =
         broken ? fail(kExitUnavailable,
                       cat("the server is gone after ", counted(answer.text().size(), "byte"),
                           " of the answer: it has died, or the connection has broken"))
-               : fail(gone ? kExitUnavailable : kExitInternal, called);
+               : fail(gone ? kExitUnavailable : kExitInternal, explained(called));
   } else if (answer.http_status() != 200) {
     turn->exit_code = fail(exit_code_of(answer.http_status()), answer.error());
   } else if (!answer.error().empty()) {
@@ -263,7 +263,7 @@ int Chat::one_answer() {
   if (turn.exit_code != kExitOk) return turn.exit_code;
   if (flags_.json) {
     const Status printed = write_stdout(answer.json(flags_.request.logprobs.has_value()));
-    if (!printed.ok()) return fail(kExitInternal, printed);
+    if (!printed.ok()) return fail_to_write(printed);
   }
   const std::string line = figures(answer.output_tokens(), answer.prompt_tokens(),
                                    answer.finish_reason(), answer.first_s(), answer.last_s());

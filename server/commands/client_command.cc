@@ -16,6 +16,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/signals.h"
 #include "server/cli/command_io.h"
 #include "server/commands/chat_client.h"
 #include "server/commands/client_channel.h"
@@ -40,10 +41,7 @@ namespace {
 class CancelOnSignal {
  public:
   explicit CancelOnSignal(grpc::ClientContext* context) : context_(context) {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
+    const sigset_t signals = not_ignored({SIGINT, SIGTERM});
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask_);
     signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC));
     leave_.reset(::eventfd(0, EFD_CLOEXEC));
@@ -272,10 +270,10 @@ bool may_come(const Call& call) {
 /// Prints what is left to print of a call that has ended, and returns the exit code.
 int conclude(const ClientFlags& flags, const Call& call) {
   const Received& received = call.received;
-  if (!call.written.ok()) return fail(kExitInternal, call.written);
+  if (!call.written.ok()) return fail_to_write(call.written);
   const bool line_open = !flags.json && !received.text.empty();
   const Status line_ended = line_open ? write_stdout("\n") : Status();
-  if (!line_ended.ok()) return fail(kExitInternal, line_ended);
+  if (!line_ended.ok()) return fail_to_write(line_ended);
   if (call.interrupted) return fail(kExitInterrupted, "cancelled");
   if (!call.status.ok()) return report_refusal(flags, call.status, received);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED) {
@@ -287,7 +285,7 @@ int conclude(const ClientFlags& flags, const Call& call) {
     return fail(kExitInternal, "the request was aborted at the server");
   if (flags.json) {
     const Status printed = write_stdout(result_json(received, flags.request.logprobs.has_value()));
-    if (!printed.ok()) return fail(kExitInternal, printed);
+    if (!printed.ok()) return fail_to_write(printed);
   }
   const bool is_empty = received.text.empty() && !flags.request.prompt_ids;
   (void)write_all(STDERR_FILENO, figures_of(received) + (is_empty ? kEmptyAnswerHint : ""),

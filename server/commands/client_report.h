@@ -31,8 +31,9 @@ inline int fail(int exit_code, const std::string& text) {
   return exit_code;
 }
 
-inline int fail(int exit_code, const Status& why) {
-  return reader_left(why) ? exit_code : fail(exit_code, explained(why));
+/// Ends a command whose output cannot be written.
+inline int fail_to_write(const Status& why) {
+  return report_failure(at(Stage::kRequest, why));
 }
 
 /// When an answer that is asked for now must be whole.

@@ -173,12 +173,20 @@ void watch_model(ModelWatch& model, SupervisorHooks* hooks) {
   };
 }
 
-/// Why the ranks of a running engine cannot go on. RESOURCE_EXHAUSTED is about the ranks here, not
-/// about a request or a flag, and it ends in lost ranks: ABORTED is put in front, so that neither a
-/// client nor the exit code takes it for the caller's fault. INVALID_ARGUMENT is a bug of ours.
+/// Whether there are no ranks because something that the first start had is gone: a resource, or
+/// the program's file.
+bool cannot_start_again(const Failure& failure) {
+  return failure.why.code() == Code::kResourceExhausted || failure.fault == Fault::kShortage ||
+         (failure.phase == Phase::kSpawn && failure.rank == kFrontRank &&
+          failure.fault == Fault::kOwn);
+}
+
+/// Why the ranks of a running engine cannot go on. What its end is about is the ranks, not a
+/// request or a flag: ABORTED is put in front, so that neither a client nor the exit code takes it
+/// for the caller's fault. INVALID_ARGUMENT is a bug of ours.
 Status lost_for_good(const Failure& failure) {
   const Code code = failure.why.code();
-  if (code == Code::kResourceExhausted || failure.fault == Fault::kShortage)
+  if (cannot_start_again(failure))
     return failure.why.because_of(Code::kAborted, "the ranks are lost and cannot be started again");
   return code == Code::kInvalidArgument
              ? failure.why.because_of(Code::kInternal, "the ranks cannot go on")
@@ -316,9 +324,8 @@ Status EngineHost::watch() {
 Ending EngineHost::ending(const Status& status) const {
   if (status.fault() == Fault::kModelChanged) return at(Stage::kRun, status);
   const std::optional<Failure> lost = supervisor_->lost();
-  // A restart that meets a shortage ends in lost ranks, because the first start did not meet it.
   const bool at_start = lost && lost->fault == Fault::kOwn && lost->phase < Phase::kStep &&
-                        lost->why.code() != Code::kResourceExhausted;
+                        !cannot_start_again(*lost);
   if (status.ok() || !at_start) return at(Stage::kRun, status);
   return {lost->why, Stage::kStart, lost->fault};
 }

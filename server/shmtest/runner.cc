@@ -17,6 +17,7 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/signals.h"
 #include "server/shmtest/os_failure.h"
 #include "server/shmtest/sandbox.h"
 
@@ -205,9 +206,7 @@ Outcome Run::finish() {
 class Signals {
  public:
   Signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+    const sigset_t set = not_ignored({SIGINT, SIGTERM, SIGHUP});
     ::sigprocmask(SIG_BLOCK, &set, &before_);
     fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   }

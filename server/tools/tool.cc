@@ -24,6 +24,7 @@ namespace {
 /// Before every other constructor of these programs, because they allocate memory too.
 __attribute__((constructor(101))) void begin() {
   install_last_words();
+  refuse_small_stack();
 }
 
 /// A command as its own program knows it.
@@ -78,6 +79,7 @@ int print(const std::string& text) {
 int run(const Tool& tool, Words words) {
   be_one_command();
   take_aborts_for_shortages();
+  install_fault_words();
   const Result<CommandLine> line = parse(tool, words);
   if (!line.ok()) return report_failure(at(Stage::kRequest, line.status()));
   set_log_options(line->log);

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import struct
 import tempfile
 import termios
@@ -301,11 +302,11 @@ class Errors(harness.TestCase):
 
 
 class Pipes(harness.TestCase):
-    def without_a_reader(self, *args) -> tuple[int, bytes]:
+    def without_a_reader(self, *args, **popen) -> tuple[int, bytes]:
         """The exit code and stderr, if nobody reads stdout."""
         reader, writer = os.pipe()
         os.close(reader)
-        process = harness.start(*args, stdout=writer)
+        process = harness.start(*args, stdout=writer, **popen)
         os.close(writer)
         return process.wait(), process.communicate()[1]
 
@@ -325,8 +326,13 @@ class Pipes(harness.TestCase):
                           ("client", "--server", ready["http"], "--messages", messages.name,
                            "--json")):
                 code, err = self.without_a_reader(*words)
-                self.assertEqual(err, b"", words)
-                self.assertGreater(code, 0, words)
+                self.assertEqual((code, err), (-signal.SIGPIPE, b""), words)
+
+    def test_a_broken_pipe_is_an_error_where_sigpipe_was_ignored(self):
+        code, err = self.without_a_reader("tokenize", harness.DEMO, "--text", "x",
+                                          restore_signals=False)  # Python ignores it
+        self.assertEqual((code, err), (harness.OUTPUT, b"shoal: error: write the output to stdout: "
+                                       b"Broken pipe\n"))
 
     def test_ids_from_a_pipe(self):
         for text in ("In the beginning", ""):

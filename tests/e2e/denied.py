@@ -11,7 +11,7 @@ import struct
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2
 # x86-64's numbers.
-MADVISE, PIDFD_OPEN = 28, 434
+MADVISE, PIDFD_OPEN, CLONE3 = 28, 434, 435
 POPULATE_WRITE = 23
 
 

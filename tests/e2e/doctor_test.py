@@ -193,21 +193,21 @@ class Here(harness.TestCase):
                              True)
 
     def test_open_files_are_counted_before_ranks_start(self):
-        # tcp over 8 ranks takes 4 descriptors of the front itself, 3 for each rank, and 3 more
+        # tcp over 8 ranks takes 5 descriptors of the front itself, 3 for each rank, and 3 more
         # while the last one is started. One less must fail.
-        for limit, code in ((31, 0), (30, harness.UNAVAILABLE)):
+        for limit, code in ((32, 0), (31, harness.UNAVAILABLE)):
             done = harness.start("doctor", "-tp", 8, "--transport", "tcp", "--json",
                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
                                                                        (limit, limit)))
             out, err = done.communicate()
             self.assertEqual(done.returncode, code, err)
             report = json.loads(out)
-            self.assertEqual(report["needs"][0]["descriptors"], 31)
+            self.assertEqual(report["needs"][0]["descriptors"], 32)
             if code == 0:
                 continue
             refusal = report["refusals"][0]
             self.assertEqual((refusal["phase"], refusal["code"]), ("budget", "RESOURCE_EXHAUSTED"))
-            self.assertIn("31 open files; the limit is 30", refusal["reason"])
+            self.assertIn("32 open files; the limit is 31", refusal["reason"])
             self.assertIn("ulimit -n 1024", [remedy["text"] for remedy in report["remedies"]])
 
     def test_needs_as_json(self):

@@ -296,16 +296,29 @@ class ExitCodes(harness.TestCase):
                                 "--max-tokens", 300, "--ignore-eos")
         process.stdout.read(1)
         process.stdout.close()
-        self.assertGreaterEqual(process.wait(), 0, "ended by a signal")
-        process.stderr.close()
+        self.assertEqual(process.wait(), -signal.SIGPIPE, "as every program ends")
+        self.assertEqual(process.communicate()[1], b"")
 
-    def test_a_full_disk_is_reported(self):
-        with open("/dev/full", "wb") as full:
-            process = harness.start("generate", TINY, "--prompt-ids", 1, "--max-tokens", 2,
-                                    "--json", stdout=full)
-            err = process.communicate()[1].decode()
-        self.assertGreater(process.returncode, 0)
-        self.assertIn("No space left", err)
+    # --- 74 -----------------------------------------------------------------
+
+    def test_a_full_disk_is_not_a_wrong_request(self):
+        server = self.serve(TINY)
+        address = server.wait_ready()["grpc"]
+        file = self.folder / "requests.jsonl"
+        file.write_text('{"prompt_ids":[1],"max_tokens":2}\n')
+        for args in (("--version",), ("--help",), ("doctor", "--needs"),
+                     ("tokenize", TINY, "--text", "x"), self.generate(TINY, "--json"),
+                     self.generate(TINY), ("generate", TINY, "--jsonl", file),
+                     ("logits", TINY, "--prompt-ids", 1, "--out", "/dev/full"),
+                     ("client", "--server", address, "--prompt-ids", "1,2", "--max-tokens", 2,
+                      "--json")):
+            with self.subTest(args=args[:2]), open("/dev/full", "wb") as full:
+                process = harness.start(*args, stdout=full)
+                err = process.communicate()[1].decode()
+                self.assertEqual(process.returncode, harness.OUTPUT, err)
+                self.assertIn("No space left", err)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
 
 
 if __name__ == "__main__":

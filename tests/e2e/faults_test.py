@@ -196,7 +196,7 @@ class Faults(harness.TestCase):
         flags = ("--max-tokens", 40, "--ignore-eos", "--temperature", 0)
         whole = harness.run("generate", harness.DEMO, "--prompt-ids", SHORT_PROMPT,
                             *flags).stdout.decode()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             with self.subTest(signal=number.name):
                 server, (client, out, err), rank = self.serve_and_stop_in_stream(*flags)
                 os.killpg(server.pid, number)

@@ -28,7 +28,7 @@ SHOAL = os.environ.get("SHOAL", str(ROOT / "build" / "release" / "shoal"))
 # What starts the program, if it is for another processor. It starts its ranks with it too.
 EMULATOR = [word for word in [os.environ.get("SHOAL_TEST_EMULATOR")] if word]
 # The exit codes, as docs and --help list them.
-USAGE, BAD_MODEL, NO_MODEL, UNAVAILABLE, INTERNAL, WORKER_DIED = 64, 65, 66, 69, 70, 75
+USAGE, BAD_MODEL, NO_MODEL, UNAVAILABLE, INTERNAL, OUTPUT, WORKER_DIED = 64, 65, 66, 69, 70, 74, 75
 SKIPPED = 77  # CTest counts this exit code as skipped
 # Seconds after which a test gives up a wait, as kGuardMs in tests/guard.h. This only ends one that
 # hangs, and no verdict may depend on it. Sanitizers and emulated processors are slow.

@@ -131,7 +131,7 @@ class FullFile(Place):
         with tempfile.TemporaryFile() as output:
             code, _, err = self.run_in("generate", TINY, *SHORT, "--json", stdout=output,
                                        preexec_fn=preexec)
-        self.assertEqual(code, harness.USAGE, err)
+        self.assertEqual(code, harness.OUTPUT, err)
         self.assertIn("File too large", err)
 
 
@@ -177,6 +177,46 @@ class Denied(Place):
                     preexec_fn=denied.deny(denied.MADVISE, error, third=denied.POPULATE_WRITE))
                 self.assertEqual((code, err), (0, ""))
                 self.assertIn('"shm"', out)
+
+
+    def test_threads_that_a_filter_denies_name_the_filter(self):
+        # Docker before 20.10.10 answers EPERM, at which the C library gives up.
+        for command in (("generate", TINY, *SHORT), ("serve", TINY, "--grpc-port", 0),
+                        ("doctor", "-tp", 2)):
+            with self.subTest(command=command[0]):
+                code, _, err = self.run_in(*command,
+                                           preexec_fn=denied.deny(denied.CLONE3, errno.EPERM))
+                self.assertEqual(code, harness.UNAVAILABLE, err)
+                self.assertIn("Operation not permitted", err)
+                self.assertIn("a seccomp filter denies clone3", err)
+                self.assertNotIn("INTERNAL", err)
+
+
+class Stack(Place):
+    """The limit of the stack, which the front's main thread and all threads have."""
+
+    @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer needs a stack of its own")
+    def test_a_small_one_is_named(self):
+        for command in (("--version",), ("doctor",), ("generate", TINY, *SHORT)):
+            with self.subTest(command=command[0]):
+                self.assertEqual(
+                    self.run_in(*command, preexec_fn=denied.limit(resource.RLIMIT_STACK, 65536)),
+                    (harness.UNAVAILABLE, "", "shoal: error: the stack is limited to 65536 bytes "
+                     "(ulimit -s), and 262144 are needed; usual is ulimit -s 8192\n"))
+
+    @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer needs a stack of its own")
+    def test_the_least_one_suffices(self):
+        code, out, err = self.run_in("generate", TINY, *SHORT, "-tp", 2,
+                                     preexec_fn=denied.limit(resource.RLIMIT_STACK, 262144))
+        self.assertEqual((code, err), (0, ""))
+        self.assertTrue(out)
+
+    def test_one_that_no_thread_can_have_is_named(self):
+        code, _, err = self.run_in("generate", TINY, *SHORT,
+                                   preexec_fn=denied.limit(resource.RLIMIT_STACK, 2**46))
+        self.assertEqual(code, harness.UNAVAILABLE, err)
+        self.assertIn(f"the stack of each thread takes {2**46} bytes of address space (ulimit -s)",
+                      err)
 
 
 class NoRestart(Place):

@@ -28,6 +28,7 @@ Result<PrivateMemory> PrivateMemory::create(size_t bytes) {
     return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes of private memory"),
                          error);
   }
+  (void)::madvise(data, bytes, MADV_DONTDUMP);
   PrivateMemory memory;
   memory.data_ = static_cast<std::byte*>(data);
   memory.bytes_ = bytes;

@@ -16,10 +16,10 @@ struct TcpRung {
   /// The number of open files of the front, which has more of them than any rank. For each rank it
   /// has a listener, the control channel and the pidfd. While the last rank is being started it
   /// also has the other end of that channel and copies of the descriptors that the rank inherits.
-  /// The log takes one more for a pipe or terminal (PatientWriter).
+  /// The log takes one more for a pipe or terminal (PatientWriter), and the program's file one.
   static int64_t front_descriptors(int world_size) {
-    constexpr int64_t kStandard = 3, kLog = 1, kForEachRank = 3, kWhileOneIsBorn = 3;
-    return kStandard + kLog + kForEachRank * world_size + kWhileOneIsBorn;
+    constexpr int64_t kStandard = 3, kLog = 1, kProgram = 1, kForEachRank = 3, kWhileOneIsBorn = 3;
+    return kStandard + kLog + kProgram + kForEachRank * world_size + kWhileOneIsBorn;
   }
 
   static ShmNeed need(const RungContext& context) {

@@ -1,13 +1,22 @@
 // Processes that really end: each case is a child whose stderr and exit code are looked at.
 #include "runtime/base/last_words.h"
 
+#include <algorithm>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <gtest/gtest.h>
+#include <iterator>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <new>
 #include <stdexcept>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <system_error>
 #include <unistd.h>
@@ -133,6 +142,86 @@ TEST(LastWords, AnAbortWithoutAShortageIsTakenForOneInTheFrontAlone) {
   EXPECT_EQ(front.exit_code, kShortageExitCode);
   EXPECT_NE(front.text.find("and does not say which"), std::string::npos) << front.text;
 #endif
+}
+
+/// How the body ends whose faults are told.
+End fault_of(const std::function<void()>& body) {
+  return end_of([&] {
+    install_fault_words();
+    body();
+  });
+}
+
+/// Takes this many frames of the stack, which has fewer.
+__attribute__((noinline)) int overflow(int frames, volatile char* above) {
+  volatile char frame[4096];
+  frame[0] = *above;
+  return frames == 0 ? 0 : overflow(frames - 1, frame) + frame[0];
+}
+
+/// An address that the compiler does not know.
+volatile uintptr_t g_nowhere = 16;
+
+/// From now on the kernel sends SIGSYS for getppid().
+void forbid_getppid() {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(code), code};
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+TEST(LastWords, OfAFaultNameTheSignalWhichEndsTheProcess) {
+  if (sanitized()) GTEST_SKIP() << "a sanitizer has a report of its own for this";
+  const struct {
+    int signal;
+    const char* says;
+    std::function<void()> fault;
+  } cases[] = {
+      {SIGSEGV, "SIGSEGV, an access to memory that it does not have (address 0x0000000000000010)",
+       [] { *reinterpret_cast<volatile int*>(g_nowhere) = 1; }},
+      {SIGSEGV, "SIGSEGV, an access to memory",
+       [] {
+         volatile char first = 0;
+         ::_exit(overflow(1 << 30, &first));
+       }},
+      {SIGBUS, "SIGBUS, an access to a mapped file that was cut short",
+       [] {
+         const int file = ::memfd_create("short", 0);
+         *static_cast<volatile char*>(
+             ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) = 1;
+       }},
+      {SIGSYS, "SIGSYS, a system call that a seccomp filter forbids (number ",
+       [] {
+         forbid_getppid();
+         ::getppid();
+       }},
+      {SIGILL, "SIGILL, an instruction that the processor does not know, which process ",
+       [] { ::raise(SIGILL); }},
+      {SIGFPE, " has sent", [] { ::kill(::getpid(), SIGFPE); }},
+  };
+  for (const auto& one : cases) {
+    const End end = fault_of(one.fault);
+    EXPECT_EQ(end.signal, one.signal) << end.text;
+    EXPECT_EQ(end.text.find("shoal: error: INTERNAL: the program dies of SIG"), 0u) << end.text;
+    EXPECT_NE(end.text.find(one.says), std::string::npos) << end.text;
+    EXPECT_EQ(std::count(end.text.begin(), end.text.end(), '\n'), 1) << end.text;
+  }
+}
+
+TEST(LastWords, OfAFaultLeaveAHandlerThatIsThereAlone) {
+  const End end = fault_of([] { ::_exit(3); });
+  EXPECT_EQ(end.exit_code, 3);
+  const End handled = end_of([] {
+    std::signal(SIGFPE, [](int) { ::_exit(4); });
+    install_fault_words();
+    ::raise(SIGFPE);
+  });
+  EXPECT_EQ(handled.exit_code, 4);
 }
 
 TEST(LastWords, AreALineOfJsonInAJsonLog) {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "runtime/base/program_path.h"
 #include "runtime/control/descriptors.h"
 #include "tests/guard.h"
 
@@ -103,7 +104,8 @@ class RankTest : public testing::Test {
     }
   }
 
-  Peer spawn() {
+  /// A rank whose front is of this build.
+  Peer spawn(const std::string& build = program_build()) {
     auto ends = Channel::make_pair().value();
     const pid_t pid = ::fork();
     if (pid == 0) {
@@ -116,7 +118,9 @@ class RankTest : public testing::Test {
       SumWork work;
       ::_exit(Rank(control, work).run());
     }
-    return {pid, std::make_unique<Channel>(std::move(ends.first)), {}};
+    auto channel = std::make_unique<Channel>(std::move(ends.first));
+    EXPECT_TRUE(channel->send(build, Deadline::after_ms(kGuardMs)).ok());
+    return {pid, std::move(channel), {}};
   }
 
   template <typename Message>
@@ -357,6 +361,13 @@ TEST_F(RankTest, WhatIsOutOfTurnEndsIt) {
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->status.code(), Code::kInternal);
   EXPECT_EQ(exit_code(0), 1);
+}
+
+TEST_F(RankTest, AFrontOfAnotherBuildEndsItBeforeAnyMessage) {
+  EXPECT_EQ(program_build().size(), 40u) << "the linker makes a SHA-1";
+  peers_.push_back(spawn("4711"));
+  EXPECT_FALSE(next(0).has_value());
+  EXPECT_EQ(exit_code(0), kOtherBuildExitCode);
 }
 
 TEST_F(RankTest, AFrontThatIsGoneEndsItQuietly) {

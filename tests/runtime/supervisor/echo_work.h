@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
@@ -39,6 +40,7 @@ class EchoWork final : public RankWork {
   Result<std::string> step(uint64_t, std::string_view plan) override {
     const int rank = context_->start().rank;
     if (plan == "die" && rank == 1) crash();
+    if (plan == "dump" && rank == 1) dump_for_long();
     if (plan == "be killed" && rank == 1) ::raise(SIGKILL);
     if (plan == "stop" && rank == 1) ::raise(SIGSTOP);
     if (plan == "spin" && rank == 1) use_processor(1e9);
@@ -55,6 +57,16 @@ class EchoWork final : public RankWork {
   /// others would have to take for a rank that hangs.
   static void crash() {
     std::signal(SIGSEGV, SIG_DFL);
+    std::raise(SIGSEGV);
+  }
+
+  /// Dies with so much address space, nearly all of it without memory, that the kernel walks
+  /// through it for many seconds while it writes a small core file.
+  static void dump_for_long() {
+    constexpr size_t kBytes = size_t{1} << 42;
+    void* const wide = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (wide != MAP_FAILED) *static_cast<volatile char*>(wide) = 1;
     std::raise(SIGSEGV);
   }
 

@@ -142,6 +142,17 @@ TEST_F(GroupFailureTest, ItsOwnFaultIsNotOutside) {
   }
 }
 
+TEST_F(GroupFailureTest, ARankOfAnotherBuildIsNotTriedAgain) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(kOtherBuildExitCode);
+  ranks_.emplace_back(WorkerProcess{pid, Fd()}, Channel(Fd()));
+  ranks_.back().reap(Deadline::after_ms(kGuardMs));
+  const Failure failure = explain_failure(ranks_, {true, Phase::kSpawn}, false);
+  EXPECT_EQ(failure.fault, Fault::kOwn) << "no restart cures it";
+  EXPECT_EQ(failure.why.code(), Code::kAborted) << "but a new start does";
+  EXPECT_NE(failure.why.message().find("of another build"), std::string::npos);
+}
+
 TEST_F(GroupFailureTest, AnEndForWantOfMemoryIsNoFaultOfTheTransport) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(kShortageExitCode);

@@ -1,10 +1,13 @@
 #include "server/cli/exit_code.h"
 
 #include <cerrno>
+#include <csignal>
 #include <gtest/gtest.h>
 
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "server/cli/process_start.h"
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -20,7 +23,7 @@ TEST(ExitCodeTest, FollowsStageCodeAndFault) {
   constexpr ExitCase kCases[] = {
       {Stage::kRequest, Code::kInvalidArgument, Fault::kOwn, ExitCode::kUsage},
       {Stage::kRequest, Code::kNotFound, Fault::kOwn, ExitCode::kUsage},
-      {Stage::kRequest, Code::kDataLoss, Fault::kOwn, ExitCode::kUsage},
+      {Stage::kRequest, Code::kDataLoss, Fault::kOwn, ExitCode::kOutput},
       {Stage::kRequest, Code::kResourceExhausted, Fault::kOwn, ExitCode::kUsage},
       {Stage::kRequest, Code::kInternal, Fault::kOwn, ExitCode::kInternal},
       {Stage::kModel, Code::kNotFound, Fault::kOwn, ExitCode::kNoModel},
@@ -112,18 +115,27 @@ TEST(ReportFailureTest, IsUnderTwoKilobytesWithTheChain) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(ReportFailureTest, AReaderThatHasLeftIsNoError) {
+TEST(ReportFailureTest, AReaderThatHasLeftEndsTheProcessBySigpipe) {
+  const Status left = Status::error(Code::kDataLoss, "write the output", EPIPE);
+  const auto end_if = [&left](void (*pipe_signal)(int)) {
+    return in_child([&]() -> std::string {
+      std::signal(SIGPIPE, pipe_signal);
+      char* none[] = {nullptr};
+      begin_process(none);
+      return cat(report_failure(at(Stage::kRequest, left)));
+    });
+  };
+  EXPECT_EQ(end_if(SIG_DFL), cat("signal ", SIGPIPE));
+  EXPECT_EQ(end_if(SIG_IGN), "74") << "a signal that was ignored stays ignored";
+}
+
+TEST(ReportFailureTest, OutputThatIsLostForAnotherReasonIsReported) {
   const Status left = Status::error(Code::kDataLoss, "write the output", EPIPE);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(report_failure(at(Stage::kRequest, left)), 64);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  // A broken connection between ranks, and a full disk, are not a reader that has left: they are
-  // reported.
-  testing::internal::CaptureStderr();
-  EXPECT_EQ(report_failure(at(Stage::kRun, left)), 65);
+  EXPECT_EQ(report_failure(at(Stage::kRun, left)), 65) << "a connection between ranks";
   EXPECT_EQ(report_failure(
                 at(Stage::kRequest, Status::error(Code::kDataLoss, "write the output", ENOSPC))),
-            64);
+            74);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("Broken pipe"), std::string::npos);
   EXPECT_NE(text.find("No space left"), std::string::npos);
