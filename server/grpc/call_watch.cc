@@ -16,30 +16,20 @@ class WatchedCall final : public grpc::experimental::Interceptor {
       : connections_(std::move(connections)), peer_(std::move(peer)) {
     connections_->call_began(peer_);
   }
-  ~WatchedCall() override {
-    if (reading_) connections_->read_ended(peer_, !has_message_, false);
-    connections_->call_ended(peer_);
-  }
+  ~WatchedCall() override { connections_->call_ended(peer_, has_message_); }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     using Point = grpc::experimental::InterceptionHookPoints;
-    if (methods->QueryInterceptionHookPoint(Point::PRE_RECV_MESSAGE)) {
-      reading_ = true;
-      connections_->read_began(peer_, !has_message_);
-    }
-    if (methods->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE) && reading_) {
-      reading_ = false;
-      const bool whole = methods->GetRecvMessage() != nullptr;
-      connections_->read_ended(peer_, !has_message_, whole);
-      has_message_ = has_message_ || whole;
-    }
+    if (methods->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE) &&
+        methods->GetRecvMessage() != nullptr)
+      connections_->message_came(peer_, !std::exchange(has_message_, true));
     methods->Proceed();
   }
 
  private:
   const std::shared_ptr<Connections> connections_;
   const std::string peer_;
-  bool reading_ = false, has_message_ = false;
+  bool has_message_ = false;
 };
 
 class CallWatch final : public grpc::experimental::ServerInterceptorFactoryInterface {

@@ -95,40 +95,29 @@ void Connections::call_began(std::string_view name) {
   const std::lock_guard lock(mutex_);
   Calls& calls = calls_[*peer];
   ++calls.live;
+  ++calls.without_message;
   ++calls.progress;
 }
 
-void Connections::call_ended(std::string_view name) {
+void Connections::call_ended(std::string_view name, bool had_message) {
   const std::optional<Peer> peer = parse_peer(name);
   if (!peer) return;
   const std::lock_guard lock(mutex_);
   Calls& calls = calls_[*peer];
   --calls.live;
-  calls.given_up += kUnreadBytes;
+  if (!had_message) --calls.without_message;
+  calls.given_up += kMessageBytes;
   calls.last_end = Clock::now();
   if (calls.forgotten && calls.live == 0) calls_.erase(*peer);
 }
 
-void Connections::read_began(std::string_view name, bool first) {
+void Connections::message_came(std::string_view name, bool first) {
   const std::optional<Peer> peer = parse_peer(name);
   if (!peer) return;
   const std::lock_guard lock(mutex_);
   Calls& calls = calls_[*peer];
-  ++calls.reading;
-  if (first) ++calls.incomplete;
-}
-
-void Connections::read_ended(std::string_view name, bool first, bool whole) {
-  const std::optional<Peer> peer = parse_peer(name);
-  if (!peer) return;
-  const std::lock_guard lock(mutex_);
-  Calls& calls = calls_[*peer];
-  --calls.reading;
-  if (first) --calls.incomplete;
-  if (whole)
-    ++calls.progress;
-  else
-    calls.given_up += kReadingBytes;
+  ++calls.progress;
+  if (first) --calls.without_message;
 }
 
 /// The open connection with this peer, the latest one if there are several; nullptr if there is
@@ -221,7 +210,7 @@ Clock::time_point Connections::idle_since(const Connection& connection) const {
 
 bool Connections::has_call(const Connection& connection) const {
   const Calls* calls = calls_of(connection);
-  return calls != nullptr && calls->live > calls->incomplete;
+  return calls != nullptr && calls->live > calls->without_message;
 }
 
 bool Connections::being_closed(Clock::time_point now) const {
@@ -278,8 +267,7 @@ bool Connections::look_at(Connection& connection, RunningClock::time_point now) 
 double Connections::beyond_calls(const Connection& connection) const {
   const Calls* calls = connection.alone ? calls_of(connection) : nullptr;
   if (calls == nullptr) return connection.pending.bytes();
-  const double explained = kReadingBytes * calls->reading + kUnreadBytes * calls->live +
-                           calls->given_up - connection.given_up;
+  const double explained = kMessageBytes * calls->live + calls->given_up - connection.given_up;
   return std::max(0.0, connection.pending.bytes() - explained);
 }
 
@@ -304,10 +292,12 @@ void Connections::close_unexplained(Connection& connection) {
   const Clock::time_point now = Clock::now();
   close(connection, socket, now);  // also one that gRPC has just closed
   if (!is_due(&endless_closed_, now)) return;
+  const Calls* calls = calls_of(connection);
   log_warning(cat("closed ", counted(endless_closed_.count, "connection"), ", the last one after ",
                   static_cast<int64_t>(connection.pending.bytes()),
                   " bytes in which no call began and no message ended: headers without end, or "
-                  "more than a message may have"));
+                  "more than messages may have, beside ",
+                  counted(calls == nullptr ? 0 : calls->live, "call")));
   endless_closed_ = {.count = 0, .logged = now};
 }
 

@@ -51,12 +51,10 @@ class Connections {
   /// A call on the connection with this peer has begun, or has ended. A connection with a live call
   /// is not idle. `peer` is as gRPC writes it: "ipv4:127.0.0.1:40000".
   void call_began(std::string_view peer);
-  void call_ended(std::string_view peer);
-  /// A message of a call is read from now on; or it is not read any more, because it is whole or
-  /// because the call has ended. A call whose first message is not whole keeps no connection from
+  void call_ended(std::string_view peer, bool had_message);
+  /// A message of a call has come whole. Before its first one, a call keeps no connection from
   /// being idle.
-  void read_began(std::string_view peer, bool first);
-  void read_ended(std::string_view peer, bool first, bool whole);
+  void message_came(std::string_view peer, bool first);
   /// True if the connection with this peer was taken beyond the limit, for health probes alone.
   bool over_limit(std::string_view peer);
 
@@ -74,9 +72,8 @@ class Connections {
   int64_t most() const { return most_; }
 
  private:
-  /// What a call may bring while a message of it is read, and while none is: gRPC's window for a
-  /// stream that is not read. Both with the heads of HTTP/2's frames.
-  static constexpr double kReadingBytes = kMaxRequestBytes + (1 << 17), kUnreadBytes = 1 << 17;
+  /// What a call may bring before a message of it is whole, with the heads of HTTP/2's frames.
+  static constexpr double kMessageBytes = kMaxRequestBytes + (1 << 17);
 
   struct Connection {
     int descriptor = -1;
@@ -93,7 +90,7 @@ class Connections {
         {};  // when it was shut down; gRPC closes it soon after
   };
   struct Calls {
-    int live = 0, reading = 0, incomplete = 0;  // incomplete: the first message is being read
+    int live = 0, without_message = 0;
     uint64_t progress = 0;  // calls that have begun, and messages that have become whole
     double given_up = 0;    // the most bytes that came of messages that will never be whole
     Clock::time_point last_end;

@@ -222,8 +222,7 @@ class OnATerminal(harness.TestCase):
                                r"in \d+\.\d s: [\d.]+ tokens/s\n$")
 
     def test_a_bench_says_what_it_times(self):
-        words = ("bench", "collectives", "--transport", "tcp")
-        outer, inner = pty.openpty()
+        words, (outer, inner) = ("bench", "collectives", "--transport", "tcp"), pty.openpty()
         self.addCleanup(os.close, outer)
         for flags, stderr, says in (((), inner, b"\r\x1b[Kround 1 of 3: tcp"),
                                     (("--log-level", "info"), -1, b"] round 1 of 3: tcp\n")):

@@ -108,10 +108,22 @@ TEST_F(ConnectionsTest, ClosesTheOneThatHasBeenIdleForLongest) {
   connect();
   // A call makes its connection the one that was used last.
   connections_->call_began(all[1]->peer);
-  connections_->call_ended(all[1]->peer);
+  connections_->call_ended(all[1]->peer, true);
   EXPECT_EQ(connections_->make_room(), Room::kSoon);
   EXPECT_FALSE(all[1]->is_shut());
   EXPECT_TRUE(all[2]->is_shut());
+}
+
+TEST_F(ConnectionsTest, ACallWithoutAMessageKeepsNoConnection) {
+  start(6);
+  const std::vector<Pair*> all = fill();
+  ASSERT_TRUE(all[0]->is_shut());
+  connections_->call_began(all[1]->peer);
+  all[0]->server.reset();
+  all[0]->client.reset();
+  connect();
+  EXPECT_EQ(connections_->make_room(), Room::kSoon);
+  EXPECT_TRUE(all[1]->is_shut());
 }
 
 TEST_F(ConnectionsTest, LetsACallLiveAndARequestArrive) {
@@ -122,6 +134,7 @@ TEST_F(ConnectionsTest, LetsACallLiveAndARequestArrive) {
     all.push_back(&connect());
   }
   connections_->call_began(all[0]->peer);
+  connections_->message_came(all[0]->peer, true);
   ASSERT_EQ(::send(all[1]->client.get(), "x", 1, 0), 1);
   EXPECT_EQ(connections_->make_room(), Room::kSoon);
   EXPECT_FALSE(all[0]->is_shut()) << "it has a call";
@@ -137,6 +150,7 @@ TEST_F(ConnectionsTest, TakesAFewForProbesBesideLiveCalls) {
     ASSERT_EQ(connections_->make_room(), Room::kFree);
     all.push_back(&connect());
     connections_->call_began(all.back()->peer);
+    connections_->message_came(all.back()->peer, true);
     EXPECT_FALSE(connections_->over_limit(all.back()->peer));
   }
   std::vector<Pair*> beyond;
@@ -145,14 +159,15 @@ TEST_F(ConnectionsTest, TakesAFewForProbesBesideLiveCalls) {
     beyond.push_back(&connect());
     EXPECT_TRUE(connections_->over_limit(beyond.back()->peer));
     connections_->call_began(beyond.back()->peer);
+    connections_->message_came(beyond.back()->peer, true);
   }
   EXPECT_EQ(connections_->make_room(), Room::kNone) << "each of them has a call that is young";
-  connections_->call_ended(beyond[2]->peer);
+  connections_->call_ended(beyond[2]->peer, true);
   EXPECT_EQ(connections_->make_room(), Room::kSoon);
   EXPECT_TRUE(beyond[2]->is_shut());
   for (const Pair* pair : all) EXPECT_FALSE(pair->is_shut());
   // When a call ends, its connection makes room for one that is as good as any.
-  connections_->call_ended(all[3]->peer);
+  connections_->call_ended(all[3]->peer, true);
   beyond[2]->server.reset();
   beyond[2]->client.reset();
   EXPECT_EQ(connections_->make_room(), Room::kSoon);
@@ -210,6 +225,8 @@ TEST_F(EndlessTest, AlsoBesideACallThatHasBegun) {
   Pair& one = connect();
   connections_->call_began(one.peer);
   EXPECT_FALSE(closed_after(0.05, one));
+  bring(one, 16 * kMiB);
+  EXPECT_FALSE(closed_after(0.05, one)) << "a message of it may come";
   bring(one, 2 * kMiB);
   EXPECT_TRUE(closed_after(0.05, one));
 }
@@ -240,7 +257,6 @@ TEST_F(EndlessTest, AllTogetherHaveABound) {
 TEST_F(EndlessTest, WhoIsInTheMiddleOfAMessageIsNotClosedForOthers) {
   Pair& uploads = connect();
   connections_->call_began(uploads.peer);
-  connections_->read_began(uploads.peer, true);
   ASSERT_FALSE(closed_after(0.05, uploads));
   bring(uploads, 10 * kMiB);
   std::vector<Pair*> others;
@@ -253,15 +269,11 @@ TEST_F(EndlessTest, WhoIsInTheMiddleOfAMessageIsNotClosedForOthers) {
 
 TEST_F(EndlessTest, CallsThatAreGivenUpDoNotHideMoreThanAllMayBring) {
   Pair& one = connect();
-  for (int i = 0; i < 100; ++i) {
-    connections_->call_began(one.peer);
-    connections_->read_began(one.peer, true);
-  }
+  for (int i = 0; i < 100; ++i) connections_->call_began(one.peer);
   ASSERT_FALSE(closed_after(0.05, one));
   for (int i = 0; i < 100; ++i) {
     bring(one, 6 * kMiB);
-    connections_->read_ended(one.peer, true, false);  // its deadline has passed
-    connections_->call_ended(one.peer);
+    connections_->call_ended(one.peer, false);  // its deadline has passed
     if (closed_after(0.05, one)) break;
   }
   EXPECT_TRUE(one.is_shut());
@@ -275,7 +287,7 @@ TEST_F(EndlessTest, ACallOnAConnectionWithTheSamePeerExplainsNothing) {
   for (int i = 0; i < 5; ++i) {
     bring(one, kMiB / 4);
     connections_->call_began(other.peer);
-    connections_->call_ended(other.peer);
+    connections_->call_ended(other.peer, true);
     if (closed_after(0.05, one)) break;
   }
   EXPECT_TRUE(one.is_shut());
@@ -296,7 +308,7 @@ TEST_F(EndlessTest, ManySmallCallsAreNoAttack) {
   for (int i = 0; i < 20'000; ++i) {
     connections_->call_began(one.peer);
     bring(one, 200);
-    connections_->call_ended(one.peer);
+    connections_->call_ended(one.peer, true);
     ASSERT_FALSE(i % 100 == 0 && closed_after(0.05, one)) << i;
   }
 }
@@ -305,17 +317,16 @@ TEST_F(EndlessTest, ALargeMessageMayComeSlowly) {
   Pair& one = connect();
   for (int message = 0; message < 2; ++message) {
     connections_->call_began(one.peer);
-    connections_->read_began(one.peer, true);
     for (size_t mib = 0; mib < kMaxRequestBytes / kMiB; ++mib) {
       bring(one, kMiB + 9 * kMiB / 16384);  // with the heads of its frames
       ASSERT_FALSE(closed_after(1, one)) << mib;
     }
-    connections_->read_ended(one.peer, true, true);
-    connections_->call_ended(one.peer);
+    connections_->message_came(one.peer, true);
+    connections_->call_ended(one.peer, true);
     ASSERT_FALSE(closed_after(0.05, one));
   }
-  bring(one, 2 * kMiB);
-  EXPECT_TRUE(closed_after(0.05, one)) << "nothing is being read any more";
+  bring(one, 20 * kMiB);
+  EXPECT_TRUE(closed_after(0.05, one)) << "no call is there any more";
 }
 
 TEST_F(EndlessTest, ManyLargeMessagesAtOnceMayWait) {
@@ -324,10 +335,9 @@ TEST_F(EndlessTest, ManyLargeMessagesAtOnceMayWait) {
   ASSERT_FALSE(closed_after(0.05, one));
   bring(one, 64 * (size_t{64} << 10));  // the window of each
   ASSERT_FALSE(closed_after(0.05, one));
-  for (int i = 0; i < 64; ++i) connections_->call_ended(one.peer);  // there was no room for them
+  for (int i = 0; i < 64; ++i)
+    connections_->call_ended(one.peer, true);  // there was no room for them
   EXPECT_FALSE(closed_after(0.05, one));
-  bring(one, 6 * kMiB);
-  EXPECT_TRUE(closed_after(0.05, one)) << "more than the windows of those";
 }
 
 TEST_F(EndlessTest, WhatAcknowledgesAnAnswerIsExplained) {
