@@ -9,17 +9,19 @@
 #include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
+#include "runtime/transport/self_test.h"
 #include "server/host/device_choice.h"
 
 namespace shoal {
 namespace {
 
 constexpr const char* kShmDir = "/dev/shm";
-/// The memory that the ranks' processes use before they have loaded anything: 3 MiB each, and the
-/// self-test's buffers. These hold every rank's part of a message of 1 MiB, the expected sum and
-/// the actual one.
+/// The memory that the ranks' processes use before they have loaded anything: their own and the
+/// self-test's. A process takes 2.3 MiB with a pool of slots, and 4.0 MiB over tcp, which holds a
+/// part of a message.
 int64_t ranks_bytes(int world_size) {
-  return int64_t{world_size} * (3 + world_size + 2) << 20;
+  constexpr int64_t kProcessBytes = int64_t{17} << 18;  // 4.25 MiB
+  return world_size * (kProcessBytes + self_test_bytes(world_size));
 }
 
 void log_phase(Phase phase, double seconds, const std::string& rung) {

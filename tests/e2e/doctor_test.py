@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import unittest
 
+import cgroups
 import harness
 
 NAMESPACE = ["unshare", "--mount", "--propagation", "private"] + \
@@ -179,6 +180,30 @@ class InSmallPlaces(harness.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(f"kept /dev/shm/nccl-{name}, ", done.stdout)
                 self.assertEqual(done.stdout.splitlines()[-1], f"nccl-{name}")
+
+
+@unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer takes memory of its own")
+class InLittleMemory(harness.TestCase):
+    def test_what_the_arithmetic_grants_is_enough(self):
+        # A want of memory that it does not see would be a rank that the kernel kills.
+        try:
+            group = cgroups.MemoryLimit(8 << 20)
+        except OSError as error:
+            self.skipTest(str(error))
+        self.addCleanup(group.remove)
+        for flags in (("-tp", 8), ("-tp", 4, "--transport", "tcp"), ("-tp", 16)):
+            with self.subTest(flags=flags):
+                group.file.write_text(str(group.limit))
+                for _ in range(5):  # some pages more or less are in use every time
+                    done = harness.start("doctor", *flags, "--json",
+                                         preexec_fn=lambda: group.add(os.getpid()))
+                    out, err = done.communicate()
+                    self.assertIn(done.returncode, (0, harness.UNAVAILABLE), err)
+                    report = json.loads(out)
+                    if done.returncode == 0:
+                        break
+                    group.file.write_text(str(cgroups.limit_of_remedy(report)))
+                self.assertEqual(done.returncode, 0, err)
 
 
 class Here(harness.TestCase):
