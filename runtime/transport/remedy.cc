@@ -23,23 +23,28 @@ void add_file_limit(const HostFacts& facts, int world_size, const std::vector<Sh
   list.push_back({"ulimit", title, "ulimit -f unlimited"});
 }
 
-void add_open_files(const HostFacts& facts, int world_size, const std::vector<Shortage>& refused,
-                    std::vector<Remedy>& list) {
-  int64_t most = 0;
-  for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
-  if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
-  // Round up to a multiple of this, so that there is room for a server's clients, whose connections
-  // are not counted.
+/// Rounds up to a multiple of 1024, so that there is room for a server's clients, whose connections
+/// are not counted.
+void raise_open_files(const HostFacts& facts, int64_t least, const std::string& title,
+                      std::vector<Remedy>& list) {
   constexpr int64_t kUsual = 1024;
-  const int64_t limit = (most + kUsual - 1) / kUsual * kUsual;
-  const std::string title =
-      cat("a process may have ", facts.limits.nofile, " open files and needs ", most, " for ",
-          world_size, " ranks: raise the limit");
+  const int64_t limit = (least + kUsual - 1) / kUsual * kUsual;
   if (is_docker(facts)) {
     list.push_back({"docker", title,
                     cat(docker_command(facts), " --ulimit nofile=", limit, ":", limit, " ...")});
   }
   list.push_back({"ulimit", title, cat("ulimit -n ", limit)});
+}
+
+void add_open_files(const HostFacts& facts, int world_size, const std::vector<Shortage>& refused,
+                    std::vector<Remedy>& list) {
+  int64_t most = 0;
+  for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
+  if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
+  raise_open_files(facts, most,
+                   cat("a process may have ", facts.limits.nofile, " open files and needs ", most,
+                       " for ", world_size, " ranks: raise the limit"),
+                   list);
 }
 
 std::string cgroup_file(const CgroupFacts& cgroup, std::string path, const char* file) {
@@ -183,6 +188,18 @@ std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
   add_cma(facts, refused, list);
   add_others(facts, refused, list);
   add_stale(facts, trouble, clean_stale, list);
+  return list;
+}
+
+std::vector<Remedy> remedies_of_failure(const HostFacts& facts, const Status& failure) {
+  std::vector<Remedy> list;
+  const int64_t limit = facts.limits.nofile;
+  const bool too_few = std::any_of(failure.causes().begin(), failure.causes().end(),
+                                   [](const Cause& cause) { return cause.os_error == EMFILE; });
+  if (!too_few || limit < 0) return list;
+  raise_open_files(
+      facts, limit + 1,
+      cat("a process may have ", limit, " open files, which is too few: raise the limit"), list);
   return list;
 }
 

@@ -49,6 +49,13 @@ std::optional<Failure> prove(const DoctorFlags& flags, TransportReport* report) 
   return group.failure();
 }
 
+/// For a failure that is no rung's refusal, because those say why themselves.
+void add_failure(const Status& failure, TransportReport* report) {
+  report->failure = failure;
+  for (Remedy& remedy : remedies_of_failure(report->facts, failure))
+    report->remedies.push_back(std::move(remedy));
+}
+
 Json files_json(const std::vector<LeftFile>& files) {
   Json list = Json::array();
   for (const LeftFile& file : files)
@@ -100,8 +107,7 @@ int run_doctor(const DoctorFlags& flags) {
   const SweepResult swept = flags.transport.clean_stale ? clean_stale() : SweepResult();
   TransportReport report;
   const std::optional<Failure> failure = prove(flags, &report);
-  // Otherwise the refusals say why.
-  if (failure && failure->fault != Fault::kPolicy) report.failure = explained(failure->why, 700);
+  if (failure && failure->fault != Fault::kPolicy) add_failure(failure->why, &report);
   const Status written = write_stdout(flags.json ? document(report, swept) : text(report, swept));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (failure) return report_failure({failure->why, Stage::kStart, failure->fault});

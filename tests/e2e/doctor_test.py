@@ -3,6 +3,7 @@
 A closed loop proves the remedy: the test runs what doctor prints, word for word, in the namespace.
 After that doctor must find no problem, and with one page less it must find one.
 """
+import errno
 import json
 import os
 import re
@@ -234,6 +235,23 @@ class Here(harness.TestCase):
             self.assertEqual((refusal["phase"], refusal["code"]), ("budget", "RESOURCE_EXHAUSTED"))
             self.assertIn("31 open files; the limit is 30", refusal["reason"])
             self.assertIn("ulimit -n 1024", [remedy["text"] for remedy in report["remedies"]])
+
+    def test_a_start_that_fails_for_another_reason_says_so(self):
+        # With 16 files no rank over shm can be started, and no transport was refused.
+        def few_files():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+        done = harness.start("doctor", "-tp", 2, "--json", preexec_fn=few_files)
+        out, err = done.communicate()
+        self.assertEqual(done.returncode, harness.UNAVAILABLE, err)
+        report = json.loads(out)
+        self.assertEqual((report["rung"], report["refusals"]), (None, []))
+        self.assertEqual(report["error"]["code"], "RESOURCE_EXHAUSTED")
+        self.assertEqual(report["error"]["causes"][-1]["errno"], errno.EMFILE)
+        self.assertIn("ulimit -n 1024", [remedy["text"] for remedy in report["remedies"]])
+        done = harness.start("doctor", "-tp", 2, preexec_fn=few_files)
+        out = done.communicate()[0].decode()
+        self.assertRegex(out.splitlines()[0], "^NO: 2 ranks could not be started: ")
+        self.assertNotIn("no transport works", out)
 
     def test_needs_as_json(self):
         done = harness.run("doctor", "--needs", "--json")
