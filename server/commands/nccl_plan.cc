@@ -63,23 +63,24 @@ std::vector<std::string> settings_of(const Rung& rung, const RungContext& contex
 }
 
 Plan make_plan(const DoctorFlags& flags) {
-  TransportFlags flags_of_place = flags.transport;
+  const TransportFlags& transport = flags.serve.engine.transport;
+  const int ranks = flags.serve.engine.tensor_parallel_size;
+  TransportFlags flags_of_place = transport;
   // Do not query devices, whichever this machine has.
   flags_of_place.device.kind = DeviceKind::kCpu;
   flags_of_place.device.automatic = false;
-  const LadderOptions options = ladder_options(flags.transport, flags.tensor_parallel_size, 0);
+  const LadderOptions options = ladder_options(transport, ranks, 0);
   Plan plan{nccl_version_text(flags.nccl_version->code()),
-            RungContext(flags.tensor_parallel_size,
-                        facts_for(&flags_of_place, flags.tensor_parallel_size)),
+            RungContext(ranks, facts_for(&flags_of_place, ranks)),
             {},
             {},
             false,
             {}};
   RungContext& context = plan.context;
   context.facts.gpu.nccl_version = flags.nccl_version->code();
-  context.facts.gpu.ranks_per_gpu = flags.transport.device.ranks_per_gpu;
+  context.facts.gpu.ranks_per_gpu = transport.device.ranks_per_gpu;
   context.user = read_nccl_user_settings();
-  context.reproducible = flags.transport.device.reproducible;
+  context.reproducible = transport.device.reproducible;
   context.budget = options.budget;
   std::vector<Shortage> shortages;
   for (const Rung& rung : rungs(DeviceKind::kCuda)) {

@@ -79,7 +79,8 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
   options.reproducible = flags.device.reproducible;
   if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
   options.names = {"--on-shm-shortage=fail", "--min-transport", "--startup-timeout",
-                   "--max-restarts", "shoal doctor prints a remedy to paste"};
+                   "--max-restarts",
+                   "shoal doctor MODEL, with the same flags, prints a remedy to paste"};
   options.on_phase = log_phase;
   options.on_verified = [](const TransportReport& report) { log_info(figures_text(report)); };
   options.on_refused = [](const Refusal& refusal, const std::string& next) {
