@@ -124,6 +124,22 @@ class InSmallPlaces(harness.TestCase):
                     self.assertEqual(done.returncode, harness.UNAVAILABLE,
                                      done.stdout + done.stderr)
 
+    def test_what_has_the_place_of_the_directory_makes_room(self):
+        for make, there in (("touch /dev/shm", "which is no directory"),
+                            ("ln -s /no/such /dev/shm", "which is no directory"),
+                            ("true", "which is missing")):
+            with self.subTest(make=make):
+                place = ("mount -t tmpfs tmpfs /dev\nmknod /dev/null c 1 3 || touch /dev/null\n"
+                         f"{make}\n")
+                flags = ("--min-transport", "shm")
+                done = inside("size=1m", place + doctor(*flags, "--json"))
+                self.assertEqual(done.returncode, harness.UNAVAILABLE, done.stderr)
+                report = json.loads(done.stdout)
+                self.assertIn(there, report["refusals"][0]["reason"])
+                remedy = next(r for r in report["remedies"] if r["kind"] == "mount")
+                done = inside("size=1m", f"{place}{remedy['text']}\n{doctor(*flags)}")
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_policy(self):
         for flag, value in (("--on-shm-shortage", "fail"), ("--min-transport", "shm")):
             done = inside("size=1m", doctor(flag, value))

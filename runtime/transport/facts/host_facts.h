@@ -19,6 +19,8 @@ struct ShmFile {
 struct ShmDirFacts {
   std::string path = "/dev/shm";
   bool exists = false;
+  /// Something that is no directory has the path: a file, or a link that leads to none.
+  bool occupied = false;
   std::string fs_type;  ///< "tmpfs", "ext4", "overlay" ...; of the mount that holds the path
   /// As in /proc/self/mountinfo: the mount's own options, then the super options.
   std::string mount_options;

@@ -36,6 +36,7 @@ template <typename V>
 void describe(V& v, ShmDirFacts& f) {
   v.value("path", f.path);
   v.value("exists", f.exists);
+  v.value("occupied", f.occupied);
   v.value("fs_type", f.fs_type);
   v.value("mount_options", f.mount_options);
   v.integer("device", f.device, {0, INT64_MAX});

@@ -146,6 +146,10 @@ TEST(Remedy, MissingOrNoTmpfs) {
       cat("mkdir -p /dev/shm && mount -t tmpfs -o size=", 100 * kMiB, ",mode=1777 tmpfs /dev/shm");
   const ShmNeed need = need_of("shm", 100 * kMiB);
   EXPECT_EQ(for_need(facts, need).at(0).text, mount);
+  facts.dev_shm.occupied = true;
+  EXPECT_EQ(for_need(facts, need).at(0).text, "rm /dev/shm && " + mount);
+  EXPECT_TRUE(for_need(facts, need).at(0).title.starts_with("/dev/shm is no directory: "));
+  facts.dev_shm.occupied = false;
   facts.dev_shm.exists = true;
   facts.dev_shm.fs_type = "overlay";
   EXPECT_EQ(for_need(facts, need).at(0).text, mount);

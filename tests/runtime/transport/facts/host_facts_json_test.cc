@@ -20,6 +20,7 @@ HostFacts unusual_facts() {
   facts.numa_nodes = 8;
   facts.dev_shm = {"/mnt/shm",
                    true,
+                   true,
                    "tmpfs",
                    "rw,size=64k",
                    (1ULL << 44) + 27,
