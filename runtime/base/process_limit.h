@@ -1,6 +1,8 @@
 #pragma once
 #include <string>
 
+#include "runtime/base/status.h"
+
 namespace shoal {
 
 /// Whether the kernel refuses memory for the stack of a thread right now. It allocates nothing, so
@@ -11,5 +13,13 @@ bool stack_is_refused();
 /// (pids)", for an error that a process or thread could not be started (EAGAIN). If its stack is
 /// refused, which is the same error, the limit of memory instead.
 std::string process_limit();
+
+/// The code of an error that a descriptor could not be made: RESOURCE_EXHAUSTED if something ran
+/// out, otherwise UNAVAILABLE.
+Code descriptor_code(int error);
+
+/// "; a process may have 16 descriptors (ulimit -n)" for such an error, or what else is known of
+/// it; empty: nothing.
+std::string descriptor_hint(int error);
 
 }  // namespace shoal

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 
+#include "runtime/base/program_path.h"
 #include "runtime/transport/remedy_dev_shm.h"
 #include "runtime/transport/remedy_place.h"
 
@@ -114,6 +116,13 @@ bool refused_rung(const std::vector<Shortage>& refused, const std::string& name)
                      [&name](const Shortage& shortage) { return shortage.need.rung == name; });
 }
 
+/// The file of this program, as a person finds it.
+std::string program_file() {
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? program_path() : file.string();
+}
+
 void add_ptrace_capability(const HostFacts& facts, std::vector<Remedy>& list) {
   const std::string title = "ranks may not read each other's memory: give the container SYS_PTRACE";
   if (facts.container == "kubernetes") {
@@ -151,6 +160,13 @@ void add_cma(const HostFacts& facts, const std::vector<Shortage>& refused,
   const CmaFacts& cma = facts.cma;
   if (!refused_rung(refused, "cma") || !cma.tried) return;
   if (cma.error != EPERM && cma.error != EACCES && cma.error != ENOSYS) return;
+  if (!cma.dumpable) {
+    list.push_back({"other",
+                    "the kernel guards the memory of a program whose file its user may not read: "
+                    "let it be read",
+                    cat("chmod a+r ", program_file())});
+    return;
+  }
   const bool yama = cma.yama_scope >= 1 && cma.error != ENOSYS;
   const bool contained = is_docker(facts) || facts.container == "kubernetes";
   // The capability opens docker's seccomp filter, and is what yama's scopes 1 and 2 ask for.
@@ -171,6 +187,14 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
   }
   if (refused_rung(refused, "tcp") && facts.loopback_error == ENETUNREACH)
     list.push_back({"other", "the loopback interface is down: bring it up", "ip link set lo up"});
+  // Each rank listens on a port, and others may use some.
+  constexpr int64_t kFewPorts = 1024;
+  if (refused_rung(refused, "tcp") && facts.local_ports >= 0 && facts.local_ports < kFewPorts) {
+    list.push_back({"sysctl",
+                    cat("the kernel gives out only ", facts.local_ports,
+                        " ports by itself (net.ipv4.ip_local_port_range): let it have more"),
+                    "sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\""});
+  }
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "runtime/base/process_limit.h"
+
 namespace shoal {
 
 Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> tidy) {
@@ -20,8 +22,10 @@ Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> 
   Fd signals(::signalfd(-1, &set, SFD_CLOEXEC));
   Fd requested(::eventfd(0, EFD_CLOEXEC)), leave(::eventfd(0, EFD_CLOEXEC));
   if (!signals.valid() || !requested.valid() || !leave.valid()) {
-    return Status::error(Code::kResourceExhausted, "make descriptors for signals; raise ulimit -n",
-                         errno);
+    const int error = errno;
+    return Status::error(
+        descriptor_code(error),
+        cat("make descriptors for signals (signalfd, eventfd)", descriptor_hint(error)), error);
   }
   return std::unique_ptr<StopSignals>(
       new StopSignals(std::move(signals), std::move(requested), std::move(leave), std::move(tidy)));

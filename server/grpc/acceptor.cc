@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/base/process_limit.h"
 
 namespace shoal {
 
@@ -34,8 +35,11 @@ Result<std::unique_ptr<Acceptor>> Acceptor::start(std::vector<Fd> listeners,
                                                   std::shared_ptr<Connections> connections,
                                                   HandOver hand_over) {
   Fd wake(::eventfd(0, EFD_CLOEXEC));
-  if (!wake.valid())
-    return Status::error(Code::kResourceExhausted, "an eventfd for the acceptor", errno);
+  if (!wake.valid()) {
+    const int error = errno;
+    return Status::error(descriptor_code(error),
+                         cat("make an eventfd for the acceptor", descriptor_hint(error)), error);
+  }
   std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(listeners), std::move(connections),
                                                   std::move(hand_over), std::move(wake)));
   try {

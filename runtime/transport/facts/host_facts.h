@@ -92,6 +92,9 @@ struct CmaFacts {
   int error = 0;        ///< errno with which it is forbidden: EPERM, EACCES, ENOSYS; 0: it works
   int yama_scope = -1;  ///< /proc/sys/kernel/yama/ptrace_scope; -1: no yama
   int seccomp = 0;      ///< Seccomp in /proc/self/status: 0 none, 1 strict, 2 filter
+  /// The kernel lets other processes read this one's memory. It does not if this user may not read
+  /// the program's file.
+  bool dumpable = true;
   bool operator==(const CmaFacts&) const = default;
 };
 
@@ -191,6 +194,8 @@ struct HostFacts {
   /// Why none could be made over 127.0.0.1 (ENETUNREACH: the interface is down); 0: not known or
   /// nothing.
   int loopback_error = 0;
+  /// How many ports the kernel gives out by itself (ip_local_port_range); -1: not known.
+  int64_t local_ports = -1;
   std::vector<std::string> interfaces;
   GpuFacts gpu;
   std::vector<LeftFile> left_files;
