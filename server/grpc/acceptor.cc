@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -21,13 +20,6 @@ constexpr int kSoonMs = 2;
 /// How often a server whose connections are all in use looks for one that no longer is, and how
 /// long it waits after an error of accept4 that nothing else explains.
 constexpr int kLaterMs = 50;
-
-/// True if the client that waited is gone, or none waits. Everything else is a shortage (EMFILE,
-/// ENFILE, ENOBUFS, ENOMEM), which may pass at any time.
-bool is_nobody(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ECONNABORTED ||
-         error == EPROTO || error == EPERM;
-}
 
 }  // namespace
 
@@ -106,8 +98,10 @@ void Acceptor::serve(const Fd& listener) {
     connections_->add(client.get());
     return hand_over_(std::move(client), listener.get());
   }
-  if (const int error = errno; !is_nobody(error)) {
-    log_debug(cat("a client has to wait: ", std::strerror(error)));
+  // Everything else is a shortage (EMFILE, ENFILE, ENOBUFS, ENOMEM), which may pass at any time, or
+  // a refusal (EPERM).
+  if (const int error = errno; !AcceptErrors::is_nobody(error)) {
+    errors_.log("grpc", error);
     connections_->count_again();
     (void)sleep_ms(kLaterMs);
   }

@@ -6,9 +6,11 @@ Every place is real. A test is skipped if this machine cannot make its place.
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -191,6 +193,27 @@ class Denied(Place):
                 self.assertRegex(err, f"{what}.*; the kernel, or a filter of system calls "
                                       r"\(seccomp\), refuses it: Operation not permitted")
                 self.assertNotIn("ulimit", err)
+
+
+    def test_clients_that_cannot_be_accepted_are_told_of_once(self):
+        for error in (errno.EPERM, errno.ENOSYS):
+            with self.subTest(error=errno.errorcode[error]):
+                process = harness.start("serve", TINY, "--grpc-port", 0,
+                                        preexec_fn=denied.deny(denied.ACCEPT4, error))
+                self.addCleanup(lambda p=process: p.poll() is None and p.kill())
+                out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
+                harness.wait_until(lambda o=out, p=process: "\n" in o.text() or p.poll() is not None,
+                                   "READY")
+                fields = harness.ready_fields(out.text())
+                for front in ("grpc", "http"):
+                    host, port = fields[front].rsplit(":", 1)
+                    with socket.create_connection((host, int(port))):
+                        line = rf" ERROR .*{front}: a client has to wait, because it cannot be accepted.*"
+                        harness.wait_until(lambda e=err, l=line: re.search(l, e.text()), "an error")
+                process.terminate()
+                self.assertEqual(process.wait(), 0)
+                for front in ("grpc", "http"):
+                    self.assertEqual(err.rest().count(f"{front}: a client has to wait"), 1)
 
 
 class Unreadable(Place):
