@@ -22,7 +22,8 @@ constexpr int kSlower = 1;
 
 /// Goes all the way to a proven transport, with real ranks that know no model.
 Ending prove(TransportFlags place, int ranks, TransportReport* report) {
-  HostFacts facts = facts_for(&place, ranks);
+  report->world_size = ranks;
+  SHOAL_ASSIGN_OR_RETURN(HostFacts facts, at(Stage::kStart, facts_for(&place, ranks)));
   const Status enough = check_processes({ranks, 0}, facts);
   LadderOptions ladder_flags = ladder_options(place, ranks, 0);
   ladder_flags.names.remedy_hint.clear();  // this is shoal doctor

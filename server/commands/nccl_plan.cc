@@ -62,16 +62,17 @@ std::vector<std::string> settings_of(const Rung& rung, const RungContext& contex
   return settings;
 }
 
-Plan make_plan(const DoctorFlags& flags) {
+Result<Plan> make_plan(const DoctorFlags& flags) {
   const TransportFlags& transport = flags.serve.engine.transport;
   const int ranks = flags.serve.engine.tensor_parallel_size;
   TransportFlags flags_of_place = transport;
   // Do not query devices, whichever this machine has.
   flags_of_place.device.kind = DeviceKind::kCpu;
   flags_of_place.device.automatic = false;
+  SHOAL_ASSIGN_OR_RETURN(HostFacts facts, facts_for(&flags_of_place, ranks));
   const LadderOptions options = ladder_options(transport, ranks, 0);
   Plan plan{nccl_version_text(flags.nccl_version->code()),
-            RungContext(ranks, facts_for(&flags_of_place, ranks)),
+            RungContext(ranks, std::move(facts)),
             {},
             {},
             false,
@@ -192,11 +193,12 @@ std::string plan_text(const Plan& plan) {
 }  // namespace
 
 int run_nccl_plan(const DoctorFlags& flags) {
-  const Plan plan = make_plan(flags);
+  const Result<Plan> plan = make_plan(flags);
+  if (!plan.ok()) return report_failure(at(Stage::kStart, plan.status()));
   const Status written =
-      write_stdout(flags.json ? json_text(plan_json(plan)) + "\n" : plan_text(plan));
+      write_stdout(flags.json ? json_text(plan_json(*plan)) + "\n" : plan_text(*plan));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
-  return plan.fits ? 0 : kDoesNotFit;
+  return plan->fits ? 0 : kDoesNotFit;
 }
 
 }  // namespace shoal

@@ -273,7 +273,9 @@ Staged<std::string> finish(ModelFingerprint& weights, const ServeFlags& flags, E
 
 Ending serve(ServeFlags flags, Observers& observers) {
   const Clock::time_point start = Clock::now();
-  HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
+  SHOAL_ASSIGN_OR_RETURN(
+      HostFacts facts,
+      at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
                          prepare(flags, facts.gpu, tidy_of(observers)));
   EnginePlan& plan = server->plan;
@@ -334,10 +336,12 @@ void end_rehearsal() {
 
 Ending rehearse_serve(ServeFlags flags, TransportReport* report) {
   take_free_ports(&flags);
-  const HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
   report->world_size = flags.engine.tensor_parallel_size;
+  SHOAL_ASSIGN_OR_RETURN(
+      report->facts,
+      at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
+  const HostFacts facts = report->facts;
   report->order = flags.engine.transport.order;
-  report->facts = facts;
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
                          prepare(flags, facts.gpu, end_rehearsal));
   const std::optional<Failure> failure =

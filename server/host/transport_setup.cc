@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/number_text.h"
 #include "runtime/base/quantity.h"
+#include "runtime/transport/facts/call_filter.h"
 #include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
@@ -45,7 +46,8 @@ SweepResult clean_stale() {
   return *swept;
 }
 
-HostFacts facts_for(TransportFlags* flags, int world_size) {
+Result<HostFacts> facts_for(TransportFlags* flags, int world_size) {
+  SHOAL_RETURN_IF_ERROR(check_call_filter());
   if (flags->clean_stale) (void)clean_stale();
   FactsRequest request;
   request.is_nccl_size = is_known_nccl_file;

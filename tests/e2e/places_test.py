@@ -183,6 +183,22 @@ class Denied(Place):
                 self.assertIn('"shm"', out)
 
 
+    def test_a_filter_that_kills_is_named_before_it_does(self):
+        calls = {"memfd_create": denied.MEMFD_CREATE, "fallocate": denied.FALLOCATE,
+                 "statfs": denied.STATFS, "madvise": denied.MADVISE,
+                 "pidfd_open": denied.PIDFD_OPEN, "signalfd4": denied.SIGNALFD4,
+                 "socketpair": denied.SOCKETPAIR, "accept4": denied.ACCEPT4}
+        for name, call in calls.items():
+            with self.subTest(call=name):
+                code, out, err = self.run_in("doctor", "--json", preexec_fn=denied.kill(call))
+                self.assertEqual(code, harness.UNAVAILABLE, err)
+                self.assertIn(f"(seccomp) kills whoever calls {name}, ", err)
+                self.assertEqual(json.loads(out)["error"]["code"], "UNAVAILABLE")
+        code, _, err = self.run_in("serve", TINY, "--grpc-port", 0,
+                                   preexec_fn=denied.kill(denied.MADVISE))
+        self.assertEqual(code, harness.UNAVAILABLE, err)
+        self.assertIn("kills whoever calls madvise, ", err)
+
     def test_the_error_of_a_denied_descriptor_names_no_limit(self):
         for call, what in ((denied.EVENTFD2, "make descriptors for signals"),
                            (denied.SOCKETPAIR, "make the control channel's socket pair")):
