@@ -39,7 +39,7 @@ int run_command(const CommandLine& line) {
     int operator()(const DetokenizeFlags& flags) const { return run_detokenize(flags); }
     int operator()(const RenderFlags& flags) const { return run_render(flags); }
     int operator()(const ClientFlags& flags) const { return run_client(flags); }
-    int operator()(const DoctorFlags& flags) const { return run_doctor(flags); }
+    int operator()(const DoctorFlags& flags) const { return run_doctor(flags, rehearse_serve); }
     int operator()(const BenchModelFlags& flags) const { return run_bench_model(flags); }
     int operator()(const BenchCollectivesFlags& flags) const {
       return run_bench_collectives(flags);

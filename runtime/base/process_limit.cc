@@ -49,4 +49,19 @@ std::string process_limit() {
              " processes and threads (ulimit -u), and a container may limit them too (pids)");
 }
 
+Code descriptor_code(int error) {
+  const bool ran_out = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+  return ran_out ? Code::kResourceExhausted : Code::kUnavailable;
+}
+
+std::string descriptor_hint(int error) {
+  struct rlimit limit;
+  if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    return cat("; a process may have ", limit.rlim_cur, " descriptors (ulimit -n)");
+  if (error == ENFILE) return "; the machine has no more descriptors (fs.file-max)";
+  if (error == EPERM || error == EACCES || error == ENOSYS)
+    return "; the kernel, or a filter of system calls (seccomp), refuses it";
+  return "";
+}
+
 }  // namespace shoal

@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/base/status.h"
+
 namespace shoal {
 
 /// Whether the kernel refuses memory for the stack of a thread right now. It allocates nothing, so
@@ -23,5 +25,13 @@ inline constexpr uint64_t kLeastStackBytes = uint64_t{256} << 10;
 /// (pids)", for an error that a process or thread could not be started (EAGAIN). If its stack is
 /// refused, which is the same error, the limit of memory instead.
 std::string process_limit();
+
+/// The code of an error that a descriptor could not be made: RESOURCE_EXHAUSTED if something ran
+/// out, otherwise UNAVAILABLE.
+Code descriptor_code(int error);
+
+/// "; a process may have 16 descriptors (ulimit -n)" for such an error, or what else is known of
+/// it; empty: nothing.
+std::string descriptor_hint(int error);
 
 }  // namespace shoal

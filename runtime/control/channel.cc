@@ -6,6 +6,8 @@
 #include <sched.h>
 #include <sys/socket.h>
 
+#include "runtime/base/process_limit.h"
+
 namespace shoal {
 namespace {
 
@@ -17,10 +19,8 @@ Result<std::pair<Fd, Fd>> Channel::make_pair() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
     const int error = errno;
-    const bool limit = error == EMFILE;
-    return Status::error(Code::kResourceExhausted,
-                         cat("make the control channel's socket pair",
-                             limit ? " (ulimit -n is the limit of descriptors)" : ""),
+    return Status::error(descriptor_code(error),
+                         cat("make the control channel's socket pair", descriptor_hint(error)),
                          error);
   }
   return std::pair(Fd(fds[0]), Fd(fds[1]));

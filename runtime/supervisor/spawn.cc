@@ -27,7 +27,7 @@ constexpr int kFirstSafeFd = kFirstWorkFd;
 /// "; this process may have 16 descriptors (ulimit -n)", if that is the reason.
 std::string descriptor_limit(int error) {
   struct rlimit limit;
-  if ((error != EMFILE && error != EINVAL) || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";
+  if (error != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";
   return cat("; this process may have ", limit.rlim_cur, " descriptors (ulimit -n)");
 }
 
@@ -77,7 +77,7 @@ class FileActions {
     if (fd < 0) return {};
     Fd high(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstSafeFd));
     if (!high.valid()) {
-      const int error = errno;
+      const int error = errno == EINVAL ? EMFILE : errno;  // the limit is below that number
       return Status::error(Code::kResourceExhausted,
                            cat("duplicate a descriptor for a worker", descriptor_limit(error)),
                            error);

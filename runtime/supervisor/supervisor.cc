@@ -83,7 +83,8 @@ Supervisor::~Supervisor() {
   ranks_thread_.run([this] { group_.reset(); });
 }
 
-Attempt<std::unique_ptr<Supervisor>> Supervisor::start(SupervisorOptions options, HostFacts facts) {
+Attempt<std::unique_ptr<Supervisor>> Supervisor::start(SupervisorOptions options, HostFacts facts,
+                                                       TransportReport* report) {
   std::unique_ptr<Supervisor> supervisor(new Supervisor(std::move(options), std::move(facts)));
   std::optional<Failure> failure;
   supervisor->ranks_thread_.run([&] {
@@ -91,6 +92,7 @@ Attempt<std::unique_ptr<Supervisor>> Supervisor::start(SupervisorOptions options
     failure = supervisor->try_start(control);
     if (failure) failure = supervisor->recover(*failure, control);
   });
+  if (failure && report != nullptr) *report = supervisor->ladder_.report();
   if (failure) return *failure;
   return supervisor;
 }

@@ -81,8 +81,10 @@ class Supervisor {
   /// Starts the ranks, with as many attempts as restarts are granted, all of them within
   /// group.startup_timeout_s. `facts` must have been gathered before the first thread was started.
   /// Fault::kPolicy (UNAVAILABLE): no transport is left. A failure that neither another transport
-  /// nor a restart would cure comes back as it is.
-  static Attempt<std::unique_ptr<Supervisor>> start(SupervisorOptions options, HostFacts facts);
+  /// nor a restart would cure comes back as it is. `report`, if given, is then what report() would
+  /// be.
+  static Attempt<std::unique_ptr<Supervisor>> start(SupervisorOptions options, HostFacts facts,
+                                                    TransportReport* report = nullptr);
   ~Supervisor();
 
   /// Runs one step on every rank (RankWork::step). Ranks that are lost in it are started again, for

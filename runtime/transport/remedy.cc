@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 
+#include "runtime/base/program_path.h"
 #include "runtime/transport/remedy_dev_shm.h"
 #include "runtime/transport/remedy_place.h"
 
@@ -23,23 +25,28 @@ void add_file_limit(const HostFacts& facts, int world_size, const std::vector<Sh
   list.push_back({"ulimit", title, "ulimit -f unlimited"});
 }
 
-void add_open_files(const HostFacts& facts, int world_size, const std::vector<Shortage>& refused,
-                    std::vector<Remedy>& list) {
-  int64_t most = 0;
-  for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
-  if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
-  // Round up to a multiple of this, so that there is room for a server's clients, whose connections
-  // are not counted.
+/// Rounds up to a multiple of 1024, so that there is room for a server's clients, whose connections
+/// are not counted.
+void raise_open_files(const HostFacts& facts, int64_t least, const std::string& title,
+                      std::vector<Remedy>& list) {
   constexpr int64_t kUsual = 1024;
-  const int64_t limit = (most + kUsual - 1) / kUsual * kUsual;
-  const std::string title =
-      cat("a process may have ", facts.limits.nofile, " open files and needs ", most, " for ",
-          world_size, " ranks: raise the limit");
+  const int64_t limit = (least + kUsual - 1) / kUsual * kUsual;
   if (is_docker(facts)) {
     list.push_back({"docker", title,
                     cat(docker_command(facts), " --ulimit nofile=", limit, ":", limit, " ...")});
   }
   list.push_back({"ulimit", title, cat("ulimit -n ", limit)});
+}
+
+void add_open_files(const HostFacts& facts, int world_size, const std::vector<Shortage>& refused,
+                    std::vector<Remedy>& list) {
+  int64_t most = 0;
+  for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
+  if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
+  raise_open_files(facts, most,
+                   cat("a process may have ", facts.limits.nofile, " open files and needs ", most,
+                       " for ", world_size, " ranks: raise the limit"),
+                   list);
 }
 
 std::string cgroup_file(const CgroupFacts& cgroup, std::string path, const char* file) {
@@ -109,6 +116,13 @@ bool refused_rung(const std::vector<Shortage>& refused, const std::string& name)
                      [&name](const Shortage& shortage) { return shortage.need.rung == name; });
 }
 
+/// The file of this program, as a person finds it.
+std::string program_file() {
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? program_path() : file.string();
+}
+
 void add_ptrace_capability(const HostFacts& facts, std::vector<Remedy>& list) {
   const std::string title = "ranks may not read each other's memory: give the container SYS_PTRACE";
   if (facts.container == "kubernetes") {
@@ -146,6 +160,13 @@ void add_cma(const HostFacts& facts, const std::vector<Shortage>& refused,
   const CmaFacts& cma = facts.cma;
   if (!refused_rung(refused, "cma") || !cma.tried) return;
   if (cma.error != EPERM && cma.error != EACCES && cma.error != ENOSYS) return;
+  if (!cma.dumpable) {
+    list.push_back({"other",
+                    "the kernel guards the memory of a program whose file its user may not read: "
+                    "let it be read",
+                    cat("chmod a+r ", program_file())});
+    return;
+  }
   const bool yama = cma.yama_scope >= 1 && cma.error != ENOSYS;
   const bool contained = is_docker(facts) || facts.container == "kubernetes";
   // The capability opens docker's seccomp filter, and is what yama's scopes 1 and 2 ask for.
@@ -166,6 +187,14 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
   }
   if (refused_rung(refused, "tcp") && facts.loopback_error == ENETUNREACH)
     list.push_back({"other", "the loopback interface is down: bring it up", "ip link set lo up"});
+  // Each rank listens on a port, and others may use some.
+  constexpr int64_t kFewPorts = 1024;
+  if (refused_rung(refused, "tcp") && facts.local_ports >= 0 && facts.local_ports < kFewPorts) {
+    list.push_back({"sysctl",
+                    cat("the kernel gives out only ", facts.local_ports,
+                        " ports by itself (net.ipv4.ip_local_port_range): let it have more"),
+                    "sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\""});
+  }
 }
 
 }  // namespace
@@ -183,6 +212,18 @@ std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
   add_cma(facts, refused, list);
   add_others(facts, refused, list);
   add_stale(facts, trouble, clean_stale, list);
+  return list;
+}
+
+std::vector<Remedy> remedies_of_failure(const HostFacts& facts, const Status& failure) {
+  std::vector<Remedy> list;
+  const int64_t limit = facts.limits.nofile;
+  const bool too_few = std::any_of(failure.causes().begin(), failure.causes().end(),
+                                   [](const Cause& cause) { return cause.os_error == EMFILE; });
+  if (!too_few || limit < 0) return list;
+  raise_open_files(
+      facts, limit + 1,
+      cat("a process may have ", limit, " open files, which is too few: raise the limit"), list);
   return list;
 }
 

@@ -40,4 +40,8 @@ std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
                              const std::vector<Shortage>& refused,
                              const std::string& clean_stale = kCleanStale);
 
+/// What to change after a start that ended for this, which was no rung's refusal. Only a lack of
+/// descriptors has a remedy.
+std::vector<Remedy> remedies_of_failure(const HostFacts& facts, const Status& failure);
+
 }  // namespace shoal

@@ -20,6 +20,7 @@ bool has_option(const std::string& options, const std::string& wanted) {
 }
 
 std::string why(const ShmTrouble& trouble, const std::string& path) {
+  if (trouble.occupied) return cat(path, " is no directory");
   if (trouble.missing) return cat(path, " is missing");
   if (trouble.no_tmpfs) return cat(path, " is no tmpfs");
   if (trouble.read_only) return cat(path, " is read-only");
@@ -97,10 +98,10 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   const std::string& path = facts.dev_shm.path;
   const std::string title = cat(why(trouble, path), ": ");
   if (trouble.missing || trouble.no_tmpfs) {
-    list.push_back({"mount",
-                    cat(title, "mount a tmpfs of ", exact_or_round(trouble.total_bytes), " there"),
-                    cat("mkdir -p ", path, " && mount -t tmpfs -o size=", trouble.total_bytes,
-                        ",mode=1777 tmpfs ", path)});
+    list.push_back(
+        {"mount", cat(title, "mount a tmpfs of ", exact_or_round(trouble.total_bytes), " there"),
+         cat(trouble.occupied ? cat("rm ", path, " && ") : "", "mkdir -p ", path,
+             " && mount -t tmpfs -o size=", trouble.total_bytes, ",mode=1777 tmpfs ", path)});
     return;
   }
   std::string options;
@@ -144,6 +145,7 @@ ShmTrouble shm_trouble(const HostFacts& facts, int world_size,
   trouble.total_inodes = trouble.inodes;
   if (!dir.exists) {
     trouble.missing = true;
+    trouble.occupied = dir.occupied;
     return trouble;
   }
   trouble.no_tmpfs = !dir.fs_type.empty() && dir.fs_type != "tmpfs";

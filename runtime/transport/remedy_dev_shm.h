@@ -8,8 +8,9 @@ namespace shoal {
 
 /// What is wrong with /dev/shm for the largest of the needs.
 struct ShmTrouble {
-  int world_size = 0;  ///< ranks that the need is for
-  bool missing = false;
+  int world_size = 0;     ///< ranks that the need is for
+  bool missing = false;   ///< there is no such directory
+  bool occupied = false;  ///< and something else has its path
   bool no_tmpfs = false;
   bool read_only = false;
   bool forbidden = false;

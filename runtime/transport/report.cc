@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/log.h"
 #include "runtime/transport/facts/host_facts_json.h"
 
 namespace shoal {
@@ -42,6 +43,12 @@ Json need_json(const ShmNeed& need) {
 /// Null for an empty text, because null is what means "none" in every field.
 Json or_null(const std::string& text) {
   return text.empty() ? Json(nullptr) : Json(text);
+}
+
+/// Null: nothing but refusals ended the start, or it worked.
+Json error_json(const Status& failure) {
+  if (failure.ok()) return nullptr;
+  return {{"code", code_name(failure.code())}, {"causes", causes_json(failure)}};
 }
 
 /// Null: nothing was measured, because there is one rank or no transport.
@@ -117,24 +124,26 @@ Json to_json(const TransportReport& report) {
   for (const Remedy& remedy : report.remedies) {
     remedies.push_back({{"kind", remedy.kind}, {"title", remedy.title}, {"text", remedy.text}});
   }
-  return {{"schema", kTransportReportSchema},
-          {"verdict", verdict_name(report.verdict())},
-          {"rung", or_null(report.rung)},
-          {"tp", report.world_size},
-          {"order", report.order},
-          {"degraded", report.degraded()},
-          {"forbidden_by", or_null(report.forbidden_by)},
-          {"failure", or_null(report.failure)},
-          {"cost", cost_json(report)},
-          {"refusals", std::move(refusals)},
-          {"needs", std::move(needs)},
-          {"nccl", std::move(nccl)},
-          {"headroom_bytes", report.headroom_bytes},
-          {"self_test", self_test_json(report.self_test)},
-          {"restarts", report.restarts},
-          {"restart_count", report.restart_count},
-          {"remedies", std::move(remedies)},
-          {"facts", Json::parse(to_json(report.facts))}};
+  return {
+      {"schema", kTransportReportSchema},
+      {"verdict", verdict_name(report.verdict())},
+      {"rung", or_null(report.rung)},
+      {"tp", report.world_size},
+      {"order", report.order},
+      {"degraded", report.degraded()},
+      {"forbidden_by", or_null(report.forbidden_by)},
+      {"failure", or_null(report.failure.ok() ? "" : explained(report.failure, kMostReasonBytes))},
+      {"error", error_json(report.failure)},
+      {"cost", cost_json(report)},
+      {"refusals", std::move(refusals)},
+      {"needs", std::move(needs)},
+      {"nccl", std::move(nccl)},
+      {"headroom_bytes", report.headroom_bytes},
+      {"self_test", self_test_json(report.self_test)},
+      {"restarts", report.restarts},
+      {"restart_count", report.restart_count},
+      {"remedies", std::move(remedies)},
+      {"facts", Json::parse(to_json(report.facts))}};
 }
 
 std::string summary(const TransportReport& report) {

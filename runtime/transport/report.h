@@ -16,6 +16,9 @@
 
 namespace shoal {
 
+/// A reason is cut to a length that people read.
+inline constexpr size_t kMostReasonBytes = 700;
+
 /// Why a rung was not taken.
 struct Refusal {
   std::string rung;
@@ -25,8 +28,8 @@ struct Refusal {
 
   /// True if there was too little shared memory, which --on-shm-shortage=fail does not accept.
   bool shared_memory() const { return fault == Fault::kSharedMemory; }
-  /// The status with its causes, cut to a length that people read.
-  std::string reason() const { return status.to_string(700); }
+  /// The status with its causes.
+  std::string reason() const { return status.to_string(kMostReasonBytes); }
 };
 
 /// How good the outcome of a ladder is, in one word.
@@ -53,7 +56,7 @@ struct TransportReport {
   int64_t headroom_bytes = 0;      ///< of /dev/shm, left free for others
   SelfTestFigures self_test;       ///< of rank 0; 0 if there was none
   std::string forbidden_by;        ///< the setting of the policy that ended the start, or empty
-  std::string failure;             ///< why the start ended although no rung was refused, or empty
+  Status failure;                  ///< why the start ended if that was no rung's refusal, or ok
   /// What ended a group that was started again, oldest first; the last kMostRestarts of them.
   std::vector<std::string> restarts;
   int64_t restart_count = 0;  ///< of all, because a server may run for years

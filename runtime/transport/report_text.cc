@@ -11,8 +11,6 @@
 namespace shoal {
 namespace {
 
-constexpr size_t kReasonBytes = 700;
-
 std::string figure(const char* format, double value) {
   char text[64];
   std::snprintf(text, sizeof text, format, value);
@@ -29,7 +27,7 @@ std::string cost_text(const RungCost& cost) {
 std::string refusals_text(const TransportReport& report) {
   std::string text, before;
   for (const Refusal& refusal : report.refusals) {
-    const std::string why = explained(refusal.status, kReasonBytes);
+    const std::string why = explained(refusal.status, kMostReasonBytes);
     text += cat("  refused ", refusal.rung, " (", phase_name(refusal.phase), ")",
                 why == before ? ": for the same reason\n" : "\n");
     if (why != before) text += indented(why, "    ");
@@ -107,7 +105,9 @@ std::string verdict_text(const TransportReport& report) {
     case Verdict::kNone:
       break;
   }
-  if (!report.failure.empty()) return cat("NO: ", ranks, " could not be started: ", report.failure);
+  if (!report.failure.ok())
+    return cat("NO: ", ranks,
+               " could not be started: ", explained(report.failure, kMostReasonBytes));
   return cat("NO: no transport works for ", ranks, ".");
 }
 

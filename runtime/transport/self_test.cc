@@ -51,13 +51,41 @@ void fill_plane(float* to, size_t count, uint64_t key) {
   }
 }
 
+// In `even` every rank brings one plane. `uneven` has more leaves than ranks, and usually not a
+// multiple: ranks bring one, two or three planes. In `sparse` only half of the leaves hold
+// anything, so that half of the ranks bring none.
+
+ReducePlan even_plan(int world_size) {
+  return make_reduce_plan(world_size, world_size, world_size);
+}
+
+ReducePlan uneven_plan(int world_size) {
+  return make_reduce_plan(world_size + 3, world_size + 3, world_size);
+}
+
+ReducePlan sparse_plan(int world_size) {
+  return make_reduce_plan(world_size, (world_size + 1) / 2, world_size);
+}
+
+/// The floats of all planes of the sum that has most of them.
+size_t most_plane_floats(int world_size) {
+  const auto even = static_cast<size_t>(even_plan(world_size).total_contributions());
+  const auto uneven = static_cast<size_t>(uneven_plan(world_size).total_contributions());
+  return std::max(even * kBandwidthBytes, uneven * kLargeSlotBytes[0]) / sizeof(float);
+}
+
 class SelfTest {
  public:
   SelfTest(Communicator& communicator, uint64_t seed, const std::function<Status()>& moved)
       : communicator_(communicator),
         world_(communicator.world()),
         seed_(mix(seed + 1)),
-        moved_(moved) {}
+        moved_(moved) {
+    // A vector that grows holds both copies for a while.
+    planes_.reserve(most_plane_floats(world_.size));
+    expected_.reserve(kBandwidthBytes / sizeof(float));
+    out_.reserve(kBandwidthBytes / sizeof(float));
+  }
 
   Status gathers();
   Status sums();
@@ -107,12 +135,12 @@ Status SelfTest::gather(int root, size_t bytes) {
     return floats;
   };
   const std::vector<float> mine = part(world_.rank);
-  out_.assign(total / sizeof(float), 0.0F);
+  std::vector<float> gathered(total / sizeof(float));
   SHOAL_RETURN_IF_ERROR(communicator_.gather(root, std::as_bytes(std::span(mine)), sizes,
-                                             reinterpret_cast<std::byte*>(out_.data())));
+                                             reinterpret_cast<std::byte*>(gathered.data())));
   if (moved_) SHOAL_RETURN_IF_ERROR(moved_());
   if (world_.rank != root) return {};
-  const float* got = out_.data();
+  const float* got = gathered.data();
   for (int rank = 0; rank < world_.size; ++rank) {
     const std::vector<float> theirs = part(rank);
     for (size_t i = 0; i < theirs.size(); ++i) {
@@ -228,12 +256,8 @@ std::string SelfTest::blame(const ReducePlan& plan, size_t at) const {
 }
 
 Status SelfTest::sums() {
-  const ReducePlan even = make_reduce_plan(world_.size, world_.size, world_.size);
-  // `uneven` has more leaves than ranks, and usually not a multiple: ranks bring one, two or three
-  // planes. In `sparse` only half of the leaves hold anything, so that half of the ranks bring
-  // none.
-  const ReducePlan uneven = make_reduce_plan(world_.size + 3, world_.size + 3, world_.size);
-  const ReducePlan sparse = make_reduce_plan(world_.size, (world_.size + 1) / 2, world_.size);
+  const ReducePlan even = even_plan(world_.size), uneven = uneven_plan(world_.size),
+                   sparse = sparse_plan(world_.size);
   for (const ReducePlan* plan : {&even, &uneven, &sparse}) {
     for (const std::span<const size_t> sizes :
          {std::span<const size_t>(kLineBytes), {kSmallSlotBytes}}) {
@@ -251,7 +275,7 @@ Status SelfTest::sums() {
 
 /// The time of checked all_reduces: the median of each round, and of these the best.
 Result<SelfTest::Times> SelfTest::timed_sums(size_t bytes, int repeats) {
-  const ReducePlan plan = make_reduce_plan(world_.size, world_.size, world_.size);
+  const ReducePlan plan = even_plan(world_.size);
   std::vector<double> rounds_us;
   for (int round = 0; round < kRounds; ++round) {
     std::vector<double> times_us;
@@ -267,6 +291,11 @@ Result<SelfTest::Times> SelfTest::timed_sums(size_t bytes, int repeats) {
 }
 
 }  // namespace
+
+int64_t self_test_bytes(int world_size) {
+  constexpr size_t kExpectedAndActual = 2 * kBandwidthBytes;
+  return static_cast<int64_t>(most_plane_floats(world_size) * sizeof(float) + kExpectedAndActual);
+}
 
 Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed,
                                   const std::function<Status()>& moved) {

@@ -28,4 +28,8 @@ struct SelfTestFigures {
 Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed,
                                   const std::function<Status()>& moved = {});
 
+/// The memory that it takes of each rank: all ranks' planes of its largest sum, which the rank
+/// makes for itself, and the expected and the actual sum.
+int64_t self_test_bytes(int world_size);
+
 }  // namespace shoal

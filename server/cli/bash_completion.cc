@@ -31,8 +31,9 @@ std::string command_case(const CommandEntry& command) {
     }
   }
   return cat("    '", command.name, "')\n      case $previous in\n", values,
-             "      esac\n      flags='", joined(flags, " "),
-             "'\n      operand=", command.operand == Operand::kModel, "\n      ;;\n");
+             "      esac\n      flags='", joined(flags, " "), "'\n      operand=",
+             command.operand == Operand::kModel || command.operand == Operand::kModelOrNone,
+             "\n      ;;\n");
 }
 
 /// The first words of all commands, or the second words of those commands that start with `first`.

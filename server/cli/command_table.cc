@@ -30,6 +30,8 @@ std::string operand_text(Operand operand) {
       return "";
     case Operand::kModel:
       return "MODEL";
+    case Operand::kModelOrNone:
+      return "[MODEL]";
     case Operand::kCommand:
       return "-- COMMAND";
   }

@@ -46,9 +46,9 @@ struct FlagGroup {
 };
 
 /// What follows a command besides its flags.
-enum class Operand { kNone, kModel, kCommand };
+enum class Operand { kNone, kModel, kModelOrNone, kCommand };
 
-/// The operand as usage lines show it: "", "MODEL" or "-- COMMAND".
+/// The operand as usage lines show it: "", "MODEL", "[MODEL]" or "-- COMMAND".
 std::string operand_text(Operand operand);
 
 /// A command line that shows a use of a command.

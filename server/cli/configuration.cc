@@ -130,13 +130,17 @@ Environment shoal_environment() {
   return found;
 }
 
-void add_configuration_flags(FlagParser& parser, ConfigurationFlags* flags) {
+void add_config_flag(FlagParser& parser, std::string* file) {
   parser.group("Configuration");
   parser.add_value("--config", path("FILE"),
                    "A YAML file with flags, as max-num-seqs: 16. A variable wins over the file, "
                    "and a flag over both; --max-num-seqs has the variable SHOAL_MAX_NUM_SEQS, and "
                    "so has every flag except those that end in -port or -host",
-                   words_as_they_are(&flags->file));
+                   words_as_they_are(file));
+}
+
+void add_configuration_flags(FlagParser& parser, ConfigurationFlags* flags) {
+  add_config_flag(parser, &flags->file);
   parser.add_switch("--print-config",
                     "Print every flag's value and who gave it, as a file for --config, and exit",
                     &flags->print);

@@ -25,6 +25,9 @@ struct ConfigurationFlags {
   bool json = false;   ///< with --print-config
 };
 
+/// Adds --config, with the flags that may stand in it.
+void add_config_flag(FlagParser& parser, std::string* file);
+/// The same, and --print-config.
 void add_configuration_flags(FlagParser& parser, ConfigurationFlags* flags);
 /// INVALID_ARGUMENT: --json without --print-config.
 Status check_configuration_flags(const ConfigurationFlags& flags);

@@ -10,53 +10,43 @@ namespace {
 /// The sizes of NCCL's segments are known from this version on.
 constexpr int kFirstKnownNccl = 21200;
 
-Status check_doctor_flags(DoctorFlags* flags) {
+}  // namespace
+
+Status check_place_flags(DoctorFlags* flags) {
   constexpr int kMost = 16;
-  if (flags->tensor_parallel_size > kMost) {
+  EngineFlags& engine = flags->serve.engine;
+  if (engine.tensor_parallel_size > kMost) {
     return Status::error(Code::kInvalidArgument,
                          cat("--tensor-parallel-size must be in [1, ", kMost, "], not ",
-                             flags->tensor_parallel_size));
+                             engine.tensor_parallel_size));
   }
   if (flags->needs && flags->nccl_version)
     return Status::error(Code::kInvalidArgument, "doctor takes one of --needs, --nccl-version");
-  if (flags->transport.clean_stale && (flags->needs || flags->nccl_version)) {
+  if (engine.transport.clean_stale && (flags->needs || flags->nccl_version)) {
     return Status::error(Code::kInvalidArgument,
                          "--clean-stale does nothing with --needs or --nccl-version, which only "
                          "compute; leave one out");
   }
-  return settle_transport(&flags->transport);
+  return settle_transport(&engine.transport);
 }
-
-}  // namespace
 
 std::string clean_stale_command() {
   return cat(as_typed("doctor"), " --clean-stale");
 }
 
-Result<CommandLine> parse_doctor(Words words, LogOptions log, const Environment&) {
-  DoctorFlags flags;
-  FlagParser parser(
-      "doctor",
-      "Say which transport ranks would use here, why not a better one, and what to do about it. Needs no "
-      "model. Exit: 0 the first of the order works or another one that is as good, 1 a slower one "
-      "(0 if --min-transport allows it), 69 none.");
-  parser.group(kTransportGroup);
-  add_ranks_flag(parser, &flags.tensor_parallel_size, "1 to 16 (2)");
-  add_transport_flags(parser, &flags.transport);
-  add_device_flags(parser, &flags.transport.device);
-  add_timeout_flags(parser, &flags.transport);
+void add_report_flags(FlagParser& parser, DoctorFlags* flags) {
   parser.group("Output");
-  parser.add_switch("--json", "Print the report as one JSON document", &flags.json);
+  parser.add_switch("--json", "Print the report as one JSON document", &flags->json);
   parser.add_switch("--needs", "Only print what each transport, and NCCL, needs for 2 to 16 ranks",
-                    &flags.needs);
+                    &flags->needs);
   parser.add_value(
       "--nccl-version", "V",
       "Only print what NCCL V (2.27.7, or 2.27) would need here for -tp ranks; needs no GPU",
-      [&](std::string_view flag, std::string_view text) -> Status {
+      [flags](std::string_view flag, std::string_view text) -> Status {
         const Result<NcclVersion> version = parse_nccl_version(text);
         if (!version.ok())
           return Status::error(Code::kInvalidArgument, cat(flag, ": ", version.status().message()));
-        flags.nccl_version = *version;
+        flags->nccl_version = *version;
         if (version->code() >= kFirstKnownNccl) return {};
         return Status::error(Code::kInvalidArgument,
                              cat(flag,
@@ -64,8 +54,29 @@ Result<CommandLine> parse_doctor(Words words, LogOptions log, const Environment&
                                  "is not known; not ",
                                  shown(text)));
       });
-  add_log_flags(parser, &log);
-  return finish(parser, words, log, flags, [&] { return check_doctor_flags(&flags); });
+}
+
+void add_place_flags(FlagParser& parser, DoctorFlags* flags, LogOptions* log) {
+  EngineFlags& engine = flags->serve.engine;
+  engine.tensor_parallel_size = kDoctorRanks;
+  parser.group(kTransportGroup);
+  add_ranks_flag(parser, &engine.tensor_parallel_size, cat("1 to 16 (", kDoctorRanks, ")"));
+  add_transport_flags(parser, &engine.transport);
+  add_device_flags(parser, &engine.transport.device);
+  add_timeout_flags(parser, &engine.transport);
+  add_report_flags(parser, flags);
+  add_log_flags(parser, log);
+}
+
+Result<CommandLine> parse_static_doctor(Words words, LogOptions log, const Environment&) {
+  DoctorFlags flags;
+  FlagParser parser(
+      "doctor",
+      "Say which transport ranks would use here, why not a better one, and what to do about it. Needs no "
+      "model. Exit: 0 the first of the order works or another one that is as good, 1 a slower one "
+      "(0 if --min-transport allows it), 69 none.");
+  add_place_flags(parser, &flags, &log);
+  return finish(parser, words, log, flags, [&] { return check_place_flags(&flags); });
 }
 
 }  // namespace shoal

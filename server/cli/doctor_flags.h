@@ -4,8 +4,19 @@
 
 namespace shoal {
 
-/// Reads the words after `doctor`. Error: INVALID_ARGUMENT.
-Result<CommandLine> parse_doctor(Words words, LogOptions log, const Environment&);
+/// Reads the words after `doctor`, for a program that knows no models. Error: INVALID_ARGUMENT.
+Result<CommandLine> parse_static_doctor(Words words, LogOptions log, const Environment&);
+
+// What this and the doctor that knows models are made of.
+
+/// How many ranks there are if neither MODEL nor a flag says so.
+inline constexpr int kDoctorRanks = 2;
+/// Adds the flags about what is printed.
+void add_report_flags(FlagParser& parser, DoctorFlags* flags);
+/// Adds all flags that count without a MODEL.
+void add_place_flags(FlagParser& parser, DoctorFlags* flags, LogOptions* log);
+/// Call it once all flags have been read, if there is no MODEL. INVALID_ARGUMENT.
+Status check_place_flags(DoctorFlags* flags);
 
 /// "shoal doctor --clean-stale", as this program is called.
 std::string clean_stale_command();

@@ -29,6 +29,8 @@ constexpr Row kRows[] = {
     {"client", "client --server 10.0.0.2:8000 --messages messages.json --json",
      "an answer to chat messages from another machine, as JSON"},
     {"doctor", "doctor -tp 4", "what four ranks would use here"},
+    {"doctor", "doctor MODEL -tp 2 --kv-cache-memory 64m",
+     "whether serve would start with these flags"},
     {"doctor", "doctor --needs", "the bytes that each transport takes"},
     {"doctor", "doctor -tp 8 --nccl-version 2.27.7 --json", "what NCCL would need here, as JSON"},
     {"logits", "logits MODEL --prompt-ids 1,2,3 --out logits.npy", "float32 [3, vocabulary]"},

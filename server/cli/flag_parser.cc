@@ -90,6 +90,7 @@ struct FlagParser::Impl {
   std::string positional;  // the name of the positional, if there is one
   std::string positional_help;
   std::string* positional_target = nullptr;
+  Operand operand = Operand::kNone;  // what the positional is
   StrayHint stray_hint;
   Elsewhere elsewhere;
   std::vector<Setting> settings;
@@ -133,6 +134,11 @@ void FlagParser::add_positional(const std::string& name, const std::string& help
   impl_->positional = name;
   impl_->positional_help = help;
   impl_->positional_target = target;
+  impl_->operand = Operand::kModel;
+}
+
+void FlagParser::make_positional_optional() {
+  impl_->operand = Operand::kModelOrNone;
 }
 
 void FlagParser::explain_stray_words(StrayHint hint) {
@@ -274,7 +280,7 @@ Status FlagParser::Impl::add_elsewhere() {
 }
 
 Status FlagParser::Impl::apply() {
-  bool has_positional = positional.empty();
+  bool has_positional = operand != Operand::kModel;
   for (const Setting& setting : settings) {
     if (setting.flag == positional) {
       *positional_target = setting.text;
@@ -300,7 +306,7 @@ Result<bool> FlagParser::parse(std::span<const std::string> words) {
 
 CommandEntry FlagParser::entry() const {
   CommandEntry entry{.name = impl_->command,
-                     .operand = impl_->positional.empty() ? Operand::kNone : Operand::kModel,
+                     .operand = impl_->operand,
                      .description = impl_->description,
                      .operand_help = impl_->positional_help,
                      .groups = impl_->groups};

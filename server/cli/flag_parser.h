@@ -67,6 +67,8 @@ class FlagParser {
   /// Registers a required word without a flag, such as MODEL. There can be at most one. MODEL may
   /// also be given as other servers take it (is_model_flag()).
   void add_positional(const std::string& name, const std::string& help, std::string* target);
+  /// The word without a flag may be left out.
+  void make_positional_optional();
   /// What the error about a word too many says of it: half a sentence that says what to do.
   using StrayHint = std::function<std::string(const std::string& word)>;
   void explain_stray_words(StrayHint hint);

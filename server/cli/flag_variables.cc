@@ -7,7 +7,8 @@
 namespace shoal {
 namespace {
 
-constexpr std::string_view kOfOneRun[] = {"--help", "--print-config", "--json"};
+constexpr std::string_view kOfOneRun[] = {"--help", "--print-config", "--json", "--needs",
+                                          "--nccl-version"};
 
 }  // namespace
 

@@ -63,6 +63,70 @@ Result<CommandLine> parse_generate(Words words, LogOptions log, const Environmen
   });
 }
 
+bool has_flag(const FlagParser& parser, const std::string& flag) {
+  const std::vector<FlagGroup>& groups = parser.groups();
+  return std::any_of(groups.begin(), groups.end(), [&flag](const FlagGroup& group) {
+    return std::any_of(group.flags.begin(), group.flags.end(),
+                       [&flag](const FlagEntry& one) { return one.names[0] == flag; });
+  });
+}
+
+bool is_given(const std::vector<Setting>& settings, std::string_view flag) {
+  return std::any_of(settings.begin(), settings.end(),
+                     [flag](const Setting& one) { return one.flag == flag; });
+}
+
+/// Without a model most flags of serve would decide nothing.
+Status check_doctor_without_model(const std::vector<Setting>& settings, DoctorFlags* flags) {
+  FlagParser place("doctor", "");
+  DoctorFlags unused;
+  LogOptions unused_log;
+  add_place_flags(place, &unused, &unused_log);
+  for (const Setting& one : settings) {
+    if (!has_flag(place, one.flag))
+      return Status::error(Code::kInvalidArgument,
+                           cat(name_of(one), " is about serving a model: name it too, as in ",
+                               as_typed("doctor"), " MODEL ", one.flag, " ..."));
+  }
+  if (!is_given(settings, "--tensor-parallel-size"))
+    flags->serve.engine.tensor_parallel_size = kDoctorRanks;
+  return check_place_flags(flags);
+}
+
+Status check_doctor_flags(const std::vector<Setting>& settings, DoctorFlags* flags) {
+  if (flags->serve.engine.model.empty()) return check_doctor_without_model(settings, flags);
+  if (flags->needs || flags->nccl_version)
+    return Status::error(
+        Code::kInvalidArgument,
+        "--needs and --nccl-version only compute, and need no MODEL; leave it out");
+  flags->serve.set_elsewhere = list_of_settings(settings);
+  return with_settings(check_serve_flags(&flags->serve), settings);
+}
+
+Result<CommandLine> parse_doctor(Words words, LogOptions log, const Environment& environment) {
+  DoctorFlags flags;
+  std::string config_file;
+  FlagParser parser(
+      "doctor",
+      "Say which transport ranks would use here, why not a better one, and what to do about it. "
+      "With MODEL: whether shoal serve would start here with these flags, which it does all but "
+      "load the weights for, on ports of its own. It then reads variables and --config as serve "
+      "does. Without MODEL there are 2 ranks, and only flags about ranks and transports count. "
+      "Exit: 0 the first of the order works or another one that is as good, 1 a slower one (0 if "
+      "--min-transport allows it), 69 none; with MODEL also 64, 65 and 66 as serve.");
+  add_report_flags(parser, &flags);
+  add_serve_flags(parser, &flags.serve);
+  add_log_flags(parser, &log);
+  add_config_flag(parser, &config_file);
+  parser.make_positional_optional();
+  parser.look_elsewhere([&](const std::vector<Setting>& given) -> Result<std::vector<Setting>> {
+    if (!is_given(given, "MODEL") && !is_given(given, "--config")) return std::vector<Setting>();
+    return settings_elsewhere(parser, environment, given);
+  });
+  return finish(parser, words, log, flags,
+                [&] { return check_doctor_flags(parser.settings(), &flags); });
+}
+
 Result<CommandLine> parse_logits(Words words, LogOptions log, const Environment&) {
   LogitsFlags flags;
   FlagParser parser(
@@ -178,8 +242,8 @@ constexpr Command kCommands[] = {
     {"generate", Operand::kModel, "generate from a prompt or a file of requests, without a server",
      parse_generate},
     {"client", Operand::kNone, "ask a running server", parse_client},
-    {"doctor", Operand::kNone, "which transport ranks would use here, why, and what to do about it",
-     parse_doctor},
+    {"doctor", Operand::kModelOrNone,
+     "which transport ranks would use here, why, and what to do about it", parse_doctor},
     {"logits", Operand::kModel, "write the logits of every prompt token as a NumPy file",
      parse_logits},
     {"tokenize", Operand::kModel, "text to token ids", parse_tokenize},

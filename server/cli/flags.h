@@ -173,8 +173,7 @@ struct RenderFlags {
 };
 
 struct DoctorFlags {
-  TransportFlags transport;
-  int tensor_parallel_size = 2;
+  ServeFlags serve;    ///< without a model only its ranks and transports count
   bool needs = false;  ///< print the table of needs without inspecting this machine
   std::optional<NcclVersion> nccl_version;  ///< print what ranks with this version of NCCL would
                                             ///< need here, and start nothing

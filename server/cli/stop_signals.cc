@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/base/process_limit.h"
 #include "runtime/base/signals.h"
 
 namespace shoal {
@@ -21,8 +22,10 @@ Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> 
   Fd signals(::signalfd(-1, &set, SFD_CLOEXEC));
   Fd requested(::eventfd(0, EFD_CLOEXEC)), leave(::eventfd(0, EFD_CLOEXEC));
   if (!signals.valid() || !requested.valid() || !leave.valid()) {
-    return Status::error(Code::kResourceExhausted, "make descriptors for signals; raise ulimit -n",
-                         errno);
+    const int error = errno;
+    return Status::error(
+        descriptor_code(error),
+        cat("make descriptors for signals (signalfd, eventfd)", descriptor_hint(error)), error);
   }
   // Looked for now, because once it is closed there is none.
   const Fd terminal(::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC));

@@ -49,6 +49,7 @@ std::string command_case(const CommandEntry& command) {
     case Operand::kNone:
       break;
     case Operand::kModel:
+    case Operand::kModelOrNone:
       specs += "        '*:MODEL:_files' \\\n";
       break;
     case Operand::kCommand:

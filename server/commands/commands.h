@@ -1,4 +1,6 @@
 #pragma once
+#include "runtime/transport/report.h"
+#include "server/cli/exit_code.h"
 #include "server/cli/flags.h"
 
 namespace shoal {
@@ -19,7 +21,12 @@ int run_bench_model(const BenchModelFlags& flags);
 /// these; without a terminal it returns what the last message that failed would have. Call it
 /// before other threads exist, because it blocks SIGINT and SIGTERM while it runs.
 int run_client(const ClientFlags& flags);
-int run_doctor(const DoctorFlags& flags);
+/// Starts a server up to a proven transport, and says in the report how that went.
+using Rehearsal = Ending (*)(ServeFlags flags, TransportReport* report);
+/// rehearse: how to start what serves MODEL; null: the flags name no MODEL.
+int run_doctor(const DoctorFlags& flags, Rehearsal rehearse = nullptr);
+/// The Rehearsal of run_serve: all that serve has, on free ports, and ranks that load no weights.
+Ending rehearse_serve(ServeFlags flags, TransportReport* report);
 int run_bench_collectives(const BenchCollectivesFlags& flags);
 int run_shmtest(const ShmtestFlags& flags);
 int run_version(const VersionFlags& flags);

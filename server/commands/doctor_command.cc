@@ -1,4 +1,4 @@
-#include <optional>
+#include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
@@ -20,33 +20,38 @@ namespace {
 /// Exit code if ranks would be slower than over the first rung, and nothing says that this is fine.
 constexpr int kSlower = 1;
 
-/// Goes all the way to a proven transport, with real ranks that load no model.
-std::optional<Failure> prove(const DoctorFlags& flags, TransportReport* report) {
-  TransportFlags place = flags.transport;
-  place.clean_stale = false;  // it is done, and the report lists what it did
-  HostFacts facts = facts_for(&place, flags.tensor_parallel_size);
-  const Status enough = check_processes({flags.tensor_parallel_size, 0}, facts);
-  LadderOptions ladder_flags = ladder_options(place, flags.tensor_parallel_size, 0);
+/// Goes all the way to a proven transport, with real ranks that know no model.
+Ending prove(TransportFlags place, int ranks, TransportReport* report) {
+  report->world_size = ranks;
+  SHOAL_ASSIGN_OR_RETURN(HostFacts facts, at(Stage::kStart, facts_for(&place, ranks)));
+  const Status enough = check_processes({ranks, 0}, facts);
+  LadderOptions ladder_flags = ladder_options(place, ranks, 0);
   ladder_flags.names.remedy_hint.clear();  // this is shoal doctor
   ladder_flags.names.clean_stale = clean_stale_command();
   ladder_flags.on_refused = nullptr;  // the report has the refusals
-  Ladder ladder(std::move(ladder_flags), std::move(facts), flags.tensor_parallel_size);
+  Ladder ladder(std::move(ladder_flags), std::move(facts), ranks);
   *report = ladder.report();
-  if (!enough.ok()) return Failure{enough, Phase::kBudget};
+  if (!enough.ok()) return at(Stage::kStart, enough);
   WorkerGroupOptions options;
-  options.world_size = flags.tensor_parallel_size;
-  options.startup_timeout_s = flags.transport.startup_timeout_s;
-  options.step_timeout_s = flags.transport.step_timeout_s;
+  options.world_size = ranks;
+  options.startup_timeout_s = place.startup_timeout_s;
+  options.step_timeout_s = place.step_timeout_s;
   options.start.transport_only = true;
   set_device(place.device, &options.start);
-  options.start.collective_timeout_ms =
-      static_cast<int64_t>(flags.transport.startup_timeout_s * 1000);
+  options.start.collective_timeout_ms = static_cast<int64_t>(place.startup_timeout_s * 1000);
   StartControl control;
   control.deadline = Deadline::after_s(options.startup_timeout_s);
   const Attempt<std::unique_ptr<WorkerGroup>> group = ladder.start(options, control);
   *report = ladder.report();
-  if (group.ok()) return std::nullopt;
-  return group.failure();
+  if (group.ok()) return {};
+  return {group.failure().why, Stage::kStart, group.failure().fault};
+}
+
+/// For a failure that is no rung's refusal, because those say why themselves.
+void add_failure(const Status& failure, TransportReport* report) {
+  report->failure = failure;
+  for (Remedy& remedy : remedies_of_failure(report->facts, failure))
+    report->remedies.push_back(std::move(remedy));
 }
 
 Json files_json(const std::vector<LeftFile>& files) {
@@ -81,7 +86,7 @@ std::string text(const TransportReport& report, const SweepResult& swept) {
 
 /// A policy that names the last rung that may be used says that all rungs up to it are fine.
 int exit_code_of(const TransportReport& report, const DoctorFlags& flags) {
-  const bool fine = !report.degraded() || !flags.transport.min_transport.empty();
+  const bool fine = !report.degraded() || !flags.serve.engine.transport.min_transport.empty();
   return fine ? 0 : kSlower;
 }
 
@@ -94,17 +99,21 @@ std::string needs(bool json) {
 
 }  // namespace
 
-int run_doctor(const DoctorFlags& flags) {
+int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   if (flags.nccl_version) return run_nccl_plan(flags);
   if (flags.needs) return report_failure(at(Stage::kRequest, write_stdout(needs(flags.json))));
-  const SweepResult swept = flags.transport.clean_stale ? clean_stale() : SweepResult();
+  ServeFlags serve = flags.serve;
+  TransportFlags& place = serve.engine.transport;
+  // The report lists what it did, so that it is not left to what comes next.
+  const SweepResult swept = std::exchange(place.clean_stale, false) ? clean_stale() : SweepResult();
   TransportReport report;
-  const std::optional<Failure> failure = prove(flags, &report);
-  // Otherwise the refusals say why.
-  if (failure && failure->fault != Fault::kPolicy) report.failure = explained(failure->why, 700);
+  const Ending ending = serve.engine.model.empty()
+                            ? prove(place, serve.engine.tensor_parallel_size, &report)
+                            : rehearse(serve, &report);
+  if (!ending.ok() && ending.fault != Fault::kPolicy) add_failure(ending.why, &report);
   const Status written = write_stdout(flags.json ? document(report, swept) : text(report, swept));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
-  if (failure) return report_failure({failure->why, Stage::kStart, failure->fault});
+  if (!ending.ok()) return report_failure(ending);
   return exit_code_of(report, flags);
 }
 

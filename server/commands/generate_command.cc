@@ -258,7 +258,9 @@ Staged<int> run_requests(const GenerateFlags& flags, const ServedModel& model,
 
 /// The value is the exit code.
 Staged<int> generate(GenerateFlags flags) {
-  HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
+  SHOAL_ASSIGN_OR_RETURN(
+      HostFacts facts,
+      at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(std::vector<RequestLine> requests,
                          at(Stage::kRequest, read_requests(flags)));
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));

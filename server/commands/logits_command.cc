@@ -188,7 +188,9 @@ Ending compute_lines(const LogitsFlags& flags, const std::vector<RequestLine>& p
 }
 
 Ending logits(LogitsFlags flags) {
-  HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
+  SHOAL_ASSIGN_OR_RETURN(
+      HostFacts facts,
+      at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(std::vector<RequestLine> prompts,
                          at(Stage::kRequest, read_prompts(flags)));
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));

@@ -62,24 +62,26 @@ std::vector<std::string> settings_of(const Rung& rung, const RungContext& contex
   return settings;
 }
 
-Plan make_plan(const DoctorFlags& flags) {
-  TransportFlags flags_of_place = flags.transport;
+Result<Plan> make_plan(const DoctorFlags& flags) {
+  const TransportFlags& transport = flags.serve.engine.transport;
+  const int ranks = flags.serve.engine.tensor_parallel_size;
+  TransportFlags flags_of_place = transport;
   // Do not query devices, whichever this machine has.
   flags_of_place.device.kind = DeviceKind::kCpu;
   flags_of_place.device.automatic = false;
-  const LadderOptions options = ladder_options(flags.transport, flags.tensor_parallel_size, 0);
+  SHOAL_ASSIGN_OR_RETURN(HostFacts facts, facts_for(&flags_of_place, ranks));
+  const LadderOptions options = ladder_options(transport, ranks, 0);
   Plan plan{nccl_version_text(flags.nccl_version->code()),
-            RungContext(flags.tensor_parallel_size,
-                        facts_for(&flags_of_place, flags.tensor_parallel_size)),
+            RungContext(ranks, std::move(facts)),
             {},
             {},
             false,
             {}};
   RungContext& context = plan.context;
   context.facts.gpu.nccl_version = flags.nccl_version->code();
-  context.facts.gpu.ranks_per_gpu = flags.transport.device.ranks_per_gpu;
+  context.facts.gpu.ranks_per_gpu = transport.device.ranks_per_gpu;
   context.user = read_nccl_user_settings();
-  context.reproducible = flags.transport.device.reproducible;
+  context.reproducible = transport.device.reproducible;
   context.budget = options.budget;
   std::vector<Shortage> shortages;
   for (const Rung& rung : rungs(DeviceKind::kCuda)) {
@@ -191,11 +193,12 @@ std::string plan_text(const Plan& plan) {
 }  // namespace
 
 int run_nccl_plan(const DoctorFlags& flags) {
-  const Plan plan = make_plan(flags);
+  const Result<Plan> plan = make_plan(flags);
+  if (!plan.ok()) return report_failure(at(Stage::kStart, plan.status()));
   const Status written =
-      write_stdout(flags.json ? json_text(plan_json(plan)) + "\n" : plan_text(plan));
+      write_stdout(flags.json ? json_text(plan_json(*plan)) + "\n" : plan_text(*plan));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
-  return plan.fits ? 0 : kDoesNotFit;
+  return plan->fits ? 0 : kDoesNotFit;
 }
 
 }  // namespace shoal

@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -214,6 +215,38 @@ Staged<ServedModel> served_model(const ServeFlags& flags, const ModelFiles& file
   return model;
 }
 
+/// A server of which all is there but the ranks. What it has ends in the reverse order.
+struct PreparedServer {
+  std::unique_ptr<StopSignals> signals;
+  std::optional<ShutdownWatchdog> watchdog;
+  std::optional<ModelFiles> files;
+  EnginePlan plan;
+  std::optional<Metrics> metrics;
+  std::unique_ptr<Fronts> fronts;
+  std::optional<RereadOnHangup> reread;
+  std::optional<ServedModel> model;
+};
+
+/// tidy: what has to be done before the process ends at once.
+Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, const GpuFacts& gpu,
+                                                const std::function<void()>& tidy) {
+  auto server = std::make_unique<PreparedServer>();
+  SHOAL_ASSIGN_OR_RETURN(server->signals, at(Stage::kStart, StopSignals::install(tidy)));
+  server->watchdog.emplace(tidy);
+  SHOAL_ASSIGN_OR_RETURN(server->files, at(Stage::kModel, open_model(flags.engine.model)));
+  const ModelFiles& files = *server->files;
+  SHOAL_ASSIGN_OR_RETURN(server->plan,
+                         at(Stage::kRequest, plan_on_device(&flags.engine, files, gpu)));
+  const EnginePlan& plan = server->plan;
+  server->metrics.emplace(
+      MetricsOptions{served_names(flags, files.name).front(), plan.model.limits, plan.world_size});
+  SHOAL_ASSIGN_OR_RETURN(server->fronts, listen(flags, files, plan, *server->metrics));
+  server->reread.emplace(*server->signals, *server->fronts);
+  SHOAL_ASSIGN_OR_RETURN(server->model, served_model(flags, files, plan));
+  log_info(plan.describe_memory());
+  return server;
+}
+
 Staged<std::unique_ptr<EngineHost>> start_ranks(const ServeFlags& flags, EnginePlan& plan,
                                                 HostFacts facts, ServiceManager& manager) {
   return at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts),
@@ -240,20 +273,17 @@ Staged<std::string> finish(ModelFingerprint& weights, const ServeFlags& flags, E
 
 Ending serve(ServeFlags flags, Observers& observers) {
   const Clock::time_point start = Clock::now();
-  HostFacts facts = facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size);
-  const std::function<void()> tidy = tidy_of(observers);
-  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals,
-                         at(Stage::kStart, StopSignals::install(tidy)));
-  ShutdownWatchdog watchdog(tidy);  // outlives all that it watches
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
-  SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
-                         at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
-  Metrics metrics({served_names(flags, files.name).front(), plan.model.limits, plan.world_size});
-  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<Fronts> fronts, listen(flags, files, plan, metrics));
-  const RereadOnHangup reread(*signals, *fronts);
-  SHOAL_ASSIGN_OR_RETURN(ServedModel model, served_model(flags, files, plan));
-  log_info(plan.describe_memory());
-  ModelFingerprint weights(files);
+  SHOAL_ASSIGN_OR_RETURN(
+      HostFacts facts,
+      at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
+                         prepare(flags, facts.gpu, tidy_of(observers)));
+  EnginePlan& plan = server->plan;
+  ServedModel& model = *server->model;
+  Metrics& metrics = *server->metrics;
+  Fronts& fronts = *server->fronts;
+  const std::string name = served_names(flags, server->files->name).front();
+  ModelFingerprint weights(*server->files);
   SHOAL_ASSIGN_OR_RETURN(std::unique_ptr<EngineHost> host,
                          start_ranks(flags, plan, std::move(facts), observers.manager));
   model.max_model_len = plan.model.limits.max_model_len;
@@ -264,17 +294,16 @@ Ending serve(ServeFlags flags, Observers& observers) {
       scheduling, metrics.requests());
   const MeasuredEngine measured(
       metrics, {[&loop] { return loop.load(); }, [&host] { return host->ranks_state(); }});
-  fronts->set_ready(&model, &loop, deployment_of(plan, scheduling, *host, std::move(fingerprint)));
-  signals->started();
-  say_ready(ready_line(*fronts, served_names(flags, files.name).front(), plan, *host,
-                       seconds_since(start)),
-            observers);
+  fronts.set_ready(&model, &loop, deployment_of(plan, scheduling, *host, std::move(fingerprint)));
+  server->signals->started();
+  say_ready(ready_line(fronts, name, plan, *host, seconds_since(start)), observers);
   const Status status = serve_until_stopped(
-      {*fronts, loop, *host, observers, flags.shutdown_grace_s, flags.shutdown_timeout_s},
-      *signals);
+      {fronts, loop, *host, observers, flags.shutdown_grace_s, flags.shutdown_timeout_s},
+      *server->signals);
   const Ending ending = host->ending(status);
   // Before the loop is destroyed, because the calls use it.
-  end_fronts(*fronts, status.ok() ? kGoodbyeMs : kFailedGoodbyeMs, exit_code(ending), watchdog);
+  end_fronts(fronts, status.ok() ? kGoodbyeMs : kFailedGoodbyeMs, exit_code(ending),
+             *server->watchdog);
   return ending;
 }
 
@@ -289,7 +318,36 @@ Ending serve_observed(const ServeFlags& flags) {
   return serve(flags, observers);
 }
 
+/// Free ports instead of those of the flags, because a server may have them.
+void take_free_ports(ServeFlags* flags) {
+  flags->grpc_port = 0;
+  flags->http.uds.clear();
+  if (*flags->http.port >= 0) flags->http.port = 0;
+  if (flags->health_port) flags->health_port = 0;
+}
+
+/// A rehearsal that a signal ends has shown nothing, so that it must not end with 0.
+void end_rehearsal() {
+  end_children_at_once();
+  ::_exit(128 + SIGTERM);
+}
+
 }  // namespace
+
+Ending rehearse_serve(ServeFlags flags, TransportReport* report) {
+  take_free_ports(&flags);
+  report->world_size = flags.engine.tensor_parallel_size;
+  SHOAL_ASSIGN_OR_RETURN(
+      report->facts,
+      at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
+  const HostFacts facts = report->facts;
+  report->order = flags.engine.transport.order;
+  SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
+                         prepare(flags, facts.gpu, end_rehearsal));
+  const std::optional<Failure> failure =
+      EngineHost::rehearse(server->plan, flags.engine, facts, report);
+  return failure ? Ending{failure->why, Stage::kStart, failure->fault} : Ending{};
+}
 
 int run_serve(const ServeFlags& flags) {
   return report_failure(serve_observed(flags));

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/base/process_limit.h"
 
 namespace shoal {
 
@@ -21,21 +21,17 @@ constexpr int kSoonMs = 2;
 /// long it waits after an error of accept4 that nothing else explains.
 constexpr int kLaterMs = 50;
 
-/// True if the client that waited is gone, or none waits. Everything else is a shortage (EMFILE,
-/// ENFILE, ENOBUFS, ENOMEM), which may pass at any time.
-bool is_nobody(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ECONNABORTED ||
-         error == EPROTO || error == EPERM;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Acceptor>> Acceptor::start(std::vector<Fd> listeners,
                                                   std::shared_ptr<Connections> connections,
                                                   HandOver hand_over) {
   Fd wake(::eventfd(0, EFD_CLOEXEC));
-  if (!wake.valid())
-    return Status::error(Code::kResourceExhausted, "an eventfd for the acceptor", errno);
+  if (!wake.valid()) {
+    const int error = errno;
+    return Status::error(descriptor_code(error),
+                         cat("make an eventfd for the acceptor", descriptor_hint(error)), error);
+  }
   std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(listeners), std::move(connections),
                                                   std::move(hand_over), std::move(wake)));
   try {
@@ -102,8 +98,10 @@ void Acceptor::serve(const Fd& listener) {
     connections_->add(client.get());
     return hand_over_(std::move(client), listener.get());
   }
-  if (const int error = errno; !is_nobody(error)) {
-    log_debug(cat("a client has to wait: ", std::strerror(error)));
+  // Everything else is a shortage (EMFILE, ENFILE, ENOBUFS, ENOMEM), which may pass at any time, or
+  // a refusal (EPERM).
+  if (const int error = errno; !AcceptErrors::is_nobody(error)) {
+    errors_.log("grpc", error);
     connections_->count_again();
     (void)sleep_ms(kLaterMs);
   }

@@ -7,6 +7,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/status.h"
 #include "server/grpc/connections.h"
+#include "server/net/accept_errors.h"
 
 namespace shoal {
 
@@ -37,7 +38,8 @@ class Acceptor {
   const std::vector<Fd> listeners_;
   const std::shared_ptr<Connections> connections_;
   const HandOver hand_over_;
-  const Fd wake_;  // an eventfd, readable once stop() has been called
+  AcceptErrors errors_;  // of the thread
+  const Fd wake_;        // an eventfd, readable once stop() has been called
   std::thread thread_;
 };
 

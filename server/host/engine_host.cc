@@ -224,6 +224,22 @@ std::optional<Failure> why_not(const EnginePlan& plan, const DeviceFlags& device
   return Failure{refused, Phase::kProbe, kFrontRank, Fault::kTransport};
 }
 
+/// What decides how the ranks are started, and over what, apart from what they load.
+SupervisorOptions supervisor_options(const EnginePlan& plan, const EngineFlags& flags) {
+  SupervisorOptions options;
+  options.ladder = ladder_options(flags.transport, plan.world_size, host_bytes(plan));
+  options.group.start.cpus = plan.cpus;
+  options.group.start.collective_timeout_ms = kCollectiveTimeoutMs;
+  for (const CheckpointLayout::File& file : plan.model.checkpoint.files)
+    options.group.work_fds.push_back(file.fd);
+  set_device(flags.transport.device, &options.group.start);
+  options.group.world_size = plan.world_size;
+  options.group.startup_timeout_s = flags.transport.startup_timeout_s;
+  options.group.step_timeout_s = flags.transport.step_timeout_s;
+  options.max_restarts = flags.max_restarts;
+  return options;
+}
+
 /// Takes over the number of blocks that the ranks have found room for.
 void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
   EngineLimits& limits = plan->model.limits;
@@ -244,18 +260,8 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
                                                        std::function<void(int)> on_loading) {
   if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts))
     return *std::move(refused);
-  SupervisorOptions options;
-  options.ladder = ladder_options(flags.transport, plan.world_size, host_bytes(plan));
-  options.group.start.cpus = plan.cpus;
-  options.group.start.collective_timeout_ms = kCollectiveTimeoutMs;
+  SupervisorOptions options = supervisor_options(plan, flags);
   options.group.start.work = encode(plan.model);
-  for (const CheckpointLayout::File& file : plan.model.checkpoint.files)
-    options.group.work_fds.push_back(file.fd);
-  set_device(flags.transport.device, &options.group.start);
-  options.group.world_size = plan.world_size;
-  options.group.startup_timeout_s = flags.transport.startup_timeout_s;
-  options.group.step_timeout_s = flags.transport.step_timeout_s;
-  options.max_restarts = flags.max_restarts;
   options.hooks = hooks_for(progress, std::move(on_loading));
   Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
   if (!model.ok()) return Failure{model.status(), Phase::kIdle, kFrontRank, model.status().fault()};
@@ -273,6 +279,23 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
     return Failure{read, Phase::kLoad, kFrontRank, read.fault()};
   log_transport(host->report());
   return host;
+}
+
+std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const EngineFlags& flags,
+                                            HostFacts facts, TransportReport* report) {
+  SupervisorOptions options = supervisor_options(plan, flags);
+  options.group.start.transport_only = true;
+  options.ladder.names.remedy_hint.clear();  // the remedy is in the report
+  options.ladder.on_refused = nullptr;       // and so are the refusals
+  *report = Ladder(options.ladder, facts, plan.world_size).report();
+  if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts)) return refused;
+  const Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
+  if (!model.ok()) return Failure{model.status(), Phase::kIdle, kFrontRank, model.status().fault()};
+  const Attempt<std::unique_ptr<Supervisor>> supervisor =
+      Supervisor::start(std::move(options), std::move(facts), report);
+  if (!supervisor.ok()) return supervisor.failure();
+  *report = (*supervisor)->report();
+  return std::nullopt;
 }
 
 Status EngineHost::read_ready(EnginePlan& plan) {

@@ -37,6 +37,11 @@ class EngineHost {
       ProgressStyle progress = ProgressStyle::kTerminalOnly,
       std::function<void(int)> on_loading = {});
 
+  /// Starts the same ranks over the same transports up to where they would load: they prove their
+  /// transport, and end. Says in `report` how that went, also if it fails.
+  static std::optional<Failure> rehearse(const EnginePlan& plan, const EngineFlags& flags,
+                                         HostFacts facts, TransportReport* report);
+
   /// Runs one step on every rank. If the ranks were lost and are started again, the outcome has no
   /// result, because their KV cache is gone. An error means that they are lost for good, or
   /// (DATA_LOSS) that a file of the model was changed in place.

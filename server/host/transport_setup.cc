@@ -5,21 +5,24 @@
 #include "runtime/base/log.h"
 #include "runtime/base/number_text.h"
 #include "runtime/base/quantity.h"
+#include "runtime/transport/facts/call_filter.h"
 #include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
+#include "runtime/transport/self_test.h"
 #include "server/host/device_choice.h"
 
 namespace shoal {
 namespace {
 
 constexpr const char* kShmDir = "/dev/shm";
-/// The memory that the ranks' processes use before they have loaded anything: 3 MiB each, and the
-/// self-test's buffers. These hold every rank's part of a message of 1 MiB, the expected sum and
-/// the actual one.
+/// The memory that the ranks' processes use before they have loaded anything: their own and the
+/// self-test's. A process takes 2.3 MiB with a pool of slots, and 4.0 MiB over tcp, which holds a
+/// part of a message.
 int64_t ranks_bytes(int world_size) {
-  return int64_t{world_size} * (3 + world_size + 2) << 20;
+  constexpr int64_t kProcessBytes = int64_t{17} << 18;  // 4.25 MiB
+  return world_size * (kProcessBytes + self_test_bytes(world_size));
 }
 
 void log_phase(Phase phase, double seconds, const std::string& rung) {
@@ -43,7 +46,8 @@ SweepResult clean_stale() {
   return *swept;
 }
 
-HostFacts facts_for(TransportFlags* flags, int world_size) {
+Result<HostFacts> facts_for(TransportFlags* flags, int world_size) {
+  SHOAL_RETURN_IF_ERROR(check_call_filter());
   if (flags->clean_stale) (void)clean_stale();
   FactsRequest request;
   request.is_nccl_size = is_known_nccl_file;
@@ -77,7 +81,8 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
   options.reproducible = flags.device.reproducible;
   if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
   options.names = {"--on-shm-shortage=fail", "--min-transport", "--startup-timeout",
-                   "--max-restarts", "shoal doctor prints a remedy to paste"};
+                   "--max-restarts",
+                   "shoal doctor MODEL, with the same flags, prints a remedy to paste"};
   options.on_phase = log_phase;
   options.on_verified = [](const TransportReport& report) { log_info(figures_text(report)); };
   options.on_refused = [](const Refusal& refusal, const std::string& next) {

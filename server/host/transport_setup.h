@@ -12,10 +12,10 @@ namespace shoal {
 /// Removes what killed runs of this user have left in /dev/shm, and logs each file.
 SweepResult clean_stale();
 
-/// Gathers what the machine offers for transports between this many ranks, and chooses the kind of
-/// device (choose_device); --clean-stale comes first. It forks probes, so call it before any thread
-/// is started.
-HostFacts facts_for(TransportFlags* flags, int world_size);
+/// UNAVAILABLE: check_call_filter(). Otherwise gathers what the machine offers for transports
+/// between this many ranks, and chooses the kind of device (choose_device); --clean-stale comes
+/// first. It forks probes, so call it before any thread is started.
+Result<HostFacts> facts_for(TransportFlags* flags, int world_size);
 
 /// Copies the device flags that ranks need into *start.
 void set_device(const DeviceFlags& flags, RankStart* start);

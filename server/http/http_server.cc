@@ -16,6 +16,7 @@
 
 #include "runtime/base/log.h"
 #include "server/http/asio_session.h"
+#include "server/net/accept_errors.h"
 #include "server/net/listen.h"
 #include "server/net/peer.h"
 
@@ -82,6 +83,7 @@ class HttpServer::Impl {
     bool over_limit = false;
   };
   std::vector<Entry> sessions_;
+  AcceptErrors accept_errors_;
   bool stopping_ = false;
   std::atomic<RunningClock::time_point> ticked_ = RunningClock::now();
   std::promise<void> idle_;  // set when the last session is closed while stopping
@@ -193,10 +195,10 @@ void HttpServer::Impl::accept(Listener& listener) {
     }
     const int error = errno;
     if (error == EAGAIN || error == EWOULDBLOCK) break;
-    if (error == EINTR || error == ECONNABORTED || error == EPROTO || error == EPERM) continue;
-    // A shortage of descriptors or memory, which may pass at any time. The client waits in the
-    // kernel's queue.
-    log_debug(cat("http: a client has to wait: ", std::strerror(error)));
+    if (AcceptErrors::is_nobody(error)) continue;
+    // A shortage of descriptors or memory, which may pass at any time, or a refusal. The client
+    // waits in the kernel's queue.
+    accept_errors_.log("http", error);
     close_idle(false);
     auto timer = std::make_shared<asio::steady_timer>(io_, kShortage);
     timer->async_wait([this, &listener, timer](const error_code& stopped) {

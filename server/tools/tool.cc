@@ -96,8 +96,9 @@ int run(const Tool& tool, Words words) {
 
 int run_static_doctor(const CommandLine& line) {
   auto flags = std::get<DoctorFlags>(line.command);
-  flags.transport.device.automatic = false;
-  if (flags.transport.device.kind != DeviceKind::kCuda) return run_doctor(flags);
+  DeviceFlags& device = flags.serve.engine.transport.device;
+  device.automatic = false;
+  if (device.kind != DeviceKind::kCuda) return run_doctor(flags);
   return report_failure(at(
       Stage::kRequest, Status::error(Code::kInvalidArgument,
                                      "--device cuda: this program is linked statically and can "
@@ -126,7 +127,7 @@ int doctor_tool(int argc, char** argv) {
   }
   if (words.size() == 3 && words[0] == "reserve-trial")
     return reserve_trial_main(words[1].c_str(), words[2].c_str());
-  return run({"doctor", Operand::kNone, parse_doctor, run_static_doctor}, words);
+  return run({"doctor", Operand::kNone, parse_static_doctor, run_static_doctor}, words);
 }
 
 }  // namespace shoal

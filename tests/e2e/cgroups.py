@@ -1,4 +1,5 @@
 """Real cgroups for tests, of version 1 or 2, whichever this machine has."""
+import re
 import uuid
 from pathlib import Path
 
@@ -80,3 +81,10 @@ class MemoryLimit(Cgroup):
     def used(self) -> int:
         names = {"memory.limit_in_bytes": "memory.usage_in_bytes", "memory.max": "memory.current"}
         return int((self.path / names[self.file.name]).read_text())
+
+
+def limit_of_remedy(report: dict) -> int:
+    """The memory limit that doctor suggests, as a command for this machine or for its container."""
+    texts = [remedy["text"] for remedy in report["remedies"] if "memory" in remedy["text"]]
+    found = re.search(r'--memory=(\d+)b|memory: "(\d+)"|echo (\d+) > ', texts[0])
+    return int(next(number for number in found.groups() if number))

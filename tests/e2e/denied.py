@@ -11,7 +11,8 @@ import struct
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2
 # x86-64's numbers.
-MADVISE, PIDFD_OPEN, CLONE3 = 28, 434, 435
+MADVISE, SOCKETPAIR, STATFS, FALLOCATE, ACCEPT4 = 28, 53, 137, 285, 288
+SIGNALFD4, EVENTFD2, MEMFD_CREATE, PIDFD_OPEN, CLONE3 = 289, 290, 319, 434, 435
 POPULATE_WRITE = 23
 
 
@@ -28,8 +29,17 @@ def deny(call: int, error: int, third: int | None = None):
 
     third: only if the third argument is this.
     """
+    return filtered(call, 0x00050000 | error, third)
+
+
+def kill(call: int):
+    """Makes a function that lets this system call kill its process, for all that comes after."""
+    return filtered(call, 0x80000000)
+
+
+def filtered(call: int, verdict: int, third: int | None = None):
     load, equal, answer = 0x20, 0x15, 0x06
-    allow, refuse = statement(answer, 0x7FFF0000), statement(answer, 0x00050000 | error)
+    allow, refuse = statement(answer, 0x7FFF0000), statement(answer, verdict)
     if third is None:
         code = [statement(load, 0), statement(equal, call, 0, 1), refuse, allow]
     else:

@@ -3,6 +3,7 @@
 A closed loop proves the remedy: the test runs what doctor prints, word for word, in the namespace.
 After that doctor must find no problem, and with one page less it must find one.
 """
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shlex
 import subprocess
 import unittest
 
+import cgroups
 import harness
 
 NAMESPACE = ["unshare", "--mount", "--propagation", "private"] + \
@@ -122,6 +124,22 @@ class InSmallPlaces(harness.TestCase):
                     self.assertEqual(done.returncode, harness.UNAVAILABLE,
                                      done.stdout + done.stderr)
 
+    def test_what_has_the_place_of_the_directory_makes_room(self):
+        for make, there in (("touch /dev/shm", "which is no directory"),
+                            ("ln -s /no/such /dev/shm", "which is no directory"),
+                            ("true", "which is missing")):
+            with self.subTest(make=make):
+                place = ("mount -t tmpfs tmpfs /dev\nmknod /dev/null c 1 3 || touch /dev/null\n"
+                         f"{make}\n")
+                flags = ("--min-transport", "shm")
+                done = inside("size=1m", place + doctor(*flags, "--json"))
+                self.assertEqual(done.returncode, harness.UNAVAILABLE, done.stderr)
+                report = json.loads(done.stdout)
+                self.assertIn(there, report["refusals"][0]["reason"])
+                remedy = next(r for r in report["remedies"] if r["kind"] == "mount")
+                done = inside("size=1m", f"{place}{remedy['text']}\n{doctor(*flags)}")
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_policy(self):
         for flag, value in (("--on-shm-shortage", "fail"), ("--min-transport", "shm")):
             done = inside("size=1m", doctor(flag, value))
@@ -181,6 +199,30 @@ class InSmallPlaces(harness.TestCase):
                 self.assertEqual(done.stdout.splitlines()[-1], f"nccl-{name}")
 
 
+@unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer takes memory of its own")
+class InLittleMemory(harness.TestCase):
+    def test_what_the_arithmetic_grants_is_enough(self):
+        # A want of memory that it does not see would be a rank that the kernel kills.
+        try:
+            group = cgroups.MemoryLimit(8 << 20)
+        except OSError as error:
+            self.skipTest(str(error))
+        self.addCleanup(group.remove)
+        for flags in (("-tp", 8), ("-tp", 4, "--transport", "tcp"), ("-tp", 16)):
+            with self.subTest(flags=flags):
+                group.file.write_text(str(group.limit))
+                for _ in range(5):  # some pages more or less are in use every time
+                    done = harness.start("doctor", *flags, "--json",
+                                         preexec_fn=lambda: group.add(os.getpid()))
+                    out, err = done.communicate()
+                    self.assertIn(done.returncode, (0, harness.UNAVAILABLE), err)
+                    report = json.loads(out)
+                    if done.returncode == 0:
+                        break
+                    group.file.write_text(str(cgroups.limit_of_remedy(report)))
+                self.assertEqual(done.returncode, 0, err)
+
+
 class Here(harness.TestCase):
     def test_the_report_for_each_number_of_ranks(self):
         for ranks in (1, 2, 4, 8):
@@ -209,6 +251,23 @@ class Here(harness.TestCase):
             self.assertEqual((refusal["phase"], refusal["code"]), ("budget", "RESOURCE_EXHAUSTED"))
             self.assertIn("32 open files; the limit is 31", refusal["reason"])
             self.assertIn("ulimit -n 1024", [remedy["text"] for remedy in report["remedies"]])
+
+    def test_a_start_that_fails_for_another_reason_says_so(self):
+        # With 16 files no rank over shm can be started, and no transport was refused.
+        def few_files():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+        done = harness.start("doctor", "-tp", 2, "--json", preexec_fn=few_files)
+        out, err = done.communicate()
+        self.assertEqual(done.returncode, harness.UNAVAILABLE, err)
+        report = json.loads(out)
+        self.assertEqual((report["rung"], report["refusals"]), (None, []))
+        self.assertEqual(report["error"]["code"], "RESOURCE_EXHAUSTED")
+        self.assertEqual(report["error"]["causes"][-1]["errno"], errno.EMFILE)
+        self.assertIn("ulimit -n 1024", [remedy["text"] for remedy in report["remedies"]])
+        done = harness.start("doctor", "-tp", 2, preexec_fn=few_files)
+        out = done.communicate()[0].decode()
+        self.assertRegex(out.splitlines()[0], "^NO: 2 ranks could not be started: ")
+        self.assertNotIn("no transport works", out)
 
     def test_needs_as_json(self):
         done = harness.run("doctor", "--needs", "--json")

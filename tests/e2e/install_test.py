@@ -63,7 +63,8 @@ class InstallTest(harness.TestCase):
         self.assertEqual((formatted.returncode, formatted.stderr), (0, ""))
         body = formatted.stdout.split("\nCOMMANDS\n")[1].split("\nEXIT STATUS\n")[0]
         sections = dict(re.findall(
-            r"^   shoal ([a-z ]+?)(?: MODEL| -- COMMAND)?\n(.*?)(?=^   \S|\Z)", body, re.M | re.S))
+            r"^   shoal ([a-z ]+?)(?: \[?MODEL\]?| -- COMMAND)?\n(.*?)(?=^   \S|\Z)", body,
+            re.M | re.S))
         self.assertEqual(list(sections), commands())
         for command, text in sections.items():
             heads = " ".join(re.findall(r"^       (-.*)$", text, re.MULTILINE))

@@ -4,9 +4,13 @@ denied, the program is PID 1. The program works there, or says what is in its wa
 Every place is real. A test is skipped if this machine cannot make its place.
 """
 import errno
+import json
 import os
+import re
 import resource
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -191,6 +195,53 @@ class Denied(Place):
                 self.assertIn("a seccomp filter denies clone3", err)
                 self.assertNotIn("INTERNAL", err)
 
+    def test_a_filter_that_kills_is_named_before_it_does(self):
+        calls = {"memfd_create": denied.MEMFD_CREATE, "fallocate": denied.FALLOCATE,
+                 "statfs": denied.STATFS, "madvise": denied.MADVISE,
+                 "pidfd_open": denied.PIDFD_OPEN, "signalfd4": denied.SIGNALFD4,
+                 "socketpair": denied.SOCKETPAIR, "accept4": denied.ACCEPT4}
+        for name, call in calls.items():
+            with self.subTest(call=name):
+                code, out, err = self.run_in("doctor", "--json", preexec_fn=denied.kill(call))
+                self.assertEqual(code, harness.UNAVAILABLE, err)
+                self.assertIn(f"(seccomp) kills whoever calls {name}, ", err)
+                self.assertEqual(json.loads(out)["error"]["code"], "UNAVAILABLE")
+        code, _, err = self.run_in("serve", TINY, "--grpc-port", 0,
+                                   preexec_fn=denied.kill(denied.MADVISE))
+        self.assertEqual(code, harness.UNAVAILABLE, err)
+        self.assertIn("kills whoever calls madvise, ", err)
+
+    def test_the_error_of_a_denied_descriptor_names_no_limit(self):
+        for call, what in ((denied.EVENTFD2, "make descriptors for signals"),
+                           (denied.SOCKETPAIR, "make the control channel's socket pair")):
+            with self.subTest(what=what):
+                code, _, err = self.run_in("serve", TINY, "--grpc-port", 0,
+                                           preexec_fn=denied.deny(call, errno.EPERM))
+                self.assertEqual(code, harness.UNAVAILABLE, err)
+                self.assertRegex(err, f"{what}.*; the kernel, or a filter of system calls "
+                                      r"\(seccomp\), refuses it: Operation not permitted")
+                self.assertNotIn("ulimit", err)
+
+    def test_clients_that_cannot_be_accepted_are_told_of_once(self):
+        for error in (errno.EPERM, errno.ENOSYS):
+            with self.subTest(error=errno.errorcode[error]):
+                process = harness.start("serve", TINY, "--grpc-port", 0,
+                                        preexec_fn=denied.deny(denied.ACCEPT4, error))
+                self.addCleanup(lambda p=process: p.poll() is None and p.kill())
+                out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
+                harness.wait_until(lambda o=out, p=process: "\n" in o.text() or p.poll() is not None,
+                                   "READY")
+                fields = harness.ready_fields(out.text())
+                for front in ("grpc", "http"):
+                    host, port = fields[front].rsplit(":", 1)
+                    with socket.create_connection((host, int(port))):
+                        line = rf" ERROR .*{front}: a client has to wait, because it cannot be accepted.*"
+                        harness.wait_until(lambda e=err, l=line: re.search(l, e.text()), "an error")
+                process.terminate()
+                self.assertEqual(process.wait(), 0)
+                for front in ("grpc", "http"):
+                    self.assertEqual(err.rest().count(f"{front}: a client has to wait"), 1)
+
 
 class Stack(Place):
     """The limit of the stack, which the front's main thread and all threads have."""
@@ -217,6 +268,32 @@ class Stack(Place):
         self.assertEqual(code, harness.UNAVAILABLE, err)
         self.assertIn(f"the stack of each thread takes {2**46} bytes of address space (ulimit -s)",
                       err)
+
+
+class Unreadable(Place):
+    def test_cma_names_the_program_that_may_not_be_read(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root becomes another user")
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            program = Path(folder, "shoal")
+            shutil.copy(harness.SHOAL, program)
+            program.chmod(0o711)
+            done = subprocess.run(
+                [program, "doctor", "--transport", "cma", "--json"], capture_output=True,
+                text=True, timeout=harness.GUARD, env=harness.environment(),
+                preexec_fn=denied.limit(resource.RLIMIT_NPROC, 1000, OTHER_USER))
+            self.assertEqual(done.returncode, harness.UNAVAILABLE, done.stderr)
+            report = json.loads(done.stdout)
+            self.assertIn("may not read the program's file", report["refusals"][0]["reason"])
+            self.assertEqual([remedy["text"] for remedy in report["remedies"]],
+                             [f"chmod a+r {program}"])
+            program.chmod(0o755)
+            done = subprocess.run(
+                [program, "doctor", "--transport", "cma"], capture_output=True, text=True,
+                timeout=harness.GUARD, env=harness.environment(),
+                preexec_fn=denied.limit(resource.RLIMIT_NPROC, 1000, OTHER_USER))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 class NoRestart(Place):
@@ -323,6 +400,22 @@ class NoLoopback(Place):
         self.assertIn('"phase":"probe"', result.stdout)
         self.assertIn("ip link set lo up", result.stdout)
         self.assertIn('"loopback_ipv4":false', result.stdout)
+
+    def test_a_narrow_range_of_ports_has_a_remedy(self):
+        place = ("ip link set lo up && "
+                 "echo 40000 40003 > /proc/sys/net/ipv4/ip_local_port_range || exit 77\n")
+        doctor = f"{harness.SHOAL} doctor -tp 8 --transport tcp"
+        run = lambda script: subprocess.run(
+            ["unshare", "--net", "sh", "-c", place + script], capture_output=True, text=True,
+            timeout=5 * harness.GUARD, env=harness.environment())
+        done = run(f"{doctor} --json")
+        if done.returncode == 77:
+            self.skipTest(f"the range cannot be set here: {done.stderr}")
+        self.assertEqual(done.returncode, harness.UNAVAILABLE, done.stderr)
+        remedy = json.loads(done.stdout)["remedies"][0]
+        self.assertEqual(remedy["kind"], "sysctl")
+        done = run(f"{remedy['text']}\n{doctor}")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

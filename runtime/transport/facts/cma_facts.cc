@@ -74,6 +74,7 @@ bool is_prohibition(int error) {
 
 CmaFacts cma_facts(const SystemPaths& paths, bool attempt) {
   CmaFacts facts;
+  facts.dumpable = ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 1;
   const auto scope = number_in(paths.root + "/proc/sys/kernel/yama/ptrace_scope");
   if (scope && *scope >= 0 && *scope <= 3) facts.yama_scope = static_cast<int>(*scope);
   const auto seccomp = number_after(text_of(paths.root + "/proc/self/status"), "Seccomp:");

@@ -51,6 +51,7 @@ HostFacts gather_host_facts(const FactsRequest& request) {
   facts.loopback_error = loopback_error(AF_INET);
   facts.loopback_ipv4 = facts.loopback_error == 0;
   facts.loopback_ipv6 = loopback_error(AF_INET6) == 0;
+  facts.local_ports = local_ports(paths);
   facts.interfaces = interface_names();
   facts.gpu = gpu_facts(paths);
   facts.left_files = find_left_files(request.shm_dir, request.is_nccl_size);

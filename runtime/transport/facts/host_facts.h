@@ -19,6 +19,8 @@ struct ShmFile {
 struct ShmDirFacts {
   std::string path = "/dev/shm";
   bool exists = false;
+  /// Something that is no directory has the path: a file, or a link that leads to none.
+  bool occupied = false;
   std::string fs_type;  ///< "tmpfs", "ext4", "overlay" ...; of the mount that holds the path
   /// As in /proc/self/mountinfo: the mount's own options, then the super options.
   std::string mount_options;
@@ -90,6 +92,9 @@ struct CmaFacts {
   int error = 0;        ///< errno with which it is forbidden: EPERM, EACCES, ENOSYS; 0: it works
   int yama_scope = -1;  ///< /proc/sys/kernel/yama/ptrace_scope; -1: no yama
   int seccomp = 0;      ///< Seccomp in /proc/self/status: 0 none, 1 strict, 2 filter
+  /// The kernel lets other processes read this one's memory. It does not if this user may not read
+  /// the program's file.
+  bool dumpable = true;
   bool operator==(const CmaFacts&) const = default;
 };
 
@@ -189,6 +194,8 @@ struct HostFacts {
   /// Why none could be made over 127.0.0.1 (ENETUNREACH: the interface is down); 0: not known or
   /// nothing.
   int loopback_error = 0;
+  /// How many ports the kernel gives out by itself (ip_local_port_range); -1: not known.
+  int64_t local_ports = -1;
   std::vector<std::string> interfaces;
   GpuFacts gpu;
   std::vector<LeftFile> left_files;

@@ -36,6 +36,7 @@ template <typename V>
 void describe(V& v, ShmDirFacts& f) {
   v.value("path", f.path);
   v.value("exists", f.exists);
+  v.value("occupied", f.occupied);
   v.value("fs_type", f.fs_type);
   v.value("mount_options", f.mount_options);
   v.integer("device", f.device, {0, INT64_MAX});
@@ -87,6 +88,7 @@ template <typename V>
 void describe(V& v, CmaFacts& f) {
   v.value("tried", f.tried);
   v.integer("error", f.error, kErrno);
+  v.value("dumpable", f.dumpable);
   v.integer("yama_scope", f.yama_scope, {-1, 3});
   v.integer("seccomp", f.seccomp, {0, 2});
 }
@@ -158,6 +160,7 @@ void describe(V& v, HostFacts& f) {
   v.value("loopback_ipv4", f.loopback_ipv4);
   v.value("loopback_ipv6", f.loopback_ipv6);
   v.integer("loopback_error", f.loopback_error, kErrno);
+  v.integer("local_ports", f.local_ports, kLimit);
   v.strings("interfaces", f.interfaces);
   v.object("gpu", f.gpu);
   v.structs("left_files", f.left_files);

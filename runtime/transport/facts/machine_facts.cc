@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <ifaddrs.h>
 #include <netinet/in.h>
@@ -117,6 +118,13 @@ int loopback_error(int family) {
   if (!socket.valid()) return errno;
   if (::connect(socket.get(), where, bytes) == 0 || errno == EINPROGRESS) return 0;
   return errno;
+}
+
+int64_t local_ports(const SystemPaths& paths) {
+  const std::string text = text_of(paths.root + "/proc/sys/net/ipv4/ip_local_port_range");
+  int first = 0, last = 0;
+  if (std::sscanf(text.c_str(), "%d %d", &first, &last) != 2 || last < first) return -1;
+  return last - first + 1;
 }
 
 std::vector<std::string> interface_names() {

@@ -121,11 +121,13 @@ ShmDirFacts shm_dir_facts(const SystemPaths& paths, const std::string& directory
   facts.path = directory;
   struct stat entry;
   if (::stat(directory.c_str(), &entry) != 0) {
-    facts.exists = errno != ENOENT && errno != ENOTDIR;
     facts.open_errno = errno;
+    facts.exists = errno != ENOENT && errno != ENOTDIR && errno != ELOOP;
+    facts.occupied = !facts.exists && ::lstat(directory.c_str(), &entry) == 0;
     return facts;
   }
   facts.exists = S_ISDIR(entry.st_mode);
+  facts.occupied = !facts.exists;
   facts.device = entry.st_dev;
   const std::vector<Mount> mounts = parse_mountinfo(text_of(paths.root + "/proc/self/mountinfo"));
   struct statfs kind;

@@ -45,7 +45,9 @@ bool is_shortage(int error) {
 /// known forbids nothing.
 Status check_directory(int64_t bytes, const ShmDirFacts& dir) {
   const std::string what = cat("needs ", bytes, " bytes in ", dir.path);
-  if (!dir.exists) return Status::error(Code::kNotFound, cat(what, ", which is missing"));
+  if (!dir.exists)
+    return Status::error(Code::kNotFound, cat(what, dir.occupied ? ", which is no directory"
+                                                                 : ", which is missing"));
   if (!dir.fs_type.empty() && dir.fs_type != "tmpfs") {
     return Status::error(Code::kPermissionDenied,
                          cat(what, ", which is ", dir.fs_type, " and no tmpfs"));

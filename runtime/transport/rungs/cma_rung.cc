@@ -28,12 +28,19 @@ struct CmaRung {
 
   static Status probe(const RungContext& context) {
     if (!context.facts.cma.tried || context.facts.cma.error == 0) return {};
+    constexpr const char* kWhat = "a sibling's memory may not be read (process_vm_readv)";
+    if (!context.facts.cma.dumpable) {
+      return Status::error(Code::kPermissionDenied,
+                           cat(kWhat,
+                               ": the kernel guards this program's memory, as it does if its "
+                               "user may not read the program's file"),
+                           context.facts.cma.error);
+    }
     const std::string scope = context.facts.cma.yama_scope < 0
                                   ? "there is no yama"
                                   : cat("yama_scope is ", context.facts.cma.yama_scope);
     return Status::error(Code::kPermissionDenied,
-                         cat("a sibling's memory may not be read (process_vm_readv): ", scope,
-                             ", seccomp mode is ", context.facts.cma.seccomp),
+                         cat(kWhat, ": ", scope, ", seccomp mode is ", context.facts.cma.seccomp),
                          context.facts.cma.error);
   }
 

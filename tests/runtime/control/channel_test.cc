@@ -99,9 +99,7 @@ TEST(Channel, AFailedPairNamesTheLimitThatIsReached) {
     ::setrlimit(RLIMIT_NOFILE, &limit);
     return Channel::make_pair().status().to_string();
   });
-  EXPECT_NE(full.find("(ulimit -n is the limit of descriptors): Too many open files"),
-            std::string::npos)
-      << full;
+  EXPECT_NE(full.find("descriptors (ulimit -n): Too many open files"), std::string::npos) << full;
   const std::string denied = in_child([]() -> std::string {
     sock_filter program[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

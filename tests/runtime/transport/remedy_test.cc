@@ -146,6 +146,10 @@ TEST(Remedy, MissingOrNoTmpfs) {
       cat("mkdir -p /dev/shm && mount -t tmpfs -o size=", 100 * kMiB, ",mode=1777 tmpfs /dev/shm");
   const ShmNeed need = need_of("shm", 100 * kMiB);
   EXPECT_EQ(for_need(facts, need).at(0).text, mount);
+  facts.dev_shm.occupied = true;
+  EXPECT_EQ(for_need(facts, need).at(0).text, "rm /dev/shm && " + mount);
+  EXPECT_TRUE(for_need(facts, need).at(0).title.starts_with("/dev/shm is no directory: "));
+  facts.dev_shm.occupied = false;
   facts.dev_shm.exists = true;
   facts.dev_shm.fs_type = "overlay";
   EXPECT_EQ(for_need(facts, need).at(0).text, mount);
@@ -218,6 +222,20 @@ TEST(Remedy, TooFewOpenFiles) {
   EXPECT_EQ(list[0].text, "ulimit -n 1024");
   facts.container = "podman";
   EXPECT_EQ(for_need(facts, need).at(0).text, "podman run --ulimit nofile=1024:1024 ...");
+}
+
+TEST(Remedy, AFailureOfNoRungHasARemedyIfItIsAboutOpenFiles) {
+  HostFacts facts;
+  facts.limits.nofile = 16;
+  const Status failure = Status::error(Code::kResourceExhausted, "duplicate a descriptor", EMFILE)
+                             .while_doing("start the ranks");
+  ASSERT_EQ(remedies_of_failure(facts, failure).size(), 1u);
+  EXPECT_EQ(remedies_of_failure(facts, failure)[0].text, "ulimit -n 1024");
+  facts.limits.nofile = 1024;
+  EXPECT_EQ(remedies_of_failure(facts, failure)[0].text, "ulimit -n 2048");
+  EXPECT_TRUE(
+      remedies_of_failure(facts, Status::error(Code::kAborted, "rank 1 was killed")).empty());
+  EXPECT_TRUE(remedies_of_failure(facts, {}).empty());
 }
 
 TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {

@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <gtest/gtest.h>
 
 #include "runtime/transport/report_text.h"
@@ -54,6 +55,11 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(none),
             "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
             "ranks.");
+  TransportReport failed = over("");
+  failed.refusals.clear();
+  failed.failure = Status::error(Code::kResourceExhausted, "start rank 0", EMFILE)
+                       .because_of(Code::kUnavailable, "the start");
+  EXPECT_EQ(first_line(failed), "NO: 2 ranks could not be started: the start");
   TransportReport alone;
   alone.order = {kNoTransport};
   alone.rung = kNoTransport;
@@ -93,6 +99,20 @@ TEST(TransportReport, InJsonNullIsNothing) {
   EXPECT_TRUE(none["rung"].is_null());
   EXPECT_TRUE(none["self_test"].is_null());
   EXPECT_TRUE(none["cost"].is_null());
+}
+
+TEST(TransportReport, AFailureThatIsNoRefusalHasItsCodeAndCauses) {
+  TransportReport report = over("");
+  report.refusals.clear();
+  EXPECT_TRUE(to_json(report)["error"].is_null());
+  report.failure = Status::error(Code::kResourceExhausted, "start rank 0", EMFILE)
+                       .because_of(Code::kUnavailable, "the start");
+  const Json json = to_json(report);
+  EXPECT_EQ(json["error"]["code"], "UNAVAILABLE");
+  ASSERT_EQ(json["error"]["causes"].size(), 2u);
+  EXPECT_EQ(json["error"]["causes"][1]["code"], "RESOURCE_EXHAUSTED");
+  EXPECT_EQ(json["error"]["causes"][1]["errno"], EMFILE);
+  EXPECT_EQ(json["failure"].get<std::string>().find("the start"), 0u);
 }
 
 TEST(TransportReport, NoisyFiguresAreMarked) {

@@ -230,13 +230,14 @@ TEST(FlagsTest, DeviceAndItsRungs) {
   // The order of the flags does not matter.
   for (const Words& words : {Words{"doctor", "--device", "cuda", "--transport", "tcp"},
                              Words{"doctor", "--transport", "tcp", "--device", "cuda"}}) {
-    const auto flags = parsed<DoctorFlags>(words).transport;
+    const auto flags = parsed<DoctorFlags>(words).serve.engine.transport;
     EXPECT_EQ(flags.device.kind, DeviceKind::kCuda);
     EXPECT_EQ(flags.order, Words{"tcp"});
   }
   Words cuda_rungs;
   for (const Rung& rung : rungs(DeviceKind::kCuda)) cuda_rungs.emplace_back(rung.name);
-  EXPECT_EQ(parsed<DoctorFlags>({"doctor", "--device=cuda"}).transport.order, cuda_rungs);
+  EXPECT_EQ(parsed<DoctorFlags>({"doctor", "--device=cuda"}).serve.engine.transport.order,
+            cuda_rungs);
 
   const Words all = {"--device=cuda",
                      "--cuda-module",
@@ -271,15 +272,15 @@ TEST(FlagsTest, TransportPolicy) {
       parsed<DoctorFlags>({"doctor", "-tp", "4", "--transport", "shm,tcp", "--on-shm-shortage=fail",
                            "--min-transport", "shm", "--shm-headroom=1m", "--startup-timeout",
                            "2.5", "--step-timeout=0.5", "--clean-stale", "--json"});
-  EXPECT_EQ(flags.tensor_parallel_size, 4);
-  EXPECT_FALSE(flags.transport.degrade_on_shm_shortage);
-  EXPECT_EQ(flags.transport.min_transport, "shm");
-  EXPECT_EQ(flags.transport.shm_headroom_bytes, 1u << 20);
-  EXPECT_EQ(flags.transport.startup_timeout_s, 2.5);
-  EXPECT_EQ(flags.transport.step_timeout_s, 0.5);
-  EXPECT_TRUE(flags.transport.clean_stale);
+  const TransportFlags& transport = flags.serve.engine.transport;
+  EXPECT_EQ(flags.serve.engine.tensor_parallel_size, 4);
+  EXPECT_FALSE(transport.degrade_on_shm_shortage);
+  EXPECT_EQ(transport.min_transport, "shm");
+  EXPECT_EQ(transport.shm_headroom_bytes, 1u << 20);
+  EXPECT_EQ(transport.startup_timeout_s, 2.5);
+  EXPECT_EQ(transport.step_timeout_s, 0.5);
+  EXPECT_TRUE(transport.clean_stale);
   EXPECT_TRUE(flags.json);
-  EXPECT_EQ(parsed<DoctorFlags>({"doctor"}).tensor_parallel_size, 2);
   EXPECT_FALSE(parsed<DoctorFlags>({"doctor"}).nccl_version.has_value());
   EXPECT_EQ(parsed<DoctorFlags>({"doctor", "--nccl-version", "2.27"}).nccl_version->code(), 22707);
   EXPECT_EQ(parsed<ServeFlags>({"serve", "m", "--max-restarts", "0"}).engine.max_restarts, 0);
@@ -347,7 +348,10 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"client", "--prompt", "x", "--wait", "-1"}, "--wait must be in [0, "},
       {{"bench", "collectives", "-tp", "17"}, "[2, 16]"},
       {{"doctor", "-tp", "17"}, "[1, 16]"},
-      {{"doctor", "m"}, "unexpected argument"},
+      {{"doctor", "m", "n"}, "unexpected argument"},
+      {{"doctor", "--max-num-seqs", "8"}, "shoal doctor MODEL --max-num-seqs ..."},
+      {{"doctor", "m", "--needs"}, "need no MODEL"},
+      {{"doctor", "m", "--port", "5", "--grpc-port", "5"}, "--port and --grpc-port must differ"},
       {{"doctor", "--nccl-version", "two"}, "--nccl-version: NCCL version \"two\""},
       {{"serve", "m", "--transport", "shm", "--min-transport", "tcp"},
        "--min-transport tcp is not in the order"},

@@ -77,10 +77,10 @@ TEST(ForeignFlagsTest, OthersNamesOfMODEL) {
   EXPECT_EQ(error_of({"serve", "a", "--model", "b"}),
             "MODEL is given twice: as \"a\" and as --model \"b\"; leave one out");
   EXPECT_EQ(error_of({"serve", "--model"}), "--model needs a value: --model MODEL");
-  // It is a flag of client, and doctor has no model.
+  // It is a flag of client, and --version has no model.
   const auto client = parse_command_line(Words{"client", "--model", "name", "--prompt", "x"});
   EXPECT_EQ(std::get<ClientFlags>(client.value().command).model, "name");
-  EXPECT_NE(error_of({"doctor", "--model", "m"}).find("unknown flag"), std::string::npos);
+  EXPECT_NE(error_of({"--version", "--model", "m"}).find("unknown flag"), std::string::npos);
 }
 
 TEST(ForeignFlagsTest, OthersWordsForDtype) {

@@ -58,7 +58,7 @@ class EngineMetricsTest : public testing::Test {
  protected:
   EngineMetricsTest()
       : flags_(demo_flags()),
-        facts_(facts_for(&flags_.transport, kRanks)),
+        facts_(facts_for(&flags_.transport, kRanks).value()),
         files_(open_model(flags_.model).value()),
         plan_(plan_engine(flags_, files_, host_resources()).value()),
         metrics_({"demo", plan_.model.limits, kRanks}) {}

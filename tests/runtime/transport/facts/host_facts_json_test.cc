@@ -20,6 +20,7 @@ HostFacts unusual_facts() {
   facts.numa_nodes = 8;
   facts.dev_shm = {"/mnt/shm",
                    true,
+                   true,
                    "tmpfs",
                    "rw,size=64k",
                    (1ULL << 44) + 27,
@@ -38,9 +39,10 @@ HostFacts unusual_facts() {
   facts.limits = {65536, 1 << 20, 1024, 4096, 1LL << 38};
   facts.pids = {"/sys/fs/cgroup/pids/a", 100, 17, 3};
   facts.proc_mounted = false;
-  facts.cma = {true, 1, 2, 2};
+  facts.cma = {true, 1, 2, 2, false};
   facts.loopback_ipv4 = facts.loopback_ipv6 = true;
   facts.loopback_error = 101;
+  facts.local_ports = 4;
   facts.interfaces = {"lo", "eth0"};
   facts.gpu = {.count = 2,
                .driver_version = "535.104.05",

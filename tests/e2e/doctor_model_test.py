@@ -1,0 +1,130 @@
+"""shoal doctor MODEL: it ends as shoal serve would with the same flags, and loads no weights."""
+import json
+import os
+import resource
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+import cgroups
+import denied
+import harness
+
+MIB = 1 << 20
+PORTS = ("--grpc-port", 0)
+
+
+class Case(harness.TestCase):
+    def doctor(self, *args, **popen) -> tuple[int, dict, str]:
+        process = harness.start("doctor", *args, "--json", **popen)
+        out, err = process.communicate()
+        self.assertTrue(out, err)
+        return process.returncode, json.loads(out), err.decode()
+
+    def end_of_serve(self, *args, **popen) -> tuple[int, str]:
+        """0 if the server becomes ready, otherwise its exit code; and what it said."""
+        process = harness.start("serve", *args, *PORTS, **popen)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
+        harness.wait_until(lambda: "\n" in out.text() or process.poll() is not None, "its end")
+        if process.poll() is not None:
+            return process.returncode, err.rest()
+        process.terminate()
+        self.assertEqual(process.wait(), 0)
+        return 0, err.rest()
+
+    def check_same(self, *args, code: int, **popen) -> dict:
+        ended, report, err = self.doctor(*args, **popen)
+        self.assertEqual(ended, code, err)
+        self.assertEqual(self.end_of_serve(*args, **popen)[0], code)
+        self.assertEqual(report["error"] is None, code == 0 or bool(report["refusals"]), report)
+        return report
+
+
+class Model(Case):
+    def test_it_ends_as_serve_does(self):
+        with tempfile.TemporaryDirectory() as folder:
+            damaged = Path(folder, "damaged")
+            shutil.copytree(harness.DEMO, damaged)
+            os.truncate(damaged / "model.safetensors", 1000)
+            without = Path(folder, "without")
+            shutil.copytree(harness.DEMO, without)
+            (without / "tokenizer.json").unlink()
+            for args, code in (((harness.DEMO, "-tp", 2), 0),
+                               ((harness.DEMO,), 0),
+                               (("/no/such/model",), harness.NO_MODEL),
+                               ((damaged, "-tp", 2), harness.BAD_MODEL),
+                               ((without, "-tp", 2), harness.NO_MODEL),
+                               ((harness.DEMO, "--kv-cache-memory", "900t"), harness.USAGE),
+                               ((harness.DEMO, "-tp", 16), harness.USAGE),
+                               ((harness.DEMO, "--chat-template", "/no/such"), harness.USAGE)):
+                with self.subTest(args=args):
+                    self.check_same(*args, code=code)
+
+    def test_no_weights_are_loaded_and_no_port_of_the_server_is_taken(self):
+        server = self.serve(harness.DEMO, "-tp", 2)
+        fields = server.wait_ready()
+        ports = [fields[front].rsplit(":", 1)[1] for front in ("grpc", "http")]
+        code, report, err = self.doctor(harness.DEMO, "-tp", 2, "--grpc-port", ports[0], "--port",
+                                        ports[1], "--log-level", "info")
+        self.assertEqual((code, report["rung"], report["tp"]), (0, "shm", 2), err)
+        self.assertIn("start: self-test took", err)
+        self.assertNotIn("start: load took", err)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
+
+    def test_variables_of_the_server_count(self):
+        variables = {"SHOAL_TENSOR_PARALLEL_SIZE": "3", "SHOAL_TRANSPORT": "tcp"}
+        os.environ.update(variables)
+        try:
+            code, report, err = self.doctor(harness.DEMO)
+            self.assertEqual((code, report["tp"], report["order"]), (0, 3, ["tcp"]), err)
+        finally:
+            for name in variables:
+                del os.environ[name]
+
+    @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer takes memory of its own")
+    def test_memory_that_is_short_for_the_model_has_a_remedy(self):
+        try:
+            group = cgroups.MemoryLimit(50 * MIB)
+        except OSError as error:
+            self.skipTest(str(error))
+        self.addCleanup(group.remove)
+        enter = {"preexec_fn": lambda: group.add(os.getpid())}
+        flags = (harness.DEMO, "-tp", 2, "--kv-cache-memory", "16m")
+        report = self.check_same(*flags, code=harness.UNAVAILABLE, **enter)
+        _, said = self.end_of_serve(*flags, **enter)
+        self.assertIn("shoal doctor MODEL, with the same flags, prints a remedy", said)
+        # Some pages more or less are in use every time.
+        group.file.write_text(str(cgroups.limit_of_remedy(report) + 2 * MIB))
+        self.check_same(*flags, code=0, **enter)
+
+
+@unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ,
+                 "a sanitizer needs descriptors, threads and address space of its own")
+class Limits(Case):
+    def codes(self, kind: int, limits) -> list[tuple[int, int]]:
+        """How doctor and serve end under each limit."""
+        flags = (harness.DEMO, "-tp", 2, "--kv-cache-memory", "16m")
+        both = []
+        for most in limits:
+            place = {"preexec_fn": denied.limit(kind, most)}
+            process = harness.start("doctor", *flags, **place)
+            process.communicate()
+            both.append((process.returncode, self.end_of_serve(*flags, **place)[0]))
+        return both
+
+    def test_open_files(self):
+        codes = self.codes(resource.RLIMIT_NOFILE, (16, 24, 1024))
+        self.assertEqual(codes, [(one, one) for one, _ in codes])
+        self.assertEqual({one for one, _ in codes}, {0, harness.UNAVAILABLE})
+
+    def test_address_space(self):
+        codes = self.codes(resource.RLIMIT_AS, (100 * MIB, 250 * MIB, 16_000 * MIB))
+        self.assertEqual(codes, [(one, one) for one, _ in codes])
+        self.assertEqual({one for one, _ in codes}, {0, harness.UNAVAILABLE})
+
+
+if __name__ == "__main__":
+    harness.main()
