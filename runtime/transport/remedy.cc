@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 
 #include "runtime/base/program_path.h"
 #include "runtime/transport/remedy_dev_shm.h"
@@ -116,13 +115,6 @@ bool refused_rung(const std::vector<Shortage>& refused, const std::string& name)
                      [&name](const Shortage& shortage) { return shortage.need.rung == name; });
 }
 
-/// The file of this program, as a person finds it.
-std::string program_file() {
-  std::error_code error;
-  const std::filesystem::path file = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? program_path() : file.string();
-}
-
 void add_ptrace_capability(const HostFacts& facts, std::vector<Remedy>& list) {
   const std::string title = "ranks may not read each other's memory: give the container SYS_PTRACE";
   if (facts.container == "kubernetes") {
@@ -164,7 +156,7 @@ void add_cma(const HostFacts& facts, const std::vector<Shortage>& refused,
     list.push_back({"other",
                     "the kernel guards the memory of a program whose file its user may not read: "
                     "let it be read",
-                    cat("chmod a+r ", program_file())});
+                    cat("chmod a+r ", program_name())});
     return;
   }
   const bool yama = cma.yama_scope >= 1 && cma.error != ENOSYS;

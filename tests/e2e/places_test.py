@@ -182,7 +182,6 @@ class Denied(Place):
                 self.assertEqual((code, err), (0, ""))
                 self.assertIn('"shm"', out)
 
-
     def test_threads_that_a_filter_denies_name_the_filter(self):
         # Docker before 20.10.10 answers EPERM, at which the C library gives up.
         for command in (("generate", TINY, *SHORT), ("serve", TINY, "--grpc-port", 0),
