@@ -13,6 +13,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/process_limit.h"
 
 // The linker defines it in every program that is not linked statically.
 extern "C" const char kDynamicSection[] __asm__("_DYNAMIC") __attribute__((weak));
@@ -64,7 +65,7 @@ ProgramFile open_program() {
   if (!low.valid()) low.reset(::open(kPathAtStart.c_str(), O_PATH | O_CLOEXEC));
   ProgramFile file;
   file.fd.reset(low.valid() ? ::fcntl(low.get(), F_DUPFD_CLOEXEC, kLeastFd) : -1);
-  if (!file.fd.valid()) file.error = errno;
+  if (!file.fd.valid()) file.error = errno == EINVAL ? EMFILE : errno;  // the limit is below it
   return file;
 }
 
@@ -113,8 +114,9 @@ std::string build_of_program() {
 
 Result<std::string> program_path() {
   if (!kProgram.fd.valid()) {
-    return Status::error(Code::kResourceExhausted,
-                         cat("no descriptor could be kept of the program ", kPathAtStart),
+    return Status::error(descriptor_code(kProgram.error),
+                         cat("no descriptor could be kept of the program ", kPathAtStart,
+                             descriptor_hint(kProgram.error)),
                          kProgram.error);
   }
   const std::string open = cat("/proc/self/fd/", kProgram.fd.get());
