@@ -207,7 +207,8 @@ int report_refusal(const ClientFlags& flags, const grpc::Status& status, const R
       if (!status.error_details().empty())
         return fail(kExitUnavailable, cat(flags.server, ": ", text));
       return fail(kExitUnavailable, no_answer(flags, text, received));
-    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:  // also one that somebody on the way has set
+      if (flags.timeout_s <= 0) return fail(kExitUnavailable, cat(flags.server, ": ", text));
       return fail_late(flags, counted(received.token_ids.size(), "token"));
     case grpc::StatusCode::RESOURCE_EXHAUSTED:  // also a deadline that cannot be met
       return fail(kExitUnavailable, cat(flags.server, ": ", text));

@@ -99,7 +99,7 @@ void keep_signal(int number) {
 /// From now on the first SIGINT or SIGTERM is kept in g_signal, so that the batch can write what is
 /// done, and a second one ends the process. Those that the caller ignores stay ignored.
 void keep_signals() {
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     struct sigaction action {};
     ::sigaction(number, nullptr, &action);
     if (action.sa_handler == SIG_IGN) continue;
@@ -109,8 +109,8 @@ void keep_signals() {
   }
 }
 
-const char* name_of(int signal) {
-  return signal == SIGINT ? "SIGINT" : "SIGTERM";
+std::string name_of(int signal) {
+  return cat("SIG", ::sigabbrev_np(signal));
 }
 
 using Sinks = std::vector<std::shared_ptr<CompletionSink>>;

@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/number_text.h"
 #include "runtime/base/quantity.h"
+#include "runtime/device/module_loader.h"
 #include "runtime/transport/facts/call_filter.h"
 #include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/report_text.h"
@@ -67,6 +68,11 @@ void set_device(const DeviceFlags& flags, RankStart* start) {
   start->device = flags.kind;
   start->ranks_per_gpu = flags.ranks_per_gpu;
   start->cuda_module = flags.cuda_module;
+  // Found here, because a rank is not started by the path of the program.
+  if (flags.kind == DeviceKind::kCuda) {
+    if (Result<std::string> module = find_cuda_module(flags.cuda_module); module.ok())
+      start->cuda_module = std::move(module).value();
+  }
   start->nccl_library = flags.nccl_library;
   start->reproducible = flags.reproducible;
 }
