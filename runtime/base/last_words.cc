@@ -77,7 +77,8 @@ class Line {
     ::signal(SIGALRM, SIG_DFL);
     ::alarm(kMostSeconds);
     pollfd room{STDERR_FILENO, POLLOUT, 0};
-    // A pipe that is full must not hold the end up: PID 1 gets no alarm, nor who has it blocked.
+    // A full pipe must not delay the end for ever. The alarm does not help a process that is PID 1,
+    // or that has SIGALRM blocked.
     if (::poll(&room, 1, static_cast<int>(kLastLineMs)) > 0) {
       [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text_, size_);
     }
@@ -282,8 +283,10 @@ void on_fault(int number, siginfo_t* info, void*) {
   }
   say(&line);
   // The instruction fails again after the return, with the default action, so that a core file
-  // shows it. What was sent, and a system call, do not come again.
-  if (!sent && number != SIGSYS) return;
+  // shows it. What was sent, a system call, and broken memory that nobody has read yet do not come
+  // again.
+  const bool unread = number == SIGBUS && info->si_code == BUS_MCEERR_AO;
+  if (!sent && !unread && number != SIGSYS) return;
   ::raise(number);
   ::_exit(128 + number);  // as PID 1, for which the kernel drops what is sent
 }
