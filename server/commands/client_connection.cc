@@ -54,12 +54,13 @@ Status wait_for(int socket, short events, int stop_fd, Deadline deadline) {
   }
 }
 
-Result<Fd> connect_to(const sockaddr* address, socklen_t size, int stop_fd) {
+Result<Fd> connect_to(const sockaddr* address, socklen_t size, int stop_fd, Deadline deadline) {
   Fd socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return Status::error(Code::kUnavailable, "make a socket", errno);
   if (::connect(socket.get(), address, size) != 0) {
     if (errno != EINPROGRESS) return Status::error(Code::kUnavailable, "connect", errno);
-    SHOAL_RETURN_IF_ERROR(wait_for(socket.get(), POLLOUT, stop_fd, Deadline::after_ms(kConnectMs)));
+    SHOAL_RETURN_IF_ERROR(
+        wait_for(socket.get(), POLLOUT, stop_fd, sooner(deadline, Deadline::after_ms(kConnectMs))));
     int error = 0;
     socklen_t length = sizeof error;
     ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
@@ -70,18 +71,18 @@ Result<Fd> connect_to(const sockaddr* address, socklen_t size, int stop_fd) {
   return socket;
 }
 
-Result<Fd> connect_unix(const HttpAddress& address, int stop_fd) {
+Result<Fd> connect_unix(const HttpAddress& address, int stop_fd, Deadline deadline) {
   sockaddr_un path{};
   path.sun_family = AF_UNIX;
   if (address.unix_path.size() >= sizeof path.sun_path)
     return Status::error(Code::kInvalidArgument,
                          cat("--server ", shown_address(address), " is too long for a socket"));
   std::memcpy(path.sun_path, address.unix_path.data(), address.unix_path.size());
-  return connect_to(reinterpret_cast<const sockaddr*>(&path), sizeof path, stop_fd);
+  return connect_to(reinterpret_cast<const sockaddr*>(&path), sizeof path, stop_fd, deadline);
 }
 
 /// A connection to the first address of the host that takes one.
-Result<Fd> connect_host(const HttpAddress& address, int stop_fd) {
+Result<Fd> connect_host(const HttpAddress& address, int stop_fd, Deadline deadline) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
@@ -90,16 +91,16 @@ Result<Fd> connect_host(const HttpAddress& address, int stop_fd) {
   if (error != 0) return Status::error(Code::kUnavailable, ::gai_strerror(error));
   Status last = Status::error(Code::kUnavailable, "the host has no address");
   for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
-    Result<Fd> socket = connect_to(one->ai_addr, one->ai_addrlen, stop_fd);
+    Result<Fd> socket = connect_to(one->ai_addr, one->ai_addrlen, stop_fd, deadline);
     if (socket.ok() || socket.status().code() == Code::kCancelled) return socket;
     last = socket.status();
   }
   return last;
 }
 
-Result<Fd> connect_server(const HttpAddress& address, int stop_fd) {
-  Result<Fd> socket =
-      address.unix_path.empty() ? connect_host(address, stop_fd) : connect_unix(address, stop_fd);
+Result<Fd> connect_server(const HttpAddress& address, int stop_fd, Deadline deadline) {
+  Result<Fd> socket = address.unix_path.empty() ? connect_host(address, stop_fd, deadline)
+                                                : connect_unix(address, stop_fd, deadline);
   if (socket.ok() || socket.status().code() != Code::kUnavailable) return socket;
   const Cause cause = socket.status().causes().back();
   return no_server(address, cause.os_error != 0 ? std::strerror(cause.os_error) : cause.what);
@@ -149,10 +150,10 @@ void ClientConnection::Free::operator()(ssl_st* ssl) const {
 }
 
 Result<ClientConnection> ClientConnection::open(const HttpAddress& address, const TlsClient& tls,
-                                                int stop_fd) {
-  SHOAL_ASSIGN_OR_RETURN(Fd socket, connect_server(address, stop_fd));
+                                                int stop_fd, Deadline deadline) {
+  SHOAL_ASSIGN_OR_RETURN(Fd socket, connect_server(address, stop_fd, deadline));
   ClientConnection connection(std::move(socket), address, stop_fd);
-  if (address.encrypted) SHOAL_RETURN_IF_ERROR(connection.greet(tls));
+  if (address.encrypted) SHOAL_RETURN_IF_ERROR(connection.greet(tls, deadline));
   return connection;
 }
 
@@ -179,7 +180,7 @@ Result<ClientConnection::Wait> ClientConnection::after_tls(int result, Deadline 
   }
 }
 
-Status ClientConnection::greet(const TlsClient& tls) {
+Status ClientConnection::greet(const TlsClient& tls, Deadline deadline) {
   ssl_.reset(::SSL_new(tls.get()));
   if (!ssl_ || ::SSL_set_fd(ssl_.get(), socket_.get()) != 1)
     return Status::error(Code::kUnavailable, "OpenSSL has no memory");
@@ -190,7 +191,7 @@ Status ClientConnection::greet(const TlsClient& tls) {
     ::SSL_set1_host(ssl_.get(), host);
     ::SSL_set_tlsext_host_name(ssl_.get(), host);
   }
-  const Deadline deadline = Deadline::after_ms(kConnectMs);
+  deadline = sooner(deadline, Deadline::after_ms(kConnectMs));
   for (int result = 0; (result = ::SSL_connect(ssl_.get())) != 1;) {
     const long verified = ::SSL_get_verify_result(ssl_.get());
     if (verified != X509_V_OK)

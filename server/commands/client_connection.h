@@ -32,11 +32,12 @@ Result<TlsClient> make_tls_client(const ClientTlsFlags& flags);
 /// CANCELLED once stop_fd can be read.
 class ClientConnection {
  public:
-  /// tls: null unless the address is encrypted. UNAVAILABLE: no server answers there, or it is not
-  /// the one that its certificate should be for; the message says what to do. FAILED_PRECONDITION:
-  /// it does not encrypt. INVALID_ARGUMENT: the path is too long for a socket.
+  /// tls: null unless the address is encrypted. Connecting and the handshake take at most 10 s
+  /// each, and end at the deadline. UNAVAILABLE: no server answers there in time, or it is not the
+  /// one that its certificate should be for; the message says what to do. FAILED_PRECONDITION: it
+  /// does not encrypt. INVALID_ARGUMENT: the path is too long for a socket.
   static Result<ClientConnection> open(const HttpAddress& address, const TlsClient& tls,
-                                       int stop_fd);
+                                       int stop_fd, Deadline deadline = Deadline::infinite());
 
   /// A server that refuses a request may answer and close before it has read all of it, so that it
   /// is no error if it takes no more.
@@ -52,7 +53,7 @@ class ClientConnection {
   };
   ClientConnection(Fd socket, HttpAddress address, int stop_fd)
       : socket_(std::move(socket)), address_(std::move(address)), stop_fd_(stop_fd) {}
-  Status greet(const TlsClient& tls);
+  Status greet(const TlsClient& tls, Deadline deadline);
   Status wait(short events, Deadline deadline);
   enum class Wait { kAgain, kEnd };
   Result<Wait> after_tls(int result, Deadline deadline);

@@ -65,8 +65,10 @@ Status http_call(const ChatServer& server, const HttpCall& call, int stop_fd, De
                ? Status::error(Code::kDeadlineExceeded, "the answer is not whole")
                : status;
   };
-  SHOAL_ASSIGN_OR_RETURN(ClientConnection connection,
-                         ClientConnection::open(server.address, server.tls, stop_fd));
+  Result<ClientConnection> opened =
+      ClientConnection::open(server.address, server.tls, stop_fd, deadline);
+  SHOAL_RETURN_IF_ERROR(in_time(opened.status()));
+  ClientConnection connection = std::move(opened).value();
   SHOAL_RETURN_IF_ERROR(in_time(connection.send_all(request_text(server.address, call), deadline)));
   HttpAnswer answer;
   char bytes[16 << 10];

@@ -59,7 +59,7 @@ TEST_F(GrpcClient, EndsAnAnswerThatTakesTooLong) {
   start({});
   workers_.hold();
   ClientFlags asked = flags("a");
-  asked.timeout_s = 0.3;  // no deadline: there is no answer, however long it takes
+  asked.timeout_s = 0.3;  // no deadline: the server never answers here
   const Run got = run(asked);
   workers_.release();
   EXPECT_EQ(got.exit_code, 69);
