@@ -76,6 +76,8 @@ class Denied(Place):
                 self.assertIn("a seccomp filter denies clone3", err)
                 self.assertNotIn("INTERNAL", err)
 
+    @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ,
+                     "a sanitizer makes such calls before the program begins")
     def test_a_filter_that_kills_is_named_before_it_does(self):
         calls = {"memfd_create": denied.MEMFD_CREATE, "fallocate": denied.FALLOCATE,
                  "statfs": denied.STATFS, "madvise": denied.MADVISE,
@@ -143,6 +145,8 @@ class Stack(Place):
         self.assertEqual((code, err), (0, ""))
         self.assertTrue(out)
 
+    @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ,
+                     "a sanitizer has the addresses that such a stack moves the libraries to")
     def test_one_that_no_thread_can_have_is_named(self):
         code, _, err = self.run_in("generate", TINY, *SHORT,
                                    preexec_fn=denied.limit(resource.RLIMIT_STACK, 2**46))
