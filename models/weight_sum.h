@@ -20,7 +20,7 @@ class WeightSum {
   /// Adds these bytes, which the pool's threads share.
   void add(const void* data, size_t bytes);
 
-  /// Makes room for so many parts, and returns the number of the first. One that is not set counts
+  /// Adds `count` parts, and returns the number of the first one. A part that is never set counts
   /// as zero.
   size_t add_parts(size_t count);
 

@@ -88,8 +88,8 @@ class Scheduler {
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   EngineLoad load() const;
-  /// What goes before such a request if it comes now and no other one comes later. without: the ids
-  /// of waiting requests that would be gone.
+  /// What goes before such a request if it comes now and no other one comes later. without: ids of
+  /// waiting requests that are left out, because they would give way to it.
   Backlog ahead_of(const Prospect& prospect, const std::vector<uint64_t>& without = {}) const;
   /// Whether nobody waits, and a seat is free.
   bool idle_seat() const { return waiting_.empty() && has_seat(); }

@@ -26,7 +26,8 @@ class ServiceRates {
   /// Records a step that has ended well.
   void note(const Step& step);
 
-  /// Nobody has waited for so long that the rate of begins says nothing of the next queue.
+  /// Forgets how many requests begin per second. To be called when no request has waited for a
+  /// while: the next queue may move at quite another speed.
   void forget_begins();
 
   /// How long the backlog takes if the rates stay as they were lately; nullopt before there are

@@ -15,7 +15,7 @@ inline constexpr int kDoctorRanks = 2;
 void add_report_flags(FlagParser& parser, DoctorFlags* flags);
 /// Adds all flags that count without a MODEL.
 void add_place_flags(FlagParser& parser, DoctorFlags* flags, LogOptions* log);
-/// Call it once all flags have been read, if there is no MODEL. INVALID_ARGUMENT.
+/// To be called when all flags have been read and there is no MODEL. Error: INVALID_ARGUMENT.
 Status check_place_flags(DoctorFlags* flags);
 
 /// "shoal doctor --clean-stale", as this program is called.

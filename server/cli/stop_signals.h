@@ -26,8 +26,8 @@ class StopSignals {
   static Result<std::unique_ptr<StopSignals>> install(std::function<void()> tidy);
   ~StopSignals();  ///< from here on signals stay pending and are ignored
 
-  /// Calls this for each SIGHUP that is no event, from the thread that receives the signals; it
-  /// must not block. Until then, and after a call with nullptr, nothing is called.
+  /// From now on `call` is called for each SIGHUP that does not stop the server. The thread that
+  /// receives the signals calls it, so that it must not block. nullptr: nothing is called any more.
   void on_hangup(std::function<void()> call);
 
   /// Call it when the server is ready. From then on the first signal asks it to finish.

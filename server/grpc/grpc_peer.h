@@ -16,7 +16,7 @@ struct Peer {
   bool operator==(const Peer& other) const;
 };
 
-/// Of a connected socket; nullopt if it is not connected, or not by IP.
+/// The peer of a connected socket; nullopt if it is not connected, or not over IP.
 std::optional<Peer> peer_of(int socket);
 /// The same from a name as gRPC writes it: "ipv4:127.0.0.1:40000", "ipv6:%5B::1%5D:40000".
 std::optional<Peer> parse_peer(std::string_view name);

@@ -10,7 +10,7 @@ namespace shoal {
 // A socket that gRPC owns and closes at any time. It is known by its descriptor and its inode,
 // because the number may mean another file by now.
 
-/// 0 if the descriptor is no socket.
+/// The inode of the socket that this descriptor means now; 0 if it means no socket.
 ino_t inode_of(int descriptor);
 
 /// True if the client has sent something lately. A client that has never sent a byte has not.

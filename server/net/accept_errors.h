@@ -3,8 +3,8 @@
 
 namespace shoal {
 
-/// What a front does about the errors of accept4. It goes on after each of them, because nearly all
-/// may pass, so that the log is the only one that can tell of one that does not. Not thread-safe.
+/// What a front does about the errors of accept4. It tries again after each of them, because nearly
+/// all of them pass. If one does not pass, only the log can tell. Not thread-safe.
 class AcceptErrors {
  public:
   /// True if the client that waited is gone, or none waits.

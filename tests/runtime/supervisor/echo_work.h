@@ -60,8 +60,8 @@ class EchoWork final : public RankWork {
     std::raise(SIGSEGV);
   }
 
-  /// Dies with so much address space, nearly all of it without memory, that the kernel walks
-  /// through it for many seconds while it writes a small core file.
+  /// Dies with a very large address space, of which hardly anything has memory. The core file is
+  /// small, but the kernel needs many seconds to write it, because it looks at all of that space.
   static void dump_for_long() {
     constexpr size_t kBytes = size_t{1} << 42;
     void* const wide = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
