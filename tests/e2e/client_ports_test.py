@@ -38,10 +38,10 @@ class Ports(harness.TestCase):
 
     def test_a_handshake_that_takes_too_long(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            # no deadline: nobody ever answers there.
             address = "https://127.0.0.1:%d" % silent.getsockname()[1]
-            self.assertIn("the answer is not whole after the 1 s of --timeout; 0 bytes",
-                          self.refused(address, "--timeout", 1, "--messages", "-"))
+            # no deadline: nobody ever answers there.
+            err = self.refused(address, "--timeout", 1, "--messages", "-")
+            self.assertIn("the answer is not whole after the 1 s of --timeout; 0 bytes", err)
 
     def test_an_answer_that_takes_too_long(self):
         with harness.planted("0:step-30:stop"):
