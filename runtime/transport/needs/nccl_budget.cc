@@ -1,8 +1,6 @@
 #include "runtime/transport/needs/nccl_budget.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <tuple>
 
 #include "runtime/base/cat.h"
@@ -19,45 +17,10 @@ constexpr int64_t nvls_bytes(int ranks) {
   return int64_t{2} * ranks * (128 + 2688);
 }
 
-/// sizeof(ncclProxyOp) and the pool's two factors, MAX_OPS_PER_PEER and NCCL_MAX_LOCAL_RANKS
-/// (proxy.h, comm.h), in one minor version. Found by compiling the headers of the tags v2.12.12-1,
-/// 2.14.3, 2.17.1, 2.18.1, 2.18.6, 2.19.4, 2.20.5, 2.21.5, 2.22.3, 2.23.4, 2.24.3, 2.25.1, 2.26.2
-/// to .6, 2.27.3, 2.27.7, 2.28.3 to .9, 2.29.2, 2.29.7, 2.30.3 to .7. The versions 2.13, 2.15 and
-/// 2.16 were not compiled, because those before and after them are equal.
-struct PoolRelease {
-  int minor;       ///< of 2.x
-  int last_patch;  ///< the newest known patch of that minor version
-  int op_bytes;
-  int ops_per_peer;
-  int local_ranks;
-};
-constexpr std::array<PoolRelease, 19> kPools = {{
-    {12, 12, 64, 1024, 64}, {13, 4, 64, 1024, 64},  {14, 3, 64, 1024, 64},  {15, 5, 64, 1024, 64},
-    {16, 5, 64, 1024, 64},  {17, 1, 64, 1024, 64},  {18, 6, 64, 1024, 64},  {19, 4, 64, 1024, 64},
-    {20, 5, 88, 1024, 64},  {21, 5, 112, 1024, 64}, {22, 3, 112, 1024, 64}, {23, 4, 160, 1024, 64},
-    {24, 3, 216, 1024, 64}, {25, 1, 216, 2048, 72}, {26, 6, 224, 2048, 72}, {27, 7, 224, 2048, 72},
-    {28, 9, 232, 2048, 72}, {29, 7, 232, 2048, 72}, {30, 7, 232, 2048, 72},
-}};
-
 /// sizeof(ncclSendMem), and the size of the head of ncclRecvMem (comm.h: MEM_ALIGN).
 constexpr int64_t kNcclPage = 4096;
 constexpr int kMaxChannels = 64;  ///< MAXCHANNELS, to which ncclTopoPostset cuts
 constexpr int kMostRanks = 72;    ///< NCCL_MAX_LOCAL_RANKS of the newest version
-
-/// struct ncclProxyOpsPool (proxy.h): the ops, one cursor, a free list per rank, and two locks.
-constexpr int64_t pool_bytes(const PoolRelease& release) {
-  return int64_t{release.op_bytes} * release.ops_per_peer * release.local_ranks + 8 +
-         4 * release.local_ranks + 40 + 48;
-}
-static_assert(pool_bytes(kPools[0]) + kNcclRefcountBytes == 4194660);
-static_assert(pool_bytes(kPools[15]) + kNcclRefcountBytes == 33030532);
-static_assert(pool_bytes(kPools[18]) + kNcclRefcountBytes == 34210180);
-
-const PoolRelease& pool_of(const NcclVersion& version) {
-  if (version.major > 2) return kPools.back();
-  const int index = std::clamp<int>(version.minor - kPools.front().minor, 0, kPools.size() - 1);
-  return kPools[index];
-}
 
 int64_t in_pages(int64_t bytes, int64_t page) {
   return (bytes + page - 1) / page * page;
@@ -146,7 +109,7 @@ Status check(const NcclSettings& settings) {
     return Status::error(Code::kInvalidArgument, what);
   };
   const NcclVersion& version = settings.version;
-  if (version.major < 2 || (version.major == 2 && version.minor < kPools.front().minor))
+  if (version.major < 2 || (version.major == 2 && version.minor < nccl_releases().front().minor))
     return bad(cat("NCCL ", version.major, ".", version.minor, ": sizes are known from 2.12 on"));
   if (settings.ranks < 1 || settings.ranks > kMostRanks)
     return bad(cat("ranks ", settings.ranks, ": 1 to 72"));
@@ -210,11 +173,12 @@ std::vector<std::string> assumptions_of(const NcclSettings& settings, const Edge
                                         const NcclNeed& result) {
   std::vector<std::string> list;
   const NcclVersion& version = settings.version;
-  const auto newest = std::tuple(2, kPools.back().minor, kPools.back().last_patch);
+  const NcclRelease& last = nccl_releases().back();
+  const auto newest = std::tuple(2, last.minor, last.last_patch);
   if (std::tuple(version.major, version.minor, version.patch) > newest) {
     list.push_back(cat("NCCL ", version.major, ".", version.minor, ".", version.patch,
-                       " is newer than the newest known, 2.", kPools.back().minor, ".",
-                       kPools.back().last_patch, ", whose sizes are used"));
+                       " is newer than the newest known, 2.", last.minor, ".", last.last_patch,
+                       ", whose sizes are used"));
   }
   if (version.code() < 21900)
     list.push_back(
@@ -251,7 +215,7 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   // sizes, which leaves their sum as it is.
   result.segments.data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
   result.segments.control = kNcclPage;
-  result.segments.pool = pool_bytes(pool_of(settings.version));
+  result.segments.pool = nccl_pool_bytes(nccl_release_of(settings.version));
   result.segments.nvls = nvls_bytes(settings.ranks);
 
   const Bill bill(settings);
@@ -278,35 +242,6 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   return result;
 }
 
-Result<NcclVersion> parse_nccl_version(std::string_view text) {
-  const Status bad = Status::error(
-      Code::kInvalidArgument, cat("NCCL version \"", text, "\": not like 2.27.7, 2.27 or 22707"));
-  std::array<int, 3> parts = {0, 0, -1};
-  const char* at = text.data();
-  const char* const end = text.data() + text.size();
-  size_t count = 0;
-  while (count < parts.size()) {
-    const auto [next, error] = std::from_chars(at, end, parts[count]);
-    if (error != std::errc() || parts[count] < 0) return bad;
-    ++count;
-    at = next;
-    if (at == end || *at != '.') break;
-    ++at;
-  }
-  // Packages name their builds "2.28.9+cuda13.0" or "2.28.9-1".
-  if (at != end && *at != '+' && *at != '-') return bad;
-  if (count == 1) {
-    if (parts[0] < 20000 || parts[0] > 99999) return bad;
-    return NcclVersion{parts[0] / 10000, parts[0] / 100 % 100, parts[0] % 100};
-  }
-  if (parts[1] > 99 || parts[2] > 99) return bad;
-  NcclVersion version{parts[0], parts[1], std::max(parts[2], 0)};
-  const bool known = version.major == 2 && version.minor >= kPools.front().minor &&
-                     version.minor <= kPools.back().minor;
-  if (parts[2] < 0 && known) version.patch = pool_of(version).last_patch;
-  return version;
-}
-
 bool is_nccl_file_size(int64_t bytes, const NcclBuffers& buffers) {
   const int64_t size = bytes - kNcclRefcountBytes;
   const int64_t data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
@@ -321,8 +256,8 @@ std::string explain_nccl_size(int64_t bytes) {
     if (bytes == data + extra)
       return "SHM transport, receiver's half of one connection, default buffers";
     int first = 0, last = 0;
-    for (const PoolRelease& release : kPools) {
-      if (bytes != pool_bytes(release) + extra) continue;
+    for (const NcclRelease& release : nccl_releases()) {
+      if (bytes != nccl_pool_bytes(release) + extra) continue;
       if (first == 0) first = release.minor;
       last = release.minor;
     }

@@ -1,18 +1,14 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/base/status.h"
 #include "runtime/transport/needs/budget.h"
+#include "runtime/transport/needs/nccl_releases.h"
 #include "runtime/transport/needs/nccl_settings.h"
 
 namespace shoal {
-
-/// Reads "2.27.7", "2.28.9+cuda13.0", "2.27" (which means the last patch of 2.27 that is known) or
-/// a version code, "22707". Anything else is INVALID_ARGUMENT.
-Result<NcclVersion> parse_nccl_version(std::string_view text);
 
 /// Sizes as NCCL asks for them, and as its message "Error while creating shared memory segment"
 /// prints them. "failed to extend" prints 4 bytes more, because each file ends in a reference
@@ -23,7 +19,6 @@ struct NcclSegments {
   int64_t pool = 0;     ///< proxy-ops pool: depends on the version
   int64_t nvls = 0;     ///< NVLS registration region: depends on the number of ranks
 };
-inline constexpr int64_t kNcclRefcountBytes = 4;
 
 struct NcclNeed {
   ShmNeed need;
