@@ -41,13 +41,13 @@ void set_nccl_environment(const GroupSetup& setup, World world) {
   if (setup.ranks_per_gpu > 1) ::setenv("NCCL_HOSTID", cat("shoal-rank-", world.rank).c_str(), 1);
 }
 
-/// The most of /dev/shm that NCCL 2.28 takes with one channel. If the ranks' host ids differ, this
-/// is the proxy-ops pool of each rank. Otherwise each pair of neighbours in the ring has the
+/// The most of /dev/shm that NCCL up to 2.32 takes with one channel. If the ranks' host ids differ,
+/// this is the proxy-ops pool of each rank. Otherwise each pair of neighbours in the ring has the
 /// segments of a connection. If NCCL may choose the order of the sum, the neighbours in its tree
 /// have them too. NCCL takes nothing if the GPUs reach each other directly, but that is not known
 /// here.
 int64_t most_dev_shm_bytes(const GroupSetup& setup, int world_size) {
-  constexpr int64_t kPool = 34213888, kConnection = 9650176;
+  constexpr int64_t kPool = 68423680, kConnection = 9650176;
   if (world_size < 2) return 0;
   if (setup.ranks_per_gpu > 1) return world_size * kPool;
   const int ring_and_tree = world_size == 2 ? 2 : 3 * world_size - 2;

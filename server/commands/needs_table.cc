@@ -12,8 +12,9 @@ namespace {
 /// The layout of needs_json().
 constexpr int kNeedsSchema = 1;
 constexpr int kRankCounts[] = {2, 3, 4, 8, 16};
-constexpr const char* kNcclVersions[] = {"2.12.12", "2.19.4", "2.20.5", "2.22.3", "2.23.4",
-                                         "2.24.3",  "2.25.1", "2.27.7", "2.28.9", "2.30.7"};
+constexpr const char* kNcclVersions[] = {"2.12.12", "2.19.4", "2.20.5", "2.22.3",
+                                         "2.23.4",  "2.24.3", "2.25.1", "2.27.7",
+                                         "2.28.9",  "2.30.7", "2.31.2", "2.32.3"};
 
 std::string rung_rows(bool dev_shm) {
   std::string rows;

@@ -7,7 +7,8 @@
 // once. These variables set what it pretends to be (defaults in parentheses):
 //   EMULATED_GPU_PEERS=all|none whether GPUs reach each other's memory, as for the emulated device
 //                               (none)
-//   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the size of the proxy pool (2.28.9)
+//   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the sizes of the proxy pool and of
+//                               the region for NVLS, and what 2.30.7 changed in the log (2.28.9)
 //   FAKE_NCCL_CHANNELS=N        channels that the search finds (2)
 //   FAKE_NCCL_NVLS=0|1          whether the hardware has NVLS (0)
 //   FAKE_NCCL_CUMEM_HOST=0|1    whether cuMem host memory works (0)

@@ -21,7 +21,6 @@ constexpr int kForever = -1;
 constexpr int kLatePeersMs = 50;             // a call waits this long for late peers
 constexpr size_t kTreeBytes = 256 * 1024;    // the largest all-reduce that uses the tree
 constexpr size_t kPieceFloats = 256 * 1024;  // an all-reduce works in pieces of this size
-constexpr size_t kNvlsBytesPerRank = 5632;   // 2 * (128 + 2688)
 constexpr int kNvlsTag = -2;
 
 /// The channels that the search found, reduced to the maxima, then raised to the minima.
@@ -205,7 +204,8 @@ Result Comm::check_peers() {
 Result Comm::share_nvls_region() {
   const Settings& s = settings();
   if (!s.nvls_hardware || s.nvls == 0 || local_ranks() < 2) return kSuccess;
-  const size_t bytes = kNvlsBytesPerRank * static_cast<size_t>(local_ranks());
+  const size_t bytes =
+      static_cast<size_t>(settings().nvls_bytes_per_rank) * static_cast<size_t>(local_ranks());
   std::vector<int> local;
   for (int rank = 0; rank < args_.ranks; ++rank)
     if (local_to(rank)) local.push_back(rank);

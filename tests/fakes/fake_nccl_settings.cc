@@ -40,7 +40,7 @@ int64_t number(const char* name, int64_t otherwise) {
 }
 
 /// The size of ncclProxyOpsPool in bytes, without the reference count of its file. The literals
-/// were obtained by compiling each release's headers.
+/// were read out of the libraries, or obtained by compiling each release's headers.
 int64_t pool_of(int version) {
   if (version < 22000) return 4194656;
   if (version < 22100) return 5767520;
@@ -49,7 +49,14 @@ int64_t pool_of(int version) {
   if (version < 22500) return 14156128;
   if (version < 22600) return 31850880;
   if (version < 22800) return 33030528;
-  return 34210176;
+  if (version < 23100) return 34210176;
+  return version < 23200 ? 34210184 : 68420264;
+}
+
+/// What a rank adds to the region for NVLS, from 2.28.7 on.
+int64_t nvls_of(int version) {
+  if (version < 23000) return 5632;
+  return version < 23200 ? 3328 : 512;
 }
 
 uint64_t hash_of_host() {
@@ -90,6 +97,7 @@ Settings read() {
   if (const std::string version = text("FAKE_NCCL_VERSION"); !version.empty())
     s.version_text = version;
   s.pool_bytes = pool_of(s.version);
+  s.nvls_bytes_per_rank = nvls_of(s.version);
   s.found_channels = static_cast<int>(number("FAKE_NCCL_CHANNELS", 2));
   s.peers = text("EMULATED_GPU_PEERS") == "all";
   s.nvls_hardware = number("FAKE_NCCL_NVLS", 0) != 0;

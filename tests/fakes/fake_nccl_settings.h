@@ -27,6 +27,7 @@ struct Settings {
   int version = 22809;
   std::string version_text = "2.28.9";
   int64_t pool_bytes = 0;
+  int64_t nvls_bytes_per_rank = 0;
   int found_channels = 2;
   bool peers = false;
   bool nvls_hardware = false;

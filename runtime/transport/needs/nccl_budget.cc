@@ -9,26 +9,20 @@
 namespace shoal {
 namespace {
 
-/// An NVLink domain has at most this many GPUs.
-constexpr int kMostNvlsRanks = 72;
-
-/// transport/nvls.cc: two regions of struct localRegData and a handle, per rank.
-constexpr int64_t nvls_bytes(int ranks) {
-  return int64_t{2} * ranks * (128 + 2688);
-}
-
 /// sizeof(ncclSendMem), and the size of the head of ncclRecvMem (comm.h: MEM_ALIGN).
 constexpr int64_t kNcclPage = 4096;
+/// transport/p2p.cc: both of them.
+constexpr int64_t kCopyBytes = 2 * kNcclPage;
 constexpr int kMaxChannels = 64;  ///< MAXCHANNELS, to which ncclTopoPostset cuts
-constexpr int kMostRanks = 72;    ///< NCCL_MAX_LOCAL_RANKS of the newest version
+
+// Versions from which on something is as it is here, as NCCL_VERSION_CODE has them.
+constexpr int kFirstMemcpy = 21300;       ///< copies by cudaMemcpy
+constexpr int kFirstLazy = 22200;         ///< connections are made at first use
+constexpr int kFirstCumemHost = 22300;    ///< buffers in cuMem host memory
+constexpr int kFirstNoShmMemcpy = 23007;  ///< NCCL_SHM_USE_CUDA_MEMCPY is gone
 
 int64_t in_pages(int64_t bytes, int64_t page) {
   return (bytes + page - 1) / page * page;
-}
-
-/// What a segment takes in /dev/shm: itself and its reference count, in whole pages.
-int64_t file_bytes(int64_t segment, int64_t page) {
-  return in_pages(segment + kNcclRefcountBytes, page);
 }
 
 /// As ncclTopoPostset (graph/connect.cc) counts: what the search found, cut to the maxima, then
@@ -56,7 +50,7 @@ bool reaches(const NcclSettings& settings, int from, int to) {
 /// True if NCCL connects lazily (since 2.22, and only with cuMem). Then a transport allocates when
 /// an algorithm first uses it instead of in init.
 bool connects_lazily(const NcclSettings& settings) {
-  return settings.cumem && settings.runtime_connect && settings.version.code() >= 22200;
+  return settings.cumem && settings.runtime_connect && settings.version.code() >= kFirstLazy;
 }
 
 /// The largest number of edges of a ring, and of a tree's chain in both directions, over pairs that
@@ -90,17 +84,30 @@ Edges count_edges(const NcclSettings& settings, bool wanted) {
   return edges;
 }
 
-/// False if the buffers are cuMem host memory (since 2.23), which is passed as file descriptors and
-/// takes no files.
+/// Whether memory that NCCL shares among processes is cuMem host memory (since 2.23), which is
+/// passed as file descriptors and takes no files.
+bool shares_cumem(const NcclSettings& settings) {
+  return settings.cumem && settings.cumem_host && settings.version.code() >= kFirstCumemHost;
+}
+
 bool buffers_are_files(const NcclSettings& settings) {
-  return !settings.cumem || !settings.cumem_host || settings.one_process ||
-         settings.version.code() < 22300;
+  return !shares_cumem(settings) || settings.one_process;
+}
+
+/// Whether a proxy thread copies over this kind of pairs.
+bool copies_over_p2p(const NcclSettings& settings) {
+  return settings.p2p_memcpy && settings.version.code() >= kFirstMemcpy;
+}
+bool copies_over_shm(const NcclSettings& settings) {
+  const int code = settings.version.code();
+  return settings.shm_memcpy && code >= kFirstMemcpy && code < kFirstNoShmMemcpy;
 }
 
 /// The number of ranks that start the proxy's progress thread, whose pool is a file.
-int64_t proxies(const NcclSettings& settings, const Edges& not_peers) {
+int64_t proxies(const NcclSettings& settings, const Edges& peers, const Edges& not_peers) {
   const bool network = settings.other_nodes || (settings.shm_disabled && not_peers.pairs > 0);
-  const bool copies = settings.cuda_memcpy && settings.ranks > 1;
+  const bool copies = (copies_over_p2p(settings) && peers.pairs > 0) ||
+                      (copies_over_shm(settings) && not_peers.pairs > 0);
   return network || copies || !connects_lazily(settings) ? settings.ranks : 0;
 }
 
@@ -111,8 +118,11 @@ Status check(const NcclSettings& settings) {
   const NcclVersion& version = settings.version;
   if (version.major < 2 || (version.major == 2 && version.minor < nccl_releases().front().minor))
     return bad(cat("NCCL ", version.major, ".", version.minor, ": sizes are known from 2.12 on"));
-  if (settings.ranks < 1 || settings.ranks > kMostRanks)
-    return bad(cat("ranks ", settings.ranks, ": 1 to 72"));
+  if (const int most = nccl_release_of(version).local_ranks;
+      settings.ranks < 1 || settings.ranks > most) {
+    return bad(cat("ranks ", settings.ranks, ": 1 to ", most, " on a node with NCCL ",
+                   version.major, ".", version.minor));
+  }
   if (settings.communicators < 0)
     return bad(cat("communicators ", settings.communicators, ": 0 or more"));
   if (settings.page_bytes < 1) return bad(cat("page_bytes ", settings.page_bytes, ": 1 or more"));
@@ -137,15 +147,15 @@ Status check(const NcclSettings& settings) {
 /// Collects the consumers of one communicator, multiplied by the number of communicators.
 class Bill {
  public:
-  explicit Bill(const NcclSettings& settings) : settings_(settings) {}
+  explicit Bill(const NcclSettings& settings)
+      : settings_(settings), count_bytes_(nccl_count_bytes(nccl_release_of(settings.version))) {}
 
   void files(std::vector<Consumer>& list, const std::string& what, int64_t count,
              int64_t segment) const {
     count *= settings_.communicators;
     if (count == 0) return;
-    list.push_back(
-        {cat(what, ": ", counted(count, "file"), " of ", segment + kNcclRefcountBytes, " B"),
-         count * file_bytes(segment, settings_.page_bytes), count});
+    list.push_back({cat(what, ": ", counted(count, "file"), " of ", segment + count_bytes_, " B"),
+                    count * in_pages(segment + count_bytes_, settings_.page_bytes), count});
   }
 
   /// Adds both halves of edges x channels connections.
@@ -165,8 +175,19 @@ class Bill {
     }
   }
 
+  /// Adds a segment for each connection over which a proxy thread copies to a peer's memory.
+  void copies(NcclNeed& result, int64_t count) const {
+    const std::string what = "P2P by cudaMemcpy";
+    if (!shares_cumem(settings_)) return files(result.need.dev_shm, what, count, kCopyBytes);
+    if (count == 0) return;
+    result.need.memory.push_back(
+        {cat(what, ", in cuMem host memory"),
+         count * settings_.communicators * in_pages(kCopyBytes, settings_.page_bytes), 0});
+  }
+
  private:
   const NcclSettings& settings_;
+  const int64_t count_bytes_;  // of each file
 };
 
 std::vector<std::string> assumptions_of(const NcclSettings& settings, const Edges& shm,
@@ -198,16 +219,25 @@ std::vector<std::string> assumptions_of(const NcclSettings& settings, const Edge
   return list;
 }
 
+/// Whether the region for NVLS has this size for some number of ranks of a node.
+bool is_nvls_size(const NcclRelease& release, int64_t size) {
+  const int64_t each = nccl_nvls_bytes(release, 1) - nccl_nvls_bytes(release, 0);
+  const int64_t of_ranks = size - nccl_nvls_bytes(release, 0);
+  return each > 0 && of_ranks > 0 && of_ranks % each == 0 && of_ranks / each <= release.local_ranks;
+}
+
 }  // namespace
 
 int64_t nccl_connection_bytes(const NcclBuffers& buffers, int64_t page_bytes) {
-  return file_bytes(kNcclPage + buffers.ll + buffers.ll128 + buffers.simple, page_bytes) +
-         file_bytes(kNcclPage, page_bytes);
+  const int64_t data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
+  return in_pages(data + kNcclRefcountBytes, page_bytes) +
+         in_pages(kNcclPage + kNcclRefcountBytes, page_bytes);
 }
 
 Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   SHOAL_RETURN_IF_ERROR(check(settings));
   const NcclBuffers& buffers = settings.buffers;
+  const NcclRelease& release = nccl_release_of(settings.version);
   NcclNeed result;
   result.need.rung = "nccl";
   result.channels = channels_of(settings);
@@ -215,11 +245,11 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   // sizes, which leaves their sum as it is.
   result.segments.data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
   result.segments.control = kNcclPage;
-  result.segments.pool = nccl_pool_bytes(nccl_release_of(settings.version));
-  result.segments.nvls = nvls_bytes(settings.ranks);
+  result.segments.pool = nccl_pool_bytes(release);
+  result.segments.nvls = nccl_nvls_bytes(release, settings.ranks);
 
   const Bill bill(settings);
-  const Edges shm = count_edges(settings, false);
+  const Edges peers = count_edges(settings, true), shm = count_edges(settings, false);
   if (!settings.shm_disabled) {
     bill.connections(result, "ring", shm.ring, result.channels);
     bill.connections(result, "tree", shm.tree, result.channels);
@@ -227,16 +257,12 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
     if (settings.send_recv)
       bill.connections(result, "send and receive", shm.pairs, std::min(2, result.channels));
   }
-  if (settings.cuda_memcpy) {
-    const Edges peers = count_edges(settings, true);
-    bill.files(result.need.dev_shm, "P2P by cudaMemcpy",
-               (peers.ring + peers.tree) * result.channels, 8192);
-  }
+  if (copies_over_p2p(settings)) bill.copies(result, (peers.ring + peers.tree) * result.channels);
   const std::string why =
       settings.net.empty() ? "proxy-ops pool" : cat("proxy-ops pool for ", settings.net);
-  bill.files(result.need.dev_shm, why, proxies(settings, shm), result.segments.pool);
-  // Since 2.17 local rank 0 makes it in every init.
-  if (settings.nvls && settings.ranks > 1 && settings.version.code() >= 21700)
+  bill.files(result.need.dev_shm, why, proxies(settings, peers, shm), result.segments.pool);
+  // Since 2.19 local rank 0 makes it in every init.
+  if (settings.nvls && settings.ranks > 1 && result.segments.nvls > 0)
     bill.files(result.need.dev_shm, "NVLS registration region", 1, result.segments.nvls);
   result.assumptions = assumptions_of(settings, shm, result);
   return result;
@@ -246,7 +272,9 @@ bool is_nccl_file_size(int64_t bytes, const NcclBuffers& buffers) {
   const int64_t size = bytes - kNcclRefcountBytes;
   const int64_t data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
   if (size == kNcclPage || size == data || !explain_nccl_size(bytes).empty()) return true;
-  return size > 0 && size % nvls_bytes(1) == 0 && size <= nvls_bytes(kMostNvlsRanks);
+  const std::span<const NcclRelease> all = nccl_releases();
+  return std::any_of(all.begin(), all.end(),
+                     [size](const NcclRelease& release) { return is_nvls_size(release, size); });
 }
 
 std::string explain_nccl_size(int64_t bytes) {

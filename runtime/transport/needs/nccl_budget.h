@@ -11,13 +11,13 @@
 namespace shoal {
 
 /// Sizes as NCCL asks for them, and as its message "Error while creating shared memory segment"
-/// prints them. "failed to extend" prints 4 bytes more, because each file ends in a reference
-/// count.
+/// prints them. Since 2.16 "failed to extend" prints 4 bytes more, because each file ends in a
+/// reference count.
 struct NcclSegments {
   int64_t data = 0;     ///< receiver's half of an SHM connection: 9637888 by default
   int64_t control = 0;  ///< sender's half: 4096
   int64_t pool = 0;     ///< proxy-ops pool: depends on the version
-  int64_t nvls = 0;     ///< NVLS registration region: depends on the number of ranks
+  int64_t nvls = 0;     ///< NVLS registration region: depends on version and number of ranks
 };
 
 struct NcclNeed {
@@ -30,12 +30,12 @@ struct NcclNeed {
 };
 
 /// What NCCL takes with these settings, exact to the byte if nothing was assumed. Known from 2.12
-/// on. INVALID_ARGUMENT names the setting that is out of range. Sizes are those of x86-64, because
-/// the mutex of glibc within the pool has other sizes elsewhere.
+/// on. INVALID_ARGUMENT names the setting that is out of range. Sizes are those of x86-64
+/// (NcclRelease).
 Result<NcclNeed> nccl_need(const NcclSettings& settings);
 
 /// The bytes of one SHM connection of one channel and direction in /dev/shm: both halves, in whole
-/// pages. 9650176 by default.
+/// pages, since 2.16. 9650176 by default.
 int64_t nccl_connection_bytes(const NcclBuffers& buffers, int64_t page_bytes = 4096);
 
 /// Explains a size in a message of NCCL's, with or without the 4 bytes: 33030532 -> "proxy-ops pool

@@ -98,10 +98,8 @@ constexpr Numeric kNumerics[] = {
     {"NCCL_RUNTIME_CONNECT", 0, 1, [](NcclSettings& s, int64_t v) { s.runtime_connect = v == 1; }},
     {"NCCL_SHM_DISABLE", 0, 1, [](NcclSettings& s, int64_t v) { s.shm_disabled = v == 1; }},
     {"NCCL_P2P_DISABLE", 0, 1, [](NcclSettings& s, int64_t v) { s.p2p_disabled = v == 1; }},
-    {"NCCL_SHM_USE_CUDA_MEMCPY", 0, 1,
-     [](NcclSettings& s, int64_t v) { s.cuda_memcpy = s.cuda_memcpy || v == 1; }},
-    {"NCCL_P2P_USE_CUDA_MEMCPY", 0, 1,
-     [](NcclSettings& s, int64_t v) { s.cuda_memcpy = s.cuda_memcpy || v == 1; }},
+    {"NCCL_SHM_USE_CUDA_MEMCPY", 0, 1, [](NcclSettings& s, int64_t v) { s.shm_memcpy = v == 1; }},
+    {"NCCL_P2P_USE_CUDA_MEMCPY", 0, 1, [](NcclSettings& s, int64_t v) { s.p2p_memcpy = v == 1; }},
 };
 
 }  // namespace

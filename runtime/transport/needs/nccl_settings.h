@@ -59,8 +59,8 @@ struct NcclSettings {
   bool nvls = true;             ///< NCCL_NVLS_ENABLE, on hardware that has it
   bool shm_disabled = false;    ///< NCCL_SHM_DISABLE
   bool p2p_disabled = false;    ///< NCCL_P2P_DISABLE, or NCCL_P2P_LEVEL=LOC
-  /// NCCL_SHM_USE_CUDA_MEMCPY or NCCL_P2P_USE_CUDA_MEMCPY: a proxy thread copies.
-  bool cuda_memcpy = false;
+  bool p2p_memcpy = false;      ///< NCCL_P2P_USE_CUDA_MEMCPY: a proxy thread copies; since 2.13
+  bool shm_memcpy = false;      ///< NCCL_SHM_USE_CUDA_MEMCPY, likewise; from 2.13 to 2.30.4
   std::string net;  ///< NCCL_NET, only for messages: every network needs the proxy's pool
   NcclBuffers buffers;
   int communicators = 1;      ///< communicators that exist at once and share nothing

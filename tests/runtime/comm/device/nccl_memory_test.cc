@@ -5,6 +5,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/transport/needs/nccl_budget.h"
+#include "tests/breadth.h"
 #include "tests/fakes/nccl_ranks.h"
 
 namespace shoal {
@@ -17,9 +18,12 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 const Environment kSmallBuffers = {
     {"NCCL_BUFFSIZE", "65536"}, {"NCCL_LL_BUFFSIZE", "32768"}, {"NCCL_LL128_BUFFSIZE", "61440"}};
 
-/// What the budget predicts for a group with the defaults of the fakes: no peers, no cuMem host
-/// memory, no NVLS.
+/// What the budget predicts for a group with the defaults of the fakes: 2.28.9, no peers, no cuMem
+/// host memory, no NVLS.
 int64_t predicted(const NcclGroup& group, NcclSettings base = {}) {
+  if (const auto version = group.environment.find("FAKE_NCCL_VERSION");
+      version != group.environment.end())
+    base.version = *parse_nccl_version(version->second);
   base.ranks = group.world_size;
   base.min_ctas = base.max_ctas = group.channels;
   base.found_channels = 2;
@@ -77,15 +81,34 @@ void expect_as_predicted(NcclGroup group, int64_t bytes) {
   EXPECT_GE(used.ends.left_files, full) << "each failure leaves an empty file";
 }
 
-using Place = std::tuple<int, int>;  // ranks, MiB
+struct Place {
+  int ranks;
+  int mib;
+  const char* version;
+};
+
+std::string name_of(const testing::TestParamInfo<Place>& info) {
+  const NcclVersion version = *parse_nccl_version(info.param.version);
+  return cat("Nccl", version.code(), "Ranks", info.param.ranks, "In", info.param.mib, "MiB");
+}
+
+/// Every number of ranks in every size of /dev/shm.
+std::vector<Place> places(const char* version, const std::vector<int>& ranks,
+                          const std::vector<int>& mib) {
+  std::vector<Place> all;
+  for (const int count : ranks)
+    for (const int size : mib) all.push_back({count, size, version});
+  return all;
+}
 
 class NcclMemoryTest : public testing::TestWithParam<Place> {
  protected:
   static NcclGroup group(Environment environment = {}) {
     NcclGroup group;
-    group.world_size = std::get<0>(GetParam());
-    group.shm_bytes = std::get<1>(GetParam()) * kMiB;
+    group.world_size = GetParam().ranks;
+    group.shm_bytes = GetParam().mib * kMiB;
     group.environment = std::move(environment);
+    group.environment["FAKE_NCCL_VERSION"] = GetParam().version;
     return group;
   }
 };
@@ -104,11 +127,12 @@ TEST_P(NcclMemoryTest, SocketsTakeThePoolPredicted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NcclMemoryTest,
-                         testing::Combine(testing::Values(2, 3, 4, 8), testing::Values(64, 16, 1)),
-                         [](const auto& place) {
-                           return cat("Ranks", std::get<0>(place.param), "In",
-                                      std::get<1>(place.param), "MiB");
-                         });
+                         testing::ValuesIn(places("2.28.9", {2, 3, 4, 8}, {64, 16, 1})), name_of);
+// The newest release that is known. A quick run has every second place, which are those where
+// something fits beside nothing.
+INSTANTIATE_TEST_SUITE_P(
+    Newest, NcclMemoryTest,
+    testing::ValuesIn(of_today(places("2.32.3", {1, 2, 4, 8}, {128, 64, 4, 1}))), name_of);
 
 struct Variant {
   const char* name;
@@ -128,10 +152,7 @@ TEST_P(NcclVariantTest, BytesAreThosePredicted) {
   group.channels = variant.channels;
   group.reproducible = variant.reproducible;
   group.shm_bytes = 512 * kMiB;
-  NcclSettings base;
-  if (variant.environment.contains("FAKE_NCCL_VERSION"))
-    base.version = *parse_nccl_version(variant.environment.at("FAKE_NCCL_VERSION"));
-  expect_as_predicted(group, predicted(group, base));
+  expect_as_predicted(group, predicted(group));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -159,7 +180,19 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"CumemOff", 3, {{"NCCL_CUMEM_ENABLE", "0"}}},
         Variant{"AllConnectedInInit", 4, {{"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_ALGO", "Ring"}}},
         Variant{"SocketsOf227", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.27.7"}}},
-        Variant{"SocketsOf230", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.30.7"}}}),
+        Variant{"SocketsOf230", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.30.7"}}},
+        Variant{"SocketsOf231", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.31.2"}}},
+        Variant{"SocketsOf232", 2, {{"NCCL_SHM_DISABLE", "1"}, {"FAKE_NCCL_VERSION", "2.32.3"}}},
+        Variant{"NvlsOf231",
+                8,
+                {{"FAKE_NCCL_NVLS", "1"},
+                 {"EMULATED_GPU_PEERS", "all"},
+                 {"FAKE_NCCL_VERSION", "2.31.2"}}},
+        Variant{"NvlsOf232",
+                8,
+                {{"FAKE_NCCL_NVLS", "1"},
+                 {"EMULATED_GPU_PEERS", "all"},
+                 {"FAKE_NCCL_VERSION", "2.32.3"}}}),
     [](const auto& variant) { return std::string(variant.param.name); });
 
 // Checks the test itself: if a library takes more than the budget predicts, the comparison must

@@ -35,7 +35,8 @@ TEST(NcclBudget, SegmentSizesAreThoseOfNcclsMessages) {
     int64_t file;      ///< N in "failed to extend /dev/shm/nccl-... to N bytes"
     int64_t in_pages;  ///< what tmpfs charged for the file
   } seen[] = {
-      {"2.12.12", 4194660, 4198400},  {"2.17.1", 4194660, 4198400},
+      {"2.12.12", 4194656, 4198400},  {"2.15.5", 4194656, 4198400},
+      {"2.16.2", 4194660, 4198400},   {"2.17.1", 4194660, 4198400},
       {"2.19.4", 4194660, 4198400},   {"2.20.5", 5767524, 5771264},
       {"2.21.5", 7340388, 7344128},   {"2.22.3", 7340388, 7344128},
       {"2.23.4", 10486116, 10489856}, {"2.24.3", 14156132, 14159872},
@@ -43,7 +44,8 @@ TEST(NcclBudget, SegmentSizesAreThoseOfNcclsMessages) {
       {"2.27.7", 33030532, 33034240}, {"2.27", 33030532, 33034240},
       {"2.28.3", 34210180, 34213888}, {"2.28.9", 34210180, 34213888},
       {"2.30.7", 34210180, 34213888}, {"22809", 34210180, 34213888},
-      {"2.31.2", 34210180, 34213888},
+      {"2.31.2", 34210188, 34213888}, {"2.32.3", 68420268, 68423680},
+      {"2.32", 68420268, 68423680},   {"23203", 68420268, 68423680},
   };
   for (const auto& row : seen) {
     NcclSettings settings = ring_of(1, 1);
@@ -51,12 +53,22 @@ TEST(NcclBudget, SegmentSizesAreThoseOfNcclsMessages) {
     settings.runtime_connect = false;  // so that even a single rank makes its pool in init
     const auto need = nccl_need(settings);
     ASSERT_TRUE(need.ok()) << row.version;
-    EXPECT_EQ(need->segments.pool + kNcclRefcountBytes, row.file) << row.version;
+    ASSERT_EQ(need->need.dev_shm.size(), 1u) << row.version;
+    EXPECT_EQ(need->need.dev_shm[0].what, cat("proxy-ops pool: 1 file of ", row.file, " B"));
     EXPECT_EQ(need->need.dev_shm_bytes(), row.in_pages) << row.version;
     EXPECT_EQ(need->need.dev_shm_inodes(), 1) << row.version;
     EXPECT_EQ(need->segments.data, 9637888);
     EXPECT_EQ(need->segments.control, 4096);
   }
+}
+
+TEST(NcclBudget, BeforeTheCountAConnectionIsTwoPagesLess) {
+  NcclSettings settings = ring_of(2, 1);
+  settings.version = {2, 15, 5};
+  settings.runtime_connect = true;
+  EXPECT_EQ(bytes_of(settings), 2 * (9637888 + 4096) + 2 * 4198400);
+  settings.version = {2, 16, 2};
+  EXPECT_EQ(bytes_of(settings), 2 * kConnection + 2 * 4198400);
 }
 
 TEST(NcclBudget, SmallerBuffersAsReported) {
@@ -123,6 +135,38 @@ TEST(NcclBudget, SocketsStoppedFittingDockersDefaultIn228) {
   EXPECT_GT(bytes_of(settings), 64 << 20);
 }
 
+TEST(NcclBudget, TheSocketsOf232DoNotFitDockersDefaultForOneRank) {
+  NcclSettings settings = ring_of(1, 1);
+  settings.other_nodes = true;  // so that this rank has a peer to talk to
+  settings.version = {2, 31, 2};
+  EXPECT_LE(bytes_of(settings), 64 << 20);
+  settings.version = {2, 32, 3};
+  EXPECT_EQ(bytes_of(settings), 68423680);
+  EXPECT_GT(bytes_of(settings), 64 << 20);
+  settings = ring_of(8, 1);
+  settings.shm_disabled = true;
+  settings.version = {2, 32, 3};
+  EXPECT_EQ(bytes_of(settings), 8 * 68423680);
+}
+
+TEST(NcclBudget, ANodeHasAsManyRanksAsTheReleaseAllows) {
+  const struct {
+    NcclVersion version;
+    int most;
+  } rows[] = {{{2, 12, 12}, 64}, {{2, 24, 3}, 64}, {{2, 25, 1}, 72},
+              {{2, 28, 9}, 72},  {{2, 31, 2}, 72}, {{2, 32, 3}, 144}};
+  for (const auto& row : rows) {
+    NcclSettings settings = ring_of(row.most, 1);
+    settings.version = row.version;
+    EXPECT_TRUE(nccl_need(settings).ok()) << row.version.code();
+    ++settings.ranks;
+    const Status refused = nccl_need(settings).status();
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument) << row.version.code();
+    EXPECT_EQ(refused.message(), cat("ranks ", row.most + 1, ": 1 to ", row.most,
+                                     " on a node with NCCL 2.", row.version.minor));
+  }
+}
+
 TEST(NcclBudget, NothingWhereAllPairsArePeersAndNvlsIsOff) {
   NcclSettings settings;
   settings.ranks = 8;
@@ -175,13 +219,35 @@ TEST(NcclBudget, ChannelsAreCutThenRaised) {
   EXPECT_EQ(channels(1, 0, 0, 3), 3);
 }
 
+TEST(NcclBudget, CopiesTakeFilesWhereTheReleaseMakesThem) {
+  NcclSettings settings = ring_of(2, 1);
+  settings.all_peers = settings.p2p_memcpy = true;
+  settings.version = {2, 12, 12};  // knows no such setting
+  settings.cumem = false;
+  const int64_t pools = 2 * 4198400;
+  EXPECT_EQ(bytes_of(settings), pools);
+  settings.version = {2, 13, 4};
+  EXPECT_EQ(bytes_of(settings), 2 * 8192 + pools);
+  settings.version = {2, 28, 9};
+  settings.cumem = true;
+  EXPECT_EQ(bytes_of(settings), 2 * 12288 + 2 * 34213888);
+  // Since 2.23 this is cuMem host memory if that works, even within one process.
+  settings.cumem_host = settings.one_process = true;
+  EXPECT_EQ(bytes_of(settings), 2 * 34213888);
+  EXPECT_EQ(nccl_need(settings)->need.memory_bytes(), 2 * 8192 + 2 * 34213888);
+  // Over shared memory a proxy copies until 2.30.4.
+  settings = ring_of(2, 1);
+  settings.shm_memcpy = true;
+  settings.version = {2, 30, 4};
+  EXPECT_EQ(bytes_of(settings), 2 * kConnection + 2 * 34213888);
+  settings.version = {2, 30, 7};
+  EXPECT_EQ(bytes_of(settings), 2 * kConnection);
+}
+
 TEST(NcclBudget, OtherConsumersAreListed) {
   NcclSettings settings = ring_of(2, 4);
   settings.send_recv = true;
   EXPECT_EQ(bytes_of(settings), (2 * 4 + 2 * 2) * kConnection);
-  settings = ring_of(2, 1);
-  settings.all_peers = settings.cuda_memcpy = true;
-  EXPECT_EQ(bytes_of(settings), 2 * 12288 + 2 * 34213888);
   settings = ring_of(8, 1);
   settings.all_peers = settings.other_nodes = true;
   settings.net = "IB";
@@ -195,9 +261,11 @@ TEST(NcclBudget, OtherConsumersAreListed) {
 TEST(NcclBudget, SaysWhatItAssumed) {
   NcclSettings settings = ring_of(2, 1);
   EXPECT_TRUE(nccl_need(settings)->assumptions.empty());
-  settings.version = *parse_nccl_version("2.31.2");
+  settings.version = *parse_nccl_version("2.32.3");
+  EXPECT_TRUE(nccl_need(settings)->assumptions.empty());
+  settings.version = *parse_nccl_version("2.33.1");
   ASSERT_EQ(nccl_need(settings)->assumptions.size(), 1u);
-  EXPECT_NE(nccl_need(settings)->assumptions[0].find("newer than the newest known, 2.30.7"),
+  EXPECT_NE(nccl_need(settings)->assumptions[0].find("newer than the newest known, 2.32.3"),
             std::string::npos);
   settings.version = *parse_nccl_version("2.18.6");
   EXPECT_NE(nccl_need(settings)->assumptions.at(0).find("SIGBUS"), std::string::npos);
@@ -217,6 +285,8 @@ TEST(NcclBudget, RefusesWhatItCannotKnow) {
 }
 
 TEST(NcclBudget, VersionsParse) {
+  EXPECT_EQ(parse_nccl_version("2.28")->code(), 22809);
+  EXPECT_EQ(parse_nccl_version("2.32")->code(), 23203);
   EXPECT_EQ(parse_nccl_version("2.27.7")->code(), 22707);
   EXPECT_EQ(parse_nccl_version("2.27")->code(), 22707);
   EXPECT_EQ(parse_nccl_version("2.28.9+cuda13.0")->code(), 22809);
@@ -232,14 +302,19 @@ TEST(NcclBudget, SizesInMessagesAreExplained) {
   EXPECT_EQ(explain_nccl_size(33030532), "proxy-ops pool of NCCL 2.26 to 2.27");
   EXPECT_EQ(explain_nccl_size(5767524), "proxy-ops pool of NCCL 2.20");
   EXPECT_EQ(explain_nccl_size(14156128), "proxy-ops pool of NCCL 2.24");
+  EXPECT_EQ(explain_nccl_size(34210180), "proxy-ops pool of NCCL 2.28 to 2.30");
+  EXPECT_EQ(explain_nccl_size(34210188), "proxy-ops pool of NCCL 2.31");
+  EXPECT_EQ(explain_nccl_size(68420264), "proxy-ops pool of NCCL 2.32");
   EXPECT_EQ(explain_nccl_size(9637888), explain_nccl_size(9637892));
   EXPECT_NE(explain_nccl_size(9637892), "");
   EXPECT_EQ(explain_nccl_size(4096), "");
-  // Both halves of a connection, a proxy-ops pool and the NVLS region of 8 ranks, each with its
-  // reference count. Sizes that people's files have are not among them.
-  for (const int64_t bytes : {9637892, 4100, 33030532, 2 * 8 * 2816 + 4})
+  // Both halves of a connection, proxy-ops pools and the NVLS regions of 8 ranks in 2.19, 2.28 and
+  // 2.32, and of 144 ranks, each with its reference count. Sizes that people's files have are not
+  // among them.
+  for (const int64_t bytes : {9637892, 4100, 33030532, 68420268, 16 + 160 * 8 + 4, 2 * 8 * 2816 + 4,
+                              512 * 8 + 4, 512 * 144 + 4})
     EXPECT_TRUE(is_nccl_file_size(bytes)) << bytes;
-  for (const int64_t bytes : {1, 4, 4096, 5000, 100'000, 1 << 20, 1642500})
+  for (const int64_t bytes : {1, 4, 20, 4096, 5000, 100'000, 512 * 146 + 4, 1 << 20, 1642500})
     EXPECT_FALSE(is_nccl_file_size(bytes)) << bytes;
   EXPECT_TRUE(is_nccl_file_size(1642500, {.ll128 = 65536, .simple = 1048576}));
 }

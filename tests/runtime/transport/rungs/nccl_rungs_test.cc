@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/transport/nccl_report.h"
+#include "runtime/transport/remedy.h"
 #include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
@@ -72,9 +73,64 @@ TEST(NcclRungs, NeedsAreExact) {
     for (const char* rung : {"nccl-p2p", "nccl-shm", "nccl-shm-lean", "nccl-socket"})
       EXPECT_TRUE(nccl_rung_need(rung, large)->assumptions.empty()) << rung;
   }
-  RungContext older = place(2, 1 << 30);
-  older.facts.gpu.nccl_version = 22707;
-  EXPECT_EQ(need("nccl-socket", older), 2 * 33034240);
+  RungContext other = place(2, 1 << 30);
+  other.facts.gpu.nccl_version = 22707;
+  EXPECT_EQ(need("nccl-socket", other), 2 * 33034240);
+  other.facts.gpu.nccl_version = 23102;
+  EXPECT_EQ(need("nccl-socket", other), 2 * 34213888);
+  other.facts.gpu.nccl_version = 23203;
+  EXPECT_EQ(need("nccl-socket", other), 2 * 68423680);
+}
+
+/// The first of NCCL's rungs over files for which there is room, with its bytes; "": none of them.
+std::pair<std::string, int64_t> first_that_fits(const RungContext& context) {
+  for (const Rung& rung : rungs(DeviceKind::kCuda)) {
+    const int64_t bytes = rung.need(context).dev_shm_bytes();
+    const bool files = !nccl_rung_transport(rung.name).empty() && bytes > 0;
+    if (files && check_budget(rung.need(context), context.facts, context.budget).ok())
+      return {rung.name, bytes};
+  }
+  return {"", 0};
+}
+
+TEST(NcclRungs, WhatFitsWith232) {
+  const std::map<int, std::map<int, std::pair<std::string, int64_t>>> expected = {
+      {1, {{2, {"", 0}}, {4, {"", 0}}, {8, {"", 0}}}},
+      {4, {{2, {"nccl-shm-lean", 2 * kLeanConnection}}, {4, {"", 0}}, {8, {"", 0}}}},
+      {64,
+       {{2, {"nccl-shm", 2 * 2 * kConnection}},
+        {4, {"nccl-shm", 4 * kConnection}},
+        {8, {"nccl-shm-lean", 8 * kLeanConnection}}}},
+      {128,
+       {{2, {"nccl-shm", 2 * 2 * kConnection}},
+        {4, {"nccl-shm", 2 * 4 * kConnection}},
+        {8, {"nccl-shm", 8 * kConnection}}}},
+      {512, {{8, {"nccl-shm", 2 * 8 * kConnection}}}},
+  };
+  for (const auto& [mib, by_ranks] : expected) {
+    for (const auto& [ranks, rung] : by_ranks) {
+      RungContext context = place(ranks, int64_t{mib} << 20);
+      context.facts.gpu.nccl_version = 23203;
+      context.budget.headroom_bytes = 262144;
+      EXPECT_EQ(first_that_fits(context), rung) << ranks << " ranks in " << mib << " MiB";
+      const ShmNeed sockets = find_rung("nccl-socket")->need(context);
+      EXPECT_EQ(sockets.dev_shm_bytes(), ranks * 68423680);
+      EXPECT_FALSE(check_budget(sockets, context.facts, context.budget).ok())
+          << ranks << " ranks in " << mib << " MiB";
+    }
+  }
+}
+
+TEST(NcclRungs, TheRemedyForTheSocketsOf232) {
+  RungContext context = place(4, 64 << 20);
+  context.facts.gpu.nccl_version = 23203;
+  const ShmNeed sockets = find_rung("nccl-socket")->need(context);
+  const Status refused = check_budget(sockets, context.facts, context.budget);
+  ASSERT_EQ(refused.code(), Code::kResourceExhausted);
+  const std::vector<Remedy> list =
+      remedies(context.facts, 4, {{sockets, refused, 262144, 0}}, kCleanStale);
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0].text, cat("mount -o remount,size=", 4 * 68423680 + 262144, " /dev/shm"));
 }
 
 TEST(NcclRungs, HeadroomCountsWhenChannelsAreChosen) {
