@@ -68,5 +68,19 @@ TEST(NcclReleases, TheTableIsInOrderAndPoolsHaveNeverShrunk) {
   }
 }
 
+TEST(NcclReleases, VersionsParse) {
+  EXPECT_EQ(parse_nccl_version("2.28")->code(), 22809);
+  EXPECT_EQ(parse_nccl_version("2.32")->code(), 23203);
+  EXPECT_EQ(parse_nccl_version("2.27.7")->code(), 22707);
+  EXPECT_EQ(parse_nccl_version("2.27")->code(), 22707);
+  EXPECT_EQ(parse_nccl_version("2.28.9+cuda13.0")->code(), 22809);
+  EXPECT_EQ(parse_nccl_version("2.30.7-1")->code(), 23007);
+  EXPECT_EQ(parse_nccl_version("22809")->minor, 28);
+  EXPECT_EQ(parse_nccl_version("2.99")->code(), 29900);
+  for (const char* bad :
+       {"", "2", "2.", "2.x", "v2.27", "2.27.7.1", "2.-1", "2.27 ", "300.1.2x", "2.100"})
+    EXPECT_EQ(parse_nccl_version(bad).status().code(), Code::kInvalidArgument) << bad;
+}
+
 }  // namespace
 }  // namespace shoal
