@@ -133,7 +133,7 @@ Attempt<TransportSetup> Ladder::make_setup(const Rung& rung, const ShmNeed& need
     phases_.enter(Phase::kProbe);
     if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
   }
-  if (const Status why = check_budget(need, context_.facts, budget()); !why.ok()) {
+  if (const Status why = check_before_reserving(need, context_.facts, budget()); !why.ok()) {
     return failed(Phase::kBudget, why);
   }
   if (!rung.on_device) {

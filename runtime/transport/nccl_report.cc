@@ -66,6 +66,7 @@ NcclUse plan_nccl_use(const std::string& rung, const RungContext& context) {
   use.predicted_bytes = need.need.dev_shm_bytes();
   use.predicted_channels =
       use.predicted_bytes > 0 && nccl_rung_transport(rung) == "SHM" ? need.channels : 0;
+  use.bound = need.need.bound;
   use.assumptions = need.assumptions;
   const auto file =
       std::find_if(use.settings.begin(), use.settings.end(),
@@ -110,6 +111,7 @@ Json to_json(const NcclUse& use) {
           {"user_settings", user_json(use.user)},
           {"predicted_bytes", use.predicted_bytes},
           {"predicted_channels", use.predicted_channels},
+          {"bound", name(use.bound)},
           {"assumptions", use.assumptions},
           {"tried", use.tried},
           {"logged", use.logged},
@@ -121,8 +123,9 @@ Json to_json(const NcclUse& use) {
 }
 
 std::string to_text(const NcclUse& use) {
-  std::string text = cat("  NCCL ", use.version, use.library.empty() ? "" : " of ", use.library,
-                         " on ", use.rung, ": ", use.predicted_bytes, " B of /dev/shm predicted");
+  std::string text =
+      cat("  NCCL ", use.version, use.library.empty() ? "" : " of ", use.library, " on ", use.rung,
+          ": ", words(use.bound), use.predicted_bytes, " B of /dev/shm predicted");
   if (use.predicted_channels > 0) text += cat(" with ", counted(use.predicted_channels, "channel"));
   if (use.tried && use.logged) {
     text += cat(", ", use.used_bytes, " B used, ", counted(use.channels, "channel"));
@@ -136,7 +139,7 @@ std::string to_text(const NcclUse& use) {
     text += of_user ? "; its log is the user's" : "; its log could not be kept";
   text += "\n";
   for (const std::string& assumption : use.assumptions)
-    text += cat("      at most: ", assumption, "\n");
+    text += cat("      assumed: ", assumption, "\n");
   for (const SettingOutcome& one : use.settings) {
     if (one.winner == kSettingIsSet) continue;
     text += cat("      ", one.name, ": ", name(one.winner), " (",

@@ -19,7 +19,8 @@ struct NcclUse {
   std::vector<NcclUserSetting> user;     ///< all that the user has set
   int64_t predicted_bytes = 0;           ///< of /dev/shm, in whole pages
   int predicted_channels = 0;            ///< 0: NCCL chooses, and no shared memory depends on it
-  std::vector<std::string> assumptions;  ///< each makes the prediction an upper bound
+  Bound bound = Bound::kExact;           ///< how the prediction stands to what will be taken
+  std::vector<std::string> assumptions;  ///< why it is not exact; empty: it is
   /// Ranks were started on it. The fields below, except `logged`, come from their logs.
   bool tried = false;
   bool logged = false;  ///< false: the user keeps the logs, or there was no memory for them

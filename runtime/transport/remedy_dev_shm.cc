@@ -29,11 +29,16 @@ std::string why(const ShmTrouble& trouble, const std::string& path) {
   return cat(path, " has too few inodes for ", trouble.world_size, " ranks");
 }
 
+/// "1314816 B (1.3 MiB), or 2m", and "at least " before it if that is all that is known.
+std::string size_text(const ShmTrouble& trouble) {
+  return cat(trouble.at_least ? words(Bound::kAtLeast) : "", exact_or_round(trouble.total_bytes));
+}
+
 /// What the file system must hold, for a title.
 std::string room(const ShmTrouble& trouble) {
   const std::string inodes = cat(trouble.total_inodes, " inodes");
-  if (!trouble.few_inodes) return exact_or_round(trouble.total_bytes);
-  return trouble.small ? cat(exact_or_round(trouble.total_bytes), ", and ", inodes) : inodes;
+  if (!trouble.few_inodes) return size_text(trouble);
+  return trouble.small ? cat(size_text(trouble), ", and ", inodes) : inodes;
 }
 
 Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
@@ -75,8 +80,8 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           trouble.total_bytes, "\"  # bytes, or ", round_quantity(trouble.total_bytes),
           "; its pages count against resources.limits.memory");
   return {"kubernetes",
-          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ",
-              exact_or_round(trouble.total_bytes), " there"),
+          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ", size_text(trouble),
+              " there"),
           text};
 }
 
@@ -99,7 +104,7 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   const std::string title = cat(why(trouble, path), ": ");
   if (trouble.missing || trouble.no_tmpfs) {
     list.push_back(
-        {"mount", cat(title, "mount a tmpfs of ", exact_or_round(trouble.total_bytes), " there"),
+        {"mount", cat(title, "mount a tmpfs of ", size_text(trouble), " there"),
          cat(trouble.occupied ? cat("rm ", path, " && ") : "", "mkdir -p ", path,
              " && mount -t tmpfs -o size=", trouble.total_bytes, ",mode=1777 tmpfs ", path)});
     return;
@@ -130,6 +135,7 @@ ShmTrouble largest_need(int world_size, const std::vector<Shortage>& refused) {
     trouble.bytes =
         std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
     trouble.inodes = std::max(trouble.inodes, shortage.need.dev_shm_inodes());
+    trouble.at_least = trouble.at_least || shortage.need.bound == Bound::kAtLeast;
   }
   return trouble;
 }

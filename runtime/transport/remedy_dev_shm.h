@@ -16,8 +16,9 @@ struct ShmTrouble {
   bool forbidden = false;
   bool small = false;
   bool few_inodes = false;
-  int64_t bytes = 0;   ///< needed, with headroom
-  int64_t inodes = 0;  ///< needed
+  bool at_least = false;  ///< how much more than `bytes` may be needed is not known
+  int64_t bytes = 0;      ///< needed, with headroom
+  int64_t inodes = 0;     ///< needed
   /// What the file system must hold, in whole pages: what is used now and what is needed.
   int64_t total_bytes = 0;
   int64_t total_inodes = 0;  ///< likewise

@@ -36,6 +36,7 @@ Json need_json(const ShmNeed& need) {
           {"dev_shm_inodes", need.dev_shm_inodes()},
           {"memory_bytes", need.memory_bytes()},
           {"descriptors", need.descriptors},
+          {"bound", name(need.bound)},
           {"dev_shm", consumers_json(need.dev_shm)},
           {"memory", consumers_json(need.memory)}};
 }

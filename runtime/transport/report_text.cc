@@ -44,8 +44,8 @@ std::string needs_text(const TransportReport& report) {
   std::string text;
   for (const ShmNeed& need : report.needs) {
     text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ",
-                bytes_text(need.dev_shm_bytes()), " in ", report.facts.dev_shm.path, ", ",
-                bytes_text(need.memory_bytes()), " of memory\n");
+                words(need.bound), bytes_text(need.dev_shm_bytes()), " in ",
+                report.facts.dev_shm.path, ", ", bytes_text(need.memory_bytes()), " of memory\n");
     for (const Consumer& consumer : need.dev_shm) text += consumer_text(consumer, "");
     for (const Consumer& consumer : need.memory) text += consumer_text(consumer, " (memory)");
   }

@@ -19,23 +19,31 @@ namespace {
 
 constexpr int kDoesNotFit = 1;
 constexpr const char* kDecides = "nccl-shm";
+constexpr const char* kOnlyTheLeast =
+    "there is room for the least that it needs, but how much more it needs is not known";
 /// The layout of the JSON document.
 constexpr int kPlanSchema = 1;
 
 /// The result for one rung.
 struct Line {
   ShmNeed need;
+  NcclSegments segments;
   /// NAME=VALUE under which the need is what it is.
   std::vector<std::string> settings;
   NcclUse use;
-  Status fits;  ///< checks the budget and the user's settings, but not whether there are devices
+  Status room;  ///< checks the budget and the user's settings, but not whether there are devices
+
+  /// If only the least is known, room for it is no answer.
+  bool fits() const { return room.ok() && need.bound != Bound::kAtLeast; }
 };
 
 struct Plan {
   std::string version;
+  bool known = false;  ///< what this version takes
   RungContext context;
   std::vector<Line> lines;
   std::vector<Remedy> remedies;  ///< what would make nccl-shm fit
+  bool room = false;             ///< whether there is room for what is known of its need
   bool fits = false;             ///< whether nccl-shm fits
   Status settings = {};          ///< why the user's settings forbid it
 };
@@ -62,6 +70,12 @@ std::vector<std::string> settings_of(const Rung& rung, const RungContext& contex
   return settings;
 }
 
+Line line_of(const Rung& rung, const RungContext& context) {
+  const NcclNeed need = nccl_rung_need(rung.name, context).value_or(NcclNeed());
+  return {need.need, need.segments, settings_of(rung, context), plan_nccl_use(rung.name, context),
+          judge(rung, context, need.need)};
+}
+
 Result<Plan> make_plan(const DoctorFlags& flags) {
   const TransportFlags& transport = flags.serve.engine.transport;
   const int ranks = flags.serve.engine.tensor_parallel_size;
@@ -72,9 +86,11 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
   SHOAL_ASSIGN_OR_RETURN(HostFacts facts, facts_for(&flags_of_place, ranks));
   const LadderOptions options = ladder_options(transport, ranks, 0);
   Plan plan{nccl_version_text(flags.nccl_version->code()),
+            is_known_nccl(*flags.nccl_version),
             RungContext(ranks, std::move(facts)),
             {},
             {},
+            false,
             false,
             {}};
   RungContext& context = plan.context;
@@ -86,15 +102,14 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
   std::vector<Shortage> shortages;
   for (const Rung& rung : rungs(DeviceKind::kCuda)) {
     if (nccl_rung_transport(rung.name).empty()) continue;
-    const ShmNeed need = rung.need(context);
-    Line line{need, settings_of(rung, context), plan_nccl_use(rung.name, context),
-              judge(rung, context, need)};
+    Line line = line_of(rung, context);
     if (std::string_view(rung.name) == kDecides) {
-      plan.fits = line.fits.ok();
+      plan.room = line.room.ok();
+      plan.fits = line.fits();
       plan.settings = judge_settings(rung, context);
-      if (!plan.fits && plan.settings.ok())
+      if (!line.room.ok() && plan.settings.ok())
         shortages.push_back(
-            {need, line.fits, context.budget.headroom_bytes, context.budget.reserved_bytes});
+            {line.need, line.room, context.budget.headroom_bytes, context.budget.reserved_bytes});
     }
     plan.lines.push_back(std::move(line));
   }
@@ -115,14 +130,29 @@ Json consumers_json(const Line& line) {
   return consumers;
 }
 
+Json segments_json(const NcclSegments& segments) {
+  return {{"data", segments.data},
+          {"control", segments.control},
+          {"pool", segments.pool},
+          {"nvls", segments.nvls}};
+}
+
+/// Null: it fits.
+Json reason_json(const Line& line) {
+  if (!line.room.ok()) return line.room.to_string(700);
+  return line.fits() ? Json(nullptr) : Json(kOnlyTheLeast);
+}
+
 Json plan_json(const Plan& plan) {
   Json lines = Json::array(), remedies = Json::array();
   for (const Line& line : plan.lines) {
     lines.push_back({{"rung", line.need.rung},
                      {"dev_shm_bytes", line.need.dev_shm_bytes()},
                      {"memory_bytes", line.need.memory_bytes()},
-                     {"fits", line.fits.ok()},
-                     {"reason", line.fits.ok() ? Json(nullptr) : Json(line.fits.to_string(700))},
+                     {"bound", name(line.need.bound)},
+                     {"fits", line.fits()},
+                     {"reason", reason_json(line)},
+                     {"segments", segments_json(line.segments)},
                      {"settings", line.settings},
                      {"consumers", consumers_json(line)},
                      {"nccl", to_json(line.use)}});
@@ -133,6 +163,7 @@ Json plan_json(const Plan& plan) {
   return {{"schema", kPlanSchema},
           {"version", SHOAL_VERSION},
           {"nccl_version", plan.version},
+          {"nccl_known", plan.known},
           {"tp", plan.context.world_size},
           {"dev_shm",
            {{"path", dir.path}, {"size_bytes", dir.size_bytes}, {"free_bytes", dir.free_bytes}}},
@@ -143,7 +174,10 @@ Json plan_json(const Plan& plan) {
 }
 
 std::string line_text(const Line& line) {
-  std::string text = cat(line.fits.ok() ? "  fits    " : "  refused ", line.need.rung, ": ",
+  const char* const verdict = !line.room.ok() ? "  refused "
+                              : line.fits()   ? "  fits    "
+                                              : "  unknown ";
+  std::string text = cat(verdict, line.need.rung, ": ", words(line.need.bound),
                          bytes_text(line.need.dev_shm_bytes()));
   if (line.use.predicted_channels > 0)
     text += cat(", ", counted(line.use.predicted_channels, "channel"));
@@ -153,8 +187,8 @@ std::string line_text(const Line& line) {
   for (const Consumer& one : line.need.memory)
     text += cat("      ", bytes_text(one.bytes), "  ", one.what, " (memory)\n");
   for (const std::string& assumption : line.use.assumptions)
-    text += cat("      at most: ", assumption, "\n");
-  if (!line.fits.ok()) text += cat("      ", explained(line.fits, 700), "\n");
+    text += cat("      assumed: ", assumption, "\n");
+  if (!line.room.ok()) text += cat("      ", explained(line.room, 700), "\n");
   return text;
 }
 
@@ -175,10 +209,12 @@ std::string plan_verdict(const Plan& plan) {
       cat(counted(plan.context.world_size, "rank"), " of NCCL ", plan.version);
   if (!plan.settings.ok())
     return cat("NO: ", ranks, " cannot use ", kDecides, ": ", explained(plan.settings, 700), "\n");
-  return cat(plan.fits ? "OK: " : "NO: ", ranks, plan.fits ? " fit into " : " do not fit into ",
-             dir.path, ", which has ", bytes_text(dir.free_bytes), " free of ",
-             bytes_text(dir.size_bytes), "; ", bytes_text(plan.context.budget.headroom_bytes),
-             " are left for others\n");
+  const std::string room = cat(
+      dir.path, ", which has ", bytes_text(dir.free_bytes), " free of ", bytes_text(dir.size_bytes),
+      "; ", bytes_text(plan.context.budget.headroom_bytes), " are left for others\n");
+  if (plan.fits) return cat("OK: ", ranks, " fit into ", room);
+  if (!plan.room) return cat("NO: ", ranks, " do not fit into ", room);
+  return cat("UNKNOWN: whether ", ranks, " fit into ", room);
 }
 
 std::string plan_text(const Plan& plan) {

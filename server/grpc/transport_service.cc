@@ -38,6 +38,7 @@ void write_nccl(const NcclUse& use, v1::NcclUse* out) {
     (*out->mutable_transports())[to_valid_utf8(kind)] += count;
   out->set_channels(use.channels);
   out->set_last_error(to_valid_utf8(use.last_error));
+  out->set_bound(name(use.bound));
 }
 
 void write_self_test(const SelfTestFigures& figures, v1::SelfTest* out) {

@@ -9,9 +9,9 @@
 //                               (none)
 //   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the sizes of the proxy pool and of
 //                               the region for NVLS, and what 2.30.7 changed in the log (2.28.9)
-//   FAKE_NCCL_CHANNELS=N        channels that the search finds (2)
-//   FAKE_NCCL_NVLS=0|1          whether the hardware has NVLS (0)
-//   FAKE_NCCL_CUMEM_HOST=0|1    whether cuMem host memory works (0)
+//   FAKE_NCCL_POOL_BYTES=N      the proxy pool has this size instead, as in a version that nobody
+//   knows FAKE_NCCL_CHANNELS=N        channels that the search finds (2) FAKE_NCCL_NVLS=0|1 whether
+//   the hardware has NVLS (0) FAKE_NCCL_CUMEM_HOST=0|1    whether cuMem host memory works (0)
 //   FAKE_NCCL_HANG=init|collective, or init:RANK: never returns
 //   FAKE_NCCL_HOLD_INIT=FILE    the init goes on only once there is this file
 //   FAKE_NCCL_TELL=FILE         gets a line whenever a call hangs, and when the init is over

@@ -96,7 +96,7 @@ Settings read() {
   s.version = version_code();
   if (const std::string version = text("FAKE_NCCL_VERSION"); !version.empty())
     s.version_text = version;
-  s.pool_bytes = pool_of(s.version);
+  s.pool_bytes = number("FAKE_NCCL_POOL_BYTES", pool_of(s.version));
   s.nvls_bytes_per_rank = nvls_of(s.version);
   s.found_channels = static_cast<int>(number("FAKE_NCCL_CHANNELS", 2));
   s.peers = text("EMULATED_GPU_PEERS") == "all";

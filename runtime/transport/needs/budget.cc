@@ -16,19 +16,24 @@ int64_t sum(const std::vector<Consumer>& consumers) {
   return total;
 }
 
+/// "needs at least 4096 bytes"
+std::string needs(const ShmNeed& need, int64_t bytes) {
+  return cat("needs ", words(need.bound), bytes, " bytes");
+}
+
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
   const int64_t bytes = need.memory_bytes(), cgroup = facts.cgroup.available_bytes();
   if (cgroup >= 0 && options.reserved_bytes > cgroup - bytes) {
     return Status::error(
         Code::kResourceExhausted,
-        cat("needs ", bytes, " bytes of memory beside ", options.reserved_bytes,
+        cat(needs(need, bytes), " of memory beside ", options.reserved_bytes,
             " that the ranks take besides; the memory cgroup has ", cgroup, " left"));
   }
   // What is reserved besides is not added here, because weights may be mapped files and swap may
   // take the rest.
   if (facts.memory_available_bytes > 0 && bytes > facts.memory_available_bytes) {
     return Status::error(Code::kResourceExhausted,
-                         cat("needs ", bytes, " bytes of memory; the machine has ",
+                         cat(needs(need, bytes), " of memory; the machine has ",
                              facts.memory_available_bytes, " available"));
   }
   return {};
@@ -43,8 +48,8 @@ bool is_shortage(int error) {
 /// Only a tmpfs will do. Another file system on /dev/shm would write the ranks' traffic to a disk,
 /// hugetlbfs counts in pages of its own, and ramfs has no limit that it keeps. A type that is not
 /// known forbids nothing.
-Status check_directory(int64_t bytes, const ShmDirFacts& dir) {
-  const std::string what = cat("needs ", bytes, " bytes in ", dir.path);
+Status check_directory(const ShmNeed& need, const ShmDirFacts& dir) {
+  const std::string what = cat(needs(need, need.dev_shm_bytes()), " in ", dir.path);
   if (!dir.exists)
     return Status::error(Code::kNotFound, cat(what, dir.occupied ? ", which is no directory"
                                                                  : ", which is missing"));
@@ -59,14 +64,16 @@ Status check_directory(int64_t bytes, const ShmDirFacts& dir) {
   return {};
 }
 
-Status check_space(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom_bytes) {
+Status check_bytes(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom_bytes) {
   const int64_t bytes = need.dev_shm_bytes();
-  if (dir.size_bytes > 0 && headroom_bytes > dir.free_bytes - bytes) {
-    return Status::error(
-        Code::kResourceExhausted,
-        cat("needs ", bytes, " bytes in ", dir.path, " and ", headroom_bytes,
-            " left free for others; ", dir.free_bytes, " of ", dir.size_bytes, " are free"));
-  }
+  if (dir.size_bytes == 0 || headroom_bytes <= dir.free_bytes - bytes) return {};
+  return Status::error(
+      Code::kResourceExhausted,
+      cat(needs(need, bytes), " in ", dir.path, " and ", headroom_bytes, " left free for others; ",
+          dir.free_bytes, " of ", dir.size_bytes, " are free"));
+}
+
+Status check_files(const ShmNeed& need, const ShmDirFacts& dir) {
   if (dir.total_inodes > 0 && need.dev_shm_inodes() > dir.free_inodes) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs ", counted(need.dev_shm_inodes(), "inode"), " in ", dir.path,
@@ -75,28 +82,35 @@ Status check_space(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom
   if (dir.open_errno != 0) {
     return Status::error(
         Code::kResourceExhausted,
-        cat("needs ", bytes, " bytes in ", dir.path, ", where no file could be made"),
+        cat(needs(need, need.dev_shm_bytes()), " in ", dir.path, ", where no file could be made"),
         dir.open_errno);
   }
   return {};
 }
 
 /// If a real allocation failed, every need of at least its size is refused.
-Status check_probe(int64_t bytes, const ShmDirFacts& dir) {
+Status check_probe(const ShmNeed& need, const ShmDirFacts& dir) {
+  const int64_t bytes = need.dev_shm_bytes();
   if (dir.probe_errno == 0 || bytes < dir.probed_bytes) return {};
   return Status::error(
       Code::kResourceExhausted,
-      cat("needs ", bytes, " bytes in ", dir.path, "; a try to allocate ", dir.probed_bytes,
+      cat(needs(need, bytes), " in ", dir.path, "; a try to allocate ", dir.probed_bytes,
           " there failed", dir.probe_note.empty() ? "" : ": ", dir.probe_note),
       dir.probe_errno);
 }
 
-Status check_all(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
+/// What decides whether /dev/shm has the bytes.
+enum class Deciding { kArithmetic, kReservation };
+
+Status check_all(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options,
+                 Deciding deciding) {
   SHOAL_RETURN_IF_ERROR(check_memory(need, facts, options));
   const int64_t bytes = need.dev_shm_bytes();
   if (bytes > 0) {
-    SHOAL_RETURN_IF_ERROR(check_directory(bytes, facts.dev_shm));
-    SHOAL_RETURN_IF_ERROR(check_space(need, facts.dev_shm, options.headroom_bytes));
+    SHOAL_RETURN_IF_ERROR(check_directory(need, facts.dev_shm));
+    if (deciding == Deciding::kArithmetic)
+      SHOAL_RETURN_IF_ERROR(check_bytes(need, facts.dev_shm, options.headroom_bytes));
+    SHOAL_RETURN_IF_ERROR(check_files(need, facts.dev_shm));
   }
   const int64_t file = need.largest_file_bytes(), limit = facts.limits.fsize_bytes;
   if (limit >= 0 && file > limit) {
@@ -104,10 +118,34 @@ Status check_all(const ShmNeed& need, const HostFacts& facts, const BudgetOption
         Code::kResourceExhausted,
         cat("needs a file of ", file, " bytes; the file size limit is ", limit, " (ulimit -f)"));
   }
-  return bytes > 0 ? check_probe(bytes, facts.dev_shm) : Status();
+  return bytes > 0 ? check_probe(need, facts.dev_shm) : Status();
+}
+
+Status judge(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options,
+             Deciding deciding) {
+  const Status refused = check_all(need, facts, options, deciding);
+  const int64_t limit = facts.limits.nofile;
+  if (limit < 0 || need.descriptors <= limit) return refused;
+  std::string files = cat("a process needs ", need.descriptors, " open files; the limit is ", limit,
+                          " (ulimit -n)");
+  if (refused.ok()) return Status::error(Code::kResourceExhausted, std::move(files));
+  // Report this limit together with the first refusal, so that the user does not run into it next.
+  std::vector<Cause> causes = refused.causes();
+  causes.front().what += cat("; besides, ", files);
+  return Status(std::move(causes));
 }
 
 }  // namespace
+
+const char* name(Bound bound) {
+  if (bound == Bound::kExact) return "exact";
+  return bound == Bound::kAtMost ? "at-most" : "at-least";
+}
+
+const char* words(Bound bound) {
+  if (bound == Bound::kExact) return "";
+  return bound == Bound::kAtMost ? "at most " : "at least ";
+}
 
 int64_t ShmNeed::dev_shm_bytes() const {
   return sum<&Consumer::bytes>(dev_shm);
@@ -135,16 +173,13 @@ int64_t ShmNeed::largest_file_bytes() const {
 }
 
 Status check_budget(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
-  const Status refused = check_all(need, facts, options);
-  const int64_t limit = facts.limits.nofile;
-  if (limit < 0 || need.descriptors <= limit) return refused;
-  std::string files = cat("a process needs ", need.descriptors, " open files; the limit is ", limit,
-                          " (ulimit -n)");
-  if (refused.ok()) return Status::error(Code::kResourceExhausted, std::move(files));
-  // Report this limit together with the first refusal, so that the user does not run into it next.
-  std::vector<Cause> causes = refused.causes();
-  causes.front().what += cat("; besides, ", files);
-  return Status(std::move(causes));
+  return judge(need, facts, options, Deciding::kArithmetic);
+}
+
+Status check_before_reserving(const ShmNeed& need, const HostFacts& facts,
+                              const BudgetOptions& options) {
+  return judge(need, facts, options,
+               need.bound == Bound::kAtLeast ? Deciding::kReservation : Deciding::kArithmetic);
 }
 
 }  // namespace shoal

@@ -16,13 +16,25 @@ struct Consumer {
   int64_t inodes = 0;  ///< files; in ShmNeed::memory memfds, or 0 for private memory
 };
 
-/// What a rung needs for a number of ranks, to the byte. Pure arithmetic.
+/// How the bytes of a need stand to those that are really taken.
+enum class Bound {
+  kExact,
+  kAtMost,   ///< something was assumed of which less may be true
+  kAtLeast,  ///< how much more is taken is not known, so that nothing may be decided by it
+};
+const char* name(Bound bound);  ///< "exact", "at-most", "at-least": as in JSON
+/// "", "at most " or "at least ": what people read before the figure.
+const char* words(Bound bound);
+
+/// What a rung needs for a number of ranks, to the byte unless `bound` says otherwise. Pure
+/// arithmetic.
 struct ShmNeed {
   std::string rung;
   std::vector<Consumer> dev_shm;  ///< files in /dev/shm; charged to the memory cgroup too
   std::vector<Consumer> memory;   ///< memfds and private memory; charged to the memory cgroup only
   /// At least this many files are open in one process at once; 0: not counted.
   int64_t descriptors = 0;
+  Bound bound = Bound::kExact;  ///< of the bytes in /dev/shm
   int64_t dev_shm_bytes() const;
   int64_t dev_shm_inodes() const;
   int64_t memory_bytes() const;  ///< of both lists
@@ -51,5 +63,11 @@ struct BudgetOptions {
 ///      refusal.
 /// Messages have the need and what is available, in bytes.
 Status check_budget(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options);
+
+/// The same for a start that will take these bytes next. If they are kAtLeast, the bytes of
+/// /dev/shm refuse nothing, because taking them is a better answer. The others still do: a page
+/// beyond the memory limit, or a file beyond the size limit, would be a signal.
+Status check_before_reserving(const ShmNeed& need, const HostFacts& facts,
+                              const BudgetOptions& options);
 
 }  // namespace shoal

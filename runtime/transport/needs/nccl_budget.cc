@@ -1,7 +1,6 @@
 #include "runtime/transport/needs/nccl_budget.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "runtime/base/cat.h"
 #include "runtime/base/counted.h"
@@ -190,25 +189,30 @@ class Bill {
   const int64_t count_bytes_;  // of each file
 };
 
+/// The same settings, with the fewest connections that NCCL may make under them.
+NcclSettings fewest(NcclSettings settings) {
+  settings.found_channels = 1;
+  settings.tree_follows_ring = true;
+  return settings;
+}
+
 std::vector<std::string> assumptions_of(const NcclSettings& settings, const Edges& shm,
                                         const NcclNeed& result) {
   std::vector<std::string> list;
   const NcclVersion& version = settings.version;
-  const NcclRelease& last = nccl_releases().back();
-  const auto newest = std::tuple(2, last.minor, last.last_patch);
-  if (std::tuple(version.major, version.minor, version.patch) > newest) {
+  if (!is_known_nccl(version)) {
+    const NcclRelease& last = nccl_release_of(version);
     list.push_back(cat("NCCL ", version.major, ".", version.minor, ".", version.patch,
-                       " is newer than the newest known, 2.", last.minor, ".", last.last_patch,
-                       ", whose sizes are used"));
+                       ", which is newer than the last one known, 2.", last.minor, ".",
+                       last.last_patch, ", takes no less"));
   }
   if (version.code() < 21900)
     list.push_back(
         "before 2.19 files are sparse: pages are taken as they are written, and a full /dev/shm is SIGBUS");
   if (shm.ring > 0 && !settings.shm_disabled) {
-    const bool bound = result.channels <= 1 || result.channels < settings.found_channels;
-    if (!bound)
-      list.push_back(cat(counted(result.channels, "channel"),
-                         ", unless maxCTAs or NCCL_MAX_NCHANNELS says fewer"));
+    if (result.channels > channels_of(fewest(settings)))
+      list.push_back(cat("NCCL's search finds ", counted(settings.found_channels, "channel"),
+                         " and not fewer"));
     if (shm.pairs < int64_t{settings.ranks} * (settings.ranks - 1))
       list.push_back(
           "the order of ranks in the ring is not known: as many edges as possible are taken to use SHM");
@@ -217,6 +221,21 @@ std::vector<std::string> assumptions_of(const NcclSettings& settings, const Edge
     if (!buffers_are_files(settings)) list.push_back("cuMem host memory works on every rank");
   }
   return list;
+}
+
+/// The edges that there are whatever order of ranks NCCL chooses.
+Edges certain(const NcclSettings& settings, Edges edges) {
+  if (edges.pairs < int64_t{settings.ranks} * (settings.ranks - 1)) edges.ring = edges.tree = 0;
+  return edges;
+}
+
+/// transport/shm.cc: shmRecvProxySetup and shmSendProxySetup. NCCL_SHM_LOCALITY=1 swaps the two
+/// sizes, which leaves their sum as it is.
+NcclSegments segments_of(const NcclSettings& settings) {
+  const NcclBuffers& buffers = settings.buffers;
+  const NcclRelease& release = nccl_release_of(settings.version);
+  return {kNcclPage + buffers.ll + buffers.ll128 + buffers.simple, kNcclPage,
+          nccl_pool_bytes(release), nccl_nvls_bytes(release, settings.ranks)};
 }
 
 /// Whether the region for NVLS has this size for some number of ranks of a node.
@@ -234,22 +253,23 @@ int64_t nccl_connection_bytes(const NcclBuffers& buffers, int64_t page_bytes) {
          in_pages(kNcclPage + kNcclRefcountBytes, page_bytes);
 }
 
-Result<NcclNeed> nccl_need(const NcclSettings& settings) {
-  SHOAL_RETURN_IF_ERROR(check(settings));
-  const NcclBuffers& buffers = settings.buffers;
-  const NcclRelease& release = nccl_release_of(settings.version);
+Result<NcclNeed> nccl_need(const NcclSettings& given) {
+  SHOAL_RETURN_IF_ERROR(check(given));
+  // A newer version may take more for the same connections, so that it gets the least on every
+  // account.
+  const bool known = is_known_nccl(given.version);
+  const NcclSettings settings = known ? given : fewest(given);
   NcclNeed result;
   result.need.rung = "nccl";
   result.channels = channels_of(settings);
-  // transport/shm.cc: shmRecvProxySetup and shmSendProxySetup. NCCL_SHM_LOCALITY=1 swaps the two
-  // sizes, which leaves their sum as it is.
-  result.segments.data = kNcclPage + buffers.ll + buffers.ll128 + buffers.simple;
-  result.segments.control = kNcclPage;
-  result.segments.pool = nccl_pool_bytes(release);
-  result.segments.nvls = nccl_nvls_bytes(release, settings.ranks);
+  result.segments = segments_of(settings);
 
   const Bill bill(settings);
-  const Edges peers = count_edges(settings, true), shm = count_edges(settings, false);
+  Edges peers = count_edges(settings, true), shm = count_edges(settings, false);
+  if (!known) {
+    peers = certain(settings, peers);
+    shm = certain(settings, shm);
+  }
   if (!settings.shm_disabled) {
     bill.connections(result, "ring", shm.ring, result.channels);
     bill.connections(result, "tree", shm.tree, result.channels);
@@ -265,6 +285,7 @@ Result<NcclNeed> nccl_need(const NcclSettings& settings) {
   if (settings.nvls && settings.ranks > 1 && result.segments.nvls > 0)
     bill.files(result.need.dev_shm, "NVLS registration region", 1, result.segments.nvls);
   result.assumptions = assumptions_of(settings, shm, result);
+  if (!result.assumptions.empty()) result.need.bound = known ? Bound::kAtMost : Bound::kAtLeast;
   return result;
 }
 

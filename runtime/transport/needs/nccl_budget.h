@@ -21,16 +21,18 @@ struct NcclSegments {
 };
 
 struct NcclNeed {
+  /// need.bound: kExact if nothing was assumed, kAtLeast if the version is not known
+  /// (is_known_nccl), because a newer one may take more, and otherwise kAtMost.
   ShmNeed need;
   NcclSegments segments;
   int channels = 0;
-  /// What was assumed because the settings do not decide it. Each assumption makes the need an
-  /// upper bound.
+  /// What was assumed because neither the table nor the settings decide it.
   std::vector<std::string> assumptions;
 };
 
 /// What NCCL takes with these settings, exact to the byte if nothing was assumed. Known from 2.12
-/// on. INVALID_ARGUMENT names the setting that is out of range. Sizes are those of x86-64
+/// on; for a version that is not known, the least that the last one known before it would take.
+/// INVALID_ARGUMENT names the setting that is out of range. Sizes are those of x86-64
 /// (NcclRelease).
 Result<NcclNeed> nccl_need(const NcclSettings& settings);
 

@@ -72,6 +72,19 @@ TEST(Remedy, TooSmallOnAPlainHost) {
   EXPECT_EQ(list[0].text, "mount -o remount,size=105910272 /dev/shm");  // 1 MiB + 100 MiB + 4096
 }
 
+TEST(Remedy, ALeastNeedIsCalledSo) {
+  ShmNeed need = need_of("nccl-shm", 100 * kMiB);
+  need.bound = Bound::kAtLeast;
+  EXPECT_EQ(for_need(host(), need).at(0).title,
+            "/dev/shm is too small for 2 ranks: remount it with at least 105906176 B (101.0 MiB), "
+            "or 128m");
+  EXPECT_NE(for_need(host("kubernetes"), need).at(0).title.find("an emptyDir of at least 1059"),
+            std::string::npos);
+  need.bound = Bound::kAtMost;
+  EXPECT_EQ(for_need(host(), need).at(0).title,
+            for_need(host(), need_of("shm", 100 * kMiB)).at(0).title);
+}
+
 TEST(Remedy, NoMountHasRoomForAnEndlessHeadroom) {
   EXPECT_TRUE(for_need(host(), need_of("shm", kMiB), std::numeric_limits<int64_t>::max()).empty());
 }

@@ -56,6 +56,34 @@ TEST(Budget, HeadroomIsLeftFree) {
                  {"40961"});
 }
 
+TEST(Budget, ALeastNeedIsLeftToTheReservation) {
+  HostFacts facts = exact_facts();
+  facts.dev_shm.free_bytes = kPage;
+  ShmNeed need = shm_need();
+  expect_refused(check_before_reserving(need, facts, {}), Code::kResourceExhausted,
+                 {"needs 2101248 bytes in /dev/shm"});
+  need.bound = Bound::kAtMost;
+  expect_refused(check_before_reserving(need, facts, {}), Code::kResourceExhausted,
+                 {"needs at most 2101248 bytes in /dev/shm"});
+  need.bound = Bound::kAtLeast;
+  EXPECT_TRUE(check_before_reserving(need, facts, {}).ok());
+  expect_refused(check_budget(need, facts, {}), Code::kResourceExhausted,
+                 {"needs at least 2101248 bytes in /dev/shm"});
+  // Taking the bytes would be a signal beyond these limits, and there is nothing to try without a
+  // directory.
+  HostFacts limited = facts;
+  limited.limits.fsize_bytes = kNeed - 1;
+  expect_refused(check_before_reserving(need, limited, {}), Code::kResourceExhausted,
+                 {"ulimit -f"});
+  limited = facts;
+  limited.memory_available_bytes = kNeed - 1;
+  expect_refused(check_before_reserving(need, limited, {}), Code::kResourceExhausted,
+                 {"needs at least 2101248 bytes of memory"});
+  limited = facts;
+  limited.dev_shm.exists = false;
+  EXPECT_EQ(check_before_reserving(need, limited, {}).code(), Code::kNotFound);
+}
+
 TEST(Budget, AHeadroomBeyondEverySumIsRefused) {
   const int64_t most = std::numeric_limits<int64_t>::max();
   expect_refused(check_budget(shm_need(), exact_facts(), {most, 0}), Code::kResourceExhausted,

@@ -263,12 +263,45 @@ TEST(NcclBudget, SaysWhatItAssumed) {
   EXPECT_TRUE(nccl_need(settings)->assumptions.empty());
   settings.version = *parse_nccl_version("2.32.3");
   EXPECT_TRUE(nccl_need(settings)->assumptions.empty());
-  settings.version = *parse_nccl_version("2.33.1");
-  ASSERT_EQ(nccl_need(settings)->assumptions.size(), 1u);
-  EXPECT_NE(nccl_need(settings)->assumptions[0].find("newer than the newest known, 2.32.3"),
-            std::string::npos);
+  EXPECT_EQ(nccl_need(settings)->need.bound, Bound::kExact);
   settings.version = *parse_nccl_version("2.18.6");
   EXPECT_NE(nccl_need(settings)->assumptions.at(0).find("SIGBUS"), std::string::npos);
+  EXPECT_EQ(nccl_need(settings)->need.bound, Bound::kAtMost);
+  // Of these two channels NCCL may find one. Of those that are asked for it may not.
+  settings = ring_of(2, 2);
+  EXPECT_EQ(nccl_need(settings)->need.bound, Bound::kAtMost);
+  settings.min_ctas = 2;
+  EXPECT_EQ(nccl_need(settings)->need.bound, Bound::kExact);
+}
+
+TEST(NcclBudget, WhatAnUnknownVersionNeedsIsTheLeast) {
+  NcclSettings settings = ring_of(4, 2);
+  settings.min_ctas = 2;
+  for (const auto& [version, last] :
+       {std::pair("2.33.1", "2.32.3"), {"2.32.4", "2.32.3"}, {"2.27.8", "2.27.7"}}) {
+    settings.version = *parse_nccl_version(version);
+    const auto need = nccl_need(settings);
+    EXPECT_EQ(need->need.bound, Bound::kAtLeast) << version;
+    EXPECT_EQ(need->need.dev_shm_bytes(), 8 * kConnection) << version;
+    EXPECT_EQ(need->assumptions, (std::vector<std::string>{cat(
+                                     "NCCL ", version, ", which is newer than the last one known, ",
+                                     last, ", takes no less")}));
+  }
+}
+
+TEST(NcclBudget, WhatIsOpenIsTheLeastForAnUnknownVersion) {
+  NcclSettings known = ring_of(4, 0);  // any number of channels
+  known.tree = true;
+  known.version = {2, 32, 3};
+  NcclSettings unknown = known;
+  unknown.version = {2, 33, 1};
+  EXPECT_EQ(nccl_need(known)->need.bound, Bound::kAtMost);
+  EXPECT_EQ(bytes_of(known), 4 * 10 * kConnection);
+  EXPECT_EQ(nccl_need(unknown)->need.bound, Bound::kAtLeast);
+  EXPECT_EQ(bytes_of(unknown), 7 * kConnection);  // one channel, and the tree in the ring's order
+  unknown.peers.assign(4, std::vector<bool>(4, true));
+  unknown.peers[0][1] = unknown.peers[1][0] = false;
+  EXPECT_EQ(bytes_of(unknown), 0);  // a ring may go around this pair
 }
 
 TEST(NcclBudget, RefusesWhatItCannotKnow) {

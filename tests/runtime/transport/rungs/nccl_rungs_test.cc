@@ -133,6 +133,32 @@ TEST(NcclRungs, TheRemedyForTheSocketsOf232) {
   EXPECT_EQ(list[0].text, cat("mount -o remount,size=", 4 * 68423680 + 262144, " /dev/shm"));
 }
 
+TEST(NcclRungs, OfAnUnknownVersionTheLeastIsKnown) {
+  RungContext context = place(2, int64_t{1} << 30);
+  context.facts.gpu.nccl_version = 23301;
+  const std::map<std::string, int64_t> least = {{"nccl-p2p", 0},
+                                                {"nccl-shm", 4 * kConnection},
+                                                {"nccl-shm-lean", 2 * kLeanConnection},
+                                                {"nccl-socket", 2 * 68423680}};
+  for (const auto& [rung, bytes] : least) {
+    EXPECT_EQ(need(rung.c_str(), context), bytes) << rung;
+    EXPECT_EQ(find_rung(rung)->need(context).bound, Bound::kAtLeast) << rung;
+    EXPECT_TRUE(find_rung(rung)->probe(context).ok()) << rung;
+    const NcclUse use = plan_nccl_use(rung, context);
+    EXPECT_EQ(use.bound, Bound::kAtLeast);
+    EXPECT_NE(to_text(use).find(cat(": at least ", bytes, " B of /dev/shm predicted")),
+              std::string::npos)
+        << to_text(use);
+    EXPECT_NE(to_text(use).find("assumed: NCCL 2.33.1, which is newer than the last one known, "
+                                "2.32.3, takes no less"),
+              std::string::npos)
+        << to_text(use);
+  }
+  // It has as many channels as would fit if it took no more.
+  context.facts.dev_shm.free_bytes = 4 * kConnection - 4096;
+  EXPECT_EQ(need("nccl-shm", context), 2 * kConnection);
+}
+
 TEST(NcclRungs, HeadroomCountsWhenChannelsAreChosen) {
   RungContext context = place(2, 4 * kConnection);
   EXPECT_EQ(need("nccl-shm", context), 4 * kConnection);
