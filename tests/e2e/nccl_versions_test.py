@@ -1,18 +1,40 @@
-"""The ladder over a stand-in of a release of NCCL that nobody knows.
+"""What is known of NCCL's releases: the tables of docs/nccl.md, the ladder over a stand-in of the
+newest release that is known, and over one of a release that nobody knows.
 
 As in nccl_test.py, the environments are mount namespaces with a real tmpfs on /dev/shm, and the
 numbers in this file are literals.
 """
+import itertools
 import json
 
+import breadth
 import harness
+from docs_test import document, table
 from nccl_test import DEVICE, Place, shoal, use_of
 
 NEWEST = "2.32.3"
 POOL = 68423680  # of a rank of NEWEST, in whole pages
-CONNECTION = 9650176
+CONNECTION, LEAN = 9650176, 1654784
 NEXT = "2.33.1"  # which nobody knows
 SOCKETS = ("--transport", "nccl-socket,tcp")
+
+# The rung that a start takes with the stand-in of NEWEST, and its bytes of /dev/shm, by MiB of
+# /dev/shm and ranks. One rank needs no transport.
+EXPECTED = {
+    1: {1: ("single", 0), 2: ("host-memfd", 0), 4: ("host-memfd", 0), 8: ("host-memfd", 0)},
+    4: {1: ("single", 0), 2: ("nccl-shm-lean", 2 * LEAN), 4: ("host-memfd", 0),
+        8: ("host-memfd", 0)},
+    64: {1: ("single", 0), 2: ("nccl-shm", 2 * 2 * CONNECTION), 4: ("nccl-shm", 4 * CONNECTION),
+         8: ("nccl-shm-lean", 8 * LEAN)},
+    128: {1: ("single", 0), 2: ("nccl-shm", 2 * 2 * CONNECTION),
+          4: ("nccl-shm", 2 * 4 * CONNECTION), 8: ("nccl-shm", 8 * CONNECTION)},
+}
+
+
+def places() -> list[tuple[int, int]]:
+    """MiB and ranks: all, or in a quick run those of which each has another outcome."""
+    everything = itertools.product(EXPECTED, (1, 2, 4, 8))
+    return [(1, 8), (4, 2), (64, 4), (64, 8)] if breadth.NARROW else list(everything)
 
 
 def pages(size: int) -> int:
@@ -25,6 +47,88 @@ def need_of(report: dict, rung: str) -> dict:
 
 def refusal_of(report: dict, rung: str) -> dict:
     return next(refusal for refusal in report["refusals"] if refusal["rung"] == rung)
+
+
+class Tables(Place):
+    """docs/nccl.md against the program, and what is predicted against what was read."""
+
+    def plan(self, version: str, ranks: int) -> dict:
+        """In a /dev/shm with room for all."""
+        done = self.inside("size=2g", shoal("doctor", "--nccl-version", version, "-tp", ranks,
+                                            "--json"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_segments(self):
+        rows = table(document("docs/nccl.md"), "nccl segments")
+        self.assertEqual(rows[-1][0], NEWEST)
+        for version, _, pool, region, count in rows:
+            with self.subTest(version=version):
+                plan = self.plan(version, 8)
+                self.assertTrue(plan["nccl_known"])
+                self.assertEqual(plan["rungs"][1]["segments"],
+                                 {"data": 9637888, "control": 4096, "pool": int(pool),
+                                  "nvls": int(region)})
+                socket = next(line for line in plan["rungs"] if line["rung"] == "nccl-socket")
+                self.assertIn(f"8 files of {int(pool) + int(count)} B",
+                              json.dumps(socket["consumers"]))
+
+    def test_rungs(self):
+        text = document("docs/nccl.md")
+        read = {version: (int(pool), int(count))
+                for version, source, pool, _, count in table(text, "nccl segments")
+                if source.startswith("library")}
+        rows = table(text, "nccl rungs")
+        self.assertEqual([(row[0], int(row[1])) for row in rows],
+                         list(itertools.product(read, (1, 2, 4, 8))))
+        for version, ranks, *cells in rows:
+            with self.subTest(version=version, ranks=ranks):
+                plan = self.plan(version, int(ranks))
+                predicted = {line["rung"]: line["dev_shm_bytes"] for line in plan["rungs"]}
+                self.assertEqual(predicted.pop("nccl-p2p"), 0)
+                self.assertEqual({line["bound"] for line in plan["rungs"]}, {"exact"})
+                pool, count = read[version]
+                ring = int(ranks) if int(ranks) > 1 else 0
+                half = pages(4096 + count)
+                follows = {"nccl-shm": 2 * ring * (pages(9637888 + count) + half),
+                           "nccl-shm-lean": ring * (pages(1642496 + count) + half),
+                           "nccl-socket": ring * pages(pool + count)}
+                self.assertEqual(predicted, follows)
+                self.assertEqual([int(cell) for cell in cells],
+                                 [size for rung in follows for size in 2 * [follows[rung]]])
+
+
+class Newest(Place):
+    def test_every_place(self):
+        for size, ranks in places():
+            rung, taken = EXPECTED[size][ranks]
+            with self.subTest(size=size, ranks=ranks):
+                report = self.report(f"size={size}m", "-tp", ranks, code=0 if ranks == 1 else 1,
+                                     FAKE_NCCL_VERSION=NEWEST)
+                self.assertEqual(report["rung"], rung, report["refusals"])
+                for refusal in report["refusals"]:
+                    # No rung was tried in vain.
+                    self.assertIn(refusal["phase"], ("probe", "budget"), refusal)
+                if not rung.startswith("nccl"):
+                    continue
+                use = use_of(report, rung)
+                self.assertEqual((use["predicted_bytes"], use["used_bytes"], use["bound"]),
+                                 (taken, taken, "exact"), use)
+                self.assertEqual(list(use["transports"]), ["SHM/direct"])
+                self.assertTrue(use["version"].startswith(NEWEST), use)
+
+    def test_sockets(self):
+        report = self.report("size=256m", "-tp", 2, *SOCKETS, code=0, FAKE_NCCL_VERSION=NEWEST)
+        use = use_of(report, "nccl-socket")
+        self.assertEqual((report["rung"], use["predicted_bytes"], use["used_bytes"]),
+                         ("nccl-socket", 2 * POOL, 2 * POOL))
+        # Docker's default has no room for one of the two pools.
+        report = self.report("size=64m", "-tp", 2, *SOCKETS, FAKE_NCCL_VERSION=NEWEST)
+        self.assertEqual((report["rung"], refusal_of(report, "nccl-socket")["phase"]),
+                         ("tcp", "budget"))
+        self.assertIn(f"needs {2 * POOL} bytes", refusal_of(report, "nccl-socket")["reason"])
+        remedy = next(one for one in report["remedies"] if one["kind"] == "mount")
+        self.assertIn(f"size={2 * POOL + 256 * 1024}", remedy["text"])
 
 
 class Unknown(Place):
