@@ -229,7 +229,8 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
   // The pool of a rung that is short of something else stays until this one has worked.
   if (group.ok() || pool_.empty()) pool_.keep(setup.rung, std::move(setup.shm));
   equipment_.keep_logs(&setup);
-  const Status as_planned = equipment_.compare(nccl_use());
+  const Status as_planned =
+      equipment_.compare(nccl_use(), group.ok() ? (*group)->pids() : std::vector<pid_t>());
   if (group.ok() && !as_planned.ok()) {
     // This destroys the group, which ends its ranks.
     group = Failure{as_planned, Phase::kSelfTest, kFrontRank, Fault::kTransport};
@@ -360,7 +361,7 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
 
 std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
   if (report_.world_size == 1 || at_ >= report_.order.size()) return std::nullopt;
-  (void)equipment_.compare(nccl_use());
+  (void)equipment_.compare(nccl_use(), {});
   // This is the last permitted rung and it has worked before, so keep it. Or another rung has
   // failed, which was tried because this one is short of something.
   if ((!tried_.empty() && tried_ != report_.order[at_]) || at_ + 1 == report_.order.size() ||

@@ -1,8 +1,11 @@
 #include "runtime/supervisor/rank_equipment.h"
 
+#include <algorithm>
+
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/supervisor/rank_logs.h"
+#include "runtime/supervisor/rank_segments.h"
 #include "runtime/transport/facts/stale_segments.h"
 
 namespace shoal {
@@ -42,9 +45,12 @@ void RankEquipment::equip(const Rung& rung, const RungContext& context, NcclUse*
   }
 }
 
-Status RankEquipment::compare(NcclUse* use) const {
+Status RankEquipment::compare(NcclUse* use, const std::vector<pid_t>& living) const {
   if (use == nullptr) return {};
   add_nccl_logs(read_rank_logs(logs_), use);
+  // Since 2.30.7 NCCL logs its files only together with each allocation of host memory, which would
+  // let the log grow for as long as the ranks run.
+  use->used_bytes = std::max(use->used_bytes, nccl_bytes_held_by(living));
   return check_nccl_use(*use);
 }
 

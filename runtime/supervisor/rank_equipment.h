@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <sys/types.h>
 #include <utility>
 #include <vector>
 
@@ -22,9 +23,9 @@ class RankEquipment {
   /// Keeps the logs of ranks that were started with this setup.
   void keep_logs(TransportSetup* setup) { logs_ = std::move(setup->logs); }
 
-  /// Takes over what the ranks have logged so far. Not ok: NCCL does not connect as the rung says
-  /// (check_nccl_use). ok if use is nullptr.
-  Status compare(NcclUse* use) const;
+  /// Takes over what the ranks have logged so far, and what those that live hold of /dev/shm. Not
+  /// ok: NCCL does not connect as the rung says (check_nccl_use). ok if use is nullptr.
+  Status compare(NcclUse* use, const std::vector<pid_t>& living) const;
 
   /// Removes the files in `directory` that a failed NCCL has left and that nobody holds open. They
   /// are named in its log and in `failed`. Does nothing if use is nullptr.

@@ -15,6 +15,7 @@ struct NcclLog {
   std::map<std::string, int> transports;
   int channels = 0;  ///< collective channels; 0: not in the log
   /// What this rank has allocated, including the reference counts, not rounded to pages.
+  /// Since 2.30.7 this is in the log only if NCCL_DEBUG_SUBSYS includes ALLOC_HOST.
   int64_t dev_shm_bytes = 0;
   /// The same with each file rounded up to whole pages, as a tmpfs charges it.
   int64_t dev_shm_charged = 0;
@@ -27,7 +28,7 @@ struct NcclLog {
   bool operator==(const NcclLog&) const = default;
 };
 
-/// Reads the log lines of NCCL 2.12 to 2.30. Lines that it does not know are left out.
+/// Reads the log lines of NCCL 2.12 to 2.32. Lines that it does not know are left out.
 NcclLog parse_nccl_log(std::string_view text);
 
 }  // namespace shoal

@@ -78,17 +78,18 @@ NcclUse plan_nccl_use(const std::string& rung, const RungContext& context) {
 void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use) {
   use->tried = true;
   use->transports.clear();
-  use->used_bytes = 0;
+  int64_t used_bytes = 0;
   for (size_t rank = 0; rank < logs.size(); ++rank) {
     const NcclLog log = parse_nccl_log(logs[rank]);
     if (!log.version.empty()) use->version = log.version;
     for (const auto& [kind, count] : log.transports) use->transports[kind] += count;
     use->channels = std::max(use->channels, log.channels);
-    use->used_bytes += log.dev_shm_charged;
+    used_bytes += log.dev_shm_charged;
     use->cumem_fallback = use->cumem_fallback || log.cumem_fallback;
     if (use->last_error.empty() && !log.last_warning.empty())
       use->last_error = cat("[rank ", rank, "] ", log.last_warning, explained(log.last_warning));
   }
+  use->used_bytes = std::max(use->used_bytes, used_bytes);
 }
 
 Status check_nccl_use(const NcclUse& use) {

@@ -21,12 +21,14 @@ struct NcclUse {
   int predicted_channels = 0;            ///< 0: NCCL chooses, and no shared memory depends on it
   Bound bound = Bound::kExact;           ///< how the prediction stands to what will be taken
   std::vector<std::string> assumptions;  ///< why it is not exact; empty: it is
-  /// Ranks were started on it. The fields below, except `logged`, come from their logs.
+  /// Ranks were started on it. The fields below, except `logged` and `used_bytes`, come from their
+  /// logs.
   bool tried = false;
   bool logged = false;  ///< false: the user keeps the logs, or there was no memory for them
   std::map<std::string, int> transports;  ///< connections of all ranks by kind: {"SHM/direct": 4}
   int channels = 0;
-  int64_t used_bytes = 0;       ///< of /dev/shm, in whole pages, as the logs of its ranks report
+  /// Of /dev/shm, in whole pages: what its ranks hold, or before they run, what their logs report.
+  int64_t used_bytes = 0;
   bool cumem_fallback = false;  ///< cuMem host memory was asked for and did not work
   std::string last_error;       ///< the last warning of the first rank that has one: "[rank 1] ..."
 };
@@ -34,7 +36,7 @@ struct NcclUse {
 /// rung must be one of NCCL's.
 NcclUse plan_nccl_use(const std::string& rung, const RungContext& context);
 
-/// logs: one per rank, with what has been written so far.
+/// logs: one per rank, with what has been written so far. use->used_bytes becomes no less.
 void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use);
 
 /// FAILED_PRECONDITION: NCCL does not connect as the rung says ("P2P" for nccl-p2p), so that its

@@ -156,8 +156,8 @@ void Comm::log_edge(Edge edge, int channel) const {
                   channel, 0, from, device(from), to, device(to),
                   to == args_.rank ? "receive" : "send");
     case Transport::kShm:
-      return info(Subsystem::kInit, "Channel %02d : %d[%d] -> %d[%d] via SHM/direct/direct",
-                  channel, from, device(from), to, device(to));
+      return info(Subsystem::kInit, "Channel %02d : %d[%d] -> %d[%d] via SHM/direct%s", channel,
+                  from, device(from), to, device(to), settings().version < 23007 ? "/direct" : "");
   }
 }
 

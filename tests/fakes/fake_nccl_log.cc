@@ -41,7 +41,7 @@ Level level_of(const char* text) {
 
 uint32_t subsystem_bit(const std::string& name) {
   static constexpr const char* kNames[] = {"INIT", "BOOTSTRAP", "ENV", "ALLOC",
-                                           "SHM",  "P2P",       "NET"};
+                                           "SHM",  "P2P",       "NET", "ALLOC_HOST"};
   if (::strcasecmp(name.c_str(), "ALL") == 0) return ~0U;
   for (uint32_t i = 0; i < std::size(kNames); ++i)
     if (::strcasecmp(name.c_str(), kNames[i]) == 0) return 1U << i;

@@ -12,7 +12,8 @@ enum class Subsystem : uint32_t {
   kAlloc = 8,
   kShm = 16,
   kP2p = 32,
-  kNet = 64
+  kNet = 64,
+  kAllocHost = 128
 };
 
 /// Sets the CUDA device that the log lines of the calling thread show.

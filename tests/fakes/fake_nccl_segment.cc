@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include "tests/fakes/fake_nccl_log.h"
+#include "tests/fakes/fake_nccl_settings.h"
 
 namespace fake_nccl {
 namespace {
 
 constexpr size_t kCountBytes = 4;
+constexpr int kNewLog = 23007;  // logs files among the allocations of host memory
 
 bool failed(const char* doing, const Segment& segment) {
   const int error = errno;
@@ -63,8 +65,12 @@ bool create_segment(size_t bytes, int attachers, Segment* segment) {
     errno = error;
     return failed("creating", *segment);
   }
-  info(Subsystem::kAlloc, "Allocated %ld bytes of shared memory in %s",
-       static_cast<long>(bytes + kCountBytes), path);
+  const auto file_bytes = static_cast<long>(bytes + kCountBytes);
+  if (settings().version < kNewLog)
+    info(Subsystem::kAlloc, "Allocated %ld bytes of shared memory in %s", file_bytes, path);
+  else
+    info(Subsystem::kAllocHost, "os/linux.cc:799 (%s) Allocated %ld bytes of shared memory in %s",
+         "ncclOsShmOpen", file_bytes, path);
   if (!map(segment)) return failed("creating", *segment);
   std::memset(segment->memory, 0, bytes);
   __atomic_store_n(count_of(*segment), attachers, __ATOMIC_RELEASE);

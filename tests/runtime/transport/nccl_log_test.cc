@@ -94,13 +94,16 @@ TEST(NcclLogTest, Release228) {
       "device (28)");
 }
 
-// 2.30.7 logs the mode of the transport only once.
+// 2.30.7 logs the mode of the transport only once, and the place of an allocation before it.
 TEST(NcclLogTest, Release230) {
   const NcclLog log = parse_nccl_log(
       "vm:70:75 [0] NCCL INFO NCCL version 2.30.7 compiled with CUDA 13.0\r\n"
       "vm:70:77 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct\r\n"
       "vm:70:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[2] via P2P/CUMEM/read\r\n"
-      "vm:70:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 3[3] [send] via NET/Socket/0/Shared\r\n");
+      "vm:70:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 3[3] [send] via NET/Socket/0/Shared\r\n"
+      "vm:70:77 [0] NCCL INFO os/linux.cc:799 (ncclOsShmOpen) Allocated 34210180 bytes of shared memory in "
+      "/dev/shm/nccl-a1B2c3\r\n");
+  EXPECT_EQ(log.dev_shm_charged, 34213888);
   EXPECT_EQ(log.version, "2.30.7");
   EXPECT_EQ(log.transports, (Transports{{"SHM/direct", 1}, {"P2P/CUMEM", 1}, {"NET/Socket", 1}}));
 }
