@@ -4,6 +4,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/transport/needs/nccl_budget.h"
+#include "runtime/transport/needs/nccl_releases.h"
 #include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
@@ -81,6 +82,19 @@ std::string nccl_rows(bool sockets) {
   return rows;
 }
 
+/// The releases whose sizes are known, which scripts/check-nccl compares with NCCL's libraries.
+Json nccl_releases_json() {
+  Json rows = Json::array();
+  for (const NcclRelease& release : nccl_releases()) {
+    const int64_t pool = nccl_pool_bytes(release);
+    rows.push_back({{"minor", release.minor},
+                    {"last_patch", release.last_patch},
+                    {"pool_bytes", pool},
+                    {"pool_file_bytes", pool + nccl_count_bytes(release)}});
+  }
+  return rows;
+}
+
 }  // namespace
 
 Json needs_json() {
@@ -104,7 +118,10 @@ Json needs_json() {
     nccl.push_back(
         {{"version", name}, {"shm_bytes", by_ranks(shm)}, {"socket_bytes", by_ranks(socket)}});
   }
-  return {{"schema", kNeedsSchema}, {"rungs", std::move(all)}, {"nccl", std::move(nccl)}};
+  return {{"schema", kNeedsSchema},
+          {"rungs", std::move(all)},
+          {"nccl", std::move(nccl)},
+          {"nccl_releases", nccl_releases_json()}};
 }
 
 std::string needs_table() {

@@ -11,7 +11,8 @@ std::string needs_table();
 
 /// The same numbers: {"schema", "rungs": [{"rung", "cost", "dev_shm_bytes": {"2": ...},
 /// "memory_bytes"}], "nccl": [{"version", "shm", "socket"}]}, in bytes by number of ranks; null:
-/// not known.
+/// not known. And every row of nccl_releases(): "nccl_releases": [{"minor", "last_patch",
+/// "pool_bytes", "pool_file_bytes"}].
 Json needs_json();
 
 }  // namespace shoal
