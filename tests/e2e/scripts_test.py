@@ -38,5 +38,13 @@ class GetModel(unittest.TestCase):
                 self.assertIn(package, wanted("test"))
 
 
+class CheckNccl(unittest.TestCase):
+    def test_words_that_it_does_not_know_are_refused_before_anything_happens(self):
+        for words in (("--newest",), ("--download", "libnccl.so.2")):
+            refused = script("check-nccl", *words)
+            self.assertEqual((refused.returncode, refused.stdout), (USAGE, ""))
+            self.assertTrue(refused.stderr.startswith("check-nccl: "), refused.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()
