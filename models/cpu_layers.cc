@@ -85,7 +85,7 @@ CpuLayers::~CpuLayers() = default;
 Result<std::unique_ptr<Layers>> CpuLayers::load(const Parts& parts, const Checkpoint& checkpoint,
                                                 Dtype dtype, const LoadCallback& progress) {
   SHOAL_ASSIGN_OR_RETURN(Weights weights, load_weights(checkpoint, parts.config, parts.plan, dtype,
-                                                       parts.pool, progress));
+                                                       parts.pool, parts.kernels, progress));
   return std::unique_ptr<Layers>(std::make_unique<CpuLayers>(parts, std::move(weights)));
 }
 

@@ -44,7 +44,7 @@ Result<std::unique_ptr<Layers>> CudaLayers::load(const Parts& parts, const Check
                                                  Dtype dtype, const LoadCallback& progress) {
   SHOAL_ASSIGN_OR_RETURN(DeviceWeights weights,
                          load_device_weights(checkpoint, parts.config, parts.plan, dtype,
-                                             *parts.device, parts.pool, progress));
+                                             *parts.device, parts.pool, parts.kernels, progress));
   return std::unique_ptr<Layers>(std::make_unique<CudaLayers>(parts, std::move(weights)));
 }
 

@@ -25,7 +25,8 @@ class CudaLayers final : public Layers {
     const ModelConfig& config;  ///< must outlive the layers, like the plan
     const ShardPlan& plan;
     std::shared_ptr<Device> device;
-    ThreadPool& pool;  ///< converts weights while they are loaded
+    ThreadPool& pool;            ///< converts weights while they are loaded
+    const KernelTable& kernels;  ///< for their checksum
     int64_t collective_timeout_ms;
   };
   /// Loads the rank's weights to the device. The checkpoint is not needed afterwards. Returns the

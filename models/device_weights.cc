@@ -41,14 +41,14 @@ class DeviceStore {
   using Table = Device::Memory;
 
   DeviceStore(const ModelConfig& config, Dtype dtype, Device& device, ThreadPool& pool,
-              const LoadCallback& progress, int64_t total)
+              const KernelTable& kernels, const LoadCallback& progress, int64_t total)
       : config_(config),
         dtype_(dtype),
         device_(device),
         pool_(pool),
         progress_(progress),
         total_(total),
-        sum_(pool) {}
+        sum_(pool, kernels) {}
 
   /// If the loading has failed, the device may still read a buffer, and freeing it would wait.
   ~DeviceStore() {
@@ -235,9 +235,10 @@ int64_t leaf_row_elements(const RankFold& fold, int leaves, int units, int unit,
 
 Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                           const ShardPlan& plan, Dtype dtype, Device& device,
-                                          ThreadPool& pool, const LoadCallback& progress) {
+                                          ThreadPool& pool, const KernelTable& kernels,
+                                          const LoadCallback& progress) {
   const int64_t total = device_weight_bytes(config, plan, dtype);
-  DeviceStore store(config, dtype, device, pool, progress, total);
+  DeviceStore store(config, dtype, device, pool, kernels, progress, total);
   SHOAL_RETURN_IF_ERROR(store.prepare());
   DeviceWeights weights;
   SHOAL_ASSIGN_OR_RETURN(

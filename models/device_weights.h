@@ -39,11 +39,12 @@ struct DeviceWeights : WeightsOf<DeviceMatrix, DeviceVector, Device::Memory> {
 /// Reads the rank's slices of a checkpoint, converts them to dtype, and copies them to the device
 /// through two pinned buffers, so that one is filled while the other is copied. The embedding table
 /// is copied whole; a tied last product shares it if hidden_size is a multiple of 64. Returns once
-/// everything has been copied. Errors: those of Checkpoint::tensor, and RESOURCE_EXHAUSTED with the
-/// bytes of the matrix that does not fit.
+/// everything has been copied. The kernels are used for the checksum. Errors: those of
+/// Checkpoint::tensor, and RESOURCE_EXHAUSTED with the bytes of the matrix that does not fit.
 Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                           const ShardPlan& plan, Dtype dtype, Device& device,
-                                          ThreadPool& pool, const LoadCallback& progress);
+                                          ThreadPool& pool, const KernelTable& kernels,
+                                          const LoadCallback& progress);
 
 /// Computes, without a device, the bytes that load_device_weights() takes on it.
 int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype);

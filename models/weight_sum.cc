@@ -1,9 +1,6 @@
 #include "models/weight_sum.h"
 
 #include <algorithm>
-#include <chrono>
-
-#include "runtime/base/deadline.h"
 
 namespace shoal {
 namespace {
@@ -12,8 +9,6 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
 }  // namespace
-
-WeightSum::WeightSum(ThreadPool& pool) : pool_(pool), kernels_(*available_kernels().front()) {}
 
 void WeightSum::add(const void* data, size_t bytes) {
   const auto* const from = static_cast<const std::byte*>(data);
@@ -34,10 +29,7 @@ size_t WeightSum::add_parts(size_t count) {
 }
 
 void WeightSum::set_part(size_t part, const void* data, size_t bytes) {
-  const Clock::time_point began = Clock::now();
   parts_[part] = kernels_.checksum(data, bytes);
-  thread_ns_.fetch_add(std::chrono::nanoseconds(Clock::now() - began).count(),
-                       std::memory_order_relaxed);
 }
 
 uint64_t WeightSum::value() const {

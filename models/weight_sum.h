@@ -1,5 +1,4 @@
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,7 +14,8 @@ namespace shoal {
 /// thread-safe but for set_part().
 class WeightSum {
  public:
-  explicit WeightSum(ThreadPool& pool);
+  /// Both must outlive it. Every kernel set gives the same sum.
+  WeightSum(ThreadPool& pool, const KernelTable& kernels) : pool_(pool), kernels_(kernels) {}
 
   /// Adds these bytes, which the pool's threads share.
   void add(const void* data, size_t bytes);
@@ -29,14 +29,10 @@ class WeightSum {
 
   uint64_t value() const;
 
-  /// The time that summing has taken, in seconds, if the pool's threads shared it evenly.
-  double seconds() const { return 1e-9 * static_cast<double>(thread_ns_) / pool_.size(); }
-
  private:
   ThreadPool& pool_;
-  const KernelTable& kernels_;  // the fastest of this processor: all give the same sum
+  const KernelTable& kernels_;
   std::vector<uint64_t> parts_;
-  std::atomic<int64_t> thread_ns_{0};  ///< of all threads together
 };
 
 }  // namespace shoal

@@ -1,13 +1,10 @@
 #include "models/weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "models/weight_loader.h"
 #include "models/weight_sum.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/log.h"
 
 namespace shoal {
 namespace {
@@ -25,9 +22,14 @@ class PackedStore {
   using Vector = std::vector<float>;
   using Table = TensorView;
 
-  PackedStore(Dtype dtype, World world, ThreadPool& pool, const LoadCallback& progress,
-              int64_t total)
-      : dtype_(dtype), world_(world), pool_(pool), progress_(progress), total_(total), sum_(pool) {}
+  PackedStore(Dtype dtype, World world, ThreadPool& pool, const KernelTable& kernels,
+              const LoadCallback& progress, int64_t total)
+      : dtype_(dtype),
+        world_(world),
+        pool_(pool),
+        progress_(progress),
+        total_(total),
+        sum_(pool, kernels) {}
 
   Result<PackedMatrix> make_matrix(int n, int k, std::vector<LeafStep> leaves) {
     return PackedMatrix::allocate(dtype_, n, k, std::move(leaves));
@@ -73,7 +75,7 @@ class PackedStore {
   }
 
   int64_t done() const { return done_; }
-  const WeightSum& sum() const { return sum_; }
+  uint64_t sum() const { return sum_.value(); }
 
  private:
   void pack(PackedMatrix& out, int at, const TensorView& view, Range rows, Range columns) const {
@@ -146,17 +148,15 @@ Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> a
 
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                              const ShardPlan& plan, Dtype dtype, ThreadPool& pool,
-                             const LoadCallback& progress) {
+                             const KernelTable& kernels, const LoadCallback& progress) {
   const int64_t total = packed_weight_bytes(config, plan, dtype);
-  PackedStore store(dtype, plan.world, pool, progress, total);
+  PackedStore store(dtype, plan.world, pool, kernels, progress, total);
   Weights weights;
   SHOAL_ASSIGN_OR_RETURN(static_cast<PackedWeights&>(weights),
                          WeightLoader<PackedStore>(checkpoint, config, plan, store).load());
   weights.dtype = dtype;
   weights.packed_bytes = store.done();
-  weights.sum = store.sum().value();
-  log_debug(
-      cat("the checksum of the weights took ", std::lround(1e6 * store.sum().seconds()), " us"));
+  weights.sum = store.sum();
   if (progress) progress(total, total);  // the padding of the panels was never read
   return weights;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernel_table.h"
 #include "kernels/packed_matrix.h"
 #include "models/model_config.h"
 #include "models/safetensors.h"
@@ -61,11 +62,11 @@ using LoadCallback = std::function<void(int64_t done, int64_t total)>;
 /// bfloat16, which would lose range or precision.
 Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> asked);
 
-/// Reads the rank's slices and packs them. dtype is the result of resolve_dtype. Errors name the
-/// tensor.
+/// Reads the rank's slices and packs them. dtype is the result of resolve_dtype, and the kernels
+/// are used for the checksum. Errors name the tensor.
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                              const ShardPlan& plan, Dtype dtype, ThreadPool& pool,
-                             const LoadCallback& progress);
+                             const KernelTable& kernels, const LoadCallback& progress);
 
 /// Computes, without reading the checkpoint, how many bytes load_weights will allocate on this
 /// rank.

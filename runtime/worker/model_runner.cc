@@ -41,7 +41,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
   if (runner->on_device_) {
     SHOAL_ASSIGN_OR_RETURN(runner->layers_,
                            CudaLayers::load({runner->config_, runner->plan_, place.device,
-                                             *runner->pool_, place.collective_timeout_ms},
+                                             *runner->pool_, kernels, place.collective_timeout_ms},
                                             *runner->checkpoint_, start.dtype, report));
   } else {
     SHOAL_ASSIGN_OR_RETURN(

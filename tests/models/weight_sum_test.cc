@@ -19,9 +19,15 @@
 namespace shoal {
 namespace {
 
-uint64_t sum_of(const std::vector<std::string>& parts, int threads = 2) {
+/// The set that every processor has.
+const KernelTable& reference() {
+  return *available_kernels().back();
+}
+
+uint64_t sum_of(const std::vector<std::string>& parts, int threads = 2,
+                const KernelTable& kernels = reference()) {
   ThreadPool pool(threads);
-  WeightSum sum(pool);
+  WeightSum sum(pool, kernels);
   for (const std::string& part : parts) sum.add(part.data(), part.size());
   return sum.value();
 }
@@ -36,6 +42,13 @@ TEST(WeightSum, EveryByteCountsAndNoThreadDoes) {
     EXPECT_NE(sum_of({other}), sum) << at;
   }
   EXPECT_NE(sum_of({bytes.substr(1)}), sum);
+}
+
+TEST(WeightSum, IsTheSameByEveryKernelSet) {
+  const std::vector<std::string> parts = {std::string(3'000'000, 'a'), "b", std::string(777, 'c')};
+  const uint64_t sum = sum_of(parts);
+  for (const KernelTable* const kernels : available_kernels())
+    EXPECT_EQ(sum_of(parts, 3, *kernels), sum) << kernels->name;
 }
 
 TEST(WeightSum, PartsDoNotRunIntoEachOther) {
@@ -54,7 +67,8 @@ std::vector<uint64_t> loaded(const std::string& model, int ranks, int threads) {
   std::vector<uint64_t> sums;
   for (int rank = 0; rank < ranks; ++rank) {
     const ShardPlan plan = make_shard_plan(config, {rank, ranks}).value();
-    sums.push_back(load_weights(checkpoint, config, plan, dtype, pool, {}).value().sum);
+    sums.push_back(
+        load_weights(checkpoint, config, plan, dtype, pool, reference(), {}).value().sum);
   }
   return sums;
 }
