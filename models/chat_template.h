@@ -47,8 +47,9 @@ struct RenderError {
 struct RenderBounds {
   /// Nobody waits for the result any more once this is true; null: somebody always does.
   const std::atomic<bool>* given_up = nullptr;
-  /// The time that strftime_now formats, in seconds since 1970; -1: the clock's.
-  int64_t now_s = -1;
+  /// The time that strftime_now formats, in seconds since 1970. The caller reads the clock; without
+  /// it the call is an error of the template.
+  std::optional<int64_t> now_s = {};
 };
 
 /// The chat template of a model: Jinja2 as transformers sets it up, in code of our own. Immutable;

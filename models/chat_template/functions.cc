@@ -33,8 +33,8 @@ Value strftime_now(Run& run, const Arguments& arguments) {
   const Value format = given.need("format");
   if (!run.ok()) return {};
   if (!format.is(Type::kString)) return run.error("strftime_now needs a string");
-  const auto now =
-      static_cast<std::time_t>(run.limits().now_s >= 0 ? run.limits().now_s : std::time(nullptr));
+  if (!run.limits().now_s) return run.error("strftime_now: the time is not known here");
+  const auto now = static_cast<std::time_t>(*run.limits().now_s);
   std::tm time{};
   ::localtime_r(&now, &time);
   const std::string_view text = view_of(format);

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,7 +19,7 @@ struct Limits {
   size_t max_string_bytes = size_t{64} << 20;
   size_t max_live_bytes = size_t{512} << 20;  ///< of all strings at one moment
   int max_depth = 400;                        ///< of expressions, statements and macro calls
-  int64_t now_s = -1;  ///< the time of strftime_now, in seconds since 1970; -1: the clock's
+  std::optional<int64_t> now_s = {};          ///< the time of strftime_now, in seconds since 1970
   /// Nobody waits for the text any more once this is true; null: somebody always does.
   const std::atomic<bool>* given_up = nullptr;
 };

@@ -1,5 +1,7 @@
 #include "server/commands/chat_prompt.h"
 
+#include <ctime>
+
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "server/cli/command_io.h"
@@ -32,7 +34,7 @@ Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::str
   }
   SHOAL_ASSIGN_OR_RETURN(const ChatTemplate chat,
                          at(Stage::kModel, ChatTemplate::load(model, flags.chat_template)));
-  Result<RenderedPrompt, RenderError> prompt = chat.render(request);
+  Result<RenderedPrompt, RenderError> prompt = chat.render(request, {.now_s = std::time(nullptr)});
   if (!prompt.ok()) return at(Stage::kRequest, prompt.error().status);
   return std::move(prompt).value();
 }

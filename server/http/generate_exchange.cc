@@ -78,7 +78,7 @@ HttpError GenerateExchange::render_chat(ApiRequest& request, const ServedModel& 
                          .kwargs = std::move(request.template_kwargs),
                          .add_generation_prompt = request.generation_prompt};
   const Result<RenderedPrompt, RenderError> prompt =
-      model.chat->render(chat, {.given_up = &given_up_});
+      model.chat->render(chat, {.given_up = &given_up_, .now_s = std::time(nullptr)});
   if (!prompt.ok()) return to_http_error(prompt.error());
   const Result<std::vector<int32_t>> ids =
       encode_prompt(model.tokenizer, *prompt, model.trust_message_tokens,

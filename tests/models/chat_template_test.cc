@@ -122,10 +122,24 @@ TEST(ChatTemplate, GivesUp) {
   const std::atomic<bool> given_up = true;
   const std::string loop = "{% for a in range(99999) %}{{ a }}{% endfor %}";
   const auto result = template_of(loop).render(
-      {ordered_json(R"([{"role":"user","content":"x"}])"), nullptr, true}, {&given_up, -1});
+      {ordered_json(R"([{"role":"user","content":"x"}])"), nullptr, true}, {&given_up});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().kind, Kind::kGivenUp);
   EXPECT_EQ(result.error().status.code(), Code::kCancelled);
+}
+
+// The caller reads the clock, and nothing in models/ does.
+TEST(ChatTemplate, TheTimeIsTheCallers) {
+  const ChatTemplate chat = template_of("{{ strftime_now('%s') }}");
+  const ChatRequest request{ordered_json(R"([{"role":"user","content":"x"}])"), nullptr, true};
+  EXPECT_EQ(chat.render(request, {.now_s = 1'700'000'000})->text, "1700000000");
+  EXPECT_EQ(chat.render(request, {.now_s = 0})->text, "0");
+  const auto timeless = chat.render(request);
+  ASSERT_FALSE(timeless.ok());
+  EXPECT_EQ(timeless.error().kind, Kind::kTemplate);
+  EXPECT_NE(timeless.error().status.message().find("strftime_now: the time is not known here"),
+            std::string::npos)
+      << timeless.error().status.message();
 }
 
 TEST(ChatTemplate, RendersTwiceWithTheSameResult) {
