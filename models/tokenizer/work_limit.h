@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <time.h>
 
+#include "runtime/base/cpu_budget.h"
 #include "runtime/base/status.h"
 
 namespace shoal {
@@ -41,28 +41,19 @@ class WorkLimit {
     return bytes > bytes_left_ ? too_much_text() : Status();
   }
 
-  /// Counts regex work (start positions tried) and reads the clock every kPositionsPerLook
-  /// positions. RESOURCE_EXHAUSTED after kMaxCpuNs. It uses CPU time, so that a busy machine does
-  /// not refuse a text that an idle one accepts.
+  /// Counts regex work (start positions tried) and looks at the budget every kPositionsPerLook
+  /// positions. RESOURCE_EXHAUSTED after kMaxCpuNs.
   Status count_regex_work(size_t positions) {
     positions_ += positions;
     if (positions_ < kPositionsPerLook) return {};
     positions_ = 0;
     SHOAL_RETURN_IF_ERROR(check_given_up());
-    const int64_t now = cpu_ns();
-    if (start_ns_ == 0) start_ns_ = now;
-    if (now - start_ns_ > kMaxCpuNs) return too_slow();
-    return {};
+    return cpu_.spent() ? too_slow() : Status();
   }
 
  private:
   static constexpr size_t kPositionsPerLook = 4096;
 
-  static int64_t cpu_ns() {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-  }
   static Status too_much_text() {
     return Status::error(
         Code::kResourceExhausted,
@@ -82,7 +73,7 @@ class WorkLimit {
   const std::atomic<bool>* given_up_ = nullptr;
   size_t bytes_left_ = kMaxBytes;
   size_t positions_ = 0;
-  int64_t start_ns_ = 0;  // when the clock was first read; 0: not yet
+  CpuBudget cpu_{kMaxCpuNs};
 };
 
 }  // namespace shoal
