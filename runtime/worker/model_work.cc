@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/engine/step_plan.h"
 #include "runtime/worker/arithmetic.h"
 #include "runtime/worker/model_runner.h"
@@ -27,6 +28,16 @@ Status blame_device(const Status& status, bool has_run) {
 }
 
 }  // namespace
+
+Status check_alike(const std::vector<ModelReady>& ranks) {
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (ranks[rank].kv_blocks == ranks[0].kv_blocks) continue;
+    return Status::error(Code::kInternal,
+                         cat("rank ", rank, " has ", counted(ranks[rank].kv_blocks, "block"),
+                             " of KV cache, and rank 0 has ", ranks[0].kv_blocks));
+  }
+  return {};
+}
 
 ModelWork::ModelWork() = default;
 ModelWork::~ModelWork() = default;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/safetensors.h"
 #include "runtime/base/device_kind.h"
@@ -64,6 +65,10 @@ template <typename Archive>
 void fields(Archive& archive, ModelReady& m) {
   archive(m.kernels, m.arithmetic, m.weight_bytes, m.kv_bytes, m.kv_blocks, m.weight_sum);
 }
+
+/// Whether the ranks have taken the same number of blocks of KV cache, on which the front's plans
+/// count. INTERNAL names the first that has another one than rank 0.
+Status check_alike(const std::vector<ModelReady>& ranks);
 
 class ModelRunner;
 

@@ -155,9 +155,10 @@ Result<std::vector<ModelReady>> decode_all(const std::vector<std::string>& ready
   return ranks;
 }
 
-/// The ranks have loaded from the files: they must have loaded what the first ranks did, and what
-/// stays mapped must be the same too.
+/// The ranks have loaded from the files: they must have taken the same, and have loaded what the
+/// first ranks did, and what stays mapped must be the same too.
 Status check_loaded(ModelWatch& model, const std::vector<ModelReady>& ranks) {
+  SHOAL_RETURN_IF_ERROR(check_alike(ranks));
   std::vector<uint64_t> sums;
   for (const ModelReady& rank : ranks) sums.push_back(rank.weight_sum);
   SHOAL_RETURN_IF_ERROR(model.loaded(sums));

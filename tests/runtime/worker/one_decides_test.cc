@@ -1,0 +1,166 @@
+// What ranks must agree on, one decides: real ranks that measure different things get what the
+// front has chosen. Like the server, this program is its own worker (see main below).
+#include <gtest/gtest.h>
+#include <string>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernel_table.h"
+#include "runtime/supervisor/worker_group.h"
+#include "runtime/worker/model_work.h"
+#include "runtime/worker/worker_main.h"
+#include "tests/guard.h"
+#include "tests/runtime/worker/model_start.h"
+
+namespace shoal {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr int64_t kDeviceBytes = int64_t{64} << 20;
+
+/// What each rank finds around it, as variables of its environment.
+using Facts = std::vector<std::vector<std::string>>;
+
+ModelStart choice_on_cpu() {
+  ModelStart choice = model_start(SHOAL_TEST_DATA "/oracle/llama-nine-heads");
+  choice.kernels = "reference";
+  choice.limits = {
+      .max_num_seqs = 2, .max_num_batched_tokens = 16, .kv_blocks = 8, .max_model_len = 128};
+  return choice;
+}
+
+ModelStart choice_on_devices(int32_t planned, int32_t least = 1) {
+  ModelStart choice = choice_on_cpu();
+  choice.device = DeviceKind::kCuda;
+  choice.device_arithmetic = "cuda-sm90-8";
+  choice.limits.kv_blocks = planned;
+  choice.least_kv_blocks = least;
+  return choice;
+}
+
+/// The environment of a rank on whose device others have taken this many bytes.
+std::vector<std::string> with_taken(int64_t bytes) {
+  return {cat("EMULATED_GPU_BYTES=", kDeviceBytes), cat("EMULATED_GPU_TAKEN=", bytes)};
+}
+
+/// Starts ranks that find these facts, and returns what each of them reports.
+Attempt<std::vector<ModelReady>> start_ranks(const ModelStart& choice, Facts facts) {
+  WorkerGroupOptions options;
+  options.world_size = kRanks;
+  options.startup_timeout_s = kGuardSeconds;
+  options.evidence_ms = options.explain_ms = kGuardMs;
+  options.start.collective_timeout_ms = kGuardMs;
+  options.start.device = choice.device;
+  options.start.cuda_module = SHOAL_EMULATED_MODULE;
+  options.start.work = encode(choice);
+  options.work_fds = work_fds(choice);
+  Result<TransportSetup> setup = find_rung("tcp")->prepare(kRanks);
+  if (!setup.ok()) return Failure{setup.status(), Phase::kReserve};
+  setup->environment = std::move(facts);
+  Attempt<std::unique_ptr<WorkerGroup>> group = WorkerGroup::start(options, *setup);
+  if (!group.ok()) return group.failure();
+  std::vector<ModelReady> ready;
+  for (const std::string& about : (*group)->ready())
+    ready.push_back(decode<ModelReady>(about, "report of a rank").value());
+  return ready;
+}
+
+/// The number of blocks that both ranks have taken; -1 if they have not taken the same.
+int32_t blocks_of_both(const ModelStart& choice, int64_t taken0, int64_t taken1) {
+  const auto ready = start_ranks(choice, {with_taken(taken0), with_taken(taken1)});
+  EXPECT_TRUE(ready.ok()) << ready.status().to_string();
+  if (!ready.ok() || ready->size() != kRanks) return -1;
+  EXPECT_EQ(ready->front().kv_blocks, ready->back().kv_blocks) << taken0 << ", " << taken1;
+  EXPECT_TRUE(check_alike(*ready).ok()) << check_alike(*ready).to_string();
+  return ready->front().kv_blocks == ready->back().kv_blocks ? ready->front().kv_blocks : -1;
+}
+
+class RanksOnDevices : public testing::Test {
+ protected:
+  /// Finds out how much there is to share.
+  void SetUp() override {
+    const auto ready = start_ranks(choice_on_devices(kAll), {with_taken(0), with_taken(0)});
+    ASSERT_TRUE(ready.ok()) << ready.status().to_string();
+    all_ = ready->front().kv_blocks;
+    ASSERT_LT(all_, kAll);
+    const int64_t cache = std::min(ready->front().kv_bytes, ready->back().kv_bytes);
+    half_ = cache / 2;
+    ASSERT_GT(half_, 0);
+  }
+
+  static constexpr int32_t kAll = 1'000'000;  // blocks, more than any device has room for
+  int32_t all_ = 0;                           // blocks that fit if nobody has taken anything
+  int64_t half_ = 0;                          // bytes
+};
+
+TEST_F(RanksOnDevices, TakeOneCacheHoweverMuchMemoryEachHasFound) {
+  const ModelStart choice = choice_on_devices(kAll);
+  const int32_t first_is_poor = blocks_of_both(choice, half_, 0),
+                second_is_poor = blocks_of_both(choice, 0, half_),
+                both_are = blocks_of_both(choice, half_, half_);
+  EXPECT_GT(both_are, 0);
+  EXPECT_LT(std::max(first_is_poor, second_is_poor), all_);
+  EXPECT_EQ(both_are, std::min(first_is_poor, second_is_poor));
+}
+
+TEST_F(RanksOnDevices, TakeWhatTheFrontHasChosenIfBothHaveMore) {
+  const int32_t chosen = all_ / 4;
+  ASSERT_GT(chosen, 0);
+  EXPECT_EQ(blocks_of_both(choice_on_devices(chosen), half_, 0), chosen);
+  EXPECT_EQ(blocks_of_both(choice_on_devices(chosen, chosen), 0, half_), chosen);
+}
+
+TEST_F(RanksOnDevices, EndTogetherIfOneHasLessThanTheFrontAllows) {
+  const auto ready = start_ranks(choice_on_devices(all_, all_), {with_taken(0), with_taken(half_)});
+  ASSERT_FALSE(ready.ok());
+  EXPECT_EQ(ready.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(ready.status().to_string().find(cat("GPU 1 has ")), std::string::npos)
+      << ready.status().to_string();
+}
+
+TEST(RanksThatDiffer, AreRefusedIfTheirDriversAreNotTheSame) {
+  const auto ready = start_ranks(choice_on_devices(8),
+                                 {{"EMULATED_GPU_DRIVER=13000"}, {"EMULATED_GPU_DRIVER=13010"}});
+  ASSERT_FALSE(ready.ok());
+  const std::string why = ready.status().to_string();
+  for (const char* said : {"ranks must use the same versions", "driver 13000", "driver 13010"})
+    EXPECT_NE(why.find(said), std::string::npos) << why;
+}
+
+// Each rank would find the best set of its processor by itself.
+TEST(RanksOnCpus, ComputeWithTheKernelsThatTheFrontHasChosen) {
+  for (const KernelTable* const kernels : available_kernels()) {
+    ModelStart choice = choice_on_cpu();
+    choice.kernels = kernels->name;
+    const auto ready = start_ranks(choice, {});
+    ASSERT_TRUE(ready.ok()) << ready.status().to_string();
+    for (const ModelReady& rank : *ready) {
+      EXPECT_EQ(rank.kernels, kernels->name);
+      EXPECT_EQ(rank.kv_blocks, choice.limits.kv_blocks);
+    }
+    EXPECT_TRUE(check_alike(*ready).ok());
+  }
+}
+
+TEST(CheckAlike, NamesTheFirstRankThatHasAnotherCache) {
+  std::vector<ModelReady> ranks(3);
+  for (ModelReady& rank : ranks) rank.kv_blocks = 9;
+  ranks[0].kernels = "avx2";  // every set gives the same bits
+  ranks[1].weight_bytes = 7;  // shards differ
+  EXPECT_TRUE(check_alike(ranks).ok());
+  EXPECT_TRUE(check_alike({}).ok());
+  ranks[2].kv_blocks = 8;
+  const Status status = check_alike(ranks);
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_EQ(status.message(), "rank 2 has 8 blocks of KV cache, and rank 0 has 9");
+}
+
+}  // namespace
+}  // namespace shoal
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "worker") return shoal::worker_main(3);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
