@@ -15,7 +15,7 @@
 
 namespace shoal {
 
-Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> tidy) {
+Result<std::unique_ptr<StopSignals>> StopSignals::install(Tidy tidy) {
   const sigset_t set = not_ignored({SIGTERM, SIGINT, SIGQUIT, SIGHUP});
   for (const int number : {SIGUSR1, SIGUSR2, SIGALRM}) std::signal(number, SIG_IGN);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -34,8 +34,7 @@ Result<std::unique_ptr<StopSignals>> StopSignals::install(std::function<void()> 
                                                       std::move(tidy)));
 }
 
-StopSignals::StopSignals(Fd signals, Fd requested, Fd leave, bool has_terminal,
-                         std::function<void()> tidy)
+StopSignals::StopSignals(Fd signals, Fd requested, Fd leave, bool has_terminal, Tidy tidy)
     : signals_(std::move(signals)),
       requested_(std::move(requested)),
       leave_(std::move(leave)),
@@ -61,7 +60,7 @@ void StopSignals::receive() {
       continue;
     }
     if (!first || !started_) {
-      tidy_();
+      tidy_(static_cast<int>(info.ssi_signo));
       ::_exit(0);
     }
     first = false;

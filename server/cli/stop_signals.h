@@ -21,9 +21,13 @@ namespace shoal {
 /// send.
 class StopSignals {
  public:
-  /// tidy: what has to be done before the process ends at once. It is called from the thread that
-  /// receives the signals and must end by itself.
-  static Result<std::unique_ptr<StopSignals>> install(std::function<void()> tidy);
+  /// What has to be done before the process ends at once, with the number of the signal that ends
+  /// it.
+  using Tidy = std::function<void(int signal)>;
+
+  /// tidy is called from the thread that receives the signals and must end by itself. It may end
+  /// the process with another exit code.
+  static Result<std::unique_ptr<StopSignals>> install(Tidy tidy);
   ~StopSignals();  ///< from here on signals stay pending and are ignored
 
   /// From now on `call` is called for each SIGHUP that does not stop the server. The thread that
@@ -37,7 +41,7 @@ class StopSignals {
   bool wait(Deadline deadline);
 
  private:
-  StopSignals(Fd signals, Fd requested, Fd leave, bool has_terminal, std::function<void()> tidy);
+  StopSignals(Fd signals, Fd requested, Fd leave, bool has_terminal, Tidy tidy);
   void receive();
   void hang_up();
 
@@ -45,7 +49,7 @@ class StopSignals {
   Fd requested_;  // eventfd: the first signal has arrived
   Fd leave_;      // eventfd: the thread should end
   const bool has_terminal_;
-  const std::function<void()> tidy_;
+  const Tidy tidy_;
   std::atomic<bool> started_{false};
   std::mutex mutex_;
   std::function<void()> hangup_;

@@ -1,4 +1,3 @@
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -85,8 +84,8 @@ struct Observers {
 };
 
 /// What has to be done before the process ends at once.
-std::function<void()> tidy_of(Observers& observers) {
-  return [&observers] {
+StopSignals::Tidy tidy_of(Observers& observers) {
+  return [&observers](int) {
     observers.ready_file->remove();
     end_children_at_once();
   };
@@ -227,12 +226,12 @@ struct PreparedServer {
   std::optional<ServedModel> model;
 };
 
-/// tidy: what has to be done before the process ends at once.
+/// tidy: what has to be done before the process ends at once, by a signal or (0) by the watchdog.
 Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, const GpuFacts& gpu,
-                                                const std::function<void()>& tidy) {
+                                                const StopSignals::Tidy& tidy) {
   auto server = std::make_unique<PreparedServer>();
   SHOAL_ASSIGN_OR_RETURN(server->signals, at(Stage::kStart, StopSignals::install(tidy)));
-  server->watchdog.emplace(tidy);
+  server->watchdog.emplace([tidy] { tidy(0); });
   SHOAL_ASSIGN_OR_RETURN(server->files, at(Stage::kModel, open_model(flags.engine.model)));
   const ModelFiles& files = *server->files;
   SHOAL_ASSIGN_OR_RETURN(server->plan,
@@ -327,9 +326,9 @@ void take_free_ports(ServeFlags* flags) {
 }
 
 /// A rehearsal that a signal ends has shown nothing, so that it must not end with 0.
-void end_rehearsal() {
+void end_rehearsal(int signal) {
   end_children_at_once();
-  ::_exit(128 + SIGTERM);
+  ::_exit(128 + signal);
 }
 
 }  // namespace

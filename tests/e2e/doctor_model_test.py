@@ -3,6 +3,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import tempfile
 import unittest
 from pathlib import Path
@@ -73,6 +74,17 @@ class Model(Case):
         self.assertNotIn("start: load took", err)
         server.process.terminate()
         self.assertEqual(server.end(), 0)
+
+    def test_a_signal_ends_it_with_the_number_of_that_signal(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            with self.subTest(number):
+                with harness.planted("1:open:stop"):
+                    doctor = harness.start("doctor", harness.DEMO, "-tp", 2)
+                harness.stopped_rank(doctor.pid)
+                doctor.send_signal(number)
+                out, _ = doctor.communicate()
+                self.assertEqual((doctor.returncode, out), (128 + number, b""))
+                self.check_nothing_left()
 
     def test_variables_of_the_server_count(self):
         variables = {"SHOAL_TENSOR_PARALLEL_SIZE": "3", "SHOAL_TRANSPORT": "tcp"}
