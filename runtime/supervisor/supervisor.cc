@@ -281,7 +281,8 @@ Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
     return GroupStep{std::nullopt,
                      Status::error(Code::kAborted, "the ranks were lost before the step"), false};
   }
-  Attempt<std::string> result = group_->step(number, std::move(plan));
+  Attempt<std::string> result =
+      group_->step(number, std::move(plan), [this] { return given_up_.load(); });
   note_collective_seconds();
   if (result.ok()) {
     ++good_steps_;

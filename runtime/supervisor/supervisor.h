@@ -104,8 +104,8 @@ class Supervisor {
   /// good.
   double restarting_s() const;
 
-  /// From now on lost ranks are not started again, and a start that is under way ends with
-  /// Fault::kGivenUp.
+  /// From now on lost ranks are not started again, a start that is under way ends with
+  /// Fault::kGivenUp, and so do a step and its ranks if the step does not end within a second.
   void give_up() { given_up_ = true; }
 
   /// Why the ranks are lost for good; nullopt as long as they are not. From then on step() and

@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kSendTimeoutMs = 10'000;
 constexpr int64_t kSoonMs = 150;  ///< in which a death shows that has already happened
 constexpr int64_t kLookForDumpsMs = 500;
+constexpr int64_t kGivenUpMs = 1'000;  ///< for a step to end by itself although nobody waits for it
 constexpr int64_t kGoodbyeMs = 2'000;  ///< for workers to exit by themselves after Shutdown
 constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
@@ -180,9 +181,8 @@ Failure WorkerGroup::Impl::time_out(const StepVerdict& verdict) {
 }
 
 Failure WorkerGroup::Impl::give_up() {
-  const std::string name = phase.text_of(phase.phase);
-  failed = Failure{Status::error(Code::kCancelled, cat("the start was given up in phase ", name)),
-                   phase.phase, kFrontRank, Fault::kGivenUp};
+  const std::string what = cat("the ranks were given up in phase ", phase.text_of(phase.phase));
+  failed = Failure{Status::error(Code::kCancelled, what), phase.phase, kFrontRank, Fault::kGivenUp};
   end_all();
   return *failed;
 }
@@ -331,7 +331,8 @@ std::optional<Failure> WorkerGroup::Impl::judge_step() {
   return time_out(*verdict);
 }
 
-Attempt<std::string> WorkerGroup::step(uint64_t number, std::string plan) {
+Attempt<std::string> WorkerGroup::step(uint64_t number, std::string plan,
+                                       const std::function<bool()>& given_up) {
   Impl& group = *impl_;
   if (group.failed) return *group.failed;
   group.phase = {false, Phase::kStep, number};
@@ -345,8 +346,11 @@ Attempt<std::string> WorkerGroup::step(uint64_t number, std::string plan) {
     if (!sent.ok()) return group.fail();
   }
   group.step_watch.moved();
+  std::optional<Deadline> end;  // nobody waits for the step any more
   while (!group.result) {
     if (group.poll_once(group.step_watch.next())) return group.fail();
+    if (!end && given_up && given_up()) end = Deadline::after_ms(kGivenUpMs);
+    if (end && end->passed() && !group.result) return group.give_up();
     if (!group.step_watch.next().passed()) continue;
     if (std::optional<Failure> failure = group.judge_step()) return *failure;
   }

@@ -83,8 +83,10 @@ class WorkerGroup {
 
   /// Runs one step on every rank (RankWork::step) and returns what rank 0 answers. After a failure
   /// the group has ended, and every later call fails the same way; only an answer to another step
-  /// (Fault::kOwn, Phase::kIdle) leaves it running.
-  Attempt<std::string> step(uint64_t number, std::string plan);
+  /// (Fault::kOwn, Phase::kIdle) leaves it running. given_up is asked several times a second: from
+  /// when it is true, the step has a second left (CANCELLED, Fault::kGivenUp).
+  Attempt<std::string> step(uint64_t number, std::string plan,
+                            const std::function<bool()>& given_up = {});
 
   /// The failure of a worker that has died while idle, or nullopt. Waits up to the deadline for
   /// one.

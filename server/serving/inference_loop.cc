@@ -179,7 +179,8 @@ void InferenceLoop::run() {
     end(std::move(ended));
     const Status stepped = plan.sequences.empty() ? Status() : step(plan);
     if (!stepped.ok()) {
-      fail(stepped);
+      // Only a shutdown gives up the ranks in a step.
+      fail(stepped.code() == Code::kCancelled ? shutting_down() : stepped);
       last = true;
     }
     lock.lock();

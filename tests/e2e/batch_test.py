@@ -164,12 +164,10 @@ class Ended(Batch):
 
     def test_a_signal_leaves_what_is_done(self):
         os.kill(self.process.pid, signal.SIGTERM)
-        # All lines come although the step does not end.
-        out = b"".join(self.process.stdout.readline() for _ in range(22))
+        # Nobody waits for the step, which does not end, nor for its time-out of an hour.
+        out, err = self.process.communicate()
+        self.assertEqual(self.process.returncode, 128 + signal.SIGTERM)
         self.check(out, "CANCELLED", "SIGTERM ended the batch before the answer")
-        os.kill(self.rank, signal.SIGCONT)
-        rest, err = self.process.communicate()
-        self.assertEqual((self.process.returncode, rest), (128 + signal.SIGTERM, b""))
         self.assertEqual(err, b"shoal: error: SIGTERM ended the batch: 20 of 22 lines have an "
                               b"answer\n")
 

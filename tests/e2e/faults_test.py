@@ -205,6 +205,15 @@ class Faults(harness.TestCase):
                 self.assertEqual(server.end(), 0, server.err.text())
                 self.assertEqual(out.rest().strip(), whole.strip())
 
+    def test_a_stop_does_not_wait_for_a_step_that_hangs(self):
+        server = self.serve_stopping_at(1, DECODE, "-tp", 2, "--shutdown-timeout", 1, *PATIENT)
+        client, _, err = self.stream(server, SHORT_PROMPT, *ENDLESS)
+        harness.stopped_rank(server.pid)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        self.assertEqual(client.wait(), harness.UNAVAILABLE, err.rest())
+        self.assertIn("the server is shutting down", err.rest())
+
     def test_a_new_request_is_refused_while_stopping(self):
         server, (client, _, err), rank = self.serve_and_stop_in_stream(
             "--max-tokens", 40, "--ignore-eos", "--temperature", 0)

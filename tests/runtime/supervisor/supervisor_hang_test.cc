@@ -129,6 +129,42 @@ TEST(SupervisorHang, AThreadThatWaitsForItsOwnTeamDoesNotCompute) {
       << lost->lost.message();
 }
 
+TEST(SupervisorHang, AStepThatNobodyWaitsForHasASecondLeft) {
+  Told told;
+  SupervisorOptions options = options_for(5);
+  options.group.step_timeout_s = 1e6;
+  options.hooks = hooks_into(&told);
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  const MovedClock clock;
+  std::thread time([&supervisor, pid = supervisor->pids()[1]] {
+    EXPECT_TRUE(eventually([pid] { return process_state(pid) == 'T'; }));
+    supervisor->give_up();
+    // The step looks several times a second whether it was given up, by a clock that stands still.
+    EXPECT_TRUE(eventually([&supervisor] {
+      MovedClock::advance(0.1);
+      return supervisor->lost().has_value();
+    }));
+  });
+  const Attempt<GroupStep> step = supervisor->step(7, "stop");
+  time.join();
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.failure().fault, Fault::kGivenUp);
+  EXPECT_EQ(step.status().code(), Code::kCancelled);
+  EXPECT_EQ(step.status().message(), "the ranks were given up in phase step 7");
+  EXPECT_TRUE(told.restarts.empty());
+}
+
+TEST(SupervisorHang, AStepThatEndsWithinThatSecondHasAResult) {
+  const auto supervisor = started(options_for(5));
+  ASSERT_TRUE(supervisor);
+  supervisor->give_up();
+  const MovedClock clock;
+  const Attempt<GroupStep> step = supervisor->step(1, "quick");
+  ASSERT_TRUE(step.ok()) << step.status().to_string();
+  EXPECT_EQ(step->result, "quick on 2");
+}
+
 }  // namespace
 }  // namespace shoal
 
