@@ -3,7 +3,14 @@ namespace with the strictest of the PodSecurity standards, "restricted".
 
 package_test.py starts what the systemd unit and the container image start.
 """
+import json
+import os
+import re
+import runpy
+import tempfile
 import unittest
+import unittest.mock
+from pathlib import Path
 
 import harness
 
@@ -44,6 +51,54 @@ def violations(pod: dict) -> list[str]:
         }
         found += [name for name, ok in checks.items() if not ok]
     return found
+
+
+class Unit(unittest.TestCase):
+    """What the systemd unit sets by itself is only what nobody else has set."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.unit = (harness.ROOT / "deploy" / "shoal.service").read_text()
+        # The file of the unit, as if it were installed.
+        self.installed = harness.ROOT / "deploy" / "demo.yaml"
+
+    def own(self, text: str) -> Path:
+        file = self.folder / "own.yaml"
+        file.write_text(text)
+        return file
+
+    def served(self, *more: str, **variables: str) -> tuple[str, str]:
+        """The model and the number of ranks, with these flags and these lines in
+        /etc/default/shoal."""
+        environment = dict(re.findall(r"(?m)^Environment=(\w+)=(.*)$", self.unit))
+        self.assertEqual(list(environment), ["SHOAL_CONFIG"])
+        environment = {"SHOAL_CONFIG": str(self.installed), **variables}
+        program, *words = re.search(r"(?m)^ExecStart=(.*)$", self.unit)[1].split()
+        self.assertEqual(program, "/usr/bin/shoal")
+        with unittest.mock.patch.dict(os.environ, environment):
+            shown = json.loads(harness.run(*words, *more, "--print-config", "--json").stdout)
+        return shown["model"]["value"], str(shown["tensor-parallel-size"]["value"])
+
+    def test_alone_it_serves_the_demo_model_that_the_package_installs(self):
+        package = runpy.run_path(str(harness.ROOT / "scripts" / "package"))
+        place = re.search(r"(?m)^Environment=SHOAL_CONFIG=/usr/(.*)$", self.unit)[1]
+        self.assertEqual(package["DEB_COPIES"]["deploy/demo.yaml"], place)
+        model, ranks = self.served()
+        self.assertEqual((model, ranks), ("/usr/" + package["COPIES"]["models/demo"], "2"))
+
+    def test_a_variable_wins_by_whichever_name_of_its_flag(self):
+        demo, _ = self.served()
+        self.assertEqual(self.served(SHOAL_TP="3"), (demo, "3"))
+        self.assertEqual(self.served(SHOAL_TENSOR_PARALLEL_SIZE="4"), (demo, "4"))
+        self.assertEqual(self.served(SHOAL_MODEL="/m"), ("/m", "2"))
+
+    def test_a_file_of_ones_own_wins(self):
+        own = self.own("model: /mine\ntensor-parallel-size: 5\n")
+        self.assertEqual(self.served(SHOAL_CONFIG=str(own)), ("/mine", "5"))
+        self.assertEqual(self.served("--config", str(own)), ("/mine", "5"))
+        self.assertEqual(self.served(SHOAL_CONFIG=str(own), SHOAL_TP="6"), ("/mine", "6"))
 
 
 class Kubernetes(unittest.TestCase):

@@ -132,7 +132,7 @@ class Tree(PackageCase):
                  if ".data/" in name else f"share/shoal/python/{name}"
                  for name in zipfile.ZipFile(package("*.whl")).namelist()
                  if ".dist-info/" not in name}
-        self.assertEqual(deb - tar, {"lib/systemd/system/shoal.service"})
+        self.assertEqual(deb - tar, {"lib/systemd/system/shoal.service", "share/shoal/demo.yaml"})
         self.assertEqual(tar - deb, set())
         self.assertEqual(wheel, tar)
         self.assertLessEqual(
@@ -261,6 +261,11 @@ class Deb(PackageCase):
         program, command, *flags = map(inside, words)
         self.assertEqual(command, "serve")
         environment = {name: inside(value) for name, value in environment.items()}
+        if "SHOAL_CONFIG" in environment:
+            own = self.work / "config.yaml"
+            own.write_text(re.sub("(?m)(?<=: )/usr/", f"{root}/usr/",
+                                  Path(environment["SHOAL_CONFIG"]).read_text()))
+            environment["SHOAL_CONFIG"] = str(own)
         with unittest.mock.patch.dict(os.environ, environment), \
                 unittest.mock.patch.object(harness, "SHOAL", program):
             server = harness.Server("--port=0", *flags)
