@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import subprocess
 import tempfile
 import unittest
 import unittest.mock
@@ -99,6 +100,56 @@ class Unit(unittest.TestCase):
         self.assertEqual(self.served(SHOAL_CONFIG=str(own)), ("/mine", "5"))
         self.assertEqual(self.served("--config", str(own)), ("/mine", "5"))
         self.assertEqual(self.served(SHOAL_CONFIG=str(own), SHOAL_TP="6"), ("/mine", "6"))
+
+
+class Image(unittest.TestCase):
+    """The step of the Dockerfile that installs the package, run by this machine's shell. Only what
+    would change the machine is a stand-in, which says how it was called."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "packages").mkdir()
+        for name, answer in (("dpkg", 'if [ "$1" = --print-architecture ]; then echo amd64; '
+                                      'else echo "dpkg $*"; test -f "$2"; fi'),
+                             ("useradd", 'echo "useradd $*"')):
+            tool = self.folder / name
+            tool.write_text(f"#!/bin/sh\n{answer}\n")
+            tool.chmod(0o755)
+        self.text = (harness.ROOT / "deploy" / "Dockerfile").read_text()
+
+    def install(self, *packages: str, version: str = "") -> tuple[int, str, str]:
+        for package in packages:
+            (self.folder / "packages" / package).touch()
+        step = re.search(r"(?m)^RUN --mount=\S+ ((?:.*\\\n)+.*)$", self.text)[1]
+        step = step.replace("\\\n", "").replace("/packages/", f"{self.folder}/packages/")
+        version = version or re.search(r"(?m)^ARG VERSION=(.+)$", self.text)[1]
+        done = subprocess.run(["/bin/sh", "-c", step], capture_output=True, text=True,
+                              env={"PATH": f"{self.folder}:/usr/bin:/bin", "VERSION": version})
+        return done.returncode, done.stdout, done.stderr
+
+    def installed(self, package: str) -> tuple[int, str, str]:
+        return (0, f"dpkg -i {self.folder}/packages/{package}\n"
+                   "useradd --system --no-create-home shoal\n", "")
+
+    def test_the_only_package_of_the_machine_is_installed(self):
+        self.assertEqual(self.install("shoal_0.1.0_amd64.deb", "shoal_0.1.0_arm64.deb"),
+                         self.installed("shoal_0.1.0_amd64.deb"))
+
+    def test_of_several_none_is_guessed(self):
+        packages = ("shoal_0.1.0_amd64.deb", "shoal_0.2.0_amd64.deb")
+        code, out, err = self.install(*packages)
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("--build-arg VERSION=", err)
+        for package in packages:
+            self.assertIn(package, err)
+        self.assertEqual(self.install(version="0.1.0"), self.installed(packages[0]))
+
+    def test_none_is_an_error(self):
+        code, out, _ = self.install("shoal_0.1.0_arm64.deb")
+        self.assertNotEqual(code, 0)
+        self.assertNotIn("useradd", out)
 
 
 class Kubernetes(unittest.TestCase):

@@ -291,7 +291,8 @@ class Deb(PackageCase):
     def check_the_image(self, root: Path):
         """The Dockerfile installs a file of this name, and its default command works."""
         text = (harness.ROOT / "deploy" / "Dockerfile").read_text()
-        pattern = re.search(r"dpkg -i /packages/(.+\.deb) ", text)[1]
+        pattern = re.search(r"set -- /packages/(.+\.deb);", text)[1]
+        pattern = pattern.replace("${VERSION}", re.search(r"(?m)^ARG VERSION=(.+)$", text)[1])
         own = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True)
         self.assertEqual(package("*.deb"), package(
             pattern.replace("$(dpkg --print-architecture)", own.stdout.strip())))
