@@ -18,6 +18,7 @@
 #include "models/weights.h"
 #include "runtime/base/counted.h"
 #include "runtime/worker/model_runner.h"
+#include "server/host/hidden_home.h"
 
 namespace shoal {
 namespace {
@@ -297,14 +298,17 @@ std::string EnginePlan::describe_memory() const {
 
 Result<ModelFiles> open_model(const std::string& dir) {
   std::error_code error;
-  if (!std::filesystem::is_directory(dir, error)) {
-    const bool exists = std::filesystem::exists(dir, error);
+  if (const auto found = std::filesystem::status(dir, error);
+      found.type() != std::filesystem::file_type::directory) {
+    const char* const why = std::filesystem::exists(found) ? " is not a directory"
+                            : error == std::errc::permission_denied
+                                ? " may not be looked at (a folder above it)"
+                                : " does not exist";
     return Status::error(Code::kNotFound,
-                         cat("MODEL ", dir.empty() ? "\"\"" : dir.substr(0, 400),
-                             exists ? " is not a directory" : " does not exist",
+                         cat("MODEL ", dir.empty() ? "\"\"" : dir.substr(0, 400), why,
                              "; it must be a Hugging Face model directory (config.json, "
                              "tokenizer.json, model.safetensors)",
-                             how_to_get_model(dir)));
+                             hidden_home(dir), how_to_get_model(dir)));
   }
   SHOAL_ASSIGN_OR_RETURN(std::string config_json, read_model_config(dir));
   SHOAL_ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(config_json, config_path_of(dir)));

@@ -39,6 +39,24 @@ class Place(harness.TestCase):
         return process.returncode, (out or b"").decode(), err.decode(errors="replace")
 
 
+class HiddenHome(Place):
+    """/home is empty, as systemd's ProtectHome= makes it."""
+
+    def test_a_model_in_it_is_not_just_missing(self):
+        place = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                 'mount -t tmpfs none /home && exec "$@"', "sh")
+        if not works(*place, *harness.EMULATOR, harness.SHOAL, "--version"):
+            self.skipTest("no file system can be mounted over /home here, or the program is in it")
+        for command in (("serve", "/home/me/model"), ("generate", "/home/me/model", "--prompt", "x")):
+            code, out, err = self.run_in(*command, wrapper=place)
+            self.assertEqual((code, out), (harness.NO_MODEL, ""), err)
+            self.assertRegex(err, r"MODEL /home/me/model does not exist.*"
+                             r"nothing in /home can be seen from here.*ProtectHome=")
+        code, _, err = self.run_in("serve", "/models/none", wrapper=place)
+        self.assertEqual(code, harness.NO_MODEL, err)
+        self.assertNotIn("ProtectHome", err)
+
+
 class StuckLog(Place):
     """stderr is a pipe that is full and that nobody reads, as of a log driver that hangs."""
 
