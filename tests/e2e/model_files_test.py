@@ -199,6 +199,43 @@ class ModelFiles(CopiedModel):
         self.assertIn(f"{self.weights} was changed in place", err.rest())
 
 
+class FewRanks(CopiedModel):
+    """The exit code is that of a changed model too if there is one rank, which has no peer that could
+    notice, or if no restart is granted, so that the ranks' loss is the end anyway."""
+
+    def check_each(self, change):
+        """change(server) is called for a server of each kind, and is what ends it."""
+        original = self.weights.read_bytes()
+        for ranks, restarts in ((1, 3), (1, 0), (RANKS, 0)):
+            with self.subTest(ranks=ranks, restarts=restarts):
+                self.weights.write_bytes(original)
+                server = self.serve(self.model, "-tp", ranks, "--max-restarts", restarts)
+                change(server)
+                self.check_ended_by(server, self.weights)
+
+    def test_a_change_in_place(self):
+        def change(server):
+            server.wait_ready()
+            self.weights.write_bytes(other_weights(self.weights))
+        self.check_each(change)
+
+    def test_a_change_and_the_death_of_a_rank(self):
+        def change(server):
+            server.wait_ready()
+            with harness.stopped(server.pid):  # so that it does not look in between
+                self.weights.write_bytes(other_weights(self.weights))
+                harness.kill_and_wait(harness.children(server.pid)[-1:])
+        self.check_each(change)
+
+    def test_a_change_while_ranks_load(self):
+        def change(server):
+            rank = harness.stopped_rank(server.pid)
+            os.truncate(self.weights, 1000)
+            os.kill(rank, signal.SIGCONT)
+        with harness.planted("0:load:stop"):
+            self.check_each(change)
+
+
 class ChangedWeights(CopiedModel):
     """Weights are changed while they are served, and then a rank is lost. No token may come from ranks
     that loaded other bytes."""
