@@ -49,7 +49,7 @@ Result<std::string> find_cuda_module(const std::string& flag) {
     return Status::error(
         Code::kNotFound,
         cat("the CUDA module ", path,
-            flag.empty() ? " (none beside the program: build with a CUDA toolkit)" : ""),
+            flag.empty() ? " (none beside the program: scripts/build makes it where nvcc is)" : ""),
         errno);
   }
   if (!S_ISREG(file.st_mode))

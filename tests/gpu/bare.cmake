@@ -19,7 +19,7 @@ endforeach()
 string(SHA256 boundary ${boundary})
 string(SUBSTRING ${boundary} 0 12 boundary)
 set(SHOAL_BUILD_ID ${version}-${boundary})
-set(SHOAL_CUDA ON)
+set(SHOAL_CUDA ON CACHE STRING "Build libshoal_cuda.so, without which the programs test nothing")
 
 add_library(shoal_options INTERFACE)
 target_include_directories(shoal_options INTERFACE ${root})

@@ -1,0 +1,72 @@
+"""What scripts/gpu-check needs on a machine that has a GPU and nothing of Shoal's packages.
+
+No GPU is needed here: the tree for a bare machine is configured and built, and a build that fails
+is a stand-in for CMake.
+"""
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from harness import GUARD, ROOT
+
+NVCC = shutil.which("nvcc", path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
+
+
+class CaseWithFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+
+class FailedBuild(CaseWithFolder):
+    def gpu_check(self, *steps: str) -> subprocess.CompletedProcess:
+        """Runs the script with a cmake that fails."""
+        cmake = self.folder / "cmake"
+        cmake.write_text("#!/bin/sh\necho 'CMake Error: no such generator' >&2\nexit 1\n")
+        cmake.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}",
+                       "BUILD_DIR": str(self.folder / "build")}
+        return subprocess.run([ROOT / "scripts/gpu-check", *steps], env=environment, timeout=GUARD,
+                              capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def test_it_ends_the_check_and_its_log_is_named(self):
+        for steps in ((), ("build", "facts")):
+            done = self.gpu_check(*steps)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            log = self.folder / "build/logs/build.log"
+            self.assertIn(f"nothing else was tried: {log} has the error", done.stdout)
+            self.assertIn("no such generator", log.read_text())
+            self.assertNotIn("== facts", done.stdout)
+
+
+class Bare(CaseWithFolder):
+    def cmake(self, *words):
+        done = subprocess.run(["cmake", *map(str, words)], capture_output=True, text=True,
+                              timeout=900, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+
+    def test_the_tree_of_a_bare_machine_builds(self):
+        """With the CUDA module it takes minutes, so its build is only prepared here; the module's
+        own build is a part of every build where nvcc is."""
+        launcher = [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("CXX", "CUDA")
+                    if shutil.which("ccache")]
+        self.cmake("-S", ROOT / "tests/gpu", "-B", self.folder, "-DSHOAL_CUDA=OFF",
+                   "-DCMAKE_BUILD_TYPE=Debug", *launcher)
+        self.cmake("--build", self.folder, "--parallel", 2)
+        for program in ("gpu_test", "gpu_machine_facts", "bench/gpu/gpu_collectives"):
+            self.assertTrue((self.folder / program).is_file(), program)
+
+    @unittest.skipUnless(NVCC, "no nvcc")
+    def test_it_is_configured_with_the_module(self):
+        self.cmake("-S", ROOT / "tests/gpu", "-B", self.folder, f"-DCMAKE_CUDA_COMPILER={NVCC}")
+        listed = subprocess.run(["cmake", "--build", self.folder, "--target", "help"],
+                                capture_output=True, text=True, check=True).stdout
+        self.assertIn("shoal_cuda", listed)
+
+
+if __name__ == "__main__":
+    unittest.main()
