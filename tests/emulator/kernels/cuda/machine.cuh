@@ -55,8 +55,22 @@ cudaError_t load_kernel(void (*)(Args), size_t shared_bytes = 0) {
   return shared_bytes <= emulator::kMostBlockMemory ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-inline unsigned char* block_memory() {
-  return emulator::memory_of_block();
+inline void store_release(uint64_t* to, uint64_t value) {
+  std::atomic_ref<uint64_t>(*to).store(value, std::memory_order_release);
+}
+inline uint64_t load_acquire(const uint64_t* from) {
+  emulator::let_others_run();
+  return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);
+}
+inline uint32_t load_word(const uint32_t* from) {
+  return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(from)).load(std::memory_order_relaxed);
+}
+inline void store_word(uint32_t* to, uint32_t value) {
+  std::atomic_ref<uint32_t>(*to).store(value, std::memory_order_relaxed);
+}
+inline uint64_t nanoseconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
 #define SHOAL_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -69,6 +83,10 @@ T load_global(const T* from, SHOAL_HERE) {
 template <class T>
 void store_global(T* to, T value, SHOAL_HERE) {
   if (emulator::check_write(to, sizeof(T), {file, line})) *to = value;
+}
+
+inline unsigned char* block_memory() {
+  return emulator::memory_of_block();
 }
 
 inline void copy_async(void* to, const void* from, bool take, SHOAL_HERE) {
@@ -122,32 +140,14 @@ inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4], const uin
 }
 #undef SHOAL_HERE
 
+inline uint32_t to_tf32(float value) {
+  return emulator::rounded_tf32(value);
+}
 inline float from_f16(uint16_t bits) {
   return emulator::widened_f16(bits);
 }
 inline uint16_t to_f16(float value) {
   return emulator::narrowed_f16(value);
-}
-inline uint32_t to_tf32(float value) {
-  return emulator::rounded_tf32(value);
-}
-
-inline void store_release(uint64_t* to, uint64_t value) {
-  std::atomic_ref<uint64_t>(*to).store(value, std::memory_order_release);
-}
-inline uint64_t load_acquire(const uint64_t* from) {
-  emulator::let_others_run();
-  return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);
-}
-inline uint32_t load_word(const uint32_t* from) {
-  return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(from)).load(std::memory_order_relaxed);
-}
-inline void store_word(uint32_t* to, uint32_t value) {
-  std::atomic_ref<uint32_t>(*to).store(value, std::memory_order_relaxed);
-}
-inline uint64_t nanoseconds() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
 }  // namespace shoal::cuda
