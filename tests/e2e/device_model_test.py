@@ -5,6 +5,7 @@ same-bits, with a folder of tests/data/oracle as CASE; or faults, refusals, or c
 """
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -38,6 +39,15 @@ def emulated(**settings):
     settings = {"PEERS": "all", **settings}
     return unittest.mock.patch.dict(
         os.environ, {f"EMULATED_GPU_{name}": str(value) for name, value in settings.items()})
+
+
+def with_wide_heads(folder: str) -> Path:
+    """The model with head_dim 512 in its config.json. Its weights have other shapes."""
+    model = Path(folder) / "wide"
+    shutil.copytree(FOLDER, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "head_dim": 512}))
+    return model
 
 
 def sizes() -> list[int]:
@@ -165,9 +175,9 @@ class Faults(harness.TestCase):
 class Refusals(harness.TestCase):
     """What devices cannot do ends the start with the numbers and what to do."""
 
-    def refused(self, code: int, *flags, **settings) -> str:
+    def refused(self, code: int, *flags, model: Path = FOLDER, **settings) -> str:
         with emulated(**settings):
-            done = harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES, *flags,
+            done = harness.run("generate", model, *PROMPT, "--max-tokens", 1, *ON_DEVICES, *flags,
                                code=code)
         return done.stderr.decode()
 
@@ -194,6 +204,11 @@ class Refusals(harness.TestCase):
     def test_more_ranks_than_leaves(self):
         err = self.refused(harness.USAGE, "-tp", 9, PEERS="none")  # no pair is tried
         self.assertRegex(err, r"\[1, 8\].*not 9.*--device cpu has up to 9")
+
+    def test_heads_that_no_kernel_computes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            err = self.refused(harness.USAGE, model=with_wide_heads(folder))
+        self.assertIn("--device cuda: head_dim 512 is above 256; use --device cpu", err)
 
     def test_too_little_memory(self):
         err = self.refused(harness.USAGE, BYTES=1 << 20)
@@ -243,6 +258,15 @@ class Choice(harness.TestCase):
             with self.subTest(why):
                 log = self.chosen(*flags, **settings)
                 self.assertRegex(log, f"--device auto: the CPU, because .*{why}")
+
+    def test_the_cpu_because_of_wide_heads(self):
+        """The weights do not fit the changed config.json, so the start ends later, on the CPU."""
+        with tempfile.TemporaryDirectory() as folder, emulated():
+            done = harness.run("generate", with_wide_heads(folder), *PROMPT, "--max-tokens", 1,
+                               "--cuda-module", MODULE, "--log-level", "info",
+                               code=harness.BAD_MODEL)
+        self.assertRegex(done.stderr.decode(),
+                         "--device auto: the CPU, because .*head_dim 512 is above 256")
 
     def test_an_order_of_the_cpus_transports_is_for_the_cpu(self):
         self.assertNotIn("--device auto", self.chosen("-tp", 2, "--transport", "shm"))
