@@ -56,10 +56,14 @@ def start(*args, wrapper: tuple[str, ...] = (), **popen) -> Process:
     """Starts the program in a process group of its own, with its output in pipes.
 
     wrapper: a command that becomes the program, such as ("unshare", "--mount").
+    A machine may have GPUs, and --device auto would take them, so the CPU computes unless the
+    arguments name a device or a module for one.
     """
+    named = any(str(word).startswith(("--device", "--cuda-module")) for word in args)
+    device = {} if named else {"SHOAL_DEVICE": "cpu"}
     popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
              **popen}
-    return Process([*wrapper, *EMULATOR, SHOAL, *map(str, args)], env=environment(),
+    return Process([*wrapper, *EMULATOR, SHOAL, *map(str, args)], env={**device, **environment()},
                    start_new_session=True, **popen)
 
 
