@@ -33,7 +33,6 @@ SKIPPED = 77  # CTest counts this exit code as skipped
 # Seconds after which a test gives up a wait, as kGuardMs in tests/guard.h. This only ends one that
 # hangs, and no verdict may depend on it. Sanitizers and emulated processors are slow.
 GUARD = 300 if EMULATOR or "SHOAL_TEST_SANITIZED" in os.environ else 60
-
 TAG_NAME = "SHOAL_TEST_TAG"
 TAG = uuid.uuid4().hex
 
@@ -44,7 +43,6 @@ def environment() -> dict[str, str]:
 
 class Process(subprocess.Popen):
     """Waits no longer than GUARD unless it is told to."""
-
     def wait(self, timeout=GUARD):
         return super().wait(timeout)
 
@@ -56,15 +54,13 @@ def start(*args, wrapper: tuple[str, ...] = (), **popen) -> Process:
     """Starts the program in a process group of its own, with its output in pipes.
 
     wrapper: a command that becomes the program, such as ("unshare", "--mount").
-    A machine may have GPUs, and --device auto would take them, so the CPU computes unless the
-    arguments name a device or a module for one.
+    The CPU computes, also where there are GPUs, unless the arguments name a device or a module.
     """
-    named = any(str(word).startswith(("--device", "--cuda-module")) for word in args)
-    device = {} if named else {"SHOAL_DEVICE": "cpu"}
-    popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
-             **popen}
-    return Process([*wrapper, *EMULATOR, SHOAL, *map(str, args)], env={**device, **environment()},
-                   start_new_session=True, **popen)
+    words = [str(word) for word in args]
+    named = any(word.startswith(("--device", "--cuda-module")) for word in words)
+    settings = environment() if named else {"SHOAL_DEVICE": "cpu", **environment()}
+    popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+    return Process([*wrapper, *EMULATOR, SHOAL, *words], env=settings, start_new_session=True, **popen)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/emulator/block_memory.h"
 #include "tests/emulator/memory.h"
 #include "tests/emulator/settings.h"
 #include "tests/emulator/stream.h"
@@ -56,10 +57,6 @@ int this_device() {
 
 std::shared_ptr<em::Stream> stream_of(cudaStream_t stream) {
   return stream == nullptr ? em::default_stream(this_device()) : stream->stream;
-}
-
-bool is_pageable(const void* address) {
-  return em::piece_of(address) == nullptr;
 }
 
 em::Operation copy_of(void* to, const void* from, size_t bytes) {
@@ -257,19 +254,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream) {
   RETURN_IF_PLANNED();
   if (!em::fits(to, bytes) || !em::fits(from, bytes)) return failed(cudaErrorInvalidValue);
-  const std::shared_ptr<em::Stream> in = stream_of(stream);
-  const bool from_pageable = is_pageable(from), to_pageable = is_pageable(to);
-  if ((from_pageable || to_pageable) && in->is_captured())
-    return failed(cudaErrorStreamCaptureUnsupported);
-  if (from_pageable) {  // CUDA takes such memory into a buffer of its own first
-    const auto* bytes_of = static_cast<const unsigned char*>(from);
-    in->enqueue([to, taken = std::vector<unsigned char>(bytes_of, bytes_of + bytes)] {
-      copy_of(to, taken.data(), taken.size())();
-    });
-  } else {
-    in->enqueue(copy_of(to, from, bytes));
+  // CUDA takes such memory through a buffer of its own, and the caller waits. Nothing here may.
+  if (const bool source = em::piece_of(from) == nullptr; source || em::piece_of(to) == nullptr) {
+    const char* const way = source ? " B from it" : " B to it";
+    em::keep_report(em::Fault::kPageable, {}, std::to_string(bytes) + way);
+    return failed(cudaErrorInvalidValue);
   }
-  if (to_pageable) in->wait_for_all();
+  stream_of(stream)->enqueue(copy_of(to, from, bytes));
   return cudaSuccess;
 }
 
@@ -369,13 +360,21 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t replay) {
 }
 
 namespace shoal::emulator {
+cudaError_t allow_block_memory(const void* kernel, size_t bytes) {
+  if (raise_block_memory(this_device(), kernel, bytes)) return cudaSuccess;
+  return failed(cudaErrorInvalidValue);
+}
+
 cudaError_t launch(const LaunchShape& shape, std::function<void()> body, cudaStream_t stream) {
   if (const cudaError_t error = planned("cudaLaunchKernel"); error != cudaSuccess) return error;
   if (shape.threads < 1 || shape.threads > 1024 || shape.memory > kMostBlockMemory ||
       shape.grid.x < 1 || shape.grid.y < 1 || shape.grid.z < 1 || shape.grid.y > 65535 ||
       shape.grid.z > 65535)
     return failed(cudaErrorInvalidConfiguration);
-  stream_of(stream)->enqueue([shape, body = std::move(body)] {
+  const std::shared_ptr<Stream> in = stream_of(stream);
+  if (!may_have_block_memory(in->device(), shape.kernel, shape.memory))
+    return failed(cudaErrorInvalidValue);
+  in->enqueue([shape, body = std::move(body)] {
     hang_if_planned(running_device);
     run_lanes(running_device, shape, body);
   });

@@ -117,6 +117,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t replay);
 
 namespace shoal::emulator {
+/// Lets the kernel's blocks have this much memory on the device that the thread has selected.
+cudaError_t allow_block_memory(const void* kernel, size_t bytes);
 /// Enqueues a kernel, whose lanes each run body.
 cudaError_t launch(const LaunchShape& shape, std::function<void()> body, cudaStream_t stream);
 }  // namespace shoal::emulator

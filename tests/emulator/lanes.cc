@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "tests/emulator/block_memory.h"
 #include "tests/emulator/fiber.h"
 #include "tests/emulator/pending_copies.h"
 #include "tests/emulator/turns.h"

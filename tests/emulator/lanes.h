@@ -23,13 +23,11 @@ struct Index {
 };
 extern thread_local constinit Index current_index;
 
-/// The bytes of memory that a block may have on every device that the kernels are built for.
-inline constexpr size_t kMostBlockMemory = 99 * 1024;
-
 struct LaunchShape {
   Dim3 grid;
   unsigned threads = 1;  ///< of a block, in one dimension
   size_t memory = 0;     ///< bytes of memory of each block
+  const void* kernel = nullptr;
 };
 
 /// Runs body once for each lane of the launch, in the calling thread, to the end. As many blocks as

@@ -260,6 +260,12 @@ TEST(LanesTest, ALaunchHasLimits) {
     const auto launch = [](cuda::Grid grid, int threads, size_t memory) {
       return cuda::launch(&do_nothing, grid, threads, memory, SumArgs{}, nullptr);
     };
+    EXPECT_EQ(launch({1, 1, 1}, 32, 48 * 1024), cudaSuccess);
+    EXPECT_EQ(launch({1, 1, 1}, 32, 48 * 1024 + 1), cudaErrorInvalidValue) << "it must be loaded";
+    EXPECT_EQ(cuda::load_kernel(&do_nothing, 64 * 1024), cudaSuccess);
+    EXPECT_EQ(launch({1, 1, 1}, 32, 64 * 1024 + 1), cudaErrorInvalidValue);
+    EXPECT_EQ(cuda::load_kernel(&do_nothing, 99 * 1024), cudaSuccess);
+    EXPECT_EQ(cuda::load_kernel(&do_nothing, 0), cudaSuccess) << "which takes nothing back";
     EXPECT_EQ(launch({1, 1, 1}, 1024, 99 * 1024), cudaSuccess);
     EXPECT_EQ(launch({1, 1, 1}, 32, 99 * 1024 + 1), cudaErrorInvalidConfiguration);
     EXPECT_EQ(launch({1, 1, 1}, 1025, 0), cudaErrorInvalidConfiguration);
@@ -269,7 +275,6 @@ TEST(LanesTest, ALaunchHasLimits) {
     EXPECT_EQ(launch({1, 1, 65536}, 32, 0), cudaErrorInvalidConfiguration);
     EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidConfiguration);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << "the device has not failed";
-    EXPECT_EQ(cuda::load_kernel(&do_nothing, 99 * 1024), cudaSuccess);
     EXPECT_EQ(cuda::load_kernel(&do_nothing, 99 * 1024 + 1), cudaErrorInvalidValue);
   });
 }

@@ -65,7 +65,9 @@ class OnDevice {
 /// One block on the default stream, to its end.
 template <typename Args>
 cudaError_t run_block(void (*kernel)(Args), int threads, size_t memory, const Args& args) {
-  const cudaError_t error = cuda::launch(kernel, cuda::Grid{}, threads, memory, args, nullptr);
+  cudaError_t error = cuda::load_kernel(kernel, memory);
+  if (error == cudaSuccess)
+    error = cuda::launch(kernel, cuda::Grid{}, threads, memory, args, nullptr);
   return error == cudaSuccess ? cudaDeviceSynchronize() : error;
 }
 

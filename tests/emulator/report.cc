@@ -32,6 +32,8 @@ const char* name_of(Fault fault) {
       return "address that the device does not have";
     case Fault::kNoPeer:
       return "memory of a device that is out of reach";
+    case Fault::kPageable:
+      return "copy of memory that is not pinned";
   }
   return "fault";
 }
@@ -44,8 +46,8 @@ std::string text_of(const Place& place) {
 }
 
 void keep_report(Fault fault, const Place& place, const std::string& details) {
-  const std::string text = std::string(name_of(fault)) + " at " + text_of(place) +
-                           (details.empty() ? "" : ": ") + details;
+  const std::string where = place.line == 0 ? "" : " at " + text_of(place);
+  const std::string text = name_of(fault) + where + (details.empty() ? "" : ": ") + details;
   std::fprintf(stderr, "emulated GPU: %s\n", text.c_str());
   const std::lock_guard<std::mutex> lock(kept().mutex);
   if (kept().text.empty()) kept().text = text;

@@ -19,6 +19,7 @@ enum class Fault {
   kUnwritten,         ///< device memory is read before anything was written there
   kUnmapped,          ///< an address that is neither device memory nor mapped host memory
   kNoPeer,            ///< memory of a device that this one does not reach
+  kPageable,          ///< an asynchronous copy of memory that is not pinned
 };
 
 /// Keeps the first report of the process, prints it, and ends the calling lane's kernel: it does
@@ -27,7 +28,8 @@ enum class Fault {
 /// The first report, e.g. "divergent barrier at product.cu:69: ...". Empty: there is none.
 std::string first_report();
 
-/// Keeps a report without ending a lane, for the scheduler.
+/// Keeps a report without ending a lane, for the scheduler and for calls of the host. These have no
+/// line of a kernel.
 void keep_report(Fault fault, const Place& place, const std::string& details);
 
 }  // namespace shoal::emulator

@@ -73,6 +73,13 @@ void Stream::enqueue(Operation operation) {
     captured_->push_back(std::move(operation));
     return;
   }
+  while (enqueued_ - done_ >= kMostOperations) {
+    if (has_thread_) {
+      changed_.wait(lock);
+    } else {
+      run_next(lock);
+    }
+  }
   queue_.push_back(std::move(operation));
   ++enqueued_;
   if (how == Streams::kThreads && !has_thread_) {

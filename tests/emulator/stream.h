@@ -12,13 +12,17 @@ namespace shoal::emulator {
 /// Work that a stream does, in its turn. It owns copies of all arguments, as a launch does.
 using Operation = std::function<void()>;
 
+/// A device's queue takes about this many launches; then the call that enqueues waits.
+inline constexpr uint64_t kMostOperations = 1000;
+
 /// Operations in order, of one device. EMULATED_GPU_STREAMS decides who runs them, and when.
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   static std::shared_ptr<Stream> make(int device);
   explicit Stream(int device) : device_(device) {}
 
-  /// Adds the operation, or, while the stream is captured, keeps it for the graph.
+  /// Adds the operation, or, while the stream is captured, keeps it for the graph. Waits as long as
+  /// kMostOperations others have not ended.
   void enqueue(Operation operation);
   /// The number of operations that have been enqueued so far.
   uint64_t enqueued();

@@ -4,13 +4,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/emulator/on_device.h"
+#include "tests/emulator/report.h"
 
 namespace shoal::emulator {
 namespace {
@@ -149,17 +152,59 @@ TEST(StreamTest, APinnedBufferThatIsReusedTooEarlyIsSeen) {
                 [] { EXPECT_EQ(copied_from(new_pinned(4)), 9U); });
 }
 
-TEST(StreamTest, PageableMemoryIsTakenAtTheCall) {
-  in_each_way([] {
-    std::vector<uint32_t> pageable(kWords, 4);
-    EXPECT_EQ(copied_from(pageable.data()), 4U);
-    // And a copy into such memory waits.
-    const OnDevice<uint32_t> on_device(std::vector<uint32_t>(kWords, 7));
-    EXPECT_EQ(enqueue_add({on_device.get(), on_device.get(), 1}, nullptr), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(pageable.data(), on_device.get(), kBytes, cudaMemcpyDefault, nullptr),
-              cudaSuccess);
-    EXPECT_EQ(pageable, std::vector<uint32_t>(kWords, 15));
+TEST(StreamTest, ACopyOfMemoryThatIsNotPinnedIsReported) {
+  for (const bool from_it : {true, false}) {
+    in_each_way([from_it] {
+      std::vector<uint32_t> pageable(kWords, 4);
+      const OnDevice<uint32_t> on_device(std::vector<uint32_t>(kWords, 7));
+      void* const device = on_device.get();
+      void* const host = pageable.data();
+      EXPECT_EQ(cudaMemcpyAsync(from_it ? device : host, from_it ? host : device, kBytes,
+                                cudaMemcpyDefault, nullptr),
+                cudaErrorInvalidValue);
+      EXPECT_EQ(first_report(), std::string("copy of memory that is not pinned: 256 B ") +
+                                    (from_it ? "from it" : "to it"));
+      EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorLaunchFailure) << "the device has failed";
+      EXPECT_EQ(pageable, std::vector<uint32_t>(kWords, 4));
+    });
+  }
+}
+
+TEST(StreamTest, AFullStreamLetsTheCallerWait) {
+  const std::string path = testing::TempDir() + "/emulated_gpu_hangs";
+  with_settings({{"STREAMS", "threads"}, {"HANG", path}}, [&path] {
+    std::ofstream(path) << 0;
+    uint32_t* words = new_pinned(1);
+    uint32_t* none = new_pinned(0);
+    for (uint64_t i = 0; i < kMostOperations; ++i)
+      EXPECT_EQ(enqueue_add({words, none, 1}, nullptr), cudaSuccess);
+    std::atomic<bool> enqueued{false};
+    std::thread one_more([&] {
+      EXPECT_EQ(enqueue_add({words, none, 1}, nullptr), cudaSuccess);
+      enqueued = true;
+    });
+    // no deadline: no moment shows that a thread waits for ever, so this look can only miss a fault
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(enqueued);
+    std::ofstream(path) << -1;
+    one_more.join();
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(words[0], 1U + kMostOperations + 1);
   });
+  std::remove(path.c_str());
+}
+
+TEST(StreamTest, AFullStreamThatNobodyWaitsForWorks) {
+  for (const char* way : {"at-once", "when-waited-for"}) {
+    with_settings({{"STREAMS", way}}, [] {
+      uint32_t* words = new_pinned(1);
+      uint32_t* none = new_pinned(0);
+      for (uint64_t i = 0; i < 2 * kMostOperations; ++i)
+        EXPECT_EQ(enqueue_add({words, none, 1}, nullptr), cudaSuccess);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      EXPECT_EQ(words[0], 1U + 2 * kMostOperations);
+    });
+  }
 }
 
 TEST(StreamTest, ACopyThatEndsBehindItsMemoryIsRefused) {

@@ -35,6 +35,7 @@ cudaError_t launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_b
                 static_cast<unsigned>(grid.z)};
   shape.threads = static_cast<unsigned>(threads);
   shape.memory = shared_bytes;
+  shape.kernel = reinterpret_cast<const void*>(kernel);
   // The arguments are copied now, so a graph that keeps this launch replays exactly these.
   return emulator::launch(
       shape,
@@ -51,8 +52,8 @@ cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args
 }
 
 template <class Args>
-cudaError_t load_kernel(void (*)(Args), size_t shared_bytes = 0) {
-  return shared_bytes <= emulator::kMostBlockMemory ? cudaSuccess : cudaErrorInvalidValue;
+cudaError_t load_kernel(void (*kernel)(Args), size_t shared_bytes = 0) {
+  return emulator::allow_block_memory(reinterpret_cast<const void*>(kernel), shared_bytes);
 }
 
 inline void store_release(uint64_t* to, uint64_t value) {
