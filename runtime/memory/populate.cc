@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "runtime/base/page_size.h"
+#include "runtime/base/quantity.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; glibc 2.36 of Debian 12 has it, older headers do not
@@ -30,7 +31,8 @@ Status populate(std::byte* data, size_t bytes) {
     }
     return {};
   }
-  return Status::error(Code::kResourceExhausted, cat("touch ", bytes, " bytes of memory"), error);
+  return Status::error(Code::kResourceExhausted,
+                       cat("touch ", bytes_text(static_cast<int64_t>(bytes)), " of memory"), error);
 }
 
 }  // namespace shoal

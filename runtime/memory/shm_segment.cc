@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/quantity.h"
 #include "runtime/memory/populate.h"
 
 namespace shoal {
@@ -78,13 +79,13 @@ Result<Fd> open_unnamed(const std::string& directory) {
   return fd;
 }
 
-/// ": 1048576 bytes free", which is what an unprivileged process may use. Empty if the mount
+/// ": 1048576 B (1.0 MiB) free", which is what an unprivileged process may use. Empty if the mount
 /// reports no size, as that of a memfd does.
 std::string free_text(int fd) {
   struct statvfs facts;
   if (::fstatvfs(fd, &facts) != 0) return ": free bytes unknown";
   if (facts.f_blocks == 0) return "";
-  return cat(": ", uint64_t{facts.f_bavail} * facts.f_frsize, " bytes free");
+  return cat(": ", bytes_text(static_cast<int64_t>(facts.f_bavail * facts.f_frsize)), " free");
 }
 
 /// Makes the file `bytes` long with every block allocated. ftruncate alone would make it sparse,
@@ -96,16 +97,19 @@ Status reserve(int fd, size_t bytes, const std::string& place) {
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       bytes > limit.rlim_cur) {
     return Status::error(Code::kResourceExhausted,
-                         cat("shared segment of ", bytes, " bytes: the file size limit is ",
-                             limit.rlim_cur, " bytes (ulimit -f)"));
+                         cat("shared segment of ", bytes_text(static_cast<int64_t>(bytes)),
+                             ": the file size limit is ",
+                             bytes_text(static_cast<int64_t>(limit.rlim_cur)), " (ulimit -f)"));
   }
   int error;
   do {
     error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
   if (error == 0) return {};
-  return Status::error(code_of(error), cat("fallocate ", bytes, " bytes in ", place, free_text(fd)),
-                       error);
+  return Status::error(
+      code_of(error),
+      cat("fallocate ", bytes_text(static_cast<int64_t>(bytes)), " in ", place, free_text(fd)),
+      error);
 }
 
 Status check_size(size_t bytes) {
@@ -191,7 +195,9 @@ Result<ShmSegment> ShmSegment::map(Fd fd, size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   const int error = errno;
   if (data == MAP_FAILED)
-    return Status::error(code_of(error), cat("map ", bytes, " bytes of shared memory"), error);
+    return Status::error(code_of(error),
+                         cat("map ", bytes_text(static_cast<int64_t>(bytes)), " of shared memory"),
+                         error);
   (void)::madvise(data, bytes, MADV_DONTDUMP);
   ShmSegment segment(std::move(fd), static_cast<std::byte*>(data), bytes);
   SHOAL_RETURN_IF_ERROR(populate(segment.data_, bytes));

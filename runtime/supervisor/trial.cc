@@ -10,6 +10,7 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/quantity.h"
 #include "runtime/memory/shm_segment.h"
 #include "runtime/supervisor/helper_process.h"
 #include "runtime/supervisor/process_end.h"
@@ -25,7 +26,7 @@ Status touch(int64_t bytes) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (data == MAP_FAILED)
-    return Status::error(Code::kResourceExhausted, cat("touch ", bytes, " bytes"), errno);
+    return Status::error(Code::kResourceExhausted, cat("touch ", bytes_text(bytes)), errno);
   return {};
 }
 
@@ -54,7 +55,7 @@ Status try_in_disposable_process(const ShmNeed& need) {
   SHOAL_ASSIGN_OR_RETURN(const HelperProcess trial,
                          start_helper({"reserve-trial", cat(need.dev_shm_bytes()),
                                        cat(need.memory_bytes() - need.dev_shm_bytes())}));
-  const std::string what = cat("a trial of reserving ", need.memory_bytes(), " bytes ");
+  const std::string what = cat("a trial of reserving ", bytes_text(need.memory_bytes()), " ");
   const std::optional<ProcessEnd> end =
       await_end(trial.pid, trial.pidfd, Deadline::after_ms(kTrialMs));
   if (!end) {

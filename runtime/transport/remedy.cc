@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/program_path.h"
 #include "runtime/transport/remedy_dev_shm.h"
 #include "runtime/transport/remedy_place.h"
@@ -17,8 +18,9 @@ void add_file_limit(const HostFacts& facts, int world_size, const std::vector<Sh
   for (const Shortage& shortage : refused)
     largest = std::max(largest, shortage.need.largest_file_bytes());
   if (facts.limits.fsize_bytes < 0 || largest <= facts.limits.fsize_bytes) return;
-  const std::string title = cat("a file may have ", facts.limits.fsize_bytes, " bytes and needs ",
-                                largest, " for ", world_size, " ranks: lift the limit");
+  const std::string title =
+      cat("a file may have ", bytes_text(facts.limits.fsize_bytes), " and needs ",
+          bytes_text(largest), " for ", counted(world_size, "rank"), ": lift the limit");
   if (is_docker(facts))
     list.push_back({"docker", title, cat(docker_command(facts), " --ulimit fsize=-1:-1 ...")});
   list.push_back({"ulimit", title, "ulimit -f unlimited"});
@@ -44,7 +46,7 @@ void add_open_files(const HostFacts& facts, int world_size, const std::vector<Sh
   if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
   raise_open_files(facts, most,
                    cat("a process may have ", facts.limits.nofile, " open files and needs ", most,
-                       " for ", world_size, " ranks: raise the limit"),
+                       " for ", counted(world_size, "rank"), ": raise the limit"),
                    list);
 }
 
@@ -61,9 +63,9 @@ Remedy raise_limit(const HostFacts& facts, int world_size, const CgroupLevel& le
                    bool own) {
   const bool high = level.least_limit() != level.limit_bytes;
   const std::string title =
-      cat("the memory limit", high ? " (memory.high)" : "", " of ", level.least_limit(),
-          " bytes is ", limit - level.least_limit(), " too low for ", world_size,
-          " ranks: raise it to ", exact_or_round(limit));
+      cat("the memory limit", high ? " (memory.high)" : "", " of ", bytes_text(level.least_limit()),
+          " is ", bytes_text(limit - level.least_limit()), " too low for ",
+          counted(world_size, "rank"), ": raise it to ", exact_or_round(limit));
   if (high) {
     std::string text =
         cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path, "memory.high"));

@@ -206,8 +206,8 @@ void add_stale(const HostFacts& facts, const ShmTrouble& trouble, const std::str
                       (!trouble.few_inodes || dir.free_inodes + files >= trouble.inodes) &&
                       !trouble.read_only && !trouble.forbidden;
   const Remedy remedy{"other",
-                      cat("killed runs left ", bytes, " bytes in ", dir.path, " (files: ", files,
-                          "): remove them", enough ? ", which is enough" : ""),
+                      cat("killed runs left ", bytes_text(bytes), " in ", dir.path,
+                          " (files: ", files, "): remove them", enough ? ", which is enough" : ""),
                       command};
   list.insert(enough ? list.begin() : list.end(), remedy);
 }

@@ -17,6 +17,7 @@
 #include "models/tokenizer/unicode.h"
 #include "models/weights.h"
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 #include "runtime/worker/model_runner.h"
 #include "server/host/hidden_home.h"
 
@@ -104,6 +105,10 @@ uint64_t device_kv_bytes(const MemoryEstimate& memory) {
          static_cast<uint64_t>(memory.kv_bytes_per_block);
 }
 
+std::string text_of(uint64_t bytes) {
+  return bytes_text(static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX)));
+}
+
 /// What the KV cache may have if the flags do not say it, for messages.
 const char* usual_kv_share(const EnginePlan& plan) {
   return plan.model.device == DeviceKind::kCuda
@@ -114,10 +119,10 @@ const char* usual_kv_share(const EnginePlan& plan) {
 /// Where a device's memory goes, for the message that it does not suffice.
 std::string device_memory_text(const EnginePlan& plan) {
   const MemoryEstimate& memory = plan.memory;
-  return cat(". A rank may use ", memory.device_bytes, " B of its GPU; the rank with the most has ",
-             memory.largest_weight_bytes, " B of weights and about ",
-             memory.largest_activation_bytes,
-             " B of activations: use more ranks, a smaller --max-num-batched-tokens or "
+  return cat(". A rank may use ", bytes_text(memory.device_bytes),
+             " of its GPU; the rank with the most has ", bytes_text(memory.largest_weight_bytes),
+             " of weights and about ", bytes_text(memory.largest_activation_bytes),
+             " of activations: use more ranks, a smaller --max-num-batched-tokens or "
              "--max-model-len, or another --gpu-memory-utilization");
 }
 
@@ -127,8 +132,8 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
   const uint64_t available =
       on_device ? device_kv_bytes(plan->memory) : plan->memory.available_bytes;
   if (flags.kv_cache_memory && *flags.kv_cache_memory > available) {
-    return bad_flag(cat("--kv-cache-memory ", *flags.kv_cache_memory, " B is more than the ",
-                        available, " B of memory that are available"));
+    return bad_flag(cat("--kv-cache-memory ", text_of(*flags.kv_cache_memory), " is more than the ",
+                        text_of(available), " of memory that are available"));
   }
   int64_t max_model_len = flags.max_model_len.value_or(model.config.max_position_embeddings);
   // With room for every sequence at its longest, nothing is ever preempted, so more blocks are
@@ -141,12 +146,12 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
   const int64_t blocks = std::min(fitting, useful);
   if (blocks < (flags.max_model_len ? blocks_for_tokens(max_model_len) : 1)) {
     const int64_t tokens = flags.max_model_len.value_or(kBlockTokens);
-    return bad_flag(
-        cat("the KV cache must hold ", tokens, " tokens, which takes --kv-cache-memory ",
-            blocks_for_tokens(tokens) * per_block, ", but has ", budget, " B (",
-            flags.kv_cache_memory ? "--kv-cache-memory" : usual_kv_share(*plan),
-            flags.max_model_len ? "); raise it, or lower --max-model-len" : "); raise it",
-            on_device ? device_memory_text(*plan) : ""));
+    return bad_flag(cat("the KV cache must hold ", tokens,
+                        " tokens, which takes --kv-cache-memory ",
+                        blocks_for_tokens(tokens) * per_block, ", but has ", text_of(budget), ", ",
+                        flags.kv_cache_memory ? "as --kv-cache-memory says" : usual_kv_share(*plan),
+                        flags.max_model_len ? "; raise it, or lower --max-model-len" : "; raise it",
+                        on_device ? device_memory_text(*plan) : ""));
   }
   max_model_len = std::min(max_model_len, blocks * kBlockTokens);
   plan->model.limits.kv_blocks = static_cast<int32_t>(blocks);

@@ -212,8 +212,8 @@ class Refusals(harness.TestCase):
 
     def test_too_little_memory(self):
         err = self.refused(harness.USAGE, BYTES=1 << 20)
-        self.assertRegex(err, r"KV cache must hold .* has 0 B .*--gpu-memory-utilization")
-        self.assertRegex(err, r"\d+ B of weights")
+        self.assertRegex(err, r"KV cache must hold .* has 0 B, .*--gpu-memory-utilization")
+        self.assertRegex(err, r"\d+ B( \(\d+\.\d MiB\))? of weights")
 
     def test_a_device_that_fails(self):
         """A new process may find it well again, so the ranks are started again before the end."""

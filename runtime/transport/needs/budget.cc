@@ -5,6 +5,7 @@
 #include <climits>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 
 namespace shoal {
 namespace {
@@ -16,9 +17,9 @@ int64_t sum(const std::vector<Consumer>& consumers) {
   return total;
 }
 
-/// "needs at least 4096 bytes"
+/// "needs at least 65011712 B (62.0 MiB)"
 std::string needs(const ShmNeed& need, int64_t bytes) {
-  return cat("needs ", words(need.bound), bytes, " bytes");
+  return cat("needs ", words(need.bound), bytes_text(bytes));
 }
 
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
@@ -26,15 +27,15 @@ Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOpt
   if (cgroup >= 0 && options.reserved_bytes > cgroup - bytes) {
     return Status::error(
         Code::kResourceExhausted,
-        cat(needs(need, bytes), " of memory beside ", options.reserved_bytes,
-            " that the ranks take besides; the memory cgroup has ", cgroup, " left"));
+        cat(needs(need, bytes), " of memory beside ", bytes_text(options.reserved_bytes),
+            " that the ranks take besides; the memory cgroup has ", bytes_text(cgroup), " left"));
   }
   // What is reserved besides is not added here, because weights may be mapped files and swap may
   // take the rest.
   if (facts.memory_available_bytes > 0 && bytes > facts.memory_available_bytes) {
     return Status::error(Code::kResourceExhausted,
                          cat(needs(need, bytes), " of memory; the machine has ",
-                             facts.memory_available_bytes, " available"));
+                             bytes_text(facts.memory_available_bytes), " available"));
   }
   return {};
 }
@@ -69,8 +70,9 @@ Status check_bytes(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom
   if (dir.size_bytes == 0 || headroom_bytes <= dir.free_bytes - bytes) return {};
   return Status::error(
       Code::kResourceExhausted,
-      cat(needs(need, bytes), " in ", dir.path, " and ", headroom_bytes, " left free for others; ",
-          dir.free_bytes, " of ", dir.size_bytes, " are free"));
+      cat(needs(need, bytes), " in ", dir.path, " and ", bytes_text(headroom_bytes),
+          " left free for others; ", bytes_text(dir.free_bytes), " of ",
+          bytes_text(dir.size_bytes), " are free"));
 }
 
 Status check_files(const ShmNeed& need, const ShmDirFacts& dir) {
@@ -94,8 +96,9 @@ Status check_probe(const ShmNeed& need, const ShmDirFacts& dir) {
   if (dir.probe_errno == 0 || bytes < dir.probed_bytes) return {};
   return Status::error(
       Code::kResourceExhausted,
-      cat(needs(need, bytes), " in ", dir.path, "; a try to allocate ", dir.probed_bytes,
-          " there failed", dir.probe_note.empty() ? "" : ": ", dir.probe_note),
+      cat(needs(need, bytes), " in ", dir.path, "; a try to allocate ",
+          bytes_text(dir.probed_bytes), " there failed", dir.probe_note.empty() ? "" : ": ",
+          dir.probe_note),
       dir.probe_errno);
 }
 
@@ -114,9 +117,9 @@ Status check_all(const ShmNeed& need, const HostFacts& facts, const BudgetOption
   }
   const int64_t file = need.largest_file_bytes(), limit = facts.limits.fsize_bytes;
   if (limit >= 0 && file > limit) {
-    return Status::error(
-        Code::kResourceExhausted,
-        cat("needs a file of ", file, " bytes; the file size limit is ", limit, " (ulimit -f)"));
+    return Status::error(Code::kResourceExhausted,
+                         cat("needs a file of ", bytes_text(file), "; the file size limit is ",
+                             bytes_text(limit), " (ulimit -f)"));
   }
   return bytes > 0 ? check_probe(need, facts.dev_shm) : Status();
 }

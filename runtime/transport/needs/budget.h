@@ -61,7 +61,7 @@ struct BudgetOptions {
 ///      RESOURCE_EXHAUSTED.
 ///   5. The limit of open files. RESOURCE_EXHAUSTED, or an addition to the message of an earlier
 ///      refusal.
-/// Messages have the need and what is available, in bytes.
+/// Messages have the need and what is available, as bytes_text() writes them.
 Status check_budget(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options);
 
 /// The same for a start that will take these bytes next. If they are kAtLeast, the bytes of

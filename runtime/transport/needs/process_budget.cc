@@ -1,5 +1,7 @@
 #include "runtime/transport/needs/process_budget.h"
 
+#include "runtime/base/quantity.h"
+
 namespace shoal {
 namespace {
 
@@ -29,8 +31,8 @@ Status check_processes(const ProcessNeed& need, const HostFacts& facts) {
   if (space >= 0 && need.address_space_bytes > space) {
     return Status::error(
         Code::kResourceExhausted,
-        cat("a rank needs ", need.address_space_bytes,
-            " bytes of address space; a process may have ", space,
+        cat("a rank needs ", bytes_text(need.address_space_bytes),
+            " of address space; a process may have ", bytes_text(space),
             " (ulimit -v): raise it with ulimit -v unlimited, or lower --kv-cache-memory"));
   }
   return {};

@@ -5,6 +5,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/page_size.h"
+#include "runtime/base/quantity.h"
 
 namespace shoal {
 namespace {
@@ -29,7 +30,7 @@ Result<std::vector<ShmSegment>> reserve_for_library(int64_t bytes, const std::st
     Result<ShmSegment> segment =
         ShmSegment::create(static_cast<size_t>(std::min(piece, bytes - taken)), directory);
     if (!segment.ok())
-      return segment.status().while_doing(cat("take ", bytes, " bytes in ", directory));
+      return segment.status().while_doing(cat("take ", bytes_text(bytes), " in ", directory));
     pieces.push_back(std::move(segment).value());
   }
   return pieces;

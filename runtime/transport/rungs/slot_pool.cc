@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/quantity.h"
 #include "runtime/comm/slots/shm_communicator.h"
 
 namespace shoal {
@@ -26,9 +27,9 @@ Result<std::unique_ptr<Communicator>> open_slot_pool(OpenArgs args, const char* 
 Status check_file_size(int64_t bytes, const HostFacts& facts) {
   const int64_t limit = facts.limits.fsize_bytes;
   if (limit < 0 || bytes <= limit) return {};
-  return Status::error(
-      Code::kResourceExhausted,
-      cat("needs a file of ", bytes, " bytes; the file size limit is ", limit, " (ulimit -f)"));
+  return Status::error(Code::kResourceExhausted,
+                       cat("needs a file of ", bytes_text(bytes), "; the file size limit is ",
+                           bytes_text(limit), " (ulimit -f)"));
 }
 
 Status check_memfd(int64_t bytes, const HostFacts& facts) {

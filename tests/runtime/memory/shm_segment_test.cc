@@ -123,9 +123,10 @@ TEST(ShmSegmentTest, MoreThanThereIsIsRefusedWithNumbersAndLeavesNothing) {
   const size_t bytes = size_t{1} << 50;
   const Status status = ShmSegment::create(bytes).status();
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_NE(status.to_string().find(cat(bytes, " bytes in /dev/shm")), std::string::npos)
+  EXPECT_NE(status.to_string().find(cat(bytes, " B (1048576.0 GiB) in /dev/shm")),
+            std::string::npos)
       << status.to_string();
-  EXPECT_NE(status.to_string().find("bytes free"), std::string::npos) << status.to_string();
+  EXPECT_NE(status.to_string().find("iB) free"), std::string::npos) << status.to_string();
   EXPECT_EQ(names_in("/dev/shm"), before);
 }
 
@@ -222,7 +223,8 @@ TEST(ShmSegmentTest, FullTmpfsIsAnErrorThatLeavesNothing) {
   });
   if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";
   EXPECT_NE(text.find("RESOURCE_EXHAUSTED"), std::string::npos) << text;
-  EXPECT_NE(text.find("fallocate 614400 bytes in /dev/shm: 434176 bytes free"), std::string::npos)
+  EXPECT_NE(text.find("fallocate 614400 B (0.6 MiB) in /dev/shm: 434176 B (0.4 MiB) free"),
+            std::string::npos)
       << text;
 }
 

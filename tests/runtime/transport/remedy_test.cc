@@ -217,8 +217,10 @@ TEST(Remedy, FileSizeLimit) {
   facts.limits.fsize_bytes = 2 * kMiB;
   EXPECT_TRUE(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).empty());
   facts.limits.fsize_bytes -= 1;
-  EXPECT_EQ(for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).at(0).title,
-            "a file may have 2097151 bytes and needs 2097152 for 2 ranks: lift the limit");
+  EXPECT_EQ(
+      for_need(facts, need_of("nccl-shm", 8 * kMiB, 4), kMiB).at(0).title,
+      "a file may have 2097151 B (2.0 MiB) and needs 2097152 B (2.0 MiB) for 2 ranks: lift the "
+      "limit");
   EXPECT_EQ(kinds(for_need(facts, {"memfd", {}, {{"slots", 2 * kMiB, 1}}})), "ulimit");
 }
 
@@ -260,7 +262,8 @@ TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
   ASSERT_EQ(kinds(list), "other docker");
   EXPECT_EQ(list[0].text, "shoal doctor --clean-stale");
   EXPECT_EQ(list[0].title,
-            "killed runs left 34213888 bytes in /dev/shm (files: 1): remove them, which is enough");
+            "killed runs left 34213888 B (32.6 MiB) in /dev/shm (files: 1): remove them, which is "
+            "enough");
   list = for_need(facts, need_of("shm", 100 * kMiB));
   EXPECT_EQ(kinds(list), "docker other");
 }
@@ -273,8 +276,9 @@ TEST(Remedy, CgroupLimits) {
   auto list = for_need(facts, need, 0, 100 * kMiB);
   ASSERT_EQ(kinds(list), "docker");
   EXPECT_EQ(list[0].text, cat("docker run --memory=", 620 * kMiB, "b ..."));
-  EXPECT_EQ(list[0].title, cat("the memory limit of ", 512 * kMiB, " bytes is ", 108 * kMiB,
-                               " too low for 2 ranks: raise it to 650117120 B (620.0 MiB), or 1g"));
+  EXPECT_EQ(list[0].title, cat("the memory limit of ", 512 * kMiB, " B (512.0 MiB) is ", 108 * kMiB,
+                               " B (108.0 MiB) too low for 2 ranks: raise it to "
+                               "650117120 B (620.0 MiB), or 1g"));
   facts.container = "kubernetes";
   list = for_need(facts, need, 0, 100 * kMiB);
   ASSERT_EQ(kinds(list), "kubernetes");
@@ -294,7 +298,9 @@ TEST(Remedy, CgroupLimits) {
   list = for_need(facts, need);
   ASSERT_EQ(kinds(list), "cgroup");
   EXPECT_EQ(list[0].text, cat("echo ", 32 * kMiB, " > /sys/fs/cgroup/user.slice/memory.high"));
-  EXPECT_EQ(list[0].title.find("the memory limit (memory.high) of 16777216 bytes is 16777216 too"),
+  EXPECT_EQ(list[0].title.find(
+                "the memory limit (memory.high) of 16777216 B (16.0 MiB) is 16777216 B (16.0 "
+                "MiB) too"),
             0u)
       << list[0].title;
   slice.limit_bytes = 20 * kMiB;

@@ -154,8 +154,13 @@ TEST(EnginePlanTest, LengthsThatDoNotFitAreRefusedWithTheNumbers) {
   flags.kv_cache_memory = 100;
   EXPECT_NE(refusal(flags, machine(2, kGiB)).find(cat("--kv-cache-memory ", kDemoBlockBytes)),
             std::string::npos);
+  EXPECT_NE(refusal(flags, machine(2, kGiB)).find(", but has 100 B, as --kv-cache-memory says"),
+            std::string::npos);
   flags.kv_cache_memory = 2 * kGiB;
-  EXPECT_NE(refusal(flags, machine(2, kGiB)).find("available"), std::string::npos);
+  EXPECT_NE(refusal(flags, machine(2, kGiB))
+                .find("--kv-cache-memory 2147483648 B (2048.0 MiB) is more than the 1073741824 B "
+                      "(1024.0 MiB) of memory that are available"),
+            std::string::npos);
 }
 
 TEST(EnginePlanTest, AStretchedContextIsUsedOnlyIfTheFlagAsksForIt) {

@@ -43,7 +43,8 @@ TEST(Budget, ExactFitsAndOnePageLessDoesNot) {
   EXPECT_TRUE(check_budget(shm_need(), facts, {}).ok());
   facts.dev_shm.free_bytes -= kPage;
   expect_refused(check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
-                 {"needs 2101248 bytes in /dev/shm", "2097152 of 67108864 are free"});
+                 {"needs 2101248 B (2.0 MiB) in /dev/shm",
+                  "; 2097152 B (2.0 MiB) of 67108864 B (64.0 MiB) are free"});
   facts.dev_shm.free_bytes = kNeed - 1;
   EXPECT_FALSE(check_budget(shm_need(), facts, {}).ok());
 }
@@ -53,7 +54,7 @@ TEST(Budget, HeadroomIsLeftFree) {
   facts.dev_shm.free_bytes += 10 * kPage;
   EXPECT_TRUE(check_budget(shm_need(), facts, {10 * kPage, 0}).ok());
   expect_refused(check_budget(shm_need(), facts, {10 * kPage + 1, 0}), Code::kResourceExhausted,
-                 {"40961"});
+                 {"and 40961 B left free"});
 }
 
 TEST(Budget, ALeastNeedIsLeftToTheReservation) {
@@ -119,7 +120,8 @@ TEST(Budget, MemoryComesFirstAndCountsWhatIsReserved) {
   EXPECT_TRUE(check_budget(shm_need(), facts, {0, 1000}).ok());
   EXPECT_TRUE(check_budget(memfd_need(), facts, {0, 1000}).ok());
   expect_refused(check_budget(memfd_need(), facts, {0, 1001}), Code::kResourceExhausted,
-                 {"2101248 bytes of memory", "1001", "2102248 left"});
+                 {"needs 2101248 B (2.0 MiB) of memory beside 1001 B ",
+                  "the memory cgroup has 2102248 B (2.0 MiB) left"});
   facts.dev_shm.exists = false;  // memory is reported before a missing directory
   expect_refused(check_budget(shm_need(), facts, {0, 1001}), Code::kResourceExhausted,
                  {"memory cgroup"});
@@ -144,7 +146,7 @@ TEST(Budget, TheMachinesMemoryToo) {
   EXPECT_TRUE(check_budget(shm_need(), facts, {0, 1 << 30}).ok());
   facts.memory_available_bytes = kNeed - 1;
   expect_refused(check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
-                 {"the machine has 2101247"});
+                 {"the machine has 2101247 B (2.0 MiB) available"});
 }
 
 TEST(Budget, OnlyATmpfsThatCanBeWritten) {
@@ -175,8 +177,9 @@ TEST(Budget, FileSizeLimitCountsFilesAndMemfdsNotPrivateMemory) {
   EXPECT_TRUE(check_budget(shm_need(), facts, {}).ok());
   EXPECT_TRUE(check_budget(memfd_need(), facts, {}).ok());
   facts.limits.fsize_bytes = kNeed - 1;
-  expect_refused(check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
-                 {"2101248", "2101247", "ulimit -f"});
+  expect_refused(
+      check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
+      {"a file of 2101248 B (2.0 MiB); the file size limit is 2101247 B (2.0 MiB) (ulimit -f)"});
   expect_refused(check_budget(memfd_need(), facts, {}), Code::kResourceExhausted, {"ulimit -f"});
   ShmNeed need = memfd_need();
   need.memory[0].inodes = 0;
@@ -191,8 +194,10 @@ TEST(Budget, AFailedTrySpeaksAgainstNeedsOfItsSize) {
   EXPECT_TRUE(check_budget(shm_need(), facts, {}).ok());
   facts.dev_shm.probe_errno = ENOMEM;
   facts.dev_shm.probe_note = "killed by signal 9";
-  expect_refused(check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
-                 {"2101248", "killed by signal 9"});
+  expect_refused(
+      check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
+      {"needs 2101248 B (2.0 MiB) in /dev/shm; a try to allocate 2101248 B (2.0 MiB) there",
+       "killed by signal 9"});
   EXPECT_TRUE(check_budget({"lean", {{"slots", kNeed - kPage, 1}}, {}}, facts, {}).ok());
   EXPECT_TRUE(check_budget(memfd_need(), facts, {}).ok());
 }

@@ -37,11 +37,11 @@ TEST(ProcessBudget, ProcessesOfTheContainer) {
 
 TEST(ProcessBudget, AddressSpace) {
   HostFacts facts;
-  facts.limits.address_space_bytes = 1000;
-  EXPECT_EQ(refusal({1, 1000}, facts), "");
-  EXPECT_NE(refusal({1, 1001}, facts)
-                .find("needs 1001 bytes of address space; a process may have "
-                      "1000 (ulimit -v)"),
+  facts.limits.address_space_bytes = int64_t{1} << 30;
+  EXPECT_EQ(refusal({1, int64_t{1} << 30}, facts), "");
+  EXPECT_NE(refusal({1, int64_t{3} << 29}, facts)
+                .find("needs 1610612736 B (1536.0 MiB) of address space; a process may have "
+                      "1073741824 B (1024.0 MiB) (ulimit -v)"),
             std::string::npos);
 }
 
