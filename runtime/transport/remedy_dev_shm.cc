@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <sstream>
 
+#include "runtime/base/counted.h"
 #include "runtime/transport/remedy_place.h"
 
 namespace shoal {
@@ -19,14 +20,17 @@ bool has_option(const std::string& options, const std::string& wanted) {
   return false;
 }
 
+/// What is wrong, with the number of ranks that a size in the same title is for.
 std::string why(const ShmTrouble& trouble, const std::string& path) {
-  if (trouble.occupied) return cat(path, " is no directory");
-  if (trouble.missing) return cat(path, " is missing");
-  if (trouble.no_tmpfs) return cat(path, " is no tmpfs");
-  if (trouble.read_only) return cat(path, " is read-only");
-  if (trouble.forbidden) return cat(path, " may not be written");
-  if (trouble.small) return cat(path, " is too small for ", trouble.world_size, " ranks");
-  return cat(path, " has too few inodes for ", trouble.world_size, " ranks");
+  const std::string ranks = counted(trouble.world_size, "rank");
+  const std::string they_need_it =
+      cat(", and ", ranks, trouble.world_size == 1 ? " needs it" : " need it");
+  if (trouble.occupied) return cat(path, " is no directory", they_need_it);
+  if (trouble.missing) return cat(path, " is missing", they_need_it);
+  if (trouble.no_tmpfs) return cat(path, " is no tmpfs", they_need_it);
+  if (trouble.read_only) return cat(path, " is read-only", they_need_it);
+  if (trouble.forbidden) return cat(path, " may not be written", they_need_it);
+  return cat(path, trouble.small ? " is too small for " : " has too few inodes for ", ranks);
 }
 
 /// "1314816 B (1.3 MiB), or 2m", and "at least " before it if that is all that is known.
@@ -114,10 +118,13 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   if (trouble.small) options += cat(",size=", trouble.total_bytes);
   if (trouble.few_inodes) options += cat(",nr_inodes=", trouble.total_inodes);
   if (!options.empty()) {
-    list.push_back({"mount",
-                    cat(trouble.forbidden ? cat(path, " is too small: ") : title, "remount it",
-                        trouble.small || trouble.few_inodes ? cat(" with ", room(trouble)) : ""),
-                    cat(remount_command(facts.dev_shm.mount_options), options, " ", path)});
+    list.push_back(
+        {"mount",
+         cat(trouble.forbidden
+                 ? cat(path, " is too small for ", counted(trouble.world_size, "rank"), ": ")
+                 : title,
+             "remount it", trouble.small || trouble.few_inodes ? cat(" with ", room(trouble)) : ""),
+         cat(remount_command(facts.dev_shm.mount_options), options, " ", path)});
   }
   if (trouble.forbidden)
     list.push_back({"mount", cat(title, "open it to all users"), cat("chmod 1777 ", path)});

@@ -159,9 +159,15 @@ TEST(Remedy, MissingOrNoTmpfs) {
       cat("mkdir -p /dev/shm && mount -t tmpfs -o size=", 100 * kMiB, ",mode=1777 tmpfs /dev/shm");
   const ShmNeed need = need_of("shm", 100 * kMiB);
   EXPECT_EQ(for_need(facts, need).at(0).text, mount);
+  EXPECT_EQ(
+      for_need(facts, need).at(0).title,
+      "/dev/shm is missing, and 2 ranks need it: mount a tmpfs of 104857600 B (100.0 MiB), or "
+      "128m there");
   facts.dev_shm.occupied = true;
   EXPECT_EQ(for_need(facts, need).at(0).text, "rm /dev/shm && " + mount);
-  EXPECT_TRUE(for_need(facts, need).at(0).title.starts_with("/dev/shm is no directory: "));
+  EXPECT_TRUE(for_need(facts, need)
+                  .at(0)
+                  .title.starts_with("/dev/shm is no directory, and 2 ranks need it: "));
   facts.dev_shm.occupied = false;
   facts.dev_shm.exists = true;
   facts.dev_shm.fs_type = "overlay";
@@ -170,7 +176,8 @@ TEST(Remedy, MissingOrNoTmpfs) {
   const auto list = for_need(facts, need);
   ASSERT_EQ(kinds(list), "docker");
   EXPECT_EQ(list[0].title,
-            "/dev/shm is no tmpfs: start the container with 104857600 B (100.0 MiB), or 128m");
+            "/dev/shm is no tmpfs, and 2 ranks need it: start the container with 104857600 B "
+            "(100.0 MiB), or 128m");
   EXPECT_TRUE(list[0].text.starts_with("docker run --ipc=private --shm-size=104857600b ...\n"));
 }
 
@@ -178,6 +185,8 @@ TEST(Remedy, ReadOnlyOrForbidden) {
   HostFacts facts = host();
   facts.dev_shm.open_errno = EROFS;
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "mount -o remount,rw /dev/shm");
+  EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).title,
+            "/dev/shm is read-only, and 2 ranks need it: remount it");
   EXPECT_EQ(for_need(facts, need_of("shm", 100 * kMiB)).at(0).text,
             "mount -o remount,rw,size=105906176 /dev/shm");
   facts.dev_shm.open_errno = EACCES;
@@ -185,6 +194,11 @@ TEST(Remedy, ReadOnlyOrForbidden) {
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "mount -o remount,rw /dev/shm");
   facts.dev_shm.mount_options = "rw,errors=remount-ro";
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "chmod 1777 /dev/shm");
+  EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).title,
+            "/dev/shm may not be written, and 2 ranks need it: open it to all users");
+  EXPECT_TRUE(for_need(facts, need_of("shm", 100 * kMiB))
+                  .at(0)
+                  .title.starts_with("/dev/shm is too small for 2 ranks: remount it with "));
   facts.container = "kubernetes";
   EXPECT_EQ(kinds(for_need(facts, need_of("shm", kMiB))), "kubernetes");
 }
