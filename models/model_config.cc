@@ -105,8 +105,8 @@ void check_features(ConfigReader& config, const Family& family) {
     if (!config.has(key)) continue;
     config.unimplemented(cat("\"", key, "\": a quantized checkpoint",
                              quantization_method(config.object()[key]),
-                             " is not supported; take the model's checkpoint in "
-                             "bfloat16, float16 or float32"));
+                             " is not supported; take the one in bfloat16, float16 or float32 "
+                             "that it was made from: hf download OWNER/NAME --local-dir DIR"));
   }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (config.integer(key, 0, kMaxInt, 0) > 0)

@@ -144,6 +144,9 @@ WALKS = {
              "| shoal generate $DEMO --jsonl -"),
         Step("mkdir phi && cp $DEMO/* phi && sed -i 's/\"llama\"/\"phi3\"/' phi/config.json; "
              "shoal generate phi --prompt In", 65, says="phi3"),
+        Step("mkdir awq && cp $DEMO/* awq && sed -i 's/^{/{\"quantization_config\": "
+             "{\"quant_method\": \"awq\"},/' awq/config.json; shoal generate awq --prompt In", 65,
+             says=r'\("awq"\) is not supported; .*hf download OWNER/NAME --local-dir DIR'),
         Step("mkdir short && cp $DEMO/* short && truncate -s 100000 short/model.safetensors; "
              "shoal generate short --prompt In", 65),
         Step("mkdir bin && cp $DEMO/*.json bin && touch bin/pytorch_model.bin; "
