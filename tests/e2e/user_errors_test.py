@@ -1,0 +1,88 @@
+"""What the program says to a user who has made a mistake."""
+import json
+import tempfile
+from pathlib import Path
+
+import harness
+from harness import NO_MODEL, UNAVAILABLE, USAGE
+
+
+class Errors(harness.TestCase):
+    """An error says what is wrong and what to do, in one style, without codes and places."""
+
+    def error(self, code: int, *args, stdin: bytes = b"") -> str:
+        process = harness.start(*args, stdin=-1)
+        out, err = process.communicate(stdin)
+        self.assertEqual((process.returncode, out), (code, b""), err)
+        return err.decode()
+
+    def test_no_codes_and_places(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken = Path(folder) / "broken.json"
+            broken.write_text("{")
+            (Path(folder) / "ids.jsonl").write_text('{"prompt_ids": [99999999]}\n')
+            cases = [
+                (USAGE, "serve", "m", "--wibble"),
+                (USAGE, "serve", "m", "--config", "/nowhere.yaml"),
+                (NO_MODEL, "serve", "/nowhere"),
+                (NO_MODEL, "tokenize", "/nowhere", "--text", "x"),
+                (USAGE, "generate", harness.DEMO, "--messages", broken),
+                (USAGE, "generate", harness.DEMO, "--prompt", "x", "--top-p", 2),
+                (USAGE, "client", "--messages", broken),
+                (USAGE, "client", "--prompt", "x", "--ssl-ca-certs", "/nowhere"),
+                (USAGE, "client", "--prompt", "x", "--api-key-file", "/nowhere"),
+                (UNAVAILABLE, "client", "--prompt", "x", "--server", "127.0.0.1:1"),
+                (USAGE, "serve", harness.DEMO, "--ssl-certfile", "/nowhere", "--grpc-port", 0),
+                (USAGE, "shmtest", "true"),
+                (USAGE, "doctor", "--transport", "pigeon"),
+                (USAGE, "doctor", "--nccl-version", "2.11"),
+                (NO_MODEL, "doctor", "/nowhere"),
+                (NO_MODEL, "logits", "/nowhere", "--prompt-ids", 1, "--out", broken),
+                (USAGE, "logits", harness.DEMO, "--jsonl", Path(folder) / "ids.jsonl",
+                 "--out-dir", folder),
+                (USAGE, "detokenize", harness.DEMO, "--ids", "1,99999999"),
+                (USAGE, "render", harness.DEMO, "--messages", broken),
+                (NO_MODEL, "bench", "decode", "/nowhere"),
+                (USAGE, "bench", "collectives", "--sizes", "many"),
+                (USAGE, "version", "wibble"),
+            ]
+            for code, *words in cases:
+                text = self.error(code, *words)
+                self.assertRegex(text, r"^shoal: error: \S", words)
+                self.assertNotRegex(text, r"[A-Z]+_[A-Z]+|\.cc:\d|\[front\]|\bUNKNOWN\b", words)
+                debug = self.error(code, *words, "--log-level", "debug")
+                if code != UNAVAILABLE:  # this one is no status but a sentence of its own
+                    self.assertRegex(debug, r"^shoal: error: [A-Z_]+: ", words)
+
+    def test_json_errors_keep_their_codes(self):
+        line = json.loads(self.error(USAGE, "serve", "m", "--wibble", "--log-format", "json"))
+        self.assertEqual(line["level"], "ERROR")
+        self.assertTrue(line["message"].startswith("INVALID_ARGUMENT: unknown flag"), line)
+        line = json.loads(self.error(UNAVAILABLE, "client", "--prompt", "x", "--server",
+                                     "127.0.0.1:1", "--log-format", "json"))
+        self.assertIn("no server answers", line["message"])
+
+    def test_what_to_do(self):
+        hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
+        download = f"hf download {hub} --local-dir SmolLM2-135M-Instruct"
+        self.assertIn(download, self.error(NO_MODEL, "serve", hub))
+        self.assertIn(download, self.error(NO_MODEL, "tokenize", hub, "--text", "x"))
+        self.assertNotIn("hf download", self.error(NO_MODEL, "serve", "/nowhere/x"))
+        self.assertIn("did you mean --prompt \"hello there\"?",
+                      self.error(USAGE, "client", "hello there"))
+        self.assertIn("-- is missing before the command: shoal shmtest [FLAGS] -- true",
+                      self.error(USAGE, "shmtest", "true"))
+        for server in ("localhost", "http://localhost"):
+            for kind in (("--prompt", "x"), ("--chat",)):
+                self.assertIn("--server must be HOST:PORT",
+                              self.error(USAGE, "client", "--server", server, *kind))
+        self.assertIn("use --kv-cache-memory",
+                      self.error(USAGE, "serve", "m", "--mem-fraction-static", "0.9"))
+
+    def test_a_prompt_is_needed(self):
+        for words in (("client",), ("generate", harness.DEMO), ("client", "--prompt", "-")):
+            self.assertIn("or a prompt on stdin, which is empty", self.error(USAGE, *words))
+
+
+if __name__ == "__main__":
+    harness.main()
