@@ -288,8 +288,9 @@ int conclude(const ClientFlags& flags, const Call& call) {
     const Status printed = write_stdout(result_json(received, flags.request.logprobs.has_value()));
     if (!printed.ok()) return fail_to_write(printed);
   }
-  const bool is_empty = received.text.empty() && !flags.request.prompt_ids;
-  (void)write_all(STDERR_FILENO, figures_of(received) + (is_empty ? kEmptyAnswerHint : ""),
+  const bool ended_at_once = received.text.empty() && !flags.request.prompt_ids &&
+                             received.finished.reason() == wire::FINISH_REASON_STOP;
+  (void)write_all(STDERR_FILENO, figures_of(received) + (ended_at_once ? kEmptyAnswerHint : ""),
                   "the figures to stderr");
   return kExitOk;
 }

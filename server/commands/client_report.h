@@ -47,7 +47,8 @@ inline int fail_late(const ClientFlags& flags, const std::string& come) {
                                     " s of --timeout; ", come, " of it came"));
 }
 
-/// Below an answer without any text.
+/// Below an answer that the model ended before any text. The client cannot see whether the model is
+/// one for chats.
 inline constexpr const char* kEmptyAnswerHint =
     "shoal client: the answer is empty; a model for chats answers to --chat or --messages\n";
 

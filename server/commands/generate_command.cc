@@ -132,6 +132,16 @@ Sinks submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop) {
   return sinks;
 }
 
+/// Says below an answer without any text how to ask a model for chats, if this is one.
+void hint_at_chats(const GenerateFlags& flags, const Completion& completion) {
+  const bool ended_at_once =
+      completion.text.empty() && completion.end.finish.reason == FinishReason::kStop;
+  if (!ended_at_once || flags.chat.messages || flags.request.prompt_ids) return;
+  if (!ChatTemplate::load(flags.engine.model).ok()) return;
+  (void)write_stderr(
+      "shoal generate: the answer is empty; this model is for chats, and answers to --messages\n");
+}
+
 /// Runs the only request, and prints its text as it arrives, or its object at the end.
 Ending run_one(const GenerateFlags& flags, InferenceLoop& loop, std::vector<RequestLine> requests,
                EngineHost& host) {
@@ -141,7 +151,9 @@ Ending run_one(const GenerateFlags& flags, InferenceLoop& loop, std::vector<Requ
   const Completion completion = sinks[0]->wait_end();
   if (!completion.end.status.ok()) return host.ending(completion.end.status);
   const std::string answer = flags.json ? completion_json(completion, host.transport()) : "";
-  return at(Stage::kRequest, write_stdout(answer + "\n"));
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(answer + "\n")));
+  hint_at_chats(flags, completion);
+  return {};
 }
 
 /// All lines of a file, run as one batch.
