@@ -154,7 +154,7 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
     return while_doing(
         failure, cat("the start has taken ", options_.ladder.names.startup_timeout, ", ",
                      options_.group.startup_timeout_s, " s, with ",
-                     counted(ladder_.report().restarts.size(), "restart"),
+                     counted(ladder_.report().restart_count, "restart"),
                      pause.tries() > 0 ? cat(", in which ", counted(pause.tries(), "try", "tries"),
                                              " met a shortage")
                                        : ""));
@@ -177,7 +177,7 @@ std::optional<Failure> Supervisor::refuse_restart(const Failure& failure,
   if (next == RestartPolicy::Next::kGiveUp) {
     return while_doing(
         failure,
-        cat("the ranks were started again ", counted(ladder_.report().restarts.size(), "time"),
+        cat("the ranks were started again ", counted(ladder_.report().restart_count, "time"),
             " and failed again (", options_.ladder.names.max_restarts, ")"));
   }
   if (next == RestartPolicy::Next::kNextRung) {

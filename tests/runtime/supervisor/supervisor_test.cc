@@ -241,6 +241,20 @@ TEST(Supervisor, RestartsAreCounted) {
       << step.status().to_string();
 }
 
+TEST(Supervisor, TheLastRestartsAreListedAndAllAreCounted) {
+  constexpr int kRestarts = static_cast<int>(TransportReport::kMostRestarts) + 1;
+  const auto supervisor = started(options_for(kRestarts));
+  ASSERT_TRUE(supervisor);
+  uint64_t number = 0;
+  while (number < kRestarts) ASSERT_TRUE(supervisor->step(++number, "be killed").ok()) << number;
+  const Attempt<GroupStep> step = supervisor->step(++number, "be killed");
+  ASSERT_FALSE(step.ok());
+  EXPECT_NE(step.status().to_string().find("started again 21 times"), std::string::npos)
+      << step.status().to_string();
+  EXPECT_EQ(supervisor->report().restart_count, kRestarts);
+  EXPECT_EQ(supervisor->report().restarts.size(), TransportReport::kMostRestarts);
+}
+
 TEST(Supervisor, ARanksOwnReasonIsNotCuredByARestart) {
   Told told;
   SupervisorOptions options = options_for(5);
