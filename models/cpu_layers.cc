@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "models/rope.h"
+#include "runtime/base/counted.h"
 #include "runtime/memory/populate.h"
 
 namespace shoal {
@@ -102,7 +103,7 @@ Status CpuLayers::take_memory(const StepRoom& room, Communicator& communicator) 
   SHOAL_ASSIGN_OR_RETURN(memory_, AlignedBuffer::allocate(static_cast<size_t>(bytes)));
   const Status touched = populate(memory_.as<>(), memory_.bytes());
   if (!touched.ok())
-    return touched.while_doing(cat("touch the activations of ", max_rows_, " tokens"));
+    return touched.while_doing(cat("touch the activations of ", counted(max_rows_, "token")));
   buffers_ = std::make_unique<Buffers>(memory_.as<>(), config, parts_.plan, activation_, max_rows_);
   return {};
 }

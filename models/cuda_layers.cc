@@ -11,6 +11,7 @@
 #include "models/device_buffers.h"
 #include "models/device_limits.h"
 #include "models/device_tables.h"
+#include "runtime/base/counted.h"
 #include "runtime/comm/device/keep_for_process.h"
 
 namespace shoal {
@@ -95,7 +96,7 @@ Status CudaLayers::take_kv_cache(int32_t blocks) {
   Result<Device::Memory> kv = parts_.device->allocate(static_cast<size_t>(kv_bytes_));
   if (!kv.ok()) {
     return kv.status().while_doing(
-        cat("allocate the KV cache of ", blocks, " blocks, ", kv_bytes_, " B"));
+        cat("allocate the KV cache of ", counted(blocks, "block"), ", ", kv_bytes_, " B"));
   }
   kv_ = std::move(kv).value();
   return {};

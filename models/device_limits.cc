@@ -3,6 +3,7 @@
 #include "kernels/args.h"
 #include "models/device_buffers.h"
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 #include "runtime/device/cuda_ops.h"
 
 namespace shoal {
@@ -23,9 +24,10 @@ Status check_device_model(const ModelConfig& config) {
   }
   if (config.num_attention_heads > kShoalMostHeads ||
       config.num_key_value_heads > kShoalMostKvHeads) {
-    return no_such_kernel(cat(config.num_attention_heads, " heads and ", config.num_key_value_heads,
-                              " KV heads are more than ", static_cast<int>(kShoalMostHeads),
-                              " and ", static_cast<int>(kShoalMostKvHeads)));
+    return no_such_kernel(cat(counted(config.num_attention_heads, "head"), " and ",
+                              counted(config.num_key_value_heads, "KV head"), " are more than ",
+                              static_cast<int>(kShoalMostHeads), " and ",
+                              static_cast<int>(kShoalMostKvHeads)));
   }
   if (config.hidden_size > kMostNormColumns) {
     return no_such_kernel(cat("hidden_size ", config.hidden_size, " is above ", kMostNormColumns));

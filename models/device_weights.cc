@@ -5,6 +5,7 @@
 
 #include "models/weight_loader.h"
 #include "models/weight_sum.h"
+#include "runtime/base/counted.h"
 #include "runtime/comm/device/keep_for_process.h"
 
 namespace shoal {
@@ -99,7 +100,7 @@ class DeviceStore {
   Result<DeviceVector> make_vector(const std::vector<float>& values) {
     const size_t bytes = values.size() * sizeof(float);
     if (bytes > kStageBytes)
-      return Status::error(Code::kInternal, cat("a vector of ", values.size(), " values"));
+      return Status::error(Code::kInternal, cat("a vector of ", counted(values.size(), "value")));
     DeviceVector vector;
     SHOAL_ASSIGN_OR_RETURN(vector.values, allocate(static_cast<int64_t>(bytes), "a vector"));
     SHOAL_ASSIGN_OR_RETURN(Stage* const stage, next_stage());

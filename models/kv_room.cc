@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 
 namespace shoal {
 namespace {
@@ -40,8 +41,8 @@ Result<int32_t> kv_blocks_that_fit(std::span<const KvRoom> ranks, const KvBlocks
     return Status::error(
         Code::kResourceExhausted,
         cat("GPU ", rank.device, " has ", room.free_bytes, " B of ", rank.total_bytes,
-            " B left for KV cache, which is ", room.blocks, " blocks of ", room.block_bytes, " B; ",
-            wanted.planned, " were planned and at least ", wanted.least,
+            " B left for KV cache, which is ", counted(room.blocks, "block"), " of ",
+            room.block_bytes, " B; ", wanted.planned, " were planned and at least ", wanted.least,
             " are needed. The rest is taken, by this group or by others (nvidia-smi lists them): "
             "use a smaller --kv-cache-memory or --max-model-len, more ranks, or --device cpu"));
   }

@@ -6,6 +6,7 @@
 #include "models/config_reader.h"
 #include "models/rope.h"
 #include "models/rope_config.h"
+#include "runtime/base/counted.h"
 
 namespace shoal {
 namespace {
@@ -186,8 +187,9 @@ int read_window(ConfigReader& config, const Family& family) {
 void read_layer_types(ConfigReader& config, int window, ModelConfig& model) {
   const Json& types = config.object()["layer_types"];
   if (!types.is_array() || types.size() != model.sliding_window.size()) {
-    config.invalid(cat("\"layer_types\" must list one type for each of the ",
-                       model.sliding_window.size(), " layers"));
+    config.invalid(cat("\"layer_types\" must list one type for each layer, of which there ",
+                       model.sliding_window.size() == 1 ? "is " : "are ",
+                       model.sliding_window.size()));
     return;
   }
   for (size_t layer = 0; layer < types.size(); ++layer) {

@@ -4,6 +4,7 @@
 #include <climits>
 
 #include "kernels/args.h"
+#include "runtime/base/counted.h"
 
 namespace shoal {
 namespace {
@@ -62,8 +63,8 @@ Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world, Device
         Code::kInvalidArgument,
         cat("tensor-parallel-size must be in 1..", plan.leaves, " for this model, not ", world.size,
             ": sums are cut into min(", leaf_count(INT_MAX, device), ", ",
-            config.num_attention_heads,
-            " attention heads) leaves so that every size gives the same bits, and a rank needs at least one"));
+            counted(config.num_attention_heads, "attention head"),
+            ") leaves so that every size gives the same bits, and a rank needs at least one"));
   }
   plan.leaf_range = leaves_of_rank(world.rank, world.size, plan.leaves);
   plan.q_heads = units_of(plan.leaf_range, plan.leaves, config.num_attention_heads);

@@ -7,6 +7,7 @@
 #include "models/chat_template/operators.h"
 #include "models/chat_template/spelling.h"
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 
 namespace shoal::jinja {
 namespace {
@@ -202,8 +203,8 @@ class Interpreter : public Evaluator {
     if (target.kind == ExprKind::kAttribute) return assign_attribute(target, value);
     const std::vector<Value> items = items_of(run_, value);
     if (run_.ok() && items.size() != target.children.size()) {
-      run_.error(
-          cat("cannot unpack ", items.size(), " values into ", target.children.size(), " names"));
+      run_.error(cat("cannot unpack ", counted(items.size(), "value"), " into ",
+                     counted(target.children.size(), "name")));
     }
     for (size_t i = 0; i < target.children.size() && run_.ok(); ++i)
       assign_in(scope, *target.children[i], items[i]);

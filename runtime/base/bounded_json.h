@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text_values.h"
 
@@ -78,7 +79,7 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Document> {
   }
   bool count() {
     return ++values_ <= limits_.max_values ||
-           stop(cat("more than ", limits_.max_values, " values"));
+           stop(cat("more than ", counted(limits_.max_values, "value")));
   }
   bool enter() {
     if (++depth_ > limits_.max_depth) return stop(cat("nested deeper than ", limits_.max_depth));

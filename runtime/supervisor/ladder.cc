@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/supervisor/process_state.h"
 #include "runtime/supervisor/trial.h"
@@ -192,7 +193,7 @@ void Ladder::say_refused(size_t first, size_t end) const {
 Failure Ladder::forbid(const std::string& setting) {
   report_.forbidden_by = setting;
   return no_rung_left(cat("the policy forbids the transports that are left for ",
-                          report_.world_size, " ranks: ", setting,
+                          counted(report_.world_size, "rank"), ": ", setting,
                           " (refused: ", refused_names(report_.refusals), ")"));
 }
 
@@ -209,7 +210,7 @@ Failure Ladder::no_rung_left(std::string what) {
 }
 
 std::string Ladder::none_works() const {
-  return cat("no transport works for ", report_.world_size, " ranks (tried ",
+  return cat("no transport works for ", counted(report_.world_size, "rank"), " (tried ",
              refused_names(report_.refusals), ")");
 }
 

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <vector>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/process_limit.h"
 #include "runtime/base/program_path.h"
 #include "runtime/base/signals.h"
@@ -28,7 +29,7 @@ constexpr int kFirstSafeFd = kFirstWorkFd;
 std::string descriptor_limit(int error) {
   struct rlimit limit;
   if (error != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";
-  return cat("; this process may have ", limit.rlim_cur, " descriptors (ulimit -n)");
+  return cat("; this process may have ", counted(limit.rlim_cur, "descriptor"), " (ulimit -n)");
 }
 
 /// What keeps a process from being started, with its number if there is one.

@@ -44,10 +44,11 @@ void add_open_files(const HostFacts& facts, int world_size, const std::vector<Sh
   int64_t most = 0;
   for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
   if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
-  raise_open_files(facts, most,
-                   cat("a process may have ", facts.limits.nofile, " open files and needs ", most,
-                       " for ", counted(world_size, "rank"), ": raise the limit"),
-                   list);
+  raise_open_files(
+      facts, most,
+      cat("a process may have ", counted(facts.limits.nofile, "open file"), " and needs ", most,
+          " for ", counted(world_size, "rank"), ": raise the limit"),
+      list);
 }
 
 std::string cgroup_file(const CgroupFacts& cgroup, std::string path, const char* file) {
@@ -185,8 +186,8 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
   constexpr int64_t kFewPorts = 1024;
   if (refused_rung(refused, "tcp") && facts.local_ports >= 0 && facts.local_ports < kFewPorts) {
     list.push_back({"sysctl",
-                    cat("the kernel gives out only ", facts.local_ports,
-                        " ports by itself (net.ipv4.ip_local_port_range): let it have more"),
+                    cat("the kernel gives out only ", counted(facts.local_ports, "port"),
+                        " by itself (net.ipv4.ip_local_port_range): let it have more"),
                     "sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\""});
   }
 }
@@ -215,9 +216,10 @@ std::vector<Remedy> remedies_of_failure(const HostFacts& facts, const Status& fa
   const bool too_few = std::any_of(failure.causes().begin(), failure.causes().end(),
                                    [](const Cause& cause) { return cause.os_error == EMFILE; });
   if (!too_few || limit < 0) return list;
-  raise_open_files(
-      facts, limit + 1,
-      cat("a process may have ", limit, " open files, which is too few: raise the limit"), list);
+  raise_open_files(facts, limit + 1,
+                   cat("a process may have ", counted(limit, "open file"),
+                       ", which is too few: raise the limit"),
+                   list);
   return list;
 }
 

@@ -40,7 +40,7 @@ std::string size_text(const ShmTrouble& trouble) {
 
 /// What the file system must hold, for a title.
 std::string room(const ShmTrouble& trouble) {
-  const std::string inodes = cat(trouble.total_inodes, " inodes");
+  const std::string inodes = counted(trouble.total_inodes, "inode");
   if (!trouble.few_inodes) return size_text(trouble);
   return trouble.small ? cat(size_text(trouble), ", and ", inodes) : inodes;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/base/counted.h"
 #include "runtime/memory/populate.h"
 
 namespace shoal {
@@ -27,7 +28,7 @@ Result<LogitRows> LogitRows::allocate(const ShardPlan& plan, int64_t rows) {
   LogitRows logits;
   logits.plan_ = &plan;
   logits.capacity_ = rows;
-  const std::string what = cat(rows, " rows of logits");
+  const std::string what = cat(counted(rows, "row"), " of logits");
   Result<AlignedBuffer> memory = AlignedBuffer::allocate(static_cast<size_t>(bytes(plan, rows)));
   if (!memory.ok()) return memory.status().while_doing("allocate " + what);
   logits.memory_ = std::move(memory).value();

@@ -6,6 +6,7 @@
 #include "models/cpu_layers.h"
 #include "models/cuda_layers.h"
 #include "models/decoder.h"
+#include "runtime/base/counted.h"
 
 namespace shoal {
 namespace {
@@ -104,8 +105,8 @@ Status ModelRunner::build_batch(const StepPlan& plan) {
         !in_range) {
       return Status::error(
           Code::kInternal,
-          cat("step ", plan.step, ": sequence ", sequence.id, " has ", rows, " tokens, ",
-              sequence.block_table.size(), " blocks, ends at position ", end));
+          cat("step ", plan.step, ": sequence ", sequence.id, " has ", counted(rows, "token"), ", ",
+              counted(sequence.block_table.size(), "block"), ", ends at position ", end));
     }
     batch_.token_ids.insert(batch_.token_ids.end(), sequence.token_ids.begin(),
                             sequence.token_ids.end());

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
@@ -183,11 +184,12 @@ Result<EnginePlan> plan_bench(BenchModelFlags& flags, const ModelFiles& files,
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, plan_on_device(&flags.engine, files, facts.gpu));
   const int64_t positions = flags.tokens + (flags.prefill ? 0 : kDecodePrompt + kWarmupSteps);
   if (positions > plan.model.limits.max_model_len) {
-    return Status::error(Code::kInvalidArgument,
-                         cat("--tokens must be in [1, ",
-                             plan.model.limits.max_model_len - (positions - flags.tokens),
-                             "] within the model length of ", plan.model.limits.max_model_len,
-                             " tokens, not ", flags.tokens));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("--tokens must be in [1, ",
+            plan.model.limits.max_model_len - (positions - flags.tokens),
+            "] within the model length of ", counted(plan.model.limits.max_model_len, "token"),
+            ", not ", flags.tokens));
   }
   plan.limit_kv_blocks(blocks_for_tokens(positions));
   plan.model.limits.max_num_batched_tokens =

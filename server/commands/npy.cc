@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "runtime/base/counted.h"
 #include "server/cli/command_io.h"
 
 namespace shoal {
@@ -72,7 +73,8 @@ Status NpyWriter::append(std::span<const float> values) {
 
 Status NpyWriter::finish() {
   if (remaining_ != 0)
-    return Status::error(Code::kInternal, cat(path_, " is ", remaining_, " values short"));
+    return Status::error(Code::kInternal,
+                         cat(path_, " is ", counted(remaining_, "value"), " short"));
   if (::close(fd_.release()) != 0)
     return Status::error(Code::kDataLoss, cat("close ", path_), errno);
   created_ = false;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "models/tokenizer/unicode.h"
+#include "runtime/base/counted.h"
 
 namespace shoal {
 
@@ -49,9 +50,10 @@ const std::string* InferTensors::raw(int index) const {
 WireRefusal InferTensors::check_names(const std::vector<std::string_view>& known) const {
   if (request_.raw_input_contents_size() > 0 &&
       request_.raw_input_contents_size() != request_.inputs_size())
-    return refuse_field("raw_input_contents",
-                        cat(" has ", request_.raw_input_contents_size(), " entries for ",
-                            request_.inputs_size(), " inputs"));
+    return refuse_field(
+        "raw_input_contents",
+        cat(" has ", counted(request_.raw_input_contents_size(), "entry", "entries"), " for ",
+            counted(request_.inputs_size(), "input")));
   for (int i = 0; i < request_.inputs_size(); ++i) {
     const std::string& name = request_.inputs(i).name();
     if (std::find(known.begin(), known.end(), name) == known.end())
@@ -146,7 +148,7 @@ Result<std::optional<std::vector<int64_t>>, WireRefusal> InferTensors::numbers(
       values.assign(contents.int64_contents().begin(), contents.int64_contents().end());
   }
   if (static_cast<int64_t>(values.size()) != count)
-    return refuse_tensor(name, cat(" must have ", count, " values, as its shape says"));
+    return refuse_tensor(name, cat(" must have ", counted(count, "value"), ", as its shape says"));
   return std::optional(std::move(values));
 }
 

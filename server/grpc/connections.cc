@@ -304,8 +304,9 @@ void Connections::close_unexplained(Connection& connection) {
 void Connections::log_closed(const Connection& connection, Clock::time_point now) {
   if (!is_due(&idle_closed_, now)) return;
   const double idle_s = std::chrono::duration<double>(now - idle_since(connection)).count();
-  log_warning(cat("closed ", idle_closed_.count, " idle connections, the last one after ",
-                  static_cast<int64_t>(idle_s), " s: ", open_, " descriptors are open, and the ",
+  log_warning(cat("closed ", counted(idle_closed_.count, "idle connection"),
+                  ", the last one after ", static_cast<int64_t>(idle_s), " s: ", open_,
+                  " descriptors are open, and the ",
                   "limit (ulimit -n) less what a restart of the ranks needs is ", most_));
   idle_closed_ = {.count = 0, .logged = now};
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/tokenizer/unicode.h"
+#include "runtime/base/counted.h"
 #include "server/grpc/grpc_status.h"
 
 namespace shoal {
@@ -61,8 +62,8 @@ WireRefusal read_stop_conditions(const wire::StoppingOptions& stopping,
                                  GenerationRequest* request) {
   if (stopping.conditions_size() > kMaxStopConditions)
     return refuse_field("stopping.conditions",
-                        cat(" has ", stopping.conditions_size(), " entries; at most ",
-                            kMaxStopConditions, " are allowed"));
+                        cat(" has ", counted(stopping.conditions_size(), "entry", "entries"),
+                            "; at most ", kMaxStopConditions, " are allowed"));
   for (int i = 0; i < stopping.conditions_size(); ++i) {
     const wire::StopCondition& condition = stopping.conditions(i);
     const auto wrong = [i](const char* what) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "models/tokenizer/unicode.h"
+#include "runtime/base/counted.h"
 #include "server/grpc/grpc_status.h"
 
 namespace shoal {
@@ -59,8 +60,10 @@ class WireWalk {
         size_t& count = seen[field->number()];
         if (!skip_numbers(in, tag, &count)) return false;
         if (count > bounds_.max_ids) {
-          refusal_ = refuse_field(name(path, *field, ""), cat(" has more than ", bounds_.max_ids,
-                                                              " entries, the model length"));
+          refusal_ =
+              refuse_field(name(path, *field, ""),
+                           cat(" has more than ", counted(bounds_.max_ids, "entry", "entries"),
+                               ", the model length"));
           return false;
         }
       } else if (!WireFormatLite::SkipField(in, tag)) {

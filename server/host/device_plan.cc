@@ -1,6 +1,7 @@
 #include "server/host/device_plan.h"
 
 #include "models/device_limits.h"
+#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/base/reduce_tree.h"
 #include "runtime/transport/rungs/gpu_checks.h"
@@ -18,7 +19,7 @@ void choose_device_for(const ModelFiles& model, const GpuFacts& gpu, EngineFlags
   if (refused.ok() && transport->device.reproducible) refused = check_same_arithmetic(gpu);
   if (refused.ok() && flags->tensor_parallel_size > most) {
     refused = Status::error(Code::kInvalidArgument,
-                            cat("this model has at most ", most, " ranks on GPUs"));
+                            cat("this model has at most ", counted(most, "rank"), " on GPUs"));
   }
   if (!refused.ok()) return stay_on_cpu(refused.message(), transport);
   log_info(cat("--device auto: ", gpu.devices.front().name, ", compute capability ",

@@ -40,8 +40,10 @@ Status plan_ranks(const EngineFlags& flags, const ModelFiles& model, EnginePlan*
   if (plan->world_size > limit) {
     return bad_flag(cat(
         "--tensor-parallel-size must be in [1, ", limit, "] for this model, not ", plan->world_size,
-        ": its ", model.config.num_attention_heads, " attention heads are summed in ", limit,
-        " parts, the same for every size so that results are the same bits, and a rank needs one part",
+        ": its ", counted(model.config.num_attention_heads, "attention head"),
+        model.config.num_attention_heads == 1 ? " is" : " are", " summed in ",
+        counted(limit, "part"),
+        ", the same for every size so that results are the same bits, and a rank needs one part",
         on_cpu > limit ? cat(" (--device cpu has up to ", on_cpu, ")") : ""));
   }
   return {};
@@ -146,9 +148,9 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
   const int64_t blocks = std::min(fitting, useful);
   if (blocks < (flags.max_model_len ? blocks_for_tokens(max_model_len) : 1)) {
     const int64_t tokens = flags.max_model_len.value_or(kBlockTokens);
-    return bad_flag(cat("the KV cache must hold ", tokens,
-                        " tokens, which takes --kv-cache-memory ",
-                        blocks_for_tokens(tokens) * per_block, ", but has ", text_of(budget), ", ",
+    return bad_flag(cat("the KV cache must hold ", counted(tokens, "token"),
+                        ", which takes --kv-cache-memory ", blocks_for_tokens(tokens) * per_block,
+                        ", but has ", text_of(budget), ", ",
                         flags.kv_cache_memory ? "as --kv-cache-memory says" : usual_kv_share(*plan),
                         flags.max_model_len ? "; raise it, or lower --max-model-len" : "; raise it",
                         on_device ? device_memory_text(*plan) : ""));

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "runtime/base/counted.h"
+
 namespace shoal {
 
 namespace {
@@ -166,8 +168,8 @@ HttpError read_prompts(const Json* prompt, const GenerationRequest& like,
   const Json list = one ? Json::array({*prompt}) : *prompt;
   if (!list.is_array() || list.empty()) return wrong();
   if (list.size() > kMaxPrompts)
-    return bad_field("prompt", cat("prompt has ", list.size(), " entries; at most ", kMaxPrompts,
-                                   " are taken at once"));
+    return bad_field("prompt", cat("prompt has ", counted(list.size(), "entry", "entries"),
+                                   "; at most ", kMaxPrompts, " are taken at once"));
   for (const Json& entry : list) {
     GenerationRequest& request = requests->emplace_back(like);
     if (entry.is_string()) {

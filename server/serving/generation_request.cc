@@ -142,9 +142,9 @@ PromptResult resolve_text(const std::string& prompt, const ServedModel& model,
         kPrompt, ids.status().because_of(Code::kInvalidArgument, "the prompt cannot be tokenized"));
   }
   if (ids->size() > most) {  // the rest of the prompt was not looked at
-    return prompt_too_long(kPrompt,
-                           cat("the prompt has more than ", most, " tokens; at most ", most - 1,
-                               " fit, the model length of ", most, " less one to generate"));
+    return prompt_too_long(
+        kPrompt, cat("the prompt has more than ", counted(most, "token"), "; at most ", most - 1,
+                     " fit, the model length of ", most, " less one to generate"));
   }
   SHOAL_RETURN_IF_ERROR(check_prompt_length(kPrompt, ids->size(), model.max_model_len));
   // A tokenizer may know ids that the model has no embedding for.

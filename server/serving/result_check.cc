@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/base/counted.h"
+
 namespace shoal {
 
 Status check_result(const StepPlan& plan, const StepResult& result, int vocab_size) {
@@ -16,8 +18,8 @@ Status check_result(const StepPlan& plan, const StepResult& result, int vocab_si
                                               expected.begin(), expected.end(), same_id)) {
     return Status::error(Code::kInternal,
                          cat("the workers answered step ", result.step, " with ",
-                             result.tokens.size(), " tokens; asked was step ", plan.step, " for ",
-                             expected.size(), " sequences, in order"));
+                             counted(result.tokens.size(), "token"), "; asked was step ", plan.step,
+                             " for ", counted(expected.size(), "sequence"), ", in order"));
   }
   for (const SampledToken& token : result.tokens) {
     if (token.token_id < 0 || token.token_id >= vocab_size) {

@@ -190,7 +190,8 @@ std::string search_text(const RunResult& run) {
 
 std::string control_text(const std::vector<Outcome>& outcomes, size_t conditions) {
   return cat("The control (host) failed, so nothing can be concluded about /dev/shm: ",
-             conditions - outcomes.size(), " other conditions were not run.\n");
+             counted(conditions - outcomes.size(), "other condition"),
+             conditions - outcomes.size() == 1 ? " was" : " were", " not run.\n");
 }
 
 std::string junit_property(std::string_view name, const std::string& value) {

@@ -226,7 +226,7 @@ class Refusals(harness.TestCase):
         for left, why in (
                 (1_000_000, r"(?s)after \d+ of \d+ B of this rank's weights;.*GPU 0 has \d+ B free of"),
                 (1_400_000, r"(?s)activations of a step, \d+ B.*--max-model-len.*GPU 0 has \d+ B free"),
-                (3_950_000, r"GPU 0 has \d+ B of 67108864 B left for KV cache, which is \d blocks of")):
+                (3_950_000, r"GPU 0 has \d+ B of 67108864 B left for KV cache, which is \d blocks? of")):
             with self.subTest(why):
                 err = self.refused(harness.UNAVAILABLE, BYTES=64 << 20, TAKEN=(64 << 20) - left)
                 self.assertRegex(err, why)

@@ -7,8 +7,8 @@ and functions keep their budgets (budgets.py); headers have #pragma once and not
 a .cc has a header of its own name, except in the folders of TABLES; every *_test.cc and *_fuzz.cc
 is named in its folder's CMakeLists.txt; the documentation lists every folder of the layers and no
 others; no code decides by an error's place or wording; no test overwrites a sanitizer's options;
-names are snake_case; folder READMEs have at most 28 lines; no file contains paths of a certain
-machine or forgotten to-do marks.
+names are snake_case; folder READMEs have at most 28 lines; no message has a number beside a noun in
+the plural (plurals.py); no file contains paths of a certain machine or forgotten to-do marks.
 """
 import re
 import sys
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import budgets
 import cmake_targets
+import plurals
 
 # The layers: a floor, and for a folder with rooms a step on that floor. A folder may include
 # itself, every folder on a lower floor, the rooms of its own family on a lower step, and the
@@ -258,6 +259,8 @@ def check_file(file: Path, root: Path) -> list[str]:
         problem = check_own_header(path, root)
         if problem:
             found.append(problem)
+    if file.suffix in SOURCES:
+        found += plurals.check_plurals(path, text)
     if file.suffix in SOURCES | {".py"}:
         found += budgets.check_budgets(path, text)
     if path.startswith("tests/") and file.name.endswith(("_test.cc", "_fuzz.cc", "_test.py")):
@@ -297,9 +300,9 @@ def main() -> int:
             violations.append(f"{folder}: has no README.md")
     violations += check_cycles(root, files) + check_documented(root) + \
                                cmake_targets.check_libraries(root)
-    violations += budgets.stale_exceptions(
-        {f.relative_to(root).as_posix(): f.read_text(errors="replace")
-         for f in files if f.suffix in SOURCES})
+    texts = {f.relative_to(root).as_posix(): f.read_text(errors="replace")
+             for f in files if f.suffix in SOURCES}
+    violations += budgets.stale_exceptions(texts) + plurals.stale_plurals(texts)
     print("\n".join(violations) if violations else f"{len(files)} files keep the rules")
     return 1 if violations else 0
 

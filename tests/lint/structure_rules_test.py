@@ -8,6 +8,7 @@ from pathlib import Path
 
 import budgets
 import cmake_targets
+import plurals
 import structure
 
 
@@ -231,6 +232,20 @@ bool operator==(const S& a, const S& b) { return true; }
         for sanitizer, found in (("A", True), ("T", True), ("L", False)):
             self.assertEqual("overwrites" in self.problems("tests/e2e/a.py", words % sanitizer),
                              found, sanitizer)
+
+    def test_a_number_beside_a_plural(self):
+        for text in ('cat(plan.size(), " ranks")', 'cat(a[1],\n    " other files are")',
+                     'cat(count, " KV blocks")'):
+            self.assertIn("use counted()", self.problems("runtime/base/a.h",
+                                                         f"#pragma once\n{text}\n"), text)
+        for text in ('cat(counted(plan.size(), "rank"), " of ", kMost, " blocks")',
+                     'cat(name, " has no files of a model")', 'cat(rate, " tokens/s")',
+                     'cat(scope, " keeps ranks from it")'):
+            self.assertEqual(self.problems("runtime/base/a.h", f"#pragma once\n{text}\n"), "", text)
+        path = "server/commands/needs_table.cc"
+        self.assertEqual(plurals.check_plurals(path, 'cat(ranks, " ranks")'), [])
+        self.assertIn(f"tests/lint/plurals.py: {path}: ranks is listed, and does not stand there",
+                      plurals.stale_plurals({path: "no number"}))
 
     def test_left_over_marks_and_machine_paths(self):
         self.assertIn("line 2", self.problems("models/weights.cc", "\n// TO" + "DO later\n"))

@@ -32,6 +32,10 @@ TEST(KvCache, WhatCannotBeHadIsRefusedWithItsSize) {
   EXPECT_EQ(cache.status().code(), Code::kResourceExhausted);
   EXPECT_NE(cache.status().to_string().find("KV cache of 1073741824 blocks"), std::string::npos)
       << cache.status().to_string();
+  const auto one_block = KvCache::allocate(1, 1, 1 << 30, 1 << 10, Dtype::kF32);
+  EXPECT_NE(one_block.status().to_string().find("KV cache of 1 block"), std::string::npos);
+  EXPECT_EQ(one_block.status().to_string().find("1 blocks"), std::string::npos)
+      << one_block.status().to_string();
 }
 
 }  // namespace

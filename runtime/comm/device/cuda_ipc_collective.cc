@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
 #include "runtime/comm/device/keep_for_process.h"
@@ -119,8 +120,8 @@ Status CudaIpcCollective::open(const Exchange& exchange) {
 
 Status CudaIpcCollective::import_areas(const std::vector<std::string>& offers) {
   if (offers.size() != static_cast<size_t>(world_.size)) {
-    return Status::error(Code::kInternal,
-                         cat("cuda-ipc: ", offers.size(), " offers for ", world_.size, " ranks"));
+    return Status::error(Code::kInternal, cat("cuda-ipc: ", counted(offers.size(), "offer"),
+                                              " for ", counted(world_.size, "rank")));
   }
   for (int rank = 0; rank < world_.size; ++rank) {
     if (rank == world_.rank) continue;

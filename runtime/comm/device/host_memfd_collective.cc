@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 #include "runtime/base/page_size.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
@@ -265,8 +266,8 @@ Result<std::unique_ptr<DeviceCollective>> open_host_memfd_collective(std::shared
   }
   if (bytes != host_memfd_bytes(world.size)) {
     return Status::error(Code::kInvalidArgument,
-                         cat("host-memfd of ", world.size, " ranks: ", bytes, " bytes are given, ",
-                             host_memfd_bytes(world.size), " are needed"));
+                         cat("host-memfd of ", counted(world.size, "rank"), ": ", bytes,
+                             " bytes are given, ", host_memfd_bytes(world.size), " are needed"));
   }
   SHOAL_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::open(fd, static_cast<size_t>(bytes)));
   auto collective = std::make_unique<HostMemfdCollective>(

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/comm/slots/cma_slots.h"
 #include "runtime/comm/slots/slot_communicator.h"
 
@@ -24,9 +25,10 @@ Status check(World world, size_t page_bytes, size_t slot_bytes) {
                          cat("cma communicator: slots of ", slot_bytes, " bytes"));
   }
   if (page_bytes != 0 && page_bytes < cma_page_bytes(world.size)) {
-    return Status::error(Code::kInvalidArgument, cat("cma communicator of ", world.size, " ranks: ",
-                                                     page_bytes, " shared bytes are given, ",
-                                                     cma_page_bytes(world.size), " are needed"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat("cma communicator of ", counted(world.size, "rank"), ": ", page_bytes,
+            " shared bytes are given, ", cma_page_bytes(world.size), " are needed"));
   }
   return {};
 }
@@ -80,7 +82,7 @@ Result<std::vector<CmaHello>> accept_all(const std::vector<std::string>& all, co
                                          World world) {
   if (all.size() != static_cast<size_t>(world.size)) {
     return Status::error(Code::kInternal,
-                         cat("cma handshake: ", all.size(), " of ", world.size, " ranks"));
+                         cat("cma handshake: ", all.size(), " of ", counted(world.size, "rank")));
   }
   std::vector<CmaHello> hellos;
   for (int rank = 0; rank < world.size; ++rank) {

@@ -1,5 +1,6 @@
 #include "runtime/comm/slots/shm_communicator.h"
 
+#include "runtime/base/counted.h"
 #include "runtime/comm/slots/slot_communicator.h"
 
 namespace shoal {
@@ -25,7 +26,7 @@ Result<std::unique_ptr<Communicator>> open_shm_communicator(World world, int fd,
   const size_t needed = shm_communicator_bytes(world.size, kMinShmSlotBytes);
   if (bytes < needed) {
     return Status::error(Code::kInvalidArgument,
-                         cat("shm communicator of ", world.size, " ranks: ", bytes,
+                         cat("shm communicator of ", counted(world.size, "rank"), ": ", bytes,
                              " bytes are given, at least ", needed, " are needed"));
   }
   SHOAL_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::open(fd, bytes));

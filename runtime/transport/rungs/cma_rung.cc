@@ -16,14 +16,14 @@ struct CmaRung {
     const int64_t ranks = context.world_size;
     const int64_t rank_bytes =
         in_pages(cma_rank_bytes(context.world_size, kCmaSlotBytes), context.facts);
-    return {
-        kName,
-        {},
-        {{cat("private memory of ", ranks, " ranks: 2 own slots and ", counted(ranks - 1, "mirror"),
-              " of ", kCmaSlotBytes, " B, and a page of control words, each"),
-          ranks * rank_bytes, 0},
-         {cat("shared control words of 256 B for each of ", ranks, " ranks"),
-          in_pages(cma_page_bytes(context.world_size), context.facts), 1}}};
+    return {kName,
+            {},
+            {{cat("private memory of ", counted(ranks, "rank"), ": 2 own slots and ",
+                  counted(ranks - 1, "mirror"), " of ", kCmaSlotBytes,
+                  " B, and a page of control words, each"),
+              ranks * rank_bytes, 0},
+             {cat("shared control words of 256 B for each of ", counted(ranks, "rank")),
+              in_pages(cma_page_bytes(context.world_size), context.facts), 1}}};
   }
 
   static Status probe(const RungContext& context) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/base/counted.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/transport/facts/fact_files.h"
 #include "runtime/transport/facts/fact_names.h"
@@ -83,9 +84,10 @@ Status check_group(const GpuFacts& facts) {
     const int per_gpu = (facts.ranks + there - 1) / there;
     return Status::error(
         Code::kFailedPrecondition,
-        cat(facts.ranks, " ranks with --ranks-per-gpu ", facts.ranks_per_gpu, " need ", wanted,
-            " GPUs, ", there, there == 1 ? " is" : " are", " here; lower -tp to ",
-            there * facts.ranks_per_gpu, ", or for a test only --ranks-per-gpu ", per_gpu));
+        cat(counted(facts.ranks, "rank"), " with --ranks-per-gpu ", facts.ranks_per_gpu,
+            facts.ranks == 1 ? " needs " : " need ", counted(wanted, "GPU"), ", ", there,
+            there == 1 ? " is" : " are", " here; lower -tp to ", there * facts.ranks_per_gpu,
+            ", or for a test only --ranks-per-gpu ", per_gpu));
   }
   for (int i = 0; i < wanted; ++i) {
     const GpuDevice& device = facts.devices[static_cast<size_t>(i)];

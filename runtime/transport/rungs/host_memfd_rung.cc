@@ -1,3 +1,4 @@
+#include "runtime/base/counted.h"
 #include "runtime/comm/device/host_memfd_collective.h"
 #include "runtime/comm/device/staged_communicator.h"
 #include "runtime/memory/shm_segment.h"
@@ -17,7 +18,7 @@ struct HostMemfdRung {
     return {
         kName,
         {},
-        {{cat("a pinned pool for ", context.world_size, " ranks"),
+        {{cat("a pinned pool for ", counted(context.world_size, "rank")),
           in_pages(static_cast<size_t>(host_memfd_bytes(context.world_size)), context.facts), 1}}};
   }
 

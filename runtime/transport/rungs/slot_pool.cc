@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/quantity.h"
 #include "runtime/comm/slots/shm_communicator.h"
 
@@ -14,9 +15,9 @@ int64_t in_pages(size_t bytes, const HostFacts& facts) {
 
 Consumer slot_pool(const RungContext& context, size_t slot_bytes, int64_t inodes) {
   const int ranks = context.world_size;
-  return {
-      cat("2 slots of ", slot_bytes, " B and 256 B of control words for each of ", ranks, " ranks"),
-      in_pages(shm_communicator_bytes(ranks, slot_bytes), context.facts), inodes};
+  return {cat("2 slots of ", slot_bytes, " B and 256 B of control words for each of ",
+              counted(ranks, "rank")),
+          in_pages(shm_communicator_bytes(ranks, slot_bytes), context.facts), inodes};
 }
 
 Result<std::unique_ptr<Communicator>> open_slot_pool(OpenArgs args, const char* name) {

@@ -1,0 +1,46 @@
+"""Numbers in messages: "1 ranks" comes of a number beside a noun in the plural. counted()
+(runtime/base/counted.h) writes both.
+"""
+import re
+
+NOUNS = ("ranks", "blocks", "tokens", "conditions", "files", "GPUs", "connections", "requests",
+         "lines", "entries", "values", "layers", "heads", "restarts", "channels", "inodes")
+ADJECTIVES = ("other", "open", "idle", "free", "own", "attention", "prompt", "KV")
+# What stands in front of the comma is the number. A constant is none that may be 1, and "tokens/s"
+# is a unit.
+BESIDE = re.compile(r'(?P<number>[\w\].)]+),\s*" (?:(?:' + "|".join(ADJECTIVES) + r") )?(?P<noun>" +
+                    "|".join(NOUNS) + r")\b(?!/)")
+CONSTANT = re.compile(r"\bk[A-Z]\w*\)?$")
+PLACES = ("kernels/", "models/", "runtime/", "server/")
+# "path: noun" of numbers that may stand so, with the reason.
+PLURALS = {
+    "runtime/transport/needs/budget.cc: files": "a process that runs has three",
+    "runtime/transport/needs/nccl_budget.cc: ranks": "settings that a test has made up",
+    "runtime/transport/rungs/nccl_rungs.cc: ranks": "of those that share, which are two or more",
+    "server/commands/fronts.cc: tokens": 'of two numbers: "5 + 12 tokens"',
+    "server/commands/needs_table.cc: ranks": "of a list that begins at 2",
+    "server/facades/infer_stream.cc: tokens": 'of two numbers: "5 + 12 tokens"',
+    "server/grpc/generate_stream.cc: tokens": 'of two numbers: "5 + 12 tokens"',
+    "server/serving/inference_loop.cc: tokens": "bench/mixed_load.py reads this line",
+}
+
+
+def numbers_beside_plurals(text: str) -> list[tuple[int, str]]:
+    """(line, noun) of each."""
+    return [(text.count("\n", 0, match.start("noun")) + 1, match["noun"])
+            for match in BESIDE.finditer(text) if not CONSTANT.search(match["number"])]
+
+
+def check_plurals(path: str, text: str) -> list[str]:
+    if not path.startswith(PLACES):
+        return []
+    return [f"line {line}: a number beside {noun!r} may be 1: use counted()"
+            for line, noun in numbers_beside_plurals(text) if f"{path}: {noun}" not in PLURALS]
+
+
+def stale_plurals(texts: dict[str, str]) -> list[str]:
+    """Exceptions that are no longer needed. texts: path to text, for the files that exist."""
+    return [f"tests/lint/plurals.py: {entry} is listed, and does not stand there"
+            for entry in PLURALS
+            if entry.split(": ")[1] not in
+            {noun for _, noun in numbers_beside_plurals(texts.get(entry.split(": ")[0], ""))}]
