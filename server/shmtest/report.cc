@@ -225,9 +225,12 @@ std::string junit_case(const Outcome& outcome, const std::string& class_name) {
 
 std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
   const std::string reason = printable(outcome.reason());
-  return cat("shmtest: [", number, of == 0 ? std::string() : cat("/", of), "] ",
-             padded(outcome.condition, 16), " ", verdict(outcome), "  ",
-             with_decimals(outcome.seconds, 2), " s", reason.empty() ? "" : "  ", reason, "\n");
+  const std::string digits = cat(number);
+  const size_t width = of == 0 ? 2 : cat(of).size();
+  return cat("shmtest: [", std::string(width - std::min(width, digits.size()), ' '), digits,
+             of == 0 ? std::string() : cat("/", of), "] ", padded(outcome.condition, 16), " ",
+             verdict(outcome), "  ", with_decimals(outcome.seconds, 2), " s",
+             reason.empty() ? "" : "  ", reason, "\n");
 }
 
 std::string table(const RunResult& run, size_t conditions) {

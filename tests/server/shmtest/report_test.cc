@@ -132,6 +132,18 @@ TEST(ShmtestReportTest, TheTableComesLastWithTheReasons) {
   EXPECT_NE(pair.find(" 1 other condition was not run"), std::string::npos) << pair;
 }
 
+TEST(ShmtestReportTest, LinesOfProgressAreAligned) {
+  const std::string ninth = progress_line(exited(0), 9, 11),
+                    tenth = progress_line(exited(0), 10, 11);
+  EXPECT_TRUE(ninth.starts_with("shmtest: [ 9/11] 4k ")) << ninth;
+  EXPECT_TRUE(tenth.starts_with("shmtest: [10/11] 4k ")) << tenth;
+  EXPECT_EQ(ninth.size(), tenth.size());
+  EXPECT_TRUE(progress_line(exited(0), 1, 3).starts_with("shmtest: [1/3] 4k "));
+  // How many sizes a search tries is not known, and seldom more than 99.
+  EXPECT_EQ(progress_line(exited(0), 9, 0).size(), progress_line(exited(0), 10, 0).size());
+  EXPECT_TRUE(progress_line(exited(0), 100, 0).starts_with("shmtest: [100] 4k "));
+}
+
 TEST(ShmtestReportTest, RecordsMayBeCutAndOverruled) {
   Outcome outcome;
   using namespace std::string_view_literals;
