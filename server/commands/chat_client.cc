@@ -206,19 +206,20 @@ void Chat::report(const Status& called, Turn* turn) {
         called.code() == Code::kUnavailable || called.code() == Code::kFailedPrecondition;
     // An error of the connection says only that nobody answers.
     const bool broken = gone && !answer.text().empty();
-    turn->exit_code =
-        broken ? fail(kExitUnavailable,
-                      cat("the server is gone after ", counted(answer.text().size(), "byte"),
-                          " of the answer: it has died, or the connection has broken"))
-               : fail(gone ? kExitUnavailable : kExitInternal, explained(called));
+    turn->exit_code = broken
+                          ? fail(kExitUnavailable,
+                                 cat("the server at ", flags_.server, " is gone after ",
+                                     counted(answer.text().size(), "byte"),
+                                     " of the answer: it has died, or the connection has broken"))
+                          : fail(gone ? kExitUnavailable : kExitInternal, explained(called));
   } else if (answer.http_status() != 200) {
     turn->exit_code = fail(exit_code_of(answer.http_status()), answer.error());
   } else if (!answer.error().empty()) {
     turn->exit_code = fail(kExitInternal, cat("the answer failed: ", answer.error()));
   } else if (!answer.whole()) {
-    turn->exit_code =
-        fail(kExitUnavailable, cat("the server ended the answer before it was whole, after ",
-                                   counted(answer.text().size(), "byte"), " of it"));
+    turn->exit_code = fail(kExitUnavailable, cat("the server at ", flags_.server,
+                                                 " ended the answer before it was whole, after ",
+                                                 counted(answer.text().size(), "byte"), " of it"));
   }
 }
 
