@@ -3,6 +3,7 @@ every answer is told by its id, and a batch gives what its lines give alone.
 """
 import json
 import os
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -216,6 +217,20 @@ class Logits(Batch):
         process = harness.start("logits", DEMO, "--out", out, stdin=-1)
         self.assertEqual(process.communicate(text.encode() + b"\n"), (b"", b""))
         self.assertTrue(out.read_bytes() == expected)
+
+    def test_a_chunk_is_bounded_by_what_crosses_the_channel_at_once(self):
+        """256 MiB, which are 64 tokens of this vocabulary."""
+        model, vocab = self.folder / "model", 1 << 20
+        shutil.copytree(TINY, model)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "vocab_size": vocab}))
+        flags = ("logits", model, "--prompt-ids", harness.ids_flag([1] * 65), "--out",
+                 self.folder / "x.npy", "--chunk")
+        code, _, err = self.outcome(*flags, 65)
+        self.assertEqual(code, USAGE, err)
+        self.assertIn(f"--chunk must be in [1, 64] with {vocab} logits a token, not 65", err)
+        # A chunk that fits comes as far as the weights, which have no such vocabulary.
+        self.assertEqual(self.outcome(*flags, 64)[0], harness.BAD_MODEL)
 
     def test_wrong_lines_are_named_and_nothing_is_written(self):
         vocab = json.loads((TINY / "config.json").read_text())["vocab_size"]

@@ -319,6 +319,22 @@ class Running(Place):
         self.assertEqual(names(), [])
         self.assertNotIn("SIGKILL", server.err.rest())
 
+    def test_a_second_signal_leaves_no_file_of_nccl(self):
+        server = self.serve(harness.DEMO, "-tp", 2, *DEVICE, "--transport", "nccl-socket,tcp",
+                            "--step-timeout", 5 * harness.GUARD,
+                            wrapper=("env", "SHOAL_TEST_FAULT=1:step-3:stop"))
+        server.wait_ready()
+        names = lambda: list(Path("/dev/shm").glob("nccl-*"))  # noqa: E731
+        self.assertTrue(names())
+        client = server.client("--prompt", "In", "--ignore-eos", "--max-tokens", 50)
+        harness.stopped_rank(server.pid)  # so that the first signal waits for the answer
+        server.process.terminate()
+        server.wait_logged("stopping: running requests may finish")
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        self.assertEqual(names(), [])
+        self.assertEqual(client.wait(), harness.UNAVAILABLE)
+
     def test_what_nccl_would_need_without_a_gpu(self):
         done = self.inside("size=64m", shoal("doctor", "--device", "cuda", "--nccl-version", "2.27",
                                              "-tp", 8, "--json") + " || [ $? = 1 ]")
