@@ -71,8 +71,8 @@ Status check_bytes(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom
   return Status::error(
       Code::kResourceExhausted,
       cat(needs(need, bytes), " in ", dir.path, " and ", bytes_text(headroom_bytes),
-          " left free for others; ", bytes_text(dir.free_bytes), " of ",
-          bytes_text(dir.size_bytes), " are free"));
+          " left free for others; ", bytes_text(dir.free_bytes), " of ", bytes_text(dir.size_bytes),
+          " are free"));
 }
 
 Status check_files(const ShmNeed& need, const ShmDirFacts& dir) {
@@ -94,12 +94,11 @@ Status check_files(const ShmNeed& need, const ShmDirFacts& dir) {
 Status check_probe(const ShmNeed& need, const ShmDirFacts& dir) {
   const int64_t bytes = need.dev_shm_bytes();
   if (dir.probe_errno == 0 || bytes < dir.probed_bytes) return {};
-  return Status::error(
-      Code::kResourceExhausted,
-      cat(needs(need, bytes), " in ", dir.path, "; a try to allocate ",
-          bytes_text(dir.probed_bytes), " there failed", dir.probe_note.empty() ? "" : ": ",
-          dir.probe_note),
-      dir.probe_errno);
+  return Status::error(Code::kResourceExhausted,
+                       cat(needs(need, bytes), " in ", dir.path, "; a try to allocate ",
+                           bytes_text(dir.probed_bytes), " there failed",
+                           dir.probe_note.empty() ? "" : ": ", dir.probe_note),
+                       dir.probe_errno);
 }
 
 /// What decides whether /dev/shm has the bytes.
