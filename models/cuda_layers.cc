@@ -130,7 +130,7 @@ bool CudaLayers::has_moved() {
 Status CudaLayers::wait(void* event) {
   const auto look = [this]() -> Status {
     if (collective_ != nullptr) SHOAL_RETURN_IF_ERROR(collective_->check());
-    return has_moved() ? moved() : waits();
+    return has_moved() ? moved() : waits(part_after(seen_, parts_.config.num_hidden_layers));
   };
   SHOAL_RETURN_IF_ERROR(
       parts_.device->wait(event, Deadline::after_ms(parts_.collective_timeout_ms), look));

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "models/rope.h"
+#include "runtime/base/cat.h"
 #include "runtime/comm/device/keep_for_process.h"
 
 namespace shoal {
@@ -60,6 +61,13 @@ Status fill_progress_marks(Device& device, int count, uint32_t* marks) {
   auto* const staged = static_cast<uint32_t*>(stage.get());
   for (int i = 0; i < count; ++i) staged[i] = static_cast<uint32_t>(i);
   return copy_now(device, marks, stage, staged, bytes);
+}
+
+std::string part_after(uint32_t mark, int layers) {
+  const auto done = static_cast<int>(mark);
+  if (done > 2 * layers) return "what comes before layer 0";  // the mark is the last step's
+  if (done == 2 * layers) return "the logits";
+  return cat("layer ", done / 2, done % 2 == 0 ? ", attention" : ", mlp");
 }
 
 }  // namespace shoal

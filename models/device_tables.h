@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "models/model_config.h"
 #include "runtime/base/thread_pool.h"
@@ -18,5 +19,10 @@ Status fill_rotary_tables(Device& device, const ModelConfig& config, ThreadPool&
 /// Fills marks with 0, 1, ..., count - 1. A stream that copies one of them to the host shows how
 /// far it has come.
 Status fill_progress_marks(Device& device, int count, uint32_t* marks);
+
+/// What follows a step's mark, for people: "layer 5, mlp". Mark 0 is that of the embeddings, then
+/// each layer has one for attention and one for its mlp, and the last is that of the logits. A step
+/// begins with the last mark of the step before.
+std::string part_after(uint32_t mark, int layers);
 
 }  // namespace shoal

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,7 +45,9 @@ struct StepRoom {
 /// an error, which ends the step with that error. They may be empty.
 struct StepSigns {
   std::function<Status()> moved;  ///< another part of the step has been completed
-  std::function<Status()> waits;  ///< called about every 100 ms while a device is awaited
+  /// Called about every 100 ms while a device is awaited, with the part that the device is in, for
+  /// people: "layer 5, mlp".
+  std::function<Status(const std::string&)> waits;
 };
 
 /// One rank's part of a model on one kind of device: its weights, its KV cache, the activations of
@@ -90,7 +93,9 @@ class Layers {
 
  protected:
   Status moved() const { return signs_.moved ? signs_.moved() : Status(); }
-  Status waits() const { return signs_.waits ? signs_.waits() : Status(); }
+  Status waits(const std::string& where) const {
+    return signs_.waits ? signs_.waits(where) : Status();
+  }
 
  private:
   StepSigns signs_;

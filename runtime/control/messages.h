@@ -115,11 +115,13 @@ struct StepDone {
   std::string result;
 };
 
-/// Which collective a rank was in (0: none), and which ranks it was waiting for.
+/// Which collective a rank was in (0: none), which ranks it was waiting for, and what its device
+/// was doing, if it was waiting for that: "layer 5, mlp".
 struct RankWait {
   uint64_t collective = 0;
   std::string what;
   std::vector<int32_t> waits_for;
+  std::string device_in;
 };
 
 /// The rank has failed, for the reason in `status`. It exits right after.
@@ -186,7 +188,7 @@ void fields(Archive& archive, StepDone& m) {
 }
 template <typename Archive>
 void fields(Archive& archive, RankWait& m) {
-  archive(m.collective, m.what, m.waits_for);
+  archive(m.collective, m.what, m.waits_for, m.device_in);
 }
 template <typename Archive>
 void fields(Archive& archive, RankFailure& m) {

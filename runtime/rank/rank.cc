@@ -214,6 +214,7 @@ Status Rank::loaded(const LoadProgress& progress) {
 
 Status Rank::moved() {
   ++parts_;
+  device_in_.clear();
   if (communicator_ != nullptr) communicator_->device_waits(false);
   const bool in_step = phase_ == Phase::kStep;
   if (in_step)
@@ -237,8 +238,9 @@ Status Rank::still_waiting() {
   return send(StepProgress{step_, parts_, true});
 }
 
-Status Rank::waits() {
+Status Rank::waits(const std::string& where) {
   communicator_->device_waits(true);
+  device_in_ = where;
   return still_waiting();
 }
 
@@ -315,7 +317,8 @@ RankWait Rank::wait() const {
     }
   } else if (communicator_ != nullptr) {
     const WaitState state = communicator_->wait_state();
-    wait = {state.collective, state.what, {state.waits_for.begin(), state.waits_for.end()}};
+    wait = {
+        state.collective, state.what, {state.waits_for.begin(), state.waits_for.end()}, device_in_};
   }
   return wait;
 }

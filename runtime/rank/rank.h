@@ -38,7 +38,7 @@ class Rank final : private RankContext {
   Status loaded(const LoadProgress& progress) override;
   std::shared_ptr<Device> device() override { return device_; }
   Status moved() override;
-  Status waits() override;
+  Status waits(const std::string& where) override;
 
   Status serve();
   Status connect();
@@ -70,6 +70,7 @@ class Rank final : private RankContext {
   bool in_exchange_ = false;
   uint64_t parts_ = 0;  // of the work that have been completed
   uint64_t parts_before_step_ = 0;
+  std::string device_in_;  // what the device is doing that this rank waits for; empty: it waits not
   bool said_waits_ = false;  // the front believes that this rank waits
   int loaded_percent_ = -1;
   Clock::duration spent_told_{0};  // in collectives, as the front knows it

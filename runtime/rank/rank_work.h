@@ -56,8 +56,9 @@ class RankContext {
 
   /// Shows that the work waits for its device, which may be waiting for other ranks. Call it about
   /// every 100 ms of such a wait. It does not count as progress, even if the processor is busy.
+  /// `where` says for people what the device is doing: "layer 5, mlp".
   /// UNAVAILABLE: the front has given up or is gone, and the work must end.
-  virtual Status waits() = 0;
+  virtual Status waits(const std::string& where) = 0;
 };
 
 /// What the ranks of a group compute. All calls come from one thread of the rank's process.

@@ -105,7 +105,9 @@ void explain_death(const RankProcess& rank, const std::string& phase, bool out_o
 
 /// Says in words what a rank is doing or how it ended.
 std::string standing(int index, const RankProcess& rank, const GroupPhase& phase) {
-  const std::string who = cat("rank ", index, " (", phase.text_of(phase.of(rank)));
+  const std::string device = rank.failure ? rank.failure->wait.device_in : "";
+  const std::string who = cat("rank ", index, " (", phase.text_of(phase.of(rank)),
+                              device.empty() ? "" : ", its GPU in ", device);
   if (rank.failure && !rank.failure->wait.what.empty()) {
     const RankWait& wait = rank.failure->wait;
     const std::string number = wait.collective > 0 ? cat(", collective ", wait.collective) : "";

@@ -79,6 +79,13 @@ bool end_dumps(std::vector<RankProcess>& ranks) {
   return found;
 }
 
+std::vector<pid_t> pids_of_living(const std::vector<RankProcess>& ranks) {
+  std::vector<pid_t> pids;
+  for (const RankProcess& rank : ranks)
+    if (!rank.reaped) pids.push_back(rank.process.pid);
+  return pids;
+}
+
 void end_ranks(std::vector<RankProcess>& ranks) {
   for (const RankProcess& rank : ranks) {
     if (!rank.reaped) ::kill(rank.process.pid, SIGKILL);  // ends stopped processes too

@@ -87,6 +87,9 @@ PhaseSeconds slowest_phases(const std::vector<RankProcess>& ranks);
 /// RankProcess::collective_s, by rank.
 std::vector<double> collective_seconds(const std::vector<RankProcess>& ranks);
 
+/// The processes of those ranks that have not been reaped.
+std::vector<pid_t> pids_of_living(const std::vector<RankProcess>& ranks);
+
 /// Kills and reaps the ranks that are left, within 2 s for all (kDeathMs), or 30 s while a rank
 /// still gives its memory back. A process that hangs in the kernel is named in a warning and left
 /// behind.

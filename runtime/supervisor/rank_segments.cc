@@ -1,17 +1,26 @@
 #include "runtime/supervisor/rank_segments.h"
 
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <set>
 #include <string_view>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <thread>
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/deadline.h"
+#include "runtime/supervisor/process_state.h"
 
 namespace shoal {
 namespace {
+
+constexpr int kStopMs = 200;
+constexpr std::chrono::milliseconds kStopLook{1};
 
 /// Calls `take` with what /proc calls each regular file in /dev/shm that the process holds open,
 /// and with its facts.
@@ -35,15 +44,38 @@ SegmentId id_of(const struct stat& facts) {
   return {static_cast<uint64_t>(facts.st_dev), static_cast<uint64_t>(facts.st_ino)};
 }
 
+/// True once no thread of the process runs any more, or the process is gone.
+bool stands_still(pid_t pid) {
+  std::error_code error;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(cat("/proc/", pid, "/task"), error)) {
+    const auto id = static_cast<pid_t>(std::atoi(thread.path().filename().c_str()));
+    if (constexpr std::string_view kStill = "TtZX?";
+        kStill.find(process_state(id)) == std::string_view::npos)
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-std::vector<SegmentId> segments_held_by(pid_t pid) {
+std::vector<SegmentId> segments_held_by(const std::vector<pid_t>& pids) {
   std::vector<SegmentId> held;
-  for_each_segment(pid, [&](std::string_view path, const struct stat& facts) {
-    // With " (deleted)" the file has no name any more, so that no name will be left.
-    if (!path.ends_with(" (deleted)")) held.push_back(id_of(facts));
-  });
+  for (const pid_t pid : pids) {
+    for_each_segment(pid, [&](std::string_view path, const struct stat& facts) {
+      // With " (deleted)" the file has no name any more, so that no name will be left.
+      if (!path.ends_with(" (deleted)")) held.push_back(id_of(facts));
+    });
+  }
   return held;
+}
+
+std::vector<SegmentId> segments_of_stopped(const std::vector<pid_t>& pids) {
+  for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
+  const Deadline deadline = Deadline::after_ms(kStopMs);
+  for (const pid_t pid : pids)
+    while (!stands_still(pid) && !deadline.passed()) std::this_thread::sleep_for(kStopLook);
+  return segments_held_by(pids);
 }
 
 int64_t nccl_bytes_held_by(const std::vector<pid_t>& pids) {

@@ -61,7 +61,8 @@ struct WorkerGroup::Impl {
   Failure silent_for(double seconds) { return time_out({StepVerdict::Why::kSilent, seconds}); }
   std::optional<Failure> judge_step();
   Failure give_up();
-  void record_segments();
+  enum class Look { kWhileTheyRun, kLast };
+  void record_segments(Look look);
   void close_descriptors();
   void end_all();
   void say_goodbye();
@@ -188,12 +189,10 @@ Failure WorkerGroup::Impl::give_up() {
 }
 
 /// Records the files that the living ranks hold open, because a dead rank shows none.
-void WorkerGroup::Impl::record_segments() {
-  for (const RankProcess& worker : workers) {
-    if (worker.reaped) continue;
-    const std::vector<SegmentId> held = segments_held_by(worker.process.pid);
-    segments.insert(segments.end(), held.begin(), held.end());
-  }
+void WorkerGroup::Impl::record_segments(Look look) {
+  const std::vector<pid_t> pids = pids_of_living(workers);
+  const auto held = look == Look::kLast ? segments_of_stopped(pids) : segments_held_by(pids);
+  segments.insert(segments.end(), held.begin(), held.end());
 }
 
 /// The next group needs the descriptors of ranks that have ended, and must know of those that have
@@ -212,7 +211,7 @@ void WorkerGroup::Impl::close_descriptors() {
 void WorkerGroup::Impl::end_all() {
   const auto over = [](const RankProcess& w) { return w.reaped || w.left_behind; };
   if (!std::all_of(workers.begin(), workers.end(), over)) {
-    record_segments();
+    record_segments(Look::kLast);
     end_ranks(workers);
   }
   close_descriptors();
@@ -296,7 +295,7 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl&
   for (const RankProcess& worker : workers)
     if (worker.ready) ready.push_back(worker.ready->about);
   phase = {false, Phase::kIdle};
-  record_segments();
+  record_segments(Look::kWhileTheyRun);
   return std::nullopt;
 }
 

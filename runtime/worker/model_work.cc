@@ -75,8 +75,9 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
   for (const CheckpointLayout::File& file : start.checkpoint.files) ::close(file.fd);
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kTouch));
   SHOAL_RETURN_IF_ERROR(runner_->take_memory(context.communicator()));
-  runner_->set_signs({.moved = [&context] { return context.moved(); },
-                      .waits = [&context] { return context.waits(); }});
+  runner_->set_signs(
+      {.moved = [&context] { return context.moved(); },
+       .waits = [&context](const std::string& where) { return context.waits(where); }});
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kWarmUp));
   SHOAL_RETURN_IF_ERROR(runner_->warm_up());
   SHOAL_RETURN_IF_ERROR(settle_kv_cache(start, context));

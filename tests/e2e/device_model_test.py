@@ -127,10 +127,10 @@ class Faults(harness.TestCase):
             out = harness.run("generate", FOLDER, *self.REQUEST, "--json", *ON_DEVICES).stdout
         return json.loads(out)["token_ids"]
 
-    def stream_with(self, fault, *flags, **settings):
+    def stream_with(self, fault, *flags, ranks=2, **settings):
         """Returns the tokens of a stream during which fault(server) is called, and the log."""
         with emulated(**settings):
-            server = self.serve(FOLDER, *ON_DEVICES, "-tp", 2, "--max-num-seqs", 2,
+            server = self.serve(FOLDER, *ON_DEVICES, "-tp", ranks, "--max-num-seqs", 2,
                                 "--kv-cache-memory", "2m", *flags)
             fields = server.wait_ready()
         self.assertEqual(fields["kernels"], "cuda")
@@ -157,19 +157,23 @@ class Faults(harness.TestCase):
         self.assertRegex(log, "starting the ranks again.*rank 1")
 
     def test_a_kernel_that_never_ends(self):
-        """Its rank looks busy and the host waits: only marks that the stream writes are progress."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "hangs"
+        """Its rank looks busy and the host waits: only marks that the stream writes are progress.
+        The rank and what its GPU was in are named, also if there is no other rank that waits."""
+        for ranks, flags in ((2, ("--transport", "cuda-ipc")), (1, ())):
+            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "hangs"
 
-            def hang(server):
-                path.write_text("1")
-                harness.wait_until(lambda: "starting the ranks again" in server.err.text(),
-                                   "the group given up")
-                path.write_text("-1")
+                def hang(server):
+                    path.write_text(f"{ranks - 1}")
+                    harness.wait_until(lambda: "starting the ranks again" in server.err.text(),
+                                       "the group given up")
+                    path.write_text("-1")
 
-            tokens, log = self.stream_with(hang, "--transport", "cuda-ipc", "--step-timeout", 2,
-                                           HANG=path)
-        self.assertEqual(tokens, self.tokens_without_fault())
+                tokens, log = self.stream_with(hang, *flags, "--step-timeout", 2, ranks=ranks,
+                                               HANG=path)
+                self.assertEqual(tokens, self.tokens_without_fault())
+                self.assertRegex(log, rf"rank {ranks - 1} \(.*its GPU in "
+                                      r"(layer \d+, (mlp|attention)|the logits|what comes before layer 0)\)")
 
 
 class Refusals(harness.TestCase):

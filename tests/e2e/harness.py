@@ -58,7 +58,7 @@ def start(*args, wrapper: tuple[str, ...] = (), **popen) -> Process:
     """
     words = [str(word) for word in args]
     named = any(word.startswith(("--device", "--cuda-module")) for word in words)
-    settings = environment() if named else {"SHOAL_DEVICE": "cpu", **environment()}
+    settings = environment() if named else {**environment(), "CUDA_VISIBLE_DEVICES": ""}
     popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
     return Process([*wrapper, *EMULATOR, SHOAL, *words], env=settings, start_new_session=True, **popen)
 

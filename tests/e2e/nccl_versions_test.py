@@ -126,7 +126,7 @@ class Newest(Place):
         report = self.report("size=64m", "-tp", 2, *SOCKETS, FAKE_NCCL_VERSION=NEWEST)
         self.assertEqual((report["rung"], refusal_of(report, "nccl-socket")["phase"]),
                          ("tcp", "budget"))
-        self.assertIn(f"needs {2 * POOL} bytes", refusal_of(report, "nccl-socket")["reason"])
+        self.assertIn(f"needs {2 * POOL} B (130.5 MiB)", refusal_of(report, "nccl-socket")["reason"])
         remedy = next(one for one in report["remedies"] if one["kind"] == "mount")
         self.assertIn(f"size={2 * POOL + 256 * 1024}", remedy["text"])
 
@@ -160,11 +160,12 @@ class Unknown(Place):
         self.assertIn("No space left on device", refusal["reason"])
         done = self.inside("size=144m", shoal("generate", harness.DEMO, "--prompt", "In", "--max-tokens",
                                               2, "--json", "-tp", 2, *DEVICE, *SOCKETS,
-                                              "--startup-timeout", 20) + "; ls -A /dev/shm >&2",
+                                              "--startup-timeout", 20) + "; echo; ls -A /dev/shm",
                            **larger)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(json.loads(done.stdout)["transport"], "tcp")
-        self.assertNotIn("nccl-", done.stderr.splitlines()[-1])
+        answer, _, left = done.stdout.partition("\n")
+        self.assertEqual(json.loads(answer)["transport"], "tcp")
+        self.assertNotIn("nccl-", left)
 
     def test_the_least_is_tried_and_not_computed(self):
         report = self.report("size=64m", "-tp", 2, *SOCKETS, FAKE_NCCL_VERSION=NEXT)
@@ -192,7 +193,7 @@ class Unknown(Place):
         self.assertEqual({line["bound"] for line in plan["rungs"]}, {"at-least"})
         lines = {line["rung"]: line for line in plan["rungs"]}
         self.assertIn("is not known", lines["nccl-shm"]["reason"])
-        self.assertIn(f"needs at least {2 * POOL} bytes", lines["nccl-socket"]["reason"])
+        self.assertIn(f"needs at least {2 * POOL} B (130.5 MiB)", lines["nccl-socket"]["reason"])
         self.assertEqual(lines["nccl-socket"]["segments"]["pool"], 68420264)
 
 

@@ -38,6 +38,7 @@ class Problem {
     product.x = x.get();
     product.scratch = scratch.get();
     product.y = reinterpret_cast<float*>(y.get());
+    EXPECT_EQ(cuda::load_product(), cudaSuccess);
     EXPECT_EQ(cuda::product_with(&product, shape, nullptr), cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     return y.values();

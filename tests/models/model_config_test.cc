@@ -244,7 +244,7 @@ TEST(ModelConfigTest, ImpossibleValuesNameFieldValueAndBounds) {
       {llama + R"("eos_token_id": [1, "2"])", Code::kInvalidArgument, "eos_token_id"},
       {llama + R"("eos_token_id": 2147483648)", Code::kInvalidArgument, "eos_token_id"},
       {llama + R"("layer_types": ["full_attention"])", Code::kInvalidArgument,
-       "each of the 32 layers"},
+       "one type for each layer, of which there are 32"},
       {llama + R"("num_hidden_layers": 1, "layer_types": ["sliding_attention"])",
        Code::kInvalidArgument, "no \"sliding_window\" is in force"},
       {R"("model_type": "mistral", "sliding_window": 0)", Code::kInvalidArgument,

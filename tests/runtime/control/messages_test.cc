@@ -37,7 +37,7 @@ RankFailure sample_failure() {
   const Status root = Status::error(Code::kNotFound, "open /models/caf\xe9/config.json", 2);
   return {
       root.because_of(Code::kUnavailable, "rank 1 cannot begin").blamed_on(Fault::kSharedMemory),
-      {7, "barrier", {1, 3}},
+      {7, "barrier", {1, 3}, "layer 5, mlp"},
       Fault::kTransport};
 }
 

@@ -42,7 +42,7 @@ class GroupFailureTest : public testing::Test {
   }
   static RankFailure waits(std::vector<int32_t> for_whom) {
     return {Status::error(Code::kUnavailable, "given up"),
-            {42, "all_reduce of 576 floats", std::move(for_whom)},
+            {42, "all_reduce of 576 floats", std::move(for_whom), ""},
             Fault::kTransport};
   }
 
@@ -199,13 +199,24 @@ TEST_F(GroupFailureTest, TheRootWaitsForNobody) {
 
 TEST_F(GroupFailureTest, ARankThatWaitsInAnExchangeSaysForWhom) {
   add(Phase::kTouch).failure = {Status::error(Code::kUnavailable, "given up"),
-                                {0, "an exchange through the front", {1}},
+                                {0, "an exchange through the front", {1}, ""},
                                 Fault::kOwn};
   add(Phase::kTouch);
   const Failure failure = explain_silence(ranks_, {true, Phase::kTouch}, 30);
   EXPECT_EQ(failure.rank, 1);
   EXPECT_NE(
       failure.why.message().find("rank 0 (touch, an exchange through the front) waits for rank 1"),
+      std::string::npos)
+      << failure.why.message();
+}
+
+TEST_F(GroupFailureTest, ARankThatWaitsForItsDeviceSaysWhatThatIsDoing) {
+  add(Phase::kIdle).failure = {
+      Status::error(Code::kUnavailable, "given up"), {0, "", {}, "layer 5, mlp"}, Fault::kOwn};
+  const Failure failure = explain_silence(ranks_, step_, 2.5);
+  EXPECT_EQ(failure.rank, 0);
+  EXPECT_NE(
+      failure.why.message().find("rank 0 (step 7, its GPU in layer 5, mlp) waits in no collective"),
       std::string::npos)
       << failure.why.message();
 }

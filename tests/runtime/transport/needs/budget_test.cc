@@ -62,14 +62,14 @@ TEST(Budget, ALeastNeedIsLeftToTheReservation) {
   facts.dev_shm.free_bytes = kPage;
   ShmNeed need = shm_need();
   expect_refused(check_before_reserving(need, facts, {}), Code::kResourceExhausted,
-                 {"needs 2101248 bytes in /dev/shm"});
+                 {"needs 2101248 B (2.0 MiB) in /dev/shm"});
   need.bound = Bound::kAtMost;
   expect_refused(check_before_reserving(need, facts, {}), Code::kResourceExhausted,
-                 {"needs at most 2101248 bytes in /dev/shm"});
+                 {"needs at most 2101248 B (2.0 MiB) in /dev/shm"});
   need.bound = Bound::kAtLeast;
   EXPECT_TRUE(check_before_reserving(need, facts, {}).ok());
   expect_refused(check_budget(need, facts, {}), Code::kResourceExhausted,
-                 {"needs at least 2101248 bytes in /dev/shm"});
+                 {"needs at least 2101248 B (2.0 MiB) in /dev/shm"});
   // Taking the bytes would be a signal beyond these limits, and there is nothing to try without a
   // directory.
   HostFacts limited = facts;
@@ -79,7 +79,7 @@ TEST(Budget, ALeastNeedIsLeftToTheReservation) {
   limited = facts;
   limited.memory_available_bytes = kNeed - 1;
   expect_refused(check_before_reserving(need, limited, {}), Code::kResourceExhausted,
-                 {"needs at least 2101248 bytes of memory"});
+                 {"needs at least 2101248 B (2.0 MiB) of memory"});
   limited = facts;
   limited.dev_shm.exists = false;
   EXPECT_EQ(check_before_reserving(need, limited, {}).code(), Code::kNotFound);

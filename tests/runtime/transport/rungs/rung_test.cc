@@ -113,7 +113,7 @@ TEST(Rung, ProbesSayWhatTheFactsForbid) {
   facts.limits.fsize_bytes = 65536;
   const auto probe = [&](const char* name) { return find_rung(name)->probe({2, facts}); };
   EXPECT_EQ(probe("shm").code(), Code::kResourceExhausted);
-  EXPECT_NE(probe("shm").to_string().find("65536 (ulimit -f)"), std::string::npos);
+  EXPECT_NE(probe("shm").to_string().find("65536 B (0.1 MiB) (ulimit -f)"), std::string::npos);
   EXPECT_TRUE(probe("shm-lean").ok());
   EXPECT_EQ(probe("memfd").code(), Code::kUnavailable);
   facts.memfd_error = 0;
