@@ -1,7 +1,10 @@
 #include "tests/server/grpc/grpc_fixture.h"
 
+#include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <functional>
+#include <unistd.h>
 
 #include "google_rpc.pb.h"
 
@@ -57,6 +60,31 @@ Result<StepOutcome> AlphabetWorkers::step(const StepPlan& plan) {
     result.tokens.push_back(std::move(token));
   }
   return StepOutcome(std::move(result));
+}
+
+TokenizingThread::Times TokenizingThread::processor_times() {
+  constexpr int kOfAThread = 6;  // the kernel's CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED
+  Times times;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    const int thread = std::stoi(task.path().filename().string());
+    timespec used{};
+    if (thread == ::gettid() || ::clock_gettime(~thread * 8 | kOfAThread, &used) != 0) continue;
+    times[thread] = std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+  }
+  return times;
+}
+
+bool TokenizingThread::has_begun() const {
+  return eventually([this] {
+    const Times now = processor_times();
+    return std::any_of(now.begin(), now.end(), [this](const auto& entry) {
+      const auto before = before_.find(entry.first);
+      const auto used =
+          entry.second - (before == before_.end() ? Times::mapped_type(0) : before->second);
+      return used >= std::chrono::milliseconds(20);
+    });
+  });
 }
 
 std::vector<uint32_t> StreamRecord::ids() const {
@@ -151,12 +179,6 @@ StreamRecord GrpcFixture::generate(grpc::ClientContext* context,
   for (wire::GenerateResponse event; reader->Read(&event);) record.events.push_back(event);
   record.status = reader->Finish();
   return record;
-}
-
-bool GrpcFixture::computes_for(double seconds) {
-  const std::clock_t began = std::clock();  // of all threads
-  return eventually(
-      [&] { return static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC >= seconds; });
 }
 
 RefusalDetails refusal_details(const grpc::Status& status) {

@@ -1,7 +1,9 @@
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,6 +40,21 @@ class AlphabetWorkers {
   Status failure_;
 };
 
+/// Knows when a thread of this process has begun to tokenize a long prompt. To be made before the
+/// prompt is sent, while nothing else computes.
+class TokenizingThread {
+ public:
+  TokenizingThread() : before_(processor_times()) {}
+  /// Waits until one other thread alone has used more processor time than anything else here needs,
+  /// and far less than a prompt of some MiB takes.
+  bool has_begun() const;
+
+ private:
+  using Times = std::map<int, std::chrono::nanoseconds>;  // by thread id
+  static Times processor_times();
+  const Times before_;
+};
+
 /// What a client received in one stream.
 struct StreamRecord {
   grpc::Status status;
@@ -69,9 +86,6 @@ class GrpcFixture : public testing::Test {
   StreamRecord generate(const openengine::v1::GenerateRequest& request);
   StreamRecord generate(grpc::ClientContext* context,
                         const openengine::v1::GenerateRequest& request);
-  /// Waits until this process has used this many seconds of processor time, for example because it
-  /// tokenizes.
-  static bool computes_for(double seconds);
   bool idle() const { return loop_->load().running == 0 && loop_->load().waiting == 0; }
 
   Setup setup_;

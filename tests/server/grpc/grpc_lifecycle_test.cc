@@ -212,6 +212,7 @@ TEST_F(GrpcLifecycle, LongPromptsDisturbNobody) {
   const wire::GenerateRequest long_one = text_request(std::string(size_t{8} << 20, 'a'));
   grpc::ClientContext contexts[3];
   std::atomic<int> ended = 0;
+  const TokenizingThread tokenizing;
   std::vector<std::thread> readers;
   for (grpc::ClientContext& context : contexts) {
     readers.emplace_back([&] {
@@ -219,6 +220,7 @@ TEST_F(GrpcLifecycle, LongPromptsDisturbNobody) {
       ++ended;
     });
   }
+  EXPECT_TRUE(tokenizing.has_begun());
   std::atomic<bool> over = false;
   std::thread innocent([&] {
     wire::GenerateRequest request = endless();
@@ -229,7 +231,6 @@ TEST_F(GrpcLifecycle, LongPromptsDisturbNobody) {
       EXPECT_EQ(record.ids().size(), 20'000u);
     }
   });
-  EXPECT_TRUE(computes_for(0.3)) << "so that tokenizing has begun";
   for (int i = 0; i < 10; ++i) {
     grpc::ClientContext probe;
     wire::HealthResponse response;
@@ -248,9 +249,10 @@ TEST_F(GrpcLifecycle, ALongPromptThatIsGivenUpDelaysNoShutdown) {
   setup.max_model_len = 200'000;
   setup.kv_blocks = 20'000;
   start(setup);
+  const TokenizingThread tokenizing;
   grpc::ClientContext context;
-  const auto reader = inference_->Generate(&context, text_request(std::string(2 << 20, 'a')));
-  EXPECT_TRUE(computes_for(0.2)) << "so that tokenizing has begun";
+  const auto reader = inference_->Generate(&context, text_request(std::string(8 << 20, 'a')));
+  EXPECT_TRUE(tokenizing.has_begun());
   context.TryCancel();
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   server_->shutdown(Deadline::after_ms(0));
