@@ -53,7 +53,7 @@ void multiply_kernel(MultiplyArgs args) {
 }
 
 /// What the matrices are by the plain rule. NaN is compared by its bits, like all else.
-std::vector<uint32_t> plain_product(int terms, int bits, const std::vector<uint16_t>& a,
+std::vector<uint32_t> plain_product(const plain::Rule& rule, const std::vector<uint16_t>& a,
                                     const std::vector<uint16_t>& b, const std::vector<float>& sum) {
   std::vector<uint32_t> result;
   for (size_t row = 0; row < 16; ++row) {
@@ -61,13 +61,13 @@ std::vector<uint32_t> plain_product(int terms, int bits, const std::vector<uint1
       uint16_t factors[16];
       for (size_t k = 0; k < 16; ++k) factors[k] = b[k * 8 + column];
       result.push_back(std::bit_cast<uint32_t>(
-          plain::multiply_row(terms, bits, &a[row * 16], factors, sum[row * 8 + column])));
+          plain::multiply_row(rule, &a[row * 16], factors, sum[row * 8 + column])));
     }
   }
   return result;
 }
 
-void expect_plain_products(int terms, int bits) {
+void expect_plain_products(const plain::Rule& rule) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 60; ++i) {
     const plain::Draw kind = plain::kDraws[i % 6];
@@ -82,13 +82,13 @@ void expect_plain_products(int terms, int bits) {
               cudaSuccess);
     std::vector<uint32_t> result;
     for (const float one : on_sum.values()) result.push_back(std::bit_cast<uint32_t>(one));
-    ASSERT_EQ(result, plain_product(terms, bits, a, b, sum)) << i;
+    ASSERT_EQ(result, plain_product(rule, a, b, sum)) << i;
   }
 }
 
 TEST(FragmentsTest, MultiplyAsThePtxTablesSay) {
-  with_settings({{"CAPABILITY", "9.0"}}, [] { expect_plain_products(16, 25); });
-  with_settings({{"CAPABILITY", "8.6"}}, [] { expect_plain_products(8, 24); });
+  with_settings({{"CAPABILITY", "9.0"}}, [] { expect_plain_products(plain::kHopper); });
+  with_settings({{"CAPABILITY", "8.6"}}, [] { expect_plain_products(plain::kAmpere); });
 }
 
 struct Tf32Args {
@@ -117,7 +117,7 @@ void multiply_tf32_kernel(Tf32Args args) {
   for (int i = 0; i < 4; ++i) cuda::store_global(at(i), sum[i]);
 }
 
-void expect_plain_tf32_products(int terms, int bits) {
+void expect_plain_tf32_products(const plain::Rule& rule) {
   std::mt19937_64 random(6);
   for (int i = 0; i < 60; ++i) {
     const plain::Draw kind = plain::kDraws[i % 6];
@@ -132,15 +132,15 @@ void expect_plain_tf32_products(int terms, int bits) {
     for (size_t at = 0; at < got.size(); ++at) {
       float factors[8];
       for (size_t k = 0; k < 8; ++k) factors[k] = b[k * 8 + at % 8];
-      const float plainly = plain::multiply_row(terms, bits, &a[at / 8 * 8], factors, sum[at]);
+      const float plainly = plain::multiply_row(rule, &a[at / 8 * 8], factors, sum[at]);
       ASSERT_EQ(std::bit_cast<uint32_t>(got[at]), std::bit_cast<uint32_t>(plainly)) << i;
     }
   }
 }
 
 TEST(FragmentsTest, MultiplyTf32AsThePtxTablesSay) {
-  with_settings({{"CAPABILITY", "9.0"}}, [] { expect_plain_tf32_products(16, 25); });
-  with_settings({{"CAPABILITY", "8.6"}}, [] { expect_plain_tf32_products(8, 24); });
+  with_settings({{"CAPABILITY", "9.0"}}, [] { expect_plain_tf32_products(plain::kHopper); });
+  with_settings({{"CAPABILITY", "8.6"}}, [] { expect_plain_tf32_products(plain::kAmpere); });
 }
 
 struct LoadArgs {

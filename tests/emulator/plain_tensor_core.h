@@ -10,7 +10,15 @@
 /// numbers that have been cut at a grid. It shares nothing with the emulator.
 namespace shoal::plain {
 
-/// The exponent of the smallest normal numbers, and also of subnormals and zeros.
+/// What differs between generations.
+struct Rule {
+  int terms;  ///< of a sum of bfloat16; tf32 has half as many
+  int fraction_bits;
+  int zero_exponent;  ///< of a term that is zero
+};
+inline constexpr Rule kHopper{16, 25, -133}, kAmpere{8, 24, -132};
+
+/// The exponent of the smallest normal numbers, and also of subnormals.
 inline constexpr int kLeastExponent = -126;
 
 inline double value_of(uint16_t bf16) {
@@ -25,29 +33,33 @@ inline double value_of(float tf32) {
 inline int exponent_of(double value) {
   return value == 0 ? kLeastExponent : std::max(std::ilogb(value), kLeastExponent);
 }
+/// Of a term with these factors. It may be below that of the smallest normal numbers.
+inline int exponent_of_product(const Rule& rule, double a, double b) {
+  return a == 0 || b == 0 ? rule.zero_exponent : exponent_of(a) + exponent_of(b);
+}
 
-/// Towards zero, with 24 bits or, if it is subnormal, fewer.
+/// Towards zero, with 24 bits or, if it is subnormal, fewer. Zero has no sign.
 inline float cut_to_float(double value) {
   const int last_bit = exponent_of(value) - 23;
   const double cut = std::ldexp(std::trunc(std::ldexp(value, -last_bit)), last_bit);
-  if (std::abs(cut) < std::ldexp(1.0, 128)) return static_cast<float>(cut);
+  if (std::abs(cut) < std::ldexp(1.0, 128)) return static_cast<float>(cut + 0.0);
   return cut < 0 ? -INFINITY : INFINITY;
 }
 
 /// One sum of `terms` products and the addend.
 template <class T>
-float fused_sum(int terms, int fraction_bits, const T* a, const T* b, float addend) {
+float fused_sum(const Rule& rule, int terms, const T* a, const T* b, float addend) {
   double exact = static_cast<double>(addend);  // if it is not finite, it is right
-  int most = exponent_of(exact);
+  int most = exact == 0 ? rule.zero_exponent : exponent_of(exact);
   for (int i = 0; i < terms; ++i) {
     const double product = value_of(a[i]) * value_of(b[i]);
     exact += product;
-    if (std::isfinite(product) && product != 0)
-      most = std::max(most, exponent_of(value_of(a[i])) + exponent_of(value_of(b[i])));
+    if (std::isfinite(product))
+      most = std::max(most, exponent_of_product(rule, value_of(a[i]), value_of(b[i])));
   }
   if (std::isnan(exact)) return std::bit_cast<float>(0x7fffffffU);
   if (std::isinf(exact)) return static_cast<float>(exact);
-  const int to_grid = fraction_bits - most;
+  const int to_grid = rule.fraction_bits - most;
   double sum = 0;
   sum += std::trunc(std::ldexp(static_cast<double>(addend), to_grid));
   for (int i = 0; i < terms; ++i)
@@ -57,11 +69,11 @@ float fused_sum(int terms, int fraction_bits, const T* a, const T* b, float adde
 
 /// What multiply_row computes. Of tf32 there are 8 factors, and a sum has half as many terms.
 template <class T>
-float multiply_row(int terms, int fraction_bits, const T* a, const T* b, float sum) {
+float multiply_row(const Rule& rule, const T* a, const T* b, float sum) {
   constexpr int kFactors = sizeof(T) == 2 ? 16 : 8;
-  terms = terms * kFactors / 16;
+  const int terms = rule.terms * kFactors / 16;
   for (int first = 0; first < kFactors; first += terms)
-    sum = fused_sum(terms, fraction_bits, a + first, b + first, sum);
+    sum = fused_sum(rule, terms, a + first, b + first, sum);
   return sum;
 }
 

@@ -50,11 +50,11 @@ int64_t shifted(int64_t value, int left) {
 float cut_to_float(int64_t sum, int exponent, int fraction_bits) {
   const uint32_t sign = sum < 0 ? 0x80000000U : 0;
   auto size = static_cast<uint64_t>(sum < 0 ? -sum : sum);
-  if (size == 0) return 0;
   int scale = exponent - fraction_bits;
   const int right = std::max(static_cast<int>(std::bit_width(size)) - 24, -149 - scale);
   size = right >= 0 ? size >> right : size << -right;
   scale += right;
+  if (size == 0) return 0;  // which has no sign
   if (size < 0x800000) return std::bit_cast<float>(sign | static_cast<uint32_t>(size));
   const int biased = scale + 23 + 127;
   if (biased >= 255) return std::bit_cast<float>(sign | 0x7f800000U);
@@ -117,13 +117,13 @@ constexpr int terms_of(const TensorCore& core) {
 
 float fused_sum(const TensorCore& core, int terms, const Factor& a, const Factor& b, int first,
                 float sum) {
-  constexpr int kZeroExponent = -126;  // of a term that is zero, whatever its factors are
+  const int zero = core.zero_exponent;
   const Parts addend = parts_of(sum);
   int32_t sizes[16], exponents[16];
-  int most = addend.significand == 0 ? kZeroExponent : addend.exponent;
+  int most = addend.significand == 0 ? zero : addend.exponent;
   for (int i = 0; i < terms; ++i) {
     sizes[i] = a.size[first + i] * b.size[first + i];
-    exponents[i] = sizes[i] == 0 ? kZeroExponent : a.exponent[first + i] + b.exponent[first + i];
+    exponents[i] = sizes[i] == 0 ? zero : a.exponent[first + i] + b.exponent[first + i];
     most = std::max(most, exponents[i]);
   }
   int64_t total = shifted(addend.significand, addend.exponent - most + core.fraction_bits - 23);
@@ -164,7 +164,7 @@ void multiply_all(const TensorCore& core, const T a[16][kFactors<T>], const T b[
 }  // namespace
 
 TensorCore tensor_core_of(int major) {
-  return major >= 9 ? TensorCore{16, 25} : TensorCore{8, 24};
+  return major >= 9 ? TensorCore{16, 25, -133} : TensorCore{8, 24, -132};
 }
 
 float multiply_row(const TensorCore& core, const uint16_t a[16], const uint16_t b[16], float sum) {

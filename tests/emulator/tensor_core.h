@@ -5,7 +5,8 @@
 /// (MMA-Sim, arXiv 2511.10909, whose authors compared it with hardware). An output is a sum of its
 /// addend and of products: each product is exact, every term is cut towards zero to a multiple of
 /// one power of two, which lies fraction_bits below the greatest exponent among the terms; and the
-/// sum of the terms is cut towards zero to a float32. tests/gpu asks a device whether it does so.
+/// sum of the terms is cut towards zero to a float32, of which zero is always +0. judge_test
+/// compares it with the authors' own program. tests/gpu asks a device whether it does so.
 namespace shoal::emulator {
 
 struct TensorCore {
@@ -13,6 +14,9 @@ struct TensorCore {
   /// many.
   int terms = 16;
   int fraction_bits = 25;  ///< of the grid
+  /// Of a term that is zero, whatever its factors are. So the grid has a finest one, which shows in
+  /// sums below 2^-126.
+  int zero_exponent = -133;
 };
 /// sm_90 and later sum 16 products at once, sm_80 to sm_89 8 with a coarser grid.
 TensorCore tensor_core_of(int major);

@@ -16,7 +16,10 @@
 namespace shoal::emulator {
 namespace {
 
-constexpr TensorCore kHopper{16, 25}, kAmpere{8, 24};
+constexpr TensorCore kHopper{16, 25, -133}, kAmpere{8, 24, -132};
+/// Both, with their plain rules.
+constexpr std::pair<TensorCore, plain::Rule> kGenerations[] = {{kHopper, plain::kHopper},
+                                                               {kAmpere, plain::kAmpere}};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 uint32_t bits_of(float value) {
@@ -61,6 +64,7 @@ TEST(TensorCoreTest, EachGenerationHasItsModel) {
     const TensorCore core = tensor_core_of(major);
     EXPECT_EQ(core.terms, major == 8 ? 8 : 16);
     EXPECT_EQ(core.fraction_bits, major == 8 ? 24 : 25);
+    EXPECT_EQ(core.zero_exponent, major == 8 ? -132 : -133);
   }
 }
 
@@ -74,9 +78,8 @@ TEST(TensorCoreTest, FollowsThePlainRuleInAllKindsOfRows) {
         row.b[k] = plain::draw(kind, random);
       }
       const float sum = plain::draw_addend(kind, random);
-      for (const TensorCore& core : {kHopper, kAmpere}) {
-        const float plainly =
-            plain::multiply_row(core.terms, core.fraction_bits, row.a, row.b, sum);
+      for (const auto& [core, rule] : kGenerations) {
+        const float plainly = plain::multiply_row(rule, row.a, row.b, sum);
         ASSERT_EQ(bits_of(multiply_row(core, row.a, row.b, sum)), bits_of(plainly))
             << "kind " << static_cast<int>(kind) << ", row " << i << ", " << core.terms << " terms";
       }
@@ -94,8 +97,8 @@ TEST(TensorCoreTest, FollowsThePlainRuleForTf32) {
         b[k] = plain::draw_tf32(kind, random);
       }
       const float sum = plain::draw_addend(kind, random);
-      for (const TensorCore& core : {kHopper, kAmpere}) {
-        const float plainly = plain::multiply_row(core.terms, core.fraction_bits, a, b, sum);
+      for (const auto& [core, rule] : kGenerations) {
+        const float plainly = plain::multiply_row(rule, a, b, sum);
         ASSERT_EQ(bits_of(multiply_row(core, a, b, sum)), bits_of(plainly))
             << "kind " << static_cast<int>(kind) << ", row " << i << ", " << core.terms << " terms";
       }
@@ -285,14 +288,35 @@ TEST(TensorCoreTest, HasSubnormals) {
   });
 }
 
-TEST(TensorCoreTest, GivesPositiveZeroUnlessItCutsANegativeSum) {
+/// So many products of 2^exponent, and the addend.
+float sum_of_equals(const TensorCore& core, int count, int exponent, float addend) {
+  Factors factors;
+  for (int i = 0; i < count; ++i)
+    factors.push_back({i, {two_to(exponent / 2), two_to(exponent - exponent / 2)}});
+  const Row row = row_of(factors);
+  return multiply_row(core, row.a, row.b, addend);
+}
+
+TEST(TensorCoreTest, HasAFinestGrid) {
+  const float least = std::numeric_limits<float>::denorm_min();
+  // A term that is zero, here the addend, has a place on it: the grid ends at 2^-158 or 2^-156.
+  EXPECT_EQ(sum_of_equals(kHopper, 16, -152, 0), 2 * least);
+  EXPECT_EQ(sum_of_equals(kAmpere, 8, -151, 0), 2 * least);
+  EXPECT_EQ(sum_of_equals(kHopper, 16, -153, 0), least);
+  EXPECT_EQ(sum_of_equals(kAmpere, 8, -152, 0), least);
+  // A subnormal addend has the exponent of the smallest normal number, and so a coarser grid.
+  EXPECT_EQ(sum_of_equals(kHopper, 16, -152, least), least);
+  EXPECT_EQ(sum_of_equals(kAmpere, 8, -151, least), least);
+}
+
+TEST(TensorCoreTest, HasNoNegativeZero) {
   Factors negative_zeros;
   for (int i = 0; i < 16; ++i) negative_zeros.push_back({i, {-0.0F, 1}});
   expect_cases({
       {"negative zeros", negative_zeros, -0.0F, 0, 0, -0.0F},
       {"zeros", {{0, {-0.0F, 1}}, {1, {0.0F, -1}}}, -0.0F, 0, 0, 0},
       {"what cancels", {{0, {1, 1}}}, -1, 0, 0, 0},
-      {"what is cut at the end", {{15, {-two_to(-75), two_to(-75)}}}, 0, -0.0F, -0.0F, -0.0F},
+      {"what is cut at the end", {{15, {-two_to(-75), two_to(-75)}}}, 0, 0, 0, -0.0F},
   });
 }
 
