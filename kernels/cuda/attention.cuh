@@ -143,7 +143,7 @@ struct AttentionMemory {
   using Activation = typename Shape::Activation;
   typename Shape::Element *keys, *values;  ///< of the chunk, a row per key
   Activation* q;                           ///< a row per pair
-  Activation* weights;                     ///< exp(score - max), a row per pair
+  Activation* weights;                     ///< Format::weight(exp(score - max)), a row per pair
   float* scores;                           ///< a row per pair
   Pair* pairs;
   Running* running;
@@ -299,7 +299,8 @@ class Attender {
       max = max_of_sixteen(max);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x[i] = keys.has(16 * i + lane16) ? exponential(__fadd_rn(x[i], -max)) : 0.0f;
+        const bool seen = keys.has(16 * i + lane16);
+        x[i] = seen ? Format::weight(exponential(__fadd_rn(x[i], -max))) : 0.0f;
         memory_.weights[at * Shape::kWeightStride + 16 * i + lane16] = Format::rounded(x[i]);
       }
       const float sum = sum_of_sixteen(__fadd_rn(__fadd_rn(x[0], x[1]), __fadd_rn(x[2], x[3])));

@@ -79,6 +79,10 @@ struct Bf16Attention {
     for (int f = 0; f < kPairFragments; ++f) multiply_add(sums[f], a, weights.value[f]);
   }
 
+  /// P as the products take it. The sum takes the same, so that the weights of a row add up to 1.
+  __device__ static float weight(float p) {
+    return from_bf16(to_bf16(p));
+  }
   __device__ static Activation rounded(float value) {
     return to_bf16(value);
   }
@@ -119,6 +123,9 @@ struct F16Attention {
     add(sums, values + attention_lane() % 4 * stride + attention_lane() / 4, 1, stride, weights);
   }
 
+  __device__ static float weight(float p) {
+    return __uint_as_float(to_tf32(p));
+  }
   __device__ static Activation rounded(float value) {
     return value;
   }
@@ -182,6 +189,9 @@ struct F32Attention {
     for (int i = 0; i < kStep; ++i, values += stride) add(sums, values[0], values[8], weights, i);
   }
 
+  __device__ static float weight(float p) {
+    return p;
+  }
   __device__ static Activation rounded(float value) {
     return value;
   }

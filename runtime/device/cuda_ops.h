@@ -185,8 +185,9 @@ struct ShoalQkv {
 
 /// Causal attention of the rows of a step over their sequences' blocks. K and V are only read from
 /// the cache. For each row and head, every chunk of 64 keys, which begin at absolute multiples of
-/// 64, gets its own maximum, sum of exponentials, and P.V from zero. Then the chunks fold from left
-/// to right, in float32. What q.k and P.V are depends on the cache's type:
+/// 64, gets its own maximum, sum of exponentials (P), and P.V from zero. Then the chunks fold from
+/// left to right, in float32. What q.k and P.V are depends on the cache's type, and the sum takes P
+/// as P.V does:
 /// - bf16: chains of the tensor cores' multiply_add, for which P is rounded to bf16.
 /// - float16: the same with tf32 factors, for which q and P are rounded.
 /// - float32: chains of fused multiply-adds in ascending order. To P.V of a chunk 0 is added at the

@@ -1,7 +1,7 @@
 """The model on emulated devices, through the program itself: device_model_test.py PART [CASE]
 
-The module is that of tests/emulator: the real kernels, compiled for the host. PART is oracle or
-same-bits, with a folder of tests/data/oracle as CASE; or faults, refusals, or choice.
+The module is that of tests/emulator: the real kernels, compiled for the host. PART is oracle,
+stream or same-bits, with a folder of tests/data/oracle as CASE; or faults, refusals, or choice.
 """
 import json
 import os
@@ -17,9 +17,10 @@ import numpy as np
 
 import breadth
 import harness
+from reference_answers import CLEAR_GAP, clear_stretch
 
 PART = sys.argv.pop(1)
-CASE = sys.argv.pop(1) if PART in ("oracle", "same-bits") else "llama-nine-heads"
+CASE = sys.argv.pop(1) if PART in ("oracle", "stream", "same-bits") else "llama-nine-heads"
 FOLDER = harness.ORACLE / CASE
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 FAKES = Path(harness.SHOAL).parent / "fakes"
@@ -30,8 +31,6 @@ ON_DEVICES = ("--device", "cuda", "--cuda-module", MODULE, "--nccl-library",
 # tests beside them run into their time-outs. What sanitizers look for shows with two.
 MOST_RANKS = 2 if breadth.SANITIZED else 8
 PROMPT = ("--prompt-ids", harness.ids_flag(EXPECTED["prompts"][0]["ids"]))
-# If the two best logits are closer than this, rounding may choose either.
-CLEAR_GAP = 0.5
 
 
 def emulated(**settings):
@@ -77,6 +76,36 @@ class Oracle(harness.TestCase):
                         clear += 1
                         self.assertEqual(choices[step], token, f"greedy token {step}, gap {gap}")
                 self.assertGreater(clear, 0)
+
+
+class Stream(harness.TestCase):
+    """The reference's greedy tokens by one rank, as far as rounding cannot change them."""
+
+    def setUp(self):
+        super().setUp()
+        ids, self.greedy = clear_stretch(EXPECTED["prompts"])
+        self.request = ("--prompt-ids", harness.ids_flag(ids), "--max-tokens", len(self.greedy),
+                        "--ignore-eos", "--temperature", 0, "--json")
+        self.assertGreaterEqual(len(self.greedy), 4)
+
+    def test_generate(self):
+        with emulated():
+            out = harness.run("generate", FOLDER, *self.request, *ON_DEVICES).stdout
+        self.assertEqual(json.loads(out)["token_ids"], self.greedy)
+
+    def test_serve_although_the_rank_is_killed(self):
+        with emulated(), harness.planted("0:step-3:stop"):
+            server = self.serve(FOLDER, *ON_DEVICES, "--kv-cache-memory", "4m", "--step-timeout",
+                                5 * harness.GUARD)
+            self.assertEqual(server.wait_ready()["kernels"], "cuda")
+        client = server.client(*self.request)
+        os.kill(harness.stopped_rank(server.pid), signal.SIGKILL)
+        out, err = client.communicate(timeout=5 * harness.GUARD)
+        self.assertEqual(client.returncode, 0, err)
+        self.assertEqual(json.loads(out)["token_ids"], self.greedy)
+        self.assertRegex(server.err.text(), r"starting the ranks again \(1 of \d+\)")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.end(), 0)
 
 
 class SameBits(harness.TestCase):
@@ -277,7 +306,7 @@ class Choice(harness.TestCase):
 
 
 if __name__ == "__main__":
-    parts = {"oracle": Oracle, "same-bits": SameBits, "faults": Faults, "refusals": Refusals,
+    parts = {"oracle": Oracle, "stream": Stream, "same-bits": SameBits, "faults": Faults, "refusals": Refusals,
              "choice": Choice}
     for name in [part.__name__ for key, part in parts.items() if key != PART]:
         del globals()[name]

@@ -12,12 +12,11 @@ import numpy as np
 
 import breadth
 import harness
+from reference_answers import CLEAR_GAP
 
 CASE = sys.argv.pop(1)
 FOLDER = harness.ORACLE / CASE
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
-# If the two best logits are closer than this, rounding may choose either.
-CLEAR_GAP = 0.5
 
 
 def jsonl(command: str, values: list, *flags) -> list[dict]:

@@ -1,5 +1,6 @@
 // Attention has the bits of its definition, in every way to divide it and in every step.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 
@@ -302,6 +303,31 @@ std::string a_table_may_end_early(const Options& options, OneDevice& one) {
   return every_way(one, heads, tokens, step, expected_step(core, heads, tokens, step));
 }
 
+/// Values that are all the same come out as they are, because the sum of the weights takes them as
+/// the products do. All keys but one have the same weight, so that all round to the same side.
+std::string weights_add_up(OneDevice& one, Dtype type) {
+  // Below a power of two, because there bfloat16 is finest and cannot hide what is wrong.
+  constexpr float kValue = 2 - 0x1p-7f;
+  const float may_lose = type == Dtype::kBf16 ? 0 : 1e-5f;
+  const Heads heads{{0, 2}, 16, 0, type};
+  constexpr int kRows = 90;
+  Tokens tokens = make_tokens(heads, 1, kRows, 95);
+  std::fill(tokens.v.begin(), tokens.v.end(), kValue);
+  for (size_t i = heads.head_dim; i < tokens.k.size(); ++i)
+    tokens.k[i] = -tokens.k[i % heads.head_dim];
+  const PagedStep step = make_step({{0, kRows}}, 96);
+  for (int way = 0; way < one.device->module().attention_ways(); ++way) {
+    const Attended got = attend(one, heads, tokens, step, way);
+    if (!got.wrong.empty()) return got.wrong;
+    for (size_t i = 0; i < got.out.size(); ++i) {
+      const auto column = static_cast<int64_t>(i) % out_stride_of(heads);
+      if (column < heads.columns() && !(std::abs(got.out[i] - kValue) <= may_lose))
+        return cat("way ", way, ", row ", i / out_stride_of(heads), ": ", got.out[i]);
+    }
+  }
+  return "";
+}
+
 /// More chunks than the fold's threads.
 std::string long_sequences_fold(OneDevice& one) {
   const Heads heads{{0, 1}, 16, 0};
@@ -335,6 +361,8 @@ void add_attention_cases(const Options& options, std::vector<Case>& cases) {
         [=](OneDevice& one) { return steps_have_the_same_bits(one, type); });
     add("layer/attention-rows" + suffix_of(type),
         [=](OneDevice& one) { return a_row_keeps_its_bits(one, type); });
+    add("layer/attention-sums" + suffix_of(type),
+        [=](OneDevice& one) { return weights_add_up(one, type); });
     add("layer/attention-schedules" + suffix_of(type),
         [=](OneDevice& one) { return schedules_change_no_bit(options, one, type); });
   }

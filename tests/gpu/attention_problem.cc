@@ -128,6 +128,11 @@ std::vector<float> chunk_values(const emulator::TensorCore& core, const Heads& h
   return out;
 }
 
+/// A number as the products take it.
+float as_multiplied(Dtype type, float value) {
+  return type == Dtype::kF16 ? rounded_to_tf32(value) : rounded_to(value, type);
+}
+
 Softmax chunk_softmax(const emulator::TensorCore& core, const Heads& heads, const Tokens& tokens,
                       int sequence, int kv_head, const float* q, Range keys) {
   float p[kChunkTokens] = {};
@@ -137,7 +142,8 @@ Softmax chunk_softmax(const emulator::TensorCore& core, const Heads& heads, cons
   for (int key = keys.begin; key < keys.end; ++key)
     chunk.max = std::max(chunk.max, p[key % kChunkTokens]);
   for (int key = keys.begin; key < keys.end; ++key)
-    p[key % kChunkTokens] = reference::exp(p[key % kChunkTokens] - chunk.max);
+    p[key % kChunkTokens] =
+        as_multiplied(heads.type, reference::exp(p[key % kChunkTokens] - chunk.max));
   chunk.out = chunk_values(core, heads, tokens, sequence, kv_head, keys, p);
   chunk.sum = reference::sum_of_four_vectors(p);
   return chunk;
@@ -322,9 +328,6 @@ std::string compare_with_double(const Heads& heads, const Tokens& tokens, int se
   const double loses = heads.type == Dtype::kBf16  ? 1.0 / 256
                        : heads.type == Dtype::kF16 ? 1.0 / 2048
                                                    : 0;
-  const auto as_multiplied = [&](float q) {
-    return double{heads.type == Dtype::kF16 ? rounded_to_tf32(q) : q};
-  };
   const double sums_lose = heads.type == Dtype::kF32 ? 1e-5 : 1e-4;
   for (int g = 0; g < heads.kv_heads(); ++g) {
     for (int head = heads.begin[g]; head < heads.begin[g + 1]; ++head) {
@@ -335,7 +338,8 @@ std::string compare_with_double(const Heads& heads, const Tokens& tokens, int se
         const float* k = of_kv_head(tokens.k, heads, tokens, sequence, key, g);
         const float* v = of_kv_head(tokens.v, heads, tokens, sequence, key, g);
         double score = 0;
-        for (size_t i = 0; i < d; ++i) score += as_multiplied(q[i]) * double{k[i]};
+        for (size_t i = 0; i < d; ++i)
+          score += double{as_multiplied(heads.type, q[i])} * double{k[i]};
         const double weight = std::exp(score * double{heads.scale()});
         total += weight;
         for (size_t i = 0; i < d; ++i) {

@@ -6,7 +6,9 @@
                                            number of ranks and rung, and for the small models those
                                            that the emulated device gives (expected_logits.json)
   model_check.py serve PROGRAM [FLAG...]   a stream of two ranks, one of which is killed in it
-  model_check.py expect PROGRAM [FLAG...]  prints expected_logits.json anew
+  model_check.py hashes PROGRAM [FLAG...]  whether expected_logits.json is what the emulated device
+                                           gives
+  model_check.py expect PROGRAM [FLAG...]  prints it anew
 
 ONLY=NAME,... (a variable) leaves out the other small models. It needs only Python's standard
 library, because a machine with a GPU may have nothing else. The FLAGs, such as --cuda-module, go to
@@ -153,25 +155,34 @@ def step_serve(_: list[dict]) -> int:
     return 0 if good else 1
 
 
-def print_expected() -> int:
+def emulated_hashes() -> dict[str, dict[str, str]]:
     """With the emulated device only, whose capability a variable sets."""
     all_hashes = {}
     for name, capability in (("sm80", "8.0"), ("sm90", "9.0")):
         os.environ["EMULATED_GPU_CAPABILITY"] = capability
         all_hashes[name] = {model: logits_hash(ORACLES / model, ids)
                             for model, ids in small_models().items()}
-    print(json.dumps(all_hashes, indent=1))
-    return 0
+    return all_hashes
+
+
+def step_hashes(_: list[dict]) -> int:
+    got, expected = emulated_hashes(), json.loads(EXPECTED.read_text())
+    for arithmetic_, hashes in got.items():
+        for model, hash_ in hashes.items():
+            good = hash_ == expected[arithmetic_][model]
+            print(f"{'ok' if good else 'FAIL'}    {arithmetic_} {model:28} {hash_}")
+    return 0 if got == expected else 1
 
 
 def main() -> int:
     if PART == "expect":
-        return print_expected()
+        print(json.dumps(emulated_hashes(), indent=1))
+        return 0
     found = devices()
     if not found:
         print("no device")
         return NO_DEVICE
-    return {"model": step_model, "serve": step_serve}[PART](found)
+    return {"model": step_model, "serve": step_serve, "hashes": step_hashes}[PART](found)
 
 
 if __name__ == "__main__":
