@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,6 +82,11 @@ class Communicator {
   /// The state of the collective that runs or has run last. May only be called from the rank's own
   /// thread: after a collective has failed, or inside Interrupted.
   virtual WaitState wait_state() const = 0;
+
+  /// How long this rank has waited for others in all collectives so far, in which it could do
+  /// nothing else. The rank that comes last waits for nobody. A wait that ends within a few polls
+  /// does not count. nullopt: this process cannot tell, because devices wait for each other.
+  virtual std::optional<RunningClock::duration> waited() const { return std::nullopt; }
 
   /// The same group's collectives on memory of the ranks' devices; nullptr if the ranks' processes
   /// move host memory alone. It lives as long as this object. A collective of one must have ended

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -104,9 +105,14 @@ struct StepProgress {
   bool waits = false;
 };
 
-/// Sent at the end of a step, but not more often than once a second.
-struct CollectiveTime {
-  double seconds = 0;  ///< that the rank has spent in collectives of steps since the last message
+/// What the rank has measured in its steps since the last message. Sent at the end of a step, but
+/// not more often than once a second.
+struct StepTimes {
+  int64_t steps = 0;
+  double seconds = 0;             ///< that they took
+  double collective_seconds = 0;  ///< of these, in collectives
+  /// Of these, waiting for other ranks (Communicator::waited). Nullopt: the rank cannot tell.
+  std::optional<double> waited_seconds;
 };
 
 /// Sent by rank 0 only, on behalf of all ranks.
@@ -179,8 +185,8 @@ void fields(Archive& archive, StepProgress& m) {
   archive(m.number, m.parts, m.waits);
 }
 template <typename Archive>
-void fields(Archive& archive, CollectiveTime& m) {
-  archive(m.seconds);
+void fields(Archive& archive, StepTimes& m) {
+  archive(m.steps, m.seconds, m.collective_seconds, m.waited_seconds);
 }
 template <typename Archive>
 void fields(Archive& archive, StepDone& m) {
@@ -197,7 +203,7 @@ void fields(Archive& archive, RankFailure& m) {
 
 using FrontMessage = std::variant<RankStart, Step, Shutdown, ExchangeAll, Explain>;
 using RankMessage = std::variant<LoadProgress, Ready, StepDone, RankFailure, PhaseBegun,
-                                 ExchangePart, TransportVerified, StepProgress, CollectiveTime>;
+                                 ExchangePart, TransportVerified, StepProgress, StepTimes>;
 
 /// One alternative of FrontMessage or RankMessage as a frame for the channel.
 template <typename Message>

@@ -158,7 +158,8 @@ Status Rank::self_test_transport() {
 
 Status Rank::obey() {
   spent_told_ = communicator_->spent();  // the self-test is no step
-  spent_told_at_ = Clock::now();
+  waited_told_ = communicator_->waited().value_or(waited_told_);
+  times_told_at_ = Clock::now();
   for (;;) {
     SHOAL_ASSIGN_OR_RETURN(std::optional<FrontMessage> message, next(kStepSpinUs));
     if (!message || std::holds_alternative<Shutdown>(*message)) return {};
@@ -175,23 +176,31 @@ Status Rank::take_step(const Step& step) {
   log_lost_lines();
   phase_ = Phase::kStep;
   step_ = step.number;
-  said_at_ = Clock::now();
+  const Clock::time_point began = said_at_ = Clock::now();
   said_waits_ = false;
   parts_before_step_ = parts_;
   SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(++steps_begun_));
   SHOAL_ASSIGN_OR_RETURN(std::string result, work_.step(step.number, step.plan));
   phase_ = Phase::kIdle;
+  const Clock::duration took = Clock::now() - began;
   if (start_.rank == 0) SHOAL_RETURN_IF_ERROR(send(StepDone{step.number, std::move(result)}));
-  return tell_collective_time();
+  return tell_step_times(took);
 }
 
-/// Seldom, because it is only for people.
-Status Rank::tell_collective_time() {
+/// Adds a step. It seldom tells, because it is only for people.
+Status Rank::tell_step_times(Clock::duration step) {
+  using Seconds = std::chrono::duration<double>;
+  ++untold_.steps;
+  untold_.seconds += Seconds(step).count();
   const Clock::time_point now = Clock::now();
-  if (now - spent_told_at_ < kStillAtIt) return {};
-  spent_told_at_ = now;
-  const Clock::duration before = std::exchange(spent_told_, communicator_->spent());
-  return send(CollectiveTime{std::chrono::duration<double>(spent_told_ - before).count()});
+  if (now - times_told_at_ < kStillAtIt) return {};
+  times_told_at_ = now;
+  StepTimes times = std::exchange(untold_, {});
+  const Clock::duration spent = std::exchange(spent_told_, communicator_->spent());
+  times.collective_seconds = Seconds(spent_told_ - spent).count();
+  if (const auto waited = communicator_->waited())
+    times.waited_seconds = Seconds(*waited - std::exchange(waited_told_, *waited)).count();
+  return send(times);
 }
 
 Status Rank::enter(Phase phase) {

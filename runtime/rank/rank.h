@@ -47,7 +47,7 @@ class Rank final : private RankContext {
   Result<std::unique_ptr<Communicator>> open();
   Status obey();
   Status take_step(const Step& step);
-  Status tell_collective_time();
+  Status tell_step_times(Clock::duration step);
 
   template <typename Message>
   Status send(const Message& message);
@@ -73,8 +73,10 @@ class Rank final : private RankContext {
   std::string device_in_;  // what the device is doing that this rank waits for; empty: it waits not
   bool said_waits_ = false;  // the front believes that this rank waits
   int loaded_percent_ = -1;
-  Clock::duration spent_told_{0};  // in collectives, as the front knows it
-  Clock::time_point spent_told_at_;
+  StepTimes untold_;                       // of the steps that the front does not know yet
+  Clock::duration spent_told_{0};          // in collectives, as the front knows it
+  RunningClock::duration waited_told_{0};  // likewise; 0 if nobody can tell
+  Clock::time_point times_told_at_;
   Clock::time_point said_at_;  // when it last showed a sign of life in this phase
 };
 

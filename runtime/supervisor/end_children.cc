@@ -45,7 +45,7 @@ void end_children_at_once() {
   const Fd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   if (null.valid()) ::dup2(null.get(), STDERR_FILENO);
   const std::vector<pid_t> pids = children();
-  const std::vector<SegmentId> segments = segments_of_stopped(pids);
+  const std::vector<SegmentId> segments = segments_held_by(pids, Look::kStopped);
   for (const pid_t pid : pids) ::kill(pid, SIGKILL);
   const Deadline deadline = Deadline::after_ms(kChildrenDeathMs);
   while (!std::all_of(pids.begin(), pids.end(), has_ended) && !deadline.passed())

@@ -55,6 +55,12 @@ std::vector<double> collective_seconds(const std::vector<RankProcess>& ranks) {
   return seconds;
 }
 
+std::optional<GroupWaits> group_waits(const std::vector<RankProcess>& ranks) {
+  std::vector<RankWaits> waits;
+  for (const RankProcess& rank : ranks) waits.push_back(rank.step_waits);
+  return group_waits(waits);
+}
+
 int poll_ms(const std::vector<RankProcess>& ranks, Deadline deadline) {
   const bool unwatched = std::any_of(ranks.begin(), ranks.end(),
                                      [](const RankProcess& rank) { return rank.unwatched(); });

@@ -10,6 +10,7 @@
 #include "runtime/control/messages.h"
 #include "runtime/supervisor/phase_clock.h"
 #include "runtime/supervisor/spawn.h"
+#include "runtime/transport/group_waits.h"
 
 namespace shoal {
 
@@ -33,6 +34,7 @@ struct RankProcess {
   RunningClock::time_point heard_at = RunningClock::now();
   LoadProgress progress;
   double collective_s = 0;  ///< in collectives of steps, as it has reported it
+  RankWaits step_waits;     ///< likewise; no steps if it cannot tell
 
   // In a step. The first two are as the rank has reported them.
   uint64_t parts = 0;  ///< of its work that it has completed since it was born
@@ -48,6 +50,17 @@ struct RankProcess {
     } else {
       phases.enter(next);
     }
+  }
+
+  /// True if it has completed another part of its step since it last said so.
+  bool take(const StepProgress& progress_of_step) {
+    waits = progress_of_step.waits;
+    return std::exchange(parts, progress_of_step.parts) < progress_of_step.parts;
+  }
+
+  void add(const StepTimes& times) {
+    collective_s += times.collective_seconds;
+    if (times.waited_seconds) step_waits.add(times.steps, times.seconds, *times.waited_seconds);
   }
 
   /// Reaps the process. False: it has not ended by the deadline, or was reaped before.
@@ -86,6 +99,9 @@ PhaseSeconds slowest_phases(const std::vector<RankProcess>& ranks);
 
 /// RankProcess::collective_s, by rank.
 std::vector<double> collective_seconds(const std::vector<RankProcess>& ranks);
+
+/// Who waits for whom, from RankProcess::step_waits.
+std::optional<GroupWaits> group_waits(const std::vector<RankProcess>& ranks);
 
 /// The processes of those ranks that have not been reaped.
 std::vector<pid_t> pids_of_living(const std::vector<RankProcess>& ranks);

@@ -57,9 +57,17 @@ bool stands_still(pid_t pid) {
   return true;
 }
 
+void stop(const std::vector<pid_t>& pids) {
+  for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
+  const Deadline deadline = Deadline::after_ms(kStopMs);
+  for (const pid_t pid : pids)
+    while (!stands_still(pid) && !deadline.passed()) std::this_thread::sleep_for(kStopLook);
+}
+
 }  // namespace
 
-std::vector<SegmentId> segments_held_by(const std::vector<pid_t>& pids) {
+std::vector<SegmentId> segments_held_by(const std::vector<pid_t>& pids, Look look) {
+  if (look == Look::kStopped) stop(pids);
   std::vector<SegmentId> held;
   for (const pid_t pid : pids) {
     for_each_segment(pid, [&](std::string_view path, const struct stat& facts) {
@@ -68,14 +76,6 @@ std::vector<SegmentId> segments_held_by(const std::vector<pid_t>& pids) {
     });
   }
   return held;
-}
-
-std::vector<SegmentId> segments_of_stopped(const std::vector<pid_t>& pids) {
-  for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
-  const Deadline deadline = Deadline::after_ms(kStopMs);
-  for (const pid_t pid : pids)
-    while (!stands_still(pid) && !deadline.passed()) std::this_thread::sleep_for(kStopLook);
-  return segments_held_by(pids);
 }
 
 int64_t nccl_bytes_held_by(const std::vector<pid_t>& pids) {

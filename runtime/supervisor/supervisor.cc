@@ -113,11 +113,13 @@ void Supervisor::publish_report() {
 }
 
 /// Call it with mutex_ held, while no restart runs.
-void Supervisor::note_collective_seconds() {
+void Supervisor::note_step_times() {
   const std::vector<double> now = group_->collective_seconds();
+  std::optional<GroupWaits> waits = group_->waits();
   const std::lock_guard lock(state_mutex_);
   for (size_t rank = 0; rank < now.size(); ++rank)
     collective_s_[rank] = collective_s_before_[rank] + now[rank];
+  report_.waits = std::move(waits);
 }
 
 /// Runs on the ranks' thread.
@@ -283,7 +285,7 @@ Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
   }
   Attempt<std::string> result =
       group_->step(number, std::move(plan), [this] { return given_up_.load(); });
-  note_collective_seconds();
+  note_step_times();
   if (result.ok()) {
     ++good_steps_;
     return GroupStep{std::move(result).value(), {}, false};
@@ -300,7 +302,7 @@ std::optional<Failure> Supervisor::watch() {
   if (!lock.owns_lock() || restarting_s() > 0) return std::nullopt;
   if (std::optional<Failure> final = lost()) return final;
   const std::optional<Failure> failure = group_->watch(Deadline::after_ms(0));
-  note_collective_seconds();
+  note_step_times();
   if (!failure) return std::nullopt;
   lost_while_idle_ = true;
   begin_restart(*failure);

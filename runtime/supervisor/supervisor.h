@@ -142,7 +142,7 @@ class Supervisor {
                                   Pause* pause);
   StartControl new_control();
   void publish_report();
-  void note_collective_seconds();
+  void note_step_times();
 
   SupervisorOptions options_;
   std::mutex mutex_;                // one step or watch at a time; guards lost_while_idle_
@@ -153,7 +153,9 @@ class Supervisor {
   Status why_restarting_;
   PhaseSeconds start_phases_;
   std::vector<double> collective_s_, collective_s_before_;  // of all groups, and without this one
-  TransportReport report_;  // a snapshot of the ladder's, for others to read while a restart runs
+  // A snapshot of the ladder's with the waits of the group, for others to read while a restart
+  // runs.
+  TransportReport report_;
   // While a restart runs, only the ranks' thread uses these five and group_. Otherwise mutex_
   // guards them.
   Ladder ladder_;

@@ -61,7 +61,6 @@ struct WorkerGroup::Impl {
   Failure silent_for(double seconds) { return time_out({StepVerdict::Why::kSilent, seconds}); }
   std::optional<Failure> judge_step();
   Failure give_up();
-  enum class Look { kWhileTheyRun, kLast };
   void record_segments(Look look);
   void close_descriptors();
   void end_all();
@@ -125,11 +124,9 @@ bool WorkerGroup::Impl::take(RankProcess& worker, RankMessage message) {
   } else if (auto* verified = std::get_if<TransportVerified>(&message)) {
     worker.verified = *verified;
   } else if (auto* progress_of_step = std::get_if<StepProgress>(&message)) {
-    if (progress_of_step->parts > worker.parts) step_watch.moved();
-    worker.parts = progress_of_step->parts;
-    worker.waits = progress_of_step->waits;
-  } else if (auto* time = std::get_if<CollectiveTime>(&message)) {
-    worker.collective_s += time->seconds;
+    if (worker.take(*progress_of_step)) step_watch.moved();
+  } else if (auto* times = std::get_if<StepTimes>(&message)) {
+    worker.add(*times);
   } else if (auto* own = std::get_if<RankFailure>(&message)) {
     worker.failure = std::move(*own);
     return true;
@@ -190,8 +187,7 @@ Failure WorkerGroup::Impl::give_up() {
 
 /// Records the files that the living ranks hold open, because a dead rank shows none.
 void WorkerGroup::Impl::record_segments(Look look) {
-  const std::vector<pid_t> pids = pids_of_living(workers);
-  const auto held = look == Look::kLast ? segments_of_stopped(pids) : segments_held_by(pids);
+  const auto held = segments_held_by(pids_of_living(workers), look);
   segments.insert(segments.end(), held.begin(), held.end());
 }
 
@@ -211,7 +207,7 @@ void WorkerGroup::Impl::close_descriptors() {
 void WorkerGroup::Impl::end_all() {
   const auto over = [](const RankProcess& w) { return w.reaped || w.left_behind; };
   if (!std::all_of(workers.begin(), workers.end(), over)) {
-    record_segments(Look::kLast);
+    record_segments(Look::kStopped);
     end_ranks(workers);
   }
   close_descriptors();
@@ -295,7 +291,7 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl&
   for (const RankProcess& worker : workers)
     if (worker.ready) ready.push_back(worker.ready->about);
   phase = {false, Phase::kIdle};
-  record_segments(Look::kWhileTheyRun);
+  record_segments(Look::kRunning);
   return std::nullopt;
 }
 
@@ -384,6 +380,10 @@ PhaseSeconds WorkerGroup::start_phases() const {
 
 std::vector<double> WorkerGroup::collective_seconds() const {
   return shoal::collective_seconds(impl_->workers);
+}
+
+std::optional<GroupWaits> WorkerGroup::waits() const {
+  return group_waits(impl_->workers);
 }
 
 const TransportVerified& WorkerGroup::verified() const {

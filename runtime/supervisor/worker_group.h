@@ -12,6 +12,7 @@
 #include "runtime/base/status.h"
 #include "runtime/control/messages.h"
 #include "runtime/supervisor/group_failure.h"
+#include "runtime/transport/group_waits.h"
 #include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
@@ -102,6 +103,8 @@ class WorkerGroup {
   /// How long each rank has been in collectives of steps, in seconds, by rank. What a rank has not
   /// reported yet, which may be of its last second of work, is missing.
   std::vector<double> collective_seconds() const;
+  /// Who waits for whom in its steps, as far as the ranks have reported it.
+  std::optional<GroupWaits> waits() const;
   /// The figures of rank 0's self-test.
   const TransportVerified& verified() const;
   std::vector<int> pids() const;

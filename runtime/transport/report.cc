@@ -144,6 +144,7 @@ Json to_json(const TransportReport& report) {
       {"restarts", report.restarts},
       {"restart_count", report.restart_count},
       {"remedies", std::move(remedies)},
+      {"waits", to_json(report.waits)},
       {"facts", Json::parse(to_json(report.facts))}};
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/status.h"
 #include "runtime/transport/facts/host_facts.h"
+#include "runtime/transport/group_waits.h"
 #include "runtime/transport/nccl_report.h"
 #include "runtime/transport/needs/budget.h"
 #include "runtime/transport/remedy.h"
@@ -61,6 +62,8 @@ struct TransportReport {
   std::vector<std::string> restarts;
   int64_t restart_count = 0;  ///< of all, because a server may run for years
   std::vector<Remedy> remedies;
+  /// Of the group that runs; nullopt: nothing is known, or none has run steps.
+  std::optional<GroupWaits> waits;
   HostFacts facts;
 
   static constexpr size_t kMostRestarts = 20;

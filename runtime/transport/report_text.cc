@@ -124,6 +124,7 @@ std::string figures_text(const TransportReport& report) {
 std::string to_text(const TransportReport& report) {
   std::string text = verdict_text(report) + "\n";
   if (!report.rung.empty()) text += figures_text(report) + "\n";
+  if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
   text += refusals_text(report) + needs_text(report);
   for (const NcclUse& use : report.nccl) {
     if (use.tried || report.rung.empty()) text += to_text(use);

@@ -189,6 +189,7 @@ class Batch {
         first_failure = in_source(source_of(flags_), line.wrong.status);
     }
     report_.finish();
+    host_.log_summary();
     if (cut_off_ != 0) return report_signal();
     SHOAL_RETURN_IF_ERROR(host_.ending(loop_.status()));
     if (!first_failure.ok() && !flags_.keep_going) return at(Stage::kRun, first_failure);

@@ -299,6 +299,7 @@ Ending serve(ServeFlags flags, Observers& observers) {
   const Status status = serve_until_stopped(
       {fronts, loop, *host, observers, flags.shutdown_grace_s, flags.shutdown_timeout_s},
       *server->signals);
+  host->log_summary();
   const Ending ending = host->ending(status);
   // Before the loop is destroyed, because the calls use it.
   end_fronts(fronts, status.ok() ? kGoodbyeMs : kFailedGoodbyeMs, exit_code(ending),

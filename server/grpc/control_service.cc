@@ -55,8 +55,12 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   capacity->set_max_running_requests(static_cast<uint64_t>(deployment.limits.max_num_seqs));
   capacity->set_max_batched_tokens(static_cast<uint64_t>(deployment.limits.max_num_batched_tokens));
   capacity->set_max_loras(0);
-  if (deployment.transport_report)
-    set_text(info->mutable_extra(), "transport", deployment.transport_report().rung);
+  if (deployment.transport_report) {
+    const TransportReport report = deployment.transport_report();
+    set_text(info->mutable_extra(), "transport", report.rung);
+    if (const std::string waits = to_text(report.waits); !waits.empty())
+      set_text(info->mutable_extra(), "waits", waits);
+  }
   set_text(info->mutable_extra(), "kernels", deployment.kernels);
   set_text(info->mutable_extra(), "arithmetic", deployment.arithmetic);
 }

@@ -48,6 +48,14 @@ void write_self_test(const SelfTestFigures& figures, v1::SelfTest* out) {
   out->set_noisy(figures.noisy);
 }
 
+void write_waits(const GroupWaits& waits, v1::Waits* out) {
+  for (const double share : waits.of_rank) out->add_of_rank(share);
+  if (!waits.last) return;
+  out->set_rank(waits.last->rank);
+  out->set_share(waits.last->share);
+  out->set_text(to_text(waits));
+}
+
 void write_report(const TransportReport& report, v1::TransportReport* out) {
   out->set_rung(report.rung);
   out->set_tensor_parallel_size(report.world_size);
@@ -81,6 +89,7 @@ void write_report(const TransportReport& report, v1::TransportReport* out) {
   for (const std::string& restart : report.restarts) out->add_restarts(to_valid_utf8(restart));
   out->set_restart_count(report.restart_count);
   write_self_test(report.self_test, out->mutable_self_test());
+  if (report.waits) write_waits(*report.waits, out->mutable_waits());
   out->set_headroom_bytes(report.headroom_bytes);
   Json document = to_json(report);
   document["version"] = SHOAL_VERSION;

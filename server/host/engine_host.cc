@@ -317,6 +317,11 @@ Status EngineHost::read_ready(EnginePlan& plan) {
   return {};
 }
 
+void EngineHost::log_summary() const {
+  if (const std::string waits = to_text(report().waits); !waits.empty())
+    log_info(cat("in the last minute of steps ", waits));
+}
+
 /// The ranks are not up while lost ones are on their way back, and once they are lost for good.
 RanksState EngineHost::ranks_state() const {
   return {restarting_s() == 0 && !supervisor_->lost(), report(), supervisor_->start_phases(),

@@ -62,6 +62,8 @@ class EngineHost {
   void give_up() { supervisor_->give_up(); }  ///< Supervisor::give_up
 
   TransportReport report() const { return supervisor_->report(); }
+  /// Logs at the end what the steps have shown: which rank makes the others wait, if one does.
+  void log_summary() const;
   /// What metrics show of the ranks.
   RanksState ranks_state() const;
   std::string transport() const { return report().rung; }

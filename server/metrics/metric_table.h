@@ -35,6 +35,7 @@ enum class Metric {
   kStartPhase,
   kRankUp,
   kCollectiveSeconds,
+  kMakesOthersWait,
   kRestarts,
   kRecoveredRequests,
   kStepSeconds,

@@ -93,6 +93,15 @@ void add_requests(const RequestCounts& counts, const FamilyList::Labels& engine,
   list->add(Metric::kStepSeconds, counts.step_seconds);
 }
 
+/// Nothing if nothing is known.
+void add_waits(const std::optional<GroupWaits>& waits, FamilyList* list) {
+  for (int rank = 0; waits && rank < static_cast<int>(waits->of_rank.size()); ++rank) {
+    const bool last = waits->last && waits->last->rank == rank;
+    list->add(Metric::kMakesOthersWait, last ? waits->last->share : 0,
+              {{"rank", std::to_string(rank)}});
+  }
+}
+
 void add_ranks(const std::optional<RanksState>& ranks, int world_size, FamilyList* list) {
   for (int rank = 0; rank < world_size; ++rank)
     list->add(Metric::kRankUp, ranks && ranks->up ? 1 : 0, {{"rank", std::to_string(rank)}});
@@ -101,6 +110,7 @@ void add_ranks(const std::optional<RanksState>& ranks, int world_size, FamilyLis
   for (size_t rank = 0; rank < ranks->collective_seconds.size(); ++rank)
     list->add(Metric::kCollectiveSeconds, ranks->collective_seconds[rank],
               {{"rank", std::to_string(rank)}});
+  add_waits(ranks->transport.waits, list);
   for (const auto& [phase, seconds] : ranks->start_phases)
     list->add(Metric::kStartPhase, seconds, {{"phase", phase_name(phase)}});
 }

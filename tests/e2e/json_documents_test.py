@@ -7,6 +7,7 @@ import grpc
 import harness
 import jsonschema
 from doctor_test import doctor, inside, namespaces_work
+from http_client import complete
 from reflection_test import Reflector
 
 SCHEMAS = harness.ROOT / "docs" / "schemas"
@@ -54,7 +55,32 @@ class Documents(harness.TestCase):
         self.addCleanup(server.kill)
         with grpc.insecure_channel(server.wait_ready()["grpc"]) as channel:
             report = Reflector(channel).call("shoal.v1.Transport/GetReport")[0][0]
-            self.check("transport-report", report.json)
+            self.assertIsNone(self.check("transport-report", report.json)["waits"], "no steps yet")
+
+    def test_a_running_server_says_who_makes_the_others_wait(self):
+        with harness.planted("1:step-3:compute-2"):
+            server = self.serve(harness.DEMO, "-tp", 2, "--threads-per-rank", 1, "--port", 0)
+        fields = server.wait_ready()
+        with grpc.insecure_channel(fields["grpc"]) as channel:
+            reflector = Reflector(channel)
+
+            def after_some_steps():
+                self.assertEqual(complete(server, prompt="In", max_tokens=64, ignore_eos=True).status, 200)
+                report = reflector.call("shoal.v1.Transport/GetReport")[0][0]
+                return report if report.HasField("waits") else None
+            report = harness.wait_until(after_some_steps, "ten steps that each rank has told of")
+            info = reflector.call("openengine.v1.Control/GetServerInfo")[0][0]
+        waits = self.check("transport-report", report.json)["waits"]
+        self.assertEqual((waits["rank"], report.waits.rank), (1, 1))
+        self.assertEqual((waits["share"], waits["of_rank"]),
+                         (report.waits.share, list(report.waits.of_rank)))
+        self.assertLess(waits["of_rank"][1], waits["of_rank"][0])
+        sentence = r"^rank 1 makes the others wait \d+ % of the step$"
+        for text in (waits["text"], report.waits.text, info.extra.fields["waits"].string_value):
+            self.assertRegex(text, sentence)
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
+        server.wait_logged("in the last minute of steps " + sentence[1:-1])
 
     @unittest.skipUnless(namespaces_work(), "this kernel forbids mount namespaces here")
     def test_shmtest(self):

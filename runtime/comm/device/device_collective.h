@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/reduce_tree.h"
@@ -36,6 +37,9 @@ class DeviceCollective {
   /// Called while the host waits for the stream. Returns a failure that the stream alone would not
   /// show.
   virtual Status check() = 0;
+
+  /// Communicator::waited; nullopt if the host does not wait for the peers.
+  virtual std::optional<RunningClock::duration> waited() const { return std::nullopt; }
 
   /// Ranks whose part is missing in the collective that runs or has failed. A device does not
   /// report which rank is missing, so this names all other ranks unless the implementation knows

@@ -114,6 +114,8 @@ class WithDevices final : public Communicator {
   }
   Status barrier() override { return inner_->barrier(); }
   WaitState wait_state() const override { return inner_->wait_state(); }
+  /// Also that of its collectives on devices, which wait here, too.
+  std::optional<RunningClock::duration> waited() const override { return inner_->waited(); }
   DeviceCollective* on_devices() override { return on_devices_.get(); }
 
  private:

@@ -11,6 +11,7 @@
 #include "runtime/comm/slot_flags.h"
 #include "runtime/comm/spin.h"
 #include "runtime/comm/tree_sum.h"
+#include "runtime/comm/wait_time.h"
 #include "runtime/memory/shm_segment.h"
 
 namespace shoal {
@@ -52,6 +53,7 @@ class HostMemfdCollective final : public DeviceCollective {
   Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
                             Deadline until) override;
   Status check() override { return failed_; }
+  std::optional<RunningClock::duration> waited() const override { return wait_time_.total(); }
   std::vector<int> missing() const override;
 
  private:
@@ -85,6 +87,7 @@ class HostMemfdCollective final : public DeviceCollective {
   uint32_t step_ = 0;       // steps published so far; wraps
   uint64_t collectives_ = 0;
   uint64_t tag_ = 0;
+  WaitTime wait_time_;
   Clock::time_point began_;                // start of the running collective
   Deadline until_ = Deadline::infinite();  // deadline of the running collective
   Status failed_;                          // the first error; every later call returns it
@@ -198,6 +201,7 @@ Status HostMemfdCollective::wait_for(int peer) {
       if (reached(flags_.word(peer), step_)) return {};
       cpu_relax();
     }
+    first ? wait_time_.begin() : wait_time_.look();
     const auto now = Clock::now();
     if (first) poll_until = now + std::chrono::nanoseconds(spin_ns_);
     if (now >= poll_until) return sleep_for(peer);
@@ -220,6 +224,7 @@ Status HostMemfdCollective::sleep_for(int peer) {
       }
     }
     flags_.sleep(peer, step_, until_.remaining_ms(kSliceMs));
+    wait_time_.look();
   }
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/slot_flags.h"
 #include "runtime/comm/spin.h"
+#include "runtime/comm/wait_time.h"
 
 namespace shoal {
 
@@ -69,6 +70,7 @@ class SlotSteps {
             : waiting_    ? missing()
                           : std::vector<int>()};
   }
+  RunningClock::duration waited() const { return wait_time_.total(); }
 
  private:
   static constexpr size_t kPrefetchBytes = 8 * 1024;
@@ -94,6 +96,7 @@ class SlotSteps {
   uint64_t tag_ = 0;          // of the running collective
   // Of the running collective. Set at its first sleep, because most collectives never need it.
   std::optional<Deadline> until_;
+  WaitTime wait_time_;
   bool waiting_ = false;         // while asleep for a peer
   Status failed_;                // the first error; every later call returns it
   std::vector<int> waited_for_;  // the missing ranks at the time of that error
@@ -149,9 +152,11 @@ Status SlotSteps<Flags, Slots>::wait_slowly(int peer) {
   };
   // This is the usual case. It does without the clock, which costs as much as a few polls.
   if (polled()) return {};
+  wait_time_.begin();
   const auto poll_until = Clock::now() + std::chrono::nanoseconds(std::max<int64_t>(spin_ns_, 0));
   do {
     if (polled()) return {};
+    wait_time_.look();
   } while (Clock::now() < poll_until);
   if (!until_) until_ = Deadline::after_ms(settings_.timeout_ms);
   waiting_ = true;
@@ -177,6 +182,7 @@ Status SlotSteps<Flags, Slots>::sleep_for(int peer, Deadline deadline) {
       }
     }
     flags_.sleep(peer, step_, deadline.remaining_ms(kSliceMs));
+    wait_time_.look();
   }
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/comm/spin.h"
 #include "runtime/comm/tcp/buffer_list.h"
 #include "runtime/comm/tree_sum.h"
+#include "runtime/comm/wait_time.h"
 
 namespace shoal {
 namespace {
@@ -81,6 +82,7 @@ class TcpCommunicator final : public Communicator {
   WaitState wait_state() const override {
     return {collectives_, collectives_ == 0 ? "" : tag_text(tag_), missing()};
   }
+  std::optional<RunningClock::duration> waited() const override { return wait_time_.total(); }
 
  private:
   Status begin(uint64_t tag);
@@ -112,8 +114,9 @@ class TcpCommunicator final : public Communicator {
   uint64_t tag_ = 0;               // of the running collective
   uint32_t message_ = 0;           // number of the current exchange
   std::optional<Deadline> until_;  // of the running collective; set at its first sleep
-  Status failed_;                  // the first error; every later call returns it
-  std::vector<float> scratch_;     // the peers' planes of one piece
+  WaitTime wait_time_;
+  Status failed_;               // the first error; every later call returns it
+  std::vector<float> scratch_;  // the peers' planes of one piece
   std::vector<const float*> planes_;
 };
 
@@ -273,10 +276,10 @@ void TcpCommunicator::receive_from(int peer, void* data, size_t bytes) {
 
 /// Works until all messages have been sent and received.
 Status TcpCommunicator::run_exchange() {
-  auto poll_until = Clock::time_point::min();  // min: the spin has not begun yet
-  for (;;) {
+  Clock::time_point poll_until;
+  for (bool first = true;; first = false) {
     bool pending = false;
-    bool moved = false;
+    bool moved = first;
     for (int peer = 0; peer < world_.size; ++peer) {
       Lane& lane = lanes_[peer];
       if (lane.out.empty() && lane.in.empty()) continue;
@@ -284,14 +287,15 @@ Status TcpCommunicator::run_exchange() {
       pending = pending || !lane.out.empty() || !lane.in.empty();
     }
     if (!pending) return {};
+    moved ? wait_time_.begin() : wait_time_.look();
     const auto now = Clock::now();
-    if (moved || poll_until == Clock::time_point::min())
-      poll_until = now + std::chrono::nanoseconds(spin_ns_);
+    if (moved) poll_until = now + std::chrono::nanoseconds(spin_ns_);
     if (now < poll_until) {
       cpu_relax();
       continue;
     }
     SHOAL_RETURN_IF_ERROR(sleep());
+    wait_time_.look();
   }
 }
 

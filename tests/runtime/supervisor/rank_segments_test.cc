@@ -59,7 +59,7 @@ pid_t maker_of_files() {
 TEST(RankSegments, WhatAProcessMakesUntilItStopsIsListed) {
   const pid_t child = maker_of_files();
   while (segments_held_by({child}).size() < 10) std::this_thread::yield();
-  const std::vector<SegmentId> listed = segments_of_stopped({child});
+  const std::vector<SegmentId> listed = segments_held_by({child}, Look::kStopped);
   EXPECT_EQ(segments_held_by({child}), listed) << "it still made files";
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
@@ -70,7 +70,7 @@ TEST(RankSegments, WhatAProcessMakesUntilItStopsIsListed) {
 }
 
 TEST(RankSegments, AProcessThatIsGoneHoldsNothing) {
-  EXPECT_TRUE(segments_of_stopped({0x7fffffff}).empty());
+  EXPECT_TRUE(segments_held_by({0x7fffffff}, Look::kStopped).empty());
   EXPECT_EQ(nccl_bytes_held_by({0x7fffffff}), 0);
 }
 

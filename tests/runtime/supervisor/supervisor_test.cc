@@ -85,9 +85,14 @@ TEST(Supervisor, KnowsWhichRankTheOthersWaitFor) {
   EXPECT_GT(first[0], 0.5) << "it waited for rank 1";
   EXPECT_LT(first[1], first[0]);
   EXPECT_GT(first[1], 0);
+  EXPECT_TRUE(eventually([&] {
+    return supervisor->step(++number, "more").ok() && supervisor->report().waits.has_value();
+  })) << "each rank has told of ten steps";
+  EXPECT_EQ(to_text(supervisor->report().waits).find("rank 1 makes the others wait "), 0u);
   ASSERT_TRUE(supervisor->step(++number, "die").ok());
   ASSERT_TRUE(supervisor->step(++number, "more").ok());
   EXPECT_GE(supervisor->collective_seconds()[0], first[0]) << "a restart takes nothing away";
+  EXPECT_FALSE(supervisor->report().waits.has_value()) << "these ranks have told nothing yet";
 }
 
 // A caller that shows progress on one line of a terminal must know when to clear it.

@@ -67,6 +67,17 @@ TEST_F(GrpcControl, TellsWhatTheServerIs) {
   EXPECT_EQ(info.capacity().max_running_requests(), 8U);
   EXPECT_EQ(info.capacity().max_batched_tokens(), 512U);
   EXPECT_EQ(info.extra().fields().at("transport").string_value(), "shm");
+  EXPECT_FALSE(info.extra().fields().contains("waits"));
+}
+
+TEST_F(GrpcControl, TellsWhoMakesTheOthersWait) {
+  transport_.waits = GroupWaits{{0.5, 0.09}, GroupWaits::Last{1, 0.41}};
+  start({});
+  grpc::ClientContext context;
+  wire::ServerInfo info;
+  ASSERT_TRUE(control_->GetServerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.extra().fields().at("waits").string_value(),
+            "rank 1 makes the others wait 41 % of the step");
 }
 
 TEST_F(GrpcControl, TellsWhatTheModelIs) {

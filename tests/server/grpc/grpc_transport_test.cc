@@ -46,6 +46,7 @@ class GrpcTransport : public GrpcFixture {
     use.transports = {{"SHM/direct", 4}};
     use.channels = 2;
     transport_.nccl = {use};
+    transport_.waits = GroupWaits{{0.5, 0.09}, GroupWaits::Last{1, 0.41}};
   }
 };
 
@@ -80,6 +81,11 @@ TEST_F(GrpcTransport, TellsTheWholeReport) {
   EXPECT_EQ(report.nccl(0).predicted_bytes(), 38'600'704);
   EXPECT_EQ(report.nccl(0).used_bytes(), 38'600'704);
   EXPECT_EQ(report.nccl(0).transports().at("SHM/direct"), 4);
+  EXPECT_EQ(report.waits().of_rank_size(), 2);
+  EXPECT_EQ(report.waits().of_rank(1), 0.09);
+  EXPECT_EQ(report.waits().rank(), 1);
+  EXPECT_EQ(report.waits().share(), 0.41);
+  EXPECT_EQ(report.waits().text(), "rank 1 makes the others wait 41 % of the step");
   const Result<Json> whole = parse_json(report.json(), "report");
   ASSERT_TRUE(whole.ok()) << whole.status().to_string();
   EXPECT_EQ((*whole)["rung"], "tcp");
@@ -87,6 +93,23 @@ TEST_F(GrpcTransport, TellsTheWholeReport) {
   EXPECT_EQ((*whole)["refusals"][0]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_TRUE((*whole)["facts"].is_object());
   EXPECT_EQ((*whole)["nccl"][0]["version"], "2.28.9");
+}
+
+TEST_F(GrpcTransport, SaysThatItDoesNotKnowWhoWaits) {
+  start({});
+  shoal::v1::TransportReport report;
+  ASSERT_TRUE(get(&report).ok());
+  EXPECT_FALSE(report.has_waits());
+}
+
+TEST_F(GrpcTransport, SaysThatNoRankMakesTheOthersWait) {
+  transport_.waits = GroupWaits{{0.1, 0.09}, std::nullopt};
+  start({});
+  shoal::v1::TransportReport report;
+  ASSERT_TRUE(get(&report).ok());
+  EXPECT_EQ(report.waits().of_rank_size(), 2);
+  EXPECT_FALSE(report.waits().has_rank());
+  EXPECT_EQ(report.waits().text(), "");
 }
 
 TEST_F(GrpcTransport, TellsOfBytesThatAreNoUtf8) {

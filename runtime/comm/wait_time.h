@@ -1,0 +1,28 @@
+#pragma once
+#include "runtime/base/running_clock.h"
+
+namespace shoal {
+
+/// How long a rank has waited for other ranks. Polls that find nothing count up to the last of
+/// them, and a sleep up to its end. So what keeps this rank from running between two polls, such as
+/// a quota of processor time, does not count. Used by one thread.
+class WaitTime {
+ public:
+  /// The wait begins, or a part of what it waits for has come.
+  void begin() { last_ = RunningClock::now(); }
+
+  /// The rank has polled or slept since the last call, and has waited up to now.
+  void look() {
+    const RunningClock::time_point before = last_;
+    begin();
+    total_ += last_ - before;
+  }
+
+  RunningClock::duration total() const { return total_; }
+
+ private:
+  RunningClock::time_point last_;
+  RunningClock::duration total_{0};
+};
+
+}  // namespace shoal
