@@ -96,9 +96,10 @@ HeldFile::Change HeldFile::look(bool always) {
   if (!taken.ok() || *taken != fingerprint_) return Change::kContents;
   // A name that was given to the file or taken from it changes ctime too, and says nothing about
   // its contents.
-  const bool renamed = !written && now.st_nlink != seen_.st_nlink;
+  const bool renamed = now.st_nlink != seen_.st_nlink;
   seen_ = now;
-  return (written || changed) && !renamed ? Change::kTouched : Change::kNone;
+  if (written) return Change::kWritten;
+  return changed && !renamed ? Change::kTouched : Change::kNone;
 }
 
 bool HeldFile::replaced() const {

@@ -31,12 +31,13 @@ class HeldFile {
 
   enum class Change {
     kNone,
-    kTouched,   ///< the times are others, but the fingerprint is the same
+    kTouched,   ///< what is known about it (owner, mode) is another, but not when it was written
+    kWritten,   ///< it was written to, or its times were set, but the fingerprint is the same
     kContents,  ///< the size or the fingerprint is another, or the file cannot be read any more
   };
   /// What has happened to the file that is held since it was opened or since the last call that
-  /// returned kTouched. Compares the fingerprint if the times have changed, and with `always` in
-  /// any case, because a write through a mapping of a tmpfs changes no times. Call
+  /// returned kTouched or kWritten. Compares the fingerprint if the times have changed, and with
+  /// `always` in any case, because a write through a mapping of a tmpfs changes no times. Call
   /// take_fingerprint() before.
   Change look(bool always = false);
 

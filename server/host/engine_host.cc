@@ -161,8 +161,7 @@ Status check_loaded(ModelWatch& model, const std::vector<ModelReady>& ranks) {
   SHOAL_RETURN_IF_ERROR(check_alike(ranks));
   std::vector<uint64_t> sums;
   for (const ModelReady& rank : ranks) sums.push_back(rank.weight_sum);
-  SHOAL_RETURN_IF_ERROR(model.loaded(sums));
-  return model.look();
+  return model.loaded(sums);
 }
 
 /// Restarted ranks read the model's files again.

@@ -73,12 +73,11 @@ Status ModelWatch::look() {
 }
 
 Status ModelWatch::loaded(const std::vector<uint64_t>& sums) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (sums_.empty()) sums_ = sums;
-    if (sums != sums_) note_change(cat("the weights of ", which_differ(sums, sums_), " were"));
-  }
-  return changed();
+  look_at_files(true);
+  const std::lock_guard lock(mutex_);
+  if (sums_.empty()) sums_ = sums;
+  if (sums != sums_) note_change(cat("the weights of ", which_differ(sums, sums_), " were"));
+  return changed_;
 }
 
 Status ModelWatch::changed() const {
@@ -105,9 +104,10 @@ void ModelWatch::look_at(Entry& entry, bool always) {
   if (entry.reported && !mapped) return;
   HeldFile& file = *entry.watched.file;
   const HeldFile::Change change = file.look(always);
-  if (change == HeldFile::Change::kTouched)
+  const bool other_contents = change == HeldFile::Change::kContents ||
+                              (change == HeldFile::Change::kWritten && mapped && !loaded_once());
+  if (!other_contents && change != HeldFile::Change::kNone)
     log_warning(cat(file.path(), " was touched; the parts of it that were compared are the same"));
-  const bool other_contents = change == HeldFile::Change::kContents;
   if (!entry.reported && (file.replaced() || (other_contents && !mapped))) {
     entry.reported = true;
     replaced_.push_back(file.path());
@@ -115,6 +115,11 @@ void ModelWatch::look_at(Entry& entry, bool always) {
   if (!other_contents || !mapped) return;
   const std::lock_guard lock(mutex_);
   note_change(cat(file.path(), " was"));
+}
+
+bool ModelWatch::loaded_once() const {
+  const std::lock_guard lock(mutex_);
+  return !sums_.empty();
 }
 
 /// Call it with mutex_ held.

@@ -26,9 +26,10 @@ struct WatchedFile {
 /// A file that was replaced (another one has its name now) changes nothing, because the old one
 /// stays open. One warning names all such files. A mapped file whose contents were changed in place
 /// means that the model that answers is no longer the one that was loaded, and so do ranks that
-/// have loaded other weights. Such an error has Fault::kModelChanged. New times without other
-/// contents, as far as the parts show that are compared, are only logged. All functions may be
-/// called from any thread.
+/// have loaded other weights. Such an error has Fault::kModelChanged. A write that leaves the parts
+/// that are compared as they were is the same until the first ranks have loaded, because nothing
+/// else tells then whether they have loaded one version of the file. Afterwards it is only logged.
+/// All functions may be called from any thread.
 class ModelWatch {
  public:
   /// Remembers the files as they are now. DATA_LOSS: one of them cannot be read.
@@ -40,8 +41,8 @@ class ModelWatch {
   /// the same.
   Status look();
 
-  /// Ranks have loaded weights with these checksums, by rank. The first call keeps them. DATA_LOSS,
-  /// as look(): these are not those of the first call.
+  /// Ranks have loaded weights with these checksums, by rank. Looks, too. The first call keeps the
+  /// sums. DATA_LOSS, as look(): a file was changed, or these are not those of the first call.
   Status loaded(const std::vector<uint64_t>& sums);
 
   /// What the latest look has found. Never waits for a file.
@@ -57,6 +58,7 @@ class ModelWatch {
     bool reported = false;  ///< as replaced
   };
   void look_at(Entry& entry, bool always);
+  bool loaded_once() const;
   void note_change(const std::string& what);
 
   std::mutex look_mutex_;  // held while files are read; guards entries_ and replaced_
@@ -65,7 +67,7 @@ class ModelWatch {
   mutable std::mutex mutex_;           // guards the rest; may be locked after look_mutex_
   std::condition_variable wake_;
   Status changed_;
-  std::vector<uint64_t> sums_;  // of what the first ranks loaded
+  std::vector<uint64_t> sums_;  // of what the first ranks loaded; empty until they have
   bool stop_ = false;
   std::thread thread_;
 };

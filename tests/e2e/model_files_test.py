@@ -334,8 +334,8 @@ class ChangedWeights(CopiedModel):
         self.assertEqual(server.end(), harness.WORKER_DIED, f"{what}: {server.err.text()}")
         self.assertRegex(server.err.rest(), "error: .*the weights of rank")
 
-    def test_a_change_while_ranks_load(self):
-        """At the first start, and at a restart. The file is cut, so that the rank cannot load it."""
+    def check_change_while_a_rank_loads(self, change):
+        """At the first start, and at a restart."""
         for faults in ("1:load:stop", "1:step-20:stop,1:load:stop"):
             with self.subTest(faults), harness.planted(faults):
                 server = self.serve(self.model, *FLAGS, "--step-timeout", 5 * harness.GUARD)
@@ -346,11 +346,22 @@ class ChangedWeights(CopiedModel):
                     server.wait_logged("starting the ranks again")
                 original = self.weights.read_bytes()
                 rank = harness.stopped_rank(server.pid)
-                os.truncate(self.weights, 1000)
+                change()
                 os.kill(rank, signal.SIGCONT)
                 self.assertEqual(server.end(), harness.WORKER_DIED, server.err.text())
                 self.assertRegex(server.err.rest(), "error: .*changed in place")
+                if "," not in faults:
+                    self.assertEqual(server.out.rest(), "", "it was never ready")
                 self.weights.write_bytes(original)
+
+    def test_a_cut_while_ranks_load(self):
+        self.check_change_while_a_rank_loads(lambda: os.truncate(self.weights, 1000))
+
+    def test_a_byte_while_ranks_load(self):
+        """The rank that loads later has it, the other one has not, and no piece of the file that is
+        compared shows it."""
+        what, ranges = self.changes()[-3]
+        self.check_change_while_a_rank_loads(lambda: self.change(ranges, mapped=False))
 
 
 if __name__ == "__main__":

@@ -58,18 +58,26 @@ TEST_F(HeldFileTest, NothingHasHappened) {
   EXPECT_FALSE(file.replaced());
 }
 
-TEST_F(HeldFileTest, ATouchIsReportedOnce) {
+TEST_F(HeldFileTest, ATouchPassesForAWriteAndIsReportedOnce) {
   HeldFile file = held();
   ASSERT_EQ(::utimensat(AT_FDCWD, path_.c_str(), nullptr, 0), 0);
-  EXPECT_EQ(file.look(), Change::kTouched);
+  EXPECT_EQ(file.look(), Change::kWritten);
   EXPECT_EQ(file.look(), Change::kNone);
   EXPECT_FALSE(file.replaced());
 }
 
-TEST_F(HeldFileTest, WritingTheSameBytesIsATouch) {
+TEST_F(HeldFileTest, AnotherModeIsNoWrite) {
+  HeldFile file = held();
+  ::usleep(20'000);  // ctime advances in ticks of the kernel's clock
+  fs::permissions(path_, fs::perms::owner_read);
+  EXPECT_EQ(file.look(), Change::kTouched);
+  EXPECT_EQ(file.look(), Change::kNone);
+}
+
+TEST_F(HeldFileTest, WritingTheSameBytesIsAWrite) {
   HeldFile file = held();
   overwrite(100, "aaa");
-  EXPECT_EQ(file.look(), Change::kTouched);
+  EXPECT_EQ(file.look(), Change::kWritten);
 }
 
 TEST_F(HeldFileTest, OtherBytesAreOtherContents) {

@@ -105,7 +105,32 @@ TEST_F(ModelWatchTest, RanksThatLoadOtherWeightsAreTheEnd) {
   EXPECT_FALSE(watch_->changed().ok());
 }
 
-TEST_F(ModelWatchTest, ATouchIsALogLine) {
+// Nobody can say which of the ranks have loaded what was there before, and no sums of an earlier
+// start say what it should be.
+TEST_F(ModelWatchTest, AWriteBeforeTheFirstRanksHaveLoadedIsTheEnd) {
+  write("a.safetensors", std::string(1000, 'a'));
+  EXPECT_EQ(said_by_look(Code::kDataLoss), "") << "the caller says it";
+  EXPECT_EQ(watch_->changed().fault(), Fault::kModelChanged);
+  EXPECT_FALSE(watch_->loaded({1, 2}).ok());
+}
+
+TEST_F(ModelWatchTest, TheLastLookBeforeTheFirstSumsSeesAWrite) {
+  write("b.safetensors", std::string(1000, 'a'));
+  const Status changed = watch_->loaded({1, 2});
+  EXPECT_NE(changed.message().find("b.safetensors was changed in place"), std::string_view::npos)
+      << changed.to_string();
+}
+
+TEST_F(ModelWatchTest, NothingButAWriteEndsAStart) {
+  write("config.json", std::string(1000, 'a'));  // the front has read all of it
+  fs::create_hard_link(path("a.safetensors"), path("link"));
+  fs::permissions(path("b.safetensors"), fs::perms::owner_read);
+  rename_over("a.safetensors");
+  EXPECT_TRUE(watch_->loaded({1, 2}).ok()) << watch_->changed().to_string();
+}
+
+TEST_F(ModelWatchTest, ATouchIsALogLineOnceRanksHaveLoaded) {
+  ASSERT_TRUE(watch_->loaded({1, 2}).ok());
   write("a.safetensors", std::string(1000, 'a'));
   const std::string said = said_by_look(Code::kOk);
   EXPECT_NE(said.find("a.safetensors was touched"), std::string::npos) << said;
