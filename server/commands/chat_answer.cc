@@ -1,6 +1,7 @@
 #include "server/commands/chat_answer.h"
 
 #include "runtime/base/text_values.h"
+#include "server/http/http_error.h"
 
 namespace shoal {
 
@@ -65,6 +66,7 @@ Status ChatAnswer::take_event(const Json& event, std::string* text) {
   if (!member(event, "error").is_null()) {
     error_ = printable(message_of(event));
     if (error_.empty()) error_ = "the server does not say why";
+    retryable_ = is_retryable(text_of(member(member(event, "error"), "code")));
     return {};
   }
   if (const std::string id = text_of(member(event, "id")); !id.empty()) id_ = id;

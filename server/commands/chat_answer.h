@@ -20,6 +20,8 @@ class ChatAnswer {
   bool whole() const { return done_ || (http_status_ != 0 && http_status_ != 200); }
   /// What the server has said instead of an answer, or of its rest; empty: nothing.
   std::string error() const;
+  /// Whether the error came in the middle of the answer, and another attempt may succeed.
+  bool may_ask_again() const { return retryable_; }
   int http_status() const { return http_status_; }
 
   const std::string& text() const { return text_; }
@@ -38,7 +40,7 @@ class ChatAnswer {
 
   int http_status_ = 0;
   std::string rest_;  // a line that has not ended, or the body of an error
-  bool done_ = false;
+  bool done_ = false, retryable_ = false;
   std::string id_, text_, finish_reason_, error_;
   Json token_ids_ = Json::array(), logprobs_ = Json::array();
   int64_t prompt_tokens_ = 0, output_tokens_ = 0;

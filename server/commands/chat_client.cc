@@ -215,7 +215,9 @@ void Chat::report(const Status& called, Turn* turn) {
   } else if (answer.http_status() != 200) {
     turn->exit_code = fail(exit_code_of(answer.http_status()), answer.error());
   } else if (!answer.error().empty()) {
-    turn->exit_code = fail(kExitInternal, cat("the answer failed: ", answer.error()));
+    turn->exit_code = fail(answer.may_ask_again() ? kExitUnavailable : kExitInternal,
+                           cat("the request failed after ", counted(answer.text().size(), "byte"),
+                               " of the answer: ", answer.error()));
   } else if (!answer.whole()) {
     turn->exit_code = fail(kExitUnavailable, cat("the server at ", flags_.server,
                                                  " ended the answer before it was whole, after ",

@@ -8,6 +8,8 @@ namespace shoal {
 
 namespace {
 
+constexpr int kTooManyRequests = 429, kServiceUnavailable = 503;
+
 /// How long a client should wait if no measured rate says it.
 constexpr int kUsualRetryMs = 1000;
 constexpr int kMostRetryS = 60;
@@ -21,7 +23,7 @@ const char* type_of(int status) {
       return "permission_error";
     case 404:
       return "not_found_error";
-    case 429:
+    case kTooManyRequests:
       return "rate_limit_error";
     default:
       return status < 500 ? "invalid_request_error" : "server_error";
@@ -57,14 +59,22 @@ int status_of(const RefusedRequest& refused) {
     case NotTaken::kDraining:
     case NotTaken::kEngineLost:
     case NotTaken::kNoMemory:
-      return 503;
+      return kServiceUnavailable;
     case NotTaken::kQueueFull:
     case NotTaken::kShareExceeded:
     case NotTaken::kTooLate:
     case NotTaken::kQueuedTooLong:
-      return 429;
+      return kTooManyRequests;
   }
   return 500;
+}
+
+bool says_try_again(int status) {
+  return status == kTooManyRequests || status == kServiceUnavailable;
+}
+
+std::string code_of(int status, NotTaken why) {
+  return status == kTooManyRequests ? "rate_limit_exceeded" : std::string(reason_of(why));
 }
 
 HttpError with(int status, const Status& why, std::string code) {
@@ -87,11 +97,19 @@ HttpError to_http_error(const RefusedRequest& refused) {
   HttpError error{.status = status_of(refused),
                   .message = explain(why),
                   .param = http_field_name(refused.error.field),
-                  .code = std::string(reason_of(refused.why)),
                   .retry_ms = retry_ms_of(refused)};
-  if (refused.error.too_long) error.code = "context_length_exceeded";
-  if (error.status == 429) error.code = "rate_limit_exceeded";
+  error.code =
+      refused.error.too_long ? "context_length_exceeded" : code_of(error.status, refused.why);
   return error;
+}
+
+bool is_retryable(std::string_view code) {
+  for (int reason = 0; reason < kNotTakenReasons; ++reason) {
+    const auto why = static_cast<NotTaken>(reason);
+    const int status = status_of({why, {}});
+    if (code_of(status, why) == code) return says_try_again(status);
+  }
+  return false;
 }
 
 HttpError to_http_error(const OutputEnd& end, bool draining) {
@@ -99,7 +117,7 @@ HttpError to_http_error(const OutputEnd& end, bool draining) {
   if (end.status.ok()) return {500, "the request was aborted", "", "ABORTED"};
   const Code code = end.status.code();
   if (draining && (code == Code::kCancelled || code == Code::kUnavailable))
-    return with(503, end.status, "DRAINING");
+    return with(kServiceUnavailable, end.status, "DRAINING");
   switch (code) {
     case Code::kInvalidArgument:
       return with(400, end.status, "INVALID_REQUEST");
@@ -107,7 +125,7 @@ HttpError to_http_error(const OutputEnd& end, bool draining) {
     case Code::kAborted:
     case Code::kCancelled:
     case Code::kResourceExhausted:
-      return with(503, end.status, "WORKER_LOST");
+      return with(kServiceUnavailable, end.status, "WORKER_LOST");
     case Code::kDataLoss:
       return with(500, end.status, "MODEL_CHANGED");
     default:
@@ -130,7 +148,7 @@ std::string error_json(const HttpError& error) {
 
 HttpResponse error_response(const HttpError& error) {
   HttpResponse response{.status = error.status, .body = error_json(error)};
-  if (error.status == 429 || error.status == 503) {
+  if (says_try_again(error.status)) {
     const int ms = error.retry_ms > 0 ? error.retry_ms : kUsualRetryMs;
     const int seconds = std::clamp((ms + 999) / 1000, 1, kMostRetryS);
     response.headers.emplace_back("Retry-After", cat(seconds));

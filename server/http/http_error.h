@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "models/chat_template.h"
 #include "server/http/http_message.h"
@@ -29,6 +30,9 @@ HttpError to_http_error(const OutputEnd& end, bool draining);
 
 /// Why a conversation was not made a prompt of.
 HttpError to_http_error(const RenderError& error);
+
+/// Whether what failed with this code may be asked for again, because its status is 429 or 503.
+bool is_retryable(std::string_view code);
 
 /// {"error": {...}} on one line.
 std::string error_json(const HttpError& error);

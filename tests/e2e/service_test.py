@@ -66,19 +66,27 @@ class ReadyLine(ServiceTest):
 
 
 class Drain(ServiceTest):
-    def test_a_client_whose_answer_is_cut_may_ask_again(self):
+    def check_cut(self, protocol: str, amount: str, *request):
         server = harness.Server(DEMO, "-tp", 1, "--shutdown-timeout", "0.2")
         self.addCleanup(server.kill)
-        server.wait_ready()
-        client = server.client("--prompt", "In the beginning", "--max-tokens", 4000, "--ignore-eos")
+        client = harness.start("client", "--server", server.wait_ready()[protocol], *request,
+                               "--max-tokens", 4000, "--ignore-eos")
         self.addCleanup(lambda: client.poll() is None and client.kill())
         self.assertTrue(client.stdout.read(1), "an answer that has begun")
         os.kill(server.pid, signal.SIGTERM)
         _, err = client.communicate()
         self.assertEqual(client.returncode, harness.UNAVAILABLE, err.decode())
-        self.assertRegex(err.decode(), r"the request failed after \d+ tokens? of the answer: "
+        self.assertRegex(err.decode(), rf"the request failed after \d+ {amount}s? of the answer: "
                                        r"the server is shutting down")
         self.assertEqual(server.end(), 0, server.err.rest())
+
+    def test_a_client_whose_answer_is_cut_may_ask_again(self):
+        self.check_cut("grpc", "token", "--prompt", "In the beginning")
+
+    def test_over_http_too(self):
+        messages = self.folder / "messages.json"
+        messages.write_text('[{"role": "user", "content": "In the beginning"}]')
+        self.check_cut("http", "byte", "--messages", messages)
 
 
 class SlowPhases(ServiceTest):

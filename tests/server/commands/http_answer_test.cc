@@ -119,6 +119,19 @@ TEST(ChatAnswerTest, ReadsErrors) {
   ChatAnswer late;
   EXPECT_TRUE(late.take(200, "data: {\"error\":{\"message\":\"ranks lost\"}}\n\n", &text).ok());
   EXPECT_EQ(late.error(), "ranks lost");
+  EXPECT_FALSE(late.may_ask_again()) << "nothing says so";
+  for (const auto& [code, retryable] : {std::pair("DRAINING", true),
+                                        {"WORKER_LOST", true},
+                                        {"rate_limit_exceeded", true},
+                                        {"MODEL_CHANGED", false},
+                                        {"INTERNAL", false},
+                                        {"INVALID_REQUEST", false}}) {
+    ChatAnswer ended;
+    const std::string event =
+        cat("data: {\"error\":{\"message\":\"x\",\"code\":\"", code, "\"}}\n\n");
+    EXPECT_TRUE(ended.take(200, event, &text).ok());
+    EXPECT_EQ(ended.may_ask_again(), retryable) << code;
+  }
   ChatAnswer refused;
   EXPECT_TRUE(refused.take(400, "{\"error\":{\"mess", &text).ok());
   EXPECT_TRUE(refused.take(400, "age\":\"no such field\"}}", &text).ok());
