@@ -96,28 +96,33 @@ void Connections::call_began(std::string_view name) {
   Calls& calls = calls_[*peer];
   ++calls.live;
   ++calls.without_message;
+  ++calls.awaiting;
   ++calls.progress;
 }
 
-void Connections::call_ended(std::string_view name, bool had_message) {
+void Connections::call_ended(std::string_view name, Brought so_far) {
   const std::optional<Peer> peer = parse_peer(name);
   if (!peer) return;
   const std::lock_guard lock(mutex_);
   Calls& calls = calls_[*peer];
   --calls.live;
-  if (!had_message) --calls.without_message;
-  calls.given_up += kMessageBytes;
+  if (so_far == Brought::kNothing) --calls.without_message;
+  if (so_far != Brought::kAll) {
+    --calls.awaiting;
+    calls.given_up += kMessageBytes;
+  }
   calls.last_end = Clock::now();
   if (calls.forgotten && calls.live == 0) calls_.erase(*peer);
 }
 
-void Connections::message_came(std::string_view name, bool first) {
+void Connections::message_came(std::string_view name, Brought before, Brought now) {
   const std::optional<Peer> peer = parse_peer(name);
   if (!peer) return;
   const std::lock_guard lock(mutex_);
   Calls& calls = calls_[*peer];
   ++calls.progress;
-  if (first) --calls.without_message;
+  if (before == Brought::kNothing) --calls.without_message;
+  if (before != Brought::kAll && now == Brought::kAll) --calls.awaiting;
 }
 
 /// The open connection with this peer, the latest one if there are several; nullptr if there is
@@ -267,7 +272,7 @@ bool Connections::look_at(Connection& connection, RunningClock::time_point now) 
 double Connections::beyond_calls(const Connection& connection) const {
   const Calls* calls = connection.alone ? calls_of(connection) : nullptr;
   if (calls == nullptr) return connection.pending.bytes();
-  const double explained = kMessageBytes * calls->live + calls->given_up - connection.given_up;
+  const double explained = kMessageBytes * calls->awaiting + calls->given_up - connection.given_up;
   return std::max(0.0, connection.pending.bytes() - explained);
 }
 

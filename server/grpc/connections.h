@@ -48,13 +48,19 @@ class Connections {
   /// Looks how many descriptors are open, because something else has taken some.
   void count_again();
 
+  /// What has come whole of what a call may bring.
+  enum class Brought {
+    kNothing,
+    kOneOfMany,  ///< the call may bring further messages
+    kAll,
+  };
   /// A call on the connection with this peer has begun, or has ended. A connection with a live call
   /// is not idle. `peer` is as gRPC writes it: "ipv4:127.0.0.1:40000".
   void call_began(std::string_view peer);
-  void call_ended(std::string_view peer, bool had_message);
+  void call_ended(std::string_view peer, Brought so_far);
   /// A message of a call has come whole. Before its first one, a call keeps no connection from
   /// being idle.
-  void message_came(std::string_view peer, bool first);
+  void message_came(std::string_view peer, Brought before, Brought now);
   /// True if the connection with this peer was taken beyond the limit, for health probes alone.
   bool over_limit(std::string_view peer);
 
@@ -91,6 +97,7 @@ class Connections {
   };
   struct Calls {
     int live = 0, without_message = 0;
+    int awaiting = 0;       // those that have not brought all
     uint64_t progress = 0;  // calls that have begun, and messages that have become whole
     double given_up = 0;    // the most bytes that came of messages that will never be whole
     Clock::time_point last_end;

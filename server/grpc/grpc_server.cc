@@ -126,10 +126,12 @@ void configure(const grpc::ResourceQuota& quota, const GrpcServerOptions& option
 /// hears of. Returns what the acceptor does with a client.
 Acceptor::HandOver take_connections_of_our_own(
     grpc::ServerBuilder* builder, const std::shared_ptr<grpc::ServerCredentials>& credentials,
-    const std::shared_ptr<Connections>& connections) {
+    const std::vector<GrpcFacade>& facades, const std::shared_ptr<Connections>& connections) {
   using Builder = grpc::ServerBuilder::experimental_type;
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
-  watches.push_back(make_call_watch(connections));
+  std::vector<std::string> services;
+  for (const GrpcFacade& facade : facades) services.emplace_back(facade.service);
+  watches.push_back(make_call_watch(connections, services));
   builder->experimental().SetInterceptorCreators(std::move(watches));
   const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> server =
       builder->experimental().AddExternalConnectionAcceptor(
@@ -258,7 +260,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   configure(impl->quota.Resize(kGrpcBytes), impl->options, &builder);
   for (const auto& service : impl->services) builder.RegisterService(service.get());
   Acceptor::HandOver hand_over =
-      take_connections_of_our_own(&builder, impl->credentials, impl->connections);
+      take_connections_of_our_own(&builder, impl->credentials, options.facades, impl->connections);
   g_building = true;
   impl->server = builder.BuildAndStart();
   g_building = false;
