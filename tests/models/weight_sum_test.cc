@@ -9,12 +9,14 @@
 #include <unistd.h>
 #include <vector>
 
+#include "models/device_weights.h"
 #include "models/model_config.h"
 #include "models/safetensors.h"
 #include "models/shard_plan.h"
 #include "models/weights.h"
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
+#include "runtime/device/module_loader.h"
 
 namespace shoal {
 namespace {
@@ -58,17 +60,29 @@ TEST(WeightSum, PartsDoNotRunIntoEachOther) {
   EXPECT_NE(sum_of({}), sum_of({""}));
 }
 
+Device& emulated_device() {
+  static const std::shared_ptr<Device> device =
+      Device::open(*load_cuda_module(SHOAL_EMULATED_MODULE).value(), 0).value();
+  return *device;
+}
+
 /// The sums of all ranks that load the model.
-std::vector<uint64_t> loaded(const std::string& model, int ranks, int threads) {
+std::vector<uint64_t> loaded(const std::string& model, int ranks, int threads, DeviceKind where) {
   const ModelConfig config = load_model_config(model).value();
   const Checkpoint checkpoint = Checkpoint::open(model).value();
   const Dtype dtype = resolve_dtype(checkpoint, std::nullopt).value();
   ThreadPool pool(threads);
   std::vector<uint64_t> sums;
   for (int rank = 0; rank < ranks; ++rank) {
-    const ShardPlan plan = make_shard_plan(config, {rank, ranks}).value();
-    sums.push_back(
-        load_weights(checkpoint, config, plan, dtype, pool, reference(), {}).value().sum);
+    const ShardPlan plan = make_shard_plan(config, {rank, ranks}, where).value();
+    sums.push_back(where == DeviceKind::kCuda
+                       ? load_device_weights(checkpoint, config, plan, dtype, emulated_device(),
+                                             pool, reference(), {})
+                             .value()
+                             .sum
+                       : load_weights(checkpoint, config, plan, dtype, pool, reference(), {})
+                             .value()
+                             .sum);
   }
   return sums;
 }
@@ -88,13 +102,15 @@ class WeightsOfModel : public testing::TestWithParam<const char*> {
   }
   void TearDown() override { std::filesystem::remove_all(model_); }
 
+  void every_byte_counts(DeviceKind where);
+
   const std::string model_ = cat(testing::TempDir(), "weight-sum-", ::getpid());
 };
 
-TEST_P(WeightsOfModel, AnotherByteOfAnyTensorIsAnotherSum) {
+void WeightsOfModel::every_byte_counts(DeviceKind where) {
   constexpr int kRanks = 2;
-  const std::vector<uint64_t> whole = loaded(model_, kRanks, 1);
-  EXPECT_EQ(loaded(model_, kRanks, 3), whole);
+  const std::vector<uint64_t> whole = loaded(model_, kRanks, 1, where);
+  EXPECT_EQ(loaded(model_, kRanks, 3, where), whole);
   EXPECT_NE(whole[0], whole[1]) << "each rank has weights of its own";
   const CheckpointLayout layout = Checkpoint::open(model_).value().layout();
   for (const CheckpointLayout::Tensor& tensor : layout.tensors) {
@@ -102,11 +118,19 @@ TEST_P(WeightsOfModel, AnotherByteOfAnyTensorIsAnotherSum) {
     for (const uint64_t at :
          {tensor.entry.begin, (tensor.entry.begin + tensor.entry.end) / 2, tensor.entry.end - 1}) {
       flip(path, at);
-      EXPECT_NE(loaded(model_, kRanks, 2), whole) << tensor.entry.name << " at " << at;
+      EXPECT_NE(loaded(model_, kRanks, 2, where), whole) << tensor.entry.name << " at " << at;
       flip(path, at);
     }
   }
-  EXPECT_EQ(loaded(model_, kRanks, 2), whole);
+  EXPECT_EQ(loaded(model_, kRanks, 2, where), whole);
+}
+
+TEST_P(WeightsOfModel, AnotherByteOfAnyTensorIsAnotherSum) {
+  every_byte_counts(DeviceKind::kCpu);
+}
+
+TEST_P(WeightsOfModel, AlsoOfWhatIsCopiedToADevice) {
+  every_byte_counts(DeviceKind::kCuda);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WeightsOfModel,
