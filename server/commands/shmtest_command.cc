@@ -34,6 +34,8 @@ shmtest::RunOptions run_options(const ShmtestFlags& flags) {
   options.command = flags.command;
   options.timeout_s = flags.timeout_s;
   options.jobs = flags.jobs;
+  // Nothing else was asked for, so that nothing has to be set up.
+  options.in_place = !flags.min_size && flags.matrix.size() == 1;
   options.trace = !flags.no_trace;
   options.accept = flags.accept;
   options.fail_fast = flags.fail_fast;

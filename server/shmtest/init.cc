@@ -6,12 +6,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <dirent.h>
 #include <fcntl.h>
-#include <fstream>
 #include <optional>
 #include <poll.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -24,7 +23,9 @@
 #include "server/shmtest/confine.h"
 #include "server/shmtest/dev_shm.h"
 #include "server/shmtest/network.h"
+#include "server/shmtest/os_failure.h"
 #include "server/shmtest/outcome.h"
+#include "server/shmtest/processes.h"
 #include "server/shmtest/trace.h"
 
 namespace shoal::shmtest {
@@ -74,27 +75,9 @@ struct Link {
   leave(args.report, "notstarted", cat(args.command[0], ": ", ::strerrordesc_np(errno)));
 }
 
-/// The other living processes of the namespace, as "PID name".
-std::vector<std::string> others() {
-  std::vector<std::string> found;
-  DIR* proc = ::opendir("/proc");
-  if (proc == nullptr) return found;
-  while (const dirent* entry = ::readdir(proc)) {
-    const int pid = std::atoi(entry->d_name);
-    if (pid <= 1) continue;
-    std::ifstream in(cat("/proc/", pid, "/stat"));
-    std::string text;
-    std::getline(in, text, '\0');
-    // The name may contain any character, even parentheses.
-    const size_t open = text.find('('), close = text.rfind(')');
-    if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size())
-      continue;
-    const char state = text[close + 2];
-    if (state != 'Z' && state != 'X')
-      found.push_back(cat(pid, " ", text.substr(open + 1, close - open - 1)));
-  }
-  ::closedir(proc);
-  return found;
+/// What is left of the command.
+std::vector<Process> others(const SandboxArgs& args) {
+  return args.in_place ? living_descendants() : living_processes();
 }
 
 /// What pid 1 observes while the command runs.
@@ -114,7 +97,7 @@ class Watch {
     while (!status_ && !deadline.passed()) turn();
     seconds_ = seconds_since(start_);
     const Deadline grace = Deadline::after_ms(kGraceMs);
-    while (status_ && !grace.passed() && !others().empty()) turn();
+    while (status_ && !grace.passed() && !others(args_).empty()) turn();
     shm_.sample();
     if (fill_at_s_ != 0) {
       never_came_ = cat("the command ended after ", with_decimals(seconds_, 2),
@@ -127,7 +110,8 @@ class Watch {
     send_record(fd, "milliseconds", cat(static_cast<int64_t>(seconds_ * 1e3)));
     send_record(fd, "peak", cat(shm_.peak_bytes()));
     tracer_.report(fd);
-    for (const std::string& process : others()) send_record(fd, "orphan", process);
+    for (const Process& process : others(args_))
+      send_record(fd, "orphan", cat(process.pid, " ", process.name));
     for (const LeftFile& file : shm_.left())
       send_record(fd, "left", cat(file.bytes, " ", file.name));
     if (!never_came_.empty()) send_record(fd, "never_came", never_came_);
@@ -210,14 +194,20 @@ pid_t start_command(const SandboxArgs& args, const MemoryCgroup& cgroup, Tracer&
 
 }  // namespace
 
+Status mount_own_proc() {
+  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0) return {};
+  return failed("mount /proc of the process namespace", Code::kPermissionDenied);
+}
+
 void run_init(const SandboxArgs& args, const MemoryCgroup& cgroup) {
   sigset_t child;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &child, nullptr);
-  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
-    leave(args.report, "forbidden",
-          cat("mount /proc of the process namespace: ", ::strerrordesc_np(errno)));
+  if (args.in_place) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // as pid 1 of a namespace is
+  } else if (const Status mounted = mount_own_proc(); !mounted.ok()) {
+    leave(args.report, "forbidden", root_reason(mounted));
   }
   Status status = args.condition.private_network() ? set_up_network(args.condition) : Status();
   DevShmWatch shm(args.condition);

@@ -1,4 +1,5 @@
 #pragma once
+#include "runtime/base/status.h"
 #include "server/shmtest/memory_cgroup.h"
 #include "server/shmtest/sandbox.h"
 
@@ -6,6 +7,11 @@ namespace shoal::shmtest {
 
 /// Runs pid 1 of the sandbox: mounts /proc, starts the command, reaps processes, watches /dev/shm
 /// and the clock, reports, and ends. The kernel then kills whatever is left in the namespace.
+/// With args.in_place there is no namespace: it is the subreaper of what the command starts, and
+/// the keeper ends what is left.
 [[noreturn]] void run_init(const SandboxArgs& args, const MemoryCgroup& cgroup);
+
+/// Mounts /proc anew in pid 1 of a namespace. Error: PERMISSION_DENIED.
+Status mount_own_proc();
 
 }  // namespace shoal::shmtest

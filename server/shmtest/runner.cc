@@ -98,6 +98,7 @@ Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index
   const SandboxArgs args = {condition,
                             options.command,
                             options.timeout_s,
+                            options.in_place && condition.control(),
                             options.trace,
                             run->report_.write.get(),
                             run->output_.write.get(),

@@ -12,6 +12,7 @@ namespace shoal::shmtest {
 struct RunOptions {
   std::vector<std::string> command;  ///< never empty
   double timeout_s = 60;
+  bool in_place = false;             ///< without namespaces the control runs all the same, as it is
   int jobs = 1;                      ///< conditions that run at the same time
   bool trace = true;                 ///< learn from the kernel how every process ends
   bool fail_fast = false;            ///< start no further condition after one has failed

@@ -18,6 +18,7 @@
 #include "server/shmtest/memory_cgroup.h"
 #include "server/shmtest/os_failure.h"
 #include "server/shmtest/outcome.h"
+#include "server/shmtest/processes.h"
 
 namespace shoal::shmtest {
 namespace {
@@ -59,6 +60,22 @@ Status enter_namespaces() {
   return {};
 }
 
+/// Whether a sandbox can be had. Found out in a child, because no process can leave a namespace.
+bool sandbox_works() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!enter_namespaces().ok()) ::_exit(1);
+    const pid_t init = ::fork();
+    if (init == 0) ::_exit(mount_own_proc().ok() ? 0 : 1);
+    int status = 1;
+    ::_exit(init > 0 && ::waitpid(init, &status, 0) == init && status == 0 ? 0 : 1);
+  }
+  int status = 1;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status == 0;
+}
+
 /// Makes what only this condition needs. An error rules out this condition alone.
 Status enter_condition(const Condition& condition, std::string& disk_folder, MemoryCgroup& cgroup) {
   if (condition.private_network() && ::unshare(CLONE_NEWNET) != 0)
@@ -87,9 +104,13 @@ void wait_for_init(pid_t init, int lifeline) {
 
 }  // namespace
 
-int run_keeper(const SandboxArgs& args) {
+int run_keeper(const SandboxArgs& wanted) {
   ::setsid();
-  if (const Status status = enter_namespaces(); !status.ok()) {
+  SandboxArgs args = wanted;
+  args.in_place = wanted.in_place && !sandbox_works();
+  if (args.in_place) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  } else if (const Status status = enter_namespaces(); !status.ok()) {
     send_record(args.report, "forbidden", root_reason(status));
     return 1;
   }
@@ -105,6 +126,7 @@ int run_keeper(const SandboxArgs& args) {
   } else if (init > 0) {
     ::close(args.output);
     wait_for_init(init, args.lifeline);
+    if (args.in_place) end_descendants();
   } else {
     send_record(args.report, "skip",
                 root_reason(failed("start a process", Code::kPermissionDenied)));

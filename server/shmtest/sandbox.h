@@ -12,6 +12,9 @@ struct SandboxArgs {
   Condition condition;
   std::vector<std::string> command;  ///< never empty
   double timeout_s = 60;
+  /// If the kernel allows no namespaces, the command runs without them. For the control alone,
+  /// which changes nothing that they would have to hide.
+  bool in_place = false;
   bool trace = true;  ///< learn from the kernel how every process ends (trace.h)
   int report = -1;    ///< pipe: the records of outcome.h are written here
   int output = -1;    ///< pipe: the command's stdout and stderr

@@ -1,10 +1,13 @@
-"""What deploy/ promises of its files that no other test sees: Kubernetes would take the pod in a
-namespace with the strictest of the PodSecurity standards, "restricted".
+"""What deploy/ promises of its files that no other test sees: Kubernetes would take the pods in a
+namespace with the strictest of the PodSecurity standards, "restricted", and the check of /dev/shm
+finds out there whether it is large enough.
 
 package_test.py starts what the systemd unit and the container image start.
 """
+import errno
 import json
 import os
+import platform
 import re
 import runpy
 import subprocess
@@ -13,7 +16,9 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
+import denied
 import harness
+from doctor_test import NAMESPACE, namespaces_work
 
 try:
     import yaml
@@ -52,6 +57,13 @@ def violations(pod: dict) -> list[str]:
         }
         found += [name for name, ok in checks.items() if not ok]
     return found
+
+
+def pods_of(file: str) -> list[dict]:
+    """The specs of the pods that a file makes."""
+    documents = yaml.safe_load_all((harness.ROOT / "deploy" / file).read_text())
+    return [document["spec"]["template"]["spec"] for document in documents
+            if document["kind"] in ("Deployment", "Job")]
 
 
 class Unit(unittest.TestCase):
@@ -154,15 +166,13 @@ class Image(unittest.TestCase):
 
 class Kubernetes(unittest.TestCase):
     def setUp(self):
-        if yaml is None:
-            self.skipTest("this Python has no yaml (Debian: python3-yaml)")
-        documents = yaml.safe_load_all((harness.ROOT / "deploy" / "kubernetes.yaml").read_text())
-        self.pods = [document["spec"]["template"]["spec"] for document in documents
-                     if document["kind"] == "Deployment"]
+        self.pods = pods_of("kubernetes.yaml")
 
-    def test_the_pod_is_restricted(self):
-        self.assertEqual(len(self.pods), 1)
-        self.assertEqual(violations(self.pods[0]), [])
+    def test_the_pods_are_restricted(self):
+        for file in ("kubernetes.yaml", "shm-check.yaml"):
+            pods = pods_of(file)
+            self.assertEqual(len(pods), 1, file)
+            self.assertEqual(violations(pods[0]), [], file)
 
     def test_the_rules_see_what_is_missing(self):
         [pod] = self.pods
@@ -174,6 +184,58 @@ class Kubernetes(unittest.TestCase):
         self.assertEqual(violations(pod), [
             "hostIPC", "volume hostPath", "allowPrivilegeEscalation", "capabilities.drop",
             "capabilities.add", "runAsNonRoot", "seccompProfile", "hostPort"])
+
+
+# Starts "$@" with a /dev/shm of $1 bytes.
+PLACE = """
+mount -t tmpfs -o size="$1" tmpfs /dev/shm
+shift
+exec "$@"
+"""
+
+
+@unittest.skipIf(yaml is None, "this Python has no yaml (Debian: python3-yaml)")
+@unittest.skipUnless(namespaces_work() and platform.machine() == "x86_64",
+                     "a place like a pod's is made with namespaces and x86-64's seccomp filters")
+class ShmCheck(harness.TestCase):
+    def setUp(self):
+        super().setUp()
+        [pod] = pods_of("shm-check.yaml")
+        [self.container] = pod["containers"]
+        [volume] = pod["volumes"]
+        self.assertEqual((volume["emptyDir"]["medium"], self.container["volumeMounts"]),
+                         ("Memory", [{"name": volume["name"], "mountPath": "/dev/shm"}]))
+        self.size = int(volume["emptyDir"]["sizeLimit"])
+
+    def in_a_pod(self, size: int) -> subprocess.CompletedProcess:
+        """Runs what the container runs, where no namespace can be made, with such a /dev/shm."""
+        [variable] = self.container["env"]
+        inside = ["python3", "-c", "import denied, os, sys\n"
+                  f"denied.deny(denied.UNSHARE, {errno.EPERM})()\n"
+                  "os.execvp(sys.argv[1], sys.argv[1:])", harness.SHOAL, *self.container["args"]]
+        environment = {**harness.environment(), variable["name"]: variable["value"],
+                       "PYTHONPATH": str(Path(denied.__file__).parent),
+                       "PATH": f"{Path(harness.SHOAL).resolve().parent}:{os.environ['PATH']}"}
+        return subprocess.run([*NAMESPACE, "sh", "-ec", PLACE, "sh", str(size), *inside],
+                              env=environment, capture_output=True, text=True,
+                              timeout=5 * harness.GUARD, stdin=subprocess.DEVNULL)
+
+    def test_it_asks_for_what_doctor_says(self):
+        words = self.container["args"][-1].split("shoal ", 2)[1].split("\n")[0].split()
+        plan = json.loads(harness.start(*words, "--json").communicate()[0])
+        self.assertEqual(self.size, plan["shm_size"]["bytes"])
+        [variable] = self.container["env"]
+        self.assertEqual(int(variable["value"]), self.size)
+
+    def test_it_completes_if_there_is_room(self):
+        done = self.in_a_pod(self.size)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("1 passed, 0 failed", done.stdout)
+
+    def test_it_fails_if_a_page_is_missing(self):
+        done = self.in_a_pod(self.size - 4096)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("No space left on device", done.stderr)
 
 
 if __name__ == "__main__":
