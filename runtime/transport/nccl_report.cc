@@ -33,6 +33,37 @@ std::string shown(const std::map<std::string, int>& transports) {
   return text;
 }
 
+/// What the variable will be for NCCL; empty: nobody sets it.
+std::string in_force(const NcclUse& use, std::string_view variable) {
+  for (const SettingOutcome& one : use.settings)
+    if (one.name == variable) return one.value;
+  return "";
+}
+
+/// Our ranks are processes on one host, register no windows and call NCCL outside of graphs.
+std::vector<NcclBugCondition> conditions_of(const NcclUse& use, const GpuFacts& gpu) {
+  std::vector<NcclBugCondition> conditions;
+  const std::string_view transport = nccl_rung_transport(use.rung);
+  const bool cumem_host = in_force(use, "NCCL_CUMEM_HOST_ENABLE") != "0";
+  if (transport == "SHM")
+    conditions.push_back(cumem_host ? NcclBugCondition::kCumemHost : NcclBugCondition::kFiles);
+  if (in_force(use, "NCCL_NVLS_ENABLE") != "0") conditions.push_back(NcclBugCondition::kNvls);
+#ifdef __aarch64__
+  if (transport == "NET") conditions.push_back(NcclBugCondition::kArmNetwork);
+#endif
+  const auto some_gpu = [&gpu](auto is) {  // GPUs that nobody has looked at may be any
+    return gpu.devices.empty() ||
+           std::any_of(gpu.devices.begin(), gpu.devices.end(), [&is](const GpuDevice& device) {
+             return is(std::atoi(device.compute_capability.c_str()));
+           });
+  };
+  if (some_gpu([](int major) { return major == 12; }))
+    conditions.push_back(NcclBugCondition::kGeforceBlackwell);
+  if (some_gpu([](int major) { return major < 10; }))
+    conditions.push_back(NcclBugCondition::kBeforeBlackwell);
+  return conditions;
+}
+
 Json user_json(const std::vector<NcclUserSetting>& user) {
   Json list = Json::array();
   for (const NcclUserSetting& one : user)
@@ -63,6 +94,8 @@ NcclUse plan_nccl_use(const std::string& rung, const RungContext& context) {
   use.library = gpu.nccl_path;
   use.settings = settle(find_rung(rung)->environment(context, 0), context.user);
   use.user = context.user.list;
+  use.library_version = gpu.nccl_version;
+  use.conditions = conditions_of(use, gpu);
   use.predicted_bytes = need.need.dev_shm_bytes();
   use.predicted_channels =
       use.predicted_bytes > 0 && nccl_rung_transport(rung) == "SHM" ? need.channels : 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
+#include "runtime/comm/device/nccl_known_bugs.h"
 #include "runtime/transport/rungs/rung_context.h"
 
 namespace shoal {
@@ -15,6 +16,10 @@ struct NcclUse {
   std::string rung;
   std::string version;  ///< "2.28.9": of the log or the library, otherwise the one that was assumed
   std::string library;  ///< the file; empty: no library was loaded
+  int library_version = 0;  ///< its NCCL_VERSION_CODE; 0: none was loaded
+  /// What holds of ranks on this rung. Of the known bugs they can meet those that ask for nothing
+  /// else.
+  std::vector<NcclBugCondition> conditions;
   std::vector<SettingOutcome> settings;  ///< what the rung wants, and what is in force
   std::vector<NcclUserSetting> user;     ///< all that the user has set
   int64_t predicted_bytes = 0;           ///< of /dev/shm, in whole pages

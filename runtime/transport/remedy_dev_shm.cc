@@ -10,9 +10,6 @@
 namespace shoal {
 namespace {
 
-/// Upper bound for any plausible size; larger values are treated as nonsense.
-constexpr int64_t kMostBytes = int64_t{1} << 60;
-
 bool has_option(const std::string& options, const std::string& wanted) {
   std::istringstream text(options);
   for (std::string option; std::getline(text, option, ',');)
@@ -59,9 +56,10 @@ Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
   }
   // --ipc=none leaves /dev/shm out, and a volume on it hides it.
   const bool hidden = trouble.missing || trouble.no_tmpfs || trouble.read_only || trouble.forbidden;
-  remedy.text = cat(docker_command(facts), hidden ? " --ipc=private" : "", " --shm-size=", size,
-                    " ...\n", "# in compose.yaml, under the service:\n",
-                    hidden ? "ipc: private\n" : "", "shm_size: \"", size, "\"");
+  remedy.text =
+      cat(docker_command(facts), hidden ? " --ipc=private" : "", " ",
+          shm_size_flag(trouble.total_bytes), " ...\n", "# in compose.yaml, under the service:\n",
+          hidden ? "ipc: private\n" : "", "shm_size: \"", size, "\"");
   if (hidden) remedy.text += cat("\n# and without a volume on ", facts.dev_shm.path);
   return remedy;
 }
@@ -80,8 +78,8 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           "    - name: dshm\n"
           "      emptyDir:\n"
           "        medium: Memory\n"
-          "        sizeLimit: \"",
-          trouble.total_bytes, "\"  # bytes, or ", round_quantity(trouble.total_bytes),
+          "        ",
+          size_limit_line(trouble.total_bytes, trouble.at_least),
           "; its pages count against resources.limits.memory");
   return {"kubernetes",
           cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ", size_text(trouble),
@@ -138,7 +136,7 @@ ShmTrouble largest_need(int world_size, const std::vector<Shortage>& refused) {
     if (shortage.need.dev_shm_bytes() == 0) continue;
     // No file system holds this much, and the sum of two such numbers may overflow, so that no size
     // of a mount helps.
-    if (shortage.headroom_bytes > kMostBytes - shortage.need.dev_shm_bytes()) continue;
+    if (shortage.headroom_bytes > kMostShmBytes - shortage.need.dev_shm_bytes()) continue;
     trouble.bytes =
         std::max(trouble.bytes, shortage.need.dev_shm_bytes() + shortage.headroom_bytes);
     trouble.inodes = std::max(trouble.inodes, shortage.need.dev_shm_inodes());

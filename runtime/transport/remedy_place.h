@@ -9,6 +9,10 @@
 
 namespace shoal {
 
+/// Upper bound for any plausible size. Larger values are treated as nonsense, and sums of two that
+/// are not do not overflow.
+inline constexpr int64_t kMostShmBytes = int64_t{1} << 60;
+
 /// The bytes of whole pages that hold this many.
 inline int64_t in_pages(const HostFacts& facts, int64_t bytes) {
   const int64_t page = std::max<int64_t>(facts.page_bytes, 1);
@@ -28,6 +32,22 @@ inline std::string docker_command(const HostFacts& facts) {
 /// "1314816 B (1.3 MiB), or 2m": what is exactly enough, and what people like to write.
 inline std::string exact_or_round(int64_t bytes) {
   return cat(bytes_text(bytes), ", or ", round_size(bytes));
+}
+
+/// docker's flag for a /dev/shm of exactly this many bytes.
+inline std::string shm_size_flag(int64_t bytes) {
+  return cat("--shm-size=", bytes, "b");
+}
+
+/// What a comment behind a size says before the next round size.
+inline const char* words_before_round(bool at_least) {
+  return at_least ? "at least, or " : "or ";
+}
+
+/// The line of a Kubernetes emptyDir that holds exactly this many bytes, with the next round size.
+inline std::string size_limit_line(int64_t bytes, bool at_least) {
+  return cat("sizeLimit: \"", bytes, "\"  # bytes, ", words_before_round(at_least),
+             round_quantity(bytes));
 }
 
 }  // namespace shoal

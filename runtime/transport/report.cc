@@ -4,6 +4,8 @@
 
 #include "runtime/base/log.h"
 #include "runtime/transport/facts/host_facts_json.h"
+#include "runtime/transport/nccl_bug_report.h"
+#include "runtime/transport/shm_size.h"
 
 namespace shoal {
 namespace {
@@ -138,7 +140,9 @@ Json to_json(const TransportReport& report) {
       {"cost", cost_json(report)},
       {"refusals", std::move(refusals)},
       {"needs", std::move(needs)},
+      {"shm_size", to_json(shm_size_for(report.facts, report.needs, report.headroom_bytes))},
       {"nccl", std::move(nccl)},
+      {"nccl_known_bugs", to_json(nccl_bug_notices(report.nccl))},
       {"headroom_bytes", report.headroom_bytes},
       {"self_test", self_test_json(report.self_test)},
       {"restarts", report.restarts},

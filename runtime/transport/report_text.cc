@@ -7,6 +7,8 @@
 #include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/text_values.h"
+#include "runtime/transport/nccl_bug_report.h"
+#include "runtime/transport/shm_size.h"
 
 namespace shoal {
 namespace {
@@ -126,9 +128,11 @@ std::string to_text(const TransportReport& report) {
   if (!report.rung.empty()) text += figures_text(report) + "\n";
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
   text += refusals_text(report) + needs_text(report);
+  text += to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes));
   for (const NcclUse& use : report.nccl) {
     if (use.tried || report.rung.empty()) text += to_text(use);
   }
+  text += to_text(report.facts.gpu.nccl_version, nccl_bug_notices(report.nccl));
   text += restarts_text(report) + largest_files_text(report);
   for (const Remedy& remedy : report.remedies) {
     text += cat("remedy (", remedy.kind, "): ", remedy.title, "\n", indented(remedy.text, "    "));

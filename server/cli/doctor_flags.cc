@@ -2,6 +2,7 @@
 
 #include "runtime/base/text_values.h"
 #include "runtime/transport/needs/nccl_budget.h"
+#include "server/cli/flag_setters.h"
 #include "server/cli/shared_flags.h"
 
 namespace shoal {
@@ -12,6 +13,17 @@ constexpr int kFirstKnownNccl = 21200;
 
 }  // namespace
 
+Status check_report_flags(const DoctorFlags& flags) {
+  if (flags.needs && flags.nccl_version)
+    return Status::error(Code::kInvalidArgument, "doctor takes one of --needs, --nccl-version");
+  if (flags.communicators > 1 && !flags.nccl_version) {
+    return Status::error(Code::kInvalidArgument,
+                         "--communicators counts those of an engine over NCCL: give --nccl-version "
+                         "too");
+  }
+  return {};
+}
+
 Status check_place_flags(DoctorFlags* flags) {
   constexpr int kMost = 16;
   EngineFlags& engine = flags->serve.engine;
@@ -20,8 +32,7 @@ Status check_place_flags(DoctorFlags* flags) {
                          cat("--tensor-parallel-size must be in [1, ", kMost, "], not ",
                              engine.tensor_parallel_size));
   }
-  if (flags->needs && flags->nccl_version)
-    return Status::error(Code::kInvalidArgument, "doctor takes one of --needs, --nccl-version");
+  SHOAL_RETURN_IF_ERROR(check_report_flags(*flags));
   if (engine.transport.clean_stale && (flags->needs || flags->nccl_version)) {
     return Status::error(Code::kInvalidArgument,
                          "--clean-stale does nothing with --needs or --nccl-version, which only "
@@ -54,6 +65,10 @@ void add_report_flags(FlagParser& parser, DoctorFlags* flags) {
                                  "is not known; not ",
                                  shown(text)));
       });
+  parser.add_value("--communicators", "N",
+                   "With --nccl-version: how many communicators of -tp ranks exist at once, and "
+                   "share nothing (1)",
+                   whole(&flags->communicators, 1, 1024));
 }
 
 void add_place_flags(FlagParser& parser, DoctorFlags* flags, LogOptions* log) {

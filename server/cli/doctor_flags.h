@@ -15,6 +15,8 @@ inline constexpr int kDoctorRanks = 2;
 void add_report_flags(FlagParser& parser, DoctorFlags* flags);
 /// Adds all flags that count without a MODEL.
 void add_place_flags(FlagParser& parser, DoctorFlags* flags, LogOptions* log);
+/// Do the flags about what is printed go together? Error: INVALID_ARGUMENT.
+Status check_report_flags(const DoctorFlags& flags);
 /// To be called when all flags have been read and there is no MODEL. Error: INVALID_ARGUMENT.
 Status check_place_flags(DoctorFlags* flags);
 

@@ -7,8 +7,8 @@
 namespace shoal {
 namespace {
 
-constexpr std::string_view kOfOneRun[] = {"--help", "--print-config", "--json", "--needs",
-                                          "--nccl-version"};
+constexpr std::string_view kOfOneRun[] = {"--help",  "--print-config", "--json",
+                                          "--needs", "--nccl-version", "--communicators"};
 
 }  // namespace
 

@@ -99,6 +99,7 @@ Status check_doctor_flags(const std::vector<Setting>& settings, DoctorFlags* fla
     return Status::error(
         Code::kInvalidArgument,
         "--needs and --nccl-version only compute, and need no MODEL; leave it out");
+  SHOAL_RETURN_IF_ERROR(check_report_flags(*flags));
   flags->serve.set_elsewhere = list_of_settings(settings);
   return with_settings(check_serve_flags(&flags->serve), settings);
 }

@@ -177,6 +177,7 @@ struct DoctorFlags {
   bool needs = false;  ///< print the table of needs without inspecting this machine
   std::optional<NcclVersion> nccl_version;  ///< print what ranks with this version of NCCL would
                                             ///< need here, and start nothing
+  int communicators = 1;  ///< of NCCL that exist at once and share nothing; with nccl_version
   bool json = false;
 };
 

@@ -4,11 +4,13 @@
 #include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
 #include "runtime/comm/device/nccl_api.h"
+#include "runtime/transport/nccl_bug_report.h"
 #include "runtime/transport/nccl_report.h"
 #include "runtime/transport/remedy.h"
 #include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
+#include "runtime/transport/shm_size.h"
 #include "server/cli/command_io.h"
 #include "server/cli/doctor_flags.h"
 #include "server/cli/exit_code.h"
@@ -26,7 +28,7 @@ constexpr int kPlanSchema = 1;
 
 /// The result for one rung.
 struct Line {
-  ShmNeed need;
+  ShmNeed need;  ///< of all communicators
   NcclSegments segments;
   /// NAME=VALUE under which the need is what it is.
   std::vector<std::string> settings;
@@ -40,13 +42,27 @@ struct Line {
 struct Plan {
   std::string version;
   bool known = false;  ///< what this version takes
+  int communicators = 1;
   RungContext context;
-  std::vector<Line> lines;
-  std::vector<Remedy> remedies;  ///< what would make nccl-shm fit
-  bool room = false;             ///< whether there is room for what is known of its need
-  bool fits = false;             ///< whether nccl-shm fits
-  Status settings = {};          ///< why the user's settings forbid it
+  std::vector<Line> lines = {};
+  std::vector<Remedy> remedies = {};  ///< what would make nccl-shm fit
+  bool room = false;                  ///< whether there is room for what is known of its need
+  bool fits = false;                  ///< whether nccl-shm fits
+  Status settings = {};               ///< why the user's settings forbid it
+  ShmSize size = {};                  ///< of a /dev/shm for all communicators over any of the rungs
+  std::vector<NcclBugNotice> bugs = {};
 };
+
+/// Communicators share nothing.
+ShmNeed times(ShmNeed need, int communicators) {
+  for (auto* list : {&need.dev_shm, &need.memory}) {
+    for (Consumer& one : *list) {
+      one.bytes *= communicators;
+      one.inodes *= communicators;
+    }
+  }
+  return need;
+}
 
 /// What the user has set decides first: without it the figures mean nothing.
 Status judge_settings(const Rung& rung, const RungContext& context) {
@@ -70,10 +86,24 @@ std::vector<std::string> settings_of(const Rung& rung, const RungContext& contex
   return settings;
 }
 
-Line line_of(const Rung& rung, const RungContext& context) {
-  const NcclNeed need = nccl_rung_need(rung.name, context).value_or(NcclNeed());
-  return {need.need, need.segments, settings_of(rung, context), plan_nccl_use(rung.name, context),
-          judge(rung, context, need.need)};
+Line line_of(const Rung& rung, const RungContext& context, int communicators) {
+  const NcclNeed one = nccl_rung_need(rung.name, context).value_or(NcclNeed());
+  const ShmNeed all = times(one.need, communicators);
+  return {all, one.segments, settings_of(rung, context), plan_nccl_use(rung.name, context),
+          judge(rung, context, all)};
+}
+
+/// What the plan says of all its lines together.
+void add_size_and_bugs(const DoctorFlags& flags, Plan* plan) {
+  std::vector<ShmNeed> needs;
+  std::vector<NcclUse> uses;
+  for (const Line& line : plan->lines) {
+    needs.push_back(line.need);
+    uses.push_back(line.use);
+  }
+  const RungContext& context = plan->context;
+  plan->size = shm_size_for(context.facts, needs, context.budget.headroom_bytes);
+  plan->bugs = nccl_bug_notices(flags.nccl_version->code(), uses);
 }
 
 Result<Plan> make_plan(const DoctorFlags& flags) {
@@ -85,14 +115,10 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
   flags_of_place.device.automatic = false;
   SHOAL_ASSIGN_OR_RETURN(HostFacts facts, facts_for(&flags_of_place, ranks));
   const LadderOptions options = ladder_options(transport, ranks, 0);
-  Plan plan{nccl_version_text(flags.nccl_version->code()),
-            is_known_nccl(*flags.nccl_version),
-            RungContext(ranks, std::move(facts)),
-            {},
-            {},
-            false,
-            false,
-            {}};
+  Plan plan{.version = nccl_version_text(flags.nccl_version->code()),
+            .known = is_known_nccl(*flags.nccl_version),
+            .communicators = flags.communicators,
+            .context = RungContext(ranks, std::move(facts))};
   RungContext& context = plan.context;
   context.facts.gpu.nccl_version = flags.nccl_version->code();
   context.facts.gpu.ranks_per_gpu = transport.device.ranks_per_gpu;
@@ -102,7 +128,7 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
   std::vector<Shortage> shortages;
   for (const Rung& rung : rungs(DeviceKind::kCuda)) {
     if (nccl_rung_transport(rung.name).empty()) continue;
-    Line line = line_of(rung, context);
+    Line line = line_of(rung, context, flags.communicators);
     if (std::string_view(rung.name) == kDecides) {
       plan.room = line.room.ok();
       plan.fits = line.fits();
@@ -113,16 +139,18 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
     }
     plan.lines.push_back(std::move(line));
   }
+  add_size_and_bugs(flags, &plan);
   plan.remedies = remedies(context.facts, context.world_size, shortages, clean_stale_command());
   return plan;
 }
 
-Json consumers_json(const Line& line) {
+Json consumers_json(const Line& line, int communicators) {
   Json consumers = Json::array();
   for (const auto* list : {&line.need.dev_shm, &line.need.memory}) {
     for (const Consumer& one : *list) {
       consumers.push_back({{"what", one.what},
                            {"bytes", one.bytes},
+                           {"bytes_per_communicator", one.bytes / communicators},
                            {"files", one.inodes},
                            {"in_dev_shm", list == &line.need.dev_shm}});
     }
@@ -146,16 +174,18 @@ Json reason_json(const Line& line) {
 Json plan_json(const Plan& plan) {
   Json lines = Json::array(), remedies = Json::array();
   for (const Line& line : plan.lines) {
-    lines.push_back({{"rung", line.need.rung},
-                     {"dev_shm_bytes", line.need.dev_shm_bytes()},
-                     {"memory_bytes", line.need.memory_bytes()},
-                     {"bound", name(line.need.bound)},
-                     {"fits", line.fits()},
-                     {"reason", reason_json(line)},
-                     {"segments", segments_json(line.segments)},
-                     {"settings", line.settings},
-                     {"consumers", consumers_json(line)},
-                     {"nccl", to_json(line.use)}});
+    lines.push_back(
+        {{"rung", line.need.rung},
+         {"dev_shm_bytes", line.need.dev_shm_bytes()},
+         {"dev_shm_bytes_per_communicator", line.need.dev_shm_bytes() / plan.communicators},
+         {"memory_bytes", line.need.memory_bytes()},
+         {"bound", name(line.need.bound)},
+         {"fits", line.fits()},
+         {"reason", reason_json(line)},
+         {"segments", segments_json(line.segments)},
+         {"settings", line.settings},
+         {"consumers", consumers_json(line, plan.communicators)},
+         {"nccl", to_json(line.use)}});
   }
   for (const Remedy& one : plan.remedies)
     remedies.push_back({{"kind", one.kind}, {"title", one.title}, {"text", one.text}});
@@ -165,27 +195,37 @@ Json plan_json(const Plan& plan) {
           {"nccl_version", plan.version},
           {"nccl_known", plan.known},
           {"tp", plan.context.world_size},
+          {"communicators", plan.communicators},
           {"dev_shm",
            {{"path", dir.path}, {"size_bytes", dir.size_bytes}, {"free_bytes", dir.free_bytes}}},
           {"headroom_bytes", plan.context.budget.headroom_bytes},
           {"fits", plan.fits},
           {"rungs", std::move(lines)},
+          {"shm_size", to_json(plan.size)},
+          {"known_bugs", to_json(plan.bugs)},
           {"remedies", std::move(remedies)}};
 }
 
-std::string line_text(const Line& line) {
+/// "9650176 B (9.2 MiB) for each of 2 communicators", or the bytes alone if there is one.
+std::string for_each(int64_t bytes, int communicators) {
+  const std::string each = bytes_text(bytes / communicators);
+  return communicators == 1 ? each : cat(each, " for each of ", communicators, " communicators");
+}
+
+std::string line_text(const Line& line, int communicators) {
   const char* const verdict = !line.room.ok() ? "  refused "
                               : line.fits()   ? "  fits    "
                                               : "  unknown ";
   std::string text = cat(verdict, line.need.rung, ": ", words(line.need.bound),
                          bytes_text(line.need.dev_shm_bytes()));
+  if (communicators > 1) text += cat(", ", for_each(line.need.dev_shm_bytes(), communicators));
   if (line.use.predicted_channels > 0)
     text += cat(", ", counted(line.use.predicted_channels, "channel"));
   text += "\n";
   for (const Consumer& one : line.need.dev_shm)
-    text += cat("      ", bytes_text(one.bytes), "  ", one.what, "\n");
+    text += cat("      ", for_each(one.bytes, communicators), "  ", one.what, "\n");
   for (const Consumer& one : line.need.memory)
-    text += cat("      ", bytes_text(one.bytes), "  ", one.what, " (memory)\n");
+    text += cat("      ", for_each(one.bytes, communicators), "  ", one.what, " (memory)\n");
   for (const std::string& assumption : line.use.assumptions)
     text += cat("      assumed: ", assumption, "\n");
   if (!line.room.ok()) text += cat("      ", explained(line.room, 700), "\n");
@@ -206,7 +246,8 @@ std::string exports_text(const Plan& plan) {
 std::string plan_verdict(const Plan& plan) {
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
   const std::string ranks =
-      cat(counted(plan.context.world_size, "rank"), " of NCCL ", plan.version);
+      cat(plan.communicators == 1 ? "" : cat(plan.communicators, " communicators of "),
+          counted(plan.context.world_size, "rank"), " of NCCL ", plan.version);
   if (!plan.settings.ok())
     return cat("NO: ", ranks, " cannot use ", kDecides, ": ", explained(plan.settings, 700), "\n");
   const std::string room = cat(
@@ -219,11 +260,12 @@ std::string plan_verdict(const Plan& plan) {
 
 std::string plan_text(const Plan& plan) {
   std::string text = plan_verdict(plan);
-  for (const Line& line : plan.lines) text += line_text(line);
+  for (const Line& line : plan.lines) text += line_text(line, plan.communicators);
+  text += to_text(plan.size);
   if (plan.settings.ok()) text += exports_text(plan);
   for (const Remedy& one : plan.remedies)
     text += cat("remedy (", one.kind, "): ", one.title, "\n", indented(one.text, "    "));
-  return text;
+  return text + to_text(plan.context.facts.gpu.nccl_version, plan.bugs);
 }
 
 }  // namespace

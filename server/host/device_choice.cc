@@ -5,7 +5,9 @@
 #include "runtime/base/log.h"
 #include "runtime/device/module_loader.h"
 #include "runtime/supervisor/gpu_probe.h"
+#include "runtime/transport/nccl_bug_report.h"
 #include "runtime/transport/rungs/gpu_checks.h"
+#include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
 
 namespace shoal {
@@ -26,6 +28,16 @@ void probe(const TransportFlags& flags, int world_size, GpuFacts* gpu) {
              gpu);
 }
 
+/// A library that was found and will not be used is a reason for slower ranks that somebody can
+/// cure.
+void warn_of_refused_nccl(const TransportFlags& flags, const GpuFacts& gpu) {
+  const bool wanted =
+      std::any_of(flags.order.begin(), flags.order.end(),
+                  [](const std::string& rung) { return !nccl_rung_transport(rung).empty(); });
+  const std::string why = why_nccl_is_refused(gpu.nccl_version, gpu.nccl_path);
+  if (wanted && !why.empty()) log_warning(why);
+}
+
 }  // namespace
 
 void stay_on_cpu(std::string_view why, TransportFlags* flags) {
@@ -35,7 +47,10 @@ void stay_on_cpu(std::string_view why, TransportFlags* flags) {
 
 void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu) {
   const DeviceFlags& device = flags->device;
-  if (device.kind == DeviceKind::kCuda) return probe(*flags, world_size, gpu);
+  if (device.kind == DeviceKind::kCuda) {
+    probe(*flags, world_size, gpu);
+    return warn_of_refused_nccl(*flags, *gpu);
+  }
   if (!device.automatic || !find_cuda_module(device.cuda_module).ok()) return;
   // If a module is named, it is tried even if no driver was found.
   if (device.cuda_module.empty() && gpu->count == 0 && gpu->driver_version.empty()) return;
@@ -43,6 +58,7 @@ void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu) {
   if (const Status refused = check_devices(*gpu); !refused.ok())
     return stay_on_cpu(refused.message(), flags);
   take(DeviceKind::kCuda, flags);
+  warn_of_refused_nccl(*flags, *gpu);
 }
 
 }  // namespace shoal

@@ -8,6 +8,7 @@
 #include "runtime/device/module_loader.h"
 #include "runtime/transport/facts/call_filter.h"
 #include "runtime/transport/facts/fact_names.h"
+#include "runtime/transport/nccl_bug_report.h"
 #include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
@@ -90,7 +91,10 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
                    "--max-restarts",
                    "shoal doctor MODEL, with the same flags, prints a remedy to paste"};
   options.on_phase = log_phase;
-  options.on_verified = [](const TransportReport& report) { log_info(figures_text(report)); };
+  options.on_verified = [](const TransportReport& report) {
+    log_info(figures_text(report));
+    for (const std::string& line : nccl_bug_warnings(report.nccl, report.rung)) log_warning(line);
+  };
   options.on_refused = [](const Refusal& refusal, const std::string& next) {
     log_warning(cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase),
                     "), trying ", next, ": ", explained(refusal.status, 600)));

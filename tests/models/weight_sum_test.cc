@@ -75,14 +75,13 @@ std::vector<uint64_t> loaded(const std::string& model, int ranks, int threads, D
   std::vector<uint64_t> sums;
   for (int rank = 0; rank < ranks; ++rank) {
     const ShardPlan plan = make_shard_plan(config, {rank, ranks}, where).value();
-    sums.push_back(where == DeviceKind::kCuda
-                       ? load_device_weights(checkpoint, config, plan, dtype, emulated_device(),
-                                             pool, reference(), {})
-                             .value()
-                             .sum
-                       : load_weights(checkpoint, config, plan, dtype, pool, reference(), {})
-                             .value()
-                             .sum);
+    sums.push_back(
+        where == DeviceKind::kCuda
+            ? load_device_weights(checkpoint, config, plan, dtype, emulated_device(), pool,
+                                  reference(), {})
+                  .value()
+                  .sum
+            : load_weights(checkpoint, config, plan, dtype, pool, reference(), {}).value().sum);
   }
   return sums;
 }

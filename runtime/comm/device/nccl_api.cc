@@ -9,12 +9,14 @@
 namespace shoal {
 namespace {
 
-constexpr const char* kAdvice =
-    "install NCCL 2.27.5 or newer (libnccl2, or the Python package nvidia-nccl-cu13), or name it with --nccl-library "
-    "PATH";
+// What has no bug for which it is refused has all fields of our NcclConfig.
+static_assert(kNcclFloor >= static_cast<int>(NcclConfig().version));
 
 Status refused(const std::string& what) {
-  return Status::error(Code::kFailedPrecondition, cat(what, "; ", kAdvice));
+  return Status::error(Code::kFailedPrecondition,
+                       cat(what, "; install NCCL ", nccl_version_text(kNcclFloor),
+                           " or newer (libnccl2, or the Python package nvidia-nccl-cu13), or name "
+                           "it with --nccl-library PATH"));
 }
 
 /// Returns the loader's message about the latest failure.
@@ -34,11 +36,7 @@ std::string file_of(void* function, const std::string& library) {
 
 }  // namespace
 
-std::string nccl_version_text(int version) {
-  return cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
-
-Result<NcclApi> load_nccl(const std::string& library) {
+Result<NcclApi> open_nccl(const std::string& library) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) return refused(cat("NCCL cannot be loaded: ", loader_words()));
   NcclApi api;
@@ -61,9 +59,17 @@ Result<NcclApi> load_nccl(const std::string& library) {
   api.path = file_of(reinterpret_cast<void*>(api.get_version), library);
   if (const NcclResult result = api.get_version(&api.version); result != kNcclSuccess)
     return refused(cat("ncclGetVersion of ", api.path, " failed: ", api.get_error_string(result)));
-  if (api.version < kNcclFloor || api.version >= 30000)
+  if (api.version >= 30000)
     return refused(
         cat("NCCL ", nccl_version_text(api.version), " at ", api.path, " cannot be used"));
+  return api;
+}
+
+Result<NcclApi> load_nccl(const std::string& library) {
+  SHOAL_ASSIGN_OR_RETURN(NcclApi api, open_nccl(library));
+  if (const NcclBug* bug = refusing_nccl_bug(api.version); bug != nullptr)
+    return refused(cat("NCCL ", nccl_version_text(api.version), " at ", api.path,
+                       " cannot be used, because ", bug->what));
   return api;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/base/status.h"
+#include "runtime/comm/device/nccl_known_bugs.h"
 
 namespace shoal {
 
@@ -53,8 +54,6 @@ enum NcclResult : uint32_t {
 inline constexpr uint32_t kNcclInt8 = 0;     ///< ncclDataType_t
 inline constexpr uint32_t kNcclFloat32 = 7;  ///< ncclDataType_t
 inline constexpr uint32_t kNcclSum = 0;      ///< ncclRedOp_t
-/// The oldest version that is accepted, as an NCCL_VERSION_CODE.
-inline constexpr int kNcclFloor = 22705;
 
 using NcclComm = void*;  ///< ncclComm_t
 
@@ -76,14 +75,15 @@ struct NcclApi {
   std::string path;  ///< of the file that the loader has opened
 };
 
-/// Turns 22809 into "2.28.9".
-std::string nccl_version_text(int version);
-
 /// Opens `library` (a path, or a name like "libnccl.so.2" for the loader's search) for the rest of
 /// the process: RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, never closed. Needs no driver and makes no
 /// context. NCCL reads its environment later: once, when it is first used.
 /// FAILED_PRECONDITION: the library cannot be loaded (with the loader's message), a function is
-/// missing, or the version is below the floor or 3.0 and later.
+/// missing, or the version is 3.0 or later.
+Result<NcclApi> open_nccl(const std::string& library);
+
+/// The same for a library that ranks are to use. FAILED_PRECONDITION too if the version has a bug
+/// for which it is refused (nccl_known_bugs.h).
 Result<NcclApi> load_nccl(const std::string& library);
 
 }  // namespace shoal

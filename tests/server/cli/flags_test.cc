@@ -352,6 +352,8 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"doctor", "--max-num-seqs", "8"}, "shoal doctor MODEL --max-num-seqs ..."},
       {{"doctor", "m", "--needs"}, "need no MODEL"},
       {{"doctor", "m", "--port", "5", "--grpc-port", "5"}, "--port and --grpc-port must differ"},
+      {{"doctor", "m", "--communicators", "2"}, "give --nccl-version too"},
+      {{"doctor", "--nccl-version", "2.27", "--communicators", "0"}, "[1, 1024]"},
       {{"doctor", "--nccl-version", "two"}, "--nccl-version: NCCL version \"two\""},
       {{"serve", "m", "--transport", "shm", "--min-transport", "tcp"},
        "--min-transport tcp is not in the order"},

@@ -1,0 +1,133 @@
+"""What doctor and a start say of NCCL's known bugs, and the one size of /dev/shm for all that NCCL
+takes. The library is the stand-in of tests/fakes, which says that it is of any version.
+"""
+import json
+import unittest
+
+import harness
+from doctor_test import doctor, inside, namespaces_work
+from nccl_test import DEVICE, PROMPT, Place, shoal
+
+ORDER = ("--transport", "nccl-p2p,nccl-socket,tcp")
+
+
+def documents(*flags) -> dict:
+    out, err = harness.start("doctor", *flags, "--json").communicate()
+    return json.loads(out)
+
+
+def text(*flags) -> str:
+    return harness.start("doctor", *flags).communicate()[0].decode()
+
+
+def sources(bugs: list[dict]) -> set[str]:
+    return {bug["source"] for bug in bugs}
+
+
+class ForOtherEngines(harness.TestCase):
+    def test_bugs_are_named_up_to_the_version_that_mends_them(self):
+        for source, bad, good in (("llama.cpp#24489", "2.27.4", "2.27.5"),
+                                  ("nccl#2198", "2.31.1", "2.31.2"),
+                                  ("release notes 2.28.7", "2.28.3", "2.28.7")):
+            with self.subTest(source):
+                found = [[bug for bug in documents("--nccl-version", version)["known_bugs"]
+                          if source in bug["source"]] for version in (bad, good)]
+                self.assertEqual([len(bugs) for bugs in found], [1, 0])
+                self.assertEqual(found[0][0]["first_good"], good)
+                self.assertIn(f"move to {good}", text("--nccl-version", bad))
+
+    def test_each_comes_with_its_condition_and_the_engines(self):
+        [bug] = [bug for bug in documents("--nccl-version", "2.25.1")["known_bugs"]
+                 if bug["severity"] == "refuse"]
+        self.assertEqual((bug["condition"], bug["first_bad"], bug["rungs"]), ("threads", None, []))
+        self.assertIn("llama.cpp", bug["engines"])
+        printed = text("--nccl-version", "2.25.1")
+        self.assertIn("\nknown bugs of NCCL 2.25.1:\n  before 2.27.5: ", printed)
+        for line in ("only if ranks are threads of one process", "Shoal does not use this version",
+                     "the oldest version without what is known to be mended: 2.31.2"):
+            self.assertIn(line, printed)
+
+
+class OneSize(harness.TestCase):
+    def test_bytes_per_communicator_and_consumer_add_up(self):
+        one, three = (documents("--nccl-version", "2.28.9", "-tp", 4, *more)
+                      for more in ((), ("--communicators", 3)))
+        self.assertEqual((one["communicators"], three["communicators"]), (1, 3))
+        for alone, all_ in zip(one["rungs"], three["rungs"]):
+            self.assertEqual(all_["dev_shm_bytes"], 3 * alone["dev_shm_bytes"])
+            self.assertEqual(all_["dev_shm_bytes_per_communicator"], alone["dev_shm_bytes"])
+            self.assertEqual(sum(c["bytes"] for c in all_["consumers"] if c["in_dev_shm"]),
+                             all_["dev_shm_bytes"])
+            self.assertEqual([c["bytes_per_communicator"] for c in all_["consumers"]],
+                             [c["bytes"] for c in alone["consumers"]])
+        # Sockets take the most: a pool for each of 4 ranks.
+        self.assertEqual(three["shm_size"]["bytes"], 3 * 4 * 34213888 + 262144)
+        self.assertEqual(three["shm_size"]["round"], {"docker": "512m", "kubernetes": "512Mi"})
+        printed = text("--nccl-version", "2.28.9", "-tp", 4, "--communicators", 3)
+        self.assertRegex(printed, r"^(OK|NO): 3 communicators of 4 ranks of NCCL 2\.28\.9 ")
+        self.assertRegex(printed, r"nccl-socket: 410566656 B .* for each of 3 communicators\n"
+                         r" +136855552 B \(130\.5 MiB\) for each of 3 communicators  proxy-ops pool")
+        for line in ("docker: --shm-size=410828800b  # or 512m",
+                     'kubernetes: sizeLimit: "410828800"  # bytes, or 512Mi'):
+            self.assertIn(f"\n  {line}\n", printed)
+
+    @unittest.skipUnless(namespaces_work(), "this kernel forbids mount namespaces here")
+    def test_the_size_closes_the_loop(self):
+        for flags, all_fit in (
+                (("--nccl-version", "2.28.9", "-tp", 2, "--communicators", 2),
+                 lambda plan: all(rung["fits"] for rung in plan["rungs"])),
+                (("-tp", 3, "--transport", "shm,shm-lean,tcp"),
+                 lambda report: report["rung"] == "shm")):
+            with self.subTest(flags):
+                size = documents(*flags)["shm_size"]["bytes"]
+                for mount, fits in ((size, True), (size - 4096, False)):
+                    done = inside(f"size={mount}", doctor(*flags, "--json") + " || [ $? = 1 ]")
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    self.assertEqual(all_fit(json.loads(done.stdout)), fits, mount)
+
+    def test_there_is_none_where_nothing_is_taken(self):
+        self.assertIsNone(documents("--transport", "tcp")["shm_size"])
+        self.assertNotIn("--shm-size", text("--transport", "tcp"))
+
+
+class OfTheLibraryThatIsHere(Place):
+    def test_all_are_reported_and_what_concerns_our_ranks_is_logged(self):
+        report = self.report("size=64m", "-tp", 2, *ORDER, code=0, FAKE_NCCL_VERSION="2.27.5",
+                             EMULATED_GPU_PEERS="all")
+        bugs = {bug["condition"]: bug for bug in report["nccl_known_bugs"]}
+        self.assertEqual(bugs["before-blackwell"]["rungs"], ["nccl-p2p", "nccl-socket"])
+        self.assertEqual(bugs["windows"]["rungs"], [])
+        self.assertEqual(report["nccl_known_bugs"][0]["condition"], "before-blackwell")
+        generate = shoal("generate", harness.DEMO, *PROMPT, "-tp", 2, *DEVICE, *ORDER)
+        logged = {version: self.inside("size=64m", generate, FAKE_NCCL_VERSION=version,
+                                       EMULATED_GPU_PEERS="all") for version in ("2.27.5", "2.27.7")}
+        for done in logged.values():
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(logged["2.27.5"].stderr, r"NCCL 2\.27\.5 of .*libfake_nccl\.so has a known "
+                         r"bug: init fails .*; move to 2\.27\.7 ")
+        self.assertEqual(logged["2.27.5"].stderr.count("known bug"), 1)
+        self.assertNotIn("known bug", logged["2.27.7"].stderr)
+
+    def test_a_library_that_is_refused_is_named_with_its_bugs(self):
+        done = self.inside("size=64m", shoal("doctor", *DEVICE, "-tp", 2, *ORDER, "--json")
+                           + " || [ $? = 1 ]", FAKE_NCCL_VERSION="2.25.1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual((report["rung"], report["facts"]["gpu"]["nccl_version"]), ("tcp", 22501))
+        self.assertEqual(report["nccl_known_bugs"][0]["severity"], "refuse")
+        self.assertIn("2.25.1", report["refusals"][0]["reason"])
+        self.assertRegex(done.stderr, r"NCCL 2\.25\.1 of .*libfake_nccl\.so is not used, because of "
+                         r"a known bug: .*; move to 2\.27\.5 ")
+        printed = self.inside("size=64m", shoal("doctor", *DEVICE, "-tp", 2, *ORDER)
+                              + " || [ $? = 1 ]", FAKE_NCCL_VERSION="2.25.1").stdout
+        self.assertIn("\nknown bugs of NCCL 2.25.1:\n", printed)
+
+    def test_the_users_settings_decide_what_can_be_met(self):
+        report = self.report("size=64m", "-tp", 2, NCCL_CUMEM_HOST_ENABLE=1)
+        [bug] = [bug for bug in report["nccl_known_bugs"] if bug["condition"] == "cumem-host"]
+        self.assertEqual((bug["rungs"], bug["first_good"], bug["avoid"]),
+                         (["nccl-shm", "nccl-shm-lean"], None, "NCCL_CUMEM_HOST_ENABLE=0"))
+
+
+if __name__ == "__main__":
+    harness.main()
