@@ -133,8 +133,7 @@ class ReadyFile(ServiceTest):
         # The rank stops itself while it loads, so that the start stands still there.
         self.environment(SHOAL_TEST_FAULT="0:load:stop")
         server = self.serve(DEMO, "--ready-file", self.path, "--shutdown-grace", 1)
-        rank = server.workers(1)[0]
-        wait_until(lambda: harness.state_of(rank) == "T", "a rank that has stopped")
+        rank = harness.stopped_rank(server.pid)
         self.assertFalse(self.path.exists())
         os.kill(rank, signal.SIGCONT)
         server.wait_ready()
