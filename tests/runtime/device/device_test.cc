@@ -63,7 +63,9 @@ TEST(DeviceTest, MovesAndSums) {
   const Device::Stream stream = *(*device)->make_stream();
   const Device::Event event = *(*device)->make_event();
   const float values[] = {1, 2, 3, 4, 10, 20, 30, 40};
-  ASSERT_TRUE((*device)->copy(memory.get(), values, sizeof values, stream.get()).ok());
+  const Device::Memory pinned = *(*device)->allocate_pinned(sizeof values);
+  std::memcpy(pinned.get(), values, sizeof values);
+  ASSERT_TRUE((*device)->copy(memory.get(), pinned.get(), sizeof values, stream.get()).ok());
   const auto* floats = static_cast<const float*>(memory.get());
   const Device::Memory out = *(*device)->allocate(16);
   ShoalTreeSum sum{};
