@@ -41,7 +41,7 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     conformance/device_table=94 runtime/transport/planted_fault_test=93 runtime/comm/fault_test=92
     runtime/comm/device/nccl_failure_test=91 e2e/recovery/serving=65 e2e/recovery/streams/tcp=53
     e2e/recovery/phases/shm=45 e2e/shortage=41 e2e/recovery/streams/shm=40 e2e/nccl/Running=40
-    e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/nccl/Sizes=30 e2e/faults=30 e2e/model_files=28
+    e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/nccl/Sizes=30 e2e/faults=30 e2e/nccl/Newest=11 e2e/model_files=28
     e2e/matrix/2=27 e2e/http/ends=24 e2e/device_model/same-bits/llama3-gqa-tied-sharded=21
     e2e/admission=17 e2e/service=16 e2e/tls/Rotation=14 runtime/supervisor/supervisor_test=10
     runtime/supervisor/supervisor_hang_test=10
