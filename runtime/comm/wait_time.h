@@ -4,8 +4,9 @@
 namespace shoal {
 
 /// How long a rank has waited for other ranks. Polls that find nothing count up to the last of
-/// them, and a sleep up to its end. So what keeps this rank from running between two polls, such as
-/// a quota of processor time, does not count. Used by one thread.
+/// them, and a sleep up to its end. If the kernel keeps this rank from running at the end of a
+/// sleep, or between a poll and the look at the clock behind it (a quota of processor time), this
+/// counts, too, although it is no waiting. Used by one thread.
 class WaitTime {
  public:
   /// The wait begins, or a part of what it waits for has come.
