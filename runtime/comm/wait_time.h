@@ -4,9 +4,9 @@
 namespace shoal {
 
 /// How long a rank has waited for other ranks. Polls that find nothing count up to the last of
-/// them, and a sleep up to its end. If the kernel keeps this rank from running at the end of a
-/// sleep, or between a poll and the look at the clock behind it (a quota of processor time), this
-/// counts, too, although it is no waiting. Used by one thread.
+/// them, and a sleep up to its end. A quota of processor time can hold the rank up when it wakes,
+/// or between a poll and its look at the clock. That time is not spent waiting for others, but it
+/// is counted here all the same. Used by one thread.
 class WaitTime {
  public:
   /// The wait begins, or a part of what it waits for has come.

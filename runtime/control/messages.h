@@ -111,7 +111,7 @@ struct StepTimes {
   int64_t steps = 0;
   double seconds = 0;             ///< that they took
   double collective_seconds = 0;  ///< of these, in collectives
-  /// Of these, waiting for other ranks (Communicator::waited). Nullopt: the rank cannot tell.
+  /// The part of `seconds` in which it waited for other ranks; nullopt if it cannot measure that.
   std::optional<double> waited_seconds;
 };
 

@@ -14,8 +14,8 @@ struct NcclBugNotice {
   std::vector<std::string> rungs;  ///< those on which ranks can meet it
 };
 
-/// The known bugs of this version (an NCCL_VERSION_CODE; 0 has none), those first that ranks on one
-/// of these rungs can meet.
+/// The known bugs of this version (an NCCL_VERSION_CODE; 0 has none). Bugs that ranks can meet on
+/// one of these rungs come first.
 std::vector<NcclBugNotice> nccl_bug_notices(int version, const std::vector<NcclUse>& uses);
 
 /// The known bugs of the library that was found; empty: none was looked for or found.

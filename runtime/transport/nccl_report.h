@@ -32,7 +32,7 @@ struct NcclUse {
   bool logged = false;  ///< false: the user keeps the logs, or there was no memory for them
   std::map<std::string, int> transports;  ///< connections of all ranks by kind: {"SHM/direct": 4}
   int channels = 0;
-  /// Of /dev/shm, in whole pages: what its ranks hold, or before they run, what their logs report.
+  /// Bytes of /dev/shm that its ranks hold, in whole pages. Before they run: what their logs say.
   int64_t used_bytes = 0;
   bool cumem_fallback = false;  ///< cuMem host memory was asked for and did not work
   std::string last_error;       ///< the last warning of the first rank that has one: "[rank 1] ..."

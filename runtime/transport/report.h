@@ -62,7 +62,7 @@ struct TransportReport {
   std::vector<std::string> restarts;
   int64_t restart_count = 0;  ///< of all, because a server may run for years
   std::vector<Remedy> remedies;
-  /// Of the group that runs; nullopt: nothing is known, or none has run steps.
+  /// Who waits for whom in the running group; nullopt if no group runs or its ranks cannot tell.
   std::optional<GroupWaits> waits;
   HostFacts facts;
 

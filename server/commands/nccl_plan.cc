@@ -35,7 +35,7 @@ struct Line {
   NcclUse use;
   Status room;  ///< checks the budget and the user's settings, but not whether there are devices
 
-  /// If only the least is known, room for it is no answer.
+  /// False if only a lower bound of the need is known, because then nobody can tell.
   bool fits() const { return room.ok() && need.bound != Bound::kAtLeast; }
 };
 

@@ -11,7 +11,7 @@ namespace shoal::shmtest {
 /// the keeper ends what is left.
 [[noreturn]] void run_init(const SandboxArgs& args, const MemoryCgroup& cgroup);
 
-/// Mounts /proc anew in pid 1 of a namespace. Error: PERMISSION_DENIED.
+/// Pid 1 of a pid namespace calls this to see its own processes in /proc. Error: PERMISSION_DENIED.
 Status mount_own_proc();
 
 }  // namespace shoal::shmtest

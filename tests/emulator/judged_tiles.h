@@ -8,8 +8,8 @@
 namespace shoal::judged {
 
 inline constexpr int kTiles = 100'000;
-inline constexpr int kTilesOfHash = 100;  ///< one hash is over the results of so many tiles
-inline constexpr int kWholeTiles = 200;  ///< of so many tiles, from the first, all results are kept
+inline constexpr int kTilesOfHash = 100;  ///< each hash covers this many tiles
+inline constexpr int kWholeTiles = 200;   ///< the first ones, kept in full
 inline constexpr int kRows = 16, kColumns = 8, kFactors = 16;
 
 /// What the numbers of a tile are. Tile t has number t % 9.

@@ -33,7 +33,7 @@ inline double value_of(float tf32) {
 inline int exponent_of(double value) {
   return value == 0 ? kLeastExponent : std::max(std::ilogb(value), kLeastExponent);
 }
-/// Of a term with these factors. It may be below that of the smallest normal numbers.
+/// The exponent of the product a * b. It may be lower than that of any normal float.
 inline int exponent_of_product(const Rule& rule, double a, double b) {
   return a == 0 || b == 0 ? rule.zero_exponent : exponent_of(a) + exponent_of(b);
 }

@@ -14,8 +14,8 @@ struct TensorCore {
   /// many.
   int terms = 16;
   int fraction_bits = 25;  ///< of the grid
-  /// Of a term that is zero, whatever its factors are. So the grid has a finest one, which shows in
-  /// sums below 2^-126.
+  /// The exponent that a zero term counts with. It limits how fine the grid can become, which shows
+  /// in sums below 2^-126.
   int zero_exponent = -133;
 };
 /// sm_90 and later sum 16 products at once, sm_80 to sm_89 8 with a coarser grid.

@@ -23,8 +23,8 @@ struct NcclRelease {
   int ops_per_peer;
   int local_ranks;
   int flag_bytes;  ///< of the pool: the flag that its locks have been made, and what pads it
-  /// The region in which ranks register buffers for NVLS (transport/nvls.cc). It is twice the head,
-  /// and twice this many bytes for each rank of the node. 0: there is no region.
+  /// The region in which ranks register buffers for NVLS (transport/nvls.cc) has, in bytes,
+  /// 2 * (nvls_head_bytes + nvls_rank_bytes * ranks of the node). Both are 0 if there is none.
   int nvls_head_bytes;
   int nvls_rank_bytes;
 };
