@@ -34,11 +34,12 @@ Json code_json(int version) {
 
 std::vector<NcclBugNotice> nccl_bug_notices(int version, const std::vector<NcclUse>& uses) {
   std::vector<NcclBugNotice> notices;
+  const bool refused = refusing_nccl_bug(version) != nullptr;
   for (const NcclBug* bug : nccl_bugs_of(version)) {
     NcclBugNotice notice{bug, {}};
     for (const NcclUse& use : uses) {
-      if (std::find(use.conditions.begin(), use.conditions.end(), bug->condition) !=
-          use.conditions.end())
+      if (!refused && std::find(use.conditions.begin(), use.conditions.end(), bug->condition) !=
+                          use.conditions.end())
         notice.rungs.push_back(use.rung);
     }
     notices.push_back(std::move(notice));

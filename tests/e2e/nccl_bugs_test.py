@@ -46,6 +46,8 @@ class ForOtherEngines(harness.TestCase):
                      "only if ranks are threads of one process", "Shoal does not use this version",
                      "the oldest version without what is known to be mended: 2.31.2"):
             self.assertIn(line, printed)
+        # What its ranks do not use they cannot meet anything of.
+        self.assertNotIn("Shoal's ranks on", printed)
 
 
 class OneSize(harness.TestCase):
@@ -84,6 +86,12 @@ class OneSize(harness.TestCase):
                     done = inside(f"size={mount}", doctor(*flags, "--json") + " || [ $? = 1 ]")
                     self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertEqual(all_fit(json.loads(done.stdout)), fits, mount)
+
+    def test_of_an_unknown_version_it_is_the_least(self):
+        size = documents("--nccl-version", "2.99", "-tp", 2)["shm_size"]
+        self.assertEqual(size["bound"], "at-least")
+        self.assertIn(f'  docker: {size["docker"]}  # at least, or ',
+                      text("--nccl-version", "2.99", "-tp", 2))
 
     def test_there_is_none_where_nothing_is_taken(self):
         self.assertIsNone(documents("--transport", "tcp")["shm_size"])

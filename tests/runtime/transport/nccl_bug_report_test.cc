@@ -60,6 +60,13 @@ TEST(NcclBugReport, OurRanksMeetWhatTheirSettingsLeave) {
   EXPECT_FALSE(own.front().rungs.empty()) << "what ranks can meet comes first";
 }
 
+TEST(NcclBugReport, OurRanksMeetNothingOfAVersionThatTheyDoNotUse) {
+  const std::vector<NcclBugNotice> notices = nccl_bug_notices(uses_in(place(22501, "12.0")));
+  ASSERT_EQ(notices.size(), 3U);
+  EXPECT_EQ(notices.front().bug->severity, NcclBugSeverity::kRefuse);
+  for (const NcclBugNotice& notice : notices) EXPECT_TRUE(notice.rungs.empty()) << notice.bug->what;
+}
+
 TEST(NcclBugReport, OnlyWhatConcernsARungIsLogged) {
   const std::vector<NcclUse> uses = uses_in(place(22705));
   const std::vector<std::string> lines = nccl_bug_warnings(uses, "nccl-p2p");

@@ -175,6 +175,7 @@ TEST(NcclFailureTest, AnOldLibraryIsRefused) {
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   EXPECT_EQ(ends.ranks[0].code, Code::kFailedPrecondition);
   EXPECT_TRUE(has(ends.ranks[0].report, "NCCL 2.26.2 at ")) << ends.ranks[0].report;
+  EXPECT_TRUE(has(ends.ranks[0].report, "an illegal memory access")) << ends.ranks[0].report;
   EXPECT_TRUE(has(ends.ranks[0].report, "2.27.5 or newer")) << ends.ranks[0].report;
 }
 
