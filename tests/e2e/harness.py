@@ -132,9 +132,6 @@ def kernel_sets() -> list[str]:
     return json.loads(run("version", "--json").stdout)["kernel_sets_here"]
 
 
-# --- processes ----------------------------------------------------------
-
-
 def fields_of(pid: int) -> list[str]:
     """What follows the name in /proc/PID/stat: the state, the parent and so on. OSError: no such
     process. Names are bytes, and those of other people's processes may be no text at all."""
@@ -175,10 +172,15 @@ def stands_still(pid: int) -> bool:
         return True
 
 
+_broken_groups: set[int] = set()  # the ranks of every group out of which kill_unseen took one
+
+
 def stopped_rank(front: int) -> int:
-    """Waits until a rank has been stopped, for example by a planted fault, and returns its pid."""
-    return wait_until(lambda: next((pid for pid in children(front) if state_of(pid) == "T"), None),
-                      "a stopped rank")
+    """Waits until a rank has been stopped, for example by a planted fault, and returns its pid.
+    A front also stops the ranks of a broken group, before it ends them. Those do not count."""
+    return wait_until(
+        lambda: next((pid for pid in children(front)
+                      if pid not in _broken_groups and state_of(pid) == "T"), None), "a stopped rank")
 
 
 @contextlib.contextmanager
@@ -204,6 +206,7 @@ def kill_unseen(front: int, victims: list[int], number: int = signal.SIGKILL):
     """Ends ranks while their front stands still, so that it sees this as soon as it reads what other
     ranks say about it."""
     with stopped(front):
+        _broken_groups.update(children(front))
         kill_and_wait(victims, number)
 
 
@@ -252,8 +255,7 @@ def shared_memory_names() -> set[str]:
 def free_ports(count: int) -> list[int]:
     """Different ports that nothing listens on now. Another process may take them a moment later."""
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0)))
-                   for _ in range(count)]
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
 
 
@@ -366,8 +368,7 @@ class TestCase(unittest.TestCase):
         self.assertLessEqual(shared_memory_names(), self.names_before, "names left in /dev/shm")
 
     def skip_unless_reached_by(self, uid: int, model: Path = DEMO):
-        """Skips the test unless another user may run the program and read the model. That may fail
-        for a folder far above them."""
+        """Skips the test if a folder, however far above, keeps that user from program or model."""
         if os.geteuid() != 0:
             self.skipTest("only root can become another user")
         try:
@@ -385,10 +386,8 @@ class TestCase(unittest.TestCase):
 
 
 def main(*, arguments: tuple[str, ...] = ()):
-    """Runs unittest.main, with test names as the only other arguments.
-
-    If every test was skipped, the exit code reports that to CTest.
-    """
+    """Runs unittest.main, with test names as the only other arguments. If every test was skipped,
+    the exit code reports that to CTest."""
     for argument in arguments:
         sys.argv.remove(argument)
     if patience := os.environ.get("SHOAL_TEST_PATIENCE"):
