@@ -4,7 +4,7 @@
 # The label `clock`: the verdict depends on time. These tests run after the others, two at a time.
 # tests/lint/clock.py finds those whose sources sleep, stop a process, or have a time-out below ten
 # seconds. Of the others that stand here, the time-out is in the program, or is computed:
-# planted_fault_test, e2e/kill_cycles and e2e/shutdown. Each entry is a regular expression for whole
+# planted_fault_test, e2e/kill_cycles, e2e/shutdown and e2e/hostile_bytes. Each entry is a regular expression for whole
 # names. The same script finds entries of all tables here that are the name of no test.
 set(SHOAL_CLOCK_TESTS
     "conformance/device_(cuda-ipc|host-memfd|tcp)"
@@ -26,6 +26,7 @@ set(SHOAL_CLOCK_TESTS
     "e2e/(admission|connections|core_dump|device|faults|grpc_client|grpc_facades|kill_cycles|long_parts)"
     "e2e/(denied|metrics|model_files|openai_client|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|walks)"
     "e2e/(around/Nginx|device_model/(faults|gpu_check/.*)|recovery/.*)"
+    "e2e/hostile_bytes/(EightConnections|Peak|Slowly)"
     "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest|shmtest_stuck|shmtest_trace|tls/Wire)")
 
 # CTest starts what costs most first, so that no processor is idle at the end. The numbers are about
@@ -56,6 +57,7 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
 # leaves room for one beside it. Of the two that it runs at once at the end, 2 leaves none.
 set(SHOAL_TEST_PROCESSORS runtime/transport/planted_fault_test=2 runtime/comm/fault_test=2
     runtime/comm/device/nccl_failure_test=2 e2e/kill_cycles=2 e2e/long_parts=2
+    e2e/hostile_bytes/EightConnections=2
     conformance/communicator_test=3 runtime/transport/self_test_test=3
     runtime/comm/device/nccl_collective_test=3 runtime/comm/device/nccl_memory_test=3
     conformance/device_kernels=2 conformance/device_kernels_types=2

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "server/grpc/grpc_peer.h"
@@ -14,9 +15,20 @@ struct PendingBytes {
 };
 
 /// Which connections bring too much, by their places in the list: one with more than 1 MiB beyond
-/// its calls; those with most beyond them as long as all together have more than 32 MiB of that;
-/// and as long as all of them bring more than 512 MiB in any way, the fullest of the address that
-/// brings most.
+/// its calls, and those with most beyond them as long as all together have more than 32 MiB of
+/// that.
 std::vector<size_t> too_much(const std::vector<PendingBytes>& connections);
+
+/// How much more memory than at its start the process may have, in bytes. gRPC holds at most 512
+/// MiB of messages and Intake 256 MiB; the rest is for a tokenizer, for answers, and for what
+/// nobody sees. With more than this, heaviest() is closed.
+inline constexpr size_t kMostMemory = size_t{1} << 30;
+
+/// Which connection gives back most memory if it is closed: the fullest of the address that brings
+/// most. nullopt if all together bring less than 16 MiB, because the memory is then not theirs.
+std::optional<size_t> heaviest(const std::vector<PendingBytes>& connections);
+
+/// The memory that this process has allocated and not freed, in bytes.
+size_t heap_bytes();
 
 }  // namespace shoal

@@ -9,7 +9,6 @@
 #include "runtime/base/cat.h"
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
-#include "server/grpc/connection_bytes.h"
 #include "server/grpc/grpc_socket.h"
 
 namespace shoal {
@@ -31,8 +30,11 @@ constexpr std::chrono::milliseconds kLongForProbe{2'000};
 constexpr std::chrono::milliseconds kClosing{1'000};
 constexpr std::chrono::milliseconds kBetweenLogs{60'000};
 
-/// How often the bytes of connections are looked at. Looking takes at most a fiftieth of the time.
-constexpr std::chrono::milliseconds kBetweenLooks{50};
+/// How often the bytes of connections are looked at, and how often while one brings this many from
+/// look to look that nothing explains: on a busy machine a look may come late, and such bytes may
+/// take many times as much memory. Looking takes at most a fiftieth of the time.
+constexpr std::chrono::milliseconds kBetweenLooks{50}, kBetweenUrgentLooks{2};
+constexpr double kUrgent = 32 << 10;
 constexpr int kLooksShare = 50;
 /// This part of what is sent explains what comes: of a small message of ours a client acknowledges
 /// at most so much.
@@ -54,8 +56,11 @@ int64_t open_descriptors(int64_t below) {
   return open;
 }
 
-Connections::Connections(int64_t kept)
-    : below_(descriptor_limit()), most_(descriptor_limit() - kept) {
+Connections::Connections(int64_t kept, std::function<size_t()> memory)
+    : below_(descriptor_limit()),
+      most_(descriptor_limit() - kept),
+      memory_(std::move(memory)),
+      memory_before_(memory_()) {
   count();
 }
 
@@ -280,16 +285,24 @@ std::chrono::milliseconds Connections::close_endless() {
   const Clock::time_point began = Clock::now();
   const RunningClock::time_point now = RunningClock::now();
   const std::lock_guard lock(mutex_);
-  std::vector<Connection*> open;
+  std::vector<Connection*> looked_at;
   std::vector<PendingBytes> bytes;
+  bool urgent = false;
   for (Connection& one : connections_) {
-    if (one.closed || !look_at(one, now)) continue;
-    open.push_back(&one);
-    bytes.push_back({one.pending.bytes(), beyond_calls(one), one.peer.value_or(Peer{})});
+    // One that is being closed still has its memory.
+    if ((one.closed && began - *one.closed >= kClosing) || !look_at(one, now)) continue;
+    const double before = std::exchange(one.beyond, one.closed ? 0.0 : beyond_calls(one));
+    urgent = urgent || one.beyond > before + kUrgent;
+    looked_at.push_back(&one);
+    bytes.push_back({one.pending.bytes(), one.beyond, one.peer.value_or(Peer{})});
   }
-  for (const size_t i : too_much(bytes)) close_unexplained(*open[i]);
-  const auto took = std::chrono::ceil<std::chrono::milliseconds>(Clock::now() - began);
-  return std::max(kBetweenLooks, took * kLooksShare);
+  for (const size_t i : too_much(bytes)) close_unexplained(*looked_at[i]);
+  if (const std::optional<size_t> i = heaviest(bytes);
+      i && !looked_at[*i]->closed && memory_() > memory_before_ + kMostMemory)
+    close_unexplained(*looked_at[*i]);
+  const auto least =
+      std::chrono::ceil<std::chrono::milliseconds>((Clock::now() - began) * kLooksShare);
+  return std::max(urgent ? kBetweenUrgentLooks : kBetweenLooks, least);
 }
 
 void Connections::close_unexplained(Connection& connection) {

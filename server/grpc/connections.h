@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
+#include "server/grpc/connection_bytes.h"
 #include "server/grpc/grpc_peer.h"
 #include "server/grpc/leaky_bucket.h"
 #include "server/serving/intake.h"
@@ -26,11 +28,13 @@ namespace shoal {
 /// (CVE-2023-33953), and nothing of ours sees it. So the bytes that a connection brings fill a
 /// bucket (LeakyBucket). Within such a block no call can begin and no message can become whole:
 /// either empties the bucket. A quarter of what the server sends counts against it, because a
-/// client acknowledges that with bytes of its own.
+/// client acknowledges that with bytes of its own. Which connection is closed for what is in its
+/// bucket, or because memory is short, is decided in connection_bytes.h.
 class Connections {
  public:
   /// kept: the descriptors that the connections must leave free for the rest of the process.
-  explicit Connections(int64_t kept);
+  /// memory: how many bytes the process has allocated.
+  explicit Connections(int64_t kept, std::function<size_t()> memory = heap_bytes);
 
   enum class Room {
     kFree,  ///< there is room for one more
@@ -67,8 +71,9 @@ class Connections {
   /// How many bytes the connection with this peer has brought so far; 0 if there is none.
   uint64_t received(std::string_view peer) const;
 
-  /// Closes the connections that bring more bytes than calls and messages explain. Returns after
-  /// how long to call it again. Only one thread may call it.
+  /// Closes the connections that bring more bytes than calls and messages explain, and the heaviest
+  /// one while memory is short. Returns after how long to call it again. Only one thread may call
+  /// it.
   std::chrono::milliseconds close_endless();
 
   /// "3 calls are open on 2 connections". Does not block: it says so if they are in use.
@@ -92,6 +97,7 @@ class Connections {
     uint64_t received = 0, sent = 0, progress = 0;
     double given_up = 0;       // when its bucket was last emptied
     LeakyBucket pending = {};  // what has come since then
+    double beyond = 0;         // of that, what no call explained at the last look
     std::optional<Clock::time_point> closed =
         {};  // when it was shut down; gRPC closes it soon after
   };
@@ -127,6 +133,8 @@ class Connections {
 
   const int64_t below_;  // the limit on descriptors
   const int64_t most_;
+  const std::function<size_t()> memory_;
+  const size_t memory_before_;
   mutable std::mutex mutex_;
   std::vector<Connection> connections_;
   std::unordered_map<Peer, Calls> calls_;

@@ -1,7 +1,14 @@
-"""Bytes that no library would send cost the server little, and nobody else an answer."""
+"""Bytes that no library would send cost the server little, and nobody else an answer.
+
+What a client may well send is no such thing, however much it is, and however slowly it comes.
+"""
 import gzip
+import re
+import subprocess
 import sys
 import threading
+import time
+import unittest
 import zlib
 from pathlib import Path
 
@@ -11,6 +18,7 @@ except ImportError:
     print("skipped: this Python has no grpc (Debian: python3-grpcio)")
     sys.exit(77)
 
+import breadth
 import harness
 import http2
 
@@ -20,6 +28,15 @@ CONTROL = "/openengine.v1.Control/Health"
 HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 UNIMPLEMENTED = b"grpc-status\x0212"
+PROMPT = b"\x1a\x10In the beginning\x32\x02\x08\x04"  # a GenerateRequest with max_tokens 4
+CLOSED = "in which no call began and no message ended"
+
+
+def padded(request: bytes, size: int) -> bytes:
+    """The request with an unknown field, which nobody looks at: so many bytes in all."""
+    size -= len(request) + 5
+    length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21])
+    return request + bytes([15 << 3 | 2]) + length + bytes(size)
 
 
 def memory(pid: int, name: str) -> int:
@@ -48,9 +65,7 @@ class Case(harness.TestCase):
             ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)])
         with channel:
             generate = channel.unary_stream(GENERATE)
-            prompt = b"In the beginning"
-            request = bytes([0x1a, len(prompt)]) + prompt + b"\x32\x02\x08\x04"
-            self.assertTrue(list(generate(request, timeout=harness.GUARD)), what)
+            self.assertTrue(list(generate(PROMPT, timeout=harness.GUARD)), what)
 
     def grown(self) -> int:
         return memory(self.server.pid, "VmHWM") - self.before
@@ -105,6 +120,14 @@ class Compressed(Case):
             self.assertNotIn(b"larger than max", answer)
         self.assertLess(self.grown(), 64 * MEBIBYTE)
 
+    @unittest.skipIf(breadth.NARROW, "it is left to scripts/test --all")
+    def test_what_only_says_so_costs_what_it_has(self):
+        """gRPC knows no such algorithm, so that these are large requests like others."""
+        request = padded(PROMPT, 15 * MEBIBYTE)
+        for answer in self.expect_cheap({"br": request}, [GENERATE] * 32, 4):
+            self.assertNotIn(b"larger than max", answer)
+        self.assertLess(self.grown(), 512 * MEBIBYTE, "what SECURITY.md says of large requests")
+
     def test_a_second_message_of_a_stream_is_not_inflated(self):
         connection = self.connect()
         stream = connection.call(REFLECTION)
@@ -133,11 +156,15 @@ class EndlessHeaders(Case):
         "string": (b"\0" + http2.integer(4, 7) + b"name" + http2.integer(1 << 30, 7),
                    b"v" * http2.MAX_FRAME),
         "varint": (b"\0\x7f", b"\x80" * http2.MAX_FRAME),
+        # These take most memory of all.
+        "short": (b"", http2.header("n", "v") * (http2.MAX_FRAME // 5)),
     }
 
     def send_endlessly(self, connection: http2.Connection, kind: str):
         first, rest = self.KINDS[kind]
         connection.last_stream += 2
+        with connection.sending:
+            connection.in_headers = True
         try:
             connection.frame(http2.HEADERS, 0, connection.last_stream,
                              http2.call_headers(GENERATE) + first)
@@ -146,8 +173,8 @@ class EndlessHeaders(Case):
         except OSError:
             pass  # it was closed, as it should be
 
-    def test_eight_connections_cost_little_and_are_closed(self):
-        attackers = [(self.connect(), kind) for kind in ("many", "string", "varint", "many") * 2]
+    def attack(self, attackers: list[tuple[http2.Connection, str]]):
+        """All of them send without end until they are closed. Others are answered meanwhile."""
         threads = [threading.Thread(target=self.send_endlessly, args=one) for one in attackers]
         for thread in threads:
             thread.start()
@@ -158,26 +185,122 @@ class EndlessHeaders(Case):
             connection.abandon()  # what it still sends may wait for a peer that is gone
         for thread in threads:
             thread.join()
-        # On a quiet machine it stays below 128 MiB. The watch looks every 50 ms, and later on a busy
-        # one.
-        self.assertLess(memory(self.server.pid, "VmHWM"), 256 * MEBIBYTE)
         self.answers("afterwards")
-        self.server.wait_logged("in which no call began and no message ended")
+        self.server.wait_logged(CLOSED)
+
+
+class EightConnections(EndlessHeaders):
+    def test_they_cost_little_and_are_closed(self):
+        for _ in range(2):  # processes that keep the processors from whoever looks at connections
+            neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            self.addCleanup(neighbour.wait)
+            self.addCleanup(neighbour.kill)
+        self.attack([(self.connect(), kind) for kind in ("many", "string", "varint", "many") * 2])
+        self.assertLess(memory(self.server.pid, "VmHWM"), 128 * MEBIBYTE)
+
+
+class HiddenHeaders(EndlessHeaders):
+    def test_calls_whose_messages_may_come_hide_a_gibibyte_at_most(self):
+        connection = self.connect()
+        for _ in range(64):
+            connection.call(GENERATE)
+        self.attack([(connection, "short")])
+        self.assertGreater(self.grown(), 100 * MEBIBYTE, "the calls explained something")
+        self.assertLess(self.grown(), 1280 * MEBIBYTE)
+
+
+class NeverClosed(Case):
+    def test_twenty_thousand_small_calls_on_one_connection(self):
+        channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])
+        self.addCleanup(channel.close)
+        states = []
+        channel.subscribe(states.append)
+        health = channel.unary_unary(CONTROL)
+        for _ in range(200):
+            calls = [health.future(b"", timeout=harness.GUARD) for _ in range(100)]
+            self.assertEqual({call.code() for call in calls}, {grpc.StatusCode.OK})
+        ready = grpc.ChannelConnectivity.READY
+        self.assertEqual(states[states.index(ready):], [ready], "it never had to connect again")
+        self.assertNotIn(CLOSED, self.server.err.text())
+
+    def check_at_once(self, path: str, request: bytes):
+        """64 such calls on one connection. Not all are answered, because they are many MiB, but each
+        hears of its end."""
+        connection = self.connect()
+        streams = [connection.call(path) for _ in range(64)]
+        data = http2.message(request)
+        senders = [threading.Thread(target=connection.send, args=(stream, data, True))
+                   for stream in streams]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        for stream in streams:
+            connection.wait_over(stream)
+        self.assertEqual(set(streams) - connection.over, set())
+        self.assertNotIn(CLOSED, self.server.err.text())
+
+    def test_64_large_messages_to_generate_at_once(self):
+        self.check_at_once(GENERATE, padded(PROMPT, 15 * MEBIBYTE))
+
+    def test_64_large_messages_to_control_at_once(self):
+        self.check_at_once(CONTROL, padded(b"", 15 * MEBIBYTE))
+
+
+class Slowly(Case):
+    def test_the_longest_messages_at_a_mebibyte_a_second(self):
+        connection = self.connect()
+        streams = [connection.call(path) for path in (GENERATE, CONTROL)]
+
+        def send(stream: int, request: bytes):
+            data, piece = http2.message(padded(request, 16 * MEBIBYTE)), MEBIBYTE // 16
+            for at in range(0, len(data), piece):
+                connection.send(stream, data[at:at + piece], at + piece >= len(data))
+                time.sleep(1 / 16)
+        senders = [threading.Thread(target=send, args=one) for one in zip(streams, (PROMPT, b""))]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        for stream in streams:
+            connection.wait_over(stream)
+        self.assertEqual(set(streams) - connection.over, set())
+        self.assertNotIn(CLOSED, self.server.err.text())
+        answer, refusal = (connection.answers[stream] for stream in streams)
+        self.assertIn(b"at most 65536 are read", refusal)
+        self.assertNotIn(b"grpc-message", answer, "no error")
+        self.assertRegex(answer, rb"(?s)\0\0\0\0.", "there are messages of less than 256 bytes")
 
 
 class Peak(Case):
     def test_memory_is_given_back_after_large_messages(self):
         channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])
         self.addCleanup(channel.close)
-        health = channel.unary_unary(CONTROL)
-        calls = [health.future(bytes(15 * MEBIBYTE), timeout=harness.GUARD) for _ in range(40)]
-        for call in calls:
-            self.assertIn(call.code(), (grpc.StatusCode.INVALID_ARGUMENT,
+        health, request = channel.unary_unary(CONTROL), padded(b"", 15 * MEBIBYTE)
+        calls = [health.future(request, timeout=harness.GUARD) for _ in range(40)]
+        for call in calls:  # gRPC itself ends some if they are more than it may hold
+            self.assertIn(call.code(), (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.CANCELLED,
                                         grpc.StatusCode.RESOURCE_EXHAUSTED,
                                         grpc.StatusCode.UNAVAILABLE))
+        self.assertNotIn(CLOSED, self.server.err.text())
+        self.assertGreater(self.grown(), 100 * MEBIBYTE, "there was a peak")
         harness.wait_until(
             lambda: memory(self.server.pid, "VmRSS") < self.before + 32 * MEBIBYTE,
-            "the memory given back")
+            "the memory given back", guard=10)
+
+
+class OpenToStrangers(harness.TestCase):
+    def test_the_log_says_that_headers_have_no_bound(self):
+        for host in ("127.0.0.1", "0.0.0.0"):
+            server = self.serve(harness.DEMO, "-tp", 1, "--host", host)
+            server.wait_ready()
+            maps = Path(f"/proc/{server.pid}/maps").read_text()
+            found = re.search(r"libgrpc\+\+\.so\.(\d+)\.(\d+)", maps)
+            version = (int(found[1]), int(found[2])) if found else (1, 53)
+            if (1, 53) <= version < (1, 57):
+                self.skipTest("of these versions, or of one that is not seen, some are mended")
+            warned = version < (1, 53) and host == "0.0.0.0"
+            self.assertEqual("CVE-2023-33953" in server.err.text(), warned, server.err.text())
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ class Connection:
         self.answers: dict[int, bytes] = {}  # of each stream, all blocks of headers and data
         self.over: set[int] = set()          # streams that have ended
         self.closed = False
+        self.in_headers = False  # no other frame may come between those of a block of headers
         self.last_stream = -1
         self.socket.sendall(PREFACE)
         self.frame(SETTINGS, 0, 0)
@@ -64,6 +65,8 @@ class Connection:
 
     def frame(self, kind: int, flags: int, stream: int, payload: bytes = b""):
         with self.sending:
+            if self.in_headers and kind not in (HEADERS, CONTINUATION):
+                return
             self.socket.sendall(struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) +
                                 struct.pack(">I", stream) + payload)
 

@@ -52,6 +52,23 @@ TEST_F(EndlessTest, HeadersWithoutEndCloseTheConnection) {
   EXPECT_TRUE(closed_after(0.05, one));
 }
 
+TEST_F(EndlessTest, ItIsLookedAtSoonerWhileSuchBytesCome) {
+  using std::chrono::milliseconds;
+  Pair& one = connect();
+  EXPECT_GE(connections_->close_endless(), milliseconds(50));
+  bool sooner = false;
+  for (int i = 0; i < 12 && !sooner; ++i) {  // a look that is held up counts as a long one
+    bring(one, kMiB / 16);
+    sooner = connections_->close_endless() < milliseconds(50);
+  }
+  EXPECT_TRUE(sooner);
+  EXPECT_GE(connections_->close_endless(), milliseconds(50)) << "nothing more came";
+  connections_->call_began(one.peer);
+  connections_->close_endless();
+  bring(one, 8 * kMiB);
+  EXPECT_GE(connections_->close_endless(), milliseconds(50)) << "this may be a message";
+}
+
 TEST_F(EndlessTest, AlsoBesideACallThatHasBegun) {
   Pair& one = connect();
   connections_->call_began(one.peer);
@@ -135,16 +152,46 @@ TEST_F(EndlessTest, WhoIsInTheMiddleOfAMessageIsNotClosedForOthers) {
   EXPECT_EQ(shut, 5);
 }
 
-TEST_F(EndlessTest, CallsThatAreGivenUpDoNotHideMoreThanAllMayBring) {
+TEST_F(EndlessTest, CallsThatAreGivenUpDoNotHideMoreMemoryThanTheServerMayHave) {
   Pair& one = connect();
   for (int i = 0; i < 100; ++i) connections_->call_began(one.peer);
   ASSERT_FALSE(closed_after(0.05, one));
+  const size_t before = memory_;
   for (int i = 0; i < 100; ++i) {
     bring(one, 6 * kMiB);
+    memory_ += 30 * kMiB;                                   // small headers
     connections_->call_ended(one.peer, Brought::kNothing);  // its deadline has passed
     if (closed_after(0.05, one)) break;
   }
   EXPECT_TRUE(one.is_shut());
+  EXPECT_LE(memory_ - before, 1054 * kMiB);
+}
+
+TEST_F(EndlessTest, TheNextHeaviestIsClosedOnlyOnceTheOneBeforeIsGone) {
+  Pair& one = connect();
+  Pair& other = connect();
+  for (int i = 0; i < 10; ++i) connections_->call_began(one.peer);
+  for (int i = 0; i < 10; ++i) connections_->call_began(other.peer);
+  ASSERT_FALSE(closed_after(0.05, one));
+  bring(one, 150 * kMiB);
+  bring(other, 140 * kMiB);
+  EXPECT_FALSE(closed_after(0.05, one)) << "these may be messages";
+  memory_ += 1200 * kMiB;
+  Pair& small = connect();
+  bring(small, 2 * kMiB);
+  EXPECT_TRUE(closed_after(0.05, one)) << "whatever else is closed";
+  EXPECT_TRUE(small.is_shut());
+  EXPECT_FALSE(closed_after(0.05, other)) << "the memory of the one before is still there";
+  one.server.reset();
+  EXPECT_TRUE(closed_after(0.05, other));
+}
+
+TEST(Heaviest, IsTheFullestOfTheAddressThatBringsMost) {
+  Peer many, one;
+  many.address.s6_addr[15] = 1;
+  EXPECT_EQ(heaviest({{90 * kMiB, 0, one}, {50 * kMiB, 0, many}, {60 * kMiB, 0, many}}), 2u);
+  EXPECT_EQ(heaviest({{15 * kMiB, 0, one}}), std::nullopt) << "so little takes no memory";
+  EXPECT_EQ(heaviest({}), std::nullopt);
 }
 
 /// The server may be reached at two addresses, and then the peer does not tell connections apart.
@@ -197,6 +244,17 @@ TEST_F(EndlessTest, ALargeMessageMayComeSlowly) {
   }
   bring(one, 20 * kMiB);
   EXPECT_TRUE(closed_after(0.05, one)) << "no call is there any more";
+}
+
+TEST_F(EndlessTest, ManyLargeMessagesMayComeAtOnce) {
+  Pair& one = connect();
+  for (int i = 0; i < 64; ++i) connections_->call_began(one.peer);
+  ASSERT_FALSE(closed_after(0.05, one));
+  for (int i = 0; i < 64; ++i) {
+    bring(one, 15 * kMiB);
+    memory_ += i < 36 ? 15 * kMiB : 0;  // beyond that gRPC itself ends calls
+    ASSERT_FALSE(closed_after(0.05, one)) << i;
+  }
 }
 
 TEST_F(EndlessTest, ManyLargeMessagesAtOnceMayWait) {

@@ -49,7 +49,7 @@ class ConnectionsTest : public testing::Test {
     ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
     limit.rlim_cur = 1024;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-    connections_.emplace(1024 - open_descriptors(1024) - 2 * pairs);
+    connections_.emplace(1024 - open_descriptors(1024) - 2 * pairs, [this] { return memory_; });
   }
   /// The one request of a call is whole.
   void request_came(const Pair& pair) {
@@ -93,6 +93,7 @@ class ConnectionsTest : public testing::Test {
   }
 
   const Fd listener_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  size_t memory_ = size_t{20} << 20;  // of the server
   std::optional<Connections> connections_;
   std::vector<std::unique_ptr<Pair>> pairs_;
 };
