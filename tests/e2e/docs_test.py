@@ -142,6 +142,17 @@ class Documents(harness.TestCase):
         units = re.findall(r"^TimeoutStopSec=(\d+)$", document("deploy/shoal.service"), re.M) or [90]
         for grace in (*pods, *units):
             self.assertGreaterEqual(float(grace), least)
+        self.assertIn(f"`--shutdown-timeout` ({shown['shutdown-timeout']['value']} s)",
+                      document("README.md"))
+
+    def test_the_unit_starts_the_server_until_a_model_is_whole(self):
+        """Of the exit codes, only a wrong flag's is not mended by a later start."""
+        unit = document("deploy/shoal.service")
+        for setting in ("StartLimitIntervalSec=0", "Restart=on-failure", "RestartSec=5"):
+            self.assertRegex(unit, rf"(?m)^{setting}$")
+        prevented = set(re.findall(r"(?m)^RestartPreventExitStatus=(.*)$", unit)[-1].split())
+        self.assertFalse(prevented & {str(code) for code in (
+            harness.BAD_MODEL, harness.NO_MODEL, harness.UNAVAILABLE, harness.WORKER_DIED)})
 
     def test_links_lead_somewhere(self):
         for path in sorted(name for name in project_files() if name.endswith(".md")):
