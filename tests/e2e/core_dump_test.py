@@ -8,12 +8,21 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import breadth
 import harness
 
 MIB = 2**20
 MOST = 64 * MIB
-KV_CACHE = 256 * MIB
-FLAGS = ("-tp", 2, "--threads-per-rank", 1, "--max-num-seqs", 256, "--kv-cache-memory", "256m")
+
+
+def free_memory() -> int:
+    return int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024
+
+
+KV_CACHE = 256 * MIB if breadth.NARROW or free_memory() < 8192 * MIB else 3072 * MIB
+# A sequence of the demo can use 1.5 MiB, and no cache is larger than its sequences can use.
+FLAGS = ("-tp", 2, "--threads-per-rank", 1, "--max-num-seqs", KV_CACHE // MIB,
+         "--kv-cache-memory", f"{KV_CACHE // MIB}m")
 
 
 def mappings(pid: int) -> list[tuple[str, int, bool]]:

@@ -128,12 +128,13 @@ class Limits(Case):
         return both
 
     def test_open_files(self):
-        codes = self.codes(resource.RLIMIT_NOFILE, (16, 24, 1024))
+        codes = self.codes(resource.RLIMIT_NOFILE, (16, 18, 20, 22, 24, 1024))
         self.assertEqual(codes, [(one, one) for one, _ in codes])
         self.assertEqual({one for one, _ in codes}, {0, harness.UNAVAILABLE})
 
     def test_address_space(self):
-        codes = self.codes(resource.RLIMIT_AS, (100 * MIB, 250 * MIB, 16_000 * MIB))
+        codes = self.codes(resource.RLIMIT_AS, [most * MIB for most in
+                                                  (100, 250, 300, 350, 400, 16_000)])
         self.assertEqual(codes, [(one, one) for one, _ in codes])
         self.assertEqual({one for one, _ in codes}, {0, harness.UNAVAILABLE})
 

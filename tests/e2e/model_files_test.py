@@ -309,7 +309,7 @@ class ChangedWeights(CopiedModel):
     def test_ranks_that_would_load_other_bytes_compute_nothing(self):
         changes = self.changes()
         self.assertGreaterEqual(len(changes), 20)
-        for what, ranges in changes if breadth.FULL else changes[::4]:
+        for what, ranges in changes[::4] if breadth.NARROW else changes:
             with self.subTest(what):
                 self.check_change(what, ranges, mapped=False)
 

@@ -6,11 +6,14 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
+import unittest
 import uuid
 from pathlib import Path
 from unittest import mock
 
+import breadth
 import grpc
 import harness
 from harness import DEMO, USAGE, wait_until
@@ -65,6 +68,10 @@ class ReadyLine(ServiceTest):
         self.assertEqual(self.ready_of(self.folder / "snapshots" / "abc")[1], "abc")
 
 
+def details_of(error: grpc.RpcError) -> bytes:
+    return dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
+
+
 class Drain(ServiceTest):
     def check_cut(self, protocol: str, amount: str, *request):
         server = harness.Server(DEMO, "-tp", 1, "--shutdown-timeout", "0.2")
@@ -87,6 +94,49 @@ class Drain(ServiceTest):
         messages = self.folder / "messages.json"
         messages.write_text('[{"role": "user", "content": "In the beginning"}]')
         self.check_cut("http", "byte", "--messages", messages)
+
+    @unittest.skipIf(breadth.NARROW, "it is left to scripts/test --all")
+    def test_thirty_clients_in_a_loop_hear_what_to_do(self):
+        """Each call is answered, or refused with the advice to go elsewhere, until there is no server
+        that could say anything."""
+        told = []
+        for _ in range(5):
+            server = harness.Server(DEMO, "-tp", 1)
+            self.addCleanup(server.kill)
+            address = server.wait_ready()["grpc"]
+            ends: list[list[grpc.RpcError]] = [[] for _ in range(30)]
+            answered = [0] * len(ends)
+            clients = [threading.Thread(target=self.call_until_gone, args=(address, i, ends, answered))
+                       for i in range(len(ends))]
+            for client in clients:
+                client.start()
+            wait_until(lambda: min(answered) > 0, "an answer for everybody")
+            os.kill(server.pid, signal.SIGTERM)
+            for client in clients:
+                client.join()
+            self.assertEqual(server.end(), 0, server.err.rest())
+            # The last one of each client is that of its own library, which finds no server.
+            for *others, last in ends:
+                self.assertEqual(last.code(), grpc.StatusCode.UNAVAILABLE, last)
+                told += others
+        self.assertTrue(told)
+        for error in told:
+            self.assertEqual(error.code(), grpc.StatusCode.UNAVAILABLE, error)
+            self.assertIn(b"google.rpc.RetryInfo", details_of(error), error)
+
+    @staticmethod
+    def call_until_gone(address: str, client: int, ends: list, answered: list):
+        request = b"\x1a\x10In the beginning\x32\x02\x08\x04"  # with max_tokens 4
+        with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0),
+                                                     ("grpc.use_local_subchannel_pool", 1),
+                                                     ("grpc.enable_retries", 0)]) as channel:
+            generate = channel.unary_stream("/openengine.v1.Inference/Generate")
+            while not ends[client] or details_of(ends[client][-1]):
+                try:
+                    list(generate(request, timeout=harness.GUARD))
+                    answered[client] += 1
+                except grpc.RpcError as error:
+                    ends[client].append(error)
 
 
 class SlowPhases(ServiceTest):

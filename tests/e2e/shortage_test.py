@@ -10,7 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import unittest
+from collections.abc import Callable
+from pathlib import Path
 
+import breadth
 import cgroups
 import denied
 import harness
@@ -198,22 +202,41 @@ class Shortage(harness.TestCase):
         server = self.started(preexec_fn=lambda: group.add(os.getpid()))
         return group, server, self.stream(server)
 
-    def test_memory(self):
-        group, server, stream = self.started_in_a_cgroup()
+    def neighbour_in(self, group) -> tuple[subprocess.Popen, Callable[[int], None]]:
+        """A neighbour in the cgroup, and what makes it take so many bytes more."""
         neighbour = self.neighbour(
             "import sys\nheld = []\nfor line in sys.stdin:\n    held.append(b'x' * int(line))\n"
             "    print(flush=True)", lambda: group.add(os.getpid()))
 
-        def fill():
-            taken = group.limit - group.used() - 16 * MIB
-            neighbour.stdin.write(f"{taken}\n".encode())
+        def take(size: int):
+            neighbour.stdin.write(f"{size}\n".encode())
             neighbour.stdin.flush()
             neighbour.stdout.readline()
-        self.lose_ranks(server, fill)
+        return neighbour, take
+
+    def test_memory(self):
+        group, server, stream = self.started_in_a_cgroup()
+        neighbour, take = self.neighbour_in(group)
+        self.lose_ranks(server, lambda: take(group.limit - group.used() - 16 * MIB))
         self.await_tries(server, 3)
         self.end(neighbour)
         self.check_recovered(server, stream)
         self.assertIn("the memory cgroup has", server.err.text())
+
+    @unittest.skipIf(breadth.NARROW, "it is left to scripts/test --all")
+    def test_a_rank_that_the_kernel_kills_for_its_memory(self):
+        """It may have been the request's doing, so that the restart counts."""
+        group, server, stream = self.started_in_a_cgroup()
+        rank = harness.stopped_rank(server.pid)
+        Path(f"/proc/{rank}/oom_score_adj").write_text("1000")  # it, and nobody else
+        neighbour, take = self.neighbour_in(group)
+        with harness.stopped(server.pid):
+            while not harness.is_dead(rank):
+                take(4 * MIB)
+            self.end(neighbour)
+        self.check_recovered(server, stream)
+        self.assertRegex(server.err.text(),
+                         rf"starting the ranks again \(1 of 1\).*pid {rank}.*see dmesg")
 
     def test_what_the_last_ranks_used_is_enough_for_the_next(self):
         # There is less memory than the plan for a first start would ask for.
