@@ -27,8 +27,12 @@ class RunningClock {
 
   static time_point now();
 
+  /// The wall's clock, for moments that processes tell each other: it runs evenly, through every
+  /// pause, and shows the same in every process of the machine.
+  static duration wall();
+
   /// Where the time comes from: nullptr, as always outside of tests, is the wall's clock as
-  /// described above. A test's own source is taken as it is; it must never go back.
+  /// described above. A test's own source is taken as it is, by wall() too; it must never go back.
   using Source = duration (*)();
   static void set_source(Source source);
 };

@@ -84,8 +84,9 @@ class Communicator {
   virtual WaitState wait_state() const = 0;
 
   /// How long this rank has waited for others in all collectives so far, in which it could do
-  /// nothing else. The rank that comes last waits for nobody. A wait that ends within a few polls
-  /// does not count. nullopt: this process cannot tell, because devices wait for each other.
+  /// nothing else: until their parts were ready, also if it was held up then. The rank that comes
+  /// last waits for nobody. A wait that ends within a few polls does not count. nullopt: this
+  /// process cannot tell, because devices wait for each other.
   virtual std::optional<RunningClock::duration> waited() const { return std::nullopt; }
 
   /// The same group's collectives on memory of the ranks' devices; nullptr if the ranks' processes

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/base/running_clock.h"
 #include "runtime/base/world.h"
 #include "runtime/comm/spin.h"
 
@@ -29,6 +30,9 @@ struct alignas(128) RankControl {
   /// For each slot, the collective that the rank believes this step belongs to. It is on the same
   /// cache line as `progress`, so a peer that has read that word has this one too.
   uint64_t tags[2];
+  /// For each slot, when the step was published, in nanoseconds of RunningClock::wall(). 0: no peer
+  /// slept then, so that nobody needs to know. On the same cache line, too.
+  int64_t ready_at[2];
   alignas(128) CpuMask cpus;
 };
 static_assert(sizeof(RankControl) == 256);
@@ -56,16 +60,26 @@ class SharedFlags {
     return std::atomic_ref<uint64_t>(controls_[rank].tags[step % 2])
         .load(std::memory_order_relaxed);
   }
+  /// When `rank` published that step, if a peer slept until it did, or else 0. Valid as tag() is.
+  RunningClock::duration ready_at(int rank, uint32_t step) const {
+    return RunningClock::duration(std::atomic_ref<int64_t>(controls_[rank].ready_at[step % 2])
+                                      .load(std::memory_order_relaxed));
+  }
   /// steps: the number of steps published, this one included.
   void publish(uint32_t steps, uint64_t tag) {
     RankControl& mine = controls_[rank_];
+    const std::atomic_ref<uint32_t> progress(mine.progress);
+    // Only for sleepers is the clock read, because they cost a system call anyway. One that comes
+    // after this look sleeps for no time that would matter.
+    const bool awaited = (progress.load(std::memory_order_relaxed) & kSleepers) != 0;
+    std::atomic_ref<int64_t>(mine.ready_at[(steps - 1) % 2])
+        .store(awaited ? RunningClock::wall().count() : 0, std::memory_order_relaxed);
     std::atomic_ref<uint64_t>(mine.tags[(steps - 1) % 2]).store(tag, std::memory_order_relaxed);
-    // Release: the slot and the tag come before the word, and so do our reads of the peers' slots,
+    // Release: slot, tag and time come before the word, and so do our reads of the peers' slots,
     // which they write again when they see it. Acquire: a sleeper's flag. An exchange instead of a
     // store, because it reads and clears that flag in the same instant, so that no sleeper is
     // missed.
-    const uint32_t before =
-        std::atomic_ref<uint32_t>(mine.progress).exchange(steps * kStep, std::memory_order_acq_rel);
+    const uint32_t before = progress.exchange(steps * kStep, std::memory_order_acq_rel);
     if (before & kSleepers) wake();
   }
   void close() {

@@ -1,28 +1,45 @@
 #pragma once
+#include <algorithm>
+#include <chrono>
+
 #include "runtime/base/running_clock.h"
 
 namespace shoal {
 
-/// How long a rank has waited for other ranks. Polls that find nothing count up to the last of
-/// them, and a sleep up to its end. A quota of processor time can hold the rank up when it wakes,
-/// or between a poll and its look at the clock. That time is not spent waiting for others, but it
-/// is counted here all the same. Used by one thread.
+/// How long a rank has waited for parts of other ranks: from when it needed one until that one was
+/// ready, which the rank that brings it states. So it does not count if something keeps this rank
+/// from running when it could go on, as a quota of processor time does. A part that nobody states a
+/// moment for counts up to the last look that was surely in vain. A pause of the whole process
+/// counts for at most 0.1 s per look, as in RunningClock. Used by one thread.
 class WaitTime {
  public:
-  /// The wait begins, or a part of what it waits for has come.
-  void begin() { last_ = RunningClock::now(); }
+  /// The rank needs parts of others from now on.
+  void begin() { counted_to_ = looked_at_ = RunningClock::wall(); }
 
-  /// The rank has polled or slept since the last call, and has waited up to now.
+  /// A part is still missing, and the rank looks for it again after this call. It has waited up to
+  /// the last such call, but not surely up to now: it may have been held up since it looked.
   void look() {
-    const RunningClock::time_point before = last_;
-    begin();
-    total_ += last_ - before;
+    count_to(looked_at_);
+    looked_at_ = RunningClock::wall();
+  }
+
+  /// A part has been found. ready_at: when it became ready, on the wall's clock; 0 if unknown.
+  void come(RunningClock::duration ready_at) {
+    count_to(std::min(ready_at, looked_at_));
+    count_to(ready_at);
   }
 
   RunningClock::duration total() const { return total_; }
 
  private:
-  RunningClock::time_point last_;
+  void count_to(RunningClock::duration moment) {
+    if (moment <= counted_to_) return;
+    const RunningClock::duration most = std::chrono::milliseconds(RunningClock::kMostPerLookMs);
+    total_ += std::min(moment - counted_to_, most);
+    counted_to_ = moment;
+  }
+
+  RunningClock::duration counted_to_{0}, looked_at_{0};
   RunningClock::duration total_{0};
 };
 

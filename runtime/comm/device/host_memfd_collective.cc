@@ -212,7 +212,11 @@ Status HostMemfdCollective::sleep_for(int peer) {
   NextLook look;
   for (;;) {
     const uint32_t seen = flags_.word(peer);
-    if (reached(seen, step_)) return {};
+    if (reached(seen, step_)) {
+      wait_time_.come(flags_.ready_at(peer, step_ - 1));
+      return {};
+    }
+    wait_time_.look();
     if (seen & kClosed) {
       return fail(
           Status::error(Code::kUnavailable, cat(here(), ": rank ", peer, " has closed its end")));
@@ -224,7 +228,6 @@ Status HostMemfdCollective::sleep_for(int peer) {
       }
     }
     flags_.sleep(peer, step_, until_.remaining_ms(kSliceMs));
-    wait_time_.look();
   }
 }
 

@@ -43,7 +43,7 @@ struct CmaHello {
   int32_t has_page = 0;  ///< 1 if its control words are in a shared page
   CpuMask cpus{};
 
-  static constexpr uint64_t kMagic = 0x01'61'6d'63'6f'68'73;  // "shocma" and a version
+  static constexpr uint64_t kMagic = 0x02'61'6d'63'6f'68'73;  // "shocma" and a version
 };
 
 /// Reads the ranks' memory with process_vm_readv, which the kernel must permit. The reader must

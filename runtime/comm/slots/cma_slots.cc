@@ -41,7 +41,8 @@ void acquire() {
 uint64_t CmaControl::right_check() const {
   uint64_t hash = 0;
   for (const uint64_t value :
-       {uint64_t{updates}, uint64_t{word}, uint64_t{done}, tags[0], tags[1]}) {
+       {uint64_t{updates}, uint64_t{word}, uint64_t{done}, tags[0], tags[1],
+        static_cast<uint64_t>(ready_at[0]), static_cast<uint64_t>(ready_at[1])}) {
     hash = (hash ^ value) * 0x9E3779B97F4A7C15;
     hash ^= hash >> 32;
   }
@@ -108,6 +109,8 @@ void PolledFlags::update(const Change& change) {
   store(mine.updates, next.updates);
   store(mine.tags[0], next.tags[0]);
   store(mine.tags[1], next.tags[1]);
+  store(mine.ready_at[0], next.ready_at[0]);
+  store(mine.ready_at[1], next.ready_at[1]);
   store(mine.done, next.done);
   store(mine.word, next.word);
   store(mine.check, next.right_check());
@@ -116,6 +119,7 @@ void PolledFlags::update(const Change& change) {
 void PolledFlags::publish(uint32_t steps, uint64_t tag) {
   update([&](CmaControl& next) {
     next.tags[(steps - 1) % 2] = tag;
+    next.ready_at[(steps - 1) % 2] = RunningClock::wall().count();
     next.word = steps * kStep;
   });
 }

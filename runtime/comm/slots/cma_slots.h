@@ -22,10 +22,12 @@ struct alignas(64) CmaControl {
   uint32_t done;
   uint32_t unused;
   uint64_t tags[2];
-  uint64_t check;  ///< 0 in fresh memory, where all the others are 0
+  int64_t ready_at[2];  ///< as in RankControl, but always stated
+  uint64_t check;       ///< 0 in fresh memory, where all the others are 0
 
   uint64_t right_check() const;
 };
+static_assert(sizeof(CmaControl) == 64);
 
 /// Where a rank's first slot begins in its mapping.
 inline constexpr size_t kCmaControlBytes = 4096;
@@ -74,6 +76,9 @@ class PolledFlags {
 
   uint32_t word(int rank) const;
   uint64_t tag(int rank, uint32_t step) const { return seen_[rank].tags[step % 2]; }
+  RunningClock::duration ready_at(int rank, uint32_t step) const {
+    return RunningClock::duration(seen_[rank].ready_at[step % 2]);
+  }
   void publish(uint32_t steps, uint64_t tag);
   void close();
   void set_done(uint32_t steps);

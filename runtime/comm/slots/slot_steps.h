@@ -170,7 +170,11 @@ Status SlotSteps<Flags, Slots>::sleep_for(int peer, Deadline deadline) {
   NextLook look;
   for (;;) {
     const uint32_t seen = flags_.word(peer);
-    if (reached(seen, step_)) return {};
+    if (reached(seen, step_)) {
+      wait_time_.come(flags_.ready_at(peer, step_ - 1));
+      return {};
+    }
+    wait_time_.look();
     if (seen & kClosed) return lost(peer, 0);
     if (deadline.passed()) return fail(timed_out());
     if (look.due()) {
@@ -182,7 +186,6 @@ Status SlotSteps<Flags, Slots>::sleep_for(int peer, Deadline deadline) {
       }
     }
     flags_.sleep(peer, step_, deadline.remaining_ms(kSliceMs));
-    wait_time_.look();
   }
 }
 

@@ -44,7 +44,8 @@ const char* kind_name(uint32_t kind) {
 struct Header {
   uint32_t message = 0;  ///< number of this exchange in the communicator's life; wraps
   uint32_t kind = 0;
-  uint64_t bytes = 0;  ///< in the payload
+  uint64_t bytes = 0;    ///< in the payload
+  int64_t ready_at = 0;  ///< when its rank began to send it, in nanoseconds of RunningClock::wall()
 };
 
 /// One peer, and its part of the running exchange.
@@ -244,8 +245,9 @@ Status TcpCommunicator::barrier() {
 
 void TcpCommunicator::start_exchange(Kind kind) {
   ++message_;
+  wait_time_.begin();
   for (Lane& lane : lanes_) {
-    lane.sent = lane.expected = {message_, static_cast<uint32_t>(kind), 0};
+    lane.sent = lane.expected = {message_, static_cast<uint32_t>(kind), 0, 0};
     lane.received = {};
     lane.received_bytes = 0;
     lane.sends = lane.receives = false;
@@ -295,7 +297,6 @@ Status TcpCommunicator::run_exchange() {
       continue;
     }
     SHOAL_RETURN_IF_ERROR(sleep());
-    wait_time_.look();
   }
 }
 
@@ -303,6 +304,8 @@ Status TcpCommunicator::run_exchange() {
 Status TcpCommunicator::progress(int peer, bool& moved) {
   Lane& lane = lanes_[peer];
   if (!lane.out.empty()) {
+    // Not in start_exchange, because this rank may be held up between two sends.
+    if (lane.sent.ready_at == 0) lane.sent.ready_at = RunningClock::wall().count();
     const msghdr message = lane.out.message();
     const ssize_t sent = ::sendmsg(lane.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) return broken(peer, errno);
@@ -331,8 +334,10 @@ Status TcpCommunicator::progress(int peer, bool& moved) {
 Status TcpCommunicator::check_header(int peer) {
   const Header& theirs = lanes_[peer].received;
   const Header& ours = lanes_[peer].expected;
-  if (theirs.message == ours.message && theirs.kind == ours.kind && theirs.bytes == ours.bytes)
+  if (theirs.message == ours.message && theirs.kind == ours.kind && theirs.bytes == ours.bytes) {
+    wait_time_.come(RunningClock::duration(theirs.ready_at));
     return {};
+  }
   return fail(Status::error(
       Code::kInternal,
       cat("tcp collective ", collectives_, ": this rank is in ", kind_name(ours.kind), " (message ",

@@ -20,7 +20,7 @@ namespace {
 constexpr int kSocketBufferBytes = 4 << 20;
 constexpr int kBacklog = 128;        // room for every rank and a few unrelated connections
 constexpr size_t kMaxUnproven = 64;  // connections that have not yet shown the key
-constexpr uint64_t kMagic = 0x01'31'6c'61'6f'68'73;  // "shoal1" and a version
+constexpr uint64_t kMagic = 0x02'31'6c'61'6f'68'73;  // "shoal1" and a version
 
 /// The first bytes that are sent in both directions. All ranks run the same program on the same
 /// machine, so the memory layout is the format.

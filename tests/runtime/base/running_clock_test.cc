@@ -43,9 +43,17 @@ TEST(RunningClockTest, MovesAsATestSays) {
     EXPECT_DOUBLE_EQ(deadline.seconds_left(), 1);
     MovedClock::advance(1);
     EXPECT_TRUE(deadline.passed());
+    EXPECT_EQ(RunningClock::wall(), RunningClock::now().time_since_epoch());
     moved = RunningClock::now();
   }
   EXPECT_GE(RunningClock::now(), moved) << "it never goes back";
+}
+
+TEST(RunningClockTest, TheWallsClockIsThatOfEveryProcess) {
+  const Clock::time_point before = Clock::now();
+  const RunningClock::duration wall = RunningClock::wall();
+  EXPECT_GE(wall, before.time_since_epoch());
+  EXPECT_LE(wall, Clock::now().time_since_epoch());
 }
 
 TEST(RunningClockTest, ManyThreadsDoNotMakeItFaster) {

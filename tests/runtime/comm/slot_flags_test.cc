@@ -10,6 +10,7 @@
 
 #include "runtime/base/deadline.h"
 #include "tests/guard.h"
+#include "tests/moved_clock.h"
 
 namespace shoal {
 namespace {
@@ -55,6 +56,25 @@ TEST(SlotFlagsTest, WhatHasHappenedAlreadyIsNotWaitedFor) {
   peer.close();
   sleeper.sleep(1, 2, kLongMs);
   EXPECT_LT(seconds_since(began), 0.75e-3 * kLongMs);
+}
+
+TEST(SlotFlagsTest, AStepStatesItsMomentToWhoSleepsForIt) {
+  std::array<RankControl, 2> controls{};
+  auto* bytes = reinterpret_cast<std::byte*>(controls.data());
+  SharedFlags sleeper({0, 2}, bytes);
+  SharedFlags peer({1, 2}, bytes);
+  const MovedClock clock;
+  peer.publish(1, 7);
+  EXPECT_EQ(sleeper.ready_at(1, 0).count(), 0) << "nobody sleeps";
+  sleeper.sleep(1, 2, 0);
+  MovedClock::advance(1);
+  const RunningClock::duration ready_at = RunningClock::wall();
+  peer.publish(2, 7);
+  MovedClock::advance(1);
+  EXPECT_EQ(sleeper.ready_at(1, 1).count(), ready_at.count());
+  peer.publish(3, 7);
+  EXPECT_EQ(sleeper.ready_at(1, 2).count(), 0) << "nobody sleeps any more";
+  EXPECT_EQ(sleeper.ready_at(1, 1).count(), ready_at.count()) << "it is another slot's";
 }
 
 }  // namespace

@@ -14,61 +14,105 @@
 #include "tests/conformance/rank_group.h"
 #include "tests/conformance/tree_cases.h"
 #include "tests/guard.h"
-#include "tests/moved_clock.h"
 
 namespace shoal {
 namespace {
 
 constexpr int kRanks = 3;
 constexpr int kLate = 2;
-constexpr double kLateBy = 0.41;  // seconds of the moved clock
+constexpr int kHeldUp = 0;
+constexpr double kStep = 0.1;         // seconds of the moved clock
+constexpr double kLateBy = 0.041;     // likewise
+constexpr double kHeldUpFor = 0.060;  // likewise
 
-/// Memory of all ranks' processes.
-class SharedFlag {
- public:
-  SharedFlag()
-      : flag_(new (::mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<bool>(false)) {}
-  ~SharedFlag() { ::munmap(flag_, sizeof *flag_); }
-  SharedFlag(const SharedFlag&) = delete;
-  SharedFlag& operator=(const SharedFlag&) = delete;
-  std::atomic<bool>& operator*() const { return *flag_; }
+/// What all ranks' processes share: the time, and how far they have got.
+struct Shared {
+  std::atomic<RunningClock::duration> now;
+  std::atomic<bool> waits[kRanks];
+  std::atomic<bool> late_is_done;
 
- private:
-  std::atomic<bool>* const flag_;
+  void advance(double seconds) {
+    now = now.load() + std::chrono::duration_cast<RunningClock::duration>(
+                           std::chrono::duration<double>(seconds));
+  }
 };
 
-/// In each rank's process: how often it was asked in its wait; -1 while it is not in the sum.
-int asked = -1;
+/// While it lives, RunningClock moves only when a rank says so, for all ranks alike. It must be
+/// made before them.
+class SharedClock {
+ public:
+  SharedClock() {
+    shared = new (::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared{};
+    shared->now = RunningClock::now().time_since_epoch();
+    RunningClock::set_source([] { return shared->now.load(); });
+  }
+  ~SharedClock() {
+    RunningClock::set_source(nullptr);
+    ::munmap(shared, sizeof(Shared));
+  }
+  SharedClock(const SharedClock&) = delete;
+  SharedClock& operator=(const SharedClock&) = delete;
 
-/// One sum, to which rank kLate comes when each of the others has waited for kLateBy by its
-/// own clock. Returns what each rank has waited, in milliseconds, or "unknown".
-std::vector<std::string> waited_ms(const char* transport) {
+  inline static Shared* shared = nullptr;
+};
+
+/// A rank that waits for kLate, in its own process.
+class Waiter {
+ public:
+  Waiter(Shared& shared, bool held_up) : shared_(shared), held_up_(held_up) {}
+
+  void enter(Communicator& communicator) { communicator_ = &communicator; }
+  void leave() { communicator_ = nullptr; }
+
+  /// Called during its wait. The third look is certainly after a sleep for kLate. If it is to be
+  /// held up, it then stands still until kLate's part is there, and for kHeldUpFor longer.
+  Status look() {
+    if (communicator_ == nullptr) return {};
+    const std::vector<int> awaited = communicator_->wait_state().waits_for;
+    if (awaited != std::vector<int>{kLate} || ++looks_ != 3) return {};
+    const int rank = communicator_->world().rank;
+    shared_.waits[rank] = true;
+    if (!held_up_ || rank != kHeldUp) return {};
+    if (!eventually([&] { return shared_.late_is_done.load(); }))
+      return Status::error(Code::kInternal, "nobody comes");
+    shared_.advance(kHeldUpFor);
+    return {};
+  }
+
+ private:
+  Shared& shared_;
+  const bool held_up_;
+  Communicator* communicator_ = nullptr;  // while in the sum
+  int looks_ = 0;
+};
+
+/// One sum, to which rank kLate comes kLateBy later than the others. Returns what each rank has
+/// waited, in milliseconds, or "unknown". held_up: rank kHeldUp goes on late, when it could have
+/// gone on for kHeldUpFor.
+std::vector<std::string> waited_ms(const char* transport, bool held_up = false) {
   const TreeCase tree = make_tree_case(kRanks, kRanks, kRanks, 64, 1);
-  const SharedFlag first_waits, second_waits;
+  const SharedClock clock;
+  Shared& shared = *SharedClock::shared;
+  Waiter waiter(shared, held_up);
   GroupOptions options{transport, RankKind::kProcesses, kRanks};
-  int rank_of_process = 0;
-  // The time is moved in the first look of the wait, and seen by the second.
-  options.interrupted = [&] {
-    if (asked < 0) return Status();
-    if (++asked == 1) MovedClock::advance(kLateBy);
-    if (asked > 1) *(rank_of_process == 0 ? first_waits : second_waits) = true;
-    return Status();
-  };
+  options.interrupted = [&] { return waiter.look(); };
   std::vector<std::string> reports;
   for (const RankEnd& end : run_ranks(options, [&](Communicator& communicator) -> std::string {
-         const int rank = rank_of_process = communicator.world().rank;
-         if (rank == kLate && communicator.waited() &&
-             !eventually([&] { return *first_waits && *second_waits; }))
-           return "the others do not wait";
-         const MovedClock clock;
+         const int rank = communicator.world().rank;
          const auto before = communicator.waited();
-         asked = rank == kLate ? -1 : 0;
+         if (rank == kLate && before) {
+           if (!eventually([&] { return shared.waits[0] && shared.waits[1]; }))
+             return "the others do not wait";
+           shared.advance(kLateBy);
+         }
          std::vector<float> out(tree.count);
+         waiter.enter(communicator);
          const Status status =
              communicator.all_reduce(tree.plan, tree.own[rank].data(), out.data(), tree.count);
-         asked = -1;
+         waiter.leave();
          if (!status.ok()) return status.to_string();
+         if (rank == kLate) shared.late_is_done = true;
          const auto after = communicator.waited();
          if (!after) return "unknown";
          return cat(
@@ -87,13 +131,17 @@ class WaitedTest : public testing::TestWithParam<const char*> {
 
 TEST_P(WaitedTest, WhoComesLastMakesTheOthersWait) {
   const std::vector<std::string> waited = waited_ms(GetParam());
-  ASSERT_EQ(waited, (std::vector<std::string>{"410", "410", "0"}));
+  ASSERT_EQ(waited, (std::vector<std::string>{"41", "41", "0"}));
   std::vector<RankWaits> ranks(kRanks);
   for (int step = 0; step < kLeastSteps; ++step) {
     for (size_t rank = 0; rank < ranks.size(); ++rank)
-      ranks[rank].add(1, 1.0, std::atof(waited[rank].c_str()) / 1e3);
+      ranks[rank].add(1, kStep, std::atof(waited[rank].c_str()) / 1e3);
   }
   EXPECT_EQ(to_text(group_waits(ranks)), "rank 2 makes the others wait 41 % of the step");
+}
+
+TEST_P(WaitedTest, WhoIsHeldUpWhenItCouldGoOnDoesNotWait) {
+  EXPECT_EQ(waited_ms(GetParam(), true), (std::vector<std::string>{"41", "41", "0"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WaitedTest, testing::ValuesIn(kTransports),
