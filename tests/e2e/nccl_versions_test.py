@@ -15,6 +15,7 @@ from nccl_test import DEVICE, Place, shoal, use_of
 NEWEST = "2.32.3"
 POOL = 68423680  # of a rank of NEWEST, in whole pages
 CONNECTION, LEAN = 9650176, 1654784
+HEADROOM = 256 * 1024  # left free for other programs
 NEXT = "2.33.1"  # which nobody knows
 SOCKETS = ("--transport", "nccl-socket,tcp")
 
@@ -117,6 +118,27 @@ class Newest(Place):
                 self.assertEqual(list(use["transports"]), ["SHM/direct"])
                 self.assertTrue(use["version"].startswith(NEWEST), use)
 
+    def test_every_remedy_is_enough_and_a_page_less_is_not(self):
+        refused = [(size, ranks) for size, ranks in places()
+                   if EXPECTED[size][ranks][0] in ("nccl-shm-lean", "host-memfd")]
+        self.assertTrue(refused)
+        for size, ranks in refused:
+            with self.subTest(size=size, ranks=ranks):
+                def report(before: str) -> dict:
+                    return self.report(f"size={size}m", "-tp", ranks, before=before,
+                                       FAKE_NCCL_VERSION=NEWEST)
+                remedy = next(one["text"] for one in report(":")["remedies"]
+                              if one["kind"] == "mount")
+                needed = ranks * CONNECTION + HEADROOM
+                self.assertIn(f"size={needed}", remedy)
+                less = remedy.replace(f"size={needed}", f"size={needed - 4096}")
+                enough = report(remedy)
+                use = use_of(enough, "nccl-shm")
+                self.assertEqual((enough["rung"], use["predicted_bytes"], use["used_bytes"]),
+                                 ("nccl-shm", ranks * CONNECTION, ranks * CONNECTION),
+                                 enough["refusals"])
+                self.assertEqual(report(less)["rung"], "nccl-shm-lean")
+
     def test_sockets(self):
         report = self.report("size=256m", "-tp", 2, *SOCKETS, code=0, FAKE_NCCL_VERSION=NEWEST)
         use = use_of(report, "nccl-socket")
@@ -128,7 +150,7 @@ class Newest(Place):
                          ("tcp", "budget"))
         self.assertIn(f"needs {2 * POOL} B (130.5 MiB)", refusal_of(report, "nccl-socket")["reason"])
         remedy = next(one for one in report["remedies"] if one["kind"] == "mount")
-        self.assertIn(f"size={2 * POOL + 256 * 1024}", remedy["text"])
+        self.assertIn(f"size={2 * POOL + HEADROOM}", remedy["text"])
 
 
 class Unknown(Place):
@@ -171,7 +193,7 @@ class Unknown(Place):
         self.assertEqual((report["rung"], refusal["phase"], refusal["code"]),
                          ("tcp", "reserve", "RESOURCE_EXHAUSTED"), refusal)
         remedy = next(one for one in report["remedies"] if one["kind"] == "mount")
-        self.assertIn(f"with at least {2 * POOL + 256 * 1024} B", remedy["title"])
+        self.assertIn(f"with at least {2 * POOL + HEADROOM} B", remedy["title"])
 
     def test_doctor_says_unknown(self):
         def doctor(size: str, *flags):
