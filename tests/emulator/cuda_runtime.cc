@@ -383,16 +383,17 @@ cudaError_t launch(const LaunchShape& shape, std::function<void()> body, cudaStr
 
 }  // namespace shoal::emulator
 
-// For the stand-in of NCCL, which is a library of its own.
-
+// For the stand-in of NCCL, which is a library of its own:
+#define EMULATOR_API extern "C" __attribute__((visibility("default")))
 /// The calling thread's device. -1: it has selected none.
-extern "C" __attribute__((visibility("default"))) int32_t emulated_selected_device() {
+EMULATOR_API int32_t emulated_selected_device() {
   return selected;
 }
-/// Waits for the work of the stream. These bytes of the device then count as written.
-extern "C" __attribute__((visibility("default"))) void emulated_enter_stream(void* stream,
-                                                                             void* written,
-                                                                             size_t bytes) {
-  stream_of(static_cast<cudaStream_t>(stream))->wait_for_all();
-  em::mark_written(written, bytes);
+/// Enqueues work(context), which writes these bytes of the device.
+EMULATOR_API void emulated_enqueue(void* stream, void* out, size_t bytes, void (*work)(void*),
+                                   void* context) {
+  stream_of(static_cast<cudaStream_t>(stream))->enqueue([=] {
+    work(context);
+    em::mark_written(out, bytes);
+  });
 }

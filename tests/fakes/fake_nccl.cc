@@ -2,9 +2,10 @@
 // the same names, files and sizes in /dev/shm at the same moments (lazily, in the first collective
 // of each algorithm), the same log lines, and the same failure: ENOSPC leaves an empty file and
 // ends that rank's call, while the other ranks spin in accept and never notice. Buffers are host
-// memory, a collective waits for the stream and then runs in the caller's thread, and bytes always
-// travel over loopback sockets, whatever the log says. NCCL_* variables and nccl.conf are read
-// once. These variables set what it pretends to be (defaults in parentheses):
+// memory. A collective makes its connections in the call, and then runs on the stream of the
+// emulated device, or in the caller's thread if there is none. Bytes always travel over loopback
+// sockets, whatever the log says. Communicators must be blocking. NCCL_* variables and nccl.conf
+// are read once. These variables set what it pretends to be (defaults in parentheses):
 //   EMULATED_GPU_PEERS=all|none whether GPUs reach each other's memory, as for the emulated device
 //                               (none)
 //   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the sizes of the proxy pool and of
@@ -21,6 +22,8 @@
 #include <cstdint>
 #include <cstring>
 #include <dlfcn.h>
+#include <functional>
+#include <memory>
 #include <random>
 
 #include "tests/fakes/fake_nccl_comm.h"
@@ -73,10 +76,21 @@ int selected_device() {
   return selected == nullptr ? -1 : selected();
 }
 
-/// Waits for what was enqueued before the collective, which then writes these bytes.
-void begin_collective(void* stream, void* out, size_t bytes) {
-  auto* const enter = of_the_device<void(void*, void*, size_t)>("emulated_enter_stream");
-  if (enter != nullptr) enter(stream, out, bytes);
+/// Puts what remains of a collective, which writes these bytes, on the stream.
+fake_nccl::Enqueue onto(void* stream, void* out, size_t bytes) {
+  return [=](std::function<void()> rest) {
+    auto* const enqueue =
+        of_the_device<void(void*, void*, size_t, void (*)(void*), void*)>("emulated_enqueue");
+    if (enqueue == nullptr) return rest();
+    enqueue(
+        stream, out, bytes,
+        [](void* work) {
+          const std::unique_ptr<std::function<void()>> mine(
+              static_cast<std::function<void()>*>(work));
+          (*mine)();
+        },
+        new std::function<void()>(std::move(rest)));
+  };
 }
 
 Result invalid(const char* what) {
@@ -173,14 +187,14 @@ FAKE_API Result ncclCommGetAsyncError(Comm* comm, Result* error) {
 FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* comm,
                               void* stream) {
   if (comm == nullptr || type_bytes(type) == 0) return invalid("AllGather : invalid type");
-  begin_collective(stream, all, count * type_bytes(type) * static_cast<size_t>(comm->ranks()));
-  return comm->all_gather(static_cast<const char*>(mine), static_cast<char*>(all),
-                          count * type_bytes(type));
+  const size_t bytes = count * type_bytes(type);
+  return comm->all_gather(static_cast<const char*>(mine), static_cast<char*>(all), bytes,
+                          onto(stream, all, bytes * static_cast<size_t>(comm->ranks())));
 }
 
 FAKE_API Result ncclAllReduce(const void* own, void* out, size_t count, int type, int op,
                               Comm* comm, void* stream) {
   if (comm == nullptr || type != 7 || op != 0) return invalid("AllReduce : this fake sums floats");
-  begin_collective(stream, out, count * sizeof(float));
-  return comm->all_reduce(static_cast<const float*>(own), static_cast<float*>(out), count);
+  return comm->all_reduce(static_cast<const float*>(own), static_cast<float*>(out), count,
+                          onto(stream, out, count * sizeof(float)));
 }

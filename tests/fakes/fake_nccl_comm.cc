@@ -2,7 +2,6 @@
 #include "tests/fakes/fake_nccl_comm.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,8 +16,6 @@
 namespace fake_nccl {
 namespace {
 
-constexpr int kForever = -1;
-constexpr int kLatePeersMs = 50;             // a call waits this long for late peers
 constexpr size_t kTreeBytes = 256 * 1024;    // the largest all-reduce that uses the tree
 constexpr size_t kPieceFloats = 256 * 1024;  // an all-reduce works in pieces of this size
 constexpr int kNvlsTag = -2;
@@ -73,7 +70,8 @@ void Comm::run() {
   }
 }
 
-Result Comm::start(std::function<Result()> work, int wait_ms) {
+/// waits: for the end of the work, as a blocking communicator does.
+Result Comm::start(std::function<Result()> work, bool waits) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (state_ == kInProgress) {
     warn("init.cc:2600",
@@ -84,15 +82,20 @@ Result Comm::start(std::function<Result()> work, int wait_ms) {
   state_ = kInProgress;
   work_ = std::move(work);
   changed_.notify_all();
-  const auto done = [&] { return state_ != kInProgress; };
-  if (args_.blocking || wait_ms == kForever) {
-    changed_.wait(lock, done);
-  } else if (wait_ms > 0) {
-    // Wait on the system clock, because ThreadSanitizer knows only that form of the wait.
-    changed_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(wait_ms),
-                        done);
-  }
+  if (waits) changed_.wait(lock, [&] { return state_ != kInProgress; });
   return state_;
+}
+
+Result Comm::connected(std::function<Result()> connect) {
+  if (args_.blocking) return start(std::move(connect), true);
+  warn("enqueue.cc:2000", "this fake has no collectives that do not block");
+  return kInvalidUsage;
+}
+
+/// What the rest of a collective has come to.
+void Comm::finish(Result result) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == kSuccess) state_ = result;
 }
 
 Result Comm::state() {
@@ -102,7 +105,7 @@ Result Comm::state() {
 
 Result Comm::init(Comm** place) {
   *place = this;
-  return start([this, place] { return store_handle(place, do_init()); }, 0);
+  return start([this, place] { return store_handle(place, do_init()); }, args_.blocking);
 }
 
 /// Aborts if the handle's place was reused in the meantime. The real NCCL would overwrite whatever
@@ -221,17 +224,20 @@ Result Comm::share_nvls_region() {
   return kSuccess;
 }
 
-Result Comm::all_gather(const char* mine, char* all, size_t bytes) {
-  return start([=, this] { return do_all_gather(mine, all, bytes); },
-               ring_ready_ ? kLatePeersMs : 0);
+Result Comm::all_gather(const char* mine, char* all, size_t bytes, const Enqueue& enqueue) {
+  const Result result = connected([=, this] { return connect_gather(bytes); });
+  if (result == kSuccess && bytes > 0)
+    enqueue([=, this] { finish(gather_ring(mine, all, bytes)); });
+  return result;
 }
 
-Result Comm::all_reduce(const float* own, float* out, size_t count) {
-  return start([=, this] { return do_all_reduce(own, out, count); },
-               ring_ready_ || tree_ready_ ? kLatePeersMs : 0);
+Result Comm::all_reduce(const float* own, float* out, size_t count, const Enqueue& enqueue) {
+  const Result result = connected([=, this] { return connect_reduce(count); });
+  if (result == kSuccess && count > 0) enqueue([=, this] { finish(reduce_ring(own, out, count)); });
+  return result;
 }
 
-Result Comm::do_all_gather(const char* mine, char* all, size_t bytes) {
+Result Comm::connect_gather(size_t bytes) {
   if (hangs("collective", args_.rank)) hang();
   if (bytes == 0) return kSuccess;
   if (const int64_t most = settings().most_gathered;
@@ -244,8 +250,7 @@ Result Comm::do_all_gather(const char* mine, char* all, size_t bytes) {
     warn("enqueue.cc:2000", "Error : no algorithm/protocol available for function AllGather");
     return kInvalidUsage;
   }
-  if (const Result result = connect_ring(); result != kSuccess) return result;
-  return gather_ring(mine, all, bytes);
+  return connect_ring();
 }
 
 /// Rank r's block travels around the ring: in each step a rank passes on what it received in the
@@ -262,15 +267,20 @@ Result Comm::gather_ring(const char* mine, char* all, size_t bytes) {
   return kSuccess;
 }
 
-/// Every rank sums slice s starting at rank s+1 and continuing around the ring. All ranks get the
-/// same bits, but not those of a tree.
-Result Comm::do_all_reduce(const float* own, float* out, size_t count) {
+bool Comm::uses_tree(size_t count) const {
+  return (count * sizeof(float) <= kTreeBytes || !algorithm_allowed("Ring")) &&
+         algorithm_allowed("Tree");
+}
+
+Result Comm::connect_reduce(size_t count) {
   if (hangs("collective", args_.rank)) hang();
   if (count == 0) return kSuccess;
-  const bool tree = (count * sizeof(float) <= kTreeBytes || !algorithm_allowed("Ring")) &&
-                    algorithm_allowed("Tree");
-  if (const Result result = tree ? connect_tree() : connect_ring(); result != kSuccess)
-    return result;
+  return uses_tree(count) ? connect_tree() : connect_ring();
+}
+
+/// Every rank sums slice s starting at rank s+1 and continuing around the ring. All ranks get the
+/// same bits, but not those of a tree.
+Result Comm::reduce_ring(const float* own, float* out, size_t count) {
   const auto ranks = static_cast<size_t>(args_.ranks);
   std::vector<float> all(ranks * std::min(count, kPieceFloats));
   for (size_t begin = 0; begin < count; begin += kPieceFloats) {

@@ -36,8 +36,10 @@ struct InitArgs {
   bool blocking = true;
 };
 
-/// A communicator. It works through its tasks one at a time in a thread of its own, and is never
-/// destroyed.
+/// Takes what remains of a collective once its connections are made, and runs it in its turn.
+using Enqueue = std::function<void(std::function<void()>)>;
+
+/// A communicator. It connects in a thread of its own, and is never destroyed.
 class Comm {
  public:
   explicit Comm(InitArgs args);
@@ -47,11 +49,10 @@ class Comm {
   /// whether it succeeded or not.
   Result init(Comm** place);
   Result state();
-  /// Buffers are host memory, and the operations run in the order of the calls. An operation that
-  /// needs new connections goes on in the background (kInProgress), and so does one whose peers are
-  /// late.
-  Result all_gather(const char* mine, char* all, size_t bytes);
-  Result all_reduce(const float* own, float* out, size_t count);
+  /// Buffers are host memory. The call returns when the connections are there, which may be never.
+  /// A failure of the rest is the communicator's state.
+  Result all_gather(const char* mine, char* all, size_t bytes, const Enqueue& enqueue);
+  Result all_reduce(const float* own, float* out, size_t count, const Enqueue& enqueue);
   int ranks() const { return args_.ranks; }
 
  private:
@@ -59,7 +60,9 @@ class Comm {
   using Edge = std::pair<int, int>;  // from, to
   using Edges = std::set<Edge>;
 
-  Result start(std::function<Result()> work, int wait_ms);
+  Result start(std::function<Result()> work, bool waits);
+  Result connected(std::function<Result()> connect);
+  void finish(Result result);
   void run();
 
   // These run in the thread:
@@ -69,8 +72,11 @@ class Comm {
   Result check_peers();
   Result share_nvls_region();
   void log_channels();
-  Result do_all_gather(const char* mine, char* all, size_t bytes);
-  Result do_all_reduce(const float* own, float* out, size_t count);
+  Result connect_gather(size_t bytes);
+  Result connect_reduce(size_t count);
+  bool uses_tree(size_t count) const;
+  // And these on the stream:
+  Result reduce_ring(const float* own, float* out, size_t count);
   Result gather_ring(const char* mine, char* all, size_t bytes);
   Result peer_gone();
   Result not_connected();

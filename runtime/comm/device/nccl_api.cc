@@ -34,6 +34,20 @@ std::string file_of(void* function, const std::string& library) {
   return real ? real.get() : info.dli_fname;
 }
 
+/// Maps an NCCL error to a Status code. NCCL reports all system errors with one code, so the
+/// message text decides.
+Code code_of(NcclResult result, const std::string& words) {
+  const auto says = [&](const char* text) { return words.find(text) != std::string::npos; };
+  if (says("No space left on device") || says("Cannot allocate memory"))
+    return Code::kResourceExhausted;
+  if (says("Permission denied") || says("Operation not permitted") || says("Read-only file system"))
+    return Code::kPermissionDenied;
+  if (result == kNcclRemoteError) return Code::kUnavailable;
+  if (result == kNcclInvalidUsage || result == kNcclInvalidArgument)
+    return Code::kFailedPrecondition;
+  return Code::kInternal;
+}
+
 }  // namespace
 
 Result<NcclApi> open_nccl(const std::string& library) {
@@ -71,6 +85,27 @@ Result<NcclApi> load_nccl(const std::string& library) {
     return refused(cat("NCCL ", nccl_version_text(api.version), " at ", api.path,
                        " cannot be used, because ", bug->what));
   return api;
+}
+
+std::string NcclCall::text() const {
+  return bytes == 0 ? function : cat(function, " of ", bytes, " bytes");
+}
+
+std::string nccl_last_words(const NcclApi& api) {
+  const char* words = api.get_last_error(nullptr);  // nullptr: the last error of any thread
+  return words == nullptr ? "" : words;
+}
+
+Status nccl_failure(const NcclApi& api, NcclResult result, const NcclCall& call) {
+  const std::string words = nccl_last_words(api);
+  const Code code = code_of(result, words);
+  const Status error =
+      Status::error(code, cat(call.text(), ": NCCL ", nccl_version_text(api.version), " says ",
+                              api.get_error_string(result), " (", static_cast<int>(result), ")",
+                              words.empty() ? "" : "; its last error: ", words));
+  // The host memory that NCCL takes is its segments in shared memory. A shortage of device memory
+  // has a different message.
+  return code == Code::kResourceExhausted ? error.blamed_on(Fault::kSharedMemory) : error;
 }
 
 }  // namespace shoal

@@ -86,4 +86,20 @@ Result<NcclApi> open_nccl(const std::string& library);
 /// for which it is refused (nccl_known_bugs.h).
 Result<NcclApi> load_nccl(const std::string& library);
 
+/// A call of NCCL, for messages. It is turned into text only if it fails.
+struct NcclCall {
+  const char* function = "";
+  size_t bytes = 0;  ///< 0: it has no size
+
+  std::string text() const;
+};
+
+/// The last error message of any thread of NCCL, or "".
+std::string nccl_last_words(const NcclApi& api);
+
+/// The error of a call that returned `result`, with NCCL's last words. RESOURCE_EXHAUSTED, blamed
+/// on shared memory: it found no room for a segment. PERMISSION_DENIED, UNAVAILABLE (a peer is
+/// gone), FAILED_PRECONDITION (it was used wrongly) or INTERNAL otherwise.
+Status nccl_failure(const NcclApi& api, NcclResult result, const NcclCall& call);
+
 }  // namespace shoal

@@ -147,6 +147,14 @@ TEST(NcclFailureTest, AFirstCollectiveThatHangsEndsAtTheDeadline) {
     EXPECT_TRUE(has(end.report, "ncclAllGather of 4 bytes")) << end.report;
 }
 
+TEST(NcclFailureTest, CommunicatorsThatDoNotBlockAreRefused) {
+  NcclGroup group;
+  group.environment["NCCL_COMM_BLOCKING"] = "0";
+  const NcclEnds ends = run_nccl_ranks(group, nothing);
+  EXPECT_EQ(count(ends, Code::kFailedPrecondition), 2) << all_reports(ends);
+  EXPECT_TRUE(has(ends.ranks[0].report, "NCCL_COMM_BLOCKING=0")) << all_reports(ends);
+}
+
 TEST(NcclFailureTest, VersionsThatDifferAreRefusedBeforeInit) {
   NcclGroup group;
   group.world_size = 3;
