@@ -85,6 +85,10 @@ Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator)
   std::copy(plan.head_begin.begin(), plan.head_begin.end(), attention_.head_begin);
   attention_.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   const DeviceBuffers& b = buffers_->device;
+  if (parts_.library.is_used()) {
+    SHOAL_ASSIGN_OR_RETURN(products_, LibraryProducts::open(parts_.library, device));
+    SHOAL_RETURN_IF_ERROR(products_->plan_model(weights_, b, room));
+  }
   SHOAL_RETURN_IF_ERROR(
       fill_rotary_tables(device, config, parts_.pool, room.positions, b.cos, b.sin));
   return fill_progress_marks(device, 2 * config.num_hidden_layers + 2, b.marks);
@@ -207,14 +211,10 @@ Status CudaLayers::normalize(const DeviceVector& weight, int64_t from_row, int64
 
 Status CudaLayers::multiply(const DeviceMatrix& w, const void* x, int64_t x_stride, int32_t rows,
                             float* y) {
-  ShoalProduct args{};
-  args.type = device_type(weights_.dtype);
-  args.outputs = w.outputs;
+  if (products_ != nullptr && products_->computes(w, x_stride, rows))
+    return products_->multiply(w, x, x_stride, rows, y, stream_.get());
+  ShoalProduct args = product_with(w, weights_.dtype);
   args.rows = rows;
-  args.leaves = w.leaves;
-  std::copy_n(w.leaf, w.leaves, args.leaf);
-  args.weights = w.weights.get();
-  args.weight_stride = w.stride;
   args.x = x;
   args.x_stride = x_stride;
   args.y = y;

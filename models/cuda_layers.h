@@ -5,6 +5,7 @@
 
 #include "models/device_weights.h"
 #include "models/layers.h"
+#include "models/library_products.h"
 #include "models/model_config.h"
 #include "models/safetensors.h"
 #include "models/shard_plan.h"
@@ -28,6 +29,7 @@ class CudaLayers final : public Layers {
     ThreadPool& pool;            ///< converts weights while they are loaded
     const KernelTable& kernels;  ///< for their checksum
     int64_t collective_timeout_ms;
+    ProductLibrary library;  ///< computes products of many rows, if it is used
   };
   /// Loads the rank's weights to the device. The checkpoint is not needed afterwards. Returns the
   /// errors of load_device_weights().
@@ -76,6 +78,7 @@ class CudaLayers final : public Layers {
   Device::Event done_, pace_[2];
   Device::Memory memory_, pinned_, kv_;
   std::unique_ptr<Buffers> buffers_;
+  std::unique_ptr<LibraryProducts> products_;  // nullptr: own kernels compute every product
   int64_t kv_bytes_ = 0;
   ShoalAttention attention_ = {};  // what is the same in every step
   // Of the step that runs:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "models/device_buffers.h"
 #include "models/weight_loader.h"
 #include "models/weight_sum.h"
 #include "runtime/base/counted.h"
@@ -233,6 +234,17 @@ int64_t leaf_row_elements(const RankFold& fold, int leaves, int units, int unit,
 }
 
 }  // namespace
+
+ShoalProduct product_with(const DeviceMatrix& w, Dtype dtype) {
+  ShoalProduct args{};
+  args.type = device_type(dtype);
+  args.outputs = w.outputs;
+  args.leaves = w.leaves;
+  std::copy_n(w.leaf, w.leaves, args.leaf);
+  args.weights = w.weights.get();
+  args.weight_stride = w.stride;
+  return args;
+}
 
 Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                           const ShardPlan& plan, Dtype dtype, Device& device,

@@ -23,6 +23,9 @@ struct DeviceMatrix {
   Device::Memory weights;  ///< [outputs][stride]; may be a part of another matrix
 };
 
+/// A product with this matrix of dtype, without its rows, x, y and scratch.
+ShoalProduct product_with(const DeviceMatrix& w, Dtype dtype);
+
 /// A vector in device memory; empty if the model does not have it.
 struct DeviceVector {
   Device::Memory values;

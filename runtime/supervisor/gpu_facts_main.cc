@@ -14,6 +14,7 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/fd.h"
 #include "runtime/comm/device/nccl_api.h"
+#include "runtime/device/cublas_api.h"
 #include "runtime/device/module_loader.h"
 #include "runtime/supervisor/gpu_findings.h"
 #include "runtime/transport/facts/fact_files.h"
@@ -24,6 +25,47 @@ namespace {
 constexpr size_t kFactsBytes = size_t{256} << 10;
 /// Large enough that every copy engine's path is taken. A pair takes some milliseconds.
 constexpr int64_t kPatternBytes = int64_t{4} << 20;
+
+/// The folders in which a loader would look, and the toolkit's own.
+std::vector<std::string> library_folders() {
+  std::vector<std::string> folders;
+  if (const char* path = std::getenv("LD_LIBRARY_PATH"); path != nullptr) {
+    for (const std::string_view folder : parts_of(path, ':')) folders.emplace_back(folder);
+  }
+  for (const char* folder : {"/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu",
+                             "/usr/lib/aarch64-linux-gnu", "/usr/lib64"})
+    folders.emplace_back(folder);
+  return folders;
+}
+
+/// Takes the version from a file's name instead of loading the library, which is half a gigabyte
+/// and is not called here.
+std::string cublas_version() {
+  constexpr std::string_view kPrefix = "libcublas.so.";
+  for (const std::string& folder : library_folders()) {
+    std::string longest;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+         at.increment(error)) {
+      const std::string name = at->path().filename().string();
+      if (name.starts_with(kPrefix) && name.size() - kPrefix.size() > longest.size())
+        longest = name.substr(kPrefix.size());
+    }
+    if (!longest.empty()) return longest;
+  }
+  return "";
+}
+
+/// A library that can be loaded may still not work with the driver.
+Status try_cublas(const CublasApi& cublas, const ShoalCudaModule& module) {
+  const int32_t selected = module.select(0);
+  if (selected != 0) return Status::error(Code::kFailedPrecondition, module.error_text(selected));
+  CublasHandle handle = nullptr;
+  const CublasStatus created = cublas.create(&handle);
+  if (created == 0) return {};
+  return Status::error(Code::kFailedPrecondition,
+                       cat("cublasLtCreate of ", cublas.path, ": ", cublas.status_text(created)));
+}
 
 /// Sends what is found to the front, and keeps it in facts of its own, from which the pairs to try
 /// are taken.
@@ -75,6 +117,18 @@ class Finder {
                   : gpu_nccl_line(0, "", std::string(nccl.status().message())));
   }
 
+  /// Without a name, only the version of a library that would be found.
+  void find_cublas(const std::string& library, const ShoalCudaModule* module) {
+    if (library.empty()) return say(gpu_cublas_line(cublas_version(), "", ""));
+    say(gpu_doing_line("open cuBLASLt"));
+    const Result<CublasApi> cublas = open_cublas(library);
+    const Status status = !cublas.ok()        ? cublas.status()
+                          : module == nullptr ? Status()
+                                              : try_cublas(*cublas, *module);
+    say(status.ok() ? gpu_cublas_line(cublas_version_text(cublas->version), cublas->path, "")
+                    : gpu_cublas_line("", "", std::string(status.message())));
+  }
+
   void try_peers(const ShoalCudaModule& module) {
     for (const auto& [from, to] : gpu_pairs_to_try(facts_)) {
       using Outcome = GpuPeerVerdict::Outcome;
@@ -111,40 +165,10 @@ class Finder {
   GpuFindings findings_{&facts_, ""};
 };
 
-/// The folders in which a loader would look, and the toolkit's own.
-std::vector<std::string> library_folders() {
-  std::vector<std::string> folders;
-  if (const char* path = std::getenv("LD_LIBRARY_PATH"); path != nullptr) {
-    for (const std::string_view folder : parts_of(path, ':')) folders.emplace_back(folder);
-  }
-  for (const char* folder : {"/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu",
-                             "/usr/lib/aarch64-linux-gnu", "/usr/lib64"})
-    folders.emplace_back(folder);
-  return folders;
-}
-
-/// Takes the version from a file's name instead of loading the library, which is half a gigabyte
-/// and is not called here.
-std::string cublas_version() {
-  constexpr std::string_view kPrefix = "libcublas.so.";
-  for (const std::string& folder : library_folders()) {
-    std::string longest;
-    std::error_code error;
-    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
-         at.increment(error)) {
-      const std::string name = at->path().filename().string();
-      if (name.starts_with(kPrefix) && name.size() - kPrefix.size() > longest.size())
-        longest = name.substr(kPrefix.size());
-    }
-    if (!longest.empty()) return longest;
-  }
-  return "";
-}
-
 }  // namespace
 
-int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* ranks,
-                   const char* ranks_per_gpu) {
+int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* cublas_library,
+                   const char* ranks, const char* ranks_per_gpu) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Libraries may print to stdout (NCCL_DEBUG), and the front must not read that. So the findings
   // go to a copy of stdout, and stdout itself becomes stderr.
@@ -155,7 +179,7 @@ int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char
   const ShoalCudaModule* module = finder.find_module(cuda_module);
   if (module != nullptr) finder.find_devices(*module);
   finder.find_nccl(nccl_library);
-  finder.say(gpu_cublas_line(cublas_version()));
+  finder.find_cublas(cublas_library, module);
   if (module != nullptr) finder.try_peers(*module);
   finder.say(gpu_done_line());
   std::_Exit(0);  // so that no destructor of a library can hang

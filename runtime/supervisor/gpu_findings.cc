@@ -78,6 +78,12 @@ Status take_module(const Json& module, GpuFacts* facts) {
   return number_of(module, "cuda_runtime", &facts->cuda_runtime);
 }
 
+Status take_cublas(const Json& cublas, GpuFacts* facts) {
+  SHOAL_RETURN_IF_ERROR(text_of(cublas, "version", &facts->cublas_version));
+  SHOAL_RETURN_IF_ERROR(text_of(cublas, "path", &facts->cublas_path));
+  return text_of(cublas, "error", &facts->cublas_error);
+}
+
 Status take_nccl(const Json& nccl, GpuFacts* facts) {
   SHOAL_RETURN_IF_ERROR(number_of(nccl, "version", &facts->nccl_version));
   SHOAL_RETURN_IF_ERROR(text_of(nccl, "path", &facts->nccl_path));
@@ -115,17 +121,13 @@ Status GpuFindings::take(std::string_view line) {
     doing = value.get<std::string>();
     return {};
   }
-  if (kind == "cublas" && value.is_string()) {
-    facts->cublas_version = value.get<std::string>();
-    return {};
-  }
   if (kind == "done") {
     done = true;
     return {};
   }
   const std::pair<const char*, Status (*)(const Json&, GpuFacts*)> kinds[] = {
-      {"module", take_module}, {"error", take_error}, {"driver", take_driver},
-      {"nccl", take_nccl},     {"peer", take_peer},
+      {"module", take_module}, {"error", take_error},   {"driver", take_driver},
+      {"nccl", take_nccl},     {"cublas", take_cublas}, {"peer", take_peer},
   };
   for (const auto& [name, take_kind] : kinds) {
     if (kind == name && value.is_object()) return take_kind(value, facts);
@@ -158,8 +160,9 @@ std::string gpu_nccl_line(int version, const std::string& path, std::string_view
   return line_of({{"nccl", {{"version", version}, {"path", path}, {"error", error}}}});
 }
 
-std::string gpu_cublas_line(const std::string& version) {
-  return line_of({{"cublas", version}});
+std::string gpu_cublas_line(const std::string& version, const std::string& path,
+                            std::string_view error) {
+  return line_of({{"cublas", {{"version", version}, {"path", path}, {"error", error}}}});
 }
 
 std::string gpu_peer_line(const GpuPeerVerdict& verdict) {

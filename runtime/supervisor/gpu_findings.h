@@ -26,7 +26,8 @@ std::string gpu_module_line(const std::string& path, std::string_view build_id,
                             std::string_view architectures, int cuda_runtime);
 std::string gpu_driver_line(std::string_view facts);  ///< as the module's facts() writes it
 std::string gpu_nccl_line(int version, const std::string& path, std::string_view error);
-std::string gpu_cublas_line(const std::string& version);
+std::string gpu_cublas_line(const std::string& version, const std::string& path,
+                            std::string_view error);
 std::string gpu_peer_line(const GpuPeerVerdict& verdict);
 std::string gpu_done_line();
 

@@ -28,8 +28,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
     const std::function<void(const LoadProgress&)>& progress) {
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
   SHOAL_ASSIGN_OR_RETURN(runner->config_, parse_model_config(start.config_json, start.config_path));
-  SHOAL_ASSIGN_OR_RETURN(runner->plan_,
-                         make_shard_plan(runner->config_, place.world, start.device));
+  SHOAL_ASSIGN_OR_RETURN(
+      runner->plan_, make_shard_plan(runner->config_, place.world, start.device, start.leaves()));
   runner->kernels_ = &kernels;
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::map(start.checkpoint));
   runner->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
@@ -40,10 +40,11 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
   runner->max_logit_rows_ = start.max_logit_rows();
   const LoadCallback report = [&](int64_t done, int64_t total) { progress({done, total}); };
   if (runner->on_device_) {
-    SHOAL_ASSIGN_OR_RETURN(runner->layers_,
-                           CudaLayers::load({runner->config_, runner->plan_, place.device,
-                                             *runner->pool_, kernels, place.collective_timeout_ms},
-                                            *runner->checkpoint_, start.dtype, report));
+    SHOAL_ASSIGN_OR_RETURN(
+        runner->layers_,
+        CudaLayers::load({runner->config_, runner->plan_, place.device, *runner->pool_, kernels,
+                          place.collective_timeout_ms, start.library},
+                         *runner->checkpoint_, start.dtype, report));
   } else {
     SHOAL_ASSIGN_OR_RETURN(
         runner->layers_, CpuLayers::load({runner->config_, runner->plan_, kernels, *runner->pool_},

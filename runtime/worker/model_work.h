@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "models/library_products.h"
 #include "models/safetensors.h"
+#include "models/shard_plan.h"
 #include "runtime/base/device_kind.h"
 #include "runtime/base/dtype.h"
 #include "runtime/engine/engine_limits.h"
@@ -31,6 +33,8 @@ struct ModelStart {
   /// On devices: names what decides the bits of results, the class of the tensor cores and the
   /// number of leaves ("cuda-sm90-8").
   std::string device_arithmetic = {};
+  /// On devices, if results need not be reproducible.
+  ProductLibrary library = {};
   /// On devices: the fewest blocks of KV cache with which to start, if there is no room for
   /// limits.kv_blocks any more.
   int32_t least_kv_blocks = 1;
@@ -38,6 +42,7 @@ struct ModelStart {
   /// may come back.
   bool has_run = false;
 
+  Leaves leaves() const { return library.is_used() ? Leaves::kOnePerRank : Leaves::kOfModel; }
   /// The most rows of logits that one step can want.
   int64_t max_logit_rows() const {
     return all_logits ? limits.max_num_batched_tokens
@@ -47,7 +52,7 @@ struct ModelStart {
 template <typename Archive>
 void fields(Archive& archive, ModelStart& m) {
   archive(m.config_json, m.config_path, m.checkpoint, m.dtype, m.kernels, m.threads, m.limits,
-          m.all_logits, m.device, m.device_arithmetic, m.least_kv_blocks, m.has_run);
+          m.all_logits, m.device, m.device_arithmetic, m.library, m.least_kv_blocks, m.has_run);
 }
 
 /// What each rank of a model reports when it is ready. It is sent as Ready::about.

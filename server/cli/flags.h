@@ -34,8 +34,10 @@ struct DeviceFlags {
   Choice choice = Choice::kAuto;              ///< --device, unchanged
   std::string cuda_module;                    ///< a path; empty: next to the program
   std::string nccl_library = "libnccl.so.2";  ///< a path, or a name that the loader searches for
-  int ranks_per_gpu = 1;                      ///< above 1 only in tests
-  bool reproducible = true;                   ///< the same bits on every transport
+  /// The same, with reproducible = false.
+  std::string cublas_library = "libcublasLt.so.13";
+  int ranks_per_gpu = 1;     ///< above 1 only in tests
+  bool reproducible = true;  ///< the same bits on every transport
 };
 
 /// Flags that decide how ranks may communicate.

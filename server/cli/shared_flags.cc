@@ -135,11 +135,16 @@ void add_device_flags(FlagParser& parser, DeviceFlags* device) {
   parser.add_value("--nccl-library", path("PATH"),
                    "NCCL, a path or a name for the loader's search (libnccl.so.2)",
                    words_as_they_are(&device->nccl_library));
+  parser.add_value("--cublas-library", path("PATH"),
+                   "With --reproducible off: cuBLASLt, a path or a name for the loader's search "
+                   "(libcublasLt.so.13)",
+                   words_as_they_are(&device->cublas_library));
   parser.add_value("--ranks-per-gpu", "N", "Ranks that share a GPU; above 1 is for tests (1)",
                    whole(&device->ranks_per_gpu, 1, 16));
   parser.add_value(
       "--reproducible", one_of({"on", "off"}),
-      "on: the same bits on every transport; off: NCCL may sum in an order of its own (on)",
+      "on: the same bits on every transport; off: NCCL may sum in an order of its own, and cuBLASLt "
+      "computes large products (on)",
       word_for(&device->reproducible, {{"on", true}, {"off", false}}));
 }
 

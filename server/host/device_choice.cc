@@ -23,8 +23,13 @@ void take(DeviceKind kind, TransportFlags* flags) {
 }
 
 void probe(const TransportFlags& flags, int world_size, GpuFacts* gpu) {
-  probe_gpus({flags.device.cuda_module, flags.device.nccl_library, world_size,
-              flags.device.ranks_per_gpu, std::min(kGpuSeconds, flags.startup_timeout_s / 4)},
+  const DeviceFlags& device = flags.device;
+  probe_gpus({.cuda_module = device.cuda_module,
+              .nccl_library = device.nccl_library,
+              .cublas_library = device.reproducible ? "" : device.cublas_library,
+              .ranks = world_size,
+              .ranks_per_gpu = device.ranks_per_gpu,
+              .deadline_s = std::min(kGpuSeconds, flags.startup_timeout_s / 4)},
              gpu);
 }
 
@@ -38,6 +43,15 @@ void warn_of_refused_nccl(const TransportFlags& flags, const GpuFacts& gpu) {
   if (wanted && !why.empty()) log_warning(why);
 }
 
+/// Which products a library computes depends on nothing that a user sees otherwise.
+void tell_about_cublas(const DeviceFlags& device, const GpuFacts& gpu) {
+  if (device.reproducible) return;
+  if (!gpu.cublas_error.empty())
+    return log_warning(cat("own kernels compute every product, because ", gpu.cublas_error));
+  log_info(cat("cuBLASLt ", gpu.cublas_version, " at ", gpu.cublas_path,
+               " computes products of many rows"));
+}
+
 }  // namespace
 
 void stay_on_cpu(std::string_view why, TransportFlags* flags) {
@@ -49,6 +63,7 @@ void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu) {
   const DeviceFlags& device = flags->device;
   if (device.kind == DeviceKind::kCuda) {
     probe(*flags, world_size, gpu);
+    tell_about_cublas(device, *gpu);
     return warn_of_refused_nccl(*flags, *gpu);
   }
   if (!device.automatic || !find_cuda_module(device.cuda_module).ok()) return;
@@ -58,6 +73,7 @@ void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu) {
   if (const Status refused = check_devices(*gpu); !refused.ok())
     return stay_on_cpu(refused.message(), flags);
   take(DeviceKind::kCuda, flags);
+  tell_about_cublas(device, *gpu);
   warn_of_refused_nccl(*flags, *gpu);
 }
 

@@ -216,6 +216,17 @@ Result<std::vector<WatchedFile>> watched_files(const std::string& dir,
   return watched;
 }
 
+/// All that decides the bits of results. With a library its version does, its choice of algorithms,
+/// and from how many rows on it is used.
+std::string arithmetic_of_devices(const HostResources& host, const EnginePlan& plan,
+                                  const ModelConfig& config) {
+  const std::string devices = cat("cuda-", host.device_arithmetic, "-");
+  const ProductLibrary& library = plan.model.library;
+  if (!library.is_used())
+    return cat(devices, leaf_count(config.num_attention_heads, DeviceKind::kCuda));
+  return cat(devices, plan.world_size, "-cublas-", library.version, "-from-", library.least_rows);
+}
+
 /// What one rank's memory consists of, in bytes.
 struct RankBytes {
   int64_t weights = 0;
@@ -231,9 +242,10 @@ RankBytes bytes_of_rank(const ModelConfig& config, const ShardPlan& shard,
                         .sequences = limits.max_num_seqs,
                         .positions = std::max(limits.max_model_len, 1),
                         .logit_rows = model.max_logit_rows()};
-    return {device_weight_bytes(config, shard, model.dtype),
-            device_kv_block_bytes(config, shard, model.dtype),
-            device_activation_bytes(config, shard, model.dtype, room)};
+    return {
+        device_weight_bytes(config, shard, model.dtype),
+        device_kv_block_bytes(config, shard, model.dtype),
+        device_activation_bytes(config, shard, model.dtype, room) + model.library.workspace_bytes};
   }
   return {packed_weight_bytes(config, shard, model.dtype),
           KvCache::bytes(config.num_hidden_layers, 1, shard.kv_heads.size(), config.head_dim,
@@ -268,8 +280,8 @@ Status EnginePlan::estimate_memory(const ModelConfig& config) {
   estimate.available_bytes = memory.available_bytes;
   estimate.device_bytes = memory.device_bytes;
   for (int rank = 0; rank < world_size; ++rank) {
-    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard,
-                           make_shard_plan(config, {rank, world_size}, model.device));
+    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard, make_shard_plan(config, {rank, world_size},
+                                                                  model.device, model.leaves()));
     const RankBytes bytes = bytes_of_rank(config, shard, model);
     estimate.weight_bytes += bytes.weights;
     estimate.largest_weight_bytes = std::max(estimate.largest_weight_bytes, bytes.weights);
@@ -352,9 +364,8 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   // No device is usable. EngineHost::start() gives the reason, so the plan must not fail first.
   if (host.device_bytes == 0) plan.memory.device_bytes = INT64_MAX / 2;
   if (plan.model.device == DeviceKind::kCuda) {
-    plan.model.device_arithmetic =
-        cat("cuda-", host.device_arithmetic, "-",
-            leaf_count(model.config.num_attention_heads, DeviceKind::kCuda));
+    plan.model.library = host.library;
+    plan.model.device_arithmetic = arithmetic_of_devices(host, plan, model.config);
   }
   SHOAL_RETURN_IF_ERROR(check_model_len(flags, model.config));
   plan.model.limits.max_model_len =

@@ -161,6 +161,10 @@ HostResources host_resources(const GpuFacts& gpu) {
     if (host.device_bytes == 0 || share < host.device_bytes) host.device_bytes = share;
   }
   host.device_arithmetic = device_arithmetic(gpu);
+  if (!gpu.cublas_path.empty() && !gpu.devices.empty()) {
+    host.library = product_library_for(gpu.devices.front().compute_capability, gpu.cublas_path,
+                                       gpu.cublas_version);
+  }
   return host;
 }
 

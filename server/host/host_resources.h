@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "models/library_products.h"
 #include "runtime/transport/facts/host_facts.h"
 
 namespace shoal {
@@ -17,6 +18,7 @@ struct HostResources {
   uint64_t memory_bytes = 0;
   /// The bytes of device memory for each rank, the least of all ranks. 0: no devices are used.
   uint64_t device_bytes = 0;
+  ProductLibrary library = {};         ///< the one that was loaded, for these devices
   std::string device_arithmetic = {};  ///< of the ranks' devices (gpu_checks.h)
 
   /// The number of CPUs that can compute at the same time: those of the mask, but at most the quota

@@ -26,7 +26,8 @@ EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 FAKES = Path(harness.SHOAL).parent / "fakes"
 MODULE = FAKES / "libemulated_cuda_module.so"
 ON_DEVICES = ("--device", "cuda", "--cuda-module", MODULE, "--nccl-library",
-              FAKES / "libfake_nccl.so", "--threads-per-rank", 1)
+              FAKES / "libfake_nccl.so", "--cublas-library", FAKES / "libfake_cublaslt.so",
+              "--threads-per-rank", 1)
 # Eight ranks of emulated devices in a sanitizer's build take both processors for minutes, so that
 # tests beside them run into their time-outs. What sanitizers look for shows with two.
 MOST_RANKS = 2 if breadth.SANITIZED else 8

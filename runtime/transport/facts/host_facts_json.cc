@@ -131,6 +131,8 @@ void describe(V& v, GpuFacts& f) {
   v.value("nccl_path", f.nccl_path);
   v.value("nccl_error", f.nccl_error);
   v.value("cublas_version", f.cublas_version);
+  v.value("cublas_path", f.cublas_path);
+  v.value("cublas_error", f.cublas_error);
 }
 
 template <typename V>

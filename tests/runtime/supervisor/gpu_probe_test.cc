@@ -190,7 +190,7 @@ TEST(GpuProbe, EndsIfNobodyReads) {
     std::signal(SIGPIPE, SIG_IGN);  // as in shoal's main()
     ::dup2(ends[1], STDOUT_FILENO);
     ::close(ends[1]);
-    gpu_facts_main(kModule, "libnosuchnccl.so.2", "2", "1");
+    gpu_facts_main(kModule, "libnosuchnccl.so.2", "", "2", "1");
   }
   ::close(ends[1]);
   const std::optional<ProcessEnd> end = await_end(child, Fd(), Deadline::after_ms(20'000));
@@ -203,7 +203,7 @@ TEST(GpuProbe, EndsIfNobodyReads) {
 }  // namespace shoal
 
 int main(int argc, char** argv) {
-  const std::string module = argc == 6 && std::string(argv[1]) == "gpu-facts" ? argv[2] : "";
+  const std::string module = argc == 7 && std::string(argv[1]) == "gpu-facts" ? argv[2] : "";
   if (module == "dies" || module == "hangs") {
     const std::string line = shoal::gpu_doing_line("ask the CUDA driver for its devices");
     if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) return 1;
@@ -211,7 +211,7 @@ int main(int argc, char** argv) {
     std::signal(SIGSEGV, SIG_DFL);
     std::raise(SIGSEGV);
   }
-  if (!module.empty()) return shoal::gpu_facts_main(argv[2], argv[3], argv[4], argv[5]);
+  if (!module.empty()) return shoal::gpu_facts_main(argv[2], argv[3], argv[4], argv[5], argv[6]);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -220,12 +220,12 @@ TEST(FlagsTest, LogFlags) {
 TEST(FlagsTest, DeviceAndItsRungs) {
   const DeviceFlags none = parsed<ServeFlags>({"serve", "m"}).engine.transport.device;
   EXPECT_EQ(none.kind, DeviceKind::kCpu);
-  EXPECT_EQ(none.cuda_module, "");
-  EXPECT_EQ(none.nccl_library, "libnccl.so.2");
+  EXPECT_EQ(none.cuda_module + none.nccl_library, "libnccl.so.2");
+  EXPECT_EQ(none.cublas_library, "libcublasLt.so.13");
   EXPECT_EQ(none.ranks_per_gpu, 1);
   EXPECT_TRUE(none.reproducible);
-  EXPECT_EQ(parsed<ServeFlags>({"serve", "m", "--device", "auto"}).engine.transport.device.kind,
-            DeviceKind::kCpu);
+  const auto automatic = parsed<ServeFlags>({"serve", "m", "--device", "auto"}).engine.transport;
+  EXPECT_EQ(automatic.device.kind, DeviceKind::kCpu);
 
   // The order of the flags does not matter.
   for (const Words& words : {Words{"doctor", "--device", "cuda", "--transport", "tcp"},
@@ -243,6 +243,7 @@ TEST(FlagsTest, DeviceAndItsRungs) {
                      "--cuda-module",
                      "./m.so",
                      "--nccl-library=libnccl.so",
+                     "--cublas-library=./libcublasLt.so",
                      "--ranks-per-gpu",
                      "4",
                      "--reproducible=off"};
@@ -258,6 +259,7 @@ TEST(FlagsTest, DeviceAndItsRungs) {
   const DeviceFlags given = parsed<GenerateFlags>(words).engine.transport.device;
   EXPECT_EQ(given.cuda_module, "./m.so");
   EXPECT_EQ(given.nccl_library, "libnccl.so");
+  EXPECT_EQ(given.cublas_library, "./libcublasLt.so");
   EXPECT_EQ(given.ranks_per_gpu, 4);
   EXPECT_FALSE(given.reproducible);
 }

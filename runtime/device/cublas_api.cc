@@ -1,0 +1,64 @@
+#include "runtime/device/cublas_api.h"
+
+#include <dlfcn.h>
+#include <type_traits>
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+namespace {
+
+constexpr int64_t kMajor = 10'000;
+constexpr int64_t kLeastMajor = 12, kMostMajor = 13;
+
+Status refused(const std::string& what) {
+  return Status::error(Code::kFailedPrecondition,
+                       cat(what, "; install cuBLAS of CUDA ", kLeastMajor, " or ", kMostMajor,
+                           " (libcublas, or the Python package nvidia-cublas), or name its "
+                           "libcublasLt with --cublas-library PATH"));
+}
+
+std::string loader_words() {
+  const char* words = ::dlerror();
+  return words == nullptr ? "the loader says nothing" : words;
+}
+
+}  // namespace
+
+std::string cublas_version_text(int64_t version) {
+  return cat(version / kMajor, ".", version / 100 % 100, ".", version % 100);
+}
+
+Result<CublasApi> open_cublas(const std::string& library) {
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle == nullptr) return refused(cat("cuBLASLt cannot be loaded: ", loader_words()));
+  CublasApi api;
+  Status missing;
+  const auto find = [&](auto& function, const char* name) {
+    void* const symbol = ::dlsym(handle, name);
+    if (symbol == nullptr && missing.ok())
+      missing = refused(cat(library, " is no usable cuBLASLt: ", loader_words()));
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+  };
+  find(api.create, "cublasLtCreate");
+  find(api.get_version, "cublasLtGetVersion");
+  find(api.status_text, "cublasLtGetStatusString");
+  find(api.create_matmul, "cublasLtMatmulDescCreate");
+  find(api.set_matmul, "cublasLtMatmulDescSetAttribute");
+  find(api.create_layout, "cublasLtMatrixLayoutCreate");
+  find(api.create_preference, "cublasLtMatmulPreferenceCreate");
+  find(api.set_preference, "cublasLtMatmulPreferenceSetAttribute");
+  find(api.choose, "cublasLtMatmulAlgoGetHeuristic");
+  find(api.matmul, "cublasLtMatmul");
+  SHOAL_RETURN_IF_ERROR(missing);
+  Dl_info info = {};
+  const bool known = ::dladdr(reinterpret_cast<void*>(api.get_version), &info) != 0;
+  api.path = known && info.dli_fname != nullptr ? info.dli_fname : library;
+  api.version = static_cast<int64_t>(api.get_version());
+  if (api.version / kMajor < kLeastMajor || api.version / kMajor > kMostMajor)
+    return refused(cat("cuBLASLt ", cublas_version_text(api.version), " at ", api.path,
+                       " has another interface"));
+  return api;
+}
+
+}  // namespace shoal

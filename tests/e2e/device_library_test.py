@@ -1,0 +1,108 @@
+"""--reproducible off with a library for products, on emulated devices. The library is a fake
+(tests/fakes/fake_cublaslt.cc), and so are its bits: what is seen here is which products it gets,
+with which matrices, and what the program says of it."""
+import json
+import os
+import tempfile
+import unittest.mock
+from pathlib import Path
+
+import numpy as np
+
+import breadth
+import harness
+
+FAKES = Path(harness.SHOAL).parent / "fakes"
+LIBRARY = FAKES / "libfake_cublaslt.so"
+ON_DEVICES = ("--device", "cuda", "--cuda-module", FAKES / "libemulated_cuda_module.so",
+              "--nccl-library", FAKES / "libfake_nccl.so", "--threads-per-rank", 1)
+OFF = ("--reproducible", "off", "--cublas-library", LIBRARY)
+DEMO = harness.ORACLE / "llama3-gqa-tied-sharded"
+ORACLES = ("llama3-gqa-tied-sharded", "qwen2-bias-uneven", "llama-linear-bias-f32",
+           "llama2-mha-f16")
+
+
+def told(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+class Products(harness.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.told = Path(folder.name) / "told"
+        settings = unittest.mock.patch.dict(os.environ, {
+            "EMULATED_GPU_PEERS": "all", "FAKE_CUBLAS_TELL": str(self.told)})
+        settings.start()
+        self.addCleanup(settings.stop)
+
+    def check_logits(self, name: str, ranks: int):
+        folder = harness.ORACLE / name
+        expected = json.loads((folder / "expected.json").read_text())
+        prompt = expected["prompts"][0]
+        config = json.loads((folder / "config.json").read_text())
+        dtype = config.get("dtype") or config["torch_dtype"]
+        self.told.unlink(missing_ok=True)
+        ours = harness.logits(folder, prompt["ids"], *ON_DEVICES, *OFF, "-tp", ranks)
+        reference = np.load(folder / prompt["logits"]).astype(np.float64)
+        distance = (np.linalg.norm(ours.astype(np.float64) - reference, axis=1)
+                    / np.linalg.norm(reference, axis=1))
+        self.assertLessEqual(distance.mean(), 1e-4 if dtype == "float32" else 1.5e-2)
+        self.assertLessEqual(distance.max(), 1e-4 if dtype == "float32" else 4e-2)
+        products = [line for line in told(self.told) if line.startswith("computes")]
+        if dtype == "float16":  # no library has products of float16 and float32
+            self.assertEqual(products, [])
+        else:  # qkv, o, gate and up, down of every layer; and the last one
+            self.assertEqual(len(products), ranks * (4 * config["num_hidden_layers"] + 1))
+
+    def test_logits_are_the_references(self):
+        for name in ORACLES[:2] if breadth.NARROW else ORACLES:
+            for ranks in (1, 2):
+                with self.subTest(name, ranks=ranks):
+                    self.check_logits(name, ranks)
+
+    def serve_with(self, *flags) -> tuple[dict[str, str], str]:
+        server = self.serve(DEMO, *ON_DEVICES, "-tp", 2, "--max-num-seqs", 2,
+                            "--kv-cache-memory", "2m", *flags)
+        fields = server.wait_ready()
+        chosen = told(self.told)
+        client = server.client("--prompt-ids", "0,5,9", "--max-tokens", 3, "--temperature", 0)
+        out, err = client.communicate()
+        self.assertEqual(client.returncode, 0, err)
+        self.assertTrue(out)
+        self.chosen_later = [line for line in told(self.told)[len(chosen):]
+                             if line.startswith("chooses")]
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        return fields, server.err.rest()
+
+    def test_what_decides_the_bits_is_shown(self):
+        fields, log = self.serve_with(*OFF)
+        self.assertEqual(fields["arithmetic"], "cuda-sm90-2-cublas-13.1.1-from-16")
+        self.assertIn(f"cuBLASLt 13.1.1 at {LIBRARY} computes products of many rows", log)
+        self.assertEqual(self.chosen_later, [], "a step has made a plan")
+
+    def test_it_is_not_even_opened_for_reproducible_results(self):
+        fields, log = self.serve_with("--cublas-library", "/nonexistent/l.so")
+        self.assertEqual(fields["arithmetic"], "cuda-sm90-8")
+        self.assertNotIn("cuBLASLt", log)
+
+    def test_own_kernels_compute_everything_without_it(self):
+        for library, version, why in (("/nonexistent/l.so", "130101", "cannot open shared object"),
+                                      (LIBRARY, "140000", "cuBLASLt 14.0.0 at .* has another")):
+            with self.subTest(library), unittest.mock.patch.dict(
+                    os.environ, {"FAKE_CUBLAS_VERSION": version}):
+                fields, log = self.serve_with("--reproducible", "off", "--cublas-library", library)
+                self.assertEqual(fields["arithmetic"], "cuda-sm90-8")
+                self.assertRegex(log, f"own kernels compute every product, because .*{why}")
+
+    def test_a_product_that_it_does_not_have_ends_the_start(self):
+        with unittest.mock.patch.dict(os.environ, {"FAKE_CUBLAS_REFUSES": "32"}):
+            done = harness.run("generate", DEMO, "--prompt-ids", "0", "--max-tokens", 1,
+                               *ON_DEVICES, *OFF, "--max-restarts", 0, code=harness.WORKER_DIED)
+        self.assertRegex(done.stderr.decode(), "a product of 32 rows, .*not supported")
+
+
+if __name__ == "__main__":
+    harness.main()
