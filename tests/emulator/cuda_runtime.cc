@@ -25,7 +25,7 @@ struct EmulatedGraph {
 
 namespace {
 
-thread_local int selected = -1;
+thread_local int selected = -1;  // a device, whatever its number
 thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t failed(cudaError_t error) {
@@ -46,13 +46,13 @@ cudaError_t planned(const char* function) {
 #define RETURN_IF_PLANNED() \
   if (const cudaError_t error_ = planned(__func__); error_ != cudaSuccess) return error_
 
-bool exists(int device) {
-  return device >= 0 && device < em::settings().devices;
+int device_of(int number) {
+  return em::settings().device_of(number);
 }
 
 /// As in CUDA, a thread that has selected no device uses the first.
 int this_device() {
-  return selected < 0 ? 0 : selected;
+  return selected < 0 ? std::max(device_of(0), 0) : selected;
 }
 
 std::shared_ptr<em::Stream> stream_of(cudaStream_t stream) {
@@ -131,7 +131,7 @@ cudaError_t cudaGetLastError() {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   RETURN_IF_PLANNED();
-  *count = em::settings().devices;
+  *count = static_cast<int>(em::settings().numbers.size());
   return *count > 0 ? cudaSuccess : failed(cudaErrorNoDevice);
 }
 
@@ -141,9 +141,10 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number) {
   RETURN_IF_PLANNED();
-  if (!exists(device)) return failed(cudaErrorInvalidDevice);
+  const int device = device_of(number);
+  if (device < 0) return failed(cudaErrorInvalidDevice);
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "Emulated GPU");
   std::memcpy(properties->uuid.bytes, "emulated GPU", 12);
@@ -155,9 +156,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int number) {
   RETURN_IF_PLANNED();
-  if (!exists(device)) return failed(cudaErrorInvalidDevice);
+  const int device = device_of(number);
+  if (device < 0) return failed(cudaErrorInvalidDevice);
   std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", 16 + device);
   return cudaSuccess;
 }
@@ -170,15 +172,15 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   RETURN_IF_PLANNED();
-  if (!exists(peer)) return failed(cudaErrorInvalidDevice);
+  if (device_of(peer) < 0) return failed(cudaErrorInvalidDevice);
   return em::settings().peers ? cudaSuccess : failed(cudaErrorPeerAccessUnsupported);
 }
 
-cudaError_t cudaSetDevice(int device) {
+cudaError_t cudaSetDevice(int number) {
   RETURN_IF_PLANNED();
-  if (em::settings().devices <= 0) return failed(cudaErrorNoDevice);
-  if (!exists(device)) return failed(cudaErrorInvalidDevice);
-  selected = device;
+  if (em::settings().numbers.empty()) return failed(cudaErrorNoDevice);
+  if (device_of(number) < 0) return failed(cudaErrorInvalidDevice);
+  selected = device_of(number);
   return cudaSuccess;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -202,6 +203,40 @@ TEST(SettingsTest, DevicesHaveTheirCapabilities) {
   });
 }
 
+TEST(SettingsTest, ADeviceKeepsWhatItIsWhateverItsNumber) {
+  const std::string path = testing::TempDir() + "/numbers";
+  std::ofstream(path) << "2,0\n";
+  for (const std::string& numbers : {std::string("2,0"), path}) {
+    with_settings({{"CAPABILITY", "8.0,9.0,12.1"}, {"NUMBERS", numbers}, {"BYTES", "1000"}}, [] {
+      int count = 0;
+      EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+      EXPECT_EQ(count, 2);
+      cudaDeviceProp properties;
+      char bus[32] = "";
+      ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+      EXPECT_EQ(properties.major, 12);
+      EXPECT_EQ(properties.uuid.bytes[15], 2);
+      EXPECT_EQ(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), cudaSuccess);
+      EXPECT_STREQ(bus, "0000:12:00.0");
+      ASSERT_EQ(cudaGetDeviceProperties(&properties, 1), cudaSuccess);
+      EXPECT_EQ(properties.uuid.bytes[15], 0);
+      EXPECT_EQ(cudaGetDeviceProperties(&properties, 2), cudaErrorInvalidDevice);
+      EXPECT_EQ(cudaSetDevice(2), cudaErrorInvalidDevice);
+      void* memory = nullptr;
+      ASSERT_EQ(cudaMalloc(&memory, 600), cudaSuccess) << "of the first, as nobody has selected";
+      ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+      EXPECT_EQ(free_now(), 400U);
+      ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+      EXPECT_EQ(free_now(), 1000U);
+    });
+  }
+  with_settings({{"NUMBERS", "none"}}, [] {
+    int count = 1;
+    EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorNoDevice);
+    EXPECT_EQ(cudaSetDevice(0), cudaErrorNoDevice);
+  });
+}
+
 TEST(SettingsTest, AKernelRunsOnTheTensorCoreOfItsDevice) {
   with_settings({{"CAPABILITY", "8.0,9.0"}}, [] {
     for (const int device : {0, 1, 2}) {
@@ -225,6 +260,9 @@ TEST(SettingsTest, WhatHasNoMeaningEndsTheProcess) {
                                         {"PEER_HANG", "a-b"},
                                         {"SKIP_BARRIER", "product.cuh"},
                                         {"DEVICES", "many"},
+                                        {"NUMBERS", "1,1"},
+                                        {"NUMBERS", "8"},
+                                        {"NUMBERS", "first"},
                                         {"CAPABILITY", "new"}}) {
     const auto use = [&] {
       set(variable.first, variable.second);

@@ -1,5 +1,6 @@
 #include "tests/emulator/settings.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,10 +24,15 @@ std::string text(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-/// The number, or the one that the file of this path holds when a process first asks.
-int64_t number(const char* name, const std::string& written) {
+/// The value, or the one that the file of this path holds when a process first asks.
+std::string kept(const std::string& written) {
   std::string value = written;
   if (written.starts_with('/')) std::getline(std::ifstream(written) >> std::ws, value);
+  return value;
+}
+
+int64_t number(const char* name, const std::string& written) {
+  const std::string value = kept(written);
   char* end = nullptr;
   const int64_t read = std::strtoll(value.c_str(), &end, 10);
   if (value.empty() || *end != '\0') refuse(name, value);
@@ -64,9 +70,29 @@ Capability capability(int device) {
   return found;
 }
 
+/// Each device has a number at most.
+std::vector<int> numbers(int devices) {
+  const std::string value = kept(text("NUMBERS", "all"));
+  std::vector<int> found;
+  if (value == "all") {
+    for (int device = 0; device < devices; ++device) found.push_back(device);
+  } else if (value != "none") {
+    std::istringstream list(value);
+    for (std::string one; std::getline(list, one, ',');) {
+      const auto device = static_cast<int>(number("NUMBERS", one));
+      if (device < 0 || device >= devices || std::count(found.begin(), found.end(), device) > 0)
+        refuse("NUMBERS", value);
+      found.push_back(device);
+    }
+    if (found.empty()) refuse("NUMBERS", value);
+  }
+  return found;
+}
+
 Settings read_settings() {
   Settings s;
   s.devices = static_cast<int>(number("DEVICES", text("DEVICES", "8")));
+  s.numbers = numbers(s.devices);
   s.peers = word<int>("PEERS", "none", "all") == 1;
   s.driver = static_cast<int>(number("DRIVER", text("DRIVER", "13000")));
   s.bytes = static_cast<size_t>(number("BYTES", text("BYTES", "1073741824")));

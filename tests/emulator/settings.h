@@ -30,9 +30,13 @@ struct Capability {
 };
 
 /// What the emulated machine is, and what goes wrong on it. These variables set it (their defaults
-/// are in parentheses). N may also be the path of a file that holds the number, so that a process
-/// that starts later can find another one:
+/// are in parentheses). N, and what NUMBERS says, may also be the path of a file that holds it, so
+/// that a process that starts later can find another one:
 ///   EMULATED_GPU_DEVICES=N          the number of devices (8); 0 is a machine without any
+///   EMULATED_GPU_NUMBERS=D,...|none the devices that are there, in the order of CUDA's numbers:
+///   2,0
+///                                   makes device 2 number 0 (all, each under its own number). All
+///                                   else here means devices, whatever CUDA's numbers are
 ///   EMULATED_GPU_PEERS=all|none     whether devices reach each other's memory (none)
 ///   EMULATED_GPU_DRIVER=N           the driver's CUDA version (13000)
 ///   EMULATED_GPU_CAPABILITY=X.Y,... of each device; the last one is that of all others too (9.0)
@@ -50,6 +54,12 @@ struct Capability {
 ///   EMULATED_GPU_STREAMS=threads|at-once|when-waited-for  (threads)
 struct Settings {
   int devices = 8;
+  std::vector<int> numbers;  ///< the device of each of CUDA's numbers
+  /// -1: no device has that number.
+  int device_of(int number) const {
+    const auto at = static_cast<size_t>(number);
+    return number >= 0 && at < numbers.size() ? numbers[at] : -1;
+  }
   bool peers = false;
   std::vector<Capability> capabilities;  ///< one for each device
   int driver = 13000;
