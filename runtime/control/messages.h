@@ -9,6 +9,7 @@
 #include "runtime/base/archive.h"
 #include "runtime/base/device_kind.h"
 #include "runtime/base/failure.h"
+#include "runtime/base/gpu_name.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
 
@@ -36,14 +37,19 @@ struct RankStart {
   /// Identifies the group on tcp, so that a connection from a stranger is recognized.
   uint64_t group_key = 0;
   LogOptions log;
-  int32_t start_number = 0;     ///< 0 at first, one more each time the front starts its ranks again
+  int32_t start_number = 0;  ///< 0 at first, one more each time the front starts its ranks again
+  /// Ranks of this group have run before, on the same devices. What is missing now may come back.
+  bool has_run = false;
   bool transport_only = false;  ///< prove the transport and begin no work (shoal doctor)
   uint64_t self_test_seed = 0;  ///< the same on every rank, new at every start
   /// How often a rank sends StepProgress during a long step, in milliseconds; 0: never.
   int64_t heartbeat_ms = 0;
   DeviceKind device = DeviceKind::kCpu;
   int32_t ranks_per_gpu = 1;  ///< rank r uses device r / ranks_per_gpu
-  std::string cuda_module;    ///< as --cuda-module; empty: find_cuda_module() looks for it
+  /// The devices of the group, which are chosen once. A rank looks for its own by the UUID. Empty:
+  /// nobody has asked, and r / ranks_per_gpu is CUDA's number.
+  std::vector<GpuName> gpus;
+  std::string cuda_module;  ///< as --cuda-module; empty: find_cuda_module() looks for it
   std::string nccl_library;
   bool reproducible = true;
   std::string work;  ///< what the work needs to begin
@@ -144,8 +150,8 @@ void fields(Archive& archive, LogOptions& m) {
 template <typename Archive>
 void fields(Archive& archive, RankStart& m) {
   archive(m.rank, m.world_size, m.cpus, m.transport, m.tcp_ports, m.shm_bytes,
-          m.collective_timeout_ms, m.group_key, m.log, m.start_number, m.transport_only,
-          m.self_test_seed, m.heartbeat_ms, m.device, m.ranks_per_gpu, m.cuda_module,
+          m.collective_timeout_ms, m.group_key, m.log, m.start_number, m.has_run, m.transport_only,
+          m.self_test_seed, m.heartbeat_ms, m.device, m.ranks_per_gpu, m.gpus, m.cuda_module,
           m.nccl_library, m.reproducible, m.work);
 }
 template <typename Archive>

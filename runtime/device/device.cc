@@ -12,16 +12,16 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Result<std::shared_ptr<Device>> Device::open(const ShoalCudaModule& module, int index) {
-  std::shared_ptr<Device> device(new Device(module, index));
-  SHOAL_RETURN_IF_ERROR(device->check(module.select(index), "select"));
+Result<std::shared_ptr<Device>> Device::open(const ShoalCudaModule& module, GpuName name) {
+  std::shared_ptr<Device> device(new Device(module, std::move(name)));
+  SHOAL_RETURN_IF_ERROR(device->check(module.select(device->index()), "select"));
   return device;
 }
 
 Status Device::check(int32_t error, const char* what) const {
   if (error == 0) return {};
   return Status::error(error == kOutOfMemory ? Code::kResourceExhausted : Code::kInternal,
-                       cat("GPU ", index_, ", ", what, ": ", module_.error_text(error)));
+                       cat(text(), ", ", what, ": ", module_.error_text(error)));
 }
 
 // The deleters below ignore errors. Nobody could handle one there, and if the device has failed,
@@ -32,7 +32,7 @@ Result<Device::Memory> Device::allocate(size_t bytes) {
   if (Status refused = check(error, cat("allocate ", bytes, " B").c_str()); !refused.ok()) {
     const Result<Room> room = memory_info();
     if (error != kOutOfMemory || !room.ok()) return refused;
-    return refused.while_doing(cat("GPU ", index_, " has ", room->free_bytes, " B free of ",
+    return refused.while_doing(cat(text(), " has ", room->free_bytes, " B free of ",
                                    room->total_bytes, " B, and nvidia-smi lists who has the rest"));
   }
   return Memory(memory, [&table = module_](void* m) { (void)table.release(m); });
@@ -87,8 +87,7 @@ Status Device::wait(void* event, Deadline deadline, const std::function<Status()
     if (polls < kPolls) continue;
     std::this_thread::sleep_for(kNap);
     if (deadline.passed())
-      return Status::error(Code::kDeadlineExceeded,
-                           cat("GPU ", index_, " has not finished in time"));
+      return Status::error(Code::kDeadlineExceeded, cat(text(), " has not finished in time"));
     if (Clock::now() - looked < kBetweenLooks) continue;
     looked = Clock::now();
     if (look) SHOAL_RETURN_IF_ERROR(look());

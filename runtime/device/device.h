@@ -2,8 +2,11 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/gpu_name.h"
 #include "runtime/base/status.h"
 #include "runtime/device/cuda_module.h"
 
@@ -16,7 +19,11 @@ namespace shoal {
 class Device {
  public:
   /// `index` is CUDA's device number.
-  static Result<std::shared_ptr<Device>> open(const ShoalCudaModule& module, int index);
+  static Result<std::shared_ptr<Device>> open(const ShoalCudaModule& module, int index) {
+    return open(module, GpuName{index});
+  }
+  /// The same, with what messages call the device. Its number must be CUDA's of now.
+  static Result<std::shared_ptr<Device>> open(const ShoalCudaModule& module, GpuName name);
 
   /// Each is freed with the last copy of its pointer, through the module's table. The table lives
   /// as long as the process, so these may outlive the Device.
@@ -53,12 +60,14 @@ class Device {
   /// message.
   Status check(int32_t error, const char* what) const;
   const ShoalCudaModule& module() const { return module_; }
-  int index() const { return index_; }
+  int index() const { return name_.number; }
+  /// What messages call it: "GPU 0 (GPU-8f0c..., NVIDIA H100 80GB HBM3)".
+  std::string text() const { return to_text(name_); }
 
  private:
-  Device(const ShoalCudaModule& module, int index) : module_(module), index_(index) {}
+  Device(const ShoalCudaModule& module, GpuName name) : module_(module), name_(std::move(name)) {}
   const ShoalCudaModule& module_;
-  const int index_;
+  const GpuName name_;
 };
 
 }  // namespace shoal

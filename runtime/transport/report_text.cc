@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/gpu_name.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/text_values.h"
@@ -77,6 +78,17 @@ std::string largest_files_text(const TransportReport& report) {
   return text;
 }
 
+/// The devices that were found, by CUDA's numbers.
+std::string gpus_text(const TransportReport& report) {
+  std::string text;
+  int32_t number = 0;
+  for (const GpuDevice& gpu : report.facts.gpu.devices) {
+    text += cat("  ", to_text(GpuName{number++, gpu.uuid, gpu.name}), ": compute capability ",
+                gpu.compute_capability, ", ", bytes_text(gpu.bytes), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string indented(const std::string& text, const std::string& indent) {
@@ -127,7 +139,7 @@ std::string to_text(const TransportReport& report) {
   std::string text = verdict_text(report) + "\n";
   if (!report.rung.empty()) text += figures_text(report) + "\n";
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
-  text += refusals_text(report) + needs_text(report);
+  text += refusals_text(report) + gpus_text(report) + needs_text(report);
   text += to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes));
   for (const NcclUse& use : report.nccl) {
     if (use.tried || report.rung.empty()) text += to_text(use);

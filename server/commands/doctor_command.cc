@@ -29,6 +29,7 @@ Ending prove(TransportFlags place, int ranks, TransportReport* report) {
   ladder_flags.names.remedy_hint.clear();  // this is shoal doctor
   ladder_flags.names.clean_stale = clean_stale_command();
   ladder_flags.on_refused = nullptr;  // the report has the refusals
+  const GpuFacts gpu = facts.gpu;
   Ladder ladder(std::move(ladder_flags), std::move(facts), ranks);
   *report = ladder.report();
   if (!enough.ok()) return at(Stage::kStart, enough);
@@ -37,7 +38,7 @@ Ending prove(TransportFlags place, int ranks, TransportReport* report) {
   options.startup_timeout_s = place.startup_timeout_s;
   options.step_timeout_s = place.step_timeout_s;
   options.start.transport_only = true;
-  set_device(place.device, &options.start);
+  set_device(place.device, gpu, &options.start);
   options.start.collective_timeout_ms = static_cast<int64_t>(place.startup_timeout_s * 1000);
   StartControl control;
   control.deadline = Deadline::after_s(options.startup_timeout_s);

@@ -60,6 +60,7 @@ DeploymentInfo deployment_of(const EnginePlan& plan, const Scheduling& schedulin
   info.priorities = scheduling.policy == SchedulingPolicy::kPriority;
   info.kernels = host.kernels();
   info.arithmetic = host.arithmetic();
+  info.gpus = host.gpus();
   info.transport_report = [&host] { return host.report(); };
   return info;
 }
@@ -72,9 +73,10 @@ std::string ready_line(const Fronts& fronts, const std::string& model, const Eng
   std::string refused;
   for (const Refusal& refusal : report.refusals)
     refused += cat(refused.empty() ? " refused=" : ",", refusal.rung);
+  const std::string gpus = host.gpus().empty() ? "" : cat(" gpus=", ready_value(host.gpus()));
   return cat("READY ", fronts.addresses(), " model=", ready_value(model), " tp=", plan.world_size,
              " transport=", report.rung, " kernels=", host.kernels(),
-             " arithmetic=", host.arithmetic(), " load_s=", seconds, refused, "\n");
+             " arithmetic=", host.arithmetic(), " load_s=", seconds, refused, gpus, "\n");
 }
 
 /// Who is told how the server is doing, besides its clients.

@@ -63,6 +63,7 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   }
   set_text(info->mutable_extra(), "kernels", deployment.kernels);
   set_text(info->mutable_extra(), "arithmetic", deployment.arithmetic);
+  if (!deployment.gpus.empty()) set_text(info->mutable_extra(), "gpus", deployment.gpus);
 }
 
 void write_model_info(const ServedModel& model, bool priorities, wire::ModelInfo* info) {

@@ -225,14 +225,15 @@ std::optional<Failure> why_not(const EnginePlan& plan, const DeviceFlags& device
 }
 
 /// What decides how the ranks are started, and over what, apart from what they load.
-SupervisorOptions supervisor_options(const EnginePlan& plan, const EngineFlags& flags) {
+SupervisorOptions supervisor_options(const EnginePlan& plan, const EngineFlags& flags,
+                                     const GpuFacts& gpu) {
   SupervisorOptions options;
   options.ladder = ladder_options(flags.transport, plan.world_size, host_bytes(plan));
   options.group.start.cpus = plan.cpus;
   options.group.start.collective_timeout_ms = kCollectiveTimeoutMs;
   for (const CheckpointLayout::File& file : plan.model.checkpoint.files)
     options.group.work_fds.push_back(file.fd);
-  set_device(flags.transport.device, &options.group.start);
+  set_device(flags.transport.device, gpu, &options.group.start);
   options.group.world_size = plan.world_size;
   options.group.startup_timeout_s = flags.transport.startup_timeout_s;
   options.group.step_timeout_s = flags.transport.step_timeout_s;
@@ -260,7 +261,8 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
                                                        std::function<void(int)> on_loading) {
   if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts))
     return *std::move(refused);
-  SupervisorOptions options = supervisor_options(plan, flags);
+  SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
+  const std::vector<GpuName> gpus = options.group.start.gpus;
   options.group.start.work = encode(plan.model);
   options.hooks = hooks_for(progress, std::move(on_loading));
   Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
@@ -275,6 +277,8 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
   }
   std::unique_ptr<EngineHost> host(
       new EngineHost(std::move(model).value(), std::move(supervisor).value()));
+  for (const GpuName& gpu : gpus)
+    host->gpus_ += cat(host->gpus_.empty() ? "" : ",", gpu.number, ":", gpu.uuid, ":", gpu.name);
   if (const Status read = host->read_ready(plan); !read.ok())
     return Failure{read, Phase::kLoad, kFrontRank, read.fault()};
   log_transport(host->report());
@@ -283,7 +287,7 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
 
 std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const EngineFlags& flags,
                                             HostFacts facts, TransportReport* report) {
-  SupervisorOptions options = supervisor_options(plan, flags);
+  SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
   options.group.start.transport_only = true;
   options.ladder.names.remedy_hint.clear();  // the remedy is in the report
   options.ladder.on_refused = nullptr;       // and so are the refusals

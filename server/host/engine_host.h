@@ -70,6 +70,9 @@ class EngineHost {
   const std::string& kernels() const { return kernels_; }
   /// The fingerprint of the ranks' arithmetic (runtime/worker/arithmetic.h), which all share.
   const std::string& arithmetic() const { return arithmetic_; }
+  /// The devices of the group, "0:GPU-8f0c...:NVIDIA H100 80GB HBM3,1:...", each with CUDA's number
+  /// at the start, its UUID and its name. Empty: the ranks compute on the CPU.
+  const std::string& gpus() const { return gpus_; }
   /// The packed weights of all ranks, as they reported it after loading.
   int64_t weight_bytes() const { return weight_bytes_; }
 
@@ -82,6 +85,7 @@ class EngineHost {
   const std::unique_ptr<Supervisor> supervisor_;
   std::string kernels_;
   std::string arithmetic_;
+  std::string gpus_;
   int64_t weight_bytes_ = 0;
 };
 

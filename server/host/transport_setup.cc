@@ -10,6 +10,7 @@
 #include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/nccl_bug_report.h"
 #include "runtime/transport/report_text.h"
+#include "runtime/transport/rungs/gpu_checks.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
 #include "runtime/transport/self_test.h"
@@ -65,12 +66,13 @@ Result<HostFacts> facts_for(TransportFlags* flags, int world_size) {
   return facts;
 }
 
-void set_device(const DeviceFlags& flags, RankStart* start) {
+void set_device(const DeviceFlags& flags, const GpuFacts& gpu, RankStart* start) {
   start->device = flags.kind;
   start->ranks_per_gpu = flags.ranks_per_gpu;
   start->cuda_module = flags.cuda_module;
   // Found here, because a rank is not started by the path of the program.
   if (flags.kind == DeviceKind::kCuda) {
+    start->gpus = group_gpus(gpu);
     if (Result<std::string> module = find_cuda_module(flags.cuda_module); module.ok())
       start->cuda_module = std::move(module).value();
   }

@@ -17,8 +17,8 @@ SweepResult clean_stale();
 /// first. It forks probes, so call it before any thread is started.
 Result<HostFacts> facts_for(TransportFlags* flags, int world_size);
 
-/// Copies the device flags that ranks need into *start.
-void set_device(const DeviceFlags& flags, RankStart* start);
+/// Copies what ranks need of the device flags, and of the devices that were found, into *start.
+void set_device(const DeviceFlags& flags, const GpuFacts& gpu, RankStart* start);
 
 /// Converts the flags to options for the ladder. reserved_bytes are those of weights, KV cache,
 /// activations and logits; the memory that the ranks' processes themselves need is added here.

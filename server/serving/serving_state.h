@@ -30,6 +30,7 @@ struct DeploymentInfo {
   bool priorities = false;  ///< whether the priorities of requests count
   std::string kernels;      ///< the kernel set: reference, avx2, ...
   std::string arithmetic;   ///< the fingerprint that every kernel set shares
+  std::string gpus;         ///< EngineHost::gpus; empty: the ranks compute on the CPU
   /// Changes exactly when the bits of answers may change: system_fingerprint of OpenAI's API.
   std::string fingerprint;
   /// Returns the current report, which a restart may change.

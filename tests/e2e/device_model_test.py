@@ -10,35 +10,23 @@ import signal
 import sys
 import tempfile
 import time
-import unittest.mock
 from pathlib import Path
 
 import numpy as np
 
 import breadth
 import harness
+from emulated_gpu import MODULE, ON_DEVICES, emulated
 from reference_answers import CLEAR_GAP, clear_stretch
 
 PART = sys.argv.pop(1)
 CASE = sys.argv.pop(1) if PART in ("oracle", "stream", "same-bits") else "llama-nine-heads"
 FOLDER = harness.ORACLE / CASE
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
-FAKES = Path(harness.SHOAL).parent / "fakes"
-MODULE = FAKES / "libemulated_cuda_module.so"
-ON_DEVICES = ("--device", "cuda", "--cuda-module", MODULE, "--nccl-library",
-              FAKES / "libfake_nccl.so", "--cublas-library", FAKES / "libfake_cublaslt.so",
-              "--threads-per-rank", 1)
 # Eight ranks of emulated devices in a sanitizer's build take both processors for minutes, so that
 # tests beside them run into their time-outs. What sanitizers look for shows with two.
 MOST_RANKS = 2 if breadth.SANITIZED else 8
 PROMPT = ("--prompt-ids", harness.ids_flag(EXPECTED["prompts"][0]["ids"]))
-
-
-def emulated(**settings):
-    """Sets EMULATED_GPU_<NAME>. All devices reach each other, unless PEERS says otherwise."""
-    settings = {"PEERS": "all", **settings}
-    return unittest.mock.patch.dict(
-        os.environ, {f"EMULATED_GPU_{name}": str(value) for name, value in settings.items()})
 
 
 def with_wide_heads(folder: str) -> Path:
@@ -258,8 +246,8 @@ class Refusals(harness.TestCase):
 
     def test_memory_that_somebody_else_has(self):
         for left, why in (
-                (1_000_000, r"(?s)after \d+ of \d+ B of this rank's weights;.*GPU 0 has \d+ B free of"),
-                (1_400_000, r"(?s)activations of a step, \d+ B.*--max-model-len.*GPU 0 has \d+ B free"),
+                (1_000_000, r"(?s)after \d+ of \d+ B of this rank's weights;.*GPU 0 \(GPU-.*\) has \d+ B free of"),
+                (1_400_000, r"(?s)activations of a step, \d+ B.*--max-model-len.*GPU 0 \(GPU-.*\) has \d+ B free"),
                 (3_950_000, r"GPU 0 has \d+ B of 67108864 B left for KV cache, which is \d blocks? of")):
             with self.subTest(why):
                 err = self.refused(harness.UNAVAILABLE, BYTES=64 << 20, TAKEN=(64 << 20) - left)

@@ -92,9 +92,10 @@ Status check_group(const GpuFacts& facts) {
   for (int i = 0; i < wanted; ++i) {
     const GpuDevice& device = facts.devices[static_cast<size_t>(i)];
     if (device.why_unusable.empty()) continue;
-    return Status::error(Code::kFailedPrecondition,
-                         cat("GPU ", i, " (", device.name, ", ", device.pci_bus_id, "): ",
-                             device.why_unusable, "; CUDA_VISIBLE_DEVICES can leave it out"));
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat(to_text(GpuName{i, device.uuid, device.name}), " at ", device.pci_bus_id, ": ",
+            device.why_unusable, "; CUDA_VISIBLE_DEVICES can leave it out"));
   }
   return {};
 }
@@ -117,6 +118,14 @@ Status verdict_refusal(const GpuPeerVerdict& verdict, const char* advice) {
 int group_devices(const GpuFacts& facts) {
   if (facts.ranks <= 0) return static_cast<int>(facts.devices.size());
   return (facts.ranks + facts.ranks_per_gpu - 1) / facts.ranks_per_gpu;
+}
+
+std::vector<GpuName> group_gpus(const GpuFacts& facts) {
+  std::vector<GpuName> gpus;
+  if (group_devices(facts) > static_cast<int>(facts.devices.size())) return gpus;
+  for (const GpuDevice& device : devices_of_group(facts))
+    gpus.push_back({static_cast<int32_t>(gpus.size()), device.uuid, device.name});
+  return gpus;
 }
 
 std::string_view oldest_driver(int cuda_runtime) {
@@ -180,8 +189,9 @@ Status check_same_arithmetic(const GpuFacts& facts) {
       continue;
     }
     const auto named = [&](size_t at) {
-      return cat("GPU ", at, " (", devices[at].name, ", compute capability ",
-                 devices[at].compute_capability, ")");
+      const GpuDevice& device = devices[at];
+      return cat(to_text(GpuName{static_cast<int32_t>(at), device.uuid, device.name}),
+                 " of compute capability ", device.compute_capability);
     };
     return Status::error(
         Code::kFailedPrecondition,

@@ -1,7 +1,9 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "runtime/base/gpu_name.h"
 #include "runtime/base/status.h"
 #include "runtime/transport/facts/host_facts.h"
 
@@ -13,6 +15,10 @@ namespace shoal {
 /// The number of devices that a group uses: ranks / ranks_per_gpu, rounded up, or all devices if no
 /// number of ranks was asked for.
 int group_devices(const GpuFacts& facts);
+
+/// Those devices as messages name them, in the order of their ranks. Empty: nobody has asked, or
+/// there are too few.
+std::vector<GpuName> group_gpus(const GpuFacts& facts);
 
 /// The oldest driver for a CUDA runtime, "580.65.06" for 13000; empty: not known.
 std::string_view oldest_driver(int cuda_runtime);

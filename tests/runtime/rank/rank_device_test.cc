@@ -37,6 +37,48 @@ TEST(RankDevice, RanksTakeTheirDevices) {
   }
 }
 
+/// The UUID of an emulated device.
+std::string uuid_of(int device) {
+  return cat("GPU-656d756c-6174-6564-2047-50550000000", device);
+}
+
+/// Opens the device of the rank while CUDA numbers the devices like this.
+Result<std::shared_ptr<Device>> open_among(const char* numbers, const RankStart& start) {
+  ::setenv("EMULATED_GPU_NUMBERS", numbers, 1);
+  Result<std::shared_ptr<Device>> device = open_rank_device(start, exchange_with(start.world_size));
+  ::unsetenv("EMULATED_GPU_NUMBERS");
+  return device;
+}
+
+TEST(RankDevice, ADeviceIsFoundByItsUuidWhateverItsNumber) {
+  RankStart start = start_of(1, 2, 1);
+  start.gpus = {{0, uuid_of(0), "first"}, {1, uuid_of(1), "second"}};
+  for (const auto& [numbers, number] : {std::pair{"0,1", 1}, {"1,0", 0}, {"3,2,1", 2}}) {
+    const auto device = open_among(numbers, start);
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    EXPECT_EQ((*device)->index(), number);
+    EXPECT_EQ((*device)->text(), cat("GPU ", number, " (", uuid_of(1), ", second)"));
+    EXPECT_NE((*device)->check(719, "sum").message().find((*device)->text()), std::string::npos);
+  }
+}
+
+TEST(RankDevice, ADeviceThatIsGoneMayComeBackIfRanksHaveHadIt) {
+  RankStart start = start_of(0, 1, 1);
+  start.gpus = {{4, uuid_of(4), "lost one"}};
+  for (const bool has_run : {false, true}) {
+    start.has_run = has_run;
+    for (const char* numbers : {"0,1", "none"}) {
+      const Status status = open_among(numbers, start).status();
+      EXPECT_EQ(status.fault(), has_run ? Fault::kShortage : Fault::kOwn) << status.to_string();
+      EXPECT_NE(status.to_string().find(cat("GPU 4 (", uuid_of(4), ", lost one)")),
+                std::string::npos)
+          << status.to_string();
+    }
+    EXPECT_NE(open_among("0,1", start).status().to_string().find("CUDA shows 2 GPUs now"),
+              std::string::npos);
+  }
+}
+
 TEST(RankDevice, NoSuchDeviceNamesTheFlag) {
   ::setenv("EMULATED_GPU_DEVICES", "1", 1);
   const Status status = open_rank_device(start_of(1, 2, 1), exchange_with(2)).status();

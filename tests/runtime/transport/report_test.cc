@@ -143,6 +143,18 @@ TEST(TransportReport, NoisyFiguresAreMarked) {
             std::string::npos);
 }
 
+TEST(TransportReport, DevicesAreNamedByNumberUuidAndName) {
+  TransportReport report = over("shm");
+  EXPECT_EQ(to_text(report).find("GPU"), std::string::npos);
+  report.facts.gpu.devices = {{"NVIDIA H100", "0000:17:00.0", "GPU-8f", "9.0", 1 << 20, ""},
+                              {"NVIDIA A100", "0000:18:00.0", "GPU-90", "8.0", 2 << 20, ""}};
+  EXPECT_NE(to_text(report).find(
+                "  GPU 0 (GPU-8f, NVIDIA H100): compute capability 9.0, 1048576 B (1.0 MiB)\n"
+                "  GPU 1 (GPU-90, NVIDIA A100): compute capability 8.0, 2097152 B (2.0 MiB)\n"),
+            std::string::npos)
+      << to_text(report);
+}
+
 TEST(TransportReport, WhatFillsTheDirectoryIsNamedIfRoomIsShort) {
   TransportReport report = over("memfd");
   report.facts.dev_shm.largest_files = {{"/dev/shm/big", 64 << 20, 1000, 7200}};

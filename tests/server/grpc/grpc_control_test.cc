@@ -68,6 +68,16 @@ TEST_F(GrpcControl, TellsWhatTheServerIs) {
   EXPECT_EQ(info.capacity().max_batched_tokens(), 512U);
   EXPECT_EQ(info.extra().fields().at("transport").string_value(), "shm");
   EXPECT_FALSE(info.extra().fields().contains("waits"));
+  EXPECT_FALSE(info.extra().fields().contains("gpus"));
+}
+
+TEST_F(GrpcControl, TellsWhichGpusItComputesOn) {
+  gpus_ = "0:GPU-8f:NVIDIA H100";
+  start({});
+  grpc::ClientContext context;
+  wire::ServerInfo info;
+  ASSERT_TRUE(control_->GetServerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.extra().fields().at("gpus").string_value(), gpus_);
 }
 
 TEST_F(GrpcControl, TellsWhoMakesTheOthersWait) {

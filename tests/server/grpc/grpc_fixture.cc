@@ -151,6 +151,7 @@ void GrpcFixture::make_ready() {
   deployment.limits = limits;
   deployment.transport_report = [this] { return transport_; };
   deployment.kernels = "reference";
+  deployment.gpus = gpus_;
   server_->set_ready(&*model_, loop_.get(), deployment);
 }
 

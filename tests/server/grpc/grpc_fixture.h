@@ -93,6 +93,7 @@ class GrpcFixture : public testing::Test {
   /// What the Transport service and the health detail report. Set it before start() or
   /// make_ready().
   TransportReport transport_;
+  std::string gpus_;  // DeploymentInfo::gpus
   std::optional<ServedModel> model_;
   std::unique_ptr<InferenceLoop> loop_;
   std::unique_ptr<GrpcServer> server_;

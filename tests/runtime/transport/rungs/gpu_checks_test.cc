@@ -20,8 +20,8 @@ GpuFacts good(int ranks = 4) {
   facts.cuda_runtime = facts.cuda_driver = 13000;
   facts.peers.assign(4, std::vector<bool>(4, true));
   for (int from = 0; from < 4; ++from) {
-    facts.devices.push_back(
-        {"H100", cat("0000:", 10 + from, ":00.0"), "", "9.0", int64_t{80} << 30, ""});
+    facts.devices.push_back({"H100", cat("0000:", 10 + from, ":00.0"), cat("GPU-", from), "9.0",
+                             int64_t{80} << 30, ""});
     for (int to = 0; to < 4; ++to) {
       if (from != to) facts.verdicts.push_back({from, to, GpuPeerVerdict::Outcome::kOk});
     }
@@ -47,6 +47,27 @@ TEST(GpuChecks, AGoodMachinePasses) {
   one.verdicts.clear();
   one.ranks_per_gpu = 4;
   EXPECT_TRUE(check_peers(one).ok()) << check_peers(one).to_string();
+}
+
+TEST(GpuChecks, AGroupKnowsItsDevicesByUuid) {
+  GpuFacts facts = good(3);
+  facts.ranks_per_gpu = 2;
+  const std::vector<GpuName> gpus = group_gpus(facts);
+  ASSERT_EQ(gpus.size(), 2u);
+  EXPECT_EQ(to_text(gpus[0]), "GPU 0 (GPU-0, H100)");
+  EXPECT_EQ(to_text(gpus[1]), "GPU 1 (GPU-1, H100)");
+  EXPECT_TRUE(group_gpus(good(5)).empty()) << "too few";
+  EXPECT_TRUE(group_gpus(GpuFacts()).empty()) << "nobody has asked";
+}
+
+TEST(GpuChecks, TensorCoresThatDifferAreNamedByUuid) {
+  GpuFacts facts = good();
+  EXPECT_TRUE(check_same_arithmetic(facts).ok());
+  facts.devices[2].compute_capability = "8.6";
+  const std::string said = check_same_arithmetic(facts).to_string();
+  for (const char* named : {"GPU 0 (GPU-0, H100) of compute capability 9.0",
+                            "GPU 2 (GPU-2, H100) of compute capability 8.6"})
+    EXPECT_NE(said.find(named), std::string::npos) << said;
 }
 
 TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
@@ -116,7 +137,8 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
        [](GpuFacts& f) { f.devices[2].why_unusable = why_no_code(f.module_architectures, "7.0"); },
        check_devices,
        Code::kFailedPrecondition,
-       {"GPU 2 (H100, 0000:12:00.0)", "7.0", "80-virtual 80-real 90-real 100-real 120-real"}},
+       {"GPU 2 (GPU-2, H100) at 0000:12:00.0", "7.0",
+        "80-virtual 80-real 90-real 100-real 120-real"}},
       {"more ranks than devices",
        [](GpuFacts& f) { f.ranks = 8; },
        check_devices,

@@ -1,0 +1,13 @@
+#include "runtime/base/gpu_name.h"
+
+#include "runtime/base/cat.h"
+
+namespace shoal {
+
+std::string to_text(const GpuName& gpu) {
+  if (gpu.uuid.empty() && gpu.name.empty()) return cat("GPU ", gpu.number);
+  const char* const between = gpu.uuid.empty() || gpu.name.empty() ? "" : ", ";
+  return cat("GPU ", gpu.number, " (", gpu.uuid, between, gpu.name, ")");
+}
+
+}  // namespace shoal
