@@ -13,8 +13,8 @@ namespace shoal {
 /// can take it before a restart. Not thread-safe.
 class KeptPool {
  public:
-  /// For StartControl::on_left_behind of the group that is started next. May be called at any time,
-  /// even after this object is gone.
+  /// To be called when a rank of the group that is started next is left behind. May be called at
+  /// any time, even after this object is gone.
   std::function<void()> on_left_behind();
 
   /// Keeps the pool of that group, for the next one over the same rung. An empty segment means that

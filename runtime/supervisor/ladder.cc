@@ -220,9 +220,14 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_over(TransportSetup setup,
                                                          const StartControl& caller) {
   phases_.leave();
   options.start.start_number = starts_++;
+  options.start.has_run = has_run_;
   tried_ = setup.rung;
   StartControl control = caller;
-  control.on_left_behind = pool_.on_left_behind();
+  control.on_left_behind = [mark = pool_.on_left_behind(), tell = caller.on_left_behind](
+                               int rank, pid_t process) {
+    mark();
+    if (tell) tell(rank, process);
+  };
   control.on_phase_done = [this](Phase phase, double seconds) { say_phase(phase, seconds); };
   control.on_verified = [this](const TransportVerified& figures) { say_verified(figures); };
   say_prepared();
@@ -272,6 +277,7 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_alone(WorkerGroupOptions opt
   TransportSetup none;
   none.rung = kNoTransport;
   options.start.start_number = starts_++;
+  options.start.has_run = has_run_;
   StartControl told = control;
   told.on_phase_done = [this](Phase phase, double seconds) {
     // One rank has nothing to connect and to prove.

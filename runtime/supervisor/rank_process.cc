@@ -92,7 +92,8 @@ std::vector<pid_t> pids_of_living(const std::vector<RankProcess>& ranks) {
   return pids;
 }
 
-void end_ranks(std::vector<RankProcess>& ranks) {
+void end_ranks(std::vector<RankProcess>& ranks,
+               const std::function<void(int rank, pid_t process)>& on_left_behind) {
   for (const RankProcess& rank : ranks) {
     if (!rank.reaped) ::kill(rank.process.pid, SIGKILL);  // ends stopped processes too
   }
@@ -110,6 +111,7 @@ void end_ranks(std::vector<RankProcess>& ranks) {
     log_warning(cat("rank ", i, " (pid ", rank.process.pid, ", state ", rank.state(), ") ",
                     held_up.empty() ? "hangs in the kernel" : held_up,
                     " and cannot be ended: it is left behind"));
+    if (on_left_behind) on_left_behind(static_cast<int>(i), rank.process.pid);
   }
 }
 

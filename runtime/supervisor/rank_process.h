@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -108,7 +109,8 @@ std::vector<pid_t> pids_of_living(const std::vector<RankProcess>& ranks);
 
 /// Kills and reaps the ranks that are left, within 2 s for all (kDeathMs), or 30 s while a rank
 /// still gives its memory back. A process that hangs in the kernel is named in a warning and left
-/// behind.
-void end_ranks(std::vector<RankProcess>& ranks);
+/// behind, of which the caller is told.
+void end_ranks(std::vector<RankProcess>& ranks,
+               const std::function<void(int rank, pid_t process)>& on_left_behind);
 
 }  // namespace shoal

@@ -74,7 +74,8 @@ class Supervisor::Pause {
 Supervisor::Supervisor(SupervisorOptions options, HostFacts facts)
     : options_(std::move(options)),
       ladder_(options_.ladder, std::move(facts), options_.group.world_size),
-      policy_(options_.max_restarts) {}
+      policy_(options_.max_restarts),
+      holders_(options_.group.start) {}
 
 Supervisor::~Supervisor() {
   give_up();
@@ -103,6 +104,7 @@ StartControl Supervisor::new_control() {
   control.given_up = [this] { return given_up_.load(); };
   control.on_progress = options_.hooks.on_progress;
   control.on_phase_now = options_.hooks.on_phase_now;
+  control.on_left_behind = [this](int rank, pid_t process) { holders_.left_behind(rank, process); };
   control.channels = &channels_;
   return control;
 }
@@ -153,13 +155,16 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
   if (!may.ok()) return Failure{may, failure.phase, kFrontRank, may.fault()};
   if (options_.max_restarts == 0) return failure;
   if (control.deadline.passed()) {
+    const std::string ended =
+        failure.fault == Fault::kShortage ? holders_.ended_text(failure.rank) : "";
     return while_doing(
         failure, cat("the start has taken ", options_.ladder.names.startup_timeout, ", ",
                      options_.group.startup_timeout_s, " s, with ",
                      counted(ladder_.report().restart_count, "restart"),
                      pause.tries() > 0 ? cat(", in which ", counted(pause.tries(), "try", "tries"),
                                              " met a shortage")
-                                       : ""));
+                                       : "",
+                     ended.empty() ? "" : "; ", ended));
   }
   if (control.given_up()) {
     return Failure{failure.why.because_of(Code::kCancelled, "the ranks are not started again"),
@@ -224,12 +229,14 @@ std::optional<Failure> Supervisor::recover(const Failure& first, const StartCont
   Pause pause;
   bool counted = false;  // this try is the same restart as the last one
   const RunningClock::time_point lost_at = RunningClock::now();
+  if (group_) holders_.lost(group_->pids());
   for (;;) {
     if (!counted) {
       if (std::optional<Failure> final = refuse_restart(failure, control, pause)) return final;
       ladder_.add_restart(std::string(failure.why.message()));
     }
-    std::optional<Failure> again = try_start(control);
+    std::optional<Failure> again = holders_.held();
+    if (!again) again = try_start(control);
     if (!again) {
       if (std::optional<Failure> other = refuse_other_work()) return other;
       if (options_.hooks.on_restarted)
@@ -237,7 +244,7 @@ std::optional<Failure> Supervisor::recover(const Failure& first, const StartCont
       return std::nullopt;
     }
     failure = std::move(*again);
-    counted = has_run_ && failure.fault == Fault::kShortage;
+    counted = failure.fault == Fault::kShortage && (has_run_ || holders_.any());
     if (!counted) continue;
     if (std::optional<Failure> final = wait_out(failure, control, &pause)) return final;
   }

@@ -10,6 +10,7 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/failure.h"
+#include "runtime/supervisor/device_holders.h"
 #include "runtime/supervisor/ladder.h"
 #include "runtime/supervisor/living_thread.h"
 #include "runtime/supervisor/restart_policy.h"
@@ -73,9 +74,10 @@ struct GroupStep {
 ///
 /// A restart runs on the thread that the ranks belong to. It must come to its end within
 /// group.startup_timeout_s. If it meets a shortage (descriptors, processes, memory, /dev/shm), it
-/// looks again after 0.1 s, then after twice as long each time, up to 2 s. Only a start that fails
-/// for another reason is counted as one of max_restarts, and a kill from outside only if the ranks
-/// had done little since the restart before (RestartPolicy).
+/// looks again after 0.1 s, then after twice as long each time, up to 2 s. So it waits for a device
+/// too: until the process of the rank that had it is gone, and the device and its memory are there
+/// again. Only a start that fails for another reason is counted as one of max_restarts, and a kill
+/// from outside only if the ranks had done little since the restart before (RestartPolicy).
 class Supervisor {
  public:
   /// Starts the ranks, with as many attempts as restarts are granted, all of them within
@@ -156,10 +158,11 @@ class Supervisor {
   // A snapshot of the ladder's with the waits of the group, for others to read while a restart
   // runs.
   TransportReport report_;
-  // While a restart runs, only the ranks' thread uses these five and group_. Otherwise mutex_
+  // While a restart runs, only the ranks' thread uses these six and group_. Otherwise mutex_
   // guards them.
   Ladder ladder_;
   RestartPolicy policy_;
+  DeviceHolders holders_;
   ChannelStock channels_;   // for the next group
   int64_t good_steps_ = 0;  // of the group; a failure of it takes them
   bool has_run_ = false;

@@ -43,7 +43,7 @@ struct WorkerGroup::Impl {
   OomKills kills = oom_kills();     // the counts before the group was started
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
-  std::function<void()> on_left_behind;
+  std::function<void(int rank, pid_t process)> on_left_behind;
   ~Impl() { end_all(); }
 
   std::optional<Failure> wait_until_started(const StartControl& control);
@@ -191,11 +191,9 @@ void WorkerGroup::Impl::record_segments(Look look) {
   segments.insert(segments.end(), held.begin(), held.end());
 }
 
-/// The next group needs the descriptors of ranks that have ended, and must know of those that have
-/// not.
+/// The next group needs the descriptors of ranks that have ended.
 void WorkerGroup::Impl::close_descriptors() {
   for (RankProcess& worker : workers) {
-    if (worker.left_behind && on_left_behind) on_left_behind();
     worker.channel = Channel(Fd());
     worker.channel_open = false;
     if (worker.reaped) worker.process.pidfd.reset();
@@ -208,7 +206,7 @@ void WorkerGroup::Impl::end_all() {
   const auto over = [](const RankProcess& w) { return w.reaped || w.left_behind; };
   if (!std::all_of(workers.begin(), workers.end(), over)) {
     record_segments(Look::kStopped);
-    end_ranks(workers);
+    end_ranks(workers, on_left_behind);
   }
   close_descriptors();
   if (segments.empty()) return;

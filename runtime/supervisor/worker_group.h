@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <sys/types.h>
 #include <utility>
 #include <vector>
 
@@ -58,9 +59,9 @@ struct StartControl {
   std::function<void(Phase, double seconds)> on_phase_now;
   /// Gets the figures of rank 0's self-test, once the transport has passed it on every rank.
   std::function<void(const TransportVerified&)> on_verified;
-  /// Called when the group has ended and a rank of it, which hangs in the kernel, has not. Then or
-  /// later: the group keeps a copy.
-  std::function<void()> on_left_behind;
+  /// Called once for a rank that hangs in the kernel when its group has ended. Nobody reaps its
+  /// process but the caller. Then or later: the group keeps a copy.
+  std::function<void(int rank, pid_t process)> on_left_behind;
   ChannelStock* channels = nullptr;  ///< the ranks' channels are taken from here first
 };
 

@@ -27,6 +27,19 @@ Status blame_device(const Status& status, bool has_run) {
       .blamed_on(Fault::kDeath);
 }
 
+/// Whether what the lost rank had of the device is free again. Asked before the weights are read,
+/// because the driver may take a while to clear up after a process.
+Status check_room(const Device& device, int64_t needed_bytes) {
+  SHOAL_ASSIGN_OR_RETURN(const Device::Room room, device.memory_info());
+  const auto needed = static_cast<uint64_t>(needed_bytes);
+  if (room.free_bytes >= needed) return {};
+  return Status::error(
+      Code::kResourceExhausted,
+      cat(device.text(), " has ", room.free_bytes, " B free of ", room.total_bytes,
+          " B, and the rank that was lost had at least ", needed,
+          " B of it: they are not free yet, or others have taken them (nvidia-smi lists who)"));
+}
+
 }  // namespace
 
 Status check_alike(const std::vector<ModelReady>& ranks) {
@@ -55,10 +68,11 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
                          decode<ModelStart>(place.work, "start of a model's rank"));
   answers_ = place.rank == 0;
   on_device_ = start.device == DeviceKind::kCuda;
-  has_run_ = start.has_run;
+  has_run_ = place.has_run;
   SHOAL_ASSIGN_OR_RETURN(const KernelTable* kernels, kernels_of_rank(start.kernels, place));
   // Before the weights, because it takes milliseconds and they take minutes.
   SHOAL_RETURN_IF_ERROR(check_arithmetic(*kernels, context));
+  if (on_device_) SHOAL_RETURN_IF_ERROR(check_room(*context.device(), start.least_device_bytes));
   Status unsaid;
   const auto progress = [&](const LoadProgress& done) {
     if (unsaid.ok()) unsaid = context.loaded(done);

@@ -38,9 +38,9 @@ struct ModelStart {
   /// On devices: the fewest blocks of KV cache with which to start, if there is no room for
   /// limits.kv_blocks any more.
   int32_t least_kv_blocks = 1;
-  /// The group has run before, and sequences count on its KV cache. If memory is missing now, it
-  /// may come back.
-  bool has_run = false;
+  /// On devices: what the rank that took least of its device had of weights and KV cache when the
+  /// group ran; 0: it has not run yet.
+  int64_t least_device_bytes = 0;
 
   Leaves leaves() const { return library.is_used() ? Leaves::kOnePerRank : Leaves::kOfModel; }
   /// The most rows of logits that one step can want.
@@ -52,7 +52,8 @@ struct ModelStart {
 template <typename Archive>
 void fields(Archive& archive, ModelStart& m) {
   archive(m.config_json, m.config_path, m.checkpoint, m.dtype, m.kernels, m.threads, m.limits,
-          m.all_logits, m.device, m.device_arithmetic, m.library, m.least_kv_blocks, m.has_run);
+          m.all_logits, m.device, m.device_arithmetic, m.library, m.least_kv_blocks,
+          m.least_device_bytes);
 }
 
 /// What each rank of a model reports when it is ready. It is sent as Ready::about.

@@ -304,6 +304,7 @@ std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const Engine
 
 Status EngineHost::read_ready(EnginePlan& plan) {
   int32_t blocks = plan.model.limits.kv_blocks;
+  int64_t least_bytes = INT64_MAX;
   SHOAL_ASSIGN_OR_RETURN(const std::vector<ModelReady> ranks, decode_all(supervisor_->ready()));
   SHOAL_RETURN_IF_ERROR(check_loaded(*model_, ranks));
   for (const ModelReady& rank : ranks) {
@@ -311,11 +312,12 @@ Status EngineHost::read_ready(EnginePlan& plan) {
     arithmetic_ = rank.arithmetic;
     weight_bytes_ += rank.weight_bytes;
     blocks = rank.kv_blocks;
+    least_bytes = std::min(least_bytes, rank.weight_bytes + rank.kv_bytes);
   }
   lower_kv_blocks(blocks, &plan);
   // Ranks that are started again must have what the sequences then count on.
   plan.model.least_kv_blocks = blocks;
-  plan.model.has_run = true;
+  plan.model.least_device_bytes = least_bytes;
   supervisor_->set_work(encode(plan.model));
   return {};
 }

@@ -1,0 +1,50 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/failure.h"
+#include "runtime/base/gpu_name.h"
+#include "runtime/control/messages.h"
+
+namespace shoal {
+
+/// The processes of ranks that were lost, and the devices that they had. Ranks that are started
+/// again get the same devices, and a process gives its device back when it ends. For ranks that
+/// need no device it does nothing. Not thread-safe.
+class DeviceHolders {
+ public:
+  /// What every rank of the group is sent.
+  explicit DeviceHolders(const RankStart& start)
+      : on_devices_(start.device == DeviceKind::kCuda),
+        ranks_per_gpu_(start.ranks_per_gpu),
+        gpus_(start.gpus) {}
+
+  /// A group that has run is lost: its processes, by rank.
+  void lost(std::vector<pid_t> processes) { lost_ = std::move(processes); }
+  /// StartControl::on_left_behind.
+  void left_behind(int rank, pid_t process);
+
+  bool any() const { return !left_behind_.empty(); }
+
+  /// Reaps the processes that have ended since. Nullopt: all have. Otherwise ABORTED, as a
+  /// shortage, names one that has not, with its state and its device.
+  std::optional<Failure> held();
+
+  /// Says of a lost rank, if its process has ended, which one it was and which device it had:
+  /// "rank 0 (pid 4711), which had GPU 0 (GPU-..., NVIDIA H100), has ended". Otherwise empty.
+  std::string ended_text(int rank) const;
+
+ private:
+  std::string gpu_of(int rank) const;
+
+  const bool on_devices_;
+  const int ranks_per_gpu_;
+  const std::vector<GpuName> gpus_;
+  std::vector<pid_t> lost_;
+  std::vector<std::pair<int, pid_t>> left_behind_;  // rank and process
+};
+
+}  // namespace shoal
