@@ -11,11 +11,9 @@ import numpy as np
 
 import breadth
 import harness
+from emulated_gpu import FAKES, ON_DEVICES
 
-FAKES = Path(harness.SHOAL).parent / "fakes"
 LIBRARY = FAKES / "libfake_cublaslt.so"
-ON_DEVICES = ("--device", "cuda", "--cuda-module", FAKES / "libemulated_cuda_module.so",
-              "--nccl-library", FAKES / "libfake_nccl.so", "--threads-per-rank", 1)
 OFF = ("--reproducible", "off", "--cublas-library", LIBRARY)
 DEMO = harness.ORACLE / "llama3-gqa-tied-sharded"
 ORACLES = ("llama3-gqa-tied-sharded", "qwen2-bias-uneven", "llama-linear-bias-f32",
