@@ -8,8 +8,6 @@
 # names. The same script finds entries of all tables here that are the name of no test.
 set(SHOAL_CLOCK_TESTS
     "conformance/device_(cuda-ipc|host-memfd|tcp)"
-    "emulator/(memory|stream)_test"
-    "models/held_file_test"
     "runtime/base/(patient_writer|running_clock|thread_pool|wait)_test"
     "runtime/comm/(fault|slot_flags|tcp/tcp_mesh)_test"
     "runtime/comm/device/nccl_failure_test"

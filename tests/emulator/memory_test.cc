@@ -175,6 +175,7 @@ TEST(PlannedFaultTest, AKernelThatWritesToAPeerHangs) {
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
     EXPECT_EQ(both.push_from(0), cudaSuccess);
     EXPECT_EQ(cudaEventRecord(event, nullptr), cudaSuccess);
+    // no deadline: no moment shows that a kernel never ends, so this look can only miss a fault
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
   });

@@ -203,7 +203,7 @@ void hang_if_planned(int device) {
       std::fclose(file);
     }
     if (hanging != device) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no deadline: a poll
   }
 }
 

@@ -240,6 +240,7 @@ TEST(StreamTest, AKernelThatDoesNotEndLeavesTheHostFree) {
     EXPECT_EQ(enqueue_add({free, free, 1}, other), cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
     EXPECT_EQ(free[0], 3U) << "nor does another stream wait";
+    // no deadline: the kernel polls a word that nobody has set, however long this waits
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
     std::atomic_ref<uint64_t>(*flag).store(1, std::memory_order_release);

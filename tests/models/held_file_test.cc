@@ -6,11 +6,13 @@
 #include <fstream>
 #include <gtest/gtest.h>
 #include <linux/magic.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <utility>
 
 #include "runtime/base/fd.h"
 #include "tests/in_child.h"
@@ -47,6 +49,18 @@ class HeldFileTest : public testing::Test {
     file << bytes;
   }
 
+  /// Waits until a change has another ctime than one before. The file system's clock advances in
+  /// ticks.
+  void wait_for_a_tick() const {
+    const auto now = [this] {
+      write(dir_ + "/clock", "tick");
+      struct stat found {};
+      EXPECT_EQ(::stat((dir_ + "/clock").c_str(), &found), 0);
+      return std::pair(found.st_ctim.tv_sec, found.st_ctim.tv_nsec);
+    };
+    for (const auto before = now(); now() == before;) ::sched_yield();
+  }
+
   const std::string dir_;
   const std::string path_ = dir_ + "/weights";
 };
@@ -68,7 +82,7 @@ TEST_F(HeldFileTest, ATouchPassesForAWriteAndIsReportedOnce) {
 
 TEST_F(HeldFileTest, AnotherModeIsNoWrite) {
   HeldFile file = held();
-  ::usleep(20'000);  // ctime advances in ticks of the kernel's clock
+  wait_for_a_tick();
   fs::permissions(path_, fs::perms::owner_read);
   EXPECT_EQ(file.look(), Change::kTouched);
   EXPECT_EQ(file.look(), Change::kNone);
@@ -93,7 +107,7 @@ TEST_F(HeldFileTest, OtherBytesAreOtherContents) {
 
 TEST_F(HeldFileTest, OtherBytesWithTheOldTimesShowInCtime) {
   HeldFile file = held();
-  ::usleep(20'000);  // ctime advances in ticks of the kernel's clock
+  wait_for_a_tick();
   overwrite(0, "b");
   const timespec past[2] = {{1'000'000, 0}, {1'000'000, 0}};
   ASSERT_EQ(::utimensat(AT_FDCWD, path_.c_str(), past, 0), 0);
