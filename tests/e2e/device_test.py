@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 import unittest
 import unittest.mock
 from pathlib import Path
@@ -40,6 +39,15 @@ def doctor(*flags, **arguments):
     process = start_doctor(*flags, **arguments)
     out, err = process.communicate(timeout=5 * harness.GUARD)
     return process.returncode, json.loads(out), err.decode()
+
+
+def memories_of(pid: int) -> int:
+    """How many pieces of emulated devices' memory the process has. 0 if it is gone."""
+    found = 0
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            found += os.readlink(file).startswith("/memfd:emulated-gpu")
+    return found
 
 
 @contextlib.contextmanager
@@ -155,9 +163,9 @@ class Peers(harness.TestCase):
 
     def test_nothing_is_left_where_the_front_is_killed_meanwhile(self):
         process = start_doctor(peers="all", peer_hang="0-1")
-        harness.wait_until(lambda: harness.children(process.pid),
-                           "a process that looks at the devices")
-        time.sleep(0.3)
+        # The pair's memory is there, and the kernel that comes next never ends.
+        harness.wait_until(lambda: max(map(memories_of, harness.descendants(process.pid)),
+                                       default=0) >= 2, "a process that tries the pair")
         process.kill()
         process.communicate()
         harness.wait_until(lambda: not harness.survivors(), "nothing left")
