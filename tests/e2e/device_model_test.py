@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -146,16 +145,16 @@ class Faults(harness.TestCase):
         return json.loads(out)["token_ids"]
 
     def stream_with(self, fault, *flags, ranks=2, **settings):
-        """Returns the tokens of a stream during which fault(server) is called, and the log."""
-        with emulated(**settings):
+        """Returns the tokens of a stream, and the log. The last rank stops itself in the stream,
+        and then fault(server, its pid) is called."""
+        with emulated(**settings), harness.planted(f"{ranks - 1}:step-9:stop"):
             server = self.serve(FOLDER, *ON_DEVICES, "-tp", ranks, "--max-num-seqs", 2,
                                 "--kv-cache-memory", "2m", *flags)
             fields = server.wait_ready()
         self.assertEqual(fields["kernels"], "cuda")
         self.assertRegex(fields["arithmetic"], "^cuda-sm90-8$")
         client = server.client(*self.REQUEST, "--json")
-        time.sleep(0.4)
-        fault(server)
+        fault(server, harness.stopped_rank(server.pid))
         out, err = client.communicate(timeout=5 * harness.GUARD)
         self.assertEqual(client.returncode, 0, err)
         server.process.send_signal(signal.SIGTERM)
@@ -163,13 +162,14 @@ class Faults(harness.TestCase):
         return json.loads(out)["token_ids"], server.err.rest()
 
     def test_a_rank_that_is_killed(self):
-        tokens, log = self.stream_with(lambda server: os.kill(server.workers(2)[1], signal.SIGKILL),
-                                       "--transport", "cuda-ipc")
+        tokens, log = self.stream_with(lambda server, rank: os.kill(rank, signal.SIGKILL),
+                                       "--transport", "cuda-ipc", "--step-timeout",
+                                       5 * harness.GUARD)
         self.assertEqual(tokens, self.tokens_without_fault())
         self.assertIn("the ranks run again over cuda-ipc", log)
 
     def test_a_rank_that_stops_is_named(self):
-        tokens, log = self.stream_with(lambda server: os.kill(server.workers(2)[1], signal.SIGSTOP),
+        tokens, log = self.stream_with(lambda server, rank: None,  # it does not go on by itself
                                        "--transport", "host-memfd", "--step-timeout", 2)
         self.assertEqual(tokens, self.tokens_without_fault())
         self.assertRegex(log, "starting the ranks again.*rank 1")
@@ -181,7 +181,7 @@ class Faults(harness.TestCase):
             with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "hangs"
 
-                def hang(server):
+                def hang(server, rank):
                     path.write_text(f"{ranks - 1}")
                     harness.wait_until(lambda: "starting the ranks again" in server.err.text(),
                                        "the group given up")
@@ -203,6 +203,7 @@ class Refusals(harness.TestCase):
                                code=code)
         return done.stderr.decode()
 
+                    os.kill(rank, signal.SIGCONT)
     def test_the_module_is_absent(self):
         err = self.refused(harness.UNAVAILABLE, "--cuda-module", "/nonexistent/m.so")
         self.assertIn("/nonexistent/m.so", err)
