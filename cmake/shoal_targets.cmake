@@ -274,7 +274,7 @@ function(shoal_label_bits name)
     return()
   endif()
   if(name MATCHES "^(kernels|models|emulator)/|^e2e/(same_bits|oracle|device_model/(oracle|same-bits))/"
-     OR name MATCHES "^(e2e/(arithmetic|compilers)|runtime/(worker/arithmetic|comm/tree_sum)_test)$")
+     OR name MATCHES "^(e2e/(arithmetic|compilers|device_model/batch)|runtime/(worker/arithmetic|comm/tree_sum)_test)$")
     set_property(TEST ${name} APPEND PROPERTY LABELS bits)
   endif()
 endfunction()

@@ -1,7 +1,8 @@
 """The model on emulated devices, through the program itself: device_model_test.py PART [CASE]
 
 The module is that of tests/emulator: the real kernels, compiled for the host. PART is oracle,
-stream or same-bits, with a folder of tests/data/oracle as CASE; or faults, refusals, or choice.
+stream or same-bits, with a folder of tests/data/oracle as CASE; or batch, faults, refusals, or
+choice.
 """
 import json
 import os
@@ -134,6 +135,25 @@ class SameBits(harness.TestCase):
         self.assertEqual([len(answer) for answer in tokens[0]], [4] * 4)
 
 
+class Batch(harness.TestCase):
+    """32 sequences in each step, and one sequence in each step: the same tokens, and the same
+    logits to the bit, as far as logprobs show them."""
+
+    def test_one_sequence_and_thirty_two(self):
+        requests = [{"id": i, "prompt_ids": EXPECTED["prompts"][1]["ids"][i : 1 + 2 * i],
+                     "max_tokens": 3, "ignore_eos": True, "seed": i,
+                     "temperature": 0.8 if i % 2 else 0,
+                     # The device itself chooses the tokens of every fourth request.
+                     **({"logprobs": 8} if i % 4 else {})} for i in range(32)]
+        for capability in ("8.0", "9.0"):
+            with self.subTest(capability=capability), emulated(CAPABILITY=capability):
+                together, alone = (
+                    harness.generate_jsonl(FOLDER, requests, *ON_DEVICES, "--kv-cache-memory", "8m",
+                                           "--max-num-seqs", sequences) for sequences in (32, 1))
+                self.assertEqual([len(answer["token_ids"]) for answer in alone], [3] * 32)
+                self.assertEqual(together, alone)
+
+
 class Faults(harness.TestCase):
     """A rank is killed, stops, or has a device that hangs, in the middle of a stream."""
 
@@ -183,6 +203,7 @@ class Faults(harness.TestCase):
 
                 def hang(server, rank):
                     path.write_text(f"{ranks - 1}")
+                    os.kill(rank, signal.SIGCONT)
                     harness.wait_until(lambda: "starting the ranks again" in server.err.text(),
                                        "the group given up")
                     path.write_text("-1")
@@ -203,7 +224,6 @@ class Refusals(harness.TestCase):
                                code=code)
         return done.stderr.decode()
 
-                    os.kill(rank, signal.SIGCONT)
     def test_the_module_is_absent(self):
         err = self.refused(harness.UNAVAILABLE, "--cuda-module", "/nonexistent/m.so")
         self.assertIn("/nonexistent/m.so", err)
@@ -296,8 +316,8 @@ class Choice(harness.TestCase):
 
 
 if __name__ == "__main__":
-    parts = {"oracle": Oracle, "stream": Stream, "same-bits": SameBits, "faults": Faults, "refusals": Refusals,
-             "choice": Choice}
+    parts = {"oracle": Oracle, "stream": Stream, "same-bits": SameBits, "batch": Batch,
+             "faults": Faults, "refusals": Refusals, "choice": Choice}
     for name in [part.__name__ for key, part in parts.items() if key != PART]:
         del globals()[name]
     harness.main()

@@ -1,20 +1,21 @@
-"""Compares a whole model with the reference's answers: whole_model_test.py demo|smollm2
+"""Compares a whole model with the reference's answers: whole_model_test.py demo|smollm2 cpu|devices
 
 The model is the bundled demo model, or SmolLM2-135M-Instruct (scripts/get-model smollm2; skipped if
-it is not there).
+it is not there). The devices are emulated, which takes seconds for every token.
 """
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 
 import harness
+from reference_answers import CLEAR_GAP, clear_stretch
 
-NAME = sys.argv.pop(1)
+NAME, PART = sys.argv.pop(1), sys.argv.pop(1)
 FOLDER = harness.ROOT / "models" / NAME
 PROMPTS = json.loads((harness.ORACLE / NAME / "expected.json").read_text())
 RANKS = {"demo": (1, 2, 3, 8), "smollm2": (1, 2, 4)}[NAME]
-CLEAR_GAP = 0.5
 
 
 class WholeModel(harness.TestCase):
@@ -56,7 +57,26 @@ class WholeModel(harness.TestCase):
                     self.assertEqual(answer["text"].strip(), prompt["answer"].strip())
 
 
+class OnDevices(harness.TestCase):
+    MODULE = Path(harness.SHOAL).parent / "fakes" / "libemulated_cuda_module.so"
+    TOKENS = 5  # of each prompt, at most
+
+    def test_greedy_tokens(self):
+        for prompt in PROMPTS:
+            ids, greedy = clear_stretch([prompt])
+            self.assertGreater(len(greedy), 1)
+            with self.subTest(text=prompt["text"]):
+                # The whole start and each step may take as long as the test.
+                out = harness.run("generate", FOLDER, "--prompt-ids", harness.ids_flag(ids),
+                                  "--json", "--temperature", 0, "--ignore-eos", "--max-tokens",
+                                  min(len(greedy), self.TOKENS), "--device", "cuda",
+                                  "--cuda-module", self.MODULE, "--kv-cache-memory", "64m",
+                                  "--step-timeout", 10 * harness.GUARD, guard=10 * harness.GUARD)
+                self.assertEqual(json.loads(out.stdout)["token_ids"], greedy[: self.TOKENS])
+
+
 if __name__ == "__main__":
+    del globals()["OnDevices" if PART == "cpu" else "WholeModel"]
     if not (FOLDER / "config.json").exists():
         print(f"models/{NAME} is not here: scripts/get-model {NAME} brings it")
         sys.exit(harness.SKIPPED)
