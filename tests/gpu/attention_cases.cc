@@ -1,13 +1,14 @@
 // Attention has the bits of its definition, in every way to divide it and in every step.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "bench/gpu/rank_processes.h"
 #include "runtime/base/thread_pool.h"
+#include "tests/breadth.h"
 #include "tests/gpu/attention_problem.h"
 #include "tests/gpu/gpu_cases.h"
+#include "tests/gpu/lane_orders.h"
 
 namespace shoal::gpu {
 namespace {
@@ -177,22 +178,17 @@ std::string schedules_change_no_bit(const Options& options, OneDevice& one, Dtyp
   const Tokens tokens = make_tokens(heads, 2, kPositions, 71);
   const PagedStep step = make_step(stretches, 72, true);
   const std::vector<float> expected = expected_step(core, heads, tokens, step);
-  const int seeds = type == Dtype::kBf16 ? 8 : 3;
-  for (int order = -2; order < seeds; ++order) {
-    const std::string name = order == -2   ? "forward"
-                             : order == -1 ? "reverse"
-                                           : std::to_string(order);
-    ::setenv("EMULATED_GPU_ORDER", name.c_str(), 1);
+  const int few = type == Dtype::kBf16 ? 8 : 3;
+  return in_lane_orders(quick_breadth() ? few : kAllSeeds, [&](int order) -> std::string {
     for (int way = 0; way < one.device->module().attention_ways(); ++way) {
-      const char* const copies = (order + way) % 2 == 0 ? "early" : "late";
-      ::setenv("EMULATED_GPU_COPIES", copies, 1);
+      const char* const copies = let_copies_come((order + way) % 2 != 0);
       const Attended got = attend(one, heads, tokens, step, way);
       const std::string wrong =
           got.wrong.empty() ? first_difference(got.out, expected, out_stride_of(heads)) : got.wrong;
-      if (!wrong.empty()) return cat(name, ", ", copies, ", way ", way, ": ", wrong);
+      if (!wrong.empty()) return cat(copies, ", way ", way, ": ", wrong);
     }
-  }
-  return "";
+    return "";
+  });
 }
 
 /// The arguments of a launch hold nothing that changes from step to step.
@@ -336,14 +332,12 @@ std::string long_sequences_fold(OneDevice& one) {
   const PagedStep step = make_step({{kLong - 1, 1}}, 87);
   const Attended whole = attend(one, heads, tokens, step, -1);
   if (!whole.wrong.empty()) return whole.wrong;
-  for (const char* order : {"forward", "reverse", "1", "2"}) {
-    ::setenv("EMULATED_GPU_ORDER", order, 1);
+  const std::string wrong = in_lane_orders(quick_breadth() ? 2 : kAllSeeds, [&](int) {
     const Attended split = attend(one, heads, tokens, step, -2);
-    if (!split.wrong.empty()) return split.wrong;
-    const std::string wrong = first_difference(split.out, whole.out, out_stride_of(heads));
-    if (!wrong.empty()) return cat("order ", order, ": ", wrong);
-  }
-  return compare_with_double(heads, tokens, 0, kLong - 1, whole.out.data());
+    return split.wrong.empty() ? first_difference(split.out, whole.out, out_stride_of(heads))
+                               : split.wrong;
+  });
+  return wrong.empty() ? compare_with_double(heads, tokens, 0, kLong - 1, whole.out.data()) : wrong;
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 // The ops of a layer that go over rows have the bits of the CPU's kernels.
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "bench/gpu/rank_processes.h"
 #include "kernels/reference/ops.h"
 #include "runtime/base/thread_pool.h"
 #include "tests/gpu/gpu_cases.h"
+#include "tests/gpu/lane_orders.h"
 #include "tests/gpu/layer_problem.h"
 
 namespace shoal::gpu {
@@ -27,11 +27,7 @@ std::string in_every_order(const Options& options,
                            const std::function<std::string(OneDevice&)>& body) {
   return on_device(options, [&](OneDevice& one) -> std::string {
     if (!options.stand_in) return body(one);
-    for (const char* order : {"forward", "reverse", "1", "2", "3"}) {
-      ::setenv("EMULATED_GPU_ORDER", order, 1);
-      if (std::string wrong = body(one); !wrong.empty()) return cat("order ", order, ": ", wrong);
-    }
-    return "";
+    return in_lane_orders(3, [&](int) { return body(one); });
   });
 }
 

@@ -1,11 +1,11 @@
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
 #include "bench/gpu/rank_processes.h"
 #include "runtime/base/cat.h"
 #include "runtime/base/thread_pool.h"
 #include "tests/gpu/gpu_cases.h"
+#include "tests/gpu/lane_orders.h"
 #include "tests/gpu/layer_problem.h"
 #include "tests/gpu/product_problem.h"
 
@@ -110,23 +110,17 @@ std::string schedules_change_no_bit(const Options& options, Dtype type) {
                                     factors_of(type, {17, 9, 2, 290}, Values::kUsual, 23)};
   const std::vector<float> expected[] = {expected_planes(core, factors[0], 0, 1),
                                          expected_planes(core, factors[1], 0, 1)};
-  constexpr int kSeeds = 20;
-  for (int order = -2; order < kSeeds; ++order) {
-    const std::string name = order == -2   ? "forward"
-                             : order == -1 ? "reverse"
-                                           : std::to_string(order);
-    ::setenv("EMULATED_GPU_ORDER", name.c_str(), 1);
+  return in_lane_orders(kAllSeeds, [&](int order) -> std::string {
     for (int shape = 0; shape < shapes_of(*one); ++shape) {
-      const char* const copies = (order + shape) % 2 == 0 ? "early" : "late";
-      ::setenv("EMULATED_GPU_COPIES", copies, 1);
+      const char* const copies = let_copies_come((order + shape) % 2 != 0);
       const int which = shape == 0 ? 0 : 1;
       const ProductResult got = run_product(*one, factors[which], 0, 1, shape);
       const std::string wrong =
           got.wrong.empty() ? first_difference(got.planes, expected[which], 17) : got.wrong;
-      if (!wrong.empty()) return cat(name, ", ", copies, ", shape ", shape, ": ", wrong);
+      if (!wrong.empty()) return cat(copies, ", shape ", shape, ": ", wrong);
     }
-  }
-  return "";
+    return "";
+  });
 }
 
 /// One token alone, and the same token among 130 others at several places, in every shape.

@@ -1,12 +1,12 @@
 // What is done to q, k and v before attention has the bits of the CPU's kernels.
 #include <cmath>
-#include <cstdlib>
 
 #include "bench/gpu/rank_processes.h"
 #include "kernels/args.h"
 #include "kernels/reference/ops.h"
 #include "runtime/base/thread_pool.h"
 #include "tests/gpu/gpu_cases.h"
+#include "tests/gpu/lane_orders.h"
 #include "tests/gpu/paged_problem.h"
 
 namespace shoal::gpu {
@@ -178,8 +178,7 @@ std::string qkv_has_the_cpus_bits(const Options& options, Dtype type) {
   set_float_environment();
   Result<OneDevice> one = OneDevice::open(options.module);
   SHOAL_EXPECT_OK(one.status());
-  for (const char* order : {"forward", "reverse", "1", "2"}) {
-    ::setenv("EMULATED_GPU_ORDER", order, 1);
+  return in_lane_orders(2, [&](int) -> std::string {
     for (const QkvShape& shape : kShapes) {
       const QkvProblem problem(shape, type);
       const QkvResult wanted = expected(problem);
@@ -189,10 +188,10 @@ std::string qkv_has_the_cpus_bits(const Options& options, Dtype type) {
       std::string wrong = first_difference(got.q, wanted.q, problem.q_stride());
       if (wrong.empty())
         wrong = first_difference(got.cache, wanted.cache, row_elements(shape.head_dim));
-      if (!wrong.empty()) return cat("head_dim ", shape.head_dim, ", order ", order, ": ", wrong);
+      if (!wrong.empty()) return cat("head_dim ", shape.head_dim, ": ", wrong);
     }
-  }
-  return "";
+    return "";
+  });
 }
 
 /// A row whose position has no rotary angles is left out.
