@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+import sanitizer_reports  # noqa: E402
+
 KINDS = {"race", "leak", "wrong bit", "lost wake-up", "deadline", "exit code", "recovery", "drawn"}
 PRESETS = {"release", "asan", "tsan"}
 # What scripts/test --all leaves out of its runs under a sanitizer; of the release build it runs everything.
@@ -127,17 +130,20 @@ class Tree:
             raise Unusable(f"{otherwise}:\n{(done.stdout + done.stderr)[-2000:]}")
 
     def red(self, preset: str, expect: str, *arguments: str) -> list[str]:
-        """The names of the tests that fail."""
-        prefix = []
+        """The names of the tests that fail, or in which a sanitizer reports something. As the file
+        of a report knows them, because the process of the report may not be the one that CTest saw."""
+        prefix, build = [], self.build_of(preset)
+        sanitizer_reports.clear(build)
         if preset == "tsan" and subprocess.run(["setarch", "--addr-no-randomize", "true"],
                                                stderr=subprocess.DEVNULL).returncode == 0:
             prefix = ["setarch", "--addr-no-randomize"]
         # One failure is enough, also within a program.
         environment = {**os.environ, "GTEST_FAIL_FAST": "1"}
-        output = subprocess.run([*prefix, "ctest", "--test-dir", str(self.build_of(preset)), "-R", expect,
+        output = subprocess.run([*prefix, "ctest", "--test-dir", str(build), "-R", expect,
                                  *LEFT_OUT[preset], "--no-tests=error", "--parallel", "2", *arguments],
                                 env=environment, capture_output=True, text=True).stdout
-        return re.findall(r"^\s*\d+ - (\S+) \((?!Skipped|Disabled).*\)$", output, re.MULTILINE)
+        failed = re.findall(r"^\s*\d+ - (\S+) \((?!Skipped|Disabled).*\)$", output, re.MULTILINE)
+        return failed + sorted(set(sanitizer_reports.collect(build)) - set(failed))
 
 
 @dataclass

@@ -10,7 +10,8 @@ HERE = Path(__file__).resolve().parent
 # A program that is its own build: "shoal" is copied, and the tests run it.
 FILES = {
     "CMakePresets.json": json.dumps({"version": 3, "configurePresets": [
-        {"name": "release", "generator": "Ninja", "binaryDir": "${sourceDir}/build/${presetName}"}]}),
+        {"name": name, "generator": "Ninja", "binaryDir": "${sourceDir}/build/${presetName}"}
+        for name in ("release", "tsan")]}),
     "CMakeLists.txt": """cmake_minimum_required(VERSION 3.22)
 project(toy LANGUAGES NONE)
 enable_testing()
@@ -64,6 +65,10 @@ class Scripts(unittest.TestCase):
         self.assertIn("SURVIVED", self.mutant(NO_HARM))
         self.assertEqual(self.last_code, 1)
         self.assertIn("SURVIVED", self.mutant(HARM, expect="^toy/nothing$"))
+
+    def test_the_report_of_a_sanitizer_is_noticed(self):
+        harm = HARM.replace("+three=4", "+three=3; echo race > reports/toy__sum.7")
+        self.assertIn("wrong bit: caught by toy/sum (tsan)", self.mutant(harm, preset="tsan"))
 
     def test_a_patch_that_shows_nothing_is_an_error(self):
         for said, arguments in (("does not apply", {"diff": HARM.replace("-three=3", "-three=9")}),
