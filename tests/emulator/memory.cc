@@ -75,8 +75,10 @@ int32_t map_memory(int device, int fd, size_t bytes, Kind kind, void** memory) {
   piece.begin = static_cast<unsigned char*>(mapped);
   piece.bytes = bytes;
   piece.fd = fd;
-  if (kind == Kind::kDevice)
+  if (kind == Kind::kDevice) {
     piece.written = std::make_unique<std::atomic<uint64_t>[]>((bytes + 63) / 64);
+    piece.traces = std::make_unique<Traces>(bytes);
+  }
   keep(std::move(piece));
   *memory = mapped;
   return kOk;
@@ -157,6 +159,7 @@ int32_t release_on_device(void* memory) {
     return error;
   ::munmap(memory, piece.bytes);
   ::close(piece.fd);
+  forget_flags(memory, piece.bytes);
   return kOk;
 }
 
@@ -257,6 +260,8 @@ void check_read(const void* address, size_t bytes, const Place& place) {
     report(Fault::kUnwritten, place,
            "byte " + std::to_string(number(address) - number(piece->begin)) + " of " +
                std::to_string(piece->bytes));
+  if (piece->traces->has_begun())
+    piece->traces->read(number(address) - number(piece->begin), bytes, place);
 }
 
 bool check_write(const void* address, size_t bytes, const Place& place) {
@@ -271,8 +276,21 @@ bool check_write(const void* address, size_t bytes, const Place& place) {
       if ((word.load(std::memory_order_relaxed) & ones) != ones)
         word.fetch_or(ones, std::memory_order_relaxed);
     });
+    if (piece->traces->has_begun())
+      piece->traces->write(number(address) - number(piece->begin), bytes, place);
   }
   return true;
+}
+
+void tell_by_flag(const uint64_t* flag) {
+  if (!kFlagsAreFollowed || acting == nullptr) return;
+  acting->tell(flag);
+  const Piece* piece = piece_of_bytes(flag, sizeof *flag);
+  if (piece != nullptr && piece->kind == Kind::kDevice) piece->traces->begin();
+}
+
+void look_at_flag(const uint64_t* flag, uint64_t value) {
+  if (kFlagsAreFollowed && acting != nullptr) acting->look(flag, value);
 }
 
 }  // namespace shoal::emulator

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "tests/emulator/flag_order.h"
 #include "tests/emulator/report.h"
 
 /// The memory of the emulated devices, and what of the host's memory they can reach. Device memory
@@ -26,6 +27,7 @@ struct Piece {
   int fd = -1;
   /// A bit per byte that has been written. Only for kDevice.
   std::unique_ptr<std::atomic<uint64_t>[]> written;
+  std::unique_ptr<Traces> traces;  ///< only for kDevice
 };
 
 /// The error of CUDA, or 0.
@@ -60,6 +62,13 @@ void check_read(const void* address, size_t bytes, const Place& place);
 /// The same for a write, which marks the bytes. False: the write must be left out, because the
 /// settings say that it is lost.
 bool check_write(const void* address, size_t bytes, const Place& place);
+
+// Called by lanes for flags.
+
+/// Before a flag is set: what follows it is what this kernel has done.
+void tell_by_flag(const uint64_t* flag);
+/// After a look at a flag that had this value.
+void look_at_flag(const uint64_t* flag, uint64_t value);
 
 /// The device whose kernel the calling thread runs.
 extern thread_local constinit int running_device;

@@ -32,6 +32,10 @@ const char* name_of(Fault fault) {
       return "address that the device does not have";
     case Fault::kNoPeer:
       return "memory of a device that is out of reach";
+    case Fault::kReadTooEarly:
+      return "slot that is read too early";
+    case Fault::kReusedTooEarly:
+      return "slot that is reused too early";
     case Fault::kPageable:
       return "copy of memory that is not pinned";
   }

@@ -19,6 +19,8 @@ enum class Fault {
   kUnwritten,         ///< device memory is read before anything was written there
   kUnmapped,          ///< an address that is neither device memory nor mapped host memory
   kNoPeer,            ///< memory of a device that this one does not reach
+  kReadTooEarly,      ///< what another rank's kernel has written is read before its flag was seen
+  kReusedTooEarly,    ///< and what it reads is written before it has said that it has read it
   kPageable,          ///< an asynchronous copy of memory that is not pinned
 };
 

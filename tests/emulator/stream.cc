@@ -104,11 +104,15 @@ void Stream::run_next(std::unique_lock<std::mutex>& lock) {
     queue_.clear();
     next_ = 0;
   }
+  const uint64_t number = done_ + 1;
   lock.unlock();
   if (first_report().empty()) {  // a device that has failed does nothing more
     const DeviceFloats floats;
     running_device = device_;
+    actor_.begin(number);
+    acting = &actor_;
     operation();
+    acting = nullptr;
     running_device = -1;
   }
   lock.lock();

@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "tests/emulator/flag_order.h"
+
 namespace shoal::emulator {
 
 /// Work that a stream does, in its turn. It owns copies of all arguments, as a launch does.
@@ -44,6 +46,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void run_next(std::unique_lock<std::mutex>& lock);
 
   const int device_;
+  Actor actor_;  ///< used by the operation that runs
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Operation> queue_;  ///< those after the first done_

@@ -9,6 +9,7 @@
 #include "tests/emulator/conversions.h"
 #include "tests/emulator/fragments.h"
 #include "tests/emulator/lanes.h"
+#include "tests/emulator/memory.h"
 #include "tests/emulator/pending_copies.h"
 
 namespace shoal::cuda {
@@ -57,11 +58,15 @@ cudaError_t load_kernel(void (*kernel)(Args), size_t shared_bytes = 0) {
 }
 
 inline void store_release(uint64_t* to, uint64_t value) {
+  emulator::tell_by_flag(to);
   std::atomic_ref<uint64_t>(*to).store(value, std::memory_order_release);
 }
 inline uint64_t load_acquire(const uint64_t* from) {
   emulator::let_others_run();
-  return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);
+  const uint64_t value =
+      std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);
+  emulator::look_at_flag(from, value);
+  return value;
 }
 inline uint32_t load_word(const uint32_t* from) {
   return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(from)).load(std::memory_order_relaxed);
