@@ -26,7 +26,10 @@ const char* error_text(int32_t error) {
 }
 
 int32_t select(int32_t device) {
-  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return error;
+  return cudaSetDevice(device);
+}
+
+int32_t load_kernels() {
   if (const int32_t error = load_tree_sum(); error != cudaSuccess) return error;
   if (const int32_t error = load_push_all_reduce(); error != cudaSuccess) return error;
   if (const int32_t error = load_product(); error != cudaSuccess) return error;
@@ -35,11 +38,13 @@ int32_t select(int32_t device) {
   return load_attention();
 }
 
-int32_t allocate(size_t bytes, void** memory) {
+int32_t allocate_raw(size_t bytes, void** memory) {
   *memory = nullptr;
-  const size_t taken = std::max<size_t>(bytes, 1);
-  if (const cudaError_t error = cudaMalloc(memory, taken); error != cudaSuccess) return error;
-  cudaError_t error = cudaMemset(*memory, 0, taken);
+  return cudaMalloc(memory, std::max<size_t>(bytes, 1));
+}
+int32_t allocate(size_t bytes, void** memory) {
+  if (const int32_t error = allocate_raw(bytes, memory); error != cudaSuccess) return error;
+  cudaError_t error = cudaMemset(*memory, 0, std::max<size_t>(bytes, 1));
   // Streams of create_stream do not wait for the default stream, so the zeros must be there before
   // the caller gets the memory.
   if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
@@ -135,7 +140,9 @@ constexpr ShoalCudaModule kModule{
     facts,
     try_peer,
     select,
+    load_kernels,
     allocate,
+    allocate_raw,
     release,
     memory_info,
     allocate_pinned,

@@ -73,7 +73,13 @@ struct ShoalCudaModule {
 
   /// Selects the device for the calling thread, and makes its primary context.
   int32_t (*select)(int32_t device);
-  int32_t (*allocate)(size_t bytes, void** memory);  ///< device memory, zeroed
+  /// Loads every kernel into the context of the selected device. With lazy loading, the first
+  /// launch of a kernel may have to wait for the device. If the module has only virtual code for
+  /// the device, the driver compiles it here, which takes minutes the first time. Error 209 (no
+  /// kernel image): the module is not compiled for this device. Call it before any launch.
+  int32_t (*load_kernels)();
+  int32_t (*allocate)(size_t bytes, void** memory);      ///< device memory, zeroed
+  int32_t (*allocate_raw)(size_t bytes, void** memory);  ///< the same, with anything in it
   int32_t (*release)(void* memory);
   /// The bytes of the device's memory that are free, and all of them.
   int32_t (*memory_info)(uint64_t* free_bytes, uint64_t* total_bytes);

@@ -15,6 +15,7 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 Result<std::shared_ptr<Device>> Device::open(const ShoalCudaModule& module, GpuName name) {
   std::shared_ptr<Device> device(new Device(module, std::move(name)));
   SHOAL_RETURN_IF_ERROR(device->check(module.select(device->index()), "select"));
+  SHOAL_RETURN_IF_ERROR(device->check(module.load_kernels(), "load the kernels"));
   return device;
 }
 
@@ -26,9 +27,10 @@ Status Device::check(int32_t error, const char* what) const {
 
 // The deleters below ignore errors. Nobody could handle one there, and if the device has failed,
 // the next call that matters fails too.
-Result<Device::Memory> Device::allocate(size_t bytes) {
+Result<Device::Memory> Device::allocate_by(int32_t (*entry)(size_t bytes, void** memory),
+                                           size_t bytes) {
   void* memory = nullptr;
-  const int32_t error = module_.allocate(bytes, &memory);
+  const int32_t error = entry(bytes, &memory);
   if (Status refused = check(error, cat("allocate ", bytes, " B").c_str()); !refused.ok()) {
     const Result<Room> room = memory_info();
     if (error != kOutOfMemory || !room.ok()) return refused;
@@ -36,6 +38,13 @@ Result<Device::Memory> Device::allocate(size_t bytes) {
                                    room->total_bytes, " B, and nvidia-smi lists who has the rest"));
   }
   return Memory(memory, [&table = module_](void* m) { (void)table.release(m); });
+}
+
+Result<Device::Memory> Device::allocate(size_t bytes) {
+  return allocate_by(module_.allocate, bytes);
+}
+Result<Device::Memory> Device::allocate_raw(size_t bytes) {
+  return allocate_by(module_.allocate_raw, bytes);
 }
 
 Result<Device::Memory> Device::allocate_pinned(size_t bytes) {

@@ -18,7 +18,7 @@ namespace shoal {
 /// out of memory.
 class Device {
  public:
-  /// `index` is CUDA's device number.
+  /// `index` is CUDA's device number. Loads all kernels of the module.
   static Result<std::shared_ptr<Device>> open(const ShoalCudaModule& module, int index) {
     return open(module, GpuName{index});
   }
@@ -32,6 +32,7 @@ class Device {
   using Event = std::shared_ptr<void>;
 
   Result<Memory> allocate(size_t bytes);         ///< device memory, zeroed
+  Result<Memory> allocate_raw(size_t bytes);     ///< the same, with anything in it
   Result<Memory> allocate_pinned(size_t bytes);  ///< host memory, zeroed
   struct Room {
     uint64_t free_bytes = 0;
@@ -66,6 +67,8 @@ class Device {
 
  private:
   Device(const ShoalCudaModule& module, GpuName name) : module_(module), name_(std::move(name)) {}
+  Result<Memory> allocate_by(int32_t (*entry)(size_t bytes, void** memory), size_t bytes);
+
   const ShoalCudaModule& module_;
   const GpuName name_;
 };

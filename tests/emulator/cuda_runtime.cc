@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/emulator/block_memory.h"
+#include "tests/emulator/loading.h"
 #include "tests/emulator/memory.h"
 #include "tests/emulator/settings.h"
 #include "tests/emulator/stream.h"
@@ -363,8 +364,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t replay) {
 
 namespace shoal::emulator {
 cudaError_t allow_block_memory(const void* kernel, size_t bytes) {
-  if (raise_block_memory(this_device(), kernel, bytes)) return cudaSuccess;
-  return failed(cudaErrorInvalidValue);
+  await_compiler();
+  return raise_block_memory(this_device(), kernel, bytes) ? cudaSuccess
+                                                          : failed(cudaErrorInvalidValue);
 }
 
 cudaError_t launch(const LaunchShape& shape, std::function<void()> body, cudaStream_t stream) {
@@ -376,6 +378,7 @@ cudaError_t launch(const LaunchShape& shape, std::function<void()> body, cudaStr
   const std::shared_ptr<Stream> in = stream_of(stream);
   if (!may_have_block_memory(in->device(), shape.kernel, shape.memory))
     return failed(cudaErrorInvalidValue);
+  note_launch(shape.kernel);
   in->enqueue([shape, body = std::move(body)] {
     hang_if_planned(running_device);
     run_lanes(running_device, shape, body);

@@ -25,6 +25,9 @@ namespace {
 constexpr int32_t kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidHandle = 400,
                   kAlreadyRegistered = 712, kNotRegistered = 713;
 
+/// Whatever is made of such bytes, in any type of the kernels, is NaN.
+constexpr int kNanByte = 0xff;
+
 struct Pieces {
   std::shared_mutex mutex;
   std::map<uintptr_t, Piece> by_begin;
@@ -150,7 +153,11 @@ int32_t allocate_on_device(int device, size_t bytes, void** memory) {
     ::close(fd);
     return kOutOfMemory;
   }
-  return map_memory(device, fd, bytes, Kind::kDevice, memory);
+  const int32_t error = map_memory(device, fd, bytes, Kind::kDevice, memory);
+  if (error != kOk) return error;
+  std::memset(*memory, kNanByte, bytes);
+  if (settings().fresh == Fresh::kNan) mark_written(*memory, bytes);
+  return kOk;
 }
 
 int32_t release_on_device(void* memory) {

@@ -1,9 +1,13 @@
 // The memory of the emulated devices, how processes share it, and faults that a test plans.
 #include "tests/emulator/memory.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -67,6 +71,21 @@ struct CopyWordArgs {
 };
 void copy_word(CopyWordArgs args) {
   cuda::store_global(args.to, cuda::load_global(args.from));
+}
+
+TEST(MemoryTest, HoldsNanUntilSomebodyWrites) {
+  const std::vector<uint32_t> nan(2, ~0U);
+  with_settings({}, [&] {
+    const OnDevice<uint32_t> fresh(2);
+    EXPECT_EQ(fresh.values(), nan);
+    EXPECT_EQ(run_block(&copy_word, 1, 0, {fresh.get() + 1, fresh.get()}), cudaErrorLaunchFailure)
+        << "to read it is a fault";
+  });
+  with_settings({{"FRESH", "nan"}}, [&] {
+    const OnDevice<uint32_t> fresh(2), to(std::vector<uint32_t>{3, 4});
+    EXPECT_EQ(run_block(&copy_word, 1, 0, {to.get(), fresh.get()}), cudaSuccess);
+    EXPECT_EQ(to.values(), (std::vector<uint32_t>{~0U, 4})) << "it has a former owner";
+  });
 }
 
 TEST(MemoryTest, OfTheHostIsMappedIfItIsRegistered) {
@@ -181,6 +200,46 @@ TEST(PlannedFaultTest, AKernelThatWritesToAPeerHangs) {
   });
 }
 
+std::string text_of_file(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+TEST(SettingsTest, FirstLaunchesAreCounted) {
+  const std::string path = testing::TempDir() + "/emulated_gpu_launched";
+  with_settings({{"LAUNCHED", path}}, [&path] {
+    const auto other = +[](CopyWordArgs args) { cuda::store_global(args.to, 9U); };
+    const OnDevice<uint32_t> words(std::vector<uint32_t>{1, 2});
+    const CopyWordArgs args{words.get(), words.get() + 1};
+    const auto lines = [&path] {
+      const std::string text = text_of_file(path);
+      return std::count(text.begin(), text.end(), '\n');
+    };
+    EXPECT_EQ(run_block(&copy_word, 1, 0, args), cudaSuccess);
+    EXPECT_EQ(run_block(&copy_word, 1, 0, args), cudaSuccess);
+    EXPECT_EQ(lines(), 1);
+    EXPECT_EQ(run_block(other, 1, 0, args), cudaSuccess);
+    EXPECT_EQ(lines(), 2);
+  });
+  std::remove(path.c_str());
+}
+
+TEST(SettingsTest, ADriverThatCompilesLetsTheLoaderWait) {
+  const std::string path = testing::TempDir() + "/emulated_gpu_compiles";
+  with_settings({{"COMPILES", path}}, [&path] {
+    std::ofstream(path) << "";
+    std::atomic<bool> over = false;
+    std::thread compiler([&] {
+      std::this_thread::yield();
+      over = true;
+      std::remove(path.c_str());
+    });
+    EXPECT_EQ(cuda::load_kernel(&copy_word), cudaSuccess);
+    EXPECT_TRUE(over);
+    compiler.join();
+  });
+}
+
 TEST(SettingsTest, DevicesHaveTheirCapabilities) {
   with_settings({{"CAPABILITY", "8.0,9.0,12.1"}, {"DEVICES", "4"}, {"DRIVER", "12040"}}, [] {
     const std::vector<std::pair<int, int>> expected{{8, 0}, {9, 0}, {12, 1}, {12, 1}};
@@ -254,6 +313,7 @@ TEST(SettingsTest, AKernelRunsOnTheTensorCoreOfItsDevice) {
 
 TEST(SettingsTest, WhatHasNoMeaningEndsTheProcess) {
   for (const auto& variable : Variables{{"STREAMS", "later"},
+                                        {"FRESH", "zero"},
                                         {"COPIES", "never"},
                                         {"ORDER", "backward"},
                                         {"FAIL", "cudaMalloc"},

@@ -97,6 +97,7 @@ Settings read_settings() {
   s.driver = static_cast<int>(number("DRIVER", text("DRIVER", "13000")));
   s.bytes = static_cast<size_t>(number("BYTES", text("BYTES", "1073741824")));
   s.taken = static_cast<size_t>(number("TAKEN", text("TAKEN", "0")));
+  s.fresh = word<Fresh>("FRESH", "unwritten", "nan");
   const std::string fail = text("FAIL", "");
   if (!fail.empty()) {
     const size_t colon = fail.find(':');
@@ -107,6 +108,8 @@ Settings read_settings() {
   s.peer_wrong = pair("PEER_WRONG");
   s.peer_hang = pair("PEER_HANG");
   s.hang = text("HANG", "");
+  s.compiles = text("COMPILES", "");
+  s.launched = text("LAUNCHED", "");
   const std::string order = text("ORDER", "forward");
   s.order = order == "forward"   ? Order::kForward
             : order == "reverse" ? Order::kReverse

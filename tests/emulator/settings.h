@@ -17,6 +17,10 @@ enum class Copies { kEarly, kLate };
 /// waits for it.
 enum class Streams { kThreads, kAtOnce, kWhenWaitedFor };
 
+/// What memory holds that nobody has written. It is NaN in every type. kNan: the device takes it
+/// for written, so that a kernel may read it and must not use it.
+enum class Fresh { kUnwritten, kNan };
+
 /// The numbers of two devices. The number -1 means every device.
 struct Pair {
   int from = -2;
@@ -42,11 +46,17 @@ struct Capability {
 ///   EMULATED_GPU_CAPABILITY=X.Y,... of each device; the last one is that of all others too (9.0)
 ///   EMULATED_GPU_BYTES=N            the memory of each device (1073741824)
 ///   EMULATED_GPU_TAKEN=N            the bytes of it that other processes have taken (0)
+///   EMULATED_GPU_FRESH=unwritten|nan    what cudaMalloc gives: NaN, and to read it is a fault; or
+///                                   NaN of a former owner, which may be read (unwritten)
 ///   EMULATED_GPU_FAIL=NAME:N        CUDA's function NAME returns the error N, e.g. cudaMalloc:2
 ///   EMULATED_GPU_PEER_WRONG=F-T     what F's kernels write to T's memory is lost; F and T may be *
 ///   EMULATED_GPU_PEER_HANG=F-T      a kernel of F that writes to T's memory never ends
 ///   EMULATED_GPU_HANG=PATH          once the file PATH holds a device's number, kernels of that
 ///                                   device do not end any more
+///   EMULATED_GPU_COMPILES=PATH      while there is a file PATH, to load a kernel takes time, as if
+///                                   the driver had to compile it
+///   EMULATED_GPU_LAUNCHED=PATH      each process adds a line to PATH for every kernel that it
+///                                   launches for the first time
 ///   EMULATED_GPU_ORDER=forward|reverse|N    N is the seed of a random order (forward)
 ///   EMULATED_GPU_SKIP_BARRIER=FILE:LINE     lanes do not wait at the __syncthreads or __syncwarp
 ///                                   there, e.g. product.cuh:256, which plants a fault
@@ -65,11 +75,14 @@ struct Settings {
   int driver = 13000;
   size_t bytes = size_t{1} << 30;
   size_t taken = 0;
+  Fresh fresh = Fresh::kUnwritten;
   std::string fails;  ///< a function's name
   int error = 0;      ///< which it returns
   Pair peer_wrong;
   Pair peer_hang;
-  std::string hang;  ///< a path
+  std::string hang;  ///< a path, like the two that follow
+  std::string compiles;
+  std::string launched;
   Order order = Order::kForward;
   uint64_t seed = 0;
   std::string skip_barrier;  ///< text_of its place

@@ -55,6 +55,8 @@ TEST_F(CudaModuleTest, WithoutADeviceEverythingFailsPolitely) {
   void* stream = nullptr;
   int64_t wrong_bytes = 0;
   EXPECT_NE(module_->select(0), 0);
+  EXPECT_NE(module_->load_kernels(), 0);
+  EXPECT_NE(module_->allocate_raw(4096, &memory), 0);
   EXPECT_NE(module_->allocate(4096, &memory), 0);
   EXPECT_EQ(memory, nullptr);
   EXPECT_NE(module_->allocate_pinned(4096, &memory), 0);

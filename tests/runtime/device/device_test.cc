@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <gtest/gtest.h>
+#include <vector>
 
 #include "runtime/device/module_loader.h"
 
@@ -79,6 +80,16 @@ TEST(DeviceTest, MovesAndSums) {
   ASSERT_TRUE((*device)->record(event.get(), stream.get()).ok());
   ASSERT_TRUE((*device)->wait(event.get(), Deadline::after_ms(1000), {}).ok());
   EXPECT_EQ(static_cast<float*>(out.get())[3], 44);
+}
+
+TEST(DeviceTest, OnlyAPromiseOfZerosZeroesMemory) {
+  const std::shared_ptr<Device> device = *Device::open(module(), 0);
+  const Device::Memory zeros = *device->allocate(16), anything = *device->allocate_raw(16);
+  // The host can look at an emulated device's memory, where new memory is NaN.
+  const std::vector<unsigned char> expected[] = {std::vector<unsigned char>(16, 0),
+                                                 std::vector<unsigned char>(16, 0xff)};
+  EXPECT_EQ(std::memcmp(zeros.get(), expected[0].data(), 16), 0);
+  EXPECT_EQ(std::memcmp(anything.get(), expected[1].data(), 16), 0);
 }
 
 TEST(DeviceTest, ErrorsCarryTheModulesWords) {
