@@ -68,7 +68,7 @@ Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator)
       usual_scratch_floats(config, plan, room),
       device.module().product_scratch_floats(config.hidden_size, room.rows, kShoalMostLeaves));
   const int64_t bytes = DeviceBuffers(nullptr, config, plan, activations_, room, scratch).bytes;
-  Result<Device::Memory> memory = device.allocate(static_cast<size_t>(bytes));
+  Result<Device::Memory> memory = device.allocate_raw(static_cast<size_t>(bytes));
   if (!memory.ok()) {
     return memory.status().while_doing(
         cat("allocate the activations of a step, ", bytes,
@@ -97,7 +97,7 @@ Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator)
 Status CudaLayers::take_kv_cache(int32_t blocks) {
   kv_ = nullptr;  // first, so that both need not fit
   kv_bytes_ = blocks * device_kv_block_bytes(parts_.config, parts_.plan, weights_.dtype);
-  Result<Device::Memory> kv = parts_.device->allocate(static_cast<size_t>(kv_bytes_));
+  Result<Device::Memory> kv = allocate_kept(*parts_.device, kv_bytes_);
   if (!kv.ok()) {
     return kv.status().while_doing(
         cat("allocate the KV cache of ", counted(blocks, "block"), ", ", kv_bytes_, " B"));

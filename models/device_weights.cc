@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kLeafAlign = 64;
 static_assert(kShoalMostLeaves == kMostDeviceLeaves);
 constexpr size_t kStageBytes = size_t{8} << 20;
+/// Each matrix and vector begins at a multiple of this, as if it were an allocation of its own.
+constexpr int64_t kPartAlign = 256;
 
 constexpr int64_t padded_leaf(int64_t columns) {
   return (columns + kLeafAlign - 1) / kLeafAlign * kLeafAlign;
@@ -36,16 +38,82 @@ void convert(const std::byte* row, Dtype from, int64_t begin, int64_t end, Dtype
     store_element(element_as_float(row, from, c), to, out);
 }
 
-class DeviceStore {
+/// A WeightLoader's store that gives each part its place in one piece of memory. Without memory it
+/// only counts the bytes.
+class WeightPlaces {
  public:
   using Matrix = DeviceMatrix;
   using Vector = DeviceVector;
   using Table = Device::Memory;
 
-  DeviceStore(const ModelConfig& config, Dtype dtype, Device& device, ThreadPool& pool,
-              const KernelTable& kernels, const LoadCallback& progress, int64_t total)
-      : config_(config),
-        dtype_(dtype),
+  WeightPlaces(const ModelConfig& config, Dtype dtype, Device::Memory memory)
+      : config_(config), dtype_(dtype), memory_(std::move(memory)) {}
+
+  Result<DeviceMatrix> make_matrix(int n, int, const std::vector<LeafStep>& leaves) {
+    DeviceMatrix matrix;
+    matrix.outputs = n;
+    matrix.leaves = static_cast<int32_t>(leaves.size());
+    if (leaves.size() > kShoalMostLeaves) {
+      return Status::error(Code::kInternal, cat("a product of ", leaves.size(), " leaves"));
+    }
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      const LeafStep& step = leaves[i];
+      matrix.leaf[i] = {step.k_begin, step.k_end, matrix.stride, step.merges, step.contribution};
+      matrix.stride += padded_leaf(step.k_end - step.k_begin);
+    }
+    matrix.weights = place(n * matrix.stride * element_);
+    return matrix;
+  }
+  Status fill(DeviceMatrix&, int, const TensorView&, Range, Range) { return {}; }
+
+  Result<DeviceVector> make_vector(const std::vector<float>& values) {
+    return DeviceVector{place(static_cast<int64_t>(values.size() * sizeof(float)))};
+  }
+  Result<Device::Memory> make_table(const TensorView&) {
+    return place(config_.vocab_size * config_.hidden_size * element_);
+  }
+
+  /// A row of the table is a row of weights if it needs no padding.
+  bool share_rows(const Device::Memory& table, Range rows, DeviceMatrix* out) {
+    const int64_t hidden = config_.hidden_size;
+    if (padded_leaf(hidden) != hidden) return false;
+    out->outputs = rows.size();
+    out->leaves = 1;
+    out->leaf[0] = {0, config_.hidden_size, 0, 0, 0};
+    out->stride = hidden;
+    out->weights = part_of(table, rows.begin * hidden * element_);
+    return true;
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+ protected:
+  static Device::Memory part_of(const Device::Memory& memory, int64_t at) {
+    if (memory == nullptr) return nullptr;
+    return Device::Memory(memory, static_cast<std::byte*>(memory.get()) + at);
+  }
+  Device::Memory place(int64_t bytes) {
+    const int64_t at = bytes_;
+    bytes_ += (bytes + kPartAlign - 1) / kPartAlign * kPartAlign;
+    return part_of(memory_, at);
+  }
+
+  const ModelConfig& config_;
+  const Dtype dtype_;
+  const int64_t element_ = bytes_of(dtype_);
+
+ private:
+  const Device::Memory memory_;
+  int64_t bytes_ = 0;
+};
+
+/// And copies them there.
+class DeviceStore : public WeightPlaces {
+ public:
+  DeviceStore(const ModelConfig& config, Dtype dtype, Device& device, Device::Memory memory,
+              ThreadPool& pool, const KernelTable& kernels, const LoadCallback& progress,
+              int64_t total)
+      : WeightPlaces(config, dtype, std::move(memory)),
         device_(device),
         pool_(pool),
         progress_(progress),
@@ -68,23 +136,6 @@ class DeviceStore {
     return {};
   }
 
-  Result<DeviceMatrix> make_matrix(int n, int k, const std::vector<LeafStep>& leaves) {
-    DeviceMatrix matrix;
-    matrix.outputs = n;
-    matrix.leaves = static_cast<int32_t>(leaves.size());
-    if (leaves.size() > kShoalMostLeaves) {
-      return Status::error(Code::kInternal, cat("a product of ", leaves.size(), " leaves"));
-    }
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      const LeafStep& step = leaves[i];
-      matrix.leaf[i] = {step.k_begin, step.k_end, matrix.stride, step.merges, step.contribution};
-      matrix.stride += padded_leaf(step.k_end - step.k_begin);
-    }
-    SHOAL_ASSIGN_OR_RETURN(matrix.weights,
-                           allocate(n * matrix.stride * element_, cat(n, " x ", k, " weights")));
-    return matrix;
-  }
-
   Status fill(DeviceMatrix& out, int at, const TensorView& view, Range rows, Range columns) {
     const int64_t row_bytes = out.stride * element_;
     auto* to = static_cast<std::byte*>(out.weights.get()) + at * row_bytes;
@@ -102,8 +153,7 @@ class DeviceStore {
     const size_t bytes = values.size() * sizeof(float);
     if (bytes > kStageBytes)
       return Status::error(Code::kInternal, cat("a vector of ", counted(values.size(), "value")));
-    DeviceVector vector;
-    SHOAL_ASSIGN_OR_RETURN(vector.values, allocate(static_cast<int64_t>(bytes), "a vector"));
+    SHOAL_ASSIGN_OR_RETURN(DeviceVector vector, WeightPlaces::make_vector(values));
     SHOAL_ASSIGN_OR_RETURN(Stage* const stage, next_stage());
     std::memcpy(stage->pinned.get(), values.data(), bytes);
     sum_.add(stage->pinned.get(), bytes);
@@ -114,8 +164,7 @@ class DeviceStore {
 
   Result<Device::Memory> make_table(const TensorView& embedding) {
     const int64_t row_bytes = config_.hidden_size * element_;
-    SHOAL_ASSIGN_OR_RETURN(Device::Memory table,
-                           allocate(config_.vocab_size * row_bytes, "the embedding table"));
+    SHOAL_ASSIGN_OR_RETURN(Device::Memory table, WeightPlaces::make_table(embedding));
     SHOAL_RETURN_IF_ERROR(
         copy_rows(embedding, {0, config_.vocab_size}, static_cast<std::byte*>(table.get()),
                   row_bytes, [&](const std::byte* row, std::byte* staged) {
@@ -124,26 +173,12 @@ class DeviceStore {
     return table;
   }
 
-  /// A row of the table is a row of weights if it needs no padding.
-  bool share_rows(const Device::Memory& table, Range rows, DeviceMatrix* out) {
-    const int64_t hidden = config_.hidden_size;
-    if (padded_leaf(hidden) != hidden) return false;
-    out->outputs = rows.size();
-    out->leaves = 1;
-    out->leaf[0] = {0, config_.hidden_size, 0, 0, 0};
-    out->stride = hidden;
-    out->weights = Device::Memory(
-        table, static_cast<std::byte*>(table.get()) + rows.begin * hidden * element_);
-    return true;
-  }
-
   /// Waits until everything has been copied.
   Status finish() {
     for (Stage& stage : stages_) SHOAL_RETURN_IF_ERROR(wait(stage));
     return {};
   }
 
-  int64_t taken() const { return taken_; }
   uint64_t sum() const { return sum_.value(); }
 
  private:
@@ -152,17 +187,6 @@ class DeviceStore {
     Device::Event copied;
     bool in_use = false;
   };
-
-  Result<Device::Memory> allocate(int64_t bytes, const std::string& what) {
-    Result<Device::Memory> memory = device_.allocate(static_cast<size_t>(bytes));
-    if (!memory.ok()) {
-      return memory.status().while_doing(cat("allocate ", what, " after ", taken_, " of ", total_,
-                                             " B of this rank's weights; if the GPU is full, use "
-                                             "more ranks, or end what else uses it"));
-    }
-    taken_ += bytes;
-    return memory;
-  }
 
   /// Copies rows of the checkpoint to the device. convert_row(row, staged) writes one of them as
   /// row_bytes bytes.
@@ -209,29 +233,15 @@ class DeviceStore {
     return {};
   }
 
-  const ModelConfig& config_;
-  const Dtype dtype_;
-  const int64_t element_ = bytes_of(dtype_);
   Device& device_;
   ThreadPool& pool_;
   const LoadCallback& progress_;
   const int64_t total_;
   int64_t done_ = 0;
-  int64_t taken_ = 0;
   WeightSum sum_;
   Device::Stream stream_;
   Stage stages_[2];
 };
-
-/// The elements of a row of a row-parallel product, whose leaves have `unit` columns for each unit.
-int64_t leaf_row_elements(const RankFold& fold, int leaves, int units, int unit, int columns) {
-  int64_t elements = 0;
-  for (const RankFold::Step& step : fold.steps) {
-    const Range own = leaf_units(step.leaf, leaves, units);
-    elements += padded_leaf(std::min(own.end * unit, columns) - own.begin * unit);
-  }
-  return elements;
-}
 
 }  // namespace
 
@@ -250,8 +260,15 @@ Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const Mo
                                           const ShardPlan& plan, Dtype dtype, Device& device,
                                           ThreadPool& pool, const KernelTable& kernels,
                                           const LoadCallback& progress) {
-  const int64_t total = device_weight_bytes(config, plan, dtype);
-  DeviceStore store(config, dtype, device, pool, kernels, progress, total);
+  SHOAL_ASSIGN_OR_RETURN(const int64_t total, device_weight_bytes(config, plan, dtype));
+  Result<Device::Memory> memory = allocate_kept(device, total);
+  if (!memory.ok()) {
+    return memory.status().while_doing(
+        cat("allocate this rank's weights, ", total,
+            " B; if the GPU is full, use more ranks, or end what else uses it"));
+  }
+  DeviceStore store(config, dtype, device, std::move(memory).value(), pool, kernels, progress,
+                    total);
   SHOAL_RETURN_IF_ERROR(store.prepare());
   DeviceWeights weights;
   SHOAL_ASSIGN_OR_RETURN(
@@ -259,33 +276,18 @@ Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const Mo
       WeightLoader<DeviceStore>(checkpoint, config, plan, store).load());
   SHOAL_RETURN_IF_ERROR(store.finish());
   weights.dtype = dtype;
-  weights.bytes = store.taken();
+  weights.bytes = store.bytes();
   weights.sum = store.sum();
   if (progress) progress(total, total);  // biases and norms travel without being counted
   return weights;
 }
 
-int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype) {
-  const auto rank = static_cast<size_t>(plan.world.rank);
-  const int64_t d = config.head_dim, hidden = config.hidden_size, mlp = plan.mlp_columns.size();
-  const int64_t row = padded_leaf(hidden);
-  const int64_t o =
-      leaf_row_elements(plan.attention_reduce.ranks[rank], plan.leaves, config.num_attention_heads,
-                        config.head_dim, config.num_attention_heads * config.head_dim);
-  const int64_t down =
-      leaf_row_elements(plan.mlp_reduce.ranks[rank], plan.leaves,
-                        (config.intermediate_size + kMlpUnitColumns - 1) / kMlpUnitColumns,
-                        kMlpUnitColumns, config.intermediate_size);
-  const int64_t qkv = (plan.q_heads.size() + 2 * plan.kv_heads.size()) * d;
-  const int64_t layer = (qkv + 2 * mlp) * row + hidden * (o + down);
-  const bool shared = config.tie_word_embeddings && padded_leaf(hidden) == hidden;
-  const int64_t elements = config.num_hidden_layers * layer + config.vocab_size * hidden +
-                           (shared ? 0 : plan.vocab.size() * row);
-  const int64_t biases = (config.qkv_bias ? qkv : 0) + (config.o_bias ? hidden : 0) +
-                         (config.mlp_bias ? 2 * mlp + hidden : 0);
-  const int64_t norms = 2 * hidden + (config.qk_norm ? 2 * d : 0);
-  const int64_t floats = config.num_hidden_layers * (biases + norms) + hidden;
-  return elements * bytes_of(dtype) + floats * int64_t{sizeof(float)};
+Result<int64_t> device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype) {
+  WeightPlaces places(config, dtype, nullptr);
+  const ShapesOnly shapes;
+  SHOAL_RETURN_IF_ERROR(
+      (WeightLoader<WeightPlaces, ShapesOnly>(shapes, config, plan, places).load().status()));
+  return places.bytes();
 }
 
 }  // namespace shoal

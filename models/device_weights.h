@@ -20,7 +20,7 @@ struct DeviceMatrix {
   int32_t leaves = 0;
   ShoalLeaf leaf[kShoalMostLeaves] = {};
   int64_t stride = 0;      ///< elements of a row
-  Device::Memory weights;  ///< [outputs][stride]; may be a part of another matrix
+  Device::Memory weights;  ///< [outputs][stride]; a part of what holds all weights
 };
 
 /// A product with this matrix of dtype, without its rows, x, y and scratch.
@@ -40,16 +40,18 @@ struct DeviceWeights : WeightsOf<DeviceMatrix, DeviceVector, Device::Memory> {
 };
 
 /// Reads the rank's slices of a checkpoint, converts them to dtype, and copies them to the device
-/// through two pinned buffers, so that one is filled while the other is copied. The embedding table
-/// is copied whole; a tied last product shares it if hidden_size is a multiple of 64. Returns once
-/// everything has been copied. The kernels are used for the checksum. Errors: those of
-/// Checkpoint::tensor, and RESOURCE_EXHAUSTED with the bytes of the matrix that does not fit.
+/// through two pinned buffers, so that one is filled while the other is copied. All of them are in
+/// one allocation of device_weight_bytes(). The embedding table is copied whole; a tied last
+/// product shares it if hidden_size is a multiple of 64. Returns once everything has been copied.
+/// The kernels are used for the checksum. Errors: those of Checkpoint::tensor, and
+/// RESOURCE_EXHAUSTED with the bytes.
 Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                           const ShardPlan& plan, Dtype dtype, Device& device,
                                           ThreadPool& pool, const KernelTable& kernels,
                                           const LoadCallback& progress);
 
-/// Computes, without a device, the bytes that load_device_weights() takes on it.
-int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype);
+/// Counts, without a device and without a checkpoint, the bytes that load_device_weights() takes.
+/// INTERNAL: the plan is none of this model.
+Result<int64_t> device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype);
 
 }  // namespace shoal

@@ -33,6 +33,16 @@ std::vector<LeafStep> leaf_steps(const RankFold& fold, int first_column,
   return steps;
 }
 
+/// A checkpoint of which only the shapes are known. Its tensors have no data.
+class ShapesOnly {
+ public:
+  static Result<TensorView> tensor(const std::string&, const std::vector<int64_t>& shape) {
+    TensorView view;
+    view.shape = shape;
+    return view;
+  }
+};
+
 /// Reads one rank's slices of a checkpoint, in the same order for every kind of device, and hands
 /// them to a Store. The Store makes its own Matrix, Vector and Table of them:
 ///   Result<Matrix> make_matrix(int n, int k, std::vector<LeafStep> leaves);
@@ -42,14 +52,15 @@ std::vector<LeafStep> leaf_steps(const RankFold& fold, int first_column,
 ///   Result<Table> make_table(const TensorView& embedding);
 ///   bool share_rows(const Table& table, Range rows, Matrix* out);
 ///     makes *out of these rows of the table without a copy; false if that is not possible
-/// What a model does not have stays as its type's constructor makes it.
-template <typename Store>
+/// What a model does not have stays as its type's constructor makes it. If Source is ShapesOnly,
+/// the Store gets views without data and vectors of zeros, and so learns how much there will be.
+template <typename Store, typename Source = Checkpoint>
 class WeightLoader {
  public:
   using Weights = WeightsOf<typename Store::Matrix, typename Store::Vector, typename Store::Table>;
   using Layer = typename Weights::Layer;
 
-  WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const ShardPlan& plan,
+  WeightLoader(const Source& checkpoint, const ModelConfig& config, const ShardPlan& plan,
                Store& store)
       : checkpoint_(checkpoint), config_(config), plan_(plan), store_(store) {}
 
@@ -151,7 +162,7 @@ class WeightLoader {
       SHOAL_ASSIGN_OR_RETURN(const TensorSlice slice, slice_tensor(name, config_, plan_));
       SHOAL_ASSIGN_OR_RETURN(const TensorView view, checkpoint_.tensor(name, slice.shape));
       for (int i = slice.rows.begin; i < slice.rows.end; ++i)
-        values.push_back(element_as_float(view.data, view.dtype, i));
+        values.push_back(view.data == nullptr ? 0 : element_as_float(view.data, view.dtype, i));
     }
     SHOAL_ASSIGN_OR_RETURN(*out, store_.make_vector(std::move(values)));
     return {};
@@ -164,7 +175,7 @@ class WeightLoader {
     return store_.fill(*out, at, view, slice.rows, slice.columns);
   }
 
-  const Checkpoint& checkpoint_;
+  const Source& checkpoint_;
   const ModelConfig& config_;
   const ShardPlan& plan_;
   Store& store_;

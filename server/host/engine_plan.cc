@@ -234,24 +234,25 @@ struct RankBytes {
   int64_t activations = 0;  // and logits; approximately
 };
 
-RankBytes bytes_of_rank(const ModelConfig& config, const ShardPlan& shard,
-                        const ModelStart& model) {
+Result<RankBytes> bytes_of_rank(const ModelConfig& config, const ShardPlan& shard,
+                                const ModelStart& model) {
   const EngineLimits& limits = model.limits;
   if (model.device == DeviceKind::kCuda) {
     const StepRoom room{.rows = limits.max_num_batched_tokens,
                         .sequences = limits.max_num_seqs,
                         .positions = std::max(limits.max_model_len, 1),
                         .logit_rows = model.max_logit_rows()};
-    return {
-        device_weight_bytes(config, shard, model.dtype),
-        device_kv_block_bytes(config, shard, model.dtype),
-        device_activation_bytes(config, shard, model.dtype, room) + model.library.workspace_bytes};
+    SHOAL_ASSIGN_OR_RETURN(const int64_t weights, device_weight_bytes(config, shard, model.dtype));
+    return RankBytes{weights, device_kv_block_bytes(config, shard, model.dtype),
+                     device_activation_bytes(config, shard, model.dtype, room) +
+                         model.library.workspace_bytes};
   }
-  return {packed_weight_bytes(config, shard, model.dtype),
-          KvCache::bytes(config.num_hidden_layers, 1, shard.kv_heads.size(), config.head_dim,
-                         model.dtype),
-          CpuLayers::activation_bytes(config, shard, model.dtype, limits.max_num_batched_tokens) +
-              ModelRunner::logit_bytes(shard, model.max_logit_rows())};
+  return RankBytes{
+      packed_weight_bytes(config, shard, model.dtype),
+      KvCache::bytes(config.num_hidden_layers, 1, shard.kv_heads.size(), config.head_dim,
+                     model.dtype),
+      CpuLayers::activation_bytes(config, shard, model.dtype, limits.max_num_batched_tokens) +
+          ModelRunner::logit_bytes(shard, model.max_logit_rows())};
 }
 
 }  // namespace
@@ -282,7 +283,7 @@ Status EnginePlan::estimate_memory(const ModelConfig& config) {
   for (int rank = 0; rank < world_size; ++rank) {
     SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard, make_shard_plan(config, {rank, world_size},
                                                                   model.device, model.leaves()));
-    const RankBytes bytes = bytes_of_rank(config, shard, model);
+    SHOAL_ASSIGN_OR_RETURN(const RankBytes bytes, bytes_of_rank(config, shard, model));
     estimate.weight_bytes += bytes.weights;
     estimate.largest_weight_bytes = std::max(estimate.largest_weight_bytes, bytes.weights);
     estimate.kv_bytes_per_block += bytes.kv_block;

@@ -1,9 +1,10 @@
 """The model on emulated devices, through the program itself: device_model_test.py PART [CASE]
 
 The module is that of tests/emulator: the real kernels, compiled for the host. PART is oracle,
-stream or same-bits, with a folder of tests/data/oracle as CASE; or batch, faults, refusals, or
+stream or same-bits, with a folder of tests/data/oracle as CASE; or batch, start, faults, refusals, or
 choice.
 """
+import io
 import json
 import os
 import shutil
@@ -154,6 +155,32 @@ class Batch(harness.TestCase):
                 self.assertEqual(together, alone)
 
 
+class Start(harness.TestCase):
+    """What a rank does on its device before the server is ready."""
+
+    def ready(self, *flags, **settings) -> harness.Server:
+        with emulated(**settings):
+            server = self.serve(FOLDER, *ON_DEVICES, *flags)
+        server.wait_ready()
+        return server
+
+    def test_memory_of_former_owners_changes_no_bit(self):
+        """Weights, activations and KV cache begin as NaN. Without a former owner, to read it is a
+        fault of the device."""
+        ids = EXPECTED["prompts"][1]["ids"][: 8 if breadth.SANITIZED else None]
+        with emulated(FRESH="unwritten"):
+            expected = harness.logits_file(FOLDER, ids, *ON_DEVICES)
+        for flags in (("--chunk", 13), ("-tp", 2, "--decode-from", len(ids) - 3)):
+            with self.subTest(flags), emulated(FRESH="nan"):
+                ours = harness.logits_file(FOLDER, ids, *ON_DEVICES, *flags)
+                self.assertTrue(ours == expected, "other bits")
+        self.assertTrue(np.isfinite(self.as_array(expected)).all())
+
+    @staticmethod
+    def as_array(file: bytes) -> np.ndarray:
+        return np.load(io.BytesIO(file))
+
+
 class Faults(harness.TestCase):
     """A rank is killed, stops, or has a device that hangs, in the middle of a stream."""
 
@@ -267,7 +294,7 @@ class Refusals(harness.TestCase):
 
     def test_memory_that_somebody_else_has(self):
         for left, why in (
-                (1_000_000, r"(?s)after \d+ of \d+ B of this rank's weights;.*GPU 0 \(GPU-.*\) has \d+ B free of"),
+                (1_000_000, r"(?s)allocate this rank's weights, \d+ B; if.*GPU 0 \(GPU-.*\) has \d+ B free of"),
                 (1_400_000, r"(?s)activations of a step, \d+ B.*--max-model-len.*GPU 0 \(GPU-.*\) has \d+ B free"),
                 (3_950_000, r"GPU 0 has \d+ B of 67108864 B left for KV cache, which is \d blocks? of")):
             with self.subTest(why):
@@ -317,7 +344,7 @@ class Choice(harness.TestCase):
 
 if __name__ == "__main__":
     parts = {"oracle": Oracle, "stream": Stream, "same-bits": SameBits, "batch": Batch,
-             "faults": Faults, "refusals": Refusals, "choice": Choice}
+             "start": Start, "faults": Faults, "refusals": Refusals, "choice": Choice}
     for name in [part.__name__ for key, part in parts.items() if key != PART]:
         del globals()[name]
     harness.main()

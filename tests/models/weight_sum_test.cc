@@ -86,6 +86,22 @@ std::vector<uint64_t> loaded(const std::string& model, int ranks, int threads, D
   return sums;
 }
 
+/// The matrices, vectors and the table of a rank, as far as it has them.
+std::vector<Device::Memory> parts_of(const DeviceWeights& weights) {
+  std::vector<Device::Memory> parts = {weights.embedding, weights.final_norm.values,
+                                       weights.lm_head.weights};
+  for (const auto& layer : weights.layers) {
+    for (const DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      parts.push_back(matrix->weights);
+    for (const DeviceVector* vector :
+         {&layer.input_norm, &layer.post_attention_norm, &layer.qkv_bias, &layer.q_norm,
+          &layer.k_norm, &layer.o_bias, &layer.gate_up_bias, &layer.down_bias})
+      parts.push_back(vector->values);
+  }
+  std::erase(parts, nullptr);
+  return parts;
+}
+
 void flip(const std::string& path, uint64_t at) {
   const Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   char byte = 0;
@@ -130,6 +146,32 @@ TEST_P(WeightsOfModel, AnotherByteOfAnyTensorIsAnotherSum) {
 
 TEST_P(WeightsOfModel, AlsoOfWhatIsCopiedToADevice) {
   every_byte_counts(DeviceKind::kCuda);
+}
+
+TEST_P(WeightsOfModel, AreOneAllocationOfADevice) {
+  const ModelConfig config = load_model_config(model_).value();
+  const Checkpoint checkpoint = Checkpoint::open(model_).value();
+  const Dtype dtype = resolve_dtype(checkpoint, std::nullopt).value();
+  ThreadPool pool(1);
+  for (int rank = 0; rank < 3; ++rank) {
+    const ShardPlan plan = make_shard_plan(config, {rank, 3}, DeviceKind::kCuda).value();
+    const uint64_t before = emulated_device().memory_info().value().free_bytes;
+    const DeviceWeights weights = load_device_weights(checkpoint, config, plan, dtype,
+                                                      emulated_device(), pool, reference(), {})
+                                      .value();
+    const int64_t counted = device_weight_bytes(config, plan, dtype).value();
+    EXPECT_EQ(weights.bytes, counted);
+    EXPECT_EQ(before - emulated_device().memory_info().value().free_bytes,
+              static_cast<uint64_t>(counted))
+        << "beside the weights nothing was taken";
+    const auto* const begin = static_cast<const std::byte*>(weights.embedding.get());
+    for (const Device::Memory& part : parts_of(weights)) {
+      const auto* const at = static_cast<const std::byte*>(part.get());
+      EXPECT_TRUE(at >= begin && at < begin + counted);
+      EXPECT_FALSE(part.owner_before(weights.embedding) || weights.embedding.owner_before(part))
+          << "another allocation";
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WeightsOfModel,
