@@ -35,6 +35,7 @@ class CpuLayers final : public Layers {
 
   Status take_memory(const StepRoom& room, Communicator& communicator) override;
   Status take_kv_cache(int32_t blocks) override;
+  Status launch_shapes() override { return {}; }
   Result<std::optional<KvRoom>> kv_room() const override { return std::optional<KvRoom>(); }
   Status begin(const DecoderBatch& batch) override;
   Status attention(int layer) override;

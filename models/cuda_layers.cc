@@ -4,12 +4,11 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "kernels/args.h"
 #include "models/device_buffers.h"
-#include "models/device_limits.h"
+#include "models/device_shapes.h"
 #include "models/device_tables.h"
 #include "runtime/base/counted.h"
 #include "runtime/comm/device/keep_for_process.h"
@@ -51,9 +50,9 @@ Result<std::unique_ptr<Layers>> CudaLayers::load(const Parts& parts, const Check
 
 Status CudaLayers::open_stream() {
   SHOAL_ASSIGN_OR_RETURN(stream_, parts_.device->make_stream());
-  SHOAL_ASSIGN_OR_RETURN(done_, parts_.device->make_event());
-  SHOAL_ASSIGN_OR_RETURN(pace_[0], parts_.device->make_event());
-  SHOAL_ASSIGN_OR_RETURN(pace_[1], parts_.device->make_event());
+  for (Device::Event* const event : {&done_, &pace_[0], &pace_[1]}) {
+    SHOAL_ASSIGN_OR_RETURN(*event, parts_.device->make_event());
+  }
   return {};
 }
 
@@ -85,10 +84,7 @@ Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator)
   std::copy(plan.head_begin.begin(), plan.head_begin.end(), attention_.head_begin);
   attention_.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   const DeviceBuffers& b = buffers_->device;
-  if (parts_.library.is_used()) {
-    SHOAL_ASSIGN_OR_RETURN(products_, LibraryProducts::open(parts_.library, device));
-    SHOAL_RETURN_IF_ERROR(products_->plan_model(weights_, b, room));
-  }
+  SHOAL_ASSIGN_OR_RETURN(products_, products_of_library(parts_.library, device, weights_, b, room));
   SHOAL_RETURN_IF_ERROR(
       fill_rotary_tables(device, config, parts_.pool, room.positions, b.cos, b.sin));
   return fill_progress_marks(device, 2 * config.num_hidden_layers + 2, b.marks);
@@ -142,6 +138,14 @@ Status CudaLayers::wait(void* event) {
   return collective_ == nullptr ? Status() : collective_->check();
 }
 
+/// Waits until the stream has done everything.
+Status CudaLayers::wait_for_all() {
+  SHOAL_RETURN_IF_ERROR(parts_.device->record(done_.get(), stream_.get()));
+  SHOAL_RETURN_IF_ERROR(wait(done_.get()));
+  failed_ = false;
+  return {};
+}
+
 ShoalStepRows CudaLayers::step_rows() const {
   return buffers_->device.step_rows(rows_, static_cast<int32_t>(batch_->sequences.size()));
 }
@@ -166,20 +170,10 @@ Status CudaLayers::send_step(const DecoderBatch& batch) {
 }
 
 Status CudaLayers::begin(const DecoderBatch& batch) {
-  const auto rows = static_cast<int64_t>(batch.token_ids.size());
-  const auto sequences = static_cast<int64_t>(batch.sequences.size());
-  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  SHOAL_RETURN_IF_ERROR(check_room(batch, room_));
   longest_ = longest_of(batch);
-  if (rows == 0 || rows > room_.rows || sequences > room_.sequences || wanted > room_.logit_rows ||
-      longest_ > room_.positions) {
-    return Status::error(
-        Code::kInternal,
-        cat("a step of ", rows, " rows of ", sequences, " sequences, up to position ", longest_,
-            ", with ", wanted, " rows of logits; there is room for 1..", room_.rows, " of ",
-            room_.sequences, ", ", room_.positions, " and ", room_.logit_rows));
-  }
   batch_ = &batch;
-  rows_ = static_cast<int32_t>(rows);
+  rows_ = static_cast<int32_t>(batch.token_ids.size());
   failed_ = true;  // until finish() has seen the end of the step
   SHOAL_RETURN_IF_ERROR(send_step(batch));
   SHOAL_RETURN_IF_ERROR(mark_progress(0));
@@ -213,23 +207,12 @@ Status CudaLayers::multiply(const DeviceMatrix& w, const void* x, int64_t x_stri
                             float* y) {
   if (products_ != nullptr && products_->computes(w, x_stride, rows))
     return products_->multiply(w, x, x_stride, rows, y, stream_.get());
-  ShoalProduct args = product_with(w, weights_.dtype);
-  args.rows = rows;
-  args.x = x;
-  args.x_stride = x_stride;
-  args.y = y;
-  args.y_stride = w.outputs;
-  args.plane_stride = int64_t{rows} * w.outputs;
-  args.scratch = buffers_->device.scratch;
-  args.scratch_floats = buffers_->device.scratch_floats;
+  const ShoalProduct args = product_args(w, weights_.dtype, buffers_->device, x, x_stride, rows, y);
   return parts_.device->enqueue(parts_.device->module().product, args, stream_.get(), "product");
 }
 
-/// If a step has few rows, the chunks of keys get thread blocks of their own, because otherwise
-/// most of the device would be idle.
-Status CudaLayers::attend(int layer) {
+ShoalAttention CudaLayers::attention_of(int layer) const {
   const DeviceBuffers& b = buffers_->device;
-  const ShoalCudaModule& module = parts_.device->module();
   ShoalAttention args = attention_;
   args.step = step_rows();
   args.cache = cache_of(layer);
@@ -238,6 +221,15 @@ Status CudaLayers::attend(int layer) {
   args.q_stride = b.q_stride;
   args.out = b.attention;
   args.out_stride = b.attention_stride;
+  return args;
+}
+
+/// If a step has few rows, the chunks of keys get thread blocks of their own, because otherwise
+/// most of the device would be idle.
+Status CudaLayers::attend(int layer) {
+  const DeviceBuffers& b = buffers_->device;
+  const ShoalCudaModule& module = parts_.device->module();
+  ShoalAttention args = attention_of(layer);
   const int chunks = (longest_ + kShoalChunkTokens - 1) / kShoalChunkTokens;
   const int64_t scratch =
       module.attention_scratch_floats(rows_, args.heads, parts_.config.head_dim, chunks);
@@ -377,22 +369,32 @@ Status CudaLayers::fetch_logits() {
   return parts_.device->copy(to.best, from.best, wanted * sizeof(ShoalBest), stream_.get());
 }
 
+/// The inputs of the step before are still on the device, and what is written is nobody's result.
+/// The shapes of a product depend on whether leaves are merged, which qkv has none of.
+Status CudaLayers::launch_shapes() {
+  const auto& weights = weights_.layers.front();
+  const DeviceBuffers& b = buffers_->device;
+  Device& device = *parts_.device;
+  failed_ = true;  // until all have run
+  const auto multiply_in_all = [&](const DeviceMatrix& w, const void* x, int64_t stride, float* y) {
+    return enqueue_product_shapes(device, product_args(w, weights_.dtype, b, x, stride, rows_, y),
+                                  stream_.get());
+  };
+  SHOAL_RETURN_IF_ERROR(multiply_in_all(weights.qkv, b.input, b.hidden_stride, b.qkv));
+  ShoalAttention attention = attention_of(0);
+  attention.scratch = b.scratch;
+  attention.scratch_floats = b.scratch_floats;
+  SHOAL_RETURN_IF_ERROR(enqueue_attention_ways(device, attention, stream_.get()));
+  SHOAL_RETURN_IF_ERROR(multiply_in_all(weights.o, b.attention, b.attention_stride, b.partial));
+  if (products_ != nullptr)
+    SHOAL_RETURN_IF_ERROR(products_->launch_all(weights_, b, stream_.get()));
+  return wait_for_all();
+}
+
 Status CudaLayers::finish() {
   SHOAL_RETURN_IF_ERROR(mark_progress(2 * parts_.config.num_hidden_layers + 1));
-  SHOAL_RETURN_IF_ERROR(parts_.device->record(done_.get(), stream_.get()));
-  SHOAL_RETURN_IF_ERROR(wait(done_.get()));
-  failed_ = false;
-  const auto columns = static_cast<size_t>(parts_.plan.vocab.size());
-  for (size_t row = 0; row < batch_->whole.size(); ++row) {
-    const PinnedBuffers& from = buffers_->pinned;
-    if (columns == 0) {
-      out_.best[row] = {-std::numeric_limits<float>::infinity(), -1};
-    } else if (batch_->whole[row] == 0) {
-      out_.best[row] = {from.best[row].value, from.best[row].column};
-    } else {
-      std::copy_n(from.logits + row * columns, columns, out_.rows + row * columns);
-    }
-  }
+  SHOAL_RETURN_IF_ERROR(wait_for_all());
+  take_logits(*batch_, buffers_->pinned, static_cast<size_t>(parts_.plan.vocab.size()), out_);
   return moved();
 }
 

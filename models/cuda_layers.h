@@ -38,6 +38,7 @@ class CudaLayers final : public Layers {
 
   Status take_memory(const StepRoom& room, Communicator& communicator) override;
   Status take_kv_cache(int32_t blocks) override;
+  Status launch_shapes() override;
   Result<std::optional<KvRoom>> kv_room() const override;
   Status begin(const DecoderBatch& batch) override;
   Status attention(int layer) override;
@@ -60,11 +61,13 @@ class CudaLayers final : public Layers {
   Status mark_progress(int part);
   Status normalize(const DeviceVector& weight, int64_t from_row, int64_t to_row, int32_t rows);
   Status multiply(const DeviceMatrix& w, const void* x, int64_t x_stride, int32_t rows, float* y);
+  ShoalAttention attention_of(int layer) const;
   Status attend(int layer);
   Status normalize_logit_rows();
   Status fetch_logits();
   bool has_moved();
   Status wait(void* event);
+  Status wait_for_all();
   Status keep_pace(int layer);
   ShoalStepRows step_rows() const;
   ShoalKvLayer cache_of(int layer) const;

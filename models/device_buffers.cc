@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
+#include "runtime/base/cat.h"
 #include "runtime/base/kv_block.h"
 
 namespace shoal {
@@ -117,6 +119,34 @@ PinnedBuffers::PinnedBuffers(std::byte* base, const ShardPlan& plan, const StepR
 int64_t device_kv_block_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype) {
   return int64_t{config.num_hidden_layers} * plan.kv_heads.size() * 2 * kBlockTokens *
          device_head_elements(config.head_dim) * static_cast<int64_t>(dtype_bytes(dtype));
+}
+
+Status check_room(const DecoderBatch& batch, const StepRoom& room) {
+  const auto rows = static_cast<int64_t>(batch.token_ids.size());
+  const auto sequences = static_cast<int64_t>(batch.sequences.size());
+  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  const int longest = longest_of(batch);
+  if (rows > 0 && rows <= room.rows && sequences <= room.sequences && wanted <= room.logit_rows &&
+      longest <= room.positions)
+    return {};
+  return Status::error(
+      Code::kInternal,
+      cat("a step of ", rows, " rows of ", sequences, " sequences, up to position ", longest,
+          ", with ", wanted, " rows of logits; there is room for 1..", room.rows, " of ",
+          room.sequences, ", ", room.positions, " and ", room.logit_rows));
+}
+
+void take_logits(const DecoderBatch& batch, const PinnedBuffers& from, size_t columns,
+                 const StepLogits& out) {
+  for (size_t row = 0; row < batch.whole.size(); ++row) {
+    if (columns == 0) {
+      out.best[row] = {-std::numeric_limits<float>::infinity(), -1};
+    } else if (batch.whole[row] == 0) {
+      out.best[row] = {from.best[row].value, from.best[row].column};
+    } else {
+      std::copy_n(from.logits + row * columns, columns, out.rows + row * columns);
+    }
+  }
 }
 
 int longest_of(const DecoderBatch& batch) {

@@ -85,6 +85,13 @@ struct PinnedBuffers {
 /// The bytes of one block of a rank's KV cache, in all layers.
 int64_t device_kv_block_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype);
 
+/// INTERNAL: the step has no rows, or more of anything than there is room for.
+Status check_room(const DecoderBatch& batch, const StepRoom& room);
+
+/// Writes what the batch asks for to `out`. columns: of this rank's part of the vocabulary.
+void take_logits(const DecoderBatch& batch, const PinnedBuffers& from, size_t columns,
+                 const StepLogits& out);
+
 /// The number of positions of the batch's longest sequence.
 int longest_of(const DecoderBatch& batch);
 

@@ -245,17 +245,6 @@ class DeviceStore : public WeightPlaces {
 
 }  // namespace
 
-ShoalProduct product_with(const DeviceMatrix& w, Dtype dtype) {
-  ShoalProduct args{};
-  args.type = device_type(dtype);
-  args.outputs = w.outputs;
-  args.leaves = w.leaves;
-  std::copy_n(w.leaf, w.leaves, args.leaf);
-  args.weights = w.weights.get();
-  args.weight_stride = w.stride;
-  return args;
-}
-
 Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                           const ShardPlan& plan, Dtype dtype, Device& device,
                                           ThreadPool& pool, const KernelTable& kernels,

@@ -23,9 +23,6 @@ struct DeviceMatrix {
   Device::Memory weights;  ///< [outputs][stride]; a part of what holds all weights
 };
 
-/// A product with this matrix of dtype, without its rows, x, y and scratch.
-ShoalProduct product_with(const DeviceMatrix& w, Dtype dtype);
-
 /// A vector in device memory; empty if the model does not have it.
 struct DeviceVector {
   Device::Memory values;

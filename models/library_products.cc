@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include "runtime/base/cat.h"
 
@@ -186,6 +187,29 @@ Status LibraryProducts::plan_model(const DeviceWeights& weights, const DeviceBuf
   return plan(weights.lm_head, type, buffers.hidden_stride, static_cast<int32_t>(room.logit_rows));
 }
 
+Status LibraryProducts::launch_plans(const DeviceMatrix& w, const void* x, int64_t x_stride,
+                                     float* y, void* stream) {
+  const Shape* const shape = w.leaves == 1 ? shape_of(w, x_stride) : nullptr;
+  if (shape == nullptr) return {};
+  const CublasAlgorithm* last = nullptr;
+  for (const Plan& plan : shape->plans) {
+    if (last != nullptr && std::memcmp(last, &plan.algorithm, sizeof plan.algorithm) == 0) continue;
+    last = &plan.algorithm;
+    SHOAL_RETURN_IF_ERROR(multiply(w, x, x_stride, plan.rows, y, stream));
+  }
+  return {};
+}
+
+Status LibraryProducts::launch_all(const DeviceWeights& weights, const DeviceBuffers& b,
+                                   void* stream) {
+  const auto& layer = weights.layers.front();
+  SHOAL_RETURN_IF_ERROR(launch_plans(layer.qkv, b.input, b.hidden_stride, b.qkv, stream));
+  SHOAL_RETURN_IF_ERROR(launch_plans(layer.o, b.attention, b.attention_stride, b.partial, stream));
+  SHOAL_RETURN_IF_ERROR(launch_plans(layer.gate_up, b.input, b.hidden_stride, b.gate_up, stream));
+  SHOAL_RETURN_IF_ERROR(launch_plans(layer.down, b.mlp, b.mlp_stride, b.partial, stream));
+  return launch_plans(weights.lm_head, b.input, b.hidden_stride, b.logits, stream);
+}
+
 const LibraryProducts::Shape* LibraryProducts::shape_of(const DeviceMatrix& w,
                                                         int64_t x_stride) const {
   const auto same = [&](const Shape& one) {
@@ -210,6 +234,17 @@ Status LibraryProducts::multiply(const DeviceMatrix& w, const void* x, int64_t x
                            &beta, y, plan.y, y, plan.y, &plan.algorithm, workspace_.get(),
                            static_cast<size_t>(library_.workspace_bytes), stream),
                "cublasLtMatmul");
+}
+
+Result<std::unique_ptr<LibraryProducts>> products_of_library(const ProductLibrary& library,
+                                                             Device& device,
+                                                             const DeviceWeights& weights,
+                                                             const DeviceBuffers& buffers,
+                                                             const StepRoom& room) {
+  if (!library.is_used()) return std::unique_ptr<LibraryProducts>();
+  SHOAL_ASSIGN_OR_RETURN(auto products, LibraryProducts::open(library, device));
+  SHOAL_RETURN_IF_ERROR(products->plan_model(weights, buffers, room));
+  return products;
 }
 
 }  // namespace shoal

@@ -49,6 +49,9 @@ class LibraryProducts {
   /// Makes the plans for all products of a model whose steps have this room.
   Status plan_model(const DeviceWeights& weights, const DeviceBuffers& buffers,
                     const StepRoom& room);
+  /// Enqueues one product with each algorithm, because CUDA loads a kernel when it is first
+  /// launched. What it reads and writes is nobody's.
+  Status launch_all(const DeviceWeights& weights, const DeviceBuffers& buffers, void* stream);
   /// Makes the plans for products with this matrix. x has rows of x_stride elements, and room for
   /// most_rows of them; y too. Matrices of one shape share their plans. Those of float16 get none,
   /// because the library has no product of float16 weights and float32 activations, and neither do
@@ -72,6 +75,8 @@ class LibraryProducts {
   Status check(CublasStatus status, const char* what) const;
   Result<CublasLayout> layout(int32_t type, int64_t rows, int64_t columns, int64_t stride) const;
   Result<Plan> make_plan(const Shape& shape, int32_t rows);
+  Status launch_plans(const DeviceMatrix& w, const void* x, int64_t x_stride, float* y,
+                      void* stream);
   const Shape* shape_of(const DeviceMatrix& w, int64_t x_stride) const;
 
   const ProductLibrary library_;
@@ -83,5 +88,13 @@ class LibraryProducts {
   Device::Memory workspace_;
   std::vector<Shape> shapes_;
 };
+
+/// The library's plans for all products of a model whose steps have this room. nullptr: no library
+/// is used.
+Result<std::unique_ptr<LibraryProducts>> products_of_library(const ProductLibrary& library,
+                                                             Device& device,
+                                                             const DeviceWeights& weights,
+                                                             const DeviceBuffers& buffers,
+                                                             const StepRoom& room);
 
 }  // namespace shoal

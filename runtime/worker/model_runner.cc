@@ -89,7 +89,8 @@ Status ModelRunner::warm_up() {
   token.block_table = {0};
   token.sample = true;
   token.sampling.temperature = 0;
-  return run({0, {token}}).status();
+  SHOAL_RETURN_IF_ERROR(run({0, {token}}).status());
+  return layers_->launch_shapes();
 }
 
 Status ModelRunner::build_batch(const StepPlan& plan) {

@@ -243,9 +243,9 @@ Result<RankBytes> bytes_of_rank(const ModelConfig& config, const ShardPlan& shar
                         .positions = std::max(limits.max_model_len, 1),
                         .logit_rows = model.max_logit_rows()};
     SHOAL_ASSIGN_OR_RETURN(const int64_t weights, device_weight_bytes(config, shard, model.dtype));
-    return RankBytes{weights, device_kv_block_bytes(config, shard, model.dtype),
-                     device_activation_bytes(config, shard, model.dtype, room) +
-                         model.library.workspace_bytes};
+    return RankBytes{
+        weights, device_kv_block_bytes(config, shard, model.dtype),
+        device_activation_bytes(config, shard, model.dtype, room) + model.library.workspace_bytes};
   }
   return RankBytes{
       packed_weight_bytes(config, shard, model.dtype),

@@ -164,6 +164,21 @@ class Start(harness.TestCase):
         server.wait_ready()
         return server
 
+    def test_every_kernel_is_launched_before_ready(self):
+        ids = (EXPECTED["prompts"][1]["ids"] * 3)[:200]
+        with tempfile.TemporaryDirectory() as folder:
+            launched = Path(folder) / "launched"
+            server = self.ready("--max-num-seqs", 4, LAUNCHED=launched)
+            before = launched.read_text()
+            self.assertGreater(before.count("\n"), 15)
+            # Steps of many, some and few rows, short and long contexts.
+            for rows in (200, 100, 24, 3):
+                client = server.client("--prompt-ids", harness.ids_flag(ids[:rows]), "--max-tokens",
+                                       3, "--ignore-eos", "--temperature", 0, "--json")
+                _, err = client.communicate(timeout=5 * harness.GUARD)
+                self.assertEqual(client.returncode, 0, err)
+            self.assertEqual(launched.read_text(), before)
+
     def test_memory_of_former_owners_changes_no_bit(self):
         """Weights, activations and KV cache begin as NaN. Without a former owner, to read it is a
         fault of the device."""
