@@ -109,7 +109,9 @@ Result<std::optional<KvRoom>> CudaLayers::kv_room() const {
       {.device = parts_.device->index(),
        .free_bytes = room.free_bytes + static_cast<uint64_t>(kv_bytes_),
        .total_bytes = room.total_bytes,
-       .block_bytes = device_kv_block_bytes(parts_.config, parts_.plan, weights_.dtype)});
+       .block_bytes = device_kv_block_bytes(parts_.config, parts_.plan, weights_.dtype),
+       .weight_bytes = weights_.bytes,
+       .activation_bytes = buffers_->device.bytes});
 }
 
 /// Lets the stream write the number of parts that it has completed into the host's memory. Only

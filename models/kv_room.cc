@@ -4,6 +4,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 
 namespace shoal {
 namespace {
@@ -12,21 +13,28 @@ constexpr uint64_t kPartThatStaysFree = 256;
 
 /// What a device has for one more block of each of its ranks, and how many of these fit.
 struct DeviceRoom {
-  uint64_t free_bytes = 0;
+  uint64_t may_be_used = 0;  // of all its bytes
+  uint64_t used = 0;
+  uint64_t left = 0;
   uint64_t block_bytes = 0;
   uint64_t blocks = 0;
 };
 
-DeviceRoom room_on(int32_t device, std::span<const KvRoom> ranks) {
-  DeviceRoom room{.free_bytes = UINT64_MAX};
+uint64_t difference(uint64_t more, uint64_t less) {
+  return more > less ? more - less : 0;
+}
+
+DeviceRoom room_on(int32_t device, std::span<const KvRoom> ranks, double share) {
+  DeviceRoom room;
   for (const KvRoom& rank : ranks) {
     if (rank.device != device) continue;
-    const uint64_t stays = rank.total_bytes / kPartThatStaysFree;
-    room.free_bytes =
-        std::min(room.free_bytes, rank.free_bytes < stays ? 0 : rank.free_bytes - stays);
+    const auto of_share = static_cast<uint64_t>(static_cast<double>(rank.total_bytes) * share);
+    room.may_be_used = std::min(of_share, rank.total_bytes - rank.total_bytes / kPartThatStaysFree);
+    room.used = std::max(room.used, difference(rank.total_bytes, rank.free_bytes));
     room.block_bytes += static_cast<uint64_t>(rank.block_bytes);
   }
-  room.blocks = room.free_bytes / std::max<uint64_t>(room.block_bytes, 1);
+  room.left = difference(room.may_be_used, room.used);
+  room.blocks = room.left / std::max<uint64_t>(room.block_bytes, 1);
   return room;
 }
 
@@ -35,18 +43,46 @@ DeviceRoom room_on(int32_t device, std::span<const KvRoom> ranks) {
 Result<int32_t> kv_blocks_that_fit(std::span<const KvRoom> ranks, const KvBlocksWanted& wanted) {
   auto blocks = static_cast<uint64_t>(wanted.planned);
   for (const KvRoom& rank : ranks) {
-    const DeviceRoom room = room_on(rank.device, ranks);
+    const DeviceRoom room = room_on(rank.device, ranks, wanted.share);
     blocks = std::min(blocks, room.blocks);
     if (room.blocks >= static_cast<uint64_t>(wanted.least)) continue;
     return Status::error(
         Code::kResourceExhausted,
-        cat("GPU ", rank.device, " has ", room.free_bytes, " B of ", rank.total_bytes,
+        cat("GPU ", rank.device, " has ", room.left, " B of ", rank.total_bytes,
             " B left for KV cache, which is ", counted(room.blocks, "block"), " of ",
             room.block_bytes, " B; ", wanted.planned, " were planned and at least ", wanted.least,
-            " are needed. The rest is taken, by this group or by others (nvidia-smi lists them): "
-            "use a smaller --kv-cache-memory or --max-model-len, more ranks, or --device cpu"));
+            " are needed. ", room.used, " B are in use, by this group or by others (nvidia-smi ",
+            "lists them), and ", room.may_be_used, " B may be: use a larger ",
+            "--gpu-memory-utilization, a smaller --kv-cache-memory or --max-model-len, more ranks, ",
+            "or --device cpu"));
   }
   return static_cast<int32_t>(blocks);
+}
+
+std::vector<std::string> describe_device_memory(std::span<const KvRoom> ranks, int32_t blocks) {
+  std::vector<std::string> lines;
+  std::vector<int32_t> told;
+  for (const KvRoom& first : ranks) {
+    if (std::find(told.begin(), told.end(), first.device) != told.end()) continue;
+    told.push_back(first.device);
+    int64_t weights = 0, activations = 0;
+    for (const KvRoom& rank : ranks) {
+      if (rank.device != first.device) continue;
+      weights += rank.weight_bytes;
+      activations += rank.activation_bytes;
+    }
+    const DeviceRoom room = room_on(first.device, ranks, 1);
+    const auto kv = static_cast<int64_t>(room.block_bytes) * blocks;
+    const auto total = static_cast<int64_t>(first.total_bytes);
+    const int64_t others =
+        std::max<int64_t>(static_cast<int64_t>(room.used) - weights - activations, 0);
+    const int64_t left = std::max<int64_t>(total - others - weights - activations - kv, 0);
+    lines.push_back(cat("memory of GPU ", first.device, ", ", bytes_text(total), ": others ",
+                        bytes_text(others), ", weights ", bytes_text(weights),
+                        ", activations and rope table ", bytes_text(activations), ", KV cache ",
+                        bytes_text(kv), "; left ", bytes_text(left)));
+  }
+  return lines;
 }
 
 }  // namespace shoal

@@ -18,6 +18,7 @@
 #include "runtime/device/module_loader.h"
 #include "runtime/supervisor/gpu_findings.h"
 #include "runtime/transport/facts/fact_files.h"
+#include "runtime/transport/rungs/gpu_checks.h"
 
 namespace shoal {
 namespace {
@@ -109,6 +110,20 @@ class Finder {
     say(gpu_driver_line(text));
   }
 
+  /// A device that cannot be asked, because another process has it for itself, stays unknown here.
+  void find_free_memory(const ShoalCudaModule& module) {
+    const auto devices =
+        std::min(static_cast<size_t>(group_devices(facts_)), facts_.devices.size());
+    for (size_t i = 0; i < devices; ++i) {
+      const auto device = static_cast<int32_t>(i);
+      say(gpu_doing_line(cat("ask GPU ", device, " for its free memory")));
+      uint64_t free_bytes = 0, total_bytes = 0;
+      if (module.select(device) != 0 || module.memory_info(&free_bytes, &total_bytes) != 0)
+        continue;
+      say(gpu_memory_line(device, free_bytes));
+    }
+  }
+
   void find_nccl(const std::string& library) {
     say(gpu_doing_line("load NCCL"));
     // Also one that ranks will refuse, because the report names its bugs.
@@ -180,6 +195,7 @@ int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char
   if (module != nullptr) finder.find_devices(*module);
   finder.find_nccl(nccl_library);
   finder.find_cublas(cublas_library, module);
+  if (module != nullptr) finder.find_free_memory(*module);
   if (module != nullptr) finder.try_peers(*module);
   finder.say(gpu_done_line());
   std::_Exit(0);  // so that no destructor of a library can hang

@@ -90,6 +90,13 @@ Status take_nccl(const Json& nccl, GpuFacts* facts) {
   return text_of(nccl, "error", &facts->nccl_error);
 }
 
+Status take_memory(const Json& memory, GpuFacts* facts) {
+  size_t device = 0;
+  SHOAL_RETURN_IF_ERROR(number_of(memory, "device", &device));
+  if (device >= facts->devices.size()) return wrong("memory of no device");
+  return number_of(memory, "free_bytes", &facts->devices[device].free_bytes);
+}
+
 Status take_error(const Json& error, GpuFacts* facts) {
   SHOAL_RETURN_IF_ERROR(words_of(error, "at", &facts->error_at));
   return text_of(error, "words", &facts->error);
@@ -128,6 +135,7 @@ Status GpuFindings::take(std::string_view line) {
   const std::pair<const char*, Status (*)(const Json&, GpuFacts*)> kinds[] = {
       {"module", take_module}, {"error", take_error},   {"driver", take_driver},
       {"nccl", take_nccl},     {"cublas", take_cublas}, {"peer", take_peer},
+      {"memory", take_memory},
   };
   for (const auto& [name, take_kind] : kinds) {
     if (kind == name && value.is_object()) return take_kind(value, facts);
@@ -154,6 +162,10 @@ std::string gpu_module_line(const std::string& path, std::string_view build_id,
 
 std::string gpu_driver_line(std::string_view facts) {
   return cat("{\"driver\":", facts, "}\n");
+}
+
+std::string gpu_memory_line(int device, uint64_t free_bytes) {
+  return line_of({{"memory", {{"device", device}, {"free_bytes", free_bytes}}}});
 }
 
 std::string gpu_nccl_line(int version, const std::string& path, std::string_view error) {

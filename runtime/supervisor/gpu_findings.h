@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,7 @@ std::string gpu_error_line(GpuErrorAt at, std::string_view words);
 std::string gpu_module_line(const std::string& path, std::string_view build_id,
                             std::string_view architectures, int cuda_runtime);
 std::string gpu_driver_line(std::string_view facts);  ///< as the module's facts() writes it
+std::string gpu_memory_line(int device, uint64_t free_bytes);
 std::string gpu_nccl_line(int version, const std::string& path, std::string_view error);
 std::string gpu_cublas_line(const std::string& version, const std::string& path,
                             std::string_view error);

@@ -87,7 +87,9 @@ void blame(const GpuFindings& findings, const std::string& why) {
     return;
   }
   if (!facts->devices.empty()) {
-    if (facts->nccl_version == 0) facts->nccl_error = cat("a try to ", findings.doing, " ", why);
+    // Memory that could not be asked for stays unknown.
+    if (facts->nccl_version == 0 && facts->nccl_error.empty())
+      facts->nccl_error = cat("a try to ", findings.doing, " ", why);
     return;
   }
   facts->error_at = GpuErrorAt::kProbe;

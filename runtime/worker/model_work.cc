@@ -94,26 +94,29 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
        .waits = [&context](const std::string& where) { return context.waits(where); }});
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kWarmUp));
   SHOAL_RETURN_IF_ERROR(runner_->warm_up());
-  SHOAL_RETURN_IF_ERROR(settle_kv_cache(start, context));
+  SHOAL_ASSIGN_OR_RETURN(const std::optional<KvRoom> room, settle_kv_cache(start, context));
   return encode(ModelReady{on_device_ ? "cuda" : kernels->name,
                            on_device_ ? start.device_arithmetic : expected_fingerprint().text(),
                            runner_->weight_bytes(), runner_->kv_bytes(), runner_->kv_blocks(),
-                           runner_->weight_sum()});
+                           runner_->weight_sum(), room});
 }
 
 /// Takes the whole KV cache once the group has taken everything else, and as much of it as every
-/// rank has room for.
-Status ModelWork::settle_kv_cache(const ModelStart& start, RankContext& context) {
+/// rank has room for. Returns what this rank has found on its device.
+Result<std::optional<KvRoom>> ModelWork::settle_kv_cache(const ModelStart& start,
+                                                         RankContext& context) {
   SHOAL_ASSIGN_OR_RETURN(const std::optional<KvRoom> mine, runner_->kv_room());
-  if (!mine) return {};
+  if (!mine) return mine;
   SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> parts, context.exchange(encode(*mine)));
   std::vector<KvRoom> rooms;
   for (const std::string& part : parts) {
     SHOAL_ASSIGN_OR_RETURN(rooms.emplace_back(), decode<KvRoom>(part, "a rank's room"));
   }
-  SHOAL_ASSIGN_OR_RETURN(const int32_t blocks, kv_blocks_that_fit(rooms, {start.limits.kv_blocks,
-                                                                          start.least_kv_blocks}));
-  return runner_->take_kv_cache(blocks);
+  SHOAL_ASSIGN_OR_RETURN(const int32_t blocks,
+                         kv_blocks_that_fit(rooms, {start.limits.kv_blocks, start.least_kv_blocks,
+                                                    start.device_memory_share}));
+  SHOAL_RETURN_IF_ERROR(runner_->take_kv_cache(blocks));
+  return mine;
 }
 
 Result<std::string> ModelWork::step(uint64_t, std::string_view bytes) {

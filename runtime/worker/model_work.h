@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "models/kv_room.h"
 #include "models/library_products.h"
 #include "models/safetensors.h"
 #include "models/shard_plan.h"
@@ -35,6 +37,8 @@ struct ModelStart {
   std::string device_arithmetic = {};
   /// On devices, if results need not be reproducible.
   ProductLibrary library = {};
+  /// On devices: KvBlocksWanted::share.
+  double device_memory_share = 1;
   /// On devices: the fewest blocks of KV cache with which to start, if there is no room for
   /// limits.kv_blocks any more.
   int32_t least_kv_blocks = 1;
@@ -52,8 +56,8 @@ struct ModelStart {
 template <typename Archive>
 void fields(Archive& archive, ModelStart& m) {
   archive(m.config_json, m.config_path, m.checkpoint, m.dtype, m.kernels, m.threads, m.limits,
-          m.all_logits, m.device, m.device_arithmetic, m.library, m.least_kv_blocks,
-          m.least_device_bytes);
+          m.all_logits, m.device, m.device_arithmetic, m.library, m.device_memory_share,
+          m.least_kv_blocks, m.least_device_bytes);
 }
 
 /// What each rank of a model reports when it is ready. It is sent as Ready::about.
@@ -66,10 +70,12 @@ struct ModelReady {
   /// WeightSum of the rank's weights. The number of ranks, the type and the kernels are the same
   /// for as long as a server lives, so that equal weights give equal sums.
   uint64_t weight_sum = 0;
+  /// On devices: what the rank found there before it took its KV cache.
+  std::optional<KvRoom> room = {};
 };
 template <typename Archive>
 void fields(Archive& archive, ModelReady& m) {
-  archive(m.kernels, m.arithmetic, m.weight_bytes, m.kv_bytes, m.kv_blocks, m.weight_sum);
+  archive(m.kernels, m.arithmetic, m.weight_bytes, m.kv_bytes, m.kv_blocks, m.weight_sum, m.room);
 }
 
 /// Whether the ranks have taken the same number of blocks of KV cache, on which the front's plans
@@ -92,7 +98,7 @@ class ModelWork final : public RankWork {
 
  private:
   Result<std::string> begin_model(RankContext& context);
-  Status settle_kv_cache(const ModelStart& start, RankContext& context);
+  Result<std::optional<KvRoom>> settle_kv_cache(const ModelStart& start, RankContext& context);
 
   std::unique_ptr<ModelRunner> runner_;
   bool on_device_ = false;

@@ -64,7 +64,7 @@ struct EngineFlags {
   int max_num_seqs = 64;
   int max_num_batched_tokens = 512;
   std::optional<uint64_t> kv_cache_memory;  ///< bytes, for all ranks together
-  double gpu_memory_utilization = 0.9;      ///< share of a device's memory that its ranks may use
+  double gpu_memory_utilization = 0.9;      ///< share of a device's memory in use, by anyone
   std::optional<int> threads_per_rank;
   std::string cpu_kernels = "auto";
   TransportFlags transport;

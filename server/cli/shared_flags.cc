@@ -223,9 +223,10 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
       "--kv-cache-memory", "SIZE",
       "KV cache of all ranks together, e.g. 2g (as the model asks; at most a quarter of the memory available, or on GPUs what --gpu-memory-utilization leaves)",
       size(&engine->kv_cache_memory));
-  parser.add_value("--gpu-memory-utilization", "SHARE",
-                   "On GPUs: how much of the memory of each its ranks may use (0.9)",
-                   share(&engine->gpu_memory_utilization));
+  parser.add_value(
+      "--gpu-memory-utilization", "SHARE",
+      "On GPUs: how much of the memory of each may be in use, by its ranks and by others (0.9)",
+      share(&engine->gpu_memory_utilization));
   parser.group(kSchedulingGroup);
   parser.add_value("--max-num-seqs", "N", "Requests in one running batch (64)",
                    whole(&engine->max_num_seqs, 1, 65536));

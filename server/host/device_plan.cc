@@ -31,11 +31,14 @@ void choose_device_for(const ModelFiles& model, const GpuFacts& gpu, EngineFlags
 Result<EnginePlan> plan_on_device(EngineFlags* flags, const ModelFiles& model,
                                   const GpuFacts& gpu) {
   choose_device_for(model, gpu, flags);
-  Result<EnginePlan> plan = plan_engine(*flags, model, host_resources(gpu));
-  DeviceFlags& device = flags->transport.device;
+  const DeviceFlags& device = flags->transport.device;
+  HostResources host = host_resources(gpu);
+  // Who asks for devices gets what the ranks find there, or the error with the numbers of then.
+  if (!device.automatic) host.device_taken_bytes = 0;
+  Result<EnginePlan> plan = plan_engine(*flags, model, host);
   if (plan.ok() || !device.automatic || device.kind != DeviceKind::kCuda) return plan;
   stay_on_cpu(plan.status().message(), &flags->transport);
-  return plan_engine(*flags, model, host_resources(gpu));
+  return plan_engine(*flags, model, host);
 }
 
 }  // namespace shoal

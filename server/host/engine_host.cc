@@ -307,7 +307,9 @@ Status EngineHost::read_ready(EnginePlan& plan) {
   int64_t least_bytes = INT64_MAX;
   SHOAL_ASSIGN_OR_RETURN(const std::vector<ModelReady> ranks, decode_all(supervisor_->ready()));
   SHOAL_RETURN_IF_ERROR(check_loaded(*model_, ranks));
+  std::vector<KvRoom> rooms;
   for (const ModelReady& rank : ranks) {
+    if (rank.room) rooms.push_back(*rank.room);
     kernels_ = rank.kernels;
     arithmetic_ = rank.arithmetic;
     weight_bytes_ += rank.weight_bytes;
@@ -315,9 +317,12 @@ Status EngineHost::read_ready(EnginePlan& plan) {
     least_bytes = std::min(least_bytes, rank.weight_bytes + rank.kv_bytes);
   }
   lower_kv_blocks(blocks, &plan);
-  // Ranks that are started again must have what the sequences then count on.
+  for (const std::string& line : describe_device_memory(rooms, blocks)) log_info(line);
+  // Ranks that are started again must have what the sequences then count on, wherever it comes
+  // from.
   plan.model.least_kv_blocks = blocks;
   plan.model.least_device_bytes = least_bytes;
+  plan.model.device_memory_share = 1;
   supervisor_->set_work(encode(plan.model));
   return {};
 }

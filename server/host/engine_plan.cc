@@ -121,8 +121,11 @@ const char* usual_kv_share(const EnginePlan& plan) {
 /// Where a device's memory goes, for the message that it does not suffice.
 std::string device_memory_text(const EnginePlan& plan) {
   const MemoryEstimate& memory = plan.memory;
-  return cat(". A rank may use ", bytes_text(memory.device_bytes),
-             " of its GPU; the rank with the most has ", bytes_text(memory.largest_weight_bytes),
+  return cat(". A rank may use ", bytes_text(memory.device_bytes), " of its GPU",
+             memory.device_taken_bytes > 0
+                 ? cat(", where others have ", bytes_text(memory.device_taken_bytes))
+                 : std::string(),
+             "; the rank with the most has ", bytes_text(memory.largest_weight_bytes),
              " of weights and about ", bytes_text(memory.largest_activation_bytes),
              " of activations: use more ranks, a smaller --max-num-batched-tokens or "
              "--max-model-len, or another --gpu-memory-utilization");
@@ -280,6 +283,7 @@ Status EnginePlan::estimate_memory(const ModelConfig& config) {
   MemoryEstimate estimate;
   estimate.available_bytes = memory.available_bytes;
   estimate.device_bytes = memory.device_bytes;
+  estimate.device_taken_bytes = memory.device_taken_bytes;
   for (int rank = 0; rank < world_size; ++rank) {
     SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard, make_shard_plan(config, {rank, world_size},
                                                                   model.device, model.leaves()));
@@ -360,8 +364,13 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   SHOAL_RETURN_IF_ERROR(plan_types(flags, model, &plan));
   plan_threads(flags, host, &plan);
   plan.memory.available_bytes = host.memory_bytes;
+  // A cache whose size the user gives may also have what the utilization would keep free.
+  plan.model.device_memory_share = flags.kv_cache_memory ? 1 : flags.gpu_memory_utilization;
+  plan.memory.device_taken_bytes = static_cast<int64_t>(host.device_taken_bytes);
   plan.memory.device_bytes =
-      static_cast<int64_t>(static_cast<double>(host.device_bytes) * flags.gpu_memory_utilization);
+      static_cast<int64_t>(static_cast<double>(host.device_bytes) * plan.model.device_memory_share);
+  plan.memory.device_bytes =
+      std::max<int64_t>(plan.memory.device_bytes - plan.memory.device_taken_bytes, 0);
   // No device is usable. EngineHost::start() gives the reason, so the plan must not fail first.
   if (host.device_bytes == 0) plan.memory.device_bytes = INT64_MAX / 2;
   if (plan.model.device == DeviceKind::kCuda) {

@@ -157,8 +157,12 @@ HostResources host_resources(const GpuFacts& gpu) {
   const size_t used =
       std::min(static_cast<size_t>(std::max(group_devices(gpu), 0)), gpu.devices.size());
   for (size_t i = 0; i < used; ++i) {
-    const auto share = static_cast<uint64_t>(gpu.devices[i].bytes / gpu.ranks_per_gpu);
+    const GpuDevice& device = gpu.devices[i];
+    const auto share = static_cast<uint64_t>(device.bytes / gpu.ranks_per_gpu);
     if (host.device_bytes == 0 || share < host.device_bytes) host.device_bytes = share;
+    if (device.free_bytes < 0 || device.free_bytes > device.bytes) continue;
+    const int64_t taken = (device.bytes - device.free_bytes) / gpu.ranks_per_gpu;
+    host.device_taken_bytes = std::max(host.device_taken_bytes, static_cast<uint64_t>(taken));
   }
   host.device_arithmetic = device_arithmetic(gpu);
   if (!gpu.cublas_path.empty() && !gpu.devices.empty()) {

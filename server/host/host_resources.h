@@ -18,6 +18,8 @@ struct HostResources {
   uint64_t memory_bytes = 0;
   /// The bytes of device memory for each rank, the least of all ranks. 0: no devices are used.
   uint64_t device_bytes = 0;
+  /// What others have taken of each rank's part, the most of all ranks. 0 also if nobody knows.
+  uint64_t device_taken_bytes = 0;
   ProductLibrary library = {};         ///< the one that was loaded, for these devices
   std::string device_arithmetic = {};  ///< of the ranks' devices (gpu_checks.h)
 

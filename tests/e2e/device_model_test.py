@@ -7,6 +7,7 @@ choice.
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -195,6 +196,25 @@ class Start(harness.TestCase):
     def as_array(file: bytes) -> np.ndarray:
         return np.load(io.BytesIO(file))
 
+    def test_the_cache_gets_what_the_share_leaves_and_the_log_says_so(self):
+        total, taken = 64 << 20, 52 << 20
+        server = self.ready(BYTES=total, TAKEN=taken)
+        size = r"(\d+) B(?: \([^)]*\))?"
+        line = re.search(rf"memory of GPU 0, {size}: others {size}, weights {size}, activations and "
+                         rf"rope table {size}, KV cache {size}; left {size}", server.err.text())
+        self.assertIsNotNone(line, server.err.text())
+        said, others, weights, activations, cache, left = map(int, line.groups())
+        self.assertEqual((said, others), (total, taken))
+        self.assertEqual(left, total - taken - weights - activations - cache)
+        room = total * 9 // 10 - taken - weights - activations
+        blocks = int(re.search(r"room for (\d+) blocks of KV cache", server.err.text()).group(1))
+        self.assertEqual(blocks, room // (cache // blocks))
+        # What the share keeps free is there for a cache whose size is given.
+        asked = room + (1 << 20)
+        server = self.ready("--kv-cache-memory", asked, BYTES=total, TAKEN=taken)
+        cache = int(re.search(rf"KV cache {size}; left", server.err.text()).group(1))
+        self.assertGreater(cache, room)
+
 
 class Faults(harness.TestCase):
     """A rank is killed, stops, or has a device that hangs, in the middle of a stream."""
@@ -337,6 +357,8 @@ class Choice(harness.TestCase):
                 ("compute capability 7.5 has no code", (), {"CAPABILITY": "7.5"}),
                 ("sum differently", ("-tp", 2), {"CAPABILITY": "9.0,8.6"}),
                 ("KV cache must hold", (), {"BYTES": 1 << 20}),
+                (r"KV cache must hold .*where others have \d+ B", (),
+                 {"BYTES": 64 << 20, "TAKEN": 60 << 20}),
                 ("2 ranks with --ranks-per-gpu 1 need 2 GPUs", ("-tp", 2), {"DEVICES": 1}),
                 ("this model has at most 8 ranks on GPUs", ("-tp", 9),
                  {"DEVICES": 9, "PEERS": "none"})):

@@ -28,6 +28,39 @@ TEST(KvRoom, RanksOfOneDeviceShareIt) {
   EXPECT_EQ(blocks_for({rank_on(0, 9'000, 10), rank_on(0, 8'000, 30)}, {500, 1}), 175);
 }
 
+TEST(KvRoom, TheShareIsOfTheWholeDeviceLessAllThatIsInUse) {
+  // 0.75 of it are 192,000 B. Of these 156,000 B are in use, whoever has them.
+  EXPECT_EQ(blocks_for({rank_on(0, 100'000, 10)}, {50'000, 1, 0.75}), 3'600);
+  EXPECT_EQ(blocks_for({rank_on(0, 100'000, 10), rank_on(0, 100'000, 10)}, {50'000, 1, 0.75}),
+            1'800);
+  const Status refused =
+      kv_blocks_that_fit(std::vector{rank_on(2, 50'000, 10)}, {64, 1, 0.75}).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_NE(refused.message().find("GPU 2 has 0 B of 256000 B left for KV cache"),
+            std::string::npos)
+      << refused.message();
+  EXPECT_NE(refused.message().find(" 206000 B are in use, by this group or by others (nvidia-smi "
+                                   "lists them), and 192000 B may be"),
+            std::string::npos)
+      << refused.message();
+}
+
+TEST(KvRoom, ALineForEachDeviceSaysWhereItsMemoryIs) {
+  KvRoom first = rank_on(0, 100'000, 10), second = rank_on(0, 100'000, 20);
+  first.weight_bytes = 50'000;
+  first.activation_bytes = 1'000;
+  second.weight_bytes = 40'000;
+  second.activation_bytes = 2'000;
+  const std::vector<std::string> lines =
+      describe_device_memory(std::vector{first, second, rank_on(3, 256'000, 10)}, 100);
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "memory of GPU 0, 256000 B (0.2 MiB): others 63000 B, weights 90000 B "
+                       "(0.1 MiB), activations and rope table 3000 B, KV cache 3000 B; left "
+                       "97000 B (0.1 MiB)",
+                       "memory of GPU 3, 256000 B (0.2 MiB): others 0 B, weights 0 B, activations "
+                       "and rope table 0 B, KV cache 1000 B; left 255000 B (0.2 MiB)"}));
+}
+
 TEST(KvRoom, TooFewAreRefusedWithTheNumbers) {
   const std::vector<KvRoom> ranks = {rank_on(0, 200'000, 10), rank_on(3, 1'500, 100)};
   EXPECT_EQ(blocks_for(ranks, {64, 5}), 5);

@@ -101,6 +101,7 @@ void describe(V& v, GpuDevice& f) {
   v.value("compute_capability", f.compute_capability);
   v.integer("bytes", f.bytes);
   v.value("why_unusable", f.why_unusable);
+  v.integer("free_bytes", f.free_bytes, kLimit);
 }
 
 template <typename V>

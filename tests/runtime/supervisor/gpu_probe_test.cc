@@ -43,8 +43,10 @@ bool no_children() {
 }
 
 TEST(GpuProbe, FactsOfDevices) {
-  const GpuFacts facts =
-      probed({{"EMULATED_GPU_DEVICES", "3"}, {"EMULATED_GPU_PEERS", "all"}}, over_fake(2));
+  const GpuFacts facts = probed({{"EMULATED_GPU_DEVICES", "3"},
+                                 {"EMULATED_GPU_PEERS", "all"},
+                                 {"EMULATED_GPU_TAKEN", "73741824"}},
+                                over_fake(2));
   EXPECT_TRUE(facts.asked);
   EXPECT_EQ(facts.error, "");
   EXPECT_EQ(facts.ranks, 2);
@@ -58,6 +60,8 @@ TEST(GpuProbe, FactsOfDevices) {
   EXPECT_EQ(facts.devices[2].compute_capability, "9.0");
   EXPECT_EQ(facts.devices[2].bytes, 1073741824);
   EXPECT_EQ(facts.devices[2].why_unusable, "");
+  EXPECT_EQ(facts.devices[1].free_bytes, 1'000'000'000);
+  EXPECT_EQ(facts.devices[2].free_bytes, -1) << "only the group's devices are asked";
   ASSERT_EQ(facts.peers.size(), 3u);
   EXPECT_TRUE(facts.peers[0][2]);
   EXPECT_FALSE(facts.peers[2][2]);
@@ -155,8 +159,8 @@ TEST(GpuProbe, ProcessesThatHangOrDieAreBlamedForWhatTheyWereAt) {
   EXPECT_TRUE(findings.take(R"({"doing": "load NCCL"})").ok());
   EXPECT_EQ(findings.doing, "load NCCL");
   for (const char* bad :
-       {"", "{}", "[]", "7", R"({"later": 1})", R"({"peer": 1})", R"({"peer": {"from": "x"}})",
-        R"({"driver": {}})", R"({"driver": {"devices": [1]}})",
+       {"", "{}", "[]", "7", R"({"later": 1})", R"({"memory": {"device": 7}})", R"({"peer": 1})",
+        R"({"peer": {"from": "x"}})", R"({"driver": {}})", R"({"driver": {"devices": [1]}})",
         R"({"driver": {"devices": [], "can_access_peer": [[true, false]]}})",
         "NCCL version 2.28.9"}) {
     EXPECT_EQ(findings.take(bad).code(), Code::kInvalidArgument) << bad;

@@ -163,6 +163,31 @@ TEST(EnginePlanTest, LengthsThatDoNotFitAreRefusedWithTheNumbers) {
             std::string::npos);
 }
 
+TEST(EnginePlanTest, ADeviceGivesItsShareLessWhatOthersHave) {
+  EngineFlags flags;
+  flags.transport.device.kind = DeviceKind::kCuda;
+  flags.gpu_memory_utilization = 0.75;
+  HostResources host = machine(2, kGiB);
+  host.device_bytes = kGiB;
+  const auto device_bytes = [&] {
+    return plan_engine(flags, demo(), host).value().memory.device_bytes;
+  };
+  EXPECT_EQ(device_bytes(), int64_t{768} << 20);
+  host.device_taken_bytes = uint64_t{512} << 20;
+  EXPECT_EQ(device_bytes(), int64_t{256} << 20);
+  flags.kv_cache_memory = uint64_t{300} << 20;
+  const EnginePlan plan = plan_engine(flags, demo(), host).value();
+  EXPECT_EQ(plan.memory.device_bytes, int64_t{512} << 20) << "the share is for the default";
+  EXPECT_EQ(plan.model.device_memory_share, 1);
+  host.device_taken_bytes = kGiB;
+  EXPECT_NE(refusal(flags, host).find("is more than the 0 B of memory"), std::string::npos)
+      << refusal(flags, host);
+  flags.kv_cache_memory.reset();
+  EXPECT_NE(refusal(flags, host).find("0 B of its GPU, where others have 1073741824 B"),
+            std::string::npos)
+      << refusal(flags, host);
+}
+
 TEST(EnginePlanTest, AStretchedContextIsUsedOnlyIfTheFlagAsksForIt) {
   const std::string demo_dir = SHOAL_SOURCE_DIR "/models/demo";
   const std::filesystem::path dir = testing::TempDir() + cat("/shoal-stretched-", ::getpid());
