@@ -52,6 +52,8 @@ struct RankStart {
   std::string cuda_module;  ///< as --cuda-module; empty: find_cuda_module() looks for it
   std::string nccl_library;
   bool reproducible = true;
+  /// The driver compiles the module's kernels when a rank opens its device, which takes minutes.
+  bool compiles_kernels = false;
   std::string work;  ///< what the work needs to begin
 };
 
@@ -152,7 +154,7 @@ void fields(Archive& archive, RankStart& m) {
   archive(m.rank, m.world_size, m.cpus, m.transport, m.tcp_ports, m.shm_bytes,
           m.collective_timeout_ms, m.group_key, m.log, m.start_number, m.has_run, m.transport_only,
           m.self_test_seed, m.heartbeat_ms, m.device, m.ranks_per_gpu, m.gpus, m.cuda_module,
-          m.nccl_library, m.reproducible, m.work);
+          m.nccl_library, m.reproducible, m.compiles_kernels, m.work);
 }
 template <typename Archive>
 void fields(Archive& archive, Step& m) {

@@ -78,6 +78,13 @@ void set_device(const DeviceFlags& flags, const GpuFacts& gpu, RankStart* start)
   }
   start->nccl_library = flags.nccl_library;
   start->reproducible = flags.reproducible;
+  if (flags.kind != DeviceKind::kCuda) return;
+  const std::string devices = devices_to_compile_for(gpu);
+  start->compiles_kernels = !devices.empty();
+  if (devices.empty()) return;
+  log_warning(cat("the CUDA module has no machine code for ", devices,
+                  ", so the driver compiles the kernels, which takes minutes the first time; "
+                  "compile the module for this GPU (CMAKE_CUDA_ARCHITECTURES), or wait"));
 }
 
 LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes) {

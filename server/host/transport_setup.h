@@ -17,7 +17,9 @@ SweepResult clean_stale();
 /// first. It forks probes, so call it before any thread is started.
 Result<HostFacts> facts_for(TransportFlags* flags, int world_size);
 
-/// Copies what ranks need of the device flags, and of the devices that were found, into *start.
+/// Copies what ranks need of the device flags, and of the devices that were found, into *start. If
+/// the driver has to compile the kernels for them, it logs this, because the start then takes
+/// minutes.
 void set_device(const DeviceFlags& flags, const GpuFacts& gpu, RankStart* start);
 
 /// Converts the flags to options for the ladder. reserved_bytes are those of weights, KV cache,

@@ -215,6 +215,20 @@ class Start(harness.TestCase):
         cache = int(re.search(rf"KV cache {size}; left", server.err.text()).group(1))
         self.assertGreater(cache, room)
 
+    def test_a_driver_that_compiles_takes_its_time(self):
+        limit = 40 if harness.GUARD == 60 else 200
+        with tempfile.TemporaryDirectory() as folder:
+            compiles = Path(folder) / "compiles"
+            compiles.write_text("")
+            with emulated(CAPABILITY="13.0", COMPILES=compiles):
+                server = self.serve(FOLDER, *ON_DEVICES, "--startup-timeout", limit)
+            server.wait_logged(r"no machine code for GPU 0 \(Emulated GPU, compute capability "
+                               r"13\.0\), so the driver compiles")
+            # no deadline: it has to outlast the usual limit of a phase, a quarter of the start's
+            time.sleep(limit / 4 + 1)
+            compiles.unlink()
+            server.wait_ready()
+
 
 class Faults(harness.TestCase):
     """A rank is killed, stops, or has a device that hangs, in the middle of a stream."""

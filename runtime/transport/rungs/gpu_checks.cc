@@ -105,6 +105,27 @@ std::span<const GpuDevice> devices_of_group(const GpuFacts& facts) {
   return std::span(facts.devices).first(std::min(wanted, facts.devices.size()));
 }
 
+/// What a device finds in the module. kVirtual: only code that its driver has to compile.
+enum class GpuCode { kNone, kVirtual, kReal };
+
+GpuCode code_for(std::string_view architectures, std::string_view compute_capability) {
+  const std::vector<int> capability = numbers_of(compute_capability);
+  // Not known: CUDA decides when the first kernel starts.
+  if (capability.size() != 2) return GpuCode::kReal;
+  const int major = capability[0], device = 10 * major + capability[1];
+  GpuCode best = GpuCode::kNone;
+  for (const std::string_view word : parts_of(architectures, ' ')) {
+    const size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
+    const int code = number_of(word.substr(0, digits));
+    const bool exact = digits < word.size() &&
+                       std::isalpha(static_cast<unsigned char>(word[digits]));  // "90a-real"
+    if (digits == 0 || code > device || (exact && code != device)) continue;
+    if (!word.ends_with("-virtual") && code / 10 == major) return GpuCode::kReal;
+    if (!word.ends_with("-real")) best = GpuCode::kVirtual;
+  }
+  return best;
+}
+
 Status verdict_refusal(const GpuPeerVerdict& verdict, const char* advice) {
   Code code = Code::kFailedPrecondition;
   if (verdict.outcome == Outcome::kHung) code = Code::kDeadlineExceeded;
@@ -249,21 +270,21 @@ Status check_peers(const GpuFacts& facts) {
 }
 
 std::string why_no_code(std::string_view architectures, std::string_view compute_capability) {
-  const std::vector<int> capability = numbers_of(compute_capability);
-  if (capability.size() != 2) return "";  // not known: CUDA decides when the first kernel starts
-  const int major = capability[0], device = 10 * major + capability[1];
-  for (const std::string_view word : parts_of(architectures, ' ')) {
-    const size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
-    const int code = number_of(word.substr(0, digits));
-    const bool exact = digits < word.size() &&
-                       std::isalpha(static_cast<unsigned char>(word[digits]));  // "90a-real"
-    if (digits == 0) continue;
-    const bool real = !word.ends_with("-virtual") && code / 10 == major && code <= device;
-    const bool made_later = !word.ends_with("-real") && code <= device;
-    if (exact ? code == device : real || made_later) return "";
-  }
+  if (code_for(architectures, compute_capability) != GpuCode::kNone) return "";
   return cat("compute capability ", compute_capability, " has no code in the module, compiled for ",
              architectures);
+}
+
+std::string devices_to_compile_for(const GpuFacts& facts) {
+  const std::span<const GpuDevice> devices = devices_of_group(facts);
+  std::string text;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const std::string& capability = devices[i].compute_capability;
+    if (code_for(facts.module_architectures, capability) != GpuCode::kVirtual) continue;
+    text += cat(text.empty() ? "" : ", ", "GPU ", i, " (", devices[i].name, ", compute capability ",
+                capability, ")");
+  }
+  return text;
 }
 
 }  // namespace shoal

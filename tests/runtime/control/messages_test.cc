@@ -31,6 +31,7 @@ RankStart sample_start() {
   start.cuda_module = "/opt/\xff.so";
   start.nccl_library = "/usr/lib/libnccl.so.2";
   start.reproducible = false;
+  start.compiles_kernels = true;
   start.work = kAnyBytes;
   return start;
 }
@@ -84,6 +85,7 @@ TEST(Messages, AStartKeepsEveryField) {
   EXPECT_EQ(back.cuda_module, start.cuda_module);
   EXPECT_EQ(back.nccl_library, start.nccl_library);
   EXPECT_FALSE(back.reproducible);
+  EXPECT_TRUE(back.compiles_kernels);
   EXPECT_EQ(back.work, kAnyBytes);
 }
 

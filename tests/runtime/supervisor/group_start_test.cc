@@ -96,6 +96,39 @@ TEST(GroupStart, AMessageThatIsNotReadYetIsNotSilence) {
   EXPECT_TRUE(front.control.deadline.passed());
 }
 
+/// Starts a rank that computes for ever while it opens its transport, lets ten times the whole time
+/// of a start pass, and gives it up if that was no reason to end it.
+Failure end_of_a_long_open(bool compiles_kernels) {
+  const MovedClock clock;
+  bool opens = false;
+  int looks = 0;
+  StartControl control;
+  control.on_phase_now = [&](Phase phase, double) { opens = opens || phase == Phase::kOpen; };
+  control.given_up = [&] {
+    if (!opens) return false;
+    if (looks++ == 0) MovedClock::advance(10 * kGuardSeconds);
+    return looks > 2;
+  };
+  TransportSetup setup;
+  setup.rung = kNoTransport;
+  WorkerGroupOptions options = options_for(0).group;
+  options.world_size = 1;
+  options.evidence_ms = options.explain_ms = 0;  // this clock stands still
+  options.start.compiles_kernels = compiles_kernels;
+  ::setenv("SHOAL_TEST_FAULT", "0:open:spin", 1);
+  const auto group = WorkerGroup::start(options, setup, control);
+  ::unsetenv("SHOAL_TEST_FAULT");
+  EXPECT_FALSE(group.ok());
+  return group.ok() ? Failure{} : group.failure();
+}
+
+TEST(GroupStart, ADriverThatCompilesHasNoDeadline) {
+  EXPECT_NE(end_of_a_long_open(false).fault, Fault::kGivenUp) << "it was silent for too long";
+  const Failure given_up = end_of_a_long_open(true);
+  EXPECT_EQ(given_up.fault, Fault::kGivenUp) << given_up.why.to_string();
+  EXPECT_EQ(given_up.phase, Phase::kOpen);
+}
+
 }  // namespace
 }  // namespace shoal
 

@@ -219,6 +219,21 @@ TEST(GpuChecks, CodeForADevice) {
             "compute capability 12.0 or so has no code in the module, compiled for 80-real");
 }
 
+TEST(GpuChecks, DevicesWhoseDriverHasToCompile) {
+  GpuFacts facts = good();
+  EXPECT_EQ(devices_to_compile_for(facts), "");
+  facts.devices[1].compute_capability = "13.0";
+  EXPECT_EQ(devices_to_compile_for(facts), "GPU 1 (H100, compute capability 13.0)");
+  EXPECT_TRUE(check_devices(facts).ok()) << "it is slow to start and no reason to refuse";
+  facts.module_architectures = "80-virtual 130-real";
+  EXPECT_EQ(devices_to_compile_for(facts).find("GPU 1"), std::string::npos);
+  facts.module_architectures = "80-real 90-real";
+  EXPECT_EQ(devices_to_compile_for(facts), "") << "without virtual code it is refused instead";
+  facts.ranks = 1;
+  facts.module_architectures = "80-virtual 90-real";
+  EXPECT_EQ(devices_to_compile_for(facts), "") << "the group does not use GPU 1";
+}
+
 TEST(GpuChecks, DriverFloors) {
   EXPECT_EQ(oldest_driver(13000), "580.65.06");
   EXPECT_EQ(oldest_driver(12080), "525.60.13");
