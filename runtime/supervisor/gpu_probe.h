@@ -17,11 +17,11 @@ struct GpuProbeRequest {
 };
 
 /// Starts a separate process (posix_spawn of this program, which must dispatch the word "gpu-facts"
-/// to gpu_facts_main) that looks at the module, driver, devices, NCCL and peer access, and fills in
-/// *facts. Loading CUDA, making a context and above all peer access may hang or crash. Then what
-/// was found before is kept, and the pair that hung is named. This process never has a context.
-/// Never fails: what is in the way is in facts->error. Leaves no process behind, except one that
-/// the kernel does not let die, which a warning names.
+/// to gpu_facts_main) that looks at the module, driver, devices and their free memory, NCCL and
+/// peer access, and fills in *facts. Loading CUDA, making a context and above all peer access may
+/// hang or crash. Then what was found before is kept, and the pair that hung is named. This process
+/// never has a context. Never fails: what is in the way is in facts->error. Leaves no process
+/// behind, except one that the kernel does not let die, which a warning names.
 void probe_gpus(const GpuProbeRequest& request, GpuFacts* facts);
 
 }  // namespace shoal

@@ -246,12 +246,13 @@ void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
   EngineLimits& limits = plan->model.limits;
   if (blocks >= limits.kv_blocks) return;
   const int32_t planned = std::exchange(limits.kv_blocks, blocks);
-  limits.max_model_len = std::min(limits.max_model_len, blocks * kBlockTokens);
-  log_warning(cat("the GPUs have room for ", counted(blocks, "block"), " of KV cache of the ",
-                  planned,
-                  " planned, because others have taken memory since, or the transport has; "
-                  "the model length is ",
-                  limits.max_model_len, " now"));
+  const std::string what =
+      cat("the GPUs have room for ", counted(blocks, "block"), " of KV cache of the ", planned,
+          " planned without what CUDA, the transport and others have taken");
+  // That is usual. What it must not do unseen is to shorten what a request can have.
+  if (limits.max_model_len <= blocks * kBlockTokens) return log_info(what);
+  limits.max_model_len = blocks * kBlockTokens;
+  log_warning(cat(what, "; the model length is ", limits.max_model_len, " now"));
 }
 
 }  // namespace

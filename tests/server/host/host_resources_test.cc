@@ -95,6 +95,22 @@ TEST_F(HostResourcesTest, Version1) {
   EXPECT_EQ(host.cpu_quota, 2.5);
 }
 
+TEST(HostResources, OfDevicesTheLeastShareAndTheMostThatOthersHave) {
+  GpuFacts gpu;
+  gpu.asked = true;
+  gpu.ranks = 4;
+  gpu.ranks_per_gpu = 2;
+  gpu.devices.resize(3);
+  gpu.devices[0].bytes = 1000;
+  gpu.devices[0].free_bytes = 800;
+  gpu.devices[1].bytes = 900;  // what is free there is not known
+  gpu.devices[2].bytes = 100;  // which no rank uses
+  gpu.devices[2].free_bytes = 0;
+  const HostResources host = host_resources(gpu);
+  EXPECT_EQ(host.device_bytes, 450u);
+  EXPECT_EQ(host.device_taken_bytes, 100u);
+}
+
 TEST(HostResources, QuotaRoundsUp) {
   HostResources host;
   host.cpus = {0, 1, 2, 3, 4, 5, 6, 7};
