@@ -1,14 +1,15 @@
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
+#include <mutex>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include "models/tokenizer/unicode.h"
 #include "runtime/base/counted.h"
@@ -35,12 +36,13 @@ namespace wire = openengine::v1;
 
 namespace {
 
-/// While this object lives, SIGINT and SIGTERM cancel a call, and a second signal ends the process.
-/// The signals are blocked and read from a descriptor, because a signal handler must not call gRPC.
-/// Threads that are started meanwhile inherit the mask.
+/// While this object lives, SIGINT and SIGTERM cancel the call that is open. Without one, and after
+/// a first signal, they end the process. They are blocked and read from a descriptor, because a
+/// signal handler must not call gRPC. Threads that are started meanwhile inherit the mask, so make
+/// this before gRPC has any: one of its threads would take the signal and end the process at once.
 class CancelOnSignal {
  public:
-  explicit CancelOnSignal(grpc::ClientContext* context) : context_(context) {
+  CancelOnSignal() {
     const sigset_t signals = not_ignored({SIGINT, SIGTERM});
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask_);
     signals_.reset(::signalfd(-1, &signals, SFD_CLOEXEC));
@@ -61,7 +63,15 @@ class CancelOnSignal {
   CancelOnSignal(const CancelOnSignal&) = delete;
   CancelOnSignal& operator=(const CancelOnSignal&) = delete;
 
-  bool interrupted() const { return interrupted_; }
+  /// From now on this call is the open one; null: none is.
+  void set_call(grpc::ClientContext* call) {
+    const std::lock_guard lock(mutex_);
+    call_ = call;
+  }
+  bool interrupted() {
+    const std::lock_guard lock(mutex_);
+    return interrupted_;
+  }
 
  private:
   void watch() {
@@ -71,16 +81,19 @@ class CancelOnSignal {
       if (waits[1].revents != 0) return;
       signalfd_siginfo info;
       if (::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
-      if (interrupted_.exchange(true)) ::_exit(kExitInterrupted);
-      context_->TryCancel();
+      const std::lock_guard lock(mutex_);
+      if (call_ == nullptr) ::_exit(fail(kExitInterrupted, "cancelled"));
+      if (std::exchange(interrupted_, true)) ::_exit(kExitInterrupted);
+      call_->TryCancel();
     }
   }
 
-  grpc::ClientContext* const context_;
   sigset_t old_mask_{};
   Fd signals_;
   Fd leave_;
-  std::atomic<bool> interrupted_{false};
+  std::mutex mutex_;  // guards what follows
+  grpc::ClientContext* call_ = nullptr;
+  bool interrupted_ = false;
   std::thread thread_;
 };
 
@@ -248,17 +261,19 @@ struct Call {
 };
 
 Call call_server(const ClientFlags& flags, const std::string& key,
-                 const wire::GenerateRequest& request, wire::Inference::Stub* stub) {
+                 const wire::GenerateRequest& request, wire::Inference::Stub* stub,
+                 CancelOnSignal* signals) {
   Call call;
   grpc::ClientContext context;
   if (!key.empty()) context.AddMetadata("authorization", "Bearer " + key);
   if (flags.timeout_s > 0) context.set_deadline(from_now(flags.timeout_s));
-  const CancelOnSignal cancel(&context);
+  signals->set_call(&context);
   const auto reader = stub->Generate(&context, request);
   call.written = read_stream(reader.get(), !flags.json, &call.received);
   if (!call.written.ok()) context.TryCancel();
   call.status = reader->Finish();
-  call.interrupted = cancel.interrupted();
+  signals->set_call(nullptr);
+  call.interrupted = signals->interrupted();
   return call;
 }
 
@@ -309,6 +324,7 @@ int complete(const ClientFlags& flags, const std::string& key) {
   Result<wire::GenerateRequest, RequestError> request = write_generate_request(wanted);
   if (!request.ok()) return fail(kExitUsage, std::string(request.error().status.message()));
   request->set_model(to_valid_utf8(flags.model));
+  CancelOnSignal signals;
   gpr_set_log_function([](gpr_log_func_args*) {});  // what it says is in the status as well
   const Result<std::shared_ptr<grpc::Channel>> channel = open_client_channel(flags);
   if (!channel.ok()) return fail(kExitUsage, explained(channel.status()));
@@ -320,7 +336,7 @@ int complete(const ClientFlags& flags, const std::string& key) {
     return conclude(flags, none);
   }
   for (;;) {
-    const Call call = call_server(flags, key, *request, stub.get());
+    const Call call = call_server(flags, key, *request, stub.get(), &signals);
     if (!may_come(call) || deadline.passed()) return conclude(flags, call);
     const Deadline pause = Deadline::after_ms(kAskAgainMs);
     while (!pause.passed())
