@@ -111,6 +111,10 @@ std::string text_of(uint64_t bytes) {
   return bytes_text(static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX)));
 }
 
+/// What a rank may use of its device if none is usable. EngineHost::start() gives the reason, so
+/// the plan must not fail first.
+constexpr int64_t kNoDeviceBytes = INT64_MAX / 2;
+
 /// What the KV cache may have if the flags do not say it, for messages.
 const char* usual_kv_share(const EnginePlan& plan) {
   return plan.model.device == DeviceKind::kCuda
@@ -310,7 +314,8 @@ std::string EnginePlan::describe_memory() const {
                activations = double(memory.activation_bytes);
   const double kv = static_cast<double>(kv_bytes());
   const std::string available =
-      model.device == DeviceKind::kCuda
+      model.device == DeviceKind::kCuda && memory.device_bytes == kNoDeviceBytes ? "no usable GPU"
+      : model.device == DeviceKind::kCuda
           ? cat(format_bytes(double(memory.device_bytes)), " of its GPU for each rank")
           : cat(format_bytes(double(memory.available_bytes)), " available");
   return cat("memory for ", counted(world_size, "rank"), ": weights ", format_bytes(weights),
@@ -371,8 +376,7 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
       static_cast<int64_t>(static_cast<double>(host.device_bytes) * plan.model.device_memory_share);
   plan.memory.device_bytes =
       std::max<int64_t>(plan.memory.device_bytes - plan.memory.device_taken_bytes, 0);
-  // No device is usable. EngineHost::start() gives the reason, so the plan must not fail first.
-  if (host.device_bytes == 0) plan.memory.device_bytes = INT64_MAX / 2;
+  if (host.device_bytes == 0) plan.memory.device_bytes = kNoDeviceBytes;
   if (plan.model.device == DeviceKind::kCuda) {
     plan.model.library = host.library;
     plan.model.device_arithmetic = arithmetic_of_devices(host, plan, model.config);

@@ -139,6 +139,17 @@ TEST(EnginePlanTest, TheCacheTakesAtMostAQuarterAndNoMoreThanIsUseful) {
             2 * kDemoBlockBytes);
 }
 
+TEST(EnginePlanTest, AGpuThatIsNotThereHasNoSize) {
+  EngineFlags flags;
+  flags.transport.device.kind = DeviceKind::kCuda;
+  HostResources host = machine(2, 64 * kGiB);
+  EXPECT_TRUE(plan_engine(flags, demo(), host)->describe_memory().ends_with(", no usable GPU"));
+  host.device_bytes = 10 * kGiB;
+  EXPECT_TRUE(plan_engine(flags, demo(), host)
+                  ->describe_memory()
+                  .ends_with(", 9.0 GiB of its GPU for each rank"));
+}
+
 TEST(EnginePlanTest, LengthsThatDoNotFitAreRefusedWithTheNumbers) {
   EngineFlags flags;
   flags.max_model_len = 513;
