@@ -70,7 +70,7 @@ const Family* find_family(ConfigReader& config) {
   const auto family = std::find_if(kFamilies.begin(), kFamilies.end(),
                                    [&](auto& f) { return f.model_type == *type; });
   if (family == kFamilies.end()) {
-    config.unimplemented(cat("model type ", in_quotes(*type), "; ", kSupported));
+    config.unimplemented(cat("model type ", in_quotes(*type), " is not supported; ", kSupported));
     return nullptr;
   }
   return &*family;

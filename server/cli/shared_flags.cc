@@ -207,7 +207,8 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
                    "stretches the context (the model's max_position_embeddings)",
                    whole(&engine->max_model_len, 2));
   parser.group(kTransportGroup);
-  add_ranks_flag(parser, &engine->tensor_parallel_size, "at most 16, and the attention heads (1)");
+  add_ranks_flag(parser, &engine->tensor_parallel_size,
+                 "at most 16, and at most one for each attention head (1)");
   parser.add_value("--threads-per-rank", "N", "Compute threads of each rank (usable CPUs / ranks)",
                    whole(&engine->threads_per_rank, 1, 1024));
   parser.add_value(

@@ -88,7 +88,7 @@ std::string sigbus_reason(const Outcome& outcome) {
   if (outcome.end == End::kSignalled && outcome.signal == SIGBUS) return "";
   if (outcome.end == End::kExited && outcome.exit_code == 128 + SIGBUS) return "";
   return outcome.sigbus_process.empty() ? "SIGBUS in one of its processes"
-                                        : cat("SIGBUS killed ", outcome.sigbus_process);
+                                        : cat("SIGBUS killed process ", outcome.sigbus_process);
 }
 
 /// Shells give 128 + n if a program died of signal n.

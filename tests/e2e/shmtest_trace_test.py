@@ -48,7 +48,7 @@ class Trace(harness.TestCase):
                                  (1, True, "complete"))
                 self.assertRegex(entry["sigbus_process"], r"^\d+ shmtest_deaths$")
                 self.assertEqual(entry["reason"],
-                                 f"exit code 1; SIGBUS killed {entry['sigbus_process']}")
+                                 f"exit code 1; SIGBUS killed process {entry['sigbus_process']}")
                 # A program may refuse to start, but nothing of it may die so.
                 self.one(DEATHS, case, code=SOME_FAILED, flags=("--accept", "error"))
 
@@ -163,7 +163,8 @@ class Trace(harness.TestCase):
                          {"4k": "true", "1m": "unknown", "64m": "false"})
         self.assertIn("calls ptrace", cases["1m"]["trace_note"])
         self.assertNotIn("trace_note", cases["64m"])
-        self.assertRegex(result.stdout.decode(), r"exit code 1; SIGBUS killed \d+ shmtest_deaths")
+        self.assertRegex(result.stdout.decode(),
+                         r"exit code 1; SIGBUS killed process \d+ shmtest_deaths")
         self.assertRegex(result.stdout.decode(), r"\nA SIGBUS that leaves no sign is not seen in "
                          r"1m: \d+ shmtest_deaths calls ptrace itself\n")
 

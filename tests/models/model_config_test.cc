@@ -176,7 +176,7 @@ TEST(ModelConfigTest, AGitLfsPointerIsNamed) {
 TEST(ModelConfigTest, UnsupportedIsRefusedByName) {
   expect_refused({
       {R"("model_type": "gemma2")", Code::kUnimplemented,
-       "model type \"gemma2\"; supported model types are llama"},
+       "model type \"gemma2\" is not supported; supported model types are llama"},
       {R"("model_type": "llama", "architectures": ["LlamaForSequenceClassification"])",
        Code::kUnimplemented, "\"LlamaForSequenceClassification\""},
       {R"("model_type": "llama", "hidden_act": "gelu")", Code::kUnimplemented,

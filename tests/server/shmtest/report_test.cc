@@ -63,7 +63,7 @@ TEST(ShmtestReportTest, ACompleteTraceDecidesAboutSigbus) {
     EXPECT_EQ(outcome->sigbus(), false);
     apply_records("sigbus 12 a b\0"sv, *outcome);
     EXPECT_EQ(outcome->sigbus(), true);
-    EXPECT_EQ(outcome->reason(), "exit code 1; SIGBUS killed 12 a b");
+    EXPECT_EQ(outcome->reason(), "exit code 1; SIGBUS killed process 12 a b");
   }
   Outcome ended = exited(1);
   apply_records("trace ended\0trace_note 7 gdb calls ptrace itself\0"sv, ended);
@@ -72,7 +72,7 @@ TEST(ShmtestReportTest, ACompleteTraceDecidesAboutSigbus) {
   Outcome well = exited(0);
   apply_records("trace complete\0sigbus 12 a\0"sv, well);
   EXPECT_TRUE(well.passed());
-  EXPECT_EQ(well.reason(), "SIGBUS killed 12 a");
+  EXPECT_EQ(well.reason(), "SIGBUS killed process 12 a");
   const std::string text = table({.outcomes = {ended, well}}, 2);
   EXPECT_NE(text.find("\nA SIGBUS that leaves no sign is not seen in 4k: 7 gdb calls"),
             std::string::npos)
