@@ -12,6 +12,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/nccl_plan.h"
 #include "server/commands/needs_table.h"
+#include "server/host/device_choice.h"
 #include "server/host/transport_setup.h"
 
 namespace shoal {
@@ -33,6 +34,10 @@ Ending prove(TransportFlags place, int ranks, TransportReport* report) {
   Ladder ladder(std::move(ladder_flags), std::move(facts), ranks);
   *report = ladder.report();
   if (!enough.ok()) return at(Stage::kStart, enough);
+  if (place.device.kind == DeviceKind::kCuda) {
+    if (Status refused = check_for_model(place.device, report->facts.gpu); !refused.ok())
+      return {std::move(refused), Stage::kStart, Fault::kTransport};
+  }
   WorkerGroupOptions options;
   options.world_size = ranks;
   options.startup_timeout_s = place.startup_timeout_s;

@@ -54,6 +54,11 @@ void tell_about_cublas(const DeviceFlags& device, const GpuFacts& gpu) {
 
 }  // namespace
 
+Status check_for_model(const DeviceFlags& device, const GpuFacts& gpu) {
+  SHOAL_RETURN_IF_ERROR(check_devices(gpu));
+  return device.reproducible ? check_same_arithmetic(gpu) : Status();
+}
+
 void stay_on_cpu(std::string_view why, TransportFlags* flags) {
   log_info(cat("--device auto: the CPU, because ", why));
   take(DeviceKind::kCpu, flags);
@@ -70,7 +75,7 @@ void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu) {
   // If a module is named, it is tried even if no driver was found.
   if (device.cuda_module.empty() && gpu->count == 0 && gpu->driver_version.empty()) return;
   probe(*flags, world_size, gpu);
-  if (const Status refused = check_devices(*gpu); !refused.ok())
+  if (const Status refused = check_for_model(device, *gpu); !refused.ok())
     return stay_on_cpu(refused.message(), flags);
   take(DeviceKind::kCuda, flags);
   tell_about_cublas(device, *gpu);

@@ -15,6 +15,11 @@ namespace shoal {
 /// and a driver are here. Without a driver it costs nothing.
 void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu);
 
+/// Whether the ranks can compute a model on their devices. If not, no transport helps, not even one
+/// that needs no device. Errors are those of check_devices() and, unless the flags allow results
+/// that depend on the rank, of check_same_arithmetic().
+Status check_for_model(const DeviceFlags& device, const GpuFacts& gpu);
+
 /// Turns `auto` into the CPU, and logs why.
 void stay_on_cpu(std::string_view why, TransportFlags* flags);
 

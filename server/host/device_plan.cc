@@ -4,7 +4,6 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/base/reduce_tree.h"
-#include "runtime/transport/rungs/gpu_checks.h"
 #include "server/host/device_choice.h"
 #include "server/host/host_resources.h"
 
@@ -16,7 +15,6 @@ void choose_device_for(const ModelFiles& model, const GpuFacts& gpu, EngineFlags
   if (!transport->device.automatic || transport->device.kind != DeviceKind::kCuda) return;
   const int most = leaf_count(model.config.num_attention_heads, DeviceKind::kCuda);
   Status refused = check_device_model(model.config);
-  if (refused.ok() && transport->device.reproducible) refused = check_same_arithmetic(gpu);
   if (refused.ok() && flags->tensor_parallel_size > most) {
     refused = Status::error(Code::kInvalidArgument,
                             cat("this model has at most ", counted(most, "rank"), " on GPUs"));

@@ -9,7 +9,7 @@
 #include "runtime/base/log.h"
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
-#include "runtime/transport/rungs/gpu_checks.h"
+#include "server/host/device_choice.h"
 
 namespace shoal {
 namespace {
@@ -217,11 +217,9 @@ std::optional<Failure> why_not(const EnginePlan& plan, const DeviceFlags& device
   if (const Status refused = check_processes(process_need(plan), facts); !refused.ok())
     return Failure{refused, Phase::kBudget};
   if (plan.model.device != DeviceKind::kCuda) return std::nullopt;
-  // A transport that needs no device does not help, because the model is computed on devices.
-  Status refused = check_devices(facts.gpu);
-  if (refused.ok() && device.reproducible) refused = check_same_arithmetic(facts.gpu);
-  if (refused.ok()) return std::nullopt;
-  return Failure{refused, Phase::kProbe, kFrontRank, Fault::kTransport};
+  if (const Status refused = check_for_model(device, facts.gpu); !refused.ok())
+    return Failure{refused, Phase::kProbe, kFrontRank, Fault::kTransport};
+  return std::nullopt;
 }
 
 /// What decides how the ranks are started, and over what, apart from what they load.

@@ -60,84 +60,114 @@ def program_elsewhere():
             yield folder
 
 
-class Refusals(harness.TestCase):
-    """Each refusal gives its reason as the loader or CUDA reported it, ranks fall back to a
-    transport that works, and nothing is left.
+class NoDevices(harness.TestCase):
+    """Without a device for every rank no server starts, and doctor ends as it would, with the
+    reason as the loader or CUDA reported it. That a transport needs no devices helps nobody.
     """
 
-    def assert_refused(self, said, transport="cuda-ipc,tcp", **arguments):
-        code, report, err = doctor(transport=transport, **arguments)
-        self.assertEqual(code, 1, err)
-        self.assertEqual(report["rung"], "tcp", "which needs no device")
-        first = report["refusals"][0]
-        self.assertEqual((first["rung"], first["phase"]), (transport.split(",")[0], "probe"), first)
+    def assert_impossible(self, said, **arguments):
+        code, report, err = doctor(**arguments)
+        self.assertEqual(code, harness.UNAVAILABLE, err)
+        self.assertEqual((report["verdict"], report["rung"], report["refusals"]), ("none", None, []))
         for words in said:
-            self.assertIn(words, first["reason"])
+            self.assertIn(words, report["failure"])
+            self.assertIn(words, err)
         return report
 
     def test_module_absent(self):
-        self.assert_refused(["/nonexistent/m.so", "No such file", "--cuda-module"],
-                            module="/nonexistent/m.so")
+        self.assert_impossible(["/nonexistent/m.so", "No such file", "--cuda-module"],
+                               module="/nonexistent/m.so")
 
     def test_module_not_loadable(self):
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
             file.write(b"no library\n" * 100)
             file.flush()
-            self.assert_refused([file.name, "invalid ELF header"], module=file.name)
+            self.assert_impossible([file.name, "invalid ELF header"], module=file.name)
 
     def test_module_of_another_build(self):
-        self.assert_refused(["of build 9-old", "this program of"], build_id="9-old")
+        self.assert_impossible(["of build 9-old", "this program of"], build_id="9-old")
 
     def test_driver_absent(self):
-        self.assert_refused([INSUFFICIENT, "580.65.06"], fail="cudaGetDeviceCount:35")
+        self.assert_impossible([INSUFFICIENT, "580.65.06"], fail="cudaGetDeviceCount:35")
 
     def test_driver_too_old(self):
-        self.assert_refused(["CUDA up to 12.8", "too old", "CUDA 13.0", "580.65.06"], driver=12080)
+        self.assert_impossible(["CUDA up to 12.8", "too old", "CUDA 13.0", "580.65.06"],
+                               driver=12080)
 
     def test_no_device(self):
-        self.assert_refused(["no CUDA-capable device is detected"], devices=0)
+        self.assert_impossible(["no CUDA-capable device is detected"], devices=0)
 
     def test_no_code_for_the_device(self):
-        self.assert_refused(["compute capability 7.0", "80-virtual"], capability="7.0")
+        self.assert_impossible(["compute capability 7.0", "80-virtual"], capability="7.0")
 
     def test_more_ranks_than_devices(self):
-        self.assert_refused(["2 ranks", "2 GPUs, 1 is here", "--ranks-per-gpu 2"], devices=1)
+        self.assert_impossible(["2 ranks", "2 GPUs, 1 is here", "--ranks-per-gpu 2"], devices=1)
 
-    def test_nccl_absent(self):
-        self.assert_refused(["libnosuchnccl.so", "cannot open shared object file", "2.27.5"],
-                            transport="nccl-p2p,tcp", nccl="libnosuchnccl.so", peers="all")
+    def test_tensor_cores_that_sum_differently(self):
+        self.assert_impossible(["sum differently", "--reproducible=off"], capability="9.0,8.6")
+        code, report, err = doctor("--reproducible", "off", capability="9.0,8.6", peers="all",
+                                   transport="cuda-ipc")
+        self.assertEqual((code, report["rung"]), (0, "cuda-ipc"), err)
 
-    def test_nccl_too_old(self):
-        self.assert_refused(["2.23.4", "2.27.5", "libfake_nccl.so"], transport="nccl-p2p,tcp",
-                            peers="all", nccl_version="2.23.4")
-
-    def test_no_rung_at_all(self):
-        code, report, err = doctor(transport="cuda-ipc", devices=0)
-        self.assertEqual(code, harness.UNAVAILABLE)
-        self.assertIsNone(report["rung"])
-        self.assertIn("no CUDA-capable device is detected", err)
+    def test_it_ends_as_a_server_does(self):
+        ends = []
+        with unittest.mock.patch.dict(os.environ, {"EMULATED_GPU_DEVICES": "0"}):
+            for command in (("doctor",), ("doctor", harness.DEMO),
+                            ("serve", harness.DEMO, "--port", 0, "--grpc-port", 0)):
+                process = harness.start(*command, "--device", "cuda", "--cuda-module",
+                                        EMULATED_MODULE, "-tp", 2)
+                err = process.communicate(timeout=5 * harness.GUARD)[1].decode()
+                ends.append((process.returncode, err.splitlines()[-1]))
+        self.assertEqual([code for code, _ in ends], [harness.UNAVAILABLE] * 3, ends)
+        self.assertEqual(len({words for _, words in ends}), 1, ends)
 
     @unittest.skipUnless(REAL_MODULE.exists() and NO_DRIVER_HERE, "the real module, and no driver")
     def test_the_real_module_without_a_driver(self):
-        report = self.assert_refused(["no NVIDIA driver is here", INSUFFICIENT, "580.65.06"],
-                                     module=REAL_MODULE)
+        report = self.assert_impossible(["no NVIDIA driver is here", INSUFFICIENT, "580.65.06"],
+                                        module=REAL_MODULE)
         gpu = report["facts"]["gpu"]
         self.assertEqual(gpu["error_at"], "facts")
         self.assertGreater(gpu["cuda_runtime"], 11000)
         self.assertNotEqual(gpu["module_architectures"], "")
         # A module next to the program is found without a flag.
-        done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp", "--json")
+        done = harness.start("doctor", "--device", "cuda", "--json")
         beside = json.loads(done.communicate(timeout=5 * harness.GUARD)[0])
         self.assertEqual(beside["facts"]["gpu"]["module_path"], str(REAL_MODULE))
 
     def test_none_beside_the_program(self):
         with program_elsewhere() as folder:
-            done = harness.start("doctor", "--device", "cuda", "--transport", "cuda-ipc,tcp",
-                                 "--json", cwd=REAL_MODULE.parent)
+            done = harness.start("doctor", "--device", "cuda", "--json", cwd=REAL_MODULE.parent)
             out, err = done.communicate(timeout=5 * harness.GUARD)
-        self.assertEqual(done.returncode, 1, err)
+        self.assertEqual(done.returncode, harness.UNAVAILABLE, err)
         # The module must not be taken from the working directory, although there may be one.
-        self.assertIn(f"{folder}/libshoal_cuda.so", json.loads(out)["refusals"][0]["reason"])
+        self.assertIn(f"{folder}/libshoal_cuda.so", json.loads(out)["failure"])
+
+
+class Refusals(harness.TestCase):
+    """With devices a rung may still be refused. Each refusal gives its reason as the loader or CUDA
+    reported it, ranks fall back to a transport that works, and nothing is left.
+    """
+
+    def assert_refused(self, said, **arguments):
+        code, report, err = doctor(transport="nccl-p2p,tcp", peers="all", **arguments)
+        self.assertEqual((code, report["rung"]), (1, "tcp"), err)
+        first = report["refusals"][0]
+        self.assertEqual((first["rung"], first["phase"]), ("nccl-p2p", "probe"), first)
+        for words in said:
+            self.assertIn(words, first["reason"])
+
+    def test_nccl_absent(self):
+        self.assert_refused(["libnosuchnccl.so", "cannot open shared object file", "2.27.5"],
+                            nccl="libnosuchnccl.so")
+
+    def test_nccl_too_old(self):
+        self.assert_refused(["2.23.4", "2.27.5", "libfake_nccl.so"], nccl_version="2.23.4")
+
+    def test_no_rung_at_all(self):
+        code, report, err = doctor(transport="cuda-ipc", peers="none")
+        self.assertEqual(code, harness.UNAVAILABLE)
+        self.assertIsNone(report["rung"])
+        self.assertIn("does not let GPU 0 reach the memory of GPU 1", err)
 
 
 class Peers(harness.TestCase):
