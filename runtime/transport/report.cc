@@ -43,6 +43,19 @@ Json need_json(const ShmNeed& need) {
           {"memory", consumers_json(need.memory)}};
 }
 
+Json refusals_json(const std::vector<Refusal>& refusals) {
+  Json list = Json::array();
+  for (const Refusal& refusal : refusals) {
+    list.push_back({{"rung", refusal.rung},
+                    {"phase", phase_name(refusal.phase)},
+                    {"shared_memory", refusal.shared_memory()},
+                    {"code", code_name(refusal.status.code())},
+                    {"reason", refusal.reason()},
+                    {"causes", causes_json(refusal.status)}});
+  }
+  return list;
+}
+
 /// Null for an empty text, because null is what means "none" in every field.
 Json or_null(const std::string& text) {
   return text.empty() ? Json(nullptr) : Json(text);
@@ -112,16 +125,7 @@ const char* verdict_name(Verdict verdict) {
 }
 
 Json to_json(const TransportReport& report) {
-  Json refusals = Json::array(), needs = Json::array(), remedies = Json::array(),
-       nccl = Json::array();
-  for (const Refusal& refusal : report.refusals) {
-    refusals.push_back({{"rung", refusal.rung},
-                        {"phase", phase_name(refusal.phase)},
-                        {"shared_memory", refusal.shared_memory()},
-                        {"code", code_name(refusal.status.code())},
-                        {"reason", refusal.reason()},
-                        {"causes", causes_json(refusal.status)}});
-  }
+  Json needs = Json::array(), remedies = Json::array(), nccl = Json::array();
   for (const ShmNeed& need : report.needs) needs.push_back(need_json(need));
   for (const NcclUse& use : report.nccl) nccl.push_back(to_json(use));
   for (const Remedy& remedy : report.remedies) {
@@ -134,11 +138,12 @@ Json to_json(const TransportReport& report) {
       {"tp", report.world_size},
       {"order", report.order},
       {"degraded", report.degraded()},
+      {"allowed_by", or_null(report.allowed_by)},
       {"forbidden_by", or_null(report.forbidden_by)},
       {"failure", or_null(report.failure.ok() ? "" : explained(report.failure, kMostReasonBytes))},
       {"error", error_json(report.failure)},
       {"cost", cost_json(report)},
-      {"refusals", std::move(refusals)},
+      {"refusals", refusals_json(report.refusals)},
       {"needs", std::move(needs)},
       {"shm_size", to_json(shm_size_for(report.facts, report.needs, report.headroom_bytes))},
       {"nccl", std::move(nccl)},

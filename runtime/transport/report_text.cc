@@ -112,7 +112,8 @@ std::string verdict_text(const TransportReport& report) {
       return cat("OK: ", ranks, " use ", report.rung, ", which is as good as ", first, ".");
     case Verdict::kSlower:
       return cat("SLOWER: ", ranks, " use ", report.rung, " instead of ", first, ": ",
-                 cost_text(report.cost()), ".");
+                 cost_text(report.cost()),
+                 report.allowed_by.empty() ? "" : cat("; ", report.allowed_by, " allows it"), ".");
     case Verdict::kForbidden:
       return cat("NO: the policy (", report.forbidden_by,
                  ") forbids the transports that are left for ", ranks, ".");

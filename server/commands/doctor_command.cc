@@ -90,10 +90,8 @@ std::string text(const TransportReport& report, const SweepResult& swept) {
   return lines;
 }
 
-/// A policy that names the last rung that may be used says that all rungs up to it are fine.
-int exit_code_of(const TransportReport& report, const DoctorFlags& flags) {
-  const bool fine = !report.degraded() || !flags.serve.engine.transport.min_transport.empty();
-  return fine ? 0 : kSlower;
+int exit_code_of(const TransportReport& report) {
+  return report.degraded() && report.allowed_by.empty() ? kSlower : 0;
 }
 
 std::string needs(bool json) {
@@ -120,7 +118,7 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   const Status written = write_stdout(flags.json ? document(report, swept) : text(report, swept));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (!ending.ok()) return report_failure(ending);
-  return exit_code_of(report, flags);
+  return exit_code_of(report);
 }
 
 }  // namespace shoal

@@ -69,7 +69,10 @@ class InSmallPlaces(harness.TestCase):
                 report = self.report("size=1m", *flags, code=code)
                 self.assertEqual((report["verdict"], report["cost"]), (verdict, cost))
                 # A policy that names the last rung that may be used accepts those before it.
-                self.report("size=1m", *flags, "--min-transport", transports[-1], code=0)
+                policy = ("--min-transport", transports[-1])
+                report = self.report("size=1m", *flags, *policy, code=0)
+                self.assertEqual((report["verdict"], report["allowed_by"]),
+                                 (verdict, " ".join(policy)))
         # The same place gives the same code, however busy the machine is.
         done = inside("size=1m", "for i in 1 2 3 4 5 6; do "
                       f"{doctor('--transport', 'shm,memfd')} > /dev/null; echo $?; done")
@@ -82,6 +85,9 @@ class InSmallPlaces(harness.TestCase):
                 ("size=1m", ("--transport", "shm,shm-lean"),
                  "SLOWER: 2 ranks use shm-lean instead of shm: an all-reduce takes 1.1 times as "
                  "long with 8 KiB and 2.2 times with 1 MiB."),
+                ("size=1m", ("--transport", "shm,shm-lean", "--min-transport", "shm-lean"),
+                 "SLOWER: 2 ranks use shm-lean instead of shm: an all-reduce takes 1.1 times as "
+                 "long with 8 KiB and 2.2 times with 1 MiB; --min-transport shm-lean allows it."),
                 ("size=1m", ("--min-transport", "shm"),
                  "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
                  "ranks."),

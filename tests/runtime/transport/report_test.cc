@@ -49,6 +49,11 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(over("tcp")),
             "SLOWER: 2 ranks use tcp instead of shm: an all-reduce takes 6.0 times as long with "
             "8 KiB and 2.1 times with 1 MiB.");
+  TransportReport allowed = over("shm-lean");
+  allowed.allowed_by = "--min-transport tcp";
+  EXPECT_EQ(first_line(allowed),
+            "SLOWER: 2 ranks use shm-lean instead of shm: an all-reduce takes 1.1 times as long "
+            "with 8 KiB and 2.2 times with 1 MiB; --min-transport tcp allows it.");
   TransportReport none = over("");
   EXPECT_EQ(first_line(none), "NO: no transport works for 2 ranks.");
   none.forbidden_by = "--min-transport shm";
@@ -91,6 +96,7 @@ TEST(TransportReport, InJsonNullIsNothing) {
   EXPECT_EQ(fine["cost"]["1_mib"], 1.0);
   EXPECT_EQ(fine["self_test"]["noisy"], false);
   EXPECT_TRUE(fine["forbidden_by"].is_null());
+  EXPECT_TRUE(fine["allowed_by"].is_null());
   EXPECT_TRUE(fine["facts"]["limits"]["fsize_bytes"].is_null());
   TransportReport nothing = over("");
   nothing.self_test = {};
