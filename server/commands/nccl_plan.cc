@@ -1,5 +1,7 @@
 #include "server/commands/nccl_plan.h"
 
+#include <algorithm>
+
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
@@ -21,6 +23,7 @@ namespace {
 
 constexpr int kDoesNotFit = 1;
 constexpr const char* kDecides = "nccl-shm";
+constexpr const char* kLean = "nccl-shm-lean";
 constexpr const char* kOnlyTheLeast =
     "there is room for the least that it needs, but how much more it needs is not known";
 /// The layout of the JSON document.
@@ -232,12 +235,20 @@ std::string line_text(const Line& line, int communicators) {
   return text;
 }
 
+/// Whether ranks must make do with one channel and small buffers to fit.
+bool fits_only_lean(const Plan& plan) {
+  return !plan.fits && std::any_of(plan.lines.begin(), plan.lines.end(), [](const Line& line) {
+    return line.need.rung == kLean && line.fits();
+  });
+}
+
 /// The figures hold under settings that another engine does not have by itself.
 std::string exports_text(const Plan& plan) {
   std::string text;
+  const char* const rung = fits_only_lean(plan) ? kLean : kDecides;
   for (const Line& line : plan.lines) {
-    if (line.need.rung != kDecides) continue;
-    text = cat("the figures of ", kDecides, " hold with these settings, for any engine:\n");
+    if (line.need.rung != rung) continue;
+    text = cat("the figures of ", rung, " hold with these settings, for any engine:\n");
     for (const std::string& setting : line.settings) text += cat("  export ", setting, "\n");
   }
   return text;
@@ -254,6 +265,8 @@ std::string plan_verdict(const Plan& plan) {
       dir.path, ", which has ", bytes_text(dir.free_bytes), " free of ", bytes_text(dir.size_bytes),
       "; ", bytes_text(plan.context.budget.headroom_bytes), " are left for others\n");
   if (plan.fits) return cat("OK: ", ranks, " fit into ", room);
+  if (fits_only_lean(plan))
+    return cat("SLOWER: ", ranks, " fit only with the settings of ", kLean, " into ", room);
   if (!plan.room) return cat("NO: ", ranks, " do not fit into ", room);
   return cat("UNKNOWN: whether ", ranks, " fit into ", room);
 }

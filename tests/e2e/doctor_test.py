@@ -295,6 +295,22 @@ class Here(harness.TestCase):
         for line in ("export NCCL_NVLS_ENABLE=0", "export NCCL_MAX_CTAS=2"):
             self.assertIn(f"  {line}\n", text)
 
+    def test_where_only_lean_buffers_of_nccl_fit_their_settings_are_printed(self):
+        plan = ("--nccl-version", "2.27", "-tp", 8)
+        for mount, verdict, rung, line in (
+                ("size=64m", "SLOWER: 8 ranks of NCCL 2.27.7 fit only with the settings of "
+                 "nccl-shm-lean into /dev/shm, which has ", "nccl-shm-lean",
+                 "export NCCL_BUFFSIZE=1048576"),
+                ("size=8m", "NO: 8 ranks of NCCL 2.27.7 do not fit into /dev/shm, which has ",
+                 "nccl-shm", "export NCCL_NVLS_ENABLE=0")):
+            with self.subTest(mount=mount):
+                done = inside(mount, doctor(*plan))
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertTrue(done.stdout.startswith(verdict), done.stdout)
+                self.assertIn(f"\nthe figures of {rung} hold with these settings", done.stdout)
+                self.assertIn(f"\n  {line}\n", done.stdout)
+                self.assertEqual("NCCL_BUFFSIZE" in done.stdout, rung == "nccl-shm-lean")
+
     def test_the_log_shows_that_the_transport_is_proven_before_weights_are_loaded(self):
         done = harness.start("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 2,
                              "-tp", 2, "--log-level", "info")
