@@ -45,6 +45,10 @@ std::string message_of(const Json& event) {
   return message.empty() ? text_of(error) : message;
 }
 
+std::string code_of(const Json& event) {
+  return text_of(member(member(event, "error"), "code"));
+}
+
 }  // namespace
 
 void ChatAnswer::take_choice(const Json& choice, std::string* text) {
@@ -66,7 +70,7 @@ Status ChatAnswer::take_event(const Json& event, std::string* text) {
   if (!member(event, "error").is_null()) {
     error_ = printable(message_of(event));
     if (error_.empty()) error_ = "the server does not say why";
-    retryable_ = is_retryable(text_of(member(member(event, "error"), "code")));
+    retryable_ = is_retryable(code_of(event));
     return {};
   }
   if (const std::string id = text_of(member(event, "id")); !id.empty()) id_ = id;
@@ -117,6 +121,12 @@ std::string ChatAnswer::error() const {
   const std::string message = body.ok() ? message_of(*body) : "";
   // Without a message it is not Shoal that answers, so show what it says.
   return cat(message.empty() ? shown(rest_) : printable(message), " (HTTP ", http_status_, ")");
+}
+
+std::optional<NotTaken> ChatAnswer::not_taken() const {
+  if (http_status_ == 200 || http_status_ == 0) return std::nullopt;
+  const Result<Json> body = parse_json(rest_, "the error");
+  return body.ok() ? not_taken_of(code_of(*body)) : std::nullopt;
 }
 
 std::string ChatAnswer::json(bool with_logprobs) const {

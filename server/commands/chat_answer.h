@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/json.h"
+#include "server/serving/refused_request.h"
 
 namespace shoal {
 
@@ -20,6 +22,8 @@ class ChatAnswer {
   bool whole() const { return done_ || (http_status_ != 0 && http_status_ != 200); }
   /// What the server has said instead of an answer, or of its rest; empty: nothing.
   std::string error() const;
+  /// Why the server has not taken the request; nullopt: it has, or it does not say.
+  std::optional<NotTaken> not_taken() const;
   /// Whether the error came in the middle of the answer, and another attempt may succeed.
   bool may_ask_again() const { return retryable_; }
   int http_status() const { return http_status_; }

@@ -213,7 +213,8 @@ void Chat::report(const Status& called, Turn* turn) {
                                      " of the answer: it has died, or the connection has broken"))
                           : fail(gone ? kExitUnavailable : kExitInternal, explained(called));
   } else if (answer.http_status() != 200) {
-    turn->exit_code = fail(exit_code_of(answer.http_status()), answer.error());
+    turn->exit_code = fail(exit_code_of(answer.http_status()),
+                           answer.error() + wait_hint(flags_, answer.not_taken()));
   } else if (!answer.error().empty()) {
     turn->exit_code = fail(answer.may_ask_again() ? kExitUnavailable : kExitInternal,
                            cat("the request failed after ", counted(answer.text().size(), "byte"),

@@ -26,6 +26,7 @@
 #include "server/commands/http_call.h"
 #include "server/commands/stdin_prompt.h"
 #include "server/grpc/generate_wire.h"
+#include "server/grpc/grpc_status.h"
 #include "server/serving/api_keys.h"
 
 #include "openengine/v1/services.grpc.pb.h"
@@ -218,7 +219,8 @@ int report_refusal(const ClientFlags& flags, const grpc::Status& status, const R
     case grpc::StatusCode::UNAVAILABLE:
       // Only answers from the server itself carry details; errors of the connection have none.
       if (!status.error_details().empty())
-        return fail(kExitUnavailable, cat(flags.server, ": ", text));
+        return fail(kExitUnavailable,
+                    cat(flags.server, ": ", text, wait_hint(flags, why_not_taken(status))));
       return fail(kExitUnavailable, no_answer(flags, text, received));
     case grpc::StatusCode::DEADLINE_EXCEEDED:  // also one that somebody on the way has set
       if (flags.timeout_s <= 0) return fail(kExitUnavailable, cat(flags.server, ": ", text));

@@ -1,6 +1,7 @@
 #pragma once
 #include <csignal>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,7 @@
 #include "server/cli/client_flags.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
+#include "server/serving/refused_request.h"
 
 namespace shoal {
 
@@ -45,6 +47,12 @@ inline Deadline answer_deadline(const ClientFlags& flags) {
 inline int fail_late(const ClientFlags& flags, const std::string& come) {
   return fail(kExitUnavailable, cat("the answer is not whole after the ", flags.timeout_s,
                                     " s of --timeout; ", come, " of it came"));
+}
+
+/// What to add to a refusal that ends by itself, unless the user knows it.
+inline const char* wait_hint(const ClientFlags& flags, std::optional<NotTaken> why) {
+  const bool passes = why == NotTaken::kLoading || why == NotTaken::kRestarting;
+  return passes && flags.wait_s <= 0 ? "; with --wait SECONDS the client waits for it" : "";
 }
 
 /// Below an answer that the model ended before any text. The client cannot see whether the model is

@@ -38,4 +38,14 @@ grpc::Status to_grpc_status(const RefusedRequest& refused, std::string_view fiel
       {.reason = reason_of(refused.why), .retry_ms = retry_ms_of(refused), .field = field});
 }
 
+std::optional<NotTaken> why_not_taken(const grpc::Status& status) {
+  google::rpc::Status refusal;
+  google::rpc::ErrorInfo info;
+  if (!refusal.ParseFromString(status.error_details())) return std::nullopt;
+  for (const google::protobuf::Any& detail : refusal.details()) {
+    if (detail.UnpackTo(&info)) return not_taken_of(info.reason());
+  }
+  return std::nullopt;
+}
+
 }  // namespace shoal

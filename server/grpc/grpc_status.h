@@ -1,5 +1,6 @@
 #pragma once
 #include <grpcpp/support/status.h>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,5 +22,8 @@ struct RefusalInfo {
 grpc::Status to_grpc_status(const Status& status, const RefusalInfo& info = {});
 /// field: the path in the request's message of what the refusal is about.
 grpc::Status to_grpc_status(const RefusedRequest& refused, std::string_view field = {});
+
+/// Why a server has not taken a request, as its client reads it; nullopt: the status does not say.
+std::optional<NotTaken> why_not_taken(const grpc::Status& status);
 
 }  // namespace shoal

@@ -85,6 +85,13 @@ std::string_view reason_of(NotTaken why) {
   return "";
 }
 
+std::optional<NotTaken> not_taken_of(std::string_view reason) {
+  for (int i = 0; i < kNotTakenReasons; ++i) {
+    if (reason_of(static_cast<NotTaken>(i)) == reason) return static_cast<NotTaken>(i);
+  }
+  return std::nullopt;
+}
+
 int retry_ms_of(const RefusedRequest& refused) {
   return refused.retry_ms > 0 ? refused.retry_ms : usual_retry_ms(refused.why);
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,6 +38,8 @@ struct RefusedRequest {
 RefusedRequest server_is_draining();
 /// The reason's name in every protocol, such as "QUEUE_FULL".
 std::string_view reason_of(NotTaken why);
+/// The reason of this name; nullopt: it is none of ours.
+std::optional<NotTaken> not_taken_of(std::string_view reason);
 /// In how many milliseconds a client should try again: what was measured, otherwise about the usual
 /// time for the reason; 0: never.
 int retry_ms_of(const RefusedRequest& refused);

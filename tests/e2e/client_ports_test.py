@@ -29,6 +29,26 @@ class Ports(harness.TestCase):
         server.process.terminate()
         self.assertEqual(server.end(), 0)
 
+    def test_a_server_that_loads_its_model(self):
+        ports = harness.free_ports(2)
+        grpc, http = (f"127.0.0.1:{port}" for port in ports)
+        with harness.planted("0:load:stop"):
+            server = self.serve(harness.DEMO, "--grpc-port", ports[0], "--port", ports[1],
+                                "--step-timeout", 5 * harness.GUARD)
+        rank = harness.stopped_rank(server.pid)
+        self.assertRegex(self.refused(grpc, "--prompt", "x"),
+                         r": the model is loading; try again soon; with --wait SECONDS the client "
+                         r"waits for it\n$")
+        self.assertRegex(self.refused(http, "--messages", "-"),
+                         r": the model is loading; try again soon \(HTTP 503\); with --wait "
+                         r"SECONDS the client waits for it\n$")
+        # Who has waited needs no hint.
+        self.assertRegex(self.refused(grpc, "--wait", 1, "--prompt", "x"), "try again soon\n$")
+        os.kill(rank, signal.SIGCONT)
+        server.wait_ready()
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
+
     def test_a_silent_port_is_no_server(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             address = "127.0.0.1:%d" % silent.getsockname()[1]

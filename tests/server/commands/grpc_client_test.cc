@@ -7,6 +7,7 @@
 
 #include "runtime/base/json.h"
 #include "server/commands/commands.h"
+#include "server/grpc/grpc_status.h"
 #include "tests/server/grpc/grpc_fixture.h"
 
 namespace shoal {
@@ -104,6 +105,18 @@ TEST_F(GrpcClient, PrintsJson) {
   EXPECT_EQ((*object)["usage"]["prompt_tokens"], 2);
 }
 
+TEST_F(GrpcClient, ReadsWhyARequestWasNotTaken) {
+  for (int reason = 0; reason < kNotTakenReasons; ++reason) {
+    const auto why = static_cast<NotTaken>(reason);
+    const grpc::Status status =
+        to_grpc_status(RefusedRequest{why, Status::error(Code::kUnavailable, "not now")});
+    EXPECT_EQ(why_not_taken(status), why) << reason_of(why);
+  }
+  EXPECT_EQ(why_not_taken(grpc::Status(grpc::StatusCode::UNAVAILABLE, "no connection")),
+            std::nullopt);
+  EXPECT_EQ(not_taken_of("no reason of ours"), std::nullopt);
+}
+
 TEST_F(GrpcClient, TellsWhoseFaultItIs) {
   // The server of this test is in the same process, and its log is not the client's.
   set_log_options({.level = LogLevel::kWarning});
@@ -112,7 +125,10 @@ TEST_F(GrpcClient, TellsWhoseFaultItIs) {
   start(setup);
   Run got = run(flags("a"));
   EXPECT_EQ(got.exit_code, 69);
-  EXPECT_NE(got.err.find("loading"), std::string::npos) << got.err;
+  EXPECT_NE(got.err.find("the model is loading; try again soon; with --wait SECONDS the client "
+                         "waits for it\n"),
+            std::string::npos)
+      << got.err;
   make_ready();
 
   ClientFlags bad = flags("a");
