@@ -27,6 +27,19 @@ RequestError bad(RequestField field, std::string_view where, const std::string& 
   return invalid_field(field, cat(where, ": ", what));
 }
 
+/// What to write in the place of a field that no line has.
+std::string instead_of(const std::string& name, const std::vector<std::string>& known,
+                       LineKind kind) {
+  // The field of OpenAI's API.
+  if (name == "messages")
+    return "a line has a prompt, and shoal render makes one of chat messages; shoal generate "
+           "--messages FILE and shoal client --chat answer a chat";
+  if (const std::string nearest = nearest_word(name, known); !nearest.empty())
+    return cat("did you mean \"", nearest, "\"?");
+  return kind == LineKind::kPrompt ? "the fields are id, prompt and prompt_ids"
+                                   : "fields are the flags' names with underscores";
+}
+
 RequestError check_fields(const Json& object, std::string_view where, LineKind kind) {
   using enum RequestField;
   if (!object.is_object()) {
@@ -38,12 +51,8 @@ RequestError check_fields(const Json& object, std::string_view where, LineKind k
   const std::vector<std::string> known = known_fields(kind);
   for (const auto& [name, value] : object.items()) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const std::string nearest = nearest_word(name, known);
     return bad(kNone, where,
-               cat("unknown field ", shown(name),
-                   !nearest.empty()            ? cat("; did you mean \"", nearest, "\"?")
-                   : kind == LineKind::kPrompt ? "; the fields are id, prompt and prompt_ids"
-                                               : "; fields are the flags' names with underscores"));
+               cat("unknown field ", shown(name), "; ", instead_of(name, known, kind)));
   }
   return {};
 }

@@ -65,7 +65,10 @@ TEST(RequestJsonTest, BadLinesAreNamed) {
       {R"({"prompt":"a","prompt_ids":[1]})", "not both"},
       {R"({"prompt":"a","max_token":1})",
        "unknown field \"max_token\"; did you mean \"max_tokens\"?"},
-      {R"({"prompt":"a","n":2})", "unknown field \"n\""},
+      {R"({"prompt":"a","n":2})", "unknown field \"n\"; fields are the flags' names"},
+      {R"({"messages":[{"role":"user","content":"a"}]})",
+       "unknown field \"messages\"; a line has a prompt, and shoal render makes one of chat "
+       "messages; shoal generate --messages FILE and shoal client --chat answer a chat"},
       {R"({"prompt":"a","max_tokens":1,"prompt":"b"})", "\"prompt\" stands twice"},
       {R"({"prompt":1})", "\"prompt\" must be a string"},
       {R"({"prompt_ids":"1,2"})", "\"prompt_ids\" must be an array of token ids"},
