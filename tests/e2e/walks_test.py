@@ -1,8 +1,14 @@
-"""Four people who are new to Shoal, command by command.
+"""Four people who are new to Shoal, command by command: an application developer, an operator, the
+author of another engine, and a researcher.
 
-`walks_test.py --show [WALK]` prints what each of them sees, for somebody to read. As a test it runs
-the same commands and checks what is a contract: exit codes, the READY line, JSON by its schema,
-JUnit, and that nothing waits for long.
+`walks_test.py --show [WALK]` prints what each of them sees. Whether the words help somebody new, no
+test can say: read all of them before a release, and after a change of many messages. As a test it
+runs the same commands and checks what is a contract: exit codes, the READY line, JSON by its
+schema, JUnit, the names that a message must have, and that nothing waits for long.
+
+What the walks leave to other tests: clients in Python (reflection, openai_client), terminals with
+colours and widths (command_line), checkpoints of other tools (oracle), the transports in another
+tree (lift), manifests (deploy), and Open MPI and DataLoader in shmtest (docs/shmtest.md).
 """
 import json
 import os
@@ -25,13 +31,35 @@ from doctor_test import namespaces_work
 # /dev/shm, as a container with --shm-size has one.
 FUNCTIONS = """
 place() { size=$1; shift
-  unshare -rm sh -ec 'mount -t tmpfs -o "size=$0" tmpfs /dev/shm; exec "$@"' "$size" "$@"; }
-serve() { shoal serve "$@" --port 0 --grpc-port 0 --ready-file ready > serve.log 2>&1 &
+  unshare -rm bash -ec 'mount -t tmpfs -o "size=$0" tmpfs /dev/shm; exec "$@"' "$size" "$@"; }
+serve() { rm -f ready
+  shoal serve "$@" --port 0 --grpc-port 0 --ready-file ready > serve.log 2>&1 &
   server=$!
   for i in $(seq 600); do [ -e ready ] && break; sleep 0.05; done; cat ready
   address=$(sed 's/.*grpc=\\([^ ]*\\).*/\\1/' ready)
   web=$(sed 's/.* http=\\([^ ]*\\).*/\\1/' ready); }
 stop() { kill -TERM "$server"; wait "$server"; }
+lives() { kill -0 "$1" 2> /dev/null; }
+# A server that gets no further than to its weights, because its rank stands still there.
+loading() { read -r port web_port < <(free_ports 2)
+  address=127.0.0.1:$port web=127.0.0.1:$web_port
+  SHOAL_TEST_FAULT=0:load:stop shoal serve "$@" --grpc-port "$port" --port "$web_port" \\
+    --step-timeout 600 > serve.log 2>&1 &
+  server=$!
+  until ps -o stat= --ppid "$server" | grep -q ^T || ! lives "$server"; do sleep 0.05; done; }
+free_ports() { python3 -c 'import socket, sys
+held = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[1]))]
+print(*(one.getsockname()[1] for one in held))' "$1"; }
+# A client whose answer has begun. Where bash makes it, it would ignore Ctrl-C.
+stream() { rm -f answer
+  env --default-signal=INT shoal client --server "$address" --prompt In --ignore-eos \\
+    --max-tokens 400 > answer 2> client.log &
+  client=$!
+  until [ -s answer ] || ! lives "$client"; do sleep 0.05; done; }
+# The first remedy for the mount that doctor has for these flags.
+remedy() { shoal doctor "$@" --json | python3 -c 'import json, sys; print(next(
+  one["text"] for one in json.load(sys.stdin)["remedies"] if one["kind"] == "mount"))'; }
+export -f serve stop remedy
 """
 
 
@@ -53,6 +81,8 @@ WALKS = {
         Step("shoal --help"),
         Step("shoal serve --help"),
         Step("shoal -V", says=r"^shoal \d"),
+        Step("shoal help --completion bash | head -n 3; shoal help --man | head -n 3"),
+        Step("$ROOT/scripts/get-model", 64, says="smollm2"),
         Step("shoal serve HuggingFaceTB/SmolLM2-135M-Instruct", 66,
              says="hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir"),
         Step("shoal generate $DEMO --prompt 'In the beginning' --max-tokens 12"),
@@ -62,13 +92,33 @@ WALKS = {
         Step("serve $DEMO -tp 2 > /dev/null; curl -sS http://$web/v1/completions -H "
              "'Content-Type: application/json' -d '{\"prompt\": \"In the\", \"max_tokens\": 8}'; "
              "stop", says='"finish_reason"'),
+        # A model that ends its answer to a bare prompt at once, as many models for chats do.
+        Step("mkdir chat && cp $DEMO/* chat && id=$(shoal generate $DEMO --prompt 'In the' "
+             "--temperature 0 --max-tokens 1 --json | "
+             "sed 's/.*\"token_ids\":.\\([0-9]*\\).*/\\1/') && "
+             "echo \"{\\\"eos_token_id\\\": $id}\" > chat/generation_config.json; "
+             "shoal generate chat --prompt 'In the' --temperature 0", says="answers to --messages"),
+        Step("serve chat > /dev/null; shoal client --server $address --prompt 'In the' "
+             "--temperature 0; echo 'Who was the king?' | shoal client --server $web --chat "
+             "--max-tokens 12; stop", says="a model for chats answers to --chat or --messages"),
+        Step("serve $DEMO > /dev/null; curl -sS http://$web/v1/chat/completions -H "
+             "'Content-Type: application/json' -d '{\"messages\": [{\"role\": \"user\", "
+             "\"content\": \"Who was the king?\"}], \"max_tokens\": 8}'; stop", says='"assistant"'),
+        # A rank stands still in the middle of the answer, so that it cannot be over too soon.
+        Step("SHOAL_TEST_FAULT=0:step-20:stop serve $DEMO -tp 2 --step-timeout 600 > /dev/null; "
+             "stream; kill -INT $client; wait $client; code=$?; cat client.log; kill -9 $server; "
+             "exit $code", 130, says="cancelled"),
+        Step("loading $DEMO; shoal client --server $address --prompt In; "
+             "echo '[{\"role\": \"user\", \"content\": \"Who?\"}]' | "
+             "shoal client --server $web --messages -; code=$?; kill -9 $server; exit $code", 69,
+             says=r"(?s)is loading.* --wait SECONDS .*is loading.* --wait SECONDS "),
         Step("shoal client --server 127.0.0.1:1 --prompt In", 69),
-        Step("port=$(python3 -c 'import socket; s = socket.socket(); s.bind((\"\", 0)); "
-             "print(s.getsockname()[1])'); (sleep 1; exec shoal serve $DEMO --port -1 "
+        Step("port=$(free_ports 1); (sleep 1; exec shoal serve $DEMO --port -1 "
              "--grpc-port $port > /dev/null 2>&1) & timeout 45 shoal client --wait 60 "
              "--server 127.0.0.1:$port --prompt In --max-tokens 2; code=$?; kill %1; exit $code"),
         Step("shoal generate $DEMO --max-tokens 2 <&-", 64),
         Step("shoal client --server localhost --prompt In", 64),
+        Step("shoal client --server http://localhost --prompt In", 64),
         Step("shoal client 'hello there'", 64, says="--prompt"),
         Step("shoal generate $DEMO --prompt In --max-tokens abc", 64),
         Step("shoal serve $DEMO --tensor-parralel-size 2", 64, says="--tensor-parallel-size"),
@@ -82,8 +132,20 @@ WALKS = {
     "operator": [
         Step("place 64m shoal doctor", says="^OK: 2 ranks use shm, the first choice"),
         Step("place 1m shoal doctor", says="^OK: 2 ranks use memfd, which is as good as shm"),
+        Step("place 64m,ro shoal doctor", says="remount,rw"),
+        # Root without the capability to write where the mode forbids it.
+        Step("place 64m,mode=0555 setpriv --bounding-set=-dac_override shoal doctor",
+             says="chmod 1777 /dev/shm"),
+        Step("place 1m bash -c 'eval \"$(remedy --min-transport shm)\"; "
+             "shoal doctor --min-transport shm'", says="^OK: 2 ranks use shm"),
+        Step("place 64m,ro bash -c 'eval \"$(remedy --min-transport shm)\"; "
+             "shoal doctor --min-transport shm'", says="^OK: 2 ranks use shm"),
+        Step("place 1m shoal doctor --on-shm-shortage fail", 69, says="^NO: the policy "),
+        Step("shoal doctor --device cuda", 69, says="^NO: 2 ranks could not be started: "),
+        Step("shoal serve $DEMO --device cuda --port 0 --grpc-port 0", 69, says="(?i)cuda"),
         Step("place 4k shoal doctor --transport shm,tcp", 1, says="^SLOWER: "),
-        Step("place 4k shoal doctor --transport shm,tcp --min-transport tcp", says="^SLOWER: "),
+        Step("place 4k shoal doctor --transport shm,tcp --min-transport tcp",
+             says="^SLOWER: .*; --min-transport tcp allows it"),
         Step("place 1m shoal doctor --min-transport shm", 69, says="^NO: the policy "),
         Step("place 1m shoal doctor --transport shm", 69, says="^NO: no transport works"),
         Step("place 1m shoal doctor --json", schema="transport-report"),
@@ -97,7 +159,8 @@ WALKS = {
         Step("place 1m sh -c 'touch \"$(printf \"/dev/shm/x\\nOK: forged\\033[31m\")\"; "
              "head -c 900000 /dev/zero | tee /dev/shm/x* > /dev/null; shoal doctor'",
              says=r"x\?OK: forged\?\[31m of user"),
-        Step("place 64m shoal doctor --nccl-version 2.27 -tp 8", 1, says="export NCCL_"),
+        Step("place 64m shoal doctor --nccl-version 2.27 -tp 8", 1,
+             says=r"(?s)^SLOWER: .*the settings of nccl-shm-lean.*  export NCCL_BUFFSIZE="),
         Step("shoal doctor --nccl-version 2.27 -tp 2 --json", schema="nccl-plan"),
         Step("place 1m sh -c 'umask 077; head -c 700000 /dev/zero > /dev/shm/cache; shoal doctor'",
              says="the largest files in /dev/shm"),
@@ -105,7 +168,22 @@ WALKS = {
              "head -c 9637892 /dev/zero > /dev/shm/nccl-AbCd02; "
              "echo mine > /dev/shm/nccl-backup; touch -d yesterday /dev/shm/*; "
              "shoal doctor --clean-stale; ls /dev/shm'", says="(?m)^removed .*nccl-AbCd02"),
+        Step("place 10m sh -c 'umask 077; head -c 9637892 /dev/zero > /dev/shm/nccl-AbCd02; "
+             "touch -d yesterday /dev/shm/*; shoal doctor'", says="killed runs left"),
         Step("serve $DEMO -tp 2; cat serve.log; stop", says=READY),
+        Step("place 4k bash -c 'serve $DEMO -tp 2; curl -sS http://$web/health; stop'",
+             says=r"READY .* transport=memfd .*refused=shm"),
+        Step("SHOAL_TEST_FAULT=1:step-20:stop serve $DEMO -tp 2 --step-timeout 600 > /dev/null; "
+             "stream; kill -9 $(pgrep -P $server -x shoal-rank-1); wait $client; code=$?; "
+             "cat client.log; grep -v READY serve.log; stop; exit $code",
+             says="(?s)400 tokens after .*rank 1 .*was killed by signal 9"),
+        Step("serve $DEMO -tp 2 > /dev/null; stream; stop; code=$?; "
+             "wait $client && cat client.log; tail -n 3 serve.log; exit $code", says="400 tokens"),
+        Step("loading $DEMO; for path in health health/live; do curl -sS -w ' %{http_code}\n' "
+             "http://$web/$path; done; kill -9 $server", says=r"(?s) 503\n.* 200\n"),
+        Step("serve $DEMO -tp 2 --log-format json > /dev/null; stop; grep -v READY serve.log | "
+             "tee /dev/stderr | python3 -c 'import json, sys; [json.loads(line) for line in "
+             "sys.stdin]'", says='"level"'),
         Step("serve $DEMO -tp 2 > /dev/null; ps -o comm= --ppid $server | sort; stop",
              says="shoal-rank-0\nshoal-rank-1"),
         Step("serve $DEMO -tp 2 --served-model-name 'a b,c'; stop", says='model="a b" tp=2'),
@@ -120,6 +198,12 @@ WALKS = {
         Step("shoal shmtest -- false", 1, says="The control"),
         Step("shoal shmtest --matrix host,1m,missing -- true", says="3 passed, 0 failed"),
         Step("shoal shmtest --matrix full-after-2s -- true", 69, says="skip"),
+        Step("shoal shmtest --matrix host,1m,64m -- python3 $ROOT/tests/e2e/peers/"
+             "python_shared_memory.py", 1, says="SIGBUS"),
+        Step("unshare --user --map-user=1000 --map-group=1000 "
+             "shoal shmtest --matrix host,1m -- true", says="2 passed"),
+        Step("unshare -r sh -c 'echo 0 > /proc/sys/user/max_user_namespaces; "
+             "exec setpriv --bounding-set=-sys_admin shoal shmtest -- true'", 69, says="SYS_ADMIN"),
         Step("shoal shmtest --matrix 1m,128m --accept error -- sh -c 'echo no room >&2; exit 1'"),
         Step("shoal shmtest --matrix 1m --json -- python3 -c 'import multiprocessing, os, signal\n"
              "child = multiprocessing.Process(target=lambda: os.kill(os.getpid(), signal.SIGBUS))\n"
@@ -135,22 +219,41 @@ WALKS = {
     ],
     "researcher": [
         Step("shoal tokenize $DEMO --text 'In the beginning'"),
+        Step("shoal tokenize $DEMO --text 'In the beginning' --no-special | shoal detokenize $DEMO "
+             "--ids -", says="^In the beginning$"),
         Step("shoal generate $DEMO --prompt-ids 1,2,3 --max-tokens 4 --json", says='"token_ids"'),
         Step("shoal logits $DEMO --prompt-ids 1,2,3 --out one.npy && "
              "shoal logits $DEMO -tp 3 --prompt-ids 1,2,3 --out three.npy && "
              "cmp one.npy three.npy"),
+        Step("shoal logits $DEMO --prompt 'In the beginning' --out text.npy && printf '{\"id\": 7, "
+             "\"prompt\": \"In the beginning\"}\\n{\"prompt_ids\": [1, 2]}\\n' | "
+             "shoal logits $DEMO --jsonl - --out-dir all && cmp text.npy all/1.npy", says='"id":7'),
         Step("printf '{\"prompt\": \"In\", \"max_tokens\": 4}\\n"
              "{\"prompt\": \"On\", \"max_tokens\": 4}\\n' "
              "| shoal generate $DEMO --jsonl -"),
+        Step("printf '{\"id\": \"a\", \"prompt\": \"In\", \"max_tokens\": 4}\\n{\"id\": \"b\", "
+             "\"prompt\": \"In\", \"temprature\": 1}\\n{\"messages\": []}\\n' > lines; "
+             "shoal generate $DEMO --jsonl lines", 64,
+             says=r"(?s)2 of 3 lines.*did you mean.*shoal generate --messages FILE"),
+        Step("shoal generate $DEMO --jsonl lines --keep-going --log-level info", 1,
+             says='"id":"a"'),
         Step("mkdir phi && cp $DEMO/* phi && sed -i 's/\"llama\"/\"phi3\"/' phi/config.json; "
              "shoal generate phi --prompt In", 65, says="phi3"),
+        Step("for type in gemma2 mixtral gpt2; do mkdir $type && cp $DEMO/* $type && sed -i "
+             "s/llama/$type/ $type/config.json; shoal generate $type --prompt In; done", 65,
+             says='(?s)"gemma2" is not supported;.*"mixtral" is not.*"gpt2" is not'),
         Step("mkdir awq && cp $DEMO/* awq && sed -i 's/^{/{\"quantization_config\": "
              "{\"quant_method\": \"awq\"},/' awq/config.json; shoal generate awq --prompt In", 65,
              says=r'\("awq"\) is not supported; .*hf download OWNER/NAME --local-dir DIR'),
         Step("mkdir short && cp $DEMO/* short && truncate -s 100000 short/model.safetensors; "
              "shoal generate short --prompt In", 65),
+        Step("mkdir shape && cp $DEMO/* shape && sed -i 's/\"intermediate_size\": [0-9]*/"
+             "\"intermediate_size\": 64/' shape/config.json; shoal generate shape --prompt In", 65,
+             says="has shape .*; config.json asks for "),
         Step("mkdir bin && cp $DEMO/*.json bin && touch bin/pytorch_model.bin; "
              "shoal generate bin --prompt In", 66, says="pytorch_model.bin"),
+        Step("mkdir ids && cp $DEMO/[cgm]* ids; shoal logits ids --prompt-ids 1,2 --out ids.npy"),
+        Step("shoal bench decode $DEMO --tokens 8", says="tokens/s"),
     ],
 }
 
@@ -164,7 +267,8 @@ def run_walk(name: str, show=None) -> list[str]:
         for program in (Path(harness.SHOAL), *Path(harness.SHOAL).parent.glob("shoal-*")):
             if os.access(program, os.X_OK) and program.is_file():
                 (programs / program.name).symlink_to(program)
-        environment = {**harness.environment(), "DEMO": str(harness.DEMO), "COLUMNS": "100",
+        environment = {**harness.environment(), "COLUMNS": "100", "CUDA_VISIBLE_DEVICES": "",
+                       "DEMO": str(harness.DEMO), "ROOT": str(harness.ROOT),
                        "PATH": f"{programs}:{os.environ['PATH']}"}
         for step in WALKS[name]:
             began = time.monotonic()
