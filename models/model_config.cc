@@ -87,7 +87,8 @@ void check_architecture(ConfigReader& config, const Family& family) {
   for (const Json& name : names) {
     if (name.get_ref<const std::string&>() != family.architecture) {
       config.unimplemented(cat("architecture ", in_quotes(name.get<std::string>()),
-                               "; supported for this type is ", family.architecture));
+                               " is not supported; for this type it must be ",
+                               family.architecture));
     }
   }
 }
@@ -111,16 +112,17 @@ void check_features(ConfigReader& config, const Family& family) {
   }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (config.integer(key, 0, kMaxInt, 0) > 0)
-      config.unimplemented(cat("\"", key, "\": mixtures of experts"));
+      config.unimplemented(cat("\"", key, "\": mixtures of experts are not supported"));
   }
   const std::string act = config.string("hidden_act").value_or("silu");
   if (act != "silu" && act != "swish")
-    config.unimplemented(cat("\"hidden_act\" ", in_quotes(act), "; supported is silu"));
+    config.unimplemented(
+        cat("\"hidden_act\" ", in_quotes(act), " is not supported; it must be silu"));
   if (config.boolean("attention_bias").value_or(false) && family.model_type == "mistral") {
-    config.unimplemented("\"attention_bias\" in a mistral model");
+    config.unimplemented("\"attention_bias\" is not supported in a mistral model");
   }
   if (config.boolean("mlp_bias").value_or(false) && family.model_type != "llama") {
-    config.unimplemented(cat("\"mlp_bias\" in a ", family.model_type, " model"));
+    config.unimplemented(cat("\"mlp_bias\" is not supported in a ", family.model_type, " model"));
   }
 }
 
@@ -198,8 +200,9 @@ void read_layer_types(ConfigReader& config, int window, ModelConfig& model) {
       config.invalid(
           cat("layer ", layer, " is \"sliding_attention\", but no \"sliding_window\" is in force"));
     } else if (type != "sliding_attention" && type != "full_attention") {
-      config.unimplemented(cat("layer type ", in_quotes(type),
-                               "; supported are full_attention and sliding_attention"));
+      config.unimplemented(
+          cat("layer type ", in_quotes(type),
+              " is not supported; supported are full_attention and sliding_attention"));
     }
     model.sliding_window[layer] = type == "sliding_attention" ? window : 0;
   }
@@ -226,8 +229,8 @@ void read_dtype(ConfigReader& config, ModelConfig& model) {
   if (const std::optional<Dtype> dtype = parse_dtype(*name)) {
     model.dtype = *dtype;
   } else {
-    config.unimplemented(
-        cat("dtype ", in_quotes(*name), "; supported are float32, float16 and bfloat16"));
+    config.unimplemented(cat("dtype ", in_quotes(*name),
+                             " is not supported; supported are float32, float16 and bfloat16"));
   }
 }
 

@@ -29,8 +29,7 @@ Json without_nesting(Json parameters, ConfigReader& config) {
   for (const auto& [key, value] : parameters.items()) {
     if (!key.ends_with("_attention") || !value.is_object()) continue;
     if (first != nullptr && *first != value) {
-      config.unimplemented(
-          "rope_parameters differ between layer types; one set for all layers is supported");
+      config.unimplemented("rope_parameters that differ between layer types are not supported");
       return Json::object();
     }
     first = &value;
@@ -50,8 +49,8 @@ RopeConfig::Type read_type(ConfigReader& rope) {
   if (name == "linear") return RopeConfig::Type::kLinear;
   if (name == "llama3") return RopeConfig::Type::kLlama3;
   if (name == "yarn") return RopeConfig::Type::kYarn;
-  rope.unimplemented(
-      cat("rope type ", in_quotes(name), "; supported are default, linear, llama3 and yarn"));
+  rope.unimplemented(cat("rope type ", in_quotes(name),
+                         " is not supported; supported are default, linear, llama3 and yarn"));
   return RopeConfig::Type::kDefault;
 }
 
@@ -111,7 +110,7 @@ Result<RopeConfig> parse_rope_config(const Json& config, int max_position_embedd
   result.theta = rope.number("rope_theta", kMinTheta, kMaxTheta).value_or(result.theta);
   for (ConfigReader* reader : {&top, &rope}) {
     if (reader->number("partial_rotary_factor", 0, 1).value_or(1) != 1) {
-      reader->unimplemented("\"partial_rotary_factor\" other than 1");
+      reader->unimplemented("a \"partial_rotary_factor\" other than 1 is not supported");
     }
   }
   if (result.type == RopeConfig::Type::kLlama3 || result.type == RopeConfig::Type::kYarn) {
@@ -126,7 +125,8 @@ Result<RopeConfig> parse_rope_config(const Json& config, int max_position_embedd
   }
   if (result.type == RopeConfig::Type::kLlama3) read_llama3(rope, result);
   if (result.type == RopeConfig::Type::kYarn) read_yarn(rope, result);
-  if (rope.has("llama_4_scaling_beta")) rope.unimplemented("\"llama_4_scaling_beta\"");
+  if (rope.has("llama_4_scaling_beta"))
+    rope.unimplemented("\"llama_4_scaling_beta\" is not supported");
   if (!top.ok()) return top.status();
   if (!rope.ok()) return rope.status();
   return result;

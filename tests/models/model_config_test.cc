@@ -163,6 +163,9 @@ void expect_refused(const std::vector<Bad>& cases) {
         << model.status().to_string();
     EXPECT_TRUE(model.status().message().starts_with("some/config.json: "))
         << model.status().to_string();
+    EXPECT_EQ(model.status().message().find("not supported") != std::string_view::npos,
+              test.code == Code::kUnimplemented)
+        << model.status().to_string();
   }
 }
 

@@ -177,7 +177,7 @@ TEST(RopeTest, WhatIsWrongIsNamed) {
       {R"("rope_scaling": {"rope_type": "yarn", "factor": 8, "truncate": "no"})",
        Code::kInvalidArgument, "truncate"},
       {R"("rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}})",
-       Code::kUnimplemented, "differ between layer types"},
+       Code::kUnimplemented, "that differ between layer types"},
   };
   for (const BadRope& test : cases) {
     SCOPED_TRACE(test.fields);
@@ -189,6 +189,8 @@ TEST(RopeTest, WhatIsWrongIsNamed) {
     const std::string text = rope.status().to_string();
     EXPECT_NE(text.find(test.says), std::string::npos) << text;
     EXPECT_NE(text.find("some/config.json"), std::string::npos) << text;
+    EXPECT_EQ(text.find("not supported") != std::string::npos, test.code == Code::kUnimplemented)
+        << text;
   }
 }
 
