@@ -78,8 +78,12 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::end_team() {
-  stop_.store(true);
-  generation_.fetch_add(1);
+  // stop_ is read after a look at generation_ that has acquired this increase. All three are
+  // sequentially consistent, as in run_erased(), but nobody looks at sleepers_: the library counts
+  // who is in wait() by the same rule, first the count and then a look at the word, so that either
+  // notify_all() sees the sleeper or the sleeper sees the new generation.
+  stop_.store(true, std::memory_order_seq_cst);
+  generation_.fetch_add(1, std::memory_order_seq_cst);
   generation_.notify_all();
   for (std::thread& thread : team_) thread.join();
 }
@@ -110,14 +114,20 @@ void ThreadPool::run_erased(Erased body, const void* context) {
 
 void ThreadPool::wait_for_stragglers() {
   const auto sleep_at = std::chrono::steady_clock::now() + kMostYielding;
+  // Acquire, as in run_erased(). Each thread's decrease continues the release of those before it,
+  // so that the last one brings what all of them wrote.
   while (running_.load(std::memory_order_acquire) != 0) {
     if (std::chrono::steady_clock::now() < sleep_at) {
       sched_yield();  // the stragglers may be waiting for this very core
       continue;
     }
+    // Sequentially consistent, and in this order: the last thread counts itself out and then looks
+    // whether the caller sleeps (work()). If it sees that it does not, its decrease came before
+    // this look at running_, which then gives 0.
     caller_sleeps_.store(true, std::memory_order_seq_cst);
     const int left = running_.load(std::memory_order_seq_cst);
     if (left != 0) running_.wait(left, std::memory_order_seq_cst);
+    // Relaxed: who still reads true wakes nobody, and the next true is later in this word's order.
     caller_sleeps_.store(false, std::memory_order_relaxed);
   }
 }
@@ -127,18 +137,24 @@ void ThreadPool::work(int thread) {
   if (!cpus_.empty()) bind_to(cpus_[static_cast<size_t>(thread)]);
   uint32_t seen = 0;
   for (;;) {
+    // Acquire, here and below: running_, body_, context_ and stop_ as they were before the caller
+    // increased the generation.
     uint32_t now = generation_.load(std::memory_order_acquire);
     for (int spins = 0; now == seen && spins < kSpins; ++spins) {
       relax();
       now = generation_.load(std::memory_order_acquire);
     }
     while (now == seen) {
+      // Sequentially consistent, and in this order: the other half of what run_erased() says.
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       generation_.wait(seen, std::memory_order_seq_cst);
+      // Relaxed: who still counts this thread wakes nobody, and its next increase is later in this
+      // word's order.
       sleepers_.fetch_sub(1, std::memory_order_relaxed);
       now = generation_.load(std::memory_order_acquire);
     }
     seen = now;
+    // Relaxed: the generation, which has been acquired, came after it.
     if (stop_.load(std::memory_order_relaxed)) return;
     body_(context_, thread);
     // Release: what this thread wrote. In this order and sequentially consistent, so that either

@@ -84,12 +84,16 @@ class SharedFlags {
   }
   void close() {
     const std::atomic_ref<uint32_t> progress(controls_[rank_].progress);
+    // A change of the same word as in publish(), and for the same reasons: a sleeper's flag is set
+    // either before this change, which then sees it, or after it, which then fails (sleep()).
+    // Release, so that a peer that finds the word closed finds the steps published before it too.
     if (progress.fetch_or(kClosed, std::memory_order_acq_rel) & kSleepers) wake();
   }
   /// Release: our reads of the peers' slots come before it.
   void set_done(uint32_t steps) {
     std::atomic_ref<uint32_t>(controls_[rank_].done).store(steps, std::memory_order_release);
   }
+  /// Acquire: the peer's reads of our slots are over before this rank lets go of them.
   uint32_t done(int rank) const {
     return std::atomic_ref<uint32_t>(controls_[rank].done).load(std::memory_order_acquire);
   }

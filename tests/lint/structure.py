@@ -7,7 +7,8 @@ and functions keep their budgets (budgets.py); headers have #pragma once and not
 a .cc has a header of its own name, except in the folders of TABLES; every *_test.cc and *_fuzz.cc
 is named in its folder's CMakeLists.txt; the documentation lists every folder of the layers and no
 others; no code decides by an error's place or wording; no test overwrites a sanitizer's options;
-names are snake_case; folder READMEs have at most 28 lines; no message has a number beside a noun in
+where threads or ranks meet without a lock, a comment argues each memory order; no answer is computed
+by the C library's exp, sin and the like; names are snake_case; folder READMEs have at most 28 lines; no message has a number beside a noun in
 the plural (plurals.py); no file contains paths of a certain machine or forgotten to-do marks.
 """
 import re
@@ -73,6 +74,17 @@ FORBIDDEN = [(re.compile(p), why) for p, why in (
 DECIDES_BY_TEXT = re.compile(
     r"\bwhere\.(?:starts_with|ends_with|find|rfind|compare|substr)\(|\bwhere\s*[!=]=\s*\""
     r"|\bmessage\(\)\.(?:starts_with|ends_with|find|rfind|compare|substr)\(")
+# Where threads and ranks meet without a lock. x86 forgives a missing barrier, and Arm does not, so
+# each order is argued by a comment at most so many lines above it (docs/arm.md).
+WITHOUT_LOCK = {"runtime/base/thread_pool.cc", "runtime/comm/slot_flags.cc",
+                "runtime/comm/slot_flags.h", "runtime/comm/slots/cma_slots.cc"}
+ARGUED_LINES = 4
+# The C library rounds these differently from version to version and from processor to processor
+# (runtime/base/ieee_math.h, exp() of each kernel set). Templates of chats write text, not answers.
+LIBRARY_MATH = re.compile(
+    r"(?:\bstd::|(?<![\w:])::|__builtin_)(?:exp|exp2|expm1|log|log2|log10|log1p|pow|sin|cos|tan|sincos"
+    r"|asin|acos|atan|atan2|sinh|cosh|tanh|cbrt|hypot|erf|erfc|tgamma|lgamma)[fl]?\(")
+COMPUTES = ("kernels/reference/", "kernels/cpu/", "models/", "runtime/worker/")
 # CTest names the file for reports there. A test may set LSAN_OPTIONS, which is read after them.
 SANITIZERS_OPTIONS = re.compile(r"\b[AT]SAN_OPTIONS=")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
@@ -127,8 +139,22 @@ def check_include(path: str, quote: str, target: str, root: Path) -> str | None:
     return None
 
 
+def check_orders(path: str, text: str) -> list[str]:
+    """Memory orders that no comment argues."""
+    if path not in WITHOUT_LOCK:
+        return []
+    lines = text.splitlines()
+    return [f"line {number + 1}: no comment in the {ARGUED_LINES} lines above argues this memory order"
+            for number, line in enumerate(lines) if "memory_order_" in line.partition("//")[0]
+            and not any("//" in near for near in lines[max(number - ARGUED_LINES, 0):number + 1])]
+
+
 def check_source(path: str, text: str, root: Path) -> list[str]:
-    found = []
+    found = check_orders(path, text)
+    if path.startswith(COMPUTES) and not path.startswith("models/chat_template/") and \
+            (match := LIBRARY_MATH.search(budgets.blank(text))):
+        found.append(f"{match[0]!r}: the C library's result depends on its version; use "
+                     "runtime/base/ieee_math.h or the kernels' own exp()")
     if path.startswith(("runtime/", "server/")) and (match := DECIDES_BY_TEXT.search(text)):
         found.append(f"{match[0]!r}: an error's place or wording decides; use its code, "
                      "fault or field")

@@ -36,6 +36,25 @@ class StructureRules(unittest.TestCase):
         self.assertEqual(self.problems("models/weights.cc",
                                        '#include "runtime/base/status.h"\n#include <vector>\n'), "")
 
+    def test_a_memory_order_without_its_argument(self):
+        order = "  int a = b.load(std::memory_order_acquire);\n"
+        argued = "  // Acquire: what b was stored after.\n"
+        path = "runtime/base/thread_pool.cc"
+        self.write("runtime/base/thread_pool.h", "#pragma once\n")
+        self.assertIn("line 1: no comment", self.problems(path, order))
+        self.assertEqual(self.problems(path, argued + order), "")
+        self.assertIn("line 6: no comment", self.problems(path, argued + 4 * "  f();\n" + order))
+        self.assertEqual(self.problems("runtime/base/status.cc", order), "")
+
+    def test_the_math_of_the_c_library(self):
+        self.write("models/rope.h", "#pragma once\n")
+        for call in ("std::exp(x)", "std::sinf(x)", "::pow(x, y)", "__builtin_expf(x)"):
+            self.assertIn("use runtime/base/ieee_math.h", self.problems("models/rope.cc", f"y = {call};\n"))
+        for fine in ("y = ieee::exp(x);\n", "y = std::sqrt(x);\n", "// std::exp(x) rounds\n"):
+            self.assertEqual(self.problems("models/rope.cc", fine), "")
+        self.write("models/chat_template/operators.h", "#pragma once\n")
+        self.assertEqual(self.problems("models/chat_template/operators.cc", "y = std::pow(x, y);\n"), "")
+
     def test_an_upward_include_is_named_with_both_layers(self):
         self.assertIn("models is layer 4, server/cli is layer 6.2",
                       self.problems("models/weights.cc", '#include "server/cli/flags.h"\n'))
