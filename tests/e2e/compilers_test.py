@@ -1,8 +1,11 @@
-"""The bits of the arithmetic depend neither on the compiler nor on its options.
+"""The bits of the arithmetic and of whole models depend neither on the compiler nor on its options.
 
-Each way compiles the kernels, the rotary tables and the sampler, and the program that comes of it
-must give the fingerprint. Every run tries one way, by the seed of the day, and a long one all.
+Each way compiles the kernels, the rotary tables and the sampler into one program, which must give
+the fingerprint, and a model on one rank into another, whose logits must have the committed hashes,
+and whose tokens and logprobs must be those of the program under test. Every run tries one way, by
+the seed of the day, and a long one all.
 """
+import json
 import os
 import platform
 import shutil
@@ -11,8 +14,11 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import numpy as np
+
 import breadth
 import harness
+from bits_cases import BitsCase, hash_of
 
 # -march=haswell lets the compiler use FMA instructions everywhere, of which it must make none by
 # itself. (It is not -march=native, by which the set for AVX2 would become one for AVX-512.) -O3
@@ -22,28 +28,67 @@ WAYS = [("g++", "-O3 -march=haswell"), ("clang++-14", "-O2"), ("g++", "-O1"),
         ("g++", "-O2 -march=haswell")]
 WAYS = [way for way in WAYS if shutil.which(way[0]) and
         ("haswell" not in way[1] or platform.machine() == "x86_64")]
+MODELS = ["llama3-gqa-tied-sharded", "mistral-window"]
+PROMPT_TOKENS = 90
+
+
+def npy(logits: bytes, columns: int) -> bytes:
+    """The file that `shoal logits` writes of them (server/commands/npy.h)."""
+    shape = f"({len(logits) // 4 // columns}, {columns})"
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    text = text.ljust(-(-(len(text) + 11) // 64) * 64 - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + logits
+
+
+def drawn(answers: list[dict]) -> list[tuple]:
+    """Tokens and logprobs, as float32, because the two programs print different numbers of digits."""
+    return [(answer["token_ids"],
+             [(entry["token_id"], np.float32(entry["logprob"]),
+               [(other, np.float32(value)) for other, value in entry["top"]])
+              for entry in answer["logprobs"] or []]) for answer in answers]
 
 
 class Compilers(unittest.TestCase):
-    def fingerprints(self, compiler: str, options: str) -> str:
-        with tempfile.TemporaryDirectory() as build:
-            for command in (
-                    ["cmake", "-S", harness.ROOT / "tests" / "compilers", "-B", build,
-                     "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_CXX_FLAGS={options}",
-                     f"-DSHOAL_KERNEL_OPTIMIZATION={options.split()[0]}", "-DSHOAL_UNITY=ON"],
-                    ["cmake", "--build", build, "--target", "fingerprint"]):
-                done = subprocess.run(command, capture_output=True, text=True)
-                self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-3000:])
-            done = subprocess.run([Path(build) / "fingerprint"], capture_output=True, text=True)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            return done.stdout
+    def run_quietly(self, *command, **popen) -> str:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **popen)
+        self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-3000:])
+        return done.stdout
 
-    def test_fingerprints(self):
+    def build(self, folder: str, compiler: str, options: str):
+        self.run_quietly("cmake", "-S", harness.ROOT / "tests" / "compilers", "-B", folder,
+                         "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_CXX_FLAGS={options}",
+                         f"-DSHOAL_KERNEL_OPTIMIZATION={options.split()[0]}", "-DSHOAL_UNITY=ON")
+        self.run_quietly("cmake", "--build", folder, "--target", "fingerprint", "model")
+
+    def check_fingerprints(self, folder: str):
+        lines = self.run_quietly(Path(folder) / "fingerprint").splitlines()
+        self.assertEqual([line.split()[0] for line in lines], harness.kernel_sets())
+
+    def check_model(self, folder: str, model: BitsCase, kernels: str):
+        # The answers' ends and texts are the scheduler's and the tokenizer's, which are not there.
+        requests = [request for request in model.mixed_requests()
+                    if "prompt_ids" in request and "ignore_eos" in request]
+        wanted = {"logits_of": model.prompt_ids()[:PROMPT_TOKENS], "requests": requests}
+        logits = Path(folder) / "logits"
+        out = self.run_quietly(Path(folder) / "model", model.folder, kernels, logits,
+                               input=json.dumps(wanted))
+        self.assertEqual(hash_of(npy(logits.read_bytes(), model.config["vocab_size"])),
+                         model.hashes()["logits"])
+        self.assertEqual(drawn(json.loads(out)),
+                         drawn(harness.generate_jsonl(model.folder, requests)))
+
+    def test_every_bit(self):
         ways = WAYS if breadth.FULL else [WAYS[breadth.day() % len(WAYS)]]
         for compiler, options in ways:
-            with self.subTest(compiler=compiler, options=options):
-                lines = self.fingerprints(compiler, options).splitlines()
-                self.assertEqual([line.split()[0] for line in lines], harness.kernel_sets())
+            with tempfile.TemporaryDirectory() as folder:
+                self.build(folder, compiler, options)
+                with self.subTest(compiler=compiler, options=options, what="fingerprint"):
+                    self.check_fingerprints(folder)
+                for model in map(BitsCase, MODELS):
+                    for kernels in harness.kernel_sets():
+                        with self.subTest(compiler=compiler, options=options, what=model.name,
+                                          kernels=kernels):
+                            self.check_model(folder, model, kernels)
 
 
 if __name__ == "__main__":
