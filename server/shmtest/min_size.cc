@@ -1,19 +1,20 @@
 #include "server/shmtest/min_size.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
+
+#include "runtime/base/page_size.h"
 
 namespace shoal::shmtest {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 constexpr uint64_t kFirstSize = uint64_t{64} << 20;
 /// The answer is exact to this part of itself.
 constexpr uint64_t kResolution = 32;
 
-uint64_t in_pages(uint64_t bytes) {
-  return std::max(kPage, (bytes + kPage - 1) / kPage * kPage);
+/// At least one page, because a tmpfs of size=0 has no limit.
+uint64_t in_pages(uint64_t bytes, uint64_t page) {
+  return std::max(page, (bytes + page - 1) / page * page);
 }
 
 class Search {
@@ -30,7 +31,7 @@ class Search {
       SHOAL_RETURN_IF_ERROR(try_in(size_name(*size)));
       if (result_.stopped_by != 0) break;
       learn(*size);
-      size = next();
+      size = next_size(result_.search, peak_, most_, page_size());
     }
     return std::move(result_);
   }
@@ -54,22 +55,7 @@ class Search {
       return;
     }
     result_.search.passes = size;
-    peak_ = in_pages(outcome.peak_bytes);
-  }
-
-  /// The size to try next; none if the answer is known.
-  std::optional<uint64_t> next() const {
-    const uint64_t passes = result_.search.passes, fails = result_.search.fails;
-    if (passes == 0)
-      return fails < most_ ? std::optional(std::min(fails * 2, most_)) : std::nullopt;
-    // Most programs need no more than what they had at their peak.
-    const uint64_t hope = peak_ > fails && peak_ < passes ? peak_ : 0;
-    if (fails == 0) {
-      if (passes == kPage) return std::nullopt;
-      return hope != 0 ? std::min(hope, in_pages(passes / 2)) : in_pages(passes / 2);
-    }
-    if (passes - fails <= std::max(kPage, passes / kResolution)) return std::nullopt;
-    return hope != 0 ? hope : in_pages(fails + (passes - fails) / 2);
+    peak_ = outcome.peak_bytes;
   }
 
   const RunOptions& options_;
@@ -80,6 +66,22 @@ class Search {
 };
 
 }  // namespace
+
+std::optional<uint64_t> next_size(const SizeSearch& found, uint64_t peak, uint64_t most,
+                                  uint64_t page) {
+  const uint64_t passes = found.passes, fails = found.fails;
+  if (passes == 0) return fails < most ? std::optional(std::min(fails * 2, most)) : std::nullopt;
+  peak = in_pages(peak, page);
+  // Most programs need no more than what they had at their peak.
+  const uint64_t hope = peak > fails && peak < passes ? peak : 0;
+  if (fails == 0) {
+    if (passes <= page) return std::nullopt;
+    const uint64_t half = in_pages(passes / 2, page);
+    return hope != 0 ? std::min(hope, half) : half;
+  }
+  if (passes - fails <= std::max(page, passes / kResolution)) return std::nullopt;
+  return hope != 0 ? hope : in_pages(fails + (passes - fails) / 2, page);
+}
 
 std::string size_name(uint64_t bytes) {
   if (bytes % (uint64_t{1} << 20) == 0) return cat(bytes >> 20, "m");
