@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/base/page_size.h"
 #include "runtime/base/quantity.h"
 #include "runtime/supervisor/ladder.h"
 #include "runtime/transport/facts/fact_names.h"
@@ -95,8 +96,9 @@ int exit_code_of(const TransportReport& report) {
 }
 
 std::string needs(bool json) {
-  if (!json) return needs_table();
-  Json document = needs_json();
+  const auto page_bytes = static_cast<int64_t>(page_size());
+  if (!json) return needs_table(page_bytes);
+  Json document = needs_json(page_bytes);
   document["version"] = SHOAL_VERSION;
   return json_text(document) + "\n";
 }

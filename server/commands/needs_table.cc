@@ -17,12 +17,19 @@ constexpr const char* kNcclVersions[] = {"2.12.12", "2.19.4", "2.20.5", "2.22.3"
                                          "2.23.4",  "2.24.3", "2.25.1", "2.27.7",
                                          "2.28.9",  "2.30.7", "2.31.2", "2.32.3"};
 
-std::string rung_rows(bool dev_shm) {
+/// A machine of which nothing is known but its pages.
+HostFacts machine(int64_t page_bytes) {
+  HostFacts facts;
+  facts.page_bytes = page_bytes;
+  return facts;
+}
+
+std::string rung_rows(bool dev_shm, int64_t page_bytes) {
   std::string rows;
   for (const Rung& rung : rungs()) {
     rows += cat("| ", rung.name);
     for (const int ranks : kRankCounts) {
-      const ShmNeed need = rung.need(ranks);
+      const ShmNeed need = rung.need({ranks, machine(page_bytes)});
       rows += cat(" | ", dev_shm ? need.dev_shm_bytes() : need.memory_bytes());
     }
     rows += " |\n";
@@ -38,7 +45,7 @@ std::string head(const char* first) {
 
 /// One channel over files in /dev/shm: no P2P, no cuMem host memory, and the ring only, apart from
 /// what NCCL's init connects in any case.
-NcclSettings lean_shm(const NcclVersion& version, int ranks) {
+NcclSettings lean_shm(const NcclVersion& version, int ranks, int64_t page_bytes) {
   NcclSettings settings;
   settings.version = version;
   settings.ranks = ranks;
@@ -46,6 +53,7 @@ NcclSettings lean_shm(const NcclVersion& version, int ranks) {
   settings.tree = false;
   settings.cumem_host = false;
   settings.nvls = false;
+  settings.page_bytes = page_bytes;
   return settings;
 }
 
@@ -60,21 +68,22 @@ Json by_ranks(const Bytes& bytes) {
   return object;
 }
 
-std::optional<int64_t> nccl_bytes(const NcclVersion& version, int ranks, bool sockets) {
-  NcclSettings settings = lean_shm(version, ranks);
+std::optional<int64_t> nccl_bytes(const NcclVersion& version, int ranks, bool sockets,
+                                  int64_t page_bytes) {
+  NcclSettings settings = lean_shm(version, ranks, page_bytes);
   settings.shm_disabled = sockets;
   const Result<NcclNeed> need = nccl_need(settings);
   if (!need.ok()) return std::nullopt;
   return need->need.dev_shm_bytes();
 }
 
-std::string nccl_rows(bool sockets) {
+std::string nccl_rows(bool sockets, int64_t page_bytes) {
   std::string rows;
   for (const char* name : kNcclVersions) {
     const Result<NcclVersion> version = parse_nccl_version(name);
     rows += cat("| ", name);
     for (const int ranks : kRankCounts) {
-      const std::optional<int64_t> bytes = nccl_bytes(*version, ranks, sockets);
+      const std::optional<int64_t> bytes = nccl_bytes(*version, ranks, sockets, page_bytes);
       rows += bytes ? cat(" | ", *bytes) : " | -";
     }
     rows += " |\n";
@@ -97,15 +106,12 @@ Json nccl_releases_json() {
 
 }  // namespace
 
-Json needs_json() {
+Json needs_json(int64_t page_bytes) {
   Json all = Json::array(), nccl = Json::array();
   for (const Rung& rung : rungs()) {
-    const auto dev_shm = [&rung](int ranks) {
-      return std::optional(rung.need(ranks).dev_shm_bytes());
-    };
-    const auto memory = [&rung](int ranks) {
-      return std::optional(rung.need(ranks).memory_bytes());
-    };
+    const auto need = [&](int ranks) { return rung.need({ranks, machine(page_bytes)}); };
+    const auto dev_shm = [&](int ranks) { return std::optional(need(ranks).dev_shm_bytes()); };
+    const auto memory = [&](int ranks) { return std::optional(need(ranks).memory_bytes()); };
     all.push_back({{"rung", rung.name},
                    {"cost", {{"8_kib", rung.cost.small}, {"1_mib", rung.cost.large}}},
                    {"dev_shm_bytes", by_ranks(dev_shm)},
@@ -113,25 +119,28 @@ Json needs_json() {
   }
   for (const char* name : kNcclVersions) {
     const Result<NcclVersion> version = parse_nccl_version(name);
-    const auto shm = [&version](int ranks) { return nccl_bytes(*version, ranks, false); };
-    const auto socket = [&version](int ranks) { return nccl_bytes(*version, ranks, true); };
+    const auto shm = [&](int ranks) { return nccl_bytes(*version, ranks, false, page_bytes); };
+    const auto socket = [&](int ranks) { return nccl_bytes(*version, ranks, true, page_bytes); };
     nccl.push_back(
         {{"version", name}, {"shm_bytes", by_ranks(shm)}, {"socket_bytes", by_ranks(socket)}});
   }
   return {{"schema", kNeedsSchema},
+          {"page_bytes", page_bytes},
           {"rungs", std::move(all)},
           {"nccl", std::move(nccl)},
           {"nccl_releases", nccl_releases_json()}};
 }
 
-std::string needs_table() {
+std::string needs_table(int64_t page_bytes) {
   return cat(
-      "Bytes in /dev/shm:\n\n", head("rung"), rung_rows(true),
-      "\nBytes of memory, those in /dev/shm among them:\n\n", head("rung"), rung_rows(false),
+      "Bytes in /dev/shm, in pages of ", page_bytes, " B:\n\n", head("rung"),
+      rung_rows(true, page_bytes), "\nBytes of memory, those in /dev/shm among them:\n\n",
+      head("rung"), rung_rows(false, page_bytes),
       "\nNCCL over files in /dev/shm, one channel, ring, before 2.22 the tree too (no P2P, no cuMem host "
       "memory, no NVLS):\n\n",
-      head("NCCL"), nccl_rows(false), "\nNCCL over sockets (the proxy-ops pool of each rank):\n\n",
-      head("NCCL"), nccl_rows(true));
+      head("NCCL"), nccl_rows(false, page_bytes),
+      "\nNCCL over sockets (the proxy-ops pool of each rank):\n\n", head("NCCL"),
+      nccl_rows(true, page_bytes));
 }
 
 }  // namespace shoal

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import denied
 import harness
+import pages
 from doctor_test import NAMESPACE, namespaces_work
 
 try:
@@ -220,6 +221,7 @@ class ShmCheck(harness.TestCase):
                               env=environment, capture_output=True, text=True,
                               timeout=5 * harness.GUARD, stdin=subprocess.DEVNULL)
 
+    @unittest.skipUnless(pages.of_documents(), "the manifest is for pages of 4 KiB")
     def test_it_asks_for_what_doctor_says(self):
         words = self.container["args"][-1].split("shoal ", 2)[1].split("\n")[0].split()
         plan = json.loads(harness.start(*words, "--json").communicate()[0])
@@ -233,7 +235,7 @@ class ShmCheck(harness.TestCase):
         self.assertIn("1 passed, 0 failed", done.stdout)
 
     def test_it_fails_if_a_page_is_missing(self):
-        done = self.in_a_pod(self.size - 4096)
+        done = self.in_a_pod(self.size - pages.PAGE)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn("No space left on device", done.stderr)
 

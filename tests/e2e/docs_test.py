@@ -5,10 +5,12 @@ Numbers that the documentation computes are computed again here.
 import json
 import os
 import re
+import unittest
 
 import numpy as np
 
 import harness
+import pages
 
 # The names and numbers of sysexits.h, as Python provides them.
 SYSEXITS = {name: getattr(os, name) for name in dir(os) if name.startswith("EX_")}
@@ -89,6 +91,7 @@ def tree_sum(node: tuple[int, int], known: dict[tuple[int, int], np.float32]) ->
 
 
 class Documents(harness.TestCase):
+    @unittest.skipUnless(pages.of_documents(), "the table is for pages of 4 KiB")
     def test_the_table_of_needs(self):
         text = document("docs/transport.md")
         quoted = text.split("<!-- needs: begin -->\n")[1].split("<!-- needs: end -->")[0]

@@ -14,6 +14,7 @@ import unittest
 
 import cgroups
 import harness
+from pages import PAGE, whole_pages
 
 NAMESPACE = ["unshare", "--mount", "--propagation", "private"] + \
     ([] if os.geteuid() == 0 else ["--user", "--map-root-user"])
@@ -32,6 +33,14 @@ def inside(mount: str, script: str) -> subprocess.CompletedProcess:
         capture_output=True, text=True, timeout=5 * harness.GUARD, env=harness.environment())
 
 
+HEADROOM = 256 * 1024  # bytes that are left free for other programs (--shm-headroom)
+
+
+def shm_bytes(ranks: int) -> int:
+    """What the rung shm takes: two slots and the control words of each rank, in whole pages."""
+    return whole_pages(ranks * (2 * 262144 + 256))
+
+
 def doctor(*flags) -> str:
     return shlex.join([harness.SHOAL, "doctor", *map(str, flags)])
 
@@ -44,7 +53,8 @@ class InSmallPlaces(harness.TestCase):
         return json.loads(done.stdout)  # fails unless there is exactly one document
 
     def test_each_size_takes_its_rung(self):
-        for ranks, shm_need in ((2, 1052672), (4, 2101248), (8, 4198400)):
+        for ranks in (2, 4, 8):
+            shm_need = shm_bytes(ranks)
             for size, rung in (("4k", "memfd"), ("1m", "memfd"), ("16m", "shm"), ("64m", "shm")):
                 with self.subTest(ranks=ranks, size=size):
                     # memfd is as good as shm, so that it is no degrade.
@@ -108,7 +118,8 @@ class InSmallPlaces(harness.TestCase):
                          ["/dev/shm/cache/largest", "/dev/shm/small"])
 
     def test_remedies_name_their_ranks_and_a_round_size(self):
-        for ranks, exact, size in ((2, 1314816, "2m"), (8, 4460544, "8m")):
+        for ranks, size in ((2, "2m"), (8, "8m")):
+            exact = shm_bytes(ranks) + HEADROOM
             report = self.report("size=1m", "-tp", ranks, code=0)
             title = next(r["title"] for r in report["remedies"] if r["kind"] == "mount")
             self.assertRegex(title, rf"too small for {ranks} ranks: .*{exact} B .*, or {size}$")
@@ -125,7 +136,7 @@ class InSmallPlaces(harness.TestCase):
                     done = inside("size=1m", f"{remedy['text']}\n{doctor(*flags)}")
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                     size = int(re.search(r"size=(\d+)", remedy["text"])[1])
-                    less = remedy["text"].replace(f"size={size}", f"size={size - 4096}")
+                    less = remedy["text"].replace(f"size={size}", f"size={size - PAGE}")
                     done = inside("size=1m", f"{less}\n{doctor(*flags)} && exit 9 || exit $?")
                     self.assertEqual(done.returncode, harness.UNAVAILABLE,
                                      done.stdout + done.stderr)
@@ -167,7 +178,7 @@ class InSmallPlaces(harness.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(done.stdout)["transport"], "memfd")
         self.assertRegex(done.stderr,
-                         r"transport shm refused \(budget\), trying memfd: .*1052672")
+                         rf"transport shm refused \(budget\), trying memfd: .*{shm_bytes(2)}")
         done = inside("size=1m",
                       shlex.join([harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In",
                                   "--max-tokens", "4", "-tp", "2", "--on-shm-shortage", "fail"]))
@@ -183,15 +194,15 @@ class InSmallPlaces(harness.TestCase):
         done = inside("size=2m",
                       f"{left}; {doctor('--clean-stale')} || true; ls -A /dev/shm | wc -l")
         self.assertEqual(done.stdout.splitlines()[-1], "0", done.stdout + done.stderr)
-        self.assertIn("removed /dev/shm/nccl-AbCd01, 1646592 B (1.6 MiB)\n", done.stdout)
+        self.assertIn(f"removed /dev/shm/nccl-AbCd01, {whole_pages(1642500)} B (1.6 MiB)\n", done.stdout)
         report = json.loads(inside("size=2m", f"{left}; {doctor('--clean-stale', '--json')}").stdout)
-        self.assertEqual(report["removed"], [{"path": "/dev/shm/nccl-AbCd01", "bytes": 1646592,
-                                              "state": "stale"}])
+        self.assertEqual(report["removed"], [{"path": "/dev/shm/nccl-AbCd01", "state": "stale",
+                                              "bytes": whole_pages(1642500)}])
         done = inside("size=2m",
                       f"{left}; exec 7< /dev/shm/nccl-AbCd01; {doctor('--clean-stale')} || true; "
                       "ls -A /dev/shm | wc -l")
         self.assertEqual(done.stdout.splitlines()[-1], "1", "somebody has it open")
-        self.assertIn("kept /dev/shm/nccl-AbCd01, 1646592 B (1.6 MiB): in use\n", done.stdout)
+        self.assertIn(f"kept /dev/shm/nccl-AbCd01, {whole_pages(1642500)} B (1.6 MiB): in use\n", done.stdout)
 
     def test_somebodys_own_file_with_such_a_name_is_kept(self):
         for name, make in (("backup", "head -c 100000 /dev/zero > /dev/shm/nccl-backup"),
@@ -279,11 +290,12 @@ class Here(harness.TestCase):
         done = harness.run("doctor", "--needs", "--json")
         needs = json.loads(done.stdout)
         shm = next(rung for rung in needs["rungs"] if rung["rung"] == "shm")
-        self.assertEqual(shm["dev_shm_bytes"], {"2": 1052672, "3": 1576960, "4": 2101248,
-                                                "8": 4198400, "16": 8392704})
+        self.assertEqual(needs["page_bytes"], PAGE)
+        self.assertEqual(shm["dev_shm_bytes"],
+                         {str(ranks): shm_bytes(ranks) for ranks in (2, 3, 4, 8, 16)})
         newest = next(one for one in needs["nccl"] if one["version"] == "2.28.9")
         self.assertEqual((newest["shm_bytes"]["2"], newest["socket_bytes"]["2"]),
-                         (19300352, 68427776))
+                         (2 * (whole_pages(9637892) + whole_pages(4100)), 2 * whole_pages(34210180)))
 
     def test_an_nccl_version_comes_with_its_settings(self):
         done = harness.run("doctor", "--nccl-version", "2.27", "--json")

@@ -7,6 +7,7 @@ import unittest
 import harness
 from doctor_test import doctor, inside, namespaces_work
 from nccl_test import DEVICE, PROMPT, Place, shoal
+from pages import PAGE, whole_pages
 
 ORDER = ("--transport", "nccl-p2p,nccl-socket,tcp")
 
@@ -63,14 +64,15 @@ class OneSize(harness.TestCase):
             self.assertEqual([c["bytes_per_communicator"] for c in all_["consumers"]],
                              [c["bytes"] for c in alone["consumers"]])
         # Sockets take the most: a pool for each of 4 ranks.
-        self.assertEqual(three["shm_size"]["bytes"], 3 * 4 * 34213888 + 262144)
+        pool = whole_pages(34210180)
+        self.assertEqual(three["shm_size"]["bytes"], 3 * 4 * pool + 262144)
         self.assertEqual(three["shm_size"]["round"], {"docker": "512m", "kubernetes": "512Mi"})
         printed = text("--nccl-version", "2.28.9", "-tp", 4, "--communicators", 3)
         self.assertRegex(printed, r"^(OK|NO): 3 communicators of 4 ranks of NCCL 2\.28\.9 ")
-        self.assertRegex(printed, r"nccl-socket: 410566656 B .* for each of 3 communicators\n"
-                         r" +136855552 B \(130\.5 MiB\) for each of 3 communicators  proxy-ops pool")
-        for line in ("docker: --shm-size=410828800b  # or 512m",
-                     'kubernetes: sizeLimit: "410828800"  # bytes, or 512Mi'):
+        self.assertRegex(printed, rf"nccl-socket: {12 * pool} B .* for each of 3 communicators\n"
+                         rf" +{4 * pool} B \(13\d\.\d MiB\) for each of 3 communicators  proxy-ops pool")
+        for line in (f"docker: --shm-size={12 * pool + 262144}b  # or 512m",
+                     f'kubernetes: sizeLimit: "{12 * pool + 262144}"  # bytes, or 512Mi'):
             self.assertIn(f"\n  {line}\n", printed)
 
     @unittest.skipUnless(namespaces_work(), "this kernel forbids mount namespaces here")
@@ -82,7 +84,7 @@ class OneSize(harness.TestCase):
                  lambda report: report["rung"] == "shm")):
             with self.subTest(flags):
                 size = documents(*flags)["shm_size"]["bytes"]
-                for mount, fits in ((size, True), (size - 4096, False)):
+                for mount, fits in ((size, True), (size - PAGE, False)):
                     done = inside(f"size={mount}", doctor(*flags, "--json") + " || [ $? = 1 ]")
                     self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertEqual(all_fit(json.loads(done.stdout)), fits, mount)

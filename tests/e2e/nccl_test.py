@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 import harness
+from pages import PAGE, whole_pages
 
 FAKES = Path(harness.SHOAL).resolve().parent / "fakes"
 MODULE, NCCL = FAKES / "libemulated_cuda_module.so", FAKES / "libfake_nccl.so"
@@ -22,14 +23,16 @@ NAMESPACE = ["unshare", "--mount", "--propagation", "private"] + \
 PROMPT = ["--prompt", "In the beginning", "--max-tokens", "12", "--temperature", "0"]
 MIB = 1 << 20
 
-# In whole pages of /dev/shm, a connection of one channel and direction takes 9650176 B, or 1654784
-# B with lean buffers. Without peer access a ring of N ranks has N of them per channel. 256 KiB are
-# left free for other programs.
+# A connection of one channel and direction, in whole pages of /dev/shm, and one with lean buffers:
+# 9650176 and 1654784 B where a page has 4 KiB. Without peer access a ring of N ranks has N of them
+# per channel. 256 KiB are left free for other programs.
+CONNECTION = whole_pages(9637892) + whole_pages(4100)
+LEAN = whole_pages(1642500) + whole_pages(4100)
 EXPECTED = {
-    64: {2: ("nccl-shm", 2 * 2 * 9650176), 3: ("nccl-shm", 3 * 2 * 9650176),
-         4: ("nccl-shm", 4 * 9650176), 8: ("nccl-shm-lean", 8 * 1654784)},
-    16: {2: ("nccl-shm-lean", 2 * 1654784), 3: ("nccl-shm-lean", 3 * 1654784),
-         4: ("nccl-shm-lean", 4 * 1654784), 8: ("nccl-shm-lean", 8 * 1654784)},
+    64: {2: ("nccl-shm", 2 * 2 * CONNECTION), 3: ("nccl-shm", 3 * 2 * CONNECTION),
+         4: ("nccl-shm", 4 * CONNECTION), 8: ("nccl-shm-lean", 8 * LEAN)},
+    16: {2: ("nccl-shm-lean", 2 * LEAN), 3: ("nccl-shm-lean", 3 * LEAN),
+         4: ("nccl-shm-lean", 4 * LEAN), 8: ("nccl-shm-lean", 8 * LEAN)},
     1: {ranks: ("host-memfd", 0) for ranks in (2, 3, 4, 8)},
 }
 
@@ -93,8 +96,8 @@ class Sizes(Place):
                     self.assertTrue(use["version"].startswith("2.28.9"), use)
 
     def test_a_wrong_prediction_shows(self):
-        use = use_of(self.report("size=64m", "-tp", 2, FAKE_NCCL_WRONG_BYTES=4096), "nccl-shm")
-        self.assertEqual(use["used_bytes"] - use["predicted_bytes"], 2 * 2 * 4096)
+        use = use_of(self.report("size=64m", "-tp", 2, FAKE_NCCL_WRONG_BYTES=PAGE), "nccl-shm")
+        self.assertEqual(use["used_bytes"] - use["predicted_bytes"], 2 * 2 * PAGE)
 
     def test_peers_take_nothing(self):
         report = self.report("size=1m", "-tp", 4, code=0, EMULATED_GPU_PEERS="all")
@@ -115,7 +118,7 @@ class Sizes(Place):
         report = self.report("size=256m", "-tp", 2, "--reproducible", "off")
         use = use_of(report, "nccl-shm")
         self.assertEqual((report["rung"], use["predicted_bytes"], use["used_bytes"]),
-                         ("nccl-shm", 38600704, 38600704))
+                         ("nccl-shm", 4 * CONNECTION, 4 * CONNECTION))
         report = self.report("size=512m", "-tp", 4, "--reproducible", "off")
         use = use_of(report, "nccl-shm")
         self.assertLessEqual(use["used_bytes"], use["predicted_bytes"])
@@ -135,10 +138,10 @@ class Seeds(Place):
         self.assertEqual(report["rung"], "nccl-shm-lean")
         refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
         self.assertEqual(refusal["phase"], "budget")
-        self.assertIn(str(8 * 9650176), refusal["reason"])
+        self.assertIn(str(8 * CONNECTION), refusal["reason"])
         self.assertTrue(refusal["shared_memory"])
         remedy = next(r for r in report["remedies"] if r["kind"] == "mount")
-        self.assertIn(f"size={8 * 9650176 + 256 * 1024}", remedy["text"])
+        self.assertIn(f"size={8 * CONNECTION + 256 * 1024}", remedy["text"])
         # Without these settings, the ladder uses as many channels as there is room for.
         self.assertEqual(self.report("size=64m", "-tp", 4)["rung"], "nccl-shm")
 
@@ -160,7 +163,7 @@ class Seeds(Place):
         report = self.report("size=256m", "-tp", 2, before="ulimit -f 40960")
         use = use_of(report, "nccl-shm")
         self.assertEqual((report["rung"], use["used_bytes"]),
-                         ("nccl-shm", 4 * 9650176), report["refusals"])
+                         ("nccl-shm", 4 * CONNECTION), report["refusals"])
         report = self.report("size=256m", "-tp", 2, before="ulimit -f 16384")
         refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
         self.assertEqual((refusal["phase"], report["rung"]), ("budget", "nccl-shm-lean"), refusal)
@@ -169,7 +172,7 @@ class Seeds(Place):
 
     def test_33030532_bytes_over_sockets(self):
         order = ("--transport", "nccl-socket,tcp")
-        pools = 2 * 33034240
+        pools = 2 * whole_pages(33030532)
         report = self.report("size=64m", "-tp", 2, *order, code=0, FAKE_NCCL_VERSION="2.27.7")
         use = use_of(report, "nccl-socket")
         self.assertEqual((report["rung"], use["predicted_bytes"], use["used_bytes"]),
@@ -184,14 +187,14 @@ class Seeds(Place):
         remedy = next(r for r in report["remedies"] if r["kind"] == "mount")
         self.assertIn(f"size={pools + MIB + 256 * 1024}", remedy["text"])
         report = self.report("size=64m", "-tp", 2, *order)
-        self.assertIn(str(2 * 34213888), report["refusals"][0]["reason"])
+        self.assertIn(str(2 * whole_pages(34210180)), report["refusals"][0]["reason"])
 
     def test_a_pods_64_mebibytes(self):
         report = self.report("size=64m", "-tp", 8, KUBERNETES_SERVICE_HOST="10.0.0.1")
         self.assertEqual(report["rung"], "nccl-shm-lean")
         self.assertEqual(report["facts"]["container"], "kubernetes")
         remedy = next(r for r in report["remedies"] if r["kind"] == "kubernetes")
-        self.assertIn(f'sizeLimit: "{8 * 9650176 + 256 * 1024}"', remedy["text"])
+        self.assertIn(f'sizeLimit: "{8 * CONNECTION + 256 * 1024}"', remedy["text"])
 
     def test_an_init_that_hangs(self):
         report = self.report("size=64m", "-tp", 2, "--startup-timeout", 20, FAKE_NCCL_HANG="init")
@@ -219,7 +222,7 @@ class Seeds(Place):
         report = self.report("size=128m", "-tp", 2, *order, EMULATED_GPU_DEVICES=1)
         use = use_of(report, "nccl-socket")
         self.assertEqual((report["rung"], use["used_bytes"], use["predicted_bytes"]),
-                         ("nccl-socket", 68427776, 68427776))
+                         ("nccl-socket", 2 * whole_pages(34210180), 2 * whole_pages(34210180)))
         self.assertIn("share a GPU", report["refusals"][0]["reason"])
 
 
@@ -227,7 +230,7 @@ class Settings(Place):
     def test_the_users_settings_win_and_are_told(self):
         report = self.report("size=64m", "-tp", 2, NCCL_BUFFSIZE=1048576, NCCL_DEBUG="WARN")
         use = use_of(report, "nccl-shm")
-        self.assertEqual(use["predicted_bytes"], 2 * 2 * (9650176 - 3 * MIB))
+        self.assertEqual(use["predicted_bytes"], 2 * 2 * (CONNECTION - 3 * MIB))
         self.assertFalse(use["logged"])
         outcome = {one["name"]: one for one in use["settings"]}
         self.assertEqual((outcome["NCCL_DEBUG"]["winner"], outcome["NCCL_DEBUG"]["value"]),

@@ -10,11 +10,11 @@ import json
 import breadth
 import harness
 from docs_test import document, table
-from nccl_test import DEVICE, Place, shoal, use_of
+from nccl_test import CONNECTION, DEVICE, LEAN, Place, shoal, use_of
+from pages import of_documents, whole_pages
 
 NEWEST = "2.32.3"
-POOL = 68423680  # of a rank of NEWEST, in whole pages
-CONNECTION, LEAN = 9650176, 1654784
+POOL = whole_pages(68420268)  # of a rank of NEWEST
 HEADROOM = 256 * 1024  # left free for other programs
 NEXT = "2.33.1"  # which nobody knows
 SOCKETS = ("--transport", "nccl-socket,tcp")
@@ -36,10 +36,6 @@ def places() -> list[tuple[int, int]]:
     """MiB and ranks: all, or in a quick run those of which each has another outcome."""
     everything = itertools.product(EXPECTED, (1, 2, 4, 8))
     return [(1, 8), (4, 2), (64, 4), (64, 8)] if breadth.NARROW else list(everything)
-
-
-def pages(size: int) -> int:
-    return -(-size // 4096) * 4096
 
 
 def need_of(report: dict, rung: str) -> dict:
@@ -90,13 +86,14 @@ class Tables(Place):
                 self.assertEqual({line["bound"] for line in plan["rungs"]}, {"exact"})
                 pool, count = read[version]
                 ring = int(ranks) if int(ranks) > 1 else 0
-                half = pages(4096 + count)
-                follows = {"nccl-shm": 2 * ring * (pages(9637888 + count) + half),
-                           "nccl-shm-lean": ring * (pages(1642496 + count) + half),
-                           "nccl-socket": ring * pages(pool + count)}
+                half = whole_pages(4096 + count)
+                follows = {"nccl-shm": 2 * ring * (whole_pages(9637888 + count) + half),
+                           "nccl-shm-lean": ring * (whole_pages(1642496 + count) + half),
+                           "nccl-socket": ring * whole_pages(pool + count)}
                 self.assertEqual(predicted, follows)
-                self.assertEqual([int(cell) for cell in cells],
-                                 [size for rung in follows for size in 2 * [follows[rung]]])
+                if of_documents():
+                    self.assertEqual([int(cell) for cell in cells],
+                                     [size for rung in follows for size in 2 * [follows[rung]]])
 
 
 class Newest(Place):

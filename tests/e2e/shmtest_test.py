@@ -14,6 +14,7 @@ from pathlib import Path
 
 import harness
 from harness import SHOAL, SKIPPED, UNAVAILABLE, USAGE
+from pages import PAGE, whole_pages
 
 SOME_FAILED = 1
 # Maps a sparse file and touches its second page. There is room for only one page.
@@ -90,8 +91,8 @@ class Shmtest(harness.TestCase):
                          "mkdir /dev/shm/a; head -c 8192 /dev/zero > '/dev/shm/a/<b> &'",
                          code=SOME_FAILED)
         self.assertEqual(entry["left"],
-                         [{"name": "a", "bytes": 0}, {"name": "a/<b> &", "bytes": 8192}])
-        self.assertEqual((entry["exit_code"], entry["shm_peak_bytes"]), (0, 8192))
+                         [{"name": "a", "bytes": 0}, {"name": "a/<b> &", "bytes": whole_pages(8192)}])
+        self.assertEqual((entry["exit_code"], entry["shm_peak_bytes"]), (0, whole_pages(8192)))
 
     def test_stale_files_are_not_the_command_s(self):
         self.one("1m+stale-files", "sh", "-c",
@@ -176,11 +177,11 @@ class Shmtest(harness.TestCase):
         for need in (3 << 20, 100 << 20):
             found = self.search("python3", "-c", write.format(need), code=0)
             self.assertLessEqual(need, found["min_size_bytes"])
-            self.assertLessEqual(found["min_size_bytes"], need * 33 // 32 + 4096)
+            self.assertLessEqual(found["min_size_bytes"], need * 33 // 32 + PAGE)
             self.assertLess(found["largest_failing_bytes"], need)
             self.assertLess(len(found["conditions"]), 14)
         found = self.search("true", code=0)
-        self.assertEqual((found["min_size_bytes"], found["largest_failing_bytes"]), (4096, None))
+        self.assertEqual((found["min_size_bytes"], found["largest_failing_bytes"]), (PAGE, None))
         # What fails on the machine as it is fails in every size.
         found = self.search("false", code=SOME_FAILED)
         self.assertEqual((found["control_failed"], found["min_size_bytes"]), (True, None))
@@ -189,7 +190,8 @@ class Shmtest(harness.TestCase):
         self.assertIsNone(found["min_size_bytes"])
         self.assertGreater(found["largest_failing_bytes"], 64 << 20)
         text = shmtest("--min-size", "--", "true").stdout.decode()
-        self.assertIn("The smallest /dev/shm in which it passes: 4k (4.0 KiB)", text)
+        self.assertIn("The smallest /dev/shm in which it passes: "
+                      f"{PAGE // 1024}k ({PAGE // 1024}.0 KiB)", text)
 
     # --- conditions do what they say ----------------------------------------
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/page_size.h"
 #include "runtime/supervisor/ladder.h"
 
 namespace shoal {
@@ -16,9 +17,10 @@ inline WorkerGroupOptions transport_only(int world_size) {
   return options;
 }
 
-/// Facts of a machine on which everything works.
+/// Facts of a machine on which everything works, with the pages of this one.
 inline HostFacts good_facts() {
   HostFacts facts;
+  facts.page_bytes = static_cast<int64_t>(page_size());
   facts.dev_shm.exists = true;
   facts.dev_shm.fs_type = "tmpfs";
   facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = int64_t{1} << 30;

@@ -45,8 +45,9 @@ TEST(Ladder, EveryRungStartsAndIsProven) {
 }
 
 TEST(Ladder, AShortageStepsDownWithItsNumbers) {
-  const int64_t need = find_rung("shm")->need(2).dev_shm_bytes();
-  Ladder ladder(in_order({"shm", "tcp"}), facts_with_free(need - 4096), 2);
+  const HostFacts place = good_facts();
+  const int64_t need = find_rung("shm")->need({2, place}).dev_shm_bytes();
+  Ladder ladder(in_order({"shm", "tcp"}), facts_with_free(need - place.page_bytes), 2);
   const auto group = ladder.start(transport_only(2), {});
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   const TransportReport& report = ladder.report();
@@ -257,7 +258,7 @@ std::string starts_in_a_place_that_fills(const char* directory) {
   if (report.facts.dev_shm.free_bytes != 0) return cat("free: ", report.facts.dev_shm.free_bytes);
   group = Failure{Status::error(Code::kAborted, "ended")};
   (void)ladder.refuse_current(in_a_step(Fault::kTransport));
-  const int64_t need = find_rung("shm")->need(2).dev_shm_bytes();
+  const int64_t need = find_rung("shm")->need({2, good_facts()}).dev_shm_bytes();
   return free_bytes(directory) == need ? "" : cat("free: ", free_bytes(directory), " of ", need);
 }
 

@@ -19,17 +19,19 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/page_size.h"
 #include "runtime/transport/remedy.h"
 
 namespace shoal {
 namespace {
 
-constexpr int64_t kPage = 4096;
+const auto kPage = static_cast<int64_t>(page_size());
 constexpr int kNoNamespace = 77;
 
 /// The part of the facts that a mount decides.
 HostFacts look(const std::string& path) {
   HostFacts facts;
+  facts.page_bytes = kPage;
   facts.dev_shm.path = path;
   struct statvfs info = {};
   if (::statvfs(path.c_str(), &info) != 0) return facts;
@@ -139,12 +141,14 @@ bool use(const std::string& path, int64_t bytes) {
   } while (false)
 
 TEST(RemedyLoop, TooSmall) {
+  const auto slots = static_cast<int64_t>(whole_pages(9641984)),
+             pool = static_cast<int64_t>(whole_pages(34213888));
   for (const int64_t headroom : {int64_t{0}, kPage, int64_t{100}, int64_t{1 << 20}}) {
-    EXPECT_IN_NAMESPACE([headroom] {
+    EXPECT_IN_NAMESPACE([=] {
       return mount_tmpfs("/dev/shm", "size=1048576,mode=1777") &&
              use("/dev/shm/other", 7 * kPage) &&
-             closes("/dev/shm", {"shm", {{"slots", 3 * 9641984, 3}, {"pool", 34213888, 1}}, {}},
-                    headroom, true);
+             closes("/dev/shm", {"shm", {{"slots", 3 * slots, 3}, {"pool", pool, 1}}, {}}, headroom,
+                    true);
     });
   }
 }

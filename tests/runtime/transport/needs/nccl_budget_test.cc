@@ -71,6 +71,27 @@ TEST(NcclBudget, BeforeTheCountAConnectionIsTwoPagesLess) {
   EXPECT_EQ(bytes_of(settings), 2 * kConnection + 2 * 4198400);
 }
 
+// 9637892 B and 4100 B of a connection, and 34210180 B of a pool.
+TEST(NcclBudget, FilesTakeWholePagesOfTheMachine) {
+  const struct {
+    int64_t page_bytes, connection, pool;
+  } pages[] = {{4096, 9641984 + 8192, 34213888},
+               {16384, 589 * 16384 + 16384, 2089 * 16384},
+               {65536, 148 * 65536 + 65536, 523 * 65536}};
+  for (const auto& row : pages) {
+    EXPECT_EQ(nccl_connection_bytes(NcclBuffers(), row.page_bytes), row.connection);
+    NcclSettings settings = ring_of(2, 1);
+    settings.version = {2, 28, 9};
+    settings.page_bytes = row.page_bytes;
+    EXPECT_EQ(bytes_of(settings), 2 * row.connection) << row.page_bytes;
+    settings.shm_disabled = true;
+    EXPECT_EQ(bytes_of(settings), 2 * row.pool) << row.page_bytes;
+  }
+  NcclSettings settings = ring_of(2, 1);
+  settings.page_bytes = 0;
+  EXPECT_EQ(nccl_need(settings).status().code(), Code::kInvalidArgument);
+}
+
 TEST(NcclBudget, SmallerBuffersAsReported) {
   NcclSettings settings = ring_of(2, 1);
   settings.buffers.simple = 512 * 1024;  // from NVIDIA/nccl-tests issue 166

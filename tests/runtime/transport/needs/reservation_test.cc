@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "runtime/base/page_size.h"
 #include "tests/in_child.h"
 
 namespace shoal {
@@ -28,7 +29,9 @@ std::string taken_under(int64_t limit, int64_t bytes) {
 TEST(Reservation, TakesAsFewFilesAsTheFileSizeLimitAllows) {
   EXPECT_EQ(taken_under(8 * kMiB, 3 * kMiB), "3145728 ");
   EXPECT_EQ(taken_under(kMiB, 3 * kMiB), "1048576 1048576 1048576 ");
-  EXPECT_EQ(taken_under(kMiB + 4095, 3 * kMiB + 4096), "1048576 1048576 1048576 4096 ");
+  const auto page = static_cast<int64_t>(page_size());
+  EXPECT_EQ(taken_under(kMiB + page - 1, 3 * kMiB + page),
+            cat("1048576 1048576 1048576 ", page, " "));
   EXPECT_EQ(taken_under(kMiB, 0), "");
   EXPECT_NE(taken_under(100, kMiB).find("the file size limit is 100"), std::string::npos);
 }

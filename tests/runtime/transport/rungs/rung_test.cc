@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "runtime/base/page_size.h"
 #include "runtime/comm/slots/cma_communicator.h"
 
 namespace shoal {
@@ -62,13 +63,21 @@ TEST(Rung, PrepareReservesAndLeavesNoName) {
   }
 }
 
+/// Of a machine about which nothing is known but that it has the pages of this one.
+HostFacts facts_with_own_pages() {
+  HostFacts facts;
+  facts.page_bytes = static_cast<int64_t>(page_size());
+  return facts;
+}
+
 // The computed need must be what the file system then charges: whole pages and one inode.
 TEST(Rung, NeedIsWhatPrepareTakes) {
   for (const Rung& rung : rungs()) {
     for (const int world_size : {1, 2, 3, 7, 8, 16, 17, 64}) {
-      const ShmNeed need = rung.need(world_size);
+      const RungContext place(world_size, facts_with_own_pages());
+      const ShmNeed need = rung.need(place);
       EXPECT_EQ(need.rung, rung.name);
-      const auto setup = rung.prepare(world_size);
+      const auto setup = rung.prepare(place);
       ASSERT_TRUE(setup.ok()) << setup.status().to_string();
       int64_t private_bytes = 0;
       if (need.rung == "cma")
@@ -84,7 +93,7 @@ TEST(Rung, NeedIsWhatPrepareTakes) {
       EXPECT_EQ(facts.st_blocks * 512, static_cast<int64_t>(setup->shm.size())) << rung.name;
       for (const auto& list : {need.dev_shm, need.memory}) {
         for (const Consumer& consumer : list) {
-          EXPECT_EQ(consumer.bytes % 4096, 0) << consumer.what;
+          EXPECT_EQ(consumer.bytes % place.facts.page_bytes, 0) << consumer.what;
           EXPECT_NE(consumer.what.find(std::to_string(world_size)), std::string::npos)
               << consumer.what;
         }
