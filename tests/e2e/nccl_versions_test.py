@@ -166,7 +166,7 @@ class Unknown(Place):
                              FAKE_NCCL_POOL_BYTES=100_000_000)
         use = use_of(report, "nccl-socket")
         self.assertEqual((report["rung"], use["predicted_bytes"], use["used_bytes"]),
-                         ("nccl-socket", 2 * POOL, 2 * pages(100_000_004)))
+                         ("nccl-socket", 2 * POOL, 2 * whole_pages(100_000_004)))
 
     def test_a_larger_pool_than_there_is_room_for_steps_down(self):
         # There is room for two pools of the last known version, and for one of these.
