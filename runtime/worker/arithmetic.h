@@ -11,11 +11,12 @@
 namespace shoal {
 
 /// What the bits of an answer come from: the kernels, the sum over ranks, the tables of the rotary
-/// embedding, and the choice of a token.
+/// embedding, and the choice of a token. And the checksum, by which a rank that is started again
+/// shows that it has the same weights.
 inline constexpr std::array kArithmeticParts = {
-    "embed",        "rms_norm",   "matmul_f32", "matmul_f16", "matmul_bf16",
-    "residual_add", "qkv",        "attention",  "silu_mul",   "add",
-    "argmax",       "chunk_sums", "tree_sum",   "rotary",     "sampler"};
+    "embed",    "rms_norm",  "matmul_f32", "matmul_f16", "matmul_bf16", "residual_add",
+    "qkv",      "attention", "silu_mul",   "add",        "argmax",      "chunk_sums",
+    "checksum", "tree_sum",  "rotary",     "sampler"};
 
 /// A hash of what each part gives for fixed inputs. It is the same for every kernel set, processor
 /// and compiler, because every answer is.

@@ -4,6 +4,7 @@
 #include <bit>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
 
 namespace shoal {
 namespace {
@@ -99,7 +100,15 @@ const WrongKernel kWrongKernels[] = {
          spoil(sums->sum);
        };
      }},
+    {"checksum",
+     [](KernelTable& table) {
+       table.checksum = [](const void* data, size_t bytes) {
+         return right_table->checksum(data, bytes) ^ 1;
+       };
+     }},
 };
+static_assert(sizeof(KernelTable) == (std::size(kWrongKernels) + 1) * sizeof(void*),
+              "every kernel of the table, which has a name too, has a wrong version here");
 
 /// Entry `index` of a list that commas separate, counted from the start again at its end.
 std::string_view entry(std::string_view list, size_t index) {

@@ -1,4 +1,4 @@
-// Prints the fingerprint of every kernel set, one per line: "avx2 42dea63d13d54508". Exit code 1:
+// Prints the fingerprint of every kernel set, one per line: "avx2 f44c0d8a574d9830". Exit code 1:
 // one differs from the expected one.
 #include <cstdio>
 

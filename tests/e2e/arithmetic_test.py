@@ -2,7 +2,10 @@
 import os
 import re
 
+import grpc
+
 import harness
+from reflection_test import Reflector
 
 WRONG = "SHOAL_TEST_WRONG_KERNEL"
 
@@ -51,6 +54,11 @@ class Arithmetic(harness.TestCase):
             self.assertEqual(ready["kernels"], kernels)
             self.assertRegex(ready["arithmetic"], r"^[0-9a-f]{16}$")
             shown.add(ready["arithmetic"])
+            with grpc.insecure_channel(ready["grpc"]) as channel:
+                info = Reflector(channel).call("openengine.v1.Control/GetServerInfo")[0][0]
+            self.assertEqual((info.extra.fields["kernels"].string_value,
+                              info.extra.fields["arithmetic"].string_value),
+                             (kernels, ready["arithmetic"]))
             server.process.terminate()
             self.assertEqual(server.end(), 0)
         self.assertEqual(len(shown), 1)

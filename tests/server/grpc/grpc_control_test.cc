@@ -67,6 +67,8 @@ TEST_F(GrpcControl, TellsWhatTheServerIs) {
   EXPECT_EQ(info.capacity().max_running_requests(), 8U);
   EXPECT_EQ(info.capacity().max_batched_tokens(), 512U);
   EXPECT_EQ(info.extra().fields().at("transport").string_value(), "shm");
+  EXPECT_EQ(info.extra().fields().at("kernels").string_value(), "reference");
+  EXPECT_EQ(info.extra().fields().at("arithmetic").string_value(), "00000000arithmetic");
   EXPECT_FALSE(info.extra().fields().contains("waits"));
   EXPECT_FALSE(info.extra().fields().contains("gpus"));
 }

@@ -152,6 +152,7 @@ void GrpcFixture::make_ready() {
   deployment.transport_report = [this] { return transport_; };
   deployment.kernels = "reference";
   deployment.gpus = gpus_;
+  deployment.arithmetic = "00000000arithmetic";
   server_->set_ready(&*model_, loop_.get(), deployment);
 }
 
