@@ -1,8 +1,13 @@
 """What the scripts say and want before they download anything."""
+import json
+import platform
+import re
 import shutil
 import subprocess
 import unittest
+from pathlib import Path
 
+import harness
 from harness import GUARD, ROOT, USAGE
 
 
@@ -44,6 +49,50 @@ class CheckNccl(unittest.TestCase):
             refused = script("check-nccl", *words)
             self.assertEqual((refused.returncode, refused.stdout), (USAGE, ""))
             self.assertTrue(refused.stderr.startswith("check-nccl: "), refused.stderr)
+
+
+class CheckArm(unittest.TestCase):
+    """What scripts/check-arm would do, because no Arm machine runs it when something is renamed."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.text = (ROOT / "scripts" / "check-arm").read_text()
+
+    def test_another_machine_is_refused_before_anything_happens(self):
+        self.assertEqual(subprocess.run(["bash", "-n", ROOT / "scripts" / "check-arm"]).returncode, 0)
+        if platform.machine() == "aarch64":
+            self.skipTest("here it would begin")
+        refused = script("check-arm")
+        self.assertEqual((refused.returncode, refused.stdout), (USAGE, ""))
+        self.assertIn("for 64-bit Arm", refused.stderr)
+
+    def test_the_tests_and_labels_that_it_names_are_there(self):
+        shown = subprocess.run(["ctest", "--test-dir", Path(harness.SHOAL).resolve().parent,
+                                "--show-only=json-v1"], capture_output=True, check=True, text=True)
+        tests = json.loads(shown.stdout)["tests"]
+        names = [test["name"] for test in tests]
+        labels = {label for test in tests for entry in test.get("properties", [])
+                  if entry["name"] == "LABELS" for label in entry["value"]}
+        regexes = re.findall(r"--tests-regex '([^']+)'", self.text)
+        self.assertGreaterEqual(len(regexes), 2)
+        for regex in regexes:
+            self.assertEqual(len([name for name in names if re.search(regex, name)]), 1, regex)
+        named = re.findall(r"--label-(?:regex|exclude) '\^\(?([\w|]+)\)?\$'", self.text)
+        self.assertEqual(len(named), self.text.count("--label-"))
+        self.assertLessEqual(set("|".join(named).split("|")), labels)
+
+    def test_it_finds_the_kernel_sets_and_the_transports(self):
+        read = re.search(r"^for kernels in (\$\(.*\)); do$", self.text, re.MULTILINE)[1]
+        found = subprocess.run(["bash", "-c", f"shoal=$1; echo {read}", "bash", harness.SHOAL],
+                               capture_output=True, check=True, text=True)
+        self.assertEqual(found.stdout.split(), harness.kernel_sets())
+        transports = re.search(r"^for transport in (.*); do$", self.text, re.MULTILINE)[1]
+        needs = json.loads(harness.run("doctor", "--needs", "--json").stdout)
+        self.assertEqual(set(transports.split()), {rung["rung"] for rung in needs["rungs"]})
+
+    def test_a_wrong_kernel_has_the_words_that_it_looks_for(self):
+        words = re.search(r"--version \| grep '([^']+)'", self.text.replace('"$shoal" ', ""))[1]
+        self.assertIn(words, (ROOT / "server/commands/version_command.cc").read_text())
 
 
 if __name__ == "__main__":
