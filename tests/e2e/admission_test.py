@@ -265,7 +265,7 @@ class Admission(harness.TestCase):
                       for client in [self.client() for _ in range(16)] for _ in range(50)]
             harness.wait_until(lambda: self.load().queued_requests > 800, "a very long queue")
             with self.assertRaises(grpc.RpcError) as refused:
-                self.ask(self.own, 8, 1, timeout=10)
+                self.ask(self.own, 8, 1, timeout=10)  # no deadline: the request's, refused for it
         reason, seconds = self.check_refusal(refused.exception)
         self.assertEqual(reason, "WAIT_TOO_LONG")
         self.assertIn("its deadline is in", refused.exception.details())

@@ -22,7 +22,7 @@ class Commands(harness.TestCase):
                  .replace("gdb -p", "gdb -q -nx -batch -p"))
         script = lines.rstrip("\n") + " -ex backtrace -ex delete -ex continue\nwait $!\n"
         done = subprocess.run(["bash", "-c", script], cwd=harness.ROOT, capture_output=True,
-                              text=True, timeout=240, env=harness.environment())
+                              text=True, timeout=4 * harness.GUARD, env=harness.environment())
         if "Operation not permitted" in done.stderr:
             raise unittest.SkipTest("attaching is forbidden here")
         self.assertRegex(done.stdout, r"hit Breakpoint|Breakpoint 1, ")

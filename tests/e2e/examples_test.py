@@ -118,7 +118,7 @@ class ShmtestStep(harness.TestCase):
 
     def run_step(self, words: list[str], folder: str) -> subprocess.CompletedProcess:
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True,
-                              env=harness.environment(), timeout=240)
+                              env=harness.environment(), timeout=4 * harness.GUARD)
         if done.returncode == harness.UNAVAILABLE:
             raise unittest.SkipTest("no namespaces here")
         return done

@@ -89,7 +89,7 @@ class Documents(harness.TestCase):
                 with self.subTest(flags=flags, command=command):
                     done = subprocess.run(
                         [harness.SHOAL, "shmtest", *flags, "--json", "--", "sh", "-c", command],
-                        capture_output=True, text=True, timeout=120, env=harness.environment())
+                        capture_output=True, text=True, timeout=2 * harness.GUARD, env=harness.environment())
                     self.check("shmtest", done.stdout)
 
     def test_every_schema_is_in_the_docs(self):

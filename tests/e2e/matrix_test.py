@@ -63,7 +63,7 @@ class Matrix(harness.TestCase):
         process = subprocess.run([harness.SHOAL, "shmtest", "--matrix", names, "--json",
                                   "--timeout", "60", "--", *map(str, command)],
                                  capture_output=True, text=True,
-                                 env={**harness.environment(), "SHOAL": harness.SHOAL}, timeout=600)
+                                 env={**harness.environment(), "SHOAL": harness.SHOAL}, timeout=10 * harness.GUARD)
         if process.returncode == harness.UNAVAILABLE:
             self.skipTest(process.stderr)
         self.assertIn(process.returncode, (0, 1), process.stderr)

@@ -63,7 +63,7 @@ class Place(harness.TestCase):
         """Runs the script with sh, with a tmpfs of these options at /dev/shm."""
         return subprocess.run([*NAMESPACE, "sh", "-ec",
                                f"mount -t tmpfs -o {mount} tmpfs /dev/shm\n{script}"],
-                              capture_output=True, text=True, errors="replace", timeout=240,
+                              capture_output=True, text=True, errors="replace", timeout=4 * harness.GUARD,
                               env=environment(**variables))
 
     def report(self, mount: str, *flags, code: int = 1, before: str = ":", **variables) -> dict:

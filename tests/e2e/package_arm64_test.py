@@ -32,7 +32,7 @@ class PackageArm64(harness.TestCase):
 
     def answer(self, program) -> list[int]:
         out = subprocess.run([*harness.EMULATOR, program, "generate", harness.DEMO, *REQUEST],
-                             check=True, capture_output=True, timeout=240).stdout
+                             check=True, capture_output=True, timeout=4 * harness.GUARD).stdout
         return json.loads(out)["token_ids"]
 
     def test_the_archive_runs_with_its_own_libraries(self):

@@ -242,7 +242,7 @@ class NoProc(Place):
         if not os.path.exists(loader):
             self.skipTest("no loader of this name")
         result = subprocess.run([loader, harness.SHOAL, "generate", str(TINY), "--prompt-ids", "1",
-                                 "--max-tokens", "2", "-tp", "2"], capture_output=True, timeout=300,
+                                 "--max-tokens", "2", "-tp", "2"], capture_output=True, timeout=5 * harness.GUARD,
                                 env=harness.environment())
         self.assertEqual((result.returncode, result.stderr), (0, b""))
 
@@ -252,7 +252,7 @@ class NoLoopback(Place):
     def test_tcp_is_refused_before_a_rank_is_started(self):
         result = subprocess.run(
             ["unshare", "--net", harness.SHOAL, "doctor", "-tp", "2", "--transport", "tcp",
-             "--json"], capture_output=True, text=True, timeout=300, env=harness.environment())
+             "--json"], capture_output=True, text=True, timeout=5 * harness.GUARD, env=harness.environment())
         self.assertEqual(result.returncode, harness.UNAVAILABLE, result.stderr)
         self.assertIn('"phase":"probe"', result.stdout)
         self.assertIn("ip link set lo up", result.stdout)

@@ -30,7 +30,7 @@ class InPlace(harness.TestCase):
         environment = {**harness.environment(), "PYTHONPATH": str(Path(denied.__file__).parent),
                        "IN_PLACE_TEST": tag}
         return subprocess.run([*NAMESPACE, "sh", "-ec", IN_PLACE, "sh", SHOAL, "shmtest",
-                               *map(str, words)], env=environment, capture_output=True, timeout=600,
+                               *map(str, words)], env=environment, capture_output=True, timeout=10 * harness.GUARD,
                               stdin=subprocess.DEVNULL)
 
     def one(self, *command, code: int, flags=(), tag: str = "") -> dict:

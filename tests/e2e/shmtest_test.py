@@ -30,7 +30,7 @@ for page in range(0, 1 << 20, 4096): map[page] = 1
 
 def shmtest(*args, **popen) -> subprocess.CompletedProcess:
     return subprocess.run([SHOAL, "shmtest", *map(str, args)], env=harness.environment(),
-                          capture_output=True, timeout=600, stdin=subprocess.DEVNULL, **popen)
+                          capture_output=True, timeout=10 * harness.GUARD, stdin=subprocess.DEVNULL, **popen)
 
 
 def namespaces() -> bool:

@@ -34,7 +34,7 @@ exec env -i PATH=/ /usr/sbin/chroot "$root" "$@"
 
 
 def run(*words, **popen) -> subprocess.CompletedProcess:
-    return subprocess.run([str(word) for word in words], capture_output=True, timeout=300,
+    return subprocess.run([str(word) for word in words], capture_output=True, timeout=5 * harness.GUARD,
                           stdin=subprocess.DEVNULL, **popen)
 
 

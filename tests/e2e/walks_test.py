@@ -273,7 +273,7 @@ def run_walk(name: str, show=None) -> list[str]:
         for step in WALKS[name]:
             began = time.monotonic()
             done = subprocess.run(["bash", "-c", FUNCTIONS + step.command], cwd=folder,
-                                  env=environment, capture_output=True, text=True, timeout=120)
+                                  env=environment, capture_output=True, text=True, timeout=2 * harness.GUARD)
             seconds = time.monotonic() - began
             if show:
                 show(f"$ {step.command}\n{done.stdout}{done.stderr}=> {done.returncode}, "

@@ -1,6 +1,7 @@
 """Every test whose verdict depends on time must have the label `clock`: clock.py BUILD_DIR [ROOT].
-Prints those that have not, with what shows it, tests whose source it does not find, and names in
-tests/tables.cmake that no test has. Exits with 1 if there are any.
+Prints those that have not, with what shows it, tests whose source it does not find, names in
+tests/tables.cmake that no test has, and limits of tests/e2e that only end a hang and are not made of
+harness.GUARD. Exits with 1 if there are any.
 
 A test depends on time if its source sleeps, stops a process, or has a time-out below ten seconds.
 The headers of tests/ that it includes, the sources beside them of the same name, and the helpers
@@ -41,6 +42,10 @@ PYTHON = (
     (rf"\.assertLess(?:Equal)?\((?:min\()?(?:time\.monotonic|took|slowest)[^,]*, {NUMBER}[,) ]", 1),
 )
 EXCEPTED = re.compile(r"(?://|#) no deadline: \w")
+# A limit that is a number of ten seconds or more only ends a hang. harness.GUARD is the one number
+# for that, which a sanitizer and an emulator raise. These scripts wait for a compiler or for packages.
+LONG_LIMIT = re.compile(rf"(?<!\w)timeout={NUMBER}(?![\w.]| ?\*)")
+WAIT_FOR_BUILDS = {"gpu_check_test.py", "lift_test.py", "package_test.py"}
 # Their waits end a test that hangs, after a minute, and their one poll is within such a wait.
 HELPERS = {"tests/e2e/harness.py", "tests/guard.h"}
 SCRIPTS = {".py", ".sh", ""}
@@ -175,13 +180,26 @@ def unknown_names(tables: str, names: list[str]) -> list[str]:
     return found
 
 
+def own_guards(root: Path) -> list[str]:
+    """Limits of tests/e2e that are numbers of their own."""
+    found = []
+    for script in sorted((root / "tests/e2e").glob("*.py")):
+        if script.name in WAIT_FOR_BUILDS:
+            continue
+        for number, line in enumerate(script.read_text().split("\n"), 1):
+            found += [f"{script.relative_to(root)}:{number}: {match[0]}: write a multiple of "
+                      "harness.GUARD" for match in LONG_LIMIT.finditer(line)
+                      if float(match[1].rstrip(".")) >= SHORT_S and not EXCEPTED.search(line)]
+    return found
+
+
 def main() -> int:
     build = Path(sys.argv[1]).resolve()
     root = Path(sys.argv[2] if len(sys.argv) > 2 else ".").resolve()
     shown = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"],
                            capture_output=True, check=True, text=True)
     tests = json.loads(shown.stdout)["tests"]
-    found = problems(tests, build, root) + unknown_names(
+    found = problems(tests, build, root) + own_guards(root) + unknown_names(
         (root / "tests/tables.cmake").read_text(), [test["name"] for test in tests])
     for problem in found:
         print(problem)

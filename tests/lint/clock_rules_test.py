@@ -114,6 +114,14 @@ class ClockRules(unittest.TestCase):
             self.assertEqual(clock.unknown_names(tables, left),
                              [f"tests/tables.cmake: {one}" for one in unknown])
 
+    def test_a_limit_that_ends_a_hang_is_made_of_the_guard(self):
+        self.write("tests/e2e/e_test.py",
+                   "run(timeout=240)\nrun(timeout=4 * harness.GUARD)\nrun(timeout=2)\n"
+                   "run(startup_timeout=60)\nrun(timeout=60)  # no deadline: the server's own\n")
+        self.write("tests/e2e/lift_test.py", "run(timeout=900)\n")
+        self.assertEqual(clock.own_guards(self.root),
+                         ["tests/e2e/e_test.py:1: timeout=240: write a multiple of harness.GUARD"])
+
     def test_only_the_classes_that_a_test_names_count(self):
         self.write("tests/e2e/d_test.py", "class Base(harness.TestCase):\n    time.sleep(1)\n"
                    "class TwoWords(Base):\n    pass\nclass Other(harness.TestCase):\n"
