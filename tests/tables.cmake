@@ -38,9 +38,12 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     conformance/device_host-memfd=95 conformance/device_tcp=95 conformance/device_kernels=94
     conformance/device_kernels_types=94 conformance/device_kernels_sm80=94
     conformance/device_table=94 runtime/transport/planted_fault_test=93 runtime/comm/fault_test=92
-    runtime/comm/device/nccl_failure_test=91 e2e/recovery/serving=65 e2e/recovery/streams/tcp=53
-    e2e/recovery/phases/shm=45 e2e/shortage=41 e2e/device_model/restart=40 e2e/recovery/streams/shm=40 e2e/nccl/Running=40
-    e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/nccl/Sizes=30 e2e/faults=30 e2e/nccl/Newest=11 e2e/model_files=28
+    runtime/comm/device/nccl_failure_test=91 e2e/faults=90 e2e/nccl/Running=90 e2e/nccl/Sizes=90
+    e2e/nccl/Newest=90 e2e/nccl/Settings=90 e2e/nccl/Unknown=90 e2e/nccl/Seeds=90
+    e2e/matrix/4=90 e2e/matrix/8=90 e2e/recovery/serving=65 e2e/recovery/streams/tcp=53
+    e2e/recovery/phases/shm=45 e2e/shortage=41 e2e/device_model/restart=40
+    e2e/recovery/streams/shm=40
+    e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/model_files=28
     e2e/matrix/2=27 e2e/http/ends=24 e2e/device_model/same-bits/llama3-gqa-tied-sharded=21
     e2e/admission=17 e2e/service=16 e2e/tls/Rotation=14 runtime/supervisor/supervisor_test=10
     runtime/supervisor/supervisor_hang_test=10
@@ -54,8 +57,9 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
 # processors from its neighbours. Of the four that scripts/test runs at once on two processors, 3
 # leaves room for one beside it. Of the two that it runs at once at the end, 2 leaves none.
 set(SHOAL_TEST_PROCESSORS runtime/transport/planted_fault_test=2 runtime/comm/fault_test=2
-    runtime/comm/device/nccl_failure_test=2 e2e/kill_cycles=2 e2e/long_parts=2
-    e2e/hostile_bytes/EightConnections=2
+    runtime/comm/device/nccl_failure_test=2 e2e/kill_cycles=2 e2e/long_parts=2 e2e/faults=2
+    e2e/matrix/4=2 e2e/matrix/8=2 e2e/nccl/Running=2 e2e/nccl/Sizes=2 e2e/nccl/Newest=2
+    e2e/nccl/Settings=2 e2e/nccl/Unknown=2 e2e/nccl/Seeds=2 e2e/hostile_bytes/EightConnections=2
     conformance/communicator_test=3 runtime/transport/self_test_test=3
     runtime/comm/device/nccl_collective_test=3 runtime/comm/device/nccl_memory_test=3
     conformance/device_kernels=2 conformance/device_kernels_types=2
