@@ -176,7 +176,8 @@ Status Rank::take_step(const Step& step) {
   log_lost_lines();
   phase_ = Phase::kStep;
   step_ = step.number;
-  const Clock::time_point began = said_at_ = Clock::now();
+  const Clock::time_point began = Clock::now();
+  said_at_ = now_();
   said_waits_ = false;
   parts_before_step_ = parts_;
   SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(++steps_begun_));
@@ -206,7 +207,7 @@ Status Rank::tell_step_times(Clock::duration step) {
 Status Rank::enter(Phase phase) {
   if (phase == Phase::kWarmUp) SHOAL_RETURN_IF_ERROR(exchange("").status());
   phase_ = phase;
-  said_at_ = Clock::now();
+  said_at_ = now_();
   SHOAL_RETURN_IF_ERROR(send(PhaseBegun{phase}));
   return test_fault_.enter(phase_name(phase));
 }
@@ -230,9 +231,9 @@ Status Rank::moved() {
     SHOAL_RETURN_IF_ERROR(test_fault_.complete_part(steps_begun_, parts_ - parts_before_step_));
   const Clock::duration pause =
       in_step ? std::chrono::milliseconds(start_.heartbeat_ms) : kStillAtIt;
-  const bool due = pause > Clock::duration::zero() && Clock::now() - said_at_ >= pause;
+  const bool due = pause > Clock::duration::zero() && now_() - said_at_ >= pause;
   if (!due && !said_waits_) return {};
-  said_at_ = Clock::now();
+  said_at_ = now_();
   said_waits_ = false;
   SHOAL_RETURN_IF_ERROR(interrupted());
   return in_step ? send(StepProgress{step_, parts_, false}) : send(PhaseBegun{phase_});

@@ -21,8 +21,13 @@ namespace shoal {
 /// for and what is to blame.
 class Rank final : private RankContext {
  public:
-  /// Takes ownership of the descriptor. `work` must live as long as the rank.
-  Rank(int control_fd, RankWork& work) : channel_(Fd(control_fd)), work_(work) {}
+  /// The time that decides when a sign of life is due.
+  using TimeSource = Clock::time_point (*)();
+
+  /// Takes ownership of the descriptor. `work` must live as long as the rank. now: for tests, which
+  /// move the time.
+  Rank(int control_fd, RankWork& work, TimeSource now = &Clock::now)
+      : channel_(Fd(control_fd)), work_(work), now_(now) {}
 
   /// Runs the rank to its end. It ignores kFrontSignals, because only the front acts on a signal
   /// to the process group, and it dies with the thread that spawned it. Returns the
@@ -59,6 +64,7 @@ class Rank final : private RankContext {
 
   Channel channel_;
   RankWork& work_;
+  const TimeSource now_;
   RankStart start_;
   std::deque<FrontMessage> kept_;  // messages that came while a collective waited
   std::shared_ptr<Device> device_;
@@ -77,7 +83,7 @@ class Rank final : private RankContext {
   Clock::duration spent_told_{0};          // in collectives, as the front knows it
   RunningClock::duration waited_told_{0};  // likewise; 0 if nobody can tell
   Clock::time_point times_told_at_;
-  Clock::time_point said_at_;  // when it last showed a sign of life in this phase
+  Clock::time_point said_at_;  // by now_(), when it last showed a sign of life in this phase
 };
 
 }  // namespace shoal
