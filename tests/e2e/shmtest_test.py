@@ -109,10 +109,20 @@ class Shmtest(harness.TestCase):
                                             code=0)["shm_peak_bytes"], 1 << 20)
 
     def test_a_hang_is_killed_with_all_its_processes(self):
-        # Both sleeps last longer than the test.
-        entry = self.one("4k", "sh", "-c", "trap '' TERM; setsid sleep 987 & sleep 987",
-                         code=SOME_FAILED, flags=("--timeout", 3))
-        self.assertEqual(entry["end"], "hung")
+        # Both sleeps last longer than the test. A try counts only if both ran before its end, and if
+        # they did not, the next one has more time.
+        sleeps = ("trap '' TERM; setsid sleep 987 & one=$!; sleep 987 & two=$!; "
+                  'until [ "$(cat /proc/$one/comm /proc/$two/comm)" = "$(printf "sleep\\nsleep")" ]; '
+                  'do :; done; : > "$0/both"; wait')
+        for timeout in (1, 4, 16, harness.GUARD):
+            with tempfile.TemporaryDirectory() as folder:
+                entry = self.one("4k", "sh", "-c", sleeps, folder, code=SOME_FAILED,
+                                 flags=("--timeout", timeout))
+                begun = os.listdir(folder)
+            self.assertEqual(entry["end"], "hung")
+            if begun:
+                break
+        self.assertEqual(begun, ["both"])
         self.assertEqual(sum("sleep" in process for process in entry["orphans"]), 2)
 
     def test_an_orphan_is_named_and_killed(self):
