@@ -34,6 +34,10 @@ int number_of(const std::string& compute_capability) {
 
 }  // namespace
 
+std::string ProductLibrary::text() const {
+  return is_used() ? cat("-cublas-", version, "-from-", least_rows) : "";
+}
+
 ProductLibrary product_library_for(const std::string& compute_capability, std::string path,
                                    std::string version) {
   const int capability = number_of(compute_capability);

@@ -41,6 +41,10 @@ int32_t attention_ways();
 int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim,
                                  int32_t split_chunks);
 
+// arithmetic.cu
+int32_t multiply_tiles(const ShoalTiles* args, void* stream);
+int32_t operate(const ShoalOperation* args, void* stream);
+
 /// Load the kernels of a file into the current context. With lazy loading, the first launch of a
 /// kernel may have to wait for the device, while a peer's kernel spins until that very launch.
 /// Error 209 (no kernel image): the module is not compiled for this device.
@@ -50,5 +54,6 @@ int32_t load_product();
 int32_t load_elementwise();
 int32_t load_qkv();
 int32_t load_attention();
+int32_t load_arithmetic();
 
 }  // namespace shoal::cuda

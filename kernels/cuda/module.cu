@@ -35,7 +35,17 @@ int32_t load_kernels() {
   if (const int32_t error = load_product(); error != cudaSuccess) return error;
   if (const int32_t error = load_elementwise(); error != cudaSuccess) return error;
   if (const int32_t error = load_qkv(); error != cudaSuccess) return error;
-  return load_attention();
+  if (const int32_t error = load_attention(); error != cudaSuccess) return error;
+  return load_arithmetic();
+}
+
+int32_t capability(int32_t device, int32_t* major, int32_t* minor) {
+  cudaDeviceProp properties;
+  if (const cudaError_t error = cudaGetDeviceProperties(&properties, device); error != cudaSuccess)
+    return error;
+  *major = properties.major;
+  *minor = properties.minor;
+  return cudaSuccess;
 }
 
 int32_t allocate_raw(size_t bytes, void** memory) {
@@ -176,6 +186,9 @@ constexpr ShoalCudaModule kModule{
     attention_with,
     attention_ways,
     attention_scratch_floats,
+    capability,
+    multiply_tiles,
+    operate,
 };
 
 }  // namespace

@@ -134,6 +134,12 @@ struct ShoalCudaModule {
   /// The floats of ShoalAttention::scratch that splitting needs.
   int64_t (*attention_scratch_floats)(int32_t rows, int32_t heads, int32_t head_dim,
                                       int32_t split_chunks);
+
+  /// A device's compute capability, e.g. 9 and 0.
+  int32_t (*capability)(int32_t device, int32_t* major, int32_t* minor);
+  // What the device's arithmetic gives, alone.
+  int32_t (*multiply_tiles)(const ShoalTiles* args, void* stream);
+  int32_t (*operate)(const ShoalOperation* args, void* stream);
 };
 
 /// The module's only exported symbol. The table lives as long as the process.

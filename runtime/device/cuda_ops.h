@@ -219,4 +219,38 @@ struct ShoalAttention {
   float* scratch;
   int64_t scratch_floats;
 };
+
+/// One step of the tensor cores for each tile: sum += a * b. A row or column of a factor has eight
+/// words: 16 bf16 numbers (kShoalBf16), or 8 of tf32 (kShoalF16, whose products take them).
+struct ShoalTiles {
+  int32_t type;
+  int32_t tiles;
+  const uint32_t* a;  ///< [tiles][16][8], by rows
+  const uint32_t* b;  ///< [tiles][8][8], by columns
+  float* sum;         ///< [tiles][16][8]: the addends, and then the results
+};
+
+/// The operations of which the other ops are made.
+enum ShoalOperations {
+  kShoalAdd = 0,
+  kShoalMultiply,
+  kShoalFusedMultiplyAdd,
+  kShoalDivide,
+  kShoalSquareRoot,
+  kShoalExponential,
+  kShoalToBf16,
+  kShoalToF16,
+  kShoalFromF16,  ///< of the first 16 bits of x
+  kShoalToTf32,
+  kShoalOperations
+};
+/// One operation on each of several numbers.
+struct ShoalOperation {
+  int32_t operation;  ///< ShoalOperations
+  int64_t count;
+  const float* x;  ///< [count], like y and z
+  const float* y;  ///< read by operations of two numbers, but always given
+  const float* z;  ///< of three
+  uint32_t* out;   ///< [count]: the bits of the results
+};
 }

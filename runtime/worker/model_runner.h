@@ -72,6 +72,7 @@ class ModelRunner {
   /// communicator, and INTERNAL for a plan beyond the limits of ModelStart.
   Result<StepResult> run(const StepPlan& plan);
 
+  int leaves() const { return plan_.leaves; }  ///< of the model's sums
   int64_t weight_bytes() const { return layers_->weight_bytes(); }
   uint64_t weight_sum() const { return layers_->weight_sum(); }
   int64_t kv_bytes() const { return layers_->kv_bytes(); }

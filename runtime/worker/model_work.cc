@@ -73,6 +73,7 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
   // Before the weights, because it takes milliseconds and they take minutes.
   SHOAL_RETURN_IF_ERROR(check_arithmetic(*kernels, context));
   if (on_device_) SHOAL_RETURN_IF_ERROR(check_room(*context.device(), start.least_device_bytes));
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<RankTensorCores> devices, check_device(start, context));
   Status unsaid;
   const auto progress = [&](const LoadProgress& done) {
     if (unsaid.ok()) unsaid = context.loaded(done);
@@ -96,9 +97,27 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
   SHOAL_RETURN_IF_ERROR(runner_->warm_up());
   SHOAL_ASSIGN_OR_RETURN(const std::optional<KvRoom> room, settle_kv_cache(start, context));
   return encode(ModelReady{on_device_ ? "cuda" : kernels->name,
-                           on_device_ ? start.device_arithmetic : expected_fingerprint().text(),
+                           on_device_ ? cat("cuda-", classes_text(devices), "-", runner_->leaves(),
+                                             start.library.text())
+                                      : expected_fingerprint().text(),
                            runner_->weight_bytes(), runner_->kv_bytes(), runner_->kv_blocks(),
-                           runner_->weight_sum(), room});
+                           runner_->weight_sum(), room, on_device_ ? group_hash(devices) : 0});
+}
+
+/// The tensor cores of all ranks, if they are fit for a group and for the streams that it goes on
+/// with. None on CPUs.
+Result<std::vector<RankTensorCores>> ModelWork::check_device(const ModelStart& start,
+                                                             RankContext& context) {
+  if (!on_device_) return std::vector<RankTensorCores>();
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<RankTensorCores> ranks,
+                         compare_tensor_cores(*context.device(), context));
+  if (context.start().reproducible) SHOAL_RETURN_IF_ERROR(check_same_tensor_cores(ranks));
+  if (start.tensor_cores == 0 || start.tensor_cores == group_hash(ranks)) return ranks;
+  return Status::error(Code::kAborted,
+                       cat("the tensor cores of the GPUs are now of class ", classes_text(ranks),
+                           ", and give other results than when the ranks last ran, so that open "
+                           "streams cannot go on"))
+      .blamed_on(Fault::kPolicy);
 }
 
 /// Takes the whole KV cache once the group has taken everything else, and as much of it as every

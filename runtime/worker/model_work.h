@@ -15,6 +15,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/engine/engine_limits.h"
 #include "runtime/rank/rank_work.h"
+#include "runtime/worker/device_arithmetic.h"
 
 namespace shoal {
 
@@ -32,13 +33,13 @@ struct ModelStart {
   /// A step may want the logits of every token, and not only of one for each sequence.
   bool all_logits = false;
   DeviceKind device = DeviceKind::kCpu;
-  /// On devices: names what decides the bits of results, the class of the tensor cores and the
-  /// number of leaves ("cuda-sm90-8").
-  std::string device_arithmetic = {};
   /// On devices, if results need not be reproducible.
   ProductLibrary library = {};
   /// On devices: KvBlocksWanted::share.
   double device_memory_share = 1;
+  /// On devices: group_hash() of the group that has run, with whose bits streams go on. 0: none
+  /// has.
+  uint64_t tensor_cores = 0;
   /// On devices: the fewest blocks of KV cache with which to start, if there is no room for
   /// limits.kv_blocks any more.
   int32_t least_kv_blocks = 1;
@@ -56,14 +57,16 @@ struct ModelStart {
 template <typename Archive>
 void fields(Archive& archive, ModelStart& m) {
   archive(m.config_json, m.config_path, m.checkpoint, m.dtype, m.kernels, m.threads, m.limits,
-          m.all_logits, m.device, m.device_arithmetic, m.library, m.device_memory_share,
+          m.all_logits, m.device, m.library, m.device_memory_share, m.tensor_cores,
           m.least_kv_blocks, m.least_device_bytes);
 }
 
 /// What each rank of a model reports when it is ready. It is sent as Ready::about.
 struct ModelReady {
-  std::string kernels;       ///< their set's name, or "cuda"
-  std::string arithmetic;    ///< ArithmeticFingerprint::text(), or ModelStart::device_arithmetic
+  std::string kernels;  ///< their set's name, or "cuda"
+  /// What decides the bits of results: ArithmeticFingerprint::text(), or on devices the class of
+  /// the tensor cores and the number of leaves ("cuda-sm90-8").
+  std::string arithmetic;
   int64_t weight_bytes = 0;  ///< of this rank
   int64_t kv_bytes = 0;
   int32_t kv_blocks = 0;  ///< the same on every rank
@@ -72,10 +75,12 @@ struct ModelReady {
   uint64_t weight_sum = 0;
   /// On devices: what the rank found there before it took its KV cache.
   std::optional<KvRoom> room = {};
+  uint64_t tensor_cores = 0;  ///< on devices: group_hash()
 };
 template <typename Archive>
 void fields(Archive& archive, ModelReady& m) {
-  archive(m.kernels, m.arithmetic, m.weight_bytes, m.kv_bytes, m.kv_blocks, m.weight_sum, m.room);
+  archive(m.kernels, m.arithmetic, m.weight_bytes, m.kv_bytes, m.kv_blocks, m.weight_sum, m.room,
+          m.tensor_cores);
 }
 
 /// Whether the ranks have taken the same number of blocks of KV cache, on which the front's plans
@@ -99,6 +104,7 @@ class ModelWork final : public RankWork {
  private:
   Result<std::string> begin_model(RankContext& context);
   Result<std::optional<KvRoom>> settle_kv_cache(const ModelStart& start, RankContext& context);
+  Result<std::vector<RankTensorCores>> check_device(const ModelStart& start, RankContext& context);
 
   std::unique_ptr<ModelRunner> runner_;
   bool on_device_ = false;

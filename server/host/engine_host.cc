@@ -311,6 +311,7 @@ Status EngineHost::read_ready(EnginePlan& plan) {
     if (rank.room) rooms.push_back(*rank.room);
     kernels_ = rank.kernels;
     arithmetic_ = rank.arithmetic;
+    plan.model.tensor_cores = rank.tensor_cores;
     weight_bytes_ += rank.weight_bytes;
     blocks = rank.kv_blocks;
     least_bytes = std::min(least_bytes, rank.weight_bytes + rank.kv_bytes);

@@ -223,17 +223,6 @@ Result<std::vector<WatchedFile>> watched_files(const std::string& dir,
   return watched;
 }
 
-/// All that decides the bits of results. With a library its version does, its choice of algorithms,
-/// and from how many rows on it is used.
-std::string arithmetic_of_devices(const HostResources& host, const EnginePlan& plan,
-                                  const ModelConfig& config) {
-  const std::string devices = cat("cuda-", host.device_arithmetic, "-");
-  const ProductLibrary& library = plan.model.library;
-  if (!library.is_used())
-    return cat(devices, leaf_count(config.num_attention_heads, DeviceKind::kCuda));
-  return cat(devices, plan.world_size, "-cublas-", library.version, "-from-", library.least_rows);
-}
-
 /// What one rank's memory consists of, in bytes.
 struct RankBytes {
   int64_t weights = 0;
@@ -377,10 +366,7 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   plan.memory.device_bytes =
       std::max<int64_t>(plan.memory.device_bytes - plan.memory.device_taken_bytes, 0);
   if (host.device_bytes == 0) plan.memory.device_bytes = kNoDeviceBytes;
-  if (plan.model.device == DeviceKind::kCuda) {
-    plan.model.library = host.library;
-    plan.model.device_arithmetic = arithmetic_of_devices(host, plan, model.config);
-  }
+  if (plan.model.device == DeviceKind::kCuda) plan.model.library = host.library;
   SHOAL_RETURN_IF_ERROR(check_model_len(flags, model.config));
   plan.model.limits.max_model_len =
       flags.max_model_len.value_or(model.config.max_position_embeddings);

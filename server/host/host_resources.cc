@@ -164,7 +164,6 @@ HostResources host_resources(const GpuFacts& gpu) {
     const int64_t taken = (device.bytes - device.free_bytes) / gpu.ranks_per_gpu;
     host.device_taken_bytes = std::max(host.device_taken_bytes, static_cast<uint64_t>(taken));
   }
-  host.device_arithmetic = device_arithmetic(gpu);
   if (!gpu.cublas_path.empty() && !gpu.devices.empty()) {
     host.library = product_library_for(gpu.devices.front().compute_capability, gpu.cublas_path,
                                        gpu.cublas_version);

@@ -20,8 +20,7 @@ struct HostResources {
   uint64_t device_bytes = 0;
   /// What others have taken of each rank's part, the most of all ranks. 0 also if nobody knows.
   uint64_t device_taken_bytes = 0;
-  ProductLibrary library = {};         ///< the one that was loaded, for these devices
-  std::string device_arithmetic = {};  ///< of the ranks' devices (gpu_checks.h)
+  ProductLibrary library = {};  ///< the one that was loaded, for these devices
 
   /// The number of CPUs that can compute at the same time: those of the mask, but at most the quota
   /// (rounded up), and at least 1.

@@ -320,6 +320,15 @@ class Refusals(harness.TestCase):
             harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES,
                         "-tp", 2, "--reproducible", "off")
 
+    def test_tensor_cores_whose_results_differ(self):
+        """Their capability says nothing of it."""
+        err = self.refused(harness.UNAVAILABLE, "-tp", 2, TENSOR_CORE="own,other")
+        self.assertIn("rank 0 (GPU 0, sm90) and rank 1 (GPU 1, unknown-9.0)", err)
+        self.assertIn("--reproducible=off", err)
+        with emulated(TENSOR_CORE="own,other"):
+            harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES,
+                        "-tp", 2, "--reproducible", "off")
+
     def test_more_ranks_than_leaves(self):
         err = self.refused(harness.USAGE, "-tp", 9, PEERS="none")  # no pair is tried
         self.assertRegex(err, r"\[1, 8\].*not 9.*--device cpu has up to 9")
@@ -361,6 +370,15 @@ class Choice(harness.TestCase):
         _, err = process.communicate(timeout=5 * harness.GUARD)
         self.assertEqual(process.returncode, 0, err)
         return err.decode()
+
+    def test_the_class_is_that_of_the_results(self):
+        for core, arithmetic in (("own", "cuda-sm90-8"), ("sm80", "cuda-sm80-8"),
+                                 ("other", "cuda-unknown-9.0-8")):
+            with self.subTest(core), emulated(TENSOR_CORE=core):
+                server = self.serve(FOLDER, *ON_DEVICES, "--kv-cache-memory", "2m")
+                self.assertEqual(server.wait_ready()["arithmetic"], arithmetic)
+                server.process.send_signal(signal.SIGTERM)
+                self.assertEqual(server.end(), 0)
 
     def test_devices(self):
         self.assertIn("--device auto: Emulated GPU, compute capability 9.0", self.chosen())

@@ -29,7 +29,7 @@ void multiply_fragments(void* const operands[]) {
     }
     for (int i = 0; i < 4; ++i) sum[row + i / 2 * 8][column + i % 2] = mine.sum[i];
   }
-  multiply_tile(tensor_core_of(facts_of_launch().capability.major), a, b, sum);
+  multiply_tile(facts_of_launch().tensor_core, a, b, sum);
   for (int lane = 0; lane < 32; ++lane) {
     const auto& mine = *static_cast<const Fragments*>(operands[lane]);
     for (int i = 0; i < 4; ++i) mine.sum[i] = sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
@@ -46,7 +46,7 @@ void multiply_tf32_fragments(void* const operands[]) {
     for (int i = 0; i < 2; ++i) b[row][column + i * 4] = std::bit_cast<float>(mine.b[i]);
     for (int i = 0; i < 4; ++i) sum[row + i / 2 * 8][column * 2 + i % 2] = mine.sum[i];
   }
-  multiply_tile(tensor_core_of(facts_of_launch().capability.major), a, b, sum);
+  multiply_tile(facts_of_launch().tensor_core, a, b, sum);
   for (int lane = 0; lane < 32; ++lane) {
     const auto& mine = *static_cast<const Fragments*>(operands[lane]);
     for (int i = 0; i < 4; ++i) mine.sum[i] = sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];

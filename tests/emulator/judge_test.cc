@@ -1,40 +1,30 @@
 // The emulated tensor core has the bits of an independent judge (tests/data/tensor_core/make.py).
-#include <array>
 #include <bit>
 #include <cstring>
-#include <fstream>
 #include <gtest/gtest.h>
-#include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/device/class_hashes.h"
 #include "tests/breadth.h"
-#include "tests/emulator/judged_tiles.h"
+#include "tests/emulator/judged_verdicts.h"
 #include "tests/emulator/tensor_core.h"
 
 namespace shoal::emulator {
 namespace {
 
-constexpr int kResults = judged::kRows * judged::kColumns;
-constexpr int kHashes = judged::kTiles / judged::kTilesOfHash;
-using Results = std::array<uint32_t, kResults>;
+using judged::kHashes;
+using judged::kResults;
+using judged::Results;
 
-/// What the judge says.
-struct Verdicts {
-  std::vector<uint64_t> hashes;
-  std::vector<Results> whole;
-};
-Verdicts read_verdicts(const std::string& name) {
-  std::ifstream file(std::string(SHOAL_TEST_DATA "/tensor_core/") + name, std::ios::binary);
-  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-  Verdicts verdicts{std::vector<uint64_t>(kHashes), std::vector<Results>(judged::kWholeTiles)};
-  const size_t of_hashes = kHashes * sizeof(uint64_t);
-  const size_t of_whole = judged::kWholeTiles * sizeof(Results);
-  EXPECT_EQ(bytes.size(), of_hashes + of_whole) << name;
-  if (bytes.size() != of_hashes + of_whole) return verdicts;
-  std::memcpy(verdicts.hashes.data(), bytes.data(), of_hashes);
-  std::memcpy(verdicts.whole.data(), bytes.data() + of_hashes, of_whole);
-  return verdicts;
+judged::Verdicts verdicts_of(const std::string& name) {
+  std::optional<judged::Verdicts> verdicts =
+      judged::read_verdicts(std::string(SHOAL_TEST_DATA "/tensor_core/") + name);
+  EXPECT_TRUE(verdicts) << name;
+  return verdicts ? *verdicts
+                  : judged::Verdicts{std::vector<uint64_t>(kHashes),
+                                     std::vector<Results>(judged::kWholeTiles)};
 }
 
 uint16_t factor_of(uint32_t bits, uint16_t) {
@@ -84,7 +74,7 @@ bool is_for_this_run(int hash) {
 template <class T>
 void expect_the_judges_bits(int compute_major, const std::string& name) {
   const TensorCore core = tensor_core_of(compute_major);
-  const Verdicts verdicts = read_verdicts(name);
+  const judged::Verdicts verdicts = verdicts_of(name);
   for (int tile = 0; tile < judged::kWholeTiles; ++tile)
     expect_results(multiplied<T>(core, judged::tile_of(tile)), verdicts.whole[tile], tile);
   if (testing::Test::HasFailure()) return;  // the hashes would only say it again
@@ -99,6 +89,16 @@ void expect_the_judges_bits(int compute_major, const std::string& name) {
     if (hash != verdicts.hashes[i]) wrong += " " + std::to_string(i);
   }
   EXPECT_EQ(wrong, "") << "hashes of " << judged::kTilesOfHash << " tiles";
+}
+
+/// What ranks find out the class of their devices with.
+TEST(JudgeTest, TheHashesOfClassesAreTheJudges) {
+  const auto hash = [](const std::string& name) {
+    const judged::Verdicts verdicts = verdicts_of(name);
+    return judged::hash_of(verdicts.whole[0].data(), kClassTiles * kResults);
+  };
+  EXPECT_EQ(kSm80Hashes, (TensorCoreHashes{hash("sm80_bf16.bin"), hash("sm80_tf32.bin")}));
+  EXPECT_EQ(kSm90Hashes, (TensorCoreHashes{hash("sm90_bf16.bin"), hash("sm90_tf32.bin")}));
 }
 
 TEST(JudgeTest, Bfloat16OfTheFirstGenerations) {

@@ -225,6 +225,7 @@ bool Multiprocessor::run(int device, const LaunchShape& shape, const std::functi
   body_ = &body;
   facts_.settings = &settings();
   facts_.capability = facts_.settings->capabilities[static_cast<size_t>(device)];
+  facts_.tensor_core = facts_.settings->tensor_cores[static_cast<size_t>(device)];
   const uint64_t blocks = uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
   const uint64_t fit = std::max(1U, kResidentLanes / shape.threads);
   const auto resident = static_cast<unsigned>(std::min(blocks, fit));

@@ -53,6 +53,7 @@ unsigned char* memory_of_block();
 struct LaunchFacts {
   const Settings* settings = nullptr;
   Capability capability;
+  TensorCore tensor_core;
 };
 const LaunchFacts& facts_of_launch();
 /// Ends the kernel of the calling lane, whose device has failed.

@@ -60,10 +60,16 @@ Pair pair(const char* name) {
   return {device(value.substr(0, dash)), device(value.substr(dash + 1))};
 }
 
-Capability capability(int device) {
-  std::istringstream list(text("CAPABILITY", "9.0"));
+/// The device's part of a list, whose last part is that of all others too.
+std::string part_of(const std::string& list, int device) {
+  std::istringstream parts(list);
   std::string one, last;
-  for (int i = 0; i <= device && std::getline(list, one, ','); ++i) last = one;
+  for (int i = 0; i <= device && std::getline(parts, one, ','); ++i) last = one;
+  return last;
+}
+
+Capability capability(int device) {
+  const std::string last = part_of(text("CAPABILITY", "9.0"), device);
   Capability found;
   if (std::sscanf(last.c_str(), "%d.%d", &found.major, &found.minor) != 2)
     refuse("CAPABILITY", last);
@@ -87,6 +93,19 @@ std::vector<int> numbers(int devices) {
     if (found.empty()) refuse("NUMBERS", value);
   }
   return found;
+}
+
+TensorCore tensor_core(int device, const Capability& of_device) {
+  const std::string which = part_of(text("TENSOR_CORE", "own"), device);
+  if (which == "sm80") return tensor_core_of(8);
+  if (which == "sm90") return tensor_core_of(9);
+  TensorCore core = tensor_core_of(of_device.major);
+  if (which == "other") {
+    --core.fraction_bits;
+  } else if (which != "own") {
+    refuse("TENSOR_CORE", which);
+  }
+  return core;
 }
 
 Settings read_settings() {
@@ -123,7 +142,10 @@ Settings read_settings() {
   }
   s.copies = word<Copies>("COPIES", "early", "late");
   s.streams = word<Streams>("STREAMS", "threads", "at-once", "when-waited-for");
-  for (int device = 0; device < s.devices; ++device) s.capabilities.push_back(capability(device));
+  for (int device = 0; device < s.devices; ++device) {
+    s.capabilities.push_back(capability(device));
+    s.tensor_cores.push_back(tensor_core(device, s.capabilities.back()));
+  }
   return s;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/emulator/tensor_core.h"
+
 namespace shoal::emulator {
 
 /// In which order the lanes of a block, and the blocks of a launch, take their turns. A random
@@ -44,6 +46,9 @@ struct Capability {
 ///   EMULATED_GPU_PEERS=all|none     whether devices reach each other's memory (none)
 ///   EMULATED_GPU_DRIVER=N           the driver's CUDA version (13000)
 ///   EMULATED_GPU_CAPABILITY=X.Y,... of each device; the last one is that of all others too (9.0)
+///   EMULATED_GPU_TENSOR_CORE=own|sm80|sm90|other,...  how the tensor cores of each device sum: as
+///                                   those of its capability, of a class, or as none that is known;
+///                                   the last one is that of all others too (own)
 ///   EMULATED_GPU_BYTES=N            the memory of each device (1073741824)
 ///   EMULATED_GPU_TAKEN=N            the bytes of it that other processes have taken (0)
 ///   EMULATED_GPU_FRESH=unwritten|nan    what cudaMalloc gives: NaN, and to read it is a fault; or
@@ -72,6 +77,7 @@ struct Settings {
   }
   bool peers = false;
   std::vector<Capability> capabilities;  ///< one for each device
+  std::vector<TensorCore> tensor_cores;  ///< the same
   int driver = 13000;
   size_t bytes = size_t{1} << 30;
   size_t taken = 0;

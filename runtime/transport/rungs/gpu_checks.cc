@@ -8,6 +8,7 @@
 
 #include "runtime/base/counted.h"
 #include "runtime/comm/device/nccl_api.h"
+#include "runtime/device/tensor_core_class.h"
 #include "runtime/transport/facts/fact_files.h"
 #include "runtime/transport/facts/fact_names.h"
 
@@ -100,6 +101,15 @@ Status check_group(const GpuFacts& facts) {
   return {};
 }
 
+/// The class of tensor cores that is published for a compute capability: those of 8.0 to 8.9 sum in
+/// one way, those of 9.0 and later in another (docs/decisions/gpu.md). kUnknown if the capability
+/// is.
+TensorCoreClass published_class(const GpuDevice& device) {
+  const int major = number_of(device.compute_capability);
+  if (major == 0) return TensorCoreClass::kUnknown;
+  return major < 9 ? TensorCoreClass::kSm80 : TensorCoreClass::kSm90;
+}
+
 std::span<const GpuDevice> devices_of_group(const GpuFacts& facts) {
   const auto wanted = static_cast<size_t>(std::max(group_devices(facts), 0));
   return std::span(facts.devices).first(std::min(wanted, facts.devices.size()));
@@ -186,29 +196,10 @@ Status check_devices(const GpuFacts& facts) {
   return check_group(facts);
 }
 
-std::string tensor_core_class(std::string_view compute_capability) {
-  const int major = number_of(compute_capability);
-  return major == 0 ? "" : major < 9 ? "sm80" : "sm90";
-}
-
-std::string device_arithmetic(const GpuFacts& facts) {
-  std::vector<std::string> classes;
-  for (const GpuDevice& device : devices_of_group(facts))
-    classes.push_back(tensor_core_class(device.compute_capability));
-  std::sort(classes.begin(), classes.end());
-  classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
-  std::string text;
-  for (const std::string& one : classes) text += cat(text.empty() ? "" : "+", one);
-  return text;
-}
-
 Status check_same_arithmetic(const GpuFacts& facts) {
   const std::span<const GpuDevice> devices = devices_of_group(facts);
   for (size_t i = 1; i < devices.size(); ++i) {
-    if (tensor_core_class(devices[i].compute_capability) ==
-        tensor_core_class(devices[0].compute_capability)) {
-      continue;
-    }
+    if (published_class(devices[i]) == published_class(devices[0])) continue;
     const auto named = [&](size_t at) {
       const GpuDevice& device = devices[at];
       return cat(to_text(GpuName{static_cast<int32_t>(at), device.uuid, device.name}),

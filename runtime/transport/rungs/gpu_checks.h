@@ -29,14 +29,9 @@ std::string_view oldest_driver(int cuda_runtime);
 /// devices can take. DEADLINE_EXCEEDED: the devices did not answer.
 Status check_devices(const GpuFacts& facts);
 
-/// The arithmetic of a device's tensor cores: "sm80" for compute capability 8.0 to 8.9, "sm90" for
-/// later ones, which sum differently (docs/decisions/gpu.md). Empty if the capability is not known.
-std::string tensor_core_class(std::string_view compute_capability);
-
-/// The arithmetic of the group's devices, such as "sm90"; "sm80+sm90" if they differ.
-std::string device_arithmetic(const GpuFacts& facts);
-
-/// Do all devices of the group give the same bits? FAILED_PRECONDITION, naming two that do not.
+/// Should all devices of the group give the same bits, by their capability? FAILED_PRECONDITION,
+/// naming two that do not. Ranks then compare what their devices really give
+/// (runtime/worker/device_arithmetic.h).
 Status check_same_arithmetic(const GpuFacts& facts);
 
 /// check_devices, then: does NCCL load, and is it new enough? FAILED_PRECONDITION with the loader's

@@ -9,7 +9,7 @@ needs nothing of Shoal:
 
 Each file has, as little-endian words: a hash of 64 bits for every 100 of 100,000 tiles, then the
 results of the first 200 tiles, 16 rows of 8 float32 each. A tile is sum + a * b as in mma.m16n8k16
-(bfloat16) or mma.m16n8k8 (tf32). tests/emulator/judged_tiles.h has the same rules for what the
+(bfloat16) or mma.m16n8k8 (tf32). runtime/device/judged_tiles.h has the same rules for what the
 inputs of a tile are, and judge_test holds the emulated tensor core to these files.
 """
 import sys

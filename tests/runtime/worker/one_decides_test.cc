@@ -33,7 +33,6 @@ ModelStart choice_on_cpu() {
 ModelStart choice_on_devices(int32_t planned, int32_t least = 1) {
   ModelStart choice = choice_on_cpu();
   choice.device = DeviceKind::kCuda;
-  choice.device_arithmetic = "cuda-sm90-8";
   choice.limits.kv_blocks = planned;
   choice.least_kv_blocks = least;
   return choice;
@@ -126,6 +125,42 @@ TEST(RanksThatDiffer, AreRefusedIfTheirDriversAreNotTheSame) {
   const std::string why = ready.status().to_string();
   for (const char* said : {"ranks must use the same versions", "driver 13000", "driver 13010"})
     EXPECT_NE(why.find(said), std::string::npos) << why;
+}
+
+constexpr const char* kOther = "EMULATED_GPU_TENSOR_CORE=other";
+
+TEST(RanksThatDiffer, AreRefusedIfTheirTensorCoresSumDifferently) {
+  const auto ready = start_ranks(choice_on_devices(8), {{}, {kOther}});
+  ASSERT_FALSE(ready.ok());
+  EXPECT_EQ(ready.status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(ready.failure().fault, Fault::kPolicy);
+  const std::string why = ready.status().to_string();
+  EXPECT_NE(why.find("rank 0 (GPU 0, sm90) and rank 1 (GPU 1, unknown-9.0)"), std::string::npos)
+      << why;
+}
+
+TEST(RanksThatAreAlike, FormAGroupOfAnyClassAndReportIt) {
+  for (const auto& [variable, arithmetic] :
+       {std::pair("EMULATED_GPU_TENSOR_CORE=sm80", "cuda-sm80-8"),
+        std::pair(kOther, "cuda-unknown-9.0-8")}) {
+    const auto ready = start_ranks(choice_on_devices(8), {{variable}, {variable}});
+    ASSERT_TRUE(ready.ok()) << ready.status().to_string();
+    EXPECT_EQ(ready->front().arithmetic, arithmetic);
+    EXPECT_EQ(ready->back().arithmetic, arithmetic);
+  }
+}
+
+TEST(RanksThatAreStartedAgain, HaveTheTensorCoresOfBefore) {
+  ModelStart choice = choice_on_devices(8);
+  const auto before = start_ranks(choice, {});
+  ASSERT_TRUE(before.ok()) << before.status().to_string();
+  choice.tensor_cores = before->front().tensor_cores;
+  ASSERT_NE(choice.tensor_cores, 0U);
+  EXPECT_TRUE(start_ranks(choice, {}).ok());
+  const auto others = start_ranks(choice, {{kOther}, {kOther}});
+  ASSERT_FALSE(others.ok());
+  EXPECT_EQ(others.status().code(), Code::kAborted);
+  EXPECT_EQ(others.failure().fault, Fault::kPolicy);
 }
 
 // Each rank would find the best set of its processor by itself.

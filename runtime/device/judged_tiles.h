@@ -4,12 +4,14 @@
 /// The tiles that tests/data/tensor_core/make.py gives to the judge, an independent program that
 /// says what a tensor core makes of them. Only the judge's results are kept in files: the inputs
 /// are made here and there by the same rule, from the number of the tile. Floats are bits, because
-/// no step of this may depend on how a processor treats subnormals and NaN.
+/// no step of this may depend on how a processor treats subnormals and NaN. The first tiles are
+/// also what a device's class is found out with (tensor_core_class.h).
 namespace shoal::judged {
 
 inline constexpr int kTiles = 100'000;
-inline constexpr int kTilesOfHash = 100;  ///< each hash covers this many tiles
-inline constexpr int kWholeTiles = 200;   ///< the first ones, kept in full
+inline constexpr int kTilesOfHash = 100;         ///< each hash covers this many tiles
+inline constexpr int kWholeTiles = 200;          ///< the first ones, kept in full
+inline constexpr uint32_t kOneNan = 0x7fffffff;  ///< the only one that a tensor core makes
 inline constexpr int kRows = 16, kColumns = 8, kFactors = 16;
 
 /// What the numbers of a tile are. Tile t has number t % 9.
@@ -105,6 +107,30 @@ inline Tile tile_of(int number) {
     tile.sum[i / kColumns][i % kColumns] =
         number_of(kind, recipe.sum, word((kRows + kColumns) * kFactors + i));
   return tile;
+}
+
+/// A tile's factors as ShoalTiles takes them.
+struct Words {
+  uint32_t a[kRows][kFactors / 2];
+  uint32_t b[kColumns][kFactors / 2];
+};
+inline Words bf16_words(const Tile& tile) {
+  Words words;
+  const auto pair = [](const uint32_t* two) { return two[0] >> 16 | (two[1] & 0xffff0000); };
+  for (int word = 0; word < kFactors / 2; ++word) {
+    for (int row = 0; row < kRows; ++row) words.a[row][word] = pair(tile.a[row] + 2 * word);
+    for (int row = 0; row < kColumns; ++row) words.b[row][word] = pair(tile.b[row] + 2 * word);
+  }
+  return words;
+}
+/// Without what tf32 does not read, because a device's instruction does not say that it ignores it.
+inline Words tf32_words(const Tile& tile) {
+  Words words;
+  for (int word = 0; word < kFactors / 2; ++word) {
+    for (int row = 0; row < kRows; ++row) words.a[row][word] = tile.a[row][word] & 0xffffe000;
+    for (int row = 0; row < kColumns; ++row) words.b[row][word] = tile.b[row][word] & 0xffffe000;
+  }
+  return words;
 }
 
 /// The hash of results, which are added one after the other: FNV-1a over words instead of bytes.

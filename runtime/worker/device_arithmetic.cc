@@ -1,0 +1,76 @@
+#include "runtime/worker/device_arithmetic.h"
+
+#include <algorithm>
+
+#include "runtime/base/archive.h"
+#include "runtime/base/cat.h"
+#include "runtime/device/judged_tiles.h"
+
+namespace shoal {
+
+std::string class_text(const RankTensorCores& rank) {
+  switch (class_of(rank.hashes)) {
+    case TensorCoreClass::kSm80:
+      return "sm80";
+    case TensorCoreClass::kSm90:
+      return "sm90";
+    case TensorCoreClass::kUnknown:
+      break;
+  }
+  return cat("unknown-", rank.major, ".", rank.minor);
+}
+
+std::string classes_text(const std::vector<RankTensorCores>& ranks) {
+  std::vector<std::string> classes;
+  for (const RankTensorCores& rank : ranks) classes.push_back(class_text(rank));
+  std::sort(classes.begin(), classes.end());
+  classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+  std::string text;
+  for (const std::string& one : classes) text += cat(text.empty() ? "" : "+", one);
+  return text;
+}
+
+uint64_t group_hash(const std::vector<RankTensorCores>& ranks) {
+  uint64_t hash = judged::kEmptyHash;
+  for (const RankTensorCores& rank : ranks) {
+    for (const uint64_t part : {rank.hashes.bf16, rank.hashes.tf32}) {
+      hash = judged::added_to_hash(hash, static_cast<uint32_t>(part));
+      hash = judged::added_to_hash(hash, static_cast<uint32_t>(part >> 32));
+    }
+  }
+  return hash | 1;
+}
+
+Status check_same_tensor_cores(const std::vector<RankTensorCores>& ranks) {
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (ranks[rank].hashes == ranks[0].hashes) continue;
+    const auto named = [&](size_t at) {
+      return cat("rank ", at, " (GPU ", ranks[at].gpu, ", ", class_text(ranks[at]), ")");
+    };
+    return Status::error(
+               Code::kFailedPrecondition,
+               cat("the tensor cores of ", named(0), " and ", named(rank),
+                   " gave other results for the same factors, so that answers would depend on the "
+                   "rank; choose GPUs of one kind with CUDA_VISIBLE_DEVICES, or accept it with "
+                   "--reproducible=off"))
+        .blamed_on(Fault::kPolicy);
+  }
+  return {};
+}
+
+Result<std::vector<RankTensorCores>> compare_tensor_cores(Device& device, RankContext& context) {
+  RankTensorCores mine;
+  mine.gpu = device.index();
+  SHOAL_RETURN_IF_ERROR(device.check(
+      device.module().capability(device.index(), &mine.major, &mine.minor), "ask for capability"));
+  SHOAL_ASSIGN_OR_RETURN(mine.hashes, hash_tensor_cores(device));
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<std::string> parts, context.exchange(encode(mine)));
+  std::vector<RankTensorCores> ranks;
+  for (const std::string& part : parts) {
+    SHOAL_ASSIGN_OR_RETURN(ranks.emplace_back(),
+                           decode<RankTensorCores>(part, "a rank's tensor cores"));
+  }
+  return ranks;
+}
+
+}  // namespace shoal
