@@ -36,6 +36,8 @@ struct Case {
 void add_table_cases(const Options& options, std::vector<Case>& cases);
 /// Tree sums compared with the CPU's, bit for bit.
 void add_tree_sum_cases(const Options& options, std::vector<Case>& cases);
+/// The judge's tiles on the tensor cores, and single operations beside the host's.
+void add_arith_cases(const Options& options, std::vector<Case>& cases);
 /// Products with weights of each type, and the arithmetic of tensor cores that they show.
 void add_product_cases(const Options& options, std::vector<Case>& cases);
 /// The other ops of a layer: those that go over rows, q, k and v, and attention.

@@ -135,6 +135,7 @@ int main(int argc, char** argv) {
   std::vector<Case> cases;
   add_table_cases(options, cases);
   add_tree_sum_cases(options, cases);
+  add_arith_cases(options, cases);
   add_product_cases(options, cases);
   add_layer_cases(options, cases);
   add_qkv_cases(options, cases);
