@@ -8,9 +8,11 @@
 
 #include "kernels/args.h"
 #include "models/device_buffers.h"
+#include "models/device_ops.h"
 #include "models/device_shapes.h"
 #include "models/device_tables.h"
 #include "runtime/base/counted.h"
+#include "runtime/base/log.h"
 #include "runtime/comm/device/keep_for_process.h"
 
 namespace shoal {
@@ -177,6 +179,7 @@ Status CudaLayers::begin(const DecoderBatch& batch) {
   batch_ = &batch;
   rows_ = static_cast<int32_t>(batch.token_ids.size());
   failed_ = true;  // until finish() has seen the end of the step
+  launched_ = parts_.device->module().launches();
   SHOAL_RETURN_IF_ERROR(send_step(batch));
   SHOAL_RETURN_IF_ERROR(mark_progress(0));
   const ShoalEmbed embed{.type = device_type(weights_.dtype),
@@ -186,7 +189,9 @@ Status CudaLayers::begin(const DecoderBatch& batch) {
                          .table = weights_.embedding.get(),
                          .ids = buffers_->device.step.token_ids,
                          .out = buffers_->device.residual};
-  return parts_.device->enqueue(parts_.device->module().embed, embed, stream_.get(), "embed");
+  SHOAL_RETURN_IF_ERROR(
+      parts_.device->enqueue(parts_.device->module().embed, embed, stream_.get(), "embed"));
+  return normalize(weights_.layers.front().input_norm, 0, 0, rows_);
 }
 
 Status CudaLayers::normalize(const DeviceVector& weight, int64_t from_row, int64_t to_row,
@@ -247,26 +252,16 @@ Status CudaLayers::attention(int layer) {
   const auto& weights = weights_.layers[static_cast<size_t>(layer)];
   const DeviceBuffers& b = buffers_->device;
   SHOAL_RETURN_IF_ERROR(keep_pace(layer));
-  SHOAL_RETURN_IF_ERROR(normalize(weights.input_norm, 0, 0, rows_));
   SHOAL_RETURN_IF_ERROR(multiply(weights.qkv, b.input, b.hidden_stride, rows_, b.qkv));
-  const ShoalQkv args{.step = step_rows(),
-                      .cache = cache_of(layer),
-                      .heads = parts_.plan.q_heads.size(),
-                      .positions = room_.positions,
-                      .eps = parts_.config.rms_norm_eps,
-                      .qkv = b.qkv,
-                      .qkv_stride = b.qkv_columns,
-                      .bias = weights.qkv_bias.get(),
-                      .q_norm = weights.q_norm.get(),
-                      .k_norm = weights.k_norm.get(),
-                      .cos = b.cos,
-                      .sin = b.sin,
-                      .q = b.q,
-                      .q_stride = b.q_stride};
+  ShoalQkv args = qkv_args(weights, parts_.config, b);
+  args.step = step_rows();
+  args.cache = cache_of(layer);
+  args.heads = parts_.plan.q_heads.size();
+  args.positions = room_.positions;
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().qkv, args, stream_.get(), "qkv"));
   SHOAL_RETURN_IF_ERROR(attend(layer));
-  return multiply(weights.o, b.attention, b.attention_stride, rows_, b.partial);
+  return multiply(weights.o, b.attention, b.attention_stride, rows_, contributions());
 }
 
 Status CudaLayers::mlp(int layer) {
@@ -274,7 +269,6 @@ Status CudaLayers::mlp(int layer) {
   if (columns == 0) return {};
   const auto& weights = weights_.layers[static_cast<size_t>(layer)];
   const DeviceBuffers& b = buffers_->device;
-  SHOAL_RETURN_IF_ERROR(normalize(weights.post_attention_norm, 0, 0, rows_));
   SHOAL_RETURN_IF_ERROR(multiply(weights.gate_up, b.input, b.hidden_stride, rows_, b.gate_up));
   const ShoalSiluMul args{.type = device_type(activations_),
                           .rows = rows_,
@@ -285,30 +279,36 @@ Status CudaLayers::mlp(int layer) {
                           .out_stride = b.mlp_stride};
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().silu_mul, args, stream_.get(), "silu_mul"));
-  return multiply(weights.down, b.mlp, b.mlp_stride, rows_, b.partial);
+  return multiply(weights.down, b.mlp, b.mlp_stride, rows_, contributions());
 }
 
-/// A group of one rank adds its own contribution, which is the whole sum.
+/// Whether the sums of a row-parallel product's leaves are folded where they are added to the rows.
+/// No other rank waits for the fold, and neither the product nor a library folds them by itself.
+bool CudaLayers::is_unfolded() const {
+  return collective_ == nullptr && products_ == nullptr && rows_ <= kShoalMostUnfoldedRows;
+}
+
+/// Where a row-parallel product leaves what reduce() adds. nullptr: in scratch, unfolded.
+float* CudaLayers::contributions() const {
+  return is_unfolded() ? nullptr : buffers_->device.partial;
+}
+
+/// Adds the sum to the rows, and normalizes them for what comes next. A group of one rank adds its
+/// own contribution, which is the whole sum.
 Status CudaLayers::reduce(int layer, Part part) {
-  const auto& weights = weights_.layers[static_cast<size_t>(layer)];
   const DeviceBuffers& b = buffers_->device;
   const bool is_mlp = part == Part::kMlp;
-  const int hidden = parts_.config.hidden_size;
-  const float* sum = b.partial;
+  ShoalAddNorm args = add_norm_args(weights_, parts_.config, b, layer, part, is_unfolded());
+  args.rows = rows_;
   if (collective_ != nullptr) {
     SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(
         is_mlp ? parts_.plan.mlp_reduce : parts_.plan.attention_reduce, b.partial, b.sum,
-        static_cast<size_t>(rows_) * static_cast<size_t>(hidden), stream_.get(),
+        static_cast<size_t>(rows_) * static_cast<size_t>(args.cols), stream_.get(),
         Deadline::after_ms(parts_.collective_timeout_ms)));
-    sum = b.sum;
+    args.sums = b.sum;
   }
-  const ShoalResidualAdd args{.rows = rows_,
-                              .cols = hidden,
-                              .residual = b.residual,
-                              .sum = sum,
-                              .bias = (is_mlp ? weights.down_bias : weights.o_bias).get()};
-  SHOAL_RETURN_IF_ERROR(parts_.device->enqueue(parts_.device->module().residual_add, args,
-                                               stream_.get(), "residual_add"));
+  SHOAL_RETURN_IF_ERROR(
+      parts_.device->enqueue(parts_.device->module().add_norm, args, stream_.get(), "add_norm"));
   SHOAL_RETURN_IF_ERROR(mark_progress(2 * layer + (is_mlp ? 2 : 1)));
   return has_moved() ? moved() : Status();
 }
@@ -396,6 +396,8 @@ Status CudaLayers::launch_shapes() {
 Status CudaLayers::finish() {
   SHOAL_RETURN_IF_ERROR(mark_progress(2 * parts_.config.num_hidden_layers + 1));
   SHOAL_RETURN_IF_ERROR(wait_for_all());
+  const int64_t launches = parts_.device->module().launches() - launched_;
+  log_debug(cat("a step of ", counted(rows_, "row"), " took ", launches, " launches"));
   take_logits(*batch_, buffers_->pinned, static_cast<size_t>(parts_.plan.vocab.size()), out_);
   return moved();
 }

@@ -62,6 +62,8 @@ class CudaLayers final : public Layers {
   Status normalize(const DeviceVector& weight, int64_t from_row, int64_t to_row, int32_t rows);
   Status multiply(const DeviceMatrix& w, const void* x, int64_t x_stride, int32_t rows, float* y);
   ShoalAttention attention_of(int layer) const;
+  bool is_unfolded() const;
+  float* contributions() const;
   Status attend(int layer);
   Status normalize_logit_rows();
   Status fetch_logits();
@@ -89,8 +91,9 @@ class CudaLayers final : public Layers {
   int32_t rows_ = 0;
   int longest_ = 0;  // positions of the longest sequence
   StepLogits out_;
-  uint32_t seen_ = 0;    // the progress mark that the host has seen last
-  bool failed_ = false;  // an op may still run
+  int64_t launched_ = 0;  // kernels, when the step began
+  uint32_t seen_ = 0;     // the progress mark that the host has seen last
+  bool failed_ = false;   // an op may still run
 };
 
 }  // namespace shoal

@@ -7,11 +7,6 @@
 
 namespace shoal {
 
-/// What the product of `rows` rows of x with a matrix of the weights is called with. The rows of x
-/// are x_stride elements apart, and y is [contributions][rows][outputs].
-ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const DeviceBuffers& buffers,
-                          const void* x, int64_t x_stride, int32_t rows, float* y);
-
 // CUDA loads a kernel when it is first launched, which takes time and memory, and may wait for
 // whatever runs on the device. These functions launch what an op may choose from, so that no step
 // of a request is the first.

@@ -20,8 +20,8 @@ struct ProductLibrary {
   int32_t least_rows = 0;  ///< products of fewer rows are computed by own kernels
   int64_t workspace_bytes = 0;  ///< of device memory, for the one stream
   bool is_used() const { return !path.empty(); }
-  /// What it adds to the name of an arithmetic: its version decides the bits, and from how many rows
-  /// on it is used. "" if it is not.
+  /// What it adds to the name of an arithmetic: its version decides the bits, and from how many
+  /// rows on it is used. "" if it is not.
   std::string text() const;
 };
 template <typename Archive>

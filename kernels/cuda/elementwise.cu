@@ -1,10 +1,11 @@
-// The ops that go over rows: embedding, norm, activation, residual, and the greatest logit. Their
-// sums have the order of kernels/cpu, so the bits are the CPU's.
+// The ops that go over rows: embedding, activation, residual and norm, and the greatest logit.
+// Their sums have the order of kernels/cpu, so the bits are the CPU's.
 #include <algorithm>
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/arithmetic.cuh"
 #include "kernels/cuda/entries.h"
+#include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/host_checks.h"
 #include "kernels/cuda/machine.cuh"
 
@@ -47,17 +48,11 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__
   });
 }
 
-/// Blocks: rows. Block memory: the row, then kSumLanes sums.
-__global__ void __launch_bounds__(kThreads)
-    rms_norm_kernel(const __grid_constant__ ShoalRmsNorm args) {
-  auto* const x = reinterpret_cast<float*>(block_memory());
-  float* const sums = x + args.cols;
+/// Normalizes the block's row, which its threads have put into block memory, before kSumLanes sums.
+/// Args: ShoalRmsNorm or ShoalAddNorm.
+template <class Args>
+__device__ void normalize_row(const Args& args, const float* x, float* sums) {
   const auto thread = static_cast<int>(threadIdx.x);
-  const auto row = static_cast<int64_t>(blockIdx.x);
-  // All threads load, so that the whole row is under way at once, and then few of them sum.
-  const float* const from = args.x + row * args.cols;
-#pragma unroll 8
-  for (int i = thread; i < args.cols; i += kThreads) x[i] = load_global(from + i);
   __syncthreads();
   if (thread < kSumLanes) {
     float sum = 0;
@@ -67,13 +62,25 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   const float scale = inverse_rms(sum_of_lanes(sums), args.cols, args.eps);
-  const int64_t to = row * args.out_stride;
+  const int64_t to = static_cast<int64_t>(blockIdx.x) * args.out_stride;
   for (int i = thread; i < args.cols; i += kThreads) {
     const float weight = load_global(args.weight + i);
     store_element(args.out, args.type, to + i, __fmul_rn(__fmul_rn(x[i], scale), weight));
   }
   for (int64_t i = args.cols + thread; i < args.out_stride; i += kThreads)
     store_element(args.out, args.type, to + i, 0);
+}
+
+/// Blocks: rows.
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_kernel(const __grid_constant__ ShoalRmsNorm args) {
+  auto* const x = reinterpret_cast<float*>(block_memory());
+  // All threads load, so that the whole row is under way at once, and then few of them sum.
+  const float* const from = args.x + static_cast<int64_t>(blockIdx.x) * args.cols;
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kThreads)
+    x[i] = load_global(from + i);
+  normalize_row(args, x, x + args.cols);
 }
 
 __device__ float with_bias(float value, const float* bias, int64_t column) {
@@ -96,13 +103,36 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+/// The fold of the leaves' sums of one element, which is number `at` of each plane. All are loaded
+/// at once, because otherwise each plane would cost the full latency of memory.
+__device__ float folded(const ShoalAddNorm& args, int64_t at) {
+  const int64_t plane = static_cast<int64_t>(args.rows) * args.cols;
+  float sums[kShoalMostLeaves] = {};
+#pragma unroll
+  for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf) {
+    if (leaf < args.leaves) sums[leaf] = load_global(args.sums + leaf * plane + at);
+  }
+  Stack<1> stack;
+#pragma unroll
+  for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf) {
+    if (leaf >= args.leaves) break;
+    stack.push({{sums[leaf]}});
+    for (int merges = args.merges[leaf]; merges > 0; --merges) stack.merge();
+  }
+  return stack.top().lane[0];
+}
+
+/// Blocks: rows.
 __global__ void __launch_bounds__(kThreads)
-    residual_add_kernel(const __grid_constant__ ShoalResidualAdd args) {
-  for_elements(args.rows, args.cols, [&](int64_t row, int64_t column) {
-    const int64_t at = row * args.cols + column;
-    const float sum = with_bias(load_global(args.sum + at), args.bias, column);
-    store_global(args.residual + at, __fadd_rn(load_global(args.residual + at), sum));
-  });
+    add_norm_kernel(const __grid_constant__ ShoalAddNorm args) {
+  auto* const x = reinterpret_cast<float*>(block_memory());
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * args.cols;
+  for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kThreads) {
+    const float sum = with_bias(folded(args, row + i), args.bias, i);
+    x[i] = __fadd_rn(load_global(args.residual + row + i), sum);
+    store_global(args.residual + row + i, x[i]);
+  }
+  if (args.weight != nullptr) normalize_row(args, x, x + args.cols);
 }
 
 /// One warp finds the best of what all threads have found.
@@ -181,6 +211,28 @@ constexpr int64_t kMostNormColumns = 24 * 1024;
 static_assert((kMostNormColumns + kSumLanes) * sizeof(float) <= kMostSharedBytes);
 constexpr size_t kBestBytes = kThreads * sizeof(ShoalBest);
 
+size_t norm_bytes(int32_t cols) {
+  return (static_cast<size_t>(cols) + kSumLanes) * sizeof(float);
+}
+
+/// A norm that writes somewhere. Args: ShoalRmsNorm or ShoalAddNorm.
+template <class Args>
+bool norm_is_valid(const Args& args) {
+  return in_range(args.out_stride, args.cols, kMostStride) && is_given(args.weight, 4) &&
+         is_activation_type(args.type) && is_given(args.out, element_bytes(args.type));
+}
+
+/// Whether the leaves fold into one value.
+bool fold_is_valid(const ShoalAddNorm& args) {
+  if (!in_range(args.leaves, 1, kShoalMostLeaves)) return false;
+  int depth = 0;
+  for (int leaf = 0; leaf < args.leaves; ++leaf) {
+    if (!in_range(args.merges[leaf], 0, depth)) return false;
+    depth += 1 - args.merges[leaf];
+  }
+  return depth == 1;
+}
+
 /// Rows and columns that can be counted; there may be none.
 bool is_extent(int64_t rows, int64_t cols) {
   return in_range(rows, 0, kMostExtent) && in_range(cols, 0, kMostExtent);
@@ -200,13 +252,10 @@ int32_t embed(const ShoalEmbed* args, void* stream) {
 int32_t rms_norm(const ShoalRmsNorm* args, void* stream) {
   if (!is_extent(args->rows, args->cols)) return cudaErrorInvalidValue;
   if (args->rows == 0 || args->cols == 0) return cudaSuccess;
-  if (args->cols > kMostNormColumns || !in_range(args->out_stride, args->cols, kMostStride))
+  if (args->cols > kMostNormColumns || !is_given(args->x, 4) || !norm_is_valid(*args))
     return cudaErrorInvalidValue;
-  if (!is_given(args->x, 4) || !is_given(args->weight, 4) || !is_activation_type(args->type) ||
-      !is_given(args->out, element_bytes(args->type)))
-    return cudaErrorInvalidValue;
-  const size_t bytes = (static_cast<size_t>(args->cols) + kSumLanes) * sizeof(float);
-  return launch(&rms_norm_kernel, Grid{args->rows, 1, 1}, kThreads, bytes, *args, stream);
+  return launch(&rms_norm_kernel, Grid{args->rows, 1, 1}, kThreads, norm_bytes(args->cols), *args,
+                stream);
 }
 
 int32_t silu_mul(const ShoalSiluMul* args, void* stream) {
@@ -219,12 +268,15 @@ int32_t silu_mul(const ShoalSiluMul* args, void* stream) {
   return launch_elements(&silu_mul_kernel, args->rows, args->out_stride, *args, stream);
 }
 
-int32_t residual_add(const ShoalResidualAdd* args, void* stream) {
+int32_t add_norm(const ShoalAddNorm* args, void* stream) {
   if (!is_extent(args->rows, args->cols)) return cudaErrorInvalidValue;
   if (args->rows == 0 || args->cols == 0) return cudaSuccess;
-  if (!is_given(args->residual, 4) || !is_given(args->sum, 4) || !is_given_or_null(args->bias, 4))
+  if (args->cols > kMostNormColumns || !fold_is_valid(*args) || !is_given(args->residual, 4) ||
+      !is_given(args->sums, 4) || !is_given_or_null(args->bias, 4))
     return cudaErrorInvalidValue;
-  return launch_elements(&residual_add_kernel, args->rows, args->cols, *args, stream);
+  if (args->weight != nullptr && !norm_is_valid(*args)) return cudaErrorInvalidValue;
+  return launch(&add_norm_kernel, Grid{args->rows, 1, 1}, kThreads, norm_bytes(args->cols), *args,
+                stream);
 }
 
 int32_t argmax(const ShoalArgmax* args, void* stream) {
@@ -243,9 +295,12 @@ int32_t argmax(const ShoalArgmax* args, void* stream) {
 
 int32_t load_elementwise() {
   const cudaError_t errors[] = {
-      load_kernel(&embed_kernel),         load_kernel(&rms_norm_kernel, kMostSharedBytes),
-      load_kernel(&silu_mul_kernel),      load_kernel(&residual_add_kernel),
-      load_kernel(&best_of_parts_kernel), load_kernel(&best_of_rows_kernel),
+      load_kernel(&embed_kernel),
+      load_kernel(&rms_norm_kernel, kMostSharedBytes),
+      load_kernel(&add_norm_kernel, kMostSharedBytes),
+      load_kernel(&silu_mul_kernel),
+      load_kernel(&best_of_parts_kernel),
+      load_kernel(&best_of_rows_kernel),
   };
   for (const cudaError_t error : errors) {
     if (error != cudaSuccess) return error;

@@ -29,7 +29,7 @@ int64_t product_scratch_floats(int32_t outputs, int32_t rows, int32_t leaves);
 int32_t embed(const ShoalEmbed* args, void* stream);
 int32_t rms_norm(const ShoalRmsNorm* args, void* stream);
 int32_t silu_mul(const ShoalSiluMul* args, void* stream);
-int32_t residual_add(const ShoalResidualAdd* args, void* stream);
+int32_t add_norm(const ShoalAddNorm* args, void* stream);
 int32_t argmax(const ShoalArgmax* args, void* stream);
 int32_t qkv(const ShoalQkv* args, void* stream);  // qkv.cu
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cuda_runtime.h>
@@ -24,6 +25,9 @@ struct Grid {
   int64_t x = 1, y = 1, z = 1;
 };
 
+/// How many kernels this process has launched, or has tried to.
+inline std::atomic<int64_t> launched{0};
+
 /// Starts the kernel on the stream (a cudaStream_t; nullptr is the default one). Each block has
 /// shared_bytes of block_memory().
 template <class Args>
@@ -31,6 +35,7 @@ cudaError_t launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_b
                    const Args& args, void* stream) {
   Args copy = args;
   void* parameters[] = {&copy};
+  launched.fetch_add(1, std::memory_order_relaxed);
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
                           dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
                                static_cast<unsigned>(grid.z)),

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/entries.h"
+#include "kernels/cuda/machine.cuh"
 
 namespace shoal::cuda {
 namespace {
@@ -125,6 +126,10 @@ int32_t copy(void* to, const void* from, size_t bytes, void* stream) {
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, as_stream(stream));
 }
 
+int64_t launches() {
+  return launched.load(std::memory_order_relaxed);
+}
+
 int32_t export_memory(void* memory, uint8_t handle[kShoalIpcHandleBytes]) {
   cudaIpcMemHandle_t made;
   const cudaError_t error = cudaIpcGetMemHandle(&made, memory);
@@ -179,7 +184,7 @@ constexpr ShoalCudaModule kModule{
     embed,
     rms_norm,
     silu_mul,
-    residual_add,
+    add_norm,
     argmax,
     qkv,
     attention,
@@ -187,6 +192,7 @@ constexpr ShoalCudaModule kModule{
     attention_ways,
     attention_scratch_floats,
     capability,
+    launches,
     multiply_tiles,
     operate,
 };

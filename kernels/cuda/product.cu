@@ -62,7 +62,7 @@ __device__ Corner corner_of_block() {
 
 struct LeafArgs {
   ShoalProduct product;
-  bool folds;  ///< whether sums go to scratch, for fold_leaves_kernel, and not to their plane of y
+  bool to_scratch;  ///< whether sums go there, to be folded, and not to their plane of y
 };
 
 /// One leaf. Blocks: tiles of tokens x tiles of outputs x leaves.
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   Pipeline<Tile> pipeline(args, corner, index, index + 1);
   Sums<Tile> sums;
   pipeline.next_leaf(sums, multiplier, leaf.end - leaf.begin);
-  if (launch.folds) {
+  if (launch.to_scratch) {
     float* const plane = args.scratch + int64_t{index} * args.rows * args.outputs;
     multiplier.store(sums, args, corner, plane, args.outputs);
   } else {
@@ -152,21 +152,22 @@ cudaError_t launch_tiles(void (*kernel)(Args), const ShoalProduct& product, int 
 
 template <class Tile>
 cudaError_t run_split(const ShoalProduct& args, void* stream) {
-  const bool folds = merges(args);
-  if (folds && args.scratch_floats < int64_t{args.leaves} * args.rows * args.outputs)
+  const bool unfolded = args.y == nullptr, to_scratch = unfolded || merges(args);
+  if (to_scratch && args.scratch_floats < int64_t{args.leaves} * args.rows * args.outputs)
     return cudaErrorInvalidValue;
   const cudaError_t error =
-      launch_tiles<Tile>(&leaf_kernel<Tile>, args, args.leaves, LeafArgs{args, folds}, stream);
-  if (error != cudaSuccess || !folds) return error;
+      launch_tiles<Tile>(&leaf_kernel<Tile>, args, args.leaves, LeafArgs{args, to_scratch}, stream);
+  if (error != cudaSuccess || unfolded || !to_scratch) return error;
   const Grid grid{tiles(args.outputs, kFoldLeavesThreads),
                   std::min<int64_t>(args.rows, kMostBlocksY), 1};
   return launch(&fold_leaves_kernel, grid, kFoldLeavesThreads, 0, args, stream);
 }
 
-/// Lone is for programs that merge nothing. They need no stack, so a thread can hold more sums.
+/// Lone is for programs that merge nothing here. They need no stack, so a thread can hold more
+/// sums.
 template <class Lone, class Stacked>
 cudaError_t run_stacked(const ShoalProduct& args, void* stream) {
-  if (!merges(args)) return run_split<Lone>(args, stream);
+  if (!merges(args) || args.y == nullptr) return run_split<Lone>(args, stream);
   return launch_tiles<Stacked>(&stacked_kernel<Stacked>, args, 1, args, stream);
 }
 
@@ -244,6 +245,7 @@ Shape choose(const ShoalProduct& args) {
   using OfSquare = Square<Bf16Format>;
   const int64_t blocks = tiles(args.outputs, OfNarrow::kOutputs) * args.leaves;
   if (args.rows <= OfNarrow::kTokens) return blocks < kManyBlocks ? kSmall : kNarrow;
+  static_assert(Short<Bf16Format>::kTokens == kShoalMostUnfoldedRows);
   if (args.rows <= Short<Bf16Format>::kTokens) return kShort;
   const int64_t squares =
       tiles(args.outputs, OfSquare::kOutputs) * tiles(args.rows, OfSquare::kTokens);
@@ -289,16 +291,17 @@ bool is_valid(const ShoalProduct& args) {
   if (args.outputs > kMostExtent || args.rows > kMostExtent) return false;
   if (!is_type(args.type)) return false;
   if (!is_given(args.weights, 128) || !is_given(args.x, kChunkBytes) ||
-      !is_given(args.y, sizeof(float)))
+      !is_given_or_null(args.y, sizeof(float)))
     return false;
   if (!in_range(args.weight_stride, 1, kMostStride) || args.weight_stride % kLeafColumns != 0)
     return false;
   const int64_t chunk = args.type == kShoalBf16 ? kChunk<uint16_t> : kChunk<float>;
   if (!in_range(args.x_stride, 1, kMostStride) || args.x_stride % chunk != 0) return false;
-  if (!in_range(args.y_stride, args.outputs, kMostStride)) return false;
   if (args.scratch_floats < 0 || !is_given_or_null(args.scratch, sizeof(float))) return false;
   if (args.scratch == nullptr && args.scratch_floats > 0) return false;
   const int planes = contributions_of(args);
+  if (args.y == nullptr) return planes == 1 && leaves_are_valid(args);
+  if (!in_range(args.y_stride, args.outputs, kMostStride)) return false;
   const int64_t plane_floats = (args.rows - 1) * args.y_stride + args.outputs;
   return planes >= 1 && (planes == 1 || args.plane_stride >= plane_floats) &&
          leaves_are_valid(args);

@@ -123,7 +123,7 @@ struct ShoalCudaModule {
   int32_t (*embed)(const ShoalEmbed* args, void* stream);
   int32_t (*rms_norm)(const ShoalRmsNorm* args, void* stream);
   int32_t (*silu_mul)(const ShoalSiluMul* args, void* stream);
-  int32_t (*residual_add)(const ShoalResidualAdd* args, void* stream);
+  int32_t (*add_norm)(const ShoalAddNorm* args, void* stream);
   int32_t (*argmax)(const ShoalArgmax* args, void* stream);
   int32_t (*qkv)(const ShoalQkv* args, void* stream);
   int32_t (*attention)(const ShoalAttention* args, void* stream);
@@ -137,6 +137,8 @@ struct ShoalCudaModule {
 
   /// A device's compute capability, e.g. 9 and 0.
   int32_t (*capability)(int32_t device, int32_t* major, int32_t* minor);
+  /// How many kernels this process has launched.
+  int64_t (*launches)();
   // What the device's arithmetic gives, alone.
   int32_t (*multiply_tiles)(const ShoalTiles* args, void* stream);
   int32_t (*operate)(const ShoalOperation* args, void* stream);

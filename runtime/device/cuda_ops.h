@@ -15,6 +15,9 @@ enum ShoalType { kShoalBf16 = 0, kShoalF16, kShoalF32, kShoalTypes };
 
 /// The most leaves of one product on one device. A balanced tree over them needs a stack of four.
 enum { kShoalMostLeaves = 8 };
+/// Up to so many rows, each leaf of a product always has thread blocks of its own, so that somebody
+/// else may as well fold them (ShoalProduct::y).
+enum { kShoalMostUnfoldedRows = 32 };
 
 /// One leaf of a product's columns, and what follows it on the stack of sums (LeafStep in
 /// kernels/packed_matrix.h).
@@ -51,7 +54,9 @@ struct ShoalProduct {
   /// used, even if they hold NaN. A leaf that begins at a multiple of 16 bytes is read faster.
   const void* x;
   int64_t x_stride;
-  float* y;  ///< [contributions][rows][outputs]; rows y_stride apart
+  /// [contributions][rows][outputs]; rows y_stride apart. Null: the leaves' sums stay in scratch,
+  /// as ShoalAddNorm::sums, for which they must make one contribution.
+  float* y;
   int64_t y_stride;
   int64_t plane_stride;  ///< from one contribution's plane to the next
   /// [leaves][rows][outputs]: the leaves' sums, if each leaf gets thread blocks of its own. Must
@@ -97,13 +102,22 @@ struct ShoalSiluMul {
   int64_t out_stride;
 };
 
-/// residual += sum + bias, where the bias is added to the sum first. With the CPU's bits.
-struct ShoalResidualAdd {
+/// residual += sum + bias, where the bias is added to the sum first. Then, if there is a weight,
+/// out is the norm of residual, as ShoalRmsNorm computes it. The sum may come in leaves, which are
+/// folded first, as a product folds them. With the CPU's bits.
+struct ShoalAddNorm {
+  int32_t type;  ///< ShoalType of out: bf16 or float32
   int32_t rows;
-  int32_t cols;
-  float* residual;    ///< [rows][cols]
-  const float* sum;   ///< [rows][cols]; must not overlap residual
-  const float* bias;  ///< [cols], or null: none
+  int32_t cols;                      ///< at most 24576, because a row is kept in block memory
+  int32_t leaves;                    ///< at most kShoalMostLeaves; 1: the sum itself
+  int32_t merges[kShoalMostLeaves];  ///< ShoalLeaf::merges of each; they leave one value
+  const float* sums;                 ///< [leaves][rows][cols]; must not overlap residual
+  const float* bias;                 ///< [cols], or null: none
+  float* residual;                   ///< [rows][cols]
+  const float* weight;               ///< [cols], or null: no norm, and out is left as it is
+  float eps;
+  void* out;  ///< [rows][out_stride]
+  int64_t out_stride;
 };
 
 /// A greatest logit and its column: the twin of ArgmaxResult in kernels/args.h.

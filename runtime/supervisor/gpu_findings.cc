@@ -133,9 +133,8 @@ Status GpuFindings::take(std::string_view line) {
     return {};
   }
   const std::pair<const char*, Status (*)(const Json&, GpuFacts*)> kinds[] = {
-      {"module", take_module}, {"error", take_error},   {"driver", take_driver},
-      {"nccl", take_nccl},     {"cublas", take_cublas}, {"peer", take_peer},
-      {"memory", take_memory},
+      {"module", take_module}, {"error", take_error}, {"driver", take_driver}, {"nccl", take_nccl},
+      {"cublas", take_cublas}, {"peer", take_peer},   {"memory", take_memory},
   };
   for (const auto& [name, take_kind] : kinds) {
     if (kind == name && value.is_object()) return take_kind(value, facts);

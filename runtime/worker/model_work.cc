@@ -96,12 +96,12 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kWarmUp));
   SHOAL_RETURN_IF_ERROR(runner_->warm_up());
   SHOAL_ASSIGN_OR_RETURN(const std::optional<KvRoom> room, settle_kv_cache(start, context));
-  return encode(ModelReady{on_device_ ? "cuda" : kernels->name,
-                           on_device_ ? cat("cuda-", classes_text(devices), "-", runner_->leaves(),
-                                             start.library.text())
-                                      : expected_fingerprint().text(),
-                           runner_->weight_bytes(), runner_->kv_bytes(), runner_->kv_blocks(),
-                           runner_->weight_sum(), room, on_device_ ? group_hash(devices) : 0});
+  return encode(ModelReady{
+      on_device_ ? "cuda" : kernels->name,
+      on_device_ ? cat("cuda-", classes_text(devices), "-", runner_->leaves(), start.library.text())
+                 : expected_fingerprint().text(),
+      runner_->weight_bytes(), runner_->kv_bytes(), runner_->kv_blocks(), runner_->weight_sum(),
+      room, on_device_ ? group_hash(devices) : 0});
 }
 
 /// The tensor cores of all ranks, if they are fit for a group and for the streams that it goes on

@@ -380,6 +380,18 @@ class Choice(harness.TestCase):
                 server.process.send_signal(signal.SIGTERM)
                 self.assertEqual(server.end(), 0)
 
+    def test_a_step_has_few_launches(self):
+        """A layer has nine for one row of one rank: the fold of a product's leaves, the bias, the
+        residual and the next norm are one."""
+        layers = json.loads((FOLDER / "config.json").read_text())["num_hidden_layers"]
+        with emulated():
+            done = harness.run("generate", FOLDER, "--prompt-ids", "1,2,3", "--max-tokens", 3,
+                               "--ignore-eos", *ON_DEVICES, "--log-level", "debug")
+        launches = re.findall(r"a step of 1 row took (\d+) launches", done.stderr.decode())
+        self.assertGreaterEqual(len(launches), 2)
+        # Embedding and its norm, the last norm and product, and two for the greatest logit.
+        self.assertEqual(set(launches), {str(9 * layers + 6)})
+
     def test_devices(self):
         self.assertIn("--device auto: Emulated GPU, compute capability 9.0", self.chosen())
 

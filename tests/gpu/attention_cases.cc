@@ -26,14 +26,6 @@ const Heads kHeads[] = {
 const std::vector<Stretch> kStretches = {{0, 17}, {60, 10}, {130, 1}, {63, 1}, {124, 9}};
 constexpr int kPositions = 144;
 
-/// Runs body with a device, in the arithmetic of the CPU's kernels.
-std::string on_device(const Options& options, const std::function<std::string(OneDevice&)>& body) {
-  set_float_environment();
-  Result<OneDevice> one = OneDevice::open(options.module);
-  SHOAL_EXPECT_OK(one.status());
-  return body(*one);
-}
-
 int sequences_of(const std::vector<Stretch>& stretches) {
   return static_cast<int>(stretches.size());
 }

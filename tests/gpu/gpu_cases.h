@@ -42,6 +42,7 @@ void add_arith_cases(const Options& options, std::vector<Case>& cases);
 void add_product_cases(const Options& options, std::vector<Case>& cases);
 /// The other ops of a layer: those that go over rows, q, k and v, and attention.
 void add_layer_cases(const Options& options, std::vector<Case>& cases);
+void add_add_norm_cases(const Options& options, std::vector<Case>& cases);
 void add_qkv_cases(const Options& options, std::vector<Case>& cases);
 void add_attention_cases(const Options& options, std::vector<Case>& cases);
 /// The push all_reduce with the ranks as threads of one process on one device. This tests its

@@ -138,6 +138,7 @@ int main(int argc, char** argv) {
   add_arith_cases(options, cases);
   add_product_cases(options, cases);
   add_layer_cases(options, cases);
+  add_add_norm_cases(options, cases);
   add_qkv_cases(options, cases);
   add_attention_cases(options, cases);
   add_push_cases(options, cases);

@@ -6,7 +6,6 @@
 #include "kernels/reference/ops.h"
 #include "runtime/base/thread_pool.h"
 #include "tests/gpu/gpu_cases.h"
-#include "tests/gpu/lane_orders.h"
 #include "tests/gpu/layer_problem.h"
 
 namespace shoal::gpu {
@@ -14,50 +13,8 @@ namespace {
 
 constexpr int kSeconds = 300;
 
-/// Runs body with a device, in the arithmetic of the CPU's kernels.
-std::string on_device(const Options& options, const std::function<std::string(OneDevice&)>& body) {
-  set_float_environment();
-  Result<OneDevice> one = OneDevice::open(options.module);
-  SHOAL_EXPECT_OK(one.status());
-  return body(*one);
-}
-
-/// Runs body with the emulated device's lanes and blocks in several orders.
-std::string in_every_order(const Options& options,
-                           const std::function<std::string(OneDevice&)>& body) {
-  return on_device(options, [&](OneDevice& one) -> std::string {
-    if (!options.stand_in) return body(one);
-    return in_lane_orders(3, [&](int) { return body(one); });
-  });
-}
-
-struct Extent {
-  int rows, cols;
-};
-constexpr Extent kExtents[] = {{1, 1}, {3, 63}, {2, 64}, {4, 65}, {5, 100}, {2, 1023}, {3, 2050}};
-size_t area(int64_t rows, int64_t cols) {
-  return static_cast<size_t>(rows) * static_cast<size_t>(cols);
-}
-
-/// The rows of out with their padding, behind which there is one element more, which must stay as
-/// it was.
-template <class T>
-std::string compare_padded(Bench& bench, const T* out, std::vector<T> expected, int64_t stride) {
-  T poison;
-  std::memset(&poison, 0xff, sizeof poison);
-  expected.push_back(poison);
-  const std::vector<T> got = bench.get(out, expected.size());
-  if (!bench.ok()) return bench.wrong();
-  if (std::memcmp(&got.back(), &poison, sizeof poison) != 0)
-    return "the end of the result was overwritten";
-  return first_difference(got, expected, stride);
-}
-/// The type of activations that are kept in T.
-template <class T>
-constexpr Dtype kDtypeOf = sizeof(T) == 4 ? Dtype::kF32 : Dtype::kBf16;
-
 std::string embed_looks_up(OneDevice& one, Dtype type) {
-  for (const Extent& extent : kExtents) {
+  for (const RowExtent& extent : kRowExtents) {
     Bench bench(one);
     constexpr int kVocabulary = 7;
     const std::vector<std::byte> table = encoded(floats(area(kVocabulary, extent.cols), 3), type);
@@ -91,7 +48,7 @@ std::string embed_looks_up(OneDevice& one, Dtype type) {
 template <class T>
 std::string rms_norm_has_the_cpus_bits(OneDevice& one) {
   for (const Numbers numbers : {Numbers::kUsual, Numbers::kHostile}) {
-    for (const Extent& extent : kExtents) {
+    for (const RowExtent& extent : kRowExtents) {
       Bench bench(one);
       const std::vector<float> x = floats(area(extent.rows, extent.cols), 5, numbers);
       const std::vector<float> weight = floats(static_cast<size_t>(extent.cols), 6);
@@ -120,7 +77,7 @@ std::string rms_norm_has_the_cpus_bits(OneDevice& one) {
 template <class T>
 std::string silu_mul_has_the_cpus_bits(OneDevice& one) {
   for (const bool biased : {false, true}) {
-    for (const Extent& extent : kExtents) {
+    for (const RowExtent& extent : kRowExtents) {
       Bench bench(one);
       const std::vector<float> gate_up =
           floats(area(extent.rows, 2 * extent.cols), 7, Numbers::kHostile);
@@ -150,35 +107,9 @@ std::string silu_mul_has_the_cpus_bits(OneDevice& one) {
   return "";
 }
 
-std::string residual_add_has_the_cpus_bits(OneDevice& one) {
-  for (const bool biased : {false, true}) {
-    for (const Extent& extent : kExtents) {
-      Bench bench(one);
-      const size_t count = area(extent.rows, extent.cols);
-      std::vector<float> residual = floats(count, 9, Numbers::kHostile);
-      const std::vector<float> sum = floats(count, 10, Numbers::kHostile);
-      const std::vector<float> bias = floats(static_cast<size_t>(extent.cols), 11);
-      auto* const out = bench.put(residual);
-      reference::residual_add({.residual = residual.data(),
-                               .sum = sum.data(),
-                               .bias = biased ? bias.data() : nullptr,
-                               .cols = extent.cols},
-                              0, extent.rows);
-      const ShoalResidualAdd args{extent.rows, extent.cols, out, bench.put(sum),
-                                  biased ? bench.put(bias) : nullptr};
-      bench.finish(bench.module().residual_add(&args, bench.stream()), "residual_add");
-      const std::vector<float> got = bench.get(out, count);
-      if (!bench.ok()) return bench.wrong();
-      if (std::string wrong = first_difference(got, residual, extent.cols); !wrong.empty())
-        return cat(extent.cols, " columns: ", wrong);
-    }
-  }
-  return "";
-}
-
 /// Rows in which the greatest is at either end, occurs twice, is a zero of either sign, or is not
 /// there at all.
-std::vector<float> logit_rows(const Extent& extent) {
+std::vector<float> logit_rows(const RowExtent& extent) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::vector<float> logits = floats(area(extent.rows, extent.cols), 12);
   const auto columns = static_cast<size_t>(extent.cols);
@@ -197,7 +128,7 @@ std::vector<float> logit_rows(const Extent& extent) {
 
 std::string argmax_is_the_cpus(OneDevice& one) {
   for (const int columns : {1, 33, 1023, 2050, 70000}) {
-    const Extent extent{6, columns};
+    const RowExtent extent{6, columns};
     Bench bench(one);
     const std::vector<float> logits = logit_rows(extent);
     auto* const best = bench.poisoned<ShoalBest>(static_cast<size_t>(extent.rows));
@@ -270,8 +201,6 @@ void add_layer_cases(const Options& options, std::vector<Case>& cases) {
       [=] { return in_every_order(options, silu_mul_has_the_cpus_bits<uint16_t>); });
   add("layer/silu_mul-float32",
       [=] { return on_device(options, silu_mul_has_the_cpus_bits<float>); });
-  add("layer/residual_add",
-      [=] { return in_every_order(options, residual_add_has_the_cpus_bits); });
   add("layer/argmax", [=] { return in_every_order(options, argmax_is_the_cpus); });
   add("layer/exponential", [=] { return on_device(options, exponential_has_the_cpus_bits); });
 }

@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "runtime/base/dtype.h"
+#include "runtime/base/thread_pool.h"
 #include "tests/conformance/tree_cases.h"
+#include "tests/gpu/lane_orders.h"
 
 namespace shoal::gpu {
 namespace {
@@ -53,6 +55,21 @@ std::vector<float> floats(size_t count, uint64_t seed, Numbers numbers) {
   for (float& value : values)
     value = numbers == Numbers::kUsual ? usual(pattern) : hostile(pattern);
   return values;
+}
+
+std::string on_device(const Options& options, const std::function<std::string(OneDevice&)>& body) {
+  set_float_environment();
+  Result<OneDevice> one = OneDevice::open(options.module);
+  SHOAL_EXPECT_OK(one.status());
+  return body(*one);
+}
+
+std::string in_every_order(const Options& options,
+                           const std::function<std::string(OneDevice&)>& body) {
+  return on_device(options, [&](OneDevice& one) -> std::string {
+    if (!options.stand_in) return body(one);
+    return in_lane_orders(3, [&](int) { return body(one); });
+  });
 }
 
 std::vector<uint16_t> bf16s(size_t count, uint64_t seed) {

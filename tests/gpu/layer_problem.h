@@ -1,10 +1,12 @@
 #pragma once
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/cat.h"
 #include "runtime/base/dtype.h"
+#include "tests/gpu/gpu_cases.h"
 #include "tests/gpu/one_device.h"
 
 namespace shoal::gpu {
@@ -98,5 +100,37 @@ std::string first_difference(const std::vector<T>& got, const std::vector<T>& ex
   }
   return "";
 }
+
+/// Runs body with a device, in the arithmetic of the CPU's kernels.
+std::string on_device(const Options& options, const std::function<std::string(OneDevice&)>& body);
+/// The same with the emulated device's lanes and blocks in several orders.
+std::string in_every_order(const Options& options,
+                           const std::function<std::string(OneDevice&)>& body);
+
+struct RowExtent {
+  int rows, cols;
+};
+inline constexpr RowExtent kRowExtents[] = {{1, 1},   {3, 63},   {2, 64},  {4, 65},
+                                            {5, 100}, {2, 1023}, {3, 2050}};
+inline size_t area(int64_t rows, int64_t cols) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(cols);
+}
+
+/// The rows of out with their padding, behind which there is one element more, which must stay as
+/// it was.
+template <class T>
+std::string compare_padded(Bench& bench, const T* out, std::vector<T> expected, int64_t stride) {
+  T poison;
+  std::memset(&poison, 0xff, sizeof poison);
+  expected.push_back(poison);
+  const std::vector<T> got = bench.get(out, expected.size());
+  if (!bench.ok()) return bench.wrong();
+  if (std::memcmp(&got.back(), &poison, sizeof poison) != 0)
+    return "the end of the result was overwritten";
+  return first_difference(got, expected, stride);
+}
+/// The type of activations that are kept in T.
+template <class T>
+inline constexpr Dtype kDtypeOf = sizeof(T) == 4 ? Dtype::kF32 : Dtype::kBf16;
 
 }  // namespace shoal::gpu

@@ -122,15 +122,23 @@ std::vector<float> inputs_of(const ProductFactors& factors, const RankLayout& la
   return rows;
 }
 
-/// Enqueues the product, waits for it and reads the planes, with y_stride floats to a row.
+std::string why(const Status& status) {
+  return status.ok() ? "" : status.to_string();
+}
+
+/// Where a product's results are: in y, with y_stride floats to a row, or unfolded in scratch.
+enum class Results { kPlanes, kUnfolded };
+
+/// Enqueues the product, waits for it and reads the results.
 Status run_on(OneDevice& one, const ProductFactors& factors, RankLayout layout, int shape,
-              std::vector<float>* padded) {
+              Results where, std::vector<float>* results) {
   ShoalProduct& product = layout.product;
   const std::vector<std::byte> weights = encoded(weights_of(factors, layout), factors.type);
   const std::vector<std::byte> x =
       encoded(inputs_of(factors, layout), activation_dtype(factors.type));
   const std::vector<unsigned char> poison(
-      std::max<size_t>(padded->size(), static_cast<size_t>(product.scratch_floats)) * sizeof(float),
+      std::max<size_t>(results->size(), static_cast<size_t>(product.scratch_floats)) *
+          sizeof(float),
       0xff);
   const auto on_device = [&](const void* data, size_t bytes) -> Result<Device::Memory> {
     SHOAL_ASSIGN_OR_RETURN(Device::Memory memory, one.device->allocate(bytes));
@@ -139,20 +147,21 @@ Status run_on(OneDevice& one, const ProductFactors& factors, RankLayout layout, 
   };
   SHOAL_ASSIGN_OR_RETURN(const Device::Memory w, on_device(weights.data(), weights.size()));
   SHOAL_ASSIGN_OR_RETURN(const Device::Memory in, on_device(x.data(), x.size()));
-  SHOAL_ASSIGN_OR_RETURN(const Device::Memory y, on_device(poison.data(), padded->size() * 4));
+  SHOAL_ASSIGN_OR_RETURN(const Device::Memory y, on_device(poison.data(), results->size() * 4));
   SHOAL_ASSIGN_OR_RETURN(
       const Device::Memory scratch,
       on_device(poison.data(), static_cast<size_t>(product.scratch_floats) * sizeof(float)));
   product.weights = w.get();
   product.x = in.get();
-  product.y = static_cast<float*>(y.get());
+  product.y = where == Results::kPlanes ? static_cast<float*>(y.get()) : nullptr;
   product.scratch = static_cast<float*>(scratch.get());
   const ShoalCudaModule& module = one.device->module();
   const int32_t error = shape < 0 ? module.product(&product, one.stream.get())
                                   : module.product_with(&product, shape, one.stream.get());
   SHOAL_RETURN_IF_ERROR(one.device->check(error, "product"));
   SHOAL_RETURN_IF_ERROR(one.finish());
-  return one.get(padded->data(), y.get(), padded->size() * sizeof(float));
+  const Device::Memory& from = where == Results::kPlanes ? y : scratch;
+  return one.get(results->data(), from.get(), results->size() * sizeof(float));
 }
 
 }  // namespace
@@ -185,7 +194,8 @@ ProductResult run_product(OneDevice& one, const ProductFactors& factors, int ran
   const auto rows = static_cast<size_t>(layout.contributions) * factors.rows;
   std::vector<float> padded(rows * stride);
   ProductResult result;
-  if (const Status status = run_on(one, factors, layout, shape, &padded); !status.ok()) {
+  if (const Status status = run_on(one, factors, layout, shape, Results::kPlanes, &padded);
+      !status.ok()) {
     result.wrong = status.to_string();
     return result;
   }
@@ -198,6 +208,16 @@ ProductResult run_product(OneDevice& one, const ProductFactors& factors, int ran
         result.wrong = cat("row ", row, " was written past its end");
     }
   }
+  return result;
+}
+
+UnfoldedProduct run_unfolded(OneDevice& one, const ProductFactors& factors, int shape) {
+  const RankLayout layout = lay_out(factors, 0, 1);
+  UnfoldedProduct result;
+  result.sums.resize(static_cast<size_t>(layout.product.scratch_floats));
+  result.wrong = why(run_on(one, factors, layout, shape, Results::kUnfolded, &result.sums));
+  for (int i = 0; i < layout.product.leaves; ++i)
+    result.merges.push_back(layout.product.leaf[i].merges);
   return result;
 }
 

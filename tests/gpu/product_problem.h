@@ -44,7 +44,16 @@ struct ProductResult {
 ProductResult run_product(OneDevice& device, const ProductFactors& factors, int rank, int ranks,
                           int shape);
 
-/// The same by a plain loop over the type's arithmetic.
+/// The leaves' sums of the whole product, [leaves][rows][outputs], which it leaves unfolded, and
+/// the merges after each.
+struct UnfoldedProduct {
+  std::string wrong;  ///< empty, or why there is no result
+  std::vector<float> sums;
+  std::vector<int32_t> merges;
+};
+UnfoldedProduct run_unfolded(OneDevice& device, const ProductFactors& factors, int shape);
+
+/// What run_product() gives, by a plain loop over the type's arithmetic.
 std::vector<float> expected_planes(const emulator::TensorCore& core, const ProductFactors& factors,
                                    int rank, int ranks);
 

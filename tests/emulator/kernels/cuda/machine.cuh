@@ -28,9 +28,13 @@ struct Grid {
   int64_t x = 1, y = 1, z = 1;
 };
 
+/// How many kernels this process has launched, or has tried to.
+inline std::atomic<int64_t> launched{0};
+
 template <class Args>
 cudaError_t launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
                    const Args& args, void* stream) {
+  launched.fetch_add(1, std::memory_order_relaxed);
   emulator::LaunchShape shape;
   shape.grid = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
                 static_cast<unsigned>(grid.z)};

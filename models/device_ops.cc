@@ -1,0 +1,74 @@
+#include "models/device_ops.h"
+
+#include <algorithm>
+
+#include "kernels/args.h"
+
+namespace shoal {
+
+ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const DeviceBuffers& buffers,
+                          const void* x, int64_t x_stride, int32_t rows, float* y) {
+  ShoalProduct args{};
+  args.type = device_type(weights);
+  args.outputs = matrix.outputs;
+  args.rows = rows;
+  args.leaves = matrix.leaves;
+  std::copy_n(matrix.leaf, matrix.leaves, args.leaf);
+  args.weights = matrix.weights.get();
+  args.weight_stride = matrix.stride;
+  args.x = x;
+  args.x_stride = x_stride;
+  args.y = y;
+  args.y_stride = matrix.outputs;
+  args.plane_stride = int64_t{rows} * matrix.outputs;
+  args.scratch = buffers.scratch;
+  args.scratch_floats = buffers.scratch_floats;
+  return args;
+}
+
+ShoalQkv qkv_args(const DeviceWeights::Layer& weights, const ModelConfig& config,
+                  const DeviceBuffers& buffers) {
+  ShoalQkv args{};
+  args.eps = config.rms_norm_eps;
+  args.qkv = buffers.qkv;
+  args.qkv_stride = buffers.qkv_columns;
+  args.bias = weights.qkv_bias.get();
+  args.q_norm = weights.q_norm.get();
+  args.k_norm = weights.k_norm.get();
+  args.cos = buffers.cos;
+  args.sin = buffers.sin;
+  args.q = buffers.q;
+  args.q_stride = buffers.q_stride;
+  return args;
+}
+
+ShoalAddNorm add_norm_args(const DeviceWeights& weights, const ModelConfig& config,
+                           const DeviceBuffers& buffers, int layer, Layers::Part part,
+                           bool unfolded) {
+  const auto at = static_cast<size_t>(layer);
+  const DeviceWeights::Layer& mine = weights.layers[at];
+  const bool is_mlp = part == Layers::Part::kMlp;
+  ShoalAddNorm args{};
+  args.type = device_type(activation_dtype(weights.dtype));
+  args.cols = config.hidden_size;
+  args.leaves = 1;
+  args.sums = buffers.partial;
+  if (unfolded) {
+    const DeviceMatrix& w = is_mlp ? mine.down : mine.o;
+    args.leaves = w.leaves;
+    for (int i = 0; i < w.leaves; ++i) args.merges[i] = w.leaf[i].merges;
+    args.sums = buffers.scratch;
+  }
+  args.bias = (is_mlp ? mine.down_bias : mine.o_bias).get();
+  args.residual = buffers.residual;
+  args.weight = mine.post_attention_norm.get();
+  if (is_mlp)
+    args.weight =
+        at + 1 < weights.layers.size() ? weights.layers[at + 1].input_norm.get() : nullptr;
+  args.eps = config.rms_norm_eps;
+  args.out = buffers.input;
+  args.out_stride = buffers.hidden_stride;
+  return args;
+}
+
+}  // namespace shoal

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+
+#include "models/device_buffers.h"
+#include "models/device_weights.h"
+#include "models/layers.h"
+#include "models/model_config.h"
+#include "runtime/device/cuda_ops.h"
+
+namespace shoal {
+
+// The arguments of a layer's larger ops, from a rank's weights and the buffers of a step.
+
+/// The product of `rows` rows of x, which are x_stride elements apart, with a matrix of the
+/// weights. y: [contributions][rows][outputs]; nullptr: the leaves' sums stay in scratch, unfolded.
+ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const DeviceBuffers& buffers,
+                          const void* x, int64_t x_stride, int32_t rows, float* y);
+
+/// q, k and v of a layer. The step, the cache, the heads and the positions are left to the caller.
+ShoalQkv qkv_args(const DeviceWeights::Layer& weights, const ModelConfig& config,
+                  const DeviceBuffers& buffers);
+
+/// What follows a part of a layer: its sum is added to the rows, and then they are normalized for
+/// the next part. After the last layer they are not, because only some rows have logits. The sum is
+/// what the product has left: if `unfolded`, its leaves' sums in scratch.
+ShoalAddNorm add_norm_args(const DeviceWeights& weights, const ModelConfig& config,
+                           const DeviceBuffers& buffers, int layer, Layers::Part part,
+                           bool unfolded);
+
+}  // namespace shoal
