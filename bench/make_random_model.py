@@ -17,6 +17,7 @@ import numpy as np
 SHAPES = {
     # hidden, layers, heads, kv heads, intermediate, vocabulary, context
     "tinyllama-1.1b": (2048, 22, 32, 4, 5632, 32000, 2048),
+    "llama3-8b": (4096, 32, 32, 8, 14336, 128256, 8192),
     "smollm2-135m": (576, 30, 9, 3, 1536, 49152, 2048),
     "llama-tiny": (256, 4, 8, 4, 704, 4096, 512),
     "wide-vocabulary": (32, 1, 2, 1, 64, 131072, 512),

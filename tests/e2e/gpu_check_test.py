@@ -6,6 +6,7 @@ is a stand-in for CMake.
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -41,6 +42,17 @@ class FailedBuild(CaseWithFolder):
             self.assertIn(f"nothing else was tried: {log} has the error", done.stdout)
             self.assertIn("no such generator", log.read_text())
             self.assertNotIn("== facts", done.stdout)
+
+
+class SpeedWithoutGpu(unittest.TestCase):
+    def test_it_says_that_nothing_was_measured(self):
+        """No device is visible, also on a machine that has one. The program is not there, because
+        nothing is to be started."""
+        done = subprocess.run([sys.executable, ROOT / "bench/gpu/model_speed.py", "/nonexistent/shoal"],
+                              env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, timeout=GUARD,
+                              capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        self.assertEqual((done.returncode, done.stderr), (77, ""))
+        self.assertRegex(done.stdout, "^model_speed: SKIPPED, NOTHING WAS MEASURED: no GPU: .+\n$")
 
 
 class Bare(CaseWithFolder):

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Measures the model on a GPU beside what the GPU gives: decoding beside the rate at which it reads
+memory, and the prefill of 2048 tokens beside a library's products of the same sizes.
+
+    bench/gpu/model_speed.py PROGRAM [FLAG...]
+
+PROGRAM is shoal, with its CUDA module beside it or named by the FLAGs, which go to every command. It
+needs a GPU, numpy, and PyTorch for the library. Models of random weights (bench/make_random_model.py)
+are written to MODELS (a variable; build/models), 19 GB in all. SHAPES (a variable) chooses among
+tinyllama-1.1b,llama3-8b. The number of launches is that of the module's kernels in one step.
+
+Exit code 77: there is no GPU or no PyTorch, and nothing was measured.
+"""
+import ctypes
+import datetime
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+NOTHING_MEASURED = 77
+DECODE_TOKENS, PREFILL_TOKENS = 128, 2048
+READ_BYTES = 1 << 32
+TURNS = 20
+
+
+def skip(why: str) -> None:
+    print(f"model_speed: SKIPPED, NOTHING WAS MEASURED: {why}")
+    sys.exit(NOTHING_MEASURED)
+
+
+def why_no_gpu() -> str:
+    """Asks the driver itself, because nothing else needs to be installed for that."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"no GPU: no NVIDIA driver is here ({error})"
+    count = ctypes.c_int(0)
+    error = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if error:
+        return f"no GPU: the driver answers with error {error}"
+    return "" if count.value > 0 else "no GPU: the driver has no device"
+
+
+def seconds_of(torch, work) -> float:
+    """The median time of some turns on the device, after two that only warm up."""
+    times = []
+    for _ in range(TURNS + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(times[2:])
+
+
+def read_rate(torch) -> float:
+    """Bytes per second: the better of a sum, which only reads, and of a copy, which also writes."""
+    x = torch.ones(READ_BYTES // 4, dtype=torch.float32, device="cuda")
+    y = torch.empty_like(x)
+    return max(READ_BYTES / seconds_of(torch, x.sum),
+               2 * READ_BYTES / seconds_of(torch, lambda: y.copy_(x)))
+
+
+def products(shape: str) -> "list[tuple[int, int]]":
+    """Outputs and columns of a layer's products, as Shoal fuses them."""
+    from make_random_model import SHAPES
+    hidden, _, heads, kv_heads, intermediate, _, _ = SHAPES[shape]
+    head = hidden // heads
+    return [((heads + 2 * kv_heads) * head, hidden), (hidden, heads * head),
+            (2 * intermediate, hidden), (hidden, intermediate)]
+
+
+def library_rate(torch, shape: str) -> float:
+    """FLOP per second of the library's products of a layer."""
+    flops = seconds = 0.0
+    for outputs, columns in products(shape):
+        x, w = (torch.randn(rows, columns, dtype=torch.bfloat16, device="cuda")
+                for rows in (PREFILL_TOKENS, outputs))
+        seconds += seconds_of(torch, lambda: torch.matmul(x, w.t()))
+        flops += 2.0 * PREFILL_TOKENS * outputs * columns
+    return flops / seconds
+
+
+def yardsticks(shapes: "list[str]") -> None:
+    """Prints them as JSON. In a process of its own, so that its memory is free again afterwards."""
+    import torch
+    print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__,
+                      "reads": read_rate(torch),
+                      "library": {shape: library_rate(torch, shape) for shape in shapes}}))
+
+
+def bytes_per_token(shape: str) -> int:
+    """What decoding reads: every weight but the embeddings, of which it reads a row."""
+    from make_random_model import SHAPES
+    hidden, layers, *_, vocab, _ = SHAPES[shape]
+    return 2 * (layers * sum(n * k for n, k in products(shape)) + vocab * hidden)
+
+
+def measured(program: str, what: str, model: Path, tokens: int, flags: "list[str]") -> dict:
+    command = [program, "bench", what, str(model), "--device", "cuda", "-tp", "1", "--json",
+               "--log-level", "debug", "--tokens", str(tokens), "--max-num-batched-tokens",
+               str(PREFILL_TOKENS), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    if done.returncode != 0:
+        sys.exit(f"model_speed: {' '.join(command)} ended with {done.returncode}\n"
+                 f"{done.stderr[-2000:]}")
+    rows = "1 row" if what == "decode" else f"{tokens} rows"
+    launches = re.findall(rf"a step of {rows} took (\d+) launches", done.stderr)
+    return {**json.loads(done.stdout), "launches": int(launches[-1])}
+
+
+def report(program: str, flags: "list[str]", shapes: "list[str]") -> None:
+    models = Path(os.environ.get("MODELS", ROOT / "build" / "models"))
+    done = subprocess.run([sys.executable, __file__, "--yardsticks", *shapes], capture_output=True,
+                          text=True, timeout=600, check=True)
+    gives = json.loads(done.stdout)
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    print(f"{gives['device']}, PyTorch {gives['torch']}, {date}\n")
+    print("| what | tokens/s | Shoal | the GPU gives | share | launches of a step |\n"
+          "|---|--:|--:|--:|--:|--:|")
+    for shape in shapes:
+        model = models / shape
+        if not (model / "model.safetensors").exists():
+            subprocess.run([sys.executable, ROOT / "bench" / "make_random_model.py", model,
+                            "--shape", shape], check=True, stdout=sys.stderr)
+        one = measured(program, "decode", model, DECODE_TOKENS, flags)
+        rate, reads = one["tokens_per_s"] * bytes_per_token(shape), gives["reads"]
+        print(f"| {shape}, decode | {one['tokens_per_s']:.1f} | {rate / 1e9:.0f} GB/s | reads "
+              f"{reads / 1e9:.0f} GB/s | {rate / reads:.2f} | {one['launches']} |")
+        one = measured(program, "prefill", model, PREFILL_TOKENS, flags)
+        rate, library = one["flops_per_s"], gives["library"][shape]
+        print(f"| {shape}, prefill of {PREFILL_TOKENS} | {one['tokens_per_s']:.0f} | "
+              f"{rate / 1e12:.0f} TFLOP/s | {library / 1e12:.0f} TFLOP/s | {rate / library:.2f} | "
+              f"{one['launches']} |", flush=True)
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    if words[:1] == ["--yardsticks"]:
+        return yardsticks(words[1:])
+    if not words or words[0] in ("-h", "--help"):
+        print(__doc__)
+        sys.exit(0 if words else 64)
+    if why := why_no_gpu():
+        skip(why)
+    try:
+        import torch
+    except ImportError as error:
+        skip(f"the library is missing: pip install torch ({error})")
+    if not torch.cuda.is_available():
+        skip("PyTorch cannot use the GPU: it may be a build without CUDA")
+    report(words[0], words[1:], os.environ.get("SHAPES", "tinyllama-1.1b,llama3-8b").split(","))
+
+
+if __name__ == "__main__":
+    main()
