@@ -173,7 +173,9 @@ std::string operation_has_the_hosts_bits(const Options& options, int32_t operati
   std::vector<float> x(count), y(count), z(count);
   for (size_t i = 0; i < count; ++i) {
     const Operands operands = draw(pattern, operation);
-    x[i] = operands.x, y[i] = operands.y, z[i] = operands.z;
+    x[i] = operands.x;
+    y[i] = operands.y;
+    z[i] = operands.z;
   }
   Bench bench(*one);
   auto* const out = bench.poisoned<uint32_t>(count);
