@@ -182,13 +182,7 @@ Status CudaLayers::begin(const DecoderBatch& batch) {
   launched_ = parts_.device->module().launches();
   SHOAL_RETURN_IF_ERROR(send_step(batch));
   SHOAL_RETURN_IF_ERROR(mark_progress(0));
-  const ShoalEmbed embed{.type = device_type(weights_.dtype),
-                         .rows = rows_,
-                         .hidden = parts_.config.hidden_size,
-                         .vocabulary = parts_.config.vocab_size,
-                         .table = weights_.embedding.get(),
-                         .ids = buffers_->device.step.token_ids,
-                         .out = buffers_->device.residual};
+  const ShoalEmbed embed = embed_args(weights_, parts_.config, buffers_->device, rows_);
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().embed, embed, stream_.get(), "embed"));
   return normalize(weights_.layers.front().input_norm, 0, 0, rows_);

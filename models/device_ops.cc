@@ -6,6 +6,17 @@
 
 namespace shoal {
 
+ShoalEmbed embed_args(const DeviceWeights& weights, const ModelConfig& config,
+                      const DeviceBuffers& buffers, int32_t rows) {
+  return {.type = device_type(weights.dtype),
+          .rows = rows,
+          .hidden = config.hidden_size,
+          .vocabulary = config.vocab_size,
+          .table = weights.embedding.get(),
+          .ids = buffers.step.token_ids,
+          .out = buffers.residual};
+}
+
 ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const DeviceBuffers& buffers,
                           const void* x, int64_t x_stride, int32_t rows, float* y) {
   ShoalProduct args{};

@@ -11,6 +11,10 @@ namespace shoal {
 
 // The arguments of a layer's larger ops, from a rank's weights and the buffers of a step.
 
+/// The rows of the embedding table for the tokens of a step.
+ShoalEmbed embed_args(const DeviceWeights& weights, const ModelConfig& config,
+                      const DeviceBuffers& buffers, int32_t rows);
+
 /// The product of `rows` rows of x, which are x_stride elements apart, with a matrix of the
 /// weights. y: [contributions][rows][outputs]; nullptr: the leaves' sums stay in scratch, unfolded.
 ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const DeviceBuffers& buffers,
