@@ -74,8 +74,7 @@ Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
   report_.world_size = world_size;
   report_.order = options_.order;
   report_.headroom_bytes = options_.budget.headroom_bytes;
-  // Naming the last rung that may be used says that all rungs up to it are fine.
-  if (!options_.min_transport.empty())
+  if (!options_.min_transport.empty())  // which says that all rungs up to it are fine
     report_.allowed_by = cat(options_.names.min_transport, " ", options_.min_transport);
   if (world_size == 1) {
     report_.order = {kNoTransport};

@@ -72,36 +72,42 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
   SHOAL_ASSIGN_OR_RETURN(const KernelTable* kernels, kernels_of_rank(start.kernels, place));
   // Before the weights, because it takes milliseconds and they take minutes.
   SHOAL_RETURN_IF_ERROR(check_arithmetic(*kernels, context));
-  if (on_device_) SHOAL_RETURN_IF_ERROR(check_room(*context.device(), start.least_device_bytes));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<RankTensorCores> devices, check_device(start, context));
   Status unsaid;
   const auto progress = [&](const LoadProgress& done) {
     if (unsaid.ok()) unsaid = context.loaded(done);
   };
-  SHOAL_ASSIGN_OR_RETURN(runner_,
-                         ModelRunner::load(start, *kernels,
-                                           {.world = {place.rank, place.world_size},
-                                            .cpus = place.cpus,
-                                            .device = context.device(),
-                                            .collective_timeout_ms = place.collective_timeout_ms},
-                                           progress));
+  const ModelRunner::RankPlace mine{.world = {place.rank, place.world_size},
+                                    .cpus = place.cpus,
+                                    .device = context.device(),
+                                    .collective_timeout_ms = place.collective_timeout_ms};
+  SHOAL_ASSIGN_OR_RETURN(runner_, ModelRunner::load(start, *kernels, mine, progress));
   SHOAL_RETURN_IF_ERROR(unsaid);
   // The weights are mapped, and the mapping outlives the descriptors.
   for (const CheckpointLayout::File& file : start.checkpoint.files) ::close(file.fd);
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kTouch));
   SHOAL_RETURN_IF_ERROR(runner_->take_memory(context.communicator()));
-  runner_->set_signs(
-      {.moved = [&context] { return context.moved(); },
-       .waits = [&context](const std::string& where) { return context.waits(where); }});
+  runner_->set_signs({.moved = [&] { return context.moved(); },
+                      .waits = [&](const std::string& where) { return context.waits(where); }});
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kWarmUp));
   SHOAL_RETURN_IF_ERROR(runner_->warm_up());
   SHOAL_ASSIGN_OR_RETURN(const std::optional<KvRoom> room, settle_kv_cache(start, context));
-  return encode(ModelReady{
-      on_device_ ? "cuda" : kernels->name,
-      on_device_ ? cat("cuda-", classes_text(devices), "-", runner_->leaves(), start.library.text())
-                 : expected_fingerprint().text(),
-      runner_->weight_bytes(), runner_->kv_bytes(), runner_->kv_blocks(), runner_->weight_sum(),
-      room, on_device_ ? group_hash(devices) : 0});
+  ModelReady ready{.kernels = kernels->name,
+                   .arithmetic = expected_fingerprint().text(),
+                   .weight_bytes = runner_->weight_bytes(),
+                   .kv_bytes = runner_->kv_bytes(),
+                   .kv_blocks = runner_->kv_blocks(),
+                   .weight_sum = runner_->weight_sum(),
+                   .room = room};
+  if (on_device_) name_device(devices, start.library, &ready);
+  return encode(ready);
+}
+
+void ModelWork::name_device(const std::vector<RankTensorCores>& devices,
+                            const ProductLibrary& library, ModelReady* ready) const {
+  ready->kernels = "cuda";
+  ready->arithmetic = cat("cuda-", classes_text(devices), "-", runner_->leaves(), library.text());
+  ready->tensor_cores = group_hash(devices);
 }
 
 /// The tensor cores of all ranks, if they are fit for a group and for the streams that it goes on
@@ -109,6 +115,7 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
 Result<std::vector<RankTensorCores>> ModelWork::check_device(const ModelStart& start,
                                                              RankContext& context) {
   if (!on_device_) return std::vector<RankTensorCores>();
+  SHOAL_RETURN_IF_ERROR(check_room(*context.device(), start.least_device_bytes));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<RankTensorCores> ranks,
                          compare_tensor_cores(*context.device(), context));
   if (context.start().reproducible) SHOAL_RETURN_IF_ERROR(check_same_tensor_cores(ranks));

@@ -105,6 +105,8 @@ class ModelWork final : public RankWork {
   Result<std::string> begin_model(RankContext& context);
   Result<std::optional<KvRoom>> settle_kv_cache(const ModelStart& start, RankContext& context);
   Result<std::vector<RankTensorCores>> check_device(const ModelStart& start, RankContext& context);
+  void name_device(const std::vector<RankTensorCores>& devices, const ProductLibrary& library,
+                   ModelReady* ready) const;
 
   std::unique_ptr<ModelRunner> runner_;
   bool on_device_ = false;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/emulator/block_memory.h"
+#include "tests/emulator/for_libraries.h"
 #include "tests/emulator/loading.h"
 #include "tests/emulator/memory.h"
 #include "tests/emulator/settings.h"
@@ -47,9 +48,7 @@ cudaError_t planned(const char* function) {
 #define RETURN_IF_PLANNED() \
   if (const cudaError_t error_ = planned(__func__); error_ != cudaSuccess) return error_
 
-int device_of(int number) {
-  return em::settings().device_of(number);
-}
+constexpr auto device_of = [](int number) { return em::settings().device_of(number); };
 
 /// As in CUDA, a thread that has selected no device uses the first.
 int this_device() {
@@ -388,15 +387,11 @@ cudaError_t launch(const LaunchShape& shape, std::function<void()> body, cudaStr
 
 }  // namespace shoal::emulator
 
-// For the stand-in of NCCL, which is a library of its own:
-#define EMULATOR_API extern "C" __attribute__((visibility("default")))
-/// The calling thread's device. -1: it has selected none.
-EMULATOR_API int32_t emulated_selected_device() {
+int32_t emulated_selected_device() {
   return selected;
 }
-/// Enqueues work(context), which writes these bytes of the device.
-EMULATOR_API void emulated_enqueue(void* stream, void* out, size_t bytes, void (*work)(void*),
-                                   void* context) {
+
+void emulated_enqueue(void* stream, void* out, size_t bytes, void (*work)(void*), void* context) {
   stream_of(static_cast<cudaStream_t>(stream))->enqueue([=] {
     work(context);
     em::mark_written(out, bytes);
