@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "runtime/base/cat.h"
+#include "runtime/device/loader_words.h"
 
 namespace shoal {
 namespace {
@@ -16,11 +17,6 @@ Status refused(const std::string& what) {
                        cat(what, "; install cuBLAS of CUDA ", kLeastMajor, " or ", kMostMajor,
                            " (libcublas, or the Python package nvidia-cublas), or name its "
                            "libcublasLt with --cublas-library PATH"));
-}
-
-std::string loader_words() {
-  const char* words = ::dlerror();
-  return words == nullptr ? "the loader says nothing" : words;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/program_path.h"
+#include "runtime/device/loader_words.h"
 
 namespace shoal {
 namespace {
@@ -17,11 +18,6 @@ constexpr char kFileName[] = "libshoal_cuda.so";
 /// The running executable's folder with a final slash.
 std::string executable_folder() {
   return program_name().substr(0, program_name().rfind('/') + 1);
-}
-
-std::string loader_words() {
-  const char* words = ::dlerror();
-  return words == nullptr ? "no reason given" : words;
 }
 
 }  // namespace

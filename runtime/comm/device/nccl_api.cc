@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/base/cat.h"
+#include "runtime/device/loader_words.h"
 
 namespace shoal {
 namespace {
@@ -17,12 +18,6 @@ Status refused(const std::string& what) {
                        cat(what, "; install NCCL ", nccl_version_text(kNcclFloor),
                            " or newer (libnccl2, or the Python package nvidia-nccl-cu13), or name "
                            "it with --nccl-library PATH"));
-}
-
-/// Returns the loader's message about the latest failure.
-std::string loader_words() {
-  const char* words = ::dlerror();
-  return words == nullptr ? "the loader says nothing" : words;
 }
 
 /// Returns the path of the file with symbolic links resolved, so that two names of one library

@@ -34,7 +34,12 @@ GpuFacts probed(const Environment& environment, const GpuProbeRequest& request) 
 }
 
 GpuProbeRequest over_fake(int ranks = 2) {
-  return {kModule, "libnosuchnccl.so.2", ranks, 1, 20};
+  return {.cuda_module = kModule,
+          .nccl_library = "libnosuchnccl.so.2",
+          .cublas_library = "",
+          .ranks = ranks,
+          .ranks_per_gpu = 1,
+          .deadline_s = 20};
 }
 
 /// True if this process has no children, not even a dead one that was not reaped.
