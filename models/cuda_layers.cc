@@ -39,6 +39,7 @@ CudaLayers::~CudaLayers() {
   keep_for_process(std::move(memory_));
   keep_for_process(std::move(pinned_));
   keep_for_process(std::move(kv_));
+  keep_for_process(std::move(products_));
   keep_for_process(DeviceWeights(weights_));
 }
 
@@ -206,8 +207,12 @@ Status CudaLayers::normalize(const DeviceVector& weight, int64_t from_row, int64
 
 Status CudaLayers::multiply(const DeviceMatrix& w, const void* x, int64_t x_stride, int32_t rows,
                             float* y) {
-  if (products_ != nullptr && products_->computes(w, x_stride, rows))
-    return products_->multiply(w, x, x_stride, rows, y, stream_.get());
+  if (products_ != nullptr) {
+    const bool is_last = y == buffers_->device.logits;
+    const LibraryProducts::Call call{
+        &w, x, x_stride, rows, is_last ? static_cast<int32_t>(room_.logit_rows) : room_.rows, y};
+    if (products_->computes(call)) return products_->multiply(call, stream_.get());
+  }
   const ShoalProduct args = product_args(w, weights_.dtype, buffers_->device, x, x_stride, rows, y);
   return parts_.device->enqueue(parts_.device->module().product, args, stream_.get(), "product");
 }
@@ -264,22 +269,17 @@ Status CudaLayers::mlp(int layer) {
   const auto& weights = weights_.layers[static_cast<size_t>(layer)];
   const DeviceBuffers& b = buffers_->device;
   SHOAL_RETURN_IF_ERROR(multiply(weights.gate_up, b.input, b.hidden_stride, rows_, b.gate_up));
-  const ShoalSiluMul args{.type = device_type(activations_),
-                          .rows = rows_,
-                          .cols = columns,
-                          .gate_up = b.gate_up,
-                          .bias = weights.gate_up_bias.get(),
-                          .out = b.mlp,
-                          .out_stride = b.mlp_stride};
+  const ShoalSiluMul args = silu_mul_args(weights, activations_, b, columns, rows_);
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().silu_mul, args, stream_.get(), "silu_mul"));
   return multiply(weights.down, b.mlp, b.mlp_stride, rows_, contributions());
 }
 
 /// Whether the sums of a row-parallel product's leaves are folded where they are added to the rows.
-/// No other rank waits for the fold, and neither the product nor a library folds them by itself.
+/// No other rank waits for the fold, and neither the product nor a library, which computes products
+/// of more rows, folds them by itself.
 bool CudaLayers::is_unfolded() const {
-  return collective_ == nullptr && products_ == nullptr && rows_ <= kShoalMostUnfoldedRows;
+  return collective_ == nullptr && rows_ <= kShoalMostUnfoldedRows;
 }
 
 /// Where a row-parallel product leaves what reduce() adds. nullptr: in scratch, unfolded.
@@ -383,7 +383,7 @@ Status CudaLayers::launch_shapes() {
   SHOAL_RETURN_IF_ERROR(enqueue_attention_ways(device, attention, stream_.get()));
   SHOAL_RETURN_IF_ERROR(multiply_in_all(weights.o, b.attention, b.attention_stride, b.partial));
   if (products_ != nullptr)
-    SHOAL_RETURN_IF_ERROR(products_->launch_all(weights_, b, stream_.get()));
+    SHOAL_RETURN_IF_ERROR(products_->launch_all(weights_, b, room_, stream_.get()));
   return wait_for_all();
 }
 

@@ -53,6 +53,17 @@ ShoalQkv qkv_args(const DeviceWeights::Layer& weights, const ModelConfig& config
   return args;
 }
 
+ShoalSiluMul silu_mul_args(const DeviceWeights::Layer& weights, Dtype activations,
+                           const DeviceBuffers& buffers, int32_t columns, int32_t rows) {
+  return {.type = device_type(activations),
+          .rows = rows,
+          .cols = columns,
+          .gate_up = buffers.gate_up,
+          .bias = weights.gate_up_bias.get(),
+          .out = buffers.mlp,
+          .out_stride = buffers.mlp_stride};
+}
+
 ShoalAddNorm add_norm_args(const DeviceWeights& weights, const ModelConfig& config,
                            const DeviceBuffers& buffers, int layer, Layers::Part part,
                            bool unfolded) {

@@ -24,6 +24,10 @@ ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const Devic
 ShoalQkv qkv_args(const DeviceWeights::Layer& weights, const ModelConfig& config,
                   const DeviceBuffers& buffers);
 
+/// The gated activation of a layer, whose MLP has this many columns on the rank.
+ShoalSiluMul silu_mul_args(const DeviceWeights::Layer& weights, Dtype activations,
+                           const DeviceBuffers& buffers, int32_t columns, int32_t rows);
+
 /// What follows a part of a layer: its sum is added to the rows, and then they are normalized for
 /// the next part. After the last layer they are not, because only some rows have logits. The sum is
 /// what the product has left: if `unfolded`, its leaves' sums in scratch.

@@ -29,9 +29,13 @@ void fields(Archive& archive, ProductLibrary& m) {
   archive(m.path, m.version, m.least_rows, m.workspace_bytes);
 }
 
-/// What devices of a compute capability, such as "9.0", are given.
-ProductLibrary product_library_for(const std::string& compute_capability, std::string path,
-                                   std::string version);
+/// What devices of these compute capabilities, such as "9.0", are given: that of the lowest.
+ProductLibrary product_library_for(const std::vector<std::string>& compute_capabilities,
+                                   std::string path, std::string version);
+
+/// Whether the library computes any product of such a model. It has none of float16 weights and
+/// float32 activations.
+bool library_computes(const ProductLibrary& library, Dtype type, int32_t most_rows);
 
 /// The rows for which plans are made, ascending: a product of r rows takes the plan of the first
 /// that is at least r, and computes that many. They grow by at most a quarter from 64 on, so at
@@ -39,12 +43,13 @@ ProductLibrary product_library_for(const std::string& compute_capability, std::s
 std::vector<int32_t> row_buckets(int32_t least, int32_t most);
 
 /// The products that cuBLASLt computes: y = x . W^T for row-major x and W, with float32 sums in the
-/// library's order. Everything that the library chooses is chosen in plan(): a step only calls
-/// cublasLtMatmul, which is fit for a recorded graph.
+/// library's order. It gets those matrices whose leaves follow each other without padding and add
+/// up to one contribution, and takes all columns as one leaf. Everything that the library chooses
+/// is chosen in plan(): a step only calls cublasLtMatmul, which is fit for a recorded graph.
 class LibraryProducts {
  public:
-  /// FAILED_PRECONDITION: the library is not there any more, or is another one. INTERNAL: it cannot
-  /// be used on this device; the message has its own words.
+  /// FAILED_PRECONDITION: the library is not there any more, is another one, or cannot be used on
+  /// this device; the message has its own words.
   static Result<std::unique_ptr<LibraryProducts>> open(const ProductLibrary& library,
                                                        Device& device);
   ~LibraryProducts();
@@ -54,40 +59,48 @@ class LibraryProducts {
                     const StepRoom& room);
   /// Enqueues one product with each algorithm, because CUDA loads a kernel when it is first
   /// launched. What it reads and writes is nobody's.
-  Status launch_all(const DeviceWeights& weights, const DeviceBuffers& buffers, void* stream);
+  Status launch_all(const DeviceWeights& weights, const DeviceBuffers& buffers,
+                    const StepRoom& room, void* stream);
   /// Makes the plans for products with this matrix. x has rows of x_stride elements, and room for
-  /// most_rows of them; y too. Matrices of one shape share their plans. Those of float16 get none,
-  /// because the library has no product of float16 weights and float32 activations, and neither do
-  /// those of more than one leaf.
+  /// most_rows of them; y too. Matrices of one shape share their plans. A number of rows for which
+  /// the library has no algorithm gets no plan.
   Status plan(const DeviceMatrix& w, Dtype type, int64_t x_stride, int32_t most_rows);
 
-  /// Whether a product of so many rows has a plan.
-  bool computes(const DeviceMatrix& w, int64_t x_stride, int32_t rows) const;
-
-  /// Enqueues the product. y: [rows][outputs] and room for the rest of the plan's rows, whose
-  /// values mean nothing. Precondition: computes().
-  Status multiply(const DeviceMatrix& w, const void* x, int64_t x_stride, int32_t rows, float* y,
-                  void* stream);
+  /// One call. x: [rows][x_stride]; y: [rows][outputs]; both have room for most_rows, as planned,
+  /// and the values in y after `rows` mean nothing.
+  struct Call {
+    const DeviceMatrix* w;
+    const void* x;
+    int64_t x_stride;
+    int32_t rows;
+    int32_t most_rows;
+    float* y;
+  };
+  /// Whether it has a plan.
+  bool computes(const Call& call) const;
+  /// Enqueues the product. Precondition: computes().
+  Status multiply(const Call& call, void* stream);
 
  private:
-  struct Plan;   // of one number of rows
-  struct Shape;  // of matrices and x: its plans
+  using Object = std::shared_ptr<void>;  // of the library
+  struct Plan;                           // of one number of rows
+  struct Shape;                          // of matrices, x and y: its plans
 
   LibraryProducts(const ProductLibrary& library, Device& device);
   Status prepare();
+  Status set_preference();
   Status check(CublasStatus status, const char* what) const;
-  Result<CublasLayout> layout(int32_t type, int64_t rows, int64_t columns, int64_t stride) const;
-  Result<Plan> make_plan(const Shape& shape, int32_t rows);
-  Status launch_plans(const DeviceMatrix& w, const void* x, int64_t x_stride, float* y,
-                      void* stream);
-  const Shape* shape_of(const DeviceMatrix& w, int64_t x_stride) const;
+  Result<Object> layout(int32_t type, int64_t rows, int64_t columns, int64_t stride) const;
+  Result<bool> add_plan(int32_t rows, Shape& shape) const;
+  Status launch_plans(Call call, void* stream);
+  const Shape* shape_of(const Call& call) const;
 
   const ProductLibrary library_;
   Device& device_;
   CublasApi api_;
-  CublasHandle handle_ = nullptr;
-  CublasMatmul matmul_ = nullptr;  // the same for every plan
-  CublasPreference preference_ = nullptr;
+  Object handle_;
+  Object matmul_;  // the same for every plan
+  Object preference_;
   Device::Memory workspace_;
   std::vector<Shape> shapes_;
 };

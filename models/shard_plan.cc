@@ -53,8 +53,7 @@ Range ShardPlan::vocab_of_rank(int rank) const {
   return {cut(rank), cut(rank + 1)};
 }
 
-Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world, DeviceKind device,
-                                  Leaves leaves) {
+Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world, DeviceKind device) {
   ShardPlan plan;
   plan.world = world;
   plan.leaves = leaf_count(config.num_attention_heads, device);
@@ -67,7 +66,6 @@ Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world, Device
             counted(config.num_attention_heads, "attention head"),
             ") leaves so that every size gives the same bits, and a rank needs at least one"));
   }
-  if (leaves == Leaves::kOnePerRank) plan.leaves = world.size;
   plan.leaf_range = leaves_of_rank(world.rank, world.size, plan.leaves);
   plan.q_heads = units_of(plan.leaf_range, plan.leaves, config.num_attention_heads);
   const int group = config.num_attention_heads / config.num_key_value_heads;

@@ -38,17 +38,10 @@ struct ShardPlan {
 /// fewer.
 inline constexpr int kMlpUnitColumns = 16;
 
-/// How many leaves the row-parallel products of a model have.
-enum class Leaves {
-  kOfModel,    ///< leaf_count(), whatever the number of ranks, so that sums do not depend on it
-  kOnePerRank  ///< for a library, which computes a rank's product in an order of its own
-};
-
 /// device: what the ranks compute on. INVALID_ARGUMENT: the world size is below 1 or above the
-/// model's leaf_count() there; the message says what the limit is and why.
+/// model's number of leaves there; the message says what the limit is and why.
 Result<ShardPlan> make_shard_plan(const ModelConfig& config, World world,
-                                  DeviceKind device = DeviceKind::kCpu,
-                                  Leaves leaves = Leaves::kOfModel);
+                                  DeviceKind device = DeviceKind::kCpu);
 
 /// How one kind of tensor is cut. Rows are the outputs of a product, columns its inputs.
 enum class Shard {

@@ -37,12 +37,16 @@ Result<CublasApi> open_cublas(const std::string& library) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
   };
   find(api.create, "cublasLtCreate");
+  find(api.destroy, "cublasLtDestroy");
   find(api.get_version, "cublasLtGetVersion");
   find(api.status_text, "cublasLtGetStatusString");
   find(api.create_matmul, "cublasLtMatmulDescCreate");
+  find(api.destroy_matmul, "cublasLtMatmulDescDestroy");
   find(api.set_matmul, "cublasLtMatmulDescSetAttribute");
   find(api.create_layout, "cublasLtMatrixLayoutCreate");
+  find(api.destroy_layout, "cublasLtMatrixLayoutDestroy");
   find(api.create_preference, "cublasLtMatmulPreferenceCreate");
+  find(api.destroy_preference, "cublasLtMatmulPreferenceDestroy");
   find(api.set_preference, "cublasLtMatmulPreferenceSetAttribute");
   find(api.choose, "cublasLtMatmulAlgoGetHeuristic");
   find(api.matmul, "cublasLtMatmul");

@@ -48,14 +48,18 @@ struct CublasChoice {
 /// A loaded library's functions. stream is a cudaStream_t.
 struct CublasApi {
   CublasStatus (*create)(CublasHandle* handle) = nullptr;
+  CublasStatus (*destroy)(CublasHandle handle) = nullptr;
   size_t (*get_version)() = nullptr;
   const char* (*status_text)(CublasStatus status) = nullptr;
   CublasStatus (*create_matmul)(CublasMatmul* matmul, int32_t sum, int32_t scale) = nullptr;
+  CublasStatus (*destroy_matmul)(CublasMatmul matmul) = nullptr;
   CublasStatus (*set_matmul)(CublasMatmul matmul, int32_t attribute, const void* value,
                              size_t bytes) = nullptr;
   CublasStatus (*create_layout)(CublasLayout* layout, int32_t type, uint64_t rows, uint64_t columns,
                                 int64_t stride) = nullptr;
+  CublasStatus (*destroy_layout)(CublasLayout layout) = nullptr;
   CublasStatus (*create_preference)(CublasPreference* preference) = nullptr;
+  CublasStatus (*destroy_preference)(CublasPreference preference) = nullptr;
   CublasStatus (*set_preference)(CublasPreference preference, int32_t attribute, const void* value,
                                  size_t bytes) = nullptr;
   CublasStatus (*choose)(CublasHandle handle, CublasMatmul matmul, CublasLayout a, CublasLayout b,

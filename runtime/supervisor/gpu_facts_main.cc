@@ -135,7 +135,8 @@ class Finder {
   /// Without a name, only the version of a library that would be found.
   void find_cublas(const std::string& library, const ShoalCudaModule* module) {
     if (library.empty()) return say(gpu_cublas_line(cublas_version(), "", ""));
-    say(gpu_doing_line("open cuBLASLt"));
+    // If the process hangs or dies, this remains the verdict.
+    say(gpu_cublas_line("", "", cat("a try to open ", library, " on a GPU did not end well")));
     const Result<CublasApi> cublas = open_cublas(library);
     const Status status = !cublas.ok()        ? cublas.status()
                           : module == nullptr ? Status()
@@ -194,9 +195,9 @@ int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char
   const ShoalCudaModule* module = finder.find_module(cuda_module);
   if (module != nullptr) finder.find_devices(*module);
   finder.find_nccl(nccl_library);
-  finder.find_cublas(cublas_library, module);
   if (module != nullptr) finder.find_free_memory(*module);
   if (module != nullptr) finder.try_peers(*module);
+  finder.find_cublas(cublas_library, module);  // half a gigabyte, and nothing else needs it
   finder.say(gpu_done_line());
   std::_Exit(0);  // so that no destructor of a library can hang
 }

@@ -28,8 +28,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(
     const std::function<void(const LoadProgress&)>& progress) {
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
   SHOAL_ASSIGN_OR_RETURN(runner->config_, parse_model_config(start.config_json, start.config_path));
-  SHOAL_ASSIGN_OR_RETURN(
-      runner->plan_, make_shard_plan(runner->config_, place.world, start.device, start.leaves()));
+  SHOAL_ASSIGN_OR_RETURN(runner->plan_,
+                         make_shard_plan(runner->config_, place.world, start.device));
   runner->kernels_ = &kernels;
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::map(start.checkpoint));
   runner->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));

@@ -99,14 +99,15 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
                    .kv_blocks = runner_->kv_blocks(),
                    .weight_sum = runner_->weight_sum(),
                    .room = room};
-  if (on_device_) name_device(devices, start.library, &ready);
+  if (on_device_) name_device(devices, place.reproducible, start.library, &ready);
   return encode(ready);
 }
 
-void ModelWork::name_device(const std::vector<RankTensorCores>& devices,
+void ModelWork::name_device(const std::vector<RankTensorCores>& devices, bool reproducible,
                             const ProductLibrary& library, ModelReady* ready) const {
   ready->kernels = "cuda";
-  ready->arithmetic = cat("cuda-", classes_text(devices), "-", runner_->leaves(), library.text());
+  ready->arithmetic = cat("cuda-", classes_text(devices), "-", runner_->leaves(),
+                          reproducible ? "" : "-off", library.text());
   ready->tensor_cores = group_hash(devices);
 }
 

@@ -10,7 +10,6 @@
 #include "models/kv_room.h"
 #include "models/library_products.h"
 #include "models/safetensors.h"
-#include "models/shard_plan.h"
 #include "runtime/base/device_kind.h"
 #include "runtime/base/dtype.h"
 #include "runtime/engine/engine_limits.h"
@@ -47,7 +46,6 @@ struct ModelStart {
   /// group ran; 0: it has not run yet.
   int64_t least_device_bytes = 0;
 
-  Leaves leaves() const { return library.is_used() ? Leaves::kOnePerRank : Leaves::kOfModel; }
   /// The most rows of logits that one step can want.
   int64_t max_logit_rows() const {
     return all_logits ? limits.max_num_batched_tokens
@@ -105,8 +103,8 @@ class ModelWork final : public RankWork {
   Result<std::string> begin_model(RankContext& context);
   Result<std::optional<KvRoom>> settle_kv_cache(const ModelStart& start, RankContext& context);
   Result<std::vector<RankTensorCores>> check_device(const ModelStart& start, RankContext& context);
-  void name_device(const std::vector<RankTensorCores>& devices, const ProductLibrary& library,
-                   ModelReady* ready) const;
+  void name_device(const std::vector<RankTensorCores>& devices, bool reproducible,
+                   const ProductLibrary& library, ModelReady* ready) const;
 
   std::unique_ptr<ModelRunner> runner_;
   bool on_device_ = false;

@@ -48,6 +48,7 @@ void tell_about_cublas(const DeviceFlags& device, const GpuFacts& gpu) {
   if (device.reproducible) return;
   if (!gpu.cublas_error.empty())
     return log_warning(cat("own kernels compute every product, because ", gpu.cublas_error));
+  if (gpu.cublas_path.empty()) return;  // nobody came to look
   log_info(cat("cuBLASLt ", gpu.cublas_version, " at ", gpu.cublas_path,
                " computes products of many rows"));
 }

@@ -278,8 +278,8 @@ Status EnginePlan::estimate_memory(const ModelConfig& config) {
   estimate.device_bytes = memory.device_bytes;
   estimate.device_taken_bytes = memory.device_taken_bytes;
   for (int rank = 0; rank < world_size; ++rank) {
-    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard, make_shard_plan(config, {rank, world_size},
-                                                                  model.device, model.leaves()));
+    SHOAL_ASSIGN_OR_RETURN(const ShardPlan shard,
+                           make_shard_plan(config, {rank, world_size}, model.device));
     SHOAL_ASSIGN_OR_RETURN(const RankBytes bytes, bytes_of_rank(config, shard, model));
     estimate.weight_bytes += bytes.weights;
     estimate.largest_weight_bytes = std::max(estimate.largest_weight_bytes, bytes.weights);
@@ -366,7 +366,9 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   plan.memory.device_bytes =
       std::max<int64_t>(plan.memory.device_bytes - plan.memory.device_taken_bytes, 0);
   if (host.device_bytes == 0) plan.memory.device_bytes = kNoDeviceBytes;
-  if (plan.model.device == DeviceKind::kCuda) plan.model.library = host.library;
+  if (plan.model.device == DeviceKind::kCuda &&
+      library_computes(host.library, plan.model.dtype, plan.model.limits.max_num_batched_tokens))
+    plan.model.library = host.library;
   SHOAL_RETURN_IF_ERROR(check_model_len(flags, model.config));
   plan.model.limits.max_model_len =
       flags.max_model_len.value_or(model.config.max_position_embeddings);

@@ -165,8 +165,9 @@ HostResources host_resources(const GpuFacts& gpu) {
     host.device_taken_bytes = std::max(host.device_taken_bytes, static_cast<uint64_t>(taken));
   }
   if (!gpu.cublas_path.empty() && !gpu.devices.empty()) {
-    host.library = product_library_for(gpu.devices.front().compute_capability, gpu.cublas_path,
-                                       gpu.cublas_version);
+    std::vector<std::string> capabilities;
+    for (size_t i = 0; i < used; ++i) capabilities.push_back(gpu.devices[i].compute_capability);
+    host.library = product_library_for(capabilities, gpu.cublas_path, gpu.cublas_version);
   }
   return host;
 }

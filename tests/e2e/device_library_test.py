@@ -38,7 +38,7 @@ class Products(harness.TestCase):
     def check_logits(self, name: str, ranks: int):
         folder = harness.ORACLE / name
         expected = json.loads((folder / "expected.json").read_text())
-        prompt = expected["prompts"][0]
+        prompt = max(expected["prompts"], key=lambda one: len(one["ids"]))
         config = json.loads((folder / "config.json").read_text())
         dtype = config.get("dtype") or config["torch_dtype"]
         self.told.unlink(missing_ok=True)
@@ -48,11 +48,27 @@ class Products(harness.TestCase):
                     / np.linalg.norm(reference, axis=1))
         self.assertLessEqual(distance.mean(), 1e-4 if dtype == "float32" else 1.5e-2)
         self.assertLessEqual(distance.max(), 1e-4 if dtype == "float32" else 4e-2)
-        products = [line for line in told(self.told) if line.startswith("computes")]
+        # The library gets 128 rows or more, so three copies of the prompt follow each other.
+        self.assertLessEqual(len(prompt["ids"]), 128)
+        products = self.products_of(folder, (prompt["ids"] * 3)[:200], ranks)
         if dtype == "float16":  # no library has products of float16 and float32
-            self.assertEqual(products, [])
-        else:  # qkv, o, gate and up, down of every layer; and the last one
-            self.assertEqual(len(products), ranks * (4 * config["num_hidden_layers"] + 1))
+            self.assertEqual(products, 0)
+        else:
+            # At least q, k and v, and gate and up of every layer, and the last product. Before that
+            # each of these three has been tried.
+            self.assertGreaterEqual(products, ranks * (2 * config["num_hidden_layers"] + 1 + 3))
+
+    def products_of(self, folder: Path, ids: list[int], ranks: int) -> int:
+        """How many products of all these tokens the library has computed in a step. Its logits must
+        be close to those of own kernels."""
+        self.told.unlink(missing_ok=True)
+        ours = harness.logits(folder, ids, *ON_DEVICES, "-tp", ranks).astype(np.float64)
+        self.assertEqual(told(self.told), [])
+        its = harness.logits(folder, ids, *ON_DEVICES, *OFF, "-tp", ranks).astype(np.float64)
+        distance = np.linalg.norm(its - ours, axis=1) / np.linalg.norm(ours, axis=1)
+        self.assertLessEqual(distance.max(), 2e-2)
+        rows = [int(line.split()[1]) for line in told(self.told) if line.startswith("computes")]
+        return sum(len(ids) <= one <= len(ids) * 5 // 4 for one in rows)
 
     def test_logits_are_the_references(self):
         for name in ORACLES[:2] if breadth.NARROW else ORACLES:
@@ -64,22 +80,23 @@ class Products(harness.TestCase):
         server = self.serve(DEMO, *ON_DEVICES, "-tp", 2, "--max-num-seqs", 2,
                             "--kv-cache-memory", "2m", *flags)
         fields = server.wait_ready()
-        chosen = told(self.told)
-        client = server.client("--prompt-ids", "0,5,9", "--max-tokens", 3, "--temperature", 0)
+        before = told(self.told)
+        client = server.client("--prompt-ids", harness.ids_flag(range(130)), "--max-tokens", 3,
+                               "--temperature", 0)
         out, err = client.communicate()
         self.assertEqual(client.returncode, 0, err)
         self.assertTrue(out)
-        self.chosen_later = [line for line in told(self.told)[len(chosen):]
-                             if line.startswith("chooses")]
+        self.later = told(self.told)[len(before):]
         server.process.terminate()
         self.assertEqual(server.end(), 0, server.err.text())
         return fields, server.err.rest()
 
     def test_what_decides_the_bits_is_shown(self):
         fields, log = self.serve_with(*OFF)
-        self.assertEqual(fields["arithmetic"], "cuda-sm90-2-cublas-13.1.1-from-16")
+        self.assertEqual(fields["arithmetic"], "cuda-sm90-8-off-cublas-13.1.1-from-128")
         self.assertIn(f"cuBLASLt 13.1.1 at {LIBRARY} computes products of many rows", log)
-        self.assertEqual(self.chosen_later, [], "a step has made a plan")
+        self.assertNotEqual(self.later, [])
+        self.assertEqual(set(self.later), {"computes 160 rows"}, "a step has made a plan")
 
     def test_it_is_not_even_opened_for_reproducible_results(self):
         fields, log = self.serve_with("--cublas-library", "/nonexistent/l.so")
@@ -92,14 +109,21 @@ class Products(harness.TestCase):
             with self.subTest(library), unittest.mock.patch.dict(
                     os.environ, {"FAKE_CUBLAS_VERSION": version}):
                 fields, log = self.serve_with("--reproducible", "off", "--cublas-library", library)
-                self.assertEqual(fields["arithmetic"], "cuda-sm90-8")
+                self.assertEqual(fields["arithmetic"], "cuda-sm90-8-off")
                 self.assertRegex(log, f"own kernels compute every product, because .*{why}")
 
-    def test_a_product_that_it_does_not_have_ends_the_start(self):
-        with unittest.mock.patch.dict(os.environ, {"FAKE_CUBLAS_REFUSES": "32"}):
-            done = harness.run("generate", DEMO, "--prompt-ids", "0", "--max-tokens", 1,
-                               *ON_DEVICES, *OFF, "--max-restarts", 0, code=harness.WORKER_DIED)
-        self.assertRegex(done.stderr.decode(), "a product of 32 rows, .*not supported")
+    def test_a_product_that_it_does_not_have_is_said(self):
+        with unittest.mock.patch.dict(os.environ, {"FAKE_CUBLAS_REFUSES": "160"}):
+            _, log = self.serve_with(*OFF)
+        self.assertRegex(log, "no algorithm for a product of 160 rows")
+        self.assertEqual(set(self.later), {"computes 192 rows"})
+
+    def test_a_library_that_hangs_holds_up_no_start(self):
+        """The process that tries it is ended, and everything else that it found is kept."""
+        with unittest.mock.patch.dict(os.environ, {"FAKE_CUBLAS_HANG": "1"}):
+            fields, log = self.serve_with(*OFF, "--startup-timeout", 40)
+        self.assertEqual(fields["arithmetic"], "cuda-sm90-8-off")
+        self.assertRegex(log, "own kernels compute every product, because a try to open .* did not end well")
 
 
 if __name__ == "__main__":

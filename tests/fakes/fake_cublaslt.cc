@@ -6,6 +6,7 @@
 // as promised. These variables set what it pretends to be:
 //   FAKE_CUBLAS_VERSION=N   cublasLtGetVersion() (130101)
 //   FAKE_CUBLAS_REFUSES=N   has no algorithm for products of N columns of B (none)
+//   FAKE_CUBLAS_HANG=1      cublasLtCreate() never returns
 //   FAKE_CUBLAS_TELL=FILE   gets a line for every algorithm that is chosen and every product
 #include <bit>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <dlfcn.h>
 #include <memory>
 #include <string>
+#include <unistd.h>
 
 namespace {
 
@@ -114,8 +116,25 @@ bool is_aligned(const void* data, uint64_t bytes) {
 #define FAKE_API extern "C" __attribute__((visibility("default")))
 
 FAKE_API Status cublasLtCreate(void** handle) {
+  while (setting("FAKE_CUBLAS_HANG") != nullptr) ::pause();
   static int one;
   *handle = &one;
+  return kSuccess;
+}
+
+FAKE_API Status cublasLtDestroy(void*) {
+  return kSuccess;
+}
+FAKE_API Status cublasLtMatmulDescDestroy(Matmul* matmul) {
+  delete matmul;
+  return kSuccess;
+}
+FAKE_API Status cublasLtMatrixLayoutDestroy(Layout* layout) {
+  delete layout;
+  return kSuccess;
+}
+FAKE_API Status cublasLtMatmulPreferenceDestroy(Preference* preference) {
+  delete preference;
   return kSuccess;
 }
 

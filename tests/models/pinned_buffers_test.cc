@@ -48,7 +48,7 @@ Result<std::string> last_logits(const std::string& model) {
   ThreadPool pool(1);
   SHOAL_ASSIGN_OR_RETURN(
       const std::unique_ptr<Layers> layers,
-      CudaLayers::load({config, plan, device, pool, *available_kernels().back(), kGuardMs},
+      CudaLayers::load({config, plan, device, pool, *available_kernels().back(), kGuardMs, {}},
                        checkpoint, Dtype::kBf16, {}));
   const std::unique_ptr<Communicator> alone = make_single_communicator();
   constexpr int kBlocks = kRows * kSteps / kBlockTokens + 1;

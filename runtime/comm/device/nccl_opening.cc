@@ -34,7 +34,8 @@ class Opening {
   Status step(const NcclCall& call);
   Status finish(Device& device, void* stream);
   Status checked(NcclResult result);
-  Status too_late();
+  std::string where() const;
+  Status too_late() const;
 
   // These never change.
   const NcclApi api_;
@@ -46,17 +47,17 @@ class Opening {
   Device::Memory large_;  // [kNcclMostFloats], of the warm-up
   // Both threads', under the mutex.
   std::mutex mutex_;
-  NcclCall call_;  // runs now
-  Clock::time_point began_;
+  NcclCall call_{"selecting its GPU"};  // what runs now
+  Clock::time_point began_ = Clock::now();
   bool given_up_ = false;
   bool done_ = false;
-  Status status_;
+  Status result_;
 };
 
 void Opening::run() {
   Status status = open();
   const std::lock_guard<std::mutex> lock(mutex_);
-  status_ = std::move(status);
+  result_ = std::move(status);
   done_ = true;
 }
 
@@ -96,6 +97,7 @@ Status Opening::init() {
 }
 
 Status Opening::allocate(Device& device) {
+  SHOAL_RETURN_IF_ERROR(step({"allocating its buffers"}));
   OpenNccl::Buffers& buffers = made_.buffers;
   SHOAL_ASSIGN_OR_RETURN(buffers.mine, device.allocate(kNcclPieceBytes));
   SHOAL_ASSIGN_OR_RETURN(buffers.gathered,
@@ -141,13 +143,17 @@ Status Opening::finish(Device& device, void* stream) {
   return status.while_doing(cat("warm up with ", call_.text()));
 }
 
-Status Opening::too_late() {
+/// "ncclAllGather of 4 bytes has not ended after 500 ms", with NCCL's last words.
+std::string Opening::where() const {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_);
   const std::string words = nccl_last_words(api_);
+  return cat(call_.text(), " has not ended after ", waited.count(), " ms",
+             words.empty() ? "" : "; NCCL's last error: ", words);
+}
+
+Status Opening::too_late() const {
   return Status::error(Code::kDeadlineExceeded,
-                       cat(call_.text(), " has not ended after ", waited.count(),
-                           " ms: a peer has failed or is not there, which NCCL does not notice",
-                           words.empty() ? "" : "; its last error: ", words));
+                       cat(where(), "; a peer may have failed, which NCCL does not notice"));
 }
 
 Result<OpenNccl> Opening::wait(Deadline deadline, const Interrupted& interrupted) {
@@ -156,8 +162,8 @@ Result<OpenNccl> Opening::wait(Deadline deadline, const Interrupted& interrupted
     Status ended;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (done_ && status_.ok()) return std::move(made_);
-      if (done_) return status_;
+      if (done_ && result_.ok()) return std::move(made_);
+      if (done_) return result_;
       if (deadline.passed()) ended = too_late();
     }
     if (ended.ok() && interrupted && Clock::now() - looked >= kBetweenLooks) {
@@ -167,7 +173,7 @@ Result<OpenNccl> Opening::wait(Deadline deadline, const Interrupted& interrupted
     if (ended.ok()) continue;
     const std::lock_guard<std::mutex> lock(mutex_);
     given_up_ = true;
-    return ended;
+    return ended.code() == Code::kDeadlineExceeded ? ended : ended.while_doing(where());
   }
 }
 

@@ -63,7 +63,9 @@ HostFacts unusual_facts() {
       .nccl_version = 22809,
       .nccl_path = "/usr/lib/libnccl.so.2",
       .nccl_error = "no such file",
-      .cublas_version = "13.1.0.3"};
+      .cublas_version = "13.1.0",
+      .cublas_path = "/usr/lib/libcublasLt.so.13",
+      .cublas_error = "no such library"};
   facts.left_files = {{"/dev/shm/nccl-abc123", 33030532, 4294967295, LeftFileState::kStale}};
   facts.gather_ms = 4.625;
   return facts;
