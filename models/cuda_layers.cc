@@ -114,7 +114,7 @@ Result<std::optional<KvRoom>> CudaLayers::kv_room() const {
        .total_bytes = room.total_bytes,
        .block_bytes = device_kv_block_bytes(parts_.config, parts_.plan, weights_.dtype),
        .weight_bytes = weights_.bytes,
-       .activation_bytes = buffers_->device.bytes});
+       .activation_bytes = buffers_->device.bytes + parts_.library.workspace_bytes});
 }
 
 /// Lets the stream write the number of parts that it has completed into the host's memory. Only

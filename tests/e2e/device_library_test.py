@@ -71,21 +71,23 @@ class Products(harness.TestCase):
         return sum(len(ids) <= one <= len(ids) * 5 // 4 for one in rows)
 
     def test_logits_are_the_references(self):
-        for name in ORACLES[:2] if breadth.NARROW else ORACLES:
+        for name in ORACLES[:1] if breadth.NARROW else ORACLES:
             for ranks in (1, 2):
                 with self.subTest(name, ranks=ranks):
                     self.check_logits(name, ranks)
 
     def serve_with(self, *flags) -> tuple[dict[str, str], str]:
         server = self.serve(DEMO, *ON_DEVICES, "-tp", 2, "--max-num-seqs", 2,
-                            "--kv-cache-memory", "2m", *flags)
+                            "--kv-cache-memory", "2m", "--decode-stretch", 0, "--max-step-ms",
+                            60000, *flags)
         fields = server.wait_ready()
-        before = told(self.told)
-        client = server.client("--prompt-ids", harness.ids_flag(range(130)), "--max-tokens", 3,
-                               "--temperature", 0)
-        out, err = client.communicate()
-        self.assertEqual(client.returncode, 0, err)
-        self.assertTrue(out)
+        for _ in range(3):  # the first steps are short, until the server knows how long they take
+            before = told(self.told)
+            client = server.client("--prompt-ids", harness.ids_flag(range(130)), "--max-tokens", 3,
+                                   "--temperature", 0)
+            out, err = client.communicate()
+            self.assertEqual(client.returncode, 0, err)
+            self.assertTrue(out)
         self.later = told(self.told)[len(before):]
         server.process.terminate()
         self.assertEqual(server.end(), 0, server.err.text())

@@ -310,9 +310,11 @@ class Choice(harness.TestCase):
         residual and the next norm are one."""
         layers = json.loads((FOLDER / "config.json").read_text())["num_hidden_layers"]
         with emulated():
-            done = harness.run("generate", FOLDER, "--prompt-ids", "1,2,3", "--max-tokens", 3,
-                               "--ignore-eos", *ON_DEVICES, "--log-level", "debug")
-        launches = re.findall(r"a step of 1 row took (\d+) launches", done.stderr.decode())
+            process = harness.start("generate", FOLDER, "--prompt-ids", "1,2,3", "--max-tokens", 3,
+                                    "--ignore-eos", *ON_DEVICES, "--log-level", "debug")
+            _, err = process.communicate()
+        self.assertEqual(process.returncode, 0, err)
+        launches = re.findall(r"a step of 1 row took (\d+) launches", err.decode())
         self.assertGreaterEqual(len(launches), 2)
         # Embedding and its norm, the last norm and product, and two for the greatest logit.
         self.assertEqual(set(launches), {str(9 * layers + 6)})

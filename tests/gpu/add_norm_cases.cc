@@ -26,8 +26,8 @@ struct AddNormProblem {
 /// The merges of a tree over this many leaves on one rank.
 std::vector<int32_t> merges_of(int leaves) {
   std::vector<int32_t> merges;
-  for (const RankFold::Step& step : make_reduce_plan(leaves, leaves, 1).ranks[0].steps)
-    merges.push_back(step.merges);
+  const ReducePlan plan = make_reduce_plan(leaves, leaves, 1);
+  for (const RankFold::Step& step : plan.ranks[0].steps) merges.push_back(step.merges);
   return merges;
 }
 
