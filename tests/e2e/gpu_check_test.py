@@ -44,6 +44,31 @@ class FailedBuild(CaseWithFolder):
             self.assertNotIn("== facts", done.stdout)
 
 
+class OnlyADriver(CaseWithFolder):
+    """A machine that has no nvcc, but the program from a package."""
+
+    def test_what_needs_the_build_is_skipped_and_the_rest_is_tried(self):
+        (self.folder / "bin").mkdir()
+        program = self.folder / "bin/shoal"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        hide = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                'for at in /usr/local/cuda; do [ ! -d $at ] || mount -t tmpfs none $at/; done; exec "$@"',
+                "sh"]
+        if subprocess.run([*hide, "true"], capture_output=True).returncode != 0:
+            self.skipTest("no mount in a namespace of its own here")
+        path = ":".join(folder for folder in os.environ["PATH"].split(":")
+                        if not (Path(folder) / "nvcc").exists())
+        done = subprocess.run([*hide, ROOT / "scripts/gpu-check", "--package", self.folder, "build",
+                               "kernels"], timeout=GUARD, capture_output=True, text=True,
+                              env={**os.environ, "PATH": path,
+                                   "BUILD_DIR": str(self.folder / "build")},
+                              stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 77, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, "build +0 s  SKIPPED: skipped: no nvcc")
+        self.assertRegex(done.stdout, "kernels +0 s  SKIPPED: it needs the step build")
+
+
 class SpeedWithoutGpu(unittest.TestCase):
     def test_it_says_that_nothing_was_measured(self):
         """No device is visible, also on a machine that has one. The program is not there, because
