@@ -23,7 +23,7 @@ set(SHOAL_CLOCK_TESTS
     "server/serving/(inference_loop|request_figures)_test"
     "e2e/(admission|connections|core_dump|device|faults|grpc_client|grpc_facades|kill_cycles|long_parts)"
     "e2e/(denied|metrics|model_files|openai_client|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|walks)"
-    "e2e/(around/Nginx|device_model/(faults|restart|gpu_check/.*)|recovery/.*)"
+    "e2e/(around/Nginx|device_model/(faults|names|restart|gpu_check/.*)|recovery/.*)"
     "e2e/hostile_bytes/(EightConnections|Peak|Slowly)"
     "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest|shmtest_stuck|shmtest_trace|tls/Wire)")
 
@@ -41,7 +41,7 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     runtime/comm/device/nccl_failure_test=91 e2e/faults=90 e2e/nccl/Running=90 e2e/nccl/Sizes=90
     e2e/nccl/Newest=90 e2e/nccl/Settings=90 e2e/nccl/Unknown=90 e2e/nccl/Seeds=90
     e2e/matrix/4=90 e2e/matrix/8=90 e2e/recovery/serving=65 e2e/recovery/streams/tcp=53
-    e2e/recovery/phases/shm=45 e2e/shortage=41 e2e/device_model/restart=40
+    e2e/recovery/phases/shm=45 e2e/shortage=41 e2e/device_model/restart=80
     e2e/recovery/streams/shm=40
     e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/model_files=28
     e2e/matrix/2=27 e2e/http/ends=24 e2e/device_model/same-bits/llama3-gqa-tied-sharded=21

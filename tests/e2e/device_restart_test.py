@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import harness
-from emulated_gpu import MODULE, ON_DEVICES, emulated, uuid_of
+from emulated_gpu import ON_DEVICES, emulated, uuid_of
 
 FOLDER = harness.ORACLE / "llama-nine-heads"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -198,7 +198,7 @@ class Names(harness.TestCase):
 
     def test_doctor(self):
         with emulated(DEVICES=2, CAPABILITY="9.0,8.6"):
-            flags = ("doctor", "--device", "cuda", "--cuda-module", MODULE, "-tp", 2)
+            flags = ("doctor", *ON_DEVICES[:-2], "-tp", 2, "--reproducible", "off")
             said = harness.run(*flags, "--transport", "cuda-ipc").stdout.decode()
             document = json.loads(harness.run(*flags, "--transport", "cuda-ipc", "--json").stdout)
         for device, capability in ((0, "9.0"), (1, "8.6")):

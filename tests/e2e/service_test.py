@@ -115,9 +115,10 @@ class Drain(ServiceTest):
             for client in clients:
                 client.join()
             self.assertEqual(server.end(), 0, server.err.rest())
-            # The last one of each client is that of its own library, which finds no server.
+            # The last one of each client is that of its own library, which finds no server, or of the
+            # server's gRPC, which ends what comes in its last half second (docs/grpc.md).
             for *others, last in ends:
-                self.assertEqual(last.code(), grpc.StatusCode.UNAVAILABLE, last)
+                self.assertIn(last.code(), (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), last)
                 told += others
         self.assertTrue(told)
         for error in told:
