@@ -96,7 +96,7 @@ Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator)
 Status CudaLayers::take_kv_cache(int32_t blocks) {
   kv_ = nullptr;  // first, so that both need not fit
   kv_bytes_ = blocks * device_kv_block_bytes(parts_.config, parts_.plan, weights_.dtype);
-  Result<Device::Memory> kv = allocate_kept(*parts_.device, kv_bytes_);
+  Result<Device::Memory> kv = parts_.device->allocate_raw(static_cast<size_t>(kv_bytes_));
   if (!kv.ok()) {
     return kv.status().while_doing(
         cat("allocate the KV cache of ", counted(blocks, "block"), ", ", kv_bytes_, " B"));
@@ -391,7 +391,8 @@ Status CudaLayers::finish() {
   SHOAL_RETURN_IF_ERROR(mark_progress(2 * parts_.config.num_hidden_layers + 1));
   SHOAL_RETURN_IF_ERROR(wait_for_all());
   const int64_t launches = parts_.device->module().launches() - launched_;
-  log_debug(cat("a step of ", counted(rows_, "row"), " took ", launches, " launches"));
+  log_debug(
+      cat("a step of ", counted(rows_, "row"), " took ", launches, " launches of own kernels"));
   take_logits(*batch_, buffers_->pinned, static_cast<size_t>(parts_.plan.vocab.size()), out_);
   return moved();
 }

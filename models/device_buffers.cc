@@ -56,10 +56,6 @@ StepInputs take_inputs(Layout& layout, const StepRoom& room) {
 
 }  // namespace
 
-Result<Device::Memory> allocate_kept(Device& device, int64_t bytes) {
-  return device.allocate_raw(static_cast<size_t>(bytes));
-}
-
 DeviceBuffers::DeviceBuffers(std::byte* base, const ModelConfig& config, const ShardPlan& plan,
                              Dtype activations, const StepRoom& room, int64_t most_scratch) {
   Layout layout(base);

@@ -21,10 +21,6 @@ constexpr int32_t device_type(Dtype dtype) {
   return dtype == Dtype::kBf16 ? kShoalBf16 : dtype == Dtype::kF16 ? kShoalF16 : kShoalF32;
 }
 
-/// Allocates what a rank keeps for as long as it lives, and what is not lost with a step: its
-/// weights, and its KV cache. Each is one allocation. It holds anything.
-Result<Device::Memory> allocate_kept(Device& device, int64_t bytes);
-
 /// The inputs of one step, as the ops read them (ShoalStepRows). The host fills one of these in
 /// pinned memory, and the device has another of the same layout.
 struct StepInputs {

@@ -70,7 +70,7 @@ class WeightPlaces {
     return DeviceVector{place(static_cast<int64_t>(values.size() * sizeof(float)))};
   }
   Result<Device::Memory> make_table(const TensorView&) {
-    return place(config_.vocab_size * config_.hidden_size * element_);
+    return place(int64_t{config_.vocab_size} * config_.hidden_size * element_);
   }
 
   /// A row of the table is a row of weights if it needs no padding.
@@ -250,7 +250,7 @@ Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const Mo
                                           ThreadPool& pool, const KernelTable& kernels,
                                           const LoadCallback& progress) {
   SHOAL_ASSIGN_OR_RETURN(const int64_t total, device_weight_bytes(config, plan, dtype));
-  Result<Device::Memory> memory = allocate_kept(device, total);
+  Result<Device::Memory> memory = device.allocate_raw(static_cast<size_t>(total));
   if (!memory.ok()) {
     return memory.status().while_doing(
         cat("allocate this rank's weights, ", total,

@@ -112,7 +112,7 @@ def measured(program: str, what: str, model: Path, tokens: int, flags: "list[str
         sys.exit(f"model_speed: {' '.join(command)} ended with {done.returncode}\n"
                  f"{done.stderr[-2000:]}")
     rows = "1 row" if what == "decode" else f"{tokens} rows"
-    launches = re.findall(rf"a step of {rows} took (\d+) launches", done.stderr)
+    launches = re.findall(rf"a step of {rows} took (\d+) launches of own kernels", done.stderr)
     return {**json.loads(done.stdout), "launches": int(launches[-1])}
 
 

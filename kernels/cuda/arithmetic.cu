@@ -123,12 +123,9 @@ int32_t operate(const ShoalOperation* args, void* stream) {
                 std::min(tiles(args->count, kThreads), kMostBlocks), kThreads, *args, stream);
 }
 
+/// operate() is for tests of a device, and its kernels are loaded when they are first launched.
 int32_t load_arithmetic() {
-  cudaError_t error = load_kernel(&tiles_kernel);
-  for (const OperationKernel kernel : kOperationKernels) {
-    if (error == cudaSuccess) error = load_kernel(kernel);
-  }
-  return error;
+  return load_kernel(&tiles_kernel);
 }
 
 }  // namespace shoal::cuda
