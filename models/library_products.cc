@@ -15,8 +15,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr uint32_t kAlignment = 16;  // bytes, of every matrix
 
 /// From how many rows on the library is used, by compute capability, and its workspace: NVIDIA
-/// recommends 32 MiB from Hopper on and 4 MiB before. The rows are not measured. Published figures
-/// of kernels like ours meet the library's between 100 and 150 rows.
+/// recommends 32 MiB from Hopper on and 4 MiB before. Nobody has measured the rows.
 struct Crossover {
   int capability;  ///< and later ones up to the next row
   int32_t least_rows;
@@ -116,12 +115,19 @@ Result<std::unique_ptr<LibraryProducts>> LibraryProducts::open(const ProductLibr
   return products;
 }
 
+/// What the library refuses it will refuse again. Whatever else fails is the device's: its memory,
+/// or an error that stays with the process.
 Status LibraryProducts::check(CublasStatus status, const char* what) const {
-  if (status == 0) return {};
+  if (status == kCublasSuccess) return {};
+  const bool refused = status == kCublasInvalidValue || status == kCublasArchMismatch ||
+                       status == kCublasNotSupported;
+  const Code code = status == kCublasAllocFailed ? Code::kResourceExhausted
+                    : refused                    ? Code::kFailedPrecondition
+                                                 : Code::kInternal;
   return Status::error(
-      Code::kFailedPrecondition,
+      code,
       cat("cuBLASLt ", library_.version, ", ", what, ": ", api_.status_text(status), " (", status,
-          "); without --reproducible off own kernels compute every product"));
+          ")", refused ? "; without --reproducible off own kernels compute every product" : ""));
 }
 
 Status LibraryProducts::prepare() {
@@ -208,9 +214,10 @@ Status LibraryProducts::plan(const DeviceMatrix& w, Dtype type, int64_t x_stride
   for (const int32_t rows : row_buckets(library_.least_rows, most_rows)) {
     SHOAL_ASSIGN_OR_RETURN(const bool added, add_plan(rows, shape));
     if (added) continue;
-    log_warning(cat("cuBLASLt ", library_.version, " has no algorithm for a product of ", rows,
-                    " rows, ", shape.outputs, " outputs and ", shape.columns,
-                    " columns; that for more rows is taken, or own kernels compute it"));
+    log_warning(
+        cat("cuBLASLt ", library_.version, " has no algorithm for a product of ", rows, " rows, ",
+            shape.outputs, " outputs and ", shape.columns,
+            " columns; the one for the next larger number of rows is used, or own kernels"));
   }
   shapes_.push_back(std::move(shape));
   return {};
@@ -258,12 +265,13 @@ Status LibraryProducts::launch_all(const DeviceWeights& weights, const DeviceBuf
 
 const LibraryProducts::Shape* LibraryProducts::shape_of(const Call& call) const {
   const DeviceMatrix& w = *call.w;
+  const std::optional<int32_t> columns = whole_columns(w);
   const auto same = [&](const Shape& one) {
-    return one.outputs == w.outputs && one.weight_stride == w.stride &&
+    return one.outputs == w.outputs && columns == one.columns && one.weight_stride == w.stride &&
            one.x_stride == call.x_stride && one.most_rows == call.most_rows;
   };
   const auto found = std::find_if(shapes_.begin(), shapes_.end(), same);
-  return found == shapes_.end() || whole_columns(w) != found->columns ? nullptr : &*found;
+  return found == shapes_.end() ? nullptr : &*found;
 }
 
 bool LibraryProducts::computes(const Call& call) const {

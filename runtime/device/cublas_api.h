@@ -21,6 +21,10 @@ constexpr int32_t kCublasBf16 = 14;       ///< CUDA_R_16BF
 constexpr int32_t kCublasSum32F = 68;     ///< CUBLAS_COMPUTE_32F
 constexpr int32_t kCublasTransposed = 1;  ///< CUBLAS_OP_T
 
+/// cublasStatus_t: the values that decide something here.
+constexpr CublasStatus kCublasSuccess = 0, kCublasAllocFailed = 3, kCublasInvalidValue = 7,
+                       kCublasArchMismatch = 8, kCublasNotSupported = 15;
+
 /// cublasLtMatmulDescAttributes_t
 enum CublasMatmulAttribute : int32_t { kCublasTransA = 3 };
 /// cublasLtMatmulPreferenceAttributes_t

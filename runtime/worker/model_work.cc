@@ -19,6 +19,10 @@ Status blame_device(const Status& status, bool has_run) {
   // has cleared up after the rank that died.
   if (has_run && status.code() == Code::kResourceExhausted)
     return status.blamed_on(Fault::kShortage);
+  // A library that was exchanged meanwhile, for example: nobody can go on with the same bits.
+  if (has_run && status.code() == Code::kFailedPrecondition)
+    return status.because_of(Code::kAborted, "the group cannot go on as it was")
+        .blamed_on(Fault::kPolicy);
   if (status.code() != Code::kInternal) return status;
   // A CUDA error stays with its process, and any later call may be the one that notices it. So it
   // is like the rank's death: a new process may find the device well again.

@@ -43,14 +43,9 @@ void warn_of_refused_nccl(const TransportFlags& flags, const GpuFacts& gpu) {
   if (wanted && !why.empty()) log_warning(why);
 }
 
-/// Which products a library computes depends on nothing that a user sees otherwise.
-void tell_about_cublas(const DeviceFlags& device, const GpuFacts& gpu) {
-  if (device.reproducible) return;
-  if (!gpu.cublas_error.empty())
-    return log_warning(cat("own kernels compute every product, because ", gpu.cublas_error));
-  if (gpu.cublas_path.empty()) return;  // nobody came to look
-  log_info(cat("cuBLASLt ", gpu.cublas_version, " at ", gpu.cublas_path,
-               " computes products of many rows"));
+void warn_of_refused_cublas(const DeviceFlags& device, const GpuFacts& gpu) {
+  if (!device.reproducible && !gpu.cublas_error.empty())
+    log_warning(cat("own kernels compute every product, because ", gpu.cublas_error));
 }
 
 }  // namespace
@@ -69,7 +64,7 @@ void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu) {
   const DeviceFlags& device = flags->device;
   if (device.kind == DeviceKind::kCuda) {
     probe(*flags, world_size, gpu);
-    tell_about_cublas(device, *gpu);
+    warn_of_refused_cublas(device, *gpu);
     return warn_of_refused_nccl(*flags, *gpu);
   }
   if (!device.automatic || !find_cuda_module(device.cuda_module).ok()) return;
@@ -79,7 +74,7 @@ void choose_device(TransportFlags* flags, int world_size, GpuFacts* gpu) {
   if (const Status refused = check_for_model(device, *gpu); !refused.ok())
     return stay_on_cpu(refused.message(), flags);
   take(DeviceKind::kCuda, flags);
-  tell_about_cublas(device, *gpu);
+  warn_of_refused_cublas(device, *gpu);
   warn_of_refused_nccl(*flags, *gpu);
 }
 

@@ -223,6 +223,17 @@ Result<std::vector<WatchedFile>> watched_files(const std::string& dir,
   return watched;
 }
 
+/// Which products a library computes decides speed and bits, and nothing else shows it.
+void plan_library(const ProductLibrary& library, ModelStart* model) {
+  if (!library.is_used()) return;
+  const std::string name = cat("cuBLASLt ", library.version, " at ", library.path);
+  if (!library_computes(library, model->dtype, model->limits.max_num_batched_tokens))
+    return log_info(cat("own kernels compute every product: ", name, " gets those of ",
+                        library.least_rows, " rows and more, and none of float16"));
+  log_info(cat(name, " computes products of ", library.least_rows, " rows and more"));
+  model->library = library;
+}
+
 /// What one rank's memory consists of, in bytes.
 struct RankBytes {
   int64_t weights = 0;
@@ -366,9 +377,7 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   plan.memory.device_bytes =
       std::max<int64_t>(plan.memory.device_bytes - plan.memory.device_taken_bytes, 0);
   if (host.device_bytes == 0) plan.memory.device_bytes = kNoDeviceBytes;
-  if (plan.model.device == DeviceKind::kCuda &&
-      library_computes(host.library, plan.model.dtype, plan.model.limits.max_num_batched_tokens))
-    plan.model.library = host.library;
+  if (plan.model.device == DeviceKind::kCuda) plan_library(host.library, &plan.model);
   SHOAL_RETURN_IF_ERROR(check_model_len(flags, model.config));
   plan.model.limits.max_model_len =
       flags.max_model_len.value_or(model.config.max_position_embeddings);

@@ -96,7 +96,7 @@ class Products(harness.TestCase):
     def test_what_decides_the_bits_is_shown(self):
         fields, log = self.serve_with(*OFF)
         self.assertEqual(fields["arithmetic"], "cuda-sm90-8-off-cublas-13.1.1-from-128")
-        self.assertIn(f"cuBLASLt 13.1.1 at {LIBRARY} computes products of many rows", log)
+        self.assertIn(f"cuBLASLt 13.1.1 at {LIBRARY} computes products of 128 rows and more", log)
         self.assertNotEqual(self.later, [])
         self.assertEqual(set(self.later), {"computes 160 rows"}, "a step has made a plan")
 
@@ -119,6 +119,24 @@ class Products(harness.TestCase):
             _, log = self.serve_with(*OFF)
         self.assertRegex(log, "no algorithm for a product of 160 rows")
         self.assertEqual(set(self.later), {"computes 192 rows"})
+
+    def test_a_device_that_fails_in_a_product_of_the_library(self):
+        """The error stays with its process, and new ranks go on with the stream."""
+        fails = self.told.with_name("fails")
+        with unittest.mock.patch.dict(os.environ, {"FAKE_CUBLAS_FAIL": str(fails)}):
+            server = self.serve(DEMO, *ON_DEVICES, *OFF, "--max-step-ms", 60000)
+        server.wait_ready()
+        for attempt in range(3):  # the first steps are short
+            if attempt == 2:
+                fails.touch()
+            client = server.client("--prompt-ids", harness.ids_flag(range(130)), "--max-tokens", 3,
+                                   "--temperature", 0)
+            out, err = client.communicate()
+            self.assertEqual(client.returncode, 0, err)
+        self.assertFalse(fails.exists())
+        self.assertRegex(server.err.text(), "the GPU has failed.*cublasLtMatmul|"
+                                            "cublasLtMatmul.*failed to launch")
+        server.wait_logged("the ranks run again")
 
     def test_a_library_that_hangs_holds_up_no_start(self):
         """The process that tries it is ended, and everything else that it found is kept."""

@@ -6,6 +6,7 @@
 // as promised. These variables set what it pretends to be:
 //   FAKE_CUBLAS_VERSION=N   cublasLtGetVersion() (130101)
 //   FAKE_CUBLAS_REFUSES=N   has no algorithm for products of N columns of B (none)
+//   FAKE_CUBLAS_FAIL=FILE   the next product fails once there is this file, and takes it away
 //   FAKE_CUBLAS_HANG=1      cublasLtCreate() never returns
 //   FAKE_CUBLAS_TELL=FILE   gets a line for every algorithm that is chosen and every product
 #include <bit>
@@ -21,7 +22,7 @@
 namespace {
 
 using Status = int32_t;
-constexpr Status kSuccess = 0, kInvalidValue = 7, kNotSupported = 15;
+constexpr Status kSuccess = 0, kInvalidValue = 7, kExecutionFailed = 13, kNotSupported = 15;
 constexpr int32_t kFloat = 0, kBf16 = 14, kSum32F = 68;
 
 struct Matmul {
@@ -144,9 +145,10 @@ FAKE_API size_t cublasLtGetVersion() {
 }
 
 FAKE_API const char* cublasLtGetStatusString(Status status) {
-  return status == kInvalidValue   ? "an unsupported value or parameter was passed"
-         : status == kNotSupported ? "the requested functionality is not supported"
-                                   : "success";
+  return status == kInvalidValue      ? "an unsupported value or parameter was passed"
+         : status == kNotSupported    ? "the requested functionality is not supported"
+         : status == kExecutionFailed ? "the function failed to launch on the GPU"
+                                      : "success";
 }
 
 FAKE_API Status cublasLtMatmulDescCreate(Matmul** matmul, int32_t sum, int32_t scale) {
@@ -221,6 +223,8 @@ FAKE_API Status cublasLtMatmul(void*, Matmul* matmul, const float* alpha, const 
       !is_aligned(b, algorithm->alignment[0]) || !is_aligned(d, algorithm->alignment[1]) ||
       !is_product(*matmul, *a_layout, *b_layout, *d_layout))
     return kInvalidValue;
+  const char* const fails = setting("FAKE_CUBLAS_FAIL");
+  if (fails != nullptr && ::unlink(fails) == 0) return kExecutionFailed;
   tell("computes " + std::to_string(b_layout->columns) + " rows");
   auto* const product = new Product{*a_layout, *b_layout, *d_layout, a, b, d};
   const size_t bytes = static_cast<size_t>(d_layout->stride) * d_layout->columns * sizeof(float);

@@ -14,7 +14,12 @@ namespace {
 #ifdef SHOAL_TEST_CUBLAS_HEADER
 
 // Compares our declarations with the installed header.
-static_assert(sizeof(CublasStatus) == sizeof(cublasStatus_t) && CUBLAS_STATUS_SUCCESS == 0);
+static_assert(sizeof(CublasStatus) == sizeof(cublasStatus_t));
+static_assert(kCublasSuccess == CUBLAS_STATUS_SUCCESS &&
+              kCublasAllocFailed == CUBLAS_STATUS_ALLOC_FAILED &&
+              kCublasInvalidValue == CUBLAS_STATUS_INVALID_VALUE &&
+              kCublasArchMismatch == CUBLAS_STATUS_ARCH_MISMATCH &&
+              kCublasNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
 static_assert(kCublasFloat == CUDA_R_32F && kCublasBf16 == CUDA_R_16BF);
 static_assert(kCublasSum32F == CUBLAS_COMPUTE_32F && kCublasTransposed == CUBLAS_OP_T);
 static_assert(int{kCublasTransA} == CUBLASLT_MATMUL_DESC_TRANSA);
