@@ -8,8 +8,9 @@
 namespace shoal::gpu {
 
 struct Options {
-  std::string module;        ///< path of libshoal_cuda.so, or of a stand-in
-  std::string nccl_library;  ///< empty: nccl is skipped
+  std::string module;          ///< path of libshoal_cuda.so, or of a stand-in
+  std::string nccl_library;    ///< empty: nccl is skipped
+  std::string cublas_library;  ///< libcublasLt; empty: its products are skipped
   std::vector<int> ranks = {2, 4};
   int devices = 1;        ///< number of devices that the module shows
   int compute_major = 9;  ///< of the first one's compute capability
@@ -45,6 +46,8 @@ void add_layer_cases(const Options& options, std::vector<Case>& cases);
 void add_add_norm_cases(const Options& options, std::vector<Case>& cases);
 void add_qkv_cases(const Options& options, std::vector<Case>& cases);
 void add_attention_cases(const Options& options, std::vector<Case>& cases);
+/// Products by cuBLASLt beside own kernels: that they agree, and what each takes.
+void add_library_cases(const Options& options, std::vector<Case>& cases);
 /// The push all_reduce with the ranks as threads of one process on one device. This tests its
 /// protocol alone.
 void add_push_cases(const Options& options, std::vector<Case>& cases);

@@ -1,9 +1,9 @@
 // The checks that need a device, in one program without a test framework, so that it builds on a
 // bare machine:
-//   gpu_test --module PATH [--nccl-library PATH] [--ranks 2,4] [--only TEXT[,TEXT]] [--quick]
+//   gpu_test --module PATH [--nccl-library PATH] [--cublas-library PATH] [--ranks 2,4]
+//            [--only TEXT[,TEXT]] [--quick] [--any-room] [--list] [--stand-in]
 // Cases whose names contain a TEXT of --only are run, but none that contains the rest of a -TEXT.
-//            [--any-room] [--list] [--stand-in]
-// Runs the cases whose names contain one of the texts. Exit code 0: all cases that could be tried
+// Exit code 0: all cases that could be tried
 // passed; 1: one failed, or no case has such a name; 77: there is no device or every case was
 // skipped, so nothing was checked.
 #include <cstdio>
@@ -109,6 +109,8 @@ int main(int argc, char** argv) {
       options.module = argv[++i];
     } else if (flag == "--nccl-library" && has_value) {
       options.nccl_library = argv[++i];
+    } else if (flag == "--cublas-library" && has_value) {
+      options.cublas_library = argv[++i];
     } else if (flag == "--only" && has_value) {
       only = split(argv[++i]);
     } else if (flag == "--ranks" && has_value) {
@@ -126,6 +128,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   std::printf("%s\n", found.words.c_str());
+  std::fflush(stdout);  // or a case that prints would do it once more
   options.devices = std::max(found.devices, 1);
   options.compute_major = found.compute_major;
   // Streams that share a hardware queue wait for each other, so that ranks in threads would never
@@ -137,6 +140,7 @@ int main(int argc, char** argv) {
   add_tree_sum_cases(options, cases);
   add_arith_cases(options, cases);
   add_product_cases(options, cases);
+  add_library_cases(options, cases);
   add_layer_cases(options, cases);
   add_add_norm_cases(options, cases);
   add_qkv_cases(options, cases);

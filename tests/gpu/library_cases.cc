@@ -1,0 +1,393 @@
+// Products by own kernels and by cuBLASLt, in turns in one run: how long each takes, and whether
+// they agree. It prints from how many rows on the library is the faster one, as kCrossovers in
+// models/library_products.cc wants it.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+#include "bench/gpu/rank_processes.h"
+#include "models/library_products.h"
+#include "tests/gpu/gpu_cases.h"
+#include "tests/gpu/layer_problem.h"
+
+namespace shoal::gpu {
+namespace {
+
+constexpr int kSeconds = 280;
+
+struct ModelShape {
+  const char* name;
+  int hidden, heads, kv_heads, intermediate, vocabulary;
+};
+/// As in bench/make_random_model.py.
+constexpr ModelShape kModels[] = {{"tinyllama-1.1b", 2048, 32, 4, 5632, 32000},
+                                  {"llama3-8b", 4096, 32, 8, 14336, 128256}};
+/// For the emulated device. Each leaf is still a whole number of 64 columns, without which the
+/// library gets no product.
+constexpr ModelShape kTinyModel{"tiny", 128, 2, 1, 128, 72};
+
+/// How much is measured.
+struct Effort {
+  std::vector<ModelShape> models;
+  int most_rows;
+  int turns;             ///< of each, after one that only warms up
+  double turn_seconds;   ///< about as long as the products of one turn take
+  int64_t weight_bytes;  ///< of copies of a matrix, so that a device's cache does not hold them
+};
+Effort effort_of(const Options& options) {
+  if (options.quick || options.stand_in) return {{kTinyModel}, 32, 2, 0, 1};
+  return {{std::begin(kModels), std::end(kModels)}, 2048, 9, 5e-3, int64_t{256} << 20};
+}
+
+/// A product of a whole model on one device.
+struct ProductShape {
+  const char* name;
+  int outputs, columns;
+  int leaves, units;  ///< of its columns
+  bool of_layer;      ///< or once in a step, for only some of the rows
+};
+std::vector<ProductShape> products_of(const ModelShape& model) {
+  const int head = model.hidden / model.heads;
+  const int leaves = leaf_count(model.heads, DeviceKind::kCuda);
+  return {{"qkv", (model.heads + 2 * model.kv_heads) * head, model.hidden, 1, 1, true},
+          {"o", model.hidden, model.heads * head, leaves, model.heads, true},
+          {"gate_up", 2 * model.intermediate, model.hidden, 1, 1, true},
+          {"down", model.hidden, model.intermediate, leaves, model.intermediate / kMlpUnitColumns,
+           true},
+          {"lm_head", model.vocabulary, model.hidden, 1, 1, false}};
+}
+
+/// The matrix without its weights.
+DeviceMatrix matrix_of(const ProductShape& shape) {
+  DeviceMatrix matrix;
+  matrix.outputs = shape.outputs;
+  matrix.stride = shape.columns;
+  const int unit = shape.columns / shape.units;
+  for (const auto& step : make_reduce_plan(shape.leaves, shape.units, 1).ranks[0].steps) {
+    const Range units = leaf_units(step.leaf, shape.leaves, shape.units);
+    const int begin = units.begin * unit;
+    matrix.leaf[matrix.leaves++] = {begin, units.end * unit, begin, step.merges, step.contribution};
+  }
+  return matrix;
+}
+
+/// Those of one token and of few, and those for which the library's products are planned.
+std::vector<int32_t> measured_rows(int most) {
+  std::vector<int32_t> rows = {1, 8};
+  for (const int32_t planned : row_buckets(1, most)) rows.push_back(planned);
+  return rows;
+}
+
+struct Timing {
+  int rows;
+  double own_us, library_us;
+};
+using Timings = std::vector<Timing>;  // by rows, ascending
+
+/// The least rows from which on the library is never the slower one; nullopt if it still is with
+/// the most rows.
+std::optional<int> crossover(const Timings& timings) {
+  std::optional<int> from;
+  for (auto at = timings.rbegin(); at != timings.rend() && at->library_us <= at->own_us; ++at)
+    from = at->rows;
+  return from;
+}
+
+/// Sums of `columns` products of numbers between -2 and 2, whose order differs: what the cut sums
+/// of a tensor core may lose, as for the products' reference. "" or the first value that differs
+/// more.
+std::string difference(const std::vector<float>& own, const std::vector<float>& its, int columns) {
+  const double may_lose = 1e-5 * columns;
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (!(std::abs(double{own[i]} - double{its[i]}) <= may_lose))
+      return cat("value ", i, ": ", its[i], " of the library for ", own[i]);
+  }
+  return "";
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Device memory of random elements, because a device multiplies zeros with less power and so
+/// faster. They repeat after a number that is no multiple of any row.
+Result<Device::Memory> random_elements(OneDevice& one, Dtype type, int64_t count, uint64_t seed) {
+  constexpr int64_t kDrawn = (1 << 20) + 64;
+  const std::vector<std::byte> drawn =
+      encoded(floats(static_cast<size_t>(std::min(count, kDrawn)), seed), type);
+  const size_t bytes = static_cast<size_t>(count) * dtype_bytes(type);
+  SHOAL_ASSIGN_OR_RETURN(Device::Memory memory, one.device->allocate_raw(bytes));
+  SHOAL_RETURN_IF_ERROR(one.put(memory.get(), drawn.data(), drawn.size()));
+  auto* const begin = static_cast<std::byte*>(memory.get());
+  for (size_t at = drawn.size(); at < bytes; at += drawn.size()) {
+    SHOAL_RETURN_IF_ERROR(
+        one.device->copy(begin + at, begin, std::min(drawn.size(), bytes - at), one.stream.get()));
+  }
+  SHOAL_RETURN_IF_ERROR(one.finish());
+  return memory;
+}
+
+/// One product on the device, which both compute, each into a result of its own.
+class Rivals {
+ public:
+  Rivals(OneDevice& one, LibraryProducts& library, Dtype type, const Effort& effort)
+      : one_(one), library_(library), type_(type), effort_(effort) {}
+
+  Status prepare(const ProductShape& shape);
+  /// Computes the product of so many rows once. INTERNAL: they do not agree, or the library has no
+  /// algorithm.
+  Status compare(int rows);
+  Result<Timing> time(int rows);
+
+ private:
+  enum By { kOwn, kLibrary };
+  Status enqueue(By by, int rows, int call);
+  Result<double> seconds_of(By by, int rows, int calls);
+  Status compare_rows(int from, int to);
+  LibraryProducts::Call library_call(const DeviceMatrix& w, int rows) const;
+
+  OneDevice& one_;
+  LibraryProducts& library_;
+  const Dtype type_;
+  const Effort& effort_;
+  int columns_ = 0;
+  std::vector<DeviceMatrix> weights_;  // copies, which take turns
+  Device::Memory x_, y_[2], scratch_;
+  int64_t scratch_floats_ = 0;
+};
+
+Status Rivals::prepare(const ProductShape& shape) {
+  columns_ = shape.columns;
+  const DeviceMatrix matrix = matrix_of(shape);
+  const int64_t elements = int64_t{shape.outputs} * shape.columns;
+  const int64_t bytes = elements * static_cast<int64_t>(dtype_bytes(type_));
+  for (int64_t held = 0; held < effort_.weight_bytes; held += bytes) {
+    weights_.push_back(matrix);
+    SHOAL_ASSIGN_OR_RETURN(weights_.back().weights, random_elements(one_, type_, elements, 1));
+  }
+  const int rows = effort_.most_rows;
+  SHOAL_ASSIGN_OR_RETURN(
+      x_, random_elements(one_, activation_dtype(type_), int64_t{rows} * columns_, 2));
+  for (Device::Memory& y : y_) {
+    SHOAL_ASSIGN_OR_RETURN(y, one_.device->allocate(area(rows, shape.outputs) * sizeof(float)));
+  }
+  scratch_floats_ =
+      one_.device->module().product_scratch_floats(shape.outputs, rows, matrix.leaves);
+  if (scratch_floats_ > 0) {
+    SHOAL_ASSIGN_OR_RETURN(
+        scratch_, one_.device->allocate_raw(static_cast<size_t>(scratch_floats_) * sizeof(float)));
+  }
+  return library_.plan(weights_.front(), type_, columns_, rows);
+}
+
+LibraryProducts::Call Rivals::library_call(const DeviceMatrix& w, int rows) const {
+  return {&w, x_.get(), columns_, rows, effort_.most_rows, static_cast<float*>(y_[kLibrary].get())};
+}
+
+Status Rivals::enqueue(By by, int rows, int call) {
+  const DeviceMatrix& w = weights_[static_cast<size_t>(call) % weights_.size()];
+  if (by == kLibrary) return library_.multiply(library_call(w, rows), one_.stream.get());
+  ShoalProduct args{};
+  args.type = shoal_type(type_);
+  args.outputs = w.outputs;
+  args.rows = rows;
+  args.leaves = w.leaves;
+  std::copy_n(w.leaf, w.leaves, args.leaf);
+  args.weights = w.weights.get();
+  args.weight_stride = w.stride;
+  args.x = x_.get();
+  args.x_stride = columns_;
+  args.y = static_cast<float*>(y_[kOwn].get());
+  args.y_stride = w.outputs;
+  args.plane_stride = int64_t{rows} * w.outputs;
+  args.scratch = static_cast<float*>(scratch_.get());
+  args.scratch_floats = scratch_floats_;
+  return one_.device->enqueue(one_.device->module().product, args, one_.stream.get(), "product");
+}
+
+Status Rivals::compare(int rows) {
+  if (!library_.computes(library_call(weights_.front(), rows)))
+    return Status::error(Code::kInternal, cat("the library has no algorithm for rows: ", rows));
+  SHOAL_RETURN_IF_ERROR(enqueue(kOwn, rows, 0));
+  SHOAL_RETURN_IF_ERROR(enqueue(kLibrary, rows, 0));
+  SHOAL_RETURN_IF_ERROR(one_.finish());
+  // The first rows and the last ones.
+  constexpr int kMostCompared = 1 << 20;
+  const int some = std::clamp(kMostCompared / weights_.front().outputs, 1, rows);
+  SHOAL_RETURN_IF_ERROR(compare_rows(0, some));
+  return compare_rows(std::max(some, rows - some), rows);
+}
+
+Status Rivals::compare_rows(int from, int to) {
+  if (from >= to) return {};
+  const auto outputs = static_cast<size_t>(weights_.front().outputs);
+  std::vector<float> results[2];
+  for (const By by : {kOwn, kLibrary}) {
+    results[by].resize(static_cast<size_t>(to - from) * outputs);
+    const auto* const y = static_cast<const float*>(y_[by].get());
+    SHOAL_RETURN_IF_ERROR(one_.get(results[by].data(), y + static_cast<size_t>(from) * outputs,
+                                   results[by].size() * sizeof(float)));
+  }
+  const std::string wrong = difference(results[kOwn], results[kLibrary], columns_);
+  if (wrong.empty()) return {};
+  return Status::error(Code::kInternal, cat("from row ", from, " on, ", wrong));
+}
+
+Result<double> Rivals::seconds_of(By by, int rows, int calls) {
+  const auto began = Clock::now();
+  for (int call = 0; call < calls; ++call) SHOAL_RETURN_IF_ERROR(enqueue(by, rows, call));
+  SHOAL_RETURN_IF_ERROR(one_.finish());
+  return seconds_since(began);
+}
+
+Result<Timing> Rivals::time(int rows) {
+  constexpr int kMostCalls = 1000;  // which fit into a stream
+  int calls[2];
+  std::vector<double> us[2];
+  for (const By by : {kOwn, kLibrary}) {
+    SHOAL_ASSIGN_OR_RETURN(const double once, seconds_of(by, rows, 1));
+    calls[by] = static_cast<int>(std::clamp(effort_.turn_seconds / once, 1.0, 1.0 * kMostCalls));
+  }
+  for (int turn = 0; turn <= effort_.turns; ++turn) {
+    for (const By by : {kOwn, kLibrary}) {
+      SHOAL_ASSIGN_OR_RETURN(const double seconds, seconds_of(by, rows, calls[by]));
+      if (turn > 0) us[by].push_back(seconds * 1e6 / calls[by]);
+    }
+  }
+  return Timing{rows, median(us[kOwn]), median(us[kLibrary])};
+}
+
+void print_row(const ModelShape& model, const char* product, const Timing& timing) {
+  std::printf("| %s | %s | %d | %.1f | %.1f | %.2f |\n", model.name, product, timing.rows,
+              timing.own_us, timing.library_us, timing.own_us / timing.library_us);
+}
+
+std::string text_of(std::optional<int> from) {
+  return from.has_value() ? std::to_string(*from) : "never";
+}
+
+/// A model, product by product and then a layer's four together. Returns from how many rows on the
+/// library is faster in a layer, which is what a step consists of.
+Result<std::optional<int>> measure_model(const ModelShape& model, OneDevice& one,
+                                         LibraryProducts& library, Dtype type,
+                                         const Effort& effort) {
+  const std::vector<int32_t> all_rows = measured_rows(effort.most_rows);
+  Timings layer;
+  for (const int32_t rows : all_rows) layer.push_back({rows, 0, 0});
+  std::string faster;
+  for (const ProductShape& shape : products_of(model)) {
+    Rivals rivals(one, library, type, effort);
+    SHOAL_RETURN_IF_ERROR(rivals.prepare(shape));
+    Timings timings;
+    for (Timing& sum : layer) {
+      if (const Status agree = rivals.compare(sum.rows); !agree.ok())
+        return agree.while_doing(cat(model.name, ", ", shape.name, ", rows ", sum.rows));
+      SHOAL_ASSIGN_OR_RETURN(const Timing timing, rivals.time(sum.rows));
+      print_row(model, shape.name, timing);
+      timings.push_back(timing);
+      if (!shape.of_layer) continue;
+      sum.own_us += timing.own_us;
+      sum.library_us += timing.library_us;
+    }
+    faster += cat(shape.name, " ", text_of(crossover(timings)), ", ");
+  }
+  for (const Timing& sum : layer) print_row(model, "layer", sum);
+  std::puts(cat("The library is faster, ", model.name, ", from rows: ", faster, "layer ",
+                text_of(crossover(layer)))
+                .c_str());
+  return crossover(layer);
+}
+
+/// The name of the device, from what the module says of it.
+std::string device_name_of(const ShoalCudaModule& module) {
+  char text[64 * 1024];
+  if (module.facts(text, sizeof text) != 0) return "a device";
+  constexpr std::string_view kName = "\"name\": \"";
+  const std::string_view facts = text;
+  const size_t at = facts.find(kName);
+  if (at == std::string_view::npos) return "a device";
+  const std::string_view rest = facts.substr(at + kName.size());
+  return std::string(rest.substr(0, rest.find('"')));
+}
+
+Status measure(const Options& options, Dtype type, OneDevice& one) {
+  const Effort effort = effort_of(options);
+  int32_t major = 0, minor = 0;
+  const ShoalCudaModule& module = one.device->module();
+  SHOAL_RETURN_IF_ERROR(
+      one.device->check(module.capability(0, &major, &minor), "compute capability"));
+  SHOAL_ASSIGN_OR_RETURN(const CublasApi api, open_cublas(options.cublas_library));
+  ProductLibrary library = product_library_for({cat(major, ".", minor)}, options.cublas_library,
+                                               cublas_version_text(api.version));
+  library.least_rows = 1;  // so that it is tried where it loses too
+  SHOAL_ASSIGN_OR_RETURN(const auto products, LibraryProducts::open(library, *one.device));
+  std::puts(cat(device_name_of(module), ", sm_", major, minor, ", cuBLASLt ", library.version, ", ",
+                dtype_name(type), ", medians, turns: ", effort.turns, "\n")
+                .c_str());
+  std::printf(
+      "| model | product | rows | own us | library us | own / library |\n"
+      "|---|---|--:|--:|--:|--:|\n");
+  // Of fewer rows, some products are left unfolded, which the library does not do.
+  std::optional<int> from = kShoalMostUnfoldedRows + 1;
+  for (const ModelShape& model : effort.models) {
+    SHOAL_ASSIGN_OR_RETURN(const std::optional<int> faster,
+                           measure_model(model, one, *products, type, effort));
+    from = from && faster ? std::optional<int>(std::max(*from, *faster)) : std::nullopt;
+  }
+  const int64_t workspace_mib = library.workspace_bytes >> 20;
+  const std::string row =
+      from ? cat("{", major * 10 + minor, ", ", *from, ", ", workspace_mib, " * kMiB}")
+           : "none, because own kernels are faster with the most rows";
+  std::puts(cat("Row of kCrossovers in models/library_products.cc: ", row).c_str());
+  return {};
+}
+
+std::string library_beside_own_kernels(const Options& options, Dtype type) {
+  return on_device(options, [&](OneDevice& one) -> std::string {
+    const Status status = measure(options, type, one);
+    std::fflush(stdout);  // this process ends without it
+    return status.ok() ? "" : status.to_string();
+  });
+}
+
+/// What the others print and fail by, for numbers that are known.
+std::string verdicts_are_right() {
+  const Timings mixed = {{16, 2, 1}, {32, 1, 2}, {64, 2, 2}, {128, 3, 1}};
+  if (crossover(mixed) != 64) return cat("crossover from rows ", text_of(crossover(mixed)));
+  if (crossover({{16, 2, 1}, {32, 1, 2}})) return "a library that loses in the end wins";
+  if (crossover({{16, 2, 1}, {32, 2, 1}}) != 16) return "a library that always wins does not";
+  const std::vector<float> sums = {3, -40, 0.5f};
+  if (const std::string wrong = difference(sums, {3.0001f, -40.0001f, 0.5f}, 128); !wrong.empty())
+    return cat("rounding counts as a difference: ", wrong);
+  if (difference(sums, {3, -40, 0.51f}, 128).empty()) return "a difference is not seen";
+  if (difference(sums, {3, std::nanf(""), 0.5f}, 128).empty()) return "NaN is not seen";
+  return "";
+}
+
+/// Runs body in a process of its own, if there is a library.
+std::string with_library(const Options& options, const std::function<std::string()>& body) {
+  if (options.cublas_library.empty())
+    return cat(kSkip, "no libcublasLt is given (--cublas-library)");
+  return run_apart(kSeconds, [&]() -> std::string {
+    const auto api = open_cublas(options.cublas_library);
+    return api.ok() ? body() : cat(kSkip, api.status().message());
+  });
+}
+
+}  // namespace
+
+void add_library_cases(const Options& options, std::vector<Case>& cases) {
+  const auto add = [&](const std::string& name, const std::function<std::string()>& body) {
+    cases.push_back({name, [options, body] { return with_library(options, body); }});
+  };
+  add("library/verdicts", [] { return verdicts_are_right(); });
+  for (const Dtype type : {Dtype::kBf16, Dtype::kF32})
+    add("library/beside-own" + suffix_of(type),
+        [=] { return library_beside_own_kernels(options, type); });
+}
+
+}  // namespace shoal::gpu
