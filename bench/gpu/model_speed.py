@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures the model on a GPU beside what the GPU gives: decoding beside the rate at which it reads
-memory, and the prefill of 2048 tokens beside a library's products of the same sizes.
+memory, and the prefill of 2048 tokens beside a library's products of the same sizes. It prefills with
+own kernels, and with --reproducible off, where cuBLASLt computes most of the products: PyTorch's own.
 
     bench/gpu/model_speed.py PROGRAM [FLAG...]
 
@@ -88,12 +89,19 @@ def library_rate(torch, shape: str) -> float:
     return flops / seconds
 
 
+def cublas_path() -> str:
+    """The cuBLASLt that PyTorch has computed with, or "". Shoal is given the same one."""
+    loaded = {line.split(maxsplit=5)[5].strip() for line in Path("/proc/self/maps").open()
+              if "/libcublasLt.so" in line}
+    return min(loaded, default="")
+
+
 def yardsticks(shapes: "list[str]") -> None:
     """Prints them as JSON. In a process of its own, so that its memory is free again afterwards."""
     import torch
+    library = {shape: library_rate(torch, shape) for shape in shapes}
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                      "reads": read_rate(torch),
-                      "library": {shape: library_rate(torch, shape) for shape in shapes}}))
+                      "reads": read_rate(torch), "library": library, "cublas": cublas_path()}))
 
 
 def bytes_per_token(shape: str) -> int:
@@ -113,7 +121,20 @@ def measured(program: str, what: str, model: Path, tokens: int, flags: "list[str
                  f"{done.stderr[-2000:]}")
     rows = "1 row" if what == "decode" else f"{tokens} rows"
     launches = re.findall(rf"a step of {rows} took (\d+) launches of own kernels", done.stderr)
-    return {**json.loads(done.stdout), "launches": int(launches[-1])}
+    return {**json.loads(done.stdout), "launches": int(launches[-1]),
+            "has_library": " computes products of " in done.stderr}
+
+
+def report_prefill(program: str, model: Path, flags: "list[str]", shape: str,
+                   gives: dict) -> None:
+    """One row. Its first cell also says what the step takes, in the time that PyTorch's products of
+    all layers would take: at most 1.15 by cuBLASLt is the aim."""
+    one = measured(program, "prefill", model, PREFILL_TOKENS, flags)
+    by = "cuBLASLt" if one["has_library"] else "own kernels"
+    rate, library = one["flops_per_s"], gives["library"][shape]
+    print(f"| {shape}, prefill of {PREFILL_TOKENS} by {by}: {library / rate:.2f} of the products' time | "
+          f"{one['tokens_per_s']:.0f} | {rate / 1e12:.0f} TFLOP/s | {library / 1e12:.0f} TFLOP/s | "
+          f"{rate / library:.2f} | {one['launches']} |", flush=True)
 
 
 def report(program: str, flags: "list[str]", shapes: "list[str]") -> None:
@@ -134,11 +155,9 @@ def report(program: str, flags: "list[str]", shapes: "list[str]") -> None:
         rate, reads = one["tokens_per_s"] * bytes_per_token(shape), gives["reads"]
         print(f"| {shape}, decode | {one['tokens_per_s']:.1f} | {rate / 1e9:.0f} GB/s | reads "
               f"{reads / 1e9:.0f} GB/s | {rate / reads:.2f} | {one['launches']} |")
-        one = measured(program, "prefill", model, PREFILL_TOKENS, flags)
-        rate, library = one["flops_per_s"], gives["library"][shape]
-        print(f"| {shape}, prefill of {PREFILL_TOKENS} | {one['tokens_per_s']:.0f} | "
-              f"{rate / 1e12:.0f} TFLOP/s | {library / 1e12:.0f} TFLOP/s | {rate / library:.2f} | "
-              f"{one['launches']} |", flush=True)
+        report_prefill(program, model, flags, shape, gives)
+        off = ["--reproducible", "off", "--cublas-library", gives["cublas"] or "libcublasLt.so.13"]
+        report_prefill(program, model, [*flags, *off], shape, gives)
 
 
 def main() -> None:
