@@ -33,6 +33,7 @@ EXPECTED = {
          4: ("nccl-shm", 4 * CONNECTION), 8: ("nccl-shm-lean", 8 * LEAN)},
     16: {2: ("nccl-shm-lean", 2 * LEAN), 3: ("nccl-shm-lean", 3 * LEAN),
          4: ("nccl-shm-lean", 4 * LEAN), 8: ("nccl-shm-lean", 8 * LEAN)},
+    4: {2: ("nccl-shm-lean", 2 * LEAN), 4: ("host-memfd", 0), 8: ("host-memfd", 0)},
     1: {ranks: ("host-memfd", 0) for ranks in (2, 3, 4, 8)},
 }
 

@@ -1,0 +1,112 @@
+"""A model on emulated devices over every rung between them: device_rungs_test.py CLASS [CASE]
+
+NCCL is the stand-in of tests/fakes. CASE is a folder of tests/data/oracle, for Matrix.
+"""
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import breadth
+import harness
+from emulated_gpu import ON_DEVICES, emulated
+from nccl_test import EXPECTED, MIB, Place, shoal
+
+CASE = sys.argv.pop(2) if sys.argv[1:2] == ["Matrix"] else "llama3-gqa-tied-sharded"
+FOLDER = harness.ORACLE / CASE
+IDS = json.loads((FOLDER / "expected.json").read_text())["prompts"][0]["ids"]
+MODELS = sorted(file.parent.name for file in harness.ORACLE.glob("*/config.json"))
+RUNGS = ["nccl-p2p", "cuda-ipc", "nccl-shm", "nccl-shm-lean", "host-memfd", "nccl-socket", "tcp"]
+SCHEDULES = {"forward": {}, "reverse": {"ORDER": "reverse", "COPIES": "late"},
+             "at once": {"STREAMS": "at-once"},
+             "when waited for": {"STREAMS": "when-waited-for", "ORDER": 7}}
+PIECES = [(), ("--chunk", 4), ("--decode-from", 5)]
+
+
+def ways() -> list[tuple]:
+    """(rung, ranks, schedule, pieces) for this model, from combinations of all models in which
+    every two settings meet: one for each rung. In a quick run, those of NCCL's rungs with few
+    ranks: the others have theirs in device_model_test.py."""
+    everything = breadth.pairs([MODELS, RUNGS, [2, 3, 5, 6, 8], list(SCHEDULES), PIECES])
+    mine = [way[1:] for way in everything if way[0] == CASE]
+    if not breadth.NARROW:
+        return mine
+    return [(rung, min(ranks, 3), *others) for rung, ranks, *others in mine
+            if rung.startswith("nccl-")]
+
+
+def place_of(rung: str, ranks: int) -> tuple[dict, int, tuple]:
+    """Settings, the ranks that there can be, and flags. The start tries each pair of devices that
+    reach each other, and of more than three devices it would try too many for the emulated ones. So
+    four ranks share a device over cuda-ipc. NCCL wants a device for each."""
+    if rung not in ("nccl-p2p", "cuda-ipc"):
+        return {"PEERS": "none"}, ranks, ()
+    if ranks <= 3 or rung == "nccl-p2p":
+        return {}, min(ranks, 3), ()
+    return {"DEVICES": 2}, ranks, ("--ranks-per-gpu", 4)
+
+
+class Matrix(harness.TestCase):
+    """Every number of ranks, rung, schedule and cut of the prompt gives the bits of one rank."""
+
+    def test_same_bits(self):
+        heads = json.loads((FOLDER / "config.json").read_text())["num_attention_heads"]
+        with emulated():
+            expected = harness.logits_file(FOLDER, IDS, *ON_DEVICES)
+        self.assertGreater(len(expected), 4 * len(IDS))
+        for rung, wanted, schedule, pieces in ways():
+            settings, ranks, sharing = place_of(rung, min(wanted, heads))
+            with self.subTest(rung=rung, ranks=ranks, schedule=schedule, pieces=pieces), \
+                    emulated(**settings, **SCHEDULES[schedule]):
+                ours = harness.logits_file(FOLDER, IDS, *ON_DEVICES, "-tp", ranks, *sharing,
+                                           "--transport", rung, *pieces)
+                # Not assertEqual: nobody wants to read a megabyte of difference.
+                self.assertTrue(ours == expected, "other bits")
+
+
+class Places(Place):
+    """In a small /dev/shm a model starts on the rung that the predicted bytes allow
+    (nccl_test.py), and gives the bits of one rank."""
+
+    # MiB of /dev/shm, and ranks. Each of the first three has another rung.
+    SIZES = [(1, 2), (4, 2), (64, 4), (1, 4), (1, 8), (4, 4), (4, 8), (64, 2), (64, 8)]
+
+    def setUp(self):
+        super().setUp()
+        with emulated():
+            self.expected = harness.logits_file(FOLDER, IDS, *ON_DEVICES)
+
+    def log_of_the_same_bits(self, mebibytes: int, ranks: int, rung: str, **variables) -> str:
+        """The log of a run in such a /dev/shm. It must end on the rung, and leave nothing there."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "logits.npy"
+            command = shoal("logits", FOLDER, "--prompt-ids", harness.ids_flag(IDS), "--out", out,
+                            *ON_DEVICES, "-tp", ranks, "--log-level", "info")
+            done = self.inside(f"size={mebibytes}m", f'{command}\n[ -z "$(ls -A /dev/shm)" ]',
+                               **variables)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(re.findall(rf"transport (\S+) for {ranks} ranks", done.stderr), [rung],
+                             done.stderr)
+            self.assertTrue(out.read_bytes() == self.expected, "other bits")
+        return done.stderr
+
+    def test_the_rung_that_fits(self):
+        for mebibytes, ranks in self.SIZES[: 3 if breadth.NARROW else None]:
+            with self.subTest(mebibytes=mebibytes, ranks=ranks):
+                rung, bytes_ = EXPECTED[mebibytes][ranks]
+                self.assertLess(bytes_, mebibytes * MIB)
+                log = self.log_of_the_same_bits(mebibytes, ranks, rung)
+                if rung != "nccl-shm":
+                    self.assertIn("transport nccl-shm refused (budget), trying nccl-shm-lean", log)
+
+    def test_a_segment_that_cannot_be_had_after_all(self):
+        """In its first collective, NCCL finds less room than any formula says that it needs."""
+        log = self.log_of_the_same_bits(64, 2, "host-memfd", FAKE_NCCL_WRONG_BYTES=40 * MIB)
+        for rung, next_rung in (("nccl-shm", "nccl-shm-lean"), ("nccl-shm-lean", "host-memfd")):
+            self.assertRegex(log, rf"transport {rung} refused \(open\), trying {next_rung}: "
+                             "(?s:.)*?No space left on device")
+
+
+if __name__ == "__main__":
+    harness.main()
