@@ -3,9 +3,12 @@
 NCCL is the stand-in of tests/fakes. CASE is a folder of tests/data/oracle, for Matrix.
 """
 import json
+import os
 import re
+import signal
 import sys
 import tempfile
+import unittest.mock
 from pathlib import Path
 
 import breadth
@@ -106,6 +109,64 @@ class Places(Place):
         for rung, next_rung in (("nccl-shm", "nccl-shm-lean"), ("nccl-shm-lean", "host-memfd")):
             self.assertRegex(log, rf"transport {rung} refused \(open\), trying {next_rung}: "
                              "(?s:.)*?No space left on device")
+
+
+class Planted(harness.TestCase):
+    """Faults between ranks are named, and answers stay the same."""
+
+    REQUEST = ("--prompt-ids", harness.ids_flag(IDS), "--max-tokens", 20, "--ignore-eos",
+               "--temperature", 0, "--json")
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = Path(folder.name) / "rank"
+        with emulated():
+            out = harness.run("generate", FOLDER, *self.REQUEST, *ON_DEVICES).stdout
+        self.tokens = json.loads(out)["token_ids"]
+
+    def test_a_peer_that_dies_between_init_and_the_first_collective(self):
+        for rung in ("nccl-shm", "nccl-socket"):
+            self.file.write_text("1")
+            with self.subTest(rung), emulated(PEERS="none"), \
+                    unittest.mock.patch.dict(os.environ, {"FAKE_NCCL_DIE": str(self.file)}):
+                process = harness.start("generate", FOLDER, *self.REQUEST, *ON_DEVICES, "-tp", 2,
+                                        "--transport", rung)
+                out, err = process.communicate(timeout=5 * harness.GUARD)
+                self.assertEqual(process.returncode, 0, err)
+                self.assertFalse(self.file.exists(), "no rank has died")
+                self.assertRegex(err.decode(), r"starting the ranks again \(1 of \d+\).*rank 1 "
+                                 r"\(pid \d+\) was killed by signal 9 \(Killed\) in phase open")
+                answer = json.loads(out)
+                self.assertEqual((answer["transport"], answer["token_ids"]), (rung, self.tokens))
+
+    def test_a_rank_in_another_collective(self):
+        """One rank leaves a sum out, so that each of its later collectives meets another one of its
+        peer, which in the end waits for one that does not come."""
+        for rung in ("cuda-ipc", "nccl-shm-lean"):
+            with self.subTest(rung):
+                log = self.log_of_a_sum_left_out(rung)
+                self.assertRegex(log, r"starting the ranks again.*rank 0 \(step \d+.*, collective "
+                                 r"\d+, (all_reduce of \d+ floats|gather of \d+ bytes)\) waits for "
+                                 "rank 1")
+
+    def log_of_a_sum_left_out(self, rung: str) -> str:
+        with emulated(LEAVE_OUT=self.file), harness.planted("1:step-9:stop"):
+            server = self.serve(FOLDER, *ON_DEVICES, "-tp", 2, "--max-num-seqs", 2,
+                                "--kv-cache-memory", "2m", "--transport", rung, "--step-timeout", 2)
+            self.assertEqual(server.wait_ready()["transport"], rung)
+        client = server.client(*self.REQUEST)
+        rank = harness.stopped_rank(server.pid)
+        self.file.write_text("1")
+        os.kill(rank, signal.SIGCONT)
+        out, err = client.communicate(timeout=5 * harness.GUARD)
+        self.assertEqual(client.returncode, 0, err)
+        self.assertEqual(json.loads(out)["token_ids"], self.tokens)
+        self.assertFalse(self.file.exists(), "no collective has been left out")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.end(), 0)
+        return server.err.rest()
 
 
 if __name__ == "__main__":

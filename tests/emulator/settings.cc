@@ -127,6 +127,7 @@ Settings read_settings() {
   s.peer_wrong = pair("PEER_WRONG");
   s.peer_hang = pair("PEER_HANG");
   s.hang = text("HANG", "");
+  s.leave_out = text("LEAVE_OUT", "");
   s.compiles = text("COMPILES", "");
   s.launched = text("LAUNCHED", "");
   const std::string order = text("ORDER", "forward");
@@ -172,6 +173,12 @@ const Settings& settings() {
   if (found == read.by_variables.end())
     found = read.by_variables.emplace(now, read_settings()).first;
   return found->second;
+}
+
+bool holds_number(const std::string& path, int device) {
+  if (path.empty()) return false;
+  int found = -1;
+  return static_cast<bool>(std::ifstream(path) >> found) && found == device;
 }
 
 }  // namespace shoal::emulator

@@ -58,6 +58,9 @@ struct Capability {
 ///   EMULATED_GPU_PEER_HANG=F-T      a kernel of F that writes to T's memory never ends
 ///   EMULATED_GPU_HANG=PATH          once the file PATH holds a device's number, kernels of that
 ///                                   device do not end any more
+///   EMULATED_GPU_LEAVE_OUT=PATH     once the file PATH holds a device's number, that device leaves
+///                                   out one collective, a push or one of the fake NCCL, and
+///                                   removes the file. From then on its peers are in other ones
 ///   EMULATED_GPU_COMPILES=PATH      while there is a file PATH, to load a kernel takes time, as if
 ///                                   the driver had to compile it
 ///   EMULATED_GPU_LAUNCHED=PATH      each process adds a line to PATH for every kernel that it
@@ -86,7 +89,8 @@ struct Settings {
   int error = 0;      ///< which it returns
   Pair peer_wrong;
   Pair peer_hang;
-  std::string hang;  ///< a path, like the two that follow
+  std::string hang;  ///< a path, like the three that follow
+  std::string leave_out;
   std::string compiles;
   std::string launched;
   Order order = Order::kForward;
@@ -100,5 +104,8 @@ struct Settings {
 /// What the environment says now, because a test changes it between two parts. A value that has no
 /// meaning ends the process with a message. What is returned stays for as long as the process.
 const Settings& settings();
+
+/// Whether there is a file of this path that holds the device's number. "": there is none.
+bool holds_number(const std::string& path, int device);
 
 }  // namespace shoal::emulator

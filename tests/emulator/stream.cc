@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <thread>
 #include <utility>
@@ -199,16 +198,8 @@ void wait_for_all_streams() {
 }
 
 void hang_if_planned(int device) {
-  const std::string& path = settings().hang;
-  while (!path.empty()) {
-    int hanging = -1;
-    if (std::FILE* file = std::fopen(path.c_str(), "r"); file != nullptr) {
-      if (std::fscanf(file, "%d", &hanging) != 1) hanging = -1;
-      std::fclose(file);
-    }
-    if (hanging != device) return;
+  while (holds_number(settings().hang, device))
     std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no deadline: a poll
-  }
 }
 
 }  // namespace shoal::emulator

@@ -10,10 +10,14 @@
 //                               (none)
 //   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the sizes of the proxy pool and of
 //                               the region for NVLS, and what 2.30.7 changed in the log (2.28.9)
-//   FAKE_NCCL_POOL_BYTES=N      the proxy pool has this size instead, as in a version that nobody
-//   knows FAKE_NCCL_CHANNELS=N        channels that the search finds (2) FAKE_NCCL_NVLS=0|1 whether
-//   the hardware has NVLS (0) FAKE_NCCL_CUMEM_HOST=0|1    whether cuMem host memory works (0)
+//   EMULATED_GPU_LEAVE_OUT=FILE a rank leaves a collective out (tests/emulator/settings.h)
+//   FAKE_NCCL_POOL_BYTES=N      the proxy pool has this size instead, as in an unknown version
+//   FAKE_NCCL_CHANNELS=N        channels that the search finds (2)
+//   FAKE_NCCL_NVLS=0|1          whether the hardware has NVLS (0)
+//   FAKE_NCCL_CUMEM_HOST=0|1    whether cuMem host memory works (0)
 //   FAKE_NCCL_HANG=init|collective, or init:RANK: never returns
+//   FAKE_NCCL_DIE=FILE          the rank whose number FILE holds removes the file, and ends its
+//                               process by SIGKILL in its next collective, before it connects
 //   FAKE_NCCL_HOLD_INIT=FILE    the init goes on only once there is this file
 //   FAKE_NCCL_TELL=FILE         gets a line whenever a call hangs, and when the init is over
 //   FAKE_NCCL_MOST_GATHERED=N   refuses an all-gather of more than N bytes per rank (no limit)
@@ -67,6 +71,13 @@ Function* of_the_device(const char* name) {
   auto* const function = reinterpret_cast<Function*>(::dlsym(module, name));
   ::dlclose(module);
   return function;
+}
+
+/// Whether this rank is to leave out the collective that it begins, as if its program had another
+/// order. NCCL does not compare what ranks call.
+bool left_out() {
+  auto* const leaves_out = of_the_device<bool()>("emulated_leaves_out");
+  return leaves_out != nullptr && leaves_out();
 }
 
 /// The device that the calling thread has selected, or -1 if it has selected none or no emulated
@@ -187,6 +198,7 @@ FAKE_API Result ncclCommGetAsyncError(Comm* comm, Result* error) {
 FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* comm,
                               void* stream) {
   if (comm == nullptr || type_bytes(type) == 0) return invalid("AllGather : invalid type");
+  if (left_out()) return fake_nccl::kSuccess;
   const size_t bytes = count * type_bytes(type);
   return comm->all_gather(static_cast<const char*>(mine), static_cast<char*>(all), bytes,
                           onto(stream, all, bytes * static_cast<size_t>(comm->ranks())));
@@ -195,6 +207,7 @@ FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int typ
 FAKE_API Result ncclAllReduce(const void* own, void* out, size_t count, int type, int op,
                               Comm* comm, void* stream) {
   if (comm == nullptr || type != 7 || op != 0) return invalid("AllReduce : this fake sums floats");
+  if (left_out()) return fake_nccl::kSuccess;
   return comm->all_reduce(static_cast<const float*>(own), static_cast<float*>(out), count,
                           onto(stream, out, count * sizeof(float)));
 }

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
+#include <signal.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -33,6 +35,14 @@ int channels_found() {
 bool hangs(const char* phase, int rank) {
   const std::string& wanted = settings().hang;
   return wanted == phase || wanted == std::string(phase) + ":" + std::to_string(rank);
+}
+
+/// Ends this process if it is the rank of FAKE_NCCL_DIE.
+void die_if_planned(int rank) {
+  const std::string& path = settings().die;
+  int doomed = -1;
+  if (path.empty() || !(std::ifstream(path) >> doomed) || doomed != rank) return;
+  if (::unlink(path.c_str()) == 0) ::kill(::getpid(), SIGKILL);
 }
 
 /// Writes a line to the file of FAKE_NCCL_TELL, if there is one.
@@ -238,6 +248,7 @@ Result Comm::all_reduce(const float* own, float* out, size_t count, const Enqueu
 }
 
 Result Comm::connect_gather(size_t bytes) {
+  die_if_planned(args_.rank);
   if (hangs("collective", args_.rank)) hang();
   if (bytes == 0) return kSuccess;
   if (const int64_t most = settings().most_gathered;
@@ -273,6 +284,7 @@ bool Comm::uses_tree(size_t count) const {
 }
 
 Result Comm::connect_reduce(size_t count) {
+  die_if_planned(args_.rank);
   if (hangs("collective", args_.rank)) hang();
   if (count == 0) return kSuccess;
   return uses_tree(count) ? connect_tree() : connect_ring();

@@ -103,6 +103,7 @@ Settings read() {
   s.nvls_hardware = number("FAKE_NCCL_NVLS", 0) != 0;
   s.cumem_host_works = number("FAKE_NCCL_CUMEM_HOST", 0) != 0;
   s.hang = text("FAKE_NCCL_HANG");
+  s.die = text("FAKE_NCCL_DIE");
   s.hold_init = text("FAKE_NCCL_HOLD_INIT");
   s.tell = text("FAKE_NCCL_TELL");
   s.most_gathered = number("FAKE_NCCL_MOST_GATHERED", 0);

@@ -33,8 +33,8 @@ struct Settings {
   bool nvls_hardware = false;
   bool cumem_host_works = false;
   std::string hang;
-  std::string hold_init, tell;  // files
-  int64_t most_gathered = 0;    ///< 0: no limit
+  std::string die, hold_init, tell;  // files
+  int64_t most_gathered = 0;         ///< 0: no limit
   int64_t wrong_bytes = 0;
 };
 

@@ -290,6 +290,23 @@ TEST_P(DeviceWaitTest, ARankThatNeverComesIsNamed) {
 INSTANTIATE_TEST_SUITE_P(All, DeviceWaitTest, testing::ValuesIn(kDeviceTransports),
                          [](const auto& setting) { return test_name(setting.param); });
 
+// Through host memory, the hosts compare what they are in. The other rungs between devices only
+// leave a rank waiting (e2e/device_model/planted).
+TEST(DeviceOrderTest, DifferentCollectivesAreAnErrorThroughHostMemory) {
+  if (const std::string reason = why_not("host-memfd"); !reason.empty()) GTEST_SKIP() << reason;
+  const auto ends =
+      run_ranks({"host-memfd", RankKind::kProcesses, 2}, [](Communicator& communicator) {
+        const std::vector<std::byte> mine(24);
+        std::vector<std::byte> out(48);
+        if (communicator.world().rank == 1) return communicator.barrier().to_string();
+        return communicator.gather(0, mine, std::vector<size_t>{24, 24}, out.data()).to_string();
+      });
+  EXPECT_TRUE(says(
+      ends[0], {"INTERNAL", "this rank is in gather of 24 bytes, rank 1 in gather of 4 bytes"}));
+  EXPECT_TRUE(says(
+      ends[1], {"INTERNAL", "this rank is in gather of 4 bytes, rank 0 in gather of 24 bytes"}));
+}
+
 class LeavingTest : public WaitTest {};
 
 // A rank that has its last result may leave, even if the others still have to read their data.

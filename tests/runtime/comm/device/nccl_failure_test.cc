@@ -273,6 +273,21 @@ TEST(NcclFailureTest, ADeathOverSocketsIsNoticed) {
       << all_reports(ends);
 }
 
+// Over memory nothing tells the peer, which waits for its answer, that there will be none.
+TEST(NcclFailureTest, ADeathBetweenInitAndTheFirstCollectiveEndsAtTheDeadline) {
+  const std::string doomed = cat(testing::TempDir(), "dies-", ::getpid());
+  std::ofstream(doomed) << 1;
+  NcclGroup group;
+  group.time_passes = TimePasses::kOnceARankHasReported;
+  group.environment["FAKE_NCCL_DIE"] = doomed;
+  const NcclEnds ends = run_nccl_ranks(group, nothing);
+  EXPECT_FALSE(std::filesystem::exists(doomed));
+  EXPECT_EQ(ends.ranks[1].signal, SIGKILL) << all_reports(ends);
+  EXPECT_EQ(ends.ranks[0].code, Code::kDeadlineExceeded) << all_reports(ends);
+  EXPECT_TRUE(has(ends.ranks[0].report, "ncclAllGather of 4 bytes has not ended after "))
+      << all_reports(ends);
+}
+
 /// Runs `wrong` on every rank's own log. It returns what is wrong with the log, or "".
 void expect_logs(const Environment& environment,
                  const std::function<std::string(const NcclLog&)>& wrong) {
