@@ -59,20 +59,27 @@ class WholeModel(harness.TestCase):
 
 class OnDevices(harness.TestCase):
     MODULE = Path(harness.SHOAL).parent / "fakes" / "libemulated_cuda_module.so"
-    TOKENS = 5  # of each prompt, at most
+
+    def check(self, prompt: dict, most: int, *flags):
+        """The first tokens, at most so many, of the longest stretch whose choices are clear."""
+        ids, greedy = clear_stretch([prompt])
+        self.assertGreater(len(greedy), 1)
+        # The whole start and each step may take as long as the test.
+        out = harness.run("generate", FOLDER, "--prompt-ids", harness.ids_flag(ids), "--json",
+                          "--temperature", 0, "--ignore-eos", "--max-tokens",
+                          min(len(greedy), most), "--device", "cuda", "--cuda-module", self.MODULE,
+                          "--kv-cache-memory", "64m", "--step-timeout", 10 * harness.GUARD, *flags,
+                          guard=10 * harness.GUARD)
+        self.assertEqual(json.loads(out.stdout)["token_ids"], greedy[:most])
 
     def test_greedy_tokens(self):
         for prompt in PROMPTS:
-            ids, greedy = clear_stretch([prompt])
-            self.assertGreater(len(greedy), 1)
             with self.subTest(text=prompt["text"]):
-                # The whole start and each step may take as long as the test.
-                out = harness.run("generate", FOLDER, "--prompt-ids", harness.ids_flag(ids),
-                                  "--json", "--temperature", 0, "--ignore-eos", "--max-tokens",
-                                  min(len(greedy), self.TOKENS), "--device", "cuda",
-                                  "--cuda-module", self.MODULE, "--kv-cache-memory", "64m",
-                                  "--step-timeout", 10 * harness.GUARD, guard=10 * harness.GUARD)
-                self.assertEqual(json.loads(out.stdout)["token_ids"], greedy[: self.TOKENS])
+                self.check(prompt, 5)
+
+    def test_greedy_tokens_of_two_ranks(self):
+        shortest = min(PROMPTS, key=lambda prompt: len(clear_stretch([prompt])[0]))
+        self.check(shortest, 3, "-tp", 2, "--transport", "host-memfd")
 
 
 if __name__ == "__main__":
