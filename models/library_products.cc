@@ -15,8 +15,8 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr uint32_t kAlignment = 16;  // bytes, of every matrix
 
 /// From how many rows on the library is used, by compute capability, and its workspace: NVIDIA
-/// recommends 32 MiB from Hopper on and 4 MiB before. Nobody has measured the rows yet, for which there
-/// is `scripts/gpu-check library`.
+/// recommends 32 MiB from Hopper on and 4 MiB before. Nobody has measured the rows yet, for which
+/// there is `scripts/gpu-check library`.
 struct Crossover {
   int capability;  ///< and later ones up to the next row
   int32_t least_rows;

@@ -65,7 +65,8 @@ DeviceMatrix matrix_of(const ProductShape& shape) {
   matrix.outputs = shape.outputs;
   matrix.stride = shape.columns;
   const int unit = shape.columns / shape.units;
-  for (const auto& step : make_reduce_plan(shape.leaves, shape.units, 1).ranks[0].steps) {
+  const ReducePlan plan = make_reduce_plan(shape.leaves, shape.units, 1);
+  for (const auto& step : plan.ranks[0].steps) {
     const Range units = leaf_units(step.leaf, shape.leaves, shape.units);
     const int begin = units.begin * unit;
     matrix.leaf[matrix.leaves++] = {begin, units.end * unit, begin, step.merges, step.contribution};
