@@ -1,7 +1,6 @@
 #include "models/cuda_layers.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -126,16 +125,14 @@ Status CudaLayers::mark_progress(int part) {
 
 /// Whether the stream has completed another part since this was last asked.
 bool CudaLayers::has_moved() {
-  // Relaxed: the mark is a number by itself, and nothing else is read because of it.
-  const uint32_t mark =
-      std::atomic_ref<uint32_t>(*buffers_->pinned.mark).load(std::memory_order_relaxed);
+  const uint32_t mark = buffers_->pinned.last_mark();
   return std::exchange(seen_, mark) != mark;
 }
 
 Status CudaLayers::wait(void* event) {
   const auto look = [this]() -> Status {
     if (collective_ != nullptr) SHOAL_RETURN_IF_ERROR(collective_->check());
-    return has_moved() ? moved() : waits(part_after(seen_, parts_.config.num_hidden_layers));
+    return has_moved() ? show_part() : show_wait(false);
   };
   SHOAL_RETURN_IF_ERROR(
       parts_.device->wait(event, Deadline::after_ms(parts_.collective_timeout_ms), look));
@@ -186,6 +183,7 @@ Status CudaLayers::begin(const DecoderBatch& batch) {
   const ShoalEmbed embed = embed_args(weights_, parts_.config, buffers_->device, rows_);
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().embed, embed, stream_.get(), "embed"));
+  if (collective_ != nullptr) SHOAL_RETURN_IF_ERROR(show_wait(false));
   return normalize(weights_.layers.front().input_norm, 0, 0, rows_);
 }
 
@@ -304,7 +302,7 @@ Status CudaLayers::reduce(int layer, Part part) {
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().add_norm, args, stream_.get(), "add_norm"));
   SHOAL_RETURN_IF_ERROR(mark_progress(2 * layer + (is_mlp ? 2 : 1)));
-  return has_moved() ? moved() : Status();
+  return has_moved() ? show_part() : Status();
 }
 
 /// Every kLayersAhead layers it waits until the device has come to the one kLayersAhead before.

@@ -3,12 +3,14 @@
 #include <memory>
 #include <vector>
 
+#include "models/device_tables.h"
 #include "models/device_weights.h"
 #include "models/layers.h"
 #include "models/library_products.h"
 #include "models/model_config.h"
 #include "models/safetensors.h"
 #include "models/shard_plan.h"
+#include "runtime/base/cat.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/comm/device/device_collective.h"
 #include "runtime/device/device.h"
@@ -68,6 +70,12 @@ class CudaLayers final : public Layers {
   Status normalize_logit_rows();
   Status fetch_logits();
   bool has_moved();
+  /// In a group the host waits until the step is done, even where it only enqueues, because a call
+  /// of a collective may wait too, and cannot say so.
+  Status show_wait(bool further) {
+    return waits(cat("its GPU in ", part_after(seen_, parts_.config.num_hidden_layers)), further);
+  }
+  Status show_part() { return collective_ == nullptr ? moved() : show_wait(true); }
   Status wait(void* event);
   Status wait_for_all();
   Status keep_pace(int layer);

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -70,7 +71,11 @@ struct DeviceBuffers {
 /// The same for the host's side, in pinned memory that the device reads and writes.
 struct PinnedBuffers {
   StepInputs step;
-  uint32_t* mark;   ///< the last mark of progress, which the stream writes
+  uint32_t* mark;  ///< the last mark of progress, which the stream writes
+  /// Relaxed: the mark is a number by itself, and nothing else is read because of it.
+  uint32_t last_mark() const {
+    return std::atomic_ref<uint32_t>(*mark).load(std::memory_order_relaxed);
+  }
   ShoalBest* best;  ///< [logit rows]
   float* logits;    ///< [logit rows, vocabulary of this rank]
   int64_t bytes;

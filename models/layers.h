@@ -45,9 +45,10 @@ struct StepRoom {
 /// an error, which ends the step with that error. They may be empty.
 struct StepSigns {
   std::function<Status()> moved;  ///< another part of the step has been completed
-  /// Called about every 100 ms while a device is awaited, with the part that the device is in, for
-  /// people: "layer 5, mlp".
-  std::function<Status(const std::string&)> waits;
+  /// Called before a step's first collective between devices, and then about every 100 ms while a
+  /// device is awaited, with the part that the device is in, for people: "its GPU in layer 5, mlp".
+  /// further: the device has completed another part of the step.
+  std::function<Status(const std::string& where, bool further)> waits;
 };
 
 /// One rank's part of a model on one kind of device: its weights, its KV cache, the activations of
@@ -96,8 +97,8 @@ class Layers {
 
  protected:
   Status moved() const { return signs_.moved ? signs_.moved() : Status(); }
-  Status waits(const std::string& where) const {
-    return signs_.waits ? signs_.waits(where) : Status();
+  Status waits(const std::string& where, bool further) const {
+    return signs_.waits ? signs_.waits(where, further) : Status();
   }
 
  private:

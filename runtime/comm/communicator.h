@@ -30,6 +30,8 @@ struct WaitState {
 /// Called every kSliceMs during a long wait. An error ends the wait and becomes its result. A
 /// worker uses it to check whether the front has told it to stop. Must return at once.
 using Interrupted = std::function<Status()>;
+/// The same, told what the caller waits for, in words for people.
+using Waiting = std::function<Status(const std::string& where)>;
 
 /// During a long wait, Interrupted is called each time this many milliseconds have passed; cma then
 /// also checks whether the peers still exist. That is seldom enough to cost nothing, and often

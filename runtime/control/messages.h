@@ -129,13 +129,13 @@ struct StepDone {
   std::string result;
 };
 
-/// Which collective a rank was in (0: none), which ranks it was waiting for, and what its device
-/// was doing, if it was waiting for that: "layer 5, mlp".
+/// Which collective a rank was in (0: none), which ranks it was waiting for, and what it was
+/// waiting for besides: "its GPU in layer 5, mlp". Empty: nothing.
 struct RankWait {
   uint64_t collective = 0;
   std::string what;
   std::vector<int32_t> waits_for;
-  std::string device_in;
+  std::string where;
 };
 
 /// The rank has failed, for the reason in `status`. It exits right after.
@@ -202,7 +202,7 @@ void fields(Archive& archive, StepDone& m) {
 }
 template <typename Archive>
 void fields(Archive& archive, RankWait& m) {
-  archive(m.collective, m.what, m.waits_for, m.device_in);
+  archive(m.collective, m.what, m.waits_for, m.where);
 }
 template <typename Archive>
 void fields(Archive& archive, RankFailure& m) {

@@ -134,6 +134,7 @@ Result<std::unique_ptr<Communicator>> Rank::open() {
   args.timeout_ms = start_.collective_timeout_ms;
   args.exchange = [this](std::string mine) { return exchange(std::move(mine)); };
   args.interrupted = [this] { return still_waiting(); };
+  args.waits = [this](const std::string& where) { return waits(where, false); };
   SHOAL_RETURN_IF_ERROR(open_device(rung));
   args.device = device_;
   args.nccl_library = start_.nccl_library;
@@ -207,6 +208,7 @@ Status Rank::tell_step_times(Clock::duration step) {
 Status Rank::enter(Phase phase) {
   if (phase == Phase::kWarmUp) SHOAL_RETURN_IF_ERROR(exchange("").status());
   phase_ = phase;
+  where_.clear();
   said_at_ = now_();
   SHOAL_RETURN_IF_ERROR(send(PhaseBegun{phase}));
   return test_fault_.enter(phase_name(phase));
@@ -223,20 +225,26 @@ Status Rank::loaded(const LoadProgress& progress) {
 }
 
 Status Rank::moved() {
-  ++parts_;
-  device_in_.clear();
+  where_.clear();
   if (communicator_ != nullptr) communicator_->device_waits(false);
+  return complete_part(false);
+}
+
+/// Tells it if that is due, or if the front does not know yet that this rank waits, or goes on.
+Status Rank::complete_part(bool waits) {
+  ++parts_;
   const bool in_step = phase_ == Phase::kStep;
   if (in_step)
     SHOAL_RETURN_IF_ERROR(test_fault_.complete_part(steps_begun_, parts_ - parts_before_step_));
   const Clock::duration pause =
       in_step ? std::chrono::milliseconds(start_.heartbeat_ms) : kStillAtIt;
-  const bool due = pause > Clock::duration::zero() && now_() - said_at_ >= pause;
-  if (!due && !said_waits_) return {};
+  const bool due = now_() - said_at_ >= pause;
+  const bool told = !in_step || said_waits_ == waits;
+  if (pause <= Clock::duration::zero() || (!due && told)) return {};
   said_at_ = now_();
-  said_waits_ = false;
+  said_waits_ = waits;
   SHOAL_RETURN_IF_ERROR(interrupted());
-  return in_step ? send(StepProgress{step_, parts_, false}) : send(PhaseBegun{phase_});
+  return in_step ? send(StepProgress{step_, parts_, waits}) : send(PhaseBegun{phase_});
 }
 
 /// Called in every long wait of a collective. The front must know that this rank waits, because it
@@ -248,10 +256,10 @@ Status Rank::still_waiting() {
   return send(StepProgress{step_, parts_, true});
 }
 
-Status Rank::waits(const std::string& where) {
-  communicator_->device_waits(true);
-  device_in_ = where;
-  return still_waiting();
+Status Rank::waits(const std::string& where, bool further) {
+  if (communicator_ != nullptr) communicator_->device_waits(true);
+  where_ = where;
+  return further ? complete_part(true) : still_waiting();
 }
 
 template <typename Message>
@@ -317,7 +325,7 @@ RankFailure Rank::failure_of(const Status& status) const {
   return {status.blamed_on(fault), wait(), fault};
 }
 
-/// Which exchange or collective this rank is in, and which ranks it waits for.
+/// Which exchange or collective this rank is in, which ranks it waits for, and where.
 RankWait Rank::wait() const {
   RankWait wait;
   if (in_exchange_) {
@@ -327,9 +335,9 @@ RankWait Rank::wait() const {
     }
   } else if (communicator_ != nullptr) {
     const WaitState state = communicator_->wait_state();
-    wait = {
-        state.collective, state.what, {state.waits_for.begin(), state.waits_for.end()}, device_in_};
+    wait = {state.collective, state.what, {state.waits_for.begin(), state.waits_for.end()}, ""};
   }
+  wait.where = where_;
   return wait;
 }
 

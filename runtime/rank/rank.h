@@ -43,7 +43,7 @@ class Rank final : private RankContext {
   Status loaded(const LoadProgress& progress) override;
   std::shared_ptr<Device> device() override { return device_; }
   Status moved() override;
-  Status waits(const std::string& where) override;
+  Status waits(const std::string& where, bool further) override;
 
   Status serve();
   Status connect();
@@ -57,6 +57,7 @@ class Rank final : private RankContext {
   template <typename Message>
   Status send(const Message& message);
   Result<std::optional<FrontMessage>> next(int spin_us);
+  Status complete_part(bool waits);
   Status interrupted();
   Status still_waiting();
   RankFailure failure_of(const Status& status) const;
@@ -76,7 +77,7 @@ class Rank final : private RankContext {
   bool in_exchange_ = false;
   uint64_t parts_ = 0;  // of the work that have been completed
   uint64_t parts_before_step_ = 0;
-  std::string device_in_;  // what the device is doing that this rank waits for; empty: it waits not
+  std::string where_;        // what this rank waits for, as it has said last; empty: nothing
   bool said_waits_ = false;  // the front believes that this rank waits
   int loaded_percent_ = -1;
   StepTimes untold_;                       // of the steps that the front does not know yet

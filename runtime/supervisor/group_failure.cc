@@ -105,9 +105,9 @@ void explain_death(const RankProcess& rank, const std::string& phase, bool out_o
 
 /// Says in words what a rank is doing or how it ended.
 std::string standing(int index, const RankProcess& rank, const GroupPhase& phase) {
-  const std::string device = rank.failure ? rank.failure->wait.device_in : "";
-  const std::string who = cat("rank ", index, " (", phase.text_of(phase.of(rank)),
-                              device.empty() ? "" : ", its GPU in ", device);
+  const std::string where = rank.failure ? rank.failure->wait.where : "";
+  const std::string who =
+      cat("rank ", index, " (", phase.text_of(phase.of(rank)), where.empty() ? "" : ", ", where);
   if (rank.failure && !rank.failure->wait.what.empty()) {
     const RankWait& wait = rank.failure->wait;
     const std::string number = wait.collective > 0 ? cat(", collective ", wait.collective) : "";
@@ -115,7 +115,7 @@ std::string standing(int index, const RankProcess& rank, const GroupPhase& phase
                wait.waits_for.empty() ? ") waits for nobody" : ") waits for ",
                names_of(wait.waits_for));
   }
-  if (rank.failure) return cat(who, ") waits in no collective");
+  if (rank.failure) return cat(who, where.empty() ? ") waits in no collective" : ") waits");
   if (rank.reaped) return cat(who, ") ", describe_exit(rank.exit_code, rank.exit_status));
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f", seconds_since(rank.heard_at));

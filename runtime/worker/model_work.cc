@@ -92,7 +92,7 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kTouch));
   SHOAL_RETURN_IF_ERROR(runner_->take_memory(context.communicator()));
   runner_->set_signs({.moved = [&] { return context.moved(); },
-                      .waits = [&](const std::string& where) { return context.waits(where); }});
+                      .waits = [&](const auto&... said) { return context.waits(said...); }});
   SHOAL_RETURN_IF_ERROR(context.enter(Phase::kWarmUp));
   SHOAL_RETURN_IF_ERROR(runner_->warm_up());
   SHOAL_ASSIGN_OR_RETURN(const std::optional<KvRoom> room, settle_kv_cache(start, context));

@@ -203,6 +203,10 @@ class Seeds(Place):
         refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
         self.assertEqual((refusal["phase"], refusal["code"]),
                          ("open", "DEADLINE_EXCEEDED"), refusal)
+        for rank in (0, 1):
+            self.assertRegex(refusal["reason"],
+                             rf"rank {rank} \(open, ncclCommInitRankConfig has not ended after \d+ "
+                             r"ms; NCCL's last error: socketFinalizeAccept: wrong magic [^)]*\) waits")
 
     def test_permissions(self):
         report = self.report("size=64m,ro", "-tp", 2)

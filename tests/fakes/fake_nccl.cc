@@ -11,11 +11,14 @@
 //   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the sizes of the proxy pool and of
 //                               the region for NVLS, and what 2.30.7 changed in the log (2.28.9)
 //   EMULATED_GPU_LEAVE_OUT=FILE a rank leaves a collective out (tests/emulator/settings.h)
-//   FAKE_NCCL_POOL_BYTES=N      the proxy pool has this size instead, as in an unknown version
+//   FAKE_NCCL_POOL_BYTES=N      the proxy pool has this size instead, as in a version that nobody
+//                               knows
 //   FAKE_NCCL_CHANNELS=N        channels that the search finds (2)
 //   FAKE_NCCL_NVLS=0|1          whether the hardware has NVLS (0)
 //   FAKE_NCCL_CUMEM_HOST=0|1    whether cuMem host memory works (0)
-//   FAKE_NCCL_HANG=init|collective, or init:RANK: never returns
+//   FAKE_NCCL_HANG=init|collective[:RANK]   the init, or the first collective, never returns
+//   FAKE_NCCL_HANG=collective:RANK:N|PATH   the rank's N-th collective, or the next one once there
+//                               is the file PATH, which it takes away, spins for ever
 //   FAKE_NCCL_DIE=FILE          the rank whose number FILE holds removes the file, and ends its
 //                               process by SIGKILL in its next collective, before it connects
 //   FAKE_NCCL_HOLD_INIT=FILE    the init goes on only once there is this file

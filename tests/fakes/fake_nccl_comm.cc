@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <thread>
@@ -102,6 +103,20 @@ Result Comm::connected(std::function<Result()> connect) {
   return kInvalidUsage;
 }
 
+/// A collective begins. Of FAKE_NCCL_HANG=collective:RANK:N it is one that never returns: the
+/// caller spins, as the real one does while it asks its proxy.
+void Comm::spin_if_asked() {
+  ++begun_;
+  const std::string& wanted = settings().hang;
+  const std::string mine = "collective:" + std::to_string(args_.rank) + ":";
+  if (!wanted.starts_with(mine)) return;
+  const std::string when = wanted.substr(mine.size());
+  const bool now = when[0] == '/' ? ::unlink(when.c_str()) == 0 : when == std::to_string(begun_);
+  if (!now) return;
+  tell("hangs");
+  for (;;) ::sched_yield();
+}
+
 /// What the rest of a collective has come to.
 void Comm::finish(Result result) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -159,7 +174,12 @@ Result Comm::do_init() {
   const int rank = args_.rank;
   info(Subsystem::kInit, "ncclCommInitRankConfig comm %p rank %d nranks %d cudaDev %d - Init START",
        static_cast<void*>(this), rank, args_.ranks, std::max(args_.device, 0));
-  if (hangs("init", rank)) hang();
+  if (hangs("init", rank)) {
+    // The real one says this of a stranger's connection, and goes on to wait for its peers.
+    warn("misc/socket.cc:377", "socketFinalizeAccept: wrong magic 0 != %lx",
+         static_cast<unsigned long>(args_.key));
+    hang();
+  }
   while (!settings().hold_init.empty() && ::access(settings().hold_init.c_str(), F_OK) != 0)
     ::usleep(500);
   struct stat dev_shm {};
@@ -235,6 +255,7 @@ Result Comm::share_nvls_region() {
 }
 
 Result Comm::all_gather(const char* mine, char* all, size_t bytes, const Enqueue& enqueue) {
+  spin_if_asked();
   const Result result = connected([=, this] { return connect_gather(bytes); });
   if (result == kSuccess && bytes > 0)
     enqueue([=, this] { finish(gather_ring(mine, all, bytes)); });
@@ -242,6 +263,7 @@ Result Comm::all_gather(const char* mine, char* all, size_t bytes, const Enqueue
 }
 
 Result Comm::all_reduce(const float* own, float* out, size_t count, const Enqueue& enqueue) {
+  spin_if_asked();
   const Result result = connected([=, this] { return connect_reduce(count); });
   if (result == kSuccess && count > 0) enqueue([=, this] { finish(reduce_ring(own, out, count)); });
   return result;

@@ -60,6 +60,7 @@ class Comm {
   using Edge = std::pair<int, int>;  // from, to
   using Edges = std::set<Edge>;
 
+  void spin_if_asked();
   Result start(std::function<Result()> work, bool waits);
   Result connected(std::function<Result()> connect);
   void finish(Result result);
@@ -103,6 +104,7 @@ class Comm {
   Edges connected_;
   bool ring_ready_ = false, tree_ready_ = false;
   bool pool_ready_ = false;
+  int begun_ = 0;                  // collectives
   int round_ = 0;                  // counts rounds of connections; the tag of their messages
   std::vector<Segment> segments_;  // kept mapped for the communicator's life
 

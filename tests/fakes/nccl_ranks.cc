@@ -99,16 +99,16 @@ bool may_pass(const NcclGroup& group, const Board& board) {
 
 /// What a rank asks in every long wait. If its clock stands still, a part of the timeout passes
 /// with each question.
-Interrupted asked(const NcclGroup& group, const Board& board) {
-  return [&group, &board]() -> Status {
+Waiting asked(const NcclGroup& group, const Board& board) {
+  return [&group, &board](const std::string& where) -> Status {
     if (group.time_passes != TimePasses::kAlways && may_pass(group, board))
       MovedClock::advance(static_cast<double>(group.timeout_ms) / 4e3);
-    return group.interrupted ? group.interrupted() : Status();
+    return group.waits ? group.waits(where) : Status();
   };
 }
 
 Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board, int rank) {
-  const Interrupted interrupted = asked(group, board);
+  const Waiting waits = asked(group, board);
   SHOAL_ASSIGN_OR_RETURN(const ShoalCudaModule* module, load_cuda_module(SHOAL_EMULATED_MODULE));
   SHOAL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device,
                          Device::open(*module, rank / group.ranks_per_gpu));
@@ -116,11 +116,11 @@ Result<std::unique_ptr<Communicator>> open(const NcclGroup& group, Board& board,
   options.library = group.library_of.contains(rank) ? group.library_of.at(rank) : SHOAL_FAKE_NCCL;
   options.reproducible = group.reproducible;
   options.timeout_ms = group.timeout_ms;
-  SHOAL_ASSIGN_OR_RETURN(
-      auto collective,
-      open_nccl_collective(device, {rank, group.world_size}, options,
-                           exchange_of(board, rank, group.world_size), interrupted));
-  return make_staged_communicator(device, std::move(collective), group.timeout_ms, interrupted);
+  SHOAL_ASSIGN_OR_RETURN(auto collective,
+                         open_nccl_collective(device, {rank, group.world_size}, options,
+                                              exchange_of(board, rank, group.world_size), waits));
+  return make_staged_communicator(device, std::move(collective), group.timeout_ms,
+                                  [waits] { return waits("a collective"); });
 }
 
 /// Waits until every rank has reported or has ended. A failed rank does: if its process ended at

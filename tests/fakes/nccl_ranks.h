@@ -30,7 +30,7 @@ struct NcclGroup {
   int channels = 1;  ///< bounded through the environment, as the rungs do; 0: NCCL's choice
   bool reproducible = true;
   int64_t timeout_ms = kGuardMs;
-  Interrupted interrupted = nullptr;
+  Waiting waits = nullptr;
   /// Size of a /dev/shm that only the group sees; 0: a large one, or the machine's.
   int64_t shm_bytes = 0;
   bool shm_read_only = false;  ///< needs shm_bytes

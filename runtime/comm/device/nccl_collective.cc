@@ -22,7 +22,7 @@ class NcclCollective final : public DeviceCollective {
       : device_(std::move(device)), world_(world), options_(options) {}
   ~NcclCollective() override;
 
-  Status open(const Exchange& exchange, const Interrupted& interrupted);
+  Status open(const Exchange& exchange, const Waiting& waits);
 
   const char* name() const override { return options_.name.c_str(); }
   World world() const override { return world_; }
@@ -75,12 +75,12 @@ Status NcclCollective::check() {
   return checked(error, {"a collective"});
 }
 
-Status NcclCollective::open(const Exchange& exchange, const Interrupted& interrupted) {
+Status NcclCollective::open(const Exchange& exchange, const Waiting& waits) {
   SHOAL_ASSIGN_OR_RETURN(api_, load_nccl(options_.library));
   SHOAL_ASSIGN_OR_RETURN(const NcclUniqueId id, agree(exchange));
   SHOAL_ASSIGN_OR_RETURN(OpenNccl made,
                          open_nccl_communicator(api_, *device_, {id, world_, options_.reproducible},
-                                                options_.timeout_ms, interrupted));
+                                                options_.timeout_ms, waits));
   comm_ = made.comm;
   buffers_ = std::move(made.buffers);
   return {};
@@ -237,9 +237,9 @@ Result<std::unique_ptr<DeviceCollective>> open_nccl_collective(std::shared_ptr<D
                                                                World world,
                                                                const NcclOptions& options,
                                                                const Exchange& exchange,
-                                                               const Interrupted& interrupted) {
+                                                               const Waiting& waits) {
   auto collective = std::make_unique<NcclCollective>(std::move(device), world, options);
-  SHOAL_RETURN_IF_ERROR(collective->open(exchange, interrupted));
+  SHOAL_RETURN_IF_ERROR(collective->open(exchange, waits));
   return std::unique_ptr<DeviceCollective>(std::move(collective));
 }
 

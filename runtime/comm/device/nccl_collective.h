@@ -27,6 +27,6 @@ Result<std::unique_ptr<DeviceCollective>> open_nccl_collective(std::shared_ptr<D
                                                                World world,
                                                                const NcclOptions& options,
                                                                const Exchange& exchange,
-                                                               const Interrupted& interrupted);
+                                                               const Waiting& waits);
 
 }  // namespace shoal

@@ -24,7 +24,7 @@ class Opening {
   /// The opening thread's work.
   void run();
   /// The rank's own thread waits here.
-  Result<OpenNccl> wait(Deadline deadline, const Interrupted& interrupted);
+  Result<OpenNccl> wait(Deadline deadline, const Waiting& waits);
 
  private:
   Status open();
@@ -156,24 +156,26 @@ Status Opening::too_late() const {
                        cat(where(), "; a peer may have failed, which NCCL does not notice"));
 }
 
-Result<OpenNccl> Opening::wait(Deadline deadline, const Interrupted& interrupted) {
+Result<OpenNccl> Opening::wait(Deadline deadline, const Waiting& waits) {
   Clock::time_point looked = Clock::now();
   for (;; std::this_thread::sleep_for(kNap)) {
     Status ended;
+    std::string look;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (done_ && result_.ok()) return std::move(made_);
       if (done_) return result_;
       if (deadline.passed()) ended = too_late();
+      if (waits && Clock::now() - looked >= kBetweenLooks) look = where();
     }
-    if (ended.ok() && interrupted && Clock::now() - looked >= kBetweenLooks) {
+    if (ended.ok() && !look.empty()) {
       looked = Clock::now();
-      ended = interrupted();
+      ended = waits(look);
     }
     if (ended.ok()) continue;
     const std::lock_guard<std::mutex> lock(mutex_);
     given_up_ = true;
-    return ended.code() == Code::kDeadlineExceeded ? ended : ended.while_doing(where());
+    return ended;
   }
 }
 
@@ -181,10 +183,10 @@ Result<OpenNccl> Opening::wait(Deadline deadline, const Interrupted& interrupted
 
 Result<OpenNccl> open_nccl_communicator(const NcclApi& api, const Device& device,
                                         const NcclPlace& place, int64_t timeout_ms,
-                                        const Interrupted& interrupted) {
+                                        const Waiting& waits) {
   Opening* const opening = keep_for_process(std::make_unique<Opening>(api, device, place))->get();
   std::thread([opening] { opening->run(); }).detach();
-  return opening->wait(Deadline::after_ms(timeout_ms), interrupted);
+  return opening->wait(Deadline::after_ms(timeout_ms), waits);
 }
 
 }  // namespace shoal

@@ -36,10 +36,11 @@ struct NcclPlace {
 ///
 /// A call of NCCL has no deadline, and it waits for peers that never come. So all of this runs in a
 /// thread of its own, which selects the device for itself. After timeout_ms (DEADLINE_EXCEEDED), or
-/// with the error of `interrupted`, which is asked every 100 ms, the thread is left behind with all
-/// that it uses, and the process must be ended. Other errors are NCCL's, with its last message.
+/// with the error of `waits`, which is told every 100 ms which call has not ended and NCCL's last
+/// error, the thread is left behind with all that it uses, and the process must be ended without
+/// its destructors. Other errors are NCCL's, with its last message.
 Result<OpenNccl> open_nccl_communicator(const NcclApi& api, const Device& device,
                                         const NcclPlace& place, int64_t timeout_ms,
-                                        const Interrupted& interrupted);
+                                        const Waiting& waits);
 
 }  // namespace shoal

@@ -205,7 +205,7 @@ Result<std::unique_ptr<Communicator>> open(OpenArgs args) {
   options.reproducible = args.reproducible;
   options.timeout_ms = args.timeout_ms;
   SHOAL_ASSIGN_OR_RETURN(auto collective, open_nccl_collective(args.device, args.world, options,
-                                                               args.exchange, args.interrupted));
+                                                               args.exchange, args.waits));
   return make_staged_communicator(std::move(args.device), std::move(collective), args.timeout_ms,
                                   std::move(args.interrupted));
 }

@@ -45,6 +45,7 @@ struct OpenArgs {
   int64_t timeout_ms = 0;          ///< for opening, and for each collective afterwards
   Exchange exchange;               ///< always set
   Interrupted interrupted;         ///< may be empty
+  Waiting waits;                   ///< may be empty; the same, for a wait inside a library
   std::shared_ptr<Device> device;  ///< this rank's, already selected; empty if the rung needs none
   std::string nccl_library;        ///< a path, or a name for the loader's search
   /// Sums are in our order on every transport; false: in the library's own order.

@@ -67,17 +67,19 @@ TEST(NcclFailureTest, AFullDevShmIsSaidInNcclsWords) {
 }
 
 // NCCL's peers never notice a hang, but the front does. Its request to stop must take effect long
-// before the deadline.
+// before the deadline. Until then each rank says where it waits.
 TEST(NcclFailureTest, TheFrontsWordEndsTheOthersWait) {
   NcclGroup group;
   group.world_size = 2;
   group.environment["FAKE_NCCL_HANG"] = "collective:1";  // rank 0 spins in accept
-  group.interrupted = []() -> Status {
-    if (times_told("hangs") == 0) return {};
-    return Status::error(Code::kCancelled, "the front has said so");
+  group.waits = [](const std::string& where) -> Status {
+    if (times_told("hangs") == 0 || !has(where, "ncclAllGather")) return {};
+    return Status::error(Code::kCancelled, cat("the front has said so: ", where));
   };
   const NcclEnds ends = run_nccl_ranks(group, nothing);
   EXPECT_EQ(count(ends, Code::kCancelled), 2) << all_reports(ends);
+  for (const NcclEnd& end : ends.ranks)
+    EXPECT_TRUE(has(end.report, "so: ncclAllGather of 4 bytes has not ended after ")) << end.report;
 }
 
 TEST(NcclFailureTest, ADevShmThatCannotBeWrittenIsSaid) {
@@ -106,6 +108,8 @@ TEST(NcclFailureTest, AnInitThatHangsEndsAtTheDeadline) {
       EXPECT_TRUE(late || has(end.report, "ncclCommInitRankConfig has not ended after "))
           << end.report;
     }
+    EXPECT_TRUE(has(ends.ranks[1].report, "; NCCL's last error: socketFinalizeAccept: wrong magic"))
+        << ends.ranks[1].report;
   }
 }
 
