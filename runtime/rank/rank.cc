@@ -62,7 +62,8 @@ int Rank::run() {
   if (build.status().code() == Code::kUnavailable) return 0;
   if (!same_build(build.ok() ? *build : "")) return kOtherBuildExitCode;
   const Status status = serve();
-  if (status.ok()) return 0;
+  failed_ = !status.ok();
+  if (!failed_) return 0;
   const Status sent = send(failure_of(status));
   return sent.ok() ? 1 : 0;  // not sent: the front is gone, and this rank just ends too
 }

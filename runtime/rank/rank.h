@@ -35,6 +35,10 @@ class Rank final : private RankContext {
   /// reported, kOtherBuildExitCode if the front is of another build.
   int run();
 
+  /// Whether the process must then end by std::_Exit: the rank has failed with a device, and a
+  /// thread that it has left inside NCCL, or a kernel, may still use what destructors end.
+  bool must_end_at_once() const { return failed_ && device_ != nullptr; }
+
  private:
   const RankStart& start() const override { return start_; }
   Communicator& communicator() override { return *communicator_; }
@@ -72,6 +76,7 @@ class Rank final : private RankContext {
   std::unique_ptr<WatchedCommunicator> communicator_;
   TestFault test_fault_;
   Phase phase_ = Phase::kSpawn;
+  bool failed_ = false;
   uint64_t step_ = 0;
   uint64_t steps_begun_ = 0;  // of this start
   bool in_exchange_ = false;

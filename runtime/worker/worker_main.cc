@@ -1,5 +1,7 @@
 #include "runtime/worker/worker_main.h"
 
+#include <cstdlib>
+
 #include "runtime/rank/rank.h"
 #include "runtime/worker/model_work.h"
 
@@ -7,7 +9,10 @@ namespace shoal {
 
 int worker_main(int control_fd) {
   ModelWork work;
-  return Rank(control_fd, work).run();
+  Rank rank(control_fd, work);
+  const int code = rank.run();
+  if (rank.must_end_at_once()) std::_Exit(code);
+  return code;
 }
 
 }  // namespace shoal

@@ -5,7 +5,8 @@
 // memory. A collective makes its connections in the call, and then runs on the stream of the
 // emulated device, or in the caller's thread if there is none. Bytes always travel over loopback
 // sockets, whatever the log says. Communicators must be blocking. NCCL_* variables and nccl.conf
-// are read once. These variables set what it pretends to be (defaults in parentheses):
+// are read once. If the process exits while a call runs, it aborts. These variables set what it
+// pretends to be (defaults in parentheses):
 //   EMULATED_GPU_PEERS=all|none whether GPUs reach each other's memory, as for the emulated device
 //                               (none)
 //   FAKE_NCCL_VERSION=X.Y.Z     the version, which also selects the sizes of the proxy pool and of
@@ -25,8 +26,11 @@
 //   FAKE_NCCL_TELL=FILE         gets a line whenever a call hangs, and when the init is over
 //   FAKE_NCCL_MOST_GATHERED=N   refuses an all-gather of more than N bytes per rank (no limit)
 //   FAKE_NCCL_WRONG_BYTES=N     each data segment takes N bytes more than that of 2.28.9 (0)
+#include <atomic>
 #include <climits>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <functional>
@@ -107,6 +111,21 @@ fake_nccl::Enqueue onto(void* stream, void* out, size_t bytes) {
   };
 }
 
+std::atomic<int> running_calls{0};
+
+/// Counts a call that may take long, while it runs.
+struct Running {
+  Running() { ++running_calls; }
+  ~Running() { --running_calls; }
+};
+
+/// At the exit of its process the real library takes away what a running call uses.
+__attribute__((destructor)) void check_that_no_call_runs() {
+  if (running_calls == 0) return;
+  std::fprintf(stderr, "fake NCCL: the process exits while a call runs\n");
+  std::abort();
+}
+
 Result invalid(const char* what) {
   fake_nccl::warn("init.cc:1869", "%s", what);
   return fake_nccl::kInvalidArgument;
@@ -173,6 +192,7 @@ FAKE_API Result ncclGetUniqueId(UniqueId* id) {
 
 FAKE_API Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank,
                                        const Config* config) {
+  const Running call;
   Meeting meeting{};
   std::memcpy(&meeting, id.internal, sizeof meeting);
   if (comm == nullptr || ranks < 1 || rank < 0 || rank >= ranks)
@@ -200,6 +220,7 @@ FAKE_API Result ncclCommGetAsyncError(Comm* comm, Result* error) {
 
 FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int type, Comm* comm,
                               void* stream) {
+  const Running call;
   if (comm == nullptr || type_bytes(type) == 0) return invalid("AllGather : invalid type");
   if (left_out()) return fake_nccl::kSuccess;
   const size_t bytes = count * type_bytes(type);
@@ -209,6 +230,7 @@ FAKE_API Result ncclAllGather(const void* mine, void* all, size_t count, int typ
 
 FAKE_API Result ncclAllReduce(const void* own, void* out, size_t count, int type, int op,
                               Comm* comm, void* stream) {
+  const Running call;
   if (comm == nullptr || type != 7 || op != 0) return invalid("AllReduce : this fake sums floats");
   if (left_out()) return fake_nccl::kSuccess;
   return comm->all_reduce(static_cast<const float*>(own), static_cast<float*>(out), count,
