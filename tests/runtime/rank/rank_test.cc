@@ -50,6 +50,8 @@ class SumWork final : public RankWork {
     }
     if (plan == "long")
       SHOAL_RETURN_IF_ERROR(move_slowly(kParts, std::chrono::milliseconds(kHeartbeatMs)));
+    for (int i = 0; plan == "on a device" && i <= kParts; ++i)
+      SHOAL_RETURN_IF_ERROR(context_->waits("its GPU in layer 5, mlp", i > 0));
     const World world = context_->communicator().world();
     const uint64_t mine = number + static_cast<uint64_t>(world.rank);
     std::vector<uint64_t> all(static_cast<size_t>(world.size));
@@ -262,6 +264,19 @@ TEST_F(RankTest, ARankThatWaitsForAnotherSaysSoAndTakesItBack) {
   EXPECT_FALSE(goes_on->waits);
   EXPECT_GT(goes_on->parts, waits->parts) << "the collective was a part";
   ASSERT_TRUE(await<StepDone>(0).has_value());
+}
+
+TEST_F(RankTest, ARankOnADeviceWaitsAlthoughThatMoves) {
+  RankStart how;
+  how.heartbeat_ms = kGuardMs;  // no part is due
+  start_ready(1, how);
+  send(0, Step{1, "on a device"});
+  const auto waits = await<StepProgress>(0), goes_on = await<StepProgress>(0);
+  ASSERT_TRUE(waits.has_value() && goes_on.has_value());
+  EXPECT_TRUE(waits->waits && !goes_on->waits);
+  EXPECT_EQ(goes_on->parts - waits->parts, kParts + 1u) << "the collective was a part, too";
+  ASSERT_TRUE(await<StepDone>(0).has_value());
+  EXPECT_EQ(count<StepProgress>(0), 2u);
 }
 
 TEST_F(RankTest, ALongWarmUpShowsThatItMoves) {
