@@ -268,6 +268,7 @@ class Settings(Place):
     def test_a_file_of_settings(self):
         conf = "/tmp/shoal-nccl-$$.conf"
         for line, wanted in (("NCCL_SHM_DISABLE=1", "conf:2 forbids nccl-shm"),
+                             ("NCCL_COMM_BLOCKING=0", "=0 of .*conf:2 forbids nccl-shm"),
                              ("NCCL_BUFFSIZE=much", "conf:2")):
             with self.subTest(line=line):
                 done = self.inside("size=64m",

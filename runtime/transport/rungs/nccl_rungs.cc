@@ -168,12 +168,20 @@ Status check_sharing(const RungContext& context, const char* name) {
                            name, " is not possible"));
 }
 
+/// What the user must not have set otherwise. Shoal says in the communicator's configuration that
+/// it blocks, over which the variable would win. It is none of the rung's own settings, because
+/// other engines are told to use those (doctor --nccl-version).
+std::vector<RungSetting> essential_settings(const RungContext& context, const Kind& kind) {
+  return with(kind.environment(context, 0), {{"NCCL_COMM_BLOCKING", "1", true}});
+}
+
 template <int K>
 Status probe(const RungContext& context) {
   const Kind& kind = kKinds[K];
   SHOAL_RETURN_IF_ERROR(check_nccl(context.facts.gpu));
   SHOAL_RETURN_IF_ERROR(context.user.error);
-  SHOAL_RETURN_IF_ERROR(check_essential(kind.name, kind.environment(context, 0), context.user));
+  SHOAL_RETURN_IF_ERROR(
+      check_essential(kind.name, essential_settings(context, kind), context.user));
   if (kind.name != kSocket) SHOAL_RETURN_IF_ERROR(check_sharing(context, kind.name));
   SHOAL_RETURN_IF_ERROR(need_with(context, kind.environment(context, 0), kind.peers).status());
   if (!kind.peers) return {};

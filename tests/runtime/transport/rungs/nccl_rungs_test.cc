@@ -208,6 +208,24 @@ TEST(NcclRungs, ASettingThatForbidsARungIsNamed) {
   EXPECT_TRUE(find_rung("nccl-socket")->probe(context).ok());
 }
 
+TEST(NcclRungs, CommunicatorsThatDoNotBlockAreRefusedByPlaceAndAreNoSettingOfOurs) {
+  RungContext context = place(2, int64_t{1} << 30);
+  for (const char* name : {"nccl-p2p", "nccl-shm", "nccl-shm-lean", "nccl-socket"}) {
+    const Rung& rung = *find_rung(name);
+    context.user = user({{"NCCL_COMM_BLOCKING", "0"}});
+    const Status refused = rung.probe(context);
+    EXPECT_EQ(refused.code(), Code::kFailedPrecondition) << name;
+    EXPECT_NE(
+        refused.to_string().find(cat("NCCL_COMM_BLOCKING=0 of the environment forbids ", name)),
+        std::string::npos)
+        << refused.to_string();
+    context.user = user({{"NCCL_COMM_BLOCKING", "1"}});
+    EXPECT_EQ(rung.probe(context).to_string().find("NCCL_COMM_BLOCKING"), std::string::npos);
+    for (const RungSetting& one : rung.environment(context, 0))
+      EXPECT_NE(one.name, "NCCL_COMM_BLOCKING") << name;
+  }
+}
+
 TEST(NcclRungs, RanksOfOneGpuHaveSocketsAlone) {
   RungContext context = place(2, int64_t{1} << 30);
   context.facts.gpu.ranks_per_gpu = 2;
