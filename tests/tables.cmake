@@ -23,7 +23,7 @@ set(SHOAL_CLOCK_TESTS
     "server/serving/(inference_loop|request_figures)_test"
     "e2e/(admission|connections|core_dump|device|faults|grpc_client|grpc_facades|kill_cycles|long_parts)"
     "e2e/(denied|metrics|model_files|openai_client|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|walks)"
-    "e2e/(around/Nginx|device_model/(faults|names|planted|restart|gpu_check/.*)|recovery/.*)"
+    "e2e/(around/Nginx|device_model/(faults/.*|names|planted|restart|gpu_check/.*)|recovery/.*)"
     "e2e/hostile_bytes/(EightConnections|Peak|Slowly)"
     "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest|shmtest_stuck|shmtest_trace|tls/Wire)")
 

@@ -1,8 +1,7 @@
 """The model on emulated devices, through the program itself: device_model_test.py PART [CASE]
 
 The module is that of tests/emulator: the real kernels, compiled for the host. PART is oracle,
-stream or same-bits, with a folder of tests/data/oracle as CASE; or batch, faults, refusals, or
-choice.
+stream or same-bits, with a folder of tests/data/oracle as CASE; or batch, refusals, or choice.
 """
 import json
 import os
@@ -155,67 +154,6 @@ class Batch(harness.TestCase):
                 self.assertEqual(together, alone)
 
 
-class Faults(harness.TestCase):
-    """A rank is killed, stops, or has a device that hangs, in the middle of a stream."""
-
-    REQUEST = (*PROMPT, "--max-tokens", 60, "--ignore-eos", "--temperature", 0)
-
-    def tokens_without_fault(self) -> list[int]:
-        with emulated():
-            out = harness.run("generate", FOLDER, *self.REQUEST, "--json", *ON_DEVICES).stdout
-        return json.loads(out)["token_ids"]
-
-    def stream_with(self, fault, *flags, ranks=2, **settings):
-        """Returns the tokens of a stream, and the log. The last rank stops itself in the stream,
-        and then fault(server, its pid) is called."""
-        with emulated(**settings), harness.planted(f"{ranks - 1}:step-9:stop"):
-            server = self.serve(FOLDER, *ON_DEVICES, "-tp", ranks, "--max-num-seqs", 2,
-                                "--kv-cache-memory", "2m", *flags)
-            fields = server.wait_ready()
-        self.assertEqual(fields["kernels"], "cuda")
-        self.assertRegex(fields["arithmetic"], "^cuda-sm90-8$")
-        client = server.client(*self.REQUEST, "--json")
-        fault(server, harness.stopped_rank(server.pid))
-        out, err = client.communicate(timeout=5 * harness.GUARD)
-        self.assertEqual(client.returncode, 0, err)
-        server.process.send_signal(signal.SIGTERM)
-        self.assertEqual(server.end(), 0)
-        return json.loads(out)["token_ids"], server.err.rest()
-
-    def test_a_rank_that_is_killed(self):
-        tokens, log = self.stream_with(lambda server, rank: os.kill(rank, signal.SIGKILL),
-                                       "--transport", "cuda-ipc", "--step-timeout",
-                                       5 * harness.GUARD)
-        self.assertEqual(tokens, self.tokens_without_fault())
-        self.assertIn("the ranks run again over cuda-ipc", log)
-
-    def test_a_rank_that_stops_is_named(self):
-        tokens, log = self.stream_with(lambda server, rank: None,  # it does not go on by itself
-                                       "--transport", "host-memfd", "--step-timeout", 2)
-        self.assertEqual(tokens, self.tokens_without_fault())
-        self.assertRegex(log, "starting the ranks again.*rank 1")
-
-    def test_a_kernel_that_never_ends(self):
-        """Its rank looks busy and the host waits: only marks that the stream writes are progress.
-        The rank and what its GPU was in are named, also if there is no other rank that waits."""
-        for ranks, flags in ((2, ("--transport", "cuda-ipc")), (1, ())):
-            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "hangs"
-
-                def hang(server, rank):
-                    path.write_text(f"{ranks - 1}")
-                    os.kill(rank, signal.SIGCONT)
-                    harness.wait_until(lambda: "starting the ranks again" in server.err.text(),
-                                       "the group given up")
-                    path.write_text("-1")
-
-                tokens, log = self.stream_with(hang, *flags, "--step-timeout", 2, ranks=ranks,
-                                               HANG=path)
-                self.assertEqual(tokens, self.tokens_without_fault())
-                self.assertRegex(log, rf"rank {ranks - 1} \(.*its GPU in "
-                                      r"(layer \d+, (mlp|attention)|the logits|what comes before layer 0)\)")
-
-
 class Refusals(harness.TestCase):
     """What devices cannot do ends the start with the numbers and what to do."""
 
@@ -352,7 +290,7 @@ class Choice(harness.TestCase):
 
 if __name__ == "__main__":
     parts = {"oracle": Oracle, "stream": Stream, "same-bits": SameBits, "batch": Batch,
-             "faults": Faults, "refusals": Refusals, "choice": Choice}
+             "refusals": Refusals, "choice": Choice}
     for name in [part.__name__ for key, part in parts.items() if key != PART]:
         del globals()[name]
     harness.main()

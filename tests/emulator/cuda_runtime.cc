@@ -38,22 +38,22 @@ cudaError_t failed(int32_t error) {
   return failed(static_cast<cudaError_t>(error));
 }
 
-/// The error that the test asks this function to return. After a report, every call fails, because
-/// the device has.
-cudaError_t planned(const char* function) {
-  const em::Settings& now = em::settings();
-  if (now.fails == function) return failed(now.error);
-  return em::first_report().empty() ? cudaSuccess : failed(cudaErrorLaunchFailure);
-}
-#define RETURN_IF_PLANNED() \
-  if (const cudaError_t error_ = planned(__func__); error_ != cudaSuccess) return error_
-
 constexpr auto device_of = [](int number) { return em::settings().device_of(number); };
 
 /// As in CUDA, a thread that has selected no device uses the first.
 int this_device() {
   return selected < 0 ? std::max(device_of(0), 0) : selected;
 }
+
+/// The error that the test asks this function to return. After a report, every call fails, because
+/// the device has.
+cudaError_t planned(const char* function) {
+  if (const int error = em::planned_error(function, this_device()); error != 0)
+    return failed(error);
+  return em::first_report().empty() ? cudaSuccess : failed(cudaErrorLaunchFailure);
+}
+#define RETURN_IF_PLANNED() \
+  if (const cudaError_t error_ = planned(__func__); error_ != cudaSuccess) return error_
 
 std::shared_ptr<em::Stream> stream_of(cudaStream_t stream) {
   return stream == nullptr ? em::default_stream(this_device()) : stream->stream;

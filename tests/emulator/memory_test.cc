@@ -142,6 +142,32 @@ TEST(PlannedFaultTest, AFunctionReturnsTheError) {
   });
 }
 
+TEST(PlannedFaultTest, OnlyOneDeviceFails) {
+  with_settings({{"FAIL", "cudaMalloc:2:1"}}, [] {
+    for (const int device : {1, 0}) {
+      void* memory = nullptr;
+      EXPECT_EQ(cudaSetDevice(device), cudaSuccess);
+      EXPECT_EQ(cudaMalloc(&memory, 64), device == 1 ? cudaErrorMemoryAllocation : cudaSuccess);
+    }
+  });
+}
+
+TEST(PlannedFaultTest, ADeviceBreaksForTheProcessThatFindsTheFile) {
+  const std::string path = testing::TempDir() + "/emulated_gpu_breaks";
+  with_settings({{"FAIL", path}}, [&path] {
+    const auto illegal_address = static_cast<cudaError_t>(700);
+    void* memory = nullptr;
+    EXPECT_EQ(cudaHostAlloc(&memory, 64, 0), cudaSuccess);
+    std::ofstream(path) << "cudaHostAlloc:700:1\n";
+    EXPECT_EQ(cudaHostAlloc(&memory, 64, 0), cudaSuccess) << "this is device 0";
+    EXPECT_EQ(cudaSetDevice(1), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&memory, 64), cudaSuccess) << "not this function";
+    EXPECT_EQ(cudaHostAlloc(&memory, 64, 0), illegal_address);
+    EXPECT_EQ(cudaMalloc(&memory, 64), illegal_address) << "the error stays";
+    EXPECT_FALSE(std::ifstream(path).is_open()) << "a new process finds the device well";
+  });
+}
+
 /// Memory of two devices, of which the kernels of one write to the other.
 struct TwoDevices {
   uint32_t* word[2] = {};

@@ -60,6 +60,18 @@ Pair pair(const char* name) {
   return {device(value.substr(0, dash)), device(value.substr(dash + 1))};
 }
 
+/// NAME:N[:D]
+PlannedError planned_of(const std::string& value) {
+  PlannedError planned;
+  std::istringstream parts(value);
+  std::string error, device;
+  std::getline(parts, planned.function, ':');
+  if (!std::getline(parts, error, ':')) refuse("FAIL", value);
+  planned.error = static_cast<int>(number("FAIL", error));
+  if (std::getline(parts, device)) planned.device = static_cast<int>(number("FAIL", device));
+  return planned;
+}
+
 /// The device's part of a list, whose last part is that of all others too.
 std::string part_of(const std::string& list, int device) {
   std::istringstream parts(list);
@@ -118,11 +130,10 @@ Settings read_settings() {
   s.taken = static_cast<size_t>(number("TAKEN", text("TAKEN", "0")));
   s.fresh = word<Fresh>("FRESH", "unwritten", "nan");
   const std::string fail = text("FAIL", "");
-  if (!fail.empty()) {
-    const size_t colon = fail.find(':');
-    if (colon == std::string::npos) refuse("FAIL", fail);
-    s.fails = fail.substr(0, colon);
-    s.error = static_cast<int>(number("FAIL", fail.substr(colon + 1)));
+  if (fail.starts_with('/')) {
+    s.breaks = fail;
+  } else if (!fail.empty()) {
+    s.fails = planned_of(fail);
   }
   s.peer_wrong = pair("PEER_WRONG");
   s.peer_hang = pair("PEER_HANG");
@@ -179,6 +190,30 @@ bool holds_number(const std::string& path, int device) {
   if (path.empty()) return false;
   int found = -1;
   return static_cast<bool>(std::ifstream(path) >> found) && found == device;
+}
+
+int planned_error(const char* function, int device) {
+  struct Broken {
+    std::mutex mutex;
+    std::string path;  // of the file that was found
+    int error = 0;
+  };
+  static auto& broken = *new Broken;
+  const auto is_meant = [&](const PlannedError& one) {
+    return one.function == function && (one.device < 0 || one.device == device);
+  };
+  const Settings& now = settings();
+  if (now.breaks.empty()) return is_meant(now.fails) ? now.fails.error : 0;
+  const std::lock_guard<std::mutex> lock(broken.mutex);
+  if (broken.path == now.breaks) return broken.error;
+  std::string line;
+  if (!std::getline(std::ifstream(now.breaks), line)) return 0;
+  const PlannedError found = planned_of(line);
+  if (!is_meant(found)) return 0;
+  std::remove(now.breaks.c_str());
+  broken.path = now.breaks;
+  broken.error = found.error;
+  return found.error;
 }
 
 }  // namespace shoal::emulator

@@ -35,6 +35,13 @@ struct Capability {
   int minor = 0;
 };
 
+/// An error of a function of CUDA's.
+struct PlannedError {
+  std::string function;
+  int error = 0;
+  int device = -1;  ///< that it is of; -1: of every one
+};
+
 /// What the emulated machine is, and what goes wrong on it. These variables set it (their defaults
 /// are in parentheses). N, and what NUMBERS says, may also be the path of a file that holds it, so
 /// that a process that starts later can find another one:
@@ -53,7 +60,12 @@ struct Capability {
 ///   EMULATED_GPU_TAKEN=N            the bytes of it that other processes have taken (0)
 ///   EMULATED_GPU_FRESH=unwritten|nan    what cudaMalloc gives: NaN, and to read it is a fault; or
 ///                                   NaN of a former owner, which may be read (unwritten)
-///   EMULATED_GPU_FAIL=NAME:N        CUDA's function NAME returns the error N, e.g. cudaMalloc:2
+///   EMULATED_GPU_FAIL=NAME:N[:D]    CUDA's function NAME returns the error N, e.g. cudaMalloc:2,
+///   on
+///                                   device D, or on all
+///   EMULATED_GPU_FAIL=PATH          the device breaks once there is a file PATH, which holds
+///                                   NAME:N:D: the process in which NAME finds it takes it away,
+///                                   and all its calls return N from then on
 ///   EMULATED_GPU_PEER_WRONG=F-T     what F's kernels write to T's memory is lost; F and T may be *
 ///   EMULATED_GPU_PEER_HANG=F-T      a kernel of F that writes to T's memory never ends
 ///   EMULATED_GPU_HANG=PATH          once the file PATH holds a device's number, kernels of that
@@ -85,8 +97,8 @@ struct Settings {
   size_t bytes = size_t{1} << 30;
   size_t taken = 0;
   Fresh fresh = Fresh::kUnwritten;
-  std::string fails;  ///< a function's name
-  int error = 0;      ///< which it returns
+  PlannedError fails;
+  std::string breaks;  ///< the path of a file that will hold another one
   Pair peer_wrong;
   Pair peer_hang;
   std::string hang;  ///< a path, like the three that follow
@@ -107,5 +119,9 @@ const Settings& settings();
 
 /// Whether there is a file of this path that holds the device's number. "": there is none.
 bool holds_number(const std::string& path, int device);
+
+/// What this function of CUDA's must return now if the caller uses the device. 0: nothing is
+/// planned.
+int planned_error(const char* function, int device);
 
 }  // namespace shoal::emulator
