@@ -2,6 +2,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <string>
+#include <sys/syscall.h>
 #include <vector>
 
 #include "runtime/base/cat.h"
@@ -9,11 +10,14 @@
 #include "tests/conformance/communicator_checks.h"
 #include "tests/conformance/tree_cases.h"
 #include "tests/fakes/nccl_ranks.h"
+#include "tests/forbid_calls.h"
 
 namespace shoal {
 namespace {
 
 /// The NCCL collective over the fake NCCL and the emulated module, staged from host memory.
+
+const std::string kNoSeccomp = "skip: no seccomp";
 
 std::string reduce(Communicator& communicator, const TreeCase& tree, std::vector<float>* out) {
   out->assign(tree.count + 1, -7.0F);
@@ -78,6 +82,21 @@ TEST_P(NcclCollectiveTest, GathersAndBarriersMixWithSums) {
                   return wrong;
                 })),
             "");
+}
+
+// A communicator that does not block would start one for every sum.
+TEST_P(NcclCollectiveTest, ASumStartsNoThread) {
+  NcclGroup group;
+  group.world_size = GetParam();
+  const TreeCase tree = make_tree_case(16, 16, GetParam(), 576, 3);
+  const NcclEnds ends = run_nccl_ranks(group, [&](NcclRank& rank) {
+    std::string wrong = reduce_and_compare(rank.communicator, tree);  // takes the buffers
+    if (!forbid({SYS_clone, SYS_clone3}, SECCOMP_RET_KILL_PROCESS)) return wrong + kNoSeccomp;
+    for (int round = 0; round < 100; ++round) wrong += reduce_and_compare(rank.communicator, tree);
+    return wrong;
+  });
+  if (ends.ranks[0].report == kNoSeccomp) GTEST_SKIP() << kNoSeccomp;
+  EXPECT_EQ(all_reports(ends), "");
 }
 
 // NCCL takes memory for sizes that it has not handled before, which could happen in the middle of
