@@ -12,7 +12,7 @@
 #include "models/device_tables.h"
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
-#include "runtime/comm/device/keep_for_process.h"
+#include "runtime/device/keep_for_process.h"
 
 namespace shoal {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "models/rope.h"
 #include "runtime/base/cat.h"
-#include "runtime/comm/device/keep_for_process.h"
+#include "runtime/device/keep_for_process.h"
 
 namespace shoal {
 namespace {

@@ -7,7 +7,7 @@
 #include "models/weight_loader.h"
 #include "models/weight_sum.h"
 #include "runtime/base/counted.h"
-#include "runtime/comm/device/keep_for_process.h"
+#include "runtime/device/keep_for_process.h"
 
 namespace shoal {
 namespace {

@@ -30,11 +30,12 @@ void fields(Archive& archive, TensorCoreHashes& h) {
 inline constexpr int kClassTiles = 32;
 
 /// What the device makes of `count` judged tiles from number `first` on, as bits: [count][16][8].
-/// type: kShoalBf16, or kShoalF16 for tf32. Errors: those of Device.
+/// type: kShoalBf16, or kShoalF16 for tf32. Errors: those of Device. DEADLINE_EXCEEDED, as silence:
+/// the device has not finished in 10 s, and what it was given stays until the process ends.
 Result<std::vector<uint32_t>> multiply_judged_tiles(Device& device, int32_t type, int first,
                                                     int count);
 
-/// Takes milliseconds. Errors: those of Device.
+/// Takes milliseconds. Errors: those of multiply_judged_tiles().
 Result<TensorCoreHashes> hash_tensor_cores(Device& device);
 
 /// The class that gives these results (class_hashes.h).

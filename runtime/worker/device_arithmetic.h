@@ -35,7 +35,7 @@ uint64_t group_hash(const std::vector<RankTensorCores>& ranks);
 Status check_same_tensor_cores(const std::vector<RankTensorCores>& ranks);
 
 /// Multiplies the judged tiles on this rank's device, and lets all ranks see the results. Returns
-/// those of all ranks, in rank order. Errors: those of Device.
+/// those of all ranks, in rank order. Errors: those of multiply_judged_tiles().
 Result<std::vector<RankTensorCores>> compare_tensor_cores(Device& device, RankContext& context);
 
 }  // namespace shoal

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/comm/device/keep_for_process.h"
+#include "runtime/device/keep_for_process.h"
 
 namespace shoal {
 namespace {

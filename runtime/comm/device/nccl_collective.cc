@@ -6,10 +6,10 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
-#include "runtime/comm/device/keep_for_process.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/comm/device/nccl_opening.h"
 #include "runtime/comm/tree_sum.h"
+#include "runtime/device/keep_for_process.h"
 
 namespace shoal {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/base/cat.h"
-#include "runtime/comm/device/keep_for_process.h"
+#include "runtime/device/keep_for_process.h"
 
 namespace shoal {
 namespace {

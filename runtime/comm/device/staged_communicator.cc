@@ -6,7 +6,7 @@
 #include "runtime/base/cat.h"
 #include "runtime/comm/check_arguments.h"
 #include "runtime/comm/collective_tag.h"
-#include "runtime/comm/device/keep_for_process.h"
+#include "runtime/device/keep_for_process.h"
 
 namespace shoal {
 namespace {
