@@ -136,9 +136,8 @@ Attempt<TransportSetup> Ladder::make_setup(const Rung& rung, const ShmNeed& need
     phases_.enter(Phase::kProbe);
     if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
   }
-  if (const Status why = check_before_reserving(need, context_.facts, budget()); !why.ok()) {
+  if (const Status why = check_before_reserving(need, context_.facts, budget()); !why.ok())
     return failed(Phase::kBudget, why);
-  }
   if (!rung.on_device) {
     phases_.enter(Phase::kProbe);
     if (const Status why = rung.probe(context_); !why.ok()) return failed(Phase::kProbe, why);
@@ -174,9 +173,8 @@ std::optional<Failure> Ladder::refuse(const Failure& failure) {
   report_.refusals.push_back({rung, failure.phase, failure.fault, failure.why});
   find_remedies();
   ++at_;
-  if (failure.fault == Fault::kSharedMemory && !options_.degrade_on_shm_shortage) {
+  if (failure.fault == Fault::kSharedMemory && !options_.degrade_on_shm_shortage)
     return forbid(options_.names.shm_shortage);
-  }
   if (rung == options_.min_transport) return forbid(cat(options_.names.min_transport, " ", rung));
   if (at_ >= report_.order.size()) return no_rung_left(none_works());
   return std::nullopt;
@@ -276,6 +274,7 @@ void Ladder::say_verified(const TransportVerified& figures) const {
 /// Starts a group of one rank, which has nothing to move.
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_alone(WorkerGroupOptions options,
                                                           const StartControl& control) {
+  if (std::optional<Failure> held = control.held()) return *std::move(held);
   TransportSetup none;
   none.rung = kNoTransport;
   options.start.start_number = starts_++;
@@ -298,6 +297,7 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_alone(WorkerGroupOptions opt
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::climb_down(const WorkerGroupOptions& options,
                                                          const StartControl& control) {
   while (at_ < report_.order.size()) {
+    if (std::optional<Failure> held = control.held()) return *std::move(held);
     Attempt<TransportSetup> setup = consider(*find_rung(report_.order[at_]), report_.needs[at_]);
     const bool prepared = setup.ok();
     Attempt<std::unique_ptr<WorkerGroup>> group =

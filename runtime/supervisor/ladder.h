@@ -62,7 +62,7 @@ class Ladder {
   /// Every start but the first looks again at how much memory and /dev/shm is free. Fault::kPolicy
   /// (UNAVAILABLE) names every refusal: no rung is left, or policy or time forbid to go on. A
   /// failure that no other rung would cure, such as a broken model or a kill from outside, is
-  /// returned unchanged, and the rung stays.
+  /// returned unchanged, and the rung stays. So is what control.held says before a rung.
   ///
   /// Once a group has run, a resource may be short for a moment. The ladder leaves the rung for it
   /// only if another one starts now. If none does, the failure is Fault::kShortage with all

@@ -102,6 +102,7 @@ StartControl Supervisor::new_control() {
   StartControl control;
   control.deadline = Deadline::after_s(options_.group.startup_timeout_s);
   control.given_up = [this] { return given_up_.load(); };
+  control.held = [this] { return holders_.held(); };
   control.on_progress = options_.hooks.on_progress;
   control.on_phase_now = options_.hooks.on_phase_now;
   control.on_left_behind = [this](int rank, pid_t process) { holders_.left_behind(rank, process); };
@@ -235,8 +236,7 @@ std::optional<Failure> Supervisor::recover(const Failure& first, const StartCont
       if (std::optional<Failure> final = refuse_restart(failure, control, pause)) return final;
       ladder_.add_restart(std::string(failure.why.message()));
     }
-    std::optional<Failure> again = holders_.held();
-    if (!again) again = try_start(control);
+    std::optional<Failure> again = try_start(control);
     if (!again) {
       if (std::optional<Failure> other = refuse_other_work()) return other;
       if (options_.hooks.on_restarted)

@@ -49,6 +49,9 @@ struct StartControl {
   Deadline deadline = Deadline::infinite();
   /// Asked several times a second: true ends the start (Fault::kGivenUp).
   std::function<bool()> given_up;
+  /// Asked by the ladder before each rung: a failure says who still holds what the ranks would
+  /// need, and ends the start.
+  std::function<std::optional<Failure>()> held = [] { return std::optional<Failure>(); };
   /// Gets the summed progress of all ranks while they load.
   std::function<void(const LoadProgress&)> on_progress;
   /// Gets each phase of the start, from kSpawn on, once every rank has left it, with the seconds

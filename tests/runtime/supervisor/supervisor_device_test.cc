@@ -1,6 +1,7 @@
 // What a supervisor does with the devices of ranks that were lost. The ranks are real, and so is a
 // process that no kill ends; the devices are emulated. This program is its own worker.
 #include <atomic>
+#include <fstream>
 #include <functional>
 #include <gtest/gtest.h>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/supervisor/device_holders.h"
+#include "runtime/supervisor/process_state.h"
 #include "tests/moved_clock.h"
 #include "tests/runtime/supervisor/held_process.h"
 #include "tests/runtime/supervisor/supervisor_fixture.h"
@@ -101,6 +103,85 @@ TEST_F(SupervisorDevice, IsWaitedForUntilTheStartHasToEnd) {
                                    std::string("with 1 restart, in which ")})
     EXPECT_NE(lost.status().to_string().find(named), std::string::npos)
         << lost.status().to_string();
+}
+
+/// The first process that the calling thread has started, and has not reaped yet.
+pid_t first_child() {
+  pid_t child = -1;
+  std::ifstream("/proc/thread-self/children") >> child;
+  return child;
+}
+
+/// Of a group in its first start: rank 0 hangs while it opens the first rung, and no kill ends it.
+class HungInFirstStart {
+ public:
+  explicit HungInFirstStart(SupervisorOptions* options) {
+    options->group.startup_timeout_s = 1e6;  // no phase of devices has more than a minute of it
+    options->group.explain_ms = 0;           // a rank that hangs like this does not answer
+    options->hooks.on_phase_now = [this](Phase phase, double) {
+      if (phase == Phase::kOpen && !held_) hold();
+    };
+    options->ladder.on_refused = [this](const Refusal&, const std::string&) { refused_ = true; };
+    ::setenv("SHOAL_TEST_FAULT", "0:open:spin", 1);
+  }
+  ~HungInFirstStart() {
+    refused_ = true;
+    if (time_.joinable()) time_.join();
+    ::unsetenv("SHOAL_TEST_FAULT");
+  }
+
+  bool holds() const {
+    EXPECT_TRUE(held_) << "no rank has opened its transport";
+    return held_ && held_->holds();
+  }
+  pid_t pid() const { return pid_; }
+  void let_time_run() { clock_.reset(); }
+  void release() { held_->release(); }
+
+ private:
+  /// Then it is silent for too long, and then it does not end soon.
+  void hold() {
+    pid_ = first_child();
+    held_.emplace(pid_);
+    MovedClock::advance(1e3);
+    time_ = std::thread([this] {
+      if (!held_->holds()) return;
+      (void)eventually([this] { return refused_ || process_state(pid_) == 't'; });
+      (void)eventually([this] {
+        if (!refused_) MovedClock::advance(0.5);
+        return refused_.load();
+      });
+    });
+  }
+
+  std::optional<MovedClock> clock_{std::in_place};
+  std::optional<HeldProcess> held_;
+  pid_t pid_ = -1;
+  std::atomic<bool> refused_ = false;
+  std::thread time_;
+};
+
+TEST(SupervisorDeviceAtFirst, TheNextRungOfTheFirstStartWaitsForTheDeviceToo) {
+  Told told;
+  SupervisorOptions options = options_on_devices(&told);
+  HungInFirstStart rank0(&options);
+  std::string said;
+  options.hooks.on_shortage = [&](const Failure& why, double seconds) {
+    said = why.why.to_string();
+    EXPECT_EQ(::kill(rank0.pid(), 0), 0) << "it is still there";
+    told.pauses.push_back(seconds);
+    rank0.let_time_run();
+    if (told.pauses.size() == 2) rank0.release();
+  };
+  const auto supervisor = started(std::move(options));
+  if (!rank0.holds()) GTEST_SKIP() << "this kernel lets nobody trace a sibling here";
+  ASSERT_TRUE(supervisor);
+  EXPECT_GE(told.pauses.size(), 2u);
+  for (const std::string& named :
+       {cat("rank 0 (pid ", rank0.pid(), ", state t)"), cat("holds ", to_text(two_gpus()[0]))})
+    EXPECT_NE(said.find(named), std::string::npos) << said;
+  EXPECT_EQ(supervisor->report().rung, "tcp");
+  EXPECT_EQ(supervisor->step(1, "more")->result, "more on 2");
 }
 
 TEST(DeviceHolders, AProcessHoldsItsDeviceUntilItHasEnded) {
