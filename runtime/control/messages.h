@@ -77,6 +77,8 @@ struct Explain {};
 /// because the front knows them by itself.
 struct PhaseBegun {
   Phase phase = Phase::kOpen;
+  /// The driver may compile kernels for some rank, which takes minutes. Taken back by the next one.
+  bool compiles = false;
 };
 
 /// The part that one rank sends for an exchange. Exchanges go through the front because the ranks
@@ -170,7 +172,7 @@ template <typename Archive>
 void fields(Archive&, Explain&) {}
 template <typename Archive>
 void fields(Archive& archive, PhaseBegun& m) {
-  archive(m.phase);
+  archive(m.phase, m.compiles);
 }
 template <typename Archive>
 void fields(Archive& archive, ExchangePart& m) {

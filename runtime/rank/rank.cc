@@ -117,9 +117,18 @@ Status Rank::open_device(const Rung* rung) {
   return {};
 }
 
+/// A rank that is done early waits here for those whose driver still compiles, because from here on
+/// nobody may be silent for long.
+Status Rank::compiled() {
+  if (!start_.compiles_kernels) return {};
+  SHOAL_RETURN_IF_ERROR(exchange("").status());
+  return send(PhaseBegun{phase_, false});
+}
+
 Result<std::unique_ptr<Communicator>> Rank::open() {
   if (start_.world_size == 1) {
     SHOAL_RETURN_IF_ERROR(open_device(nullptr));
+    SHOAL_RETURN_IF_ERROR(compiled());
     return make_single_communicator();
   }
   const Rung* rung = find_rung(start_.transport);
@@ -137,6 +146,7 @@ Result<std::unique_ptr<Communicator>> Rank::open() {
   args.interrupted = [this] { return still_waiting(); };
   args.waits = [this](const std::string& where) { return waits(where, false); };
   SHOAL_RETURN_IF_ERROR(open_device(rung));
+  SHOAL_RETURN_IF_ERROR(compiled());
   args.device = device_;
   args.nccl_library = start_.nccl_library;
   args.reproducible = start_.reproducible;
@@ -211,7 +221,8 @@ Status Rank::enter(Phase phase) {
   phase_ = phase;
   where_.clear();
   said_at_ = now_();
-  SHOAL_RETURN_IF_ERROR(send(PhaseBegun{phase}));
+  const bool compiles = phase == Phase::kOpen && start_.compiles_kernels;
+  SHOAL_RETURN_IF_ERROR(send(PhaseBegun{phase, compiles}));
   return test_fault_.enter(phase_name(phase));
 }
 

@@ -53,6 +53,7 @@ class Rank final : private RankContext {
   Status connect();
   Status self_test_transport();
   Status open_device(const Rung* rung);
+  Status compiled();
   Result<std::unique_ptr<Communicator>> open();
   Status obey();
   Status take_step(const Step& step);

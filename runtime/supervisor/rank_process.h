@@ -31,6 +31,7 @@ struct RankProcess {
   std::optional<TransportVerified> verified;
   std::optional<std::string> part;  ///< its part of an exchange that is not complete yet
   Phase phase = Phase::kSpawn;      ///< kIdle once it has started
+  bool compiles = false;            ///< PhaseBegun::compiles
   PhaseClock phases{Phase::kSpawn};
   RunningClock::time_point heard_at = RunningClock::now();
   LoadProgress progress;

@@ -25,9 +25,8 @@ constexpr double kMostPhaseSeconds = 15;
 constexpr double kMostDevicePhaseSeconds = 60;
 
 /// Disks, touching gigabytes and compiling are slow: these phases may take all the time of a start.
-bool has_no_deadline(Phase phase, const RankStart& start) {
-  return phase == Phase::kLoad || phase == Phase::kTouch ||
-         (phase == Phase::kOpen && start.compiles_kernels);
+bool has_no_deadline(const RankProcess& worker) {
+  return worker.phase == Phase::kLoad || worker.phase == Phase::kTouch || worker.compiles;
 }
 
 }  // namespace
@@ -119,6 +118,7 @@ bool WorkerGroup::Impl::take(RankProcess& worker, RankMessage message) {
     result = std::move(*step);
   } else if (auto* begun = std::get_if<PhaseBegun>(&message)) {
     worker.enter(begun->phase);
+    worker.compiles = begun->compiles;
   } else if (auto* part = std::get_if<ExchangePart>(&message)) {
     worker.part = std::move(part->part);
     exchange();
@@ -236,7 +236,7 @@ bool WorkerGroup::Impl::started(const RankProcess& worker, bool transport_only) 
 
 /// The time by which a worker must have left its phase, or reported that it still moves in it.
 Deadline WorkerGroup::Impl::phase_deadline(const RankProcess& worker) const {
-  if (has_no_deadline(worker.phase, options.start)) return Deadline::infinite();
+  if (has_no_deadline(worker)) return Deadline::infinite();
   const double seconds =
       std::min(options.startup_timeout_s / 4, most_phase_s) - seconds_since(worker.heard_at);
   return Deadline::after_s(std::max(seconds, 0.0));
@@ -258,8 +258,8 @@ void WorkerGroup::Impl::report_progress(const StartControl& control) const {
 /// A phase without a deadline may be slow, but a process that is stopped is not slow: it has hung.
 std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker) {
   if (phase_deadline(worker).passed()) return silent_for(seconds_since(worker.heard_at));
-  if (has_no_deadline(worker.phase, options.start) &&
-      seconds_since(worker.heard_at) > options.step_timeout_s && !worker.held_up().empty()) {
+  if (has_no_deadline(worker) && seconds_since(worker.heard_at) > options.step_timeout_s &&
+      !worker.held_up().empty()) {
     return silent_for(options.step_timeout_s);
   }
   return std::nullopt;

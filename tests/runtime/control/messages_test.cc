@@ -125,6 +125,7 @@ TEST(Messages, OthersKeepTheirFields) {
   (void)to_rank(Shutdown{});
   (void)to_rank(Explain{});
   EXPECT_EQ(to_front(PhaseBegun{Phase::kWarmUp}).phase, Phase::kWarmUp);
+  EXPECT_TRUE(to_front(PhaseBegun{Phase::kOpen, true}).compiles);
   EXPECT_EQ(to_front(ExchangePart{kAnyBytes}).part, kAnyBytes);
   const TransportVerified verified = to_front(TransportVerified{1.5, 2e9, true, 0.25});
   EXPECT_EQ(verified.latency_us, 1.5);

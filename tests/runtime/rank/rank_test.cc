@@ -303,6 +303,22 @@ TEST_F(RankTest, AWarmUpBeginsOnAllRanksTogether) {
   EXPECT_EQ(failure->status.code(), Code::kUnavailable);
 }
 
+TEST_F(RankTest, SaysThatTheDriverMayCompileUntilNoRankWaitsForIt) {
+  RankStart how;
+  how.compiles_kernels = true;
+  start(2, how);
+  const auto before = await<PhaseBegun>(0);
+  ASSERT_TRUE(before.has_value());
+  EXPECT_TRUE(before->compiles);
+  exchange();
+  EXPECT_EQ(count<PhaseBegun>(0), 1u) << "it waits for the other";
+  const auto after = await<PhaseBegun>(0);
+  ASSERT_TRUE(after.has_value());
+  EXPECT_EQ(after->phase, Phase::kOpen);
+  EXPECT_FALSE(after->compiles);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(await<TransportVerified>(rank).has_value());
+}
+
 TEST_F(RankTest, AGroupThatOnlyProvesItsTransportBeginsNoWork) {
   RankStart how;
   how.transport_only = true;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <string_view>
 #include <sys/socket.h>
 
 #include "runtime/supervisor/process_state.h"
@@ -96,14 +97,32 @@ TEST(GroupStart, AMessageThatIsNotReadYetIsNotSilence) {
   EXPECT_TRUE(front.control.deadline.passed());
 }
 
-/// Starts a rank that computes for ever while it opens its transport, lets ten times the whole time
-/// of a start pass, and gives it up if that was no reason to end it.
-Failure end_of_a_long_open(bool compiles_kernels) {
+constexpr const char* kHangOnceCompiled = "SHOAL_TEST_HANG_ONCE_COMPILED";
+
+/// Runs in this program's worker: a rank whose driver has compiled the kernels, and that hangs
+/// after it, as it would in NCCL. The front has read all of this once it knows of any progress.
+int hang_once_compiled() {
+  Channel channel(Fd(3));
+  for (const std::string& said : {encode_rank_message(PhaseBegun{Phase::kOpen, true}),
+                                  encode_rank_message(PhaseBegun{Phase::kOpen, false}),
+                                  encode_rank_message(LoadProgress{1, 1})})
+    (void)channel.send(said, Deadline::after_ms(kGuardMs));
+  for (;;) ::pause();
+}
+
+/// Starts a rank that stays in the phase in which it opens its transport, because a variable of its
+/// environment says so. Then lets ten times the whole time of a start pass, and gives it up if that
+/// was no reason to end it.
+Failure end_of_a_long_open(bool compiles_kernels, const char* variable = "SHOAL_TEST_FAULT") {
   const MovedClock clock;
   bool opens = false;
   int looks = 0;
   StartControl control;
-  control.on_phase_now = [&](Phase phase, double) { opens = opens || phase == Phase::kOpen; };
+  if (std::string_view(variable) == kHangOnceCompiled) {
+    control.on_progress = [&](const LoadProgress&) { opens = true; };
+  } else {
+    control.on_phase_now = [&](Phase phase, double) { opens = opens || phase == Phase::kOpen; };
+  }
   control.given_up = [&] {
     if (!opens) return false;
     if (looks++ == 0) MovedClock::advance(10 * kGuardSeconds);
@@ -115,9 +134,9 @@ Failure end_of_a_long_open(bool compiles_kernels) {
   options.world_size = 1;
   options.evidence_ms = options.explain_ms = 0;  // this clock stands still
   options.start.compiles_kernels = compiles_kernels;
-  ::setenv("SHOAL_TEST_FAULT", "0:open:spin", 1);
+  ::setenv(variable, "0:open:spin", 1);
   const auto group = WorkerGroup::start(options, setup, control);
-  ::unsetenv("SHOAL_TEST_FAULT");
+  ::unsetenv(variable);
   EXPECT_FALSE(group.ok());
   return group.ok() ? Failure{} : group.failure();
 }
@@ -129,9 +148,19 @@ TEST(GroupStart, ADriverThatCompilesHasNoDeadline) {
   EXPECT_EQ(given_up.phase, Phase::kOpen);
 }
 
+TEST(GroupStart, WhatFollowsOnceTheDriverHasCompiledHasADeadline) {
+  const Failure silent = end_of_a_long_open(true, kHangOnceCompiled);
+  EXPECT_EQ(silent.fault, Fault::kTransport) << silent.why.to_string();
+  EXPECT_EQ(silent.phase, Phase::kOpen);
+  EXPECT_EQ(silent.rank, 0);
+}
+
 }  // namespace
 }  // namespace shoal
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "worker" &&
+      std::getenv(shoal::kHangOnceCompiled) != nullptr)
+    return shoal::hang_once_compiled();
   return shoal::supervisor_test_main(argc, argv);
 }
