@@ -6,6 +6,7 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/supervisor/process_state.h"
+#include "runtime/supervisor/restart_policy.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 
@@ -31,6 +32,11 @@ bool is_shortage(Fault fault, const Status& why) {
   return fault == Fault::kShortage || why.code() == Code::kResourceExhausted;
 }
 
+/// The ladder's own end: no rung is left, or policy or time forbid to go on.
+bool of_ladder(const Failure& failure) {
+  return failure.fault == Fault::kPolicy && failure.rank == kFrontRank;
+}
+
 void add_reasons(std::span<const Refusal> refusals, std::vector<Cause>* causes) {
   for (const Refusal& refusal : refusals) {
     const Status named = refusal.status.while_doing(
@@ -43,7 +49,7 @@ void add_reasons(std::span<const Refusal> refusals, std::vector<Cause>* causes) 
 Status all_reasons(std::span<const Refusal> refusals, const Failure& last) {
   std::vector<Cause> causes;
   add_reasons(refusals, &causes);
-  if (last.fault != Fault::kPolicy)
+  if (!of_ladder(last))
     causes.insert(causes.end(), last.why.causes().begin(), last.why.causes().end());
   return Status(std::move(causes));
 }
@@ -328,12 +334,12 @@ Failure Ladder::go_back(const Failure& failure, size_t first_refusal, const std:
   if (is_shortage(failure.fault, failure.why)) outcome.fault = Fault::kShortage;
   if (short_of == refusals.end()) {
     // After the last refusal no rung was tried if that is the end.
-    const size_t last = outcome.fault == Fault::kPolicy ? 1 : 0;
+    const size_t last = of_ladder(failure) ? 1 : 0;
     say_refused(first_refusal, std::max(refusals.size(), first_refusal + last) - last);
     return outcome;
   }
   report_.rung = rung;
-  if (failure.fault != Fault::kOwn && failure.fault != Fault::kGivenUp)
+  if (of_ladder(failure) || restart_may_cure(failure.fault))
     outcome = {all_reasons({short_of, refusals.end()}, failure), short_of->phase, kFrontRank,
                Fault::kShortage};
   for (at_ = 0; report_.order[at_] != short_of->rung;) ++at_;
@@ -341,12 +347,6 @@ Failure Ladder::go_back(const Failure& failure, size_t first_refusal, const std:
   find_remedies();
   say_refused(first_refusal, refusals.size());
   return outcome;
-}
-
-/// What is known of a group once it runs.
-void Ladder::started(const WorkerGroup& group) {
-  has_run_ = true;
-  used_bytes_ = private_bytes(group.pids());
 }
 
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
@@ -361,11 +361,11 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
   Attempt<std::unique_ptr<WorkerGroup>> group = climb_down(options, control);
   if (group.ok()) {
     if (has_run_) say_refused(first_refusal, report_.refusals.size());
-    started(**group);
+    has_run_ = true;
+    used_bytes_ = private_bytes((*group)->pids());
     return group;
   }
-  if (!has_run_) return group;
-  return go_back(group.failure(), first_refusal, rung);
+  return has_run_ ? go_back(group.failure(), first_refusal, rung) : group.failure();
 }
 
 std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
@@ -387,8 +387,7 @@ void Ladder::find_remedies() {
   for (const Refusal& refusal : report_.refusals) {
     const auto need = std::find_if(report_.needs.begin(), report_.needs.end(),
                                    [&](const ShmNeed& one) { return one.rung == refusal.rung; });
-    const bool early = refusal.phase < Phase::kSpawn;
-    if (!early || need == report_.needs.end()) continue;
+    if (refusal.phase >= Phase::kSpawn || need == report_.needs.end()) continue;
     if (find_rung(refusal.rung)->on_device && !refusal.shared_memory()) continue;
     refused.push_back(
         {*need, refusal.status, options_.budget.headroom_bytes, options_.budget.reserved_bytes});

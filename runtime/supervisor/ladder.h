@@ -66,7 +66,8 @@ class Ladder {
   ///
   /// Once a group has run, a resource may be short for a moment. The ladder leaves the rung for it
   /// only if another one starts now. If none does, the failure is Fault::kShortage with all
-  /// reasons, the rung stays, and the refusals are forgotten.
+  /// reasons, the rung stays, and the refusals are forgotten. If ranks of another one fail for what
+  /// no later try would cure, that is the failure.
   Attempt<std::unique_ptr<WorkerGroup>> start(WorkerGroupOptions options,
                                               const StartControl& control);
 
@@ -97,7 +98,6 @@ class Ladder {
   Attempt<TransportSetup> consider(const Rung& rung, const ShmNeed& need);
   Attempt<TransportSetup> make_setup(const Rung& rung, const ShmNeed& need);
   BudgetOptions budget() const;
-  void started(const WorkerGroup& group);
   Failure go_back(const Failure& failure, size_t first_refusal, const std::string& rung);
   std::optional<Failure> refuse(const Failure& failure);
   void say_refused(size_t first, size_t end) const;

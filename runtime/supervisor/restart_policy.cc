@@ -2,6 +2,27 @@
 
 namespace shoal {
 
+bool restart_may_cure(Fault fault) {
+  switch (fault) {
+    case Fault::kTransport:
+    case Fault::kSharedMemory:
+    case Fault::kDeath:
+    case Fault::kSilence:
+    case Fault::kSpinning:
+    case Fault::kShortage:
+    case Fault::kOutside:
+    case Fault::kHeldUp:
+    case Fault::kOutOfMemory:
+      return true;
+    case Fault::kOwn:
+    case Fault::kModelChanged:
+    case Fault::kGivenUp:
+    case Fault::kPolicy:
+      return false;
+  }
+  return false;
+}
+
 RestartPolicy::Next RestartPolicy::failed(const Failure& failure, const std::string& rung,
                                           double now_s, int64_t good_steps) {
   if (healthy_since_s_ >= 0 && now_s - healthy_since_s_ >= forget_s_)

@@ -6,6 +6,10 @@
 
 namespace shoal {
 
+/// A restart cures only what may not happen again. A model that does not load will not load the
+/// next time.
+bool restart_may_cure(Fault fault);
+
 /// Decides what to do after a group has failed. It has no clock of its own, so callers pass the
 /// time.
 class RestartPolicy {

@@ -17,29 +17,6 @@ constexpr int kLookMs = 50;
 /// With less time than this no try is made.
 constexpr double kShortestTrySeconds = 0.2;
 
-/// A restart cures only what may not happen again. A model that does not load will not load the
-/// next time.
-bool restart_may_cure(Fault fault) {
-  switch (fault) {
-    case Fault::kTransport:
-    case Fault::kSharedMemory:
-    case Fault::kDeath:
-    case Fault::kSilence:
-    case Fault::kSpinning:
-    case Fault::kShortage:
-    case Fault::kOutside:
-    case Fault::kHeldUp:
-    case Fault::kOutOfMemory:
-      return true;
-    case Fault::kOwn:
-    case Fault::kModelChanged:
-    case Fault::kGivenUp:
-    case Fault::kPolicy:
-      return false;
-  }
-  return false;
-}
-
 /// Whether a request of the step may have caused this. The kernel ends a rank for want of memory
 /// where a request may have taken it, but what comes from outside is no request's doing.
 bool may_be_of_a_request(Fault fault) {

@@ -34,6 +34,8 @@ class EchoWork final : public RankWork {
     context_ = &context;
     SHOAL_RETURN_IF_ERROR(context.loaded({1, 1}));
     if (context.start().work == "broken") return Status::error(Code::kNotFound, "no such model");
+    if (context.start().work == "refused")
+      return Status::error(Code::kAborted, "the bits would be others").blamed_on(Fault::kPolicy);
     return cat("rank ", context.start().rank);
   }
 

@@ -117,6 +117,37 @@ TEST(SupervisorShortage, AShortageIsWaitedOutUntilTheStartHasToEnd) {
       << lost.status().to_string();
 }
 
+// Only another rung starts in the shortage, and its ranks find what no other try would cure.
+TEST(SupervisorShortage, AShortageDoesNotHideWhatRanksOfTheNextRungRefuse) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  Told told;
+  SupervisorOptions options = options_for(1);
+  options.hooks = hooks_into(&told);
+  options.hooks.on_restart = [](const Failure&, const RestartCount&) {
+    set_soft_limit(RLIMIT_FSIZE, 4096);  // there is no pool for memfd
+  };
+  options.hooks.on_shortage = [&told](const Failure&, double seconds) {
+    told.pauses.push_back(seconds);
+    set_soft_limit(RLIMIT_FSIZE, RLIM_INFINITY);
+  };
+  std::string begun_over;
+  options.ladder.on_phase = [&begun_over](Phase phase, double, const std::string& rung) {
+    if (phase == Phase::kProbe) begun_over = rung;
+  };
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  supervisor->set_work("refused");
+  const Attempt<GroupStep> lost = supervisor->step(1, "die");
+  set_soft_limit(RLIMIT_FSIZE, RLIM_INFINITY);
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.failure().fault, Fault::kPolicy);
+  EXPECT_GE(lost.failure().rank, 0);
+  EXPECT_EQ(begun_over, "tcp");
+  EXPECT_NE(lost.status().to_string().find("the bits would be others"), std::string::npos)
+      << lost.status().to_string();
+  EXPECT_TRUE(told.pauses.empty()) << "nothing is waited for";
+}
+
 TEST(SupervisorShortage, GivingUpEndsTheWaitForAShortage) {
   Told told;
   std::atomic<int> tries = 0;
