@@ -85,6 +85,8 @@ class Ladder {
   /// The one over which ranks were started last, whether it has worked or not. Empty: none, or
   /// there is only one rank.
   const std::string& last_tried() const { return tried_; }
+  /// A group has been started well.
+  bool has_run() const { return has_run_; }
   void add_restart(std::string why) { report_.add_restart(std::move(why)); }
 
  private:
@@ -117,7 +119,7 @@ class Ladder {
   size_t at_ = 0;      // an index into report_.order
   std::string tried_;  // the rung over which ranks were started last
   int32_t starts_ = 0;
-  bool has_run_ = false;  // a group has been started well
+  bool has_run_ = false;
   /// What the ranks of the last group held that nobody else could use; 0: not known.
   int64_t used_bytes_ = 0;
 

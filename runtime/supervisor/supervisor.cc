@@ -109,7 +109,6 @@ std::optional<Failure> Supervisor::try_start(const StartControl& control) {
       group.ok() ? std::nullopt : std::optional<Failure>(group.failure());
   if (!failure) {
     group_ = std::move(group).value();
-    has_run_ = true;
     policy_.started(seconds_since(origin_));
     PhaseSeconds phases = group_->start_phases();
     phases.insert(ladder_.front_phases().begin(), ladder_.front_phases().end());
@@ -119,7 +118,7 @@ std::optional<Failure> Supervisor::try_start(const StartControl& control) {
     collective_s_before_ = collective_s_;
   }
   // A try that has failed takes its channels along.
-  if (has_run_) stock_channels(options_.group.world_size, &channels_);
+  if (ladder_.has_run()) stock_channels(options_.group.world_size, &channels_);
   if (options_.hooks.on_start_over) options_.hooks.on_start_over();
   publish_report();
   return failure;
@@ -221,7 +220,7 @@ std::optional<Failure> Supervisor::recover(const Failure& first, const StartCont
       return std::nullopt;
     }
     failure = std::move(*again);
-    counted = failure.fault == Fault::kShortage && (has_run_ || holders_.any());
+    counted = failure.fault == Fault::kShortage && (ladder_.has_run() || holders_.any());
     if (!counted) continue;
     if (std::optional<Failure> final = wait_out(failure, control, &pause)) return final;
   }

@@ -158,14 +158,13 @@ class Supervisor {
   // A snapshot of the ladder's with the waits of the group, for others to read while a restart
   // runs.
   TransportReport report_;
-  // While a restart runs, only the ranks' thread uses these six and group_. Otherwise mutex_
+  // While a restart runs, only the ranks' thread uses these five and group_. Otherwise mutex_
   // guards them.
   Ladder ladder_;
   RestartPolicy policy_;
   DeviceHolders holders_;
   ChannelStock channels_;   // for the next group
   int64_t good_steps_ = 0;  // of the group; a failure of it takes them
-  bool has_run_ = false;
   const Clock::time_point origin_ = Clock::now();
   std::atomic<bool> given_up_ = false;
   bool lost_while_idle_ = false;  // the next plan relies on what is gone

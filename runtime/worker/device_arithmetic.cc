@@ -38,7 +38,7 @@ uint64_t group_hash(const std::vector<RankTensorCores>& ranks) {
       hash = judged::added_to_hash(hash, static_cast<uint32_t>(part >> 32));
     }
   }
-  return hash | 1;
+  return hash;
 }
 
 Status check_same_tensor_cores(const std::vector<RankTensorCores>& ranks) {

@@ -27,7 +27,7 @@ std::string class_text(const RankTensorCores& rank);
 /// The classes of a group, "sm90"; "sm80+sm90" if they differ.
 std::string classes_text(const std::vector<RankTensorCores>& ranks);
 
-/// One number for what all ranks' tensor cores give. Never 0.
+/// One number for what all ranks' tensor cores give.
 uint64_t group_hash(const std::vector<RankTensorCores>& ranks);
 
 /// FAILED_PRECONDITION, naming the first rank whose tensor cores give other results than rank 0's.

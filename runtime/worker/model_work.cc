@@ -61,8 +61,7 @@ ModelWork::~ModelWork() = default;
 
 Result<std::string> ModelWork::begin(RankContext& context) {
   Result<std::string> ready = begin_model(context);
-  if (!ready.ok() && on_device_) return blame_device(ready.status(), has_run_);
-  has_run_ = true;
+  if (!ready.ok() && on_device_) return blame_device(ready.status(), context.start().has_run);
   return ready;
 }
 
@@ -72,7 +71,6 @@ Result<std::string> ModelWork::begin_model(RankContext& context) {
                          decode<ModelStart>(place.work, "start of a model's rank"));
   answers_ = place.rank == 0;
   on_device_ = start.device == DeviceKind::kCuda;
-  has_run_ = place.has_run;
   SHOAL_ASSIGN_OR_RETURN(const KernelTable* kernels, kernels_of_rank(start.kernels, place));
   // Before the weights, because it takes milliseconds and they take minutes.
   SHOAL_RETURN_IF_ERROR(check_arithmetic(*kernels, context));
@@ -120,11 +118,12 @@ void ModelWork::name_device(const std::vector<RankTensorCores>& devices, bool re
 Result<std::vector<RankTensorCores>> ModelWork::check_device(const ModelStart& start,
                                                              RankContext& context) {
   if (!on_device_) return std::vector<RankTensorCores>();
-  SHOAL_RETURN_IF_ERROR(check_room(*context.device(), start.least_device_bytes));
+  const bool has_run = context.start().has_run;
+  if (has_run) SHOAL_RETURN_IF_ERROR(check_room(*context.device(), start.least_device_bytes));
   SHOAL_ASSIGN_OR_RETURN(const std::vector<RankTensorCores> ranks,
                          compare_tensor_cores(*context.device(), context));
   if (context.start().reproducible) SHOAL_RETURN_IF_ERROR(check_same_tensor_cores(ranks));
-  if (start.tensor_cores == 0 || start.tensor_cores == group_hash(ranks)) return ranks;
+  if (!has_run || start.tensor_cores == group_hash(ranks)) return ranks;
   return Status::error(Code::kAborted,
                        cat("the tensor cores of the GPUs are now of class ", classes_text(ranks),
                            ", and give other results than when the ranks last ran, so that open "
@@ -153,7 +152,7 @@ Result<std::optional<KvRoom>> ModelWork::settle_kv_cache(const ModelStart& start
 Result<std::string> ModelWork::step(uint64_t, std::string_view bytes) {
   SHOAL_ASSIGN_OR_RETURN(const StepPlan plan, decode<StepPlan>(bytes, "step plan"));
   const Result<StepResult> result = runner_->run(plan);
-  if (!result.ok()) return on_device_ ? blame_device(result.status(), has_run_) : result.status();
+  if (!result.ok()) return on_device_ ? blame_device(result.status(), true) : result.status();
   return answers_ ? encode(*result) : std::string();
 }
 

@@ -36,14 +36,14 @@ struct ModelStart {
   ProductLibrary library = {};
   /// On devices: KvBlocksWanted::share.
   double device_memory_share = 1;
-  /// On devices: group_hash() of the group that has run, with whose bits streams go on. 0: none
-  /// has.
-  uint64_t tensor_cores = 0;
   /// On devices: the fewest blocks of KV cache with which to start, if there is no room for
   /// limits.kv_blocks any more.
   int32_t least_kv_blocks = 1;
-  /// On devices: what the rank that took least of its device had of weights and KV cache when the
-  /// group ran; 0: it has not run yet.
+  /// On devices, if RankStart::has_run: group_hash() of the group that has run, with whose bits
+  /// streams go on.
+  uint64_t tensor_cores = 0;
+  /// Likewise: what the rank that took least of its device had of weights and KV cache when the
+  /// group ran.
   int64_t least_device_bytes = 0;
 
   /// The most rows of logits that one step can want.
@@ -108,7 +108,6 @@ class ModelWork final : public RankWork {
 
   std::unique_ptr<ModelRunner> runner_;
   bool on_device_ = false;
-  bool has_run_ = false;  // the group, or one before it that it continues
   bool answers_ = false;  // true on rank 0 only, whose results the front reads
 };
 

@@ -43,13 +43,17 @@ std::vector<std::string> with_taken(int64_t bytes) {
   return {cat("EMULATED_GPU_BYTES=", kDeviceBytes), cat("EMULATED_GPU_TAKEN=", bytes)};
 }
 
+enum class Start { kFirst, kAgain };
+
 /// Starts ranks that find these facts, and returns what each of them reports.
-Attempt<std::vector<ModelReady>> start_ranks(const ModelStart& choice, Facts facts) {
+Attempt<std::vector<ModelReady>> start_ranks(const ModelStart& choice, Facts facts,
+                                             Start which = Start::kFirst) {
   WorkerGroupOptions options;
   options.world_size = kRanks;
   options.startup_timeout_s = kGuardSeconds;
   options.evidence_ms = options.explain_ms = kGuardMs;
   options.start.collective_timeout_ms = kGuardMs;
+  options.start.has_run = which == Start::kAgain;
   options.start.device = choice.device;
   options.start.cuda_module = SHOAL_EMULATED_MODULE;
   options.start.work = encode(choice);
@@ -155,12 +159,46 @@ TEST(RanksThatAreStartedAgain, HaveTheTensorCoresOfBefore) {
   const auto before = start_ranks(choice, {});
   ASSERT_TRUE(before.ok()) << before.status().to_string();
   choice.tensor_cores = before->front().tensor_cores;
-  ASSERT_NE(choice.tensor_cores, 0U);
-  EXPECT_TRUE(start_ranks(choice, {}).ok());
-  const auto others = start_ranks(choice, {{kOther}, {kOther}});
+  EXPECT_TRUE(start_ranks(choice, {}, Start::kAgain).ok());
+  const auto others = start_ranks(choice, {{kOther}, {kOther}}, Start::kAgain);
   ASSERT_FALSE(others.ok());
   EXPECT_EQ(others.status().code(), Code::kAborted);
   EXPECT_EQ(others.failure().fault, Fault::kPolicy);
+  choice.tensor_cores = 0;
+  EXPECT_EQ(start_ranks(choice, {}, Start::kAgain).failure().fault, Fault::kPolicy)
+      << "0 is a hash like any other";
+}
+
+TEST(RanksThatAreStartedAgain, NeedTheRoomOfBefore) {
+  ModelStart choice = choice_on_devices(8);
+  const auto before = start_ranks(choice, {});
+  ASSERT_TRUE(before.ok()) << before.status().to_string();
+  choice.tensor_cores = before->front().tensor_cores;
+  choice.least_device_bytes = INT64_MAX;
+  const auto again = start_ranks(choice, {}, Start::kAgain);
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(again.failure().fault, Fault::kShortage);
+}
+
+TEST(RanksThatAreStartedFirst, AreComparedWithNoneOfBefore) {
+  ModelStart choice = choice_on_devices(8);
+  choice.tensor_cores = 1;
+  choice.least_device_bytes = INT64_MAX;
+  const auto ready = start_ranks(choice, {});
+  EXPECT_TRUE(ready.ok()) << ready.status().to_string();
+}
+
+TEST(GroupHash, UsesItsLastBitToo) {
+  const auto is_even = [](uint64_t result) {
+    RankTensorCores rank;
+    rank.hashes.bf16 = result;
+    return group_hash({rank}) % 2 == 0;
+  };
+  int even = 0;
+  for (uint64_t result = 0; result < 64; ++result) even += is_even(result) ? 1 : 0;
+  EXPECT_GT(even, 0);
+  EXPECT_LT(even, 64);
 }
 
 // Each rank would find the best set of its processor by itself.
