@@ -31,8 +31,11 @@ Result<EnginePlan> plan_on_device(EngineFlags* flags, const ModelFiles& model,
   choose_device_for(model, gpu, flags);
   const DeviceFlags& device = flags->transport.device;
   HostResources host = host_resources(gpu);
-  // Who asks for devices gets what the ranks find there, or the error with the numbers of then.
-  if (!device.automatic) host.device_taken_bytes = 0;
+  // Whoever asks for devices gets what the ranks find there at that time, or an error with those
+  // numbers.
+  if (!device.automatic) {
+    for (DevicePart& part : host.devices) part.taken_bytes = 0;
+  }
   Result<EnginePlan> plan = plan_engine(*flags, model, host);
   if (plan.ok() || !device.automatic || device.kind != DeviceKind::kCuda) return plan;
   stay_on_cpu(plan.status().message(), &flags->transport);

@@ -29,6 +29,10 @@ namespace {
 /// seconds per GiB on virtual machines.
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
 
+/// What a rank may use of its device if none is usable. EngineHost::start() gives the reason, so
+/// the plan must not fail first.
+constexpr int64_t kNoDeviceBytes = INT64_MAX / 2;
+
 Status bad_flag(std::string what) {
   return Status::error(Code::kInvalidArgument, std::move(what));
 }
@@ -79,6 +83,22 @@ void plan_threads(const EngineFlags& flags, const HostResources& host, EnginePla
   }
 }
 
+/// The device on which a rank may use the least decides, because all ranks take equally many
+/// blocks.
+void plan_device_memory(const HostResources& host, EnginePlan* plan) {
+  MemoryEstimate& memory = plan->memory;
+  memory.device_bytes = kNoDeviceBytes;
+  for (const DevicePart& part : host.devices) {
+    const auto share =
+        static_cast<int64_t>(static_cast<double>(part.bytes) * plan->model.device_memory_share);
+    const auto taken = static_cast<int64_t>(part.taken_bytes);
+    const int64_t left = std::max<int64_t>(share - taken, 0);
+    if (left >= memory.device_bytes) continue;
+    memory.device_bytes = left;
+    memory.device_taken_bytes = taken;
+  }
+}
+
 /// The bytes of KV cache if the flags do not set them: the largest of kDefaultKvBytes, the weights
 /// and the cache of one request of max_model_len, but at most a quarter of the available memory.
 uint64_t default_kv_bytes(const MemoryEstimate& memory, int64_t max_model_len) {
@@ -110,10 +130,6 @@ uint64_t device_kv_bytes(const MemoryEstimate& memory) {
 std::string text_of(uint64_t bytes) {
   return bytes_text(static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX)));
 }
-
-/// What a rank may use of its device if none is usable. EngineHost::start() gives the reason, so
-/// the plan must not fail first.
-constexpr int64_t kNoDeviceBytes = INT64_MAX / 2;
 
 /// What the KV cache may have if the flags do not say it, for messages.
 const char* usual_kv_share(const EnginePlan& plan) {
@@ -371,12 +387,7 @@ Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model
   plan.memory.available_bytes = host.memory_bytes;
   // A cache whose size the user gives may also have what the utilization would keep free.
   plan.model.device_memory_share = flags.kv_cache_memory ? 1 : flags.gpu_memory_utilization;
-  plan.memory.device_taken_bytes = static_cast<int64_t>(host.device_taken_bytes);
-  plan.memory.device_bytes =
-      static_cast<int64_t>(static_cast<double>(host.device_bytes) * plan.model.device_memory_share);
-  plan.memory.device_bytes =
-      std::max<int64_t>(plan.memory.device_bytes - plan.memory.device_taken_bytes, 0);
-  if (host.device_bytes == 0) plan.memory.device_bytes = kNoDeviceBytes;
+  plan_device_memory(host, &plan);
   if (plan.model.device == DeviceKind::kCuda) plan_library(host.library, &plan.model);
   SHOAL_RETURN_IF_ERROR(check_model_len(flags, model.config));
   plan.model.limits.max_model_len =

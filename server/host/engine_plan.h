@@ -39,8 +39,8 @@ struct MemoryEstimate {
   uint64_t available_bytes = 0;
   // Of ranks on devices:
   int64_t host_bytes = 0;  ///< pinned memory, and rows of logits on the host, of all ranks together
-  int64_t device_bytes = 0;        ///< that a rank may use of its device
-  int64_t device_taken_bytes = 0;  ///< what others have of its part, which is already subtracted
+  int64_t device_bytes = 0;        ///< that a rank may use of its device, where this is least
+  int64_t device_taken_bytes = 0;  ///< what others have of its part there, already subtracted
   int64_t largest_activation_bytes = 0;
   /// The blocks of KV cache for which every rank has room on its device.
   int64_t device_kv_blocks = INT32_MAX;

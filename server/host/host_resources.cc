@@ -158,11 +158,11 @@ HostResources host_resources(const GpuFacts& gpu) {
       std::min(static_cast<size_t>(std::max(group_devices(gpu), 0)), gpu.devices.size());
   for (size_t i = 0; i < used; ++i) {
     const GpuDevice& device = gpu.devices[i];
-    const auto share = static_cast<uint64_t>(device.bytes / gpu.ranks_per_gpu);
-    if (host.device_bytes == 0 || share < host.device_bytes) host.device_bytes = share;
-    if (device.free_bytes < 0 || device.free_bytes > device.bytes) continue;
-    const int64_t taken = (device.bytes - device.free_bytes) / gpu.ranks_per_gpu;
-    host.device_taken_bytes = std::max(host.device_taken_bytes, static_cast<uint64_t>(taken));
+    if (device.bytes <= 0) continue;  // not known
+    const bool known = device.free_bytes >= 0 && device.free_bytes <= device.bytes;
+    const int64_t taken = known ? device.bytes - device.free_bytes : 0;
+    host.devices.push_back({static_cast<uint64_t>(device.bytes / gpu.ranks_per_gpu),
+                            static_cast<uint64_t>(taken / gpu.ranks_per_gpu)});
   }
   if (!gpu.cublas_path.empty() && !gpu.devices.empty()) {
     std::vector<std::string> capabilities;

@@ -8,6 +8,12 @@
 
 namespace shoal {
 
+/// What one rank has of its device.
+struct DevicePart {
+  uint64_t bytes = 0;
+  uint64_t taken_bytes = 0;  ///< what others have of it; 0 also if nobody knows
+};
+
 /// What this process may use of the machine. The affinity mask and the cgroup decide this, not the
 /// hardware that is installed.
 struct HostResources {
@@ -16,10 +22,8 @@ struct HostResources {
   /// Available memory: the least of MemAvailable and, for each cgroup, its limit minus the memory
   /// that it cannot reclaim.
   uint64_t memory_bytes = 0;
-  /// The bytes of device memory for each rank, the least of all ranks. 0: no devices are used.
-  uint64_t device_bytes = 0;
-  /// What others have taken of each rank's part, the most of all ranks. 0 also if nobody knows.
-  uint64_t device_taken_bytes = 0;
+  /// For each device of the group, the part of one of its ranks. Empty: no devices are used.
+  std::vector<DevicePart> devices = {};
   ProductLibrary library = {};  ///< the one that was loaded, for these devices
 
   /// The number of CPUs that can compute at the same time: those of the mask, but at most the quota

@@ -144,7 +144,7 @@ TEST(EnginePlanTest, AGpuThatIsNotThereHasNoSize) {
   flags.transport.device.kind = DeviceKind::kCuda;
   HostResources host = machine(2, 64 * kGiB);
   EXPECT_TRUE(plan_engine(flags, demo(), host)->describe_memory().ends_with(", no usable GPU"));
-  host.device_bytes = 10 * kGiB;
+  host.devices = {DevicePart{10 * kGiB}};
   EXPECT_TRUE(plan_engine(flags, demo(), host)
                   ->describe_memory()
                   .ends_with(", 9.0 GiB of its GPU for each rank"));
@@ -179,24 +179,40 @@ TEST(EnginePlanTest, ADeviceGivesItsShareLessWhatOthersHave) {
   flags.transport.device.kind = DeviceKind::kCuda;
   flags.gpu_memory_utilization = 0.75;
   HostResources host = machine(2, kGiB);
-  host.device_bytes = kGiB;
+  host.devices = {DevicePart{kGiB}};
   const auto device_bytes = [&] {
     return plan_engine(flags, demo(), host).value().memory.device_bytes;
   };
   EXPECT_EQ(device_bytes(), int64_t{768} << 20);
-  host.device_taken_bytes = uint64_t{512} << 20;
+  host.devices[0].taken_bytes = uint64_t{512} << 20;
   EXPECT_EQ(device_bytes(), int64_t{256} << 20);
   flags.kv_cache_memory = uint64_t{300} << 20;
   const EnginePlan plan = plan_engine(flags, demo(), host).value();
   EXPECT_EQ(plan.memory.device_bytes, int64_t{512} << 20) << "the share is for the default";
   EXPECT_EQ(plan.model.device_memory_share, 1);
-  host.device_taken_bytes = kGiB;
+  host.devices[0].taken_bytes = kGiB;
   EXPECT_NE(refusal(flags, host).find("is more than the 0 B of memory"), std::string::npos)
       << refusal(flags, host);
   flags.kv_cache_memory.reset();
   EXPECT_NE(refusal(flags, host).find("0 B of its GPU, where others have 1073741824 B"),
             std::string::npos)
       << refusal(flags, host);
+}
+
+TEST(EnginePlanTest, WhatOthersHaveOfOneDeviceIsNotTakenFromAnother) {
+  EngineFlags flags;
+  flags.transport.device.kind = DeviceKind::kCuda;
+  flags.tensor_parallel_size = 2;
+  flags.gpu_memory_utilization = 0.75;
+  HostResources host = machine(2, 64 * kGiB);
+  host.devices = {{80 * kGiB, 40 * kGiB}, {48 * kGiB, 0}};
+  MemoryEstimate memory = plan_engine(flags, demo(), host).value().memory;
+  EXPECT_EQ(memory.device_bytes, 20 * kGiB) << "60 less 40 on the first, 36 on the second";
+  EXPECT_EQ(memory.device_taken_bytes, 40 * kGiB);
+  host.devices[0].taken_bytes = 4 * kGiB;
+  memory = plan_engine(flags, demo(), host).value().memory;
+  EXPECT_EQ(memory.device_bytes, 36 * kGiB) << "56 on the first";
+  EXPECT_EQ(memory.device_taken_bytes, 0);
 }
 
 TEST(EnginePlanTest, AStretchedContextIsUsedOnlyIfTheFlagAsksForIt) {

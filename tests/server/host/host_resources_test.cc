@@ -95,7 +95,7 @@ TEST_F(HostResourcesTest, Version1) {
   EXPECT_EQ(host.cpu_quota, 2.5);
 }
 
-TEST(HostResources, OfDevicesTheLeastShareAndTheMostThatOthersHave) {
+TEST(HostResources, OfEachDeviceARanksShareAndWhatOthersHave) {
   GpuFacts gpu;
   gpu.asked = true;
   gpu.ranks = 4;
@@ -107,8 +107,11 @@ TEST(HostResources, OfDevicesTheLeastShareAndTheMostThatOthersHave) {
   gpu.devices[2].bytes = 100;  // which no rank uses
   gpu.devices[2].free_bytes = 0;
   const HostResources host = host_resources(gpu);
-  EXPECT_EQ(host.device_bytes, 450u);
-  EXPECT_EQ(host.device_taken_bytes, 100u);
+  ASSERT_EQ(host.devices.size(), 2u);
+  EXPECT_EQ(host.devices[0].bytes, 500u);
+  EXPECT_EQ(host.devices[0].taken_bytes, 100u);
+  EXPECT_EQ(host.devices[1].bytes, 450u);
+  EXPECT_EQ(host.devices[1].taken_bytes, 0u);
 }
 
 TEST(HostResources, QuotaRoundsUp) {
