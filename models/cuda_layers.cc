@@ -108,7 +108,7 @@ Result<std::optional<KvRoom>> CudaLayers::kv_room() const {
   SHOAL_ASSIGN_OR_RETURN(const Device::Room room, parts_.device->memory_info());
   // What this rank's cache has now it gives back before it takes another one.
   return std::optional<KvRoom>(
-      {.device = parts_.device->index(),
+      {.gpu = parts_.device->name(),
        .free_bytes = room.free_bytes + static_cast<uint64_t>(kv_bytes_),
        .total_bytes = room.total_bytes,
        .block_bytes = device_kv_block_bytes(parts_.config, parts_.plan, weights_.dtype),

@@ -24,10 +24,10 @@ uint64_t difference(uint64_t more, uint64_t less) {
   return more > less ? more - less : 0;
 }
 
-DeviceRoom room_on(int32_t device, std::span<const KvRoom> ranks, double share) {
+DeviceRoom room_on(const GpuName& gpu, std::span<const KvRoom> ranks, double share) {
   DeviceRoom room;
   for (const KvRoom& rank : ranks) {
-    if (rank.device != device) continue;
+    if (!is_same_gpu(rank.gpu, gpu)) continue;
     const auto of_share = static_cast<uint64_t>(static_cast<double>(rank.total_bytes) * share);
     room.may_be_used = std::min(of_share, rank.total_bytes - rank.total_bytes / kPartThatStaysFree);
     room.used = std::max(room.used, difference(rank.total_bytes, rank.free_bytes));
@@ -43,12 +43,12 @@ DeviceRoom room_on(int32_t device, std::span<const KvRoom> ranks, double share) 
 Result<int32_t> kv_blocks_that_fit(std::span<const KvRoom> ranks, const KvBlocksWanted& wanted) {
   auto blocks = static_cast<uint64_t>(wanted.planned);
   for (const KvRoom& rank : ranks) {
-    const DeviceRoom room = room_on(rank.device, ranks, wanted.share);
+    const DeviceRoom room = room_on(rank.gpu, ranks, wanted.share);
     blocks = std::min(blocks, room.blocks);
     if (room.blocks >= static_cast<uint64_t>(wanted.least)) continue;
     return Status::error(
         Code::kResourceExhausted,
-        cat("GPU ", rank.device, " has ", room.left, " B of ", rank.total_bytes,
+        cat(to_text(rank.gpu), " has ", room.left, " B of ", rank.total_bytes,
             " B left for KV cache, which is ", counted(room.blocks, "block"), " of ",
             room.block_bytes, " B; ", wanted.planned, " were planned and at least ", wanted.least,
             " are needed. ", room.used, " B are in use, by this group or by others (nvidia-smi ",
@@ -61,23 +61,24 @@ Result<int32_t> kv_blocks_that_fit(std::span<const KvRoom> ranks, const KvBlocks
 
 std::vector<std::string> describe_device_memory(std::span<const KvRoom> ranks, int32_t blocks) {
   std::vector<std::string> lines;
-  std::vector<int32_t> told;
+  std::vector<GpuName> told;
   for (const KvRoom& first : ranks) {
-    if (std::find(told.begin(), told.end(), first.device) != told.end()) continue;
-    told.push_back(first.device);
+    const auto is_first = [&](const GpuName& gpu) { return is_same_gpu(gpu, first.gpu); };
+    if (std::any_of(told.begin(), told.end(), is_first)) continue;
+    told.push_back(first.gpu);
     int64_t weights = 0, activations = 0;
     for (const KvRoom& rank : ranks) {
-      if (rank.device != first.device) continue;
+      if (!is_first(rank.gpu)) continue;
       weights += rank.weight_bytes;
       activations += rank.activation_bytes;
     }
-    const DeviceRoom room = room_on(first.device, ranks, 1);
+    const DeviceRoom room = room_on(first.gpu, ranks, 1);
     const auto kv = static_cast<int64_t>(room.block_bytes) * blocks;
     const auto total = static_cast<int64_t>(first.total_bytes);
     const int64_t others =
         std::max<int64_t>(static_cast<int64_t>(room.used) - weights - activations, 0);
     const int64_t left = std::max<int64_t>(total - others - weights - activations - kv, 0);
-    lines.push_back(cat("memory of GPU ", first.device, ", ", bytes_text(total), ": others ",
+    lines.push_back(cat("memory of ", to_text(first.gpu), ", ", bytes_text(total), ": others ",
                         bytes_text(others), ", weights ", bytes_text(weights),
                         ", activations and rope table ", bytes_text(activations), ", KV cache ",
                         bytes_text(kv), "; left ", bytes_text(left)));

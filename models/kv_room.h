@@ -4,13 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/gpu_name.h"
 #include "runtime/base/status.h"
 
 namespace shoal {
 
 /// What a rank finds on its device when everything but its KV cache has been taken there.
 struct KvRoom {
-  int32_t device = 0;  ///< CUDA's number; ranks with the same one share that device
+  GpuName gpu;  ///< ranks with the same one share it
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
   int64_t block_bytes = 0;  ///< of one block of this rank's KV cache
@@ -20,7 +21,7 @@ struct KvRoom {
 };
 template <typename Archive>
 void fields(Archive& archive, KvRoom& room) {
-  archive(room.device, room.free_bytes, room.total_bytes, room.block_bytes, room.weight_bytes,
+  archive(room.gpu, room.free_bytes, room.total_bytes, room.block_bytes, room.weight_bytes,
           room.activation_bytes);
 }
 

@@ -10,4 +10,9 @@ std::string to_text(const GpuName& gpu) {
   return cat("GPU ", gpu.number, " (", gpu.uuid, between, gpu.name, ")");
 }
 
+bool is_same_gpu(const GpuName& a, const GpuName& b) {
+  if (a.uuid.empty() || b.uuid.empty()) return a.number == b.number;
+  return a.uuid == b.uuid;
+}
+
 }  // namespace shoal

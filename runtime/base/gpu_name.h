@@ -18,4 +18,8 @@ void fields(Archive& archive, GpuName& m) {
 /// "GPU 0 (GPU-8f0c..., NVIDIA H100 80GB HBM3)", without what is not known.
 std::string to_text(const GpuName& gpu);
 
+/// Whether both are one GPU: by their UUIDs, because CUDA's numbers are those of one process. By
+/// the numbers if nobody has asked for a UUID.
+bool is_same_gpu(const GpuName& a, const GpuName& b);
+
 }  // namespace shoal

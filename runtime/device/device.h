@@ -62,6 +62,7 @@ class Device {
   Status check(int32_t error, const char* what) const;
   const ShoalCudaModule& module() const { return module_; }
   int index() const { return name_.number; }
+  const GpuName& name() const { return name_; }
   /// What messages call it: "GPU 0 (GPU-8f0c..., NVIDIA H100 80GB HBM3)".
   std::string text() const { return to_text(name_); }
 

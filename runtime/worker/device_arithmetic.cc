@@ -45,13 +45,13 @@ Status check_same_tensor_cores(const std::vector<RankTensorCores>& ranks) {
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
     if (ranks[rank].hashes == ranks[0].hashes) continue;
     const auto named = [&](size_t at) {
-      return cat("rank ", at, " (GPU ", ranks[at].gpu, ", ", class_text(ranks[at]), ")");
+      return cat(to_text(ranks[at].gpu), " of rank ", at, " (", class_text(ranks[at]), ")");
     };
     return Status::error(
                Code::kFailedPrecondition,
                cat("the tensor cores of ", named(0), " and ", named(rank),
-                   " gave other results for the same factors, so that answers would depend on the "
-                   "rank; choose GPUs of one kind with CUDA_VISIBLE_DEVICES, or accept it with "
+                   " gave different results for the same factors, so that answers would depend on "
+                   "the rank; choose GPUs of one kind with CUDA_VISIBLE_DEVICES, or accept it with "
                    "--reproducible=off"))
         .blamed_on(Fault::kPolicy);
   }
@@ -60,7 +60,7 @@ Status check_same_tensor_cores(const std::vector<RankTensorCores>& ranks) {
 
 Result<std::vector<RankTensorCores>> compare_tensor_cores(Device& device, RankContext& context) {
   RankTensorCores mine;
-  mine.gpu = device.index();
+  mine.gpu = device.name();
   SHOAL_RETURN_IF_ERROR(device.check(
       device.module().capability(device.index(), &mine.major, &mine.minor), "ask for capability"));
   SHOAL_ASSIGN_OR_RETURN(mine.hashes, hash_tensor_cores(device));

@@ -11,7 +11,7 @@ namespace shoal {
 
 /// A rank's device, as its tensor cores show it.
 struct RankTensorCores {
-  int32_t gpu = 0;  ///< its number
+  GpuName gpu;
   int32_t major = 0, minor = 0;
   TensorCoreHashes hashes;
 };

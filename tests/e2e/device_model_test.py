@@ -16,7 +16,7 @@ import numpy as np
 
 import breadth
 import harness
-from emulated_gpu import MODULE, ON_DEVICES, emulated
+from emulated_gpu import MODULE, ON_DEVICES, emulated, gpu
 from reference_answers import CLEAR_GAP, clear_stretch
 
 PART = sys.argv.pop(1)
@@ -177,7 +177,8 @@ class Refusals(harness.TestCase):
 
     def test_tensor_cores_that_sum_differently(self):
         err = self.refused(harness.UNAVAILABLE, "-tp", 2, CAPABILITY="9.0,8.6")
-        self.assertRegex(err, r"GPU 0 .*9\.0.* and GPU 1 .*8\.6.* sum differently")
+        self.assertIn(f"{gpu(0)} of compute capability 9.0 and {gpu(1)} of compute capability 8.6 "
+                      "sum differently", err)
         self.assertIn("--reproducible=off", err)
         with emulated(CAPABILITY="9.0,8.6"):
             harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES,
@@ -186,7 +187,7 @@ class Refusals(harness.TestCase):
     def test_tensor_cores_whose_results_differ(self):
         """Their capability says nothing of it."""
         err = self.refused(harness.UNAVAILABLE, "-tp", 2, TENSOR_CORE="own,other")
-        self.assertIn("rank 0 (GPU 0, sm90) and rank 1 (GPU 1, unknown-9.0)", err)
+        self.assertIn(f"{gpu(0)} of rank 0 (sm90) and {gpu(1)} of rank 1 (unknown-9.0)", err)
         self.assertIn("--reproducible=off", err)
         with emulated(TENSOR_CORE="own,other"):
             harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES,
@@ -217,7 +218,7 @@ class Refusals(harness.TestCase):
         for left, why in (
                 (1_000_000, r"(?s)allocate this rank's weights, \d+ B; if.*GPU 0 \(GPU-.*\) has \d+ B free of"),
                 (1_400_000, r"(?s)activations of a step, \d+ B.*--max-model-len.*GPU 0 \(GPU-.*\) has \d+ B free"),
-                (3_950_000, r"GPU 0 has \d+ B of 67108864 B left for KV cache, which is \d blocks? of")):
+                (3_950_000, r"GPU 0 \(GPU-.*\) has \d+ B of 67108864 B left for KV cache, which is \d blocks? of")):
             with self.subTest(why):
                 err = self.refused(harness.UNAVAILABLE, BYTES=64 << 20, TAKEN=(64 << 20) - left)
                 self.assertRegex(err, why)

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import harness
-from emulated_gpu import ON_DEVICES, emulated, uuid_of
+from emulated_gpu import ON_DEVICES, emulated, gpu, uuid_of
 
 FOLDER = harness.ORACLE / "llama-nine-heads"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -26,10 +26,6 @@ START_S = harness.GUARD // 3
 OVER_MEMFD = ("--transport", "host-memfd")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PTRACE_DETACH, PTRACE_SEIZE, TRACE_EXIT = 17, 0x4206, 0x40
-
-
-def gpu(device: int) -> str:
-    return f"GPU {device} ({uuid_of(device)}, Emulated GPU)"
 
 
 def ptrace(request: int, pid: int, data: int = 0):

@@ -10,7 +10,7 @@ import numpy as np
 
 import breadth
 import harness
-from emulated_gpu import ON_DEVICES, emulated
+from emulated_gpu import ON_DEVICES, emulated, gpu
 
 FOLDER = harness.ORACLE / "llama-nine-heads"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -58,8 +58,9 @@ class Start(harness.TestCase):
         total, taken = 64 << 20, 52 << 20
         server = self.ready(BYTES=total, TAKEN=taken)
         size = r"(\d+) B(?: \([^)]*\))?"
-        line = re.search(rf"memory of GPU 0, {size}: others {size}, weights {size}, activations and "
-                         rf"rope table {size}, KV cache {size}; left {size}", server.err.text())
+        line = re.search(rf"memory of {re.escape(gpu(0))}, {size}: others {size}, weights {size}, "
+                         rf"activations and rope table {size}, KV cache {size}; left {size}",
+                         server.err.text())
         self.assertIsNotNone(line, server.err.text())
         said, others, weights, activations, cache, left = map(int, line.groups())
         self.assertEqual((said, others), (total, taken))
@@ -80,8 +81,8 @@ class Start(harness.TestCase):
             compiles.write_text("")
             with emulated(CAPABILITY="13.0", COMPILES=compiles):
                 server = self.serve(FOLDER, *ON_DEVICES, "--startup-timeout", limit)
-            server.wait_logged(r"no machine code for GPU 0 \(Emulated GPU, compute capability "
-                               r"13\.0\), so the driver compiles")
+            server.wait_logged(rf"no machine code for {re.escape(gpu(0))} of compute capability "
+                               r"13\.0, so the driver compiles")
             # no deadline: it has to outlast the usual limit of a phase, a quarter of the start's
             time.sleep(limit / 4 + 1)
             compiles.unlink()

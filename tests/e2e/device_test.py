@@ -6,6 +6,7 @@ pretends to be), over the real module without a driver, and without any module.
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import unittest
@@ -13,6 +14,7 @@ import unittest.mock
 from pathlib import Path
 
 import harness
+from emulated_gpu import gpu
 
 FAKES = Path(harness.SHOAL).parent / "fakes"
 EMULATED_MODULE = FAKES / "libemulated_cuda_module.so"
@@ -167,7 +169,7 @@ class Refusals(harness.TestCase):
         code, report, err = doctor(transport="cuda-ipc", peers="none")
         self.assertEqual(code, harness.UNAVAILABLE)
         self.assertIsNone(report["rung"])
-        self.assertIn("does not let GPU 0 reach the memory of GPU 1", err)
+        self.assertIn(f"does not let {gpu(0)} reach the memory of {gpu(1)}", err)
 
 
 class Peers(harness.TestCase):
@@ -176,7 +178,7 @@ class Peers(harness.TestCase):
             code, report, err = doctor(transport=f"{rung},tcp", peers="all", peer_wrong="*-*")
             self.assertEqual((code, report["rung"]), (1, "tcp"), err)
             self.assertRegex(report["refusals"][0]["reason"],
-                             r"GPU 0 and GPU 1: corrupt \d{7} bytes")
+                             rf"{re.escape(gpu(0))} and {re.escape(gpu(1))}: corrupt \d{{7}} bytes")
         verdict = report["facts"]["gpu"]["verdicts"][0]
         self.assertEqual((verdict["from"], verdict["to"]), (0, 1))
         self.assertRegex(verdict["verdict"], r"^corrupt \d{7} bytes$")
@@ -186,7 +188,7 @@ class Peers(harness.TestCase):
         code, report, err = doctor("--startup-timeout", 10 * harness.GUARD, peers="all",
                                    peer_hang="1-0", ranks=3)
         self.assertEqual((code, report["rung"]), (1, "tcp"), err)
-        self.assertIn("GPU 1 and GPU 0: hung", report["refusals"][0]["reason"])
+        self.assertIn(f"{gpu(1)} and {gpu(0)}: hung", report["refusals"][0]["reason"])
         verdicts = [(v["from"], v["to"], v["verdict"]) for v in report["facts"]["gpu"]["verdicts"]]
         self.assertEqual(verdicts, [(0, 1, "ok"), (0, 2, "ok"), (1, 0, "hung"), (1, 2, "not tried"),
                                     (2, 0, "not tried"), (2, 1, "not tried")])
@@ -202,7 +204,7 @@ class Peers(harness.TestCase):
 
     def test_the_driver_forbids_it(self):
         _, report, _ = doctor(peers="none")
-        self.assertIn("does not let GPU 0 reach the memory of GPU 1",
+        self.assertIn(f"does not let {gpu(0)} reach the memory of {gpu(1)}",
                       report["refusals"][0]["reason"])
 
 

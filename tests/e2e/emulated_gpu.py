@@ -22,3 +22,8 @@ def emulated(**settings):
 def uuid_of(device: int) -> str:
     """The UUID of an emulated device."""
     return f"GPU-656d756c-6174-6564-2047-50550000{device:04x}"
+
+
+def gpu(device: int) -> str:
+    """What messages call an emulated device."""
+    return f"GPU {device} ({uuid_of(device)}, Emulated GPU)"

@@ -3,13 +3,15 @@
 #include <gtest/gtest.h>
 #include <vector>
 
+#include "runtime/base/cat.h"
+
 namespace shoal {
 namespace {
 
 constexpr uint64_t kTotal = 256'000;  // of which 1000 bytes stay free
 
 KvRoom rank_on(int32_t device, uint64_t free_bytes, int64_t block_bytes) {
-  return {device, free_bytes, kTotal, block_bytes};
+  return {{device, cat("GPU-", device), "H100"}, free_bytes, kTotal, block_bytes};
 }
 
 int32_t blocks_for(const std::vector<KvRoom>& ranks, KvBlocksWanted wanted) {
@@ -28,6 +30,16 @@ TEST(KvRoom, RanksOfOneDeviceShareIt) {
   EXPECT_EQ(blocks_for({rank_on(0, 9'000, 10), rank_on(0, 8'000, 30)}, {500, 1}), 175);
 }
 
+TEST(KvRoom, TheUuidSaysWhichRanksShareADevice) {
+  KvRoom first = rank_on(0, 9'000, 10), second = rank_on(0, 9'000, 30);
+  second.gpu.number = 1;  // CUDA's numbers are those of one process
+  EXPECT_EQ(blocks_for({first, second}, {500, 1}), 200);
+  EXPECT_EQ(describe_device_memory(std::vector{first, second}, 1).size(), 1u);
+  second.gpu = {0, "GPU-9", "H100"};
+  EXPECT_EQ(blocks_for({first, second}, {500, 1}), 266) << "8000 B for blocks of 30 B";
+  EXPECT_EQ(describe_device_memory(std::vector{first, second}, 1).size(), 2u);
+}
+
 TEST(KvRoom, TheShareIsOfTheWholeDeviceLessAllThatIsInUse) {
   // 0.75 of it are 192,000 B. Of these 156,000 B are in use, whoever has them.
   EXPECT_EQ(blocks_for({rank_on(0, 100'000, 10)}, {50'000, 1, 0.75}), 3'600);
@@ -36,7 +48,7 @@ TEST(KvRoom, TheShareIsOfTheWholeDeviceLessAllThatIsInUse) {
   const Status refused =
       kv_blocks_that_fit(std::vector{rank_on(2, 50'000, 10)}, {64, 1, 0.75}).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_NE(refused.message().find("GPU 2 has 0 B of 256000 B left for KV cache"),
+  EXPECT_NE(refused.message().find("GPU 2 (GPU-2, H100) has 0 B of 256000 B left for KV cache"),
             std::string::npos)
       << refused.message();
   EXPECT_NE(refused.message().find(" 206000 B are in use, by this group or by others (nvidia-smi "
@@ -53,12 +65,13 @@ TEST(KvRoom, ALineForEachDeviceSaysWhereItsMemoryIs) {
   second.activation_bytes = 2'000;
   const std::vector<std::string> lines =
       describe_device_memory(std::vector{first, second, rank_on(3, 256'000, 10)}, 100);
-  EXPECT_EQ(lines, (std::vector<std::string>{
-                       "memory of GPU 0, 256000 B (0.2 MiB): others 63000 B, weights 90000 B "
-                       "(0.1 MiB), activations and rope table 3000 B, KV cache 3000 B; left "
-                       "97000 B (0.1 MiB)",
-                       "memory of GPU 3, 256000 B (0.2 MiB): others 0 B, weights 0 B, activations "
-                       "and rope table 0 B, KV cache 1000 B; left 255000 B (0.2 MiB)"}));
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{
+                "memory of GPU 0 (GPU-0, H100), 256000 B (0.2 MiB): others 63000 B, weights "
+                "90000 B (0.1 MiB), activations and rope table 3000 B, KV cache 3000 B; left "
+                "97000 B (0.1 MiB)",
+                "memory of GPU 3 (GPU-3, H100), 256000 B (0.2 MiB): others 0 B, weights 0 B, "
+                "activations and rope table 0 B, KV cache 1000 B; left 255000 B (0.2 MiB)"}));
 }
 
 TEST(KvRoom, TooFewAreRefusedWithTheNumbers) {
@@ -67,8 +80,8 @@ TEST(KvRoom, TooFewAreRefusedWithTheNumbers) {
   const Status refused = kv_blocks_that_fit(ranks, {64, 6}).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_TRUE(refused.message().starts_with(
-      "GPU 3 has 500 B of 256000 B left for KV cache, which is 5 blocks of 100 B; 64 were planned "
-      "and at least 6 are needed"))
+      "GPU 3 (GPU-3, H100) has 500 B of 256000 B left for KV cache, which is 5 blocks of 100 B; "
+      "64 were planned and at least 6 are needed"))
       << refused.message();
 }
 

@@ -78,6 +78,18 @@ Status driver_refusal(const GpuFacts& facts) {
           "; nvidia-smi lists what the driver has, and CUDA_VISIBLE_DEVICES may hide some"));
 }
 
+GpuName name_of(const GpuFacts& facts, int number) {
+  const auto at = static_cast<size_t>(number);
+  if (at >= facts.devices.size()) return {number};
+  return {number, facts.devices[at].uuid, facts.devices[at].name};
+}
+
+/// "GPU 0 (GPU-8f0c..., NVIDIA H100 80GB HBM3) of compute capability 9.0".
+std::string text_with_capability(const GpuFacts& facts, size_t at) {
+  return cat(to_text(name_of(facts, static_cast<int>(at))), " of compute capability ",
+             facts.devices[at].compute_capability);
+}
+
 /// Checks that there are enough devices, and that each one of the group runs the module's code.
 Status check_group(const GpuFacts& facts) {
   const int wanted = group_devices(facts), there = static_cast<int>(facts.devices.size());
@@ -93,10 +105,9 @@ Status check_group(const GpuFacts& facts) {
   for (int i = 0; i < wanted; ++i) {
     const GpuDevice& device = facts.devices[static_cast<size_t>(i)];
     if (device.why_unusable.empty()) continue;
-    return Status::error(
-        Code::kFailedPrecondition,
-        cat(to_text(GpuName{i, device.uuid, device.name}), " at ", device.pci_bus_id, ": ",
-            device.why_unusable, "; CUDA_VISIBLE_DEVICES can leave it out"));
+    return Status::error(Code::kFailedPrecondition,
+                         cat(to_text(name_of(facts, i)), " at ", device.pci_bus_id, ": ",
+                             device.why_unusable, "; CUDA_VISIBLE_DEVICES can leave it out"));
   }
   return {};
 }
@@ -136,12 +147,13 @@ GpuCode code_for(std::string_view architectures, std::string_view compute_capabi
   return best;
 }
 
-Status verdict_refusal(const GpuPeerVerdict& verdict, const char* advice) {
+Status verdict_refusal(const GpuFacts& facts, const GpuPeerVerdict& verdict, const char* advice) {
   Code code = Code::kFailedPrecondition;
   if (verdict.outcome == Outcome::kHung) code = Code::kDeadlineExceeded;
   if (verdict.outcome == Outcome::kCorrupt) code = Code::kDataLoss;
-  return Status::error(code, cat("a pattern pushed and pulled between GPU ", verdict.from,
-                                 " and GPU ", verdict.to, ": ", to_text(verdict), advice));
+  return Status::error(
+      code, cat("a pattern pushed and pulled between ", to_text(name_of(facts, verdict.from)),
+                " and ", to_text(name_of(facts, verdict.to)), ": ", to_text(verdict), advice));
 }
 
 }  // namespace
@@ -154,8 +166,7 @@ int group_devices(const GpuFacts& facts) {
 std::vector<GpuName> group_gpus(const GpuFacts& facts) {
   std::vector<GpuName> gpus;
   if (group_devices(facts) > static_cast<int>(facts.devices.size())) return gpus;
-  for (const GpuDevice& device : devices_of_group(facts))
-    gpus.push_back({static_cast<int32_t>(gpus.size()), device.uuid, device.name});
+  for (int i = 0; i < group_devices(facts); ++i) gpus.push_back(name_of(facts, i));
   return gpus;
 }
 
@@ -200,14 +211,10 @@ Status check_same_arithmetic(const GpuFacts& facts) {
   const std::span<const GpuDevice> devices = devices_of_group(facts);
   for (size_t i = 1; i < devices.size(); ++i) {
     if (published_class(devices[i]) == published_class(devices[0])) continue;
-    const auto named = [&](size_t at) {
-      const GpuDevice& device = devices[at];
-      return cat(to_text(GpuName{static_cast<int32_t>(at), device.uuid, device.name}),
-                 " of compute capability ", device.compute_capability);
-    };
     return Status::error(
         Code::kFailedPrecondition,
-        cat("the tensor cores of ", named(0), " and ", named(i),
+        cat("the tensor cores of ", text_with_capability(facts, 0), " and ",
+            text_with_capability(facts, i),
             " sum differently, so that results would depend on the rank; choose GPUs of one kind "
             "with CUDA_VISIBLE_DEVICES, or accept it with --reproducible=off"));
   }
@@ -235,7 +242,8 @@ Status check_peers(const GpuFacts& facts) {
   for (const GpuPeerVerdict& verdict : facts.verdicts) {
     if (verdict.outcome == Outcome::kOk || verdict.outcome == Outcome::kNotTried) continue;
     return verdict_refusal(
-        verdict, "; peer access is not used: look at IOMMU and ACS, which must be off for it");
+        facts, verdict,
+        "; peer access is not used: look at IOMMU and ACS, which must be off for it");
   }
   const int devices = group_devices(facts);
   for (int from = 0; from < devices; ++from) {
@@ -244,16 +252,17 @@ Status check_peers(const GpuFacts& facts) {
       const auto row = static_cast<size_t>(from), column = static_cast<size_t>(to);
       if (row >= facts.peers.size() || column >= facts.peers[row].size() ||
           !facts.peers[row][column]) {
-        return Status::error(Code::kFailedPrecondition,
-                             cat("the driver does not let GPU ", from, " reach the memory of GPU ",
-                                 to, " (nvidia-smi topo -p2p r shows all pairs)"));
+        return Status::error(
+            Code::kFailedPrecondition,
+            cat("the driver does not let ", to_text(name_of(facts, from)), " reach the memory of ",
+                to_text(name_of(facts, to)), " (nvidia-smi topo -p2p r shows all pairs)"));
       }
       const auto tried =
           std::find_if(facts.verdicts.begin(), facts.verdicts.end(), [&](const GpuPeerVerdict& v) {
             return v.from == from && v.to == to && v.outcome == Outcome::kOk;
           });
       if (tried != facts.verdicts.end()) continue;
-      return verdict_refusal({from, to, Outcome::kNotTried},
+      return verdict_refusal(facts, {from, to, Outcome::kNotTried},
                              "; peer access is used only where it was proven");
     }
   }
@@ -272,8 +281,7 @@ std::string devices_to_compile_for(const GpuFacts& facts) {
   for (size_t i = 0; i < devices.size(); ++i) {
     const std::string& capability = devices[i].compute_capability;
     if (code_for(facts.module_architectures, capability) != GpuCode::kVirtual) continue;
-    text += cat(text.empty() ? "" : ", ", "GPU ", i, " (", devices[i].name, ", compute capability ",
-                capability, ")");
+    text += cat(text.empty() ? "" : ", ", text_with_capability(facts, i));
   }
   return text;
 }

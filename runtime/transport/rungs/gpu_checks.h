@@ -51,8 +51,8 @@ Status check_peers(const GpuFacts& facts);
 std::string why_no_code(std::string_view architectures, std::string_view compute_capability);
 
 /// The devices of the group that run only virtual code of the module, which the driver compiles
-/// when a process loads it: "GPU 0 (H100, compute capability 13.0)". That takes minutes the first
-/// time. Empty: there is none.
+/// when a process loads it: "GPU 0 (GPU-8f0c..., NVIDIA H100 80GB HBM3) of compute capability 9.0".
+/// That takes minutes the first time. Empty: there is none.
 std::string devices_to_compile_for(const GpuFacts& facts);
 
 }  // namespace shoal

@@ -139,7 +139,21 @@ TEST(RanksThatDiffer, AreRefusedIfTheirTensorCoresSumDifferently) {
   EXPECT_EQ(ready.status().code(), Code::kFailedPrecondition);
   EXPECT_EQ(ready.failure().fault, Fault::kPolicy);
   const std::string why = ready.status().to_string();
-  EXPECT_NE(why.find("rank 0 (GPU 0, sm90) and rank 1 (GPU 1, unknown-9.0)"), std::string::npos)
+  EXPECT_NE(why.find("GPU 0 of rank 0 (sm90) and GPU 1 of rank 1 (unknown-9.0)"), std::string::npos)
+      << why;
+}
+
+TEST(CheckSameTensorCores, NamesTheGpus) {
+  std::vector<RankTensorCores> ranks(3);
+  for (RankTensorCores& rank : ranks) rank.major = 9;
+  EXPECT_TRUE(check_same_tensor_cores(ranks).ok());
+  ranks[0].gpu = {0, "GPU-8f", "H100"};
+  ranks[2].gpu = {1, "GPU-90", "H100"};
+  ranks[2].hashes.bf16 = 1;
+  const std::string why = check_same_tensor_cores(ranks).to_string();
+  EXPECT_NE(why.find("the tensor cores of GPU 0 (GPU-8f, H100) of rank 0 (unknown-9.0) and GPU 1 "
+                     "(GPU-90, H100) of rank 2 (unknown-9.0) gave different results"),
+            std::string::npos)
       << why;
 }
 

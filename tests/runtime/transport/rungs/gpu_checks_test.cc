@@ -66,7 +66,8 @@ TEST(GpuChecks, TensorCoresThatDifferAreNamedByUuid) {
   facts.devices[2].compute_capability = "8.6";
   const std::string said = check_same_arithmetic(facts).to_string();
   for (const char* named : {"GPU 0 (GPU-0, H100) of compute capability 9.0",
-                            "GPU 2 (GPU-2, H100) of compute capability 8.6"})
+                            "GPU 2 (GPU-2, H100) of compute capability 8.6 sum "
+                            "differently"})
     EXPECT_NE(said.find(named), std::string::npos) << said;
 }
 
@@ -160,7 +161,7 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
        [](GpuFacts& f) { f.peers[1][3] = false; },
        check_peers,
        Code::kFailedPrecondition,
-       {"GPU 1", "GPU 3", "nvidia-smi topo"}},
+       {"GPU 1 (GPU-1, H100) reach the memory of GPU 3 (GPU-3, H100)", "nvidia-smi topo"}},
       {"peers corrupt",
        [](GpuFacts& f) {
          f.verdicts[5].outcome = GpuPeerVerdict::Outcome::kCorrupt,
@@ -177,12 +178,12 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
        },
        check_peers,
        Code::kDeadlineExceeded,
-       {"GPU 0 and GPU 2", "hung"}},
+       {"between GPU 0 (GPU-0, H100) and GPU 2 (GPU-2, H100)", "hung"}},
       {"peers not tried",
        [](GpuFacts& f) { f.verdicts.clear(); },
        check_peers,
        Code::kFailedPrecondition,
-       {"GPU 0 and GPU 1", "not tried"}},
+       {"GPU 0 (GPU-0, H100) and GPU 1 (GPU-1, H100)", "not tried"}},
   };
   for (const Refusal& refusal : table) {
     GpuFacts facts = good();
@@ -223,7 +224,7 @@ TEST(GpuChecks, DevicesWhoseDriverHasToCompile) {
   GpuFacts facts = good();
   EXPECT_EQ(devices_to_compile_for(facts), "");
   facts.devices[1].compute_capability = "13.0";
-  EXPECT_EQ(devices_to_compile_for(facts), "GPU 1 (H100, compute capability 13.0)");
+  EXPECT_EQ(devices_to_compile_for(facts), "GPU 1 (GPU-1, H100) of compute capability 13.0");
   EXPECT_TRUE(check_devices(facts).ok()) << "it is slow to start and no reason to refuse";
   facts.module_architectures = "80-virtual 130-real";
   EXPECT_EQ(devices_to_compile_for(facts).find("GPU 1"), std::string::npos);
