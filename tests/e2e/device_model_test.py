@@ -177,8 +177,8 @@ class Refusals(harness.TestCase):
 
     def test_tensor_cores_that_sum_differently(self):
         err = self.refused(harness.UNAVAILABLE, "-tp", 2, CAPABILITY="9.0,8.6")
-        self.assertIn(f"{gpu(0)} of compute capability 9.0 and {gpu(1)} of compute capability 8.6 "
-                      "sum differently", err)
+        self.assertIn(f"{gpu(0)} of compute capability 9.0 and {gpu(1)} of compute capability 8.6 are "
+                      "published to sum differently", err)
         self.assertIn("--reproducible=off", err)
         with emulated(CAPABILITY="9.0,8.6"):
             harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES,
@@ -265,7 +265,7 @@ class Choice(harness.TestCase):
         for why, flags, settings in (
                 ("no CUDA-capable device is detected", (), {"DEVICES": 0}),
                 ("compute capability 7.5 has no code", (), {"CAPABILITY": "7.5"}),
-                ("sum differently", ("-tp", 2), {"CAPABILITY": "9.0,8.6"}),
+                ("published to sum differently", ("-tp", 2), {"CAPABILITY": "9.0,8.6"}),
                 ("KV cache must hold", (), {"BYTES": 1 << 20}),
                 (r"KV cache must hold .*where others have \d+ B", (),
                  {"BYTES": 64 << 20, "TAKEN": 60 << 20}),

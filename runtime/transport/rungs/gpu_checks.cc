@@ -113,8 +113,8 @@ Status check_group(const GpuFacts& facts) {
 }
 
 /// The class of tensor cores that is published for a compute capability: those of 8.0 to 8.9 sum in
-/// one way, those of 9.0 and later in another (docs/decisions/gpu.md). kUnknown if the capability
-/// is.
+/// one way, that of 9.0 in another (docs/decisions/gpu.md). Later ones are taken for 9.0, until
+/// their results decide. kUnknown if the capability is.
 TensorCoreClass published_class(const GpuDevice& device) {
   const int major = number_of(device.compute_capability);
   if (major == 0) return TensorCoreClass::kUnknown;
@@ -215,8 +215,8 @@ Status check_same_arithmetic(const GpuFacts& facts) {
         Code::kFailedPrecondition,
         cat("the tensor cores of ", text_with_capability(facts, 0), " and ",
             text_with_capability(facts, i),
-            " sum differently, so that results would depend on the rank; choose GPUs of one kind "
-            "with CUDA_VISIBLE_DEVICES, or accept it with --reproducible=off"));
+            " are published to sum differently, so that results would depend on the rank; choose "
+            "GPUs of one kind with CUDA_VISIBLE_DEVICES, or accept it with --reproducible=off"));
   }
   return {};
 }

@@ -66,7 +66,7 @@ TEST(GpuChecks, TensorCoresThatDifferAreNamedByUuid) {
   facts.devices[2].compute_capability = "8.6";
   const std::string said = check_same_arithmetic(facts).to_string();
   for (const char* named : {"GPU 0 (GPU-0, H100) of compute capability 9.0",
-                            "GPU 2 (GPU-2, H100) of compute capability 8.6 sum "
+                            "GPU 2 (GPU-2, H100) of compute capability 8.6 are published to sum "
                             "differently"})
     EXPECT_NE(said.find(named), std::string::npos) << said;
 }
