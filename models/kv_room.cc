@@ -52,9 +52,9 @@ Result<int32_t> kv_blocks_that_fit(std::span<const KvRoom> ranks, const KvBlocks
             " B left for KV cache, which is ", counted(room.blocks, "block"), " of ",
             room.block_bytes, " B; ", wanted.planned, " were planned and at least ", wanted.least,
             " are needed. ", room.used, " B are in use, by this group or by others (nvidia-smi ",
-            "lists them), and ", room.may_be_used, " B may be: use a larger ",
-            "--gpu-memory-utilization, a smaller --kv-cache-memory or --max-model-len, more ranks, ",
-            "or --device cpu"));
+            "lists them), and ", room.may_be_used, " B may be: use ",
+            wanted.share < 1 ? "a larger --gpu-memory-utilization, " : "",
+            "a smaller --kv-cache-memory or --max-model-len, more ranks, or --device cpu"));
   }
   return static_cast<int32_t>(blocks);
 }

@@ -147,8 +147,9 @@ std::string device_memory_text(const EnginePlan& plan) {
                  : std::string(),
              "; the rank with the most has ", bytes_text(memory.largest_weight_bytes),
              " of weights and about ", bytes_text(memory.largest_activation_bytes),
-             " of activations: use more ranks, a smaller --max-num-batched-tokens or "
-             "--max-model-len, or another --gpu-memory-utilization");
+             " of activations: use more ranks, or a smaller --max-num-batched-tokens or "
+             "--max-model-len",
+             plan.model.device_memory_share < 1 ? ", or a larger --gpu-memory-utilization" : "");
 }
 
 Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePlan* plan) {

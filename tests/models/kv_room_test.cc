@@ -52,7 +52,8 @@ TEST(KvRoom, TheShareIsOfTheWholeDeviceLessAllThatIsInUse) {
             std::string::npos)
       << refused.message();
   EXPECT_NE(refused.message().find(" 206000 B are in use, by this group or by others (nvidia-smi "
-                                   "lists them), and 192000 B may be"),
+                                   "lists them), and 192000 B may be: use a larger "
+                                   "--gpu-memory-utilization, a smaller --kv-cache-memory"),
             std::string::npos)
       << refused.message();
 }
@@ -83,6 +84,8 @@ TEST(KvRoom, TooFewAreRefusedWithTheNumbers) {
       "GPU 3 (GPU-3, H100) has 500 B of 256000 B left for KV cache, which is 5 blocks of 100 B; "
       "64 were planned and at least 6 are needed"))
       << refused.message();
+  EXPECT_EQ(refused.message().find("--gpu-memory-utilization"), std::string::npos)
+      << "the share is 1: " << refused.message();
 }
 
 TEST(KvRoom, NothingIsLeftOfADeviceThatIsFull) {

@@ -194,9 +194,12 @@ TEST(EnginePlanTest, ADeviceGivesItsShareLessWhatOthersHave) {
   EXPECT_NE(refusal(flags, host).find("is more than the 0 B of memory"), std::string::npos)
       << refusal(flags, host);
   flags.kv_cache_memory.reset();
-  EXPECT_NE(refusal(flags, host).find("0 B of its GPU, where others have 1073741824 B"),
-            std::string::npos)
-      << refusal(flags, host);
+  constexpr char kAdvice[] = "or a larger --gpu-memory-utilization";
+  for (const char* said : {"0 B of its GPU, where others have 1073741824 B", kAdvice}) {
+    EXPECT_NE(refusal(flags, host).find(said), std::string::npos) << refusal(flags, host);
+  }
+  flags.gpu_memory_utilization = 1;
+  EXPECT_EQ(refusal(flags, host).find(kAdvice), std::string::npos) << refusal(flags, host);
 }
 
 TEST(EnginePlanTest, WhatOthersHaveOfOneDeviceIsNotTakenFromAnother) {
@@ -207,11 +210,11 @@ TEST(EnginePlanTest, WhatOthersHaveOfOneDeviceIsNotTakenFromAnother) {
   HostResources host = machine(2, 64 * kGiB);
   host.devices = {{80 * kGiB, 40 * kGiB}, {48 * kGiB, 0}};
   MemoryEstimate memory = plan_engine(flags, demo(), host).value().memory;
-  EXPECT_EQ(memory.device_bytes, 20 * kGiB) << "60 less 40 on the first, 36 on the second";
-  EXPECT_EQ(memory.device_taken_bytes, 40 * kGiB);
+  EXPECT_EQ(memory.device_bytes, int64_t{20} << 30) << "60 less 40 on the first, 36 on the second";
+  EXPECT_EQ(memory.device_taken_bytes, int64_t{40} << 30);
   host.devices[0].taken_bytes = 4 * kGiB;
   memory = plan_engine(flags, demo(), host).value().memory;
-  EXPECT_EQ(memory.device_bytes, 36 * kGiB) << "56 on the first";
+  EXPECT_EQ(memory.device_bytes, int64_t{36} << 30) << "56 on the first";
   EXPECT_EQ(memory.device_taken_bytes, 0);
 }
 
