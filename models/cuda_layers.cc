@@ -274,8 +274,8 @@ Status CudaLayers::mlp(int layer) {
 }
 
 /// Whether the sums of a row-parallel product's leaves are folded where they are added to the rows.
-/// No other rank waits for the fold, and neither the product nor a library, which computes products
-/// of more rows, folds them by itself.
+/// This is so if no other rank waits for the fold, and up to the number of rows at which the
+/// product may fold by itself, or a library may compute it.
 bool CudaLayers::is_unfolded() const {
   return collective_ == nullptr && rows_ <= kShoalMostUnfoldedRows;
 }
@@ -364,7 +364,8 @@ Status CudaLayers::fetch_logits() {
 }
 
 /// The inputs of the step before are still on the device, and what is written is nobody's result.
-/// The shapes of a product depend on whether leaves are merged, which qkv has none of.
+/// Which shapes a product has depends on whether leaves are merged, and qkv merges none, so that o
+/// is launched too.
 Status CudaLayers::launch_shapes() {
   const auto& weights = weights_.layers.front();
   const DeviceBuffers& b = buffers_->device;

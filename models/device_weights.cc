@@ -107,7 +107,7 @@ class WeightPlaces {
   int64_t bytes_ = 0;
 };
 
-/// And copies them there.
+/// The store that also copies each part to its place.
 class DeviceStore : public WeightPlaces {
  public:
   DeviceStore(const ModelConfig& config, Dtype dtype, Device& device, Device::Memory memory,

@@ -43,7 +43,8 @@ Result<int32_t> kv_blocks_that_fit(std::span<const KvRoom> ranks, const KvBlocks
 
 /// Where the memory of the group's devices is once each rank has `blocks` blocks of KV cache: a
 /// line for each device, in the order of the ranks. What is in use and is none of the group's
-/// weights, activations and KV cache counts as others', which includes what CUDA itself takes.
+/// weights, activations and KV cache counts as others', which includes what CUDA and the
+/// transport take.
 std::vector<std::string> describe_device_memory(std::span<const KvRoom> ranks, int32_t blocks);
 
 }  // namespace shoal

@@ -21,12 +21,13 @@ std::optional<Failure> DeviceHolders::held() {
   });
   if (left_behind_.empty()) return std::nullopt;
   const auto& [rank, process] = left_behind_.front();
-  return Failure{Status::error(Code::kAborted, cat("rank ", rank, " (pid ", process, ", state ",
-                                                   process_state(process),
-                                                   ") was killed, has not ended, and holds ",
-                                                   gpu_of(rank), ", which the rank after it needs"))
-                     .blamed_on(Fault::kShortage),
-                 Phase::kSpawn, rank, Fault::kShortage};
+  return Failure{
+      Status::error(Code::kAborted,
+                    cat("rank ", rank, " (pid ", process, ", state ", process_state(process),
+                        ") was killed, has not ended, and holds ", gpu_of(rank),
+                        ", which the rank that replaces it needs"))
+          .blamed_on(Fault::kShortage),
+      Phase::kSpawn, rank, Fault::kShortage};
 }
 
 std::string DeviceHolders::ended_text(int rank) const {

@@ -58,10 +58,9 @@ class ModelRunner {
   static int64_t logit_bytes(const ShardPlan& plan, int64_t rows);
 
   /// Runs a step of one token on every rank and drops the result, and then each kernel of a device
-  /// that a larger step may use, so that what happens only once
-  /// (loading pages of the weights and of the code, the transport's first use under load) is done
-  /// before a request waits for it. The one position that it writes to the KV cache is written
-  /// again before any sequence reads it.
+  /// that a larger step may use, so that what happens only once (loading pages of the weights and
+  /// of the code, the transport's first use under load) is done before a request waits for it. The
+  /// one position that it writes to the KV cache is written again before any sequence reads it.
   Status warm_up();
 
   /// Sets what shows that a step is alive. `moved` is called after every part of a step: after

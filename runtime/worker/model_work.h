@@ -63,7 +63,8 @@ void fields(Archive& archive, ModelStart& m) {
 struct ModelReady {
   std::string kernels;  ///< their set's name, or "cuda"
   /// What decides the bits of results: ArithmeticFingerprint::text(), or on devices the class of
-  /// the tensor cores and the number of leaves ("cuda-sm90-8").
+  /// the tensor cores, the number of leaves, and with --reproducible off that and the library
+  /// ("cuda-sm90-8-off-cublas-13.1.1-from-128").
   std::string arithmetic;
   int64_t weight_bytes = 0;  ///< of this rank
   int64_t kv_bytes = 0;

@@ -12,7 +12,7 @@ namespace shoal {
 std::string needs_table(int64_t page_bytes);
 
 /// The same numbers: {"schema", "page_bytes", "rungs": [{"rung", "cost", "dev_shm_bytes": {"2":
-/// ...}, "memory_bytes"}], "nccl": [{"version", "shm", "socket"}]}, in bytes by number of ranks;
+/// ...}, "memory_bytes"}], "nccl": [{"version", "shm_bytes", "socket_bytes"}]}, by number of ranks;
 /// null: not known. And every row of nccl_releases(): "nccl_releases": [{"minor", "last_patch",
 /// "pool_bytes", "pool_file_bytes"}].
 Json needs_json(int64_t page_bytes);

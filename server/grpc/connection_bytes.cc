@@ -12,8 +12,8 @@ namespace {
 
 /// What one connection, and all of them together, may bring beyond what calls explain.
 constexpr double kMostBeyond = 1 << 20, kMostTogether = 32 << 20;
-/// What all connections together may bring whatever the memory is. A short header takes some twenty
-/// times as much memory as on the wire.
+/// What all connections together may bring whatever the memory is. A short header takes many times
+/// as much memory as on the wire.
 constexpr double kNeverHeavy = 16 << 20;
 
 Peer address_alone(Peer peer) {

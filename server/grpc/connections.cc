@@ -313,8 +313,9 @@ void Connections::close_unexplained(Connection& connection) {
   const Calls* calls = calls_of(connection);
   log_warning(cat("closed ", counted(endless_closed_.count, "connection"), ", the last one after ",
                   static_cast<int64_t>(connection.pending.bytes()),
-                  " bytes in which no call began and no message ended: headers without end, or "
-                  "more than messages may have, beside ",
+                  " bytes in which no call began and no message ended: headers without end, "
+                  "more than messages may have, or the most while the front has 1 GiB more memory "
+                  "than at its start; beside ",
                   counted(calls == nullptr ? 0 : calls->live, "call")));
   endless_closed_ = {.count = 0, .logged = now};
 }

@@ -20,16 +20,15 @@
 namespace shoal {
 
 /// The connections that have been handed to gRPC, and how many more this process may take. It
-/// decides which of them is closed when descriptors become short, or because it sends what never
-/// becomes a request. gRPC owns the descriptors and closes them at any time, so that a connection
-/// is known by the inode of its socket. Thread-safe.
+/// closes one when descriptors become short, and those that connection_bytes.h names. gRPC owns the
+/// descriptors and closes them at any time, so that a connection is known by the inode of its
+/// socket. Thread-safe.
 ///
 /// gRPC before 1.53.2 keeps a block of headers that has no end in memory, without any limit
 /// (CVE-2023-33953), and nothing of ours sees it. So the bytes that a connection brings fill a
 /// bucket (LeakyBucket). Within such a block no call can begin and no message can become whole:
 /// either empties the bucket. A quarter of what the server sends counts against it, because a
-/// client acknowledges that with bytes of its own. Which connection is closed for what is in its
-/// bucket, or because memory is short, is decided in connection_bytes.h.
+/// client acknowledges that with bytes of its own.
 class Connections {
  public:
   /// kept: the descriptors that the connections must leave free for the rest of the process.

@@ -244,9 +244,9 @@ void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
   EngineLimits& limits = plan->model.limits;
   if (blocks >= limits.kv_blocks) return;
   const int32_t planned = std::exchange(limits.kv_blocks, blocks);
-  const std::string what =
-      cat("the GPUs have room for ", counted(blocks, "block"), " of KV cache of the ", planned,
-          " planned without what CUDA, the transport and others have taken");
+  const std::string what = cat(
+      "the GPUs have room for ", counted(blocks, "block"), " of KV cache instead of the ", planned,
+      " planned, because the plan leaves out what CUDA, the transport and others take");
   // That is usual. What it must not do unseen is to shorten what a request can have.
   if (limits.max_model_len <= blocks * kBlockTokens) return log_info(what);
   limits.max_model_len = blocks * kBlockTokens;

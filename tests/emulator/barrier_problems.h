@@ -18,8 +18,7 @@ struct BarrierProblem {
 /// - Barriers that keep a row's data until everybody has read them, before the next row: the
 ///   kernels of elementwise.cu and qkv.cu come to a second row only beyond 65,535 rows.
 /// - The __syncwarp of product.cuh and attention.cu: it brings the lanes together that a tensor
-/// core
-///   needs together, and the emulated one waits for them anyway.
+///   core needs together, and the emulated one waits for them anyway.
 /// - The barrier of the push before its flags: only another rank that reads at that very moment
 ///   could see it. ThreadSanitizer does (tests/mutants/race_push_flag_before_its_data.patch).
 std::vector<BarrierProblem> barrier_problems();

@@ -47,9 +47,8 @@ struct PlannedError {
 /// that a process that starts later can find another one:
 ///   EMULATED_GPU_DEVICES=N          the number of devices (8); 0 is a machine without any
 ///   EMULATED_GPU_NUMBERS=D,...|none the devices that are there, in the order of CUDA's numbers:
-///   2,0
-///                                   makes device 2 number 0 (all, each under its own number). All
-///                                   else here means devices, whatever CUDA's numbers are
+///                                   2,0 makes device 2 number 0 (all, each under its own number).
+///                                   All else here means devices, whatever CUDA's numbers are
 ///   EMULATED_GPU_PEERS=all|none     whether devices reach each other's memory (none)
 ///   EMULATED_GPU_DRIVER=N           the driver's CUDA version (13000)
 ///   EMULATED_GPU_CAPABILITY=X.Y,... of each device; the last one is that of all others too (9.0)

@@ -153,11 +153,11 @@ struct GpuFacts {
   int nccl_version = 0;  ///< 22809; 0: not loaded
   std::string nccl_path;
   std::string nccl_error;  ///< the loader's own words
-  /// "13.1.1", of the cuBLASLt that computes products. If none is to, it is that of a file's name,
-  /// and nothing is loaded. Empty: there is none.
+  /// "13.1.1", of the cuBLASLt that computes products. If none was asked for, the version in the
+  /// name of a file, and nothing is loaded. Empty: there is none.
   std::string cublas_version;
   std::string cublas_path;   ///< of the library that was loaded
-  std::string cublas_error;  ///< why it cannot be, in the loader's own words
+  std::string cublas_error;  ///< why it cannot be used
   bool operator==(const GpuFacts&) const = default;
 };
 
