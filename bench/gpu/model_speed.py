@@ -7,7 +7,7 @@ own kernels, and with --reproducible off, where cuBLASLt computes most of the pr
 
 PROGRAM is shoal, with its CUDA module beside it or named by the FLAGs, which go to every command. It
 needs a GPU, numpy, and PyTorch for the library. Models of random weights (bench/make_random_model.py)
-are written to MODELS (a variable; build/models), 19 GB in all. SHAPES (a variable) chooses among
+are written to MODELS (a variable; build/models), 18.3 GB in all. SHAPES (a variable) chooses among
 tinyllama-1.1b,llama3-8b. The number of launches is that of the module's kernels in one step.
 
 Exit code 77: there is no GPU or no PyTorch, and nothing was measured.

@@ -12,7 +12,7 @@ namespace shoal {
 enum class TensorCoreClass : int32_t {
   kUnknown,
   kSm80,  ///< compute capability 8.0 to 8.9, as published
-  kSm90,  ///< 9.0, as published
+  kSm90,  ///< 9.0 to 12.0, likewise
 };
 
 /// Hashes of what tensor cores make of the first kClassTiles judged tiles (judged_tiles.h), with

@@ -113,8 +113,8 @@ Status check_group(const GpuFacts& facts) {
 }
 
 /// The class of tensor cores that is published for a compute capability: those of 8.0 to 8.9 sum in
-/// one way, that of 9.0 in another (docs/decisions/gpu.md). Later ones are taken for 9.0, until
-/// their results decide. kUnknown if the capability is.
+/// one way, those of 9.0 to 12.0 in another (docs/decisions/gpu.md). Later ones are taken for these
+/// until their results decide. kUnknown if the capability is.
 TensorCoreClass published_class(const GpuDevice& device) {
   const int major = number_of(device.compute_capability);
   if (major == 0) return TensorCoreClass::kUnknown;
