@@ -9,7 +9,7 @@ namespace shoal {
 
 /// What a connection has brought since a call began on it or a message of it became whole.
 struct PendingBytes {
-  double all = 0;
+  double all = 0;     ///< every byte: nothing explains the memory that it may take
   double beyond = 0;  ///< what cannot be part of a message of its calls
   Peer peer;
 };

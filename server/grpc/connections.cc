@@ -265,9 +265,11 @@ bool Connections::look_at(Connection& connection, RunningClock::time_point now) 
   const auto went = static_cast<double>(bytes->sent - std::exchange(connection.sent, bytes->sent));
   const Calls* calls = connection.alone ? calls_of(connection) : nullptr;
   if (calls != nullptr && std::exchange(connection.progress, calls->progress) != calls->progress) {
+    connection.brought = 0;
     connection.pending.empty(now);
     connection.given_up = calls->given_up;
   } else {
+    connection.brought += came;
     connection.pending.fill(came - kAcknowledged * went, now);
   }
   return true;
@@ -294,7 +296,7 @@ std::chrono::milliseconds Connections::close_endless() {
     const double before = std::exchange(one.beyond, one.closed ? 0.0 : beyond_calls(one));
     urgent = urgent || one.beyond > before + kUrgent;
     looked_at.push_back(&one);
-    bytes.push_back({one.pending.bytes(), one.beyond, one.peer.value_or(Peer{})});
+    bytes.push_back({one.brought, one.beyond, one.peer.value_or(Peer{})});
   }
   for (const size_t i : too_much(bytes)) close_unexplained(*looked_at[i]);
   if (const std::optional<size_t> i = heaviest(bytes);
@@ -312,7 +314,7 @@ void Connections::close_unexplained(Connection& connection) {
   if (!is_due(&endless_closed_, now)) return;
   const Calls* calls = calls_of(connection);
   log_warning(cat("closed ", counted(endless_closed_.count, "connection"), ", the last one after ",
-                  static_cast<int64_t>(connection.pending.bytes()),
+                  static_cast<int64_t>(connection.brought),
                   " bytes in which no call began and no message ended: headers without end, "
                   "more than messages may have, or the most while the front has 1 GiB more memory "
                   "than at its start; beside ",

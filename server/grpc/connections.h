@@ -28,7 +28,8 @@ namespace shoal {
 /// (CVE-2023-33953), and nothing of ours sees it. So the bytes that a connection brings fill a
 /// bucket (LeakyBucket). Within such a block no call can begin and no message can become whole:
 /// either empties the bucket. A quarter of what the server sends counts against it, because a
-/// client acknowledges that with bytes of its own.
+/// client acknowledges that with bytes of its own. For the one that is closed because
+/// memory is short every byte counts, however slowly it came and whatever the server sent meanwhile.
 class Connections {
  public:
   /// kept: the descriptors that the connections must leave free for the rest of the process.
@@ -95,7 +96,8 @@ class Connections {
     // What was there when it was last looked at: its bytes, and the counts of its calls.
     uint64_t received = 0, sent = 0, progress = 0;
     double given_up = 0;       // when its bucket was last emptied
-    LeakyBucket pending = {};  // what has come since then
+    double brought = 0;        // all that has come since then
+    LeakyBucket pending = {};  // the same, less what time and answers explain
     double beyond = 0;         // of that, what no call explained at the last look
     std::optional<Clock::time_point> closed =
         {};  // when it was shut down; gRPC closes it soon after

@@ -167,6 +167,40 @@ TEST_F(EndlessTest, CallsThatAreGivenUpDoNotHideMoreMemoryThanTheServerMayHave) 
   EXPECT_LE(memory_ - before, 1054 * kMiB);
 }
 
+TEST_F(EndlessTest, NorDoHeadersThatDripOnManyConnections) {
+  std::vector<Pair*> all;
+  for (int i = 0; i < 100; ++i) all.push_back(&connect());
+  const auto any_shut = [&] {
+    return std::any_of(all.begin(), all.end(), [](Pair* one) { return one->is_shut(); });
+  };
+  const size_t before = memory_;
+  while (!any_shut() && memory_ - before < 2048 * kMiB) {
+    for (Pair* one : all) bring(*one, 16 << 10);
+    memory_ += all.size() * 20 * (16 << 10);
+    closed_after(16, *all[0]);
+  }
+  EXPECT_TRUE(any_shut());
+  EXPECT_LE(memory_ - before, 1056 * kMiB);
+}
+
+TEST_F(EndlessTest, NorDoHeadersBesideAnswers) {
+  Pair& one = connect();
+  connections_->call_began(one.peer);
+  request_came(one);
+  ASSERT_FALSE(closed_after(0.05, one));
+  const size_t before = memory_;
+  while (!one.is_shut() && memory_ - before < 2048 * kMiB) {
+    for (int i = 0; i < 16; ++i) {
+      answer(one, kMiB / 4);
+      bring(one, kMiB / 16);
+    }
+    memory_ += 20 * kMiB;
+    closed_after(0.05, one);
+  }
+  EXPECT_TRUE(one.is_shut());
+  EXPECT_LE(memory_ - before, 1045 * kMiB);
+}
+
 TEST_F(EndlessTest, TheNextHeaviestIsClosedOnlyOnceTheOneBeforeIsGone) {
   Pair& one = connect();
   Pair& other = connect();
