@@ -223,9 +223,9 @@ struct PreparedServer {
   std::optional<ModelFiles> files;
   EnginePlan plan;
   std::optional<Metrics> metrics;
+  std::optional<ServedModel> model;
   std::unique_ptr<Fronts> fronts;
   std::optional<RereadOnHangup> reread;
-  std::optional<ServedModel> model;
 };
 
 /// tidy: what has to be done before the process ends at once, by a signal or (0) by the watchdog.
@@ -241,9 +241,10 @@ Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, const GpuFact
   const EnginePlan& plan = server->plan;
   server->metrics.emplace(
       MetricsOptions{served_names(flags, files.name).front(), plan.model.limits, plan.world_size});
+  // Before the fronts, so that what it takes does not count as memory that clients have taken.
+  SHOAL_ASSIGN_OR_RETURN(server->model, served_model(flags, files, plan));
   SHOAL_ASSIGN_OR_RETURN(server->fronts, listen(flags, files, plan, *server->metrics));
   server->reread.emplace(*server->signals, *server->fronts);
-  SHOAL_ASSIGN_OR_RETURN(server->model, served_model(flags, files, plan));
   log_info(plan.describe_memory());
   return server;
 }

@@ -56,6 +56,11 @@ std::optional<size_t> heaviest(const std::vector<PendingBytes>& connections) {
   return static_cast<size_t>(found - connections.begin());
 }
 
+size_t most_more_memory(size_t request_bytes) {
+  constexpr size_t kOfGrpc = size_t{512} << 20, kLeast = size_t{256} << 20;
+  return kOfGrpc + 2 * std::max(request_bytes, kLeast);
+}
+
 size_t heap_bytes() {
   const auto info = mallinfo2();
   return info.uordblks + info.hblkhd;

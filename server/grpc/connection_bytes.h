@@ -19,10 +19,11 @@ struct PendingBytes {
 /// that.
 std::vector<size_t> too_much(const std::vector<PendingBytes>& connections);
 
-/// How much more memory than at its start the process may have, in bytes. gRPC holds at most 512
-/// MiB of messages and Intake 256 MiB; the rest is for a tokenizer, for answers, and for what
-/// nobody sees. With more than this, heaviest() is closed.
-inline constexpr size_t kMostMemory = size_t{1} << 30;
+/// How much more memory than at its start the process may have, in bytes, before heaviest() is
+/// closed. gRPC holds at most 512 MiB of messages, and requests take at most request_bytes, and as
+/// much again while they are worked on. That is 1 GiB with 256 MiB, and never less; with few
+/// requests the rest is for answers, and for what nobody sees.
+size_t most_more_memory(size_t request_bytes);
 
 /// Which connection gives back most memory if it is closed: the fullest of the address that brings
 /// most. nullopt if all together bring less than 16 MiB, because the memory is then not theirs.

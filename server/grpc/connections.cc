@@ -56,11 +56,11 @@ int64_t open_descriptors(int64_t below) {
   return open;
 }
 
-Connections::Connections(int64_t kept, std::function<size_t()> memory)
+Connections::Connections(int64_t kept, size_t request_bytes, std::function<size_t()> memory)
     : below_(descriptor_limit()),
       most_(descriptor_limit() - kept),
       memory_(std::move(memory)),
-      memory_before_(memory_()) {
+      most_memory_(memory_() + most_more_memory(request_bytes)) {
   count();
 }
 
@@ -300,7 +300,7 @@ std::chrono::milliseconds Connections::close_endless() {
   }
   for (const size_t i : too_much(bytes)) close_unexplained(*looked_at[i]);
   if (const std::optional<size_t> i = heaviest(bytes);
-      i && !looked_at[*i]->closed && memory_() > memory_before_ + kMostMemory)
+      i && !looked_at[*i]->closed && memory_() > most_memory_)
     close_unexplained(*looked_at[*i]);
   const auto least =
       std::chrono::ceil<std::chrono::milliseconds>((Clock::now() - began) * kLooksShare);

@@ -33,8 +33,9 @@ namespace shoal {
 class Connections {
  public:
   /// kept: the descriptors that the connections must leave free for the rest of the process.
+  /// request_bytes: what requests may take together (Intake::Options::budget_bytes).
   /// memory: how many bytes the process has allocated.
-  explicit Connections(int64_t kept, std::function<size_t()> memory = heap_bytes);
+  Connections(int64_t kept, size_t request_bytes, std::function<size_t()> memory = heap_bytes);
 
   enum class Room {
     kFree,  ///< there is room for one more
@@ -135,7 +136,7 @@ class Connections {
   const int64_t below_;  // the limit on descriptors
   const int64_t most_;
   const std::function<size_t()> memory_;
-  const size_t memory_before_;
+  const size_t most_memory_;
   mutable std::mutex mutex_;
   std::vector<Connection> connections_;
   std::unordered_map<Peer, Calls> calls_;

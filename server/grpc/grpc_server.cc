@@ -249,11 +249,12 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   auto impl = std::make_unique<Impl>();
   impl->set_options(options);
   impl->port = listeners.port;
-  impl->connections = std::make_shared<Connections>(kept_descriptors(options.ranks));
   impl->state = options.state
                     ? options.state
                     : std::make_shared<ServingState>(std::vector<std::string>{options.served_name});
   impl->intake = options.intake ? options.intake : std::make_shared<Intake>(Intake::Options{});
+  impl->connections =
+      std::make_shared<Connections>(kept_descriptors(options.ranks), impl->intake->budget_bytes());
   impl->pulse = std::make_shared<Pulse>();
   impl->make_services();
   grpc::ServerBuilder builder;

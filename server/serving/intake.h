@@ -92,6 +92,7 @@ class Intake {
   void stop();
 
   size_t counted_bytes() const;
+  size_t budget_bytes() const { return options_.budget_bytes; }
 
  private:
   enum class State { kWaiting, kArriving, kQueued, kAccepted };

@@ -255,6 +255,10 @@ class ExitCodes(harness.TestCase):
             port = listener.getsockname()[1]
             text = harness.run("serve", TINY, "--grpc-port", port, code=UNAVAILABLE).stderr.decode()
             self.assertIn(str(port), text)
+            # What the tokenizer takes is there before clients are, so that it is no memory of theirs.
+            model = self.model()
+            (model / "tokenizer.json").write_text("{}")
+            self.refused(BAD_MODEL, "serve", model, "--grpc-port", port, says=("tokenizer.json",))
 
     def test_two_servers_on_one_port(self):
         first = self.serve(TINY)

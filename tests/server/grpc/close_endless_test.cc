@@ -201,6 +201,18 @@ TEST_F(EndlessTest, NorDoHeadersBesideAnswers) {
   EXPECT_LE(memory_ - before, 1045 * kMiB);
 }
 
+TEST_F(EndlessTest, WhoUploadsIsNotClosedForMemoryThatRequestsMayTake) {
+  start(64, 4096 * kMiB);
+  Pair& one = connect();
+  for (int i = 0; i < 64; ++i) connections_->call_began(one.peer);
+  ASSERT_FALSE(closed_after(0.05, one));
+  bring(one, 20 * kMiB);
+  memory_ += (512 + 2 * 4096) * kMiB;
+  EXPECT_FALSE(closed_after(0.05, one));
+  memory_ += kMiB;
+  EXPECT_TRUE(closed_after(0.05, one));
+}
+
 TEST_F(EndlessTest, TheNextHeaviestIsClosedOnlyOnceTheOneBeforeIsGone) {
   Pair& one = connect();
   Pair& other = connect();

@@ -43,13 +43,15 @@ class ConnectionsTest : public testing::Test {
     ASSERT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     ASSERT_EQ(::listen(listener_.get(), 64), 0);
   }
-  /// Leaves room for `pairs` connections, of which the test holds both ends.
-  void start(int pairs) {
+  /// Leaves room for `pairs` connections, of which the test holds both ends. request_bytes: what
+  /// requests may take.
+  void start(int pairs, size_t request_bytes = Intake::Options{}.budget_bytes) {
     rlimit limit{};
     ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
     limit.rlim_cur = 1024;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-    connections_.emplace(1024 - open_descriptors(1024) - 2 * pairs, [this] { return memory_; });
+    connections_.emplace(1024 - open_descriptors(1024) - 2 * pairs, request_bytes,
+                         [this] { return memory_; });
   }
   /// The one request of a call is whole.
   void request_came(const Pair& pair) {
