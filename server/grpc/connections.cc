@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unordered_set>
 #include <utility>
 
 #include "runtime/base/cat.h"
@@ -32,10 +33,14 @@ constexpr std::chrono::milliseconds kBetweenLogs{60'000};
 
 /// How often the bytes of connections are looked at, and how often while one brings this many from
 /// look to look that nothing explains: on a busy machine a look may come late, and such bytes may
-/// take many times as much memory. Looking takes at most a fiftieth of the time.
-constexpr std::chrono::milliseconds kBetweenLooks{50}, kBetweenUrgentLooks{2};
+/// take many times as much memory. Looking takes at most a fiftieth of the time, and a fifth while
+/// it is urgent, unless looks would then be further apart than kMostBetweenLooks.
+constexpr std::chrono::milliseconds kBetweenLooks{50}, kBetweenUrgentLooks{2},
+    kMostBetweenLooks{200};
 constexpr double kUrgent = 32 << 10;
-constexpr int kLooksShare = 50;
+constexpr int kRestPerLook = 49, kRestPerUrgentLook = 4;
+/// Connections that are gone are forgotten once they are more than this, and a quarter of all.
+constexpr size_t kFewGone = 64;
 /// This part of what is sent explains what comes: of a small message of ours a client acknowledges
 /// at most so much.
 constexpr double kAcknowledged = 0.25;
@@ -154,6 +159,11 @@ uint64_t Connections::received(std::string_view peer) const {
   return bytes_of(one->descriptor, one->inode).value_or(SocketBytes{}).received;
 }
 
+size_t Connections::known() const {
+  const std::lock_guard lock(mutex_);
+  return connections_.size();
+}
+
 std::string Connections::describe() const {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return "the list of connections is in use";
@@ -165,26 +175,16 @@ std::string Connections::describe() const {
   return cat(counted(calls, "call is", "calls are"), " open on ", counted(open, "connection"));
 }
 
-/// Removes the connections that gRPC has closed.
+/// Removes the connections that gRPC has closed, and the calls of peers that have none any more, at
+/// their end if they are live. A call may begin when its connection is gone already.
 void Connections::forget_closed() {
-  const auto gone = std::stable_partition(
-      connections_.begin(), connections_.end(),
-      [](const Connection& one) { return inode_of(one.descriptor) == one.inode; });
-  const std::vector<Connection> closed(gone, connections_.end());
-  connections_.erase(gone, connections_.end());
-  for (const Connection& one : closed) forget_calls(one);
-}
-
-/// Forgets the calls of a connection that is gone, at their end if they are live, unless another
-/// one has the same peer.
-void Connections::forget_calls(const Connection& connection) {
-  const auto calls = connection.peer ? calls_.find(*connection.peer) : calls_.end();
-  const bool shared =
-      std::any_of(connections_.begin(), connections_.end(),
-                  [&](const Connection& one) { return one.peer == connection.peer; });
-  if (calls == calls_.end() || shared) return;
-  calls->second.forgotten = true;
-  if (calls->second.live == 0) calls_.erase(calls);
+  std::erase_if(connections_,
+                [](const Connection& one) { return inode_of(one.descriptor) != one.inode; });
+  std::unordered_set<Peer> open;
+  for (const Connection& one : connections_) open.insert(one.peer.value_or(Peer{}));
+  for (auto& [peer, calls] : calls_) calls.forgotten = !open.contains(peer);
+  std::erase_if(calls_,
+                [](const auto& one) { return one.second.forgotten && one.second.live == 0; });
 }
 
 bool Connections::room() {
@@ -284,9 +284,9 @@ double Connections::beyond_calls(const Connection& connection) const {
 }
 
 std::chrono::milliseconds Connections::close_endless() {
+  const std::lock_guard lock(mutex_);
   const Clock::time_point began = Clock::now();
   const RunningClock::time_point now = RunningClock::now();
-  const std::lock_guard lock(mutex_);
   std::vector<Connection*> looked_at;
   std::vector<PendingBytes> bytes;
   bool urgent = false;
@@ -302,9 +302,11 @@ std::chrono::milliseconds Connections::close_endless() {
   if (const std::optional<size_t> i = heaviest(bytes);
       i && !looked_at[*i]->closed && memory_() > most_memory_)
     close_unexplained(*looked_at[*i]);
-  const auto least =
-      std::chrono::ceil<std::chrono::milliseconds>((Clock::now() - began) * kLooksShare);
-  return std::max(urgent ? kBetweenUrgentLooks : kBetweenLooks, least);
+  const size_t gone = connections_.size() - looked_at.size();
+  if (gone > kFewGone && gone > connections_.size() / 4) forget_closed();
+  const auto rest = std::chrono::ceil<std::chrono::milliseconds>(
+      (Clock::now() - began) * (urgent ? kRestPerUrgentLook : kRestPerLook));
+  return std::max(urgent ? kBetweenUrgentLooks : kBetweenLooks, std::min(rest, kMostBetweenLooks));
 }
 
 void Connections::close_unexplained(Connection& connection) {

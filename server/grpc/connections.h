@@ -80,6 +80,9 @@ class Connections {
   /// "3 calls are open on 2 connections". Does not block: it says so if they are in use.
   std::string describe() const;
 
+  /// How many connections are known. Those that gRPC has just closed are among them.
+  size_t known() const;
+
   /// The most descriptors that may be open after a connection has been accepted.
   int64_t most() const { return most_; }
 
@@ -121,7 +124,6 @@ class Connections {
   void count();
   const Calls* calls_of(const Connection& connection) const;
   const Connection* find_open(std::string_view peer) const;
-  void forget_calls(const Connection& connection);
   Clock::time_point idle_since(const Connection& connection) const;
   bool has_call(const Connection& connection) const;
   bool look_at(Connection& connection, RunningClock::time_point now) const;

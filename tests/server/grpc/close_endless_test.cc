@@ -69,6 +69,32 @@ TEST_F(EndlessTest, ItIsLookedAtSoonerWhileSuchBytesCome) {
   EXPECT_GE(connections_->close_endless(), milliseconds(50)) << "this may be a message";
 }
 
+TEST_F(EndlessTest, LooksAreNeverFarApart) {
+  using std::chrono::milliseconds;
+  start(64, Intake::Options{}.budget_bytes, [] {  // as on a machine with many connections
+    const Clock::time_point end = Clock::now() + milliseconds(20);
+    while (Clock::now() < end) continue;
+    return size_t{0};
+  });
+  Pair& one = connect();
+  connections_->call_began(one.peer);
+  connections_->close_endless();
+  bring(one, 16 * kMiB);  // so much that memory is looked at
+  EXPECT_EQ(connections_->close_endless(), milliseconds(200));
+}
+
+TEST_F(EndlessTest, ConnectionsThatAreGoneAreForgotten) {
+  Pair& stays = connect();
+  connections_->call_began(stays.peer);
+  for (int i = 0; i < 200; ++i) {
+    connect();
+    pairs_.pop_back();
+    connections_->close_endless();
+    ASSERT_LE(connections_->known(), 65u) << i;
+  }
+  EXPECT_EQ(connections_->describe(), "1 call is open on 1 connection");
+}
+
 TEST_F(EndlessTest, AlsoBesideACallThatHasBegun) {
   Pair& one = connect();
   connections_->call_began(one.peer);

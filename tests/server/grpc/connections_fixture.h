@@ -1,5 +1,6 @@
 #pragma once
 #include <arpa/inet.h>
+#include <functional>
 #include <gtest/gtest.h>
 #include <memory>
 #include <netinet/in.h>
@@ -7,6 +8,7 @@
 #include <string>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/cat.h"
@@ -44,14 +46,16 @@ class ConnectionsTest : public testing::Test {
     ASSERT_EQ(::listen(listener_.get(), 64), 0);
   }
   /// Leaves room for `pairs` connections, of which the test holds both ends. request_bytes: what
-  /// requests may take.
-  void start(int pairs, size_t request_bytes = Intake::Options{}.budget_bytes) {
+  /// requests may take. memory: of the server.
+  void start(int pairs, size_t request_bytes = Intake::Options{}.budget_bytes,
+             std::function<size_t()> memory = nullptr) {
     rlimit limit{};
     ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
     limit.rlim_cur = 1024;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-    connections_.emplace(1024 - open_descriptors(1024) - 2 * pairs, request_bytes,
-                         [this] { return memory_; });
+    connections_.emplace(
+        1024 - open_descriptors(1024) - 2 * pairs, request_bytes,
+        memory ? std::move(memory) : [this] { return memory_; });
   }
   /// The one request of a call is whole.
   void request_came(const Pair& pair) {
