@@ -311,8 +311,9 @@ std::chrono::milliseconds Connections::close_endless() {
 
 void Connections::close_unexplained(Connection& connection) {
   const Fd socket = copy_of(connection.descriptor, connection.inode);
+  if (!socket.valid()) return;  // gRPC has just closed it, or no descriptor is left: look again
   const Clock::time_point now = Clock::now();
-  close(connection, socket, now);  // also one that gRPC has just closed
+  close(connection, socket, now);
   if (!is_due(&endless_closed_, now)) return;
   const Calls* calls = calls_of(connection);
   log_warning(cat("closed ", counted(endless_closed_.count, "connection"), ", the last one after ",

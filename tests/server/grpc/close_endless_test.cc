@@ -52,6 +52,19 @@ TEST_F(EndlessTest, HeadersWithoutEndCloseTheConnection) {
   EXPECT_TRUE(closed_after(0.05, one));
 }
 
+TEST_F(EndlessTest, AlsoOnceADescriptorIsFreeAgain) {
+  Pair& one = connect();
+  bring(one, 2 * kMiB);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool closed = closed_after(0.05, one);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_FALSE(closed);
+  EXPECT_TRUE(closed_after(0.05, one));
+}
+
 TEST_F(EndlessTest, ItIsLookedAtSoonerWhileSuchBytesCome) {
   using std::chrono::milliseconds;
   Pair& one = connect();
