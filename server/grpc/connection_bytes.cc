@@ -1,6 +1,7 @@
 #include "server/grpc/connection_bytes.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <malloc.h>
 #include <numeric>
 #include <unordered_map>
@@ -16,8 +17,11 @@ constexpr double kMostBeyond = 1 << 20, kMostTogether = 32 << 20;
 /// as much memory as on the wire.
 constexpr double kNeverHeavy = 16 << 20;
 
-Peer address_alone(Peer peer) {
+/// Whose connection it is: an IPv4 address, or a network of IPv6 with 64 bits, of which one client
+/// may have every address.
+Peer client_of(Peer peer) {
   peer.port = 0;
+  if (!IN6_IS_ADDR_V4MAPPED(&peer.address)) std::fill_n(peer.address.s6_addr + 8, 8, uint8_t{0});
   return peer;
 }
 
@@ -41,14 +45,14 @@ std::vector<size_t> too_much(const std::vector<PendingBytes>& connections) {
 
 std::optional<size_t> heaviest(const std::vector<PendingBytes>& connections) {
   double together = 0;
-  std::unordered_map<Peer, double> of_address;
+  std::unordered_map<Peer, double> of_client;
   for (const PendingBytes& one : connections) {
     together += one.all;
-    of_address[address_alone(one.peer)] += one.all;
+    of_client[client_of(one.peer)] += one.all;
   }
   if (together < kNeverHeavy) return std::nullopt;
   const auto weight = [&](const PendingBytes& one) {
-    return std::pair(of_address[address_alone(one.peer)], one.all);
+    return std::pair(of_client[client_of(one.peer)], one.all);
   };
   const auto found = std::max_element(
       connections.begin(), connections.end(),

@@ -25,8 +25,9 @@ std::vector<size_t> too_much(const std::vector<PendingBytes>& connections);
 /// requests the rest is for answers, and for what nobody sees.
 size_t most_more_memory(size_t request_bytes);
 
-/// Which connection gives back most memory if it is closed: the fullest of the address that brings
-/// most. nullopt if all together bring less than 16 MiB, because the memory is then not theirs.
+/// Which connection gives back most memory if it is closed: the fullest of the client that brings
+/// most, which is an IPv4 address or a network of IPv6 with 64 bits. nullopt if all together bring
+/// less than 16 MiB, because the memory is then not theirs.
 std::optional<size_t> heaviest(const std::vector<PendingBytes>& connections);
 
 /// The memory that this process has allocated and not freed, in bytes.

@@ -2,7 +2,6 @@
 // clock.
 #include <algorithm>
 
-#include "server/grpc/leaky_bucket.h"
 #include "server/serving/intake.h"
 #include "tests/moved_clock.h"
 #include "tests/server/grpc/connections_fixture.h"
@@ -271,14 +270,6 @@ TEST_F(EndlessTest, TheNextHeaviestIsClosedOnlyOnceTheOneBeforeIsGone) {
   EXPECT_TRUE(closed_after(0.05, other));
 }
 
-TEST(Heaviest, IsTheFullestOfTheAddressThatBringsMost) {
-  Peer many, one;
-  many.address.s6_addr[15] = 1;
-  EXPECT_EQ(heaviest({{90 * kMiB, 0, one}, {50 * kMiB, 0, many}, {60 * kMiB, 0, many}}), 2u);
-  EXPECT_EQ(heaviest({{15 * kMiB, 0, one}}), std::nullopt) << "so little takes no memory";
-  EXPECT_EQ(heaviest({}), std::nullopt);
-}
-
 /// The server may be reached at two addresses, and then the peer does not tell connections apart.
 TEST_F(EndlessTest, ACallOnAConnectionWithTheSamePeerExplainsNothing) {
   Pair& one = connect();
@@ -360,15 +351,6 @@ TEST_F(EndlessTest, WhatAcknowledgesAnAnswerIsExplained) {
     answer(one, kMiB / 16);
     bring(one, kMiB / 70);  // two window updates for each small frame
     ASSERT_FALSE(closed_after(0.05, one)) << i;
-  }
-}
-
-TEST(LeakyBucketTest, TenPingsASecondForAWeekNeverFillIt) {
-  LeakyBucket bucket;
-  RunningClock::time_point now{};
-  for (int second = 0; second < 7 * 24 * 3600; ++second) {
-    bucket.fill(170, now += std::chrono::seconds(1));
-    ASSERT_LT(bucket.bytes(), 1024.0);
   }
 }
 
