@@ -25,18 +25,44 @@ Peer client_of(Peer peer) {
   return peer;
 }
 
+/// What the connections of each client have brought together.
+class Sums {
+ public:
+  Sums(const std::vector<PendingBytes>& connections, double PendingBytes::*bytes) : bytes_(bytes) {
+    for (const PendingBytes& one : connections) {
+      together_ += one.*bytes;
+      of_client_[client_of(one.peer)] += one.*bytes;
+    }
+  }
+  double together() const { return together_; }
+  /// By this, the fullest connection of the client that has brought most comes last.
+  std::pair<double, double> weight(const PendingBytes& one) const {
+    return {of_client_.at(client_of(one.peer)), one.*bytes_};
+  }
+
+ private:
+  double PendingBytes::*const bytes_;
+  double together_ = 0;
+  std::unordered_map<Peer, double> of_client_;
+};
+
 }  // namespace
 
 std::vector<size_t> too_much(const std::vector<PendingBytes>& connections) {
-  std::vector<size_t> fullest_first(connections.size()), closed;
-  std::iota(fullest_first.begin(), fullest_first.end(), size_t{0});
-  std::sort(fullest_first.begin(), fullest_first.end(),
-            [&](size_t a, size_t b) { return connections[a].beyond > connections[b].beyond; });
-  double together = 0;
-  for (const PendingBytes& one : connections) together += one.beyond;
-  for (const size_t i : fullest_first) {
+  std::vector<size_t> first_to_close(connections.size()), closed;
+  std::iota(first_to_close.begin(), first_to_close.end(), size_t{0});
+  const Sums sums(connections, &PendingBytes::beyond);
+  const auto rank = [&](size_t i) {
+    const PendingBytes& one = connections[i];
+    return std::pair(one.beyond > kMostBeyond, sums.weight(one));
+  };
+  std::sort(first_to_close.begin(), first_to_close.end(),
+            [&](size_t a, size_t b) { return rank(a) > rank(b); });
+  double together = sums.together();
+  for (const size_t i : first_to_close) {
     const double beyond = connections[i].beyond;
     if (beyond <= kMostBeyond && together <= kMostTogether) break;
+    if (beyond == 0) continue;
     together -= beyond;
     closed.push_back(i);
   }
@@ -44,19 +70,12 @@ std::vector<size_t> too_much(const std::vector<PendingBytes>& connections) {
 }
 
 std::optional<size_t> heaviest(const std::vector<PendingBytes>& connections) {
-  double together = 0;
-  std::unordered_map<Peer, double> of_client;
-  for (const PendingBytes& one : connections) {
-    together += one.all;
-    of_client[client_of(one.peer)] += one.all;
-  }
-  if (together < kNeverHeavy) return std::nullopt;
-  const auto weight = [&](const PendingBytes& one) {
-    return std::pair(of_client[client_of(one.peer)], one.all);
-  };
-  const auto found = std::max_element(
-      connections.begin(), connections.end(),
-      [&](const PendingBytes& a, const PendingBytes& b) { return weight(a) < weight(b); });
+  const Sums sums(connections, &PendingBytes::all);
+  if (sums.together() < kNeverHeavy) return std::nullopt;
+  const auto found = std::max_element(connections.begin(), connections.end(),
+                                      [&](const PendingBytes& a, const PendingBytes& b) {
+                                        return sums.weight(a) < sums.weight(b);
+                                      });
   return static_cast<size_t>(found - connections.begin());
 }
 

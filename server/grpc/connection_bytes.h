@@ -15,8 +15,8 @@ struct PendingBytes {
 };
 
 /// Which connections bring too much, by their places in the list: one with more than 1 MiB beyond
-/// its calls, and those with most beyond them as long as all together have more than 32 MiB of
-/// that.
+/// its calls, and, as long as all together have more than 32 MiB of that, the fullest of the client
+/// that has most. A client is an IPv4 address or a network of IPv6 with 64 bits.
 std::vector<size_t> too_much(const std::vector<PendingBytes>& connections);
 
 /// How much more memory than at its start the process may have, in bytes, before heaviest() is
@@ -26,7 +26,7 @@ std::vector<size_t> too_much(const std::vector<PendingBytes>& connections);
 size_t most_more_memory(size_t request_bytes);
 
 /// Which connection gives back most memory if it is closed: the fullest of the client that brings
-/// most, which is an IPv4 address or a network of IPv6 with 64 bits. nullopt if all together bring
+/// most. nullopt if all together bring
 /// less than 16 MiB, because the memory is then not theirs.
 std::optional<size_t> heaviest(const std::vector<PendingBytes>& connections);
 

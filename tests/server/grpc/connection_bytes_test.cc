@@ -1,7 +1,9 @@
 // Which of some connections is closed for what they bring.
 #include "server/grpc/connection_bytes.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
+#include <vector>
 
 #include "runtime/base/cat.h"
 #include "server/grpc/leaky_bucket.h"
@@ -13,6 +15,37 @@ constexpr size_t kMiB = 1 << 20;
 
 Peer peer(const char* address) {
   return *parse_peer(cat("ipv6:[", address, "]:40000"));
+}
+
+TEST(TooMuch, WhoBringsMostTogetherIsClosedFirst) {
+  const double full = 0.9 * kMiB, handshake = 0.95 * kMiB;
+  std::vector<PendingBytes> all(35, {full, full, peer("2001:db8::1")});
+  all.push_back({handshake, handshake, peer("2001:db8:1::1")});
+  all.push_back({0, 0, peer("2001:db8::2")});
+  const std::vector<size_t> closed = too_much(all);
+  ASSERT_EQ(closed.size(), 1u);
+  EXPECT_LT(closed[0], 35u) << "not the handshake of another client";
+}
+
+TEST(TooMuch, OneThatBringsTooMuchIsClosedWhateverTheOthersDo) {
+  const double much = 1.5 * kMiB, little = 0.5 * kMiB;
+  const std::vector<PendingBytes> all{{little, little, peer("2001:db8::1")},
+                                      {little, little, peer("2001:db8::2")},
+                                      {little, little, peer("2001:db8::3")},
+                                      {much, much, peer("2001:db8:1::1")},
+                                      {little, little, peer("2001:db8::4")}};
+  EXPECT_EQ(too_much(all), std::vector<size_t>{3});
+}
+
+TEST(TooMuch, WhoBringsNothingStays) {
+  const double half = 0.5 * kMiB, full = 0.9 * kMiB;
+  const Peer most = peer("2001:db8::1");
+  std::vector<PendingBytes> all{{half, half, most}, {0, 0, most}, {half, half, most}};
+  for (int i = 1; i <= 60; ++i)
+    all.push_back({full, full, peer(cat("2001:db8:", i, "::1").c_str())});
+  const std::vector<size_t> closed = too_much(all);
+  EXPECT_EQ(closed.size(), 2u + 25u) << "35 of 0.9 MiB are below 32 MiB";
+  EXPECT_EQ(std::count(closed.begin(), closed.end(), 1u), 0);
 }
 
 TEST(Heaviest, IsTheFullestOfTheAddressThatBringsMost) {
