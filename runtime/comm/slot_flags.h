@@ -41,6 +41,8 @@ static_assert(sizeof(RankControl) == 256);
 /// sleeping uses a futex. Used by one thread.
 class SharedFlags {
  public:
+  static constexpr bool kPollsAreCalls = false;
+
   /// controls: world.size zeroed RankControls that outlive this object.
   SharedFlags(World world, std::byte* controls)
       : rank_(world.rank), controls_(reinterpret_cast<RankControl*>(controls)) {

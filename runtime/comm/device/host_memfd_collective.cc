@@ -198,7 +198,10 @@ Status HostMemfdCollective::wait_for(int peer) {
   Clock::time_point poll_until;
   for (bool first = true;; first = false) {
     for (int i = 0; i < kPolls; ++i) {
-      if (reached(flags_.word(peer), step_)) return {};
+      if (reached(flags_.word(peer), step_)) {
+        if (!first) wait_time_.come(flags_.ready_at(peer, step_ - 1));
+        return {};
+      }
       cpu_relax();
     }
     first ? wait_time_.begin() : wait_time_.look();

@@ -71,6 +71,8 @@ class CmaSlots {
 /// another, so a long wait sleeps for a while and polls again. Used by one thread.
 class PolledFlags {
  public:
+  static constexpr bool kPollsAreCalls = true;
+
   /// group must outlive this object.
   explicit PolledFlags(const CmaGroup& group);
 

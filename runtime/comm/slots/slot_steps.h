@@ -150,12 +150,22 @@ Status SlotSteps<Flags, Slots>::wait_slowly(int peer) {
     }
     return false;
   };
-  // This is the usual case. It does without the clock, which costs as much as a few polls.
-  if (polled()) return {};
-  wait_time_.begin();
+  const auto came = [&] {
+    wait_time_.come(flags_.ready_at(peer, step_ - 1));
+    return Status();
+  };
+  // Beside polls that are system calls the clock costs nothing.
+  if constexpr (Flags::kPollsAreCalls) {
+    wait_time_.begin();
+    if (polled()) return came();
+  } else {
+    // This is the usual case. It does without the clock, which costs as much as a few polls.
+    if (polled()) return {};
+    wait_time_.begin();
+  }
   const auto poll_until = Clock::now() + std::chrono::nanoseconds(std::max<int64_t>(spin_ns_, 0));
   do {
-    if (polled()) return {};
+    if (polled()) return came();
     wait_time_.look();
   } while (Clock::now() < poll_until);
   if (!until_) until_ = Deadline::after_ms(settings_.timeout_ms);
