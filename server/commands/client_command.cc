@@ -69,7 +69,8 @@ class CancelOnSignal {
     const std::lock_guard lock(mutex_);
     call_ = call;
   }
-  bool interrupted() {
+  /// The exit code that the signal asks for which has cancelled a call; 0 if none has.
+  int interrupted() {
     const std::lock_guard lock(mutex_);
     return interrupted_;
   }
@@ -83,8 +84,9 @@ class CancelOnSignal {
       signalfd_siginfo info;
       if (::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
       const std::lock_guard lock(mutex_);
-      if (call_ == nullptr) ::_exit(fail(kExitInterrupted, "cancelled"));
-      if (std::exchange(interrupted_, true)) ::_exit(kExitInterrupted);
+      const int code = 128 + static_cast<int>(info.ssi_signo);
+      if (call_ == nullptr) ::_exit(fail(code, "cancelled"));
+      if (std::exchange(interrupted_, code) != 0) ::_exit(code);
       call_->TryCancel();
     }
   }
@@ -94,7 +96,7 @@ class CancelOnSignal {
   Fd leave_;
   std::mutex mutex_;  // guards what follows
   grpc::ClientContext* call_ = nullptr;
-  bool interrupted_ = false;
+  int interrupted_ = 0;
   std::thread thread_;
 };
 
@@ -259,7 +261,7 @@ struct Call {
   Received received = {};
   Status written = {};  ///< not ok: stdout takes no more
   grpc::Status status = {};
-  bool interrupted = false;
+  int interrupted = 0;  ///< the exit code, if a signal has cancelled it
 };
 
 Call call_server(const ClientFlags& flags, const std::string& key,
@@ -281,7 +283,7 @@ Call call_server(const ClientFlags& flags, const std::string& key,
 
 /// Whether the server may be there, or ready, in a moment.
 bool may_come(const Call& call) {
-  return call.status.error_code() == grpc::StatusCode::UNAVAILABLE && !call.interrupted &&
+  return call.status.error_code() == grpc::StatusCode::UNAVAILABLE && call.interrupted == 0 &&
          call.written.ok() && call.received.token_ids.empty();
 }
 
@@ -292,7 +294,7 @@ int conclude(const ClientFlags& flags, const Call& call) {
   const bool line_open = !flags.json && !received.text.empty();
   const Status line_ended = line_open ? write_stdout("\n") : Status();
   if (!line_ended.ok()) return fail_to_write(line_ended);
-  if (call.interrupted) return fail(kExitInterrupted, "cancelled");
+  if (call.interrupted != 0) return fail(call.interrupted, "cancelled");
   if (!call.status.ok()) return report_refusal(flags, call.status, received);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED) {
     return fail(received.error.retryable() ? kExitUnavailable : kExitInternal,

@@ -1,5 +1,4 @@
 #pragma once
-#include <csignal>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,7 +24,6 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitUsage = 64;
 inline constexpr int kExitUnavailable = 69;
 inline constexpr int kExitInternal = 70;
-inline constexpr int kExitInterrupted = 128 + SIGINT;
 
 /// Prints the error, and returns exit_code, so that a command can end with `return fail(...)`.
 inline int fail(int exit_code, const std::string& text) {

@@ -384,11 +384,14 @@ class Client(harness.TestCase):
         self.assertTrue(out.rest().endswith("\n"))
         server.kill()
         # Also while it waits for a server to be ready.
-        waiting = harness.start("client", "--server", "127.0.0.1:1", "--wait", 600, "--prompt", "In")
-        harness.wait_until(lambda: len(os.listdir(f"/proc/{waiting.pid}/task")) > 2, "its threads")
-        waiting.send_signal(signal.SIGINT)
-        self.assertEqual((waiting.wait(), waiting.communicate()[1]),
-                         (130, b"shoal: error: cancelled\n"))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            waiting = harness.start("client", "--server", "127.0.0.1:1", "--wait", 600, "--prompt",
+                                    "In")
+            harness.wait_until(lambda: len(os.listdir(f"/proc/{waiting.pid}/task")) > 2,
+                               "its threads")
+            waiting.send_signal(number)
+            self.assertEqual((waiting.wait(), waiting.communicate()[1]),
+                             (128 + number, b"shoal: error: cancelled\n"))
 
 
 if __name__ == "__main__":

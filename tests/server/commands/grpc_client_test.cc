@@ -13,12 +13,13 @@
 namespace shoal {
 namespace {
 
-/// Blocks SIGINT before any thread exists, so that the signal waits for the client under test, as
-/// it would in the program.
-const bool kSigintBlocked = [] {
+/// Blocks these signals before any thread exists, so that they wait for the client under test, as
+/// they would in the program.
+const bool kSignalsBlocked = [] {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
   return pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0;
 }();
 
@@ -160,21 +161,23 @@ TEST_F(GrpcClient, ALostServerIsAnError) {
   EXPECT_NE(got.err.find("rank 1 was killed by signal 9"), std::string::npos) << got.err;
 }
 
-TEST_F(GrpcClient, CtrlCCancelsTheRequest) {
+TEST_F(GrpcClient, ASignalCancelsTheRequest) {
+  ASSERT_TRUE(kSignalsBlocked);
   start({});
-  workers_.hold();
-  int exit_code = -1;
-  testing::internal::CaptureStderr();
-  std::thread client([&] { exit_code = run_client(flags("a")); });
-  EXPECT_TRUE(eventually([&] { return !idle(); }));
-  ASSERT_TRUE(kSigintBlocked);
-  ::kill(::getpid(), SIGINT);
-  client.join();
-  const std::string err = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(exit_code, 130);
-  EXPECT_NE(err.find("cancelled"), std::string::npos) << err;
-  workers_.release();
-  EXPECT_TRUE(eventually([&] { return idle(); }));
+  for (const int signal : {SIGINT, SIGTERM}) {
+    workers_.hold();
+    int exit_code = -1;
+    testing::internal::CaptureStderr();
+    std::thread client([&] { exit_code = run_client(flags("a")); });
+    EXPECT_TRUE(eventually([&] { return !idle(); }));
+    ::kill(::getpid(), signal);
+    client.join();
+    const std::string err = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(exit_code, 128 + signal);
+    EXPECT_NE(err.find("cancelled"), std::string::npos) << err;
+    workers_.release();
+    EXPECT_TRUE(eventually([&] { return idle(); }));
+  }
 }
 
 }  // namespace
