@@ -85,8 +85,9 @@ class CancelOnSignal {
       if (::read(signals_.get(), &info, sizeof info) != sizeof info) continue;
       const std::lock_guard lock(mutex_);
       const int code = 128 + static_cast<int>(info.ssi_signo);
-      if (call_ == nullptr) ::_exit(fail(code, "cancelled"));
+      // The first one is being told, or will be, also if its call has ended meanwhile.
       if (std::exchange(interrupted_, code) != 0) ::_exit(code);
+      if (call_ == nullptr) ::_exit(fail(code, "cancelled"));
       call_->TryCancel();
     }
   }

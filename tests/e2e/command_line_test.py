@@ -359,40 +359,6 @@ class Client(harness.TestCase):
             self.assertIn("no server answers at 127.0.0.1:1", err)
             self.assertGreaterEqual(time.monotonic() - begun, 1)
 
-    def test_it_says_how_much_of_an_answer_has_come(self):
-        with harness.planted("0:step-20:stop"):  # so that the answer cannot be over
-            server = self.serve(harness.DEMO, "--step-timeout", 5 * harness.GUARD)
-            server.wait_ready()
-        client = server.client("--prompt", "In the beginning", "--ignore-eos", "--max-tokens", 400)
-        out = harness.Reader(client.stdout)
-        err = harness.Reader(client.stderr)
-        harness.wait_until(out.text, "the beginning of the answer")
-        server.kill()
-        self.assertEqual(client.wait(), UNAVAILABLE, err.rest())
-        self.assertRegex(err.rest(), r"^shoal: error: the server at \S+ is gone after \d+ tokens? of "
-                                     r"the answer: it has died, or the connection has broken")
-
-    def test_ctrl_c_cancels_and_says_so(self):
-        with harness.planted("0:step-20:stop"):  # so that the answer cannot be over
-            server = self.serve(harness.DEMO, "--step-timeout", 5 * harness.GUARD)
-            server.wait_ready()
-        client = server.client("--prompt", "In the beginning", "--ignore-eos", "--max-tokens", 400)
-        out = harness.Reader(client.stdout)
-        harness.wait_until(out.text, "the beginning of the answer")
-        client.send_signal(signal.SIGINT)
-        self.assertEqual((client.wait(), client.stderr.read()), (130, b"shoal: error: cancelled\n"))
-        self.assertTrue(out.rest().endswith("\n"))
-        server.kill()
-        # Also while it waits for a server to be ready.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            waiting = harness.start("client", "--server", "127.0.0.1:1", "--wait", 600, "--prompt",
-                                    "In")
-            harness.wait_until(lambda: len(os.listdir(f"/proc/{waiting.pid}/task")) > 2,
-                               "its threads")
-            waiting.send_signal(number)
-            self.assertEqual((waiting.wait(), waiting.communicate()[1]),
-                             (128 + number, b"shoal: error: cancelled\n"))
-
 
 if __name__ == "__main__":
     harness.main()

@@ -1,0 +1,71 @@
+"""How `shoal client` ends before its answer does: after a signal, and without its server."""
+import contextlib
+import os
+import signal
+
+import harness
+from harness import UNAVAILABLE
+
+
+class ClientEnds(harness.TestCase):
+    ENDLESS = ("--prompt", "In the beginning", "--ignore-eos", "--max-tokens", 400)
+
+    def stuck_server(self) -> harness.Server:
+        with harness.planted("0:step-20:stop"):  # so that the answer cannot be over
+            server = self.serve(harness.DEMO, "--step-timeout", 5 * harness.GUARD)
+            server.wait_ready()
+        return server
+
+    def test_it_says_how_much_of_an_answer_has_come(self):
+        server = self.stuck_server()
+        client = server.client(*self.ENDLESS)
+        out = harness.Reader(client.stdout)
+        err = harness.Reader(client.stderr)
+        harness.wait_until(out.text, "the beginning of the answer")
+        server.kill()
+        self.assertEqual(client.wait(), UNAVAILABLE, err.rest())
+        self.assertRegex(err.rest(), r"^shoal: error: the server at \S+ is gone after \d+ tokens? of "
+                                     r"the answer: it has died, or the connection has broken")
+
+    def test_ctrl_c_twice_says_so_at_most_once(self):
+        server = self.stuck_server()
+        unread, err = os.pipe()
+        os.set_blocking(err, False)
+        with contextlib.suppress(BlockingIOError):  # full, so that the client waits to say it
+            while os.write(err, b"." * 4096):
+                pass
+        os.set_blocking(err, True)
+        client = server.client(*self.ENDLESS, stderr=err)
+        os.close(err)
+        out = harness.Reader(client.stdout)
+        harness.wait_until(out.text, "the beginning of the answer")
+        client.send_signal(signal.SIGINT)
+        harness.wait_until(lambda: out.text().endswith("\n"), "the end of the line")
+        client.send_signal(signal.SIGINT)
+        self.assertEqual(client.wait(), 130)
+        with os.fdopen(unread, "rb") as said:
+            self.assertNotIn(b"cancelled", said.read())
+        server.kill()
+
+    def test_ctrl_c_cancels_and_says_so(self):
+        server = self.stuck_server()
+        client = server.client(*self.ENDLESS)
+        out = harness.Reader(client.stdout)
+        harness.wait_until(out.text, "the beginning of the answer")
+        client.send_signal(signal.SIGINT)
+        self.assertEqual((client.wait(), client.stderr.read()), (130, b"shoal: error: cancelled\n"))
+        self.assertTrue(out.rest().endswith("\n"))
+        server.kill()
+        # Also while it waits for a server to be ready.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            waiting = harness.start("client", "--server", "127.0.0.1:1", "--wait", 600, "--prompt",
+                                    "In")
+            harness.wait_until(lambda: len(os.listdir(f"/proc/{waiting.pid}/task")) > 2,
+                               "its threads")
+            waiting.send_signal(number)
+            self.assertEqual((waiting.wait(), waiting.communicate()[1]),
+                             (128 + number, b"shoal: error: cancelled\n"))
+
+
+if __name__ == "__main__":
+    harness.main()
