@@ -72,7 +72,9 @@ class SharedFlags {
     RankControl& mine = controls_[rank_];
     const std::atomic_ref<uint32_t> progress(mine.progress);
     // Only for sleepers is the clock read, because they cost a system call anyway. One that comes
-    // after this look sleeps for no time that would matter.
+    // between this look and the exchange finds no moment. That is a microsecond, unless a quota of
+    // processor time stops this rank just there: then its last sleep, of up to kSliceMs, does not
+    // count.
     const bool awaited = (progress.load(std::memory_order_relaxed) & kSleepers) != 0;
     std::atomic_ref<int64_t>(mine.ready_at[(steps - 1) % 2])
         .store(awaited ? RunningClock::wall().count() : 0, std::memory_order_relaxed);
