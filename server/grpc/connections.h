@@ -29,7 +29,8 @@ namespace shoal {
 /// bucket (LeakyBucket). Within such a block no call can begin and no message can become whole:
 /// either empties the bucket. A quarter of what the server sends counts against it, because a
 /// client acknowledges that with bytes of its own. For the one that is closed because
-/// memory is short every byte counts, however slowly it came and whatever the server sent meanwhile.
+/// memory is short every byte counts, however slowly it came and whatever the server sent
+/// meanwhile.
 class Connections {
  public:
   /// kept: the descriptors that the connections must leave free for the rest of the process.

@@ -89,8 +89,7 @@ void plan_device_memory(const HostResources& host, EnginePlan* plan) {
   MemoryEstimate& memory = plan->memory;
   memory.device_bytes = kNoDeviceBytes;
   for (const DevicePart& part : host.devices) {
-    const auto share =
-        static_cast<int64_t>(static_cast<double>(part.bytes) * plan->model.device_memory_share);
+    const auto share = static_cast<int64_t>(double(part.bytes) * plan->model.device_memory_share);
     const auto taken = static_cast<int64_t>(part.taken_bytes);
     const int64_t left = std::max<int64_t>(share - taken, 0);
     if (left >= memory.device_bytes) continue;

@@ -81,6 +81,14 @@ class SumWork final : public RankWork {
   std::string fault_;
 };
 
+/// A start in which one member is not as usual.
+template <typename Member, typename Value>
+RankStart start_with(Member RankStart::*member, Value value) {
+  RankStart start;
+  start.*member = static_cast<Member>(value);
+  return start;
+}
+
 class RankTest : public testing::Test {
  protected:
   struct Peer {
@@ -232,28 +240,18 @@ TEST_F(RankTest, RankZeroAnswersForAllUntilTheShutdown) {
   }
 }
 
-TEST_F(RankTest, ALongStepShowsThatItMoves) {
-  RankStart how;
-  how.heartbeat_ms = kHeartbeatMs;
-  start_ready(1, how);
-  send(0, Step{1, "long"});
-  ASSERT_TRUE(await<StepDone>(0).has_value());
-  EXPECT_EQ(count<StepProgress>(0), static_cast<size_t>(kParts)) << "once after each pause";
-}
-
-TEST_F(RankTest, AQuickStepDoesNotTalk) {
-  RankStart how;
-  how.heartbeat_ms = static_cast<int32_t>(kGuardMs);
-  start_ready(1, how);
-  send(0, Step{1, "long"});
-  ASSERT_TRUE(await<StepDone>(0).has_value());
-  EXPECT_EQ(count<StepProgress>(0), 0u);
+TEST_F(RankTest, ALongStepShowsThatItMovesAndAQuickOneDoesNotTalk) {
+  for (const auto& [pause_ms, signs] : {std::pair{int64_t{kHeartbeatMs}, kParts}, {kGuardMs, 0}}) {
+    peers_.clear();
+    start_ready(1, start_with(&RankStart::heartbeat_ms, pause_ms));
+    send(0, Step{1, "long"});
+    ASSERT_TRUE(await<StepDone>(0).has_value());
+    EXPECT_EQ(count<StepProgress>(0), static_cast<size_t>(signs)) << "once after each pause";
+  }
 }
 
 TEST_F(RankTest, ARankThatWaitsForAnotherSaysSoAndTakesItBack) {
-  RankStart how;
-  how.heartbeat_ms = kHeartbeatMs;
-  start_ready(2, how);
+  start_ready(2, start_with(&RankStart::heartbeat_ms, kHeartbeatMs));
   send(0, Step{1, ""});
   const auto waits = await<StepProgress>(0);
   ASSERT_TRUE(waits.has_value());
@@ -267,9 +265,7 @@ TEST_F(RankTest, ARankThatWaitsForAnotherSaysSoAndTakesItBack) {
 }
 
 TEST_F(RankTest, ARankOnADeviceWaitsAlthoughThatMoves) {
-  RankStart how;
-  how.heartbeat_ms = kGuardMs;  // no part is due
-  start_ready(1, how);
+  start_ready(1, start_with(&RankStart::heartbeat_ms, kGuardMs));
   send(0, Step{1, "on a device"});
   const auto waits = await<StepProgress>(0), goes_on = await<StepProgress>(0);
   ASSERT_TRUE(waits.has_value() && goes_on.has_value());
@@ -280,9 +276,7 @@ TEST_F(RankTest, ARankOnADeviceWaitsAlthoughThatMoves) {
 }
 
 TEST_F(RankTest, ALongWarmUpShowsThatItMoves) {
-  RankStart how;
-  how.work = "long warm-up";
-  start_ready(1, how);
+  start_ready(1, start_with(&RankStart::work, "long warm-up"));
   const auto is_warm_up = [](const RankMessage& message) {
     const auto* begun = std::get_if<PhaseBegun>(&message);
     return begun != nullptr && begun->phase == Phase::kWarmUp;
@@ -304,9 +298,7 @@ TEST_F(RankTest, AWarmUpBeginsOnAllRanksTogether) {
 }
 
 TEST_F(RankTest, SaysThatTheDriverMayCompileUntilNoRankWaitsForIt) {
-  RankStart how;
-  how.compiles_kernels = true;
-  start(2, how);
+  start(2, start_with(&RankStart::compiles_kernels, true));
   const auto before = await<PhaseBegun>(0);
   ASSERT_TRUE(before.has_value());
   EXPECT_TRUE(before->compiles);
@@ -320,9 +312,7 @@ TEST_F(RankTest, SaysThatTheDriverMayCompileUntilNoRankWaitsForIt) {
 }
 
 TEST_F(RankTest, AGroupThatOnlyProvesItsTransportBeginsNoWork) {
-  RankStart how;
-  how.transport_only = true;
-  start(2, how);
+  start(2, start_with(&RankStart::transport_only, true));
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_TRUE(await<TransportVerified>(rank).has_value());
     send(rank, Shutdown{});
@@ -332,9 +322,7 @@ TEST_F(RankTest, AGroupThatOnlyProvesItsTransportBeginsNoWork) {
 }
 
 TEST_F(RankTest, AReasonOfItsOwnIsItsOwnFault) {
-  RankStart how;
-  how.work = "own in load";
-  start(2, how);
+  start(2, start_with(&RankStart::work, "own in load"));
   const auto failure = await<RankFailure>(1);
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->fault, Fault::kOwn);

@@ -11,14 +11,14 @@
 namespace shoal {
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
+constexpr size_t kMebibyte = 1 << 20;
 
 Peer peer(const char* address) {
   return *parse_peer(cat("ipv6:[", address, "]:40000"));
 }
 
 TEST(TooMuch, WhoBringsMostTogetherIsClosedFirst) {
-  const double full = 0.9 * kMiB, handshake = 0.95 * kMiB;
+  const double full = 0.9 * kMebibyte, handshake = 0.95 * kMebibyte;
   std::vector<PendingBytes> all(35, {full, full, peer("2001:db8::1")});
   all.push_back({handshake, handshake, peer("2001:db8:1::1")});
   all.push_back({0, 0, peer("2001:db8::2")});
@@ -28,7 +28,7 @@ TEST(TooMuch, WhoBringsMostTogetherIsClosedFirst) {
 }
 
 TEST(TooMuch, OneThatBringsTooMuchIsClosedWhateverTheOthersDo) {
-  const double much = 1.5 * kMiB, little = 0.5 * kMiB;
+  const double much = 1.5 * kMebibyte, little = 0.5 * kMebibyte;
   const std::vector<PendingBytes> all{{little, little, peer("2001:db8::1")},
                                       {little, little, peer("2001:db8::2")},
                                       {little, little, peer("2001:db8::3")},
@@ -38,7 +38,7 @@ TEST(TooMuch, OneThatBringsTooMuchIsClosedWhateverTheOthersDo) {
 }
 
 TEST(TooMuch, WhoBringsNothingStays) {
-  const double half = 0.5 * kMiB, full = 0.9 * kMiB;
+  const double half = 0.5 * kMebibyte, full = 0.9 * kMebibyte;
   const Peer most = peer("2001:db8::1");
   std::vector<PendingBytes> all{{half, half, most}, {0, 0, most}, {half, half, most}};
   for (int i = 1; i <= 60; ++i)
@@ -50,15 +50,17 @@ TEST(TooMuch, WhoBringsNothingStays) {
 
 TEST(Heaviest, IsTheFullestOfTheAddressThatBringsMost) {
   const Peer many = peer("::ffff:10.0.0.1"), one = peer("::ffff:10.0.0.2");
-  EXPECT_EQ(heaviest({{90 * kMiB, 0, one}, {50 * kMiB, 0, many}, {60 * kMiB, 0, many}}), 2u);
-  EXPECT_EQ(heaviest({{15 * kMiB, 0, one}}), std::nullopt) << "so little takes no memory";
+  EXPECT_EQ(
+      heaviest({{90 * kMebibyte, 0, one}, {50 * kMebibyte, 0, many}, {60 * kMebibyte, 0, many}}),
+      2u);
+  EXPECT_EQ(heaviest({{15 * kMebibyte, 0, one}}), std::nullopt) << "so little takes no memory";
   EXPECT_EQ(heaviest({}), std::nullopt);
 }
 
 TEST(Heaviest, ANetworkOfIpv6IsOneClient) {
-  const PendingBytes one{90 * kMiB, 0, peer("2001:db8:0:2::1")};
-  const PendingBytes first{50 * kMiB, 0, peer("2001:db8:0:1::1")};
-  const PendingBytes second{60 * kMiB, 0, peer("2001:db8:0:1:ffff::2")};
+  const PendingBytes one{90 * kMebibyte, 0, peer("2001:db8:0:2::1")};
+  const PendingBytes first{50 * kMebibyte, 0, peer("2001:db8:0:1::1")};
+  const PendingBytes second{60 * kMebibyte, 0, peer("2001:db8:0:1:ffff::2")};
   EXPECT_EQ(heaviest({one, first, second}), 2u);
 }
 
