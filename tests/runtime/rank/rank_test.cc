@@ -81,7 +81,6 @@ class SumWork final : public RankWork {
   std::string fault_;
 };
 
-/// A start in which one member is not as usual.
 template <typename Member, typename Value>
 RankStart start_with(Member RankStart::*member, Value value) {
   RankStart start;
@@ -214,12 +213,12 @@ TEST_F(RankTest, SaysEveryPhaseInOrderAndHowFarItIs) {
   start_ready(2);
   std::vector<Phase> phases;
   for (const RankMessage& message : peer(0).said) {
-    if (const auto* begun = std::get_if<PhaseBegun>(&message)) {
-      if (phases.empty() || phases.back() != begun->phase) phases.push_back(begun->phase);
-    }
+    const auto* begun = std::get_if<PhaseBegun>(&message);
+    if (begun == nullptr || (!phases.empty() && phases.back() == begun->phase)) continue;
+    phases.push_back(begun->phase);
   }
-  EXPECT_EQ(phases, (std::vector<Phase>{Phase::kOpen, Phase::kSelfTest, Phase::kLoad, Phase::kTouch,
-                                        Phase::kWarmUp}));
+  using enum Phase;
+  EXPECT_EQ(phases, (std::vector<Phase>{kOpen, kSelfTest, kLoad, kTouch, kWarmUp}));
   EXPECT_EQ(count<TransportVerified>(0), 1u);
   EXPECT_EQ(count<LoadProgress>(0), 101u) << "one for each percent, of 1001 calls";
 }
@@ -254,12 +253,10 @@ TEST_F(RankTest, ARankThatWaitsForAnotherSaysSoAndTakesItBack) {
   start_ready(2, start_with(&RankStart::heartbeat_ms, kHeartbeatMs));
   send(0, Step{1, ""});
   const auto waits = await<StepProgress>(0);
-  ASSERT_TRUE(waits.has_value());
-  EXPECT_TRUE(waits->waits);
+  ASSERT_TRUE(waits.has_value() && waits->waits);
   send(1, Step{1, ""});
   const auto goes_on = await<StepProgress>(0);
-  ASSERT_TRUE(goes_on.has_value());
-  EXPECT_FALSE(goes_on->waits);
+  ASSERT_TRUE(goes_on.has_value() && !goes_on->waits);
   EXPECT_GT(goes_on->parts, waits->parts) << "the collective was a part";
   ASSERT_TRUE(await<StepDone>(0).has_value());
 }
@@ -281,15 +278,16 @@ TEST_F(RankTest, ALongWarmUpShowsThatItMoves) {
     const auto* begun = std::get_if<PhaseBegun>(&message);
     return begun != nullptr && begun->phase == Phase::kWarmUp;
   };
-  const auto times = std::count_if(peer(0).said.begin(), peer(0).said.end(), is_warm_up);
-  EXPECT_EQ(times, 3) << "at its begin, and after each second";
+  EXPECT_EQ(std::count_if(peer(0).said.begin(), peer(0).said.end(), is_warm_up), 3)
+      << "at its begin, and after each second";
 }
 
 TEST_F(RankTest, AWarmUpBeginsOnAllRanksTogether) {
   start(2);
   ASSERT_TRUE(await<ExchangePart>(0).has_value());
-  const Result<std::string> early = peer(0).channel->receive(Deadline::after_ms(200));
-  EXPECT_EQ(early.status().code(), Code::kDeadlineExceeded) << "it waits for the other";
+  EXPECT_EQ(peer(0).channel->receive(Deadline::after_ms(200)).status().code(),
+            Code::kDeadlineExceeded)
+      << "it waits for the other";
   send(0, Explain{});
   const auto failure = await<RankFailure>(0);
   ASSERT_TRUE(failure.has_value());
