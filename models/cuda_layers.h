@@ -70,11 +70,14 @@ class CudaLayers final : public Layers {
   Status normalize_logit_rows();
   Status fetch_logits();
   bool has_moved();
-  /// In a group the host waits until the step is done, even where it only enqueues, because a call
-  /// of a collective may wait too, and cannot say so.
+  /// Tells the rank (StepSigns::waits) that the host waits for its GPU, and in which part of which
+  /// layer that is. further: the GPU has completed another part since the host last looked. In a
+  /// group the host counts as waiting during the whole step, also while it only enqueues: any call
+  /// of a collective may hold it up, and a collective cannot call this.
   Status show_wait(bool further) {
     return waits(cat("its GPU in ", part_after(seen_, parts_.config.num_hidden_layers)), further);
   }
+  /// Tells the rank that the GPU has completed another part of the step.
   Status show_part() { return collective_ == nullptr ? moved() : show_wait(true); }
   Status wait(void* event);
   Status wait_for_all();

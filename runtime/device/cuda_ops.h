@@ -15,8 +15,10 @@ enum ShoalType { kShoalBf16 = 0, kShoalF16, kShoalF32, kShoalTypes };
 
 /// The most leaves of one product on one device. A balanced tree over them needs a stack of four.
 enum { kShoalMostLeaves = 8 };
-/// Up to so many rows, each leaf of a product always has thread blocks of its own, so that somebody
-/// else may as well fold them (ShoalProduct::y).
+/// The most rows (tokens of a step) of a product whose leaves may stay unfolded (ShoalProduct::y
+/// null). Up to this number each leaf is computed by thread blocks of its own, so its sum is in
+/// memory anyway, and add_norm can add them up, which saves a kernel. With more rows, one thread
+/// block may compute all leaves of an output and keep their sums in registers.
 enum { kShoalMostUnfoldedRows = 32 };
 
 /// One leaf of a product's columns, and what follows it on the stack of sums (LeafStep in

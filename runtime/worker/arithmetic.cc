@@ -247,7 +247,9 @@ void vocabulary_parts(const KernelTable& kernels, Hash& argmax, Hash& sums) {
   }
 }
 
-/// Of as many bytes as XXH3 has ways for, from none to some of its blocks of 1 KiB.
+/// Hashes checksums of several numbers of bytes. XXH3 has code of its own for 0, 1 to 3, 4 to 8, 9
+/// to 16, 17 to 128, 129 to 240 and more bytes, and reads more than that in blocks of 1 KiB. So
+/// each way is taken once, and the last twice: with less than a block, and with several blocks.
 void checksum_part(const KernelTable& kernels, Hash& hash) {
   Numbers numbers(10);
   std::vector<uint32_t> words(1250);

@@ -57,10 +57,11 @@ class ModelRunner {
   /// choosing tokens from them.
   static int64_t logit_bytes(const ShardPlan& plan, int64_t rows);
 
-  /// Runs a step of one token on every rank and drops the result, and then each kernel of a device
-  /// that a larger step may use, so that what happens only once (loading pages of the weights and
-  /// of the code, the transport's first use under load) is done before a request waits for it. The
-  /// one position that it writes to the KV cache is written again before any sequence reads it.
+  /// Runs a step of one token on every rank and drops the result. On a device it then runs every
+  /// kernel that only larger steps use. So what is slow only once is done before a request waits
+  /// for it: reading pages of the weights and of the code from disk, loading a kernel, and the
+  /// transport's first use in a step. It writes to block 0 of the KV cache, where the first
+  /// sequence that gets this block writes its own keys and values before it reads any.
   Status warm_up();
 
   /// Sets what shows that a step is alive. `moved` is called after every part of a step: after

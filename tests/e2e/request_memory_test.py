@@ -8,8 +8,9 @@ import http2
 MEBIBYTE = 1 << 20
 BUDGET = 512 * MEBIBYTE  # what SECURITY.md says
 REQUEST = 15 * MEBIBYTE
-# So many requests of one client may arrive at once: each is counted with 16 MiB, of 256 MiB for all,
-# and the last place is another client's.
+# How many requests of one client the server reads at once. While a request arrives it counts as the
+# longest message, 16 MiB, and all requests together may count as 256 MiB (server/serving/intake.h).
+# That is room for 16, of which the last place is kept for a client that has none.
 TOGETHER = 15
 GENERATE = "/openengine.v1.Inference/Generate"
 # One stop condition: a token id, as a message in a message. Fifteen mebibytes of them took 225 MB

@@ -56,7 +56,8 @@ class Actor {
 /// The stream whose operation the calling thread runs, or nullptr.
 extern thread_local constinit Actor* acting;
 
-/// Who has read and written each 16 bytes of a piece of memory last.
+/// For one piece of device memory: for each 16 bytes of it, the moment (Actor::moment) of the last
+/// read and of the last write. From these it sees whether an access comes before a flag allows it.
 class Traces {
  public:
   explicit Traces(size_t bytes) : bytes_(bytes) {}

@@ -96,9 +96,10 @@ std::optional<int> crossover(const Timings& timings) {
   return from;
 }
 
-/// Sums of `columns` products of numbers between -2 and 2, whose order differs: what the cut sums
-/// of a tensor core may lose, as for the products' reference. "" or the first value that differs
-/// more.
+/// Compares the results of own kernels with those of the library (its). Each is a sum of `columns`
+/// products of numbers between -2 and 2. The two add in different orders, and a tensor core cuts
+/// off low bits of what it adds, so two right results may differ by 1e-5 for each product. Returns
+/// "", or the first value that differs by more.
 std::string difference(const std::vector<float>& own, const std::vector<float>& its, int columns) {
   const double may_lose = 1e-5 * columns;
   for (size_t i = 0; i < own.size(); ++i) {
@@ -139,8 +140,9 @@ class Rivals {
       : one_(one), library_(library), type_(type), effort_(effort) {}
 
   Status prepare(const ProductShape& shape);
-  /// Computes the product of so many rows once. INTERNAL: they do not agree, or the library has no
-  /// algorithm.
+  /// Computes a product of `rows` rows once by own kernels and once by the library, and compares
+  /// the first and the last rows of the two results. INTERNAL: they differ by more than rounding
+  /// (difference()), or the library has no algorithm for this product.
   Status compare(int rows);
   Result<Timing> time(int rows);
 

@@ -74,8 +74,9 @@ FORBIDDEN = [(re.compile(p), why) for p, why in (
 DECIDES_BY_TEXT = re.compile(
     r"\bwhere\.(?:starts_with|ends_with|find|rfind|compare|substr)\(|\bwhere\s*[!=]=\s*\""
     r"|\bmessage\(\)\.(?:starts_with|ends_with|find|rfind|compare|substr)\(")
-# Where threads and ranks meet without a lock. x86 forgives a missing barrier, and Arm does not, so
-# each order is argued by a comment at most so many lines above it (docs/arm.md).
+# Files in which threads or ranks share memory by atomics alone. A wrong memory order goes unnoticed
+# on x86 and is an error on Arm (docs/arm.md). So wherever one of these files names a memory_order,
+# a comment says why that order is enough: on the same line, or at most ARGUED_LINES lines above.
 WITHOUT_LOCK = {"runtime/base/thread_pool.cc", "runtime/comm/slot_flags.cc",
                 "runtime/comm/slot_flags.h", "runtime/comm/slots/cma_slots.cc"}
 ARGUED_LINES = 4

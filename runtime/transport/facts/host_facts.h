@@ -106,8 +106,9 @@ struct GpuDevice {
   std::string compute_capability;  ///< "9.0"
   int64_t bytes = 0;               ///< of its memory
   std::string why_unusable;        ///< empty: usable
-  /// Of its memory, what was free while a process looked that had nothing there but a context. -1:
-  /// not known, as for a device that the group does not use.
+  /// How many bytes of its memory were free when the devices were looked at, before the first
+  /// start of ranks. The CUDA context of the process that looked counts as taken, as that of a rank
+  /// will. -1: not known, as for a device that the group does not use.
   int64_t free_bytes = -1;
   bool operator==(const GpuDevice&) const = default;
 };

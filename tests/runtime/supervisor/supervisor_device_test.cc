@@ -112,7 +112,9 @@ pid_t first_child() {
   return child;
 }
 
-/// Of a group in its first start: rank 0 hangs while it opens the first rung, and no kill ends it.
+/// Makes rank 0 of a group hang in the group's first start: it spins while it opens the first rung,
+/// and while this object traces it, its process does not end, not even by SIGKILL. The clock is
+/// moved until the front has refused the rung because rank 0 is silent.
 class HungInFirstStart {
  public:
   explicit HungInFirstStart(SupervisorOptions* options) {
