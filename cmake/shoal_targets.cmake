@@ -303,16 +303,32 @@ function(shoal_register_test name)
   shoal_emulated(${folder}/${name})
 endfunction()
 
-# shoal_test(status_test DEPS shoal_base [LABELS unit] [SOURCES ...] [TIMEOUT seconds] [COMPUTES]):
-# builds NAME.cc of the current folder into a program of its own and registers it. COMPUTES says that
-# its own code takes much of its time, so that it is worth optimizing.
+# shoal_opens(TARGET LIBRARY...): the target opens these stand-ins of tests/emulator and tests/fakes
+# at run time. They are built before it, and sources find their paths in SHOAL_EMULATED_MODULE,
+# SHOAL_FAKE_NCCL and SHOAL_FAKE_CUBLAS.
+set(SHOAL_PATH_OF_emulated_cuda_module SHOAL_EMULATED_MODULE)
+set(SHOAL_PATH_OF_fake_nccl SHOAL_FAKE_NCCL)
+set(SHOAL_PATH_OF_fake_cublaslt SHOAL_FAKE_CUBLAS)
+function(shoal_opens target)
+  foreach(library ${ARGN})
+    add_dependencies(${target} ${library})
+    target_compile_definitions(${target}
+                               PUBLIC ${SHOAL_PATH_OF_${library}}="$<TARGET_FILE:${library}>")
+  endforeach()
+endfunction()
+
+# shoal_test(status_test DEPS shoal_base [LABELS unit] [SOURCES ...] [OPENS fake_nccl ...]
+# [TIMEOUT seconds] [COMPUTES]): builds NAME.cc of the current folder into a program of its own and
+# registers it. OPENS: see shoal_opens(). COMPUTES says that its own code takes much of its time, so
+# that it is worth optimizing.
 function(shoal_test name)
-  cmake_parse_arguments(ARG "COMPUTES" "TIMEOUT" "DEPS;LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES" "TIMEOUT" "DEPS;LABELS;OPENS;SOURCES" ${ARGN})
   file(RELATIVE_PATH folder ${SHOAL_ROOT}/tests ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE "/" "_" prefix ${folder})
   set(target test_${prefix}_${name})
   shoal_test_program(${target} SOURCES ${name}.cc OWN_SOURCES ${ARG_SOURCES}
                      DEPS ${ARG_DEPS} GTest::gtest_main)
+  shoal_opens(${target} ${ARG_OPENS})
   if(ARG_COMPUTES AND NOT SHOAL_SANITIZE)
     # An option of the source comes after the -O0 of the target, and therefore counts.
     set_source_files_properties(${name}.cc PROPERTIES COMPILE_OPTIONS -O1
