@@ -67,6 +67,19 @@ class Case(harness.TestCase):
             generate = channel.unary_stream(GENERATE)
             self.assertTrue(list(generate(PROMPT, timeout=harness.GUARD)), what)
 
+    def check_all_end(self, connection: http2.Connection, send, requests: dict[int, bytes]):
+        """Calls send(stream, request) for all of these at once, each on a thread of its own. Every
+        call hears of its end, and the server does not close the connection as hostile."""
+        senders = [threading.Thread(target=send, args=one) for one in requests.items()]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        for stream in requests:
+            connection.wait_over(stream)
+        self.assertEqual(set(requests) - connection.over, set())
+        self.assertNotIn(CLOSED, self.server.err.text())
+
     def grown(self) -> int:
         return memory(self.server.pid, "VmHWM") - self.before
 
@@ -226,19 +239,9 @@ class NeverClosed(Case):
     def check_at_once(self, path: str, request: bytes):
         """64 such calls on one connection. Not all are answered, because they are many MiB, but each
         hears of its end."""
-        connection = self.connect()
-        streams = [connection.call(path) for _ in range(64)]
-        data = http2.message(request)
-        senders = [threading.Thread(target=connection.send, args=(stream, data, True))
-                   for stream in streams]
-        for sender in senders:
-            sender.start()
-        for sender in senders:
-            sender.join()
-        for stream in streams:
-            connection.wait_over(stream)
-        self.assertEqual(set(streams) - connection.over, set())
-        self.assertNotIn(CLOSED, self.server.err.text())
+        connection, data = self.connect(), http2.message(request)
+        self.check_all_end(connection, lambda stream, whole: connection.send(stream, whole, True),
+                           {connection.call(path): data for _ in range(64)})
 
     def test_64_large_messages_to_generate_at_once(self):
         self.check_at_once(GENERATE, padded(PROMPT, 15 * MEBIBYTE))
@@ -250,23 +253,15 @@ class NeverClosed(Case):
 class Slowly(Case):
     def test_the_longest_messages_at_a_mebibyte_a_second(self):
         connection = self.connect()
-        streams = [connection.call(path) for path in (GENERATE, CONTROL)]
+        generate, control = (connection.call(path) for path in (GENERATE, CONTROL))
 
         def send(stream: int, request: bytes):
             data, piece = http2.message(padded(request, 16 * MEBIBYTE)), MEBIBYTE // 16
             for at in range(0, len(data), piece):
                 connection.send(stream, data[at:at + piece], at + piece >= len(data))
                 time.sleep(1 / 16)
-        senders = [threading.Thread(target=send, args=one) for one in zip(streams, (PROMPT, b""))]
-        for sender in senders:
-            sender.start()
-        for sender in senders:
-            sender.join()
-        for stream in streams:
-            connection.wait_over(stream)
-        self.assertEqual(set(streams) - connection.over, set())
-        self.assertNotIn(CLOSED, self.server.err.text())
-        answer, refusal = (connection.answers[stream] for stream in streams)
+        self.check_all_end(connection, send, {generate: PROMPT, control: b""})
+        answer, refusal = connection.answers[generate], connection.answers[control]
         self.assertIn(b"at most 65536 are read", refusal)
         self.assertNotIn(b"grpc-message", answer, "no error")
         self.assertRegex(answer, rb"(?s)\0\0\0\0.", "there are messages of less than 256 bytes")
