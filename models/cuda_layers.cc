@@ -211,7 +211,8 @@ Status CudaLayers::multiply(const DeviceMatrix& w, const void* x, int64_t x_stri
         &w, x, x_stride, rows, is_last ? static_cast<int32_t>(room_.logit_rows) : room_.rows, y};
     if (products_->computes(call)) return products_->multiply(call, stream_.get());
   }
-  const ShoalProduct args = product_args(w, weights_.dtype, buffers_->device, x, x_stride, rows, y);
+  const ShoalProduct args =
+      product_args(w, weights_.dtype, buffers_->device.all_scratch(), x, x_stride, rows, y);
   return parts_.device->enqueue(parts_.device->module().product, args, stream_.get(), "product");
 }
 
@@ -372,8 +373,8 @@ Status CudaLayers::launch_shapes() {
   Device& device = *parts_.device;
   failed_ = true;  // until all have run
   const auto multiply_in_all = [&](const DeviceMatrix& w, const void* x, int64_t stride, float* y) {
-    return enqueue_product_shapes(device, product_args(w, weights_.dtype, b, x, stride, rows_, y),
-                                  stream_.get());
+    const ShoalProduct args = product_args(w, weights_.dtype, b.all_scratch(), x, stride, rows_, y);
+    return enqueue_product_shapes(device, args, stream_.get());
   };
   SHOAL_RETURN_IF_ERROR(multiply_in_all(weights.qkv, b.input, b.hidden_stride, b.qkv));
   ShoalAttention attention = attention_of(0);

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "models/layers.h"
 #include "models/model_config.h"
@@ -55,6 +56,7 @@ struct DeviceBuffers {
   ShoalBest* best_parts;  ///< [logit rows, kShoalArgmaxParts]
   float* scratch;         ///< of whichever op runs
   int64_t scratch_floats;
+  std::span<float> all_scratch() const { return {scratch, static_cast<size_t>(scratch_floats)}; }
   uint32_t* marks;  ///< [2 * layers + 2]: 0, 1, 2, ...
   StepInputs step;
   int64_t hidden_stride, qkv_columns, q_stride, attention_stride, mlp_stride, table_stride;

@@ -17,7 +17,7 @@ ShoalEmbed embed_args(const DeviceWeights& weights, const ModelConfig& config,
           .out = buffers.residual};
 }
 
-ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const DeviceBuffers& buffers,
+ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, std::span<float> scratch,
                           const void* x, int64_t x_stride, int32_t rows, float* y) {
   ShoalProduct args{};
   args.type = device_type(weights);
@@ -32,8 +32,8 @@ ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const Devic
   args.y = y;
   args.y_stride = matrix.outputs;
   args.plane_stride = int64_t{rows} * matrix.outputs;
-  args.scratch = buffers.scratch;
-  args.scratch_floats = buffers.scratch_floats;
+  args.scratch = scratch.data();
+  args.scratch_floats = static_cast<int64_t>(scratch.size());
   return args;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "models/device_buffers.h"
 #include "models/device_weights.h"
@@ -17,7 +18,7 @@ ShoalEmbed embed_args(const DeviceWeights& weights, const ModelConfig& config,
 
 /// The product of `rows` rows of x, which are x_stride elements apart, with a matrix of the
 /// weights. y: [contributions][rows][outputs]; nullptr: the leaves' sums stay in scratch, unfolded.
-ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, const DeviceBuffers& buffers,
+ShoalProduct product_args(const DeviceMatrix& matrix, Dtype weights, std::span<float> scratch,
                           const void* x, int64_t x_stride, int32_t rows, float* y);
 
 /// q, k and v of a layer. The step, the cache, the heads and the positions are left to the caller.

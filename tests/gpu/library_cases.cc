@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "bench/gpu/rank_processes.h"
+#include "models/device_ops.h"
 #include "models/library_products.h"
 #include "tests/gpu/gpu_cases.h"
 #include "tests/gpu/layer_problem.h"
@@ -194,21 +196,10 @@ LibraryProducts::Call Rivals::library_call(const DeviceMatrix& w, int rows) cons
 Status Rivals::enqueue(By by, int rows, int call) {
   const DeviceMatrix& w = weights_[static_cast<size_t>(call) % weights_.size()];
   if (by == kLibrary) return library_.multiply(library_call(w, rows), one_.stream.get());
-  ShoalProduct args{};
-  args.type = shoal_type(type_);
-  args.outputs = w.outputs;
-  args.rows = rows;
-  args.leaves = w.leaves;
-  std::copy_n(w.leaf, w.leaves, args.leaf);
-  args.weights = w.weights.get();
-  args.weight_stride = w.stride;
-  args.x = x_.get();
-  args.x_stride = columns_;
-  args.y = static_cast<float*>(y_[kOwn].get());
-  args.y_stride = w.outputs;
-  args.plane_stride = int64_t{rows} * w.outputs;
-  args.scratch = static_cast<float*>(scratch_.get());
-  args.scratch_floats = scratch_floats_;
+  const std::span<float> scratch(static_cast<float*>(scratch_.get()),
+                                 static_cast<size_t>(scratch_floats_));
+  const ShoalProduct args = product_args(w, type_, scratch, x_.get(), columns_, rows,
+                                         static_cast<float*>(y_[kOwn].get()));
   return one_.device->enqueue(one_.device->module().product, args, one_.stream.get(), "product");
 }
 
