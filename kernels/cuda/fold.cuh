@@ -13,42 +13,59 @@ namespace shoal::cuda {
 /// 128 values.
 inline constexpr int kMostFoldDepth = 8;
 
-/// W neighbouring floats that are loaded and stored together.
-template <int W>
-struct alignas(sizeof(float) * W) Pack {
-  float lane[W];
+/// So many neighbouring floats are moved and summed together.
+inline constexpr int kGroup = 4;
+struct alignas(sizeof(float) * kGroup) Pack {
+  float lane[kGroup];
 };
 
 /// Bypasses the first-level cache, because nothing is read twice and peers write what is read here.
-__device__ inline Pack<4> load_pack(const float* from, Pack<4>*) {
+__device__ inline Pack load(const float* from) {
   const float4 value = __ldcg(reinterpret_cast<const float4*>(from));
   return {{value.x, value.y, value.z, value.w}};
 }
-__device__ inline Pack<1> load_pack(const float* from, Pack<1>*) {
-  return {{__ldcg(from)}};
-}
-template <int W>
-__device__ Pack<W> load(const float* from) {
-  return load_pack(from, static_cast<Pack<W>*>(nullptr));
-}
-template <int W>
-__device__ void store(float* to, const Pack<W>& value) {
-  store_global(reinterpret_cast<Pack<W>*>(to), value);
+__device__ inline void store(float* to, const Pack& value) {
+  store_global(reinterpret_cast<Pack*>(to), value);
 }
 
-template <int W>
-__device__ Pack<W> add(const Pack<W>& a, const Pack<W>& b) {
-  Pack<W> sum;
+/// Loads floats [group * kGroup, (group + 1) * kGroup) of a plane of `count`. Those past the end of
+/// the plane count as 0. aligned: whether the plane begins at a multiple of a Pack. One by one the
+/// floats are the same, so one kernel serves planes of any alignment and length.
+__device__ inline Pack load_group(const float* plane, int64_t group, int64_t count, bool aligned) {
+  const int64_t at = group * kGroup;
+  if (aligned && at + kGroup <= count) return load(plane + at);
+  Pack value = {};
 #pragma unroll
-  for (int i = 0; i < W; ++i) sum.lane[i] = __fadd_rn(a.lane[i], b.lane[i]);
+  for (int i = 0; i < kGroup; ++i) {
+    if (at + i < count) value.lane[i] = __ldcg(plane + at + i);
+  }
+  return value;
+}
+
+__device__ inline void store_group(float* out, int64_t group, int64_t count, bool aligned,
+                                   const Pack& value) {
+  const int64_t at = group * kGroup;
+  if (aligned && at + kGroup <= count) {
+    store(out + at, value);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    if (at + i < count) store_global(out + at + i, value.lane[i]);
+  }
+}
+
+__device__ inline Pack add(const Pack& a, const Pack& b) {
+  Pack sum;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) sum.lane[i] = __fadd_rn(a.lane[i], b.lane[i]);
   return sum;
 }
 
 /// The stack shifts its values instead of being indexed, so that it stays in registers.
-template <int W>
 class Stack {
  public:
-  __device__ void push(const Pack<W>& value) {
+  __device__ void push(const Pack& value) {
 #pragma unroll
     for (int i = kMostFoldDepth - 1; i > 0; --i) values_[i] = values_[i - 1];
     values_[0] = value;
@@ -58,22 +75,22 @@ class Stack {
 #pragma unroll
     for (int i = 1; i + 1 < kMostFoldDepth; ++i) values_[i] = values_[i + 1];
   }
-  __device__ const Pack<W>& top() const {
+  __device__ const Pack& top() const {
     return values_[0];
   }
 
  private:
-  Pack<W> values_[kMostFoldDepth] = {};
+  Pack values_[kMostFoldDepth] = {};
 };
 
 /// load_value(i) returns the program's value i. Several values are loaded at once, because
 /// otherwise each plane would cost the full latency of memory.
-template <int W, class LoadValue>
-__device__ Pack<W> fold(const ShoalTreeSum& program, const LoadValue& load_value) {
+template <class LoadValue>
+__device__ Pack fold(const ShoalTreeSum& program, const LoadValue& load_value) {
   constexpr int kAtOnce = 8;
-  Stack<W> stack;
+  Stack stack;
   for (int first = 0; first < program.values; first += kAtOnce) {
-    Pack<W> loaded[kAtOnce] = {};
+    Pack loaded[kAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + i < program.values) loaded[i] = load_value(first + i);
@@ -99,8 +116,9 @@ inline bool fold_is_valid(const ShoalTreeSum& program) {
   return depth == 1;
 }
 
-inline bool is_aligned(const void* pointer, size_t bytes) {
-  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+/// Whether a Pack may be loaded from here, or stored.
+inline bool is_aligned(const float* floats) {
+  return reinterpret_cast<uintptr_t>(floats) % alignof(Pack) == 0;
 }
 
 }  // namespace shoal::cuda

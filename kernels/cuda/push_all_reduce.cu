@@ -22,8 +22,6 @@
 namespace shoal::cuda {
 namespace {
 
-// Number of floats that move together. Blocks share the elements in this unit.
-constexpr int kGroup = 4;
 // After this time, a wait also looks at host memory and lets others run.
 constexpr uint64_t kPatienceNs = 1'000'000;
 
@@ -73,31 +71,6 @@ __device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns,
   }
 }
 
-/// Loads the group's floats from a plane of `count`. Floats past the end of the plane count as 0.
-__device__ Pack<kGroup> load_group(const float* plane, int64_t group, int64_t count, bool aligned) {
-  const int64_t at = group * kGroup;
-  if (aligned && at + kGroup <= count) return load<kGroup>(plane + at);
-  Pack<kGroup> value = {};
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i) {
-    if (at + i < count) value.lane[i] = __ldcg(plane + at + i);
-  }
-  return value;
-}
-
-__device__ void store_group(float* out, int64_t group, int64_t count, bool aligned,
-                            const Pack<kGroup>& value) {
-  const int64_t at = group * kGroup;
-  if (aligned && at + kGroup <= count) {
-    store<kGroup>(out + at, value);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i) {
-    if (at + i < count) out[at + i] = value.lane[i];
-  }
-}
-
 /// The caller's arguments and what a launch adds to them.
 struct Launch {
   ShoalPushAllReduce args;
@@ -114,12 +87,12 @@ __device__ void push_planes(const Launch& launch, uint64_t step) {
   for (int64_t group = static_cast<int64_t>(blockIdx.x) * kPushThreads + threadIdx.x;
        group < pitch / kGroup; group += stride) {
     for (int plane = 0; plane < args.contributions[args.rank]; ++plane) {
-      const Pack<kGroup> value =
+      const Pack value =
           load_group(args.own + plane * args.pitch, group, args.sum.count, launch.own_aligned);
       const int64_t at = (launch.first + plane) * pitch + group * kGroup;
       for (int distance = 1; distance < args.world_size; ++distance) {
         const int peer = (args.rank + distance) % args.world_size;
-        store<kGroup>(slot_of(args.areas[peer], args.area_bytes, step) + at, value);
+        store(slot_of(args.areas[peer], args.area_bytes, step) + at, value);
       }
     }
   }
@@ -132,10 +105,10 @@ __device__ void sum_planes(const Launch& launch, uint64_t step) {
   const float* slot = slot_of(args.areas[args.rank], args.area_bytes, step);
   for (int64_t group = static_cast<int64_t>(blockIdx.x) * kPushThreads + threadIdx.x;
        group < pitch / kGroup; group += stride) {
-    const Pack<kGroup> sum = fold<kGroup>(args.sum, [&](int value) {
+    const Pack sum = fold(args.sum, [&](int value) {
       const int mine = value - launch.first;
       if (mine < 0 || mine >= args.contributions[args.rank])
-        return load<kGroup>(slot + value * pitch + group * kGroup);
+        return load(slot + value * pitch + group * kGroup);
       return load_group(args.own + mine * args.pitch, group, args.sum.count, launch.own_aligned);
     });
     store_group(args.sum.out, group, args.sum.count, launch.out_aligned, sum);
@@ -209,10 +182,10 @@ int64_t push_floats(int64_t area_bytes, int32_t world_size, int32_t most_contrib
 int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream) {
   if (!is_valid(*args)) return cudaErrorInvalidValue;
   if (args->sum.count == 0) return cudaSuccess;
-  Launch arguments{*args, 0, false, is_aligned(args->sum.out, sizeof(float4))};
+  Launch arguments{*args, 0, false, is_aligned(args->sum.out)};
   for (int rank = 0; rank < args->rank; ++rank) arguments.first += args->contributions[rank];
-  arguments.own_aligned = is_aligned(args->own, sizeof(float4)) &&
-                          (args->contributions[args->rank] <= 1 || args->pitch % kGroup == 0);
+  arguments.own_aligned =
+      is_aligned(args->own) && (args->contributions[args->rank] <= 1 || args->pitch % kGroup == 0);
   const int64_t groups = padded(args->sum.count) / kGroup;
   const int64_t blocks = std::min<int64_t>(kPushBlocks, (groups + kPushThreads - 1) / kPushThreads);
   return launch(&push_all_reduce_kernel, blocks, kPushThreads, arguments, stream);

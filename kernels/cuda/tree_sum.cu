@@ -8,30 +8,28 @@
 namespace shoal::cuda {
 namespace {
 
-/// Elements are independent of each other, so any launch shape and any W give the same bits.
-template <int W>
+/// The caller's arguments, and whether every plane and out may be moved a Pack at once.
+struct AlignedSum {
+  ShoalTreeSum sum;
+  bool aligned;
+};
+
+/// Elements are independent of each other, so any launch shape gives the same bits.
 __global__ void __launch_bounds__(kSumThreads)
-    tree_sum_kernel(const __grid_constant__ ShoalTreeSum args) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kSumThreads * W;
-  int64_t at = (static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x) * W;
-  for (; at < args.count; at += stride) {
-    store<W>(args.out + at,
-             fold<W>(args, [&](int value) { return load<W>(args.planes[value] + at); }));
+    tree_sum_kernel(const __grid_constant__ AlignedSum args) {
+  const ShoalTreeSum& sum = args.sum;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kSumThreads;
+  int64_t group = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
+  for (; group * kGroup < sum.count; group += stride) {
+    const Pack folded = fold(sum, [&](int value) {
+      return load_group(sum.planes[value], group, sum.count, args.aligned);
+    });
+    store_group(sum.out, group, sum.count, args.aligned, folded);
   }
 }
 
-template <int W>
-cudaError_t launch_sum(const ShoalTreeSum& sum, void* stream) {
-  const int64_t per_block = static_cast<int64_t>(kSumThreads) * W;
-  const int64_t blocks = std::min<int64_t>(kSumBlocks, (sum.count + per_block - 1) / per_block);
-  return launch(&tree_sum_kernel<W>, blocks, kSumThreads, sum, stream);
-}
-
 bool all_aligned(const ShoalTreeSum& sum) {
-  bool aligned = is_aligned(sum.out, sizeof(float4)) && sum.count % 4 == 0;
-  for (int i = 0; i < sum.values; ++i)
-    aligned = aligned && is_aligned(sum.planes[i], sizeof(float4));
-  return aligned;
+  return is_aligned(sum.out) && std::all_of(sum.planes, sum.planes + sum.values, is_aligned);
 }
 
 }  // namespace
@@ -39,12 +37,13 @@ bool all_aligned(const ShoalTreeSum& sum) {
 int32_t tree_sum(const ShoalTreeSum* sum, void* stream) {
   if (!fold_is_valid(*sum)) return cudaErrorInvalidValue;
   if (sum->count == 0) return cudaSuccess;
-  return all_aligned(*sum) ? launch_sum<4>(*sum, stream) : launch_sum<1>(*sum, stream);
+  constexpr int64_t kPerBlock = int64_t{kSumThreads} * kGroup;
+  const int64_t blocks = std::min<int64_t>(kSumBlocks, (sum->count + kPerBlock - 1) / kPerBlock);
+  return launch(&tree_sum_kernel, blocks, kSumThreads, AlignedSum{*sum, all_aligned(*sum)}, stream);
 }
 
 int32_t load_tree_sum() {
-  const cudaError_t wide = load_kernel(&tree_sum_kernel<4>);
-  return wide != cudaSuccess ? wide : load_kernel(&tree_sum_kernel<1>);
+  return load_kernel(&tree_sum_kernel);
 }
 
 }  // namespace shoal::cuda

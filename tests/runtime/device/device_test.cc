@@ -1,10 +1,13 @@
 // The loader and the device, tested with the emulated module.
 #include "runtime/device/device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <gtest/gtest.h>
+#include <string>
 #include <vector>
 
 #include "runtime/device/module_loader.h"
@@ -80,6 +83,37 @@ TEST(DeviceTest, MovesAndSums) {
   ASSERT_TRUE((*device)->record(event.get(), stream.get()).ok());
   ASSERT_TRUE((*device)->wait(event.get(), Deadline::after_ms(1000), {}).ok());
   EXPECT_EQ(static_cast<float*>(out.get())[3], 44);
+}
+
+/// A kernel is loaded when it is first launched. So a step of one token must launch the kernel that
+/// a step of any other size launches, whatever is aligned in it.
+TEST(DeviceTest, SumsOfAnyAlignmentAreOneKernel) {
+  const std::filesystem::path launched =
+      std::filesystem::path(testing::TempDir()) / "emulated_gpu_launched_by_sums";
+  std::filesystem::remove(launched);
+  const std::shared_ptr<Device> device = *Device::open(module(), 0);
+  const Device::Memory memory = *device->allocate(16 * sizeof(float));
+  const Device::Stream stream = *device->make_stream();
+  const Device::Event event = *device->make_event();
+  auto* const floats = static_cast<float*>(memory.get());
+  ::setenv("EMULATED_GPU_LAUNCHED", launched.c_str(), 1);
+  for (const int from : {0, 1}) {
+    for (const int64_t count : {4, 3}) {
+      ShoalTreeSum sum{};
+      sum.values = 1;
+      sum.planes[0] = floats + from;
+      sum.out = floats + 8;
+      sum.count = count;
+      EXPECT_TRUE(device->tree_sum(sum, stream.get()).ok());
+    }
+  }
+  EXPECT_TRUE(device->record(event.get(), stream.get()).ok());
+  EXPECT_TRUE(device->wait(event.get(), Deadline::infinite(), {}).ok());
+  ::unsetenv("EMULATED_GPU_LAUNCHED");
+  std::ifstream file(launched);
+  const std::string lines(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1) << lines;
+  std::filesystem::remove(launched);
 }
 
 TEST(DeviceTest, OnlyAPromiseOfZerosZeroesMemory) {
