@@ -68,8 +68,9 @@ class Layers {
   /// Takes a KV cache of this many blocks, in place of the one that it has. Call it before any
   /// step. RESOURCE_EXHAUSTED: the memory is refused.
   virtual Status take_kv_cache(int32_t blocks) = 0;
-  /// Runs every kernel that a step of any size may use, over the rows of the step before, whose
-  /// batch must still be there. Call it before any step of a request.
+  /// Launches once every kernel that only steps of other sizes than the one before would launch,
+  /// over that step's rows, whose batch must still be there, and waits for them. Call it before any
+  /// step of a request. models/device_shapes.h says why.
   virtual Status launch_shapes() = 0;
   /// What is left for a KV cache on this rank's device; nullopt if the cache is in host memory.
   virtual Result<std::optional<KvRoom>> kv_room() const = 0;

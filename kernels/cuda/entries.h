@@ -45,9 +45,7 @@ int64_t attention_scratch_floats(int32_t rows, int32_t heads, int32_t head_dim,
 int32_t multiply_tiles(const ShoalTiles* args, void* stream);
 int32_t operate(const ShoalOperation* args, void* stream);
 
-/// Load the kernels of a file into the current context. With lazy loading, the first launch of a
-/// kernel may have to wait for the device, while a peer's kernel spins until that very launch.
-/// Error 209 (no kernel image): the module is not compiled for this device.
+/// Load the kernels of a file into the current context: load_kernels of the table calls them all.
 int32_t load_tree_sum();
 int32_t load_push_all_reduce();
 int32_t load_product();

@@ -73,10 +73,12 @@ struct ShoalCudaModule {
 
   /// Selects the device for the calling thread, and makes its primary context.
   int32_t (*select)(int32_t device);
-  /// Loads every kernel into the context of the selected device. With lazy loading, the first
-  /// launch of a kernel may have to wait for the device. If the module has only virtual code for
-  /// the device, the driver compiles it here, which takes minutes the first time. Error 209 (no
-  /// kernel image): the module is not compiled for this device. Call it before any launch.
+  /// Loads every kernel into the context of the selected device, and launches none. Otherwise CUDA
+  /// loads a kernel at its first launch, which may then have to wait for the device
+  /// (models/device_shapes.h says what a first launch is still needed for). If the module has only
+  /// virtual code for the device, the driver compiles it here, which takes minutes the first time.
+  /// Error 209 (no kernel image): the module is not compiled for this device. Call it before any
+  /// launch.
   int32_t (*load_kernels)();
   int32_t (*allocate)(size_t bytes, void** memory);      ///< device memory, zeroed
   int32_t (*allocate_raw)(size_t bytes, void** memory);  ///< the same, with anything in it
