@@ -1,3 +1,4 @@
+#include <optional>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -61,6 +62,42 @@ void add_failure(const Status& failure, TransportReport* report) {
     report->remedies.push_back(std::move(remedy));
 }
 
+/// What doctor cannot know about a start of serve in this place, although its own went well.
+struct Unforeseen {
+  std::string what;
+  std::string command;  ///< after which there is no such thing
+};
+
+/// A limit of address space. The ranks of doctor load no weights, and a heap that a thread reserves
+/// takes 64 MiB of address space, whichever threads happen to need one.
+std::optional<Unforeseen> unforeseen_in(const HostFacts& facts) {
+  const int64_t limit = facts.limits.address_space_bytes;
+  if (limit < 0) return std::nullopt;
+  return Unforeseen{
+      cat("a process may have ", bytes_text(limit), " of address space here (ulimit -v). How much ",
+          "of it serve takes is known only once it runs: its ranks also load weights, and its ",
+          "threads reserve heaps, more or fewer each time. So it may end with exit code ",
+          static_cast<int>(ExitCode::kUnavailable), " where doctor finds nothing amiss"),
+      "ulimit -v unlimited"};
+}
+
+Json unforeseen_json(const std::optional<Unforeseen>& unforeseen) {
+  if (!unforeseen) return nullptr;
+  return {{"what", unforeseen->what}, {"command", unforeseen->command}};
+}
+
+std::string unforeseen_text(const std::optional<Unforeseen>& unforeseen) {
+  if (!unforeseen) return "";
+  return cat("not certain: ", unforeseen->what, ". To be certain, first:\n",
+             indented(unforeseen->command, "    "));
+}
+
+/// What doctor did or found beside the report of the transport.
+struct Beside {
+  SweepResult swept;
+  std::optional<Unforeseen> unforeseen;
+};
+
 Json files_json(const std::vector<LeftFile>& files) {
   Json list = Json::array();
   for (const LeftFile& file : files)
@@ -68,11 +105,12 @@ Json files_json(const std::vector<LeftFile>& files) {
   return list;
 }
 
-std::string document(const TransportReport& report, const SweepResult& swept) {
+std::string document(const TransportReport& report, const Beside& beside) {
   Json json = to_json(report);
   json["version"] = SHOAL_VERSION;
-  json["removed"] = files_json(swept.removed);
-  json["kept"] = files_json(swept.kept);
+  json["removed"] = files_json(beside.swept.removed);
+  json["kept"] = files_json(beside.swept.kept);
+  json["unforeseen"] = unforeseen_json(beside.unforeseen);
   return json_text(json) + "\n";
 }
 
@@ -81,11 +119,11 @@ std::string why_kept(LeftFileState state) {
   return state == LeftFileState::kUnknown ? "it may be somebody's own" : to_text(state);
 }
 
-std::string text(const TransportReport& report, const SweepResult& swept) {
-  std::string lines = to_text(report);
-  for (const LeftFile& file : swept.removed)
+std::string text(const TransportReport& report, const Beside& beside) {
+  std::string lines = to_text(report) + unforeseen_text(beside.unforeseen);
+  for (const LeftFile& file : beside.swept.removed)
     lines += cat("removed ", file.path, ", ", bytes_text(file.bytes), "\n");
-  for (const LeftFile& file : swept.kept)
+  for (const LeftFile& file : beside.swept.kept)
     lines +=
         cat("kept ", file.path, ", ", bytes_text(file.bytes), ": ", why_kept(file.state), "\n");
   return lines;
@@ -111,13 +149,15 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   ServeFlags serve = flags.serve;
   TransportFlags& place = serve.engine.transport;
   // The report lists what it did, so that it is not left to what comes next.
-  const SweepResult swept = std::exchange(place.clean_stale, false) ? clean_stale() : SweepResult();
+  Beside beside;
+  if (std::exchange(place.clean_stale, false)) beside.swept = clean_stale();
   TransportReport report;
-  const Ending ending = serve.engine.model.empty()
-                            ? prove(place, serve.engine.tensor_parallel_size, &report)
-                            : rehearse(serve, &report);
+  const bool alone = serve.engine.model.empty();
+  const Ending ending =
+      alone ? prove(place, serve.engine.tensor_parallel_size, &report) : rehearse(serve, &report);
   if (!ending.ok() && ending.fault != Fault::kPolicy) add_failure(ending.why, &report);
-  const Status written = write_stdout(flags.json ? document(report, swept) : text(report, swept));
+  if (ending.ok() && !alone) beside.unforeseen = unforeseen_in(report.facts);
+  const Status written = write_stdout(flags.json ? document(report, beside) : text(report, beside));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (!ending.ok()) return report_failure(ending);
   return exit_code_of(report);

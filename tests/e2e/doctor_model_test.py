@@ -1,6 +1,7 @@
 """shoal doctor MODEL: it ends as shoal serve would with the same flags, and loads no weights."""
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -132,9 +133,22 @@ class Limits(Case):
         self.assertEqual(codes, [(one, one) for one, _ in codes])
         self.assertEqual({one for one, _ in codes}, {0, harness.UNAVAILABLE})
 
+    def test_what_cannot_be_foreseen_is_said(self):
+        flags = (harness.DEMO, "-tp", 2)
+        self.assertIsNone(self.doctor(*flags)[1]["unforeseen"], "there is no limit")
+        limit = {"preexec_fn": denied.limit(resource.RLIMIT_AS, 16_000 * MIB)}
+        code, report, err = self.doctor(*flags, **limit)
+        self.assertEqual((code, report["unforeseen"]["command"]), (0, "ulimit -v unlimited"), err)
+        sentence = "a process may have 16777216000 B (15.6 GiB) of address space here"
+        self.assertIn(sentence, report["unforeseen"]["what"])
+        self.assertIsNone(self.doctor("-tp", 2, **limit)[1]["unforeseen"], "it is for no server")
+        said = harness.start("doctor", *flags, **limit).communicate()[0].decode()
+        self.assertRegex(said, rf"(?s)\AOK: .*\nnot certain: {re.escape(sentence)}.*"
+                               r"\n    ulimit -v unlimited\n\Z")
+
     def test_address_space(self):
         # Between 380 and 1,000 MiB the order in which threads take their heaps decides: doctor, which
-        # loads no weights, may still start where serve does not.
+        # loads no weights, may still start where serve does not, and says so.
         codes = self.codes(resource.RLIMIT_AS, [most * MIB for most in (100, 250, 300, 350, 16_000)])
         self.assertEqual(codes, [(one, one) for one, _ in codes])
         self.assertEqual({one for one, _ in codes}, {0, harness.UNAVAILABLE})

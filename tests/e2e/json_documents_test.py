@@ -1,8 +1,11 @@
 """Every JSON document that docs/json.md lists, from good and from bad places, against its schema."""
 import json
+import os
+import resource
 import subprocess
 import unittest
 
+import denied
 import grpc
 import harness
 import jsonschema
@@ -30,6 +33,13 @@ class Documents(harness.TestCase):
             with self.subTest(flags=flags):
                 process = harness.start("doctor", *flags, "--json")
                 self.check("transport-report", process.communicate()[0])
+
+    @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer needs address space")
+    def test_doctor_of_a_model_with_something_unforeseen(self):
+        limit = denied.limit(resource.RLIMIT_AS, 16_000 << 20)
+        process = harness.start("doctor", harness.DEMO, "--json", preexec_fn=limit)
+        report = self.check("transport-report", process.communicate()[0])
+        self.assertIsNotNone(report["unforeseen"])
 
     @unittest.skipUnless(namespaces_work(), "this kernel forbids mount namespaces here")
     def test_doctor_in_small_places(self):
