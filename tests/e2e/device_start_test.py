@@ -24,10 +24,16 @@ class Start(harness.TestCase):
         return server
 
     def test_every_kernel_is_launched_before_ready(self):
+        self.check_launches()
+
+    def test_every_kernel_of_a_group_is_launched_before_ready(self):
+        self.check_launches("-tp", 2, "--transport", "host-memfd")
+
+    def check_launches(self, *flags):
         ids = (EXPECTED["prompts"][1]["ids"] * 3)[:200]
         with tempfile.TemporaryDirectory() as folder:
             launched = Path(folder) / "launched"
-            server = self.ready("--max-num-seqs", 4, LAUNCHED=launched)
+            server = self.ready("--max-num-seqs", 4, *flags, LAUNCHED=launched)
             before = launched.read_text()
             self.assertGreater(before.count("\n"), 15)
             # Steps of many, some and few rows, short and long contexts.
