@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kSeconds = 300;
 
-std::string embed_looks_up(OneDevice& one, Dtype type) {
-  for (const RowExtent& extent : kRowExtents) {
+std::string embed_looks_up(OneDevice& one, std::span<const RowExtent> extents, Dtype type) {
+  for (const RowExtent& extent : extents) {
     Bench bench(one);
     constexpr int kVocabulary = 7;
     const std::vector<std::byte> table = encoded(floats(area(kVocabulary, extent.cols), 3), type);
@@ -46,9 +46,9 @@ std::string embed_looks_up(OneDevice& one, Dtype type) {
 }
 
 template <class T>
-std::string rms_norm_has_the_cpus_bits(OneDevice& one) {
+std::string rms_norm_has_the_cpus_bits(OneDevice& one, std::span<const RowExtent> extents) {
   for (const Numbers numbers : {Numbers::kUsual, Numbers::kHostile}) {
-    for (const RowExtent& extent : kRowExtents) {
+    for (const RowExtent& extent : extents) {
       Bench bench(one);
       const std::vector<float> x = floats(area(extent.rows, extent.cols), 5, numbers);
       const std::vector<float> weight = floats(static_cast<size_t>(extent.cols), 6);
@@ -75,9 +75,9 @@ std::string rms_norm_has_the_cpus_bits(OneDevice& one) {
 }
 
 template <class T>
-std::string silu_mul_has_the_cpus_bits(OneDevice& one) {
+std::string silu_mul_has_the_cpus_bits(OneDevice& one, std::span<const RowExtent> extents) {
   for (const bool biased : {false, true}) {
-    for (const RowExtent& extent : kRowExtents) {
+    for (const RowExtent& extent : extents) {
       Bench bench(one);
       const std::vector<float> gate_up =
           floats(area(extent.rows, 2 * extent.cols), 7, Numbers::kHostile);
@@ -126,9 +126,12 @@ std::vector<float> logit_rows(const RowExtent& extent) {
   return logits;
 }
 
-std::string argmax_is_the_cpus(OneDevice& one) {
-  for (const int columns : {1, 33, 1023, 2050, 70000}) {
-    const RowExtent extent{6, columns};
+/// From 2049 columns on a row has several parts, which blocks of their own read.
+constexpr RowExtent kLogitExtents[] = {{6, 1}, {6, 33}, {6, 1023}, {6, 2050}, {6, 70000}};
+constexpr RowExtent kFewLogitExtents[] = {{5, 2050}};
+
+std::string argmax_is_the_cpus(OneDevice& one, std::span<const RowExtent> extents) {
+  for (const RowExtent& extent : extents) {
     Bench bench(one);
     const std::vector<float> logits = logit_rows(extent);
     auto* const best = bench.poisoned<ShoalBest>(static_cast<size_t>(extent.rows));
@@ -190,18 +193,23 @@ void add_layer_cases(const Options& options, std::vector<Case>& cases) {
   };
   for (const Dtype type : kComputedTypes) {
     add("layer/embed" + suffix_of(type), [=] {
-      return in_every_order(options, [=](OneDevice& one) { return embed_looks_up(one, type); });
+      return in_every_order(options, kOrderedRows,
+                            [=](OneDevice& one, std::span<const RowExtent> extents) {
+                              return embed_looks_up(one, extents, type);
+                            });
     });
   }
   add("layer/rms_norm",
-      [=] { return in_every_order(options, rms_norm_has_the_cpus_bits<uint16_t>); });
+      [=] { return in_every_order(options, kOrderedRows, rms_norm_has_the_cpus_bits<uint16_t>); });
   add("layer/rms_norm-float32",
-      [=] { return on_device(options, rms_norm_has_the_cpus_bits<float>); });
+      [=] { return in_every_order(options, kOrderedRows, rms_norm_has_the_cpus_bits<float>); });
   add("layer/silu_mul",
-      [=] { return in_every_order(options, silu_mul_has_the_cpus_bits<uint16_t>); });
+      [=] { return in_every_order(options, kOrderedRows, silu_mul_has_the_cpus_bits<uint16_t>); });
   add("layer/silu_mul-float32",
-      [=] { return on_device(options, silu_mul_has_the_cpus_bits<float>); });
-  add("layer/argmax", [=] { return in_every_order(options, argmax_is_the_cpus); });
+      [=] { return in_every_order(options, kOrderedRows, silu_mul_has_the_cpus_bits<float>); });
+  add("layer/argmax", [=] {
+    return in_every_order(options, {kLogitExtents, kFewLogitExtents}, argmax_is_the_cpus);
+  });
   add("layer/exponential", [=] { return on_device(options, exponential_has_the_cpus_bits); });
 }
 

@@ -64,11 +64,15 @@ std::string on_device(const Options& options, const std::function<std::string(On
   return body(*one);
 }
 
-std::string in_every_order(const Options& options,
-                           const std::function<std::string(OneDevice&)>& body) {
+std::string in_every_order(
+    const Options& options, const OrderedExtents& extents,
+    const std::function<std::string(OneDevice&, std::span<const RowExtent>)>& body) {
+  constexpr int kSeedsWithAll = 3;
   return on_device(options, [&](OneDevice& one) -> std::string {
-    if (!options.stand_in) return body(one);
-    return in_lane_orders(3, [&](int) { return body(one); });
+    if (!options.stand_in) return body(one, extents.all);
+    return in_lane_orders(kAllSeeds, [&](int order) {
+      return body(one, order < kSeedsWithAll ? extents.all : extents.few);
+    });
   });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -101,17 +102,27 @@ std::string first_difference(const std::vector<T>& got, const std::vector<T>& ex
   return "";
 }
 
-/// Runs body with a device, in the arithmetic of the CPU's kernels.
-std::string on_device(const Options& options, const std::function<std::string(OneDevice&)>& body);
-/// The same with the emulated device's lanes and blocks in several orders.
-std::string in_every_order(const Options& options,
-                           const std::function<std::string(OneDevice&)>& body);
-
 struct RowExtent {
   int rows, cols;
 };
 inline constexpr RowExtent kRowExtents[] = {{1, 1},   {3, 63},   {2, 64},  {4, 65},
                                             {5, 100}, {2, 1023}, {3, 2050}};
+/// The extents of a case that runs in every order. `few` are small, and those of most orders.
+struct OrderedExtents {
+  std::span<const RowExtent> all, few;
+};
+/// Several rows, and lanes that add up more than one element each.
+inline constexpr RowExtent kFewRowExtents[] = {{3, 65}, {1, 200}};
+inline constexpr OrderedExtents kOrderedRows = {kRowExtents, kFewRowExtents};
+
+/// Runs body with a device, in the arithmetic of the CPU's kernels.
+std::string on_device(const Options& options, const std::function<std::string(OneDevice&)>& body);
+/// The same with the emulated device's lanes and blocks in every order: all extents in the first
+/// five of them, and few in the others. A device has one order, in which it gets all.
+std::string in_every_order(
+    const Options& options, const OrderedExtents& extents,
+    const std::function<std::string(OneDevice&, std::span<const RowExtent>)>& body);
+
 inline size_t area(int64_t rows, int64_t cols) {
   return static_cast<size_t>(rows) * static_cast<size_t>(cols);
 }
