@@ -89,7 +89,7 @@ Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator)
   SHOAL_ASSIGN_OR_RETURN(products_, products_of_library(parts_.library, device, weights_, b, room));
   SHOAL_RETURN_IF_ERROR(
       fill_rotary_tables(device, config, parts_.pool, room.positions, b.cos, b.sin));
-  return fill_progress_marks(device, 2 * config.num_hidden_layers + 2, b.marks);
+  return fill_progress_marks(device, last_mark_of(config.num_hidden_layers) + 1, b.marks);
 }
 
 Status CudaLayers::take_kv_cache(int32_t blocks) {
@@ -116,10 +116,10 @@ Result<std::optional<KvRoom>> CudaLayers::kv_room() const {
        .activation_bytes = buffers_->device.bytes + parts_.library.workspace_bytes});
 }
 
-/// Lets the stream write the number of parts that it has completed into the host's memory. Only
-/// this is progress: the host may be far ahead, or spin on a device that hangs.
-Status CudaLayers::mark_progress(int part) {
-  return parts_.device->copy(buffers_->pinned.mark, buffers_->device.marks + part, sizeof(uint32_t),
+/// Lets the stream write how far it is into the host's memory. Only this is progress: the host may
+/// be far ahead, or spin on a device that hangs.
+Status CudaLayers::mark_progress(int mark) {
+  return parts_.device->copy(buffers_->pinned.mark, buffers_->device.marks + mark, sizeof(uint32_t),
                              stream_.get());
 }
 
@@ -132,7 +132,8 @@ bool CudaLayers::has_moved() {
 Status CudaLayers::wait(void* event) {
   const auto look = [this]() -> Status {
     if (collective_ != nullptr) SHOAL_RETURN_IF_ERROR(collective_->check());
-    return has_moved() ? show_part() : show_wait(false);
+    seen_ = buffers_->pinned.last_mark();
+    return show_wait();
   };
   SHOAL_RETURN_IF_ERROR(
       parts_.device->wait(event, Deadline::after_ms(parts_.collective_timeout_ms), look));
@@ -178,12 +179,12 @@ Status CudaLayers::begin(const DecoderBatch& batch) {
   rows_ = static_cast<int32_t>(batch.token_ids.size());
   failed_ = true;  // until finish() has seen the end of the step
   launched_ = parts_.device->module().launches();
+  seen_ = buffers_->pinned.forget_marks();
+  SHOAL_RETURN_IF_ERROR(show_wait());
   SHOAL_RETURN_IF_ERROR(send_step(batch));
-  SHOAL_RETURN_IF_ERROR(mark_progress(0));
   const ShoalEmbed embed = embed_args(weights_, parts_.config, buffers_->device, rows_);
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().embed, embed, stream_.get(), "embed"));
-  if (collective_ != nullptr) SHOAL_RETURN_IF_ERROR(show_wait(false));
   return normalize(weights_.layers.front().input_norm, 0, 0, rows_);
 }
 
@@ -286,24 +287,24 @@ float* CudaLayers::contributions() const {
   return is_unfolded() ? nullptr : buffers_->device.partial;
 }
 
-/// Adds the sum to the rows, and normalizes them for what comes next. A group of one rank adds its
-/// own contribution, which is the whole sum.
+/// Adds the sum to the rows, and normalizes them. That of a lone rank is its own contribution.
 Status CudaLayers::reduce(int layer, Part part) {
   const DeviceBuffers& b = buffers_->device;
-  const bool is_mlp = part == Part::kMlp;
+  const int half = 2 * layer + (part == Part::kMlp ? 1 : 0);
   ShoalAddNorm args = add_norm_args(weights_, parts_.config, b, layer, part, is_unfolded());
+  args.progress = buffers_->pinned.mark;
   args.rows = rows_;
   if (collective_ != nullptr) {
+    SHOAL_RETURN_IF_ERROR(mark_progress(mark_before_sum(half)));
     SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(
-        is_mlp ? parts_.plan.mlp_reduce : parts_.plan.attention_reduce, b.partial, b.sum,
-        static_cast<size_t>(rows_) * static_cast<size_t>(args.cols), stream_.get(),
+        part == Part::kMlp ? parts_.plan.mlp_reduce : parts_.plan.attention_reduce, b.partial,
+        b.sum, static_cast<size_t>(rows_) * static_cast<size_t>(args.cols), stream_.get(),
         Deadline::after_ms(parts_.collective_timeout_ms)));
     args.sums = b.sum;
   }
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().add_norm, args, stream_.get(), "add_norm"));
-  SHOAL_RETURN_IF_ERROR(mark_progress(2 * layer + (is_mlp ? 2 : 1)));
-  return has_moved() ? show_part() : Status();
+  return has_moved() ? show_wait() : Status();
 }
 
 /// Every kLayersAhead layers it waits until the device has come to the one kLayersAhead before.
@@ -388,7 +389,7 @@ Status CudaLayers::launch_shapes() {
 }
 
 Status CudaLayers::finish() {
-  SHOAL_RETURN_IF_ERROR(mark_progress(2 * parts_.config.num_hidden_layers + 1));
+  SHOAL_RETURN_IF_ERROR(mark_progress(last_mark_of(parts_.config.num_hidden_layers)));
   SHOAL_RETURN_IF_ERROR(wait_for_all());
   const int64_t launches = parts_.device->module().launches() - launched_;
   log_debug(

@@ -60,7 +60,7 @@ class CudaLayers final : public Layers {
 
   Status open_stream();
   Status send_step(const DecoderBatch& batch);
-  Status mark_progress(int part);
+  Status mark_progress(int mark);
   Status normalize(const DeviceVector& weight, int64_t from_row, int64_t to_row, int32_t rows);
   Status multiply(const DeviceMatrix& w, const void* x, int64_t x_stride, int32_t rows, float* y);
   ShoalAttention attention_of(int layer) const;
@@ -70,15 +70,13 @@ class CudaLayers final : public Layers {
   Status normalize_logit_rows();
   Status fetch_logits();
   bool has_moved();
-  /// Tells the rank (StepSigns::waits) that the host waits for its GPU, and in which part of which
-  /// layer that is. further: the GPU has completed another part since the host last looked. In a
-  /// group the host counts as waiting during the whole step, also while it only enqueues: any call
-  /// of a collective may hold it up, and a collective cannot call this.
-  Status show_wait(bool further) {
-    return waits(cat("its GPU in ", part_after(seen_, parts_.config.num_hidden_layers)), further);
+  /// Tells the rank (StepSigns::waits) that the host waits for its GPU, in which part of which layer
+  /// that is, and how many sums the GPU has begun. The host counts as waiting during the whole step,
+  /// also while it only enqueues: any such call may wait too, and cannot say so.
+  Status show_wait() {
+    const int layers = parts_.config.num_hidden_layers;
+    return waits(cat("its GPU in ", part_after(seen_, layers)), seen_, sums_after(seen_, layers));
   }
-  /// Tells the rank that the GPU has completed another part of the step.
-  Status show_part() { return collective_ == nullptr ? moved() : show_wait(true); }
   Status wait(void* event);
   Status wait_for_all();
   Status keep_pace(int layer);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "models/device_tables.h"
 #include "runtime/base/cat.h"
 #include "runtime/base/kv_block.h"
 
@@ -87,7 +88,7 @@ DeviceBuffers::DeviceBuffers(std::byte* base, const ModelConfig& config, const S
   best = layout.take<ShoalBest>(room.logit_rows);
   best_parts = layout.take<ShoalBest>(room.logit_rows * kShoalArgmaxParts);
   scratch = layout.take<float>(most_scratch);
-  marks = layout.take<uint32_t>(2 * config.num_hidden_layers + 2);
+  marks = layout.take<uint32_t>(last_mark_of(config.num_hidden_layers) + 1);
   step = take_inputs(layout, room);
   bytes = layout.bytes();
 }

@@ -57,7 +57,7 @@ struct DeviceBuffers {
   float* scratch;         ///< of whichever op runs
   int64_t scratch_floats;
   std::span<float> all_scratch() const { return {scratch, static_cast<size_t>(scratch_floats)}; }
-  uint32_t* marks;  ///< [2 * layers + 2]: 0, 1, 2, ...
+  uint32_t* marks;  ///< [last_mark_of(layers) + 1]: 0, 1, 2, ...
   StepInputs step;
   int64_t hidden_stride, qkv_columns, q_stride, attention_stride, mlp_stride, table_stride;
   int64_t bytes;
@@ -73,10 +73,15 @@ struct DeviceBuffers {
 /// The same for the host's side, in pinned memory that the device reads and writes.
 struct PinnedBuffers {
   StepInputs step;
-  uint32_t* mark;  ///< the last mark of progress, which the stream writes
+  uint32_t* mark;  ///< how far the stream is (device_tables.h), which it writes itself
   /// Relaxed: the mark is a number by itself, and nothing else is read because of it.
   uint32_t last_mark() const {
     return std::atomic_ref<uint32_t>(*mark).load(std::memory_order_relaxed);
+  }
+  /// Sets the mark of a step that begins, and returns it. The stream must be idle.
+  uint32_t forget_marks() const {
+    std::atomic_ref<uint32_t>(*mark).store(0, std::memory_order_relaxed);
+    return 0;
   }
   ShoalBest* best;  ///< [logit rows]
   float* logits;    ///< [logit rows, vocabulary of this rank]

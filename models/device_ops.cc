@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/args.h"
+#include "models/device_tables.h"
 
 namespace shoal {
 
@@ -90,6 +91,7 @@ ShoalAddNorm add_norm_args(const DeviceWeights& weights, const ModelConfig& conf
   args.eps = config.rms_norm_eps;
   args.out = buffers.input;
   args.out_stride = buffers.hidden_stride;
+  args.mark = static_cast<uint32_t>(mark_after_sum(2 * layer + (is_mlp ? 1 : 0)));
   return args;
 }
 

@@ -31,7 +31,8 @@ ShoalSiluMul silu_mul_args(const DeviceWeights::Layer& weights, Dtype activation
 
 /// What follows a part of a layer: its sum is added to the rows, and then they are normalized for
 /// the next part. After the last layer they are not, because only some rows have logits. The sum is
-/// what the product has left: if `unfolded`, its leaves' sums in scratch.
+/// what the product has left: if `unfolded`, its leaves' sums in scratch. `mark` is set, `progress`
+/// is not.
 ShoalAddNorm add_norm_args(const DeviceWeights& weights, const ModelConfig& config,
                            const DeviceBuffers& buffers, int layer, Layers::Part part,
                            bool unfolded);

@@ -65,9 +65,11 @@ Status fill_progress_marks(Device& device, int count, uint32_t* marks) {
 
 std::string part_after(uint32_t mark, int layers) {
   const auto done = static_cast<int>(mark);
-  if (done > 2 * layers) return "what comes before layer 0";  // the mark is the last step's
-  if (done == 2 * layers) return "the logits";
-  return cat("layer ", done / 2, done % 2 == 0 ? ", attention" : ", mlp");
+  if (done >= last_mark_of(layers)) return "what follows the logits";
+  if (done == 4 * layers) return "the logits";
+  const int half = done / 2;
+  return cat(sums_after(mark, layers) ? "the sum of " : "", "layer ", half / 2,
+             half % 2 == 0 ? ", attention" : ", mlp");
 }
 
 }  // namespace shoal

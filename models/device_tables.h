@@ -20,9 +20,24 @@ Status fill_rotary_tables(Device& device, const ModelConfig& config, ThreadPool&
 /// far it has come.
 Status fill_progress_marks(Device& device, int count, uint32_t* marks);
 
-/// What follows a step's mark, for people: "layer 5, mlp". Mark 0 is that of the embeddings, then
-/// each layer has one for attention and one for its mlp, and the last is that of the logits. A step
-/// begins with the last mark of the step before.
+// How far a stream is in a step. It begins with mark 0. Each half of a layer (attention, then mlp)
+// has two: one when the rank's contributions have been computed, unless it is the only rank, and
+// one when those of all ranks have been summed. The last mark follows the logits.
+constexpr int mark_before_sum(int half) {
+  return 2 * half + 1;
+}
+constexpr int mark_after_sum(int half) {
+  return 2 * half + 2;
+}
+constexpr int last_mark_of(int layers) {
+  return 4 * layers + 1;
+}
+
+/// Whether a device with this mark sums, and so may wait for other ranks.
+constexpr bool sums_after(uint32_t mark, int layers) {
+  return mark % 2 == 1 && static_cast<int>(mark) < last_mark_of(layers);
+}
+/// What a device with this mark is in, for people: "layer 5, mlp", "the sum of layer 5, mlp".
 std::string part_after(uint32_t mark, int layers);
 
 }  // namespace shoal

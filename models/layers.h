@@ -45,10 +45,10 @@ struct StepRoom {
 /// an error, which ends the step with that error. They may be empty.
 struct StepSigns {
   std::function<Status()> moved;  ///< another part of the step has been completed
-  /// Called before a step's first collective between devices, and then about every 100 ms while a
-  /// device is awaited, with the part that the device is in, for people: "its GPU in layer 5, mlp".
-  /// further: the device has completed another part of the step.
-  std::function<Status(const std::string& where, bool further)> waits;
+  /// Called before a step's first op on a device, and then about every 100 ms while that is
+  /// awaited, with what it is in, for people: "its GPU in layer 5, mlp". mark: how far it is in the
+  /// step. sums: it may be waiting for other ranks there.
+  std::function<Status(const std::string& where, uint64_t mark, bool sums)> waits;
 };
 
 /// One rank's part of a model on one kind of device: its weights, its KV cache, the activations of
@@ -98,8 +98,8 @@ class Layers {
 
  protected:
   Status moved() const { return signs_.moved ? signs_.moved() : Status(); }
-  Status waits(const std::string& where, bool further) const {
-    return signs_.waits ? signs_.waits(where, further) : Status();
+  Status waits(const std::string& where, uint64_t mark, bool sums) const {
+    return signs_.waits ? signs_.waits(where, mark, sums) : Status();
   }
 
  private:

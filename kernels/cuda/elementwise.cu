@@ -125,6 +125,8 @@ __device__ float folded(const ShoalAddNorm& args, int64_t at) {
 /// Blocks: rows.
 __global__ void __launch_bounds__(kThreads)
     add_norm_kernel(const __grid_constant__ ShoalAddNorm args) {
+  if (args.progress != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
+    store_word(args.progress, args.mark);
   auto* const x = reinterpret_cast<float*>(block_memory());
   const int64_t row = static_cast<int64_t>(blockIdx.x) * args.cols;
   for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kThreads) {
@@ -272,7 +274,8 @@ int32_t add_norm(const ShoalAddNorm* args, void* stream) {
   if (!is_extent(args->rows, args->cols)) return cudaErrorInvalidValue;
   if (args->rows == 0 || args->cols == 0) return cudaSuccess;
   if (args->cols > kMostNormColumns || !fold_is_valid(*args) || !is_given(args->residual, 4) ||
-      !is_given(args->sums, 4) || !is_given_or_null(args->bias, 4))
+      !is_given(args->sums, 4) || !is_given_or_null(args->bias, 4) ||
+      !is_given_or_null(args->progress, 4))
     return cudaErrorInvalidValue;
   if (args->weight != nullptr && !norm_is_valid(*args)) return cudaErrorInvalidValue;
   return launch(&add_norm_kernel, Grid{args->rows, 1, 1}, kThreads, norm_bytes(args->cols), *args,

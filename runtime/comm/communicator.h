@@ -25,6 +25,8 @@ struct WaitState {
   uint64_t collective = 0;
   std::string what;            ///< "all_reduce of 2048 floats"; empty before the first
   std::vector<int> waits_for;  ///< ranks whose part has not arrived; empty if it waits for none
+  /// Nobody can tell whose part has not arrived, so that waits_for is all other ranks.
+  bool guessed = false;
 };
 
 /// Called every kSliceMs during a long wait. An error ends the wait and becomes its result. A

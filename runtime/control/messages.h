@@ -131,6 +131,13 @@ struct StepDone {
   std::string result;
 };
 
+/// How far a rank's device is in a step. Only one that sums waits for other ranks, and it waits for
+/// those with lesser marks.
+struct DeviceMark {
+  uint64_t mark = 0;
+  bool sums = false;
+};
+
 /// Which collective a rank was in (0: none), which ranks it was waiting for, and what it was
 /// waiting for besides: "its GPU in layer 5, mlp". Empty: nothing.
 struct RankWait {
@@ -138,6 +145,8 @@ struct RankWait {
   std::string what;
   std::vector<int32_t> waits_for;
   std::string where;
+  /// It waits for its device, and cannot tell for whom that waits, so that waits_for is all others.
+  std::optional<DeviceMark> device = std::nullopt;
 };
 
 /// The rank has failed, for the reason in `status`. It exits right after.
@@ -203,8 +212,12 @@ void fields(Archive& archive, StepDone& m) {
   archive(m.number, m.result);
 }
 template <typename Archive>
+void fields(Archive& archive, DeviceMark& m) {
+  archive(m.mark, m.sums);
+}
+template <typename Archive>
 void fields(Archive& archive, RankWait& m) {
-  archive(m.collective, m.what, m.waits_for, m.where);
+  archive(m.collective, m.what, m.waits_for, m.where, m.device);
 }
 template <typename Archive>
 void fields(Archive& archive, RankFailure& m) {

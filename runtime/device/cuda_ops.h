@@ -106,7 +106,8 @@ struct ShoalSiluMul {
 
 /// residual += sum + bias, where the bias is added to the sum first. Then, if there is a weight,
 /// out is the norm of residual, as ShoalRmsNorm computes it. The sum may come in leaves, which are
-/// folded first, as a product folds them. With the CPU's bits.
+/// folded first, as a product folds them. With the CPU's bits. Once all ops before it are done,
+/// progress gets a mark, by which the host sees how far the stream is.
 struct ShoalAddNorm {
   int32_t type;  ///< ShoalType of out: bf16 or float32
   int32_t rows;
@@ -120,6 +121,8 @@ struct ShoalAddNorm {
   float eps;
   void* out;  ///< [rows][out_stride]
   int64_t out_stride;
+  uint32_t* progress;  ///< pinned host memory, or null: none
+  uint32_t mark;
 };
 
 /// A greatest logit and its column: the twin of ArgmaxResult in kernels/args.h.

@@ -144,7 +144,7 @@ Result<std::unique_ptr<Communicator>> Rank::open() {
   args.timeout_ms = start_.collective_timeout_ms;
   args.exchange = [this](std::string mine) { return exchange(std::move(mine)); };
   args.interrupted = [this] { return still_waiting(); };
-  args.waits = [this](const std::string& where) { return waits(where, false); };
+  args.waits = [this](const std::string& where) { return waits(where, 0, false); };
   SHOAL_RETURN_IF_ERROR(open_device(rung));
   SHOAL_RETURN_IF_ERROR(compiled());
   args.device = device_;
@@ -192,6 +192,7 @@ Status Rank::take_step(const Step& step) {
   said_at_ = now_();
   said_waits_ = false;
   parts_before_step_ = parts_;
+  device_mark_.reset();
   SHOAL_RETURN_IF_ERROR(test_fault_.enter_step(++steps_begun_));
   SHOAL_ASSIGN_OR_RETURN(std::string result, work_.step(step.number, step.plan));
   phase_ = Phase::kIdle;
@@ -220,6 +221,7 @@ Status Rank::enter(Phase phase) {
   if (phase == Phase::kWarmUp) SHOAL_RETURN_IF_ERROR(exchange("").status());
   phase_ = phase;
   where_.clear();
+  device_mark_.reset();
   said_at_ = now_();
   const bool compiles = phase == Phase::kOpen && start_.compiles_kernels;
   SHOAL_RETURN_IF_ERROR(send(PhaseBegun{phase, compiles}));
@@ -238,6 +240,7 @@ Status Rank::loaded(const LoadProgress& progress) {
 
 Status Rank::moved() {
   where_.clear();
+  device_mark_.reset();
   if (communicator_ != nullptr) communicator_->device_waits(false);
   return complete_part(false);
 }
@@ -268,10 +271,11 @@ Status Rank::still_waiting() {
   return send(StepProgress{step_, parts_, true});
 }
 
-Status Rank::waits(const std::string& where, bool further) {
+Status Rank::waits(const std::string& where, uint64_t mark, bool sums) {
   if (communicator_ != nullptr) communicator_->device_waits(true);
   where_ = where;
-  return further ? complete_part(true) : still_waiting();
+  const std::optional<DeviceMark> before = std::exchange(device_mark_, DeviceMark{mark, sums});
+  return before && mark > before->mark ? complete_part(true) : still_waiting();
 }
 
 template <typename Message>
@@ -347,7 +351,11 @@ RankWait Rank::wait() const {
     }
   } else if (communicator_ != nullptr) {
     const WaitState state = communicator_->wait_state();
-    wait = {state.collective, state.what, {state.waits_for.begin(), state.waits_for.end()}, ""};
+    wait = {.collective = state.collective,
+            .what = state.what,
+            .waits_for = {state.waits_for.begin(), state.waits_for.end()},
+            .where = "",
+            .device = state.guessed ? device_mark_ : std::nullopt};
   }
   wait.where = where_;
   return wait;

@@ -47,7 +47,7 @@ class Rank final : private RankContext {
   Status loaded(const LoadProgress& progress) override;
   std::shared_ptr<Device> device() override { return device_; }
   Status moved() override;
-  Status waits(const std::string& where, bool further) override;
+  Status waits(const std::string& where, uint64_t mark, bool sums) override;
 
   Status serve();
   Status connect();
@@ -83,8 +83,9 @@ class Rank final : private RankContext {
   bool in_exchange_ = false;
   uint64_t parts_ = 0;  // of the work that have been completed
   uint64_t parts_before_step_ = 0;
-  std::string where_;        // what this rank waits for, as it has said last; empty: nothing
-  bool said_waits_ = false;  // the front believes that this rank waits
+  std::string where_;  // what this rank waits for, as it has said last; empty: nothing
+  std::optional<DeviceMark> device_mark_;  // of then, if it is a device
+  bool said_waits_ = false;                // the front believes that this rank waits
   int loaded_percent_ = -1;
   StepTimes untold_;                       // of the steps that the front does not know yet
   Clock::duration spent_told_{0};          // in collectives, as the front knows it

@@ -57,10 +57,12 @@ class RankContext {
   /// Shows that the work waits for its device, which may be waiting for other ranks. Call it about
   /// every 100 ms of such a wait, and before a call that may wait by itself, because the rank
   /// cannot say so from within. What it uses of the processor is no progress from then on, until
-  /// moved(). `further`: the device has completed another part since the last call, which is
-  /// progress. `where` says for people what the work waits for: "its GPU in layer 5, mlp".
-  /// UNAVAILABLE: the front has given up or is gone, and the work must end.
-  virtual Status waits(const std::string& where, bool further) = 0;
+  /// moved(). `where` says for people what the work waits for: "its GPU in layer 5, mlp".
+  /// `mark`: how far the device is in the step, in numbers that mean the same on all ranks. A
+  /// greater one than in the last call is progress. `sums`: the device is where it sums over ranks,
+  /// which is the only place in which it waits for others. UNAVAILABLE: the front has given up or
+  /// is gone, and the work must end.
+  virtual Status waits(const std::string& where, uint64_t mark, bool sums) = 0;
 };
 
 /// What the ranks of a group compute. All calls come from one thread of the rank's process.

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "runtime/base/deadline.h"
@@ -24,7 +25,7 @@ class WatchedCollective final : public DeviceCollective {
   /// True if what the rank waits for, or what has failed, is a collective on devices.
   bool is_waited_for() const { return waits_ || failed_ || inside_; }
   WaitState wait_state() const {
-    return {collectives_, tag_ == 0 ? "" : tag_text(tag_), inner_.missing()};
+    return wait_state_in(inner_, collectives_, tag_ == 0 ? "" : tag_text(tag_));
   }
 
   const char* name() const override { return inner_.name(); }
@@ -44,7 +45,7 @@ class WatchedCollective final : public DeviceCollective {
     failed_ |= !status.ok();
     return status;
   }
-  std::vector<int> missing() const override { return inner_.missing(); }
+  std::optional<std::vector<int>> missing() const override { return inner_.missing(); }
 
  private:
   template <typename Collective>

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <signal.h>
 
 #include "runtime/base/last_words.h"
@@ -103,17 +105,44 @@ void explain_death(const RankProcess& rank, const std::string& phase, bool out_o
   failure->why = Status::error(Code::kAborted, std::move(what)).blamed_on(failure->fault);
 }
 
+/// How far the device of another rank is, beside one with this mark. A rank that has said nothing,
+/// or waits for nobody, has not come to where devices sum. One that waits for ranks in another way
+/// may wait for this one.
+uint64_t mark_beside(const RankProcess& other, uint64_t mark) {
+  if (!other.failure) return 0;
+  const RankWait& wait = other.failure->wait;
+  if (wait.device) return wait.device->mark;
+  return wait.waits_for.empty() ? 0 : mark;
+}
+
+/// Whom a rank with a failure waits for, as far as anybody knows. A device does not say that. It
+/// waits for nobody where it computes by itself, and where it sums for those that have not come so
+/// far. If there are none, it may wait for those in the same sum, where something is lost.
+std::vector<int32_t> awaited_by(const RankProcess& rank, const std::vector<RankProcess>& ranks) {
+  const RankWait& wait = rank.failure->wait;
+  if (!wait.device) return wait.waits_for;
+  std::vector<int32_t> behind, beside;
+  for (const int32_t peer : wait.waits_for) {
+    const uint64_t mark = mark_beside(ranks[static_cast<size_t>(peer)], wait.device->mark);
+    if (mark < wait.device->mark) behind.push_back(peer);
+    if (mark == wait.device->mark) beside.push_back(peer);
+  }
+  if (!wait.device->sums) return {};
+  return behind.empty() ? beside : behind;
+}
+
 /// Says in words what a rank is doing or how it ended.
-std::string standing(int index, const RankProcess& rank, const GroupPhase& phase) {
+std::string standing(int index, const std::vector<RankProcess>& ranks, const GroupPhase& phase) {
+  const RankProcess& rank = ranks[static_cast<size_t>(index)];
   const std::string where = rank.failure ? rank.failure->wait.where : "";
   const std::string who =
       cat("rank ", index, " (", phase.text_of(phase.of(rank)), where.empty() ? "" : ", ", where);
   if (rank.failure && !rank.failure->wait.what.empty()) {
     const RankWait& wait = rank.failure->wait;
     const std::string number = wait.collective > 0 ? cat(", collective ", wait.collective) : "";
+    const std::vector<int32_t> awaited = awaited_by(rank, ranks);
     return cat(who, number, ", ", wait.what,
-               wait.waits_for.empty() ? ") waits for nobody" : ") waits for ",
-               names_of(wait.waits_for));
+               awaited.empty() ? ") waits for nobody" : ") waits for ", names_of(awaited));
   }
   if (rank.failure) return cat(who, where.empty() ? ") waits in no collective" : ") waits");
   if (rank.reaped) return cat(who, ") ", describe_exit(rank.exit_code, rank.exit_status));
@@ -129,7 +158,7 @@ int root_of_waiting(const std::vector<RankProcess>& ranks, const GroupPhase& pha
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankProcess& rank = ranks[i];
     if (!rank.held_up().empty()) return static_cast<int>(i);
-    const bool waits = rank.failure && !rank.failure->wait.waits_for.empty();
+    const bool waits = rank.failure && !awaited_by(rank, ranks).empty();
     const bool done = phase.starting && rank.phase == Phase::kIdle;
     if (!waits && !done && root < 0) root = static_cast<int>(i);
   }
@@ -141,7 +170,7 @@ std::string standing_of_others(int one, const std::vector<RankProcess>& ranks,
                                const GroupPhase& phase) {
   std::string who;
   for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
-    if (i != one) who += cat("; ", standing(i, ranks[static_cast<size_t>(i)], phase));
+    if (i != one) who += cat("; ", standing(i, ranks, phase));
   }
   return who;
 }
@@ -205,7 +234,7 @@ Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase&
     // quicker.
     if (root.moves_bytes()) failure.fault = Fault::kTransport;
     if (!root.held_up().empty()) failure.fault = Fault::kHeldUp;
-    who = cat("; ", standing(failure.rank, root, phase));
+    who = cat("; ", standing(failure.rank, ranks, phase));
   }
   who += standing_of_others(failure.rank, ranks, phase);
   failure.why = Status::error(Code::kDeadlineExceeded, cat("no answer for ", limit, " s in phase ",

@@ -36,7 +36,8 @@ Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase&
 
 /// Finds out who waits for whom after nothing has moved for this many seconds. Call it once the
 /// ranks have had the time to report where they are. The rank to blame is one that is stopped
-/// or frozen (Fault::kHeldUp), otherwise the one that waits for nobody.
+/// or frozen (Fault::kHeldUp), otherwise the first that waits for nobody. A rank whose device
+/// computes by itself does so, and one whose device sums waits for those that are not as far.
 Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
                         double seconds);
 

@@ -102,8 +102,28 @@ class Ranks(Streams):
 
                 log = self.log_of_stream_with(hang, *flags, "--step-timeout", 2, ranks=ranks,
                                               HANG=path)
-                self.assertRegex(log, rf"rank {ranks - 1} \(step \d+, its GPU in (layer \d+, (mlp|"
-                                      r"attention)|the logits|what comes before layer 0)[,)]")
+                named = rf"rank {ranks - 1} \(step \d+, its GPU in layer 0, attention(, .*)?\) waits"
+                if ranks == 2:  # its peer waits in a sum, and both hosts only for their devices
+                    named += r" for nobody; rank 0 \(step \d+, its GPU in the sum of layer 0, " \
+                             r"attention, .*\) waits for rank 1"
+                self.assertRegex(log, r"no answer for 2 s in phase step \d+; " + named)
+
+    def test_kernels_of_both_that_never_end(self):
+        """Neither waits for the other."""
+        path = self.folder / "hang"
+        with emulated(HANG=path):
+            server = self.serve_on_devices(2, "--transport", "cuda-ipc", "--step-timeout", 2)
+        path.write_text("0 1")
+        client = server.client(*REQUEST, "--json")
+        server.wait_logged(r"no answer for 2 s in phase step \d+; "
+                           r"rank 0 \(step \d+, its GPU in layer 0, attention, .*\) waits for nobody; "
+                           r"rank 1 \(step \d+, its GPU in layer 0, attention, .*\) waits for nobody")
+        path.write_text("-1")
+        out, err = client.communicate(timeout=5 * harness.GUARD)
+        self.assertEqual(client.returncode, 0, err)
+        self.assertEqual(json.loads(out)["token_ids"], tokens_without_fault())
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.end(), 0)
 
 
 class Nccl(Streams):

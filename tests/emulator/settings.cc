@@ -188,8 +188,11 @@ const Settings& settings() {
 
 bool holds_number(const std::string& path, int device) {
   if (path.empty()) return false;
-  int found = -1;
-  return static_cast<bool>(std::ifstream(path) >> found) && found == device;
+  std::ifstream file(path);
+  for (int found = -1; file >> found;) {
+    if (found == device) return true;
+  }
+  return false;
 }
 
 int planned_error(const char* function, int device) {

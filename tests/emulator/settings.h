@@ -68,7 +68,7 @@ struct PlannedError {
 ///   EMULATED_GPU_PEER_WRONG=F-T     what F's kernels write to T's memory is lost; F and T may be *
 ///   EMULATED_GPU_PEER_HANG=F-T      a kernel of F that writes to T's memory never ends
 ///   EMULATED_GPU_HANG=PATH          once the file PATH holds a device's number, kernels of that
-///                                   device do not end any more
+///                                   device do not end any more. It may hold several, with spaces
 ///   EMULATED_GPU_LEAVE_OUT=PATH     once the file PATH holds a device's number, that device leaves
 ///                                   out one collective, a push or one of the fake NCCL, and
 ///                                   removes the file. From then on its peers are in other ones
@@ -116,7 +116,8 @@ struct Settings {
 /// meaning ends the process with a message. What is returned stays for as long as the process.
 const Settings& settings();
 
-/// Whether there is a file of this path that holds the device's number. "": there is none.
+/// Whether there is a file of this path that holds the device's number, and maybe others. "": there
+/// is none.
 bool holds_number(const std::string& path, int device);
 
 /// What this function of CUDA's must return now if the caller uses the device. 0: nothing is

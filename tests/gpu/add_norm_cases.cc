@@ -72,6 +72,10 @@ std::string compare(OneDevice& one, const AddNormProblem& problem, const std::ve
   args.eps = kEps;
   args.out = out;
   args.out_stride = stride;
+  Result<Device::Memory> progress = one.device->allocate_pinned(sizeof(uint32_t));
+  SHOAL_EXPECT_OK(progress.status());
+  args.progress = static_cast<uint32_t*>(progress->get());
+  args.mark = 7;
   bench.finish(bench.module().add_norm(&args, bench.stream()), "add_norm");
   std::vector<float> residual = problem.residual;
   reference::residual_add({.residual = residual.data(),
@@ -81,6 +85,7 @@ std::string compare(OneDevice& one, const AddNormProblem& problem, const std::ve
                           0, rows);
   const std::vector<float> got = bench.get(args.residual, residual.size());
   if (!bench.ok()) return bench.wrong();
+  if (*args.progress != args.mark) return cat("the mark is ", *args.progress);
   if (std::string wrong = first_difference(got, residual, cols); !wrong.empty())
     return cat("residual, ", wrong);
   if (problem.weight.empty()) {
@@ -169,6 +174,9 @@ std::string nonsense_is_refused(OneDevice& one) {
   refused("two values", [](ShoalAddNorm& a) { a.merges[1] = 0; });
   refused("merges of nothing", [](ShoalAddNorm& a) { a.merges[1] = 2; });
   refused("no sums", [](ShoalAddNorm& a) { a.sums = nullptr; });
+  refused("an unaligned mark", [](ShoalAddNorm& a) {
+    a.progress = reinterpret_cast<uint32_t*>(reinterpret_cast<std::byte*>(a.residual) + 2);
+  });
   refused("no residual", [](ShoalAddNorm& a) { a.residual = nullptr; });
   refused("a norm into nothing", [](ShoalAddNorm& a) { a.out = nullptr; });
   refused("narrow rows", [](ShoalAddNorm& a) { a.out_stride = 7; });

@@ -57,7 +57,7 @@ class CudaIpcCollective final : public DeviceCollective {
   Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
                             Deadline until) override;
   Status check() override;
-  std::vector<int> missing() const override;
+  std::optional<std::vector<int>> missing() const override;
 
  private:
   /// One more than the rank that a kernel has given up waiting for; 0 if there is none.
@@ -224,10 +224,10 @@ Status CudaIpcCollective::check() {
       cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", failure - 1));
 }
 
-std::vector<int> CudaIpcCollective::missing() const {
+std::optional<std::vector<int>> CudaIpcCollective::missing() const {
   const uint32_t failure = given_up();
-  return failure == 0 ? DeviceCollective::missing()
-                      : std::vector<int>{static_cast<int>(failure - 1)};
+  if (failure == 0) return std::nullopt;
+  return std::vector<int>{static_cast<int>(failure - 1)};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/base/reduce_tree.h"
@@ -41,16 +42,12 @@ class DeviceCollective {
   /// Communicator::waited; nullopt if the host does not wait for the peers.
   virtual std::optional<RunningClock::duration> waited() const { return std::nullopt; }
 
-  /// Ranks whose part is missing in the collective that runs or has failed. A device does not
-  /// report which rank is missing, so this names all other ranks unless the implementation knows
-  /// better.
-  virtual std::vector<int> missing() const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < world().size; ++rank) {
-      if (rank != world().rank) ranks.push_back(rank);
-    }
-    return ranks;
-  }
+  /// Ranks whose part is missing in the collective that runs or has failed. nullopt: a device does
+  /// not report that.
+  virtual std::optional<std::vector<int>> missing() const { return std::nullopt; }
 };
+
+/// What is known of a rank that waits in this collective, or for a device that may be in it.
+WaitState wait_state_in(const DeviceCollective& collective, uint64_t number, std::string what);
 
 }  // namespace shoal

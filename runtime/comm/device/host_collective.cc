@@ -29,7 +29,9 @@ class HostCollective final : public DeviceCollective {
   const char* name() const override { return communicator_->name(); }
   World world() const override { return communicator_->world(); }
   Status check() override { return {}; }
-  std::vector<int> missing() const override { return communicator_->wait_state().waits_for; }
+  std::optional<std::vector<int>> missing() const override {
+    return communicator_->wait_state().waits_for;
+  }
 
   Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
                             void* stream, Deadline until) override {

@@ -54,7 +54,7 @@ class HostMemfdCollective final : public DeviceCollective {
                             Deadline until) override;
   Status check() override { return failed_; }
   std::optional<RunningClock::duration> waited() const override { return wait_time_.total(); }
-  std::vector<int> missing() const override;
+  std::optional<std::vector<int>> missing() const override { return absent(); }
 
  private:
   Status begin(uint64_t tag, Deadline until);
@@ -62,6 +62,7 @@ class HostMemfdCollective final : public DeviceCollective {
   Status exchange(void* stream);
   Status wait_for(int peer);
   Status sleep_for(int peer);
+  std::vector<int> absent() const;
   Status timed_out() const;
   Status fail(Status status);
   std::string here() const {
@@ -236,7 +237,7 @@ Status HostMemfdCollective::sleep_for(int peer) {
 
 /// The host publishes the steps, so it knows which ranks are missing. No rank is missing while this
 /// rank's own device fills the slot.
-std::vector<int> HostMemfdCollective::missing() const {
+std::vector<int> HostMemfdCollective::absent() const {
   if (!failed_.ok()) return waited_for_;
   std::vector<int> ranks;
   for (int rank = 0; rank < world_.size; ++rank) {
@@ -246,14 +247,14 @@ std::vector<int> HostMemfdCollective::missing() const {
 }
 
 Status HostMemfdCollective::fail(Status status) {
-  waited_for_ = missing();
+  waited_for_ = absent();
   return failed_ = std::move(status);
 }
 
 Status HostMemfdCollective::timed_out() const {
   std::string ranks;
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_);
-  for (const int rank : missing()) ranks += cat(ranks.empty() ? "rank " : ", rank ", rank);
+  for (const int rank : absent()) ranks += cat(ranks.empty() ? "rank " : ", rank ", rank);
   return Status::error(Code::kDeadlineExceeded, cat(here(), ", step ", step_, ": waited ",
                                                     waited.count(), " ms for ", ranks));
 }

@@ -179,8 +179,9 @@ Status StagedCommunicator::barrier() {
 }
 
 WaitState StagedCommunicator::wait_state() const {
-  return {collectives_, collectives_ == 0 ? "" : tag_text(tag_),
-          waiting_ ? collective_->missing() : std::vector<int>()};
+  const std::string what = collectives_ == 0 ? "" : tag_text(tag_);
+  return waiting_ ? wait_state_in(*collective_, collectives_, what)
+                  : WaitState{collectives_, what, {}, false};
 }
 
 }  // namespace

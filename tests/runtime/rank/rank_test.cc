@@ -50,8 +50,8 @@ class SumWork final : public RankWork {
     }
     if (plan == "long")
       SHOAL_RETURN_IF_ERROR(move_slowly(kParts, std::chrono::milliseconds(kHeartbeatMs)));
-    for (int i = 0; plan == "on a device" && i <= kParts; ++i)
-      SHOAL_RETURN_IF_ERROR(context_->waits("its GPU in layer 5, mlp", i > 0));
+    for (uint64_t mark = 0; plan == "on a device" && mark <= kParts; ++mark)
+      SHOAL_RETURN_IF_ERROR(context_->waits("its GPU in layer 5, mlp", mark, false));
     const World world = context_->communicator().world();
     const uint64_t mine = number + static_cast<uint64_t>(world.rank);
     std::vector<uint64_t> all(static_cast<size_t>(world.size));

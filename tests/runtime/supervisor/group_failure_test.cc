@@ -46,6 +46,28 @@ class GroupFailureTest : public testing::Test {
             Fault::kTransport};
   }
 
+  /// Adds one of `count` ranks, which waits for its device, and cannot tell for whom that waits.
+  void add_on_device(int count, DeviceMark device) {
+    const auto mine = static_cast<int32_t>(ranks_.size());
+    RankFailure failure = waits({});
+    for (int32_t rank = 0; rank < count; ++rank) {
+      if (rank != mine) failure.wait.waits_for.push_back(rank);
+    }
+    failure.wait.where = cat("its GPU at ", device.mark);
+    failure.wait.device = device;
+    add(Phase::kIdle).failure = std::move(failure);
+  }
+  /// What is said of it.
+  static std::string of_device(int rank, int mark, const std::string& waits_for) {
+    return cat("; rank ", rank, " (step 7, its GPU at ", mark,
+               ", collective 42, all_reduce of 576 floats) waits for ", waits_for);
+  }
+  void expect_silence(int rank, const std::string& said) {
+    const Failure failure = explain_silence(ranks_, step_, 2.5);
+    EXPECT_EQ(failure.rank, rank);
+    EXPECT_NE(failure.why.message().find(said), std::string::npos) << failure.why.message();
+  }
+
   std::vector<RankProcess> ranks_;
   const GroupPhase step_{false, Phase::kStep, 7};
 };
@@ -219,6 +241,47 @@ TEST_F(GroupFailureTest, ARankThatWaitsForItsDeviceSaysWhatThatIsDoing) {
   EXPECT_NE(failure.why.message().find("rank 0 (step 7, its GPU in layer 5, mlp) waits"),
             std::string::npos)
       << failure.why.message();
+}
+
+// Marks of sums are odd here.
+TEST_F(GroupFailureTest, DevicesThatSumWaitForTheOneThatComputes) {
+  add_on_device(3, {7, true});
+  add_on_device(3, {6, false});
+  add_on_device(3, {7, true});
+  expect_silence(
+      1, cat(of_device(1, 6, "nobody"), of_device(0, 7, "rank 1"), of_device(2, 7, "rank 1")));
+}
+
+TEST_F(GroupFailureTest, DevicesThatComputeDoNotWaitForEachOther) {
+  add_on_device(3, {7, true});
+  add_on_device(3, {6, false});
+  add_on_device(3, {6, false});
+  expect_silence(
+      1, cat(of_device(1, 6, "nobody"), of_device(0, 7, "ranks 1, 2"), of_device(2, 6, "nobody")));
+}
+
+TEST_F(GroupFailureTest, ADeviceThatHangsInASumIsWhomThoseInTheNextOneWaitFor) {
+  add_on_device(2, {9, true});
+  add_on_device(2, {7, true});
+  expect_silence(1, cat(of_device(1, 7, "nobody"), of_device(0, 9, "rank 1")));
+}
+
+TEST_F(GroupFailureTest, NobodyIsNamedForASumThatAllAreIn) {
+  add_on_device(2, {7, true});
+  add_on_device(2, {7, true});
+  expect_silence(-1, cat(of_device(0, 7, "rank 1"), of_device(1, 7, "rank 0")));
+}
+
+TEST_F(GroupFailureTest, ARankThatHasItsLogitsWaitsForTheDeviceThatHasNot) {
+  add(Phase::kIdle).failure = waits({1});
+  add_on_device(2, {8, false});
+  expect_silence(1, of_device(1, 8, "nobody"));
+}
+
+TEST_F(GroupFailureTest, ADeviceMayWaitForARankThatSaysNothing) {
+  add_on_device(2, {7, true});
+  add(Phase::kIdle);
+  expect_silence(1, of_device(0, 7, "rank 1"));
 }
 
 TEST_F(GroupFailureTest, ARankThatIsReadyIsNotLate) {

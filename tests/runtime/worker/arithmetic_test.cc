@@ -108,7 +108,7 @@ class FakeContext final : public RankContext {
     return {};
   }
   Status moved() override { return {}; }
-  Status waits(const std::string&, bool) override { return {}; }
+  Status waits(const std::string&, uint64_t, bool) override { return {}; }
   std::shared_ptr<Device> device() override { return nullptr; }
   Result<std::vector<std::string>> exchange(std::string mine) override {
     std::vector<std::string> parts;
