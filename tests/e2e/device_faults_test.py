@@ -108,6 +108,24 @@ class Ranks(Streams):
                              r"attention, .*\) waits for rank 1"
                 self.assertRegex(log, r"no answer for 2 s in phase step \d+; " + named)
 
+    def test_a_kernel_that_never_ends_while_its_enqueuing_call_waits(self):
+        """So it is with a queue that is full. The rank cannot say anything then, and has to have said
+        before that it waits: what it uses of the processor in that call is no progress, for which it
+        would have ten times as long."""
+        path = self.folder / "waits"
+
+        def hang(server, rank):
+            path.write_text("0")
+            os.kill(rank, signal.SIGCONT)
+            harness.wait_until(lambda: "starting the ranks again" in server.err.text(),
+                               "the group given up")
+            path.write_text("-1")
+
+        log = self.log_of_stream_with(hang, "--step-timeout", 2, ranks=1, HANG=path,
+                                      STREAMS="at-once")
+        self.assertRegex(log, r"no answer for 2 s in phase step \d+; rank 0 \(step \d+\) does not "
+                              "answer")
+
     def test_kernels_of_both_that_never_end(self):
         """Neither waits for the other."""
         path = self.folder / "hang"

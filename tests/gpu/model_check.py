@@ -4,7 +4,8 @@
   model_check.py model PROGRAM [FLAG...]   logits of the small models in tests/data/oracle, and of
                                            MODEL (a variable) if it is set: the same bits for every
                                            number of ranks and rung, and for the small models those
-                                           that the emulated device gives (expected_logits.json)
+                                           that the emulated device gives (expected_logits.json); and
+                                           answers to 32 requests, the same together and one by one
   model_check.py serve PROGRAM [FLAG...]   a stream of two ranks, one of which is killed in it
   model_check.py hashes PROGRAM [FLAG...]  whether expected_logits.json is what the emulated device
                                            gives
@@ -96,6 +97,28 @@ def check_model(name: str, model: Path, ids: list[int], expected: str | None, ru
     return not wrong
 
 
+def answers(model: Path, sequences: int) -> list[str]:
+    """To 32 requests of different lengths, with the logprobs of their tokens, when so many of them are
+    computed in a step."""
+    requests = [{"id": i, "prompt_ids": [(17 * i + 5 * k) % 500 + 3 for k in range(1 + i % 7)],
+                 "max_tokens": 2, "ignore_eos": True, "temperature": 0, "logprobs": 4}
+                for i in range(32)]
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.writelines(json.dumps(request) + "\n" for request in requests)
+        file.flush()
+        done = run("generate", model, "--jsonl", file.name, "--max-num-seqs", sequences,
+                   "--kv-cache-memory", "64m", *DEVICE)
+    return done.stdout.decode().splitlines()
+
+
+def check_batches(name: str, model: Path) -> bool:
+    together, alone = answers(model, 32), answers(model, 1)
+    good = together == alone and len(together) == 32
+    print(f"{'ok' if good else 'FAIL'}    {name:28} {len(together)} answers, "
+          f"{'the same' if good else 'NOT the same'} together and one by one", flush=True)
+    return good
+
+
 def step_model(found: list[dict]) -> int:
     expected = json.loads(EXPECTED.read_text())[arithmetic(found)]
     print(f"{found[0]['name']}, compute capability {found[0]['compute_capability']}: the bits of "
@@ -103,6 +126,8 @@ def step_model(found: list[dict]) -> int:
     rungs = usable_rungs(2)
     good = [check_model(name, ORACLES / name, ids, expected[name], rungs)
             for name, ids in small_models().items()]
+    of_batches = "llama-nine-heads"
+    good.append(check_batches(of_batches, ORACLES / of_batches))
     if model := os.environ.get("MODEL"):
         ids = [(17 * i + 3) % 1000 + 3 for i in range(200)]
         good.append(check_model(Path(model).name, Path(model), ids, None, rungs))
