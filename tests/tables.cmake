@@ -15,7 +15,7 @@ set(SHOAL_CLOCK_TESTS
     "runtime/device/device_test"
     "runtime/rank/rank_test"
     "runtime/supervisor/(gpu_probe|group_failure|process_end|process_state)_test"
-    "runtime/supervisor/(group_start|step_watch|worker_group)_test"
+    "runtime/supervisor/(group_start|start_watch|step_watch|worker_group)_test"
     "runtime/supervisor/(core_dump|supervisor|supervisor_device|supervisor_hang|supervisor_shortage)_test"
     "runtime/transport/planted_fault_test"
     "server/grpc/grpc_lifecycle_test"

@@ -17,6 +17,8 @@ constexpr int64_t kLookForDeathMs = 100;
 constexpr int64_t kMostDumpMs = 2'000;
 /// How often to look for the end of a rank that has no pidfd.
 constexpr int kUnwatchedMs = 10;
+/// A rank that sleeps uses less of the processor than this between two looks.
+constexpr std::chrono::milliseconds kRuns{1};
 
 }  // namespace
 
@@ -38,6 +40,14 @@ std::string RankProcess::held_up() const {
   if (reaped) return "";
   if (is_stopped(process.pid)) return "is stopped by a signal";
   return is_frozen(process.pid) ? "is frozen with its cgroup" : "";
+}
+
+ProcessorUse RankProcess::look_at_processor() {
+  const std::chrono::nanoseconds before = cpu_seen;
+  cpu_seen = reaped ? before : processor_time(process.pid).value_or(before);
+  if (reaped || !held_up().empty()) return ProcessorUse::kNone;
+  if (cpu_seen - before >= kRuns) return ProcessorUse::kSome;
+  return uses_processor(process.pid) ? ProcessorUse::kStarves : ProcessorUse::kNone;
 }
 
 PhaseSeconds slowest_phases(const std::vector<RankProcess>& ranks) {

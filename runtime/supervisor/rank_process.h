@@ -15,6 +15,13 @@
 
 namespace shoal {
 
+/// What a process has made of the processor since the last look at it.
+enum class ProcessorUse {
+  kNone,     ///< it sleeps, is held up, or is gone
+  kSome,     ///< it has run
+  kStarves,  ///< it would have run, and got no processor
+};
+
 /// One rank as the front knows it: its process, its control channel, and what it has said so far.
 struct RankProcess {
   RankProcess(WorkerProcess p, Channel c) : process(std::move(p)), channel(std::move(c)) {}
@@ -41,7 +48,7 @@ struct RankProcess {
   // In a step. The first two are as the rank has reported them.
   uint64_t parts = 0;  ///< of its work that it has completed since it was born
   bool waits = false;  ///< it has waited for other ranks or for a device for a while
-  /// What StepWatch has seen it use of the processor, in all.
+  /// What it had used of the processor at the last look, and at StepWatch's first one, in all.
   std::chrono::nanoseconds cpu_seen{0}, cpu_at_first_look{0};
 
   /// It has said that it is in this phase, or, for kIdle, that it has started.
@@ -79,6 +86,10 @@ struct RankProcess {
   /// What keeps it from running and is no fault of ours, as "is stopped by a signal"; empty:
   /// nothing that can be seen. It will not answer then.
   std::string held_up() const;
+
+  /// Looks again what it has used of the processor. Two looks are so far apart that a process which
+  /// runs uses a millisecond between them.
+  ProcessorUse look_at_processor();
 
   /// True if it moves bytes to its peers and does nothing else.
   bool in_transport_phase() const { return phase == Phase::kOpen || phase == Phase::kSelfTest; }

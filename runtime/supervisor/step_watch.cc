@@ -2,29 +2,22 @@
 
 #include <algorithm>
 
-#include "runtime/supervisor/process_end.h"
-#include "runtime/supervisor/process_state.h"
-
 namespace shoal {
 namespace {
 
 /// A long part may take this many time-outs.
 constexpr double kMostTimeouts = 10;
 
-/// A rank that sleeps uses less of the processor than this between two looks.
-constexpr std::chrono::milliseconds kComputes{1};
-
 double seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
 /// Looks at what the rank has used of the processor. Returns true if it computes: it waits for
-/// nobody, and has used some since the last look or would if it got any.
+/// nobody, and has used some since the last look or would if it got any. One that waits polls or
+/// sleeps. If it does neither, it gets no processor on which to see that its wait is over.
 bool computes(RankProcess& rank) {
-  const std::chrono::nanoseconds before = rank.cpu_seen;
-  rank.cpu_seen = rank.reaped ? before : processor_time(rank.process.pid).value_or(before);
-  if (rank.reaped || rank.waits || !rank.held_up().empty()) return false;
-  return rank.cpu_seen - before >= kComputes || uses_processor(rank.process.pid);
+  const ProcessorUse use = rank.look_at_processor();
+  return use == ProcessorUse::kStarves || (use == ProcessorUse::kSome && !rank.waits);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "runtime/supervisor/group_birth.h"
 #include "runtime/supervisor/phase_news.h"
 #include "runtime/supervisor/rank_segments.h"
+#include "runtime/supervisor/start_watch.h"
 #include "runtime/supervisor/step_watch.h"
 #include "runtime/transport/facts/oom_kills.h"
 
@@ -20,14 +21,6 @@ constexpr int64_t kSoonMs = 150;  ///< in which a death shows that has already h
 constexpr int64_t kLookForDumpsMs = 500;
 constexpr int64_t kGivenUpMs = 1'000;  ///< for a step to end by itself although nobody waits for it
 constexpr int64_t kGoodbyeMs = 2'000;  ///< for workers to exit by themselves after Shutdown
-constexpr double kMostPhaseSeconds = 15;
-/// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
-constexpr double kMostDevicePhaseSeconds = 60;
-
-/// Disks, touching gigabytes and compiling are slow: these phases may take all the time of a start.
-bool has_no_deadline(const RankProcess& worker) {
-  return worker.phase == Phase::kLoad || worker.phase == Phase::kTouch || worker.compiles;
-}
 
 }  // namespace
 
@@ -37,7 +30,7 @@ struct WorkerGroup::Impl {
   std::optional<StepDone> result;
   GroupPhase phase;
   WorkerGroupOptions options;
-  double most_phase_s = kMostPhaseSeconds;
+  StartWatch start_watch{0, 0, DeviceKind::kCpu};
   StepWatch step_watch{0};
   Deadline look_for_dumps = Deadline::after_ms(kLookForDumpsMs);
   OomKills kills = oom_kills();     // the counts before the group was started
@@ -47,7 +40,6 @@ struct WorkerGroup::Impl {
   ~Impl() { end_all(); }
 
   std::optional<Failure> wait_until_started(const StartControl& control);
-  std::optional<Failure> hung(const RankProcess& worker);
   void report_progress(const StartControl& control) const;
   bool poll_once(Deadline deadline);
   bool catch_up() { return poll_once(Deadline::after_ms(0)); }
@@ -55,7 +47,6 @@ struct WorkerGroup::Impl {
   bool take(RankProcess& worker, RankMessage message);
   void exchange();
   bool started(const RankProcess& worker, bool transport_only) const;
-  Deadline phase_deadline(const RankProcess& worker) const;
   Failure fail();
   Failure time_out(const StepVerdict& verdict);
   Failure silent_for(double seconds) { return time_out({StepVerdict::Why::kSilent, seconds}); }
@@ -234,14 +225,6 @@ bool WorkerGroup::Impl::started(const RankProcess& worker, bool transport_only) 
   return transport_only ? worker.verified.has_value() : worker.ready.has_value();
 }
 
-/// The time by which a worker must have left its phase, or reported that it still moves in it.
-Deadline WorkerGroup::Impl::phase_deadline(const RankProcess& worker) const {
-  if (has_no_deadline(worker)) return Deadline::infinite();
-  const double seconds =
-      std::min(options.startup_timeout_s / 4, most_phase_s) - seconds_since(worker.heard_at);
-  return Deadline::after_s(std::max(seconds, 0.0));
-}
-
 void WorkerGroup::Impl::report_progress(const StartControl& control) const {
   if (!control.on_progress) return;
   const auto has_begun = [](const RankProcess& w) { return w.progress.bytes_total > 0; };
@@ -255,16 +238,6 @@ void WorkerGroup::Impl::report_progress(const StartControl& control) const {
   control.on_progress(sum);
 }
 
-/// A phase without a deadline may be slow, but a process that is stopped is not slow: it has hung.
-std::optional<Failure> WorkerGroup::Impl::hung(const RankProcess& worker) {
-  if (phase_deadline(worker).passed()) return silent_for(seconds_since(worker.heard_at));
-  if (has_no_deadline(worker) && seconds_since(worker.heard_at) > options.step_timeout_s &&
-      !worker.held_up().empty()) {
-    return silent_for(options.step_timeout_s);
-  }
-  return std::nullopt;
-}
-
 std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl& control) {
   PhaseNews news(options.start.transport_only);
   for (;;) {
@@ -273,13 +246,14 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl&
     if (catch_up()) return fail();
     report_progress(control);  // after reading, so that a load that is over at once shows 100 % too
     news.tell(workers, control);
+    start_watch.look(workers);
     double silence = 0;  // of the rank that has been silent for longest
     bool done = true;
     for (const RankProcess& worker : workers) {
       if (started(worker, options.start.transport_only)) continue;
       done = false;
       phase.phase = worker.phase;
-      if (std::optional<Failure> failure = hung(worker)) return failure;
+      if (const auto seconds = start_watch.too_silent(worker)) return silent_for(*seconds);
       silence = std::max(silence, seconds_since(worker.heard_at));
     }
     if (done) break;
@@ -305,7 +279,8 @@ Attempt<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOption
                                                          const StartControl& control) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  if (options.start.device == DeviceKind::kCuda) impl->most_phase_s = kMostDevicePhaseSeconds;
+  impl->start_watch =
+      StartWatch(options.startup_timeout_s, options.step_timeout_s, options.start.device);
   impl->step_watch = StepWatch(options.step_timeout_s);
   impl->on_left_behind = control.on_left_behind;
   if (const Status born = spawn_ranks(options, setup, control.channels, &impl->workers);

@@ -18,7 +18,8 @@ from cgroups import Freezer
 RANKS = 2
 REQUEST = ("--prompt-ids", harness.ids_flag([0, 1151, 262, 2088]), "--max-tokens", 60,
            "--ignore-eos", "--temperature", 0)
-# A phase of a start may be silent for 5 s, and a step for 3 s: a busy machine lets a rank wait too.
+# A phase of a start may be silent for 5 s, and a step for 3 s. What a busy machine lets a rank wait
+# for a processor does not count.
 DEADLINES = ("--startup-timeout", 20, "--step-timeout", 3)
 STRICT = (*DEADLINES, "--max-restarts", 0)
 PAUSE_OF_START_S = 5.5

@@ -21,7 +21,7 @@ PROMPT = harness.ids_flag([0, 1151, 262, 2088])
 REQUEST = ("--prompt-ids", PROMPT, "--max-tokens", 24, "--ignore-eos", "--seed", 7, "--logprobs", 2)
 # A rank that is killed is noticed by its death, because no deadline passes while a test waits. One
 # that is stopped is noticed by a short deadline. Each of the first phases of a start gets a quarter
-# of its time, which must be enough for the other ranks on a busy machine.
+# of its time, of which nothing counts in which a rank gets no processor.
 PATIENT = ("--step-timeout", 5 * harness.GUARD)
 DEADLINES = ("--startup-timeout", 24, "--step-timeout", 1)
 PHASES = ("spawn", "open", "self-test", "load", "touch", "warm-up", "step-1", "step-5")

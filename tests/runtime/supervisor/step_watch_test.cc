@@ -111,9 +111,30 @@ TEST_F(StepWatchTest, NeitherAStoppedRankNorOneThatWaitsComputes) {
   StepWatch watch(10);
   watch.moved();
   EXPECT_FALSE(look(watch));
+  const auto before = used_by(waits);  // a rank that waits may poll meanwhile
+  ASSERT_TRUE(eventually([&] { return used_by(waits) - before > std::chrono::milliseconds(2); }));
   const std::optional<StepVerdict> verdict = look(watch);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->why, StepVerdict::Why::kSilent);
+}
+
+// The two looks follow each other at once, so that between them the rank gets no millisecond of the
+// processor, as if there were none for it. If this process was held up it did get one, and the next
+// two looks count.
+TEST_F(StepWatchTest, ARankThatWaitsAndGetsNoProcessorIsNotSilent) {
+  const ChildProcess waits(spin_on);
+  add(waits);
+  ranks_[0].waits = true;
+  StepWatch watch(10);
+  EXPECT_TRUE(eventually([&] {
+    watch.moved();
+    EXPECT_FALSE(look(watch));
+    const auto before = ranks_[0].cpu_seen;
+    const std::optional<StepVerdict> verdict = look(watch);
+    const bool got_some = ranks_[0].cpu_seen - before >= std::chrono::milliseconds(1);
+    EXPECT_EQ(verdict.has_value(), got_some);
+    return !got_some;
+  }));
 }
 
 }  // namespace
