@@ -42,6 +42,14 @@ Status check_leaves(const std::vector<LeafStep>& leaves, int k, int* contributio
   return {};
 }
 
+/// What is stored together in a panel is a group: one float32 or a pair of 2-byte values, four
+/// bytes either way.
+constexpr int kGroupBytes = 4;
+/// Each row writes into every group of a strip. A strip is no longer than a cache of the first
+/// level, so that its lines stay there from row to row.
+constexpr int kStripGroups = 128;
+constexpr int64_t kStripBytes = int64_t{kStripGroups} * kPanelOutputs * kGroupBytes;
+
 }  // namespace
 
 Result<PackedMatrix> PackedMatrix::allocate(Dtype dtype, int n, int k,
@@ -69,30 +77,38 @@ std::byte* PackedMatrix::element(int row, int k) const {
   return data_.as<std::byte>() + row / kPanelOutputs * panel_bytes_ + index * bytes;
 }
 
-void PackedMatrix::pack_rows(int row, int rows, const void* source, int64_t row_stride) {
-  // A group is what is stored together in a panel: one float32 or a pair of 2-byte values, four
-  // bytes either way. Columns are packed in strips, so that the panel's cache lines that a strip
-  // touches stay in the cache from row to row.
-  constexpr int kGroupBytes = 4, kStripGroups = 128;
+int PackedMatrix::strips() const {
+  return static_cast<int>((panel_bytes_ + kStripBytes - 1) / kStripBytes);
+}
+
+std::span<const std::byte> PackedMatrix::strip(int panel_index, int strip_index) const {
+  const int64_t begin = strip_index * kStripBytes;
+  return {panel(panel_index) + begin,
+          static_cast<size_t>(std::min(kStripBytes, panel_bytes_ - begin))};
+}
+
+void PackedMatrix::pack_strip(int strip_index, int row, int rows, const void* source,
+                              int64_t row_stride) {
   const auto bytes = static_cast<int>(dtype_bytes(dtype_));
-  const int per_group = kGroupBytes / bytes, whole_groups = k_ / per_group;
+  const int per_group = kGroupBytes / bytes, first = strip_index * kStripGroups,
+            end = std::min(first + kStripGroups, k_ / per_group);
   const auto* from = static_cast<const std::byte*>(source);
-  for (int strip = 0; strip < whole_groups; strip += kStripGroups) {
-    const int strip_end = std::min(strip + kStripGroups, whole_groups);
-    for (int r = 0; r < rows; ++r) {
-      const std::byte* source_row = from + r * row_stride * bytes;
-      std::byte* to = element(row + r, strip * per_group);
-      for (int group = strip; group < strip_end; ++group, to += kPanelOutputs * kGroupBytes) {
-        std::memcpy(to, source_row + int64_t{group} * kGroupBytes, kGroupBytes);
-      }
+  for (int r = 0; r < rows; ++r) {
+    const std::byte* source_row = from + r * row_stride * bytes;
+    std::byte* to = element(row + r, first * per_group);
+    for (int group = first; group < end; ++group, to += kPanelOutputs * kGroupBytes) {
+      std::memcpy(to, source_row + int64_t{group} * kGroupBytes, kGroupBytes);
     }
   }
-  for (int k = whole_groups * per_group; k < k_; ++k) {
-    for (int r = 0; r < rows; ++r) {
-      std::memcpy(element(row + r, k), from + (r * row_stride + k) * bytes,
-                  static_cast<size_t>(bytes));
-    }
+  if (strip_index + 1 < strips() || k_ % per_group == 0) return;
+  for (int r = 0; r < rows; ++r) {  // the odd last column is half of a group
+    std::memcpy(element(row + r, k_ - 1), from + (r * row_stride + k_ - 1) * bytes,
+                static_cast<size_t>(bytes));
   }
+}
+
+void PackedMatrix::pack_rows(int row, int rows, const void* source, int64_t row_stride) {
+  for (int strip = 0; strip < strips(); ++strip) pack_strip(strip, row, rows, source, row_stride);
 }
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/base/aligned_buffer.h"
@@ -40,6 +41,12 @@ class PackedMatrix {
   /// elements apart, the first k of each used. Rows may be packed in any order, and by several
   /// threads if these work on different panels.
   void pack_rows(int row, int rows, const void* source, int64_t row_stride);
+
+  /// A panel consists of strips of 32 KiB, which are packed one after the other: who reads each of
+  /// them at once finds it in the processor's cache. pack_strip() is pack_rows() of one strip.
+  int strips() const;
+  std::span<const std::byte> strip(int panel_index, int strip_index) const;
+  void pack_strip(int strip_index, int row, int rows, const void* source, int64_t row_stride);
 
   Dtype dtype() const { return dtype_; }
   int n() const { return n_; }

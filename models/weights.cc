@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "models/weight_loader.h"
 #include "models/weight_sum.h"
@@ -49,23 +50,25 @@ class PackedStore {
   bool share_rows(const TensorView&, Range, PackedMatrix*) { return false; }
 
   Status fill(PackedMatrix& out, int at, const TensorView& view, Range rows, Range columns) {
-    // Each thread packs whole panels, so that no two threads write to the same panel. A panel is
-    // summed once its last row is there, while it is still in the processor's cache.
+    // Each thread packs whole panels, so that no two threads write to the same panel. A strip of a
+    // panel is summed once its last row is there, while it is in the processor's nearest cache.
     const int first = at / kPanelOutputs,
               panels = (at + rows.size() - 1) / kPanelOutputs + 1 - first;
-    const size_t part = sum_.add_parts(static_cast<size_t>(panels));
+    const auto strips = static_cast<size_t>(out.strips());
+    const size_t part = sum_.add_parts(static_cast<size_t>(panels) * strips);
     pool_.split(panels, [&](int64_t begin, int64_t end) {
       for (auto i = static_cast<int>(begin); i < static_cast<int>(end); ++i) {
         const int panel = first + i, panel_end = (panel + 1) * kPanelOutputs;
         const int from = std::max(at, panel * kPanelOutputs),
                   to = std::min(at + rows.size(), panel_end);
         const int source = rows.begin + (from - at);
-        pack(out, from, view, {source, source + to - from}, columns);
         const bool whole = from < to && to == std::min(panel_end, out.n());
-        if (whole) {
-          sum_.set_part(part + static_cast<size_t>(i), out.panel(panel),
-                        static_cast<size_t>(out.panel_bytes()));
-        }
+        pack(out, from, view, {source, source + to - from}, columns, [&](int strip) {
+          if (!whole) return;
+          const std::span<const std::byte> bytes = out.strip(panel, strip);
+          const size_t place = static_cast<size_t>(i) * strips + static_cast<size_t>(strip);
+          sum_.set_part(part + place, bytes.data(), bytes.size());
+        });
       }
     });
     done_ += static_cast<int64_t>(rows.size()) * columns.size() *
@@ -78,12 +81,18 @@ class PackedStore {
   uint64_t sum() const { return sum_.value(); }
 
  private:
-  void pack(PackedMatrix& out, int at, const TensorView& view, Range rows, Range columns) const {
+  /// Calls packed(strip) for each strip of the panel once the rows are in it.
+  template <typename Packed>
+  void pack(PackedMatrix& out, int at, const TensorView& view, Range rows, Range columns,
+            const Packed& packed) const {
     const int64_t stride = view.shape[1];
     const auto bytes = static_cast<int64_t>(dtype_bytes(view.dtype));
     const std::byte* source = view.data + (rows.begin * stride + columns.begin) * bytes;
     if (view.dtype == dtype_) {
-      out.pack_rows(at, rows.size(), source, stride);
+      for (int strip = 0; strip < out.strips(); ++strip) {
+        out.pack_strip(strip, at, rows.size(), source, stride);
+        packed(strip);
+      }
       return;
     }
     std::vector<std::byte> row(static_cast<size_t>(columns.size()) * dtype_bytes(dtype_));
@@ -94,6 +103,7 @@ class PackedStore {
       }
       out.pack_rows(at + r, 1, row.data(), columns.size());
     }
+    for (int strip = 0; strip < out.strips(); ++strip) packed(strip);
   }
 
   const Dtype dtype_;

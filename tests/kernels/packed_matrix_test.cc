@@ -1,5 +1,8 @@
 #include "kernels/packed_matrix.h"
 
+#include <algorithm>
+#include <span>
+
 #include "tests/kernels/kernel_test.h"
 
 namespace shoal {
@@ -52,6 +55,34 @@ TEST(PackedMatrix, RowsMayComeInAnyOrderAndFromWiderRows) {
         std::memcmp(whole.panel(0), pieces->panel(0), static_cast<size_t>(3 * whole.panel_bytes())),
         0)
         << dtype_name(dtype);
+  }
+}
+
+TEST(PackedMatrix, AStripIsWholeOnceItIsPackedAndStripsAreAllOfAPanel) {
+  const int n = 70, k = 1025;  // of 2-byte types, the last strip has only the odd column
+  const std::vector<float> values = random_floats(static_cast<size_t>(n * k), 1);
+  for (Dtype dtype : kAllDtypes) {
+    const PackedMatrix whole = pack(dtype, n, k, values, {{0, k, 0, 0}});
+    const Elements source(dtype, values);
+    Result<PackedMatrix> strips = PackedMatrix::allocate(dtype, n, k, {{0, k, 0, 0}});
+    ASSERT_TRUE(strips.ok());
+    EXPECT_EQ(strips->strips(), dtype == Dtype::kF32 ? 9 : 5);
+    for (int panel = 0; panel < whole.panels(); ++panel) {
+      const int row = panel * kPanelOutputs, rows = std::min(kPanelOutputs, n - row);
+      const std::byte* at = strips->panel(panel);
+      for (int strip = 0; strip < strips->strips(); ++strip) {
+        strips->pack_strip(strip, row, rows,
+                           source.bytes.data() + static_cast<size_t>(row * k) * dtype_bytes(dtype),
+                           k);
+        const std::span<const std::byte> packed = strips->strip(panel, strip),
+                                         want = whole.strip(panel, strip);
+        EXPECT_EQ(packed.data(), at);
+        EXPECT_TRUE(std::equal(packed.begin(), packed.end(), want.begin(), want.end()))
+            << dtype_name(dtype) << " panel " << panel << " strip " << strip;
+        at += packed.size();
+      }
+      EXPECT_EQ(at, strips->panel(panel) + strips->panel_bytes());
+    }
   }
 }
 

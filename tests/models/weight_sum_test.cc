@@ -174,6 +174,32 @@ TEST_P(WeightsOfModel, AreOneAllocationOfADevice) {
   }
 }
 
+// The matrices of the models above are so narrow that each panel has one strip.
+TEST(WeightSum, EveryStripOfAPanelCounts) {
+  const std::string model = cat(testing::TempDir(), "weight-sum-demo-", ::getpid());
+  std::filesystem::copy(SHOAL_TEST_DATA "/../../models/demo", model);
+  const std::vector<uint64_t> whole = loaded(model, 1, 2, DeviceKind::kCpu);
+  const CheckpointLayout layout = Checkpoint::open(model).value().layout();
+  int flipped = 0;
+  for (const CheckpointLayout::Tensor& tensor : layout.tensors) {
+    if (tensor.entry.name != "model.layers.3.mlp.down_proj.weight") continue;
+    constexpr uint64_t kColumns = 768;  // bfloat16, three strips
+    ASSERT_EQ(tensor.entry.end - tensor.entry.begin, 256 * kColumns * 2);
+    for (const uint64_t row : {5, 255}) {
+      for (const uint64_t column : {0, 255, 256, 511, 512, 767}) {
+        const uint64_t at = tensor.entry.begin + (row * kColumns + column) * 2;
+        flip(layout.files[tensor.file].path, at);
+        EXPECT_NE(loaded(model, 1, 2, DeviceKind::kCpu), whole) << row << " " << column;
+        flip(layout.files[tensor.file].path, at);
+        ++flipped;
+      }
+    }
+  }
+  EXPECT_EQ(flipped, 12);
+  EXPECT_EQ(loaded(model, 1, 3, DeviceKind::kCpu), whole);
+  std::filesystem::remove_all(model);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, WeightsOfModel,
                          testing::Values("llama-nine-heads", "llama3-gqa-tied-sharded",
                                          "qwen2-bias-uneven", "qwen3-norm-yarn"),
