@@ -30,7 +30,9 @@ size_t most_more_memory(size_t request_bytes);
 /// less than 16 MiB, because the memory is then not theirs.
 std::optional<size_t> heaviest(const std::vector<PendingBytes>& connections);
 
-/// The memory that this process has allocated and not freed, in bytes.
+/// The memory that this process has allocated and not freed, in bytes, as glibc's malloc counts it.
+/// What the kernel counts (RssAnon) has also what was freed and not given back yet, for seconds, so
+/// that after the fullest connection others would be closed in vain.
 size_t heap_bytes();
 
 }  // namespace shoal
