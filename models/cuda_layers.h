@@ -70,10 +70,10 @@ class CudaLayers final : public Layers {
   Status normalize_logit_rows();
   Status fetch_logits();
   bool has_moved();
-  /// Tells the rank (StepSigns::waits) that the host waits for its GPU, in which part of which layer
-  /// that is, which mark the GPU has passed, and whether it sums there and so may wait for others.
-  /// The host counts as waiting during the whole step, also while it only enqueues: any such call
-  /// may wait too, and cannot say so.
+  /// Tells the rank (StepSigns::waits) that the host waits for its GPU, in which part of which
+  /// layer that is, which mark the GPU has passed, and whether it sums there and so may wait for
+  /// others. The host counts as waiting during the whole step, also while it only enqueues: any
+  /// such call may wait too, and cannot say so.
   Status show_wait() {
     const int layers = parts_.config.num_hidden_layers;
     return waits(cat("its GPU in ", part_after(seen_, layers)), seen_, sums_after(seen_, layers));

@@ -64,12 +64,14 @@ export -f serve stop remedy
 
 
 class Step:
-    """A command, the exit code that it must have, and what is a contract in its output."""
+    """A command, the exit code that it must have, and what is a contract in its output. one_thread:
+    it works only in a process of one thread, and ThreadSanitizer adds one."""
 
     def __init__(self, command: str, code: int = 0, *, says: str = "", schema: str = "",
-                 junit: str = ""):
+                 junit: str = "", one_thread: bool = False):
         self.command, self.code, self.says = command, code, says
         self.schema, self.junit = schema, junit
+        self.left_out = one_thread and "SHOAL_TEST_SANITIZED" in os.environ
 
 
 READY = (r"(?m)^READY grpc=\S+ http=\S+ model=\S+ tp=2 transport=\S+ kernels=\S+ "
@@ -201,7 +203,7 @@ WALKS = {
         Step("shoal shmtest --matrix host,1m,64m -- python3 $ROOT/tests/e2e/peers/"
              "python_shared_memory.py", 1, says="SIGBUS"),
         Step("unshare --user --map-user=1000 --map-group=1000 "
-             "shoal shmtest --matrix host,1m -- true", says="2 passed"),
+             "shoal shmtest --matrix host,1m -- true", says="2 passed", one_thread=True),
         Step("unshare -r sh -c 'echo 0 > /proc/sys/user/max_user_namespaces; "
              "exec setpriv --bounding-set=-sys_admin shoal shmtest -- true'", 69, says="SYS_ADMIN"),
         Step("shoal shmtest --matrix 1m,128m --accept error -- sh -c 'echo no room >&2; exit 1'"),
@@ -266,11 +268,13 @@ def run_walk(name: str, show=None) -> list[str]:
         programs.mkdir()
         for program in (Path(harness.SHOAL), *Path(harness.SHOAL).parent.glob("shoal-*")):
             if os.access(program, os.X_OK) and program.is_file():
-                (programs / program.name).symlink_to(program)
+                (programs / program.name).symlink_to(program.resolve())
         environment = {**harness.environment(), "COLUMNS": "100", "CUDA_VISIBLE_DEVICES": "",
                        "DEMO": str(harness.DEMO), "ROOT": str(harness.ROOT),
                        "PATH": f"{programs}:{os.environ['PATH']}"}
         for step in WALKS[name]:
+            if step.left_out:
+                continue
             began = time.monotonic()
             done = subprocess.run(["bash", "-c", FUNCTIONS + step.command], cwd=folder,
                                   env=environment, capture_output=True, text=True, timeout=2 * harness.GUARD)
