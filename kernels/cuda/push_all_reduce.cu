@@ -2,9 +2,11 @@
 //
 //   1. step = the step counter of its area + 1. The slot is given by the parity of step.
 //   2. It writes its planes into that slot of every peer's area. Then each block sets the flag
-//      (this rank, block) there to step.
+//      (this rank, block) there to step and to the mark of the collective.
 //   3. It waits until the flags of the block in its own area have reached step for every peer, and
-//      sums what its slot holds.
+//      sums what its slot holds. A peer whose flag of this step has another mark is in another
+//      collective, and then nothing is summed. If a peer is already in its next step, the peer has
+//      compared the two marks itself, because the flag of this rank is still that of this step.
 //
 // Blocks with the same number work on the same elements on every rank, so a block only waits for
 // the blocks with its number. The slot of step n is filled again in step n + 2. A rank gets there
@@ -22,6 +24,9 @@
 namespace shoal::cuda {
 namespace {
 
+// The low bits of a flag hold the mark, and the other 48 the step: with a push each microsecond
+// they last for nine years.
+constexpr int kMarkBits = 16;
 // After this time, a wait also looks at host memory and lets others run.
 constexpr uint64_t kPatienceNs = 1'000'000;
 
@@ -32,7 +37,7 @@ struct AreaHead {
     uint32_t finished;  ///< number of blocks of the running kernel that have ended
     uint32_t failed;    ///< 1 if a wait has ended without its peer
   } control;
-  /// flags[rank][block]: the last step that this block of this rank has pushed here.
+  /// flags[rank][block]: the last step that this block of this rank has pushed here, and its mark.
   uint64_t flags[kShoalMostRanks][kPushBlocks];
 };
 static_assert(sizeof(AreaHead) % 256 == 0);
@@ -52,21 +57,21 @@ __device__ float* slot_of(void* area, int64_t area_bytes, uint64_t step) {
   return reinterpret_cast<float*>(head_of(area) + 1) + (step % 2) * slot_floats(area_bytes);
 }
 
-/// Whether the flag has reached the step. False if that takes longer than spin_ns, or if another
-/// wait of this rank has failed.
-__device__ bool wait_for(const uint64_t* flag, uint64_t step, uint64_t spin_ns,
-                         const uint32_t* failure) {
+/// Waits until the flag has reached `least`, and returns it. Returns 0 if that takes longer than
+/// spin_ns, or if another wait of this rank has failed.
+__device__ uint64_t wait_for(const uint64_t* flag, uint64_t least, uint64_t spin_ns,
+                             const uint32_t* failure) {
   constexpr int kPolls = 64;
-  if (load_acquire(flag) >= step) return true;
+  if (const uint64_t seen = load_acquire(flag); seen >= least) return seen;
   const uint64_t begin = nanoseconds();
   for (;;) {
     for (int i = 0; i < kPolls; ++i) {
-      if (load_acquire(flag) >= step) return true;
+      if (const uint64_t seen = load_acquire(flag); seen >= least) return seen;
     }
     const uint64_t waited = nanoseconds() - begin;
-    if (waited >= spin_ns) return false;
+    if (waited >= spin_ns) return 0;
     if (waited < kPatienceNs) continue;
-    if (load_word(failure) != 0) return false;
+    if (load_word(failure) != 0) return 0;
     __nanosleep(1000);
   }
 }
@@ -116,19 +121,24 @@ __device__ void sum_planes(const Launch& launch, uint64_t step) {
 }
 
 /// Reports to every peer that this block's part has arrived, and waits for theirs, with one thread
-/// per peer. Returns false if a peer has not come.
+/// per peer. Returns false if a peer has not come, or is in another collective.
 __device__ bool exchange(const ShoalPushAllReduce& args, uint64_t step) {
   AreaHead* own = head_of(args.areas[args.rank]);
   bool lost = false;
   __syncthreads();
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < args.world_size && peer != args.rank) {
-    store_release(&head_of(args.areas[peer])->flags[args.rank][blockIdx.x], step);
-    lost = !wait_for(&own->flags[peer][blockIdx.x], step, args.spin_ns, args.failure);
+    const uint64_t flag = step << kMarkBits | args.mark;
+    store_release(&head_of(args.areas[peer])->flags[args.rank][blockIdx.x], flag);
+    const uint64_t theirs =
+        wait_for(&own->flags[peer][blockIdx.x], step << kMarkBits, args.spin_ns, args.failure);
+    const bool other = theirs >> kMarkBits == step && theirs != flag;
+    lost = theirs == 0 || other;
     if (lost) {
       // If two ranks are lost at the same time, either may be named.
+      const auto word = 1 + static_cast<uint32_t>(peer);
       if (load_word(args.failure) == 0) {
-        store_word(args.failure, 1 + static_cast<uint32_t>(peer));
+        store_word(args.failure, other ? word + kShoalOtherMark : word);
       }
       store_word(&own->control.failed, 1);
       __threadfence_system();

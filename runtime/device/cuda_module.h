@@ -17,6 +17,8 @@ extern "C" {
 /// The most ranks of a group on devices, the most values of one tree sum, and the bytes of a handle
 /// for memory of another process.
 enum { kShoalMostRanks = 16, kShoalMostPlanes = 32, kShoalIpcHandleBytes = 64 };
+/// What ShoalPushAllReduce::failure adds to the number of a rank that is in another collective.
+enum { kShoalOtherMark = 1 << 16 };
 
 /// A FoldProgram (runtime/base/reduce_tree.h) and the planes it is applied to: push planes[0], fold
 /// merges[0] times, and so on.
@@ -45,8 +47,11 @@ struct ShoalPushAllReduce {
   /// sum.planes is ignored. sum.count floats are reduced, at most push_floats(...) of them.
   ShoalTreeSum sum;
   uint64_t spin_ns;  ///< how long a kernel waits for a peer
-  /// In mapped host memory: 0, or 1 + the rank that did not come in time. Once it is set, later
-  /// kernels return at once.
+  /// Of the collective that the push belongs to. Every rank must bring the same one, which its
+  /// kernels compare.
+  uint16_t mark;
+  /// In mapped host memory: 0, or 1 + the rank that did not come in time, plus
+  /// kShoalOtherMark if it came with another mark. Once it is set, later kernels return at once.
   uint32_t* failure;
 };
 

@@ -75,6 +75,7 @@ ShoalPushAllReduce arguments(const std::vector<PushRank>& group, int rank, const
   args.sum.out = static_cast<float*>(mine.out.get()) + place * kMostFloats;
   args.sum.count = static_cast<int64_t>(count);
   args.spin_ns = kSpinNs;
+  args.mark = static_cast<uint16_t>(count);
   args.failure = static_cast<uint32_t*>(mine.failure.get());
   return args;
 }
@@ -246,6 +247,34 @@ std::string a_lost_rank_is_named(const Options& options) {
   return "";
 }
 
+/// Two ranks push as many floats for different collectives. Each must name the other one and sum
+/// nothing.
+std::string ranks_in_different_collectives(const Options& options) {
+  Result<std::vector<PushRank>> group = make_group(options.module, 2);
+  SHOAL_EXPECT_OK(group.status());
+  const TreeCase tree = make_tree_case(2, 2, 2, 5000, 1);
+  return run_threads(*group, [&](int rank) -> std::string {
+    if (const std::string wrong = push(*group, rank, {&tree}); !wrong.empty()) return wrong;
+    PushRank& mine = (*group)[static_cast<size_t>(rank)];
+    constexpr size_t kElsewhere = 1;
+    ShoalPushAllReduce args = arguments(*group, rank, tree.plan, tree.count, kElsewhere);
+    args.mark = static_cast<uint16_t>(7 + rank);
+    std::memset(mine.out_host.get(), 0, tree.count * sizeof(float));
+    SHOAL_EXPECT_OK(mine.device->copy(args.sum.out, mine.out_host.get(), tree.count * sizeof(float),
+                                      mine.stream.get()));
+    SHOAL_EXPECT_OK(mine.device->check(
+        mine.device->module().push_all_reduce(&args, mine.stream.get()), "push"));
+    SHOAL_EXPECT_OK(mine.device->copy(mine.out_host.get(), args.sum.out, tree.count * sizeof(float),
+                                      mine.stream.get()));
+    (void)wait_for(mine);
+    const auto expected = static_cast<uint32_t>(1 + (1 - rank)) + kShoalOtherMark;
+    if (*args.failure != expected) return cat("the word is ", *args.failure, ", not ", expected);
+    const auto* const out = static_cast<const float*>(mine.out_host.get());
+    const bool untouched = std::all_of(out, out + tree.count, [](float x) { return x == 0; });
+    return untouched ? "" : "it has summed all the same";
+  });
+}
+
 }  // namespace
 
 void add_push_cases(const Options& options, std::vector<Case>& cases) {
@@ -264,6 +293,10 @@ void add_push_cases(const Options& options, std::vector<Case>& cases) {
 #endif
   cases.push_back({"push/lost", [=] {
                      return run_apart(kSeconds, [&] { return a_lost_rank_is_named(options); });
+                   }});
+  cases.push_back({"push/other", [=] {
+                     return run_apart(kSeconds,
+                                      [&] { return ranks_in_different_collectives(options); });
                    }});
 }
 

@@ -29,6 +29,12 @@ struct Offer {
   uint64_t gather_bytes;
 };
 
+/// What the pushes of a collective show of its kind, its size and its number: 16 bits, which two
+/// different collectives share once in 65,536 times.
+uint16_t mark_of(uint64_t tag, uint64_t number) {
+  return static_cast<uint16_t>((tag ^ number * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u >> 48);
+}
+
 struct Memory {
   Device::Memory area;     ///< this rank's
   Device::Memory scratch;  ///< for barriers: one float in, one out
@@ -60,12 +66,13 @@ class CudaIpcCollective final : public DeviceCollective {
   std::optional<std::vector<int>> missing() const override;
 
  private:
-  /// One more than the rank that a kernel has given up waiting for; 0 if there is none.
+  /// ShoalPushAllReduce::failure: 0, or which rank a kernel has given up.
   uint32_t given_up() const {
     // A kernel of another launch may write it meanwhile.
     return std::atomic_ref(*static_cast<uint32_t*>(memory_.failure.get()))
         .load(std::memory_order_acquire);
   }
+  static int rank_of(uint32_t failure) { return static_cast<int>(failure % kShoalOtherMark) - 1; }
   Status import_areas(const std::vector<std::string>& offers);
   Status push(const ReducePlan& plan, const float* own, int64_t pitch, float* out, int64_t count,
               void* stream);
@@ -177,6 +184,7 @@ Status CudaIpcCollective::push(const ReducePlan& plan, const float* own, int64_t
   args.sum.out = out;
   args.sum.count = count;
   args.spin_ns = spin_ns_;
+  args.mark = mark_of(tag_, collectives_);
   args.failure = static_cast<uint32_t*>(memory_.failure.get());
   return device_->check(device_->module().push_all_reduce(&args, stream), "push all_reduce");
 }
@@ -219,15 +227,19 @@ Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t
 Status CudaIpcCollective::check() {
   const uint32_t failure = given_up();
   if (failure == 0) return {};
+  if (failure > kShoalOtherMark)
+    return Status::error(Code::kInternal,
+                         cat(here(), ": rank ", rank_of(failure), " is in another collective"))
+        .blamed_on(Fault::kTransport);
   return Status::error(
       Code::kDeadlineExceeded,
-      cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", failure - 1));
+      cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", rank_of(failure)));
 }
 
 std::optional<std::vector<int>> CudaIpcCollective::missing() const {
   const uint32_t failure = given_up();
   if (failure == 0) return std::nullopt;
-  return std::vector<int>{static_cast<int>(failure - 1)};
+  return std::vector<int>{rank_of(failure)};
 }
 
 }  // namespace

@@ -181,7 +181,8 @@ Status HostMemfdCollective::exchange(void* stream) {
     SHOAL_RETURN_IF_ERROR(wait_for(peer));
     if (const uint64_t tag = flags_.tag(peer, step_ - 1); tag != tag_) {
       return fail(Status::error(Code::kInternal, cat(here(), ": this rank is in ", tag_text(tag_),
-                                                     ", rank ", peer, " in ", tag_text(tag))));
+                                                     ", rank ", peer, " in ", tag_text(tag)))
+                      .blamed_on(Fault::kTransport));
     }
   }
   // The spin budget is known after the first step, when all ranks have published their CPUs.

@@ -2,6 +2,7 @@
 // functions watched.
 #include "runtime/comm/device/cuda_ipc_collective.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <limits>
 #include <utility>
@@ -13,7 +14,9 @@ namespace shoal {
 namespace {
 
 int freed = 0;
-uint64_t spin_ns = 0;  // spin_ns of the last push
+uint64_t spin_ns = 0;         // of the last push
+std::vector<uint16_t> marks;  // of all pushes
+uint32_t planted = 0;         // what the next kernels write as their failure
 
 /// The emulated module's table. It also records what is freed or unmapped, and how long a kernel
 /// may wait.
@@ -30,6 +33,8 @@ const ShoalCudaModule& watched_module() {
     table.close_memory = [](void* memory) { return ++freed, real->close_memory(memory); };
     table.push_all_reduce = [](const ShoalPushAllReduce* args, void* stream) {
       spin_ns = args->spin_ns;
+      marks.push_back(args->mark);
+      if (planted != 0) *args->failure = planted;
       return real->push_all_reduce(args, stream);
     };
     // CUDA and the emulator refuse a handle of this very process, so any memory takes the place of
@@ -89,6 +94,54 @@ TEST(CudaIpcCollectiveTest, NothingIsFreedOrUnmappedAfterAFailure) {
     EXPECT_NE(status.to_string().find("for rank 1"), std::string::npos) << status.to_string();
   }
   EXPECT_EQ(freed, 0);
+}
+
+// Pieces of one collective, and the two barriers of a gather, have the same mark.
+TEST(CudaIpcCollectiveTest, AMarkTellsKindSizeAndNumberOfACollective) {
+  const std::shared_ptr<Device> device = *Device::open(watched_module(), 0);
+  constexpr size_t kMost = 3 << 19;
+  const Device::Memory memory = *device->allocate(2 * kMost * sizeof(float));
+  auto* const own = static_cast<float*>(memory.get());
+  const Device::Stream stream = *device->make_stream();
+  const ReducePlan plan = make_reduce_plan(1, 1, 1);
+  std::vector<std::vector<uint16_t>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {  // two that do the same, one after the other
+    const auto collective = open(device, 1, 1'000);
+    ASSERT_TRUE(collective.ok()) << collective.status().to_string();
+    marks.clear();
+    for (const size_t count : {size_t{4}, size_t{4}, size_t{8}, kMost})
+      ASSERT_TRUE((*collective)
+                      ->enqueue_all_reduce(plan, own, own + kMost, count, stream.get(),
+                                           Deadline::infinite())
+                      .ok());
+    ASSERT_TRUE((*collective)
+                    ->enqueue_all_gather(own, own + kMost, 8, stream.get(), Deadline::infinite())
+                    .ok());
+    ranks.push_back(marks);
+  }
+  EXPECT_EQ(ranks[0], ranks[1]);
+  std::vector<uint16_t> different = ranks[0];
+  ASSERT_GT(different.size(), 6u) << "the fourth sum takes several pushes";
+  different.erase(std::unique(different.begin(), different.end()), different.end());
+  EXPECT_EQ(different.size(), 5u);
+  std::sort(different.begin(), different.end());
+  EXPECT_EQ(std::unique(different.begin(), different.end()), different.end());
+}
+
+TEST(CudaIpcCollectiveTest, ARankInAnotherCollectiveIsNamed) {
+  const std::shared_ptr<Device> device = *Device::open(watched_module(), 0);
+  const Device::Memory floats = *device->allocate(2 * sizeof(float));
+  const auto collective = open(device, 1, 1'000);
+  ASSERT_TRUE(collective.ok()) << collective.status().to_string();
+  planted = 1 + 3 + kShoalOtherMark;
+  const Status status = reduce(*device, floats, **collective);
+  planted = 0;
+  EXPECT_EQ(status.fault(), Fault::kTransport) << status.to_string();
+  EXPECT_NE(status.to_string().find("collective 1 (all_reduce of 1 floats): rank 3 is in another "
+                                    "collective"),
+            std::string::npos)
+      << status.to_string();
+  EXPECT_EQ((*collective)->missing(), std::vector<int>{3});
 }
 
 // A timeout may have so many milliseconds that they would overflow as nanoseconds.
