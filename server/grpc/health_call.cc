@@ -114,6 +114,12 @@ class HealthCall final : public ByteReactor,
   }
 
   void on_delta(OutputDelta delta) override { tokens_ += delta.tokens.size(); }
+  /// The token comes once the ranks run again, for which nobody is to wait.
+  void on_lost(const Status& why) override {
+    report(wire::HEALTH_STATE_NOT_READY, explain(why));
+    const std::lock_guard lock(mutex_);
+    if (taken_.loop != nullptr) taken_.loop->cancel(taken_.id);
+  }
   void on_end(OutputEnd end) override {
     if (end.status.ok() && tokens_ == 1)
       report(wire::HEALTH_STATE_READY, "");
@@ -130,7 +136,9 @@ class HealthCall final : public ByteReactor,
 
  private:
   void probe(InferenceLoop& loop) {
-    const auto told = [call = shared_from_this()](bool stepped) { call->step_ended(stepped); };
+    const auto told = [call = shared_from_this()](const std::optional<Status>& step) {
+      call->step_ended(step);
+    };
     switch (loop.await_step(kRecently, told)) {
       case InferenceLoop::Awaited::kEnded:
         return report(wire::HEALTH_STATE_READY, "");
@@ -141,9 +149,10 @@ class HealthCall final : public ByteReactor,
     }
   }
 
-  /// A step of other requests has ended well, or they are all gone without one.
-  void step_ended(bool well) {
-    if (well) return report(wire::HEALTH_STATE_READY, "");
+  /// A step of other requests has ended, or they are all gone without one.
+  void step_ended(const std::optional<Status>& step) {
+    if (step && step->ok()) return report(wire::HEALTH_STATE_READY, "");
+    if (step) return report(wire::HEALTH_STATE_NOT_READY, explain(*step));
     {
       const std::lock_guard lock(mutex_);
       if (finished_) return;

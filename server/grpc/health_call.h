@@ -10,7 +10,9 @@ namespace shoal {
 ///
 /// If the request asks for it, the answer has the check "inference_probe". It never waits for the
 /// requests of others: while there are some, the engine is well if a step has ended in the last
-/// seconds, or as soon as the present step ends; otherwise one token is generated.
+/// seconds, or as soon as the present step ends; otherwise one token is generated. Either step has
+/// the deadline of every step (--step-timeout). If the ranks are lost in it, as when a device
+/// hangs, the answer says so with the rank's name, and does not wait until they run again.
 ByteReactor* make_health_call(std::shared_ptr<ServingState> state);
 
 }  // namespace shoal

@@ -137,7 +137,7 @@ int64_t InferenceLoop::queued_bytes() const {
 }
 
 InferenceLoop::Awaited InferenceLoop::await_step(std::chrono::milliseconds lately,
-                                                 std::function<void(bool)> told) {
+                                                 StepListener told) {
   const std::lock_guard lock(mutex_);
   if (open_.empty()) return Awaited::kIdle;
   if (last_step_ && Clock::now() - *last_step_ <= lately) return Awaited::kEnded;
@@ -185,9 +185,8 @@ void InferenceLoop::run() {
     }
     lock.lock();
     if (open_.empty() && !told_.empty()) {
-      const Told told = std::exchange(told_, {});
       lock.unlock();
-      for (const auto& tell : told) tell(false);
+      tell(std::nullopt);
       lock.lock();
     }
     busy_ = false;
@@ -226,6 +225,7 @@ Status InferenceLoop::step(const StepPlan& plan) {
   const std::chrono::duration<double> took = RunningClock::now() - began;
   if (!outcome.result) {
     resume(plan, outcome);
+    tell(outcome.lost);
     return Status();
   }
   SHOAL_RETURN_IF_ERROR(check_result(plan, *outcome.result, model_.config.vocab_size));
@@ -260,12 +260,15 @@ void InferenceLoop::note_good_step(const StepPlan& plan, Clock::time_point began
 /// may be their cause.
 void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
   std::vector<std::unique_ptr<Open>> ended;
+  std::vector<std::shared_ptr<OutputSink>> lost;
   {
     const std::lock_guard lock(mutex_);
     scheduler_.requeue_running();
     for (const SequenceStep& sequence : plan.sequences) {
       const auto it = open_.find(sequence.id);
-      if (it == open_.end() || !outcome.blames_requests) continue;
+      if (it == open_.end()) continue;
+      lost.push_back(it->second->sink);
+      if (!outcome.blames_requests) continue;
       it->second->times.lost = true;
       if (!it->second->note_crash(sequence)) continue;
       ended.push_back(take_out(sequence.id, false));
@@ -273,7 +276,16 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
     }
     for (const auto& [id, open] : open_) open->times.lost |= open->times.begun.has_value();
   }
+  for (const auto& sink : lost) sink->on_lost(outcome.lost);
   end(std::move(ended));
+}
+
+/// Tells those that have waited for this step.
+void InferenceLoop::tell(const std::optional<Status>& step) {
+  std::unique_lock lock(mutex_);
+  const std::vector<StepListener> told = std::exchange(told_, {});
+  lock.unlock();
+  for (const StepListener& listener : told) listener(step);
 }
 
 /// Locks twice, because the text is decoded and the sinks are called without the lock. A request
@@ -282,12 +294,10 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
 void InferenceLoop::deliver(const StepResult& result) {
   std::vector<TokenEvent> events;
   std::vector<Delivery> deliveries;
-  Told told;
   const Clock::time_point now = Clock::now();
   {
     const std::lock_guard lock(mutex_);
     last_step_ = now;
-    told.swap(told_);
     events = scheduler_.complete(result);
     for (const TokenEvent& event : events)
       deliveries.emplace_back().open = open_.at(event.token.id).get();
@@ -311,7 +321,7 @@ void InferenceLoop::deliver(const StepResult& result) {
     delivery.open->sink->on_delta(std::move(delivery.delta));
     if (delivery.ended) delivery.ended->report_end(*figures_);
   }
-  for (const auto& tell : told) tell(true);
+  tell(Status());
 }
 
 /// Takes a request out of the queue before it has begun. The caller holds the lock. The sink is

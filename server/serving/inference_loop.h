@@ -39,12 +39,15 @@ struct OutputEnd {
 
 /// Receives a request's output. It is called by the loop's thread, or by the one that calls
 /// end_late(), but never concurrently for one request, and without a lock of the loop. It must not
-/// block. on_delta is called for every step that gave the request a token, and on_end exactly once,
-/// as the last call. Both may call submit and cancel, but not drain or the destructor.
+/// block. on_delta is called for every step that gave the request a token, on_lost for every step
+/// of the request in which the workers were lost, after which it goes on once they run again, and
+/// on_end exactly once, as the last call. All may call submit and cancel, but not drain or the
+/// destructor.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
   virtual void on_delta(OutputDelta delta) = 0;
+  virtual void on_lost(const Status& /*why*/) {}
   virtual void on_end(OutputEnd end) = 0;
 };
 
@@ -115,10 +118,12 @@ class InferenceLoop {
     kLater,  ///< requests are open, and the caller will be told
     kIdle,   ///< there is no step to wait for
   };
+  /// Hears of a step, by the loop's thread and without its lock: ok if it has ended well, or why
+  /// the workers were lost in it. nullopt: no request is open any more. It must not block.
+  using StepListener = std::function<void(const std::optional<Status>& step)>;
   /// Tells kEnded if requests are open and a step has ended well within the time `lately`. If none
-  /// has, `told` is called once, by the loop's thread and without its lock: with true when the next
-  /// step has ended well, or with false when no request is open any more. It must not block.
-  Awaited await_step(std::chrono::milliseconds lately, std::function<void(bool)> told);
+  /// has, `told` hears once, of the next step.
+  Awaited await_step(std::chrono::milliseconds lately, StepListener told);
 
   /// Waits until the open requests have ended, and returns true if all ended by themselves. At the
   /// deadline, the remaining ones end with CANCELLED after the current step; `late` is called first
@@ -144,7 +149,7 @@ class InferenceLoop {
   void deliver(const StepResult& result);
   std::vector<std::unique_ptr<Open>> take_cancelled();
   std::vector<std::unique_ptr<Open>> take_all(const Status& status);
-  using Told = std::vector<std::function<void(bool)>>;
+  void tell(const std::optional<Status>& step);
   bool idle() const { return open_.empty() && turned_out_.empty() && ending_ == 0 && !busy_; }
 
   const ServedModel& model_;
@@ -166,7 +171,7 @@ class InferenceLoop {
   Status failure_;  // not ok once the loop has stopped
   const Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> last_step_;  // when a step last ended well
-  Told told_;                                   // those that wait for the next one
+  std::vector<StepListener> told_;              // those that wait for the next one
   uint64_t next_id_ = 1;
   bool end_all_ = false;
   bool stop_ = false;

@@ -219,7 +219,7 @@ class Gpus(Streams):
 
 
 class Health(Streams):
-    """The server asks its devices for a token, and is not healthy while one hangs."""
+    """The server asks its devices for a token, and says by --step-timeout which one hangs."""
 
     def test_beside_a_device_that_hangs(self):
         try:
@@ -234,19 +234,22 @@ class Health(Streams):
             health = channel.unary_unary("/openengine.v1.Control/Health")
             standard = channel.unary_unary("/grpc.health.v1.Health/Check")
             with_probe = b"\x08\x01"  # HealthRequest: include_inference_probe
-            ready = b"\x0a\x0finference_probe\x10\x02"  # HealthCheck: its name, HEALTH_STATE_READY
+            name = b"\x0a\x0finference_probe\x10"  # HealthCheck: its name, then its state
+            not_ready, ready = name + b"\x05", name + b"\x02"
             path.write_text("1")
-            probe = health.future(with_probe, timeout=5 * harness.GUARD)
-            # The new ranks do not get ready either. State 5 is NOT_READY, and status 2 NOT_SERVING.
+            # Nothing else asks the devices. The new ranks do not get ready either, so that whoever
+            # waited for them would wait for as long as the device hangs.
+            answer = health(with_probe, timeout=5 * harness.GUARD)
+            self.assertRegex(answer, b"(?s)^\x08\x05.*" + re.escape(not_ready) +
+                             rb".*rank 1 \(step \d+, its GPU in ")
             server.wait_logged(r"starting the ranks again.*rank 1 \(step \d+, its GPU in ")
-            harness.wait_until(lambda: health(b"", timeout=harness.GUARD).startswith(b"\x08\x05"),
-                               "a health that says so")
-            self.assertEqual(standard(b"", timeout=harness.GUARD), b"\x08\x02")
-            self.assertFalse(probe.done())
+            harness.wait_until(lambda: standard(b"", timeout=harness.GUARD) == b"\x08\x02",
+                               "NOT_SERVING")
+            self.assertTrue(health(b"", timeout=harness.GUARD).startswith(b"\x08\x05"))
             path.write_text("-1")
-            self.assertIn(ready, probe.result())
             harness.wait_until(lambda: standard(b"", timeout=harness.GUARD) == b"\x08\x01",
                                "a server that is well again")
+            self.assertIn(ready, health(with_probe, timeout=5 * harness.GUARD))
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.end(), 0)
 

@@ -236,6 +236,19 @@ TEST_F(GrpcControl, AProbeWhoseRequestsToWaitForVanishGeneratesATokenItself) {
   EXPECT_EQ(response.state(), wire::HEALTH_STATE_NOT_READY) << response.DebugString();
 }
 
+/// Such as when a device hangs. Ranks may take minutes to run again, and until then nobody knows
+/// whether they will.
+TEST_F(GrpcControl, AProbeSaysWhyTheRanksWereLost) {
+  const std::string why = "rank 1 (step 1, its GPU in layer 0, mlp) does not answer";
+  start({});
+  workers_.lose(Status::error(Code::kDeadlineExceeded, why));
+  const wire::HealthResponse lost = health(true);
+  EXPECT_EQ(lost.state(), wire::HEALTH_STATE_NOT_READY);
+  EXPECT_NE(lost.DebugString().find(why), std::string::npos) << lost.DebugString();
+  EXPECT_TRUE(eventually([&] { return idle(); })) << "the probe's token is not generated later";
+  EXPECT_EQ(health(true).state(), wire::HEALTH_STATE_READY) << "they run again";
+}
+
 TEST_F(GrpcControl, AbortsByIdAndAll) {
   Setup setup;
   setup.max_model_len = 100'000;

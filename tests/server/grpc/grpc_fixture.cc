@@ -38,11 +38,17 @@ void AlphabetWorkers::fail(Status status) {
   failure_ = std::move(status);
 }
 
+void AlphabetWorkers::lose(Status why) {
+  const std::lock_guard lock(mutex_);
+  lost_ = std::move(why);
+}
+
 Result<StepOutcome> AlphabetWorkers::step(const StepPlan& plan) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !held_ || allowed_ > 0; });
   if (held_) --allowed_;
   if (!failure_.ok()) return failure_;
+  if (!lost_.ok()) return StepOutcome(std::exchange(lost_, {}), true);
   StepResult result;
   result.step = plan.step;
   for (const SequenceStep& sequence : plan.sequences) {

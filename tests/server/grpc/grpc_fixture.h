@@ -30,6 +30,7 @@ class AlphabetWorkers {
   void allow_one_step();  ///< to be called while steps are held
   void release();
   void fail(Status status);
+  void lose(Status why);  ///< in the next step; after it they run again
 
  private:
   Result<StepOutcome> step(const StepPlan& plan);
@@ -38,6 +39,7 @@ class AlphabetWorkers {
   bool held_ = false;
   int allowed_ = 0;
   Status failure_;
+  Status lost_;
 };
 
 /// Knows when a thread of this process has begun to tokenize a long prompt. To be made before the

@@ -61,6 +61,29 @@ TEST(InferenceLoopRecoveryTest, LostWorkersCostNoTokenAndNoStream) {
   }
 }
 
+TEST(InferenceLoopRecoveryTest, WhoeverAwaitsTheStepHearsWhyTheWorkersWereLost) {
+  Gate gate;
+  ForgetfulWorkers workers({1});
+  bool entered = false;
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) {
+    if (!std::exchange(entered, true)) gate.pass();
+    return workers(plan);
+  });
+  const auto sink = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(loop.submit(request(2), sink).ok());
+  gate.wait_entered();
+  std::promise<std::optional<Status>> heard;
+  ASSERT_EQ(loop.await_step({}, [&](const std::optional<Status>& step) { heard.set_value(step); }),
+            InferenceLoop::Awaited::kLater);
+  gate.open();
+  const std::optional<Status> step = heard.get_future().get();
+  ASSERT_TRUE(step.has_value());
+  EXPECT_NE(step->to_string().find("rank 1 was killed"), std::string::npos) << step->to_string();
+  EXPECT_TRUE(sink->wait().end.status.ok());
+  ASSERT_EQ(sink->losses.size(), 1u) << "so does the request itself";
+  EXPECT_NE(sink->losses[0].find("rank 1 was killed"), std::string::npos) << sink->losses[0];
+}
+
 TEST(InferenceLoopRecoveryTest, ARequestPresentAtTwoCrashesFailsAlone) {
   Gate gate;
   std::atomic<bool> held{false};

@@ -21,6 +21,7 @@ class CollectingSink : public OutputSink {
     texts.push_back(delta.text);
     if (after_delta) after_delta();
   }
+  void on_lost(const Status& why) override { losses.push_back(why.to_string()); }
   void on_end(OutputEnd reported) override {
     EXPECT_FALSE(ended_.exchange(true)) << "a second end";
     end = reported;
@@ -39,6 +40,7 @@ class CollectingSink : public OutputSink {
 
   std::vector<int32_t> tokens;
   std::vector<std::string> texts;
+  std::vector<std::string> losses;  ///< why the workers were lost, for each time
   OutputEnd end;
   std::function<void()> after_delta;
 
