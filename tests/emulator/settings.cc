@@ -137,6 +137,7 @@ Settings read_settings() {
   }
   s.peer_wrong = pair("PEER_WRONG");
   s.peer_hang = pair("PEER_HANG");
+  s.tried = number("TRIED", text("TRIED", "0"));
   s.hang = text("HANG", "");
   s.leave_out = text("LEAVE_OUT", "");
   s.compiles = text("COMPILES", "");

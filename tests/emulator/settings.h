@@ -67,6 +67,9 @@ struct PlannedError {
 ///                                   and all its calls return N from then on
 ///   EMULATED_GPU_PEER_WRONG=F-T     what F's kernels write to T's memory is lost; F and T may be *
 ///   EMULATED_GPU_PEER_HANG=F-T      a kernel of F that writes to T's memory never ends
+///   EMULATED_GPU_TRIED=N            the bytes of a pattern with which the module tries a pair, of
+///                                   those that it is asked for (all): lanes take half a second for
+///                                   what a device copies at once, and eight devices have 56 pairs
 ///   EMULATED_GPU_HANG=PATH          once the file PATH holds a device's number, kernels of that
 ///                                   device do not end any more. It may hold several, with spaces
 ///   EMULATED_GPU_LEAVE_OUT=PATH     once the file PATH holds a device's number, that device leaves
@@ -100,7 +103,8 @@ struct Settings {
   std::string breaks;  ///< the path of a file that will hold another one
   Pair peer_wrong;
   Pair peer_hang;
-  std::string hang;  ///< a path, like the three that follow
+  int64_t tried = 0;  ///< 0: all
+  std::string hang;   ///< a path, like the three that follow
   std::string leave_out;
   std::string compiles;
   std::string launched;
