@@ -131,14 +131,14 @@ bool CudaLayers::has_moved() {
 
 Status CudaLayers::wait(void* event) {
   const auto look = [this]() -> Status {
-    if (collective_ != nullptr) SHOAL_RETURN_IF_ERROR(collective_->check());
+    SHOAL_RETURN_IF_ERROR(collective_->check());
     seen_ = buffers_->pinned.last_mark();
     return show_wait();
   };
   SHOAL_RETURN_IF_ERROR(
       parts_.device->wait(event, Deadline::after_ms(parts_.collective_timeout_ms), look));
   // Check again, because a kernel that has given up a peer ends like any other.
-  return collective_ == nullptr ? Status() : collective_->check();
+  return collective_->check();
 }
 
 /// Waits until the stream has done everything.
@@ -279,7 +279,7 @@ Status CudaLayers::mlp(int layer) {
 /// This is so if no other rank waits for the fold, and up to the number of rows at which the
 /// product may fold by itself, or a library may compute it.
 bool CudaLayers::is_unfolded() const {
-  return collective_ == nullptr && rows_ <= kShoalMostUnfoldedRows;
+  return is_alone() && rows_ <= kShoalMostUnfoldedRows;
 }
 
 /// Where a row-parallel product leaves what reduce() adds. nullptr: in scratch, unfolded.
@@ -287,20 +287,22 @@ float* CudaLayers::contributions() const {
   return is_unfolded() ? nullptr : buffers_->device.partial;
 }
 
-/// Adds the sum to the rows, and normalizes them. That of a lone rank is its own contribution.
+/// Adds the sum to the rows, and normalizes them. The contribution of a rank that is alone is the
+/// whole sum, and stays where it is.
 Status CudaLayers::reduce(int layer, Part part) {
   const DeviceBuffers& b = buffers_->device;
   const int half = 2 * layer + (part == Part::kMlp ? 1 : 0);
   ShoalAddNorm args = add_norm_args(weights_, parts_.config, b, layer, part, is_unfolded());
   args.progress = buffers_->pinned.mark;
   args.rows = rows_;
-  if (collective_ != nullptr) {
-    SHOAL_RETURN_IF_ERROR(mark_progress(mark_before_sum(half)));
+  if (!is_unfolded()) {
+    if (!is_alone()) SHOAL_RETURN_IF_ERROR(mark_progress(mark_before_sum(half)));
+    float* const sum = is_alone() ? b.partial : b.sum;
     SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(
         part == Part::kMlp ? parts_.plan.mlp_reduce : parts_.plan.attention_reduce, b.partial,
-        b.sum, static_cast<size_t>(rows_) * static_cast<size_t>(args.cols), stream_.get(),
+        sum, static_cast<size_t>(rows_) * static_cast<size_t>(args.cols), stream_.get(),
         Deadline::after_ms(parts_.collective_timeout_ms)));
-    args.sums = b.sum;
+    args.sums = sum;
   }
   SHOAL_RETURN_IF_ERROR(
       parts_.device->enqueue(parts_.device->module().add_norm, args, stream_.get(), "add_norm"));

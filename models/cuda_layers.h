@@ -64,6 +64,7 @@ class CudaLayers final : public Layers {
   Status normalize(const DeviceVector& weight, int64_t from_row, int64_t to_row, int32_t rows);
   Status multiply(const DeviceMatrix& w, const void* x, int64_t x_stride, int32_t rows, float* y);
   ShoalAttention attention_of(int layer) const;
+  bool is_alone() const { return collective_->world().size == 1; }
   bool is_unfolded() const;
   float* contributions() const;
   Status attend(int layer);
@@ -88,7 +89,7 @@ class CudaLayers final : public Layers {
   const DeviceWeights weights_;
   const Dtype activations_;
   StepRoom room_;
-  DeviceCollective* collective_ = nullptr;  // nullptr: a group of one rank
+  DeviceCollective* collective_ = nullptr;  // set by take_memory()
   Device::Stream stream_;
   Device::Event done_, pace_[2];
   Device::Memory memory_, pinned_, kv_;

@@ -63,7 +63,8 @@ class Layers {
 
   /// Takes the memory of a step's activations, so that missing memory is reported here and not in
   /// the middle of a request. Call it once, before any step. The communicator must outlive the
-  /// layers. RESOURCE_EXHAUSTED: the memory is refused.
+  /// layers, and for layers on a device it must have on_devices(). RESOURCE_EXHAUSTED: the memory
+  /// is refused.
   virtual Status take_memory(const StepRoom& room, Communicator& communicator) = 0;
   /// Takes a KV cache of this many blocks, in place of the one that it has. Call it before any
   /// step. RESOURCE_EXHAUSTED: the memory is refused.

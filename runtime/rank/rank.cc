@@ -9,6 +9,7 @@
 #include "runtime/base/signals.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/comm/device/host_collective.h"
+#include "runtime/comm/device/staged_communicator.h"
 #include "runtime/comm/single_communicator.h"
 #include "runtime/control/descriptors.h"
 #include "runtime/rank/rank_device.h"
@@ -129,7 +130,7 @@ Result<std::unique_ptr<Communicator>> Rank::open() {
   if (start_.world_size == 1) {
     SHOAL_RETURN_IF_ERROR(open_device(nullptr));
     SHOAL_RETURN_IF_ERROR(compiled());
-    return make_single_communicator();
+    return on_device(make_single_communicator());
   }
   const Rung* rung = find_rung(start_.transport);
   if (rung == nullptr)
@@ -152,8 +153,20 @@ Result<std::unique_ptr<Communicator>> Rank::open() {
   args.reproducible = start_.reproducible;
   Result<std::unique_ptr<Communicator>> opened = rung->open(std::move(args));
   if (!opened.ok()) return opened.status().while_doing(cat("open transport ", start_.transport));
-  if (device_ == nullptr || rung->on_device) return opened;
-  return with_devices(std::move(opened).value(), device_, [this] { return still_waiting(); });
+  return rung->on_device ? std::move(opened) : on_device(std::move(opened).value());
+}
+
+/// Lets the rank sum on its device over a communicator that moves host memory, if it has a device.
+Result<std::unique_ptr<Communicator>> Rank::on_device(std::unique_ptr<Communicator> host) {
+  if (device_ == nullptr) return host;
+  const std::shared_ptr<Communicator> shared = std::move(host);
+  const Interrupted interrupted = [this] { return still_waiting(); };
+  std::unique_ptr<DeviceCollective> collective = make_single_collective(device_);
+  if (start_.world_size > 1) {
+    SHOAL_ASSIGN_OR_RETURN(collective, open_host_collective(shared, device_, interrupted));
+  }
+  return make_staged_communicator(device_, std::move(collective), start_.collective_timeout_ms,
+                                  interrupted, shared);
 }
 
 Status Rank::self_test_transport() {

@@ -55,6 +55,7 @@ class Rank final : private RankContext {
   Status open_device(const Rung* rung);
   Status compiled();
   Result<std::unique_ptr<Communicator>> open();
+  Result<std::unique_ptr<Communicator>> on_device(std::unique_ptr<Communicator> host);
   Status obey();
   Status take_step(const Step& step);
   Status tell_step_times(Clock::duration step);

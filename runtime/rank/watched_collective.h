@@ -22,8 +22,9 @@ class WatchedCollective final : public DeviceCollective {
 
   /// The rank waits for its device, or no longer does.
   void set_waits(bool waits) { waits_ = waits; }
-  /// True if what the rank waits for, or what has failed, is a collective on devices.
-  bool is_waited_for() const { return waits_ || failed_ || inside_; }
+  /// True if what the rank waits for, or what has failed, is a collective on devices. A rank that
+  /// is alone waits for its device only.
+  bool is_waited_for() const { return world().size > 1 && (waits_ || failed_ || inside_); }
   WaitState wait_state() const {
     return wait_state_in(inner_, collectives_, tag_ == 0 ? "" : tag_text(tag_));
   }

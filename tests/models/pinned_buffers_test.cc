@@ -12,7 +12,8 @@
 #include "models/weights.h"
 #include "runtime/base/cat.h"
 #include "runtime/base/kv_block.h"
-#include "runtime/comm/single_communicator.h"
+#include "runtime/comm/device/host_collective.h"
+#include "runtime/comm/device/staged_communicator.h"
 #include "runtime/device/module_loader.h"
 #include "tests/guard.h"
 #include "tests/in_child.h"
@@ -53,7 +54,9 @@ Result<std::string> last_logits(const std::string& model, const StepSigns& signs
       const std::unique_ptr<Layers> layers,
       CudaLayers::load({config, plan, device, pool, *available_kernels().back(), kGuardMs, {}},
                        checkpoint, Dtype::kBf16, {}));
-  const std::unique_ptr<Communicator> alone = make_single_communicator();
+  SHOAL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Communicator> alone,
+      make_staged_communicator(device, make_single_collective(device), kGuardMs, {}));
   constexpr int kBlocks = kRows * kSteps / kBlockTokens + 1;
   SHOAL_RETURN_IF_ERROR(layers->take_memory({kRows, 1, kBlocks * kBlockTokens, 1}, *alone));
   SHOAL_RETURN_IF_ERROR(layers->take_kv_cache(kBlocks));

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/cat.h"
+#include "runtime/comm/check_arguments.h"
 #include "runtime/device/keep_for_process.h"
 
 namespace shoal {
@@ -29,6 +31,7 @@ class HostCollective final : public DeviceCollective {
   const char* name() const override { return communicator_->name(); }
   World world() const override { return communicator_->world(); }
   Status check() override { return {}; }
+  std::optional<RunningClock::duration> waited() const override { return communicator_->waited(); }
   std::optional<std::vector<int>> missing() const override {
     return communicator_->wait_state().waits_for;
   }
@@ -96,33 +99,35 @@ class HostCollective final : public DeviceCollective {
   bool failed_ = false;
 };
 
-class WithDevices final : public Communicator {
+class SingleCollective final : public DeviceCollective {
  public:
-  explicit WithDevices(std::shared_ptr<Communicator> inner) : inner_(std::move(inner)) {}
-  Status open(std::shared_ptr<Device> device, Interrupted interrupted) {
-    SHOAL_ASSIGN_OR_RETURN(on_devices_,
-                           open_host_collective(inner_, std::move(device), std::move(interrupted)));
-    return {};
+  explicit SingleCollective(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+
+  const char* name() const override { return "single"; }
+  World world() const override { return {}; }
+  Status check() override { return {}; }
+
+  Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
+                            void* stream, Deadline) override {
+    SHOAL_RETURN_IF_ERROR(check_plan(plan, world()));
+    if (plan.total_contributions() != 1)
+      return Status::error(Code::kInvalidArgument,
+                           cat("a group of one with ", plan.total_contributions(),
+                               " contributions, which its rank has not folded"));
+    return copy(out, own, count * sizeof(float), stream);
   }
 
-  const char* name() const override { return inner_->name(); }
-  World world() const override { return inner_->world(); }
-  Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override {
-    return inner_->all_reduce(plan, own, out, count);
+  Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
+                            Deadline) override {
+    return copy(all, mine, bytes_each, stream);
   }
-  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
-                std::byte* out) override {
-    return inner_->gather(root, mine, sizes, out);
-  }
-  Status barrier() override { return inner_->barrier(); }
-  WaitState wait_state() const override { return inner_->wait_state(); }
-  /// Also that of its collectives on devices, which wait here, too.
-  std::optional<RunningClock::duration> waited() const override { return inner_->waited(); }
-  DeviceCollective* on_devices() override { return on_devices_.get(); }
 
  private:
-  const std::shared_ptr<Communicator> inner_;
-  std::unique_ptr<DeviceCollective> on_devices_;
+  Status copy(void* to, const void* from, size_t bytes, void* stream) {
+    return to == from ? Status() : device_->copy(to, from, bytes, stream);
+  }
+
+  const std::shared_ptr<Device> device_;
 };
 
 }  // namespace
@@ -136,12 +141,8 @@ Result<std::unique_ptr<DeviceCollective>> open_host_collective(
   return std::unique_ptr<DeviceCollective>(std::move(collective));
 }
 
-Result<std::unique_ptr<Communicator>> with_devices(std::unique_ptr<Communicator> communicator,
-                                                   std::shared_ptr<Device> device,
-                                                   Interrupted interrupted) {
-  auto made = std::make_unique<WithDevices>(std::move(communicator));
-  SHOAL_RETURN_IF_ERROR(made->open(std::move(device), std::move(interrupted)));
-  return std::unique_ptr<Communicator>(std::move(made));
+std::unique_ptr<DeviceCollective> make_single_collective(std::shared_ptr<Device> device) {
+  return std::make_unique<SingleCollective>(std::move(device));
 }
 
 }  // namespace shoal

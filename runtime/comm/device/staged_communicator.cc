@@ -21,11 +21,13 @@ struct Stage {
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::shared_ptr<Device> device, std::unique_ptr<DeviceCollective> collective,
-                     int64_t timeout_ms, Interrupted interrupted)
+                     int64_t timeout_ms, Interrupted interrupted,
+                     std::shared_ptr<Communicator> host)
       : device_(std::move(device)),
         collective_(std::move(collective)),
         timeout_ms_(timeout_ms),
-        interrupted_(std::move(interrupted)) {}
+        interrupted_(std::move(interrupted)),
+        host_(std::move(host)) {}
 
   ~StagedCommunicator() override;
 
@@ -56,6 +58,7 @@ class StagedCommunicator final : public Communicator {
   const std::unique_ptr<DeviceCollective> collective_;
   const int64_t timeout_ms_;  // for each collective
   const Interrupted interrupted_;
+  const std::shared_ptr<Communicator> host_;  // nullptr: everything goes over collective_
   Device::Stream stream_;
   Device::Event done_;
   Stage in_, out_;
@@ -158,6 +161,7 @@ Status StagedCommunicator::all_gather(const void* mine, size_t bytes, size_t byt
 
 Status StagedCommunicator::gather(int root, std::span<const std::byte> mine,
                                   std::span<const size_t> sizes, std::byte* out) {
+  if (host_ != nullptr) return host_->gather(root, mine, sizes, out);
   SHOAL_RETURN_IF_ERROR(check_gather(root, mine.size(), sizes, world()));
   const size_t largest = *std::max_element(sizes.begin(), sizes.end());
   SHOAL_RETURN_IF_ERROR(begin(Op::kGather, largest));
@@ -173,12 +177,14 @@ Status StagedCommunicator::gather(int root, std::span<const std::byte> mine,
 }
 
 Status StagedCommunicator::barrier() {
+  if (host_ != nullptr) return host_->barrier();
   SHOAL_RETURN_IF_ERROR(begin(Op::kBarrier, 0));
   const uint32_t here = 1;
   return keep(all_gather(&here, sizeof here, sizeof here));
 }
 
 WaitState StagedCommunicator::wait_state() const {
+  if (host_ != nullptr && !waiting_) return host_->wait_state();
   const std::string what = collectives_ == 0 ? "" : tag_text(tag_);
   return waiting_ ? wait_state_in(*collective_, collectives_, what)
                   : WaitState{collectives_, what, {}, false};
@@ -188,9 +194,10 @@ WaitState StagedCommunicator::wait_state() const {
 
 Result<std::unique_ptr<Communicator>> make_staged_communicator(
     std::shared_ptr<Device> device, std::unique_ptr<DeviceCollective> collective,
-    int64_t timeout_ms, Interrupted interrupted) {
-  auto staged = std::make_unique<StagedCommunicator>(std::move(device), std::move(collective),
-                                                     timeout_ms, std::move(interrupted));
+    int64_t timeout_ms, Interrupted interrupted, std::shared_ptr<Communicator> host) {
+  auto staged =
+      std::make_unique<StagedCommunicator>(std::move(device), std::move(collective), timeout_ms,
+                                           std::move(interrupted), std::move(host));
   SHOAL_RETURN_IF_ERROR(staged->prepare());
   return std::unique_ptr<Communicator>(std::move(staged));
 }

@@ -2,6 +2,7 @@
 #include "runtime/comm/device/staged_communicator.h"
 
 #include <gtest/gtest.h>
+#include <vector>
 
 #include "runtime/comm/device/device_collective.h"
 #include "runtime/device/module_loader.h"
@@ -63,6 +64,47 @@ TEST(StagedCommunicatorTest, ACollectiveHasOneDeadline) {
     EXPECT_LT(polls, 2'500) << "it went on for another timeout";
     EXPECT_EQ((*communicator)->wait_state().waits_for, std::vector<int>{1});
   }
+}
+
+/// Counts what goes over it.
+class CountingHost final : public Communicator {
+ public:
+  const char* name() const override { return "slow"; }
+  World world() const override { return {0, 2}; }
+  Status all_reduce(const ReducePlan&, const float*, float*, size_t) override {
+    return Status::error(Code::kInternal, "the sum has left the device");
+  }
+  Status gather(int, std::span<const std::byte>, std::span<const size_t>, std::byte*) override {
+    return ++gathers, Status();
+  }
+  Status barrier() override { return ++barriers, Status(); }
+  WaitState wait_state() const override { return {7, "a gather over the host", {}}; }
+
+  int gathers = 0, barriers = 0;
+};
+
+// tcp's: what lies on the host need not go through the device.
+TEST(StagedCommunicatorTest, OnlySumsGoOverTheDeviceIfTheHostHasACommunicator) {
+  const std::shared_ptr<Device> device = *Device::open(endless_module(), 0);
+  const MovedClock clock;
+  const auto host = std::make_shared<CountingHost>();
+  auto communicator =
+      make_staged_communicator(device, std::make_unique<SlowCollective>(), 500, {}, host);
+  ASSERT_TRUE(communicator.ok()) << communicator.status().to_string();
+  const std::vector<size_t> sizes = {1, 1};
+  std::byte bytes[2] = {};
+  EXPECT_TRUE((*communicator)->gather(0, {bytes, 1}, sizes, bytes).ok());
+  EXPECT_TRUE((*communicator)->barrier().ok());
+  EXPECT_EQ(host->gathers, 1);
+  EXPECT_EQ(host->barriers, 1);
+  EXPECT_EQ((*communicator)->wait_state().collective, 7u);
+
+  const float own[] = {1};
+  float out[1];
+  const Status status = (*communicator)->all_reduce(make_reduce_plan(2, 2, 2), own, out, 1);
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.to_string();
+  EXPECT_EQ((*communicator)->wait_state().what, "all_reduce of 1 floats");
+  EXPECT_EQ((*communicator)->wait_state().waits_for, std::vector<int>{1});
 }
 
 }  // namespace
