@@ -27,7 +27,7 @@ std::string cublas_version_text(int64_t version) {
 
 Result<CublasApi> open_cublas(const std::string& library) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == nullptr) return refused(cat("cuBLASLt cannot be loaded: ", loader_words()));
+  if (handle == nullptr) return refused(cat("cuBLASLt cannot be loaded: ", loader_words(library)));
   CublasApi api;
   Status missing;
   const auto find = [&](auto& function, const char* name) {

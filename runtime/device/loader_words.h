@@ -1,13 +1,13 @@
 #pragma once
-#include <dlfcn.h>
 #include <string>
 
 namespace shoal {
 
 /// The dynamic loader's own message about this thread's latest failure.
-inline std::string loader_words() {
-  const char* const words = ::dlerror();
-  return words == nullptr ? "the loader says nothing" : words;
-}
+std::string loader_words();
+
+/// The same about a library that was to be opened, and where the loader has looked for it if it was
+/// given by name, without a path.
+std::string loader_words(const std::string& library);
 
 }  // namespace shoal

@@ -159,7 +159,8 @@ class Refusals(harness.TestCase):
             self.assertIn(words, first["reason"])
 
     def test_nccl_absent(self):
-        self.assert_refused(["libnosuchnccl.so", "cannot open shared object file", "2.27.5"],
+        self.assert_refused(["libnosuchnccl.so", "cannot open shared object file",
+                             "; it was looked for in /", "2.27.5"],
                             nccl="libnosuchnccl.so")
 
     def test_nccl_too_old(self):

@@ -47,7 +47,7 @@ Code code_of(NcclResult result, const std::string& words) {
 
 Result<NcclApi> open_nccl(const std::string& library) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == nullptr) return refused(cat("NCCL cannot be loaded: ", loader_words()));
+  if (handle == nullptr) return refused(cat("NCCL cannot be loaded: ", loader_words(library)));
   NcclApi api;
   Status missing;
   const auto find = [&](auto& function, const char* name) {

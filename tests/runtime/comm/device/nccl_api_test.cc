@@ -104,6 +104,17 @@ TEST(NcclApiTest, AMissingLibraryIsRefusedInTheLoadersWords) {
             std::string::npos)
       << text;
   EXPECT_NE(text.find("--nccl-library"), std::string::npos) << text;
+  EXPECT_EQ(text.find("looked for in"), std::string::npos) << text;
+}
+
+TEST(NcclApiTest, ANameThatIsNotFoundIsRefusedWithTheFoldersThatWereSearched) {
+  const auto api = load_nccl("libnosuchnccl.so.2");
+  ASSERT_FALSE(api.ok());
+  const std::string text(api.status().message());
+  EXPECT_NE(text.find("libnosuchnccl.so.2: cannot open shared object file"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("; it was looked for in /"), std::string::npos) << text;
+  EXPECT_NE(text.find("/lib, "), std::string::npos) << text;
 }
 
 TEST(NcclApiTest, AFileThatIsNoLibraryIsRefused) {
