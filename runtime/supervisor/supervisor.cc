@@ -297,6 +297,11 @@ double Supervisor::restarting_s() const {
   return restarting_since_ ? std::max(seconds_since(*restarting_since_), 1e-9) : 0;
 }
 
+Status Supervisor::why_restarting() const {
+  const std::lock_guard lock(state_mutex_);
+  return restarting_since_ ? why_restarting_ : Status();
+}
+
 std::optional<Failure> Supervisor::lost() const {
   const std::lock_guard lock(state_mutex_);
   return lost_;

@@ -69,7 +69,7 @@ struct GroupStep {
 
 /// The ranks of one group: started over the first transport that works, watched, and started again
 /// when they are lost. It holds the ladder, the group and the restart policy, knows no flags and
-/// prints nothing. step(), watch(), give_up(), lost(), restarting_s(), report(),
+/// prints nothing. step(), watch(), give_up(), lost(), restarting_s(), why_restarting(), report(),
 /// start_phases() and collective_seconds() may be called from any thread.
 ///
 /// A restart runs on the thread that the ranks belong to. It must come to its end within
@@ -105,6 +105,8 @@ class Supervisor {
   /// For how many seconds lost ranks have been on their way back; 0: they run, or are lost for
   /// good.
   double restarting_s() const;
+  /// Why they were lost. ok: they run, or are lost for good.
+  Status why_restarting() const;
 
   /// From now on lost ranks are not started again, a start that is under way ends with
   /// Fault::kGivenUp, and so do a step and its ranks if the step does not end within a second.

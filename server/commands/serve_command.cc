@@ -123,7 +123,8 @@ Status watch_until(const Serving& serving, const std::function<bool()>& over) {
     SHOAL_RETURN_IF_ERROR(serving.loop.status());
     const Status status = serving.host.watch();
     if (const bool late = serving.host.restarting_s() > kLongRestartSeconds; late != refusing) {
-      serving.fronts.set_restarting(refusing = late);
+      refusing = late;
+      serving.fronts.set_restarting(late ? serving.host.why_restarting() : Status());
       serving.observers.manager.status(late ? "the ranks are being started again" : "ready");
     }
     if (serving.fronts.alive()) serving.observers.manager.alive();

@@ -290,10 +290,10 @@ void GrpcServer::set_ready(const ServedModel* model, InferenceLoop* loop,
   impl_->set_health(impl_->state->view().phase == ServingPhase::kReady);
 }
 
-void GrpcServer::set_restarting(bool restarting) {
-  impl_->state->set_restarting(restarting);
+void GrpcServer::set_restarting(const Status& why) {
+  impl_->state->set_restarting(why);
   const ServingState::View view = impl_->state->view();
-  impl_->set_health(view.phase == ServingPhase::kReady && !view.restarting && !view.stopping);
+  impl_->set_health(view.phase == ServingPhase::kReady && view.restarting.ok() && !view.stopping);
 }
 
 void GrpcServer::set_stopping() {

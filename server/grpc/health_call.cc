@@ -60,9 +60,10 @@ void write_checks(const ServingState& state, wire::EngineRole role,
   else if (view.phase == ServingPhase::kDraining)
     add_check("model", wire::HEALTH_STATE_DRAINING, "running streams end, no new ones are taken",
               response);
-  else if (view.restarting)
+  else if (!view.restarting.ok())
     add_check("model", wire::HEALTH_STATE_NOT_READY,
-              "the ranks were lost and are being started again", response);
+              cat("the ranks were lost and are being started again: ", explain(view.restarting)),
+              response);
   else
     add_check("model", wire::HEALTH_STATE_READY, "", response);
   if (view.loop != nullptr) {

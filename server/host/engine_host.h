@@ -50,6 +50,7 @@ class EngineHost {
   /// Calls Supervisor::watch. An error means the same as one of step().
   Status watch();
   double restarting_s() const { return supervisor_->restarting_s(); }
+  Status why_restarting() const { return supervisor_->why_restarting(); }
 
   /// Looks at the files of the model now: ModelWatch::look().
   Status look_at_model() { return model_->look(); }

@@ -42,7 +42,7 @@ Readiness readiness(const ServingState::View& view) {
   if (view.phase == ServingPhase::kLoading) return Readiness::kLoading;
   if (view.phase == ServingPhase::kDraining || view.stopping) return Readiness::kDraining;
   if (view.loop != nullptr && !view.loop->status().ok()) return Readiness::kRanksLost;
-  return view.restarting ? Readiness::kWaitingForRanks : Readiness::kReady;
+  return view.restarting.ok() ? Readiness::kReady : Readiness::kWaitingForRanks;
 }
 
 const char* readiness_name(Readiness readiness) {
@@ -107,9 +107,9 @@ void ServingState::set_draining() {
   view_.phase = ServingPhase::kDraining;
 }
 
-void ServingState::set_restarting(bool restarting) {
+void ServingState::set_restarting(const Status& why) {
   const std::lock_guard lock(mutex_);
-  view_.restarting = restarting;
+  view_.restarting = why;
 }
 
 bool ServingState::draining() const {
@@ -136,7 +136,7 @@ RefusedRequest ServingState::refusal() const {
     case ServingPhase::kReady:
       break;
   }
-  if (!view_.restarting) return {};
+  if (view_.restarting.ok()) return {};
   return {NotTaken::kRestarting,
           Status::error(Code::kUnavailable,
                         "the ranks were lost and are being started again; try again soon")};

@@ -60,9 +60,11 @@ class ServingState {
   /// model and loop are set from kReady on and stay valid until the server has been shut down.
   struct View {
     ServingPhase phase = ServingPhase::kLoading;
-    bool stopping = false;    ///< a stop was asked for; requests may still be accepted for a while
-    bool restarting = false;  ///< requests that run are held, and new ones refused
-    int64_t started_s = 0;    ///< when the server was started, in seconds since 1970
+    bool stopping = false;  ///< a stop was asked for; requests may still be accepted for a while
+    /// Why the ranks are being started again: requests that run are held, and new ones refused. ok:
+    /// they run, or will soon.
+    Status restarting;
+    int64_t started_s = 0;  ///< when the server was started, in seconds since 1970
     const ServedModel* model = nullptr;
     InferenceLoop* loop = nullptr;
     DeploymentInfo deployment;
@@ -76,8 +78,8 @@ class ServingState {
   /// has.
   void set_draining();
   bool draining() const;
-  /// Refuses new requests, or accepts them again.
-  void set_restarting(bool restarting);
+  /// Refuses new requests, because the ranks were lost for this reason, or accepts them again (ok).
+  void set_restarting(const Status& why);
 
   const std::string& served_name() const { return served_names_.front(); }
   const std::vector<std::string>& served_names() const { return served_names_; }

@@ -245,7 +245,8 @@ class Health(Streams):
             server.wait_logged(r"starting the ranks again.*rank 1 \(step \d+, its GPU in ")
             harness.wait_until(lambda: standard(b"", timeout=harness.GUARD) == b"\x08\x02",
                                "NOT_SERVING")
-            self.assertTrue(health(b"", timeout=harness.GUARD).startswith(b"\x08\x05"))
+            self.assertRegex(health(b"", timeout=harness.GUARD), b"(?s)^\x08\x05.*are being started "
+                             rb"again: .*rank 1 \(step \d+, its GPU in ")
             path.write_text("-1")
             harness.wait_until(lambda: standard(b"", timeout=harness.GUARD) == b"\x08\x01",
                                "a server that is well again")

@@ -339,7 +339,7 @@ TEST_F(InferServiceTest, DescribesServerAndModel) {
   grpc::ClientContext of_statistics;
   ASSERT_TRUE(stub_->ModelStatistics(&of_statistics, {}, &statistics).ok());
   EXPECT_EQ(statistics.model_stats(0).inference_count(), 1U);
-  server_->set_restarting(true);
+  server_->set_restarting(Status::error(Code::kAborted, "rank 1 was killed"));
   grpc::ClientContext again;
   ASSERT_TRUE(stub_->ServerReady(&again, {}, &ready).ok());
   EXPECT_FALSE(ready.ready());

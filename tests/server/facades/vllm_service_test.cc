@@ -211,9 +211,9 @@ TEST_F(VllmServiceTest, TurnsUnhealthyWithTheServer) {
     return response;
   };
   EXPECT_TRUE(health().healthy());
-  server_->set_restarting(true);
+  server_->set_restarting(Status::error(Code::kAborted, "rank 1 was killed"));
   EXPECT_EQ(health().message(), "waiting for ranks");
-  server_->set_restarting(false);
+  server_->set_restarting({});
   server_->set_stopping();
   EXPECT_FALSE(health().healthy());
   EXPECT_EQ(health().message(), "draining");

@@ -249,6 +249,18 @@ TEST_F(GrpcControl, AProbeSaysWhyTheRanksWereLost) {
   EXPECT_EQ(health(true).state(), wire::HEALTH_STATE_READY) << "they run again";
 }
 
+TEST_F(GrpcControl, HealthSaysWhyTheRanksAreBeingStartedAgain) {
+  start({});
+  server_->set_restarting(Status::error(Code::kAborted, "rank 1 was killed"));
+  const wire::HealthResponse restarting = health();
+  EXPECT_EQ(restarting.state(), wire::HEALTH_STATE_NOT_READY);
+  EXPECT_NE(restarting.DebugString().find("being started again: rank 1 was killed"),
+            std::string::npos)
+      << restarting.DebugString();
+  server_->set_restarting({});
+  EXPECT_EQ(health().state(), wire::HEALTH_STATE_READY);
+}
+
 TEST_F(GrpcControl, AbortsByIdAndAll) {
   Setup setup;
   setup.max_model_len = 100'000;

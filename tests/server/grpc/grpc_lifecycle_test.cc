@@ -101,9 +101,9 @@ TEST_F(GrpcLifecycle, IsAliveWhateverItDoes) {
   };
   EXPECT_TRUE(alive()) << "loading";
   make_ready();
-  server_->set_restarting(true);
+  server_->set_restarting(Status::error(Code::kAborted, "rank 1 was killed"));
   EXPECT_TRUE(alive()) << "restarting";
-  server_->set_restarting(false);
+  server_->set_restarting({});
   server_->set_stopping();
   EXPECT_TRUE(alive()) << "stopping";
   server_->set_draining();
