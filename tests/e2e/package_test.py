@@ -165,11 +165,16 @@ class EmptyRoot(PackageCase):
              'mount -t tmpfs -o size=64m tmpfs "$1/dev/shm" || exit 3; '
              'root=$1; shift; exec chroot "$root" "$@"')
 
-    def inside(self, root: Path, *command, code=0) -> bytes:
+    def into(self, root: Path, *command) -> dict:
+        """The arguments of a process that runs the command in the root."""
         own = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
-        return self.call("unshare", *own, "--mount", "--propagation", "private", "sh", "-c",
-                         self.ENTER, "sh", root, *command, code=code,
-                         env={**harness.environment(), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"})
+        return {"args": ["unshare", *own, "--mount", "--propagation", "private", "sh", "-c", self.ENTER,
+                         "sh", str(root), *command],
+                "env": {**harness.environment(), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}}
+
+    def inside(self, root: Path, *command, code=0) -> bytes:
+        process = self.into(root, *command)
+        return self.call(*process["args"], code=code, env=process["env"])
 
     def make_root(self, tree: Path) -> Path:
         root = self.work / "root"
@@ -201,8 +206,24 @@ class EmptyRoot(PackageCase):
             # Out here there may be a real NCCL, which finds no driver.
             wanted = harness.run("generate", harness.DEMO, *request, "--cuda-module", emulated,
                                  "--transport", "cuda-ipc").stdout
-        self.assertEqual(json.loads(out)["transport"], "cuda-ipc")
-        self.assertEqual(answer(out), answer(wanted))
+            self.assertEqual(json.loads(out)["transport"], "cuda-ipc")
+            self.assertEqual(answer(out), answer(wanted))
+            self.serve_on_devices(root, program, (*REQUEST[:3], "2", *REQUEST[4:6]), answer(wanted))
+
+    def serve_on_devices(self, root: Path, program: str, request: tuple, wanted: list[int]):
+        """The whole server comes with the package, and its gRPC with it. The client is out here."""
+        with subprocess.Popen(**self.into(root, program, "serve", "/opt/shoal/share/shoal/models/demo",
+                                          "-tp", "2", "--device", "cuda", "--grpc-port", "0"),
+                              stdout=subprocess.PIPE) as server:
+            try:
+                fields = harness.ready_fields(server.stdout.readline().decode())
+                self.assertEqual((fields["transport"], fields["kernels"]), ("cuda-ipc", "cuda"))
+                out = harness.run("client", "--server", fields["grpc"], *request, "--json").stdout
+                self.assertEqual(answer(out), wanted)
+                server.terminate()
+                self.assertEqual(server.wait(), 0)
+            finally:
+                server.kill()
 
     def test_it_runs(self):
         allowed = ["unshare", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]),
