@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "kernels/args.h"
@@ -287,8 +286,7 @@ float* CudaLayers::contributions() const {
   return is_unfolded() ? nullptr : buffers_->device.partial;
 }
 
-/// Adds the sum to the rows, and normalizes them. The contribution of a rank that is alone is the
-/// whole sum, and stays where it is.
+/// Adds the sum to the rows, and normalizes them. A lone rank's contribution is the whole sum.
 Status CudaLayers::reduce(int layer, Part part) {
   const DeviceBuffers& b = buffers_->device;
   const int half = 2 * layer + (part == Part::kMlp ? 1 : 0);
@@ -299,8 +297,8 @@ Status CudaLayers::reduce(int layer, Part part) {
     if (!is_alone()) SHOAL_RETURN_IF_ERROR(mark_progress(mark_before_sum(half)));
     float* const sum = is_alone() ? b.partial : b.sum;
     SHOAL_RETURN_IF_ERROR(collective_->enqueue_all_reduce(
-        part == Part::kMlp ? parts_.plan.mlp_reduce : parts_.plan.attention_reduce, b.partial,
-        sum, static_cast<size_t>(rows_) * static_cast<size_t>(args.cols), stream_.get(),
+        part == Part::kMlp ? parts_.plan.mlp_reduce : parts_.plan.attention_reduce, b.partial, sum,
+        static_cast<size_t>(rows_) * static_cast<size_t>(args.cols), stream_.get(),
         Deadline::after_ms(parts_.collective_timeout_ms)));
     args.sums = sum;
   }
@@ -393,9 +391,8 @@ Status CudaLayers::launch_shapes() {
 Status CudaLayers::finish() {
   SHOAL_RETURN_IF_ERROR(mark_progress(last_mark_of(parts_.config.num_hidden_layers)));
   SHOAL_RETURN_IF_ERROR(wait_for_all());
-  const int64_t launches = parts_.device->module().launches() - launched_;
-  log_debug(
-      cat("a step of ", counted(rows_, "row"), " took ", launches, " launches of own kernels"));
+  log_debug(cat("a step of ", counted(rows_, "row"), " took ",
+                parts_.device->module().launches() - launched_, " launches of own kernels"));
   take_logits(*batch_, buffers_->pinned, static_cast<size_t>(parts_.plan.vocab.size()), out_);
   return moved();
 }

@@ -112,14 +112,14 @@ __device__ float folded(const ShoalAddNorm& args, int64_t at) {
   for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf) {
     if (leaf < args.leaves) sums[leaf] = load_global(args.sums + leaf * plane + at);
   }
-  Stack<1> stack;
+  Stack<float> stack;
 #pragma unroll
   for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf) {
     if (leaf >= args.leaves) break;
-    stack.push({{sums[leaf]}});
+    stack.push(sums[leaf]);
     for (int merges = args.merges[leaf]; merges > 0; --merges) stack.merge();
   }
-  return stack.top().lane[0];
+  return stack.top();
 }
 
 /// Blocks: rows.

@@ -55,6 +55,9 @@ __device__ inline void store_group(float* out, int64_t group, int64_t count, boo
   }
 }
 
+__device__ inline float add(float a, float b) {
+  return __fadd_rn(a, b);
+}
 __device__ inline Pack add(const Pack& a, const Pack& b) {
   Pack sum;
 #pragma unroll
@@ -62,10 +65,12 @@ __device__ inline Pack add(const Pack& a, const Pack& b) {
   return sum;
 }
 
-/// The stack shifts its values instead of being indexed, so that it stays in registers.
+/// A stack of sums, each a float or a Pack. It shifts its values instead of being indexed, so that
+/// it stays in registers.
+template <class Value>
 class Stack {
  public:
-  __device__ void push(const Pack& value) {
+  __device__ void push(const Value& value) {
 #pragma unroll
     for (int i = kMostFoldDepth - 1; i > 0; --i) values_[i] = values_[i - 1];
     values_[0] = value;
@@ -75,12 +80,12 @@ class Stack {
 #pragma unroll
     for (int i = 1; i + 1 < kMostFoldDepth; ++i) values_[i] = values_[i + 1];
   }
-  __device__ const Pack& top() const {
+  __device__ const Value& top() const {
     return values_[0];
   }
 
  private:
-  Pack values_[kMostFoldDepth] = {};
+  Value values_[kMostFoldDepth] = {};
 };
 
 /// load_value(i) returns the program's value i. Several values are loaded at once, because
@@ -88,7 +93,7 @@ class Stack {
 template <class LoadValue>
 __device__ Pack fold(const ShoalTreeSum& program, const LoadValue& load_value) {
   constexpr int kAtOnce = 8;
-  Stack stack;
+  Stack<Pack> stack;
   for (int first = 0; first < program.values; first += kAtOnce) {
     Pack loaded[kAtOnce] = {};
 #pragma unroll

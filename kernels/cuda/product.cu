@@ -98,17 +98,17 @@ __global__ void __launch_bounds__(kFoldLeavesThreads)
       const int64_t at = (leaf * static_cast<int64_t>(args.rows) + row) * args.outputs + output;
       if (leaf < args.leaves) sums[leaf] = load_global(args.scratch + at);
     }
-    Stack<1> stack;
+    Stack<float> stack;
 #pragma unroll
     for (int i = 0; i < kShoalMostLeaves; ++i) {
       if (i >= args.leaves) break;
       const ShoalLeaf& leaf = args.leaf[i];
-      stack.push({{sums[i]}});
+      stack.push(sums[i]);
       for (int merges = leaf.merges; merges > 0; --merges) stack.merge();
       if (leaf.contribution < 0) continue;
       // The value stays below what is pushed next, where no valid program merges it again.
       float* const plane = args.y + leaf.contribution * args.plane_stride;
-      store_global(plane + row * args.y_stride + output, stack.top().lane[0]);
+      store_global(plane + row * args.y_stride + output, stack.top());
     }
   }
 }
