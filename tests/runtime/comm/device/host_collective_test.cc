@@ -61,7 +61,7 @@ class CollectivesOfOne : public testing::Test {
 TEST_F(CollectivesOfOne, TheOneContributionIsTheSumAndStaysWhereItIs) {
   const auto collective = make_single_collective(device_);
   EXPECT_EQ(collective->world().size, 1);
-  EXPECT_TRUE(collective->missing().empty());
+  EXPECT_TRUE(wait_state_in(*collective, 1, "a sum").waits_for.empty());
   ASSERT_TRUE(sum(*collective, own_, own_ + kCount).ok());
   EXPECT_EQ(values(own_ + kCount), (Values{1, -2, 3}));
   ASSERT_TRUE(sum(*collective, own_, own_).ok());
