@@ -185,17 +185,15 @@ TEST(WeightSum, EveryStripOfAPanelCounts) {
     if (tensor.entry.name != "model.layers.3.mlp.down_proj.weight") continue;
     constexpr uint64_t kColumns = 768;  // bfloat16, three strips
     ASSERT_EQ(tensor.entry.end - tensor.entry.begin, 256 * kColumns * 2);
-    for (const uint64_t row : {5, 255}) {
-      for (const uint64_t column : {0, 255, 256, 511, 512, 767}) {
-        const uint64_t at = tensor.entry.begin + (row * kColumns + column) * 2;
-        flip(layout.files[tensor.file].path, at);
-        EXPECT_NE(loaded(model, 1, 2, DeviceKind::kCpu), whole) << row << " " << column;
-        flip(layout.files[tensor.file].path, at);
-        ++flipped;
-      }
+    for (const auto& [row, column] : {std::pair<uint64_t, uint64_t>(5, 0), {5, 511}, {255, 767}}) {
+      const uint64_t at = tensor.entry.begin + (row * kColumns + column) * 2;
+      flip(layout.files[tensor.file].path, at);
+      EXPECT_NE(loaded(model, 1, 2, DeviceKind::kCpu), whole) << row << " " << column;
+      flip(layout.files[tensor.file].path, at);
+      ++flipped;
     }
   }
-  EXPECT_EQ(flipped, 12);
+  EXPECT_EQ(flipped, 3);
   EXPECT_EQ(loaded(model, 1, 3, DeviceKind::kCpu), whole);
   std::filesystem::remove_all(model);
 }
