@@ -73,9 +73,9 @@ int main(int argc, char** argv) {
   if (words.size() == 3 && words[0] == "reserve-trial") {
     return shoal::reserve_trial_main(words[1].c_str(), words[2].c_str());
   }
-  if (words.size() == 6 && words[0] == "gpu-facts") {
+  if (words.size() >= 5 && words[0] == "gpu-facts") {
     return shoal::gpu_facts_main(words[1].c_str(), words[2].c_str(), words[3].c_str(),
-                                 words[4].c_str(), words[5].c_str());
+                                 words[4].c_str(), {words.begin() + 5, words.end()});
   }
   return shoal::run_front(words);
 }

@@ -1,5 +1,6 @@
 #include "runtime/device/cublas_api.h"
 
+#include <algorithm>
 #include <dlfcn.h>
 #include <type_traits>
 
@@ -9,20 +10,34 @@
 namespace shoal {
 namespace {
 
-constexpr int64_t kMajor = 10'000;
-constexpr int64_t kLeastMajor = 12, kMostMajor = 13;
-
 Status refused(const std::string& what) {
-  return Status::error(Code::kFailedPrecondition,
-                       cat(what, "; install cuBLAS of CUDA ", kLeastMajor, " or ", kMostMajor,
-                           " (libcublas, or the Python package nvidia-cublas), or name its "
-                           "libcublasLt with --cublas-library PATH"));
+  return Status::error(Code::kFailedPrecondition, what);
+}
+
+bool is_supported(int64_t version) {
+  return std::any_of(std::begin(kCublasReleases), std::end(kCublasReleases),
+                     [&](const CublasRelease& one) { return one.major == version / kCublasMajor; });
 }
 
 }  // namespace
 
+std::vector<std::string> cublas_library_names() {
+  std::vector<std::string> names;
+  for (const CublasRelease& one : kCublasReleases) names.emplace_back(one.library);
+  return names;
+}
+
+std::string cublas_remedy() {
+  std::string versions;
+  for (const CublasRelease& one : kCublasReleases)
+    versions += cat(versions.empty() ? "" : " or ", one.major);
+  return cat("install cuBLAS of CUDA ", versions,
+             " (libcublas, or the Python package nvidia-cublas), or name its libcublasLt with "
+             "--cublas-library PATH");
+}
+
 std::string cublas_version_text(int64_t version) {
-  return cat(version / kMajor, ".", version / 100 % 100, ".", version % 100);
+  return cat(version / kCublasMajor, ".", version / 100 % 100, ".", version % 100);
 }
 
 Result<CublasApi> open_cublas(const std::string& library) {
@@ -55,9 +70,9 @@ Result<CublasApi> open_cublas(const std::string& library) {
   const bool known = ::dladdr(reinterpret_cast<void*>(api.get_version), &info) != 0;
   api.path = known && info.dli_fname != nullptr ? info.dli_fname : library;
   api.version = static_cast<int64_t>(api.get_version());
-  if (api.version / kMajor < kLeastMajor || api.version / kMajor > kMostMajor)
+  if (!is_supported(api.version))
     return refused(cat("cuBLASLt ", cublas_version_text(api.version), " at ", api.path,
-                       " has another interface"));
+                       " is of no supported version"));
   return api;
 }
 

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/base/status.h"
 
@@ -79,13 +80,28 @@ struct CublasApi {
   std::string path;     ///< of the file that the loader has opened
 };
 
+/// The supported major versions, the newest first, and the names under which they are installed.
+/// scripts/check-cublas compares the declarations above with their newest releases.
+struct CublasRelease {
+  int64_t major;
+  const char* library;
+};
+constexpr CublasRelease kCublasReleases[] = {{13, "libcublasLt.so.13"}, {12, "libcublasLt.so.12"}};
+constexpr int64_t kCublasMajor = 10'000;  ///< in cublasLtGetVersion(), for one major version
+
+/// What to try if no library is named: kCublasReleases' names.
+std::vector<std::string> cublas_library_names();
+
+/// What somebody can do who has none that works.
+std::string cublas_remedy();
+
 /// "13.1.1" of 130101.
 std::string cublas_version_text(int64_t version);
 
 /// Opens `library` (a path, or a name like "libcublasLt.so.13" for the loader's search) for the
 /// rest of the process. Needs no driver and makes no context.
-/// FAILED_PRECONDITION: it cannot be loaded (with the loader's message), a function is missing, or
-/// its major version is not 12 or 13, whose interface this is.
+/// FAILED_PRECONDITION: it cannot be loaded (with the loader's message, and where a name was looked
+/// for), a function is missing, or its major version is not one of kCublasReleases.
 Result<CublasApi> open_cublas(const std::string& library);
 
 }  // namespace shoal

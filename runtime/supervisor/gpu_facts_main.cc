@@ -57,10 +57,8 @@ std::string cublas_version() {
   return "";
 }
 
-/// A library that can be loaded may still not work with the driver.
-Status try_cublas(const CublasApi& cublas, const ShoalCudaModule& module) {
-  const int32_t selected = module.select(0);
-  if (selected != 0) return Status::error(Code::kFailedPrecondition, module.error_text(selected));
+/// A library that can be loaded may still not work with the driver, on the device that is selected.
+Status try_cublas(const CublasApi& cublas) {
   CublasHandle handle = nullptr;
   const CublasStatus created = cublas.create(&handle);
   if (created == 0) return {};
@@ -132,17 +130,25 @@ class Finder {
                   : gpu_nccl_line(0, "", std::string(nccl.status().message())));
   }
 
-  /// Without a name, only the version of a library that would be found.
-  void find_cublas(const std::string& library, const ShoalCudaModule* module) {
-    if (library.empty()) return say(gpu_cublas_line(cublas_version(), "", ""));
-    // If the process hangs or dies, this remains the verdict.
-    say(gpu_cublas_line("", "", cat("a try to open ", library, " on a GPU did not end well")));
-    const Result<CublasApi> cublas = open_cublas(library);
-    const Status status = !cublas.ok()        ? cublas.status()
-                          : module == nullptr ? Status()
-                                              : try_cublas(*cublas, *module);
-    say(status.ok() ? gpu_cublas_line(cublas_version_text(cublas->version), cublas->path, "")
-                    : gpu_cublas_line("", "", std::string(status.message())));
+  /// Takes the first that works on the first GPU. Without any, only the version of a library that
+  /// would be found.
+  void find_cublas(const std::vector<std::string>& libraries, const ShoalCudaModule* module) {
+    if (libraries.empty()) return say(gpu_cublas_line(cublas_version(), "", ""));
+    if (const int32_t error = module == nullptr ? 0 : module->select(0); error != 0)
+      return say(gpu_cublas_line("", "", module->error_text(error)));
+    std::string why;
+    for (const std::string& library : libraries) {
+      // If the process hangs or dies, this remains the verdict.
+      say(gpu_cublas_line("", "", cat("a try to open ", library, " on a GPU did not end well")));
+      const Result<CublasApi> cublas = open_cublas(library);
+      const Status status = !cublas.ok()        ? cublas.status()
+                            : module == nullptr ? Status()
+                                                : try_cublas(*cublas);
+      if (status.ok())
+        return say(gpu_cublas_line(cublas_version_text(cublas->version), cublas->path, ""));
+      why += cat(status.message(), "; ");
+    }
+    say(gpu_cublas_line("", "", cat(why, cublas_remedy())));
   }
 
   void try_peers(const ShoalCudaModule& module) {
@@ -183,8 +189,8 @@ class Finder {
 
 }  // namespace
 
-int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* cublas_library,
-                   const char* ranks, const char* ranks_per_gpu) {
+int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char* ranks,
+                   const char* ranks_per_gpu, const std::vector<std::string>& cublas_libraries) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Libraries may print to stdout (NCCL_DEBUG), and the front must not read that. So the findings
   // go to a copy of stdout, and stdout itself becomes stderr.
@@ -197,7 +203,7 @@ int gpu_facts_main(const char* cuda_module, const char* nccl_library, const char
   finder.find_nccl(nccl_library);
   if (module != nullptr) finder.find_free_memory(*module);
   if (module != nullptr) finder.try_peers(*module);
-  finder.find_cublas(cublas_library, module);  // half a gigabyte, and nothing else needs it
+  finder.find_cublas(cublas_libraries, module);  // half a gigabyte, and nothing else needs it
   finder.say(gpu_done_line());
   std::_Exit(0);  // so that no destructor of a library can hang
 }

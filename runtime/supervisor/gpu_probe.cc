@@ -114,9 +114,10 @@ void probe_gpus(const GpuProbeRequest& request, GpuFacts* facts) {
   facts->asked = true;
   facts->ranks = request.ranks;
   facts->ranks_per_gpu = request.ranks_per_gpu;
-  const Result<HelperProcess> prober =
-      start_helper({"gpu-facts", request.cuda_module, request.nccl_library, request.cublas_library,
-                    cat(request.ranks), cat(request.ranks_per_gpu)});
+  std::vector<std::string> words = {"gpu-facts", request.cuda_module, request.nccl_library,
+                                    cat(request.ranks), cat(request.ranks_per_gpu)};
+  words.insert(words.end(), request.cublas_libraries.begin(), request.cublas_libraries.end());
+  const Result<HelperProcess> prober = start_helper(std::move(words));
   if (!prober.ok()) {
     facts->error_at = GpuErrorAt::kProbe;
     facts->error = cat("no process to look at the GPUs: ", prober.status().plain_text());

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "runtime/transport/facts/host_facts.h"
 
@@ -7,9 +8,9 @@ namespace shoal {
 
 /// What is to be found out about devices.
 struct GpuProbeRequest {
-  std::string cuda_module;     ///< as in --cuda-module; empty: beside the program
-  std::string nccl_library;    ///< a path, or a name for the loader's search
-  std::string cublas_library;  ///< the same; empty: it is not to be loaded
+  std::string cuda_module;                    ///< as in --cuda-module; empty: beside the program
+  std::string nccl_library;                   ///< a path, or a name for the loader's search
+  std::vector<std::string> cublas_libraries;  ///< the same, tried in turn; empty: none is loaded
   int ranks = 1;
   int ranks_per_gpu = 1;
   /// For everything together. Contexts on eight devices take some seconds.

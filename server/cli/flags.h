@@ -34,8 +34,9 @@ struct DeviceFlags {
   Choice choice = Choice::kAuto;              ///< --device, unchanged
   std::string cuda_module;                    ///< a path; empty: next to the program
   std::string nccl_library = "libnccl.so.2";  ///< a path, or a name that the loader searches for
-  /// A path or a name, like nccl_library; used only if reproducible is false.
-  std::string cublas_library = "libcublasLt.so.13";
+  /// A path or a name, like nccl_library; empty: those of cublas_library_names(). Used only if
+  /// reproducible is false.
+  std::string cublas_library;
   int ranks_per_gpu = 1;     ///< above 1 only in tests
   bool reproducible = true;  ///< the same bits on every transport
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/device/cublas_api.h"
 #include "runtime/transport/rungs/rung.h"
 #include "server/cli/flag_setters.h"
 #include "server/cli/flag_variables.h"
@@ -19,6 +20,14 @@ std::vector<std::string> both_orders() {
     }
   }
   return names;
+}
+
+/// "(libcublasLt.so.13, then libcublasLt.so.12)".
+std::string cublas_names() {
+  std::string names;
+  for (const std::string& name : cublas_library_names())
+    names += cat(names.empty() ? "(" : ", then ", name);
+  return names + ")";
 }
 
 /// The words of --dtype, also as others write them.
@@ -135,10 +144,11 @@ void add_device_flags(FlagParser& parser, DeviceFlags* device) {
   parser.add_value("--nccl-library", path("PATH"),
                    "NCCL, a path or a name for the loader's search (libnccl.so.2)",
                    words_as_they_are(&device->nccl_library));
-  parser.add_value("--cublas-library", path("PATH"),
-                   "With --reproducible off: cuBLASLt, a path or a name for the loader's search "
-                   "(libcublasLt.so.13)",
-                   words_as_they_are(&device->cublas_library));
+  parser.add_value(
+      "--cublas-library", path("PATH"),
+      cat("With --reproducible off: cuBLASLt, a path or a name for the loader's search ",
+          cublas_names()),
+      words_as_they_are(&device->cublas_library));
   parser.add_value("--ranks-per-gpu", "N", "Ranks that share a GPU; above 1 is for tests (1)",
                    whole(&device->ranks_per_gpu, 1, 16));
   parser.add_value(

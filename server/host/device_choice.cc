@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
+#include "runtime/device/cublas_api.h"
 #include "runtime/device/module_loader.h"
 #include "runtime/supervisor/gpu_probe.h"
 #include "runtime/transport/nccl_bug_report.h"
@@ -24,9 +25,13 @@ void take(DeviceKind kind, TransportFlags* flags) {
 
 void probe(const TransportFlags& flags, int world_size, GpuFacts* gpu) {
   const DeviceFlags& device = flags.device;
+  std::vector<std::string> cublas;
+  if (!device.reproducible)
+    cublas =
+        device.cublas_library.empty() ? cublas_library_names() : std::vector{device.cublas_library};
   probe_gpus({.cuda_module = device.cuda_module,
               .nccl_library = device.nccl_library,
-              .cublas_library = device.reproducible ? "" : device.cublas_library,
+              .cublas_libraries = std::move(cublas),
               .ranks = world_size,
               .ranks_per_gpu = device.ranks_per_gpu,
               .deadline_s = std::min(kGpuSeconds, flags.startup_timeout_s / 4)},

@@ -3,6 +3,7 @@
 with which matrices, and what the program says of it."""
 import json
 import os
+import shutil
 import tempfile
 import unittest.mock
 from pathlib import Path
@@ -15,6 +16,7 @@ from emulated_gpu import FAKES, ON_DEVICES
 
 LIBRARY = FAKES / "libfake_cublaslt.so"
 OFF = ("--reproducible", "off", "--cublas-library", LIBRARY)
+NO_LIBRARY = tuple(word for word in ON_DEVICES if word not in ("--cublas-library", LIBRARY))
 DEMO = harness.ORACLE / "llama3-gqa-tied-sharded"
 ORACLES = ("llama3-gqa-tied-sharded", "qwen2-bias-uneven", "llama-linear-bias-f32",
            "llama2-mha-f16")
@@ -107,12 +109,46 @@ class Products(harness.TestCase):
 
     def test_own_kernels_compute_everything_without_it(self):
         for library, version, why in (("/nonexistent/l.so", "130101", "cannot open shared object"),
-                                      (LIBRARY, "140000", "cuBLASLt 14.0.0 at .* has another")):
+                                      (LIBRARY, "140000", "cuBLASLt 14.0.0 at .* is of no supported")):
             with self.subTest(library), unittest.mock.patch.dict(
                     os.environ, {"FAKE_CUBLAS_VERSION": version}):
                 fields, log = self.serve_with("--reproducible", "off", "--cublas-library", library)
                 self.assertEqual(fields["arithmetic"], "cuda-sm90-8-off")
                 self.assertRegex(log, f"own kernels compute every product, because .*{why}")
+
+    def start_where(self, *versions: int, **settings: str) -> tuple[Path, str, str]:
+        """What a server says that finds copies under the names of these versions, in the folder that
+        is the first to be searched. Under the other name it finds a broken file, and so no library
+        of this machine. No flag names one."""
+        folder = self.told.with_name("named")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for version in (13, 12):
+            name = folder / f"libcublasLt.so.{version}"
+            shutil.copy(LIBRARY, name) if version in versions else name.touch()
+        with unittest.mock.patch.dict(os.environ, {"LD_LIBRARY_PATH": str(folder), **settings}):
+            server = self.serve(DEMO, *NO_LIBRARY, "--reproducible", "off")
+        fields = server.wait_ready()
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        return folder, fields["arithmetic"], server.err.rest()
+
+    def test_without_a_flag_the_newest_name_that_works_is_taken(self):
+        for versions, old, taken in (((13, 12), "none", 13), ((12,), "none", 12),
+                                     ((13, 12), "so.13", 12)):
+            with self.subTest(versions, old_driver_for=old):
+                folder, arithmetic, log = self.start_where(
+                    *versions, FAKE_CUBLAS_OLD_DRIVER=old, FAKE_CUBLAS_VERSION=f"{taken}0903")
+                self.assertEqual(arithmetic, f"cuda-sm90-8-off-cublas-{taken}.9.3-from-128")
+                self.assertIn(f"cuBLASLt {taken}.9.3 at {folder}/libcublasLt.so.{taken} computes", log)
+
+    def test_without_any_it_says_where_it_looked(self):
+        folder, arithmetic, log = self.start_where(13, FAKE_CUBLAS_OLD_DRIVER="so.13")
+        self.assertEqual(arithmetic, "cuda-sm90-8-off")
+        self.assertRegex(log, rf"own kernels compute every product, because cublasLtCreate of {folder}"
+                              r"/libcublasLt.so.13: the library was not initialized; cuBLASLt cannot "
+                              rf"be loaded: .*libcublasLt.so.12: .* \(looked in {folder}, .*ldconfig "
+                              r"lists\); install cuBLAS of CUDA 13 or 12 ")
 
     def test_a_product_that_it_does_not_have_is_said(self):
         with unittest.mock.patch.dict(os.environ, {"FAKE_CUBLAS_REFUSES": "160"}):

@@ -5,6 +5,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -50,6 +51,26 @@ class CheckNccl(unittest.TestCase):
             refused = script("check-nccl", *words)
             self.assertEqual((refused.returncode, refused.stdout), (USAGE, ""))
             self.assertTrue(refused.stderr.startswith("check-nccl: "), refused.stderr)
+
+
+class CheckCublas(unittest.TestCase):
+    def test_words_that_it_does_not_know_are_refused_before_anything_happens(self):
+        for words in (("--newest",), ("--download", "libcublasLt.so.12")):
+            refused = script("check-cublas", *words)
+            self.assertEqual((refused.returncode, refused.stdout), (USAGE, ""))
+            self.assertTrue(refused.stderr.startswith("check-cublas: "), refused.stderr)
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "the script is for x86-64")
+    def test_without_a_library_nothing_is_checked(self):
+        """In a tree that has nothing else, so that it cannot build either."""
+        with tempfile.TemporaryDirectory() as tree:
+            scripts = Path(tree, "scripts")
+            scripts.mkdir()
+            shutil.copy(ROOT / "scripts" / "check-cublas", scripts)
+            done = subprocess.run([scripts / "check-cublas"], capture_output=True, text=True,
+                                  timeout=GUARD, stdin=subprocess.DEVNULL)
+        self.assertEqual((done.returncode, done.stderr), (77, ""))
+        self.assertIn("skipped: there is no libcublasLt in build/cublas", done.stdout)
 
 
 class CheckArm(unittest.TestCase):

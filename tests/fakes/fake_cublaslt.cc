@@ -8,6 +8,8 @@
 //   FAKE_CUBLAS_REFUSES=N   has no algorithm for products of N columns of B (none)
 //   FAKE_CUBLAS_FAIL=FILE   the next product fails once there is this file, and takes it away
 //   FAKE_CUBLAS_HANG=1      cublasLtCreate() never returns
+//   FAKE_CUBLAS_OLD_DRIVER=NAME  cublasLtCreate() fails in a copy of this name, as with a driver
+//                           that is older than the library wants (none)
 //   FAKE_CUBLAS_TELL=FILE   gets a line for every algorithm that is chosen and every product
 #include <bit>
 #include <cstdint>
@@ -17,12 +19,14 @@
 #include <dlfcn.h>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unistd.h>
 
 namespace {
 
 using Status = int32_t;
-constexpr Status kSuccess = 0, kInvalidValue = 7, kExecutionFailed = 13, kNotSupported = 15;
+constexpr Status kSuccess = 0, kNotInitialized = 1, kInvalidValue = 7, kExecutionFailed = 13,
+                 kNotSupported = 15;
 constexpr int32_t kFloat = 0, kBf16 = 14, kSum32F = 68;
 
 struct Matmul {
@@ -119,6 +123,11 @@ bool is_aligned(const void* data, uint64_t bytes) {
 FAKE_API Status cublasLtCreate(void** handle) {
   while (setting("FAKE_CUBLAS_HANG") != nullptr) ::pause();
   static int one;
+  const char* const old = setting("FAKE_CUBLAS_OLD_DRIVER");
+  Dl_info file = {};
+  if (old != nullptr && ::dladdr(&one, &file) != 0 &&
+      std::string_view(file.dli_fname).ends_with(old))
+    return kNotInitialized;
   *handle = &one;
   return kSuccess;
 }
@@ -146,6 +155,7 @@ FAKE_API size_t cublasLtGetVersion() {
 
 FAKE_API const char* cublasLtGetStatusString(Status status) {
   return status == kInvalidValue      ? "an unsupported value or parameter was passed"
+         : status == kNotInitialized  ? "the library was not initialized"
          : status == kNotSupported    ? "the requested functionality is not supported"
          : status == kExecutionFailed ? "the function failed to launch on the GPU"
                                       : "success";

@@ -1,45 +1,64 @@
 #include "runtime/device/cublas_api.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <gtest/gtest.h>
 #include <string>
+#include <vector>
 
-#ifdef SHOAL_TEST_CUBLAS_HEADER
-#include <cublasLt.h>
-#endif
+#include "runtime/base/cat.h"
+#include "runtime/base/split.h"
 
 namespace shoal {
 namespace {
 
-#ifdef SHOAL_TEST_CUBLAS_HEADER
+/// The paths in a variable, which scripts/check-cublas sets.
+std::vector<std::string> paths_in(const char* variable) {
+  const char* const text = std::getenv(variable);
+  std::vector<std::string> paths;
+  for (const std::string_view path : split(text == nullptr ? "" : text, ':'))
+    if (!path.empty()) paths.emplace_back(path);
+  return paths;
+}
 
-// Compares our declarations with the installed header.
-static_assert(sizeof(CublasStatus) == sizeof(cublasStatus_t));
-static_assert(kCublasSuccess == CUBLAS_STATUS_SUCCESS &&
-              kCublasAllocFailed == CUBLAS_STATUS_ALLOC_FAILED &&
-              kCublasInvalidValue == CUBLAS_STATUS_INVALID_VALUE &&
-              kCublasArchMismatch == CUBLAS_STATUS_ARCH_MISMATCH &&
-              kCublasNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
-static_assert(kCublasFloat == CUDA_R_32F && kCublasBf16 == CUDA_R_16BF);
-static_assert(kCublasSum32F == CUBLAS_COMPUTE_32F && kCublasTransposed == CUBLAS_OP_T);
-static_assert(int{kCublasTransA} == CUBLASLT_MATMUL_DESC_TRANSA);
-static_assert(int{kCublasMostWorkspace} == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
-static_assert(int{kCublasAlignmentA} == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
-              int{kCublasAlignmentB} == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES &&
-              int{kCublasAlignmentC} == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES &&
-              int{kCublasAlignmentD} == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
-static_assert(sizeof(CublasAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
-static_assert(sizeof(CublasChoice) == sizeof(cublasLtMatmulHeuristicResult_t) &&
-              alignof(CublasChoice) == alignof(cublasLtMatmulHeuristicResult_t));
-static_assert(offsetof(CublasChoice, workspace_bytes) ==
-                  offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) &&
-              offsetof(CublasChoice, state) == offsetof(cublasLtMatmulHeuristicResult_t, state) &&
-              offsetof(CublasChoice, waves) ==
-                  offsetof(cublasLtMatmulHeuristicResult_t, wavesCount));
-static_assert(sizeof(CublasHandle) == sizeof(cublasLtHandle_t) &&
-              sizeof(CublasLayout) == sizeof(cublasLtMatrixLayout_t));
-
+std::vector<std::string> real_libraries() {
+  std::vector<std::string> paths = paths_in("SHOAL_CUBLAS_LIBRARIES");
+#ifdef SHOAL_TEST_CUBLAS_LIBRARY
+  if (paths.empty()) paths.emplace_back(SHOAL_TEST_CUBLAS_LIBRARY);
 #endif
+  return paths;
+}
+
+/// Expects that an attribute has exactly this number of bytes.
+template <typename Object, typename Value>
+void expect_attribute(CublasStatus (*set)(Object, int32_t, const void*, size_t), Object object,
+                      int32_t attribute, Value value) {
+  const Value values[2] = {value, value};
+  EXPECT_EQ(set(object, attribute, values, sizeof value), kCublasSuccess) << attribute;
+  EXPECT_EQ(set(object, attribute, values, 2 * sizeof value), kCublasInvalidValue) << attribute;
+  EXPECT_EQ(set(object, attribute, values, sizeof value / 2), kCublasInvalidValue) << attribute;
+}
+
+/// Calls everything that needs no device, with what library_products.cc passes.
+void expect_as_declared(const CublasApi& api) {
+  EXPECT_STRNE(api.status_text(kCublasNotSupported), api.status_text(kCublasSuccess));
+  CublasMatmul matmul = nullptr;
+  ASSERT_EQ(api.create_matmul(&matmul, kCublasSum32F, kCublasFloat), kCublasSuccess);
+  expect_attribute(api.set_matmul, matmul, kCublasTransA, kCublasTransposed);
+  EXPECT_EQ(api.destroy_matmul(matmul), kCublasSuccess);
+  CublasLayout layout = nullptr;
+  for (const int32_t type : {kCublasFloat, kCublasBf16}) {
+    ASSERT_EQ(api.create_layout(&layout, type, 64, 32, 64), kCublasSuccess);
+    EXPECT_EQ(api.destroy_layout(layout), kCublasSuccess);
+  }
+  CublasPreference preference = nullptr;
+  ASSERT_EQ(api.create_preference(&preference), kCublasSuccess);
+  expect_attribute(api.set_preference, preference, kCublasMostWorkspace, uint64_t{4} << 20);
+  for (const int32_t alignment :
+       {kCublasAlignmentA, kCublasAlignmentB, kCublasAlignmentC, kCublasAlignmentD})
+    expect_attribute(api.set_preference, preference, alignment, uint32_t{16});
+  EXPECT_EQ(api.destroy_preference(preference), kCublasSuccess);
+}
 
 // The layout of 12 and 13 by itself, whether a header is installed or not.
 TEST(CublasApiTest, ChoiceIsThatOf13) {
@@ -60,14 +79,14 @@ TEST(CublasApiTest, WhatIsThereIsOpened) {
   EXPECT_EQ(api->path, SHOAL_FAKE_CUBLAS);
 }
 
-TEST(CublasApiTest, OtherInterfacesAreRefused) {
+TEST(CublasApiTest, OtherVersionsAreRefused) {
   for (const char* version : {"110900", "140000"}) {
     ::setenv("FAKE_CUBLAS_VERSION", version, 1);
     const Result<CublasApi> api = open_cublas(SHOAL_FAKE_CUBLAS);
     ::unsetenv("FAKE_CUBLAS_VERSION");
     ASSERT_FALSE(api.ok());
     EXPECT_EQ(api.status().code(), Code::kFailedPrecondition);
-    EXPECT_NE(api.status().message().find("has another interface"), std::string::npos);
+    EXPECT_NE(api.status().message().find("is of no supported version"), std::string::npos);
   }
 }
 
@@ -78,7 +97,23 @@ TEST(CublasApiTest, AMissingLibraryIsRefusedInTheLoadersWords) {
   EXPECT_NE(text.find("/nonexistent/libcublasLt.so.13: cannot open shared object file"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("--cublas-library"), std::string::npos) << text;
+  EXPECT_EQ(text.find("looked in"), std::string::npos) << text;
+}
+
+TEST(CublasApiTest, AMissingNameIsRefusedWithThePlaces) {
+  const Result<CublasApi> api = open_cublas("libcublasLt.so.nosuch");
+  ASSERT_FALSE(api.ok());
+  const std::string text(api.status().message());
+  EXPECT_NE(text.find("libcublasLt.so.nosuch: cannot open shared object file"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find(" (looked in /"), std::string::npos) << text;
+  EXPECT_NE(text.find("/usr/lib, and what ldconfig lists)"), std::string::npos) << text;
+}
+
+TEST(CublasApiTest, NamesAndRemedyAreThoseOfTheReleases) {
+  EXPECT_EQ(cublas_library_names(),
+            (std::vector<std::string>{"libcublasLt.so.13", "libcublasLt.so.12"}));
+  EXPECT_TRUE(cublas_remedy().starts_with("install cuBLAS of CUDA 13 or 12 ("));
 }
 
 TEST(CublasApiTest, ALibraryThatIsAnotherIsRefused) {
@@ -87,17 +122,38 @@ TEST(CublasApiTest, ALibraryThatIsAnotherIsRefused) {
   EXPECT_NE(api.status().message().find("is no usable cuBLASLt"), std::string::npos);
 }
 
-#ifdef SHOAL_TEST_CUBLAS_LIBRARY
-
-// Without a driver the real library can be opened, and says itself that it cannot work.
-TEST(CublasApiTest, TheRealLibraryIsOpened) {
-  const Result<CublasApi> api = open_cublas(SHOAL_TEST_CUBLAS_LIBRARY);
+// What is seen of the real library below holds for the stand-in too, over which the rest is tested.
+TEST(CublasApiTest, TheStandInIsAsDeclared) {
+  const Result<CublasApi> api = open_cublas(SHOAL_FAKE_CUBLAS);
   ASSERT_TRUE(api.ok()) << api.status().to_string();
-  EXPECT_GE(api->version, 120000);
-  EXPECT_STRNE(api->status_text(1), "");
+  expect_as_declared(*api);
 }
 
-#endif
+// Without a driver the real library can be opened, and describes products.
+TEST(CublasRealTest, WhatIsSupportedIsAsDeclared) {
+  const std::vector<std::string> paths = real_libraries();
+  if (paths.empty()) GTEST_SKIP() << "no libcublasLt here; scripts/check-cublas downloads some";
+  for (const std::string& path : paths) {
+    const Result<CublasApi> api = open_cublas(path);
+    ASSERT_TRUE(api.ok()) << api.status().to_string();
+    std::printf("%s: cuBLASLt %s\n", path.c_str(), cublas_version_text(api->version).c_str());
+    expect_as_declared(*api);
+  }
+}
+
+TEST(CublasRealTest, WhatIsNotIsRefusedByItsVersion) {
+  const std::vector<std::string> paths = paths_in("SHOAL_CUBLAS_REFUSED");
+  if (paths.empty()) GTEST_SKIP() << "no such libcublasLt here; scripts/check-cublas downloads one";
+  for (const std::string& path : paths) {
+    const Result<CublasApi> api = open_cublas(path);
+    ASSERT_FALSE(api.ok()) << path;
+    const std::string text(api.status().message());
+    std::printf("%s\n", text.c_str());
+    EXPECT_EQ(api.status().code(), Code::kFailedPrecondition);
+    EXPECT_TRUE(text.starts_with("cuBLASLt 1")) << text;
+    EXPECT_NE(text.find(cat(" at ", path, " is of no supported version")), std::string::npos);
+  }
+}
 
 }  // namespace
 }  // namespace shoal

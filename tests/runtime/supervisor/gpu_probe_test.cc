@@ -36,7 +36,7 @@ GpuFacts probed(const Environment& environment, const GpuProbeRequest& request) 
 GpuProbeRequest over_fake(int ranks = 2) {
   return {.cuda_module = kModule,
           .nccl_library = "libnosuchnccl.so.2",
-          .cublas_library = "",
+          .cublas_libraries = {},
           .ranks = ranks,
           .ranks_per_gpu = 1,
           .deadline_s = 20};
@@ -203,7 +203,7 @@ TEST(GpuProbe, EndsIfNobodyReads) {
     std::signal(SIGPIPE, SIG_IGN);  // as in shoal's main()
     ::dup2(ends[1], STDOUT_FILENO);
     ::close(ends[1]);
-    gpu_facts_main(kModule, "libnosuchnccl.so.2", "", "2", "1");
+    gpu_facts_main(kModule, "libnosuchnccl.so.2", "2", "1", {});
   }
   ::close(ends[1]);
   const std::optional<ProcessEnd> end = await_end(child, Fd(), Deadline::after_ms(20'000));
@@ -216,7 +216,7 @@ TEST(GpuProbe, EndsIfNobodyReads) {
 }  // namespace shoal
 
 int main(int argc, char** argv) {
-  const std::string module = argc == 7 && std::string(argv[1]) == "gpu-facts" ? argv[2] : "";
+  const std::string module = argc >= 6 && std::string(argv[1]) == "gpu-facts" ? argv[2] : "";
   if (module == "dies" || module == "hangs") {
     const std::string line = shoal::gpu_doing_line("ask the CUDA driver for its devices");
     if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) return 1;
@@ -224,7 +224,8 @@ int main(int argc, char** argv) {
     std::signal(SIGSEGV, SIG_DFL);
     std::raise(SIGSEGV);
   }
-  if (!module.empty()) return shoal::gpu_facts_main(argv[2], argv[3], argv[4], argv[5], argv[6]);
+  if (!module.empty())
+    return shoal::gpu_facts_main(argv[2], argv[3], argv[4], argv[5], {argv + 6, argv + argc});
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

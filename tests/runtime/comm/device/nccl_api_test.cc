@@ -117,6 +117,15 @@ TEST(NcclApiTest, ANameThatIsNotFoundIsRefusedWithTheFoldersThatWereSearched) {
   EXPECT_NE(text.find("/lib, "), std::string::npos) << text;
 }
 
+TEST(NcclApiTest, AMissingNameIsRefusedWithThePlaces) {
+  const auto api = load_nccl("libnccl.so.nosuch");
+  ASSERT_FALSE(api.ok());
+  const std::string text(api.status().message());
+  EXPECT_NE(text.find("libnccl.so.nosuch: cannot open shared object file"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find(" (looked in /"), std::string::npos) << text;
+}
+
 TEST(NcclApiTest, AFileThatIsNoLibraryIsRefused) {
   char path[] = "/tmp/shoal-not-nccl-XXXXXX";
   const int fd = ::mkstemp(path);
