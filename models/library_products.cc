@@ -14,9 +14,10 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr uint32_t kAlignment = 16;  // bytes, of every matrix
 
-/// From how many rows on the library is used, by compute capability, and its workspace: NVIDIA
-/// recommends 32 MiB from Hopper on and 4 MiB before. Nobody has measured the rows yet, for which
-/// there is `scripts/gpu-check library`.
+/// From how many rows on the library is used, by compute capability, the newest first, and its
+/// workspace: NVIDIA recommends 32 MiB from Hopper on and 4 MiB before. NOBODY HAS MEASURED ANY OF
+/// THESE ROWS: 128 is a guess. `scripts/gpu-check library` measures a device, and prints the row to
+/// enter here.
 struct Crossover {
   int capability;  ///< and later ones up to the next row
   int32_t least_rows;

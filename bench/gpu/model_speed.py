@@ -4,13 +4,17 @@ memory, and the prefill of 2048 tokens beside a library's products of the same s
 own kernels, and with --reproducible off, where cuBLASLt computes most of the products: PyTorch's own.
 
     bench/gpu/model_speed.py PROGRAM [FLAG...]
+    bench/gpu/model_speed.py --step LOG PROGRAM [FLAG...]
 
 PROGRAM is shoal, with its CUDA module beside it or named by the FLAGs, which go to every command. It
 needs a GPU, numpy, and PyTorch for the library. Models of random weights (bench/make_random_model.py)
 are written to MODELS (a variable; build/models), 18.3 GB in all. SHAPES (a variable) chooses among
 tinyllama-1.1b,llama3-8b. The number of launches is that of the module's kernels in one step.
+With --step, only that prefill of a 1.1 B shape (2.2 GB, needs numpy alone) is measured, beside the
+products in LOG, which is what tests/gpu/library_cases.cc prints of the library that the FLAGs name.
 
-Exit code 77: there is no GPU or no PyTorch, and nothing was measured.
+Exit code 1: with --step, the prefill takes more than 1.15 of the time of its products; 77: there is no
+GPU, no PyTorch or no numpy, and nothing was measured.
 """
 import ctypes
 import datetime
@@ -28,6 +32,7 @@ NOTHING_MEASURED = 77
 DECODE_TOKENS, PREFILL_TOKENS = 128, 2048
 READ_BYTES = 1 << 32
 TURNS = 20
+MOST_OF_PRODUCTS = 1.15  # which a prefill by cuBLASLt may take
 
 
 def skip(why: str) -> None:
@@ -128,7 +133,7 @@ def measured(program: str, what: str, model: Path, tokens: int, flags: "list[str
 def report_prefill(program: str, model: Path, flags: "list[str]", shape: str,
                    gives: dict) -> None:
     """One row. Its first cell also says what the step takes, in the time that PyTorch's products of
-    all layers would take: at most 1.15 by cuBLASLt is the aim."""
+    all layers would take: at most MOST_OF_PRODUCTS by cuBLASLt is the aim."""
     one = measured(program, "prefill", model, PREFILL_TOKENS, flags)
     by = "cuBLASLt" if one["has_library"] else "own kernels"
     rate, library = one["flops_per_s"], gives["library"][shape]
@@ -137,8 +142,42 @@ def report_prefill(program: str, model: Path, flags: "list[str]", shape: str,
           f"{rate / library:.2f} | {one['launches']} |", flush=True)
 
 
+def model_of(shape: str) -> Path:
+    """Its folder, where it is written if it is not there."""
+    model = Path(os.environ.get("MODELS", ROOT / "build" / "models")) / shape
+    if not (model / "model.safetensors").exists():
+        subprocess.run([sys.executable, ROOT / "bench" / "make_random_model.py", model, "--shape",
+                        shape], check=True, stdout=sys.stderr)
+    return model
+
+
+def layer_seconds(log: str, shape: str) -> float:
+    """What the library takes for the products of a layer, in bfloat16, as a log says."""
+    section = log.partition(", bfloat16, ")[2].partition(", float32, ")[0]
+    row = re.search(rf"^\| {re.escape(shape)} \| layer \| {PREFILL_TOKENS} \| \S+ \| (\S+) \|", section,
+                    re.MULTILINE)
+    return float(row[1]) / 1e6
+
+
+def check_step(log: Path, program: str, flags: "list[str]", shape="tinyllama-1.1b") -> int:
+    """Whether a step of the model takes little more than its products. That of the last layer's
+    result is left out: it has one row."""
+    try:
+        from make_random_model import SHAPES
+    except ImportError as error:
+        skip(f"no step of {PREFILL_TOKENS} rows without a model: {error}")
+    products_s = SHAPES[shape][1] * layer_seconds(log.read_text(), shape)
+    one = measured(program, "prefill", model_of(shape), PREFILL_TOKENS, flags)
+    share = one["seconds"] / products_s
+    good = one["has_library"] and share <= MOST_OF_PRODUCTS
+    print(f"{'ok' if good else 'FAIL'}    {shape}: a step of {PREFILL_TOKENS} rows takes "
+          f"{one['seconds'] * 1e3:.1f} ms, {share:.2f} of the {products_s * 1e3:.1f} ms of the library's "
+          f"products, at most {MOST_OF_PRODUCTS}"
+          f"{'' if one['has_library'] else '; NO library computed them'}", flush=True)
+    return 0 if good else 1
+
+
 def report(program: str, flags: "list[str]", shapes: "list[str]") -> None:
-    models = Path(os.environ.get("MODELS", ROOT / "build" / "models"))
     done = subprocess.run([sys.executable, __file__, "--yardsticks", *shapes], capture_output=True,
                           text=True, timeout=600, check=True)
     gives = json.loads(done.stdout)
@@ -147,10 +186,7 @@ def report(program: str, flags: "list[str]", shapes: "list[str]") -> None:
     print("| what | tokens/s | Shoal | the GPU gives | share | launches of a step |\n"
           "|---|--:|--:|--:|--:|--:|")
     for shape in shapes:
-        model = models / shape
-        if not (model / "model.safetensors").exists():
-            subprocess.run([sys.executable, ROOT / "bench" / "make_random_model.py", model,
-                            "--shape", shape], check=True, stdout=sys.stderr)
+        model = model_of(shape)
         one = measured(program, "decode", model, DECODE_TOKENS, flags)
         rate, reads = one["tokens_per_s"] * bytes_per_token(shape), gives["reads"]
         print(f"| {shape}, decode | {one['tokens_per_s']:.1f} | {rate / 1e9:.0f} GB/s | reads "
@@ -165,6 +201,8 @@ def main() -> None:
     words = sys.argv[1:]
     if words[:1] == ["--yardsticks"]:
         return yardsticks(words[1:])
+    if words[:1] == ["--step"] and len(words) > 2:
+        sys.exit(check_step(Path(words[1]), words[2], words[3:]))
     if not words or words[0] in ("-h", "--help"):
         print(__doc__)
         sys.exit(0 if words else 64)

@@ -72,6 +72,61 @@ class OnlyADriver(CaseWithFolder):
         self.assertRegex(done.stdout, "kernels +0 s  SKIPPED: it needs the step build")
 
 
+class WholeCheck(CaseWithFolder):
+    def test_what_has_no_time_left_fails_and_all_is_in_one_log(self):
+        done = subprocess.run([ROOT / "scripts/gpu-check"], timeout=GUARD, capture_output=True,
+                              text=True, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "BUILD_DIR": str(self.folder),
+                                   "GPU_CHECK_SECONDS": "0"})
+        self.assertEqual(done.returncode, 1, done.stdout)
+        for step in ("build", "arith", "kernels", "model", "serve", "library", "memcheck",
+                     "racecheck"):
+            self.assertRegex(done.stdout, f"(?m)^{step} +0 s  NOT TRIED: the time")
+        self.assertNotIn("speed", done.stdout)
+        self.assertEqual((self.folder / "logs/gpu-check.log").read_text(), done.stdout)
+
+
+class LibraryStep(CaseWithFolder):
+    """gpu_test and the program are stand-ins that print what the real ones would."""
+    PRODUCTS = ("a GPU, sm_90, cuBLASLt 13.1.1, bfloat16, medians, turns: 9\n"
+                "| tinyllama-1.1b | layer | 1792 | 2 | 3 | 0.67 |\n"
+                "| tinyllama-1.1b | layer | 2048 | 1800.0 | 1000.0 | 1.80 |\n"
+                "a GPU, sm_90, cuBLASLt 13.1.1, float32, medians, turns: 9\n"
+                "| tinyllama-1.1b | layer | 2048 | 1.0 | 1.0 | 1.00 |\n")
+
+    def stand_in(self, name: str, out: str, err: str = "") -> Path:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/sh\nprintf '{err}' >&2\ncat << 'END'\n{out}END\n")
+        file.chmod(0o755)
+        return file
+
+    def run_step(self, seconds: float, err: str) -> subprocess.CompletedProcess:
+        self.stand_in("build/gpu_test", self.PRODUCTS)
+        self.stand_in("bin/shoal", f'{{"seconds": {seconds}}}\n',
+                      err + " a step of 2048 rows took 7 launches of own kernels")
+        (self.folder / "models/tinyllama-1.1b").mkdir(parents=True, exist_ok=True)
+        (self.folder / "models/tinyllama-1.1b/model.safetensors").touch()
+        return subprocess.run([ROOT / "scripts/gpu-check", "--package", self.folder, "library"],
+                              timeout=GUARD, capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL,
+                              env={**os.environ, "PATH": f"/usr/bin:{os.environ['PATH']}",
+                                   "BUILD_DIR": str(self.folder / "build"),
+                                   "CUBLAS_LIBRARY": "l.so",
+                                   "MODELS": str(self.folder / "models")})
+
+    def test_a_step_of_2048_rows_may_take_little_more_than_its_products(self):
+        by_library = "cuBLASLt 13.1.1 at l.so computes products of 128 rows and more"
+        for seconds, err, code, words in ((0.0242, by_library, 0, "ok .*24.2 ms, 1.10 of the 22.0 ms"),
+                                          (0.0264, by_library, 1, "FAIL .* 1.20 of the 22.0 ms"),
+                                          (0.0242, "", 1, "FAIL .*NO library computed them")):
+            with self.subTest(words):
+                done = self.run_step(seconds, err)
+                self.assertEqual(done.returncode, code, done.stdout)
+                self.assertRegex(done.stdout, words)
+                self.assertIn("| tinyllama-1.1b | layer | 1792 |", done.stdout)
+
+
 class SpeedWithoutGpu(unittest.TestCase):
     def test_it_says_that_nothing_was_measured(self):
         """No device is visible, also on a machine that has one. The program is not there, because

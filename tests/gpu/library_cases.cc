@@ -13,22 +13,12 @@
 #include "models/library_products.h"
 #include "tests/gpu/gpu_cases.h"
 #include "tests/gpu/layer_problem.h"
+#include "tests/gpu/library_shapes.h"
 
 namespace shoal::gpu {
 namespace {
 
-constexpr int kSeconds = 280;
-
-struct ModelShape {
-  const char* name;
-  int hidden, heads, kv_heads, intermediate, vocabulary;
-};
-/// As in bench/make_random_model.py.
-constexpr ModelShape kModels[] = {{"tinyllama-1.1b", 2048, 32, 4, 5632, 32000},
-                                  {"llama3-8b", 4096, 32, 8, 14336, 128256}};
-/// For the emulated device. Each leaf is still a whole number of 64 columns, without which the
-/// library gets no product.
-constexpr ModelShape kTinyModel{"tiny", 128, 2, 1, 128, 72};
+constexpr int kSeconds = 280;  // for all of it
 
 /// How much is measured.
 struct Effort {
@@ -41,39 +31,6 @@ struct Effort {
 Effort effort_of(const Options& options) {
   if (options.quick || options.stand_in) return {{kTinyModel}, 32, 2, 0, 1};
   return {{std::begin(kModels), std::end(kModels)}, 2048, 9, 5e-3, int64_t{256} << 20};
-}
-
-/// A product of a whole model on one device.
-struct ProductShape {
-  const char* name;
-  int outputs, columns;
-  int leaves, units;  ///< of its columns
-  bool of_layer;      ///< or once in a step, for only some of the rows
-};
-std::vector<ProductShape> products_of(const ModelShape& model) {
-  const int head = model.hidden / model.heads;
-  const int leaves = leaf_count(model.heads, DeviceKind::kCuda);
-  return {{"qkv", (model.heads + 2 * model.kv_heads) * head, model.hidden, 1, 1, true},
-          {"o", model.hidden, model.heads * head, leaves, model.heads, true},
-          {"gate_up", 2 * model.intermediate, model.hidden, 1, 1, true},
-          {"down", model.hidden, model.intermediate, leaves, model.intermediate / kMlpUnitColumns,
-           true},
-          {"lm_head", model.vocabulary, model.hidden, 1, 1, false}};
-}
-
-/// The matrix without its weights.
-DeviceMatrix matrix_of(const ProductShape& shape) {
-  DeviceMatrix matrix;
-  matrix.outputs = shape.outputs;
-  matrix.stride = shape.columns;
-  const int unit = shape.columns / shape.units;
-  const ReducePlan plan = make_reduce_plan(shape.leaves, shape.units, 1);
-  for (const auto& step : plan.ranks[0].steps) {
-    const Range units = leaf_units(step.leaf, shape.leaves, shape.units);
-    const int begin = units.begin * unit;
-    matrix.leaf[matrix.leaves++] = {begin, units.end * unit, begin, step.merges, step.contribution};
-  }
-  return matrix;
 }
 
 /// Those of one token and of few, and those for which the library's products are planned.
@@ -308,7 +265,22 @@ std::string device_name_of(const ShoalCudaModule& module) {
   return std::string(rest.substr(0, rest.find('"')));
 }
 
-Status measure(const Options& options, Dtype type, OneDevice& one) {
+/// The greater of two crossovers; nullopt if one of them is.
+std::optional<int> later(std::optional<int> a, std::optional<int> b) {
+  return a && b ? std::optional<int>(std::max(*a, *b)) : std::nullopt;
+}
+
+/// The row of kCrossovers for this device.
+std::string row_to_enter(int capability, std::optional<int> from, int64_t workspace_bytes) {
+  // Of fewer rows, some products are left unfolded, which the library does not do.
+  const int most_unfolded = kShoalMostUnfoldedRows + 1;
+  return from ? cat("{", capability, ", ", std::max(*from, most_unfolded), ", ",
+                    workspace_bytes >> 20, " * kMiB}")
+              : "none, because own kernels are faster with the most rows";
+}
+
+/// All models in both types, which share a row of the table. Prints that row last.
+Status measure(const Options& options, OneDevice& one) {
   const Effort effort = effort_of(options);
   int32_t major = 0, minor = 0;
   const ShoalCudaModule& module = one.device->module();
@@ -318,31 +290,31 @@ Status measure(const Options& options, Dtype type, OneDevice& one) {
   ProductLibrary library = product_library_for({cat(major, ".", minor)}, options.cublas_library,
                                                cublas_version_text(api.version));
   library.least_rows = 1;  // so that it is tried where it loses too
-  SHOAL_ASSIGN_OR_RETURN(const auto products, LibraryProducts::open(library, *one.device));
-  std::puts(cat(device_name_of(module), ", sm_", major, minor, ", cuBLASLt ", library.version, ", ",
-                dtype_name(type), ", medians, turns: ", effort.turns, "\n")
-                .c_str());
-  std::printf(
-      "| model | product | rows | own us | library us | own / library |\n"
-      "|---|---|--:|--:|--:|--:|\n");
-  // Of fewer rows, some products are left unfolded, which the library does not do.
-  std::optional<int> from = kShoalMostUnfoldedRows + 1;
-  for (const ModelShape& model : effort.models) {
-    SHOAL_ASSIGN_OR_RETURN(const std::optional<int> faster,
-                           measure_model(model, one, *products, type, effort));
-    from = from && faster ? std::optional<int>(std::max(*from, *faster)) : std::nullopt;
+  const std::string where =
+      cat(device_name_of(module), ", sm_", major, minor, ", cuBLASLt ", library.version);
+  std::optional<int> from = 1;
+  for (const Dtype type : {Dtype::kBf16, Dtype::kF32}) {
+    SHOAL_ASSIGN_OR_RETURN(const auto products, LibraryProducts::open(library, *one.device));
+    std::puts(cat(where, ", ", dtype_name(type), ", medians, turns: ", effort.turns,
+                  "\n\n"
+                  "| model | product | rows | own us | library us | own / library |\n"
+                  "|---|---|--:|--:|--:|--:|")
+                  .c_str());
+    for (const ModelShape& model : effort.models) {
+      SHOAL_ASSIGN_OR_RETURN(const std::optional<int> faster,
+                             measure_model(model, one, *products, type, effort));
+      from = later(from, faster);
+    }
   }
-  const int64_t workspace_mib = library.workspace_bytes >> 20;
-  const std::string row =
-      from ? cat("{", major * 10 + minor, ", ", *from, ", ", workspace_mib, " * kMiB}")
-           : "none, because own kernels are faster with the most rows";
-  std::puts(cat("Row of kCrossovers in models/library_products.cc: ", row).c_str());
+  const std::string row = row_to_enter(major * 10 + minor, from, library.workspace_bytes);
+  std::printf("Row to enter in kCrossovers of models/library_products.cc: %s  // %s\n", row.c_str(),
+              where.c_str());
   return {};
 }
 
-std::string library_beside_own_kernels(const Options& options, Dtype type) {
+std::string library_beside_own_kernels(const Options& options) {
   return on_device(options, [&](OneDevice& one) -> std::string {
-    const Status status = measure(options, type, one);
+    const Status status = measure(options, one);
     std::fflush(stdout);  // this process ends without it
     return status.ok() ? "" : status.to_string();
   });
@@ -354,6 +326,13 @@ std::string verdicts_are_right() {
   if (crossover(mixed) != 64) return cat("crossover from rows ", text_of(crossover(mixed)));
   if (crossover({{16, 2, 1}, {32, 1, 2}})) return "a library that loses in the end wins";
   if (crossover({{16, 2, 1}, {32, 2, 1}}) != 16) return "a library that always wins does not";
+  if (later(64, 16) != 64 || later(64, std::nullopt)) return "the later one is not taken";
+  const std::string row = row_to_enter(90, 160, 32 << 20);
+  if (row != "{90, 160, 32 * kMiB}") return cat("enters ", row);
+  if (row_to_enter(86, 1, 4 << 20) != cat("{86, ", kShoalMostUnfoldedRows + 1, ", 4 * kMiB}"))
+    return "enters rows for which products are left unfolded";
+  if (row_to_enter(86, std::nullopt, 1).front() == '{')
+    return "enters a row for a library that loses";
   const std::vector<float> sums = {3, -40, 0.5f};
   if (const std::string wrong = difference(sums, {3.0001f, -40.0001f, 0.5f}, 128); !wrong.empty())
     return cat("rounding counts as a difference: ", wrong);
@@ -379,9 +358,7 @@ void add_library_cases(const Options& options, std::vector<Case>& cases) {
     cases.push_back({name, [options, body] { return with_library(options, body); }});
   };
   add("library/verdicts", [] { return verdicts_are_right(); });
-  for (const Dtype type : {Dtype::kBf16, Dtype::kF32})
-    add("library/beside-own" + suffix_of(type),
-        [=] { return library_beside_own_kernels(options, type); });
+  add("library/beside-own", [=] { return library_beside_own_kernels(options); });
 }
 
 }  // namespace shoal::gpu
