@@ -34,9 +34,9 @@ std::string loader_words() {
 std::string loader_words(const std::string& library) {
   std::string text = loader_words();
   if (library.find('/') != std::string::npos) return text;
-  text += "; it was looked for in ";
+  text += " (looked in ";
   for (const std::string& folder : searched_folders()) text += cat(folder, ", ");
-  return text + "and by /etc/ld.so.cache";
+  return text + "and what ldconfig lists)";
 }
 
 }  // namespace shoal

@@ -54,8 +54,10 @@ class PackageCase(harness.TestCase):
         return tree
 
     def call(self, *command, code=0, **popen) -> bytes:
+        """What it prints. self.err is what it prints on stderr."""
         done = subprocess.run([str(word) for word in command],
                               capture_output=True, timeout=300, **popen)
+        self.err = done.stderr.decode(errors="replace")
         self.assertEqual(done.returncode, code, (done.stdout + \
                          done.stderr).decode(errors="replace")[-2000:])
         return done.stdout
@@ -89,7 +91,7 @@ class Tree(PackageCase):
         tree = self.unpacked()
         inside = {file.name for file in (tree / "lib" / "shoal").iterdir()}
         self.assertFalse([name for name in inside if FROM_THE_SYSTEM.match(name)
-                          or re.match(r"lib(cuda|nccl)\b", name)])
+                          or re.match(r"lib(cuda|cudart|cublas\w*|nccl|nv\w+)\b", name)])
         for file in self.elf_files(tree):
             dynamic = self.call("readelf", "--dynamic", "--wide", file).decode()
             place = "$ORIGIN/../lib/shoal" if file.parent.name == "bin" else "$ORIGIN"
@@ -196,19 +198,31 @@ class EmptyRoot(PackageCase):
         """A machine that has only a driver. Its devices are emulated, by a module that lies where
         the real one would."""
         emulated = Path(harness.SHOAL).parent / "fakes" / "libemulated_cuda_module.so"
-        if not emulated.exists():
-            return
         shutil.copy(emulated, module)
         request = (*REQUEST[:3], "2", *REQUEST[4:], "--device", "cuda")
+        command = (program, "generate", "/opt/shoal/share/shoal/models/demo", *request)
         with unittest.mock.patch.dict(os.environ, {"EMULATED_GPU_PEERS": "all"}):
-            out = self.inside(root, program, "generate", "/opt/shoal/share/shoal/models/demo",
-                              *request)
+            out = self.inside(root, *command)
             # Out here there may be a real NCCL, which finds no driver.
             wanted = harness.run("generate", harness.DEMO, *request, "--cuda-module", emulated,
                                  "--transport", "cuda-ipc").stdout
             self.assertEqual(json.loads(out)["transport"], "cuda-ipc")
             self.assertEqual(answer(out), answer(wanted))
             self.serve_on_devices(root, program, (*REQUEST[:3], "2", *REQUEST[4:6]), answer(wanted))
+            out = self.inside(root, *command, "--transport", "nccl-p2p,cuda-ipc",
+                              "--reproducible", "off")
+        self.assertEqual(json.loads(out)["transport"], "cuda-ipc")
+        self.check_where_it_looked(self.err)
+
+    def check_where_it_looked(self, log: str):
+        """NCCL and cuBLASLt are never in a package, but the loader looks there too."""
+        looked = (r": cannot open shared object file: .*\(looked in .*/opt/shoal/\S*lib/shoal, "
+                  r".*ldconfig lists\)")
+        self.assertRegex(log, "transport nccl-p2p refused .*NCCL cannot be loaded: "
+                              rf"libnccl\.so\.2{looked}")
+        for name in (r"libcublasLt\.so\.13", r"libcublasLt\.so\.12"):
+            self.assertRegex(log, "own kernels compute every product, because .*cuBLASLt cannot be "
+                                  rf"loaded: {name}{looked}")
 
     def serve_on_devices(self, root: Path, program: str, request: tuple, wanted: list[int]):
         """The whole server comes with the package, and its gRPC with it. The client is out here."""
