@@ -160,7 +160,7 @@ class Refusals(harness.TestCase):
 
     def test_nccl_absent(self):
         self.assert_refused(["libnosuchnccl.so", "cannot open shared object file",
-                             "; it was looked for in /", "2.27.5"],
+                             " (looked in /", "2.27.5"],
                             nccl="libnosuchnccl.so")
 
     def test_nccl_too_old(self):

@@ -104,7 +104,7 @@ TEST(NcclApiTest, AMissingLibraryIsRefusedInTheLoadersWords) {
             std::string::npos)
       << text;
   EXPECT_NE(text.find("--nccl-library"), std::string::npos) << text;
-  EXPECT_EQ(text.find("looked for in"), std::string::npos) << text;
+  EXPECT_EQ(text.find("looked in"), std::string::npos) << text;
 }
 
 TEST(NcclApiTest, ANameThatIsNotFoundIsRefusedWithTheFoldersThatWereSearched) {
@@ -113,17 +113,8 @@ TEST(NcclApiTest, ANameThatIsNotFoundIsRefusedWithTheFoldersThatWereSearched) {
   const std::string text(api.status().message());
   EXPECT_NE(text.find("libnosuchnccl.so.2: cannot open shared object file"), std::string::npos)
       << text;
-  EXPECT_NE(text.find("; it was looked for in /"), std::string::npos) << text;
-  EXPECT_NE(text.find("/lib, "), std::string::npos) << text;
-}
-
-TEST(NcclApiTest, AMissingNameIsRefusedWithThePlaces) {
-  const auto api = load_nccl("libnccl.so.nosuch");
-  ASSERT_FALSE(api.ok());
-  const std::string text(api.status().message());
-  EXPECT_NE(text.find("libnccl.so.nosuch: cannot open shared object file"), std::string::npos)
-      << text;
   EXPECT_NE(text.find(" (looked in /"), std::string::npos) << text;
+  EXPECT_NE(text.find("/lib, "), std::string::npos) << text;
 }
 
 TEST(NcclApiTest, AFileThatIsNoLibraryIsRefused) {
