@@ -41,9 +41,9 @@ class FailedBuild(CaseWithFolder):
             log = self.folder / "build/logs/build.log"
             self.assertIn(f"nothing else was tried: {log} has the error", done.stdout)
             self.assertIn("no such generator", log.read_text())
-            everything = log.with_name("all.log").read_text()
+            everything = log.with_name("gpu-check.log").read_text()
             self.assertIn("no such generator", everything)
-            self.assertRegex(everything, r"(?s)^\n== build\n.*\n== summary, .*nothing else was tried")
+            self.assertRegex(everything, r"(?s)\n== build\n.*\n== summary, .*nothing else was tried")
             self.assertNotIn("== facts", done.stdout)
 
 

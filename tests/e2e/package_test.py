@@ -232,7 +232,9 @@ class EmptyRoot(PackageCase):
             try:
                 fields = harness.ready_fields(server.stdout.readline().decode())
                 self.assertEqual((fields["transport"], fields["kernels"]), ("cuda-ipc", "cuda"))
-                out = harness.run("client", "--server", fields["grpc"], *request, "--json").stdout
+                client = harness.start("client", "--server", fields["grpc"], *request, "--json")
+                out, err = client.communicate(timeout=harness.GUARD)
+                self.assertEqual(client.returncode, 0, err)
                 self.assertEqual(answer(out), wanted)
                 server.terminate()
                 self.assertEqual(server.wait(), 0)

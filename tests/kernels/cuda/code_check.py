@@ -39,7 +39,7 @@ ALLOWED = re.compile("|".join((
     # integers and predicates
     rf"(?:add|sub|div|rem|min|max|neg|abs)\.{INTEGER}", rf"(?:mul|mad)\.(?:lo|hi|wide)\.{INTEGER}",
     rf"(?:and|or|xor|not|mov|selp)\.(?:{BITS}|{INTEGER})", rf"(?:shl|shr)\.(?:{BITS}|{INTEGER})",
-    rf"setp\.(?:eq|ne|lt|le|gt|ge)\.(?:{BITS}|{INTEGER})", rf"cvt\.{INTEGER}\.{INTEGER}",
+    rf"setp\.(?:eq|ne|lt|le|gt|ge)\.(?:{BITS}|{INTEGER})", rf"cvt\.{INTEGER}\.{INTEGER}", rf"bfi\.{BITS}",
     # memory
     rf"(?:ld|st)\.(?:global|shared|param|volatile\.global|global\.cg){MOVED}",
     r"cvta\.to\.(?:global|shared)\.u64", r"ld\.acquire\.sys\.global\.u64", r"st\.release\.sys\.global\.u64",
