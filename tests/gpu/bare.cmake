@@ -37,8 +37,9 @@ endfunction()
 # json.cc is left out, because nothing below needs it.
 set(base ${root}/runtime/base)
 shoal_library(shoal_base SOURCES ${base}/dtype.cc ${base}/gpu_name.cc ${base}/log.cc
-                ${base}/process_limit.cc ${base}/program_path.cc ${base}/reduce_tree.cc
-                ${base}/running_clock.cc ${base}/status.cc ${base}/thread_pool.cc
+                ${base}/patient_writer.cc ${base}/process_limit.cc ${base}/program_path.cc
+                ${base}/quantity.cc ${base}/reduce_tree.cc ${base}/running_clock.cc
+                ${base}/status.cc ${base}/terminal.cc ${base}/thread_pool.cc
               DEPS Threads::Threads)
 foreach(folder runtime/memory runtime/device runtime/comm kernels/cuda bench/gpu)
   add_subdirectory(${root}/${folder} ${CMAKE_BINARY_DIR}/${folder})
