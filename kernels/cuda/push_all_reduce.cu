@@ -13,7 +13,8 @@
 // only when it has seen all flags of step n + 1. A peer sets those in a kernel that began after its
 // kernel of step n, the reader, had ended. So no barrier is needed at the end. The counter is in
 // device memory and only the kernel changes it, so a replayed CUDA graph continues with the next
-// step.
+// step. Its mark stays that of the capture: all ranks must replay the graph that they captured
+// together.
 #include <algorithm>
 #include <cuda_runtime.h>
 

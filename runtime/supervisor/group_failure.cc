@@ -230,9 +230,11 @@ Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase&
   if (failure.rank >= 0) {
     const RankProcess& root = ranks[static_cast<size_t>(failure.rank)];
     failure.phase = phase.of(root);
-    // A rank that starts or loads by itself moves nothing, so that no other transport would be
-    // quicker.
-    if (root.moves_bytes()) failure.fault = Fault::kTransport;
+    // A rank that starts or loads by itself moves nothing, and neither does a device that computes,
+    // so that no other transport would be quicker.
+    const bool computes =
+        root.failure && root.failure->wait.device && !root.failure->wait.device->sums;
+    if (root.moves_bytes() && !computes) failure.fault = Fault::kTransport;
     if (!root.held_up().empty()) failure.fault = Fault::kHeldUp;
     who = cat("; ", standing(failure.rank, ranks, phase));
   }

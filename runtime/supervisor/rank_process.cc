@@ -44,8 +44,10 @@ std::string RankProcess::held_up() const {
 
 ProcessorUse RankProcess::look_at_processor() {
   const std::chrono::nanoseconds before = cpu_seen;
-  cpu_seen = reaped ? before : processor_time(process.pid).value_or(before);
-  if (reaped || !held_up().empty()) return ProcessorUse::kNone;
+  const auto used = reaped ? std::nullopt : processor_time(process.pid);
+  cpu_seen = used.value_or(before);
+  // Of a rank whose time cannot be read, nobody knows that it gets none.
+  if (!used || !held_up().empty()) return ProcessorUse::kNone;
   if (cpu_seen - before >= kRuns) return ProcessorUse::kSome;
   return uses_processor(process.pid) ? ProcessorUse::kStarves : ProcessorUse::kNone;
 }

@@ -1,6 +1,7 @@
 #include "runtime/supervisor/start_watch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 namespace shoal {
@@ -9,6 +10,10 @@ namespace {
 constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
 constexpr double kMostDevicePhaseSeconds = 60;
+
+/// A start whose ranks never get a processor does not wait for ever, and leaves time to try another
+/// transport: of its silence, at most so many times what a phase may take is not counted.
+constexpr double kMostForgiven = 9;
 
 /// A rank that sleeps now and then is hardly ever found running, and one that runs has used some of
 /// the processor in this time.
@@ -20,7 +25,9 @@ StartWatch::StartWatch(double startup_timeout_s, double step_timeout_s, DeviceKi
     : most_phase_s_(std::min(startup_timeout_s / 4, device == DeviceKind::kCuda
                                                         ? kMostDevicePhaseSeconds
                                                         : kMostPhaseSeconds)),
-      step_timeout_s_(step_timeout_s) {}
+      step_timeout_s_(step_timeout_s),
+      still_forgiven_(std::chrono::duration_cast<RunningClock::duration>(
+          std::chrono::duration<double>(kMostForgiven * most_phase_s_))) {}
 
 double StartWatch::most_silence_s(const RankProcess& rank) const {
   const bool slow = rank.phase == Phase::kLoad || rank.phase == Phase::kTouch || rank.compiles;
@@ -38,8 +45,13 @@ void StartWatch::look(std::vector<RankProcess>& ranks) {
     if (rank.look_at_processor() == ProcessorUse::kStarves) starves = true;
   if (starves && looked_at_) {
     // A rank that was not looked at for longer than that may have run meanwhile.
-    const RunningClock::duration lost = std::min(now - *looked_at_, 2 * kBetweenLooks);
-    for (RankProcess& rank : ranks) rank.heard_at = std::min(now, rank.heard_at + lost);
+    const RunningClock::duration lost =
+        std::min({now - *looked_at_, 2 * kBetweenLooks, still_forgiven_});
+    still_forgiven_ -= lost;
+    for (RankProcess& rank : ranks) {
+      // Another rank's want of a processor is no reason for being stopped.
+      if (rank.held_up().empty()) rank.heard_at = std::min(now, rank.heard_at + lost);
+    }
   }
   looked_at_ = now;
 }

@@ -11,7 +11,8 @@ namespace shoal {
 /// Decides when a rank has been silent for too long in a start. Spawn, open, self-test and warm-up
 /// may each take a quarter of the time of a start, but not more than 15 s (60 s on devices). Disks,
 /// touching gigabytes and compiling are slow: these may take all of it, unless the process is
-/// stopped. Time in which a rank gets no processor is no silence. Not thread-safe.
+/// stopped. Time in which a rank gets no processor is no silence, up to nine times what a phase may
+/// take. Not thread-safe.
 class StartWatch {
  public:
   StartWatch(double startup_timeout_s, double step_timeout_s, DeviceKind device);
@@ -28,6 +29,7 @@ class StartWatch {
   double most_silence_s(const RankProcess& rank) const;
 
   double most_phase_s_, step_timeout_s_;
+  RunningClock::duration still_forgiven_;              // silence that may still be left out
   std::optional<RunningClock::time_point> looked_at_;  // nullopt: no rank had a deadline
 };
 

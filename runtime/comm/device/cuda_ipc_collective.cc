@@ -197,8 +197,9 @@ Status CudaIpcCollective::enqueue_barrier(void* stream) {
 }
 
 /// Copies into the peers' areas, waits at a barrier, copies out of this rank's area, and waits at
-/// another barrier before the next piece. Like an all_reduce, a gather keeps no count on the host,
-/// so that it can be replayed.
+/// another barrier before the next piece. As with an all_reduce, the steps are counted on the
+/// device. The mark comes from the host, so that a graph may be replayed only if all ranks replay
+/// the one that they captured together.
 Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t bytes_each,
                                              void* stream, Deadline) {
   SHOAL_RETURN_IF_ERROR(check());

@@ -266,6 +266,19 @@ TEST_F(GroupFailureTest, ADeviceThatHangsInASumIsWhomThoseInTheNextOneWaitFor) {
   expect_silence(1, cat(of_device(1, 7, "nobody"), of_device(0, 9, "rank 1")));
 }
 
+// No other transport would be quicker.
+TEST_F(GroupFailureTest, ADeviceThatComputesDoesNotHangForItsTransport) {
+  add_on_device(2, {7, true});
+  add_on_device(2, {6, false});
+  EXPECT_EQ(explain_silence(ranks_, step_, 2.5).fault, Fault::kSilence);
+}
+
+TEST_F(GroupFailureTest, ADeviceThatSumsMayHangForItsTransport) {
+  add_on_device(2, {9, true});
+  add_on_device(2, {7, true});
+  EXPECT_EQ(explain_silence(ranks_, step_, 2.5).fault, Fault::kTransport);
+}
+
 TEST_F(GroupFailureTest, NobodyIsNamedForASumThatAllAreIn) {
   add_on_device(2, {7, true});
   add_on_device(2, {7, true});

@@ -88,6 +88,33 @@ TEST_F(StartWatchTest, TimeWithoutAProcessorIsNoSilence) {
   }));
 }
 
+TEST_F(StartWatchTest, NineTimesTheTimeOfAPhaseWithoutAProcessorAreNoSilence) {
+  const ChildProcess spinner(spin_on);
+  const RankProcess& rank = add(spinner);
+  StartWatch watch(4, 1, DeviceKind::kCpu);  // a phase may take a second
+  int starved = 0;
+  ASSERT_TRUE(eventually([&] {
+    if (look(watch) < std::chrono::milliseconds(1)) ++starved;
+    return starved >= 40;
+  }));
+  EXPECT_NEAR(seconds_since(clock_.began()) - seconds_since(rank.heard_at), 9, 1e-6);
+}
+
+TEST_F(StartWatchTest, ARankThatIsStoppedIsSilentBesideOneWithoutAProcessor) {
+  const ChildProcess spinner(spin_on), stopped(sleep_on);
+  const RankProcess& rank = add(spinner);
+  const RankProcess& other = add(stopped);
+  ::kill(stopped.pid(), SIGSTOP);
+  ASSERT_EQ(::waitpid(stopped.pid(), nullptr, WUNTRACED), stopped.pid());
+  StartWatch watch(40, 5, DeviceKind::kCpu);
+  ASSERT_TRUE(eventually([&] {
+    (void)look(watch);
+    return watch.too_silent(other).has_value();
+  }));
+  EXPECT_EQ(seconds_since(other.heard_at), seconds_since(clock_.began()));
+  EXPECT_LE(seconds_since(rank.heard_at), seconds_since(other.heard_at));
+}
+
 TEST_F(StartWatchTest, MoreThanTwoLooksAreNotForgiven) {
   const ChildProcess spinner(spin_on);
   const RankProcess& rank = add(spinner);
