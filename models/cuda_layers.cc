@@ -60,6 +60,7 @@ Status CudaLayers::open_stream() {
 Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator) {
   room_ = room;
   collective_ = communicator.on_devices();
+  if (collective_ == nullptr) return Status::error(Code::kInternal, "no sums on devices");
   SHOAL_RETURN_IF_ERROR(open_stream());
   Device& device = *parts_.device;
   const ModelConfig& config = parts_.config;
@@ -366,26 +367,25 @@ Status CudaLayers::fetch_logits() {
 }
 
 /// The inputs of the step before are still on the device, and what is written is nobody's result.
-/// Which shapes a product has depends on whether leaves are merged, and qkv merges none, so that o
-/// is launched too.
+/// o is launched beside qkv, because only its product merges leaves, which decides the shapes.
 Status CudaLayers::launch_shapes() {
   const auto& weights = weights_.layers.front();
   const DeviceBuffers& b = buffers_->device;
-  Device& device = *parts_.device;
   failed_ = true;  // until all have run
   const auto multiply_in_all = [&](const DeviceMatrix& w, const void* x, int64_t stride, float* y) {
     const ShoalProduct args = product_args(w, weights_.dtype, b.all_scratch(), x, stride, rows_, y);
-    return enqueue_product_shapes(device, args, stream_.get());
+    return enqueue_product_shapes(*parts_.device, args, stream_.get());
   };
   SHOAL_RETURN_IF_ERROR(multiply_in_all(weights.qkv, b.input, b.hidden_stride, b.qkv));
   ShoalAttention attention = attention_of(0);
   attention.scratch = b.scratch;
   attention.scratch_floats = b.scratch_floats;
-  SHOAL_RETURN_IF_ERROR(enqueue_attention_ways(device, attention, stream_.get()));
+  SHOAL_RETURN_IF_ERROR(enqueue_attention_ways(*parts_.device, attention, stream_.get()));
   SHOAL_RETURN_IF_ERROR(multiply_in_all(weights.o, b.attention, b.attention_stride, b.partial));
   if (products_ != nullptr)
     SHOAL_RETURN_IF_ERROR(products_->launch_all(weights_, b, room_, stream_.get()));
-  return wait_for_all();
+  SHOAL_RETURN_IF_ERROR(wait_for_all());
+  return moved();
 }
 
 Status CudaLayers::finish() {

@@ -4,8 +4,8 @@
 // The arguments of the model's kernels in libshoal_cuda.so: the twin of kernels/args.h, in plain C
 // like cuda_module.h. A struct is handed over by value and a recorded launch keeps it, so whatever
 // changes from step to step is in device memory or in the shape of the launch. Strides are in
-// elements, and all pointers are device memory. A void pointer's elements have the type that its
-// comment says.
+// elements, and pointers are device memory unless their comment says otherwise. A void pointer's
+// elements have the type that its comment says.
 
 extern "C" {
 

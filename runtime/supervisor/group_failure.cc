@@ -123,6 +123,7 @@ std::vector<int32_t> awaited_by(const RankProcess& rank, const std::vector<RankP
   if (!wait.device) return wait.waits_for;
   std::vector<int32_t> behind, beside;
   for (const int32_t peer : wait.waits_for) {
+    if (peer < 0 || static_cast<size_t>(peer) >= ranks.size()) continue;
     const uint64_t mark = mark_beside(ranks[static_cast<size_t>(peer)], wait.device->mark);
     if (mark < wait.device->mark) behind.push_back(peer);
     if (mark == wait.device->mark) beside.push_back(peer);

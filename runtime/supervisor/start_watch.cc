@@ -12,7 +12,8 @@ constexpr double kMostPhaseSeconds = 15;
 constexpr double kMostDevicePhaseSeconds = 60;
 
 /// A start whose ranks never get a processor does not wait for ever, and leaves time to try another
-/// transport: of its silence, at most so many times what a phase may take is not counted.
+/// transport: of its silence, at most so many times what a phase may take, and at most half of the
+/// whole start, is not counted.
 constexpr double kMostForgiven = 9;
 
 /// A rank that sleeps now and then is hardly ever found running, and one that runs has used some of
@@ -26,8 +27,9 @@ StartWatch::StartWatch(double startup_timeout_s, double step_timeout_s, DeviceKi
                                                         ? kMostDevicePhaseSeconds
                                                         : kMostPhaseSeconds)),
       step_timeout_s_(step_timeout_s),
-      still_forgiven_(std::chrono::duration_cast<RunningClock::duration>(
-          std::chrono::duration<double>(kMostForgiven * most_phase_s_))) {}
+      still_forgiven_(
+          std::chrono::duration_cast<RunningClock::duration>(std::chrono::duration<double>(
+              std::min(kMostForgiven * most_phase_s_, startup_timeout_s / 2)))) {}
 
 double StartWatch::most_silence_s(const RankProcess& rank) const {
   const bool slow = rank.phase == Phase::kLoad || rank.phase == Phase::kTouch || rank.compiles;

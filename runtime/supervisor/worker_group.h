@@ -27,7 +27,7 @@ struct WorkerGroupOptions {
   std::vector<int> work_fds;
   int world_size = 1;
   /// Spawn, open, self-test and warm-up may each take a quarter of it, but not more than 15 s (60 s
-  /// on devices). Time in which a rank gets no processor does not count (StartWatch).
+  /// on devices). Most of the time in which a rank gets no processor does not count (StartWatch).
   double startup_timeout_s = 600;
   /// A step has hung if no rank completes another part of its work (RankContext::moved) for this
   /// long.

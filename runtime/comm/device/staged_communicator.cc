@@ -161,7 +161,7 @@ Status StagedCommunicator::all_gather(const void* mine, size_t bytes, size_t byt
 
 Status StagedCommunicator::gather(int root, std::span<const std::byte> mine,
                                   std::span<const size_t> sizes, std::byte* out) {
-  if (host_ != nullptr) return host_->gather(root, mine, sizes, out);
+  if (host_ != nullptr) return failed_.ok() ? host_->gather(root, mine, sizes, out) : failed_;
   SHOAL_RETURN_IF_ERROR(check_gather(root, mine.size(), sizes, world()));
   const size_t largest = *std::max_element(sizes.begin(), sizes.end());
   SHOAL_RETURN_IF_ERROR(begin(Op::kGather, largest));
@@ -177,7 +177,7 @@ Status StagedCommunicator::gather(int root, std::span<const std::byte> mine,
 }
 
 Status StagedCommunicator::barrier() {
-  if (host_ != nullptr) return host_->barrier();
+  if (host_ != nullptr) return failed_.ok() ? host_->barrier() : failed_;
   SHOAL_RETURN_IF_ERROR(begin(Op::kBarrier, 0));
   const uint32_t here = 1;
   return keep(all_gather(&here, sizeof here, sizeof here));

@@ -107,7 +107,7 @@ TEST(CublasApiTest, AMissingNameIsRefusedWithThePlaces) {
   EXPECT_NE(text.find("libcublasLt.so.nosuch: cannot open shared object file"), std::string::npos)
       << text;
   EXPECT_NE(text.find(" (looked in /"), std::string::npos) << text;
-  EXPECT_NE(text.find("/usr/lib, and what ldconfig lists)"), std::string::npos) << text;
+  EXPECT_NE(text.find(", and what ldconfig lists)"), std::string::npos) << text;
 }
 
 TEST(CublasApiTest, NamesAndRemedyAreThoseOfTheReleases) {
