@@ -13,7 +13,7 @@ namespace shoal::cuda {
 /// 128 values.
 inline constexpr int kMostFoldDepth = 8;
 
-/// So many neighbouring floats are moved and summed together.
+/// How many neighbouring floats a lane loads, adds and stores at once.
 inline constexpr int kGroup = 4;
 struct alignas(sizeof(float) * kGroup) Pack {
   float lane[kGroup];

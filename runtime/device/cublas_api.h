@@ -92,7 +92,7 @@ constexpr int64_t kCublasMajor = 10'000;  ///< in cublasLtGetVersion(), for one 
 /// What to try if no library is named: kCublasReleases' names.
 std::vector<std::string> cublas_library_names();
 
-/// What somebody can do who has none that works.
+/// What a user can do if no library works: which one to install, or how to name one.
 std::string cublas_remedy();
 
 /// "13.1.1" of 130101.

@@ -47,8 +47,8 @@ struct ShoalPushAllReduce {
   /// sum.planes is ignored. sum.count floats are reduced, at most push_floats(...) of them.
   ShoalTreeSum sum;
   uint64_t spin_ns;  ///< how long a kernel waits for a peer
-  /// Of the collective that the push belongs to. Every rank must bring the same one, which its
-  /// kernels compare.
+  /// Identifies the collective. All ranks must pass the same value. The kernels compare it, and sum
+  /// nothing if a peer's differs.
   uint16_t mark;
   /// In mapped host memory: 0, or 1 + the rank that did not come in time, plus
   /// kShoalOtherMark if it came with another mark. Once it is set, later kernels return at once.

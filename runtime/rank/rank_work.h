@@ -27,8 +27,8 @@ class RankContext {
   virtual Communicator& communicator() = 0;
 
   /// This rank's device, selected for the rank's thread. nullptr: neither the work nor the
-  /// transport needs one. communicator().on_devices() moves sums between devices, also in a group
-  /// of one rank.
+  /// transport needs one. With a device, communicator().on_devices() is never nullptr: it sums on
+  /// devices, and a rank without peers has one too.
   virtual std::shared_ptr<Device> device() = 0;
 
   /// Gives every rank the bytes of all ranks, in rank order, by way of the front. It waits until

@@ -11,9 +11,9 @@ constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
 constexpr double kMostDevicePhaseSeconds = 60;
 
-/// A start whose ranks never get a processor does not wait for ever, and leaves time to try another
-/// transport: of its silence, at most so many times what a phase may take, and at most half of the
-/// whole start, is not counted.
+/// How much silence for want of a processor is left out, in times of what a phase may take. It is
+/// at most half of the whole start too. So a start whose ranks get no processor ends, and there is
+/// time to try another transport.
 constexpr double kMostForgiven = 9;
 
 /// A rank that sleeps now and then is hardly ever found running, and one that runs has used some of

@@ -11,8 +11,8 @@ namespace shoal {
 /// Decides when a rank has been silent for too long in a start. Spawn, open, self-test and warm-up
 /// may each take a quarter of the time of a start, but not more than 15 s (60 s on devices). Disks,
 /// touching gigabytes and compiling are slow: these may take all of it, unless the process is
-/// stopped. Time in which a rank gets no processor is no silence, up to nine times what a phase may
-/// take and half of the start. Not thread-safe.
+/// stopped. Time in which a rank gets no processor does not count as silence. There are limits to
+/// this: nine times what a phase may take, and half of the start. Not thread-safe.
 class StartWatch {
  public:
   StartWatch(double startup_timeout_s, double step_timeout_s, DeviceKind device);

@@ -39,9 +39,9 @@ struct OutputEnd {
 
 /// Receives a request's output. It is called by the loop's thread, or by the one that calls
 /// end_late(), but never concurrently for one request, and without a lock of the loop. It must not
-/// block. on_delta is called for every step that gave the request a token, on_lost for every step
-/// of the request in which the workers were lost, after which it goes on once they run again, and
-/// on_end exactly once, as the last call. All may call submit and cancel, but not drain or the
+/// block. on_delta is called for every step that gave the request a token. on_lost is called when
+/// the workers are lost in a step of the request, which goes on once they run again. on_end is
+/// called exactly once, as the last call. All may call submit and cancel, but not drain or the
 /// destructor.
 class OutputSink {
  public:

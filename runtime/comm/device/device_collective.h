@@ -28,9 +28,9 @@ class DeviceCollective {
   virtual const char* name() const = 0;
   virtual World world() const = 0;
 
-  /// Like Communicator::all_reduce. own: [contributions of this rank][count]; out: [count]. A group
-  /// of one has one contribution, which is the sum: there, and only there, out may be own, and then
-  /// nothing is enqueued.
+  /// Like Communicator::all_reduce. own: [contributions of this rank][count]; out: [count]. In a
+  /// group of one rank the single contribution is the sum. If out is own, nothing is enqueued
+  /// there. In larger groups out must not be own.
   virtual Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out,
                                     size_t count, void* stream, Deadline until) = 0;
   /// mine: [bytes_each]; all: [world size][bytes_each], in rank order.

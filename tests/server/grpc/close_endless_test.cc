@@ -94,7 +94,7 @@ TEST_F(EndlessTest, LooksAreNeverFarApart) {
   Pair& one = connect();
   connections_->call_began(one.peer);
   connections_->close_endless();
-  bring(one, 16 * kMiB);  // so much that memory is looked at
+  bring(one, 16 * kMiB);  // from here on it looks at the front's memory
   EXPECT_EQ(connections_->close_endless(), milliseconds(200));
 }
 
