@@ -63,6 +63,7 @@ class Start(harness.TestCase):
     def test_the_cache_gets_what_the_share_leaves_and_the_log_says_so(self):
         total, taken = 64 << 20, 52 << 20
         server = self.ready(BYTES=total, TAKEN=taken)
+        server.wait_logged("memory of GPU .*; left ")
         size = r"(\d+) B(?: \([^)]*\))?"
         line = re.search(rf"memory of {re.escape(gpu(0))}, {size}: others {size}, weights {size}, "
                          rf"activations and rope table {size}, KV cache {size}; left {size}",
