@@ -34,12 +34,13 @@ inline uint16_t narrowed_f16(float value) {
   return static_cast<uint16_t>(sign | rounded >> lost);
 }
 
-/// cvt.rna.tf32.f32: to nearest, and of two that are equally near to the one away from zero. There
-/// is one NaN.
+/// cvt.rna.tf32.f32: to nearest, and of two that are equally near to the one away from zero. An
+/// H200 only cuts off the low bits of a NaN, so that one without higher bits becomes infinity. No
+/// computed NaN is of that kind.
 inline uint32_t rounded_tf32(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fffffff;
-  return (bits + 0x1000) & 0xffffe000;
+  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+  return (is_nan ? bits : bits + 0x1000) & 0xffffe000;
 }
 
 }  // namespace shoal::emulator

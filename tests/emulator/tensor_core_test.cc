@@ -143,10 +143,26 @@ TEST(ConversionsTest, WidenAndNarrowFloat16) {
 
 TEST(ConversionsTest, RoundsToTf32FromTheMiddleAwayFromZero) {
   const std::vector<std::pair<uint32_t, uint32_t>> cases = {
-      {0x3f800000, 0x3f800000}, {0x3f800fff, 0x3f800000}, {0x3f801000, 0x3f802000},
-      {0xbf801000, 0xbf802000}, {0x3ffff000, 0x40000000}, {0x7f7fffff, 0x7f800000},
-      {0x00001000, 0x00002000}, {0xff800000, 0xff800000}, {0x7f800001, 0x7fffffff},
-      {0xffffffff, 0x7fffffff}, {0x80000000, 0x80000000},
+      {0x3f800000, 0x3f800000},
+      {0x3f800fff, 0x3f800000},
+      {0x3f801000, 0x3f802000},
+      {0xbf801000, 0xbf802000},
+      {0x3ffff000, 0x40000000},
+      {0x7f7fffff, 0x7f800000},
+      {0x00001000, 0x00002000},
+      {0xff800000, 0xff800000},
+      {0x80000000, 0x80000000},
+      // From here on as an H200 gave them.
+      {0x7f7ff000, 0x7f800000},
+      {0x7f7fefff, 0x7f7fe000},
+      {0x7f800001, 0x7f800000},
+      {0x7f801fff, 0x7f800000},
+      {0x7f802000, 0x7f802000},
+      {0x7fbfffff, 0x7fbfe000},
+      {0x7fffffff, 0x7fffe000},
+      {0xff800001, 0xff800000},
+      {0xff802345, 0xff802000},
+      {0xffffffff, 0xffffe000},
   };
   for (const auto& [value, rounded] : cases)
     EXPECT_EQ(rounded_tf32(std::bit_cast<float>(value)), rounded) << value;

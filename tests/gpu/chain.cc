@@ -6,8 +6,9 @@
 
 namespace shoal::gpu {
 float rounded_to_tf32(float value) {
-  if (!std::isfinite(value)) return value;
-  return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x1000) & 0xffffe000);
+  const auto bits = std::bit_cast<uint32_t>(value);
+  // A NaN is cut, and becomes infinity if nothing is left of its fraction.
+  return std::bit_cast<float>((std::isnan(value) ? bits : bits + 0x1000) & 0xffffe000);
 }
 
 float chain_sum(const emulator::TensorCore& core, Dtype type, const float* a, const float* b,
