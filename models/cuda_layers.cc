@@ -65,9 +65,7 @@ Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator)
   Device& device = *parts_.device;
   const ModelConfig& config = parts_.config;
   const ShardPlan& plan = parts_.plan;
-  const int64_t scratch = std::max(
-      usual_scratch_floats(config, plan, room),
-      device.module().product_scratch_floats(config.hidden_size, room.rows, kShoalMostLeaves));
+  const int64_t scratch = scratch_floats_of(config, plan, room);
   const int64_t bytes = DeviceBuffers(nullptr, config, plan, activations_, room, scratch).bytes;
   Result<Device::Memory> memory = device.allocate_raw(static_cast<size_t>(bytes));
   if (!memory.ok()) {

@@ -167,11 +167,9 @@ void fill_inputs(const DecoderBatch& batch, int64_t table_stride, const StepInpu
   }
 }
 
-int64_t usual_scratch_floats(const ModelConfig& config, const ShardPlan& plan,
-                             const StepRoom& room) {
-  constexpr int64_t kSplitRows = 128;  // of a product, each of whose leaves has blocks of its own
+int64_t scratch_floats_of(const ModelConfig& config, const ShardPlan& plan, const StepRoom& room) {
   const int64_t product =
-      kShoalMostLeaves * std::min<int64_t>(room.rows, kSplitRows) * config.hidden_size;
+      shoal_product_scratch_floats(config.hidden_size, room.rows, kShoalMostLeaves);
   const int64_t chunks = (room.positions + kShoalChunkTokens - 1) / kShoalChunkTokens;
   const int64_t split = int64_t{std::min(room.rows, kMostSplitAttentionRows)} *
                         plan.q_heads.size() * chunks * (device_head_elements(config.head_dim) + 2);

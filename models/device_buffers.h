@@ -111,9 +111,8 @@ void fill_inputs(const DecoderBatch& batch, int64_t table_stride, const StepInpu
 inline constexpr int32_t kMostSplitAttentionRows = 16;
 inline constexpr int64_t kMostAttentionScratchFloats = int64_t{16} << 20;
 
-/// The scratch that ops may need, without asking the device's module: about what a product of a
-/// step asks for, and what split attention gets.
-int64_t usual_scratch_floats(const ModelConfig& config, const ShardPlan& plan,
-                             const StepRoom& room);
+/// The scratch that the ops of a step may need: that of a product whose leaves are folded, and what
+/// split attention gets.
+int64_t scratch_floats_of(const ModelConfig& config, const ShardPlan& plan, const StepRoom& room);
 
 }  // namespace shoal

@@ -38,7 +38,7 @@ Status check_device_model(const ModelConfig& config) {
 int64_t device_activation_bytes(const ModelConfig& config, const ShardPlan& plan, Dtype dtype,
                                 const StepRoom& room) {
   return DeviceBuffers(nullptr, config, plan, activation_dtype(dtype), room,
-                       usual_scratch_floats(config, plan, room))
+                       scratch_floats_of(config, plan, room))
       .bytes;
 }
 

@@ -21,9 +21,6 @@ int32_t product(const ShoalProduct* args, void* stream);
 /// The same in a given one of product_shapes() shapes. All have the same bits.
 int32_t product_with(const ShoalProduct* args, int32_t shape, void* stream);
 int32_t product_shapes();
-/// Scratch that is enough for product() with up to `rows` rows. It stops growing where product()
-/// stops to need more; product_with may need leaves * rows * outputs.
-int64_t product_scratch_floats(int32_t outputs, int32_t rows, int32_t leaves);
 
 // elementwise.cu
 int32_t embed(const ShoalEmbed* args, void* stream);

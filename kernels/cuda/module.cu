@@ -180,7 +180,6 @@ constexpr ShoalCudaModule kModule{
     product,
     product_with,
     product_shapes,
-    product_scratch_floats,
     embed,
     rms_norm,
     silu_mul,

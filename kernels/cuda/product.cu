@@ -4,10 +4,10 @@
 // once, and leaves its sums in scratch memory. A second kernel folds them.
 //
 // stacked: for many tokens. A thread block computes all leaves, one after the other, and folds them
-// in registers, because the sums of the leaves would be much to write and to read again.
+// as they come. Of the sums that wait to be folded it writes at most three, where only its threads
+// read them again, and not the sums of all leaves.
 #include <algorithm>
 #include <cuda_runtime.h>
-#include <type_traits>
 
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/fold.cuh"
@@ -19,37 +19,52 @@
 namespace shoal::cuda {
 namespace {
 
-/// The deepest stack of sums: a balanced tree over kShoalMostLeaves needs no more.
-constexpr int kMostDepth = 4;
 constexpr int kFoldLeavesThreads = 128;
 
-/// The sums on the stack below the topmost one, which the caller holds. Like fold.cuh's stack it
-/// shifts its values, so that they stay in registers.
+/// The sums on the stack below the topmost one, which the caller holds. They are in scratch memory,
+/// [block][level][fragment of a warp][thread], because registers are too few for more than one
+/// tile. A thread reads only what it has written itself, so nobody waits for anybody.
 template <class Tile>
 class KeptSums {
  public:
-  __device__ void push(const Sums<Tile>& top) {
-#pragma unroll
-    for (int i = kKept - 1; i > 0; --i) kept_[i] = kept_[i - 1];
-    kept_[0] = top;
-  }
-  __device__ void merge_into(Sums<Tile>& top) {
+  static constexpr int64_t kFloats = int64_t{kShoalMostKeptSums} * Tile::kOutputs * Tile::kTokens;
+
+  __device__ static void keep(const ShoalProduct& args, const Sums<Tile>& top, int level) {
+    Four* to = place(args, level);
 #pragma unroll
     for (int f = 0; f < Tile::kOutputFragments; ++f) {
 #pragma unroll
       for (int t = 0; t < Tile::kTokenFragments; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          top.value[f][t][i] = __fadd_rn(kept_[0].value[f][t][i], top.value[f][t][i]);
+        const float* const sum = top.value[f][t];
+        store_global(to, Four{{sum[0], sum[1], sum[2], sum[3]}});
+        to += Tile::kThreads;
       }
     }
+  }
+  __device__ static void merge_into(Sums<Tile>& top, const ShoalProduct& args, int level) {
+    const Four* from = place(args, level);
 #pragma unroll
-    for (int i = 0; i + 1 < kKept; ++i) kept_[i] = kept_[i + 1];
+    for (int f = 0; f < Tile::kOutputFragments; ++f) {
+#pragma unroll
+      for (int t = 0; t < Tile::kTokenFragments; ++t) {
+        const Four kept = load_global(from);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          top.value[f][t][i] = __fadd_rn(kept.value[i], top.value[f][t][i]);
+        from += Tile::kThreads;
+      }
+    }
   }
 
  private:
-  static constexpr int kKept = kMostDepth - 1;
-  Sums<Tile> kept_[kKept] = {};
+  /// Where this thread's first four sums of a level are. It is computed anew for each use, because
+  /// a pointer that lives as long as the kernel would take registers from the sums.
+  __device__ static Four* place(const ShoalProduct& args, int level) {
+    constexpr unsigned kFours = Tile::kOutputFragments * Tile::kTokenFragments * Tile::kThreads;
+    const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
+    return reinterpret_cast<Four*>(args.scratch) +
+           (block * kShoalMostKeptSums + static_cast<unsigned>(level)) * kFours + threadIdx.x;
+  }
 };
 
 /// The tile of a block. Those of neighbouring tokens are neighbours in the grid, so that blocks
@@ -115,22 +130,26 @@ __global__ void __launch_bounds__(kFoldLeavesThreads)
 
 /// All leaves. Blocks: tiles of tokens x tiles of outputs.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kLeastBlocks)
     stacked_kernel(const __grid_constant__ ShoalProduct args) {
   const Corner corner = corner_of_block<Tile>();
   const Multiplier<Tile> multiplier;
   Pipeline<Tile> pipeline(args, corner, 0, args.leaves);
-  KeptSums<Tile> kept;
-  Sums<Tile> top = {};
+  Sums<Tile> top;
+  int depth = 0;
 #pragma unroll 1
   for (int i = 0; i < args.leaves; ++i) {
     const ShoalLeaf& leaf = args.leaf[i];
-    kept.push(top);
+    if (depth > 0) KeptSums<Tile>::keep(args, top, depth - 1);
     pipeline.next_leaf(top, multiplier, leaf.end - leaf.begin);
+    ++depth;
 #pragma unroll 1
-    for (int merges = leaf.merges; merges > 0; --merges) kept.merge_into(top);
+    for (int merges = leaf.merges; merges > 0; --merges) {
+      --depth;
+      KeptSums<Tile>::merge_into(top, args, depth - 1);
+    }
     if (leaf.contribution < 0) continue;
-    // Here too the value stays on the stack, where nothing merges it again.
+    depth = 0;
     float* const plane = args.y + leaf.contribution * args.plane_stride;
     multiplier.store(top, args, corner, plane, args.y_stride);
   }
@@ -163,38 +182,40 @@ cudaError_t run_split(const ShoalProduct& args, void* stream) {
   return launch(&fold_leaves_kernel, grid, kFoldLeavesThreads, 0, args, stream);
 }
 
-/// Lone is for programs that merge nothing here. They need no stack, so a thread can hold more
-/// sums.
-template <class Lone, class Stacked>
+/// As many rows at a time as scratch has room for. Programs that merge nothing need no stack.
+template <class Tile>
 cudaError_t run_stacked(const ShoalProduct& args, void* stream) {
-  if (!merges(args) || args.y == nullptr) return run_split<Lone>(args, stream);
-  return launch_tiles<Stacked>(&stacked_kernel<Stacked>, args, 1, args, stream);
+  if (!merges(args) || args.y == nullptr) return run_split<Tile>(args, stream);
+  const int64_t room =
+      args.scratch_floats / (KeptSums<Tile>::kFloats * tiles(args.outputs, Tile::kOutputs));
+  if (room < 1) return cudaErrorInvalidValue;
+  const int64_t rows_at_once = room * Tile::kTokens;
+  ShoalProduct part = args;
+  for (int64_t row = 0; row < args.rows; row += rows_at_once) {
+    part.rows = static_cast<int32_t>(std::min(rows_at_once, args.rows - row));
+    part.x = static_cast<const typename Tile::Format::Input*>(args.x) + row * args.x_stride;
+    part.y = args.y + row * args.y_stride;
+    const cudaError_t error = launch_tiles<Tile>(&stacked_kernel<Tile>, part, 1, part, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 template <class Format>
-using Small = Tile<Format, 1, 1, 1, 1, 8>;  // 16 outputs x 8 tokens
-template <class Format>
-using Narrow = Tile<Format, 4, 1, 1, 1, 5>;  // 64 x 8
+using Narrow = Tile<Format, 4, 1, 1, 1, 5>;  // 64 outputs x 8 tokens
 template <class Format>
 using Short = Tile<Format, 4, 1, 1, 4, 4>;  // 64 x 32
 template <class Format>
 using Square = Tile<Format, 4, 1, 1, 8, 3>;     // 64 x 64
-using Tall = Tile<Bf16Format, 4, 2, 2, 4, 3>;   // 128 x 64
 using Large = Tile<Bf16Format, 4, 2, 2, 8, 3>;  // 128 x 128
+static_assert(Large::kOutputs == kShoalLargeTile && Large::kTokens == kShoalLargeTile);
 
-enum Shape { kSmall, kNarrow, kShort, kSplitSquare, kSquare, kLarge, kShapes };
-
-/// What one block folds. The others take more registers to multiply, and so can keep fewer sums.
-template <class Format>
-using Folded =
-    std::conditional_t<std::is_same_v<Format, Bf16Format>, Square<Format>, Short<Format>>;
+enum Shape { kNarrow, kShort, kSplitSquare, kSquare, kLarge, kShapes };
 
 /// Only bf16, the usual type, has large blocks.
 template <class Format>
 cudaError_t run_shape(const ShoalProduct& args, int shape, void* stream) {
   switch (shape) {
-    case kSmall:
-      return run_split<Small<Format>>(args, stream);
     case kNarrow:
       return run_split<Narrow<Format>>(args, stream);
     case kShort:
@@ -202,9 +223,9 @@ cudaError_t run_shape(const ShoalProduct& args, int shape, void* stream) {
     case kSplitSquare:
       return run_split<Square<Format>>(args, stream);
     case kLarge:
-      if (args.type == kShoalBf16) return run_stacked<Large, Tall>(args, stream);
+      if (args.type == kShoalBf16) return run_stacked<Large>(args, stream);
   }
-  return run_stacked<Square<Format>, Folded<Format>>(args, stream);
+  return run_stacked<Square<Format>>(args, stream);
 }
 
 cudaError_t run_type(const ShoalProduct& args, int shape, void* stream) {
@@ -222,11 +243,10 @@ cudaError_t run_type(const ShoalProduct& args, int shape, void* stream) {
 template <class Format>
 cudaError_t load_format() {
   const cudaError_t errors[] = {
-      load_kernel(&leaf_kernel<Small<Format>>, Small<Format>::kSharedBytes),
       load_kernel(&leaf_kernel<Narrow<Format>>, Narrow<Format>::kSharedBytes),
       load_kernel(&leaf_kernel<Short<Format>>, Short<Format>::kSharedBytes),
       load_kernel(&leaf_kernel<Square<Format>>, Square<Format>::kSharedBytes),
-      load_kernel(&stacked_kernel<Folded<Format>>, Folded<Format>::kSharedBytes),
+      load_kernel(&stacked_kernel<Square<Format>>, Square<Format>::kSharedBytes),
   };
   for (const cudaError_t error : errors) {
     if (error != cudaSuccess) return error;
@@ -234,24 +254,24 @@ cudaError_t load_format() {
   return cudaSuccess;
 }
 
-/// With more rows, the stacked shapes have blocks enough.
-constexpr int kMostSplitRows = 128;
-/// As many blocks as keep a large device busy.
-constexpr int64_t kManyBlocks = 256;
+/// So many large blocks are faster than smaller ones, and fewer do not keep a device busy. This and
+/// the rest of choose() were measured with bfloat16 on an H200, which has 132 multiprocessors
+/// (docs/gpu.md).
+constexpr int64_t kManyLarge = 112;
+/// The same for squares, beside blocks of half as many tokens.
+constexpr int64_t kManySquares = 256;
 
-/// No measurement has chosen these yet.
 Shape choose(const ShoalProduct& args) {
-  using OfNarrow = Narrow<Bf16Format>;  // the extents of a shape are those of every type
+  using OfShort = Short<Bf16Format>;  // the extents of a shape are those of every type
   using OfSquare = Square<Bf16Format>;
-  const int64_t blocks = tiles(args.outputs, OfNarrow::kOutputs) * args.leaves;
-  if (args.rows <= OfNarrow::kTokens) return blocks < kManyBlocks ? kSmall : kNarrow;
-  static_assert(Short<Bf16Format>::kTokens == kShoalMostUnfoldedRows);
-  if (args.rows <= Short<Bf16Format>::kTokens) return kShort;
-  const int64_t squares =
-      tiles(args.outputs, OfSquare::kOutputs) * tiles(args.rows, OfSquare::kTokens);
-  if (args.rows <= kMostSplitRows) return squares < kManyBlocks ? kSplitSquare : kSquare;
-  // A large block computes what four of the others do.
-  return squares < 2 * kManyBlocks ? kSquare : kLarge;
+  if (args.rows <= Narrow<Bf16Format>::kTokens) return kNarrow;
+  static_assert(OfShort::kTokens == kShoalMostUnfoldedRows);
+  if (args.rows <= OfShort::kTokens) return kShort;
+  const int64_t squares = tiles(args.outputs, OfSquare::kOutputs) * args.leaves;
+  if (args.rows <= OfSquare::kTokens) return squares < kManySquares ? kShort : kSplitSquare;
+  const int64_t large = tiles(args.outputs, Large::kOutputs) * tiles(args.rows, Large::kTokens);
+  if (large >= kManyLarge) return kLarge;
+  return args.rows <= kShoalMostSplitRows ? kSplitSquare : kSquare;
 }
 
 /// Weights of a leaf are padded to a multiple of this, which is one of every type's stage.
@@ -276,7 +296,7 @@ int contributions_of(const ShoalProduct& args) {
   int depth = 0, written = 0;
   for (int i = 0; i < args.leaves; ++i) {
     const ShoalLeaf& leaf = args.leaf[i];
-    if (++depth > kMostDepth || !in_range(leaf.merges, 0, depth - 1)) return -1;
+    if (++depth > kShoalMostKeptSums + 1 || !in_range(leaf.merges, 0, depth - 1)) return -1;
     depth -= leaf.merges;
     if (leaf.contribution < 0) continue;
     if (depth != 1 || leaf.contribution != written) return -1;
@@ -297,7 +317,7 @@ bool is_valid(const ShoalProduct& args) {
     return false;
   const int64_t chunk = args.type == kShoalBf16 ? kChunk<uint16_t> : kChunk<float>;
   if (!in_range(args.x_stride, 1, kMostStride) || args.x_stride % chunk != 0) return false;
-  if (args.scratch_floats < 0 || !is_given_or_null(args.scratch, sizeof(float))) return false;
+  if (args.scratch_floats < 0 || !is_given_or_null(args.scratch, sizeof(Four))) return false;
   if (args.scratch == nullptr && args.scratch_floats > 0) return false;
   const int planes = contributions_of(args);
   if (args.y == nullptr) return planes == 1 && leaves_are_valid(args);
@@ -311,11 +331,6 @@ bool is_valid(const ShoalProduct& args) {
 
 int32_t product_shapes() {
   return kShapes;
-}
-
-int64_t product_scratch_floats(int32_t outputs, int32_t rows, int32_t leaves) {
-  if (outputs <= 0 || rows <= 0 || leaves <= 1) return 0;
-  return int64_t{leaves} * std::min(rows, kMostSplitRows) * outputs;
 }
 
 int32_t product_with(const ShoalProduct* args, int32_t shape, void* stream) {
@@ -336,7 +351,7 @@ int32_t load_product() {
       load_format<F16Format>(),
       load_format<F32Format>(),
       load_kernel(&leaf_kernel<Large>, Large::kSharedBytes),
-      load_kernel(&stacked_kernel<Tall>, Tall::kSharedBytes),
+      load_kernel(&stacked_kernel<Large>, Large::kSharedBytes),
       load_kernel(&fold_leaves_kernel),
   };
   for (const cudaError_t error : errors) {

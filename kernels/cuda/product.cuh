@@ -56,6 +56,9 @@ struct Tile {
   static constexpr int kTokenFragments = TokenFragments;
   static constexpr int kStages = Stages;
   static constexpr int kThreads = OutputWarps * TokenWarps * kWarpLanes;
+  /// Blocks that a multiprocessor has to hold at once, so that one multiplies while another waits.
+  /// It limits the registers of a thread to 128 in blocks of 256 threads.
+  static constexpr int kLeastBlocks = kThreads > 128 ? 2 : 1;
   static constexpr int kOutputs = OutputWarps * OutputFragments * kFragmentOutputs;
   static constexpr int kTokens = TokenWarps * TokenFragments * kFragmentTokens;
   using Weights = StageRows<typename F::Weight, F::kStageColumns, kOutputs, kThreads>;
@@ -65,6 +68,11 @@ struct Tile {
   static_assert(kOutputs % Weights::kRowsAtOnce == 0);
   static_assert(TokenFragments == 1 || TokenFragments % 2 == 0, "they are loaded in pairs");
   static_assert(kSharedBytes <= 99 * 1024, "the least that a supported device has for a block");
+};
+
+/// Four floats, which one instruction moves.
+struct alignas(16) Four {
+  float value[4];
 };
 
 /// Sets the first `count` elements of a chunk in block memory, and the others to zero. For what

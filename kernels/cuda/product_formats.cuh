@@ -132,9 +132,6 @@ struct F32Format {
   }
 
  private:
-  struct alignas(16) Four {
-    float value[4];
-  };
   __device__ static Four four_at(const unsigned char* chunk) {
     return *reinterpret_cast<const Four*>(chunk);
   }

@@ -122,8 +122,6 @@ struct ShoalCudaModule {
   /// The same in one of product_shapes() shapes, which product chooses from. All give equal bits.
   int32_t (*product_with)(const ShoalProduct* args, int32_t shape, void* stream);
   int32_t (*product_shapes)();
-  /// The floats of ShoalProduct::scratch that are enough for product() with up to `rows` rows.
-  int64_t (*product_scratch_floats)(int32_t outputs, int32_t rows, int32_t leaves);
 
   // The ops of a layer. Each only enqueues, and its struct says what it computes. Arguments that
   // make no sense are cudaErrorInvalidValue.

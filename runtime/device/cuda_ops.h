@@ -21,6 +21,13 @@ enum { kShoalMostLeaves = 8 };
 /// block may compute all leaves of an output and keep their sums in registers.
 enum { kShoalMostUnfoldedRows = 32 };
 
+/// Up to so many rows each leaf may get thread blocks of its own, which write its sum to scratch.
+enum { kShoalMostSplitRows = 256 };
+/// With more rows a thread block computes all leaves of a tile of outputs and tokens, which has at
+/// most so many of each. The sums of a tile that wait to be folded are in scratch: at most three,
+/// which is one less than the depth of the stack.
+enum { kShoalLargeTile = 128, kShoalMostKeptSums = 3 };
+
 /// One leaf of a product's columns, and what follows it on the stack of sums (LeafStep in
 /// kernels/packed_matrix.h).
 struct ShoalLeaf {
@@ -61,11 +68,26 @@ struct ShoalProduct {
   float* y;
   int64_t y_stride;
   int64_t plane_stride;  ///< from one contribution's plane to the next
-  /// [leaves][rows][outputs]: the leaves' sums, if each leaf gets thread blocks of its own. Must
-  /// not overlap y. product_scratch_floats says how much is enough.
+  /// [leaves][rows][outputs]: the leaves' sums, if each leaf gets thread blocks of its own.
+  /// Otherwise the sums that wait to be folded. Must not overlap y, and is aligned to 16 bytes.
+  /// shoal_product_scratch_floats says how much is enough.
   float* scratch;
   int64_t scratch_floats;
 };
+
+/// The floats of ShoalProduct::scratch that are enough for a product of up to `rows` rows. There is
+/// room for 256 tiles at once, which keep a large device busy; a product of more tiles takes turns.
+/// A given shape (product_with) may need leaves * rows * outputs instead.
+inline int64_t shoal_product_scratch_floats(int64_t outputs, int64_t rows, int64_t leaves) {
+  if (outputs <= 0 || rows <= 0 || leaves <= 1) return 0;
+  const int64_t most_split = kShoalMostSplitRows, side = kShoalLargeTile;
+  const int64_t split = leaves * (rows < most_split ? rows : most_split) * outputs;
+  const int64_t across = (outputs + side - 1) / side, down = (rows + side - 1) / side;
+  const int64_t at_once = across < 256 ? 256 / across : 1;
+  const int64_t tiles = across * (down < at_once ? down : at_once);
+  const int64_t kept = tiles * side * side * kShoalMostKeptSums;
+  return split < kept ? kept : split;
+}
 
 /// out[t, :] = float(table[ids[t], :]). The ids are in device memory. One that is not in
 /// [0, vocabulary) is not looked up, and its row becomes NaN.

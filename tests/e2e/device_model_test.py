@@ -218,7 +218,7 @@ class Refusals(harness.TestCase):
         for left, why in (
                 (1_000_000, r"(?s)allocate this rank's weights, \d+ B; if.*GPU 0 \(GPU-.*\) has \d+ B free of"),
                 (1_400_000, r"(?s)activations of a step, \d+ B.*--max-model-len.*GPU 0 \(GPU-.*\) has \d+ B free"),
-                (3_950_000, r"GPU 0 \(GPU-.*\) has \d+ B of 67108864 B left for KV cache, which is \d blocks? of")):
+                (4_400_000, r"GPU 0 \(GPU-.*\) has \d+ B of 67108864 B left for KV cache, which is \d blocks? of")):
             with self.subTest(why):
                 err = self.refused(harness.UNAVAILABLE, BYTES=64 << 20, TAKEN=(64 << 20) - left)
                 self.assertRegex(err, why)

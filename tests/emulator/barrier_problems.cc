@@ -79,7 +79,8 @@ std::string multiply(int shape) {
   constexpr int kWeightStride = 576 * 2, kXStride = 1120;
   const OnDevice<uint16_t> weights(drawn_as<uint16_t>(kOutputs * kWeightStride, 1));
   const OnDevice<uint16_t> x(drawn_as<uint16_t>(kRows * kXStride, 2));
-  const OnDevice<float> scratch(2 * kRows * kOutputs), y(kRows * kOutputs);
+  const auto scratch_floats = static_cast<int>(shoal_product_scratch_floats(kOutputs, kRows, 2));
+  const OnDevice<float> scratch(scratch_floats), y(kRows * kOutputs);
   ShoalProduct product{};
   product.outputs = kOutputs;
   product.rows = kRows;
@@ -93,7 +94,7 @@ std::string multiply(int shape) {
   product.y = y.get();
   product.y_stride = kOutputs;
   product.scratch = scratch.get();
-  product.scratch_floats = 2 * kRows * kOutputs;
+  product.scratch_floats = scratch_floats;
   EXPECT_EQ(cuda::load_product(), cudaSuccess);
   return results(cuda::product_with(&product, shape, nullptr), y);
 }
@@ -258,13 +259,9 @@ BarrierProblem product_in_shape(int shape) {
 
 }  // namespace
 
-BarrierProblem product_of_one_warp() {
-  return product_in_shape(0);
-}
-
 std::vector<BarrierProblem> barrier_problems() {
   std::vector<BarrierProblem> all;
-  for (int shape = 1; shape < cuda::product_shapes(); ++shape)
+  for (int shape = 0; shape < cuda::product_shapes(); ++shape)
     all.push_back(product_in_shape(shape));
   const std::vector<std::string> of_attention = places("attention.cu", "__syncthreads()");
   all.push_back({"attention, bf16", of_attention, [] {

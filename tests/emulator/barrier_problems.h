@@ -14,7 +14,7 @@ struct BarrierProblem {
   std::function<std::string()> run;
 };
 
-/// All of them but the products in their smallest shape. What has no problem here, and why:
+/// All of them. What has no problem here, and why:
 /// - Barriers that keep a row's data until everybody has read them, before the next row: the
 ///   kernels of elementwise.cu and qkv.cu come to a second row only beyond 65,535 rows.
 /// - The __syncwarp of product.cuh and attention.cu: it brings the lanes together that a tensor
@@ -22,9 +22,5 @@ struct BarrierProblem {
 /// - The barrier of the push before its flags: only another rank that reads at that very moment
 ///   could see it. ThreadSanitizer does (tests/mutants/race_push_flag_before_its_data.patch).
 std::vector<BarrierProblem> barrier_problems();
-
-/// The product in the shape whose blocks are one warp. Its lanes meet again and again to multiply,
-/// so that no order shows a missing barrier. ThreadSanitizer does.
-BarrierProblem product_of_one_warp();
 
 }  // namespace shoal::emulator

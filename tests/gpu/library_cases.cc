@@ -137,8 +137,7 @@ Status Rivals::prepare(const ProductShape& shape) {
   for (Device::Memory& y : y_) {
     SHOAL_ASSIGN_OR_RETURN(y, one_.device->allocate(area(rows, shape.outputs) * sizeof(float)));
   }
-  scratch_floats_ =
-      one_.device->module().product_scratch_floats(shape.outputs, rows, matrix.leaves);
+  scratch_floats_ = shoal_product_scratch_floats(shape.outputs, rows, matrix.leaves);
   if (scratch_floats_ > 0) {
     SHOAL_ASSIGN_OR_RETURN(
         scratch_, one_.device->allocate_raw(static_cast<size_t>(scratch_floats_) * sizeof(float)));

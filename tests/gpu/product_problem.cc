@@ -62,6 +62,11 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+/// Of the sums of all leaves.
+int64_t unfolded_floats(const ShoalProduct& product) {
+  return int64_t{product.leaves} * product.rows * product.outputs;
+}
+
 /// The leaves of a rank, and where they lie in its rows.
 struct RankLayout {
   ShoalProduct product{};
@@ -92,7 +97,10 @@ RankLayout lay_out(const ProductFactors& factors, int rank, int ranks) {
   product.x_stride = round_up(end, 8) + 8;
   product.y_stride = factors.outputs + 3;
   product.plane_stride = product.y_stride * factors.rows;
-  product.scratch_floats = int64_t{product.leaves} * factors.rows * factors.outputs;
+  // As much as any shape needs for that many rows, where the largest one takes turns.
+  product.scratch_floats =
+      std::max(unfolded_floats(product),
+               shoal_product_scratch_floats(product.outputs, kShoalLargeTile, product.leaves));
   return layout;
 }
 
@@ -214,7 +222,7 @@ ProductResult run_product(OneDevice& one, const ProductFactors& factors, int ran
 UnfoldedProduct run_unfolded(OneDevice& one, const ProductFactors& factors, int shape) {
   const RankLayout layout = lay_out(factors, 0, 1);
   UnfoldedProduct result;
-  result.sums.resize(static_cast<size_t>(layout.product.scratch_floats));
+  result.sums.resize(static_cast<size_t>(unfolded_floats(layout.product)));
   result.wrong = why(run_on(one, factors, layout, shape, Results::kUnfolded, &result.sums));
   for (int i = 0; i < layout.product.leaves; ++i)
     result.merges.push_back(layout.product.leaf[i].merges);
