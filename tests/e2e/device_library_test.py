@@ -50,7 +50,7 @@ class Products(harness.TestCase):
                     / np.linalg.norm(reference, axis=1))
         self.assertLessEqual(distance.mean(), 1e-4 if dtype == "float32" else 1.5e-2)
         self.assertLessEqual(distance.max(), 1e-4 if dtype == "float32" else 4e-2)
-        # The library gets 128 rows or more, so three copies of the prompt follow each other.
+        # The library gets 33 rows or more, so three copies of the prompt follow each other.
         self.assertLessEqual(len(prompt["ids"]), 128)
         products = self.products_of(folder, (prompt["ids"] * 3)[:200], ranks)
         if dtype == "float16":  # no library has products of float16 and float32
@@ -97,8 +97,8 @@ class Products(harness.TestCase):
 
     def test_what_decides_the_bits_is_shown(self):
         fields, log = self.serve_with(*OFF)
-        self.assertEqual(fields["arithmetic"], "cuda-sm90-8-off-cublas-13.1.1-from-128")
-        self.assertIn(f"cuBLASLt 13.1.1 at {LIBRARY} computes products of 128 rows and more", log)
+        self.assertEqual(fields["arithmetic"], "cuda-sm90-8-off-cublas-13.1.1-from-33")
+        self.assertIn(f"cuBLASLt 13.1.1 at {LIBRARY} computes products of 33 rows and more", log)
         self.assertNotEqual(self.later, [])
         self.assertEqual(set(self.later), {"computes 160 rows"}, "a step has made a plan")
 
@@ -139,7 +139,7 @@ class Products(harness.TestCase):
             with self.subTest(versions, old_driver_for=old):
                 folder, arithmetic, log = self.start_where(
                     *versions, FAKE_CUBLAS_OLD_DRIVER=old, FAKE_CUBLAS_VERSION=f"{taken}0903")
-                self.assertEqual(arithmetic, f"cuda-sm90-8-off-cublas-{taken}.9.3-from-128")
+                self.assertEqual(arithmetic, f"cuda-sm90-8-off-cublas-{taken}.9.3-from-33")
                 self.assertIn(f"cuBLASLt {taken}.9.3 at {folder}/libcublasLt.so.{taken} computes", log)
 
     def test_without_any_it_says_where_it_looked(self):
