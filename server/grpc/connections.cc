@@ -152,6 +152,14 @@ bool Connections::over_limit(std::string_view peer) {
   return one != nullptr && one->over_limit && !room();  // there may be room for it by now
 }
 
+bool Connections::has_closed(std::string_view name) const {
+  const std::optional<Peer> peer = parse_peer(name);
+  const std::lock_guard lock(mutex_);
+  const auto latest = std::find_if(connections_.rbegin(), connections_.rend(),
+                                   [&](const Connection& one) { return one.peer == peer; });
+  return peer && latest != connections_.rend() && latest->closed;
+}
+
 uint64_t Connections::received(std::string_view peer) const {
   const std::lock_guard lock(mutex_);
   const Connection* const one = find_open(peer);

@@ -69,6 +69,9 @@ class Connections {
   void message_came(std::string_view peer, Brought before, Brought now);
   /// True if the connection with this peer was taken beyond the limit, for health probes alone.
   bool over_limit(std::string_view peer);
+  /// True if the connection with this peer has been closed here. When gRPC hears of that, it begins
+  /// a call with the headers that have come of a block without end.
+  bool has_closed(std::string_view peer) const;
 
   /// How many bytes the connection with this peer has brought so far; 0 if there is none.
   uint64_t received(std::string_view peer) const;

@@ -20,11 +20,12 @@ struct ServiceParts {
   std::shared_ptr<const ApiKeys> keys;
 };
 
-/// Checks the key alone. Every method but those that tell health asks for it.
+/// Checks the key alone, and that this program has not closed the connection. Every method but
+/// those that tell health asks for it, before it looks at metadata.
 grpc::Status check_key(const grpc::CallbackServerContext& context, const ServiceParts& parts);
 
-/// Checks what every call must have that makes work: the key, a deadline that has not passed, and a
-/// connection within the limit.
+/// Checks what every call must have that makes work: the same as check_key, a deadline that has not
+/// passed, and a connection within the limit.
 grpc::Status check_call(const grpc::CallbackServerContext& context, const ServiceParts& parts);
 
 /// The reactor of a call that ends with this error before anything of it is read.

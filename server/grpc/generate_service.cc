@@ -79,11 +79,10 @@ class GenerateService final : public WithByteMethods<wire::Inference::CallbackSe
 
  private:
   GenerateStream::Reactor* generate(grpc::CallbackServerContext* context) const {
-    if (const Status wrong = check_metadata(context->client_metadata()); !wrong.ok()) {
-      const grpc::Status refusal = check_call(*context, parts_);
-      return refuse_call(refusal.ok() ? to_grpc_status(wrong, {.reason = "INVALID_METADATA"})
-                                      : refusal);
-    }
+    if (const grpc::Status refusal = check_call(*context, parts_); !refusal.ok())
+      return refuse_call(refusal);
+    if (const Status wrong = check_metadata(context->client_metadata()); !wrong.ok())
+      return refuse_call(to_grpc_status(wrong, {.reason = "INVALID_METADATA"}));
     return start_call(parts_, dialect_, context, priority_of(context->client_metadata()));
   }
 

@@ -37,9 +37,13 @@ def message(data: bytes, compressed: bool = False) -> bytes:
 
 
 class Connection:
-    """Thread-safe, but for the sends on one stream."""
+    """Thread-safe, but for the sends on one stream.
 
-    def __init__(self, address: str):
+    replies: whether it acknowledges and opens windows by itself, as a client should. Without that
+    nothing is sent but what the test asks for.
+    """
+
+    def __init__(self, address: str, replies: bool = True):
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=harness.GUARD)
         self.sending = threading.Lock()
@@ -49,8 +53,8 @@ class Connection:
         self.answers: dict[int, bytes] = {}  # of each stream, all blocks of headers and data
         self.over: set[int] = set()          # streams that have ended
         self.closed = False
-        self.in_headers = False  # no other frame may come between those of a block of headers
         self.last_stream = -1
+        self.replies = replies
         self.socket.sendall(PREFACE)
         self.frame(SETTINGS, 0, 0)
         threading.Thread(target=self._read, daemon=True).start()
@@ -65,8 +69,6 @@ class Connection:
 
     def frame(self, kind: int, flags: int, stream: int, payload: bytes = b""):
         with self.sending:
-            if self.in_headers and kind not in (HEADERS, CONTINUATION):
-                return
             self.socket.sendall(struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) +
                                 struct.pack(">I", stream) + payload)
 
@@ -138,12 +140,16 @@ class Connection:
             self.closed = True
             self.changed.notify_all()
 
-    def _take(self, kind: int, flags: int, stream: int, payload: bytes):
+    def _reply(self, kind: int, flags: int, stream: int, payload: bytes):
         if kind in (SETTINGS, PING) and not flags & ACK:
             self.frame(kind, ACK, 0, payload if kind == PING else b"")
         if kind == DATA and payload:
             for to in (0, stream):
                 self.frame(WINDOW_UPDATE, 0, to, struct.pack(">I", len(payload)))
+
+    def _take(self, kind: int, flags: int, stream: int, payload: bytes):
+        if self.replies:
+            self._reply(kind, flags, stream, payload)
         with self.changed:
             if kind == SETTINGS and not flags & ACK:
                 settings = dict(struct.unpack(">HI", payload[i:i + 6])

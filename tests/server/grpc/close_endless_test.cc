@@ -51,6 +51,20 @@ TEST_F(EndlessTest, HeadersWithoutEndCloseTheConnection) {
   EXPECT_TRUE(closed_after(0.05, one));
 }
 
+TEST_F(EndlessTest, ACallOfAConnectionThatWasClosedIsKnown) {
+  Pair& one = connect();
+  Pair& other = connect();
+  bring(one, 2 * kMiB);
+  EXPECT_FALSE(connections_->has_closed(one.peer));
+  ASSERT_TRUE(closed_after(0.05, one));
+  EXPECT_TRUE(connections_->has_closed(one.peer));
+  EXPECT_FALSE(connections_->has_closed(other.peer));
+  one.client.reset();
+  one.server.reset();
+  EXPECT_TRUE(connections_->has_closed(one.peer)) << "gRPC may close it before the call begins";
+  EXPECT_FALSE(connections_->has_closed(connect_from(one.peer, "127.0.0.2").peer));
+}
+
 TEST_F(EndlessTest, AlsoOnceADescriptorIsFreeAgain) {
 #ifdef SHOAL_SANITIZED
   GTEST_SKIP() << "UndefinedBehaviorSanitizer looks at objects through descriptors of its own";
