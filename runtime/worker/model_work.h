@@ -64,7 +64,7 @@ struct ModelReady {
   std::string kernels;  ///< their set's name, or "cuda"
   /// What decides the bits of results: ArithmeticFingerprint::text(), or on devices the class of
   /// the tensor cores, the number of leaves, and with --reproducible off that and the library
-  /// ("cuda-sm90-8-off-cublas-13.1.1-from-128").
+  /// ("cuda-sm90-8-off-cublas-13.1.0-from-33").
   std::string arithmetic;
   int64_t weight_bytes = 0;  ///< of this rank
   int64_t kv_bytes = 0;

@@ -50,8 +50,8 @@ class Products(harness.TestCase):
                     / np.linalg.norm(reference, axis=1))
         self.assertLessEqual(distance.mean(), 1e-4 if dtype == "float32" else 1.5e-2)
         self.assertLessEqual(distance.max(), 1e-4 if dtype == "float32" else 4e-2)
-        # The library gets 33 rows or more, so three copies of the prompt follow each other.
-        self.assertLessEqual(len(prompt["ids"]), 128)
+        # Three copies of the prompt follow each other, so that most rows are the library's: it gets
+        # 33 or more.
         products = self.products_of(folder, (prompt["ids"] * 3)[:200], ranks)
         if dtype == "float16":  # no library has products of float16 and float32
             self.assertEqual(products, 0)
