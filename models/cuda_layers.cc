@@ -17,7 +17,8 @@ namespace shoal {
 namespace {
 
 /// The host is at most twice this many layers ahead of the device, because further ahead it would
-/// block inside the driver, where it could show no sign of life.
+/// block inside the driver, where it could show no sign of life: a layer takes 10 launches, and 14
+/// more if two of its products take 8 turns each (shoal_product_scratch_floats).
 constexpr int kLayersAhead = 16;
 
 }  // namespace

@@ -256,7 +256,7 @@ cudaError_t load_format() {
 
 /// So many large blocks are faster than smaller ones, and fewer do not keep a device busy. This and
 /// the rest of choose() were measured with bfloat16 on an H200, which has 132 multiprocessors
-/// (docs/gpu.md).
+/// (bench/results/h200-2026-11-26-shapes.txt).
 constexpr int64_t kManyLarge = 112;
 /// The same for squares, beside blocks of half as many tokens.
 constexpr int64_t kManySquares = 256;

@@ -56,8 +56,9 @@ struct Tile {
   static constexpr int kTokenFragments = TokenFragments;
   static constexpr int kStages = Stages;
   static constexpr int kThreads = OutputWarps * TokenWarps * kWarpLanes;
-  /// Blocks that a multiprocessor has to hold at once, so that one multiplies while another waits.
-  /// It limits the registers of a thread to 128 in blocks of 256 threads.
+  /// Blocks that the registers of a multiprocessor have to suffice for, so that one multiplies
+  /// while another waits: 128 registers a thread in blocks of 256. On devices with less than twice
+  /// their block memory, such as sm_120, only one is there all the same.
   static constexpr int kLeastBlocks = kThreads > 128 ? 2 : 1;
   static constexpr int kOutputs = OutputWarps * OutputFragments * kFragmentOutputs;
   static constexpr int kTokens = TokenWarps * TokenFragments * kFragmentTokens;

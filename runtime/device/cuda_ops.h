@@ -18,14 +18,14 @@ enum { kShoalMostLeaves = 8 };
 /// The most rows (tokens of a step) of a product whose leaves may stay unfolded (ShoalProduct::y
 /// null). Up to this number each leaf is computed by thread blocks of its own, so its sum is in
 /// memory anyway, and add_norm can add them up, which saves a kernel. With more rows, one thread
-/// block may compute all leaves of an output and keep their sums in registers.
+/// block may compute all leaves of an output, and only their fold is ever there.
 enum { kShoalMostUnfoldedRows = 32 };
 
 /// Up to so many rows each leaf may get thread blocks of its own, which write its sum to scratch.
 enum { kShoalMostSplitRows = 256 };
-/// With more rows a thread block computes all leaves of a tile of outputs and tokens, which has at
-/// most so many of each. The sums of a tile that wait to be folded are in scratch: at most three,
-/// which is one less than the depth of the stack.
+/// Or a thread block computes all leaves of a tile of outputs and tokens, which has at most so many
+/// of each. The sums of a tile that wait to be folded are in scratch: at most three, which is one
+/// less than the depth of the stack.
 enum { kShoalLargeTile = 128, kShoalMostKeptSums = 3 };
 
 /// One leaf of a product's columns, and what follows it on the stack of sums (LeafStep in
@@ -75,15 +75,18 @@ struct ShoalProduct {
   int64_t scratch_floats;
 };
 
-/// The floats of ShoalProduct::scratch that are enough for a product of up to `rows` rows. There is
-/// room for 256 tiles at once, which keep a large device busy; a product of more tiles takes turns.
-/// A given shape (product_with) may need leaves * rows * outputs instead.
+/// The floats of ShoalProduct::scratch that are enough for a product of up to `rows` rows whose
+/// leaves are folded. There is room for 256 tiles at once, which keep a large device busy. A
+/// product of more tiles takes turns, each of which is a launch, and never more than 8 of them. A
+/// given shape (product_with) may need leaves * rows * outputs instead.
 inline int64_t shoal_product_scratch_floats(int64_t outputs, int64_t rows, int64_t leaves) {
   if (outputs <= 0 || rows <= 0 || leaves <= 1) return 0;
   const int64_t most_split = kShoalMostSplitRows, side = kShoalLargeTile;
   const int64_t split = leaves * (rows < most_split ? rows : most_split) * outputs;
   const int64_t across = (outputs + side - 1) / side, down = (rows + side - 1) / side;
-  const int64_t at_once = across < 256 ? 256 / across : 1;
+  const int64_t most_turns = 8, busy = (256 + across - 1) / across;
+  const int64_t least = (down + most_turns - 1) / most_turns;
+  const int64_t at_once = least < busy ? busy : least;
   const int64_t tiles = across * (down < at_once ? down : at_once);
   const int64_t kept = tiles * side * side * kShoalMostKeptSums;
   return split < kept ? kept : split;

@@ -146,35 +146,39 @@ std::string a_token_keeps_its_bits(const Options& options, Dtype type) {
   return "";
 }
 
-/// The fold of what the ranks compute is the product of one rank.
+/// The fold of what the ranks compute, each in a shape of its own, is the product of one rank.
+std::string group_has_the_same_bits(OneDevice& one, const ProductFactors& factors, int ranks) {
+  const ProductResult alone = run_product(one, factors, 0, 1, -1);
+  if (!alone.wrong.empty()) return alone.wrong;
+  std::vector<std::vector<float>> planes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const ProductResult part =
+        run_product(one, factors, rank, ranks, (rank + ranks) % shapes_of(one));
+    if (!part.wrong.empty()) return cat(ranks, " ranks, rank ", rank, ": ", part.wrong);
+    planes.push_back(part.planes);
+  }
+  const std::string wrong =
+      first_difference(finish_planes(factors, planes), alone.planes, factors.outputs);
+  return wrong.empty() ? "" : cat(ranks, " ranks: ", wrong);
+}
+
 std::string groups_have_the_same_bits(const Options& options, Dtype type) {
   set_float_environment();
   Result<OneDevice> one = OneDevice::open(options.module);
   SHOAL_EXPECT_OK(one.status());
-  const Extent extent{60, 9, 14, 24};
-  const ProductFactors factors = factors_of(type, extent, Values::kUsual, 17);
-  const ProductResult alone = run_product(*one, factors, 0, 1, -1);
-  if (!alone.wrong.empty()) return alone.wrong;
+  const ProductFactors few = factors_of(type, {60, 9, 14, 24}, Values::kUsual, 17);
   for (const int ranks : {2, 3, 5, 8}) {
-    std::vector<std::vector<float>> planes;
-    for (int rank = 0; rank < ranks; ++rank) {
-      const ProductResult part =
-          run_product(*one, factors, rank, ranks, (rank + ranks) % shapes_of(*one));
-      if (!part.wrong.empty()) return cat(ranks, " ranks, rank ", rank, ": ", part.wrong);
-      planes.push_back(part.planes);
-    }
-    const std::string wrong =
-        first_difference(finish_planes(factors, planes), alone.planes, extent.outputs);
-    if (!wrong.empty()) return cat(ranks, " ranks: ", wrong);
+    if (std::string wrong = group_has_the_same_bits(*one, few, ranks); !wrong.empty()) return wrong;
   }
-  return "";
+  // So many rows take turns over the scratch, here with two contributions of a rank in it.
+  return group_has_the_same_bits(*one, factors_of(type, {30, 130, 14, 24}, Values::kUsual, 18), 3);
 }
 
 /// A row of weights and a token at every place of a tile: no place has an arithmetic of its own.
 std::string no_place_is_special(const Options& options, Dtype type) {
   Result<OneDevice> one = OneDevice::open(options.module);
   SHOAL_EXPECT_OK(one.status());
-  ProductFactors factors = factors_of(type, {128, 64, 8, 16}, Values::kAdversarial, 19);
+  ProductFactors factors = factors_of(type, {128, 128, 8, 16}, Values::kAdversarial, 19);
   const auto k = static_cast<size_t>(factors.k());
   for (size_t at = k; at < factors.weights.size(); ++at)
     factors.weights[at] = factors.weights[at % k];
@@ -249,6 +253,21 @@ std::string nonsense_is_refused(const Options& options) {
   wrong += refused("odd rows", [](ShoalProduct& p) { p.x_stride = 68; });
   wrong += refused("no result", [](ShoalProduct& p) { p.y = nullptr; });
   wrong += refused("narrow rows", [](ShoalProduct& p) { p.y_stride = 7; });
+  const auto in_two_leaves = [&](ShoalProduct& p, int bytes, int64_t floats) {
+    p.leaves = 2;
+    p.leaf[0] = {0, 32, 0, 0, -1};
+    p.leaf[1] = {32, 64, 0, 1, 0};
+    p.scratch = static_cast<float*>(const_cast<void*>(moved(memory->get(), 32768 + bytes)));
+    p.scratch_floats = floats;
+  };
+  wrong += refused("unaligned scratch", [&](ShoalProduct& p) { in_two_leaves(p, 4, 1024); });
+  wrong += refused("too little scratch", [&](ShoalProduct& p) { in_two_leaves(p, 0, 127); });
+  for (int shape = 0; shape < shapes_of(*one); ++shape) {
+    ShoalProduct product = good;
+    in_two_leaves(product, 0, 64);
+    if (one->device->module().product_with(&product, shape, one->stream.get()) != 1)
+      wrong += cat("too little scratch for shape ", shape);
+  }
   SHOAL_EXPECT_OK(
       one->device->check(one->device->module().product(&good, one->stream.get()), "ok"));
   SHOAL_EXPECT_OK(one->finish());

@@ -97,10 +97,10 @@ RankLayout lay_out(const ProductFactors& factors, int rank, int ranks) {
   product.x_stride = round_up(end, 8) + 8;
   product.y_stride = factors.outputs + 3;
   product.plane_stride = product.y_stride * factors.rows;
-  // As much as any shape needs for that many rows, where the largest one takes turns.
-  product.scratch_floats =
-      std::max(unfolded_floats(product),
-               shoal_product_scratch_floats(product.outputs, kShoalLargeTile, product.leaves));
+  // As much as any shape needs for that many rows, where the largest one of the type takes turns.
+  const int64_t tile = factors.type == Dtype::kBf16 ? kShoalLargeTile : kShoalLargeTile / 2;
+  product.scratch_floats = std::max(unfolded_floats(product),
+                                    round_up(product.outputs, tile) * tile * kShoalMostKeptSums);
   return layout;
 }
 
