@@ -48,6 +48,8 @@ void add_qkv_cases(const Options& options, std::vector<Case>& cases);
 void add_attention_cases(const Options& options, std::vector<Case>& cases);
 /// Products by cuBLASLt beside own kernels: that they agree, and what each takes.
 void add_library_cases(const Options& options, std::vector<Case>& cases);
+/// How long the ops of a model's step take.
+void add_op_times_cases(const Options& options, std::vector<Case>& cases);
 /// The push all_reduce with the ranks as threads of one process on one device. This tests its
 /// protocol alone.
 void add_push_cases(const Options& options, std::vector<Case>& cases);

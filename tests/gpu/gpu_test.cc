@@ -145,6 +145,7 @@ int main(int argc, char** argv) {
   add_add_norm_cases(options, cases);
   add_qkv_cases(options, cases);
   add_attention_cases(options, cases);
+  add_op_times_cases(options, cases);
   add_push_cases(options, cases);
   add_collective_cases(options, cases);
   if (!list) return run_cases(cases, only);

@@ -14,6 +14,7 @@
 #include "tests/gpu/gpu_cases.h"
 #include "tests/gpu/layer_problem.h"
 #include "tests/gpu/library_shapes.h"
+#include "tests/gpu/timing.h"
 
 namespace shoal::gpu {
 namespace {
@@ -24,13 +25,12 @@ constexpr int kSeconds = 280;  // for all of it
 struct Effort {
   std::vector<ModelShape> models;
   int most_rows;
-  int turns;             ///< of each, after one that only warms up
-  double turn_seconds;   ///< about as long as the products of one turn take
+  Turns turns;           ///< of each
   int64_t weight_bytes;  ///< of copies of a matrix, so that a device's cache does not hold them
 };
 Effort effort_of(const Options& options) {
-  if (options.quick || options.stand_in) return {{kTinyModel}, 32, 2, 0, 1};
-  return {{std::begin(kModels), std::end(kModels)}, 2048, 9, 5e-3, int64_t{256} << 20};
+  if (options.quick || options.stand_in) return {{kTinyModel}, 32, {2, 0}, 1};
+  return {{std::begin(kModels), std::end(kModels)}, 2048, {9, 5e-3}, int64_t{256} << 20};
 }
 
 /// Those of one token and of few, and those for which the library's products are planned.
@@ -68,30 +68,6 @@ std::string difference(const std::vector<float>& own, const std::vector<float>& 
   return "";
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-/// Device memory of random elements, because a device multiplies zeros with less power and so
-/// faster. They repeat after a number that is no multiple of any row.
-Result<Device::Memory> random_elements(OneDevice& one, Dtype type, int64_t count, uint64_t seed) {
-  constexpr int64_t kDrawn = (1 << 20) + 64;
-  const std::vector<std::byte> drawn =
-      encoded(floats(static_cast<size_t>(std::min(count, kDrawn)), seed), type);
-  const size_t bytes = static_cast<size_t>(count) * dtype_bytes(type);
-  SHOAL_ASSIGN_OR_RETURN(Device::Memory memory, one.device->allocate_raw(bytes));
-  SHOAL_RETURN_IF_ERROR(one.put(memory.get(), drawn.data(), drawn.size()));
-  auto* const begin = static_cast<std::byte*>(memory.get());
-  for (size_t at = drawn.size(); at < bytes; at += drawn.size()) {
-    SHOAL_RETURN_IF_ERROR(
-        one.device->copy(begin + at, begin, std::min(drawn.size(), bytes - at), one.stream.get()));
-  }
-  SHOAL_RETURN_IF_ERROR(one.finish());
-  return memory;
-}
-
 /// One product on the device, which both compute, each into a result of its own.
 class Rivals {
  public:
@@ -108,7 +84,6 @@ class Rivals {
  private:
   enum By { kOwn, kLibrary };
   Status enqueue(By by, int rows, int call);
-  Result<double> seconds_of(By by, int rows, int calls);
   Status compare_rows(int from, int to);
   LibraryProducts::Call library_call(const DeviceMatrix& w, int rows) const;
 
@@ -187,28 +162,13 @@ Status Rivals::compare_rows(int from, int to) {
   return Status::error(Code::kInternal, cat("from row ", from, " on, ", wrong));
 }
 
-Result<double> Rivals::seconds_of(By by, int rows, int calls) {
-  const auto began = Clock::now();
-  for (int call = 0; call < calls; ++call) SHOAL_RETURN_IF_ERROR(enqueue(by, rows, call));
-  SHOAL_RETURN_IF_ERROR(one_.finish());
-  return seconds_since(began);
-}
-
 Result<Timing> Rivals::time(int rows) {
-  constexpr int kMostCalls = 1000;  // which fit into a stream
-  int calls[2];
-  std::vector<double> us[2];
-  for (const By by : {kOwn, kLibrary}) {
-    SHOAL_ASSIGN_OR_RETURN(const double once, seconds_of(by, rows, 1));
-    calls[by] = static_cast<int>(std::clamp(effort_.turn_seconds / once, 1.0, 1.0 * kMostCalls));
-  }
-  for (int turn = 0; turn <= effort_.turns; ++turn) {
-    for (const By by : {kOwn, kLibrary}) {
-      SHOAL_ASSIGN_OR_RETURN(const double seconds, seconds_of(by, rows, calls[by]));
-      if (turn > 0) us[by].push_back(seconds * 1e6 / calls[by]);
-    }
-  }
-  return Timing{rows, median(us[kOwn]), median(us[kLibrary])};
+  const auto by = [&](By who) -> Work {
+    return [this, who, rows](int call) { return enqueue(who, rows, call); };
+  };
+  SHOAL_ASSIGN_OR_RETURN(const std::vector<CallTime> times,
+                         time_calls(one_, {by(kOwn), by(kLibrary)}, effort_.turns));
+  return Timing{rows, times[kOwn].device_us, times[kLibrary].device_us};
 }
 
 void print_row(const ModelShape& model, const char* product, const Timing& timing) {
@@ -294,7 +254,7 @@ Status measure(const Options& options, OneDevice& one) {
   std::optional<int> from = 1;
   for (const Dtype type : {Dtype::kBf16, Dtype::kF32}) {
     SHOAL_ASSIGN_OR_RETURN(const auto products, LibraryProducts::open(library, *one.device));
-    std::puts(cat(where, ", ", dtype_name(type), ", medians, turns: ", effort.turns,
+    std::puts(cat(where, ", ", dtype_name(type), ", medians, turns: ", effort.turns.count,
                   "\n\n"
                   "| model | product | rows | own us | library us | own / library |\n"
                   "|---|---|--:|--:|--:|--:|")

@@ -7,14 +7,14 @@ namespace shoal::gpu {
 
 struct ModelShape {
   const char* name;
-  int hidden, heads, kv_heads, intermediate, vocabulary;
+  int hidden, heads, kv_heads, intermediate, vocabulary, layers;
 };
 /// As in bench/make_random_model.py.
-constexpr ModelShape kModels[] = {{"tinyllama-1.1b", 2048, 32, 4, 5632, 32000},
-                                  {"llama3-8b", 4096, 32, 8, 14336, 128256}};
+constexpr ModelShape kModels[] = {{"tinyllama-1.1b", 2048, 32, 4, 5632, 32000, 22},
+                                  {"llama3-8b", 4096, 32, 8, 14336, 128256, 32}};
 /// For the emulated device. Each leaf is still a whole number of 64 columns, without which the
 /// library gets no product.
-constexpr ModelShape kTinyModel{"tiny", 128, 2, 1, 128, 72};
+constexpr ModelShape kTinyModel{"tiny", 128, 2, 1, 128, 72, 2};
 
 /// A product of a whole model on one device.
 struct ProductShape {
