@@ -6,6 +6,9 @@ namespace shoal {
 struct World {
   int rank = 0;
   int size = 1;
+
+  /// The rank before this one. Before rank 0 comes the last.
+  int previous() const { return (rank + size - 1) % size; }
 };
 
 }  // namespace shoal

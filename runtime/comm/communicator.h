@@ -12,6 +12,7 @@
 #include "runtime/base/reduce_tree.h"
 #include "runtime/base/status.h"
 #include "runtime/base/world.h"
+#include "runtime/comm/wait_time.h"
 
 namespace shoal {
 
@@ -91,7 +92,7 @@ class Communicator {
   /// nothing else: until their parts were ready, also if it was held up then. The rank that comes
   /// last waits for nobody. A wait that ends within a few polls does not count. nullopt: this
   /// process cannot tell, because devices wait for each other.
-  virtual std::optional<RunningClock::duration> waited() const { return std::nullopt; }
+  virtual std::optional<Waited> waited() const { return std::nullopt; }
 
   /// The same group's collectives on memory of the ranks' devices; nullptr if the ranks' processes
   /// move host memory alone. It lives as long as this object. A collective of one must have ended

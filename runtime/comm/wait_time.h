@@ -6,11 +6,18 @@
 
 namespace shoal {
 
-/// How long a rank has waited for parts of other ranks: from when it needed one until that one was
-/// ready, which the rank that brings it states. So it does not count if something keeps this rank
-/// from running when it could go on, as a quota of processor time does. A part that nobody states a
-/// moment for counts up to the last look that was surely in vain. A pause of the whole process
-/// counts for at most 0.1 s per look, as in RunningClock. Used by one thread.
+/// How long a rank has waited for parts of other ranks.
+struct Waited {
+  RunningClock::duration all{0};
+  /// Of this, while the part of one rank alone was missing, that of World::previous().
+  RunningClock::duration for_previous{0};
+};
+
+/// Counts how long a rank waits for parts of other ranks: from when it needed one until that one
+/// was ready, which the rank that brings it states. So it does not count if something keeps this
+/// rank from running when it could go on, as a quota of processor time does. A part that nobody
+/// states a moment for counts up to the last look that was surely in vain. A pause of the whole
+/// process counts for at most 0.1 s per look, as in RunningClock. Used by one thread.
 class WaitTime {
  public:
   /// The rank needs parts of others from now on.
@@ -23,24 +30,30 @@ class WaitTime {
     looked_at_ = RunningClock::wall();
   }
 
+  /// Whether the part of the previous rank alone is missing from now on.
+  void only_previous_is_missing(bool only) { only_previous_ = only; }
+
   /// A part has been found. ready_at: when it became ready, on the wall's clock; 0 if unknown.
   void come(RunningClock::duration ready_at) {
     count_to(std::min(ready_at, looked_at_));
     count_to(ready_at);
   }
 
-  RunningClock::duration total() const { return total_; }
+  const Waited& total() const { return total_; }
 
  private:
   void count_to(RunningClock::duration moment) {
     if (moment <= counted_to_) return;
     const RunningClock::duration most = std::chrono::milliseconds(RunningClock::kMostPerLookMs);
-    total_ += std::min(moment - counted_to_, most);
+    const RunningClock::duration waited = std::min(moment - counted_to_, most);
+    total_.all += waited;
+    if (only_previous_) total_.for_previous += waited;
     counted_to_ = moment;
   }
 
   RunningClock::duration counted_to_{0}, looked_at_{0};
-  RunningClock::duration total_{0};
+  bool only_previous_ = false;
+  Waited total_;
 };
 
 }  // namespace shoal

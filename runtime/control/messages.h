@@ -123,6 +123,8 @@ struct StepTimes {
   double collective_seconds = 0;  ///< of these, in collectives
   /// The part of `seconds` in which it waited for other ranks; nullopt if it cannot measure that.
   std::optional<double> waited_seconds;
+  /// The part of this in which the previous rank alone was missing (Waited::for_previous).
+  double waited_for_previous_seconds = 0;
 };
 
 /// Sent by rank 0 only, on behalf of all ranks.
@@ -205,7 +207,8 @@ void fields(Archive& archive, StepProgress& m) {
 }
 template <typename Archive>
 void fields(Archive& archive, StepTimes& m) {
-  archive(m.steps, m.seconds, m.collective_seconds, m.waited_seconds);
+  archive(m.steps, m.seconds, m.collective_seconds, m.waited_seconds,
+          m.waited_for_previous_seconds);
 }
 template <typename Archive>
 void fields(Archive& archive, StepDone& m) {

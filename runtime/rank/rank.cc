@@ -225,8 +225,11 @@ Status Rank::tell_step_times(Clock::duration step) {
   StepTimes times = std::exchange(untold_, {});
   const Clock::duration spent = std::exchange(spent_told_, communicator_->spent());
   times.collective_seconds = Seconds(spent_told_ - spent).count();
-  if (const auto waited = communicator_->waited())
-    times.waited_seconds = Seconds(*waited - std::exchange(waited_told_, *waited)).count();
+  if (const auto waited = communicator_->waited()) {
+    const Waited told = std::exchange(waited_told_, *waited);
+    times.waited_seconds = Seconds(waited->all - told.all).count();
+    times.waited_for_previous_seconds = Seconds(waited->for_previous - told.for_previous).count();
+  }
   return send(times);
 }
 

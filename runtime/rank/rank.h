@@ -88,9 +88,9 @@ class Rank final : private RankContext {
   std::optional<DeviceMark> device_mark_;  // of then, if it is a device
   bool said_waits_ = false;                // the front believes that this rank waits
   int loaded_percent_ = -1;
-  StepTimes untold_;                       // of the steps that the front does not know yet
-  Clock::duration spent_told_{0};          // in collectives, as the front knows it
-  RunningClock::duration waited_told_{0};  // likewise; 0 if nobody can tell
+  StepTimes untold_;               // of the steps that the front does not know yet
+  Clock::duration spent_told_{0};  // in collectives, as the front knows it
+  Waited waited_told_;             // likewise; 0 if nobody can tell
   Clock::time_point times_told_at_;
   Clock::time_point said_at_;  // by now_(), when it last showed a sign of life in this phase
 };

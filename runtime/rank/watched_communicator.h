@@ -49,7 +49,7 @@ class WatchedCommunicator final : public Communicator {
   WaitState wait_state() const override {
     return devices_ && devices_->is_waited_for() ? devices_->wait_state() : inner_->wait_state();
   }
-  std::optional<RunningClock::duration> waited() const override { return inner_->waited(); }
+  std::optional<Waited> waited() const override { return inner_->waited(); }
   DeviceCollective* on_devices() override { return devices_ ? &*devices_ : nullptr; }
 
  private:

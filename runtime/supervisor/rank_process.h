@@ -69,7 +69,9 @@ struct RankProcess {
 
   void add(const StepTimes& times) {
     collective_s += times.collective_seconds;
-    if (times.waited_seconds) step_waits.add(times.steps, times.seconds, *times.waited_seconds);
+    if (times.waited_seconds)
+      step_waits.add(times.steps, times.seconds, *times.waited_seconds,
+                     times.waited_for_previous_seconds);
   }
 
   /// Reaps the process. False: it has not ended by the deadline, or was reaped before.

@@ -7,28 +7,31 @@
 
 namespace shoal {
 
-void RankWaits::add(int64_t steps, double seconds, double waited) {
+void RankWaits::add(int64_t steps, double seconds, double waited, double for_previous) {
   const double kept = std::exp(-seconds / kRecentSeconds);
   steps_ += steps;
   seconds_ = seconds_ * kept + seconds;
   waited_ = waited_ * kept + waited;
+  for_previous_ = for_previous_ * kept + for_previous;
 }
 
-double RankWaits::share() const {
-  return seconds_ > 0 ? std::clamp(waited_ / seconds_, 0.0, 1.0) : 0;
+double RankWaits::share_of(double waited) const {
+  return seconds_ > 0 ? std::clamp(waited / seconds_, 0.0, 1.0) : 0;
 }
 
 std::optional<GroupWaits> group_waits(std::span<const RankWaits> ranks) {
   const auto too_few = [](const RankWaits& rank) { return rank.steps() < kLeastSteps; };
   if (ranks.size() < 2 || std::any_of(ranks.begin(), ranks.end(), too_few)) return std::nullopt;
   GroupWaits waits;
-  for (const RankWaits& rank : ranks) waits.of_rank.push_back(rank.share());
-  std::vector<double> sorted = waits.of_rank;
-  std::sort(sorted.begin(), sorted.end());
-  const double share = sorted[1] - sorted[0];
-  if (share < kLeastShare) return waits;
-  const auto least = std::min_element(waits.of_rank.begin(), waits.of_rank.end());
-  waits.last = {static_cast<int>(least - waits.of_rank.begin()), share};
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    waits.of_rank.push_back(ranks[rank].share());
+    waits.for_rank.push_back(ranks[(rank + 1) % ranks.size()].share_for_previous());
+  }
+  std::vector<double> sorted = waits.for_rank;
+  std::sort(sorted.rbegin(), sorted.rend());
+  if (sorted[0] - sorted[1] < kLeastShare) return waits;
+  const auto most = std::max_element(waits.for_rank.begin(), waits.for_rank.end());
+  waits.last = {static_cast<int>(most - waits.for_rank.begin()), *most};
   return waits;
 }
 
@@ -40,8 +43,11 @@ std::string to_text(const std::optional<GroupWaits>& waits) {
 
 Json to_json(const std::optional<GroupWaits>& waits) {
   if (!waits) return nullptr;
-  Json json = {
-      {"of_rank", waits->of_rank}, {"rank", nullptr}, {"share", nullptr}, {"text", nullptr}};
+  Json json = {{"of_rank", waits->of_rank},
+               {"for_rank", waits->for_rank},
+               {"rank", nullptr},
+               {"share", nullptr},
+               {"text", nullptr}};
   if (waits->last) {
     json["rank"] = waits->last->rank;
     json["share"] = waits->last->share;

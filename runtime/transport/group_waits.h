@@ -9,44 +9,50 @@
 
 namespace shoal {
 
-/// How much of one rank's steps was waiting for other ranks. Older steps count less: those that
-/// were kRecentSeconds of steps ago count 1/e times as much as new ones.
+/// How much of one rank's steps was waiting for other ranks, and for the previous one alone. Older
+/// steps count less: those that were kRecentSeconds of steps ago count 1/e times as much as new
+/// ones.
 class RankWaits {
  public:
   static constexpr double kRecentSeconds = 60;
 
-  /// Adds steps that took `seconds` together, in which the rank waited for `waited` seconds.
-  void add(int64_t steps, double seconds, double waited);
+  /// Adds steps that took `seconds` together, in which the rank waited for `waited` seconds, of
+  /// these for `for_previous` seconds while the previous rank alone was missing.
+  void add(int64_t steps, double seconds, double waited, double for_previous);
 
   int64_t steps() const { return steps_; }
-  /// The share of the steps' time, 0 to 1.
-  double share() const;
+  /// Shares of the steps' time, 0 to 1.
+  double share() const { return share_of(waited_); }
+  double share_for_previous() const { return share_of(for_previous_); }
 
  private:
+  double share_of(double waited) const;
+
   int64_t steps_ = 0;  // of all time
-  double seconds_ = 0, waited_ = 0;
+  double seconds_ = 0, waited_ = 0, for_previous_ = 0;
 };
 
 /// Who waits for whom in a group, from what each rank has counted for itself.
 ///
-/// In each sum the rank that comes last waits for nobody, and the others wait for it. So the rank
-/// that waits least is the one that makes the others wait. What all ranks wait for alike, such as
-/// the time in which bytes travel, is nobody's fault and must not count: a rank's waiting counts
-/// only as far as it is more than the least. Of the other ranks the one that waits least decides,
-/// because this is what every one of them would gain if the last rank were as fast as the next
-/// slowest. Two ranks that are slow together therefore do not stand out; of_rank shows them.
+/// A rank makes the others wait in a sum while its part alone is missing: by so much the sum would
+/// be over earlier if the rank came with the next slowest. Any other rank could count that. The one
+/// after it does, so that each counts for one rank and all ranks are counted for. That a rank waits
+/// in other sums, because it has less work in them or another rank is held up, makes none of its
+/// own lateness good, so nothing is subtracted. Two ranks that are late together hardly count;
+/// of_rank shows them, because they wait less than the others.
 struct GroupWaits {
   /// A rank that makes the others wait.
   struct Last {
     int rank = 0;
-    double share = 0;  ///< of a step's time, 0 to 1
+    double share = 0;  ///< its entry in for_rank
   };
 
-  std::vector<double> of_rank;  ///< how much of its steps each rank waits, 0 to 1
-  std::optional<Last> last;     ///< nullopt: no rank stands out by kLeastShare
+  std::vector<double> of_rank;   ///< how much of its steps each rank waits, 0 to 1
+  std::vector<double> for_rank;  ///< how much of a step the others wait for each rank, 0 to 1
+  std::optional<Last> last;  ///< nullopt: none is waited for by kLeastShare more than the others
 };
 
-/// A smaller share is not told: the figures are not more exact than that.
+/// A smaller difference is not told: the figures are not more exact than that.
 inline constexpr double kLeastShare = 0.05;
 /// Nothing is said before each rank has counted this many steps.
 inline constexpr int64_t kLeastSteps = 10;
@@ -59,8 +65,8 @@ std::optional<GroupWaits> group_waits(std::span<const RankWaits> ranks);
 /// known.
 std::string to_text(const std::optional<GroupWaits>& waits);
 
-/// {"of_rank", "rank", "share", "text"}, of which the last three are null if no rank stands out;
-/// null if nothing is known.
+/// {"of_rank", "for_rank", "rank", "share", "text"}, of which the last three are null if no rank
+/// stands out; null if nothing is known.
 Json to_json(const std::optional<GroupWaits>& waits);
 
 }  // namespace shoal

@@ -50,6 +50,7 @@ void write_self_test(const SelfTestFigures& figures, v1::SelfTest* out) {
 
 void write_waits(const GroupWaits& waits, v1::Waits* out) {
   for (const double share : waits.of_rank) out->add_of_rank(share);
+  for (const double share : waits.for_rank) out->add_for_rank(share);
   if (!waits.last) return;
   out->set_rank(waits.last->rank);
   out->set_share(waits.last->share);

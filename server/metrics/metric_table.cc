@@ -64,7 +64,7 @@ constexpr MetricInfo kTable[] = {
     {Metric::kCollectiveSeconds, "shoal_collective_seconds_total", kCounter, "rank", kReady,
      "How long each rank was in collectives, where it waits for the others and moves bytes."},
     {Metric::kMakesOthersWait, "shoal_makes_others_wait_ratio", kGauge, "rank", kEvent,
-     "The share of a step that this rank makes the others wait; 0 for all but one at most."},
+     "The share of a step that this rank makes the others wait."},
     {Metric::kRestarts, "shoal_restarts_total", kCounter, "", kStart,
      "How often lost ranks were started again."},
     {Metric::kRecoveredRequests, "shoal_recovered_requests_total", kCounter, "", kStart,

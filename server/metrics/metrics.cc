@@ -95,11 +95,8 @@ void add_requests(const RequestCounts& counts, const FamilyList::Labels& engine,
 
 /// Nothing if nothing is known.
 void add_waits(const std::optional<GroupWaits>& waits, FamilyList* list) {
-  for (int rank = 0; waits && rank < static_cast<int>(waits->of_rank.size()); ++rank) {
-    const bool last = waits->last && waits->last->rank == rank;
-    list->add(Metric::kMakesOthersWait, last ? waits->last->share : 0,
-              {{"rank", std::to_string(rank)}});
-  }
+  for (size_t rank = 0; waits && rank < waits->for_rank.size(); ++rank)
+    list->add(Metric::kMakesOthersWait, waits->for_rank[rank], {{"rank", std::to_string(rank)}});
 }
 
 void add_ranks(const std::optional<RanksState>& ranks, int world_size, FamilyList* list) {

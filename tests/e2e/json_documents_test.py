@@ -82,8 +82,9 @@ class Documents(harness.TestCase):
             info = reflector.call("openengine.v1.Control/GetServerInfo")[0][0]
         waits = self.check("transport-report", report.json)["waits"]
         self.assertEqual((waits["rank"], report.waits.rank), (1, 1))
-        self.assertEqual((waits["share"], waits["of_rank"]),
-                         (report.waits.share, list(report.waits.of_rank)))
+        self.assertEqual((waits["share"], waits["of_rank"], waits["for_rank"]),
+                         (report.waits.share, list(report.waits.of_rank), list(report.waits.for_rank)))
+        self.assertEqual(waits["share"], waits["for_rank"][1])
         self.assertLess(waits["of_rank"][1], waits["of_rank"][0])
         sentence = r"^rank 1 makes the others wait \d+ % of the step$"
         for text in (waits["text"], report.waits.text, info.extra.fields["waits"].string_value):

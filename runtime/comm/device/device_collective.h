@@ -42,7 +42,7 @@ class DeviceCollective {
   virtual Status check() = 0;
 
   /// Communicator::waited; nullopt if the host does not wait for the peers.
-  virtual std::optional<RunningClock::duration> waited() const { return std::nullopt; }
+  virtual std::optional<Waited> waited() const { return std::nullopt; }
 
   /// Ranks whose part is missing in the collective that runs or has failed. nullopt: a device does
   /// not report that.

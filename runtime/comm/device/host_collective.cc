@@ -31,7 +31,7 @@ class HostCollective final : public DeviceCollective {
   const char* name() const override { return communicator_->name(); }
   World world() const override { return communicator_->world(); }
   Status check() override { return {}; }
-  std::optional<RunningClock::duration> waited() const override { return communicator_->waited(); }
+  std::optional<Waited> waited() const override { return communicator_->waited(); }
   std::optional<std::vector<int>> missing() const override {
     return communicator_->wait_state().waits_for;
   }

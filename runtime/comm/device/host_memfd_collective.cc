@@ -53,7 +53,7 @@ class HostMemfdCollective final : public DeviceCollective {
   Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
                             Deadline until) override;
   Status check() override { return failed_; }
-  std::optional<RunningClock::duration> waited() const override { return wait_time_.total(); }
+  std::optional<Waited> waited() const override { return wait_time_.total(); }
   std::optional<std::vector<int>> missing() const override { return absent(); }
 
  private:
@@ -178,6 +178,7 @@ Status HostMemfdCollective::exchange(void* stream) {
   flags_.publish(++step_, tag_);
   for (int distance = 1; distance < world_.size; ++distance) {
     const int peer = (world_.rank + distance) % world_.size;
+    wait_time_.only_previous_is_missing(peer == world_.previous());
     SHOAL_RETURN_IF_ERROR(wait_for(peer));
     if (const uint64_t tag = flags_.tag(peer, step_ - 1); tag != tag_) {
       return fail(Status::error(Code::kInternal, cat(here(), ": this rank is in ", tag_text(tag_),

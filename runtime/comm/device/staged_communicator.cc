@@ -44,7 +44,7 @@ class StagedCommunicator final : public Communicator {
                 std::byte* out) override;
   Status barrier() override;
   WaitState wait_state() const override;
-  std::optional<RunningClock::duration> waited() const override { return collective_->waited(); }
+  std::optional<Waited> waited() const override { return collective_->waited(); }
   DeviceCollective* on_devices() override { return collective_.get(); }
 
  private:

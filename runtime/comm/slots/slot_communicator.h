@@ -35,7 +35,7 @@ class SlotCommunicator final : public Communicator {
                 std::byte* out) override;
   Status barrier() override;
   WaitState wait_state() const override { return steps_.wait_state(); }
-  std::optional<RunningClock::duration> waited() const override { return steps_.waited(); }
+  std::optional<Waited> waited() const override { return steps_.waited(); }
 
  private:
   // From this size on, a group of three or more ranks sums in slices (two steps, each byte is read

@@ -70,7 +70,7 @@ class SlotSteps {
             : waiting_    ? missing()
                           : std::vector<int>()};
   }
-  RunningClock::duration waited() const { return wait_time_.total(); }
+  const Waited& waited() const { return wait_time_.total(); }
 
  private:
   static constexpr size_t kPrefetchBytes = 8 * 1024;
@@ -120,6 +120,7 @@ Status SlotSteps<Flags, Slots>::exchange() {
   for (size_t at = 0; at < kPrefetchBytes && at < settings_.slot_bytes; at += 64)
     prefetch_for_write(next + at);
   for (int distance = 1; distance < settings_.world.size; ++distance) {
+    wait_time_.only_previous_is_missing(distance == settings_.world.size - 1);
     SHOAL_RETURN_IF_ERROR(wait_for((settings_.world.rank + distance) % settings_.world.size));
   }
   if (spin_ns_ < 0) {

@@ -55,10 +55,10 @@ struct Lane {
   Header expected;
   Header received;
   size_t received_bytes = 0;  ///< header included
-  bool sends = false;         ///< whether a message goes to this peer, even if it is only a header
-  bool receives = false;
-  BufferList out;
-  BufferList in;
+  BufferList out;             ///< empty: no message goes to this peer, or all of it is sent
+  BufferList in;              ///< likewise
+
+  bool misses_header() const { return !in.empty() && received_bytes < sizeof(Header); }
 };
 
 class TcpCommunicator final : public Communicator {
@@ -83,7 +83,7 @@ class TcpCommunicator final : public Communicator {
   WaitState wait_state() const override {
     return {collectives_, collectives_ == 0 ? "" : tag_text(tag_), missing()};
   }
-  std::optional<RunningClock::duration> waited() const override { return wait_time_.total(); }
+  std::optional<Waited> waited() const override { return wait_time_.total(); }
 
  private:
   Status begin(uint64_t tag);
@@ -250,7 +250,6 @@ void TcpCommunicator::start_exchange(Kind kind) {
     lane.sent = lane.expected = {message_, static_cast<uint32_t>(kind), 0, 0};
     lane.received = {};
     lane.received_bytes = 0;
-    lane.sends = lane.receives = false;
     lane.out.clear();
     lane.in.clear();
   }
@@ -261,8 +260,7 @@ void TcpCommunicator::start_exchange(Kind kind) {
 void TcpCommunicator::send_to(int peer, const void* data, size_t bytes) {
   if (peer == world_.rank) return;
   Lane& lane = lanes_[peer];
-  if (!lane.sends) lane.out.add(&lane.sent, sizeof(Header));
-  lane.sends = true;
+  if (lane.out.empty()) lane.out.add(&lane.sent, sizeof(Header));
   lane.out.add(data, bytes);
   lane.sent.bytes += bytes;
 }
@@ -270,8 +268,7 @@ void TcpCommunicator::send_to(int peer, const void* data, size_t bytes) {
 void TcpCommunicator::receive_from(int peer, void* data, size_t bytes) {
   if (peer == world_.rank) return;
   Lane& lane = lanes_[peer];
-  if (!lane.receives) lane.in.add(&lane.received, sizeof(Header));
-  lane.receives = true;
+  if (lane.in.empty()) lane.in.add(&lane.received, sizeof(Header));
   lane.in.add(data, bytes);
   lane.expected.bytes += bytes;
 }
@@ -282,13 +279,16 @@ Status TcpCommunicator::run_exchange() {
   for (bool first = true;; first = false) {
     bool pending = false;
     bool moved = first;
+    int headers = 0;  // that are missing
     for (int peer = 0; peer < world_.size; ++peer) {
       Lane& lane = lanes_[peer];
       if (lane.out.empty() && lane.in.empty()) continue;
       SHOAL_RETURN_IF_ERROR(progress(peer, moved));
       pending = pending || !lane.out.empty() || !lane.in.empty();
+      headers += lane.misses_header();
     }
     if (!pending) return {};
+    wait_time_.only_previous_is_missing(headers == 1 && lanes_[world_.previous()].misses_header());
     moved ? wait_time_.begin() : wait_time_.look();
     const auto now = Clock::now();
     if (moved) poll_until = now + std::chrono::nanoseconds(spin_ns_);
@@ -320,11 +320,11 @@ Status TcpCommunicator::progress(int peer, bool& moved) {
     if (got == 0) return broken(peer, 0);
     if (got < 0 && errno != EAGAIN && errno != EINTR) return broken(peer, errno);
     if (got > 0) {
-      const bool had_header = lane.received_bytes >= sizeof(Header);
+      const bool missed_header = lane.misses_header();
       lane.in.advance(static_cast<size_t>(got));
       lane.received_bytes += static_cast<size_t>(got);
       moved = true;
-      if (!had_header && lane.received_bytes >= sizeof(Header)) return check_header(peer);
+      if (missed_header && !lane.misses_header()) return check_header(peer);
     }
   }
   return {};

@@ -10,9 +10,10 @@ namespace {
 class WaitTimeTest : public testing::Test {
  protected:
   static void pass_ms(int64_t ms) { MovedClock::advance(1e-3 * static_cast<double>(ms)); }
-  int64_t waited_ms() const {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(wait_.total()).count();
+  static int64_t in_ms(RunningClock::duration time) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
   }
+  int64_t waited_ms() const { return in_ms(wait_.total().all); }
 
   const MovedClock clock_;
   WaitTime wait_;
@@ -76,6 +77,26 @@ TEST_F(WaitTimeTest, SeveralPartsCountUntilTheLast) {
   wait_.come(second);
   wait_.come(first);
   EXPECT_EQ(waited_ms(), 40);
+}
+
+TEST_F(WaitTimeTest, ThePreviousRankCountsWhileItAloneIsMissing) {
+  wait_.begin();
+  pass_ms(20);
+  const RunningClock::duration other = RunningClock::wall();
+  pass_ms(7);
+  const RunningClock::duration previous = RunningClock::wall();
+  pass_ms(60);  // asleep, or held up
+  wait_.come(other);
+  wait_.only_previous_is_missing(true);
+  wait_.come(previous);
+  EXPECT_EQ(waited_ms(), 27);
+  EXPECT_EQ(in_ms(wait_.total().for_previous), 7);
+  wait_.only_previous_is_missing(false);
+  wait_.begin();
+  pass_ms(5);
+  wait_.come(RunningClock::wall());
+  EXPECT_EQ(waited_ms(), 32);
+  EXPECT_EQ(in_ms(wait_.total().for_previous), 7);
 }
 
 TEST_F(WaitTimeTest, ALongWaitIsWholeIfItIsLookedAt) {

@@ -19,17 +19,23 @@ namespace shoal {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr int kLate = 2;
 constexpr int kHeldUp = 0;
 constexpr double kStep = 0.1;         // seconds of the moved clock
-constexpr double kLateBy = 0.041;     // likewise
 constexpr double kHeldUpFor = 0.060;  // likewise
+
+/// A sum to which one rank comes later than the others.
+struct LateSum {
+  int rank;
+  double seconds;  // of the moved clock
+};
+constexpr LateSum kLast{2, 0.041}, kFirst{0, 0.020};
+constexpr size_t kMostSums = 2;
 
 /// What all ranks' processes share: the time, and how far they have got.
 struct Shared {
   std::atomic<RunningClock::duration> now;
-  std::atomic<bool> waits[kRanks];
-  std::atomic<bool> late_is_done;
+  std::atomic<bool> waits[kMostSums][kRanks];
+  std::atomic<bool> late_is_done;  // with the first sum
 
   void advance(double seconds) {
     now = now.load() + std::chrono::duration_cast<RunningClock::duration>(
@@ -57,22 +63,27 @@ class SharedClock {
   inline static Shared* shared = nullptr;
 };
 
-/// A rank that waits for kLate, in its own process.
+/// A rank that waits for the late one, in its own process.
 class Waiter {
  public:
   Waiter(Shared& shared, bool held_up) : shared_(shared), held_up_(held_up) {}
 
-  void enter(Communicator& communicator) { communicator_ = &communicator; }
+  void enter(Communicator& communicator, size_t sum, int late) {
+    communicator_ = &communicator;
+    sum_ = sum;
+    late_ = late;
+    looks_ = 0;
+  }
   void leave() { communicator_ = nullptr; }
 
-  /// Called during its wait. The third look is certainly after a sleep for kLate. If it is to be
-  /// held up, it then stands still until kLate's part is there, and for kHeldUpFor longer.
+  /// Called during its wait. The third look is certainly after a sleep for the late rank. If it is
+  /// to be held up, it then stands still until that one's part is there, and for kHeldUpFor longer.
   Status look() {
     if (communicator_ == nullptr) return {};
     const std::vector<int> awaited = communicator_->wait_state().waits_for;
-    if (awaited != std::vector<int>{kLate} || ++looks_ != 3) return {};
+    if (awaited != std::vector<int>{late_} || ++looks_ != 3) return {};
     const int rank = communicator_->world().rank;
-    shared_.waits[rank] = true;
+    shared_.waits[sum_][rank] = true;
     if (!held_up_ || rank != kHeldUp) return {};
     if (!eventually([&] { return shared_.late_is_done.load(); }))
       return Status::error(Code::kInternal, "nobody comes");
@@ -84,13 +95,32 @@ class Waiter {
   Shared& shared_;
   const bool held_up_;
   Communicator* communicator_ = nullptr;  // while in the sum
+  size_t sum_ = 0;
+  int late_ = 0;
   int looks_ = 0;
 };
 
-/// One sum, to which rank kLate comes kLateBy later than the others. Returns what each rank has
-/// waited, in milliseconds, or "unknown". held_up: rank kHeldUp goes on late, when it could have
-/// gone on for kHeldUpFor.
-std::vector<std::string> waited_ms(const char* transport, bool held_up = false) {
+/// The late rank lets the others wait. An error: they do not.
+std::string come_late(Shared& shared, size_t sum, const LateSum& late) {
+  const auto all_wait = [&] {
+    for (int rank = 0; rank < kRanks; ++rank)
+      if (rank != late.rank && !shared.waits[sum][rank]) return false;
+    return true;
+  };
+  if (!eventually(all_wait)) return "the others do not wait";
+  shared.advance(late.seconds);
+  return "";
+}
+
+std::string in_ms(RunningClock::duration time) {
+  return cat(std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
+}
+
+/// What each rank has waited in these sums, in milliseconds, in all and for the previous rank
+/// alone, as "41 0", or "unknown". held_up: rank kHeldUp goes on late, when it could have gone on
+/// for kHeldUpFor.
+std::vector<std::string> waited_ms(const char* transport, const std::vector<LateSum>& sums,
+                                   bool held_up = false) {
   const TreeCase tree = make_tree_case(kRanks, kRanks, kRanks, 64, 1);
   const SharedClock clock;
   Shared& shared = *SharedClock::shared;
@@ -101,22 +131,23 @@ std::vector<std::string> waited_ms(const char* transport, bool held_up = false) 
   for (const RankEnd& end : run_ranks(options, [&](Communicator& communicator) -> std::string {
          const int rank = communicator.world().rank;
          const auto before = communicator.waited();
-         if (rank == kLate && before) {
-           if (!eventually([&] { return shared.waits[0] && shared.waits[1]; }))
-             return "the others do not wait";
-           shared.advance(kLateBy);
-         }
          std::vector<float> out(tree.count);
-         waiter.enter(communicator);
-         const Status status =
-             communicator.all_reduce(tree.plan, tree.own[rank].data(), out.data(), tree.count);
-         waiter.leave();
-         if (!status.ok()) return status.to_string();
-         if (rank == kLate) shared.late_is_done = true;
+         for (size_t sum = 0; sum < sums.size(); ++sum) {
+           const LateSum& late = sums[sum];
+           if (rank == late.rank && before) {
+             if (std::string error = come_late(shared, sum, late); !error.empty()) return error;
+           }
+           waiter.enter(communicator, sum, late.rank);
+           const Status status =
+               communicator.all_reduce(tree.plan, tree.own[rank].data(), out.data(), tree.count);
+           waiter.leave();
+           if (!status.ok()) return status.to_string();
+           if (rank == late.rank) shared.late_is_done = true;
+         }
          const auto after = communicator.waited();
          if (!after) return "unknown";
-         return cat(
-             std::chrono::duration_cast<std::chrono::milliseconds>(*after - *before).count());
+         return in_ms(after->all - before->all) + " " +
+                in_ms(after->for_previous - before->for_previous);
        }))
     reports.push_back(end.report);
   return reports;
@@ -129,19 +160,34 @@ class WaitedTest : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(WaitedTest, WhoComesLastMakesTheOthersWait) {
-  const std::vector<std::string> waited = waited_ms(GetParam());
-  ASSERT_EQ(waited, (std::vector<std::string>{"41", "41", "0"}));
+/// What is said of ranks whose steps of kStep each had waits like these.
+std::string said(const std::vector<std::string>& waited) {
   std::vector<RankWaits> ranks(kRanks);
-  for (int step = 0; step < kLeastSteps; ++step) {
-    for (size_t rank = 0; rank < ranks.size(); ++rank)
-      ranks[rank].add(1, kStep, std::atof(waited[rank].c_str()) / 1e3);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    char* rest = nullptr;
+    const double all = std::strtod(waited[rank].c_str(), &rest);
+    const double for_previous = std::strtod(rest, nullptr);
+    for (int step = 0; step < kLeastSteps; ++step)
+      ranks[rank].add(1, kStep, all / 1e3, for_previous / 1e3);
   }
-  EXPECT_EQ(to_text(group_waits(ranks)), "rank 2 makes the others wait 41 % of the step");
+  return to_text(group_waits(ranks));
+}
+
+TEST_P(WaitedTest, WhoComesLastMakesTheOthersWait) {
+  const std::vector<std::string> waited = waited_ms(GetParam(), {kLast});
+  ASSERT_EQ(waited, (std::vector<std::string>{"41 41", "41 0", "0 0"}));
+  EXPECT_EQ(said(waited), "rank 2 makes the others wait 41 % of the step");
+}
+
+TEST_P(WaitedTest, WhatItWaitsItselfInAnotherSumTakesNothingAway) {
+  const std::vector<std::string> waited = waited_ms(GetParam(), {kLast, kFirst});
+  ASSERT_EQ(waited, (std::vector<std::string>{"41 41", "61 20", "20 0"}));
+  EXPECT_EQ(said(waited), "rank 2 makes the others wait 41 % of the step");
 }
 
 TEST_P(WaitedTest, WhoIsHeldUpWhenItCouldGoOnDoesNotWait) {
-  EXPECT_EQ(waited_ms(GetParam(), true), (std::vector<std::string>{"41", "41", "0"}));
+  EXPECT_EQ(waited_ms(GetParam(), {kLast}, true),
+            (std::vector<std::string>{"41 41", "41 0", "0 0"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WaitedTest, testing::ValuesIn(kTransports),
@@ -150,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, WaitedTest, testing::Values("host-memfd"),
                          [](const auto& setting) { return test_name(setting.param); });
 
 TEST(WaitedOnDevicesTest, NothingIsKnownOfDevicesThatWaitForEachOther) {
-  EXPECT_EQ(waited_ms("cuda-ipc"), std::vector<std::string>(kRanks, "unknown"));
+  EXPECT_EQ(waited_ms("cuda-ipc", {kLast}), std::vector<std::string>(kRanks, "unknown"));
 }
 
 }  // namespace

@@ -135,12 +135,13 @@ TEST(Messages, OthersKeepTheirFields) {
   EXPECT_EQ(to_front(LoadProgress{5, 10}).bytes_total, 10);
   EXPECT_EQ(to_front(Ready{"shm", kAnyBytes}).transport, "shm");
   EXPECT_EQ(to_front(Ready{"shm", kAnyBytes}).about, kAnyBytes);
-  const StepTimes times = to_front(StepTimes{7, 1.5, 0.5, 0.25});
+  const StepTimes times = to_front(StepTimes{7, 1.5, 0.5, 0.25, 0.125});
   EXPECT_EQ(times.steps, 7);
   EXPECT_EQ(times.seconds, 1.5);
   EXPECT_EQ(times.collective_seconds, 0.5);
   EXPECT_EQ(times.waited_seconds, 0.25);
-  EXPECT_EQ(to_front(StepTimes{7, 1.5, 0.5, {}}).waited_seconds, std::nullopt);
+  EXPECT_EQ(times.waited_for_previous_seconds, 0.125);
+  EXPECT_EQ(to_front(StepTimes{7, 1.5, 0.5, {}, 0}).waited_seconds, std::nullopt);
   const StepProgress moved = to_front(StepProgress{9, 10, true});
   EXPECT_EQ(moved.number, 9u);
   EXPECT_EQ(moved.parts, 10u);
@@ -167,7 +168,7 @@ TEST(Messages, HostileBytesToTheFrontAreAnError) {
            LoadProgress{5, 10}, Ready{"shm", kAnyBytes}, StepDone{8, kAnyBytes}, sample_failure(),
            PhaseBegun{Phase::kLoad}, ExchangePart{kAnyBytes},
            TransportVerified{1.5, 2e9, true, 0.25}, StepProgress{9},
-           StepTimes{7, 1.5, 0.5, 0.25}}) {
+           StepTimes{7, 1.5, 0.5, 0.25, 0.125}}) {
     attack(encode(message), decode, encode);
   }
   EXPECT_EQ(decode_rank_message(std::string(100, '\x07')).status().code(), Code::kInternal);

@@ -125,17 +125,19 @@ TEST(TransportReport, SaysWhoMakesTheOthersWait) {
   TransportReport report = over("shm");
   EXPECT_TRUE(to_json(report)["waits"].is_null());
   EXPECT_EQ(to_text(report).find("wait"), std::string::npos);
-  report.waits = GroupWaits{{0.5, 0.25}, GroupWaits::Last{1, 0.25}};
+  report.waits = GroupWaits{{0.5, 0.25}, {0.25, 0.5}, GroupWaits::Last{1, 0.5}};
   const Json waits = to_json(report)["waits"];
   EXPECT_EQ(waits["of_rank"], Json({0.5, 0.25}));
+  EXPECT_EQ(waits["for_rank"], Json({0.25, 0.5}));
   EXPECT_EQ(waits["rank"], 1);
-  EXPECT_EQ(waits["share"], 0.25);
-  EXPECT_EQ(waits["text"], "rank 1 makes the others wait 25 % of the step");
-  EXPECT_NE(to_text(report).find("\nrank 1 makes the others wait 25 % of the step\n"),
+  EXPECT_EQ(waits["share"], 0.5);
+  EXPECT_EQ(waits["text"], "rank 1 makes the others wait 50 % of the step");
+  EXPECT_NE(to_text(report).find("\nrank 1 makes the others wait 50 % of the step\n"),
             std::string::npos);
   report.waits->last.reset();
   const Json nobody = to_json(report)["waits"];
   EXPECT_EQ(nobody["of_rank"].size(), 2u);
+  EXPECT_EQ(nobody["for_rank"].size(), 2u);
   EXPECT_TRUE(nobody["rank"].is_null() && nobody["share"].is_null() && nobody["text"].is_null());
 }
 

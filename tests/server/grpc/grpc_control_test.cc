@@ -83,7 +83,7 @@ TEST_F(GrpcControl, TellsWhichGpusItComputesOn) {
 }
 
 TEST_F(GrpcControl, TellsWhoMakesTheOthersWait) {
-  transport_.waits = GroupWaits{{0.5, 0.09}, GroupWaits::Last{1, 0.41}};
+  transport_.waits = GroupWaits{{0.41, 0.09}, {0.09, 0.41}, GroupWaits::Last{1, 0.41}};
   start({});
   grpc::ClientContext context;
   wire::ServerInfo info;

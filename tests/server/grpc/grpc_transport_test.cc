@@ -46,7 +46,7 @@ class GrpcTransport : public GrpcFixture {
     use.transports = {{"SHM/direct", 4}};
     use.channels = 2;
     transport_.nccl = {use};
-    transport_.waits = GroupWaits{{0.5, 0.09}, GroupWaits::Last{1, 0.41}};
+    transport_.waits = GroupWaits{{0.41, 0.09}, {0.09, 0.41}, GroupWaits::Last{1, 0.41}};
   }
 };
 
@@ -83,6 +83,8 @@ TEST_F(GrpcTransport, TellsTheWholeReport) {
   EXPECT_EQ(report.nccl(0).transports().at("SHM/direct"), 4);
   EXPECT_EQ(report.waits().of_rank_size(), 2);
   EXPECT_EQ(report.waits().of_rank(1), 0.09);
+  EXPECT_EQ(report.waits().for_rank_size(), 2);
+  EXPECT_EQ(report.waits().for_rank(1), 0.41);
   EXPECT_EQ(report.waits().rank(), 1);
   EXPECT_EQ(report.waits().share(), 0.41);
   EXPECT_EQ(report.waits().text(), "rank 1 makes the others wait 41 % of the step");
@@ -103,7 +105,7 @@ TEST_F(GrpcTransport, SaysThatItDoesNotKnowWhoWaits) {
 }
 
 TEST_F(GrpcTransport, SaysThatNoRankMakesTheOthersWait) {
-  transport_.waits = GroupWaits{{0.1, 0.09}, std::nullopt};
+  transport_.waits = GroupWaits{{0.1, 0.09}, {0.09, 0.1}, std::nullopt};
   start({});
   shoal::v1::TransportReport report;
   ASSERT_TRUE(get(&report).ok());

@@ -39,7 +39,7 @@ RanksState ranks_after_a_restart() {
                            {"memfd", {}, {{"slots", 4096, 1}}}};
   ranks.transport.add_restart("rank 1 was killed");
   ranks.collective_seconds = {1.5, 0.5};
-  ranks.transport.waits = GroupWaits{{0.5, 0.25}, GroupWaits::Last{1, 0.25}};
+  ranks.transport.waits = GroupWaits{{0.5, 0.25}, {0.25, 0.5}, GroupWaits::Last{1, 0.5}};
   ranks.start_phases = {{Phase::kSpawn, 0.25}, {Phase::kSelfTest, 0.5}};
   return ranks;
 }
@@ -83,8 +83,8 @@ TEST(MetricsTest, ShowsTheEngineAsLongAsItLives) {
     EXPECT_EQ(value_of(text, "shoal_restarts_total"), "1");
     EXPECT_EQ(value_of(text, "shoal_start_phase_seconds{phase=\"self-test\"}"), "0.5");
     EXPECT_EQ(value_of(text, "shoal_collective_seconds_total{rank=\"1\"}"), "0.5");
-    EXPECT_EQ(value_of(text, "shoal_makes_others_wait_ratio{rank=\"0\"}"), "0");
-    EXPECT_EQ(value_of(text, "shoal_makes_others_wait_ratio{rank=\"1\"}"), "0.25");
+    EXPECT_EQ(value_of(text, "shoal_makes_others_wait_ratio{rank=\"0\"}"), "0.25");
+    EXPECT_EQ(value_of(text, "shoal_makes_others_wait_ratio{rank=\"1\"}"), "0.5");
     EXPECT_EQ(value_of(text, "shoal_transport_info{rung=\"memfd\",first_choice=\"shm\"}"), "1");
     EXPECT_EQ(value_of(text,
                        "shoal_transport_refusals{rung=\"shm\",phase=\"budget\","

@@ -22,7 +22,7 @@ RanksState ranks() {
   ranks.transport.needs = {{"shm", {{"slots", 4096, 1}}, {}}, {"tcp", {}, {}}};
   ranks.transport.add_restart("rank 1 was killed");
   ranks.collective_seconds = {1.5, 0.5};
-  ranks.transport.waits = GroupWaits{{0.5, 0.0}, GroupWaits::Last{1, 0.5}};
+  ranks.transport.waits = GroupWaits{{0.5, 0.0}, {0.0, 0.5}, GroupWaits::Last{1, 0.5}};
   ranks.start_phases = {{Phase::kSpawn, 0.25}, {Phase::kSelfTest, 0.5}};
   return ranks;
 }

@@ -59,7 +59,7 @@ int64_t waited_ms(Script script) {
                                                   OneSlot{}, ScriptedFlags<kCalls>{&script});
   EXPECT_TRUE(steps.begin(kTag).ok());
   EXPECT_TRUE(steps.exchange().ok());
-  return std::chrono::duration_cast<std::chrono::milliseconds>(steps.waited()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(steps.waited().all).count();
 }
 
 TEST(SlotSteps, AWaitThatEndsWhilePollingCountsUntilThePeerWasReady) {
