@@ -246,6 +246,7 @@ Status TcpCommunicator::barrier() {
 void TcpCommunicator::start_exchange(Kind kind) {
   ++message_;
   wait_time_.begin();
+  wait_time_.only_previous_is_missing(world_.size == 2);
   for (Lane& lane : lanes_) {
     lane.sent = lane.expected = {message_, static_cast<uint32_t>(kind), 0, 0};
     lane.received = {};
