@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "runtime/base/dtype.h"
 #include "tests/gpu/one_device.h"
@@ -18,8 +19,9 @@ struct Turns {
 };
 /// What one call took, in microseconds: the median of the turns.
 struct CallTime {
-  double device_us = 0;   ///< until the device was done, divided by the calls of a turn
-  double enqueue_us = 0;  ///< the same for the host, which only enqueued
+  /// From the first call of a turn until the device was done, divided by the calls.
+  double device_us = 0;
+  double enqueue_us = 0;  ///< of this, until the host had enqueued them all
 };
 
 /// Measures several works in turns, so that what happens to the machine happens to all of them.
