@@ -5,6 +5,7 @@
 
 #include "models/tokenizer/unicode.h"
 #include "runtime/base/counted.h"
+#include "server/grpc/dialect.h"
 #include "server/grpc/grpc_status.h"
 
 namespace shoal {
