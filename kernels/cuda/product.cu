@@ -57,8 +57,8 @@ class KeptSums {
   }
 
  private:
-  /// Where this thread's first four sums of a level are. It is computed anew for each use, because
-  /// a pointer that lives as long as the kernel would take registers from the sums.
+  /// The place of this thread's first four sums of a level. Each use computes it anew. A pointer
+  /// that is kept would take registers, which the sums need.
   __device__ static Four* place(const ShoalProduct& args, int level) {
     constexpr unsigned kFours = Tile::kOutputFragments * Tile::kTokenFragments * Tile::kThreads;
     const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
@@ -254,9 +254,9 @@ cudaError_t load_format() {
   return cudaSuccess;
 }
 
-/// So many large blocks are faster than smaller ones, and fewer do not keep a device busy. This and
-/// the rest of choose() were measured with bfloat16 on an H200, which has 132 multiprocessors
-/// (bench/results/h200-2026-11-26-shapes.txt).
+/// From this many large blocks on, they are faster than smaller ones. With fewer, a part of the
+/// device would be idle. These numbers, and the order in choose(), were measured with bfloat16 on
+/// an H200, which has 132 multiprocessors (bench/results/h200-2026-11-26-shapes.txt).
 constexpr int64_t kManyLarge = 112;
 /// The same for squares, beside blocks of half as many tokens.
 constexpr int64_t kManySquares = 256;

@@ -9,7 +9,7 @@ namespace shoal {
 /// How long a rank has waited for parts of other ranks.
 struct Waited {
   RunningClock::duration all{0};
-  /// Of this, while the part of one rank alone was missing, that of World::previous().
+  /// The part of `all` in which only the rank before this one (World::previous()) was missing.
   RunningClock::duration for_previous{0};
 };
 

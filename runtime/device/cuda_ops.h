@@ -21,11 +21,12 @@ enum { kShoalMostLeaves = 8 };
 /// block may compute all leaves of an output, and only their fold is ever there.
 enum { kShoalMostUnfoldedRows = 32 };
 
-/// Up to so many rows each leaf may get thread blocks of its own, which write its sum to scratch.
+/// The most rows for which each leaf may get thread blocks of its own. They write its sum to
+/// scratch.
 enum { kShoalMostSplitRows = 256 };
-/// Or a thread block computes all leaves of a tile of outputs and tokens, which has at most so many
-/// of each. The sums of a tile that wait to be folded are in scratch: at most three, which is one
-/// less than the depth of the stack.
+/// Otherwise a thread block computes all leaves of a tile. kShoalLargeTile is the most outputs of a
+/// tile, and the most tokens. Sums that wait to be folded are in scratch. There are at most
+/// kShoalMostKeptSums of them, because the topmost sum of the stack stays in registers.
 enum { kShoalLargeTile = 128, kShoalMostKeptSums = 3 };
 
 /// One leaf of a product's columns, and what follows it on the stack of sums (LeafStep in

@@ -34,12 +34,13 @@ class RankWaits {
 
 /// Who waits for whom in a group, from what each rank has counted for itself.
 ///
-/// A rank makes the others wait in a sum while its part alone is missing: by so much the sum would
-/// be over earlier if the rank came with the next slowest. Any other rank could count that. The one
-/// after it does, so that each counts for one rank and all ranks are counted for. That a rank waits
-/// in other sums, because it has less work in them or another rank is held up, makes none of its
-/// own lateness good, so nothing is subtracted. Two ranks that are late together hardly count;
-/// of_rank shows them, because they wait less than the others.
+/// A rank makes the others wait while only its contribution to a sum is missing. The sum would end
+/// that much earlier if the rank came together with the next slowest one. Any other rank could
+/// count this. The rank after it does, so that each rank counts for one, and every rank is counted.
+/// Nothing is subtracted for what a rank waits in other sums: it waits there because it has less
+/// work, or because another rank is held up, and its own lateness costs as much all the same. Two
+/// ranks that are late together have small shares. of_rank shows them, because they wait less than
+/// the others.
 struct GroupWaits {
   /// A rank that makes the others wait.
   struct Last {

@@ -170,7 +170,7 @@ std::string groups_have_the_same_bits(const Options& options, Dtype type) {
   for (const int ranks : {2, 3, 5, 8}) {
     if (std::string wrong = group_has_the_same_bits(*one, few, ranks); !wrong.empty()) return wrong;
   }
-  // So many rows take turns over the scratch, here with two contributions of a rank in it.
+  // With this many rows the tiles take turns over the scratch. A rank has two contributions here.
   return group_has_the_same_bits(*one, factors_of(type, {30, 130, 14, 24}, Values::kUsual, 18), 3);
 }
 

@@ -62,7 +62,7 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Of the sums of all leaves.
+/// The number of floats that the unfolded sums of all leaves take.
 int64_t unfolded_floats(const ShoalProduct& product) {
   return int64_t{product.leaves} * product.rows * product.outputs;
 }
