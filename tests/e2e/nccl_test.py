@@ -159,7 +159,7 @@ class Seeds(Place):
         self.assertIn("No space left on device", use_of(report, "nccl-shm")["last_error"])
 
     def test_a_file_size_limit_that_each_file_is_within(self):
-        # 4 segments of 9641984 B would not fit into one file of 20 MiB (sh counts in 512 B), but
+        # 4 segments of 9637892 B would not fit into one file of 20 MiB (sh counts in 512 B), but
         # each has its own file.
         report = self.report("size=256m", "-tp", 2, before="ulimit -f 40960")
         use = use_of(report, "nccl-shm")
@@ -168,7 +168,7 @@ class Seeds(Place):
         report = self.report("size=256m", "-tp", 2, before="ulimit -f 16384")
         refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
         self.assertEqual((refusal["phase"], report["rung"]), ("budget", "nccl-shm-lean"), refusal)
-        self.assertIn("8388608 bytes and needs 9641984",
+        self.assertIn(f"8388608 bytes and needs {whole_pages(9637892)}",
                       next(r for r in report["remedies"] if r["kind"] == "ulimit")["title"])
 
     def test_33030532_bytes_over_sockets(self):
@@ -346,12 +346,14 @@ class Running(Place):
         self.assertEqual((plan["nccl_version"], plan["tp"], plan["fits"]), ("2.27.7", 8, False))
         needs = {line["rung"]: (line["dev_shm_bytes"], line["fits"]) for line in plan["rungs"]}
         self.assertEqual(needs,
-                         {"nccl-p2p": (0, True), "nccl-shm": (77201408, False),
-                          "nccl-shm-lean": (13238272, True), "nccl-socket": (8 * 33034240, False)})
+                         {"nccl-p2p": (0, True), "nccl-shm": (8 * CONNECTION, False),
+                          "nccl-shm-lean": (8 * LEAN, True),
+                          "nccl-socket": (8 * whole_pages(33030532), False)})
+        pools = 2 * whole_pages(34210180)
         text = self.inside("size=512m", shoal("doctor", "--device", "cuda", "--nccl-version",
                                               "2.28.9", "-tp", 2)).stdout
         self.assertRegex(text,
-                         r"fits +nccl-socket: 68427776 B .65\.3 MiB.\n +68427776 B .65\.3 MiB. +"
+                         rf"fits +nccl-socket: {pools} B .65\.\d MiB.\n +{pools} B .65\.\d MiB. +"
                          r"proxy-ops pool for Socket: 2 files of 34210180 B")
 
 

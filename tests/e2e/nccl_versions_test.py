@@ -11,7 +11,7 @@ import breadth
 import harness
 from docs_test import document, table
 from nccl_test import CONNECTION, DEVICE, LEAN, Place, shoal, use_of
-from pages import of_documents, whole_pages
+from pages import PAGE, of_documents, whole_pages
 
 NEWEST = "2.32.3"
 POOL = whole_pages(68420268)  # of a rank of NEWEST
@@ -128,7 +128,7 @@ class Newest(Place):
                               if one["kind"] == "mount")
                 needed = ranks * CONNECTION + HEADROOM
                 self.assertIn(f"size={needed}", remedy)
-                less = remedy.replace(f"size={needed}", f"size={needed - 4096}")
+                less = remedy.replace(f"size={needed}", f"size={needed - PAGE}")
                 enough = report(remedy)
                 use = use_of(enough, "nccl-shm")
                 self.assertEqual((enough["rung"], use["predicted_bytes"], use["used_bytes"]),

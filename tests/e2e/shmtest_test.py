@@ -208,16 +208,16 @@ class Shmtest(harness.TestCase):
     def test_any_size(self):
         show = ("import os; s = os.statvfs('/dev/shm'); "
                 "print(s.f_blocks * s.f_frsize); raise SystemExit(3)")
-        for name, size in (("24k", 24 << 10), ("128m", 128 << 20), ("3m+no-cma", 3 << 20)):
+        for name, size in (("24k", whole_pages(24 << 10)), ("128m", 128 << 20), ("3m+no-cma", 3 << 20)):
             self.assertEqual(self.python(name, show, code=SOME_FAILED)["output_tail"], f"{size}\n")
 
     def test_conditions_of_the_mount(self):
-        write = "head -c 65536 /dev/zero > /dev/shm/x; code=$?; rm -f /dev/shm/x; exit $code"
+        two_pages = f"head -c {2 * PAGE} /dev/zero > /dev/shm/x; code=$?; rm -f /dev/shm/x; exit $code"
         expected = {"4k": False, "1m": True, "64m": True, "no-inodes": False, "few-inodes": True,
                     "read-only": False, "missing": False, "not-tmpfs": True, "full": False,
                     "noexec": True, "64m+full-after-9s": True}
         for name, entry in self.report(",".join(expected), "sh", "-c",
-                                       write, code=SOME_FAILED).items():
+                                       two_pages, code=SOME_FAILED).items():
             if entry["result"] != "skipped":
                 self.assertEqual(entry["result"] == "passed", expected[name], entry)
 

@@ -13,6 +13,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/page_size.h"
 
 namespace shoal {
 namespace {
@@ -30,13 +31,14 @@ TEST(RankSegments, FilesOfNcclCountOnceWithAndWithoutAName) {
   const size_t named = segments_held_by({::getpid()}).size();
   const std::string path = cat("/dev/shm/nccl-test-", ::getpid());
   const std::string other = cat("/dev/shm/other-test-", ::getpid());
-  const Fd first = held(path, 9637892), stranger = held(other, 100'000);
+  const int64_t bytes = 9637892, charged = static_cast<int64_t>(whole_pages(9637892));
+  const Fd first = held(path, bytes), stranger = held(other, 100'000);
   const Fd again(::open(path.c_str(), O_RDWR | O_CLOEXEC));  // as a peer attaches
-  EXPECT_EQ(nccl_bytes_held_by({::getpid(), ::getpid()}), before + 9641984);
+  EXPECT_EQ(nccl_bytes_held_by({::getpid(), ::getpid()}), before + charged);
   EXPECT_EQ(segments_held_by({::getpid()}).size(), named + 3);
   ::unlink(path.c_str());
   ::unlink(other.c_str());
-  EXPECT_EQ(nccl_bytes_held_by({::getpid()}), before + 9641984);
+  EXPECT_EQ(nccl_bytes_held_by({::getpid()}), before + charged);
   EXPECT_EQ(segments_held_by({::getpid()}).size(), named);
 }
 

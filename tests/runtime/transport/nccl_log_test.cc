@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/base/page_size.h"
+
 namespace shoal {
 namespace {
 
@@ -83,7 +85,7 @@ TEST(NcclLogTest, Release228) {
   EXPECT_TRUE(log.cumem_fallback);
   EXPECT_EQ(log.channels, 2);
   EXPECT_EQ(log.dev_shm_bytes, 9637892 + 4100);
-  EXPECT_EQ(log.dev_shm_charged, 9641984 + 8192);
+  EXPECT_EQ(log.dev_shm_charged, static_cast<int64_t>(whole_pages(9637892) + whole_pages(4100)));
   EXPECT_EQ(log.dev_shm_files, 2);
   EXPECT_EQ(log.transports, (Transports{{"SHM/direct", 1}}));
   EXPECT_TRUE(log.rings);
@@ -103,7 +105,7 @@ TEST(NcclLogTest, Release230) {
       "vm:70:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 3[3] [send] via NET/Socket/0/Shared\r\n"
       "vm:70:77 [0] NCCL INFO os/linux.cc:799 (ncclOsShmOpen) Allocated 34210180 bytes of shared memory in "
       "/dev/shm/nccl-a1B2c3\r\n");
-  EXPECT_EQ(log.dev_shm_charged, 34213888);
+  EXPECT_EQ(log.dev_shm_charged, static_cast<int64_t>(whole_pages(34210180)));
   EXPECT_EQ(log.version, "2.30.7");
   EXPECT_EQ(log.transports, (Transports{{"SHM/direct", 1}, {"P2P/CUMEM", 1}, {"NET/Socket", 1}}));
 }

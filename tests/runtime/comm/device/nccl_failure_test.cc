@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/page_size.h"
 #include "runtime/transport/nccl_log.h"
 #include "tests/fakes/nccl_ranks.h"
 
@@ -205,7 +206,8 @@ TEST(NcclFailureTest, RanksOnOneGpuNeedHostsOfTheirOwn) {
     rank.meet();
     const int64_t used = dev_shm_used();
     rank.meet();
-    return used == 2 * 34213888 ? "" : cat("two pools are ", used);
+    const auto pool = static_cast<int64_t>(whole_pages(34210180));
+    return used == 2 * pool ? "" : cat("two pools are ", used);
   });
   SKIP_WITHOUT_MOUNTS(ends);
   EXPECT_EQ(all_reports(ends), "");

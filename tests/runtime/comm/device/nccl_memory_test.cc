@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/page_size.h"
 #include "runtime/transport/needs/nccl_budget.h"
 #include "tests/fakes/nccl_ranks.h"
 
@@ -23,6 +24,7 @@ int64_t predicted(const NcclGroup& group, NcclSettings base = {}) {
   if (const auto version = group.environment.find("FAKE_NCCL_VERSION");
       version != group.environment.end())
     base.version = *parse_nccl_version(version->second);
+  base.page_bytes = static_cast<int64_t>(page_size());
   base.ranks = group.world_size;
   base.min_ctas = base.max_ctas = group.channels;
   base.found_channels = 2;
@@ -200,10 +202,10 @@ TEST(NcclPredictionTest, AWrongPredictionIsNoticed) {
   group.world_size = 2;
   group.shm_bytes = 64 * kMiB;
   const int64_t bytes = predicted(group);
-  group.environment["FAKE_NCCL_WRONG_BYTES"] = "4096";
+  group.environment["FAKE_NCCL_WRONG_BYTES"] = cat(page_size());
   const Used used = use(group);
   if (!used.ends.skipped.empty()) GTEST_SKIP() << used.ends.skipped;
-  EXPECT_EQ(used.bytes, bytes + 2 * 4096) << all_reports(used.ends);
+  EXPECT_EQ(used.bytes, bytes + 2 * static_cast<int64_t>(page_size())) << all_reports(used.ends);
 }
 
 // If everything is connected in init and cuMem is on, the names of the pools stay behind.
