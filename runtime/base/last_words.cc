@@ -353,8 +353,10 @@ void refuse_small_stack() {
 void remember_library_error(std::string_view text) {
   const size_t size = std::min(text.size(), std::size(g_library_error) - 1);
   for (size_t i = 0; i < size; ++i) {
-    const bool plain = text[i] >= ' ' && text[i] != '"' && text[i] != '\\';
-    g_library_error[i] = plain ? text[i] : ' ';  // the line may be JSON
+    // The line may be JSON, and a character of several bytes may be cut in two at the end. A char
+    // has a sign on x86 and none on Arm.
+    const bool plain = text[i] >= ' ' && text[i] <= '~' && text[i] != '"' && text[i] != '\\';
+    g_library_error[i] = plain ? text[i] : ' ';
   }
   g_library_error[size] = '\0';
 }

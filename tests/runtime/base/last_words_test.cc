@@ -112,6 +112,7 @@ TEST(LastWords, OfALibraryThatAbortsNameWhatIsRefused) {
   const End files = end_of([] {
     const struct rlimit limit { 3, 3 };
     ::setrlimit(RLIMIT_NOFILE, &limit);
+    remember_library_error("caf\xc3\xa9\x7f \"x\"");
     std::abort();
   });
   EXPECT_EQ(files.exit_code, kShortageExitCode);
@@ -119,6 +120,7 @@ TEST(LastWords, OfALibraryThatAbortsNameWhatIsRefused) {
                             "files are limited to 3 (ulimit -n)"),
             std::string::npos)
       << files.text;
+  EXPECT_NE(files.text.find("; it said last: caf     x"), std::string::npos) << files.text;
   if (::getuid() != 0) return;  // root has no limit of processes, and can become somebody who has
   const End processes = end_of([] {
     const struct rlimit limit { 1, 1 };
