@@ -11,6 +11,7 @@
 #include "models/device_tables.h"
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
+#include "runtime/base/quantity.h"
 #include "runtime/device/keep_for_process.h"
 
 namespace shoal {
@@ -71,8 +72,8 @@ Status CudaLayers::take_memory(const StepRoom& room, Communicator& communicator)
   Result<Device::Memory> memory = device.allocate_raw(static_cast<size_t>(bytes));
   if (!memory.ok()) {
     return memory.status().while_doing(
-        cat("allocate the activations of a step, ", bytes,
-            " B, which are fewer with a smaller --max-num-batched-tokens, --max-num-seqs or "
+        cat("allocate the activations of a step, ", bytes_text(bytes),
+            ", which are fewer with a smaller --max-num-batched-tokens, --max-num-seqs or "
             "--max-model-len"));
   }
   memory_ = std::move(memory).value();
@@ -97,7 +98,7 @@ Status CudaLayers::take_kv_cache(int32_t blocks) {
   Result<Device::Memory> kv = parts_.device->allocate_raw(static_cast<size_t>(kv_bytes_));
   if (!kv.ok()) {
     return kv.status().while_doing(
-        cat("allocate the KV cache of ", counted(blocks, "block"), ", ", kv_bytes_, " B"));
+        cat("allocate the KV cache of ", counted(blocks, "block"), ", ", bytes_text(kv_bytes_)));
   }
   kv_ = std::move(kv).value();
   return {};

@@ -7,6 +7,7 @@
 #include "models/weight_loader.h"
 #include "models/weight_sum.h"
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 #include "runtime/device/keep_for_process.h"
 
 namespace shoal {
@@ -253,8 +254,8 @@ Result<DeviceWeights> load_device_weights(const Checkpoint& checkpoint, const Mo
   Result<Device::Memory> memory = device.allocate_raw(static_cast<size_t>(total));
   if (!memory.ok()) {
     return memory.status().while_doing(
-        cat("allocate this rank's weights, ", total,
-            " B; if the GPU is full, use more ranks, or end what else uses it"));
+        cat("allocate this rank's weights, ", bytes_text(total),
+            "; if the GPU is full, use more ranks, or end what else uses it"));
   }
   DeviceStore store(config, dtype, device, std::move(memory).value(), pool, kernels, progress,
                     total);

@@ -24,6 +24,10 @@ uint64_t difference(uint64_t more, uint64_t less) {
   return more > less ? more - less : 0;
 }
 
+std::string room_text(uint64_t bytes) {
+  return bytes_text(static_cast<int64_t>(bytes));
+}
+
 DeviceRoom room_on(const GpuName& gpu, std::span<const KvRoom> ranks, double share) {
   DeviceRoom room;
   for (const KvRoom& rank : ranks) {
@@ -48,11 +52,12 @@ Result<int32_t> kv_blocks_that_fit(std::span<const KvRoom> ranks, const KvBlocks
     if (room.blocks >= static_cast<uint64_t>(wanted.least)) continue;
     return Status::error(
         Code::kResourceExhausted,
-        cat(to_text(rank.gpu), " has ", room.left, " B of ", rank.total_bytes,
-            " B left for KV cache, which is ", counted(room.blocks, "block"), " of ",
-            room.block_bytes, " B; ", wanted.planned, " were planned and at least ", wanted.least,
-            " are needed. ", room.used, " B are in use, by this group or by others (nvidia-smi ",
-            "lists them), and ", room.may_be_used, " B may be: use ",
+        cat(to_text(rank.gpu), " has ", room_text(room.left), " of ", room_text(rank.total_bytes),
+            " left for KV cache, which is ", counted(room.blocks, "block"), " of ",
+            room_text(room.block_bytes), "; ", wanted.planned, " were planned and at least ",
+            wanted.least, " are needed. ", room_text(room.used),
+            " are in use, by this group or by others (nvidia-smi lists them), and ",
+            room_text(room.may_be_used), " may be: use ",
             wanted.share < 1 ? "a larger --gpu-memory-utilization, " : "",
             "a smaller --kv-cache-memory or --max-model-len, more ranks, or --device cpu"));
   }

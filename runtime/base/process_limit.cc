@@ -9,6 +9,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 
 namespace shoal {
 
@@ -41,8 +42,8 @@ std::string process_limit() {
   if (stack_is_refused()) {
     if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
       return "; memory for its stack was refused";
-    return cat("; memory for its stack was refused: a process may have ", limit.rlim_cur,
-               " bytes of address space (ulimit -v)");
+    return cat("; memory for its stack was refused: a process may have ",
+               bytes_text(static_cast<int64_t>(limit.rlim_cur)), " of address space (ulimit -v)");
   }
   if (::getrlimit(RLIMIT_NPROC, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return "; the container's limit of processes (pids) is reached";

@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "runtime/base/quantity.h"
+
 namespace shoal {
 namespace {
 
@@ -9,6 +11,10 @@ constexpr int32_t kOutOfMemory = 2;  // cudaErrorMemoryAllocation
 constexpr int kPolls = 2000;         // enough for a collective of a few microseconds
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
+
+std::string size_text(uint64_t bytes) {
+  return bytes_text(static_cast<int64_t>(bytes));
+}
 
 }  // namespace
 
@@ -31,11 +37,12 @@ Result<Device::Memory> Device::allocate_by(int32_t (*entry)(size_t bytes, void**
                                            size_t bytes) {
   void* memory = nullptr;
   const int32_t error = entry(bytes, &memory);
-  if (Status refused = check(error, cat("allocate ", bytes, " B").c_str()); !refused.ok()) {
+  if (Status refused = check(error, cat("allocate ", size_text(bytes)).c_str()); !refused.ok()) {
     const Result<Room> room = memory_info();
     if (error != kOutOfMemory || !room.ok()) return refused;
-    return refused.while_doing(cat(text(), " has ", room->free_bytes, " B free of ",
-                                   room->total_bytes, " B, and nvidia-smi lists who has the rest"));
+    return refused.while_doing(cat(text(), " has ", size_text(room->free_bytes), " free of ",
+                                   size_text(room->total_bytes),
+                                   ", and nvidia-smi lists who has the rest"));
   }
   return Memory(memory, [&table = module_](void* m) { (void)table.release(m); });
 }
@@ -50,7 +57,7 @@ Result<Device::Memory> Device::allocate_raw(size_t bytes) {
 Result<Device::Memory> Device::allocate_pinned(size_t bytes) {
   void* memory = nullptr;
   SHOAL_RETURN_IF_ERROR(check(module_.allocate_pinned(bytes, &memory),
-                              cat("allocate ", bytes, " B of pinned memory").c_str()));
+                              cat("allocate ", size_text(bytes), " of pinned memory").c_str()));
   return Memory(memory, [&table = module_](void* m) { (void)table.release_pinned(m); });
 }
 

@@ -6,6 +6,7 @@
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
+#include "runtime/base/quantity.h"
 #include "runtime/supervisor/group_birth.h"
 #include "runtime/supervisor/phase_news.h"
 #include "runtime/supervisor/rank_segments.h"
@@ -204,8 +205,8 @@ void WorkerGroup::Impl::end_all() {
   if (segments.empty()) return;
   if (const auto swept = remove_recorded("/dev/shm", segments);
       swept.ok() && !swept->removed.empty()) {
-    log_info(cat("removed ", counted(swept->removed.size(), "file"), " (",
-                 counted(swept->bytes, "byte"), ") that ended ranks had left in /dev/shm"));
+    log_info(cat("removed ", counted(swept->removed.size(), "file"), ", ", bytes_text(swept->bytes),
+                 ", that ended ranks had left in /dev/shm"));
   }
   segments.clear();
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/transport/nccl_log.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
@@ -129,10 +130,11 @@ Status check_nccl_use(const NcclUse& use) {
   const std::string wanted(nccl_rung_transport(use.rung));
   for (const auto& [kind, count] : use.transports) {
     if (kind.starts_with(wanted + "/")) continue;
-    return Status::error(Code::kFailedPrecondition,
-                         cat("NCCL connects by ", shown(use.transports), ", not by ", wanted,
-                             " alone as ", use.rung, " says; it took ", use.used_bytes,
-                             " bytes of /dev/shm where ", use.predicted_bytes, " were planned"));
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat("NCCL connects by ", shown(use.transports), ", not by ", wanted, " alone as ", use.rung,
+            " says; it took ", bytes_text(use.used_bytes), " of /dev/shm where ",
+            bytes_text(use.predicted_bytes), " were planned"));
   }
   return {};
 }
@@ -159,10 +161,10 @@ Json to_json(const NcclUse& use) {
 std::string to_text(const NcclUse& use) {
   std::string text =
       cat("  NCCL ", use.version, use.library.empty() ? "" : " of ", use.library, " on ", use.rung,
-          ": ", words(use.bound), use.predicted_bytes, " B of /dev/shm predicted");
+          ": ", words(use.bound), bytes_text(use.predicted_bytes), " of /dev/shm predicted");
   if (use.predicted_channels > 0) text += cat(" with ", counted(use.predicted_channels, "channel"));
   if (use.tried && use.logged) {
-    text += cat(", ", use.used_bytes, " B used, ", counted(use.channels, "channel"));
+    text += cat(", ", bytes_text(use.used_bytes), " used, ", counted(use.channels, "channel"));
     if (!use.transports.empty()) text += cat(" via ", shown(use.transports));
   }
   const bool of_user =

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 #include "runtime/engine/step_plan.h"
 #include "runtime/worker/arithmetic.h"
 #include "runtime/worker/model_runner.h"
@@ -35,13 +36,13 @@ Status blame_device(const Status& status, bool has_run) {
 /// because the driver may take a while to clear up after a process.
 Status check_room(const Device& device, int64_t needed_bytes) {
   SHOAL_ASSIGN_OR_RETURN(const Device::Room room, device.memory_info());
-  const auto needed = static_cast<uint64_t>(needed_bytes);
-  if (room.free_bytes >= needed) return {};
+  if (room.free_bytes >= static_cast<uint64_t>(needed_bytes)) return {};
   return Status::error(
       Code::kResourceExhausted,
-      cat(device.text(), " has ", room.free_bytes, " B free of ", room.total_bytes,
-          " B, and the rank that was lost had at least ", needed,
-          " B of it: they are not free yet, or others have taken them (nvidia-smi lists who)"));
+      cat(device.text(), " has ", bytes_text(static_cast<int64_t>(room.free_bytes)), " free of ",
+          bytes_text(static_cast<int64_t>(room.total_bytes)),
+          ", and the rank that was lost had at least ", bytes_text(needed_bytes),
+          " of it: they are not free yet, or others have taken them (nvidia-smi lists who)"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/json.h"
 #include "runtime/base/number_text.h"
+#include "runtime/base/quantity.h"
 #include "runtime/base/text_values.h"
 #include "server/shmtest/min_size.h"
 
@@ -62,8 +63,8 @@ std::string padded(std::string text, size_t width) {
 std::string failure_text(const Outcome& outcome) {
   std::string text = cat(printable(outcome.reason()), "\n");
   for (const LeftFile& file : outcome.left)
-    text +=
-        cat("left in /dev/shm: ", printable(file.name), " (", counted(file.bytes, "byte"), ")\n");
+    text += cat("left in /dev/shm: ", printable(file.name), ", ",
+                bytes_text(static_cast<int64_t>(file.bytes)), "\n");
   for (const std::string& process : outcome.orphans) {
     text +=
         cat(outcome.end == End::kHung ? "running: " : "outlived it: ", printable(process), "\n");

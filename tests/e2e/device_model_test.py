@@ -215,10 +215,15 @@ class Refusals(harness.TestCase):
             self.assertIn("starting the ranks again (1 of 1)", err)
 
     def test_memory_that_somebody_else_has(self):
+        size, gpu = r"\d+ B( \(\d+\.\d MiB\))?", r"GPU 0 \(GPU-.*\)"
+        whole = r"67108864 B \(64\.0 MiB\)"
         for left, why in (
-                (1_000_000, r"(?s)allocate this rank's weights, \d+ B; if.*GPU 0 \(GPU-.*\) has \d+ B free of"),
-                (1_400_000, r"(?s)activations of a step, \d+ B.*--max-model-len.*GPU 0 \(GPU-.*\) has \d+ B free"),
-                (4_400_000, r"GPU 0 \(GPU-.*\) has \d+ B of 67108864 B left for KV cache, which is \d blocks? of")):
+                (1_000_000, r"(?s)allocate this rank's weights, \d+ B \(\d+\.\d MiB\); if.*"
+                            rf"{gpu} has {size} free of {whole}"),
+                (1_400_000, rf"(?s)activations of a step, \d+ B.*--max-model-len.*{gpu} has {size} "
+                            rf"free of {whole}"),
+                (4_400_000, rf"{gpu} has {size} of {whole} left for KV cache, which is "
+                            r"\d blocks? of")):
             with self.subTest(why):
                 err = self.refused(harness.UNAVAILABLE, BYTES=64 << 20, TAKEN=(64 << 20) - left)
                 self.assertRegex(err, why)

@@ -106,7 +106,8 @@ class Restart(harness.TestCase):
         server, client, rank = self.streaming(machine)
         machine.say("taken", BYTES)
         os.kill(rank, signal.SIGKILL)
-        server.wait_logged(rf"{NOT_YET}{re.escape(gpu(0))} has 0 B free of {BYTES} B", count=2)
+        server.wait_logged(rf"{NOT_YET}{re.escape(gpu(0))} has 0 B free of {BYTES} B "
+                           r"\(64\.0 MiB\)", count=2)
         machine.say("taken", 0)
         self.assert_goes_on(server, client)
 
@@ -176,7 +177,7 @@ class Restart(harness.TestCase):
                 os.kill(victim, signal.SIGKILL)
             had = re.escape(f"which had {gpu(0)}, has ended")
             self.assert_ends(*of_memory[:2], rf"rank 0 \(pid {of_memory[2]}\), {had}",
-                             rf"{re.escape(gpu(0))} has 0 B free of {BYTES} B")
+                             rf"{re.escape(gpu(0))} has 0 B free of {BYTES} B \(64\.0 MiB\)")
             self.assert_ends(*of_device[:2], rf"rank 0 \(pid {of_device[2]}\), {had}",
                              rf"{re.escape(gpu(0))} is gone: CUDA shows 1 GPU now")
             self.assert_ends(*of_process[:2], rf"rank 0 \(pid {rank}, state t\).*"

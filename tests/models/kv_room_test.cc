@@ -48,12 +48,12 @@ TEST(KvRoom, TheShareIsOfTheWholeDeviceLessAllThatIsInUse) {
   const Status refused =
       kv_blocks_that_fit(std::vector{rank_on(2, 50'000, 10)}, {64, 1, 0.75}).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_NE(refused.message().find("GPU 2 (GPU-2, H100) has 0 B of 256000 B left for KV cache"),
-            std::string::npos)
+  EXPECT_TRUE(refused.message().starts_with(
+      "GPU 2 (GPU-2, H100) has 0 B of 256000 B (0.2 MiB) left for KV cache"))
       << refused.message();
-  EXPECT_NE(refused.message().find(" 206000 B are in use, by this group or by others (nvidia-smi "
-                                   "lists them), and 192000 B may be: use a larger "
-                                   "--gpu-memory-utilization, a smaller --kv-cache-memory"),
+  EXPECT_NE(refused.message().find(" 206000 B (0.2 MiB) are in use, by this group or by others "
+                                   "(nvidia-smi lists them), and 192000 B (0.2 MiB) may be: use a "
+                                   "larger --gpu-memory-utilization, a smaller --kv-cache-memory"),
             std::string::npos)
       << refused.message();
 }
@@ -81,8 +81,8 @@ TEST(KvRoom, TooFewAreRefusedWithTheNumbers) {
   const Status refused = kv_blocks_that_fit(ranks, {64, 6}).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_TRUE(refused.message().starts_with(
-      "GPU 3 (GPU-3, H100) has 500 B of 256000 B left for KV cache, which is 5 blocks of 100 B; "
-      "64 were planned and at least 6 are needed"))
+      "GPU 3 (GPU-3, H100) has 500 B of 256000 B (0.2 MiB) left for KV cache, which is 5 blocks of "
+      "100 B; 64 were planned and at least 6 are needed"))
       << refused.message();
   EXPECT_EQ(refused.message().find("--gpu-memory-utilization"), std::string::npos)
       << "the share is 1: " << refused.message();

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <utility>
 
+#include "runtime/base/quantity.h"
+
 namespace shoal {
 
 PrivateMemory::PrivateMemory(PrivateMemory&& other) noexcept
@@ -25,7 +27,8 @@ Result<PrivateMemory> PrivateMemory::create(size_t bytes) {
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   const int error = errno;
   if (data == MAP_FAILED) {
-    return Status::error(Code::kResourceExhausted, cat("map ", bytes, " bytes of private memory"),
+    return Status::error(Code::kResourceExhausted,
+                         cat("map ", bytes_text(static_cast<int64_t>(bytes)), " of private memory"),
                          error);
   }
   (void)::madvise(data, bytes, MADV_DONTDUMP);

@@ -125,6 +125,11 @@ TEST(ShmtestReportTest, TheTableComesLastWithTheReasons) {
       text.find("exit code 1; last line: \"OSError: [Errno 28] No space left on device\"", header),
       std::string::npos);
   EXPECT_TRUE(text.ends_with("1 passed, 1 failed, 0 skipped\n"));
+  Outcome leaves = exited(0);
+  leaves.left = {{"nccl-a", 9641984}};
+  EXPECT_NE(
+      table({.outcomes = {leaves}}, 1).find("\nleft in /dev/shm: nccl-a, 9641984 B (9.2 MiB)\n"),
+      std::string::npos);
   const std::string alone = table({.outcomes = {control}, .control_failed = true}, 11);
   EXPECT_NE(alone.find("nothing can be concluded"), std::string::npos);
   EXPECT_NE(alone.find(" 10 other conditions were not run"), std::string::npos);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "runtime/base/quantity.h"
 #include "runtime/transport/nccl_report.h"
 #include "runtime/transport/remedy.h"
 #include "runtime/transport/rungs/rung.h"
@@ -146,7 +147,7 @@ TEST(NcclRungs, OfAnUnknownVersionTheLeastIsKnown) {
     EXPECT_TRUE(find_rung(rung)->probe(context).ok()) << rung;
     const NcclUse use = plan_nccl_use(rung, context);
     EXPECT_EQ(use.bound, Bound::kAtLeast);
-    EXPECT_NE(to_text(use).find(cat(": at least ", bytes, " B of /dev/shm predicted")),
+    EXPECT_NE(to_text(use).find(cat(": at least ", bytes_text(bytes), " of /dev/shm predicted")),
               std::string::npos)
         << to_text(use);
     EXPECT_NE(to_text(use).find("assumed: NCCL 2.33.1, which is newer than the last one known, "
@@ -267,8 +268,13 @@ TEST(NcclRungs, TheReportSaysWhoWon) {
        "/dev/shm/nccl-abc to 33030532 bytes, error: No space left on device (28)\n"},
       &use);
   EXPECT_EQ(use.used_bytes, 9641984);
+  EXPECT_NE(to_text(use).find(", 9641984 B (9.2 MiB) used, "), std::string::npos) << to_text(use);
   EXPECT_EQ(use.transports, (std::map<std::string, int>{{"P2P/CUMEM", 1}, {"SHM/direct", 1}}));
   EXPECT_EQ(check_nccl_use(use).code(), Code::kFailedPrecondition);
+  EXPECT_NE(
+      check_nccl_use(use).message().find("it took 9641984 B (9.2 MiB) of /dev/shm where 0 B "),
+      std::string::npos)
+      << check_nccl_use(use).message();
   EXPECT_NE(use.last_error.find("[rank 1] Error: failed to extend"), std::string::npos);
   EXPECT_NE(use.last_error.find("[proxy-ops pool of NCCL 2.26 to 2.27]"), std::string::npos)
       << use.last_error;
