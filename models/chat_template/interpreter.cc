@@ -307,7 +307,7 @@ class Interpreter : public Evaluator {
                                  {arguments.positional.begin() + static_cast<std::ptrdiff_t>(count),
                                   arguments.positional.end()}));
     } else if (arguments.positional.size() > count) {
-      run_.error(cat("the macro '", name, "' takes not more than ", count, " arguments"));
+      run_.error(cat("the macro '", name, "' takes not more than ", counted(count, "argument")));
     }
   }
 

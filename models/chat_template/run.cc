@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 
 namespace shoal::jinja {
 
@@ -73,7 +74,7 @@ Signature::Signature(Run& run, std::string_view callee, const Arguments& argumen
     at = end + 1;
   }
   if (arguments.positional.size() > parameters.size()) {
-    run.error(cat(callee, "() takes at most ", parameters.size(), " arguments, not ",
+    run.error(cat(callee, "() takes at most ", counted(parameters.size(), "argument"), ", not ",
                   arguments.positional.size()));
     return;
   }

@@ -4,7 +4,8 @@
 import re
 
 NOUNS = ("ranks", "blocks", "tokens", "conditions", "files", "GPUs", "connections", "requests",
-         "lines", "entries", "values", "layers", "heads", "restarts", "channels", "inodes")
+         "lines", "entries", "values", "layers", "heads", "restarts", "channels", "inodes",
+         "arguments")
 ADJECTIVES = ("other", "open", "idle", "free", "own", "attention", "prompt", "KV")
 # What stands in front of the comma is the number. A constant is none that may be 1, and "tokens/s"
 # is a unit.

@@ -254,7 +254,7 @@ bool operator==(const S& a, const S& b) { return true; }
 
     def test_a_number_beside_a_plural(self):
         for text in ('cat(plan.size(), " ranks")', 'cat(a[1],\n    " other files are")',
-                     'cat(count, " KV blocks")'):
+                     'cat(count, " KV blocks")', 'cat(names.size(), " arguments, not ")'):
             self.assertIn("use counted()", self.problems("runtime/base/a.h",
                                                          f"#pragma once\n{text}\n"), text)
         for text in ('cat(counted(plan.size(), "rank"), " of ", kMost, " blocks")',

@@ -48,6 +48,20 @@ TEST(ChatTemplate, FailuresNameLineAndColumn) {
             "t.jinja:2:6: chat template: 'dict' object has no attribute 'x'");
 }
 
+TEST(ChatTemplate, OneArgumentIsNoPlural) {
+  const auto refused = [](const std::string& source) {
+    const auto failed = try_rendering(source, kMessages);
+    EXPECT_FALSE(failed.ok()) << source;
+    return failed.ok() ? std::string() : std::string(failed.error().status.message());
+  };
+  EXPECT_TRUE(refused("{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}")
+                  .ends_with("the macro 'm' takes not more than 1 argument"));
+  EXPECT_TRUE(refused("{% macro m(a, b) %}{% endmacro %}{{ m(1, 2, 3) }}")
+                  .ends_with("the macro 'm' takes not more than 2 arguments"));
+  EXPECT_TRUE(
+      refused("{{ 'a' | trim('b', 'c') }}").ends_with("trim() takes at most 1 argument, not 2"));
+}
+
 TEST(ChatTemplate, RaisedTextIsATypeOfItsOwn) {
   const auto raised = try_rendering("{{ raise_exception('no ' ~ messages[0].role) }}", kMessages);
   ASSERT_FALSE(raised.ok());
