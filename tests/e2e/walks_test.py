@@ -2,9 +2,10 @@
 author of another engine, and a researcher.
 
 `walks_test.py --show [WALK]` prints what each of them sees. Whether the words help somebody new, no
-test can say: read all of them before a release, and after a change of many messages. As a test it
-runs the same commands and checks what is a contract: exit codes, the READY line, JSON by its
-schema, JUnit, the names that a message must have, and that nothing waits for long.
+test can say: read all of them before a release, and after a change of many messages, and write into
+tests/WALKS.md what you found. As a test it runs the same commands and checks what is a contract:
+exit codes, the READY line, JSON by its schema, JUnit, the names that a message must have, and that
+nothing waits for long.
 
 What the walks leave to other tests: clients in Python (reflection, openai_client), terminals with
 colours and widths (command_line), checkpoints of other tools (oracle), the transports in another
@@ -85,12 +86,16 @@ WALKS = {
         Step("shoal -V", says=r"^shoal \d"),
         Step("shoal help --completion bash | head -n 3; shoal help --man | head -n 3"),
         Step("$ROOT/scripts/get-model", 64, says="smollm2"),
+        Step("$ROOT/scripts/get-model --help", says="smollm2"),
+        Step("$ROOT/scripts/get-model llama", 64, says='unknown model "llama"'),
         Step("shoal serve HuggingFaceTB/SmolLM2-135M-Instruct", 66,
              says="hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir"),
         Step("shoal generate $DEMO --prompt 'In the beginning' --max-tokens 12"),
         Step("echo 'In the beginning' | shoal generate $DEMO --max-tokens 12"),
         Step("serve $DEMO -tp 2; shoal client --server $address --prompt 'In the' --max-tokens 8; "
              "stop", says=READY),
+        Step("serve $DEMO > /dev/null; echo 'In the' | shoal client --server $address --prompt - "
+             "--ignore-eos --max-tokens 4; stop", says="4 tokens after a prompt of "),
         Step("serve $DEMO -tp 2 > /dev/null; curl -sS http://$web/v1/completions -H "
              "'Content-Type: application/json' -d '{\"prompt\": \"In the\", \"max_tokens\": 8}'; "
              "stop", says='"finish_reason"'),
@@ -125,7 +130,9 @@ WALKS = {
         Step("shoal generate $DEMO --prompt In --max-tokens abc", 64),
         Step("shoal serve $DEMO --tensor-parralel-size 2", 64, says="--tensor-parallel-size"),
         Step("shoal serve $DEMO --mem-fraction-static 0.9", 64, says="--kv-cache-memory"),
-        Step("shoal generate --model $DEMO --dtype float --prompt In --max-tokens 2"),
+        Step("for type in float half bf16; do shoal generate --model $DEMO --dtype $type "
+             "--prompt In --max-tokens 2 || exit; done"),
+        Step("shoal bench --help", says="bench collectives"),
         Step("mkdir lfs && cp $DEMO/*.json lfs && printf 'version "
              "https://git-lfs.github.com/spec/v1\\noid sha256:0\\nsize 1\\n' > "
              "lfs/model.safetensors; shoal generate lfs --prompt In", 65,
@@ -134,6 +141,7 @@ WALKS = {
     "operator": [
         Step("place 64m shoal doctor", says="^OK: 2 ranks use shm, the first choice"),
         Step("place 1m shoal doctor", says="^OK: 2 ranks use memfd, which is as good as shm"),
+        Step("place 4k shoal doctor", says="^OK: 2 ranks use memfd, which is as good as shm"),
         Step("place 64m,ro shoal doctor", says="remount,rw"),
         # Root without the capability to write where the mode forbids it.
         Step("place 64m,mode=0555 setpriv --bounding-set=-dac_override shoal doctor",
@@ -149,6 +157,8 @@ WALKS = {
         Step("place 4k shoal doctor --transport shm,tcp --min-transport tcp",
              says="^SLOWER: .*; --min-transport tcp allows it"),
         Step("place 1m shoal doctor --min-transport shm", 69, says="^NO: the policy "),
+        Step("place 1m shoal doctor --min-transport shm -tp 4", 69,
+             says="(?s)^NO: the policy .* is too small for 4 ranks: .* -o remount"),
         Step("place 1m shoal doctor --transport shm", 69, says="^NO: no transport works"),
         Step("place 1m shoal doctor --json", schema="transport-report"),
         Step("shoal doctor --needs --json", schema="needs"),
@@ -183,9 +193,10 @@ WALKS = {
              "wait $client && cat client.log; tail -n 3 serve.log; exit $code", says="400 tokens"),
         Step("loading $DEMO; for path in health health/live; do curl -sS -w ' %{http_code}\n' "
              "http://$web/$path; done; kill -9 $server", says=r"(?s) 503\n.* 200\n"),
-        Step("serve $DEMO -tp 2 --log-format json > /dev/null; stop; grep -v READY serve.log | "
-             "tee /dev/stderr | python3 -c 'import json, sys; [json.loads(line) for line in "
-             "sys.stdin]'", says='"level"'),
+        Step("serve $DEMO -tp 2 --log-format json > /dev/null; shoal client --server $address "
+             "--prompt In --ignore-eos --max-tokens 2 > /dev/null 2>&1; stop; "
+             "grep -v READY serve.log | tee /dev/stderr | python3 -c 'import json, sys; "
+             "[json.loads(line) for line in sys.stdin]'", says=r'"level".* \+ 2 tokens'),
         Step("serve $DEMO -tp 2 > /dev/null; ps -o comm= --ppid $server | sort; stop",
              says="shoal-rank-0\nshoal-rank-1"),
         Step("serve $DEMO -tp 2 --served-model-name 'a b,c'; stop", says='model="a b" tp=2'),
@@ -237,6 +248,7 @@ WALKS = {
              "\"prompt\": \"In\", \"temprature\": 1}\\n{\"messages\": []}\\n' > lines; "
              "shoal generate $DEMO --jsonl lines", 64,
              says=r"(?s)2 of 3 lines.*did you mean.*shoal generate --messages FILE"),
+        Step("echo nonsense | shoal generate $DEMO --jsonl -", 64, says="(?i)line 1"),
         Step("shoal generate $DEMO --jsonl lines --keep-going --log-level info", 1,
              says='"id":"a"'),
         Step("mkdir phi && cp $DEMO/* phi && sed -i 's/\"llama\"/\"phi3\"/' phi/config.json; "
@@ -244,6 +256,9 @@ WALKS = {
         Step("for type in gemma2 mixtral gpt2; do mkdir $type && cp $DEMO/* $type && sed -i "
              "s/llama/$type/ $type/config.json; shoal generate $type --prompt In; done", 65,
              says='(?s)"gemma2" is not supported;.*"mixtral" is not.*"gpt2" is not'),
+        Step("mkdir rope && cp $DEMO/* rope && sed -i 's/\"default\"/\"longrope\"/' "
+             "rope/config.json; shoal generate rope --prompt In", 65,
+             says='rope type "longrope" is not supported'),
         Step("mkdir awq && cp $DEMO/* awq && sed -i 's/^{/{\"quantization_config\": "
              "{\"quant_method\": \"awq\"},/' awq/config.json; shoal generate awq --prompt In", 65,
              says=r'\("awq"\) is not supported; .*hf download OWNER/NAME --local-dir DIR'),
