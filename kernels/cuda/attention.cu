@@ -1,16 +1,19 @@
 // Causal attention over the paged cache. There are two ways to divide it, with the same bits:
 //
 // whole: for many rows. A thread block goes over all chunks of keys that its pairs see, and folds
-// them from left to right in registers.
+// them from left to right in registers. If it has many pairs, each warp has some of its own.
 //
 // split: for few rows. A thread block computes one chunk, so that all of a device reads the cache
 // at once, and leaves its maximum, sum and P.V in scratch memory. A second kernel folds them, with
 // the same operations in the same order.
 #include <algorithm>
 #include <cuda_runtime.h>
+#include <initializer_list>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_block.cuh"
 #include "kernels/cuda/attention_fold.cuh"
+#include "kernels/cuda/attention_warps.cuh"
 #include "kernels/cuda/entries.h"
 
 namespace shoal::cuda {
@@ -36,22 +39,18 @@ __device__ void attend(const ShoalAttention& args, const Work& work) {
   constexpr bool kOneBuffer = Shape::Format::kOneBuffer;
   constexpr int kUnderWay = kOneBuffer ? 0 : 1;
   Sink sink(args, memory);
-  loader.set_pairs();
-  __syncthreads();
-  loader.load_q();
-  loader.load_keys(work.begin_chunk);
-  copy_async_commit();
-  if (!kOneBuffer) loader.load_values(work.begin_chunk);
-  copy_async_commit();
+  ChunkTiles tiles = loader.begin();
 #pragma unroll 1
   for (int chunk = work.begin_chunk; chunk < work.end_chunk; ++chunk) {
     const bool more = chunk + 1 < work.end_chunk;
+    const ChunkTiles next = more ? loader.tiles_of(chunk + 1) : tiles;
     copy_async_wait<kUnderWay>();
     __syncthreads();  // the keys have come
     __syncwarp();     // lanes may have parted to load, and they have to multiply together
     attender.score(args.scale);
     __syncthreads();  // the scores are there, and nobody reads the keys any more
-    if (kOneBuffer || more) kOneBuffer ? loader.load_values(chunk) : loader.load_keys(chunk + 1);
+    if (kOneBuffer) loader.load_values(chunk, tiles);
+    if (!kOneBuffer && more) loader.load_keys(chunk + 1, next);
     copy_async_commit();
     attender.weigh(chunk,
                    [&](int at, float max, float sum) { sink.take_sum(chunk, at, max, sum); });
@@ -62,20 +61,29 @@ __device__ void attend(const ShoalAttention& args, const Work& work) {
     attender.weigh_values(sums);
     sink.take_values(chunk, attender, sums);
     __syncthreads();  // nobody reads the values and the weights any more
-    if (more) kOneBuffer ? loader.load_keys(chunk + 1) : loader.load_values(chunk + 1);
+    if (more) kOneBuffer ? loader.load_keys(chunk + 1, next) : loader.load_values(chunk + 1, next);
     copy_async_commit();
+    tiles = next;
   }
   sink.finish(attender);
 }
 
-/// Blocks that a multiprocessor must be able to hold. If the compiler chose, it would aim at more
-/// and spill registers.
-[[maybe_unused]] constexpr int kAtOnce = 2;  // the emulated device has no use for it
+template <class Format, int kPairFragments, int kDimFragments>
+__device__ void attend_whole(AttentionShape<Format, kPairFragments, kDimFragments>,
+                             const ShoalAttention& args, const Work& work) {
+  using Shape = AttentionShape<Format, kPairFragments, kDimFragments>;
+  attend<Shape, FoldInRegisters<Shape>>(args, work);
+}
+template <int kPairFragments, int kDimFragments, int kAtOnce>
+__device__ void attend_whole(WarpShape<kPairFragments, kDimFragments, kAtOnce>,
+                             const ShoalAttention& args, const Work& work) {
+  attend_by_warps<WarpShape<kPairFragments, kDimFragments, kAtOnce>>(args, work);
+}
 
 /// Blocks: rows and their slots x kv heads. Those of the first slot and head clear what no head
 /// writes.
 template <class Shape>
-__global__ void __launch_bounds__(kAttentionThreads, kAtOnce)
+__global__ void __launch_bounds__(kAttentionThreads, Shape::kAtOnce)
     whole_kernel(const __grid_constant__ ShoalAttention args) {
   const int slots = static_cast<int>(gridDim.x) / args.step.rows;
   if (static_cast<int>(blockIdx.x) % slots == 0 && blockIdx.y == 0) {
@@ -83,7 +91,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kAtOnce)
     clear_row(args, row, attending_place(args.step, row).is_idle() ? 0 : columns_of(args));
   }
   Work work;
-  if (find_work(args, Shape::kPairs, &work)) attend<Shape, FoldInRegisters<Shape>>(args, work);
+  if (find_work(args, Shape::kPairs, &work)) attend_whole(Shape{}, args, work);
 }
 
 /// Blocks: rows and their slots x kv heads x chunks.
@@ -123,14 +131,23 @@ int most_heads_of_group(const ShoalAttention& args) {
   return most;
 }
 
+/// Rows and their slots x kv heads, for blocks of so many pairs.
+Grid grid_of(const ShoalAttention& args, int pairs) {
+  return {args.step.rows * tiles(most_heads_of_group(args), pairs), args.cache.kv_heads, 1};
+}
+
 template <class Shape>
-cudaError_t run(const ShoalAttention& args, bool split, void* stream) {
-  const int64_t slots = tiles(most_heads_of_group(args), Shape::kPairs);
-  Grid grid{args.step.rows * slots, args.cache.kv_heads, 1};
-  const size_t bytes = Shape::shared_bytes(row_elements(args.cache));
-  if (!split) return launch(&whole_kernel<Shape>, grid, kAttentionThreads, bytes, args, stream);
+cudaError_t run_whole(const ShoalAttention& args, void* stream) {
+  return launch(&whole_kernel<Shape>, grid_of(args, Shape::kPairs), kAttentionThreads,
+                Shape::shared_bytes(row_elements(args.cache)), args, stream);
+}
+
+template <class Shape>
+cudaError_t run_split(const ShoalAttention& args, void* stream) {
+  Grid grid = grid_of(args, Shape::kPairs);
   // With a window, the rows of one block may begin in two chunks.
   grid.z = args.split_chunks + (args.window > 0 ? 1 : 0);
+  const size_t bytes = Shape::shared_bytes(row_elements(args.cache));
   const cudaError_t error =
       launch(&split_kernel<Shape>, grid, kAttentionThreads, bytes, args, stream);
   if (error != cudaSuccess) return error;
@@ -138,33 +155,78 @@ cudaError_t run(const ShoalAttention& args, bool split, void* stream) {
   return launch(&fold_chunks_kernel, folds, kFoldThreads, sizeof(FoldMemory), args, stream);
 }
 
+template <class Shape>
+cudaError_t load_whole() {
+  return load_kernel(&whole_kernel<Shape>, Shape::shared_bytes(Shape::kMostHeadDim));
+}
+template <class Shape>
+cudaError_t load_split() {
+  return load_kernel(&split_kernel<Shape>, Shape::shared_bytes(Shape::kMostHeadDim));
+}
+
+cudaError_t first_error(std::initializer_list<cudaError_t> errors) {
+  for (const cudaError_t error : errors) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+/// The shapes for small, usual and large heads.
+template <class Small, class Usual, class Large>
+struct Shapes {
+  static cudaError_t run_whole(const ShoalAttention& args, void* stream) {
+    const int d = row_elements(args.cache);
+    if (d <= Small::kMostHeadDim) return cuda::run_whole<Small>(args, stream);
+    if (d <= Usual::kMostHeadDim) return cuda::run_whole<Usual>(args, stream);
+    return cuda::run_whole<Large>(args, stream);
+  }
+  static cudaError_t run_split(const ShoalAttention& args, void* stream) {
+    const int d = row_elements(args.cache);
+    if (d <= Small::kMostHeadDim) return cuda::run_split<Small>(args, stream);
+    if (d <= Usual::kMostHeadDim) return cuda::run_split<Usual>(args, stream);
+    return cuda::run_split<Large>(args, stream);
+  }
+  static cudaError_t load_whole() {
+    return first_error(
+        {cuda::load_whole<Small>(), cuda::load_whole<Usual>(), cuda::load_whole<Large>()});
+  }
+  static cudaError_t load_split() {
+    return first_error(
+        {cuda::load_split<Small>(), cuda::load_split<Usual>(), cuda::load_split<Large>()});
+  }
+};
+
 template <int kPairFragments, int kDimFragments>
 using Bf16Shape = AttentionShape<Bf16Attention, kPairFragments, kDimFragments>;
+/// Eight pairs in a block, and 32.
+using Narrow = Shapes<Bf16Shape<1, 1>, Bf16Shape<1, 2>, Bf16Shape<1, 4>>;
+using Wide = Shapes<Bf16Shape<4, 1>, Bf16Shape<4, 2>, Bf16Shape<4, 4>>;
+/// 64 pairs in a block, or 32 large ones. A multiprocessor has registers for so many blocks.
+using Warps = Shapes<WarpShape<2, 4, 3>, WarpShape<2, 8, 3>, WarpShape<1, 16, 2>>;
 /// The only shape of a type that is rare. Block memory has no room for more pairs of its q.
 template <class Format>
 using RareShape = AttentionShape<Format, 2, 4>;
 
-template <int kPairFragments>
-cudaError_t run_pairs(const ShoalAttention& args, bool split, void* stream) {
-  const int d = row_elements(args.cache);
-  using One = Bf16Shape<kPairFragments, 1>;
-  using Two = Bf16Shape<kPairFragments, 2>;
-  using Four = Bf16Shape<kPairFragments, 4>;
-  if (d <= One::kMostHeadDim) return run<One>(args, split, stream);
-  if (d <= Two::kMostHeadDim) return run<Two>(args, split, stream);
-  return run<Four>(args, split, stream);
-}
-
-template <class Shape>
-cudaError_t load_shape() {
-  constexpr size_t kBytes = Shape::shared_bytes(Shape::kMostHeadDim);
-  const cudaError_t error = load_kernel(&whole_kernel<Shape>, kBytes);
-  return error != cudaSuccess ? error : load_kernel(&split_kernel<Shape>, kBytes);
-}
-
-/// Fragments of eight pairs in a block.
-constexpr int kNarrow = 1, kWide = 4;
 enum Way { kWholeNarrow, kWholeWide, kSplitNarrow, kSplitWide, kWays };
+
+cudaError_t run_bf16(const ShoalAttention& args, Way way, void* stream) {
+  switch (way) {
+    case kWholeNarrow:
+      return Narrow::run_whole(args, stream);
+    case kWholeWide:
+      return Warps::run_whole(args, stream);
+    case kSplitNarrow:
+      return Narrow::run_split(args, stream);
+    default:
+      return Wide::run_split(args, stream);
+  }
+}
+
+template <class Format>
+cudaError_t run_rare(const ShoalAttention& args, bool split, void* stream) {
+  using Shape = RareShape<Format>;
+  return split ? run_split<Shape>(args, stream) : run_whole<Shape>(args, stream);
+}
 
 bool heads_are_valid(const ShoalAttention& args) {
   if (!in_range(args.heads, 1, kShoalMostHeads) || args.head_begin[0] != 0) return false;
@@ -208,10 +270,9 @@ int32_t attention_with(const ShoalAttention* args, int32_t way, void* stream) {
   if (args->step.rows == 0) return cudaSuccess;
   const bool split = way == kSplitNarrow || way == kSplitWide;
   if (!is_valid(*args) || (split && !can_split(*args))) return cudaErrorInvalidValue;
-  if (args->cache.type == kShoalF32) return run<RareShape<F32Attention>>(*args, split, stream);
-  if (args->cache.type == kShoalF16) return run<RareShape<F16Attention>>(*args, split, stream);
-  const bool wide = way == kWholeWide || way == kSplitWide;
-  return wide ? run_pairs<kWide>(*args, split, stream) : run_pairs<kNarrow>(*args, split, stream);
+  if (args->cache.type == kShoalF32) return run_rare<F32Attention>(*args, split, stream);
+  if (args->cache.type == kShoalF16) return run_rare<F16Attention>(*args, split, stream);
+  return run_bf16(*args, static_cast<Way>(way), stream);
 }
 
 int32_t attention(const ShoalAttention* args, void* stream) {
@@ -219,23 +280,16 @@ int32_t attention(const ShoalAttention* args, void* stream) {
   if (!is_valid(*args)) return cudaErrorInvalidValue;
   // If the pairs of most sequences fit into a narrow block, a wide one would multiply zeros.
   const int64_t pairs = int64_t{args->step.rows} * most_heads_of_group(*args);
-  const bool wide = pairs > int64_t{8} * kNarrow * args->step.sequences;
+  const bool wide = pairs > int64_t{Bf16Shape<1, 1>::kPairs} * args->step.sequences;
   if (args->split_chunks > 0) return attention_with(args, wide ? kSplitWide : kSplitNarrow, stream);
   return attention_with(args, wide ? kWholeWide : kWholeNarrow, stream);
 }
 
 int32_t load_attention() {
-  const cudaError_t errors[] = {
-      load_shape<Bf16Shape<kNarrow, 1>>(),   load_shape<Bf16Shape<kNarrow, 2>>(),
-      load_shape<Bf16Shape<kNarrow, 4>>(),   load_shape<Bf16Shape<kWide, 1>>(),
-      load_shape<Bf16Shape<kWide, 2>>(),     load_shape<Bf16Shape<kWide, 4>>(),
-      load_shape<RareShape<F16Attention>>(), load_shape<RareShape<F32Attention>>(),
-      load_kernel(&fold_chunks_kernel),
-  };
-  for (const cudaError_t error : errors) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return first_error({load_whole<RareShape<F16Attention>>(), load_split<RareShape<F16Attention>>(),
+                      load_whole<RareShape<F32Attention>>(), load_split<RareShape<F32Attention>>(),
+                      Narrow::load_whole(), Warps::load_whole(), Narrow::load_split(),
+                      Wide::load_split(), load_kernel(&fold_chunks_kernel)});
 }
 
 }  // namespace shoal::cuda

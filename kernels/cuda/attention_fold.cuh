@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/arithmetic.cuh"
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_block.cuh"
 #include "kernels/cuda/machine.cuh"
 #include "runtime/device/cuda_ops.h"
 

@@ -17,16 +17,25 @@ constexpr int kColumnsOfThread = 4;
 constexpr int kColumnsOfBlock = kThreads * kColumnsOfThread;
 constexpr uint32_t kNan = 0x7fc00000;
 
-/// Calls body(row, column) for this thread's part of the rows, of which neighbouring threads take
-/// neighbouring columns. Blocks: groups of columns x rows.
-template <class Body>
-__device__ void for_elements(int64_t rows, int64_t columns, const Body& body) {
+/// Calls finish(row, column, load(row, column)) for this thread's part of the rows, of which
+/// neighbouring threads take neighbouring columns. A thread loads all of its columns before it
+/// finishes one, because otherwise each would cost the full latency of memory. Blocks: groups of
+/// columns x rows.
+template <class Load, class Finish>
+__device__ void for_elements(int64_t rows, int64_t columns, const Load& load,
+                             const Finish& finish) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kColumnsOfBlock + threadIdx.x;
   for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    decltype(load(row, first)) loaded[kColumnsOfThread] = {};
 #pragma unroll
     for (int i = 0; i < kColumnsOfThread; ++i) {
       const int64_t column = first + i * kThreads;
-      if (column < columns) body(row, column);
+      if (column < columns) loaded[i] = load(row, column);
+    }
+#pragma unroll
+    for (int i = 0; i < kColumnsOfThread; ++i) {
+      const int64_t column = first + i * kThreads;
+      if (column < columns) finish(row, column, loaded[i]);
     }
   }
 }
@@ -39,14 +48,30 @@ cudaError_t launch_elements(void (*kernel)(Args), int64_t rows, int64_t columns,
 }
 
 __global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__ ShoalEmbed args) {
-  for_elements(args.rows, args.hidden, [&](int64_t row, int64_t column) {
-    const int32_t id = load_global(args.ids + row);
-    float value = __uint_as_float(kNan);
-    if (id >= 0 && id < args.vocabulary)
-      value = load_element(args.table, args.type, id * static_cast<int64_t>(args.hidden) + column);
-    store_global(args.out + row * args.hidden + column, value);
-  });
+  for_elements(
+      args.rows, args.hidden,
+      [&](int64_t row, int64_t column) {
+        const int32_t id = load_global(args.ids + row);
+        if (id < 0 || id >= args.vocabulary) return __uint_as_float(kNan);
+        return load_element(args.table, args.type, id * static_cast<int64_t>(args.hidden) + column);
+      },
+      [&](int64_t row, int64_t column, float value) {
+        store_global(args.out + row * args.hidden + column, value);
+      });
 }
+
+/// Calls body(column, i) for up to kColumnsOfThread of this thread's columns of a row, of which the
+/// first is `first`. Every row has a block of kNormThreads.
+template <class Body>
+__device__ void for_columns(int first, int columns, const Body& body) {
+#pragma unroll
+  for (int i = 0; i < kColumnsOfThread; ++i) {
+    const int column = first + i * kNormThreads;
+    if (column < columns) body(column, i);
+  }
+}
+/// How far it is from a thread's columns to its next ones.
+constexpr int kNormStep = kNormThreads * kColumnsOfThread;
 
 /// Normalizes the block's row, which its threads have put into block memory, before kSumLanes sums.
 /// Args: ShoalRmsNorm or ShoalAddNorm.
@@ -63,23 +88,31 @@ __device__ void normalize_row(const Args& args, const float* x, float* sums) {
   __syncthreads();
   const float scale = inverse_rms(sum_of_lanes(sums), args.cols, args.eps);
   const int64_t to = static_cast<int64_t>(blockIdx.x) * args.out_stride;
-  for (int i = thread; i < args.cols; i += kThreads) {
-    const float weight = load_global(args.weight + i);
-    store_element(args.out, args.type, to + i, __fmul_rn(__fmul_rn(x[i], scale), weight));
+  for (int first = thread; first < args.cols; first += kNormStep) {
+    float weight[kColumnsOfThread] = {};
+    for_columns(first, args.cols,
+                [&](int column, int i) { weight[i] = load_global(args.weight + column); });
+    for_columns(first, args.cols, [&](int column, int i) {
+      store_element(args.out, args.type, to + column,
+                    __fmul_rn(__fmul_rn(x[column], scale), weight[i]));
+    });
   }
-  for (int64_t i = args.cols + thread; i < args.out_stride; i += kThreads)
+  for (int64_t i = args.cols + thread; i < args.out_stride; i += kNormThreads)
     store_element(args.out, args.type, to + i, 0);
 }
 
 /// Blocks: rows.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kNormThreads)
     rms_norm_kernel(const __grid_constant__ ShoalRmsNorm args) {
   auto* const x = reinterpret_cast<float*>(block_memory());
   // All threads load, so that the whole row is under way at once, and then few of them sum.
   const float* const from = args.x + static_cast<int64_t>(blockIdx.x) * args.cols;
-#pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kThreads)
-    x[i] = load_global(from + i);
+  for (int first = static_cast<int>(threadIdx.x); first < args.cols; first += kNormStep) {
+    float loaded[kColumnsOfThread] = {};
+    for_columns(first, args.cols,
+                [&](int column, int i) { loaded[i] = load_global(from + column); });
+    for_columns(first, args.cols, [&](int column, int i) { x[column] = loaded[i]; });
+  }
   normalize_row(args, x, x + args.cols);
 }
 
@@ -87,53 +120,80 @@ __device__ float with_bias(float value, const float* bias, int64_t column) {
   return bias == nullptr ? value : __fadd_rn(value, load_global(bias + column));
 }
 
+/// A column of both halves.
+struct GateUp {
+  float gate, up;
+};
+
 __global__ void __launch_bounds__(kThreads)
     silu_mul_kernel(const __grid_constant__ ShoalSiluMul args) {
-  for_elements(args.rows, args.out_stride, [&](int64_t row, int64_t column) {
-    float value = 0;
-    if (column < args.cols) {
-      const float* const from = args.gate_up + row * 2 * args.cols;
-      const int64_t up_column = args.cols + column;
-      const float gate = with_bias(load_global(from + column), args.bias, column);
-      const float up = with_bias(load_global(from + up_column), args.bias, up_column);
-      const float silu = __fdiv_rn(gate, __fadd_rn(1.0f, exponential(-gate)));
-      value = __fmul_rn(silu, up);
+  for_elements(
+      args.rows, args.out_stride,
+      [&](int64_t row, int64_t column) {
+        if (column >= args.cols) return GateUp{};
+        const float* const from = args.gate_up + row * 2 * args.cols;
+        const int64_t up_column = args.cols + column;
+        return GateUp{with_bias(load_global(from + column), args.bias, column),
+                      with_bias(load_global(from + up_column), args.bias, up_column)};
+      },
+      [&](int64_t row, int64_t column, const GateUp& x) {
+        // Columns behind the row are zeros.
+        const float silu = __fdiv_rn(x.gate, __fadd_rn(1.0f, exponential(-x.gate)));
+        const float value = column < args.cols ? __fmul_rn(silu, x.up) : 0.0f;
+        store_element(args.out, args.type, row * args.out_stride + column, value);
+      });
+}
+
+/// The leaves' sums of one element, which is number `at` of each plane.
+struct LeafSums {
+  float value[kShoalMostLeaves];
+
+  __device__ void load(const ShoalAddNorm& args, int64_t at) {
+    const int64_t plane = static_cast<int64_t>(args.rows) * args.cols;
+#pragma unroll
+    for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf)
+      value[leaf] = leaf < args.leaves ? load_global(args.sums + leaf * plane + at) : 0.0f;
+  }
+
+  __device__ float folded(const ShoalAddNorm& args) const {
+    Stack<float> stack;
+#pragma unroll
+    for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf) {
+      if (leaf >= args.leaves) break;
+      stack.push(value[leaf]);
+      for (int merges = args.merges[leaf]; merges > 0; --merges) stack.merge();
     }
-    store_element(args.out, args.type, row * args.out_stride + column, value);
+    return stack.top();
+  }
+};
+
+/// Adds up to kColumnsOfThread of this thread's columns to the residual and puts them into block
+/// memory. Everything is loaded at once, because otherwise each plane of each column would cost the
+/// full latency of memory.
+__device__ void add_columns(const ShoalAddNorm& args, int first, float* x) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * args.cols;
+  LeafSums sums[kColumnsOfThread];
+  float residual[kColumnsOfThread] = {}, bias[kColumnsOfThread] = {};
+  for_columns(first, args.cols, [&](int column, int i) {
+    sums[i].load(args, row + column);
+    residual[i] = load_global(args.residual + row + column);
+    if (args.bias != nullptr) bias[i] = load_global(args.bias + column);
+  });
+  for_columns(first, args.cols, [&](int column, int i) {
+    const float sum = sums[i].folded(args);
+    x[column] = __fadd_rn(residual[i], args.bias == nullptr ? sum : __fadd_rn(sum, bias[i]));
+    store_global(args.residual + row + column, x[column]);
   });
 }
 
-/// The fold of the leaves' sums of one element, which is number `at` of each plane. All are loaded
-/// at once, because otherwise each plane would cost the full latency of memory.
-__device__ float folded(const ShoalAddNorm& args, int64_t at) {
-  const int64_t plane = static_cast<int64_t>(args.rows) * args.cols;
-  float sums[kShoalMostLeaves] = {};
-#pragma unroll
-  for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf) {
-    if (leaf < args.leaves) sums[leaf] = load_global(args.sums + leaf * plane + at);
-  }
-  Stack<float> stack;
-#pragma unroll
-  for (int leaf = 0; leaf < kShoalMostLeaves; ++leaf) {
-    if (leaf >= args.leaves) break;
-    stack.push(sums[leaf]);
-    for (int merges = args.merges[leaf]; merges > 0; --merges) stack.merge();
-  }
-  return stack.top();
-}
-
 /// Blocks: rows.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kNormThreads)
     add_norm_kernel(const __grid_constant__ ShoalAddNorm args) {
   if (args.progress != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
     store_word(args.progress, args.mark);
   auto* const x = reinterpret_cast<float*>(block_memory());
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * args.cols;
-  for (int i = static_cast<int>(threadIdx.x); i < args.cols; i += kThreads) {
-    const float sum = with_bias(folded(args, row + i), args.bias, i);
-    x[i] = __fadd_rn(load_global(args.residual + row + i), sum);
-    store_global(args.residual + row + i, x[i]);
-  }
+  for (int first = static_cast<int>(threadIdx.x); first < args.cols; first += kNormStep)
+    add_columns(args, first, x);
   if (args.weight != nullptr) normalize_row(args, x, x + args.cols);
 }
 
@@ -256,8 +316,8 @@ int32_t rms_norm(const ShoalRmsNorm* args, void* stream) {
   if (args->rows == 0 || args->cols == 0) return cudaSuccess;
   if (args->cols > kMostNormColumns || !is_given(args->x, 4) || !norm_is_valid(*args))
     return cudaErrorInvalidValue;
-  return launch(&rms_norm_kernel, Grid{args->rows, 1, 1}, kThreads, norm_bytes(args->cols), *args,
-                stream);
+  return launch(&rms_norm_kernel, Grid{args->rows, 1, 1}, kNormThreads, norm_bytes(args->cols),
+                *args, stream);
 }
 
 int32_t silu_mul(const ShoalSiluMul* args, void* stream) {
@@ -278,8 +338,8 @@ int32_t add_norm(const ShoalAddNorm* args, void* stream) {
       !is_given_or_null(args->progress, 4))
     return cudaErrorInvalidValue;
   if (args->weight != nullptr && !norm_is_valid(*args)) return cudaErrorInvalidValue;
-  return launch(&add_norm_kernel, Grid{args->rows, 1, 1}, kThreads, norm_bytes(args->cols), *args,
-                stream);
+  return launch(&add_norm_kernel, Grid{args->rows, 1, 1}, kNormThreads, norm_bytes(args->cols),
+                *args, stream);
 }
 
 int32_t argmax(const ShoalArgmax* args, void* stream) {

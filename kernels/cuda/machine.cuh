@@ -13,6 +13,8 @@ inline constexpr int kSumThreads = 256;
 inline constexpr int kSumBlocks = 1024;  ///< at most; the kernel's loop covers the rest
 inline constexpr int kPatternThreads = 256;
 inline constexpr int kPatternBlocks = 64;
+/// Of a norm. Many, because a step of one token has one block, which loads the whole row.
+inline constexpr int kNormThreads = 512;
 inline constexpr int kPushThreads = 512;
 /// At most, because all of them must run at the same time, beside the kernels of others.
 inline constexpr int kPushBlocks = 32;
@@ -157,6 +159,15 @@ __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(from)
                : "memory");
+}
+
+/// A matrix of 8 rows x 8 elements of two bytes, transposed. Lane l gives the elements 2 (l % 4)
+/// and the next of row l / 4, and gets the elements l / 4 of rows 2 (l % 4) and the next. All lanes
+/// of the warp take part.
+__device__ inline uint32_t transposed(uint32_t two_elements) {
+  uint32_t got;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(got) : "r"(two_elements));
+  return got;
 }
 
 /// sum[16 x 8] += a[16 x 16] * b[16 x 8] on the tensor cores: bf16 factors, float32 sums. In lane

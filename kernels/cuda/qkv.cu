@@ -14,11 +14,15 @@ namespace {
 
 constexpr int kWarpLanes = 32;
 constexpr int kWarps = 4;
+/// What a lane has of a head, and of half a head, whose elements rotate in pairs.
+constexpr int kElementsOfLane = kShoalMostHeadDim / kWarpLanes;
+constexpr int kPairsOfLane = kElementsOfLane / 2;
 /// A head, and the sums of its squares.
 constexpr int kFloatsOfWarp = kShoalMostHeadDim + kSumLanes;
 constexpr size_t kSharedBytes = kWarps * kFloatsOfWarp * sizeof(float);
 
-/// One head in this warp's part of block memory.
+/// One head in this warp's part of block memory. A lane loads all that it needs of an array before
+/// it uses any of it, because otherwise each element would cost the full latency of memory.
 class Head {
  public:
   __device__ explicit Head(int head_dim) : d_(head_dim) {
@@ -27,16 +31,26 @@ class Head {
     x_ = reinterpret_cast<float*>(block_memory()) + warp * kFloatsOfWarp;
   }
 
-  __device__ void load(const float* from, const float* bias) {
-    __syncwarp();  // nobody still reads the head before
-    for (int i = lane_; i < d_; i += kWarpLanes) {
-      const float value = load_global(from + i);
-      x_[i] = bias == nullptr ? value : __fadd_rn(value, load_global(bias + i));
+  /// cos, sin: those of the row's position; null if the head does not rotate.
+  __device__ void load(const float* from, const float* bias, const float* cos, const float* sin) {
+    float value[kElementsOfLane] = {}, more[kElementsOfLane] = {};
+    for_elements([&](int at, int i) { value[i] = load_global(from + at); });
+    if (bias != nullptr) for_elements([&](int at, int i) { more[i] = load_global(bias + at); });
+    if (cos != nullptr) {
+      for_pairs([&](int at, int i) {
+        cos_[i] = load_global(cos + at);
+        sin_[i] = load_global(sin + at);
+      });
     }
+    __syncwarp();  // nobody still reads the head before
+    for_elements(
+        [&](int at, int i) { x_[at] = bias == nullptr ? value[i] : __fadd_rn(value[i], more[i]); });
     __syncwarp();
   }
 
   __device__ void normalize(const float* weight, float eps) {
+    float weights[kElementsOfLane] = {};
+    for_elements([&](int at, int i) { weights[i] = load_global(weight + at); });
     float* const sums = x_ + kShoalMostHeadDim;
     for (int first = lane_; first < kSumLanes; first += kWarpLanes) {
       float sum = 0;
@@ -45,20 +59,18 @@ class Head {
     }
     __syncwarp();
     const float scale = inverse_rms(sum_of_lanes(sums), d_, eps);
-    for (int i = lane_; i < d_; i += kWarpLanes)
-      x_[i] = __fmul_rn(__fmul_rn(x_[i], scale), load_global(weight + i));
+    for_elements([&](int at, int i) { x_[at] = __fmul_rn(__fmul_rn(x_[at], scale), weights[i]); });
     __syncwarp();
   }
 
-  /// cos, sin: those of the row's position.
-  __device__ void rotate(const float* cos, const float* sin) {
+  /// By the angles that were loaded with the head.
+  __device__ void rotate() {
     const int half = d_ / 2;
-    for (int i = lane_; i < half; i += kWarpLanes) {
-      const float a = x_[i], b = x_[half + i];
-      const float c = load_global(cos + i), s = load_global(sin + i);
-      x_[i] = __fmaf_rn(-b, s, __fmul_rn(a, c));
-      x_[half + i] = __fmaf_rn(a, s, __fmul_rn(b, c));
-    }
+    for_pairs([&](int at, int i) {
+      const float a = x_[at], b = x_[half + at], c = cos_[i], s = sin_[i];
+      x_[at] = __fmaf_rn(-b, s, __fmul_rn(a, c));
+      x_[half + at] = __fmaf_rn(a, s, __fmul_rn(b, c));
+    });
     __syncwarp();
   }
 
@@ -69,9 +81,29 @@ class Head {
   }
 
  private:
+  /// Calls body(element of the head, which of this lane's it is).
+  template <class Body>
+  __device__ void for_elements(const Body& body) const {
+#pragma unroll
+    for (int i = 0; i < kElementsOfLane; ++i) {
+      const int at = lane_ + i * kWarpLanes;
+      if (at < d_) body(at, i);
+    }
+  }
+  /// The same for the elements of the first half.
+  template <class Body>
+  __device__ void for_pairs(const Body& body) const {
+#pragma unroll
+    for (int i = 0; i < kPairsOfLane; ++i) {
+      const int at = lane_ + i * kWarpLanes;
+      if (at < d_ / 2) body(at, i);
+    }
+  }
+
   const int d_;
   int lane_;
   float* x_;
+  float cos_[kPairsOfLane] = {}, sin_[kPairsOfLane] = {};
 };
 
 /// Blocks: groups of heads x rows. The heads are those of q, then those of k, then those of v.
@@ -88,11 +120,12 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes)
   for (int64_t row = blockIdx.y; row < args.step.rows; row += gridDim.y) {
     const RowPlace place = place_of(args.step, row);
     if (place.is_idle() || place.position >= args.positions) continue;
-    head.load(args.qkv + row * args.qkv_stride + slot * d,
-              args.bias == nullptr ? nullptr : args.bias + slot * d);
-    if (norm != nullptr) head.normalize(norm, args.eps);
     const int64_t angles = static_cast<int64_t>(place.position) * (d / 2);
-    if (!is_v) head.rotate(args.cos + angles, args.sin + angles);
+    head.load(args.qkv + row * args.qkv_stride + slot * d,
+              args.bias == nullptr ? nullptr : args.bias + slot * d,
+              is_v ? nullptr : args.cos + angles, is_v ? nullptr : args.sin + angles);
+    if (norm != nullptr) head.normalize(norm, args.eps);
+    if (!is_v) head.rotate();
     if (is_q) {
       head.store(args.q, activation_type(cache.type), row * args.q_stride + slot * elements,
                  elements);

@@ -138,7 +138,7 @@ std::string attend(const AttentionOf& of) {
   return results(cuda::attention_with(&args, of.way, nullptr), out);
 }
 /// The ways of attention_with().
-constexpr int kWholeNarrow = 0, kSplitNarrow = 2;
+constexpr int kWholeNarrow = 0, kWholeWide = 1, kSplitNarrow = 2;
 
 /// A row in which the lanes that sum have more than one element each.
 std::string normalize() {
@@ -263,13 +263,23 @@ std::vector<BarrierProblem> barrier_problems() {
   std::vector<BarrierProblem> all;
   for (int shape = 0; shape < cuda::product_shapes(); ++shape)
     all.push_back(product_in_shape(shape));
-  const std::vector<std::string> of_attention = places("attention.cu", "__syncthreads()");
+  const std::vector<std::string> begin = places("attention.cuh", "__syncthreads()");
+  const auto with_begin = [&](std::vector<std::string> barriers) {
+    barriers.insert(barriers.end(), begin.begin(), begin.end());
+    return barriers;
+  };
+  const std::vector<std::string> of_attention =
+      with_begin(places("attention.cu", "__syncthreads()"));
   all.push_back({"attention, bf16", of_attention, [] {
                    return attend<uint16_t>({kWholeNarrow, 130, 4, 64});
                  }});
   all.push_back({"attention, float32", of_attention, [] {
                    return attend<float>({kWholeNarrow, 130, 4, 64});
                  }});
+  all.push_back(
+      {"attention by warps", with_begin(places("attention_warps.cuh", "__syncthreads()")), [] {
+         return attend<uint16_t>({kWholeWide, 130, 12, 64});
+       }});
   // More chunks than the fold has threads.
   all.push_back({"fold of chunks", places("attention_fold.cuh", "__syncthreads()"), [] {
                    return attend<float>({kSplitNarrow, 200 * kShoalChunkTokens, 1, 16});

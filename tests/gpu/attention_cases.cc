@@ -18,7 +18,7 @@ constexpr int kSeconds = 400;
 /// Groups of one, of several, of more than a block's pairs, and of none; every number of head_dim
 /// fragments that a shape has, and windows within a chunk, of a whole one, and of more.
 const Heads kHeads[] = {
-    {{0, 2, 4}, 64, 0}, {{0, 3, 7}, 16, 0},   {{0, 34}, 16, 0},   {{0, 0, 3}, 80, 5},
+    {{0, 2, 4}, 64, 0}, {{0, 3, 7}, 16, 0},   {{0, 66}, 16, 0},   {{0, 0, 3}, 80, 5},
     {{0, 4}, 128, 0},   {{0, 1, 2}, 128, 64}, {{0, 1}, 256, 100}, {{0, 5, 6}, 192, 0},
     {{0, 3, 4}, 8, 0},  {{0, 2}, 90, 70},
 };

@@ -45,7 +45,7 @@ ALLOWED = re.compile("|".join((
     r"cvta\.to\.(?:global|shared)\.u64", r"ld\.acquire\.sys\.global\.u64", r"st\.release\.sys\.global\.u64",
     r"atom\.global\.add\.u32", r"membar\.(?:gl|sys)",
     r"cp\.async\.(?:cg\.shared\.global|commit_group|wait_group)",
-    r"ldmatrix\.sync\.aligned\.m8n8\.x[24](?:\.trans)?\.shared\.b16",
+    r"ldmatrix\.sync\.aligned\.m8n8\.x[24](?:\.trans)?\.shared\.b16", r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16",
     # order of the lanes
     r"bar\.(?:sync|warp\.sync|red\.or\.pred)", r"shfl\.sync\.bfly\.b32", r"bra(?:\.uni)?", r"ret",
     r"nanosleep\.u32")))

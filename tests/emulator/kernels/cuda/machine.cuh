@@ -20,6 +20,7 @@ inline constexpr int kSumThreads = 8;
 inline constexpr int kSumBlocks = 3;
 inline constexpr int kPatternThreads = 8;
 inline constexpr int kPatternBlocks = 3;
+inline constexpr int kNormThreads = 128;
 inline constexpr int kPushThreads = 16;
 inline constexpr int kPushBlocks = 3;
 
@@ -134,6 +135,14 @@ inline void load_transposed(uint32_t (&to)[4], const void* row, SHOAL_HERE) {
     emulator::report(emulator::Fault::kMisaligned, {file, line}, "a row of a matrix");
   std::memcpy(mine.bytes, row, 16);
   emulator::meet_warp(0xffffffff, false, &mine, emulator::deal_transposed_rows, {file, line});
+}
+
+/// A matrix in registers, transposed: lane l gives elements 2 * (l % 4) and the next one of row l /
+/// 4, and gets elements l / 4 of rows 2 * (l % 4) and the next.
+inline uint32_t transposed(uint32_t two_elements, SHOAL_HERE) {
+  emulator::ElementPair mine{two_elements, 0};
+  emulator::meet_warp(0xffffffff, false, &mine, emulator::transpose_pairs, {file, line});
+  return mine.got;
 }
 
 /// sum += a * b, with the tensor core's arithmetic and layout of m16n8k16.
