@@ -23,6 +23,11 @@
 namespace shoal::SHOAL_ISA {
 namespace {
 
+/// Two inputs that belong to a pair of weights, each in every lane.
+inline Pair set1_pair(const float* p) {
+  return {set1(p[0]), set1(p[1])};
+}
+
 /// exp(x) within 2 ulp. It is 0 below about -87.3, because a smaller result would be subnormal and
 /// is flushed, infinity from 88.73 up, and NaN for NaN. The kernel sets use no other exponential,
 /// neither for whole vectors nor for masked tails, and kernels/reference/exp.h is the same steps

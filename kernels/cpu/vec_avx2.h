@@ -182,6 +182,17 @@ inline Pair load_pairs(const F16* p) {
        _mm256_cvtph_ps(_mm256_extracti128_si256(hi, 1))}};
 }
 
+/// One pair, widened, in every lane.
+inline Pair set1_pair(const Bf16* p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  const __m256i pairs = _mm256_set1_epi32(pair);
+  const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+  const __m256 odd = _mm256_castsi256_ps(
+      _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  return {{even, even}, {odd, odd}};
+}
+
 inline __m256 low(Vec x) {
   return x.lo;
 }

@@ -135,6 +135,16 @@ inline Pair load_pairs(const F16* p) {
           {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))}};
 }
 
+/// One pair, widened, in every lane.
+inline Pair set1_pair(const Bf16* p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  const __m512i pairs = _mm512_set1_epi32(pair);
+  return {{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))},
+          {_mm512_castsi512_ps(
+              _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))))}};
+}
+
 inline __m256 low(Vec x) {
   return _mm512_castps512_ps256(x.v);
 }

@@ -212,6 +212,16 @@ inline Pair load_pairs(const F16* p) {
   return {widened(first.val[0], second.val[0]), widened(first.val[1], second.val[1])};
 }
 
+/// One pair, widened, in every lane.
+inline Pair set1_pair(const Bf16* p) {
+  uint32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  const uint32x4_t pairs = vdupq_n_u32(pair);
+  const float32x4_t even = vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16));
+  const float32x4_t odd = vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xFFFF0000u)));
+  return {{even, even, even, even}, {odd, odd, odd, odd}};
+}
+
 /// The sum of all lanes, always in this order: lane i with i + 8, then with i + 4, i + 2, i + 1.
 inline float sum_of(Vec x) {
   const float32x4_t four = vaddq_f32(vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d));

@@ -108,6 +108,25 @@ TEST_P(MatmulTest, BitsDoNotDependOnRowsOrParts) {
   }
 }
 
+/// Leaves, rows and panels that are cut into several chunks and blocks (kernels/cpu/many_rows.h).
+TEST_P(MatmulTest, ManyRowsHaveTheBitsOfTheReferenceAndOfEachRowAlone) {
+  const std::vector<LeafStep> leaves = {
+      {0, 300, 0, -1}, {300, 302, 0, -1}, {302, 814, 2, 0}, {814, 843, 0, 1}};
+  for (Dtype dtype : kAllDtypes) {
+    const Product product(dtype, 61, 330, leaves.back().k_end, leaves);
+    const std::vector<float> whole = product.run(kernels());
+    EXPECT_TRUE(same_bits(whole, product.run(reference()))) << dtype_name(dtype);
+    std::vector<Product::Part> one_row;
+    for (int r = 0; r < 61; ++r) one_row.push_back({r, r + 1, 0, 6});
+    EXPECT_TRUE(same_bits(product.run(kernels(), one_row), whole)) << dtype_name(dtype);
+    for (const int cut : {5, 12, 30, 49}) {
+      const std::vector<Product::Part> parts = {{0, cut, 0, 5}, {0, cut, 5, 6}, {cut, 61, 0, 6}};
+      EXPECT_TRUE(same_bits(product.run(kernels(), parts), whole))
+          << dtype_name(dtype) << " cut at row " << cut;
+    }
+  }
+}
+
 TEST_P(MatmulTest, APartWritesItsPartAlone) {
   for (Dtype dtype : kAllDtypes) {
     const Product product(dtype, 9, 150, 34, {{0, 34, 0, 0}});
