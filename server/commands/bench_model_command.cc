@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
@@ -20,11 +21,12 @@ constexpr int kPrefillRepeats = 5;
 
 constexpr int kStepsBetweenProbes = 8;
 
-/// kStepsBetweenProbes steps of decoding. Rates are in bytes per second.
+/// kStepsBetweenProbes steps of decoding.
 struct Block {
-  double rate = 0;       ///< at which it read the weights
-  double bandwidth = 0;  ///< the better of the measurements before and after it
-  double fraction() const { return rate / bandwidth; }
+  double rate = 0;   ///< bytes per second at which it read the weights
+  ReadRate machine;  ///< the better of the measurements before and after it
+  /// What "fraction" means wherever the bench prints it.
+  double fraction() const { return rate / machine.bytes_per_s; }
   bool operator<(const Block& other) const { return fraction() < other.fraction(); }
 };
 
@@ -32,6 +34,7 @@ struct Measured {
   std::vector<double> seconds;  ///< of each repeat or step
   int64_t tokens = 0;           ///< tokens per repeat or step
   std::vector<Block> blocks;    ///< decode only
+  double load = 0;              ///< load average of a minute, before the start
 };
 
 template <typename Value>
@@ -79,10 +82,11 @@ class SequenceRun {
 /// within seconds.
 Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, size_t weight_bytes,
                                 ReadBandwidth& probe) {
-  Measured measured{{}, 1, {}};
+  Measured measured;
+  measured.tokens = 1;
   SHOAL_RETURN_IF_ERROR(run.step(kDecodePrompt));
   for (int i = 0; i < kWarmupSteps; ++i) SHOAL_RETURN_IF_ERROR(run.step(1));
-  double before = probe.measure();
+  ReadRate before = probe.measure();
   for (int done = 0; done < flags.tokens;) {
     const int steps = std::min(kStepsBetweenProbes, flags.tokens - done);
     double total = 0;
@@ -93,7 +97,7 @@ Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, 
       total += measured.seconds.back();
     }
     done += steps;
-    const double after = probe.measure();
+    const ReadRate after = probe.measure();
     measured.blocks.push_back(
         {static_cast<double>(weight_bytes) * steps / total, std::max(before, after)});
     before = after;
@@ -103,7 +107,8 @@ Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, 
 
 Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run) {
   const int64_t chunk = flags.engine.max_num_batched_tokens;
-  Measured measured{{}, flags.tokens, {}};
+  Measured measured;
+  measured.tokens = flags.tokens;
   for (int repeat = -1; repeat < kPrefillRepeats; ++repeat) {  // the first repeat only warms up
     run.restart();
     const Clock::time_point start = Clock::now();
@@ -138,43 +143,59 @@ std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files
       flags.json
           ? "{\"bench\":\"prefill\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
             "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
-            "\"product_flops\":%.0f,\"flops_per_s\":%.0f,\"model\":"
+            "\"product_flops\":%.0f,\"flops_per_s\":%.0f,\"load_average\":%.2f,\"model\":"
           : "prefill: tp %d, threads per rank %d, transport %s, kernels %s, %d tokens\n"
             "  %.2f tokens/s (median %.6f s)\n"
-            "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n",
+            "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n"
+            "  load average before the start: %.2f\n",
       plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
-      flags.tokens, static_cast<double>(measured.tokens) / seconds, seconds, flops,
-      flops / seconds);
+      flags.tokens, static_cast<double>(measured.tokens) / seconds, seconds, flops, flops / seconds,
+      measured.load);
   return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
+}
+
+/// What the blocks of a decode say, as text or JSON. All figures of the median are of one block,
+/// because a quotient of medians is not a median of quotients.
+std::string report_blocks(const std::vector<Block>& blocks, bool json) {
+  const Block block = median(blocks);
+  const auto [least, most] = std::minmax_element(blocks.begin(), blocks.end());
+  char text[512];
+  std::snprintf(text, sizeof text,
+                json ? "\"bytes_per_s\":%.0f,\"read_bandwidth_bytes_per_s\":%.0f,"
+                       "\"read_loop\":\"%s\",\"fraction\":%.4f,\"fraction_least\":%.4f,"
+                       "\"fraction_most\":%.4f,"
+                     : "in the median block of steps read at %.4g B/s, where this machine reads "
+                       "%.4g B/s (%s):\n  fraction %.3f (%.3f to %.3f)\n",
+                block.rate, block.machine.bytes_per_s, block.machine.loop.name(), block.fraction(),
+                least->fraction(), most->fraction());
+  return text;
 }
 
 std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
                           const EnginePlan& plan, const EngineHost& host,
                           const Measured& measured) {
   const double seconds = median(measured.seconds);
-  const double tokens_per_s = static_cast<double>(measured.tokens) / seconds;
-  // All three figures are of one block, because a quotient of medians is not a median of quotients.
-  const Block block = median(measured.blocks);
   char text[1024];
   std::snprintf(
       text, sizeof text,
-      flags.json
-          ? "{\"bench\":\"decode\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
-            "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
-            "\"weight_bytes\":%.0f,\"bytes_per_s\":%.0f,\"read_bandwidth_bytes_per_s\":%.0f,"
-            "\"fraction\":%.4f,\"model\":"
-          : "decode: tp %d, threads per rank %d, transport %s, kernels %s, %d tokens\n"
-            "  %.2f tokens/s (median %.6f s)\n"
-            "  weights %.0f B; in the median block of steps read at %.3g B/s, where this machine "
-            "reads %.3g B/s: fraction %.3f\n",
+      flags.json ? "{\"bench\":\"decode\",\"tp\":%d,\"threads_per_rank\":%d,"
+                   "\"transport\":\"%s\",\"kernels\":\"%s\",\"tokens\":%d,"
+                   "\"tokens_per_s\":%.2f,\"seconds\":%.6f,\"load_average\":%.2f,"
+                   "\"weight_bytes\":%.0f,"
+                 : "decode: tp %d, threads per rank %d, transport %s, kernels %s, %d tokens\n"
+                   "  %.2f tokens/s (median %.6f s); load average before the start: %.2f\n"
+                   "  weights %.0f B; ",
       plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
-      flags.tokens, tokens_per_s, seconds, static_cast<double>(host.weight_bytes()), block.rate,
-      block.bandwidth, block.fraction());
+      flags.tokens, static_cast<double>(measured.tokens) / seconds, seconds, measured.load,
+      static_cast<double>(host.weight_bytes()));
+  const std::string report = text + report_blocks(measured.blocks, flags.json);
   const uint64_t cache = cache_bytes();
-  if (flags.json)
-    return cat(text, '"', json_escape(files.name), "\",\"cache_bytes\":", cache, "}\n");
-  if (static_cast<uint64_t>(host.weight_bytes()) > cache) return text;
-  return cat(text, "  the weights fit into the processor's caches (", cache,
+  if (flags.json) {
+    return cat(report, "\"model\":\"", json_escape(files.name), "\",\"cache_bytes\":", cache,
+               "}\n");
+  }
+  if (static_cast<uint64_t>(host.weight_bytes()) > cache) return report;
+  return cat(report, "  the weights fit into the processor's caches (", cache,
              " B), so this is not the speed of memory, and the fraction can exceed 1\n");
 }
 
@@ -203,11 +224,14 @@ Result<Measured> measure(const BenchModelFlags& flags, const ModelFiles& files,
   SequenceRun run(host, files.config.vocab_size);
   if (flags.prefill) return measure_prefill(flags, run);
   SHOAL_ASSIGN_OR_RETURN(ReadBandwidth probe,
-                         ReadBandwidth::create(plan.world_size * plan.model.threads, plan.cpus));
+                         ReadBandwidth::create(plan.world_size * plan.model.threads, plan.cpus,
+                                               static_cast<size_t>(cache_bytes())));
   return measure_decode(flags, run, host.weight_bytes(), probe);
 }
 
 Ending bench(BenchModelFlags flags) {
+  double load = 0;  // stays 0 where the kernel does not tell
+  (void)::getloadavg(&load, 1);
   SHOAL_ASSIGN_OR_RETURN(
       HostFacts facts,
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
@@ -216,8 +240,8 @@ Ending bench(BenchModelFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineHost> host,
       at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));
-  SHOAL_ASSIGN_OR_RETURN(const Measured measured,
-                         at(Stage::kRun, measure(flags, files, plan, *host)));
+  SHOAL_ASSIGN_OR_RETURN(Measured measured, at(Stage::kRun, measure(flags, files, plan, *host)));
+  measured.load = load;
   return at(Stage::kRequest,
             write_stdout(flags.prefill ? report_prefill(flags, files, plan, *host, measured)
                                        : report_decode(flags, files, plan, *host, measured)));

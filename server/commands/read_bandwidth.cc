@@ -4,18 +4,24 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <sys/mman.h>
 #include <thread>
 
-#include "runtime/base/aligned_buffer.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/thread_pool.h"
 
 namespace shoal {
 namespace {
 
-constexpr int kPasses = 3;
-constexpr size_t kBytesPerThread = size_t{256} << 20;
-constexpr size_t kMaxBytes = size_t{4} << 30;
+constexpr ReadLoop kLoops[] = {{.prefetch = false, .huge_pages = true},
+                               {.prefetch = true, .huge_pages = true},
+                               {.prefetch = false, .huge_pages = false},
+                               {.prefetch = true, .huge_pages = false}};
+/// Of one buffer, and of all together.
+constexpr size_t kLeastBufferBytes = size_t{128} << 20;
+constexpr size_t kMostBufferBytes = size_t{4} << 30;
+/// A pass reads so many times what the caches hold, so that it finds little of it there.
+constexpr size_t kTimesCaches = 2;
 /// Far enough ahead for the data to arrive from memory in time, and near enough for it to stay in
 /// L1. Measured speeds are equal from 1 to 4 KiB.
 constexpr size_t kPrefetchBytes = 2048;
@@ -26,12 +32,13 @@ using Vector = uint64_t __attribute__((vector_size(64)));
 constexpr size_t kUnroll = 8;
 
 /// Inlined into each of the functions below, so that it is compiled with the instructions of each.
+template <bool Prefetch>
 [[gnu::always_inline]] inline uint64_t sum_body(const std::byte* data, size_t bytes) {
   Vector sums[kUnroll] = {};
   for (size_t at = 0; at < bytes; at += sizeof sums) {
     for (size_t i = 0; i < kUnroll; ++i) {
       const std::byte* from = data + at + i * sizeof(Vector);
-      __builtin_prefetch(from + kPrefetchBytes);  // a hint, harmless past the end
+      if constexpr (Prefetch) __builtin_prefetch(from + kPrefetchBytes);  // harmless past the end
       Vector value;
       std::memcpy(&value, from, sizeof value);
       sums[i] += value;
@@ -45,56 +52,74 @@ constexpr size_t kUnroll = 8;
 }
 
 #if defined(__x86_64__)
+template <bool Prefetch>
 [[gnu::target("avx512f")]] uint64_t sum_avx512(const std::byte* data, size_t bytes) {
-  return sum_body(data, bytes);
+  return sum_body<Prefetch>(data, bytes);
 }
+template <bool Prefetch>
 [[gnu::target("avx2")]] uint64_t sum_avx2(const std::byte* data, size_t bytes) {
-  return sum_body(data, bytes);
+  return sum_body<Prefetch>(data, bytes);
 }
 #endif
+template <bool Prefetch>
 uint64_t sum_base(const std::byte* data, size_t bytes) {
-  return sum_body(data, bytes);
+  return sum_body<Prefetch>(data, bytes);
 }
 
+template <bool Prefetch>
 auto best_sum() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return sum_avx512;
-  if (__builtin_cpu_supports("avx2")) return sum_avx2;
+  if (__builtin_cpu_supports("avx512f")) return sum_avx512<Prefetch>;
+  if (__builtin_cpu_supports("avx2")) return sum_avx2<Prefetch>;
 #endif
-  return sum_base;
+  return sum_base<Prefetch>;
 }
 
 }  // namespace
 
-Result<ReadBandwidth> ReadBandwidth::create(int threads, std::vector<int> cpus) {
-  const size_t bytes =
-      std::min(kBytesPerThread, kMaxBytes / static_cast<size_t>(threads)) & ~size_t{4095};
-  std::vector<AlignedBuffer> buffers;
-  for (int thread = 0; thread < threads; ++thread) {
-    SHOAL_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::allocate(bytes));
-    buffers.push_back(std::move(buffer));
-  }
-  return ReadBandwidth(std::move(buffers), bytes, std::move(cpus));
+const char* ReadLoop::name() const {
+  if (huge_pages) return prefetch ? "prefetching loads, huge pages" : "plain loads, huge pages";
+  return prefetch ? "prefetching loads, small pages" : "plain loads, small pages";
 }
 
-double ReadBandwidth::measure() {
-  const size_t bytes = bytes_per_thread_;
-  const auto buffer = [&](int thread) {
-    return buffers_[static_cast<size_t>(thread)].as<std::byte>();
-  };
-  double best = 0;
+Result<ReadBandwidth> ReadBandwidth::create(int threads, std::vector<int> cpus,
+                                            size_t cache_bytes) {
+  const auto count = static_cast<size_t>(threads);
+  const size_t wanted = std::max(kLeastBufferBytes, kTimesCaches * cache_bytes / count);
+  const size_t bytes = std::min(wanted, kMostBufferBytes / count / 2) & ~size_t{4095};
+  std::vector<Memory> memory(count);
+  for (Memory& of_thread : memory) {
+    SHOAL_ASSIGN_OR_RETURN(of_thread.huge_pages, AlignedBuffer::allocate(bytes));
+    SHOAL_ASSIGN_OR_RETURN(of_thread.small_pages, AlignedBuffer::allocate(bytes));
+    // Before the first touch. A kernel that refuses has no huge pages.
+    (void)::madvise(of_thread.small_pages.as<>(), of_thread.small_pages.bytes(), MADV_NOHUGEPAGE);
+  }
+  return ReadBandwidth(std::move(memory), bytes, std::move(cpus));
+}
+
+ReadRate ReadBandwidth::measure() {
+  ReadRate best;
   const auto passes = [&] {
-    ThreadPool pool(static_cast<int>(buffers_.size()), cpus_);
+    ThreadPool pool(static_cast<int>(memory_.size()), cpus_);
+    const auto of = [&](int thread) -> const Memory& {
+      return memory_[static_cast<size_t>(thread)];
+    };
     // Touch the memory first in the thread that will read it. On NUMA machines this places it near
     // that thread.
-    if (!touched_) pool.run([&](int thread) { std::memset(buffer(thread), 1, bytes); });
+    if (!touched_) {
+      pool.run([&](int thread) {
+        std::memset(of(thread).huge_pages.as<>(), 1, bytes_);
+        std::memset(of(thread).small_pages.as<>(), 1, bytes_);
+      });
+    }
     touched_ = true;
-    const auto sum = best_sum();
     std::atomic<uint64_t> kept{0};  // keeps the compiler from removing the sums
-    for (int pass = 0; pass < kPasses; ++pass) {
+    for (const ReadLoop loop : kLoops) {
+      const auto sum = loop.prefetch ? best_sum<true>() : best_sum<false>();
       const Clock::time_point start = Clock::now();
-      pool.run([&](int thread) { kept += sum(buffer(thread), bytes); });
-      best = std::max(best, static_cast<double>(bytes * buffers_.size()) / seconds_since(start));
+      pool.run([&](int thread) { kept += sum(of(thread).of(loop), bytes_); });
+      best = std::max(best,
+                      {static_cast<double>(bytes_ * memory_.size()) / seconds_since(start), loop});
     }
   };
   // Run in a separate thread, because the pool binds its caller to a CPU and processes spawned

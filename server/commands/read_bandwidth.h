@@ -7,25 +7,47 @@
 
 namespace shoal {
 
-/// Measures how fast this machine reads memory at the moment, in bytes per second. This bounds the
-/// speed of decoding, which reads every weight once per token. `threads` threads sum buffers that
-/// are far larger than the caches. A virtual machine's memory may be half as fast a second later,
-/// so measure both before and after the run that you compare with it.
+/// One way to read memory. Which is the fastest depends on the processor: on some its own
+/// prefetching is better alone, and on others instructions that prefetch help it.
+struct ReadLoop {
+  bool prefetch = false;    ///< with instructions that prefetch
+  bool huge_pages = false;  ///< if the kernel grants them
+  const char* name() const;
+};
+
+struct ReadRate {
+  double bytes_per_s = 0;
+  ReadLoop loop;
+  bool operator<(const ReadRate& other) const { return bytes_per_s < other.bytes_per_s; }
+};
+
+/// Measures how fast this machine reads memory at the moment. This bounds the speed of decoding,
+/// which reads every weight once per token. `threads` threads sum buffers that are far larger than
+/// the caches. A virtual machine's memory may be half as fast a second later, so measure both
+/// before and after the run that you compare with it.
 class ReadBandwidth {
  public:
-  /// cpus: if it is not empty, thread i runs on cpus[i]. Error: RESOURCE_EXHAUSTED if there is no
-  /// memory for the buffers.
-  static Result<ReadBandwidth> create(int threads, std::vector<int> cpus);
+  /// cpus: if it is not empty, thread i runs on cpus[i]. cache_bytes: of all caches together
+  /// (cache_size.h). Error: RESOURCE_EXHAUSTED if there is no memory for the buffers.
+  static Result<ReadBandwidth> create(int threads, std::vector<int> cpus, size_t cache_bytes);
 
-  /// Returns the best of a few passes, which take about 50 ms together.
-  double measure();
+  /// One pass of every loop: the best of them. It takes some tens of milliseconds, and more the
+  /// larger the caches are.
+  ReadRate measure();
 
  private:
-  ReadBandwidth(std::vector<AlignedBuffer> buffers, size_t bytes_per_thread, std::vector<int> cpus)
-      : buffers_(std::move(buffers)), bytes_per_thread_(bytes_per_thread), cpus_(std::move(cpus)) {}
+  /// What a thread reads. Not one buffer, because a page is huge or small for every reader.
+  struct Memory {
+    AlignedBuffer huge_pages, small_pages;
+    std::byte* of(ReadLoop loop) const {
+      return (loop.huge_pages ? huge_pages : small_pages).as<std::byte>();
+    }
+  };
+  ReadBandwidth(std::vector<Memory> memory, size_t bytes, std::vector<int> cpus)
+      : memory_(std::move(memory)), bytes_(bytes), cpus_(std::move(cpus)) {}
 
-  std::vector<AlignedBuffer> buffers_;  ///< one per thread
-  size_t bytes_per_thread_;
+  std::vector<Memory> memory_;  ///< one per thread
+  size_t bytes_;                ///< of each buffer
   std::vector<int> cpus_;
   bool touched_ = false;
 };

@@ -1,5 +1,6 @@
-"""shoal bench decode says whether it measured memory or caches."""
+"""shoal bench decode says whether it measured memory or caches, and what its fraction is."""
 import json
+import re
 
 import harness
 
@@ -17,6 +18,30 @@ class BenchDecode(harness.TestCase):
                                         "--json").stdout)
         self.assertAlmostEqual(report["fraction"],
                                report["bytes_per_s"] / report["read_bandwidth_bytes_per_s"], 3)
+
+    def test_the_spread_and_the_load_are_beside_the_fraction(self):
+        words = ("bench", "decode", harness.DEMO, "--tokens", 24)
+        report = json.loads(harness.run(*words, "--json").stdout)
+        self.assertLessEqual(report["fraction_least"], report["fraction"])
+        self.assertLessEqual(report["fraction"], report["fraction_most"])
+        self.assertGreater(report["fraction_least"], 0)
+        self.assertGreaterEqual(report["load_average"], 0)
+        self.assertRegex(report["read_loop"], "^(plain|prefetching) loads, (huge|small) pages$")
+
+        text = harness.run(*words).stdout.decode()
+        found = re.search(r"read at ([\d.e+]+) B/s, where this machine reads ([\d.e+]+) B/s "
+                          r"\((?:plain|prefetching) loads, (?:huge|small) pages\):\s+"
+                          r"fraction ([\d.]+) \(([\d.]+) to ([\d.]+)\)", text)
+        self.assertIsNotNone(found, text)
+        rate, machine, fraction, least, most = map(float, found.groups())
+        self.assertAlmostEqual(fraction / (rate / machine), 1, 2, text)
+        self.assertTrue(least <= fraction <= most, text)
+        self.assertRegex(text, r"load average before the start: \d")
+
+    def test_a_prefill_says_the_load_too(self):
+        words = ("bench", "prefill", harness.DEMO, "--tokens", 8)
+        self.assertIn("load_average", json.loads(harness.run(*words, "--json").stdout))
+        self.assertIn("load average before the start: ", harness.run(*words).stdout.decode())
 
 
 if __name__ == "__main__":
