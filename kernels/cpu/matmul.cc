@@ -22,8 +22,38 @@ constexpr int kBlockVecs = kPanelVecs;
 constexpr int kBlockVecs = 1;
 #endif
 
-/// Computes the sums of one leaf. `w` points to its steps of weights, one after the other, and `x`
-/// to its inputs, rows x_stride apart.
+/// Loads the weights of a step's vector, and has those of another step fetched.
+template <typename Product>
+inline typename Product::Weights stream(const std::byte* group) {
+  __builtin_prefetch(group + kPrefetchBytes, /*rw=*/0, /*locality=*/2);
+  return Product::weights(group);
+}
+
+/// Adds one step to the sums. `w` points to its weights and `x` to its inputs, rows x_stride apart.
+template <typename Product, int Rows, int Vecs>
+inline void add_step(const std::byte* w, const typename Product::Input* x, int64_t x_stride,
+                     Vec (&sums)[Rows][Vecs]) {
+  if constexpr (Rows == 1) {
+    // One vector after the other, because AVX2 has no registers for the weights of all.
+    const typename Product::Inputs inputs = Product::inputs(x);
+#pragma GCC unroll 4
+    for (int v = 0; v < Vecs; ++v) {
+      sums[0][v] = Product::add_to(sums[0][v], stream<Product>(w + v * kGroupBytes), inputs);
+    }
+  } else {
+    typename Product::Weights weights[Vecs];
+#pragma GCC unroll 4
+    for (int v = 0; v < Vecs; ++v) weights[v] = stream<Product>(w + v * kGroupBytes);
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; ++r) {
+      const typename Product::Inputs inputs = Product::inputs(x + r * x_stride);
+#pragma GCC unroll 4
+      for (int v = 0; v < Vecs; ++v) sums[r][v] = Product::add_to(sums[r][v], weights[v], inputs);
+    }
+  }
+}
+
+/// Computes the sums of one leaf. `w` points to its steps of weights, one after the other.
 template <typename Product, int Rows, int Vecs>
 inline void leaf_sums(const std::byte* w, const typename Product::Input* x, int64_t x_stride,
                       int64_t steps, Vec (&sums)[Rows][Vecs]) {
@@ -32,19 +62,12 @@ inline void leaf_sums(const std::byte* w, const typename Product::Input* x, int6
 #pragma GCC unroll 4
     for (int v = 0; v < Vecs; ++v) sums[r][v] = zero();
   }
-  for (int64_t step = 0; step < steps; ++step, w += kStepBytes, x += Product::kStep) {
-    typename Product::Weights weights[Vecs];
-#pragma GCC unroll 4
-    for (int v = 0; v < Vecs; ++v) {
-      __builtin_prefetch(w + kPrefetchBytes + v * kGroupBytes, /*rw=*/0, /*locality=*/2);
-      weights[v] = Product::weights(w + v * kGroupBytes);
-    }
+  for (int64_t step = 0; step < steps; ++step, w += kStepBytes, x += Product::kStep)
+    add_step<Product>(w, x, x_stride, sums);
 #pragma GCC unroll 6
-    for (int r = 0; r < Rows; ++r) {
-      const typename Product::Inputs inputs = Product::inputs(x + r * x_stride);
+  for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < Vecs; ++v) sums[r][v] = Product::add_to(sums[r][v], weights[v], inputs);
-    }
+    for (int v = 0; v < Vecs; ++v) sums[r][v] = Product::in_order(sums[r][v]);
   }
 }
 

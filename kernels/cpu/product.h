@@ -17,17 +17,20 @@ constexpr int64_t kStepBytes = kPanelVecs * kGroupBytes;
 /// beside
 ///   the weights and the inputs of one step.
 /// - kManyRows: from so many on kernels/cpu/many_rows.h is faster; 0: never.
+/// - in_order: sums with their outputs in order, from sums whose lanes are those of `weights`.
+
+#if defined(__AVX512F__)
+constexpr int64_t kManyF32Rows = 0;
+#else
+constexpr int64_t kManyF32Rows = 48;
+#endif
 
 /// float32 weights: a step is one k.
 struct F32Product {
   using Input = float;
   static constexpr int kStep = 1;
   static constexpr int kRows = 6;
-#if defined(__AVX512F__)
-  static constexpr int64_t kManyRows = 0;
-#else
-  static constexpr int64_t kManyRows = 48;
-#endif
+  static constexpr int64_t kManyRows = kManyF32Rows;
   struct Weights {
     Vec value;
   };
@@ -35,15 +38,12 @@ struct F32Product {
   static Weights weights(const std::byte* group) {
     return {load(reinterpret_cast<const float*>(group))};
   }
-  static Inputs inputs(const float* x) {
-    return {set1(*x)};
-  }
+  static Inputs inputs(const float* x) { return {set1(*x)}; }
   static Vec add_to(Vec sum, const Weights& w, const Inputs& x) {
     return fma(x.value, w.value, sum);
   }
-  static Vec of_step(const Weights& w, int) {
-    return w.value;
-  }
+  static Vec in_order(Vec sum) { return sum; }
+  static Vec of_step(const Weights& w, int) { return w.value; }
 };
 
 /// Weights of two bytes, widened to float32. A step is a pair of k. The odd element is added first,
@@ -63,8 +63,9 @@ struct PairProduct {
   static Vec add_to(Vec sum, const Pair& w, const Pair& x) {
     return fma(x.even, w.even, fma(x.odd, w.odd, sum));
   }
+  static Vec in_order(Vec sum) { return SHOAL_ISA::in_order(sum, Weight{}); }
   /// The weights of the step's first or second k.
-  static Vec of_step(const Pair& w, int k) { return k == 0 ? w.even : w.odd; }
+  static Vec of_step(const Pair& w, int k) { return in_order(k == 0 ? w.even : w.odd); }
 };
 using F16Product = PairProduct<F16, float>;
 
@@ -89,6 +90,7 @@ struct Bf16Product {
   static Vec add_to(Vec sum, const Weights& w, const Inputs& x) {
     return {_mm512_dpbf16_ps(sum.v, w.pairs, x.pairs)};
   }
+  static Vec in_order(Vec sum) { return sum; }
 };
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 /// bf16 weights and inputs. BFMLALT and BFMLALB widen the odd and the even elements, and round once
@@ -117,6 +119,7 @@ struct Bf16Product {
     };
     return {add(sum.a, w.a), add(sum.b, w.b), add(sum.c, w.c), add(sum.d, w.d)};
   }
+  static Vec in_order(Vec sum) { return sum; }
 };
 #else
 using Bf16Product = PairProduct<Bf16, Bf16>;

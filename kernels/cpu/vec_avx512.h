@@ -125,16 +125,19 @@ inline Pair load_pairs(const Bf16* p) {
               _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))))}};
 }
 inline Pair load_pairs(const F16* p) {
-  // Within 128 bits, move the even halves to the front and the odd ones to the back. Then put the
-  // 64-bit pieces in order.
-  const __m128i split = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-  const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-  const __m512i halves = _mm512_permutexvar_epi64(
-      in_order, _mm512_shuffle_epi8(_mm512_loadu_si512(p), _mm512_broadcast_i32x4(split)));
-  return {{_mm512_cvtph_ps(_mm512_castsi512_si256(halves))},
-          {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))}};
+  const auto widened = [&](int half) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + half));
+  };
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  const __m512 a = widened(0), b = widened(1);
+  return {{_mm512_permutex2var_ps(a, even, b)}, {_mm512_permutex2var_ps(a, odd, b)}};
 }
-
+/// Outputs in order, from lanes that belong to such pairs.
+template <typename Element>
+inline Vec in_order(Vec x, Element) {
+  return x;
+}
 /// One pair, widened, in every lane.
 inline Pair set1_pair(const Bf16* p) {
   int32_t pair;

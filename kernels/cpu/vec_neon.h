@@ -212,6 +212,11 @@ inline Pair load_pairs(const F16* p) {
   return {widened(first.val[0], second.val[0]), widened(first.val[1], second.val[1])};
 }
 
+/// Outputs in order, from lanes that belong to such pairs.
+template <typename Element>
+inline Vec in_order(Vec x, Element) {
+  return x;
+}
 /// One pair, widened, in every lane.
 inline Pair set1_pair(const Bf16* p) {
   uint32_t pair;
