@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <time.h>
 #include <vector>
 
@@ -23,6 +24,25 @@ namespace {
 struct Shape {
   int n, k;
 };
+/// What a kernel set's prefill is compared with: the same instructions, and bf16 products only
+/// where the set has them. Elsewhere oneDNN has none or emulates them.
+struct Yardstick {
+  std::string_view set;
+  OnednnIsa isa;
+  bool bf16;
+};
+constexpr Yardstick kYardsticks[] = {{"avx512-bf16", OnednnIsa::kAny, true},
+                                     {"avx512", OnednnIsa::kAvx512, false},
+                                     {"avx2", OnednnIsa::kAvx2, false},
+                                     {"neon-bf16", OnednnIsa::kAny, true}};
+
+Yardstick yardstick_of(const KernelTable& kernels) {
+  for (const Yardstick& yardstick : kYardsticks) {
+    if (yardstick.set == kernels.name) return yardstick;
+  }
+  return {kernels.name, OnednnIsa::kAny, false};
+}
+
 constexpr Shape kShapes[] = {{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}};
 constexpr int kPrefillRows = 512;
 // What decode reads in all: far more than any cache holds.
@@ -120,6 +140,17 @@ void fill(const AlignedBuffer& buffer, Dtype dtype, int64_t count) {
   }
 }
 
+/// Row-major weights for oneDNN.
+Result<AlignedBuffer> weights_of(Shape shape, bool bf16) {
+  const int64_t elements = int64_t{shape.n} * shape.k;
+  const Dtype dtype = bf16 ? Dtype::kBf16 : Dtype::kF32;
+  SHOAL_ASSIGN_OR_RETURN(
+      AlignedBuffer weights,
+      AlignedBuffer::allocate(static_cast<size_t>(elements) * dtype_bytes(dtype)));
+  fill(weights, dtype, elements);
+  return weights;
+}
+
 Result<Workload> make_workload(Shape shape, Dtype dtype, int leaves) {
   Workload work;
   work.shape = shape;
@@ -181,13 +212,15 @@ Status bench_shape(const KernelTable& kernels, Shape shape, Dtype dtype,
   report->line(cat("decode ", name), work.bytes() / decode[1] / 1e9, "GB/s",
                static_cast<double>(stream.bytes()) / decode[0] / 1e9, "read bandwidth");
 
-  OnednnGemm yardstick(kPrefillRows, shape.n, shape.k, dtype == Dtype::kBf16,
-                       work.row_major.as<>());
+  const bool bf16 = dtype == Dtype::kBf16 && yardstick_of(kernels).bf16;
+  SHOAL_ASSIGN_OR_RETURN(const AlignedBuffer weights, weights_of(shape, bf16));
+  OnednnGemm yardstick(kPrefillRows, shape.n, shape.k, bf16, weights.as<>());
   const std::vector<double> prefill = best_of(
       std::max(3, rounds / 2), {[&] { work.multiply(kernels, work.copies.front(), kPrefillRows); },
                                 [&] { yardstick.run(); }});
   report->line(cat("prefill of 512, ", name), work.flops() / prefill[0] / 1e9, "GFLOP/s",
-               yardstick.available() ? work.flops() / prefill[1] / 1e9 : 0, "oneDNN");
+               yardstick.available() ? work.flops() / prefill[1] / 1e9 : 0,
+               bf16 ? "oneDNN bf16" : "oneDNN float32");
 
   SHOAL_ASSIGN_OR_RETURN(const Workload leafy, make_workload(shape, dtype, 16));
   const std::vector<double> leaves =
@@ -247,6 +280,7 @@ Status run(const std::string& set, Dtype dtype, int rounds, bool json) {
   SHOAL_ASSIGN_OR_RETURN(const AlignedBuffer stream, AlignedBuffer::allocate(kStreamBytes));
   fill(stream, Dtype::kF32, kStreamBytes / 4);
   set_float_environment();
+  OnednnGemm::limit(yardstick_of(*kernels).isa);
   if (!json) std::printf("kernels %s, one thread, best of %d\n", kernels->name, rounds);
   Report report{.json = json};
   for (Shape shape : kShapes) {

@@ -17,6 +17,11 @@ struct OnednnGemm::State {
   dnnl::memory x, w, y;
 };
 
+void OnednnGemm::limit(OnednnIsa isa) {
+  if (isa == OnednnIsa::kAny) return;
+  dnnl::set_max_cpu_isa(isa == OnednnIsa::kAvx2 ? dnnl::cpu_isa::avx2 : dnnl::cpu_isa::avx512_core);
+}
+
 OnednnGemm::OnednnGemm(int m, int n, int k, bool bf16, const void* w) {
   using Tag = dnnl::memory::format_tag;
   using Desc = dnnl::memory::desc;
@@ -48,6 +53,7 @@ void OnednnGemm::run() {
 #else
 
 struct OnednnGemm::State {};
+void OnednnGemm::limit(OnednnIsa) {}
 OnednnGemm::OnednnGemm(int, int, int, bool, const void*) {}
 void OnednnGemm::run() {}
 
