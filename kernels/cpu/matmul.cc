@@ -13,13 +13,13 @@ namespace {
 /// first level, cost 5 % of decode's bandwidth on Zen 4.
 constexpr int64_t kPrefetchBytes = 4096;
 
-/// How many vectors of outputs a block of several rows has. AVX2 has 16 registers, of which 4 rows
-/// x 2 registers of sums leave room for a pair of weights and a pair of inputs. NEON's 32 are half
-/// as wide.
+/// How many vectors of outputs a block of two rows has, and one of more. AVX2 has 16 registers, of
+/// which 4 rows x 2 registers of sums leave room for a pair of weights and a pair of inputs. NEON's
+/// 32 are half as wide.
 #if defined(__AVX512F__)
-constexpr int kBlockVecs = kPanelVecs;
+constexpr int kTwoRowVecs = kPanelVecs, kBlockVecs = kPanelVecs;
 #else
-constexpr int kBlockVecs = 1;
+constexpr int kTwoRowVecs = 2, kBlockVecs = 1;
 #endif
 
 /// Loads the weights of a step's vector, and has those of another step fetched.
@@ -33,12 +33,16 @@ inline typename Product::Weights stream(const std::byte* group) {
 template <typename Product, int Rows, int Vecs>
 inline void add_step(const std::byte* w, const typename Product::Input* x, int64_t x_stride,
                      Vec (&sums)[Rows][Vecs]) {
-  if constexpr (Rows == 1) {
+  if constexpr (Rows <= 2) {
     // One vector after the other, because AVX2 has no registers for the weights of all.
-    const typename Product::Inputs inputs = Product::inputs(x);
+    typename Product::Inputs inputs[Rows];
+#pragma GCC unroll 2
+    for (int r = 0; r < Rows; ++r) inputs[r] = Product::inputs(x + r * x_stride);
 #pragma GCC unroll 4
     for (int v = 0; v < Vecs; ++v) {
-      sums[0][v] = Product::add_to(sums[0][v], stream<Product>(w + v * kGroupBytes), inputs);
+      const typename Product::Weights weights = stream<Product>(w + v * kGroupBytes);
+#pragma GCC unroll 2
+      for (int r = 0; r < Rows; ++r) sums[r][v] = Product::add_to(sums[r][v], weights, inputs[r]);
     }
   } else {
     typename Product::Weights weights[Vecs];
@@ -128,9 +132,16 @@ void few_rows(const MatmulArgs& args, int64_t row, int64_t rows, int panel, int 
 template <typename Product>
 void panel_rows(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int panel) {
   constexpr int kRows = Product::kRows;
-  if (row_end - row_begin == 1) return block<Product, 1, kPanelVecs>(args, row_begin, panel, 0);
-  for (int vec = 0; vec < kPanelVecs && panel * kPanelOutputs + vec * kLanes < args.w->n();
-       vec += kBlockVecs) {
+  const int64_t all = row_end - row_begin;
+  if (all == 1) return block<Product, 1, kPanelVecs>(args, row_begin, panel, 0);
+  const int outputs = args.w->n() - panel * kPanelOutputs;
+  const int vecs = outputs < kPanelOutputs ? (outputs + kLanes - 1) / kLanes : kPanelVecs;
+  if (all == 2) {
+    for (int vec = 0; vec < vecs; vec += kTwoRowVecs)
+      block<Product, 2, kTwoRowVecs>(args, row_begin, panel, vec);
+    return;
+  }
+  for (int vec = 0; vec < vecs; vec += kBlockVecs) {
     for (int64_t row = row_begin, rows; row < row_end; row += rows) {
       const int64_t left = row_end - row;
       rows = left <= kRows ? left : left < 2 * kRows ? (left + 1) / 2 : kRows;
