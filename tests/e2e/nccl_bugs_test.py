@@ -29,6 +29,7 @@ class ForOtherEngines(harness.TestCase):
     def test_bugs_are_named_up_to_the_version_that_mends_them(self):
         for source, bad, good in (("llama.cpp#24489", "2.27.4", "2.27.5"),
                                   ("nccl#2198", "2.31.1", "2.31.2"),
+                                  ("sglang#37768", "2.30.4", "2.30.7"),
                                   ("release notes 2.28.7", "2.28.3", "2.28.7")):
             with self.subTest(source):
                 found = [[bug for bug in documents("--nccl-version", version)["known_bugs"]

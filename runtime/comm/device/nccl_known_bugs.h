@@ -49,7 +49,7 @@ struct NcclBug {
 /// The one that is refused was only seen between the threads of one process (llama.cpp), which
 /// Shoal's ranks are not. But nobody has said that other ranks cannot meet it, and a library
 /// without it has all fields of NcclConfig (nccl_api.h).
-inline constexpr std::array<NcclBug, 13> kNcclBugs = {{
+inline constexpr std::array<NcclBug, 14> kNcclBugs = {{
     {21207, 21901, NcclBugSeverity::kWarn, NcclBugCondition::kFiles,
      "a rank dies of SIGBUS, instead of an error, if /dev/shm is too small", "",
      "release notes 2.19.1; NVIDIA/nccl#983"},
@@ -80,6 +80,10 @@ inline constexpr std::array<NcclBug, 13> kNcclBugs = {{
     {22907, 23007, NcclBugSeverity::kWarn, NcclBugCondition::kHosts,
      "collectives hang over InfiniBand", "NCCL_PXN_DISABLE=1",
      "docs.nvidia.com/cuda/cuest/troubleshooting, known issues"},
+    {22803, 23007, NcclBugSeverity::kWarn, NcclBugCondition::kWindows,
+     "results are wrong now and then, because a collective reads its input before the kernel that "
+     "writes it is done (seen in CUDA graphs)",
+     "NCCL_WIN_ENABLE=0", "release notes 2.30.7; sgl-project/sglang#37768"},
     {22902, 23102, NcclBugSeverity::kWarn, NcclBugCondition::kWindows,
      "data between hosts are corrupted if several windows are cut from one allocation", "",
      "release notes 2.31.2; NVIDIA/nccl#2198"},
