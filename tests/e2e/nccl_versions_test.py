@@ -95,6 +95,13 @@ class Tables(Place):
                     self.assertEqual([int(cell) for cell in cells],
                                      [size for rung in follows for size in 2 * [follows[rung]]])
 
+    def test_places(self):
+        if of_documents():
+            self.assertEqual(table(document("docs/nccl.md"), "nccl places"),
+                             [[str(size), str(ranks), rung, str(taken), str(taken)]
+                              for size, by_ranks in EXPECTED.items()
+                              for ranks, (rung, taken) in by_ranks.items()])
+
 
 class Newest(Place):
     def test_every_place(self):
@@ -107,6 +114,8 @@ class Newest(Place):
                 for refusal in report["refusals"]:
                     # No rung was tried in vain.
                     self.assertIn(refusal["phase"], ("probe", "budget"), refusal)
+                if ranks > 1:
+                    self.assertEqual(need_of(report, rung)["dev_shm_bytes"], taken)
                 if not rung.startswith("nccl"):
                     continue
                 use = use_of(report, rung)
@@ -146,8 +155,13 @@ class Newest(Place):
         self.assertEqual((report["rung"], refusal_of(report, "nccl-socket")["phase"]),
                          ("tcp", "budget"))
         self.assertIn(f"needs {2 * POOL} B (130.5 MiB)", refusal_of(report, "nccl-socket")["reason"])
-        remedy = next(one for one in report["remedies"] if one["kind"] == "mount")
-        self.assertIn(f"size={2 * POOL + HEADROOM}", remedy["text"])
+        remedy = next(one["text"] for one in report["remedies"] if one["kind"] == "mount")
+        needed = 2 * POOL + HEADROOM
+        self.assertIn(f"size={needed}", remedy)
+        for size, rung, code in ((needed, "nccl-socket", 0), (needed - PAGE, "tcp", 1)):
+            report = self.report("size=64m", "-tp", 2, *SOCKETS, code=code, FAKE_NCCL_VERSION=NEWEST,
+                                 before=remedy.replace(f"size={needed}", f"size={size}"))
+            self.assertEqual(report["rung"], rung, report["refusals"])
 
 
 class Unknown(Place):
