@@ -195,9 +195,14 @@ INSTANTIATE_TEST_SUITE_P(All, WaitedTest, testing::ValuesIn(kTransports),
 INSTANTIATE_TEST_SUITE_P(Devices, WaitedTest, testing::Values("host-memfd"),
                          [](const auto& setting) { return test_name(setting.param); });
 
-TEST(WaitedOnDevicesTest, NothingIsKnownOfDevicesThatWaitForEachOther) {
-  EXPECT_EQ(waited_ms("cuda-ipc", {kLast}), std::vector<std::string>(kRanks, "unknown"));
+class WaitedOnDevicesTest : public WaitedTest {};
+
+TEST_P(WaitedOnDevicesTest, NothingIsKnownOfDevicesThatWaitForEachOther) {
+  EXPECT_EQ(waited_ms(GetParam(), {kLast}), std::vector<std::string>(kRanks, "unknown"));
 }
+
+INSTANTIATE_TEST_SUITE_P(All, WaitedOnDevicesTest, testing::Values("cuda-ipc", "nccl-shm"),
+                         [](const auto& setting) { return test_name(setting.param); });
 
 }  // namespace
 }  // namespace shoal
