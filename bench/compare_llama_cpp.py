@@ -17,8 +17,10 @@ is of two runs next to each other, and a table has medians of the turns and, in 
 and the most.
 """
 import argparse
+import hashlib
 import json
 import os
+import re
 import shutil
 import statistics
 import struct
@@ -191,10 +193,16 @@ def llama_source() -> Path:
     return source
 
 
+def processor() -> str:
+    """A short name for what a native build depends on."""
+    flags = re.search(r"(?m)^(?:flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text())
+    return hashlib.sha256(flags[0].encode()).hexdigest()[:8]
+
+
 def build_llama(kernels: str, native: bool) -> Path:
     """The folder of llama.cpp's programs for one kernel set, with all their libraries in it."""
-    out = LLAMA / f"{VERSION}-{kernels}"
-    if not (out / "bin" / "llama-bench").exists():
+    out = LLAMA / f"{VERSION}-{kernels}{'-' + processor() if native else ''}"
+    if not all((out / "bin" / name).exists() for name in ("llama-bench", "llama-simple")):
         instructions = ["-DGGML_NATIVE=ON"] if native else \
             ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON",
              "-DGGML_BMI2=ON", "-DGGML_AVX512=OFF"]

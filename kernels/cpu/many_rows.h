@@ -29,12 +29,14 @@ constexpr int kBlockRows = 48;
 constexpr int kBlockPanels = 2 * kTileVecs;
 constexpr int kBlockOutputs = kBlockPanels * kPanelOutputs;
 
-/// What a thread widens into and adds up in, on its stack.
+/// What a thread widens into and adds up in, on its stack. runtime/base/process_limit.h says how
+/// large a stack is at least.
 struct Scratch {
   alignas(64) float weights[kChunkColumns][kTileOutputs];
   alignas(64) float inputs[kBlockRows][kChunkColumns];
   alignas(64) float sums[kMaxFoldDepth][kBlockRows][kBlockOutputs];
 };
+static_assert(sizeof(Scratch) <= 512 * 1024);
 
 /// At most kBlockRows rows x kBlockPanels panels.
 struct Block {
@@ -119,8 +121,11 @@ template <int Rows>
   const bool whole = chunk.contribution >= 0;
   const MatmulArgs& args = block.args;
   const int column = block.panel * kPanelOutputs;
-  float* y = args.y + chunk.contribution * args.plane_stride + block.row * args.y_stride + column;
-  float* to = (whole ? y : scratch.sums[top][0]) + output;
+  float* to = scratch.sums[top][0] + output;
+  if (whole) {
+    to = args.y + chunk.contribution * args.plane_stride + block.row * args.y_stride + column +
+         output;
+  }
   const int64_t stride = whole ? args.y_stride : kBlockOutputs;
   const int outputs = whole ? args.w->n() - column - output : kTileOutputs;
 #pragma GCC unroll 12
@@ -196,10 +201,11 @@ void compute(const Block& block, Scratch& scratch) {
   }
 }
 
-/// Computes the rows [row_begin, row_end) of the panels [panel_begin, panel_end).
+/// Computes the rows [row_begin, row_end) of the panels [panel_begin, panel_end). Not inlined,
+/// because a product of few rows must not take the stack of this.
 template <typename Product>
-void many_rows(const MatmulArgs& args, int64_t row_begin, int64_t row_end, int panel_begin,
-               int panel_end) {
+[[gnu::noinline]] void many_rows(const MatmulArgs& args, int64_t row_begin, int64_t row_end,
+                                 int panel_begin, int panel_end) {
   const auto part = [](int64_t left, int most) {
     return left < most ? static_cast<int>(left) : most;
   };

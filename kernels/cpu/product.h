@@ -13,9 +13,8 @@ constexpr int kPanelVecs = kPanelOutputs / kLanes;
 constexpr int64_t kStepBytes = kPanelVecs * kGroupBytes;
 
 /// Each product says how it multiplies several rows:
-/// - kRows: at most so many at once in kernels/cpu/matmul.cc, whose registers hold their sums
-/// beside
-///   the weights and the inputs of one step.
+/// - kRows: at most so many at once in kernels/cpu/matmul.cc. Registers hold their sums beside the
+///   weights and the inputs of one step.
 /// - kManyRows: from so many on kernels/cpu/many_rows.h is faster; 0: never.
 /// - in_order: sums with their outputs in order, from sums whose lanes are those of `weights`.
 

@@ -18,8 +18,9 @@ bool clone3_is_denied();
 /// (EPERM). It allocates nothing.
 const char* process_denial();
 
-/// The smallest stack with which the program runs, in bytes.
-inline constexpr uint64_t kLeastStackBytes = uint64_t{256} << 10;
+/// The smallest stack with which the program runs, in bytes. Most of it is what a product of many
+/// rows widens into (kernels/cpu/many_rows.h).
+inline constexpr uint64_t kLeastStackBytes = uint64_t{1} << 20;
 
 /// "; its user may have 16 processes and threads (ulimit -u), and a container may limit them too
 /// (pids)", for an error that a process or thread could not be started (EAGAIN). If its stack is

@@ -91,11 +91,11 @@ void rms_norm_part(const KernelTable& kernels, Hash& hash) {
   }
 }
 
-/// These numbers of rows use every block of rows that a kernel has, and 150 outputs a panel of less
-/// than 64.
+/// These numbers of rows use every block of rows that a kernel has, and the way of many rows
+/// (kernels/cpu/product.h, kManyRows); 150 outputs have a panel of less than 64.
 /// scale: of weights and inputs.
 Status matmul_part(const KernelTable& kernels, Dtype dtype, float scale, Hash& hash) {
-  constexpr int kRows = 7, kOutputs = 150, kInputs = 75;
+  constexpr int kRows = 49, kOutputs = 150, kInputs = 75;
   Numbers numbers(3);
   SHOAL_ASSIGN_OR_RETURN(
       PackedMatrix w,
@@ -110,7 +110,7 @@ Status matmul_part(const KernelTable& kernels, Dtype dtype, float scale, Hash& h
   const std::vector<std::byte> inputs = rounded(x, activation_dtype(dtype));
   std::vector<float> y(2 * kRows * kOutputs);
   const MatmulArgs args{&w, inputs.data(), stride, y.data(), kOutputs, kRows * kOutputs};
-  for (const int rows : {1, 2, 3, 4, 5, kRows}) {
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 12, kRows}) {
     kernels.matmul(args, 0, rows, 0, w.panels());
     hash.add(y);
   }

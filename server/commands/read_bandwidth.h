@@ -31,8 +31,8 @@ class ReadBandwidth {
   /// (cache_size.h). Error: RESOURCE_EXHAUSTED if there is no memory for the buffers.
   static Result<ReadBandwidth> create(int threads, std::vector<int> cpus, size_t cache_bytes);
 
-  /// One pass of every loop: the best of them. It takes some tens of milliseconds, and more the
-  /// larger the caches are.
+  /// One pass of every loop: the best of them. It takes about a tenth of a second, and more
+  /// the larger the caches are.
   ReadRate measure();
 
  private:

@@ -136,14 +136,20 @@ class Stack(Place):
                 self.assertEqual(
                     self.run_in(*command, preexec_fn=denied.limit(resource.RLIMIT_STACK, 65536)),
                     (harness.UNAVAILABLE, "", "shoal: error: the stack is limited to 65536 bytes "
-                     "(ulimit -s), and 262144 are needed; usual is ulimit -s 8192\n"))
+                     "(ulimit -s), and 1048576 are needed; usual is ulimit -s 8192\n"))
 
     @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer needs a stack of its own")
     def test_the_least_one_suffices(self):
-        code, out, err = self.run_in("generate", TINY, *SHORT, "-tp", 2,
-                                     preexec_fn=denied.limit(resource.RLIMIT_STACK, 262144))
-        self.assertEqual((code, err), (0, ""))
-        self.assertTrue(out)
+        """Also for products of many rows, which take the most, with every set of kernels."""
+        many = ("--prompt-ids", ",".join(["1"] * 60), "--max-tokens", 2, "--threads-per-rank", 2)
+        limit = {"preexec_fn": denied.limit(resource.RLIMIT_STACK, 1 << 20)}
+        for kernels in harness.kernel_sets():
+            for dtype in ("float32", "float16", "bfloat16"):
+                with self.subTest(kernels=kernels, dtype=dtype):
+                    code, out, err = self.run_in("generate", TINY, *many, "-tp", 2, "--cpu-kernels",
+                                                 kernels, "--dtype", dtype, **limit)
+                    self.assertEqual((code, err), (0, ""))
+                    self.assertTrue(out)
 
     @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ,
                      "a sanitizer has the addresses that such a stack moves the libraries to")
