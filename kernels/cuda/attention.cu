@@ -1,7 +1,8 @@
 // Causal attention over the paged cache. There are two ways to divide it, with the same bits:
 //
 // whole: for many rows. A thread block goes over all chunks of keys that its pairs see, and folds
-// them from left to right in registers. If it has many pairs, each warp has some of its own.
+// them from left to right in registers. If there are many pairs, and they are bfloat16, each warp
+// has some of its own.
 //
 // split: for few rows. A thread block computes one chunk, so that all of a device reads the cache
 // at once, and leaves its maximum, sum and P.V in scratch memory. A second kernel folds them, with
@@ -39,17 +40,19 @@ __device__ void attend(const ShoalAttention& args, const Work& work) {
   constexpr bool kOneBuffer = Shape::Format::kOneBuffer;
   constexpr int kUnderWay = kOneBuffer ? 0 : 1;
   Sink sink(args, memory);
-  ChunkTiles tiles = loader.begin();
+  ChunkBlocks blocks = loader.begin();
+  if (!kOneBuffer) loader.load_values(work.begin_chunk, blocks);
+  copy_async_commit();
 #pragma unroll 1
   for (int chunk = work.begin_chunk; chunk < work.end_chunk; ++chunk) {
     const bool more = chunk + 1 < work.end_chunk;
-    const ChunkTiles next = more ? loader.tiles_of(chunk + 1) : tiles;
+    const ChunkBlocks next = more ? loader.blocks_of(chunk + 1) : blocks;
     copy_async_wait<kUnderWay>();
     __syncthreads();  // the keys have come
     __syncwarp();     // lanes may have parted to load, and they have to multiply together
     attender.score(args.scale);
     __syncthreads();  // the scores are there, and nobody reads the keys any more
-    if (kOneBuffer) loader.load_values(chunk, tiles);
+    if (kOneBuffer) loader.load_values(chunk, blocks);
     if (!kOneBuffer && more) loader.load_keys(chunk + 1, next);
     copy_async_commit();
     attender.weigh(chunk,
@@ -63,7 +66,7 @@ __device__ void attend(const ShoalAttention& args, const Work& work) {
     __syncthreads();  // nobody reads the values and the weights any more
     if (more) kOneBuffer ? loader.load_keys(chunk + 1, next) : loader.load_values(chunk + 1, next);
     copy_async_commit();
-    tiles = next;
+    blocks = next;
   }
   sink.finish(attender);
 }
@@ -80,21 +83,19 @@ __device__ void attend_whole(WarpShape<kPairFragments, kDimFragments, kAtOnce>,
   attend_by_warps<WarpShape<kPairFragments, kDimFragments, kAtOnce>>(args, work);
 }
 
-/// Blocks: rows and their slots x kv heads. Those of the first slot and head clear what no head
-/// writes.
+/// Blocks: pairs x kv heads. Each of them clears some of what no head writes, too.
 template <class Shape>
 __global__ void __launch_bounds__(kAttentionThreads, Shape::kAtOnce)
     whole_kernel(const __grid_constant__ ShoalAttention args) {
-  const int slots = static_cast<int>(gridDim.x) / args.step.rows;
-  if (static_cast<int>(blockIdx.x) % slots == 0 && blockIdx.y == 0) {
-    const int row = static_cast<int>(blockIdx.x) / slots;
+  const int64_t blocks = int64_t{gridDim.x} * gridDim.y;
+  for (int64_t row = int64_t{blockIdx.y} * gridDim.x + blockIdx.x; row < args.step.rows;
+       row += blocks)
     clear_row(args, row, attending_place(args.step, row).is_idle() ? 0 : columns_of(args));
-  }
   Work work;
   if (find_work(args, Shape::kPairs, &work)) attend_whole(Shape{}, args, work);
 }
 
-/// Blocks: rows and their slots x kv heads x chunks.
+/// Blocks: pairs x kv heads x chunks.
 template <class Shape>
 __global__ void __launch_bounds__(kAttentionThreads)
     split_kernel(const __grid_constant__ ShoalAttention args) {
@@ -131,9 +132,10 @@ int most_heads_of_group(const ShoalAttention& args) {
   return most;
 }
 
-/// Rows and their slots x kv heads, for blocks of so many pairs.
+/// Blocks of so many pairs x kv heads. The last block of every sequence may have fewer.
 Grid grid_of(const ShoalAttention& args, int pairs) {
-  return {args.step.rows * tiles(most_heads_of_group(args), pairs), args.cache.kv_heads, 1};
+  const int64_t most = int64_t{args.step.rows} * most_heads_of_group(args);
+  return {tiles(most, pairs) + args.step.sequences, args.cache.kv_heads, 1};
 }
 
 template <class Shape>
@@ -202,7 +204,7 @@ using Bf16Shape = AttentionShape<Bf16Attention, kPairFragments, kDimFragments>;
 using Narrow = Shapes<Bf16Shape<1, 1>, Bf16Shape<1, 2>, Bf16Shape<1, 4>>;
 using Wide = Shapes<Bf16Shape<4, 1>, Bf16Shape<4, 2>, Bf16Shape<4, 4>>;
 /// 64 pairs in a block, or 32 large ones. A multiprocessor has registers for so many blocks.
-using Warps = Shapes<WarpShape<2, 4, 3>, WarpShape<2, 8, 3>, WarpShape<1, 16, 2>>;
+using Warps = Shapes<WarpShape<2, 4, 3>, WarpShape<2, 8, 2>, WarpShape<1, 16, 2>>;
 /// The only shape of a type that is rare. Block memory has no room for more pairs of its q.
 template <class Format>
 using RareShape = AttentionShape<Format, 2, 4>;

@@ -11,16 +11,18 @@
 /// The part of attention that one thread block computes: some (row, head) pairs of one sequence
 /// that read the same kv head, over some chunks of keys. Keys and values are the rows of operand A,
 /// and the pairs are the columns of B. So every pair has a column of its own, and nothing here
-/// decides a bit: not what the other columns are, nor in which block a chunk is. How A and B are
-/// multiplied depends on the cache's type (attention_formats.cuh). The threads of a block either
-/// share all pairs (attention_block.cuh), or each warp has its own (attention_warps.cuh).
+/// decides a bit: not what the other columns are, nor in which block a chunk is. (Only a value that
+/// is infinite or NaN reaches pairs of the block that do not see it, because 0 times it is NaN.)
+/// How A and B are multiplied depends on the cache's type (attention_formats.cuh). The threads of a
+/// block either share all pairs (attention_block.cuh), or each warp has its own
+/// (attention_warps.cuh).
 namespace shoal::cuda {
 
 /// Keys of a chunk, as on the CPU. Chunks begin at multiples of this.
 inline constexpr int kChunkKeys = 64;
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = 32 * kAttentionWarps;
-static_assert(kChunkKeys == kAttentionWarps * kBlockTokens, "a warp computes a block's scores");
+static_assert(kChunkKeys % kBlockTokens == 0, "a chunk is whole tiles of the cache");
 
 /// A row and head, and the keys [first, last] that it sees. The row is -1 if there is none.
 struct Pair {
@@ -67,36 +69,49 @@ struct Work {
   int begin_chunk, end_chunk;
 };
 
-/// Sets the pairs of the slot-th block that begins in a row, if there is one. Of a sequence's
-/// pairs, every block has `pairs` that follow each other.
-__device__ inline bool find_pairs(const ShoalAttention& args, int row, int slot, int pairs,
-                                  Work* work) {
+/// Sets the pairs of block number `slot` of a sequence, if they are there. Of a sequence's pairs,
+/// every block has `pairs` that follow each other.
+__device__ inline bool take_pairs(const ShoalAttention& args, int slot, int pairs, Work* work) {
   const ShoalStepRows& step = args.step;
+  const int group = work->group;
+  work->first_row = load_global(step.first_row + work->sequence);
+  work->pair = slot * pairs;
+  const int index = work->pair / group;
+  const int64_t row = int64_t{work->first_row} + index;
+  if (row < 0 || row >= step.rows) return false;
   const RowPlace place = attending_place(step, row);
-  work->first_head = args.head_begin[work->kv_head];
-  work->group = args.head_begin[work->kv_head + 1] - work->first_head;
-  if (place.is_idle() || work->group == 0) return false;
-  work->sequence = place.sequence;
-  work->first_row = load_global(step.first_row + place.sequence);
-  const int index = row - work->first_row, group = work->group;
-  work->pair = ((index * group + pairs - 1) / pairs + slot) * pairs;
-  if (work->pair >= (index + 1) * group) return false;
-  int rows = load_global(step.row_count + place.sequence);
+  if (place.sequence != work->sequence) return false;
+  int rows = load_global(step.row_count + work->sequence);
   if (rows > step.rows - work->first_row) rows = step.rows - work->first_row;
   // Rows behind the end of the block table are idle.
   work->position = place.position - index;
   const int64_t end = step.table_stride * kBlockTokens - work->position;
   if (rows > end) rows = static_cast<int>(end);
   work->end_pair = work->pair + pairs < rows * group ? work->pair + pairs : rows * group;
-  return true;
+  return work->pair < work->end_pair;
 }
 
-/// Sets all of `work` for this block. Blocks: rows and their slots x kv heads. False: it has none.
+/// Finds the sequence and the pairs of block number `at` of those that a kv head has, of which the
+/// first sequence's come first.
+__device__ inline bool find_pairs(const ShoalAttention& args, int64_t at, int pairs, Work* work) {
+  work->first_head = args.head_begin[work->kv_head];
+  work->group = args.head_begin[work->kv_head + 1] - work->first_head;
+#pragma unroll 4
+  for (work->sequence = 0; work->sequence < args.step.sequences; ++work->sequence) {
+    const int64_t rows = load_global(args.step.row_count + work->sequence);
+    const int64_t blocks = (rows * work->group + pairs - 1) / pairs;
+    if (at < blocks) return take_pairs(args, static_cast<int>(at), pairs, work);
+    if (blocks > 0) at -= blocks;
+  }
+  return false;
+}
+
+/// Sets all of `work` for this block. Blocks: pairs x kv heads, of which some have none: then it is
+/// false. The last rows see the most keys, so their blocks come first.
 __device__ inline bool find_work(const ShoalAttention& args, int pairs, Work* work) {
-  const int slots = static_cast<int>(gridDim.x) / args.step.rows;
-  const int at = static_cast<int>(blockIdx.x);
+  const int64_t at = int64_t{gridDim.x} - 1 - blockIdx.x;
   work->kv_head = static_cast<int>(blockIdx.y);
-  if (!find_pairs(args, at / slots, at % slots, pairs, work)) return false;
+  if (!find_pairs(args, at, pairs, work)) return false;
   work->begin_key = first_key(args, work->position + work->pair / work->group);
   work->end_key = work->position + (work->end_pair - 1) / work->group + 1;
   work->begin_chunk = work->begin_key / kChunkKeys;
@@ -122,9 +137,9 @@ struct OperandMemory {
   }
 };
 
-/// Where the tiles of a chunk begin in the cache, of those whose rows this thread copies.
-struct ChunkTiles {
-  int64_t at[kChunkKeys / kBlockTokens];
+/// The blocks of the cache that hold a chunk.
+struct ChunkBlocks {
+  int32_t block[kChunkKeys / kBlockTokens];
 };
 
 /// Copies what a block needs into its memory. Eight threads copy a row.
@@ -135,44 +150,49 @@ class AttentionLoader {
                              const OperandMemory<Shape>& memory)
       : args_(args), work_(work), memory_(memory) {}
 
-  /// Sets the pairs, and begins to copy q and the first chunk: one group of q and the keys, and one
-  /// of the values, which is empty if both have one buffer. Returns the chunk's tiles.
-  __device__ ChunkTiles begin() const {
-    const ChunkTiles tiles = tiles_of(work_.begin_chunk);
+  /// Sets the pairs, and begins to copy q and the first chunk's keys, as one group of copies.
+  /// Returns the chunk's blocks.
+  __device__ ChunkBlocks begin() const {
+    const ChunkBlocks blocks = blocks_of(work_.begin_chunk);
     set_pairs();
     __syncthreads();
     load_q();
-    load_keys(work_.begin_chunk, tiles);
+    load_keys(work_.begin_chunk, blocks);
     copy_async_commit();
-    if (!Shape::Format::kOneBuffer) load_values(work_.begin_chunk, tiles);
-    copy_async_commit();
-    return tiles;
+    return blocks;
   }
 
-  /// To be called some time before the tiles are loaded, because the block table is in device
-  /// memory.
-  __device__ ChunkTiles tiles_of(int chunk) const {
-    ChunkTiles tiles{};
-    for_rows(chunk, [&](int i, int key, bool take) {
-      if (take) tiles.at[i] = tile_of(args_.cache, args_.step, work_.sequence, key, work_.kv_head);
-    });
-    return tiles;
+  /// To be called some time before the chunk is loaded, because the block table is in device
+  /// memory. Of blocks that no pair sees, another one of the sequence.
+  __device__ ChunkBlocks blocks_of(int chunk) const {
+    const auto* const table = args_.step.block_table + work_.sequence * args_.step.table_stride;
+    ChunkBlocks blocks;
+#pragma unroll
+    for (int i = 0; i < kChunkKeys / kBlockTokens; ++i) {
+      int key = chunk * kChunkKeys + i * kBlockTokens;
+      key = key < work_.begin_key ? work_.begin_key : key;
+      key = key < work_.end_key ? key : work_.end_key - 1;
+      blocks.block[i] = load_global(table + key / kBlockTokens);
+    }
+    return blocks;
   }
 
   /// Keys that no pair of the block sees are not read, because they need not exist, and become
   /// zeros.
-  __device__ void load_keys(int chunk, const ChunkTiles& tiles) const {
-    load_tokens(memory_.keys, chunk, tiles, 0);
+  __device__ void load_keys(int chunk, const ChunkBlocks& blocks) const {
+    load_tokens(memory_.keys, chunk, blocks, 0);
   }
-  __device__ void load_values(int chunk, const ChunkTiles& tiles) const {
-    load_tokens(memory_.values, chunk, tiles, values_of_tile(args_.cache));
+  __device__ void load_values(int chunk, const ChunkBlocks& blocks) const {
+    load_tokens(memory_.values, chunk, blocks, values_of_tile(args_.cache));
   }
 
  private:
   static constexpr int kThreadsOfRow = 8;
   static constexpr int kRowsAtOnce = kAttentionThreads / kThreadsOfRow;
   static_assert(kRowsAtOnce == kBlockTokens, "a block is copied at once");
-  __device__ static int row() { return static_cast<int>(threadIdx.x) / kThreadsOfRow; }
+  __device__ static int row() {
+    return static_cast<int>(threadIdx.x) / kThreadsOfRow;
+  }
 
   __device__ void set_pairs() const {
     const auto at = static_cast<int>(threadIdx.x);
@@ -207,25 +227,18 @@ class AttentionLoader {
       copy_async(to + i * kPiece, from + i * kPiece, take);
   }
 
-  /// Calls body(block of the chunk, key, whether some pair sees it) for this thread's rows.
-  template <class Body>
-  __device__ void for_rows(int chunk, const Body& body) const {
-#pragma unroll
-    for (int i = 0; i < kChunkKeys / kBlockTokens; ++i) {
-      const int key = chunk * kChunkKeys + i * kBlockTokens + row();
-      body(i, key, key >= work_.begin_key && key < work_.end_key);
-    }
-  }
-
   /// in_tile: where in a tile the rows begin.
-  __device__ void load_tokens(typename Shape::Element* to, int chunk, const ChunkTiles& tiles,
+  __device__ void load_tokens(typename Shape::Element* to, int chunk, const ChunkBlocks& blocks,
                               int in_tile) const {
     const int in_row = in_tile + row() * row_elements(args_.cache);
-    for_rows(chunk, [&](int i, int, bool take) {
-      const auto* const from =
-          static_cast<const typename Shape::Element*>(args_.cache.data) + tiles.at[i] + in_row;
-      copy_row(to + (i * kBlockTokens + row()) * memory_.stride, from, take);
-    });
+#pragma unroll
+    for (int i = 0; i < kChunkKeys / kBlockTokens; ++i) {
+      const int in_chunk = i * kBlockTokens + row(), key = chunk * kChunkKeys + in_chunk;
+      const bool take = key >= work_.begin_key && key < work_.end_key;
+      const auto* const from = static_cast<const typename Shape::Element*>(args_.cache.data) +
+                               tile_of_block(args_.cache, blocks.block[i], work_.kv_head) + in_row;
+      copy_row(to + in_chunk * memory_.stride, from, take);
+    }
   }
 
   const ShoalAttention& args_;

@@ -13,6 +13,7 @@
 /// keeps its four warps busy.
 namespace shoal::cuda {
 
+static_assert(kChunkKeys == kAttentionWarps * kBlockTokens, "a warp computes a block's scores");
 inline constexpr int kScoreStride = kChunkKeys + 4;
 
 /// The shape of a block: its pairs in fragments of eight, and the most fragments of head_dim that a

@@ -10,8 +10,8 @@
 
 /// Attention of many rows in bfloat16: each warp has pairs of its own and goes with them over all
 /// chunks of keys, which the warps of a block share. Scores, weights and sums stay in registers, so
-/// warps wait for each other only where keys and values come and go, as in FlashAttention-2 (Dao,
-/// 2023). Each pair's operations and their order are those of attention_block.cuh and
+/// warps wait for each other twice a chunk, where keys and values come, as in FlashAttention-2
+/// (Dao, 2023). Each pair's operations and their order are those of attention_block.cuh and
 /// attention_fold.cuh, and so are its bits.
 namespace shoal::cuda {
 
@@ -45,7 +45,8 @@ struct WarpShape {
 };
 
 /// One warp and its pairs. A lane has two pairs of every fragment, which are the columns 2 (lane %
-/// 4) and the next, and of these the keys lane / 4 and lane / 4 + 8 of every sixteen.
+/// 4) and the next. Of these it has the scores of keys lane / 4 and lane / 4 + 8 of every sixteen,
+/// and later the sums of those elements of every sixteen.
 template <class Shape>
 class WarpAttender {
   using Format = typename Shape::Format;
@@ -54,15 +55,23 @@ class WarpAttender {
   static constexpr int kColumns = 2 * kFragments;
   /// Groups of sixteen keys in a chunk.
   static constexpr int kTiles = kChunkKeys / kBlockTokens;
+  /// What column 0 takes of a chunk. Those of the others are the next bits.
+  static constexpr uint32_t kNothing = 1, kFirst = 1U << kColumns;
 
  public:
   __device__ WarpAttender(const ShoalAttention& args, const Work& work,
                           const OperandMemory<Shape>& memory)
       : args_(args), memory_(memory), head_dim_(row_elements(args.cache)) {
-    const int rows_end = work.position + (work.end_pair - 1) / work.group;
-    last_of_first_row_ = work.position + work.pair / work.group;
-    first_of_last_row_ = first_key(args, rows_end);
+    const int first = work.pair + warp() * Shape::kPairsOfWarp;
+    const int end =
+        first + Shape::kPairsOfWarp < work.end_pair ? first + Shape::kPairsOfWarp : work.end_pair;
+    has_pairs_ = first < end;
+    common_first_ = first_key(args, work.position + (end - 1) / work.group);
+    common_last_ = work.position + first / work.group;
   }
+
+  /// Whether any of the block's pairs are this warp's. If not, it has nothing to compute.
+  __device__ bool has_pairs() const { return has_pairs_; }
 
   /// scale * q.k of all keys of the chunk.
   __device__ void score(float scale) {
@@ -93,13 +102,12 @@ class WarpAttender {
   /// Turns the scores of a chunk into weights, and folds their sums into those of the chunks before
   /// it.
   __device__ void weigh(int chunk) {
-    is_inner_ = all_go_on(chunk);
-    is_inner_ ? weigh_as<true>(chunk) : weigh_as<false>(chunk);
+    is_inner(chunk) ? weigh_as<true>(chunk) : weigh_as<false>(chunk);
   }
 
-  /// Folds P.V of the chunk into that of the chunks before it.
-  __device__ void weigh_values() {
-    is_inner_ ? weigh_values_as<true>() : weigh_values_as<false>();
+  /// Folds P.V of the chunk, which was weighed last, into that of the chunks before it.
+  __device__ void weigh_values(int chunk) {
+    is_inner(chunk) ? weigh_values_as<true>() : weigh_values_as<false>();
   }
 
   /// Writes the outputs.
@@ -136,12 +144,12 @@ class WarpAttender {
         .pairs[warp() * Shape::kPairsOfWarp + column / 2 * 8 + lane() % 4 * 2 + column % 2];
   }
 
-  /// Whether every pair of the block sees the whole chunk, and has seen one before it. This is so
+  /// Whether every pair of the warp sees the whole chunk, and has seen one before it. This is so
   /// for most chunks, and then nothing has to be asked for single keys and pairs. Places without a
   /// pair compute something that nobody reads.
-  __device__ bool all_go_on(int chunk) const {
-    return chunk > first_of_last_row_ / kChunkKeys &&
-           chunk * kChunkKeys + kChunkKeys - 1 <= last_of_first_row_;
+  __device__ bool is_inner(int chunk) const {
+    return chunk > common_first_ / kChunkKeys &&
+           chunk * kChunkKeys + kChunkKeys - 1 <= common_last_;
   }
 
   template <class Body>
@@ -158,15 +166,18 @@ class WarpAttender {
 
   template <bool kInner>
   __device__ void weigh_as(int chunk) {
+    float max[kColumns];
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column)
+      max[column] = greatest<kInner>(column, keys_of_column<kInner>(column, chunk));
 #pragma unroll
     for (int column = 0; column < kColumns; ++column) {
-      const KeyRange keys = kInner ? KeyRange{0, kChunkKeys} : keys_of(pair_of(column), chunk);
-      const float max = greatest<kInner>(column, keys);
-      const float sum = sum_of_weights<kInner>(column, keys, max);
+      const KeyRange keys = keys_of_column<kInner>(column, chunk);
+      const float sum = sum_of_weights<kInner>(column, keys, max[column]);
       if (!kInner) note_chunk(column, chunk, keys);
-      take_sum<kInner>(column, max, sum);
+      take_sum<kInner>(column, max[column], sum);
     }
-    // A column of operand B is a pair, and of its rows, the keys, a lane has two neighbours.
+    // A lane has two pairs of one key, and operand B takes two keys of one pair.
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -174,11 +185,15 @@ class WarpAttender {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const float* const two = scores_[tile][f] + 2 * half;
-          const uint32_t packed = Format::rounded(two[0]) | uint32_t{Format::rounded(two[1])} << 16;
-          weights_[tile].value[f][half] = transposed(packed);
+          weights_[tile].value[f][half] = transposed(Format::packed(two[0], two[1]));
         }
       }
     }
+  }
+
+  template <bool kInner>
+  __device__ KeyRange keys_of_column(int column, int chunk) const {
+    return kInner ? KeyRange{0, kChunkKeys} : keys_of(pair_of(column), chunk);
   }
 
   /// The greatest score of a column's keys.
@@ -237,58 +252,71 @@ class WarpAttender {
 
   /// Remembers what a pair takes of the chunk.
   __device__ void note_chunk(int column, int chunk, const KeyRange& keys) {
-    const uint32_t bit = 1U << column;
     const bool is_first = pair_of(column).first / kChunkKeys == chunk;
-    nothing_ = keys.is_empty() ? nothing_ | bit : nothing_ & ~bit;
-    first_ = is_first ? first_ | bit : first_ & ~bit;
+    const uint32_t marks = (keys.is_empty() ? kNothing : 0) | (is_first ? kFirst : 0);
+    marks_ = (marks_ & ~((kNothing | kFirst) << column)) | marks << column;
   }
   template <bool kInner>
   __device__ bool takes_nothing(int column) const {
-    return !kInner && (nothing_ >> column & 1) != 0;
+    return !kInner && (marks_ & kNothing << column) != 0;
   }
   template <bool kInner>
   __device__ bool takes_first(int column) const {
-    return !kInner && (first_ >> column & 1) != 0;
+    return !kInner && (marks_ & kFirst << column) != 0;
   }
 
-  /// As FoldInRegisters::take_sum.
+  /// As FoldInRegisters::take_sum, without branches, so that lanes do not part. Of the two scales
+  /// one is exp(0), so one exponential is enough: the other argument plus 1 is 1, or NaN.
   template <bool kInner>
   __device__ void take_sum(int column, float max, float sum) {
-    Running& all = all_[column];
-    if (takes_nothing<kInner>(column)) return;
-    if (takes_first<kInner>(column)) {
-      all = {max, sum, 0, 0};
-      return;
-    }
-    const float merged = all.max > max ? all.max : max;
-    const float old_scale = exponential(__fadd_rn(all.max, -merged));
-    const float new_scale = exponential(__fadd_rn(max, -merged));
-    all = {merged, __fmaf_rn(all.sum, old_scale, __fmul_rn(sum, new_scale)), old_scale, new_scale};
+    const Running all = all_[column];
+    const bool stays = all.max > max;
+    const float merged = stays ? all.max : max;
+    const float old_less = __fadd_rn(all.max, -merged), new_less = __fadd_rn(max, -merged);
+    const float smaller = exponential(stays ? new_less : old_less);
+    const float one = __fadd_rn(stays ? old_less : new_less, 1.0f);
+    const float old_scale = stays ? one : smaller, new_scale = stays ? smaller : one;
+    const float folded = __fmaf_rn(all.sum, old_scale, __fmul_rn(sum, new_scale));
+    const bool first = takes_first<kInner>(column), nothing = takes_nothing<kInner>(column);
+    // Of its first chunk a pair takes the sums as they are.
+    const float new_max = first ? max : merged, new_sum = first ? sum : folded;
+    all_[column] = {nothing ? all.max : new_max, nothing ? all.sum : new_sum, old_scale, new_scale};
   }
 
+  /// Two fragments of head_dim at once, because one has too few products that do not wait for each
+  /// other.
   template <bool kInner>
   __device__ void weigh_values_as() {
 #pragma unroll
-    for (int d = 0; d < Shape::kDimFragments; ++d) {
+    for (int d = 0; d < Shape::kDimFragments; d += 2) {
       if (d * kHeadDimUnit >= head_dim_) break;
-      float sums[kFragments][4] = {};
+      // Behind the head, the first of the two once more, for nobody.
+      const int second = (d + 1) * kHeadDimUnit < head_dim_ ? d + 1 : d;
+      float sums[2][kFragments][4] = {};
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        Format::add_values(sums,
-                           memory_.values + tile * kBlockTokens * memory_.stride + d * kHeadDimUnit,
-                           memory_.stride, weights_[tile]);
+        const auto* const values = memory_.values + tile * kBlockTokens * memory_.stride;
+        Format::add_values(sums[0], values + d * kHeadDimUnit, memory_.stride, weights_[tile]);
+        Format::add_values(sums[1], values + second * kHeadDimUnit, memory_.stride, weights_[tile]);
       }
+      fold<kInner>(sums[0], out_[d]);
+      fold<kInner>(sums[1], out_[d + 1]);
+    }
+  }
+
+  /// Folds P.V of the chunk into that of the chunks before it, without branches.
+  template <bool kInner>
+  __device__ void fold(const float (&sums)[kFragments][4], float (&out)[kFragments][4]) const {
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        if (takes_nothing<kInner>(column)) continue;
-        const bool first = takes_first<kInner>(column);
-        const Running& all = all_[column];
+    for (int column = 0; column < kColumns; ++column) {
+      const Running& all = all_[column];
+      const bool first = takes_first<kInner>(column), nothing = takes_nothing<kInner>(column);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float value = sums[column / 2][column % 2 + 2 * half];
-          float& out = out_[d][column / 2][column % 2 + 2 * half];
-          out = first ? value : __fmaf_rn(out, all.old_scale, __fmul_rn(value, all.new_scale));
-        }
+      for (int half = 0; half < 2; ++half) {
+        const float value = sums[column / 2][column % 2 + 2 * half];
+        float& sum = out[column / 2][column % 2 + 2 * half];
+        const float folded = __fmaf_rn(sum, all.old_scale, __fmul_rn(value, all.new_scale));
+        sum = nothing ? sum : first ? value : folded;
       }
     }
   }
@@ -296,43 +324,42 @@ class WarpAttender {
   const ShoalAttention& args_;
   const OperandMemory<Shape>& memory_;
   const int head_dim_;
-  int last_of_first_row_, first_of_last_row_;  ///< the keys that all pairs see are between them
-  bool is_inner_ = false;
-  uint32_t nothing_ = 0, first_ = 0;     ///< pairs that see none of the chunk, and their first one
+  bool has_pairs_;
+  int common_first_, common_last_;       ///< the keys that all pairs of the warp see
+  uint32_t marks_ = 0;                   ///< of the columns, of a chunk that is not inner
   float scores_[kTiles][kFragments][4];  ///< then the weights
   typename Format::template Pairs<kFragments> weights_[kTiles];
   Running all_[kColumns] = {};
   float out_[Shape::kDimFragments][kFragments][4] = {};
 };
 
-/// Goes over the chunks of the work. The keys of a chunk come while the values of the one before it
-/// are multiplied, and its values while the keys are.
+/// Goes over the chunks of the work. The values of a chunk come while its keys are multiplied, and
+/// the keys of the next one while its values are.
 template <class Shape>
 __device__ void attend_by_warps(const ShoalAttention& args, const Work& work) {
   const OperandMemory<Shape> memory(row_elements(args.cache));
   const AttentionLoader<Shape> loader(args, work, memory);
-  ChunkTiles tiles = loader.begin();
+  ChunkBlocks blocks = loader.begin();
   WarpAttender<Shape> attender(args, work, memory);
 #pragma unroll 1
   for (int chunk = work.begin_chunk; chunk < work.end_chunk; ++chunk) {
     const bool more = chunk + 1 < work.end_chunk;
-    if (more) tiles = loader.tiles_of(chunk + 1);
-    copy_async_wait<1>();
-    __syncthreads();  // the keys have come
-    __syncwarp();     // lanes may have parted to load, and they have to multiply together
-    attender.score(args.scale);
-    __syncthreads();  // nobody reads the keys any more
-    if (more) loader.load_keys(chunk + 1, tiles);
+    copy_async_wait<0>();
+    __syncthreads();  // the keys have come, and nobody reads the values before any more
+    loader.load_values(chunk, blocks);
+    copy_async_commit();
+    if (more) blocks = loader.blocks_of(chunk + 1);
+    __syncwarp();  // lanes may have parted to load, and they have to multiply together
+    if (attender.has_pairs()) {
+      attender.score(args.scale);
+      attender.weigh(chunk);
+    }
+    copy_async_wait<0>();
+    __syncthreads();  // the values have come, and nobody reads the keys any more
+    if (more) loader.load_keys(chunk + 1, blocks);
     copy_async_commit();
     __syncwarp();
-    attender.weigh(chunk);
-    copy_async_wait<1>();
-    __syncthreads();  // the values have come
-    __syncwarp();
-    attender.weigh_values();
-    __syncthreads();  // nobody reads the values any more
-    if (more) loader.load_values(chunk + 1, tiles);
-    copy_async_commit();
+    if (attender.has_pairs()) attender.weigh_values(chunk);
   }
   attender.finish();
 }

@@ -60,24 +60,38 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__
       });
 }
 
-/// Calls body(column, i) for up to kColumnsOfThread of this thread's columns of a row, of which the
+/// Columns that a thread of a norm loads at once.
+constexpr int kNormColumns = 8;
+/// How far it is from a thread's columns to its next ones.
+constexpr int kNormStep = kNormThreads * kNormColumns;
+
+/// Calls body(column, i) for up to kNormColumns of this thread's columns of a row, of which the
 /// first is `first`. Every row has a block of kNormThreads.
 template <class Body>
 __device__ void for_columns(int first, int columns, const Body& body) {
 #pragma unroll
-  for (int i = 0; i < kColumnsOfThread; ++i) {
+  for (int i = 0; i < kNormColumns; ++i) {
     const int column = first + i * kNormThreads;
     if (column < columns) body(column, i);
   }
 }
-/// How far it is from a thread's columns to its next ones.
-constexpr int kNormStep = kNormThreads * kColumnsOfThread;
+
+/// Some of a norm's weights.
+struct NormWeights {
+  float value[kNormColumns] = {};
+
+  __device__ void load(const float* from, int first, int columns) {
+    for_columns(first, columns, [&](int column, int i) { value[i] = load_global(from + column); });
+  }
+};
 
 /// Normalizes the block's row, which its threads have put into block memory, before kSumLanes sums.
 /// Args: ShoalRmsNorm or ShoalAddNorm.
 template <class Args>
 __device__ void normalize_row(const Args& args, const float* x, float* sums) {
   const auto thread = static_cast<int>(threadIdx.x);
+  NormWeights weights;  // they come while the row is summed
+  weights.load(args.weight, thread, args.cols);
   __syncthreads();
   if (thread < kSumLanes) {
     float sum = 0;
@@ -89,12 +103,10 @@ __device__ void normalize_row(const Args& args, const float* x, float* sums) {
   const float scale = inverse_rms(sum_of_lanes(sums), args.cols, args.eps);
   const int64_t to = static_cast<int64_t>(blockIdx.x) * args.out_stride;
   for (int first = thread; first < args.cols; first += kNormStep) {
-    float weight[kColumnsOfThread] = {};
-    for_columns(first, args.cols,
-                [&](int column, int i) { weight[i] = load_global(args.weight + column); });
+    if (first > thread) weights.load(args.weight, first, args.cols);
     for_columns(first, args.cols, [&](int column, int i) {
       store_element(args.out, args.type, to + column,
-                    __fmul_rn(__fmul_rn(x[column], scale), weight[i]));
+                    __fmul_rn(__fmul_rn(x[column], scale), weights.value[i]));
     });
   }
   for (int64_t i = args.cols + thread; i < args.out_stride; i += kNormThreads)
@@ -105,10 +117,10 @@ __device__ void normalize_row(const Args& args, const float* x, float* sums) {
 __global__ void __launch_bounds__(kNormThreads)
     rms_norm_kernel(const __grid_constant__ ShoalRmsNorm args) {
   auto* const x = reinterpret_cast<float*>(block_memory());
-  // All threads load, so that the whole row is under way at once, and then few of them sum.
+  // All threads load, so that much of the row is under way at once, and then few of them sum.
   const float* const from = args.x + static_cast<int64_t>(blockIdx.x) * args.cols;
   for (int first = static_cast<int>(threadIdx.x); first < args.cols; first += kNormStep) {
-    float loaded[kColumnsOfThread] = {};
+    float loaded[kNormColumns] = {};
     for_columns(first, args.cols,
                 [&](int column, int i) { loaded[i] = load_global(from + column); });
     for_columns(first, args.cols, [&](int column, int i) { x[column] = loaded[i]; });
@@ -116,13 +128,9 @@ __global__ void __launch_bounds__(kNormThreads)
   normalize_row(args, x, x + args.cols);
 }
 
-__device__ float with_bias(float value, const float* bias, int64_t column) {
-  return bias == nullptr ? value : __fadd_rn(value, load_global(bias + column));
-}
-
-/// A column of both halves.
+/// A column of both halves of a row, and of their biases, which are not added if there are none.
 struct GateUp {
-  float gate, up;
+  float gate, up, gate_bias, up_bias;
 };
 
 __global__ void __launch_bounds__(kThreads)
@@ -130,16 +138,23 @@ __global__ void __launch_bounds__(kThreads)
   for_elements(
       args.rows, args.out_stride,
       [&](int64_t row, int64_t column) {
-        if (column >= args.cols) return GateUp{};
+        GateUp x{};
+        if (column >= args.cols) return x;
         const float* const from = args.gate_up + row * 2 * args.cols;
-        const int64_t up_column = args.cols + column;
-        return GateUp{with_bias(load_global(from + column), args.bias, column),
-                      with_bias(load_global(from + up_column), args.bias, up_column)};
+        x.gate = load_global(from + column);
+        x.up = load_global(from + args.cols + column);
+        if (args.bias == nullptr) return x;
+        x.gate_bias = load_global(args.bias + column);
+        x.up_bias = load_global(args.bias + args.cols + column);
+        return x;
       },
       [&](int64_t row, int64_t column, const GateUp& x) {
+        const bool biased = args.bias != nullptr;
+        const float gate = biased ? __fadd_rn(x.gate, x.gate_bias) : x.gate;
+        const float up = biased ? __fadd_rn(x.up, x.up_bias) : x.up;
+        const float silu = __fdiv_rn(gate, __fadd_rn(1.0f, exponential(-gate)));
         // Columns behind the row are zeros.
-        const float silu = __fdiv_rn(x.gate, __fadd_rn(1.0f, exponential(-x.gate)));
-        const float value = column < args.cols ? __fmul_rn(silu, x.up) : 0.0f;
+        const float value = column < args.cols ? __fmul_rn(silu, up) : 0.0f;
         store_element(args.out, args.type, row * args.out_stride + column, value);
       });
 }
@@ -167,13 +182,13 @@ struct LeafSums {
   }
 };
 
-/// Adds up to kColumnsOfThread of this thread's columns to the residual and puts them into block
+/// Adds up to kNormColumns of this thread's columns to the residual and puts them into block
 /// memory. Everything is loaded at once, because otherwise each plane of each column would cost the
 /// full latency of memory.
 __device__ void add_columns(const ShoalAddNorm& args, int first, float* x) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * args.cols;
-  LeafSums sums[kColumnsOfThread];
-  float residual[kColumnsOfThread] = {}, bias[kColumnsOfThread] = {};
+  LeafSums sums[kNormColumns];
+  float residual[kNormColumns] = {}, bias[kNormColumns] = {};
   for_columns(first, args.cols, [&](int column, int i) {
     sums[i].load(args, row + column);
     residual[i] = load_global(args.residual + row + column);

@@ -35,14 +35,16 @@ __host__ __device__ inline int row_elements(const ShoalKvLayer& cache) {
   return row_elements(cache.head_dim);
 }
 
-/// The element of the cache at which the tile of a kv head begins, in the block that holds a
-/// position: first K, then V.
+/// The element of the cache at which the tile of a kv head begins in a block: first K, then V.
+__device__ inline int64_t tile_of_block(const ShoalKvLayer& cache, int32_t block, int kv_head) {
+  const int64_t tile = int64_t{block} * cache.kv_heads + kv_head;
+  return tile * 2 * kBlockTokens * row_elements(cache);
+}
+/// The same in the block that holds a position.
 __device__ inline int64_t tile_of(const ShoalKvLayer& cache, const ShoalStepRows& step,
                                   int sequence, int position, int kv_head) {
   const int64_t entry = sequence * step.table_stride + position / kBlockTokens;
-  const int64_t tile =
-      static_cast<int64_t>(load_global(step.block_table + entry)) * cache.kv_heads + kv_head;
-  return tile * 2 * kBlockTokens * row_elements(cache);
+  return tile_of_block(cache, load_global(step.block_table + entry), kv_head);
 }
 /// From the keys of a tile to its values.
 __device__ inline int values_of_tile(const ShoalKvLayer& cache) {

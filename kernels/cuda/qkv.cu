@@ -120,6 +120,9 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes)
   for (int64_t row = blockIdx.y; row < args.step.rows; row += gridDim.y) {
     const RowPlace place = place_of(args.step, row);
     if (place.is_idle() || place.position >= args.positions) continue;
+    const int kv_head = slot - args.heads - (is_v ? cache.kv_heads : 0);
+    const int64_t tile =
+        is_q ? 0 : tile_of(cache, args.step, place.sequence, place.position, kv_head);
     const int64_t angles = static_cast<int64_t>(place.position) * (d / 2);
     head.load(args.qkv + row * args.qkv_stride + slot * d,
               args.bias == nullptr ? nullptr : args.bias + slot * d,
@@ -131,10 +134,9 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes)
                  elements);
       continue;
     }
-    const int kv_head = slot - args.heads - (is_v ? cache.kv_heads : 0);
-    const int64_t tile = tile_of(cache, args.step, place.sequence, place.position, kv_head) +
-                         (is_v ? values_of_tile(cache) : 0);
-    head.store(cache.data, cache.type, tile + place.position % kBlockTokens * elements, elements);
+    head.store(cache.data, cache.type,
+               tile + (is_v ? values_of_tile(cache) : 0) + place.position % kBlockTokens * elements,
+               elements);
   }
 }
 

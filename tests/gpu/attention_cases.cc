@@ -183,7 +183,7 @@ KnownStep known_step(const emulator::TensorCore& core, const Heads& heads,
 std::string schedules_change_no_bit(const Options& options, OneDevice& one, Dtype type) {
   if (!options.stand_in) return cat(kSkip, "a device has its own schedule");
   const emulator::TensorCore core = emulator::tensor_core_of(options.compute_major);
-  const KnownStep usual = known_step(core, {{0, 2, 7}, 80, 70, type}, {{0, 9}, {126, 4}});
+  const KnownStep usual = known_step(core, {{0, 2, 7}, 80, 70, type}, {{0, 9}, {127, 4}});
   const KnownStep small = known_step(core, {{0, 2}, 16, 0, type}, {{62, 4}});
   const int seeds_with_usual = !quick_breadth() ? kAllSeeds : type == Dtype::kBf16 ? 8 : 3;
   return in_lane_orders(kAllSeeds, [&](int order) -> std::string {
@@ -297,6 +297,20 @@ std::string windows_need_little_room(OneDevice& one) {
   return first_difference(tight.out, right.out, out_stride_of(heads));
 }
 
+/// Several chunks of which every row sees all keys, behind the first one.
+std::string whole_chunks_fold(const Options& options, OneDevice& one) {
+  const emulator::TensorCore core = emulator::tensor_core_of(options.compute_major);
+  for (const int window : {0, 200}) {
+    const Heads heads{{0, 3}, 64, window};
+    const Tokens tokens = make_tokens(heads, 1, 276, 97);
+    const PagedStep step = make_step({{256, 20}}, 98);
+    const std::string wrong =
+        every_way(one, heads, tokens, step, expected_step(core, heads, tokens, step));
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
 /// Rows whose positions have no place in the block table are idle.
 std::string a_table_may_end_early(const Options& options, OneDevice& one) {
   const emulator::TensorCore core = emulator::tensor_core_of(options.compute_major);
@@ -374,6 +388,7 @@ void add_attention_cases(const Options& options, std::vector<Case>& cases) {
   add("layer/attention-windows", windows_need_little_room);
   add("layer/attention-tables",
       [=](OneDevice& one) { return a_table_may_end_early(options, one); });
+  add("layer/attention-chunks", [=](OneDevice& one) { return whole_chunks_fold(options, one); });
   add("layer/attention-long", long_sequences_fold);
   add("layer/attention-replay", arguments_can_be_replayed);
   add("layer/attention-refusals", nonsense_is_refused);
