@@ -277,10 +277,14 @@ class WarpAttender {
     const float one = __fadd_rn(stays ? old_less : new_less, 1.0f);
     const float old_scale = stays ? one : smaller, new_scale = stays ? smaller : one;
     const float folded = __fmaf_rn(all.sum, old_scale, __fmul_rn(sum, new_scale));
-    const bool first = takes_first<kInner>(column), nothing = takes_nothing<kInner>(column);
-    // Of its first chunk a pair takes the sums as they are.
-    const float new_max = first ? max : merged, new_sum = first ? sum : folded;
-    all_[column] = {nothing ? all.max : new_max, nothing ? all.sum : new_sum, old_scale, new_scale};
+    Running& taken = all_[column];
+    taken = {merged, folded, old_scale, new_scale};
+    if constexpr (!kInner) {
+      // A pair takes its first chunk as it is.
+      const bool first = takes_first<kInner>(column), nothing = takes_nothing<kInner>(column);
+      taken.max = nothing ? all.max : first ? max : merged;
+      taken.sum = nothing ? all.sum : first ? sum : folded;
+    }
   }
 
   /// Two fragments of head_dim at once, because one has too few products that do not wait for each
