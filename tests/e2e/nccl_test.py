@@ -168,7 +168,7 @@ class Seeds(Place):
         report = self.report("size=256m", "-tp", 2, before="ulimit -f 16384")
         refusal = next(r for r in report["refusals"] if r["rung"] == "nccl-shm")
         self.assertEqual((refusal["phase"], report["rung"]), ("budget", "nccl-shm-lean"), refusal)
-        self.assertIn(f"8388608 bytes and needs {whole_pages(9637892)}",
+        self.assertIn(f"8388608 B (8.0 MiB) and needs {whole_pages(9637892)} B",
                       next(r for r in report["remedies"] if r["kind"] == "ulimit")["title"])
 
     def test_33030532_bytes_over_sockets(self):
