@@ -86,8 +86,8 @@ std::string to_text(int version, const std::vector<NcclBugNotice>& notices) {
   }
   const int good = nccl_version_to_move_to(version);
   if (good != version)
-    text += cat(
-        "  the oldest version without what is known to be mended: ", nccl_version_text(good), "\n");
+    text += cat("  every bug above that has a repair is mended from ", nccl_version_text(good),
+                " on\n");
   return text;
 }
 

@@ -46,7 +46,7 @@ class ForOtherEngines(harness.TestCase):
         printed = text("--nccl-version", "2.25.1")
         for line in ("\nknown bugs of NCCL 2.25.1:\n", "\n  before 2.27.5: an all-reduce reaches",
                      "only if ranks are threads of one process", "Shoal does not use this version",
-                     "the oldest version without what is known to be mended: 2.31.2"):
+                     "every bug above that has a repair is mended from 2.31.2 on"):
             self.assertIn(line, printed)
         # What its ranks do not use they cannot meet anything of.
         self.assertNotIn("Shoal's ranks on", printed)

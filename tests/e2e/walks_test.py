@@ -130,8 +130,10 @@ WALKS = {
         Step("shoal generate $DEMO --prompt In --max-tokens abc", 64),
         Step("shoal serve $DEMO --tensor-parralel-size 2", 64, says="--tensor-parallel-size"),
         Step("shoal serve $DEMO --mem-fraction-static 0.9", 64, says="--kv-cache-memory"),
-        Step("for type in float half bf16; do shoal generate --model $DEMO --dtype $type "
+        Step("for type in float bf16; do shoal generate --model $DEMO --dtype $type "
              "--prompt In --max-tokens 2 || exit; done"),
+        Step("shoal generate --model $DEMO --dtype half --prompt In", 64,
+             says="--dtype float16: the checkpoint is bfloat16"),
         Step("shoal bench --help", says="bench collectives"),
         Step("mkdir lfs && cp $DEMO/*.json lfs && printf 'version "
              "https://git-lfs.github.com/spec/v1\\noid sha256:0\\nsize 1\\n' > "
