@@ -144,9 +144,10 @@ class Stack(Place):
         many = ("--prompt-ids", ",".join(["1"] * 60), "--max-tokens", 2, "--threads-per-rank", 2)
         limit = {"preexec_fn": denied.limit(resource.RLIMIT_STACK, 1 << 20)}
         for kernels in harness.kernel_sets():
-            for dtype in ("float32", "float16", "bfloat16"):
+            for model, dtype in ((TINY, "float32"), (TINY, "bfloat16"),
+                                 (harness.ORACLE / "llama2-mha-f16", "float16")):
                 with self.subTest(kernels=kernels, dtype=dtype):
-                    code, out, err = self.run_in("generate", TINY, *many, "-tp", 2, "--cpu-kernels",
+                    code, out, err = self.run_in("generate", model, *many, "-tp", 2, "--cpu-kernels",
                                                  kernels, "--dtype", dtype, **limit)
                     self.assertEqual((code, err), (0, ""))
                     self.assertTrue(out)
