@@ -110,8 +110,12 @@ Status matmul_part(const KernelTable& kernels, Dtype dtype, float scale, Hash& h
   const std::vector<std::byte> inputs = rounded(x, activation_dtype(dtype));
   std::vector<float> y(2 * kRows * kOutputs);
   const MatmulArgs args{&w, inputs.data(), stride, y.data(), kOutputs, kRows * kOutputs};
-  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 12, kRows}) {
-    kernels.matmul(args, 0, rows, 0, w.panels());
+  // Of many rows only the last panels, because the reference takes long for them.
+  const struct {
+    int rows, first_panel;
+  } parts[] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 0}, {6, 0}, {7, 0}, {12, 1}, {kRows, 2}};
+  for (const auto& part : parts) {
+    kernels.matmul(args, 0, part.rows, part.first_panel, w.panels());
     hash.add(y);
   }
   return {};
@@ -368,8 +372,8 @@ Result<ArithmeticFingerprint> compute_fingerprint(const KernelTable& kernels) {
 
 const ArithmeticFingerprint& expected_fingerprint() {
   static constexpr ArithmeticFingerprint kExpected{
-      {0x5fba1be0b9cc1a7f, 0x8b3f2f8ce96e1f30, 0xd2085ddf3c0eef6e, 0xa5d55b6b07eb39c8,
-       0xb52b0db121f0c94f, 0x9c1cbe4c6bd81481, 0x33e3d6810c9f96e3, 0x3a161a3b30d1b4fc,
+      {0x5fba1be0b9cc1a7f, 0x8b3f2f8ce96e1f30, 0x7d789637f31f6d77, 0xe639f730ec008ccd,
+       0x1ae5f2356b936d2e, 0x9c1cbe4c6bd81481, 0x33e3d6810c9f96e3, 0x3a161a3b30d1b4fc,
        0x066579fb37178576, 0x1cca19c94f48cdb7, 0xd0dac715d5060246, 0xc54cf58453455def,
        0x6bdd8b24799fd239, 0xfd070d416e44c63b, 0xfbb9e888328546cf, 0xb7d8a16f5c3dfe04}};
   return kExpected;
