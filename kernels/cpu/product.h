@@ -13,9 +13,11 @@ constexpr int kPanelVecs = kPanelOutputs / kLanes;
 constexpr int64_t kStepBytes = kPanelVecs * kGroupBytes;
 
 /// Each product says how it multiplies several rows:
-/// - kRows: at most so many at once in kernels/cpu/matmul.cc. Registers hold their sums beside the
-///   weights and the inputs of one step.
-/// - kManyRows: from so many on kernels/cpu/many_rows.h is faster; 0: never.
+/// - kRows: the most rows that kernels/cpu/matmul.cc multiplies at once, so that their sums fit
+/// into
+///   registers together with the weights and the inputs of one step.
+/// - kManyRows: the number of rows from which kernels/cpu/many_rows.h is faster, or 0 if it never
+/// is.
 /// - in_order: sums with their outputs in order, from sums whose lanes are those of `weights`.
 
 #if defined(__AVX512F__)

@@ -132,7 +132,8 @@ int most_heads_of_group(const ShoalAttention& args) {
   return most;
 }
 
-/// Blocks of so many pairs x kv heads. The last block of every sequence may have fewer.
+/// A block for every `pairs` pairs of each kv head. Every sequence begins a new block, so there may
+/// be one more for each sequence.
 Grid grid_of(const ShoalAttention& args, int pairs) {
   const int64_t most = int64_t{args.step.rows} * most_heads_of_group(args);
   return {tiles(most, pairs) + args.step.sequences, args.cache.kv_heads, 1};
@@ -203,7 +204,8 @@ using Bf16Shape = AttentionShape<Bf16Attention, kPairFragments, kDimFragments>;
 /// Eight pairs in a block, and 32.
 using Narrow = Shapes<Bf16Shape<1, 1>, Bf16Shape<1, 2>, Bf16Shape<1, 4>>;
 using Wide = Shapes<Bf16Shape<4, 1>, Bf16Shape<4, 2>, Bf16Shape<4, 4>>;
-/// 64 pairs in a block, or 32 large ones. A multiprocessor has registers for so many blocks.
+/// A block has 64 pairs, or 32 if the heads are large. The last number of each shape is how many
+/// blocks a multiprocessor's registers are enough for.
 using Warps = Shapes<WarpShape<2, 4, 3>, WarpShape<2, 8, 2>, WarpShape<1, 16, 2>>;
 /// The only shape of a type that is rare. Block memory has no room for more pairs of its q.
 template <class Format>

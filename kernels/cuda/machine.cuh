@@ -13,7 +13,8 @@ inline constexpr int kSumThreads = 256;
 inline constexpr int kSumBlocks = 1024;  ///< at most; the kernel's loop covers the rest
 inline constexpr int kPatternThreads = 256;
 inline constexpr int kPatternBlocks = 64;
-/// Of a norm. Many, because a step of one token has one block, which loads the whole row.
+/// The threads of a norm's block. They are many because a step of one token has a single block,
+/// which has to load the whole row.
 inline constexpr int kNormThreads = 512;
 inline constexpr int kPushThreads = 512;
 /// At most, because all of them must run at the same time, beside the kernels of others.
@@ -163,7 +164,7 @@ __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
 
 /// A matrix of 8 rows x 8 elements of two bytes, transposed. Lane l gives the elements 2 (l % 4)
 /// and the next of row l / 4, and gets the elements l / 4 of rows 2 (l % 4) and the next. All lanes
-/// of the warp take part.
+/// of the warp must call it together.
 __device__ inline uint32_t transposed(uint32_t two_elements) {
   uint32_t got;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(got) : "r"(two_elements));

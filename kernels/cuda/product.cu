@@ -57,8 +57,8 @@ class KeptSums {
   }
 
  private:
-  /// The place of this thread's first four sums of a level. Each use computes it anew. A pointer
-  /// that is kept would take registers, which the sums need.
+  /// Where this thread's sums of a level begin in scratch memory. The address is computed each time
+  /// it is used, because keeping it would take registers that the sums need.
   __device__ static Four* place(const ShoalProduct& args, int level) {
     constexpr unsigned kFours = Tile::kOutputFragments * Tile::kTokenFragments * Tile::kThreads;
     const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;

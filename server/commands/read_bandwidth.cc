@@ -17,11 +17,11 @@ constexpr ReadLoop kLoops[] = {{.prefetch = false, .huge_pages = true},
                                {.prefetch = true, .huge_pages = true},
                                {.prefetch = false, .huge_pages = false},
                                {.prefetch = true, .huge_pages = false}};
-/// Of one buffer, and of all together.
+/// The least size of one buffer, and the most that all buffers may take together.
 constexpr size_t kLeastBufferBytes = size_t{128} << 20;
 constexpr size_t kMostBufferBytes = size_t{1} << 30;
-/// If there is room, a pass reads so many times what the caches hold, so that it finds little of it
-/// there. The loops follow each other, and those on small pages read other memory.
+/// A pass reads this many times as much as the caches hold, if kMostBufferBytes allows it. Then
+/// little of what it reads is still in the caches from the pass before.
 constexpr size_t kTimesCaches = 2;
 /// Far enough ahead for the data to arrive from memory in time, and near enough for it to stay in
 /// L1. Measured speeds are equal from 1 to 4 KiB.
