@@ -15,8 +15,7 @@ constexpr int64_t kPrefetchBytes = 4096;
 
 /// How many vectors of outputs a block of two rows has, and one of more. AVX2 has 16 registers, of
 /// which 4 rows x 2 registers of sums leave room for a pair of weights and a pair of inputs, and 6
-/// rows for those of float32. NEON's
-/// 32 are half as wide.
+/// rows for those of float32. NEON's 32 are half as wide.
 #if defined(__AVX512F__)
 constexpr int kTwoRowVecs = kPanelVecs, kBlockVecs = kPanelVecs;
 #else

@@ -75,14 +75,7 @@ class WarpAttender {
 
   /// scale * q.k of all keys of the chunk.
   __device__ void score(float scale) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) scores_[tile][f][i] = 0;
-      }
-    }
+    for_scores([&](int tile, int f, int i) { scores_[tile][f][i] = 0; });
     const auto* const q_of_warp = memory_.q + warp() * Shape::kPairsOfWarp * memory_.q_stride;
 #pragma unroll 2
     for (int i = 0; i < head_dim_; i += Format::kStep) {
