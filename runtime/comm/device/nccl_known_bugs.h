@@ -43,8 +43,9 @@ struct NcclBug {
 };
 
 /// What the ranks of a tensor-parallel group can meet, on one host or a few, of what has a source
-/// that names versions. The release notes are those of github.com/NVIDIA/nccl/releases. Sorted by
-/// the version to move to, because that is the order in which they go away.
+/// that names versions. The release notes are those of github.com/NVIDIA/nccl/releases, read up to
+/// 2.31.2 and, of 2.32.3, the first part only. Sorted by the version to move to, because that is
+/// the order in which they go away.
 ///
 /// The one that is refused was only seen between the threads of one process (llama.cpp), which
 /// Shoal's ranks are not. But nobody has said that other ranks cannot meet it, and a library
