@@ -20,7 +20,7 @@ struct Consumer {
 enum class Bound {
   kExact,
   kAtMost,   ///< something was assumed of which less may be true
-  kAtLeast,  ///< how much more is taken is not known, so that nothing may be decided by it
+  kAtLeast,  ///< how much more is taken is not known, so that no rung is chosen by it
 };
 const char* name(Bound bound);  ///< "exact", "at-most", "at-least": as in JSON
 /// "", "at most " or "at least ": what people read before the figure.

@@ -281,8 +281,9 @@ Result<NcclNeed> nccl_need(const NcclSettings& given) {
   const std::string why =
       settings.net.empty() ? "proxy-ops pool" : cat("proxy-ops pool for ", settings.net);
   bill.files(result.need.dev_shm, why, proxies(settings, peers, shm), result.segments.pool);
-  // Since 2.19 local rank 0 makes it in every init.
-  if (settings.nvls && settings.ranks > 1 && result.segments.nvls > 0)
+  // Since 2.19 local rank 0 makes it in every init. It has become smaller more than once, so that
+  // of an unknown version the least is nothing.
+  if (known && settings.nvls && settings.ranks > 1 && result.segments.nvls > 0)
     bill.files(result.need.dev_shm, "NVLS registration region", 1, result.segments.nvls);
   result.assumptions = assumptions_of(settings, shm, result);
   if (!result.assumptions.empty()) result.need.bound = known ? Bound::kAtMost : Bound::kAtLeast;

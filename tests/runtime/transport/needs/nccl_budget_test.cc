@@ -323,6 +323,8 @@ TEST(NcclBudget, WhatIsOpenIsTheLeastForAnUnknownVersion) {
   unknown.peers.assign(4, std::vector<bool>(4, true));
   unknown.peers[0][1] = unknown.peers[1][0] = false;
   EXPECT_EQ(bytes_of(unknown), 0);  // a ring may go around this pair
+  unknown.nvls = true;
+  EXPECT_EQ(bytes_of(unknown), 0);  // its region has become smaller from release to release
 }
 
 TEST(NcclBudget, RefusesWhatItCannotKnow) {
