@@ -134,10 +134,12 @@ struct StepDone {
 };
 
 /// How far a rank's device is in a step. Only one that sums waits for other ranks, and it waits for
-/// those with lesser marks.
+/// those that are in an earlier step, or have lesser marks in the same one. A step that wants no
+/// logits ends for rank 0 although another rank may still be in it.
 struct DeviceMark {
   uint64_t mark = 0;
   bool sums = false;
+  uint64_t step = 0;  ///< its number
 };
 
 /// Which collective a rank was in (0: none), which ranks it was waiting for, and what it was
@@ -216,7 +218,7 @@ void fields(Archive& archive, StepDone& m) {
 }
 template <typename Archive>
 void fields(Archive& archive, DeviceMark& m) {
-  archive(m.mark, m.sums);
+  archive(m.mark, m.sums, m.step);
 }
 template <typename Archive>
 void fields(Archive& archive, RankWait& m) {

@@ -290,7 +290,8 @@ Status Rank::still_waiting() {
 Status Rank::waits(const std::string& where, uint64_t mark, bool sums) {
   if (communicator_ != nullptr) communicator_->device_waits(true);
   where_ = where;
-  const std::optional<DeviceMark> before = std::exchange(device_mark_, DeviceMark{mark, sums});
+  const std::optional<DeviceMark> before =
+      std::exchange(device_mark_, DeviceMark{mark, sums, step_});
   return before && mark > before->mark ? complete_part(true) : still_waiting();
 }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 #include <signal.h>
+#include <utility>
 
 #include "runtime/base/last_words.h"
 #include "runtime/supervisor/process_end.h"
@@ -105,14 +106,21 @@ void explain_death(const RankProcess& rank, const std::string& phase, bool out_o
   failure->why = Status::error(Code::kAborted, std::move(what)).blamed_on(failure->fault);
 }
 
-/// How far the device of another rank is, beside one with this mark. A rank that has said nothing,
+/// A step's number, and how far a device is in it.
+using Place = std::pair<uint64_t, uint64_t>;
+
+Place place_of(const DeviceMark& device) {
+  return {device.step, device.mark};
+}
+
+/// How far the device of another rank is, beside one at this place. A rank that has said nothing,
 /// or waits for nobody, has not come to where devices sum. One that waits for ranks in another way
 /// may wait for this one.
-uint64_t mark_beside(const RankProcess& other, uint64_t mark) {
-  if (!other.failure) return 0;
+Place place_beside(const RankProcess& other, Place place) {
+  if (!other.failure) return {};
   const RankWait& wait = other.failure->wait;
-  if (wait.device) return wait.device->mark;
-  return wait.waits_for.empty() ? 0 : mark;
+  if (wait.device) return place_of(*wait.device);
+  return wait.waits_for.empty() ? Place() : place;
 }
 
 /// Whom a rank with a failure waits for, as far as anybody knows. A device does not say that. It
@@ -124,12 +132,20 @@ std::vector<int32_t> awaited_by(const RankProcess& rank, const std::vector<RankP
   std::vector<int32_t> behind, beside;
   for (const int32_t peer : wait.waits_for) {
     if (peer < 0 || static_cast<size_t>(peer) >= ranks.size()) continue;
-    const uint64_t mark = mark_beside(ranks[static_cast<size_t>(peer)], wait.device->mark);
-    if (mark < wait.device->mark) behind.push_back(peer);
-    if (mark == wait.device->mark) beside.push_back(peer);
+    const Place mine = place_of(*wait.device);
+    const Place theirs = place_beside(ranks[static_cast<size_t>(peer)], mine);
+    if (theirs < mine) behind.push_back(peer);
+    if (theirs == mine) beside.push_back(peer);
   }
   if (!wait.device->sums) return {};
   return behind.empty() ? beside : behind;
+}
+
+/// The phase of a rank, as messages name it. A device may still be in an earlier step than the
+/// group.
+std::string phase_text(const RankProcess& rank, GroupPhase phase) {
+  if (rank.failure && rank.failure->wait.device) phase.step = rank.failure->wait.device->step;
+  return phase.text_of(phase.of(rank));
 }
 
 /// Says in words what a rank is doing or how it ended.
@@ -137,7 +153,7 @@ std::string standing(int index, const std::vector<RankProcess>& ranks, const Gro
   const RankProcess& rank = ranks[static_cast<size_t>(index)];
   const std::string where = rank.failure ? rank.failure->wait.where : "";
   const std::string who =
-      cat("rank ", index, " (", phase.text_of(phase.of(rank)), where.empty() ? "" : ", ", where);
+      cat("rank ", index, " (", phase_text(rank, phase), where.empty() ? "" : ", ", where);
   if (rank.failure && !rank.failure->wait.what.empty()) {
     const RankWait& wait = rank.failure->wait;
     const std::string number = wait.collective > 0 ? cat(", collective ", wait.collective) : "";

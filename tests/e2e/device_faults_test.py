@@ -102,11 +102,11 @@ class Ranks(Streams):
 
                 log = self.log_of_stream_with(hang, *flags, "--step-timeout", 2, ranks=ranks,
                                               HANG=path)
-                named = rf"rank {ranks - 1} \(step \d+, its GPU in layer 0, attention(, .*)?\) waits"
+                named = rf"rank {ranks - 1} \(step \1, its GPU in layer 0, attention(, .*)?\) waits"
                 if ranks == 2:  # its peer waits in a sum, and both hosts only for their devices
-                    named += r" for nobody; rank 0 \(step \d+, its GPU in the sum of layer 0, " \
+                    named += r" for nobody; rank 0 \(step \1, its GPU in the sum of layer 0, " \
                              r"attention, .*\) waits for rank 1"
-                self.assertRegex(log, r"no answer for 2 s in phase step \d+; " + named)
+                self.assertRegex(log, r"no answer for 2 s in phase step (\d+); " + named)
 
     def test_a_kernel_that_never_ends_while_its_enqueuing_call_waits(self):
         """So it is with a queue that is full. The rank cannot say anything then, and has to have said

@@ -47,7 +47,8 @@ class GroupFailureTest : public testing::Test {
   }
 
   /// Adds one of `count` ranks, which waits for its device, and cannot tell for whom that waits.
-  void add_on_device(int count, DeviceMark device) {
+  void add_on_device(int count, DeviceMark device, uint64_t step = 7) {
+    device.step = step;
     const auto mine = static_cast<int32_t>(ranks_.size());
     RankFailure failure = waits({});
     for (int32_t rank = 0; rank < count; ++rank) {
@@ -58,8 +59,8 @@ class GroupFailureTest : public testing::Test {
     add(Phase::kIdle).failure = std::move(failure);
   }
   /// What is said of it.
-  static std::string of_device(int rank, int mark, const std::string& waits_for) {
-    return cat("; rank ", rank, " (step 7, its GPU at ", mark,
+  static std::string of_device(int rank, int mark, const std::string& waits_for, int step = 7) {
+    return cat("; rank ", rank, " (step ", step, ", its GPU at ", mark,
                ", collective 42, all_reduce of 576 floats) waits for ", waits_for);
   }
   void expect_silence(int rank, const std::string& said) {
@@ -264,6 +265,19 @@ TEST_F(GroupFailureTest, ADeviceThatHangsInASumIsWhomThoseInTheNextOneWaitFor) {
   add_on_device(2, {9, true});
   add_on_device(2, {7, true});
   expect_silence(1, cat(of_device(1, 7, "nobody"), of_device(0, 9, "rank 1")));
+}
+
+// Rank 0 does not wait for the end of a step that wants no logits.
+TEST_F(GroupFailureTest, ADeviceThatHangsAtTheEndOfAStepIsWhomThoseInTheNextOneWaitFor) {
+  add_on_device(2, {1, true});
+  add_on_device(2, {40, false}, 6);
+  expect_silence(1, cat(of_device(1, 40, "nobody", 6), of_device(0, 1, "rank 1")));
+}
+
+TEST_F(GroupFailureTest, ADeviceThatHangsInTheLastSumOfAStepIsWhomThoseInTheNextOneWaitFor) {
+  add_on_device(2, {1, true});
+  add_on_device(2, {39, true}, 6);
+  expect_silence(1, cat(of_device(1, 39, "nobody", 6), of_device(0, 1, "rank 1")));
 }
 
 // No other transport would be quicker.
