@@ -139,6 +139,8 @@ __device__ bool exchange(const ShoalPushAllReduce& args, uint64_t step) {
       // If two ranks are lost at the same time, either may be named.
       const auto word = 1 + static_cast<uint32_t>(peer);
       if (load_word(args.failure) == 0) {
+        for (int i = 0; i < kShoalNameWords; ++i) store_word(args.failure + 1 + i, args.name[i]);
+        __threadfence_system();
         store_word(args.failure, other ? word + kShoalOtherMark : word);
       }
       store_word(&own->control.failed, 1);

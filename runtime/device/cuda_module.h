@@ -19,6 +19,8 @@ extern "C" {
 enum { kShoalMostRanks = 16, kShoalMostPlanes = 32, kShoalIpcHandleBytes = 64 };
 /// What ShoalPushAllReduce::failure adds to the number of a rank that is in another collective.
 enum { kShoalOtherMark = 1 << 16 };
+/// The words of ShoalPushAllReduce::name.
+enum { kShoalNameWords = 4 };
 
 /// A FoldProgram (runtime/base/reduce_tree.h) and the planes it is applied to: push planes[0], fold
 /// merges[0] times, and so on.
@@ -50,8 +52,12 @@ struct ShoalPushAllReduce {
   /// Identifies the collective. All ranks must pass the same value. The kernels compare it, and sum
   /// nothing if a peer's differs.
   uint16_t mark;
-  /// In mapped host memory: 0, or 1 + the rank that did not come in time, plus
-  /// kShoalOtherMark if it came with another mark. Once it is set, later kernels return at once.
+  /// What the host calls the collective. A push that fails copies it, because the host has mostly
+  /// enqueued others behind it.
+  uint32_t name[kShoalNameWords];
+  /// [1 + kShoalNameWords] in mapped host memory. The first word is 0, or 1 + the rank that did not
+  /// come in time, plus kShoalOtherMark if it came with another mark. Once it is set, later kernels
+  /// return at once. The others are the name of the push that set it, and are written before.
   uint32_t* failure;
 };
 

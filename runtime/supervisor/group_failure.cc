@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 #include <signal.h>
+#include <string_view>
 #include <utility>
 
 #include "runtime/base/last_words.h"
@@ -156,7 +157,9 @@ std::string standing(int index, const std::vector<RankProcess>& ranks, const Gro
       cat("rank ", index, " (", phase_text(rank, phase), where.empty() ? "" : ", ", where);
   if (rank.failure && !rank.failure->wait.what.empty()) {
     const RankWait& wait = rank.failure->wait;
-    const std::string number = wait.collective > 0 ? cat(", collective ", wait.collective) : "";
+    // The host is mostly ahead of its device, whose place is in `where`.
+    const std::string_view which = wait.device ? ", last enqueued: collective " : ", collective ";
+    const std::string number = wait.collective > 0 ? cat(which, wait.collective) : "";
     const std::vector<int32_t> awaited = awaited_by(rank, ranks);
     return cat(who, number, ", ", wait.what,
                awaited.empty() ? ") waits for nobody" : ") waits for ", names_of(awaited));

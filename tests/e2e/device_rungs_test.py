@@ -148,7 +148,7 @@ class Planted(harness.TestCase):
     def test_a_rank_in_another_collective_of_nccl(self):
         """In the end its peer waits for a collective that does not come."""
         log = self.log_of_a_sum_left_out("nccl-shm-lean", "--step-timeout", 2)
-        self.assertRegex(log, r"starting the ranks again.*rank 0 \(step \d+.*, collective "
+        self.assertRegex(log, r"starting the ranks again.*rank 0 \(step \d+.*[,:] collective "
                          r"\d+, (all_reduce of \d+ floats|gather of \d+ bytes)\) waits for rank 1")
 
     def log_of_a_sum_left_out(self, rung: str, *flags) -> str:

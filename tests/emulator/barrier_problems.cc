@@ -195,7 +195,7 @@ struct PushRank {
   static constexpr int kCount = 64, kAreaBytes = 8192;
   const OnDevice<uint64_t> area{std::vector<uint64_t>(kAreaBytes / 8, 0)};
   const OnDevice<float> out{kCount};
-  const OnDevice<uint32_t> failure{std::vector<uint32_t>{0}};
+  const OnDevice<uint32_t> failure{std::vector<uint32_t>(1 + kShoalNameWords, 0)};
   cudaStream_t stream = nullptr;
 
   PushRank() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }

@@ -20,6 +20,7 @@ namespace {
 constexpr int kSeconds = 120;
 constexpr int64_t kAreaBytes = 2 << 20;
 constexpr uint64_t kSpinNs = 5'000'000'000;
+constexpr size_t kFailureBytes = (1 + kShoalNameWords) * sizeof(uint32_t);
 
 /// One rank of a group of threads, with all its memory.
 struct PushRank {
@@ -49,8 +50,8 @@ Result<PushRank> make_rank(const ShoalCudaModule& module) {
                          device.allocate_pinned(kBurst * kOwnFloats * sizeof(float)));
   SHOAL_ASSIGN_OR_RETURN(rank.out_host,
                          device.allocate_pinned(kBurst * kMostFloats * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(rank.failure, device.allocate_pinned(sizeof(uint32_t)));
-  std::memset(rank.failure.get(), 0, sizeof(uint32_t));
+  SHOAL_ASSIGN_OR_RETURN(rank.failure, device.allocate_pinned(kFailureBytes));
+  std::memset(rank.failure.get(), 0, kFailureBytes);
   return rank;
 }
 
@@ -223,8 +224,8 @@ std::string a_graph_is_replayed(const Options& options) {
 }
 #endif
 
-/// Runs one rank alone. Its kernel must give up in time and name the missing rank. Later kernels
-/// must end at once.
+/// Runs one rank alone. Its kernel must give up in time, and leave the missing rank and the name of
+/// its collective. Later kernels must end at once and leave that as it is.
 std::string a_lost_rank_is_named(const Options& options) {
   Result<std::vector<PushRank>> group = make_group(options.module, 2);
   SHOAL_EXPECT_OK(group.status());
@@ -232,7 +233,8 @@ std::string a_lost_rank_is_named(const Options& options) {
   PushRank& mine = (*group)[1];
   ShoalPushAllReduce args = arguments(*group, 1, plan, 5000);
   args.spin_ns = 2'000'000'000;
-  for (int call = 0; call < 3; ++call) {
+  for (uint32_t call = 0; call < 3; ++call) {
+    for (uint32_t i = 0; i < kShoalNameWords; ++i) args.name[i] = 100 * call + i + 1;
     const auto began = Clock::now();
     SHOAL_EXPECT_OK(mine.device->check(
         mine.device->module().push_all_reduce(&args, mine.stream.get()), "push"));
@@ -241,6 +243,9 @@ std::string a_lost_rank_is_named(const Options& options) {
     const double took = seconds_since(began);
     if (*args.failure != 1)
       return cat("call ", call, ": the word is ", *args.failure, ", not 1 for rank 0");
+    for (uint32_t i = 1; i <= kShoalNameWords; ++i)
+      if (args.failure[i] != i)
+        return cat("call ", call, ": word ", i, " of the name is ", args.failure[i]);
     if (call == 0 && took < 1.9) return cat("it waited ", took, " s of 2");
     if (call > 0 && took > 1) return cat("call ", call, " waited ", took, " s after a failure");
   }

@@ -35,10 +35,22 @@ uint16_t mark_of(uint64_t tag, uint64_t number) {
   return static_cast<uint16_t>((tag ^ number * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u >> 48);
 }
 
+/// A collective, as the host tells its pushes (ShoalPushAllReduce::name).
+struct CollectiveName {
+  uint64_t number;
+  uint64_t tag;
+};
+static_assert(sizeof(CollectiveName) == kShoalNameWords * sizeof(uint32_t));
+constexpr size_t kFailureWords = 1 + kShoalNameWords;
+
+std::string collective_text(const CollectiveName& name) {
+  return cat("cuda-ipc collective ", name.number, " (", tag_text(name.tag), ")");
+}
+
 struct Memory {
   Device::Memory area;     ///< this rank's
   Device::Memory scratch;  ///< for barriers: one float in, one out
-  Device::Memory failure;  ///< a word that the kernels write and the host reads
+  Device::Memory failure;  ///< words that the kernels write and the host reads
 };
 
 /// The host does not wait here, so calls do not need their deadline: the kernels wait, and have
@@ -66,12 +78,15 @@ class CudaIpcCollective final : public DeviceCollective {
   std::optional<std::vector<int>> missing() const override;
 
  private:
-  /// ShoalPushAllReduce::failure: 0, or which rank a kernel has given up.
-  uint32_t given_up() const {
-    // A kernel of another launch may write it meanwhile.
-    return std::atomic_ref(*static_cast<uint32_t*>(memory_.failure.get()))
+  /// A word of ShoalPushAllReduce::failure, which a kernel may write meanwhile.
+  uint32_t failure_word(size_t index) const {
+    return std::atomic_ref(static_cast<uint32_t*>(memory_.failure.get())[index])
         .load(std::memory_order_acquire);
   }
+  /// 0, or which rank a kernel has given up.
+  uint32_t given_up() const { return failure_word(0); }
+  /// In which collective it was. Others have mostly been enqueued since.
+  CollectiveName failed_one() const;
   static int rank_of(uint32_t failure) { return static_cast<int>(failure % kShoalOtherMark) - 1; }
   Status import_areas(const std::vector<std::string>& offers);
   Status push(const ReducePlan& plan, const float* own, int64_t pitch, float* out, int64_t count,
@@ -79,9 +94,6 @@ class CudaIpcCollective final : public DeviceCollective {
   Status enqueue_barrier(void* stream);
   std::byte* gather_part(int rank) const {
     return static_cast<std::byte*>(areas_[rank]) + kPushBytes;
-  }
-  std::string here() const {
-    return cat("cuda-ipc collective ", collectives_, " (", tag_text(tag_), ")");
   }
 
   const std::shared_ptr<Device> device_;
@@ -108,8 +120,9 @@ Status CudaIpcCollective::open(const Exchange& exchange) {
   SHOAL_ASSIGN_OR_RETURN(memory_.area,
                          device_->allocate(static_cast<size_t>(kPushBytes) + kGatherBytes));
   SHOAL_ASSIGN_OR_RETURN(memory_.scratch, device_->allocate(2 * sizeof(float)));
-  SHOAL_ASSIGN_OR_RETURN(memory_.failure, device_->allocate_pinned(sizeof(uint32_t)));
-  std::memset(memory_.failure.get(), 0, sizeof(uint32_t));
+  SHOAL_ASSIGN_OR_RETURN(memory_.failure,
+                         device_->allocate_pinned(kFailureWords * sizeof(uint32_t)));
+  std::memset(memory_.failure.get(), 0, kFailureWords * sizeof(uint32_t));
   areas_[world_.rank] = memory_.area.get();
   barrier_plan_.contributions.assign(static_cast<size_t>(world_.size), 0);
   barrier_plan_.contributions[0] = 1;
@@ -156,9 +169,10 @@ Status CudaIpcCollective::enqueue_all_reduce(const ReducePlan& plan, const float
   const int most = *std::max_element(plan.contributions.begin(), plan.contributions.end());
   const int64_t widest = device_->module().push_floats(kPushBytes, world_.size, most);
   if (plan.total_contributions() > kShoalMostPlanes || widest <= 0) {
-    return Status::error(Code::kInvalidArgument,
-                         cat(here(), ": ", plan.total_contributions(),
-                             " contributions are more than a push can sum"));
+    return Status::error(
+        Code::kInvalidArgument,
+        cat(collective_text({collectives_, tag_}), ": ", plan.total_contributions(),
+            " contributions are more than a push can sum"));
   }
   const auto floats = static_cast<int64_t>(count);
   for (int64_t at = 0; at < floats; at += widest) {
@@ -185,6 +199,8 @@ Status CudaIpcCollective::push(const ReducePlan& plan, const float* own, int64_t
   args.sum.count = count;
   args.spin_ns = spin_ns_;
   args.mark = mark_of(tag_, collectives_);
+  const CollectiveName name{collectives_, tag_};
+  std::memcpy(args.name, &name, sizeof name);
   args.failure = static_cast<uint32_t*>(memory_.failure.get());
   return device_->check(device_->module().push_all_reduce(&args, stream), "push all_reduce");
 }
@@ -225,16 +241,25 @@ Status CudaIpcCollective::enqueue_all_gather(const void* mine, void* all, size_t
   return {};
 }
 
+CollectiveName CudaIpcCollective::failed_one() const {
+  uint32_t words[kShoalNameWords];
+  for (size_t i = 0; i < kShoalNameWords; ++i) words[i] = failure_word(1 + i);
+  CollectiveName name;
+  std::memcpy(&name, words, sizeof name);
+  return name;
+}
+
 Status CudaIpcCollective::check() {
   const uint32_t failure = given_up();
   if (failure == 0) return {};
+  const std::string where = collective_text(failed_one());
   if (failure > kShoalOtherMark)
     return Status::error(Code::kInternal,
-                         cat(here(), ": rank ", rank_of(failure), " is in another collective"))
+                         cat(where, ": rank ", rank_of(failure), " is in another collective"))
         .blamed_on(Fault::kTransport);
   return Status::error(
       Code::kDeadlineExceeded,
-      cat(here(), ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", rank_of(failure)));
+      cat(where, ": the kernel waited ", spin_ns_ / 1'000'000, " ms for rank ", rank_of(failure)));
 }
 
 std::optional<std::vector<int>> CudaIpcCollective::missing() const {

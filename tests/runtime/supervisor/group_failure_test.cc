@@ -61,7 +61,7 @@ class GroupFailureTest : public testing::Test {
   /// What is said of it.
   static std::string of_device(int rank, int mark, const std::string& waits_for, int step = 7) {
     return cat("; rank ", rank, " (step ", step, ", its GPU at ", mark,
-               ", collective 42, all_reduce of 576 floats) waits for ", waits_for);
+               ", last enqueued: collective 42, all_reduce of 576 floats) waits for ", waits_for);
   }
   void expect_silence(int rank, const std::string& said) {
     const Failure failure = explain_silence(ranks_, step_, 2.5);

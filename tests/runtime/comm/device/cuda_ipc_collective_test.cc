@@ -3,8 +3,10 @@
 #include "runtime/comm/device/cuda_ipc_collective.h"
 
 #include <algorithm>
+#include <cstring>
 #include <gtest/gtest.h>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,9 +16,10 @@ namespace shoal {
 namespace {
 
 int freed = 0;
-uint64_t spin_ns = 0;         // of the last push
-std::vector<uint16_t> marks;  // of all pushes
-uint32_t planted = 0;         // what the next kernels write as their failure
+uint64_t spin_ns = 0;                 // of the last push
+std::vector<uint16_t> marks;          // of all pushes
+std::vector<std::string> push_names;  // likewise, as bytes
+uint32_t planted = 0;                 // what the next kernels write as the first push's failure
 
 /// The emulated module's table. It also records what is freed or unmapped, and how long a kernel
 /// may wait.
@@ -34,7 +37,11 @@ const ShoalCudaModule& watched_module() {
     table.push_all_reduce = [](const ShoalPushAllReduce* args, void* stream) {
       spin_ns = args->spin_ns;
       marks.push_back(args->mark);
-      if (planted != 0) *args->failure = planted;
+      push_names.emplace_back(reinterpret_cast<const char*>(args->name), sizeof args->name);
+      if (planted != 0) {
+        std::memcpy(args->failure + 1, push_names.front().data(), push_names.front().size());
+        *args->failure = planted;
+      }
       return real->push_all_reduce(args, stream);
     };
     // CUDA and the emulator refuse a handle of this very process, so any memory takes the place of
@@ -133,6 +140,7 @@ TEST(CudaIpcCollectiveTest, ARankInAnotherCollectiveIsNamed) {
   const Device::Memory floats = *device->allocate(2 * sizeof(float));
   const auto collective = open(device, 1, 1'000);
   ASSERT_TRUE(collective.ok()) << collective.status().to_string();
+  push_names.clear();
   planted = 1 + 3 + kShoalOtherMark;
   const Status status = reduce(*device, floats, **collective);
   planted = 0;
@@ -142,6 +150,32 @@ TEST(CudaIpcCollectiveTest, ARankInAnotherCollectiveIsNamed) {
             std::string::npos)
       << status.to_string();
   EXPECT_EQ((*collective)->missing(), std::vector<int>{3});
+}
+
+// The host does not wait for a sum before it enqueues the next one.
+TEST(CudaIpcCollectiveTest, TheCollectiveThatFailedIsNamedAndNotTheLastOne) {
+  const std::shared_ptr<Device> device = *Device::open(watched_module(), 0);
+  const Device::Memory floats = *device->allocate(16 * sizeof(float));
+  auto* const own = static_cast<float*>(floats.get());
+  const Device::Stream stream = *device->make_stream();
+  const auto collective = open(device, 1, 1'000);
+  ASSERT_TRUE(collective.ok()) << collective.status().to_string();
+  const ReducePlan plan = make_reduce_plan(1, 1, 1);
+  push_names.clear();
+  for (const size_t count : {size_t{4}, size_t{8}}) {
+    if (count == 8) planted = 1 + 3;
+    const Status enqueued =
+        (*collective)
+            ->enqueue_all_reduce(plan, own, own + 8, count, stream.get(), Deadline::infinite());
+    EXPECT_TRUE(enqueued.ok()) << enqueued.to_string();
+  }
+  planted = 0;
+  const Status status = (*collective)->check();
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.to_string();
+  EXPECT_NE(status.to_string().find("collective 1 (all_reduce of 4 floats): the kernel waited 2000 "
+                                    "ms for rank 3"),
+            std::string::npos)
+      << status.to_string();
 }
 
 // A timeout may have so many milliseconds that they would overflow as nanoseconds.
