@@ -40,7 +40,7 @@ RankFailure sample_failure() {
   const Status root = Status::error(Code::kNotFound, "open /models/caf\xe9/config.json", 2);
   return {
       root.because_of(Code::kUnavailable, "rank 1 cannot begin").blamed_on(Fault::kSharedMemory),
-      {7, "barrier", {1, 3}, "layer 5, mlp"},
+      {7, "barrier", {1, 3}, "layer 5, mlp", DeviceMark{22, true, 6}},
       Fault::kTransport};
 }
 
@@ -96,6 +96,11 @@ TEST(Messages, AFailureKeepsReasonPlaceAndFault) {
   EXPECT_EQ(back.wait.collective, 7u);
   EXPECT_EQ(back.wait.what, "barrier");
   EXPECT_EQ(back.wait.waits_for, (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(back.wait.where, "layer 5, mlp");
+  ASSERT_TRUE(back.wait.device.has_value());
+  EXPECT_EQ(back.wait.device->mark, 22u);
+  EXPECT_TRUE(back.wait.device->sums);
+  EXPECT_EQ(back.wait.device->step, 6u);
   EXPECT_EQ(back.fault, Fault::kTransport);
 }
 
