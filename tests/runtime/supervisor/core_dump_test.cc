@@ -1,4 +1,5 @@
 // A rank that really dumps core, for many times longer than it may.
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -6,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "runtime/base/deadline.h"
 #include "runtime/supervisor/process_state.h"
 #include "tests/runtime/supervisor/supervisor_fixture.h"
 
@@ -49,16 +51,21 @@ class CoreFiles {
   std::string why_;
 };
 
-TEST(CoreDump, OfARankIsADeathThatWaitsForNoEndOfIt) {
-  const CoreFiles files;
-  if (!files.why().empty()) GTEST_SKIP() << files.why();
+/// Loses a rank that dumps core. *took_s: the seconds from its last step to the start of new ranks.
+void check_a_dump(double* took_s) {
   Told told;
+  Clock::time_point lost;
   SupervisorOptions options = options_for(1);
   options.hooks = hooks_into(&told);
+  options.hooks.on_restart = [&](const Failure& why, const RestartCount&) {
+    lost = Clock::now();
+    told.restarts.push_back(why);
+  };
   const std::unique_ptr<Supervisor> supervisor = started(std::move(options));
   ASSERT_NE(supervisor, nullptr);
   const std::vector<int> pids = supervisor->pids();
   testing::internal::CaptureStderr();
+  const Clock::time_point began = Clock::now();
   const Attempt<GroupStep> step = supervisor->step(1, "dump");
   const std::string log = testing::internal::GetCapturedStderr();
   ASSERT_TRUE(step.ok()) << step.status().to_string();
@@ -74,6 +81,17 @@ TEST(CoreDump, OfARankIsADeathThatWaitsForNoEndOfIt) {
   EXPECT_EQ(told.restarts[0].fault, Fault::kDeath);
   for (const int pid : pids) EXPECT_EQ(::kill(pid, 0), -1) << "new ranks start after its end";
   EXPECT_EQ(supervisor->step(2, "again").value().result, "again on 2");
+  *took_s = std::chrono::duration<double>(lost - began).count();
+}
+
+TEST(CoreDump, OfARankIsADeathThatWaitsForNoEndOfIt) {
+  const CoreFiles files;
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  // Its death shows within a second, and two more are for the file. A busy machine may be late.
+  double took_s = kGuardSeconds;
+  for (int attempt = 0; attempt < 3 && took_s >= 3 && !HasFailure(); ++attempt)
+    check_a_dump(&took_s);
+  EXPECT_LT(took_s, 3);
 }
 
 TEST(CoreDump, IsNotSeenInAProcessThatLives) {
