@@ -96,6 +96,7 @@ class Denied(Place):
 
     def test_the_error_of_a_denied_descriptor_names_no_limit(self):
         for call, what in ((denied.EVENTFD2, "make descriptors for signals"),
+                           (denied.SIGNALFD4, "make descriptors for signals"),
                            (denied.SOCKETPAIR, "make the control channel's socket pair")):
             with self.subTest(what=what):
                 code, _, err = self.run_in("serve", TINY, "--grpc-port", 0,
@@ -104,6 +105,16 @@ class Denied(Place):
                 self.assertRegex(err, f"{what}.*; the kernel, or a filter of system calls "
                                       r"\(seccomp\), refuses it: Operation not permitted")
                 self.assertNotIn("ulimit", err)
+
+    def test_where_there_is_no_remedy_none_is_promised(self):
+        place = {"preexec_fn": denied.deny(denied.MEMFD_CREATE, errno.EACCES)}
+        flags = ("-tp", 2, "--transport", "memfd")
+        code, out, err = self.run_in("doctor", *flags, "--json", **place)
+        self.assertEqual((code, json.loads(out)["remedies"]), (harness.UNAVAILABLE, []), err)
+        code, _, err = self.run_in("serve", TINY, "--grpc-port", 0, *flags, **place)
+        self.assertEqual(code, harness.UNAVAILABLE, err)
+        self.assertIn("no transport works for 2 ranks", err)
+        self.assertNotIn("remedy", err)
 
     def test_clients_that_cannot_be_accepted_are_told_of_once(self):
         for error in (errno.EPERM, errno.ENOSYS):
