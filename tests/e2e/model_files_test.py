@@ -2,6 +2,7 @@
 
 Servers run on copies of small checkpoints, whose files are replaced, moved, cut and overwritten.
 """
+import functools
 import json
 import mmap
 import os
@@ -76,7 +77,9 @@ class CopiedModel(harness.TestCase):
         self.assertEqual(client.returncode, 0, err.decode(errors="replace"))
         return out.decode().strip()
 
-    def expected(self, request) -> str:
+    @staticmethod
+    @functools.cache  # the plain loops take long, and many tests ask for the same
+    def expected(request) -> str:
         return harness.run("generate", harness.DEMO, *request, "--cpu-kernels",
                            "reference").stdout.decode().strip()
 
