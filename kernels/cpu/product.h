@@ -14,10 +14,9 @@ constexpr int64_t kStepBytes = kPanelVecs * kGroupBytes;
 
 /// Each product says how it multiplies several rows:
 /// - kRows: the most rows that kernels/cpu/matmul.cc multiplies at once, so that their sums fit
-/// into
-///   registers together with the weights and the inputs of one step.
+///   into registers together with the weights and the inputs of one step.
 /// - kManyRows: the number of rows from which kernels/cpu/many_rows.h is faster, or 0 if it never
-/// is.
+///   is.
 /// - in_order: sums with their outputs in order, from sums whose lanes are those of `weights`.
 
 #if defined(__AVX512F__)
