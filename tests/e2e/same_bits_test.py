@@ -151,15 +151,20 @@ class Emulated(Logits):
         best, *others = harness.kernel_sets()
         # An emulator of a processor without FEAT_BF16 would leave this set out without a word.
         self.assertEqual(best, "neon-bf16")
-        ways = [("-tp", ranks_, "--cpu-kernels", best) for ranks_ in ranks()[:3]]
-        ways += [("-tp", 2, "--transport", "tcp", "--cpu-kernels", name) for name in others]
+        ways = [("-tp", n, "--cpu-kernels", best) for n in (1, 2, 3)]
+        for name in others:
+            ways += [("-tp", 2, "--transport", "tcp", "--threads-per-rank", 2, "--chunk", 7,
+                      "--cpu-kernels", name),
+                     ("-tp", 3, "--decode-from", 40, "--cpu-kernels", name)]
         for flags in ways:
             with self.subTest(flags=flags):
                 self.assertEqual(hash_of(harness.logits_file(FOLDER, ids, *flags)),
                                  expected["logits"])
-        for ranks_ in ranks()[:3]:
-            self.assertEqual(hash_of(harness.generate_jsonl(FOLDER, mixed_requests(),
-                                                            "-tp", ranks_)), expected["answers"])
+        for flags in [("-tp", n) for n in (1, 2, 3)] + [("-tp", 2, "--cpu-kernels", name)
+                                                        for name in others]:
+            with self.subTest(answers=flags):
+                self.assertEqual(hash_of(harness.generate_jsonl(FOLDER, mixed_requests(), *flags)),
+                                 expected["answers"])
 
 
 class Generate(harness.TestCase):
