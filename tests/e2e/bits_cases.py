@@ -7,6 +7,8 @@ import hashlib
 import json
 import random
 
+import numpy as np
+
 import harness
 
 HASHED = ["llama-linear-bias-f32", "llama3-gqa-tied-sharded", "llama2-mha-f16", "mistral-window",
@@ -17,6 +19,15 @@ HASHES = harness.ROOT / "tests" / "data" / "same_bits.json"
 def hash_of(data) -> str:
     return hashlib.sha256(data if isinstance(data, bytes)
                           else json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def drawn(answers: list[dict]) -> list[tuple]:
+    """Tokens and logprobs, as float32, because not all programs print them with the same
+    number of digits."""
+    return [(answer["token_ids"],
+             [(entry["token_id"], np.float32(entry["logprob"]),
+               [(other, np.float32(value)) for other, value in entry["top"]])
+              for entry in answer["logprobs"] or []]) for answer in answers]
 
 
 class BitsCase:

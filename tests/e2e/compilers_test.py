@@ -14,11 +14,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import numpy as np
-
 import breadth
 import harness
-from bits_cases import BitsCase, hash_of
+from bits_cases import BitsCase, drawn, hash_of
 
 # -march=haswell lets the compiler use FMA instructions everywhere, of which it must make none by
 # itself. (It is not -march=native, by which the set for AVX2 would become one for AVX-512.) -O3
@@ -38,14 +36,6 @@ def npy(logits: bytes, columns: int) -> bytes:
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
     text = text.ljust(-(-(len(text) + 11) // 64) * 64 - 11) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + logits
-
-
-def drawn(answers: list[dict]) -> list[tuple]:
-    """Tokens and logprobs, as float32, because the two programs print different numbers of digits."""
-    return [(answer["token_ids"],
-             [(entry["token_id"], np.float32(entry["logprob"]),
-               [(other, np.float32(value)) for other, value in entry["top"]])
-              for entry in answer["logprobs"] or []]) for answer in answers]
 
 
 class Compilers(unittest.TestCase):

@@ -57,11 +57,16 @@ def call(server: harness.Server, method: str, path: str, body=None, headers=None
         return Answer(answer.status, names, answer.read())
 
 
-def open_requests(server: harness.Server) -> int:
-    """How many requests run or wait, as the metrics say."""
+def sum_of_metrics(server: harness.Server, names: str) -> int:
+    """The sum over the metrics whose names match, and over their labels."""
     text = call(server, "GET", "/metrics").body.decode()
     return sum(int(float(count)) for count in re.findall(
-        r"^vllm:num_requests_(?:running|waiting){[^}]*} (\S+)$", text, re.MULTILINE))
+        rf"^(?:{names})(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+
+
+def open_requests(server: harness.Server) -> int:
+    """How many requests run or wait, as the metrics say."""
+    return sum_of_metrics(server, "vllm:num_requests_(?:running|waiting)")
 
 
 def complete(server: harness.Server, headers=None, **fields) -> Answer:

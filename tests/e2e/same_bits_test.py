@@ -17,7 +17,8 @@ import unittest
 
 import breadth
 import harness
-from bits_cases import HASHED, HASHES, BitsCase, hash_of
+from bits_cases import HASHED, HASHES, BitsCase, drawn, hash_of
+from http_client import sum_of_metrics
 
 PART, CASE = sys.argv.pop(1), sys.argv.pop(1) if len(sys.argv) > 1 else HASHED[0]
 MODEL = BitsCase(CASE)
@@ -255,18 +256,23 @@ class Generate(harness.TestCase):
                 self.check_kill(kernels)
 
     def check_kill(self, second: str):
-        """A stream that begins on the plain loops, which are slow, goes on with the same text."""
+        """A stream that begins on the plain loops, which are slow, goes on with the same bits."""
         request = ("--prompt-ids", "5,6,7,8,9", "--max-tokens", 120, "--ignore-eos",
-                   "--temperature", 1, "--seed", 3)
-        expected = harness.run("generate", FOLDER, *request, "--cpu-kernels", "auto").stdout
+                   "--temperature", 1, "--seed", 3, "--logprobs", 3, "--json")
+        expected = json.loads(harness.run("generate", FOLDER, *request, "--cpu-kernels",
+                                          "auto").stdout)
         server = self.serve(FOLDER, "-tp", 2, "--threads-per-rank", 1)
         self.assertEqual(server.wait_ready()["kernels"], second, "that of the last rank")
         client = server.client(*request)
         out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
-        harness.wait_until(lambda: len(out.data) > 4, "text")
+        harness.wait_until(lambda: sum_of_metrics(server, "vllm:generation_tokens_total") > 4, "tokens")
         os.kill(server.workers(2)[1], signal.SIGKILL)
         self.assertEqual(client.wait(), 0, err.rest())
-        self.assertEqual(out.rest().strip(), expected.decode().strip())
+        answer = json.loads(out.rest())
+        self.assertEqual(answer["text"], expected["text"])
+        self.assertEqual(drawn([answer]), drawn([expected]))
+        self.assertEqual(len(expected["logprobs"]), 120)
+        self.assertEqual(sum_of_metrics(server, "shoal_recovered_requests_total"), 1)
         self.assertIn("the ranks run again over", server.err.text())
         server.process.terminate()
         self.assertEqual(server.end(), 0, server.err.text())
