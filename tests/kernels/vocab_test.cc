@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "kernels/reference/exp.h"
 #include "runtime/base/ieee_math.h"
@@ -105,8 +106,17 @@ TEST_P(VocabTest, ExponentialIsAccurateOverItsRange) {
 // that it is measured by with correctly rounded values.
 TEST(Exponential, IsWithinOneAndAHalfUlp) {
   set_float_environment();
+  std::vector<float> arguments = random_floats(1'000'000, 6, 87);
+  // Where the rest after the multiple of ln 2 is greatest, and near the ends of normal results.
+  for (int n = -125; n <= 126; ++n) {
+    const float middle = static_cast<float>((n + 0.5) * std::numbers::ln2);
+    for (const float x :
+         {std::nextafter(middle, -kInfinity), middle, std::nextafter(middle, kInfinity)})
+      arguments.push_back(x);
+  }
+  arguments.insert(arguments.end(), {-87.3f, 88.7f});
   double worst = 0;
-  for (const float x : random_floats(1'000'000, 6, 87)) {
+  for (const float x : arguments) {
     const double want = ieee::exp(x);
     int exponent = 0;
     std::frexp(want, &exponent);
