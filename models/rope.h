@@ -22,7 +22,8 @@ int stretched_positions(const RopeConfig& rope, int max_position_embeddings);
 
 /// Writes cos and sin (inv_freq.size() values each) of one position. The angle is a float32
 /// product, as in transformers. Its cosine and sine are computed in double
-/// (runtime/base/ieee_math.h) and rounded once, so that they do not depend on the machine.
+/// (runtime/base/ieee_math.h) and rounded once, so that they do not depend on the machine; YaRN's
+/// attention_factor then multiplies them in float32, as in transformers.
 void rope_angles(std::span<const float> inv_freq, float attention_factor, int position, float* cos,
                  float* sin);
 
