@@ -225,7 +225,7 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
       "--cpu-kernels",
       one_of({"auto", "avx512-bf16", "avx512", "avx2", "neon-bf16", "neon", "reference"}, "SET"),
       "auto, avx512-bf16, avx512, avx2 (x86), neon-bf16, neon (Arm) or reference: "
-      "changes the speed, not the bits",
+      "changes the speed; all CPUs give the same bits",
       words_as_they_are(&engine->cpu_kernels));
   add_transport_flags(parser, &engine->transport);
   add_device_flags(parser, &engine->transport.device);
