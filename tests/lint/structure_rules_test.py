@@ -48,9 +48,14 @@ class StructureRules(unittest.TestCase):
 
     def test_the_math_of_the_c_library(self):
         self.write("models/rope.h", "#pragma once\n")
-        for call in ("std::exp(x)", "std::sinf(x)", "::pow(x, y)", "__builtin_expf(x)"):
+        for call in ("std::exp(x)", "std::sinf(x)", "::pow(x, y)", "__builtin_expf(x)", "expf(x)",
+                     "1-logl(x)", "tanh(x)", "exp2f(x)"):
             self.assertIn("use runtime/base/ieee_math.h", self.problems("models/rope.cc", f"y = {call};\n"))
-        for fine in ("y = ieee::exp(x);\n", "y = std::sqrt(x);\n", "// std::exp(x) rounds\n"):
+        for path in ("runtime/base/dtype", "runtime/comm/tree_sum", "runtime/comm/tcp/tree"):
+            self.write(f"{path}.h", "#pragma once\n")
+            self.assertIn("use runtime/base/ieee_math.h", self.problems(f"{path}.cc", "y = std::log(x);\n"))
+        for fine in ("y = ieee::exp(x);\n", "y = std::sqrt(x);\n", "// std::exp(x) rounds\n",
+                     "y = exp(x);\n", "a.hypot(x);\n", "my_expf(x);\n"):
             self.assertEqual(self.problems("models/rope.cc", fine), "")
         self.write("models/chat_template/operators.h", "#pragma once\n")
         self.assertEqual(self.problems("models/chat_template/operators.cc", "y = std::pow(x, y);\n"), "")
