@@ -295,7 +295,8 @@ int conclude(const ClientFlags& flags, const Call& call) {
   const bool line_open = !flags.json && !received.text.empty();
   const Status line_ended = line_open ? write_stdout("\n") : Status();
   if (!line_ended.ok()) return fail_to_write(line_ended);
-  if (call.interrupted != 0) return fail(call.interrupted, "cancelled");
+  if (call.interrupted != 0)
+    return fail_cancelled(call.interrupted, received.token_ids.size(), "token");
   if (!call.status.ok()) return report_refusal(flags, call.status, received);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED) {
     return fail(received.error.retryable() ? kExitUnavailable : kExitInternal,

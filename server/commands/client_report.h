@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -45,6 +46,14 @@ inline Deadline answer_deadline(const ClientFlags& flags) {
 inline int fail_late(const ClientFlags& flags, const std::string& come) {
   return fail(kExitUnavailable, cat("the answer is not whole after the ", flags.timeout_s,
                                     " s of --timeout; ", come, " of it came"));
+}
+
+/// Reports an answer that a signal has ended. `come` is how much of it has come, in tokens or
+/// bytes: `unit` is "token" or "byte".
+inline int fail_cancelled(int exit_code, size_t come, std::string_view unit) {
+  return fail(exit_code, come == 0
+                             ? std::string("cancelled")
+                             : cat("cancelled after ", counted(come, unit), " of the answer"));
 }
 
 /// What to add to a refusal that ends by itself, unless the user knows it.

@@ -226,13 +226,28 @@ class Half(BaseHTTPRequestHandler):
         pass
 
 
-class AServerThatLeaves(harness.TestCase):
-    def test_the_half_answer_is_no_part_of_the_conversation(self):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Half)
+class Stuck(Half):
+    """A fake server, which comes to half of an answer and no further."""
+
+    over = threading.Event()
+
+    def do_POST(self):
+        super().do_POST()
+        Stuck.over.wait()
+
+
+class HalfAnAnswer(harness.TestCase):
+    def start_fake(self, handler: type) -> str:
+        """Its address. It serves until the test ends."""
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
-        address = f"127.0.0.1:{server.server_address[1]}"
+        return f"127.0.0.1:{server.server_address[1]}"
+
+    def test_the_half_answer_is_no_part_of_the_conversation(self):
+        Half.asked.clear()
+        address = self.start_fake(Half)
         process = harness.start("client", "--server", address, "--chat", stdin=-1)
         out, err = process.communicate(b"one\ntwo\n")
         self.assertEqual(process.returncode, UNAVAILABLE, err)
@@ -241,6 +256,23 @@ class AServerThatLeaves(harness.TestCase):
                                            "before it was whole, after 7 bytes of it\n")
         self.assertEqual(Half.asked, [[{"role": "user", "content": "one"}],
                                       [{"role": "user", "content": "two"}]])
+
+    def test_a_signal_says_how_much_has_come(self):
+        address = self.start_fake(Stuck)
+        self.addCleanup(Stuck.over.set)
+        message = b'[{"role": "user", "content": "one"}]'
+        for flags, text in ((("--chat",), b"one\n"), (("--messages", "-"), message)):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                with self.subTest(flags=flags, number=number):
+                    process = harness.start("client", "--server", address, *flags, stdin=-1)
+                    process.stdin.write(text)
+                    process.stdin.close()
+                    self.assertEqual(process.stdout.read(7), b"half an")
+                    process.send_signal(number)
+                    self.assertEqual(process.wait(), 128 + number)
+                    self.assertEqual(process.stdout.read(), b"\n")
+                    self.assertEqual(process.stderr.read(),
+                                     b"shoal: error: cancelled after 7 bytes of the answer\n")
 
 
 if __name__ == "__main__":
