@@ -25,7 +25,7 @@ set(SHOAL_CLOCK_TESTS
     "e2e/(denied|metrics|model_files|openai_client|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|walks)"
     "e2e/(around/Nginx|device_model/(faults/.*|names|planted|restart|gpu_check/.*)|recovery/.*)"
     "e2e/hostile_bytes/(EightConnections|Peak|Slowly)"
-    "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest|shmtest_stuck|shmtest_trace|tls/Wire)")
+    "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest(_search|_stuck|_trace)?|tls/Wire)")
 
 # CTest starts what costs most first, so that no processor is idle at the end. The numbers are about
 # the seconds of the release build; what is not listed costs less than the least of them. A

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <fcntl.h>
 #include <unistd.h>
+#include <utility>
 
 #include "runtime/base/fd.h"
 #include "server/cli/command_io.h"
@@ -50,18 +51,35 @@ uint64_t half_of_memory() {
   return std::max<uint64_t>(mebibytes, 1) << 20;
 }
 
-Result<shmtest::RunResult> run_conditions(const ShmtestFlags& flags) {
+/// Says what has ended, as a line on stderr, or, of a search for people, as a row of its table.
+Staged<shmtest::RunResult> run_conditions(const ShmtestFlags& flags) {
   size_t ended = 0;
+  Status written;
   const auto show = [&](const shmtest::Outcome& outcome) {
+    ++ended;
+    if (flags.min_size && !flags.json) {
+      if (written.ok()) written = write_stdout(shmtest::search_row(outcome, ended == 1));
+      return;
+    }
     // A search does not know how many sizes it will try.
     const size_t of = flags.min_size ? 0 : flags.matrix.size();
-    (void)write_all(STDERR_FILENO, shmtest::progress_line(outcome, ++ended, of), "stderr");
+    (void)write_all(STDERR_FILENO, shmtest::progress_line(outcome, ended, of), "stderr");
   };
   const shmtest::RunOptions options = run_options(flags);
   // The pages of a tmpfs are the machine's memory, so that a search for more could only end in an
   // OOM kill.
-  return flags.min_size ? shmtest::find_min_size(options, half_of_memory(), show)
-                        : shmtest::run_matrix(flags.matrix, options, show);
+  Result<shmtest::RunResult> run = flags.min_size
+                                       ? shmtest::find_min_size(options, half_of_memory(), show)
+                                       : shmtest::run_matrix(flags.matrix, options, show);
+  if (!written.ok()) return at(Stage::kRequest, written);
+  if (run.status().code() == Code::kPermissionDenied)
+    return at(Stage::kStart, run.status().because_of(Code::kUnavailable, kRemedy));
+  return at(Stage::kStart, std::move(run));
+}
+
+std::string report_text(const ShmtestFlags& flags, const shmtest::RunResult& run) {
+  if (flags.json) return shmtest::json_report(run, flags.command, SHOAL_VERSION);
+  return flags.min_size ? shmtest::search_report(run) : shmtest::table(run, flags.matrix.size());
 }
 
 /// 0, or 1 if the command failed in a condition, or a search found no size. 69 if nothing was
@@ -91,16 +109,9 @@ int run_shmtest(const ShmtestFlags& flags) {
     const Status writable = write_file(*flags.junit, "");
     if (!writable.ok()) return report_failure(at(Stage::kRequest, writable));
   }
-  const Result<shmtest::RunResult> run = run_conditions(flags);
-  if (!run.ok()) {
-    const bool forbidden = run.status().code() == Code::kPermissionDenied;
-    return report_failure(
-        at(Stage::kStart,
-           forbidden ? run.status().because_of(Code::kUnavailable, kRemedy) : run.status()));
-  }
-  Status written =
-      write_stdout(flags.json ? shmtest::json_report(*run, flags.command, SHOAL_VERSION)
-                              : shmtest::table(*run, flags.matrix.size()));
+  const Staged<shmtest::RunResult> run = run_conditions(flags);
+  if (!run.ok()) return report_failure(run.error());
+  Status written = write_stdout(report_text(flags, *run));
   if (written.ok() && flags.junit)
     written = write_file(*flags.junit, shmtest::junit_report(*run, flags.command));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));

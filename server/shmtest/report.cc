@@ -75,6 +75,10 @@ std::string failure_text(const Outcome& outcome) {
   return text;
 }
 
+std::string failure_part(const Outcome& outcome) {
+  return cat("--- ", outcome.condition, ": ", failure_text(outcome), "\n");
+}
+
 const char* trace_name(Trace trace) {
   switch (trace) {
     case Trace::kOff:
@@ -163,6 +167,21 @@ std::string row_reason(const Outcome& outcome) {
   return cat(reason, line.empty() ? "" : "; last line: ", line);
 }
 
+/// The least width of the column of conditions, in which the name of every size fits.
+constexpr size_t kLeastWidth = 10;
+
+std::string table_heading(size_t width) {
+  return cat(padded("condition", width + 2), "result  seconds  exit     shm peak    reason\n");
+}
+
+std::string table_row(const Outcome& outcome, size_t width) {
+  const std::string reason = row_reason(outcome);
+  return cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
+             padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
+             padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12),
+             reason.empty() ? "-" : reason, "\n");
+}
+
 /// In which conditions a SIGBUS may have been missed, and why.
 std::string trace_text(const std::vector<Outcome>& outcomes) {
   std::map<std::string, std::string> conditions;  // of each note
@@ -234,28 +253,31 @@ std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
              reason.empty() ? "" : "  ", reason, "\n");
 }
 
+std::string search_row(const Outcome& outcome, bool first) {
+  return cat(first ? table_heading(kLeastWidth) : "", table_row(outcome, kLeastWidth));
+}
+
+std::string search_report(const RunResult& run) {
+  std::string text;
+  for (const Outcome& outcome : run.outcomes) {
+    // It is expected to fail in sizes that are too small, so that one of them is enough.
+    const bool told = run.search.fails == 0 || outcome.condition == size_name(run.search.fails);
+    if (outcome.failed() && told) text += cat("\n", failure_part(outcome));
+  }
+  return text + trace_text(run.outcomes) + search_text(run);
+}
+
 std::string table(const RunResult& run, size_t conditions) {
   const std::vector<Outcome>& outcomes = run.outcomes;
   std::string text;
+  size_t width = kLeastWidth;
   for (const Outcome& outcome : outcomes) {
-    // A search is expected to fail in sizes that are too small, so that one of them is enough.
-    const bool told = !run.search.wanted || run.search.fails == 0 ||
-                      outcome.condition == size_name(run.search.fails);
-    if (outcome.failed() && told)
-      text += cat("--- ", outcome.condition, ": ", failure_text(outcome), "\n");
+    if (outcome.failed()) text += failure_part(outcome);
+    width = std::max(width, outcome.condition.size());
   }
-  size_t width = 10;
-  for (const Outcome& outcome : outcomes) width = std::max(width, outcome.condition.size());
-  text += cat(padded("condition", width + 2), "result  seconds  exit     shm peak    reason\n");
-  for (const Outcome& outcome : outcomes) {
-    const std::string reason = row_reason(outcome);
-    text += cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
-                padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
-                padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12),
-                reason.empty() ? "-" : reason, "\n");
-  }
+  text += table_heading(width);
+  for (const Outcome& outcome : outcomes) text += table_row(outcome, width);
   text += trace_text(outcomes);
-  if (run.search.wanted) return text + search_text(run);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
   if (run.control_failed) text += control_text(outcomes, conditions);

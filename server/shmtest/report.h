@@ -11,9 +11,17 @@ namespace shoal::shmtest {
 /// unknown.
 std::string progress_line(const Outcome& outcome, size_t number, size_t of);
 
-/// The report for people: what is known of each failure, with the end of its output, and then, so
-/// that a terminal ends with it, a row for each condition with its reason. `conditions` is how many
-/// the matrix has.
+/// The table of a search grows while it runs, so that people see every step at once, and once: the
+/// row of a step that has ended, with the table's heading above the first.
+std::string search_row(const Outcome& outcome, bool first);
+
+/// What comes below these rows: what is known of the failure in the largest size that is too small,
+/// with the end of its output, and then the answer.
+std::string search_report(const RunResult& run);
+
+/// The report of a matrix for people: what is known of each failure, with the end of its output,
+/// and then, so that a terminal ends with it, a row for each condition with its reason.
+/// `conditions` is how many the matrix has.
 std::string table(const RunResult& run, size_t conditions);
 
 /// One JSON document, docs/schemas/shmtest.schema.json: {"schema": 1, "version": the program's,

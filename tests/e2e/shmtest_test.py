@@ -176,33 +176,6 @@ class Shmtest(harness.TestCase):
                          flags=(*accept, "--timeout", 0.5))
         self.assertEqual(entry["end"], "hung")
 
-    def search(self, *command, code: int) -> dict:
-        result = shmtest("--min-size", "--json", "--", *command)
-        self.assertEqual(result.returncode, code, result.stderr.decode())
-        return json.loads(result.stdout)
-
-    def test_the_smallest_size(self):
-        write = ("import os, time\nf = open('/dev/shm/x', 'wb')\nos.unlink('/dev/shm/x')\n"
-                 "f.write(b'x' * {0})\nf.flush()\ntime.sleep(0.1)")
-        for need in (3 << 20, 100 << 20):
-            found = self.search("python3", "-c", write.format(need), code=0)
-            self.assertLessEqual(need, found["min_size_bytes"])
-            self.assertLessEqual(found["min_size_bytes"], need * 33 // 32 + PAGE)
-            self.assertLess(found["largest_failing_bytes"], need)
-            self.assertLess(len(found["conditions"]), 14)
-        found = self.search("true", code=0)
-        self.assertEqual((found["min_size_bytes"], found["largest_failing_bytes"]), (PAGE, None))
-        # What fails on the machine as it is fails in every size.
-        found = self.search("false", code=SOME_FAILED)
-        self.assertEqual((found["control_failed"], found["min_size_bytes"]), (True, None))
-        only_host = "test $SHOAL_SHMTEST_CONDITION = host"
-        found = self.search("sh", "-c", only_host, code=SOME_FAILED)
-        self.assertIsNone(found["min_size_bytes"])
-        self.assertGreater(found["largest_failing_bytes"], 64 << 20)
-        text = shmtest("--min-size", "--", "true").stdout.decode()
-        self.assertIn("The smallest /dev/shm in which it passes: "
-                      f"{PAGE // 1024}k ({PAGE // 1024}.0 KiB)", text)
-
     # --- conditions do what they say ----------------------------------------
 
     def test_any_size(self):

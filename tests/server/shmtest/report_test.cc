@@ -149,6 +149,20 @@ TEST(ShmtestReportTest, LinesOfProgressAreAligned) {
   EXPECT_TRUE(progress_line(exited(0), 100, 0).starts_with("shmtest: [100] 4k "));
 }
 
+TEST(ShmtestReportTest, ASearchHasEachStepOnce) {
+  Outcome control = exited(0), small = exited(1);
+  control.condition = "host";
+  small.output_tail = "no room\n";
+  const std::string first = search_row(control, true), second = search_row(small, false);
+  EXPECT_TRUE(first.starts_with("condition   result  ")) << first;
+  EXPECT_NE(first.find("\nhost        pass    "), std::string::npos) << first;
+  EXPECT_TRUE(second.starts_with("4k          FAIL    ")) << second;
+  EXPECT_EQ(search_report({.outcomes = {control, small},
+                           .search = {.wanted = true, .passes = 64U << 20, .fails = 4096}}),
+            "\n--- 4k: exit code 1\nthe end of its output:\nno room\n\n"
+            "The smallest /dev/shm in which it passes: 64m (64.0 MiB); it fails in 4k.\n");
+}
+
 TEST(ShmtestReportTest, RecordsMayBeCutAndOverruled) {
   Outcome outcome;
   using namespace std::string_view_literals;
