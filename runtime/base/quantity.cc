@@ -2,8 +2,10 @@
 
 #include <bit>
 #include <cstdio>
+#include <iterator>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/number_text.h"
 
 namespace shoal {
 namespace {
@@ -27,6 +29,15 @@ std::string bytes_text(int64_t bytes) {
                 static_cast<double>(bytes) / static_cast<double>(large ? kGiB : kMiB),
                 large ? "GiB" : "MiB");
   return text;
+}
+
+std::string metric_text(double value, std::string_view unit) {
+  constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
+  size_t prefix = 0;
+  // What rounds to 1000 is 1.00 with the next prefix.
+  for (; value >= 999.5 && prefix + 1 < std::size(kPrefixes); ++prefix) value /= 1000;
+  const int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  return cat(with_decimals(value, decimals), ' ', kPrefixes[prefix], unit);
 }
 
 std::string round_size(int64_t bytes) {

@@ -1,11 +1,16 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace shoal {
 
 /// "1052672 B (1.0 MiB)"; below 64 KiB the bytes alone, and from 10 GiB on in GiB.
 std::string bytes_text(int64_t bytes);
+
+/// A rate or a number of operations with a metric prefix and three significant digits, such as
+/// "283 MB/s" of 2.83e8 and "B/s".
+std::string metric_text(double value, std::string_view unit);
 
 /// A size that people like to write and that holds this many bytes: the next power of two from
 /// 1 MiB on, or from 1 GiB on the next whole GiB. "2m", "64m", "3g", as docker and mount read it.

@@ -1,9 +1,10 @@
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
+#include "runtime/base/quantity.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/commands/cache_size.h"
@@ -132,26 +133,39 @@ double product_flops(const ModelConfig& config, int64_t tokens) {
   return 2.0 * static_cast<double>(tokens) * config.num_hidden_layers * (attention + mlp);
 }
 
+/// What every report begins with, as text or JSON. measured: its median time is said.
+std::string report_head(const BenchModelFlags& flags, const EnginePlan& plan,
+                        const EngineHost& host, const Measured& measured) {
+  const char* bench = flags.prefill ? "prefill" : "decode";
+  const double seconds = median(measured.seconds);
+  const std::string rate = with_decimals(static_cast<double>(measured.tokens) / seconds, 2);
+  if (flags.json) {
+    return cat("{\"bench\":\"", bench, "\",\"tp\":", plan.world_size,
+               ",\"threads_per_rank\":", plan.model.threads, ",\"transport\":\"", host.transport(),
+               "\",\"kernels\":\"", host.kernels(), "\",\"tokens\":", flags.tokens,
+               ",\"tokens_per_s\":", rate, ",\"seconds\":", with_decimals(seconds, 6),
+               ",\"load_average\":", with_decimals(measured.load, 2), ",");
+  }
+  return cat(bench, ": tp ", plan.world_size, ", threads per rank ", plan.model.threads,
+             ", transport ", host.transport(), ", kernels ", host.kernels(), ", ",
+             counted(flags.tokens, "token"), "\n  ", rate, " tokens/s (median ",
+             with_decimals(seconds, 6),
+             " s); load average before the start: ", with_decimals(measured.load, 2), "\n");
+}
+
 std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files,
                            const EnginePlan& plan, const EngineHost& host,
                            const Measured& measured) {
-  const double seconds = median(measured.seconds);
   const double flops = product_flops(files.config, measured.tokens);
-  char text[1024];
-  std::snprintf(
-      text, sizeof text,
-      flags.json
-          ? "{\"bench\":\"prefill\",\"tp\":%d,\"threads_per_rank\":%d,\"transport\":\"%s\","
-            "\"kernels\":\"%s\",\"tokens\":%d,\"tokens_per_s\":%.2f,\"seconds\":%.6f,"
-            "\"product_flops\":%.0f,\"flops_per_s\":%.0f,\"load_average\":%.2f,\"model\":"
-          : "prefill: tp %d, threads per rank %d, transport %s, kernels %s, %d tokens\n"
-            "  %.2f tokens/s (median %.6f s)\n"
-            "  the layers' products: %.4g FLOP at %.4g FLOP/s (bench/engine.py has the GEMM beside)\n"
-            "  load average before the start: %.2f\n",
-      plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
-      flags.tokens, static_cast<double>(measured.tokens) / seconds, seconds, flops, flops / seconds,
-      measured.load);
-  return flags.json ? cat(text, '"', json_escape(files.name), "\"}\n") : text;
+  const double rate = flops / median(measured.seconds);
+  const std::string head = report_head(flags, plan, host, measured);
+  if (flags.json) {
+    return cat(head, "\"product_flops\":", with_decimals(flops, 0),
+               ",\"flops_per_s\":", with_decimals(rate, 0), ",\"model\":\"",
+               json_escape(files.name), "\"}\n");
+  }
+  return cat(head, "  the layers' products: ", metric_text(flops, "FLOP"), " at ",
+             metric_text(rate, "FLOP/s"), " (bench/engine.py has the GEMM beside)\n");
 }
 
 /// What the blocks of a decode say, as text or JSON. All figures of the median are of one block,
@@ -159,44 +173,36 @@ std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files
 std::string report_blocks(const std::vector<Block>& blocks, bool json) {
   const Block block = median(blocks);
   const auto [least, most] = std::minmax_element(blocks.begin(), blocks.end());
-  char text[512];
-  std::snprintf(text, sizeof text,
-                json ? "\"bytes_per_s\":%.0f,\"read_bandwidth_bytes_per_s\":%.0f,"
-                       "\"read_loop\":\"%s\",\"fraction\":%.4f,\"fraction_least\":%.4f,"
-                       "\"fraction_most\":%.4f,"
-                     : "in the median block of steps read at %.4g B/s, where this machine reads "
-                       "%.4g B/s (%s):\n  fraction %.3f (%.3f to %.3f)\n",
-                block.rate, block.machine.bytes_per_s, block.machine.loop.name(), block.fraction(),
-                least->fraction(), most->fraction());
-  return text;
+  if (json) {
+    return cat("\"bytes_per_s\":", with_decimals(block.rate, 0),
+               ",\"read_bandwidth_bytes_per_s\":", with_decimals(block.machine.bytes_per_s, 0),
+               ",\"read_loop\":\"", block.machine.loop.name(),
+               "\",\"fraction\":", with_decimals(block.fraction(), 4),
+               ",\"fraction_least\":", with_decimals(least->fraction(), 4),
+               ",\"fraction_most\":", with_decimals(most->fraction(), 4), ",");
+  }
+  return cat("in the median block of steps read at ", metric_text(block.rate, "B/s"),
+             ", where this machine reads ", metric_text(block.machine.bytes_per_s, "B/s"), " (",
+             block.machine.loop.name(), "):\n  fraction ", with_decimals(block.fraction(), 3), " (",
+             with_decimals(least->fraction(), 3), " to ", with_decimals(most->fraction(), 3),
+             ")\n");
 }
 
 std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
                           const EnginePlan& plan, const EngineHost& host,
                           const Measured& measured) {
-  const double seconds = median(measured.seconds);
-  char text[1024];
-  std::snprintf(
-      text, sizeof text,
-      flags.json ? "{\"bench\":\"decode\",\"tp\":%d,\"threads_per_rank\":%d,"
-                   "\"transport\":\"%s\",\"kernels\":\"%s\",\"tokens\":%d,"
-                   "\"tokens_per_s\":%.2f,\"seconds\":%.6f,\"load_average\":%.2f,"
-                   "\"weight_bytes\":%.0f,"
-                 : "decode: tp %d, threads per rank %d, transport %s, kernels %s, %d tokens\n"
-                   "  %.2f tokens/s (median %.6f s); load average before the start: %.2f\n"
-                   "  weights %.0f B; ",
-      plan.world_size, plan.model.threads, host.transport().c_str(), host.kernels().c_str(),
-      flags.tokens, static_cast<double>(measured.tokens) / seconds, seconds, measured.load,
-      static_cast<double>(host.weight_bytes()));
-  const std::string report = text + report_blocks(measured.blocks, flags.json);
+  const std::string head = report_head(flags, plan, host, measured);
+  const std::string blocks = report_blocks(measured.blocks, flags.json);
   const uint64_t cache = cache_bytes();
   if (flags.json) {
-    return cat(report, "\"model\":\"", json_escape(files.name), "\",\"cache_bytes\":", cache,
-               "}\n");
+    return cat(head, "\"weight_bytes\":", host.weight_bytes(), ",", blocks, "\"model\":\"",
+               json_escape(files.name), "\",\"cache_bytes\":", cache, "}\n");
   }
+  const std::string report = cat(head, "  weights ", bytes_text(host.weight_bytes()), "; ", blocks);
   if (static_cast<uint64_t>(host.weight_bytes()) > cache) return report;
-  return cat(report, "  the weights fit into the processor's caches (", cache,
-             " B), so this is not the speed of memory, and the fraction can exceed 1\n");
+  return cat(report, "  the weights fit into the processor's caches (",
+             bytes_text(static_cast<int64_t>(cache)),
+             "), so this is not the speed of memory, and the fraction can exceed 1\n");
 }
 
 /// Plans the model for the bench, with room for exactly its tokens.

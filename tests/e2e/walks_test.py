@@ -272,7 +272,7 @@ WALKS = {
         Step("mkdir bin && cp $DEMO/*.json bin && touch bin/pytorch_model.bin; "
              "shoal generate bin --prompt In", 66, says="pytorch_model.bin"),
         Step("mkdir ids && cp $DEMO/[cgm]* ids; shoal logits ids --prompt-ids 1,2 --out ids.npy"),
-        Step("shoal bench decode $DEMO --tokens 8", says="tokens/s"),
+        Step("shoal bench decode $DEMO --tokens 8", says=r" read at [\d.]+ [kMGT]?B/s, "),
     ],
 }
 

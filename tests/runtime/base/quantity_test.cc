@@ -12,6 +12,17 @@ TEST(Quantity, BytesAreSaidInMibibytesToo) {
   EXPECT_EQ(bytes_text(int64_t{10} << 30), "10737418240 B (10.0 GiB)");
 }
 
+TEST(Quantity, RatesHaveThreeDigitsAndAPrefix) {
+  EXPECT_EQ(metric_text(0, "B/s"), "0.00 B/s");
+  EXPECT_EQ(metric_text(2.825e8, "B/s"), "282 MB/s");
+  EXPECT_EQ(metric_text(9.034e9, "B/s"), "9.03 GB/s");
+  EXPECT_EQ(metric_text(12.5e9, "FLOP"), "12.5 GFLOP");
+  EXPECT_EQ(metric_text(9.996e3, "FLOP/s"), "10.0 kFLOP/s");
+  EXPECT_EQ(metric_text(9.9949e5, "B/s"), "999 kB/s");
+  EXPECT_EQ(metric_text(9.996e5, "B/s"), "1.00 MB/s");
+  EXPECT_EQ(metric_text(3.2e18, "B/s"), "3200 PB/s");
+}
+
 TEST(Quantity, RoundSizesHoldTheBytes) {
   EXPECT_EQ(round_size(1), "1m");
   EXPECT_EQ(round_size(1 << 20), "1m");
