@@ -120,10 +120,12 @@ std::string verdict_text(const TransportReport& report) {
     case Verdict::kNone:
       break;
   }
+  // Nobody says the failure again, so that it is not cut as a reason in a list is.
   if (!report.failure.ok())
-    return cat("NO: ", ranks,
-               " could not be started: ", explained(report.failure, kMostReasonBytes));
-  return cat("NO: no transport works for ", ranks, ".");
+    return cat("NO: ", ranks, " could not be started: ", explained(report.failure));
+  const bool untried = !report.refusals.empty() && report.refusals.size() < report.order.size();
+  return cat("NO: no transport works for ", ranks,
+             untried ? "; the time for a start ended before the others were tried." : ".");
 }
 
 std::string figures_text(const TransportReport& report) {

@@ -96,14 +96,17 @@ ExitCode exit_code(const Ending& ending) {
   return ExitCode::kInternal;
 }
 
+bool needs_places(const Ending& ending) {
+  const ExitCode code = exit_code(ending);
+  return code == ExitCode::kInternal ||
+         (code == ExitCode::kWorkerDied && ending.fault != Fault::kModelChanged);
+}
+
 int report_failure(const Ending& ending) {
   if (ending.ok()) return 0;
-  const ExitCode code = exit_code(ending);
   if (ending.stage == Stage::kRequest && reader_left(ending.why)) end_by_broken_pipe();
-  const bool is_for_us = code == ExitCode::kInternal ||
-                         (code == ExitCode::kWorkerDied && ending.fault != Fault::kModelChanged);
-  say_error(is_for_us ? ending.why.to_string() : explained(ending.why));
-  return static_cast<int>(code);
+  say_error(needs_places(ending) ? ending.why.to_string() : explained(ending.why));
+  return static_cast<int>(exit_code(ending));
 }
 
 void say_error(std::string_view text) {

@@ -79,12 +79,15 @@ Staged<T> at(Stage stage, Attempt<T>&& attempt) {
 /// The exit code of an ending.
 ExitCode exit_code(const Ending& ending);
 
+/// Whether those who mend Shoal need the codes and the places in the source of its causes: a bug or
+/// a rank ended it (exit code 70, or 75 without a changed model).
+bool needs_places(const Ending& ending);
+
 /// Reports the error on stderr as one line "shoal: error: what" with its chain of causes below it,
-/// at most 2 kB in all. The chain has codes and places in the source only for those who mend Shoal:
-/// if a bug or a rank ended it (exit code 70, or 75 without a changed model), with --log-level
-/// debug, and in JSON. Returns the exit code as main does. If the ending is ok, it prints nothing
-/// and returns 0. If the reader of the output has left, SIGPIPE ends the process without a word, as
-/// it does other programs, unless it was ignored when this one started.
+/// at most 2 kB in all. The chain has codes and places in the source only if needs_places(), with
+/// --log-level debug, and in JSON. Returns the exit code as main does. If the ending is ok, it
+/// prints nothing and returns 0. If the reader of the output has left, SIGPIPE ends the process
+/// without a word, as it does other programs, unless it was ignored when this one started.
 int report_failure(const Ending& ending);
 
 /// Writes "shoal: error: TEXT" to stderr; with --log-format json it is a log line instead.

@@ -129,6 +129,14 @@ std::string text(const TransportReport& report, const Beside& beside) {
   return lines;
 }
 
+/// Ends after the report of a start that failed, and returns the exit code. For people the report
+/// has said the reason. So it is said again only if that adds what they cannot see there: the
+/// places of a bug, or a line for those who read the log or a document instead.
+int end_refused(const Ending& ending, bool json) {
+  const bool said = !json && log_options().format == LogFormat::kText && !needs_places(ending);
+  return said ? static_cast<int>(exit_code(ending)) : report_failure(ending);
+}
+
 int exit_code_of(const TransportReport& report) {
   return report.degraded() && report.allowed_by.empty() ? kSlower : 0;
 }
@@ -159,7 +167,7 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   if (ending.ok() && !alone) beside.unforeseen = unforeseen_in(report.facts);
   const Status written = write_stdout(flags.json ? document(report, beside) : text(report, beside));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
-  if (!ending.ok()) return report_failure(ending);
+  if (!ending.ok()) return end_refused(ending, flags.json);
   return exit_code_of(report);
 }
 

@@ -112,16 +112,18 @@ class NoDevices(harness.TestCase):
         self.assertEqual((code, report["rung"]), (0, "cuda-ipc"), err)
 
     def test_it_ends_as_a_server_does(self):
-        ends = []
+        codes, said = [], []
         with unittest.mock.patch.dict(os.environ, {"EMULATED_GPU_DEVICES": "0"}):
             for command in (("doctor",), ("doctor", harness.DEMO),
                             ("serve", harness.DEMO, "--port", 0, "--grpc-port", 0)):
                 process = harness.start(*command, "--device", "cuda", "--cuda-module",
                                         EMULATED_MODULE, "-tp", 2)
-                err = process.communicate(timeout=5 * harness.GUARD)[1].decode()
-                ends.append((process.returncode, err.splitlines()[-1]))
-        self.assertEqual([code for code, _ in ends], [harness.UNAVAILABLE] * 3, ends)
-        self.assertEqual(len({words for _, words in ends}), 1, ends)
+                out, err = process.communicate(timeout=5 * harness.GUARD)
+                codes.append(process.returncode)
+                said.append((out + err).decode())
+        self.assertEqual(codes, [harness.UNAVAILABLE] * 3, said)
+        reason = said[-1].split("shoal: error: ")[1].splitlines()[-1]
+        self.assertEqual([text.count(reason) for text in said], [1] * 3, said)
 
     @unittest.skipUnless(REAL_MODULE.exists() and NO_DRIVER_HERE, "the real module, and no driver")
     def test_the_real_module_without_a_driver(self):

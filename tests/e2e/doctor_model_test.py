@@ -64,6 +64,19 @@ class Model(Case):
                 with self.subTest(args=args):
                     self.check_same(*args, code=code)
 
+    def test_a_refused_start_says_its_reason_once(self):
+        for args, code in ((("/no/such/model",), harness.NO_MODEL),
+                           ((harness.DEMO, "-tp", 16), harness.USAGE),
+                           ((harness.DEMO, "--chat-template", "/no/such"), harness.USAGE)):
+            with self.subTest(args=args):
+                reason = self.doctor(*args)[1]["failure"]
+                process = harness.start("doctor", *args)
+                out, err = (text.decode() for text in process.communicate())
+                self.assertEqual(process.returncode, code, err)
+                self.assertEqual(out.count(reason), 1, out)
+                self.assertNotIn("shoal: error", err)
+                self.assertNotIn(reason.splitlines()[-1], err)
+
     def test_no_weights_are_loaded_and_no_port_of_the_server_is_taken(self):
         server = self.serve(harness.DEMO, "-tp", 2)
         fields = server.wait_ready()

@@ -161,9 +161,11 @@ class InSmallPlaces(harness.TestCase):
         for flag, value in (("--on-shm-shortage", "fail"), ("--min-transport", "shm")):
             done = inside("size=1m", doctor(flag, value))
             self.assertEqual(done.returncode, harness.UNAVAILABLE)
-            self.assertRegex(done.stderr, rf"the policy forbids .*: {flag}[= ]{value} ")
-            # The report that it would point to is on stdout.
-            self.assertNotIn("shoal doctor prints", done.stderr)
+            self.assertRegex(done.stdout, rf"\ANO: the policy \({flag}[= ]{value}\) forbids ")
+            # The reason is said once, and the report that an error would point to is this one.
+            self.assertEqual(done.stdout.count(" left free for others; "), 1, done.stdout)
+            for words in ("shoal: error", "left free for others", "shoal doctor prints"):
+                self.assertNotIn(words, done.stderr)
         self.assertEqual(inside("size=1m", doctor("--min-transport", "memfd")).returncode, 0)
         self.assertEqual(inside("size=1m", doctor("--min-transport", "tcp")).returncode, 0)
         none = inside("size=1m", doctor("--transport", "shm", "--json"))

@@ -56,6 +56,11 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
             "with 8 KiB and 2.2 times with 1 MiB; --min-transport tcp allows it.");
   TransportReport none = over("");
   EXPECT_EQ(first_line(none), "NO: no transport works for 2 ranks.");
+  TransportReport late = over("");
+  late.refusals.erase(late.refusals.begin() + 1, late.refusals.end());
+  EXPECT_EQ(first_line(late),
+            "NO: no transport works for 2 ranks; the time for a start ended before the others were "
+            "tried.");
   none.forbidden_by = "--min-transport shm";
   EXPECT_EQ(first_line(none),
             "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
@@ -65,6 +70,9 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   failed.failure = Status::error(Code::kResourceExhausted, "start rank 0", EMFILE)
                        .because_of(Code::kUnavailable, "the start");
   EXPECT_EQ(first_line(failed), "NO: 2 ranks could not be started: the start");
+  const std::string folders(1500, 'x');  // a library is not found in any of them
+  failed.failure = Status::error(Code::kUnavailable, folders);
+  EXPECT_EQ(first_line(failed), "NO: 2 ranks could not be started: " + folders);
   TransportReport alone;
   alone.order = {kNoTransport};
   alone.rung = kNoTransport;
