@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <optional>
 #include <signal.h>
 #include <string_view>
 #include <utility>
 
 #include "runtime/base/last_words.h"
+#include "runtime/base/number_text.h"
 #include "runtime/supervisor/process_end.h"
 
 namespace shoal {
@@ -166,11 +166,9 @@ std::string standing(int index, const std::vector<RankProcess>& ranks, const Gro
   }
   if (rank.failure) return cat(who, where.empty() ? ") waits in no collective" : ") waits");
   if (rank.reaped) return cat(who, ") ", describe_exit(rank.exit_code, rank.exit_status));
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.1f", seconds_since(rank.heard_at));
   const std::string held_up = rank.held_up();
-  return cat(who, ") ", held_up.empty() ? "does not answer" : held_up, ", last heard of ", seconds,
-             " s ago, state ", rank.state());
+  return cat(who, ") ", held_up.empty() ? "does not answer" : held_up, ", last heard of ",
+             with_decimals(seconds_since(rank.heard_at), 1), " s ago, state ", rank.state());
 }
 
 int root_of_waiting(const std::vector<RankProcess>& ranks, const GroupPhase& phase) {
@@ -244,8 +242,6 @@ Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase&
   failure.rank = root_of_waiting(ranks, phase);
   failure.phase = phase.phase;
   failure.fault = Fault::kSilence;
-  char limit[32];
-  std::snprintf(limit, sizeof limit, "%.3g", seconds);
   std::string who;
   if (failure.rank >= 0) {
     const RankProcess& root = ranks[static_cast<size_t>(failure.rank)];
@@ -259,9 +255,10 @@ Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase&
     who = cat("; ", standing(failure.rank, ranks, phase));
   }
   who += standing_of_others(failure.rank, ranks, phase);
-  failure.why = Status::error(Code::kDeadlineExceeded, cat("no answer for ", limit, " s in phase ",
-                                                           phase.text_of(failure.phase), who))
-                    .blamed_on(failure.fault);
+  failure.why =
+      Status::error(Code::kDeadlineExceeded, cat("no answer for ", with_digits(seconds, 3),
+                                                 " s in phase ", phase.text_of(failure.phase), who))
+          .blamed_on(failure.fault);
   return failure;
 }
 
@@ -272,13 +269,11 @@ Failure explain_overrun(const std::vector<RankProcess>& ranks, const GroupPhase&
   failure.rank = verdict.rank;
   failure.phase = phase.of(ranks[static_cast<size_t>(verdict.rank)]);
   failure.fault = spins ? Fault::kSpinning : Fault::kHeldUp;
-  char seconds[32], used[32];
-  std::snprintf(seconds, sizeof seconds, "%.3g", verdict.seconds);
-  std::snprintf(used, sizeof used, "%.3g", verdict.cpu_seconds);
   std::string what =
       cat("rank ", verdict.rank, " (", phase.text_of(failure.phase),
-          ") has completed no part of its work for ", seconds, " s: it ",
-          spins ? "spins, and has used " : "computes, but got only ", used, " s of processor time");
+          ") has completed no part of its work for ", with_digits(verdict.seconds, 3), " s: it ",
+          spins ? "spins, and has used " : "computes, but got only ",
+          with_digits(verdict.cpu_seconds, 3), " s of processor time");
   failure.why =
       Status::error(Code::kDeadlineExceeded, what + standing_of_others(verdict.rank, ranks, phase))
           .blamed_on(failure.fault);

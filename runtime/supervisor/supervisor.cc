@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/number_text.h"
 #include "runtime/base/wait.h"
 #include "runtime/supervisor/group_birth.h"
 
@@ -136,7 +137,7 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
         failure.fault == Fault::kShortage ? holders_.ended_text(failure.rank) : "";
     return while_doing(
         failure, cat("the start has taken ", options_.ladder.names.startup_timeout, ", ",
-                     options_.group.startup_timeout_s, " s, with ",
+                     with_digits(options_.group.startup_timeout_s, 6), " s, with ",
                      counted(ladder_.report().restart_count, "restart"),
                      pause.tries() > 0 ? cat(", in which ", counted(pause.tries(), "try", "tries"),
                                              " met a shortage")

@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-constexpr double kMaxTimeoutSeconds = 1e6;
+constexpr int64_t kMaxTimeoutSeconds = 1'000'000;
 constexpr int64_t kMaxJobs = 256;
 
 Status set_timeout(std::string_view flag, std::string_view text, double* target) {

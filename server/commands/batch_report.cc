@@ -28,6 +28,11 @@ std::string summary(const BatchTotals& totals) {
              with_decimals(totals.seconds, 1), " s", speed.empty() ? "" : ": ", speed);
 }
 
+std::string answers_text(int64_t answered, int64_t lines) {
+  return cat(answered, " of ", counted(lines, "line"),
+             answered == 1 || lines == 1 ? " has an answer" : " have an answer");
+}
+
 BatchReport::BatchReport(int64_t requests) : terminal_(is_terminal(STDERR_FILENO)) {
   totals_.requests = requests;
 }

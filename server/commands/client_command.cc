@@ -17,6 +17,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
 #include "runtime/base/signals.h"
 #include "server/cli/command_io.h"
 #include "server/commands/chat_client.h"
@@ -208,7 +209,7 @@ std::string no_answer(const ClientFlags& flags, const std::string& text, const R
                "line, with https:// if it has a certificate (",
                reason, ")");
   return cat("no server answers at ", flags.server,
-             flags.wait_s > 0 ? cat(" within ", flags.wait_s, " s") : "",
+             flags.wait_s > 0 ? cat(" within ", with_digits(flags.wait_s, 6), " s") : "",
              ": start one with `shoal serve MODEL`, or name it with --server (", reason, ")");
 }
 

@@ -44,8 +44,9 @@ inline Deadline answer_deadline(const ClientFlags& flags) {
 
 /// Reports an answer that has not been whole by then. `come` is what of it has come.
 inline int fail_late(const ClientFlags& flags, const std::string& come) {
-  return fail(kExitUnavailable, cat("the answer is not whole after the ", flags.timeout_s,
-                                    " s of --timeout; ", come, " of it came"));
+  return fail(kExitUnavailable,
+              cat("the answer is not whole after the ", with_digits(flags.timeout_s, 6),
+                  " s of --timeout; ", come, " of it came"));
 }
 
 /// Reports an answer that a signal has ended. `come` is how much of it has come, in tokens or

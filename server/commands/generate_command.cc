@@ -4,7 +4,6 @@
 #include <numeric>
 #include <unistd.h>
 
-#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/engine/scheduler.h"
 #include "server/cli/command_io.h"
@@ -226,8 +225,8 @@ class Batch {
   int report_signal() const {
     const auto answered = std::count_if(lines_.begin(), lines_.end(),
                                         [](const RequestLine& line) { return line.wrong.ok(); });
-    say_error(cat(name_of(cut_off_), " ended the batch: ", answered, " of ",
-                  counted(lines_.size(), "line"), " have an answer"));
+    say_error(cat(name_of(cut_off_), " ended the batch: ",
+                  answers_text(answered, static_cast<int64_t>(lines_.size()))));
     return 128 + cut_off_;
   }
 

@@ -1,6 +1,7 @@
 #include "server/commands/nccl_plan.h"
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
@@ -215,7 +216,20 @@ std::string for_each(int64_t bytes, int communicators) {
   return communicators == 1 ? each : cat(each, " for each of ", communicators, " communicators");
 }
 
-std::string line_text(const Line& line, int communicators) {
+/// The reasons that people have been told.
+using Told = std::set<std::string>;
+
+std::string reason_text(const Status& why) {
+  return explained(why, 700);
+}
+
+/// The reason below a line of the report. One that stands above is not said again.
+std::string told_once(const Status& why, Told* told) {
+  const std::string reason = reason_text(why);
+  return indented(told->insert(reason).second ? reason : "for the same reason as above", "      ");
+}
+
+std::string line_text(const Line& line, int communicators, Told* told) {
   const char* const verdict = !line.room.ok() ? "  refused "
                               : line.fits()   ? "  fits    "
                                               : "  unknown ";
@@ -231,7 +245,7 @@ std::string line_text(const Line& line, int communicators) {
     text += cat("      ", for_each(one.bytes, communicators), "  ", one.what, " (memory)\n");
   for (const std::string& assumption : line.use.assumptions)
     text += cat("      assumed: ", assumption, "\n");
-  if (!line.room.ok()) text += cat("      ", explained(line.room, 700), "\n");
+  if (!line.room.ok()) text += told_once(line.room, told);
   return text;
 }
 
@@ -260,7 +274,7 @@ std::string plan_verdict(const Plan& plan) {
       cat(plan.communicators == 1 ? "" : cat(plan.communicators, " communicators of "),
           counted(plan.context.world_size, "rank"), " of NCCL ", plan.version);
   if (!plan.settings.ok())
-    return cat("NO: ", ranks, " cannot use ", kDecides, ": ", explained(plan.settings, 700), "\n");
+    return cat("NO: ", ranks, " cannot use ", kDecides, ": ", reason_text(plan.settings), "\n");
   const std::string room = cat(
       dir.path, ", which has ", bytes_text(dir.free_bytes), " free of ", bytes_text(dir.size_bytes),
       "; ", bytes_text(plan.context.budget.headroom_bytes), " are left for others\n");
@@ -273,7 +287,8 @@ std::string plan_verdict(const Plan& plan) {
 
 std::string plan_text(const Plan& plan) {
   std::string text = plan_verdict(plan);
-  for (const Line& line : plan.lines) text += line_text(line, plan.communicators);
+  Told told = {reason_text(plan.settings)};
+  for (const Line& line : plan.lines) text += line_text(line, plan.communicators, &told);
   text += to_text(plan.size);
   if (plan.settings.ok()) text += exports_text(plan);
   for (const Remedy& one : plan.remedies)

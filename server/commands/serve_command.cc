@@ -6,6 +6,7 @@
 
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
 #include "runtime/base/patient_writer.h"
 #include "runtime/supervisor/end_children.h"
 #include "server/cli/command_io.h"
@@ -156,7 +157,8 @@ Status serve_until_stopped(const Serving& serving, StopSignals& signals) {
   say_stopping(serving, stopped);
   SHOAL_RETURN_IF_ERROR(stopped);
   if (const double grace_s = serving.grace_s; grace_s > 0) {
-    log_info(cat("stopping: health is red, and requests are accepted for ", grace_s, " s more"));
+    log_info(cat("stopping: health is red, and requests are accepted for ", with_digits(grace_s, 6),
+                 " s more"));
     serving.fronts.set_stopping();
     const Deadline grace = Deadline::after_s(grace_s);
     SHOAL_RETURN_IF_ERROR(watch_until(serving, [&grace] {
@@ -169,7 +171,8 @@ Status serve_until_stopped(const Serving& serving, StopSignals& signals) {
   InferenceLoop& loop = serving.loop;
   if (!loop.drain(Deadline::after_s(serving.drain_s), [&serving] { serving.host.give_up(); }) &&
       (loop.status().ok() || loop.status().code() == Code::kCancelled)) {
-    log_warning(cat("requests that still ran after ", serving.drain_s, " s were cancelled"));
+    log_warning(cat("requests that still ran after ", with_digits(serving.drain_s, 6),
+                    " s were cancelled"));
   }
   const Status status = loop.status();
   return status.code() == Code::kCancelled ? Status()

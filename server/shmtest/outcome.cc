@@ -8,6 +8,9 @@
 #include <cstring>
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
+#include "runtime/base/number_text.h"
+
 namespace shoal::shmtest {
 namespace {
 
@@ -69,7 +72,7 @@ std::string end_reason(const Outcome& outcome) {
     case End::kNotStarted:
       return cat("could not be started: ", outcome.detail);
     case End::kHung:
-      return cat("hang: killed after ", outcome.seconds, " s");
+      return cat("hang: killed after ", with_digits(outcome.seconds, 6), " s");
     case End::kSignalled:
       return cat("killed by ", signal_name(outcome.signal));
     case End::kExited:
@@ -94,6 +97,10 @@ std::string sigbus_reason(const Outcome& outcome) {
 /// Shells give 128 + n if a program died of signal n.
 bool is_of_signal(int exit_code) {
   return exit_code > 128 && exit_code <= 128 + SIGRTMAX;
+}
+
+std::string processes(uint64_t number) {
+  return counted(number, "process", "processes");
 }
 
 /// Whether the command ended as it may, and left nothing.
@@ -136,11 +143,11 @@ std::string Outcome::reason() const {
   if (passed() && exit_code != 0) return cat(text, ", accepted");
   if (sigbus().value_or(false)) add(sigbus_reason(*this));
   if (left_behind) add("a process of it hangs in the kernel, and was left behind");
-  if (oom_kills > 0) add(cat(oom_kills, " killed by the cgroup's OOM killer"));
+  if (oom_kills > 0) add(cat(processes(oom_kills), " killed by the cgroup's OOM killer"));
   if (!left.empty()) add(left_reason(*this));
   if (!orphans.empty()) {
-    add(cat(orphans.size(), end == End::kHung ? " running: " : " outlived it: ", orphans[0],
-            orphans.size() > 1 ? ", ..." : ""));
+    add(cat(processes(orphans.size()), end == End::kHung ? " running: " : " outlived it: ",
+            orphans[0], orphans.size() > 1 ? ", ..." : ""));
   }
   return text;
 }
@@ -186,7 +193,6 @@ std::string signal_name(int signal) {
 }
 
 std::string human_bytes(uint64_t bytes) {
-  if (bytes == 0) return "0";
   if (bytes < 1024) return cat(bytes, " B");
   const char* units[] = {"KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes) / 1024;

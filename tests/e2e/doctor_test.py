@@ -11,6 +11,7 @@ import resource
 import shlex
 import subprocess
 import unittest
+from unittest import mock
 
 import cgroups
 import harness
@@ -308,6 +309,17 @@ class Here(harness.TestCase):
         self.assertRegex(text.splitlines()[0], r"^OK: 2 ranks of NCCL 2\.27\.7 fit into /dev/shm")
         for line in ("export NCCL_NVLS_ENABLE=0", "export NCCL_MAX_CTAS=2"):
             self.assertIn(f"  {line}\n", text)
+
+    def test_the_plan_says_each_reason_once(self):
+        with mock.patch.dict(os.environ, NCCL_P2P_DISABLE="0"):
+            done = harness.start("doctor", "--nccl-version", "2.27")
+            out = done.communicate()[0].decode()
+        self.assertEqual(done.returncode, 1, out)
+        verdict = re.match(r"NO: 2 ranks of NCCL \S+ cannot use nccl-shm: (.*)\n", out)
+        self.assertIsNotNone(verdict, out)
+        self.assertEqual(out.count(verdict[1]), 1, out)
+        self.assertRegex(out, r"\n  refused nccl-shm: .*(\n      .*)*\n      for the same reason as "
+                              r"above\n")
 
     def test_where_only_lean_buffers_of_nccl_fit_their_settings_are_printed(self):
         plan = ("--nccl-version", "2.27", "-tp", 8)

@@ -282,6 +282,7 @@ class Shmtest(harness.TestCase):
                            (("true",), "true"),
                            (("--matrix", "4k+1m", "--", "true"), "contradicts"),
                            (("--timeout", "0", "--", "true"), "--timeout"),
+                           (("--timeout", "2e6", "--", "true"), "seconds in (0, 1000000], not"),
                            (("--matrix", "zz*", "--", "true"), "zz*"),
                            (("--matrix", "1k", "--", "true"), "4k to 1t"),
                            (("--min-size", "--matrix", "4k", "--", "true"), "--matrix"),

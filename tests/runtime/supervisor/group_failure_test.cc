@@ -207,6 +207,8 @@ TEST_F(GroupFailureTest, AStoppedRankIsWhomTheOthersWaitFor) {
             std::string::npos)
       << told;
   EXPECT_NE(told.find("waits for ranks 0, 2"), std::string::npos) << told;
+  const std::string an_hour(explain_silence(ranks_, step_, 3600).why.message());
+  EXPECT_EQ(an_hour.find("no answer for 3600 s in phase step 7"), 0u) << an_hour;
 }
 
 TEST_F(GroupFailureTest, TheRootWaitsForNobody) {

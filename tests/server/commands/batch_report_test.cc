@@ -15,6 +15,13 @@ TEST(BatchReportTest, TheSummaryHasTheRightPlurals) {
             "3 requests (2 failed), 0 prompt tokens, 5 generated tokens in 2.0 s: 2.5 tokens/s");
 }
 
+TEST(BatchReportTest, OneLineHasAnAnswerAndTwoHaveThem) {
+  EXPECT_EQ(answers_text(20, 22), "20 of 22 lines have an answer");
+  EXPECT_EQ(answers_text(0, 22), "0 of 22 lines have an answer");
+  EXPECT_EQ(answers_text(1, 22), "1 of 22 lines has an answer");
+  EXPECT_EQ(answers_text(0, 1), "0 of 1 line has an answer");
+}
+
 TEST(BatchReportTest, NothingHasNoSpeed) {
   EXPECT_EQ(summary({0, 0, 0, 0, 0}), "0 requests, 0 prompt tokens, 0 generated tokens in 0.0 s");
 }

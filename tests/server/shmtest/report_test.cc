@@ -43,9 +43,14 @@ TEST(ShmtestReportTest, VerdictsAndReasons) {
   left.left = {{"nccl-a", 4096}};
   EXPECT_FALSE(left.passed());
   EXPECT_EQ(left.reason(), "left 1 name (4.0 KiB) in /dev/shm: nccl-a");
+  left.left[0].bytes = 0;
+  EXPECT_EQ(left.reason(), "left 1 name (0 B) in /dev/shm: nccl-a");
   Outcome orphans = exited(0);
   orphans.orphans = {"7 sleep"};
-  EXPECT_EQ(orphans.reason(), "1 outlived it: 7 sleep");
+  EXPECT_EQ(orphans.reason(), "1 process outlived it: 7 sleep");
+  orphans.oom_kills = 2;
+  EXPECT_EQ(orphans.reason(),
+            "2 processes killed by the cgroup's OOM killer; 1 process outlived it: 7 sleep");
   Outcome mpi = exited(1);
   mpi.output_tail = "rank 1 exited on signal 7 (Bus error)";
   EXPECT_EQ(mpi.sigbus(), true);
