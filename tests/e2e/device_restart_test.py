@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import harness
+import jsonschema
 from emulated_gpu import ON_DEVICES, emulated, gpu, uuid_of
 
 FOLDER = harness.ORACLE / "llama-nine-heads"
@@ -194,13 +195,18 @@ class Names(harness.TestCase):
         self.assertNotIn("gpus", self.serve(FOLDER, "--device", "cpu").wait_ready())
 
     def test_doctor(self):
-        with emulated(DEVICES=2, CAPABILITY="9.0,8.6"):
+        """Two ranks leave the third device alone, and nobody asks it for its free memory."""
+        with emulated(DEVICES=3, CAPABILITY="9.0,8.6"):
             flags = ("doctor", *ON_DEVICES[:-2], "-tp", 2, "--reproducible", "off")
             said = harness.run(*flags, "--transport", "cuda-ipc").stdout.decode()
             document = json.loads(harness.run(*flags, "--transport", "cuda-ipc", "--json").stdout)
         for device, capability in ((0, "9.0"), (1, "8.6")):
             self.assertIn(f"{gpu(device)}: compute capability {capability}, 1073741824 B", said)
             self.assertEqual(document["facts"]["gpu"]["devices"][device]["uuid"], uuid_of(device))
+        schema = (harness.ROOT / "docs/schemas/transport-report.schema.json").read_text()
+        jsonschema.Draft202012Validator(json.loads(schema)).validate(document)
+        free = [device["free_bytes"] for device in document["facts"]["gpu"]["devices"]]
+        self.assertEqual([one is None for one in free], [False, False, True])
 
     def test_errors(self):
         with emulated(FAIL="cudaLaunchKernel:719"):
