@@ -16,6 +16,15 @@ from reflection_test import Reflector
 SCHEMAS = harness.ROOT / "docs" / "schemas"
 
 
+def negative_figures(value, name: str = "") -> list[tuple[str, float]]:
+    """The figures below 0 in a document, each with the name of its field."""
+    if isinstance(value, dict):
+        return [one for key, inner in value.items() for one in negative_figures(inner, key)]
+    if isinstance(value, list):
+        return [one for inner in value for one in negative_figures(inner, name)]
+    return [(name, value)] if isinstance(value, (int, float)) and value < 0 else []
+
+
 class Documents(harness.TestCase):
     def check(self, schema: str, text: str) -> dict:
         with open(SCHEMAS / f"{schema}.schema.json") as file:
@@ -24,6 +33,7 @@ class Documents(harness.TestCase):
         errors = [f"{'/'.join(map(str, error.path))}: {error.message[:300]}"
                   for error in validator.iter_errors(document)]
         self.assertEqual(errors, [])
+        self.assertEqual(set(negative_figures(document)) - {("rank", -1)}, set())
         self.assertEqual(document["version"], harness.run("--version").stdout.decode().split()[1])
         return document
 
