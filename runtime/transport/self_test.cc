@@ -89,11 +89,7 @@ class SelfTest {
 
   Status gathers();
   Status sums();
-  struct Times {
-    double best_us = 0;
-    bool noisy = false;
-  };
-  Result<Times> timed_sums(size_t bytes, int repeats);
+  Result<BestRound> timed_sums(size_t bytes, int repeats);
 
  private:
   /// The seed of plane `plane` of `rank` in the round.
@@ -274,7 +270,7 @@ Status SelfTest::sums() {
 }
 
 /// The time of checked all_reduces: the median of each round, and of these the best.
-Result<SelfTest::Times> SelfTest::timed_sums(size_t bytes, int repeats) {
+Result<BestRound> SelfTest::timed_sums(size_t bytes, int repeats) {
   const ReducePlan plan = even_plan(world_.size);
   std::vector<double> rounds_us;
   for (int round = 0; round < kRounds; ++round) {
@@ -286,11 +282,15 @@ Result<SelfTest::Times> SelfTest::timed_sums(size_t bytes, int repeats) {
     std::sort(times_us.begin(), times_us.end());
     rounds_us.push_back(times_us[times_us.size() / 2]);
   }
-  const auto [best, worst] = std::minmax_element(rounds_us.begin(), rounds_us.end());
-  return Times{*best, *worst > kNoisy * *best};
+  return best_round(rounds_us);
 }
 
 }  // namespace
+
+BestRound best_round(std::span<const double> rounds_us) {
+  const auto [best, worst] = std::minmax_element(rounds_us.begin(), rounds_us.end());
+  return {*best, *worst > kNoisy * *best};
+}
 
 int64_t self_test_bytes(int world_size) {
   constexpr size_t kExpectedAndActual = 2 * kBandwidthBytes;
@@ -307,8 +307,8 @@ Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed,
   SelfTestFigures figures;
   SHOAL_ASSIGN_OR_RETURN(const auto small, test.timed_sums(kLatencyBytes, kLatencyRepeats));
   SHOAL_ASSIGN_OR_RETURN(const auto large, test.timed_sums(kBandwidthBytes, kBandwidthRepeats));
-  figures.latency_us = small.best_us;
-  figures.bytes_per_s = static_cast<double>(kBandwidthBytes) / std::max(large.best_us, 1e-3) * 1e6;
+  figures.latency_us = small.us;
+  figures.bytes_per_s = static_cast<double>(kBandwidthBytes) / std::max(large.us, 1e-3) * 1e6;
   figures.noisy = small.noisy || large.noisy;
   figures.seconds = seconds_since(start);
   return figures;

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "runtime/base/status.h"
 #include "runtime/comm/communicator.h"
@@ -27,6 +28,15 @@ struct SelfTestFigures {
 /// be found out), the first wrong element and both values. Any other error is the communicator's.
 Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed,
                                   const std::function<Status()>& moved = {});
+
+/// What the times of several rounds say, of which others on the machine slow most down.
+struct BestRound {
+  double us = 0;       ///< the shortest
+  bool noisy = false;  ///< the longest is more than twice as long
+};
+
+/// Of rounds in microseconds. There must be one at least.
+BestRound best_round(std::span<const double> rounds_us);
 
 /// The memory that it takes of each rank: all ranks' planes of its largest sum, which the rank
 /// makes for itself, and the expected and the actual sum.

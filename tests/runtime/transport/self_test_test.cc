@@ -1,8 +1,10 @@
-// On every rung, the self-test must find nothing if nothing is wrong, and must be quick.
+// On every rung, the self-test must find nothing if nothing is wrong, and must be quick. What its
+// rounds say is arithmetic.
 #include "runtime/transport/self_test.h"
 
 #include <cstdlib>
 #include <gtest/gtest.h>
+#include <vector>
 
 #include "tests/breadth.h"
 #include "tests/conformance/rank_group.h"
@@ -39,6 +41,19 @@ INSTANTIATE_TEST_SUITE_P(All, SelfTestTest,
                            return test_name(std::get<0>(setting.param)) +
                                   std::to_string(std::get<1>(setting.param));
                          });
+
+TEST(BestRoundTest, IsTheShortestAndNoisyIfAnotherIsMoreThanTwiceAsLong) {
+  const auto expect = [](const std::vector<double>& rounds_us, double us, bool noisy) {
+    const BestRound best = best_round(rounds_us);
+    EXPECT_EQ(best.us, us);
+    EXPECT_EQ(best.noisy, noisy) << us;
+  };
+  expect({10}, 10, false);
+  expect({10, 19}, 10, false);
+  expect({10, 20}, 10, false);
+  expect({10, 21}, 10, true);
+  expect({30, 10, 12}, 10, true);
+}
 
 }  // namespace
 }  // namespace shoal
