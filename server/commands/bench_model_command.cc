@@ -199,7 +199,7 @@ std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
                json_escape(files.name), "\",\"cache_bytes\":", cache, "}\n");
   }
   const std::string report = cat(head, "  weights ", bytes_text(host.weight_bytes()), "; ", blocks);
-  if (static_cast<uint64_t>(host.weight_bytes()) > cache) return report;
+  if (!fit_in_caches(static_cast<uint64_t>(host.weight_bytes()), cache)) return report;
   return cat(report, "  the weights fit into the processor's caches (",
              bytes_text(static_cast<int64_t>(cache)),
              "), so this is not the speed of memory, and the fraction can exceed 1\n");

@@ -45,4 +45,8 @@ uint64_t cache_bytes(const std::string& folder) {
   return bytes;
 }
 
+bool fit_in_caches(uint64_t weight_bytes, uint64_t caches) {
+  return caches > 0 && weight_bytes <= caches;
+}
+
 }  // namespace shoal

@@ -34,5 +34,14 @@ TEST(CacheSizeTest, CachesThatProcessorsShareCountOnce) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(CacheSizeTest, WeightsFitOrNot) {
+  const uint64_t caches = uint64_t{24} << 20;
+  EXPECT_TRUE(fit_in_caches(1, caches));
+  EXPECT_TRUE(fit_in_caches(caches, caches));
+  EXPECT_FALSE(fit_in_caches(caches + 1, caches));
+  EXPECT_FALSE(fit_in_caches(uint64_t{300} << 20, caches));
+  EXPECT_FALSE(fit_in_caches(1, 0)) << "the kernel does not tell";
+}
+
 }  // namespace
 }  // namespace shoal
