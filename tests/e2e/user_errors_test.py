@@ -1,10 +1,11 @@
 """What the program says to a user who has made a mistake."""
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
 import harness
-from harness import NO_MODEL, UNAVAILABLE, USAGE
+from harness import BAD_MODEL, NO_MODEL, UNAVAILABLE, USAGE
 
 
 class Errors(harness.TestCase):
@@ -22,6 +23,9 @@ class Errors(harness.TestCase):
             broken = Path(folder) / "broken.json"
             broken.write_text("{")
             (Path(folder) / "ids.jsonl").write_text('{"prompt_ids": [99999999]}\n')
+            refused = shutil.copytree(harness.DEMO, Path(folder) / "refused")
+            config = json.loads((refused / "config.json").read_text())
+            (refused / "config.json").write_text(json.dumps({**config, "model_type": "gemma2"}))
             cases = [
                 (USAGE, "serve", "m", "--wibble"),
                 (USAGE, "serve", "m", "--config", "/nowhere.yaml"),
@@ -43,16 +47,19 @@ class Errors(harness.TestCase):
                 (USAGE, "detokenize", harness.DEMO, "--ids", "1,99999999"),
                 (USAGE, "render", harness.DEMO, "--messages", broken),
                 (NO_MODEL, "bench", "decode", "/nowhere"),
+                (BAD_MODEL, "generate", refused, "--prompt", "x"),
+                (BAD_MODEL, "logits", refused, "--prompt", "x", "--out", broken),
                 (USAGE, "bench", "collectives", "--sizes", "many"),
                 (USAGE, "version", "wibble"),
             ]
             for code, *words in cases:
                 text = self.error(code, *words)
                 self.assertRegex(text, r"^shoal: error: \S", words)
-                self.assertNotRegex(text, r"[A-Z]+_[A-Z]+|\.cc:\d|\[front\]|\bUNKNOWN\b", words)
+                self.assertNotRegex(text, r"^shoal: error: [A-Z]{5,}:|[A-Z]+_[A-Z]+|\.cc:\d|"
+                                    r"\[front\]|\bUNKNOWN\b", words)
                 debug = self.error(code, *words, "--log-level", "debug")
                 if code != UNAVAILABLE:  # this one is no status but a sentence of its own
-                    self.assertRegex(debug, r"^shoal: error: [A-Z_]+: ", words)
+                    self.assertRegex(debug, r"(?m)^shoal: error: [A-Z_]+: ", words)
 
     def test_the_report_of_doctor_has_no_codes_and_places_either(self):
         for flags, begin in (((), r"(?![A-Z_]+: )"), (("--log-level", "debug"), r"NOT_FOUND: ")):
