@@ -21,7 +21,7 @@ std::vector<Fd> make_logs(int world_size, NcclUse* use) {
   if (use == nullptr || !use->logged) return {};
   Result<std::vector<Fd>> logs = make_rank_logs(world_size);
   if (logs.ok()) return std::move(logs).value();
-  log_warning(cat("NCCL's log is not kept: ", logs.status().to_string()));
+  log_warning(cat("NCCL's log is not kept: ", explained(logs.status())));
   use->logged = false;
   std::erase_if(use->settings, is_own_log_setting);
   return {};

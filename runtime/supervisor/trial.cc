@@ -89,7 +89,7 @@ int reserve_trial_main(const char* dev_shm_bytes, const char* memfd_bytes) {
   Status status = kept.status();
   if (status.ok() && in_memory > 0) status = touch(in_memory);
   if (status.ok()) return 0;
-  const std::string text = status.to_string(900);
+  const std::string text = status.plain_text(900);  // it becomes a part of the caller's status
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
   return 1;
 }

@@ -129,7 +129,7 @@ SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loadi
     log_warning(cat("starting the ranks again (",
                     count.counts ? cat(count.restarts, " of ", count.max_restarts)
                                  : "a kill from outside, which does not count",
-                    "): ", why.why.to_string(900)));
+                    "): ", explained(why.why, 900)));
   };
   hooks.on_restarted = [](const std::string& rung, double seconds) {
     char text[32];
@@ -141,7 +141,7 @@ SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loadi
     std::snprintf(text, sizeof text, "%.1f", seconds);
     log_warning(cat("something is short, so the ranks cannot be started yet (",
                     phase_name(why.phase), "); next try in ", text,
-                    " s: ", why.why.to_string(600)));
+                    " s: ", explained(why.why, 600)));
   };
   return hooks;
 }

@@ -56,6 +56,7 @@ class Phases(harness.TestCase):
                          "a kill or stop from outside does not count against the rung")
         self.assertEqual(answer, self.expected)
         self.assertRegex(err.rest(), rf"starting the ranks again \(1 of 3\).*rank {rank}\b")
+        self.assertNotRegex(err.rest(), r"again \(.*\): [A-Z_]{5,}: |\.cc:\d|\[(front|rank \d+)\]")
 
     def test_kill_in_every_phase(self):
         for phase in PHASES:

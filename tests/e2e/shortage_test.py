@@ -86,6 +86,8 @@ class Shortage(harness.TestCase):
         self.assertEqual(server.end(), 0, server.err.text())
         self.assertEqual(server.err.rest().count("starting the ranks again"), 1)
         self.assertNotIn("refused", server.err.text())
+        self.assertNotRegex(server.err.text(), r"(again \(.*\)|next try in .* s): [A-Z_]{5,}: |"
+                                               r"\.cc:\d|\[(front|rank \d+)\]")
 
     def channel(self) -> grpc.Channel:
         channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])

@@ -210,7 +210,9 @@ std::string without_memfds(const NcclUserSettings& user, bool warned) {
       return cat(phase_name(refusal.phase), ": ", refusal.status.to_string());
     const NcclUse use = ladder.report().nccl.at(0);
     if (!use.tried || use.logged) return "the report has a log";
-    return (said.find("log is not kept") != std::string::npos) == warned ? "" : said;
+    const bool told = said.find("log is not kept") != std::string::npos;
+    const bool plain = said.find("not kept: RESOURCE_EXHAUSTED") == std::string::npos;
+    return told == warned && plain ? "" : said;
   });
 }
 

@@ -51,6 +51,8 @@ TEST(Trial, WhatCannotIsARefusalInItsOwnWords) {
   const Status status = try_in_disposable_process(need_of(int64_t{1} << 60, 0));
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_NE(status.to_string().find("fallocate"), std::string::npos) << status.to_string();
+  for (const char* part : {"RESOURCE_EXHAUSTED", ".cc:", "[front]"})
+    EXPECT_EQ(status.message().find(part), std::string_view::npos) << status.message();
 }
 
 TEST(Trial, AnEndThatNobodyKeptProvesNothing) {
