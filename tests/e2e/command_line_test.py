@@ -1,5 +1,6 @@
-"""What the documentation and the help say of commands and flags, compared with the flags themselves
-(`shoal help --json`), and how the program speaks to a terminal, through pipes and as a client.
+"""What the documentation says of flags, compared with the flags themselves (`shoal help --json`):
+those in command lines of shoal, those with which a piece of code begins, and defaults in tables.
+The help's examples run. And how the program speaks to a terminal, through pipes and as a client.
 """
 import fcntl
 import json

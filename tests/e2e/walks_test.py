@@ -9,7 +9,8 @@ nothing waits for long.
 
 What the walks leave to other tests: clients in Python (reflection, openai_client), terminals with
 colours and widths (command_line), checkpoints of other tools (oracle), the transports in another
-tree (lift), manifests (deploy), and Open MPI and DataLoader in shmtest (docs/shmtest.md).
+tree (lift), and manifests (deploy). Open MPI has been run in shmtest by hand (docs/shmtest.md). In
+the place of DataLoader stands a child of multiprocessing that dies of SIGBUS.
 """
 import json
 import os
