@@ -48,7 +48,7 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     e2e/device_model/places=20
     e2e/admission=17 e2e/service=16 e2e/tls/Rotation=14 runtime/supervisor/supervisor_test=10
     runtime/supervisor/supervisor_hang_test=10
-    e2e/shmtest=14 runtime/engine/scheduler_model_test=14 e2e/command_line=13 e2e/scheduling=12
+    e2e/shmtest=14 e2e/shmtest_search=10 runtime/engine/scheduler_model_test=14 e2e/command_line=13 e2e/scheduling=12
     e2e/metrics=12 e2e/doctor=12 models/tokenizer_test=12 e2e/exit_codes=12
     e2e/examples/ShmtestStep=12 runtime/worker/model_runner_test=12 e2e/places=11
     models/chat_template_test=11 runtime/worker/sampler_test=10 e2e/contributing=9

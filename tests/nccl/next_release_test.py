@@ -23,7 +23,7 @@ def may_be_newer(library: Path) -> bool:
     """Whether it is newer than the last row that is kept, or cannot be read."""
     try:
         return read_pool(library).version[1] > LAST_MINOR
-    except Unreadable:
+    except (Unreadable, OSError):
         return True
 
 
