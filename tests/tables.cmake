@@ -32,6 +32,7 @@ set(SHOAL_CLOCK_TESTS
 # sanitizer slows the computing ones most. Numbers from 90 on are of tests that count as several
 # (below). They follow each other from the beginning, those that count as most first, because there
 # is room for the next only where one has ended: later they would wait until the end, and run alone.
+# Those from 81 to 89 are of tests of scripts/test --all that take from two to twelve minutes.
 set(SHOAL_TEST_COSTS conformance/communicator_test=99
     runtime/comm/device/nccl_collective_test=98 runtime/comm/device/nccl_memory_test=97
     runtime/transport/self_test_test=96 conformance/device_nccl=95 conformance/device_cuda-ipc=95
@@ -40,7 +41,10 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     conformance/device_table=94 runtime/transport/planted_fault_test=93 runtime/comm/fault_test=92
     runtime/comm/device/nccl_failure_test=91 e2e/faults=90 e2e/nccl/Running=90 e2e/nccl/Sizes=90
     e2e/nccl/Newest=90 e2e/nccl/Settings=90 e2e/nccl/Unknown=90 e2e/nccl/Seeds=90
-    e2e/matrix/4=90 e2e/matrix/8=90 e2e/recovery/serving=65 e2e/recovery/streams/tcp=53
+    e2e/matrix/4=90 e2e/matrix/8=90 e2e/device_model/smollm2=89 e2e/gpu_check/bare=88
+    e2e/static_build=87 e2e/compilers=86 lint/headers=85 e2e/same_bits/generate/demo=84
+    e2e/device_model/library=83 e2e/same_bits/kernels/demo=82 kernels/cuda/code=81
+    e2e/recovery/serving=65 e2e/recovery/streams/tcp=53
     e2e/recovery/phases/shm=45 e2e/shortage=41 e2e/device_model/restart=80
     e2e/recovery/streams/shm=40
     e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/model_files=28
