@@ -16,6 +16,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/last_words.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process_memory.h"
 #include "server/grpc/acceptor.h"
 #include "server/grpc/call_watch.h"
 #include "server/grpc/connections.h"
@@ -52,7 +53,7 @@ constexpr int kRefusalsMs = 1'000, kCallsMs = 500;
 
 /// How often unused memory is given back to the system, if there is more than this of it.
 constexpr std::chrono::seconds kBetweenTrims{5};
-constexpr size_t kKeptFree = size_t{16} << 20;
+constexpr int64_t kKeptFree = int64_t{16} << 20;
 
 /// For TLS: a client that has not finished the handshake, and the start of HTTP/2 in it, is closed.
 constexpr int kHandshakeMs = 10'000;
@@ -164,7 +165,7 @@ struct GrpcServer::Impl {
   std::condition_variable wake;
   bool stop = false;
   std::thread watchdog;
-  size_t free_after_trim = 0;
+  int64_t unused_after_trim = unused_bytes();
 
   void set_options(const GrpcServerOptions& given) {
     options = given;
@@ -216,9 +217,17 @@ struct GrpcServer::Impl {
 
   /// The library keeps what large requests have taken, in pieces between what is still in use.
   void give_memory_back() {
-    if (mallinfo2().fordblks <= free_after_trim + kKeptFree) return;
+    if (unused_bytes() <= unused_after_trim + kKeptFree) return;
     malloc_trim(0);
-    free_after_trim = mallinfo2().fordblks;  // some of it is given back, and still counted
+    unused_after_trim = unused_bytes();
+  }
+  /// What this process has beyond the library's memory that is in use. The library itself counts
+  /// what it has given back as free memory, and does not say when it has taken it again.
+  static int64_t unused_bytes() {
+    const struct mallinfo2 heap = mallinfo2();
+    const std::optional<ProcessMemory> memory = read_process_memory();
+    const auto in_use = static_cast<int64_t>(heap.uordblks + heap.hblkhd);
+    return memory ? memory->resident_bytes - in_use : static_cast<int64_t>(heap.fordblks);
   }
 
   void stop_watching() {

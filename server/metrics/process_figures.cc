@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/process_memory.h"
 
 namespace shoal {
 namespace {
@@ -47,11 +48,9 @@ ProcessFigures read_process_figures() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   figures.cpu_s = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
-  std::istringstream statm(read_proc("/proc/self/statm"));
-  if (int64_t size = 0, resident = 0; statm >> size >> resident) {
-    const int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
-    figures.virtual_bytes = size * page_bytes;
-    figures.resident_bytes = resident * page_bytes;
+  if (const std::optional<ProcessMemory> memory = read_process_memory()) {
+    figures.virtual_bytes = memory->virtual_bytes;
+    figures.resident_bytes = memory->resident_bytes;
   }
   figures.open_fds = count_open_fds();
   rlimit limit{};

@@ -305,14 +305,16 @@ class Peak(Case):
         channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])
         self.addCleanup(channel.close)
         health, request = channel.unary_unary(CONTROL), padded(b"", 15 * MEBIBYTE)
-        calls = [health.future(request, timeout=harness.GUARD) for _ in range(40)]
-        for call in calls:  # gRPC itself ends some if they are more than it may hold
-            self.assertIn(call.code(), (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.CANCELLED,
-                                        grpc.StatusCode.RESOURCE_EXHAUSTED,
-                                        grpc.StatusCode.UNAVAILABLE))
-        self.assertNotIn(CLOSED, self.server.err.text())
-        self.assertGreater(self.grown(), 100 * MEBIBYTE, "there was a peak")
-        self.wait_given_back(guard=10)
+        for _ in range(3):  # the library counts what it has given back as free, and takes it again
+            Path(f"/proc/{self.server.pid}/clear_refs").write_text("5")  # VmHWM begins anew
+            calls = [health.future(request, timeout=harness.GUARD) for _ in range(40)]
+            for call in calls:  # gRPC itself ends some if they are more than it may hold
+                self.assertIn(call.code(),
+                              (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.CANCELLED,
+                               grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE))
+            self.assertNotIn(CLOSED, self.server.err.text())
+            self.assertGreater(self.grown(), 100 * MEBIBYTE, "there was a peak")
+            self.wait_given_back(guard=10)
 
 
 class OpenToStrangers(harness.TestCase):
