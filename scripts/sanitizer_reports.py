@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 
 SHOWN_LINES = 60
-# The end of a sanitizer that finds no memory for itself, as in a child whose memory a test has
-# limited. It says nothing of the program.
-NO_REPORT = re.compile(r"[=\s]*ERROR: Failed to mmap\s*")
+# What says nothing of the program: the end of a sanitizer that finds no memory for itself, as in a
+# child whose memory a test has limited, and LeakSanitizer's line about a thread that ended while it
+# looked at the stacks, without whose registers it goes on.
+NO_REPORT = re.compile(r"[=\s]*(ERROR: Failed to mmap\s*"
+                       r"|(==\d+==Unable to get registers from thread \d+\.\s*)+)")
 
 
 def folder_of(build: Path) -> Path:

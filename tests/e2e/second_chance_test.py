@@ -231,9 +231,10 @@ class SecondChance(Folder):
         verdict = self.run_quietly(self.phase(
             {"a/swallows": f"echo race > {reports}/a__swallows.77",
              "a/good": f"printf '===\\nERROR: Failed to mmap\\n' > {reports}/a__good.3",
+             "a/ends": f"echo '==8==Unable to get registers from thread 7.' > {reports}/a__ends.6",
              "b/once": at_first(1, f"echo overflow > {reports}/b__once.1; exit 1")}, jobs=2))
         self.assertEqual(self.names(verdict.failed), {"a/swallows", "b/once"})
-        self.assertEqual((verdict.passed, verdict.unsteady), (1, []))
+        self.assertEqual((verdict.passed, verdict.unsteady), (2, []))
         for failure in verdict.failed:
             self.assertEqual(failure.history, "not repeated, because of a sanitizer's report")
             self.assertRegex(failure.kept.read_text(), "report, .*/reports/.*:\n(race|overflow)\n")
