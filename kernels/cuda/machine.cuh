@@ -163,8 +163,8 @@ __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
 }
 
 /// A matrix of 8 rows x 8 elements of two bytes, transposed. Lane l gives the elements 2 (l % 4)
-/// and the next of row l / 4, and gets the elements l / 4 of rows 2 (l % 4) and the next. All lanes
-/// of the warp must call it together.
+/// and the next of row l / 4, and gets the elements l / 4 of rows 2 (l % 4) and the next. Every
+/// lane of the warp must call it, at the same place in the code.
 __device__ inline uint32_t transposed(uint32_t two_elements) {
   uint32_t got;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(got) : "r"(two_elements));

@@ -35,7 +35,8 @@ struct BestRound {
   bool noisy = false;  ///< the longest is more than twice as long
 };
 
-/// Of rounds in microseconds. There must be one at least.
+/// The best of these rounds, in microseconds, and whether they differ too much to be believed.
+/// Precondition: there is at least one.
 BestRound best_round(std::span<const double> rounds_us);
 
 /// The memory that it takes of each rank: all ranks' planes of its largest sum, which the rank

@@ -8,8 +8,9 @@ namespace shoal {
 /// shares it. 0 if the kernel does not tell. `folder` is where it does.
 uint64_t cache_bytes(const std::string& folder = "/sys/devices/system/cpu");
 
-/// Whether weights of so many bytes can stay in caches of `caches` bytes from step to step, so that
-/// their rate is not that of memory. False for caches that are not known, which is 0.
+/// Whether the weights fit into caches of `caches` bytes. If they do, they stay there from step to
+/// step, and how fast they are read says nothing about memory. False if `caches` is 0, which means
+/// that the size is not known.
 bool fit_in_caches(uint64_t weight_bytes, uint64_t caches);
 
 }  // namespace shoal

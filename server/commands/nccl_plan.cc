@@ -223,7 +223,8 @@ std::string reason_text(const Status& why) {
   return explained(why, 700);
 }
 
-/// The reason below a line of the report. One that stands above is not said again.
+/// Why a transport was refused, as it stands below its line. A reason that the report has already
+/// given is not repeated.
 std::string told_once(const Status& why, Told* told) {
   const std::string reason = reason_text(why);
   return indented(told->insert(reason).second ? reason : "for the same reason as above", "      ");
