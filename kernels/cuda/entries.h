@@ -24,10 +24,10 @@ int32_t product_shapes();
 
 // elementwise.cu
 int32_t embed(const ShoalEmbed* args, void* stream);
-int32_t rms_norm(const ShoalRmsNorm* args, void* stream);
 int32_t silu_mul(const ShoalSiluMul* args, void* stream);
-int32_t add_norm(const ShoalAddNorm* args, void* stream);
 int32_t argmax(const ShoalArgmax* args, void* stream);
+int32_t rms_norm(const ShoalRmsNorm* args, void* stream);  // norms.cu
+int32_t add_norm(const ShoalAddNorm* args, void* stream);
 int32_t qkv(const ShoalQkv* args, void* stream);  // qkv.cu
 
 /// attention.cu: divides the work in a way that suits the step.
@@ -47,6 +47,7 @@ int32_t load_tree_sum();
 int32_t load_push_all_reduce();
 int32_t load_product();
 int32_t load_elementwise();
+int32_t load_norms();
 int32_t load_qkv();
 int32_t load_attention();
 int32_t load_arithmetic();

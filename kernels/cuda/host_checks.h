@@ -24,6 +24,11 @@ inline bool in_range(int64_t value, int64_t low, int64_t high) {
   return low <= value && value <= high;
 }
 
+/// Rows and columns that can be counted; there may be none.
+inline bool is_extent(int64_t rows, int64_t cols) {
+  return in_range(rows, 0, kMostExtent) && in_range(cols, 0, kMostExtent);
+}
+
 /// Memory that an op reads or writes: it is there, and aligned to `bytes`.
 inline bool is_given(const void* pointer, size_t bytes) {
   return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % bytes == 0;

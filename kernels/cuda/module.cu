@@ -35,6 +35,7 @@ int32_t load_kernels() {
   if (const int32_t error = load_push_all_reduce(); error != cudaSuccess) return error;
   if (const int32_t error = load_product(); error != cudaSuccess) return error;
   if (const int32_t error = load_elementwise(); error != cudaSuccess) return error;
+  if (const int32_t error = load_norms(); error != cudaSuccess) return error;
   if (const int32_t error = load_qkv(); error != cudaSuccess) return error;
   if (const int32_t error = load_attention(); error != cudaSuccess) return error;
   return load_arithmetic();

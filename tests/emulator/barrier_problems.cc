@@ -146,7 +146,7 @@ std::string normalize() {
   const OnDevice<float> x(draw(kColumns, 5)), weight(draw(kColumns, 6)), out(kColumns);
   const ShoalRmsNorm args{kShoalF32,    1,         kColumns, 1e-5F, x.get(),
                           weight.get(), out.get(), kColumns};
-  EXPECT_EQ(cuda::load_elementwise(), cudaSuccess);
+  EXPECT_EQ(cuda::load_norms(), cudaSuccess);
   return results(cuda::rms_norm(&args, nullptr), out);
 }
 
@@ -284,12 +284,10 @@ std::vector<BarrierProblem> barrier_problems() {
   all.push_back({"fold of chunks", places("attention_fold.cuh", "__syncthreads()"), [] {
                    return attend<float>({kSplitNarrow, 200 * kShoalChunkTokens, 1, 16});
                  }});
-  const std::vector<std::string> of_rows =
-      places("elementwise.cu", "__syncthreads()", "the row before");
-  EXPECT_EQ(of_rows.size(), 3U) << "two of the norm, then one of the greatest";
-  all.push_back({"rms_norm", {of_rows.begin(), of_rows.end() - 1}, normalize});
+  all.push_back({"rms_norm", places("norms.cu", "__syncthreads()"), normalize});
   std::vector<std::string> of_greatest = places("elementwise.cu", "__syncwarp()");
-  of_greatest.push_back(of_rows.back());
+  for (const std::string& place : places("elementwise.cu", "__syncthreads()", "the row before"))
+    of_greatest.push_back(place);
   all.push_back({"argmax", of_greatest, find_greatest});
   all.push_back({"qkv", places("qkv.cu", "__syncwarp()", "the head before"), rotate});
   all.push_back(

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = ("arithmetic", "attention", "elementwise", "peer", "product", "push_all_reduce", "qkv", "tree_sum")
+SOURCES = ("arithmetic", "attention", "elementwise", "norms", "peer", "product", "push_all_reduce", "qkv", "tree_sum")
 WITHOUT_SPILLS = ("attention", "product")
 ARCHITECTURES = (80, 90, 100, 120)
 MOST_REGISTERS = 255
