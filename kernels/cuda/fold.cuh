@@ -122,7 +122,7 @@ inline bool fold_is_valid(const ShoalTreeSum& program) {
 }
 
 /// Whether a Pack may be loaded from here, or stored.
-inline bool is_aligned(const float* floats) {
+__host__ __device__ inline bool is_aligned(const float* floats) {
   return reinterpret_cast<uintptr_t>(floats) % alignof(Pack) == 0;
 }
 
