@@ -181,6 +181,11 @@ class Loader {
   const Input* tokens_;
 };
 
+/// What a warp multiplies of a stage, in registers. A format that has it for small tiles says so
+/// (product_formats.cuh); others load each step when they multiply it.
+template <class Tile>
+struct StageOperands : Tile::Format::template Held<Tile> {};
+
 /// Where this warp's sums are in the tile, and where they go.
 template <class Tile>
 class Multiplier {
@@ -191,11 +196,18 @@ class Multiplier {
     token_ = warp / Tile::kOutputWarps * Tile::kTokenFragments * kFragmentTokens;
   }
 
-  /// Adds the first `columns` of a stage. A step without any column is left out, because adding its
-  /// zeros could turn -0 into +0.
-  __device__ void add_stage(Sums<Tile>& sums, const unsigned char* stage, int columns) const {
+  /// Loads what is multiplied of a stage, if the tile is so small that registers hold it.
+  __device__ void load_stage(StageOperands<Tile>& operands, const unsigned char* stage) const {
+    if constexpr (StageOperands<Tile>::kHeld) operands.load(stage, output_, token_);
+  }
+
+  /// Adds the first `columns` of a stage, from operands if these are held. A step without any
+  /// column is left out, because adding its zeros could turn -0 into +0.
+  __device__ void add_stage(Sums<Tile>& sums, const StageOperands<Tile>& operands,
+                            const unsigned char* stage, int columns) const {
     using Format = typename Tile::Format;
     constexpr int kStep = Format::kStepColumns;
+    if constexpr (StageOperands<Tile>::kHeld) return operands.add(sums, columns);
     if (columns > Format::kStageColumns - Format::kLeastColumns) {
 #pragma unroll
       for (int step = 0; step < Format::kStageColumns / kStep; ++step)
@@ -260,10 +272,12 @@ class Pipeline {
       // Every thread's part of this stage has come, and nobody reads the stage before it any more,
       // whose place the next load takes.
       __syncthreads();
+      StageOperands<Tile> operands;
+      multiplier.load_stage(operands, stage(current_));  // they come while the load is begun
       loader_.load_next(stage(current_ == 0 ? Tile::kStages - 1 : current_ - 1));
       // Lanes may have parted to load the end of a leaf, and they have to multiply together.
       __syncwarp();
-      multiplier.add_stage(sums, stage(current_), columns);
+      multiplier.add_stage(sums, operands, stage(current_), columns);
       current_ = current_ + 1 == Tile::kStages ? 0 : current_ + 1;
     }
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <cuda_runtime.h>
+#include <type_traits>
 
 #include "kernels/cuda/machine.cuh"
 #include "kernels/cuda/product.cuh"
@@ -34,6 +35,11 @@ __device__ inline void for_token_fragments(const unsigned char* stage, int token
   }
 }
 
+/// No operands: every step is loaded when it is multiplied.
+struct NothingHeld {
+  static constexpr bool kHeld = false;
+};
+
 /// bf16 weights and inputs, on tensor cores.
 struct Bf16Format {
   using Weight = uint16_t;
@@ -58,6 +64,46 @@ struct Bf16Format {
         multiply_add(sums.value[f][t], weights[f], {first, second});
     });
   }
+
+  /// All operands of a stage. A warp of a small tile has few products that do not wait for each
+  /// other, so it would wait for the operands of every step too.
+  template <class Tile>
+  struct AllSteps {
+    static constexpr bool kHeld = true;
+    static constexpr int kSteps = kStageColumns / kStepColumns;
+    static_assert(Tile::kOutputFragments == 1);
+    uint32_t weights[kSteps][4];
+    uint32_t tokens[kSteps][Tile::kTokenFragments][2];
+
+    __device__ void load(const unsigned char* stage, int output, int token) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const int row = output + lane_of_warp() % 16;
+        load_matrices(weights[step],
+                      stage + Tile::Weights::place(row, step * 2 + lane_of_warp() / 16));
+        for_token_fragments<Tile>(stage, token, step, [&](int t, uint32_t first, uint32_t second) {
+          tokens[step][t][0] = first, tokens[step][t][1] = second;
+        });
+      }
+    }
+    __device__ void add(Sums<Tile>& sums, int columns) const {
+      if (columns > kStageColumns - kStepColumns) return add_steps<true>(sums, columns);
+      add_steps<false>(sums, columns);
+    }
+    template <bool kWhole>
+    __device__ void add_steps(Sums<Tile>& sums, int columns) const {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        if (!kWhole && step * kStepColumns >= columns) break;
+#pragma unroll
+        for (int t = 0; t < Tile::kTokenFragments; ++t)
+          multiply_add(sums.value[0][t], weights[step], tokens[step][t]);
+      }
+    }
+  };
+  template <class Tile>
+  using Held = std::conditional_t<Tile::kOutputFragments * Tile::kTokenFragments <= 4,
+                                  AllSteps<Tile>, NothingHeld>;
 };
 
 /// float16 weights and float32 inputs, on tensor cores as tf32. It holds the weights exactly, and
@@ -65,6 +111,8 @@ struct Bf16Format {
 struct F16Format {
   using Weight = uint16_t;
   using Input = float;
+  template <class Tile>
+  using Held = NothingHeld;
   static constexpr int kStageColumns = 32;
   static constexpr int kStepColumns = 8;
   static constexpr int kLeastColumns = kStepColumns;
@@ -100,6 +148,8 @@ struct F16Format {
 struct F32Format {
   using Weight = float;
   using Input = float;
+  template <class Tile>
+  using Held = NothingHeld;
   static constexpr int kStageColumns = 32;
   static constexpr int kStepColumns = 4;
   /// Every column is counted, because a chain can be -0, which an added zero would change.
