@@ -87,6 +87,7 @@ __device__ void attend_whole(WarpShape<kPairFragments, kDimFragments, kAtOnce>,
 template <class Shape>
 __global__ void __launch_bounds__(kAttentionThreads, Shape::kAtOnce)
     whole_kernel(const __grid_constant__ ShoalAttention args) {
+  await_earlier_kernels();
   const int64_t blocks = int64_t{gridDim.x} * gridDim.y;
   for (int64_t row = int64_t{blockIdx.y} * gridDim.x + blockIdx.x; row < args.step.rows;
        row += blocks)
@@ -99,6 +100,7 @@ __global__ void __launch_bounds__(kAttentionThreads, Shape::kAtOnce)
 template <class Shape>
 __global__ void __launch_bounds__(kAttentionThreads)
     split_kernel(const __grid_constant__ ShoalAttention args) {
+  await_earlier_kernels();
   Work work;
   if (!find_work(args, Shape::kPairs, &work)) return;
   work.begin_chunk += static_cast<int>(blockIdx.z);
@@ -110,6 +112,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
 /// Blocks: heads x rows.
 __global__ void __launch_bounds__(kFoldThreads)
     fold_chunks_kernel(const __grid_constant__ ShoalAttention args) {
+  let_next_kernel_begin();
+  await_earlier_kernels();
   const auto head = static_cast<int>(blockIdx.x);
   for (int64_t row = blockIdx.y; row < args.step.rows; row += gridDim.y) {
     const RowPlace place = attending_place(args.step, row);
@@ -141,8 +145,8 @@ Grid grid_of(const ShoalAttention& args, int pairs) {
 
 template <class Shape>
 cudaError_t run_whole(const ShoalAttention& args, void* stream) {
-  return launch(&whole_kernel<Shape>, grid_of(args, Shape::kPairs), kAttentionThreads,
-                Shape::shared_bytes(row_elements(args.cache)), args, stream);
+  return launch_early(&whole_kernel<Shape>, grid_of(args, Shape::kPairs), kAttentionThreads,
+                      Shape::shared_bytes(row_elements(args.cache)), args, stream);
 }
 
 template <class Shape>
@@ -152,10 +156,10 @@ cudaError_t run_split(const ShoalAttention& args, void* stream) {
   grid.z = args.split_chunks + (args.window > 0 ? 1 : 0);
   const size_t bytes = Shape::shared_bytes(row_elements(args.cache));
   const cudaError_t error =
-      launch(&split_kernel<Shape>, grid, kAttentionThreads, bytes, args, stream);
+      launch_early(&split_kernel<Shape>, grid, kAttentionThreads, bytes, args, stream);
   if (error != cudaSuccess) return error;
   const Grid folds{args.heads, std::min<int64_t>(args.step.rows, kMostBlocksY), 1};
-  return launch(&fold_chunks_kernel, folds, kFoldThreads, sizeof(FoldMemory), args, stream);
+  return launch_early(&fold_chunks_kernel, folds, kFoldThreads, sizeof(FoldMemory), args, stream);
 }
 
 template <class Shape>

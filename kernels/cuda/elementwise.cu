@@ -43,10 +43,11 @@ template <class Args>
 cudaError_t launch_elements(void (*kernel)(Args), int64_t rows, int64_t columns, const Args& args,
                             void* stream) {
   const Grid grid{tiles(columns, kColumnsOfBlock), std::min(rows, kMostBlocksY), 1};
-  return launch(kernel, grid, kThreads, 0, args, stream);
+  return launch_early(kernel, grid, kThreads, 0, args, stream);
 }
 
 __global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__ ShoalEmbed args) {
+  await_earlier_kernels();
   for_elements(
       args.rows, args.hidden,
       [&](int64_t row, int64_t column) {
@@ -66,6 +67,8 @@ struct GateUp {
 
 __global__ void __launch_bounds__(kThreads)
     silu_mul_kernel(const __grid_constant__ ShoalSiluMul args) {
+  let_next_kernel_begin();
+  await_earlier_kernels();
   for_elements(
       args.rows, args.out_stride,
       [&](int64_t row, int64_t column) {
@@ -134,6 +137,7 @@ __device__ ShoalBest nothing_found() {
 /// Blocks: parts of a row x rows. Part p has the columns from p * part_columns on.
 __global__ void __launch_bounds__(kThreads)
     best_of_parts_kernel(const __grid_constant__ ShoalArgmax args) {
+  await_earlier_kernels();
   const int64_t part_columns = (static_cast<int64_t>(args.cols) + gridDim.x - 1) / gridDim.x;
   const int64_t begin = blockIdx.x * part_columns;
   const int64_t end = begin + part_columns < args.cols ? begin + part_columns : args.cols;
@@ -153,6 +157,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Blocks: rows. Threads: parts.
 __global__ void __launch_bounds__(kShoalArgmaxParts)
     best_of_rows_kernel(const __grid_constant__ ShoalArgmax args) {
+  await_earlier_kernels();
   const auto row = static_cast<int64_t>(blockIdx.x);
   const auto part = static_cast<int>(threadIdx.x);
   ShoalBest best = nothing_found();
@@ -192,10 +197,10 @@ int32_t argmax(const ShoalArgmax* args, void* stream) {
     return cudaErrorInvalidValue;
   const Grid parts{parts_of(args->cols), std::min<int64_t>(args->rows, kMostBlocksY), 1};
   const cudaError_t error =
-      launch(&best_of_parts_kernel, parts, kThreads, kBestBytes, *args, stream);
+      launch_early(&best_of_parts_kernel, parts, kThreads, kBestBytes, *args, stream);
   if (error != cudaSuccess) return error;
-  return launch(&best_of_rows_kernel, Grid{args->rows, 1, 1}, kShoalArgmaxParts, kBestBytes, *args,
-                stream);
+  return launch_early(&best_of_rows_kernel, Grid{args->rows, 1, 1}, kShoalArgmaxParts, kBestBytes,
+                      *args, stream);
 }
 
 int32_t load_elementwise() {

@@ -53,6 +53,36 @@ cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args
   return launch(kernel, Grid{blocks, 1, 1}, threads, 0, args, stream);
 }
 
+/// Whether kernels have await_earlier_kernels() in their machine code, which load_kernel finds out.
+/// What the driver has compiled for a newer device from code for sm_80 has not.
+inline std::atomic<bool> kernels_await{false};
+
+/// Starts a kernel that calls await_earlier_kernels() before it touches what other kernels use.
+/// From sm_90 on it may begin before the kernel before it on the stream has ended (CUDA's
+/// programmatic dependent launch). A step has hundreds of kernels, of which many take less time
+/// than it takes one to begin after another.
+template <class Args>
+cudaError_t launch_early(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
+                         const Args& args, void* stream) {
+  if (!kernels_await.load(std::memory_order_relaxed))
+    return launch(kernel, grid, threads, shared_bytes, args, stream);
+  Args copy = args;
+  void* parameters[] = {&copy};
+  launched.fetch_add(1, std::memory_order_relaxed);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                        static_cast<unsigned>(grid.z));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), parameters);
+}
+
 /// Loads the kernel into the current context, and lets its blocks have shared_bytes of block
 /// memory.
 template <class Args>
@@ -60,7 +90,9 @@ cudaError_t load_kernel(void (*kernel)(Args), size_t shared_bytes = 0) {
   const void* function = reinterpret_cast<const void*>(kernel);
   cudaFuncAttributes attributes;
   const cudaError_t error = cudaFuncGetAttributes(&attributes, function);
-  if (error != cudaSuccess || shared_bytes <= kPlainSharedBytes) return error;
+  if (error != cudaSuccess) return error;
+  kernels_await.store(attributes.ptxVersion >= 90, std::memory_order_relaxed);
+  if (shared_bytes <= kPlainSharedBytes) return cudaSuccess;
   return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(shared_bytes));
 }
@@ -90,6 +122,23 @@ __device__ inline uint64_t nanoseconds() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
+}
+
+/// Waits until the kernels before this one on the stream have ended, and what they wrote is there.
+/// A kernel that is started early calls it in every thread, before it reads what others write and
+/// before it writes anything.
+__device__ inline void await_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the next kernel begin, if it is started early, as soon as every block of this one has
+/// called this. Its blocks take room until this one has ended. So it is for kernels of few blocks,
+/// before a product, whose weights then come meanwhile.
+__device__ inline void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 /// One value of device memory, of 2, 4, 8 or 16 bytes and aligned to its size. There is no order

@@ -122,6 +122,8 @@ constexpr int kPlainGroups = 2;
 /// Blocks: rows.
 __global__ void __launch_bounds__(kNormThreads)
     rms_norm_kernel(const __grid_constant__ ShoalRmsNorm args) {
+  let_next_kernel_begin();
+  await_earlier_kernels();
   const NormRow row(args.cols);
   // All threads load, so that much of the row is under way at once, and then few of them sum.
   const GlobalRow from(args.x + static_cast<int64_t>(blockIdx.x) * args.cols, args.cols);
@@ -211,6 +213,8 @@ __device__ void add_groups(const ShoalAddNorm& args, int first, const NormRow& r
 template <class Leaves>
 __global__ void __launch_bounds__(kNormThreads)
     add_norm_kernel(const __grid_constant__ ShoalAddNorm args) {
+  let_next_kernel_begin();
+  await_earlier_kernels();
   if (args.progress != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
     store_word(args.progress, args.mark);
   const NormRow row(args.cols);
@@ -248,7 +252,8 @@ bool fold_is_valid(const ShoalAddNorm& args) {
 
 template <class Args>
 cudaError_t launch_rows(void (*kernel)(Args), const Args& args, void* stream) {
-  return launch(kernel, Grid{args.rows, 1, 1}, kNormThreads, norm_bytes(args.cols), args, stream);
+  return launch_early(kernel, Grid{args.rows, 1, 1}, kNormThreads, norm_bytes(args.cols), args,
+                      stream);
 }
 
 }  // namespace

@@ -104,6 +104,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
 /// Folds the leaves' sums in scratch memory. Blocks: groups of outputs x rows.
 __global__ void __launch_bounds__(kFoldLeavesThreads)
     fold_leaves_kernel(const __grid_constant__ ShoalProduct args) {
+  await_earlier_kernels();
   const int64_t output = static_cast<int64_t>(blockIdx.x) * kFoldLeavesThreads + threadIdx.x;
   if (output >= args.outputs) return;
   for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
@@ -166,7 +167,7 @@ cudaError_t launch_tiles(void (*kernel)(Args), const ShoalProduct& product, int 
   const Grid grid{tiles(product.rows, Tile::kTokens), tiles(product.outputs, Tile::kOutputs),
                   leaves};
   if (grid.y > kMostBlocksY) return cudaErrorInvalidValue;
-  return launch(kernel, grid, Tile::kThreads, Tile::kSharedBytes, args, stream);
+  return launch_early(kernel, grid, Tile::kThreads, Tile::kSharedBytes, args, stream);
 }
 
 template <class Tile>
@@ -179,7 +180,7 @@ cudaError_t run_split(const ShoalProduct& args, void* stream) {
   if (error != cudaSuccess || unfolded || !to_scratch) return error;
   const Grid grid{tiles(args.outputs, kFoldLeavesThreads),
                   std::min<int64_t>(args.rows, kMostBlocksY), 1};
-  return launch(&fold_leaves_kernel, grid, kFoldLeavesThreads, 0, args, stream);
+  return launch_early(&fold_leaves_kernel, grid, kFoldLeavesThreads, 0, args, stream);
 }
 
 /// As many rows at a time as scratch has room for. Programs that merge nothing need no stack.

@@ -107,7 +107,7 @@ class Loader {
  public:
   /// The stages of leaves [leaf, end_leaf).
   __device__ Loader(const ShoalProduct& args, Corner corner, int leaf, int end_leaf)
-      : args_(args), corner_(corner), leaf_(leaf), end_leaf_(end_leaf) {
+      : args_(args), corner_(corner), first_leaf_(leaf), leaf_(leaf), end_leaf_(end_leaf) {
     weights_ = static_cast<const Weight*>(args.weights) +
                (corner.output + Weights::row()) * args.weight_stride +
                Weights::chunk() * kChunk<Weight>;
@@ -115,18 +115,35 @@ class Loader {
               Tokens::chunk() * kChunk<Input>;
   }
 
+  /// Begins to load the weights of the first stages, as far as they are of the first leaf. They may
+  /// come before the tokens are there.
+  __device__ void load_first_weights(unsigned char* stages, int count) {
+    const ShoalLeaf& leaf = args_.leaf[leaf_];
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int column = i * Tile::Format::kStageColumns;
+      if (column < leaf.end - leaf.begin)
+        load_weights<0>(stages + i * Tile::kStageBytes, leaf.weights_at + column, [](int) {});
+    }
+  }
+
   /// Begins to load the next stage, and commits one group. Without a stage left, the group is
-  /// empty, so that waits count in the same way until the end.
-  __device__ void load_next(unsigned char* stage) {
+  /// empty, so that waits count in the same way until the end. kFirst: whether load_first_weights
+  /// was for this stage, too. between: called with 0, 1, ... kSteps - 1, where that fits.
+  template <bool kFirst, int kSteps, class Between>
+  __device__ void load_next(unsigned char* stage, const Between& between) {
     if (leaf_ < end_leaf_) {
       const ShoalLeaf& leaf = args_.leaf[leaf_];
-      load_weights(stage, leaf.weights_at + column_);
+      if (!kFirst || leaf_ != first_leaf_)
+        load_weights<kSteps>(stage, leaf.weights_at + column_, between);
       load_tokens(stage + Weights::kBytes, leaf);
       column_ += Tile::Format::kStageColumns;
       if (column_ >= leaf.end - leaf.begin) {
         column_ = 0;
         ++leaf_;
       }
+    } else {
+      for_steps<0, kSteps>(between);
     }
     copy_async_commit();
   }
@@ -137,17 +154,27 @@ class Loader {
   using Weight = typename Weights::Element;
   using Input = typename Tokens::Element;
 
-  /// at: the column of a row of weights.
-  __device__ void load_weights(unsigned char* to, int64_t at) const {
+  template <int kFrom, int kTo, class Between>
+  __device__ static void for_steps(const Between& between) {
+#pragma unroll
+    for (int step = kFrom; step < kTo; ++step) between(step);
+  }
+
+  /// at: the column of a row of weights. A step of `between` follows each copy.
+  template <int kSteps, class Between>
+  __device__ void load_weights(unsigned char* to, int64_t at, const Between& between) const {
+    constexpr int kCopies = Weights::kCount / Weights::kRowsAtOnce;
     const Weight* from = weights_ + at;
 #pragma unroll
-    for (int first = 0; first < Weights::kCount; first += Weights::kRowsAtOnce) {
-      const int row = first + Weights::row();
+    for (int copy = 0; copy < kCopies; ++copy) {
+      const int row = copy * Weights::kRowsAtOnce + Weights::row();
       const bool take = corner_.output + row < args_.outputs;
       copy_async(to + Weights::place(row, Weights::chunk()),
                  take ? from : static_cast<const Weight*>(args_.weights), take);
       from += Weights::kRowsAtOnce * args_.weight_stride;
+      if (copy < kSteps) between(copy);
     }
+    for_steps<kCopies, kSteps>(between);
   }
 
   __device__ void load_tokens(unsigned char* to, const ShoalLeaf& leaf) const {
@@ -173,6 +200,7 @@ class Loader {
 
   const ShoalProduct& args_;
   const Corner corner_;
+  const int first_leaf_;
   int leaf_;
   const int end_leaf_;
   int column_ = 0;  ///< of the next stage, counted from the beginning of its leaf
@@ -196,18 +224,16 @@ class Multiplier {
     token_ = warp / Tile::kOutputWarps * Tile::kTokenFragments * kFragmentTokens;
   }
 
-  /// Loads what is multiplied of a stage, if the tile is so small that registers hold it.
+  /// Loads what this warp multiplies of a stage into registers.
   __device__ void load_stage(StageOperands<Tile>& operands, const unsigned char* stage) const {
-    if constexpr (StageOperands<Tile>::kHeld) operands.load(stage, output_, token_);
+    operands.load(stage, output_, token_);
   }
 
-  /// Adds the first `columns` of a stage, from operands if these are held. A step without any
-  /// column is left out, because adding its zeros could turn -0 into +0.
-  __device__ void add_stage(Sums<Tile>& sums, const StageOperands<Tile>& operands,
-                            const unsigned char* stage, int columns) const {
+  /// Adds the first `columns` of a stage. A step without any column is left out, because adding its
+  /// zeros could turn -0 into +0.
+  __device__ void add_stage(Sums<Tile>& sums, const unsigned char* stage, int columns) const {
     using Format = typename Tile::Format;
     constexpr int kStep = Format::kStepColumns;
-    if constexpr (StageOperands<Tile>::kHeld) return operands.add(sums, columns);
     if (columns > Format::kStageColumns - Format::kLeastColumns) {
 #pragma unroll
       for (int step = 0; step < Format::kStageColumns / kStep; ++step)
@@ -259,8 +285,11 @@ class Pipeline {
   /// The sums of leaves [leaf, end_leaf), to be asked for in this order.
   __device__ Pipeline(const ShoalProduct& args, Corner corner, int leaf, int end_leaf)
       : loader_(args, corner, leaf, end_leaf) {
+    loader_.load_first_weights(stage(0), Tile::kStages - 1);
+    await_earlier_kernels();
 #pragma unroll
-    for (int i = 0; i < Tile::kStages - 1; ++i) loader_.load_next(stage(i));
+    for (int i = 0; i < Tile::kStages - 1; ++i)
+      loader_.template load_next<true, 0>(stage(i), [](int) {});
   }
 
   /// Sets sums to those of the next leaf, which has this many columns.
@@ -272,12 +301,20 @@ class Pipeline {
       // Every thread's part of this stage has come, and nobody reads the stage before it any more,
       // whose place the next load takes.
       __syncthreads();
-      StageOperands<Tile> operands;
-      multiplier.load_stage(operands, stage(current_));  // they come while the load is begun
-      loader_.load_next(stage(current_ == 0 ? Tile::kStages - 1 : current_ - 1));
-      // Lanes may have parted to load the end of a leaf, and they have to multiply together.
-      __syncwarp();
-      multiplier.add_stage(sums, operands, stage(current_), columns);
+      unsigned char* const next = stage(current_ == 0 ? Tile::kStages - 1 : current_ - 1);
+      if constexpr (StageOperands<Tile>::kHeld) {
+        // The products wait for each other, so what begins the next load fits between them.
+        StageOperands<Tile> operands;
+        multiplier.load_stage(operands, stage(current_));
+        loader_.template load_next<false, StageOperands<Tile>::kSteps>(
+            next, [&](int step) { operands.add(sums, step, columns); });
+        __syncwarp();
+      } else {
+        loader_.template load_next<false, 0>(next, [](int) {});
+        // Lanes may have parted to load the end of a leaf, and they have to multiply together.
+        __syncwarp();
+        multiplier.add_stage(sums, stage(current_), columns);
+      }
       current_ = current_ + 1 == Tile::kStages ? 0 : current_ + 1;
     }
   }

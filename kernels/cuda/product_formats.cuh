@@ -86,19 +86,12 @@ struct Bf16Format {
         });
       }
     }
-    __device__ void add(Sums<Tile>& sums, int columns) const {
-      if (columns > kStageColumns - kStepColumns) return add_steps<true>(sums, columns);
-      add_steps<false>(sums, columns);
-    }
-    template <bool kWhole>
-    __device__ void add_steps(Sums<Tile>& sums, int columns) const {
+    /// One step of a stage that has this many columns.
+    __device__ void add(Sums<Tile>& sums, int step, int columns) const {
+      if (step * kStepColumns >= columns) return;
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        if (!kWhole && step * kStepColumns >= columns) break;
-#pragma unroll
-        for (int t = 0; t < Tile::kTokenFragments; ++t)
-          multiply_add(sums.value[0][t], weights[step], tokens[step][t]);
-      }
+      for (int t = 0; t < Tile::kTokenFragments; ++t)
+        multiply_add(sums.value[0][t], weights[step], tokens[step][t]);
     }
   };
   template <class Tile>

@@ -109,6 +109,7 @@ class Head {
 /// Blocks: groups of heads x rows. The heads are those of q, then those of k, then those of v.
 __global__ void __launch_bounds__(kWarps* kWarpLanes)
     qkv_kernel(const __grid_constant__ ShoalQkv args) {
+  await_earlier_kernels();
   const ShoalKvLayer& cache = args.cache;
   const int d = cache.head_dim, elements = row_elements(cache);
   const int slot =
@@ -157,7 +158,7 @@ int32_t qkv(const ShoalQkv* args, void* stream) {
   if (!is_valid(*args)) return cudaErrorInvalidValue;
   const Grid grid{tiles(args->heads + 2 * args->cache.kv_heads, kWarps),
                   std::min<int64_t>(args->step.rows, kMostBlocksY), 1};
-  return launch(&qkv_kernel, grid, kWarps * kWarpLanes, kSharedBytes, *args, stream);
+  return launch_early(&qkv_kernel, grid, kWarps * kWarpLanes, kSharedBytes, *args, stream);
 }
 
 int32_t load_qkv() {

@@ -94,10 +94,23 @@ void write_to_a_peer(FaultArgs args) {
   WRONG(cuda::store_global(args.other + threadIdx.x, static_cast<unsigned char>(1)));
 }
 
+void early_read(FaultArgs args) {
+  WRONG(cuda::load_global(args.memory));
+}
+void early_write(FaultArgs args) {
+  WRONG(cuda::store_global(args.memory + threadIdx.x, static_cast<unsigned char>(1)));
+}
+/// Only one lane of them does not wait.
+void early_lane(FaultArgs args) {
+  if (threadIdx.x != 5) cuda::await_earlier_kernels();
+  WRONG(cuda::load_global(args.memory));
+}
+
 struct FaultyKernel {
   void (*kernel)(FaultArgs);
   int threads;
   std::string report;
+  bool early = false;  ///< started with launch_early
 };
 
 void expect_report(const FaultyKernel& one) {
@@ -107,7 +120,7 @@ void expect_report(const FaultyKernel& one) {
   const OnDevice<unsigned char> memory(128);
   ASSERT_EQ(cudaMemset(memory.get(), 1, 64), cudaSuccess);
   EXPECT_EQ(first_report(), "");
-  EXPECT_EQ(run_block(one.kernel, one.threads, 1024, {memory.get(), other.get()}),
+  EXPECT_EQ(run_block(one.kernel, one.threads, 1024, {memory.get(), other.get()}, one.early),
             cudaErrorLaunchFailure);
   const std::string place = one.report + " at fault_test.cc:" + std::to_string(line_of_fault);
   EXPECT_EQ(first_report().substr(0, place.size()), place) << first_report();
@@ -116,7 +129,7 @@ void expect_report(const FaultyKernel& one) {
   // The device stays failed.
   void* more = nullptr;
   EXPECT_EQ(cudaMalloc(&more, 64), cudaErrorLaunchFailure);
-  EXPECT_EQ(run_block(one.kernel, one.threads, 1024, {memory.get(), other.get()}),
+  EXPECT_EQ(run_block(one.kernel, one.threads, 1024, {memory.get(), other.get()}, one.early),
             cudaErrorLaunchFailure);
   EXPECT_EQ(cudaGetLastError(), cudaErrorLaunchFailure);
 }
@@ -168,6 +181,31 @@ TEST(FaultTest, DevicesThatAreOutOfReach) {
       EXPECT_EQ(run_block(kernel, 32, 0, {nullptr, other.get()}), cudaSuccess) << first_report();
     });
   }
+}
+
+TEST(FaultTest, KernelsThatDoNotAwaitEarlierOnes) {
+  for (auto* kernel : {&early_read, &early_write, &early_lane}) {
+    expect_reports({{kernel, 32, "kernel that does not await earlier ones", true}});
+    with_settings({}, [&] {  // started in the usual way, it does nothing wrong
+      const OnDevice<unsigned char> memory(std::vector<unsigned char>(64));
+      EXPECT_EQ(run_block(kernel, 32, 0, FaultArgs{memory.get(), nullptr}), cudaSuccess);
+    });
+  }
+  with_settings({}, [] {
+    const auto kernel = +[](FaultArgs) {};
+    EXPECT_EQ(run_block(kernel, 32, 0, FaultArgs{}, true), cudaErrorLaunchFailure);
+    EXPECT_EQ(first_report(), "kernel that does not await earlier ones: a lane has ended");
+  });
+  // Weights may be copied before.
+  with_settings({}, [] {
+    const OnDevice<unsigned char> memory(std::vector<unsigned char>(64));
+    const auto kernel = +[](FaultArgs args) {
+      cuda::copy_async(cuda::block_memory(), args.memory, true);
+      cuda::await_earlier_kernels();
+      cuda::store_global(args.memory, static_cast<unsigned char>(1));
+    };
+    EXPECT_EQ(run_block(kernel, 1, 1024, FaultArgs{memory.get(), nullptr}, true), cudaSuccess);
+  });
 }
 
 TEST(FaultTest, ADeviceThatHasFailedDoesNothingMore) {

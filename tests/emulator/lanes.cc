@@ -37,6 +37,7 @@ struct Lane {
   unsigned slot = 0;
   State state = State::kEnded;
   bool spins = false;
+  bool early = false;
   Place place;  ///< where it waits
   uint32_t mask = 0;
   void* operand = nullptr;
@@ -364,6 +365,14 @@ const LaunchFacts& facts_of_launch() {
 
 LaneCopies& copies_of_lane() {
   return multiprocessor().copies();
+}
+
+bool& is_early() {
+  return multiprocessor().lane().early;
+}
+
+void check_not_early(const Place& place, const char* what) {
+  if (is_early()) report(Fault::kBeforeOthers, place, what);
 }
 
 void abandon_kernel() {

@@ -62,12 +62,14 @@ class OnDevice {
   size_t count_;
 };
 
-/// One block on the default stream, to its end.
+/// One block on the default stream, to its end. early: started with launch_early.
 template <typename Args>
-cudaError_t run_block(void (*kernel)(Args), int threads, size_t memory, const Args& args) {
+cudaError_t run_block(void (*kernel)(Args), int threads, size_t memory, const Args& args,
+                      bool early = false) {
   cudaError_t error = cuda::load_kernel(kernel, memory);
   if (error == cudaSuccess)
-    error = cuda::launch(kernel, cuda::Grid{}, threads, memory, args, nullptr);
+    error = early ? cuda::launch_early(kernel, cuda::Grid{}, threads, memory, args, nullptr)
+                  : cuda::launch(kernel, cuda::Grid{}, threads, memory, args, nullptr);
   return error == cudaSuccess ? cudaDeviceSynchronize() : error;
 }
 

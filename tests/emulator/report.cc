@@ -36,6 +36,8 @@ const char* name_of(Fault fault) {
       return "slot that is read too early";
     case Fault::kReusedTooEarly:
       return "slot that is reused too early";
+    case Fault::kBeforeOthers:
+      return "kernel that does not await earlier ones";
     case Fault::kPageable:
       return "copy of memory that is not pinned";
   }

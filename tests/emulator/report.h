@@ -21,6 +21,7 @@ enum class Fault {
   kNoPeer,            ///< memory of a device that this one does not reach
   kReadTooEarly,      ///< what another rank's kernel has written is read before its flag was seen
   kReusedTooEarly,    ///< and what it reads is written before it has said that it has read it
+  kBeforeOthers,      ///< a kernel that is started early does not wait for those before it
   kPageable,          ///< an asynchronous copy of memory that is not pinned
 };
 

@@ -9,6 +9,7 @@
 #include "tests/emulator/conversions.h"
 #include "tests/emulator/fragments.h"
 #include "tests/emulator/lanes.h"
+#include "tests/emulator/launching.h"
 #include "tests/emulator/memory.h"
 #include "tests/emulator/pending_copies.h"
 
@@ -36,25 +37,22 @@ template <class Args>
 cudaError_t launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
                    const Args& args, void* stream) {
   launched.fetch_add(1, std::memory_order_relaxed);
-  emulator::LaunchShape shape;
-  shape.grid = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                static_cast<unsigned>(grid.z)};
-  shape.threads = static_cast<unsigned>(threads);
-  shape.memory = shared_bytes;
-  shape.kernel = reinterpret_cast<const void*>(kernel);
-  // The arguments are copied now, so a graph that keeps this launch replays exactly these.
-  return emulator::launch(
-      shape,
-      [kernel, args] {
-        kernel(args);
-        emulator::end_of_copies();
-      },
-      static_cast<cudaStream_t>(stream));
+  return emulator::enqueue(kernel, false, {grid.x, grid.y, grid.z}, threads, shared_bytes, args,
+                           stream);
 }
 template <class Args>
 cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args& args,
                    void* stream) {
   return launch(kernel, Grid{blocks, 1, 1}, threads, 0, args, stream);
+}
+
+/// One kernel of a stream runs after the other, but what would be wrong otherwise is reported.
+template <class Args>
+cudaError_t launch_early(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
+                         const Args& args, void* stream) {
+  launched.fetch_add(1, std::memory_order_relaxed);
+  return emulator::enqueue(kernel, true, {grid.x, grid.y, grid.z}, threads, shared_bytes, args,
+                           stream);
 }
 
 template <class Args>
@@ -77,6 +75,7 @@ inline uint32_t load_word(const uint32_t* from) {
   return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(from)).load(std::memory_order_relaxed);
 }
 inline void store_word(uint32_t* to, uint32_t value) {
+  emulator::check_not_early({}, "a word is written");
   std::atomic_ref<uint32_t>(*to).store(value, std::memory_order_relaxed);
 }
 inline uint64_t nanoseconds() {
@@ -86,13 +85,23 @@ inline uint64_t nanoseconds() {
 
 #define SHOAL_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
+/// What copy_async brings may be read before: weights, which nobody writes.
+inline void await_earlier_kernels() {
+  emulator::is_early() = false;
+}
+inline void let_next_kernel_begin() {
+  // It begins when this one has ended.
+}
+
 template <class T>
 T load_global(const T* from, SHOAL_HERE) {
+  emulator::check_not_early({file, line}, "device memory is read");
   emulator::check_read(from, sizeof(T), {file, line});
   return *from;
 }
 template <class T>
 void store_global(T* to, T value, SHOAL_HERE) {
+  emulator::check_not_early({file, line}, "device memory is written");
   if (emulator::check_write(to, sizeof(T), {file, line})) *to = value;
 }
 
