@@ -82,7 +82,7 @@ struct LeafArgs {
 
 /// One leaf. Blocks: tiles of tokens x tiles of outputs x leaves.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kLeastBlocks)
     leaf_kernel(const __grid_constant__ LeafArgs launch) {
   const ShoalProduct& args = launch.product;
   const int index = static_cast<int>(blockIdx.z);
@@ -208,7 +208,7 @@ template <class Format>
 using Short = Tile<Format, 4, 1, 1, 4, 4>;  // 64 x 32
 template <class Format>
 using Square = Tile<Format, 4, 1, 1, 8, 3>;     // 64 x 64
-using Large = Tile<Bf16Format, 4, 2, 2, 8, 3>;  // 128 x 128
+using Large = Tile<Bf16Format, 2, 2, 4, 8, 3>;  // 128 x 128
 static_assert(Large::kOutputs == kShoalLargeTile && Large::kTokens == kShoalLargeTile);
 
 enum Shape { kNarrow, kShort, kSplitSquare, kSquare, kLarge, kShapes };

@@ -181,18 +181,28 @@ class Loader {
     // The columns of the leaf from this chunk on. What follows them belongs to others.
     const int left = leaf.end - leaf.begin - column_ - Tokens::chunk() * kChunk<Input>;
     const bool whole = left >= kChunk<Input> && leaf.begin % kChunk<Input> == 0;
-    const Input* from = tokens_ + leaf.begin + column_;
+    const Input* const from = tokens_ + leaf.begin + column_;
+    // The chunks of a thread are all of the same columns.
+    if (whole || left <= 0) {
+      load_token_rows<true>(to, from, whole ? kChunk<Input> : 0);
+    } else {
+      load_token_rows<false>(to, from, left);
+    }
+  }
+  /// Of each chunk, the first `count` elements; kAtOnce: these are all or none.
+  template <bool kAtOnce>
+  __device__ void load_token_rows(unsigned char* to, const Input* from, int count) const {
 #pragma unroll
     for (int first = 0; first < Tokens::kCount; first += Tokens::kRowsAtOnce) {
       const int row = first + Tokens::row();
       if (row >= Tokens::kCount) break;
       const bool present = corner_.token + row < args_.rows;
       unsigned char* const chunk_at = to + Tokens::place(row, Tokens::chunk());
-      if (whole || left <= 0 || !present) {
-        const bool take = whole && present;
+      if (kAtOnce || !present) {
+        const bool take = kAtOnce && present && count > 0;
         copy_async(chunk_at, take ? from : static_cast<const Input*>(args_.x), take);
       } else {
-        copy_elements(reinterpret_cast<Input*>(chunk_at), from, left);
+        copy_elements(reinterpret_cast<Input*>(chunk_at), from, count);
       }
       from += Tokens::kRowsAtOnce * args_.x_stride;
     }
@@ -230,10 +240,19 @@ class Multiplier {
   }
 
   /// Adds the first `columns` of a stage. A step without any column is left out, because adding its
-  /// zeros could turn -0 into +0.
-  __device__ void add_stage(Sums<Tile>& sums, const unsigned char* stage, int columns) const {
+  /// zeros could turn -0 into +0. Calls load_more() once, where it fits.
+  template <class LoadMore>
+  __device__ void add_stage(Sums<Tile>& sums, const unsigned char* stage, int columns,
+                            const LoadMore& load_more) const {
     using Format = typename Tile::Format;
     constexpr int kStep = Format::kStepColumns;
+    if constexpr (Format::template kLoadsAhead<Tile>) {
+      if (columns > Format::kStageColumns - Format::kLeastColumns) {
+        Format::template add_stage<Tile>(sums, stage, output_, token_, load_more);
+        return;
+      }
+    }
+    load_more();
     if (columns > Format::kStageColumns - Format::kLeastColumns) {
 #pragma unroll
       for (int step = 0; step < Format::kStageColumns / kStep; ++step)
@@ -310,10 +329,11 @@ class Pipeline {
             next, [&](int step) { operands.add(sums, step, columns); });
         __syncwarp();
       } else {
-        loader_.template load_next<false, 0>(next, [](int) {});
-        // Lanes may have parted to load the end of a leaf, and they have to multiply together.
-        __syncwarp();
-        multiplier.add_stage(sums, stage(current_), columns);
+        multiplier.add_stage(sums, stage(current_), columns, [&] {
+          loader_.template load_next<false, 0>(next, [](int) {});
+          // Lanes may have parted to load the end of a leaf, and they have to multiply together.
+          __syncwarp();
+        });
       }
       current_ = current_ + 1 == Tile::kStages ? 0 : current_ + 1;
     }

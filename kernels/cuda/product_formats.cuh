@@ -49,20 +49,57 @@ struct Bf16Format {
   /// The fewest columns of a step that is computed whole, because the others hold zeros.
   static constexpr int kLeastColumns = kStepColumns;
 
+  /// What a warp multiplies in a step.
+  template <class Tile>
+  struct Operands {
+    uint32_t weights[Tile::kOutputFragments][4];
+    uint32_t tokens[Tile::kTokenFragments][2];
+
+    __device__ void load(const unsigned char* stage, int output, int token, int step) {
+#pragma unroll
+      for (int f = 0; f < Tile::kOutputFragments; ++f) {
+        const int row = output + f * kFragmentOutputs + lane_of_warp() % 16;
+        load_matrices(weights[f],
+                      stage + Tile::Weights::place(row, step * 2 + lane_of_warp() / 16));
+      }
+      for_token_fragments<Tile>(stage, token, step, [&](int t, uint32_t first, uint32_t second) {
+        tokens[t][0] = first, tokens[t][1] = second;
+      });
+    }
+    __device__ void add(Sums<Tile>& sums) const {
+#pragma unroll
+      for (int t = 0; t < Tile::kTokenFragments; ++t) {
+#pragma unroll
+        for (int f = 0; f < Tile::kOutputFragments; ++f)
+          multiply_add(sums.value[f][t], weights[f], tokens[t]);
+      }
+    }
+  };
+
   template <class Tile>
   __device__ static void add_step(Sums<Tile>& sums, const unsigned char* stage, int output,
                                   int token, int step, int /*columns*/) {
-    uint32_t weights[Tile::kOutputFragments][4];
+    Operands<Tile> operands;
+    operands.load(stage, output, token, step);
+    operands.add(sums);
+  }
+
+  /// Whether a warp has registers for two steps of a stage.
+  template <class Tile>
+  static constexpr bool kLoadsAhead = Tile::kOutputFragments* Tile::kTokenFragments >= 32;
+  /// A whole stage, each step of which is loaded while the one before it is multiplied.
+  template <class Tile, class LoadMore>
+  __device__ static void add_stage(Sums<Tile>& sums, const unsigned char* stage, int output,
+                                   int token, const LoadMore& load_more) {
+    Operands<Tile> operands[2];
+    operands[0].load(stage, output, token, 0);
+    load_more();
 #pragma unroll
-    for (int f = 0; f < Tile::kOutputFragments; ++f) {
-      const int row = output + f * kFragmentOutputs + lane_of_warp() % 16;
-      load_matrices(weights[f], stage + Tile::Weights::place(row, step * 2 + lane_of_warp() / 16));
+    for (int step = 0; step < kStageColumns / kStepColumns; ++step) {
+      if ((step + 1) * kStepColumns < kStageColumns)
+        operands[(step + 1) % 2].load(stage, output, token, step + 1);
+      operands[step % 2].add(sums);
     }
-    for_token_fragments<Tile>(stage, token, step, [&](int t, uint32_t first, uint32_t second) {
-#pragma unroll
-      for (int f = 0; f < Tile::kOutputFragments; ++f)
-        multiply_add(sums.value[f][t], weights[f], {first, second});
-    });
   }
 
   /// All operands of a stage. A warp of a small tile has few products that do not wait for each
@@ -71,27 +108,15 @@ struct Bf16Format {
   struct AllSteps {
     static constexpr bool kHeld = true;
     static constexpr int kSteps = kStageColumns / kStepColumns;
-    static_assert(Tile::kOutputFragments == 1);
-    uint32_t weights[kSteps][4];
-    uint32_t tokens[kSteps][Tile::kTokenFragments][2];
+    Operands<Tile> operands[kSteps];
 
     __device__ void load(const unsigned char* stage, int output, int token) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const int row = output + lane_of_warp() % 16;
-        load_matrices(weights[step],
-                      stage + Tile::Weights::place(row, step * 2 + lane_of_warp() / 16));
-        for_token_fragments<Tile>(stage, token, step, [&](int t, uint32_t first, uint32_t second) {
-          tokens[step][t][0] = first, tokens[step][t][1] = second;
-        });
-      }
+      for (int step = 0; step < kSteps; ++step) operands[step].load(stage, output, token, step);
     }
     /// One step of a stage that has this many columns.
     __device__ void add(Sums<Tile>& sums, int step, int columns) const {
-      if (step * kStepColumns >= columns) return;
-#pragma unroll
-      for (int t = 0; t < Tile::kTokenFragments; ++t)
-        multiply_add(sums.value[0][t], weights[step], tokens[step][t]);
+      if (step * kStepColumns < columns) operands[step].add(sums);
     }
   };
   template <class Tile>
@@ -106,6 +131,8 @@ struct F16Format {
   using Input = float;
   template <class Tile>
   using Held = NothingHeld;
+  template <class Tile>
+  static constexpr bool kLoadsAhead = false;
   static constexpr int kStageColumns = 32;
   static constexpr int kStepColumns = 8;
   static constexpr int kLeastColumns = kStepColumns;
@@ -143,6 +170,8 @@ struct F32Format {
   using Input = float;
   template <class Tile>
   using Held = NothingHeld;
+  template <class Tile>
+  static constexpr bool kLoadsAhead = false;
   static constexpr int kStageColumns = 32;
   static constexpr int kStepColumns = 4;
   /// Every column is counted, because a chain can be -0, which an added zero would change.
