@@ -40,11 +40,10 @@ __device__ inline int64_t tile_of_block(const ShoalKvLayer& cache, int32_t block
   const int64_t tile = int64_t{block} * cache.kv_heads + kv_head;
   return tile * 2 * kBlockTokens * row_elements(cache);
 }
-/// The same in the block that holds a position.
-__device__ inline int64_t tile_of(const ShoalKvLayer& cache, const ShoalStepRows& step,
-                                  int sequence, int position, int kv_head) {
-  const int64_t entry = sequence * step.table_stride + position / kBlockTokens;
-  return tile_of_block(cache, load_global(step.block_table + entry), kv_head);
+/// The block that holds a position.
+__device__ inline int32_t block_of(const ShoalStepRows& step, const RowPlace& place) {
+  const int64_t entry = place.sequence * step.table_stride + place.position / kBlockTokens;
+  return load_global(step.block_table + entry);
 }
 /// From the keys of a tile to its values.
 __device__ inline int values_of_tile(const ShoalKvLayer& cache) {

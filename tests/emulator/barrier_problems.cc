@@ -162,8 +162,8 @@ std::string find_greatest() {
   return results(cuda::argmax(&args, nullptr), best);
 }
 
-/// Half a head is no multiple of a warp, so that a rotation needs what other lanes have loaded,
-/// normalized and rotated. Only k has a norm.
+/// The norm of a head needs what other lanes have loaded, and then its scale. A warp has four
+/// heads, of which two are summed at once: those of q, and then k and v.
 std::string rotate() {
   constexpr int kHeads = 2, kHeadDim = 80, kPositions = 4;
   constexpr int kColumns = (kHeads + 2) * kHeadDim;
@@ -181,7 +181,7 @@ std::string rotate() {
   args.eps = 1e-5F;
   args.qkv = qkv.get();
   args.qkv_stride = kColumns;
-  args.k_norm = norm.get();
+  args.q_norm = args.k_norm = norm.get();
   args.cos = cos.get();
   args.sin = sin.get();
   args.q = q.get();
@@ -289,7 +289,7 @@ std::vector<BarrierProblem> barrier_problems() {
   for (const std::string& place : places("elementwise.cu", "__syncthreads()", "the row before"))
     of_greatest.push_back(place);
   all.push_back({"argmax", of_greatest, find_greatest});
-  all.push_back({"qkv", places("qkv.cu", "__syncwarp()", "the head before"), rotate});
+  all.push_back({"qkv", places("qkv.cu", "__syncwarp()"), rotate});
   all.push_back(
       {"push", places("push_all_reduce.cu", "__syncthreads_or(lost)"), push_to_a_late_rank});
   all.push_back({"push after a failure", places("push_all_reduce.cu", "__syncthreads_or(failed)"),

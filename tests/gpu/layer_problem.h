@@ -28,6 +28,15 @@ class Bench {
   T* put(const std::vector<T>& values) {
     return static_cast<T*>(put_bytes(values.data(), values.size() * sizeof(T)));
   }
+  /// The same, but `shift` elements behind the begin of an allocation, which is aligned to all that
+  /// a device asks for.
+  template <class T>
+  T* put(const std::vector<T>& values, size_t shift) {
+    std::vector<T> all(shift);
+    all.insert(all.end(), values.begin(), values.end());
+    T* const begin = put(all);
+    return begin == nullptr ? nullptr : begin + shift;
+  }
   /// Device memory for the results of an op. Every byte is 0xff, which is NaN in bf16 and float32.
   template <class T>
   T* poisoned(size_t count) {
@@ -105,7 +114,7 @@ std::string first_difference(const std::vector<T>& got, const std::vector<T>& ex
 struct RowExtent {
   int rows, cols;
 };
-inline constexpr RowExtent kRowExtents[] = {{1, 1},   {3, 63},   {2, 64},  {4, 65},
+inline constexpr RowExtent kRowExtents[] = {{1, 1},   {3, 63},   {2, 64},   {4, 65},
                                             {5, 100}, {2, 1023}, {3, 2050}};
 /// The extents of a case that runs in every order. `few` are small, and those of most orders.
 struct OrderedExtents {

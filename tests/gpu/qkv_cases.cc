@@ -22,11 +22,12 @@ struct QkvShape {
   bool bias, norm;
   int columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
-constexpr QkvShape kShapes[] = {{1, 1, 16, false, false}, {3, 2, 48, true, false},
-                                {4, 1, 64, false, true},  {2, 2, 80, true, true},
-                                {5, 1, 128, true, true},  {2, 1, 256, false, true},
-                                {3, 2, 8, true, true},    {2, 1, 34, true, true}};
-/// It has all parts, and half a head is no multiple of a warp.
+constexpr QkvShape kShapes[] = {
+    {1, 1, 16, false, false}, {3, 2, 48, true, false}, {4, 1, 64, false, true},
+    {2, 2, 80, true, true},   {5, 1, 128, true, true}, {2, 1, 256, false, true},
+    {3, 2, 8, true, true},    {2, 1, 34, true, true},  {5, 2, 20, false, true},
+    {40, 3, 16, true, true},  {9, 2, 256, true, true}};
+/// It has all parts, and some lanes have nothing of a head.
 constexpr const QkvShape& kShapeOfMostOrders = kShapes[3];
 
 struct QkvProblem {
@@ -57,16 +58,29 @@ struct QkvProblem {
 struct QkvResult {
   std::vector<float> q, cache;
 };
+/// What does not begin at a multiple of 16 bytes. kRows: each row of qkv but the first.
+enum class Shifted { kNothing, kQkv, kRows, kBias, kQNorm, kKNorm, kCos, kSin };
 /// Device memory or host memory in which every byte is 0xff.
 std::vector<std::byte> poison_of(size_t elements, Dtype type) {
   return std::vector<std::byte>(elements * dtype_bytes(type), std::byte{0xff});
 }
 
-QkvResult run(Bench& bench, const QkvProblem& problem) {
+/// The rows, each with so many unused elements behind it.
+std::vector<float> farther_apart(const std::vector<float>& rows, int columns, int unused) {
+  std::vector<float> apart;
+  const auto step = static_cast<size_t>(columns);
+  for (size_t at = 0; at < rows.size(); at += step) {
+    apart.insert(apart.end(), &rows[at], &rows[at] + step);
+    apart.resize(apart.size() + static_cast<size_t>(unused), kPoison);
+  }
+  return apart;
+}
+
+QkvResult run(Bench& bench, const QkvProblem& problem, Shifted shifted = Shifted::kNothing) {
   const QkvShape& shape = problem.shape;
   const size_t elements = cache_elements(problem.step, shape.kv_heads, shape.head_dim);
-  const auto if_there = [&](bool there, const std::vector<float>& values) {
-    return there ? bench.put(values) : nullptr;
+  const auto put = [&](const std::vector<float>& values, Shifted as, bool there = true) {
+    return there ? bench.put(values, shifted == as ? 1 : 0) : nullptr;
   };
   ShoalQkv args{};
   args.step = put_step(bench, problem.step);
@@ -76,13 +90,14 @@ QkvResult run(Bench& bench, const QkvProblem& problem) {
   args.heads = shape.heads;
   args.positions = problem.positions;
   args.eps = kEps;
-  args.qkv = bench.put(problem.qkv);
-  args.qkv_stride = shape.columns();
-  args.bias = if_there(shape.bias, problem.bias);
-  args.q_norm = if_there(shape.norm, problem.q_norm);
-  args.k_norm = if_there(shape.norm, problem.k_norm);
-  args.cos = bench.put(problem.cos);
-  args.sin = bench.put(problem.sin);
+  const int unused = shifted == Shifted::kRows ? 1 : 0;
+  args.qkv_stride = shape.columns() + unused;
+  args.qkv = put(farther_apart(problem.qkv, shape.columns(), unused), Shifted::kQkv);
+  args.bias = put(problem.bias, Shifted::kBias, shape.bias);
+  args.q_norm = put(problem.q_norm, Shifted::kQNorm, shape.norm);
+  args.k_norm = put(problem.k_norm, Shifted::kKNorm, shape.norm);
+  args.cos = put(problem.cos, Shifted::kCos);
+  args.sin = put(problem.sin, Shifted::kSin);
   const Dtype of_q = activation_dtype(problem.type);
   const std::vector<std::byte> q = poison_of(problem.q_elements(), of_q);
   auto* const on_q = bench.put(q);
@@ -176,6 +191,17 @@ QkvResult expected(const QkvProblem& problem) {
   return result;
 }
 
+std::string compare(OneDevice& one, const QkvProblem& problem, Shifted shifted) {
+  const QkvResult wanted = expected(problem);
+  Bench bench(one);
+  const QkvResult got = run(bench, problem, shifted);
+  if (!bench.ok()) return bench.wrong();
+  const int head_dim = problem.shape.head_dim;
+  std::string wrong = first_difference(got.q, wanted.q, problem.q_stride());
+  if (wrong.empty()) wrong = first_difference(got.cache, wanted.cache, row_elements(head_dim));
+  return wrong.empty() ? "" : cat("head_dim ", head_dim, ": ", wrong);
+}
+
 std::string qkv_has_the_cpus_bits(const Options& options, Dtype type) {
   set_float_environment();
   Result<OneDevice> one = OneDevice::open(options.module);
@@ -184,18 +210,27 @@ std::string qkv_has_the_cpus_bits(const Options& options, Dtype type) {
   return in_lane_orders(kAllSeeds, [&](int order) -> std::string {
     for (const QkvShape& shape : kShapes) {
       if (order >= kSeedsWithAll && &shape != &kShapeOfMostOrders) continue;
-      const QkvProblem problem(shape, type);
-      const QkvResult wanted = expected(problem);
-      Bench bench(*one);
-      const QkvResult got = run(bench, problem);
-      if (!bench.ok()) return bench.wrong();
-      std::string wrong = first_difference(got.q, wanted.q, problem.q_stride());
-      if (wrong.empty())
-        wrong = first_difference(got.cache, wanted.cache, row_elements(shape.head_dim));
-      if (!wrong.empty()) return cat("head_dim ", shape.head_dim, ": ", wrong);
+      std::string wrong = compare(*one, QkvProblem(shape, type), Shifted::kNothing);
+      if (!wrong.empty()) return wrong;
     }
     return "";
   });
+}
+
+/// Each array alone must keep a kernel from loading 16 bytes at once.
+std::string any_alignment_will_do(const Options& options) {
+  set_float_environment();
+  Result<OneDevice> one = OneDevice::open(options.module);
+  SHOAL_EXPECT_OK(one.status());
+  constexpr QkvShape kWideShapes[] = {{3, 2, 64, true, true}, {2, 1, 256, true, true}};
+  for (const QkvShape& shape : kWideShapes) {
+    for (const Shifted shifted : {Shifted::kQkv, Shifted::kRows, Shifted::kBias, Shifted::kQNorm,
+                                  Shifted::kKNorm, Shifted::kCos, Shifted::kSin}) {
+      const std::string wrong = compare(*one, QkvProblem(shape, Dtype::kBf16), shifted);
+      if (!wrong.empty()) return cat("shifted ", static_cast<int>(shifted), ", ", wrong);
+    }
+  }
+  return "";
 }
 
 /// A row whose position has no rotary angles is left out.
@@ -224,6 +259,7 @@ void add_qkv_cases(const Options& options, std::vector<Case>& cases) {
   };
   for (const Dtype type : kComputedTypes)
     add("layer/qkv" + suffix_of(type), [=] { return qkv_has_the_cpus_bits(options, type); });
+  add("layer/qkv-alignment", [=] { return any_alignment_will_do(options); });
   add("layer/qkv-angles", [=] { return a_table_that_ends_early(options); });
 }
 
