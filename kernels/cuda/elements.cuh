@@ -34,6 +34,23 @@ __device__ inline void store_floats(float* to, int64_t group, const Floats<kWidt
   store_global(reinterpret_cast<Floats<kWidth>*>(to) + group, value);
 }
 
+/// The same of an array of bf16 or float16. What is loaded is widened apart, so that several groups
+/// are loaded before one is waited for.
+template <int kWidth>
+__device__ inline Halves<kWidth> load_halves(const uint16_t* from, int64_t group) {
+  return load_global(reinterpret_cast<const Halves<kWidth>*>(from) + group);
+}
+template <int kWidth>
+__device__ inline Floats<kWidth> widened(Halves<kWidth> halves, int32_t type) {
+  Floats<kWidth> value;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const auto bits = static_cast<uint16_t>(halves >> 16 * i);
+    value.lane[i] = type == kShoalF16 ? from_f16(bits) : from_bf16(bits);
+  }
+  return value;
+}
+
 /// Stores group number `group` behind element `begin` of an array of this type, each element
 /// rounded to nearest even.
 template <int kWidth>

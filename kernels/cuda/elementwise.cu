@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/arithmetic.cuh"
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/host_checks.h"
 #include "kernels/cuda/machine.cuh"
@@ -12,85 +13,126 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kColumnsOfThread = 4;
-constexpr int kColumnsOfBlock = kThreads * kColumnsOfThread;
+/// A block of for_groups. Two of its threads' groups are 1024 columns, so that a step of one token
+/// is spread over many multiprocessors.
+constexpr int kGroupThreads = 128;
+/// The groups of kWidth neighbouring columns that a thread of for_groups has of a row.
+template <int kWidth>
+constexpr int kGroupsOfThread = kWidth == 1 ? 4 : 2;
 constexpr uint32_t kNan = 0x7fc00000;
 
-/// Calls finish(row, column, load(row, column)) for this thread's part of the rows, of which
-/// neighbouring threads take neighbouring columns. A thread loads all of its columns before it
-/// finishes one, because otherwise each would cost the full latency of memory. Blocks: groups of
-/// columns x rows.
-template <class Load, class Finish>
-__device__ void for_elements(int64_t rows, int64_t columns, const Load& load,
-                             const Finish& finish) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kColumnsOfBlock + threadIdx.x;
-  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    decltype(load(row, first)) loaded[kColumnsOfThread] = {};
+/// Calls finish(group, load(group)) for this thread's groups of a row, of which neighbouring
+/// threads take neighbouring ones. A thread loads all of its groups before it finishes one, because
+/// otherwise each would cost the full latency of memory. For groups that do not exist it loads the
+/// last one, so that no load waits behind a branch, and does not finish it. `columns` is a multiple
+/// of kWidth. Blocks: groups x rows.
+template <int kWidth, class Load, class Finish>
+__device__ void for_groups(int columns, const Load& load, const Finish& finish) {
+  constexpr int kGroups = kGroupsOfThread<kWidth>;
+  const auto first = static_cast<int>(blockIdx.x * kGroups * kGroupThreads + threadIdx.x);
+  const int groups = columns / kWidth;
+  decltype(load(first)) loaded[kGroups];
 #pragma unroll
-    for (int i = 0; i < kColumnsOfThread; ++i) {
-      const int64_t column = first + i * kThreads;
-      if (column < columns) loaded[i] = load(row, column);
-    }
+  for (int i = 0; i < kGroups; ++i) {
+    const int group = first + i * kGroupThreads;
+    loaded[i] = load(group < groups ? group : groups - 1);
+  }
 #pragma unroll
-    for (int i = 0; i < kColumnsOfThread; ++i) {
-      const int64_t column = first + i * kThreads;
-      if (column < columns) finish(row, column, loaded[i]);
+  for (int i = 0; i < kGroups; ++i) {
+    const int group = first + i * kGroupThreads;
+    if (group < groups) finish(group, loaded[i]);
+  }
+}
+
+template <int kWidth, class Args>
+cudaError_t launch_groups(void (*kernel)(Args), int64_t rows, int64_t columns, const Args& args,
+                          void* stream) {
+  constexpr int kColumnsOfBlock = kGroupsOfThread<kWidth> * kGroupThreads * kWidth;
+  const Grid grid{tiles(columns, kColumnsOfBlock), std::min(rows, kMostBlocksY), 1};
+  return launch_early(kernel, grid, kGroupThreads, 0, args, stream);
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kGroupThreads)
+    embed_kernel(const __grid_constant__ ShoalEmbed args) {
+  await_earlier_kernels();
+  for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
+    const int32_t id = load_global(args.ids + row);
+    const int64_t from = int64_t{id} * args.hidden;
+    const auto store = [&](int group, const Floats<kWidth>& value) {
+      store_floats<kWidth>(args.out + row * args.hidden, group, value);
+    };
+    if (id < 0 || id >= args.vocabulary) {
+      Floats<kWidth> nan;
+      for (float& value : nan.lane) value = __uint_as_float(kNan);
+      for_groups<kWidth>(
+          args.hidden, [&](int /*group*/) { return nan; }, store);
+    } else if (args.type == kShoalF32) {
+      const float* const floats = static_cast<const float*>(args.table) + from;
+      for_groups<kWidth>(
+          args.hidden, [&](int group) { return load_floats<kWidth>(floats, group); }, store);
+    } else {
+      const uint16_t* const halves = static_cast<const uint16_t*>(args.table) + from;
+      for_groups<kWidth>(
+          args.hidden, [&](int group) { return load_halves<kWidth>(halves, group); },
+          [&](int group, Halves<kWidth> value) {
+            store(group, widened<kWidth>(value, args.type));
+          });
     }
   }
 }
 
-template <class Args>
-cudaError_t launch_elements(void (*kernel)(Args), int64_t rows, int64_t columns, const Args& args,
-                            void* stream) {
-  const Grid grid{tiles(columns, kColumnsOfBlock), std::min(rows, kMostBlocksY), 1};
-  return launch_early(kernel, grid, kThreads, 0, args, stream);
-}
-
-__global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__ ShoalEmbed args) {
-  await_earlier_kernels();
-  for_elements(
-      args.rows, args.hidden,
-      [&](int64_t row, int64_t column) {
-        const int32_t id = load_global(args.ids + row);
-        if (id < 0 || id >= args.vocabulary) return __uint_as_float(kNan);
-        return load_element(args.table, args.type, id * static_cast<int64_t>(args.hidden) + column);
-      },
-      [&](int64_t row, int64_t column, float value) {
-        store_global(args.out + row * args.hidden + column, value);
-      });
-}
-
-/// A column of both halves of a row, and of their biases, which are not added if there are none.
+/// A group of columns of both halves of a row.
+template <int kWidth>
 struct GateUp {
-  float gate, up, gate_bias, up_bias;
+  Floats<kWidth> gate, up;
 };
 
-__global__ void __launch_bounds__(kThreads)
+template <int kWidth>
+__device__ void add_to(Floats<kWidth>& sum, const Floats<kWidth>& value) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sum.lane[i] = __fadd_rn(sum.lane[i], value.lane[i]);
+}
+
+template <int kWidth>
+__device__ Floats<kWidth> silu_mul_of(const GateUp<kWidth>& x) {
+  Floats<kWidth> denominator, value;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i)
+    denominator.lane[i] = __fadd_rn(1.0f, exponential(-x.gate.lane[i]));
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const float silu = __fdiv_rn(x.gate.lane[i], denominator.lane[i]);
+    value.lane[i] = __fmul_rn(silu, x.up.lane[i]);
+  }
+  return value;
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kGroupThreads)
     silu_mul_kernel(const __grid_constant__ ShoalSiluMul args) {
   let_next_kernel_begin();
   await_earlier_kernels();
-  for_elements(
-      args.rows, args.out_stride,
-      [&](int64_t row, int64_t column) {
-        GateUp x{};
-        if (column >= args.cols) return x;
-        const float* const from = args.gate_up + row * 2 * args.cols;
-        x.gate = load_global(from + column);
-        x.up = load_global(from + args.cols + column);
-        if (args.bias == nullptr) return x;
-        x.gate_bias = load_global(args.bias + column);
-        x.up_bias = load_global(args.bias + args.cols + column);
-        return x;
-      },
-      [&](int64_t row, int64_t column, const GateUp& x) {
-        const bool biased = args.bias != nullptr;
-        const float gate = biased ? __fadd_rn(x.gate, x.gate_bias) : x.gate;
-        const float up = biased ? __fadd_rn(x.up, x.up_bias) : x.up;
-        const float silu = __fdiv_rn(gate, __fadd_rn(1.0f, exponential(-gate)));
-        // Columns behind the row are zeros.
-        const float value = column < args.cols ? __fmul_rn(silu, up) : 0.0f;
-        store_element(args.out, args.type, row * args.out_stride + column, value);
-      });
+  for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
+    const float* const gate = args.gate_up + row * 2 * args.cols;
+    const int64_t to = row * args.out_stride;
+    for_groups<kWidth>(
+        args.cols,
+        [&](int group) {
+          return GateUp<kWidth>{load_floats<kWidth>(gate, group),
+                                load_floats<kWidth>(gate + args.cols, group)};
+        },
+        [&](int group, GateUp<kWidth> x) {
+          if (args.bias != nullptr) {  // a cache has it, because all rows add it
+            add_to(x.gate, load_floats<kWidth>(args.bias, group));
+            add_to(x.up, load_floats<kWidth>(args.bias + args.cols, group));
+          }
+          store_elements<kWidth>(args.out, args.type, to, group, silu_mul_of(x));
+        });
+    if (blockIdx.x > 0) continue;
+    for (int64_t i = args.cols + int64_t{threadIdx.x}; i < args.out_stride; i += kGroupThreads)
+      store_element(args.out, args.type, to + i, 0);
+  }
 }
 
 /// One warp finds the best of what all threads have found.
@@ -176,7 +218,10 @@ int32_t embed(const ShoalEmbed* args, void* stream) {
   if (!is_type(args->type) || !is_given(args->table, element_bytes(args->type)) ||
       !is_given(args->ids, 4) || !is_given(args->out, 4))
     return cudaErrorInvalidValue;
-  return launch_elements(&embed_kernel, args->rows, args->hidden, *args, stream);
+  const bool wide =
+      args->hidden % kWide == 0 && is_wide(args->table, args->type) && is_wide(args->out);
+  return wide ? launch_groups<kWide>(&embed_kernel<kWide>, args->rows, args->hidden, *args, stream)
+              : launch_groups<1>(&embed_kernel<1>, args->rows, args->hidden, *args, stream);
 }
 
 int32_t silu_mul(const ShoalSiluMul* args, void* stream) {
@@ -186,7 +231,10 @@ int32_t silu_mul(const ShoalSiluMul* args, void* stream) {
   if (!is_given(args->gate_up, 4) || !is_given_or_null(args->bias, 4) ||
       !is_activation_type(args->type) || !is_given(args->out, element_bytes(args->type)))
     return cudaErrorInvalidValue;
-  return launch_elements(&silu_mul_kernel, args->rows, args->out_stride, *args, stream);
+  const bool wide = args->cols % kWide == 0 && args->out_stride % kWide == 0 &&
+                    is_wide(args->gate_up) && is_wide(args->bias) && is_wide(args->out, args->type);
+  return wide ? launch_groups<kWide>(&silu_mul_kernel<kWide>, args->rows, args->cols, *args, stream)
+              : launch_groups<1>(&silu_mul_kernel<1>, args->rows, args->cols, *args, stream);
 }
 
 int32_t argmax(const ShoalArgmax* args, void* stream) {
@@ -205,10 +253,9 @@ int32_t argmax(const ShoalArgmax* args, void* stream) {
 
 int32_t load_elementwise() {
   const cudaError_t errors[] = {
-      load_kernel(&embed_kernel),
-      load_kernel(&silu_mul_kernel),
-      load_kernel(&best_of_parts_kernel),
-      load_kernel(&best_of_rows_kernel),
+      load_kernel(&embed_kernel<kWide>),    load_kernel(&embed_kernel<1>),
+      load_kernel(&silu_mul_kernel<kWide>), load_kernel(&silu_mul_kernel<1>),
+      load_kernel(&best_of_parts_kernel),   load_kernel(&best_of_rows_kernel),
   };
   for (const cudaError_t error : errors) {
     if (error != cudaSuccess) return error;

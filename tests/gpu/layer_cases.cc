@@ -13,7 +13,19 @@ namespace {
 
 constexpr int kSeconds = 300;
 
-std::string embed_looks_up(OneDevice& one, std::span<const RowExtent> extents, Dtype type) {
+/// By how many elements what an op reads and writes lies behind a multiple of 16 bytes, and by how
+/// many the rows of its result are farther apart.
+struct Shift {
+  size_t input = 0, bias = 0, out = 0;
+  int64_t rows = 0;
+};
+/// Each of them alone must keep an op from moving 16 bytes at once.
+constexpr Shift kShifts[] = {{}, {.input = 1}, {.bias = 1}, {.out = 1}, {.rows = 1}};
+/// Extents in which nothing else does.
+constexpr RowExtent kWideExtents[] = {{3, 64}, {2, 200}};
+
+std::string embed_looks_up(OneDevice& one, std::span<const RowExtent> extents, Dtype type,
+                           const Shift& shift = {}) {
   for (const RowExtent& extent : extents) {
     Bench bench(one);
     constexpr int kVocabulary = 7;
@@ -33,9 +45,14 @@ std::string embed_looks_up(OneDevice& one, std::span<const RowExtent> extents, D
       expected.resize(expected.size() + static_cast<size_t>(extent.cols), std::nanf(""));
     }
     const auto rows = static_cast<int32_t>(ids.size());
-    auto* const out = bench.poisoned<float>(expected.size());
-    const ShoalEmbed args{shoal_type(type), rows,           extent.cols, kVocabulary,
-                          bench.put(table), bench.put(ids), out};
+    auto* const out = bench.poisoned<float>(expected.size() + shift.out) + shift.out;
+    const ShoalEmbed args{shoal_type(type),
+                          rows,
+                          extent.cols,
+                          kVocabulary,
+                          bench.put(table, shift.input * dtype_bytes(type)),
+                          bench.put(ids),
+                          out};
     bench.finish(bench.module().embed(&args, bench.stream()), "embed");
     const std::vector<float> got = bench.get(out, expected.size());
     if (!bench.ok()) return bench.wrong();
@@ -75,14 +92,15 @@ std::string rms_norm_has_the_cpus_bits(OneDevice& one, std::span<const RowExtent
 }
 
 template <class T>
-std::string silu_mul_has_the_cpus_bits(OneDevice& one, std::span<const RowExtent> extents) {
+std::string silu_mul_has_the_cpus_bits(OneDevice& one, std::span<const RowExtent> extents,
+                                       const Shift& shift = {}) {
   for (const bool biased : {false, true}) {
     for (const RowExtent& extent : extents) {
       Bench bench(one);
       const std::vector<float> gate_up =
           floats(area(extent.rows, 2 * extent.cols), 7, Numbers::kHostile);
       const std::vector<float> bias = floats(area(2, extent.cols), 8);
-      const int64_t stride = activation_stride(extent.cols);
+      const int64_t stride = activation_stride(extent.cols) + shift.rows;
       std::vector<T> expected(area(extent.rows, stride));
       reference::silu_mul({.gate_up = gate_up.data(),
                            .bias = biased ? bias.data() : nullptr,
@@ -91,17 +109,32 @@ std::string silu_mul_has_the_cpus_bits(OneDevice& one, std::span<const RowExtent
                            .out_dtype = kDtypeOf<T>,
                            .out_stride = stride},
                           0, extent.rows);
-      auto* const out = bench.poisoned<T>(expected.size() + 1);
+      auto* const out = bench.poisoned<T>(expected.size() + 1 + shift.out) + shift.out;
       const ShoalSiluMul args{shoal_type(kDtypeOf<T>),
                               extent.rows,
                               extent.cols,
-                              bench.put(gate_up),
-                              biased ? bench.put(bias) : nullptr,
+                              bench.put(gate_up, shift.input),
+                              biased ? bench.put(bias, shift.bias) : nullptr,
                               out,
                               stride};
       bench.finish(bench.module().silu_mul(&args, bench.stream()), "silu_mul");
       if (std::string wrong = compare_padded(bench, out, expected, stride); !wrong.empty())
         return cat(extent.cols, " columns: ", wrong);
+    }
+  }
+  return "";
+}
+
+std::string any_alignment_will_do(OneDevice& one) {
+  for (const Shift& shift : kShifts) {
+    std::string wrong = silu_mul_has_the_cpus_bits<uint16_t>(one, kWideExtents, shift);
+    if (wrong.empty()) wrong = silu_mul_has_the_cpus_bits<float>(one, kWideExtents, shift);
+    for (const Dtype type : kComputedTypes) {
+      if (wrong.empty()) wrong = embed_looks_up(one, kWideExtents, type, shift);
+    }
+    if (!wrong.empty()) {
+      return cat("shifted by ", shift.input, ", ", shift.bias, ", ", shift.out, ", ", shift.rows,
+                 ": ", wrong);
     }
   }
   return "";
@@ -203,10 +236,19 @@ void add_layer_cases(const Options& options, std::vector<Case>& cases) {
       [=] { return in_every_order(options, kOrderedRows, rms_norm_has_the_cpus_bits<uint16_t>); });
   add("layer/rms_norm-float32",
       [=] { return in_every_order(options, kOrderedRows, rms_norm_has_the_cpus_bits<float>); });
-  add("layer/silu_mul",
-      [=] { return in_every_order(options, kOrderedRows, silu_mul_has_the_cpus_bits<uint16_t>); });
-  add("layer/silu_mul-float32",
-      [=] { return in_every_order(options, kOrderedRows, silu_mul_has_the_cpus_bits<float>); });
+  add("layer/silu_mul", [=] {
+    return in_every_order(options, kOrderedRows,
+                          [](OneDevice& one, std::span<const RowExtent> extents) {
+                            return silu_mul_has_the_cpus_bits<uint16_t>(one, extents);
+                          });
+  });
+  add("layer/silu_mul-float32", [=] {
+    return in_every_order(options, kOrderedRows,
+                          [](OneDevice& one, std::span<const RowExtent> extents) {
+                            return silu_mul_has_the_cpus_bits<float>(one, extents);
+                          });
+  });
+  add("layer/alignment", [=] { return on_device(options, any_alignment_will_do); });
   add("layer/argmax", [=] {
     return in_every_order(options, {kLogitExtents, kFewLogitExtents}, argmax_is_the_cpus);
   });

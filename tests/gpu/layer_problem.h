@@ -115,7 +115,7 @@ struct RowExtent {
   int rows, cols;
 };
 inline constexpr RowExtent kRowExtents[] = {{1, 1},   {3, 63},   {2, 64},   {4, 65},
-                                            {5, 100}, {2, 1023}, {3, 2050}};
+                                            {5, 100}, {2, 1023}, {3, 2050}, {2, 2052}};
 /// The extents of a case that runs in every order. `few` are small, and those of most orders.
 struct OrderedExtents {
   std::span<const RowExtent> all, few;
