@@ -40,19 +40,19 @@ __device__ void attend(const ShoalAttention& args, const Work& work) {
   constexpr bool kOneBuffer = Shape::Format::kOneBuffer;
   constexpr int kUnderWay = kOneBuffer ? 0 : 1;
   Sink sink(args, memory);
-  ChunkBlocks blocks = loader.begin();
-  if (!kOneBuffer) loader.load_values(work.begin_chunk, blocks);
+  int32_t block = loader.begin();
+  if (!kOneBuffer) loader.load_values(work.begin_chunk, block);
   copy_async_commit();
 #pragma unroll 1
   for (int chunk = work.begin_chunk; chunk < work.end_chunk; ++chunk) {
     const bool more = chunk + 1 < work.end_chunk;
-    const ChunkBlocks next = more ? loader.blocks_of(chunk + 1) : blocks;
+    const int32_t next = more ? loader.block_of(chunk + 1) : block;
     copy_async_wait<kUnderWay>();
     __syncthreads();  // the keys have come
     __syncwarp();     // lanes may have parted to load, and they have to multiply together
     attender.score(args.scale);
     __syncthreads();  // the scores are there, and nobody reads the keys any more
-    if (kOneBuffer) loader.load_values(chunk, blocks);
+    if (kOneBuffer) loader.load_values(chunk, block);
     if (!kOneBuffer && more) loader.load_keys(chunk + 1, next);
     copy_async_commit();
     attender.weigh(chunk,
@@ -66,7 +66,7 @@ __device__ void attend(const ShoalAttention& args, const Work& work) {
     __syncthreads();  // nobody reads the values and the weights any more
     if (more) kOneBuffer ? loader.load_keys(chunk + 1, next) : loader.load_values(chunk + 1, next);
     copy_async_commit();
-    blocks = next;
+    block = next;
   }
   sink.finish(attender);
 }

@@ -122,77 +122,81 @@ __device__ inline bool find_work(const ShoalAttention& args, int pairs, Work* wo
 /// Where the operands of a block are in its memory.
 template <class Shape>
 struct OperandMemory {
+  using Activation = typename Shape::Activation;
   typename Shape::Element *keys, *values;  ///< of the chunk, a row per key
-  typename Shape::Activation* q;           ///< a row per pair
-  Pair* pairs;
-  int stride;  ///< of keys and values
+  Activation* q;                           ///< a row per pair
+  int stride;                              ///< of keys and values
   int q_stride;
 
   __device__ explicit OperandMemory(int head_dim)
       : stride(Shape::cache_stride(head_dim)), q_stride(Shape::q_stride(head_dim)) {
     keys = reinterpret_cast<typename Shape::Element*>(block_memory());
     values = Shape::Format::kOneBuffer ? keys : keys + kChunkKeys * stride;
-    q = reinterpret_cast<typename Shape::Activation*>(values + kChunkKeys * stride);
-    pairs = reinterpret_cast<Pair*>(q + Shape::kPairs * q_stride);
+    q = reinterpret_cast<Activation*>(values + kChunkKeys * stride);
   }
+
+  /// Number `at` of the block's pairs. It lies behind its row of q, where no product reads.
+  __device__ Pair& pair(int at) const {
+    return *reinterpret_cast<Pair*>(q + at * q_stride + q_stride - kRowPiece<Activation>);
+  }
+  static_assert(sizeof(Pair) == kRowPiece<Activation> * sizeof(Activation));
 };
 
-/// The blocks of the cache that hold a chunk.
-struct ChunkBlocks {
-  int32_t block[kChunkKeys / kBlockTokens];
-};
-
-/// Copies what a block needs into its memory. Eight threads copy a row.
+/// Copies what a block needs into its memory. A warp copies one block of the cache in each chunk.
+/// Eight lanes copy a row. What stays the same for all chunks is found once.
 template <class Shape>
 class AttentionLoader {
+  using Element = typename Shape::Element;
+  using Activation = typename Shape::Activation;
+
  public:
   __device__ AttentionLoader(const ShoalAttention& args, const Work& work,
                              const OperandMemory<Shape>& memory)
-      : args_(args), work_(work), memory_(memory) {}
+      : args_(args),
+        work_(work),
+        memory_(memory),
+        row_elements_(row_elements(args.cache)),
+        in_half_(row() * row_elements_ + first_element<Element>()) {}
 
   /// Sets the pairs, and begins to copy q and the first chunk's keys, as one group of copies.
-  /// Returns the chunk's blocks.
-  __device__ ChunkBlocks begin() const {
-    const ChunkBlocks blocks = blocks_of(work_.begin_chunk);
+  /// Returns the warp's block of the chunk.
+  __device__ int32_t begin() const {
+    const int32_t block = block_of(work_.begin_chunk);
     set_pairs();
     __syncthreads();
     load_q();
-    load_keys(work_.begin_chunk, blocks);
+    load_keys(work_.begin_chunk, block);
     copy_async_commit();
-    return blocks;
+    return block;
   }
 
-  /// To be called some time before the chunk is loaded, because the block table is in device
-  /// memory. Of blocks that no pair sees, another one of the sequence.
-  __device__ ChunkBlocks blocks_of(int chunk) const {
-    const auto* const table = args_.step.block_table + work_.sequence * args_.step.table_stride;
-    ChunkBlocks blocks;
-#pragma unroll
-    for (int i = 0; i < kChunkKeys / kBlockTokens; ++i) {
-      int key = chunk * kChunkKeys + i * kBlockTokens;
-      key = key < work_.begin_key ? work_.begin_key : key;
-      key = key < work_.end_key ? key : work_.end_key - 1;
-      blocks.block[i] = load_global(table + key / kBlockTokens);
-    }
-    return blocks;
+  /// The warp's block of the cache. To be called some time before the chunk is loaded, because the
+  /// block table is in device memory. For a block that no pair sees, another one of the sequence.
+  __device__ int32_t block_of(int chunk) const {
+    int key = chunk * kChunkKeys + first_token();
+    key = key < work_.begin_key ? work_.begin_key : key;
+    key = key < work_.end_key ? key : work_.end_key - 1;
+    return load_global(args_.step.block_table + work_.sequence * args_.step.table_stride +
+                       key / kBlockTokens);
   }
 
   /// Keys that no pair of the block sees are not read, because they need not exist, and become
   /// zeros.
-  __device__ void load_keys(int chunk, const ChunkBlocks& blocks) const {
-    load_tokens(memory_.keys, chunk, blocks, 0);
+  __device__ void load_keys(int chunk, int32_t block) const {
+    load_tokens(memory_.keys, chunk, block, 0);
   }
-  __device__ void load_values(int chunk, const ChunkBlocks& blocks) const {
-    load_tokens(memory_.values, chunk, blocks, values_of_tile(args_.cache));
+  __device__ void load_values(int chunk, int32_t block) const {
+    load_tokens(memory_.values, chunk, block, 1);
   }
 
  private:
   static constexpr int kThreadsOfRow = 8;
-  static constexpr int kRowsAtOnce = kAttentionThreads / kThreadsOfRow;
-  static_assert(kRowsAtOnce == kBlockTokens, "a block is copied at once");
-  __device__ static int row() {
-    return static_cast<int>(threadIdx.x) / kThreadsOfRow;
-  }
+  static constexpr int kRowsAtOnce = 32 / kThreadsOfRow;
+  static_assert(kChunkKeys == kAttentionWarps * kBlockTokens, "a warp copies a block");
+  /// The warp's first key of a chunk.
+  __device__ static int first_token() { return static_cast<int>(threadIdx.x) / 32 * kBlockTokens; }
+  /// Of those that a warp copies at once.
+  __device__ static int row() { return static_cast<int>(threadIdx.x) % 32 / kThreadsOfRow; }
 
   __device__ void set_pairs() const {
     const auto at = static_cast<int>(threadIdx.x);
@@ -204,46 +208,62 @@ class AttentionLoader {
       made = {work_.first_row + index, work_.first_head + pair % work_.group,
               first_key(args_, position), position};
     }
-    memory_.pairs[at] = made;
+    memory_.pair(at) = made;
   }
 
   __device__ void load_q() const {
-    for (int first = 0; first < Shape::kPairs; first += kRowsAtOnce) {
-      const int at = first + row();
+    constexpr int kRows = kAttentionThreads / kThreadsOfRow;
+    for (int first = 0; first < Shape::kPairs; first += kRows) {
+      const int at = first + static_cast<int>(threadIdx.x) / kThreadsOfRow;
       if (at >= Shape::kPairs) break;
-      const Pair& pair = memory_.pairs[at];
+      const Pair& pair = memory_.pair(at);
       const bool take = pair.row >= 0;
-      const auto* from = static_cast<const typename Shape::Activation*>(args_.q);
-      if (take) from += pair.row * args_.q_stride + pair.head * row_elements(args_.cache);
-      copy_row(memory_.q + at * memory_.q_stride, from, take);
+      const auto* from = static_cast<const Activation*>(args_.q);
+      if (take) from += pair.row * args_.q_stride + pair.head * row_elements_;
+      const int element = first_element<Activation>();
+      copy_row(memory_.q + at * memory_.q_stride + element, from + element, take);
     }
   }
 
+  /// Where in a row the thread's pieces begin.
+  template <class T>
+  __device__ static int first_element() {
+    return static_cast<int>(threadIdx.x) % kThreadsOfRow * kRowPiece<T>;
+  }
+  /// The thread's pieces of a row, whose first one is given.
   template <class T>
   __device__ void copy_row(T* to, const T* from, bool take) const {
-    constexpr int kPiece = kRowPiece<T>;
-    const int pieces = row_elements(args_.cache) / kPiece;
-    for (int i = static_cast<int>(threadIdx.x) % kThreadsOfRow; i < pieces; i += kThreadsOfRow)
-      copy_async(to + i * kPiece, from + i * kPiece, take);
+#pragma unroll
+    for (int i = 0; i < Shape::kMostHeadDim; i += kThreadsOfRow * kRowPiece<T>) {
+      if (first_element<T>() + i < row_elements_) copy_async(to + i, from + i, take);
+    }
   }
 
-  /// in_tile: where in a tile the rows begin.
-  __device__ void load_tokens(typename Shape::Element* to, int chunk, const ChunkBlocks& blocks,
-                              int in_tile) const {
-    const int in_row = in_tile + row() * row_elements(args_.cache);
-#pragma unroll
-    for (int i = 0; i < kChunkKeys / kBlockTokens; ++i) {
-      const int in_chunk = i * kBlockTokens + row(), key = chunk * kChunkKeys + in_chunk;
+  /// half: of a tile, 0 for keys and 1 for values. There are less than 2^32 halves, because each
+  /// has at least 512 bytes.
+  __device__ void load_tokens(Element* to, int chunk, int32_t block, uint32_t half) const {
+    const uint32_t tile = static_cast<uint32_t>(block) * args_.cache.kv_heads + work_.kv_head;
+    const auto* const from =
+        static_cast<const Element*>(args_.cache.data) +
+        uint64_t{2 * tile + half} * static_cast<uint32_t>(kBlockTokens * row_elements_) +
+        static_cast<uint32_t>(in_half_);
+    const int first = first_token() + row();
+    to += first * memory_.stride + first_element<Element>();
+    // Long rows are copies enough, and the addresses of several would take registers.
+    [[maybe_unused]] constexpr int kUnrolled = Shape::kMostHeadDim > 128 ? 1 : 4;
+#pragma unroll kUnrolled
+    for (int i = 0; i < kBlockTokens; i += kRowsAtOnce) {
+      const int key = chunk * kChunkKeys + first + i;
       const bool take = key >= work_.begin_key && key < work_.end_key;
-      const auto* const from = static_cast<const typename Shape::Element*>(args_.cache.data) +
-                               tile_of_block(args_.cache, blocks.block[i], work_.kv_head) + in_row;
-      copy_row(to + in_chunk * memory_.stride, from, take);
+      copy_row(to + i * memory_.stride, from + i * row_elements_, take);
     }
   }
 
   const ShoalAttention& args_;
   const Work& work_;
   const OperandMemory<Shape>& memory_;
+  const int row_elements_;
+  const int in_half_;  ///< the thread's first element in half a tile
 };
 
 }  // namespace shoal::cuda

@@ -46,7 +46,7 @@ struct AttentionShape {
   static constexpr size_t shared_bytes(int head_dim) {
     return static_cast<size_t>(kCacheRows * cache_stride(head_dim)) * sizeof(Element) +
            static_cast<size_t>(kPairs * (q_stride(head_dim) + kWeightStride)) * sizeof(Activation) +
-           kPairs * (kScoreStride * sizeof(float) + sizeof(Pair) + sizeof(Running));
+           kPairs * (kScoreStride * sizeof(float) + sizeof(Running));
   }
   static_assert(shared_bytes(kMostHeadDim) <= kMostSharedBytes);
 };
@@ -59,7 +59,7 @@ struct AttentionMemory : OperandMemory<Shape> {
   Running* running;
 
   __device__ explicit AttentionMemory(int head_dim) : OperandMemory<Shape>(head_dim) {
-    weights = reinterpret_cast<typename Shape::Activation*>(this->pairs + Shape::kPairs);
+    weights = this->q + Shape::kPairs * this->q_stride;
     scores = reinterpret_cast<float*>(weights + Shape::kPairs * Shape::kWeightStride);
     running = reinterpret_cast<Running*>(scores + Shape::kPairs * kScoreStride);
   }
@@ -115,7 +115,7 @@ class Attender {
 #pragma unroll
     for (int first = 0; first < Shape::kPairs; first += 2 * kAttentionWarps) {
       const int at = first + warp() * 2 + lane() / 16;
-      const KeyRange keys = keys_of(memory_.pairs[at], chunk);
+      const KeyRange keys = keys_of(memory_.pair(at), chunk);
       const float* const scores = memory_.scores + at * kScoreStride;
       float x[4], max = __uint_as_float(0xff800000);  // -infinity
 #pragma unroll

@@ -49,7 +49,7 @@ class FoldInRegisters {
   __device__ void take_values(int chunk, const Attender<Shape>& attender,
                               const Weighted<Shape>& sums) {
     attender.for_columns([&](int at, int f, int half) {
-      if (keys_of(memory_.pairs[at], chunk).is_empty()) return;
+      if (keys_of(memory_.pair(at), chunk).is_empty()) return;
       const bool first = is_first(at, chunk);
       const Running all = memory_.running[at];
       attender.for_dims(half, [&](int, int d, int i) {
@@ -62,7 +62,7 @@ class FoldInRegisters {
 
   __device__ void finish(const Attender<Shape>& attender) const {
     attender.for_columns([&](int at, int f, int half) {
-      const Pair pair = memory_.pairs[at];
+      const Pair pair = memory_.pair(at);
       if (pair.row < 0) return;
       const float sum = memory_.running[at].sum;
       auto* const to = static_cast<typename Shape::Activation*>(args_.out) +
@@ -76,7 +76,7 @@ class FoldInRegisters {
 
  private:
   __device__ bool is_first(int at, int chunk) const {
-    return memory_.pairs[at].first / kChunkKeys == chunk;
+    return memory_.pair(at).first / kChunkKeys == chunk;
   }
 
   const ShoalAttention& args_;
@@ -101,7 +101,7 @@ class LeaveInScratch {
   __device__ void take_values(int chunk, const Attender<Shape>& attender,
                               const Weighted<Shape>& sums) {
     attender.for_columns([&](int at, int f, int half) {
-      if (keys_of(memory_.pairs[at], chunk).is_empty() || !has_room(at, chunk)) return;
+      if (keys_of(memory_.pair(at), chunk).is_empty() || !has_room(at, chunk)) return;
       float* const to = place(at, chunk).values;
       attender.for_dims(half, [&](int dim, int d, int i) {
         store_global(to + dim, Shape::Format::finished(sums.value[d][f][i]));
@@ -113,13 +113,13 @@ class LeaveInScratch {
 
  private:
   __device__ int number(int at, int chunk) const {
-    return chunk - memory_.pairs[at].first / kChunkKeys;
+    return chunk - memory_.pair(at).first / kChunkKeys;
   }
   __device__ bool has_room(int at, int chunk) const {
     return number(at, chunk) < args_.split_chunks;
   }
   __device__ ChunkPlace place(int at, int chunk) const {
-    const Pair& pair = memory_.pairs[at];
+    const Pair& pair = memory_.pair(at);
     return chunk_place(args_, pair.row, pair.head, number(at, chunk));
   }
 

@@ -38,8 +38,7 @@ struct WarpShape {
   }
   static constexpr size_t shared_bytes(int head_dim) {
     return static_cast<size_t>(2 * kChunkKeys * cache_stride(head_dim)) * sizeof(Element) +
-           static_cast<size_t>(kPairs * q_stride(head_dim)) * sizeof(Activation) +
-           kPairs * sizeof(Pair);
+           static_cast<size_t>(kPairs * q_stride(head_dim)) * sizeof(Activation);
   }
   static_assert(shared_bytes(kMostHeadDim) <= kMostSharedBytes);
 };
@@ -133,8 +132,8 @@ class WarpAttender {
   }
 
   __device__ const Pair& pair_of(int column) const {
-    return memory_
-        .pairs[warp() * Shape::kPairsOfWarp + column / 2 * 8 + lane() % 4 * 2 + column % 2];
+    return memory_.pair(warp() * Shape::kPairsOfWarp + column / 2 * 8 + lane() % 4 * 2 +
+                        column % 2);
   }
 
   /// Whether every pair of the warp sees the whole chunk, and has seen one before it. This is so
@@ -336,16 +335,16 @@ template <class Shape>
 __device__ void attend_by_warps(const ShoalAttention& args, const Work& work) {
   const OperandMemory<Shape> memory(row_elements(args.cache));
   const AttentionLoader<Shape> loader(args, work, memory);
-  ChunkBlocks blocks = loader.begin();
+  int32_t block = loader.begin();
   WarpAttender<Shape> attender(args, work, memory);
 #pragma unroll 1
   for (int chunk = work.begin_chunk; chunk < work.end_chunk; ++chunk) {
     const bool more = chunk + 1 < work.end_chunk;
     copy_async_wait<0>();
     __syncthreads();  // the keys have come, and nobody reads the values before any more
-    loader.load_values(chunk, blocks);
+    loader.load_values(chunk, block);
     copy_async_commit();
-    if (more) blocks = loader.blocks_of(chunk + 1);
+    if (more) block = loader.block_of(chunk + 1);
     __syncwarp();  // lanes may have parted to load, and they have to multiply together
     if (attender.has_pairs()) {
       attender.score(args.scale);
@@ -353,7 +352,7 @@ __device__ void attend_by_warps(const ShoalAttention& args, const Work& work) {
     }
     copy_async_wait<0>();
     __syncthreads();  // the values have come, and nobody reads the keys any more
-    if (more) loader.load_keys(chunk + 1, blocks);
+    if (more) loader.load_keys(chunk + 1, block);
     copy_async_commit();
     __syncwarp();
     if (attender.has_pairs()) attender.weigh_values(chunk);
