@@ -50,12 +50,16 @@ __device__ inline float power_of_two(int n) {
   return __uint_as_float(static_cast<uint32_t>(n + 127) << 23);
 }
 
-/// exp(x) with the steps of kernels/cpu/vec.h, which explains them.
-__device__ inline float exponential(float x) {
-  x = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
-  // A float32 of this size has no fraction, so the sum rounds to the nearest integer, which its
-  // last bits then hold.
-  constexpr float kNoFraction = 0x1.8p+23f;
+/// exp(x) in two parts: exp(r), and a number whose last bits are n, where x = n ln2 + r.
+struct ExponentialParts {
+  float of_rest, shifted;
+};
+/// A float32 of this size has no fraction, so a sum with it rounds to the nearest integer, which
+/// its last bits then hold.
+inline constexpr float kNoFraction = 0x1.8p+23f;
+
+/// With the steps of kernels/cpu/vec.h, which explains them.
+__device__ inline ExponentialParts exponential_parts(float x) {
   const float shifted = __fadd_rn(__fmul_rn(x, 0x1.715476p+0f), kNoFraction);
   const float n = __fadd_rn(shifted, -kNoFraction);
   const float r = __fmaf_rn(-n, -0x1.05c610p-29f, __fmaf_rn(-n, 0x1.62e430p-1f, x));
@@ -67,11 +71,27 @@ __device__ inline float exponential(float x) {
   p = __fmaf_rn(p, r, 0.5f);
   p = __fmaf_rn(p, r, 1.0f);
   p = __fmaf_rn(p, r, 1.0f);
+  return {p, shifted};
+}
+
+/// exp(x) with the bits of kernels/cpu.
+__device__ inline float exponential(float x) {
+  const ExponentialParts parts = exponential_parts(x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x);
   // In two factors, because 2^n alone may not be a float32.
-  const int exponent = static_cast<int>(__float_as_uint(shifted) - __float_as_uint(kNoFraction));
+  const int exponent =
+      static_cast<int>(__float_as_uint(parts.shifted) - __float_as_uint(kNoFraction));
   const int first = exponent >> 1;
   // A NaN has no such bits, but whatever these powers then are, the result is NaN.
-  return __fmul_rn(__fmul_rn(p, power_of_two(first)), power_of_two(exponent - first));
+  return __fmul_rn(__fmul_rn(parts.of_rest, power_of_two(first)), power_of_two(exponent - first));
+}
+
+/// The same bits in fewer steps, for x up to 88 and NaN: 2^n is then one factor, because a result
+/// below 2^-126 is 0. So is that of -88, whose n is -127, and this n gives a factor of 0. Of
+/// `shifted` only n is left behind the shift.
+__device__ inline float exponential_of_negative(float x) {
+  const ExponentialParts parts = exponential_parts(x < -88.0f ? -88.0f : x);
+  const uint32_t factor = (__float_as_uint(parts.shifted) << 23) + 0x3f800000;
+  return __fmul_rn(parts.of_rest, __uint_as_float(factor));
 }
 
 /// The sum over sixteen neighbouring lanes, in all of them: lane i with i + 8, then with i + 4,

@@ -223,7 +223,7 @@ class WarpAttender {
       for (int tile = 0; tile < kTiles; ++tile) {
         float& score = scores_[tile][column / 2][column % 2 + 2 * half];
         const bool seen = kInner || keys.has(key_of(tile, half));
-        x[tile] = seen ? Format::weight(exponential(__fadd_rn(score, -max))) : 0.0f;
+        x[tile] = seen ? Format::weight(exponential_of_negative(__fadd_rn(score, -max))) : 0.0f;
         score = x[tile];
       }
       both[half] = __fadd_rn(__fadd_rn(x[0], x[1]), __fadd_rn(x[2], x[3]));
@@ -265,7 +265,7 @@ class WarpAttender {
     const bool stays = all.max > max;
     const float merged = stays ? all.max : max;
     const float old_less = __fadd_rn(all.max, -merged), new_less = __fadd_rn(max, -merged);
-    const float smaller = exponential(stays ? new_less : old_less);
+    const float smaller = exponential_of_negative(stays ? new_less : old_less);
     const float one = __fadd_rn(stays ? old_less : new_less, 1.0f);
     const float old_scale = stays ? one : smaller, new_scale = stays ? smaller : one;
     const float folded = __fmaf_rn(all.sum, old_scale, __fmul_rn(sum, new_scale));
