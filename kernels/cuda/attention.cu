@@ -77,10 +77,10 @@ __device__ void attend_whole(AttentionShape<Format, kPairFragments, kDimFragment
   using Shape = AttentionShape<Format, kPairFragments, kDimFragments>;
   attend<Shape, FoldInRegisters<Shape>>(args, work);
 }
-template <int kPairFragments, int kDimFragments, int kAtOnce>
-__device__ void attend_whole(WarpShape<kPairFragments, kDimFragments, kAtOnce>,
-                             const ShoalAttention& args, const Work& work) {
-  attend_by_warps<WarpShape<kPairFragments, kDimFragments, kAtOnce>>(args, work);
+template <int kDimFragments, int kAtOnce>
+__device__ void attend_whole(WarpShape<kDimFragments, kAtOnce>, const ShoalAttention& args,
+                             const Work& work) {
+  attend_by_warps<WarpShape<kDimFragments, kAtOnce>>(args, work);
 }
 
 /// Blocks: pairs x kv heads. Each of them clears some of what no head writes, too.
@@ -208,9 +208,9 @@ using Bf16Shape = AttentionShape<Bf16Attention, kPairFragments, kDimFragments>;
 /// Eight pairs in a block, and 32.
 using Narrow = Shapes<Bf16Shape<1, 1>, Bf16Shape<1, 2>, Bf16Shape<1, 4>>;
 using Wide = Shapes<Bf16Shape<4, 1>, Bf16Shape<4, 2>, Bf16Shape<4, 4>>;
-/// A block has 64 pairs, or 32 if the heads are large. The last number of each shape is how many
-/// blocks a multiprocessor's registers are enough for.
-using Warps = Shapes<WarpShape<2, 4, 3>, WarpShape<2, 8, 2>, WarpShape<1, 16, 2>>;
+/// A block has 64 pairs. The last number of each shape is how many blocks a multiprocessor's
+/// registers are enough for.
+using Warps = Shapes<WarpShape<4, 4>, WarpShape<8, 3>, WarpShape<16, 2>>;
 /// The only shape of a type that is rare. Block memory has no room for more pairs of its q.
 template <class Format>
 using RareShape = AttentionShape<Format, 2, 4>;

@@ -10,12 +10,12 @@
 
 /// The part of attention that one thread block computes: some (row, head) pairs of one sequence
 /// that read the same kv head, over some chunks of keys. Keys and values are the rows of operand A,
-/// and the pairs are the columns of B. So every pair has a column of its own, and nothing here
-/// decides a bit: not what the other columns are, nor in which block a chunk is. (Only a value that
-/// is infinite or NaN reaches pairs of the block that do not see it, because 0 times it is NaN.)
-/// How A and B are multiplied depends on the cache's type (attention_formats.cuh). The threads of a
-/// block either share all pairs (attention_block.cuh), or each warp has its own
-/// (attention_warps.cuh).
+/// and the pairs are the columns of B, or the other way round. So every pair has a column, or a
+/// row, of its own, and nothing here decides a bit: not what the others are, nor in which block a
+/// chunk is. (Only a value that is infinite or NaN reaches pairs of the block that do not see it,
+/// because 0 times it is NaN.) How A and B are multiplied depends on the cache's type
+/// (attention_formats.cuh). The threads of a block either share all pairs (attention_block.cuh), or
+/// each warp has its own (attention_warps.cuh).
 namespace shoal::cuda {
 
 /// Keys of a chunk, as on the CPU. Chunks begin at multiples of this.

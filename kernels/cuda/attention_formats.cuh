@@ -86,10 +86,6 @@ struct Bf16Attention {
   __device__ static Activation rounded(float value) {
     return to_bf16(value);
   }
-  /// Two weights as a product takes them, the first one in the lower half.
-  __device__ static uint32_t packed(float first, float second) {
-    return __float_as_uint(first) >> 16 | (__float_as_uint(second) & 0xffff0000);
-  }
   __device__ static float finished(float sum) {
     return sum;
   }

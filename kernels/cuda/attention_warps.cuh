@@ -11,51 +11,48 @@
 /// Attention of many rows in bfloat16: each warp has pairs of its own and goes with them over all
 /// chunks of keys, which the warps of a block share. Scores, weights and sums stay in registers, so
 /// warps wait for each other twice a chunk, where keys and values come, as in FlashAttention-2
-/// (Dao, 2023). Each pair's operations and their order are those of attention_block.cuh and
-/// attention_fold.cuh, and so are its bits.
+/// (Dao, 2023). Here the pairs are the rows of operand A, and keys and elements of values are the
+/// columns of B, because then a lane's weights are what it has to give to the next product. A
+/// tensor core's sum is the same whichever operand a factor is of, so each pair's operations and
+/// their order are those of attention_block.cuh and attention_fold.cuh, and so are its bits.
 namespace shoal::cuda {
 
-/// The pairs of a warp in fragments of eight, and the most fragments of head_dim. The sums of a
-/// large head leave registers for fewer pairs. kAtOnce: blocks that a multiprocessor must be able
-/// to hold.
-template <int PairFragments, int DimFragments, int AtOnce>
+/// The most fragments of head_dim, and the blocks that a multiprocessor must be able to hold.
+template <int DimFragments, int AtOnce>
 struct WarpShape {
   using Format = Bf16Attention;
   using Element = Format::Element;
   using Activation = Format::Activation;
-  static constexpr int kPairFragments = PairFragments;
   static constexpr int kDimFragments = DimFragments;
   static constexpr int kAtOnce = AtOnce;
-  static constexpr int kPairsOfWarp = 8 * PairFragments;
+  static constexpr int kPairsOfWarp = 16;
   static constexpr int kPairs = kAttentionWarps * kPairsOfWarp;
   static constexpr int kMostHeadDim = DimFragments * kHeadDimUnit;
+  /// Whether there is code of its own for plain chunks, which takes more registers.
+  static constexpr bool kHasPlain = DimFragments <= 8;
 
-  __host__ __device__ static constexpr int cache_stride(int head_dim) {
-    return head_dim + kRowPiece<Element>;
-  }
-  __host__ __device__ static constexpr int q_stride(int head_dim) {
-    return head_dim + kRowPiece<Activation>;
-  }
-  static constexpr size_t shared_bytes(int head_dim) {
-    return static_cast<size_t>(2 * kChunkKeys * cache_stride(head_dim)) * sizeof(Element) +
-           static_cast<size_t>(kPairs * q_stride(head_dim)) * sizeof(Activation);
+  /// The same for all heads of the shape, so that addresses are sums with constants.
+  __host__ __device__ static constexpr int cache_stride(int) { return kStride; }
+  __host__ __device__ static constexpr int q_stride(int) { return kStride; }
+  static constexpr int kStride = kMostHeadDim + kRowPiece<Element>;
+  static constexpr size_t shared_bytes(int) {
+    return static_cast<size_t>((2 * kChunkKeys + kPairs) * kStride) * sizeof(Element);
   }
   static_assert(shared_bytes(kMostHeadDim) <= kMostSharedBytes);
 };
 
-/// One warp and its pairs. A lane has two pairs of every fragment, which are the columns 2 (lane %
-/// 4) and the next. Of these it has the scores of keys lane / 4 and lane / 4 + 8 of every sixteen,
-/// and later the sums of those elements of every sixteen.
+/// One warp and its pairs. A lane has two of them, lane / 4 and lane / 4 + 8. Of these it has the
+/// scores of keys 2 (lane % 4) and the next of every eight, and later the sums of those elements of
+/// every eight.
 template <class Shape>
 class WarpAttender {
   using Format = typename Shape::Format;
-  static constexpr int kFragments = Shape::kPairFragments;
-  /// Pairs of which this lane has scores.
-  static constexpr int kColumns = 2 * kFragments;
+  using Element = typename Shape::Element;
+  static constexpr int kPairsOfLane = 2;
   /// Groups of sixteen keys in a chunk.
   static constexpr int kTiles = kChunkKeys / kBlockTokens;
-  /// What column 0 takes of a chunk. Those of the others are the next bits.
-  static constexpr uint32_t kNothing = 1, kFirst = 1U << kColumns;
+  /// A step of sixteen keys, as two operands B.
+  using Keys = typename Format::template Pairs<2>;
 
  public:
   __device__ WarpAttender(const ShoalAttention& args, const Work& work,
@@ -65,61 +62,46 @@ class WarpAttender {
     const int end =
         first + Shape::kPairsOfWarp < work.end_pair ? first + Shape::kPairsOfWarp : work.end_pair;
     has_pairs_ = first < end;
-    common_first_ = first_key(args, work.position + (end - 1) / work.group);
-    common_last_ = work.position + first / work.group;
+    const int common_first = first_key(args, work.position + (end - 1) / work.group);
+    const int common_end = work.position + first / work.group + 1;
+    plain_begin_ = (common_first + kChunkKeys - 1) / kChunkKeys;
+    plain_end_ = head_dim_ == Shape::kMostHeadDim ? common_end / kChunkKeys : 0;
+    // A sum of -0 and what a pair takes first is just that, also if it is -0.
+    for_outputs([&](int d, int half, int i) { out_[d][half][i] = -0.0f; });
   }
 
   /// Whether any of the block's pairs are this warp's. If not, it has nothing to compute.
   __device__ bool has_pairs() const { return has_pairs_; }
 
-  /// scale * q.k of all keys of the chunk.
-  __device__ void score(float scale) {
-    for_scores([&](int tile, int f, int i) { scores_[tile][f][i] = 0; });
-    const auto* const q_of_warp = memory_.q + warp() * Shape::kPairsOfWarp * memory_.q_stride;
-#pragma unroll 2
-    for (int i = 0; i < head_dim_; i += Format::kStep) {
-      typename Format::template Pairs<kFragments> q;
-      q.load(q_of_warp, memory_.q_stride, i);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        Format::add_keys(scores_[tile], memory_.keys + tile * kBlockTokens * memory_.stride + i,
-                         memory_.stride, q);
-      }
-    }
-    for_scores([&](int tile, int f, int i) {
-      scores_[tile][f][i] = __fmul_rn(scores_[tile][f][i], scale);
-    });
-  }
-
-  /// Turns the scores of a chunk into weights, and folds their sums into those of the chunks before
-  /// it.
+  /// The weights of a chunk, whose sums are folded into those of the chunks before it.
   __device__ void weigh(int chunk) {
-    is_inner(chunk) ? weigh_as<true>(chunk) : weigh_as<false>(chunk);
+    if constexpr (Shape::kHasPlain) {
+      if (is_plain(chunk)) return weigh_as<true>(chunk);
+    }
+    weigh_as<false>(chunk);
   }
 
   /// Folds P.V of the chunk, which was weighed last, into that of the chunks before it.
   __device__ void weigh_values(int chunk) {
-    is_inner(chunk) ? weigh_values_as<true>() : weigh_values_as<false>();
+    if constexpr (Shape::kHasPlain) {
+      if (is_plain(chunk)) return weigh_values_as<true>(chunk);
+    }
+    weigh_values_as<false>(chunk);
   }
 
   /// Writes the outputs.
   __device__ void finish() const {
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      const Pair pair = pair_of(column);
+    for (int p = 0; p < kPairsOfLane; ++p) {
+      const Pair pair = pair_of(p);
       if (pair.row < 0) continue;
       auto* const to = static_cast<typename Shape::Activation*>(args_.out) +
                        pair.row * args_.out_stride + pair.head * args_.cache.head_dim;
-#pragma unroll
-      for (int d = 0; d < Shape::kDimFragments; ++d) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int dim = d * kHeadDimUnit + half * 8 + lane() / 4;
-          const float value = out_[d][column / 2][column % 2 + 2 * half];
-          if (dim < args_.cache.head_dim)
-            store_global(to + dim, Format::rounded(__fdiv_rn(value, all_[column].sum)));
-        }
-      }
+      for_outputs([&](int d, int half, int i) {
+        const int dim = d * kHeadDimUnit + half * 8 + lane() % 4 * 2 + i % 2;
+        if (i / 2 == p && dim < args_.cache.head_dim)
+          store_global(to + dim, Format::rounded(__fdiv_rn(out_[d][half][i], all_[p].sum)));
+      });
     }
   }
 
@@ -131,137 +113,154 @@ class WarpAttender {
     return static_cast<int>(threadIdx.x) % 32;
   }
 
-  __device__ const Pair& pair_of(int column) const {
-    return memory_.pair(warp() * Shape::kPairsOfWarp + column / 2 * 8 + lane() % 4 * 2 +
-                        column % 2);
+  __device__ const Pair& pair_of(int p) const {
+    return memory_.pair(warp() * Shape::kPairsOfWarp + lane() / 4 + 8 * p);
   }
 
-  /// Whether every pair of the warp sees the whole chunk, and has seen one before it. This is so
-  /// for most chunks, and then nothing has to be asked for single keys and pairs. Places without a
-  /// pair compute something that nobody reads.
-  __device__ bool is_inner(int chunk) const {
-    return chunk > common_first_ / kChunkKeys &&
-           chunk * kChunkKeys + kChunkKeys - 1 <= common_last_;
+  /// Whether every pair of the warp sees the whole chunk, and no head of the shape is longer. This
+  /// is so for most chunks, and then nothing has to be asked for single keys, pairs and fragments.
+  /// Places without a pair compute something that nobody reads.
+  __device__ bool is_plain(int chunk) const {
+    return plain_begin_ <= chunk && chunk < plain_end_;
+  }
+  template <bool kPlain>
+  __device__ bool has_fragment(int d) const {
+    return kPlain || d * kHeadDimUnit < head_dim_;
   }
 
+  template <class Body>
+  __device__ static void for_outputs(const Body& body) {
+#pragma unroll
+    for (int d = 0; d < Shape::kDimFragments; ++d) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) body(d, half, i);
+      }
+    }
+  }
   template <class Body>
   __device__ static void for_scores(const Body& body) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
+      for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) body(tile, f, i);
+        for (int i = 0; i < 4; ++i) body(tile, half, i);
       }
     }
   }
 
-  template <bool kInner>
+  template <bool kPlain>
   __device__ void weigh_as(int chunk) {
-    float max[kColumns];
+    score<kPlain>();
+    float max[kPairsOfLane];
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column)
-      max[column] = greatest<kInner>(column, keys_of_column<kInner>(column, chunk));
-#pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      const KeyRange keys = keys_of_column<kInner>(column, chunk);
-      const float sum = sum_of_weights<kInner>(column, keys, max[column]);
-      if (!kInner) note_chunk(column, chunk, keys);
-      take_sum<kInner>(column, max[column], sum);
+    for (int p = 0; p < kPairsOfLane; ++p) {
+      if constexpr (!kPlain) hide(p, keys_of(pair_of(p), chunk));
+      max[p] = greatest(p);
     }
-    // A lane has two pairs of one key, and operand B takes two keys of one pair.
+#pragma unroll
+    for (int p = 0; p < kPairsOfLane; ++p) {
+      const float sum = sum_of_weights(p, max[p]);
+      const bool nothing = takes_nothing<kPlain>(p, chunk);
+      take_sum(p, max[p], sum, nothing);
+    }
+  }
+
+  /// scale * q.k of all keys of the chunk.
+  template <bool kPlain>
+  __device__ void score() {
+    for_scores([&](int tile, int half, int i) { scores_[tile][half][i] = 0; });
+#pragma unroll
+    for (int d = 0; d < Shape::kDimFragments; ++d) {
+      if (!has_fragment<kPlain>(d)) break;
+      uint32_t q[4];
+      load_matrices(q, memory_.q + (warp() * Shape::kPairsOfWarp + lane() % 16) * Shape::kStride +
+                           lane() / 16 * 8 + d * kHeadDimUnit);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        Keys keys;
+        keys.load(memory_.keys + tile * kBlockTokens * Shape::kStride, Shape::kStride,
+                  d * kHeadDimUnit);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) multiply_add(scores_[tile][half], q, keys.value[half]);
+      }
+    }
+    for_scores([&](int tile, int half, int i) {
+      scores_[tile][half][i] = __fmul_rn(scores_[tile][half][i], args_.scale);
+    });
+  }
+
+  /// The weight of an unseen key has to be exactly 0, as that of a score of -infinity.
+  __device__ void hide(int p, const KeyRange& keys) {
+    const int first = lane() % 4 * 2;  // of this lane's keys
+    const KeyRange seen{keys.begin - first, keys.end - first};
+    for_scores([&](int tile, int half, int i) {
+      if (i / 2 == p && !seen.has(tile * kBlockTokens + half * 8 + i % 2))
+        scores_[tile][half][i] = kHidden;
+    });
+  }
+
+  /// The greatest score of a pair. If one is NaN, so is the sum of weights, and then all that this
+  /// decides is NaN.
+  __device__ float greatest(int p) const {
+    float max = kHidden;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float* const two = scores_[tile][f] + 2 * half;
-          weights_[tile].value[f][half] = transposed(Format::packed(two[0], two[1]));
-        }
+      for (int half = 0; half < 2; ++half) {
+        const float* const two = scores_[tile][half] + 2 * p;
+        max = fmaxf(max, fmaxf(two[0], two[1]));
       }
     }
-  }
-
-  template <bool kInner>
-  __device__ KeyRange keys_of_column(int column, int chunk) const {
-    return kInner ? KeyRange{0, kChunkKeys} : keys_of(pair_of(column), chunk);
-  }
-
-  /// The greatest score of a column's keys.
-  template <bool kInner>
-  __device__ float greatest(int column, const KeyRange& keys) const {
-    float both[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float max = __uint_as_float(0xff800000);  // -infinity
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const float x = score_of(tile, column, half);
-        if ((kInner || keys.has(key_of(tile, half))) && !(max > x)) max = x;
-      }
-      both[half] = max;
-    }
-    float max = both[1] > both[0] ? both[1] : both[0];
-#pragma unroll
-    for (int apart = 16; apart > 2; apart /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, max, apart);
-      max = other > max ? other : max;
-    }
+    for (int apart = 2; apart > 0; apart /= 2)
+      max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, apart));
     return max;
   }
 
-  /// Turns a column's scores into weights, of which those of unseen keys are exactly 0, and adds
-  /// them in the order of sum_of_sixteen.
-  template <bool kInner>
-  __device__ float sum_of_weights(int column, const KeyRange& keys, float max) {
-    float both[2];
+  /// The weights of a pair, and their sum in the order of Attender::weigh: keys that are 16 apart,
+  /// then 8, 4, 2 and 1.
+  __device__ float sum_of_weights(int p, float max) {
+    float sums[2][2];  // of keys that are 8 apart, and of neighbours
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float x[kTiles];
+      float x[2][kTiles];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        float& score = scores_[tile][column / 2][column % 2 + 2 * half];
-        const bool seen = kInner || keys.has(key_of(tile, half));
-        x[tile] = seen ? Format::weight(exponential_of_negative(__fadd_rn(score, -max))) : 0.0f;
-        score = x[tile];
+        const float* const two = scores_[tile][half] + 2 * p;
+        const uint32_t both = to_bf16_pair(exponential_of_negative(__fadd_rn(two[0], -max)),
+                                           exponential_of_negative(__fadd_rn(two[1], -max)));
+        weights_[tile][2 * half + p] = both;
+        x[0][tile] = __uint_as_float(both << 16);
+        x[1][tile] = __uint_as_float(both & 0xffff0000);
       }
-      both[half] = __fadd_rn(__fadd_rn(x[0], x[1]), __fadd_rn(x[2], x[3]));
-    }
-    float sum = __fadd_rn(both[0], both[1]);
 #pragma unroll
-    for (int apart = 16; apart > 2; apart /= 2)
-      sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, apart));
-    return sum;
+      for (int i = 0; i < 2; ++i)
+        sums[half][i] = __fadd_rn(__fadd_rn(x[i][0], x[i][1]), __fadd_rn(x[i][2], x[i][3]));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sums[0][i] = __fadd_rn(sums[0][i], sums[1][i]);
+#pragma unroll
+      for (int apart = 2; apart > 0; apart /= 2)
+        sums[0][i] = __fadd_rn(sums[0][i], __shfl_xor_sync(kAllLanes, sums[0][i], apart));
+    }
+    return __fadd_rn(sums[0][0], sums[0][1]);
   }
 
-  __device__ float score_of(int tile, int column, int half) const {
-    return scores_[tile][column / 2][column % 2 + 2 * half];
-  }
-  __device__ static int key_of(int tile, int half) {
-    return tile * kBlockTokens + half * 8 + lane() / 4;
-  }
-
-  /// Remembers what a pair takes of the chunk.
-  __device__ void note_chunk(int column, int chunk, const KeyRange& keys) {
-    const bool is_first = pair_of(column).first / kChunkKeys == chunk;
-    const uint32_t marks = (keys.is_empty() ? kNothing : 0) | (is_first ? kFirst : 0);
-    marks_ = (marks_ & ~((kNothing | kFirst) << column)) | marks << column;
-  }
-  template <bool kInner>
-  __device__ bool takes_nothing(int column) const {
-    return !kInner && (marks_ & kNothing << column) != 0;
-  }
-  template <bool kInner>
-  __device__ bool takes_first(int column) const {
-    return !kInner && (marks_ & kFirst << column) != 0;
+  /// Whether a pair sees no key of the chunk, because of others of its warp.
+  template <bool kPlain>
+  __device__ bool takes_nothing(int p, int chunk) const {
+    return !kPlain && keys_of(pair_of(p), chunk).is_empty();
   }
 
   /// As FoldInRegisters::take_sum, without branches, so that lanes do not part. Of the two scales
-  /// one is exp(0), so one exponential is enough: the other argument plus 1 is 1, or NaN.
-  template <bool kInner>
-  __device__ void take_sum(int column, float max, float sum) {
-    const Running all = all_[column];
+  /// one is exp(0), so one exponential is enough: the other argument plus 1 is 1, or NaN. The first
+  /// chunk is folded into a maximum of -infinity, whose scale is 0, and so is taken as it is.
+  __device__ void take_sum(int p, float max, float sum, bool nothing) {
+    const Running all = all_[p];
     const bool stays = all.max > max;
     const float merged = stays ? all.max : max;
     const float old_less = __fadd_rn(all.max, -merged), new_less = __fadd_rn(max, -merged);
@@ -269,64 +268,66 @@ class WarpAttender {
     const float one = __fadd_rn(stays ? old_less : new_less, 1.0f);
     const float old_scale = stays ? one : smaller, new_scale = stays ? smaller : one;
     const float folded = __fmaf_rn(all.sum, old_scale, __fmul_rn(sum, new_scale));
-    Running& taken = all_[column];
-    taken = {merged, folded, old_scale, new_scale};
-    if constexpr (!kInner) {
-      // A pair takes its first chunk as it is.
-      const bool first = takes_first<kInner>(column), nothing = takes_nothing<kInner>(column);
-      taken.max = nothing ? all.max : first ? max : merged;
-      taken.sum = nothing ? all.sum : first ? sum : folded;
-    }
+    all_[p] = {nothing ? all.max : merged, nothing ? all.sum : folded, old_scale, new_scale};
   }
 
   /// Two fragments of head_dim at once, because one has too few products that do not wait for each
   /// other.
-  template <bool kInner>
-  __device__ void weigh_values_as() {
+  template <bool kPlain>
+  __device__ void weigh_values_as(int chunk) {
+    const bool nothing[] = {takes_nothing<kPlain>(0, chunk), takes_nothing<kPlain>(1, chunk)};
 #pragma unroll
     for (int d = 0; d < Shape::kDimFragments; d += 2) {
-      if (d * kHeadDimUnit >= head_dim_) break;
+      if (!has_fragment<kPlain>(d)) break;
       // Behind the head, the first of the two once more, for nobody.
-      const int second = (d + 1) * kHeadDimUnit < head_dim_ ? d + 1 : d;
-      float sums[2][kFragments][4] = {};
+      const int second = has_fragment<kPlain>(d + 1) ? d + 1 : d;
+      float sums[2][2][4] = {};
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const auto* const values = memory_.values + tile * kBlockTokens * memory_.stride;
-        Format::add_values(sums[0], values + d * kHeadDimUnit, memory_.stride, weights_[tile]);
-        Format::add_values(sums[1], values + second * kHeadDimUnit, memory_.stride, weights_[tile]);
+        add_values(sums[0], tile, d);
+        add_values(sums[1], tile, second);
       }
-      fold<kInner>(sums[0], out_[d]);
-      fold<kInner>(sums[1], out_[d + 1]);
+      fold(sums[0], out_[d], nothing);
+      fold(sums[1], out_[d + 1], nothing);
     }
   }
 
+  /// Adds P.V of sixteen keys to the sums of sixteen elements.
+  __device__ void add_values(float (&sums)[2][4], int tile, int d) const {
+    const Element* const rows = memory_.values + tile * kBlockTokens * Shape::kStride;
+    uint32_t b[4];
+    // Of the four matrices, the second has the next keys, and the last two the next elements.
+    load_transposed(b, rows + lane() % 16 * Shape::kStride + lane() / 16 * 8 + d * kHeadDimUnit);
+    multiply_add(sums[0], weights_[tile], {b[0], b[1]});
+    multiply_add(sums[1], weights_[tile], {b[2], b[3]});
+  }
+
   /// Folds P.V of the chunk into that of the chunks before it, without branches.
-  template <bool kInner>
-  __device__ void fold(const float (&sums)[kFragments][4], float (&out)[kFragments][4]) const {
+  __device__ void fold(const float (&sums)[2][4], float (&out)[2][4],
+                       const bool (&nothing)[2]) const {
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      const Running& all = all_[column];
-      const bool first = takes_first<kInner>(column), nothing = takes_nothing<kInner>(column);
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float value = sums[column / 2][column % 2 + 2 * half];
-        float& sum = out[column / 2][column % 2 + 2 * half];
-        const float folded = __fmaf_rn(sum, all.old_scale, __fmul_rn(value, all.new_scale));
-        sum = nothing ? sum : first ? value : folded;
+      for (int i = 0; i < 4; ++i) {
+        const Running& all = all_[i / 2];
+        const float value = __fmul_rn(sums[half][i], all.new_scale);
+        const float folded = __fmaf_rn(out[half][i], all.old_scale, value);
+        out[half][i] = nothing[i / 2] ? out[half][i] : folded;
       }
     }
   }
+
+  static constexpr float kHidden = -__builtin_huge_valf();  ///< -infinity
 
   const ShoalAttention& args_;
   const OperandMemory<Shape>& memory_;
   const int head_dim_;
   bool has_pairs_;
-  int common_first_, common_last_;       ///< the keys that all pairs of the warp see
-  uint32_t marks_ = 0;                   ///< of the columns, of a chunk that is not inner
-  float scores_[kTiles][kFragments][4];  ///< then the weights
-  typename Format::template Pairs<kFragments> weights_[kTiles];
-  Running all_[kColumns] = {};
-  float out_[Shape::kDimFragments][kFragments][4] = {};
+  int plain_begin_, plain_end_;  ///< of chunks
+  float scores_[kTiles][2][4];
+  uint32_t weights_[kTiles][4];  ///< operand A of each tile
+  Running all_[kPairsOfLane] = {{kHidden, 0, 0, 0}, {kHidden, 0, 0, 0}};
+  float out_[Shape::kDimFragments][2][4];
 };
 
 /// Goes over the chunks of the work. The values of a chunk come while its keys are multiplied, and
@@ -338,18 +339,15 @@ __device__ void attend_by_warps(const ShoalAttention& args, const Work& work) {
   int32_t block = loader.begin();
   WarpAttender<Shape> attender(args, work, memory);
 #pragma unroll 1
-  for (int chunk = work.begin_chunk; chunk < work.end_chunk; ++chunk) {
-    const bool more = chunk + 1 < work.end_chunk;
+  for (int chunk = work.begin_chunk; chunk * kChunkKeys < work.end_key; ++chunk) {
+    const bool more = (chunk + 1) * kChunkKeys < work.end_key;
     copy_async_wait<0>();
     __syncthreads();  // the keys have come, and nobody reads the values before any more
     loader.load_values(chunk, block);
     copy_async_commit();
     if (more) block = loader.block_of(chunk + 1);
     __syncwarp();  // lanes may have parted to load, and they have to multiply together
-    if (attender.has_pairs()) {
-      attender.score(args.scale);
-      attender.weigh(chunk);
-    }
+    if (attender.has_pairs()) attender.weigh(chunk);
     copy_async_wait<0>();
     __syncthreads();  // the values have come, and nobody reads the keys any more
     if (more) loader.load_keys(chunk + 1, block);

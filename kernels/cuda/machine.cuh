@@ -211,15 +211,6 @@ __device__ inline void load_transposed(uint32_t (&to)[4], const void* row) {
                : "memory");
 }
 
-/// A matrix of 8 rows x 8 elements of two bytes, transposed. Lane l gives the elements 2 (l % 4)
-/// and the next of row l / 4, and gets the elements l / 4 of rows 2 (l % 4) and the next. Every
-/// lane of the warp must call it, at the same place in the code.
-__device__ inline uint32_t transposed(uint32_t two_elements) {
-  uint32_t got;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(got) : "r"(two_elements));
-  return got;
-}
-
 /// sum[16 x 8] += a[16 x 16] * b[16 x 8] on the tensor cores: bf16 factors, float32 sums. In lane
 /// l, with r = l / 4 and c = 2 (l % 4), a holds two elements each, from column c or c + 8, of
 /// {row r, columns c; row r + 8, c; row r, c + 8; row r + 8, c + 8}. b holds of its column r the
@@ -249,6 +240,13 @@ __device__ inline uint32_t to_tf32(float value) {
   uint32_t rounded;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
   return rounded;
+}
+
+/// Two bfloat16, rounded to nearest even, the first one in the lower half. There is one NaN.
+__device__ inline uint32_t to_bf16_pair(float first, float second) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
 }
 
 /// float16, which float32 and tf32 hold exactly; and rounded to nearest even.

@@ -34,6 +34,13 @@ inline uint16_t narrowed_f16(float value) {
   return static_cast<uint16_t>(sign | rounded >> lost);
 }
 
+/// cvt.rn.bf16x2.f32, of one of the two: to nearest even. There is one NaN.
+inline uint16_t narrowed_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 /// cvt.rna.tf32.f32: to nearest, and of two that are equally near to the one away from zero. An
 /// H200 only cuts off the low bits of a NaN, so that one without higher bits becomes infinity. No
 /// computed NaN is of that kind.

@@ -78,18 +78,6 @@ void deal_transposed_rows(void* const operands[]) {
   }
 }
 
-void transpose_pairs(void* const operands[]) {
-  const auto element = [&](int row, int column) {
-    const auto* from = static_cast<const ElementPair*>(operands[row * 4 + column / 2]);
-    return from->given >> column % 2 * 16 & 0xffff;
-  };
-  for (int lane = 0; lane < 32; ++lane) {
-    const int row = lane / 4, column = lane % 4 * 2;
-    static_cast<ElementPair*>(operands[lane])->got = element(column, row) | element(column + 1, row)
-                                                                                << 16;
-  }
-}
-
 void exchange(void* const operands[]) {
   for (int lane = 0; lane < 32; ++lane) {
     auto* const mine = static_cast<Exchanged*>(operands[lane]);

@@ -30,14 +30,6 @@ void deal_rows(void* const operands[]);
 /// transposed.
 void deal_transposed_rows(void* const operands[]);
 
-/// Two elements of a matrix of 8 rows x 8 elements that one lane gives, and the two that it gets of
-/// the transposed matrix.
-struct ElementPair {
-  uint32_t given, got;
-};
-/// Transposes the matrix of the 32 operands, each a lane's ElementPair.
-void transpose_pairs(void* const operands[]);
-
 /// What a lane gives to another one, and what it gets from the lane whose number differs in the
 /// bits of `apart`.
 struct Exchanged {

@@ -186,23 +186,5 @@ TEST(FragmentsTest, LoadMatricesAsThePtxTablesSay) {
   with_settings({}, [] { expect_loaded<2>(); });
 }
 
-void transpose_kernel(uint32_t* out) {
-  const uint32_t lane = threadIdx.x;
-  cuda::store_global(out + lane, cuda::transposed(2 * lane | (2 * lane + 1) << 16));
-}
-
-TEST(FragmentsTest, TransposesAsThePtxTableSays) {
-  with_settings({}, [] {
-    const OnDevice<uint32_t> out(32);
-    ASSERT_EQ(run_block(&transpose_kernel, 32, 0, out.get()), cudaSuccess);
-    const std::vector<uint32_t> got = out.values();
-    for (uint32_t lane = 0; lane < 32; ++lane) {
-      // Element c of row r was 8 r + c.
-      const uint32_t first = lane % 4 * 16 + lane / 4;
-      EXPECT_EQ(got[lane], first | (first + 8) << 16) << lane;
-    }
-  });
-}
-
 }  // namespace
 }  // namespace shoal::emulator

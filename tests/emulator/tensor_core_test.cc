@@ -141,6 +141,17 @@ TEST(ConversionsTest, WidenAndNarrowFloat16) {
   EXPECT_TRUE(std::isnan(widened_f16(narrowed_f16(std::nanf("")))));
 }
 
+TEST(ConversionsTest, NarrowsToBfloat16FromTheMiddleToEven) {
+  const std::vector<std::pair<uint32_t, uint32_t>> cases = {
+      {0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f808001, 0x3f81}, {0x3f818000, 0x3f82},
+      {0xbf818000, 0xbf82}, {0x3fff8000, 0x4000}, {0x7f7f7fff, 0x7f7f}, {0x7f7f8000, 0x7f80},
+      {0x00008001, 0x0001}, {0x80000000, 0x8000}, {0xff800000, 0xff80}, {0x7f800001, 0x7fff},
+      {0xffc12345, 0x7fff},
+  };
+  for (const auto& [value, narrowed] : cases)
+    EXPECT_EQ(narrowed_bf16(std::bit_cast<float>(value)), narrowed) << value;
+}
+
 TEST(ConversionsTest, RoundsToTf32FromTheMiddleAwayFromZero) {
   const std::vector<std::pair<uint32_t, uint32_t>> cases = {
       {0x3f800000, 0x3f800000},

@@ -32,8 +32,8 @@ MOVED = r"(?:\.v[24])?\.(?:[usbf](?:8|16|32|64))"
 ALLOWED = re.compile("|".join((
     # floats: rounded to nearest, or without rounding
     r"(?:add|mul|div|sqrt|fma)\.rn\.ftz\.f32", r"neg\.ftz\.f32",
-    r"setp\.(?:eq|ne|lt|le|gt|ge|leu|ltu|geu|gtu|equ|neu)\.ftz\.f32", r"selp\.f32", r"mov\.f32",
-    r"cvt\.f32\.f16", r"cvt\.rn\.f16\.f32", r"cvt\.rn\.f32\.s32", r"cvt\.rna\.tf32\.f32",
+    r"setp\.(?:eq|ne|lt|le|gt|ge|leu|ltu|geu|gtu|equ|neu)\.ftz\.f32", r"selp\.f32", r"mov\.f32", r"max\.ftz\.f32",
+    r"cvt\.f32\.f16", r"cvt\.rn\.f16\.f32", r"cvt\.rn\.bf16x2\.f32", r"cvt\.rn\.f32\.s32", r"cvt\.rna\.tf32\.f32",
     r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32",
     r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32",
     # integers and predicates
@@ -45,7 +45,7 @@ ALLOWED = re.compile("|".join((
     r"cvta\.to\.(?:global|shared)\.u64", r"ld\.acquire\.sys\.global\.u64", r"st\.release\.sys\.global\.u64",
     r"atom\.global\.add\.u32", r"membar\.(?:gl|sys)",
     r"cp\.async\.(?:cg\.shared\.global|commit_group|wait_group)",
-    r"ldmatrix\.sync\.aligned\.m8n8\.x[24](?:\.trans)?\.shared\.b16", r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16",
+    r"ldmatrix\.sync\.aligned\.m8n8\.x[24](?:\.trans)?\.shared\.b16",
     # order of the lanes
     r"bar\.(?:sync|warp\.sync|red\.or\.pred)", r"shfl\.sync\.bfly\.b32", r"bra(?:\.uni)?", r"ret",
     r"nanosleep\.u32")))

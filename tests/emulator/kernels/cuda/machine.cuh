@@ -146,14 +146,6 @@ inline void load_transposed(uint32_t (&to)[4], const void* row, SHOAL_HERE) {
   emulator::meet_warp(0xffffffff, false, &mine, emulator::deal_transposed_rows, {file, line});
 }
 
-/// A matrix in registers, transposed: lane l gives elements 2 * (l % 4) and the next one of row l /
-/// 4, and gets elements l / 4 of rows 2 * (l % 4) and the next.
-inline uint32_t transposed(uint32_t two_elements, SHOAL_HERE) {
-  emulator::ElementPair mine{two_elements, 0};
-  emulator::meet_warp(0xffffffff, false, &mine, emulator::transpose_pairs, {file, line});
-  return mine.got;
-}
-
 /// sum += a * b, with the tensor core's arithmetic and layout of m16n8k16.
 inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                          SHOAL_HERE) {
@@ -170,6 +162,10 @@ inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4], const uin
 
 inline uint32_t to_tf32(float value) {
   return emulator::rounded_tf32(value);
+}
+inline uint32_t to_bf16_pair(float first, float second) {
+  return emulator::narrowed_bf16(first) | static_cast<uint32_t>(emulator::narrowed_bf16(second))
+                                              << 16;
 }
 inline float from_f16(uint16_t bits) {
   return emulator::widened_f16(bits);
