@@ -208,15 +208,19 @@ template <class Format>
 using Short = Tile<Format, 4, 1, 1, 4, 4>;  // 64 x 32
 template <class Format>
 using Square = Tile<Format, 4, 1, 1, 8, 3>;     // 64 x 64
+using Slim = Tile<Bf16Format, 2, 1, 1, 1, 8>;   // 32 x 8
 using Large = Tile<Bf16Format, 2, 2, 4, 8, 3>;  // 128 x 128
 static_assert(Large::kOutputs == kShoalLargeTile && Large::kTokens == kShoalLargeTile);
 
-enum Shape { kNarrow, kShort, kSplitSquare, kSquare, kLarge, kShapes };
+enum Shape { kSlim, kNarrow, kShort, kSplitSquare, kSquare, kLarge, kShapes };
 
-/// Only bf16, the usual type, has large blocks.
+/// Only bf16, the usual type, has slim and large blocks.
 template <class Format>
 cudaError_t run_shape(const ShoalProduct& args, int shape, void* stream) {
   switch (shape) {
+    case kSlim:
+      if (args.type == kShoalBf16) return run_split<Slim>(args, stream);
+      return run_split<Narrow<Format>>(args, stream);
     case kNarrow:
       return run_split<Narrow<Format>>(args, stream);
     case kShort:
@@ -255,17 +259,25 @@ cudaError_t load_format() {
   return cudaSuccess;
 }
 
+/// If there are fewer narrow blocks, a device has room for more than all of them, and slim ones are
+/// faster. The numbers here, and the order in choose(), were measured with bfloat16 on an H200,
+/// which has 132 multiprocessors (bench/results/h200-2026-11-26-shapes.txt and, for this one,
+/// h200-2026-11-26-steps.txt).
+constexpr int64_t kManyNarrow = 200;
 /// From this many large blocks on, they are faster than smaller ones. With fewer, a part of the
-/// device would be idle. These numbers, and the order in choose(), were measured with bfloat16 on
-/// an H200, which has 132 multiprocessors (bench/results/h200-2026-11-26-shapes.txt).
+/// device would be idle.
 constexpr int64_t kManyLarge = 112;
 /// The same for squares, beside blocks of half as many tokens.
 constexpr int64_t kManySquares = 256;
 
 Shape choose(const ShoalProduct& args) {
+  using OfNarrow = Narrow<Bf16Format>;
   using OfShort = Short<Bf16Format>;  // the extents of a shape are those of every type
   using OfSquare = Square<Bf16Format>;
-  if (args.rows <= Narrow<Bf16Format>::kTokens) return kNarrow;
+  if (args.rows <= OfNarrow::kTokens) {
+    const int64_t narrow = tiles(args.outputs, OfNarrow::kOutputs) * args.leaves;
+    return narrow < kManyNarrow ? kSlim : kNarrow;
+  }
   static_assert(OfShort::kTokens == kShoalMostUnfoldedRows);
   if (args.rows <= OfShort::kTokens) return kShort;
   const int64_t squares = tiles(args.outputs, OfSquare::kOutputs) * args.leaves;
@@ -351,6 +363,7 @@ int32_t load_product() {
       load_format<Bf16Format>(),
       load_format<F16Format>(),
       load_format<F32Format>(),
+      load_kernel(&leaf_kernel<Slim>, Slim::kSharedBytes),
       load_kernel(&leaf_kernel<Large>, Large::kSharedBytes),
       load_kernel(&stacked_kernel<Large>, Large::kSharedBytes),
       load_kernel(&fold_leaves_kernel),
