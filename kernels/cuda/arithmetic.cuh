@@ -50,7 +50,7 @@ __device__ inline float power_of_two(int n) {
   return __uint_as_float(static_cast<uint32_t>(n + 127) << 23);
 }
 
-/// exp(x) in two parts: exp(r), and a number whose last bits are n, where x = n ln2 + r.
+/// With x = n ln2 + r, so that exp(x) = 2^n exp(r): exp(r), and a float whose last bits are n.
 struct ExponentialParts {
   float of_rest, shifted;
 };
@@ -58,7 +58,7 @@ struct ExponentialParts {
 /// its last bits then hold.
 inline constexpr float kNoFraction = 0x1.8p+23f;
 
-/// With the steps of kernels/cpu/vec.h, which explains them.
+/// The parts, by the steps of kernels/cpu/vec.h, which explains them.
 __device__ inline ExponentialParts exponential_parts(float x) {
   const float shifted = __fadd_rn(__fmul_rn(x, 0x1.715476p+0f), kNoFraction);
   const float n = __fadd_rn(shifted, -kNoFraction);
@@ -85,11 +85,12 @@ __device__ inline float exponential(float x) {
   return __fmul_rn(__fmul_rn(parts.of_rest, power_of_two(first)), power_of_two(exponent - first));
 }
 
-/// The same bits in fewer steps, for x up to 88 and NaN: 2^n is then one factor, because a result
-/// below 2^-126 is 0. So is that of -88, whose n is -127, and this n gives a factor of 0. Of
-/// `shifted` only n is left behind the shift.
-__device__ inline float exponential_of_negative(float x) {
+/// exp(x) with the same bits in fewer steps, for x up to 88, or NaN. 2^n is then one factor,
+/// because a result below 2^-126 is 0. For x below -88 the result is 0, as it is for -88: n is -127
+/// there, whose factor has only zero bits.
+__device__ inline float exponential_up_to_88(float x) {
   const ExponentialParts parts = exponential_parts(x < -88.0f ? -88.0f : x);
+  // The shift leaves only n of `shifted`, and moves it to the exponent.
   const uint32_t factor = (__float_as_uint(parts.shifted) << 23) + 0x3f800000;
   return __fmul_rn(parts.of_rest, __uint_as_float(factor));
 }

@@ -83,17 +83,21 @@ __device__ void attend_whole(WarpShape<kDimFragments, kAtOnce>, const ShoalAtten
   attend_by_warps<WarpShape<kDimFragments, kAtOnce>>(args, work);
 }
 
-/// Blocks: pairs x kv heads. Each of them clears some of what no head writes, too.
+/// Blocks: kv heads x pairs, which have two axes, because one may be too short. The last rows see
+/// the most keys, so the blocks of all kv heads for them come first, and the last to come are
+/// short. Each block clears some of what no head writes, too.
 template <class Shape>
 __global__ void __launch_bounds__(kAttentionThreads, Shape::kAtOnce)
     whole_kernel(const __grid_constant__ ShoalAttention args) {
   await_earlier_kernels();
-  const int64_t blocks = int64_t{gridDim.x} * gridDim.y;
-  for (int64_t row = int64_t{blockIdx.y} * gridDim.x + blockIdx.x; row < args.step.rows;
-       row += blocks)
+  const int64_t blocks = int64_t{gridDim.y} * gridDim.z;
+  const int64_t block = int64_t{blockIdx.z} * gridDim.y + blockIdx.y;
+  for (int64_t row = block * gridDim.x + blockIdx.x; row < args.step.rows;
+       row += blocks * gridDim.x)
     clear_row(args, row, attending_place(args.step, row).is_idle() ? 0 : columns_of(args));
   Work work;
-  if (find_work(args, Shape::kPairs, &work)) attend_whole(Shape{}, args, work);
+  if (find_work(args, static_cast<int>(blockIdx.x), blocks - 1 - block, Shape::kPairs, &work))
+    attend_whole(Shape{}, args, work);
 }
 
 /// Blocks: pairs x kv heads x chunks.
@@ -102,7 +106,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     split_kernel(const __grid_constant__ ShoalAttention args) {
   await_earlier_kernels();
   Work work;
-  if (!find_work(args, Shape::kPairs, &work)) return;
+  if (!find_work(args, static_cast<int>(blockIdx.y), blockIdx.x, Shape::kPairs, &work)) return;
   work.begin_chunk += static_cast<int>(blockIdx.z);
   if (work.begin_chunk >= work.end_chunk) return;
   work.end_chunk = work.begin_chunk + 1;
@@ -136,24 +140,26 @@ int most_heads_of_group(const ShoalAttention& args) {
   return most;
 }
 
-/// A block for every `pairs` pairs of each kv head. Every sequence begins a new block, so there may
+/// The blocks of a kv head, each for `pairs` pairs. Every sequence begins a new block, so there may
 /// be one more for each sequence.
-Grid grid_of(const ShoalAttention& args, int pairs) {
-  const int64_t most = int64_t{args.step.rows} * most_heads_of_group(args);
-  return {tiles(most, pairs) + args.step.sequences, args.cache.kv_heads, 1};
+int64_t blocks_of_pairs(const ShoalAttention& args, int pairs) {
+  return tiles(int64_t{args.step.rows} * most_heads_of_group(args), pairs) + args.step.sequences;
 }
 
 template <class Shape>
 cudaError_t run_whole(const ShoalAttention& args, void* stream) {
-  return launch_early(&whole_kernel<Shape>, grid_of(args, Shape::kPairs), kAttentionThreads,
+  const int64_t blocks = blocks_of_pairs(args, Shape::kPairs);
+  const int64_t layers = tiles(blocks, kMostBlocksY);
+  const Grid grid{args.cache.kv_heads, tiles(blocks, layers), layers};
+  return launch_early(&whole_kernel<Shape>, grid, kAttentionThreads,
                       Shape::shared_bytes(row_elements(args.cache)), args, stream);
 }
 
 template <class Shape>
 cudaError_t run_split(const ShoalAttention& args, void* stream) {
-  Grid grid = grid_of(args, Shape::kPairs);
   // With a window, the rows of one block may begin in two chunks.
-  grid.z = args.split_chunks + (args.window > 0 ? 1 : 0);
+  const Grid grid{blocks_of_pairs(args, Shape::kPairs), args.cache.kv_heads,
+                  args.split_chunks + (args.window > 0 ? 1 : 0)};
   const size_t bytes = Shape::shared_bytes(row_elements(args.cache));
   const cudaError_t error =
       launch_early(&split_kernel<Shape>, grid, kAttentionThreads, bytes, args, stream);
@@ -210,7 +216,7 @@ using Narrow = Shapes<Bf16Shape<1, 1>, Bf16Shape<1, 2>, Bf16Shape<1, 4>>;
 using Wide = Shapes<Bf16Shape<4, 1>, Bf16Shape<4, 2>, Bf16Shape<4, 4>>;
 /// A block has 64 pairs. The last number of each shape is how many blocks a multiprocessor's
 /// registers are enough for.
-using Warps = Shapes<WarpShape<4, 4>, WarpShape<8, 3>, WarpShape<16, 2>>;
+using Warps = Shapes<WarpShape<4, 3>, WarpShape<8, 2>, WarpShape<16, 2>>;
 /// The only shape of a type that is rare. Block memory has no room for more pairs of its q.
 template <class Format>
 using RareShape = AttentionShape<Format, 2, 4>;

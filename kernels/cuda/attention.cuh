@@ -9,13 +9,13 @@
 #include "kernels/cuda/paged.cuh"
 
 /// The part of attention that one thread block computes: some (row, head) pairs of one sequence
-/// that read the same kv head, over some chunks of keys. Keys and values are the rows of operand A,
-/// and the pairs are the columns of B, or the other way round. So every pair has a column, or a
-/// row, of its own, and nothing here decides a bit: not what the others are, nor in which block a
-/// chunk is. (Only a value that is infinite or NaN reaches pairs of the block that do not see it,
-/// because 0 times it is NaN.) How A and B are multiplied depends on the cache's type
-/// (attention_formats.cuh). The threads of a block either share all pairs (attention_block.cuh), or
-/// each warp has its own (attention_warps.cuh).
+/// that read the same kv head, over some chunks of keys. The pairs are the columns of operand B
+/// where a block's threads share them (attention_block.cuh), and the rows of A where each warp has
+/// its own (attention_warps.cuh); keys and values are the other operand. So every pair has a
+/// column, or a row, of its own, and nothing here decides a bit: neither the other pairs, nor the
+/// block that a chunk is in. (Only a value that is infinite or NaN reaches pairs of the block that
+/// do not see it, because 0 times it is NaN.) How A and B are multiplied depends on the cache's
+/// type (attention_formats.cuh).
 namespace shoal::cuda {
 
 /// Keys of a chunk, as on the CPU. Chunks begin at multiples of this.
@@ -106,11 +106,11 @@ __device__ inline bool find_pairs(const ShoalAttention& args, int64_t at, int pa
   return false;
 }
 
-/// Sets all of `work` for this block. Blocks: pairs x kv heads, of which some have none: then it is
-/// false. The last rows see the most keys, so their blocks come first.
-__device__ inline bool find_work(const ShoalAttention& args, int pairs, Work* work) {
-  const int64_t at = int64_t{gridDim.x} - 1 - blockIdx.x;
-  work->kv_head = static_cast<int>(blockIdx.y);
+/// Sets all of `work` for block number `at` of those that a kv head has. Some have no pairs: then
+/// it is false.
+__device__ inline bool find_work(const ShoalAttention& args, int kv_head, int64_t at, int pairs,
+                                 Work* work) {
+  work->kv_head = kv_head;
   if (!find_pairs(args, at, pairs, work)) return false;
   work->begin_key = first_key(args, work->position + work->pair / work->group);
   work->end_key = work->position + (work->end_pair - 1) / work->group + 1;

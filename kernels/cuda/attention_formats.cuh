@@ -6,8 +6,8 @@
 #include "kernels/cuda/machine.cuh"
 
 /// How attention multiplies what is in block memory, for each type of the cache. This decides the
-/// bits of q.k and P.V. Sums have the layout of multiply_add: 16 keys, or elements of values, by 8
-/// pairs in each fragment.
+/// bits of q.k and P.V. Sums have the layout of multiply_add: here 16 keys, or elements of values,
+/// by 8 pairs in each fragment; in attention_warps.cuh the other way round.
 namespace shoal::cuda {
 
 /// Elements of 16 bytes. Rows in block memory are this many longer than they need to be, so that

@@ -66,7 +66,7 @@ class WarpAttender {
     const int common_end = work.position + first / work.group + 1;
     plain_begin_ = (common_first + kChunkKeys - 1) / kChunkKeys;
     plain_end_ = head_dim_ == Shape::kMostHeadDim ? common_end / kChunkKeys : 0;
-    // A sum of -0 and what a pair takes first is just that, also if it is -0.
+    // Outputs begin as -0, because -0 + x is x for every x, also for -0.
     for_outputs([&](int d, int half, int i) { out_[d][half][i] = -0.0f; });
   }
 
@@ -192,7 +192,7 @@ class WarpAttender {
     });
   }
 
-  /// The weight of an unseen key has to be exactly 0, as that of a score of -infinity.
+  /// Sets the scores of unseen keys to -infinity, so that their weights are exactly 0.
   __device__ void hide(int p, const KeyRange& keys) {
     const int first = lane() % 4 * 2;  // of this lane's keys
     const KeyRange seen{keys.begin - first, keys.end - first};
@@ -230,8 +230,8 @@ class WarpAttender {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         const float* const two = scores_[tile][half] + 2 * p;
-        const uint32_t both = to_bf16_pair(exponential_of_negative(__fadd_rn(two[0], -max)),
-                                           exponential_of_negative(__fadd_rn(two[1], -max)));
+        const uint32_t both = to_bf16_pair(exponential_up_to_88(__fadd_rn(two[0], -max)),
+                                           exponential_up_to_88(__fadd_rn(two[1], -max)));
         weights_[tile][2 * half + p] = both;
         x[0][tile] = __uint_as_float(both << 16);
         x[1][tile] = __uint_as_float(both & 0xffff0000);
@@ -256,15 +256,16 @@ class WarpAttender {
     return !kPlain && keys_of(pair_of(p), chunk).is_empty();
   }
 
-  /// As FoldInRegisters::take_sum, without branches, so that lanes do not part. Of the two scales
-  /// one is exp(0), so one exponential is enough: the other argument plus 1 is 1, or NaN. The first
-  /// chunk is folded into a maximum of -infinity, whose scale is 0, and so is taken as it is.
+  /// As FoldInRegisters::take_sum, but without branches, so that lanes do not part. One of the two
+  /// scales is exp(0). It is computed as its argument plus 1, which is 1, or NaN if a score was.
+  /// The first chunk is folded into a maximum of -infinity, whose scale is 0, and so is taken as it
+  /// is.
   __device__ void take_sum(int p, float max, float sum, bool nothing) {
     const Running all = all_[p];
     const bool stays = all.max > max;
     const float merged = stays ? all.max : max;
     const float old_less = __fadd_rn(all.max, -merged), new_less = __fadd_rn(max, -merged);
-    const float smaller = exponential_of_negative(stays ? new_less : old_less);
+    const float smaller = exponential_up_to_88(stays ? new_less : old_less);
     const float one = __fadd_rn(stays ? old_less : new_less, 1.0f);
     const float old_scale = stays ? one : smaller, new_scale = stays ? smaller : one;
     const float folded = __fmaf_rn(all.sum, old_scale, __fmul_rn(sum, new_scale));
@@ -279,7 +280,7 @@ class WarpAttender {
 #pragma unroll
     for (int d = 0; d < Shape::kDimFragments; d += 2) {
       if (!has_fragment<kPlain>(d)) break;
-      // Behind the head, the first of the two once more, for nobody.
+      // Behind the end of the head the first fragment is multiplied once more, and nobody reads it.
       const int second = has_fragment<kPlain>(d + 1) ? d + 1 : d;
       float sums[2][2][4] = {};
 #pragma unroll
