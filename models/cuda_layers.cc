@@ -377,11 +377,11 @@ Status CudaLayers::launch_shapes() {
     return enqueue_product_shapes(*parts_.device, args, stream_.get());
   };
   SHOAL_RETURN_IF_ERROR(multiply_in_all(weights.qkv, b.input, b.hidden_stride, b.qkv));
-  ShoalAttention attention = attention_of(0);
-  attention.scratch = b.scratch;
-  attention.scratch_floats = b.scratch_floats;
-  SHOAL_RETURN_IF_ERROR(enqueue_attention_ways(*parts_.device, attention, stream_.get()));
+  SHOAL_RETURN_IF_ERROR(
+      enqueue_attention_ways(*parts_.device, attention_of(0), b.all_scratch(), stream_.get()));
   SHOAL_RETURN_IF_ERROR(multiply_in_all(weights.o, b.attention, b.attention_stride, b.partial));
+  const ShoalAddNorm norm = add_norm_args(weights_, parts_.config, b, 0, Part::kAttention, false);
+  SHOAL_RETURN_IF_ERROR(enqueue_folded_norm(*parts_.device, norm, rows_, stream_.get()));
   if (products_ != nullptr)
     SHOAL_RETURN_IF_ERROR(products_->launch_all(weights_, b, room_, stream_.get()));
   SHOAL_RETURN_IF_ERROR(wait_for_all());

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "models/device_buffers.h"
 #include "models/device_weights.h"
@@ -19,14 +20,20 @@ namespace shoal {
 //   takes at a first launch has been taken when the rank asks how much memory is left for the KV
 //   cache, and no request waits for a first launch.
 //
-// These functions do the latter for ops that choose between kernels. The others have one kernel
-// each, which the warm-up's step of one token has launched.
+// These functions do the latter for ops that choose between kernels by what a step is. The others
+// always take the same kernel for a model, which the warm-up's step of one token has launched.
 
 /// Enqueues the product in every shape. y and scratch are written. Errors: those of Device.
 Status enqueue_product_shapes(const Device& device, const ShoalProduct& args, void* stream);
 
-/// Enqueues attention in every way. out is written, and scratch if it has room for one chunk of the
-/// rows. Errors: those of Device.
-Status enqueue_attention_ways(const Device& device, const ShoalAttention& args, void* stream);
+/// Enqueues attention in every way. out is written, and scratch, which has room for one chunk of
+/// the rows. Errors: those of Device.
+Status enqueue_attention_ways(const Device& device, const ShoalAttention& args,
+                              std::span<float> scratch, void* stream);
+
+/// Enqueues add_norm for sums that are folded already, as in steps of many rows. args: of one leaf.
+/// out and residual are written. Errors: those of Device.
+Status enqueue_folded_norm(const Device& device, const ShoalAddNorm& args, int32_t rows,
+                           void* stream);
 
 }  // namespace shoal

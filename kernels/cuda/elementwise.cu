@@ -1,5 +1,5 @@
-// The ops that go over single elements, embedding and activation, and the greatest logit, with the
-// CPU's bits.
+// Embedding and activation, which go over groups of columns, and the greatest logit, with the CPU's
+// bits.
 #include <algorithm>
 #include <cuda_runtime.h>
 
@@ -12,7 +12,7 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kArgmaxThreads = 256;
 /// A block of for_groups. Two of its threads' groups are 1024 columns, so that a step of one token
 /// is spread over many multiprocessors.
 constexpr int kGroupThreads = 128;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kGroupThreads)
                                 load_floats<kWidth>(gate + args.cols, group)};
         },
         [&](int group, GateUp<kWidth> x) {
-          if (args.bias != nullptr) {  // a cache has it, because all rows add it
+          if (args.bias != nullptr) {  // not loaded ahead: it is rare, and a cache has it
             add_to(x.gate, load_floats<kWidth>(args.bias, group));
             add_to(x.up, load_floats<kWidth>(args.bias + args.cols, group));
           }
@@ -137,11 +137,11 @@ __global__ void __launch_bounds__(kGroupThreads)
 
 /// One warp finds the best of what all threads have found.
 constexpr unsigned kFinders = 32;
-static_assert(kShoalArgmaxParts >= kFinders && kThreads >= kFinders);
+static_assert(kShoalArgmaxParts >= kFinders && kArgmaxThreads >= kFinders);
 
 /// The parts of a row that some thread block reads. More would have less work than their launch.
 __host__ __device__ int64_t parts_of(int64_t columns) {
-  constexpr int64_t kLeastColumns = 8 * kThreads, kMost = kShoalArgmaxParts;
+  constexpr int64_t kLeastColumns = 8 * kArgmaxThreads, kMost = kShoalArgmaxParts;
   const int64_t parts = (columns + kLeastColumns - 1) / kLeastColumns;
   return parts < 1 ? 1 : parts < kMost ? parts : kMost;
 }
@@ -177,7 +177,7 @@ __device__ ShoalBest nothing_found() {
 }
 
 /// Blocks: parts of a row x rows. Part p has the columns from p * part_columns on.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kArgmaxThreads)
     best_of_parts_kernel(const __grid_constant__ ShoalArgmax args) {
   await_earlier_kernels();
   const int64_t part_columns = (static_cast<int64_t>(args.cols) + gridDim.x - 1) / gridDim.x;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads)
     const float* const from = args.logits + row * args.stride;
     ShoalBest best = nothing_found();
 #pragma unroll 4
-    for (int64_t column = begin + threadIdx.x; column < end; column += kThreads) {
+    for (int64_t column = begin + threadIdx.x; column < end; column += kArgmaxThreads) {
       const float value = load_global(from + column);
       if (value > best.value) best = {value, static_cast<int32_t>(column)};
     }
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kShoalArgmaxParts)
   if (threadIdx.x == 0) store_global(args.best + row, best);
 }
 
-constexpr size_t kBestBytes = kThreads * sizeof(ShoalBest);
+constexpr size_t kBestBytes = kArgmaxThreads * sizeof(ShoalBest);
 
 }  // namespace
 
@@ -245,7 +245,7 @@ int32_t argmax(const ShoalArgmax* args, void* stream) {
     return cudaErrorInvalidValue;
   const Grid parts{parts_of(args->cols), std::min<int64_t>(args->rows, kMostBlocksY), 1};
   const cudaError_t error =
-      launch_early(&best_of_parts_kernel, parts, kThreads, kBestBytes, *args, stream);
+      launch_early(&best_of_parts_kernel, parts, kArgmaxThreads, kBestBytes, *args, stream);
   if (error != cudaSuccess) return error;
   return launch_early(&best_of_rows_kernel, Grid{args->rows, 1, 1}, kShoalArgmaxParts, kBestBytes,
                       *args, stream);

@@ -26,7 +26,8 @@ int32_t product_shapes();
 int32_t embed(const ShoalEmbed* args, void* stream);
 int32_t silu_mul(const ShoalSiluMul* args, void* stream);
 int32_t argmax(const ShoalArgmax* args, void* stream);
-int32_t rms_norm(const ShoalRmsNorm* args, void* stream);  // norms.cu
+// norms.cu
+int32_t rms_norm(const ShoalRmsNorm* args, void* stream);
 int32_t add_norm(const ShoalAddNorm* args, void* stream);
 int32_t qkv(const ShoalQkv* args, void* stream);  // qkv.cu
 

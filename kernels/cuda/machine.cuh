@@ -31,19 +31,31 @@ struct Grid {
 /// How many kernels this process has launched, or has tried to.
 inline std::atomic<int64_t> launched{0};
 
+/// Whether all kernels that load_kernel has seen have await_earlier_kernels() in their machine
+/// code. What the driver has compiled for a newer device from code for sm_80 does not have it, and
+/// must not be started early.
+inline std::atomic<bool> kernels_await{true};
+
 /// Starts the kernel on the stream (a cudaStream_t; nullptr is the default one). Each block has
 /// shared_bytes of block_memory().
 template <class Args>
 cudaError_t launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
-                   const Args& args, void* stream) {
+                   const Args& args, void* stream, bool early = false) {
   Args copy = args;
   void* parameters[] = {&copy};
   launched.fetch_add(1, std::memory_order_relaxed);
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                          dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                               static_cast<unsigned>(grid.z)),
-                          dim3(static_cast<unsigned>(threads)), parameters, shared_bytes,
-                          static_cast<cudaStream_t>(stream));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                        static_cast<unsigned>(grid.z));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), parameters);
 }
 
 /// The same for a row of blocks without block memory.
@@ -53,10 +65,6 @@ cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args
   return launch(kernel, Grid{blocks, 1, 1}, threads, 0, args, stream);
 }
 
-/// Whether kernels have await_earlier_kernels() in their machine code, which load_kernel finds out.
-/// What the driver has compiled for a newer device from code for sm_80 has not.
-inline std::atomic<bool> kernels_await{false};
-
 /// Starts a kernel that calls await_earlier_kernels() before it touches what other kernels use.
 /// From sm_90 on it may begin before the kernel before it on the stream has ended (CUDA's
 /// programmatic dependent launch). A step has hundreds of kernels, of which many take less time
@@ -64,34 +72,21 @@ inline std::atomic<bool> kernels_await{false};
 template <class Args>
 cudaError_t launch_early(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
                          const Args& args, void* stream) {
-  if (!kernels_await.load(std::memory_order_relaxed))
-    return launch(kernel, grid, threads, shared_bytes, args, stream);
-  Args copy = args;
-  void* parameters[] = {&copy};
-  launched.fetch_add(1, std::memory_order_relaxed);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                        static_cast<unsigned>(grid.z));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), parameters);
+  return launch(kernel, grid, threads, shared_bytes, args, stream,
+                kernels_await.load(std::memory_order_relaxed));
 }
 
 /// Loads the kernel into the current context, and lets its blocks have shared_bytes of block
-/// memory.
+/// memory. Sets kernels_await to false if the kernel has no wait. All kernels are loaded before one
+/// is started.
 template <class Args>
 cudaError_t load_kernel(void (*kernel)(Args), size_t shared_bytes = 0) {
   const void* function = reinterpret_cast<const void*>(kernel);
   cudaFuncAttributes attributes;
   const cudaError_t error = cudaFuncGetAttributes(&attributes, function);
   if (error != cudaSuccess) return error;
-  kernels_await.store(attributes.ptxVersion >= 90, std::memory_order_relaxed);
+  // The virtual architecture that the machine code was made of.
+  if (attributes.ptxVersion < 90) kernels_await.store(false, std::memory_order_relaxed);
   if (shared_bytes <= kPlainSharedBytes) return cudaSuccess;
   return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(shared_bytes));
@@ -126,15 +121,17 @@ __device__ inline uint64_t nanoseconds() {
 
 /// Waits until the kernels before this one on the stream have ended, and what they wrote is there.
 /// A kernel that is started early calls it in every thread, before it reads what others write and
-/// before it writes anything.
+/// before it writes anything. It also does so if it has nothing to do: the next kernel waits for
+/// this one only, and so for those before it only because this one has.
 __device__ inline void await_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 /// Lets the next kernel begin, if it is started early, as soon as every block of this one has
-/// called this. Its blocks take room until this one has ended. So it is for kernels of few blocks,
-/// before a product, whose weights then come meanwhile.
+/// called this or has ended. Blocks of the next kernel then hold registers and block memory while
+/// they wait. So it is for small kernels before a product, which loads its first weights meanwhile.
+/// Without it the next kernel begins when the blocks of this one end.
 __device__ inline void let_next_kernel_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -171,6 +168,11 @@ __device__ inline void copy_async(void* to_block_memory, const void* from, bool 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
                "l"(__cvta_generic_to_global(from)), "r"(bytes)
                : "memory");
+}
+/// The same for weights, which no kernel writes, so that it may come before
+/// await_earlier_kernels().
+__device__ inline void copy_weights_async(void* to_block_memory, const void* from, bool take) {
+  copy_async(to_block_memory, from, take);
 }
 /// Makes one group of the copies that this thread has begun since its last group; there may be
 /// none.

@@ -11,8 +11,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// How far it is from a group of neighbouring columns to its thread's next one. Every row has a
-/// block of kNormThreads.
+/// From the first column of a thread's group to that of its next one. A row has one block, of
+/// kNormThreads.
 constexpr int kNormStep = kNormThreads * kGroup;
 
 /// Calls body(column, i) for up to kGroups of this thread's groups of a row, of which the first one
@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(kNormThreads)
   normalize_row<kPlainGroups>(args, row);
 }
 
-/// How the leaves of a product's sum fold. kMost: the leaves, of which any may be missing only in
-/// AnyLeaves.
+// How the leaves of a product's sum fold: kMost is how many there may be, and kGroups how many
+// groups a thread loads at once. Only AnyLeaves may have fewer leaves than kMost.
 
 /// The sum itself: there is nothing to fold.
 struct OneLeaf {
@@ -149,9 +149,8 @@ struct OneLeaf {
   }
 };
 
-/// A balanced tree over eight, which the leaves of most models are. The order of its sums is known
-/// here, so that a step of one token does not take longer to move values on a stack than to add
-/// them.
+/// A balanced tree over eight leaves, as most models have. Its order is known to the compiler, so
+/// no values move on a stack, which took longer than the sums themselves in a step of one token.
 struct EightLeaves {
   static constexpr int kMost = 8, kGroups = 2;
   static bool fits(const ShoalAddNorm& args) {
@@ -181,7 +180,8 @@ struct AnyLeaves {
   }
 };
 
-/// Adds some of this thread's groups to the residual and puts them into block memory. Everything is
+/// Adds the sum to the residual in some of this thread's groups, and puts them into block memory.
+/// Everything is
 /// loaded at once, because otherwise each plane of each group would cost the full latency of
 /// memory.
 template <class Leaves>

@@ -82,7 +82,7 @@ struct LeafArgs {
 
 /// One leaf. Blocks: tiles of tokens x tiles of outputs x leaves.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kLeastBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     leaf_kernel(const __grid_constant__ LeafArgs launch) {
   const ShoalProduct& args = launch.product;
   const int index = static_cast<int>(blockIdx.z);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kFoldLeavesThreads)
 
 /// All leaves. Blocks: tiles of tokens x tiles of outputs.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kLeastBlocks)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     stacked_kernel(const __grid_constant__ ShoalProduct args) {
   const Corner corner = corner_of_block<Tile>();
   const Multiplier<Tile> multiplier;
@@ -259,10 +259,10 @@ cudaError_t load_format() {
   return cudaSuccess;
 }
 
-/// If there are fewer narrow blocks, a device has room for more than all of them, and slim ones are
-/// faster. The numbers here, and the order in choose(), were measured with bfloat16 on an H200,
-/// which has 132 multiprocessors (bench/results/h200-2026-11-26-shapes.txt and, for this one,
-/// h200-2026-11-26-steps.txt).
+/// With fewer narrow blocks than this some multiprocessors have little to do, and slim blocks are
+/// faster. These numbers, and the order in choose(), were measured with bfloat16 on an H200, which
+/// has 132 multiprocessors: this one in bench/results/h200-2026-11-26-steps.txt, the others in
+/// h200-2026-11-26-shapes.txt, when a large block had eight warps instead of four.
 constexpr int64_t kManyNarrow = 200;
 /// From this many large blocks on, they are faster than smaller ones. With fewer, a part of the
 /// device would be idle.

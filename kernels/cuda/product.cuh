@@ -56,10 +56,6 @@ struct Tile {
   static constexpr int kTokenFragments = TokenFragments;
   static constexpr int kStages = Stages;
   static constexpr int kThreads = OutputWarps * TokenWarps * kWarpLanes;
-  /// Blocks that the registers of a multiprocessor have to suffice for, so that one multiplies
-  /// while another waits: 128 registers a thread in blocks of 256. On devices with less than twice
-  /// their block memory, such as sm_120, only one is there all the same.
-  static constexpr int kLeastBlocks = kThreads > 128 ? 2 : 1;
   static constexpr int kOutputs = OutputWarps * OutputFragments * kFragmentOutputs;
   static constexpr int kTokens = TokenWarps * TokenFragments * kFragmentTokens;
   using Weights = StageRows<typename F::Weight, F::kStageColumns, kOutputs, kThreads>;
@@ -115,8 +111,9 @@ class Loader {
               Tokens::chunk() * kChunk<Input>;
   }
 
-  /// Begins to load the weights of the first stages, as far as they are of the first leaf. They may
-  /// come before the tokens are there.
+  /// Begins to load the weights of the first stages, as far as they are of the first leaf. This may
+  /// be done before earlier kernels have ended, because no kernel writes weights: the host has
+  /// copied them before the first step. x and scratch must wait.
   __device__ void load_first_weights(unsigned char* stages, int count) {
     const ShoalLeaf& leaf = args_.leaf[leaf_];
 #pragma unroll
@@ -169,8 +166,8 @@ class Loader {
     for (int copy = 0; copy < kCopies; ++copy) {
       const int row = copy * Weights::kRowsAtOnce + Weights::row();
       const bool take = corner_.output + row < args_.outputs;
-      copy_async(to + Weights::place(row, Weights::chunk()),
-                 take ? from : static_cast<const Weight*>(args_.weights), take);
+      copy_weights_async(to + Weights::place(row, Weights::chunk()),
+                         take ? from : static_cast<const Weight*>(args_.weights), take);
       from += Weights::kRowsAtOnce * args_.weight_stride;
       if (copy < kSteps) between(copy);
     }
@@ -189,8 +186,8 @@ class Loader {
       load_token_rows<false>(to, from, left);
     }
   }
-  /// Of each chunk, the first `count` elements; kAtOnce: these are all or none.
-  template <bool kAtOnce>
+  /// Of each chunk, the first `count` elements. kWhole: these are all or none of them.
+  template <bool kWhole>
   __device__ void load_token_rows(unsigned char* to, const Input* from, int count) const {
 #pragma unroll
     for (int first = 0; first < Tokens::kCount; first += Tokens::kRowsAtOnce) {
@@ -198,8 +195,8 @@ class Loader {
       if (row >= Tokens::kCount) break;
       const bool present = corner_.token + row < args_.rows;
       unsigned char* const chunk_at = to + Tokens::place(row, Tokens::chunk());
-      if (kAtOnce || !present) {
-        const bool take = kAtOnce && present && count > 0;
+      if (kWhole || !present) {
+        const bool take = kWhole && present && count > 0;
         copy_async(chunk_at, take ? from : static_cast<const Input*>(args_.x), take);
       } else {
         copy_elements(reinterpret_cast<Input*>(chunk_at), from, count);
@@ -219,10 +216,10 @@ class Loader {
   const Input* tokens_;
 };
 
-/// What a warp multiplies of a stage, in registers. A format that has it for small tiles says so
-/// (product_formats.cuh); others load each step when they multiply it.
+/// What a warp holds of a stage in registers before it multiplies: all of it in small tiles of
+/// bf16, else nothing, and then each step is loaded on its own (product_formats.cuh).
 template <class Tile>
-struct StageOperands : Tile::Format::template Held<Tile> {};
+using StageOperands = typename Tile::Format::template Held<Tile>;
 
 /// Where this warp's sums are in the tile, and where they go.
 template <class Tile>
@@ -246,14 +243,12 @@ class Multiplier {
                             const LoadMore& load_more) const {
     using Format = typename Tile::Format;
     constexpr int kStep = Format::kStepColumns;
+    const bool whole = columns > Format::kStageColumns - Format::kLeastColumns;
     if constexpr (Format::template kLoadsAhead<Tile>) {
-      if (columns > Format::kStageColumns - Format::kLeastColumns) {
-        Format::template add_stage<Tile>(sums, stage, output_, token_, load_more);
-        return;
-      }
+      if (whole) return Format::template add_stage<Tile>(sums, stage, output_, token_, load_more);
     }
     load_more();
-    if (columns > Format::kStageColumns - Format::kLeastColumns) {
+    if (whole) {
 #pragma unroll
       for (int step = 0; step < Format::kStageColumns / kStep; ++step)
         Format::template add_step<Tile>(sums, stage, output_, token_, step, kStep);
@@ -301,7 +296,8 @@ class Multiplier {
 template <class Tile>
 class Pipeline {
  public:
-  /// The sums of leaves [leaf, end_leaf), to be asked for in this order.
+  /// The sums of leaves [leaf, end_leaf), to be asked for in this order. Only weights are loaded
+  /// before earlier kernels have ended.
   __device__ Pipeline(const ShoalProduct& args, Corner corner, int leaf, int end_leaf)
       : loader_(args, corner, leaf, end_leaf) {
     loader_.load_first_weights(stage(0), Tile::kStages - 1);
@@ -320,6 +316,7 @@ class Pipeline {
       // Every thread's part of this stage has come, and nobody reads the stage before it any more,
       // whose place the next load takes.
       __syncthreads();
+      __syncwarp();  // lanes may have parted to load, and they have to multiply together
       unsigned char* const next = stage(current_ == 0 ? Tile::kStages - 1 : current_ - 1);
       if constexpr (StageOperands<Tile>::kHeld) {
         // The products wait for each other, so what begins the next load fits between them.
@@ -327,7 +324,6 @@ class Pipeline {
         multiplier.load_stage(operands, stage(current_));
         loader_.template load_next<false, StageOperands<Tile>::kSteps>(
             next, [&](int step) { operands.add(sums, step, columns); });
-        __syncwarp();
       } else {
         multiplier.add_stage(sums, stage(current_), columns, [&] {
           loader_.template load_next<false, 0>(next, [](int) {});

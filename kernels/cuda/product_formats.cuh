@@ -84,9 +84,10 @@ struct Bf16Format {
     operands.add(sums);
   }
 
-  /// Whether a warp has registers for two steps of a stage.
+  /// Whether a warp has so many products in a step that the next one's operands come meanwhile.
+  /// Small tiles do not, and hold a whole stage (Held).
   template <class Tile>
-  static constexpr bool kLoadsAhead = Tile::kOutputFragments* Tile::kTokenFragments >= 32;
+  static constexpr bool kLoadsAhead = (Tile::kOutputFragments * Tile::kTokenFragments) >= 32;
   /// A whole stage, each step of which is loaded while the one before it is multiplied.
   template <class Tile, class LoadMore>
   __device__ static void add_stage(Sums<Tile>& sums, const unsigned char* stage, int output,
@@ -102,8 +103,8 @@ struct Bf16Format {
     }
   }
 
-  /// All operands of a stage. A warp of a small tile has few products that do not wait for each
-  /// other, so it would wait for the operands of every step too.
+  /// All operands of a stage. In a small tile nearly every product waits for the one before it, so
+  /// nothing would hide the loading of each step's operands.
   template <class Tile>
   struct AllSteps {
     static constexpr bool kHeld = true;

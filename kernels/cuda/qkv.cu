@@ -1,6 +1,6 @@
 // Bias, norm and rotary embedding of q, k and v, and the writing of the cache. A warp does several
-// heads of one row, whose lanes keep them in registers and move 16 bytes at once where the rows are
-// aligned. Everything has the CPU's order, so the bits are the CPU's, rounded to what q and the
+// heads of one row. Its lanes keep them in registers, and move 16 bytes at once where the arrays
+// are aligned. Everything has the CPU's order, so the bits are the CPU's, rounded to what q and the
 // cache hold.
 #include <cuda_runtime.h>
 
@@ -43,8 +43,8 @@ using Parts = Part[kHeadsOfLane];
 template <int kWidth>
 class Lane {
  public:
-  /// Blocks that a multiprocessor has at once, for which a lane may have 64 registers, or 80. So
-  /// enough loads are under way to keep memory busy.
+  /// Blocks that a multiprocessor must have room for, which leaves a lane 64 registers, or 80 with
+  /// groups of one. So enough loads are under way to keep memory busy.
   static constexpr int kBlocksAtOnce = kWidth == kWide ? 8 : 6;
 
   __device__ Lane(int head_dim, int lane_bits)
@@ -169,7 +169,7 @@ __device__ float scale_of(const float* x, int head_dim, float eps) {
   return inverse_rms(sum, head_dim, eps);
 }
 
-/// Normalizes the warp's heads, of which those of v have no norm.
+/// Normalizes those of the warp's heads that have a norm: v has none.
 template <int kWidth>
 __device__ void normalize(const ShoalQkv& args, const Lane<kWidth>& lane, const Heads& heads,
                           Parts& parts) {
@@ -248,6 +248,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpLanes, Lane<kWidth>::kBlocksA
     heads[i] = {first + lane.head(i), args.heads, args.cache.kv_heads};
   Parts parts = {};
   load_heads(args, lane, heads, row, parts);
+  // After the heads, because nvcc waits for it where it is loaded.
   const int32_t block = block_of(args.step, place);
   if (args.q_norm != nullptr || args.k_norm != nullptr) normalize(args, lane, heads, parts);
 #pragma unroll

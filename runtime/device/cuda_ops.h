@@ -57,7 +57,8 @@ struct ShoalProduct {
   int32_t leaves;   ///< at most kShoalMostLeaves; with 0 nothing is written
   ShoalLeaf leaf[kShoalMostLeaves];
   /// [outputs][weight_stride]. In each row a leaf begins at its weights_at and is padded with zeros
-  /// to a multiple of 64 columns. The matrix is aligned to 128 bytes.
+  /// to a multiple of 64 columns. The matrix is aligned to 128 bytes. No kernel may write it,
+  /// because a product may read it before earlier kernels on its stream have ended.
   const void* weights;
   int64_t weight_stride;  ///< a multiple of 64
   /// [rows][x_stride] activations; rows are aligned to 16 bytes. Columns outside every leaf are not

@@ -16,7 +16,8 @@ struct BarrierProblem {
 
 /// All of them. What has no problem here, and why:
 /// - Barriers that keep a row's data until everybody has read them, before the next row: the
-///   kernels of elementwise.cu and qkv.cu come to a second row only beyond 65,535 rows.
+/// kernels
+///   of elementwise.cu come to a second row only beyond 65,535 rows.
 /// - The __syncwarp of product.cuh and attention.cu: it brings the lanes together that a tensor
 ///   core needs together, and the emulated one waits for them anyway.
 /// - The barrier of the push before its flags: only another rank that reads at that very moment

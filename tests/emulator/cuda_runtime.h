@@ -153,6 +153,7 @@ inline void __nanosleep(unsigned) {
 }
 template <class T>
 T __ldcg(const T* from, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  shoal::emulator::check_not_early({file, line}, "device memory is read");
   shoal::emulator::check_read(from, sizeof(T), {file, line});
   return *from;
 }

@@ -100,7 +100,13 @@ void early_read(FaultArgs args) {
 void early_write(FaultArgs args) {
   WRONG(cuda::store_global(args.memory + threadIdx.x, static_cast<unsigned char>(1)));
 }
-/// Only one lane of them does not wait.
+void early_cached_read(FaultArgs args) {
+  WRONG(__ldcg(bytes_at<float>(args.memory)));
+}
+void early_copy(FaultArgs args) {
+  WRONG(cuda::copy_async(cuda::block_memory(), args.memory, true));
+}
+/// Of these lanes one does not wait.
 void early_lane(FaultArgs args) {
   if (threadIdx.x != 5) cuda::await_earlier_kernels();
   WRONG(cuda::load_global(args.memory));
@@ -184,7 +190,7 @@ TEST(FaultTest, DevicesThatAreOutOfReach) {
 }
 
 TEST(FaultTest, KernelsThatDoNotAwaitEarlierOnes) {
-  for (auto* kernel : {&early_read, &early_write, &early_lane}) {
+  for (auto* kernel : {&early_read, &early_write, &early_cached_read, &early_copy, &early_lane}) {
     expect_reports({{kernel, 32, "kernel that does not await earlier ones", true}});
     with_settings({}, [&] {  // started in the usual way, it does nothing wrong
       const OnDevice<unsigned char> memory(std::vector<unsigned char>(64));
@@ -196,11 +202,11 @@ TEST(FaultTest, KernelsThatDoNotAwaitEarlierOnes) {
     EXPECT_EQ(run_block(kernel, 32, 0, FaultArgs{}, true), cudaErrorLaunchFailure);
     EXPECT_EQ(first_report(), "kernel that does not await earlier ones: a lane has ended");
   });
-  // Weights may be copied before.
+  // Weights may be copied before the wait.
   with_settings({}, [] {
     const OnDevice<unsigned char> memory(std::vector<unsigned char>(64));
     const auto kernel = +[](FaultArgs args) {
-      cuda::copy_async(cuda::block_memory(), args.memory, true);
+      cuda::copy_weights_async(cuda::block_memory(), args.memory, true);
       cuda::await_earlier_kernels();
       cuda::store_global(args.memory, static_cast<unsigned char>(1));
     };

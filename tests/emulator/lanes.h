@@ -49,10 +49,10 @@ inline void meet_nobody(void* const*) {}
 void let_others_run();
 /// The memory of the lane's block: LaunchShape::memory bytes that hold NaN until they are written.
 unsigned char* memory_of_block();
-/// Whether the lane has yet to wait for the kernels before its own, which was started early. It
-/// must not touch device memory then, nor end.
+/// Whether the lane has yet to wait for the kernels before its own, which was started early. Until
+/// then it must not touch device memory, except for weights (copy_weights_async), nor end.
 bool& is_early();
-/// Reports the lane if it does.
+/// Reports a lane that is early. what: what it does, e.g. "device memory is read".
 void check_not_early(const Place& place, const char* what);
 /// What is fixed while a kernel runs.
 struct LaunchFacts {

@@ -26,6 +26,7 @@ cudaError_t enqueue(void (*kernel)(Args), bool early, std::array<int64_t, 3> gri
       [kernel, early, args] {
         is_early() = early;
         kernel(args);
+        // Or the next kernel would not wait for those before this one.
         check_not_early({}, "a lane has ended");
         end_of_copies();
       },

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "tests/emulator/lanes.h"
+#include "tests/emulator/memory.h"
+#include "tests/emulator/report.h"
 
 /// The copies that a lane has begun with copy_async. They are made by the lane itself, either where
 /// it calls copy_async or where it waits, as EMULATED_GPU_COPIES says: a device may do either.
@@ -32,6 +34,13 @@ inline void add_copy(void* to, const void* from) {
   LaneCopies& groups = copies_of_lane();
   if (groups.empty()) groups.emplace_back();
   groups.back().push_back({to, from});
+}
+/// If not `take`, zeros are written, and nothing is read.
+inline void begin_copy(void* to, const void* from, bool take, const Place& place) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0)
+    report(Fault::kMisaligned, place, "copy_async to block memory");
+  if (take) check_read(from, 16, place);
+  add_copy(to, take ? from : nullptr);
 }
 inline void commit_copies() {
   if (facts_of_launch().settings->copies == Copies::kEarly) return;

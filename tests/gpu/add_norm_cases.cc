@@ -53,22 +53,23 @@ std::vector<float> folded(const AddNormProblem& problem) {
 /// The op on the device beside residual_add and rms_norm of the CPU, after each other, with this
 /// sum. T: of the result.
 template <class T>
-std::string compare(OneDevice& one, const AddNormProblem& problem, const std::vector<float>& sum) {
+std::string compare(OneDevice& one, const AddNormProblem& problem, const std::vector<float>& sum,
+                    const Shift& shift = {}) {
   Bench bench(one);
   const auto [rows, cols] = problem.extent;
-  const int64_t stride = activation_stride(cols);
+  const int64_t stride = activation_stride(cols) + shift.rows;
   std::vector<T> expected(area(rows, stride));
-  auto* const out = bench.poisoned<T>(expected.size() + 1);
+  auto* const out = bench.poisoned<T>(expected.size() + 1 + shift.out) + shift.out;
   ShoalAddNorm args{};
   args.type = shoal_type(kDtypeOf<T>);
   args.rows = rows;
   args.cols = cols;
   args.leaves = static_cast<int32_t>(problem.merges.size());
   std::copy(problem.merges.begin(), problem.merges.end(), args.merges);
-  args.sums = bench.put(problem.sums);
-  args.bias = problem.bias.empty() ? nullptr : bench.put(problem.bias);
-  args.residual = bench.put(problem.residual);
-  args.weight = problem.weight.empty() ? nullptr : bench.put(problem.weight);
+  args.sums = bench.put(problem.sums, shift.input);
+  args.bias = problem.bias.empty() ? nullptr : bench.put(problem.bias, shift.bias);
+  args.residual = bench.put(problem.residual, shift.input);
+  args.weight = problem.weight.empty() ? nullptr : bench.put(problem.weight, shift.bias);
   args.eps = kEps;
   args.out = out;
   args.out_stride = stride;
@@ -119,6 +120,29 @@ std::string it_has_the_cpus_bits(OneDevice& one, std::span<const RowExtent> exte
       if (leaves % 4 != 1) problem.weight = floats(columns, ++seed);
       if (std::string wrong = compare<T>(one, problem, folded(problem)); !wrong.empty())
         return cat(extent.cols, " columns, leaves ", leaves, ": ", wrong);
+    }
+  }
+  return "";
+}
+
+/// Any fold program, and arrays that are not aligned to 16 bytes.
+template <class T>
+std::string it_takes_any_leaves_and_addresses(OneDevice& one) {
+  const std::vector<int32_t> programs[] = {
+      merges_of(1), merges_of(5), merges_of(8), {0, 1, 1, 1, 1, 1, 1, 1}};
+  for (const RowExtent& extent : kWideExtents) {
+    const size_t plane = area(extent.rows, extent.cols);
+    for (const std::vector<int32_t>& merges : programs) {
+      const AddNormProblem problem{extent,
+                                   merges,
+                                   floats(merges.size() * plane, 51),
+                                   floats(plane, 52),
+                                   floats(static_cast<size_t>(extent.cols), 53),
+                                   floats(static_cast<size_t>(extent.cols), 54)};
+      for (const Shift& shift : kShifts) {
+        if (std::string wrong = compare<T>(one, problem, folded(problem), shift); !wrong.empty())
+          return cat(merges.size(), " leaves, ", text_of(shift), ": ", wrong);
+      }
     }
   }
   return "";
@@ -196,6 +220,10 @@ void add_add_norm_cases(const Options& options, std::vector<Case>& cases) {
       [=] { return in_every_order(options, kOrderedRows, it_has_the_cpus_bits<uint16_t>); });
   add("layer/add_norm-float32",
       [=] { return in_every_order(options, kOrderedRows, it_has_the_cpus_bits<float>); });
+  add("layer/add_norm-programs",
+      [=] { return on_device(options, it_takes_any_leaves_and_addresses<uint16_t>); });
+  add("layer/add_norm-programs-float32",
+      [=] { return on_device(options, it_takes_any_leaves_and_addresses<float>); });
   add("layer/add_norm-refusals", [=] { return on_device(options, nonsense_is_refused); });
   for (const Dtype type : kComputedTypes) {
     add("layer/add_norm-product" + suffix_of(type), [=] {

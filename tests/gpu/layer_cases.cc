@@ -13,17 +13,6 @@ namespace {
 
 constexpr int kSeconds = 300;
 
-/// By how many elements what an op reads and writes lies behind a multiple of 16 bytes, and by how
-/// many the rows of its result are farther apart.
-struct Shift {
-  size_t input = 0, bias = 0, out = 0;
-  int64_t rows = 0;
-};
-/// Each of them alone must keep an op from moving 16 bytes at once.
-constexpr Shift kShifts[] = {{}, {.input = 1}, {.bias = 1}, {.out = 1}, {.rows = 1}};
-/// Extents in which nothing else does.
-constexpr RowExtent kWideExtents[] = {{3, 64}, {2, 200}};
-
 std::string embed_looks_up(OneDevice& one, std::span<const RowExtent> extents, Dtype type,
                            const Shift& shift = {}) {
   for (const RowExtent& extent : extents) {
@@ -132,10 +121,7 @@ std::string any_alignment_will_do(OneDevice& one) {
     for (const Dtype type : kComputedTypes) {
       if (wrong.empty()) wrong = embed_looks_up(one, kWideExtents, type, shift);
     }
-    if (!wrong.empty()) {
-      return cat("shifted by ", shift.input, ", ", shift.bias, ", ", shift.out, ", ", shift.rows,
-                 ": ", wrong);
-    }
+    if (!wrong.empty()) return cat(text_of(shift), ": ", wrong);
   }
   return "";
 }

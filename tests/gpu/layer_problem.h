@@ -116,6 +116,20 @@ struct RowExtent {
 };
 inline constexpr RowExtent kRowExtents[] = {{1, 1},   {3, 63},   {2, 64},   {4, 65},
                                             {5, 100}, {2, 1023}, {3, 2050}, {2, 2052}};
+/// By how many elements what an op reads and writes lies behind a multiple of 16 bytes, and by how
+/// many the rows of its result are farther apart.
+struct Shift {
+  size_t input = 0, bias = 0, out = 0;
+  int64_t rows = 0;
+};
+/// Each of them alone must keep an op from moving 16 bytes at once.
+inline constexpr Shift kShifts[] = {{}, {.input = 1}, {.bias = 1}, {.out = 1}, {.rows = 1}};
+/// Extents in which nothing else does.
+inline constexpr RowExtent kWideExtents[] = {{3, 64}, {2, 200}};
+inline std::string text_of(const Shift& shift) {
+  return cat("shifted by ", shift.input, ", ", shift.bias, ", ", shift.out, ", ", shift.rows);
+}
+
 /// The extents of a case that runs in every order. `few` are small, and those of most orders.
 struct OrderedExtents {
   std::span<const RowExtent> all, few;

@@ -106,7 +106,7 @@ std::string schedules_change_no_bit(const Options& options, Dtype type) {
   SHOAL_EXPECT_OK(one.status());
   const emulator::TensorCore core = emulator::tensor_core_of(options.compute_major);
   // Leaves must be longer than all stages of a pipeline.
-  const ProductFactors factors = factors_of(type, {17, 9, 2, 350}, Values::kUsual, 23);
+  const ProductFactors factors = factors_of(type, {17, 9, 2, 602}, Values::kUsual, 23);
   const std::vector<float> expected = expected_planes(core, factors, 0, 1);
   return in_lane_orders(kAllSeeds, [&](int order) -> std::string {
     for (int shape = 0; shape < shapes_of(*one); ++shape) {

@@ -4,8 +4,9 @@ NVCC is the compiler, TABLE the file with the number of matrix products and fuse
 kernel, and the OPTIONs are those with which the module is compiled. --print writes the file instead of
 comparing with it.
 
-- Every instruction in the PTX is one of ALLOWED. None is an approximation, none calls a function, and
-  every operation on floats says how it rounds, so no toolkit decides a bit.
+- Every instruction in the PTX is one of ALLOWED, for sm_80 and for sm_90. None is an approximation, none
+  calls a function, and every operation on floats says how it rounds, so no toolkit decides a bit.
+- For sm_90, every kernel of a source that starts kernels early waits for those before it.
 - A kernel has as many mma.sync and fma as TABLE says. A sum of 0 fma shows that nothing was contracted.
   Another toolkit may unroll loops in another way; then a number that is not 0 only has to stay so.
 - For every architecture, products and attention keep everything in registers: no stack frame, no spill,
@@ -24,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("arithmetic", "attention", "elementwise", "norms", "peer", "product", "push_all_reduce", "qkv", "tree_sum")
 WITHOUT_SPILLS = ("attention", "product")
+EARLY = ("attention", "elementwise", "norms", "product", "qkv")
 ARCHITECTURES = (80, 90, 100, 120)
 MOST_REGISTERS = 255
 INTEGER = r"(?:[su](?:16|32|64))"
@@ -48,7 +50,7 @@ ALLOWED = re.compile("|".join((
     r"ldmatrix\.sync\.aligned\.m8n8\.x[24](?:\.trans)?\.shared\.b16",
     # order of the lanes
     r"bar\.(?:sync|warp\.sync|red\.or\.pred)", r"shfl\.sync\.bfly\.b32", r"bra(?:\.uni)?", r"ret",
-    r"nanosleep\.u32")))
+    r"nanosleep\.u32", r"griddepcontrol\.(?:wait|launch_dependents)")))
 ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\}\n", re.DOTALL)
 INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)[ \t;]", re.MULTILINE)
 COUNTED = {"mma.sync": r"^mma\.sync", "fma": r"^fma\."}
@@ -72,10 +74,10 @@ class Compiler:
         shown = subprocess.run([self.nvcc, "--version"], capture_output=True, text=True, check=True)
         return re.search(r"release ([\d.]+)", shown.stdout)[1]
 
-    def ptx(self, source: str) -> str:
+    def ptx(self, source: str, architecture=80) -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "code.ptx"
-            self.run(source, "-ptx", "-arch=compute_80", "-o", str(path))
+            self.run(source, "-ptx", f"-arch=compute_{architecture}", "-o", str(path))
             return path.read_text()
 
     def resources(self, source: str, architecture: int) -> str:
@@ -115,14 +117,21 @@ class Code(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.ptx = {source: cls.compiler.ptx(source) for source in SOURCES}
+        cls.ptx_of_90 = {source: cls.compiler.ptx(source, 90) for source in SOURCES}
 
     def test_only_known_instructions(self):
-        for source, text in self.ptx.items():
+        for source, text in (*self.ptx.items(), *self.ptx_of_90.items()):
             entries = list(ENTRY.finditer(text))
             self.assertTrue(entries, source)
             for entry in entries:
                 strange = {one for one in instructions(entry[0]) if not ALLOWED.fullmatch(one)}
                 self.assertFalse(strange, f"{source}.cu: {plain_name(entry[1])}")
+
+    def test_kernels_that_are_started_early_wait(self):
+        for source, text in self.ptx_of_90.items():
+            for entry in ENTRY.finditer(text):
+                waits = "griddepcontrol.wait" in instructions(entry[0])
+                self.assertEqual(waits, source in EARLY, f"{source}.cu: {plain_name(entry[1])}")
 
     def test_products_and_fused_operations_are_counted(self):
         header, *rows = self.table.read_text().splitlines()

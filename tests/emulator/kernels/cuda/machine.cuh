@@ -85,7 +85,6 @@ inline uint64_t nanoseconds() {
 
 #define SHOAL_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-/// What copy_async brings may be read before: weights, which nobody writes.
 inline void await_earlier_kernels() {
   emulator::is_early() = false;
 }
@@ -110,10 +109,12 @@ inline unsigned char* block_memory() {
 }
 
 inline void copy_async(void* to, const void* from, bool take, SHOAL_HERE) {
-  if (reinterpret_cast<uintptr_t>(to) % 16 != 0)
-    emulator::report(emulator::Fault::kMisaligned, {file, line}, "copy_async to block memory");
-  if (take) emulator::check_read(from, 16, {file, line});
-  emulator::add_copy(to, take ? from : nullptr);
+  if (take) emulator::check_not_early({file, line}, "device memory is copied");
+  emulator::begin_copy(to, from, take, {file, line});
+}
+/// Of weights. This is allowed before.
+inline void copy_weights_async(void* to, const void* from, bool take, SHOAL_HERE) {
+  emulator::begin_copy(to, from, take, {file, line});
 }
 inline void copy_async_commit() {
   emulator::commit_copies();
