@@ -165,7 +165,7 @@ struct GrpcServer::Impl {
   std::condition_variable wake;
   bool stop = false;
   std::thread watchdog;
-  int64_t unused_after_trim = unused_bytes();
+  const int64_t unused_at_start = unused_bytes();
 
   void set_options(const GrpcServerOptions& given) {
     options = given;
@@ -215,19 +215,20 @@ struct GrpcServer::Impl {
     }
   }
 
-  /// The library keeps what large requests have taken, in pieces between what is still in use.
-  void give_memory_back() {
-    if (unused_bytes() <= unused_after_trim + kKeptFree) return;
-    malloc_trim(0);
-    unused_after_trim = unused_bytes();
+  /// The library keeps what large requests have taken, in pieces between what is still in use. If
+  /// they still are when it gives memory back, it gives little, and is asked again next time.
+  void give_memory_back() const {
+    if (unused_bytes() > unused_at_start + kKeptFree) malloc_trim(0);
   }
-  /// What this process has beyond the library's memory that is in use. The library itself counts
-  /// what it has given back as free memory, and does not say when it has taken it again.
+  /// The resident memory of this process's own beyond the library's memory that is in use. The
+  /// library itself counts what it has given back as free memory, and does not say when it has
+  /// taken it again.
   static int64_t unused_bytes() {
     const struct mallinfo2 heap = mallinfo2();
     const std::optional<ProcessMemory> memory = read_process_memory();
+    if (!memory) return static_cast<int64_t>(heap.fordblks);
     const auto in_use = static_cast<int64_t>(heap.uordblks + heap.hblkhd);
-    return memory ? memory->resident_bytes - in_use : static_cast<int64_t>(heap.fordblks);
+    return memory->resident_bytes - memory->shared_bytes - in_use;
   }
 
   void stop_watching() {

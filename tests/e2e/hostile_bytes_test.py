@@ -82,10 +82,10 @@ class Case(harness.TestCase):
         self.assertEqual(set(requests) - connection.over, set())
         self.assertNotIn(CLOSED, self.server.err.text())
 
-    def wait_given_back(self, **guard: int):
+    def wait_given_back(self):
         harness.wait_until(
             lambda: memory(self.server.pid, "VmRSS") < self.before + 32 * MEBIBYTE,
-            "the memory given back", **guard)
+            "the memory given back")
 
     def grown(self) -> int:
         return memory(self.server.pid, "VmHWM") - self.before
@@ -317,7 +317,7 @@ class Peak(Case):
                                grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE))
             self.assertNotIn(CLOSED, self.server.err.text())
             self.assertGreater(self.grown(), 100 * MEBIBYTE, "there was a peak")
-            self.wait_given_back(guard=10)
+            self.wait_given_back()
 
 
 class OpenToStrangers(harness.TestCase):
