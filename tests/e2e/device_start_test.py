@@ -64,6 +64,7 @@ class Start(harness.TestCase):
         total, taken = 64 << 20, 52 << 20
         server = self.ready(BYTES=total, TAKEN=taken)
         server.wait_logged("memory of GPU .*; left ")
+        server.wait_logged("room for .* blocks of KV cache")
         size = r"(\d+) B(?: \([^)]*\))?"
         line = re.search(rf"memory of {re.escape(gpu(0))}, {size}: others {size}, weights {size}, "
                          rf"activations and rope table {size}, KV cache {size}; left {size}",
@@ -78,6 +79,7 @@ class Start(harness.TestCase):
         # What the share keeps free is there for a cache whose size is given.
         asked = room + (1 << 20)
         server = self.ready("--kv-cache-memory", asked, BYTES=total, TAKEN=taken)
+        server.wait_logged("KV cache .*; left ")
         cache = int(re.search(rf"KV cache {size}; left", server.err.text()).group(1))
         self.assertGreater(cache, room)
 
