@@ -195,7 +195,7 @@ class AttentionLoader {
   static_assert(kChunkKeys == kAttentionWarps * kBlockTokens, "a warp copies a block");
   /// The warp's first key of a chunk.
   __device__ static int first_token() { return static_cast<int>(threadIdx.x) / 32 * kBlockTokens; }
-  /// Of those that a warp copies at once.
+  /// The row of this lane, among the rows that a warp copies at once.
   __device__ static int row() { return static_cast<int>(threadIdx.x) % 32 / kThreadsOfRow; }
 
   __device__ void set_pairs() const {

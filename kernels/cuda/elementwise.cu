@@ -24,8 +24,8 @@ constexpr uint32_t kNan = 0x7fc00000;
 /// Calls finish(group, load(group)) for this thread's groups of a row, of which neighbouring
 /// threads take neighbouring ones. A thread loads all of its groups before it finishes one, because
 /// otherwise each would cost the full latency of memory. For groups that do not exist it loads the
-/// last one, so that no load waits behind a branch, and does not finish it. `columns` is a multiple
-/// of kWidth. Blocks: groups x rows.
+/// last one, so that no load waits behind a branch, and does not finish it. `columns` must be a
+/// multiple of kWidth. blockIdx.x counts groups, and blockIdx.y counts rows.
 template <int kWidth, class Load, class Finish>
 __device__ void for_groups(int columns, const Load& load, const Finish& finish) {
   constexpr int kGroups = kGroupsOfThread<kWidth>;

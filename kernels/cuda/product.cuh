@@ -186,7 +186,7 @@ class Loader {
       load_token_rows<false>(to, from, left);
     }
   }
-  /// Of each chunk, the first `count` elements. kWhole: these are all or none of them.
+  /// Loads the first `count` elements of each chunk. kWhole: `count` is the whole chunk or 0.
   template <bool kWhole>
   __device__ void load_token_rows(unsigned char* to, const Input* from, int count) const {
 #pragma unroll

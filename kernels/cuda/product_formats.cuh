@@ -84,8 +84,8 @@ struct Bf16Format {
     operands.add(sums);
   }
 
-  /// Whether a warp has so many products in a step that the next one's operands come meanwhile.
-  /// Small tiles do not, and hold a whole stage (Held).
+  /// Whether a step has so many products that the operands of the next step can be loaded during
+  /// them. A step of a small tile has too few, so a small tile loads a whole stage first (Held).
   template <class Tile>
   static constexpr bool kLoadsAhead = (Tile::kOutputFragments * Tile::kTokenFragments) >= 32;
   /// A whole stage, each step of which is loaded while the one before it is multiplied.

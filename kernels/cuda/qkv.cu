@@ -60,7 +60,7 @@ class Lane {
   /// The most elements of a head.
   __device__ int room() const { return 2 * kOfHalf * lanes_; }
 
-  /// Of an array in which half a head begins at element `begin`.
+  /// Loads this lane's part of half a head, which begins at element `begin` of the array.
   __device__ Floats<kOfHalf> load_half(const float* from, int begin) const {
     Floats<kOfHalf> part = {};
     for_groups([&](int group, int k) {

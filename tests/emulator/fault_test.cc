@@ -106,7 +106,7 @@ void early_cached_read(FaultArgs args) {
 void early_copy(FaultArgs args) {
   WRONG(cuda::copy_async(cuda::block_memory(), args.memory, true));
 }
-/// Of these lanes one does not wait.
+/// One lane does not wait for earlier kernels, and the others do.
 void early_lane(FaultArgs args) {
   if (threadIdx.x != 5) cuda::await_earlier_kernels();
   WRONG(cuda::load_global(args.memory));

@@ -65,7 +65,7 @@ std::vector<std::byte> poison_of(size_t elements, Dtype type) {
   return std::vector<std::byte>(elements * dtype_bytes(type), std::byte{0xff});
 }
 
-/// The rows, each with so many unused elements behind it.
+/// Copies the rows into an array in which `unused` elements follow each of them.
 std::vector<float> farther_apart(const std::vector<float>& rows, int columns, int unused) {
   std::vector<float> apart;
   const auto step = static_cast<size_t>(columns);

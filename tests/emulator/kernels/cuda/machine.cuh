@@ -35,9 +35,9 @@ inline std::atomic<int64_t> launched{0};
 
 template <class Args>
 cudaError_t launch(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
-                   const Args& args, void* stream) {
+                   const Args& args, void* stream, bool early = false) {
   launched.fetch_add(1, std::memory_order_relaxed);
-  return emulator::enqueue(kernel, false, {grid.x, grid.y, grid.z}, threads, shared_bytes, args,
+  return emulator::enqueue(kernel, early, {grid.x, grid.y, grid.z}, threads, shared_bytes, args,
                            stream);
 }
 template <class Args>
@@ -50,9 +50,7 @@ cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, const Args
 template <class Args>
 cudaError_t launch_early(void (*kernel)(Args), Grid grid, int threads, size_t shared_bytes,
                          const Args& args, void* stream) {
-  launched.fetch_add(1, std::memory_order_relaxed);
-  return emulator::enqueue(kernel, true, {grid.x, grid.y, grid.z}, threads, shared_bytes, args,
-                           stream);
+  return launch(kernel, grid, threads, shared_bytes, args, stream, true);
 }
 
 template <class Args>
@@ -112,7 +110,7 @@ inline void copy_async(void* to, const void* from, bool take, SHOAL_HERE) {
   if (take) emulator::check_not_early({file, line}, "device memory is copied");
   emulator::begin_copy(to, from, take, {file, line});
 }
-/// Of weights. This is allowed before.
+/// The same for weights, which may be copied before await_earlier_kernels().
 inline void copy_weights_async(void* to, const void* from, bool take, SHOAL_HERE) {
   emulator::begin_copy(to, from, take, {file, line});
 }
