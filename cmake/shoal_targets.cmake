@@ -164,10 +164,11 @@ set(SHOAL_OWN_DEV_SHM ${SHOAL_ROOT}/tests/own_dev_shm.sh)
 
 # shoal_share_out(TEST...): under a sanitizer each of these tests belongs to one of a few days, of
 # which `scripts/test --all` runs one, because the release run of `--all` does all of them every day.
-# ThreadSanitizer sees little of them, because most of what they start are processes.
-set(SHOAL_DAYS 3)
+# ThreadSanitizer sees little of them, because most of what they start are processes. The numbers are
+# prime, so that the parts of a test do not all come on the same day.
+set(SHOAL_DAYS 5)
 if(SHOAL_SANITIZE MATCHES thread)
-  set(SHOAL_DAYS 6)
+  set(SHOAL_DAYS 7)
 endif()
 function(shoal_share_out)
   if(NOT SHOAL_SANITIZE)

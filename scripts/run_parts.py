@@ -160,7 +160,7 @@ def sanitized(run: Run, preset: str, name: str, shares: int, jobs: int,
 
 
 def asan(run: Run):
-    sanitized(run, "asan", "AddressSanitizer and UBSan", 3, JOBS)
+    sanitized(run, "asan", "AddressSanitizer and UBSan", 5, JOBS)
 
 
 def tsan(run: Run):
@@ -169,7 +169,7 @@ def tsan(run: Run):
     classic = ("setarch", "--addr-no-randomize")
     may_ask = shutil.which(classic[0]) and \
         subprocess.run([*classic, "true"], stderr=subprocess.DEVNULL).returncode == 0
-    sanitized(run, "tsan", "ThreadSanitizer", 6, TSAN_JOBS, classic if may_ask else ())
+    sanitized(run, "tsan", "ThreadSanitizer", 7, TSAN_JOBS, classic if may_ask else ())
 
 
 def can_cross_compile() -> bool:
@@ -218,7 +218,8 @@ def release(run: Run):
         return
     run.attempt(lambda: require_cuda_module(build))
     if not gate:
-        for words in ("get-model smollm2", "get-templates", "get-clients", "tidy"):
+        tidy = "tidy" if run.name == LONG else f"tidy --day {run.day}"
+        for words in ("get-model smollm2", "get-templates", "get-clients", tidy):
             script, *arguments = words.split()
             run.attempt(lambda: run.command(words, f"scripts/{script}", *arguments))
     run.tests(*of_the_release_build(run.mode))

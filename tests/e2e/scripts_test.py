@@ -73,6 +73,30 @@ class CheckCublas(unittest.TestCase):
         self.assertIn("skipped: there is no libcublasLt in build/cublas", done.stdout)
 
 
+class Tidy(unittest.TestCase):
+    def test_each_source_is_checked_on_one_of_three_days(self):
+        """Programs of the same names stand in for cmake, and for clang-tidy one that prints its words."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, does in (("cmake", "exit 0"), ("clang-tidy-14", 'printf "%s\\n" "$@"')):
+                program = Path(folder) / name
+                program.write_text(f"#!/bin/sh\n{does}\n")
+                program.chmod(0o755)
+            path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+            days = [re.findall(r"(?m)^\S+\.cc$", script("tidy", *words, env=path).stdout)
+                    for words in ((), ("--day", "0"), ("--day", "20782"), ("--day", "20783"))]
+        everything, *shares = days
+        self.assertGreater(len(everything), 300)
+        self.assertEqual(sorted(everything), sorted(sum(shares, [])))
+        for share in shares:
+            self.assertLess(len(share), len(everything) / 2)
+
+    def test_a_day_is_a_number(self):
+        for words in (("--day",), ("--day", "today"), ("--day", "1", "server/main.cc")):
+            refused = script("tidy", *words)
+            self.assertEqual(refused.returncode, USAGE, refused.stderr)
+            self.assertIn("--day takes a number", refused.stderr)
+
+
 class CheckArm(unittest.TestCase):
     """What scripts/check-arm would do, because no Arm machine runs it when something is renamed."""
 
