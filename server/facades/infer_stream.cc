@@ -90,10 +90,12 @@ class InferStream::Item final : public LiveRequest::Owner,
     given_up_ = true;
     if (request_) request_->give_up();
   }
-  /// The request has been answered. The stream's mutex must not be held.
+  /// The request has been answered, or nobody waits for that any more: then its thread may still
+  /// work on it. The stream's mutex must not be held.
   void leave() {
     if (request_) request_->leave();
     stream_->parts_.intake->leave(*this);
+    const std::lock_guard lock(stream_->mutex_);
     log_end();
   }
 

@@ -262,6 +262,28 @@ TEST_F(InferServiceTest, AClientThatLeavesEndsAllItsRequests) {
   EXPECT_TRUE(eventually([this] { return idle() && loop_->load().used_kv_blocks == 0; }));
 }
 
+class LongInferTest : public GrpcFixture {};
+
+/// The thread that tokenizes says why the request is not taken while the call is logged.
+TEST_F(LongInferTest, AClientMayLeaveWhileItsTextIsTokenized) {
+  Setup setup;
+  setup.max_model_len = 200'000;
+  setup.kv_blocks = 20'000;
+  setup.facades = all_facades();
+  start(setup);
+  const auto stub = inference::GRPCInferenceService::NewStub(channel_);
+  const TokenizingThread tokenizing;
+  grpc::ClientContext context;
+  const auto stream = stub->ModelStreamInfer(&context);
+  // Merging one word of this length takes seconds, unless it is given up.
+  ASSERT_TRUE(stream->Write(infer_request(std::string(size_t{8} << 20, 'a'), true)));
+  EXPECT_TRUE(tokenizing.has_begun());
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server_->shutdown(Deadline::after_ms(0));
+  EXPECT_TRUE(idle());
+}
+
 TEST_F(InferServiceTest, AnIdleStreamHoldsNoRequestBackAndEndsWithTheServer) {
   grpc::ClientContext idle_context;
   const std::unique_ptr<Stream> idle_stream = stub_->ModelStreamInfer(&idle_context);
