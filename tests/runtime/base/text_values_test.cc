@@ -67,8 +67,13 @@ TEST(IntTest, ChecksBounds) {
 
 TEST(SeedTest, TakesAll64Bits) {
   EXPECT_EQ(*parse_seed_flag("--seed", "18446744073709551615"), UINT64_MAX);
-  EXPECT_FALSE(parse_seed_flag("--seed", "18446744073709551616").ok());
-  EXPECT_FALSE(parse_seed_flag("--seed", "-1").ok());
+  for (const char* text : {"18446744073709551616", "-1"}) {
+    const Result<uint64_t> seed = parse_seed_flag("--seed", text);
+    ASSERT_FALSE(seed.ok()) << text;
+    EXPECT_NE(seed.status().message().find("--seed must be a whole number in [0, 2^64 - 1], not "),
+              std::string::npos)
+        << seed.status().message();
+  }
 }
 
 TEST(NumberTest, IsFinite) {
