@@ -31,7 +31,7 @@ except ImportError as missing:
 
 PROMPT = "In the beginning"
 SETTINGS = {"max_tokens": 12, "seed": 7, "temperature": 0.8, "top_p": 0.9}
-LONG = 400  # tokens of a stream under which a rank dies
+LONG, FAULT_AT = 400, 100  # tokens of a stream under which a rank dies, and in which step it does
 SERVICES = ["", "openengine.v1.Inference", "inference.GRPCInferenceService",
             "vllm.grpc.engine.VllmEngine"]
 
@@ -79,17 +79,16 @@ def text_of(result):
     return "" if values is None else values[0].decode()
 
 
-def _nothing():
-    """What is called instead of `begun` from the second message on."""
-
-
 class GrpcFacades(harness.TestCase):
     def setUp(self):
         super().setUp()
+        self.start_server()
+        self.expected = expected()
+
+    def start_server(self):
         self.server = self.serve(harness.DEMO, "-tp", 2)
         self.server.wait_ready()
         self.address = self.server.fields["grpc"]
-        self.expected = expected()
 
     def stop(self, *servers):
         for server in servers or (self.server,):
@@ -182,19 +181,19 @@ class GrpcFacades(harness.TestCase):
         self.sampling = {"max_tokens": LONG, "temperature": 0.0}
         kinds = [self.stream_of_completions, self.stream_of_chats, self.stream_of_openengine,
                  self.stream_of_triton, self.stream_of_vllm]
-        alone = [kind(lambda: None) for kind in kinds]
-        answers, begun = [None] * 32, threading.Semaphore(0)
+        alone = [kind() for kind in kinds]
+        self.stop()
+        # A stream takes LONG steps, so that in step FAULT_AT one has begun and none has ended.
+        with harness.planted(f"1:step-{FAULT_AT}:stop"):
+            self.start_server()
+        answers = [None] * 32
 
         def ask(i):
-            answers[i] = kinds[i % len(kinds)](begun.release)
+            answers[i] = kinds[i % len(kinds)]()
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(answers))]
         for thread in threads:
             thread.start()
-        # The server is faster than 32 clients in one process. If the test waited until the last of
-        # them had read its first token, the server could have sent all of them everything.
-        for _ in range(8):
-            self.assertTrue(begun.acquire(timeout=harness.GUARD), "the first streams have begun")
-        os.kill(self.server.workers(2)[1], signal.SIGKILL)
+        os.kill(harness.stopped_rank(self.server.pid), signal.SIGKILL)
         for thread in threads:
             thread.join()
         for i, answer in enumerate(answers):
@@ -215,28 +214,24 @@ class GrpcFacades(harness.TestCase):
         return openai.OpenAI(base_url=f"http://{self.server.fields['http']}/v1", api_key="none",
                              max_retries=0)
 
-    def stream_of_completions(self, begun):
+    def stream_of_completions(self):
         text = ""
         with self.openai() as client, client.completions.create(
                 model="demo", prompt=PROMPT, stream=True, **self.sampling) as stream:
             for event in stream:
-                begun()
-                begun = _nothing
                 text += event.choices[0].text
         return text
 
-    def stream_of_chats(self, begun):
+    def stream_of_chats(self):
         text = ""
         with self.openai() as client, client.chat.completions.create(
                 model="demo", messages=[{"role": "user", "content": PROMPT}], stream=True,
                 **self.sampling) as stream:
             for event in stream:
-                begun()
-                begun = _nothing
                 text += event.choices[0].delta.content or ""
         return text
 
-    def stream_of_triton(self, begun):
+    def stream_of_triton(self):
         client = triton.InferenceServerClient(self.address)
         answers, text, last = queue.Queue(), "", False
         client.start_stream(callback=lambda result, error: answers.put((result, error)))
@@ -244,30 +239,24 @@ class GrpcFacades(harness.TestCase):
         while not last:
             result, error = answers.get(timeout=harness.GUARD)
             self.assertIsNone(error)
-            begun()
-            begun = _nothing
             text += text_of(result)
             last = result.get_response().parameters["triton_final_response"].bool_param
         client.stop_stream()
         client.close()
         return text
 
-    def stream_of_vllm(self, begun):
+    def stream_of_vllm(self):
         request = vllm_engine_pb2.GenerateRequest(
             text=PROMPT, stream=True, sampling_params=vllm_engine_pb2.SamplingParams(**self.sampling))
         ids = []
         with grpc.insecure_channel(self.address) as channel:
             for message in vllm_engine_pb2_grpc.VllmEngineStub(channel).Generate(request):
-                begun()
-                begun = _nothing
                 ids += message.chunk.token_ids
         return ids
 
-    def stream_of_openengine(self, begun):
+    def stream_of_openengine(self):
         client = self.server.client("--prompt", PROMPT, "--max-tokens", LONG, "--temperature", 0)
-        text = client.stdout.read(1)
-        begun()
-        text += client.stdout.read()
+        text = client.stdout.read()
         self.assertEqual(client.wait(), 0)
         client.stdout.close()
         client.stderr.close()
