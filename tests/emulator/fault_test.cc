@@ -104,7 +104,7 @@ void early_cached_read(FaultArgs args) {
   WRONG(__ldcg(bytes_at<float>(args.memory)));
 }
 void early_copy(FaultArgs args) {
-  WRONG(cuda::copy_async(cuda::block_memory(), args.memory, true));
+  WRONG(cuda::copy_async(cuda::block_memory() + 16 * threadIdx.x, args.memory, true));
 }
 /// One lane does not wait for earlier kernels, and the others do.
 void early_lane(FaultArgs args) {
@@ -194,7 +194,7 @@ TEST(FaultTest, KernelsThatDoNotAwaitEarlierOnes) {
     expect_reports({{kernel, 32, "kernel that does not await earlier ones", true}});
     with_settings({}, [&] {  // started in the usual way, it does nothing wrong
       const OnDevice<unsigned char> memory(std::vector<unsigned char>(64));
-      EXPECT_EQ(run_block(kernel, 32, 0, FaultArgs{memory.get(), nullptr}), cudaSuccess);
+      EXPECT_EQ(run_block(kernel, 32, 1024, FaultArgs{memory.get(), nullptr}), cudaSuccess);
     });
   }
   with_settings({}, [] {
