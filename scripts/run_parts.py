@@ -129,12 +129,11 @@ class Run:
         return (len(seen.failed) + len(seen.errors) + len(self.failed) + bool(self.running) +
                 len(self.unforgiven()))
 
-    def others_days(self, shares: int) -> str:
-        """The labels that a sanitizer's run leaves out, as a pattern. Of the tests that are shared
-        out over so many days (shoal_share_out), it keeps those of today."""
-        days = [] if self.name == LONG else [f"day{day}" for day in range(shares)
-                                             if day != self.day % shares]
-        return "|".join(["real", "clients", "lint", "release", *days])
+    def and_other_days(self, without: str, shares: int) -> str:
+        """This pattern of labels, and in --all those of the tests that are shared out over so many
+        days (shoal_share_out, SHOAL_TESTS_BY_DAY) and have another than today."""
+        days = [f"day{day}" for day in range(shares) if day != self.day % shares]
+        return "|".join([without, *(days if self.name == ALL else [])])
 
 
 def then_quiet(name: str, build: Path, jobs: int, without: str, only: tuple[str, ...] = (),
@@ -147,16 +146,16 @@ def then_quiet(name: str, build: Path, jobs: int, without: str, only: tuple[str,
                   (*only, "--label-regex", "^clock$", "--label-exclude", f"^({without})$"), **more)]
 
 
-def of_the_release_build(mode: Mode) -> list[Phase]:
-    return then_quiet("tests, release", Path("build/release"), JOBS, mode.without,
+def of_the_release_build(mode: Mode, without: str) -> list[Phase]:
+    return then_quiet("tests, release", Path("build/release"), JOBS, without,
                       most_seconds=mode.most_seconds)
 
 
 def sanitized(run: Run, preset: str, name: str, shares: int, jobs: int,
               prefix: tuple[str, ...] = ()):
     run.command(f"{name}: build", "scripts/build", preset, "all")
-    run.tests(*then_quiet(name, Path("build") / preset, jobs, run.others_days(shares),
-                          prefix=prefix))
+    run.tests(*then_quiet(name, Path("build") / preset, jobs,
+                          run.and_other_days("real|clients|lint|release", shares), prefix=prefix))
 
 
 def asan(run: Run):
@@ -222,7 +221,7 @@ def release(run: Run):
         for words in ("get-model smollm2", "get-templates", "get-clients", tidy):
             script, *arguments = words.split()
             run.attempt(lambda: run.command(words, f"scripts/{script}", *arguments))
-    run.tests(*of_the_release_build(run.mode))
+    run.tests(*of_the_release_build(run.mode, run.and_other_days(run.mode.without, 3)))
 
 
 PARTS = {part.__name__: part for part in (arm64, asan, tsan, fuzz, mutants, release)}

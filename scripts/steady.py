@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> int:
     run_parts.prepare_process(mode, 0)
     shutil.rmtree(KEPT, ignore_errors=True)
     with disturbed() as beside:
-        tally = run_rounds(run_parts.of_the_release_build(mode),
+        tally = run_rounds(run_parts.of_the_release_build(mode, mode.without),
                            int(arguments[0]) if arguments else ROUNDS, mode.seconds, KEPT, beside)
     tally.stalls = beside.count
     wrong = tally.verdict()

@@ -58,6 +58,12 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     models/chat_template_test=11 runtime/worker/sampler_test=10 e2e/contributing=9
     e2e/shmtest_trace=8 e2e/kill_cycles=7)
 
+# Tests of scripts/test --all that take from one to ten minutes: each runs on one day of three, whose
+# number stands here, in the release build. The sums of the days are about the same.
+set(SHOAL_TESTS_BY_DAY e2e/device_model/smollm2=0 conformance/device_kernels_sm80=1
+    conformance/device_kernels_types=1 e2e/device_model/library=1 kernels/cuda/code=2
+    e2e/compilers=2 e2e/gpu_check/bare=1 e2e/static_build=2 e2e/same_bits/generate/demo=2)
+
 # How many of the tests that may run at once a test counts as: its ranks spin or compute, and take
 # processors from its neighbours. Of the four that scripts/test runs at once on two processors, 3
 # leaves room for one beside it. Of the two that it runs at once at the end, 2 leaves none.
