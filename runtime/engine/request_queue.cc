@@ -33,7 +33,7 @@ std::optional<QueueLimit> RequestQueue::reached(const QueuedRequest& request, co
 
 RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
                                           const Engine& engine) const {
-  // What is left when those that give way are gone.
+  // What is left when those that are evicted are gone.
   Held left{size(), engine.prompt_tokens, bytes_};
   std::optional<QueueLimit> limit = reached(request, engine, left);
   if (!limit) return {.granted = true};
@@ -46,7 +46,7 @@ RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
                   limits_.tokens - std::max<int64_t>(engine.prompt_tokens - tokens_, 0),
                   limits_.bytes};
   Held theirs = greedy->second;
-  std::vector<uint64_t> give_way;
+  std::vector<uint64_t> evict;
   for (auto it = waiting_.rbegin(); limit && it != waiting_.rend(); ++it) {
     const QueuedRequest& other = it->second;
     if (other.client != greedy->first) continue;
@@ -59,11 +59,11 @@ RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
     // Nobody who would have less than the newcomer gives way, so that two clients do not push each
     // other out in turn.
     if (!has_too_much || amount(theirs, *limit) < amount(wanted, *limit)) break;
-    give_way.push_back(it->first);
+    evict.push_back(it->first);
     limit = reached(request, engine, left);
   }
   if (limit) return {.reached = *limit};
-  return {.granted = true, .give_way = std::move(give_way)};
+  return {.granted = true, .evict = std::move(evict)};
 }
 
 RequestQueue::HeldBy::const_iterator RequestQueue::heaviest(QueueLimit of) const {

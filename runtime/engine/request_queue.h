@@ -30,7 +30,7 @@ struct QueuedRequest {
 };
 
 /// Knows the requests that wait for their first step and which client sent each. When there is no
-/// room for another request, it decides which of the waiting ones give way. Pure, and not
+/// room for another request, it decides which of the waiting ones are evicted. Pure, and not
 /// thread-safe.
 ///
 /// A client may fill the whole queue as long as no other one needs a place. If one does, and finds
@@ -48,15 +48,15 @@ class RequestQueue {
   };
   struct Room {
     bool granted = false;
-    QueueLimit reached{};                 ///< if not granted
-    std::vector<uint64_t> give_way = {};  ///< the ids that have to be removed first, if granted
+    QueueLimit reached{};              ///< if not granted
+    std::vector<uint64_t> evict = {};  ///< the ids that have to be removed first, if granted
   };
   /// Whether the request may be added.
   Room room_for(const QueuedRequest& request, const Engine& engine) const;
 
-  /// The requests that may give way to this client when the queue has reached a length that is not
-  /// one of the limits: the latest ones of the client that holds the most, as many as it has beyond
-  /// half of that length.
+  /// The requests that may be evicted for this client when the queue has reached a length that is
+  /// not one of the limits: the latest ones of the client that holds the most, as many as it has
+  /// beyond half of that length.
   std::vector<uint64_t> surplus_beside(const std::string& client, int64_t length) const;
 
   /// Precondition: id is greater than all before it.

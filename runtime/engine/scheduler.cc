@@ -71,9 +71,9 @@ RequestError Scheduler::add(EngineRequest request) {
 
 /// Whether `a` may take the blocks of `b`. This is a total order, so that what is first in it can
 /// take the blocks of all others.
-bool Scheduler::ranks_before(const Sequence& a, const Sequence& b) const {
+bool Scheduler::precedes(const Sequence& a, const Sequence& b) const {
   const auto key = [this](const Sequence& s) {
-    const bool by_priority = policy_ == SchedulingPolicy::kPriority && !favoured(s);
+    const bool by_priority = policy_ == SchedulingPolicy::kPriority && !has_precedence(s);
     return std::tuple(by_priority, by_priority ? s.request.priority : 0, s.arrival);
   };
   return key(a) < key(b);
@@ -81,7 +81,8 @@ bool Scheduler::ranks_before(const Sequence& a, const Sequence& b) const {
 
 /// Prompts get their share of the budget in the order of these keys.
 Scheduler::PromptKey Scheduler::prompt_key(const Sequence& s) const {
-  const bool first = favoured(s), by_priority = policy_ == SchedulingPolicy::kPriority && !first;
+  const bool first = has_precedence(s),
+             by_priority = policy_ == SchedulingPolicy::kPriority && !first;
   const bool in_order = first || resumes(s);
   return {!first, by_priority ? s.request.priority : 0, !in_order, in_order ? 0 : s.missing(),
           s.arrival};
@@ -108,7 +109,7 @@ void Scheduler::plan_decodes() {
     if (sequence->decodes()) decodes.push_back(sequence.get());
   }
   std::sort(decodes.begin(), decodes.end(),
-            [this](const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); });
+            [this](const Sequence* a, const Sequence* b) { return precedes(*a, *b); });
   for (Sequence* sequence : decodes) {
     if (sequence->running) grant(*sequence, 1);  // an earlier one may have preempted it
   }
@@ -189,12 +190,13 @@ void Scheduler::grant(Sequence& sequence, int32_t budget) {
   while (sequence.blocks.size() < needed) sequence.blocks.push_back(*pool_.allocate());
 }
 
-/// The running sequence that ranks last, if it ranks after this one; otherwise nullptr.
+/// The running sequence that comes last in precedence, if that is after this one; otherwise
+/// nullptr.
 Sequence* Scheduler::victim_for(const Sequence& sequence) const {
   const auto last =
       std::max_element(running_.begin(), running_.end(),
-                       [this](const Owned& a, const Owned& b) { return ranks_before(*a, *b); });
-  return last != running_.end() && ranks_before(sequence, **last) ? last->get() : nullptr;
+                       [this](const Owned& a, const Owned& b) { return precedes(*a, *b); });
+  return last != running_.end() && precedes(sequence, **last) ? last->get() : nullptr;
 }
 
 /// Whether `sequence` may not begin now, because it would overtake one that was overtaken often

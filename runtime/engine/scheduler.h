@@ -45,12 +45,12 @@ struct PrefillBudget {
 /// goes before all others, no priority counts against it, and nobody passes it any more when it is
 /// its client's turn, so that none starves.
 ///
-/// Running sequences have a rank: the earlier one ranks before the later one, or the one with the
-/// better priority before the other. A sequence that needs a block when none is free takes the
-/// blocks of the sequence with the lowest rank, if that is lower than its own. The other one is
-/// preempted: it is prefilled again later, including its output tokens. If no rank is lower, the
-/// sequence keeps the blocks it has and waits for another. Because nobody can take blocks from the
-/// sequence with the highest rank, it always goes on, and therefore all of them end at some time.
+/// Running sequences have an order of precedence: the earlier one precedes the later one, or the
+/// one with the better priority the other. A sequence that needs a block when none is free takes
+/// the blocks of the last one in this order, if that comes after it. The other one is preempted: it
+/// is prefilled again later, including its output tokens. If none comes after it, the sequence
+/// keeps the blocks it has and waits for another. Because nobody can take blocks from the first
+/// sequence, it always goes on, and therefore all of them end at some time.
 class Scheduler {
  public:
   /// Precondition: max_num_seqs, max_num_batched_tokens and max_model_len are at least 1, the
@@ -89,7 +89,7 @@ class Scheduler {
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   EngineLoad load() const;
   /// What goes before such a request if it comes now and no other one comes later. without: ids of
-  /// waiting requests that are left out, because they would give way to it.
+  /// waiting requests that are left out, because they would be evicted for it.
   Backlog ahead_of(const Prospect& prospect, const std::vector<uint64_t>& without = {}) const;
   /// Whether nobody waits, and a seat is free.
   bool idle_seat() const { return waiting_.empty() && has_seat(); }
@@ -102,7 +102,7 @@ class Scheduler {
   using Owned = std::unique_ptr<Sequence>;
   using PromptKey = std::tuple<bool, int32_t, bool, int32_t, uint64_t>;
 
-  bool ranks_before(const Sequence& a, const Sequence& b) const;
+  bool precedes(const Sequence& a, const Sequence& b) const;
   PromptKey prompt_key(const Sequence& sequence) const;
   bool has_seat() const { return running_.size() < static_cast<size_t>(limits_.max_num_seqs); }
   void plan_decodes();

@@ -21,7 +21,7 @@ inline constexpr int32_t kMaxPreempted = 3;
 /// prompt.
 bool resumes(const Sequence& sequence);
 /// Whether it has waited for others long enough, or has been disturbed often enough.
-bool favoured(const Sequence& sequence);
+bool has_precedence(const Sequence& sequence);
 
 /// Where a sequence stands among those that wait for a seat. What is smaller goes first.
 struct SeatKey {

@@ -190,7 +190,7 @@ class InferService final
       return refuse_call(refusal);
     const std::string client = address_of(context->peer());
     const auto stream = std::make_shared<InferStream>(
-        StreamParts{parts_.state, parts_.intake, parts_.pulse, parts_.connections}, dialect_,
+        StreamParts{parts_.state, parts_.intake, parts_.probe, parts_.connections}, dialect_,
         open_);
     if (open_->enter(stream, client)) return stream->start(context, client);
     constexpr int kRetryMs = 1000;

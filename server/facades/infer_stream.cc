@@ -47,7 +47,7 @@ bool OpenStreams::enter(const std::shared_ptr<InferStream>& stream, const std::s
     }
     streams_[stream.get()] = {stream, client};
   }
-  if (idle) idle->give_way();
+  if (idle) idle->end_if_idle();
   return true;
 }
 
@@ -58,7 +58,7 @@ void OpenStreams::leave(const InferStream* stream) {
 
 /// One request of the stream. The stream's mutex guards what is not const.
 class InferStream::Item final : public LiveRequest::Owner,
-                                public Intake::Guest,
+                                public Intake::Call,
                                 public std::enable_shared_from_this<Item> {
  public:
   Item(std::shared_ptr<InferStream> stream, grpc::ByteBuffer bytes)
@@ -72,7 +72,7 @@ class InferStream::Item final : public LiveRequest::Owner,
   }
   uint64_t received() override { return size_; }  // it is whole when it may be read
   void work() override;
-  void turn_away(const RefusedRequest& why) override {
+  void reject(const RefusedRequest& why) override {
     {
       const std::lock_guard lock(stream_->mutex_);
       read_infer_names(&bytes_, &id_, &model_name_);
@@ -117,7 +117,7 @@ class InferStream::Item final : public LiveRequest::Owner,
   std::shared_ptr<LiveRequest> request_;
   std::unique_ptr<CallAnswer> answer_;
   std::optional<grpc::Status> failure_;  // why it was not taken
-  bool taken_ = false;
+  bool accepted_ = false;
   bool given_up_ = false;
   const RunningClock::time_point begun_ = RunningClock::now();
 };
@@ -152,22 +152,22 @@ void InferStream::Item::submit(IncomingRequest incoming) {
     origin.arrived = Clock::now();
     origin.deadline = sooner(origin.deadline, incoming.first_token);
   }
-  const Result<ServingState::Taken, RefusedRequest> taken =
+  const Result<ServingState::Accepted, RefusedRequest> accepted =
       request->submit(std::move(incoming.request), origin);
-  if (!taken.ok())
-    return refuse(
-        to_grpc_status(taken.error(), stream_->dialect_->field_path(taken.error().error.field)));
-  stream_->parts_.intake->accepted(*this, taken->bytes + incoming.kept_bytes);
+  if (!accepted.ok())
+    return refuse(to_grpc_status(accepted.error(),
+                                 stream_->dialect_->field_path(accepted.error().error.field)));
+  stream_->parts_.intake->accepted(*this, accepted->bytes + incoming.kept_bytes);
   {
     const std::lock_guard lock(stream_->mutex_);
-    answer_->begin(taken->model, static_cast<int32_t>(taken->prompt_ids.size()));
-    taken_ = true;
+    answer_->begin(accepted->model, static_cast<int32_t>(accepted->prompt_ids.size()));
+    accepted_ = true;
   }
   stream_->output_ready();
 }
 
 std::optional<AnswerMessage> InferStream::Item::next() {
-  if (!failure_ && taken_) {
+  if (!failure_ && accepted_) {
     answer_->add(request_->take());
     if (const RefusedRequest* refused = answer_->refused())
       failure_ = to_grpc_status(*refused, stream_->dialect_->field_path(refused->error.field));
@@ -175,7 +175,7 @@ std::optional<AnswerMessage> InferStream::Item::next() {
   if (failure_)
     return AnswerMessage{infer_error(id_, model_name_, failure_->error_message()),
                          grpc::Status::OK};
-  if (!taken_) return std::nullopt;
+  if (!accepted_) return std::nullopt;
   return answer_->next(stream_->parts_.state->draining());
 }
 
@@ -277,13 +277,13 @@ std::optional<RunningClock::time_point> InferStream::idle_since() {
 }
 
 /// A request that has come since stays: then there is one stream more for a while.
-void InferStream::give_way() {
+void InferStream::end_if_idle() {
   const std::lock_guard lock(mutex_);
   if (!items_.empty() || leaving_ || finished_ || call_ == nullptr) return;
   finished_ = true;
   call_->Finish(to_grpc_status(
       Status::error(Code::kUnavailable,
-                    "this ModelStreamInfer call had no request, and gave way to a new one"),
+                    "this ModelStreamInfer call had no request, and was ended for a new one"),
       {.reason = "IDLE_STREAM"}));
 }
 
@@ -295,7 +295,7 @@ void InferStream::lose_client() {
 void InferStream::drop_if_slow(std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
   if (call_ == nullptr || !writing_ || slow_) return;
-  if (parts_.pulse->answered() - write_started_ <= limit) return;
+  if (parts_.probe->answered() - write_started_ <= limit) return;
   slow_ = true;
   log_warning(cat("ModelStreamInfer: the client has not read for ", limit.count(), " ms; its ",
                   counted(items_.size(), "request is", "requests are"), " cancelled"));
@@ -307,7 +307,7 @@ bool InferStream::write_from(const std::shared_ptr<Item>& item) {
   std::optional<AnswerMessage> message = item->next();
   if (!message) return false;
   writing_ = true;
-  write_started_ = parts_.pulse->answered();
+  write_started_ = parts_.probe->answered();
   response_ = std::move(*message->bytes);
   if (message->end)
     leaving_ = item;

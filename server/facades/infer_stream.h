@@ -17,7 +17,7 @@ class InferStream;
 
 /// The streams that are open. One that waits for its client's next request has room for it, which
 /// nobody can count before it has come. Therefore there may be 64 of them, and at most 32 of one
-/// client. If there are too many, one without requests gives way. Thread-safe.
+/// client. If there are too many, one without requests is ended. Thread-safe.
 class OpenStreams {
  public:
   /// False if there are too many, and each of them has requests. Otherwise call leave() later.
@@ -56,7 +56,7 @@ class InferStream final : public std::enable_shared_from_this<InferStream> {
   /// When the stream has had its last request answered, or was opened; nullopt while it has some.
   std::optional<RunningClock::time_point> idle_since();
   /// Ends the call, unless it has requests.
-  void give_way();
+  void end_if_idle();
 
  private:
   using Call = StreamCall<InferStream>;
@@ -86,7 +86,7 @@ class InferStream final : public std::enable_shared_from_this<InferStream> {
   RequestOrigin origin_;
   Items items_;  // the requests that have not been answered, the one that is to write next first
   std::shared_ptr<Item> leaving_;             // its last message is being written
-  std::chrono::nanoseconds write_started_{};  // by the pulse's clock
+  std::chrono::nanoseconds write_started_{};  // by the probe's clock
   RunningClock::time_point idle_since_ = RunningClock::now();
   bool reading_ = false;
   bool writing_ = false;

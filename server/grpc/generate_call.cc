@@ -49,7 +49,7 @@ ByteReactor* start_call(const ServiceParts& parts, std::shared_ptr<const Dialect
   if (const grpc::Status refusal = check_call(*context, parts); !refusal.ok())
     return refuse_call(refusal);
   return std::make_shared<GenerateStream>(
-             StreamParts{parts.state, parts.intake, parts.pulse, parts.connections},
+             StreamParts{parts.state, parts.intake, parts.probe, parts.connections},
              std::move(dialect))
       ->start(context, priority);
 }

@@ -15,7 +15,7 @@ namespace shoal {
 struct ServiceParts {
   std::shared_ptr<ServingState> state;
   std::shared_ptr<Intake> intake;
-  std::shared_ptr<const Pulse> pulse;
+  std::shared_ptr<const LivenessProbe> probe;
   std::shared_ptr<Connections> connections;
   std::shared_ptr<const ApiKeys> keys;
 };

@@ -52,7 +52,7 @@ void GenerateStream::read_done(bool ok) {
   parts_.intake->arrived(*this, bytes);
 }
 
-void GenerateStream::turn_away(const RefusedRequest& why) {
+void GenerateStream::reject(const RefusedRequest& why) {
   const std::lock_guard lock(mutex_);
   if (!finished_) refuse(why);
 }
@@ -90,14 +90,14 @@ void GenerateStream::submit(IncomingRequest incoming) {
     origin.deadline = sooner(origin.deadline, incoming.first_token);
     if (gone_) request->give_up();
   }
-  const Result<ServingState::Taken, RefusedRequest> taken =
+  const Result<ServingState::Accepted, RefusedRequest> accepted =
       request->submit(std::move(incoming.request), origin);
-  if (taken.ok()) parts_.intake->accepted(*this, taken->bytes + incoming.kept_bytes);
+  if (accepted.ok()) parts_.intake->accepted(*this, accepted->bytes + incoming.kept_bytes);
   const std::lock_guard lock(mutex_);
   if (finished_) return;
-  if (!taken.ok()) return refuse(taken.error());
-  taken_ = true;
-  answer_->begin(taken->model, static_cast<int32_t>(taken->prompt_ids.size()));
+  if (!accepted.ok()) return refuse(accepted.error());
+  accepted_ = true;
+  answer_->begin(accepted->model, static_cast<int32_t>(accepted->prompt_ids.size()));
   pump();
 }
 
@@ -134,7 +134,7 @@ void GenerateStream::call_done() {
 void GenerateStream::drop_if_slow(std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
   if (call_ == nullptr || !writing_ || slow_) return;
-  if (parts_.pulse->answered() - write_started_ <= limit) return;
+  if (parts_.probe->answered() - write_started_ <= limit) return;
   slow_ = true;
   log_warning(cat("request ", request_->id(), ": the client has not read for ", limit.count(),
                   " ms; cancelled"));
@@ -146,7 +146,7 @@ void GenerateStream::drop_if_slow(std::chrono::milliseconds limit) {
 void GenerateStream::pump() {
   if (writing_ || finished_) return;
   if (gone_) return finish(gone_status());
-  if (!taken_) return;
+  if (!accepted_) return;
   answer_->add(request_->take());
   if (const RefusedRequest* refused = answer_->refused()) {
     request_->release_id();
@@ -157,7 +157,7 @@ void GenerateStream::pump() {
   if (message->end) request_->release_id();
   if (!message->bytes) return finish(*message->end);
   writing_ = true;
-  write_started_ = parts_.pulse->answered();
+  write_started_ = parts_.probe->answered();
   response_ = std::move(*message->bytes);
   if (!message->end) return call_->StartWrite(&response_);
   finished_ = true;

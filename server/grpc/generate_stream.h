@@ -9,7 +9,7 @@
 #include "server/grpc/byte_methods.h"
 #include "server/grpc/connections.h"
 #include "server/grpc/dialect.h"
-#include "server/grpc/pulse.h"
+#include "server/grpc/liveness_probe.h"
 #include "server/grpc/stream_call.h"
 #include "server/serving/intake.h"
 #include "server/serving/live_request.h"
@@ -20,7 +20,7 @@ namespace shoal {
 struct StreamParts {
   std::shared_ptr<ServingState> state;
   std::shared_ptr<Intake> intake;
-  std::shared_ptr<const Pulse> pulse;
+  std::shared_ptr<const LivenessProbe> probe;
   std::shared_ptr<const Connections> connections;
 };
 
@@ -29,7 +29,7 @@ struct StreamParts {
 /// threads and the watchdog for slow readers call it, and its mutex orders them. The intake, the
 /// loop, the ServingState and the call's reactor share its ownership.
 class GenerateStream final : public LiveRequest::Owner,
-                             public Intake::Guest,
+                             public Intake::Call,
                              public std::enable_shared_from_this<GenerateStream> {
  public:
   /// The request is read as bytes, when the intake has room for it.
@@ -46,7 +46,7 @@ class GenerateStream final : public LiveRequest::Owner,
   void read() override;
   uint64_t received() override;
   void work() override;
-  void turn_away(const RefusedRequest& why) override;
+  void reject(const RefusedRequest& why) override;
 
   void output_ready() override;
   void drop_if_slow(std::chrono::milliseconds limit) override;
@@ -78,13 +78,13 @@ class GenerateStream final : public LiveRequest::Owner,
   grpc::ByteBuffer request_bytes_;  // gRPC uses it while reading_ is set
   bool reading_ = false;
   std::shared_ptr<LiveRequest> request_;  // null until the request has been read
-  bool taken_ = false;                    // the request; until then its output waits
+  bool accepted_ = false;                 // the request; until then its output waits
   std::unique_ptr<CallAnswer> answer_;    // null until the request has been read
   std::optional<int64_t> priority_;
   std::string peer_;  // set by start()
   RequestOrigin origin_;
   grpc::ByteBuffer response_;                 // gRPC uses it while writing_ is set
-  std::chrono::nanoseconds write_started_{};  // by the pulse's clock
+  std::chrono::nanoseconds write_started_{};  // by the probe's clock
   bool writing_ = false;                      // a write is outstanding
   bool finished_ = false;                     // Finish has been called, so nothing more is written
   RunningClock::time_point begun_;

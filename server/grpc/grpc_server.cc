@@ -22,8 +22,8 @@
 #include "server/grpc/connections.h"
 #include "server/grpc/control_service.h"
 #include "server/grpc/generate_service.h"
+#include "server/grpc/liveness_probe.h"
 #include "server/grpc/protobuf_log.h"
-#include "server/grpc/pulse.h"
 #include "server/grpc/tls_credentials.h"
 #include "server/grpc/transport_service.h"
 #include "server/net/listen.h"
@@ -155,7 +155,7 @@ struct GrpcServer::Impl {
   int port = 0;
   std::shared_ptr<ServingState> state;
   std::shared_ptr<Intake> intake;
-  std::shared_ptr<Pulse> pulse;
+  std::shared_ptr<LivenessProbe> probe;
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::shared_ptr<Connections> connections;
   std::shared_ptr<grpc::ServerCredentials> credentials;
@@ -175,7 +175,7 @@ struct GrpcServer::Impl {
   }
 
   void make_services() {
-    const ServiceParts parts{state, intake, pulse, connections, options.keys};
+    const ServiceParts parts{state, intake, probe, connections, options.keys};
     services.push_back(make_generate_service(parts));
     services.push_back(make_control_service(parts));
     services.push_back(make_transport_service(parts));
@@ -200,9 +200,9 @@ struct GrpcServer::Impl {
     while (!wake.wait_for(lock, std::min(pause, tick), [this] { return stop; })) {
       lock.unlock();
       pause = connections->close_endless();
-      intake->turn_away_late(RunningClock::now());
+      intake->reject_late(RunningClock::now());
       if (Clock::now() >= next) {
-        pulse->beat(2 * tick);
+        probe->probe(2 * tick);
         state->drop_slow_readers(limit);
         state->end_late();
         if (Clock::now() >= next_trim) {
@@ -265,7 +265,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   impl->intake = options.intake ? options.intake : std::make_shared<Intake>(Intake::Options{});
   impl->connections =
       std::make_shared<Connections>(kept_descriptors(options.ranks), impl->intake->budget_bytes());
-  impl->pulse = std::make_shared<Pulse>();
+  impl->probe = std::make_shared<LivenessProbe>();
   impl->make_services();
   grpc::ServerBuilder builder;
   configure(impl->quota.Resize(kGrpcBytes), impl->options, &builder);
@@ -281,7 +281,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
                                                          impl->connections, std::move(hand_over)));
   impl->set_health(false);
   impl->server->GetHealthCheckService()->SetServingStatus(kLivenessName, true);
-  impl->pulse->start(*impl->server);
+  impl->probe->start(*impl->server);
   impl->watchdog = std::thread([raw = impl.get()] { raw->watch_clients(); });
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
 }
@@ -312,7 +312,7 @@ void GrpcServer::set_stopping() {
 }
 
 bool GrpcServer::alive() const {
-  return impl_->pulse->silent_for() < kSilentFront;
+  return impl_->probe->silent_for() < kSilentFront;
 }
 
 void GrpcServer::set_draining() {

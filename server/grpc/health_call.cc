@@ -119,7 +119,7 @@ class HealthCall final : public ByteReactor,
   void on_lost(const Status& why) override {
     report(wire::HEALTH_STATE_NOT_READY, explain(why));
     const std::lock_guard lock(mutex_);
-    if (taken_.loop != nullptr) taken_.loop->cancel(taken_.id);
+    if (accepted_.loop != nullptr) accepted_.loop->cancel(accepted_.id);
   }
   void on_end(OutputEnd end) override {
     if (end.status.ok() && tokens_ == 1)
@@ -130,17 +130,17 @@ class HealthCall final : public ByteReactor,
 
   void OnCancel() override {
     const std::lock_guard lock(mutex_);
-    if (taken_.loop != nullptr) taken_.loop->cancel(taken_.id);
+    if (accepted_.loop != nullptr) accepted_.loop->cancel(accepted_.id);
     if (!finished_) finish({grpc::StatusCode::CANCELLED, "cancelled by the client"});
   }
   void OnDone() override { const std::shared_ptr<HealthCall> last = std::move(self_); }
 
  private:
   void probe(InferenceLoop& loop) {
-    const auto told = [call = shared_from_this()](const std::optional<Status>& step) {
+    const auto listener = [call = shared_from_this()](const std::optional<Status>& step) {
       call->step_ended(step);
     };
-    switch (loop.await_step(kRecently, told)) {
+    switch (loop.await_step(kRecently, listener)) {
       case InferenceLoop::Awaited::kEnded:
         return report(wire::HEALTH_STATE_READY, "");
       case InferenceLoop::Awaited::kLater:
@@ -169,12 +169,12 @@ class HealthCall final : public ByteReactor,
     request.max_tokens = 1;
     request.temperature = 0;
     request.ignore_eos = true;
-    const Result<ServingState::Taken, RefusedRequest> taken =
+    const Result<ServingState::Accepted, RefusedRequest> accepted =
         state_->submit(std::move(request), shared_from_this());
-    if (!taken.ok()) return refused(taken.error());
+    if (!accepted.ok()) return refused(accepted.error());
     const std::lock_guard lock(mutex_);
-    taken_ = *taken;
-    if (finished_) taken_.loop->cancel(taken_.id);
+    accepted_ = *accepted;
+    if (finished_) accepted_.loop->cancel(accepted_.id);
   }
 
   void report(wire::HealthState state, const std::string& message) {
@@ -216,7 +216,7 @@ class HealthCall final : public ByteReactor,
   std::shared_ptr<HealthCall> self_;
   size_t tokens_ = 0;  // used only by the loop's thread
   std::mutex mutex_;
-  ServingState::Taken taken_;
+  ServingState::Accepted accepted_;
   bool finished_ = false;
 };
 

@@ -31,7 +31,7 @@ void AsioSession::greet() {
         self->state_ = State::kHead;  // since when it waits for the head does not change
         return self->read_more();
       case Greeting::kPlain:
-        return self->turn_away_plain();
+        return self->refuse_plain();
       case Greeting::kFailed:
         log_debug(cat("http: the TLS handshake of ", self->client_, " failed: ", why));
         return self->close();
@@ -41,8 +41,8 @@ void AsioSession::greet() {
 
 /// Tells a client that speaks HTTP without TLS what is wrong. It has not been heard as a request,
 /// so that it does not count as one.
-void AsioSession::turn_away_plain() {
-  log_debug(cat("http: ", client_, " does not speak TLS; turned away"));
+void AsioSession::refuse_plain() {
+  log_debug(cat("http: ", client_, " does not speak TLS; refused"));
   const HttpError error{400, "this port speaks TLS: use https://", "", "TLS_REQUIRED"};
   sending_ = head_text(error_response(error), {});
   stream_.async_write_some(asio::buffer(sending_),

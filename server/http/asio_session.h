@@ -74,7 +74,7 @@ class AsioSession final : public Session,
     since_ = RunningClock::now();
   }
   void greet();
-  void turn_away_plain();
+  void refuse_plain();
   void expect_head();
   void read_more();
   void on_read(const boost::system::error_code& error, size_t bytes);

@@ -57,7 +57,7 @@ void BodyExchange::work() {
   process(std::move(body));
 }
 
-void BodyExchange::turn_away(const RefusedRequest& why) {
+void BodyExchange::reject(const RefusedRequest& why) {
   answer(error_response(to_http_error(why)));
 }
 

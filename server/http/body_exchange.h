@@ -11,9 +11,9 @@ namespace shoal {
 
 /// A call whose body passes through the intake: it is read when there is room for it, and worked on
 /// by a thread of the intake. A derived class says what the work is. Thread-safe: the event thread
-/// calls it as an HttpExchange, and the intake as a guest.
+/// calls it as an HttpExchange, and the intake as a call.
 class BodyExchange : public HttpExchange,
-                     public Intake::Guest,
+                     public Intake::Call,
                      public std::enable_shared_from_this<BodyExchange> {
  public:
   /// length: of the body if the client says it, otherwise kMaxRequestBytes.
@@ -30,7 +30,7 @@ class BodyExchange : public HttpExchange,
   void read() final;
   uint64_t received() final;
   void work() final;
-  void turn_away(const RefusedRequest& why) final;
+  void reject(const RefusedRequest& why) final;
 
  protected:
   /// Works on the body, on a thread of the intake and without a lock. It calls answer(), or

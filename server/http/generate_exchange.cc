@@ -132,21 +132,21 @@ HttpError GenerateExchange::submit(ApiRequest request) {
   size_t bytes = kept;  // what is kept of the answer counts too
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     if (gone()) running->requests[i]->give_up();
-    Result<ServingState::Taken, RefusedRequest> taken =
+    Result<ServingState::Accepted, RefusedRequest> accepted =
         running->requests[i]->submit(std::move(request.prompts[i]), origin());
-    if (!taken.ok()) {
+    if (!accepted.ok()) {
       for (const auto& one : running->requests) {
         one->give_up();
         one->release_id();
       }
-      HttpError error = to_http_error(taken.error());
+      HttpError error = to_http_error(accepted.error());
       // The ids come from the conversation.
       if (route_ == ApiRoute::kChat && error.param == "prompt") error.param = "messages";
       return error;
     }
-    bytes += taken->bytes;
-    running->choices[i].prompt_tokens = static_cast<int32_t>(taken->prompt_ids.size());
-    if (request.token_ids) running->choices[i].prompt_ids = std::move(taken->prompt_ids);
+    bytes += accepted->bytes;
+    running->choices[i].prompt_tokens = static_cast<int32_t>(accepted->prompt_ids.size());
+    if (request.token_ids) running->choices[i].prompt_ids = std::move(accepted->prompt_ids);
   }
   parts().intake->accepted(*this, bytes);
   running->submitted = true;

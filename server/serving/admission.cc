@@ -41,18 +41,18 @@ Admission::Verdict Admission::decide(const EngineRequest& request, const Request
   RequestQueue::Room room = queue_.room_for(queued, engine);
   if (!room.granted)
     return {refuse(NotTaken::kQueueFull, describe(room.reached), wait_s(prospect)), {}};
-  Backlog ahead = scheduler_.ahead_of(prospect, room.give_way);
+  Backlog ahead = scheduler_.ahead_of(prospect, room.evict);
   if (std::optional<RefusedRequest> long_wait = refuse_wait(ahead)) {
-    // A queue of this length takes --max-queue-time. It is full, so that others may give way.
+    // A queue of this length takes --max-queue-time. It is full, so that others may be evicted.
     const double length = static_cast<double>(ahead.begins) * sure_factor_ *
                           queue_.limits().seconds / *rates_.least_seconds_for(ahead);
-    if (room.give_way.empty()) {
-      room.give_way = queue_.surplus_beside(origin.client, static_cast<int64_t>(length));
-      ahead = scheduler_.ahead_of(prospect, room.give_way);
+    if (room.evict.empty()) {
+      room.evict = queue_.surplus_beside(origin.client, static_cast<int64_t>(length));
+      ahead = scheduler_.ahead_of(prospect, room.evict);
     }
     if (refuse_wait(ahead)) return {std::move(long_wait), {}};
   }
-  return {refuse_deadline(ahead, queued.tokens, origin), std::move(room.give_way)};
+  return {refuse_deadline(ahead, queued.tokens, origin), std::move(room.evict)};
 }
 
 std::string Admission::describe(QueueLimit reached) const {
@@ -128,7 +128,7 @@ std::vector<uint64_t> Admission::late() const {
   return queue_.late(now_s());
 }
 
-RefusedRequest Admission::gave_way(uint64_t id) const {
+RefusedRequest Admission::evicted(uint64_t id) const {
   return refuse(NotTaken::kShareExceeded,
                 "this client had more than half of the queue, and another client needs a place, so "
                 "that its latest requests are refused",

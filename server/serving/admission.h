@@ -32,7 +32,7 @@ class Admission {
 
   struct Verdict {
     std::optional<RefusedRequest> refused;
-    std::vector<uint64_t> give_way;  ///< if not refused: the caller ends these with gave_way()
+    std::vector<uint64_t> evict;  ///< if not refused: the caller ends these with evicted()
   };
   /// Whether a request that the scheduler would take may wait. bytes: kept of it.
   Verdict decide(const EngineRequest& request, const RequestOrigin& origin, int64_t bytes);
@@ -44,7 +44,7 @@ class Admission {
   /// The ids of those that have waited for too long. The caller ends them with waited_too_long().
   std::vector<uint64_t> late() const;
   /// Why a waiting request ends before it has begun.
-  RefusedRequest gave_way(uint64_t id) const;
+  RefusedRequest evicted(uint64_t id) const;
   RefusedRequest waited_too_long(uint64_t id) const;
 
   /// Records which requests begin with this plan, the scheduler's last one.

@@ -31,7 +31,7 @@ Status why_not_again(const Status& lost) {
   return lost.because_of(
       shortage ? Code::kResourceExhausted : Code::kInternal,
       cat("the ranks ", shortage ? "ran out of memory, threads or descriptors" : "crashed",
-          " twice while this request was in their step, with fewer than ", kStepsThatForgive,
+          " twice while this request was in their step, with fewer than ", kStepsThatClear,
           " good steps beyond that place between; it is not tried again"));
 }
 
@@ -87,7 +87,7 @@ Result<uint64_t, RefusedRequest> InferenceLoop::submit(ResolvedRequest request,
     if (origin) {
       Admission::Verdict verdict = admission_.decide(request.engine, *origin, bytes);
       if (verdict.refused) return std::move(*verdict.refused);
-      for (const uint64_t other : verdict.give_way) turn_out(other, admission_.gave_way(other));
+      for (const uint64_t other : verdict.evict) evict(other, admission_.evicted(other));
       admission_.add(id, *origin, tokens, bytes);
     }
     (void)scheduler_.add(std::move(request.engine));  // was checked
@@ -137,11 +137,11 @@ int64_t InferenceLoop::queued_bytes() const {
 }
 
 InferenceLoop::Awaited InferenceLoop::await_step(std::chrono::milliseconds lately,
-                                                 StepListener told) {
+                                                 StepListener listener) {
   const std::lock_guard lock(mutex_);
   if (open_.empty()) return Awaited::kIdle;
   if (last_step_ && Clock::now() - *last_step_ <= lately) return Awaited::kEnded;
-  told_.push_back(std::move(told));
+  step_listeners_.push_back(std::move(listener));
   return Awaited::kLater;
 }
 
@@ -165,8 +165,8 @@ void InferenceLoop::run() {
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
     wait_until_ready(wake_, lock, [this] {
-      return stop_ || end_all_ || !cancelled_.empty() || !turned_out_.empty() ||
-             (open_.empty() && !told_.empty()) || scheduler_.has_work();
+      return stop_ || end_all_ || !cancelled_.empty() || !evicted_.empty() ||
+             (open_.empty() && !step_listeners_.empty()) || scheduler_.has_work();
     });
     busy_ = true;
     last = stop_;
@@ -184,7 +184,7 @@ void InferenceLoop::run() {
       last = true;
     }
     lock.lock();
-    if (open_.empty() && !told_.empty()) {
+    if (open_.empty() && !step_listeners_.empty()) {
       lock.unlock();
       tell(std::nullopt);
       lock.lock();
@@ -283,9 +283,9 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
 /// Tells those that have waited for this step.
 void InferenceLoop::tell(const std::optional<Status>& step) {
   std::unique_lock lock(mutex_);
-  const std::vector<StepListener> told = std::exchange(told_, {});
+  const std::vector<StepListener> listeners = std::exchange(step_listeners_, {});
   lock.unlock();
-  for (const StepListener& listener : told) listener(step);
+  for (const StepListener& listener : listeners) listener(step);
 }
 
 /// Locks twice, because the text is decoded and the sinks are called without the lock. A request
@@ -326,9 +326,9 @@ void InferenceLoop::deliver(const StepResult& result) {
 
 /// Takes a request out of the queue before it has begun. The caller holds the lock. The sink is
 /// told later, because the caller of submit() may hold a lock that the sink takes.
-void InferenceLoop::turn_out(uint64_t id, RefusedRequest why) {
-  turned_out_.push_back(take_out(id, false));
-  OutputEnd& end = turned_out_.back()->end;
+void InferenceLoop::evict(uint64_t id, RefusedRequest why) {
+  evicted_.push_back(take_out(id, false));
+  OutputEnd& end = evicted_.back()->end;
   end.status = why.error.status;
   end.refused = std::move(why);
 }
@@ -336,8 +336,8 @@ void InferenceLoop::turn_out(uint64_t id, RefusedRequest why) {
 /// Takes out those that have waited for too long, and returns all whose sinks have not been told
 /// yet that they are out. The caller holds the lock.
 std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_late() {
-  for (const uint64_t id : admission_.late()) turn_out(id, admission_.waited_too_long(id));
-  return std::exchange(turned_out_, {});
+  for (const uint64_t id : admission_.late()) evict(id, admission_.waited_too_long(id));
+  return std::exchange(evicted_, {});
 }
 
 /// Removes the requests that were cancelled since the last step from the engine. The caller holds

@@ -122,8 +122,8 @@ class InferenceLoop {
   /// the workers were lost in it. nullopt: no request is open any more. It must not block.
   using StepListener = std::function<void(const std::optional<Status>& step)>;
   /// Tells kEnded if requests are open and a step has ended well within the time `lately`. If none
-  /// has, `told` hears once, of the next step.
-  Awaited await_step(std::chrono::milliseconds lately, StepListener told);
+  /// has, `listener` hears once, of the next step.
+  Awaited await_step(std::chrono::milliseconds lately, StepListener listener);
 
   /// Waits until the open requests have ended, and returns true if all ended by themselves. At the
   /// deadline, the remaining ones end with CANCELLED after the current step; `late` is called first
@@ -140,7 +140,7 @@ class InferenceLoop {
   Status step(const StepPlan& plan);
   void note_good_step(const StepPlan& plan, Clock::time_point began);
   void note_time(const StepPlan& plan, double seconds);
-  void turn_out(uint64_t id, RefusedRequest why);
+  void evict(uint64_t id, RefusedRequest why);
   std::vector<std::unique_ptr<Open>> take_late();
   void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
@@ -150,7 +150,7 @@ class InferenceLoop {
   std::vector<std::unique_ptr<Open>> take_cancelled();
   std::vector<std::unique_ptr<Open>> take_all(const Status& status);
   void tell(const std::optional<Status>& step);
-  bool idle() const { return open_.empty() && turned_out_.empty() && ending_ == 0 && !busy_; }
+  bool idle() const { return open_.empty() && evicted_.empty() && ending_ == 0 && !busy_; }
 
   const ServedModel& model_;
   const StepFunction step_;
@@ -162,16 +162,16 @@ class InferenceLoop {
   StepPace pace_;
   Admission admission_;
   // The mutex guards the map. Only the loop's thread uses what an Open holds, except for the end of
-  // one that is turned out of the queue.
+  // one that is evicted from the queue.
   std::map<uint64_t, std::unique_ptr<Open>> open_;
   std::vector<uint64_t> cancelled_;
-  // Requests that were taken out of the queue, and whose sinks have not been told yet.
-  std::vector<std::unique_ptr<Open>> turned_out_;
+  // Requests that were evicted from the queue, and whose sinks do not know it yet.
+  std::vector<std::unique_ptr<Open>> evicted_;
   int ending_ = 0;  // threads in end_late() that tell sinks of it
   Status failure_;  // not ok once the loop has stopped
   const Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> last_step_;  // when a step last ended well
-  std::vector<StepListener> told_;              // those that wait for the next one
+  std::vector<StepListener> step_listeners_;    // those that wait for the next one
   uint64_t next_id_ = 1;
   bool end_all_ = false;
   bool stop_ = false;

@@ -24,7 +24,7 @@ RefusedRequest too_many() {
   return queue_full("too many requests wait to be read or tokenized; try again soon");
 }
 
-RefusedRequest gave_way() {
+RefusedRequest evicted_for_another() {
   return {NotTaken::kShareExceeded,
           Status::error(Code::kResourceExhausted,
                         "this client had more than half of the places in which requests wait to be "
@@ -61,46 +61,46 @@ void Intake::stop() {
     lane->changed.notify_one();
     if (lane->thread.joinable()) lane->thread.join();
   }
-  // Guests own this object through their streams, so those that are left would keep it alive.
-  FairQueue<std::shared_ptr<Guest>> unserved[2];
+  // Calls share the ownership of this object, so those that are left would keep it alive.
+  FairQueue<std::shared_ptr<Call>> unserved[2];
   const std::lock_guard lock(mutex_);
   std::swap(unserved[0], short_.queue);
   std::swap(unserved[1], long_.queue);
 }
 
-void Intake::enter(const std::shared_ptr<Guest>& guest, const std::string& client,
+void Intake::enter(const std::shared_ptr<Call>& call, const std::string& client,
                    size_t most_bytes) {
-  Guests admitted;
-  std::shared_ptr<Guest> gives_way;
+  Calls admitted;
+  std::shared_ptr<Call> evicted;
   bool full = false, draining = false;
-  const uint64_t received = guest->received();
+  const uint64_t received = call->received();
   {
     const std::lock_guard lock(mutex_);
     draining = draining_;
     if (waiting_.size() >= options_.max_waiting) {
       const auto other = waiting_.make_room(client, options_.max_waiting);
-      if (other) gives_way = find(*other);
+      if (other) evicted = find(*other);
       full = !other;
     }
     if (!full && !draining) {
-      entries_[guest.get()] = {.guest = guest,
-                               .client = client,
-                               .most_bytes = most_bytes,
-                               .since = RunningClock::now(),
-                               .received = received};
-      waiting_.push(client, guest.get());
+      entries_[call.get()] = {.call = call,
+                              .client = client,
+                              .most_bytes = most_bytes,
+                              .since = RunningClock::now(),
+                              .received = received};
+      waiting_.push(client, call.get());
       admitted = admit();
     }
   }
-  if (gives_way) gives_way->turn_away(gave_way());
-  if (draining) return guest->turn_away(server_is_draining());
-  if (full) guest->turn_away(too_many());
+  if (evicted) evicted->reject(evicted_for_another());
+  if (draining) return call->reject(server_is_draining());
+  if (full) call->reject(too_many());
   for (const auto& one : admitted) one->read();
 }
 
-std::shared_ptr<Intake::Guest> Intake::find(const Guest* guest) const {
-  const auto found = entries_.find(guest);
-  return found == entries_.end() ? nullptr : found->second.guest;
+std::shared_ptr<Intake::Call> Intake::find(const Call* call) const {
+  const auto found = entries_.find(call);
+  return found == entries_.end() ? nullptr : found->second.call;
 }
 
 /// Whether the client may have one more request read, if others want the same.
@@ -111,7 +111,7 @@ bool Intake::has_room_for(const std::string& client) const {
 }
 
 /// Takes the next one that waits: of a client none of whose requests arrives, if there is one.
-std::optional<const Intake::Guest*> Intake::next_to_read(bool last_place) {
+std::optional<const Intake::Call*> Intake::next_to_read(bool last_place) {
   const auto has_none = [this](const std::string& client) {
     return !arriving_of_.contains(client) && has_room_for(client);
   };
@@ -123,17 +123,17 @@ std::optional<const Intake::Guest*> Intake::next_to_read(bool last_place) {
 
 /// Gives those that wait the room that there is. The caller holds the lock, and calls their read()
 /// after releasing it.
-Intake::Guests Intake::admit() {
-  Guests admitted;
+Intake::Calls Intake::admit() {
+  Calls admitted;
   while (bytes_ + kMaxRequestBytes <= options_.budget_bytes) {
     // A client that has much gets more, except for the last place, so that another one that comes
     // never has to wait until those requests have arrived.
     const bool last = bytes_ > 0 && bytes_ + 2 * kMaxRequestBytes > options_.budget_bytes;
-    const std::optional<const Guest*> next = next_to_read(last);
+    const std::optional<const Call*> next = next_to_read(last);
     if (!next) break;
     Entry& entry = entries_.at(*next);
     count(entry, State::kArriving, entry.most_bytes);
-    admitted.push_back(entry.guest);
+    admitted.push_back(entry.call);
   }
   return admitted;
 }
@@ -156,38 +156,38 @@ void Intake::count(Entry& entry, State state, size_t bytes) {
   entry.since = entry.looked_at = RunningClock::now();
 }
 
-void Intake::arrived(const Guest& guest, size_t bytes) {
-  Guests admitted;
-  std::shared_ptr<Guest> turned_away;
+void Intake::arrived(const Call& call, size_t bytes) {
+  Calls admitted;
+  std::shared_ptr<Call> rejected;
   bool full = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(&guest);
+    const auto found = entries_.find(&call);
     if (found == entries_.end()) return;
     const std::string& client = found->second.client;
     Lane& lane = bytes <= options_.short_bytes ? short_ : long_;
     count(found->second, State::kQueued, bytes);
     if (lane.queue.size() >= options_.max_queued) {
-      turned_away = lane.queue.make_room(client, options_.max_queued).value_or(nullptr);
-      full = turned_away == nullptr;
+      rejected = lane.queue.make_room(client, options_.max_queued).value_or(nullptr);
+      full = rejected == nullptr;
     }
     if (full) {
-      turned_away = found->second.guest;
+      rejected = found->second.call;
     } else {
-      lane.queue.push(client, found->second.guest);
+      lane.queue.push(client, found->second.call);
       lane.changed.notify_one();
     }
     admitted = admit();
   }
-  if (turned_away) turned_away->turn_away(full ? too_many() : gave_way());
+  if (rejected) rejected->reject(full ? too_many() : evicted_for_another());
   for (const auto& one : admitted) one->read();
 }
 
-void Intake::accepted(const Guest& guest, size_t bytes) {
-  Guests admitted;
+void Intake::accepted(const Call& call, size_t bytes) {
+  Calls admitted;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(&guest);
+    const auto found = entries_.find(&call);
     if (found == entries_.end()) return;
     count(found->second, State::kAccepted, bytes);
     admitted = admit();
@@ -195,16 +195,16 @@ void Intake::accepted(const Guest& guest, size_t bytes) {
   for (const auto& one : admitted) one->read();
 }
 
-void Intake::leave(const Guest& guest) {
-  Guests admitted;
-  std::shared_ptr<Guest> last;  // destroyed after the lock is released
+void Intake::leave(const Call& call) {
+  Calls admitted;
+  std::shared_ptr<Call> last;  // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(&guest);
+    const auto found = entries_.find(&call);
     if (found == entries_.end()) return;
-    if (found->second.state == State::kWaiting) waiting_.remove(found->second.client, &guest);
+    if (found->second.state == State::kWaiting) waiting_.remove(found->second.client, &call);
     count(found->second, State::kAccepted, 0);
-    last = std::move(found->second.guest);
+    last = std::move(found->second.call);
     entries_.erase(found);
     if (entries_.empty()) left_.notify_all();
     admitted = admit();
@@ -214,15 +214,15 @@ void Intake::leave(const Guest& guest) {
 
 /// Asks the connections of requests that arrive what they have brought, without holding the lock,
 /// and finds those that have stopped while another client waits.
-void Intake::look_at_senders(RunningClock::time_point now, Guests* stopped) {
-  Guests arriving;
+void Intake::look_at_senders(RunningClock::time_point now, Calls* stopped) {
+  Calls arriving;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [guest, entry] : entries_)
-      if (entry.state == State::kArriving) arriving.push_back(entry.guest);
+    for (const auto& [call, entry] : entries_)
+      if (entry.state == State::kArriving) arriving.push_back(entry.call);
   }
   std::vector<uint64_t> received;
-  for (const auto& guest : arriving) received.push_back(guest->received());
+  for (const auto& call : arriving) received.push_back(call->received());
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < arriving.size(); ++i) {
     const auto found = entries_.find(arriving[i].get());
@@ -236,38 +236,38 @@ void Intake::look_at_senders(RunningClock::time_point now, Guests* stopped) {
   }
 }
 
-void Intake::turn_away_late(RunningClock::time_point now) {
+void Intake::reject_late(RunningClock::time_point now) {
   const auto older = [now](const Entry& entry, int milliseconds) {
     return now - entry.since > std::chrono::milliseconds(milliseconds);
   };
-  Guests without_room, slow, still;
+  Calls without_room, slow, still;
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.empty()) return;
-    for (const auto& [guest, entry] : entries_) {
+    for (const auto& [call, entry] : entries_) {
       if (entry.state == State::kWaiting && older(entry, options_.max_wait_ms))
-        without_room.push_back(entry.guest);
+        without_room.push_back(entry.call);
       if (entry.state == State::kArriving && older(entry, options_.slow_sender_ms))
-        slow.push_back(entry.guest);
+        slow.push_back(entry.call);
     }
   }
   look_at_senders(now, &still);
-  for (const auto& guest : without_room) guest->turn_away(no_room(options_.budget_bytes));
-  for (const auto& guest : slow) guest->turn_away(too_slow(options_.slow_sender_ms));
-  for (const auto& guest : still) guest->turn_away(stopped(options_.stopped_ms));
+  for (const auto& call : without_room) call->reject(no_room(options_.budget_bytes));
+  for (const auto& call : slow) call->reject(too_slow(options_.slow_sender_ms));
+  for (const auto& call : still) call->reject(stopped(options_.stopped_ms));
 }
 
 void Intake::drain() {
-  Guests unread;
+  Calls unread;
   {
     const std::lock_guard lock(mutex_);
     draining_ = true;
-    for (const auto& [guest, entry] : entries_) {
+    for (const auto& [call, entry] : entries_) {
       if (entry.state == State::kWaiting || entry.state == State::kArriving)
-        unread.push_back(entry.guest);
+        unread.push_back(entry.call);
     }
   }
-  for (const auto& guest : unread) guest->turn_away(server_is_draining());
+  for (const auto& call : unread) call->reject(server_is_draining());
 }
 
 bool Intake::wait_until_empty(Deadline deadline) {
@@ -285,10 +285,10 @@ void Intake::run(Lane& lane) {
   for (;;) {
     wait_until_ready(lane.changed, lock, [&] { return stop_ || !lane.queue.empty(); });
     if (stop_) return;
-    std::shared_ptr<Guest> guest = *lane.queue.pop();
+    std::shared_ptr<Call> call = *lane.queue.pop();
     lock.unlock();
-    guest->work();
-    guest.reset();
+    call->work();
+    call.reset();
     lock.lock();
   }
 }

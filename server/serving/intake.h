@@ -32,9 +32,9 @@ inline constexpr size_t kMaxRequestBytes = size_t{16} << 20;
 ///
 /// Short requests and long ones have a thread each, so that a short one never waits for the
 /// tokenizing of a long one. Wherever requests wait, clients take turns, and one client has at most
-/// half of the places and bytes while another one needs some: its latest requests give way. A
+/// half of the places and bytes while another one needs some: its latest requests are evicted. A
 /// client gets a second place to arrive in only if every other one that waits has its first.
-/// Thread-safe; it calls a guest without holding its lock.
+/// Thread-safe; its lock is not held while it calls a Call.
 class Intake {
  public:
   struct Options {
@@ -45,16 +45,16 @@ class Intake {
     int max_wait_ms = 10'000;    ///< in the state waiting
     int slow_sender_ms = 5'000;  ///< in the state arriving, if others wait
     /// If another client waits, a connection that brings less than this many bytes in this time
-    /// has stopped, and its request gives way.
+    /// has stopped, and its request is evicted.
     int stopped_ms = 250;
     size_t stopped_bytes = size_t{16} << 10;
     size_t short_bytes = size_t{64} << 10;  ///< the longest of the short requests
   };
 
   /// A call whose request passes through.
-  class Guest {
+  class Call {
    public:
-    virtual ~Guest() = default;
+    virtual ~Call() = default;
     /// There is room: read the request, and call arrived() or leave() afterwards.
     virtual void read() = 0;
     /// How many bytes its connection has brought so far.
@@ -62,7 +62,7 @@ class Intake {
     /// Do the work on the request. Called on a thread of the Intake. Call accepted() or leave().
     virtual void work() = 0;
     /// There is no room, or the request takes too long to arrive. Call leave() afterwards.
-    virtual void turn_away(const RefusedRequest& why) = 0;
+    virtual void reject(const RefusedRequest& why) = 0;
   };
 
   explicit Intake(const Options& options);
@@ -70,19 +70,19 @@ class Intake {
 
   /// client: who sent the request. most_bytes: the most that it may have, if its length is known
   /// before it is read.
-  void enter(const std::shared_ptr<Guest>& guest, const std::string& client,
+  void enter(const std::shared_ptr<Call>& call, const std::string& client,
              size_t most_bytes = kMaxRequestBytes);
-  void arrived(const Guest& guest, size_t bytes);
+  void arrived(const Call& call, size_t bytes);
   /// What is kept of the request, in bytes, until leave().
-  void accepted(const Guest& guest, size_t bytes);
+  void accepted(const Call& call, size_t bytes);
   /// The call is over, in whichever state. No effect if it is not known.
-  void leave(const Guest& guest);
+  void leave(const Call& call);
 
-  /// Turns away those whose time is over, and those whose senders have stopped. Call it several
+  /// Rejects those whose time is over, and those whose senders have stopped. Call it several
   /// times a second.
-  void turn_away_late(RunningClock::time_point now);
+  void reject_late(RunningClock::time_point now);
 
-  /// Turns away all that wait or arrive, and whoever enters from now on, because the server shuts
+  /// Rejects all that wait or arrive, and whoever enters from now on, because the server shuts
   /// down. Those that are queued or accepted go on.
   void drain();
   /// Returns true when no call is left, or false at the deadline.
@@ -97,7 +97,7 @@ class Intake {
  private:
   enum class State { kWaiting, kArriving, kQueued, kAccepted };
   struct Entry {
-    std::shared_ptr<Guest> guest;
+    std::shared_ptr<Call> call;
     std::string client;
     State state = State::kWaiting;
     size_t bytes = 0;
@@ -109,23 +109,23 @@ class Intake {
     RunningClock::time_point looked_at = {};
   };
   struct Lane {
-    FairQueue<std::shared_ptr<Guest>> queue;
+    FairQueue<std::shared_ptr<Call>> queue;
     std::condition_variable changed;
     std::thread thread;
   };
-  using Guests = std::vector<std::shared_ptr<Guest>>;
-  Guests admit();
-  std::optional<const Guest*> next_to_read(bool last_place);
+  using Calls = std::vector<std::shared_ptr<Call>>;
+  Calls admit();
+  std::optional<const Call*> next_to_read(bool last_place);
   bool has_room_for(const std::string& client) const;
-  void look_at_senders(RunningClock::time_point now, Guests* stopped);
-  std::shared_ptr<Guest> find(const Guest* guest) const;
+  void look_at_senders(RunningClock::time_point now, Calls* stopped);
+  std::shared_ptr<Call> find(const Call* call) const;
   void count(Entry& entry, State state, size_t bytes);
   void run(Lane& lane);
 
   const Options options_;
   mutable std::mutex mutex_;
-  std::unordered_map<const Guest*, Entry> entries_;
-  FairQueue<const Guest*> waiting_;
+  std::unordered_map<const Call*, Entry> entries_;
+  FairQueue<const Call*> waiting_;
   std::unordered_map<std::string, size_t> bytes_of_;  // what each client counts with, if not zero
   std::unordered_map<std::string, int> arriving_of_;  // how many of each client arrive, if any
   size_t bytes_ = 0;                                  // all of them together

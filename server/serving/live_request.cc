@@ -19,22 +19,22 @@ LiveRequest::LiveRequest(std::shared_ptr<ServingState> state, std::string id,
                          std::shared_ptr<Owner> owner)
     : state_(std::move(state)), id_(std::move(id)), owner_(std::move(owner)) {}
 
-Result<ServingState::Taken, RefusedRequest> LiveRequest::submit(GenerationRequest request,
-                                                                const RequestOrigin& origin) {
-  Result<ServingState::Taken, RefusedRequest> taken =
+Result<ServingState::Accepted, RefusedRequest> LiveRequest::submit(GenerationRequest request,
+                                                                   const RequestOrigin& origin) {
+  Result<ServingState::Accepted, RefusedRequest> accepted =
       state_->submit(id_, std::move(request), shared_from_this(), origin, &given_up_);
-  if (!taken.ok()) return taken;
+  if (!accepted.ok()) return accepted;
   bool left = false;
   {
     const std::lock_guard lock(mutex_);
-    loop_ = taken->loop;
-    loop_id_ = taken->id;
+    loop_ = accepted->loop;
+    loop_id_ = accepted->id;
     left = left_;
   }
   // The client went, or its call ended, before the loop had the request.
-  if (given_up_) taken->loop->cancel(taken->id);
+  if (given_up_) accepted->loop->cancel(accepted->id);
   if (left) state_->leave(id_, this);
-  return taken;
+  return accepted;
 }
 
 void LiveRequest::give_up() {
@@ -86,7 +86,7 @@ void LiveRequest::on_delta(OutputDelta delta) {
     bytes_ += bytes_of(delta);
     output_.deltas.push_back(std::move(delta));
   }
-  if (const auto told = owner()) told->output_ready();
+  if (const auto call = owner()) call->output_ready();
 }
 
 void LiveRequest::on_end(OutputEnd end) {
@@ -95,11 +95,11 @@ void LiveRequest::on_end(OutputEnd end) {
     if (left_) return;
     output_.end = std::move(end);
   }
-  if (const auto told = owner()) told->output_ready();
+  if (const auto call = owner()) call->output_ready();
 }
 
 void LiveRequest::drop_slow_reader(std::chrono::milliseconds limit) {
-  if (const auto told = owner()) told->drop_if_slow(limit);
+  if (const auto call = owner()) call->drop_if_slow(limit);
 }
 
 }  // namespace shoal

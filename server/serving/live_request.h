@@ -33,8 +33,8 @@ class LiveRequest final : public LiveCall, public std::enable_shared_from_this<L
 
   /// ServingState::submit() under this id. Tokenizing ends early once give_up() is called. Call it
   /// at most once.
-  Result<ServingState::Taken, RefusedRequest> submit(GenerationRequest request,
-                                                     const RequestOrigin& origin);
+  Result<ServingState::Accepted, RefusedRequest> submit(GenerationRequest request,
+                                                        const RequestOrigin& origin);
   /// Nobody waits for the answer any more: the request is cancelled, whether it is submitted
   /// already or not.
   void give_up();
@@ -67,7 +67,7 @@ class LiveRequest final : public LiveCall, public std::enable_shared_from_this<L
   std::atomic<bool> given_up_ = false;
   mutable std::mutex mutex_;
   std::shared_ptr<Owner> owner_;   // null after leave()
-  InferenceLoop* loop_ = nullptr;  // null until the request is taken
+  InferenceLoop* loop_ = nullptr;  // null until the request is accepted
   uint64_t loop_id_ = 0;
   bool left_ = false;
   Output output_;

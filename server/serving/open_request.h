@@ -13,7 +13,7 @@ namespace shoal {
 inline constexpr int kMaxCrashes = 1;
 /// A request that causes crashes would have caused another within this many steps beyond the place
 /// where it stood, so its earlier crashes are forgotten.
-inline constexpr int kStepsThatForgive = 16;
+inline constexpr int kStepsThatClear = 16;
 
 /// A request whose end has not been reported to its sink yet.
 struct InferenceLoop::Open {
@@ -35,7 +35,7 @@ struct InferenceLoop::Open {
     if (!times.begun) times.begun = began;
     // Its tokens are computed again first, beside those of others, which shows nothing new.
     if (crashes == 0 || end_of(step) <= stood_at) return;
-    if (++good_steps >= kStepsThatForgive) crashes = stood_at = 0;
+    if (++good_steps >= kStepsThatClear) crashes = stood_at = 0;
   }
 
   /// Counts the end, and tells it to the sink.

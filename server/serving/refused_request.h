@@ -17,7 +17,7 @@ enum class NotTaken {
   kEngineLost,     ///< the ranks are lost for good
   kNoMemory,       ///< the requests that are being served take all the memory for requests
   kQueueFull,      ///< no further request may wait
-  kShareExceeded,  ///< its client had more than half of the queue, and gave way
+  kShareExceeded,  ///< its client had more than half of the queue, and it was evicted
   kTooLate,        ///< its first token cannot come in time
   kQueuedTooLong,  ///< it has waited for longer than the server lets requests wait
 };

@@ -159,17 +159,17 @@ Result<ResolvedRequest, RefusedRequest> ServingState::resolve(
 }
 
 /// The caller holds the lock, and has held it since it checked refusal().
-Result<ServingState::Taken, RefusedRequest> ServingState::queue(
+Result<ServingState::Accepted, RefusedRequest> ServingState::queue(
     ResolvedRequest request, std::shared_ptr<OutputSink> sink,
     const std::optional<RequestOrigin>& origin) {
   const size_t bytes = kept_bytes(request);
   std::vector<int32_t> prompt_ids = request.engine.prompt;
   SHOAL_ASSIGN_OR_RETURN(const uint64_t id,
                          view_.loop->submit(std::move(request), std::move(sink), origin));
-  return Taken{view_.model, view_.loop, id, bytes, std::move(prompt_ids)};
+  return Accepted{view_.model, view_.loop, id, bytes, std::move(prompt_ids)};
 }
 
-Result<ServingState::Taken, RefusedRequest> ServingState::submit(
+Result<ServingState::Accepted, RefusedRequest> ServingState::submit(
     const std::string& request_id, GenerationRequest request, std::shared_ptr<LiveCall> call,
     const RequestOrigin& origin, const std::atomic<bool>* given_up) {
   if (RequestError error = check_request_id(request_id); !error.ok())
@@ -183,15 +183,15 @@ Result<ServingState::Taken, RefusedRequest> ServingState::submit(
         Status::error(Code::kAlreadyExists,
                       cat("request_id \"", request_id,
                           "\" is running: choose another, or leave it empty to get one"))};
-  SHOAL_ASSIGN_OR_RETURN(const Taken taken, queue(std::move(resolved), call, origin));
+  SHOAL_ASSIGN_OR_RETURN(const Accepted accepted, queue(std::move(resolved), call, origin));
   const LiveCall* key = call.get();
   by_id_.emplace(request_id, key);
-  live_.emplace(key, Live{std::move(call), taken.id});
-  return taken;
+  live_.emplace(key, Live{std::move(call), accepted.id});
+  return accepted;
 }
 
-Result<ServingState::Taken, RefusedRequest> ServingState::submit(GenerationRequest request,
-                                                                 std::shared_ptr<OutputSink> sink) {
+Result<ServingState::Accepted, RefusedRequest> ServingState::submit(
+    GenerationRequest request, std::shared_ptr<OutputSink> sink) {
   SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request), nullptr));
   const std::lock_guard lock(mutex_);
   SHOAL_RETURN_IF_ERROR(refusal());

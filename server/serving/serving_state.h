@@ -89,7 +89,7 @@ class ServingState {
   Status check_model(const std::string& model) const;
 
   /// A request that the loop has accepted. Until it has ended, loop->cancel(id) ends it early.
-  struct Taken {
+  struct Accepted {
     const ServedModel* model = nullptr;
     InferenceLoop* loop = nullptr;
     uint64_t id = 0;
@@ -101,12 +101,14 @@ class ServingState {
   /// goes to `call`, possibly before submit() returns. The call is live under this request id until
   /// leave(). Nothing is kept of a request that was refused. Once *given_up is true, nobody waits
   /// for the answer any more, and tokenizing ends (kInvalid, CANCELLED).
-  Result<Taken, RefusedRequest> submit(const std::string& request_id, GenerationRequest request,
-                                       std::shared_ptr<LiveCall> call, const RequestOrigin& origin,
-                                       const std::atomic<bool>* given_up = nullptr);
+  Result<Accepted, RefusedRequest> submit(const std::string& request_id, GenerationRequest request,
+                                          std::shared_ptr<LiveCall> call,
+                                          const RequestOrigin& origin,
+                                          const std::atomic<bool>* given_up = nullptr);
   /// The same for a request that the server itself makes. It has no request id, and
   /// wait_until_idle() does not wait for it.
-  Result<Taken, RefusedRequest> submit(GenerationRequest request, std::shared_ptr<OutputSink> sink);
+  Result<Accepted, RefusedRequest> submit(GenerationRequest request,
+                                          std::shared_ptr<OutputSink> sink);
 
   /// Frees the id of a request that has ended for use by another. Call it before the client can
   /// learn of the end, because the client may then reuse the id at once.
@@ -135,8 +137,8 @@ class ServingState {
   RefusedRequest refusal() const;
   Result<ResolvedRequest, RefusedRequest> resolve(GenerationRequest request,
                                                   const std::atomic<bool>* given_up) const;
-  Result<Taken, RefusedRequest> queue(ResolvedRequest request, std::shared_ptr<OutputSink> sink,
-                                      const std::optional<RequestOrigin>& origin);
+  Result<Accepted, RefusedRequest> queue(ResolvedRequest request, std::shared_ptr<OutputSink> sink,
+                                         const std::optional<RequestOrigin>& origin);
 
   const std::vector<std::string> served_names_;
   const std::string instance_id_;

@@ -76,7 +76,7 @@ class RequestMemory(harness.TestCase):
             self.addCleanup(one.connection.close)
         # As many as there is room for are there but for a byte each before any of them is worked on, so
         # that every run has the worst case, and not only one in which all clients are equally quick.
-        # No other request waits, for which a slow one would have to give way.
+        # No other request waits, for which a slow one would be evicted.
         together([one.send_all_but_a_byte for one in calls])
         harness.wait_until(lambda: memory(server.pid, "VmRSS") > TOGETHER * REQUEST,
                            "all requests in the server's memory")

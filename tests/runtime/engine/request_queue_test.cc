@@ -10,11 +10,12 @@ namespace {
 
 constexpr RequestQueue::Engine kIdle{};
 
-/// Adds a request if there is room for it. Returns whether there was; those that give way are gone.
+/// Adds a request if there is room for it. Returns whether there was; those that are evicted are
+/// gone.
 bool offer(RequestQueue& queue, uint64_t id, const QueuedRequest& request,
            const RequestQueue::Engine& engine = kIdle, std::set<uint64_t>* gone = nullptr) {
   const RequestQueue::Room room = queue.room_for(request, engine);
-  for (const uint64_t other : room.give_way) {
+  for (const uint64_t other : room.evict) {
     EXPECT_TRUE(queue.remove(other)) << other << " does not wait";
     if (gone != nullptr) gone->insert(other);
   }
@@ -53,10 +54,10 @@ TEST(RequestQueue, BoundsTokensAndBytesExceptOfARequestAlone) {
 TEST(RequestQueue, AClientAloneMayFillIt) {
   RequestQueue queue({.requests = 8});
   for (uint64_t id = 1; id <= 8; ++id) EXPECT_TRUE(offer(queue, id, of("greedy")));
-  EXPECT_FALSE(offer(queue, 9, of("greedy"))) << "its own requests do not give way to it";
+  EXPECT_FALSE(offer(queue, 9, of("greedy"))) << "its own requests are not evicted for it";
 }
 
-TEST(RequestQueue, TheLatestOfTheGreedyClientGiveWayUntilItHasHalf) {
+TEST(RequestQueue, TheLatestOfTheGreedyClientAreEvictedUntilItHasHalf) {
   RequestQueue queue({.requests = 8});
   for (uint64_t id = 1; id <= 8; ++id) ASSERT_TRUE(offer(queue, id, of("greedy")));
   std::set<uint64_t> gone;
@@ -75,10 +76,10 @@ TEST(RequestQueue, OneLargeRequestTakesTheRoomOfSeveral) {
   EXPECT_EQ(gone, (std::set<uint64_t>{8, 9, 10}));
   EXPECT_FALSE(offer(queue, 12, of("modest", 10, 600), kIdle, &gone))
       << "it would have more than the greedy one";
-  EXPECT_EQ(queue.bytes(), 1000) << "and nobody has given way for nothing";
+  EXPECT_EQ(queue.bytes(), 1000) << "and nobody was evicted for nothing";
 }
 
-TEST(RequestQueue, TwoClientsDoNotPushEachOtherOut) {
+TEST(RequestQueue, TwoClientsDoNotEvictEachOther) {
   RequestQueue queue({.requests = 1});
   EXPECT_TRUE(offer(queue, 1, of("a")));
   EXPECT_FALSE(offer(queue, 2, of("b")));
@@ -97,7 +98,7 @@ TEST(RequestQueue, TellsWhoHasWaitedForTooLong) {
   EXPECT_EQ(queue.late(13.6), (std::vector<uint64_t>{1, 2}));
 }
 
-TEST(RequestQueue, WhatRunsNeitherCountsAsTheClientsNorGivesWay) {
+TEST(RequestQueue, WhatRunsNeitherCountsAsTheClientsNorIsEvicted) {
   RequestQueue queue({.requests = 10});
   const RequestQueue::Engine four_run{.running = 4};
   for (uint64_t id = 1; id <= 6; ++id) ASSERT_TRUE(offer(queue, id, of("greedy"), four_run));

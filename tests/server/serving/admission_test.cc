@@ -25,7 +25,7 @@ class Simulation {
         pace_({.decode_stretch = 2, .max_step_s = 0.5}),
         admission_(queue, 2, scheduler_) {}
 
-  /// Returns the refusal, if there is one. Those that give way are gone.
+  /// Returns the refusal, if there is one. Those that are evicted are gone.
   std::optional<RefusedRequest> offer(int32_t prompt_tokens, int32_t max_tokens,
                                       double deadline_s = INFINITY, bool even_if_late = false,
                                       const std::string& client = "client") {
@@ -38,10 +38,10 @@ class Simulation {
     Admission::Verdict verdict = admission_.decide(request, origin, 100);
     if (verdict.refused && !(even_if_late && verdict.refused->why == NotTaken::kTooLate))
       return verdict.refused;
-    for (const uint64_t other : verdict.give_way) {
-      EXPECT_EQ(admission_.gave_way(other).why, NotTaken::kShareExceeded);
+    for (const uint64_t other : verdict.evict) {
+      EXPECT_EQ(admission_.evicted(other).why, NotTaken::kShareExceeded);
       leave(other);
-      ++gave_way;
+      ++evicted;
     }
     admission_.add(last_id_, origin, prompt_tokens, 100);
     EXPECT_TRUE(scheduler_.add(std::move(request)).ok());
@@ -92,7 +92,7 @@ class Simulation {
 
   double now_s = 0;
   Machine machine;
-  int gave_way = 0;
+  int evicted = 0;
 
  private:
   Scheduler scheduler_;
@@ -291,14 +291,14 @@ TEST(Admission, TakesTheFirstInLine) {
 }
 
 /// The queue is full for everybody when it takes --max-queue-time.
-TEST(Admission, TheGreedyClientGivesWayWhenTheQueueTakesTooLong) {
+TEST(Admission, TheGreedyClientIsEvictedWhenTheQueueTakesTooLong) {
   Simulation simulation(kFewPlaces, {.requests = 1000, .seconds = 4});
   for (int i = 0; i < 60; ++i)
     EXPECT_FALSE(simulation.offer(8, 40, INFINITY, false, "greedy").has_value());
   while (simulation.now_s < 3) simulation.step();
   int queued = 0;
   while (!simulation.offer(8, 40, INFINITY, false, "greedy").has_value()) ++queued;
-  EXPECT_EQ(simulation.gave_way, 0);
+  EXPECT_EQ(simulation.evicted, 0);
   int taken = 0;
   while (taken < 200 && !simulation.offer(8, 40, INFINITY, false, "modest").has_value()) ++taken;
   EXPECT_GT(taken, queued / 3);
@@ -308,7 +308,7 @@ TEST(Admission, TheGreedyClientGivesWayWhenTheQueueTakesTooLong) {
 }
 
 /// Otherwise one client could empty the queue of another with short deadlines.
-TEST(Admission, NobodyGivesWayToADeadline) {
+TEST(Admission, NobodyIsEvictedForADeadline) {
   Simulation simulation(kFewPlaces, {.requests = 1000});
   for (int i = 0; i < 200; ++i)
     EXPECT_FALSE(simulation.offer(8, 40, INFINITY, false, "greedy").has_value());
@@ -318,7 +318,7 @@ TEST(Admission, NobodyGivesWayToADeadline) {
     EXPECT_FALSE(simulation.offer(8, 40, INFINITY, false, "hasty").has_value());
   for (int i = 0; i < 20; ++i)
     EXPECT_TRUE(simulation.offer(8, 40, 0.1 * i, false, "hasty").has_value());
-  EXPECT_EQ(simulation.gave_way, 0);
+  EXPECT_EQ(simulation.evicted, 0);
 }
 
 /// Short prompts never fill a step, and yet show that the machine is fast again.

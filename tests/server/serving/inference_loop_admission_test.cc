@@ -80,7 +80,7 @@ TEST(InferenceLoopAdmission, ARequestThatWaitsTooLongCostsNoStep) {
   EXPECT_FALSE(held.in_steps.contains(late));
 }
 
-TEST(InferenceLoopAdmission, TheGreedyClientGivesWay) {
+TEST(InferenceLoopAdmission, TheGreedyClientIsEvicted) {
   HeldLoop held({.requests = 5});
   std::vector<std::shared_ptr<CollectingSink>> greedy;
   for (int i = 0; i < 5; ++i) greedy.push_back(held.submit("greedy"));
@@ -116,7 +116,7 @@ TEST(InferenceLoopAdmission, NobodyIsForgottenIfTheWorkersAreLost) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 3; ++i) sinks.push_back(held.submit("greedy"));
   held.wait_for_first_step();
-  sinks.push_back(held.submit("modest"));  // the third one gives way to it
+  sinks.push_back(held.submit("modest"));  // the third one is evicted for it
   ASSERT_NE(sinks.back(), nullptr);
   held.open();
   for (const auto& sink : sinks) EXPECT_FALSE(sink->wait().end.status.ok());

@@ -1,4 +1,4 @@
-// The budget and the order of requests on their way in. The guests are fakes: they read nothing,
+// The budget and the order of requests on their way in. The calls are fakes: they read nothing,
 // and say how many bytes have arrived.
 #include "server/serving/intake.h"
 
@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-class FakeGuest final : public Intake::Guest {
+class FakeCall final : public Intake::Call {
  public:
   void read() override { ++reads; }
   uint64_t received() override { return brought; }
@@ -22,7 +22,7 @@ class FakeGuest final : public Intake::Guest {
     if (on_work) on_work();
     worked.set_value();
   }
-  void turn_away(const RefusedRequest& why) override {
+  void reject(const RefusedRequest& why) override {
     refusal = why.code();
     refused = why.why;
   }
@@ -36,33 +36,33 @@ class FakeGuest final : public Intake::Guest {
   std::promise<void> worked;
 };
 
-std::shared_ptr<FakeGuest> enter(Intake& intake, const std::string& client = "client") {
-  auto guest = std::make_shared<FakeGuest>();
-  intake.enter(guest, client);
-  return guest;
+std::shared_ptr<FakeCall> enter(Intake& intake, const std::string& client = "client") {
+  auto call = std::make_shared<FakeCall>();
+  intake.enter(call, client);
+  return call;
 }
 
 TEST(Intake, ReadsOnlyWhatTheBudgetHasRoomFor) {
   // The last place is kept for another client.
   Intake intake({.budget_bytes = 4 * kMaxRequestBytes});
-  std::vector<std::shared_ptr<FakeGuest>> guests;
-  for (int i = 0; i < 5; ++i) guests.push_back(enter(intake));
+  std::vector<std::shared_ptr<FakeCall>> calls;
+  for (int i = 0; i < 5; ++i) calls.push_back(enter(intake));
   const auto read = [&] {
     std::string which;
-    for (const auto& guest : guests) which += guest->reads > 0 ? 'r' : '.';
+    for (const auto& call : calls) which += call->reads > 0 ? 'r' : '.';
     return which;
   };
   EXPECT_EQ(read(), "rrr..");
   EXPECT_EQ(intake.counted_bytes(), 3 * kMaxRequestBytes);
-  intake.leave(*guests[0]);
+  intake.leave(*calls[0]);
   EXPECT_EQ(read(), "rrrr.");
-  intake.arrived(*guests[1], kMaxRequestBytes - 100);
-  guests[1]->worked.get_future().wait();
+  intake.arrived(*calls[1], kMaxRequestBytes - 100);
+  calls[1]->worked.get_future().wait();
   EXPECT_EQ(read(), "rrrr.") << "it takes nearly all of its place";
-  intake.accepted(*guests[1], 0);
+  intake.accepted(*calls[1], 0);
   EXPECT_EQ(read(), "rrrrr");
-  intake.leave(*guests[2]);
-  intake.accepted(*guests[1], 40);
+  intake.leave(*calls[2]);
+  intake.accepted(*calls[1], 40);
   EXPECT_EQ(intake.counted_bytes(), 2 * kMaxRequestBytes + 40);
 }
 
@@ -71,43 +71,43 @@ TEST(Intake, TurnsAwayThoseWhoWaitForTooLong) {
   const auto reading = enter(intake), first = enter(intake), second = enter(intake);
   EXPECT_EQ(enter(intake)->refusal, Code::kResourceExhausted) << "two may wait";
   const RunningClock::time_point now = RunningClock::now();
-  intake.turn_away_late(now + std::chrono::milliseconds(4'000));
+  intake.reject_late(now + std::chrono::milliseconds(4'000));
   EXPECT_EQ(reading->refusal, Code::kOk);
-  intake.turn_away_late(now + std::chrono::milliseconds(6'000));
+  intake.reject_late(now + std::chrono::milliseconds(6'000));
   EXPECT_EQ(reading->refusal, Code::kResourceExhausted) << "it sends slowly while others wait";
   EXPECT_EQ(first->refusal, Code::kOk);
   intake.leave(*reading);
   EXPECT_EQ(first->reads, 1);
-  intake.turn_away_late(now + std::chrono::milliseconds(11'000));
+  intake.reject_late(now + std::chrono::milliseconds(11'000));
   EXPECT_EQ(second->refusal, Code::kResourceExhausted);
   intake.leave(*first);
   intake.leave(*second);
   EXPECT_EQ(intake.counted_bytes(), 0u);
 
   const auto alone = enter(intake);
-  intake.turn_away_late(now + std::chrono::hours(1));
+  intake.reject_late(now + std::chrono::hours(1));
   EXPECT_EQ(alone->refusal, Code::kOk) << "nobody waits for its place";
 }
 
-/// Ends the calls of those that were turned away, as a front does.
-void leave_if_refused(Intake& intake, const std::vector<std::shared_ptr<FakeGuest>>& guests) {
-  for (const auto& guest : guests)
-    if (guest->refusal != Code::kOk) intake.leave(*guest);
+/// Ends the calls of those that were rejected, as a front does.
+void leave_if_refused(Intake& intake, const std::vector<std::shared_ptr<FakeCall>>& calls) {
+  for (const auto& call : calls)
+    if (call->refusal != Code::kOk) intake.leave(*call);
 }
 
-TEST(Intake, OneThatStopsGivesWayToAnotherClient) {
+TEST(Intake, OneThatStopsIsEvictedForAnotherClient) {
   const MovedClock clock;
   Intake intake({});
-  std::vector<std::shared_ptr<FakeGuest>> stopped;
+  std::vector<std::shared_ptr<FakeCall>> stopped;
   for (int i = 0; i < 60; ++i) stopped.push_back(enter(intake, i % 2 == 0 ? "a" : "b"));
   const auto third = enter(intake, "third");
   EXPECT_EQ(third->reads, 0) << "the two have all places";
   MovedClock::advance(0.249);
-  intake.turn_away_late(RunningClock::now());
+  intake.reject_late(RunningClock::now());
   leave_if_refused(intake, stopped);
   EXPECT_EQ(third->reads, 0) << "everybody has a quarter of a second";
   MovedClock::advance(0.001);
-  intake.turn_away_late(RunningClock::now());
+  intake.reject_late(RunningClock::now());
   EXPECT_EQ(stopped[0]->refused, NotTaken::kQueueFull);
   EXPECT_GT(retry_ms_of({stopped[0]->refused, {}}), 0);
   leave_if_refused(intake, stopped);
@@ -118,13 +118,13 @@ TEST(Intake, OneThatStopsGivesWayToAnotherClient) {
 TEST(Intake, FortyThatStopDelayAnotherClientByThreeRounds) {
   const MovedClock clock;
   Intake intake({});
-  std::vector<std::shared_ptr<FakeGuest>> stopped;
+  std::vector<std::shared_ptr<FakeCall>> stopped;
   for (int i = 0; i < 160; ++i) stopped.push_back(enter(intake, cat("client ", i % 40)));
   const auto other = enter(intake, "other");
   int rounds = 0;
   for (; other->reads == 0 && rounds < 10; ++rounds) {
     MovedClock::advance(0.25);
-    intake.turn_away_late(RunningClock::now());
+    intake.reject_late(RunningClock::now());
     leave_if_refused(intake, stopped);
   }
   EXPECT_LE(rounds, 3);
@@ -137,12 +137,12 @@ TEST(Intake, OneThatMovesKeepsItsPlace) {
   for (int look = 0; look < 19; ++look) {
     MovedClock::advance(0.25);
     slow->brought += 16 << 10;
-    intake.turn_away_late(RunningClock::now());
+    intake.reject_late(RunningClock::now());
     ASSERT_EQ(slow->refusal, Code::kOk) << look;
   }
   MovedClock::advance(0.25);
   slow->brought += (16 << 10) - 1;
-  intake.turn_away_late(RunningClock::now());
+  intake.reject_late(RunningClock::now());
   EXPECT_EQ(slow->refusal, Code::kResourceExhausted);
   EXPECT_EQ(other->refusal, Code::kOk);
 }
@@ -153,7 +153,7 @@ TEST(Intake, OneThatStopsKeepsItsPlaceIfNoOtherClientWaits) {
   const auto first = enter(intake, "one"), second = enter(intake, "one");
   for (int look = 0; look < 16; ++look) {
     MovedClock::advance(0.25);
-    intake.turn_away_late(RunningClock::now());
+    intake.reject_late(RunningClock::now());
   }
   EXPECT_EQ(first->refusal, Code::kOk);
   EXPECT_EQ(second->reads, 0);
@@ -162,7 +162,7 @@ TEST(Intake, OneThatStopsKeepsItsPlaceIfNoOtherClientWaits) {
 TEST(Intake, NoClientHasASecondPlaceBeforeTheOthersHaveOne) {
   Intake intake({.budget_bytes = 4 * kMaxRequestBytes});
   const auto first = enter(intake, "a");
-  std::vector<std::shared_ptr<FakeGuest>> guests{enter(intake, "a"), enter(intake, "a")};
+  std::vector<std::shared_ptr<FakeCall>> calls{enter(intake, "a"), enter(intake, "a")};
   const auto waits = enter(intake, "a");
   const auto b = enter(intake, "b"), c = enter(intake, "c");
   EXPECT_EQ(b->reads, 1) << "the last place";
@@ -177,10 +177,9 @@ TEST(Intake, ADrainTurnsAwayWhatHasNotBeenRead) {
   const auto arriving = enter(intake), waiting = enter(intake);
   intake.drain();
   const auto later = enter(intake);
-  for (const auto& guest : {arriving, waiting, later})
-    EXPECT_EQ(guest->refused, NotTaken::kDraining);
+  for (const auto& call : {arriving, waiting, later}) EXPECT_EQ(call->refused, NotTaken::kDraining);
   EXPECT_FALSE(intake.wait_until_empty(Deadline::after_ms(0))) << "their refusals are not written";
-  for (const auto& guest : {arriving, waiting, later}) intake.leave(*guest);
+  for (const auto& call : {arriving, waiting, later}) intake.leave(*call);
   EXPECT_TRUE(intake.wait_until_empty(Deadline::infinite()));
 }
 
@@ -206,23 +205,23 @@ TEST(Intake, ClientsTakeTurns) {
   const auto held = enter(intake);
   held->hold = release.get_future().share();
   intake.arrived(*held, 1);
-  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  std::vector<std::shared_ptr<FakeCall>> greedy;
   std::atomic<int> worked = 0;
   for (int i = 0; i < 8; ++i) greedy.push_back(enter(intake, "greedy"));
   const auto modest = enter(intake, "modest");
   modest->on_work = [&] { EXPECT_LE(worked, 1) << "at most one of the other client's goes first"; };
-  for (const auto& guest : greedy) {
-    guest->on_work = [&] { ++worked; };
-    intake.arrived(*guest, 1);
+  for (const auto& call : greedy) {
+    call->on_work = [&] { ++worked; };
+    intake.arrived(*call, 1);
   }
   intake.arrived(*modest, 1);
   release.set_value();
   modest->worked.get_future().wait();
-  for (const auto& guest : greedy) guest->worked.get_future().wait();
+  for (const auto& call : greedy) call->worked.get_future().wait();
   EXPECT_EQ(worked, 8);
 }
 
-TEST(Intake, AGreedyClientGivesWayBeforeTokenizing) {
+TEST(Intake, AGreedyClientIsEvictedBeforeTokenizing) {
   Intake intake({.max_queued = 4});
   std::promise<void> release, entered;
   const auto held = enter(intake);
@@ -230,7 +229,7 @@ TEST(Intake, AGreedyClientGivesWayBeforeTokenizing) {
   held->on_hold = [&] { entered.set_value(); };
   intake.arrived(*held, 1);
   entered.get_future().wait();
-  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  std::vector<std::shared_ptr<FakeCall>> greedy;
   for (int i = 0; i < 5; ++i) {
     greedy.push_back(enter(intake, "greedy"));
     intake.arrived(*greedy.back(), 1);
@@ -252,9 +251,9 @@ TEST(Intake, TwoClientsWithMuchStillGetTheRoomThatIsFree) {
   EXPECT_EQ(first->reads + second->reads, 1);
 }
 
-TEST(Intake, AGreedyClientGivesWayInEveryQueue) {
+TEST(Intake, AGreedyClientIsEvictedFromEveryQueue) {
   Intake intake({.budget_bytes = 4 * kMaxRequestBytes, .max_waiting = 4});
-  std::vector<std::shared_ptr<FakeGuest>> greedy;
+  std::vector<std::shared_ptr<FakeCall>> greedy;
   for (int i = 0; i < 8; ++i) greedy.push_back(enter(intake, "greedy"));
   EXPECT_EQ(greedy[2]->reads, 1) << "alone, it may use all of the budget but the last place";
   EXPECT_EQ(greedy[3]->reads, 0);
@@ -263,14 +262,14 @@ TEST(Intake, AGreedyClientGivesWayInEveryQueue) {
   EXPECT_EQ(modest->reads, 1) << "the last place is for others";
   EXPECT_EQ(other->refusal, Code::kOk);
   EXPECT_EQ(greedy[7]->refused, NotTaken::kQueueFull);
-  EXPECT_EQ(greedy[6]->refused, NotTaken::kShareExceeded) << "the latest one gives way";
+  EXPECT_EQ(greedy[6]->refused, NotTaken::kShareExceeded) << "the latest one is evicted";
   EXPECT_EQ(greedy[5]->refusal, Code::kOk);
   intake.leave(*greedy[0]);
   EXPECT_EQ(other->reads, 1) << "although more of the greedy one waited first";
   EXPECT_EQ(greedy[3]->reads, 0);
   intake.leave(*greedy[1]);
   EXPECT_EQ(greedy[3]->reads, 1) << "it has less than half by now";
-  for (const auto& guest : greedy) intake.leave(*guest);
+  for (const auto& call : greedy) intake.leave(*call);
   intake.leave(*modest);
   intake.leave(*other);
   EXPECT_EQ(intake.counted_bytes(), 0u);

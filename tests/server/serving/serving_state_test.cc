@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-using Taken = Result<ServingState::Taken, RefusedRequest>;
+using Accepted = Result<ServingState::Accepted, RefusedRequest>;
 
 /// A client's call that only collects what it gets.
 class CollectingCall final : public LiveCall {
@@ -33,14 +33,14 @@ GenerationRequest asks_for(int64_t max_tokens) {
 
 class ServingStateTest : public testing::Test {
  protected:
-  Taken submit(const std::string& id, GenerationRequest request,
-               std::shared_ptr<CollectingCall> call = std::make_shared<CollectingCall>()) {
+  Accepted submit(const std::string& id, GenerationRequest request,
+                  std::shared_ptr<CollectingCall> call = std::make_shared<CollectingCall>()) {
     return state_.submit(id, std::move(request), std::move(call), {"client"});
   }
   NotTaken why(const std::string& id, GenerationRequest request) {
-    const Taken taken = submit(id, std::move(request));
-    EXPECT_FALSE(taken.ok());
-    return taken.error().why;
+    const Accepted accepted = submit(id, std::move(request));
+    EXPECT_FALSE(accepted.ok());
+    return accepted.error().why;
   }
 
   ServingState state_{{"oracle"}};
@@ -51,9 +51,9 @@ TEST_F(ServingStateTest, SaysWhyItTakesNothing) {
   InferenceLoop loop(test_model(), kLimits, Script{});
   state_.set_ready(&test_model(), &loop, {});
   const auto call = std::make_shared<CollectingCall>();
-  const Taken taken = submit("a", asks_for(3), call);
-  ASSERT_TRUE(taken.ok());
-  EXPECT_EQ(taken->model, &test_model());
+  const Accepted accepted = submit("a", asks_for(3), call);
+  ASSERT_TRUE(accepted.ok());
+  EXPECT_EQ(accepted->model, &test_model());
   EXPECT_EQ(call->collected.wait().tokens.size(), 3u);
   state_.leave("a", call.get());
 
@@ -134,7 +134,7 @@ TEST_F(ServingStateTest, NothingIsTakenAfterADrainHasBegun) {
         for (;;) {
           auto call = std::make_shared<CollectingCall>();
           const std::string id = cat(static_cast<const void*>(call.get()));
-          const Taken result = state.submit(id, asks_for(2), call, {"client"});
+          const Accepted result = state.submit(id, asks_for(2), call, {"client"});
           if (!result.ok() && result.error().why == NotTaken::kDraining) return;
           if (!result.ok()) continue;  // the queue is full
           ++taken;

@@ -1,16 +1,16 @@
-#include "server/grpc/pulse.h"
+#include "server/grpc/liveness_probe.h"
 
 #include <algorithm>
 #include <grpcpp/grpcpp.h>
 
 namespace shoal {
 
-void Pulse::start(grpc::Server& server) {
+void LivenessProbe::start(grpc::Server& server) {
   stub_ = openengine::v1::Control::NewStub(server.InProcessChannel(grpc::ChannelArguments()));
   last_ = Clock::now();
 }
 
-void Pulse::beat(std::chrono::milliseconds most) {
+void LivenessProbe::probe(std::chrono::milliseconds most) {
   const Clock::time_point now = Clock::now();
   const std::chrono::nanoseconds passed = now - std::exchange(last_, now);
   if (ping_ != nullptr && !ping_->answered) {

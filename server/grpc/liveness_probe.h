@@ -16,16 +16,16 @@ namespace shoal {
 /// Measures the time in which gRPC's threads were free to work. A client is slow only by this
 /// clock: as long as no thread of gRPC can complete its write, nobody knows whether it has read.
 /// The time in which this process was stopped does not count either.
-class Pulse {
+class LivenessProbe {
  public:
-  /// The server must outlive the calls of beat().
+  /// The server must outlive the calls of probe().
   void start(grpc::Server& server);
 
   /// Adds the time since the last call, at most `most` of it, if gRPC has answered the call that
   /// was made then; and makes another one, within this process. Must be called by one thread.
-  void beat(std::chrono::milliseconds most);
+  void probe(std::chrono::milliseconds most);
 
-  /// How long gRPC has not answered the last call, by the clock of beat(). May be called from any
+  /// How long gRPC has not answered the last call, by the clock of probe(). May be called from any
   /// thread.
   std::chrono::nanoseconds silent_for() const { return std::chrono::nanoseconds(silent_ns_); }
 
