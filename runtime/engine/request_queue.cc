@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/engine/fair_share.h"
+
 namespace shoal {
 
 int64_t RequestQueue::amount(const Held& held, QueueLimit of) {
@@ -50,15 +52,17 @@ RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
   for (auto it = waiting_.rbegin(); limit && it != waiting_.rend(); ++it) {
     const QueuedRequest& other = it->second;
     if (other.client != greedy->first) continue;
-    const bool has_too_much = amount(theirs, *limit) > amount(most, *limit) / 2;
-    for (Held* held : {&theirs, &left}) {
-      held->requests -= 1;
-      held->tokens -= other.tokens;
-      held->bytes -= other.bytes;
+    const int64_t held = amount(theirs, *limit);
+    for (Held* counted : {&theirs, &left}) {
+      counted->requests -= 1;
+      counted->tokens -= other.tokens;
+      counted->bytes -= other.bytes;
     }
-    // Nobody who would have less than the newcomer gives way, so that two clients do not push each
-    // other out in turn.
-    if (!has_too_much || amount(theirs, *limit) < amount(wanted, *limit)) break;
+    if (!is_fair({.held = held,
+                  .kept = amount(theirs, *limit),
+                  .wanted = amount(wanted, *limit),
+                  .limit = amount(most, *limit)}))
+      break;
     evict.push_back(it->first);
     limit = reached(request, engine, left);
   }
@@ -78,9 +82,11 @@ std::vector<uint64_t> RequestQueue::surplus_beside(const std::string& client,
   if (greedy == held_.end() || greedy->first == client) return {};
   std::vector<uint64_t> ids;
   int64_t theirs = greedy->second.requests;
-  for (auto it = waiting_.rbegin(); it != waiting_.rend() && theirs > length / 2; ++it) {
+  const int64_t wanted = held_by(client).requests + 1;
+  for (auto it = waiting_.rbegin(); it != waiting_.rend(); ++it) {
     if (it->second.client != greedy->first) continue;
-    if (--theirs < held_by(client).requests + 1) break;
+    if (!is_fair({.held = theirs, .kept = theirs - 1, .wanted = wanted, .limit = length})) break;
+    --theirs;
     ids.push_back(it->first);
   }
   return ids;

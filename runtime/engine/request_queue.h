@@ -33,10 +33,9 @@ struct QueuedRequest {
 /// room for another request, it decides which of the waiting ones are evicted. Pure, and not
 /// thread-safe.
 ///
-/// A client may fill the whole queue as long as no other one needs a place. If one does, and finds
-/// a limit reached, the latest requests of the client that holds the most give way to it, if that
-/// client holds more than half of what the limit allows. Their priorities do not matter. A request
-/// that has been in a step never gives way.
+/// When another client's request finds a limit reached, the latest requests of the client that
+/// holds the most are evicted for it (is_fair). Their priorities do not matter. A request that has
+/// been in a step is never evicted.
 class RequestQueue {
  public:
   explicit RequestQueue(const QueueLimits& limits) : limits_(limits) {}

@@ -1,11 +1,14 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <list>
 #include <optional>
 #include <string>
 #include <utility>
+
+#include "runtime/engine/fair_share.h"
 
 namespace shoal {
 
@@ -44,12 +47,17 @@ class FairQueue {
   }
 
   /// Makes room for an item of this client in a queue of at most `most` items: takes the latest
-  /// item of the client that has the most, if that is another one and has more than half of `most`.
-  std::optional<Item> make_room(const std::string& client, size_t most) {
+  /// item of the client that has the most, if that is another one and this is_fair().
+  std::optional<Item> evict_for(const std::string& client, size_t most) {
     const auto line = std::max_element(
         lines_.begin(), lines_.end(),
         [](const Line& a, const Line& b) { return a.items.size() < b.items.size(); });
-    if (line == lines_.end() || line->client == client || line->items.size() <= most / 2)
+    if (line == lines_.end() || line->client == client) return std::nullopt;
+    const auto held = static_cast<int64_t>(line->items.size());
+    if (!is_fair({.held = held,
+                  .kept = held - 1,
+                  .wanted = count_of(client) + 1,
+                  .limit = static_cast<int64_t>(most)}))
       return std::nullopt;
     Item item = std::move(line->items.back());
     line->items.pop_back();
@@ -79,6 +87,12 @@ class FairQueue {
     const auto line = std::find_if(lines_.begin(), lines_.end(),
                                    [&](const Line& one) { return one.client == client; });
     return line != lines_.end() ? *line : lines_.emplace_back(Line{client, {}});
+  }
+
+  int64_t count_of(const std::string& client) const {
+    const auto line = std::find_if(lines_.begin(), lines_.end(),
+                                   [&](const Line& one) { return one.client == client; });
+    return line == lines_.end() ? 0 : static_cast<int64_t>(line->items.size());
   }
 
   /// One item of the line was taken.

@@ -78,7 +78,7 @@ void Intake::enter(const std::shared_ptr<Call>& call, const std::string& client,
     const std::lock_guard lock(mutex_);
     draining = draining_;
     if (waiting_.size() >= options_.max_waiting) {
-      const auto other = waiting_.make_room(client, options_.max_waiting);
+      const auto other = waiting_.evict_for(client, options_.max_waiting);
       if (other) evicted = find(*other);
       full = !other;
     }
@@ -168,7 +168,7 @@ void Intake::arrived(const Call& call, size_t bytes) {
     Lane& lane = bytes <= options_.short_bytes ? short_ : long_;
     count(found->second, State::kQueued, bytes);
     if (lane.queue.size() >= options_.max_queued) {
-      rejected = lane.queue.make_room(client, options_.max_queued).value_or(nullptr);
+      rejected = lane.queue.evict_for(client, options_.max_queued).value_or(nullptr);
       full = rejected == nullptr;
     }
     if (full) {

@@ -7,6 +7,7 @@
 #include <future>
 #include <gtest/gtest.h>
 
+#include "server/serving/fair_queue.h"
 #include "tests/moved_clock.h"
 
 namespace shoal {
@@ -242,6 +243,15 @@ TEST(Intake, AGreedyClientIsEvictedBeforeTokenizing) {
   release.set_value();
   modest->worked.get_future().wait();
   for (size_t i = 0; i < 3; ++i) greedy[i]->worked.get_future().wait();
+}
+
+TEST(FairQueue, TwoClientsDoNotEvictEachOtherInTurn) {
+  FairQueue<int> queue;
+  for (int item = 1; item <= 2; ++item) queue.push("a", item);
+  queue.push("b", 3);
+  EXPECT_FALSE(queue.evict_for("b", 3)) << "a would have one of three, and b two";
+  EXPECT_EQ(queue.evict_for("new", 3), 2);
+  EXPECT_EQ(queue.size(), 2u);
 }
 
 TEST(Intake, TwoClientsWithMuchStillGetTheRoomThatIsFree) {

@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+
+namespace shoal {
+
+/// That a request of one client is evicted for a request of another one. All values are requests,
+/// or tokens, or bytes.
+struct Eviction {
+  int64_t held = 0;    ///< by the client, with the request
+  int64_t kept = 0;    ///< by it afterwards
+  int64_t wanted = 0;  ///< by the other client: what it holds, and its new request
+  int64_t limit = 0;   ///< that all clients may hold together
+};
+
+/// The rule of fair shares, wherever requests wait. A client may hold all that there is, as long as
+/// no other one needs a part. If one does, a client that holds more than half has requests evicted,
+/// but never so many that it has less than the other one then has. Otherwise two clients would
+/// evict each other in turn.
+constexpr bool is_fair(const Eviction& eviction) {
+  return eviction.held > eviction.limit / 2 && eviction.kept >= eviction.wanted;
+}
+
+}  // namespace shoal
