@@ -101,9 +101,7 @@ void InferenceLoop::cancel(uint64_t id) {
   {
     const std::lock_guard lock(mutex_);
     if (!open_.contains(id)) return;
-    scheduler_.finish(id, false);  // others may have its place in the queue at once
-    admission_.remove(id);
-    cancelled_.push_back(id);
+    cancelled_.push_back(take_out(id, false));  // others may have its place in the queue at once
   }
   wake_.notify_one();
 }
@@ -171,7 +169,8 @@ void InferenceLoop::run() {
     busy_ = true;
     last = stop_;
     auto late = take_late();
-    auto ended = stop_ || end_all_ ? take_all(shutting_down()) : take_cancelled();
+    auto ended = std::exchange(cancelled_, {});
+    if (stop_ || end_all_) take_all(shutting_down(), &ended);
     const StepPlan plan = scheduler_.plan(pace_.budget());
     admission_.planned(plan);
     lock.unlock();
@@ -190,12 +189,12 @@ void InferenceLoop::run() {
       lock.lock();
     }
     busy_ = false;
-    if (open_.empty()) idle_.notify_all();
+    if (idle()) idle_.notify_all();
   }
 }
 
-/// Removes an open request from the engine. All sequences end here, whatever the reason. The caller
-/// holds the lock, and notifies the sink after releasing it.
+/// Removes an open request from the engine. All sequences end here, once, whatever the reason. The
+/// caller holds the lock, and notifies the sink after releasing it.
 std::unique_ptr<InferenceLoop::Open> InferenceLoop::take_out(uint64_t id, bool by_itself) {
   scheduler_.finish(id, by_itself);
   admission_.remove(id);
@@ -211,7 +210,8 @@ void InferenceLoop::fail(const Status& why) {
   std::unique_lock lock(mutex_);
   failure_ = why;
   auto late = take_late();
-  auto ended = take_all(why);
+  auto ended = std::exchange(cancelled_, {});
+  take_all(why, &ended);
   lock.unlock();
   end(std::move(late));
   end(std::move(ended));
@@ -314,7 +314,9 @@ void InferenceLoop::deliver(const StepResult& result) {
   {
     const std::lock_guard lock(mutex_);
     for (Delivery& delivery : deliveries) {
-      if (delivery.last) delivery.ended = take_out(delivery.delta.tokens.front().id, true);
+      const uint64_t id = delivery.delta.tokens.front().id;
+      // One that was cancelled in the meantime is out already, and ends before the next step.
+      if (delivery.last && open_.contains(id)) delivery.ended = take_out(id, true);
     }
   }
   for (Delivery& delivery : deliveries) {
@@ -340,28 +342,15 @@ std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_late() {
   return std::exchange(evicted_, {});
 }
 
-/// Removes the requests that were cancelled since the last step from the engine. The caller holds
-/// the lock.
-std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_cancelled() {
-  std::vector<std::unique_ptr<Open>> ended;
-  for (const uint64_t id : std::exchange(cancelled_, {})) {
-    if (!open_.contains(id)) continue;  // it has ended in the meantime
-    ended.push_back(take_out(id, false));
-  }
-  return ended;
-}
-
-/// Removes every request from the engine and gives it this status. The caller holds the lock.
-std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_all(const Status& status) {
-  std::vector<std::unique_ptr<Open>> ended;
+/// Removes every request from the engine, gives it this status and adds it to *ended. The caller
+/// holds the lock.
+void InferenceLoop::take_all(const Status& status, std::vector<std::unique_ptr<Open>>* ended) {
   // From the last one on, because each is at the end of the scheduler's list then.
   while (!open_.empty()) {
-    ended.push_back(take_out(std::prev(open_.end())->first, false));
-    ended.back()->end.status = status;
+    ended->push_back(take_out(std::prev(open_.end())->first, false));
+    ended->back()->end.status = status;
   }
-  cancelled_.clear();
   end_all_ = false;
-  return ended;
 }
 
 }  // namespace shoal

@@ -147,10 +147,11 @@ class InferenceLoop {
   void end(std::vector<std::unique_ptr<Open>> ended);
   std::unique_ptr<Open> take_out(uint64_t id, bool by_itself);
   void deliver(const StepResult& result);
-  std::vector<std::unique_ptr<Open>> take_cancelled();
-  std::vector<std::unique_ptr<Open>> take_all(const Status& status);
+  void take_all(const Status& status, std::vector<std::unique_ptr<Open>>* ended);
   void tell(const std::optional<Status>& step);
-  bool idle() const { return open_.empty() && evicted_.empty() && ending_ == 0 && !busy_; }
+  bool idle() const {
+    return open_.empty() && cancelled_.empty() && evicted_.empty() && ending_ == 0 && !busy_;
+  }
 
   const ServedModel& model_;
   const StepFunction step_;
@@ -164,7 +165,8 @@ class InferenceLoop {
   // The mutex guards the map. Only the loop's thread uses what an Open holds, except for the end of
   // one that is evicted from the queue.
   std::map<uint64_t, std::unique_ptr<Open>> open_;
-  std::vector<uint64_t> cancelled_;
+  // Requests that were cancelled. The loop's thread ends them after its step, which may use them.
+  std::vector<std::unique_ptr<Open>> cancelled_;
   // Requests that were evicted from the queue, and whose sinks do not know it yet.
   std::vector<std::unique_ptr<Open>> evicted_;
   int ending_ = 0;  // threads in end_late() that tell sinks of it

@@ -163,6 +163,26 @@ TEST(InferenceLoopTest, CancelEndsAtTheNextBoundary) {
   loop.cancel(12345);
 }
 
+TEST(InferenceLoopTest, ASinkMayCancelAnotherRequestOfItsStep) {
+  InferenceLoop loop(test_model(), kEndless, unhurried);
+  const auto cancels = std::make_shared<CollectingSink>(),
+             other = std::make_shared<CollectingSink>();
+  std::atomic<uint64_t> id = 0;
+  cancels->after_delta = [&] {
+    // The other one's token of this step has not been handed out yet, or was just now.
+    if (other->tokens.size() >= 5) loop.cancel(id);
+  };
+  const uint64_t first = loop.submit(request(100'000), cancels).value();
+  id = loop.submit(request(100'000), other).value();
+  other->wait();
+  loop.cancel(first);
+  cancels->wait();
+  EXPECT_EQ(other->end.finish.reason, FinishReason::kCancelled);
+  EXPECT_GE(other->tokens.size(), 5u);
+  EXPECT_EQ(other->end.completion_tokens, static_cast<int32_t>(other->tokens.size()));
+  EXPECT_EQ(loop.load().used_kv_blocks, 0);
+}
+
 TEST(InferenceLoopTest, CancelOfAWaitingRequest) {
   Gate gate;
   EngineLimits one = kLimits;
