@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "server/grpc/byte_methods.h"
-#include "server/grpc/connections.h"
+#include "server/grpc/connections/connections.h"
 #include "server/grpc/dialect.h"
 #include "server/grpc/generate_stream.h"
 #include "server/serving/api_keys.h"

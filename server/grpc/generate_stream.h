@@ -7,9 +7,9 @@
 #include <string>
 
 #include "server/grpc/byte_methods.h"
-#include "server/grpc/connections.h"
+#include "server/grpc/connections/connections.h"
+#include "server/grpc/connections/liveness_probe.h"
 #include "server/grpc/dialect.h"
-#include "server/grpc/liveness_probe.h"
 #include "server/grpc/stream_call.h"
 #include "server/serving/intake.h"
 #include "server/serving/live_request.h"

@@ -33,7 +33,7 @@ LAYERS = {
     "runtime/engine": 4, "models": 4,
     "runtime/rank": 5, "runtime/worker": 5, "runtime/supervisor": 5,
     "server/net": 6.1, "server/serving": 6.1, "server/shmtest": 6.1, "server/metrics": 6.15,
-    "server/grpc": 6.2, "server/http": 6.2, "server/cli": 6.2,
+    "server/grpc/connections": 6.17, "server/grpc": 6.2, "server/http": 6.2, "server/cli": 6.2,
     "server/facades": 6.25,
     "server/host": 6.3,
     "server/commands": 6.4, "server/tools": 6.45, "server": 6.5,
@@ -44,7 +44,7 @@ ALSO = {"runtime/worker": {"runtime/rank"}}
 # Generated code, and the folders that may include it.
 GENERATED = {
     "google_rpc.pb.h": {"server/grpc"}, "shoal/": {"server/grpc"},
-    "openengine/": {"server/grpc", "server/commands"},
+    "openengine/": {"server/grpc", "server/grpc/connections", "server/commands"},
     "kserve/": {"server/facades"}, "vllm/": {"server/facades"},
 }
 # Folders whose sources are members of a table, with the header that declares them. If `only` is not

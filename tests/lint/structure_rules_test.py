@@ -221,7 +221,7 @@ bool operator==(const S& a, const S& b) { return true; }
                       self.problems("models/weights.cc", '#include "../server/cli/flags.h"\n'))
 
     def test_generated_code_stays_behind_its_folder(self):
-        self.assertIn("only server/commands, server/grpc may see",
+        self.assertIn("only server/commands, server/grpc, server/grpc/connections may see",
                       self.problems("models/weights.cc", '#include "openengine/v1/x.pb.h"\n'))
         self.assertEqual(self.problems("server/grpc/service.cc",
                                        '#include "openengine/v1/x.pb.h"\n'), "")

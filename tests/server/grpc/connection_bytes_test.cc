@@ -1,12 +1,12 @@
 // Which of some connections is closed for what they bring.
-#include "server/grpc/connection_bytes.h"
+#include "server/grpc/connections/connection_bytes.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <vector>
 
 #include "runtime/base/cat.h"
-#include "server/grpc/leaky_bucket.h"
+#include "server/grpc/connections/leaky_bucket.h"
 
 namespace shoal {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
-#include "server/grpc/connections.h"
+#include "server/grpc/connections/connections.h"
 
 namespace shoal {
 

@@ -1,5 +1,5 @@
 // Which connection is closed when descriptors become short.
-#include "server/grpc/connections.h"
+#include "server/grpc/connections/connections.h"
 
 #include "server/grpc/grpc_version.h"
 #include "tests/server/grpc/connections_fixture.h"

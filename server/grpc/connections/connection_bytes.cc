@@ -1,4 +1,4 @@
-#include "server/grpc/connection_bytes.h"
+#include "server/grpc/connections/connection_bytes.h"
 
 #include <algorithm>
 #include <cstdint>

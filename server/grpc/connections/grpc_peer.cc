@@ -1,4 +1,4 @@
-#include "server/grpc/grpc_peer.h"
+#include "server/grpc/connections/grpc_peer.h"
 
 #include <arpa/inet.h>
 #include <charconv>

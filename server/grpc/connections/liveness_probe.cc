@@ -1,4 +1,4 @@
-#include "server/grpc/liveness_probe.h"
+#include "server/grpc/connections/liveness_probe.h"
 
 #include <algorithm>
 #include <grpcpp/grpcpp.h>

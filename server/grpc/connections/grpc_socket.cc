@@ -1,4 +1,4 @@
-#include "server/grpc/grpc_socket.h"
+#include "server/grpc/connections/grpc_socket.h"
 
 #include <cstddef>
 #include <fcntl.h>

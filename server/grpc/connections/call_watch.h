@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "server/grpc/connections.h"
+#include "server/grpc/connections/connections.h"
 
 namespace grpc::experimental {
 class ServerInterceptorFactoryInterface;

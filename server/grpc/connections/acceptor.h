@@ -6,7 +6,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/status.h"
-#include "server/grpc/connections.h"
+#include "server/grpc/connections/connections.h"
 #include "server/net/accept_errors.h"
 
 namespace shoal {

@@ -1,4 +1,4 @@
-#include "server/grpc/connections.h"
+#include "server/grpc/connections/connections.h"
 
 #include <algorithm>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include "runtime/base/cat.h"
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
-#include "server/grpc/grpc_socket.h"
+#include "server/grpc/connections/grpc_socket.h"
 
 namespace shoal {
 

@@ -1,4 +1,4 @@
-#include "server/grpc/acceptor.h"
+#include "server/grpc/connections/acceptor.h"
 
 #include <cerrno>
 #include <cstdint>

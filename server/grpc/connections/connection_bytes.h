@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "server/grpc/grpc_peer.h"
+#include "server/grpc/connections/grpc_peer.h"
 
 namespace shoal {
 

@@ -12,9 +12,9 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
-#include "server/grpc/connection_bytes.h"
-#include "server/grpc/grpc_peer.h"
-#include "server/grpc/leaky_bucket.h"
+#include "server/grpc/connections/connection_bytes.h"
+#include "server/grpc/connections/grpc_peer.h"
+#include "server/grpc/connections/leaky_bucket.h"
 #include "server/serving/intake.h"
 
 namespace shoal {

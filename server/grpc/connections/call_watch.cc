@@ -1,4 +1,4 @@
-#include "server/grpc/call_watch.h"
+#include "server/grpc/connections/call_watch.h"
 
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/grpcpp.h>
