@@ -10,6 +10,7 @@
 #include "server/facades/infer_dialect.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/wire_message.h"
+#include "server/serving/front_call.h"
 
 namespace shoal {
 
@@ -57,9 +58,7 @@ void OpenStreams::leave(const InferStream* stream) {
 }
 
 /// One request of the stream. The stream's mutex guards what is not const.
-class InferStream::Item final : public LiveRequest::Owner,
-                                public Intake::Call,
-                                public std::enable_shared_from_this<Item> {
+class InferStream::Item final : public FrontCall, public std::enable_shared_from_this<Item> {
  public:
   Item(std::shared_ptr<InferStream> stream, grpc::ByteBuffer bytes)
       : stream_(std::move(stream)), bytes_(std::move(bytes)), size_(bytes_.Length()) {}

@@ -11,6 +11,7 @@
 #include "server/grpc/connections/liveness_probe.h"
 #include "server/grpc/dialect.h"
 #include "server/grpc/stream_call.h"
+#include "server/serving/front_call.h"
 #include "server/serving/intake.h"
 #include "server/serving/live_request.h"
 
@@ -28,9 +29,7 @@ struct StreamParts {
 /// one message at a time, in the words of one protocol. The intake's and the loop's threads, gRPC's
 /// threads and the watchdog for slow readers call it, and its mutex orders them. The intake, the
 /// loop, the ServingState and the call's reactor share its ownership.
-class GenerateStream final : public LiveRequest::Owner,
-                             public Intake::Call,
-                             public std::enable_shared_from_this<GenerateStream> {
+class GenerateStream final : public FrontCall, public std::enable_shared_from_this<GenerateStream> {
  public:
   /// The request is read as bytes, when the intake has room for it.
   using Reactor = ByteReactor;

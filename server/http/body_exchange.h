@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -6,14 +7,15 @@
 #include "server/http/http_error.h"
 #include "server/http/http_exchange.h"
 #include "server/http/http_parts.h"
+#include "server/serving/front_call.h"
 
 namespace shoal {
 
 /// A call whose body passes through the intake: it is read when there is room for it, and worked on
 /// by a thread of the intake. A derived class says what the work is. Thread-safe: the event thread
-/// calls it as an HttpExchange, and the intake as a call.
+/// calls it as an HttpExchange, and the intake as a FrontCall.
 class BodyExchange : public HttpExchange,
-                     public Intake::Call,
+                     public FrontCall,
                      public std::enable_shared_from_this<BodyExchange> {
  public:
   /// length: of the body if the client says it, otherwise kMaxRequestBytes.
@@ -31,6 +33,8 @@ class BodyExchange : public HttpExchange,
   uint64_t received() final;
   void work() final;
   void reject(const RefusedRequest& why) final;
+  void output_ready() final { wake(); }
+  void drop_if_slow(std::chrono::milliseconds) final {}  // the connection does it
 
  protected:
   /// Works on the body, on a thread of the intake and without a lock. It calls answer(), or

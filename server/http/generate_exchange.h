@@ -15,16 +15,13 @@ namespace shoal {
 /// /v1/completions and /v1/chat/completions. Each choice is a LiveRequest. Whatever goes wrong
 /// before the head of the answer is written becomes a status, which clients retry; afterwards it is
 /// an event with an error.
-class GenerateExchange final : public BodyExchange, public LiveRequest::Owner {
+class GenerateExchange final : public BodyExchange {
  public:
   /// A request_id in the body names the request; the header x-request-id is only returned and
   /// logged.
   GenerateExchange(std::shared_ptr<const HttpParts> parts, const HttpRequestHead& head,
                    size_t length, ApiRoute route)
       : BodyExchange(std::move(parts), head, length), route_(route), header_id_(head.request_id) {}
-
-  void output_ready() override { wake(); }
-  void drop_if_slow(std::chrono::milliseconds) override {}  // the connection does it
 
   std::optional<HttpPart> keep_alive() override;
   size_t unread_bytes() const override;

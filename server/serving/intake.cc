@@ -62,16 +62,16 @@ void Intake::stop() {
     if (lane->thread.joinable()) lane->thread.join();
   }
   // Calls share the ownership of this object, so those that are left would keep it alive.
-  FairQueue<std::shared_ptr<Call>> unserved[2];
+  FairQueue<std::shared_ptr<FrontCall>> unserved[2];
   const std::lock_guard lock(mutex_);
   std::swap(unserved[0], short_.queue);
   std::swap(unserved[1], long_.queue);
 }
 
-void Intake::enter(const std::shared_ptr<Call>& call, const std::string& client,
+void Intake::enter(const std::shared_ptr<FrontCall>& call, const std::string& client,
                    size_t most_bytes) {
   Calls admitted;
-  std::shared_ptr<Call> evicted;
+  std::shared_ptr<FrontCall> evicted;
   bool full = false, draining = false;
   const uint64_t received = call->received();
   {
@@ -98,7 +98,7 @@ void Intake::enter(const std::shared_ptr<Call>& call, const std::string& client,
   for (const auto& one : admitted) one->read();
 }
 
-std::shared_ptr<Intake::Call> Intake::find(const Call* call) const {
+std::shared_ptr<FrontCall> Intake::find(const FrontCall* call) const {
   const auto found = entries_.find(call);
   return found == entries_.end() ? nullptr : found->second.call;
 }
@@ -111,7 +111,7 @@ bool Intake::has_room_for(const std::string& client) const {
 }
 
 /// Takes the next one that waits: of a client none of whose requests arrives, if there is one.
-std::optional<const Intake::Call*> Intake::next_to_read(bool last_place) {
+std::optional<const FrontCall*> Intake::next_to_read(bool last_place) {
   const auto has_none = [this](const std::string& client) {
     return !arriving_of_.contains(client) && has_room_for(client);
   };
@@ -129,7 +129,7 @@ Intake::Calls Intake::admit() {
     // A client that has much gets more, except for the last place, so that another one that comes
     // never has to wait until those requests have arrived.
     const bool last = bytes_ > 0 && bytes_ + 2 * kMaxRequestBytes > options_.budget_bytes;
-    const std::optional<const Call*> next = next_to_read(last);
+    const std::optional<const FrontCall*> next = next_to_read(last);
     if (!next) break;
     Entry& entry = entries_.at(*next);
     count(entry, State::kArriving, entry.most_bytes);
@@ -156,9 +156,9 @@ void Intake::count(Entry& entry, State state, size_t bytes) {
   entry.since = entry.looked_at = RunningClock::now();
 }
 
-void Intake::arrived(const Call& call, size_t bytes) {
+void Intake::arrived(const FrontCall& call, size_t bytes) {
   Calls admitted;
-  std::shared_ptr<Call> rejected;
+  std::shared_ptr<FrontCall> rejected;
   bool full = false;
   {
     const std::lock_guard lock(mutex_);
@@ -183,7 +183,7 @@ void Intake::arrived(const Call& call, size_t bytes) {
   for (const auto& one : admitted) one->read();
 }
 
-void Intake::accepted(const Call& call, size_t bytes) {
+void Intake::accepted(const FrontCall& call, size_t bytes) {
   Calls admitted;
   {
     const std::lock_guard lock(mutex_);
@@ -195,9 +195,9 @@ void Intake::accepted(const Call& call, size_t bytes) {
   for (const auto& one : admitted) one->read();
 }
 
-void Intake::leave(const Call& call) {
+void Intake::leave(const FrontCall& call) {
   Calls admitted;
-  std::shared_ptr<Call> last;  // destroyed after the lock is released
+  std::shared_ptr<FrontCall> last;  // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(&call);
@@ -285,7 +285,7 @@ void Intake::run(Lane& lane) {
   for (;;) {
     wait_until_ready(lane.changed, lock, [&] { return stop_ || !lane.queue.empty(); });
     if (stop_) return;
-    std::shared_ptr<Call> call = *lane.queue.pop();
+    std::shared_ptr<FrontCall> call = *lane.queue.pop();
     lock.unlock();
     call->work();
     call.reset();

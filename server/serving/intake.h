@@ -13,6 +13,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
 #include "server/serving/fair_queue.h"
+#include "server/serving/front_call.h"
 #include "server/serving/refused_request.h"
 
 namespace shoal {
@@ -34,7 +35,7 @@ inline constexpr size_t kMaxRequestBytes = size_t{16} << 20;
 /// tokenizing of a long one. Wherever requests wait, clients take turns, and one client has at most
 /// half of the places and bytes while another one needs some: its latest requests are evicted. A
 /// client gets a second place to arrive in only if every other one that waits has its first.
-/// Thread-safe; its lock is not held while it calls a Call.
+/// Thread-safe; it does not hold its lock while it calls a FrontCall.
 class Intake {
  public:
   struct Options {
@@ -51,32 +52,18 @@ class Intake {
     size_t short_bytes = size_t{64} << 10;  ///< the longest of the short requests
   };
 
-  /// A call whose request passes through.
-  class Call {
-   public:
-    virtual ~Call() = default;
-    /// There is room: read the request, and call arrived() or leave() afterwards.
-    virtual void read() = 0;
-    /// How many bytes its connection has brought so far.
-    virtual uint64_t received() = 0;
-    /// Do the work on the request. Called on a thread of the Intake. Call accepted() or leave().
-    virtual void work() = 0;
-    /// There is no room, or the request takes too long to arrive. Call leave() afterwards.
-    virtual void reject(const RefusedRequest& why) = 0;
-  };
-
   explicit Intake(const Options& options);
   ~Intake();  ///< calls stop()
 
   /// client: who sent the request. most_bytes: the most that it may have, if its length is known
   /// before it is read.
-  void enter(const std::shared_ptr<Call>& call, const std::string& client,
+  void enter(const std::shared_ptr<FrontCall>& call, const std::string& client,
              size_t most_bytes = kMaxRequestBytes);
-  void arrived(const Call& call, size_t bytes);
+  void arrived(const FrontCall& call, size_t bytes);
   /// What is kept of the request, in bytes, until leave().
-  void accepted(const Call& call, size_t bytes);
+  void accepted(const FrontCall& call, size_t bytes);
   /// The call is over, in whichever state. No effect if it is not known.
-  void leave(const Call& call);
+  void leave(const FrontCall& call);
 
   /// Rejects those whose time is over, and those whose senders have stopped. Call it several
   /// times a second.
@@ -97,7 +84,7 @@ class Intake {
  private:
   enum class State { kWaiting, kArriving, kQueued, kAccepted };
   struct Entry {
-    std::shared_ptr<Call> call;
+    std::shared_ptr<FrontCall> call;
     std::string client;
     State state = State::kWaiting;
     size_t bytes = 0;
@@ -109,23 +96,23 @@ class Intake {
     RunningClock::time_point looked_at = {};
   };
   struct Lane {
-    FairQueue<std::shared_ptr<Call>> queue;
+    FairQueue<std::shared_ptr<FrontCall>> queue;
     std::condition_variable changed;
     std::thread thread;
   };
-  using Calls = std::vector<std::shared_ptr<Call>>;
+  using Calls = std::vector<std::shared_ptr<FrontCall>>;
   Calls admit();
-  std::optional<const Call*> next_to_read(bool last_place);
+  std::optional<const FrontCall*> next_to_read(bool last_place);
   bool has_room_for(const std::string& client) const;
   void look_at_senders(RunningClock::time_point now, Calls* stopped);
-  std::shared_ptr<Call> find(const Call* call) const;
+  std::shared_ptr<FrontCall> find(const FrontCall* call) const;
   void count(Entry& entry, State state, size_t bytes);
   void run(Lane& lane);
 
   const Options options_;
   mutable std::mutex mutex_;
-  std::unordered_map<const Call*, Entry> entries_;
-  FairQueue<const Call*> waiting_;
+  std::unordered_map<const FrontCall*, Entry> entries_;
+  FairQueue<const FrontCall*> waiting_;
   std::unordered_map<std::string, size_t> bytes_of_;  // what each client counts with, if not zero
   std::unordered_map<std::string, int> arriving_of_;  // how many of each client arrive, if any
   size_t bytes_ = 0;                                  // all of them together

@@ -16,8 +16,8 @@ size_t bytes_of(const OutputDelta& delta) {
 }  // namespace
 
 LiveRequest::LiveRequest(std::shared_ptr<ServingState> state, std::string id,
-                         std::shared_ptr<Owner> owner)
-    : state_(std::move(state)), id_(std::move(id)), owner_(std::move(owner)) {}
+                         std::shared_ptr<FrontCall> call)
+    : state_(std::move(state)), id_(std::move(id)), call_(std::move(call)) {}
 
 Result<ServingState::Accepted, RefusedRequest> LiveRequest::submit(GenerationRequest request,
                                                                    const RequestOrigin& origin) {
@@ -65,18 +65,18 @@ void LiveRequest::release_id() {
 }
 
 void LiveRequest::leave() {
-  std::shared_ptr<Owner> last;  // destroyed after the lock is released
+  std::shared_ptr<FrontCall> last;  // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
     left_ = true;
-    last = std::move(owner_);
+    last = std::move(call_);
   }
   state_->leave(id_, this);
 }
 
-std::shared_ptr<LiveRequest::Owner> LiveRequest::owner() const {
+std::shared_ptr<FrontCall> LiveRequest::call() const {
   const std::lock_guard lock(mutex_);
-  return owner_;
+  return call_;
 }
 
 void LiveRequest::on_delta(OutputDelta delta) {
@@ -86,7 +86,7 @@ void LiveRequest::on_delta(OutputDelta delta) {
     bytes_ += bytes_of(delta);
     output_.deltas.push_back(std::move(delta));
   }
-  if (const auto call = owner()) call->output_ready();
+  if (const auto front = call()) front->output_ready();
 }
 
 void LiveRequest::on_end(OutputEnd end) {
@@ -95,11 +95,11 @@ void LiveRequest::on_end(OutputEnd end) {
     if (left_) return;
     output_.end = std::move(end);
   }
-  if (const auto call = owner()) call->output_ready();
+  if (const auto front = call()) front->output_ready();
 }
 
 void LiveRequest::drop_slow_reader(std::chrono::milliseconds limit) {
-  if (const auto call = owner()) call->drop_if_slow(limit);
+  if (const auto front = call()) front->drop_if_slow(limit);
 }
 
 }  // namespace shoal

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "server/serving/front_call.h"
 #include "server/serving/serving_state.h"
 
 namespace shoal {
@@ -16,18 +17,8 @@ namespace shoal {
 /// may come before submit() returns, and the client may go at any moment. Thread-safe.
 class LiveRequest final : public LiveCall, public std::enable_shared_from_this<LiveRequest> {
  public:
-  /// The call that the request belongs to.
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    /// There is something to take(). Called by any thread and without a lock; must not block.
-    virtual void output_ready() = 0;
-    /// Ends the call if its client has not taken a message for longer than `limit`.
-    virtual void drop_if_slow(std::chrono::milliseconds limit) = 0;
-  };
-
-  /// The owner is kept alive until leave().
-  LiveRequest(std::shared_ptr<ServingState> state, std::string id, std::shared_ptr<Owner> owner);
+  /// The call that the request belongs to is kept alive until leave().
+  LiveRequest(std::shared_ptr<ServingState> state, std::string id, std::shared_ptr<FrontCall> call);
 
   const std::string& id() const { return id_; }
 
@@ -52,7 +43,7 @@ class LiveRequest final : public LiveCall, public std::enable_shared_from_this<L
   /// Frees the id. Call it before the client can learn of the end, because the client may use the
   /// id again at once.
   void release_id();
-  /// The call is over. The owner may be destroyed inside.
+  /// The call is over. It may be destroyed inside.
   void leave();
 
   void on_delta(OutputDelta delta) override;
@@ -60,14 +51,14 @@ class LiveRequest final : public LiveCall, public std::enable_shared_from_this<L
   void drop_slow_reader(std::chrono::milliseconds limit) override;
 
  private:
-  std::shared_ptr<Owner> owner() const;
+  std::shared_ptr<FrontCall> call() const;
 
   const std::shared_ptr<ServingState> state_;
   const std::string id_;
   std::atomic<bool> given_up_ = false;
   mutable std::mutex mutex_;
-  std::shared_ptr<Owner> owner_;   // null after leave()
-  InferenceLoop* loop_ = nullptr;  // null until the request is accepted
+  std::shared_ptr<FrontCall> call_;  // null after leave()
+  InferenceLoop* loop_ = nullptr;    // null until the request is accepted
   uint64_t loop_id_ = 0;
   bool left_ = false;
   Output output_;

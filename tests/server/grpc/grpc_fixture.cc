@@ -1,6 +1,7 @@
 #include "tests/server/grpc/grpc_fixture.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
@@ -58,7 +59,7 @@ Result<StepOutcome> AlphabetWorkers::step(const StepPlan& plan) {
     token.id = sequence.id;
     token.token_id = last == kA + 25 ? kEos : last >= kA && last < kA + 25 ? last + 1 : kA;
     if (sequence.sampling.logprobs >= 0) {
-      token.logprob = -0.5F;
+      token.logprob = -0.5F / static_cast<float>(1 + std::abs(token.token_id - (kA + 1)));
       token.rank = 1;
       for (int i = 0; i < sequence.sampling.logprobs; ++i)
         token.top.push_back({(token.token_id + i) % 892, -0.5F - static_cast<float>(i)});
@@ -115,6 +116,8 @@ void GrpcFixture::start(const Setup& setup) {
   options.served_name = "letters";
   options.slow_reader_ms = setup.slow_reader_ms;
   options.facades = setup.facades;
+  options.state = setup.state;
+  options.intake = setup.intake;
   Result<std::unique_ptr<GrpcServer>> server = GrpcServer::start(options);
   ASSERT_TRUE(server.ok()) << server.status().to_string();
   server_ = std::move(server).value();

@@ -13,7 +13,7 @@
 namespace shoal {
 namespace {
 
-class FakeCall final : public Intake::Call {
+class FakeCall final : public FrontCall {
  public:
   void read() override { ++reads; }
   uint64_t received() override { return brought; }
@@ -27,6 +27,8 @@ class FakeCall final : public Intake::Call {
     refusal = why.code();
     refused = why.why;
   }
+  void output_ready() override {}
+  void drop_if_slow(std::chrono::milliseconds) override {}
 
   int reads = 0;
   std::atomic<uint64_t> brought = 0;

@@ -14,8 +14,12 @@ namespace shoal {
 namespace {
 
 /// Takes the output whenever there is some, as a front does.
-class TakingOwner final : public LiveRequest::Owner {
+class TakingCall final : public FrontCall {
  public:
+  void read() override {}
+  uint64_t received() override { return 0; }
+  void work() override {}
+  void reject(const RefusedRequest&) override {}
   void output_ready() override {
     if (request == nullptr) return;
     LiveRequest::Output output = request->take();
@@ -57,7 +61,7 @@ class LiveRequestTest : public testing::Test {
   const std::shared_ptr<ServingState> state_ =
       std::make_shared<ServingState>(std::vector<std::string>{"letters"});
   InferenceLoop loop_;
-  const std::shared_ptr<TakingOwner> owner_ = std::make_shared<TakingOwner>();
+  const std::shared_ptr<TakingCall> owner_ = std::make_shared<TakingCall>();
 };
 
 TEST_F(LiveRequestTest, PassesTheOutputOnAndFreesTheId) {
