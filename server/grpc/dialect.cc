@@ -62,7 +62,7 @@ bool ended_by_drain(const OutputEnd& end, bool draining) {
 grpc::Status failure_status(const OutputEnd& end, bool draining) {
   if (ended_by_drain(end, draining)) {
     const Status why = Status::error(Code::kUnavailable, explain(end.status));
-    return to_grpc_status(RefusedRequest{NotTaken::kDraining, why});
+    return to_grpc_status(refuse(NotTaken::kDraining, why));
   }
   switch (end.status.code()) {
     case Code::kInvalidArgument:

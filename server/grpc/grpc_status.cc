@@ -35,7 +35,7 @@ grpc::Status to_grpc_status(const Status& status, const RefusalInfo& info) {
 grpc::Status to_grpc_status(const RefusedRequest& refused, std::string_view field) {
   return to_grpc_status(
       refused.error.status,
-      {.reason = reason_of(refused.why), .retry_ms = retry_ms_of(refused), .field = field});
+      {.reason = reason_of(refused.why), .retry_ms = refused.retry_ms, .field = field});
 }
 
 std::optional<NotTaken> why_not_taken(const grpc::Status& status) {

@@ -48,10 +48,11 @@ int status_of_invalid(Code code) {
   }
 }
 
-int status_of(const RefusedRequest& refused) {
-  switch (refused.why) {
+/// code: of the error, which matters if the request is wrong.
+int status_of(NotTaken refused, Code code) {
+  switch (refused) {
     case NotTaken::kInvalid:
-      return status_of_invalid(refused.code());
+      return status_of_invalid(code);
     case NotTaken::kIdInUse:
       return 409;
     case NotTaken::kLoading:
@@ -94,10 +95,10 @@ HttpError bad_field(std::string param, std::string message) {
 
 HttpError to_http_error(const RefusedRequest& refused) {
   const Status& why = refused.error.status;
-  HttpError error{.status = status_of(refused),
+  HttpError error{.status = status_of(refused.why, refused.code()),
                   .message = explain(why),
                   .param = http_field_name(refused.error.field),
-                  .retry_ms = retry_ms_of(refused)};
+                  .retry_ms = refused.retry_ms};
   error.code =
       refused.error.too_long ? "context_length_exceeded" : code_of(error.status, refused.why);
   return error;
@@ -106,7 +107,7 @@ HttpError to_http_error(const RefusedRequest& refused) {
 bool is_retryable(std::string_view code) {
   for (int reason = 0; reason < kNotTakenReasons; ++reason) {
     const auto why = static_cast<NotTaken>(reason);
-    const int status = status_of({why, {}});
+    const int status = status_of(why, Code::kOk);
     if (code_of(status, why) == code) return says_try_again(status);
   }
   return false;

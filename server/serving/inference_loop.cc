@@ -79,11 +79,11 @@ Result<uint64_t, RefusedRequest> InferenceLoop::submit(ResolvedRequest request,
   {
     const std::lock_guard lock(mutex_);
     if (!failure_.ok())
-      return RefusedRequest{NotTaken::kEngineLost,
-                            failure_.because_of(Code::kUnavailable, "the engine has stopped")};
+      return refuse(NotTaken::kEngineLost,
+                    failure_.because_of(Code::kUnavailable, "the engine has stopped"));
     id = request.engine.id = next_id_;
     if (RequestError error = scheduler_.check(request.engine); !error.ok())
-      return RefusedRequest{NotTaken::kInvalid, std::move(error)};
+      return refuse(NotTaken::kInvalid, std::move(error));
     if (origin) {
       Admission::Verdict verdict = admission_.decide(request.engine, *origin, bytes);
       if (verdict.refused) return std::move(*verdict.refused);

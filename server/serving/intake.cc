@@ -10,14 +10,15 @@ namespace shoal {
 namespace {
 
 RefusedRequest queue_full(std::string what) {
-  return {NotTaken::kQueueFull, Status::error(Code::kResourceExhausted, std::move(what))};
+  return refuse(NotTaken::kQueueFull, Status::error(Code::kResourceExhausted, std::move(what)));
 }
 
 RefusedRequest no_room(size_t budget_bytes) {
-  return {NotTaken::kNoMemory,
-          Status::error(Code::kResourceExhausted,
-                        cat("the requests that are being served take all of the ",
-                            budget_bytes >> 20, " MiB that requests may take; try again soon"))};
+  return refuse(
+      NotTaken::kNoMemory,
+      Status::error(Code::kResourceExhausted,
+                    cat("the requests that are being served take all of the ", budget_bytes >> 20,
+                        " MiB that requests may take; try again soon")));
 }
 
 RefusedRequest too_many() {
@@ -25,11 +26,12 @@ RefusedRequest too_many() {
 }
 
 RefusedRequest evicted_for_another() {
-  return {NotTaken::kShareExceeded,
-          Status::error(Code::kResourceExhausted,
-                        "this client had more than half of the places in which requests wait to be "
-                        "read or tokenized, and another client needs one, so that its latest "
-                        "requests are refused")};
+  return refuse(
+      NotTaken::kShareExceeded,
+      Status::error(Code::kResourceExhausted,
+                    "this client had more than half of the places in which requests wait to be "
+                    "read or tokenized, and another client needs one, so that its latest "
+                    "requests are refused"));
 }
 
 RefusedRequest too_slow(int milliseconds) {

@@ -51,10 +51,14 @@ std::string clip_utf8(std::string text) {
 
 }  // namespace
 
+RefusedRequest refuse(NotTaken why, RequestError error, int measured_ms) {
+  return {why, std::move(error), measured_ms > 0 ? measured_ms : usual_retry_ms(why)};
+}
+
 RefusedRequest server_is_draining() {
-  return {
+  return refuse(
       NotTaken::kDraining,
-      Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests")};
+      Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests"));
 }
 
 std::string_view reason_of(NotTaken why) {
@@ -90,10 +94,6 @@ std::optional<NotTaken> not_taken_of(std::string_view reason) {
     if (reason_of(static_cast<NotTaken>(i)) == reason) return static_cast<NotTaken>(i);
   }
   return std::nullopt;
-}
-
-int retry_ms_of(const RefusedRequest& refused) {
-  return refused.retry_ms > 0 ? refused.retry_ms : usual_retry_ms(refused.why);
 }
 
 std::string explain(const Status& status) {

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "runtime/engine/request_error.h"
 
@@ -24,25 +25,32 @@ enum class NotTaken {
 
 inline constexpr int kNotTakenReasons = static_cast<int>(NotTaken::kQueuedTooLong) + 1;
 
+/// A refusal of a request. Only refuse() makes one, so that each has a reason as a type and says
+/// when to try again; a front only translates it. ok: there is none.
 struct RefusedRequest {
+  RefusedRequest() = default;
   bool ok() const { return error.ok(); }
   Code code() const { return error.code(); }
 
   NotTaken why = NotTaken::kInvalid;
   RequestError error;
-  /// In how many milliseconds it should be tried again, by measured rates; 0: not known.
-  int retry_ms = 0;
+  int retry_ms = 0;  ///< in how many milliseconds it should be tried again; 0: never
+
+ private:
+  friend RefusedRequest refuse(NotTaken why, RequestError error, int measured_ms);
+  RefusedRequest(NotTaken reason, RequestError what, int retry)
+      : why(reason), error(std::move(what)), retry_ms(retry) {}
 };
 
+/// Refuses a request. measured_ms: when to try again by measured rates; 0: they are not known, so
+/// that it is about the usual time for the reason.
+RefusedRequest refuse(NotTaken why, RequestError error, int measured_ms = 0);
 /// The refusal of every request by a server that shuts down.
 RefusedRequest server_is_draining();
 /// The reason's name in every protocol, such as "QUEUE_FULL".
 std::string_view reason_of(NotTaken why);
 /// The reason of this name; nullopt: it is none of ours.
 std::optional<NotTaken> not_taken_of(std::string_view reason);
-/// In how many milliseconds a client should try again: what was measured, otherwise about the usual
-/// time for the reason; 0: never.
-int retry_ms_of(const RefusedRequest& refused);
 
 /// The chain of causes on one line: "no transport; because: /dev/shm is full". Valid UTF-8 of at
 /// most 1900 bytes, cut between characters.

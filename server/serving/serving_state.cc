@@ -34,8 +34,8 @@ RequestError check_request_id(const std::string& id) {
 }  // namespace
 
 RefusedRequest model_is_loading() {
-  return {NotTaken::kLoading,
-          Status::error(Code::kUnavailable, "the model is loading; try again soon")};
+  return refuse(NotTaken::kLoading,
+                Status::error(Code::kUnavailable, "the model is loading; try again soon"));
 }
 
 Readiness readiness(const ServingState::View& view) {
@@ -137,9 +137,9 @@ RefusedRequest ServingState::refusal() const {
       break;
   }
   if (view_.restarting.ok()) return {};
-  return {NotTaken::kRestarting,
-          Status::error(Code::kUnavailable,
-                        "the ranks were lost and are being started again; try again soon")};
+  return refuse(NotTaken::kRestarting,
+                Status::error(Code::kUnavailable,
+                              "the ranks were lost and are being started again; try again soon"));
 }
 
 /// Releases the lock before tokenizing, because that takes long. It checks refusal() first, so that
@@ -154,7 +154,7 @@ Result<ResolvedRequest, RefusedRequest> ServingState::resolve(
   }
   Result<ResolvedRequest, RequestError> resolved =
       resolve_request(std::move(request), *model, given_up);
-  if (!resolved.ok()) return RefusedRequest{NotTaken::kInvalid, resolved.error()};
+  if (!resolved.ok()) return refuse(NotTaken::kInvalid, resolved.error());
   return std::move(resolved).value();
 }
 
@@ -173,16 +173,16 @@ Result<ServingState::Accepted, RefusedRequest> ServingState::submit(
     const std::string& request_id, GenerationRequest request, std::shared_ptr<LiveCall> call,
     const RequestOrigin& origin, const std::atomic<bool>* given_up) {
   if (RequestError error = check_request_id(request_id); !error.ok())
-    return RefusedRequest{NotTaken::kInvalid, std::move(error)};
+    return refuse(NotTaken::kInvalid, std::move(error));
   SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request), given_up));
   const std::lock_guard lock(mutex_);
   SHOAL_RETURN_IF_ERROR(refusal());  // again, because the server may have begun to drain
   if (by_id_.contains(request_id))
-    return RefusedRequest{
+    return refuse(
         NotTaken::kIdInUse,
         Status::error(Code::kAlreadyExists,
                       cat("request_id \"", request_id,
-                          "\" is running: choose another, or leave it empty to get one"))};
+                          "\" is running: choose another, or leave it empty to get one")));
   SHOAL_ASSIGN_OR_RETURN(const Accepted accepted, queue(std::move(resolved), call, origin));
   const LiveCall* key = call.get();
   by_id_.emplace(request_id, key);

@@ -110,7 +110,7 @@ TEST_F(GrpcClient, ReadsWhyARequestWasNotTaken) {
   for (int reason = 0; reason < kNotTakenReasons; ++reason) {
     const auto why = static_cast<NotTaken>(reason);
     const grpc::Status status =
-        to_grpc_status(RefusedRequest{why, Status::error(Code::kUnavailable, "not now")});
+        to_grpc_status(refuse(why, Status::error(Code::kUnavailable, "not now")));
     EXPECT_EQ(why_not_taken(status), why) << reason_of(why);
   }
   EXPECT_EQ(why_not_taken(grpc::Status(grpc::StatusCode::UNAVAILABLE, "no connection")),

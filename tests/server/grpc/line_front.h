@@ -78,7 +78,7 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
   }
   void reject(const RefusedRequest& why) override {
     const std::lock_guard lock(mutex_);
-    end(cat("refused ", reason_of(why.why), " ", retry_ms_of(why)));
+    end(cat("refused ", reason_of(why.why), " ", why.retry_ms));
   }
 
   void output_ready() override {
@@ -95,8 +95,7 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
     if (!output.end) return;
     request_->release_id();
     if (output.end->refused) {
-      end(cat("refused ", reason_of(output.end->refused->why), " ",
-              retry_ms_of(*output.end->refused)));
+      end(cat("refused ", reason_of(output.end->refused->why), " ", output.end->refused->retry_ms));
     } else {
       const FinishReason reason = output.end->finish.reason;
       end(reason == FinishReason::kLength ? "length"

@@ -49,8 +49,7 @@ TEST(HttpDocs, Refusals) {
   std::string table = "| Status | `code` | Reason over gRPC |\n|--:|---|---|\n";
   for (int reason = 0; reason < kNotTakenReasons; ++reason) {
     const auto why = static_cast<NotTaken>(reason);
-    const HttpError error =
-        to_http_error(RefusedRequest{why, Status::error(Code::kInvalidArgument, "x")});
+    const HttpError error = to_http_error(refuse(why, Status::error(Code::kInvalidArgument, "x")));
     table += cat("| ", error.status, " | `", error.code, "` | ", reason_of(why), " |\n");
   }
   EXPECT_EQ(documented("refusals"), table);
