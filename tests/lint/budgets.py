@@ -1,4 +1,4 @@
-"""How long files and functions may be, and which of them may be longer.
+"""How long files, functions and some rooms may be, and which of them may be longer.
 
 A function is counted from the line on which its signature begins to the line of its closing brace.
 The counter knows only braces, strings and comments, and nothing else of C++: a block outside every
@@ -15,6 +15,13 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {
     "kernels/cpu/matmul.cc: block": "one kernel: its sums have to stay in registers from the "
     "first leaf to the last",
+}
+# The rooms on a request's way, which have grown faster than any plan. Those that are longer already
+# have a number of their own, which only ever becomes smaller.
+MAX_ROOM_LINES = 2500
+ROOMS: dict[str, int] = {
+    "server/serving": 3250, "server/grpc": 2950, "server/grpc/connections": MAX_ROOM_LINES,
+    "server/http": 3750, "server/facades": MAX_ROOM_LINES,
 }
 NO_CODE = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(\w*)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|'
@@ -103,6 +110,21 @@ def stale_exceptions(texts: dict[str, str]) -> list[str]:
         if not any(known == name and length > MAX_FUNCTION_LINES
                    for known, _, length in functions(texts.get(path, ""))):
             found.append(f"tests/lint/budgets.py: {entry} is listed as long, and is not")
+    return found
+
+
+def check_rooms(texts: dict[str, str]) -> list[str]:
+    """Rooms that have outgrown their budget. texts: path to text, for the files that exist."""
+    found = []
+    for room, most in ROOMS.items():
+        lines = sum(len(text.splitlines()) for path, text in texts.items()
+                    if path.rpartition("/")[0] == room and path.endswith((".h", ".cc")))
+        if lines > most:
+            found.append(f"{room}: has {lines} lines of code, of at most {most}: take something out, "
+                         "or move what has another purpose to a room of its own")
+        if most > MAX_ROOM_LINES and lines and lines <= most - 100:
+            found.append(f"tests/lint/budgets.py: {room} may have {most} lines and has {lines}: "
+                         "lower the number")
     return found
 
 

@@ -335,6 +335,7 @@ def main() -> int:
     texts = {f.relative_to(root).as_posix(): f.read_text(errors="replace")
              for f in files if f.suffix in SOURCES}
     violations += budgets.stale_exceptions(texts) + plurals.stale_plurals(texts)
+    violations += budgets.check_rooms(texts)
     print("\n".join(violations) if violations else f"{len(files)} files keep the rules")
     return 1 if violations else 0
 

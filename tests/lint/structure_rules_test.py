@@ -170,6 +170,15 @@ bool operator==(const S& a, const S& b) { return true; }
         self.assertEqual(budgets.stale_exceptions(long), [])
         self.assertIn("is listed as long, and is not", budgets.stale_exceptions({})[0])
 
+    def test_rooms_do_not_outgrow_their_budget(self):
+        room, most = next((room, most) for room, most in budgets.ROOMS.items()
+                          if most > budgets.MAX_ROOM_LINES)
+        texts = {f"{room}/a.h": "x\n" * (most - 10), f"{room}/below/b.cc": "x\n" * 100}
+        self.assertEqual(budgets.check_rooms(texts), [])
+        texts[f"{room}/c.cc"] = "x\n" * 11
+        self.assertIn(f"{room}: has {most + 1} lines of code", budgets.check_rooms(texts)[0])
+        self.assertIn("lower the number", budgets.check_rooms({f"{room}/a.h": "x\n"})[0])
+
     def libraries(self) -> str:
         return "\n".join(cmake_targets.check_libraries(self.root))
 
