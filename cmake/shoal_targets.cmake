@@ -172,9 +172,10 @@ find_program(SHOAL_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
 set(SHOAL_OWN_DEV_SHM ${SHOAL_ROOT}/tests/own_dev_shm.sh)
 
 # shoal_share_out(TEST...): under a sanitizer each of these tests belongs to one of a few days, of
-# which `scripts/test --all` runs one, because the release run of `--all` does all of them every day.
-# ThreadSanitizer sees little of them, because most of what they start are processes. The numbers are
-# prime, so that the parts of a test do not all come on the same day.
+# which `scripts/test --all` runs one. Its release run does nearly all of them every day
+# (SHOAL_TESTS_BY_DAY in tests/tables.cmake has the others). ThreadSanitizer sees little of them,
+# because most of what they start are processes. The numbers are prime, so that the parts of a test
+# do not all come on the same day.
 set(SHOAL_DAYS 5)
 if(SHOAL_SANITIZE MATCHES thread)
   set(SHOAL_DAYS 7)
