@@ -8,8 +8,10 @@
 namespace shoal {
 namespace {
 
-constexpr std::string_view kNoGraphs = "leave it out: models are computed on CPUs, without graphs";
-constexpr std::string_view kOnCpus = "leave it out: models are computed on CPUs";
+constexpr std::string_view kNoGraphs = "leave it out: steps are not captured in graphs";
+constexpr std::string_view kWholeModel = "the whole model is computed on CPUs, or on GPUs";
+constexpr std::string_view kOneAttention =
+    "leave it out: each device has one way to compute attention";
 constexpr std::string_view kOneHost = "leave it out: all ranks are processes of one host";
 constexpr std::string_view kReplicas =
     "start a server for each replica, with a load balancer before them";
@@ -34,7 +36,7 @@ constexpr std::string_view kRanks = "--tensor-parallel-size", kCache = "--kv-cac
                            kLength = "--max-model-len", kSeqs = "--max-num-seqs",
                            kBatch = "--max-num-batched-tokens", kLog = "--log-level",
                            kName = "--served-model-name", kThreads = "--threads-per-rank",
-                           kTransport = "--transport", kDtype = "--dtype";
+                           kTransport = "--transport", kDtype = "--dtype", kDevice = "--device";
 
 constexpr ForeignFlag kForeign[] = {
     // vLLM
@@ -59,7 +61,7 @@ constexpr ForeignFlag kForeign[] = {
     {"-q", "", kNotQuantized},
     {"--kv-cache-dtype", kDtype, "the KV cache has the type of the model"},
     {"--swap-space", kCache, "the KV cache is not swapped"},
-    {"--cpu-offload-gb", "", kOnCpus},
+    {"--cpu-offload-gb", kDevice, kWholeModel},
     {"--block-size", "", "leave it out: a block of the KV cache has 16 tokens"},
     {"--enable-prefix-caching", "", kNoPrefixCache},
     {"--no-enable-prefix-caching", "", kNoPrefixCache},
@@ -101,7 +103,7 @@ constexpr ForeignFlag kForeign[] = {
     {"--pp-size", kRanks, kNoPipeline},
     {"--disable-cuda-graph", "", kNoGraphs},
     {"--disable-radix-cache", "", kNoPrefixCache},
-    {"--attention-backend", "", kOnCpus},
+    {"--attention-backend", "", kOneAttention},
     {"--tokenizer-path", "", kOwnTokenizer},
     {"--random-seed", "--seed", ""},
     {"--log-requests", kLog, kRequestLines},
@@ -109,11 +111,11 @@ constexpr ForeignFlag kForeign[] = {
     // llama.cpp
     {"-c", kLength, ""},
     {"--ctx-size", kLength, ""},
-    {"-ngl", "", kOnCpus},
-    {"--gpu-layers", "", kOnCpus},
-    {"--n-gpu-layers", "", kOnCpus},
-    {"--split-mode", "", kOnCpus},
-    {"--tensor-split", "", kOnCpus},
+    {"-ngl", kDevice, kWholeModel},
+    {"--gpu-layers", kDevice, kWholeModel},
+    {"--n-gpu-layers", kDevice, kWholeModel},
+    {"--split-mode", kRanks, kNoPipeline},
+    {"--tensor-split", kRanks, kNoPipeline},
     {"-t", kThreads, ""},
     {"--threads", kThreads, ""},
     {"-np", kSeqs, ""},
@@ -132,8 +134,8 @@ constexpr ForeignFlag kForeign[] = {
     {"--alias", kName, ""},
     {"-hf", "", kDownload},
     {"--hf-repo", "", kDownload},
-    {"-fa", "", kOnCpus},
-    {"--flash-attn", "", kOnCpus},
+    {"-fa", "", kOneAttention},
+    {"--flash-attn", "", kOneAttention},
     {"--cache-type-k", kDtype, "the KV cache has the type of the model"},
     {"--cache-type-v", kDtype, "the KV cache has the type of the model"},
     {"--mlock", "", kMapped},
