@@ -60,7 +60,7 @@ endif()
 if(SHOAL_FUZZ)
   # What reads the bytes of strangers is instrumented for coverage (shoal_library), so that the
   # fuzzers see where an input leads. Only the fuzz targets link the fuzzer's main.
-  set(SHOAL_FUZZED shoal_models shoal_serving shoal_grpc_connections shoal_grpc shoal_http
+  set(SHOAL_FUZZED shoal_intake shoal_models shoal_serving shoal_grpc_connections shoal_grpc shoal_http
       shoal_facades)
   target_link_options(shoal_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
@@ -219,8 +219,8 @@ endfunction()
 # network, the disk and the kernel, so that more optimization would only make the build longer by a
 # fifth of what these libraries take. What computes and moves sums is not among them.
 set(SHOAL_FRONT shoal_cli shoal_commands shoal_facades shoal_grpc shoal_grpc_connections shoal_host
-    shoal_http shoal_metrics shoal_models shoal_net shoal_serving shoal_shmtest shoal_supervisor
-    shoal_transport shoal_transport_facts shoal_transport_needs shoal_transport_rungs)
+    shoal_http shoal_intake shoal_metrics shoal_models shoal_net shoal_serving shoal_shmtest
+    shoal_supervisor shoal_transport shoal_transport_facts shoal_transport_needs shoal_transport_rungs)
 
 # With SHOAL_ONLY_TOOLS, half of the time would go to the headers that most libraries include.
 function(shoal_tools_pch target)

@@ -6,7 +6,7 @@
 
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/wire_message.h"
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 
 namespace shoal {
 

@@ -12,7 +12,7 @@
 #include "server/grpc/dialect.h"
 #include "server/grpc/stream_call.h"
 #include "server/serving/front_call.h"
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 #include "server/serving/live_request.h"
 
 namespace shoal {

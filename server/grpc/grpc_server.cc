@@ -27,7 +27,7 @@
 #include "server/grpc/tls_credentials.h"
 #include "server/grpc/transport_service.h"
 #include "server/net/listen.h"
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 
 namespace shoal {
 

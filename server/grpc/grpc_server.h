@@ -8,7 +8,7 @@
 #include "runtime/base/status.h"
 #include "server/net/tls_identity.h"
 #include "server/serving/api_keys.h"
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 #include "server/serving/serving_state.h"
 
 namespace grpc {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 #include "server/serving/serving_state.h"
 
 namespace shoal {

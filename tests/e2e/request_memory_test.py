@@ -9,7 +9,7 @@ MEBIBYTE = 1 << 20
 BUDGET = 512 * MEBIBYTE  # what SECURITY.md says
 REQUEST = 15 * MEBIBYTE
 # How many requests of one client the server reads at once. While a request arrives it counts as the
-# longest message, 16 MiB, and all requests together may count as 256 MiB (server/serving/intake.h).
+# longest message, 16 MiB, and all requests together may count as 256 MiB (server/intake/intake.h).
 # That is room for 16, of which the last place is kept for a client that has none.
 TOGETHER = 15
 GENERATE = "/openengine.v1.Inference/Generate"

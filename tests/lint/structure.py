@@ -33,6 +33,7 @@ LAYERS = {
     "runtime/engine": 4, "models": 4,
     "runtime/rank": 5, "runtime/worker": 5, "runtime/supervisor": 5,
     "server/net": 6.1, "server/serving": 6.1, "server/shmtest": 6.1, "server/metrics": 6.15,
+    "server/intake": 6.15,
     "server/grpc/connections": 6.17, "server/grpc": 6.2, "server/http": 6.2, "server/cli": 6.2,
     "server/facades": 6.25,
     "server/host": 6.3,

@@ -15,7 +15,7 @@
 #include "server/grpc/connections/connection_bytes.h"
 #include "server/grpc/connections/grpc_peer.h"
 #include "server/grpc/connections/leaky_bucket.h"
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 
 namespace shoal {
 

@@ -2,7 +2,7 @@
 // clock.
 #include <algorithm>
 
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 #include "tests/moved_clock.h"
 #include "tests/server/grpc/connections_fixture.h"
 

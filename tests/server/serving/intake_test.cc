@@ -1,13 +1,13 @@
 // The budget and the order of requests on their way in. The calls are fakes: they read nothing,
 // and say how many bytes have arrived.
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 
 #include <atomic>
 #include <functional>
 #include <future>
 #include <gtest/gtest.h>
 
-#include "server/serving/fair_queue.h"
+#include "server/intake/fair_queue.h"
 #include "tests/moved_clock.h"
 
 namespace shoal {

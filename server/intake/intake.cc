@@ -1,4 +1,4 @@
-#include "server/serving/intake.h"
+#include "server/intake/intake.h"
 
 #include <optional>
 #include <utility>

@@ -12,7 +12,7 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
-#include "server/serving/fair_queue.h"
+#include "server/intake/fair_queue.h"
 #include "server/serving/front_call.h"
 #include "server/serving/refused_request.h"
 
