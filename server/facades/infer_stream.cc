@@ -92,7 +92,10 @@ class InferStream::Item final : public FrontCall, public std::enable_shared_from
   /// The request has been answered, or nobody waits for that any more: then its thread may still
   /// work on it. The stream's mutex must not be held.
   void leave() {
-    if (request_) request_->leave();
+    if (request_) {
+      request_->give_up();  // no effect if it has ended
+      request_->leave();
+    }
     stream_->parts_.intake->leave(*this);
     const std::lock_guard lock(stream_->mutex_);
     log_end();
@@ -139,6 +142,9 @@ void InferStream::Item::work() {
 }
 
 void InferStream::Item::submit(IncomingRequest incoming) {
+  if (const RefusedRequest none = stream_->parts_.intake->keep_answer(*this, incoming.kept_bytes);
+      !none.ok())
+    return refuse(to_grpc_status(none));
   RequestOrigin origin;
   auto request = std::make_shared<LiveRequest>(stream_->parts_.state, std::move(incoming.id),
                                                shared_from_this());
@@ -156,7 +162,7 @@ void InferStream::Item::submit(IncomingRequest incoming) {
   if (!accepted.ok())
     return refuse(to_grpc_status(accepted.error(),
                                  stream_->dialect_->field_path(accepted.error().error.field)));
-  stream_->parts_.intake->accepted(*this, accepted->bytes + incoming.kept_bytes);
+  stream_->parts_.intake->accepted(*this, accepted->bytes);
   {
     const std::lock_guard lock(stream_->mutex_);
     answer_->begin(accepted->model, static_cast<int32_t>(accepted->prompt_ids.size()));

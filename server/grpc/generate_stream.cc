@@ -77,6 +77,9 @@ void GenerateStream::work() {
 /// Holds no lock while the prompt is tokenized and queued. Output that comes before it is known
 /// here that the request was taken waits. The client may go at any time.
 void GenerateStream::submit(IncomingRequest incoming) {
+  if (const RefusedRequest none = parts_.intake->keep_answer(*this, incoming.kept_bytes);
+      !none.ok())
+    return reject(none);
   RequestOrigin origin;
   auto request =
       std::make_shared<LiveRequest>(parts_.state, std::move(incoming.id), shared_from_this());
@@ -92,7 +95,7 @@ void GenerateStream::submit(IncomingRequest incoming) {
   }
   const Result<ServingState::Accepted, RefusedRequest> accepted =
       request->submit(std::move(incoming.request), origin);
-  if (accepted.ok()) parts_.intake->accepted(*this, accepted->bytes + incoming.kept_bytes);
+  if (accepted.ok()) parts_.intake->accepted(*this, accepted->bytes);
   const std::lock_guard lock(mutex_);
   if (finished_) return;
   if (!accepted.ok()) return refuse(accepted.error());
@@ -127,7 +130,10 @@ void GenerateStream::call_done() {
     request = request_;
     log_end();
   }
-  if (request) request->leave();
+  if (request) {
+    request->give_up();  // no effect if it has ended
+    request->leave();
+  }
   parts_.intake->leave(*this);
 }
 

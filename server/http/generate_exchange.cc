@@ -121,6 +121,9 @@ HttpError GenerateExchange::submit(ApiRequest request) {
   const ServingState::View view = parts().state->view();
   if (view.model == nullptr) return to_http_error(model_is_loading());
   if (HttpError error = prepare(request, *view.model); !error.ok()) return error;
+  const size_t kept = request.stream ? 0 : answer_bytes(request, *view.model);
+  if (const RefusedRequest refused = parts().intake->keep_answer(*this, kept); !refused.ok())
+    return to_http_error(refused);
   const std::shared_ptr<Running> running = make_running(request, *view.model);
   {
     const std::lock_guard lock(mutex_);
@@ -128,8 +131,7 @@ HttpError GenerateExchange::submit(ApiRequest request) {
     if (over_) return {};
     running_ = running;
   }
-  const size_t kept = request.stream ? 0 : answer_bytes(request, *view.model);
-  size_t bytes = kept;  // what is kept of the answer counts too
+  size_t bytes = 0;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     if (gone()) running->requests[i]->give_up();
     Result<ServingState::Accepted, RefusedRequest> accepted =
@@ -286,7 +288,8 @@ CallSummary GenerateExchange::summary() const {
 
 size_t GenerateExchange::unread_bytes() const {
   const std::shared_ptr<Running> running = this->running();
-  if (!running || !running->stream) return 0;
+  // Before all are submitted nothing may be written, so that it is not the client that is slow.
+  if (!running || !running->submitted || !running->stream) return 0;
   size_t bytes = 0;
   for (const auto& request : running->requests) bytes += request->untaken_bytes();
   return bytes;

@@ -1,9 +1,11 @@
 #include "server/intake/intake.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "runtime/base/wait.h"
+#include "server/serving/generation_request.h"
 
 namespace shoal {
 
@@ -19,6 +21,15 @@ RefusedRequest no_room(size_t budget_bytes) {
       Status::error(Code::kResourceExhausted,
                     cat("the requests that are being served take all of the ", budget_bytes >> 20,
                         " MiB that requests may take; try again soon")));
+}
+
+RefusedRequest no_room_for_answer(size_t budget_bytes) {
+  return refuse(
+      NotTaken::kNoMemory,
+      Status::error(Code::kResourceExhausted,
+                    cat("answers that are kept until they are whole may take ", budget_bytes >> 20,
+                        " MiB, and what is left of that is too little for this one: ask for a "
+                        "stream, or for fewer tokens, or try again soon")));
 }
 
 RefusedRequest too_many() {
@@ -81,7 +92,10 @@ void Intake::enter(const std::shared_ptr<FrontCall>& call, const std::string& cl
     draining = draining_;
     if (waiting_.size() >= options_.max_waiting) {
       const auto other = waiting_.evict_for(client, options_.max_waiting);
-      if (other) evicted = find(*other);
+      if (other) {
+        evicted = find(*other);
+        entries_.at(*other).rejected = true;
+      }
       full = !other;
     }
     if (!full && !draining) {
@@ -165,7 +179,7 @@ void Intake::arrived(const FrontCall& call, size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(&call);
-    if (found == entries_.end()) return;
+    if (found == entries_.end() || found->second.rejected) return;
     const std::string& client = found->second.client;
     Lane& lane = bytes <= options_.short_bytes ? short_ : long_;
     count(found->second, State::kQueued, bytes);
@@ -183,6 +197,30 @@ void Intake::arrived(const FrontCall& call, size_t bytes) {
   }
   if (rejected) rejected->reject(full ? too_many() : evicted_for_another());
   for (const auto& one : admitted) one->read();
+}
+
+RefusedRequest Intake::keep_answer(const FrontCall& call, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(&call);
+  if (found == entries_.end() || bytes == 0) return {};
+  const auto known = answers_of_.find(found->second.client);
+  const size_t theirs = known == answers_of_.end() ? 0 : known->second;
+  const size_t most = options_.budget_bytes,
+               most_of_one = most - std::min(kMaxAnswerBytes, most / 2);
+  // The only one of a client, and the only one at all, may have any size that its front permits.
+  if ((theirs > 0 && theirs + bytes > most_of_one) || (answers_ > 0 && answers_ + bytes > most))
+    return no_room_for_answer(most);
+  found->second.answer_bytes = bytes;
+  answers_of_[found->second.client] = theirs + bytes;
+  answers_ += bytes;
+  return {};
+}
+
+void Intake::forget_answer(const Entry& entry) {
+  if (entry.answer_bytes == 0) return;
+  answers_ -= entry.answer_bytes;
+  const auto theirs = answers_of_.find(entry.client);
+  if ((theirs->second -= entry.answer_bytes) == 0) answers_of_.erase(theirs);
 }
 
 void Intake::accepted(const FrontCall& call, size_t bytes) {
@@ -205,7 +243,13 @@ void Intake::leave(const FrontCall& call) {
     const auto found = entries_.find(&call);
     if (found == entries_.end()) return;
     if (found->second.state == State::kWaiting) waiting_.remove(found->second.client, &call);
+    if (found->second.state == State::kQueued) {
+      // Its lane would keep it, with all that was read of it.
+      for (Lane* lane : {&short_, &long_})
+        lane->queue.remove(found->second.client, found->second.call);
+    }
     count(found->second, State::kAccepted, 0);
+    forget_answer(found->second);
     last = std::move(found->second.call);
     entries_.erase(found);
     if (entries_.empty()) left_.notify_all();
@@ -221,7 +265,7 @@ void Intake::look_at_senders(RunningClock::time_point now, Calls* stopped) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [call, entry] : entries_)
-      if (entry.state == State::kArriving) arriving.push_back(entry.call);
+      if (entry.state == State::kArriving && !entry.rejected) arriving.push_back(entry.call);
   }
   std::vector<uint64_t> received;
   for (const auto& call : arriving) received.push_back(call->received());
@@ -230,9 +274,13 @@ void Intake::look_at_senders(RunningClock::time_point now, Calls* stopped) {
     const auto found = entries_.find(arriving[i].get());
     if (found == entries_.end() || found->second.state != State::kArriving) continue;
     Entry& entry = found->second;
+    if (entry.rejected) continue;
     if (now - entry.looked_at < std::chrono::milliseconds(options_.stopped_ms)) continue;
     const bool moves = received[i] - entry.received >= options_.stopped_bytes;
-    if (!moves && waiting_.any_but(entry.client)) stopped->push_back(arriving[i]);
+    if (!moves && waiting_.any_but(entry.client)) {
+      entry.rejected = true;
+      stopped->push_back(arriving[i]);
+    }
     entry.received = received[i];
     entry.looked_at = now;
   }
@@ -246,11 +294,13 @@ void Intake::reject_late(RunningClock::time_point now) {
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.empty()) return;
-    for (const auto& [call, entry] : entries_) {
-      if (entry.state == State::kWaiting && older(entry, options_.max_wait_ms))
-        without_room.push_back(entry.call);
-      if (entry.state == State::kArriving && older(entry, options_.slow_sender_ms))
-        slow.push_back(entry.call);
+    for (auto& [call, entry] : entries_) {
+      const bool waits = entry.state == State::kWaiting && older(entry, options_.max_wait_ms);
+      const bool sends = entry.state == State::kArriving && older(entry, options_.slow_sender_ms);
+      if (entry.rejected || (!waits && !sends)) continue;
+      entry.rejected = true;
+      if (waits) waiting_.remove(entry.client, call);
+      (waits ? without_room : slow).push_back(entry.call);
     }
   }
   look_at_senders(now, &still);
@@ -264,9 +314,12 @@ void Intake::drain() {
   {
     const std::lock_guard lock(mutex_);
     draining_ = true;
-    for (const auto& [call, entry] : entries_) {
-      if (entry.state == State::kWaiting || entry.state == State::kArriving)
-        unread.push_back(entry.call);
+    for (auto& [call, entry] : entries_) {
+      if (entry.rejected || (entry.state != State::kWaiting && entry.state != State::kArriving))
+        continue;
+      entry.rejected = true;
+      if (entry.state == State::kWaiting) waiting_.remove(entry.client, call);
+      unread.push_back(entry.call);
     }
   }
   for (const auto& call : unread) call->reject(server_is_draining());

@@ -60,6 +60,11 @@ class Intake {
   void enter(const std::shared_ptr<FrontCall>& call, const std::string& client,
              size_t most_bytes = kMaxRequestBytes);
   void arrived(const FrontCall& call, size_t bytes);
+  /// Counts the bytes that the front may keep of the answer until leave(). Call it before the
+  /// request is submitted. Not ok: there is no room for them, and the request is refused. Answers
+  /// have a budget of their own, as large as that of requests, so that they never keep a request
+  /// from being read; and one client leaves room in it for the largest answer of another one.
+  RefusedRequest keep_answer(const FrontCall& call, size_t bytes);
   /// What is kept of the request, in bytes, until leave().
   void accepted(const FrontCall& call, size_t bytes);
   /// The call is over, in whichever state. No effect if it is not known.
@@ -89,6 +94,8 @@ class Intake {
     State state = State::kWaiting;
     size_t bytes = 0;
     size_t most_bytes = 0;
+    size_t answer_bytes = 0;  // that the front may keep of the answer
+    bool rejected = false;    // it hears reject(), so that nothing else is done with it
     RunningClock::time_point since;
     /// What its connection had brought when it came, and later when that was last looked at. The
     /// time counts from when it begins to arrive.
@@ -107,15 +114,18 @@ class Intake {
   void look_at_senders(RunningClock::time_point now, Calls* stopped);
   std::shared_ptr<FrontCall> find(const FrontCall* call) const;
   void count(Entry& entry, State state, size_t bytes);
+  void forget_answer(const Entry& entry);
   void run(Lane& lane);
 
   const Options options_;
   mutable std::mutex mutex_;
   std::unordered_map<const FrontCall*, Entry> entries_;
   FairQueue<const FrontCall*> waiting_;
-  std::unordered_map<std::string, size_t> bytes_of_;  // what each client counts with, if not zero
-  std::unordered_map<std::string, int> arriving_of_;  // how many of each client arrive, if any
-  size_t bytes_ = 0;                                  // all of them together
+  std::unordered_map<std::string, size_t> bytes_of_;    // what each client counts with, if not zero
+  std::unordered_map<std::string, int> arriving_of_;    // how many of each client arrive, if any
+  size_t bytes_ = 0;                                    // all of them together
+  std::unordered_map<std::string, size_t> answers_of_;  // bytes of each client's answers, if any
+  size_t answers_ = 0;                                  // all of them together
   bool stop_ = false;
   bool draining_ = false;
   std::condition_variable left_;

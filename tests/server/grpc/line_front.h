@@ -71,6 +71,7 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
     const auto live = std::make_shared<LiveRequest>(state_, id_, shared_from_this());
     {
       const std::lock_guard lock(mutex_);
+      if (over_) return;
       request_ = live;
     }
     const auto accepted = live->submit(std::move(request), {"line client"});

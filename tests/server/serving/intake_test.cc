@@ -24,6 +24,7 @@ class FakeCall final : public FrontCall {
     worked.set_value();
   }
   void reject(const RefusedRequest& why) override {
+    if (on_reject) on_reject();
     refusal = why.code();
     refused = why.why;
     retry_ms = why.retry_ms;
@@ -35,7 +36,7 @@ class FakeCall final : public FrontCall {
   std::atomic<uint64_t> brought = 0;
   Code refusal = Code::kOk;
   std::shared_future<void> hold;
-  std::function<void()> on_hold, on_work;
+  std::function<void()> on_hold, on_work, on_reject;
   NotTaken refused = NotTaken::kInvalid;
   int retry_ms = 0;
   std::promise<void> worked;
@@ -71,7 +72,7 @@ TEST(Intake, ReadsOnlyWhatTheBudgetHasRoomFor) {
   EXPECT_EQ(intake.counted_bytes(), 2 * kMaxRequestBytes + 40);
 }
 
-TEST(Intake, TurnsAwayThoseWhoWaitForTooLong) {
+TEST(Intake, RejectsThoseWhoWaitForTooLong) {
   Intake intake({.budget_bytes = kMaxRequestBytes, .max_waiting = 2});
   const auto reading = enter(intake), first = enter(intake), second = enter(intake);
   EXPECT_EQ(enter(intake)->refusal, Code::kResourceExhausted) << "two may wait";
@@ -177,7 +178,7 @@ TEST(Intake, NoClientHasASecondPlaceBeforeTheOthersHaveOne) {
   EXPECT_EQ(c->reads, 1);
 }
 
-TEST(Intake, ADrainTurnsAwayWhatHasNotBeenRead) {
+TEST(Intake, ADrainRejectsWhatHasNotBeenRead) {
   Intake intake({.budget_bytes = kMaxRequestBytes});
   const auto arriving = enter(intake), waiting = enter(intake);
   intake.drain();
@@ -186,6 +187,62 @@ TEST(Intake, ADrainTurnsAwayWhatHasNotBeenRead) {
   EXPECT_FALSE(intake.wait_until_empty(Deadline::after_ms(0))) << "their refusals are not written";
   for (const auto& call : {arriving, waiting, later}) intake.leave(*call);
   EXPECT_TRUE(intake.wait_until_empty(Deadline::infinite()));
+}
+
+TEST(Intake, NobodyIsBothRejectedAndWorkedOn) {
+  Intake intake({.budget_bytes = kMaxRequestBytes});
+  const auto slow = enter(intake, "a"), waits = enter(intake, "b");
+  ASSERT_EQ(slow->reads, 1);
+  std::atomic<bool> worked = false;
+  slow->on_work = [&] { worked = true; };
+  // The last bytes come while others are rejected in the same round.
+  waits->on_reject = [&] { intake.arrived(*slow, 10); };
+  intake.reject_late(RunningClock::now() + std::chrono::seconds(11));
+  EXPECT_EQ(waits->refused, NotTaken::kNoMemory);
+  EXPECT_EQ(slow->refused, NotTaken::kQueueFull);
+  intake.stop();  // joins the threads that would have worked on it
+  EXPECT_FALSE(worked);
+}
+
+TEST(Intake, WhoeverLeavesTheQueueTakesWhatWasReadAlong) {
+  Intake intake({});
+  std::promise<void> release, entered;
+  const auto held = enter(intake);
+  held->hold = release.get_future().share();
+  held->on_hold = [&] { entered.set_value(); };
+  intake.arrived(*held, 8 << 20);
+  entered.get_future().wait();
+  auto gone = enter(intake);
+  intake.arrived(*gone, 8 << 20);
+  const std::weak_ptr<FakeCall> left = gone;
+  intake.leave(*gone);
+  gone.reset();
+  EXPECT_TRUE(left.expired()) << "its lane does not keep it";
+  release.set_value();
+}
+
+TEST(Intake, AnswersThatAreKeptDoNotKeepOthersFromBeingRead) {
+  constexpr size_t kMebibyte = size_t{1} << 20;
+  Intake intake({});
+  std::vector<std::shared_ptr<FakeCall>> greedy;
+  int kept = 0;
+  for (int i = 0; i < 8; ++i) {
+    greedy.push_back(enter(intake, "greedy"));
+    intake.arrived(*greedy.back(), 100);
+    const RefusedRequest refused = intake.keep_answer(*greedy.back(), 63 * kMebibyte);
+    kept += refused.ok() ? 1 : 0;
+    EXPECT_EQ(refused.ok() ? NotTaken::kNoMemory : refused.why, NotTaken::kNoMemory);
+    intake.accepted(*greedy.back(), 100);
+  }
+  EXPECT_EQ(kept, 3) << "the fourth would leave too little for the largest answer of another one";
+  const auto modest = enter(intake, "modest");
+  EXPECT_EQ(modest->reads, 1);
+  EXPECT_TRUE(intake.keep_answer(*modest, 63 * kMebibyte).ok());
+  EXPECT_FALSE(intake.keep_answer(*greedy[7], 1 * kMebibyte * 4).ok()) << "all of it is taken";
+  for (const auto& call : greedy) intake.leave(*call);
+  intake.leave(*modest);
+  const auto next = enter(intake, "greedy");
+  EXPECT_TRUE(intake.keep_answer(*next, 1000 * kMebibyte).ok()) << "the only one at all";
 }
 
 TEST(Intake, AShortRequestDoesNotWaitForALongOne) {
