@@ -168,7 +168,9 @@ std::string AnswerWriter::events(AnswerChoice& choice) const {
       head_.continuous_usage ? usage_json(choice.prompt_tokens, choice.output_tokens) : "";
   std::string out;
   const bool tokens = !choice.tokens.empty() && (head_.logprobs || head_.token_ids);
-  const bool role = head_.route == ApiRoute::kChat && !choice.begun;
+  // Not before there is a token: until the head has gone, a refusal is still a status.
+  const bool role =
+      head_.route == ApiRoute::kChat && !choice.begun && (choice.output_tokens > 0 || choice.ended);
   if (role || tokens || !choice.text.empty()) out += event(choice_json(choice, true, false), usage);
   if (choice.ended) out += event(choice_json(choice, true, true), usage);
   return out;

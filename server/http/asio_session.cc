@@ -318,6 +318,8 @@ void AsioSession::tick(RunningClock::time_point now) {
     case State::kBody:
       if (late(now, since_, limits.body_ms))
         refuse({408, "the body of the request did not come in time", "", "REQUEST_TIMEOUT"});
+      else
+        pump();  // the request's deadline may have passed
       break;
     case State::kAnswer:
       if (exchange_) tick_exchange(now);
@@ -326,6 +328,8 @@ void AsioSession::tick(RunningClock::time_point now) {
       if (now - since_ > kLingerTime) close();
       break;
     case State::kRoom:
+      pump();  // the same
+      break;
     case State::kClosed:
       break;
   }

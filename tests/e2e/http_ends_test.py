@@ -16,6 +16,49 @@ from http_test import GREEDY, HEAD, PROMPT
 LONG = {**GREEDY, "max_tokens": 400}
 
 
+class Waiting(ServerCase):
+    """Requests whose turn does not come in time."""
+
+    FLAGS = ("--max-num-seqs", 1, "--max-queue-time", 1)
+
+    def test_a_stream_that_has_not_begun_ends_with_a_status(self):
+        """Also that of a chat, whose first event would say nothing but a role."""
+        ranks = self.server.workers(2)
+        with Raw(self.server, request_bytes({**LONG, "stream": True})) as busy:
+            busy.until(b"data: ")
+            for rank in ranks:
+                os.kill(rank, signal.SIGSTOP)
+            for path, prompt in (("/v1/completions", {"prompt": "a"}),
+                                 ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
+                answer = call(self.server, "POST", path, {**prompt, "max_tokens": 4, "stream": True})
+                self.assertEqual((answer.status, answer.error["code"]), (429, "rate_limit_exceeded"),
+                                 answer.body)
+            for rank in ranks:
+                os.kill(rank, signal.SIGCONT)
+            busy.until(b"data: [DONE]")
+        self.stop()
+
+
+class WithoutRoom(ServerCase):
+    """Requests that wait until there is memory for them."""
+
+    FLAGS = ("--max-request-memory", "32m")
+
+    def test_a_deadline_that_passes_before_the_body_is_read(self):
+        half = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Expect: 100-continue\r\nContent-Length: 16000000\r\n\r\n")
+        with Raw(self.server, half) as first:
+            self.assertIn(b"100 Continue", first.until(b"\r\n\r\n"))
+            # The last place is for other clients.
+            second = half.replace(b"Expect", b"x-envoy-expected-rq-timeout-ms: 500\r\nExpect")
+            with Raw(self.server, second) as waits:
+                self.assertIn(b" 504 Gateway Timeout", waits.until(b"\r\n\r\n"))
+            first.socket.setblocking(False)
+            with self.assertRaises(BlockingIOError):  # and not because the first one was rejected
+                first.socket.recv(1)
+        self.stop()
+
+
 class Ends(ServerCase):
     """Clients that leave or do not read, ranks that die, and the end of the server."""
 
