@@ -75,7 +75,7 @@ void InferAnswer::collect() {
 }
 
 void InferAnswer::write_names(inference::ModelInferResponse* response) const {
-  response->set_model_name(request_.model_name.empty() ? model().name : request_.model_name);
+  response->set_model_name(request_.model_name);
   response->set_model_version(kInferVersion);
   response->set_id(request_.id);
 }

@@ -93,6 +93,7 @@ Result<IncomingRequest, grpc::Status> read_infer(const ServingState& state,
   if (read->stream && !of_stream)
     return to_grpc_status(refuse_field(
         "inputs[stream]", " must be false: ModelStreamInfer gives an answer in several messages"));
+  if (read->model_name.empty()) read->model_name = state.served_name();
   IncomingRequest incoming;
   // Clients give several requests the same id.
   incoming.id = make_uuid();

@@ -34,7 +34,7 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   info->set_engine_version(SHOAL_VERSION);
   info->set_engine_role(wire::ENGINE_ROLE_AGGREGATED);
   info->set_instance_id(state.instance_id());
-  info->add_supported_models(state.served_name());
+  for (const std::string& name : state.served_names()) info->add_supported_models(name);
   info->set_schema_revision(kSchemaRevision);
   info->set_minimum_client_revision(kSchemaRevision);
   info->set_schema_release(kSchemaRelease);
@@ -66,9 +66,10 @@ void write_server_info(const ServingState& state, wire::ServerInfo* info) {
   if (!deployment.gpus.empty()) set_text(info->mutable_extra(), "gpus", deployment.gpus);
 }
 
-void write_model_info(const ServedModel& model, bool priorities, wire::ModelInfo* info) {
+void write_model_info(const ServedModel& model, const std::string& served_name, bool priorities,
+                      wire::ModelInfo* info) {
   info->set_model_id(model.name);
-  info->set_served_model_name(model.name);
+  info->set_served_model_name(served_name);
   info->set_max_context_length(static_cast<uint32_t>(model.max_model_len));
   // A prompt has at least one token.
   info->set_max_output_tokens(static_cast<uint32_t>(model.max_model_len - 1));
@@ -182,7 +183,7 @@ class ControlService final : public WithByteMethods<wire::Control::CallbackServi
       return to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"});
     const ServingState::View view = parts_.state->view();
     if (view.model == nullptr) return to_grpc_status(model_is_loading());
-    write_model_info(*view.model, view.deployment.priorities, info);
+    write_model_info(*view.model, parts_.state->served_name(), view.deployment.priorities, info);
     return grpc::Status::OK;
   }
 

@@ -1,5 +1,7 @@
 #include "server/grpc/grpc_status.h"
 
+#include "models/tokenizer/unicode.h"
+
 #include "google_rpc.pb.h"
 
 namespace shoal {
@@ -24,7 +26,9 @@ grpc::Status to_grpc_status(const Status& status, const RefusalInfo& info) {
   if (!info.field.empty()) {
     google::rpc::BadRequest bad;
     google::rpc::BadRequest::FieldViolation* violation = bad.add_field_violations();
-    violation->set_field(std::string(info.field));
+    // A client's own name may be in it. gRPC replaces a status that is larger than 8 KiB.
+    constexpr size_t kMostFieldBytes = 256;
+    violation->set_field(to_valid_utf8(info.field.substr(0, kMostFieldBytes)));
     violation->set_description(wire.message());
     wire.add_details()->PackFrom(bad);
   }

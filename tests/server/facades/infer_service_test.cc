@@ -177,6 +177,23 @@ TEST_F(InferServiceTest, RefusesWhatItCannotReadAndNamesIt) {
   expect_refused(with([](auto* r) { (*r->mutable_parameters())["top_k"]; }), "parameters.top_k");
   ModelInferRequest stream = infer_request("a", true);
   expect_refused(stream, "inputs[stream]");
+  // gRPC would replace a status of more than 8 KiB.
+  const std::string long_name(7000, 'p');
+  expect_refused(parameter(long_name.c_str(), "1"), cat("parameters.", long_name).substr(0, 256));
+}
+
+TEST_F(GrpcFixture, InferNamesTheModelAsItIsServed) {
+  start({.facades = all_facades(),
+         .state = std::make_shared<ServingState>(std::vector<std::string>{"first", "alias"})});
+  const auto stub = inference::GRPCInferenceService::NewStub(channel_);
+  for (const std::string name : {"", "alias"}) {
+    grpc::ClientContext context;
+    ModelInferRequest request = infer_request("a", false);
+    request.set_model_name(name);
+    ModelInferResponse response;
+    EXPECT_TRUE(stub->ModelInfer(&context, request, &response).ok());
+    EXPECT_EQ(response.model_name(), name.empty() ? "first" : name);
+  }
 }
 
 TEST_F(InferServiceTest, RequestsOfOneStreamRunAtTheSameTime) {

@@ -121,6 +121,24 @@ TEST_F(GrpcControl, TellsWhatTheModelIs) {
   EXPECT_EQ(info.extra().fields().at("vocab_size").number_value(), 892);
 }
 
+TEST_F(GrpcControl, NamesTheModelAsClientsMay) {
+  start({.state = std::make_shared<ServingState>(std::vector<std::string>{"first", "alias"})});
+  grpc::ClientContext of_model, of_server;
+  wire::ModelInfo model;
+  ASSERT_TRUE(control_->GetModelInfo(&of_model, {}, &model).ok());
+  EXPECT_EQ(model.served_model_name(), "first") << "and not by the name of MODEL, letters";
+  wire::ServerInfo server;
+  ASSERT_TRUE(control_->GetServerInfo(&of_server, {}, &server).ok());
+  EXPECT_EQ(
+      std::vector<std::string>(server.supported_models().begin(), server.supported_models().end()),
+      (std::vector<std::string>{"first", "alias"}));
+  wire::GenerateRequest request = text_request("a", 1);
+  for (const std::string& name : server.supported_models()) {
+    request.set_model(name);
+    EXPECT_TRUE(generate(request).status.ok()) << name;
+  }
+}
+
 TEST_F(GrpcControl, CountsTheLoad) {
   start({});
   workers_.hold();
