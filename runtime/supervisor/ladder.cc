@@ -1,11 +1,11 @@
 #include "runtime/supervisor/ladder.h"
 
 #include <algorithm>
-#include <span>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/supervisor/process_state.h"
+#include "runtime/supervisor/refusals.h"
 #include "runtime/supervisor/restart_policy.h"
 #include "runtime/supervisor/trial.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
@@ -13,56 +13,8 @@
 namespace shoal {
 namespace {
 
-/// The fault of a failure in the front, before any rank of the rung was started. A refusal in
-/// budget or reservation is always about memory. A probe may refuse for permissions too, and on
-/// devices it only does so for reasons other than memory.
-Failure front_failure(const Rung& rung, const ShmNeed& need, Phase phase, const Status& why) {
-  const bool no_memory = phase == Phase::kBudget || phase == Phase::kReserve ||
-                         (why.code() == Code::kResourceExhausted && !rung.on_device);
-  return {why, phase, kFrontRank,
-          no_memory && need.memory_bytes() > 0 ? Fault::kSharedMemory : Fault::kTransport};
-}
-
-bool another_rung_may_work(const Failure& failure) {
-  return failure.fault == Fault::kTransport || failure.fault == Fault::kSharedMemory;
-}
-
-/// Something ran out. It may be there again in a moment.
-bool is_shortage(Fault fault, const Status& why) {
-  return fault == Fault::kShortage || why.code() == Code::kResourceExhausted;
-}
-
-/// The ladder's own end: no rung is left, or policy or time forbid to go on.
-bool of_ladder(const Failure& failure) {
-  return failure.fault == Fault::kPolicy && failure.rank == kFrontRank;
-}
-
-void add_reasons(std::span<const Refusal> refusals, std::vector<Cause>* causes) {
-  for (const Refusal& refusal : refusals) {
-    const Status named = refusal.status.while_doing(
-        cat("transport ", refusal.rung, ", ", phase_name(refusal.phase)));
-    causes->insert(causes->end(), named.causes().begin(), named.causes().end());
-  }
-}
-
-/// The reasons of these refusals, and then what ended the try behind them.
-Status all_reasons(std::span<const Refusal> refusals, const Failure& last) {
-  std::vector<Cause> causes;
-  add_reasons(refusals, &causes);
-  if (!of_ladder(last))
-    causes.insert(causes.end(), last.why.causes().begin(), last.why.causes().end());
-  return Status(std::move(causes));
-}
-
 SelfTestFigures figures_of(const TransportVerified& verified) {
   return {verified.latency_us, verified.bytes_per_s, verified.noisy, verified.seconds};
-}
-
-/// "shm, memfd"
-std::string refused_names(const std::vector<Refusal>& refusals) {
-  std::string names;
-  for (const Refusal& refusal : refusals) names += cat(names.empty() ? "" : ", ", refusal.rung);
-  return names;
 }
 
 RungContext context_of(const LadderOptions& options, HostFacts facts, int world_size) {
@@ -277,10 +229,30 @@ void Ladder::say_verified(const TransportVerified& figures) const {
   options_.on_verified(report);
 }
 
+/// Beyond the memory limit the kernel kills one rank as it does many. Nullopt: there is enough.
+std::optional<Failure> Ladder::too_little_memory() {
+  report_.remedies.clear();
+  ShmNeed nothing;
+  nothing.rung = kNoTransport;
+  const Status why = check_budget(nothing, context_.facts, budget());
+  if (why.ok()) return std::nullopt;
+  report_.remedies = remedies(context_.facts, 1, {{nothing, why, 0, budget().reserved_bytes}},
+                              options_.names.clean_stale);
+  const std::string& hint = options_.names.remedy_hint;
+  return Failure{why.because_of(Code::kResourceExhausted,
+                                cat("there is too little memory for the model",
+                                    hint.empty() || report_.remedies.empty() ? "" : "; ",
+                                    report_.remedies.empty() ? "" : hint)),
+                 Phase::kBudget, kFrontRank, Fault::kOwn};
+}
+
 /// Starts a group of one rank, which has nothing to move.
 Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_alone(WorkerGroupOptions options,
                                                           const StartControl& control) {
   if (std::optional<Failure> held = control.held()) return *std::move(held);
+  if (starts_ > 0) refresh_host_facts(&context_.facts);
+  if (std::optional<Failure> little = too_little_memory())
+    return has_run_ ? go_back(*little, report_.refusals.size(), report_.rung) : *std::move(little);
   TransportSetup none;
   none.rung = kNoTransport;
   options.start.start_number = starts_++;
@@ -296,6 +268,7 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start_alone(WorkerGroupOptions opt
                     : group.failure();
   report_.rung = kNoTransport;
   has_run_ = true;
+  used_bytes_ = private_bytes((*group)->pids());
   return group;
 }
 

@@ -100,6 +100,7 @@ class Ladder {
   Attempt<TransportSetup> consider(const Rung& rung, const ShmNeed& need);
   Attempt<TransportSetup> make_setup(const Rung& rung, const ShmNeed& need);
   BudgetOptions budget() const;
+  std::optional<Failure> too_little_memory();
   Failure go_back(const Failure& failure, size_t first_refusal, const std::string& rung);
   std::optional<Failure> refuse(const Failure& failure);
   void say_refused(size_t first, size_t end) const;

@@ -126,6 +126,23 @@ class Model(Case):
         group.file.write_text(str(cgroups.limit_of_remedy(report) + 2 * MIB))
         self.check_same(*flags, code=0, **enter)
 
+    @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer takes memory of its own")
+    def test_one_rank_is_short_of_memory_too(self):
+        """It needs no transport, but beyond the limit the kernel would kill it all the same."""
+        try:
+            group = cgroups.MemoryLimit(30 * MIB)
+        except OSError as error:
+            self.skipTest(str(error))
+        self.addCleanup(group.remove)
+        enter = {"preexec_fn": lambda: group.add(os.getpid())}
+        flags = (harness.DEMO, "-tp", 1, "--kv-cache-memory", "16m")
+        report = self.check_same(*flags, code=harness.UNAVAILABLE, **enter)
+        _, said = self.end_of_serve(*flags, **enter)
+        self.assertRegex(said, r"(?s)there is too little memory for the model; shoal doctor MODEL, with the "
+                               r"same flags, prints a remedy.*the memory cgroup has \d+ B")
+        group.file.write_text(str(cgroups.limit_of_remedy(report) + 2 * MIB))
+        self.check_same(*flags, code=0, **enter)
+
 
 @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ,
                  "a sanitizer needs descriptors, threads and address space of its own")

@@ -25,10 +25,13 @@ std::string needs(const ShmNeed& need, int64_t bytes) {
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
   const int64_t bytes = need.memory_bytes(), cgroup = facts.cgroup.available_bytes();
   if (cgroup >= 0 && options.reserved_bytes > cgroup - bytes) {
-    return Status::error(
-        Code::kResourceExhausted,
-        cat(needs(need, bytes), " of memory beside ", bytes_text(options.reserved_bytes),
-            " that the ranks take besides; the memory cgroup has ", bytes_text(cgroup), " left"));
+    // One rank needs no transport, and over TCP it takes nothing of this.
+    const std::string what =
+        bytes == 0 ? cat("the ranks take ", bytes_text(options.reserved_bytes), " of memory")
+                   : cat(needs(need, bytes), " of memory beside ",
+                         bytes_text(options.reserved_bytes), " that the ranks take besides");
+    return Status::error(Code::kResourceExhausted,
+                         cat(what, "; the memory cgroup has ", bytes_text(cgroup), " left"));
   }
   // What is reserved besides is not added here, because weights may be mapped files and swap may
   // take the rest.

@@ -1,0 +1,48 @@
+#include "runtime/supervisor/refusals.h"
+
+#include <utility>
+
+namespace shoal {
+
+Failure front_failure(const Rung& rung, const ShmNeed& need, Phase phase, const Status& why) {
+  const bool no_memory = phase == Phase::kBudget || phase == Phase::kReserve ||
+                         (why.code() == Code::kResourceExhausted && !rung.on_device);
+  return {why, phase, kFrontRank,
+          no_memory && need.memory_bytes() > 0 ? Fault::kSharedMemory : Fault::kTransport};
+}
+
+bool another_rung_may_work(const Failure& failure) {
+  return failure.fault == Fault::kTransport || failure.fault == Fault::kSharedMemory;
+}
+
+bool is_shortage(Fault fault, const Status& why) {
+  return fault == Fault::kShortage || why.code() == Code::kResourceExhausted;
+}
+
+bool of_ladder(const Failure& failure) {
+  return failure.fault == Fault::kPolicy && failure.rank == kFrontRank;
+}
+
+void add_reasons(std::span<const Refusal> refusals, std::vector<Cause>* causes) {
+  for (const Refusal& refusal : refusals) {
+    const Status named = refusal.status.while_doing(
+        cat("transport ", refusal.rung, ", ", phase_name(refusal.phase)));
+    causes->insert(causes->end(), named.causes().begin(), named.causes().end());
+  }
+}
+
+Status all_reasons(std::span<const Refusal> refusals, const Failure& last) {
+  std::vector<Cause> causes;
+  add_reasons(refusals, &causes);
+  if (!of_ladder(last))
+    causes.insert(causes.end(), last.why.causes().begin(), last.why.causes().end());
+  return Status(std::move(causes));
+}
+
+std::string refused_names(const std::vector<Refusal>& refusals) {
+  std::string names;
+  for (const Refusal& refusal : refusals) names += cat(names.empty() ? "" : ", ", refusal.rung);
+  return names;
+}
+
+}  // namespace shoal
