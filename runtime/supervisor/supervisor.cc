@@ -131,7 +131,6 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
   // Asked even if no restart is granted, because the answer may also be why the ranks were lost.
   const Status may = options_.hooks.may_restart ? options_.hooks.may_restart() : Status();
   if (!may.ok()) return Failure{may, failure.phase, kFrontRank, may.fault()};
-  if (options_.max_restarts == 0) return failure;
   if (control.deadline.passed()) {
     const std::string ended =
         failure.fault == Fault::kShortage ? holders_.ended_text(failure.rank) : "";
@@ -144,6 +143,7 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
                                        : "",
                      ended.empty() ? "" : "; ", ended));
   }
+  if (options_.max_restarts == 0) return failure;
   if (control.given_up()) {
     return Failure{failure.why.because_of(Code::kCancelled, "the ranks are not started again"),
                    failure.phase, failure.rank, Fault::kGivenUp};

@@ -117,6 +117,13 @@ class Denied(Place):
         self.assertIn("no transport works for 2 ranks", err)
         self.assertNotIn("remedy", err)
 
+    def test_a_rank_that_may_not_accept_its_peers_says_so(self):
+        code, out, err = self.run_in("doctor", "-tp", 2, "--transport", "tcp", "--json",
+                                     preexec_fn=denied.deny(denied.ACCEPT4, errno.EPERM))
+        self.assertEqual(code, harness.UNAVAILABLE, err)
+        refusal = json.loads(out)["refusals"][0]
+        self.assertRegex(json.dumps(refusal), "accept a peer's TCP connection.*Operation not permitted")
+
     def test_clients_that_cannot_be_accepted_are_told_of_once(self):
         for error in (errno.EPERM, errno.ENOSYS):
             with self.subTest(error=errno.errorcode[error]):

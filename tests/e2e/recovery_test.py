@@ -258,6 +258,15 @@ class Serving(ServedRanks):
         self.assertRegex(err.rest(), r"in phase load; rank 1 \(load\) is stopped")
         self.assertNotIn("starting the ranks again", err.rest())
 
+    def test_the_deadline_is_named_where_no_restart_is_granted(self):
+        with harness.planted("1:load:stop"):
+            process = harness.start("serve", harness.DEMO, "-tp", RANKS, "--grpc-port", 0,
+                                    "--startup-timeout", 6, "--max-restarts", 0, *PATIENT)
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        err = harness.Reader(process.stderr)
+        self.assertEqual(process.wait(), harness.UNAVAILABLE, err.rest())
+        self.assertRegex(err.rest(), r"--startup-timeout, 6 s")
+
     def test_a_recovery_has_a_deadline_of_its_own(self):
         server = self.serve(harness.DEMO, "-tp", RANKS, "--startup-timeout", 12)
         server.wait_ready()

@@ -216,9 +216,8 @@ Status accept_peers(int listener, const Hello& ours, const Patience& patience, T
       tune(fd.get());
       if (unproven.size() == kMaxUnproven) unproven.pop_front();
       unproven.push_back({std::move(fd), {}, 0});
-    } else if (error == EMFILE || error == ENFILE || error == EBADF || error == EINVAL ||
-               error == ENOTSOCK) {
-      // Retrying would fail again at once, without end.
+    } else if (error != EAGAIN && error != ECONNABORTED && error != EPROTO && error != EINTR) {
+      // Retrying would fail again at once, without end: no descriptor or memory, or a filter.
       return socket_error(error, "accept a peer's TCP connection");
     }
   }
