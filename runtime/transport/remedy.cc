@@ -63,10 +63,11 @@ std::string cgroup_file(const CgroupFacts& cgroup, std::string path, const char*
 Remedy raise_limit(const HostFacts& facts, int world_size, const CgroupLevel& level, int64_t limit,
                    bool own) {
   const bool high = level.least_limit() != level.limit_bytes;
-  const std::string title =
-      cat("the memory limit", high ? " (memory.high)" : "", " of ", bytes_text(level.least_limit()),
-          " is ", bytes_text(limit - level.least_limit()), " too low for ",
-          counted(world_size, "rank"), ": raise it to ", exact_or_round(limit));
+  const bool in_pod = !high && own && facts.container == "kubernetes";
+  const std::string title = cat(
+      "the memory limit", high ? " (memory.high)" : "", " of ", bytes_text(level.least_limit()),
+      " is ", bytes_text(limit - level.least_limit()), " too low for ", counted(world_size, "rank"),
+      ": raise it to ", in_pod ? exact_or_quantity(limit) : exact_or_round(limit));
   if (high) {
     std::string text =
         cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path, "memory.high"));
@@ -75,7 +76,7 @@ Remedy raise_limit(const HostFacts& facts, int world_size, const CgroupLevel& le
                  text);
     return {"cgroup", title, text};
   }
-  if (own && facts.container == "kubernetes") {
+  if (in_pod) {
     return {"kubernetes", title,
             cat("spec:\n"
                 "  containers:\n"

@@ -82,8 +82,9 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           size_limit_line(trouble.total_bytes, trouble.at_least),
           "; its pages count against resources.limits.memory");
   return {"kubernetes",
-          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ", size_text(trouble),
-              " there"),
+          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ",
+              trouble.at_least ? words(Bound::kAtLeast) : "",
+              exact_or_quantity(trouble.total_bytes), " there"),
           text};
 }
 

@@ -34,6 +34,12 @@ inline std::string exact_or_round(int64_t bytes) {
   return cat(bytes_text(bytes), ", or ", round_size(bytes));
 }
 
+/// The same as Kubernetes writes quantities, where "2m" would be two thousandths of a byte:
+/// "1314816 B (1.3 MiB), or 2Mi".
+inline std::string exact_or_quantity(int64_t bytes) {
+  return cat(bytes_text(bytes), ", or ", round_quantity(bytes));
+}
+
 /// docker's flag for a /dev/shm of exactly this many bytes.
 inline std::string shm_size_flag(int64_t bytes) {
   return cat("--shm-size=", bytes, "b");

@@ -79,14 +79,21 @@ Status judge(const Rung& rung, const RungContext& context, const ShmNeed& need) 
   return check_budget(need, context.facts, context.budget);
 }
 
-/// What a rank's NCCL must find in its environment so that it takes what is computed here. What
-/// only steers its log is left out.
+/// What a rank's NCCL must find in its environment so that it takes what is computed here, the
+/// user's own settings too. What only steers its log is left out.
 std::vector<std::string> settings_of(const Rung& rung, const RungContext& context) {
   std::vector<std::string> settings;
+  const auto add = [&settings](const std::string& name, const std::string& value) {
+    const std::string line = cat(name, "=", value);
+    const bool known = std::find(settings.begin(), settings.end(), line) != settings.end();
+    if (!known && !name.starts_with("NCCL_DEBUG") && name != "NCCL_CONF_FILE")
+      settings.push_back(line);
+  };
   for (const SettingOutcome& outcome : settle(rung.environment(context, 0), context.user)) {
-    if (!outcome.name.starts_with("NCCL_DEBUG"))
-      settings.push_back(cat(outcome.name, "=", outcome.value));
+    // One without a value makes room for a setting of the user's, which follows.
+    if (!outcome.value.empty()) add(outcome.name, outcome.value);
   }
+  for (const NcclUserSetting& own : context.user.list) add(own.name, own.value);
   return settings;
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
+#include "runtime/transport/facts/machine_facts.h"
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
 #include "server/host/device_choice.h"
@@ -93,19 +94,17 @@ class ProgressPrinter {
 };
 
 /// Logs what the transport in use costs beside the first choice, and the first remedy. The refusals
-/// have already been logged one by one, and so have the figures.
+/// have already been logged one by one, and so have the figures. YAML needs all of its lines.
 void log_transport(const TransportReport& report) {
   if (report.verdict() == Verdict::kFirst) return;
   std::string text = verdict_text(report);
   if (!report.remedies.empty()) {
     const Remedy& first = report.remedies.front();
-    text += cat(" What would make ", report.first(), " work here (", first.kind, "): ", first.title,
-                ": ", first.text.substr(0, first.text.find('\n')));
+    text +=
+        cat(" What would make ", report.first(), " work here (", first.kind, "): ", first.title);
+    if (first.kind != "kubernetes") text += cat(": ", first.text.substr(0, first.text.find('\n')));
   }
-  if (report.degraded())
-    log_warning(text);
-  else
-    log_info(text);
+  report.degraded() ? log_warning(text) : log_info(text);
 }
 
 SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loading) {
@@ -258,6 +257,7 @@ void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
 Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const EngineFlags& flags,
                                                        HostFacts facts, ProgressStyle progress,
                                                        std::function<void(int)> on_loading) {
+  facts.limits = limit_facts();  // the fronts have raised that of open files
   if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts))
     return *std::move(refused);
   SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
@@ -286,6 +286,7 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
 
 std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const EngineFlags& flags,
                                             HostFacts facts, TransportReport* report) {
+  facts.limits = limit_facts();
   SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
   options.group.start.transport_only = true;
   options.ladder.names.remedy_hint.clear();  // the remedy is in the report

@@ -51,6 +51,7 @@ ModelFingerprint::ModelFingerprint(const ModelFiles& files) : config_(files.conf
 }
 
 ModelFingerprint::~ModelFingerprint() {
+  stop_ = true;
   if (thread_.joinable()) thread_.join();
 }
 
@@ -58,7 +59,7 @@ void ModelFingerprint::read_weights() {
   std::string piece(kPiece, '\0');
   for (const WatchedFile& file : files_) {
     const uint64_t bytes = file.file->bytes();
-    for (uint64_t at = 0; at < bytes;) {
+    for (uint64_t at = 0; at < bytes && !stop_;) {
       const ssize_t got =
           ::pread(file.file->fd(), piece.data(), piece.size(), static_cast<off_t>(at));
       if (got < 0 && errno == EINTR) continue;

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -16,7 +17,7 @@ class ModelFingerprint {
   /// Begins to read, on a thread of its own if there can be one. The files must stay open until
   /// finish().
   explicit ModelFingerprint(const ModelFiles& files);
-  ~ModelFingerprint();
+  ~ModelFingerprint();  ///< does not wait for the rest of the files
 
   /// Waits for the hash and returns the fingerprint of the answers: of the weights, config.json,
   /// the type that they are computed in, the device and the arithmetic. "fp_" and 16 hexadecimal
@@ -30,6 +31,7 @@ class ModelFingerprint {
   const std::string config_;
   uint64_t hash_ = 0;
   Status failure_;
+  std::atomic<bool> stop_ = false;  // nobody wants the hash any more
   std::thread thread_;
 };
 

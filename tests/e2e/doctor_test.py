@@ -310,6 +310,20 @@ class Here(harness.TestCase):
         for line in ("export NCCL_NVLS_ENABLE=0", "export NCCL_MAX_CTAS=2"):
             self.assertIn(f"  {line}\n", text)
 
+    def test_the_settings_of_a_plan_are_those_that_it_counts_with(self):
+        """Also a variable of the user's that takes the place of one of ours."""
+        plan = ("doctor", "--nccl-version", "2.28.9", "--json")
+        with mock.patch.dict(os.environ, NCCL_MAX_NCHANNELS="1", NCCL_BUFFSIZE="2097152"):
+            first = json.loads(harness.run(*plan).stdout)
+        shm = next(rung for rung in first["rungs"] if rung["rung"] == "nccl-shm")
+        self.assertIn("NCCL_MAX_NCHANNELS=1", shm["settings"])
+        self.assertIn("NCCL_BUFFSIZE=2097152", shm["settings"])
+        self.assertFalse([line for line in shm["settings"] if line.endswith("=")])
+        with mock.patch.dict(os.environ, dict(line.split("=", 1) for line in shm["settings"])):
+            again = json.loads(harness.run(*plan).stdout)
+        same = next(rung for rung in again["rungs"] if rung["rung"] == "nccl-shm")
+        self.assertEqual(same["dev_shm_bytes"], shm["dev_shm_bytes"])
+
     def test_the_plan_says_each_reason_once(self):
         with mock.patch.dict(os.environ, NCCL_P2P_DISABLE="0"):
             done = harness.start("doctor", "--nccl-version", "2.27")

@@ -117,6 +117,9 @@ TEST(Remedy, TooSmallInDocker) {
 TEST(Remedy, TooSmallInKubernetes) {
   const auto list = for_need(host("kubernetes"), need_of("shm", 100 * kMiB));
   ASSERT_EQ(kinds(list), "kubernetes");
+  EXPECT_EQ(list[0].title,
+            "/dev/shm is too small for 2 ranks: mount an emptyDir of 105906176 B (101.0 MiB), or "
+            "128Mi there");
   EXPECT_EQ(
       list[0].text,
       "spec:\n"
@@ -296,6 +299,7 @@ TEST(Remedy, CgroupLimits) {
   facts.container = "kubernetes";
   list = for_need(facts, need, 0, 100 * kMiB);
   ASSERT_EQ(kinds(list), "kubernetes");
+  EXPECT_TRUE(list[0].title.ends_with("raise it to 650117120 B (620.0 MiB), or 1Gi"));
   EXPECT_EQ(
       list[0].text,
       "spec:\n  containers:\n    - name: shoal\n      resources:\n        limits:\n          memory: "
