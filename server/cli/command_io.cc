@@ -52,7 +52,10 @@ Result<std::string> read_input(std::string_view flag, const std::string& path, s
     const int error = errno;
     text.resize(old_size + (n > 0 ? static_cast<size_t>(n) : 0));
     if (n == 0) return text;
-    if (n < 0 && error != EINTR) {
+    if (n < 0 && error == EAGAIN) {  // another program made this pipe non-blocking
+      pollfd readable{fd, POLLIN, 0};
+      ::poll(&readable, 1, -1);
+    } else if (n < 0 && error != EINTR) {
       return Status::error(Code::kInvalidArgument, cat(flag, " ", path, " cannot be read"), error);
     }
   }

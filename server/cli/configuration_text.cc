@@ -48,7 +48,8 @@ Settled settled(const FlagParser& parser, const Environment& environment, const 
     if (variable != environment.end() && !variable->second.empty())
       add_source("environment: " + variable->first, &out);
     out.values.clear();
-  } else if (out.values.empty()) {
+  } else if (out.values.empty() || flag.value.several == ValueForm::Several::kCommas) {
+    // Only the setter knows whether a list that is given again adds to the first or replaces it.
     if (const std::optional<std::string> value = parser.value_of(name)) out.values = {*value};
   }
   return out;

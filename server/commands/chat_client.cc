@@ -112,7 +112,7 @@ class Chat {
   Turn ask();
   Status receive(int status, std::string_view bytes, Turn* turn) const;
   void report(const Status& called, Turn* turn);
-  bool waits_for_server(const Status& called, const ChatAnswer& answer);
+  bool waits_for_server(const ChatAnswer& answer, Status* called);
   bool asks_first() const;
   bool take_turn(int* exit_code);
   bool goes_on_after_signal(int* exit_code);
@@ -226,15 +226,19 @@ void Chat::report(const Status& called, Turn* turn) {
   }
 }
 
-/// Whether a server that is not ready yet may be there in a moment. False also if a signal came.
-bool Chat::waits_for_server(const Status& called, const ChatAnswer& answer) {
-  const bool may_come = called.code() == Code::kUnavailable && answer.text().empty();
-  const bool is_loading = called.ok() && answer.http_status() == kHttpUnavailable;
+/// Whether a server that is not ready yet may be there in a moment. False also if a signal came,
+/// which *called then says.
+bool Chat::waits_for_server(const ChatAnswer& answer, Status* called) {
+  const bool may_come = called->code() == Code::kUnavailable && answer.text().empty();
+  const bool is_loading = called->ok() && answer.http_status() == kHttpUnavailable;
   if ((!may_come && !is_loading) || deadline_.passed()) return false;
   pollfd stop{interrupts_.fd(), POLLIN, 0};
   const Deadline pause = Deadline::after_ms(kAskAgainMs);
-  while (!pause.passed())
-    if (::poll(&stop, 1, pause.remaining_ms()) > 0) return false;
+  while (!pause.passed()) {
+    if (::poll(&stop, 1, pause.remaining_ms()) <= 0) continue;
+    *called = Status::error(Code::kCancelled, "interrupted");
+    return false;
+  }
   return true;
 }
 
@@ -252,8 +256,8 @@ Status Chat::call(Turn* turn) {
 Turn Chat::ask() {
   for (;;) {
     Turn turn;
-    const Status called = call(&turn);
-    if (waits_for_server(called, turn.answer)) continue;
+    Status called = call(&turn);
+    if (waits_for_server(turn.answer, &called)) continue;
     if (!flags_.json && !turn.answer.text().empty()) (void)write_stdout("\n");
     report(called, &turn);
     return turn;

@@ -28,9 +28,10 @@ Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::str
   }
   if (flags.chat_template) {
     // Only whether it can be read, because the flag is to blame if not.
-    SHOAL_RETURN_IF_ERROR(
-        at(Stage::kRequest, read_input("--chat-template", *flags.chat_template, kMaxTemplateBytes))
-            .error());
+    const Status readable = read_file(*flags.chat_template, kMaxTemplateBytes).status();
+    if (!readable.ok())
+      return at(Stage::kRequest,
+                readable.because_of(Code::kInvalidArgument, "--chat-template cannot be read"));
   }
   SHOAL_ASSIGN_OR_RETURN(const ChatTemplate chat,
                          at(Stage::kModel, ChatTemplate::load(model, flags.chat_template)));

@@ -111,10 +111,12 @@ int run_shmtest(const ShmtestFlags& flags) {
   }
   const Staged<shmtest::RunResult> run = run_conditions(flags);
   if (!run.ok()) return report_failure(run.error());
-  Status written = write_stdout(report_text(flags, *run));
-  if (written.ok() && flags.junit)
-    written = write_file(*flags.junit, shmtest::junit_report(*run, flags.command));
-  if (!written.ok()) return report_failure(at(Stage::kRequest, written));
+  // Before stdout, because nobody may read that to its end.
+  const Status kept =
+      flags.junit ? write_file(*flags.junit, shmtest::junit_report(*run, flags.command)) : Status();
+  const Status printed = write_stdout(report_text(flags, *run));
+  for (const Status& written : {kept, printed})
+    if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (run->stopped_by != 0) return 128 + run->stopped_by;
   return exit_code_of(*run);
 }

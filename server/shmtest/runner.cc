@@ -17,8 +17,8 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/process_limit.h"
 #include "runtime/base/signals.h"
-#include "server/shmtest/os_failure.h"
 #include "server/shmtest/sandbox.h"
 
 namespace shoal::shmtest {
@@ -40,8 +40,14 @@ struct Pipe {
 
 Result<Pipe> make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return failed("make a pipe", Code::kInternal);
-  return Pipe{Fd(ends[0]), Fd(ends[1])};
+  if (::pipe2(ends, O_CLOEXEC) == 0) return Pipe{Fd(ends[0]), Fd(ends[1])};
+  const int error = errno;
+  return Status::error(descriptor_code(error), cat("make a pipe", descriptor_hint(error)), error);
+}
+
+Status no_process(int error) {
+  return Status::error(Code::kResourceExhausted,
+                       cat("start a process", error == EAGAIN ? process_limit() : ""), error);
 }
 
 /// One condition while it runs.
@@ -104,7 +110,7 @@ Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index
                             run->output_.write.get(),
                             run->lifeline_.read.get()};
   run->keeper_ = ::fork();
-  if (run->keeper_ < 0) return failed("start a process", Code::kInternal);
+  if (run->keeper_ < 0) return no_process(errno);
   if (run->keeper_ == 0) {
     // Close the pipes of other runs, because a copy of their lifeline here would keep those runs
     // alive.

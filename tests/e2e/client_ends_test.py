@@ -2,6 +2,7 @@
 import contextlib
 import os
 import signal
+import tempfile
 
 import harness
 from harness import UNAVAILABLE
@@ -67,6 +68,27 @@ class ClientEnds(harness.TestCase):
             waiting.send_signal(number)
             self.assertEqual((waiting.wait(), waiting.communicate()[1]),
                              (128 + number, b"shoal: error: cancelled\n"))
+
+    def test_a_signal_ends_a_chat_that_waits_for_its_server(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as messages:
+            messages.write('[{"role": "user", "content": "x"}]')
+            messages.flush()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                waiting = harness.start("client", "--server", "127.0.0.1:1", "--wait", 600,
+                                        "--messages", messages.name)
+                harness.wait_until(lambda: "signalfd" in self.descriptors(waiting.pid), "its signals")
+                waiting.send_signal(number)
+                self.assertEqual((waiting.wait(), waiting.communicate()[1]),
+                                 (128 + number, b"shoal: error: cancelled\n"))
+
+    @staticmethod
+    def descriptors(pid: int) -> str:
+        """What the process has open, in words of the kernel."""
+        names = []
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                names.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+        return " ".join(names)
 
 
 if __name__ == "__main__":

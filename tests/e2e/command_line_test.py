@@ -15,6 +15,7 @@ import termios
 import threading
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import harness
 from harness import UNAVAILABLE, USAGE
@@ -310,6 +311,29 @@ class Pipes(harness.TestCase):
                                           restore_signals=False)  # Python ignores it
         self.assertEqual((code, err), (harness.OUTPUT, b"shoal: error: write the output to stdout: "
                                        b"Broken pipe\n"))
+
+    def test_junit_is_written_also_if_nobody_reads_the_table(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = os.path.join(folder, "shm.xml")
+            code, err = self.without_a_reader("shmtest", "--matrix", "4k", "--junit", report, "--",
+                                              "true")
+            if b"namespace" in err:
+                self.skipTest(err.decode())
+            self.assertEqual(code, -signal.SIGPIPE, err)
+            self.assertEqual(len(ElementTree.parse(report).findall(".//testcase")), 1)
+
+    def test_a_pipe_that_another_program_made_non_blocking(self):
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        process = harness.start("tokenize", harness.DEMO, "--file", "-", stdin=reader)
+        os.close(reader)
+        harness.wait_until(lambda: process.poll() is not None or
+                           Path(f"/proc/{process.pid}/stat").read_text().split(") ")[-1][0] == "S",
+                           "a reader that waits")
+        os.write(writer, b"x")
+        os.close(writer)
+        ids = harness.run("tokenize", harness.DEMO, "--text", "x").stdout
+        self.assertEqual(process.communicate(), (ids, b""))
 
     def test_ids_from_a_pipe(self):
         for text in ("In the beginning", ""):

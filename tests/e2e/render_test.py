@@ -76,7 +76,8 @@ class Render(harness.TestCase):
         self.assertIn("raises.jinja:2:4: chat template: no tools here", error)
         broken = self.file("broken.jinja", "{% for x in y %}")
         self.assertIn("broken.jinja:1:17", self.refused(BAD_MODEL, TALK, "--chat-template", broken))
-        self.refused(USAGE, TALK, "--chat-template", self.folder / "absent")
+        for no_file in (self.folder / "absent", "/dev/null", "-"):
+            self.refused(USAGE, TALK, "--chat-template", no_file)
         self.assertIn("messages[0].role", self.refused(USAGE, [{"content": "x"}]))
         self.refused(USAGE, "[")
         self.refused(USAGE, TALK, "--chat-template-kwargs", "{")

@@ -5,6 +5,7 @@ If the kernel allows no namespaces, the refusal itself is checked and the rest i
 """
 import json
 import os
+import resource
 import signal
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ import unittest
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import denied
 import harness
 from harness import SHOAL, SKIPPED, UNAVAILABLE, USAGE
 from pages import PAGE, whole_pages
@@ -242,6 +244,18 @@ class Shmtest(harness.TestCase):
                 self.assertIn(says, entry["output_tail"])
 
     # --- reports and flags --------------------------------------------------
+
+    def test_too_few_descriptors_are_no_bug(self):
+        codes = set()
+        for most in range(5, 17):
+            process = harness.start("shmtest", "--matrix", "4k", "--", "true",
+                                    preexec_fn=denied.limit(resource.RLIMIT_NOFILE, most))
+            err = process.communicate()[1].decode()
+            codes.add(process.returncode)
+            if process.returncode == harness.UNAVAILABLE and "make a pipe" in err:
+                self.assertIn("ulimit -n", err)
+        self.assertNotIn(70, codes)
+        self.assertIn(harness.UNAVAILABLE, codes)
 
     def test_junit_is_well_formed(self):
         with tempfile.TemporaryDirectory() as folder:

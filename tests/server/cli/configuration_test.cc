@@ -257,6 +257,15 @@ TEST(ConfigurationTest, WhatIsPrintedIsReadAgain) {
             (Words{"null", "two words", "\u00e4\"", "-x"}));
 }
 
+TEST(ConfigurationTest, AListThatIsGivenTwiceIsShownAsItIsInForce) {
+  const Words twice{"serve", "m", "--transport", "shm", "--transport", "tcp", "--print-config"};
+  const std::string text = printed(twice);
+  EXPECT_NE(text.find("transport: tcp  # command line\n"), std::string::npos) << text;
+  const std::string names = printed(
+      {"serve", "m", "--served-model-name", "a", "--served-model-name", "b", "--print-config"});
+  EXPECT_NE(names.find("served-model-name: \"a,b\"  # command line\n"), std::string::npos) << names;
+}
+
 TEST(ConfigurationTest, EveryFlagCanShowItsValue) {
   ServeFlags flags;
   LogOptions log;
