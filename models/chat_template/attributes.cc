@@ -4,6 +4,7 @@
 #include <array>
 #include <initializer_list>
 
+#include "models/chat_template/operators.h"
 #include "models/chat_template/string_methods.h"
 #include "models/tokenizer/unicode.h"
 #include "runtime/base/cat.h"
@@ -108,7 +109,8 @@ bool python_attribute(const Value& value, const std::string& name, Value& out) {
 /// value[key]. False: Python would raise TypeError or LookupError.
 bool python_item(Run& run, const Value& value, const Value& key, Value& out) {
   if (value.is(Type::kDict)) {
-    const Value* found = is_hashable(key) ? dict_of(value).find(key) : nullptr;
+    const bool may_be_there = step_to_find(run, dict_of(value), key) && is_hashable(key);
+    const Value* found = may_be_there ? dict_of(value).find(key) : nullptr;
     if (found != nullptr) out = *found;
     return found != nullptr;
   }

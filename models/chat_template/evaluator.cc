@@ -54,6 +54,8 @@ Value Evaluator::evaluate(const Expr& expr) {
   const Frame frame(run_, expr.at);
   if (!run_.step()) return {};
   Value value = evaluate_node(expr);
+  if (run_.ok() && weight_of(value) > kMaxWeight)
+    return run_.fail(FailureKind::kLimit, "a list or dict holds too many values");
   return run_.ok() ? value : Value();
 }
 
@@ -140,6 +142,7 @@ Value Evaluator::evaluate_concat(const Expr& expr) {
   for (const Value& value : evaluate_all(expr.children)) {
     if (!run_.ok()) return {};
     text.append(str_text(run_, value));
+    if (text.size() > run_.limits().max_string_bytes) break;  // run_.string() refuses it
   }
   return run_.string(std::move(text));
 }
@@ -148,6 +151,7 @@ Value Evaluator::evaluate_dict(const Expr& expr) {
   DictObject dict;
   for (size_t i = 0; i + 1 < expr.children.size(); i += 2) {
     const Value key = evaluate(*expr.children[i]);
+    if (!step_to_find(run_, dict, key)) return {};
     if (!is_hashable(key)) return run_.error(cat("unhashable type: '", type_name(key), "'"));
     dict.set(key, evaluate(*expr.children[i + 1]));
     if (!run_.ok()) return {};

@@ -95,8 +95,7 @@ DictObject dict_of_arguments(Run& run, const Arguments& arguments) {
       const std::vector<Value> parts = items_of(run, pair);
       if (run.ok() && (parts.size() != 2 || !is_hashable(parts[0])))
         run.error("dict() needs pairs of a key and a value");
-      if (!run.step(parts.size() == 2 && parts[0].is(Type::kString) ? 1 : 1 + dict.items.size()))
-        return dict;
+      if (!run.ok() || !step_to_find(run, dict, parts[0])) return dict;
       dict.set(parts[0], parts[1]);
     }
   }
@@ -123,8 +122,8 @@ Value dict_fromkeys(Run& run, const Arguments& arguments) {
   const Value* value = given.find("value");
   DictObject dict;
   for (const Value& key : items_of(run, given.need("iterable"))) {
+    if (!step_to_find(run, dict, key)) return {};
     if (!is_hashable(key)) return run.error(cat("unhashable type: '", type_name(key), "'"));
-    if (!run.step(key.is(Type::kString) ? 1 : 1 + dict.items.size())) return {};
     dict.set(key, value == nullptr ? none_value() : *value);
   }
   return dict_value(std::move(dict));
@@ -134,6 +133,7 @@ Value dict_get(Run& run, const Value& self, const Arguments& arguments) {
   const auto& given = arguments.positional;
   if (given.empty() || given.size() > 2 || !arguments.keywords.empty())
     return run.error("get() takes a key and, if wanted, a default");
+  if (!step_to_find(run, dict_of(self), given[0])) return {};
   if (!is_hashable(given[0])) return run.error(cat("unhashable type: '", type_name(given[0]), "'"));
   if (const Value* found = dict_of(self).find(given[0])) return *found;
   return given.size() == 2 ? given[1] : none_value();
@@ -171,7 +171,7 @@ Value list_method(Run& run, std::string_view name, const Value& self, const Argu
   };
   const int64_t stop = bound("stop", static_cast<int64_t>(items.size()));
   int64_t count = 0;
-  for (int64_t i = bound("start", 0); i < stop && run.step(); ++i) {
+  for (int64_t i = bound("start", 0); i < stop && run.step(weight_of(wanted)); ++i) {
     if (!equal(items[static_cast<size_t>(i)], wanted)) continue;
     if (name == "index") return int_value(i);
     ++count;
@@ -187,6 +187,7 @@ Value loop_method(Run& run, std::string_view name, const Value& self, const Argu
     if (given.empty()) return run.error("no items for cycling given");
     return given[loop.index % given.size()];
   }
+  for (const Value& value : given) run.step(weight_of(value));
   const bool same =
       loop.has_changed_value && std::equal(given.begin(), given.end(), loop.changed_value.begin(),
                                            loop.changed_value.end(), equal);

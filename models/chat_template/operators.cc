@@ -117,13 +117,6 @@ Value concatenate(Run& run, const Value& a, const Value& b) {
   return sequence_value(a.type, std::move(items), a.from_request || b.from_request);
 }
 
-/// About what it costs to compare the value with another one.
-size_t cost_of(const Value& value) {
-  if (value.is(Type::kString)) return text_of(value).size() / 256;
-  if (is_sequence(value)) return sequence_of(value).items.size();
-  return value.is(Type::kDict) ? dict_of(value).items.size() : 0;
-}
-
 /// -1, 0 or 1, or 2 if a float is not a number.
 int order_numbers(const Value& a, const Value& b) {
   if (a.type == Type::kFloat || b.type == Type::kFloat) {
@@ -134,7 +127,7 @@ int order_numbers(const Value& a, const Value& b) {
 }
 
 int order(Run& run, std::string_view op, const Value& a, const Value& b) {
-  if (!run.step()) return 0;
+  if (!run.step(weight_of(a))) return 0;
   if (a.is_number() && b.is_number()) return order_numbers(a, b);
   if (a.is(Type::kString) && b.is(Type::kString)) {
     // UTF-8 sorts like the characters that it encodes.
@@ -193,6 +186,10 @@ Value unary_operation(Run& run, std::string_view op, const Value& operand) {
   return int_value(op == "-" ? -operand.integer : operand.integer, operand.from_request);
 }
 
+bool step_to_find(Run& run, const DictObject& dict, const Value& key) {
+  return run.step(weight_of(key) * (key.is(Type::kString) ? 1 : 1 + dict.items.size()));
+}
+
 bool contains(Run& run, const Value& container, const Value& item) {
   if (container.is(Type::kString)) {
     if (!item.is(Type::kString)) {
@@ -200,21 +197,22 @@ bool contains(Run& run, const Value& container, const Value& item) {
       return false;
     }
     run.step(1 + text_of(container).size() / 256);
-    return view_of(container).find(view_of(item)) != std::string_view::npos;
+    return find_in(view_of(container), view_of(item)) != std::string_view::npos;
   }
   if (container.is(Type::kDict)) {
+    if (!step_to_find(run, dict_of(container), item)) return false;
     if (!is_hashable(item)) run.error(cat("unhashable type: '", type_name(item), "'"));
     return dict_of(container).find(item) != nullptr;
   }
   for (const Value& candidate : items_of(run, container)) {
-    if (!run.step()) return false;
+    if (!run.step(weight_of(candidate))) return false;
     if (equal(candidate, item)) return true;
   }
   return false;
 }
 
 bool compare(Run& run, std::string_view op, const Value& a, const Value& b) {
-  if (!run.step(1 + cost_of(a))) return false;
+  if (!run.step(weight_of(a))) return false;
   if (op == "==") return equal(a, b);
   if (op == "!=") return !equal(a, b);
   if (op == "in") return contains(run, b, a);

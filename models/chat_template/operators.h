@@ -15,6 +15,8 @@ Value unary_operation(Run& run, std::string_view op, const Value& operand);
 /// == != < <= > >= in, not in
 bool compare(Run& run, std::string_view op, const Value& a, const Value& b);
 bool contains(Run& run, const Value& container, const Value& item);
+/// Counts what it costs to hash the key and to find it. False if the rendering has to stop.
+bool step_to_find(Run& run, const DictObject& dict, const Value& key);
 
 /// The order of sorted(keys): stable, and with `reverse` as Python's. Fails if two keys cannot be
 /// compared.

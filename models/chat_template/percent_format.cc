@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "models/chat_template/attributes.h"
 #include "models/chat_template/format_spec.h"
@@ -36,6 +37,8 @@ class PercentFormatter {
       const size_t mark = std::min(bytes.find('%', at), bytes.size());
       out_.append(format_, at, mark);
       at = mark < bytes.size() ? conversion(mark + 1) : mark;
+      // run.string() refuses it.
+      if (out_.size() > run_.limits().max_string_bytes) return std::move(out_);
     }
     // Python lets anything with items pass, because it could be a mapping. Jinja2's undefined value
     // has a method for items too.
@@ -98,7 +101,7 @@ class PercentFormatter {
     } else if (type == 'd' || type == 'i' || type == 'u') {
       if (!value.is_number())
         run_.error(cat("%d format: a number is required, not ", type_name(value)));
-      if (value.is(Type::kFloat)) shown = int_value(static_cast<int64_t>(value.number));
+      if (value.is(Type::kFloat)) shown = whole_number(value);
       spec.type = 'd';
     } else if (std::string_view("fFeEgGxXo").find(type) != std::string_view::npos) {
       if (!value.is_number()) run_.error("must be a real number");
@@ -107,6 +110,13 @@ class PercentFormatter {
       run_.error(cat("unsupported format character '", type, "'"));
     }
     out_.append(format_value(run_, shown, spec));
+  }
+
+  Value whole_number(const Value& value) {
+    if (std::fabs(value.number) < 0x1p63)
+      return int_value(static_cast<int64_t>(value.number), value.from_request);
+    if (!std::isfinite(value.number)) return run_.error("cannot convert float to integer");
+    return run_.fail(FailureKind::kLimit, "an integer does not fit into 64 bits");
   }
 
   Run& run_;
@@ -125,6 +135,7 @@ class BraceFormatter {
   Text write() {
     const std::string& bytes = format_.bytes();
     for (size_t at = 0; at < bytes.size() && run_.step();) {
+      if (out_.size() > run_.limits().max_string_bytes) break;  // run.string() refuses it
       const size_t mark = std::min(bytes.find_first_of("{}", at), bytes.size());
       out_.append(format_, at, mark);
       if (mark == bytes.size()) break;

@@ -69,9 +69,12 @@ Value filter_join(Run& run, const Value& value, const Arguments& arguments) {
   const AttributePath path(run, given.find("attribute"));
   const Value* separator = given.find("d");
   std::vector<Text> parts;
+  size_t bytes = 0;
   for (const Value& item : items_of(run, value)) {
     if (!run.step()) return {};
     parts.push_back(str_text(run, path.of(item)));
+    bytes += parts.back().size();
+    if (bytes > run.limits().max_string_bytes) break;  // joined() refuses it
   }
   return joined(run, separator == nullptr ? Text() : str_text(run, *separator), parts);
 }
@@ -225,9 +228,8 @@ Value filter_unique(Run& run, const Value& value, const Arguments& arguments) {
   DictObject seen;
   for (const Value& item : items_of(run, value)) {
     const Value key = without_case(run, path.of(item), given.flag("case_sensitive", false));
+    if (!step_to_find(run, seen, key)) return {};
     if (!is_hashable(key)) return run.error(cat("unhashable type: '", type_name(key), "'"));
-    // Keys that are not strings are compared with each other one by one.
-    if (!run.step(1 + (key.is(Type::kString) ? 0 : seen.items.size()))) return {};
     if (seen.find(key) != nullptr) continue;
     seen.set(key, none_value());
     chosen.push_back(item);

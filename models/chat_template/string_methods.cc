@@ -63,7 +63,8 @@ Value partition(Run& run, std::string_view name, const Value& self, const Argume
   if (!run.ok()) return {};
   if (mark.empty()) return run.error("empty separator");
   const Text& text = text_of(self);
-  const size_t at = from_right ? text.view().rfind(mark) : text.view().find(mark);
+  if (from_right && !step_to_search_back(run, text.view(), mark)) return {};
+  const size_t at = from_right ? text.view().rfind(mark) : find_in(text.view(), mark);
   std::vector<Value> parts(3, run.string(Text()));
   if (at == kNotFound) {
     parts[from_right ? 2 : 0] = self;
@@ -119,12 +120,14 @@ Value find(Run& run, std::string_view name, const Value& self, const Arguments& 
     int64_t count = 0;
     if (mark.empty())
       return int_value(valid ? static_cast<int64_t>(count_characters(text)) + 1 : 0);
-    for (size_t at = text.find(mark); at != kNotFound; at = text.find(mark, at + mark.size()))
+    for (size_t at = find_in(text, mark); at != kNotFound;
+         at = find_in(text, mark, at + mark.size()))
       ++count;
     return int_value(count, self.from_request);
   }
   const bool from_right = name == "rfind" || name == "rindex";
-  const size_t at = !valid ? kNotFound : from_right ? text.rfind(mark) : text.find(mark);
+  if (from_right && !step_to_search_back(run, text, mark)) return {};
+  const size_t at = !valid ? kNotFound : from_right ? text.rfind(mark) : find_in(text, mark);
   if (at != kNotFound)
     return int_value(static_cast<int64_t>(count_characters(all.substr(0, span.begin + at))));
   return name.ends_with("index") ? run.error("substring not found") : int_value(-1);
@@ -173,11 +176,14 @@ Value pad(Run& run, std::string_view name, const Value& self, const Arguments& a
 Value join(Run& run, std::string_view name, const Value& self, const Arguments& arguments) {
   Signature given(run, name, arguments, "iterable");
   std::vector<Text> parts;
+  size_t bytes = 0;
   for (const Value& item : items_of(run, given.need("iterable"))) {
     if (!run.step()) return {};
     if (!item.is(Type::kString))
       return run.error(cat("join: expected str instance, ", type_name(item), " found"));
     parts.push_back(text_of(item));
+    bytes += parts.back().size();
+    if (bytes > run.limits().max_string_bytes) break;  // joined() refuses it
   }
   return joined(run, text_of(self), parts);
 }

@@ -23,6 +23,10 @@ bool ends_line(char32_t c) {
 
 }  // namespace
 
+bool step_to_search_back(Run& run, std::string_view text, std::string_view mark) {
+  return run.step((1 + text.size() / 256) * (1 + mark.size() / 256));
+}
+
 Text replaced(Run& run, const Text& text, const Text& from, const Text& to, int64_t count) {
   Text out;
   const std::string_view view = text.view();
@@ -31,14 +35,15 @@ Text replaced(Run& run, const Text& text, const Text& from, const Text& to, int6
     // An empty text is found in front of each character and at the end.
     while (count-- != 0 && run.step()) {
       out.append(to);
-      if (at == text.size()) return out;
+      // What is too long is refused by run.string().
+      if (at == text.size() || out.size() > run.limits().max_string_bytes) return out;
       const size_t end = at + code_point_at(view, at).bytes;
       out.append(text, at, end);
       at = end;
     }
   }
   while (!from.empty() && count-- != 0 && run.step()) {
-    const size_t found = view.find(from.view(), at);
+    const size_t found = find_in(view, from.view(), at);
     if (found == std::string_view::npos) break;
     out.append(text, at, found);
     out.append(to);
@@ -142,12 +147,13 @@ std::vector<Text> split_at(Run& run, const Text& text, std::string_view separato
   while (run.step() && (most < 0 || static_cast<int64_t>(parts.size()) < most)) {
     if (from_right) {
       if (end < separator.size()) break;
+      if (!step_to_search_back(run, text.view().substr(0, end), separator)) break;
       const size_t at = text.view().rfind(separator, end - separator.size());
       if (at == std::string_view::npos) break;
       parts.push_back(text.slice(at + separator.size(), end));
       end = at;
     } else {
-      const size_t at = text.view().find(separator, begin);
+      const size_t at = find_in(text.view(), separator, begin);
       if (at == std::string_view::npos) break;
       parts.push_back(text.slice(begin, at));
       begin = at + separator.size();

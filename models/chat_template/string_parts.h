@@ -8,6 +8,10 @@ namespace shoal::jinja {
 
 // What the methods of str and the filters share. The origin of each character is kept.
 
+/// Counts what std::string_view::rfind may cost, which is the product of both lengths. False if the
+/// rendering has to stop.
+bool step_to_search_back(Run& run, std::string_view text, std::string_view mark);
+
 /// str.replace; a negative count replaces all.
 Text replaced(Run& run, const Text& text, const Text& from, const Text& to, int64_t count);
 

@@ -1,6 +1,7 @@
 #include "models/chat_template/text.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "models/tokenizer/unicode.h"
@@ -61,6 +62,16 @@ size_t byte_of_character(std::string_view text, size_t index) {
     if (index-- == 0) return at;
   }
   return at;
+}
+
+size_t find_in(std::string_view text, std::string_view mark, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (mark.empty()) return from;
+  // glibc searches with the two-way algorithm, where std::string_view compares at every place.
+  const void* const found =
+      ::memmem(text.data() + from, text.size() - from, mark.data(), mark.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 bool is_python_space(char32_t c) {

@@ -41,6 +41,9 @@ class Text {
 size_t count_characters(std::string_view text);
 size_t byte_of_character(std::string_view text, size_t index);
 
+/// text.find(mark, from), in a time that grows with the text alone.
+size_t find_in(std::string_view text, std::string_view mark, size_t from = 0);
+
 /// Python's str.isspace() for one character.
 bool is_python_space(char32_t c);
 /// The byte at which the text begins or ends if the white space on that side is left out.

@@ -36,6 +36,10 @@ bool equal_dicts(const DictObject& a, const DictObject& b) {
   });
 }
 
+size_t with_weight(size_t weight, size_t more) {
+  return std::min(weight + more, kMaxWeight + 1);
+}
+
 Value object_value(Type type, std::shared_ptr<Object> object, bool from_request) {
   Value value;
   value.type = type;
@@ -65,6 +69,9 @@ const Value* DictObject::find(const Value& key) const {
 
 void DictObject::set(const Value& key, Value value) {
   depth = std::max(depth, 1 + nesting_of(value));
+  weight = with_weight(with_weight(weight, weight_of(key)), weight_of(value));
+  if (!key.is(Type::kString))
+    weight = with_weight(weight, items.size());  // find() asks all of them
   if (const Value* known = find(key)) {
     *const_cast<Value*>(known) = std::move(value);
     return;
@@ -163,9 +170,27 @@ int nesting_of(const Value& value) {
   }
 }
 
+size_t weight_of(const Value& value) {
+  switch (value.type) {
+    case Type::kList:
+    case Type::kTuple:
+    case Type::kView:
+      return sequence_of(value).weight;
+    case Type::kDict:
+      return dict_of(value).weight;
+    case Type::kString:
+      return 1 + text_of(value).size() / 256;
+    default:
+      return 1;
+  }
+}
+
 Value sequence_value(Type type, std::vector<Value> items, bool from_request) {
   auto sequence = std::make_shared<SequenceObject>();
-  for (const Value& item : items) sequence->depth = std::max(sequence->depth, 1 + nesting_of(item));
+  for (const Value& item : items) {
+    sequence->depth = std::max(sequence->depth, 1 + nesting_of(item));
+    sequence->weight = with_weight(sequence->weight, weight_of(item));
+  }
   if (sequence->depth > kMaxNesting) return undefined_value("a list is nested too deeply");
   sequence->items = std::move(items);
   return object_value(type, std::move(sequence), from_request);

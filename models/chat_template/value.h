@@ -62,12 +62,14 @@ struct SequenceObject : Object {
   std::vector<Value> items;
   std::string prefix;  ///< kView: what is printed before the list, for example "dict_keys("
   bool is_range = false;
-  int depth = 1;  ///< nesting; bounded, because containers are walked and freed by recursion
+  int depth = 1;      ///< nesting; bounded, because containers are walked and freed by recursion
+  size_t weight = 1;  ///< weight_of()
 };
 
 struct DictObject : Object {
   std::vector<std::pair<Value, Value>> items;
   int depth = 1;
+  size_t weight = 1;
 
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
@@ -89,6 +91,8 @@ struct GeneratorObject : Object {
 
 /// The deepest nesting of lists and dicts.
 inline constexpr int kMaxNesting = 100;
+/// The greatest weight of a value; a conversation of a million values has about that many.
+inline constexpr size_t kMaxWeight = 4'000'000;
 
 Value none_value();
 Value bool_value(bool value, bool from_request = false);
@@ -109,6 +113,9 @@ NamespaceObject& namespace_of(const Value& value);
 std::string undefined_reason(const Value& value);
 
 int nesting_of(const Value& value);
+/// About what it costs to compare the value with another one: all that it holds, and what it holds
+/// twice counts twice, because nobody sees that the two are one. At most kMaxWeight + 1.
+size_t weight_of(const Value& value);
 /// A list or tuple. One that is nested too deeply becomes an undefined value.
 Value sequence_value(Type type, std::vector<Value> items, bool from_request = false);
 Value view_value(std::string prefix, std::vector<Value> items, bool from_request);

@@ -130,16 +130,12 @@ Result<AddedTokens> AddedTokens::parse(const Json& tokenizer, const BpeModel& mo
                            cat(where, ": \"id\" must be an integer from 0 to ", BpeModel::kMaxId));
     }
     if (token.content.empty()) continue;
-    int32_t id = -1;
-    if (const auto seen = ids.find(token.content); seen != ids.end()) {
-      id = seen->second;
-    } else if (const auto known = model.find(token.content)) {
-      id = *known;
-    } else {
-      if (next_id > BpeModel::kMaxId)
-        return Status::error(Code::kInvalidArgument, cat(where, ": too many tokens"));
-      id = static_cast<int32_t>(next_id++);
-    }
+    const auto seen = ids.find(token.content);
+    const auto known = seen != ids.end() ? std::optional(seen->second) : model.find(token.content);
+    if (!known && next_id > BpeModel::kMaxId)
+      return Status::error(Code::kInvalidArgument, cat(where, ": too many tokens"));
+    const int32_t id = known ? *known : static_cast<int32_t>(next_id);
+    next_id = std::max(next_id, int64_t{id} + 1);
     if (id != *file_id) {
       log_warning(
           cat(where, " says id ", *file_id, ", but gets ", id, " as in Hugging Face tokenizers"));

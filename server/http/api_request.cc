@@ -11,6 +11,9 @@ namespace shoal {
 namespace {
 
 constexpr int64_t kCompletionsMaxTokens = 16;
+/// Far more than a conversation has. A value takes up to ten times the bytes that it has in the
+/// body, and more than one copy of it lives.
+constexpr size_t kMaxChatValues = 1'000'000;
 constexpr size_t kMaxStopIds = 1024;
 constexpr char kStopIdBounds[] = "at most 1024 token ids";
 static_assert(kMaxStopStrings == 16 && kMaxStopBytes == 4096);
@@ -66,8 +69,11 @@ class BodyReader {
   void take_texts(const char* name, std::vector<std::string>* texts) const {
     const Json* member = find(name);
     if (member == nullptr) return;
-    const Json list = member->is_array() ? *member : Json::array({*member});
-    for (const Json& text : list) {
+    // Nothing is copied before it is checked, because it may be as long as the body.
+    const bool one = !member->is_array();
+    if (!one && member->size() > kMaxStopStrings) return refuse(name, kStopBounds);
+    for (size_t i = 0; i < (one ? 1 : member->size()); ++i) {
+      const Json& text = one ? *member : (*member)[i];
       if (!text.is_string()) return refuse(name, "a string or a list of strings");
       texts->push_back(text.get<std::string>());
     }
@@ -165,12 +171,13 @@ HttpError read_prompts(const Json* prompt, const GenerationRequest& like,
   if (prompt == nullptr) return wrong();
   const bool one = prompt->is_string() ||
                    (prompt->is_array() && !prompt->empty() && prompt->front().is_number());
-  const Json list = one ? Json::array({*prompt}) : *prompt;
-  if (!list.is_array() || list.empty()) return wrong();
-  if (list.size() > kMaxPrompts)
-    return bad_field("prompt", cat("prompt has ", counted(list.size(), "entry", "entries"),
-                                   "; at most ", kMaxPrompts, " are taken at once"));
-  for (const Json& entry : list) {
+  if (!one && (!prompt->is_array() || prompt->empty())) return wrong();
+  const size_t count = one ? 1 : prompt->size();
+  if (count > kMaxPrompts)
+    return bad_field("prompt", cat("prompt has ", counted(count, "entry", "entries"), "; at most ",
+                                   kMaxPrompts, " are taken at once"));
+  for (size_t i = 0; i < count; ++i) {
+    const Json& entry = one ? *prompt : (*prompt)[i];
     GenerationRequest& request = requests->emplace_back(like);
     if (entry.is_string()) {
       request.prompt = entry.get<std::string>();
@@ -185,7 +192,9 @@ HttpError read_prompts(const Json* prompt, const GenerationRequest& like,
 
 /// Takes what the template gets from the text again, because templates see the order of members.
 HttpError read_chat(std::string_view text, const BodyReader& body, ApiRequest* request) {
-  Result<OrderedJson> parsed = parse_ordered_json(text, "the body");
+  JsonLimits limits = kOrderedJsonLimits;
+  limits.max_values = kMaxChatValues;
+  Result<OrderedJson> parsed = parse_ordered_json(text, "the body", limits);
   if (!parsed.ok()) return bad_field("", explain(parsed.status()));
   const auto messages = parsed->find("messages");
   if (messages == parsed->end() || !messages->is_array() || messages->empty())
@@ -204,7 +213,9 @@ HttpError read_chat(std::string_view text, const BodyReader& body, ApiRequest* r
 }  // namespace
 
 Result<ApiRequest, HttpError> read_api_request(std::string_view text, ApiRoute route) {
-  const Result<Json> parsed = parse_json(text, "the body");
+  JsonLimits limits;
+  if (route == ApiRoute::kChat) limits.max_values = kMaxChatValues;
+  const Result<Json> parsed = parse_json(text, "the body", limits);
   if (!parsed.ok()) return bad_field("", explain(parsed.status()));
   if (!parsed->is_object()) return bad_field("", "the body must be a JSON object");
   ApiRequest request{.route = route};

@@ -93,8 +93,39 @@ TEST(ChatTemplate, LimitsAreReachedSoon) {
   expect_limit("{% set ns = namespace(x='x' * 1000000) %}" + loop + "{{ ns.x }}" + end);
   expect_limit("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}");
   expect_limit("{{ 9223372036854775807 + 1 }}");
+  expect_limit("{{ '%d' % 1e19 }}");
   expect_limit(loop + "{% set ns = namespace() %}" + end + loop + "{% set ns = namespace() %}" +
                end);
+}
+
+TEST(ChatTemplate, WhatIsStillBeingMadeIsBoundedToo) {
+  const std::string text = "{% set s = 'a' * 60000000 %}";
+  expect_limit("{{ ('a' * 1000000).replace('', 'b' * 1000000) }}");
+  std::string many = "s";
+  for (int i = 0; i < 1000; ++i) many += " ~ s";
+  expect_limit(text + "{{ " + many + " }}");
+  expect_limit(text + "{{ ([s] * 1000) | join }}");
+  expect_limit(text + "{{ ''.join([s] * 1000) }}");
+  expect_limit("{{ ('%9999d' * 1000000) % ((1,) * 1000000) }}");
+  expect_limit("{{ ('{0:9999}' * 1000000).format(1) }}");
+}
+
+TEST(ChatTemplate, ValuesThatHoldTheSameOneTwiceCostWhatTheySeemToHold) {
+  const auto doubled = [](const char* twice, const char* use) {
+    return cat("{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x = ", twice,
+               " %}{% endfor %}{{ ", use, " }}");
+  };
+  expect_limit(doubled("[ns.x, ns.x]", "ns.x == ns.x"));
+  expect_limit(doubled("(ns.x, ns.x)", "{ns.x: 1}"));
+  expect_limit(doubled("{1: ns.x, 2: ns.x}", "ns.x == ns.x"));
+}
+
+TEST(ChatTemplate, ASearchTakesNoLongerThanItsText) {
+  const std::string found = "{% set a = 'a' * 30000000 %}{% set b = 'a' * 60000000 %}";
+  const auto rendered = try_rendering(found + "{{ a ~ 'b' in b }}", kMessages);
+  ASSERT_TRUE(rendered.ok()) << rendered.error().status.to_string();
+  EXPECT_EQ(rendered->text, "False");
+  expect_limit(found + "{{ b.rfind(a ~ 'b') }}");
 }
 
 TEST(ChatTemplate, DeepNestingIsRefusedInsteadOfOverflowingTheStack) {

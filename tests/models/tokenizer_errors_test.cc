@@ -140,6 +140,17 @@ TEST(TokenizerErrors, SmallFileIsSound) {
   EXPECT_EQ(*tokenizer->encode("abc<s>ba", true), (std::vector<int32_t>{4, 5, 1, 0}));
 }
 
+TEST(Tokenizer, AddedTokensFollowTheLargestIdOfOneBeforeThem) {
+  Json json = small_tokenizer();
+  json["model"]["vocab"]["<x>"] = 9;
+  json["added_tokens"] = {
+      {{"id", 9}, {"content", "<x>"}, {"special", true}, {"normalized", false}},
+      {{"id", 10}, {"content", "<y>"}, {"special", true}, {"normalized", false}}};
+  const auto tokenizer = Tokenizer::parse(json.dump(), "t.json");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  EXPECT_EQ(*tokenizer->encode("a<y><x>", true), (std::vector<int32_t>{0, 10, 9}));
+}
+
 TEST(TokenizerErrors, EachDamageIsNamed) {
   for (const Damage& damage : damages()) {
     SCOPED_TRACE(damage.name);
