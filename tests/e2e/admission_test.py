@@ -174,7 +174,7 @@ class Admission(harness.TestCase):
         it is refused."""
         self.start("--max-num-seqs", 4, "--max-num-queued-reqs", 44)
         stop, lock = threading.Event(), threading.Lock()
-        refusals, served, failures = [], [], []
+        refusals, served, failures, modest_tokens = [], [], [], []
 
         def be_greedy():
             client = self.client("127.0.0.100")
@@ -196,7 +196,7 @@ class Admission(harness.TestCase):
             client = self.client(f"127.0.0.{number}")
             for _ in range(3):
                 try:
-                    self.assertEqual(self.ask(client, 8, 30), 30)
+                    modest_tokens.append(self.ask(client, 8, 30))
                 except grpc.RpcError as error:
                     failures.append((number, error.code(), error.details()))
 
@@ -213,6 +213,7 @@ class Admission(harness.TestCase):
         for thread in greedy:
             thread.join()
         self.assertEqual(failures, [])
+        self.assertEqual(modest_tokens, [30] * 30)
         self.assertTrue(served and all(tokens == 30 for tokens in served), served)
         for error in refusals:
             self.check_refusal(error)

@@ -55,7 +55,7 @@ class ConfigTest(harness.TestCase):
                 self.assertNotIn(key.encode(), Path(f"/proc/{worker}/environ").read_bytes())
             self.assertNotIn(key, server.err.text())
         self.assertEqual(http_client.call(server, "GET", "/v1/models").status, 401)
-        self.assertIn("tensor-parallel-size (SHOAL_TENSOR_PARALLEL_SIZE), ", server.err.text())
+        server.wait_logged(r"tensor-parallel-size \(SHOAL_TENSOR_PARALLEL_SIZE\), ")
 
     def test_what_is_printed_is_read_again(self):
         config = self.file("dtype: float32\ntransport: [tcp, shm]\napi-key: a-key\n")

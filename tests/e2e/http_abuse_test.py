@@ -54,13 +54,14 @@ class Abuse(ServerCase):
                           logprobs=64)
         self.assertEqual((answer.status, answer.error["param"]), (400, "logprobs"))
         tokens = 60 if breadth.SANITIZED else 500
-        slowest, done = 0, threading.Event()
+        slowest, done, statuses = 0, threading.Event(), []
 
         def probe():
             nonlocal slowest
             while not done.is_set():
                 before = harness.processor_time(self.server.pid)
-                self.assertEqual(call(self.server, "GET", "/health").status, 200)
+                statuses.append(0)  # stays if the call raises, which ends this thread alone
+                statuses[-1] = call(self.server, "GET", "/health").status
                 slowest = max(slowest, harness.processor_time(self.server.pid) - before)
                 done.wait(0.1)  # so that asking takes little of the machine
         before = harness.processor_time(self.server.pid)
@@ -70,6 +71,7 @@ class Abuse(ServerCase):
                           logprobs=64)
         done.set()
         prober.join()
+        self.assertEqual(set(statuses), {200})
         self.assertEqual(len(answer.json()["choices"][7]["logprobs"]["tokens"]), tokens)
         whole = harness.processor_time(self.server.pid) - before
         self.assertLess(slowest, whole / 2, f"of {whole} s of work, done while /health waited")
@@ -124,13 +126,12 @@ class Abuse(ServerCase):
 
     def test_ranks_that_are_lost_for_good(self):
         """A client may find another server, so that it gets 503 and not 500."""
-        server = self.serve(harness.DEMO, "-tp", 2, "--max-restarts", 0)
+        with harness.planted("0:step-9:stop"):  # the request is there then, and not over
+            server = self.serve(harness.DEMO, "-tp", 2, "--max-restarts", 0, "--step-timeout",
+                                5 * harness.GUARD)
         server.wait_ready()
-        rank = server.workers(2)[0]
         with Raw(server, request_bytes({**LONG, "max_tokens": 500})) as raw:
-            harness.wait_until(lambda: "vllm:num_requests_running" in call(
-                server, "GET", "/metrics").body.decode(), "metrics")
-            os.kill(rank, signal.SIGKILL)
+            os.kill(harness.stopped_rank(server.pid), signal.SIGKILL)
             self.assertEqual(raw.status(), 503, raw.data)
             self.assertIn(b"Retry-After", raw.until(b"\r\n\r\n"))
         self.assertEqual(server.end(), harness.WORKER_DIED)

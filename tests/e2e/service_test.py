@@ -154,7 +154,7 @@ class SlowPhases(ServiceTest):
         server.wait_ready()
         wait_until(lambda: re.search(r"start: touch took [1-9]\d*\.\d+ s", server.err.text()),
                    "the end of the phase in the log", server.err.text)
-        self.assertEqual(server.err.text().count("is not over"), 1, server.err.text())
+        self.assertEqual(server.err.text().count("touch is not over"), 1, server.err.text())
         self.stop(server)
 
     def test_a_terminal_shows_it_while_it_lasts(self):
