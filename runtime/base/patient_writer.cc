@@ -116,14 +116,14 @@ bool PatientWriter::flush(int64_t wait_ms) {
 
 bool PatientWriter::write(std::string_view text, int64_t wait_ms) {
   prepare();
-  if (!flush(wait_ms)) {
-    if (error_ != EAGAIN) rest_.clear();  // nobody will ever read it
-    return false;
-  }
+  if (!flush(wait_ms)) return false;
   rest_ = text;
-  const bool whole = flush(wait_ms);
-  if (whole || rest_.size() < text.size()) return true;
-  rest_.clear();
+  if (flush(wait_ms)) return true;
+  const bool begun = rest_.size() < text.size();
+  if (begun && error_ == EAGAIN) return true;
+  // A file was full in the middle of it, or its reader has gone. What is there is no line, and must
+  // end before the next text.
+  rest_ = begun ? "\n" : "";
   return false;
 }
 

@@ -32,9 +32,10 @@ class PatientWriter {
   /// Looks what the descriptor is, so that the first write() needs no descriptor of its own.
   void prepare();
 
-  /// Writes the text, and waits for at most wait_ms milliseconds. False: nothing of it was written;
-  /// error() says why. If a reader stops in the middle of a long text, the rest is kept and goes
-  /// first at the next call, so that no text is cut short by another one of this process.
+  /// Writes the text, and waits for at most wait_ms milliseconds. False: it is lost; error() says
+  /// why. If a reader stops in the middle of a long text, the rest is kept and goes first at the
+  /// next call, so that no text is cut short by another one of this process. If a file was full in
+  /// the middle of a text, that text is lost, and a newline goes before the next one.
   bool write(std::string_view text, int64_t wait_ms);
 
   /// Why the last write() wrote nothing. EAGAIN: nobody reads.

@@ -24,10 +24,12 @@ Status populate(std::byte* data, size_t bytes) {
   if (error != ENOMEM && error != EFAULT && error != EHWPOISON) {
     // The kernel does not know this advice (EINVAL before Linux 5.14), or a filter does not know or
     // like it (EPERM, ENOSYS). Neither says anything about the memory, so fault the pages in one at
-    // a time.
+    // a time. The 0 is hidden from the compiler, because clang leaves out an atomic "or" with a
+    // constant 0, even a volatile one (LLVM issue 63692).
+    const volatile uint8_t nothing = 0;
     for (size_t at = 0; at < bytes; at += page_size()) {
       std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(data[at]))
-          .fetch_or(0, std::memory_order_relaxed);
+          .fetch_or(nothing, std::memory_order_relaxed);
     }
     return {};
   }

@@ -225,5 +225,31 @@ TEST(PatientWriter, FollowsADescriptorThatBecomesAnotherFile) {
             "");
 }
 
+TEST(PatientWriter, ALineThatAFullFileHasCutIsEndedAndCounted) {
+  EXPECT_EQ(in_child([]() -> std::string {
+              ::signal(SIGXFSZ, SIG_IGN);
+              char name[] = "/tmp/shoal-log-XXXXXX";
+              const Fd file(::mkstemp(name));
+              ::unlink(name);
+              ::dup2(file.get(), STDERR_FILENO);
+              rlimit all = {};
+              ::getrlimit(RLIMIT_FSIZE, &all);
+              const rlimit small = {100, all.rlim_max};
+              ::setrlimit(RLIMIT_FSIZE, &small);  // the first line fits, and the second is cut
+              for (int i = 1; i <= 3; ++i) log_info(cat("line ", i, " ", std::string(40, '.')));
+              ::setrlimit(RLIMIT_FSIZE, &all);
+              log_info("line 4");
+              char bytes[1000] = {};
+              if (::pread(file.get(), bytes, sizeof bytes - 1, 0) < 0) return "nothing to read";
+              const std::string text = bytes;
+              const size_t at = text.find(" log lines were lost: ");
+              const size_t line = text.rfind('\n', at) + 1;
+              const bool own_line = at != std::string::npos && text[line] == '2';  // the year
+              return own_line && text.find("] 2 log lines were lost: ") != std::string::npos ? ""
+                                                                                             : text;
+            }),
+            "");
+}
+
 }  // namespace
 }  // namespace shoal

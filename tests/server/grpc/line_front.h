@@ -16,7 +16,6 @@
 #include "runtime/base/fd.h"
 #include "server/intake/intake.h"
 #include "server/serving/front_call.h"
-#include "server/intake/intake.h"
 #include "server/serving/live_request.h"
 
 namespace shoal {
