@@ -91,7 +91,7 @@ struct GeneratorObject : Object {
 
 /// The deepest nesting of lists and dicts.
 inline constexpr int kMaxNesting = 100;
-/// The greatest weight of a value; a conversation of a million values has about that many.
+/// The greatest weight of a value. The largest chat that HTTP takes weighs about a quarter of it.
 inline constexpr size_t kMaxWeight = 4'000'000;
 
 Value none_value();
@@ -113,8 +113,9 @@ NamespaceObject& namespace_of(const Value& value);
 std::string undefined_reason(const Value& value);
 
 int nesting_of(const Value& value);
-/// About what it costs to compare the value with another one: all that it holds, and what it holds
-/// twice counts twice, because nobody sees that the two are one. At most kMaxWeight + 1.
+/// About what it costs to compare the value with another one, in steps: 1 for a value, 1 for each
+/// 256 bytes of a string, and for a list or dict the sum of what it holds. What it holds twice
+/// counts twice, because a comparison walks it twice. At most kMaxWeight + 1.
 size_t weight_of(const Value& value);
 /// A list or tuple. One that is nested too deeply becomes an undefined value.
 Value sequence_value(Type type, std::vector<Value> items, bool from_request = false);

@@ -30,10 +30,10 @@ struct AddedToken {
 /// rest. Immutable, thread-safe.
 class AddedTokens {
  public:
-  /// Ids are assigned as Hugging Face assigns them: the vocabulary's id of the text, or else the
-  /// id behind the largest one of an added token, and at least the size of the vocabulary. If the
-  /// file says another id, a warning is logged. INVALID_ARGUMENT for damage, and for two tokens
-  /// with the same normalized spelling.
+  /// Ids are assigned as Hugging Face assigns them: the vocabulary's id of the text, or else one
+  /// more than the largest id of the added tokens before it, and at least the size of the
+  /// vocabulary. If the file says another id, a warning is logged. INVALID_ARGUMENT for damage, and
+  /// for two tokens with the same normalized spelling.
   static Result<AddedTokens> parse(const Json& tokenizer, const BpeModel& model,
                                    const Normalizer& normalizer, std::string_view what);
 

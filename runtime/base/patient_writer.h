@@ -34,11 +34,12 @@ class PatientWriter {
 
   /// Writes the text, and waits for at most wait_ms milliseconds. False: it is lost; error() says
   /// why. If a reader stops in the middle of a long text, the rest is kept and goes first at the
-  /// next call, so that no text is cut short by another one of this process. If a file was full in
-  /// the middle of a text, that text is lost, and a newline goes before the next one.
+  /// next call, so that no text is cut short by another one of this process. If a file was full, or
+  /// the reader went, in the middle of a text, that text is lost, and a newline goes before the
+  /// next.
   bool write(std::string_view text, int64_t wait_ms);
 
-  /// Why the last write() wrote nothing. EAGAIN: nobody reads.
+  /// Why the last write() returned false. EAGAIN: nobody reads.
   int error() const { return error_; }
 
  private:

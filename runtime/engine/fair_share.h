@@ -3,8 +3,8 @@
 
 namespace shoal {
 
-/// That a request of one client is evicted for a request of another one. All values are requests,
-/// or tokens, or bytes.
+/// A proposal to evict one request of a client for a request of another client. All four values
+/// count the same thing: requests, tokens or bytes.
 struct Eviction {
   int64_t held = 0;    ///< by the client, with the request
   int64_t kept = 0;    ///< by it afterwards

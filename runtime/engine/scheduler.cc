@@ -73,7 +73,7 @@ RequestError Scheduler::add(EngineRequest request) {
 /// take the blocks of all others.
 bool Scheduler::precedes(const Sequence& a, const Sequence& b) const {
   const auto key = [this](const Sequence& s) {
-    const bool by_priority = policy_ == SchedulingPolicy::kPriority && !has_precedence(s);
+    const bool by_priority = policy_ == SchedulingPolicy::kPriority && !has_aged(s);
     return std::tuple(by_priority, by_priority ? s.request.priority : 0, s.arrival);
   };
   return key(a) < key(b);
@@ -81,8 +81,7 @@ bool Scheduler::precedes(const Sequence& a, const Sequence& b) const {
 
 /// Prompts get their share of the budget in the order of these keys.
 Scheduler::PromptKey Scheduler::prompt_key(const Sequence& s) const {
-  const bool first = has_precedence(s),
-             by_priority = policy_ == SchedulingPolicy::kPriority && !first;
+  const bool first = has_aged(s), by_priority = policy_ == SchedulingPolicy::kPriority && !first;
   const bool in_order = first || resumes(s);
   return {!first, by_priority ? s.request.priority : 0, !in_order, in_order ? 0 : s.missing(),
           s.arrival};

@@ -24,7 +24,7 @@ bool resumes(const Sequence& sequence) {
   return sequence.output_tokens() > 0 || sequence.preempted > 0;
 }
 
-bool has_precedence(const Sequence& sequence) {
+bool has_aged(const Sequence& sequence) {
   return sequence.overtaken >= kMaxOvertaken || sequence.preempted >= kMaxPreempted;
 }
 
@@ -47,7 +47,7 @@ void SeatOrder::leave(Sequence& sequence) {
 /// Without the round.
 SeatKey SeatOrder::key_of(const Sequence& sequence) const {
   const bool in_turn = !sequence.lost_blocks;
-  const bool by_priority = policy_ == SchedulingPolicy::kPriority && !has_precedence(sequence);
+  const bool by_priority = policy_ == SchedulingPolicy::kPriority && !has_aged(sequence);
   return {by_priority,
           by_priority ? sequence.request.priority : 0,
           in_turn,
@@ -61,7 +61,7 @@ std::vector<SeatOrder::Place> SeatOrder::places(const SequenceList& waiting) con
   std::map<decltype(std::tuple_cat(group_of({}), std::tuple(uint64_t{}))), int32_t> rounds;
   for (const bool first : {true, false}) {
     for (const auto& sequence : waiting) {  // by arrival, so that rounds are in that order
-      if (has_precedence(*sequence) != first) continue;
+      if (has_aged(*sequence) != first) continue;
       SeatKey key = key_of(*sequence);
       if (key.in_turn) key.round = rounds[std::tuple_cat(group_of(key), std::tuple(key.turn))]++;
       places.push_back({key, sequence.get()});
@@ -98,7 +98,7 @@ bool SeatOrder::overtakes(const Sequence& sequence, const Sequence& other) const
   if (!other.blocks.empty()) return true;  // it has begun
   if (other.place > 0 && other.place < sequence.place) return true;
   if (other.arrival > sequence.arrival) return false;
-  const bool by_priority = policy_ == SchedulingPolicy::kPriority && !has_precedence(sequence) &&
+  const bool by_priority = policy_ == SchedulingPolicy::kPriority && !has_aged(sequence) &&
                            sequence.request.priority < other.request.priority;
   return by_priority || sequence.request.client == other.request.client;
 }

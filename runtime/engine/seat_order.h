@@ -20,8 +20,9 @@ inline constexpr int32_t kMaxPreempted = 3;
 /// Whether the sequence was running before: it has output already, or was preempted during its
 /// prompt.
 bool resumes(const Sequence& sequence);
-/// Whether it has waited for others long enough, or has been disturbed often enough.
-bool has_precedence(const Sequence& sequence);
+/// Whether it has been overtaken kMaxOvertaken times or preempted kMaxPreempted times. From then on
+/// no priority counts against it, and its prompt goes before others.
+bool has_aged(const Sequence& sequence);
 
 /// Where a sequence stands among those that wait for a seat. What is smaller goes first.
 struct SeatKey {

@@ -229,7 +229,8 @@ void Ladder::say_verified(const TransportVerified& figures) const {
   options_.on_verified(report);
 }
 
-/// Beyond the memory limit the kernel kills one rank as it does many. Nullopt: there is enough.
+/// Why one rank does not fit the memory limit, beyond which the kernel would kill it; nullopt: it
+/// fits. Sets the remedies of the report.
 std::optional<Failure> Ladder::too_little_memory() {
   report_.remedies.clear();
   ShmNeed nothing;

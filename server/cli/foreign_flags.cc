@@ -115,7 +115,7 @@ constexpr ForeignFlag kForeign[] = {
     {"--gpu-layers", kDevice, kWholeModel},
     {"--n-gpu-layers", kDevice, kWholeModel},
     {"--split-mode", kRanks, kNoPipeline},
-    {"--tensor-split", kRanks, kNoPipeline},
+    {"--tensor-split", kRanks, "ranks have shares that are as equal as heads allow"},
     {"-t", kThreads, ""},
     {"--threads", kThreads, ""},
     {"-np", kSeqs, ""},

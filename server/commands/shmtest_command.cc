@@ -111,7 +111,7 @@ int run_shmtest(const ShmtestFlags& flags) {
   }
   const Staged<shmtest::RunResult> run = run_conditions(flags);
   if (!run.ok()) return report_failure(run.error());
-  // Before stdout, because nobody may read that to its end.
+  // The file first, because the reader of stdout may stop before the end.
   const Status kept =
       flags.junit ? write_file(*flags.junit, shmtest::junit_report(*run, flags.command)) : Status();
   const Status printed = write_stdout(report_text(flags, *run));

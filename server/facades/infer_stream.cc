@@ -118,7 +118,7 @@ class InferStream::Item final : public FrontCall, public std::enable_shared_from
   std::string id_, model_name_;  // the client's
   std::shared_ptr<LiveRequest> request_;
   std::unique_ptr<CallAnswer> answer_;
-  std::optional<grpc::Status> failure_;  // why it was not taken
+  std::optional<grpc::Status> failure_;  // why it was not accepted
   bool accepted_ = false;
   bool given_up_ = false;
   const RunningClock::time_point begun_ = RunningClock::now();

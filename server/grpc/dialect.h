@@ -29,7 +29,7 @@ class CallAnswer {
  public:
   virtual ~CallAnswer() = default;
 
-  /// The request was taken. Called once, before next(). The model outlives it.
+  /// The request was accepted. Called once, before next(). The model outlives it.
   void begin(const ServedModel* model, int32_t prompt_tokens);
   void add(LiveRequest::Output output);
   /// The next message, or nullopt if there is nothing to say yet. `draining`: the server is
@@ -38,7 +38,7 @@ class CallAnswer {
 
   /// The end of the request, once it has come; otherwise nullptr.
   const OutputEnd* end() const { return end_ ? &*end_ : nullptr; }
-  /// Why the request was turned out of the queue before anything was generated; otherwise nullptr.
+  /// Why the request was evicted before anything was generated; otherwise nullptr.
   const RefusedRequest* refused() const;
 
  protected:
@@ -93,8 +93,8 @@ std::string_view path_in(std::span<const FieldPath> paths, RequestField field);
 
 /// Whether the request was ended by a server that shuts down.
 bool ended_by_drain(const OutputEnd& end, bool draining);
-/// Why a request failed that had been taken, with the reason that HTTP's errors give too. It must
-/// not have ended well.
+/// Why a request failed that had been accepted, with the reason that HTTP's errors give too. It
+/// must not have ended well.
 grpc::Status failure_status(const OutputEnd& end, bool draining);
 
 }  // namespace shoal

@@ -75,7 +75,7 @@ void GenerateStream::work() {
 }
 
 /// Holds no lock while the prompt is tokenized and queued. Output that comes before it is known
-/// here that the request was taken waits. The client may go at any time.
+/// here that the request was accepted waits. The client may go at any time.
 void GenerateStream::submit(IncomingRequest incoming) {
   if (const RefusedRequest none = parts_.intake->keep_answer(*this, incoming.kept_bytes);
       !none.ok())

@@ -11,8 +11,8 @@
 #include "server/grpc/connections/liveness_probe.h"
 #include "server/grpc/dialect.h"
 #include "server/grpc/stream_call.h"
-#include "server/serving/front_call.h"
 #include "server/intake/intake.h"
+#include "server/serving/front_call.h"
 #include "server/serving/live_request.h"
 
 namespace shoal {

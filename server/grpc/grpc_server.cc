@@ -26,8 +26,8 @@
 #include "server/grpc/protobuf_log.h"
 #include "server/grpc/tls_credentials.h"
 #include "server/grpc/transport_service.h"
-#include "server/net/listen.h"
 #include "server/intake/intake.h"
+#include "server/net/listen.h"
 
 namespace shoal {
 

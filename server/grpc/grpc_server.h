@@ -6,9 +6,9 @@
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
+#include "server/intake/intake.h"
 #include "server/net/tls_identity.h"
 #include "server/serving/api_keys.h"
-#include "server/intake/intake.h"
 #include "server/serving/serving_state.h"
 
 namespace grpc {

@@ -26,9 +26,10 @@ grpc::Status to_grpc_status(const Status& status, const RefusalInfo& info) {
   if (!info.field.empty()) {
     google::rpc::BadRequest bad;
     google::rpc::BadRequest::FieldViolation* violation = bad.add_field_violations();
-    // A client's own name may be in it. gRPC replaces a status that is larger than 8 KiB.
-    constexpr size_t kMostFieldBytes = 256;
-    violation->set_field(to_valid_utf8(info.field.substr(0, kMostFieldBytes)));
+    // The path may contain a name of the client's choice, of any length. gRPC replaces a status
+    // that is larger than 8 KiB.
+    constexpr size_t kMaxFieldBytes = 256;
+    violation->set_field(to_valid_utf8(info.field.substr(0, kMaxFieldBytes)));
     violation->set_description(wire.message());
     wire.add_details()->PackFrom(bad);
   }

@@ -119,7 +119,7 @@ class HealthCall final : public ByteReactor,
   void on_lost(const Status& why) override {
     report(wire::HEALTH_STATE_NOT_READY, explain(why));
     const std::lock_guard lock(mutex_);
-    if (accepted_.loop != nullptr) accepted_.loop->cancel(accepted_.id);
+    if (request_.loop != nullptr) request_.loop->cancel(request_.id);
   }
   void on_end(OutputEnd end) override {
     if (end.status.ok() && tokens_ == 1)
@@ -130,7 +130,7 @@ class HealthCall final : public ByteReactor,
 
   void OnCancel() override {
     const std::lock_guard lock(mutex_);
-    if (accepted_.loop != nullptr) accepted_.loop->cancel(accepted_.id);
+    if (request_.loop != nullptr) request_.loop->cancel(request_.id);
     if (!finished_) finish({grpc::StatusCode::CANCELLED, "cancelled by the client"});
   }
   void OnDone() override { const std::shared_ptr<HealthCall> last = std::move(self_); }
@@ -173,8 +173,8 @@ class HealthCall final : public ByteReactor,
         state_->submit(std::move(request), shared_from_this());
     if (!accepted.ok()) return refused(accepted.error());
     const std::lock_guard lock(mutex_);
-    accepted_ = *accepted;
-    if (finished_) accepted_.loop->cancel(accepted_.id);
+    request_ = *accepted;
+    if (finished_) request_.loop->cancel(request_.id);
   }
 
   void report(wire::HealthState state, const std::string& message) {
@@ -216,7 +216,7 @@ class HealthCall final : public ByteReactor,
   std::shared_ptr<HealthCall> self_;
   size_t tokens_ = 0;  // used only by the loop's thread
   std::mutex mutex_;
-  ServingState::Accepted accepted_;
+  ServingState::Accepted request_;
   bool finished_ = false;
 };
 

@@ -94,7 +94,8 @@ class ProgressPrinter {
 };
 
 /// Logs what the transport in use costs beside the first choice, and the first remedy. The refusals
-/// have already been logged one by one, and so have the figures. YAML needs all of its lines.
+/// have already been logged one by one, and so have the figures. A remedy in YAML is only named,
+/// because one line of it would be of no use.
 void log_transport(const TransportReport& report) {
   if (report.verdict() == Verdict::kFirst) return;
   std::string text = verdict_text(report);

@@ -39,7 +39,7 @@ struct AnswerChoice {
   bool ended = false;
   bool written = false;       ///< its end has been written
   OutputEnd end = {};         ///< if ended
-  int32_t prompt_tokens = 0;  ///< known once the request is taken
+  int32_t prompt_tokens = 0;  ///< known once the request is accepted
   int32_t output_tokens = 0;
 };
 

@@ -328,7 +328,7 @@ void AsioSession::tick(RunningClock::time_point now) {
       if (now - since_ > kLingerTime) close();
       break;
     case State::kRoom:
-      pump();  // the same
+      pump();  // the request's deadline may have passed while it waits for room
       break;
     case State::kClosed:
       break;

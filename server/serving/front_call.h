@@ -21,8 +21,9 @@ class FrontCall {
   /// Translate the request and submit it (LiveRequest::submit). Called on a thread of the Intake.
   /// Call Intake::accepted() or leave().
   virtual void work() = 0;
-  /// There is no room, or the request takes too long to arrive. Tell the client why, and call
-  /// Intake::leave() afterwards.
+  /// The request is refused: there is no room, it arrives too slowly, another client needs its
+  /// place, or the server shuts down. Tell the client why, and call Intake::leave() afterwards. The
+  /// Intake does not call work() for it any more.
   virtual void reject(const RefusedRequest& why) = 0;
 
   /// There is something to take (LiveRequest::take). Must not block.

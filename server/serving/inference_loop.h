@@ -29,7 +29,7 @@ struct OutputEnd {
   /// Not ok: the request failed (workers lost, or shutdown). The tokens before that are valid.
   Status status;
   /// Set if the request ended before it had been in any step, to make room or because it waited for
-  /// too long. It has cost nothing and can be tried again, as if it had never been taken.
+  /// too long. It has cost nothing and can be tried again, as if it had never been accepted.
   std::optional<RefusedRequest> refused;
   Finish finish;
   std::string stop_text;  ///< the stop string that matched, if one did

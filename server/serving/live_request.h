@@ -43,7 +43,8 @@ class LiveRequest final : public LiveCall, public std::enable_shared_from_this<L
   /// Frees the id. Call it before the client can learn of the end, because the client may use the
   /// id again at once.
   void release_id();
-  /// The call is over. It may be destroyed inside.
+  /// The call is over, and may be destroyed inside. This does not cancel the request: call
+  /// give_up() first if it may not have ended.
   void leave();
 
   void on_delta(OutputDelta delta) override;

@@ -46,7 +46,7 @@ bool InferenceLoop::Open::take(const TokenEvent& event, std::string* delta) {
   return event.finish.has_value();
 }
 
-/// A request that was refused before its first step counts as if it had never been taken.
+/// A request that was refused before its first step counts as if it had never been accepted.
 void InferenceLoop::Open::report_end(RequestFigures& figures) {
   if (!end.refused) {
     figures.update([&](RequestCounts& counts) {

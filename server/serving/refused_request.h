@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-/// Why a request was not taken, or gave up its place in the queue before it had begun.
+/// Why a request was not accepted, or was evicted before it had begun.
 enum class NotTaken {
   kInvalid,        ///< the request itself is wrong, so a retry fails in the same way
   kIdInUse,        ///< a live request has the same request id
@@ -16,7 +16,7 @@ enum class NotTaken {
   kRestarting,     ///< the ranks were lost, and their restart takes long
   kDraining,       ///< the server shuts down
   kEngineLost,     ///< the ranks are lost for good
-  kNoMemory,       ///< the requests that are being served take all the memory for requests
+  kNoMemory,       ///< requests, or answers that are kept whole, take all the memory they may
   kQueueFull,      ///< no further request may wait
   kShareExceeded,  ///< its client had more than half of the queue, and it was evicted
   kTooLate,        ///< its first token cannot come in time
@@ -25,8 +25,8 @@ enum class NotTaken {
 
 inline constexpr int kNotTakenReasons = static_cast<int>(NotTaken::kQueuedTooLong) + 1;
 
-/// A refusal of a request. Only refuse() makes one, so that each has a reason as a type and says
-/// when to try again; a front only translates it. ok: there is none.
+/// The refusal of a request, or none if ok(). Only refuse() makes one, so that each refusal has a
+/// NotTaken and says when to try again. A front only translates it.
 struct RefusedRequest {
   RefusedRequest() = default;
   bool ok() const { return error.ok(); }

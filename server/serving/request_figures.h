@@ -10,7 +10,7 @@
 
 namespace shoal {
 
-/// How a request that was taken has ended.
+/// How a request that was accepted has ended.
 enum class RequestEnd {
   kStop,    ///< by an id or a stop string
   kLength,  ///< by its length

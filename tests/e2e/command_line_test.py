@@ -322,7 +322,7 @@ class Pipes(harness.TestCase):
             self.assertEqual(code, -signal.SIGPIPE, err)
             self.assertEqual(len(ElementTree.parse(report).findall(".//testcase")), 1)
 
-    def test_a_pipe_that_another_program_made_non_blocking(self):
+    def test_a_pipe_that_another_program_made_non_blocking_is_read_to_its_end(self):
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         process = harness.start("tokenize", harness.DEMO, "--file", "-", stdin=reader)

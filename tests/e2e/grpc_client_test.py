@@ -184,7 +184,8 @@ class ClientTest(unittest.TestCase):
         self.fail(f"still busy: {load}")
 
     def test_abort(self):
-        for attempt in range(5):  # where the machine stands still the answer may be over before
+        # If the machine stalls, the answer may be over before the abort comes. Then try again.
+        for attempt in range(5):
             name = f"to-abort-{attempt}"
             call = self.inference.Generate(self.limited(1000000, request_id=name),
                                            timeout=harness.GUARD)

@@ -339,7 +339,7 @@ class OpenToStrangers(harness.TestCase):
             if (1, 53) <= version < (1, 57):
                 self.skipTest("of these versions, or of one that is not seen, some are mended")
             warned = version < (1, 53) and host == "0.0.0.0"
-            # Then all of the log is there, of which READY says nothing.
+            # READY does not mean that the whole log has been read, but the end of the process does.
             server.process.terminate()
             self.assertEqual(server.end(), 0, server.err.rest())
             self.assertEqual("CVE-2023-33953" in server.err.rest(), warned, server.err.rest())

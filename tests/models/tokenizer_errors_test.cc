@@ -140,7 +140,7 @@ TEST(TokenizerErrors, SmallFileIsSound) {
   EXPECT_EQ(*tokenizer->encode("abc<s>ba", true), (std::vector<int32_t>{4, 5, 1, 0}));
 }
 
-TEST(Tokenizer, AddedTokensFollowTheLargestIdOfOneBeforeThem) {
+TEST(TokenizerErrors, AddedTokensFollowTheLargestIdOfOneBeforeThem) {
   Json json = small_tokenizer();
   json["model"]["vocab"]["<x>"] = 9;
   json["added_tokens"] = {

@@ -25,7 +25,7 @@ std::string needs(const ShmNeed& need, int64_t bytes) {
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
   const int64_t bytes = need.memory_bytes(), cgroup = facts.cgroup.available_bytes();
   if (cgroup >= 0 && options.reserved_bytes > cgroup - bytes) {
-    // One rank needs no transport, and over TCP it takes nothing of this.
+    // Without a transport (one rank), or over TCP, the transport itself takes no such memory.
     const std::string what =
         bytes == 0 ? cat("the ranks take ", bytes_text(options.reserved_bytes), " of memory")
                    : cat(needs(need, bytes), " of memory beside ",

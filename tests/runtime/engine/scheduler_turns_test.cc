@@ -170,8 +170,8 @@ TEST(SchedulerTurnsTest, OneThatFindsNoBlocksIsPassedSixteenTimesWhoeverCameFirs
   EXPECT_LE(begun, size_t{kMaxOvertaken} + 2 * 4);
 }
 
-/// Requests that do not fit are passed by others of the same client, often enough to have
-/// precedence. They must not go before the turns of other clients for that.
+/// Requests that do not fit are passed by others of the same client, often enough to age.
+/// They must not go before the turns of other clients for that.
 TEST(SchedulerTurnsTest, AClientCannotQueueItselfBeforeTheTurnsOfOthers) {
   Turns turns(4, SchedulingPolicy::kFcfs, 10);
   turns.add("a", 0, 150);

@@ -47,7 +47,10 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
     }
     const std::shared_ptr<LiveRequest> request = request_;
     lock.unlock();
-    if (request) request->leave();
+    if (request) {
+      request->give_up();  // no effect if it has ended
+      request->leave();
+    }
     intake_->leave(*this);
     ::shutdown(socket_.get(), SHUT_RDWR);
   }

@@ -46,8 +46,8 @@ class LiveRequestTest : public testing::Test {
   }
 
   std::shared_ptr<LiveRequest> make(const std::string& id) {
-    auto request = std::make_shared<LiveRequest>(state_, id, owner_);
-    owner_->request = request.get();
+    auto request = std::make_shared<LiveRequest>(state_, id, call_);
+    call_->request = request.get();
     return request;
   }
   static GenerationRequest asks_for(int64_t max_tokens) {
@@ -61,7 +61,7 @@ class LiveRequestTest : public testing::Test {
   const std::shared_ptr<ServingState> state_ =
       std::make_shared<ServingState>(std::vector<std::string>{"letters"});
   InferenceLoop loop_;
-  const std::shared_ptr<TakingCall> owner_ = std::make_shared<TakingCall>();
+  const std::shared_ptr<TakingCall> call_ = std::make_shared<TakingCall>();
 };
 
 TEST_F(LiveRequestTest, PassesTheOutputOnAndFreesTheId) {
@@ -69,26 +69,26 @@ TEST_F(LiveRequestTest, PassesTheOutputOnAndFreesTheId) {
   const auto taken = request->submit(asks_for(5), {"client"});
   ASSERT_TRUE(taken.ok());
   EXPECT_EQ(taken->prompt_ids, (std::vector<int32_t>{4, 5, 6}));
-  owner_->promise.get_future().wait();
-  EXPECT_EQ(owner_->tokens, 5u);
-  EXPECT_EQ(owner_->end.finish.reason, FinishReason::kLength);
+  call_->promise.get_future().wait();
+  EXPECT_EQ(call_->tokens, 5u);
+  EXPECT_EQ(call_->end.finish.reason, FinishReason::kLength);
   EXPECT_EQ(request->untaken_bytes(), 0u);
   request->release_id();
   EXPECT_EQ(state_->abort("a"), ServingState::AbortOutcome::kFinished);
   request->leave();
   EXPECT_TRUE(state_->wait_until_idle(Deadline::after_ms(0)));
-  EXPECT_TRUE(loop_.drain(Deadline::after_ms(kGuardMs))) << "its thread may still hold the owner";
-  EXPECT_EQ(owner_.use_count(), 1) << "leave() lets go of the owner";
+  EXPECT_TRUE(loop_.drain(Deadline::after_ms(kGuardMs))) << "its thread may still hold the call";
+  EXPECT_EQ(call_.use_count(), 1) << "leave() lets go of the call";
 }
 
 TEST_F(LiveRequestTest, CountsWhatNobodyTakes) {
   const auto request = make("a");
-  owner_->request = nullptr;
+  call_->request = nullptr;
   ASSERT_TRUE(request->submit(asks_for(5), {"client"}).ok());
   EXPECT_TRUE(loop_.drain(Deadline::after_ms(kGuardMs)));
   EXPECT_GE(request->untaken_bytes(), 5 * sizeof(SampledToken));
   state_->drop_slow_readers(std::chrono::milliseconds(1));
-  EXPECT_EQ(owner_->slow, 1);
+  EXPECT_EQ(call_->slow, 1);
   request->leave();
   request->on_delta({});
   EXPECT_EQ(request->take().deltas.size(), 5u) << "nothing is added once it is over";
@@ -96,7 +96,7 @@ TEST_F(LiveRequestTest, CountsWhatNobodyTakes) {
 
 TEST_F(LiveRequestTest, ACallThatEndsBeforeItsSubmissionLeavesNothing) {
   const auto request = make("a");
-  owner_->request = nullptr;
+  call_->request = nullptr;
   request->give_up();
   request->leave();
   const auto taken = request->submit(asks_for(100), {"client"});
@@ -106,7 +106,7 @@ TEST_F(LiveRequestTest, ACallThatEndsBeforeItsSubmissionLeavesNothing) {
 
 TEST_F(LiveRequestTest, ClientsThatGoAtAnyMomentLeaveNothing) {
   for (int i = 0; i < 200; ++i) {
-    const auto request = std::make_shared<LiveRequest>(state_, cat("r", i), owner_);
+    const auto request = std::make_shared<LiveRequest>(state_, cat("r", i), call_);
     std::thread client([&request, i] {
       if (i % 2 == 0) std::this_thread::yield();
       request->give_up();
@@ -118,7 +118,7 @@ TEST_F(LiveRequestTest, ClientsThatGoAtAnyMomentLeaveNothing) {
   EXPECT_TRUE(loop_.drain(Deadline::after_ms(kGuardMs)));
   EXPECT_TRUE(state_->wait_until_idle(Deadline::after_ms(0)));
   EXPECT_EQ(loop_.load().used_kv_blocks, 0);
-  EXPECT_EQ(owner_.use_count(), 1);
+  EXPECT_EQ(call_.use_count(), 1);
 }
 
 }  // namespace
