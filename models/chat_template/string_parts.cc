@@ -147,8 +147,12 @@ std::vector<Text> split_at(Run& run, const Text& text, std::string_view separato
   while (run.step() && (most < 0 || static_cast<int64_t>(parts.size()) < most)) {
     if (from_right) {
       if (end < separator.size()) break;
-      if (!step_to_search_back(run, text.view().substr(0, end), separator)) break;
+      // A short separator costs no more than the text behind the place where it is found.
+      if (separator.size() > 256 &&
+          !step_to_search_back(run, text.view().substr(0, end), separator))
+        break;
       const size_t at = text.view().rfind(separator, end - separator.size());
+      if (!run.step((end - (at == std::string_view::npos ? 0 : at)) / 256)) break;
       if (at == std::string_view::npos) break;
       parts.push_back(text.slice(at + separator.size(), end));
       end = at;

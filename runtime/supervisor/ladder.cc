@@ -1,6 +1,7 @@
 #include "runtime/supervisor/ladder.h"
 
 #include <algorithm>
+#include <sys/sysinfo.h>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
@@ -233,6 +234,9 @@ void Ladder::say_verified(const TransportVerified& figures) const {
 /// fits. Sets the remedies of the report.
 std::optional<Failure> Ladder::too_little_memory() {
   report_.remedies.clear();
+  // With swap the kernel may find room where the limit says that there is none. Only a try tells.
+  struct sysinfo machine = {};
+  if (::sysinfo(&machine) == 0 && machine.totalswap > 0) return std::nullopt;
   ShmNeed nothing;
   nothing.rung = kNoTransport;
   const Status why = check_budget(nothing, context_.facts, budget());

@@ -7,6 +7,7 @@
 #include "runtime/base/quantity.h"
 #include "runtime/device/module_loader.h"
 #include "runtime/transport/facts/call_filter.h"
+#include "runtime/transport/facts/cgroup_facts.h"
 #include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/nccl_bug_report.h"
 #include "runtime/transport/report_text.h"
@@ -60,6 +61,9 @@ Result<HostFacts> facts_for(TransportFlags* flags, int world_size) {
     request.probe_cma = false;
   }
   HostFacts facts = gather_host_facts(request);
+  // One rank takes no page of a tmpfs, so that the kernel drops all of the page cache before it
+  // kills.
+  if (world_size == 1) count_page_cache_in_full({}, &facts.cgroup);
   if (!facts.proc_mounted)
     log_warning("/proc is not mounted: limits of memory and processes of a container are not seen");
   choose_device(flags, world_size, &facts.gpu);

@@ -287,11 +287,11 @@ void AsioSession::close() {
 /// Looks at an answer that is being made.
 void AsioSession::tick_exchange(RunningClock::time_point now) {
   const HttpParts& parts = *context_.routing.parts;
-  if (exchange_->unread_bytes() > parts.max_unread_bytes) {
+  pump();  // the request's deadline may have passed, or there is something to write
+  if (exchange_ && exchange_->unread_bytes() > parts.max_unread_bytes) {
     log_info(cat("http: ", client_, " does not read its answer; closed"));
     return client_gone();
   }
-  pump();  // the request's deadline may have passed
   const std::chrono::milliseconds silence(parts.keep_alive_ms);
   if (writing_ || !exchange_ || silence.count() == 0 || now - std::max(wrote_, begun_) <= silence)
     return;

@@ -129,6 +129,8 @@ class Model(Case):
     @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer takes memory of its own")
     def test_one_rank_is_short_of_memory_too(self):
         """It needs no transport, but beyond the limit the kernel would kill it all the same."""
+        if not re.search(r"SwapTotal: +0 kB", Path("/proc/meminfo").read_text()):
+            self.skipTest("with swap the kernel may find room all the same")
         try:
             group = cgroups.MemoryLimit(30 * MIB)
         except OSError as error:

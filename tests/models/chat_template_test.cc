@@ -126,6 +126,7 @@ TEST(ChatTemplate, ASearchTakesNoLongerThanItsText) {
   ASSERT_TRUE(rendered.ok()) << rendered.error().status.to_string();
   EXPECT_EQ(rendered->text, "False");
   expect_limit(found + "{{ b.rfind(a ~ 'b') }}");
+  EXPECT_EQ(text_of("{{ ('abcdefghijkl\n' * 20000).rsplit('\n') | length }}"), "20001");
 }
 
 TEST(ChatTemplate, DeepNestingIsRefusedInsteadOfOverflowingTheStack) {

@@ -84,6 +84,28 @@ TEST(InferenceLoopRecoveryTest, WhoeverAwaitsTheStepHearsWhyTheWorkersWereLost) 
   EXPECT_NE(sink->losses[0].find("rank 1 was killed"), std::string::npos) << sink->losses[0];
 }
 
+TEST(InferenceLoopRecoveryTest, WhoeverAwaitsTheStepOfACancelledRequestHearsOfItToo) {
+  Gate gate;
+  ForgetfulWorkers workers({1});
+  bool entered = false;
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) {
+    if (!std::exchange(entered, true)) gate.pass();
+    return workers(plan);
+  });
+  const auto sink = std::make_shared<CollectingSink>();
+  const uint64_t id = loop.submit(request(2), sink).value();
+  gate.wait_entered();
+  loop.cancel(id);
+  std::promise<std::optional<Status>> heard;
+  EXPECT_EQ(loop.await_step({}, [&](const std::optional<Status>& step) { heard.set_value(step); }),
+            InferenceLoop::Awaited::kLater);
+  gate.open();
+  const std::optional<Status> step = heard.get_future().get();
+  ASSERT_TRUE(step.has_value());
+  EXPECT_NE(step->to_string().find("rank 1 was killed"), std::string::npos) << step->to_string();
+  EXPECT_EQ(sink->wait().end.finish.reason, FinishReason::kCancelled);
+}
+
 TEST(InferenceLoopRecoveryTest, ARequestPresentAtTwoCrashesFailsAlone) {
   Gate gate;
   std::atomic<bool> held{false};
