@@ -30,13 +30,23 @@ class ForOtherEngines(harness.TestCase):
         for source, bad, good in (("llama.cpp#24489", "2.27.4", "2.27.5"),
                                   ("nccl#2198", "2.31.1", "2.31.2"),
                                   ("sglang#37768", "2.30.4", "2.30.7"),
-                                  ("release notes 2.28.7", "2.28.3", "2.28.7")):
+                                  ("release notes 2.28.7", "2.28.3", "2.28.7"),
+                                  ("nccl#2257", "2.30.7", "2.31.2")):
             with self.subTest(source):
                 found = [[bug for bug in documents("--nccl-version", version)["known_bugs"]
                           if source in bug["source"]] for version in (bad, good)]
                 self.assertEqual([len(bugs) for bugs in found], [1, 0])
                 self.assertEqual(found[0][0]["first_good"], good)
                 self.assertIn(f"move to {good}", text("--nccl-version", bad))
+
+    def test_one_without_a_repair_says_what_does_without_it(self):
+        [bug] = [bug for bug in documents("--nccl-version", "2.32.3")["known_bugs"]
+                 if "nccl#2077" in bug["source"]]
+        self.assertEqual((bug["first_bad"], bug["first_good"], bug["condition"], bug["avoid"]),
+                         ("2.29.2", None, "nvls", "NCCL_NVLS_ENABLE=0"))
+        self.assertRegex(text("--nccl-version", "2.32.3"),
+                         r"\n  from 2\.29\.2 on: init fails with .*\n      no version without it is "
+                         r"known, or set NCCL_NVLS_ENABLE=0\n")
 
     def test_each_comes_with_its_condition_and_the_engines(self):
         [bug] = [bug for bug in documents("--nccl-version", "2.25.1")["known_bugs"]

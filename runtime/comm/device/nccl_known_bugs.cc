@@ -8,7 +8,7 @@ namespace {
 constexpr const char* kEveryEngine = "every engine";
 
 /// In the order of the enum.
-constexpr std::array<NcclBugConditionText, 10> kConditions = {{
+constexpr std::array<NcclBugConditionText, 11> kConditions = {{
     {"files", "GPUs do not reach each other's memory, so that ranks connect over files in /dev/shm",
      kEveryEngine},
     {"threads", "ranks are threads of one process, and their buffers come from cuMemCreate",
@@ -28,6 +28,8 @@ constexpr std::array<NcclBugConditionText, 10> kConditions = {{
     {"before-blackwell", "GPUs are older than Blackwell", kEveryEngine},
     {"arm-network", "the processor is an Arm, and ranks connect over a network or sockets",
      kEveryEngine},
+    {"shared-gpu", "several ranks share a GPU (NCCL_MULTI_RANK_GPU_ENABLE=1)",
+     "engines that put several ranks on a GPU"},
     {"hosts", "ranks are on several hosts", "engines with ranks on several hosts"},
 }};
 static_assert(kConditions.size() == static_cast<size_t>(NcclBugCondition::kHosts) + 1);

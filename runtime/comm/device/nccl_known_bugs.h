@@ -23,6 +23,7 @@ enum class NcclBugCondition {
   kGeforceBlackwell,  ///< GPUs of compute capability 12.x
   kBeforeBlackwell,   ///< GPUs of compute capability below 10.0
   kArmNetwork,        ///< the processor is an Arm, and ranks connect over a network
+  kSharedGpu,         ///< several ranks share a GPU
   kHosts,             ///< ranks are on several hosts
 };
 
@@ -50,7 +51,7 @@ struct NcclBug {
 /// The one that is refused was only seen between the threads of one process (llama.cpp), which
 /// Shoal's ranks are not. But nobody has said that other ranks cannot meet it, and a library
 /// without it has all fields of NcclConfig (nccl_api.h).
-inline constexpr std::array<NcclBug, 14> kNcclBugs = {{
+inline constexpr std::array<NcclBug, 16> kNcclBugs = {{
     {21207, 21901, NcclBugSeverity::kWarn, NcclBugCondition::kFiles,
      "a rank dies of SIGBUS, instead of an error, if /dev/shm is too small", "",
      "release notes 2.19.1; NVIDIA/nccl#983"},
@@ -91,10 +92,17 @@ inline constexpr std::array<NcclBug, 14> kNcclBugs = {{
     {22902, 23102, NcclBugSeverity::kWarn, NcclBugCondition::kWindows,
      "the first all-gather of two ranks by copy engines hangs (Blackwell with NVLink SHARP)",
      "NCCL_NVLS_ENABLE=0", "release notes 2.29.2 and 2.31.2; NVIDIA/nccl#2241"},
+    {23007, 23102, NcclBugSeverity::kWarn, NcclBugCondition::kSharedGpu,
+     "NVLink SHARP, which such ranks cannot use, stays on unless the last two share one",
+     "NCCL_NVLS_ENABLE=0", "release notes 2.31.2; NVIDIA/nccl#2257"},
     {22603, 0, NcclBugSeverity::kWarn, NcclBugCondition::kCumemHost,
      "ranks that disagree on whether such memory works fail with \"Error while attaching to shared "
      "memory segment ... (size 0)\"",
      "NCCL_CUMEM_HOST_ENABLE=0", "NVIDIA/nccl#2190, and its open repair #2388"},
+    {22902, 0, NcclBugSeverity::kWarn, NcclBugCondition::kNvls,
+     "init fails with \"Failed to bind NVLink SHARP (NVLS) Multicast memory\", where 2.28 did without "
+     "it, if the switches have no slot left (many communicators) or are not set up",
+     "NCCL_NVLS_ENABLE=0", "NVIDIA/nccl#2077, which is open"},
 }};
 
 /// The oldest version that is accepted, as an NCCL_VERSION_CODE: the first one without a bug that

@@ -39,7 +39,9 @@ TEST(NcclKnownBugs, EachBeginsAndEndsWhereItsSourcesSay) {
       {"sglang#37768", 22707, 22803, 23004, 23007},
       {"nccl#2198", 22809, 22902, 23101, 23102},
       {"nccl#2241", 22809, 22902, 23101, 23102},
+      {"nccl#2257", 23004, 23007, 23101, 23102},
       {"nccl#2190", 22602, 22603, 23203, 0},
+      {"nccl#2077", 22809, 22902, 23203, 0},
   };
   ASSERT_EQ(std::size(rows), kNcclBugs.size());
   for (const auto& row : rows) {
