@@ -97,7 +97,7 @@ NcclUse plan_nccl_use(const std::string& rung, const RungContext& context) {
   use.user = context.user.list;
   use.library_version = gpu.nccl_version;
   use.conditions = conditions_of(use, gpu);
-  use.predicted_bytes = need.need.dev_shm_bytes();
+  use.predicted_bytes = need.need.dev_shm_bytes() / context.communicators;
   use.predicted_channels =
       use.predicted_bytes > 0 && nccl_rung_transport(rung) == "SHM" ? need.channels : 0;
   use.bound = need.need.bound;

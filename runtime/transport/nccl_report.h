@@ -22,7 +22,7 @@ struct NcclUse {
   std::vector<NcclBugCondition> conditions;
   std::vector<SettingOutcome> settings;  ///< what the rung wants, and what is in force
   std::vector<NcclUserSetting> user;     ///< all that the user has set
-  int64_t predicted_bytes = 0;           ///< of /dev/shm, in whole pages
+  int64_t predicted_bytes = 0;           ///< of /dev/shm, in whole pages, for one communicator
   int predicted_channels = 0;            ///< 0: NCCL chooses, and no shared memory depends on it
   Bound bound = Bound::kExact;           ///< how the prediction stands to what will be taken
   std::vector<std::string> assumptions;  ///< why it is not exact; empty: it is

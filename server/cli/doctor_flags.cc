@@ -66,8 +66,8 @@ void add_report_flags(FlagParser& parser, DoctorFlags* flags) {
                                  shown(text)));
       });
   parser.add_value("--communicators", "N",
-                   "With --nccl-version: how many communicators of -tp ranks exist at once, and "
-                   "share nothing (1)",
+                   "With --nccl-version: how many communicators of -tp ranks exist at once, share "
+                   "nothing, and have to fit together (1)",
                    whole(&flags->communicators, 1, 1024));
 }
 

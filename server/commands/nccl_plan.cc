@@ -46,7 +46,6 @@ struct Line {
 struct Plan {
   std::string version;
   bool known = false;  ///< what this version takes
-  int communicators = 1;
   RungContext context;
   std::vector<Line> lines = {};
   std::vector<Remedy> remedies = {};  ///< what would make nccl-shm fit
@@ -56,17 +55,6 @@ struct Plan {
   ShmSize size = {};                  ///< of a /dev/shm for all communicators over any of the rungs
   std::vector<NcclBugNotice> bugs = {};
 };
-
-/// Communicators share nothing.
-ShmNeed times(ShmNeed need, int communicators) {
-  for (auto* list : {&need.dev_shm, &need.memory}) {
-    for (Consumer& one : *list) {
-      one.bytes *= communicators;
-      one.inodes *= communicators;
-    }
-  }
-  return need;
-}
 
 /// What the user has set decides first: without it the figures mean nothing.
 Status judge_settings(const Rung& rung, const RungContext& context) {
@@ -97,11 +85,10 @@ std::vector<std::string> settings_of(const Rung& rung, const RungContext& contex
   return settings;
 }
 
-Line line_of(const Rung& rung, const RungContext& context, int communicators) {
-  const NcclNeed one = nccl_rung_need(rung.name, context).value_or(NcclNeed());
-  const ShmNeed all = times(one.need, communicators);
-  return {all, one.segments, settings_of(rung, context), plan_nccl_use(rung.name, context),
-          judge(rung, context, all)};
+Line line_of(const Rung& rung, const RungContext& context) {
+  const NcclNeed all = nccl_rung_need(rung.name, context).value_or(NcclNeed());
+  return {all.need, all.segments, settings_of(rung, context), plan_nccl_use(rung.name, context),
+          judge(rung, context, all.need)};
 }
 
 /// What the plan says of all its lines together.
@@ -128,9 +115,9 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
   const LadderOptions options = ladder_options(transport, ranks, 0);
   Plan plan{.version = nccl_version_text(flags.nccl_version->code()),
             .known = is_known_nccl(*flags.nccl_version),
-            .communicators = flags.communicators,
             .context = RungContext(ranks, std::move(facts))};
   RungContext& context = plan.context;
+  context.communicators = flags.communicators;
   context.facts.gpu.nccl_version = flags.nccl_version->code();
   context.facts.gpu.ranks_per_gpu = transport.device.ranks_per_gpu;
   context.user = read_nccl_user_settings();
@@ -139,7 +126,7 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
   std::vector<Shortage> shortages;
   for (const Rung& rung : rungs(DeviceKind::kCuda)) {
     if (nccl_rung_transport(rung.name).empty()) continue;
-    Line line = line_of(rung, context, flags.communicators);
+    Line line = line_of(rung, context);
     if (std::string_view(rung.name) == kDecides) {
       plan.room = line.room.ok();
       plan.fits = line.fits();
@@ -188,14 +175,14 @@ Json plan_json(const Plan& plan) {
     lines.push_back(
         {{"rung", line.need.rung},
          {"dev_shm_bytes", line.need.dev_shm_bytes()},
-         {"dev_shm_bytes_per_communicator", line.need.dev_shm_bytes() / plan.communicators},
+         {"dev_shm_bytes_per_communicator", line.need.dev_shm_bytes() / plan.context.communicators},
          {"memory_bytes", line.need.memory_bytes()},
          {"bound", name(line.need.bound)},
          {"fits", line.fits()},
          {"reason", reason_json(line)},
          {"segments", segments_json(line.segments)},
          {"settings", line.settings},
-         {"consumers", consumers_json(line, plan.communicators)},
+         {"consumers", consumers_json(line, plan.context.communicators)},
          {"nccl", to_json(line.use)}});
   }
   for (const Remedy& one : plan.remedies)
@@ -206,7 +193,7 @@ Json plan_json(const Plan& plan) {
           {"nccl_version", plan.version},
           {"nccl_known", plan.known},
           {"tp", plan.context.world_size},
-          {"communicators", plan.communicators},
+          {"communicators", plan.context.communicators},
           {"dev_shm",
            {{"path", dir.path}, {"size_bytes", dir.size_bytes}, {"free_bytes", dir.free_bytes}}},
           {"headroom_bytes", plan.context.budget.headroom_bytes},
@@ -278,9 +265,9 @@ std::string exports_text(const Plan& plan) {
 
 std::string plan_verdict(const Plan& plan) {
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
-  const std::string ranks =
-      cat(plan.communicators == 1 ? "" : cat(plan.communicators, " communicators of "),
-          counted(plan.context.world_size, "rank"), " of NCCL ", plan.version);
+  const std::string ranks = cat(
+      plan.context.communicators == 1 ? "" : cat(plan.context.communicators, " communicators of "),
+      counted(plan.context.world_size, "rank"), " of NCCL ", plan.version);
   if (!plan.settings.ok())
     return cat("NO: ", ranks, " cannot use ", kDecides, ": ", reason_text(plan.settings), "\n");
   const std::string room = cat(
@@ -296,7 +283,7 @@ std::string plan_verdict(const Plan& plan) {
 std::string plan_text(const Plan& plan) {
   std::string text = plan_verdict(plan);
   Told told = {reason_text(plan.settings)};
-  for (const Line& line : plan.lines) text += line_text(line, plan.communicators, &told);
+  for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
   text += to_text(plan.size);
   if (plan.settings.ok()) text += exports_text(plan);
   for (const Remedy& one : plan.remedies)

@@ -2,11 +2,13 @@
 takes. The library is the stand-in of tests/fakes, which says that it is of any version.
 """
 import json
+import os
 import unittest
+import unittest.mock
 
 import harness
 from doctor_test import doctor, inside, namespaces_work
-from nccl_test import DEVICE, PROMPT, Place, shoal
+from nccl_test import CONNECTION, DEVICE, PROMPT, Place, shoal, use_of
 from pages import PAGE, whole_pages
 
 ORDER = ("--transport", "nccl-p2p,nccl-socket,tcp")
@@ -64,16 +66,19 @@ class ForOtherEngines(harness.TestCase):
 
 class OneSize(harness.TestCase):
     def test_bytes_per_communicator_and_consumer_add_up(self):
-        one, three = (documents("--nccl-version", "2.28.9", "-tp", 4, *more)
-                      for more in ((), ("--communicators", 3)))
+        # How many channels fit would depend on this machine.
+        with unittest.mock.patch.dict(os.environ, NCCL_MAX_CTAS="1"):
+            one, three = (documents("--nccl-version", "2.28.9", "-tp", 4, *more)
+                          for more in ((), ("--communicators", 3)))
         self.assertEqual((one["communicators"], three["communicators"]), (1, 3))
         for alone, all_ in zip(one["rungs"], three["rungs"]):
             self.assertEqual(all_["dev_shm_bytes"], 3 * alone["dev_shm_bytes"])
             self.assertEqual(all_["dev_shm_bytes_per_communicator"], alone["dev_shm_bytes"])
             self.assertEqual(sum(c["bytes"] for c in all_["consumers"] if c["in_dev_shm"]),
                              all_["dev_shm_bytes"])
-            self.assertEqual([c["bytes_per_communicator"] for c in all_["consumers"]],
-                             [c["bytes"] for c in alone["consumers"]])
+            self.assertEqual([(c["what"], c["bytes_per_communicator"]) for c in all_["consumers"]],
+                             [(c["what"], c["bytes"]) for c in alone["consumers"]])
+            self.assertEqual(all_["nccl"]["predicted_bytes"], alone["dev_shm_bytes"])
         # Sockets take the most: a pool for each of 4 ranks.
         pool = whole_pages(34210180)
         self.assertEqual(three["shm_size"]["bytes"], 3 * 4 * pool + 262144)
@@ -109,6 +114,39 @@ class OneSize(harness.TestCase):
     def test_there_is_none_where_nothing_is_taken(self):
         self.assertIsNone(documents("--transport", "tcp")["shm_size"])
         self.assertNotIn("--shm-size", text("--transport", "tcp"))
+
+
+class SeveralCommunicators(Place):
+    def plan(self, mount: str, communicators: int) -> tuple[int, dict]:
+        """What doctor says of this many communicators of 2 ranks: its exit code, the rungs by name."""
+        done = self.inside(mount, shoal("doctor", "--nccl-version", "2.28.9", "-tp", 2, "--communicators",
+                                        communicators, "--json"))
+        rungs = {rung["rung"]: rung for rung in json.loads(done.stdout)["rungs"]}
+        return done.returncode, rungs
+
+    def test_the_channels_are_those_with_which_all_fit(self):
+        each = 2 * CONNECTION  # of one channel of 2 ranks
+        for communicators, channels in ((1, 2), (2, 1)):
+            code, rungs = self.plan("size=64m", communicators)
+            shm = rungs["nccl-shm"]
+            self.assertEqual((code, shm["fits"], shm["nccl"]["predicted_channels"]),
+                             (0, True, channels))
+            self.assertEqual((shm["dev_shm_bytes"], shm["nccl"]["predicted_bytes"]),
+                             (communicators * channels * each, channels * each))
+            self.assertIn(f"NCCL_MAX_CTAS={channels}", shm["settings"])
+            # One communicator of the stand-in takes its share under the settings of the plan.
+            settings = dict(setting.split("=", 1) for setting in shm["settings"])
+            report = self.report("size=64m", "-tp", 2, "--transport", "nccl-shm,tcp", code=0, **settings)
+            use = use_of(report, "nccl-shm")
+            self.assertEqual((use["channels"], use["used_bytes"]), (channels, channels * each))
+
+    def test_where_one_fits_and_two_do_not_the_next_rung_is_told(self):
+        each = 2 * CONNECTION
+        mount = f"size={2 * each + 262144 - PAGE}"  # a page too little for two
+        self.assertEqual([self.plan(mount, communicators)[0] for communicators in (1, 2)], [0, 1])
+        rungs = self.plan(mount, 2)[1]
+        self.assertEqual((rungs["nccl-shm"]["fits"], rungs["nccl-shm-lean"]["fits"]), (False, True))
+        self.assertEqual(rungs["nccl-shm"]["dev_shm_bytes"], 2 * each)
 
 
 class OfTheLibraryThatIsHere(Place):

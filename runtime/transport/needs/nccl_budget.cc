@@ -143,7 +143,8 @@ Status check(const NcclSettings& settings) {
   return {};
 }
 
-/// Collects the consumers of one communicator, multiplied by the number of communicators.
+/// Collects the consumers of one communicator, whose files `what` counts. Bytes and inodes are
+/// those of all communicators.
 class Bill {
  public:
   explicit Bill(const NcclSettings& settings)
@@ -151,10 +152,10 @@ class Bill {
 
   void files(std::vector<Consumer>& list, const std::string& what, int64_t count,
              int64_t segment) const {
-    count *= settings_.communicators;
-    if (count == 0) return;
+    const int64_t all = count * settings_.communicators;
+    if (all == 0) return;
     list.push_back({cat(what, ": ", counted(count, "file"), " of ", segment + count_bytes_, " B"),
-                    count * in_pages(segment + count_bytes_, settings_.page_bytes), count});
+                    all * in_pages(segment + count_bytes_, settings_.page_bytes), all});
   }
 
   /// Adds both halves of edges x channels connections.

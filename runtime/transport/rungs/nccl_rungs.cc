@@ -107,6 +107,7 @@ Result<NcclNeed> need_with(const RungContext& context, const std::vector<RungSet
   if (const int version = context.facts.gpu.nccl_version; version > 0)
     base.version = {version / 10000, version / 100 % 100, version % 100};
   base.ranks = context.world_size;
+  base.communicators = context.communicators;
   base.all_peers = peers;
   base.cumem_host = false;
   base.page_bytes = context.facts.page_bytes;
@@ -129,7 +130,7 @@ NcclNeed settled_need(const RungContext& context, const std::vector<RungSetting>
   return result;
 }
 
-/// The most channels that fit, at least one.
+/// The most channels with which all communicators fit, at least one.
 int shm_channels(const RungContext& context) {
   for (int channels = kMostShmChannels; channels > 1; --channels) {
     const NcclNeed need = settled_need(context, over_shm(context, channels), false, kShm);

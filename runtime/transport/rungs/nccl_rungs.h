@@ -13,7 +13,7 @@ namespace shoal {
 /// (kWorkerLogFd of runtime/control). NCCL expands %h and %p in the name, and nothing else.
 inline constexpr const char* kNcclLogPath = "/proc/self/fd/6";
 
-/// Need, channels and assumptions; nullopt: not one of NCCL's rungs.
+/// Need, of all communicators, channels and assumptions; nullopt: not one of NCCL's rungs.
 std::optional<NcclNeed> nccl_rung_need(std::string_view rung, const RungContext& context);
 
 /// What NCCL's log calls the connections of this rung, up to the slash: "P2P", "SHM", "NET". Empty:

@@ -16,6 +16,9 @@ struct RungContext {
   RungContext(int ranks, HostFacts place = {}) : world_size(ranks), facts(std::move(place)) {}
 
   int world_size;
+  /// Of NCCL, that exist at once in one /dev/shm and share nothing; 1 or more. What NCCL's rungs
+  /// need is the sum of all, and they have as many channels as fit for all.
+  int communicators = 1;
   HostFacts facts;        ///< includes the NCCL version and ranks per GPU
   NcclUserSettings user;  ///< what the user has set for NCCL
   bool reproducible = true;

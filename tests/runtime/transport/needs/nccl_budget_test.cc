@@ -119,6 +119,10 @@ TEST(NcclBudget, CrossChecksFromTheField) {
   EXPECT_EQ(nccl_need(settings)->need.dev_shm_inodes(), 12);
   settings.communicators = 2;
   EXPECT_EQ(bytes_of(settings), 2 * 57901056);
+  EXPECT_EQ(nccl_need(settings)->need.dev_shm_inodes(), 2 * 12);
+  EXPECT_NE(nccl_need(settings)->need.dev_shm[0].what.find(": 6 files of 9637892 B"),
+            std::string::npos)
+      << "the files of one communicator";
   // With two channels, four GPUs fail in 64 MiB and two succeed (NVIDIA/nccl issue 1518).
   EXPECT_EQ(bytes_of(ring_of(4, 2)), 8 * kConnection);
   EXPECT_GT(bytes_of(ring_of(4, 2)), 64 << 20);

@@ -2,6 +2,7 @@
 // Sizes are literals.
 #include "runtime/transport/rungs/nccl_rungs.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -165,6 +166,29 @@ TEST(NcclRungs, HeadroomCountsWhenChannelsAreChosen) {
   EXPECT_EQ(need("nccl-shm", context), 4 * kConnection);
   context.budget.headroom_bytes = 4096;
   EXPECT_EQ(need("nccl-shm", context), 2 * kConnection);
+}
+
+TEST(NcclRungs, AllCommunicatorsCountWhenChannelsAndRungAreChosen) {
+  // One communicator fits with two channels, and two of them with one channel each.
+  RungContext context = place(2, 4 * kConnection);
+  EXPECT_EQ(plan_nccl_use("nccl-shm", context).predicted_channels, 2);
+  context.communicators = 2;
+  EXPECT_EQ(need("nccl-shm", context), 2 * 2 * kConnection);
+  const NcclUse use = plan_nccl_use("nccl-shm", context);
+  EXPECT_EQ(use.predicted_channels, 1);
+  EXPECT_EQ(use.predicted_bytes, 2 * kConnection) << "of one communicator";
+  const auto most =
+      std::find_if(use.settings.begin(), use.settings.end(),
+                   [](const SettingOutcome& setting) { return setting.name == "NCCL_MAX_CTAS"; });
+  ASSERT_NE(most, use.settings.end());
+  EXPECT_EQ(most->value, "1");
+  // With a page less there is room for one communicator of this rung alone.
+  context.facts.dev_shm.free_bytes -= 4096;
+  EXPECT_EQ(first_that_fits(context),
+            (std::pair<std::string, int64_t>("nccl-shm-lean", 2 * 2 * kLeanConnection)));
+  context.communicators = 1;
+  EXPECT_EQ(first_that_fits(context),
+            (std::pair<std::string, int64_t>("nccl-shm", 2 * kConnection)));
 }
 
 TEST(NcclRungs, OwnSumsUseTheRingAlone) {
