@@ -18,7 +18,7 @@ namespace fake_nccl {
 namespace {
 
 constexpr int kRingTag = -1;
-constexpr size_t kMaxRanks = 72;
+constexpr size_t kMaxRanks = 144;  // NCCL_MAX_LOCAL_RANKS of 2.32, the most of any release
 
 sockaddr_in loopback(int port) {
   sockaddr_in address{};
