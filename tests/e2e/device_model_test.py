@@ -174,6 +174,7 @@ class Refusals(harness.TestCase):
     def test_an_old_device(self):
         err = self.refused(harness.UNAVAILABLE, CAPABILITY="7.5")
         self.assertIn("compute capability 7.5 has no code in the module", err)
+        self.assertIn("--device cpu does without GPUs", err)
 
     def test_tensor_cores_that_sum_differently(self):
         err = self.refused(harness.UNAVAILABLE, "-tp", 2, CAPABILITY="9.0,8.6")

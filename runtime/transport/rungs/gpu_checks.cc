@@ -105,9 +105,10 @@ Status check_group(const GpuFacts& facts) {
   for (int i = 0; i < wanted; ++i) {
     const GpuDevice& device = facts.devices[static_cast<size_t>(i)];
     if (device.why_unusable.empty()) continue;
-    return Status::error(Code::kFailedPrecondition,
-                         cat(to_text(name_of(facts, i)), " at ", device.pci_bus_id, ": ",
-                             device.why_unusable, "; CUDA_VISIBLE_DEVICES can leave it out"));
+    return Status::error(
+        Code::kFailedPrecondition,
+        cat(to_text(name_of(facts, i)), " at ", device.pci_bus_id, ": ", device.why_unusable,
+            "; CUDA_VISIBLE_DEVICES can leave it out, and --device cpu does without GPUs"));
   }
   return {};
 }
