@@ -211,12 +211,12 @@ class WarpAttender {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float* const two = scores_[tile][half] + 2 * p;
-        max = fmaxf(max, fmaxf(two[0], two[1]));
+        max = greater(max, greater(two[0], two[1]));
       }
     }
 #pragma unroll
     for (int apart = 2; apart > 0; apart /= 2)
-      max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, apart));
+      max = greater(max, __shfl_xor_sync(kAllLanes, max, apart));
     return max;
   }
 

@@ -262,6 +262,14 @@ __device__ inline uint16_t to_f16(float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
+
+/// The greater of two numbers: of a number and NaN the number, and of two zeros +0 if one of them
+/// is. C++ has it only as fmaxf, a function of a libm, whose zeros may differ.
+__device__ inline float greater(float a, float b) {
+  float result;
+  asm("max.ftz.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
 #endif
 
 }  // namespace shoal::cuda

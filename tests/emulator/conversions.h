@@ -1,10 +1,10 @@
 #pragma once
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
-/// A device's conversions between floating-point types, by their bits, because the processor
-/// flushes subnormals while kernels run.
+/// A device's conversions between floating-point types, and its maximum, by their bits, because the
+/// processor flushes subnormals while kernels run. Kernels include this, so no header of a libm is
+/// included here: a call of one in a kernel does not compile.
 namespace shoal::emulator {
 
 /// cvt.f32.f16
@@ -14,7 +14,8 @@ inline float widened_f16(uint16_t bits) {
   if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);
   if (exponent > 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
   // A whole number of 2^-24, which is normal in float32.
-  return std::copysign(static_cast<float>(fraction) * 0x1p-24f, std::bit_cast<float>(sign));
+  const float size = static_cast<float>(fraction) * 0x1p-24f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(size));
 }
 
 /// cvt.rn.f16.f32: to nearest even. There is one NaN.
@@ -48,6 +49,24 @@ inline uint32_t rounded_tf32(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
   return (is_nan ? bits : bits + 0x1000) & 0xffffe000;
+}
+
+/// max.ftz.f32: of a number and NaN the number, of two NaN the one NaN of a device, and of two
+/// zeros +0 if one of them is. Subnormals count as zeros.
+inline float greater_of(float a, float b) {
+  const auto flushed = [](float value) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    return (bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits;
+  };
+  const auto is_nan = [](uint32_t bits) { return (bits & 0x7fffffff) > 0x7f800000; };
+  // In the order of the numbers, -0 before +0.
+  const auto place = [](uint32_t bits) {
+    const auto size = static_cast<int64_t>(bits & 0x7fffffff);
+    return (bits & 0x80000000) == 0 ? size : -size - 1;
+  };
+  const uint32_t of_a = flushed(a), of_b = flushed(b);
+  if (is_nan(of_a)) return std::bit_cast<float>(is_nan(of_b) ? 0x7fffffffU : of_b);
+  return std::bit_cast<float>(is_nan(of_b) || place(of_a) > place(of_b) ? of_a : of_b);
 }
 
 }  // namespace shoal::emulator

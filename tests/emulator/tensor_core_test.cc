@@ -1,5 +1,6 @@
 #include "tests/emulator/tensor_core.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <gtest/gtest.h>
@@ -177,6 +178,29 @@ TEST(ConversionsTest, RoundsToTf32FromTheMiddleAwayFromZero) {
   };
   for (const auto& [value, rounded] : cases)
     EXPECT_EQ(rounded_tf32(std::bit_cast<float>(value)), rounded) << value;
+}
+
+TEST(ConversionsTest, TheGreaterOfTwoAsADeviceHasIt) {
+  constexpr uint32_t kOne = 0x3f800000, kMinus = 0xbf800000, kZero = 0, kMinusZero = 0x80000000,
+                     kNan = 0x7fc00000, kOtherNan = 0xffc12345, kHidden = 0xff800000;
+  // The last three have subnormals, which count as zeros.
+  const std::vector<std::array<uint32_t, 3>> cases = {{kOne, kMinus, kOne},
+                                                      {kMinus, 0xbf800001, kMinus},
+                                                      {kHidden, kMinus, kMinus},
+                                                      {kHidden, 0x7f800000, 0x7f800000},
+                                                      {kZero, kMinusZero, kZero},
+                                                      {kMinusZero, kMinusZero, kMinusZero},
+                                                      {kNan, kMinus, kMinus},
+                                                      {kOtherNan, kHidden, kHidden},
+                                                      {kNan, kOtherNan, 0x7fffffff},
+                                                      {0x00000001, kMinusZero, kZero},
+                                                      {0x80000001, kMinus, kMinusZero},
+                                                      {0x007fffff, 0x00800000, 0x00800000}};
+  for (const auto& [a, b, greater] : cases) {
+    const float of_a = std::bit_cast<float>(a), of_b = std::bit_cast<float>(b);
+    EXPECT_EQ(bits_of(greater_of(of_a, of_b)), greater) << a << " " << b;
+    EXPECT_EQ(bits_of(greater_of(of_b, of_a)), greater) << b << " " << a;
+  }
 }
 
 /// A row, and what it gives on either tensor core and as a chain of float32 operations.

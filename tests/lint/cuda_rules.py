@@ -6,8 +6,9 @@ Prints every violation, and exits with 1 if there is one.
   lines of asm.
 - No header of CUDA's with instructions of its own (cuda_bf16.h, cuda_fp16.h, cooperative_groups.h,
   mma.h): bf16 and float16 are uint16_t.
-- No function of a math library and no approximation (expf, std::sqrt, __expf, __fdividef): they round
-  as they like, so the bits would depend on the toolkit. arithmetic.cuh has what is allowed.
+- No function of a math library and no approximation (expf, fmaxf, std::sqrt, __expf, __fdividef): they
+  round, and treat NaN and zeros, as they like, so the bits would depend on the toolkit. arithmetic.cuh
+  has what is allowed, and machine.cuh has greater().
 - Both machine.cuh have the same functions in the same order.
 """
 import re
@@ -19,19 +20,22 @@ MACHINE = f"{KERNELS}/machine.cuh"
 EMULATED = "tests/emulator/kernels/cuda/machine.cuh"
 MOST_ASM_LINES = 200
 LIBM = ("exp|exp2|expm1|log|log2|log10|log1p|pow|sqrt|cbrt|hypot|sin|cos|sincos|tan|tanh|sinh|cosh|asin|acos|"
-        "atan|atan2|erf|erfc|fma|fmod|rint|round|floor|ceil|trunc")
+        "asinh|acosh|atanh|atan|atan2|erf|erfc|tgamma|lgamma|fma|fmax|fmin|fdim|fabs|fmod|remainder|remquo|"
+        "rint|nearbyint|lrint|llrint|round|lround|llround|floor|ceil|trunc|modf|copysign|nextafter|frexp|"
+        "ldexp|scalbn|logb|ilogb|exp10|isnan|isinf|isfinite|signbit")
 APPROXIMATE = r"__(?:exp|exp10|log|log2|log10|sin|cos|tan|tanh|pow|sincos)f|__fdividef|rsqrtf?|__frsqrt_rn"
 # pattern -> what to do instead
 ONLY_IN_MACHINE = {
-    r"<<<|\bcudaLaunchKernel": "launch with launch() of machine.cuh",
+    r"<<<|\bcu(?:da)?Launch(?:Cooperative)?Kernel": "launch with launch() of machine.cuh",
     r"\b__shared__\b": "take block memory from block_memory() of machine.cuh",
     r"\basm\b": "put the instruction into a function of machine.cuh",
 }
+NO_LIBM = "no function of a math library: arithmetic.cuh has what is allowed"
 NOWHERE = {
-    r"#\s*include\s*<(?:cuda_bf16|cuda_fp16|cuda_fp8|mma|cooperative_groups)(?:\.h|/)":
+    r"\bcooperative_groups::|#\s*include\s*[<\"](?:cuda_bf16|cuda_fp16|cuda_fp8|mma|cooperative_groups)(?:\.h|/)":
         "this header cannot be emulated: bf16 and float16 are uint16_t",
-    r"#\s*include\s*<(?:cmath|math\.h)>": "no function of a math library: arithmetic.cuh has what is allowed",
-    rf"(?<![\w.>])(?:std::|::)?(?:{LIBM})[fl]?\(": "no function of a math library: arithmetic.cuh has what is allowed",
+    r"#\s*include\s*[<\"](?:cmath|math\.h|math_functions\.h)": NO_LIBM,
+    rf"(?<![\w.>])(?:std::|::|__builtin_)?(?:{LIBM})[fl]?\(": NO_LIBM,
     rf"\b(?:{APPROXIMATE})\(": "an approximation, whose bits depend on the toolkit: arithmetic.cuh has what is allowed",
 }
 COMMENT = re.compile(r"//[^\n]*")
@@ -77,7 +81,7 @@ def check_machines(real: str, emulated: str) -> list[str]:
 def check(root: Path) -> list[str]:
     found = []
     for file in sorted((root / KERNELS).iterdir()):
-        if file.suffix in (".cu", ".cuh"):
+        if file.suffix in (".cu", ".cuh", ".h"):
             found += check_source(file.relative_to(root).as_posix(), file.read_text())
     return found + check_machines((root / MACHINE).read_text(), (root / EMULATED).read_text())
 

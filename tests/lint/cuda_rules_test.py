@@ -31,8 +31,12 @@ class CudaRules(unittest.TestCase):
     def test_what_a_kernel_may_not_say(self):
         for line in ("kernel<<<1, 32>>>(args);", "cudaLaunchKernel(f, grid, block, p, 0, s);",
                      "__shared__ float x[32];", 'asm volatile("bar.sync 0;");',
-                     "#include <cuda_bf16.h>", "#include <cooperative_groups.h>", "#include <cmath>",
+                     "cudaLaunchCooperativeKernel(f, grid, block, p, 0, s);", "cuLaunchKernel(f);",
+                     "#include <cuda_bf16.h>", '#include "cuda_fp16.h"', "#include <cooperative_groups.h>",
+                     "auto tile = cooperative_groups::this_grid();", "#include <cmath>", '#include "math.h"',
                      "x = expf(y);", "x = std::sqrt(y);", "x = ::logf(y);", "x = fma(a, b, c);",
+                     "x = fmaxf(a, b);", "x = std::fmin(a, b);", "x = fabsf(a);", "if (isnan(a)) return;",
+                     "x = __builtin_fmaf(a, b, c);",
                      "x = __expf(y);", "x = rsqrtf(y);", "x = __fdividef(a, b);"):
             self.assertEqual(self.found(line), 1, line)
 
@@ -40,7 +44,8 @@ class CudaRules(unittest.TestCase):
         for line in ("launch(kernel, 4, 32, args, stream);", "unsigned char* x = block_memory();",
                      "x = __fmaf_rn(a, b, c);", "x = __fsqrt_rn(y);", "x = exponential(y);",
                      "// expf(x) is an approximation, and __shared__ memory is the machine's",
-                     "value.round(3);", "#include <cstdint>"):
+                     "value.round(3);", "#include <cstdint>", "x = greater(a, b);", "n = std::max(rows, 1);",
+                     "x = -__builtin_huge_valf();"):
             self.assertEqual(self.found(line), 0, line)
 
     def test_the_machine_may_use_instructions_but_no_math_library(self):

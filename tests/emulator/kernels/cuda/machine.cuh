@@ -172,5 +172,8 @@ inline float from_f16(uint16_t bits) {
 inline uint16_t to_f16(float value) {
   return emulator::narrowed_f16(value);
 }
+inline float greater(float a, float b) {
+  return emulator::greater_of(a, b);
+}
 
 }  // namespace shoal::cuda
