@@ -31,6 +31,7 @@ class WatchedCollective final : public DeviceCollective {
 
   const char* name() const override { return inner_.name(); }
   World world() const override { return inner_.world(); }
+  bool sums_by_plan() const override { return inner_.sums_by_plan(); }
   Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
                             void* stream, Deadline until) override {
     return timed(make_tag(Op::kAllReduce, count),

@@ -21,11 +21,13 @@ struct SelfTestFigures {
 /// directions (gather to every root) and through the real collective (all_reduce with even and
 /// uneven contributions, and sizes around a cache line, a slot and several slots). The patterns are
 /// new in every round, so that a dropped write, a stale read and a swapped slot each give wrong
-/// bits. Every rank calls it at the same time with the same seed. It takes under 0.3 s at 8 ranks.
-/// `moved` (may be empty) is called after every collective, so that the caller can tell slow from
-/// stuck, because the test takes long if ranks share few processors. An error of it ends the test.
-/// DATA_LOSS: wrong bits. The message has the collective, the rank whose part is wrong (if that can
-/// be found out), the first wrong element and both values. Any other error is the communicator's.
+/// bits. If the communicator's sums go in an order of their own
+/// (DeviceCollective::sums_by_plan), all patterns have sums that are exact in any order. Every rank
+/// calls it at the same time with the same seed. It takes under 0.3 s at 8 ranks. `moved` (may be
+/// empty) is called after every collective, so that the caller can tell slow from stuck, because
+/// the test takes long if ranks share few processors. An error of it ends the test. DATA_LOSS:
+/// wrong bits. The message has the collective, the rank whose part is wrong (if that can be found
+/// out), the first wrong element and both values. Any other error is the communicator's.
 Result<SelfTestFigures> self_test(Communicator& communicator, uint64_t seed,
                                   const std::function<Status()>& moved = {});
 

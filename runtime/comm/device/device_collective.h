@@ -33,6 +33,9 @@ class DeviceCollective {
   /// there. In larger groups out must not be own.
   virtual Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out,
                                     size_t count, void* stream, Deadline until) = 0;
+  /// True: all_reduce gives the bits of the plan's tree. False: its sums are rounded in an order of
+  /// their own, which is the same on every rank.
+  virtual bool sums_by_plan() const { return true; }
   /// mine: [bytes_each]; all: [world size][bytes_each], in rank order.
   virtual Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,
                                     Deadline until) = 0;

@@ -26,6 +26,7 @@ class NcclCollective final : public DeviceCollective {
 
   const char* name() const override { return options_.name.c_str(); }
   World world() const override { return world_; }
+  bool sums_by_plan() const override { return options_.reproducible; }
   Status enqueue_all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count,
                             void* stream, Deadline until) override;
   Status enqueue_all_gather(const void* mine, void* all, size_t bytes_each, void* stream,

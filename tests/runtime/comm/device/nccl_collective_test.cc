@@ -1,11 +1,15 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
+#include <optional>
+#include <span>
 #include <string>
 #include <sys/syscall.h>
 #include <vector>
 
 #include "runtime/base/cat.h"
+#include "runtime/transport/self_test.h"
 #include "tests/breadth.h"
 #include "tests/conformance/communicator_checks.h"
 #include "tests/conformance/tree_cases.h"
@@ -166,6 +170,75 @@ TEST_P(NcclCollectiveTest, WithoutReproducibleSumsAreNcclsOwn) {
                   return wrong;
                 })),
             "");
+}
+
+/// The group as the self-test would see it if something were wrong with it.
+class Distorted final : public Communicator {
+ public:
+  enum class By {
+    kClaimingThePlansOrder,  ///< nobody knows that it sums in another order
+    kOneBit,                 ///< of the first float of every sum, on all ranks
+    kAnEarlierSum,           ///< every sum of this size but the first is that of the one before it
+  };
+  Distorted(Communicator& inner, By by) : inner_(inner), by_(by) {}
+
+  const char* name() const override { return inner_.name(); }
+  World world() const override { return inner_.world(); }
+  Status gather(int root, std::span<const std::byte> mine, std::span<const size_t> sizes,
+                std::byte* out) override {
+    return inner_.gather(root, mine, sizes, out);
+  }
+  Status barrier() override { return inner_.barrier(); }
+  WaitState wait_state() const override { return inner_.wait_state(); }
+  DeviceCollective* on_devices() override {
+    return by_ == By::kClaimingThePlansOrder ? nullptr : inner_.on_devices();
+  }
+  Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override {
+    SHOAL_RETURN_IF_ERROR(inner_.all_reduce(plan, own, out, count));
+    if (by_ == By::kOneBit) out[0] = std::nextafter(out[0], 4.0F);
+    if (by_ != By::kAnEarlierSum) return {};
+    std::vector<float> sum(out, out + count);
+    if (before_.size() == count) std::copy(before_.begin(), before_.end(), out);
+    before_ = std::move(sum);
+    return {};
+  }
+
+ private:
+  Communicator& inner_;
+  const By by_;
+  std::vector<float> before_;
+};
+
+/// Runs the self-test in every rank of a group that sums in NCCL's order.
+NcclEnds self_test_of_nccls_order(int world_size, std::optional<Distorted::By> fault) {
+  NcclGroup group;
+  group.world_size = world_size;
+  group.reproducible = false;
+  return run_nccl_ranks(group, [&](NcclRank& rank) {
+    std::optional<Distorted> distorted;
+    if (fault) distorted.emplace(rank.communicator, *fault);
+    Communicator& communicator = distorted ? *distorted : rank.communicator;
+    const auto figures = self_test(communicator, 7);
+    return figures.ok() ? std::string() : figures.status().to_string();
+  });
+}
+
+// Without --reproducible a sum may have any order, and still no wrong bit may pass.
+TEST_P(NcclCollectiveTest, TheSelfTestAcceptsNcclsOrder) {
+  EXPECT_EQ(all_reports(self_test_of_nccls_order(GetParam(), std::nullopt)), "");
+}
+
+TEST(NcclSelfTest, FindsWhatIsWrongInAnyOrder) {
+  using By = Distorted::By;
+  EXPECT_EQ(all_reports(self_test_of_nccls_order(3, std::nullopt)), "");  // nothing is wrong
+  for (const By fault : {By::kOneBit, By::kAnEarlierSum, By::kClaimingThePlansOrder}) {
+    const NcclEnds ends = self_test_of_nccls_order(3, fault);
+    EXPECT_EQ(ends.skipped, "");
+    for (const NcclEnd& end : ends.ranks) {
+      EXPECT_EQ(end.report.find("DATA_LOSS: self-test of nccl, all_reduce of "), 0u)
+          << static_cast<int>(fault) << ": " << end.report;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclCollectiveTest,
