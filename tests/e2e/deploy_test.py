@@ -67,6 +67,12 @@ def pods_of(file: str) -> list[dict]:
             if document["kind"] in ("Deployment", "Job")]
 
 
+def bytes_of(quantity: str) -> int:
+    """What Kubernetes reads in a quantity of memory: bytes, or whole Mi or Gi."""
+    number, unit = re.fullmatch(r"(\d+)(Mi|Gi|)", quantity).groups()
+    return int(number) << {"": 0, "Mi": 20, "Gi": 30}[unit]
+
+
 class Unit(unittest.TestCase):
     """What the systemd unit sets by itself is only what nobody else has set."""
 
@@ -174,6 +180,18 @@ class Kubernetes(unittest.TestCase):
             pods = pods_of(file)
             self.assertEqual(len(pods), 1, file)
             self.assertEqual(violations(pods[0]), [], file)
+
+    def test_the_memory_limit_covers_dev_shm_and_the_processes(self):
+        for file in ("kubernetes.yaml", "shm-check.yaml"):
+            with self.subTest(file):
+                [pod] = pods_of(file)
+                [container] = pod["containers"]
+                [volume] = pod["volumes"]
+                resources = container["resources"]
+                self.assertEqual(resources["requests"], resources["limits"])
+                room = (bytes_of(resources["limits"]["memory"])
+                        - bytes_of(volume["emptyDir"]["sizeLimit"]))
+                self.assertGreaterEqual(room, 512 << 20)
 
     def test_the_rules_see_what_is_missing(self):
         [pod] = self.pods
