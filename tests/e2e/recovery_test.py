@@ -4,6 +4,7 @@ Every fault is real: a rank stops itself with SIGSTOP when it enters a phase (SH
 either stays stopped or is killed there. Usage: recovery_test.py phases RUNG, recovery_test.py
 streams RUNG, or recovery_test.py serving.
 """
+import itertools
 import json
 import os
 import re
@@ -58,16 +59,21 @@ class Phases(harness.TestCase):
         self.assertRegex(err.rest(), rf"starting the ranks again \(1 of 3\).*rank {rank}\b")
         self.assertNotRegex(err.rest(), r"again \(.*\): [A-Z_]{5,}: |\.cc:\d|\[(front|rank \d+)\]")
 
+    def runs(self, end: str) -> list[tuple[str, int]]:
+        """In which phase of which rank. A narrow run has every pair of phase, rank and end."""
+        narrow = [(phase, rank) for phase, rank, its_end
+                  in breadth.pairs([PHASES, list(range(RANKS)), ["kill", "stop"]]) if its_end == end]
+        return narrow if breadth.NARROW else list(itertools.product(PHASES, range(RANKS)))
+
     def test_kill_in_every_phase(self):
-        for phase in PHASES:
-            for rank in range(RANKS):
-                with self.subTest(phase=phase, rank=rank):
-                    process, out, err = self.start_stopping_at(rank, phase, *PATIENT)
-                    harness.kill_unseen(process.pid, [harness.stopped_rank(process.pid)])
-                    self.check_answer(process, out, err, rank)
-                    self.assertRegex(err.text(), rf"rank {rank} .*was killed by signal 9")
-                    name = phase.replace("-1", " 1").replace("-5", " 5")
-                    self.assertIn(f"in phase {name}", err.text())
+        for phase, rank in self.runs("kill"):
+            with self.subTest(phase=phase, rank=rank):
+                process, out, err = self.start_stopping_at(rank, phase, *PATIENT)
+                harness.kill_unseen(process.pid, [harness.stopped_rank(process.pid)])
+                self.check_answer(process, out, err, rank)
+                self.assertRegex(err.text(), rf"rank {rank} .*was killed by signal 9")
+                name = phase.replace("-1", " 1").replace("-5", " 5")
+                self.assertIn(f"in phase {name}", err.text())
 
     def check_stop(self, phase: str, rank: int, process, out, err):
         self.check_answer(process, out, err, rank)
@@ -78,7 +84,7 @@ class Phases(harness.TestCase):
                                          rf"rank {rank}|rank {1 - rank} \([^)]*\) does not answer")
 
     def test_stop_in_every_phase(self):
-        runs = [(phase, rank) for phase in PHASES for rank in range(RANKS)]
+        runs = self.runs("stop")
         for first in range(0, len(runs), AT_ONCE):
             started = [(*run, *self.start_stopping_at(run[1], run[0], *DEADLINES))
                        for run in runs[first:first + AT_ONCE]]
