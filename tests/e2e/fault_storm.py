@@ -115,6 +115,10 @@ class Storm:
         """How many steps have to end well between two faults."""
         return STEPS_BETWEEN
 
+    def steps(self) -> int:
+        """How many of them have ended well since the last restart."""
+        return self.log.steps
+
     def __init__(self, seed: int, observe=lambda server: None):
         self.seed, self.observe = seed, observe
         self.draw = random.Random(seed)
@@ -217,15 +221,15 @@ class Storm:
                 self.require(not stream.wrong, stream.wrong)
             self.require(time.monotonic() < deadline, what)
             self.observe(self)
-            time.sleep(0.01)
+            self.log.wait(0.01)
 
     def await_restart(self, before: tuple[int, int]):
         self.wait(lambda: self.log.seen() != before, "no restart")
 
     def settle(self):
-        """Waits for so many steps in all streams that the last crash is forgotten."""
+        """Waits for so many steps that the last crash is forgotten."""
         steps = self.steps_between()
-        self.wait(lambda: self.log.steps >= steps, "the streams do not go on")
+        self.wait(lambda: self.steps() >= steps, "the streams do not go on")
         for stream in self.streams:
             self.check(stream)
             stream.twice = 0
