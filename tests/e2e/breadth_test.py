@@ -1,13 +1,15 @@
-"""The narrow choice of combinations must still find what it is meant to find, and tests in Python
-and in C++ have the same patience: breadth_test.py"""
+"""The narrow choice of combinations must still find what it is meant to find, tests in Python and in
+C++ have the same patience, and filters of system calls have the kernel's numbers: breadth_test.py"""
 import itertools
 import os
+import platform
 import subprocess
 import sys
 import unittest
 from pathlib import Path
 
 import breadth
+import denied
 
 SETTINGS = [[1, 2, 3, 8], [1, 2, 3], ["shm", "tcp"], [None, 7, 64], [None, 40, 77]]
 
@@ -27,6 +29,23 @@ class Pairs(unittest.TestCase):
         self.assertEqual(sorted(breadth.pairs([[1, 2], [3, 4]])), [(1, 3), (1, 4), (2, 3), (2, 4)])
 
 
+def compiles(text: str, *flags: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["c++", "-std=c++20", "-fsyntax-only", *flags, "-xc++", "-"], input=text,
+                          capture_output=True, text=True)
+
+
+class SystemCalls(unittest.TestCase):
+    def test_the_filters_have_the_numbers_of_the_kernel(self):
+        # Arm's are those of every processor without a table of its own, whose header all have.
+        headers = {platform.machine(): "asm/unistd.h", "aarch64": "asm-generic/unistd.h"}
+        for machine, header in headers.items():
+            done = compiles(f"#include <{header}>\n" + "".join(
+                f"static_assert(__NR_{call} == {number});\n"
+                for call, number in denied.CALLS[machine].items()), "-D__ARCH_WANT_SYS_CLONE3")
+            self.assertEqual(done.returncode, 0, machine + done.stderr)
+        self.assertEqual(*(set(calls) for calls in denied.CALLS.values()))
+
+
 class Guard(unittest.TestCase):
     def test_python_and_cpp_wait_equally_long(self):
         folder, root = Path(__file__).parent, Path(__file__).resolve().parents[2]
@@ -38,11 +57,9 @@ class Guard(unittest.TestCase):
             seconds = subprocess.check_output(
                 [sys.executable, "-c", "import harness; print(harness.GUARD)"], cwd=folder,
                 env={**plain, **variable}, text=True).strip()
-            done = subprocess.run(
-                ["c++", "-std=c++20", "-fsyntax-only", f"-D{macro}", f"-I{root}", "-xc++", "-"],
-                input='#include "tests/guard.h"\n'
-                      f"static_assert(shoal::kGuardSeconds == {seconds});\n",
-                capture_output=True, text=True)
+            done = compiles('#include "tests/guard.h"\n'
+                            f"static_assert(shoal::kGuardSeconds == {seconds});\n",
+                            f"-D{macro}", f"-I{root}")
             self.assertEqual(done.returncode, 0, macro + done.stderr)
 
 

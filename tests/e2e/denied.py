@@ -5,15 +5,26 @@ another user is another user.
 """
 import ctypes
 import os
+import platform
 import resource
 import struct
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2
-# x86-64's numbers.
-MADVISE, SOCKETPAIR, STATFS, FALLOCATE, ACCEPT4 = 28, 53, 137, 285, 288
-SIGNALFD4, EVENTFD2, MEMFD_CREATE, PIDFD_OPEN, CLONE3 = 289, 290, 319, 434, 435
-UNSHARE = 272
+# Each kind of processor numbers its system calls otherwise.
+CALLS = {
+    "x86_64": {"madvise": 28, "socketpair": 53, "statfs": 137, "unshare": 272, "fallocate": 285,
+               "accept4": 288, "signalfd4": 289, "eventfd2": 290, "memfd_create": 319,
+               "pidfd_open": 434, "clone3": 435},
+    "aarch64": {"eventfd2": 19, "statfs": 43, "fallocate": 47, "signalfd4": 74, "unshare": 97,
+                "socketpair": 199, "madvise": 233, "accept4": 242, "memfd_create": 279,
+                "pidfd_open": 434, "clone3": 435},
+}
+OURS = CALLS[platform.machine()]
+MADVISE, SOCKETPAIR, STATFS = OURS["madvise"], OURS["socketpair"], OURS["statfs"]
+FALLOCATE, ACCEPT4, SIGNALFD4 = OURS["fallocate"], OURS["accept4"], OURS["signalfd4"]
+EVENTFD2, MEMFD_CREATE, UNSHARE = OURS["eventfd2"], OURS["memfd_create"], OURS["unshare"]
+PIDFD_OPEN, CLONE3 = OURS["pidfd_open"], OURS["clone3"]
 POPULATE_WRITE = 23
 
 
