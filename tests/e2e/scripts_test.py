@@ -129,6 +129,14 @@ class CheckArm(unittest.TestCase):
         self.assertEqual(len(named), self.text.count("--label-"))
         self.assertLessEqual(set("|".join(named).split("|")), labels)
 
+    def test_it_leaves_out_what_it_does_not_fetch(self):
+        excluded = re.findall(r"--label-exclude '\^\(([\w|]+)\)\$'", self.text)
+        self.assertEqual(len(excluded), 2)
+        for label, script_ in (("real", "get-model"), ("clients", "get-clients")):
+            self.assertNotIn(f"scripts/{script_}", self.text)
+            for labels in excluded:
+                self.assertIn(label, labels.split("|"))
+
     def test_it_finds_the_kernel_sets_and_the_transports(self):
         read = re.search(r"^for kernels in (\$\(.*\)); do$", self.text, re.MULTILINE)[1]
         found = subprocess.run(["bash", "-c", f"shoal=$1; echo {read}", "bash", harness.SHOAL],
