@@ -8,12 +8,19 @@ namespace shoal {
 /// How many of a test's repetitions one run does. scripts/test sets both variables. Without them
 /// (with ctest alone), and in scripts/test without --all, every run is the same.
 
+/// scripts/test --all runs the tests under an emulator on every fourth day.
+#ifdef SHOAL_EMULATED
+inline constexpr int kDaysBetweenRuns = 4;
+#else
+inline constexpr int kDaysBetweenRuns = 1;
+#endif
+
 /// SHOAL_TEST_DAY is the number of the UTC day since 1970. Repetitions that differ only in their
-/// seed are distributed over the days, so that each run does a part of them and several days
-/// together do all.
+/// seed are distributed over the runs, so that each of them does a part and several together do
+/// all. Returns the number of the day's run.
 inline int test_day() {
   const char* day = std::getenv("SHOAL_TEST_DAY");
-  return day == nullptr ? 0 : std::atoi(day);
+  return day == nullptr ? 0 : std::atoi(day) / kDaysBetweenRuns;
 }
 
 /// scripts/test --long sets SHOAL_TEST_BREADTH=full: all repetitions and all combinations, even

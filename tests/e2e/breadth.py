@@ -10,11 +10,14 @@ import os
 FULL = os.environ.get("SHOAL_TEST_BREADTH") == "full"
 SANITIZED = "SHOAL_TEST_SANITIZED" in os.environ
 NARROW = not FULL and (SANITIZED or os.environ.get("SHOAL_TEST_BREADTH") == "pairs")
+# scripts/test --all runs the tests under an emulator on every fourth day.
+DAYS_BETWEEN_RUNS = 4 if os.environ.get("SHOAL_TEST_EMULATOR") else 1
 
 
 def day() -> int:
-    """The seed of the day. Without scripts/test --all it is the same in every run."""
-    return int(os.environ.get("SHOAL_TEST_DAY", "0"))
+    """The seed of the day, which the next run's follows. Without scripts/test --all it is the same
+    in every run."""
+    return int(os.environ.get("SHOAL_TEST_DAY", "0")) // DAYS_BETWEEN_RUNS
 
 
 def pairs(dimensions: list[list]) -> list[tuple]:

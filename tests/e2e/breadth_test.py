@@ -1,5 +1,6 @@
 """The narrow choice of combinations must still find what it is meant to find, tests in Python and in
-C++ have the same patience, and filters of system calls have the kernel's numbers: breadth_test.py"""
+C++ have the same patience and days, and filters of system calls have the kernel's numbers:
+breadth_test.py"""
 import itertools
 import os
 import platform
@@ -46,21 +47,37 @@ class SystemCalls(unittest.TestCase):
         self.assertEqual(*(set(calls) for calls in denied.CALLS.values()))
 
 
-class Guard(unittest.TestCase):
-    def test_python_and_cpp_wait_equally_long(self):
+class Both(unittest.TestCase):
+    """What Python and C++ have each in a file of its own."""
+
+    def test_they_wait_equally_long_and_count_the_same_days(self):
         folder, root = Path(__file__).parent, Path(__file__).resolve().parents[2]
         plain = {name: value for name, value in os.environ.items()
                  if name not in ("SHOAL_TEST_SANITIZED", "SHOAL_TEST_EMULATOR")}
         for macro, variable in (("SHOAL_NONE", {}),
                                 ("SHOAL_SANITIZED", {"SHOAL_TEST_SANITIZED": "1"}),
                                 ("SHOAL_EMULATED", {"SHOAL_TEST_EMULATOR": "qemu"})):
-            seconds = subprocess.check_output(
-                [sys.executable, "-c", "import harness; print(harness.GUARD)"], cwd=folder,
-                env={**plain, **variable}, text=True).strip()
-            done = compiles('#include "tests/guard.h"\n'
-                            f"static_assert(shoal::kGuardSeconds == {seconds});\n",
+            seconds, days = subprocess.check_output(
+                [sys.executable, "-c", "import breadth, harness\n"
+                 "print(harness.GUARD, breadth.DAYS_BETWEEN_RUNS)"], cwd=folder,
+                env={**plain, **variable}, text=True).split()
+            done = compiles('#include "tests/breadth.h"\n#include "tests/guard.h"\n'
+                            f"static_assert(shoal::kGuardSeconds == {seconds});\n"
+                            f"static_assert(shoal::kDaysBetweenRuns == {days});\n",
                             f"-D{macro}", f"-I{root}")
             self.assertEqual(done.returncode, 0, macro + done.stderr)
+
+    def test_an_emulators_days_are_those_on_which_it_runs(self):
+        root = Path(__file__).resolve().parents[2]
+        arm64_days = subprocess.check_output(
+            [sys.executable, "-c", "import run_parts; print(run_parts.ARM64_DAYS)"],
+            cwd=root / "scripts", text=True)
+        days = [subprocess.check_output(
+            [sys.executable, "-c", "import breadth; print(breadth.day())"],
+            cwd=Path(__file__).parent, text=True,
+            env={**os.environ, "SHOAL_TEST_EMULATOR": "qemu", "SHOAL_TEST_DAY": str(day)})
+            for day in (0, int(arm64_days), 2 * int(arm64_days))]
+        self.assertEqual([int(day) for day in days], [0, 1, 2])
 
 
 if __name__ == "__main__":
