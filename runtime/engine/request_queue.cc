@@ -1,14 +1,15 @@
 #include "runtime/engine/request_queue.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "runtime/engine/fair_share.h"
 
 namespace shoal {
 
-int64_t RequestQueue::amount(const Held& held, QueueLimit of) {
-  switch (of) {
+int64_t RequestQueue::amount(const Held& held, QueueLimit limit) {
+  switch (limit) {
     case QueueLimit::kRequests:
       return held.requests;
     case QueueLimit::kTokens:
@@ -33,52 +34,74 @@ std::optional<QueueLimit> RequestQueue::reached(const QueuedRequest& request, co
   return std::nullopt;
 }
 
-RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
-                                          const Engine& engine) const {
-  // What is left when those that are evicted are gone.
-  Held left{size(), engine.prompt_tokens, bytes_};
-  std::optional<QueueLimit> limit = reached(request, engine, left);
-  if (!limit) return {.granted = true};
-  const auto greedy = heaviest(*limit);
-  if (greedy == held_.end() || greedy->first == request.client) return {.reached = *limit};
-
-  const Held own = held_by(request.client);
-  const Held wanted{own.requests + 1, own.tokens + request.tokens, own.bytes + request.bytes};
+/// Evicts the latest requests of the client that holds the most by this limit, as long as the
+/// request would pass it and that is fair. Returns whether the request keeps within it then.
+bool RequestQueue::make_room(QueueLimit limit, const QueuedRequest& request, const Engine& engine,
+                             Evicted* evicted) const {
+  const auto greedy = heaviest(limit, *evicted);
+  if (greedy == held_.end() || greedy->first == request.client) return false;
+  const Held wanted = held_by(request.client) + of(request);
   const Held most{limits_.requests - engine.running,
                   limits_.tokens - std::max<int64_t>(engine.prompt_tokens - tokens_, 0),
                   limits_.bytes};
-  Held theirs = greedy->second;
-  std::vector<uint64_t> evict;
-  for (auto it = waiting_.rbegin(); limit && it != waiting_.rend(); ++it) {
-    const QueuedRequest& other = it->second;
-    if (other.client != greedy->first) continue;
-    const int64_t held = amount(theirs, *limit);
-    for (Held* counted : {&theirs, &left}) {
-      counted->requests -= 1;
-      counted->tokens -= other.tokens;
-      counted->bytes -= other.bytes;
-    }
-    if (!is_fair({.held = held,
-                  .kept = amount(theirs, *limit),
-                  .wanted = amount(wanted, *limit),
-                  .limit = amount(most, *limit)}))
-      break;
-    evict.push_back(it->first);
-    limit = reached(request, engine, left);
+  Evicted::Part& part = evicted->parts[greedy->first];
+  for (auto it = waiting_.rbegin(); it != waiting_.rend(); ++it) {
+    if (it->second.client != greedy->first || it->first >= part.from) continue;
+    const Held theirs = greedy->second - part.held, one = of(it->second);
+    if (!is_fair({.held = amount(theirs, limit),
+                  .kept = amount(theirs - one, limit),
+                  .wanted = amount(wanted, limit),
+                  .limit = amount(most, limit)}))
+      return false;
+    part = {part.held + one, it->first};
+    evicted->left = evicted->left - one;
+    evicted->ids.push_back(it->first);
+    if (reached(request, engine, evicted->left) != limit) return true;
   }
-  if (limit) return {.reached = *limit};
-  return {.granted = true, .evict = std::move(evict)};
+  return false;
 }
 
-RequestQueue::HeldBy::const_iterator RequestQueue::heaviest(QueueLimit of) const {
-  return std::max_element(held_.begin(), held_.end(), [of](const auto& a, const auto& b) {
-    return amount(a.second, of) < amount(b.second, of);
-  });
+/// Takes back what has become needless, because a later limit evicted others too: of each client
+/// the earliest requests first, so that its latest ones are the ones that go.
+void RequestQueue::spare_needless(const QueuedRequest& request, const Engine& engine,
+                                  Evicted* evicted) const {
+  std::set<std::string> settled;
+  for (size_t i = evicted->ids.size(); i-- > 0;) {
+    const QueuedRequest& other = waiting_.at(evicted->ids[i]);
+    if (settled.contains(other.client)) continue;
+    const Held with_it = evicted->left + of(other);
+    if (reached(request, engine, with_it)) {
+      settled.insert(other.client);
+    } else {
+      evicted->left = with_it;
+      evicted->ids.erase(evicted->ids.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
+                                          const Engine& engine) const {
+  Evicted evicted{.left = {size(), engine.prompt_tokens, bytes_}};
+  while (const std::optional<QueueLimit> limit = reached(request, engine, evicted.left))
+    if (!make_room(*limit, request, engine, &evicted)) return {.reached = *limit};
+  if (evicted.parts.size() > 1) spare_needless(request, engine, &evicted);
+  return {.granted = true, .evict = std::move(evicted.ids)};
+}
+
+RequestQueue::HeldBy::const_iterator RequestQueue::heaviest(QueueLimit limit,
+                                                            const Evicted& evicted) const {
+  const auto kept = [&](const auto& client) {
+    const auto found = evicted.parts.find(client.first);
+    return amount(client.second, limit) -
+           (found == evicted.parts.end() ? 0 : amount(found->second.held, limit));
+  };
+  return std::max_element(held_.begin(), held_.end(),
+                          [&](const auto& a, const auto& b) { return kept(a) < kept(b); });
 }
 
 std::vector<uint64_t> RequestQueue::surplus_beside(const std::string& client,
                                                    int64_t length) const {
-  const auto greedy = heaviest(QueueLimit::kRequests);
+  const auto greedy = heaviest(QueueLimit::kRequests, {});
   if (greedy == held_.end() || greedy->first == client) return {};
   std::vector<uint64_t> ids;
   int64_t theirs = greedy->second.requests;
@@ -94,9 +117,7 @@ std::vector<uint64_t> RequestQueue::surplus_beside(const std::string& client,
 
 void RequestQueue::add(uint64_t id, QueuedRequest request) {
   Held& held = held_[request.client];
-  held.requests += 1;
-  held.tokens += request.tokens;
-  held.bytes += request.bytes;
+  held = held + of(request);
   tokens_ += request.tokens;
   bytes_ += request.bytes;
   waiting_.emplace_hint(waiting_.end(), id, std::move(request));
@@ -107,9 +128,7 @@ bool RequestQueue::remove(uint64_t id) {
   if (found == waiting_.end()) return false;
   const QueuedRequest& request = found->second;
   const auto held = held_.find(request.client);
-  held->second.requests -= 1;
-  held->second.tokens -= request.tokens;
-  held->second.bytes -= request.bytes;
+  held->second = held->second - of(request);
   if (held->second.requests == 0) held_.erase(held);
   tokens_ -= request.tokens;
   bytes_ -= request.bytes;

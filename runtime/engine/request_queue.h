@@ -34,8 +34,9 @@ struct QueuedRequest {
 /// thread-safe.
 ///
 /// When another client's request finds a limit reached, the latest requests of the client that
-/// holds the most are evicted for it (is_fair). Their priorities do not matter. A request that has
-/// been in a step is never evicted.
+/// holds the most of what is short are evicted for it (is_fair). If several limits are reached,
+/// each has its own such client. Their priorities do not matter. A request that has been in a step
+/// is never evicted.
 class RequestQueue {
  public:
   explicit RequestQueue(const QueueLimits& limits) : limits_(limits) {}
@@ -76,10 +77,30 @@ class RequestQueue {
  private:
   struct Held {
     int64_t requests = 0, tokens = 0, bytes = 0;
+    Held operator+(const Held& other) const {
+      return {requests + other.requests, tokens + other.tokens, bytes + other.bytes};
+    }
+    Held operator-(const Held& other) const {
+      return {requests - other.requests, tokens - other.tokens, bytes - other.bytes};
+    }
   };
   using HeldBy = std::unordered_map<std::string, Held>;
-  static int64_t amount(const Held& held, QueueLimit of);
-  HeldBy::const_iterator heaviest(QueueLimit of) const;
+  /// Requests that are to be evicted.
+  struct Evicted {
+    struct Part {
+      Held held = {};
+      uint64_t from = std::numeric_limits<uint64_t>::max();  // the client's ids from here on
+    };
+    Held left = {};  // of all that run or wait, without them
+    std::vector<uint64_t> ids = {};
+    std::unordered_map<std::string, Part> parts = {};  // by client
+  };
+  static Held of(const QueuedRequest& request) { return {1, request.tokens, request.bytes}; }
+  static int64_t amount(const Held& held, QueueLimit limit);
+  HeldBy::const_iterator heaviest(QueueLimit limit, const Evicted& evicted) const;
+  bool make_room(QueueLimit limit, const QueuedRequest& request, const Engine& engine,
+                 Evicted* evicted) const;
+  void spare_needless(const QueuedRequest& request, const Engine& engine, Evicted* evicted) const;
   Held held_by(const std::string& client) const;
   std::optional<QueueLimit> reached(const QueuedRequest& request, const Engine& engine,
                                     const Held& left) const;

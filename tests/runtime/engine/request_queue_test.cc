@@ -79,6 +79,40 @@ TEST(RequestQueue, OneLargeRequestTakesTheRoomOfSeveral) {
   EXPECT_EQ(queue.bytes(), 1000) << "and nobody was evicted for nothing";
 }
 
+TEST(RequestQueue, EachLimitHasItsOwnGreedyClient) {
+  RequestQueue queue({.requests = 10, .bytes = 1000});
+  for (uint64_t id = 1; id <= 7; ++id) ASSERT_TRUE(offer(queue, id, of("many", 10, 10)));
+  for (uint64_t id = 8; id <= 10; ++id) ASSERT_TRUE(offer(queue, id, of("large", 10, 300)));
+  EXPECT_EQ(queue.bytes(), 970);
+  std::set<uint64_t> gone;
+  EXPECT_TRUE(offer(queue, 11, of("modest", 10, 50), kIdle, &gone))
+      << "places are short because of one client, and then bytes because of another one";
+  EXPECT_EQ(gone, std::set<uint64_t>{10})
+      << "whose place suffices, so that the first keeps its own";
+}
+
+TEST(RequestQueue, AClientThatIsGreedyByAnotherLimitIsNotEvictedForThis) {
+  RequestQueue queue({.requests = 100, .bytes = 1000});
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(offer(queue, id, of("large", 10, 300)));
+  for (uint64_t id = 4; id <= 13; ++id) ASSERT_TRUE(offer(queue, id, of("many", 10, 10)));
+  std::set<uint64_t> gone;
+  EXPECT_TRUE(offer(queue, 14, of("modest", 10, 100), kIdle, &gone));
+  EXPECT_EQ(gone, std::set<uint64_t>{3}) << "many has most requests, but bytes are short";
+}
+
+TEST(RequestQueue, SeveralLimitsEvictTheLatestOfEachGreedyClient) {
+  RequestQueue queue({.requests = 10, .tokens = 1000, .bytes = 1000});
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(offer(queue, id, of("tokens", 230, 10)));
+  for (uint64_t id = 5; id <= 8; ++id) ASSERT_TRUE(offer(queue, id, of("bytes", 5, 230)));
+  const RequestQueue::Engine engine{.prompt_tokens = 940};
+  std::set<uint64_t> gone;
+  EXPECT_TRUE(offer(queue, 9, of("modest", 100, 100), engine, &gone));
+  EXPECT_EQ(gone, (std::set<uint64_t>{4, 8}));
+  EXPECT_EQ(queue.room_for(of("bytes", 100, 400), {.prompt_tokens = 805}).reached,
+            QueueLimit::kBytes)
+      << "what it would evict is its own";
+}
+
 TEST(RequestQueue, TwoClientsDoNotEvictEachOther) {
   RequestQueue queue({.requests = 1});
   EXPECT_TRUE(offer(queue, 1, of("a")));
