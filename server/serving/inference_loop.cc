@@ -137,6 +137,7 @@ int64_t InferenceLoop::queued_bytes() const {
 InferenceLoop::Awaited InferenceLoop::await_step(std::chrono::milliseconds lately,
                                                  StepListener listener) {
   const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return Awaited::kIdle;  // no step comes any more
   // The step of a request that was cancelled meanwhile may hang too.
   if (open_.empty() && !busy_) return Awaited::kIdle;
   if (last_step_ && Clock::now() - *last_step_ <= lately) return Awaited::kEnded;

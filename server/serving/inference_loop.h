@@ -116,7 +116,7 @@ class InferenceLoop {
   enum class Awaited {
     kEnded,  ///< one has, lately
     kLater,  ///< requests are open, and the caller will be told
-    kIdle,   ///< there is no step to wait for
+    kIdle,   ///< there is no step to wait for, or the loop has stopped (status)
   };
   /// Hears of a step, by the loop's thread and without its lock: ok if it has ended well, or why
   /// the workers were lost in it. nullopt: no request is open any more. It must not block.

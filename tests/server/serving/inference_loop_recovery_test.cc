@@ -106,6 +106,51 @@ TEST(InferenceLoopRecoveryTest, WhoeverAwaitsTheStepOfACancelledRequestHearsOfIt
   EXPECT_EQ(sink->wait().end.finish.reason, FinishReason::kCancelled);
 }
 
+TEST(InferenceLoopRecoveryTest, NobodyAwaitsAStepOfALoopThatHasStopped) {
+  Gate gate;
+  std::promise<InferenceLoop::Awaited> at_the_end;
+  const auto sink = std::make_shared<CollectingSink>();
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan&) -> Result<StepOutcome> {
+    gate.pass();
+    return Status::error(Code::kAborted, "the ranks are lost for good");
+  });
+  ASSERT_TRUE(loop.submit(request(2), sink).ok());
+  gate.wait_entered();
+  const auto again = [&](const std::optional<Status>& step) {
+    EXPECT_FALSE(step.has_value());
+    at_the_end.set_value(loop.await_step({}, [](const std::optional<Status>&) {}));
+  };
+  ASSERT_EQ(loop.await_step({}, again), InferenceLoop::Awaited::kLater);
+  gate.open();
+  EXPECT_EQ(sink->wait().end.status.code(), Code::kAborted);
+  EXPECT_EQ(at_the_end.get_future().get(), InferenceLoop::Awaited::kIdle)
+      << "the loop's thread tells nobody any more";
+  EXPECT_FALSE(loop.status().ok());
+}
+
+TEST(InferenceLoopRecoveryTest, ALoopThatHasStoppedBoastsOfNoStep) {
+  Gate gate;
+  std::promise<InferenceLoop::Awaited> at_the_end;
+  bool first = true;
+  InferenceLoop loop(test_model(), kLimits, [&](const StepPlan& plan) -> Result<StepOutcome> {
+    if (std::exchange(first, false)) return Script()(plan);
+    gate.pass();
+    return Status::error(Code::kAborted, "the ranks are lost for good");
+  });
+  const auto sink = std::make_shared<CollectingSink>();
+  ASSERT_TRUE(loop.submit(request(2), sink).ok());
+  gate.wait_entered();
+  const std::chrono::milliseconds lately(std::chrono::hours(1));
+  EXPECT_EQ(loop.await_step(lately, {}), InferenceLoop::Awaited::kEnded);
+  const auto ask = [&](const std::optional<Status>&) {
+    at_the_end.set_value(loop.await_step(lately, {}));
+  };
+  ASSERT_EQ(loop.await_step(std::chrono::milliseconds(-1), ask), InferenceLoop::Awaited::kLater);
+  gate.open();
+  EXPECT_EQ(at_the_end.get_future().get(), InferenceLoop::Awaited::kIdle);
+  sink->wait();
+}
+
 TEST(InferenceLoopRecoveryTest, ARequestPresentAtTwoCrashesFailsAlone) {
   Gate gate;
   std::atomic<bool> held{false};
