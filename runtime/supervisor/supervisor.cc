@@ -253,7 +253,7 @@ std::optional<GroupStep> Supervisor::await_restart() {
       options_.max_restarts == 0 ? Deadline::infinite() : Deadline::after_s(options_.answer_s);
   if (wait_until_ready(restarted_, lock, answer, [this] { return !restarting_since_; }))
     return std::nullopt;
-  return GroupStep{std::nullopt, why_restarting_, false};
+  return GroupStep{.lost = why_restarting_};
 }
 
 Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
@@ -264,21 +264,22 @@ Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
   }
   if (const std::optional<Failure> final = lost()) return *final;
   if (std::exchange(lost_while_idle_, false)) {
-    return GroupStep{std::nullopt,
-                     Status::error(Code::kAborted, "the ranks were lost before the step"), false};
+    return GroupStep{.lost = Status::error(Code::kAborted, "the ranks were lost before the step")};
   }
   Attempt<std::string> result =
       group_->step(number, std::move(plan), [this] { return given_up_.load(); });
   note_step_times();
   if (result.ok()) {
     ++good_steps_;
-    return GroupStep{std::move(result).value(), {}, false};
+    return GroupStep{.result = std::move(result).value()};
   }
   if (!group_->ended()) return result.failure();  // the ranks run, but their answer was wrong
   begin_restart(result.failure());
   (void)await_restart();
   if (const std::optional<Failure> final = lost()) return *final;
-  return GroupStep{std::nullopt, result.failure().why, may_be_of_a_request(result.failure().fault)};
+  return GroupStep{.lost = result.failure().why,
+                   .blames_requests = may_be_of_a_request(result.failure().fault),
+                   .begun = true};
 }
 
 std::optional<Failure> Supervisor::watch() {

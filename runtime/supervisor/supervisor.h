@@ -60,11 +60,12 @@ struct SupervisorOptions {
 /// run again, or are still being started again. Nothing that they held is left, so that every
 /// sequence has to be computed again from its tokens.
 struct GroupStep {
-  std::optional<std::string> result;  ///< what rank 0 answers
-  Status lost;                        ///< why there is no result
+  std::optional<std::string> result = {};  ///< what rank 0 answers
+  Status lost = {};                        ///< why there is no result
   /// A request of this step may be the cause: the ranks were lost in this very step and not before
   /// it, and nothing outside kept them from running.
   bool blames_requests = false;
+  bool begun = false;  ///< the step had begun on the ranks that were lost
 };
 
 /// The ranks of one group: started over the first transport that works, watched, and started again

@@ -350,7 +350,7 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
     return StepOutcome(std::move(result));
   }
   if (step.ok()) {
-    return StepOutcome(std::move(step->lost), step->blames_requests);
+    return StepOutcome(std::move(step->lost), step->blames_requests, step->begun);
   }
   return lost_for_good(step.failure());
 }

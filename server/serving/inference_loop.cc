@@ -270,9 +270,8 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
       const auto it = open_.find(sequence.id);
       if (it == open_.end()) continue;
       lost.push_back(it->second->sink);
-      if (!outcome.blames_requests) continue;
-      it->second->times.lost = true;
-      if (!it->second->note_crash(sequence)) continue;
+      it->second->times.lost |= outcome.begun;
+      if (!outcome.blames_requests || !it->second->note_crash(sequence)) continue;
       ended.push_back(take_out(sequence.id, false));
       ended.back()->end.status = why_not_again(outcome.lost);
     }

@@ -55,14 +55,17 @@ class OutputSink {
 /// Their KV cache is gone, and every request continues from the tokens that it has.
 struct StepOutcome {
   StepOutcome(StepResult answer) : result(std::move(answer)) {}  // NOLINT: implicit by design
-  StepOutcome(Status why, bool may_be_requests)
-      : lost(std::move(why)), blames_requests(may_be_requests) {}
+  StepOutcome(Status why, bool may_be_requests, bool had_begun)
+      : lost(std::move(why)), blames_requests(may_be_requests), begun(had_begun) {}
 
   std::optional<StepResult> result;
   Status lost;  ///< why there is no result
   /// True if a request of this step may be the cause: they were lost during this step, and nothing
   /// outside kept them from running.
   bool blames_requests = false;
+  /// The workers were lost in this step, so that what its requests had is lost too. Otherwise they
+  /// had been lost before it, and a request whose first step this was has lost nothing.
+  bool begun = false;
 };
 
 /// Runs one step on the workers. An error means that they are lost for good: the loop then stops,

@@ -234,6 +234,7 @@ TEST(Supervisor, KillsFromOutsideCostNothingWhereTheRanksMakeProgress) {
     const Attempt<GroupStep> lost = supervisor->step(++number, "be killed");
     ASSERT_TRUE(lost.ok()) << lost.status().to_string();
     EXPECT_FALSE(lost->blames_requests);
+    EXPECT_TRUE(lost->begun) << "its requests lost what they had";
   }
   EXPECT_TRUE(supervisor->step(++number, "be killed").ok()) << "the one restart that is granted";
   EXPECT_EQ(counted, (std::vector<bool>{false, false, false, true}));
@@ -304,6 +305,7 @@ TEST(Supervisor, ARankThatDiesWhileIdleIsNoticedAndTheNextStepIsLostWithoutBlame
   ASSERT_TRUE(lost.ok());
   EXPECT_FALSE(lost->result);
   EXPECT_FALSE(lost->blames_requests) << "no request of this step may be its cause";
+  EXPECT_FALSE(lost->begun);
   EXPECT_EQ(supervisor->step(3, "third")->result, "third on 2");
 }
 

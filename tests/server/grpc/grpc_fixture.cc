@@ -49,7 +49,7 @@ Result<StepOutcome> AlphabetWorkers::step(const StepPlan& plan) {
   changed_.wait(lock, [this] { return !held_ || allowed_ > 0; });
   if (held_) --allowed_;
   if (!failure_.ok()) return failure_;
-  if (!lost_.ok()) return StepOutcome(std::exchange(lost_, {}), true);
+  if (!lost_.ok()) return StepOutcome(std::exchange(lost_, {}), true, true);
   StepResult result;
   result.step = plan.step;
   for (const SequenceStep& sequence : plan.sequences) {

@@ -20,7 +20,8 @@ class ForgetfulWorkers {
   Result<StepOutcome> operator()(const StepPlan& plan) {
     if (losses_.contains(++call_)) {
       computed_.clear();
-      return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), blames_requests_);
+      return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), blames_requests_,
+                         true);
     }
     for (const SequenceStep& step : plan.sequences) {
       EXPECT_EQ(step.first_position, computed_[step.id])
@@ -183,7 +184,7 @@ TEST(InferenceLoopRecoveryTest, AShortageInTwoStepsIsNoCrashOfTheProgram) {
     if (++step == 1) return Script()(plan);
     return StepOutcome(Status::error(Code::kResourceExhausted, "rank 1 was refused memory")
                            .blamed_on(Fault::kShortage),
-                       true);
+                       true, true);
   });
   const auto sink = std::make_shared<CollectingSink>();
   ASSERT_TRUE(loop.submit(request(9), sink).ok());

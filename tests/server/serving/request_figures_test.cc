@@ -200,11 +200,26 @@ TEST(RequestFiguresTest, ARequestThatLosesItsFirstStepIsRecoveredToo) {
   bool lost = false;
   CountedLoop counted([&](const StepPlan& plan) -> Result<StepOutcome> {
     if (std::exchange(lost, true)) return Script{}(plan);
-    return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), true);
+    return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), true, true);
   });
   counted.submit(request(3))->wait();
   EXPECT_EQ(counted.figures->counts().recovered, 1);
   EXPECT_EQ(counted.figures->counts().prompt_tokens, 3);
+}
+
+TEST(RequestFiguresTest, WhoeverWasInALostStepIsRecoveredThoughNobodyBlamesIt) {
+  // A kill from outside in the first step, and then the ranks are not back at once.
+  for (const bool begun : {true, false}) {
+    int call = 0;
+    CountedLoop counted([&](const StepPlan& plan) -> Result<StepOutcome> {
+      if (++call > 2) return Script{}(plan);
+      return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), false,
+                         begun && call == 1);
+    });
+    EXPECT_TRUE(counted.submit(request(3))->wait().end.status.ok());
+    EXPECT_EQ(counted.figures->counts().recovered, begun ? 1 : 0)
+        << "a request that comes during a restart has lost nothing";
+  }
 }
 
 TEST(RequestFiguresTest, ARestartIsInTheTimesAndChangesNoCount) {
@@ -217,7 +232,7 @@ TEST(RequestFiguresTest, ARestartIsInTheTimesAndChangesNoCount) {
     if (call < 3 || call > 6) return Script{}(plan);
     if (call == 4) newcomer = loop->submit(request(2));
     std::this_thread::sleep_for(milliseconds(20));
-    return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), call == 3);
+    return StepOutcome(Status::error(Code::kAborted, "rank 1 was killed"), call == 3, call == 3);
   });
   loop = &counted;
   const auto sink = counted.submit(request(8));
