@@ -97,13 +97,14 @@ Result<uint64_t, RefusedRequest> InferenceLoop::submit(ResolvedRequest request,
   return id;
 }
 
-void InferenceLoop::cancel(uint64_t id) {
+bool InferenceLoop::cancel(uint64_t id) {
   {
     const std::lock_guard lock(mutex_);
-    if (!open_.contains(id)) return;
+    if (!open_.contains(id)) return false;
     cancelled_.push_back(take_out(id, false));  // others may have its place in the queue at once
   }
   wake_.notify_one();
+  return true;
 }
 
 void InferenceLoop::end_late() {

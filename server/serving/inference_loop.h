@@ -101,8 +101,9 @@ class InferenceLoop {
                                           const std::optional<RequestOrigin>& origin = {});
 
   /// Takes the request out of the queue and the next step, and ends it with reason kCancelled at
-  /// the next step boundary. No effect for unknown ids.
-  void cancel(uint64_t id);
+  /// the next step boundary. Returns false, without an effect, for one that has ended, or that ends
+  /// already in this way, and for unknown ids.
+  bool cancel(uint64_t id);
 
   /// Ends the requests that have waited for too long. The loop does it between two steps; call it
   /// about once a second, because a step whose ranks have to be started again takes long.

@@ -228,14 +228,16 @@ ServingState::AbortOutcome ServingState::abort(const std::string& request_id) {
   const auto found = by_id_.find(request_id);
   if (found == by_id_.end())
     return finished_set_.contains(request_id) ? AbortOutcome::kFinished : AbortOutcome::kUnknown;
-  view_.loop->cancel(live_.at(found->second).loop_id);
-  return AbortOutcome::kAborted;
+  // The id is in use until the client learns of the end, which may have come by itself.
+  return view_.loop->cancel(live_.at(found->second).loop_id) ? AbortOutcome::kAborted
+                                                             : AbortOutcome::kFinished;
 }
 
 int ServingState::abort_all() {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, call] : by_id_) view_.loop->cancel(live_.at(call).loop_id);
-  return static_cast<int>(by_id_.size());
+  int aborted = 0;
+  for (const auto& [id, call] : by_id_) aborted += view_.loop->cancel(live_.at(call).loop_id);
+  return aborted;
 }
 
 void ServingState::drop_slow_readers(std::chrono::milliseconds limit) {

@@ -116,11 +116,12 @@ class ServingState {
   /// Removes a call that is over. No effect if its request was not accepted.
   void leave(const std::string& request_id, const LiveCall* call);
 
-  /// Ends one request with reason kCancelled, which its client receives. Returns kAborted,
-  /// kFinished if it was one of the last few thousand to end, or kUnknown.
+  /// Ends the request that has this id now with reason kCancelled, which its client receives, and
+  /// returns kAborted. Returns kFinished if that one, or one that had the id lately, has ended
+  /// without this call, and kUnknown if none of the last few thousand had it.
   enum class AbortOutcome { kAborted, kFinished, kUnknown };
   AbortOutcome abort(const std::string& request_id);
-  /// Aborts all requests and returns how many.
+  /// Aborts all requests and returns how many were ended by it.
   int abort_all();
   void drop_slow_readers(std::chrono::milliseconds limit);
   /// Ends the requests that have waited for too long. Call it about once a second.

@@ -101,6 +101,29 @@ TEST_F(ServingStateTest, AnIdIsInUseUntilItsCallEnds) {
   EXPECT_TRUE(loop.drain(Deadline::infinite()));
 }
 
+TEST_F(ServingStateTest, AnAbortSaysWhetherItEndedTheRequest) {
+  InferenceLoop loop(test_model(), kLimits, Script{});
+  state_.set_ready(&test_model(), &loop, {});
+  const auto first = std::make_shared<CollectingCall>();
+  ASSERT_TRUE(submit("a", asks_for(1), first).ok());
+  first->collected.wait();
+  EXPECT_EQ(state_.abort("a"), ServingState::AbortOutcome::kFinished)
+      << "it has ended by itself, although its client does not know it yet";
+  EXPECT_EQ(state_.abort_all(), 0);
+  EXPECT_EQ(first->collected.end.finish.reason, FinishReason::kLength);
+  state_.release_id("a", first.get());
+
+  const auto second = std::make_shared<CollectingCall>();
+  ASSERT_TRUE(submit("a", asks_for(190), second).ok());
+  state_.leave("a", first.get());
+  const ServingState::AbortOutcome outcome = state_.abort("a");
+  const FinishReason reason = second->collected.wait().end.finish.reason;
+  EXPECT_EQ(outcome == ServingState::AbortOutcome::kAborted, reason == FinishReason::kCancelled)
+      << "the one that has the id now, whose call the first one did not take along";
+  state_.leave("a", second.get());
+  EXPECT_TRUE(state_.wait_until_idle(Deadline::after_ms(0)));
+}
+
 TEST_F(ServingStateTest, TellsAFullQueueFromALostEngine) {
   EngineLimits tiny = kLimits;
   tiny.max_num_seqs = 1;
