@@ -26,6 +26,11 @@ RungContext context_of(const LadderOptions& options, HostFacts facts, int world_
   return context;
 }
 
+/// Whether ranks lose nothing over this rung instead of the other one. False if there is none.
+bool costs_nothing(const std::string& rung, const std::string& other) {
+  return !rung.empty() && as_good(cost_beside(*find_rung(rung), *find_rung(other)));
+}
+
 }  // namespace
 
 Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
@@ -139,13 +144,24 @@ std::optional<Failure> Ladder::refuse(const Failure& failure) {
   return std::nullopt;
 }
 
-/// Reports the refusals [first, end), each with the rung that was tried next.
-void Ladder::say_refused(size_t first, size_t end) const {
-  if (!options_.on_refused) return;
+/// Reports the refusals before `end` that have not been, each with the rung that was tried next.
+/// taken: the one that is proven; empty: none is.
+void Ladder::say_refused(size_t end, const std::string& taken) {
   const std::vector<Refusal>& refusals = report_.refusals;
-  for (size_t i = first; i < end; ++i)
-    options_.on_refused(refusals[i],
-                        i + 1 < refusals.size() ? refusals[i + 1].rung : report_.order[at_]);
+  for (; said_ < end; ++said_) {
+    const Refusal& refusal = refusals[said_];
+    if (!options_.on_refused) continue;
+    options_.on_refused(refusal,
+                        said_ + 1 < refusals.size() ? refusals[said_ + 1].rung : report_.order[at_],
+                        costs_nothing(taken, refusal.rung));
+  }
+}
+
+/// Reports the refusals from `first` on of a start that has failed. If they are why, no rung was
+/// tried behind the last one.
+void Ladder::say_refused_in_vain(const Failure& failure, size_t first) {
+  const size_t last = of_ladder(failure) ? 1 : 0;
+  say_refused(std::max(report_.refusals.size(), first + last) - last, "");
 }
 
 /// The policy forbids the rungs that are left. setting: the one that says so.
@@ -222,7 +238,8 @@ void Ladder::say_phase(Phase phase, double seconds) const {
 }
 
 /// Said before any weight is loaded, so that the log shows the order of things.
-void Ladder::say_verified(const TransportVerified& figures) const {
+void Ladder::say_verified(const TransportVerified& figures) {
+  if (!has_run_) say_refused(report_.refusals.size(), tried_);
   if (!options_.on_verified) return;
   TransportReport report = report_;
   report.rung = tried_;
@@ -292,7 +309,10 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::climb_down(const WorkerGroupOption
     // The next rung may need the room. But a rung that has worked may be taken again.
     if (!has_run_ || !is_shortage(why.fault, why.why)) pool_.give_back();
     if (std::optional<Failure> forbidden = refuse(why)) return *forbidden;
-    if (!has_run_) say_refused(report_.refusals.size() - 1, report_.refusals.size());
+    // If the next rung is as good, only its proof shows whether this is more than a note.
+    const bool as_good = costs_nothing(report_.order[at_], report_.refusals.back().rung);
+    const size_t held = as_good ? 1 : 0;
+    if (!has_run_) say_refused(report_.refusals.size() - held, "");
     if (prepared && control.deadline.passed())
       return no_rung_left(
           cat(none_works(), "; ", options_.names.startup_timeout, " leaves no time for another"));
@@ -311,9 +331,7 @@ Failure Ladder::go_back(const Failure& failure, size_t first_refusal, const std:
   Failure outcome = failure;
   if (is_shortage(failure.fault, failure.why)) outcome.fault = Fault::kShortage;
   if (short_of == refusals.end()) {
-    // After the last refusal no rung was tried if that is the end.
-    const size_t last = of_ladder(failure) ? 1 : 0;
-    say_refused(first_refusal, std::max(refusals.size(), first_refusal + last) - last);
+    say_refused_in_vain(failure, first_refusal);
     return outcome;
   }
   report_.rung = rung;
@@ -323,7 +341,7 @@ Failure Ladder::go_back(const Failure& failure, size_t first_refusal, const std:
   for (at_ = 0; report_.order[at_] != short_of->rung;) ++at_;
   refusals.erase(short_of, refusals.end());
   find_remedies();
-  say_refused(first_refusal, refusals.size());
+  say_refused(refusals.size(), "");
   return outcome;
 }
 
@@ -338,12 +356,14 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
   const std::string rung = report_.rung;
   Attempt<std::unique_ptr<WorkerGroup>> group = climb_down(options, control);
   if (group.ok()) {
-    if (has_run_) say_refused(first_refusal, report_.refusals.size());
+    say_refused(report_.refusals.size(), report_.rung);
     has_run_ = true;
     used_bytes_ = private_bytes((*group)->pids());
     return group;
   }
-  return has_run_ ? go_back(group.failure(), first_refusal, rung) : group.failure();
+  if (has_run_) return go_back(group.failure(), first_refusal, rung);
+  say_refused_in_vain(group.failure(), first_refusal);
+  return group;
 }
 
 std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
@@ -356,7 +376,7 @@ std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
     return std::nullopt;
   pool_.give_back();
   const std::optional<Failure> forbidden = refuse(failure);
-  if (!forbidden) say_refused(report_.refusals.size() - 1, report_.refusals.size());
+  if (!forbidden) say_refused(report_.refusals.size(), "");
   return forbidden;
 }
 

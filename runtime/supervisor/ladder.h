@@ -36,8 +36,10 @@ struct LadderOptions {
   bool reproducible = true;  ///< sums in our own order; on devices this decides what NCCL connects
   NcclUserSettings nccl;     ///< what the user has set for NCCL
   LimitNames names;
-  /// Gets every refusal as it happens, with the rung that is tried next.
-  std::function<void(const Refusal&, const std::string& next)> on_refused;
+  /// Gets every refusal, with the rung that is tried next. as_good: the rung that is now proven is
+  /// as good as the refused one, so that nothing is lost (runtime/transport/rungs/rung.h). If the
+  /// next rung would be as good, this comes once that is proven or refused, and otherwise at once.
+  std::function<void(const Refusal&, const std::string& next, bool as_good)> on_refused;
   /// Gets each phase of a start when its last rank has left it, with the seconds that the slowest
   /// rank was in it, and the rung. kProbe covers all that the front does before it starts
   /// ranks.
@@ -103,10 +105,11 @@ class Ladder {
   std::optional<Failure> too_little_memory();
   Failure go_back(const Failure& failure, size_t first_refusal, const std::string& rung);
   std::optional<Failure> refuse(const Failure& failure);
-  void say_refused(size_t first, size_t end) const;
+  void say_refused(size_t end, const std::string& taken);
+  void say_refused_in_vain(const Failure& failure, size_t first);
   void say_prepared() const;
   void say_phase(Phase phase, double seconds) const;
-  void say_verified(const TransportVerified& figures) const;
+  void say_verified(const TransportVerified& figures);
   Failure forbid(const std::string& setting);
   Failure no_rung_left(std::string what);
   std::string none_works() const;
@@ -118,6 +121,7 @@ class Ladder {
   TransportReport report_;  // without the facts, which report() adds
   RankEquipment equipment_;
   size_t at_ = 0;      // an index into report_.order
+  size_t said_ = 0;    // of report_.refusals, those that on_refused has had
   std::string tried_;  // the rung over which ranks were started last
   int32_t starts_ = 0;
   bool has_run_ = false;

@@ -108,9 +108,11 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
     log_info(figures_text(report));
     for (const std::string& line : nccl_bug_warnings(report.nccl, report.rung)) log_warning(line);
   };
-  options.on_refused = [](const Refusal& refusal, const std::string& next) {
-    log_warning(cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase),
-                    "), trying ", next, ": ", explained(refusal.status, 600)));
+  options.on_refused = [](const Refusal& refusal, const std::string& next, bool as_good) {
+    const std::string text =
+        cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase), "), ",
+            as_good ? "using " : "trying ", next, ": ", explained(refusal.status, 600));
+    as_good ? log_info(text) : log_warning(text);
   };
   return options;
 }

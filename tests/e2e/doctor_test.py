@@ -175,16 +175,22 @@ class InSmallPlaces(harness.TestCase):
         self.assertRegex(none.stderr, r"no transport works for 2 ranks \(tried shm\)")
 
     def test_serving_says_what_was_refused(self):
-        done = inside("size=1m",
-                      shlex.join([harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In",
-                                  "--max-tokens", "4", "-tp", "2", "--json"]))
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(json.loads(done.stdout)["transport"], "memfd")
-        self.assertRegex(done.stderr,
-                         rf"transport shm refused \(budget\), trying memfd: .*{shm_bytes(2)}")
-        done = inside("size=1m",
-                      shlex.join([harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In",
-                                  "--max-tokens", "4", "-tp", "2", "--on-shm-shortage", "fail"]))
+        generate = [harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In", "--max-tokens", "4",
+                    "-tp", "2", "--json"]
+        # One that costs nothing is a note. The rest of the line, and the remedy, are there all the same.
+        for flags, rung, refused in (
+                (("--log-level", "info"), "memfd",
+                 rf" INFO .*transport shm refused \(budget\), using memfd: .*{shm_bytes(2)}"),
+                (("--transport", "shm,tcp"), "tcp",
+                 rf" WARNING .*transport shm refused \(budget\), trying tcp: .*{shm_bytes(2)}")):
+            with self.subTest(flags=flags):
+                done = inside("size=1m", shlex.join([*generate, *flags]))
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(json.loads(done.stdout)["transport"], rung)
+                self.assertRegex(done.stderr, refused)
+                self.assertIn("What would make shm work here", done.stderr)
+        self.assertEqual(inside("size=1m", shlex.join(generate)).stderr, "", "nothing is lost")
+        done = inside("size=1m", shlex.join([*generate, "--on-shm-shortage", "fail"]))
         self.assertEqual(done.returncode, harness.UNAVAILABLE, done.stderr)
 
     def test_left_files_are_found_and_cleaned_on_request_only(self):

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,10 +36,28 @@ inline HostFacts facts_with_free(int64_t bytes) {
   return facts;
 }
 
+/// Facts with two devices, as a front finds them.
+inline HostFacts facts_with_gpus() {
+  HostFacts facts = good_facts();
+  facts.gpu.asked = true;
+  facts.gpu.ranks = 2;
+  facts.gpu.cuda_runtime = facts.gpu.cuda_driver = 13000;
+  facts.gpu.devices.resize(2);
+  return facts;
+}
+
 inline LadderOptions in_order(std::vector<std::string> order) {
   LadderOptions options;
   options.order = std::move(order);
   return options;
+}
+
+/// Appends " shm>memfd" for a refusal of shm before memfd was tried, and " shm=memfd" if nothing is
+/// lost.
+inline std::function<void(const Refusal&, const std::string&, bool)> append_to(std::string* told) {
+  return [told](const Refusal& refusal, const std::string& next, bool as_good) {
+    *told += cat(" ", refusal.rung, as_good ? "=" : ">", next);
+  };
 }
 
 inline std::vector<std::string> every_rung() {

@@ -91,6 +91,22 @@ TEST(Ladder, PolicyForbidsToGoOn) {
       << none.to_string();
 }
 
+/// What is told of the refusals over shm, memfd and tcp where there is no room for shm.
+std::string told_of_refusals(int memfd_error) {
+  std::string told;
+  LadderOptions options = in_order({"shm", "memfd", "tcp"});
+  options.on_refused = append_to(&told);
+  HostFacts facts = facts_with_free(4096);
+  facts.memfd_error = memfd_error;
+  EXPECT_TRUE(Ladder(options, facts, 2).start(transport_only(2), {}).ok());
+  return told;
+}
+
+TEST(Ladder, ARefusalLosesNothingOnlyIfTheNextRungIsAsGoodAndTaken) {
+  EXPECT_EQ(told_of_refusals(0), " shm=memfd");
+  EXPECT_EQ(told_of_refusals(EPERM), " shm>memfd memfd>tcp");
+}
+
 TEST(Ladder, TellsItsPhasesAndTheProofBeforeTheStartEnds) {
   std::vector<std::string> told;
   LadderOptions options = in_order({"shm", "memfd"});
@@ -126,16 +142,6 @@ TEST(Ladder, AMissingPermissionIsNoWantOfMemory) {
   EXPECT_EQ(ladder.report().refusals[0].phase, Phase::kProbe);
   EXPECT_FALSE(ladder.report().refusals[0].shared_memory());
   EXPECT_FALSE(ladder.report().remedies.empty()) << "it is curable all the same";
-}
-
-/// Facts with two devices, as a front finds them.
-HostFacts facts_with_gpus() {
-  HostFacts facts = good_facts();
-  facts.gpu.asked = true;
-  facts.gpu.ranks = 2;
-  facts.gpu.cuda_runtime = facts.gpu.cuda_driver = 13000;
-  facts.gpu.devices.resize(2);
-  return facts;
 }
 
 // The trial is a real process and the signal is real. Only the limit is invented.
@@ -287,9 +293,7 @@ std::string second_start_without_files(std::vector<std::string> order) {
   ::signal(SIGXFSZ, SIG_IGN);
   std::string told;
   LadderOptions options = in_order(std::move(order));
-  options.on_refused = [&told](const Refusal& refusal, const std::string& next) {
-    told += cat(" ", refusal.rung, ">", next);
-  };
+  options.on_refused = append_to(&told);
   Ladder ladder(options, good_facts(), 2);
   Attempt<std::unique_ptr<WorkerGroup>> group = ladder.start(transport_only(2), {});
   if (!group.ok()) return group.status().to_string();

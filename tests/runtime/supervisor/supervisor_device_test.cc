@@ -123,7 +123,9 @@ class HungInFirstStart {
     options->hooks.on_phase_now = [this](Phase phase, double) {
       if (phase == Phase::kOpen && !held_) hold();
     };
-    options->ladder.on_refused = [this](const Refusal&, const std::string&) { refused_ = true; };
+    options->ladder.on_refused = [this](const Refusal&, const std::string&, bool) {
+      refused_ = true;
+    };
     ::setenv("SHOAL_TEST_FAULT", "0:open:spin", 1);
   }
   ~HungInFirstStart() {
