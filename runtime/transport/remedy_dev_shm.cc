@@ -79,8 +79,7 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           "      emptyDir:\n"
           "        medium: Memory\n"
           "        ",
-          size_limit_line(trouble.total_bytes, trouble.at_least),
-          "; its pages count against resources.limits.memory");
+          size_limit_line(trouble.total_bytes, trouble.at_least));
   return {"kubernetes",
           cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ",
               trouble.at_least ? words(Bound::kAtLeast) : "",

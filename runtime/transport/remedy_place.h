@@ -50,10 +50,11 @@ inline const char* words_before_round(bool at_least) {
   return at_least ? "at least, or " : "or ";
 }
 
-/// The line of a Kubernetes emptyDir that holds exactly this many bytes, with the next round size.
+/// The line of a Kubernetes emptyDir that holds exactly this many bytes, with the next round size
+/// and what else they need.
 inline std::string size_limit_line(int64_t bytes, bool at_least) {
   return cat("sizeLimit: \"", bytes, "\"  # bytes, ", words_before_round(at_least),
-             round_quantity(bytes));
+             round_quantity(bytes), "; its pages count against resources.limits.memory");
 }
 
 }  // namespace shoal
