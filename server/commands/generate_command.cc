@@ -148,6 +148,7 @@ Ending run_one(const GenerateFlags& flags, InferenceLoop& loop, std::vector<Requ
   SHOAL_RETURN_IF_ERROR(at(Stage::kRun, requests[0].wrong.status));
   if (!flags.json) SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, print_text(*sinks[0])));
   const Completion completion = sinks[0]->wait_end();
+  host.log_summary();
   if (!completion.end.status.ok()) return host.ending(completion.end.status);
   const std::string answer = flags.json ? completion_json(completion, host.transport()) : "";
   SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(answer + "\n")));

@@ -132,6 +132,21 @@ class Generate(Batch):
                               r"12 generated tokens in \d+\.\d s: [\d.]+ tokens/s\n")
 
 
+    def test_the_log_says_at_the_end_who_made_the_others_wait(self):
+        long = {"prompt": "In", "max_tokens": 64, "ignore_eos": True}
+        for request in (("--prompt", "In", "--max-tokens", 64, "--ignore-eos"),
+                        ("--jsonl", self.write(long))):
+            # Each rank tells of its steps after the 12th one, because that takes so long, and the front
+            # has read it long before the 64th one is done.
+            with self.subTest(request[0]), harness.planted("1:step-12:compute-2"):
+                process = harness.start("generate", DEMO, *request, "-tp", 2, "--threads-per-rank", 1,
+                                        "--log-level", "info")
+                err = process.communicate(timeout=5 * harness.GUARD)[1].decode()
+                self.assertEqual(process.returncode, 0, err)
+                self.assertRegex(err, r"INFO front .*\] in the last minute of steps rank 1 makes the "
+                                      r"others wait \d+ % of the step\n")
+
+
 class Ended(Batch):
     """A batch that ends early: a rank stands still in a step in which only the first line, a long
     one, is left."""
