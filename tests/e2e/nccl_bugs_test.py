@@ -184,9 +184,12 @@ class OfTheLibraryThatIsHere(Place):
 
     def test_the_users_settings_decide_what_can_be_met(self):
         report = self.report("size=64m", "-tp", 2, NCCL_CUMEM_HOST_ENABLE=1)
-        [bug] = [bug for bug in report["nccl_known_bugs"] if bug["condition"] == "cumem-host"]
-        self.assertEqual((bug["rungs"], bug["first_good"], bug["avoid"]),
-                         (["nccl-shm", "nccl-shm-lean"], None, "NCCL_CUMEM_HOST_ENABLE=0"))
+        bugs = [bug for bug in report["nccl_known_bugs"] if bug["condition"] == "cumem-host"]
+        self.assertEqual(len(bugs), 2)
+        for bug, source in zip(bugs, ("nccl#1838", "nccl#2190")):
+            self.assertIn(source, bug["source"])
+            self.assertEqual((bug["rungs"], bug["first_good"], bug["avoid"]),
+                             (["nccl-shm", "nccl-shm-lean"], None, "NCCL_CUMEM_HOST_ENABLE=0"))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ struct NcclBug {
 /// The one that is refused was only seen between the threads of one process (llama.cpp), which
 /// Shoal's ranks are not. But nobody has said that other ranks cannot meet it, and a library
 /// without it has all fields of NcclConfig (nccl_api.h).
-inline constexpr std::array<NcclBug, 16> kNcclBugs = {{
+inline constexpr std::array<NcclBug, 17> kNcclBugs = {{
     {21207, 21901, NcclBugSeverity::kWarn, NcclBugCondition::kFiles,
      "a rank dies of SIGBUS, instead of an error, if /dev/shm is too small", "",
      "release notes 2.19.1; NVIDIA/nccl#983"},
@@ -95,6 +95,10 @@ inline constexpr std::array<NcclBug, 16> kNcclBugs = {{
     {23007, 23102, NcclBugSeverity::kWarn, NcclBugCondition::kSharedGpu,
      "NVLink SHARP, which such ranks cannot use, stays on unless the last two share one",
      "NCCL_NVLS_ENABLE=0", "release notes 2.31.2; NVIDIA/nccl#2257"},
+    {22403, 0, NcclBugSeverity::kWarn, NcclBugCondition::kCumemHost,
+     "the first connection fails with CUDA error 217, \"peer access is not supported\", if GPUs do "
+     "not reach each other and the driver is older than CUDA 13.0",
+     "NCCL_CUMEM_HOST_ENABLE=0", "NCCL User Guide, NCCL_CUMEM_HOST_ENABLE; NVIDIA/nccl#1838"},
     {22603, 0, NcclBugSeverity::kWarn, NcclBugCondition::kCumemHost,
      "ranks that disagree on whether such memory works fail with \"Error while attaching to shared "
      "memory segment ... (size 0)\"",
