@@ -104,8 +104,8 @@ inline constexpr std::array<NcclBug, 17> kNcclBugs = {{
      "memory segment ... (size 0)\"",
      "NCCL_CUMEM_HOST_ENABLE=0", "NVIDIA/nccl#2190, and its open repair #2388"},
     {22902, 0, NcclBugSeverity::kWarn, NcclBugCondition::kNvls,
-     "init fails with \"Failed to bind NVLink SHARP (NVLS) Multicast memory\", where 2.28 did without "
-     "it, if the switches have no slot left (many communicators) or are not set up",
+     "init fails with \"Failed to bind NVLink SHARP (NVLS) Multicast memory\", where 2.28 did "
+     "without it, if the switches have no slot left (many communicators) or are not set up",
      "NCCL_NVLS_ENABLE=0", "NVIDIA/nccl#2077, which is open"},
 }};
 

@@ -37,12 +37,11 @@ TEST(ShmSize, OfALeastNeedIsTheLeast) {
   needs[1].bound = Bound::kAtMost;
   const ShmSize size = shm_size_for({}, needs, 262144);
   EXPECT_EQ(size.bytes, 273973248);
-  EXPECT_EQ(
-      to_text(size),
-      "a /dev/shm in which the least of any of them fits, with what is left for others:\n"
-      "  docker: --shm-size=273973248b  # at least, or 512m\n"
-      "  kubernetes: sizeLimit: \"273973248\"  # bytes, at least, or 512Mi; its pages count against "
-      "resources.limits.memory\n");
+  EXPECT_EQ(to_text(size),
+            "a /dev/shm in which the least of any of them fits, with what is left for others:\n"
+            "  docker: --shm-size=273973248b  # at least, or 512m\n"
+            "  kubernetes: sizeLimit: \"273973248\"  # bytes, at least, or 512Mi; its pages count "
+            "against resources.limits.memory\n");
   EXPECT_EQ(to_json(size)["bound"], "at-least");
   needs[0].bound = Bound::kExact;
   EXPECT_EQ(to_json(shm_size_for({}, needs, 262144))["bound"], "at-most");
