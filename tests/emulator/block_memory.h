@@ -1,5 +1,9 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "tests/emulator/report.h"
 
 namespace shoal::emulator {
 
@@ -11,5 +15,38 @@ inline constexpr size_t kPlainBlockMemory = 48 * 1024;
 /// Lets the blocks of a kernel have this much memory on the device. False: no device has that much.
 bool raise_block_memory(int device, const void* kernel, size_t bytes);
 bool may_have_block_memory(int device, const void* kernel, size_t bytes);
+
+/// What one block after the other has as its memory. Behind it lie pages that nobody may touch: a
+/// lane that does is reported, and its kernel ends.
+class BlockMemory {
+ public:
+  BlockMemory();
+  ~BlockMemory();
+  BlockMemory(const BlockMemory&) = delete;
+  BlockMemory& operator=(const BlockMemory&) = delete;
+
+  /// Memory of a new block: so many bytes, at most kMostBlockMemory, aligned to 128, which hold NaN
+  /// in bfloat16 and float32. Up to 127 more bytes lie before the pages that are guarded.
+  unsigned char* begin_block(size_t bytes);
+  const unsigned char* guard() const { return guard_; }
+
+ private:
+  unsigned char* mapped_ = nullptr;
+  unsigned char* guard_ = nullptr;
+};
+
+/// The guard behind the memory of the running lane's block. nullptr: the thread runs no lane.
+extern thread_local constinit const unsigned char* running_guard;
+
+/// Reports bytes that are not all inside the memory of the running lane's block.
+void check_block_memory(const void* address, size_t bytes, const Place& place);
+/// Reads a row of a matrix. It is made where the kernel is compiled, so that ThreadSanitizer sees
+/// it.
+inline void read_row(const void* row, unsigned char (&to)[16], const Place& place) {
+  if (reinterpret_cast<uintptr_t>(row) % sizeof(to) != 0)
+    report(Fault::kMisaligned, place, "a row of a matrix");
+  check_block_memory(row, sizeof(to), place);
+  std::memcpy(to, row, sizeof(to));
+}
 
 }  // namespace shoal::emulator

@@ -68,6 +68,29 @@ void misaligned_row(FaultArgs) {
   uint32_t to[4];
   WRONG(cuda::load_matrices(to, cuda::block_memory() + 2));
 }
+void copy_behind_the_block(FaultArgs args) {
+  WRONG(cuda::copy_async(cuda::block_memory() + 1024, args.memory, true));
+}
+void zeros_behind_the_block(FaultArgs) {
+  WRONG(cuda::copy_async(cuda::block_memory() + 1024, nullptr, false));
+}
+void row_behind_the_block(FaultArgs) {
+  uint32_t to[4];
+  WRONG(cuda::load_matrices(to, cuda::block_memory() + 1024));
+}
+void row_before_the_block(FaultArgs) {
+  uint32_t to[4];
+  WRONG(cuda::load_transposed(to, cuda::block_memory() - 16));
+}
+/// Plain accesses, of which the last one is wrong.
+void reads_behind_the_block(FaultArgs) {
+  const volatile unsigned char* const memory = cuda::block_memory();
+  for (int i = 0; i <= 1024; ++i) static_cast<void>(memory[i]);
+}
+void writes_behind_the_block(FaultArgs) {
+  volatile unsigned char* const memory = cuda::block_memory();
+  for (int i = 0; i <= 1024; ++i) memory[i] = 1;
+}
 void unwritten_read(FaultArgs args) {
   WRONG(cuda::load_global(args.memory + 64));
 }
@@ -175,6 +198,22 @@ TEST(FaultTest, MemoryThatNobodyHasWritten) {
 TEST(FaultTest, AddressesThatTheDeviceDoesNotHave) {
   for (auto* kernel : {&read_behind_the_end, &write_behind_the_end, &read_of_the_host})
     expect_reports({{kernel, 32, "address that the device does not have"}});
+}
+
+TEST(FaultTest, MemoryOutsideOfTheBlocks) {
+  const std::string name = "address outside of the block's memory";
+  for (auto* kernel : {&copy_behind_the_block, &zeros_behind_the_block, &row_behind_the_block,
+                       &row_before_the_block})
+    expect_reports({{kernel, 32, name}});
+  // Nobody checks these before the processor does, which knows no line.
+  for (auto* kernel : {&reads_behind_the_block, &writes_behind_the_block}) {
+    for (const char* streams : {"threads", "at-once"}) {
+      with_settings({{"STREAMS", streams}}, [&] {
+        EXPECT_EQ(run_block(kernel, 32, 1024, FaultArgs{}), cudaErrorLaunchFailure);
+        EXPECT_EQ(first_report(), name + ": lane 0 touches byte 1024");
+      });
+    }
+  }
 }
 
 TEST(FaultTest, DevicesThatAreOutOfReach) {

@@ -63,6 +63,7 @@ struct Block {
   char order[2] = {};
   char begun = 0, over = 0;  ///< what happens before all lanes, and after them
   unsigned char* memory = nullptr;
+  const unsigned char* guard = nullptr;  ///< behind the memory
 };
 
 /// One multiprocessor: the blocks under way in one host thread. A lane keeps its fiber for all
@@ -77,6 +78,7 @@ class Multiprocessor {
   Lane& lane() { return *running_; }
   LaneCopies& copies() { return copies_[running_->slot]; }
   const LaunchFacts& facts() const { return facts_; }
+  const LaunchShape& shape() const { return shape_; }
   [[noreturn]] void abandon() {
     abandoned_ = true;
     stop_lane();
@@ -102,7 +104,7 @@ class Multiprocessor {
   std::vector<Lane> lanes_;
   std::vector<Warp> warps_;
   std::vector<Block> blocks_;
-  std::vector<std::unique_ptr<unsigned char[]>> memories_;
+  std::vector<std::unique_ptr<BlockMemory>> memories_;
   std::vector<uint64_t> order_;  ///< of the blocks
   size_t begun_ = 0;
   unsigned under_way_ = 0;
@@ -119,8 +121,7 @@ Multiprocessor& multiprocessor() {
 void Multiprocessor::make_room(unsigned blocks, unsigned threads) {
   const unsigned warps = (threads + kWarp - 1) / kWarp;
   while (fibers_.size() < size_t{blocks} * threads) fibers_.push_back(std::make_unique<Fiber>());
-  while (memories_.size() < blocks)
-    memories_.push_back(std::make_unique<unsigned char[]>(kMostBlockMemory + 128));
+  while (memories_.size() < blocks) memories_.push_back(std::make_unique<BlockMemory>());
   if (copies_.size() < fibers_.size()) copies_.resize(fibers_.size());
   lanes_.assign(size_t{blocks} * threads, {});
   warps_.assign(size_t{blocks} * warps, {});
@@ -148,11 +149,10 @@ void Multiprocessor::begin_block(unsigned slot) {
                  static_cast<unsigned>(index / grid.x / grid.y)};
   block.lanes = shape_.threads;
   block.arrived = block.ended = 0;
-  const auto address = reinterpret_cast<uintptr_t>(memories_[slot].get());
-  block.memory = memories_[slot].get() + (128 - address % 128) % 128;
   // After the lanes of the block that had this memory before, and before those of this one.
   barrier_acquire(&block.over);
-  std::memset(block.memory, 0xff, shape_.memory);  // NaN in bfloat16 and float32
+  block.memory = memories_[slot]->begin_block(shape_.memory);
+  block.guard = memories_[slot]->guard();
   barrier_release(&block.begun);
   for (unsigned i = 0; i < shape_.threads; ++i)
     lanes_[slot * shape_.threads + i].state = State::kReady;
@@ -186,6 +186,7 @@ Lane* Multiprocessor::next_ready() {
 bool Multiprocessor::step(Lane& lane) {
   running_ = &lane;
   current_index = {{lane.thread, 0, 0}, lane.block->index, {shape_.threads, 1, 1}, shape_.grid};
+  running_guard = lane.block->guard;
   lane.spins = false;
   if (lane.fiber->ended()) {
     lane.fiber->start(&run_lane, &lane);
@@ -250,6 +251,7 @@ bool Multiprocessor::run(int device, const LaunchShape& shape, const std::functi
       break;
     }
   }
+  running_guard = nullptr;
   for (Block& block : blocks_) barrier_acquire(&block.over);
   return !abandoned_;
 }
@@ -357,6 +359,10 @@ void let_others_run() {
 
 unsigned char* memory_of_block() {
   return multiprocessor().lane().block->memory;
+}
+
+size_t bytes_of_block() {
+  return multiprocessor().shape().memory;
 }
 
 const LaunchFacts& facts_of_launch() {

@@ -49,6 +49,7 @@ inline void meet_nobody(void* const*) {}
 void let_others_run();
 /// The memory of the lane's block: LaunchShape::memory bytes that hold NaN until they are written.
 unsigned char* memory_of_block();
+size_t bytes_of_block();
 /// Whether the lane has yet to wait for the kernels before its own, which was started early. Until
 /// then it must not touch device memory, except for weights (copy_weights_async), nor end.
 bool& is_early();

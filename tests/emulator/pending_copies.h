@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/emulator/block_memory.h"
 #include "tests/emulator/lanes.h"
 #include "tests/emulator/memory.h"
 #include "tests/emulator/report.h"
@@ -40,6 +41,7 @@ inline void begin_copy(void* to, const void* from, bool take, const Place& place
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0)
     report(Fault::kMisaligned, place, "copy_async to block memory");
   if (take) check_read(from, 16, place);
+  check_block_memory(to, 16, place);
   add_copy(to, take ? from : nullptr);
 }
 inline void commit_copies() {

@@ -30,6 +30,8 @@ const char* name_of(Fault fault) {
       return "read of device memory that was never written";
     case Fault::kUnmapped:
       return "address that the device does not have";
+    case Fault::kOutsideBlock:
+      return "address outside of the block's memory";
     case Fault::kNoPeer:
       return "memory of a device that is out of reach";
     case Fault::kReadTooEarly:

@@ -18,6 +18,7 @@ enum class Fault {
   kMisaligned,        ///< an access whose address is no multiple of its size
   kUnwritten,         ///< device memory is read before anything was written there
   kUnmapped,          ///< an address that is neither device memory nor mapped host memory
+  kOutsideBlock,      ///< an address that is not inside the memory of the lane's block
   kNoPeer,            ///< memory of a device that this one does not reach
   kReadTooEarly,      ///< what another rank's kernel has written is read before its flag was seen
   kReusedTooEarly,    ///< and what it reads is written before it has said that it has read it

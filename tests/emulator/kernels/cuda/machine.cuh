@@ -6,6 +6,7 @@
 #include <cstring>
 #include <cuda_runtime.h>
 
+#include "tests/emulator/block_memory.h"
 #include "tests/emulator/conversions.h"
 #include "tests/emulator/fragments.h"
 #include "tests/emulator/lanes.h"
@@ -127,11 +128,7 @@ void copy_async_wait() {
 template <int kMatrices>
 void load_matrices(uint32_t (&to)[kMatrices], const void* row, SHOAL_HERE) {
   emulator::MatrixRow mine{{}, to};
-  if (threadIdx.x % 32 < 8 * kMatrices) {
-    if (reinterpret_cast<uintptr_t>(row) % 16 != 0)
-      emulator::report(emulator::Fault::kMisaligned, {file, line}, "a row of a matrix");
-    std::memcpy(mine.bytes, row, 16);
-  }
+  if (threadIdx.x % 32 < 8 * kMatrices) emulator::read_row(row, mine.bytes, {file, line});
   emulator::meet_warp(0xffffffff, false, &mine, emulator::deal_rows<kMatrices>, {file, line});
 }
 
@@ -139,9 +136,7 @@ void load_matrices(uint32_t (&to)[kMatrices], const void* row, SHOAL_HERE) {
 /// next.
 inline void load_transposed(uint32_t (&to)[4], const void* row, SHOAL_HERE) {
   emulator::MatrixRow mine{{}, to};
-  if (reinterpret_cast<uintptr_t>(row) % 16 != 0)
-    emulator::report(emulator::Fault::kMisaligned, {file, line}, "a row of a matrix");
-  std::memcpy(mine.bytes, row, 16);
+  emulator::read_row(row, mine.bytes, {file, line});
   emulator::meet_warp(0xffffffff, false, &mine, emulator::deal_transposed_rows, {file, line});
 }
 
