@@ -15,14 +15,6 @@
 #include "runtime/device/keep_for_process.h"
 
 namespace shoal {
-namespace {
-
-/// The host is at most twice this many layers ahead of the device, because further ahead it would
-/// block inside the driver, where it could show no sign of life: a layer takes 10 launches, and 14
-/// more if two of its products take 8 turns each (shoal_product_scratch_floats).
-constexpr int kLayersAhead = 16;
-
-}  // namespace
 
 struct CudaLayers::Buffers {
   DeviceBuffers device;
@@ -308,10 +300,10 @@ Status CudaLayers::reduce(int layer, Part part) {
   return has_moved() ? show_wait() : Status();
 }
 
-/// Every kLayersAhead layers it waits until the device has come to the one kLayersAhead before.
+/// Every layers_ahead layers it waits until the device has come to the one layers_ahead before.
 Status CudaLayers::keep_pace(int layer) {
-  if (layer % kLayersAhead != 0 || layer == 0) return {};
-  const int turn = layer / kLayersAhead;
+  if (layer % parts_.layers_ahead != 0 || layer == 0) return {};
+  const int turn = layer / parts_.layers_ahead;
   SHOAL_RETURN_IF_ERROR(parts_.device->record(pace_[turn % 2].get(), stream_.get()));
   return turn < 2 ? Status() : wait(pace_[(turn + 1) % 2].get());
 }

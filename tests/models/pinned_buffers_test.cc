@@ -1,10 +1,13 @@
 // Weights and the inputs of a step travel to a device through pinned buffers. A device that reads
 // them as late as it may must compute the same as one that reads them at once. In pinned memory it
 // also shows how far it is.
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <numeric>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "models/cuda_layers.h"
@@ -40,9 +43,13 @@ DecoderBatch step(int number, const std::vector<int32_t>& block_table) {
   return batch;
 }
 
+constexpr const char* kModel = SHOAL_TEST_DATA "/oracle/llama-nine-heads";
+constexpr int kUsualLead = 16;  // more layers than the model has
+
 /// Loads the model and returns the bytes of the prompt's last row of logits, or an error. The steps
 /// have these signs.
-Result<std::string> last_logits(const std::string& model, const StepSigns& signs) {
+Result<std::string> last_logits(const StepSigns& signs, int layers_ahead = kUsualLead) {
+  const std::string model = kModel;
   SHOAL_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model));
   SHOAL_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(model));
   SHOAL_ASSIGN_OR_RETURN(const ShardPlan plan, make_shard_plan(config, {0, 1}, DeviceKind::kCuda));
@@ -52,8 +59,9 @@ Result<std::string> last_logits(const std::string& model, const StepSigns& signs
   ThreadPool pool(1);
   SHOAL_ASSIGN_OR_RETURN(
       const std::unique_ptr<Layers> layers,
-      CudaLayers::load({config, plan, device, pool, *available_kernels().back(), kGuardMs, {}},
-                       checkpoint, Dtype::kBf16, {}));
+      CudaLayers::load(
+          {config, plan, device, pool, *available_kernels().back(), kGuardMs, {}, layers_ahead},
+          checkpoint, Dtype::kBf16, {}));
   SHOAL_ASSIGN_OR_RETURN(
       const std::unique_ptr<Communicator> alone,
       make_staged_communicator(device, make_single_collective(device), kGuardMs, {}));
@@ -76,7 +84,7 @@ Result<std::string> last_logits(const std::string& model, const StepSigns& signs
 std::string computed(const char* streams) {
   return in_child([streams] {
     ::setenv("EMULATED_GPU_STREAMS", streams, 1);
-    const Result<std::string> logits = last_logits(SHOAL_TEST_DATA "/oracle/llama-nine-heads", {});
+    const Result<std::string> logits = last_logits({});
     return logits.ok() ? *logits : logits.status().to_string();
   });
 }
@@ -103,7 +111,7 @@ std::string told_at_once() {
                                 told += cat(mark, sums ? " sums" : "", ", ");
                                 return Status();
                               }};
-    const auto logits = last_logits(SHOAL_TEST_DATA "/oracle/llama-nine-heads", signs);
+    const auto logits = last_logits(signs);
     return logits.ok() ? told : logits.status().to_string();
   });
 }
@@ -114,6 +122,58 @@ TEST(PinnedBuffers, AStepSaysThatItWaitsBeforeItEnqueuesAndHowFarTheDeviceIs) {
   std::string expected;
   for (int number = 0; number < kSteps; ++number) expected += "0, 2, 4, 6, 8, 10, 12, moved; ";
   EXPECT_EQ(told_at_once(), expected);
+}
+
+/// Runs the steps on a device that hangs at the first kernel, until the host has said three times
+/// that it waits. Returns how many kernels it had launched then; or what was wrong: it told of
+/// progress before that, or not once after each step.
+std::string launched_while_it_hangs(int layers_ahead) {
+  return in_child([layers_ahead] {
+    constexpr int kLooks = 3;
+    const std::string path = cat(testing::TempDir(), "hangs-", ::getpid());
+    ::setenv("EMULATED_GPU_STREAMS", "threads", 1);
+    ::setenv("EMULATED_GPU_HANG", path.c_str(), 1);
+    const auto launches = [] { return (*load_cuda_module(SHOAL_EMULATED_MODULE))->launches(); };
+    int looks = 0, moved = 0;
+    uint64_t farthest = 0;  // of the looks while it hangs
+    int64_t launched = 0;
+    const StepSigns signs{.moved =
+                              [&] {
+                                if (++moved == 1 && looks < kLooks) farthest = ~uint64_t{0};
+                                return Status();
+                              },
+                          .waits =
+                              [&](const std::string&, uint64_t mark, bool) {
+                                if (++looks == 1) {  // before anything is enqueued
+                                  launched = -launches();
+                                  std::ofstream(path) << 0;
+                                }
+                                if (looks <= kLooks) farthest = std::max(farthest, mark);
+                                if (looks == kLooks) {
+                                  launched += launches();
+                                  std::ofstream(path) << -1;
+                                }
+                                return Status();
+                              }};
+    const auto logits = last_logits(signs, layers_ahead);
+    ::unlink(path.c_str());
+    if (!logits.ok()) return logits.status().to_string();
+    if (farthest > 0 || moved != kSteps)
+      return cat("mark ", farthest, ", and ", moved, " steps have moved");
+    return std::to_string(launched);
+  });
+}
+
+// What the host has enqueued is no progress, however far ahead it is: only what the device writes.
+TEST(PinnedBuffers, AHostThatIsFarAheadTellsOfNoProgressWhileItsDeviceHangs) {
+  const std::string near = launched_while_it_hangs(1), far = launched_while_it_hangs(kUsualLead);
+  ASSERT_EQ(near.find_first_not_of("0123456789"), std::string::npos) << near;
+  ASSERT_EQ(far.find_first_not_of("0123456789"), std::string::npos) << far;
+  // Two kernels come before the first layer, and all layers have as many. With a lead of one, the
+  // host waits in the third layer until the device has come to the second.
+  constexpr int kBefore = 2;
+  EXPECT_EQ((std::stoi(near) - kBefore) * 3, (std::stoi(far) - kBefore) * 2) << near << ", " << far;
+  EXPECT_GT(std::stoi(near), kBefore);
 }
 
 }  // namespace
