@@ -44,7 +44,8 @@ std::vector<float> draw(int count, uint64_t seed) {
   return numbers;
 }
 
-/// The same in the type of a cache.
+/// The same in a type of weights or of a cache. As float16, the bits of a bfloat16 are another
+/// number, below 2.
 template <class Element>
 std::vector<Element> drawn_as(int count, uint64_t seed) {
   std::vector<Element> elements;
@@ -74,14 +75,16 @@ std::vector<std::string> places(const std::string& file, std::string_view text,
 
 /// Factors of two leaves, of which the second one is not aligned and ends inside a stage. Both are
 /// longer than all stages that a block has under way.
-std::string multiply(int shape) {
+template <class Weight, class Input>
+std::string multiply(int32_t type, int shape) {
   constexpr int kOutputs = 70, kRows = 9;
   constexpr int kWeightStride = 576 * 2, kXStride = 1120;
-  const OnDevice<uint16_t> weights(drawn_as<uint16_t>(kOutputs * kWeightStride, 1));
-  const OnDevice<uint16_t> x(drawn_as<uint16_t>(kRows * kXStride, 2));
+  const OnDevice<Weight> weights(drawn_as<Weight>(kOutputs * kWeightStride, 1));
+  const OnDevice<Input> x(drawn_as<Input>(kRows * kXStride, 2));
   const auto scratch_floats = static_cast<int>(shoal_product_scratch_floats(kOutputs, kRows, 2));
   const OnDevice<float> scratch(scratch_floats), y(kRows * kOutputs);
   ShoalProduct product{};
+  product.type = type;
   product.outputs = kOutputs;
   product.rows = kRows;
   product.leaves = 2;
@@ -103,8 +106,8 @@ std::string multiply(int shape) {
 struct AttentionOf {
   int way, positions, rows, head_dim;
 };
-template <class Element>
-std::string attend(const AttentionOf& of) {
+template <class Element, class Activation = Element>
+std::string attend(int32_t type, const AttentionOf& of) {
   constexpr int kHeads = 2;
   const int blocks = (of.positions + kBlockTokens - 1) / kBlockTokens;
   const int columns = kHeads * of.head_dim;
@@ -116,14 +119,13 @@ std::string attend(const AttentionOf& of) {
       sequence(std::vector<int32_t>(positions.size(), 0));
   const Number first_row(0), row_count(of.rows);
   const OnDevice<Element> cache(drawn_as<Element>(blocks * 2 * kBlockTokens * of.head_dim, 3));
-  const OnDevice<Element> q(drawn_as<Element>(of.rows * columns, 4));
-  const OnDevice<Element> out(static_cast<size_t>(of.rows * columns));
+  const OnDevice<Activation> q(drawn_as<Activation>(of.rows * columns, 4));
+  const OnDevice<Activation> out(static_cast<size_t>(of.rows * columns));
   ShoalAttention args{};
   args.step = {
       of.rows,           1,     position.get(), sequence.get(), first_row.get(), row_count.get(),
       block_table.get(), blocks};
-  args.cache = {cache.get(), std::is_same_v<Element, float> ? kShoalF32 : kShoalBf16, 1,
-                of.head_dim};
+  args.cache = {cache.get(), type, 1, of.head_dim};
   args.heads = args.head_begin[1] = kHeads;
   args.scale = 0.5F;
   args.q = q.get();
@@ -252,17 +254,29 @@ std::string push_after_a_failure() {
   return results(push(ranks, 0, second, 1), ranks[1].area, ranks[0].failure);
 }
 
-BarrierProblem product_in_shape(int shape) {
+template <class Weight, class Input>
+BarrierProblem product_in_shape(int32_t type, const std::string& name, int shape) {
   std::vector<std::string> barriers = places("product.cuh", "__syncthreads()");
-  return {"product, shape " + std::to_string(shape), barriers, [shape] { return multiply(shape); }};
+  return {"product, " + name + ", shape " + std::to_string(shape), barriers,
+          [type, shape] { return multiply<Weight, Input>(type, shape); }};
+}
+
+/// Of the types that are rare, the narrow blocks, and the square ones that fold.
+void add_products(std::vector<BarrierProblem>& all) {
+  for (int shape = 0; shape < cuda::product_shapes(); ++shape)
+    all.push_back(product_in_shape<uint16_t, uint16_t>(kShoalBf16, "bf16", shape));
+  constexpr int kNarrow = 1, kSquare = 4;
+  for (const int shape : {kNarrow, kSquare}) {
+    all.push_back(product_in_shape<uint16_t, float>(kShoalF16, "float16", shape));
+    all.push_back(product_in_shape<float, float>(kShoalF32, "float32", shape));
+  }
 }
 
 }  // namespace
 
 std::vector<BarrierProblem> barrier_problems() {
   std::vector<BarrierProblem> all;
-  for (int shape = 0; shape < cuda::product_shapes(); ++shape)
-    all.push_back(product_in_shape(shape));
+  add_products(all);
   const std::vector<std::string> begin = places("attention.cuh", "__syncthreads()");
   const auto with_begin = [&](std::vector<std::string> barriers) {
     barriers.insert(barriers.end(), begin.begin(), begin.end());
@@ -271,18 +285,21 @@ std::vector<BarrierProblem> barrier_problems() {
   const std::vector<std::string> of_attention =
       with_begin(places("attention.cu", "__syncthreads()"));
   all.push_back({"attention, bf16", of_attention, [] {
-                   return attend<uint16_t>({kWholeNarrow, 130, 4, 64});
+                   return attend<uint16_t>(kShoalBf16, {kWholeNarrow, 130, 4, 64});
+                 }});
+  all.push_back({"attention, float16", of_attention, [] {
+                   return attend<uint16_t, float>(kShoalF16, {kWholeNarrow, 130, 4, 64});
                  }});
   all.push_back({"attention, float32", of_attention, [] {
-                   return attend<float>({kWholeNarrow, 130, 4, 64});
+                   return attend<float>(kShoalF32, {kWholeNarrow, 130, 4, 64});
                  }});
   all.push_back(
       {"attention by warps", with_begin(places("attention_warps.cuh", "__syncthreads()")), [] {
-         return attend<uint16_t>({kWholeWide, 130, 12, 64});
+         return attend<uint16_t>(kShoalBf16, {kWholeWide, 130, 12, 64});
        }});
   // More chunks than the fold has threads.
   all.push_back({"fold of chunks", places("attention_fold.cuh", "__syncthreads()"), [] {
-                   return attend<float>({kSplitNarrow, 200 * kShoalChunkTokens, 1, 16});
+                   return attend<float>(kShoalF32, {kSplitNarrow, 200 * kShoalChunkTokens, 1, 16});
                  }});
   all.push_back({"rms_norm", places("norms.cu", "__syncthreads()"), normalize});
   std::vector<std::string> of_greatest = places("elementwise.cu", "__syncwarp()");

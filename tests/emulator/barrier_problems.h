@@ -14,10 +14,10 @@ struct BarrierProblem {
   std::function<std::string()> run;
 };
 
-/// All of them. What has no problem here, and why:
-/// - Barriers that keep a row's data until everybody has read them, before the next row: the
-/// kernels
-///   of elementwise.cu come to a second row only beyond 65,535 rows.
+/// All of them, also for each type of weights and of the cache, because the types read block memory
+/// in ways of their own. What has no problem here, and why:
+/// - Barriers that keep a row's data until all have read them, before the next row: the kernels of
+///   elementwise.cu come to a second row only beyond 65,535 rows.
 /// - The __syncwarp of product.cuh and attention.cu: it brings the lanes together that a tensor
 ///   core needs together, and the emulated one waits for them anyway.
 /// - The barrier of the push before its flags: only another rank that reads at that very moment
