@@ -3,9 +3,9 @@
 //   gpu_test --module PATH [--nccl-library PATH] [--cublas-library PATH] [--ranks 2,4]
 //            [--only TEXT[,TEXT]] [--quick] [--any-room] [--list] [--stand-in]
 // Cases whose names contain a TEXT of --only are run, but none that contains the rest of a -TEXT.
-// Exit code 0: all cases that could be tried
-// passed; 1: one failed, or no case has such a name; 77: there is no device or every case was
-// skipped, so nothing was checked.
+// With GTEST_FAIL_FAST=1 the first one that fails is the last one, as in programs of GoogleTest.
+// Exit code 0: all cases that could be tried passed; 1: one failed, or no case has such a name; 77:
+// there is no device or every case was skipped, so nothing was checked.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -66,9 +66,17 @@ bool chosen(const std::string& name, const std::vector<std::string>& only) {
   return any;
 }
 
+/// Whether nobody wants to know more than that something fails.
+bool fails_fast() {
+  const char* const value = std::getenv("GTEST_FAIL_FAST");
+  return value != nullptr && std::string_view(value) != "0";
+}
+
 int run_cases(const std::vector<Case>& cases, const std::vector<std::string>& only) {
   int passed = 0, failed = 0, skipped = 0;
+  const bool fast = fails_fast();
   for (const Case& one : cases) {
+    if (fast && failed > 0) break;
     if (!chosen(one.name, only)) continue;
     const auto began = Clock::now();
     const std::string wrong = one.run();
@@ -81,7 +89,8 @@ int run_cases(const std::vector<Case>& cases, const std::vector<std::string>& on
                 one.name.c_str(), seconds_since(began), wrong.c_str());
     std::fflush(stdout);
   }
-  std::printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+  std::printf("%d passed, %d failed, %d skipped%s\n", passed, failed, skipped,
+              fast && failed > 0 ? ", and GTEST_FAIL_FAST leaves out the others" : "");
   if (failed > 0 || passed + skipped == 0) return 1;
   return passed == 0 ? 77 : 0;
 }
