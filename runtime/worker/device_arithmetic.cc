@@ -7,6 +7,13 @@
 #include "runtime/device/judged_tiles.h"
 
 namespace shoal {
+namespace {
+
+std::string named(const std::vector<RankTensorCores>& ranks, size_t rank) {
+  return cat(to_text(ranks[rank].gpu), " of rank ", rank, " (", class_text(ranks[rank]), ")");
+}
+
+}  // namespace
 
 std::string class_text(const RankTensorCores& rank) {
   switch (class_of(rank.hashes)) {
@@ -44,18 +51,31 @@ uint64_t group_hash(const std::vector<RankTensorCores>& ranks) {
 Status check_same_tensor_cores(const std::vector<RankTensorCores>& ranks) {
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
     if (ranks[rank].hashes == ranks[0].hashes) continue;
-    const auto named = [&](size_t at) {
-      return cat(to_text(ranks[at].gpu), " of rank ", at, " (", class_text(ranks[at]), ")");
-    };
     return Status::error(
                Code::kFailedPrecondition,
-               cat("the tensor cores of ", named(0), " and ", named(rank),
+               cat("the tensor cores of ", named(ranks, 0), " and ", named(ranks, rank),
                    " gave different results for the same factors, so that answers would depend on "
                    "the rank; choose GPUs of one kind with CUDA_VISIBLE_DEVICES, or accept it with "
                    "--reproducible=off"))
         .blamed_on(Fault::kPolicy);
   }
   return {};
+}
+
+Status check_known_tensor_cores(const std::vector<RankTensorCores>& ranks) {
+  std::string unknown;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (class_of(ranks[rank].hashes) == TensorCoreClass::kUnknown)
+      unknown += cat(unknown.empty() ? "" : ", ", named(ranks, rank));
+  }
+  if (ranks.size() < 2 || unknown.empty()) return {};
+  return Status::error(
+             Code::kFailedPrecondition,
+             cat("the tensor cores of ", unknown,
+                 " sum like those of no class that is known, so that nothing shows that they sum "
+                 "alike; use a single GPU, choose others with CUDA_VISIBLE_DEVICES, or accept it "
+                 "with --reproducible=off"))
+      .blamed_on(Fault::kPolicy);
 }
 
 Result<std::vector<RankTensorCores>> compare_tensor_cores(Device& device, RankContext& context) {

@@ -34,6 +34,11 @@ uint64_t group_hash(const std::vector<RankTensorCores>& ranks);
 /// It is a matter of policy (--reproducible), and no transport helps.
 Status check_same_tensor_cores(const std::vector<RankTensorCores>& ranks);
 
+/// FAILED_PRECONDITION, likewise a matter of policy, naming all devices of a group of several ranks
+/// whose results are those of no class. That they are equal for a few factors does not show that
+/// they always are. A device alone may be of any class.
+Status check_known_tensor_cores(const std::vector<RankTensorCores>& ranks);
+
 /// Multiplies the judged tiles on this rank's device, and lets all ranks see the results. Returns
 /// those of all ranks, in rank order. Errors: those of multiply_judged_tiles().
 Result<std::vector<RankTensorCores>> compare_tensor_cores(Device& device, RankContext& context);

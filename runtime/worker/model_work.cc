@@ -124,12 +124,15 @@ Result<std::vector<RankTensorCores>> ModelWork::check_device(const ModelStart& s
   SHOAL_ASSIGN_OR_RETURN(const std::vector<RankTensorCores> ranks,
                          compare_tensor_cores(*context.device(), context));
   if (context.start().reproducible) SHOAL_RETURN_IF_ERROR(check_same_tensor_cores(ranks));
-  if (!has_run || start.tensor_cores == group_hash(ranks)) return ranks;
-  return Status::error(Code::kAborted,
-                       cat("the tensor cores of the GPUs are now of class ", classes_text(ranks),
-                           ", and give other results than when the ranks last ran, so that open "
-                           "streams cannot go on"))
-      .blamed_on(Fault::kPolicy);
+  if (has_run && start.tensor_cores != group_hash(ranks)) {
+    return Status::error(Code::kAborted,
+                         cat("the tensor cores of the GPUs are now of class ", classes_text(ranks),
+                             ", and give other results than when the ranks last ran, so that open "
+                             "streams cannot go on"))
+        .blamed_on(Fault::kPolicy);
+  }
+  if (context.start().reproducible) SHOAL_RETURN_IF_ERROR(check_known_tensor_cores(ranks));
+  return ranks;
 }
 
 /// Takes the whole KV cache once the group has taken everything else, and as much of it as every

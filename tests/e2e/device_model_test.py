@@ -194,6 +194,16 @@ class Refusals(harness.TestCase):
             harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES,
                         "-tp", 2, "--reproducible", "off")
 
+    def test_tensor_cores_of_no_class(self):
+        """Two of them may not sum alike, although they did so for a few factors."""
+        err = self.refused(harness.UNAVAILABLE, "-tp", 2, TENSOR_CORE="other")
+        self.assertIn(f"{gpu(0)} of rank 0 (unknown-9.0), {gpu(1)} of rank 1 (unknown-9.0) sum like "
+                      "those of no class that is known", err)
+        self.assertIn("--reproducible=off", err)
+        with emulated(TENSOR_CORE="other"):
+            for flags in ((), ("-tp", 2, "--reproducible", "off")):
+                harness.run("generate", FOLDER, *PROMPT, "--max-tokens", 1, *ON_DEVICES, *flags)
+
     def test_more_ranks_than_leaves(self):
         err = self.refused(harness.USAGE, "-tp", 9, PEERS="none")  # no pair is tried
         self.assertRegex(err, r"\[1, 8\].*not 9.*--device cpu has up to 9")

@@ -2,11 +2,13 @@
 // front has chosen. Like the server, this program is its own worker (see main below).
 #include <gtest/gtest.h>
 #include <string>
+#include <tuple>
 #include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include "kernels/kernel_table.h"
+#include "runtime/device/class_hashes.h"
 #include "runtime/supervisor/worker_group.h"
 #include "runtime/worker/model_work.h"
 #include "runtime/worker/worker_main.h"
@@ -43,7 +45,7 @@ std::vector<std::string> with_taken(int64_t bytes) {
   return {cat("EMULATED_GPU_BYTES=", kDeviceBytes), cat("EMULATED_GPU_TAKEN=", bytes)};
 }
 
-enum class Start { kFirst, kAgain };
+enum class Start { kFirst, kAgain, kNotReproducible };
 
 /// Starts ranks that find these facts, and returns what each of them reports.
 Attempt<std::vector<ModelReady>> start_ranks(const ModelStart& choice, Facts facts,
@@ -54,6 +56,7 @@ Attempt<std::vector<ModelReady>> start_ranks(const ModelStart& choice, Facts fac
   options.evidence_ms = options.explain_ms = kGuardMs;
   options.start.collective_timeout_ms = kGuardMs;
   options.start.has_run = which == Start::kAgain;
+  options.start.reproducible = which != Start::kNotReproducible;
   options.start.device = choice.device;
   options.start.cuda_module = SHOAL_EMULATED_MODULE;
   options.start.work = encode(choice);
@@ -157,11 +160,36 @@ TEST(CheckSameTensorCores, NamesTheGpus) {
       << why;
 }
 
-TEST(RanksThatAreAlike, FormAGroupOfAnyClassAndReportIt) {
-  for (const auto& [variable, arithmetic] :
-       {std::pair("EMULATED_GPU_TENSOR_CORE=sm80", "cuda-sm80-8"),
-        std::pair(kOther, "cuda-unknown-9.0-8")}) {
-    const auto ready = start_ranks(choice_on_devices(8), {{variable}, {variable}});
+TEST(CheckKnownTensorCores, NamesEveryGpuOfAGroup) {
+  std::vector<RankTensorCores> ranks(1);
+  ranks[0] = {.gpu = {0, "GPU-8f", "H100"}, .major = 12, .minor = 1, .hashes = {1, 2}};
+  EXPECT_TRUE(check_known_tensor_cores(ranks).ok()) << "it is alone";
+  ranks.push_back({.gpu = {1, "GPU-90", "H100"}, .major = 12, .minor = 1, .hashes = {1, 2}});
+  EXPECT_TRUE(check_same_tensor_cores(ranks).ok());
+  const Status status = check_known_tensor_cores(ranks);
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(status.fault(), Fault::kPolicy);
+  EXPECT_NE(status.to_string().find("the tensor cores of GPU 0 (GPU-8f, H100) of rank 0 "
+                                    "(unknown-12.1), GPU 1 (GPU-90, H100) of rank 1 "
+                                    "(unknown-12.1) sum like those of no class"),
+            std::string::npos)
+      << status.to_string();
+  for (RankTensorCores& rank : ranks) rank.hashes = kSm80Hashes;
+  EXPECT_TRUE(check_known_tensor_cores(ranks).ok());
+}
+
+TEST(RanksThatAreAlike, AreRefusedIfTheyAreOfNoClass) {
+  const auto ready = start_ranks(choice_on_devices(8), {{kOther}, {kOther}});
+  ASSERT_FALSE(ready.ok());
+  EXPECT_EQ(ready.status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(ready.failure().fault, Fault::kPolicy);
+}
+
+TEST(RanksThatAreAlike, FormAGroupAndReportTheirClass) {
+  for (const auto& [variable, which, arithmetic] :
+       {std::tuple("EMULATED_GPU_TENSOR_CORE=sm80", Start::kFirst, "cuda-sm80-8"),
+        std::tuple(kOther, Start::kNotReproducible, "cuda-unknown-9.0-8-off")}) {
+    const auto ready = start_ranks(choice_on_devices(8), {{variable}, {variable}}, which);
     ASSERT_TRUE(ready.ok()) << ready.status().to_string();
     EXPECT_EQ(ready->front().arithmetic, arithmetic);
     EXPECT_EQ(ready->back().arithmetic, arithmetic);
