@@ -13,6 +13,7 @@ import numpy as np
 import breadth
 import harness
 from emulated_gpu import FAKES, ON_DEVICES
+from http_client import complete
 
 LIBRARY = FAKES / "libfake_cublaslt.so"
 OFF = ("--reproducible", "off", "--cublas-library", LIBRARY)
@@ -101,6 +102,36 @@ class Products(harness.TestCase):
         self.assertIn(f"cuBLASLt 13.1.1 at {LIBRARY} computes products of 33 rows and more", log)
         self.assertNotEqual(self.later, [])
         self.assertEqual(set(self.later), {"computes 160 rows"}, "a step has made a plan")
+
+    def answered(self, *flags, **settings: str) -> tuple[str, str]:
+        """What READY says of the arithmetic, and the system_fingerprint of an answer."""
+        with unittest.mock.patch.dict(os.environ, settings):
+            server = self.serve(DEMO, *flags, "--kv-cache-memory", "2m")
+        arithmetic = server.wait_ready()["arithmetic"]
+        answer = complete(server, prompt=[1, 2, 3], max_tokens=1).json()
+        server.process.terminate()
+        self.assertEqual(server.end(), 0, server.err.text())
+        return arithmetic, answer["system_fingerprint"]
+
+    def test_the_fingerprint_of_an_answer_names_what_decides_its_bits(self):
+        """The device, its class, and with off the library's version and table; and nothing else."""
+        cases = (
+            ("cuda-sm90-8", (), {}),
+            ("cuda-sm90-8", ("-tp", 2, "--transport", "host-memfd"), {"EMULATED_GPU_PEERS": "none"}),
+            ("cuda-sm80-8", (), {"EMULATED_GPU_TENSOR_CORE": "sm80"}),
+            ("cuda-sm90-8-off", ("--reproducible", "off", "--cublas-library", "/nonexistent"), {}),
+            ("cuda-sm90-8-off-cublas-13.1.1-from-33", OFF, {}),
+            ("cuda-sm90-8-off-cublas-13.9.3-from-33", OFF, {"FAKE_CUBLAS_VERSION": "130903"}),
+            ("cuda-sm90-8-off-cublas-13.1.1-from-128", OFF, {
+                "EMULATED_GPU_CAPABILITY": "8.0", "EMULATED_GPU_TENSOR_CORE": "sm90"}))
+        by_arithmetic = dict([self.answered("--device", "cpu")])
+        self.assertNotIn("cuda", *by_arithmetic)
+        for arithmetic, flags, settings in cases:
+            with self.subTest(arithmetic, flags=flags):
+                said, fingerprint = self.answered(*ON_DEVICES, *flags, **settings)
+                self.assertEqual(said, arithmetic)
+                self.assertEqual(by_arithmetic.setdefault(said, fingerprint), fingerprint)
+        self.assertEqual(len(set(by_arithmetic.values())), len(cases))
 
     def test_it_is_not_even_opened_for_reproducible_results(self):
         fields, log = self.serve_with("--cublas-library", "/nonexistent/l.so")
