@@ -136,8 +136,8 @@ class SameBits(harness.TestCase):
 
 
 class Batch(harness.TestCase):
-    """32 sequences in each step, and one sequence in each step: the same tokens, and the same
-    logits to the bit, as far as logprobs show them."""
+    """32 sequences in each step, on one device or several, and one sequence in each step: the same
+    tokens, and the same logits to the bit, as far as logprobs show them."""
 
     def test_one_sequence_and_thirty_two(self):
         requests = [{"id": i, "prompt_ids": EXPECTED["prompts"][1]["ids"][i : 1 + 2 * i],
@@ -145,13 +145,19 @@ class Batch(harness.TestCase):
                      "temperature": 0.8 if i % 2 else 0,
                      # The device itself chooses the tokens of every fourth request.
                      **({"logprobs": 8} if i % 4 else {})} for i in range(32)]
-        for capability in ("8.0", "9.0"):
-            with self.subTest(capability=capability), emulated(CAPABILITY=capability):
-                together, alone = (
-                    harness.generate_jsonl(FOLDER, requests, *ON_DEVICES, "--kv-cache-memory", "8m",
-                                           "--max-num-seqs", sequences) for sequences in (32, 1))
+        groups = {"8.0": ((3, "nccl-shm"),), "9.0": ((3, "cuda-ipc"), (5, "host-memfd"))}
+        for capability, several in groups.items():
+            with self.subTest(capability=capability), emulated(CAPABILITY=capability, TRIED=65536):
+                def answers(sequences: int, *flags) -> list[dict]:
+                    return harness.generate_jsonl(FOLDER, requests, *ON_DEVICES, "--max-num-seqs",
+                                                  sequences, "--kv-cache-memory", "8m", *flags)
+
+                alone = answers(1)
                 self.assertEqual([len(answer["token_ids"]) for answer in alone], [3] * 32)
-                self.assertEqual(together, alone)
+                self.assertEqual(answers(32), alone)
+                for ranks, rung in several:
+                    with self.subTest(ranks=ranks, rung=rung):
+                        self.assertEqual(answers(32, "-tp", ranks, "--transport", rung), alone)
 
 
 class Refusals(harness.TestCase):
