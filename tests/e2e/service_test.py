@@ -74,7 +74,10 @@ def details_of(error: grpc.RpcError) -> bytes:
 
 class Drain(ServiceTest):
     def check_cut(self, protocol: str, amount: str, *request):
-        server = harness.Server(DEMO, "-tp", 1, "--shutdown-timeout", "0.2")
+        # The rank stops itself in the middle of the answer, which can therefore not be over.
+        with harness.planted("0:step-40:stop"):
+            server = harness.Server(DEMO, "-tp", 1, "--shutdown-timeout", "0.2", "--step-timeout",
+                                    5 * harness.GUARD)
         self.addCleanup(server.kill)
         client = harness.start("client", "--server", server.wait_ready()[protocol], *request,
                                "--max-tokens", 4000, "--ignore-eos")
@@ -167,11 +170,11 @@ class SlowPhases(ServiceTest):
         self.addCleanup(process.kill)
         os.close(terminal)
         shown = b""
-        while b"the KV cache is being allocated for 2 s" not in shown:
+        line = rb"\r\033\[Kthe KV cache is being allocated for (\d+) s"
+        while len(set(re.findall(line, shown))) < 2:  # a busy machine may pass over some seconds
             shown += os.read(ours, 4096)
         os.kill(harness.children(process.pid)[0], signal.SIGCONT)
         self.assertNotEqual(process.communicate(timeout=harness.GUARD)[0], b"")
-        self.assertIn(b"\r\033[Kthe KV cache is being allocated for 1 s", shown)
 
 
 class ReadyFile(ServiceTest):
@@ -183,7 +186,7 @@ class ReadyFile(ServiceTest):
         self.path.write_text("READY of an earlier run\n")
         # The rank stops itself while it loads, so that the start stands still there.
         self.environment(SHOAL_TEST_FAULT="0:load:stop")
-        server = self.serve(DEMO, "--ready-file", self.path, "--shutdown-grace", 1)
+        server = self.serve(DEMO, "--ready-file", self.path, "--shutdown-grace", 5 * harness.GUARD)
         rank = harness.stopped_rank(server.pid)
         self.assertFalse(self.path.exists())
         os.kill(rank, signal.SIGCONT)
@@ -193,7 +196,7 @@ class ReadyFile(ServiceTest):
         os.kill(server.pid, signal.SIGTERM)
         wait_until(lambda: not self.path.exists(), "no file once the server stops")
         self.assertIsNone(server.process.poll(), "it must still be in its time of grace")
-        self.assertEqual(server.end(), 0)
+        self.stop(server)  # a second signal ends that
 
     def test_a_server_that_is_stopped_twice_leaves_none(self):
         server = self.serve(DEMO, "--ready-file", self.path, "--shutdown-grace", 60)
