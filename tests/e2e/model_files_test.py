@@ -18,6 +18,7 @@ from pathlib import Path
 
 import breadth
 import harness
+from http_client import open_requests
 
 try:
     import grpc
@@ -26,9 +27,10 @@ except ImportError:
 
 RANKS = 2
 SHARDED = harness.ORACLE / "llama3-gqa-tied-sharded"
-# The plain loops are so slow that a stream is certainly still running when something is done to the
-# files.
-FLAGS = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference")
+# The plain loops are so slow that a stream mostly still runs when something is done to the files.
+FLAGS = ("-tp", RANKS, "--threads-per-rank", 1, "--cpu-kernels", "reference", "--step-timeout",
+         5 * harness.GUARD)
+IN_THE_STREAM = "1:step-20:stop"  # a rank stands still there, so that no answer can be over
 PROMPT = ("--prompt-ids", "0,1151,262", "--ignore-eos", "--temperature", 0, "--max-tokens")
 SHORT, LONG, ENDLESS = (*PROMPT, 10), (*PROMPT, 60), (*PROMPT, 500)
 PIECE = 64 << 10
@@ -59,8 +61,9 @@ class CopiedModel(harness.TestCase):
         self.model = shutil.copytree(harness.DEMO, self.folder / "demo")
         self.weights = self.model / "model.safetensors"
 
-    def started(self, model: Path | None = None) -> harness.Server:
-        server = self.serve(model or self.model, *FLAGS)
+    def started(self, model: Path | None = None, fault: str = "") -> harness.Server:
+        with harness.planted(fault):
+            server = self.serve(model or self.model, *FLAGS)
         server.wait_ready()
         return server
 
@@ -152,7 +155,7 @@ class ModelFiles(CopiedModel):
 
     @unittest.skipIf(grpc is None, "this Python has no grpc (Debian: python3-grpcio)")
     def test_a_change_in_place_ends_streams_with_data_loss(self):
-        server = self.started()
+        server = self.started(fault=IN_THE_STREAM)
         client, _, err = self.stream(server, ENDLESS)
         channel = grpc.insecure_channel(server.fields["grpc"],
                                         options=[("grpc.enable_http_proxy", 0)])
@@ -160,7 +163,8 @@ class ModelFiles(CopiedModel):
         call = channel.unary_stream("/openengine.v1.Inference/Generate",
                                     request_serializer=bytes, response_deserializer=bytes)
         stream = call(ENDLESS_ON_THE_WIRE, timeout=5 * harness.GUARD)
-        next(stream)
+        harness.stopped_rank(server.pid)
+        harness.wait_until(lambda: open_requests(server) == 2, "two streams")
         self.weights.write_bytes(other_weights(self.weights))
         with self.assertRaises(grpc.RpcError) as caught:
             for _ in stream:
@@ -173,8 +177,9 @@ class ModelFiles(CopiedModel):
 
     def test_a_change_in_place_is_looked_for_before_a_restart(self):
         server = self.started()
-        self.weights.write_bytes(other_weights(self.weights))
-        os.kill(harness.children(server.pid)[1], signal.SIGKILL)
+        with harness.stopped(server.pid):  # so that it does not look in between, and ends before
+            self.weights.write_bytes(other_weights(self.weights))
+            harness.kill_and_wait(harness.children(server.pid)[1:])
         self.check_ended_by(server, self.weights)
         self.assertNotIn("the ranks run again over", server.err.text())
 
@@ -193,11 +198,13 @@ class ModelFiles(CopiedModel):
         self.assertEqual(server.end(), 0, server.err.text())
 
     def test_generate_ends_too(self):
-        process = harness.start("generate", self.model, *ENDLESS, *FLAGS)
+        with harness.planted(IN_THE_STREAM):
+            process = harness.start("generate", self.model, *ENDLESS, *FLAGS)
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
         out, err = harness.Reader(process.stdout), harness.Reader(process.stderr)
-        harness.wait_until(lambda: len(out.data) > 10, "text")
+        rank = harness.stopped_rank(process.pid)
         self.weights.write_bytes(other_weights(self.weights))
+        os.kill(rank, signal.SIGCONT)  # it looks between steps, of which 480 are left
         self.assertEqual(process.wait(), harness.WORKER_DIED, err.rest())
         self.assertIn(f"{self.weights} was changed in place", err.rest())
 
@@ -292,8 +299,8 @@ class ChangedWeights(CopiedModel):
     def check_change(self, what: str, ranges: list[tuple[int, int]], mapped: bool):
         expected = self.expected(LONG)
         original = self.weights.read_bytes()
-        with harness.planted("1:step-20:stop"):
-            server = self.serve(self.model, *FLAGS, "--step-timeout", 5 * harness.GUARD)
+        with harness.planted(IN_THE_STREAM):
+            server = self.serve(self.model, *FLAGS)
             server.wait_ready()
         client, out, err = self.stream(server, LONG)
         rank = harness.stopped_rank(server.pid)
@@ -342,7 +349,7 @@ class ChangedWeights(CopiedModel):
         """At the first start, and at a restart."""
         for faults in ("1:load:stop", "1:step-20:stop,1:load:stop"):
             with self.subTest(faults), harness.planted(faults):
-                server = self.serve(self.model, *FLAGS, "--step-timeout", 5 * harness.GUARD)
+                server = self.serve(self.model, *FLAGS)
                 if "," in faults:
                     server.wait_ready()
                     client, _, _ = self.stream(server, LONG)
