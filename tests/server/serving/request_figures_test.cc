@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/moved_clock.h"
 #include "tests/server/serving/loop_fixture.h"
 #include "tests/server/serving/served_model.h"
 
@@ -128,18 +129,22 @@ TEST(RequestFiguresTest, LostRanksAndAShutdownAreCounted) {
     EXPECT_EQ(ended(lost.figures->counts(), RequestEnd::kError), 1);
     EXPECT_EQ(lost.figures->counts().step_seconds.count(), 0u);
   }
-  auto counted = std::make_unique<CountedLoop>([](const StepPlan& plan) {
-    std::this_thread::sleep_for(milliseconds(1));
+  // The first step stands still until the loop has been told to end all requests.
+  Gate gate;
+  std::atomic<bool> held = false;
+  CountedLoop counted([&](const StepPlan& plan) {
+    if (!held.exchange(true)) gate.pass();
     return Script{}(plan);
   });
-  const auto figures = counted->figures;
-  counted->submit(request(190));
-  counted->submit(request(190));
-  counted.reset();
-  EXPECT_EQ(ended(figures->counts(), RequestEnd::kAbort), 2);
+  counted.submit(request(190));
+  counted.submit(request(190));
+  gate.wait_entered();
+  EXPECT_FALSE(counted.loop.drain(Deadline::after_ms(0), [&gate] { gate.open(); }));
+  EXPECT_EQ(ended(counted.figures->counts(), RequestEnd::kAbort), 2);
 }
 
 TEST(RequestFiguresTest, ARequestRefusedInTheQueueCountsAsNeverTaken) {
+  const MovedClock clock;  // or the first one, too, could wait for too long
   EngineLimits one = kLimits;
   one.max_num_seqs = 1;
   Gate gate;
@@ -149,14 +154,13 @@ TEST(RequestFiguresTest, ARequestRefusedInTheQueueCountsAsNeverTaken) {
         if (!held.exchange(true)) gate.pass();
         return Script{}(plan);
       },
-      one, {.queue = {.seconds = 0.01}});
+      one, {.queue = {.seconds = 1}});
   const auto running = counted.submit(request(2), RequestOrigin{"client"});
   gate.wait_entered();
   const auto late = counted.submit(request(2), RequestOrigin{"client"});
-  while (!late->end.refused) {
-    std::this_thread::sleep_for(milliseconds(5));
-    counted.loop.end_late();
-  }
+  MovedClock::advance(2);
+  counted.loop.end_late();
+  EXPECT_TRUE(late->wait().end.refused.has_value());
   gate.open();
   running->wait();
   EXPECT_EQ(all_ended(counted.figures->counts()), 1);
