@@ -115,12 +115,15 @@ TEST_F(GrpcLifecycle, CancelFreesTheBlocks) {
   setup.max_model_len = 100'000;
   setup.kv_blocks = 10'000;
   start(setup);
+  workers_.hold();
+  workers_.allow_one_step();
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, endless());
   wire::GenerateResponse event;
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_GT(loop_->load().used_kv_blocks, 0);
   context.TryCancel();
+  workers_.release();
   EXPECT_TRUE(eventually([&] { return idle() && loop_->load().used_kv_blocks == 0; }));
   while (reader->Read(&event)) continue;
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -163,9 +166,12 @@ TEST_F(GrpcLifecycle, AClientThatDoesNotReadIsDropped) {
   wire::GenerateRequest request = endless();
   request.mutable_response()->mutable_output_candidates()->set_top_n(
       60);  // large events, which soon fill the window
+  // Or it could be dropped before anybody sees that it had begun.
+  workers_.hold();
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, request);
   ASSERT_TRUE(eventually([&] { return !idle(); }));
+  workers_.release();
   EXPECT_TRUE(eventually([&] { return idle() && loop_->load().used_kv_blocks == 0; }));
   for (wire::GenerateResponse event; reader->Read(&event);) EXPECT_TRUE(event.has_token());
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -183,9 +189,12 @@ TEST_F(GrpcLifecycle, AReaderThatPausesGetsEverythingInMessagesOfOneMebibyte) {
   wire::GenerateRequest request = endless();
   request.mutable_stopping()->set_max_tokens(kTokens);
   request.mutable_response()->mutable_output_candidates()->set_top_n(kMaxLogprobs);
+  // Or it could be over before anybody sees that it had begun.
+  workers_.hold();
   grpc::ClientContext context;
   const auto reader = inference_->Generate(&context, request);
   ASSERT_TRUE(eventually([&] { return loop_->load().used_kv_blocks > 0; }));
+  workers_.release();
   ASSERT_TRUE(eventually([&] { return idle(); })) << "all of it waits for the reader";
   StreamRecord record;
   size_t bytes = 0;
