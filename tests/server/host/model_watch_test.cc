@@ -31,9 +31,11 @@ class ModelWatchTest : public testing::Test {
       files_.push_back({std::make_shared<HeldFile>(HeldFile::open(path(name)).value()),
                         std::string_view(name) != "config.json"});
     }
+    testing::internal::CaptureStderr();
     watch_ = ModelWatch::start(files_).value();
   }
   ~ModelWatchTest() override {
+    (void)testing::internal::GetCapturedStderr();
     set_log_options(before_);
     fs::remove_all(dir_);
   }
@@ -46,12 +48,14 @@ class ModelWatchTest : public testing::Test {
     write("new", "other");
     fs::rename(path("new"), path(name));
   }
-  /// What the look says on stderr.
+  /// What has been said on stderr since the last call, when it has looked once more. It also looks
+  /// by itself, whenever it likes.
   std::string said_by_look(Code wanted) const {
-    testing::internal::CaptureStderr();
     const Status status = watch_->look();
     EXPECT_EQ(status.code(), wanted) << status.to_string();
-    return testing::internal::GetCapturedStderr();
+    const std::string said = testing::internal::GetCapturedStderr();
+    testing::internal::CaptureStderr();
+    return said;
   }
 
   const LogOptions before_ = log_options();
