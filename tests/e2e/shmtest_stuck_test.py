@@ -5,10 +5,11 @@ process namespace, which the kernel does not let end before every other process 
 waited for. A process outside, which the test starts, has a child in there and does not wait for it.
 """
 import json
+import os
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -32,16 +33,11 @@ sys.stdin.read()
 STUCK = "a process of it hangs in the kernel, and was left behind"
 
 
-def pid_of(seconds: str) -> int:
-    """The process that runs `sleep SECONDS`."""
-    while True:
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if (folder / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
-                    return int(folder.name)
-            except OSError:
-                pass  # it has ended meanwhile
-        time.sleep(0.01)
+def pid_of(pipe: Path) -> int:
+    """The process that runs `cat PIPE`."""
+    return harness.wait_until(
+        lambda: next((pid for pid in harness.pids()
+                      if harness.words_of(pid)[:2] == ["cat", str(pipe)]), None), f"cat {pipe}")
 
 
 def parent_of(pid: int) -> int:
@@ -50,20 +46,26 @@ def parent_of(pid: int) -> int:
 
 
 class Stuck:
-    """`shoal shmtest` whose first condition, 1m, runs `sleep SECONDS` and gets stuck."""
+    """`shoal shmtest` whose first condition, 1m, runs `cat PIPE` and gets stuck."""
 
-    def __init__(self, seconds: str, *flags):
-        script = f"[ $SHOAL_SHMTEST_CONDITION = missing ] || exec sleep {seconds}"
+    def __init__(self, pipe: Path, *flags):
+        os.mkfifo(pipe)
+        self.pipe = pipe
+        script = f"[ $SHOAL_SHMTEST_CONDITION = missing ] || exec cat {pipe}"
         self.shmtest = subprocess.Popen(
             [SHOAL, "shmtest", "--matrix", "1m,missing", "--jobs", "1", "--json", *flags, "--",
              "sh", "-c", script], env=harness.environment(), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        command = pid_of(seconds)
+        command = pid_of(pipe)
         self.pid1 = Path(f"/proc/{parent_of(command)}")
         self.zombie = subprocess.Popen([sys.executable, "-c", LEAVE_A_ZOMBIE, str(command)],
                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.zombie.stdout.readline() != "ready\n":
             raise unittest.SkipTest("this kernel does not let the test enter the namespace")
+
+    def end_command(self):
+        """The command ends as it wants to, because its pipe does."""
+        self.pipe.open("wb").close()
 
     def end(self) -> str:
         """The output of shmtest. Then lets go what was stuck."""
@@ -76,9 +78,13 @@ class Stuck:
 
 class Kernel(harness.TestCase):
     def test_the_other_conditions_do_not_wait_for_it(self):
-        hangs = Stuck("87654.1", "--timeout", "10")
-        ends = Stuck("4.00087654")
-        stopped = Stuck("87654.2")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        pipes = Path(folder.name)
+        hangs = Stuck(pipes / "hangs", "--timeout", "10")
+        ends = Stuck(pipes / "ends")
+        ends.end_command()
+        stopped = Stuck(pipes / "stopped")
         stopped.shmtest.send_signal(signal.SIGINT)
 
         stopped.end()  # before the timeout of 600 s
