@@ -5,10 +5,13 @@
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <list>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "tests/guard.h"
 
@@ -146,6 +149,119 @@ TEST_F(ModelWatchTest, ItLooksByItself) {
   EXPECT_TRUE(eventually([&] { return !watch_->changed().ok(); }));
   EXPECT_EQ(watch_->changed().code(), Code::kDataLoss);
   EXPECT_EQ(watch_->changed().fault(), Fault::kModelChanged);
+}
+
+constexpr size_t kPieceBytes = size_t{64} << 10;
+
+/// A file of a tmpfs. What is written through its mapping is a change that its times may not show.
+class FileInMemory {
+ public:
+  explicit FileInMemory(size_t bytes) : fd_(::memfd_create("model", MFD_CLOEXEC)), bytes_(bytes) {
+    EXPECT_EQ(::ftruncate(fd_.get(), static_cast<off_t>(bytes)), 0);
+    void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    EXPECT_NE(mapped, MAP_FAILED);
+    data_ = static_cast<char*>(mapped);
+  }
+  ~FileInMemory() { ::munmap(data_, bytes_); }
+  FileInMemory(const FileInMemory&) = delete;
+  FileInMemory& operator=(const FileInMemory&) = delete;
+
+  void change(size_t byte) { data_[byte] = static_cast<char>(data_[byte] ^ 1); }
+  void set_mtime(time_t seconds) const {
+    const timespec times[2] = {{0, UTIME_OMIT}, {seconds, 0}};
+    EXPECT_EQ(::futimens(fd_.get(), times), 0);
+  }
+  std::shared_ptr<HeldFile> held() const {
+    return std::make_shared<HeldFile>(HeldFile::open(cat("/proc/self/fd/", fd_.get())).value());
+  }
+
+ private:
+  const Fd fd_;
+  const size_t bytes_;
+  char* data_ = nullptr;
+};
+
+/// Weights of so many shards and pieces of 64 KiB, which ranks have loaded, beside small files that
+/// the front has read whole.
+class ServedWeights {
+ public:
+  ServedWeights(size_t shards, size_t pieces) {
+    for (size_t shard = 0; shard < shards; ++shard) {
+      files_.emplace_back(pieces * kPieceBytes).set_mtime(kThen);
+      weights_.push_back(&files_.back());
+    }
+    for (int small = 0; small < 3; ++small) files_.emplace_back(1000);
+  }
+
+  static constexpr time_t kThen = 1'000'000;
+  static std::vector<uint64_t> sums() { return {1, 2}; }  // of what the ranks have loaded
+
+  FileInMemory& shard(size_t number) { return *weights_[number]; }
+  std::unique_ptr<ModelWatch> watch() const {
+    std::vector<WatchedFile> watched;
+    for (const FileInMemory& file : files_)
+      watched.push_back({file.held(), watched.size() < weights_.size()});
+    std::unique_ptr<ModelWatch> started = ModelWatch::start(std::move(watched)).value();
+    EXPECT_TRUE(started->loaded(sums()).ok()) << started->changed().to_string();
+    return started;
+  }
+
+ private:
+  std::list<FileInMemory> files_;  // those of the weights first
+  std::vector<FileInMemory*> weights_;
+};
+
+// The small files have no share of the 64, which are all of the weights' second pieces here.
+TEST(ServedWeightsTest, SixtyFourPiecesOfThemAreCompared) {
+  for (const size_t shards : {size_t{1}, size_t{2}}) {
+    const size_t pieces = 128 / shards - 1;
+    ServedWeights weights(shards, pieces);
+    for (size_t piece = 0; piece < pieces * shards; ++piece) {
+      const size_t in_shard = piece % pieces;
+      if (in_shard % 2 == 1) continue;
+      const auto watch = weights.watch();
+      const size_t byte = in_shard * kPieceBytes + 997 * piece % kPieceBytes;
+      weights.shard(piece / pieces).change(byte);
+      EXPECT_EQ(watch->look().fault(), Fault::kModelChanged)
+          << "byte " << byte << " of shard " << piece / pieces << " of " << shards;
+      weights.shard(piece / pieces).change(byte);
+    }
+  }
+}
+
+TEST(ServedWeightsTest, TheyAreComparedAtEveryRestart) {
+  for (int restart = 1; restart <= 3; ++restart) {
+    ServedWeights weights(1, 2);
+    const auto watch = weights.watch();
+    for (int before = 1; before < restart; ++before) {
+      EXPECT_TRUE(watch->look().ok());
+      EXPECT_TRUE(watch->loaded(ServedWeights::sums()).ok());
+    }
+    weights.shard(0).change(kPieceBytes);
+    EXPECT_EQ(watch->look().fault(), Fault::kModelChanged) << "before restart " << restart;
+    EXPECT_EQ(watch->loaded(ServedWeights::sums()).fault(), Fault::kModelChanged);
+  }
+}
+
+// The ranks' sums are of what they read, and what stays mapped is read again in every step.
+TEST(ServedWeightsTest, TheyAreComparedOnceMoreWhenNewRanksHaveLoaded) {
+  ServedWeights weights(1, 2);
+  const auto watch = weights.watch();
+  EXPECT_TRUE(watch->look().ok());
+  weights.shard(0).change(kPieceBytes);
+  EXPECT_EQ(watch->loaded(ServedWeights::sums()).fault(), Fault::kModelChanged);
+}
+
+TEST(ServedWeightsTest, WhatTheirMtimeSaysDoesNotMatter) {
+  for (const time_t mtime : {ServedWeights::kThen, ServedWeights::kThen - 1, time_t{2'000'000}}) {
+    ServedWeights weights(1, 2);
+    const auto watch = weights.watch();
+    weights.shard(0).set_mtime(mtime);
+    EXPECT_TRUE(watch->look().ok()) << "the contents are the same, with mtime " << mtime;
+    weights.shard(0).change(5);
+    weights.shard(0).set_mtime(mtime);
+    EXPECT_EQ(watch->look().fault(), Fault::kModelChanged) << "with mtime " << mtime;
+  }
 }
 
 }  // namespace
