@@ -67,7 +67,7 @@ struct IncomingRequest {
   GenerationRequest request = {};
   std::unique_ptr<CallAnswer> answer = nullptr;
   size_t kept_bytes = 0;  ///< about the most that is kept of the answer before it is sent
-  /// From now; the request is refused if its first token cannot come in time.
+  /// From now; the request is refused if its first token is not likely to come in time.
   Deadline first_token = Deadline::infinite();
 };
 

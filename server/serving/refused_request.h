@@ -19,7 +19,7 @@ enum class NotTaken {
   kNoMemory,       ///< requests, or answers that are kept whole, take all the memory they may
   kQueueFull,      ///< no further request may wait
   kShareExceeded,  ///< its client had more than half of the queue, and it was evicted
-  kTooLate,        ///< its first token cannot come in time
+  kTooLate,        ///< its first token is not likely to come in time
   kQueuedTooLong,  ///< it has waited for longer than the server lets requests wait
 };
 

@@ -24,7 +24,7 @@ except ImportError:
 
 from grpc_client_test import make_stubs
 
-# A deadline that no test comes near, because the server refuses what would surely miss its own.
+# A deadline that no test comes near, because the server refuses what is likely to miss its own.
 PATIENT = 5 * harness.GUARD
 REASONS = {"QUEUE_FULL", "CLIENT_SHARE_EXCEEDED", "WAIT_TOO_LONG", "QUEUE_TIMEOUT"}
 
@@ -252,7 +252,7 @@ class Admission(harness.TestCase):
         self.assertEqual(sum(len(event.token.tokens) for event in running), 4)
         self.assertEqual(self.ask(self.own, 4, 4), 4)
 
-    def test_what_surely_comes_too_late_is_refused_at_once(self):
+    def test_what_is_likely_to_come_too_late_is_refused_at_once(self):
         self.start("--max-num-seqs", 2, "--max-num-queued-reqs", 2000)
         # A third of them must have ended before the server knows its rates.
         tokens = 100 if breadth.SANITIZED else 508
