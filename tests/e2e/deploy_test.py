@@ -193,6 +193,16 @@ class Kubernetes(unittest.TestCase):
                         - bytes_of(volume["emptyDir"]["sizeLimit"]))
                 self.assertGreaterEqual(room, 512 << 20)
 
+    def test_a_server_that_drains_is_not_taken_for_dead(self):
+        """Readiness asks for what turns red then, and liveness for what stays green, which
+        http_ends_test.py and tests/server/grpc/grpc_lifecycle_test.cc see."""
+        [container] = self.pods[0]["containers"]
+        asked = [container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
+        self.assertEqual(asked, ["/health", "/health/live"])
+        grpc_port = next(port["containerPort"] for port in container["ports"] if port["name"] == "grpc")
+        self.assertIn(f"grpc: {{ port: {grpc_port}, service: liveness }}",
+                      (harness.ROOT / "deploy" / "kubernetes.yaml").read_text())
+
     def test_the_rules_see_what_is_missing(self):
         [pod] = self.pods
         [container] = pod["containers"]

@@ -150,6 +150,7 @@ class Ends(ServerCase):
             os.kill(server.pid, signal.SIGTERM)
             harness.wait_until(lambda: call(server, "GET", "/health").status == 503, "red health")
             self.assertEqual(call(server, "GET", "/health").json()["status"], "draining")
+            self.assertEqual(call(server, "GET", "/health/live").status, 200, "it is not dead")
             self.assertEqual(complete(server, prompt="a", max_tokens=1).status, 200)
             self.assertIn(b"[DONE]", running.until(b"[DONE]"))
         os.kill(server.pid, signal.SIGTERM)  # a second one ends the time of grace
