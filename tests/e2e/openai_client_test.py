@@ -32,6 +32,13 @@ class OpenAiClient(harness.TestCase):
             "--logprobs", 2, "--json").stdout)
         self.ask = {"model": "demo", "prompt": PROMPT, "max_tokens": 12, "seed": 7, "logprobs": 2}
 
+    def serve_stopping_in_a_stream(self, *flags) -> harness.Server:
+        """A server with one rank, which stops itself in the middle of its first answer."""
+        with harness.planted("0:step-20:stop"):
+            server = self.serve(harness.DEMO, "-tp", 1, "--step-timeout", 5 * harness.GUARD, *flags)
+        server.wait_ready()
+        return server
+
     def stop(self):
         self.client.close()
         os.kill(self.server.pid, signal.SIGTERM)
@@ -100,11 +107,21 @@ class OpenAiClient(harness.TestCase):
         with self.assertRaises(openai.AuthenticationError) as wrong:
             self.client.with_options(api_key="no").completions.create(**self.ask)
         self.assertEqual(wrong.exception.code, "invalid_api_key")
-        with self.client.completions.create(**{**self.ask, "max_tokens": 400}, stream=True,
-                                            extra_body={"request_id": "mine"}) as stream:
+        self.stop()
+
+    def test_an_id_that_runs_is_a_conflict(self):
+        server = self.serve_stopping_in_a_stream()
+        client = openai.OpenAI(base_url=f"http://{server.fields['http']}/v1", api_key="none",
+                               max_retries=0)
+        with client.completions.create(**{**self.ask, "max_tokens": 400}, stream=True,
+                                       extra_body={"request_id": "mine", "ignore_eos": True}) as stream:
             next(iter(stream))
+            rank = harness.stopped_rank(server.pid)
             with self.assertRaises(openai.ConflictError):
-                ask(**self.ask, extra_body={"request_id": "mine"})
+                client.completions.create(**self.ask, extra_body={"request_id": "mine"})
+            os.kill(rank, signal.SIGCONT)
+        client.close()
+        server.kill()
         self.stop()
 
     def test_a_stream_that_is_closed_ends_its_request(self):
@@ -121,14 +138,13 @@ class OpenAiClient(harness.TestCase):
 
     def test_its_own_retries_wait_for_a_full_queue(self):
         """A full queue answers 429 with Retry-After, and the client tries again by itself."""
-        server = self.serve(harness.DEMO, "-tp", 1, "--max-num-queued-reqs", 1)
-        server.wait_ready()
+        server = self.serve_stopping_in_a_stream("--max-num-queued-reqs", 1)
         patient = openai.OpenAI(base_url=f"http://{server.fields['http']}/v1", api_key="none",
                                 max_retries=20)
-        rank = server.workers(1)[0]
-        with patient.completions.create(**{**self.ask, "max_tokens": 400}, stream=True) as running:
+        with patient.completions.create(**{**self.ask, "max_tokens": 400}, stream=True,
+                                        extra_body={"ignore_eos": True}) as running:
             next(iter(running))
-            os.kill(rank, signal.SIGSTOP)
+            rank = harness.stopped_rank(server.pid)
             answer = {}
             asked = threading.Thread(target=lambda: answer.update(
                 text=patient.completions.create(**self.ask).choices[0].text))
