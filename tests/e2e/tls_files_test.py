@@ -64,6 +64,8 @@ class Rotation(Case):
         self.keys.write_text("new\nboth\n")
         self.reread(server, "certificates have changed and are used",
                     lambda: self.next.copy_to(self.folder, "tls"))
+        # A look that began before may have seen the certificates, and the keys too early.
+        server.wait_logged("the API keys have changed and are used")
         self.assertEqual(self.subjects(server), ["next", "next"])
         for key, status in (("old", 401), ("new", 200), ("both", 200)):
             answer = call(server, "GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
