@@ -1,6 +1,7 @@
 // What is said about the files of a model that change while it is in use.
 #include "server/host/model_watch.h"
 
+#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
@@ -153,7 +154,8 @@ TEST_F(ModelWatchTest, ItLooksByItself) {
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
 
-/// A file of a tmpfs. What is written through its mapping is a change that its times may not show.
+/// A file of a tmpfs. What is written through its mapping is a change that its times do not show,
+/// because all of its pages have been written to before: newer kernels note a first write only.
 class FileInMemory {
  public:
   explicit FileInMemory(size_t bytes) : fd_(::memfd_create("model", MFD_CLOEXEC)), bytes_(bytes) {
@@ -161,6 +163,7 @@ class FileInMemory {
     void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
     EXPECT_NE(mapped, MAP_FAILED);
     data_ = static_cast<char*>(mapped);
+    std::memset(data_, 'a', bytes);
   }
   ~FileInMemory() { ::munmap(data_, bytes_); }
   FileInMemory(const FileInMemory&) = delete;
