@@ -44,7 +44,7 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     e2e/matrix/4=90 e2e/matrix/8=90 e2e/device_model/smollm2=89 e2e/gpu_check/bare=88
     e2e/static_build=87 e2e/compilers=86 lint/headers=85 e2e/same_bits/generate/demo=84
     e2e/device_model/library=83 e2e/same_bits/kernels/demo=82 kernels/cuda/code=81
-    e2e/recovery/serving=65 e2e/recovery/streams/tcp=53
+    e2e/recovery/streams/tcp=53 e2e/recovery/serving=47
     e2e/shortage=41 e2e/device_model/restart=80
     e2e/recovery/streams/shm=40
     e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/matrix/2=27

@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 import tempfile
-import time
 
 import breadth
 import harness
@@ -251,32 +250,29 @@ class Serving(ServedRanks):
                 os.killpg(server.pid, number)
                 self.assertEqual(server.end(), 0, server.err.text())
 
-    def test_one_deadline_for_a_start_and_its_attempts(self):
-        # The rank stops while it loads, and only the deadline of the start notices that. A second
-        # attempt would succeed, but there is no time left for it.
+    def start_without_end(self, command: str, timeout_s: int, *flags):
+        """Rank 1 stops while it loads, and only the deadline of the start notices that."""
         with harness.planted("1:load:stop"):
-            process = harness.start("generate", harness.DEMO, *REQUEST, "-tp", RANKS,
-                                    "--startup-timeout", 12, *PATIENT)
+            process = harness.start(command, harness.DEMO, "-tp", RANKS, "--startup-timeout", timeout_s,
+                                    *PATIENT, *flags)
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
-        err = harness.Reader(process.stderr)
-        self.assertEqual(process.wait(), harness.UNAVAILABLE, err.rest())
-        self.assertRegex(err.rest(), r"--startup-timeout, 12 s")
-        self.assertRegex(err.rest(), r"in phase load; rank 1 \(load\) is stopped")
-        self.assertNotIn("starting the ranks again", err.rest())
+        return process, harness.Reader(process.stderr), timeout_s
 
-    def test_the_deadline_is_named_where_no_restart_is_granted(self):
-        with harness.planted("1:load:stop"):
-            process = harness.start("serve", harness.DEMO, "-tp", RANKS, "--grpc-port", 0,
-                                    "--startup-timeout", 6, "--max-restarts", 0, *PATIENT)
-        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
-        err = harness.Reader(process.stderr)
+    def check_deadline(self, process, err, timeout_s: int):
         self.assertEqual(process.wait(), harness.UNAVAILABLE, err.rest())
-        self.assertRegex(err.rest(), r"--startup-timeout, 6 s")
+        self.assertRegex(err.rest(), rf"--startup-timeout, {timeout_s} s")
 
-    def test_a_recovery_has_a_deadline_of_its_own(self):
+    def test_a_start_and_its_attempts_have_one_deadline_and_a_recovery_its_own(self):
         server = self.serve(harness.DEMO, "-tp", RANKS, "--startup-timeout", 12)
         server.wait_ready()
-        time.sleep(12)  # the deadline of the start is over
+        start = self.start_without_end("generate", 12, *REQUEST)
+        without_restarts = self.start_without_end("serve", 6, "--grpc-port", 0, "--max-restarts", 0)
+        self.check_deadline(*without_restarts)
+        self.check_deadline(*start)
+        # A second attempt would have succeeded, but there was no time left for it.
+        self.assertRegex(start[1].text(), r"in phase load; rank 1 \(load\) is stopped")
+        self.assertNotIn("starting the ranks again", start[1].text())
+        # This start began after that of the server, whose deadline is therefore over too.
         self.hit(server, 1)
         self.await_restarts(server, 1)
 
