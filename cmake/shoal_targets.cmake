@@ -100,18 +100,8 @@ endif()
 if(CMAKE_CROSSCOMPILING)
   list(APPEND SHOAL_TEST_ENVIRONMENT "SHOAL_TEST_EMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}")
 endif()
-# Of a build for another processor, the tests that run under its emulator, and those of its objects,
-# which need none: shoal_emulated(TEST).
-set(SHOAL_EMULATED_TESTS kernels/kernel_table_test kernels/packed_matrix_test
-    kernels/matmul_test kernels/leaf_fold_test kernels/isa_symbols_neon kernels/isa_symbols_neon_bf16
-    kernels/attention_test kernels/same_bits_test kernels/elementwise_test kernels/vocab_test
-    runtime/base/dtype_test runtime/base/ieee_math_test runtime/base/thread_pool_test
-    runtime/comm/tree_sum_test models/rope_test runtime/worker/sampler_test
-    runtime/worker/arithmetic_test conformance/communicator_test conformance/device_table
-    conformance/device_cuda-ipc conformance/device_host-memfd conformance/device_tcp
-    conformance/device_nccl
-    e2e/same_bits/emulated/llama3-gqa-tied-sharded e2e/same_bits/emulated/mistral-window
-    e2e/same_bits/emulated/demo e2e/package_arm64)
+# shoal_emulated(TEST): in a build for another processor, a test of SHOAL_EMULATED_TESTS
+# (tests/tables.cmake) runs under its emulator.
 function(shoal_emulated name)
   if(CMAKE_CROSSCOMPILING AND name IN_LIST SHOAL_EMULATED_TESTS)
     set_property(TEST ${name} APPEND PROPERTY LABELS arm64)

@@ -77,6 +77,17 @@ set(SHOAL_TEST_PROCESSORS runtime/transport/planted_fault_test=2 runtime/comm/fa
     conformance/device_kernels_sm80=2 conformance/device_cuda-ipc=3 conformance/device_host-memfd=3
     conformance/device_tcp=3 conformance/device_nccl=3 conformance/device_table=2)
 
+# The label `arm64`: in the build for another processor these run under its emulator. What only that
+# build has gets the label where it stands.
+set(SHOAL_EMULATED_TESTS kernels/kernel_table_test kernels/packed_matrix_test
+    kernels/matmul_test kernels/leaf_fold_test kernels/attention_test kernels/same_bits_test
+    kernels/elementwise_test kernels/vocab_test
+    runtime/base/dtype_test runtime/base/ieee_math_test runtime/base/thread_pool_test
+    runtime/comm/tree_sum_test models/rope_test runtime/worker/sampler_test
+    runtime/worker/arithmetic_test conformance/communicator_test conformance/device_table
+    conformance/device_cuda-ipc conformance/device_host-memfd conformance/device_tcp
+    conformance/device_nccl)
+
 # Their children provoke reports, of a race that ThreadSanitizer must see and of signals, which are
 # no failure. What else a sanitizer sees there fails these tests by an exit code alone.
 set(SHOAL_TESTS_THAT_PROVOKE_REPORTS emulator/lanes_test runtime/supervisor/group_failure_test)
