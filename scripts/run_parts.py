@@ -187,8 +187,8 @@ def arm64(run: Run):
         run.cannot.add("arm64")
         return
     run.command("64-bit Arm: build", "scripts/build", "arm64", "emulated_tests")
-    run.tests(*then_quiet("64-bit Arm under an emulator", Path("build/arm64"), JOBS, "none",
-                          ("--label-regex", "^arm64$")))
+    run.tests(*then_quiet("64-bit Arm under an emulator", Path("build/arm64"), JOBS,
+                          run.and_other_days("none", 3), ("--label-regex", "^arm64$")))
 
 
 def fuzz(run: Run):

@@ -36,6 +36,18 @@ def other_type() -> str:
     return "float32" if stored != "float32" else "bfloat16"
 
 
+def settings(tokens: int) -> list[list]:
+    """What flags_of() takes, for a prompt of so many tokens."""
+    return [ranks()[:3], [1, 2], ["shm", "tcp"], [None, 7, 64], [None, tokens // 2, tokens - 1]]
+
+
+def flags_of(ranks_: int, threads: int, transport: str, chunk: int | None, decode_from: int | None,
+             *more) -> tuple:
+    return ("-tp", ranks_, "--threads-per-rank", threads, "--transport", transport,
+            *(("--chunk", chunk) if chunk else ()),
+            *(("--decode-from", decode_from) if decode_from else ()), *more)
+
+
 TYPE_VARIANTS = [("-tp", 2, "--chunk", 7),
                  ("-tp", ranks()[-1], "--transport", "tcp", "--decode-from", 50)]
 
@@ -55,14 +67,7 @@ class Pairs(Logits):
 
     def test_pairs(self):
         ids = prompt_ids()
-        ways = breadth.pairs([ranks()[:3], [1, 2], ["shm", "tcp"],
-                              [None, 7, 64], [None, len(ids) // 2, len(ids) - 1]])
-        variants = []
-        for ranks_, threads, transport, chunk, decode_from in ways:
-            variants.append(("-tp", ranks_, "--threads-per-rank", threads, "--transport", transport,
-                             *(("--chunk", chunk) if chunk else ()),
-                             *(("--decode-from", decode_from) if decode_from else ())))
-        self.check(ids, variants)
+        self.check(ids, [flags_of(*way) for way in breadth.pairs(settings(len(ids)))])
 
     def test_data_types(self):
         self.check(prompt_ids(), TYPE_VARIANTS, "--dtype", other_type())
@@ -146,6 +151,13 @@ class EveryKernelSet(Logits):
 class Emulated(Logits):
     """What another processor gives under an emulator is what is committed."""
 
+    @staticmethod
+    def drawn_ways(tokens: int) -> list[tuple]:
+        """Combinations of which every two settings meet, and of them the next one in each run."""
+        ways = [flags_of(*way, "--cpu-kernels", kernels) for kernels, *way in breadth.pairs(
+            [harness.kernel_sets(), *settings(tokens)])]
+        return ways if breadth.FULL else [ways[breadth.day() % len(ways)]]
+
     def test_logits_and_answers(self):
         ids = prompt_ids()[:90]
         expected = MODEL.hashes()
@@ -157,7 +169,7 @@ class Emulated(Logits):
             ways += [("-tp", 2, "--transport", "tcp", "--threads-per-rank", 2, "--chunk", 7,
                       "--cpu-kernels", name),
                      ("-tp", 3, "--decode-from", 40, "--cpu-kernels", name)]
-        for flags in ways:
+        for flags in [*ways, *self.drawn_ways(len(ids))]:
             with self.subTest(flags=flags):
                 self.assertEqual(hash_of(harness.logits_file(FOLDER, ids, *flags)),
                                  expected["logits"])

@@ -195,6 +195,25 @@ class SecondChance(Folder):
                 part(run)
             self.assertEqual(jobs, {"arm64": 99, "timed": 2}, part)
 
+    def test_three_runs_for_arm_do_what_is_shared_out_between_them(self):
+        labels = {f"share{day}": f'LABELS "e2e;arm64;day{day}"' for day in range(3)}
+        self.phase({name: "true" for name in labels}, labels)
+
+        def chosen(name: str, days: range) -> list[list[str]]:
+            found: list[list[str]] = []
+            for day in days:
+                run = run_parts.Run(name, ("arm64",), day)
+
+                def note(*phases: Phase):
+                    found.append([test for phase in phases for test in run_tests.listed(
+                        dataclasses.replace(phase, build=self.folder))])
+                with unittest.mock.patch.multiple(run, command=lambda *_: None, tests=note), \
+                        unittest.mock.patch.object(run_parts, "can_cross_compile", lambda: True):
+                    run_parts.arm64(run)
+            return found
+        self.assertEqual(sorted(chosen(run_parts.ALL, range(12))), [[name] for name in labels])
+        self.assertEqual(chosen(run_parts.LONG, range(1, 2)), [list(labels)])
+
     def test_a_failure_that_lies_about_another_is_not_forgotten(self):
         liar = "echo '2/2 Test #2: quiet .....   Passed    0.01 sec'"
         verdict = self.run_quietly(self.phase(
