@@ -4,7 +4,9 @@ The model is the bundled demo model, or SmolLM2-135M-Instruct (scripts/get-model
 it is not there). The devices are emulated, which takes seconds for every token.
 """
 import json
+import random
 import sys
+import unittest
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,21 @@ class WholeModel(harness.TestCase):
                 self.assertEqual(answer["token_ids"][:clear], prompt["greedy"][:clear])
                 if answer["token_ids"] == prompt["greedy"]:
                     self.assertEqual(answer["text"].strip(), prompt["answer"].strip())
+
+    @unittest.skipIf(NAME == "demo", "e2e/same_bits/kernels/demo compares them")
+    def test_every_kernel_set_gives_the_same_bits(self):
+        vocab = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
+        draw = random.Random(2)
+        ids = [draw.randrange(vocab) for _ in range(700)]
+        best, *others = harness.kernel_sets()
+        expected = harness.logits(FOLDER, ids, "--cpu-kernels", best)
+        self.assertEqual(expected.shape, (len(ids), vocab))
+        for kernels in others:
+            # The plain loops would take minutes for all. No row depends on those that follow.
+            some = ids[:64] if kernels == "reference" else ids
+            with self.subTest(kernels=kernels):
+                rows = harness.logits(FOLDER, some, "-tp", 2, "--cpu-kernels", kernels)
+                self.assertTrue(rows.tobytes() == expected[:len(some)].tobytes())
 
 
 class OnDevices(harness.TestCase):
