@@ -138,6 +138,24 @@ TEST(IeeeMath, SineCosineAndExponentialAreCorrectlyRounded) {
   EXPECT_EQ(ties, expected.ties.size());
 }
 
+// make_hard_powers.py explains the arguments: next to the middle between two floats, and next to
+// where a float becomes infinite, subnormal and zero.
+TEST(IeeeMath, HardExponentialsAreCorrectlyRounded) {
+  std::ifstream file(SHOAL_TEST_DATA "/ieee_math/hard_powers.txt");
+  file >> std::hex;
+  int count = 0, near_middles = 0;
+  for (uint32_t argument = 0, want = 0; file >> argument >> want; ++count) {
+    const double value = ieee::exp(std::bit_cast<float>(argument));
+    const auto bits_of = [](double x) { return std::bit_cast<uint32_t>(static_cast<float>(x)); };
+    EXPECT_EQ(bits_of(value), want) << std::hex << argument;
+    // An error of this size would be seen at many of them.
+    if (bits_of(value * (1 + 0x1p-44)) != want || bits_of(value * (1 - 0x1p-44)) != want)
+      ++near_middles;
+  }
+  EXPECT_GT(count, 200);
+  EXPECT_GT(near_middles, 40);
+}
+
 /// |got - want| in units of the last place of want.
 double ulps(double got, double want) {
   return std::abs(got - want) / (std::abs(want) * std::numeric_limits<double>::epsilon());
