@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numbers>
 
 #include "tests/kernels/kernel_test.h"
 
@@ -72,12 +73,33 @@ TEST_P(SameBitsTest, ResidualAddAndAdd) {
   }
 }
 
+/// Arguments of the exponential at which an error of one unit would change the multiple of ln 2
+/// that is taken off, or make a result infinite, subnormal or zero: of either sign, the floats next
+/// to the middle of two multiples and to the ends, and the ends of what is computed at all.
+std::vector<float> hard_powers() {
+  constexpr int kEachSide = 8;
+  std::vector<double> places = {89, 104};
+  for (int half = 1; half < 2 * 152; ++half) places.push_back(half * std::numbers::ln2 / 2);
+  std::vector<float> found;
+  for (const double place : places) {
+    const auto middle = std::bit_cast<uint32_t>(static_cast<float>(place));
+    for (uint32_t bits = middle - kEachSide; bits <= middle + kEachSide; ++bits) {
+      found.push_back(std::bit_cast<float>(bits));
+      found.push_back(-found.back());
+    }
+  }
+  return found;
+}
+
 // A gate goes through the exponential alone, so this compares it over its whole range.
 TEST_P(SameBitsTest, SiluMulOfAnyGates) {
   constexpr int kCols = 100'000;
   std::vector<float> gate_up = any_floats(kCols, 8);
   const std::vector<float> near = random_floats(kCols / 2, 9, 110);
   std::copy(near.begin(), near.end(), gate_up.begin());
+  const std::vector<float> hard = hard_powers();
+  ASSERT_LT(hard.size(), static_cast<size_t>(kCols / 2));
+  std::copy(hard.begin(), hard.end(), gate_up.begin() + kCols / 2);
   gate_up.resize(2 * kCols, 1.0f);
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
     compare(dtype_name(dtype).data(), [&](const KernelTable& table) {
