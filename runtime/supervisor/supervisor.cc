@@ -284,8 +284,10 @@ Attempt<GroupStep> Supervisor::step(uint64_t number, std::string plan) {
 
 std::optional<Failure> Supervisor::watch() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || restarting_s() > 0) return std::nullopt;
+  if (restarting_s() > 0) return std::nullopt;
+  // Also while a step runs, so that a restart that has failed is never taken for one that is over.
   if (std::optional<Failure> final = lost()) return final;
+  if (!lock.owns_lock()) return std::nullopt;
   const std::optional<Failure> failure = group_->watch(Deadline::after_ms(0));
   note_step_times();
   if (!failure) return std::nullopt;

@@ -100,7 +100,8 @@ class Supervisor {
   void set_work(std::string work) { options_.group.start.work = std::move(work); }
 
   /// Looks for a rank that has died while nothing ran, and begins to start the group again. Waits
-  /// only for the end of one that has died. A Failure: the ranks are lost for good.
+  /// only for the end of one that has died. A Failure: the ranks are lost for good, which it
+  /// returns at once even while step() runs.
   std::optional<Failure> watch();
 
   /// For how many seconds lost ranks have been on their way back; 0: they run, or are lost for

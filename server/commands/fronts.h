@@ -31,7 +31,7 @@ class Fronts {
   std::string addresses() const;
 
   void set_ready(const ServedModel* model, InferenceLoop* loop, const DeploymentInfo& deployment);
-  void set_restarting(const Status& why) { grpc_->set_restarting(why); }
+  bool set_restarting(const Status& why) { return grpc_->set_restarting(why); }
   void set_stopping() { grpc_->set_stopping(); }
   void set_draining() { grpc_->set_draining(); }
 

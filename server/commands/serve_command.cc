@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <unistd.h>
 
@@ -115,19 +116,22 @@ struct Serving {
   double drain_s;  ///< in which running requests may finish
 };
 
-/// Watches the ranks until `over` returns true, which waits for a moment each time. An error means
-/// that the ranks are lost; the open requests have been told then.
-Status watch_until(const Serving& serving, const std::function<bool()>& over) {
-  bool refusing = false;  // because a restart takes long
+/// Watches the ranks until `over` returns true, which waits for a moment each time. all_well: what
+/// the service manager is told when a long restart is over. An error means that the ranks are lost;
+/// the open requests have been told then.
+Status watch_until(const Serving& serving, std::string_view all_well,
+                   const std::function<bool()>& over) {
   while (!over()) {
     log_lost_lines();
     SHOAL_RETURN_IF_ERROR(serving.loop.status());
+    // Asked before watch(), which returns an error if a restart is over because it has failed.
+    const Status restarting = serving.host.restarting_s() > kLongRestartSeconds
+                                  ? serving.host.why_restarting()
+                                  : Status();
     const Status status = serving.host.watch();
-    if (const bool late = serving.host.restarting_s() > kLongRestartSeconds; late != refusing) {
-      refusing = late;
-      serving.fronts.set_restarting(late ? serving.host.why_restarting() : Status());
-      serving.observers.manager.status(late ? "the ranks are being started again" : "ready");
-    }
+    if (status.ok() && serving.fronts.set_restarting(restarting))
+      serving.observers.manager.status(restarting.ok() ? all_well
+                                                       : "the ranks are being started again");
     if (serving.fronts.alive()) serving.observers.manager.alive();
     if (!status.ok()) {
       serving.fronts.set_draining();
@@ -140,20 +144,21 @@ Status watch_until(const Serving& serving, const std::function<bool()>& over) {
   return {};
 }
 
+constexpr std::string_view kMayFinish = "running requests may finish";
+
 /// No longer ready: `why` is ok if a signal asked for the end.
 void say_stopping(const Serving& serving, const Status& why) {
   serving.observers.ready_file->remove();
   const double limit_s =
       serving.grace_s + serving.drain_s + 1e-3 * (kGoodbyeMs + kGrpcEndMs + kRanksEndMs);
-  serving.observers.manager.stopping(why.ok() ? "running requests may finish" : why.message(),
-                                     limit_s);
+  serving.observers.manager.stopping(why.ok() ? kMayFinish : why.message(), limit_s);
 }
 
 /// Serves until a signal arrives and requests have drained (returns ok), or until the ranks are
 /// lost.
 Status serve_until_stopped(const Serving& serving, StopSignals& signals) {
   const Status stopped =
-      watch_until(serving, [&] { return signals.wait(Deadline::after_ms(kWatchMs)); });
+      watch_until(serving, "ready", [&] { return signals.wait(Deadline::after_ms(kWatchMs)); });
   say_stopping(serving, stopped);
   SHOAL_RETURN_IF_ERROR(stopped);
   if (const double grace_s = serving.grace_s; grace_s > 0) {
@@ -161,7 +166,7 @@ Status serve_until_stopped(const Serving& serving, StopSignals& signals) {
                  " s more"));
     serving.fronts.set_stopping();
     const Deadline grace = Deadline::after_s(grace_s);
-    SHOAL_RETURN_IF_ERROR(watch_until(serving, [&grace] {
+    SHOAL_RETURN_IF_ERROR(watch_until(serving, kMayFinish, [&grace] {
       std::this_thread::sleep_for(std::chrono::milliseconds(grace.remaining_ms(kWatchMs)));
       return grace.passed();
     }));

@@ -182,7 +182,8 @@ struct GrpcServer::Impl {
     for (const GrpcFacade& facade : options.facades) services.push_back(facade.make(parts));
   }
 
-  void set_health(bool serving) const {
+  void tell_health() const {
+    const bool serving = readiness(state->view()) == Readiness::kReady;
     grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
     for (const char* name : kHealthNames) health->SetServingStatus(name, serving);
     for (const GrpcFacade& facade : options.facades)
@@ -279,7 +280,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
     return Status::error(Code::kUnavailable, "gRPC's server did not start");
   SHOAL_ASSIGN_OR_RETURN(impl->acceptor, Acceptor::start(std::move(listeners.sockets),
                                                          impl->connections, std::move(hand_over)));
-  impl->set_health(false);
+  impl->tell_health();
   impl->server->GetHealthCheckService()->SetServingStatus(kLivenessName, true);
   impl->probe->start(*impl->server);
   impl->watchdog = std::thread([raw = impl.get()] { raw->watch_clients(); });
@@ -297,18 +298,18 @@ std::string GrpcServer::address() const {
 void GrpcServer::set_ready(const ServedModel* model, InferenceLoop* loop,
                            const DeploymentInfo& deployment) {
   impl_->state->set_ready(model, loop, deployment);
-  impl_->set_health(impl_->state->view().phase == ServingPhase::kReady);
+  impl_->tell_health();
 }
 
-void GrpcServer::set_restarting(const Status& why) {
-  impl_->state->set_restarting(why);
-  const ServingState::View view = impl_->state->view();
-  impl_->set_health(view.phase == ServingPhase::kReady && view.restarting.ok() && !view.stopping);
+bool GrpcServer::set_restarting(const Status& why) {
+  const bool changed = impl_->state->set_restarting(why);
+  if (changed) impl_->tell_health();
+  return changed;
 }
 
 void GrpcServer::set_stopping() {
   impl_->state->set_stopping();
-  impl_->set_health(false);
+  impl_->tell_health();
 }
 
 bool GrpcServer::alive() const {
@@ -317,7 +318,7 @@ bool GrpcServer::alive() const {
 
 void GrpcServer::set_draining() {
   impl_->state->set_draining();
-  impl_->set_health(false);
+  impl_->tell_health();
 }
 
 std::string GrpcServer::open_work() const {

@@ -70,8 +70,9 @@ class GrpcServer {
   void set_draining();
 
   /// Not ok: health reports NOT_SERVING and new requests fail with UNAVAILABLE, because the ranks
-  /// were lost for this reason and take long to come back. Running streams wait for them.
-  void set_restarting(const Status& why);
+  /// were lost for this reason and take long to come back. Running streams wait for them. Returns
+  /// whether that has changed.
+  bool set_restarting(const Status& why);
 
   /// Drains, waits until the running streams have ended, cancels those that remain at the deadline,
   /// and closes the port. Returns at once if there are none. A second call has no effect. Must not

@@ -107,9 +107,9 @@ void ServingState::set_draining() {
   view_.phase = ServingPhase::kDraining;
 }
 
-void ServingState::set_restarting(const Status& why) {
+bool ServingState::set_restarting(const Status& why) {
   const std::lock_guard lock(mutex_);
-  view_.restarting = why;
+  return std::exchange(view_.restarting, why).ok() != why.ok();
 }
 
 bool ServingState::draining() const {

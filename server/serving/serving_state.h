@@ -79,7 +79,8 @@ class ServingState {
   void set_draining();
   bool draining() const;
   /// Refuses new requests, because the ranks were lost for this reason, or accepts them again (ok).
-  void set_restarting(const Status& why);
+  /// Returns whether that has changed anything.
+  bool set_restarting(const Status& why);
 
   const std::string& served_name() const { return served_names_.front(); }
   const std::vector<std::string>& served_names() const { return served_names_; }

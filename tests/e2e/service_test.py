@@ -17,6 +17,7 @@ import breadth
 import grpc
 import harness
 from harness import DEMO, USAGE, wait_until
+from http_client import complete
 from reflection_test import Reflector
 
 
@@ -292,6 +293,30 @@ class Systemd(ServiceTest):
         self.assertEqual(stopping["STOPPING"], "1")
         self.assertEqual(stopping["EXTEND_TIMEOUT_USEC"], "37000000")
         self.assertEqual(server.end(), 0, server.err.rest())
+
+    def test_a_restart_that_outlasts_the_order_to_stop(self):
+        manager = self.manager(str(self.folder / "notify"))
+        # The rank of the second start stops itself while it loads.
+        self.environment(SHOAL_TEST_FAULT=",0:load:stop")
+        server = self.serve(DEMO, "-tp", 1, "--shutdown-grace", 5 * harness.GUARD)
+        manager.until("READY")
+        server.wait_ready()
+        harness.kill_and_wait(server.workers(1))
+        rank = harness.stopped_rank(server.pid)
+        while (message := manager.next()) != {"STATUS": "the ranks are being started again"}:
+            self.assertNotIn("STOPPING", message)
+        os.kill(server.pid, signal.SIGTERM)
+        manager.until("STOPPING")
+        wait_until(lambda: "health is red" in server.err.text(), "the time of grace")
+        self.assertEqual(complete(server, prompt="a", max_tokens=1).status, 503)
+        os.kill(rank, signal.SIGCONT)
+        wait_until(lambda: complete(server, prompt="a", max_tokens=1).status == 200,
+                   "requests are taken again", server.err.text)
+        self.stop(server)
+        manager.socket.setblocking(False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                self.assertNotEqual(manager.next().get("STATUS"), "ready", "it stops")
 
     def test_an_abstract_socket_and_the_watchdog_of_another_process(self):
         manager = self.manager(f"@shoal-{uuid.uuid4().hex}", WATCHDOG_USEC="30000",

@@ -2,11 +2,13 @@
 // its own worker.
 #include "runtime/supervisor/supervisor.h"
 
+#include <atomic>
 #include <cstdio>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <thread>
 #include <unistd.h>
 
 #include "runtime/control/descriptors.h"
@@ -329,6 +331,25 @@ TEST(Supervisor, ALossThatIsFinalStaysFinal) {
   EXPECT_EQ(step.status().to_string(), final->why.to_string());
   EXPECT_TRUE(supervisor->watch());
   EXPECT_EQ(told.restarts.size(), restarts);
+}
+
+TEST(Supervisor, WhoeverWatchesLearnsOfAFinalLossWhileOthersStep) {
+  const auto supervisor = started(options_for(0));
+  ASSERT_TRUE(supervisor);
+  ASSERT_FALSE(supervisor->step(1, "die").ok());
+  std::atomic<int64_t> steps = 0;
+  std::atomic<bool> over = false;
+  std::thread loop([&] {
+    for (; !over; ++steps) EXPECT_FALSE(supervisor->step(2, "more").ok());
+  });
+  constexpr int kLooks = 10'000;
+  int told = 0;
+  while (steps == 0) std::this_thread::yield();
+  for (int look = 0; look < kLooks; ++look) told += supervisor->watch().has_value() ? 1 : 0;
+  over = true;
+  loop.join();
+  EXPECT_EQ(told, kLooks);
+  EXPECT_EQ(supervisor->restarting_s(), 0);
 }
 
 TEST(Supervisor, GivingUpEndsARestartThatNobodyNeeds) {

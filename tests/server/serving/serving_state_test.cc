@@ -124,6 +124,25 @@ TEST_F(ServingStateTest, AnAbortSaysWhetherItEndedTheRequest) {
   EXPECT_TRUE(state_.wait_until_idle(Deadline::after_ms(0)));
 }
 
+TEST_F(ServingStateTest, ARestartOfTheRanksOutlastsTheOrderToStop) {
+  InferenceLoop loop(test_model(), kLimits, Script{});
+  state_.set_ready(&test_model(), &loop, {});
+  EXPECT_FALSE(state_.set_restarting({})) << "they run";
+  EXPECT_EQ(readiness(state_.view()), Readiness::kReady);
+  const Status killed = Status::error(Code::kAborted, "rank 1 was killed");
+  EXPECT_TRUE(state_.set_restarting(killed));
+  EXPECT_FALSE(state_.set_restarting(killed)) << "that is known";
+  EXPECT_EQ(readiness(state_.view()), Readiness::kWaitingForRanks);
+  state_.set_stopping();
+  EXPECT_EQ(readiness(state_.view()), Readiness::kDraining);
+  EXPECT_EQ(why("a", asks_for(1)), NotTaken::kRestarting) << "in the time of grace too";
+  EXPECT_TRUE(state_.set_restarting({}));
+  EXPECT_EQ(readiness(state_.view()), Readiness::kDraining);
+  const auto call = std::make_shared<CollectingCall>();
+  EXPECT_TRUE(submit("a", asks_for(1), call).ok()) << "until the grace is over";
+  call->collected.wait();
+}
+
 TEST_F(ServingStateTest, TellsAFullQueueFromALostEngine) {
   EngineLimits tiny = kLimits;
   tiny.max_num_seqs = 1;
