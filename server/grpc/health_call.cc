@@ -64,6 +64,9 @@ void write_checks(const ServingState& state, wire::EngineRole role,
     add_check("model", wire::HEALTH_STATE_NOT_READY,
               cat("the ranks were lost and are being started again: ", explain(view.restarting)),
               response);
+  else if (view.stopping)
+    add_check("model", wire::HEALTH_STATE_DRAINING,
+              "the server is going to stop; requests are still taken for a while", response);
   else
     add_check("model", wire::HEALTH_STATE_READY, "", response);
   if (view.loop != nullptr) {

@@ -279,6 +279,18 @@ TEST_F(GrpcControl, HealthSaysWhyTheRanksAreBeingStartedAgain) {
   EXPECT_EQ(health().state(), wire::HEALTH_STATE_READY);
 }
 
+TEST_F(GrpcControl, HealthSaysThatTheServerIsGoingToStop) {
+  start({});
+  server_->set_restarting(Status::error(Code::kAborted, "rank 1 was killed"));
+  server_->set_stopping();
+  EXPECT_EQ(health().state(), wire::HEALTH_STATE_NOT_READY) << "requests are refused";
+  server_->set_restarting({});
+  const wire::HealthResponse stopping = health();
+  EXPECT_EQ(stopping.state(), wire::HEALTH_STATE_DRAINING) << stopping.DebugString();
+  EXPECT_NE(stopping.DebugString().find("going to stop"), std::string::npos)
+      << stopping.DebugString();
+}
+
 TEST_F(GrpcControl, AbortsByIdAndAll) {
   Setup setup;
   setup.max_model_len = 100'000;
