@@ -118,7 +118,7 @@ SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loadi
                                          static_cast<double>(p.bytes_total));
     if (!*printer) printer->emplace(style);
     (**printer)(percent);
-    if (on_loading) on_loading(percent);
+    on_loading(percent);
   };
   hooks.on_phase_now = [printer, style](Phase phase, double seconds) {
     if (!*printer) printer->emplace(style);
@@ -264,12 +264,14 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
   SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
   const std::vector<GpuName> gpus = options.group.start.gpus;
   options.group.start.work = encode(plan.model);
-  options.hooks = hooks_for(progress, std::move(on_loading));
+  const auto told = std::make_shared<std::function<void(int)>>(std::move(on_loading));
+  options.hooks = hooks_for(progress, [told](int percent) { (*told)(percent); });
   Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
   if (!model.ok()) return Failure{model.status(), Phase::kIdle, kFrontRank, model.status().fault()};
   watch_model(**model, &options.hooks);
   Attempt<std::unique_ptr<Supervisor>> supervisor =
       Supervisor::start(std::move(options), std::move(facts));
+  *told = [](int) {};  // no rank loads now, and one that does later belongs to a restart
   if (!supervisor.ok()) {
     // If somebody wrote to the model meanwhile, that may be why.
     const Status same = (*model)->look();
@@ -349,9 +351,7 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
     SHOAL_ASSIGN_OR_RETURN(StepResult result, decode<StepResult>(*step->result, "step result"));
     return StepOutcome(std::move(result));
   }
-  if (step.ok()) {
-    return StepOutcome(std::move(step->lost), step->blames_requests, step->begun);
-  }
+  if (step.ok()) return StepOutcome(std::move(step->lost), step->blames_requests, step->begun);
   return lost_for_good(step.failure());
 }
 

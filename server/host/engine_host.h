@@ -29,13 +29,13 @@ class EngineHost {
  public:
   /// Walks the ladder until a transport works. The reasons for refused rungs are logged as
   /// warnings, or are part of the error if no rung is left. `facts` are the result of facts_for().
-  /// on_loading is told how much of the model is loaded, in percent, from a thread of the start. If
-  /// the ranks' devices have room for a smaller KV cache than was planned, it lowers the plan's
-  /// limits and logs a warning.
+  /// on_loading is told how much of the model is loaded, in percent, from a thread of the start,
+  /// and nothing of restarts. If the ranks' devices have room for a smaller KV cache than was
+  /// planned, it lowers the plan's limits and logs a warning.
   static Attempt<std::unique_ptr<EngineHost>> start(
       EnginePlan& plan, const EngineFlags& flags, HostFacts facts,
       ProgressStyle progress = ProgressStyle::kTerminalOnly,
-      std::function<void(int)> on_loading = {});
+      std::function<void(int)> on_loading = [](int) {});
 
   /// Starts the same ranks over the same transports up to where they would load: they prove their
   /// transport, and end. Says in `report` how that went, also if it fails.

@@ -294,6 +294,19 @@ class Systemd(ServiceTest):
         self.assertEqual(stopping["EXTEND_TIMEOUT_USEC"], "37000000")
         self.assertEqual(server.end(), 0, server.err.rest())
 
+    def test_a_short_restart_does_not_look_like_a_start(self):
+        manager = self.manager(str(self.folder / "notify"))
+        server = self.serve(DEMO, "-tp", 1)
+        manager.until("READY")
+        server.wait_ready()
+        harness.kill_and_wait(server.workers(1))
+        wait_until(lambda: "the ranks run again" in server.err.text(), "the restart", server.err.text)
+        os.kill(server.pid, signal.SIGTERM)
+        for message in manager.until("STOPPING")[:-1]:
+            # A restart takes long only on a very busy machine.
+            self.assertIn(message["STATUS"], ("the ranks are being started again", "ready"))
+        self.assertEqual(server.end(), 0, server.err.rest())
+
     def test_a_restart_that_outlasts_the_order_to_stop(self):
         manager = self.manager(str(self.folder / "notify"))
         # The rank of the second start stops itself while it loads.
