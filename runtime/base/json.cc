@@ -35,6 +35,14 @@ std::string json_text(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
+}
+
+Json number_or_null(int64_t number) {
+  return number == 0 ? Json() : Json(number);
+}
+
 std::string json_float(float value) {
   if (!std::isfinite(value)) return "null";
   char text[32];

@@ -29,6 +29,12 @@ Result<Json> parse_json(std::string_view text, std::string_view what,
 /// U+FFFD.
 std::string json_text(const Json& json, int indent = -1);
 
+/// The text; null if it is empty, where that means that there is none.
+Json text_or_null(const std::string& text);
+
+/// The number; null if it is 0, where that means that there is none.
+Json number_or_null(int64_t number);
+
 /// A number with the fewest digits that read back as the same float32. NaN and infinities, which
 /// JSON does not have, become null.
 std::string json_float(float value);

@@ -77,9 +77,9 @@ Json settings_json(const std::vector<SettingOutcome>& settings) {
   for (const SettingOutcome& one : settings) {
     list.push_back({{"name", one.name},
                     {"wanted", one.wanted},
-                    {"value", one.value},
+                    {"value", text_or_null(one.value)},
                     {"winner", name(one.winner)},
-                    {"source", one.source}});
+                    {"source", text_or_null(one.source)}});
   }
   return list;
 }
@@ -142,20 +142,20 @@ Status check_nccl_use(const NcclUse& use) {
 Json to_json(const NcclUse& use) {
   return {{"rung", use.rung},
           {"version", use.version},
-          {"library", use.library},
+          {"library", text_or_null(use.library)},
           {"settings", settings_json(use.settings)},
           {"user_settings", user_json(use.user)},
           {"predicted_bytes", use.predicted_bytes},
-          {"predicted_channels", use.predicted_channels},
+          {"predicted_channels", number_or_null(use.predicted_channels)},
           {"bound", name(use.bound)},
           {"assumptions", use.assumptions},
           {"tried", use.tried},
           {"logged", use.logged},
           {"transports", use.transports},
-          {"channels", use.channels},
-          {"used_bytes", use.used_bytes},
+          {"channels", number_or_null(use.channels)},
+          {"used_bytes", use.tried ? Json(use.used_bytes) : Json()},
           {"cumem_fallback", use.cumem_fallback},
-          {"last_error", use.last_error}};
+          {"last_error", text_or_null(use.last_error)}};
 }
 
 std::string to_text(const NcclUse& use) {

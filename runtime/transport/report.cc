@@ -13,12 +13,11 @@ namespace {
 Json causes_json(const Status& status) {
   Json causes = Json::array();
   for (const Cause& cause : status.causes()) {
-    Json one = {{"code", code_name(cause.code)},
-                {"where", cause.where},
-                {"what", cause.what},
-                {"rank", cause.rank}};
-    if (cause.os_error != 0) one["errno"] = cause.os_error;
-    causes.push_back(std::move(one));
+    causes.push_back({{"code", code_name(cause.code)},
+                      {"where", text_or_null(cause.where)},
+                      {"what", cause.what},
+                      {"rank", cause.rank},
+                      {"errno", number_or_null(cause.os_error)}});
   }
   return causes;
 }
@@ -54,11 +53,6 @@ Json refusals_json(const std::vector<Refusal>& refusals) {
                     {"causes", causes_json(refusal.status)}});
   }
   return list;
-}
-
-/// Null for an empty text, because null is what means "none" in every field.
-Json or_null(const std::string& text) {
-  return text.empty() ? Json(nullptr) : Json(text);
 }
 
 /// Null: nothing but refusals ended the start, or it worked.
@@ -131,30 +125,33 @@ Json to_json(const TransportReport& report) {
   for (const Remedy& remedy : report.remedies) {
     remedies.push_back({{"kind", remedy.kind}, {"title", remedy.title}, {"text", remedy.text}});
   }
-  return {
-      {"schema", kTransportReportSchema},
-      {"verdict", verdict_name(report.verdict())},
-      {"rung", or_null(report.rung)},
-      {"tp", report.world_size},
-      {"order", report.order},
-      {"degraded", report.degraded()},
-      {"allowed_by", or_null(report.allowed_by)},
-      {"forbidden_by", or_null(report.forbidden_by)},
-      {"failure", or_null(report.failure.ok() ? "" : explained(report.failure, kMostReasonBytes))},
-      {"error", error_json(report.failure)},
-      {"cost", cost_json(report)},
-      {"refusals", refusals_json(report.refusals)},
-      {"needs", std::move(needs)},
-      {"shm_size", to_json(shm_size_for(report.facts, report.needs, report.headroom_bytes))},
-      {"nccl", std::move(nccl)},
-      {"nccl_known_bugs", to_json(nccl_bug_notices(report.nccl))},
-      {"headroom_bytes", report.headroom_bytes},
-      {"self_test", self_test_json(report.self_test)},
-      {"restarts", report.restarts},
-      {"restart_count", report.restart_count},
-      {"remedies", std::move(remedies)},
-      {"waits", to_json(report.waits)},
-      {"facts", Json::parse(to_json(report.facts))}};
+  return {{"schema", kTransportReportSchema},
+          {"verdict", verdict_name(report.verdict())},
+          {"rung", text_or_null(report.rung)},
+          {"tp", report.world_size},
+          {"order", report.order},
+          {"degraded", report.degraded()},
+          {"allowed_by", text_or_null(report.allowed_by)},
+          {"forbidden_by", text_or_null(report.forbidden_by)},
+          {"failure",
+           text_or_null(report.failure.ok() ? "" : explained(report.failure, kMostReasonBytes))},
+          {"error", error_json(report.failure)},
+          {"cost", cost_json(report)},
+          {"refusals", refusals_json(report.refusals)},
+          {"needs", std::move(needs)},
+          {"shm_size", to_json(shm_size_for(report.facts, report.needs, report.headroom_bytes))},
+          {"nccl", std::move(nccl)},
+          {"nccl_known_bugs", to_json(nccl_bug_notices(report.nccl))},
+          {"headroom_bytes", report.headroom_bytes},
+          {"self_test", self_test_json(report.self_test)},
+          {"restarts", report.restarts},
+          {"restart_count", report.restart_count},
+          {"remedies", std::move(remedies)},
+          {"waits", to_json(report.waits)},
+          {"unforeseen", nullptr},
+          {"removed", Json::array()},
+          {"kept", Json::array()},
+          {"facts", Json::parse(to_json(report.facts))}};
 }
 
 std::string summary(const TransportReport& report) {

@@ -81,10 +81,10 @@ struct TransportReport {
 
 /// The layout of to_json: a reader that knows this number knows every field of the document. It
 /// grows when a field goes or changes its meaning, not when one is added.
-inline constexpr int kTransportReportSchema = 1;
+inline constexpr int kTransportReportSchema = 2;
 
 /// {"schema", "verdict", "rung", "tp", "order", "refusals", "needs", "remedies", "facts", ...}:
-/// docs/json.md.
+/// docs/json.md, all fields but "version". What only doctor finds or does is null or empty.
 Json to_json(const TransportReport& report);
 
 /// "shm-lean; shm refused (budget): needs ...": the rung in use, and the root cause of each

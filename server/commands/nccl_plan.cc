@@ -28,7 +28,7 @@ constexpr const char* kLean = "nccl-shm-lean";
 constexpr const char* kOnlyTheLeast =
     "there is room for the least that it needs, but how much more it needs is not known";
 /// The layout of the JSON document.
-constexpr int kPlanSchema = 1;
+constexpr int kPlanSchema = 2;
 
 /// The result for one rung.
 struct Line {
@@ -157,10 +157,10 @@ Json consumers_json(const Line& line, int communicators) {
 }
 
 Json segments_json(const NcclSegments& segments) {
-  return {{"data", segments.data},
-          {"control", segments.control},
-          {"pool", segments.pool},
-          {"nvls", segments.nvls}};
+  return {{"data", number_or_null(segments.data)},
+          {"control", number_or_null(segments.control)},
+          {"pool", number_or_null(segments.pool)},
+          {"nvls", number_or_null(segments.nvls)}};
 }
 
 /// Null: it fits.
@@ -195,7 +195,9 @@ Json plan_json(const Plan& plan) {
           {"tp", plan.context.world_size},
           {"communicators", plan.context.communicators},
           {"dev_shm",
-           {{"path", dir.path}, {"size_bytes", dir.size_bytes}, {"free_bytes", dir.free_bytes}}},
+           {{"path", dir.path},
+            {"size_bytes", number_or_null(dir.size_bytes)},
+            {"free_bytes", dir.size_bytes == 0 ? Json() : Json(dir.free_bytes)}}},
           {"headroom_bytes", plan.context.budget.headroom_bytes},
           {"fits", plan.fits},
           {"rungs", std::move(lines)},

@@ -16,7 +16,7 @@ namespace shoal::shmtest {
 namespace {
 
 /// The layout of json_report().
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 
 const char* verdict(const Outcome& outcome) {
   return outcome.skipped() ? "skip" : outcome.passed() ? "pass" : "FAIL";
@@ -91,15 +91,12 @@ const char* trace_name(Trace trace) {
   return "off";
 }
 
-Json text_or_null(const std::string& text) {
-  return text.empty() ? Json() : Json(text);
-}
-
 Json json_of(const Outcome& outcome) {
   Json left = Json::array();
   for (const LeftFile& file : outcome.left)
     left.push_back({{"name", file.name}, {"bytes", file.bytes}});
   const bool exited = outcome.end == End::kExited, signalled = outcome.end == End::kSignalled;
+  const bool ran = exited || signalled || outcome.end == End::kHung;
   return {{"condition", outcome.condition},
           {"result", outcome.skipped()  ? "skipped"
                      : outcome.passed() ? "passed"
@@ -112,12 +109,12 @@ Json json_of(const Outcome& outcome) {
           {"trace", trace_name(outcome.trace)},
           {"trace_note", text_or_null(outcome.trace_note)},
           {"seconds", outcome.seconds},
-          {"shm_peak_bytes", outcome.peak_bytes},
+          {"shm_peak_bytes", ran ? Json(outcome.peak_bytes) : Json()},
           {"left", left},
           {"orphans", outcome.orphans},
           {"oom_kills", outcome.oom_kills},
-          {"reason", outcome.reason()},
-          {"output_tail", outcome.output_tail}};
+          {"reason", text_or_null(outcome.reason())},
+          {"output_tail", text_or_null(outcome.output_tail)}};
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -289,19 +286,17 @@ std::string json_report(const RunResult& run, const std::vector<std::string>& co
   const std::vector<Outcome>& outcomes = run.outcomes;
   Json conditions = Json::array();
   for (const Outcome& outcome : outcomes) conditions.push_back(json_of(outcome));
-  Json report = {{"schema", kSchema},
-                 {"version", version},
-                 {"command", command},
-                 {"control_failed", run.control_failed},
-                 {"passed", count(outcomes, "pass")},
-                 {"failed", count(outcomes, "FAIL")},
-                 {"skipped", count(outcomes, "skip")},
-                 {"conditions", std::move(conditions)}};
-  if (run.search.wanted) {
-    const auto size_or_null = [](uint64_t bytes) { return bytes == 0 ? Json() : Json(bytes); };
-    report["min_size_bytes"] = size_or_null(run.search.passes);
-    report["largest_failing_bytes"] = size_or_null(run.search.fails);
-  }
+  const auto size_or_null = [](uint64_t bytes) { return bytes == 0 ? Json() : Json(bytes); };
+  const Json report = {{"schema", kSchema},
+                       {"version", version},
+                       {"command", command},
+                       {"control_failed", run.control_failed},
+                       {"passed", count(outcomes, "pass")},
+                       {"failed", count(outcomes, "FAIL")},
+                       {"skipped", count(outcomes, "skip")},
+                       {"conditions", std::move(conditions)},
+                       {"min_size_bytes", size_or_null(run.search.passes)},
+                       {"largest_failing_bytes", size_or_null(run.search.fails)}};
   // Output and file names need not be valid UTF-8.
   return json_text(report, 2) + "\n";
 }

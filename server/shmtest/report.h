@@ -24,9 +24,10 @@ std::string search_report(const RunResult& run);
 /// `conditions` is how many the matrix has.
 std::string table(const RunResult& run, size_t conditions);
 
-/// One JSON document, docs/schemas/shmtest.schema.json: {"schema": 1, "version": the program's,
-/// "command": [...], "control_failed": false, "passed": n, "failed": n,
-/// "skipped": n, "conditions": [...]}; a search adds min_size_bytes and largest_failing_bytes.
+/// One JSON document, docs/schemas/shmtest.schema.json: {"schema": 2, "version": the program's,
+/// "command": [...], "control_failed": false, "passed": n, "failed": n, "skipped": n,
+/// "conditions": [...], "min_size_bytes": n, "largest_failing_bytes": n}. The last two are null
+/// without a search.
 std::string json_report(const RunResult& run, const std::vector<std::string>& command,
                         const std::string& version);
 

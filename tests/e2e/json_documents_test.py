@@ -25,6 +25,15 @@ def negative_figures(value, name: str = "") -> list[tuple[str, float]]:
     return [(name, value)] if isinstance(value, (int, float)) and value < 0 else []
 
 
+def empty_texts(value, name: str = "") -> list[str]:
+    """The names of the fields that hold an empty text, where null would say that there is none."""
+    if isinstance(value, dict):
+        return [one for key, inner in value.items() for one in empty_texts(inner, key)]
+    if isinstance(value, list):
+        return [one for inner in value for one in empty_texts(inner, name)]
+    return [name] if value == "" else []
+
+
 class Documents(harness.TestCase):
     def check(self, schema: str, text: str) -> dict:
         with open(SCHEMAS / f"{schema}.schema.json") as file:
@@ -34,6 +43,7 @@ class Documents(harness.TestCase):
                   for error in validator.iter_errors(document)]
         self.assertEqual(errors, [])
         self.assertEqual(set(negative_figures(document)) - {("rank", -1)}, set())
+        self.assertEqual(set(empty_texts(document)) - {"command", "value"}, set())
         self.assertEqual(document["version"], harness.run("--version").stdout.decode().split()[1])
         return document
 
@@ -112,6 +122,17 @@ class Documents(harness.TestCase):
                         [harness.SHOAL, "shmtest", *flags, "--json", "--", "sh", "-c", command],
                         capture_output=True, text=True, timeout=2 * harness.GUARD, env=harness.environment())
                     self.check("shmtest", done.stdout)
+
+    def test_no_field_may_be_left_out(self):
+        def optional(schema):
+            if isinstance(schema, list):
+                return [one for inner in schema for one in optional(inner)]
+            if not isinstance(schema, dict):
+                return []
+            left_out = set(schema.get("properties", {})) - set(schema.get("required", []))
+            return [*left_out, *(one for inner in schema.values() for one in optional(inner))]
+        for schema in SCHEMAS.iterdir():
+            self.assertEqual(optional(json.loads(schema.read_text())), [], schema.name)
 
     def test_every_schema_is_in_the_docs(self):
         with open(harness.ROOT / "docs" / "json.md") as file:

@@ -17,10 +17,14 @@ constexpr size_t kMostGpus = 4096;
 struct Range {
   int64_t least = 0;
   int64_t most = kMost;
+  /// The number that says that there is none, or that nobody knows. It is null in JSON, because a
+  /// script would take it for a figure.
+  int64_t none = INT64_MIN;
 };
-constexpr Range kLimit{-1, kMost};  ///< -1: none
-constexpr Range kErrno{0, 4095};
-constexpr Range kVersion{0, 10'000'000};
+constexpr Range kLimit{-1, kMost, -1};
+constexpr Range kSize{0, kMost, 0};
+constexpr Range kErrno{0, 4095, 0};
+constexpr Range kVersion{0, 10'000'000, 0};
 
 // Each function lists the fields of a struct once for both directions: v is a Writer or a Reader.
 
@@ -39,13 +43,13 @@ void describe(V& v, ShmDirFacts& f) {
   v.value("occupied", f.occupied);
   v.value("fs_type", f.fs_type);
   v.value("mount_options", f.mount_options);
-  v.integer("device", f.device, {0, INT64_MAX});
-  v.integer("size_bytes", f.size_bytes);
-  v.integer("free_bytes", f.free_bytes);
-  v.integer("total_inodes", f.total_inodes);
-  v.integer("free_inodes", f.free_inodes);
+  v.integer("device", f.device, {0, INT64_MAX, 0});
+  v.integer("size_bytes", f.size_bytes, kSize);
+  v.integer("free_bytes", f.free_bytes, f.size_bytes == 0 ? kSize : Range());
+  v.integer("total_inodes", f.total_inodes, kSize);
+  v.integer("free_inodes", f.free_inodes, f.total_inodes == 0 ? kSize : Range());
   v.integer("open_errno", f.open_errno, kErrno);
-  v.integer("probed_bytes", f.probed_bytes);
+  v.integer("probed_bytes", f.probed_bytes, kSize);
   v.integer("probe_errno", f.probe_errno, kErrno);
   v.value("probe_note", f.probe_note);
   v.structs("largest_files", f.largest_files);
@@ -63,7 +67,7 @@ void describe(V& v, CgroupLevel& f) {
 
 template <typename V>
 void describe(V& v, CgroupFacts& f) {
-  v.integer("version", f.version, {0, 2});
+  v.integer("version", f.version, {0, 2, 0});
   v.structs("levels", f.levels);
 }
 
@@ -80,7 +84,7 @@ template <typename V>
 void describe(V& v, PidsFacts& f) {
   v.value("path", f.path);
   v.integer("limit", f.limit, kLimit);
-  v.integer("used", f.used);
+  v.integer("used", f.used, f.limit < 0 ? kSize : Range());
   v.integer("own_threads", f.own_threads);
 }
 
@@ -89,7 +93,7 @@ void describe(V& v, CmaFacts& f) {
   v.value("tried", f.tried);
   v.integer("error", f.error, kErrno);
   v.value("dumpable", f.dumpable);
-  v.integer("yama_scope", f.yama_scope, {-1, 3});
+  v.integer("yama_scope", f.yama_scope, {-1, 3, -1});
   v.integer("seccomp", f.seccomp, {0, 2});
 }
 
@@ -117,7 +121,7 @@ void describe(V& v, GpuFacts& f) {
   v.value("driver_version", f.driver_version);
   v.matrix("peers", f.peers);
   v.value("asked", f.asked);
-  v.integer("ranks", f.ranks, {0, 1 << 20});
+  v.integer("ranks", f.ranks, {0, 1 << 20, 0});
   v.integer("ranks_per_gpu", f.ranks_per_gpu, {1, 1 << 20});
   v.value("module_path", f.module_path);
   v.value("module_build_id", f.module_build_id);
@@ -150,8 +154,8 @@ void describe(V& v, HostFacts& f) {
   v.value("container", f.container);
   v.value("can_mount", f.can_mount);
   v.integer("page_bytes", f.page_bytes, {512, 1 << 30});
-  v.integer("memory_total_bytes", f.memory_total_bytes);
-  v.integer("memory_available_bytes", f.memory_available_bytes);
+  v.integer("memory_total_bytes", f.memory_total_bytes, kSize);
+  v.integer("memory_available_bytes", f.memory_available_bytes, kSize);
   v.integer("numa_nodes", f.numa_nodes, {1, 1 << 20});
   v.object("dev_shm", f.dev_shm);
   v.integer("memfd_error", f.memfd_error, kErrno);
@@ -178,17 +182,17 @@ class Writer {
   void value(const char* key, const T& value) {
     json[key] = value;
   }
+  /// Empty means "none" in every text.
+  void value(const char* key, const std::string& text) {
+    json[key] = text.empty() ? OrderedJson() : OrderedJson(text);
+  }
   template <typename T>
-  void words(const char* key, const T& value) {
-    json[key] = to_text(value);
+  void words(const char* key, const T& word) {
+    value(key, std::string(to_text(word)));
   }
   template <std::integral T>
   void integer(const char* key, T value, Range range = {}) {
-    if (range.least < 0 && value == static_cast<T>(-1)) {
-      json[key] = nullptr;  // -1 means "none", and a script would take it for a number
-    } else {
-      json[key] = value;
-    }
+    json[key] = static_cast<int64_t>(value) == range.none ? OrderedJson() : OrderedJson(value);
   }
   template <typename T>
   void object(const char* key, T& fields) {

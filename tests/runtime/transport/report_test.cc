@@ -106,6 +106,7 @@ TEST(TransportReport, InJsonNullIsNothing) {
   EXPECT_TRUE(fine["forbidden_by"].is_null());
   EXPECT_TRUE(fine["allowed_by"].is_null());
   EXPECT_TRUE(fine["facts"]["limits"]["fsize_bytes"].is_null());
+  EXPECT_TRUE(fine["facts"]["container"].is_null());
   TransportReport nothing = over("");
   nothing.self_test = {};
   const Json none = to_json(nothing);
@@ -126,6 +127,7 @@ TEST(TransportReport, AFailureThatIsNoRefusalHasItsCodeAndCauses) {
   ASSERT_EQ(json["error"]["causes"].size(), 2u);
   EXPECT_EQ(json["error"]["causes"][1]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_EQ(json["error"]["causes"][1]["errno"], EMFILE);
+  EXPECT_TRUE(json["error"]["causes"][0].at("errno").is_null());
   EXPECT_EQ(json["failure"].get<std::string>().find("the start"), 0u);
 }
 

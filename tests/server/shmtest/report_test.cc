@@ -199,6 +199,12 @@ TEST(ShmtestReportTest, DocumentsCountAndParse) {
   EXPECT_EQ(json["failed"], 1);
   EXPECT_EQ(json["skipped"], 1);
   EXPECT_EQ(json["control_failed"], false);
+  const Json &good = json["conditions"][0], &not_run = json["conditions"][2];
+  EXPECT_EQ(good.at("shm_peak_bytes"), 0);
+  for (const Json& nothing :
+       {good.at("reason"), good.at("output_tail"), not_run.at("output_tail"),
+        not_run.at("shm_peak_bytes"), json.at("min_size_bytes"), json.at("largest_failing_bytes")})
+    EXPECT_TRUE(nothing.is_null()) << nothing;
   const std::string xml = junit_report(run, {"/bin/a&b"});
   EXPECT_NE(xml.find("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"1\""), std::string::npos)
       << xml;

@@ -87,6 +87,38 @@ TEST(HostFactsJson, TheUnusualFactsAreUnusualInEveryField) {
   }
 }
 
+TEST(HostFactsJson, WhatThereIsNotIsNull) {
+  const Json none = Json::parse(to_json(HostFacts()));
+  for (const char* field : {"/container",
+                            "/memory_total_bytes",
+                            "/memfd_error",
+                            "/dev_shm/fs_type",
+                            "/dev_shm/size_bytes",
+                            "/dev_shm/free_bytes",
+                            "/dev_shm/total_inodes",
+                            "/dev_shm/free_inodes",
+                            "/dev_shm/probed_bytes",
+                            "/dev_shm/probe_errno",
+                            "/cgroup/version",
+                            "/limits/nofile",
+                            "/pids/path",
+                            "/pids/used",
+                            "/cma/error",
+                            "/cma/yama_scope",
+                            "/gpu/error_at",
+                            "/gpu/cuda_driver",
+                            "/gpu/nccl_version",
+                            "/gpu/ranks"})
+    EXPECT_TRUE(none.at(Json::json_pointer(field)).is_null()) << field;
+  HostFacts full;
+  full.dev_shm.size_bytes = 4096;
+  full.dev_shm.total_inodes = 1;
+  full.pids.limit = 1;
+  const Json some = Json::parse(to_json(full));
+  for (const char* field : {"/dev_shm/free_bytes", "/dev_shm/free_inodes", "/pids/used"})
+    EXPECT_EQ(some.at(Json::json_pointer(field)), 0) << field << " is a figure";
+}
+
 TEST(HostFactsJson, AbsentFieldsKeepTheirDefaultsAndUnknownOnesAreIgnored) {
   for (const char* text :
        {"{}", R"({"dev_shm": null, "cgroup": {"levels": null}})", R"({"later": [1], "gpu": {}})"}) {
