@@ -139,9 +139,12 @@ class Documents(harness.TestCase):
             docs = file.read()
         for schema in SCHEMAS.iterdir():
             self.assertIn(f"(schemas/{schema.name})", docs)
-        for field in json.loads((SCHEMAS / "transport-report.schema.json").read_text())["properties"]:
-            if field not in ("schema", "version", "tp", "headroom_bytes"):
-                self.assertIn(f"`{field}`", docs)
+        # `tp`, `headroom_bytes` and `dev_shm` say what they are by their names.
+        plain = {"schema", "version", "tp", "headroom_bytes", "dev_shm"}
+        properties = [json.loads(schema.read_text())["properties"] for schema in SCHEMAS.iterdir()]
+        properties += [one["conditions"]["items"]["properties"] for one in properties if "conditions" in one]
+        for field in set().union(*properties) - plain:
+            self.assertIn(f"`{field}`", docs)
 
 
 if __name__ == "__main__":
