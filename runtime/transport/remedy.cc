@@ -12,15 +12,15 @@ namespace shoal {
 namespace {
 
 /// Suggests raising RLIMIT_FSIZE, which also limits memfds.
-void add_file_limit(const HostFacts& facts, int world_size, const std::vector<Shortage>& refused,
-                    std::vector<Remedy>& list) {
+void add_file_limit(const HostFacts& facts, const std::string& ranks,
+                    const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
   int64_t largest = 0;
   for (const Shortage& shortage : refused)
     largest = std::max(largest, shortage.need.largest_file_bytes());
   if (facts.limits.fsize_bytes < 0 || largest <= facts.limits.fsize_bytes) return;
   const std::string title =
       cat("a file may have ", bytes_text(facts.limits.fsize_bytes), " and needs ",
-          bytes_text(largest), " for ", counted(world_size, "rank"), ": lift the limit");
+          bytes_text(largest), " for ", ranks, ": lift the limit");
   if (is_docker(facts))
     list.push_back({"docker", title, cat(docker_command(facts), " --ulimit fsize=-1:-1 ...")});
   list.push_back({"ulimit", title, "ulimit -f unlimited"});
@@ -39,16 +39,15 @@ void raise_open_files(const HostFacts& facts, int64_t least, const std::string& 
   list.push_back({"ulimit", title, cat("ulimit -n ", limit)});
 }
 
-void add_open_files(const HostFacts& facts, int world_size, const std::vector<Shortage>& refused,
-                    std::vector<Remedy>& list) {
+void add_open_files(const HostFacts& facts, const std::string& ranks,
+                    const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
   int64_t most = 0;
   for (const Shortage& shortage : refused) most = std::max(most, shortage.need.descriptors);
   if (facts.limits.nofile < 0 || most <= facts.limits.nofile) return;
-  raise_open_files(
-      facts, most,
-      cat("a process may have ", counted(facts.limits.nofile, "open file"), " and needs ", most,
-          " for ", counted(world_size, "rank"), ": raise the limit"),
-      list);
+  raise_open_files(facts, most,
+                   cat("a process may have ", counted(facts.limits.nofile, "open file"),
+                       " and needs ", most, " for ", ranks, ": raise the limit"),
+                   list);
 }
 
 std::string cgroup_file(const CgroupFacts& cgroup, std::string path, const char* file) {
@@ -60,14 +59,14 @@ std::string cgroup_file(const CgroupFacts& cgroup, std::string path, const char*
 
 /// Raises memory.max, or memory.high of version 2. Only the first is a setting of container
 /// runtimes.
-Remedy raise_limit(const HostFacts& facts, int world_size, const CgroupLevel& level, int64_t limit,
-                   bool own) {
+Remedy raise_limit(const HostFacts& facts, const std::string& ranks, const CgroupLevel& level,
+                   int64_t limit, bool own) {
   const bool high = level.least_limit() != level.limit_bytes;
   const bool in_pod = !high && own && facts.container == "kubernetes";
-  const std::string title = cat(
-      "the memory limit", high ? " (memory.high)" : "", " of ", bytes_text(level.least_limit()),
-      " is ", bytes_text(limit - level.least_limit()), " too low for ", counted(world_size, "rank"),
-      ": raise it to ", in_pod ? exact_or_quantity(limit) : exact_or_round(limit));
+  const std::string title =
+      cat("the memory limit", high ? " (memory.high)" : "", " of ", bytes_text(level.least_limit()),
+          " is ", bytes_text(limit - level.least_limit()), " too low for ", ranks, ": raise it to ",
+          in_pod ? exact_or_quantity(limit) : exact_or_round(limit));
   if (high) {
     std::string text =
         cat("echo ", limit, " > ", cgroup_file(facts.cgroup, level.path, "memory.high"));
@@ -96,8 +95,8 @@ Remedy raise_limit(const HostFacts& facts, int world_size, const CgroupLevel& le
 
 /// Suggests raising every limit that is too low. The nearest one is the container's own. Those
 /// above it are set on the host.
-void add_cgroup(const HostFacts& facts, int world_size, const std::vector<Shortage>& refused,
-                std::vector<Remedy>& list) {
+void add_cgroup(const HostFacts& facts, const std::string& ranks,
+                const std::vector<Shortage>& refused, std::vector<Remedy>& list) {
   int64_t need = 0;
   for (const Shortage& shortage : refused)
     need = std::max(need, shortage.need.memory_bytes() + shortage.reserved_bytes);
@@ -108,7 +107,7 @@ void add_cgroup(const HostFacts& facts, int world_size, const std::vector<Shorta
         std::max<int64_t>(level.least_limit() - level.usage_bytes + level.reclaimable_bytes, 0);
     if (need > left) {
       const int64_t limit = in_pages(facts, level.usage_bytes - level.reclaimable_bytes + need);
-      list.push_back(raise_limit(facts, world_size, level, limit, own));
+      list.push_back(raise_limit(facts, ranks, level, limit, own));
     }
     own = false;
   }
@@ -196,22 +195,25 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
 }  // namespace
 
 std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
-                             const std::vector<Shortage>& refused, const std::string& clean_stale) {
+                             const std::vector<Shortage>& refused, const std::string& clean_stale,
+                             int communicators) {
   std::vector<Remedy> list;
-  const ShmTrouble trouble = shm_trouble(facts, world_size, refused);
+  const std::string ranks = group_text(world_size, communicators);
+  const ShmTrouble trouble = shm_trouble(facts, ranks, refused);
   // The cgroup comes first, because under too low a limit a larger /dev/shm only replaces the
   // refusal by SIGKILL.
-  add_cgroup(facts, world_size, refused, list);
+  add_cgroup(facts, ranks, refused, list);
   add_dev_shm(facts, trouble, list);
-  add_file_limit(facts, world_size, refused, list);
-  add_open_files(facts, world_size, refused, list);
+  add_file_limit(facts, ranks, refused, list);
+  add_open_files(facts, ranks, refused, list);
   add_cma(facts, refused, list);
   add_others(facts, refused, list);
   add_stale(facts, trouble, clean_stale, list);
   return list;
 }
 
-std::vector<Remedy> remedies_of_failure(const HostFacts& facts, const Status& failure) {
+std::vector<Remedy> remedies_of_failure(const HostFacts& facts, int world_size,
+                                        const Status& failure) {
   std::vector<Remedy> list;
   const int64_t limit = facts.limits.nofile;
   const bool too_few = std::any_of(failure.causes().begin(), failure.causes().end(),
@@ -219,7 +221,7 @@ std::vector<Remedy> remedies_of_failure(const HostFacts& facts, const Status& fa
   if (!too_few || limit < 0) return list;
   raise_open_files(facts, limit + 1,
                    cat("a process may have ", counted(limit, "open file"),
-                       ", which is too few: raise the limit"),
+                       ", which is too few for ", group_text(world_size, 1), ": raise the limit"),
                    list);
   return list;
 }

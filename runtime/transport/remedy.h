@@ -34,14 +34,15 @@ inline constexpr const char* kCleanStale = "shoal doctor --clean-stale";
 /// first. There are remedies only for causes that the facts and needs show; the status is not read.
 /// Sizes are enough for the largest of the needs, exact to the page: with one page less
 /// check_budget still refuses. The titles also offer a round size. world_size: the ranks that the
-/// needs are for, which the titles name. clean_stale: the command that removes what killed runs
-/// left. Empty: no remedy is known.
+/// needs are for, which the titles name, and `communicators`, of each of which they are.
+/// clean_stale: the command that removes what killed runs left. Empty: no remedy is known.
 std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
                              const std::vector<Shortage>& refused,
-                             const std::string& clean_stale = kCleanStale);
+                             const std::string& clean_stale = kCleanStale, int communicators = 1);
 
-/// What to change after a start that ended for this, which was no rung's refusal. Only a lack of
-/// descriptors has a remedy.
-std::vector<Remedy> remedies_of_failure(const HostFacts& facts, const Status& failure);
+/// What to change after a start of this many ranks that ended for this, which was no rung's
+/// refusal. Only a lack of descriptors has a remedy.
+std::vector<Remedy> remedies_of_failure(const HostFacts& facts, int world_size,
+                                        const Status& failure);
 
 }  // namespace shoal

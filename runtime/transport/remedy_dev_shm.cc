@@ -19,9 +19,8 @@ bool has_option(const std::string& options, const std::string& wanted) {
 
 /// What is wrong, with the number of ranks that a size in the same title is for.
 std::string why(const ShmTrouble& trouble, const std::string& path) {
-  const std::string ranks = counted(trouble.world_size, "rank");
-  const std::string they_need_it =
-      cat(", and ", ranks, trouble.world_size == 1 ? " needs it" : " need it");
+  const std::string& ranks = trouble.ranks;
+  const std::string they_need_it = cat(", and needed for ", ranks);
   if (trouble.occupied) return cat(path, " is no directory", they_need_it);
   if (trouble.missing) return cat(path, " is missing", they_need_it);
   if (trouble.no_tmpfs) return cat(path, " is no tmpfs", they_need_it);
@@ -118,9 +117,7 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   if (!options.empty()) {
     list.push_back(
         {"mount",
-         cat(trouble.forbidden
-                 ? cat(path, " is too small for ", counted(trouble.world_size, "rank"), ": ")
-                 : title,
+         cat(trouble.forbidden ? cat(path, " is too small for ", trouble.ranks, ": ") : title,
              "remount it", trouble.small || trouble.few_inodes ? cat(" with ", room(trouble)) : ""),
          cat(remount_command(facts.dev_shm.mount_options), options, " ", path)});
   }
@@ -129,9 +126,9 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
 }
 
 /// Bytes and inodes of the largest of the needs; 0: none of them is about /dev/shm.
-ShmTrouble largest_need(int world_size, const std::vector<Shortage>& refused) {
+ShmTrouble largest_need(const std::string& ranks, const std::vector<Shortage>& refused) {
   ShmTrouble trouble;
-  trouble.world_size = world_size;
+  trouble.ranks = ranks;
   for (const Shortage& shortage : refused) {
     if (shortage.need.dev_shm_bytes() == 0) continue;
     // No file system holds this much, and the sum of two such numbers may overflow, so that no size
@@ -147,9 +144,9 @@ ShmTrouble largest_need(int world_size, const std::vector<Shortage>& refused) {
 
 }  // namespace
 
-ShmTrouble shm_trouble(const HostFacts& facts, int world_size,
+ShmTrouble shm_trouble(const HostFacts& facts, const std::string& ranks,
                        const std::vector<Shortage>& refused) {
-  ShmTrouble trouble = largest_need(world_size, refused);
+  ShmTrouble trouble = largest_need(ranks, refused);
   if (trouble.bytes == 0) return trouble;
   const ShmDirFacts& dir = facts.dev_shm;
   trouble.total_bytes = in_pages(facts, trouble.bytes);
@@ -210,10 +207,11 @@ void add_stale(const HostFacts& facts, const ShmTrouble& trouble, const std::str
   const bool enough = (!trouble.small || dir.free_bytes + bytes >= trouble.bytes) &&
                       (!trouble.few_inodes || dir.free_inodes + files >= trouble.inodes) &&
                       !trouble.read_only && !trouble.forbidden;
-  const Remedy remedy{"other",
-                      cat("killed runs left ", bytes_text(bytes), " in ", dir.path,
-                          " (files: ", files, "): remove them", enough ? ", which is enough" : ""),
-                      command};
+  const Remedy remedy{
+      "other",
+      cat("killed runs left ", bytes_text(bytes), " in ", dir.path, " (files: ", files,
+          "): remove them", enough ? cat(", which is enough for ", trouble.ranks) : ""),
+      command};
   list.insert(enough ? list.begin() : list.end(), remedy);
 }
 

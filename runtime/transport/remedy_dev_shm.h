@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runtime/transport/remedy.h"
@@ -8,7 +9,7 @@ namespace shoal {
 
 /// What is wrong with /dev/shm for the largest of the needs.
 struct ShmTrouble {
-  int world_size = 0;     ///< ranks that the need is for
+  std::string ranks;      ///< that the need is for: "2 ranks"
   bool missing = false;   ///< there is no such directory
   bool occupied = false;  ///< and something else has its path
   bool no_tmpfs = false;
@@ -27,7 +28,8 @@ struct ShmTrouble {
   }
 };
 
-ShmTrouble shm_trouble(const HostFacts& facts, int world_size,
+/// ranks: that the needs are for, "2 ranks".
+ShmTrouble shm_trouble(const HostFacts& facts, const std::string& ranks,
                        const std::vector<Shortage>& refused);
 
 /// Suggests a /dev/shm that is there, can be written and is large enough.

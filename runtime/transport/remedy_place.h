@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/counted.h"
 #include "runtime/base/quantity.h"
 #include "runtime/transport/facts/host_facts.h"
 
@@ -22,6 +23,12 @@ inline int64_t in_pages(const HostFacts& facts, int64_t bytes) {
 inline bool is_docker(const HostFacts& facts) {
   return facts.container == "docker" || facts.container == "podman" ||
          facts.container == "containerd";
+}
+
+/// "2 ranks", or "3 communicators of 2 ranks": what a size is for.
+inline std::string group_text(int world_size, int communicators) {
+  return cat(communicators == 1 ? "" : cat(communicators, " communicators of "),
+             counted(world_size, "rank"));
 }
 
 /// The program that starts containers here. nerdctl has docker's flags.

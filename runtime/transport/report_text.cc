@@ -143,7 +143,8 @@ std::string to_text(const TransportReport& report) {
   if (!report.rung.empty()) text += figures_text(report) + "\n";
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
   text += refusals_text(report) + gpus_text(report) + needs_text(report);
-  text += to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes));
+  text += to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes),
+                  counted(report.world_size, "rank"));
   for (const NcclUse& use : report.nccl) {
     if (use.tried || report.rung.empty()) text += to_text(use);
   }

@@ -19,11 +19,11 @@ ShmSize shm_size_for(const HostFacts& facts, std::span<const ShmNeed> needs,
   return size;
 }
 
-std::string to_text(const ShmSize& size) {
+std::string to_text(const ShmSize& size, const std::string& ranks) {
   if (size.bytes == 0) return "";
   const bool at_least = size.bound == Bound::kAtLeast;
   return cat(
-      "a /dev/shm in which ", at_least ? "the least of " : "",
+      "a /dev/shm for ", ranks, " in which ", at_least ? "the least of " : "",
       "any of them fits, with what is left for others:\n  docker: ", shm_size_flag(size.bytes),
       "  # ", words_before_round(at_least), round_size(size.bytes),
       "\n  kubernetes: ", size_limit_line(size.bytes, at_least), "\n");

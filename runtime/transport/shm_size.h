@@ -19,8 +19,8 @@ ShmSize shm_size_for(const HostFacts& facts, std::span<const ShmNeed> needs,
                      int64_t headroom_bytes);
 
 /// Lines for docker and Kubernetes, each exact to the page and with the next round size. Empty if
-/// no size is of use.
-std::string to_text(const ShmSize& size);
+/// no size is of use. ranks: whose needs they are, "2 ranks".
+std::string to_text(const ShmSize& size, const std::string& ranks);
 
 /// {"bytes", "bound", "docker", "kubernetes", "round"}: docs/json.md. Null if no size is of use.
 Json to_json(const ShmSize& size);

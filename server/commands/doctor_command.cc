@@ -58,7 +58,7 @@ Ending prove(TransportFlags place, int ranks, TransportReport* report) {
 /// For a failure that is no rung's refusal, because those say why themselves.
 void add_failure(const Status& failure, TransportReport* report) {
   report->failure = failure;
-  for (Remedy& remedy : remedies_of_failure(report->facts, failure))
+  for (Remedy& remedy : remedies_of_failure(report->facts, report->world_size, failure))
     report->remedies.push_back(std::move(remedy));
 }
 

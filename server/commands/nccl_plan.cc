@@ -10,6 +10,7 @@
 #include "runtime/transport/nccl_bug_report.h"
 #include "runtime/transport/nccl_report.h"
 #include "runtime/transport/remedy.h"
+#include "runtime/transport/remedy_place.h"
 #include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
@@ -138,7 +139,8 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
     plan.lines.push_back(std::move(line));
   }
   add_size_and_bugs(flags, &plan);
-  plan.remedies = remedies(context.facts, context.world_size, shortages, clean_stale_command());
+  plan.remedies = remedies(context.facts, context.world_size, shortages, clean_stale_command(),
+                           flags.communicators);
   return plan;
 }
 
@@ -267,9 +269,8 @@ std::string exports_text(const Plan& plan) {
 
 std::string plan_verdict(const Plan& plan) {
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
-  const std::string ranks = cat(
-      plan.context.communicators == 1 ? "" : cat(plan.context.communicators, " communicators of "),
-      counted(plan.context.world_size, "rank"), " of NCCL ", plan.version);
+  const std::string ranks =
+      cat(group_text(plan.context.world_size, plan.context.communicators), " of NCCL ", plan.version);
   if (!plan.settings.ok())
     return cat("NO: ", ranks, " cannot use ", kDecides, ": ", reason_text(plan.settings), "\n");
   const std::string room = cat(
@@ -286,7 +287,7 @@ std::string plan_text(const Plan& plan) {
   std::string text = plan_verdict(plan);
   Told told = {reason_text(plan.settings)};
   for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
-  text += to_text(plan.size);
+  text += to_text(plan.size, group_text(plan.context.world_size, plan.context.communicators));
   if (plan.settings.ok()) text += exports_text(plan);
   for (const Remedy& one : plan.remedies)
     text += cat("remedy (", one.kind, "): ", one.title, "\n", indented(one.text, "    "));

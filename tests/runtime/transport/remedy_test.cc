@@ -164,13 +164,13 @@ TEST(Remedy, MissingOrNoTmpfs) {
   EXPECT_EQ(for_need(facts, need).at(0).text, mount);
   EXPECT_EQ(
       for_need(facts, need).at(0).title,
-      "/dev/shm is missing, and 2 ranks need it: mount a tmpfs of 104857600 B (100.0 MiB), or "
+      "/dev/shm is missing, and needed for 2 ranks: mount a tmpfs of 104857600 B (100.0 MiB), or "
       "128m there");
   facts.dev_shm.occupied = true;
   EXPECT_EQ(for_need(facts, need).at(0).text, "rm /dev/shm && " + mount);
   EXPECT_TRUE(for_need(facts, need)
                   .at(0)
-                  .title.starts_with("/dev/shm is no directory, and 2 ranks need it: "));
+                  .title.starts_with("/dev/shm is no directory, and needed for 2 ranks: "));
   facts.dev_shm.occupied = false;
   facts.dev_shm.exists = true;
   facts.dev_shm.fs_type = "overlay";
@@ -179,7 +179,7 @@ TEST(Remedy, MissingOrNoTmpfs) {
   const auto list = for_need(facts, need);
   ASSERT_EQ(kinds(list), "docker");
   EXPECT_EQ(list[0].title,
-            "/dev/shm is no tmpfs, and 2 ranks need it: start the container with 104857600 B "
+            "/dev/shm is no tmpfs, and needed for 2 ranks: start the container with 104857600 B "
             "(100.0 MiB), or 128m");
   EXPECT_TRUE(list[0].text.starts_with("docker run --ipc=private --shm-size=104857600b ...\n"));
 }
@@ -189,7 +189,7 @@ TEST(Remedy, ReadOnlyOrForbidden) {
   facts.dev_shm.open_errno = EROFS;
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "mount -o remount,rw /dev/shm");
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).title,
-            "/dev/shm is read-only, and 2 ranks need it: remount it");
+            "/dev/shm is read-only, and needed for 2 ranks: remount it");
   EXPECT_EQ(for_need(facts, need_of("shm", 100 * kMiB)).at(0).text,
             "mount -o remount,rw,size=105906176 /dev/shm");
   facts.dev_shm.open_errno = EACCES;
@@ -198,7 +198,7 @@ TEST(Remedy, ReadOnlyOrForbidden) {
   facts.dev_shm.mount_options = "rw,errors=remount-ro";
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "chmod 1777 /dev/shm");
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).title,
-            "/dev/shm may not be written, and 2 ranks need it: open it to all users");
+            "/dev/shm may not be written, and needed for 2 ranks: open it to all users");
   EXPECT_TRUE(for_need(facts, need_of("shm", 100 * kMiB))
                   .at(0)
                   .title.starts_with("/dev/shm is too small for 2 ranks: remount it with "));
@@ -261,13 +261,15 @@ TEST(Remedy, AFailureOfNoRungHasARemedyIfItIsAboutOpenFiles) {
   facts.limits.nofile = 16;
   const Status failure = Status::error(Code::kResourceExhausted, "duplicate a descriptor", EMFILE)
                              .while_doing("start the ranks");
-  ASSERT_EQ(remedies_of_failure(facts, failure).size(), 1u);
-  EXPECT_EQ(remedies_of_failure(facts, failure)[0].text, "ulimit -n 1024");
+  ASSERT_EQ(remedies_of_failure(facts, 3, failure).size(), 1u);
+  EXPECT_EQ(remedies_of_failure(facts, 3, failure)[0].text, "ulimit -n 1024");
+  EXPECT_TRUE(remedies_of_failure(facts, 3, failure)[0].title.ends_with(
+      ", which is too few for 3 ranks: raise the limit"));
   facts.limits.nofile = 1024;
-  EXPECT_EQ(remedies_of_failure(facts, failure)[0].text, "ulimit -n 2048");
+  EXPECT_EQ(remedies_of_failure(facts, 3, failure)[0].text, "ulimit -n 2048");
   EXPECT_TRUE(
-      remedies_of_failure(facts, Status::error(Code::kAborted, "rank 1 was killed")).empty());
-  EXPECT_TRUE(remedies_of_failure(facts, {}).empty());
+      remedies_of_failure(facts, 3, Status::error(Code::kAborted, "rank 1 was killed")).empty());
+  EXPECT_TRUE(remedies_of_failure(facts, 3, {}).empty());
 }
 
 TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
@@ -277,6 +279,7 @@ TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
                       {"/dev/shm/nccl-cccccc", 34213888, 9, LeftFileState::kOtherUser}};
   auto list = for_need(facts, need_of("shm", 90 * kMiB));
   ASSERT_EQ(kinds(list), "other docker");
+  EXPECT_TRUE(list[0].title.ends_with(": remove them, which is enough for 2 ranks"));
   EXPECT_EQ(list[0].text, "shoal doctor --clean-stale");
   EXPECT_EQ(list[0].title,
             "killed runs left 34213888 B (32.6 MiB) in /dev/shm (files: 1): remove them, which is "

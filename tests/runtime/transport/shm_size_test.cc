@@ -17,8 +17,8 @@ TEST(ShmSize, IsThatOfTheLargestNeedWithWhatIsLeftForOthers) {
   const std::vector<ShmNeed> needs = {need("a", 77201408), need("b", 273711104), need("c", 0)};
   const ShmSize size = shm_size_for({}, needs, 262144);
   EXPECT_EQ(size.bytes, 273711104 + 262144);
-  EXPECT_EQ(to_text(size),
-            "a /dev/shm in which any of them fits, with what is left for others:\n"
+  EXPECT_EQ(to_text(size, "2 ranks"),
+            "a /dev/shm for 2 ranks in which any of them fits, with what is left for others:\n"
             "  docker: --shm-size=273973248b  # or 512m\n"
             "  kubernetes: sizeLimit: \"273973248\"  # bytes, or 512Mi; its pages count against "
             "resources.limits.memory\n");
@@ -37,11 +37,12 @@ TEST(ShmSize, OfALeastNeedIsTheLeast) {
   needs[1].bound = Bound::kAtMost;
   const ShmSize size = shm_size_for({}, needs, 262144);
   EXPECT_EQ(size.bytes, 273973248);
-  EXPECT_EQ(to_text(size),
-            "a /dev/shm in which the least of any of them fits, with what is left for others:\n"
-            "  docker: --shm-size=273973248b  # at least, or 512m\n"
-            "  kubernetes: sizeLimit: \"273973248\"  # bytes, at least, or 512Mi; its pages count "
-            "against resources.limits.memory\n");
+  EXPECT_EQ(
+      to_text(size, "2 ranks"),
+      "a /dev/shm for 2 ranks in which the least of any of them fits, with what is left for others:\n"
+      "  docker: --shm-size=273973248b  # at least, or 512m\n"
+      "  kubernetes: sizeLimit: \"273973248\"  # bytes, at least, or 512Mi; its pages count against "
+      "resources.limits.memory\n");
   EXPECT_EQ(to_json(size)["bound"], "at-least");
   needs[0].bound = Bound::kExact;
   EXPECT_EQ(to_json(shm_size_for({}, needs, 262144))["bound"], "at-most");
@@ -56,7 +57,7 @@ TEST(ShmSize, IsNothingIfNoSizeIsOfUse) {
        {shm_size_for({}, std::vector<ShmNeed>{need("a", 0)}, 262144), shm_size_for({}, {}, 262144),
         shm_size_for({}, std::vector<ShmNeed>{need("a", 1 << 20)},
                      std::numeric_limits<int64_t>::max())}) {
-    EXPECT_EQ(to_text(size), "");
+    EXPECT_EQ(to_text(size, "2 ranks"), "");
     EXPECT_EQ(to_json(size), nullptr);
   }
 }
