@@ -16,7 +16,7 @@ import numpy as np
 
 import breadth
 import harness
-from emulated_gpu import MODULE, ON_DEVICES, emulated, gpu
+from emulated_gpu import FAKES, MODULE, ON_DEVICES, emulated, gpu
 from reference_answers import CLEAR_GAP, clear_stretch
 
 PART = sys.argv.pop(1)
@@ -214,6 +214,20 @@ class Refusals(harness.TestCase):
         err = self.refused(harness.USAGE, "-tp", 9, PEERS="none")  # no pair is tried
         self.assertRegex(err, r"\[1, 8\].*not 9.*--device cpu has up to 9")
 
+    def test_nccl_that_is_absent(self):
+        err = self.refused(harness.UNAVAILABLE, "-tp", 2, "--transport", "nccl-shm",
+                           "--nccl-library", "libnosuchnccl.so")
+        self.assertRegex(err, r"transport nccl-shm, probe\n.*libnosuchnccl\.so: cannot open shared "
+                         r"object.* \(looked in /.*; install NCCL \d+\.\d+.*--nccl-library PATH")
+
+    def test_ranks_that_share_a_device(self):
+        """NCCL forbids it, but for sockets."""
+        err = self.refused(harness.UNAVAILABLE, "-tp", 2, "--ranks-per-gpu", 2, "--transport",
+                           "nccl-p2p,nccl-shm,nccl-shm-lean", DEVICES=1)
+        for rung in ("nccl-p2p", "nccl-shm", "nccl-shm-lean"):
+            self.assertRegex(err, rf"transport {rung}, probe\n.*2 ranks share a GPU \(--ranks-per-gpu\)"
+                             rf".*only sockets between these; {rung} is not possible\n")
+
     def test_heads_that_no_kernel_computes(self):
         with tempfile.TemporaryDirectory() as folder:
             err = self.refused(harness.USAGE, model=with_wide_heads(folder))
@@ -281,7 +295,14 @@ class Choice(harness.TestCase):
         self.assertEqual(set(launches), {str(9 * layers + 6)})
 
     def test_devices(self):
-        self.assertIn("--device auto: Emulated GPU, compute capability 9.0", self.chosen())
+        """One for each rank, also where their number divides nothing."""
+        for ranks in (1, min(5, MOST_RANKS)):
+            flags = ("--nccl-library", FAKES / "libfake_nccl.so", "-tp", ranks)
+            log = self.chosen(*flags, DEVICES=ranks, TRIED=65536)
+            self.assertIn("--device auto: Emulated GPU, compute capability 9.0", log)
+            self.assertEqual(log.count("memory of GPU "), ranks, log)
+            self.assertEqual(re.findall(r"transport (\S+) for (\d) ranks", log),
+                             [("nccl-p2p", f"{ranks}")] if ranks > 1 else [])
 
     def test_the_cpu_because(self):
         for why, flags, settings in (
