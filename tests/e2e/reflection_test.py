@@ -20,6 +20,9 @@ REQUESTS = {
     "inference.GRPCInferenceService/ModelStreamInfer": INFER,
     "vllm.grpc.engine.VllmEngine/Generate": '{"text": "In", "sampling_params": {"max_tokens": 2}}',
 }
+# The methods that are listed but that this server does not have, each with the reason that it gives.
+REASONS = {name: "this server has no LoRA adapters" for name in ("LoadLora", "UnloadLora", "ListLoras")} | \
+    {name: "this server publishes no KV events" for name in ("GetKvEventSources", "SubscribeKvEvents")}
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
@@ -74,8 +77,13 @@ class Reflector:
         return pool.FindServiceByName(name)
 
     def call(self, path: str, text: str = "{}", **values):
-        """The answers of a method, "package.Service/Method", and its status code. The request has
-        the fields of `text`, which is JSON, and these values."""
+        """The answers of a method, "package.Service/Method", and its status code; see try_call."""
+        answers, code, _ = self.try_call(path, text, **values)
+        return answers, code
+
+    def try_call(self, path: str, text: str = "{}", **values):
+        """The answers of a method, its status code, and what it says of it. The request has the fields
+        of `text`, which is JSON, and these values."""
         service, name = path.split("/")
         method = self.service(service).FindMethodByName(name)
         request_class, answer_class = (
@@ -96,10 +104,10 @@ class Reflector:
             if name == "Watch":  # which does not end
                 first = next(answer)
                 answer.cancel()
-                return [first], grpc.StatusCode.OK
-            return (list(answer) if streams.server_streaming else [answer]), grpc.StatusCode.OK
+                return [first], grpc.StatusCode.OK, ""
+            return (list(answer) if streams.server_streaming else [answer]), grpc.StatusCode.OK, ""
         except grpc.RpcError as error:
-            return [], error.code()
+            return [], error.code(), error.details()
 
 
 class Reflection(harness.TestCase):
@@ -120,13 +128,23 @@ class Reflection(harness.TestCase):
         self.assertLessEqual(set(REQUESTS), set(paths))
         self.assertIn("grpc.health.v1.Health/Watch", paths)
         docs = (harness.ROOT / "docs" / "grpc.md").read_text()
+        without = {}
         for path in paths:
-            answers, code = self.reflector.call(path, REQUESTS.get(path, "{}"))
+            answers, code, why = self.reflector.try_call(path, REQUESTS.get(path, "{}"))
             if code == grpc.StatusCode.UNIMPLEMENTED:
-                self.assertIn(f"`{path.split('/')[1]}`", docs)
+                # gRPC's own answer to a method without a handler has no word of its name.
+                method, _, reason = why.partition(": ")
+                self.assertEqual(method, path.split("/")[1], why)
+                without[method] = reason
+                self.assertIn(f"`{method}`", docs)
             else:
-                self.assertEqual(code, grpc.StatusCode.OK, path)
+                self.assertEqual(code, grpc.StatusCode.OK, f"{path}: {why}")
                 self.assertTrue(answers, path)
+        self.assertEqual(without, REASONS)
+
+    def test_reflection_describes_itself(self):
+        for name in self.reflector.services():
+            self.assertTrue(self.reflector.service(name).methods, name)
 
     def test_a_whole_generation(self):
         generate = "openengine.v1.Inference/Generate"
