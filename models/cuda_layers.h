@@ -24,6 +24,7 @@ namespace shoal {
 /// part.
 class CudaLayers final : public Layers {
  public:
+  static constexpr int kLayersAhead = 16;
   struct Parts {
     const ModelConfig& config;  ///< must outlive the layers, like the plan
     const ShardPlan& plan;
@@ -33,10 +34,10 @@ class CudaLayers final : public Layers {
     int64_t collective_timeout_ms;
     ProductLibrary library;  ///< computes products of many rows, if it is used
     /// The host is at most twice this many layers ahead of the device, because further ahead it
-    /// would block inside the driver, where it could show no sign of life: a layer takes 10
-    /// launches, and 14 more if two of its products take 8 turns each
-    /// (shoal_product_scratch_floats). Only tests set it.
-    int layers_ahead = 16;
+    /// would block inside the driver, where it could show no sign of life: a layer takes up to 11
+    /// launches, or 23 if two of its products take 8 turns each (shoal_product_scratch_floats).
+    /// Only tests set it.
+    int layers_ahead = kLayersAhead;
   };
   /// Loads the rank's weights to the device. The checkpoint is not needed afterwards. Returns the
   /// errors of load_device_weights().

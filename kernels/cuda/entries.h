@@ -18,6 +18,8 @@ int32_t push_all_reduce(const ShoalPushAllReduce* args, void* stream);
 
 /// product.cu: runs the product on the stream, in a shape that suits its number of rows.
 int32_t product(const ShoalProduct* args, void* stream);
+/// The shape that it takes. A decision of the host: nothing is enqueued.
+int32_t product_shape(const ShoalProduct* args);
 /// The same in a given one of product_shapes() shapes. All have the same bits.
 int32_t product_with(const ShoalProduct* args, int32_t shape, void* stream);
 int32_t product_shapes();

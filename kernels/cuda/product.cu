@@ -354,8 +354,12 @@ int32_t product_with(const ShoalProduct* args, int32_t shape, void* stream) {
   return is_valid(*args) ? run_type(*args, shape, stream) : cudaErrorInvalidValue;
 }
 
+int32_t product_shape(const ShoalProduct* args) {
+  return choose(*args);
+}
+
 int32_t product(const ShoalProduct* args, void* stream) {
-  return product_with(args, choose(*args), stream);
+  return product_with(args, product_shape(args), stream);
 }
 
 int32_t load_product() {
