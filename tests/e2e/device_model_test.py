@@ -145,13 +145,14 @@ class Batch(harness.TestCase):
                      "temperature": 0.8 if i % 2 else 0,
                      # The device itself chooses the tokens of every fourth request.
                      **({"logprobs": 8} if i % 4 else {})} for i in range(32)]
+
+        def answers(sequences: int, *flags) -> list[dict]:
+            return harness.generate_jsonl(FOLDER, requests, *ON_DEVICES, "--max-num-seqs",
+                                          sequences, "--kv-cache-memory", "8m", *flags)
+
         groups = {"8.0": ((3, "nccl-shm"),), "9.0": ((3, "cuda-ipc"), (5, "host-memfd"))}
         for capability, several in groups.items():
             with self.subTest(capability=capability), emulated(CAPABILITY=capability, TRIED=65536):
-                def answers(sequences: int, *flags) -> list[dict]:
-                    return harness.generate_jsonl(FOLDER, requests, *ON_DEVICES, "--max-num-seqs",
-                                                  sequences, "--kv-cache-memory", "8m", *flags)
-
                 alone = answers(1)
                 self.assertEqual([len(answer["token_ids"]) for answer in alone], [3] * 32)
                 self.assertEqual(answers(32), alone)
