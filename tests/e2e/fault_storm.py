@@ -194,7 +194,7 @@ class Storm:
         self.settle()
         self.over.set()
         for stream in self.streams:
-            stream.join(120)
+            stream.join(2 * harness.GUARD)
             self.require(not stream.is_alive(), "a stream does not end")
             self.check(stream)
             self.whole += stream.whole

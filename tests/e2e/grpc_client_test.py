@@ -176,12 +176,11 @@ class ClientTest(unittest.TestCase):
         call = self.inference.Generate(self.limited(1000000), timeout=harness.GUARD)
         next(call)
         call.cancel()
-        for _ in range(1000):
+
+        def is_idle() -> bool:
             load = self.control.GetLoad(self.control_pb2.GetLoadRequest(), timeout=harness.GUARD)
-            if load.running_requests == 0 and load.used_kv_blocks == 0:
-                return
-            threading.Event().wait(0.02)
-        self.fail(f"still busy: {load}")
+            return load.running_requests == 0 and load.used_kv_blocks == 0
+        harness.wait_until(is_idle, "an idle server")
 
     def test_abort(self):
         # If the machine stalls, the answer may be over before the abort comes. Then try again.

@@ -118,7 +118,7 @@ class Shortage(harness.TestCase):
         server = self.started()
         stream = self.stream(server)
         channel = self.channel()  # connected before descriptors are short
-        grpc.channel_ready_future(channel).result(60)
+        grpc.channel_ready_future(channel).result(harness.GUARD)
         self.channel = lambda: channel
         again = self.lower(server, resource.RLIMIT_NOFILE, 5)
         new = []

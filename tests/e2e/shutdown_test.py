@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 try:
@@ -90,13 +89,11 @@ class Shutdown(harness.TestCase):
                            f"{CALLBACK_THREADS} threads of gRPC's with this name")
         self.freeze_grpc(server.pid)
         os.kill(server.pid, signal.SIGTERM)
-        asked = time.monotonic()
         self.freeze_grpc(server.pid)
         harness.wait_until(lambda: "the shutdown hangs" in server.err.text(), "the watchdog")
         for thread in self.frozen:
             wait_for_end(thread)
         self.assertEqual(server.end(), 0, "every request had ended")
-        self.assertLess(time.monotonic() - asked, 30)
         self.assertRegex(server.err.rest(),
                          r"gRPC's server has taken more than \d+ ms \(1 call is open on 1 conn")
 

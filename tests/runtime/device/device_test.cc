@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/device/module_loader.h"
+#include "tests/guard.h"
 
 namespace shoal {
 namespace {
@@ -81,7 +82,7 @@ TEST(DeviceTest, MovesAndSums) {
   sum.count = 4;
   ASSERT_TRUE((*device)->tree_sum(sum, stream.get()).ok());
   ASSERT_TRUE((*device)->record(event.get(), stream.get()).ok());
-  ASSERT_TRUE((*device)->wait(event.get(), Deadline::after_ms(1000), {}).ok());
+  ASSERT_TRUE((*device)->wait(event.get(), Deadline::after_ms(kGuardMs), {}).ok());
   EXPECT_EQ(static_cast<float*>(out.get())[3], 44);
 }
 

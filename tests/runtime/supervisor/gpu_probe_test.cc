@@ -17,6 +17,7 @@
 #include "runtime/supervisor/process_end.h"
 #include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/rungs/gpu_checks.h"
+#include "tests/guard.h"
 
 namespace shoal {
 namespace {
@@ -39,7 +40,7 @@ GpuProbeRequest over_fake(int ranks = 2) {
           .cublas_libraries = {},
           .ranks = ranks,
           .ranks_per_gpu = 1,
-          .deadline_s = 20};
+          .deadline_s = kGuardSeconds};
 }
 
 /// True if this process has no children, not even a dead one that was not reaped.
@@ -143,7 +144,7 @@ TEST(GpuProbe, ThePairThatHangsIsNamedWithinTheDeadline) {
   const Clock::time_point began = Clock::now();
   const GpuFacts facts =
       probed({{"EMULATED_GPU_PEERS", "all"}, {"EMULATED_GPU_PEER_HANG", "1-2"}}, request);
-  EXPECT_LT(seconds_since(began), 34 + request.deadline_s);
+  EXPECT_LT(seconds_since(began), kGuardSeconds + request.deadline_s);
   EXPECT_EQ(facts.error, "") << "devices and NCCL are known";
   EXPECT_EQ(facts.devices.size(), 8u);
   const std::vector<GpuPeerVerdict> verdicts = {
@@ -206,7 +207,7 @@ TEST(GpuProbe, EndsIfNobodyReads) {
     gpu_facts_main(kModule, "libnosuchnccl.so.2", "2", "1", {});
   }
   ::close(ends[1]);
-  const std::optional<ProcessEnd> end = await_end(child, Fd(), Deadline::after_ms(20'000));
+  const std::optional<ProcessEnd> end = await_end(child, Fd(), Deadline::after_ms(kGuardMs));
   if (!end) ::kill(child, SIGKILL);
   ASSERT_TRUE(end) << "it goes on without a reader";
   EXPECT_EQ(describe_exit(end->code, end->status), "exited with code 1");

@@ -6,15 +6,16 @@
 
 #include "runtime/base/page_size.h"
 #include "runtime/supervisor/ladder.h"
+#include "tests/guard.h"
 
 namespace shoal {
 
 inline WorkerGroupOptions transport_only(int world_size) {
   WorkerGroupOptions options;
   options.world_size = world_size;
-  options.startup_timeout_s = 60;
+  options.startup_timeout_s = kGuardSeconds;
   options.start.transport_only = true;
-  options.start.collective_timeout_ms = 20'000;
+  options.start.collective_timeout_ms = kGuardMs;
   return options;
 }
 

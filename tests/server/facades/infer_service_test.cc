@@ -308,7 +308,7 @@ TEST_F(InferServiceTest, AnIdleStreamHoldsNoRequestBackAndEndsWithTheServer) {
   const std::unique_ptr<Stream> idle_stream = stub_->ModelStreamInfer(&idle_context);
   ModelInferResponse response;
   EXPECT_TRUE(infer(infer_request("a", false), &response).ok());
-  server_->shutdown(Deadline::after_ms(20'000));
+  server_->shutdown(Deadline::after_ms(kGuardMs));
   ModelStreamInferResponse message;
   EXPECT_FALSE(idle_stream->Read(&message));
   EXPECT_FALSE(idle_stream->Finish().ok());

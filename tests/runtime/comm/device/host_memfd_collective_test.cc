@@ -10,6 +10,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/device/module_loader.h"
+#include "tests/guard.h"
 
 namespace shoal {
 namespace {
@@ -38,9 +39,9 @@ TEST(HostMemfdCollectiveTest, TheLastPieceEndsWithTheSum) {
   const Device::Event done = *device->make_event();
   Status status = (*collective)
                       ->enqueue_all_reduce(plan, static_cast<const float*>(own.get()), sum, kCount,
-                                           stream.get(), Deadline::after_ms(10'000));
+                                           stream.get(), Deadline::after_ms(kGuardMs));
   if (status.ok()) status = device->record(done.get(), stream.get());
-  if (status.ok()) status = device->wait(done.get(), Deadline::after_ms(10'000), {});
+  if (status.ok()) status = device->wait(done.get(), Deadline::after_ms(kGuardMs), {});
   ASSERT_TRUE(status.ok()) << status.to_string();
   std::vector<float> expected(2 * kCount, kGuard);
   std::fill_n(expected.begin(), kCount, 1.0F);

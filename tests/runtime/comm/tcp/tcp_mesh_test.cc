@@ -139,7 +139,7 @@ TEST(TcpMeshTest, SocketsDoNotDelay) {
   TcpMesh meshes[2];
   const auto join = [&](int rank) {
     auto mesh = connect_tcp_mesh({rank, 2}, std::move(made->listeners[rank]), made->ports, kKey,
-                                 Deadline::after_ms(20'000));
+                                 Deadline::after_ms(kGuardMs));
     ASSERT_TRUE(mesh.ok()) << mesh.status().to_string();
     meshes[rank] = std::move(*mesh);
   };

@@ -22,6 +22,7 @@
 #include "runtime/transport/facts/shm_dir_facts.h"
 #include "runtime/transport/needs/budget.h"
 #include "tests/forbid_calls.h"
+#include "tests/guard.h"
 #include "tests/in_child.h"
 #include "tests/runtime/supervisor/held_process.h"
 
@@ -53,7 +54,7 @@ TEST(HostFactsTest, OfThisMachineArePlausibleAndQuick) {
   EXPECT_EQ(facts.dev_shm.exists, std::filesystem::is_directory("/dev/shm"));
   EXPECT_EQ(facts.dev_shm.fs_type.empty(), !facts.dev_shm.exists);
   EXPECT_GT(facts.gather_ms, 0);
-  EXPECT_LT(facts.gather_ms, 20'000) << "a probe without a deadline";
+  EXPECT_LT(facts.gather_ms, kGuardMs) << "a probe without a deadline";
   RecordProperty("gather_ms", cat(facts.gather_ms));
   const Result<HostFacts> again = parse_host_facts(to_json(facts));
   ASSERT_TRUE(again.ok()) << again.status().to_string();
@@ -207,9 +208,9 @@ TEST(HostFactsTest, WithoutTheTryNothingIsForked) {
 
 TEST(ChildProbe, AnswersDeathsAndDeadlines) {
   using End = ChildAnswer::End;
-  ChildAnswer answer = ask_child([] { return 28; }, 10'000);
+  ChildAnswer answer = ask_child([] { return 28; }, kGuardMs);
   EXPECT_TRUE(answer.end == End::kAnswered && answer.value == 28);
-  answer = ask_child([] { return ::raise(SIGKILL); }, 10'000);
+  answer = ask_child([] { return ::raise(SIGKILL); }, kGuardMs);
   EXPECT_TRUE(answer.end == End::kKilled && answer.value == SIGKILL);
   answer = ask_child([] { return ::pause(); }, 20);
   EXPECT_TRUE(answer.end == End::kLate);
