@@ -23,7 +23,7 @@
 //   FAKE_NCCL_DIE=FILE          the rank whose number FILE holds removes the file, and ends its
 //                               process by SIGKILL in its next collective, before it connects
 //   FAKE_NCCL_HOLD_INIT=FILE    the init goes on only once there is this file
-//   FAKE_NCCL_TELL=FILE         gets a line whenever a call hangs, and when the init is over
+//   FAKE_NCCL_TELL=FILE         gets a line when a call hangs or is held, and when the init is over
 //   FAKE_NCCL_MOST_GATHERED=N   refuses an all-gather of more than N bytes per rank (no limit)
 //   FAKE_NCCL_WRONG_BYTES=N     each data segment takes N bytes more than that of 2.28.9 (0)
 #include <atomic>

@@ -180,6 +180,7 @@ Result Comm::do_init() {
          static_cast<unsigned long>(args_.key));
     hang();
   }
+  if (!settings().hold_init.empty()) tell("hangs");
   while (!settings().hold_init.empty() && ::access(settings().hold_init.c_str(), F_OK) != 0)
     ::usleep(500);
   struct stat dev_shm {};
