@@ -161,18 +161,45 @@ TEST(ThreadPoolTest, ACpuThatIsNotThereCostsNothing) {
   EXPECT_EQ(calls.load(), 2);
 }
 
+/// What the register below has to hold: round to nearest and no traps.
 #if defined(__x86_64__)
-TEST(FloatEnvironmentTest, SubnormalsAreZeroOnEveryThread) {
+constexpr uint64_t kFloatControl = 0x9FC0;  // FTZ, DAZ, and all exceptions masked
+#elif defined(__aarch64__)
+constexpr uint64_t kFloatControl = 1 << 24;  // FZ
+#endif
+/// The register that says how this thread rounds, flushes and traps, without what has happened so
+/// far.
+uint64_t float_control() {
+#if defined(__x86_64__)
+  constexpr unsigned kExceptionsSeen = 0x3F;
+  return __builtin_ia32_stmxcsr() & ~kExceptionsSeen;
+#elif defined(__aarch64__)
+  uint64_t control = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  return control;
+#endif
+}
+
+TEST(FloatEnvironmentTest, EveryThreadFlushesSubnormalsAndRoundsToNearest) {
+  constexpr float kSmallest = std::numeric_limits<float>::min(), kSubnormal = 0x1p-128f;
   std::thread([] {
-    set_float_environment();
+    // A new thread inherits these settings, so the team begins before the caller has them.
     ThreadPool pool(3);
-    volatile float smallest = std::numeric_limits<float>::min();
-    std::vector<float> halves(3, 1.0f);
-    pool.run([&](int thread) { halves[static_cast<size_t>(thread)] = smallest * 0.5f; });
-    for (const float half : halves) EXPECT_EQ(half, 0.0f);
+    set_float_environment();
+    volatile float smallest = kSmallest, subnormal = kSubnormal;
+    std::vector<float> results(3, 1.0f), of_inputs(3, 1.0f);
+    std::vector<uint64_t> controls(3, 0);
+    pool.run([&](int thread) {
+      const auto at = static_cast<size_t>(thread);
+      results[at] = smallest * 0.5f;
+      of_inputs[at] = subnormal * 8.0f;
+      controls[at] = float_control();
+    });
+    EXPECT_EQ(results, std::vector<float>(3, 0.0f));
+    EXPECT_EQ(of_inputs, std::vector<float>(3, 0.0f));
+    EXPECT_EQ(controls, std::vector<uint64_t>(3, kFloatControl));
   }).join();
 }
-#endif
 
 }  // namespace
 }  // namespace shoal
