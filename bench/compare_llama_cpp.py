@@ -7,9 +7,10 @@
     bench/compare_llama_cpp.py --shoal PATH    # another program than build/release/shoal
 
 llama.cpp is built in build/bench/llama.cpp from the source package of llama-cpp-python on PyPI: for
-this processor, and once more for AVX2 alone. Each build meets the kernel set of Shoal that uses the
-same instructions. The models are SmolLM2-135M-Instruct and random weights in the shape of a Llama of
-1.1 B parameters (2.2 GB, written twice below build/bench).
+this processor, and once more for AVX-512 without bf16 and for AVX2 alone where the processor has
+more. Each build meets the kernel set of Shoal that uses the same instructions. The models are
+SmolLM2-135M-Instruct and random weights in the shape of a Llama of 1.1 B parameters (2.2 GB, written
+twice below build/bench).
 
 A prompt is 512 tokens in one batch. Decoding is of one sequence, 24 tokens after its begin. Each run
 is a process of its own and gives its median repeat or step (llama-bench: its median repeat). A ratio
@@ -40,6 +41,11 @@ CHECK_PROMPT, CHECK_TOKENS = "The capital of France is", 24
 MODELS = {"smollm2": "SmolLM2-135M", "tinyllama-1.1b": "1.1 B shape"}
 DECODE_TOKENS = {"smollm2": 128, "tinyllama-1.1b": 32}
 LONGEST_RUN_S = 1800
+# What llama.cpp is told to compile for if the best set of this processor is another one.
+AVX2 = ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON",
+        "-DGGML_BMI2=ON"]
+INSTRUCTIONS = {"avx512": [*AVX2, "-DGGML_AVX512=ON", "-DGGML_AVX512_BF16=OFF"],
+                "avx2": [*AVX2, "-DGGML_AVX512=OFF"]}
 
 # ---- in the virtual environment: the model files of llama.cpp
 
@@ -203,9 +209,7 @@ def build_llama(kernels: str, native: bool) -> Path:
     """The folder of llama.cpp's programs for one kernel set, with all their libraries in it."""
     out = LLAMA / f"{VERSION}-{kernels}{'-' + processor() if native else ''}"
     if not all((out / "bin" / name).exists() for name in ("llama-bench", "llama-simple")):
-        instructions = ["-DGGML_NATIVE=ON"] if native else \
-            ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON",
-             "-DGGML_BMI2=ON", "-DGGML_AVX512=OFF"]
+        instructions = ["-DGGML_NATIVE=ON"] if native else INSTRUCTIONS[kernels]
         off = [f"-D{option}=OFF" for option in
                ("GGML_CCACHE", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_SERVER", "LLAMA_BUILD_APP",
                 "LLAMA_BUILD_UI", "LLAMA_OPENSSL", "BUILD_SHARED_LIBS")]
@@ -294,7 +298,9 @@ def cpu_name() -> str:
 
 def compare(args: argparse.Namespace) -> None:
     here = shoal(args.shoal, "--version")["kernel_sets_here"]
-    sets = [name for name in here if name in (here[0], "avx2")]
+    if unknown := set(args.sets or []) - {here[0], *INSTRUCTIONS}.intersection(here):
+        sys.exit(f"compare_llama_cpp: llama.cpp has no build for {', '.join(sorted(unknown))} here")
+    sets = [name for name in here if name in (args.sets or (here[0], *INSTRUCTIONS))]
     make_environment()
     ggufs = {name: prepare(name, model) for name, model in args.models_at.items()}
     programs = {kernels: build_llama(kernels, kernels == here[0]) for kernels in sets}
@@ -327,6 +333,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--what", nargs="+", choices=("prefill", "decode"),
                         default=["prefill", "decode"])
+    parser.add_argument("--sets", nargs="+", metavar="SET",
+                        help="kernel sets (this processor's best, avx512 and avx2)")
     parser.add_argument("--shoal", type=Path, default=ROOT / "build" / "release" / "shoal",
                         metavar="PATH")
     parser.add_argument("--smollm2", type=Path, default=ROOT / "models" / "smollm2", metavar="DIR")
