@@ -2,9 +2,10 @@
 """Compares two builds of shoal on each kernel set, in turns: before_after.py BEFORE AFTER MODEL
 
 Each round runs both programs, first one and then the other, so that both see the same moments of a
-noisy machine; the next round swaps them. It prints, for decode and prefill on each set, after /
-before (above 1 is faster): the ratio of the best speeds of all rounds, which noise can only lower,
-and the median of the rounds' ratios with the least and the greatest.
+noisy machine; the next round swaps them. It prints, for decode and prefill on each set and with each
+number of threads, the median speed of both programs in tokens/s, and then after / before (above 1 is
+faster): the ratio of the best speeds of all rounds, which noise can only lower, and the median of the
+rounds' ratios with the least and the greatest.
 """
 import argparse
 import json
@@ -13,12 +14,26 @@ import subprocess
 import sys
 
 
-def speed(program: str, what: str, model: str, kernels: str, tokens: int) -> float:
-    result = subprocess.run([program, "bench", what, model, "--json", "--cpu-kernels", kernels,
-                             "--tokens", str(tokens)], capture_output=True, text=True)
+def speed(program: str, *words: object) -> float:
+    command = [program, "bench", *map(str, words)]
+    result = subprocess.run([*command, "--json"], capture_output=True, text=True)
     if result.returncode != 0:
-        sys.exit(f"{program} bench {what} --cpu-kernels {kernels}: {result.stderr}")
+        sys.exit(f"{' '.join(command)}: {result.stderr}")
     return json.loads(result.stdout)["tokens_per_s"]
+
+
+def compare(before: str, after: str, rounds: int, *words: object) -> str:
+    """The speeds of both programs in turns, of the bench that the words ask for."""
+    old: list[float] = []
+    new: list[float] = []
+    for turn in range(rounds):
+        both = [(before, old), (after, new)]
+        for program, speeds in both if turn % 2 == 0 else both[::-1]:
+            speeds.append(speed(program, *words))
+    ratios = [b / a for a, b in zip(old, new)]
+    return (f"{statistics.median(old):.1f} to {statistics.median(new):.1f} tokens/s, best "
+            f"{max(new) / max(old):.3f}, median {statistics.median(ratios):.3f} "
+            f"({min(ratios):.3f} to {max(ratios):.3f}, {rounds} rounds)")
 
 
 def main():
@@ -27,6 +42,8 @@ def main():
     parser.add_argument("after")
     parser.add_argument("model")
     parser.add_argument("--sets", nargs="+", help="kernel sets (all that this processor runs)")
+    parser.add_argument("--threads", nargs="+", type=int, default=[0], metavar="N",
+                        help="threads of the one rank (0: what the program takes by itself)")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--prefill-tokens", type=int, default=128)
     flags = parser.parse_args()
@@ -35,16 +52,11 @@ def main():
         check=True).stdout)["kernel_sets_here"]
     for what, tokens in (("decode", 64), ("prefill", flags.prefill_tokens)):
         for kernels in sets:
-            ratios, best = [], {flags.before: 0.0, flags.after: 0.0}
-            for turn in range(flags.rounds):
-                programs = [flags.before, flags.after]
-                speeds = {program: speed(program, what, flags.model, kernels, tokens)
-                          for program in (programs if turn % 2 == 0 else programs[::-1])}
-                ratios.append(speeds[flags.after] / speeds[flags.before])
-                best = {program: max(best[program], speeds[program]) for program in programs}
-            print(f"{what:8} {kernels:12} best {best[flags.after] / best[flags.before]:.3f}, median "
-                  f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}, "
-                  f"{flags.rounds} rounds)", flush=True)
+            for threads in flags.threads:
+                words = [what, flags.model, "--tokens", tokens, "--cpu-kernels", kernels,
+                         *(["--threads-per-rank", threads] if threads else [])]
+                print(f"{what:8} {kernels:12} {f'threads {threads}: ' if threads else ''}"
+                      f"{compare(flags.before, flags.after, flags.rounds, *words)}", flush=True)
 
 
 if __name__ == "__main__":
