@@ -44,7 +44,7 @@ DecoderBatch step(int number, const std::vector<int32_t>& block_table) {
 }
 
 constexpr const char* kModel = SHOAL_TEST_DATA "/oracle/llama-nine-heads";
-constexpr int kUsualLead = 16;  // more layers than the model has
+constexpr int kUsualLead = CudaLayers::kLayersAhead;  // more layers than the model has
 
 /// Loads the model and returns the bytes of the prompt's last row of logits, or an error. The steps
 /// have these signs.
