@@ -21,9 +21,10 @@ NUMBER = r"([\d.][\d.']*)"
 WAIT = r"(?:\.|->)(?:set_deadline|wait_for|wait_until)\("
 # Without a number: always. With one: if it is below SHORT_S, after the factor.
 CPP = (
-    (r"\bstd::this_thread::sleep_(?:for|until)\(|\b(?:usleep|nanosleep)\(", 1),
-    (rf"(?<![\w.>])sleep\({NUMBER}\)", 1),
-    (r"\bSIGSTOP\b", 1),
+    (r"\bsleep_(?:for|until)\(|\b(?:usleep|nanosleep|clock_nanosleep|setitimer)\(", 1),
+    (rf"(?<![\w.>])(?:sleep|alarm)\({NUMBER}\)", 1),
+    (rf"\bpoll\([^;]*?, {NUMBER}\)", 1e-3),
+    (r"\bSIGT?STO?P\b", 1),
     (rf"\bafter_s\({NUMBER}\)", 1),
     (rf"\bafter_ms\({NUMBER}\)", 1e-3),
     (rf"{WAIT}[^;]*?\bmilliseconds\({NUMBER}\)", 1e-3),
@@ -36,15 +37,18 @@ CPP = (
 PYTHON = (
     (rf"\bsleep(?:\(|\s|\", \"){NUMBER}(?![\w.])", 1),
     (r"\btime\.sleep\((?=[^\d)])", 1),
-    (r"\bSIGSTOP\b|-STOP\b|\bharness\.(?:stopped|kill_unseen)\(", 1),
+    (r"\bSIGT?STO?P\b|-STOP\b|\bsetitimer\(|\bharness\.(?:stopped|kill_unseen)\(", 1),
     (rf"[Tt]imeout(?:=|\(|\", \"?){NUMBER}(?![\w.]| \*)", 1),
-    (rf"\.wait\({NUMBER}\)", 1),
+    (rf"\.(?:wait|join|result)\({NUMBER}\)|\balarm\({NUMBER}\)", 1),
+    (rf"\bselect\.select\(.*, {NUMBER}\)", 1),
+    (rf"\bguard={NUMBER}(?![\w.]| \*)|\bcreate_connection\(.*, {NUMBER}\)", 1),
     (rf"\.assertLess(?:Equal)?\((?:min\()?(?:time\.monotonic|took|slowest)[^,]*, {NUMBER}[,) ]", 1),
 )
 EXCEPTED = re.compile(r"(?://|#) no deadline: \w")
 # A limit that is a number of ten seconds or more only ends a hang. harness.GUARD is the one number
 # for that, which a sanitizer and an emulator raise. These scripts wait for a compiler or for packages.
-LONG_LIMIT = re.compile(rf"(?<!\w)timeout={NUMBER}(?![\w.]| ?\*)")
+LONG_LIMIT = re.compile(r"(?:(?<!\w)(?:timeout|guard)=|\.(?:settimeout|wait|join|result)\()"
+                        rf"{NUMBER}(?![\w.]| ?\*)")
 WAIT_FOR_BUILDS = {"gpu_check_test.py", "lift_test.py", "package_test.py"}
 # Their waits end a test that hangs, after a minute, and their one poll is within such a wait.
 HELPERS = {"tests/e2e/harness.py", "tests/guard.h"}
@@ -66,8 +70,9 @@ def signs(path: str, text: str) -> list[str]:
             first, last = (code.count("\n", 0, end) for end in match.span())
             if any(EXCEPTED.search(near) for near in lines[max(first - 1, 0):last + 1]):
                 continue
+            number = next(filter(None, match.groups()), "")
             if not match.re.groups or \
-                    0 < float(match[1].replace("'", "").rstrip(".")) * factor < SHORT_S:
+                    0 < float(number.replace("'", "").rstrip(".")) * factor < SHORT_S:
                 found.add((first + 1, code.split("\n")[first].strip()))
     return [f"{path}:{number}: {line}" for number, line in sorted(found)]
 

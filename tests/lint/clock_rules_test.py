@@ -33,6 +33,9 @@ class ClockRules(unittest.TestCase):
 
     def test_lines_of_cpp(self):
         for line in ("std::this_thread::sleep_for(kStep);", "::usleep(10'000);", "::sleep(2);",
+                     "this_thread::sleep_until(later);", "sleep_for(5ms);", "::alarm(5);",
+                     "::clock_nanosleep(CLOCK_MONOTONIC, 0, &time, nullptr);",
+                     "::poll(&one, 1, 200);", "later.wait_for(20ms);", "::raise(SIGTSTP);",
                      "::kill(child, SIGSTOP);", "Deadline::after_s(0.5)",
                      "Deadline::after_ms(9'999)",
                      "constexpr int kShortMs = 400;", "options.step_timeout_s = 1;",
@@ -42,7 +45,8 @@ class ClockRules(unittest.TestCase):
                      "changed_.wait_for(lock, milliseconds(20), [&] { return over; });",
                      "changed->wait_for(lock, kShort);", "later.wait_until(soon)"):
             self.assertEqual(self.found(line, "a.cc"), 1, line)
-        for line in ("::sleep(600);", "Deadline::after_s(10)", "Deadline::after_ms(0)",
+        for line in ("::sleep(600);", "::alarm(60);", "::poll(&one, 1, 0);", "::poll(&one, 1, -1);",
+                     "Deadline::after_s(10)", "Deadline::after_ms(0)",
                      "constexpr int kLongMs = 60'000;", "// SIGSTOP", "flags.sleep(1, 1, kMs);",
                      "EXPECT_LT(seconds_since(began), 60);", "slots = 2;",
                      "::usleep(1);  // no deadline: a poll", "wait_for(event);",
@@ -55,9 +59,15 @@ class ClockRules(unittest.TestCase):
         for line in ("time.sleep(0.2)", "time.sleep(seconds)", "os.kill(pid, signal.SIGSTOP)",
                      'run("sh", "-c", "sleep 1; true")', 'run("sleep", "2")', "kill -STOP $$",
                      "call(timeout=5)", 'serve("--step-timeout", 0.5)', "process.wait(5)",
+                     "one.settimeout(0.5)", "thread.join(2)", "call.result(5)", "signal.alarm(5)",
+                     "select.select([one], [], [], 0.5)", "wait_until(it, 'it', guard=5)",
+                     "socket.create_connection(('::1', 80), 2)", "os.kill(pid, signal.SIGTSTP)",
                      "self.assertLess(time.monotonic() - began, 1 * harness.PATIENCE)"):
             self.assertEqual(self.found(line, "a.py"), 1, line)
-        for line in ("time.sleep(1000)", 'run("sleep", "987")', "call(timeout=60)", "# SIGSTOP",
+        for line in ("thread.join(60)", "', '.join(words)", "wait(guard=5 * harness.GUARD)",
+                     '{{ xs | select("gt", 9) }}', "one.settimeout(None)",
+                     "socket.create_connection(address, harness.GUARD)",
+                     "time.sleep(1000)", 'run("sleep", "987")', "call(timeout=60)", "# SIGSTOP",
                      'serve("--step-timeout", 300)', "process.wait(60)", '"""A SIGSTOP."""',
                      "self.assertLess(len(found), 2)", "asleep(1)",
                      "# no deadline: a poll\ntime.sleep(1)".replace("\\\n", "\n")):
@@ -117,10 +127,12 @@ class ClockRules(unittest.TestCase):
     def test_a_limit_that_ends_a_hang_is_made_of_the_guard(self):
         self.write("tests/e2e/e_test.py",
                    "run(timeout=240)\nrun(timeout=4 * harness.GUARD)\nrun(timeout=2)\n"
-                   "run(startup_timeout=60)\nrun(timeout=60)  # no deadline: the server's own\n")
+                   "run(startup_timeout=60)\nthread.join(120)\nthread.join(2 * harness.GUARD)\n"
+                   "run(timeout=60)  # no deadline: the server's own\n")
         self.write("tests/e2e/lift_test.py", "run(timeout=900)\n")
         self.assertEqual(clock.own_guards(self.root),
-                         ["tests/e2e/e_test.py:1: timeout=240: write a multiple of harness.GUARD"])
+                         [f"tests/e2e/e_test.py:{line}: write a multiple of harness.GUARD"
+                          for line in ("1: timeout=240", "5: .join(120")])
 
     def test_only_the_classes_that_a_test_names_count(self):
         self.write("tests/e2e/d_test.py", "class Base(harness.TestCase):\n    time.sleep(1)\n"
