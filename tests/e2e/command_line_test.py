@@ -153,8 +153,10 @@ class Examples(harness.TestCase):
 
 
 class OnATerminal(harness.TestCase):
-    def shown(self, *args, columns: int = 90, **environment) -> str:
-        """What the program prints on a terminal of this width, until it ends."""
+    def shown(self, *args, columns: int = 90, meanwhile=lambda process, text: None,
+              **environment) -> str:
+        """What the program prints on a terminal of this width, until it ends. meanwhile() is called
+        once, with the process and with the list of what has been printed, which grows."""
         outer, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         before = dict(os.environ)
@@ -179,6 +181,7 @@ class OnATerminal(harness.TestCase):
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         self.addCleanup(lambda: process.poll() is None and process.kill())
+        meanwhile(process, text)
         process.wait()
         reader.join(harness.GUARD)
         os.close(outer)
@@ -211,13 +214,20 @@ class OnATerminal(harness.TestCase):
         err = process.communicate()[1].decode()
         self.assertRegex(err, r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z INFO (front|rank \d) ")
 
+    @staticmethod
+    def go_on_once_it_says_how_far(process, text: list[bytes]):
+        rank = harness.stopped_rank(process.pid)
+        said = rb"\r0 of 2 requests, [\d.]+ tokens/s\x1b\[K"
+        harness.wait_until(lambda: re.search(said, b"".join(text)), "how far it is")
+        os.kill(rank, signal.SIGCONT)
 
     def test_a_batch_says_how_far_it_is(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "requests.jsonl"
             file.write_text('{"prompt_ids": [1], "max_tokens": 400, "ignore_eos": true}\n' * 2)
-            text = self.shown("generate", harness.DEMO, "--jsonl", file)
-        self.assertRegex(text, r"\r0 of 2 requests, [\d.]+ tokens/s\x1b\[K")
+            with harness.planted("0:step-50:stop"):  # until it has said so
+                text = self.shown("generate", harness.DEMO, "--jsonl", file, "--step-timeout",
+                                  5 * harness.GUARD, meanwhile=self.go_on_once_it_says_how_far)
         # The line is gone before an answer or the summary is written.
         self.assertRegex(text, r"\r\x1b\[K\{\"prompt_token_ids\"")
         self.assertRegex(text, r"\nshoal generate: 2 requests, 2 prompt tokens, 800 generated tokens "
