@@ -18,6 +18,7 @@ import certificates
 import harness
 from http_client import Stream, address_of, call
 from http_test import GREEDY, PROMPT
+from ports import free_ports
 
 PROGRAMS = harness.ROOT / "build/clients/usr"
 NGINX, PROMETHEUS, PROMTOOL = (PROGRAMS / name for name in ("sbin/nginx", "bin/prometheus",
@@ -103,7 +104,7 @@ class Nginx(Case):
         plain, encrypted = self.serve(harness.DEMO, *flags), self.serve(harness.DEMO, *flags, *self.tls)
         for server in (plain, encrypted):
             server.wait_ready()
-        ports = harness.free_ports(3)
+        ports = free_ports(3)
         config = self.folder / "nginx.conf"
         config.write_text(NGINX_CONFIG.format(
             folder=self.folder, ports=ports, plain=plain.fields["http"],
@@ -175,7 +176,7 @@ class Prometheus(Case):
         config.write_text(PROMETHEUS_CONFIG.format(
             ca=self.authority.certificate, target=f"localhost:{address_of(server)[1]}"))
         subprocess.run([PROMTOOL, "check", "config", config], capture_output=True, check=True)
-        port = harness.free_ports(1)[0]
+        port = free_ports(1)[0]
         self.beside(PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={self.folder}/data",
                     f"--web.listen-address=127.0.0.1:{port}")
 

@@ -6,6 +6,7 @@ import socket
 
 import harness
 from harness import UNAVAILABLE
+from ports import free_ports
 
 
 class Ports(harness.TestCase):
@@ -30,7 +31,7 @@ class Ports(harness.TestCase):
         self.assertEqual(server.end(), 0)
 
     def test_a_server_that_loads_its_model(self):
-        ports = harness.free_ports(2)
+        ports = free_ports(2)
         grpc, http = (f"127.0.0.1:{port}" for port in ports)
         with harness.planted("0:load:stop"):
             server = self.serve(harness.DEMO, "--grpc-port", ports[0], "--port", ports[1],

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 
 import harness
 from harness import UNAVAILABLE, USAGE
+from ports import free_ports
 
 # Flags in the documentation that are of other programs.
 OF_OTHERS = {"--all": "scripts/test", "--mca": "mpirun", "--of-file": "the test programs"}
@@ -361,7 +362,7 @@ class Pipes(harness.TestCase):
 
 class Client(harness.TestCase):
     def test_it_waits_for_a_server_and_reads_a_prompt_from_stdin(self):
-        [port, http] = harness.free_ports(2)
+        [port, http] = free_ports(2)
         ask = ("--temperature", 0, "--max-tokens", 3)
         waiting = [
             harness.start("client", "--server", f"127.0.0.1:{port}", "--wait", 120, *ask, stdin=-1),

@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import Path
 
 import harness
+from ports import free_ports
 
 try:
     import grpc
@@ -297,7 +298,7 @@ class GrpcFacades(harness.TestCase):
 
     def launch_gateway(self, addresses):
         smg = Path(sys.executable).parent / "smg"
-        port, metrics_port = harness.free_ports(2)
+        port, metrics_port = free_ports(2)
         process = subprocess.Popen(
             [smg, "launch", "--policy", "round_robin", "--host", "127.0.0.1", "--port", str(port),
              "--prometheus-port", str(metrics_port), "--worker-urls",

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -250,13 +249,6 @@ def survivors() -> list[int]:
 
 def shared_memory_names() -> set[str]:
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ports that nothing listens on now. Another process may take them a moment later."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 def wait_until(condition, what: str, explain=lambda: "", guard: float = GUARD):
