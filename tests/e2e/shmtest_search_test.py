@@ -11,7 +11,7 @@ import subprocess
 import harness
 from harness import SHOAL, SKIPPED
 from pages import PAGE
-from shmtest_test import SOME_FAILED, namespaces, shmtest
+from shmtest_test import SOME_FAILED, UNTIL_A_LOOK, namespaces, shmtest
 
 
 class Search(harness.TestCase):
@@ -23,10 +23,10 @@ class Search(harness.TestCase):
         return found
 
     def test_the_smallest_size(self):
-        write = ("import os, time\nf = open('/dev/shm/x', 'wb')\nos.unlink('/dev/shm/x')\n"
-                 "f.write(b'x' * {0})\nf.flush()\ntime.sleep(0.1)")
+        write = ("import os\nf = open('/dev/shm/x', 'wb')\nos.unlink('/dev/shm/x')\n"
+                 "f.write(b'x' * {0})\nf.flush()\n")
         for need in (3 << 20, 100 << 20):
-            found = self.search("python3", "-c", write.format(need), code=0)
+            found = self.search("python3", "-c", write.format(need) + UNTIL_A_LOOK, code=0)
             self.assertLessEqual(need, found["min_size_bytes"])
             self.assertLessEqual(found["min_size_bytes"], need * 33 // 32 + PAGE)
             self.assertLess(found["largest_failing_bytes"], need)
