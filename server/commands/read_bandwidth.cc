@@ -13,10 +13,6 @@
 namespace shoal {
 namespace {
 
-constexpr ReadLoop kLoops[] = {{.prefetch = false, .huge_pages = true},
-                               {.prefetch = true, .huge_pages = true},
-                               {.prefetch = false, .huge_pages = false},
-                               {.prefetch = true, .huge_pages = false}};
 /// The least size of one buffer, and the most that all buffers may take together.
 constexpr size_t kLeastBufferBytes = size_t{128} << 20;
 constexpr size_t kMostBufferBytes = size_t{1} << 30;
@@ -78,6 +74,19 @@ auto best_sum() {
 
 }  // namespace
 
+std::array<ReadLoop, 4> read_order(int number) {
+  constexpr ReadLoop kLoops[] = {{.prefetch = false, .huge_pages = true},
+                                 {.prefetch = true, .huge_pages = true},
+                                 {.prefetch = false, .huge_pages = false},
+                                 {.prefetch = true, .huge_pages = false}};
+  // A Williams square: the steps between neighbours, 1, 2 and 3 modulo 4, are all different.
+  constexpr size_t kPlaces[] = {0, 1, 3, 2};
+  std::array<ReadLoop, 4> order;
+  for (size_t i = 0; i < order.size(); ++i)
+    order[i] = kLoops[(kPlaces[i] + static_cast<size_t>(number)) % order.size()];
+  return order;
+}
+
 const char* ReadLoop::name() const {
   if (huge_pages) {
     return prefetch ? "prefetching loads, huge pages if granted"
@@ -110,15 +119,14 @@ ReadRate ReadBandwidth::measure() {
     };
     // Touch the memory first in the thread that will read it. On NUMA machines this places it near
     // that thread.
-    if (!touched_) {
+    if (measurements_ == 0) {
       pool.run([&](int thread) {
         std::memset(of(thread).huge_pages.as<>(), 1, bytes_);
         std::memset(of(thread).small_pages.as<>(), 1, bytes_);
       });
     }
-    touched_ = true;
     std::atomic<uint64_t> kept{0};  // keeps the compiler from removing the sums
-    for (const ReadLoop loop : kLoops) {
+    for (const ReadLoop loop : read_order(measurements_++)) {
       const auto sum = loop.prefetch ? best_sum<true>() : best_sum<false>();
       const Clock::time_point start = Clock::now();
       pool.run([&](int thread) { kept += sum(of(thread).of(loop), bytes_); });

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -14,6 +15,12 @@ struct ReadLoop {
   bool huge_pages = false;  ///< if the kernel grants them
   const char* name() const;
 };
+
+/// All loops, in the order in which measurement `number` (from 0) runs them. The first one finds
+/// the caches as the program left them, and each other one as the loop before it did. So that none
+/// is favoured, in four measurements in a row each loop has each place once, and runs once right
+/// after each of the others.
+std::array<ReadLoop, 4> read_order(int number);
 
 struct ReadRate {
   double bytes_per_s = 0;
@@ -49,7 +56,7 @@ class ReadBandwidth {
   std::vector<Memory> memory_;  ///< one per thread
   size_t bytes_;                ///< of each buffer
   std::vector<int> cpus_;
-  bool touched_ = false;
+  int measurements_ = 0;  ///< that have begun
 };
 
 }  // namespace shoal
