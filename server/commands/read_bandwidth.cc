@@ -27,12 +27,13 @@ constexpr size_t kPrefetchBytes = 2048;
 /// requires.
 using Vector = uint64_t __attribute__((vector_size(64)));
 constexpr size_t kUnroll = 8;
+constexpr size_t kStepBytes = kUnroll * sizeof(Vector);  ///< a buffer is a multiple of it
 
 /// Inlined into each of the functions below, so that it is compiled with the instructions of each.
 template <bool Prefetch>
 [[gnu::always_inline]] inline uint64_t sum_body(const std::byte* data, size_t bytes) {
   Vector sums[kUnroll] = {};
-  for (size_t at = 0; at < bytes; at += sizeof sums) {
+  for (size_t at = 0; at < bytes; at += kStepBytes) {
     for (size_t i = 0; i < kUnroll; ++i) {
       const std::byte* from = data + at + i * sizeof(Vector);
       if constexpr (Prefetch) __builtin_prefetch(from + kPrefetchBytes);  // harmless past the end
@@ -99,7 +100,8 @@ Result<ReadBandwidth> ReadBandwidth::create(int threads, std::vector<int> cpus,
                                             size_t cache_bytes) {
   const auto count = static_cast<size_t>(threads);
   const size_t wanted = std::max(kLeastBufferBytes, kTimesCaches * cache_bytes / count);
-  const size_t bytes = std::min(wanted, kMostBufferBytes / count / 2) & ~size_t{4095};
+  const size_t most = std::min(wanted, kMostBufferBytes / count / 2);
+  const size_t bytes = most - most % kStepBytes;
   std::vector<Memory> memory(count);
   for (Memory& of_thread : memory) {
     SHOAL_ASSIGN_OR_RETURN(of_thread.huge_pages, AlignedBuffer::allocate(bytes));
