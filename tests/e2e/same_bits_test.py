@@ -173,6 +173,9 @@ class Emulated(Logits):
             with self.subTest(flags=flags):
                 self.assertEqual(hash_of(harness.logits_file(FOLDER, ids, *flags)),
                                  expected["logits"])
+        with self.subTest("ranks with different sets"), kernel_sets_of_ranks(best, *others):
+            self.assertEqual(hash_of(harness.logits_file(FOLDER, ids, "-tp", 3)),
+                             expected["logits"])
         for flags in [("-tp", n) for n in (1, 2, 3)] + [("-tp", 2, "--cpu-kernels", name)
                                                         for name in others]:
             with self.subTest(answers=flags):
