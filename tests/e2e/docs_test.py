@@ -9,11 +9,17 @@ import unittest
 
 import numpy as np
 
+import command_line_test as command_line
 import harness
 import pages
 
 # The names and numbers of sysexits.h, as Python provides them.
 SYSEXITS = {name: getattr(os, name) for name in dir(os) if name.startswith("EX_")}
+# What messages name of other programs: containers, mount, hf, and engines that use NCCL. --ssl is the
+# beginning of a group of our own.
+OF_OTHER_PROGRAMS = {
+    "--cap-add", "--enable-symm-mem", "--gpus", "--ipc", "--local-dir", "--memory", "--options-mode",
+    "--pids-limit", "--revision", "--security-opt", "--shm-size", "--ssl", "--tmpfs", "--ulimit"}
 # Exit code 1 is an answer and not a failure of the program, so ExitCode has no name for it.
 ANSWERS = {1}
 
@@ -123,6 +129,39 @@ class Documents(harness.TestCase):
         self.assertGreaterEqual(len(listed), 11)
         for command in listed:
             self.assertIn(f"`{command['name'].split()[0]}", readme)
+
+    def test_flags_beside_command_lines(self):
+        """Those that are named where no word says `shoal`: in pieces of code that begin with a command's
+        name, in the help of other flags, and in messages; and the words that a flag may be given."""
+        commands, seen = command_line.commands(), 0
+        every = {flag for command in commands.values() for flag in command_line.flags(command)}
+        every |= {"--version", "--man", "--completion"}
+        choices = {name: flag["choices"] for command in commands.values() for flag in command["flags"]
+                   if flag.get("choices") for name in flag["names"]}
+        for path in command_line.documents():
+            for code in command_line.code_of(path.read_text()):
+                words = code.split(" -- ")[0].split()
+                name = " ".join(words[:2]) if words[:1] == ["bench"] else "".join(words[:1])
+                given = [word.split("=")[0].rstrip(",.") for word in words if word.startswith("--")]
+                if name in commands:
+                    seen += len(given)
+                    self.assertLessEqual(set(given), command_line.flags(commands[name]), f"{path}: {code}")
+                for flag, value in re.findall(r"(--[a-z-]+)[ =]([a-z0-9][a-z0-9_.-]*)", code):
+                    # vLLM's spelling is taken too.
+                    if flag in choices and (flag, value) != ("--dtype", "half"):
+                        self.assertIn(value, choices[flag], f"{path}: {code}")
+        self.assertGreaterEqual(seen, 15)
+        for name, command in commands.items():
+            for flag in command["flags"]:
+                for named in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", flag["help"]):
+                    self.assertIn(named, command_line.flags(command), f"{name} {flag['names'][0]}")
+        for path in sorted(path for folder in ("models", "runtime", "server")
+                           for path in (harness.ROOT / folder).rglob("*.cc")):
+            if path.name == "foreign_flags.cc":
+                continue
+            for text in re.findall(r'"(?:[^"\\\n]|\\.)*"', path.read_text()):
+                for named in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", text):
+                    self.assertIn(named, every | OF_OTHER_PROGRAMS, f"{path}: {text}")
 
     def test_the_table_of_exit_codes(self):
         codes = exit_codes()
