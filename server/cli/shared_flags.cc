@@ -203,7 +203,7 @@ Status settle_transport(TransportFlags* flags) {
     return {};
   }
   return Status::error(Code::kInvalidArgument, cat("--min-transport ", flags->min_transport,
-                                                   " is not in the order of --transport"));
+                                                   " is not in the order of --transport, ", text));
 }
 
 void add_engine_flags(FlagParser& parser, EngineFlags* engine) {

@@ -99,7 +99,8 @@ Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment
   FlagParser parser(
       "shmtest",
       "Run a command under a matrix of /dev/shm conditions.\n"
-      "Exit codes: 0 all pass; 1 some fail; 64 wrong flag or no such command; 69 no namespaces here.");
+      "Exit codes: 0 none fails; 1 some fail; 64 wrong flag or no such command; 69 nothing was "
+      "tested (no namespaces here, or all is skipped).");
   add_shmtest_flags(parser, &flags);
   parser.explain_stray_words([](const std::string& word) {
     return cat("-- is missing before the command: ", as_typed("shmtest"), " [FLAGS] -- ",

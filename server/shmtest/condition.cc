@@ -97,10 +97,15 @@ Result<std::optional<double>> full_after_seconds(std::string_view name) {
 /// The number of bytes that a name such as "128m" means; none if it does not begin with a digit.
 Result<std::optional<uint64_t>> size_of_name(std::string_view name) {
   if (name.empty() || name[0] < '0' || name[0] > '9') return std::optional<uint64_t>();
-  SHOAL_ASSIGN_OR_RETURN(const uint64_t bytes, parse_size_flag("--matrix", name));
-  if (bytes < kMinSize || bytes > kMaxSize)
+  const Result<uint64_t> bytes = parse_size_flag("--matrix", name);
+  if (!bytes.ok()) {
+    return wrong(cat("unknown condition ", shown(name),
+                     "; a size is such as 65536, 128m or 2g, and shoal shmtest --list prints the "
+                     "other names"));
+  }
+  if (*bytes < kMinSize || *bytes > kMaxSize)
     return wrong(cat(shown(name), ": a /dev/shm has 4k to 1t (a plain number is bytes)"));
-  return std::optional<uint64_t>(bytes);
+  return std::optional<uint64_t>(*bytes);
 }
 
 /// Applies one name to the condition. Returns the aspect that it decides.

@@ -358,7 +358,7 @@ TEST(FlagsTest, ErrorsAreOneLineThatNamesTheFault) {
       {{"doctor", "--nccl-version", "2.27", "--communicators", "0"}, "[1, 1024]"},
       {{"doctor", "--nccl-version", "two"}, "--nccl-version: NCCL version \"two\""},
       {{"serve", "m", "--transport", "shm", "--min-transport", "tcp"},
-       "--min-transport tcp is not in the order"},
+       "--min-transport tcp is not in the order of --transport, shm"},
       {{"serve", "m", "--on-shm-shortage", "hang"},
        "--on-shm-shortage must be one of degrade, fail"},
       {{"doctor", "--device", "gpu"}, "--device must be one of auto, cpu, cuda"},

@@ -70,6 +70,8 @@ TEST(ShmtestConditionTest, AnySizeIsAName) {
   EXPECT_EQ(parse_matrix("8k,128m").value().size(), 2U);
   EXPECT_NE(error("12").find("4k to 1t"), std::string::npos) << error("12");
   EXPECT_NE(error("2t").find("4k to 1t"), std::string::npos) << error("2t");
+  EXPECT_NE(error("128q").find("unknown condition \"128q\"; a size is such as"), std::string::npos)
+      << error("128q");
   for (const char* wrong : {"128x", "1.5m", "4k+128m", "128m+host"}) error(wrong);
 }
 
