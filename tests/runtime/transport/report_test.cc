@@ -1,5 +1,6 @@
 #include <cerrno>
 #include <gtest/gtest.h>
+#include <utility>
 
 #include "runtime/transport/report_text.h"
 
@@ -83,6 +84,23 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(device),
             "SLOWER: 2 ranks use cuda-ipc instead of nccl-p2p: nobody has measured how much slower "
             "that is.");
+}
+
+TEST(TransportReport, TheNeedsOfOthersAreSaidOnlyIfTheFirstDoesNotWork) {
+  for (const auto& [rung, lines] : {std::pair("shm", 1), std::pair("memfd", 3)}) {
+    TransportReport report = over(rung);
+    report.needs.resize(3);
+    for (size_t i = 0; i < 3; ++i) report.needs[i].rung = report.order[i];
+    const std::string text = to_text(report);
+    int found = 0;
+    for (size_t at = 0; (at = text.find("need of ", at)) != std::string::npos; ++at) ++found;
+    EXPECT_EQ(found, lines) << text;
+    EXPECT_NE(text.find(cat("* need of ", rung, ": ")), std::string::npos) << text;
+    EXPECT_EQ(text.find("needs of the other 2: in the report of --json") == std::string::npos,
+              lines == 3)
+        << text;
+    EXPECT_EQ(to_json(report)["needs"].size(), 3u);
+  }
 }
 
 TEST(TransportReport, OnlyALossIsADegrade) {
