@@ -269,8 +269,8 @@ std::string exports_text(const Plan& plan) {
 
 std::string plan_verdict(const Plan& plan) {
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
-  const std::string ranks =
-      cat(group_text(plan.context.world_size, plan.context.communicators), " of NCCL ", plan.version);
+  const std::string ranks = cat(group_text(plan.context.world_size, plan.context.communicators),
+                                " of NCCL ", plan.version);
   if (!plan.settings.ok())
     return cat("NO: ", ranks, " cannot use ", kDecides, ": ", reason_text(plan.settings), "\n");
   const std::string room = cat(
