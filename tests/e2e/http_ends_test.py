@@ -169,11 +169,20 @@ class Ends(ServerCase):
         self.assertEqual(server.end(), 0, server.err.rest())
         self.stop()
 
+    def begun_stream(self, server: harness.Server) -> Raw:
+        """A connection that is not idle for the server, which has read the head of its request."""
+        head, end, body = request_bytes({**LONG, "stream": True}, "/v1/completions", "1.1",
+                                        "Expect: 100-continue").partition(b"\r\n\r\n")
+        raw = Raw(server, head + end)
+        self.assertIn(b"100 Continue", raw.until(end))
+        raw.send(body)
+        return raw
+
     def test_too_many_connections(self):
         server = self.serve_stopping_at(20, "--max-http-connections", 4)
-        busy = [Raw(server, request_bytes({**LONG, "stream": True})) for _ in range(4)]
+        busy = [self.begun_stream(server) for _ in range(4)]
         rank = harness.stopped_rank(server.pid)  # in a step, so that no answer ends and leaves room
-        harness.wait_until(lambda: open_requests(server) == 4, "four connections that are not idle")
+        harness.wait_until(lambda: open_requests(server) == 4, "four requests")
         self.assertEqual(call(server, "GET", "/health").status, 200)
         refused = complete(server, prompt="a", max_tokens=1)
         self.assertEqual((refused.status, refused.error["code"]), (503, "TOO_MANY_CONNECTIONS"))
