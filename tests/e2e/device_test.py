@@ -132,7 +132,7 @@ class NoDevices(harness.TestCase):
         gpu = report["facts"]["gpu"]
         self.assertEqual(gpu["error_at"], "facts")
         self.assertGreater(gpu["cuda_runtime"], 11000)
-        self.assertNotEqual(gpu["module_architectures"], "")
+        self.assertTrue(gpu["module_architectures"])
         # A module next to the program is found without a flag.
         done = harness.start("doctor", "--device", "cuda", "--json")
         beside = json.loads(done.communicate(timeout=5 * harness.GUARD)[0])
