@@ -26,9 +26,9 @@ RungContext context_of(const LadderOptions& options, HostFacts facts, int world_
   return context;
 }
 
-/// Whether ranks lose nothing over this rung instead of the other one. False if there is none.
+/// Whether ranks lose nothing over this rung instead of the other one.
 bool costs_nothing(const std::string& rung, const std::string& other) {
-  return !rung.empty() && as_good(cost_beside(*find_rung(rung), *find_rung(other)));
+  return as_good(cost_beside(*find_rung(rung), *find_rung(other)));
 }
 
 }  // namespace
@@ -151,9 +151,9 @@ void Ladder::say_refused(size_t end, const std::string& taken) {
   for (; said_ < end; ++said_) {
     const Refusal& refusal = refusals[said_];
     if (!options_.on_refused) continue;
-    options_.on_refused(refusal,
-                        said_ + 1 < refusals.size() ? refusals[said_ + 1].rung : report_.order[at_],
-                        costs_nothing(taken, refusal.rung));
+    const std::string& next =
+        said_ + 1 < refusals.size() ? refusals[said_ + 1].rung : report_.order[at_];
+    options_.on_refused(refusal, next, next == taken && costs_nothing(next, refusal.rung));
   }
 }
 

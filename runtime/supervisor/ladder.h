@@ -36,7 +36,7 @@ struct LadderOptions {
   bool reproducible = true;  ///< sums in our own order; on devices this decides what NCCL connects
   NcclUserSettings nccl;     ///< what the user has set for NCCL
   LimitNames names;
-  /// Gets every refusal, with the rung that is tried next. as_good: the rung that is now proven is
+  /// Gets every refusal, with the rung that is tried next. as_good: that one is now proven, and is
   /// as good as the refused one, so that nothing is lost (runtime/transport/rungs/rung.h). If the
   /// next rung would be as good, this comes once that is proven or refused, and otherwise at once.
   std::function<void(const Refusal&, const std::string& next, bool as_good)> on_refused;
