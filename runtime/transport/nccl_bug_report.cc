@@ -13,11 +13,12 @@ std::string names(const std::vector<std::string>& rungs) {
   return text;
 }
 
-/// "move to 2.29.3", and what does without a move.
+/// "move to 2.29.3, or set NAME=0", or what else does where there is no version to move to.
 std::string cure(const NcclBug& bug) {
-  const std::string move = bug.first_good == 0 ? "no version without it is known"
-                                               : cat("move to ", nccl_version_text(bug.first_good));
-  return *bug.avoid == 0 ? move : cat(move, ", or set ", bug.avoid);
+  const bool repaired = bug.first_good != 0;
+  const std::string move = repaired ? cat("move to ", nccl_version_text(bug.first_good))
+                                    : "no version without it is known";
+  return *bug.avoid == 0 ? move : cat(move, repaired ? ", or set " : ": set ", bug.avoid);
 }
 
 std::string for_shoal(const NcclBugNotice& notice) {

@@ -49,7 +49,7 @@ class ForOtherEngines(harness.TestCase):
                          ("2.29.2", None, "nvls", "NCCL_NVLS_ENABLE=0"))
         self.assertRegex(text("--nccl-version", "2.32.3"),
                          r"\n  from 2\.29\.2 on: init fails with .*\n      no version without it is "
-                         r"known, or set NCCL_NVLS_ENABLE=0\n")
+                         r"known: set NCCL_NVLS_ENABLE=0\n")
 
     def test_each_comes_with_its_condition_and_the_engines(self):
         [bug] = [bug for bug in documents("--nccl-version", "2.25.1")["known_bugs"]
