@@ -28,12 +28,14 @@ struct ExitEntry {
 inline constexpr ExitEntry kExitEntries[] = {
     {0, "done"},
     {1,
-     "doctor: a slower transport would be used, shmtest: at least one condition failed, generate "
-     "--keep-going: at least one line failed"},
+     "doctor: a slower transport would be used, or with --nccl-version nccl-shm does not fit, "
+     "shmtest: at least one condition failed, generate --keep-going: at least one line failed"},
     {64, "wrong flag or request"},
     {65, "model damaged or unsupported"},
     {66, "model not found"},
-    {69, "no transport works, memory or threads are short, or the port is busy"},
+    {69,
+     "no transport works, memory or threads are short, the port is busy, client gets no answer, or "
+     "shmtest can test nothing"},
     {70, "internal error (a bug in Shoal), or a processor that computes wrongly"},
     {74, "output cannot be written"},
     {75,
