@@ -138,7 +138,8 @@ void hint_at_chats(const GenerateFlags& flags, const Completion& completion) {
   if (!ended_at_once || flags.chat.messages || flags.request.prompt_ids) return;
   if (!ChatTemplate::load(flags.engine.model).ok()) return;
   (void)write_stderr(
-      "shoal generate: the answer is empty; this model is for chats, and answers to --messages\n");
+      "shoal generate: the answer is empty; this model is for chats, and answers to --messages FILE "
+      "(- is stdin), a list as [{\"role\": \"user\", \"content\": \"Hello\"}]\n");
 }
 
 /// Runs the only request, and prints its text as it arrives, or its object at the end.

@@ -273,7 +273,7 @@ class EmptyAnswers(harness.TestCase):
 
     def test_generate(self):
         hint = "shoal generate: the answer is empty; this model is for chats, and answers to " \
-               "--messages\n"
+               '--messages FILE (- is stdin), a list as [{"role": "user", "content": "Hello"}]\n'
         self.assertEqual(self.generate(*self.PROMPT), (b"\n", hint))
         self.assertEqual(self.generate(*self.PROMPT, "--ignore-eos")[1], "")
         (self.model / "chat_template.jinja").unlink()
