@@ -36,7 +36,9 @@ Result<HttpAddress> parse_http_address(std::string_view text) {
       if (rest.ends_with(suffix)) rest.remove_suffix(suffix.size());
   }
   const size_t colon = rest.rfind(':');
-  if (colon == std::string_view::npos) return wrong(", which has no port");
+  if (colon == std::string_view::npos)
+    return wrong(
+        ", which has no port; by default shoal serve has 50051, and 8000 for --chat and --messages");
   std::string_view host = rest.substr(0, colon);
   const std::string_view port = rest.substr(colon + 1);
   if (!parse_int_flag("port", port, 1, 65535).ok()) return wrong(", whose port is no port");

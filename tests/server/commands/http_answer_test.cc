@@ -167,6 +167,8 @@ TEST(HttpAddressTest, Forms) {
   for (const char* bad : {"", "host", ":80", "host:", "host:0", "host:99999", "host:80x",
                           "unix:", "a b:80", "a\r\nX:80", "ftp://host:443", "http://host:80/other"})
     EXPECT_EQ(parsed(bad), "error") << bad;
+  const std::string no_port = parse_http_address("localhost").status().to_string();
+  EXPECT_NE(no_port.find("has 50051, and 8000 for --chat"), std::string::npos) << no_port;
   EXPECT_EQ(parsed("https://host:443/v1"), "host 443");
   EXPECT_TRUE(parse_http_address("https://host:443")->encrypted);
   EXPECT_FALSE(parse_http_address("host:443")->encrypted);
