@@ -43,20 +43,29 @@ std::string consumer_text(const Consumer& consumer, const char* where) {
   return cat("      ", bytes_text(consumer.bytes), "  ", consumer.what, where, "\n");
 }
 
-/// Where the first choice works, nobody has to compare it with the others.
+bool was_refused(const TransportReport& report, const std::string& rung) {
+  return std::any_of(report.refusals.begin(), report.refusals.end(),
+                     [&](const Refusal& refusal) { return refusal.rung == rung; });
+}
+
+/// What the rung in use takes, and what the refused ones would. No other was looked at, so that
+/// what those need explains nothing.
 std::string needs_text(const TransportReport& report) {
   std::string text;
-  const bool first = report.verdict() == Verdict::kFirst;
+  size_t others = 0;
   for (const ShmNeed& need : report.needs) {
-    if (first && need.rung != report.rung) continue;
+    if (need.rung != report.rung && !was_refused(report, need.rung)) {
+      ++others;
+      continue;
+    }
     text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ",
                 words(need.bound), bytes_text(need.dev_shm_bytes()), " in ",
                 report.facts.dev_shm.path, ", ", bytes_text(need.memory_bytes()), " of memory\n");
     for (const Consumer& consumer : need.dev_shm) text += consumer_text(consumer, "");
     for (const Consumer& consumer : need.memory) text += consumer_text(consumer, " (memory)");
   }
-  if (first && report.needs.size() > 1)
-    text += cat("  needs of the other ", report.needs.size() - 1, ": in the report of --json\n");
+  if (!text.empty() && others > 0)
+    text += cat("  needs of the other ", others, ": in the report of --json\n");
   return text;
 }
 

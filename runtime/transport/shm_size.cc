@@ -24,7 +24,7 @@ std::string to_text(const ShmSize& size, const std::string& ranks) {
   const bool at_least = size.bound == Bound::kAtLeast;
   return cat(
       "a /dev/shm for ", ranks, " in which ", at_least ? "the least of " : "",
-      "any of them fits, with what is left for others:\n  docker: ", shm_size_flag(size.bytes),
+      "any transport fits, with what is left for others:\n  docker: ", shm_size_flag(size.bytes),
       "  # ", words_before_round(at_least), round_size(size.bytes),
       "\n  kubernetes: ", size_limit_line(size.bytes, at_least), "\n");
 }
