@@ -157,7 +157,7 @@ std::string last_line(const Outcome& outcome) {
   return shown(text);
 }
 
-/// Why the row of the table says what it says.
+/// Why the row of the table says what it says, with the end of the command's output.
 std::string row_reason(const Outcome& outcome) {
   const std::string reason = printable(outcome.reason());
   const std::string line = outcome.skipped() || reason.empty() ? "" : last_line(outcome);
@@ -171,8 +171,7 @@ std::string table_heading(size_t width) {
   return cat(padded("condition", width + 2), "result  seconds  exit     shm peak    reason\n");
 }
 
-std::string table_row(const Outcome& outcome, size_t width) {
-  const std::string reason = row_reason(outcome);
+std::string table_row(const Outcome& outcome, size_t width, const std::string& reason) {
   return cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
              padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
              padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12),
@@ -251,7 +250,9 @@ std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
 }
 
 std::string search_row(const Outcome& outcome, bool first) {
-  return cat(first ? table_heading(kLeastWidth) : "", table_row(outcome, kLeastWidth));
+  // It is expected to fail in many sizes, so that the report has the end of one output alone.
+  return cat(first ? table_heading(kLeastWidth) : "",
+             table_row(outcome, kLeastWidth, printable(outcome.reason())));
 }
 
 std::string search_report(const RunResult& run) {
@@ -273,7 +274,7 @@ std::string table(const RunResult& run, size_t conditions) {
     width = std::max(width, outcome.condition.size());
   }
   text += table_heading(width);
-  for (const Outcome& outcome : outcomes) text += table_row(outcome, width);
+  for (const Outcome& outcome : outcomes) text += table_row(outcome, width, row_reason(outcome));
   text += trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");

@@ -162,6 +162,7 @@ TEST(ShmtestReportTest, ASearchHasEachStepOnce) {
   EXPECT_TRUE(first.starts_with("condition   result  ")) << first;
   EXPECT_NE(first.find("\nhost        pass    "), std::string::npos) << first;
   EXPECT_TRUE(second.starts_with("4k          FAIL    ")) << second;
+  EXPECT_TRUE(second.ends_with(" exit code 1\n")) << second;
   EXPECT_EQ(search_report({.outcomes = {control, small},
                            .search = {.wanted = true, .passes = 64U << 20, .fails = 4096}}),
             "\n--- 4k: exit code 1\nthe end of its output:\nno room\n\n"
