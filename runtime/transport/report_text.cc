@@ -20,11 +20,12 @@ std::string figure(const char* format, double value) {
   return text;
 }
 
-/// "an all-reduce takes 1.1 times as long with 8 KiB and 2.2 times with 1 MiB"
+/// "in Shoal's benchmarks an all-reduce takes 1.1 times as long with 8 KiB and 2.2 times with 1
+/// MiB". The figures of this start, which come below, may say something else.
 std::string cost_text(const RungCost& cost) {
   if (!cost.measured()) return "nobody has measured how much slower that is";
-  return cat("an all-reduce takes ", figure("%.1f", cost.small), " times as long with 8 KiB and ",
-             figure("%.1f", cost.large), " times with 1 MiB");
+  return cat("in Shoal's benchmarks an all-reduce takes ", figure("%.1f", cost.small),
+             " times as long with 8 KiB and ", figure("%.1f", cost.large), " times with 1 MiB");
 }
 
 std::string refusals_text(const TransportReport& report) {

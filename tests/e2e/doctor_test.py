@@ -94,11 +94,12 @@ class InSmallPlaces(harness.TestCase):
                 ("size=16m", (), "OK: 2 ranks use shm, the first choice."),
                 ("size=1m", (), "OK: 2 ranks use memfd, which is as good as shm."),
                 ("size=1m", ("--transport", "shm,shm-lean"),
-                 "SLOWER: 2 ranks use shm-lean instead of shm: an all-reduce takes 1.1 times as "
-                 "long with 8 KiB and 2.2 times with 1 MiB."),
+                 "SLOWER: 2 ranks use shm-lean instead of shm: in Shoal's benchmarks an all-reduce "
+                 "takes 1.1 times as long with 8 KiB and 2.2 times with 1 MiB."),
                 ("size=1m", ("--transport", "shm,shm-lean", "--min-transport", "shm-lean"),
-                 "SLOWER: 2 ranks use shm-lean instead of shm: an all-reduce takes 1.1 times as "
-                 "long with 8 KiB and 2.2 times with 1 MiB; --min-transport shm-lean allows it."),
+                 "SLOWER: 2 ranks use shm-lean instead of shm: in Shoal's benchmarks an all-reduce "
+                 "takes 1.1 times as long with 8 KiB and 2.2 times with 1 MiB; "
+                 "--min-transport shm-lean allows it."),
                 ("size=1m", ("--min-transport", "shm"),
                  "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
                  "ranks."),

@@ -47,13 +47,14 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(over("shm")), "OK: 2 ranks use shm, the first choice.");
   EXPECT_EQ(first_line(over("memfd")), "OK: 2 ranks use memfd, which is as good as shm.");
   EXPECT_EQ(first_line(over("tcp")),
-            "SLOWER: 2 ranks use tcp instead of shm: an all-reduce takes 6.0 times as long with "
-            "8 KiB and 2.1 times with 1 MiB.");
+            "SLOWER: 2 ranks use tcp instead of shm: in Shoal's benchmarks an all-reduce takes 6.0 "
+            "times as long with 8 KiB and 2.1 times with 1 MiB.");
   TransportReport allowed = over("shm-lean");
   allowed.allowed_by = "--min-transport tcp";
-  EXPECT_EQ(first_line(allowed),
-            "SLOWER: 2 ranks use shm-lean instead of shm: an all-reduce takes 1.1 times as long "
-            "with 8 KiB and 2.2 times with 1 MiB; --min-transport tcp allows it.");
+  EXPECT_EQ(
+      first_line(allowed),
+      "SLOWER: 2 ranks use shm-lean instead of shm: in Shoal's benchmarks an all-reduce takes "
+      "1.1 times as long with 8 KiB and 2.2 times with 1 MiB; --min-transport tcp allows it.");
   TransportReport none = over("");
   EXPECT_EQ(first_line(none), "NO: no transport works for 2 ranks.");
   TransportReport late = over("");
