@@ -165,8 +165,14 @@ std::string to_text(const TransportReport& report) {
   }
   text += to_text(report.facts.gpu.nccl_version, nccl_bug_notices(report.nccl));
   text += restarts_text(report) + largest_files_text(report);
-  for (const Remedy& remedy : report.remedies) {
-    text += cat("remedy (", remedy.kind, "): ", remedy.title, "\n", indented(remedy.text, "    "));
+  return text + to_text(report.remedies);
+}
+
+std::string to_text(const std::vector<Remedy>& remedies) {
+  std::string text;
+  for (const Remedy& remedy : remedies) {
+    const std::string place = remedy.kind == "other" ? "" : cat(" (", remedy.kind, ")");
+    text += cat("remedy", place, ": ", remedy.title, "\n", indented(remedy.text, "    "));
   }
   return text;
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "runtime/transport/report.h"
 
@@ -7,6 +8,9 @@ namespace shoal {
 
 /// Some lines for people: verdict, rung and figures, refusals with numbers, remedies.
 std::string to_text(const TransportReport& report);
+
+/// "remedy (mount): TITLE", with what to paste below it; without the place if it is in no list.
+std::string to_text(const std::vector<Remedy>& remedies);
 
 /// "OK: 2 ranks use shm.", or what is worse and by how much. No newline.
 std::string verdict_text(const TransportReport& report);

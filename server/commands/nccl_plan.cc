@@ -289,8 +289,7 @@ std::string plan_text(const Plan& plan) {
   for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
   text += to_text(plan.size, group_text(plan.context.world_size, plan.context.communicators));
   if (plan.settings.ok()) text += exports_text(plan);
-  for (const Remedy& one : plan.remedies)
-    text += cat("remedy (", one.kind, "): ", one.title, "\n", indented(one.text, "    "));
+  text += to_text(plan.remedies);
   return text + to_text(plan.context.facts.gpu.nccl_version, plan.bugs);
 }
 

@@ -111,6 +111,17 @@ TEST(TransportReport, OnlyNeedsOfWhatWasLookedAtAreForPeople) {
   EXPECT_EQ(needs_of(failed), "");
 }
 
+TEST(TransportReport, ARemedyNamesItsPlace) {
+  TransportReport report = over("memfd");
+  report.remedies = {{"other", "killed runs left files", "rm x"},
+                     {"mount", "too small", "mount y"}};
+  const std::string text = to_text(report);
+  EXPECT_TRUE(
+      text.ends_with("\nremedy: killed runs left files\n    rm x\n"
+                     "remedy (mount): too small\n    mount y\n"))
+      << text;
+}
+
 TEST(TransportReport, OnlyALossIsADegrade) {
   EXPECT_FALSE(over("shm").degraded());
   EXPECT_FALSE(over("memfd").degraded()) << "shm was refused, but nothing is lost";
