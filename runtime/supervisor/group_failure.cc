@@ -231,8 +231,10 @@ Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase&
     return failure;
   }
   failure.fault = rank.failure->fault;
-  failure.why =
-      rank.failure->status.while_doing(cat("rank ", failure.rank, " failed in phase ", name));
+  const bool of_model = failure.fault == Fault::kOwn && failure.phase == Phase::kLoad;
+  failure.why = rank.failure->status.while_doing(
+      of_model ? "the model cannot be loaded"
+               : cat("rank ", failure.rank, " failed in phase ", name));
   return failure;
 }
 

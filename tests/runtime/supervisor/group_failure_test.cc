@@ -139,6 +139,15 @@ TEST_F(GroupFailureTest, AReasonOfOnesOwnComesBeforeAGonePeer) {
   EXPECT_NE(failure.why.to_string().find("the sum is wrong"), std::string::npos);
 }
 
+TEST_F(GroupFailureTest, AModelThatIsWrongIsNoFailureOfARank) {
+  const Status wrong = Status::error(Code::kInvalidArgument, "the tensor has another shape");
+  add(Phase::kLoad).failure = {wrong, {}, Fault::kOwn};
+  const GroupPhase load{true, Phase::kLoad, 0};
+  EXPECT_EQ(explain_failure(ranks_, load, false).why.message(), "the model cannot be loaded");
+  ranks_[0].failure->fault = Fault::kShortage;
+  EXPECT_EQ(explain_failure(ranks_, load, false).why.message(), "rank 0 failed in phase load");
+}
+
 TEST_F(GroupFailureTest, WhatTheKernelRefusesARankIsAReasonOfItsOwn) {
   add(Phase::kOpen).failure = {
       Status::error(Code::kUnavailable, "rank 1 has closed its connection", ECONNRESET),
