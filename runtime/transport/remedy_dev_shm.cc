@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 #include "runtime/transport/remedy_place.h"
 
 namespace shoal {
@@ -26,7 +27,10 @@ std::string why(const ShmTrouble& trouble, const std::string& path) {
   if (trouble.no_tmpfs) return cat(path, " is no tmpfs", they_need_it);
   if (trouble.read_only) return cat(path, " is read-only", they_need_it);
   if (trouble.forbidden) return cat(path, " may not be written", they_need_it);
-  return cat(path, trouble.small ? " is too small for " : " has too few inodes for ", ranks);
+  if (!trouble.small) return cat(path, " has too few inodes for ", ranks);
+  return cat(
+      path, " is too small for ", ranks,
+      trouble.used_bytes == 0 ? "" : cat(" and the ", bytes_text(trouble.used_bytes), " in it"));
 }
 
 /// "1314816 B (1.3 MiB), or 2m", and "at least " before it if that is all that is known.
@@ -162,7 +166,8 @@ ShmTrouble shm_trouble(const HostFacts& facts, const std::string& ranks,
       dir.open_errno == EROFS || (dir.open_errno != 0 && has_option(dir.mount_options, "ro"));
   trouble.forbidden = !trouble.read_only && (dir.open_errno == EACCES || dir.open_errno == EPERM);
   if (dir.size_bytes > 0) {
-    trouble.total_bytes = in_pages(facts, dir.size_bytes - dir.free_bytes + trouble.bytes);
+    trouble.used_bytes = dir.size_bytes - dir.free_bytes;
+    trouble.total_bytes = in_pages(facts, trouble.used_bytes + trouble.bytes);
     trouble.small = trouble.bytes > dir.free_bytes;
     if (!trouble.small && dir.probe_errno == ENOSPC && dir.probed_bytes <= trouble.bytes) {
       // statvfs reports enough room, but a real fallocate failed. How much is missing is not known,

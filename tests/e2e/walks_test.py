@@ -178,7 +178,7 @@ WALKS = {
              says=r"(?s)^SLOWER: .*the settings of nccl-shm-lean.*  export NCCL_BUFFSIZE="),
         Step("shoal doctor --nccl-version 2.27 -tp 2 --json", schema="nccl-plan"),
         Step("place 1m sh -c 'umask 077; head -c 700000 /dev/zero > /dev/shm/cache; shoal doctor'",
-             says="the largest files in /dev/shm"),
+             says=r"(?s)the largest files in /dev/shm.*for 2 ranks and the \d+ B "),
         Step("place 16m sh -c 'umask 077; true > /dev/shm/nccl-AbCd01; "
              "head -c 9637892 /dev/zero > /dev/shm/nccl-AbCd02; "
              "echo mine > /dev/shm/nccl-backup; touch -d yesterday /dev/shm/*; "

@@ -68,16 +68,21 @@ TEST(Remedy, TooSmallOnAPlainHost) {
   const auto list = for_need(host(), need_of("shm", 100 * kMiB), 4096);
   ASSERT_EQ(kinds(list), "mount");
   EXPECT_EQ(list[0].title,
-            "/dev/shm is too small for 2 ranks: remount it with 105910272 B (101.0 MiB), or 128m");
+            "/dev/shm is too small for 2 ranks and the 1048576 B (1.0 MiB) in it: remount it with "
+            "105910272 B (101.0 MiB), or 128m");
   EXPECT_EQ(list[0].text, "mount -o remount,size=105910272 /dev/shm");  // 1 MiB + 100 MiB + 4096
+  HostFacts empty = host();
+  empty.dev_shm.free_bytes = empty.dev_shm.size_bytes;
+  EXPECT_EQ(for_need(empty, need_of("shm", 100 * kMiB)).at(0).title,
+            "/dev/shm is too small for 2 ranks: remount it with 104857600 B (100.0 MiB), or 128m");
 }
 
 TEST(Remedy, ALeastNeedIsCalledSo) {
   ShmNeed need = need_of("nccl-shm", 100 * kMiB);
   need.bound = Bound::kAtLeast;
   EXPECT_EQ(for_need(host(), need).at(0).title,
-            "/dev/shm is too small for 2 ranks: remount it with at least 105906176 B (101.0 MiB), "
-            "or 128m");
+            "/dev/shm is too small for 2 ranks and the 1048576 B (1.0 MiB) in it: remount it with "
+            "at least 105906176 B (101.0 MiB), or 128m");
   EXPECT_NE(for_need(host("kubernetes"), need).at(0).title.find("an emptyDir of at least 1059"),
             std::string::npos);
   need.bound = Bound::kAtMost;
@@ -99,10 +104,9 @@ TEST(Remedy, TooSmallInAUserNamespace) {
 TEST(Remedy, TooSmallInDocker) {
   const auto list = for_need(host("docker"), need_of("shm", 100 * kMiB));
   ASSERT_EQ(kinds(list), "docker");
-  EXPECT_EQ(
-      list[0].title,
-      "/dev/shm is too small for 2 ranks: start the container with 105906176 B (101.0 MiB), or "
-      "128m");
+  EXPECT_EQ(list[0].title,
+            "/dev/shm is too small for 2 ranks and the 1048576 B (1.0 MiB) in it: start the "
+            "container with 105906176 B (101.0 MiB), or 128m");
   EXPECT_EQ(list[0].text,
             "docker run --shm-size=105906176b ...\n"
             "# in compose.yaml, under the service:\n"
@@ -118,8 +122,8 @@ TEST(Remedy, TooSmallInKubernetes) {
   const auto list = for_need(host("kubernetes"), need_of("shm", 100 * kMiB));
   ASSERT_EQ(kinds(list), "kubernetes");
   EXPECT_EQ(list[0].title,
-            "/dev/shm is too small for 2 ranks: mount an emptyDir of 105906176 B (101.0 MiB), or "
-            "128Mi there");
+            "/dev/shm is too small for 2 ranks and the 1048576 B (1.0 MiB) in it: mount an "
+            "emptyDir of 105906176 B (101.0 MiB), or 128Mi there");
   EXPECT_EQ(
       list[0].text,
       "spec:\n"
