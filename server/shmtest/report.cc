@@ -168,7 +168,7 @@ std::string row_reason(const Outcome& outcome) {
 constexpr size_t kLeastWidth = 10;
 
 std::string table_heading(size_t width) {
-  return cat(padded("condition", width + 2), "result  seconds  exit     shm peak    reason\n");
+  return cat(padded("condition", width + 2), "result  seconds  exit     shm seen    reason\n");
 }
 
 std::string table_row(const Outcome& outcome, size_t width, const std::string& reason) {
