@@ -218,16 +218,16 @@ class Refusals(harness.TestCase):
     def test_nccl_that_is_absent(self):
         err = self.refused(harness.UNAVAILABLE, "-tp", 2, "--transport", "nccl-shm",
                            "--nccl-library", "libnosuchnccl.so")
-        self.assertRegex(err, r"transport nccl-shm, probe\n.*libnosuchnccl\.so: cannot open shared "
-                         r"object.* \(looked in /.*; install NCCL \d+\.\d+.*--nccl-library PATH")
+        self.assertRegex(err, r"transport nccl-shm refused \(probe\)\n.*libnosuchnccl\.so: cannot open "
+                         r"shared object.* \(looked in /.*; install NCCL \d+\.\d+.*--nccl-library PATH")
 
     def test_ranks_that_share_a_device(self):
         """NCCL forbids it, but for sockets."""
         err = self.refused(harness.UNAVAILABLE, "-tp", 2, "--ranks-per-gpu", 2, "--transport",
                            "nccl-p2p,nccl-shm,nccl-shm-lean", DEVICES=1)
         for rung in ("nccl-p2p", "nccl-shm", "nccl-shm-lean"):
-            self.assertRegex(err, rf"transport {rung}, probe\n.*2 ranks share a GPU \(--ranks-per-gpu\)"
-                             rf".*only sockets between these; {rung} is not possible\n")
+            self.assertRegex(err, rf"transport {rung} refused \(probe\)\n.*2 ranks share a GPU "
+                             rf"\(--ranks-per-gpu\).*only sockets between these; {rung} is not possible\n")
 
     def test_heads_that_no_kernel_computes(self):
         with tempfile.TemporaryDirectory() as folder:
