@@ -70,6 +70,27 @@ std::string needs_text(const TransportReport& report) {
   return text;
 }
 
+/// False if the start has ended before a rung was looked at, for example because there is no
+/// driver. What rungs need and what NCCL does would then only hide why.
+bool rungs_matter(const TransportReport& report) {
+  return report.failure.ok() || !report.refusals.empty();
+}
+
+std::string sizes_text(const TransportReport& report) {
+  if (!rungs_matter(report)) return "";
+  return to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes),
+                 counted(report.world_size, "rank"));
+}
+
+std::string nccl_text(const TransportReport& report) {
+  std::string text;
+  for (const NcclUse& use : report.nccl) {
+    if (use.tried || (report.rung.empty() && rungs_matter(report))) text += to_text(use);
+  }
+  if (text.empty() && !rungs_matter(report)) return "";
+  return text + to_text(report.facts.gpu.nccl_version, nccl_bug_notices(report.nccl));
+}
+
 std::string restarts_text(const TransportReport& report) {
   std::string text;
   if (report.restart_count > static_cast<int64_t>(report.restarts.size()))
@@ -158,12 +179,7 @@ std::string to_text(const TransportReport& report) {
   if (!report.rung.empty()) text += figures_text(report) + "\n";
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
   text += refusals_text(report) + gpus_text(report) + needs_text(report);
-  text += to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes),
-                  counted(report.world_size, "rank"));
-  for (const NcclUse& use : report.nccl) {
-    if (use.tried || report.rung.empty()) text += to_text(use);
-  }
-  text += to_text(report.facts.gpu.nccl_version, nccl_bug_notices(report.nccl));
+  text += sizes_text(report) + nccl_text(report);
   text += restarts_text(report) + largest_files_text(report);
   return text + to_text(report.remedies);
 }

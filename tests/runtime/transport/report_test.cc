@@ -111,6 +111,21 @@ TEST(TransportReport, OnlyNeedsOfWhatWasLookedAtAreForPeople) {
   EXPECT_EQ(needs_of(failed), "");
 }
 
+TEST(TransportReport, WithoutALookAtARungOnlyTheFailureIsSaid) {
+  TransportReport report = over("");
+  report.needs.resize(1);
+  report.needs[0].rung = "shm";
+  report.needs[0].dev_shm.push_back({"slots", 4096, 1});
+  report.nccl.resize(1);
+  report.nccl[0].library_version = report.facts.gpu.nccl_version = 22501;
+  for (const char* part :
+       {"a /dev/shm for ", "of /dev/shm predicted", "known bugs of NCCL 2.25.1:"})
+    EXPECT_NE(to_text(report).find(part), std::string::npos) << part << to_text(report);
+  report.refusals.clear();
+  report.failure = Status::error(Code::kUnavailable, "no driver");
+  EXPECT_EQ(to_text(report), "NO: 2 ranks could not be started: no driver\n");
+}
+
 TEST(TransportReport, ARemedyNamesItsPlace) {
   TransportReport report = over("memfd");
   report.remedies = {{"other", "killed runs left files", "rm x"},
