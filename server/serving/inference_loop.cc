@@ -317,8 +317,12 @@ void InferenceLoop::deliver(const StepResult& result) {
     const std::lock_guard lock(mutex_);
     for (Delivery& delivery : deliveries) {
       const uint64_t id = delivery.delta.tokens.front().id;
+      if (!delivery.last) continue;
       // One that was cancelled in the meantime is out already, and ends before the next step.
-      if (delivery.last && open_.contains(id)) delivery.ended = take_out(id, true);
+      if (open_.contains(id))
+        delivery.ended = take_out(id, true);
+      else
+        delivery.open->cancelled();
     }
   }
   for (Delivery& delivery : deliveries) {

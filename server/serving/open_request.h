@@ -23,6 +23,11 @@ struct InferenceLoop::Open {
   /// Appends the token's text to *delta. Returns true if the token was the last one; `end` then has
   /// the reason.
   bool take(const TokenEvent& event, std::string* delta);
+  /// It was cancelled although it has its last token, and so does not end by that.
+  void cancelled() {
+    end.finish = {};
+    end.stop_text.clear();
+  }
 
   /// The workers have crashed in this step of the request, which is where it then stood. Returns
   /// true if it may be the cause.

@@ -120,6 +120,29 @@ TEST(RequestFiguresTest, ACancelledRequestIsCountedWithItsTokensAndWithoutTimes)
   EXPECT_EQ(counts.whole.count(), 0u);
 }
 
+TEST(RequestFiguresTest, WhatIsCancelledBesideItsLastTokenEndsAsCancelled) {
+  // In most rounds the loop has the token then, and waits for the figures to count it.
+  for (int round = 0; round < 200; ++round) {
+    CountedLoop counted(Script{});
+    const auto sink = counted.submit(request(1));
+    bool stepped = false, cancelled = false;
+    while (!stepped) {
+      std::this_thread::yield();
+      counted.figures->update([&](const RequestCounts& counts) {
+        if (!(stepped = counts.step_seconds.count() > 0)) return;
+        while (counted.loop.await_step(std::chrono::hours(1), [](const auto&) {}) ==
+               InferenceLoop::Awaited::kLater)
+          std::this_thread::yield();
+        cancelled = counted.loop.cancel(1);
+      });
+    }
+    EXPECT_EQ(sink->wait().end.finish.reason,
+              cancelled ? FinishReason::kCancelled : FinishReason::kLength);
+    const RequestCounts counts = counted.figures->counts();
+    EXPECT_EQ(ended(counts, RequestEnd::kAbort), cancelled ? 1 : 0);
+  }
+}
+
 TEST(RequestFiguresTest, LostRanksAndAShutdownAreCounted) {
   {
     CountedLoop lost([](const StepPlan&) -> Result<StepOutcome> {
