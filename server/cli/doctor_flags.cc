@@ -87,9 +87,10 @@ Result<CommandLine> parse_static_doctor(Words words, LogOptions log, const Envir
   DoctorFlags flags;
   FlagParser parser(
       "doctor",
-      "Say which transport ranks would use here, why not a better one, and what to do about it. Needs no "
-      "model. Exit: 0 the first of the order works or another one that is as good, 1 a slower one "
-      "(0 if --min-transport allows it), 69 none; with --nccl-version 0 if nccl-shm fits, else 1.");
+      cat("Say which transport ranks would use here, why not a better one, and what to do about it. Needs no "
+          "model. Exit: 0 the first of the order works or another one that is as good, 1 a slower one "
+          "(0 if --min-transport allows it), 69 none; ",
+          kPlanExit));
   add_place_flags(parser, &flags, &log);
   return finish(parser, words, log, flags, [&] { return check_place_flags(&flags); });
 }

@@ -11,6 +11,10 @@ Result<CommandLine> parse_static_doctor(Words words, LogOptions log, const Envir
 
 /// How many ranks there are if neither MODEL nor a flag says so.
 inline constexpr int kDoctorRanks = 2;
+/// How --nccl-version ends, for the description of the command.
+inline constexpr const char* kPlanExit =
+    "with --nccl-version 0 if nccl-shm fits, else 1, also after NO: that was only computed, and no "
+    "start has failed.";
 /// Adds the flags about what is printed.
 void add_report_flags(FlagParser& parser, DoctorFlags* flags);
 /// Adds all flags that count without a MODEL.

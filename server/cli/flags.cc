@@ -109,13 +109,13 @@ Result<CommandLine> parse_doctor(Words words, LogOptions log, const Environment&
   std::string config_file;
   FlagParser parser(
       "doctor",
-      "Say which transport ranks would use here, why not a better one, and what to do about it. "
-      "With MODEL: whether shoal serve would start here with these flags, which it does all but "
-      "load the weights for, on ports of its own. It then reads variables and --config as serve "
-      "does. Without MODEL there are 2 ranks, and only flags about ranks and transports count. "
-      "Exit: 0 the first of the order works or another one that is as good, 1 a slower one (0 if "
-      "--min-transport allows it), 69 none; with MODEL also 64, 65 and 66 as serve; with "
-      "--nccl-version 0 if nccl-shm fits, else 1.");
+      cat("Say which transport ranks would use here, why not a better one, and what to do about it. "
+          "With MODEL: whether shoal serve would start here with these flags, which it does all but "
+          "load the weights for, on ports of its own. It then reads variables and --config as serve "
+          "does. Without MODEL there are 2 ranks, and only flags about ranks and transports count. "
+          "Exit: 0 the first of the order works or another one that is as good, 1 a slower one (0 if "
+          "--min-transport allows it), 69 none; with MODEL also 64, 65 and 66 as serve; ",
+          kPlanExit));
   add_report_flags(parser, &flags);
   add_serve_flags(parser, &flags.serve);
   add_log_flags(parser, &log);

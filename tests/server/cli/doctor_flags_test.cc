@@ -1,3 +1,5 @@
+#include "server/cli/doctor_flags.h"
+
 #include <gtest/gtest.h>
 
 #include "server/cli/flags.h"
@@ -29,6 +31,18 @@ TEST(DoctorFlagsTest, VariablesOfAServerCountForAModelAlone) {
   EXPECT_EQ(served.max_num_seqs, 9);
   EXPECT_EQ(served.tensor_parallel_size, 3);
   EXPECT_EQ(doctor_of({"doctor"}, variables).serve.engine.tensor_parallel_size, 2);
+}
+
+// NO ends a start with 69, and --nccl-version starts nothing.
+TEST(DoctorFlagsTest, HelpSaysThatNoOfAPlanEndsWithOne) {
+  const std::vector<std::string> words = {"doctor", "--help"};
+  for (const Result<CommandLine>& line :
+       {parse_command_line(words), parse_static_doctor(std::span(words).subspan(1), {}, {})}) {
+    ASSERT_TRUE(line.ok()) << line.status().to_string();
+    const std::string& text = std::get<PrintHelp>(line->command).commands[0].description;
+    EXPECT_NE(text.find("69 none; "), std::string::npos) << text;
+    EXPECT_NE(text.find("if nccl-shm fits, else 1, also after NO: "), std::string::npos) << text;
+  }
 }
 
 }  // namespace
