@@ -30,4 +30,32 @@ const char* phase_name(Phase phase) {
   return "unknown";
 }
 
+const char* phase_meaning(Phase phase) {
+  switch (phase) {
+    case Phase::kBudget:
+      return "what the transport needs is being compared with what is free";
+    case Phase::kProbe:
+      return "what the system allows is being looked at";
+    case Phase::kReserve:
+      return "the transport's memory is being taken";
+    case Phase::kSpawn:
+      return "the ranks are being started";
+    case Phase::kOpen:
+      return "the ranks are being connected";
+    case Phase::kSelfTest:
+      return "the transport is being tested";
+    case Phase::kLoad:
+      return "the weights are being read";
+    case Phase::kTouch:
+      return "the KV cache is being allocated";
+    case Phase::kWarmUp:
+      return "a first step is being computed";
+    case Phase::kStep:
+      return "a step is being computed";
+    case Phase::kIdle:
+      return "the ranks wait for a step";
+  }
+  return "nobody knows what";
+}
+
 }  // namespace shoal

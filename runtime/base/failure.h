@@ -26,6 +26,8 @@ enum class Phase : int32_t {
 
 /// "budget", "self-test" and so on. For messages and JSON only: the program decides by the enum.
 const char* phase_name(Phase phase);
+/// What is done in it, for people who do not know the names: "the weights are being read".
+const char* phase_meaning(Phase phase);
 
 /// Whether ranks move bytes to each other in this phase. In the others a rank works alone.
 constexpr bool moves_bytes(Phase phase) {

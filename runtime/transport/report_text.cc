@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/gpu_name.h"
@@ -37,6 +38,16 @@ std::string refusals_text(const TransportReport& report) {
     if (why != before) text += indented(why, "    ");
     before = why;
   }
+  return text;
+}
+
+/// What the names in the refusals mean, once each and in the order of a start.
+std::string phases_text(const TransportReport& report) {
+  std::set<Phase> phases;
+  for (const Refusal& refusal : report.refusals) phases.insert(refusal.phase);
+  std::string text;
+  for (const Phase phase : phases)
+    text += cat("  (", phase_name(phase), "): ", phase_meaning(phase), "\n");
   return text;
 }
 
@@ -178,7 +189,7 @@ std::string to_text(const TransportReport& report) {
   std::string text = verdict_text(report) + "\n";
   if (!report.rung.empty()) text += figures_text(report) + "\n";
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
-  text += refusals_text(report) + gpus_text(report) + needs_text(report);
+  text += refusals_text(report) + phases_text(report) + gpus_text(report) + needs_text(report);
   text += sizes_text(report) + nccl_text(report);
   text += restarts_text(report) + largest_files_text(report);
   return text + to_text(report.remedies);

@@ -51,10 +51,10 @@ class ProgressPrinter {
     const bool same = slow_ == phase;
     if (terminal_) {
       if (same && seconds_since(shown_at_) < kSlowSeconds) return;
-      show_line(cat(doing(phase), " for ", static_cast<int>(seconds), " s"));
+      show_line(cat(phase_meaning(phase), " for ", static_cast<int>(seconds), " s"));
     } else if (!same && style_ == ProgressStyle::kLogged) {
       log_info(cat("start: ", phase_name(phase), " is not over after ", kSlowSeconds,
-                   " s: ", doing(phase)));
+                   " s: ", phase_meaning(phase)));
     }
     slow_ = phase;
     shown_at_ = Clock::now();
@@ -62,23 +62,6 @@ class ProgressPrinter {
 
  private:
   static constexpr int kSlowSeconds = 1;
-
-  static const char* doing(Phase phase) {
-    switch (phase) {
-      case Phase::kSpawn:
-        return "the ranks are being started";
-      case Phase::kOpen:
-        return "the ranks are being connected";
-      case Phase::kSelfTest:
-        return "the transport is being tested";
-      case Phase::kLoad:
-        return "the weights are being read";
-      case Phase::kTouch:
-        return "the KV cache is being allocated";
-      default:
-        return "a first step is being computed";
-    }
-  }
 
   void show_line(const std::string& text) {
     (void)write_stderr(cat("\r\033[K", text));

@@ -126,6 +126,22 @@ TEST(TransportReport, WithoutALookAtARungOnlyTheFailureIsSaid) {
   EXPECT_EQ(to_text(report), "NO: 2 ranks could not be started: no driver\n");
 }
 
+TEST(TransportReport, PhasesOfRefusalsAreExplainedOnce) {
+  TransportReport report = over("cma");
+  report.refusals[0].phase = Phase::kTouch;
+  const std::string text = to_text(report);
+  EXPECT_NE(text.find("\n  refused memfd (budget)"), std::string::npos) << text;
+  const size_t budget =
+      text.find("\n  (budget): what the transport needs is being compared with what is free\n");
+  const size_t touch = text.find("\n  (touch): the KV cache is being allocated\n");
+  EXPECT_LT(text.find("\n  refused shm-lean (budget)"), budget) << text;
+  EXPECT_LT(budget, touch) << text;
+  EXPECT_NE(touch, std::string::npos) << text;
+  EXPECT_EQ(text.find("\n  (budget): ", budget + 1), std::string::npos) << text;
+  EXPECT_EQ(text.find("\n  (probe): "), std::string::npos) << text;
+  EXPECT_EQ(to_text(over("shm")).find("\n  ("), std::string::npos);
+}
+
 TEST(TransportReport, ARemedyNamesItsPlace) {
   TransportReport report = over("memfd");
   report.remedies = {{"other", "killed runs left files", "rm x"},
