@@ -109,7 +109,8 @@ Result<Document> parse_bounded_json(std::string_view text, std::string_view what
   BoundedBuilder<Document> builder(root, limits);
   if (!Document::sax_parse(text.begin(), text.end(), &builder, Document::input_format_t::json)) {
     return Status::error(Code::kInvalidArgument,
-                         cat(what, ": ", builder.reason().empty() ? "not JSON" : builder.reason()));
+                         cat(what, what.empty() ? "" : ": ",
+                             builder.reason().empty() ? "not JSON" : builder.reason()));
   }
   return root;
 }

@@ -15,8 +15,8 @@ namespace {
 Status wrong_type(std::string_view what, const char* key, const char* wanted, const Json& value) {
   std::string shown = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-  return Status::error(Code::kInvalidArgument,
-                       cat(what, ": \"", key, "\" must be ", wanted, ", not ", shown));
+  return Status::error(Code::kInvalidArgument, cat(what, what.empty() ? "\"" : ": \"", key,
+                                                   "\" must be ", wanted, ", not ", shown));
 }
 
 const Json* member(const Json& object, const char* key) {

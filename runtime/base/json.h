@@ -20,7 +20,7 @@ struct JsonLimits {
 
 /// Parses text that may be hostile. Never throws. If a name is repeated, the last one counts, as
 /// with most parsers. INVALID_ARGUMENT: the syntax or the UTF-8 is wrong ("what: byte N: ..."), or
-/// a limit is exceeded ("what: more than N values").
+/// a limit is exceeded ("what: more than N values"). If `what` is empty, nothing is in front.
 Result<Json> parse_json(std::string_view text, std::string_view what,
                         const JsonLimits& limits = {});
 
@@ -47,9 +47,9 @@ Status open_failure(const std::string& path, int error);
 /// regular file. RESOURCE_EXHAUSTED: it is larger than max_bytes. DATA_LOSS: it cannot be read.
 Result<std::string> read_file(const std::string& path, size_t max_bytes);
 
-/// A member of an object, or nullopt if it is absent or null. INVALID_ARGUMENT, naming `what` and
-/// `key`: the member has another type. json_int takes 5 and 5.0, and refuses a number that does not
-/// fit.
+/// A member of an object, or nullopt if it is absent or null. INVALID_ARGUMENT, naming `key` and,
+/// unless it is empty, `what`: the member has another type. json_int takes 5 and 5.0, and refuses a
+/// number that does not fit.
 Result<std::optional<int64_t>> json_int(const Json& object, const char* key, std::string_view what);
 Result<std::optional<double>> json_double(const Json& object, const char* key,
                                           std::string_view what);

@@ -46,13 +46,13 @@ void resolve_requests(const ServedModel& model, const EngineLimits& limits,
     Result<ResolvedRequest, RequestError> resolved =
         resolve_request(std::move(line.request), model);
     if (!resolved.ok()) {
-      line.refuse(resolved.error());
+      line.wrong = resolved.error();
       continue;
     }
     line.resolved = std::move(resolved).value();
     // Prompts that are too long for the KV cache: the loop would refuse them after others had run.
     if (RequestError error = scheduler.check(line.resolved.engine); !error.ok())
-      line.refuse(std::move(error));
+      line.wrong = std::move(error);
   }
 }
 
@@ -125,7 +125,7 @@ Sinks submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop) {
     sinks[i] = std::make_shared<CompletionSink>(engine.prompt, engine.sampling.logprobs >= 0);
     RefusedRequest refused = loop.submit(std::move(line.resolved), sinks[i]).error();
     if (refused.ok()) continue;
-    line.refuse(std::move(refused.error));
+    line.wrong = std::move(refused.error);
     sinks[i] = nullptr;
   }
   return sinks;
@@ -186,8 +186,7 @@ class Batch {
         report_.count_failed();
       else
         report_.count(completion);
-      if (failed && first_failure.ok())
-        first_failure = in_source(source_of(flags_), line.wrong.status);
+      if (failed && first_failure.ok()) first_failure = in_source(source_of(flags_), line.named());
     }
     report_.finish();
     host_.log_summary();
@@ -212,7 +211,7 @@ class Batch {
       show();
     }
     Completion completion = sinks_[i]->wait_end();
-    if (!completion.end.status.ok()) lines_[i].refuse(completion.end.status);
+    if (!completion.end.status.ok()) lines_[i].wrong = completion.end.status;
     return completion;
   }
 
@@ -220,8 +219,8 @@ class Batch {
   void cut_off(size_t i, int signal) {
     cut_off_ = signal;
     host_.give_up();
-    lines_[i].refuse(Status::error(Code::kCancelled,
-                                   cat(name_of(signal), " ended the batch before the answer")));
+    lines_[i].wrong =
+        Status::error(Code::kCancelled, cat(name_of(signal), " ended the batch before the answer"));
   }
 
   int report_signal() const {

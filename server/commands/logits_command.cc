@@ -74,7 +74,7 @@ Ending resolve_prompts(const LogitsFlags& flags, const ModelConfig& config, int3
     if (ids.ok())
       line.resolved.engine.prompt = std::move(ids).value();
     else
-      line.refuse(ids.error());
+      line.wrong = ids.error();
   }
   return at(Stage::kRequest, flags.jsonl ? wrong_lines("--jsonl " + *flags.jsonl, *prompts)
                                          : (*prompts)[0].wrong.status);

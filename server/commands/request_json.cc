@@ -23,8 +23,10 @@ std::vector<std::string> known_fields(LineKind kind) {
   return names;
 }
 
-RequestError bad(RequestField field, std::string_view where, const std::string& what) {
-  return invalid_field(field, cat(where, ": ", what));
+/// What a line is.
+const char* shape_of(LineKind kind) {
+  return kind == LineKind::kPrompt ? "a JSON object such as {\"prompt\":\"...\"}"
+                                   : "a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}";
 }
 
 /// What to write in the place of a field that no line has.
@@ -40,34 +42,30 @@ std::string instead_of(const std::string& name, const std::vector<std::string>& 
                                    : "fields are the flags' names with underscores";
 }
 
-RequestError check_fields(const Json& object, std::string_view where, LineKind kind) {
+RequestError check_fields(const Json& object, LineKind kind) {
   using enum RequestField;
-  if (!object.is_object()) {
-    return bad(kNone, where,
-               kind == LineKind::kPrompt
-                   ? "must be a JSON object such as {\"prompt\":\"...\"}"
-                   : "must be a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}");
-  }
+  if (!object.is_object()) return invalid_field(kNone, cat("must be ", shape_of(kind)));
   const std::vector<std::string> known = known_fields(kind);
   for (const auto& [name, value] : object.items()) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    return bad(kNone, where,
-               cat("unknown field ", shown(name), "; ", instead_of(name, known, kind)));
+    return invalid_field(kNone,
+                         cat("unknown field ", shown(name), "; ", instead_of(name, known, kind)));
   }
   return {};
 }
 
 /// Keeps the line's own id, which its answer repeats.
-RequestError take_id(const Json& object, std::string_view where, std::string* id) {
+RequestError take_id(const Json& object, std::string* id) {
   const auto member = object.is_object() ? object.find(kId) : object.end();
   if (member == object.end() || member->is_null()) return {};
   if (member->is_structured())
-    return bad(RequestField::kNone, where, "\"id\" must be a string, a number or a boolean");
+    return invalid_field(RequestField::kNone, "\"id\" must be a string, a number or a boolean");
   // A whole number of more than 64 bits is read as a double, which would come back as another one.
   constexpr double kExact = 9007199254740992;  // 2^53
   if (member->is_number_float() && std::abs(member->get<double>()) >= kExact)
-    return bad(RequestField::kNone, where,
-               "\"id\" is a number that cannot be repeated exactly; write it as a string");
+    return invalid_field(
+        RequestField::kNone,
+        "\"id\" is a number that cannot be repeated exactly; write it as a string");
   *id = json_text(*member);
   return {};
 }
@@ -76,20 +74,20 @@ RequestError take_id(const Json& object, std::string_view where, std::string* id
 /// members change nothing.
 class LineReader {
  public:
-  LineReader(const Json& object, std::string_view where) : object_(object), where_(where) {}
+  explicit LineReader(const Json& object) : object_(object) {}
 
   RequestError take(RequestField field, std::optional<std::string>* value) const {
-    return take(field, json_string(object_, field_name(field), where_), value);
+    return take(field, json_string(object_, field_name(field), ""), value);
   }
   RequestError take(RequestField field, std::optional<int64_t>* value) const {
-    return take(field, json_int(object_, field_name(field), where_), value);
+    return take(field, json_int(object_, field_name(field), ""), value);
   }
   RequestError take(RequestField field, std::optional<double>* value) const {
-    return take(field, json_double(object_, field_name(field), where_), value);
+    return take(field, json_double(object_, field_name(field), ""), value);
   }
   RequestError take(RequestField field, bool* value) const {
     std::optional<bool> read;
-    SHOAL_RETURN_IF_ERROR(take(field, json_bool(object_, field_name(field), where_), &read));
+    SHOAL_RETURN_IF_ERROR(take(field, json_bool(object_, field_name(field), ""), &read));
     *value = read.value_or(*value);
     return {};
   }
@@ -97,8 +95,8 @@ class LineReader {
     const Json* seed = find(field);
     if (seed == nullptr) return {};
     if (!seed->is_number_unsigned()) {
-      return bad(field, where_,
-                 cat('"', field_name(field), "\" must be a whole number in [0, 2^64 - 1]"));
+      return invalid_field(
+          field, cat('"', field_name(field), "\" must be a whole number in [0, 2^64 - 1]"));
     }
     *value = seed->get<uint64_t>();
     return {};
@@ -113,8 +111,8 @@ class LineReader {
       return id.is_number_integer() && id >= 0 && id <= INT32_MAX;
     };
     if (!array->is_array() || !std::all_of(array->begin(), array->end(), is_id)) {
-      return bad(field, where_,
-                 cat('"', field_name(field),
+      return invalid_field(
+          field, cat('"', field_name(field),
                      "\" must be an array of token ids, each a whole number in [0, 2^31 - 1]"));
     }
     for (const Json& id : *array) read.push_back(id.get<int64_t>());
@@ -128,8 +126,8 @@ class LineReader {
     texts->clear();
     for (const Json& text : value->is_array() ? *value : Json::array({*value})) {
       if (!text.is_string()) {
-        return bad(field, where_,
-                   cat('"', field_name(field), "\" must be a string or an array of strings"));
+        return invalid_field(
+            field, cat('"', field_name(field), "\" must be a string or an array of strings"));
       }
       texts->push_back(text.get<std::string>());
     }
@@ -151,7 +149,6 @@ class LineReader {
   }
 
   const Json& object_;
-  const std::string_view where_;
 };
 
 /// The items joined with commas. write(item) writes each.
@@ -179,18 +176,20 @@ std::string logprobs_json(const std::vector<SampledToken>& tokens) {
 
 Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
                                                            const GenerationRequest& defaults,
-                                                           std::string_view where, LineKind kind,
-                                                           std::string* id) {
+                                                           LineKind kind, std::string* id) {
   using enum RequestField;
-  const Result<Json> object = parse_json(line, where, {.distinct_names = true});
-  if (!object.ok()) return RequestError(object.status());
+  const Result<Json> object = parse_json(line, "", {.distinct_names = true});
+  if (!object.ok()) {
+    return invalid_field(kNone,
+                         cat(object.status().message(), "; a line must be ", shape_of(kind)));
+  }
   std::string own_id;
-  SHOAL_RETURN_IF_ERROR(take_id(*object, where, &own_id));
+  SHOAL_RETURN_IF_ERROR(take_id(*object, &own_id));
   // The error of a line that is wrong otherwise is reported under its id too.
   if (id != nullptr) *id = own_id;
-  SHOAL_RETURN_IF_ERROR(check_fields(*object, where, kind));
+  SHOAL_RETURN_IF_ERROR(check_fields(*object, kind));
   GenerationRequest request = defaults;
-  const LineReader reader(*object, where);
+  const LineReader reader(*object);
   SHOAL_RETURN_IF_ERROR(reader.take(kPrompt, &request.prompt));
   SHOAL_RETURN_IF_ERROR(reader.take_ids(kPromptIds, &request.prompt_ids));
   SHOAL_RETURN_IF_ERROR(reader.take(kMaxTokens, &request.max_tokens));
@@ -208,9 +207,8 @@ Result<GenerationRequest, RequestError> parse_request_json(std::string_view line
   SHOAL_RETURN_IF_ERROR(reader.take(kLogprobs, &request.logprobs));
   SHOAL_RETURN_IF_ERROR(reader.take(kPriority, &request.priority));
   if (request.prompt.has_value() == request.prompt_ids.has_value()) {
-    return bad(kPrompt, where,
-               request.prompt ? "takes \"prompt\" or \"prompt_ids\", not both"
-                              : "needs \"prompt\" or \"prompt_ids\"");
+    return invalid_field(kPrompt, request.prompt ? "takes \"prompt\" or \"prompt_ids\", not both"
+                                                 : "needs \"prompt\" or \"prompt_ids\"");
   }
   return request;
 }

@@ -35,9 +35,9 @@ Status in_source(const std::string& source, const Status& status) {
   return with_prefix(source + " ", status);
 }
 
-void RequestLine::refuse(RequestError why) {
-  if (number > 0) why.status = with_prefix(cat("line ", number, ": "), why.status);
-  wrong = std::move(why);
+Status RequestLine::named() const {
+  if (wrong.ok() || number == 0) return wrong.status;
+  return with_prefix(cat("line ", number, ": "), wrong.status);
 }
 
 Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
@@ -49,7 +49,7 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
     RequestLine& one = lines.emplace_back();
     one.number = number;
     Result<GenerationRequest, RequestError> request =
-        parse_request_json(line, defaults, cat("line ", number), kind, &one.id);
+        parse_request_json(line, defaults, kind, &one.id);
     if (request.ok())
       one.request = std::move(request).value();
     else
@@ -65,8 +65,8 @@ Status wrong_lines(const std::string& source, const std::vector<RequestLine>& li
   int64_t named = 0;
   for (const RequestLine& line : lines) {
     if (line.wrong.ok()) continue;
-    if (wrong == 1) return in_source(source, line.wrong.status);
-    const std::string next = entry(line.wrong.status);
+    if (wrong == 1) return in_source(source, line.named());
+    const std::string next = entry(line.named());
     if (named == kMostLines || text.size() + next.size() > kMostBytes) break;
     text += next;
     ++named;

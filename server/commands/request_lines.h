@@ -13,10 +13,10 @@ struct RequestLine {
   std::string id = {};             ///< the line's own, as JSON text; empty: it has none
   GenerationRequest request = {};  ///< as it was written
   ResolvedRequest resolved = {};   ///< once it has been checked against the model
-  RequestError wrong = {};         ///< why it cannot run
+  RequestError wrong = {};         ///< why it cannot run, without its number
 
-  /// Makes the line wrong, for a reason that does not name it yet.
-  void refuse(RequestError why);
+  /// The same behind "line N: ", for errors about a whole file. Ok if the line is not wrong.
+  Status named() const;
 };
 
 /// Reads every line of --jsonl PATH that is not blank, over the defaults. A line that is wrong

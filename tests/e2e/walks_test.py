@@ -251,7 +251,8 @@ WALKS = {
              "\"prompt\": \"In\", \"temprature\": 1}\\n{\"messages\": []}\\n' > lines; "
              "shoal generate $DEMO --jsonl lines", 64,
              says=r"(?s)2 of 3 lines.*did you mean.*shoal generate --messages FILE"),
-        Step("echo nonsense | shoal generate $DEMO --jsonl -", 64, says="(?i)line 1"),
+        Step("echo nonsense | shoal generate $DEMO --jsonl -", 64,
+             says=r"line 1: byte .*; a line must be a JSON object such as"),
         Step("shoal generate $DEMO --jsonl lines --keep-going --log-level info", 1,
              says='"id":"a"'),
         Step("mkdir phi && cp $DEMO/* phi && sed -i 's/\"llama\"/\"phi3\"/' phi/config.json; "

@@ -10,7 +10,7 @@ namespace {
 
 std::string id_of(const char* line) {
   std::string id = "none";
-  (void)parse_request_json(line, {}, "line 1", LineKind::kRequest, &id);
+  (void)parse_request_json(line, {}, LineKind::kRequest, &id);
   return id;
 }
 
@@ -24,15 +24,25 @@ TEST(RequestLinesTest, AnIdIsAnyScalarEvenOfAWrongLine) {
   EXPECT_EQ(id_of(R"({"prompt":"x"})"), "");
   for (const char* changed : {"12345678901234567890123", "-18446744073709551615", "1e300"}) {
     const std::string line = cat(R"({"prompt":"x","id":)", changed, "}");
-    EXPECT_EQ(parse_request_json(line, {}, "line 1").error().status.message(),
-              "line 1: \"id\" is a number that cannot be repeated exactly; write it as a string");
+    EXPECT_EQ(parse_request_json(line, {}).error().status.message(),
+              "\"id\" is a number that cannot be repeated exactly; write it as a string");
   }
-  EXPECT_FALSE(parse_request_json(R"({"id":{},"prompt":"x"})", {}, "line 1").ok());
+  EXPECT_FALSE(parse_request_json(R"({"id":{},"prompt":"x"})", {}).ok());
+}
+
+// The file's name and the line's number are in front of it, or beside it (error_json).
+TEST(RequestLinesTest, ALineThatIsNoJsonIsToldWhatALineIs) {
+  RequestLine line{.number = 3};
+  line.wrong = parse_request_json("nonsense", {}, LineKind::kPrompt).error();
+  const std::string text = wrong_lines("--jsonl f", {line}).plain_text();
+  EXPECT_TRUE(text.starts_with("--jsonl f line 3: byte ")) << text;
+  EXPECT_TRUE(text.ends_with("; a line must be a JSON object such as {\"prompt\":\"...\"}"))
+      << text;
 }
 
 TEST(RequestLinesTest, ALineOfLogitsHasOnlyAPrompt) {
   const auto parse = [](const char* line) {
-    return parse_request_json(line, {}, "line 1", LineKind::kPrompt);
+    return parse_request_json(line, {}, LineKind::kPrompt);
   };
   EXPECT_TRUE(parse(R"({"id":1,"prompt":"x"})").ok());
   EXPECT_TRUE(parse(R"({"prompt_ids":[1]})").ok());
@@ -46,7 +56,7 @@ TEST(RequestLinesTest, ALineOfLogitsHasOnlyAPrompt) {
 RequestLine wrong(int64_t number, const char* why) {
   RequestLine line;
   line.number = number;
-  line.refuse(invalid_field(RequestField::kTopP, why));
+  line.wrong = invalid_field(RequestField::kTopP, why);
   return line;
 }
 
@@ -69,12 +79,12 @@ TEST(RequestLinesTest, AnErrorIsJsonWithTheNameOfItsField) {
   RequestLine line = wrong(4, "is \"bad\"");
   EXPECT_EQ(error_json(line, line.wrong),
             R"({"line":4,"error":{"code":"INVALID_ARGUMENT","field":"top_p",)"
-            R"("message":"line 4: is \"bad\""}})");
+            R"("message":"is \"bad\""}})");
   line.id = "\"a\"";
   line.wrong.field = RequestField::kNone;
   EXPECT_EQ(error_json(line, line.wrong),
             R"({"id":"a","line":4,"error":{"code":"INVALID_ARGUMENT",)"
-            R"("message":"line 4: is \"bad\""}})");
+            R"("message":"is \"bad\""}})");
 }
 
 }  // namespace
